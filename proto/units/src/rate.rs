@@ -1,0 +1,129 @@
+use crate::Duration;
+use std::fmt;
+use std::num::NonZeroU64;
+use std::str::FromStr;
+
+/// A data rate in bits per second, never zero.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BitRate(NonZeroU64);
+
+impl BitRate {
+    /// `None` when `bps` is zero.
+    pub const fn from_bps(bps: u64) -> Option<Self> {
+        match NonZeroU64::new(bps) {
+            Some(bps) => Some(BitRate(bps)),
+            None => None,
+        }
+    }
+
+    /// `gbps` times 10^9 bits per second; `None` when zero.
+    pub const fn from_gbps(gbps: u64) -> Option<Self> {
+        Self::from_bps(gbps.saturating_mul(1_000_000_000))
+    }
+
+    /// Bits per second.
+    pub const fn as_bps(self) -> u64 {
+        self.0.get()
+    }
+
+    /// Gigabits (10^9) per second.
+    pub fn as_gbps(self) -> f64 {
+        self.0.get() as f64 / 1e9
+    }
+
+    /// Time that `bytes` take on the wire at this rate, rounded up to a picosecond.
+    pub fn time_for_bytes(self, bytes: u64) -> Duration {
+        let ps = (u128::from(bytes) * 8_000_000_000_000).div_ceil(u128::from(self.0.get()));
+        Duration::from_ps(u64::try_from(ps).unwrap_or(u64::MAX))
+    }
+
+    /// Whole bytes that pass in `d`.
+    pub fn bytes_in(self, d: Duration) -> u64 {
+        let bytes = u128::from(d.as_ps()) * u128::from(self.0.get()) / 8_000_000_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+}
+
+impl fmt::Debug for BitRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for BitRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bps = self.0.get() as f64;
+        match bps {
+            b if b >= 1e9 => write!(f, "{} Gbit/s", b / 1e9),
+            b if b >= 1e6 => write!(f, "{} Mbit/s", b / 1e6),
+            b if b >= 1e3 => write!(f, "{} kbit/s", b / 1e3),
+            b => write!(f, "{b} bit/s"),
+        }
+    }
+}
+
+/// Why a text is no [`BitRate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseBitRateError;
+
+impl fmt::Display for ParseBitRateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "not a data rate: write a number above zero with a unit, as in 10G, 100Gbit, 2.5G or 400M",
+        )
+    }
+}
+
+impl std::error::Error for ParseBitRateError {}
+
+impl FromStr for BitRate {
+    type Err = ParseBitRateError;
+
+    /// Reads `10G`, `2.5Gbit`, `100Gbit/s`, `400M`, `9600`; decimal prefixes, bits per second.
+    fn from_str(text: &str) -> Result<Self, ParseBitRateError> {
+        let text = text.trim();
+        let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+        let (number, unit) = text.split_at(split);
+        let number: f64 = number.parse().map_err(|_| ParseBitRateError)?;
+        let scale = match unit.trim().trim_end_matches("/s").trim_end_matches("bps").trim_end_matches("bit") {
+            "" => 1.0,
+            "k" | "K" => 1e3,
+            "m" | "M" => 1e6,
+            "g" | "G" => 1e9,
+            "t" | "T" => 1e12,
+            _ => return Err(ParseBitRateError),
+        };
+        let bps = number * scale;
+        if !(1.0..=1e15).contains(&bps) {
+            return Err(ParseBitRateError);
+        }
+        Self::from_bps(bps as u64).ok_or(ParseBitRateError)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_usual_spellings() {
+        for (text, bps) in [
+            ("10G", 10_000_000_000),
+            ("2.5Gbit/s", 2_500_000_000),
+            ("400M", 400_000_000),
+            ("1Tbps", 1_000_000_000_000),
+        ] {
+            assert_eq!(text.parse::<BitRate>().unwrap().as_bps(), bps, "{text}");
+        }
+        for text in ["", "0G", "banana", "-1G", "10X", "1e99G", "inf"] {
+            assert!(text.parse::<BitRate>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_byte_at_800_gbps_takes_ten_picoseconds() {
+        let rate = BitRate::from_gbps(800).unwrap();
+        assert_eq!(rate.time_for_bytes(1), Duration::from_ps(10));
+        assert_eq!(rate.bytes_in(Duration::from_ps(1005)), 100);
+    }
+}

@@ -1,0 +1,48 @@
+//! Developer tasks: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask count`.
+
+mod ci;
+mod count;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  tidy    layering, unsafe code, names and sizes of files
+  ci      every check: format, clippy, tidy, tests, programs end to end
+  count   instructions per packet of the hot paths, by valgrind's callgrind";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let outcome = match arguments.next().as_deref() {
+        Some("tidy") => tidy::run(&workspace()),
+        Some("ci") => ci::run(&workspace()),
+        Some("count") => count::run(&workspace()),
+        Some("--help" | "-h") => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace's root folder.
+fn workspace() -> PathBuf {
+    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    match manifest.parent() {
+        Some(root) => root.to_path_buf(),
+        None => manifest,
+    }
+}

@@ -1,0 +1,20 @@
+//! `cargo xtask tidy`: the architecture as a test.
+//!
+//! Layering comes from `cargo metadata`; the rest from reading the sources.
+
+mod layers;
+mod sources;
+
+use std::path::Path;
+
+pub fn run(root: &Path) -> Result<(), String> {
+    let mut faults = layers::check(root)?;
+    faults.extend(sources::check(root)?);
+    if faults.is_empty() {
+        return Ok(());
+    }
+    for fault in &faults {
+        eprintln!("tidy: {fault}");
+    }
+    Err(format!("{} faults", faults.len()))
+}

@@ -1,0 +1,151 @@
+//! Rules that reading a file can check.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines of a file without its tests.
+const FILE_LINES_MAX: usize = 800;
+/// Lines of a function.
+const FUNCTION_LINES_MAX: usize = 70;
+/// Names that say nothing.
+const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "base", "helper", "helpers", "misc"];
+/// Top folders where unsafe code may stand.
+const UNSAFE_FOLDERS: &[&str] = &["ports", "host", "verbs", "apps", "checks"];
+/// Files and functions over the limits; this list only shrinks.
+const EXCEPTIONS: &[(&str, &str)] = &[];
+
+pub fn check(root: &Path) -> Result<Vec<String>, String> {
+    let mut faults = Vec::new();
+    for folder in ["proto", "ports", "host", "verbs", "apps", "checks", "xtask"] {
+        if !root.join(folder).join("README.md").exists() {
+            faults.push(format!("{folder}/README.md, which states the folder's rule, is missing"));
+        }
+        let mut files = Vec::new();
+        find_rust(&root.join(folder), &mut files)?;
+        for file in files {
+            let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+            let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+            check_file(folder, &name, &text, &mut faults);
+        }
+    }
+    Ok(faults)
+}
+
+fn find_rust(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
+    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for entry in entries {
+        let path = entry.map_err(|e| format!("{}: {e}", folder.display()))?.path();
+        if path.is_dir() {
+            if !path.ends_with("target") {
+                find_rust(&path, files)?;
+            }
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(())
+}
+
+fn check_file(folder: &str, name: &str, text: &str, faults: &mut Vec<String>) {
+    let stem = Path::new(name).file_stem().and_then(|s| s.to_str()).unwrap_or_default();
+    if EMPTY_NAMES.contains(&stem) {
+        faults.push(format!("{name}: a name that says nothing"));
+    }
+    let is_test = name.contains("/tests/")
+        || name.contains("/benches/")
+        || name.contains("/examples/")
+        || stem == "tests";
+    let code: Vec<&str> = match text.find("\n#[cfg(test)]\nmod ") {
+        Some(at) => text[..at].lines().collect(),
+        None => text.lines().collect(),
+    };
+    if !is_test && code.len() > FILE_LINES_MAX && !is_excepted(name, "") {
+        faults.push(format!("{name}: {} lines without tests, more than {FILE_LINES_MAX}", code.len()));
+    }
+    if !is_test {
+        for (function, lines) in functions(&code) {
+            if lines > FUNCTION_LINES_MAX && !is_excepted(name, &function) {
+                faults
+                    .push(format!("{name}: fn {function} has {lines} lines, more than {FUNCTION_LINES_MAX}"));
+            }
+        }
+    }
+    if folder == "proto" && name.ends_with("/src/lib.rs") && !text.contains("#![forbid(unsafe_code)]") {
+        faults.push(format!("{name}: proto forbids unsafe code"));
+    }
+    check_unsafe(folder, name, text, faults);
+}
+
+fn is_excepted(file: &str, function: &str) -> bool {
+    EXCEPTIONS.contains(&(file, function))
+}
+
+/// Name and length of each function, by indentation: rustfmt has run before.
+fn functions(lines: &[&str]) -> Vec<(String, usize)> {
+    let mut found = Vec::new();
+    let mut open: Vec<(String, usize, usize)> = Vec::new();
+    for (number, line) in lines.iter().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let code = line.trim_start();
+        if let Some(name) = function_name(code) {
+            if !code.ends_with(';') && !code.ends_with('}') {
+                open.push((name.to_string(), indent, number));
+            }
+        }
+        if code == "}" && open.last().is_some_and(|(_, i, _)| *i == indent) {
+            if let Some((name, _, start)) = open.pop() {
+                found.push((name, number - start + 1));
+            }
+        }
+    }
+    found
+}
+
+fn function_name(code: &str) -> Option<&str> {
+    const BEFORE: &[&str] =
+        &["pub ", "pub(crate) ", "pub(super) ", "const ", "async ", "unsafe ", "extern \"C\" "];
+    let mut rest = code;
+    while let Some(stripped) = BEFORE.iter().find_map(|word| rest.strip_prefix(word)) {
+        rest = stripped;
+    }
+    let rest = rest.strip_prefix("fn ")?;
+    rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()
+}
+
+/// Unsafe code stands only where it may; clippy checks that each block says why it is sound.
+fn check_unsafe(folder: &str, name: &str, text: &str, faults: &mut Vec<String>) {
+    if UNSAFE_FOLDERS.contains(&folder) {
+        return;
+    }
+    for (number, line) in text.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        let starts = code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe impl");
+        if starts && !code.contains('"') {
+            faults.push(format!("{name}:{}: unsafe code in {folder}", number + 1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_measured() {
+        let text = "fn a() {\n    b();\n}\nimpl X {\n    pub const fn c() -> u8 {\n        1\n    }\n    fn d(&self);\n}";
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(functions(&lines), [("a".to_string(), 3), ("c".to_string(), 3)]);
+    }
+
+    #[test]
+    fn faults_are_found() {
+        let mut faults = Vec::new();
+        check_file("proto", "proto/x/src/util.rs", "fn f() { unsafe { g() } }", &mut faults);
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        let long = "fn f() {\n".to_string() + &"    x();\n".repeat(900) + "}\n";
+        faults.clear();
+        check_file("ports", "ports/x/src/y.rs", &long, &mut faults);
+        assert_eq!(faults.len(), 2, "{faults:?}");
+    }
+}
