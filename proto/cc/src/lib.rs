@@ -1,0 +1,42 @@
+//! How fast to send: what a frame costs on the wire, and the pacing of a sender to a rate.
+//!
+//! Whoever feeds a link paces itself to the link's rate with a [`Pacer`], so that no queue fills on the way.
+//! Nothing here looks into a frame, and nothing reacts to congestion signals.
+#![forbid(unsafe_code)]
+
+mod pacer;
+
+pub use pacer::Pacer;
+
+/// Shortest Ethernet frame without FCS, in bytes: shorter ones are padded by the sender.
+pub const FRAME_LEN_MIN: usize = 60;
+
+/// What Ethernet adds to each frame on the wire, in bytes: preamble and start delimiter 8, FCS 4, inter-packet
+/// gap 12.
+///
+/// Source: IEEE 802.3, clauses 3.2 and 4.4.2.
+pub const WIRE_OVERHEAD: usize = 24;
+
+/// Bytes of wire time that a frame of `frame_len` bytes (destination MAC to last byte, without FCS) takes:
+/// at least [`FRAME_LEN_MIN`], plus [`WIRE_OVERHEAD`]. Every rate is counted in these bytes.
+pub const fn wire_bytes(frame_len: usize) -> u64 {
+    let padded = if frame_len < FRAME_LEN_MIN { FRAME_LEN_MIN } else { frame_len };
+    padded as u64 + WIRE_OVERHEAD as u64
+}
+
+#[cfg(test)]
+mod wire_bytes {
+    use super::*;
+
+    #[test]
+    fn short_frames_are_padded() {
+        assert_eq!(wire_bytes(0), 84);
+        assert_eq!(wire_bytes(60), 84);
+        assert_eq!(wire_bytes(61), 85);
+    }
+
+    #[test]
+    fn a_full_ethernet_frame_takes_1538_bytes() {
+        assert_eq!(wire_bytes(1514), 1538);
+    }
+}

@@ -1,0 +1,187 @@
+use crate::wire_bytes;
+use longhaul_units::{BitRate, Duration, Instant};
+
+/// Token units per byte. A rate in bits per second times a time in picoseconds gives units of 10^-12 bit.
+const UNITS_PER_BYTE: u128 = 8_000_000_000_000;
+
+/// The longest RoCEv2 frame: VLAN tag, IPv6 and a payload of 4096 B leave room to spare for any header stack.
+const FULL_FRAME_LEN: usize = 4096 + 128;
+
+/// A token bucket in exact integer arithmetic: no rounding adds up, however long it runs.
+///
+/// The bucket starts full. A frame may go whenever [`Pacer::ready_at`] is not in the future; the caller then
+/// reports what it sent by [`Pacer::take`], in bytes on the wire ([`wire_bytes`]). "Ready" means tokens for one
+/// full-size RoCEv2 frame (4096 B of payload), or for `burst_bytes` when that is less.
+///
+/// Over any stretch of time `t` no more than `rate * t + burst_bytes` goes out, rounded up to what passes in the
+/// next picosecond, as long as no frame is longer than what it waits for. A longer frame puts the bucket into
+/// debt, which later frames wait for: the mean rate holds, and the bound is exceeded by that one frame at most.
+#[derive(Clone, Debug)]
+pub struct Pacer {
+    rate: BitRate,
+    /// Capacity of the bucket, in token units: the burst, and less than a picosecond's earnings on top, so that a
+    /// sender who comes at the first whole picosecond loses nothing.
+    capacity: i128,
+    /// Tokens that a frame waits for.
+    quantum: i128,
+    /// Tokens at `at`; negative when in debt.
+    level: i128,
+    at: Instant,
+}
+
+impl Pacer {
+    /// Paces to `rate`, counted in bytes on the wire, with at most `burst_bytes` sent back to back after a pause.
+    ///
+    /// `burst_bytes` below a full-size frame, down to 0, spaces frames exactly one serialisation time apart.
+    pub fn new(rate: BitRate, burst_bytes: u64) -> Self {
+        let burst = units(burst_bytes);
+        let quantum = burst.min(units(wire_bytes(FULL_FRAME_LEN)));
+        let capacity = burst + i128::from(rate.as_bps() - 1);
+        Pacer { rate, capacity, quantum, level: burst, at: Instant::ZERO }
+    }
+
+    /// The rate that it paces to.
+    pub fn rate(&self) -> BitRate {
+        self.rate
+    }
+
+    /// When the next frame of full size may go; `now` when one may go right away.
+    #[inline]
+    pub fn ready_at(&self, now: Instant) -> Instant {
+        let missing = self.quantum - self.level_at(now);
+        if missing <= 0 {
+            return now;
+        }
+        let wait = missing.unsigned_abs().div_ceil(u128::from(self.rate.as_bps()));
+        now.max(self.at) + Duration::from_ps(u64::try_from(wait).unwrap_or(u64::MAX))
+    }
+
+    /// Counts `bytes` on the wire as sent at `now`.
+    #[inline]
+    pub fn take(&mut self, now: Instant, bytes: u64) {
+        self.level = self.level_at(now).saturating_sub(units(bytes));
+        self.at = self.at.max(now);
+    }
+
+    #[inline]
+    fn level_at(&self, now: Instant) -> i128 {
+        let earned = u128::from(now.since(self.at).as_ps()) * u128::from(self.rate.as_bps());
+        // Not negative: the level never exceeds the capacity.
+        let space = (self.capacity - self.level).unsigned_abs();
+        if earned >= space { self.capacity } else { self.level + earned as i128 }
+    }
+}
+
+/// Fits: 64 bits of bytes times 43 bits.
+fn units(bytes: u64) -> i128 {
+    (u128::from(bytes) * UNITS_PER_BYTE) as i128
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rate(bps: u64) -> BitRate {
+        BitRate::from_bps(bps).unwrap()
+    }
+
+    #[test]
+    fn starts_with_a_whole_burst() {
+        let mut pacer = Pacer::new(rate(10_000_000_000), 3 * 5000);
+        let now = Instant::from_ns(1);
+        for _ in 0..3 {
+            assert_eq!(pacer.ready_at(now), now);
+            pacer.take(now, 5000);
+        }
+        assert!(pacer.ready_at(now) > now);
+    }
+
+    #[test]
+    fn without_burst_frames_are_one_serialisation_time_apart() {
+        let mut pacer = Pacer::new(rate(10_000_000_000), 0);
+        let now = Instant::ZERO;
+        pacer.take(now, 1250);
+        assert_eq!(pacer.ready_at(now), Instant::from_ns(1000));
+        pacer.take(Instant::from_ns(1000), 125);
+        assert_eq!(pacer.ready_at(Instant::from_ns(1000)), Instant::from_ns(1100));
+    }
+
+    #[test]
+    fn does_not_drift_over_a_hundred_days() {
+        // 3 bit/s and frames of 1 byte: 2 2/3 s each, which no picosecond clock can hold.
+        let rate = rate(3);
+        let mut pacer = Pacer::new(rate, 0);
+        let mut now = Instant::ZERO;
+        let frames = 3_000_000_u64;
+        for _ in 0..frames {
+            now = pacer.ready_at(now);
+            pacer.take(now, 1);
+        }
+        let end = pacer.ready_at(now).as_ps();
+        assert_eq!(end, frames / 3 * 8_000_000_000_000);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_earns_nothing() {
+        let mut pacer = Pacer::new(rate(8_000_000_000), 0);
+        pacer.take(Instant::from_ns(100), 100);
+        assert_eq!(pacer.ready_at(Instant::from_ns(50)), Instant::from_ns(200));
+        pacer.take(Instant::from_ns(50), 100);
+        assert_eq!(pacer.ready_at(Instant::from_ns(100)), Instant::from_ns(300));
+    }
+
+    #[test]
+    fn extreme_values_saturate() {
+        let mut pacer = Pacer::new(rate(1), u64::MAX);
+        pacer.take(Instant::from_ps(u64::MAX), u64::MAX);
+        pacer.take(Instant::from_ps(u64::MAX), u64::MAX);
+        assert_eq!(pacer.ready_at(Instant::ZERO), Instant::from_ps(u64::MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn never_exceeds_rate_times_time_plus_burst(
+            bps in 1_000_u64..1_000_000_000_000,
+            burst in 0_u64..100_000,
+            frames in prop::collection::vec((84_u64..4248, 0_u64..10_000_000), 1..200),
+        ) {
+            let rate = rate(bps);
+            let mut pacer = Pacer::new(rate, burst);
+            let mut now = Instant::from_ns(5);
+            let mut sent: Vec<(Instant, u64)> = Vec::new();
+            for (bytes, pause_ps) in frames {
+                now = pacer.ready_at(now + Duration::from_ps(pause_ps));
+                pacer.take(now, bytes);
+                sent.push((now, bytes));
+            }
+            let frame_max = sent.iter().map(|s| s.1).max().unwrap();
+            let quantum = burst.min(wire_bytes(FULL_FRAME_LEN));
+            let allowed = units(burst + frame_max.saturating_sub(quantum)).unsigned_abs();
+            for (first, &(from, _)) in sent.iter().enumerate() {
+                let mut bytes = 0;
+                for &(to, len) in &sent[first..] {
+                    bytes += len;
+                    let earned = u128::from(to.since(from).as_ps() + 1) * u128::from(bps);
+                    let taken = units(bytes).unsigned_abs();
+                    prop_assert!(taken <= allowed + earned, "{bytes} B in {:?}", to.since(from));
+                }
+            }
+        }
+
+        #[test]
+        fn keeps_the_full_rate_when_always_asked(bps in 1_000_u64..1_000_000_000_000, burst in 0_u64..100_000) {
+            let rate = rate(bps);
+            let mut pacer = Pacer::new(rate, burst);
+            let mut now = Instant::ZERO;
+            let mut bytes = 0_u64;
+            for _ in 0..1000 {
+                now = pacer.ready_at(now);
+                pacer.take(now, 1538);
+                bytes += 1538;
+            }
+            let floor = rate.bytes_in(now.since(Instant::ZERO)) + burst.saturating_sub(4248);
+            prop_assert!(bytes + 1538 >= floor, "{bytes} B of {floor}");
+        }
+    }
+}

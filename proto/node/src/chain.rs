@@ -1,0 +1,398 @@
+use crate::{Deadline, Frame, Node, Side, Transmit};
+use longhaul_units::Instant;
+
+/// Frames that one node may pass to its neighbour before the neighbour gets to act.
+const BATCH: usize = 64;
+/// Rounds of passing to and fro in one call.
+const ROUNDS_MAX: usize = 64;
+
+/// Two nodes in a row: side 1 of the left one is joined to side 0 of the right one.
+///
+/// The chain is a [`Node`] itself: its side 0 is the left node's, its side 1 the right node's. Chains nest, so
+/// `Chain<A, Chain<B, C>>` is three in a row, dispatched statically, with every element at hand by its type. What
+/// one node sends to the other is handed straight over, at the same instant, with no copy and no allocation.
+///
+/// Either element may be absent, one at a time: its place is then a plain cable of no length.
+///
+/// The joint is where frames can be watched: see [`Observer`].
+pub struct Chain<L, R, O = ()> {
+    left: Option<L>,
+    right: Option<R>,
+    observer: O,
+    /// Work was left over at this moment because the nodes had too much to say to each other.
+    unfinished_at: Option<Instant>,
+}
+
+/// Watches the frames that pass a joint between two nodes, for recording or for a check.
+///
+/// `()` watches nothing; a closure does; `Option` decides at run time.
+pub trait Observer {
+    /// `frame` passes at `now`, on its way to the chain's side `toward`, 0 or 1.
+    fn observe(&mut self, now: Instant, toward: Side, frame: &Frame<'_>);
+}
+
+impl Observer for () {
+    #[inline]
+    fn observe(&mut self, _now: Instant, _toward: Side, _frame: &Frame<'_>) {}
+}
+
+impl<F: FnMut(Instant, Side, &Frame<'_>)> Observer for F {
+    #[inline]
+    fn observe(&mut self, now: Instant, toward: Side, frame: &Frame<'_>) {
+        self(now, toward, frame);
+    }
+}
+
+impl<O: Observer> Observer for Option<O> {
+    #[inline]
+    fn observe(&mut self, now: Instant, toward: Side, frame: &Frame<'_>) {
+        if let Some(observer) = self {
+            observer.observe(now, toward, frame);
+        }
+    }
+}
+
+impl<L: Node, R: Node> Chain<L, R> {
+    /// Joins `left` and `right`. For `None` there is a plain cable.
+    ///
+    /// # Panics
+    /// When both are absent.
+    pub fn new(left: Option<L>, right: Option<R>) -> Self {
+        Chain::observed(left, right, ())
+    }
+}
+
+impl<L: Node, R: Node, O: Observer> Chain<L, R, O> {
+    /// As [`Chain::new`], with every frame that passes the joint shown to `observer`.
+    ///
+    /// # Panics
+    /// When both are absent.
+    pub fn observed(left: Option<L>, right: Option<R>, observer: O) -> Self {
+        assert!(left.is_some() || right.is_some(), "a chain of nothing");
+        Chain { left, right, observer, unfinished_at: None }
+    }
+
+    /// The left node, unless absent.
+    pub fn left(&self) -> Option<&L> {
+        self.left.as_ref()
+    }
+
+    /// The left node, unless absent.
+    pub fn left_mut(&mut self) -> Option<&mut L> {
+        self.left.as_mut()
+    }
+
+    /// The right node, unless absent.
+    pub fn right(&self) -> Option<&R> {
+        self.right.as_ref()
+    }
+
+    /// The right node, unless absent.
+    pub fn right_mut(&mut self) -> Option<&mut R> {
+        self.right.as_mut()
+    }
+
+    /// Who watches the joint.
+    pub fn observer_mut(&mut self) -> &mut O {
+        &mut self.observer
+    }
+
+    /// Lets both nodes send, to and fro, until neither has anything for the other. False: the rounds ran out first.
+    fn pass_to_and_fro(&mut self, now: Instant, out: &mut dyn Transmit) -> bool {
+        let (left, right) = match (&mut self.left, &mut self.right) {
+            (Some(left), Some(right)) => (left, right),
+            (Some(only), None) => {
+                only.poll_transmit(now, &mut Cable { now, end: 1, observer: &mut self.observer, out });
+                return true;
+            }
+            (None, Some(only)) => {
+                only.poll_transmit(now, &mut Cable { now, end: 0, observer: &mut self.observer, out });
+                return true;
+            }
+            (None, None) => unreachable!("refused when made"),
+        };
+        for _ in 0..ROUNDS_MAX {
+            let rightward = pass(now, left, right, 1, &mut self.observer, out);
+            let leftward = pass(now, right, left, 0, &mut self.observer, out);
+            // The left node has heard something new, or was cut short, or the right one was.
+            if leftward == 0 && rightward < BATCH {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Lets `from` send: to `to` through the joint, which lies at its side `toward`, and to the outside. Returns how many
+/// frames passed the joint, at most [`BATCH`].
+fn pass(
+    now: Instant,
+    from: &mut impl Node,
+    to: &mut impl Node,
+    toward: Side,
+    observer: &mut impl Observer,
+    out: &mut dyn Transmit,
+) -> usize {
+    let mut joint = Joint { now, to, toward, observer, out, room: BATCH };
+    from.poll_transmit(now, &mut joint);
+    BATCH - joint.room
+}
+
+/// Where a node's frames go: over the joint to its neighbour, or out of the chain.
+struct Joint<'a, N, O> {
+    now: Instant,
+    to: &'a mut N,
+    toward: Side,
+    observer: &'a mut O,
+    out: &'a mut dyn Transmit,
+    room: usize,
+}
+
+impl<N: Node, O: Observer> Transmit for Joint<'_, N, O> {
+    #[inline]
+    fn room(&mut self, side: Side) -> usize {
+        if side == self.toward { self.room } else { self.out.room(side) }
+    }
+
+    #[inline]
+    fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
+        if side != self.toward {
+            return self.out.transmit(side, frame);
+        }
+        // A node that asked for no room still gets through: there is nobody here to count a drop.
+        self.room = self.room.saturating_sub(1);
+        self.observer.observe(self.now, self.toward, frame);
+        self.to.handle_frame(self.now, 1 - self.toward, frame);
+    }
+}
+
+/// The outside, with the place of the absent node at `end` watched as the joint that it is.
+struct Cable<'a, O> {
+    now: Instant,
+    end: Side,
+    observer: &'a mut O,
+    out: &'a mut dyn Transmit,
+}
+
+impl<O: Observer> Transmit for Cable<'_, O> {
+    #[inline]
+    fn room(&mut self, side: Side) -> usize {
+        self.out.room(side)
+    }
+
+    #[inline]
+    fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
+        if side == self.end {
+            self.observer.observe(self.now, side, frame);
+        }
+        self.out.transmit(side, frame);
+    }
+}
+
+impl<L: Node, R: Node, O: Observer> Node for Chain<L, R, O> {
+    #[inline]
+    fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
+        debug_assert!(side < 2, "a chain has sides 0 and 1");
+        match (&mut self.left, &mut self.right, side) {
+            (Some(left), _, 0) => left.handle_frame(now, 0, frame),
+            (_, Some(right), 1) => right.handle_frame(now, 1, frame),
+            (_, Some(right), _) => {
+                self.observer.observe(now, 1, frame);
+                right.handle_frame(now, 0, frame);
+            }
+            (Some(left), None, _) => {
+                self.observer.observe(now, 0, frame);
+                left.handle_frame(now, 1, frame);
+            }
+            (None, None, _) => {}
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if let Some(left) = &mut self.left {
+            left.handle_timeout(now);
+        }
+        if let Some(right) = &mut self.right {
+            right.handle_timeout(now);
+        }
+    }
+
+    #[inline]
+    fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
+        let is_finished = self.pass_to_and_fro(now, out);
+        self.unfinished_at = if is_finished { None } else { Some(now) };
+    }
+
+    #[inline]
+    fn poll_timeout(&self) -> Option<Deadline> {
+        let left = self.left.as_ref().and_then(Node::poll_timeout);
+        let right = self.right.as_ref().and_then(Node::poll_timeout);
+        let unfinished = self.unfinished_at.map(|at| Deadline { at, reason: "more to pass along the chain" });
+        Deadline::earliest(unfinished, Deadline::earliest(left, right))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FrameBuf, FramePool};
+    use std::collections::VecDeque;
+
+    const NOW: Instant = Instant::from_ns(7);
+
+    /// Sends what it hears at one side out of the other, or back if told to.
+    #[derive(Default)]
+    struct Relay {
+        name: u8,
+        echoes: bool,
+        waiting: [VecDeque<FrameBuf>; 2],
+        pool: FramePool,
+        heard: u64,
+    }
+
+    impl Relay {
+        fn named(name: u8) -> Self {
+            Relay { name, ..Relay::default() }
+        }
+    }
+
+    impl Node for Relay {
+        fn handle_frame(&mut self, _now: Instant, side: Side, frame: &Frame<'_>) {
+            self.heard += 1;
+            let to = if self.echoes { side } else { 1 - side };
+            self.waiting[to].push_back(self.pool.hold(frame));
+        }
+        fn handle_timeout(&mut self, _now: Instant) {}
+        fn poll_transmit(&mut self, _now: Instant, out: &mut dyn Transmit) {
+            for side in 0..2 {
+                while out.room(side) > 0
+                    && let Some(frame) = self.waiting[side].pop_front()
+                {
+                    out.transmit(side, &frame.as_frame());
+                }
+            }
+        }
+        fn poll_timeout(&self) -> Option<Deadline> {
+            Some(Deadline { at: Instant::from_ns(100 - u64::from(self.name)), reason: "test" })
+        }
+    }
+
+    fn row<R: Node>(name: u8, right: R) -> Chain<Relay, R> {
+        Chain::new(Some(Relay::named(name)), Some(right))
+    }
+
+    #[derive(Default)]
+    struct Sink {
+        room: usize,
+        frames: Vec<(Side, Vec<u8>)>,
+    }
+
+    impl Transmit for Sink {
+        fn room(&mut self, _side: Side) -> usize {
+            self.room
+        }
+        fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
+            self.room -= 1;
+            let mut bytes = vec![0; frame.len()];
+            frame.write_to(&mut bytes);
+            self.frames.push((side, bytes));
+        }
+    }
+
+    fn sink() -> Sink {
+        Sink { room: 10_000, frames: Vec::new() }
+    }
+
+    #[test]
+    fn three_in_a_row_pass_both_ways_at_one_instant_and_in_order() {
+        let mut chain = row(1, row(2, Relay::named(3)));
+        for number in 0..200_u8 {
+            chain.handle_frame(NOW, 0, &Frame::opaque(&[number; 300]));
+            chain.handle_frame(NOW, 1, &Frame::opaque(&[number; 20]));
+        }
+        let mut out = sink();
+        chain.poll_transmit(NOW, &mut out);
+        for (side, len) in [(1, 300), (0, 20)] {
+            let numbers: Vec<u8> = out.frames.iter().filter(|f| f.0 == side).map(|f| f.1[0]).collect();
+            assert_eq!(numbers, (0..200).collect::<Vec<u8>>());
+            assert!(out.frames.iter().filter(|f| f.0 == side).all(|f| f.1.len() == len));
+        }
+        assert_eq!(chain.right().unwrap().left().unwrap().heard, 400);
+    }
+
+    #[test]
+    fn the_earliest_deadline_of_all_counts() {
+        let chain = row(1, row(9, Relay::named(3)));
+        assert_eq!(chain.poll_timeout().unwrap().at, Instant::from_ns(91));
+    }
+
+    #[test]
+    fn the_joint_is_observed_with_its_direction() {
+        let mut seen = Vec::new();
+        {
+            let observer = |now, toward, frame: &Frame<'_>| seen.push((now, toward, frame.len()));
+            let mut chain = Chain::observed(Some(Relay::named(1)), Some(Relay::named(2)), observer);
+            chain.handle_frame(NOW, 0, &Frame::opaque(&[0; 20]));
+            chain.handle_frame(NOW, 1, &Frame::opaque(&[0; 30]));
+            chain.poll_transmit(NOW, &mut sink());
+        }
+        assert_eq!(seen, [(NOW, 1, 20), (NOW, 0, 30)]);
+    }
+
+    #[test]
+    fn an_absent_element_is_a_cable_that_is_still_observed() {
+        for is_left_absent in [true, false] {
+            let mut seen = Vec::new();
+            let mut out = sink();
+            {
+                let observer = |_, toward, frame: &Frame<'_>| seen.push((toward, frame.len()));
+                let (left, right) = if is_left_absent {
+                    (None, Some(Relay::named(1)))
+                } else {
+                    (Some(Relay::named(1)), None)
+                };
+                let mut chain = Chain::observed(left, right, observer);
+                chain.handle_frame(NOW, 0, &Frame::opaque(&[0; 20]));
+                chain.handle_frame(NOW, 1, &Frame::opaque(&[0; 30]));
+                chain.poll_transmit(NOW, &mut out);
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, [(0, 30), (1, 20)], "left absent: {is_left_absent}");
+            out.frames.sort_unstable();
+            assert_eq!(out.frames, [(0, vec![0; 30]), (1, vec![0; 20])]);
+        }
+    }
+
+    #[test]
+    fn frames_stay_inside_while_the_outside_has_no_room() {
+        let mut chain = row(1, Relay::named(2));
+        for _ in 0..5 {
+            chain.handle_frame(NOW, 0, &Frame::opaque(&[0; 20]));
+        }
+        let mut out = Sink { room: 2, frames: Vec::new() };
+        chain.poll_transmit(NOW, &mut out);
+        assert_eq!(out.frames.len(), 2);
+        out.room = 10;
+        chain.poll_transmit(NOW, &mut out);
+        assert_eq!(out.frames.len(), 5);
+    }
+
+    #[test]
+    fn nodes_that_never_stop_talking_yield_and_ask_to_be_called_again() {
+        let echo = |name| Relay { name, echoes: true, ..Relay::default() };
+        let mut chain = Chain::new(Some(echo(1)), Some(echo(2)));
+        let frame = chain.left_mut().unwrap().pool.hold(&Frame::opaque(&[0; 20]));
+        chain.left_mut().unwrap().waiting[1].push_back(frame);
+        chain.poll_transmit(NOW, &mut sink());
+        assert_eq!(chain.poll_timeout().unwrap().at, NOW);
+        let heard = chain.left().unwrap().heard;
+        chain.poll_transmit(NOW, &mut sink());
+        assert!(chain.left().unwrap().heard > heard);
+    }
+
+    #[test]
+    #[should_panic(expected = "a chain of nothing")]
+    fn refuses_to_be_nothing() {
+        let _ = Chain::<Relay, Relay>::new(None, None);
+    }
+}

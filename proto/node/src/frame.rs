@@ -1,0 +1,238 @@
+use crate::pool::Buffer;
+use longhaul_wire::{HEAD_MAX, Head, ICRC_LEN, Layout, Malformed, Split, icrc, split};
+
+/// One Ethernet frame without FCS, in up to three parts: headers, payload, and pad with ICRC.
+///
+/// For RoCEv2 `head` ends with the last extended header and `payload` is the packet's payload alone. Any other
+/// frame has its leading bytes (at most [`HEAD_MAX`]) in `head`, the rest in `payload`, and no trailer.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// Leading bytes.
+    pub head: &'a [u8],
+    /// What follows them.
+    pub payload: Payload<'a>,
+    /// What ends the frame.
+    pub trailer: Trailer,
+}
+
+/// A frame's payload, by value or by reference to where it lies.
+#[derive(Clone, Copy)]
+pub enum Payload<'a> {
+    /// Bytes, valid during the call that they are handed to.
+    Bytes(&'a [u8]),
+    /// A pooled buffer: keeping it costs a reference count, not a copy.
+    Shared(&'a Buffer),
+    /// Pieces of registered memory, read when the frame is written out.
+    Memory(&'a dyn Gather, &'a [Segment]),
+    /// `len` bytes that nobody looks at; a simulation's payload.
+    Synthetic {
+        /// Length in bytes.
+        len: usize,
+    },
+}
+
+/// A stretch of registered memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// Address in the space of the [`Gather`] that it is read from.
+    pub address: u64,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+/// Reads registered memory. Implemented by whoever maps it: `proto` has no unsafe code.
+pub trait Gather {
+    /// Copies `out.len()` bytes at `address`, a stretch that lies inside a region the node has checked.
+    fn gather(&self, address: u64, out: &mut [u8]);
+}
+
+/// The end of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trailer {
+    /// Nothing: not RoCEv2.
+    None,
+    /// Pad and ICRC as they came over a wire.
+    Received {
+        /// Pad bytes; the first `pad_len` count.
+        pad: [u8; 3],
+        /// 0 to 3.
+        pad_len: u8,
+        /// The ICRC as it stands on the wire, right or wrong.
+        icrc: [u8; ICRC_LEN],
+    },
+    /// A packet that a node built: zero pad, and an ICRC that whoever writes it out computes.
+    Sealed {
+        /// 0 to 3.
+        pad_len: u8,
+    },
+}
+
+impl Trailer {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match *self {
+            Trailer::None => 0,
+            Trailer::Received { pad_len, .. } | Trailer::Sealed { pad_len } => {
+                usize::from(pad_len) + ICRC_LEN
+            }
+        }
+    }
+
+    /// True for [`Trailer::None`].
+    pub fn is_empty(&self) -> bool {
+        *self == Trailer::None
+    }
+}
+
+impl Payload<'_> {
+    /// No payload.
+    pub const EMPTY: Payload<'static> = Payload::Bytes(&[]);
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::Bytes(bytes) => bytes.len(),
+            Payload::Shared(buffer) => buffer.bytes().len(),
+            Payload::Memory(_, segments) => segments.iter().map(|s| s.len).sum(),
+            Payload::Synthetic { len } => *len,
+        }
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, when they lie in one piece.
+    #[inline]
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        match self {
+            Payload::Bytes(bytes) => Some(bytes),
+            Payload::Shared(buffer) => Some(buffer.bytes()),
+            Payload::Memory(..) | Payload::Synthetic { .. } => None,
+        }
+    }
+
+    /// Copies everything to `out`, which has [`Payload::len`] bytes. Synthetic payload is written as zeros.
+    #[inline]
+    pub fn copy_to(&self, out: &mut [u8]) {
+        match self {
+            Payload::Bytes(bytes) => out.copy_from_slice(bytes),
+            Payload::Shared(buffer) => out.copy_from_slice(buffer.bytes()),
+            Payload::Memory(memory, segments) => {
+                let mut rest = out;
+                for segment in *segments {
+                    let (piece, after) = rest.split_at_mut(segment.len);
+                    memory.gather(segment.address, piece);
+                    rest = after;
+                }
+            }
+            Payload::Synthetic { .. } => out.fill(0),
+        }
+    }
+}
+
+impl std::fmt::Debug for Payload<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self {
+            Payload::Bytes(_) => "bytes",
+            Payload::Shared(_) => "shared",
+            Payload::Memory(..) => "memory",
+            Payload::Synthetic { .. } => "synthetic",
+        };
+        write!(f, "{} {kind}", self.len())
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// Takes a received frame apart.
+    ///
+    /// `head` is a private copy of the frame's first [`HEAD_MAX`] bytes (or all of it, when shorter), so that
+    /// a peer who still owns `bytes` cannot change a header after it was checked.
+    #[inline]
+    pub fn received(head: &'a Head, bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
+        let head = head.bytes();
+        match split(head, bytes.len())? {
+            Split::Other => {
+                Ok(Frame { head, payload: Payload::Bytes(&bytes[head.len()..]), trailer: Trailer::None })
+            }
+            Split::Roce { layout, payload_len, pad } => {
+                let payload_end = layout.payload + payload_len;
+                let mut pad_bytes = [0; 3];
+                pad_bytes[..pad].copy_from_slice(&bytes[payload_end..payload_end + pad]);
+                let mut icrc = [0; ICRC_LEN];
+                icrc.copy_from_slice(&bytes[payload_end + pad..payload_end + pad + ICRC_LEN]);
+                Ok(Frame {
+                    head: &head[..layout.payload],
+                    payload: Payload::Bytes(&bytes[layout.payload..payload_end]),
+                    trailer: Trailer::Received { pad: pad_bytes, pad_len: pad as u8, icrc },
+                })
+            }
+        }
+    }
+
+    /// A frame that is only carried, never looked into.
+    pub fn opaque(bytes: &'a [u8]) -> Frame<'a> {
+        let (head, payload) = bytes.split_at(bytes.len().min(HEAD_MAX));
+        Frame { head, payload: Payload::Bytes(payload), trailer: Trailer::None }
+    }
+
+    /// Length from the destination MAC to the last byte, without FCS.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.head.len() + self.payload.len() + self.trailer.len()
+    }
+
+    /// True when there is nothing at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes the frame to `out`, which has [`Frame::len`] bytes, and computes the ICRC of a sealed one.
+    ///
+    /// # Panics
+    /// When `out` has another length.
+    #[inline]
+    pub fn write_to(&self, out: &mut [u8]) {
+        assert_eq!(out.len(), self.len(), "output length");
+        let (head, rest) = out.split_at_mut(self.head.len());
+        head.copy_from_slice(self.head);
+        let (payload, trailer) = rest.split_at_mut(self.payload.len());
+        self.payload.copy_to(payload);
+        match self.trailer {
+            Trailer::None => {}
+            Trailer::Received { pad, pad_len, icrc } => {
+                let (pad_out, icrc_out) = trailer.split_at_mut(usize::from(pad_len));
+                pad_out.copy_from_slice(&pad[..usize::from(pad_len)]);
+                icrc_out.copy_from_slice(&icrc);
+            }
+            Trailer::Sealed { pad_len } => {
+                let (pad_out, icrc_out) = trailer.split_at_mut(usize::from(pad_len));
+                pad_out.fill(0);
+                icrc_out.copy_from_slice(&icrc_of(self.head, payload, pad_out));
+            }
+        }
+    }
+
+    /// True when the ICRC is right. Sealed frames are right by construction; frames that are not RoCEv2 and
+    /// payloads whose bytes are not at hand have nothing to check.
+    #[inline]
+    pub fn icrc_is_right(&self) -> bool {
+        match (self.trailer, self.payload.as_bytes()) {
+            (Trailer::Received { pad, pad_len, icrc }, Some(payload)) => {
+                icrc_of(self.head, payload, &pad[..usize::from(pad_len)]) == icrc
+            }
+            _ => true,
+        }
+    }
+}
+
+/// The ICRC of a packet; zeros when `head` is no RoCEv2 header stack.
+#[inline]
+fn icrc_of(head: &[u8], payload: &[u8], pad: &[u8]) -> [u8; ICRC_LEN] {
+    match Layout::find(head) {
+        Ok(Some(layout)) => icrc::of(head, &layout, payload, pad),
+        _ => [0; ICRC_LEN],
+    }
+}

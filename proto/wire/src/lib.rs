@@ -1,0 +1,33 @@
+//! RoCEv2 on the wire: views over borrowed bytes, builders into borrowed buffers, the ICRC.
+//!
+//! Nothing here allocates, and no byte sequence makes it panic: what is not well formed is a typed
+//! [`Malformed`]. It knows layouts only; what a packet means is the business of `rc`, `cm` and `accel`.
+#![forbid(unsafe_code)]
+
+mod bth;
+mod extended;
+mod head;
+pub mod icrc;
+mod layout;
+pub mod mad;
+mod opcode;
+mod packet;
+mod path;
+pub mod pcap;
+
+pub use bth::Bth;
+pub use extended::{
+    Aeth, AtomicAckEth, AtomicEth, Deth, NakCode, RETH_LEN, Reth, Syndrome, credit_code, credits, rnr_timer,
+};
+pub use head::{CNP_PAYLOAD, HEAD_MAX, Head};
+pub use layout::{Layout, Malformed, Split, split};
+pub use opcode::{Opcode, Position, Transport, Verb};
+pub use packet::Packet;
+pub use path::{Ipv4Fragmentation, MacAddr, Path, PathTemplate};
+
+/// UDP destination port of RoCEv2.
+pub const ROCEV2_PORT: u16 = 4791;
+/// Length of the ICRC that ends every packet, in bytes.
+pub const ICRC_LEN: usize = 4;
+/// The default partition key, full membership.
+pub const PKEY_DEFAULT: u16 = 0xffff;

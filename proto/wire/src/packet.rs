@@ -1,0 +1,209 @@
+use crate::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ipv4Fragmentation, Layout, MacAddr, Malformed, Opcode, Path,
+    Reth,
+};
+use longhaul_units::{Psn, Qpn, RKey};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// View over the headers of one RoCEv2 frame, from the destination MAC to the last extended header.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    head: &'a [u8],
+    layout: Layout,
+}
+
+impl<'a> Packet<'a> {
+    /// `Ok(None)` when the frame is not RoCEv2.
+    #[inline]
+    pub fn parse(head: &'a [u8]) -> Result<Option<Self>, Malformed> {
+        Ok(Layout::find(head)?.map(|layout| Packet { head, layout }))
+    }
+
+    /// Header offsets.
+    #[inline]
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// All header bytes, up to the payload.
+    pub fn head(&self) -> &'a [u8] {
+        &self.head[..self.layout.payload]
+    }
+
+    // `Layout::find` held every offset used below against the length, so that the only way to
+    // `None` is an opcode without the header asked for.
+    #[inline]
+    fn array<const N: usize>(&self, at: usize) -> Option<&'a [u8; N]> {
+        self.head.get(at..at + N)?.try_into().ok()
+    }
+
+    /// The opcode alone.
+    #[inline]
+    pub fn opcode(&self) -> Opcode {
+        Opcode(self.head[self.layout.bth])
+    }
+
+    /// The PSN alone.
+    #[inline]
+    pub fn psn(&self) -> Psn {
+        self.bth().psn
+    }
+
+    /// The destination QP alone.
+    #[inline]
+    pub fn dest_qp(&self) -> Qpn {
+        self.bth().dest_qp
+    }
+
+    /// The base transport header.
+    #[inline]
+    pub fn bth(&self) -> Bth {
+        match self.array(self.layout.bth) {
+            Some(b) => Bth::read(b),
+            None => unreachable!("Layout::find checked the BTH"),
+        }
+    }
+
+    fn extended(&self) -> usize {
+        self.layout.bth + Bth::LEN
+    }
+
+    /// RETH, when the opcode has one.
+    #[inline]
+    pub fn reth(&self) -> Option<Reth> {
+        if !self.opcode().has_reth() {
+            return None;
+        }
+        self.array(self.extended()).map(Reth::read)
+    }
+
+    /// AETH, when the opcode has one.
+    #[inline]
+    pub fn aeth(&self) -> Option<Aeth> {
+        if !self.opcode().has_aeth() {
+            return None;
+        }
+        self.array(self.extended()).map(Aeth::read)
+    }
+
+    /// DETH, when the opcode has one.
+    pub fn deth(&self) -> Option<Deth> {
+        if !self.opcode().has_deth() {
+            return None;
+        }
+        self.array(self.extended()).map(Deth::read)
+    }
+
+    /// AtomicETH, when the opcode has one.
+    pub fn atomic_eth(&self) -> Option<AtomicEth> {
+        if !self.opcode().has_atomic() {
+            return None;
+        }
+        self.array(self.extended()).map(AtomicEth::read)
+    }
+
+    /// The original value of an atomic ACK.
+    pub fn atomic_ack_eth(&self) -> Option<AtomicAckEth> {
+        if self.opcode() != Opcode::RC_ATOMIC_ACK {
+            return None;
+        }
+        self.array(self.extended() + Aeth::LEN).map(|b| AtomicAckEth { original: u64::from_be_bytes(*b) })
+    }
+
+    /// Immediate data in network byte order, when the opcode has it.
+    #[inline]
+    pub fn immediate(&self) -> Option<[u8; 4]> {
+        if !self.opcode().has_immediate() {
+            return None;
+        }
+        self.array(self.layout.payload - 4).copied()
+    }
+
+    /// The rkey to invalidate, when the opcode has it.
+    pub fn invalidate(&self) -> Option<RKey> {
+        if !self.opcode().has_invalidate() {
+            return None;
+        }
+        self.array(self.layout.payload - 4).map(|b| RKey(u32::from_be_bytes(*b)))
+    }
+
+    /// IPv4 ToS or IPv6 traffic class: DSCP and ECN.
+    #[inline]
+    pub fn traffic_class(&self) -> u8 {
+        let ip = self.layout.ip;
+        if self.layout.is_ipv6 { self.head[ip] << 4 | self.head[ip + 1] >> 4 } else { self.head[ip + 1] }
+    }
+
+    /// IPv4 TTL or IPv6 hop limit.
+    pub fn hop_limit(&self) -> u8 {
+        self.head[self.layout.ip + if self.layout.is_ipv6 { 7 } else { 8 }]
+    }
+
+    /// IPv4 identification and DF; `None` for IPv6.
+    pub fn ipv4_fragmentation(&self) -> Option<Ipv4Fragmentation> {
+        let [i0, i1, flags, _] = *self.array(self.layout.ip + 4)?;
+        (!self.layout.is_ipv6).then_some(Ipv4Fragmentation {
+            identification: u16::from_be_bytes([i0, i1]),
+            dont_fragment: flags & 0x40 != 0,
+        })
+    }
+
+    fn address(&self, v4_at: usize, v6_at: usize) -> IpAddr {
+        let ip = self.layout.ip;
+        if self.layout.is_ipv6 {
+            match self.array::<16>(ip + v6_at) {
+                Some(b) => IpAddr::V6(Ipv6Addr::from(*b)),
+                None => unreachable!("Layout::find checked the IPv6 header"),
+            }
+        } else {
+            match self.array::<4>(ip + v4_at) {
+                Some(b) => IpAddr::V4(Ipv4Addr::from(*b)),
+                None => unreachable!("Layout::find checked the IPv4 header"),
+            }
+        }
+    }
+
+    /// IP source.
+    #[inline]
+    pub fn source_ip(&self) -> IpAddr {
+        self.address(12, 8)
+    }
+
+    /// IP destination.
+    #[inline]
+    pub fn destination_ip(&self) -> IpAddr {
+        self.address(16, 24)
+    }
+
+    /// UDP source port.
+    #[inline]
+    pub fn udp_source_port(&self) -> u16 {
+        u16::from_be_bytes([self.head[self.layout.udp], self.head[self.layout.udp + 1]])
+    }
+
+    /// Addresses and markings as a [`Path`], from which a [`crate::PathTemplate`] builds frames like this one.
+    pub fn path(&self) -> Path {
+        let mac = |at: usize| match self.array::<6>(at) {
+            Some(b) => MacAddr(*b),
+            None => unreachable!("Layout::find checked the Ethernet header"),
+        };
+        let ip = self.layout.ip;
+        let vlan = (ip >= 18).then(|| u16::from_be_bytes([self.head[ip - 4], self.head[ip - 3]]));
+        let flow_label = if self.layout.is_ipv6 {
+            u32::from_be_bytes([0, self.head[ip + 1] & 0xf, self.head[ip + 2], self.head[ip + 3]])
+        } else {
+            0
+        };
+        Path {
+            source_mac: mac(6),
+            destination_mac: mac(0),
+            vlan,
+            source_ip: self.source_ip(),
+            destination_ip: self.destination_ip(),
+            traffic_class: self.traffic_class(),
+            hop_limit: self.hop_limit(),
+            flow_label,
+            udp_source_port: self.udp_source_port(),
+        }
+    }
+}
