@@ -1,0 +1,20 @@
+//! Real time: the loop that drives a [`Node`](longhaul_node::Node) over [`Port`](longhaul_port::Port)s.
+//!
+//! [`turn`] is one bounded step: receive, act, send. [`Driver`] repeats it on a thread of its own until it is
+//! stopped, yields the processor while there is little to do, and sleeps when there is nothing. Whoever has a loop
+//! of their own (the verbs engine) uses [`turn`], [`Clock`], [`WakeUp`] and [`Parker`] by themselves.
+//!
+//! It knows no protocol, and it is made for machines with fewer processors than busy threads: it never spins
+//! without offering the processor to others.
+
+mod clock;
+mod driver;
+mod parker;
+mod turn;
+mod wake;
+
+pub use clock::Clock;
+pub use driver::{Driver, DriverConfig, DriverCounters, Finished, Handle, Hook, Stopped};
+pub use parker::{Parker, Woken};
+pub use turn::{MalformedFrames, PORTS_MAX, Turn, TurnConfig, turn};
+pub use wake::WakeUp;

@@ -1,0 +1,197 @@
+use longhaul_node::{Deadline, Frame, Node, Payload, Side, Trailer, Transmit};
+use longhaul_port::{Port, PortError};
+use longhaul_units::{Duration, Instant};
+use longhaul_wire::Head;
+
+/// The most ports that one node can be driven over. All are looked at in every turn.
+pub const PORTS_MAX: usize = 64;
+
+/// What becomes of a received frame that claims to be RoCEv2 and is not well formed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MalformedFrames {
+    /// Dropped and counted: for a node at which packets end.
+    #[default]
+    Drop,
+    /// Handed to the node as an opaque frame and counted: for a node that carries what it does not understand.
+    Carry,
+}
+
+/// How a turn goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TurnConfig {
+    /// Frames taken from each port before the node gets to send, at least 1. More is cheaper per frame and makes
+    /// the other ports wait longer.
+    pub receive_batch: usize,
+    /// What becomes of malformed frames.
+    pub malformed: MalformedFrames,
+}
+
+impl Default for TurnConfig {
+    fn default() -> Self {
+        TurnConfig { receive_batch: 64, malformed: MalformedFrames::Drop }
+    }
+}
+
+/// What a turn did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Turn {
+    /// When the node was asked what to send.
+    pub now: Instant,
+    /// Frames taken from the ports, malformed ones included.
+    pub received: usize,
+    /// Frames that claimed to be RoCEv2 and were not well formed.
+    pub malformed: usize,
+    /// Frames given to the ports.
+    pub transmitted: usize,
+    /// Frames that the node sent and no port took: too long for it, or sent without room.
+    pub refused: usize,
+    /// The node may have more to send than the ports had room for; no deadline tells when there will be.
+    pub is_blocked: bool,
+    /// How late the node's deadline was met, when one was due.
+    pub lateness: Option<Duration>,
+    /// When the node wants to be called next.
+    pub deadline: Option<Deadline>,
+}
+
+impl Turn {
+    /// True when anything happened.
+    pub fn is_busy(&self) -> bool {
+        self.received + self.transmitted > 0 || self.lateness.is_some()
+    }
+}
+
+/// Takes one bounded step: services each port and receives a batch from it, meets the node's deadline if it is due,
+/// lets the node send, and flushes. Port `i` is the node's side `i`.
+///
+/// `clock` is read after frames were found and before the node hears of them, once for each batch, so that a node
+/// is never told that a frame arrived before it was sent; and once more before the node sends.
+///
+/// Headers are copied before they are looked at, so that a peer who shares the memory cannot change them
+/// afterwards; a payload is copied by the node or from port to port. A port's error goes to `report` and stops
+/// neither the other ports nor the node.
+///
+/// # Panics
+/// With more than [`PORTS_MAX`] ports.
+#[inline]
+pub fn turn<N: Node + ?Sized, P: Port>(
+    node: &mut N,
+    ports: &mut [P],
+    clock: &impl Fn() -> Instant,
+    config: &TurnConfig,
+    report: &mut dyn FnMut(Side, PortError),
+) -> Turn {
+    assert!(ports.len() <= PORTS_MAX, "{} ports", ports.len());
+    let mut done = Turn::default();
+    for (side, port) in ports.iter_mut().enumerate() {
+        if let Err(error) = port.service() {
+            report(side, error);
+        }
+        if let Err(error) = receive(node, side, port, clock, config, &mut done) {
+            report(side, error);
+        }
+    }
+    let now = clock();
+    done.now = now;
+    if let Some(due) = node.poll_timeout()
+        && due.at <= now
+    {
+        node.handle_timeout(now);
+        done.lateness = Some(now.since(due.at));
+    }
+    transmit(node, ports, report, &mut done);
+    done.deadline = node.poll_timeout();
+    done
+}
+
+fn receive<N: Node + ?Sized, P: Port>(
+    node: &mut N,
+    side: Side,
+    port: &mut P,
+    clock: &impl Fn() -> Instant,
+    config: &TurnConfig,
+    done: &mut Turn,
+) -> Result<(), PortError> {
+    let (mut received, mut malformed, mut arrived) = (0, 0, None);
+    let outcome = port.receive(config.receive_batch.max(1), &mut |bytes| {
+        received += 1;
+        let head = Head::copy_of(bytes);
+        let frame = match Frame::received(&head, bytes) {
+            Ok(frame) => frame,
+            Err(_) => {
+                malformed += 1;
+                if config.malformed == MalformedFrames::Drop {
+                    return;
+                }
+                let head = head.bytes();
+                Frame { head, payload: Payload::Bytes(&bytes[head.len()..]), trailer: Trailer::None }
+            }
+        };
+        node.handle_frame(*arrived.get_or_insert_with(clock), side, &frame);
+    });
+    done.received += received;
+    done.malformed += malformed;
+    outcome.map(|_| ())
+}
+
+fn transmit<N: Node + ?Sized, P: Port>(
+    node: &mut N,
+    ports: &mut [P],
+    report: &mut dyn FnMut(Side, PortError),
+    done: &mut Turn,
+) {
+    let now = done.now;
+    let mut outlet = Outlet { ports, room: [UNASKED; PORTS_MAX], written: 0, report, done };
+    node.poll_transmit(now, &mut outlet);
+    let written = outlet.written;
+    for (side, port) in ports.iter_mut().enumerate() {
+        if written & 1 << side != 0
+            && let Err(error) = port.flush()
+        {
+            report(side, error);
+        }
+    }
+}
+
+/// The port has not been asked for its room in this turn.
+const UNASKED: u32 = u32::MAX;
+
+/// Writes frames straight into the ports' slots.
+struct Outlet<'a, P> {
+    ports: &'a mut [P],
+    /// Slots left, asked of each port once a turn.
+    room: [u32; PORTS_MAX],
+    /// A bit for each port that was given a frame.
+    written: u64,
+    report: &'a mut dyn FnMut(Side, PortError),
+    done: &'a mut Turn,
+}
+
+impl<P: Port> Transmit for Outlet<'_, P> {
+    #[inline]
+    fn room(&mut self, side: Side) -> usize {
+        if self.room[side] == UNASKED {
+            self.room[side] = u32::try_from(self.ports[side].transmit_room()).unwrap_or(UNASKED - 1);
+        }
+        self.done.is_blocked |= self.room[side] == 0;
+        self.room[side] as usize
+    }
+
+    #[inline]
+    fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
+        let sent = self.ports[side].transmit(frame.len(), &mut |slot| frame.write_to(slot));
+        match sent {
+            Ok(true) => {
+                self.done.transmitted += 1;
+                self.written |= 1 << side;
+                if self.room[side] != UNASKED {
+                    self.room[side] = self.room[side].saturating_sub(1);
+                }
+            }
+            Ok(false) => self.done.refused += 1,
+            Err(error) => {
+                self.done.refused += 1;
+                (self.report)(side, error);
+            }
+        }
+    }
+}

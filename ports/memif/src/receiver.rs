@@ -1,0 +1,307 @@
+//! The consumer of one ring.
+//!
+//! As master it consumes the ring from slave to master: the slave publishes filled descriptors by
+//! advancing head, and this side gives them back by advancing tail. As slave it consumes the ring
+//! from master to slave: it posts empty buffers by advancing head, the master fills them in order
+//! and advances tail, and this side posts a buffer again as soon as it has been read.
+//!
+//! Positions and, as slave, the buffers behind the descriptors are known privately. From shared
+//! memory come only the peer's index and a copy of each descriptor, and both are checked.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use longhaul_port::{DropReason, FRAME_BYTES_MIN, PortCounters};
+
+use crate::region::Region;
+use crate::ring::{Descriptor, FLAG_NEXT, Ring};
+use crate::violation::{Violation, violation};
+
+/// The slave's own buffers for one ring, one per slot.
+#[derive(Clone, Debug)]
+pub(crate) struct Buffers {
+    pub(crate) region: Arc<Region>,
+    /// Offset of the buffer of slot 0 in the region, in bytes.
+    pub(crate) first: u32,
+    /// Distance between two buffers, in bytes.
+    pub(crate) stride: u32,
+    /// Usable bytes of a buffer, at most `stride`.
+    pub(crate) bytes: u32,
+}
+
+impl Buffers {
+    /// Offset of a slot's buffer in the region, in bytes.
+    #[inline]
+    pub(crate) fn offset(&self, slot: usize) -> u32 {
+        self.first + slot as u32 * self.stride
+    }
+
+    /// Address of a slot's buffer.
+    #[inline]
+    pub(crate) fn at(&self, slot: usize) -> NonNull<u8> {
+        self.region
+            .at(self.offset(slot), self.bytes as usize)
+            .expect("the layout of our own region has every buffer inside it")
+    }
+}
+
+/// Where the bytes behind a descriptor are.
+#[derive(Debug)]
+enum Source {
+    /// As master: anywhere in the regions that the slave announced.
+    Announced(Vec<Arc<Region>>),
+    /// As slave: in the buffer of the slot.
+    Own(Buffers),
+}
+
+/// One checked piece of a frame.
+struct Segment {
+    bytes: NonNull<u8>,
+    len: usize,
+    more: bool,
+}
+
+/// How a frame that spans descriptors was gathered.
+enum Gathered {
+    /// Its end is not published yet.
+    Incomplete,
+    /// `bytes` in total over `descriptors`; they are in the scratch buffer unless that is too small.
+    Complete { descriptors: u16, bytes: usize },
+}
+
+/// The consumer of one ring.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    ring: Ring,
+    source: Source,
+    /// Next descriptor to read.
+    next: u16,
+    /// What `next` was when it was last given back to the peer.
+    returned: u16,
+    /// The producer's index as last read.
+    published: u16,
+    /// The peer has left: what was published stays readable, and nothing more is taken.
+    ended: bool,
+    /// For frames that span descriptors. Its length is the longest frame.
+    scratch: Box<[u8]>,
+}
+
+impl Receiver {
+    /// As master, over the regions that the slave announced.
+    pub(crate) fn master(ring: Ring, regions: Vec<Arc<Region>>, frame_bytes_max: usize) -> Self {
+        let receiver = Self::new(ring, Source::Announced(regions), frame_bytes_max);
+        receiver.ring.publish_tail(0);
+        receiver
+    }
+
+    /// As slave, over its own buffers. Posts all of them.
+    pub(crate) fn slave(ring: Ring, buffers: Buffers, frame_bytes_max: usize) -> Self {
+        let receiver = Self::new(ring, Source::Own(buffers), frame_bytes_max);
+        receiver.ring.publish_head(receiver.ring.size());
+        receiver
+    }
+
+    fn new(ring: Ring, source: Source, frame_bytes_max: usize) -> Self {
+        ring.request_interrupts(false);
+        let scratch = vec![0; frame_bytes_max].into_boxed_slice();
+        Self { ring, source, next: 0, returned: 0, published: 0, ended: false, scratch }
+    }
+
+    /// Asks the producer for interrupts, or for silence.
+    pub(crate) fn request_interrupts(&self, wanted: bool) {
+        self.ring.request_interrupts(wanted);
+    }
+
+    /// Whether unread descriptors are published, looking at shared memory now.
+    pub(crate) fn waiting(&mut self) -> Result<bool, Violation> {
+        self.look()?;
+        Ok(self.published != self.next)
+    }
+
+    /// Takes note that the peer has left. What it had published can still be received.
+    pub(crate) fn end(&mut self) {
+        if self.look().is_err() {
+            self.published = self.next;
+        }
+        self.ended = true;
+    }
+
+    /// Whether everything that the departed peer had published has been received.
+    pub(crate) fn drained(&self) -> bool {
+        self.published == self.next
+    }
+
+    /// Reads the producer's index. It may only have advanced, and not past the ring.
+    fn look(&mut self) -> Result<(), Violation> {
+        if self.ended {
+            return Ok(());
+        }
+        let (index, name) = match self.source {
+            Source::Announced(_) => (self.ring.head(), "head"),
+            Source::Own(_) => (self.ring.tail(), "tail"),
+        };
+        let (before, now) = (self.published.wrapping_sub(self.next), index.wrapping_sub(self.next));
+        if now > self.ring.size() || now < before {
+            let (size, next, seen) = (self.ring.size(), self.next, self.published);
+            return Err(violation!(
+                "receive ring {name} {index} is impossible: ring of {size}, read up to {next}, \
+                 last seen {seen}"
+            ));
+        }
+        self.published = index;
+        Ok(())
+    }
+
+    /// Hands up to `max` frames to `each`. A rule broken after the first frame is reported by the
+    /// next call, so that no frame goes uncounted.
+    pub(crate) fn receive(
+        &mut self,
+        max: usize,
+        counters: &mut PortCounters,
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, Violation> {
+        if self.published == self.next {
+            self.look()?;
+        }
+        let mut handed = 0;
+        let mut outcome = Ok(());
+        while handed < max && self.published != self.next {
+            match self.receive_one(counters, each) {
+                Ok(Some(true)) => handed += 1,
+                Ok(Some(false)) => {}
+                Ok(None) => break,
+                Err(violation) => {
+                    outcome = Err(violation);
+                    break;
+                }
+            }
+        }
+        self.give_back();
+        if handed == 0 { outcome.map(|()| 0) } else { Ok(handed) }
+    }
+
+    /// Reads one frame: handed to `each` (`true`), dropped (`false`), or not complete yet (`None`).
+    #[inline]
+    fn receive_one(
+        &mut self,
+        counters: &mut PortCounters,
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Result<Option<bool>, Violation> {
+        let segment = self.segment(self.next)?;
+        let (descriptors, len) = if segment.more {
+            match self.gather()? {
+                Gathered::Complete { descriptors, bytes } => (descriptors, bytes),
+                Gathered::Incomplete => return Ok(None),
+            }
+        } else {
+            (1, segment.len)
+        };
+        let fits = if len > self.scratch.len() {
+            counters.rx_drops.count(DropReason::FrameTooLong);
+            false
+        } else if len < FRAME_BYTES_MIN {
+            counters.rx_drops.count(DropReason::FrameTooShort);
+            false
+        } else {
+            counters.count_rx(len);
+            if segment.more {
+                each(&self.scratch[..len]);
+            } else {
+                // SAFETY: `segment` checked that `len` bytes from here lie in a region that
+                // `source` keeps mapped and that cannot shrink. The peer owns this memory too and
+                // may write it at any time, against the protocol; `Port::receive` warns its reader
+                // of that. This side does not write it before `give_back`.
+                each(unsafe { std::slice::from_raw_parts(segment.bytes.as_ptr(), len) });
+            }
+            true
+        };
+        self.next = self.next.wrapping_add(descriptors);
+        Ok(Some(fits))
+    }
+
+    /// Checks one descriptor.
+    #[inline]
+    fn segment(&self, index: u16) -> Result<Segment, Violation> {
+        let descriptor = self.ring.descriptor(index);
+        let len = descriptor.length as usize;
+        let bytes = match &self.source {
+            Source::Announced(regions) => locate(regions, descriptor)?,
+            Source::Own(buffers) => {
+                if descriptor.length > buffers.bytes {
+                    let (length, bytes) = (descriptor.length, buffers.bytes);
+                    return Err(violation!("frame of {length} bytes in a buffer of {bytes} bytes"));
+                }
+                buffers.at(self.ring.slot(index))
+            }
+        };
+        Ok(Segment { bytes, len, more: descriptor.flags & FLAG_NEXT != 0 })
+    }
+
+    /// Copies a chained frame into the scratch buffer. What does not fit is measured and skipped.
+    #[cold]
+    fn gather(&mut self) -> Result<Gathered, Violation> {
+        self.look()?;
+        let mut index = self.next;
+        let mut bytes = 0usize;
+        while index != self.published {
+            let segment = self.segment(index)?;
+            if let Some(room) = self.scratch.get_mut(bytes..bytes.saturating_add(segment.len)) {
+                // SAFETY: the source is checked as for any segment and the destination is `room`;
+                // private memory and a shared mapping cannot overlap. A peer that writes meanwhile
+                // changes which bytes are copied, and nothing else.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(segment.bytes.as_ptr(), room.as_mut_ptr(), segment.len);
+                }
+            }
+            bytes = bytes.saturating_add(segment.len);
+            index = index.wrapping_add(1);
+            if !segment.more {
+                let descriptors = index.wrapping_sub(self.next);
+                return Ok(Gathered::Complete { descriptors, bytes });
+            }
+        }
+        let size = self.ring.size();
+        if self.published.wrapping_sub(self.next) == size {
+            return Err(violation!("a chain fills the ring of {size} and does not end"));
+        }
+        if self.ended {
+            // The rest will never come.
+            self.published = self.next;
+        }
+        Ok(Gathered::Incomplete)
+    }
+
+    /// Returns the descriptors that were read to the peer.
+    #[inline]
+    fn give_back(&mut self) {
+        if self.returned == self.next {
+            return;
+        }
+        match &self.source {
+            Source::Announced(_) => self.ring.publish_tail(self.next),
+            Source::Own(buffers) => {
+                let mut index = self.returned;
+                while index != self.next {
+                    self.ring.write_length(index, 0, 0, buffers.bytes);
+                    index = index.wrapping_add(1);
+                }
+                self.ring.publish_head(self.next.wrapping_add(self.ring.size()));
+            }
+        }
+        self.returned = self.next;
+    }
+}
+
+/// The address of a descriptor's bytes in the regions that the slave announced.
+#[inline]
+pub(crate) fn locate(regions: &[Arc<Region>], descriptor: Descriptor) -> Result<NonNull<u8>, Violation> {
+    let Descriptor { region: index, length, offset, .. } = descriptor;
+    let Some(region) = regions.get(usize::from(index)) else {
+        let known = regions.len();
+        return Err(violation!("descriptor names region {index} of {known}"));
+    };
+    region.at(offset, length as usize).ok_or_else(|| {
+        let bytes = region.bytes();
+        violation!("descriptor of {length} bytes at offset {offset} leaves its region of {bytes} bytes")
+    })
+}

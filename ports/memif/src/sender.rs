@@ -1,0 +1,224 @@
+//! The producer of one ring.
+//!
+//! As slave it produces the ring from slave to master: it fills its own buffers and publishes them
+//! by advancing head; the master gives them back by advancing tail. As master it produces the ring
+//! from master to slave: the slave posts empty buffers by advancing head, and this side fills them
+//! in order and publishes them by advancing tail. A frame longer than the slave's buffers is spread
+//! over a chain of them.
+
+use std::io;
+use std::sync::Arc;
+
+use longhaul_port::Doorbell;
+
+use crate::receiver::{Buffers, locate};
+use crate::region::Region;
+use crate::ring::{Descriptor, FLAG_NEXT, Ring};
+use crate::violation::{Violation, violation};
+
+#[derive(Debug)]
+enum Target {
+    /// As slave: the buffer of the slot.
+    Own(Buffers),
+    /// As master: wherever the slave posted a buffer.
+    Posted(Vec<Arc<Region>>),
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Built {
+    /// It waits for `publish`.
+    Yes,
+    /// No slot is free; the frame was not built.
+    Full,
+    /// The whole ring of the peer is too small for it. It was built and dropped.
+    NeverFits,
+}
+
+/// The producer of one ring.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    ring: Ring,
+    target: Target,
+    /// Next descriptor to fill.
+    next: u16,
+    /// What `next` was when it was last published.
+    published: u16,
+    /// The consumer's index as last read.
+    seen: u16,
+    bell: Doorbell,
+    /// For frames that have to be spread over a chain. Its length is the longest frame.
+    scratch: Box<[u8]>,
+}
+
+impl Sender {
+    /// As slave, over its own buffers.
+    pub(crate) fn slave(ring: Ring, buffers: Buffers, bell: Doorbell, frame_bytes_max: usize) -> Self {
+        ring.publish_head(0);
+        Self::new(ring, Target::Own(buffers), bell, frame_bytes_max)
+    }
+
+    /// As master, over the regions that the slave announced.
+    pub(crate) fn master(
+        ring: Ring,
+        regions: Vec<Arc<Region>>,
+        bell: Doorbell,
+        frame_bytes_max: usize,
+    ) -> Self {
+        ring.publish_tail(0);
+        Self::new(ring, Target::Posted(regions), bell, frame_bytes_max)
+    }
+
+    fn new(ring: Ring, target: Target, bell: Doorbell, frame_bytes_max: usize) -> Self {
+        let scratch = vec![0; frame_bytes_max].into_boxed_slice();
+        Self { ring, target, next: 0, published: 0, seen: 0, bell, scratch }
+    }
+
+    /// Descriptors free by the index last read.
+    #[inline]
+    fn free(&self) -> u16 {
+        match self.target {
+            Target::Own(_) => self.ring.size() - self.next.wrapping_sub(self.seen),
+            Target::Posted(_) => self.seen.wrapping_sub(self.next),
+        }
+    }
+
+    /// Reads the consumer's index. It may only have advanced, and not past what it was given.
+    fn look(&mut self) -> Result<(), Violation> {
+        let (index, name, possible) = match self.target {
+            Target::Own(_) => {
+                let tail = self.ring.tail();
+                let outstanding = self.published.wrapping_sub(tail);
+                let before = self.published.wrapping_sub(self.seen);
+                (tail, "tail", outstanding <= before)
+            }
+            Target::Posted(_) => {
+                let head = self.ring.head();
+                let (before, now) = (self.free(), head.wrapping_sub(self.next));
+                let unread = head.wrapping_sub(self.published);
+                (head, "head", unread <= self.ring.size() && now >= before && now <= unread)
+            }
+        };
+        if !possible {
+            let (size, next, seen) = (self.ring.size(), self.next, self.seen);
+            return Err(violation!(
+                "transmit ring {name} {index} is impossible: ring of {size}, written up to {next}, \
+                 last seen {seen}"
+            ));
+        }
+        self.seen = index;
+        Ok(())
+    }
+
+    /// Frames of up to the maximum length that fit now.
+    pub(crate) fn room(&mut self) -> Result<usize, Violation> {
+        self.look()?;
+        let free = usize::from(self.free());
+        if matches!(self.target, Target::Own(_)) {
+            return Ok(free);
+        }
+        if free == 0 {
+            return Ok(0);
+        }
+        let posted = posted(&self.ring, self.next)?;
+        Ok(free / self.scratch.len().div_ceil(posted.length as usize))
+    }
+
+    /// Builds one frame of `len` bytes, which is at most the length given to the constructor.
+    #[inline]
+    pub(crate) fn build(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<Built, Violation> {
+        if self.free() == 0 {
+            self.look()?;
+            if self.free() == 0 {
+                return Ok(Built::Full);
+            }
+        }
+        let (bytes, region) = match &self.target {
+            Target::Own(buffers) => (buffers.at(self.ring.slot(self.next)), 0),
+            Target::Posted(regions) => {
+                let posted = posted(&self.ring, self.next)?;
+                if (posted.length as usize) < len {
+                    return self.build_chain(len, fill);
+                }
+                (locate(regions, posted)?, posted.region)
+            }
+        };
+        // SAFETY: `len` bytes from here lie in a mapped region that cannot shrink: a buffer of our
+        // own holds the longest frame, and a posted one was checked. The slot is free, so an honest
+        // peer does not touch it before it is published; what a hostile one does to it only changes
+        // the bytes that it gets.
+        fill(unsafe { std::slice::from_raw_parts_mut(bytes.as_ptr(), len) });
+        self.ring.write_length(self.next, 0, region, len as u32);
+        self.next = self.next.wrapping_add(1);
+        Ok(Built::Yes)
+    }
+
+    /// Builds a frame in private memory and spreads it over several posted buffers.
+    #[cold]
+    fn build_chain(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<Built, Violation> {
+        self.look()?;
+        let Target::Posted(regions) = &self.target else {
+            unreachable!("a buffer of our own holds the longest frame")
+        };
+        let free = self.free();
+        let mut room = 0;
+        for ahead in 0..free {
+            room += posted(&self.ring, self.next.wrapping_add(ahead))?.length as usize;
+            if room >= len {
+                break;
+            }
+        }
+        if room < len {
+            if free < self.ring.size() {
+                return Ok(Built::Full);
+            }
+            fill(&mut self.scratch[..len]);
+            return Ok(Built::NeverFits);
+        }
+        fill(&mut self.scratch[..len]);
+        let mut rest = &self.scratch[..len];
+        let mut index = self.next;
+        while !rest.is_empty() {
+            if index == self.seen {
+                return Err(violation!("the slave shortened a posted buffer"));
+            }
+            let buffer = posted(&self.ring, index)?;
+            let (part, later) = rest.split_at(rest.len().min(buffer.length as usize));
+            let bytes = locate(regions, buffer)?;
+            // SAFETY: `locate` checked that the buffer lies in a mapped region, and `part` is no
+            // longer than it; private memory and a shared mapping cannot overlap.
+            unsafe {
+                std::ptr::copy_nonoverlapping(part.as_ptr(), bytes.as_ptr(), part.len());
+            }
+            let flags = if later.is_empty() { 0 } else { FLAG_NEXT };
+            self.ring.write_length(index, flags, buffer.region, part.len() as u32);
+            index = index.wrapping_add(1);
+            rest = later;
+        }
+        self.next = index;
+        Ok(Built::Yes)
+    }
+
+    /// Makes the built frames visible, and wakes the consumer when it asked for that.
+    pub(crate) fn publish(&mut self) -> io::Result<()> {
+        if self.published == self.next {
+            return Ok(());
+        }
+        match self.target {
+            Target::Own(_) => self.ring.publish_head(self.next),
+            Target::Posted(_) => self.ring.publish_tail(self.next),
+        }
+        self.published = self.next;
+        if self.ring.interrupts_requested() { self.bell.ring() } else { Ok(()) }
+    }
+}
+
+/// The buffer that the slave posted at `index`. Only its length is checked here.
+#[inline]
+fn posted(ring: &Ring, index: u16) -> Result<Descriptor, Violation> {
+    let descriptor = ring.descriptor(index);
+    if descriptor.length == 0 {
+        return Err(violation!("the slave posted an empty buffer"));
+    }
+    Ok(descriptor)
+}

@@ -1,0 +1,37 @@
+//! The frame port: the one contract between a frame loop and whatever moves Ethernet frames.
+//!
+//! A [`Port`] hands received frames out by reference and lets frames be built in place, so the only
+//! copy on either side is the one that its user decides on. It knows no protocol above the frame.
+//!
+//! Lifecycle: a port is constructed by its own crate, starts [`LinkState::Down`] or
+//! [`LinkState::Up`], is polled with [`Port::receive`], [`Port::transmit`] and [`Port::flush`], and is
+//! kept alive by [`Port::service`]. A thread that wants to sleep calls [`Port::arm`], polls
+//! [`Port::descriptors`], and on waking calls [`Port::disarm`] and [`Port::service`].
+//!
+//! Three ports live here because they need nothing but memory:
+//! * [`null`]: swallows what it is given and never receives;
+//! * [`loopback`]: two ports in one process, joined back to back;
+//! * [`tap`]: wraps any port and records both directions in a capture file.
+//!
+//! Deliberately absent: buffer ownership that outlives a call, and any queue that can grow.
+//!
+//! `rustix` is used for eventfd because it returns owned descriptors and typed errors, which leaves
+//! no unsafe block around a system call.
+
+mod counters;
+mod descriptors;
+mod doorbell;
+mod error;
+pub mod loopback;
+pub mod null;
+mod port;
+pub mod tap;
+
+pub use counters::{DropCounters, DropReason, PortCounters};
+pub use descriptors::Descriptors;
+pub use doorbell::Doorbell;
+pub use error::PortError;
+pub use loopback::LoopbackPort;
+pub use null::NullPort;
+pub use port::{FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, check_length};
+pub use tap::TapPort;

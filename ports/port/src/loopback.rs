@@ -1,0 +1,371 @@
+//! Two ports in one process, joined back to back by two bounded rings of preallocated slots.
+//!
+//! Each direction is a single-producer single-consumer ring. The two ports may live on different
+//! threads. When one is dropped the other goes down; frames that had been flushed can still be
+//! received.
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+
+use crate::port::{FRAME_BYTES_MIN, check_length};
+use crate::{Descriptors, Doorbell, DropReason, LinkState, Port, PortCapabilities, PortCounters, PortError};
+
+/// Keeps an index on a cache line of its own, so that the two sides do not slow each other down.
+#[repr(align(128))]
+#[derive(Default)]
+struct OwnLine<T>(T);
+
+/// One direction. Slots `tail..head` belong to the receiver, the others to the sender.
+struct Lane {
+    bytes: Box<[UnsafeCell<u8>]>,
+    lengths: Box<[AtomicU32]>,
+    stride: usize,
+    head: OwnLine<AtomicUsize>,
+    tail: OwnLine<AtomicUsize>,
+    receiver_armed: OwnLine<AtomicBool>,
+    bell: Doorbell,
+    joined: AtomicBool,
+}
+
+// SAFETY: `bytes` is the only field that is not Sync by itself. A slot of it is touched only by the
+// side that owns it, and ownership moves by a Release store and an Acquire load of `head` or `tail`.
+unsafe impl Sync for Lane {}
+
+impl Lane {
+    fn new(slots: usize, frame_bytes_max: usize) -> io::Result<Self> {
+        let stride = frame_bytes_max.next_multiple_of(64);
+        Ok(Self {
+            bytes: (0..slots * stride).map(|_| UnsafeCell::new(0)).collect(),
+            lengths: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            stride,
+            head: OwnLine::default(),
+            tail: OwnLine::default(),
+            receiver_armed: OwnLine::default(),
+            bell: Doorbell::new()?,
+            joined: AtomicBool::new(true),
+        })
+    }
+
+    fn slots(&self) -> usize {
+        self.lengths.len()
+    }
+
+    /// The first byte of the slot at a free-running index.
+    fn slot(&self, index: usize) -> *mut u8 {
+        let slot = index & (self.slots() - 1);
+        UnsafeCell::raw_get(self.bytes[slot * self.stride..].as_ptr())
+    }
+
+    fn length(&self, index: usize) -> &AtomicU32 {
+        &self.lengths[index & (self.slots() - 1)]
+    }
+}
+
+/// One end of a loopback pair.
+pub struct LoopbackPort {
+    name: Arc<str>,
+    frame_bytes_max: usize,
+    out: Arc<Lane>,
+    /// Next slot to build in, slots published, and the receiver's index as last seen.
+    out_head: usize,
+    out_published: usize,
+    out_tail: usize,
+    inward: Arc<Lane>,
+    /// Next slot to read, and the sender's index as last seen.
+    in_tail: usize,
+    in_head: usize,
+    /// Set by `arm`: the doorbell may have been rung since it was last cleared.
+    bell_used: bool,
+    scratch: Box<[u8]>,
+    counters: PortCounters,
+}
+
+/// Two ports joined back to back.
+///
+/// `slots` is the bound of each direction in frames and is rounded up to a power of two;
+/// `frame_bytes_max` is in bytes. The pair takes `2 * slots * frame_bytes_max` bytes of memory.
+///
+/// # Errors
+/// When the process is out of descriptors.
+pub fn pair(name: &str, slots: usize, frame_bytes_max: usize) -> io::Result<(LoopbackPort, LoopbackPort)> {
+    let slots = slots.max(1).next_power_of_two();
+    let frame_bytes_max = frame_bytes_max.max(FRAME_BYTES_MIN);
+    let forward = Arc::new(Lane::new(slots, frame_bytes_max)?);
+    let back = Arc::new(Lane::new(slots, frame_bytes_max)?);
+    let end = |suffix: &str, out: &Arc<Lane>, inward: &Arc<Lane>| LoopbackPort {
+        name: format!("{name}{suffix}").into(),
+        frame_bytes_max,
+        out: Arc::clone(out),
+        out_head: 0,
+        out_published: 0,
+        out_tail: 0,
+        inward: Arc::clone(inward),
+        in_tail: 0,
+        in_head: 0,
+        bell_used: false,
+        scratch: vec![0; frame_bytes_max].into_boxed_slice(),
+        counters: PortCounters { link_ups: 1, ..PortCounters::default() },
+    };
+    Ok((end(".a", &forward, &back), end(".b", &back, &forward)))
+}
+
+impl LoopbackPort {
+    /// Slots free for building, looking at the receiver's index only when `wanted` are not known to
+    /// be free.
+    fn room(&mut self, wanted: usize) -> usize {
+        let slots = self.out.slots();
+        let known = slots - self.out_head.wrapping_sub(self.out_tail);
+        if known >= wanted {
+            return known;
+        }
+        self.out_tail = self.out.tail.0.load(Ordering::Acquire);
+        slots - self.out_head.wrapping_sub(self.out_tail)
+    }
+}
+
+impl Port for LoopbackPort {
+    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        if self.in_head == self.in_tail {
+            self.in_head = self.inward.head.0.load(Ordering::Acquire);
+        }
+        let count = self.in_head.wrapping_sub(self.in_tail).min(max);
+        for _ in 0..count {
+            let len = self.inward.length(self.in_tail).load(Ordering::Relaxed) as usize;
+            debug_assert!(len <= self.frame_bytes_max);
+            // SAFETY: `in_tail` is before `in_head`, so the sender published this slot and will not
+            // write it until `tail` has passed it; `len` is at most the slot's stride, because
+            // `transmit` checked it.
+            let frame = unsafe { std::slice::from_raw_parts(self.inward.slot(self.in_tail), len) };
+            each(frame);
+            self.in_tail = self.in_tail.wrapping_add(1);
+            self.counters.count_rx(len);
+        }
+        if count > 0 {
+            self.inward.tail.0.store(self.in_tail, Ordering::Release);
+        }
+        Ok(count)
+    }
+
+    fn transmit_room(&mut self) -> usize {
+        self.room(usize::MAX)
+    }
+
+    fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
+        check_length(len, self.frame_bytes_max)?;
+        if self.link_state() == LinkState::Down {
+            fill(&mut self.scratch[..len]);
+            self.counters.tx_drops.count(DropReason::LinkDown);
+            return Ok(true);
+        }
+        if self.room(1) == 0 {
+            self.counters.tx_full = self.counters.tx_full.wrapping_add(1);
+            return Ok(false);
+        }
+        // SAFETY: the slot at `out_head` is free, so the receiver does not touch it before `head`
+        // passes it; `len` is at most `frame_bytes_max`, which is at most the stride.
+        let frame = unsafe { std::slice::from_raw_parts_mut(self.out.slot(self.out_head), len) };
+        fill(frame);
+        self.out.length(self.out_head).store(len as u32, Ordering::Relaxed);
+        self.out_head = self.out_head.wrapping_add(1);
+        self.counters.count_tx(len);
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        if self.out_published == self.out_head {
+            return Ok(());
+        }
+        self.out.head.0.store(self.out_head, Ordering::Release);
+        self.out_published = self.out_head;
+        // Pairs with the fence in `arm`: either the receiver sees the new head, or this side sees
+        // that it is armed.
+        fence(Ordering::SeqCst);
+        if self.out.receiver_armed.0.load(Ordering::Relaxed) {
+            self.out.bell.ring().map_err(|error| PortError::io("waking the peer", error))?;
+        }
+        Ok(())
+    }
+
+    fn arm(&mut self) -> Result<bool, PortError> {
+        self.bell_used = true;
+        self.inward.receiver_armed.0.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.in_head = self.inward.head.0.load(Ordering::Acquire);
+        let waiting = self.in_head != self.in_tail;
+        if waiting {
+            self.disarm();
+        }
+        Ok(waiting)
+    }
+
+    fn disarm(&mut self) {
+        self.inward.receiver_armed.0.store(false, Ordering::Relaxed);
+    }
+
+    fn descriptors(&self) -> Descriptors {
+        Descriptors::from_iter([self.inward.bell.as_raw_fd()])
+    }
+
+    fn service(&mut self) -> Result<LinkState, PortError> {
+        if self.bell_used {
+            self.inward.bell.clear().map_err(|error| PortError::io("clearing a wake-up", error))?;
+            self.bell_used = self.inward.receiver_armed.0.load(Ordering::Relaxed);
+        }
+        Ok(self.link_state())
+    }
+
+    fn link_state(&self) -> LinkState {
+        if self.inward.joined.load(Ordering::Acquire) { LinkState::Up } else { LinkState::Down }
+    }
+
+    fn capabilities(&self) -> PortCapabilities {
+        PortCapabilities {
+            kind: "loopback",
+            name: Arc::clone(&self.name),
+            frame_bytes_max: self.frame_bytes_max,
+            transmit_slots: self.out.slots(),
+            interrupts: true,
+        }
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
+
+impl Drop for LoopbackPort {
+    fn drop(&mut self) {
+        self.out.joined.store(false, Ordering::Release);
+        self.inward.joined.store(false, Ordering::Release);
+        // The peer may be asleep and has to learn that the link is down. Nothing else is left to do
+        // when that fails.
+        let _ = self.out.bell.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    fn pattern(frame: &mut [u8], number: u64) {
+        for (at, byte) in frame.iter_mut().enumerate() {
+            *byte = (number as usize).wrapping_mul(31).wrapping_add(at) as u8;
+        }
+        frame[..8].copy_from_slice(&number.to_le_bytes());
+    }
+
+    fn readable_within(port: &LoopbackPort, milliseconds: i64) -> bool {
+        let mut fds = [PollFd::new(&port.inward.bell, PollFlags::IN)];
+        let limit = Timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 };
+        poll(&mut fds, Some(&limit)).unwrap() > 0
+    }
+
+    #[test]
+    fn carries_frames_both_ways_past_the_wrap() {
+        let (mut a, mut b) = pair("lo", 8, 200).unwrap();
+        let mut expected = [0u8; 200];
+        for number in 0..100u64 {
+            let len = 14 + (number as usize * 7) % 187;
+            assert!(a.transmit(len, &mut |frame| pattern(frame, number)).unwrap());
+            a.flush().unwrap();
+            let mut seen = 0;
+            b.receive(8, &mut |frame| {
+                pattern(&mut expected[..len], number);
+                assert_eq!(frame, &expected[..len]);
+                seen += 1;
+            })
+            .unwrap();
+            assert_eq!(seen, 1);
+            assert!(b.transmit(14, &mut |frame| frame.fill(7)).unwrap());
+            b.flush().unwrap();
+            assert_eq!(a.receive(8, &mut |frame| assert_eq!(frame, [7; 14])).unwrap(), 1);
+        }
+        assert_eq!(a.counters().tx_frames, 100);
+        assert_eq!(b.counters().rx_bytes, a.counters().tx_bytes);
+    }
+
+    #[test]
+    fn a_frame_is_invisible_until_flushed() {
+        let (mut a, mut b) = pair("lo", 4, 64).unwrap();
+        assert!(a.transmit(20, &mut |frame| frame.fill(1)).unwrap());
+        assert_eq!(b.receive(4, &mut |_| ()).unwrap(), 0);
+        a.flush().unwrap();
+        assert_eq!(b.receive(4, &mut |_| ()).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_full_ring_refuses_and_recovers() {
+        let (mut a, mut b) = pair("lo", 4, 64).unwrap();
+        for _ in 0..4 {
+            assert!(a.transmit(20, &mut |frame| frame.fill(1)).unwrap());
+        }
+        assert_eq!(a.transmit_room(), 0);
+        assert!(!a.transmit(20, &mut |_| panic!("no slot to fill")).unwrap());
+        assert_eq!(a.counters().tx_full, 1);
+        a.flush().unwrap();
+        assert_eq!(b.receive(3, &mut |_| ()).unwrap(), 3);
+        assert_eq!(a.transmit_room(), 3);
+    }
+
+    #[test]
+    fn a_lone_end_is_down_and_drops() {
+        let (mut a, mut b) = pair("lo", 4, 64).unwrap();
+        a.transmit(20, &mut |frame| frame.fill(1)).unwrap();
+        a.flush().unwrap();
+        drop(a);
+        assert!(readable_within(&b, 0));
+        assert_eq!(b.service().unwrap(), LinkState::Down);
+        assert_eq!(b.receive(4, &mut |_| ()).unwrap(), 1);
+        assert!(b.transmit(20, &mut |frame| frame.fill(1)).unwrap());
+        assert_eq!(b.counters().tx_drops.get(DropReason::LinkDown), 1);
+    }
+
+    #[test]
+    fn sleeps_after_disarming_first() {
+        let (mut a, mut b) = pair("lo", 4, 64).unwrap();
+        for _ in 0..3 {
+            assert!(!b.arm().unwrap());
+            assert!(!readable_within(&b, 0));
+            a.transmit(20, &mut |frame| frame.fill(1)).unwrap();
+            a.flush().unwrap();
+            assert!(readable_within(&b, 999));
+            b.disarm();
+            b.service().unwrap();
+            assert_eq!(b.receive(4, &mut |_| ()).unwrap(), 1);
+        }
+    }
+
+    #[test]
+    fn no_wake_up_is_lost_between_threads() {
+        const FRAMES: u64 = 20_000;
+        let (mut a, mut b) = pair("lo", 16, 64).unwrap();
+        let sender = std::thread::spawn(move || {
+            for number in 0..FRAMES {
+                while !a.transmit(20, &mut |frame| pattern(frame, number)).unwrap() {
+                    std::thread::yield_now();
+                }
+                a.flush().unwrap();
+            }
+            a
+        });
+        let mut next = 0u64;
+        while next < FRAMES {
+            let received = b
+                .receive(64, &mut |frame| {
+                    assert_eq!(frame[..8], next.to_le_bytes());
+                    next += 1;
+                })
+                .unwrap();
+            if received == 0 && next < FRAMES && !b.arm().unwrap() {
+                assert!(readable_within(&b, 999), "lost wake-up after frame {next}");
+                b.service().unwrap();
+                b.disarm();
+            }
+        }
+        sender.join().unwrap();
+    }
+}

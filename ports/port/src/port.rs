@@ -1,0 +1,165 @@
+//! The [`Port`] trait and what a port says about itself.
+
+use std::sync::Arc;
+
+use crate::{Descriptors, PortCounters, PortError};
+
+/// Shortest frame a port carries, in bytes: an Ethernet header without payload.
+pub const FRAME_BYTES_MIN: usize = 14;
+
+/// Whether frames can reach the other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkState {
+    /// No peer. Frames given to the port are counted as drops, as a real NIC does.
+    Down,
+    /// A peer is attached.
+    Up,
+}
+
+/// What a port can do. Fixed for the life of the port; cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortCapabilities {
+    /// Which kind of port this is, such as `memif` or `loopback`.
+    pub kind: &'static str,
+    /// The name the configuration gave to this port.
+    pub name: Arc<str>,
+    /// Longest frame in bytes, from destination MAC to last byte without FCS.
+    pub frame_bytes_max: usize,
+    /// The most frames that can be built between two flushes when the peer keeps up.
+    pub transmit_slots: usize,
+    /// Whether [`Port::arm`] gives real wake-ups. A port without them has to be polled.
+    pub interrupts: bool,
+}
+
+/// Refuses a frame length that a port with this maximum cannot carry.
+///
+/// # Errors
+/// [`PortError::FrameTooLong`] or [`PortError::FrameTooShort`].
+#[inline]
+pub fn check_length(len: usize, frame_bytes_max: usize) -> Result<(), PortError> {
+    if len > frame_bytes_max {
+        return Err(PortError::FrameTooLong { len, max: frame_bytes_max });
+    }
+    if len < FRAME_BYTES_MIN {
+        return Err(PortError::FrameTooShort { len, min: FRAME_BYTES_MIN });
+    }
+    Ok(())
+}
+
+/// A place where Ethernet frames (destination MAC to last byte, no FCS) enter and leave.
+///
+/// It knows no protocol. No method blocks, and none allocates per frame.
+pub trait Port: Send {
+    /// Hands up to `max` received frames to `each` and returns how many there were.
+    ///
+    /// Each frame is one contiguous slice, valid only during that call; the buffers go back to the
+    /// peer before this returns. `Ok(0)` when nothing waits. The bytes may be shared with a hostile
+    /// peer, who can change them at any time: a reader copies what it decides on before it looks.
+    ///
+    /// # Errors
+    /// [`PortError::PeerViolation`] when the peer broke the rules of the shared memory. The link is
+    /// down by then; the port stays usable and comes up again with the next peer.
+    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError>;
+
+    /// Free transmit slots right now, each for a frame of up to `capabilities().frame_bytes_max`.
+    fn transmit_room(&mut self) -> usize;
+
+    /// Builds one frame of exactly `len` bytes in place.
+    ///
+    /// `fill` runs exactly once when this returns `Ok(true)`, and not at all when it returns
+    /// `Ok(false)` or refuses the length. The slice that it gets holds stale bytes and must be
+    /// written completely. `Ok(false)`: no slot is free, the
+    /// caller keeps the frame. While the link is down the frame is taken, dropped and counted.
+    ///
+    /// # Errors
+    /// [`PortError::FrameTooLong`] and [`PortError::FrameTooShort`] when `len` is out of range;
+    /// [`PortError::PeerViolation`] as in [`Port::receive`].
+    fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError>;
+
+    /// Publishes the frames built since the last flush, and wakes the peer when it asked for that.
+    ///
+    /// # Errors
+    /// [`PortError::Io`] when waking the peer failed; the frames are published all the same.
+    fn flush(&mut self) -> Result<(), PortError>;
+
+    /// Asks for a wake-up on the next frame. `Ok(true)`: frames already wait, do not sleep.
+    ///
+    /// # Errors
+    /// [`PortError::PeerViolation`] as in [`Port::receive`].
+    fn arm(&mut self) -> Result<bool, PortError>;
+
+    /// Back to polling mode.
+    fn disarm(&mut self);
+
+    /// Descriptors to poll for readability while armed. They may change with each
+    /// [`Port::service`].
+    fn descriptors(&self) -> Descriptors;
+
+    /// Works off whatever made a descriptor readable: connections, handshakes, disconnects,
+    /// interrupt counters. Returns the link state after that. Cheap enough to call in every turn of
+    /// a polling loop. It consumes wake-ups: afterwards receive until nothing waits, and `arm` again,
+    /// before sleeping.
+    ///
+    /// # Errors
+    /// [`PortError::PeerViolation`] and [`PortError::Io`]; the port stays usable after either.
+    fn service(&mut self) -> Result<LinkState, PortError>;
+
+    /// The link state as of the last call that could change it.
+    fn link_state(&self) -> LinkState;
+
+    /// What this port can do.
+    fn capabilities(&self) -> PortCapabilities;
+
+    /// Free-running counters since the port was made; they survive reconnects.
+    fn counters(&self) -> PortCounters;
+}
+
+macro_rules! forward_port {
+    ($($wrapper:ty),*) => {$(
+        impl<P: Port + ?Sized> Port for $wrapper {
+            fn receive(
+                &mut self,
+                max: usize,
+                each: &mut dyn FnMut(&[u8]),
+            ) -> Result<usize, PortError> {
+                (**self).receive(max, each)
+            }
+            fn transmit_room(&mut self) -> usize {
+                (**self).transmit_room()
+            }
+            fn transmit(
+                &mut self,
+                len: usize,
+                fill: &mut dyn FnMut(&mut [u8]),
+            ) -> Result<bool, PortError> {
+                (**self).transmit(len, fill)
+            }
+            fn flush(&mut self) -> Result<(), PortError> {
+                (**self).flush()
+            }
+            fn arm(&mut self) -> Result<bool, PortError> {
+                (**self).arm()
+            }
+            fn disarm(&mut self) {
+                (**self).disarm();
+            }
+            fn descriptors(&self) -> Descriptors {
+                (**self).descriptors()
+            }
+            fn service(&mut self) -> Result<LinkState, PortError> {
+                (**self).service()
+            }
+            fn link_state(&self) -> LinkState {
+                (**self).link_state()
+            }
+            fn capabilities(&self) -> PortCapabilities {
+                (**self).capabilities()
+            }
+            fn counters(&self) -> PortCounters {
+                (**self).counters()
+            }
+        }
+    )*};
+}
+
+forward_port!(Box<P>, &mut P);

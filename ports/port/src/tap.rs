@@ -1,0 +1,315 @@
+//! A capture file over any port.
+//!
+//! [`TapPort`] records the frames of both directions, in the order in which this port handled them,
+//! as a pcap file with nanosecond timestamps (magic `0xa1b23c4d`, link type 1, the layout that
+//! libpcap's `pcap-savefile` page describes). Records collect in a fixed buffer; a full buffer is
+//! written with one system call. A failed write ends the recording and never disturbs the traffic:
+//! see [`TapPort::recording_error`].
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError};
+
+/// Magic number of a pcap file with nanosecond timestamps.
+const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
+const LINK_TYPE_ETHERNET: u32 = 1;
+const RECORD_HEADER_BYTES: usize = 16;
+/// The snap length that means "whole frames" to capture tools.
+const SNAP_BYTES_MAX: usize = 262_144;
+
+/// What a [`TapPort`] records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TapConfig {
+    /// Stop recording after this many frames, both directions together. `None`: no limit.
+    pub frames_max: Option<u64>,
+    /// Keep at most this many bytes of a frame, 1 to 262144. `None`: whole frames.
+    pub snap_bytes: Option<usize>,
+    /// Memory for records not yet written, in bytes. At least one whole record is always held.
+    pub buffer_bytes: usize,
+}
+
+impl Default for TapConfig {
+    fn default() -> Self {
+        Self { frames_max: None, snap_bytes: None, buffer_bytes: 1 << 20 }
+    }
+}
+
+/// Collects records and writes them out.
+struct Recorder<W: Write> {
+    sink: W,
+    buffer: Vec<u8>,
+    buffer_bytes: usize,
+    snap_bytes: usize,
+    frames_left: u64,
+    frames: u64,
+    error: Option<io::Error>,
+}
+
+impl<W: Write> Recorder<W> {
+    fn new(sink: W, config: TapConfig) -> io::Result<Self> {
+        let snap_bytes = config.snap_bytes.unwrap_or(SNAP_BYTES_MAX).clamp(1, SNAP_BYTES_MAX);
+        let buffer_bytes = config.buffer_bytes.max(RECORD_HEADER_BYTES);
+        let mut recorder = Self {
+            sink,
+            buffer: Vec::with_capacity(buffer_bytes),
+            buffer_bytes,
+            snap_bytes,
+            frames_left: config.frames_max.unwrap_or(u64::MAX),
+            frames: 0,
+            error: None,
+        };
+        let mut header = [0u8; 24];
+        header[0..4].copy_from_slice(&MAGIC_NANOSECONDS.to_le_bytes());
+        header[4..6].copy_from_slice(&2u16.to_le_bytes());
+        header[6..8].copy_from_slice(&4u16.to_le_bytes());
+        header[16..20].copy_from_slice(&(snap_bytes as u32).to_le_bytes());
+        header[20..24].copy_from_slice(&LINK_TYPE_ETHERNET.to_le_bytes());
+        recorder.sink.write_all(&header)?;
+        Ok(recorder)
+    }
+
+    fn record(&mut self, frame: &[u8]) {
+        if self.frames_left == 0 {
+            return;
+        }
+        let kept = &frame[..frame.len().min(self.snap_bytes)];
+        if self.buffer.len() + RECORD_HEADER_BYTES + kept.len() > self.buffer_bytes {
+            self.write_out();
+            if self.frames_left == 0 {
+                return;
+            }
+        }
+        // CLOCK_REALTIME. A clock before 1970 gives zero rather than an error.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut header = [0u8; RECORD_HEADER_BYTES];
+        header[0..4].copy_from_slice(&(now.as_secs() as u32).to_le_bytes());
+        header[4..8].copy_from_slice(&now.subsec_nanos().to_le_bytes());
+        header[8..12].copy_from_slice(&(kept.len() as u32).to_le_bytes());
+        header[12..16].copy_from_slice(&(frame.len() as u32).to_le_bytes());
+        self.buffer.extend_from_slice(&header);
+        self.buffer.extend_from_slice(kept);
+        self.frames += 1;
+        self.frames_left -= 1;
+    }
+
+    /// Writes what is buffered. On failure the recording ends and keeps the first error.
+    fn write_out(&mut self) {
+        if self.error.is_none()
+            && let Err(error) = self.sink.write_all(&self.buffer).and_then(|()| self.sink.flush())
+        {
+            self.error = Some(error);
+            self.frames_left = 0;
+        }
+        self.buffer.clear();
+    }
+}
+
+/// A port that records every frame of the port inside it.
+pub struct TapPort<P: Port, W: Write + Send = File> {
+    inner: P,
+    recorder: Recorder<W>,
+}
+
+impl<P: Port> TapPort<P> {
+    /// Records into a new file at `path`, replacing what was there.
+    ///
+    /// # Errors
+    /// When the file cannot be created or written.
+    pub fn create(inner: P, path: impl AsRef<Path>, config: TapConfig) -> io::Result<Self> {
+        Self::new(inner, File::create(path)?, config)
+    }
+}
+
+impl<P: Port, W: Write + Send> TapPort<P, W> {
+    /// Records into `sink`, which need not be buffered.
+    ///
+    /// # Errors
+    /// When the file header cannot be written.
+    pub fn new(inner: P, sink: W, config: TapConfig) -> io::Result<Self> {
+        Ok(Self { inner, recorder: Recorder::new(sink, config)? })
+    }
+
+    /// Writes everything recorded so far.
+    ///
+    /// # Errors
+    /// The first write error of the whole recording, which ended it.
+    pub fn write_out(&mut self) -> Result<(), &io::Error> {
+        self.recorder.write_out();
+        self.recorder.error.as_ref().map_or(Ok(()), Err)
+    }
+
+    /// Why the recording ended early, if it did.
+    pub fn recording_error(&self) -> Option<&io::Error> {
+        self.recorder.error.as_ref()
+    }
+
+    /// Frames recorded so far, both directions together.
+    pub fn frames_recorded(&self) -> u64 {
+        self.recorder.frames
+    }
+
+    /// The port inside.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+}
+
+impl<P: Port, W: Write + Send> Port for TapPort<P, W> {
+    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        let recorder = &mut self.recorder;
+        self.inner.receive(max, &mut |frame| {
+            recorder.record(frame);
+            each(frame);
+        })
+    }
+
+    fn transmit_room(&mut self) -> usize {
+        self.inner.transmit_room()
+    }
+
+    fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
+        let recorder = &mut self.recorder;
+        self.inner.transmit(len, &mut |frame| {
+            fill(frame);
+            recorder.record(frame);
+        })
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        self.inner.flush()
+    }
+
+    fn arm(&mut self) -> Result<bool, PortError> {
+        self.inner.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm();
+    }
+
+    fn descriptors(&self) -> Descriptors {
+        self.inner.descriptors()
+    }
+
+    fn service(&mut self) -> Result<LinkState, PortError> {
+        self.inner.service()
+    }
+
+    fn link_state(&self) -> LinkState {
+        self.inner.link_state()
+    }
+
+    fn capabilities(&self) -> PortCapabilities {
+        self.inner.capabilities()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.inner.counters()
+    }
+}
+
+impl<P: Port, W: Write + Send> Drop for TapPort<P, W> {
+    fn drop(&mut self) {
+        self.recorder.write_out();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::loopback;
+
+    #[derive(Clone, Default)]
+    struct SharedSink(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for SharedSink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn word(file: &[u8], at: usize) -> u32 {
+        u32::from_le_bytes(file[at..at + 4].try_into().unwrap())
+    }
+
+    /// The (kept, original) lengths and bytes of every record.
+    fn records(file: &[u8]) -> Vec<(usize, Vec<u8>)> {
+        assert_eq!(word(file, 0), 0xa1b2_3c4d);
+        assert_eq!(word(file, 20), 1);
+        let mut records = Vec::new();
+        let mut at = 24;
+        while at < file.len() {
+            assert!(word(file, at) > 1_500_000_000);
+            assert!(word(file, at + 4) < 1_000_000_000);
+            let kept = word(file, at + 8) as usize;
+            let original = word(file, at + 12) as usize;
+            records.push((original, file[at + 16..at + 16 + kept].to_vec()));
+            at += 16 + kept;
+        }
+        records
+    }
+
+    #[test]
+    fn records_both_directions_and_flushes_on_drop() {
+        let sink = SharedSink::default();
+        let (near, mut far) = loopback::pair("lo", 8, 128).unwrap();
+        let mut tap = TapPort::new(near, sink.clone(), TapConfig::default()).unwrap();
+        tap.transmit(20, &mut |frame| frame.fill(1)).unwrap();
+        tap.flush().unwrap();
+        far.transmit(30, &mut |frame| frame.fill(2)).unwrap();
+        far.flush().unwrap();
+        assert_eq!(tap.receive(8, &mut |_| ()).unwrap(), 1);
+        assert_eq!(tap.frames_recorded(), 2);
+        drop(tap);
+        let file = sink.0.lock().unwrap();
+        assert_eq!(records(&file), vec![(20, vec![1; 20]), (30, vec![2; 30])]);
+    }
+
+    #[test]
+    fn obeys_snap_length_frame_limit_and_small_buffer() {
+        let sink = SharedSink::default();
+        let (near, _far) = loopback::pair("lo", 8, 128).unwrap();
+        let config = TapConfig { frames_max: Some(3), snap_bytes: Some(16), buffer_bytes: 40 };
+        let mut tap = TapPort::new(near, sink.clone(), config).unwrap();
+        for number in 0..5u8 {
+            tap.transmit(100, &mut |frame| frame.fill(number)).unwrap();
+        }
+        tap.write_out().unwrap();
+        let file = sink.0.lock().unwrap();
+        let expected: Vec<_> = (0..3u8).map(|number| (100, vec![number; 16])).collect();
+        assert_eq!(records(&file), expected);
+        assert_eq!(word(&file, 16), 16);
+    }
+
+    #[test]
+    fn a_failing_sink_ends_the_recording_only() {
+        struct Full(usize);
+        impl Write for Full {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 = self.0.checked_sub(1).ok_or(io::ErrorKind::StorageFull)?;
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (near, mut far) = loopback::pair("lo", 8, 128).unwrap();
+        let config = TapConfig { buffer_bytes: 0, ..TapConfig::default() };
+        let mut tap = TapPort::new(near, Full(1), config).unwrap();
+        for _ in 0..4 {
+            assert!(tap.transmit(20, &mut |frame| frame.fill(3)).unwrap());
+        }
+        tap.flush().unwrap();
+        assert!(tap.recording_error().is_some());
+        assert_eq!(far.receive(8, &mut |_| ()).unwrap(), 4);
+    }
+}

@@ -1,0 +1,150 @@
+use crate::config::LinkConfig;
+use crate::counters::{DropReason, LinkCounters};
+use crate::serialiser::Serialiser;
+use longhaul_cc::wire_bytes;
+use longhaul_node::{Frame, FrameBuf, FramePool, Side, Transmit};
+use longhaul_units::{Duration, Instant, Rng, SplitMix64};
+use longhaul_wire::HEAD_MAX;
+use std::collections::VecDeque;
+
+/// Longest payload that a [`FramePool`] keeps.
+const PAYLOAD_LEN_MAX: usize = 16 * 1024;
+/// Smallest buffer that a [`FramePool`] keeps a payload in.
+const BUFFER_MIN: usize = 256;
+/// What an entry of the ring costs: it grows by doubling, so up to half of it can be empty.
+const ENTRY_BYTES: u64 = 2 * size_of::<InFlight>() as u64;
+
+/// The most memory that any frame takes.
+pub(crate) const MEMORY_PER_FRAME_MAX: u64 = ENTRY_BYTES + PAYLOAD_LEN_MAX as u64;
+/// The most memory that a shortest frame takes. Per byte on the wire no frame takes more: a buffer is at most
+/// [`BUFFER_MIN`] or twice its payload.
+pub(crate) const MEMORY_PER_SHORT_FRAME: u64 = ENTRY_BYTES + BUFFER_MIN as u64;
+
+/// A frame on its way.
+struct InFlight {
+    due: Instant,
+    frame: FrameBuf,
+}
+
+impl InFlight {
+    fn memory_bytes(&self) -> u64 {
+        ENTRY_BYTES + (self.frame.footprint() - size_of::<FrameBuf>()) as u64
+    }
+}
+
+/// One direction: queue, wire and fibre.
+pub(crate) struct Direction {
+    delay: Duration,
+    serialiser: Option<Serialiser>,
+    /// Time that a full queue takes to send.
+    queue_wait_max: Duration,
+    loss: f64,
+    rng: SplitMix64,
+    memory_bytes_max: u64,
+    ring: VecDeque<InFlight>,
+    /// Of its own, so that buffers come back in the order they were taken.
+    pool: FramePool,
+    /// The latest due time; due times never decrease.
+    last_due: Instant,
+    /// The front is due and the far side had no room: not a deadline.
+    is_blocked: bool,
+    wait_max: Duration,
+    counters: LinkCounters,
+}
+
+impl Direction {
+    pub(crate) fn new(config: &LinkConfig, seed: u64) -> Self {
+        Direction {
+            delay: config.delay,
+            serialiser: config.rate.map(Serialiser::new),
+            queue_wait_max: config
+                .rate
+                .map_or(Duration::ZERO, |rate| rate.time_for_bytes(config.queue_bytes)),
+            loss: config.loss,
+            rng: SplitMix64::new(seed),
+            memory_bytes_max: config.memory_bytes_max / 2,
+            ring: VecDeque::new(),
+            pool: FramePool::new(),
+            last_due: Instant::ZERO,
+            is_blocked: false,
+            wait_max: Duration::ZERO,
+            counters: LinkCounters::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn enter(&mut self, now: Instant, frame: &Frame<'_>) {
+        let len = frame.len();
+        self.counters.entered_frames += 1;
+        self.counters.entered_bytes += len as u64;
+        if let Err(reason) = self.take(now, len, frame) {
+            self.counters.drops.count(reason);
+        }
+    }
+
+    fn take(&mut self, now: Instant, len: usize, frame: &Frame<'_>) -> Result<(), DropReason> {
+        let payload_len = frame.payload.len();
+        if frame.head.len() > HEAD_MAX || payload_len > PAYLOAD_LEN_MAX {
+            return Err(DropReason::TooLong);
+        }
+        let sent_at = self.serialise(now, wire_bytes(len)).ok_or(DropReason::QueueFull)?;
+        // A lost frame has used the wire all the same.
+        if self.loss > 0.0 && self.rng.chance(self.loss) {
+            return Err(DropReason::Loss);
+        }
+        let memory_bytes_max = ENTRY_BYTES + payload_len.next_power_of_two().max(BUFFER_MIN) as u64;
+        if self.counters.memory_bytes + memory_bytes_max > self.memory_bytes_max {
+            return Err(DropReason::Memory);
+        }
+        let due = self.last_due.max(sent_at + self.delay);
+        self.last_due = due;
+        let entry = InFlight { due, frame: self.pool.hold(frame) };
+        self.counters.memory_bytes += entry.memory_bytes();
+        self.counters.memory_bytes_max = self.counters.memory_bytes_max.max(self.counters.memory_bytes);
+        self.ring.push_back(entry);
+        Ok(())
+    }
+
+    /// When the last bit is sent, or `None` when the queue has no room.
+    fn serialise(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
+        let Some(serialiser) = &mut self.serialiser else { return Some(now) };
+        let backlog = serialiser.backlog(now);
+        if backlog > Duration::ZERO {
+            let wait = backlog + serialiser.rate().time_for_bytes(bytes);
+            if wait > self.queue_wait_max {
+                return None;
+            }
+            self.wait_max = self.wait_max.max(wait);
+        }
+        Some(serialiser.send(now, bytes))
+    }
+
+    #[inline]
+    pub(crate) fn leave(&mut self, now: Instant, side: Side, out: &mut dyn Transmit) {
+        self.is_blocked = false;
+        while let Some(front) = self.ring.front() {
+            if front.due > now {
+                return;
+            }
+            if out.room(side) == 0 {
+                self.is_blocked = true;
+                return;
+            }
+            let frame = front.frame.as_frame();
+            out.transmit(side, &frame);
+            self.counters.delivered_frames += 1;
+            self.counters.delivered_bytes += frame.len() as u64;
+            self.counters.memory_bytes -= front.memory_bytes();
+            self.ring.pop_front();
+        }
+    }
+
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        if self.is_blocked { None } else { self.ring.front().map(|front| front.due) }
+    }
+
+    pub(crate) fn counters(&self) -> LinkCounters {
+        let queue_bytes_max = self.serialiser.as_ref().map_or(0, |s| s.rate().bytes_in(self.wait_max));
+        LinkCounters { in_flight_frames: self.ring.len() as u64, queue_bytes_max, ..self.counters }
+    }
+}

@@ -1,0 +1,20 @@
+//! The emulated fibre: a [`Link`] is a [`Node`](longhaul_node::Node) with two sides and, in each direction, a
+//! rate, a queue in front of it, random loss and a fixed delay.
+//!
+//! A frame that arrives waits in the queue until the wire is free, occupies the wire for its length at the
+//! rate, may be lost there, and leaves by the other side one delay after its last bit was sent. Each direction
+//! is one first-in-first-out ring with one deadline, that of its front, so a frame costs the same over any
+//! distance. The same seed and the same frames at the same times give the same drops.
+//!
+//! It deliberately does not reorder, duplicate, corrupt or mark frames.
+#![forbid(unsafe_code)]
+
+mod config;
+mod counters;
+mod direction;
+mod link;
+mod serialiser;
+
+pub use config::{LinkConfig, LinkError};
+pub use counters::{DropCounters, DropReason, LinkCounters};
+pub use link::Link;

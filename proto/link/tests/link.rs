@@ -1,0 +1,373 @@
+//! The link in virtual time: one module per rule.
+
+use longhaul_cc::wire_bytes;
+use longhaul_link::{DropReason, Link, LinkConfig, LinkError};
+use longhaul_node::{Frame, Node, Payload, Side, Trailer, Transmit};
+use longhaul_units::{BitRate, Duration, Instant};
+
+const FRAME_LEN: usize = 4174;
+
+fn gbps(gbps: u64) -> BitRate {
+    BitRate::from_gbps(gbps).unwrap()
+}
+
+fn link(config: LinkConfig) -> Link {
+    Link::new(config).unwrap()
+}
+
+/// A frame that carries its number.
+fn with_frame(number: u32, len: usize, then: impl FnOnce(&Frame<'_>)) {
+    let mut head = [0; 54];
+    head[..4].copy_from_slice(&number.to_be_bytes());
+    then(&Frame { head: &head, payload: Payload::Synthetic { len: len - 54 }, trailer: Trailer::None });
+}
+
+fn enter(link: &mut Link, now: Instant, side: Side, number: u32, len: usize) {
+    with_frame(number, len, |frame| link.handle_frame(now, side, frame));
+}
+
+struct Arrivals {
+    now: Instant,
+    room: usize,
+    /// When, at which side, which frame, and its length.
+    frames: Vec<(Instant, Side, u32, usize)>,
+}
+
+impl Transmit for Arrivals {
+    fn room(&mut self, _side: Side) -> usize {
+        self.room
+    }
+    fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
+        self.room -= 1;
+        let number = u32::from_be_bytes(frame.head[..4].try_into().unwrap());
+        self.frames.push((self.now, side, number, frame.len()));
+    }
+}
+
+/// Follows the link's deadlines until nothing is in flight.
+fn drain(link: &mut Link) -> Vec<(Instant, Side, u32, usize)> {
+    let mut out = Arrivals { now: Instant::ZERO, room: usize::MAX, frames: Vec::new() };
+    while let Some(deadline) = link.poll_timeout() {
+        assert_eq!(deadline.reason, "propagation");
+        out.now = deadline.at;
+        link.handle_timeout(out.now);
+        link.poll_transmit(out.now, &mut out);
+    }
+    out.frames
+}
+
+mod delay {
+    use super::*;
+
+    #[test]
+    fn a_frame_arrives_one_serialisation_and_one_delay_later() {
+        let mut link = link(LinkConfig::fibre_km(1000, gbps(10)));
+        let start = Instant::from_ns(17);
+        enter(&mut link, start, 0, 1, FRAME_LEN);
+        let sent = start + gbps(10).time_for_bytes(wire_bytes(FRAME_LEN));
+        assert_eq!(drain(&mut link), [(sent + Duration::from_ms(5), 1, 1, FRAME_LEN)]);
+    }
+
+    #[test]
+    fn without_a_rate_the_delay_is_all() {
+        let mut link = link(LinkConfig { delay: Duration::from_us(3), ..LinkConfig::default() });
+        enter(&mut link, Instant::ZERO, 1, 1, FRAME_LEN);
+        enter(&mut link, Instant::ZERO, 1, 2, FRAME_LEN);
+        let at = Instant::ZERO + Duration::from_us(3);
+        assert_eq!(drain(&mut link), [(at, 0, 1, FRAME_LEN), (at, 0, 2, FRAME_LEN)]);
+    }
+
+    #[test]
+    fn nothing_leaves_early() {
+        let mut link = link(LinkConfig { delay: Duration::from_us(3), ..LinkConfig::default() });
+        enter(&mut link, Instant::ZERO, 0, 1, FRAME_LEN);
+        let mut out = Arrivals { now: Instant::ZERO, room: 9, frames: Vec::new() };
+        link.poll_transmit(Instant::from_ps(2_999_999), &mut out);
+        assert!(out.frames.is_empty());
+        link.poll_transmit(Instant::from_ps(3_000_000), &mut out);
+        assert_eq!(out.frames.len(), 1);
+    }
+
+    #[test]
+    fn directions_do_not_wait_for_each_other() {
+        let mut link = link(LinkConfig::fibre_km(10, gbps(1)));
+        enter(&mut link, Instant::ZERO, 0, 1, FRAME_LEN);
+        enter(&mut link, Instant::ZERO, 1, 2, FRAME_LEN);
+        let arrivals = drain(&mut link);
+        assert_eq!(arrivals[0].0, arrivals[1].0);
+        assert_eq!((arrivals[0].1, arrivals[1].1), (1, 0));
+    }
+}
+
+mod rate {
+    use super::*;
+
+    /// 10,000 frames of changing length, back to back, arrive exactly when the sum of their bits has passed.
+    #[test]
+    fn holds_exactly_over_many_frames() {
+        for bps in [9_999_999_967, 10_000_000_000, 3_000_000, 800_000_000_000] {
+            let rate = BitRate::from_bps(bps).unwrap();
+            let mut link = link(LinkConfig {
+                delay: Duration::from_us(1),
+                rate: Some(rate),
+                queue_bytes: 100_000_000,
+                memory_bytes_max: 4 << 30,
+                ..LinkConfig::default()
+            });
+            let mut bytes = 0;
+            let mut expected = Vec::new();
+            for number in 0..10_000_u32 {
+                let len = 60 + (number as usize * 37) % 4000;
+                enter(&mut link, Instant::ZERO, 0, number, len);
+                bytes += wire_bytes(len);
+                expected.push((
+                    Instant::ZERO + rate.time_for_bytes(bytes) + Duration::from_us(1),
+                    1,
+                    number,
+                    len,
+                ));
+            }
+            assert_eq!(drain(&mut link), expected, "{rate}");
+        }
+    }
+
+    #[test]
+    fn short_frames_take_as_long_as_the_shortest_ethernet_frame() {
+        let mut link = link(LinkConfig { rate: Some(gbps(8)), ..LinkConfig::default() });
+        enter(&mut link, Instant::ZERO, 0, 1, 54);
+        assert_eq!(drain(&mut link)[0].0, Instant::from_ns(84));
+    }
+}
+
+mod queue {
+    use super::*;
+
+    fn with_queue(queue_bytes: u64) -> Link {
+        link(LinkConfig { rate: Some(gbps(8)), queue_bytes, ..LinkConfig::default() })
+    }
+
+    #[test]
+    fn drops_the_frame_that_does_not_fit_and_takes_the_next_that_does() {
+        // Wire lengths of 1000: one being sent, two more fit behind it.
+        let mut link = with_queue(3000);
+        for number in 0..5 {
+            enter(&mut link, Instant::ZERO, 0, number, 976);
+        }
+        assert_eq!(link.counters(0).drops.get(DropReason::QueueFull), 2);
+        assert_eq!(link.counters(0).queue_bytes_max, 3000);
+        enter(&mut link, Instant::from_ns(999), 0, 5, 976);
+        assert_eq!(link.counters(0).drops.get(DropReason::QueueFull), 3);
+        enter(&mut link, Instant::from_ns(1000), 0, 6, 976);
+        let numbers: Vec<u32> = drain(&mut link).iter().map(|arrival| arrival.2).collect();
+        assert_eq!(numbers, [0, 1, 2, 6]);
+    }
+
+    #[test]
+    fn an_idle_wire_needs_no_queue() {
+        let mut link = with_queue(0);
+        enter(&mut link, Instant::ZERO, 0, 0, 976);
+        enter(&mut link, Instant::from_ns(500), 0, 1, 976);
+        enter(&mut link, Instant::from_ns(1000), 0, 2, 976);
+        let numbers: Vec<u32> = drain(&mut link).iter().map(|arrival| arrival.2).collect();
+        assert_eq!(numbers, [0, 2]);
+    }
+}
+
+mod loss {
+    use super::*;
+
+    fn survivors(seed: u64, side: Side, loss: f64) -> Vec<u32> {
+        let mut link = link(LinkConfig { loss, seed, ..LinkConfig::default() });
+        for number in 0..100_000 {
+            enter(&mut link, Instant::from_ns(u64::from(number)), side, number, 60);
+        }
+        let lost = link.counters(side).drops.get(DropReason::Loss);
+        let arrived: Vec<u32> = drain(&mut link).iter().map(|arrival| arrival.2).collect();
+        assert_eq!(arrived.len() as u64 + lost, 100_000);
+        arrived
+    }
+
+    #[test]
+    fn is_near_its_probability() {
+        for (loss, expected) in [(1e-2, 850..1150), (1e-4, 1..31), (0.5, 49_000..51_000)] {
+            let lost = 100_000 - survivors(1, 0, loss).len();
+            assert!(expected.contains(&lost), "{lost} at {loss}");
+        }
+    }
+
+    #[test]
+    fn none_and_all_are_exact() {
+        assert_eq!(survivors(1, 0, 0.0).len(), 100_000);
+        assert_eq!(survivors(1, 0, 1.0).len(), 0);
+    }
+
+    #[test]
+    fn the_same_seed_loses_the_same_frames() {
+        assert_eq!(survivors(5, 0, 0.01), survivors(5, 0, 0.01));
+        assert_ne!(survivors(5, 0, 0.01), survivors(6, 0, 0.01));
+    }
+
+    #[test]
+    fn each_direction_loses_frames_of_its_own() {
+        assert_ne!(survivors(5, 0, 0.01), survivors(5, 1, 0.01));
+        // Traffic of the other direction changes nothing.
+        let mut link = link(LinkConfig { loss: 0.01, seed: 5, ..LinkConfig::default() });
+        for number in 0..100_000 {
+            enter(&mut link, Instant::from_ns(u64::from(number)), 1, number, 60);
+            enter(&mut link, Instant::from_ns(u64::from(number)), 0, number, 60);
+        }
+        let rightward: Vec<u32> = drain(&mut link).iter().filter(|a| a.1 == 1).map(|a| a.2).collect();
+        assert_eq!(rightward, survivors(5, 0, 0.01));
+    }
+
+    #[test]
+    fn a_lost_frame_has_used_the_wire() {
+        let mut link =
+            link(LinkConfig { rate: Some(gbps(8)), loss: 1.0, queue_bytes: 1000, ..LinkConfig::default() });
+        enter(&mut link, Instant::ZERO, 0, 0, 976);
+        enter(&mut link, Instant::ZERO, 0, 1, 976);
+        assert_eq!(link.counters(0).drops.get(DropReason::Loss), 1);
+        assert_eq!(link.counters(0).drops.get(DropReason::QueueFull), 1);
+    }
+
+    #[test]
+    fn what_is_no_probability_is_refused() {
+        for loss in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            let error = Link::new(LinkConfig { loss, ..LinkConfig::default() }).err().unwrap();
+            assert!(matches!(error, LinkError::Loss { .. }), "{error}");
+        }
+    }
+}
+
+mod memory {
+    use super::*;
+
+    #[test]
+    fn a_distance_beyond_it_is_refused_with_both_numbers_and_the_cure() {
+        let config = LinkConfig { memory_bytes_max: 64 << 20, ..LinkConfig::fibre_km(10_000, gbps(100)) };
+        let error = Link::new(config.clone()).err().unwrap();
+        let LinkError::Memory { delay_max, memory_bytes_needed, .. } = error else { panic!("{error}") };
+        assert_eq!(Some(delay_max), config.lossless_delay_max(64 << 20));
+        let text = error.to_string();
+        assert!(
+            text.contains("50 ms") && text.contains("64 MiB") && text.contains("give at least"),
+            "{text}"
+        );
+        let cured = LinkConfig { memory_bytes_max: memory_bytes_needed, ..config };
+        assert!(Link::new(cured).is_ok());
+    }
+
+    #[test]
+    fn the_delay_stated_is_accepted_and_a_microsecond_more_is_not() {
+        let config = LinkConfig::fibre_km(0, gbps(40));
+        let delay = config.lossless_delay_max(config.memory_bytes_max).unwrap();
+        assert!(Link::new(LinkConfig { delay, ..config.clone() }).is_ok());
+        assert!(Link::new(LinkConfig { delay: delay + Duration::from_us(1), ..config }).is_err());
+    }
+
+    #[test]
+    fn ten_thousand_kilometres_of_ten_gigabit_fit_the_default() {
+        assert!(Link::new(LinkConfig::fibre_km(10_000, gbps(10))).is_ok());
+    }
+
+    /// The costliest frames there are, as fast as the wire takes them, for two delays, in real buffers.
+    #[test]
+    fn the_costliest_traffic_fits_what_was_promised() {
+        let queue_bytes = 100_000;
+        let config = LinkConfig { queue_bytes, ..LinkConfig::fibre_km(0, gbps(10)) };
+        for payload_len in [1, 257, 1025, 4097] {
+            let memory_bytes_max = 8 << 20;
+            let delay = config.lossless_delay_max(memory_bytes_max).unwrap();
+            let mut link = link(LinkConfig { delay, memory_bytes_max, ..config.clone() });
+            let payload = vec![0; payload_len];
+            let frame = Frame { head: &[0; 59], payload: Payload::Bytes(&payload), trailer: Trailer::None };
+            let gap = gbps(10).time_for_bytes(wire_bytes(frame.len()));
+            let mut out = Arrivals { now: Instant::ZERO, room: usize::MAX, frames: Vec::new() };
+            // A queue's worth at once, then at line rate.
+            for _ in 0..queue_bytes / wire_bytes(frame.len()) {
+                link.handle_frame(out.now, 0, &frame);
+            }
+            while out.now < Instant::ZERO + delay.times(2) {
+                out.now += gap;
+                link.poll_transmit(out.now, &mut out);
+                link.handle_frame(out.now, 0, &frame);
+            }
+            assert_eq!(link.counters(0).drops.total(), 0, "payload {payload_len}");
+            assert!(link.counters(0).memory_bytes_max <= memory_bytes_max / 2);
+        }
+    }
+
+    #[test]
+    fn without_a_rate_it_is_enforced_by_dropping() {
+        let mut link = link(LinkConfig {
+            delay: Duration::from_ms(1),
+            memory_bytes_max: 1 << 20,
+            ..LinkConfig::default()
+        });
+        let payload = [0; 4096];
+        let frame = Frame { head: &[0; 54], payload: Payload::Bytes(&payload), trailer: Trailer::None };
+        for _ in 0..1000 {
+            link.handle_frame(Instant::ZERO, 0, &frame);
+        }
+        let counters = link.counters(0);
+        assert!(counters.drops.get(DropReason::Memory) > 0);
+        assert!(counters.memory_bytes_max <= 1 << 19);
+        let delivered = drain(&mut link).len() as u64;
+        assert_eq!(delivered + counters.drops.get(DropReason::Memory), 1000);
+        assert_eq!(link.counters(0).memory_bytes, 0);
+    }
+
+    #[test]
+    fn a_frame_longer_than_any_port_delivers_is_dropped() {
+        let mut link = link(LinkConfig::default());
+        enter(&mut link, Instant::ZERO, 0, 0, 54 + 16_385);
+        assert_eq!(link.counters(0).drops.get(DropReason::TooLong), 1);
+    }
+}
+
+mod room {
+    use super::*;
+
+    #[test]
+    fn a_due_frame_without_room_waits_and_is_no_deadline() {
+        let mut link = link(LinkConfig::default());
+        for number in 0..3 {
+            enter(&mut link, Instant::ZERO, 0, number, 60);
+        }
+        let mut out = Arrivals { now: Instant::ZERO, room: 1, frames: Vec::new() };
+        link.poll_transmit(out.now, &mut out);
+        assert_eq!(out.frames.len(), 1);
+        assert_eq!(link.poll_timeout(), None);
+        assert_eq!(link.counters(0).in_flight_frames, 2);
+        out.room = 5;
+        link.poll_transmit(out.now, &mut out);
+        assert_eq!(out.frames.iter().map(|frame| frame.2).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+}
+
+mod bytes {
+    use super::*;
+
+    #[test]
+    fn arrive_as_they_were_sent_and_are_copied_once_at_most() {
+        struct Check(Vec<u8>, bool);
+        impl Transmit for Check {
+            fn room(&mut self, _side: Side) -> usize {
+                1
+            }
+            fn transmit(&mut self, _side: Side, frame: &Frame<'_>) {
+                let mut bytes = vec![0; frame.len()];
+                frame.write_to(&mut bytes);
+                assert!(bytes == self.0);
+                assert!(matches!(frame.payload, Payload::Shared(_)));
+                self.1 = true;
+            }
+        }
+        let mut link = link(LinkConfig::default());
+        let bytes: Vec<u8> = (0..1500_u32).map(|i| (i * 7) as u8).collect();
+        link.handle_frame(Instant::ZERO, 0, &Frame::opaque(&bytes));
+        let mut check = Check(bytes, false);
+        link.poll_transmit(Instant::ZERO, &mut check);
+        assert!(check.1);
+    }
+}
