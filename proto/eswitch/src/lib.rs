@@ -11,6 +11,7 @@
 use longhaul_node::Frame;
 use longhaul_units::Qpn;
 use longhaul_wire::Packet;
+use longhaul_wire::mad::{Message, RejectReason};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
@@ -39,7 +40,7 @@ pub enum Route {
 /// Why a frame goes nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DropReason {
-    /// Not RoCEv2, or malformed.
+    /// Not RoCEv2, malformed, or no message of the connection manager on QP1.
     NotRoce,
     /// No function with that slot is attached.
     NoFunction,
@@ -64,34 +65,10 @@ struct Request {
     open: u32,
 }
 
-/// What routing needs of a CM message.
-struct CmMessage {
-    attribute: u16,
-    local_id: u32,
-    remote_id: u32,
-    refuses_for_want_of_listener: bool,
-}
-
-const ATTRIBUTE_REQ: u16 = 0x10;
-const ATTRIBUTE_REJ: u16 = 0x12;
-const ATTRIBUTE_SIDR_REQ: u16 = 0x17;
-const REJ_INVALID_SERVICE_ID: u16 = 8;
-
-impl CmMessage {
-    /// Reads a management datagram. Layout: IBTA, volume 1, section 12.6.
-    fn read(mad: &[u8]) -> Option<Self> {
-        let u16_at = |at: usize| Some(u16::from_be_bytes([*mad.get(at)?, *mad.get(at + 1)?]));
-        let u32_at = |at: usize| mad.get(at..at + 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
-        const BODY: usize = 24;
-        let attribute = u16_at(16)?;
-        Some(CmMessage {
-            attribute,
-            local_id: u32_at(BODY)?,
-            remote_id: u32_at(BODY + 4)?,
-            refuses_for_want_of_listener: attribute == ATTRIBUTE_REJ
-                && u16_at(BODY + 10)? == REJ_INVALID_SERVICE_ID,
-        })
-    }
+/// The CM message in a packet to QP1.
+fn cm_message<'a>(frame: &'a Frame<'_>) -> Option<Message<'a>> {
+    let mad = frame.payload.as_bytes()?.try_into().ok()?;
+    Message::read(mad).ok().map(|(_, message)| message)
 }
 
 impl EmbeddedSwitch {
@@ -138,12 +115,12 @@ impl EmbeddedSwitch {
 
     /// Counts a refusal for want of a listener; true while other functions may still accept.
     fn is_early_refusal(&mut self, packet: &Packet<'_>, frame: &Frame<'_>) -> bool {
-        let Some(message) = frame.payload.as_bytes().and_then(CmMessage::read) else { return false };
-        if !message.refuses_for_want_of_listener {
+        let Some(Message::Rej(refusal)) = cm_message(frame) else { return false };
+        if refusal.reason != RejectReason::INVALID_SERVICE_ID {
             return false;
         }
         let requester = packet.destination_ip();
-        let same = |r: &&mut Request| r.requester == requester && r.comm_id == message.remote_id;
+        let same = |r: &&mut Request| r.requester == requester && r.comm_id == refusal.remote_comm_id;
         match self.requests.iter_mut().find(same) {
             Some(request) => {
                 request.open = request.open.saturating_sub(1);
@@ -160,15 +137,13 @@ impl EmbeddedSwitch {
         if qpn != Qpn::GSI {
             return self.to_slot(qpn.get() >> QPN_SLOT_SHIFT);
         }
-        let Some(message) = frame.payload.as_bytes().and_then(CmMessage::read) else {
-            return Route::Drop(DropReason::NotRoce);
-        };
-        match message.attribute {
-            ATTRIBUTE_REQ | ATTRIBUTE_SIDR_REQ => {
-                self.remember(packet.source_ip(), message.local_id);
+        let Some(message) = cm_message(frame) else { return Route::Drop(DropReason::NotRoce) };
+        match message.remote_comm_id() {
+            Some(id) => self.to_slot(id >> COMM_ID_SLOT_SHIFT),
+            None => {
+                self.remember(packet.source_ip(), message.local_comm_id());
                 Route::AllFunctions
             }
-            _ => self.to_slot(message.remote_id >> COMM_ID_SLOT_SHIFT),
         }
     }
 

@@ -28,6 +28,8 @@ fn head(source: IpAddr, destination: IpAddr, opcode: Opcode, qpn: u32, payload_l
 
 fn mad(attribute: u16, local_id: u32, remote_id: u32, reason: u16) -> [u8; 256] {
     let mut mad = [0; 256];
+    // Base version, class, class version, method Send.
+    mad[..4].copy_from_slice(&[1, 7, 2, 3]);
     mad[16..18].copy_from_slice(&attribute.to_be_bytes());
     mad[24..28].copy_from_slice(&local_id.to_be_bytes());
     mad[28..32].copy_from_slice(&remote_id.to_be_bytes());
