@@ -1,7 +1,7 @@
 //! The embedded switch of a host: several functions behind one address.
 //!
 //! Each process that uses the host's device is a function with a slot of its own. Slots show in the numbers that
-//! a function hands out: the top 6 bits of its QPNs and the top 8 bits of its CM ids, so that every packet names
+//! a function hands out: the top 6 bits of its QPNs and of its CM ids, so that every packet names
 //! its function, except a connection request, which names a service. That goes to all functions; a refusal for
 //! want of a listener leaves the host once every function has given it.
 //!
@@ -20,7 +20,7 @@ pub const FUNCTIONS_MAX: usize = 63;
 /// Bits of a QPN below the slot.
 pub const QPN_SLOT_SHIFT: u32 = 18;
 /// Bits of a CM id below the slot.
-pub const COMM_ID_SLOT_SHIFT: u32 = 24;
+pub const COMM_ID_SLOT_SHIFT: u32 = 26;
 /// Connection requests whose refusals are being counted.
 const REQUESTS_MAX: usize = 1024;
 

@@ -91,7 +91,7 @@ mod connections {
     fn a_reply_follows_the_slot_in_the_comm_id() {
         let mut switch = switch_with(&[0, 2]);
         let head = head(PEER, HOST, Opcode::UD_SEND_ONLY, 1, 256);
-        let reply = mad(0x13, 77, 2 << 24 | 9, 0);
+        let reply = mad(0x13, 77, 2 << 26 | 9, 0);
         assert_eq!(switch.from_wire(&frame(&head, &reply)), Route::Function(2));
     }
 
