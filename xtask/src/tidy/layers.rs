@@ -37,7 +37,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("verbs/abi_defs", &[]),
     (
         "verbs/preload",
-        &["verbs/rdma", "verbs/abi_defs", "proto/units", "proto/wire", "proto/rnic", "proto/rc", "proto/cm"],
+        &[
+            "verbs/rdma",
+            "verbs/abi_defs",
+            "proto/units",
+            "proto/wire",
+            "proto/rnic",
+            "proto/rc",
+            "proto/cm",
+            "ports/port",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -14,13 +14,13 @@ impl ServiceId {
     pub const IPOIB: u16 = 0x0002;
 
     /// The service id of `port` in port space `space`.
-    pub const fn new(space: u16, port: u16) -> u64 {
+    pub const fn of(space: u16, port: u16) -> u64 {
         (space as u64) << 16 | port as u64
     }
 
     /// The service id of connections to `port` (`RDMA_PS_TCP`).
     pub const fn tcp(port: u16) -> u64 {
-        Self::new(Self::TCP, port)
+        Self::of(Self::TCP, port)
     }
 
     /// Port space and port; `None` for ids outside the RDMA connection manager's range.
@@ -118,8 +118,8 @@ pub const fn gid_of_ip(ip: IpAddr) -> [u8; 16] {
 }
 
 /// The address of a GID, the reverse of [`gid_of_ip`].
-pub const fn ip_of_gid(gid: [u8; 16]) -> IpAddr {
-    let ip = Ipv6Addr::from_octets(gid);
+pub fn ip_of_gid(gid: [u8; 16]) -> IpAddr {
+    let ip = Ipv6Addr::from(gid);
     match ip.to_ipv4_mapped() {
         Some(ip) => IpAddr::V4(ip),
         None => IpAddr::V6(ip),

@@ -283,7 +283,7 @@ mod rdma_cm_header {
         assert_eq!(ServiceId::tcp(18515), 0x0000_0000_0106_4853);
         assert_eq!(ServiceId::parts(1 << 32), None);
         assert!(ServiceId::has_header(ServiceId::tcp(1)));
-        assert!(!ServiceId::has_header(ServiceId::new(ServiceId::IB, 1)));
+        assert!(!ServiceId::has_header(ServiceId::of(ServiceId::IB, 1)));
     }
 }
 

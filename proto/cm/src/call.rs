@@ -1,0 +1,114 @@
+use crate::State;
+use longhaul_units::{Psn, Qpn};
+use std::net::IpAddr;
+use thiserror::Error;
+
+/// What [`crate::ConnectionManager::connect`] asks for: a REQ's fields that are the program's.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectRequest<'a> {
+    /// Where the peer is.
+    pub destination_ip: IpAddr,
+    /// Our address, of the same family.
+    pub source_ip: IpAddr,
+    /// The service, usually [`crate::ServiceId::tcp`].
+    pub service_id: u64,
+    /// Our QP, in state INIT or later.
+    pub local_qpn: Qpn,
+    /// First PSN that we send (our `sq_psn`).
+    pub starting_psn: Psn,
+    /// READs and atomics at once that we serve (our `max_dest_rd_atomic`).
+    pub responder_resources: u8,
+    /// READs and atomics at once that we want to have outstanding (our `max_rd_atomic`).
+    pub initiator_depth: u8,
+    /// We observe end-to-end credits.
+    pub flow_control: bool,
+    /// Retries on timeouts and sequence errors that both sides use, 0 to 7.
+    pub retry_count: u8,
+    /// RNR retries that the peer should do, 0 to 7; 7 for ever.
+    pub rnr_retry_count: u8,
+    /// Path MTU, as `ibv_mtu`: 1 for 256 bytes to 5 for 4096.
+    pub path_mtu_code: u8,
+    /// Local ACK timeout that the peer should use: 4.096 µs times 2^code, 0 to 31.
+    pub local_ack_timeout: u8,
+    /// Our QP has a shared receive queue.
+    pub srq: bool,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// TTL.
+    pub hop_limit: u8,
+    /// 20 bits; 0 where unused.
+    pub flow_label: u32,
+    /// At most 92 bytes. In the TCP port space it begins with an [`crate::RdmaCmHeader`]:
+    /// [`crate::RdmaCmHeader::with_user_data`] builds both.
+    pub private_data: &'a [u8],
+}
+
+/// What [`crate::ConnectionManager::accept`] answers: a REP's fields that are the program's.
+#[derive(Clone, Copy, Debug)]
+pub struct Accept<'a> {
+    /// Our QP, in state RTR or RTS.
+    pub local_qpn: Qpn,
+    /// First PSN that we send (our `sq_psn`).
+    pub starting_psn: Psn,
+    /// READs and atomics at once that we serve.
+    pub responder_resources: u8,
+    /// READs and atomics at once that we want to have outstanding.
+    pub initiator_depth: u8,
+    /// We observe end-to-end credits.
+    pub flow_control: bool,
+    /// RNR retries that the peer should do, 0 to 7; 7 for ever.
+    pub rnr_retry_count: u8,
+    /// Our QP has a shared receive queue.
+    pub srq: bool,
+    /// At most 196 bytes.
+    pub private_data: &'a [u8],
+}
+
+/// Why a listener was not opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ListenError {
+    /// Somebody listens to that service (`EADDRINUSE`).
+    #[error("service {0:#018x} has a listener already")]
+    InUse(u64),
+    /// The bound of [`crate::Config::listeners_max`] is reached (`ENOMEM`).
+    #[error("{0} listeners are open, which is the limit")]
+    TooMany(usize),
+}
+
+/// Why a connection was not asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ConnectError {
+    /// The bound of [`crate::Config::connections_max`] is reached (`ENOMEM`).
+    #[error("{0} connections are open or in time-wait, which is the limit")]
+    TooMany(usize),
+    /// More private data than the message holds (`EINVAL`).
+    #[error("{len} bytes of private data; a REQ holds {max}")]
+    PrivateData {
+        /// Bytes given.
+        len: usize,
+        /// Bytes that fit.
+        max: usize,
+    },
+    /// Source and destination are of different families (`EINVAL`).
+    #[error("addresses {0} and {1} are of different families")]
+    Families(IpAddr, IpAddr),
+}
+
+/// Why a call on a connection was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum CallError {
+    /// No such connection: destroyed, or ended by a terminal event (`EINVAL`).
+    #[error("no such connection")]
+    Unknown,
+    /// Not in this state (`EINVAL`).
+    #[error("not possible in state {0:?}")]
+    State(State),
+    /// More private data than the message holds (`EINVAL`).
+    #[error("{len} bytes of private data; the message holds {max}")]
+    PrivateData {
+        /// Bytes given.
+        len: usize,
+        /// Bytes that fit.
+        max: usize,
+    },
+}

@@ -1,0 +1,131 @@
+use longhaul_units::Duration;
+
+/// How a [`crate::ConnectionManager`] behaves.
+///
+/// The defaults are Linux's and suit any distance on Earth. A laboratory that loses messages on purpose wants
+/// a shorter `response_timeout_code`; it must stay above the round trip plus the peer's thinking time, or
+/// messages are repeated needlessly (which does no harm).
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This adapter's GUID, sent in REQ, REP and timeouts; the same for all processes of a host.
+    pub ca_guid: u64,
+    /// Wait for an answer before a message is repeated: 4.096 µs times 2^code, plus twice the packet
+    /// lifetime. 1 to 31; default 20 (4.3 s), as Linux has it. Also announced to peers as our own limit.
+    pub response_timeout_code: u8,
+    /// Repetitions before the peer counts as unreachable. 0 to 15; default 15.
+    pub retries_max: u8,
+    /// One-way lifetime of a packet: 4.096 µs times 2^code, 0 to 31; default 18 (1.07 s), as Linux has it for
+    /// RoCE. Added (twice) to the response timeout of REQ and DREQ.
+    pub packet_lifetime_code: u8,
+    /// Largest response timeout and MRA service timeout code that a peer may impose on us. 8 to 31; default 22
+    /// (17 s). Bounds how long a silent peer holds a connection's memory (about 600 bytes).
+    pub peer_timeout_code_max: u8,
+    /// How long the program may take over a connection request before it is given up. Default 5 minutes.
+    pub decision_timeout: Duration,
+    /// How long an ended connection's ids and QPNs stay reserved, so that late packets and repeated messages
+    /// are recognised. Default 2.15 s (packet lifetime code plus one, as Linux has it); at least the largest
+    /// round trip.
+    pub timewait: Duration,
+    /// Connections in any state, time-wait included. Default 4096; about 600 bytes each.
+    pub connections_max: usize,
+    /// Passive connections that are not established, over all listeners. Default 1024. Beyond it requests are
+    /// dropped, and the peer repeats them.
+    pub half_open_max: usize,
+    /// Requests per listener that the program has neither accepted nor rejected, where `listen` is given a
+    /// backlog of 0. Default 128.
+    pub backlog_default: usize,
+    /// Listeners. Default 1024.
+    pub listeners_max: usize,
+    /// Answers that belong to no connection (to strangers and to repeated messages) waiting to be sent.
+    /// Default 256, 280 bytes each; further ones are dropped, and the peer repeats its question.
+    pub replies_max: usize,
+    /// Leading bits of every communication id of this instance, right-aligned: what several processes behind
+    /// one host address are told apart by. Default 0.
+    pub comm_id_prefix: u32,
+    /// Width of `comm_id_prefix` in bits, 0 to 16; default 0: all ids are ours. Messages with another prefix
+    /// are dropped unanswered.
+    pub comm_id_prefix_bits: u8,
+    /// Answer requests for a service that nobody listens to with a rejection (code 8). Default true; false
+    /// where another process behind the same address may be the listener.
+    pub reject_unknown_services: bool,
+    /// Our delay before an ACK, sent in REP: 4.096 µs times 2^code, 0 to 31; default 15, as kernel rxe.
+    pub ack_delay_code: u8,
+    /// Source of the unpredictable start of communication and transaction ids. Must differ between processes
+    /// and runs on real networks; equal seeds give equal runs.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            ca_guid: 0x0200_00ff_fe00_0001,
+            response_timeout_code: 20,
+            retries_max: 15,
+            packet_lifetime_code: 18,
+            peer_timeout_code_max: 22,
+            decision_timeout: Duration::from_ms(300_000),
+            timewait: Duration::from_ms(2150),
+            connections_max: 4096,
+            half_open_max: 1024,
+            backlog_default: 128,
+            listeners_max: 1024,
+            replies_max: 256,
+            comm_id_prefix: 0,
+            comm_id_prefix_bits: 0,
+            reject_unknown_services: true,
+            ack_delay_code: 15,
+            seed: 0,
+        }
+    }
+}
+
+impl Config {
+    /// The same with every field forced into its documented range.
+    pub(crate) fn clamped(mut self) -> Self {
+        self.response_timeout_code = self.response_timeout_code.clamp(1, 31);
+        self.retries_max = self.retries_max.min(15);
+        self.packet_lifetime_code = self.packet_lifetime_code.min(31);
+        self.peer_timeout_code_max = self.peer_timeout_code_max.clamp(TIMEOUT_CODE_MIN, 31);
+        self.ack_delay_code = self.ack_delay_code.min(31);
+        self.backlog_default = self.backlog_default.max(1);
+        self.replies_max = self.replies_max.max(1);
+        self.comm_id_prefix_bits = self.comm_id_prefix_bits.min(16);
+        // At most half of the ids, so that a free one is found at once.
+        self.connections_max = self.connections_max.clamp(1, 1 << (self.comm_id_bits() - 1));
+        self.half_open_max = self.half_open_max.clamp(1, self.connections_max);
+        self.comm_id_prefix &= (1 << self.comm_id_prefix_bits) - 1;
+        self
+    }
+
+    /// Bits of a communication id below the prefix.
+    pub(crate) fn comm_id_bits(&self) -> u32 {
+        32 - u32::from(self.comm_id_prefix_bits)
+    }
+
+    /// True when `comm_id` carries this instance's prefix.
+    pub(crate) fn owns(&self, comm_id: u32) -> bool {
+        u64::from(comm_id) >> self.comm_id_bits() == u64::from(self.comm_id_prefix)
+    }
+
+    /// Wait for the answer to our REQ or DREQ.
+    pub(crate) fn response_timeout(&self) -> Duration {
+        code_duration(self.response_timeout_code) + self.round_trip()
+    }
+
+    /// Wait for the answer to a REP: what the peer announced, within our bounds.
+    pub(crate) fn peer_timeout(&self, code: u8) -> Duration {
+        code_duration(code.clamp(TIMEOUT_CODE_MIN, self.peer_timeout_code_max)) + self.round_trip()
+    }
+
+    fn round_trip(&self) -> Duration {
+        code_duration(self.packet_lifetime_code).times(2)
+    }
+}
+
+/// A peer that announces less (8: 1 ms) would only make us repeat ourselves in vain.
+const TIMEOUT_CODE_MIN: u8 = 8;
+
+/// 4.096 µs times 2^code; unlike an ACK timeout, code 0 is no special case.
+fn code_duration(code: u8) -> Duration {
+    Duration::from_ps(4_096_000 << (code & 31))
+}

@@ -1,0 +1,183 @@
+//! The messages that the manager sends, from what it knows of a connection.
+
+use crate::connection::Connection;
+use crate::{Accept, Config, ConnectRequest};
+use longhaul_units::Qpn;
+use longhaul_wire::PKEY_DEFAULT;
+use longhaul_wire::mad::{
+    Attribute, Drep, Dreq, Header, MAD_LEN, Mad, Message, MessageRejected, Mra, Rej, RejectReason, Rep, Req,
+    ReqPath, Rtu, SidrRep, SidrReq, SidrStatus, TransportService, gid_of_ip,
+};
+
+/// LID field of a path that has no LIDs.
+const LID_PERMISSIVE: u16 = 0xffff;
+
+pub(crate) fn build(transaction_id: u64, message: &Message<'_>) -> Box<Mad> {
+    let mut mad = Box::new([0; MAD_LEN]);
+    message.write(&Header::new(transaction_id), &mut mad);
+    mad
+}
+
+/// Which message `mad` is.
+pub(crate) fn attribute(mad: &Mad) -> Option<Attribute> {
+    Header::read(mad).ok().map(|(_, attribute)| attribute)
+}
+
+pub(crate) fn req(config: &Config, comm_id: u32, transaction: u64, r: &ConnectRequest<'_>) -> Box<Mad> {
+    let primary = ReqPath {
+        local_lid: LID_PERMISSIVE,
+        remote_lid: LID_PERMISSIVE,
+        local_gid: gid_of_ip(r.source_ip),
+        remote_gid: gid_of_ip(r.destination_ip),
+        flow_label: r.flow_label,
+        packet_rate: 0,
+        traffic_class: r.traffic_class,
+        hop_limit: r.hop_limit,
+        service_level: 0,
+        subnet_local: false,
+        ack_timeout: r.local_ack_timeout.min(31),
+    };
+    let message = Req {
+        local_comm_id: comm_id,
+        service_id: r.service_id,
+        ca_guid: config.ca_guid,
+        qkey: 0,
+        qpn: r.local_qpn,
+        responder_resources: r.responder_resources,
+        initiator_depth: r.initiator_depth,
+        remote_response_timeout: config.response_timeout_code,
+        transport: TransportService::Rc,
+        flow_control: r.flow_control,
+        starting_psn: r.starting_psn,
+        local_response_timeout: config.response_timeout_code,
+        retry_count: r.retry_count.min(7),
+        pkey: PKEY_DEFAULT,
+        path_mtu: r.path_mtu_code.min(15),
+        rdc_exists: false,
+        rnr_retry_count: r.rnr_retry_count.min(7),
+        max_cm_retries: config.retries_max,
+        srq: r.srq,
+        primary,
+        alternate: ReqPath::default(),
+        sap_supported: false,
+        private_data: r.private_data,
+    };
+    build(transaction, &Message::Req(message))
+}
+
+pub(crate) fn rep(config: &Config, c: &Connection, a: &Accept<'_>) -> Box<Mad> {
+    let message = Rep {
+        local_comm_id: c.id.0,
+        remote_comm_id: c.peer_comm_id,
+        qkey: 0,
+        qpn: a.local_qpn,
+        ee_context: 0,
+        starting_psn: a.starting_psn,
+        responder_resources: a.responder_resources,
+        initiator_depth: a.initiator_depth,
+        target_ack_delay: config.ack_delay_code,
+        failover_accepted: 0,
+        flow_control: a.flow_control,
+        rnr_retry_count: a.rnr_retry_count.min(7),
+        srq: a.srq,
+        ca_guid: config.ca_guid,
+        private_data: a.private_data,
+    };
+    build(c.transaction, &Message::Rep(message))
+}
+
+pub(crate) fn rtu(c: &Connection) -> Box<Mad> {
+    let message = Rtu { local_comm_id: c.id.0, remote_comm_id: c.peer_comm_id, private_data: &[] };
+    build(c.transaction, &Message::Rtu(message))
+}
+
+/// `transaction` is a fresh one: a DREQ begins its own.
+pub(crate) fn dreq(c: &Connection, transaction: u64) -> Box<Mad> {
+    let message = Dreq {
+        local_comm_id: c.id.0,
+        remote_comm_id: c.peer_comm_id,
+        remote_qpn: c.peer_qpn,
+        private_data: &[],
+    };
+    build(transaction, &Message::Dreq(message))
+}
+
+/// Answers a DREQ by its own ids: works for strangers too.
+pub(crate) fn drep(header: &Header, dreq: &Dreq<'_>) -> Box<Mad> {
+    let message =
+        Drep { local_comm_id: dreq.remote_comm_id, remote_comm_id: dreq.local_comm_id, private_data: &[] };
+    build(header.transaction_id, &Message::Drep(message))
+}
+
+pub(crate) fn mra(c: &Connection, received: MessageRejected, service_timeout: u8) -> Box<Mad> {
+    let message = Mra {
+        local_comm_id: c.id.0,
+        remote_comm_id: c.peer_comm_id,
+        received,
+        service_timeout,
+        private_data: &[],
+    };
+    build(c.transaction, &Message::Mra(message))
+}
+
+/// A rejection on behalf of a connection. With reason timeout it names our adapter, by which Linux finds the
+/// connection.
+pub(crate) fn rej(
+    config: &Config,
+    c: &Connection,
+    rejected: MessageRejected,
+    reason: RejectReason,
+    private_data: &[u8],
+) -> Box<Mad> {
+    let guid = config.ca_guid.to_be_bytes();
+    let info: &[u8] = if reason == RejectReason::TIMEOUT { &guid } else { &[] };
+    let message = Rej {
+        // A REQ is rejected by somebody who never gave the peer an id.
+        local_comm_id: if rejected == MessageRejected::Req { 0 } else { c.id.0 },
+        remote_comm_id: c.peer_comm_id,
+        rejected,
+        reason,
+        info_len: info.len() as u8,
+        info,
+        private_data,
+    };
+    build(c.transaction, &Message::Rej(message))
+}
+
+/// A rejection of a message that leads to no connection of ours.
+pub(crate) fn rej_stranger(
+    header: &Header,
+    local_comm_id: u32,
+    remote_comm_id: u32,
+    rejected: MessageRejected,
+    reason: RejectReason,
+) -> Box<Mad> {
+    let message =
+        Rej { local_comm_id, remote_comm_id, rejected, reason, info_len: 0, info: &[], private_data: &[] };
+    build(header.transaction_id, &Message::Rej(message))
+}
+
+/// The REJ that a connection keeps, for a peer that repeats its REQ: such a peer does not know our id yet.
+pub(crate) fn rej_of_req(kept: &Mad) -> Option<Box<Mad>> {
+    match Message::read(kept) {
+        Ok((header, Message::Rej(rej))) => {
+            let rej = Rej { local_comm_id: 0, rejected: MessageRejected::Req, ..rej };
+            Some(build(header.transaction_id, &Message::Rej(rej)))
+        }
+        _ => None,
+    }
+}
+
+pub(crate) fn sidr_unsupported(header: &Header, request: &SidrReq<'_>) -> Box<Mad> {
+    let message = SidrRep {
+        request_id: request.request_id,
+        status: SidrStatus::Unsupported,
+        info_len: 0,
+        qpn: Qpn::default(),
+        service_id: request.service_id,
+        qkey: 0,
+        info: &[],
+        private_data: &[],
+    };
+    build(header.transaction_id, &Message::SidrRep(message))
+}

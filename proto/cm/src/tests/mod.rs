@@ -1,0 +1,5 @@
+mod bounds;
+mod interleavings;
+mod linux;
+mod pair;
+mod wire_scripts;

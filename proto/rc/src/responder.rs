@@ -1,0 +1,605 @@
+//! The responder: takes requests in PSN order, places them in memory, and answers.
+
+use crate::context::{Emit, RemoteIntent};
+use crate::pieces::scatter_list;
+use crate::requester::SEQUENCE_BASE;
+use crate::{Completion, CompletionOp, Context, Counter, DropReason, Mtu, RecvQueue, Status};
+use longhaul_node::{Frame, Payload, Segment, Trailer};
+use longhaul_units::{Msn, Psn, Qpn, RKey};
+use longhaul_wire::credit_code;
+use longhaul_wire::{Aeth, Bth, Head, NakCode, Opcode, Packet, PathTemplate, Position, Reth, Syndrome, Verb};
+use std::collections::VecDeque;
+
+/// What a responder must know about its connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResponderConfig {
+    /// The local QP.
+    pub qpn: Qpn,
+    /// The peer's QP.
+    pub dest_qpn: Qpn,
+    /// First PSN to expect.
+    pub rq_psn: Psn,
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// READs that the peer may have outstanding.
+    pub max_dest_rd_atomic: u32,
+    /// RNR timer code to send, 0 to 31.
+    pub min_rnr_timer: u8,
+    /// Acknowledge at least this often, in packets, whether asked or not.
+    pub ack_every: u32,
+    /// Report the receive queue's depth as credits instead of "no limit".
+    pub report_credits: bool,
+    /// MigReq bit to send.
+    pub migreq: bool,
+    /// Partition key.
+    pub pkey: u16,
+}
+
+/// Why a responder gave up; its QP goes to the error state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Answered with "invalid request".
+    InvalidRequest,
+    /// Answered with "remote access error".
+    RemoteAccess,
+    /// Answered with "remote operational error".
+    RemoteOperational,
+}
+
+/// The message that is coming in.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    None,
+    Send { received: u64 },
+    Write { address: u64, rkey: RKey, len: u32, received: u32 },
+}
+
+/// A READ to answer. PSNs are unwrapped.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    first: u64,
+    end: u64,
+    /// Next response to send.
+    cursor: u64,
+    address: u64,
+    rkey: RKey,
+    len: u32,
+    msn: Msn,
+    repeated: bool,
+}
+
+/// The receiving half of an RC QP.
+///
+/// ACKs are coalesced: what arrives between two calls of [`Responder::transmit`] is acknowledged at once.
+/// Responses leave in PSN order: an ACK or NAK waits until the READs before it are answered.
+#[derive(Debug)]
+pub struct Responder {
+    config: ResponderConfig,
+    expected: u64,
+    msn: u64,
+    message: Message,
+    reads: VecDeque<Read>,
+    /// READs queued for the first time; repetitions are not counted.
+    fresh_reads: u32,
+    ack_due: bool,
+    since_ack: u32,
+    /// A sequence or RNR NAK was raised for `expected`; no other until it arrives.
+    gap_open: bool,
+    /// Highest PSN that came too early.
+    gap_top: u64,
+    nak: Option<Syndrome>,
+    fault: Option<Fault>,
+}
+
+/// A responder's state, for people.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResponderSnapshot {
+    /// Next PSN expected.
+    pub expected: Psn,
+    /// Messages completed.
+    pub msn: Msn,
+    /// READs being answered.
+    pub reads: u32,
+    /// A gap is open: a NAK was sent and the expected PSN has not come.
+    pub gap_open: bool,
+}
+
+impl Responder {
+    /// A responder in the state of a fresh connection.
+    pub fn new(config: ResponderConfig) -> Self {
+        Responder {
+            expected: SEQUENCE_BASE + u64::from(config.rq_psn.get()),
+            msn: 0,
+            message: Message::None,
+            reads: VecDeque::with_capacity(2 * config.max_dest_rd_atomic as usize),
+            fresh_reads: 0,
+            ack_due: false,
+            since_ack: 0,
+            gap_open: false,
+            gap_top: 0,
+            nak: None,
+            fault: None,
+            config,
+        }
+    }
+
+    /// The parameters in force.
+    pub fn config(&self) -> &ResponderConfig {
+        &self.config
+    }
+
+    /// Changes the RNR timer code.
+    pub fn set_min_rnr_timer(&mut self, code: u8) {
+        self.config.min_rnr_timer = code;
+    }
+
+    /// Why it gave up, if it did.
+    #[inline]
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// State for people.
+    pub fn snapshot(&self) -> ResponderSnapshot {
+        ResponderSnapshot {
+            expected: Psn::from_sequence(self.expected),
+            msn: Msn::new(self.msn as u32),
+            reads: self.reads.len() as u32,
+            gap_open: self.gap_open,
+        }
+    }
+
+    /// Takes a request packet. Receives come from `queue`, whose front entry may be in use between calls.
+    pub fn handle_request<C: Context>(
+        &mut self,
+        packet: &Packet<'_>,
+        bth: &Bth,
+        payload: &Payload<'_>,
+        queue: &mut RecvQueue,
+        ctx: &mut C,
+    ) {
+        if self.fault.is_some() {
+            ctx.counters().count(DropReason::ResponderHalted);
+            return;
+        }
+        let Some(psn) = bth.psn.unwrap_near(self.expected) else {
+            ctx.counters().count(DropReason::OutOfSequence);
+            return;
+        };
+        if psn > self.expected {
+            self.too_early(psn, ctx);
+            return;
+        }
+        if psn < self.expected {
+            self.duplicate(psn, packet, bth, payload, ctx);
+            return;
+        }
+        let verb = bth.opcode.verb();
+        let begins = matches!(bth.opcode.position(), Position::First | Position::Only);
+        let in_order = match (self.message, verb) {
+            (Message::None, Some(Verb::Send | Verb::Write | Verb::ReadRequest)) => begins,
+            (Message::Send { .. }, Some(Verb::Send)) | (Message::Write { .. }, Some(Verb::Write)) => !begins,
+            _ => false,
+        };
+        if !in_order || !self.length_is_right(bth.opcode, payload.len() as u32) {
+            self.give_up(Fault::InvalidRequest, ctx);
+            return;
+        }
+        let taken = match verb {
+            Some(Verb::Send) => self.take_send(packet, bth, payload, queue, ctx),
+            Some(Verb::Write) => self.take_write(packet, bth, payload, queue, ctx),
+            _ => self.take_read(packet, ctx),
+        };
+        if taken {
+            self.gap_open = false;
+            if let Some(Syndrome::RnrNak { .. }) = self.nak {
+                self.nak = None;
+            }
+            self.since_ack += 1;
+            if bth.ack_request || self.since_ack >= self.config.ack_every {
+                self.ack_due = true;
+            }
+        }
+    }
+
+    fn length_is_right(&self, opcode: Opcode, len: u32) -> bool {
+        let mtu = self.config.mtu.bytes();
+        if opcode == Opcode::RC_READ_REQUEST {
+            return len == 0;
+        }
+        match opcode.position() {
+            Position::First | Position::Middle => len == mtu,
+            Position::Last => (1..=mtu).contains(&len),
+            Position::Only => len <= mtu,
+        }
+    }
+
+    fn too_early<C: Context>(&mut self, psn: u64, ctx: &mut C) {
+        ctx.counters().count(DropReason::OutOfSequence);
+        self.gap_top = self.gap_top.max(psn);
+        if !self.gap_open {
+            self.gap_open = true;
+            self.nak = Some(Syndrome::Nak(NakCode::PsnSequence));
+        }
+    }
+
+    fn duplicate<C: Context>(
+        &mut self,
+        psn: u64,
+        packet: &Packet<'_>,
+        bth: &Bth,
+        payload: &Payload<'_>,
+        ctx: &mut C,
+    ) {
+        ctx.counters().count(Counter::DuplicateRequest);
+        match bth.opcode.verb() {
+            Some(Verb::Send | Verb::Write) => self.ack_due = true,
+            Some(Verb::ReadRequest) if payload.is_empty() => {
+                if !packet.reth().is_some_and(|reth| self.read_again(psn, &reth, ctx)) {
+                    ctx.counters().count(DropReason::DuplicateRead);
+                }
+            }
+            _ => ctx.counters().count(DropReason::Opcode),
+        }
+    }
+
+    /// READs that can be queued, repetitions included.
+    fn reads_max(&self) -> usize {
+        2 * self.config.max_dest_rd_atomic as usize
+    }
+
+    /// Answers a READ once more, from `psn` on. False when it contradicts what was asked before.
+    fn read_again<C: Context>(&mut self, psn: u64, reth: &Reth, ctx: &mut C) -> bool {
+        let end = psn + self.config.mtu.packets(u64::from(reth.len));
+        let allowed = ctx.permits(RemoteIntent::Read)
+            && (reth.len == 0
+                || ctx
+                    .remote(reth.rkey, reth.virtual_address, u64::from(reth.len), RemoteIntent::Read)
+                    .is_ok());
+        if end > self.expected || !allowed {
+            return false;
+        }
+        let read = Read {
+            first: psn,
+            end,
+            cursor: psn,
+            address: reth.virtual_address,
+            rkey: reth.rkey,
+            len: reth.len,
+            msn: Msn::new(self.msn as u32),
+            repeated: true,
+        };
+        let has_space = self.reads.len() < self.reads_max();
+        let at = self.reads.partition_point(|r| r.end <= psn);
+        match self.reads.get_mut(at) {
+            Some(queued) if queued.first <= psn => {
+                if queued.end != end {
+                    return false;
+                }
+                if psn < queued.cursor {
+                    self.fresh_reads -= u32::from(!queued.repeated);
+                    *queued = read;
+                }
+                true
+            }
+            Some(queued) if queued.first < end => false,
+            _ if has_space => {
+                self.reads.insert(at, read);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn take_send<C: Context>(
+        &mut self,
+        packet: &Packet<'_>,
+        bth: &Bth,
+        payload: &Payload<'_>,
+        queue: &mut RecvQueue,
+        ctx: &mut C,
+    ) -> bool {
+        let Some(capacity) = queue.front_capacity() else {
+            self.not_ready(ctx);
+            return false;
+        };
+        let offset = if let Message::Send { received } = self.message { received } else { 0 };
+        let received = offset + payload.len() as u64;
+        if received > capacity {
+            ctx.counters().count(Counter::RespLocalLength);
+            self.spoil_receive(Status::LocalLength, queue, ctx);
+            self.give_up(Fault::InvalidRequest, ctx);
+            return false;
+        }
+        if scatter_list(ctx, queue.front_segments(), offset, payload).is_err() {
+            self.spoil_receive(Status::LocalProtection, queue, ctx);
+            self.give_up(Fault::RemoteOperational, ctx);
+            return false;
+        }
+        self.message = Message::Send { received };
+        if bth.opcode.ends_message() {
+            let invalidated = packet.invalidate();
+            if let Some(rkey) = invalidated
+                && !ctx.invalidate(rkey)
+            {
+                self.spoil_receive(Status::LocalAccess, queue, ctx);
+                self.give_up(Fault::RemoteAccess, ctx);
+                return false;
+            }
+            ctx.counters().count(Counter::RxSendRequests);
+            let Some(wr_id) = queue.pop() else { unreachable!("the front entry is in use") };
+            ctx.complete_receive(Completion {
+                byte_len: received as u32,
+                immediate: packet.immediate(),
+                invalidated,
+                solicited: bth.solicited,
+                ..self.receive_completion(wr_id, Status::Success)
+            });
+            self.message = Message::None;
+            self.msn += 1;
+        }
+        self.expected += 1;
+        true
+    }
+
+    fn take_write<C: Context>(
+        &mut self,
+        packet: &Packet<'_>,
+        bth: &Bth,
+        payload: &Payload<'_>,
+        queue: &mut RecvQueue,
+        ctx: &mut C,
+    ) -> bool {
+        let here = payload.len() as u32;
+        let (address, rkey, len, before) = match (self.message, packet.reth()) {
+            (Message::Write { address, rkey, len, received }, _) => (address, rkey, len, received),
+            (_, Some(reth)) => {
+                if !ctx.permits(RemoteIntent::Write) {
+                    self.give_up(Fault::InvalidRequest, ctx);
+                    return false;
+                }
+                let len = u64::from(reth.len);
+                if len > 0 && ctx.remote(reth.rkey, reth.virtual_address, len, RemoteIntent::Write).is_err() {
+                    self.give_up(Fault::RemoteAccess, ctx);
+                    return false;
+                }
+                (reth.virtual_address, reth.rkey, reth.len, 0)
+            }
+            _ => unreachable!("a WRITE that begins has a RETH"),
+        };
+        let ends = bth.opcode.ends_message();
+        let left = len - before;
+        if (ends && here != left) || (!ends && here >= left) {
+            self.give_up(Fault::InvalidRequest, ctx);
+            return false;
+        }
+        if packet.immediate().is_some() && queue.is_empty() {
+            self.not_ready(ctx);
+            return false;
+        }
+        if here > 0 {
+            let at = address.wrapping_add(u64::from(before));
+            match ctx.remote(rkey, at, u64::from(here), RemoteIntent::Write) {
+                Ok(memory) => ctx.scatter(memory, payload),
+                Err(_) => {
+                    self.give_up(Fault::RemoteAccess, ctx);
+                    return false;
+                }
+            }
+        }
+        self.message = Message::Write { address, rkey, len, received: before + here };
+        if ends {
+            ctx.counters().count(Counter::RxWriteRequests);
+            if let Some(immediate) = packet.immediate()
+                && let Some(wr_id) = queue.pop()
+            {
+                ctx.complete_receive(Completion {
+                    op: CompletionOp::RecvWriteImmediate,
+                    byte_len: len,
+                    immediate: Some(immediate),
+                    solicited: bth.solicited,
+                    ..self.receive_completion(wr_id, Status::Success)
+                });
+            }
+            self.message = Message::None;
+            self.msn += 1;
+        }
+        self.expected += 1;
+        true
+    }
+
+    fn take_read<C: Context>(&mut self, packet: &Packet<'_>, ctx: &mut C) -> bool {
+        let Some(reth) = packet.reth() else { unreachable!("a READ request has a RETH") };
+        let full = self.fresh_reads >= self.config.max_dest_rd_atomic;
+        if full || !ctx.permits(RemoteIntent::Read) {
+            self.give_up(Fault::InvalidRequest, ctx);
+            return false;
+        }
+        let len = u64::from(reth.len);
+        if len > 0 && ctx.remote(reth.rkey, reth.virtual_address, len, RemoteIntent::Read).is_err() {
+            self.give_up(Fault::RemoteAccess, ctx);
+            return false;
+        }
+        ctx.counters().count(Counter::RxReadRequests);
+        if self.reads.len() >= self.reads_max()
+            && let Some(oldest) = self.reads.pop_front()
+        {
+            // Repetitions fill the space: the oldest gives way, its requester's timer will ask again.
+            self.fresh_reads -= u32::from(!oldest.repeated);
+        }
+        self.msn += 1;
+        let first = self.expected;
+        self.expected += self.config.mtu.packets(len);
+        self.fresh_reads += 1;
+        self.reads.push_back(Read {
+            first,
+            end: self.expected,
+            cursor: first,
+            address: reth.virtual_address,
+            rkey: reth.rkey,
+            len: reth.len,
+            msn: Msn::new(self.msn as u32),
+            repeated: false,
+        });
+        self.gap_open = false;
+        // Its responses acknowledge it.
+        false
+    }
+
+    fn not_ready<C: Context>(&mut self, ctx: &mut C) {
+        ctx.counters().count(Counter::TxRnrNak);
+        self.gap_open = true;
+        self.nak = Some(Syndrome::RnrNak { timer_code: self.config.min_rnr_timer });
+    }
+
+    fn receive_completion(&self, wr_id: u64, status: Status) -> Completion {
+        Completion {
+            wr_id,
+            status,
+            op: CompletionOp::Recv,
+            byte_len: 0,
+            immediate: None,
+            invalidated: None,
+            qpn: self.config.qpn,
+            peer_qpn: self.config.dest_qpn,
+            solicited: false,
+        }
+    }
+
+    fn spoil_receive<C: Context>(&mut self, status: Status, queue: &mut RecvQueue, ctx: &mut C) {
+        if let Some(wr_id) = queue.pop() {
+            ctx.complete_receive(self.receive_completion(wr_id, status));
+        }
+    }
+
+    fn give_up<C: Context>(&mut self, fault: Fault, ctx: &mut C) {
+        let (counter, code) = match fault {
+            Fault::InvalidRequest => (Counter::RespInvalidRequest, NakCode::InvalidRequest),
+            Fault::RemoteAccess => (Counter::RespRemoteAccess, NakCode::RemoteAccess),
+            Fault::RemoteOperational => (Counter::RespRemoteOperation, NakCode::RemoteOperational),
+        };
+        ctx.counters().count(counter);
+        self.nak = Some(Syndrome::Nak(code));
+        self.fault = Some(fault);
+    }
+
+    /// Stops: nothing further is taken. Responses that are due still leave.
+    pub fn flush<C: Context>(&mut self, queue: &mut RecvQueue, ctx: &mut C) {
+        self.message = Message::None;
+        while let Some(wr_id) = queue.pop() {
+            ctx.complete_receive(self.receive_completion(wr_id, Status::WrFlush));
+        }
+    }
+
+    /// True when [`Responder::transmit`] would send something.
+    #[inline]
+    pub fn can_transmit(&self) -> bool {
+        !self.reads.is_empty() || self.nak.is_some() || self.ack_due
+    }
+
+    /// Sends one packet, if there is one to send. The caller has granted room. True when a packet was sent.
+    pub fn transmit<C: Context>(
+        &mut self,
+        queue: &RecvQueue,
+        ctx: &mut C,
+        template: &PathTemplate,
+        emit: &mut impl Emit,
+    ) -> bool {
+        if let Some(&read) = self.reads.front() {
+            return self.send_read_response(read, queue, ctx, template, emit);
+        }
+        let (psn, syndrome) = match self.nak.take() {
+            Some(Syndrome::Nak(NakCode::PsnSequence)) if self.expected > self.gap_top => {
+                // The gap closed before the NAK could leave.
+                (self.expected - 1, self.ack_syndrome(queue))
+            }
+            Some(nak) => {
+                if nak == Syndrome::Nak(NakCode::PsnSequence) {
+                    ctx.counters().count(Counter::TxSequenceNak);
+                }
+                (self.expected, nak)
+            }
+            None if self.ack_due => (self.expected - 1, self.ack_syndrome(queue)),
+            None => return false,
+        };
+        // A NAK acknowledges what lies before it.
+        self.ack_due = false;
+        self.since_ack = 0;
+        ctx.counters().count(Counter::TxAcks);
+        let bth = self.bth(Opcode::RC_ACK, psn);
+        let mut head = Head::begin(template, &bth);
+        head.push_aeth(&Aeth { syndrome, msn: Msn::new(self.msn as u32) });
+        let pad_len = head.finish(template, 0);
+        emit.emit(&Frame {
+            head: head.bytes(),
+            payload: Payload::EMPTY,
+            trailer: Trailer::Sealed { pad_len },
+        });
+        true
+    }
+
+    fn bth(&self, opcode: Opcode, psn: u64) -> Bth {
+        let mut bth = Bth::new(opcode, self.config.dest_qpn, Psn::from_sequence(psn));
+        bth.migreq = self.config.migreq;
+        bth.pkey = self.config.pkey;
+        bth
+    }
+
+    fn ack_syndrome(&self, queue: &RecvQueue) -> Syndrome {
+        if !self.config.report_credits {
+            return Syndrome::ACK_UNLIMITED;
+        }
+        // The entry that a message is being placed in is spoken for.
+        let taken = u32::from(matches!(self.message, Message::Send { .. }));
+        Syndrome::Ack { credit_code: credit_code(queue.len() - taken.min(queue.len())) }
+    }
+
+    fn send_read_response<C: Context>(
+        &mut self,
+        read: Read,
+        queue: &RecvQueue,
+        ctx: &mut C,
+        template: &PathTemplate,
+        emit: &mut impl Emit,
+    ) -> bool {
+        let mtu = self.config.mtu.bytes();
+        let offset = (read.cursor - read.first) as u32 * mtu;
+        let len = (read.len - offset).min(mtu);
+        let first = read.cursor == read.first;
+        let last = read.cursor + 1 == read.end;
+        let opcode = match (first, last) {
+            (true, true) => Opcode::RC_READ_RESPONSE_ONLY,
+            (true, false) => Opcode::RC_READ_RESPONSE_FIRST,
+            (false, false) => Opcode::RC_READ_RESPONSE_MIDDLE,
+            (false, true) => Opcode::RC_READ_RESPONSE_LAST,
+        };
+        let bth = self.bth(opcode, read.cursor);
+        let mut head = Head::begin(template, &bth);
+        if opcode.has_aeth() {
+            head.push_aeth(&Aeth { syndrome: self.ack_syndrome(queue), msn: read.msn });
+        }
+        let pad_len = head.finish(template, len as usize);
+        let (head, trailer) = (head.bytes(), Trailer::Sealed { pad_len });
+        if len == 0 {
+            emit.emit(&Frame { head, payload: Payload::EMPTY, trailer });
+        } else {
+            let at = read.address.wrapping_add(u64::from(offset));
+            let Ok(address) = ctx.remote(read.rkey, at, u64::from(len), RemoteIntent::Read) else {
+                // The region went away under the READ: nothing behind it can be answered either.
+                self.reads.clear();
+                self.expected = read.cursor;
+                self.give_up(Fault::RemoteAccess, ctx);
+                return self.transmit(queue, ctx, template, emit);
+            };
+            let piece = [Segment { address, len: len as usize }];
+            emit.emit(&Frame { head, payload: Payload::Memory(ctx.gather(), &piece), trailer });
+        }
+        if last {
+            self.reads.pop_front();
+            self.fresh_reads -= u32::from(!read.repeated);
+        } else if let Some(front) = self.reads.front_mut() {
+            front.cursor += 1;
+        }
+        true
+    }
+}

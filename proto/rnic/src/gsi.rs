@@ -1,0 +1,48 @@
+//! QP1: management datagrams between the wire and the connection manager.
+
+use crate::qp::{neighbour, source_port};
+use crate::{Config, DropReason};
+use longhaul_node::{Frame, Payload, Trailer};
+use longhaul_rc::Emit;
+use longhaul_units::{Psn, Qpn};
+use longhaul_wire::mad::{GSI_QKEY, MAD_LEN, Mad};
+use longhaul_wire::{Bth, Deth, Head, Opcode, Packet, Path, PathTemplate};
+use std::net::IpAddr;
+
+const HOP_LIMIT: u8 = 64;
+
+/// The MAD in a datagram to QP1.
+pub(crate) fn receive(packet: &Packet<'_>, bth: &Bth, payload: &Payload<'_>) -> Result<Mad, DropReason> {
+    let deth = packet.deth().ok_or(DropReason::Mad)?;
+    let is_mad = bth.opcode == Opcode::UD_SEND_ONLY && deth.qkey == GSI_QKEY && payload.len() == MAD_LEN;
+    if !is_mad {
+        return Err(DropReason::Mad);
+    }
+    let mut mad = [0; MAD_LEN];
+    payload.copy_to(&mut mad);
+    Ok(mad)
+}
+
+/// Sends one MAD to a peer's QP1.
+pub(crate) fn send(config: &Config, to: IpAddr, mad: &Mad, psn: Psn, emit: &mut impl Emit) {
+    let to = to.to_canonical();
+    let template = PathTemplate::new(&Path {
+        source_mac: config.mac,
+        destination_mac: neighbour(config, to),
+        vlan: None,
+        source_ip: config.ip.to_canonical(),
+        destination_ip: to,
+        traffic_class: 0,
+        hop_limit: HOP_LIMIT,
+        flow_label: 0,
+        udp_source_port: source_port(0, Qpn::GSI, Qpn::GSI),
+    });
+    let mut head = Head::begin(&template, &Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, psn));
+    head.push_deth(&Deth { qkey: GSI_QKEY, reserved_8: 0, source_qp: Qpn::GSI });
+    let pad_len = head.finish(&template, MAD_LEN);
+    emit.emit(&Frame {
+        head: head.bytes(),
+        payload: Payload::Bytes(mad),
+        trailer: Trailer::Sealed { pad_len },
+    });
+}

@@ -1,0 +1,92 @@
+//! Which QP sends next, and which wants to be called when.
+
+use longhaul_units::Instant;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// QPs that have something to send, in turn. A QP's own flag says whether it is in the list, so that the cost
+/// of a turn does not depend on how many QPs are idle.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(VecDeque<u32>);
+
+impl Turns {
+    #[inline]
+    pub fn push(&mut self, slot: u32) {
+        self.0.push_back(slot);
+    }
+
+    #[inline]
+    pub fn pop(&mut self) -> Option<u32> {
+        self.0.pop_front()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn forget(&mut self, slot: u32) {
+        self.0.retain(|&s| s != slot);
+    }
+}
+
+/// Deadlines, one entry per QP that is looked at only when it comes up.
+///
+/// A deadline that moves later, as with every ACK, leaves its entry alone: when the entry comes up too early,
+/// it goes back in with the right time. Only a deadline that moves earlier adds an entry, and makes the old one
+/// stale.
+#[derive(Debug, Default)]
+pub(crate) struct Timers(BinaryHeap<Reverse<(Instant, u32)>>);
+
+impl Timers {
+    /// Asks for `slot` to come up at `at`. `entry` is the time of the QP's present entry.
+    #[inline]
+    pub fn want(&mut self, slot: u32, at: Instant, entry: &mut Option<Instant>) {
+        if entry.is_none_or(|present| at < present) {
+            *entry = Some(at);
+            self.0.push(Reverse((at, slot)));
+        }
+    }
+
+    /// When the next entry comes up.
+    #[inline]
+    pub fn next(&self) -> Option<Instant> {
+        self.0.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// An entry that has come up. It counts only when the QP's own note of its entry agrees.
+    pub fn pop(&mut self, now: Instant) -> Option<(Instant, u32)> {
+        if self.next()? > now {
+            return None;
+        }
+        self.0.pop().map(|Reverse(entry)| entry)
+    }
+}
+
+#[cfg(test)]
+mod timers {
+    use super::*;
+
+    #[test]
+    fn a_later_deadline_adds_no_entry() {
+        let mut timers = Timers::default();
+        let mut entry = None;
+        for ns in 10..1000 {
+            timers.want(0, Instant::from_ns(ns), &mut entry);
+        }
+        assert_eq!(timers.0.len(), 1);
+        assert_eq!(timers.next(), Some(Instant::from_ns(10)));
+    }
+
+    #[test]
+    fn an_earlier_deadline_comes_up_first_and_leaves_a_stale_one() {
+        let mut timers = Timers::default();
+        let mut entry = None;
+        timers.want(7, Instant::from_ns(50), &mut entry);
+        timers.want(7, Instant::from_ns(20), &mut entry);
+        assert_eq!(timers.pop(Instant::from_ns(10)), None);
+        assert_eq!(timers.pop(Instant::from_ns(60)), Some((Instant::from_ns(20), 7)));
+        assert_eq!(entry, Some(Instant::from_ns(20)));
+        let stale = timers.pop(Instant::from_ns(60));
+        assert_eq!(stale, Some((Instant::from_ns(50), 7)), "which the QP's note tells from a live one");
+    }
+}
