@@ -1,0 +1,179 @@
+//! A flow in full swing, for the bench and for instruction counts: WRITE packets from the LAN, ACKs from the WAN.
+
+use longhaul_accel::{Accelerator, Config, LAN, WAN};
+use longhaul_node::{Buffer, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
+use longhaul_units::{Instant, Msn, Psn, Qpn};
+use longhaul_wire::icrc::Icrc;
+use longhaul_wire::{Aeth, Bth, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Syndrome};
+
+/// How a packet's payload and trailer come in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// As from a real port: bytes to be copied, and an ICRC to be checked.
+    Received,
+    /// Bytes to be copied; the ICRC was checked before.
+    Copied,
+    /// A pooled buffer to be kept by reference, and an ICRC to be checked.
+    Shared,
+    /// A pooled buffer, the ICRC checked before: the accelerator's own work.
+    Own,
+}
+
+/// Packets between two drains.
+pub const CHUNK: usize = 16;
+
+/// Counts what leaves.
+#[derive(Default)]
+struct Nowhere {
+    frames: u64,
+}
+
+impl Transmit for Nowhere {
+    fn room(&mut self, _side: Side) -> usize {
+        usize::MAX
+    }
+
+    fn transmit(&mut self, _side: Side, frame: &Frame<'_>) {
+        self.frames += 1;
+        std::hint::black_box(frame.len());
+    }
+}
+
+/// An accelerator and what it is fed with.
+pub struct Load {
+    accel: Accelerator,
+    form: Form,
+    psn: u64,
+    now: Instant,
+    heads: Vec<Head>,
+    trailers: Vec<Trailer>,
+    payload: Vec<u8>,
+    shared: Option<(FrameBuf, Buffer)>,
+    requests: PathTemplate,
+    answers: PathTemplate,
+    flows: u32,
+}
+
+impl Load {
+    /// `flows` flows take turns, with `payload_len` bytes a packet.
+    pub fn new(form: Form, payload_len: usize, flows: u32) -> Load {
+        let path = Path {
+            source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
+            vlan: None,
+            source_ip: [10, 77, 0, 1].into(),
+            destination_ip: [10, 77, 0, 2].into(),
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            udp_source_port: 0xc123,
+        };
+        let payload: Vec<u8> = (0..payload_len).map(|i| i as u8).collect();
+        let mut pool = FramePool::new();
+        let held = pool.hold(&Frame { head: &[], payload: Payload::Bytes(&payload), trailer: Trailer::None });
+        let buffer = match held.as_frame().payload {
+            Payload::Shared(buffer) => Some(buffer.clone()),
+            _ => None,
+        };
+        let mut load = Load {
+            accel: Accelerator::new(Config { flows_max: 1 << 16, ..Config::default() }).expect("valid"),
+            form,
+            psn: 0,
+            now: Instant::from_ns(1000),
+            heads: Vec::new(),
+            trailers: Vec::new(),
+            payload,
+            shared: buffer.map(|buffer| (held, buffer)),
+            requests: PathTemplate::new(&path),
+            answers: PathTemplate::new(&path.reversed()),
+            flows,
+        };
+        load.pair();
+        load
+    }
+
+    /// Two messages and their ACKs make a flow known.
+    fn pair(&mut self) {
+        for flow in 0..self.flows {
+            self.psn = 0;
+            for _ in 0..2 {
+                let bth = Bth { ack_request: true, ..self.bth(flow) };
+                let mut head = Head::begin(&self.requests, &bth);
+                let pad_len = head.finish(&self.requests, 0);
+                let frame = Frame {
+                    head: head.bytes(),
+                    payload: Payload::EMPTY,
+                    trailer: Trailer::Sealed { pad_len },
+                };
+                self.accel.handle_frame(self.now, LAN, &frame);
+                self.acknowledge(flow, self.psn);
+                self.accel.poll_transmit(self.now, &mut Nowhere::default());
+                self.psn += 1;
+            }
+        }
+        let known = self.accel.flows().filter(|f| f.state == longhaul_accel::FlowState::Terminated).count();
+        assert_eq!(known, self.flows as usize);
+    }
+
+    fn bth(&self, flow: u32) -> Bth {
+        // Every flow has PSNs of its own, so that an ACK fits only one.
+        let psn = Psn::from_sequence(self.psn + u64::from(flow) * 100);
+        Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0x1000 + flow), psn)
+    }
+
+    fn acknowledge(&mut self, flow: u32, psn: u64) {
+        let psn_of_flow = Psn::from_sequence(psn + u64::from(flow) * 100);
+        let bth = Bth::new(Opcode::RC_ACK, Qpn::new(0x80_0000 + flow), psn_of_flow);
+        let mut head = Head::begin(&self.answers, &bth);
+        head.push_aeth(&Aeth { syndrome: Syndrome::ACK_UNLIMITED, msn: Msn::new(psn as u32 + 1) });
+        let pad_len = head.finish(&self.answers, 0);
+        let frame =
+            Frame { head: head.bytes(), payload: Payload::EMPTY, trailer: Trailer::Sealed { pad_len } };
+        self.accel.handle_frame(self.now, WAN, &frame);
+    }
+
+    /// Builds the next chunk: [`CHUNK`] packets for each of the flows in turn.
+    pub fn prepare(&mut self) {
+        self.heads.clear();
+        self.trailers.clear();
+        let checked = matches!(self.form, Form::Received | Form::Shared);
+        for i in 0..CHUNK * self.flows as usize {
+            let (flow, round) = (i as u32 % self.flows, i / self.flows as usize);
+            let mut bth = self.bth(flow);
+            bth.psn = bth.psn.plus(round as u32);
+            bth.ack_request = round % 8 == 7;
+            let mut head = Head::begin(&self.requests, &bth);
+            let pad_len = head.finish(&self.requests, self.payload.len());
+            self.trailers.push(if checked {
+                let packet = Packet::parse(head.bytes()).expect("well formed").expect("RoCEv2");
+                let mut icrc = Icrc::over_head(head.bytes(), &packet.layout());
+                icrc.update(&self.payload);
+                icrc.update(&[0; 3][..usize::from(pad_len)]);
+                Trailer::Received { pad: [0; 3], pad_len, icrc: icrc.finish() }
+            } else {
+                Trailer::Sealed { pad_len }
+            });
+            self.heads.push(head);
+        }
+    }
+
+    /// Puts the chunk through: stored, sent, pseudo-ACKed, and what came before it released by a real ACK.
+    pub fn run(&mut self) {
+        let mut out = Nowhere::default();
+        for (head, trailer) in self.heads.iter().zip(&self.trailers) {
+            let payload = match (&self.shared, self.form) {
+                (Some((_, buffer)), Form::Shared | Form::Own) => Payload::Shared(buffer),
+                _ => Payload::Bytes(&self.payload),
+            };
+            self.accel.handle_frame(self.now, LAN, &Frame { head: head.bytes(), payload, trailer: *trailer });
+        }
+        self.now += longhaul_units::Duration::from_us(5);
+        self.accel.poll_transmit(self.now, &mut out);
+        self.psn += CHUNK as u64;
+        for flow in 0..self.flows {
+            // The responder is a chunk behind.
+            self.acknowledge(flow, self.psn - 1 - CHUNK as u64);
+        }
+        assert!(out.frames as usize > self.heads.len(), "{} frames out", out.frames);
+    }
+}

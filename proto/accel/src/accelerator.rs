@@ -1,0 +1,547 @@
+use crate::config::{Config, ConfigError};
+use crate::connections::{Action, Connections};
+use crate::flow::{Beginning, Flow, Shared};
+use crate::key::WireKey;
+use crate::queue::Queue;
+use crate::table::FlowTable;
+use crate::timers::{SlotId, Timers};
+use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Learnt};
+use longhaul_cc::{Pacer, wire_bytes};
+use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side, Trailer, Transmit};
+use longhaul_units::{Instant, Qpn};
+use longhaul_wire::{Packet, Transport, Verb};
+use std::collections::VecDeque;
+
+/// The side of the requesters that the accelerator answers.
+pub const LAN: Side = 0;
+/// The side of the long path.
+pub const WAN: Side = 1;
+
+/// Frames that one source may send before the next has its turn.
+const TURN: usize = 16;
+/// DREQs held at once; more pass at once.
+const DREQS_HELD_MAX: usize = 256;
+
+/// A transparent box between a LAN and a WAN; see the crate's documentation.
+pub struct Accelerator {
+    shared: Shared,
+    flows: FlowTable,
+    connections: Connections,
+    timers: Timers,
+    /// Flows that owe their requester an answer.
+    lan_ring: VecDeque<SlotId>,
+    /// Flows that have something to send to their responder.
+    wan_ring: VecDeque<SlotId>,
+    dreqs: VecDeque<HeldDreq>,
+    lan_gate: Gate,
+    wan_gate: Gate,
+    flows_turn: bool,
+}
+
+struct HeldDreq {
+    frame: FrameBuf,
+    flow: SlotId,
+    until: Instant,
+}
+
+/// A side's rate limit, and when it lets the next frame through if one is waiting.
+struct Gate {
+    pacer: Option<Pacer>,
+    waiting_until: Option<Instant>,
+}
+
+impl Gate {
+    fn new(rate: Option<longhaul_units::BitRate>, burst_bytes: u64) -> Self {
+        Gate { pacer: rate.map(|rate| Pacer::new(rate, burst_bytes)), waiting_until: None }
+    }
+
+    #[inline]
+    fn is_open(&mut self, now: Instant) -> bool {
+        let Some(pacer) = &self.pacer else { return true };
+        let ready = pacer.ready_at(now);
+        self.waiting_until = (ready > now).then_some(ready);
+        ready <= now
+    }
+
+    #[inline]
+    fn take(&mut self, now: Instant, bytes: u64) {
+        if let Some(pacer) = &mut self.pacer {
+            pacer.take(now, bytes);
+        }
+    }
+}
+
+impl Accelerator {
+    /// An accelerator that knows no flow.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Accelerator {
+            flows: FlowTable::new(config.flows_max, config.seed),
+            connections: Connections::new(config.connections_max, config.seed),
+            timers: Timers::default(),
+            lan_ring: VecDeque::new(),
+            wan_ring: VecDeque::new(),
+            dreqs: VecDeque::new(),
+            lan_gate: Gate::new(config.lan_rate, config.burst_bytes),
+            wan_gate: Gate::new(config.wan_rate, config.burst_bytes),
+            flows_turn: false,
+            shared: Shared {
+                pool: FramePool::new(),
+                counters: Counters::default(),
+                stored_bytes: 0,
+                to_lan: Queue::new(config.passthrough_bytes_max),
+                to_wan: Queue::new(config.passthrough_bytes_max),
+                config,
+            },
+        })
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// Memory that the stores of all flows take, in bytes.
+    pub fn stored_bytes(&self) -> u64 {
+        self.shared.stored_bytes
+    }
+
+    /// A snapshot of each flow, in no particular order.
+    pub fn flows(&self) -> impl Iterator<Item = FlowStatus> + '_ {
+        self.flows.iter().map(|flow| flow.status(&self.shared.config))
+    }
+
+    /// A snapshot of one flow.
+    pub fn flow(&self, key: &FlowKey) -> Option<FlowStatus> {
+        self.flows().find(|flow| flow.key == *key)
+    }
+
+    fn handle_roce(&mut self, now: Instant, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) {
+        let opcode = packet.opcode();
+        match opcode.transport() {
+            Transport::Ud if packet.dest_qp() == Qpn::GSI => self.handle_management(now, side, frame, packet),
+            Transport::Rc if side == LAN && opcode.is_request() => {
+                self.handle_lan_request(now, frame, packet)
+            }
+            Transport::Rc if side == WAN && opcode.is_response() => {
+                self.handle_wan_response(now, frame, packet)
+            }
+            Transport::Rc if side == WAN && opcode.is_request() => {
+                // Of another direction, but from the QP that answers: it shows how its frames look.
+                let slot = self.flows.by_requester(WireKey::of_wan_packet(packet));
+                if let Some(flow) = slot.and_then(|slot| self.flows.get_mut(slot))
+                    && flow.answer.is_deduced()
+                    && frame.icrc_is_right()
+                {
+                    flow.answer.learn_from_responder(packet);
+                }
+                self.pass(side, frame);
+            }
+            _ => self.pass(side, frame),
+        }
+    }
+
+    fn pass(&mut self, side: Side, frame: &Frame<'_>) {
+        self.shared.counters.passed += 1;
+        if side == LAN { self.shared.pass_to_wan(frame) } else { self.shared.pass_to_lan(frame) }
+    }
+
+    /// False when the ICRC is wrong: the frame was passed on for the receiver to judge.
+    fn is_sound(&mut self, side: Side, frame: &Frame<'_>) -> bool {
+        let sound = frame.icrc_is_right();
+        if !sound {
+            self.shared.counters.rx_icrc_encapsulated += 1;
+            self.pass(side, frame);
+        }
+        sound
+    }
+
+    fn handle_lan_request(&mut self, now: Instant, frame: &Frame<'_>, packet: &Packet<'_>) {
+        if !self.is_sound(LAN, frame) {
+            return;
+        }
+        let key = WireKey::of_lan_packet(packet);
+        let slot = match self.flows.by_responder(key) {
+            Some(slot) => Some(slot),
+            None => self.watch_new_flow(now, packet),
+        };
+        let Some(slot) = slot else {
+            self.shared.counters.flow_table_full += 1;
+            return self.pass(LAN, frame);
+        };
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        flow.handle_request(now, &mut self.shared, frame, packet);
+        self.settle(slot);
+    }
+
+    fn watch_new_flow(&mut self, now: Instant, packet: &Packet<'_>) -> Option<u32> {
+        let key = FlowKey {
+            requester: packet.source_ip(),
+            responder: packet.destination_ip(),
+            responder_qpn: packet.dest_qp(),
+        };
+        let beginning = Beginning {
+            learnt: Learnt::Traffic,
+            requester_qpn: None,
+            psn: packet.psn(),
+            path_mtu: None,
+            migreq: false,
+        };
+        self.add_flow(Flow::new(now, key, beginning))
+    }
+
+    fn add_flow(&mut self, flow: Flow) -> Option<u32> {
+        if let Some(slot) = self.flows.victim() {
+            self.shared.counters.flows_evicted += 1;
+            self.remove_flow(slot);
+        }
+        self.flows.insert(flow)
+    }
+
+    fn remove_flow(&mut self, slot: u32) {
+        if let Some(mut flow) = self.flows.remove(slot) {
+            flow.close(&mut self.shared);
+        }
+    }
+
+    fn handle_wan_response(&mut self, now: Instant, frame: &Frame<'_>, packet: &Packet<'_>) {
+        if !self.is_sound(WAN, frame) {
+            return;
+        }
+        if let Some(slot) = self.flows.by_requester(WireKey::of_wan_packet(packet)) {
+            let Some(flow) = self.flows.get_mut(slot) else { return };
+            flow.handle_response(now, &mut self.shared, frame, packet);
+            self.settle(slot);
+            return;
+        }
+        self.pass(WAN, frame);
+        if packet.opcode().verb() == Some(Verb::Acknowledge) {
+            self.try_to_pair(now, packet);
+        }
+    }
+
+    /// An ACK for an unknown QP names the requester of the one flow that it fits.
+    fn try_to_pair(&mut self, now: Instant, packet: &Packet<'_>) {
+        let Some(aeth) = packet.aeth() else { return };
+        if !matches!(aeth.syndrome, longhaul_wire::Syndrome::Ack { .. }) {
+            return;
+        }
+        let pair = WireKey::new(packet.destination_ip(), packet.source_ip(), Qpn::default());
+        let port = packet.udp_source_port();
+        let mut fitting = [None, None];
+        let mut fitting_by_port = [None, None];
+        for &slot in self.flows.candidates(pair) {
+            let Some(flow) = self.flows.get(slot) else { continue };
+            let is_taken = flow.tentative.is_some_and(|t| t.requester_qpn != packet.dest_qp());
+            if is_taken || !flow.could_pair(packet) {
+                continue;
+            }
+            // The first two are enough to tell one from several.
+            let first_free = |found: &[Option<u32>; 2]| usize::from(found[0].is_some());
+            fitting[first_free(&fitting)] = Some(slot);
+            if flow.request_port == port {
+                fitting_by_port[first_free(&fitting_by_port)] = Some(slot);
+            }
+        }
+        let slot = match (fitting, fitting_by_port) {
+            ([Some(slot), None], _) | (_, [Some(slot), None]) => slot,
+            ([None, _], _) => return,
+            _ => {
+                self.shared.counters.pairing_ambiguous += 1;
+                return;
+            }
+        };
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        if flow.take_evidence(now, &mut self.shared, packet, aeth) {
+            self.flows.pair(slot, packet.dest_qp());
+            self.settle(slot);
+        }
+    }
+
+    fn handle_management(&mut self, now: Instant, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) {
+        if !self.is_sound(side, frame) {
+            return;
+        }
+        let Some(payload) = frame.payload.as_bytes() else { return self.pass(side, frame) };
+        match self.connections.handle(side, packet, payload) {
+            Action::Pass => {}
+            Action::Begin(key, beginning) => self.begin_flow(now, key, beginning),
+            Action::Hold(key) => {
+                if self.hold_dreq(now, frame, &key) {
+                    return;
+                }
+            }
+            Action::End(key) => {
+                if let Some(slot) = self.flows.by_responder(key.wire()) {
+                    if let Some(flow) = self.flows.get_mut(slot) {
+                        flow.closing = true;
+                    }
+                    self.settle(slot);
+                }
+            }
+        }
+        self.pass(side, frame);
+    }
+
+    fn begin_flow(&mut self, now: Instant, key: FlowKey, beginning: Beginning) {
+        if let Some(slot) = self.flows.by_responder(key.wire()) {
+            self.shared.counters.flows_reset += 1;
+            self.remove_flow(slot);
+        }
+        let requester = beginning.requester_qpn.unwrap_or_default();
+        if let Some(slot) = self.flows.by_requester(WireKey::new(key.requester, key.responder, requester)) {
+            // The requester's QPN lives again, with another responder.
+            self.shared.counters.flows_reset += 1;
+            self.remove_flow(slot);
+        }
+        let mut flow = Flow::new(now, key, beginning);
+        flow.wan_mark = self.shared.to_wan.mark();
+        match self.add_flow(flow) {
+            Some(_) => self.shared.counters.flows_from_cm += 1,
+            None => self.shared.counters.flow_table_full += 1,
+        }
+    }
+
+    /// True when the DREQ is kept until the flow's store is delivered.
+    fn hold_dreq(&mut self, now: Instant, frame: &Frame<'_>, key: &FlowKey) -> bool {
+        let Some(slot) = self.flows.by_responder(key.wire()) else { return false };
+        let id = self.flows.id(slot);
+        let Some(flow) = self.flows.get_mut(slot) else { return false };
+        if flow.store.is_empty() || flow.state != FlowState::Terminated {
+            return false;
+        }
+        if flow.dreq_held {
+            self.shared.counters.drops.count(DropReason::DreqHeld);
+            return true;
+        }
+        if self.dreqs.len() >= DREQS_HELD_MAX {
+            return false;
+        }
+        let Some(held) = self.shared.hold(frame) else { return true };
+        flow.dreq_held = true;
+        let until = now + self.shared.config.dreq_hold_max;
+        self.dreqs.push_back(HeldDreq { frame: held, flow: id, until });
+        self.shared.counters.dreqs_held += 1;
+        true
+    }
+
+    /// Lets go the DREQs whose flow is delivered or whose time is over.
+    fn release_dreqs(&mut self, now: Option<Instant>) {
+        for _ in 0..self.dreqs.len() {
+            let Some(held) = self.dreqs.pop_front() else { break };
+            let flow = self.flows.is_current(held.flow).then(|| self.flows.get_mut(held.flow.slot)).flatten();
+            let waits =
+                flow.as_ref().is_some_and(|f| !f.store.is_empty() && f.state == FlowState::Terminated);
+            if waits && now.is_none_or(|now| held.until > now) {
+                self.dreqs.push_back(held);
+                continue;
+            }
+            if let Some(flow) = flow {
+                flow.dreq_held = false;
+            }
+            self.shared.queue_to_wan(held.frame);
+        }
+    }
+
+    /// Puts the flow where its duties are seen to, after anything happened to it.
+    fn settle(&mut self, slot: u32) {
+        let id = self.flows.id(slot);
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        if flow.state == FlowState::Learning && flow.requester_qpn.is_some() {
+            self.flows.unpair(slot);
+            return;
+        }
+        if !flow.in_lan_ring && flow.owes_requester() {
+            flow.in_lan_ring = true;
+            self.lan_ring.push_back(id);
+        }
+        if !flow.in_wan_ring && flow.owes_responder() {
+            flow.in_wan_ring = true;
+            self.wan_ring.push_back(id);
+        }
+        let at = flow.deadline(&self.shared.config).map(|deadline| deadline.at);
+        flow.armed = self.timers.arm(id, flow.armed, at);
+        let (delivered, closing) = (flow.store.is_empty(), flow.closing);
+        if flow.dreq_held && (delivered || flow.state != FlowState::Terminated) {
+            self.release_dreqs(None);
+        }
+        if closing && delivered {
+            self.remove_flow(slot);
+        }
+    }
+
+    fn transmit_to_lan(&mut self, now: Instant, out: &mut dyn Transmit) {
+        let mut room = out.room(LAN);
+        self.lan_gate.waiting_until = None;
+        while room > 0
+            && !(self.lan_ring.is_empty() && self.shared.to_lan.is_empty())
+            && self.lan_gate.is_open(now)
+        {
+            let sent = match self.answer_next(out) {
+                Some(sent) => sent,
+                None => match self.shared.to_lan.pop() {
+                    Some(frame) => {
+                        out.transmit(LAN, &frame.as_frame());
+                        wire_bytes(frame.len())
+                    }
+                    None => break,
+                },
+            };
+            if sent > 0 {
+                self.lan_gate.take(now, sent);
+                self.shared.counters.lan_frames_out += 1;
+                room -= 1;
+            }
+        }
+    }
+
+    /// Answers the first requester that is owed an answer. `None` when there is none, or when a frame that must not
+    /// be overtaken has to leave before; `Some(0)` when the debt was void.
+    fn answer_next(&mut self, out: &mut dyn Transmit) -> Option<u64> {
+        let &id = self.lan_ring.front()?;
+        let current = self.flows.is_current(id);
+        let flow = current.then(|| self.flows.get_mut(id.slot)).flatten();
+        let Some(flow) = flow else {
+            self.lan_ring.pop_front();
+            return Some(0);
+        };
+        if !self.shared.to_lan.has_passed(flow.lan_mark) {
+            return None;
+        }
+        self.lan_ring.pop_front();
+        flow.in_lan_ring = false;
+        let mut bytes = 0;
+        if flow.owes_requester() {
+            flow.answer_requester(&mut self.shared, |frame| {
+                out.transmit(LAN, frame);
+                bytes = wire_bytes(frame.len());
+            });
+        }
+        Some(bytes)
+    }
+
+    fn transmit_to_wan(&mut self, now: Instant, out: &mut dyn Transmit) {
+        let mut room = out.room(WAN);
+        self.wan_gate.waiting_until = None;
+        while !(self.wan_ring.is_empty() && self.shared.to_wan.is_empty()) {
+            self.flows_turn = !self.flows_turn;
+            for _ in 0..TURN {
+                if room == 0 || !self.wan_gate.is_open(now) {
+                    return;
+                }
+                let sent = if self.flows_turn { self.send_stored(now, out) } else { self.send_passed(out) };
+                let Some(bytes) = sent else { break };
+                self.wan_gate.take(now, bytes);
+                self.shared.counters.wan_frames_out += 1;
+                room -= 1;
+            }
+            if self.flows_turn {
+                self.next_flow();
+                if self.shared.to_wan.is_empty() && self.wan_ring.is_empty() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn send_passed(&mut self, out: &mut dyn Transmit) -> Option<u64> {
+        let frame = self.shared.to_wan.pop()?;
+        out.transmit(WAN, &frame.as_frame());
+        Some(wire_bytes(frame.len()))
+    }
+
+    /// Sends one stored packet of the flow whose turn it is. `None` when that has nothing to send.
+    fn send_stored(&mut self, now: Instant, out: &mut dyn Transmit) -> Option<u64> {
+        let &id = self.wan_ring.front()?;
+        let flow = self.flows.is_current(id).then(|| self.flows.get_mut(id.slot)).flatten()?;
+        if !flow.owes_responder() || !self.shared.to_wan.has_passed(flow.wan_mark) {
+            return None;
+        }
+        let sent = flow.send_next(now, &mut self.shared, |frame| out.transmit(WAN, frame));
+        let at = flow.deadline(&self.shared.config).map(|deadline| deadline.at);
+        flow.armed = self.timers.arm(id, flow.armed, at);
+        sent
+    }
+
+    /// Ends the turn of the first flow; it stays in the ring if it has more to send.
+    fn next_flow(&mut self) {
+        let Some(id) = self.wan_ring.pop_front() else { return };
+        if !self.flows.is_current(id) {
+            return;
+        }
+        let Some(flow) = self.flows.get_mut(id.slot) else { return };
+        if flow.owes_responder() {
+            self.wan_ring.push_back(id);
+        } else {
+            flow.in_wan_ring = false;
+        }
+    }
+}
+
+impl Node for Accelerator {
+    fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
+        let len = frame.len() as u64;
+        let counters = &mut self.shared.counters;
+        if side == LAN {
+            counters.lan_frames_in += 1;
+            counters.lan_bytes_in += len;
+        } else {
+            counters.wan_frames_in += 1;
+            counters.wan_bytes_in += len;
+        }
+        match Packet::parse(frame.head) {
+            Ok(Some(packet)) if frame.trailer != Trailer::None => self.handle_roce(now, side, frame, &packet),
+            Ok(None) => self.pass(side, frame),
+            // A frame taken as opaque although it looks like RoCEv2 is one whose lengths are wrong.
+            Ok(Some(_)) | Err(_) => {
+                self.shared.counters.malformed += 1;
+                self.pass(side, frame);
+            }
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        while let Some((at, id)) = self.timers.pop_due(now) {
+            if !self.flows.is_current(id) {
+                continue;
+            }
+            let Some(flow) = self.flows.get_mut(id.slot) else { continue };
+            if flow.armed != Some(at) {
+                continue;
+            }
+            flow.armed = None;
+            flow.handle_timeout(now, &mut self.shared);
+            self.settle(id.slot);
+        }
+        let flows = &self.flows;
+        self.timers.tidy(flows.len(), |id, at| {
+            flows.is_current(id) && flows.get(id.slot).is_some_and(|flow| flow.armed == Some(at))
+        });
+        if self.dreqs.front().is_some_and(|held| held.until <= now) {
+            self.release_dreqs(Some(now));
+        }
+    }
+
+    fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
+        self.transmit_to_lan(now, out);
+        self.transmit_to_wan(now, out);
+    }
+
+    fn poll_timeout(&self) -> Option<Deadline> {
+        let flow = self.timers.next().map(|(at, id)| {
+            let flow = self.flows.is_current(id).then(|| self.flows.get(id.slot)).flatten();
+            let due = flow.and_then(|flow| flow.deadline(&self.shared.config));
+            Deadline { at, reason: due.map_or("stale timer", |due| due.reason) }
+        });
+        let gate = |gate: &Gate, reason| gate.waiting_until.map(|at| Deadline { at, reason });
+        let pacing =
+            Deadline::earliest(gate(&self.wan_gate, "WAN pacing"), gate(&self.lan_gate, "LAN pacing"));
+        let dreq = self.dreqs.front().map(|held| Deadline { at: held.until, reason: "held DREQ" });
+        Deadline::earliest(Deadline::earliest(flow, pacing), dreq)
+    }
+}

@@ -1,0 +1,137 @@
+use longhaul_units::{BitRate, Duration};
+use thiserror::Error;
+
+/// What an accelerator is given: limits, rates and times.
+///
+/// Memory is bounded by `total_bytes_max` (stored requests of all flows) plus twice `passthrough_bytes_max` plus
+/// about 1 KiB per flow of `flows_max`. Buffers are pooled and grow with what is held at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Bytes of memory that one flow's store may take, counted with buffers and bookkeeping. At least 64 KiB.
+    /// Beyond it packets are dropped unacknowledged, and their requester sends them again: give it what a requester
+    /// may have outstanding (perftest with 1 MiB messages: 128 MiB) on top of `ack_window_bytes`. Default 256 MiB.
+    pub flow_bytes_max: u64,
+    /// Bytes of memory in one flow's store above which pseudo-ACKs wait for the responder: the requester is let run
+    /// ahead of the responder by this much. Give it twice the path's bandwidth times RTT (25 MB for 10 Gbit/s over
+    /// 1000 km), and twice that again for messages below 1 KiB. More only delays back-pressure. Values above
+    /// three quarters of `flow_bytes_max` count as that. Default 64 MiB.
+    pub ack_window_bytes: u64,
+    /// Bytes of memory that the stores of all flows may take together. At least `flow_bytes_max`. Default 1 GiB.
+    pub total_bytes_max: u64,
+    /// PSNs that one flow may have outstanding, READ ranges included. 1 to 2^22, well under half of the 24-bit
+    /// space so that a wrap is safe. Default 2^21.
+    pub flow_psns_max: u32,
+    /// Flows known at once; about 1 KiB each. When all are taken, the least recently used one that stores nothing
+    /// makes room; when none can, the traffic passes untouched. 1 to 2^20. Default 4096.
+    pub flows_max: u32,
+    /// Connections in set-up or teardown known at once, about 200 B each. 1 to 2^20. Default 4096.
+    pub connections_max: u32,
+    /// Bytes that wait for room to leave on one side without being stored for a flow: passed-through frames. When
+    /// it is full, frames are dropped ([`crate::DropReason::QueueFull`]). At least 64 KiB. Default 32 MiB.
+    pub passthrough_bytes_max: u64,
+    /// Rate towards the WAN, in bits per second on the wire. Give it the link's rate, so that neither a requester's
+    /// burst nor a retransmission overruns the link's queue. `None`: as fast as the port takes frames.
+    pub wan_rate: Option<BitRate>,
+    /// Rate towards the LAN, as `wan_rate`. `None` suits a LAN that is not slower than the WAN.
+    pub lan_rate: Option<BitRate>,
+    /// Bytes that may leave back to back after a pause, for a side with a rate. Default 64 KiB.
+    pub burst_bytes: u64,
+    /// Retransmission timeout before an RTT was measured. Default 250 ms. A timeout resends one packet to ask how
+    /// far the responder is, so that one which comes too early costs little.
+    pub rto_initial: Duration,
+    /// Shortest retransmission timeout, above the scheduling noise of responder and ports. Default 10 ms.
+    pub rto_min: Duration,
+    /// Longest retransmission timeout, back-off included. At least `rto_min`. Default 2 s.
+    pub rto_max: Duration,
+    /// Silence of the responder after which a flow with stored data is failed: its requester gets a fatal NAK.
+    /// An RNR NAK counts as a sign of life. Default 20 s.
+    pub give_up_after: Duration,
+    /// How long pseudo-ACKs may be withheld while the store is above its high watermark and nothing is released;
+    /// then what is stored is acknowledged nevertheless. Keep it well below the requester's local ACK timeout
+    /// (perftest: 67 ms). Default 10 ms.
+    pub ack_hold_max: Duration,
+    /// How long a DREQ from the LAN waits for the store to be delivered; below the 4.3 s after which Linux resends
+    /// it. Default 3 s.
+    pub dreq_hold_max: Duration,
+    /// Packets stored since the last pseudo-ACK after which one is sent even if none was asked for. 1 to 128
+    /// (kernel rxe stalls without progress within 129). Default 64.
+    pub ack_every: u32,
+    /// Seed of the hash tables, so that a peer cannot aim at collisions and a run can be replayed.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            flow_bytes_max: 256 << 20,
+            ack_window_bytes: 64 << 20,
+            total_bytes_max: 1 << 30,
+            flow_psns_max: 1 << 21,
+            flows_max: 4096,
+            connections_max: 4096,
+            passthrough_bytes_max: 32 << 20,
+            wan_rate: None,
+            lan_rate: None,
+            burst_bytes: 64 << 10,
+            rto_initial: Duration::from_ms(250),
+            rto_min: Duration::from_ms(10),
+            rto_max: Duration::from_ms(2000),
+            give_up_after: Duration::from_ms(20_000),
+            ack_hold_max: Duration::from_ms(10),
+            dreq_hold_max: Duration::from_ms(3000),
+            ack_every: 64,
+            seed: 0,
+        }
+    }
+}
+
+/// Why a [`Config`] is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// A field lies outside its range.
+    #[error("{field} is {value}; it must lie between {min} and {max}")]
+    Range {
+        /// Name of the field.
+        field: &'static str,
+        /// What it was set to (durations in nanoseconds).
+        value: u64,
+        /// Least value.
+        min: u64,
+        /// Greatest value.
+        max: u64,
+    },
+}
+
+impl Config {
+    /// Holds every field against its range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let fields = [
+            ("flow_bytes_max", self.flow_bytes_max, 64 << 10, u64::MAX >> 8),
+            ("total_bytes_max", self.total_bytes_max, self.flow_bytes_max, u64::MAX >> 8),
+            ("flow_psns_max", u64::from(self.flow_psns_max), 1, 1 << 22),
+            ("flows_max", u64::from(self.flows_max), 1, 1 << 20),
+            ("connections_max", u64::from(self.connections_max), 1, 1 << 20),
+            ("passthrough_bytes_max", self.passthrough_bytes_max, 64 << 10, u64::MAX >> 8),
+            ("rto_initial_ns", self.rto_initial.as_ns(), 1000, u64::MAX / 4000),
+            ("rto_min_ns", self.rto_min.as_ns(), 1000, u64::MAX / 4000),
+            ("rto_max_ns", self.rto_max.as_ns(), self.rto_min.as_ns(), u64::MAX / 4000),
+            ("ack_every", u64::from(self.ack_every), 1, 128),
+        ];
+        for (field, value, min, max) in fields {
+            if !(min..=max).contains(&value) {
+                return Err(ConfigError::Range { field, value, min, max });
+            }
+        }
+        Ok(())
+    }
+
+    /// Stored bytes of one flow above which pseudo-ACKs wait for the responder.
+    pub(crate) fn flow_high(&self) -> u64 {
+        self.ack_window_bytes.min(self.flow_bytes_max / 4 * 3)
+    }
+
+    /// Stored bytes of all flows above which pseudo-ACKs wait for the responder.
+    pub(crate) fn total_high(&self) -> u64 {
+        self.total_bytes_max / 4 * 3
+    }
+}

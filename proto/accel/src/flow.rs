@@ -1,0 +1,445 @@
+//! One flow: the requests of one connection from a requester on the LAN to a responder beyond the WAN.
+
+use crate::answer::Answer;
+use crate::queue::Queue;
+use crate::rtt::Rtt;
+use crate::store::Store;
+use crate::{Config, Counters, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt};
+use longhaul_node::{Deadline, Frame, FrameBuf, FramePool};
+use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
+use longhaul_wire::Packet;
+
+/// Sequence numbers start this far up, so that PSNs before the first one have one too.
+const SEQUENCE_BASE: u64 = 1 << 32;
+
+/// Longest payload that a frame pool keeps.
+const PAYLOAD_MAX: usize = 16 << 10;
+
+/// The 64-bit sequence number that a flow beginning at `psn` starts with.
+pub(crate) fn first_sequence(psn: Psn) -> u64 {
+    SEQUENCE_BASE + u64::from(psn.get())
+}
+
+/// What all flows share.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) pool: FramePool,
+    pub(crate) counters: Counters,
+    /// Memory that all stores take.
+    pub(crate) stored_bytes: u64,
+    pub(crate) to_lan: Queue,
+    pub(crate) to_wan: Queue,
+}
+
+impl Shared {
+    /// Keeps `frame`, unless it is too long to be kept.
+    #[inline]
+    pub(crate) fn hold(&mut self, frame: &Frame<'_>) -> Option<FrameBuf> {
+        if frame.is_empty() || frame.payload.len() > PAYLOAD_MAX || frame.head.len() > longhaul_wire::HEAD_MAX
+        {
+            self.counters.drops.count(DropReason::Oversized);
+            return None;
+        }
+        Some(self.pool.hold(frame))
+    }
+
+    pub(crate) fn pass_to_wan(&mut self, frame: &Frame<'_>) {
+        if let Some(frame) = self.hold(frame) {
+            self.queue_to_wan(frame);
+        }
+    }
+
+    pub(crate) fn queue_to_wan(&mut self, frame: FrameBuf) {
+        if !self.to_wan.push(frame) {
+            self.counters.drops.count(DropReason::QueueFull);
+        }
+    }
+
+    pub(crate) fn pass_to_lan(&mut self, frame: &Frame<'_>) {
+        let Some(frame) = self.hold(frame) else { return };
+        if !self.to_lan.push(frame) {
+            self.counters.drops.count(DropReason::QueueFull);
+        }
+    }
+}
+
+/// A gap in what the requester sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gap {
+    /// The packet that revealed it.
+    pub(crate) revealed_by: u64,
+    /// How often that packet came without the gap being filled.
+    pub(crate) repeats: u8,
+}
+
+/// A question to a silent responder: the oldest packet, sent again with AckReq.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Probe {
+    None,
+    Due,
+    Sent(Instant),
+}
+
+/// Why packets are being sent again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cause {
+    Nak,
+    Rnr,
+    Timeout,
+}
+
+/// A first ACK that fitted only this flow; a second one must agree with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tentative {
+    pub(crate) requester_qpn: Qpn,
+    pub(crate) msn: Msn,
+    pub(crate) messages: u64,
+}
+
+/// READs or atomics that the requester asked for again after they had been answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replay {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    pub(crate) at: Instant,
+}
+
+/// Numbers that a flow starts with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beginning {
+    pub(crate) learnt: Learnt,
+    pub(crate) requester_qpn: Option<Qpn>,
+    pub(crate) psn: Psn,
+    pub(crate) path_mtu: Option<u32>,
+    pub(crate) migreq: bool,
+}
+
+pub(crate) struct Flow {
+    pub(crate) key: FlowKey,
+    pub(crate) requester_qpn: Option<Qpn>,
+    pub(crate) state: FlowState,
+    pub(crate) learnt: Learnt,
+    pub(crate) path_mtu: Option<u32>,
+    pub(crate) answer: Answer,
+    pub(crate) store: Store,
+    /// MSN at which the store counts no messages.
+    pub(crate) msn_base: Msn,
+    /// Length of the last stored READ, while the path MTU that gives its PSN range is not known.
+    pub(crate) unresolved_read: Option<u32>,
+    /// The first PSN: nothing before it is acknowledged.
+    pub(crate) begins_at: u64,
+    /// False until the first request was stored.
+    pub(crate) started: bool,
+
+    // Towards the requester.
+    pub(crate) acked_to: u64,
+    pub(crate) acked_messages: u64,
+    pub(crate) wanted_to: u64,
+    pub(crate) since_ack: u32,
+    pub(crate) ack_again: bool,
+    pub(crate) gap: Option<Gap>,
+    pub(crate) nak_owed: bool,
+    pub(crate) fatal_owed: bool,
+    pub(crate) store_was_full: bool,
+    pub(crate) withheld_since: Option<Instant>,
+    pub(crate) replay: Option<Replay>,
+    pub(crate) lan_mark: u64,
+    pub(crate) request_port: u16,
+    pub(crate) tentative: Option<Tentative>,
+
+    // Towards the responder.
+    pub(crate) rtt: Rtt,
+    pub(crate) timer_base: Instant,
+    pub(crate) alive_at: Instant,
+    pub(crate) backoff: u32,
+    pub(crate) probe: Probe,
+    /// When anything was last sent again: an ACK may be an answer to that.
+    pub(crate) resent_at: Instant,
+    /// Questions in a row that were answered sooner than the path seemed to allow.
+    pub(crate) early_answers: u8,
+    pub(crate) rnr_until: Option<Instant>,
+    pub(crate) gone_back: Option<(u64, Instant)>,
+    pub(crate) cause: Cause,
+    pub(crate) responder_messages: u64,
+    /// Message count up to which the responder's credits reach; `None`: no limit.
+    pub(crate) credit_limit: Option<u64>,
+    pub(crate) failed_at: Instant,
+    pub(crate) closing: bool,
+    pub(crate) wan_mark: u64,
+
+    // Towards the accelerator's tables.
+    pub(crate) used: bool,
+    pub(crate) armed: Option<Instant>,
+    pub(crate) in_lan_ring: bool,
+    pub(crate) in_wan_ring: bool,
+    pub(crate) dreq_held: bool,
+
+    pub(crate) counters: FlowCounters,
+    pub(crate) drops: Drops,
+}
+
+impl Flow {
+    pub(crate) fn new(now: Instant, key: FlowKey, beginning: Beginning) -> Self {
+        let start = first_sequence(beginning.psn);
+        let state = match beginning.learnt {
+            Learnt::ConnectionManager => FlowState::Terminated,
+            Learnt::Traffic => FlowState::Learning,
+        };
+        Flow {
+            key,
+            requester_qpn: beginning.requester_qpn,
+            state,
+            learnt: beginning.learnt,
+            path_mtu: beginning.path_mtu,
+            answer: Answer::new(beginning.migreq),
+            store: Store::new(start),
+            msn_base: Msn::new(0),
+            unresolved_read: None,
+            begins_at: start,
+            started: false,
+            acked_to: start,
+            acked_messages: 0,
+            wanted_to: start,
+            since_ack: 0,
+            ack_again: false,
+            gap: None,
+            nak_owed: false,
+            fatal_owed: false,
+            store_was_full: false,
+            withheld_since: None,
+            replay: None,
+            lan_mark: 0,
+            request_port: 0,
+            tentative: None,
+            rtt: Rtt::default(),
+            timer_base: now,
+            alive_at: now,
+            backoff: 0,
+            probe: Probe::None,
+            resent_at: Instant::ZERO,
+            early_answers: 0,
+            rnr_until: None,
+            gone_back: None,
+            cause: Cause::Nak,
+            responder_messages: 0,
+            credit_limit: None,
+            failed_at: now,
+            closing: false,
+            wan_mark: 0,
+            used: true,
+            armed: None,
+            in_lan_ring: false,
+            in_wan_ring: false,
+            dreq_held: false,
+            counters: FlowCounters::default(),
+            drops: Drops::default(),
+        }
+    }
+
+    pub(crate) fn drop_frame(&mut self, shared: &mut Shared, reason: DropReason) {
+        self.drops.count(reason);
+        shared.counters.drops.count(reason);
+    }
+
+    /// MSN after `messages` of this flow.
+    pub(crate) fn msn_after(&self, messages: u64) -> Msn {
+        self.msn_base.plus(messages as u32)
+    }
+
+    /// Lets everything stored go and expects `psn` next, as a flow of which nothing is known.
+    pub(crate) fn restart_learning(&mut self, shared: &mut Shared, psn: Psn) {
+        self.discard_store(shared, first_sequence(psn));
+        self.state = FlowState::Learning;
+        self.learnt = Learnt::Traffic;
+        self.unresolved_read = None;
+        self.started = false;
+        self.forget_duties();
+        self.tentative = None;
+        self.credit_limit = None;
+        self.responder_messages = 0;
+    }
+
+    fn forget_duties(&mut self) {
+        self.ack_again = false;
+        self.gap = None;
+        self.nak_owed = false;
+        self.fatal_owed = false;
+        self.store_was_full = false;
+        self.withheld_since = None;
+        self.replay = None;
+        self.since_ack = 0;
+        self.backoff = 0;
+        self.probe = Probe::None;
+        self.rnr_until = None;
+        self.gone_back = None;
+    }
+
+    /// Discards what is stored; counts what had been acknowledged and is lost.
+    fn discard_store(&mut self, shared: &mut Shared, start: u64) {
+        if self.state == FlowState::Terminated {
+            let acked = self.store.index_of(self.acked_to);
+            let delivered = self.store.index_of(self.store.responder_next);
+            shared.counters.stored_lost += acked.saturating_sub(delivered) as u64;
+        }
+        shared.stored_bytes -= self.store.restart(start);
+        self.begins_at = start;
+        self.acked_to = start;
+        self.acked_messages = 0;
+        self.wanted_to = start;
+    }
+
+    /// Lets everything go before the flow is removed.
+    pub(crate) fn close(&mut self, shared: &mut Shared) {
+        let end = self.store.end();
+        self.discard_store(shared, end);
+    }
+
+    /// Gives up: the requester learns by a fatal NAK on the first packet that it was not acknowledged. `told`: it
+    /// has been given the responder's own NAK.
+    pub(crate) fn fail(&mut self, now: Instant, shared: &mut Shared, told: bool) {
+        let (at, messages) = (self.acked_to, self.acked_messages);
+        let unacknowledged = self.store.end() > at;
+        self.msn_base = self.msn_after(messages);
+        self.discard_store(shared, at);
+        self.state = FlowState::Failed;
+        self.failed_at = now;
+        self.unresolved_read = None;
+        self.forget_duties();
+        self.fatal_owed = unacknowledged && !told;
+        shared.counters.flows_failed += 1;
+    }
+
+    /// True when an acknowledge packet is to be sent to the requester.
+    pub(crate) fn owes_requester(&self) -> bool {
+        match self.state {
+            FlowState::Learning => false,
+            FlowState::Failed => self.fatal_owed,
+            FlowState::Terminated => {
+                let frontier = self.store.frontier().0;
+                self.replay.is_none()
+                    && ((self.ack_again && frontier > self.begins_at)
+                        || self.wanted_to.min(frontier) > self.acked_to
+                        || (self.nak_owed && frontier == self.store.end()))
+            }
+        }
+    }
+
+    /// True when a stored packet may be sent to the responder.
+    pub(crate) fn owes_responder(&mut self) -> bool {
+        self.state == FlowState::Terminated
+            && self.rnr_until.is_none()
+            && (self.probe == Probe::Due || self.store.next_to_send().is_some())
+    }
+
+    /// The next moment at which this flow wants [`Flow::handle_timeout`].
+    pub(crate) fn deadline(&self, config: &Config) -> Option<Deadline> {
+        if self.state != FlowState::Terminated {
+            return None;
+        }
+        let retransmission = match self.rnr_until {
+            Some(at) => Some(Deadline { at, reason: "RNR wait" }),
+            None if self.store.is_outstanding() && self.probe != Probe::Due => {
+                Some(Deadline { at: self.retransmission_due(config), reason: "retransmission timer" })
+            }
+            None => None,
+        };
+        let recovery = self.store.awaited.front().and_then(|awaited| awaited.recover_at);
+        let recovery = recovery.map(|at| Deadline { at, reason: "gap in READ responses" });
+        let withheld = self.withheld_since;
+        let withheld =
+            withheld.map(|at| Deadline { at: at + config.ack_hold_max, reason: "withheld pseudo-ACK" });
+        let replay = self.replay.map(|replay| Deadline {
+            at: replay.at + self.replay_patience(config),
+            reason: "responses of a repeated READ",
+        });
+        let store = Deadline::earliest(retransmission, recovery);
+        Deadline::earliest(store, Deadline::earliest(withheld, replay))
+    }
+
+    /// Counts from the last progress, or from when the oldest packet was sent if that was later.
+    fn retransmission_due(&self, config: &Config) -> Instant {
+        let oldest_sent_at = self.store.entry(0).map_or(Instant::ZERO, |entry| entry.sent_at);
+        self.timer_base.max(oldest_sent_at) + self.rtt.timeout(config, self.backoff)
+    }
+
+    pub(crate) fn replay_patience(&self, config: &Config) -> Duration {
+        self.rtt.patience(config).times(2)
+    }
+
+    /// Looks at every timer of the flow.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, shared: &mut Shared) {
+        if self.state != FlowState::Terminated {
+            return;
+        }
+        if self.replay.is_some_and(|replay| replay.at + self.replay_patience(&shared.config) <= now) {
+            self.replay = None;
+        }
+        if self.withheld_since.is_some_and(|at| at + shared.config.ack_hold_max <= now) {
+            self.store.advance_frontier(u64::MAX);
+            self.withheld_since = None;
+        }
+        if self.store.awaited.front().and_then(|awaited| awaited.recover_at).is_some_and(|at| at <= now) {
+            self.resend_front_request(now, shared);
+        }
+        match self.rnr_until {
+            Some(at) if at <= now => {
+                self.rnr_until = None;
+                self.timer_base = now;
+            }
+            Some(_) => {}
+            None => self.check_retransmission_timer(now, shared),
+        }
+    }
+
+    fn check_retransmission_timer(&mut self, now: Instant, shared: &mut Shared) {
+        let due = self.retransmission_due(&shared.config);
+        if !self.store.is_outstanding() || self.probe == Probe::Due || due > now {
+            return;
+        }
+        shared.counters.local_ack_timeout_err += 1;
+        self.counters.timeouts += 1;
+        if now.since(self.alive_at) >= shared.config.give_up_after {
+            self.fail(now, shared, false);
+            return;
+        }
+        self.backoff += 1;
+        self.timer_base = now;
+        self.probe = Probe::Due;
+    }
+
+    pub(crate) fn status(&self, config: &Config) -> FlowStatus {
+        FlowStatus {
+            key: self.key,
+            requester_qpn: self.requester_qpn,
+            state: self.state,
+            learnt: self.learnt,
+            path_mtu: self.path_mtu,
+            rtt: self.rtt.smoothed(),
+            rtt_min: self.rtt.shortest(),
+            rto: self.rtt.timeout(config, self.backoff),
+            stored_bytes: self.store.bytes(),
+            stored_frames: self.store.len(),
+            unsent_frames: self.store.unsent(),
+            outstanding_reads: self.store.awaited.len(),
+            expected_psn: Psn::from_sequence(self.store.end()),
+            unacknowledged_psn: Psn::from_sequence(self.acked_to),
+            undelivered_psn: Psn::from_sequence(self.store.responder_next),
+            msn: self.msn_after(self.acked_messages),
+            responder_msn: self.msn_after(self.responder_messages),
+            credits: self.credit_limit.map(|limit| credits_left(limit, self.acked_messages)),
+            back_pressure: self.withheld_since.is_some(),
+            counters: self.counters,
+            drops: self.drops,
+        }
+    }
+
+    /// Unwraps a PSN near what the requester sends now.
+    pub(crate) fn sequence_of(&self, packet: &Packet<'_>) -> u64 {
+        packet.psn().unwrap_near(self.store.end()).unwrap_or(0)
+    }
+}
+
+/// Messages that may follow the `messages`th before the responder's credits are used up.
+pub(crate) fn credits_left(limit: u64, messages: u64) -> u32 {
+    u32::try_from(limit.saturating_sub(messages)).unwrap_or(u32::MAX)
+}

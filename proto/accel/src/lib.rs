@@ -1,0 +1,45 @@
+//! The WAN accelerator: a transparent box near a requester that answers it at LAN latency.
+//!
+//! An [`Accelerator`] is a [`longhaul_node::Node`] with two sides, [`LAN`] and [`WAN`]. It watches the requests of
+//! RC connections whose requester is on its LAN side, stores them, acknowledges them (pseudo-ACK) and takes over
+//! their delivery to the responder beyond the WAN: it absorbs the responder's ACKs, sequence and RNR NAKs and
+//! retransmits from its store. Everything else, requests from the WAN included, passes untouched, so that one box
+//! at each end serves both directions at once and one box alone serves its own side.
+//!
+//! **Lifecycle of a flow.** Learnt from the connection manager's REQ and REP, or from traffic: requests are
+//! remembered as they pass, and two ACKs that fit exactly one flow pair the directions and give the MSN. From then
+//! on the flow is terminated. A DREQ waits for the store, the DREP ends the flow; a new REQ, or PSNs that do not
+//! fit, start it afresh.
+//!
+//! **What a completion means.** The mode is `early`: the requester's completion says that the packet is in this
+//! box's memory, not that the responder has it. When delivery becomes impossible the flow fails with a fatal NAK
+//! and stays failed; data behind a failure is never delivered. A box that loses its memory loses what it had
+//! acknowledged: the responder then misses PSNs, so that the connection breaks instead of skipping data.
+//!
+//! **What it does not do.** It does not repair loss beyond go-back-N, does not send CNPs to the requester, never
+//! reorders, and does not change a frame that it forwards, except for the AckReq bit of a packet that it resends
+//! to ask the responder how far it is.
+#![forbid(unsafe_code)]
+
+mod accelerator;
+mod answer;
+mod config;
+mod connections;
+mod counters;
+mod flow;
+mod key;
+mod learning;
+mod queue;
+mod requester_side;
+mod responder_side;
+mod rtt;
+mod status;
+mod store;
+mod table;
+mod timers;
+
+pub use accelerator::{Accelerator, LAN, WAN};
+pub use config::{Config, ConfigError};
+pub use counters::{Counters, DropReason, Drops};
+pub use key::FlowKey;
+pub use status::{FlowCounters, FlowState, FlowStatus, Learnt};

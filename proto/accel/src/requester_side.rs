@@ -1,0 +1,371 @@
+//! What a terminated flow does with requests from the LAN, and what it answers.
+
+use crate::flow::{Flow, Gap, Replay, Shared, credits_left};
+use crate::store::{ENTRY_OVERHEAD, Kind};
+use crate::{DropReason, FlowState};
+use longhaul_node::{Frame, FrameBuf};
+use longhaul_units::{Duration, Instant, Psn};
+use longhaul_wire::{NakCode, Opcode, Packet, Position, Syndrome, Verb, credit_code};
+
+/// A gap of more PSNs than this, with nothing undelivered, is a QP that begins anew rather than loss on a LAN.
+const GAP_MAX: u64 = 4096;
+/// A packet this far ahead of or behind what is expected belongs to another life of the QP.
+const WINDOW: u64 = 1 << 22;
+/// Repeats of the packet behind a gap after which the requester is taken for one that begins anew.
+const GAP_REPEATS_MAX: u8 = 3;
+/// Time after which a failed flow is learnt afresh.
+const FAILED_FOR: Duration = Duration::from_ms(60_000);
+/// Path MTUs that exist, in bytes.
+const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+/// Memory that a packet takes beyond its payload, at most.
+const ENTRY_BYTES: usize = size_of::<FrameBuf>() + ENTRY_OVERHEAD;
+
+/// What a request packet means for the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) kind: Kind,
+    /// PSNs that it takes; `None` while the path MTU of a READ is not known.
+    pub(crate) span: Option<u64>,
+    pub(crate) ends: bool,
+    pub(crate) ack_request: bool,
+    /// DMA length of a READ.
+    pub(crate) read_len: u32,
+}
+
+impl Request {
+    pub(crate) fn of(packet: &Packet<'_>, path_mtu: Option<u32>) -> Request {
+        let opcode = packet.opcode();
+        let mut request = Request {
+            kind: Kind::Plain,
+            span: Some(1),
+            ends: opcode.ends_message(),
+            ack_request: packet.bth().ack_request,
+            read_len: 0,
+        };
+        match opcode.verb() {
+            Some(Verb::ReadRequest) => {
+                request.kind = Kind::Response;
+                request.read_len = packet.reth().map_or(0, |reth| reth.len);
+                request.span = read_span(request.read_len, path_mtu);
+            }
+            Some(Verb::CmpSwap | Verb::FetchAdd) => request.kind = Kind::Response,
+            Some(Verb::Write)
+                if opcode == Opcode::RC_WRITE_ONLY && packet.reth().is_some_and(|reth| reth.len == 0) =>
+            {
+                request.kind = Kind::KeepAlive;
+            }
+            _ => {}
+        }
+        request
+    }
+}
+
+/// PSNs that a READ of `len` bytes takes; without a path MTU only what is the same for every MTU.
+fn read_span(len: u32, path_mtu: Option<u32>) -> Option<u64> {
+    match path_mtu {
+        Some(mtu) => Some(u64::from(len.div_ceil(mtu).max(1))),
+        None if len <= MTUS[0] => Some(1),
+        None => None,
+    }
+}
+
+fn is_answered_by_data(packet: &Packet<'_>) -> bool {
+    matches!(packet.opcode().verb(), Some(Verb::ReadRequest | Verb::CmpSwap | Verb::FetchAdd))
+}
+
+impl Flow {
+    /// A request of this flow came from the LAN, with a right ICRC.
+    pub(crate) fn handle_request(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
+        self.used = true;
+        self.answer.learn_from_request(packet);
+        self.learn_path_mtu(packet, frame.payload.len());
+        if self.state == FlowState::Failed {
+            self.refuse(now, shared, packet);
+        }
+        if self.state == FlowState::Terminated && self.unresolved_read.is_some() {
+            self.resolve_by_request(packet);
+        }
+        let seq = self.sequence_of(packet);
+        let expected = self.store.end();
+        if self.state == FlowState::Terminated && self.begins_anew(packet, seq) {
+            shared.counters.flows_reset += 1;
+            self.restart_learning(shared, packet.psn());
+        }
+        match self.state {
+            FlowState::Learning => self.watch_request(now, shared, frame, packet),
+            FlowState::Failed => {}
+            FlowState::Terminated if self.unresolved_read.is_some() && seq >= expected => {
+                // Asked for again once the READ is answered.
+                self.nak_owed = true;
+                self.drop_frame(shared, DropReason::PsnGap);
+            }
+            FlowState::Terminated if seq == expected => self.accept(now, shared, frame, packet),
+            FlowState::Terminated if seq > expected => self.note_gap(shared, seq),
+            FlowState::Terminated => self.handle_duplicate(now, shared, frame, packet, seq),
+        }
+    }
+
+    /// First and middle packets of a message are as long as the path MTU.
+    pub(crate) fn learn_path_mtu(&mut self, packet: &Packet<'_>, payload_len: usize) {
+        if matches!(packet.opcode().position(), Position::First | Position::Middle) {
+            self.set_path_mtu(payload_len);
+        }
+    }
+
+    pub(crate) fn set_path_mtu(&mut self, bytes: usize) {
+        let known = MTUS.into_iter().find(|&mtu| mtu as usize == bytes);
+        self.path_mtu = known.or(self.path_mtu);
+    }
+
+    /// True when `seq` cannot come from the connection that the store belongs to, or when nothing is lost by
+    /// learning afresh.
+    fn begins_anew(&self, packet: &Packet<'_>, seq: u64) -> bool {
+        let expected = self.store.end();
+        if seq == expected {
+            return false;
+        }
+        if seq.abs_diff(expected) > WINDOW || (!self.started && seq < expected) {
+            return true;
+        }
+        let idle = self.store.is_empty();
+        if seq < expected {
+            // With everything delivered the responder itself can answer, whoever asks.
+            return idle && !is_answered_by_data(packet);
+        }
+        match self.gap {
+            Some(gap) if gap.revealed_by == seq => idle || gap.repeats >= GAP_REPEATS_MAX,
+            _ => idle && seq - expected > GAP_MAX,
+        }
+    }
+
+    /// While a READ's length in PSNs is unknown, the next request shows it.
+    fn resolve_by_request(&mut self, packet: &Packet<'_>) {
+        let Some(len) = self.unresolved_read else { return };
+        // The stored READ counts as one PSN until then.
+        let first = self.store.end() - 1;
+        let Some(distance) = packet.psn().unwrap_near(first).and_then(|seq| seq.checked_sub(first)) else {
+            return;
+        };
+        let mtu = MTUS.into_iter().find(|&mtu| read_span(len, Some(mtu)) == Some(distance));
+        if let Some(mtu) = mtu {
+            self.path_mtu = Some(mtu);
+            self.store.resolve_span(distance);
+            self.unresolved_read = None;
+        }
+    }
+
+    /// The length of a READ response's first packet shows the path MTU, and with it the range of a stored READ.
+    pub(crate) fn resolve_by_response(&mut self, packet: &Packet<'_>, payload_len: usize) {
+        let position = packet.opcode().position();
+        if matches!(position, Position::First | Position::Middle) {
+            self.set_path_mtu(payload_len);
+        }
+        let Some(len) = self.unresolved_read else { return };
+        let span = if position == Position::Only { Some(1) } else { read_span(len, self.path_mtu) };
+        if let Some(span) = span {
+            self.store.resolve_span(span);
+            self.unresolved_read = None;
+        }
+    }
+
+    fn accept(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+        let request = Request::of(packet, self.path_mtu);
+        let span = request.span.unwrap_or(1);
+        if !self.has_room(shared, frame.payload.len(), span) {
+            self.store_was_full = true;
+            self.drop_frame(shared, DropReason::StoreFull);
+            return;
+        }
+        let Some(held) = shared.hold(frame) else { return };
+        if self.store.is_empty() {
+            self.alive_at = now;
+        }
+        self.started = true;
+        self.gap = None;
+        self.nak_owed = false;
+        self.store_was_full = false;
+        if request.span.is_none() {
+            self.unresolved_read = Some(request.read_len);
+        }
+        shared.stored_bytes += self.store.push(held, span, request.kind, request.ends, request.ack_request);
+        self.count_stored(shared, frame.payload.len());
+        if request.kind != Kind::Response {
+            self.since_ack += 1;
+            if request.ack_request || self.since_ack >= shared.config.ack_every {
+                self.wanted_to = self.store.end();
+            }
+        }
+        self.advance_frontier(now, shared);
+    }
+
+    pub(crate) fn count_stored(&mut self, shared: &mut Shared, payload_len: usize) {
+        self.counters.stored_packets += 1;
+        self.counters.stored_payload_bytes += payload_len as u64;
+        shared.counters.stored_packets += 1;
+        shared.counters.stored_payload_bytes += payload_len as u64;
+    }
+
+    pub(crate) fn has_room(&self, shared: &Shared, payload_len: usize, span: u64) -> bool {
+        let bytes = (payload_len.next_power_of_two().max(256) + ENTRY_BYTES) as u64;
+        self.store.bytes() + bytes <= shared.config.flow_bytes_max
+            && shared.stored_bytes + bytes <= shared.config.total_bytes_max
+            && (self.store.psns() + span <= u64::from(shared.config.flow_psns_max)
+                // The longest READ of all fits at least when it is alone.
+                || (self.store.is_empty() && span <= 1 << 23))
+    }
+
+    /// Lets pseudo-ACKs follow the store, unless the responder is too far behind.
+    pub(crate) fn advance_frontier(&mut self, now: Instant, shared: &Shared) {
+        let config = &shared.config;
+        let scarce = shared.stored_bytes > config.total_high();
+        let limit =
+            if scarce { config.flow_high().min(config.total_bytes_max / 16) } else { config.flow_high() };
+        if self.store.advance_frontier(limit) {
+            self.withheld_since.get_or_insert(now);
+        } else {
+            self.withheld_since = None;
+        }
+    }
+
+    /// One sequence NAK per gap; and one more if the requester seems not to have got it.
+    fn note_gap(&mut self, shared: &mut Shared, seq: u64) {
+        if self.store_was_full {
+            // The NAK comes when there is room.
+            self.drop_frame(shared, DropReason::StoreFull);
+            return;
+        }
+        match &mut self.gap {
+            Some(gap) if gap.revealed_by == seq => {
+                gap.repeats += 1;
+                self.nak_owed = true;
+            }
+            Some(_) => {}
+            None => {
+                self.gap = Some(Gap { revealed_by: seq, repeats: 0 });
+                self.nak_owed = true;
+                shared.counters.out_of_sequence += 1;
+            }
+        }
+        self.drop_frame(shared, DropReason::PsnGap);
+    }
+
+    fn handle_duplicate(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+        seq: u64,
+    ) {
+        if is_answered_by_data(packet) {
+            self.handle_repeated_request(now, shared, frame, packet, seq);
+            return;
+        }
+        self.ack_again = true;
+        shared.counters.duplicate_request += 1;
+        self.drop_frame(shared, DropReason::Duplicate);
+    }
+
+    /// A READ or atomic that came before. It goes through when its original is not about to be answered.
+    fn handle_repeated_request(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+        seq: u64,
+    ) {
+        let patience = self.rtt.patience(&shared.config);
+        let overdue = |sent_at: Instant| now.since(sent_at) >= patience;
+        let span = Request::of(packet, self.path_mtu).span.unwrap_or(1);
+        let last = seq + span - 1;
+        let resolved = self.unresolved_read.is_none();
+        if let Some(awaited) = self.store.awaited_at(seq) {
+            let lost = awaited.recover_at.is_some() || seq < awaited.next;
+            let fits = !resolved || awaited.last == last;
+            if !fits || !awaited.sent_at.is_some_and(|at| lost || overdue(at)) {
+                self.drop_frame(shared, DropReason::ReadInFlight);
+                return;
+            }
+            let Some(held) = shared.hold(frame) else { return };
+            self.store.replace_request(seq, held.clone());
+            self.store.count_request_sent(seq, now);
+            self.resent_at = now;
+            shared.queue_to_wan(held);
+        } else {
+            if self.replay.is_some_and(|r| (r.first..=r.last).contains(&seq) && !overdue(r.at)) {
+                self.drop_frame(shared, DropReason::ReadInFlight);
+                return;
+            }
+            // Answered once already: until the answer has come again, an ACK for anything behind it would tell the
+            // requester that it is lost.
+            let first = self.replay.map_or(seq, |r| r.first.min(seq));
+            let last = self.replay.map_or(last, |r| r.last.max(last));
+            self.replay = Some(Replay { first, last, at: now });
+            shared.pass_to_wan(frame);
+        }
+        shared.counters.reads_replayed += 1;
+    }
+
+    /// A request of a failed flow.
+    fn refuse(&mut self, now: Instant, shared: &mut Shared, packet: &Packet<'_>) {
+        let distance = self.sequence_of(packet).abs_diff(self.acked_to);
+        if distance > WINDOW || now.since(self.failed_at) >= FAILED_FOR {
+            shared.counters.flows_reset += 1;
+            self.restart_learning(shared, packet.psn());
+            return;
+        }
+        self.fatal_owed = true;
+        self.drop_frame(shared, DropReason::FlowFailed);
+    }
+
+    /// Sends what [`Flow::owes_requester`] says, as one packet.
+    pub(crate) fn answer_requester(&mut self, shared: &mut Shared, send: impl FnOnce(&Frame<'_>)) {
+        let Some(requester) = self.requester_qpn else { return };
+        let (frontier, messages) = self.store.frontier();
+        let nak = self.nak_owed && frontier == self.store.end();
+        let (psn, syndrome, messages) = if self.fatal_owed {
+            (self.acked_to, Syndrome::Nak(NakCode::RemoteOperational), self.acked_messages)
+        } else if nak {
+            (frontier, Syndrome::Nak(NakCode::PsnSequence), messages)
+        } else {
+            (frontier.wrapping_sub(1), self.acknowledgement(messages), messages)
+        };
+        let msn = self.msn_after(messages);
+        if !self.answer.send(requester, Psn::from_sequence(psn), syndrome, msn, send) {
+            return;
+        }
+        if self.fatal_owed {
+            self.fatal_owed = false;
+            self.counters.fatal_naks += 1;
+            shared.counters.fatal_naks += 1;
+            return;
+        }
+        if nak {
+            self.nak_owed = false;
+            self.counters.sequence_naks += 1;
+            shared.counters.sequence_naks += 1;
+        } else {
+            self.counters.pseudo_acks += 1;
+            shared.counters.pseudo_acks += 1;
+        }
+        self.acked_to = self.acked_to.max(frontier);
+        self.acked_messages = self.acked_messages.max(messages);
+        self.ack_again = false;
+        self.since_ack = 0;
+    }
+
+    /// Credits are what the responder's limit leaves; a pseudo-ACK promises no more than the responder did.
+    fn acknowledgement(&self, messages: u64) -> Syndrome {
+        match self.credit_limit {
+            None => Syndrome::ACK_UNLIMITED,
+            Some(limit) => Syndrome::Ack { credit_code: credit_code(credits_left(limit, messages)) },
+        }
+    }
+}

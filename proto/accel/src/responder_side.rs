@@ -1,0 +1,376 @@
+//! What a terminated flow does with what its responder sends, and how it sends to it.
+
+use crate::flow::{Cause, Flow, Probe, Shared};
+use crate::{DropReason, FlowState};
+use longhaul_cc::wire_bytes;
+use longhaul_node::{Frame, Trailer};
+use longhaul_units::{Duration, Instant};
+use longhaul_wire::{Aeth, Head, NakCode, Packet, Syndrome, Verb, credits, rnr_timer};
+
+/// Longest time that a requester is given to repeat a READ by itself after a gap in its responses.
+const RECOVERY_GRACE_MAX: Duration = Duration::from_ms(2);
+const BTH_ACK_REQUEST: (usize, u8) = (8, 0x80);
+
+impl Flow {
+    /// A response of this flow's responder came from the WAN, with a right ICRC. Frames for the requester are passed
+    /// on here.
+    pub(crate) fn handle_response(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
+        self.used = true;
+        self.answer.learn_from_responder(packet);
+        if self.state != FlowState::Terminated {
+            let absorbed =
+                self.state == FlowState::Failed && packet.opcode().verb() == Some(Verb::Acknowledge);
+            if absorbed {
+                self.drop_frame(shared, DropReason::AckAbsorbed);
+            } else {
+                shared.pass_to_lan(frame);
+            }
+            return;
+        }
+        match (packet.opcode().verb(), packet.aeth()) {
+            (Some(Verb::Acknowledge), Some(aeth)) => {
+                self.handle_acknowledge(now, shared, frame, packet, aeth)
+            }
+            _ => self.handle_data_response(now, shared, frame, packet),
+        }
+    }
+
+    fn handle_acknowledge(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+        aeth: Aeth,
+    ) {
+        let reference = self.store.responder_next;
+        let seq = packet.psn().unwrap_near(reference).unwrap_or(0);
+        if seq >= self.store.sent_to() {
+            self.drop_frame(shared, DropReason::AckOutside);
+            return;
+        }
+        if self.store.awaited.front().is_some_and(|awaited| awaited.last < seq) {
+            // What is behind a READ was answered, so that the READ's responses are lost.
+            self.note_lost_response(now);
+        }
+        match aeth.syndrome {
+            Syndrome::Ack { .. } => {
+                self.alive_at = now;
+                if seq + 1 >= reference {
+                    self.note_credits_after(seq, aeth);
+                }
+                self.take_delivered(now, shared, seq + 1);
+                self.wanted_to = self.wanted_to.max(seq + 1);
+                self.absorb(shared);
+            }
+            Syndrome::RnrNak { timer_code } if seq >= reference => {
+                self.alive_at = now;
+                self.take_delivered(now, shared, seq);
+                self.go_back(seq, Cause::Rnr);
+                self.rnr_until = Some(now + rnr_timer(timer_code));
+                self.counters.rnr_nak_absorbed += 1;
+                shared.counters.rnr_nak_absorbed += 1;
+                self.absorb(shared);
+            }
+            Syndrome::Nak(NakCode::PsnSequence) if seq >= reference => {
+                self.alive_at = now;
+                self.handle_sequence_nak(now, shared, seq);
+                self.absorb(shared);
+            }
+            Syndrome::Nak(code) if seq >= reference && code != NakCode::PsnSequence => {
+                self.handle_fatal_nak(now, shared, frame, seq);
+            }
+            _ => self.absorb(shared),
+        }
+    }
+
+    fn absorb(&mut self, shared: &mut Shared) {
+        self.counters.acks_absorbed += 1;
+        shared.counters.acks_absorbed += 1;
+        self.drop_frame(shared, DropReason::AckAbsorbed);
+    }
+
+    /// Go-back-N, once per missing packet and round trip.
+    fn handle_sequence_nak(&mut self, now: Instant, shared: &mut Shared, seq: u64) {
+        self.take_delivered(now, shared, seq);
+        shared.counters.packet_seq_err += 1;
+        self.counters.packet_seq_err += 1;
+        let under_way = self.gone_back.is_some_and(|(at, when)| at == seq && !self.rtt.can_answer(when, now));
+        if !under_way {
+            self.gone_back = Some((seq, now));
+            self.go_back(seq, Cause::Nak);
+        }
+    }
+
+    fn go_back(&mut self, seq: u64, cause: Cause) {
+        self.cause = cause;
+        self.probe = Probe::None;
+        self.store.rewind_to(seq);
+    }
+
+    /// The responder refuses `seq` for good. If the requester was not told otherwise, it gets the NAK itself.
+    fn handle_fatal_nak(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, seq: u64) {
+        self.take_delivered(now, shared, seq);
+        let told = seq >= self.acked_to;
+        if told {
+            self.acked_to = seq;
+            let (frontier, messages) = self.store.frontier();
+            if frontier == seq {
+                self.acked_messages = messages;
+            }
+            shared.pass_to_lan(frame);
+            shared.counters.fatal_naks_passed += 1;
+        } else {
+            self.drop_frame(shared, DropReason::AckAbsorbed);
+        }
+        self.fail(now, shared, told);
+    }
+
+    fn note_credits_after(&mut self, seq: u64, aeth: Aeth) {
+        // The MSN counts messages from the start of the flow; the nearest count to what is stored is meant.
+        let reference = self.responder_messages;
+        let distance = i64::from(aeth.msn.since(self.msn_after(reference)));
+        let Some(messages) = reference.checked_add_signed(distance) else { return };
+        if messages > self.store.messages() || seq >= self.store.sent_to() {
+            return;
+        }
+        self.responder_messages = self.responder_messages.max(messages);
+        self.note_credits(aeth);
+    }
+
+    /// Credits count from the responder's MSN.
+    pub(crate) fn note_credits(&mut self, aeth: Aeth) {
+        let Syndrome::Ack { credit_code } = aeth.syndrome else { return };
+        let limit = credits(credit_code).map(|credits| self.responder_messages + u64::from(credits));
+        if limit > self.credit_limit || limit.is_none() != self.credit_limit.is_none() {
+            // A requester that waits for credits hears of them only by an ACK.
+            self.ack_again |= self.credit_limit.is_some() && self.started;
+            self.credit_limit = limit;
+        }
+    }
+
+    /// The responder has everything below `next`.
+    fn take_delivered(&mut self, now: Instant, shared: &mut Shared, next: u64) {
+        if next <= self.store.responder_next {
+            return;
+        }
+        self.store.responder_next = next;
+        self.let_go(now, shared);
+        self.note_progress(now);
+    }
+
+    /// Releases what is delivered, and makes use of the room.
+    fn let_go(&mut self, now: Instant, shared: &mut Shared) {
+        let released = self.store.release(self.store.responder_next, false);
+        if released.packets == 0 {
+            return;
+        }
+        self.counters.delivered_packets += released.packets;
+        shared.stored_bytes -= released.bytes;
+        if let Some(sent_at) = released.sample.filter(|&at| at > self.resent_at) {
+            self.rtt.sample(sent_at, now);
+        }
+        self.withheld_since = None;
+        self.advance_frontier(now, shared);
+        let config = &shared.config;
+        let roomy = self.store.bytes() <= config.flow_bytes_max / 2
+            && shared.stored_bytes <= config.total_bytes_max / 8 * 7
+            && self.store.psns() <= u64::from(config.flow_psns_max) / 2;
+        if self.store_was_full && roomy {
+            self.store_was_full = false;
+            self.gap = None;
+            self.nak_owed = true;
+        }
+    }
+
+    /// Restarts the retransmission timer. An answer to a probe also shows that what was sent before it, and is not
+    /// acknowledged by this answer, is lost: the path keeps the order.
+    fn note_progress(&mut self, now: Instant) {
+        self.timer_base = now;
+        self.backoff = 0;
+        if let Probe::Sent(at) = self.probe {
+            if self.rtt.can_answer(at, now) || self.early_answers > 0 {
+                self.rtt.shorten(now.since(at));
+                self.early_answers = 0;
+                self.go_back(self.store.responder_next, Cause::Timeout);
+            } else {
+                self.early_answers += 1;
+            }
+        }
+        self.probe = Probe::None;
+    }
+
+    /// A READ response or atomic ACK: it is the requester's; here it shows how far the responder is.
+    fn handle_data_response(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
+        shared.pass_to_lan(frame);
+        self.resolve_by_response(packet, frame.payload.len());
+        let seq = packet.psn().unwrap_near(self.store.responder_next).unwrap_or(0);
+        if let Some(replay) = self.replay.filter(|replay| replay.last == seq) {
+            debug_assert!(replay.first <= seq);
+            self.replay = None;
+            self.lan_mark = shared.to_lan.mark();
+        }
+        let Some(&awaited) = self.store.awaited.front() else { return };
+        let Some(sent_at) = awaited.sent_at.filter(|_| seq >= awaited.first && seq < self.store.sent_to())
+        else {
+            return;
+        };
+        self.alive_at = now;
+        // Whichever request it answers has been executed, and everything before it.
+        let answered_to = self.store.awaited_at(seq).map(|a| a.last + 1);
+        if seq != awaited.next {
+            if seq > awaited.next && self.rtt.can_answer(sent_at, now) {
+                self.note_lost_response(now);
+            }
+        } else {
+            self.acked_to = self.acked_to.max(awaited.first);
+            self.advance_awaited(shared, seq == awaited.last, awaited.last);
+        }
+        match answered_to {
+            Some(next) if next > self.store.responder_next => self.take_delivered(now, shared, next),
+            _ => {
+                self.let_go(now, shared);
+                if seq == awaited.next {
+                    self.note_progress(now);
+                }
+            }
+        }
+    }
+
+    fn advance_awaited(&mut self, shared: &Shared, is_last: bool, last: u64) {
+        if let Some(front) = self.store.awaited.front_mut() {
+            front.next += 1;
+            front.recover_at = None;
+        }
+        if is_last {
+            let messages = self.store.entry(self.store.index_of(last)).map_or(0, |entry| entry.messages);
+            self.store.count_answered(last);
+            self.acked_to = self.acked_to.max(last + 1);
+            self.acked_messages = self.acked_messages.max(messages);
+            // A pseudo-ACK behind the READ must not overtake its last response.
+            self.lan_mark = shared.to_lan.mark();
+        }
+    }
+
+    /// The requester may notice by itself, and repeat only the rest; if it does not, the request is sent again.
+    fn note_lost_response(&mut self, now: Instant) {
+        let grace = self.rtt.smoothed().unwrap_or(RECOVERY_GRACE_MAX).divided_by(4).min(RECOVERY_GRACE_MAX);
+        let recent = |at: Instant| !self.rtt.can_answer(at, now);
+        if let Some(front) = self.store.awaited.front_mut()
+            && !front.sent_at.is_some_and(recent)
+        {
+            front.recover_at.get_or_insert(now + grace);
+        }
+    }
+
+    /// Sends the first awaited READ or atomic again.
+    pub(crate) fn resend_front_request(&mut self, now: Instant, shared: &mut Shared) {
+        let Some(first) = self.store.awaited.front().map(|awaited| awaited.first) else { return };
+        self.store.count_request_sent(first, now);
+        self.resent_at = now;
+        let frame = self.store.entry(self.store.index_of(first)).map(|entry| entry.frame.clone());
+        if let Some(frame) = frame {
+            shared.queue_to_wan(frame);
+            self.counters.retransmits_read += 1;
+            shared.counters.retransmits_read += 1;
+        }
+    }
+
+    /// Hands the next packet for the responder to `send`. Returns the bytes that it takes on the wire.
+    pub(crate) fn send_next(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        send: impl FnOnce(&Frame<'_>),
+    ) -> Option<u64> {
+        if self.probe == Probe::Due {
+            return self.send_probe(now, shared, send);
+        }
+        let restart_timer = !self.store.is_outstanding();
+        let entry = self.store.next_to_send()?;
+        let frame = entry.frame.as_frame();
+        let bytes = wire_bytes(frame.len());
+        send(&frame);
+        if self.store.count_sent(now) {
+            self.resent_at = now;
+            let (of_flow, of_all) = match self.cause {
+                Cause::Nak => (&mut self.counters.retransmits_nak, &mut shared.counters.retransmits_nak),
+                Cause::Rnr => (&mut self.counters.retransmits_rnr, &mut shared.counters.retransmits_rnr),
+                Cause::Timeout => {
+                    (&mut self.counters.retransmits_timeout, &mut shared.counters.retransmits_timeout)
+                }
+            };
+            *of_flow += 1;
+            *of_all += 1;
+        }
+        if restart_timer {
+            self.timer_base = now;
+        }
+        Some(bytes)
+    }
+
+    /// Sends the oldest packet again and asks for an ACK, which tells what the responder has.
+    fn send_probe(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        send: impl FnOnce(&Frame<'_>),
+    ) -> Option<u64> {
+        self.probe = Probe::Sent(now);
+        self.resent_at = now;
+        self.timer_base = now;
+        let index = self.store.index_of(self.store.responder_next);
+        // Behind everything delivered there may be nothing left but a READ without its responses.
+        let index = if index < self.store.len() { index } else { 0 };
+        let first = self.store.entry(index)?.first;
+        let entry = self.store.front_mut_at(index)?;
+        entry.times_sent = entry.times_sent.saturating_add(1);
+        let frame = entry.frame.as_frame();
+        let bytes = wire_bytes(frame.len());
+        match ask_for_ack(&frame) {
+            Some(head) => {
+                let pad_len = match frame.trailer {
+                    Trailer::Received { pad_len, .. } | Trailer::Sealed { pad_len } => pad_len,
+                    Trailer::None => 0,
+                };
+                send(&Frame {
+                    head: head.bytes(),
+                    payload: frame.payload,
+                    trailer: Trailer::Sealed { pad_len },
+                });
+            }
+            None => send(&frame),
+        }
+        self.store.count_request_sent(first, now);
+        self.counters.retransmits_timeout += 1;
+        shared.counters.retransmits_timeout += 1;
+        Some(bytes)
+    }
+}
+
+/// The frame's headers with AckReq set; `None` when it is set already.
+fn ask_for_ack(frame: &Frame<'_>) -> Option<Head> {
+    let bth = Packet::parse(frame.head).ok()??.layout().bth;
+    let (byte, bit) = BTH_ACK_REQUEST;
+    let at = bth + byte;
+    if frame.head.get(at).is_none_or(|flags| flags & bit != 0) {
+        return None;
+    }
+    let mut bytes = [0; longhaul_wire::HEAD_MAX];
+    let bytes = bytes.get_mut(..frame.head.len())?;
+    bytes.copy_from_slice(frame.head);
+    bytes[at] |= bit;
+    Some(Head::copy_of(bytes))
+}

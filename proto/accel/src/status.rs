@@ -1,0 +1,123 @@
+use crate::{Drops, FlowKey};
+use longhaul_units::{Duration, Msn, Psn, Qpn};
+
+/// What the accelerator does with a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlowState {
+    /// Everything passes untouched while PSN, MSN and the requester's QPN are being learnt.
+    Learning,
+    /// Requests are stored and pseudo-ACKed; delivery is the accelerator's duty.
+    Terminated,
+    /// Pseudo-ACKed data could not be delivered: every further request is answered by a fatal NAK.
+    Failed,
+}
+
+impl FlowState {
+    /// Lower-case name for reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FlowState::Learning => "learning",
+            FlowState::Terminated => "terminated",
+            FlowState::Failed => "failed",
+        }
+    }
+}
+
+/// Where a flow's numbers come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Learnt {
+    /// The connection manager's REQ and REP.
+    ConnectionManager,
+    /// Requests and ACKs that passed.
+    Traffic,
+}
+
+impl Learnt {
+    /// Lower-case name for reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Learnt::ConnectionManager => "cm",
+            Learnt::Traffic => "traffic",
+        }
+    }
+}
+
+/// Snapshot of one flow: the requests of one connection from the LAN to a responder beyond the WAN.
+#[derive(Clone, Debug)]
+pub struct FlowStatus {
+    /// Requester's and responder's address, responder's QPN.
+    pub key: FlowKey,
+    /// The requester's QPN, once known.
+    pub requester_qpn: Option<Qpn>,
+    /// What is done with it.
+    pub state: FlowState,
+    /// Where its numbers come from.
+    pub learnt: Learnt,
+    /// Path MTU in bytes, once known.
+    pub path_mtu: Option<u32>,
+    /// Smoothed round trip to the responder and back, once measured.
+    pub rtt: Option<Duration>,
+    /// Shortest round trip measured.
+    pub rtt_min: Option<Duration>,
+    /// Retransmission timeout in force.
+    pub rto: Duration,
+    /// Memory that the store takes, in bytes.
+    pub stored_bytes: u64,
+    /// Frames stored: not known to have reached the responder.
+    pub stored_frames: usize,
+    /// Frames stored of which none was sent yet, or which are to be sent again.
+    pub unsent_frames: usize,
+    /// READs and atomics without their last response.
+    pub outstanding_reads: usize,
+    /// The next PSN expected from the requester.
+    pub expected_psn: Psn,
+    /// The first PSN that was not acknowledged to the requester.
+    pub unacknowledged_psn: Psn,
+    /// The first PSN that the responder has not acknowledged.
+    pub undelivered_psn: Psn,
+    /// MSN of the last pseudo-ACK.
+    pub msn: Msn,
+    /// MSN of the last real ACK.
+    pub responder_msn: Msn,
+    /// Messages that finite credits of the responder still allow, `None` when it set no limit.
+    pub credits: Option<u32>,
+    /// True while pseudo-ACKs are withheld because the store is above its high watermark.
+    pub back_pressure: bool,
+    /// Activity of this flow.
+    pub counters: FlowCounters,
+    /// Frames of this flow taken off the wire, by reason.
+    pub drops: Drops,
+}
+
+/// What was done for one flow since it was learnt; names as in [`crate::Counters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowCounters {
+    /// Request packets stored.
+    pub stored_packets: u64,
+    /// Payload bytes of request packets stored.
+    pub stored_payload_bytes: u64,
+    /// Request packets known to have reached the responder.
+    pub delivered_packets: u64,
+    /// Pseudo-ACKs sent.
+    pub pseudo_acks: u64,
+    /// Sequence NAKs sent.
+    pub sequence_naks: u64,
+    /// Fatal NAKs sent.
+    pub fatal_naks: u64,
+    /// Real ACKs absorbed.
+    pub acks_absorbed: u64,
+    /// Sequence NAKs absorbed.
+    pub packet_seq_err: u64,
+    /// RNR NAKs absorbed.
+    pub rnr_nak_absorbed: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Packets sent again after a sequence NAK.
+    pub retransmits_nak: u64,
+    /// Packets sent again after an RNR NAK.
+    pub retransmits_rnr: u64,
+    /// Packets sent again after a timeout.
+    pub retransmits_timeout: u64,
+    /// READs and atomics sent again because their responses had a gap.
+    pub retransmits_read: u64,
+}

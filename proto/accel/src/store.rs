@@ -1,0 +1,360 @@
+//! The store of one flow: request packets in PSN order, from the first that the responder may not have to the last
+//! that the requester sent.
+//!
+//! Three positions move through it: what the responder has (the front), what is to be sent next (the cursor) and
+//! what may be acknowledged to the requester (the frontier).
+
+use longhaul_node::FrameBuf;
+use longhaul_units::Instant;
+use std::collections::VecDeque;
+
+/// What stands in the way of acknowledging a request early.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Nothing: SEND or WRITE with data.
+    Plain,
+    /// READ or atomic: its own response answers it.
+    Response,
+    /// Zero-length WRITE: asks whether the peer is alive.
+    KeepAlive,
+}
+
+/// One stored request packet.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) frame: FrameBuf,
+    /// First and last PSN; a READ takes one for each of its response packets.
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    /// Messages completed once this packet is executed, counted from the flow's start.
+    pub(crate) messages: u64,
+    pub(crate) sent_at: Instant,
+    pub(crate) bytes: u32,
+    pub(crate) times_sent: u8,
+    pub(crate) kind: Kind,
+    pub(crate) ack_request: bool,
+    /// For [`Kind::Response`]: the last response has passed.
+    pub(crate) answered: bool,
+}
+
+/// A READ or atomic whose responses are awaited.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Awaited {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    /// The next response PSN to pass.
+    pub(crate) next: u64,
+    /// When the request was last sent.
+    pub(crate) sent_at: Option<Instant>,
+    /// A gap was seen: when to resend the request, unless the requester does so first.
+    pub(crate) recover_at: Option<Instant>,
+}
+
+/// What [`Store::release`] let go.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Released {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    /// When the packet that was acknowledged by name had been sent, if it was sent once and asked for an ACK.
+    pub(crate) sample: Option<Instant>,
+}
+
+/// Bookkeeping per entry beyond the frame itself.
+pub(crate) const ENTRY_OVERHEAD: usize = size_of::<Entry>() - size_of::<FrameBuf>();
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    entries: VecDeque<Entry>,
+    cursor: usize,
+    /// Entries before this one lie below the frontier; `frontier_bytes` is their memory.
+    frontier_index: usize,
+    frontier_bytes: u64,
+    frontier: u64,
+    frontier_messages: u64,
+    bytes: u64,
+    end: u64,
+    messages: u64,
+    sent_to: u64,
+    pub(crate) responder_next: u64,
+    pub(crate) awaited: VecDeque<Awaited>,
+}
+
+impl Store {
+    /// An empty store whose first packet is `start`.
+    pub(crate) fn new(start: u64) -> Self {
+        Store {
+            entries: VecDeque::new(),
+            cursor: 0,
+            frontier_index: 0,
+            frontier_bytes: 0,
+            frontier: start,
+            frontier_messages: 0,
+            bytes: 0,
+            end: start,
+            messages: 0,
+            sent_to: start,
+            responder_next: start,
+            awaited: VecDeque::new(),
+        }
+    }
+
+    /// Forgets everything and expects `start` next; memory for bookkeeping is kept. Returns the bytes let go.
+    pub(crate) fn restart(&mut self, start: u64) -> u64 {
+        let bytes = self.bytes;
+        let mut entries = std::mem::take(&mut self.entries);
+        entries.clear();
+        *self = Store { entries, ..Store::new(start) };
+        bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Memory that the entries take.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The PSN behind the last packet: what is expected from the requester.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Messages completed by everything stored so far.
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    /// The first PSN that the responder is not known to have.
+    pub(crate) fn start(&self) -> u64 {
+        self.entries.front().map_or(self.end, |e| e.first)
+    }
+
+    /// PSNs outstanding.
+    pub(crate) fn psns(&self) -> u64 {
+        self.end - self.start()
+    }
+
+    /// Everything below may be acknowledged; with it the messages that this completes.
+    pub(crate) fn frontier(&self) -> (u64, u64) {
+        (self.frontier, self.frontier_messages)
+    }
+
+    /// The PSN behind the last packet ever sent.
+    pub(crate) fn sent_to(&self) -> u64 {
+        self.sent_to
+    }
+
+    /// Entries not sent, or to be sent again.
+    pub(crate) fn unsent(&self) -> usize {
+        self.entries.len() - self.cursor
+    }
+
+    /// True when at least the front entry has been sent and not been taken back for sending again.
+    pub(crate) fn is_outstanding(&self) -> bool {
+        self.cursor > 0
+    }
+
+    pub(crate) fn front_mut_at(&mut self, index: usize) -> Option<&mut Entry> {
+        self.entries.get_mut(index)
+    }
+
+    pub(crate) fn entry(&self, index: usize) -> Option<&Entry> {
+        self.entries.get(index)
+    }
+
+    /// Index of the first entry that ends at or behind `seq`.
+    pub(crate) fn index_of(&self, seq: u64) -> usize {
+        self.entries.partition_point(|e| e.last < seq)
+    }
+
+    /// Appends the packet at [`Store::end`]. Returns the memory that it takes.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        frame: FrameBuf,
+        span: u64,
+        kind: Kind,
+        ends: bool,
+        ack_request: bool,
+    ) -> u64 {
+        let bytes = frame.footprint() + ENTRY_OVERHEAD;
+        let first = self.end;
+        let last = first + span - 1;
+        self.messages += u64::from(ends);
+        self.end = last + 1;
+        self.bytes += bytes as u64;
+        if kind == Kind::Response {
+            self.awaited.push_back(Awaited { first, last, next: first, sent_at: None, recover_at: None });
+        }
+        self.entries.push_back(Entry {
+            frame,
+            first,
+            last,
+            messages: self.messages,
+            sent_at: Instant::ZERO,
+            bytes: bytes as u32,
+            times_sent: 0,
+            kind,
+            ack_request,
+            answered: false,
+        });
+        bytes as u64
+    }
+
+    /// Gives the last entry, a READ, `span` PSNs.
+    pub(crate) fn resolve_span(&mut self, span: u64) {
+        if let (Some(entry), Some(awaited)) = (self.entries.back_mut(), self.awaited.back_mut()) {
+            entry.last = entry.first + span - 1;
+            awaited.last = entry.last;
+            self.end = entry.last + 1;
+            if self.sent_to > entry.first {
+                self.sent_to = self.end;
+            }
+        }
+    }
+
+    /// Takes everything as sent at `now` by somebody else.
+    pub(crate) fn count_all_as_sent(&mut self, now: Instant) {
+        for entry in self.entries.range_mut(self.cursor..) {
+            entry.sent_at = now;
+            entry.times_sent = 1;
+        }
+        for awaited in &mut self.awaited {
+            awaited.sent_at.get_or_insert(now);
+        }
+        self.cursor = self.entries.len();
+        self.sent_to = self.end;
+    }
+
+    /// Moves the frontier as far as nothing is awaited and stored bytes below it stay within `bytes_max`. True when
+    /// it was the bytes that stopped it.
+    pub(crate) fn advance_frontier(&mut self, bytes_max: u64) -> bool {
+        while let Some(entry) = self.entries.get(self.frontier_index) {
+            if entry.kind != Kind::Plain && !entry.answered {
+                return false;
+            }
+            if self.frontier_bytes + u64::from(entry.bytes) > bytes_max {
+                return true;
+            }
+            self.frontier_bytes += u64::from(entry.bytes);
+            self.frontier = entry.last + 1;
+            self.frontier_messages = entry.messages;
+            self.frontier_index += 1;
+        }
+        false
+    }
+
+    /// Lets go of what the responder has: everything below `limit`, up to the first READ or atomic whose responses
+    /// are still awaited (or past it when `forced`).
+    pub(crate) fn release(&mut self, limit: u64, forced: bool) -> Released {
+        let mut released = Released::default();
+        let mut count = 0;
+        let mut awaited = 0;
+        while let Some(entry) = self.entries.get(count) {
+            let is_awaited = entry.kind == Kind::Response && !entry.answered;
+            if entry.last >= limit || (is_awaited && !forced) {
+                break;
+            }
+            count += 1;
+            awaited += usize::from(is_awaited);
+            released.bytes += u64::from(entry.bytes);
+            let by_name = entry.last + 1 == limit && entry.times_sent == 1 && entry.ack_request;
+            released.sample = by_name.then_some(entry.sent_at);
+            if count <= self.frontier_index {
+                self.frontier_bytes -= u64::from(entry.bytes);
+            } else {
+                self.frontier = entry.last + 1;
+                self.frontier_messages = entry.messages;
+            }
+        }
+        self.entries.drain(..count);
+        self.awaited.drain(..awaited);
+        self.bytes -= released.bytes;
+        self.cursor = self.cursor.saturating_sub(count);
+        self.frontier_index = self.frontier_index.saturating_sub(count);
+        released.packets = count as u64;
+        released
+    }
+
+    /// Sends again from `seq` on.
+    pub(crate) fn rewind_to(&mut self, seq: u64) {
+        self.cursor = self.cursor.min(self.index_of(seq));
+    }
+
+    /// The next packet to send. What the responder is known to have is skipped.
+    pub(crate) fn next_to_send(&mut self) -> Option<&Entry> {
+        while let Some(entry) = self.entries.get(self.cursor) {
+            if entry.last >= self.responder_next {
+                break;
+            }
+            self.cursor += 1;
+        }
+        self.entries.get(self.cursor)
+    }
+
+    /// The packet of [`Store::next_to_send`] was sent. True when it had been sent before.
+    pub(crate) fn count_sent(&mut self, now: Instant) -> bool {
+        let Some(entry) = self.entries.get_mut(self.cursor) else { return false };
+        let again = entry.times_sent > 0;
+        entry.times_sent = entry.times_sent.saturating_add(1);
+        entry.sent_at = now;
+        let (kind, first, last) = (entry.kind, entry.first, entry.last);
+        self.cursor += 1;
+        self.sent_to = self.sent_to.max(last + 1);
+        if kind == Kind::Response {
+            self.count_request_sent(first, now);
+        }
+        again
+    }
+
+    /// The READ or atomic that holds `seq` was sent.
+    pub(crate) fn count_request_sent(&mut self, seq: u64, now: Instant) {
+        if let Some(awaited) = self.awaited_at(seq) {
+            awaited.sent_at = Some(now);
+            awaited.recover_at = None;
+        }
+    }
+
+    /// The awaited READ or atomic whose range holds `seq`.
+    pub(crate) fn awaited_at(&mut self, seq: u64) -> Option<&mut Awaited> {
+        let index = self.awaited.partition_point(|a| a.last < seq);
+        self.awaited.get_mut(index).filter(|a| a.first <= seq)
+    }
+
+    /// Puts `frame`, a retry for the rest of a READ from `seq` on, in place of the stored request.
+    pub(crate) fn replace_request(&mut self, seq: u64, frame: FrameBuf) {
+        let index = self.index_of(seq);
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.frame = frame;
+            entry.times_sent = entry.times_sent.saturating_add(1);
+            entry.first = seq;
+        }
+        if let Some(awaited) = self.awaited_at(seq) {
+            awaited.first = seq;
+            awaited.next = seq;
+        }
+    }
+
+    /// The last response of the front awaited request, which ends at `last`, has passed.
+    pub(crate) fn count_answered(&mut self, last: u64) {
+        let index = self.index_of(last);
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.answered = true;
+        }
+        self.awaited.pop_front();
+    }
+}
+
+impl Store {
+    /// The PSN behind the last stored packet that asked for an ACK.
+    pub(crate) fn last_wish(&self) -> Option<u64> {
+        let wish = self.entries.iter().rev().find(|e| e.ack_request && e.kind != Kind::Response);
+        wish.map(|e| e.last + 1)
+    }
+}

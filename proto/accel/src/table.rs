@@ -1,0 +1,204 @@
+//! The flows: slots, and the ways to find one.
+
+use crate::flow::Flow;
+use crate::key::{Map, WireKey, map};
+use crate::timers::SlotId;
+use longhaul_units::Qpn;
+
+/// Flows between the same two addresses that are considered when directions are paired.
+const CANDIDATES_MAX: usize = 64;
+/// Slots looked at when one is needed and none is free.
+const LOOKS_MAX: usize = 64;
+
+struct Slot {
+    generation: u32,
+    flow: Option<Box<Flow>>,
+}
+
+pub(crate) struct FlowTable {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    flows_max: usize,
+    /// Where the search for a flow to evict goes on.
+    hand: usize,
+    by_responder: Map<WireKey, u32>,
+    by_requester: Map<WireKey, u32>,
+    /// Flows without a known requester QPN, by the pair of addresses.
+    unpaired: Map<WireKey, Vec<u32>>,
+    last_lan: Option<(WireKey, u32)>,
+    last_wan: Option<(WireKey, u32)>,
+}
+
+impl FlowTable {
+    pub(crate) fn new(flows_max: u32, seed: u64) -> Self {
+        FlowTable {
+            slots: Vec::new(),
+            free: Vec::new(),
+            flows_max: flows_max as usize,
+            hand: 0,
+            by_responder: map(seed),
+            by_requester: map(seed ^ 1),
+            unpaired: map(seed ^ 2),
+            last_lan: None,
+            last_wan: None,
+        }
+    }
+
+    /// Finds the flow of a request from the LAN.
+    #[inline]
+    pub(crate) fn by_responder(&mut self, key: WireKey) -> Option<u32> {
+        if let Some((last, slot)) = self.last_lan
+            && last == key
+        {
+            return Some(slot);
+        }
+        let slot = *self.by_responder.get(&key)?;
+        self.last_lan = Some((key, slot));
+        Some(slot)
+    }
+
+    /// Finds the flow whose requester a packet from the WAN goes to.
+    #[inline]
+    pub(crate) fn by_requester(&mut self, key: WireKey) -> Option<u32> {
+        if let Some((last, slot)) = self.last_wan
+            && last == key
+        {
+            return Some(slot);
+        }
+        let slot = *self.by_requester.get(&key)?;
+        self.last_wan = Some((key, slot));
+        Some(slot)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut Flow> {
+        self.slots.get_mut(slot as usize)?.flow.as_deref_mut()
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> Option<&Flow> {
+        self.slots.get(slot as usize)?.flow.as_deref()
+    }
+
+    pub(crate) fn id(&self, slot: u32) -> SlotId {
+        let generation = self.slots.get(slot as usize).map_or(0, |slot| slot.generation);
+        SlotId { slot, generation }
+    }
+
+    pub(crate) fn is_current(&self, id: SlotId) -> bool {
+        self.slots.get(id.slot as usize).is_some_and(|s| s.generation == id.generation && s.flow.is_some())
+    }
+
+    /// Flows in the table.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Flow> {
+        self.slots.iter().filter_map(|slot| slot.flow.as_deref())
+    }
+
+    /// The flow that has to go for another one to come; `None` when there is room, or when none can go.
+    pub(crate) fn victim(&mut self) -> Option<u32> {
+        if !self.free.is_empty() || self.slots.len() < self.flows_max {
+            return None;
+        }
+        for _ in 0..LOOKS_MAX.max(2 * self.slots.len().min(LOOKS_MAX)) {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let Some(flow) = self.slots[self.hand].flow.as_deref_mut() else { continue };
+            let is_watched = flow.state != crate::FlowState::Terminated;
+            if !std::mem::take(&mut flow.used) && (flow.store.is_empty() || is_watched) {
+                return Some(self.hand as u32);
+            }
+        }
+        None
+    }
+
+    /// Takes a flow in. Its key must not be known. `None` when the table is full.
+    pub(crate) fn insert(&mut self, flow: Flow) -> Option<u32> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.slots.len() < self.flows_max => {
+                self.slots.push(Slot { generation: 0, flow: None });
+                (self.slots.len() - 1) as u32
+            }
+            None => return None,
+        };
+        self.by_responder.insert(flow.key.wire(), slot);
+        match flow.requester_qpn {
+            Some(qpn) => self.set_requester(slot, &flow, qpn),
+            None => self.add_candidate(slot, &flow),
+        }
+        self.slots[slot as usize].flow = Some(Box::new(flow));
+        Some(slot)
+    }
+
+    fn set_requester(&mut self, slot: u32, flow: &Flow, qpn: Qpn) {
+        let key = WireKey::new(flow.key.requester, flow.key.responder, qpn);
+        self.by_requester.insert(key, slot);
+        self.last_wan = None;
+    }
+
+    fn add_candidate(&mut self, slot: u32, flow: &Flow) {
+        let candidates = self.unpaired.entry(flow.key.pair()).or_default();
+        if candidates.len() < CANDIDATES_MAX && !candidates.contains(&slot) {
+            candidates.push(slot);
+        }
+    }
+
+    fn remove_candidate(&mut self, slot: u32, pair: WireKey) {
+        if let Some(candidates) = self.unpaired.get_mut(&pair) {
+            candidates.retain(|&candidate| candidate != slot);
+            if candidates.is_empty() {
+                self.unpaired.remove(&pair);
+            }
+        }
+    }
+
+    fn forget_requester(&mut self, slot: u32, flow_key: &crate::FlowKey, qpn: Qpn) {
+        let key = WireKey::new(flow_key.requester, flow_key.responder, qpn);
+        if self.by_requester.get(&key) == Some(&slot) {
+            self.by_requester.remove(&key);
+        }
+        self.last_wan = None;
+    }
+
+    /// The requester's QPN of the flow in `slot` has become known.
+    pub(crate) fn pair(&mut self, slot: u32, qpn: Qpn) {
+        let Some(flow) = self.get(slot) else { return };
+        let key = flow.key;
+        self.remove_candidate(slot, key.pair());
+        self.by_requester.insert(WireKey::new(key.requester, key.responder, qpn), slot);
+        self.last_wan = None;
+    }
+
+    /// The flow in `slot` is learnt afresh, so that its requester may be another one.
+    pub(crate) fn unpair(&mut self, slot: u32) {
+        let Some(flow) = self.get_mut(slot) else { return };
+        let key = flow.key;
+        if let Some(qpn) = flow.requester_qpn.take() {
+            self.forget_requester(slot, &key, qpn);
+        }
+        let candidates = self.unpaired.entry(key.pair()).or_default();
+        if candidates.len() < CANDIDATES_MAX && !candidates.contains(&slot) {
+            candidates.push(slot);
+        }
+    }
+
+    /// Slots of flows that an unpaired response between these addresses could belong to.
+    pub(crate) fn candidates(&self, pair: WireKey) -> &[u32] {
+        self.unpaired.get(&pair).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<Box<Flow>> {
+        let flow = self.slots.get_mut(slot as usize)?.flow.take()?;
+        self.slots[slot as usize].generation = self.slots[slot as usize].generation.wrapping_add(1);
+        self.free.push(slot);
+        self.by_responder.remove(&flow.key.wire());
+        self.last_lan = None;
+        match flow.requester_qpn {
+            Some(qpn) => self.forget_requester(slot, &flow.key, qpn),
+            None => self.remove_candidate(slot, flow.key.pair()),
+        }
+        Some(flow)
+    }
+}

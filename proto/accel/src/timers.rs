@@ -1,0 +1,50 @@
+use longhaul_units::Instant;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Names one use of a slot in the flow table, so that what refers to an earlier use is recognised.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub(crate) struct SlotId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// When to look at which flow.
+///
+/// A flow's deadline mostly moves later (each ACK restarts it). The heap keeps the earlier moment, at which the
+/// flow is looked at and put back: cost per packet is a comparison.
+#[derive(Debug, Default)]
+pub(crate) struct Timers(BinaryHeap<Reverse<(Instant, SlotId)>>);
+
+impl Timers {
+    /// Arms `id` for `at`, given that it is armed for `armed`; returns what it is armed for now.
+    #[inline]
+    pub(crate) fn arm(&mut self, id: SlotId, armed: Option<Instant>, at: Option<Instant>) -> Option<Instant> {
+        match (armed, at) {
+            (armed, None) => armed,
+            (Some(armed), Some(at)) if armed <= at => Some(armed),
+            (_, Some(at)) => {
+                self.0.push(Reverse((at, id)));
+                Some(at)
+            }
+        }
+    }
+
+    /// Forgets what `is_armed` does not know any more, once that has become much.
+    pub(crate) fn tidy(&mut self, len_usual: usize, is_armed: impl Fn(SlotId, Instant) -> bool) {
+        if self.0.len() > 4 * len_usual + 1024 {
+            self.0.retain(|&Reverse((at, id))| is_armed(id, at));
+        }
+    }
+
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(Instant, SlotId)> {
+        match self.0.peek() {
+            Some(&Reverse((at, _))) if at <= now => self.0.pop().map(|Reverse(due)| due),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn next(&self) -> Option<(Instant, SlotId)> {
+        self.0.peek().map(|&Reverse(next)| next)
+    }
+}
