@@ -1,0 +1,110 @@
+//! `longhaul lab`: two hosts, accelerators and a fibre on one machine.
+//!
+//! `up` starts a daemon that drives accelerators and link between the hosts' ports; `exec` attaches programs to
+//! those ports; `status` and `down` talk to the daemon over its control socket.
+
+mod control;
+mod daemon;
+mod dir;
+mod node;
+mod spec;
+mod status;
+
+pub use daemon::{Lab, Lifetime};
+pub use dir::LabDir;
+pub use spec::{Accelerate, HostName, LabName, Spec};
+
+use crate::problem::Problem;
+use clap::Subcommand;
+use std::process::ExitCode;
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Start a lab and return once its hosts can be used
+    #[command(after_help = UP_EXAMPLES)]
+    Up(Up),
+    /// Show each flow: RTT, stored bytes, pseudo-ACKs, retransmits, drops with reasons
+    Status(Status),
+    /// Stop a lab; programs that still run in it see the cable pulled
+    Down(Down),
+    /// Run a lab in the foreground until it is told to stop
+    Run(Up),
+    /// The process behind a lab; its spec comes on standard input
+    #[command(hide = true)]
+    Serve,
+}
+
+const UP_EXAMPLES: &str = "\
+Examples:
+  longhaul lab up --distance 1000km --rate 10G
+  longhaul lab up --distance 1000km --rate 10G --accelerate
+  longhaul lab up --name lossy --distance 380km --loss 1e-4 --accelerate a";
+
+#[derive(clap::Args)]
+pub struct Up {
+    #[command(flatten)]
+    pub spec: Spec,
+    /// Print the lab as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+pub struct Status {
+    /// Which lab
+    #[arg(long, default_value_t)]
+    pub name: LabName,
+    /// Print everything as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+pub struct Down {
+    /// Which lab
+    #[arg(long, default_value_t)]
+    pub name: LabName,
+}
+
+pub fn run(command: Command) -> Result<ExitCode, Problem> {
+    match command {
+        Command::Up(up) => start(&up),
+        Command::Status(args) => {
+            let state = control::ask_status(&LabDir::of(&args.name))?;
+            if args.json {
+                println!("{}", status::to_json(&state)?);
+            } else {
+                print!("{}", status::to_text(&state));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Down(args) => {
+            control::ask_down(&LabDir::of(&args.name))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Run(up) => {
+            daemon::run_in_foreground(&up.spec)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Serve => {
+            daemon::serve()?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn start(up: &Up) -> Result<ExitCode, Problem> {
+    let lab = Lab::start(&up.spec, daemon::Lifetime::UntilDown)?;
+    let spec = &up.spec;
+    if up.json {
+        println!("{}", status::to_json(spec)?);
+    } else {
+        println!("lab '{}' is up: {}", spec.name, spec.summary());
+        for host in HostName::ALL {
+            println!("  host {host}  {}", host.ip());
+        }
+        println!("run programs with: longhaul exec --host a -- PROGRAM");
+    }
+    lab.detach();
+    Ok(ExitCode::SUCCESS)
+}

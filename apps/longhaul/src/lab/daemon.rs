@@ -1,0 +1,342 @@
+//! The process behind a lab: it drives accelerators and fibre between the hosts' ports until it is told to stop.
+
+use super::control::Control;
+use super::dir::{LabDir, SLOTS};
+use super::node::{LabNode, program_at, side_of};
+use super::spec::{HostName, Spec};
+use super::status::{AcceleratorStatus, HostStatus, LabStatus, LinkStatus};
+use crate::problem::Problem;
+use longhaul_accel::Accelerator;
+use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
+use longhaul_link::{Link, LinkConfig};
+use longhaul_memif::{Listener, MemifConfig};
+use longhaul_node::{Chain, Mirrored, Side};
+use longhaul_port::tap::{TapConfig, TapPort};
+use longhaul_port::{LinkState, NullPort, Port, PortError};
+use longhaul_units::{Duration as Span, Instant as Moment};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// How long a lab lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Until `longhaul lab down`.
+    UntilDown,
+    /// Until the process that started it ends, however it ends.
+    OfParent,
+}
+
+/// A lab that this process has started; stopped when dropped, unless detached.
+pub struct Lab {
+    dir: LabDir,
+    child: Option<Child>,
+}
+
+impl Lab {
+    /// Starts the daemon and waits until its hosts can be used.
+    pub fn start(spec: &Spec, lifetime: Lifetime) -> Result<Self, Problem> {
+        let program =
+            std::env::current_exe().map_err(|e| Problem::plain(format!("cannot find this program: {e}")))?;
+        let mut command = Command::new(program);
+        command.args(["lab", "serve"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        match lifetime {
+            Lifetime::OfParent => crate::demo::die_with_parent(&mut command),
+            Lifetime::UntilDown => {
+                command.stderr(Stdio::null());
+                // A group of its own: the terminal's Ctrl-C is not for it.
+                command.process_group(0);
+            }
+        }
+        let mut child = command.spawn().map_err(|e| Problem::plain(format!("cannot start the lab: {e}")))?;
+        let text = serde_json::to_string(spec)
+            .map_err(|e| Problem::plain(format!("cannot describe the lab: {e}")))?;
+        let told = child.stdin.take().map(|mut stdin| stdin.write_all(text.as_bytes()));
+        let mut answer = String::new();
+        let heard = child.stdout.take().map(|stdout| BufReader::new(stdout).read_line(&mut answer));
+        let mut lab = Lab { dir: LabDir::of(&spec.name), child: Some(child) };
+        match (told, heard, answer.trim_end()) {
+            (Some(Ok(())), Some(Ok(_)), READY) => Ok(lab),
+            (_, _, "") => Err(Problem::new(
+                "the lab ended before it was up",
+                format!("see {}", lab.dir.log().display()),
+            )),
+            (_, _, refusal) => {
+                lab.stop();
+                Err(Problem::plain(refusal.to_owned()))
+            }
+        }
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &LabDir {
+        &self.dir
+    }
+
+    /// Leaves it running.
+    pub fn detach(mut self) {
+        self.child = None;
+    }
+
+    fn stop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        // SAFETY: the child was not waited for yet, so that its number is still its own.
+        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+        // There is nothing to do about a child that cannot be waited for.
+        let _ = child.wait();
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The daemon's word that the hosts can be used.
+const READY: &str = "ready";
+
+/// `longhaul lab serve`: the spec comes on standard input, readiness or a refusal goes to standard output.
+pub fn serve() -> Result<(), Problem> {
+    let mut text = String::new();
+    io::stdin()
+        .read_to_string(&mut text)
+        .map_err(|e| Problem::plain(format!("cannot read the lab's spec: {e}")))?;
+    let spec: Spec =
+        serde_json::from_str(&text).map_err(|e| Problem::plain(format!("not a lab's spec: {e}")))?;
+    let say = |line: &str| {
+        // The parent may be gone; the lab does not depend on it.
+        let _ = writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush());
+    };
+    match Daemon::open(&spec) {
+        Ok(daemon) => {
+            say(READY);
+            daemon.run()
+        }
+        Err(problem) => {
+            say(&problem.to_string());
+            Ok(())
+        }
+    }
+}
+
+/// `longhaul lab run`: a lab that lives as long as this process.
+pub fn run_in_foreground(spec: &Spec) -> Result<(), Problem> {
+    let daemon = Daemon::open(spec)?;
+    println!("lab '{}' runs: {}; Ctrl-C ends it", spec.name, spec.summary());
+    daemon.run()
+}
+
+/// How soon a program that attaches is seen, and a stop is obeyed.
+const HOOK_INTERVAL: Span = Span::from_ms(10);
+
+/// What a requester may send beyond its oldest message that is not acknowledged: perftest's 128 messages of 1 MiB.
+const REQUESTER_AHEAD_BYTES: u64 = 160 << 20;
+
+/// From host a to host b. An accelerator's LAN side is toward its own host.
+type Wire = Chain<Accelerator, Chain<Link, Mirrored<Accelerator>>>;
+
+/// Everything that a running lab holds.
+struct Daemon {
+    spec: Spec,
+    dir: LabDir,
+    /// Held until the end: it says that the lab is up.
+    lock: File,
+    control: Control,
+    /// Keep the sockets in place.
+    listeners: Vec<Listener>,
+    driver: Driver<LabNode<Wire>, Box<dyn Port>>,
+    handle: Handle<LabNode<Wire>>,
+    stop: Arc<AtomicBool>,
+    started: Instant,
+}
+
+impl Daemon {
+    fn open(spec: &Spec) -> Result<Self, Problem> {
+        let wire = build_wire(spec)?;
+        let dir = LabDir::of(&spec.name);
+        let lock = dir.claim()?;
+        let opened = Self::open_claimed(spec, &dir, lock, wire);
+        if opened.is_err() {
+            dir.remove();
+        }
+        opened
+    }
+
+    fn open_claimed(spec: &Spec, dir: &LabDir, lock: File, wire: Wire) -> Result<Self, Problem> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            signal_hook::flag::register(signal, stop.clone())
+                .map_err(|e| Problem::plain(format!("cannot handle signals: {e}")))?;
+        }
+        let mut listeners = Vec::new();
+        let mut ports: Vec<Box<dyn Port>> = Vec::new();
+        for host in HostName::ALL {
+            let socket = dir.memif_socket(host);
+            let refused = |e| Problem::plain(format!("cannot offer host {host}'s port: {e}"));
+            let listener = Listener::bind(&socket).map_err(refused)?;
+            for slot in 0..SLOTS {
+                let config = MemifConfig::new(&format!("{host}{slot}"));
+                ports.push(Box::new(listener.port(slot as u32, config).map_err(refused)?));
+            }
+            listeners.push(listener);
+        }
+        if let Some(path) = &spec.pcap {
+            let tapped = side_of(HostName::A, 0);
+            let config = TapConfig { frames_max: Some(spec.pcap_frames), ..TapConfig::default() };
+            let inner = std::mem::replace(&mut ports[tapped], Box::new(NullPort::new("tapped", 0)));
+            let tap = TapPort::create(inner, path, config)
+                .map_err(|e| Problem::plain(format!("cannot record to {}: {e}", path.display())))?;
+            ports[tapped] = Box::new(tap);
+        }
+        let control = Control::listen(dir)?;
+        dir.describe(spec)?;
+        let config = DriverConfig {
+            turn: TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() },
+            hook_interval: HOOK_INTERVAL,
+            ..DriverConfig::default()
+        };
+        let (driver, handle) = Driver::new(LabNode::new(wire), ports, Clock::start(), config)
+            .map_err(|e| Problem::plain(format!("cannot run: {e}")))?;
+        Ok(Daemon {
+            spec: spec.clone(),
+            dir: dir.clone(),
+            lock,
+            control,
+            listeners,
+            driver,
+            handle,
+            stop,
+            started: Instant::now(),
+        })
+    }
+
+    fn run(self) -> Result<(), Problem> {
+        let Daemon { spec, dir, lock, control, listeners, driver, handle, stop, started } = self;
+        let finished = driver.run(Keeper { spec: &spec, control: &control, handle, stop, started });
+        drop((finished, listeners, control));
+        dir.remove();
+        drop(lock);
+        Ok(())
+    }
+}
+
+/// What the daemon does beside moving frames.
+struct Keeper<'a> {
+    spec: &'a Spec,
+    control: &'a Control,
+    handle: Handle<LabNode<Wire>>,
+    stop: Arc<AtomicBool>,
+    started: Instant,
+}
+
+impl Hook<LabNode<Wire>, Box<dyn Port>> for Keeper<'_> {
+    fn attend(
+        &mut self,
+        _now: Moment,
+        node: &mut LabNode<Wire>,
+        ports: &mut [Box<dyn Port>],
+        _: &DriverCounters,
+    ) {
+        attach_programs(node, ports);
+        let down =
+            self.control.serve(|| match serde_json::to_string(&status_of(self.spec, self.started, node)) {
+                Ok(text) => text,
+                Err(e) => format!("cannot describe the lab: {e}"),
+            });
+        if down || self.stop.load(Ordering::Relaxed) {
+            self.handle.stop();
+        }
+    }
+
+    fn port_error(&mut self, side: Side, error: PortError) {
+        let (host, slot) = program_at(side);
+        log(self.spec, &format!("host {host}, program {slot}: {error}"));
+    }
+}
+
+/// Tells the hosts' switches which programs are there.
+fn attach_programs(node: &mut LabNode<Wire>, ports: &[Box<dyn Port>]) {
+    for host in HostName::ALL {
+        for slot in 0..SLOTS {
+            let attached = ports[side_of(host, slot)].link_state() == LinkState::Up;
+            node.set_attached(host, slot, attached);
+        }
+    }
+}
+
+/// The fibre, and an accelerator at each site that is to have one.
+fn build_wire(spec: &Spec) -> Result<Wire, Problem> {
+    let delay = Span::of_fibre_m(spec.distance.metres());
+    let link = Link::new(LinkConfig {
+        delay,
+        rate: Some(spec.rate),
+        queue_bytes: spec.queue.bytes(),
+        loss: spec.loss,
+        seed: spec.seed,
+        memory_bytes_max: spec.memory.bytes(),
+    })
+    .map_err(|e| Problem::plain(e.to_string()))?;
+    // Twice what fits into a round trip, twice over for short packets; the floor is for the programs' turns on
+    // shared cores.
+    let ack_window_bytes = (4 * spec.rate.bytes_in(delay.times(2))).max(16 << 20);
+    let accelerator = |present: bool| {
+        let config = longhaul_accel::Config {
+            flow_bytes_max: (ack_window_bytes + REQUESTER_AHEAD_BYTES).min(spec.memory.bytes()),
+            ack_window_bytes,
+            total_bytes_max: spec.memory.bytes(),
+            wan_rate: Some(spec.rate),
+            // The link's queue takes what a turn of this thread that came late lets go at once.
+            burst_bytes: spec.queue.bytes() / 4,
+            // Programs that share a core with others answer when it is their turn.
+            rto_min: Span::from_ms(30),
+            seed: spec.seed,
+            ..longhaul_accel::Config::default()
+        };
+        let build = || Accelerator::new(config).map_err(|e| Problem::plain(e.to_string()));
+        present.then(build).transpose()
+    };
+    let (near, far) = (accelerator(spec.accelerate.at_a())?, accelerator(spec.accelerate.at_b())?);
+    Ok(Chain::new(near, Some(Chain::new(Some(link), far.map(Mirrored)))))
+}
+
+fn status_of(spec: &Spec, started: Instant, node: &LabNode<Wire>) -> LabStatus {
+    let beyond = node.wire.right();
+    let sites = [
+        (HostName::A, node.wire.left()),
+        (HostName::B, beyond.and_then(Chain::right).map(|mirrored| &mirrored.0)),
+    ];
+    LabStatus {
+        spec: spec.clone(),
+        pid: std::process::id(),
+        uptime_s: started.elapsed().as_secs_f64(),
+        hosts: HostName::ALL.map(|host| host_status(node, host)).to_vec(),
+        link: beyond.and_then(Chain::left).map(LinkStatus::of).unwrap_or_default(),
+        accelerators: sites
+            .into_iter()
+            .filter_map(|(site, accelerator)| Some(AcceleratorStatus::of(site, accelerator?)))
+            .collect(),
+    }
+}
+
+fn host_status(node: &LabNode<Wire>, host: HostName) -> HostStatus {
+    HostStatus {
+        name: host,
+        programs: node.programs(host),
+        waiting_frames: node.waiting(host),
+        counters: node.counters(host),
+    }
+}
+
+/// Adds a line to the lab's log.
+fn log(spec: &Spec, line: &str) {
+    let path = LabDir::of(&spec.name).log();
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    // A log that cannot be written must not stop the lab.
+    let _ = file.and_then(|mut file| writeln!(file, "{line}"));
+}

@@ -1,0 +1,73 @@
+//! The `longhaul` program: thin mains over the crates that do the work.
+
+mod decode;
+mod demo;
+mod exec;
+mod lab;
+mod problem;
+mod quantity;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// RDMA that works over distance.
+#[derive(Parser)]
+#[command(version, about, long_about = None, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul demo --quick
+  longhaul lab up --distance 1000km --rate 10G --accelerate
+  longhaul exec --host b -- ib_write_bw -d longhaul0 -R &
+  longhaul exec --host a -- ib_write_bw -d longhaul0 -R 10.77.0.2
+  longhaul lab status
+  longhaul lab down";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show what distance does to RDMA, and what accelerators do about it
+    Demo(demo::Args),
+    /// Run an unmodified verbs program on the software RNIC of a lab host
+    Exec(exec::Args),
+    /// Two hosts, accelerators and a fibre of any length on this machine
+    #[command(subcommand)]
+    Lab(lab::Command),
+    /// Print a capture of RoCEv2 traffic, one line per packet
+    Decode(decode::Args),
+}
+
+/// Exit code for a command line that cannot be understood.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
+            _ => {
+                eprintln!("longhaul: {}", problem::on_one_line(&error.to_string()));
+                return ExitCode::from(USAGE);
+            }
+        },
+    };
+    let outcome = match cli.command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Exec(args) => exec::run(&args),
+        Command::Lab(command) => lab::run(command),
+        Command::Decode(args) => return decode::run(&args),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(problem) => {
+            eprintln!("longhaul: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Completion channels and completion queues.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use longhaul_abi_defs::{
+    __be32, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND,
+    IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel, ibv_context, ibv_cq, ibv_wc, ibv_wc_imm,
+    ibv_wc_opcode, ibv_wc_status,
+};
+use longhaul_rdma::{AsyncEvent, CqSinks, Engine, EventQueue};
+use longhaul_rnic::{Completion, CompletionOp, CqId, Status};
+
+use crate::device;
+use crate::guard::{guarded, minus_one, null, returned};
+use crate::object::{self, Acknowledgements, Kind};
+
+struct Channel {
+    engine: Arc<Engine>,
+    queue: Arc<EventQueue<u64>>,
+    users: AtomicI32,
+}
+
+impl Kind for Channel {
+    type Public = ibv_comp_channel;
+    const MARK: u64 = 0x6c68_6368_616e_6e65;
+}
+
+/// Our part of a completion queue.
+pub(crate) struct Queue {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) id: CqId,
+    context_events: Arc<EventQueue<AsyncEvent>>,
+    channel: *mut ibv_comp_channel,
+    completion_events: Acknowledgements,
+    pub(crate) async_events: Acknowledgements,
+}
+
+impl Kind for Queue {
+    type Public = ibv_cq;
+    const MARK: u64 = 0x6c68_5f63_715f_5f5f;
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    guarded(ptr::null_mut(), || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { device::context(context) }) else { return null(libc::EINVAL) };
+        match EventQueue::new() {
+            Ok(queue) => {
+                let public = ibv_comp_channel { context, fd: queue.fd(), refcnt: 0 };
+                let engine = Arc::clone(&ours.engine);
+                object::create(public, Channel { engine, queue: Arc::new(queue), users: AtomicI32::new(0) })
+            }
+            Err(error) => null(error.raw_os_error().unwrap_or(libc::EIO)),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    guarded(libc::EIO, || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { object::resolve::<Channel>(channel) }) else {
+            return returned(libc::EINVAL);
+        };
+        if ours.users.load(Ordering::SeqCst) > 0 {
+            return returned(libc::EBUSY);
+        }
+        // SAFETY: live, unused, and the program gives it up.
+        unsafe { object::destroy::<Channel>(channel) };
+        0
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    guarded(ptr::null_mut(), || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { device::context(context) }) else { return null(libc::EINVAL) };
+        if cqe <= 0 || comp_vector != 0 {
+            return null(libc::EINVAL);
+        }
+        let channel_part = if channel.is_null() {
+            None
+        } else {
+            // SAFETY: as above.
+            match unsafe { object::resolve::<Channel>(channel) } {
+                Some(part) => Some(part),
+                None => return null(libc::EINVAL),
+            }
+        };
+        // The device's queue needs the object's address to name it in events, and the object needs the
+        // queue's number: the queue comes first, nameless, and no event can come before it is armed.
+        let nameless = CqSinks { channel: None, asynchronous: None, cookie: 0 };
+        let id = match ours.engine.create_cq(cqe as u32, nameless) {
+            Ok(id) => id,
+            Err(error) => return null(error.errno()),
+        };
+        let public = ibv_cq { context, channel, cq_context, handle: id.0, cqe, ..ibv_cq::zeroed() };
+        let kind = Queue {
+            engine: Arc::clone(&ours.engine),
+            id,
+            context_events: Arc::clone(&ours.events),
+            channel,
+            completion_events: Acknowledgements::default(),
+            async_events: Acknowledgements::default(),
+        };
+        let cq = object::create(public, kind);
+        let sinks = CqSinks {
+            channel: channel_part.map(|part| Arc::clone(&part.queue)),
+            asynchronous: Some(Arc::clone(&ours.events)),
+            cookie: cq as u64,
+        };
+        if let Err(error) = ours.engine.set_cq_sinks(id, sinks) {
+            return null(error.errno());
+        }
+        if let Some(part) = channel_part {
+            let users = part.users.fetch_add(1, Ordering::SeqCst) + 1;
+            // SAFETY: a live channel.
+            unsafe { (*channel).refcnt = users };
+        }
+        cq
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    guarded(libc::EIO, || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { object::resolve::<Queue>(cq) }) else { return returned(libc::EINVAL) };
+        if let Err(error) = ours.engine.destroy_cq(ours.id) {
+            return returned(error.errno());
+        }
+        let cookie = cq as u64;
+        ours.context_events.retain(|event| *event != AsyncEvent::CqError { cookie });
+        // SAFETY: a channel cannot go while a queue uses it.
+        if let Some(channel) = unsafe { object::resolve::<Channel>(ours.channel) } {
+            channel.queue.retain(|event| *event != cookie);
+            ours.completion_events.settle();
+            let users = channel.users.fetch_sub(1, Ordering::SeqCst) - 1;
+            // SAFETY: as above.
+            unsafe { (*ours.channel).refcnt = users };
+        }
+        ours.async_events.settle();
+        // SAFETY: live, and the program gives it up.
+        unsafe { object::destroy::<Queue>(cq) };
+        0
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: the program's pointer, checked as far as that goes.
+    guarded(libc::EIO, || match unsafe { object::resolve::<Queue>(cq) } {
+        // SAFETY: a live queue.
+        Some(_) if cqe > 0 && cqe <= unsafe { (*cq).cqe } => 0,
+        Some(_) => returned(libc::EOPNOTSUPP),
+        None => returned(libc::EINVAL),
+    })
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    guarded(libc::EIO, || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { object::resolve::<Queue>(cq) }) else { return returned(libc::EINVAL) };
+        let armed = ours.engine.with(|rnic, _| rnic.arm_cq(ours.id, solicited_only != 0));
+        if let Err(error) = armed.and_then(|done| Ok(done?)) {
+            return returned(error.errno());
+        }
+        // Who asks for an event is about to sleep.
+        ours.engine.hand_over();
+        0
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    guarded(-1, || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { object::resolve::<Channel>(channel) }) else {
+            return minus_one(libc::EINVAL);
+        };
+        if cq.is_null() || cq_context.is_null() {
+            return minus_one(libc::EINVAL);
+        }
+        if ours.queue.is_empty() {
+            if let Err(error) = ours.engine.turn() {
+                return minus_one(error.errno());
+            }
+            ours.engine.hand_over();
+        }
+        match ours.queue.pop() {
+            Ok(cookie) => {
+                let found = cookie as *mut ibv_cq;
+                // SAFETY: events of destroyed queues are taken out of the channel, so this one is live.
+                unsafe {
+                    if let Some(queue) = object::resolve::<Queue>(found) {
+                        queue.completion_events.give();
+                    }
+                    cq.write(found);
+                    cq_context.write((*found).cq_context);
+                }
+                0
+            }
+            Err(error) => minus_one(error.raw_os_error().unwrap_or(libc::EIO)),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: u32) {
+    guarded((), || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        if let Some(ours) = unsafe { object::resolve::<Queue>(cq) } {
+            ours.completion_events.acknowledge(count.into());
+        }
+    });
+}
+
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    guarded(-1, || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { object::resolve::<Queue>(cq) }) else { return minus_one(libc::EINVAL) };
+        if count <= 0 || wc.is_null() {
+            return 0;
+        }
+        let mut out = wc;
+        let polled = ours.engine.poll_cq(ours.id, count as usize, |completion| {
+            // SAFETY: the caller gives room for `count` entries, and no more are handed out.
+            unsafe {
+                out.write(entry(&completion));
+                out = out.add(1);
+            }
+        });
+        match polled {
+            Ok(found) => found as c_int,
+            Err(error) => minus_one(error.errno()),
+        }
+    })
+}
+
+#[inline]
+fn entry(completion: &Completion) -> ibv_wc {
+    let mut imm = ibv_wc_imm { imm_data: __be32::new(0) };
+    let mut wc_flags = 0;
+    if let Some(bytes) = completion.immediate {
+        imm.imm_data = __be32::from_memory(u32::from_ne_bytes(bytes));
+        wc_flags |= IBV_WC_WITH_IMM;
+    }
+    if let Some(rkey) = completion.invalidated {
+        imm.invalidated_rkey = rkey.0;
+        wc_flags |= IBV_WC_WITH_INV;
+    }
+    ibv_wc {
+        wr_id: completion.wr_id,
+        status: ibv_wc_status(completion.status as u32),
+        opcode: opcode(completion.op),
+        // Hardware puts its own code here; ours is the status.
+        vendor_err: if completion.status == Status::Success { 0 } else { completion.status as u32 },
+        byte_len: completion.byte_len,
+        imm,
+        qp_num: completion.qpn.get(),
+        src_qp: completion.peer_qpn.get(),
+        wc_flags,
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+fn opcode(op: CompletionOp) -> ibv_wc_opcode {
+    match op {
+        CompletionOp::Send => IBV_WC_SEND,
+        CompletionOp::Write => IBV_WC_RDMA_WRITE,
+        CompletionOp::Read => IBV_WC_RDMA_READ,
+        CompletionOp::Recv => IBV_WC_RECV,
+        CompletionOp::RecvWriteImmediate => IBV_WC_RECV_RDMA_WITH_IMM,
+    }
+}

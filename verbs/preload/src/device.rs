@@ -1,0 +1,544 @@
+//! The device and its contexts: listing, opening, and what they say about themselves.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::{offset_of, size_of};
+use std::ptr;
+use std::sync::Arc;
+
+use longhaul_abi_defs::{
+    __be16, __be64, _compat_ibv_port_attr, IBV_ATOMIC_NONE, IBV_DEVICE_CURR_QP_STATE_MOD,
+    IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SYS_IMAGE_GUID, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET,
+    IBV_MTU_4096, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS,
+    IBV_QPF_GRH_REQUIRED, VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, ibv_device_attr,
+    ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_mtu, ibv_port_attr, ibv_query_device_ex_input,
+    verbs_context,
+};
+use longhaul_port::LinkState;
+use longhaul_rdma::{Attach, Engine, EventQueue};
+use longhaul_rnic::{MESSAGE_MAX, SGE_MAX};
+
+use crate::guard::{guarded, null, returned, set_errno};
+use crate::object::{self, Kind};
+use crate::process::{self, Device, c_text};
+use crate::{completion, memory, posting, queue_pair};
+
+/// Entries of the GID table; both are the same RoCEv2 GID, index 1 as with kernel devices.
+pub(crate) const GID_COUNT: u32 = 2;
+/// The only port.
+pub(crate) const PORT: u8 = 1;
+const PKEY: u16 = 0xffff;
+
+/// Our part of an open device.
+pub(crate) struct Context {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) events: Arc<EventQueue<longhaul_rdma::AsyncEvent>>,
+    /// The connection manager's own context, which outlives a program's attempt to close it.
+    shared: bool,
+}
+
+impl Kind for Context {
+    type Public = verbs_context;
+    const MARK: u64 = 0x6c68_636f_6e74_6578;
+}
+
+/// Our part of the context that a program's pointer stands for.
+///
+/// # Safety
+/// As [`object::resolve`].
+pub(crate) unsafe fn context<'a>(context: *mut ibv_context) -> Option<&'a Context> {
+    if context.is_null() {
+        return None;
+    }
+    let outer = context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
+    // SAFETY: passed on to the caller; contexts are always handed out inside a verbs_context.
+    unsafe { object::resolve::<Context>(outer) }
+}
+
+/// Our part of a device.
+unsafe fn device<'a>(device: *mut ibv_device) -> Option<&'a Device> {
+    // SAFETY: passed on to the caller.
+    unsafe { object::resolve::<Device>(device) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    guarded(ptr::null_mut(), || {
+        let device = process::device();
+        // SAFETY: calloc of two pointers; the program frees the list with ibv_free_device_list, or with
+        // free, as it may have learnt from older libraries.
+        unsafe {
+            let list = libc::calloc(2, size_of::<*mut ibv_device>()).cast::<*mut ibv_device>();
+            if list.is_null() {
+                return null(libc::ENOMEM);
+            }
+            *list = device;
+            if !count.is_null() {
+                *count = c_int::from(!device.is_null());
+            }
+            list
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: the list came from calloc in ibv_get_device_list.
+    unsafe { libc::free(list.cast()) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_name(dev: *mut ibv_device) -> *const c_char {
+    if dev.is_null() {
+        return ptr::null();
+    }
+    // SAFETY: a device, whose name is its own.
+    unsafe { (&raw const (*dev).name).cast() }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_guid(dev: *mut ibv_device) -> __be64 {
+    // SAFETY: the program's pointer, checked as far as that goes.
+    unsafe { device(dev) }.map_or(__be64::new(0), |device| __be64::new(device.attach.guid()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_index(_dev: *mut ibv_device) -> c_int {
+    // Unknown to the kernel.
+    -1
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_open_device(dev: *mut ibv_device) -> *mut ibv_context {
+    // SAFETY: the program's pointer, checked as far as that goes.
+    guarded(ptr::null_mut(), || match unsafe { device(dev) } {
+        Some(device) => open(dev, device, false).unwrap_or_else(null),
+        None => null(libc::ENODEV),
+    })
+}
+
+/// The context that the connection manager uses for all its identifiers; it is never closed.
+pub(crate) fn shared_context() -> Result<*mut ibv_context, c_int> {
+    struct Shared(*mut ibv_context, u32);
+    // SAFETY: the context is never destroyed, and its public part is not written to after creation.
+    unsafe impl Send for Shared {}
+    static SHARED: std::sync::Mutex<Option<Shared>> = std::sync::Mutex::new(None);
+    let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // After a fork the parent's context is of no use.
+    if let Some(shared) = &*shared
+        && shared.1 == std::process::id()
+    {
+        return Ok(shared.0);
+    }
+    let dev = process::device();
+    // SAFETY: null or our own device.
+    let device = unsafe { device(dev) }.ok_or(libc::ENODEV)?;
+    let context = open(dev, device, true)?;
+    *shared = Some(Shared(context, std::process::id()));
+    Ok(context)
+}
+
+fn open(dev: *mut ibv_device, device: &Device, shared: bool) -> Result<*mut ibv_context, c_int> {
+    let engine = device.engine().map_err(|error| error.errno())?;
+    let events = EventQueue::new().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+    let mut public = verbs_context {
+        query_port: Some(query_port),
+        query_device_ex: Some(query_device_ex),
+        create_cq_ex: None,
+        create_qp_ex: Some(queue_pair::create_qp_ex),
+        sz: size_of::<verbs_context>(),
+        ..verbs_context::zeroed()
+    };
+    public.context.device = dev;
+    public.context.cmd_fd = -1;
+    public.context.async_fd = events.fd();
+    public.context.num_comp_vectors = 1;
+    public.context.abi_compat = VERBS_ABI_IS_EXTENDED;
+    let ops = &mut public.context.ops;
+    ops._compat_query_device = Some(ibv_query_device);
+    ops._compat_query_port = Some(ibv_query_port);
+    ops.alloc_mw = Some(memory::alloc_mw);
+    ops.bind_mw = Some(memory::bind_mw);
+    ops.dealloc_mw = Some(memory::dealloc_mw);
+    ops.poll_cq = Some(completion::poll_cq);
+    ops.req_notify_cq = Some(completion::req_notify_cq);
+    ops.post_srq_recv = Some(posting::post_srq_recv);
+    ops.post_send = Some(posting::post_send);
+    ops.post_recv = Some(posting::post_recv);
+    let outer = object::create(public, Context { engine, events: Arc::new(events), shared });
+    // SAFETY: just made.
+    Ok(unsafe { &raw mut (*outer).context })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_close_device(ctx: *mut ibv_context) -> c_int {
+    guarded(libc::EIO, || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { context(ctx) }) else { return minus_one_invalid() };
+        if !ours.shared {
+            let outer = ctx.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
+            // SAFETY: a live context, which the program gives up.
+            unsafe { object::destroy::<Context>(outer) };
+        }
+        0
+    })
+}
+
+fn minus_one_invalid() -> c_int {
+    set_errno(libc::EINVAL);
+    -1
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_device(ctx: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    // SAFETY: the program's pointers, checked as far as that goes.
+    guarded(libc::EIO, || match unsafe { context(ctx) } {
+        Some(ours) if !attr.is_null() => {
+            // SAFETY: the caller gives room for the structure.
+            unsafe { attr.write(device_attributes(ours.engine.attach())) };
+            0
+        }
+        _ => returned(libc::EINVAL),
+    })
+}
+
+unsafe extern "C" fn query_device_ex(
+    ctx: *mut ibv_context,
+    _input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    size: usize,
+) -> c_int {
+    guarded(libc::EIO, || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { context(ctx) }) else { return returned(libc::EINVAL) };
+        if attr.is_null() || size < offset_of!(ibv_device_attr_ex, comp_mask) {
+            return returned(libc::EINVAL);
+        }
+        let mut filled = ibv_device_attr_ex::zeroed();
+        filled.orig_attr = device_attributes(ours.engine.attach());
+        filled.phys_port_cnt_ex = 1;
+        let known = size.min(size_of::<ibv_device_attr_ex>());
+        // SAFETY: the caller gives room for `size` bytes, of which no more than the structure is written.
+        unsafe { ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), attr.cast::<u8>(), known) };
+        0
+    })
+}
+
+fn device_attributes(attach: &Attach) -> ibv_device_attr {
+    let limits = longhaul_rnic::Config::new(attach.mac, attach.ip_addr());
+    let guid = __be64::new(attach.guid());
+    let count = |limit: u32| c_int::try_from(limit).unwrap_or(c_int::MAX);
+    ibv_device_attr {
+        fw_ver: c_text(env!("CARGO_PKG_VERSION")),
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: u64::MAX,
+        page_size_cap: 0xffff_f000,
+        hw_ver: 1,
+        max_qp: count(attach.qpn_count()),
+        max_qp_wr: count(limits.wq_depth_max),
+        device_cap_flags: IBV_DEVICE_CURR_QP_STATE_MOD
+            | IBV_DEVICE_RC_RNR_NAK_GEN
+            | IBV_DEVICE_SYS_IMAGE_GUID,
+        max_sge: SGE_MAX as c_int,
+        max_sge_rd: SGE_MAX as c_int,
+        max_cq: count(limits.cq_count_max),
+        max_cqe: count(limits.cq_depth_max),
+        max_mr: count(limits.mr_count_max),
+        max_pd: count(limits.pd_count_max),
+        max_qp_rd_atom: attach.read_depth.into(),
+        max_res_rd_atom: count(attach.qpn_count().saturating_mul(attach.read_depth.into())),
+        max_qp_init_rd_atom: attach.read_depth.into(),
+        atomic_cap: IBV_ATOMIC_NONE,
+        max_pkeys: 1,
+        local_ca_ack_delay: 15,
+        phys_port_cnt: 1,
+        ..ibv_device_attr::zeroed()
+    }
+}
+
+unsafe extern "C" fn query_port(
+    ctx: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    size: usize,
+) -> c_int {
+    guarded(libc::EIO, || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { context(ctx) }) else { return returned(libc::EINVAL) };
+        if port != PORT || attr.is_null() {
+            return returned(libc::EINVAL);
+        }
+        let filled = port_attributes(&ours.engine);
+        let known = size.min(size_of::<ibv_port_attr>());
+        // SAFETY: the caller gives room for `size` bytes, of which no more than the structure is written.
+        unsafe { ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), attr.cast::<u8>(), known) };
+        0
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_port(
+    ctx: *mut ibv_context,
+    port: u8,
+    attr: *mut _compat_ibv_port_attr,
+) -> c_int {
+    // SAFETY: the older structure is the beginning of the newer one; no more than its size is written.
+    unsafe { query_port(ctx, port, attr.cast(), size_of::<_compat_ibv_port_attr>()) }
+}
+
+/// The verbs code of the largest path MTU.
+pub(crate) fn mtu_code(attach: &Attach) -> u8 {
+    attach.path_mtu.ilog2() as u8 - 7
+}
+
+fn port_attributes(engine: &Engine) -> ibv_port_attr {
+    let up = engine.link() == LinkState::Up;
+    let (active_width, active_speed) = width_and_speed(engine.attach().rate.map(|rate| rate.as_bps()));
+    ibv_port_attr {
+        state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
+        max_mtu: IBV_MTU_4096,
+        active_mtu: ibv_mtu(mtu_code(engine.attach()).into()),
+        gid_tbl_len: GID_COUNT as c_int,
+        port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
+        max_msg_sz: MESSAGE_MAX as u32,
+        pkey_tbl_len: 1,
+        max_vl_num: 1,
+        active_width,
+        active_speed,
+        // 5: link up; 3: disabled.
+        phys_state: if up { 5 } else { 3 },
+        link_layer: IBV_LINK_LAYER_ETHERNET,
+        flags: IBV_QPF_GRH_REQUIRED,
+        ..ibv_port_attr::zeroed()
+    }
+}
+
+/// The codes for a rate: width 1, 2 (4x), 4 (8x) and speed 1 (2.5), 4 (10), 32 (25), 64 (50), 128 (100
+/// Gbit/s); the nearest that is not below it. 100 Gbit/s for an unpaced port.
+fn width_and_speed(rate_bps: Option<u64>) -> (u8, u8) {
+    match rate_bps.map_or(100, |bps| bps.div_ceil(1_000_000_000)) {
+        0..=2 => (1, 1),
+        3..=10 => (1, 4),
+        11..=25 => (1, 32),
+        26..=40 => (2, 4),
+        41..=50 => (1, 64),
+        51..=100 => (2, 32),
+        101..=200 => (2, 64),
+        201..=400 => (2, 128),
+        _ => (4, 128),
+    }
+}
+
+fn gid_at(ctx: *mut ibv_context, port: u32, index: c_int) -> Option<ibv_gid> {
+    // SAFETY: the program's pointer, checked as far as that goes.
+    let ours = unsafe { context(ctx) }?;
+    let valid = port == u32::from(PORT) && (0..GID_COUNT as c_int).contains(&index);
+    valid.then(|| ibv_gid::from_bytes(ours.engine.attach().gid()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid(
+    ctx: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    guarded(-1, || match gid_at(ctx, port.into(), index) {
+        Some(found) if !gid.is_null() => {
+            // SAFETY: the caller gives room for a GID.
+            unsafe { gid.write(found) };
+            0
+        }
+        _ => minus_one_invalid(),
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid_type(
+    ctx: *mut ibv_context,
+    port: u8,
+    index: c_uint,
+    kind: *mut c_uint,
+) -> c_int {
+    // In this private function RoCEv2 has the number that sysfs gives it.
+    const ROCE_V2_IN_SYSFS: c_uint = 1;
+    guarded(-1, || match gid_at(ctx, port.into(), index as c_int) {
+        Some(_) if !kind.is_null() => {
+            // SAFETY: the caller gives room for an enumerator.
+            unsafe { kind.write(ROCE_V2_IN_SYSFS) };
+            0
+        }
+        _ => minus_one_invalid(),
+    })
+}
+
+fn gid_entry(gid: ibv_gid, index: u32) -> ibv_gid_entry {
+    ibv_gid_entry {
+        gid,
+        gid_index: index,
+        port_num: PORT.into(),
+        gid_type: IBV_GID_TYPE_ROCE_V2.0,
+        ndev_ifindex: 0,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_ex(
+    ctx: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    guarded(libc::EIO, || {
+        if flags != 0 || entry.is_null() {
+            return returned(libc::EINVAL);
+        }
+        let Some(gid) = gid_at(ctx, port, c_int::try_from(index).unwrap_or(-1)) else {
+            return returned(libc::ENODATA);
+        };
+        let filled = gid_entry(gid, index);
+        let known = size.min(size_of::<ibv_gid_entry>());
+        // SAFETY: the caller gives room for `size` bytes, of which no more than the structure is written.
+        unsafe { ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), entry.cast::<u8>(), known) };
+        0
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_table(
+    ctx: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max: usize,
+    flags: u32,
+    size: usize,
+) -> isize {
+    guarded(-(libc::EIO as isize), || {
+        if flags != 0 || entries.is_null() || max < GID_COUNT as usize || size < size_of::<ibv_gid_entry>() {
+            return -(libc::EINVAL as isize);
+        }
+        for index in 0..GID_COUNT {
+            let Some(gid) = gid_at(ctx, PORT.into(), index as c_int) else {
+                return -(libc::EINVAL as isize);
+            };
+            // SAFETY: the caller gives room for `max` entries of `size` bytes each.
+            unsafe { entries.byte_add(index as usize * size).write(gid_entry(gid, index)) };
+        }
+        GID_COUNT as isize
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_pkey(
+    ctx: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut __be16,
+) -> c_int {
+    guarded(-1, || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        if unsafe { context(ctx) }.is_none() || port != PORT || index != 0 || pkey.is_null() {
+            return minus_one_invalid();
+        }
+        // SAFETY: the caller gives room for a key.
+        unsafe { pkey.write(__be16::new(PKEY)) };
+        0
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_pkey_index(ctx: *mut ibv_context, port: u8, pkey: __be16) -> c_int {
+    guarded(-1, || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let known = unsafe { context(ctx) }.is_some() && port == PORT && pkey.get() == PKEY;
+        if known { 0 } else { minus_one_invalid() }
+    })
+}
+
+/// What programs read of a device in sysfs. `None`: not a file of ours.
+fn sysfs_text(attach: &Attach, file: &str) -> Option<String> {
+    let guid = attach.guid();
+    let guid = [48, 32, 16, 0].map(|shift| format!("{:04x}", (guid >> shift) & 0xffff)).join(":");
+    let gid = attach.ip.to_ipv6_mapped().segments().map(|part| format!("{part:04x}")).join(":");
+    Some(match file {
+        "fw_ver" => env!("CARGO_PKG_VERSION").to_owned(),
+        "hca_type" => "longhaul".to_owned(),
+        "hw_rev" => "1".to_owned(),
+        "board_id" => "LONGHAUL_SOFTWARE".to_owned(),
+        "node_type" => "1: CA".to_owned(),
+        "node_desc" => format!("longhaul {}", attach.host),
+        "node_guid" | "sys_image_guid" => guid,
+        "ports/1/link_layer" => "Ethernet".to_owned(),
+        "ports/1/state" => "4: ACTIVE".to_owned(),
+        "ports/1/phys_state" => "5: LinkUp".to_owned(),
+        "ports/1/lid" | "ports/1/sm_lid" => "0x0".to_owned(),
+        "ports/1/pkeys/0" => "0xffff".to_owned(),
+        "ports/1/gids/0" | "ports/1/gids/1" => gid,
+        "ports/1/gid_attrs/types/0" | "ports/1/gid_attrs/types/1" => "RoCE v2".to_owned(),
+        "ports/1/gid_attrs/ndevs/0" | "ports/1/gid_attrs/ndevs/1" => "longhaul0".to_owned(),
+        _ => return None,
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_read_sysfs_file(
+    dir: *const c_char,
+    file: *const c_char,
+    buffer: *mut c_char,
+    size: usize,
+) -> c_int {
+    guarded(-1, || {
+        if dir.is_null() || file.is_null() || buffer.is_null() {
+            return minus_one_invalid();
+        }
+        // SAFETY: the caller gives two C strings.
+        let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
+        let path = format!("{}/{}", dir.to_string_lossy(), file.to_string_lossy());
+        let contents = match path.strip_prefix(process::IBDEV_PATH).map(|rest| rest.trim_start_matches('/')) {
+            // SAFETY: null or our own device.
+            Some(ours) => unsafe { device(process::device()) }
+                .and_then(|device| sysfs_text(&device.attach, ours))
+                .ok_or(libc::ENOENT),
+            None => std::fs::read_to_string(&path).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)),
+        };
+        let contents = match contents {
+            Ok(contents) => contents,
+            Err(errno) => {
+                set_errno(errno);
+                return -1;
+            }
+        };
+        let bytes = contents.trim_end_matches('\n').as_bytes();
+        let len = bytes.len().min(size);
+        // SAFETY: the caller gives room for `size` bytes; the final 0 is written when there is room.
+        unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast::<u8>(), len);
+            if len < size {
+                buffer.add(len).write(0);
+            }
+        }
+        len as c_int
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_fork_init() -> c_int {
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_is_fork_initialized() -> c_uint {
+    // IBV_FORK_UNNEEDED: memory is not pinned.
+    2
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int {
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
+    0
+}

@@ -1,0 +1,32 @@
+//! The interposing library: unmodified verbs programs on the software RNIC.
+//!
+//! **Purpose.** Preloaded into a program (by `longhaul exec`), it defines the public symbols of libibverbs
+//! and librdmacm, so that the program finds the device `longhaul0`. The real libraries stay loaded, because
+//! vendor libraries that a program links need them; their string functions are used, and nothing else.
+//!
+//! **Lifecycle.** Nothing happens when the library is loaded. The first call reads the environment (see
+//! `longhaul_rdma::attach`), the first queue pair or connection attaches the port and starts the engine
+//! thread; the child of a fork starts anew.
+//!
+//! **Trust.** Pointers from the program are checked as far as C allows: null, misaligned, of another kind,
+//! or destroyed (mostly) is refused with EINVAL. A panic never crosses into C: the call fails with EIO.
+//!
+//! **What it deliberately does not do.** Everything in `unsupported`, work request builders
+//! (`ibv_qp_to_qp_ex` says null), extended completion queues, and datagrams.
+
+#![allow(clippy::missing_safety_doc, reason = "entry points have the contracts of the verbs manual pages")]
+
+mod async_event;
+mod cm;
+mod completion;
+mod device;
+mod guard;
+mod memory;
+mod object;
+mod posting;
+mod process;
+mod queue_pair;
+mod unsupported;
+
+#[cfg(test)]
+mod hostile_tests;

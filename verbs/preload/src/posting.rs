@@ -1,0 +1,171 @@
+//! Posting work requests: the path that programs take per message.
+
+use std::ffi::c_int;
+
+use longhaul_abi_defs::{
+    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_ATOMIC_CMP_AND_SWP,
+    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
+    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    ibv_srq,
+};
+use longhaul_rdma::errno_of_post;
+use longhaul_rnic::{RecvWr, SGE_MAX, SendOp, SendWr, Sge};
+use longhaul_units::{LKey, RKey};
+
+use crate::guard::{guarded, returned};
+use crate::object;
+use crate::queue_pair::QueuePair;
+
+/// Copies a scatter/gather list; `None` when it is too long or missing.
+///
+/// # Safety
+/// `list` points to `count` elements.
+#[inline]
+unsafe fn segments(list: *const ibv_sge, count: c_int, out: &mut [Sge; SGE_MAX]) -> Option<&[Sge]> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= SGE_MAX)?;
+    if count > 0 && list.is_null() {
+        return None;
+    }
+    for (index, to) in out[..count].iter_mut().enumerate() {
+        // SAFETY: the caller vouches for `count` elements.
+        let from = unsafe { &*list.add(index) };
+        *to = Sge { address: from.addr, len: from.length, lkey: LKey(from.lkey) };
+    }
+    Some(&out[..count])
+}
+
+/// The operation of a work request, or the errno that refuses it.
+///
+/// # Safety
+/// The members that the opcode says are there can be read.
+#[inline]
+unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
+    // SAFETY: the caller vouches for the members of this opcode; all of them are plain integers.
+    unsafe {
+        let immediate = || Some(wr.imm.imm_data.memory().to_ne_bytes());
+        let (remote_address, rkey) = (wr.wr.rdma.remote_addr, RKey(wr.wr.rdma.rkey));
+        Ok(match wr.opcode {
+            IBV_WR_RDMA_WRITE => SendOp::Write { remote_address, rkey, immediate: None },
+            IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::Write { remote_address, rkey, immediate: immediate() },
+            IBV_WR_SEND => SendOp::Send { immediate: None, invalidate: None },
+            IBV_WR_SEND_WITH_IMM => SendOp::Send { immediate: immediate(), invalidate: None },
+            IBV_WR_SEND_WITH_INV => {
+                SendOp::Send { immediate: None, invalidate: Some(RKey(wr.imm.invalidate_rkey)) }
+            }
+            IBV_WR_RDMA_READ => SendOp::Read { remote_address, rkey },
+            IBV_WR_ATOMIC_CMP_AND_SWP => SendOp::CmpSwap {
+                remote_address: wr.wr.atomic.remote_addr,
+                rkey: RKey(wr.wr.atomic.rkey),
+                compare: wr.wr.atomic.compare_add,
+                swap: wr.wr.atomic.swap,
+            },
+            IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd {
+                remote_address: wr.wr.atomic.remote_addr,
+                rkey: RKey(wr.wr.atomic.rkey),
+                add: wr.wr.atomic.compare_add,
+            },
+            _ => return Err(libc::EOPNOTSUPP),
+        })
+    }
+}
+
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    guarded(libc::EIO, || {
+        let refuse = |wr, errno| {
+            if !bad.is_null() {
+                // SAFETY: the caller gives room for a pointer.
+                unsafe { bad.write(wr) };
+            }
+            returned(errno)
+        };
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else {
+            return refuse(first, libc::EINVAL);
+        };
+        let mut wr = first;
+        let posted = ours.engine.with(|rnic, now| {
+            let mut list = [Sge::default(); SGE_MAX];
+            // SAFETY: the program gives a list of work requests that ends with a null pointer.
+            while let Some(request) = unsafe { wr.as_ref() } {
+                // SAFETY: as above.
+                let op = unsafe { operation(request) }?;
+                // SAFETY: as above.
+                let segments =
+                    unsafe { segments(request.sg_list, request.num_sge, &mut list) }.ok_or(libc::EINVAL)?;
+                let flags = request.send_flags;
+                let send = SendWr {
+                    wr_id: request.wr_id,
+                    op,
+                    segments,
+                    inline: flags & IBV_SEND_INLINE != 0,
+                    signaled: flags & IBV_SEND_SIGNALED != 0,
+                    solicited: flags & IBV_SEND_SOLICITED != 0,
+                    fence: flags & IBV_SEND_FENCE != 0,
+                };
+                rnic.post_send(now, ours.qpn, &send).map_err(|error| errno_of_post(&error))?;
+                wr = request.next;
+            }
+            Ok(())
+        });
+        match posted {
+            Ok(Ok(())) => 0,
+            Ok(Err(errno)) => refuse(wr, errno),
+            Err(error) => refuse(first, error.errno()),
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    guarded(libc::EIO, || {
+        let refuse = |wr, errno| {
+            if !bad.is_null() {
+                // SAFETY: the caller gives room for a pointer.
+                unsafe { bad.write(wr) };
+            }
+            returned(errno)
+        };
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else {
+            return refuse(first, libc::EINVAL);
+        };
+        let mut wr = first;
+        let posted = ours.engine.with_quietly(|rnic| {
+            let mut list = [Sge::default(); SGE_MAX];
+            // SAFETY: the program gives a list of work requests that ends with a null pointer.
+            while let Some(request) = unsafe { wr.as_ref() } {
+                // SAFETY: as above.
+                let segments =
+                    unsafe { segments(request.sg_list, request.num_sge, &mut list) }.ok_or(libc::EINVAL)?;
+                let receive = RecvWr { wr_id: request.wr_id, segments };
+                rnic.post_recv(ours.qpn, &receive).map_err(|error| errno_of_post(&error))?;
+                wr = request.next;
+            }
+            Ok(())
+        });
+        match posted {
+            Ok(Ok(())) => 0,
+            Ok(Err(errno)) => refuse(wr, errno),
+            Err(error) => refuse(first, error.errno()),
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    _srq: *mut ibv_srq,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    if !bad.is_null() {
+        // SAFETY: the caller gives room for a pointer.
+        unsafe { bad.write(first) };
+    }
+    returned(libc::EOPNOTSUPP)
+}

@@ -1,0 +1,270 @@
+//! What the engine's lock protects: the device, its port, and one bounded turn of the two.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use longhaul_cm::{ConnectionId, ListenId};
+use longhaul_node::{Frame, Node, Side, Transmit};
+use longhaul_port::{LinkState, Port, PortError};
+use longhaul_rnic::{CqId, Event, QpEvent, Rnic};
+use longhaul_units::{Duration, Instant, Qpn};
+use longhaul_wire::Head;
+
+use crate::connection::{ConnectionSink, Lingering};
+use crate::event_queue::EventQueue;
+use crate::memory::ProcessMemory;
+
+/// Frames taken from the port per turn. Bounds the time that one turn holds the lock to tens of microseconds.
+const FRAMES_PER_TURN: usize = 64;
+/// How often a polling thread looks after the port's control channel.
+const SERVICE_INTERVAL: Duration = Duration::from_ms(1);
+
+/// An asynchronous event of a device context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// Something happened to a queue pair, given by the cookie that its owner registered.
+    Qp {
+        /// As registered.
+        cookie: u64,
+        /// What happened.
+        kind: QpEvent,
+    },
+    /// A completion queue overran, given by the cookie that its owner registered.
+    CqError {
+        /// As registered.
+        cookie: u64,
+    },
+}
+
+/// Where the events of one completion queue go.
+#[derive(Clone)]
+pub struct CqSinks {
+    /// The completion channel, when there is one.
+    pub channel: Option<Arc<EventQueue<u64>>>,
+    /// The asynchronous events of the context that owns the queue.
+    pub asynchronous: Option<Arc<EventQueue<AsyncEvent>>>,
+    /// What the owner calls this queue.
+    pub cookie: u64,
+}
+
+/// Where the events of one queue pair go.
+#[derive(Clone)]
+pub struct QpSink {
+    /// The asynchronous events of the context that owns the queue pair.
+    pub asynchronous: Arc<EventQueue<AsyncEvent>>,
+    /// What the owner calls this queue pair.
+    pub cookie: u64,
+}
+
+/// Counters of the engine, free-running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineCounters {
+    /// Frames that were no well-formed Ethernet frame and did not reach the device.
+    pub malformed_frames: u64,
+    /// Times that the port cut its peer off or failed.
+    pub port_errors: u64,
+    /// Frames that the program's own polling took from the port.
+    pub frames_by_program: u64,
+    /// Frames that the engine thread took from the port.
+    pub frames_by_thread: u64,
+    /// Times that the engine thread took over from a program that had stopped polling.
+    pub takeovers: u64,
+}
+
+/// Who runs a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driver {
+    Program,
+    Thread,
+}
+
+/// Everything behind the engine's lock.
+pub(crate) struct DeviceState {
+    pub(crate) rnic: Rnic<ProcessMemory>,
+    pub(crate) port: Option<Box<dyn Port>>,
+    pub(crate) cqs: HashMap<CqId, CqSinks>,
+    pub(crate) qps: HashMap<Qpn, QpSink>,
+    /// With the service that each listens to.
+    pub(crate) listeners: HashMap<ListenId, (ConnectionSink, u64)>,
+    pub(crate) lingering: Vec<Lingering>,
+    /// When `lingering` was last looked at.
+    pub(crate) lingers_at: Instant,
+    pub(crate) connections: HashMap<ConnectionId, ConnectionSink>,
+    pub(crate) counters: EngineCounters,
+    /// The transmit ring was full at the last turn: only the peer's reading can help, which raises no event.
+    pub(crate) out_of_room: bool,
+    /// The port has been asked for interrupts.
+    pub(crate) armed: bool,
+    /// The engine thread has taken over and not stood by since.
+    pub(crate) thread_drives: bool,
+    /// Until when the engine thread sleeps, when it sleeps on the port's interrupts.
+    pub(crate) thread_sleeps_until: Option<Instant>,
+    /// Polls in a row that found nothing at all.
+    pub(crate) empty_polls: u32,
+    pub(crate) complained: bool,
+    /// What to say, once, when a link that was up goes down.
+    farewell: Option<String>,
+    was_up: bool,
+    serviced_at: Instant,
+}
+
+/// Hands the device's frames to the port.
+struct Outlet<'a> {
+    port: &'a mut dyn Port,
+    room: usize,
+    sent: usize,
+    asked_in_vain: bool,
+}
+
+impl Transmit for Outlet<'_> {
+    fn room(&mut self, _side: Side) -> usize {
+        if self.room == 0 {
+            self.room = self.port.transmit_room();
+            self.asked_in_vain |= self.room == 0;
+        }
+        self.room
+    }
+
+    fn transmit(&mut self, _side: Side, frame: &Frame<'_>) {
+        // A frame that finds no room, or is too long for the port, is lost like any other lost packet.
+        let _ = self.port.transmit(frame.len(), &mut |out| frame.write_to(out));
+        self.room = self.room.saturating_sub(1);
+        self.sent += 1;
+    }
+}
+
+impl DeviceState {
+    pub(crate) fn new(rnic: Rnic<ProcessMemory>, farewell: Option<String>) -> Self {
+        DeviceState {
+            rnic,
+            port: None,
+            cqs: HashMap::new(),
+            qps: HashMap::new(),
+            listeners: HashMap::new(),
+            lingering: Vec::new(),
+            lingers_at: Instant::ZERO,
+            connections: HashMap::new(),
+            counters: EngineCounters::default(),
+            out_of_room: false,
+            armed: false,
+            thread_drives: false,
+            thread_sleeps_until: None,
+            empty_polls: 0,
+            complained: false,
+            farewell,
+            was_up: false,
+            serviced_at: Instant::ZERO,
+        }
+    }
+
+    /// Receives, handles what is due, sends, and dispatches events; bounded. Returns the frames received
+    /// and sent.
+    pub(crate) fn turn(&mut self, now: Instant, driver: Driver) -> usize {
+        let received = self.receive(now);
+        match driver {
+            Driver::Program => self.counters.frames_by_program += received as u64,
+            Driver::Thread => self.counters.frames_by_thread += received as u64,
+        }
+        if self.rnic.poll_timeout().is_some_and(|due| due.at <= now) {
+            self.rnic.handle_timeout(now);
+        }
+        if !self.lingering.is_empty() {
+            self.lingers_at = now;
+            self.end_lingering(now);
+        }
+        received + self.send(now)
+    }
+
+    fn receive(&mut self, now: Instant) -> usize {
+        let Self { rnic, port: Some(port), counters, .. } = self else { return 0 };
+        let result = port.receive(FRAMES_PER_TURN, &mut |bytes| {
+            let head = Head::copy_of(bytes);
+            match Frame::received(&head, bytes) {
+                Ok(frame) => rnic.handle_frame(now, 0, &frame),
+                Err(_) => counters.malformed_frames += 1,
+            }
+        });
+        let received = result.unwrap_or_else(|_| {
+            self.counters.port_errors += 1;
+            0
+        });
+        if now.since(self.serviced_at) >= SERVICE_INTERVAL {
+            self.service(now);
+        }
+        received
+    }
+
+    /// Sends what is due and dispatches events. Returns the frames sent.
+    pub(crate) fn send(&mut self, now: Instant) -> usize {
+        let mut sent = 0;
+        if let Self { rnic, port: Some(port), .. } = self {
+            let mut out = Outlet { port: &mut **port, room: 0, sent: 0, asked_in_vain: false };
+            rnic.poll_transmit(now, &mut out);
+            sent = out.sent;
+            self.out_of_room = out.asked_in_vain;
+            if sent > 0 && port.flush().is_err() {
+                self.counters.port_errors += 1;
+            }
+        }
+        self.dispatch();
+        sent
+    }
+
+    /// Works off the port's control channel.
+    pub(crate) fn service(&mut self, now: Instant) -> LinkState {
+        self.serviced_at = now;
+        let Some(port) = &mut self.port else { return LinkState::Down };
+        let link = port.service().unwrap_or_else(|error| {
+            self.counters.port_errors += 1;
+            if let PortError::PeerViolation { .. } = error {
+                eprintln!("longhaul: {error}");
+            }
+            LinkState::Down
+        });
+        if link == LinkState::Up {
+            self.was_up = true;
+        } else if self.was_up
+            && let Some(farewell) = self.farewell.take()
+        {
+            eprintln!("longhaul: {farewell}");
+        }
+        link
+    }
+
+    /// The link as of the last turn; down while no port is attached.
+    pub(crate) fn link(&self) -> LinkState {
+        self.port.as_ref().map_or(LinkState::Down, |port| port.link_state())
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        if std::mem::take(&mut self.armed)
+            && let Some(port) = &mut self.port
+        {
+            port.disarm();
+        }
+    }
+
+    /// Hands the device's events to whoever registered for them.
+    pub(crate) fn dispatch(&mut self) {
+        while let Some(event) = self.rnic.poll_event() {
+            match event {
+                Event::CompletionReady(cq) => {
+                    if let Some(CqSinks { channel: Some(channel), cookie, .. }) = self.cqs.get(&cq) {
+                        channel.push(*cookie);
+                    }
+                }
+                Event::CqError(cq) => {
+                    if let Some(CqSinks { asynchronous: Some(queue), cookie, .. }) = self.cqs.get(&cq) {
+                        queue.push(AsyncEvent::CqError { cookie: *cookie });
+                    }
+                }
+                Event::Cm(event) => self.dispatch_connection(event),
+                Event::Qp { qpn, kind } => {
+                    if let Some(sink) = self.qps.get(&qpn) {
+                        sink.asynchronous.push(AsyncEvent::Qp { cookie: sink.cookie, kind });
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,507 @@
+//! The engine: one device, one port, one lock, and whoever has time to run them.
+//!
+//! The program's own calls drive the device. `poll_cq` returns what is there, and otherwise runs one
+//! bounded turn (receive, time out, send) and looks again; posting sends within the call. Only a program
+//! that does something else for a while (it computes, or blocks in a system call) is relieved by the
+//! engine thread, see `engine_thread`. After a fork the child never touches the parent's device.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration as StdDuration;
+
+use longhaul_host::{Clock, WakeUp};
+use longhaul_memif::{MemifConfig, MemifPort};
+use longhaul_node::Node;
+use longhaul_port::{LinkState, Port};
+use longhaul_rnic::{Completion, Config, CqId, Mtu, QpAttr, QpInit, QpState, Rnic};
+use longhaul_units::{Duration, Instant, Qpn, Rng, SplitMix64};
+
+use crate::attach::{Attach, Role, SLOT_SHIFT};
+use crate::device_state::{CqSinks, DeviceState, Driver, EngineCounters, QpSink};
+use crate::engine_thread;
+use crate::error::RdmaError;
+use crate::memory::ProcessMemory;
+
+/// Fruitless polls after which the program's thread gives way to others: two cores may hold three busy
+/// processes.
+const POLLS_BEFORE_YIELD: u32 = 16;
+/// How long a process may wait for its turn on a shared core without its port losing rate.
+const TURN_WAIT: Duration = Duration::from_ms(2);
+/// How long the first user of the port waits for the link.
+const LINK_WAIT: StdDuration = StdDuration::from_secs(2);
+
+/// One software RNIC with its port, shared by everything in the process.
+pub struct Engine {
+    attach: Attach,
+    clock: Clock,
+    state: Mutex<DeviceState>,
+    /// Polls by the program, for the engine thread to see that it is not needed.
+    polls: AtomicU64,
+    /// The program is about to block or to wait for an event.
+    handed_over: AtomicBool,
+    /// The engine thread sleeps because the program polls.
+    pub(crate) standing_by: AtomicBool,
+    pub(crate) wake: WakeUp,
+    /// Set in the child of a fork.
+    forked: AtomicBool,
+    stopping: AtomicBool,
+    started: OnceLock<()>,
+    me: Weak<Engine>,
+}
+
+/// Every engine of the process, for the fork handler to disown.
+static ENGINES: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
+
+impl Engine {
+    /// A device as `attach` describes it. No descriptor of the port is opened and no thread is started
+    /// before [`Engine::start`].
+    ///
+    /// # Safety
+    /// As [`ProcessMemory::new`]: memory given to the device must stay mapped while it is registered.
+    ///
+    /// # Errors
+    /// [`RdmaError::Io`] when the process is out of descriptors.
+    pub unsafe fn new(attach: Attach) -> Result<Arc<Self>, RdmaError> {
+        let path_mtu_max = Mtu::from_code(attach.path_mtu.ilog2() as u8 - 7).unwrap_or(Mtu::B4096);
+        let seed = u64::from(std::process::id()) ^ longhaul_seed();
+        // A process that takes over another's numbers would be mistaken for it by peers that still hold its
+        // connections.
+        let skipped_qpns = (SplitMix64::new(seed).next_u64() % u64::from(attach.qpn_count() / 2)) as u32;
+        let config = Config {
+            path_mtu_max,
+            port_rate: attach.rate,
+            // What the port could have sent while this process waited for its turn on a shared core.
+            port_burst_bytes: attach.rate.map_or(0, |rate| rate.bytes_in(TURN_WAIT)),
+            qpn_first: attach.qpn_first() + skipped_qpns,
+            qpn_count: attach.qpn_count() - skipped_qpns,
+            rd_atomic_max: attach.read_depth,
+            seed,
+            cm: connection_manager(&attach, seed),
+            ..Config::new(attach.mac, attach.ip_addr())
+        };
+        // Between two processes the one that ends first is no news.
+        let farewell = (!attach.back_to_back).then(|| {
+            format!(
+                "host {}: the lab at {} went away; the port is down",
+                attach.host,
+                attach.socket.display()
+            )
+        });
+        // SAFETY: passed on to the caller.
+        let memory = unsafe { ProcessMemory::new() };
+        let wake = WakeUp::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
+        let engine = Arc::new_cyclic(|me| Engine {
+            attach,
+            clock: Clock::start(),
+            state: Mutex::new(DeviceState::new(Rnic::new(config, memory), farewell)),
+            polls: AtomicU64::new(0),
+            handed_over: AtomicBool::new(false),
+            standing_by: AtomicBool::new(false),
+            wake,
+            forked: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            started: OnceLock::new(),
+            me: me.clone(),
+        });
+        disown_at_fork();
+        let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+        engines.retain(|engine| engine.strong_count() > 0);
+        engines.push(Arc::downgrade(&engine));
+        Ok(engine)
+    }
+
+    /// How the process was told to attach.
+    #[must_use]
+    pub fn attach(&self) -> &Attach {
+        &self.attach
+    }
+
+    /// False in the child of a fork: the device belongs to the parent.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        !self.forked.load(Ordering::Relaxed)
+    }
+
+    /// Now, on the engine's clock.
+    #[must_use]
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, DeviceState>, RdmaError> {
+        if self.forked.load(Ordering::Relaxed) {
+            return Err(RdmaError::Forked);
+        }
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Attaches the port and starts the engine thread, once. Called by whatever first needs packets.
+    ///
+    /// A lab that does not answer is no error: the port stays down, one line on stderr says so, and queue
+    /// pairs fail by their own retry budgets.
+    ///
+    /// # Errors
+    /// [`RdmaError::Io`] when the thread cannot be started; [`RdmaError::Forked`].
+    pub fn start(&self) -> Result<(), RdmaError> {
+        let mut state = self.lock()?;
+        if self.started.get().is_some() {
+            return Ok(());
+        }
+        match self.open_port() {
+            Ok(port) => state.port = Some(port),
+            Err(error) => {
+                state.complained = true;
+                eprintln!("longhaul: host {}: {error}; the port is down", self.attach.host);
+            }
+        }
+        let now = self.now();
+        state.service(now);
+        drop(state);
+        engine_thread::start(self.me.clone())?;
+        let _ = self.started.set(());
+        if !self.attach.back_to_back {
+            self.wait_for_link(LINK_WAIT)?;
+        }
+        Ok(())
+    }
+
+    fn open_port(&self) -> Result<Box<dyn Port>, longhaul_memif::MemifError> {
+        let attach = &self.attach;
+        let mut name = format!("{}.{}", attach.host, std::process::id());
+        name.truncate(31);
+        let config = MemifConfig { ring_size_log2: ring_size_log2(attach), ..MemifConfig::new(&name) };
+        Ok(match attach.role {
+            Role::Slave => Box::new(MemifPort::slave(&attach.socket, attach.id, config)?),
+            Role::Master => Box::new(MemifPort::master(&attach.socket, attach.id, config)?),
+        })
+    }
+
+    /// Waits until the link is up; says so on stderr, once, when it does not come.
+    ///
+    /// # Errors
+    /// [`RdmaError::Forked`].
+    pub fn wait_for_link(&self, limit: StdDuration) -> Result<LinkState, RdmaError> {
+        let begun = std::time::Instant::now();
+        loop {
+            let mut state = self.lock()?;
+            let now = self.now();
+            let link = if state.link() == LinkState::Up { LinkState::Up } else { state.service(now) };
+            if link == LinkState::Up {
+                return Ok(link);
+            }
+            if state.complained || begun.elapsed() >= limit {
+                self.complain(&mut state);
+                return Ok(link);
+            }
+            drop(state);
+            std::thread::sleep(StdDuration::from_millis(1));
+        }
+    }
+
+    /// Says once that nobody is there.
+    fn complain(&self, state: &mut DeviceState) {
+        if !std::mem::replace(&mut state.complained, true) {
+            eprintln!(
+                "longhaul: host {}: nobody answers at {}; the port is down (is the lab up?)",
+                self.attach.host,
+                self.attach.socket.display()
+            );
+        }
+    }
+
+    /// Waits for a link that is not up yet, as that of two processes that were started together may be.
+    pub(crate) fn await_peer(&self) -> Result<(), RdmaError> {
+        if self.link() == LinkState::Down {
+            self.wait_for_link(LINK_WAIT)?;
+        }
+        Ok(())
+    }
+
+    /// The link: up or down once the port is attached, and what it will probably be before.
+    #[must_use]
+    pub fn link(&self) -> LinkState {
+        if self.started.get().is_some()
+            && let Ok(state) = self.lock()
+        {
+            return state.link();
+        }
+        if self.attach.back_to_back || self.attach.socket.exists() {
+            return LinkState::Up;
+        }
+        if let Ok(mut state) = self.lock() {
+            self.complain(&mut state);
+        }
+        LinkState::Down
+    }
+
+    /// Runs `operate` on the device, then sends what it caused.
+    ///
+    /// # Errors
+    /// [`RdmaError::Forked`].
+    #[inline]
+    pub fn with<R>(
+        &self,
+        operate: impl FnOnce(&mut Rnic<ProcessMemory>, Instant) -> R,
+    ) -> Result<R, RdmaError> {
+        let mut state = self.lock()?;
+        let now = self.now();
+        let result = operate(&mut state.rnic, now);
+        state.send(now);
+        self.rouse_thread(&state);
+        Ok(result)
+    }
+
+    /// Makes a completion queue whose events go to `sinks`.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`], [`RdmaError::Forked`].
+    pub fn create_cq(&self, capacity: u32, sinks: CqSinks) -> Result<CqId, RdmaError> {
+        let mut state = self.lock()?;
+        let cq = state.rnic.create_cq(capacity)?;
+        state.cqs.insert(cq, sinks);
+        Ok(cq)
+    }
+
+    /// Changes where the events of a completion queue go.
+    ///
+    /// # Errors
+    /// [`RdmaError::Forked`].
+    pub fn set_cq_sinks(&self, cq: CqId, sinks: CqSinks) -> Result<(), RdmaError> {
+        self.lock()?.cqs.insert(cq, sinks);
+        Ok(())
+    }
+
+    /// Changes where the events of a queue pair go.
+    ///
+    /// # Errors
+    /// [`RdmaError::Forked`].
+    pub fn set_qp_sink(&self, qpn: Qpn, sink: QpSink) -> Result<(), RdmaError> {
+        self.lock()?.qps.insert(qpn, sink);
+        Ok(())
+    }
+
+    /// Gives a completion queue up. No event of it is queued after this returns.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`] while a queue pair uses it, [`RdmaError::Forked`].
+    pub fn destroy_cq(&self, cq: CqId) -> Result<(), RdmaError> {
+        let mut state = self.lock()?;
+        state.rnic.destroy_cq(cq)?;
+        state.cqs.remove(&cq);
+        Ok(())
+    }
+
+    /// Makes a queue pair whose asynchronous events go to `sink`; attaches the port if nobody has yet.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`], [`RdmaError::Forked`], and those of [`Engine::start`].
+    pub fn create_qp(&self, init: &QpInit, sink: QpSink) -> Result<Qpn, RdmaError> {
+        self.start()?;
+        let mut state = self.lock()?;
+        let qpn = state.rnic.create_qp(init)?;
+        state.qps.insert(qpn, sink);
+        Ok(qpn)
+    }
+
+    /// Gives a queue pair up. No event of it is queued after this returns.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`], [`RdmaError::Forked`].
+    pub fn destroy_qp(&self, qpn: Qpn) -> Result<(), RdmaError> {
+        let mut state = self.lock()?;
+        let now = self.now();
+        state.rnic.destroy_qp(qpn)?;
+        state.qps.remove(&qpn);
+        state.send(now);
+        Ok(())
+    }
+
+    /// Changes a queue pair. A step to "ready to receive" waits (once, for a bounded time) for a link that
+    /// is not up yet.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`], [`RdmaError::Forked`].
+    pub fn modify_qp(&self, qpn: Qpn, attr: &QpAttr) -> Result<(), RdmaError> {
+        if attr.state == Some(QpState::ReadyToReceive) {
+            self.await_peer()?;
+        }
+        self.with(|rnic, now| rnic.modify_qp(now, qpn, attr))??;
+        Ok(())
+    }
+
+    /// Runs `operate` on the device where nothing can come of it that has to be sent.
+    ///
+    /// # Errors
+    /// [`RdmaError::Forked`].
+    #[inline]
+    pub fn with_quietly<R>(
+        &self,
+        operate: impl FnOnce(&mut Rnic<ProcessMemory>) -> R,
+    ) -> Result<R, RdmaError> {
+        let mut state = self.lock()?;
+        let result = operate(&mut state.rnic);
+        state.dispatch();
+        Ok(result)
+    }
+
+    /// A sleeping engine thread knows only the deadlines of the time when it fell asleep.
+    #[inline]
+    fn rouse_thread(&self, state: &DeviceState) {
+        if let Some(until) = state.thread_sleeps_until
+            && (state.out_of_room || state.rnic.poll_timeout().is_some_and(|due| due.at < until))
+        {
+            self.wake.wake();
+        }
+    }
+
+    /// Hands at most `max` completions of `cq` to `take`; runs one turn when there are none at first.
+    ///
+    /// # Errors
+    /// [`RdmaError::Forked`].
+    #[inline]
+    pub fn poll_cq(
+        &self,
+        cq: CqId,
+        max: usize,
+        mut take: impl FnMut(Completion),
+    ) -> Result<usize, RdmaError> {
+        let mut state = self.lock()?;
+        self.count_poll();
+        let found = state.rnic.poll_cq(cq, max, &mut take);
+        if found > 0 {
+            state.empty_polls = 0;
+            return Ok(found);
+        }
+        let worked = state.turn(self.now(), Driver::Program);
+        let found = state.rnic.poll_cq(cq, max, &mut take);
+        if found > 0 || worked > 0 {
+            state.empty_polls = 0;
+            self.rouse_thread(&state);
+            return Ok(found);
+        }
+        state.empty_polls += 1;
+        if state.empty_polls >= POLLS_BEFORE_YIELD {
+            state.empty_polls = 0;
+            drop(state);
+            std::thread::yield_now();
+        }
+        Ok(0)
+    }
+
+    /// Runs one turn, for callers that are about to look for an event.
+    ///
+    /// # Errors
+    /// [`RdmaError::Forked`].
+    pub fn turn(&self) -> Result<(), RdmaError> {
+        let mut state = self.lock()?;
+        state.turn(self.now(), Driver::Program);
+        Ok(())
+    }
+
+    /// Only ever called with the lock held, hence no atomic addition.
+    #[inline]
+    fn count_poll(&self) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Polls so far.
+    pub(crate) fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// The program is about to wait for an event rather than to poll: the engine thread takes over now.
+    #[inline]
+    pub fn hand_over(&self) {
+        self.handed_over.store(true, Ordering::SeqCst);
+        if self.standing_by.load(Ordering::SeqCst) {
+            self.wake.wake();
+        }
+    }
+
+    /// Whether the program has handed over since this was last asked.
+    pub(crate) fn take_over(&self) -> bool {
+        self.handed_over.swap(false, Ordering::SeqCst)
+    }
+
+    /// Whether the program has handed over and nobody has taken over yet.
+    pub(crate) fn handed_over_peek(&self) -> bool {
+        self.handed_over.load(Ordering::SeqCst)
+    }
+
+    /// True once the engine thread should end.
+    pub(crate) fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// What the engine has counted.
+    ///
+    /// # Errors
+    /// [`RdmaError::Forked`].
+    pub fn counters(&self) -> Result<EngineCounters, RdmaError> {
+        Ok(self.lock()?.counters)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        if !self.forked.load(Ordering::Relaxed) {
+            self.wake.wake();
+        }
+    }
+}
+
+/// How the connection manager behaves: quicker to repeat itself than kernels are, because the longest path
+/// has a round trip of 0.2 s, and told apart from other processes of its host by the slot. It refuses requests
+/// for services that nobody listens to here; the host collects the refusals of all its processes.
+fn connection_manager(attach: &Attach, seed: u64) -> longhaul_cm::Config {
+    longhaul_cm::Config {
+        ca_guid: attach.guid(),
+        response_timeout_code: 17,
+        packet_lifetime_code: 16,
+        retries_max: 7,
+        comm_id_prefix: attach.slot,
+        comm_id_prefix_bits: 24 - SLOT_SHIFT as u8,
+        seed,
+        ..longhaul_cm::Config::default()
+    }
+}
+
+/// Descriptors per ring, as a base-2 logarithm.
+///
+/// Between two processes the rings' buffers should stay in the caches: 512 times 4352 bytes, 2.2 MB. A lab
+/// serves several processes on few processors; 2048 frames are 7 ms at 10 Gbit/s, so that it can go on while
+/// this process waits for its turn.
+fn ring_size_log2(attach: &Attach) -> u8 {
+    if attach.back_to_back { 9 } else { 11 }
+}
+
+/// Something that differs from run to run, so that PSNs and communication ids do not repeat.
+fn longhaul_seed() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Makes the child of a fork disown the parent's engines: their locks may be held by threads that do not
+/// exist there, and their rings belong to the parent.
+fn disown_at_fork() {
+    extern "C" fn in_child() {
+        // Only this thread exists in the child. A lock held by another one at the moment of the fork is
+        // held for ever; then the list is not reachable, but no engine was being made by this thread.
+        if let Ok(engines) = ENGINES.try_lock() {
+            for engine in engines.iter().filter_map(Weak::upgrade) {
+                engine.forked.store(true, Ordering::Relaxed);
+                // The child must not run the parent's destructors: its sockets and memory are shared.
+                std::mem::forget(engine);
+            }
+        }
+    }
+    static ONCE: OnceLock<()> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        // SAFETY: the handler takes no lock that blocks and allocates nothing.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}

@@ -1,0 +1,83 @@
+//! One error for everything that a program can be refused.
+
+use longhaul_cm::{CallError, ConnectError, ListenError};
+use longhaul_rnic::{ErrorClass, PostError, VerbsError};
+use thiserror::Error;
+
+use crate::AttachError;
+
+/// Why a call was refused. Nothing has changed then.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RdmaError {
+    /// The device refused a control operation.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// The device refused a work request.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// The connection manager refused to listen.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The connection manager refused to connect.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The connection manager refused a call on a connection.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The peer ended or refused the connection, or did not answer.
+    #[error("the peer {0}")]
+    Peer(&'static str),
+    /// The environment does not describe a port.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The operating system refused something.
+    #[error("{operation}: {source}")]
+    Io {
+        /// What was being done.
+        operation: &'static str,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// The device belongs to the parent process: it was opened before a fork, and the child cannot use it.
+    #[error("this device was opened before a fork and belongs to the parent process")]
+    Forked,
+    /// Nothing came within the time that the caller gave.
+    #[error("nothing came within {0:?}")]
+    TimedOut(std::time::Duration),
+}
+
+impl RdmaError {
+    /// The `errno` value that a verbs call reports for it.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            RdmaError::Verbs(error) => errno_of(error.class()),
+            RdmaError::Post(error) => errno_of(error.class()),
+            RdmaError::Listen(ListenError::InUse(_)) => libc::EADDRINUSE,
+            RdmaError::Listen(ListenError::TooMany(_)) | RdmaError::Connect(ConnectError::TooMany(_)) => {
+                libc::ENOMEM
+            }
+            RdmaError::Connect(_) | RdmaError::Call(_) | RdmaError::Attach(_) => libc::EINVAL,
+            RdmaError::Peer(_) => libc::ECONNREFUSED,
+            RdmaError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            RdmaError::Forked => libc::EIO,
+            RdmaError::TimedOut(_) => libc::ETIMEDOUT,
+        }
+    }
+}
+
+/// The `errno` value that `ibv_post_send` and `ibv_post_recv` return for a refused work request.
+#[must_use]
+pub fn errno_of_post(error: &PostError) -> i32 {
+    errno_of(error.class())
+}
+
+fn errno_of(class: ErrorClass) -> i32 {
+    match class {
+        ErrorClass::Invalid | ErrorClass::BadState => libc::EINVAL,
+        ErrorClass::NoMemory => libc::ENOMEM,
+        ErrorClass::Busy => libc::EBUSY,
+        ErrorClass::NotSupported => libc::EOPNOTSUPP,
+    }
+}

@@ -1,0 +1,30 @@
+//! The verbs layer for programs of our own, and the engine that the preloaded library shares with it.
+//!
+//! **Purpose.** One software RNIC per process, attached by shared memory to a lab or to a second process,
+//! driven by the program's own polling ([`Engine`]).
+//!
+//! **What it deliberately does not do.** It knows no C layout: that is the business of `preload`.
+
+pub mod attach;
+mod connection;
+mod device_state;
+mod engine;
+mod engine_thread;
+mod error;
+mod event_queue;
+mod memory;
+mod verbs;
+
+pub use attach::{Attach, AttachError, Role};
+pub use connection::{ConnectionEvent, ConnectionSink, Happening};
+pub use device_state::{AsyncEvent, CqSinks, EngineCounters, QpSink};
+pub use engine::Engine;
+pub use error::{RdmaError, errno_of_post};
+pub use event_queue::EventQueue;
+pub use memory::ProcessMemory;
+pub use verbs::{
+    CompletionQueue, Connection, Device, Endpoint, Listener, MemoryRegion, PathSettings, Piece,
+    ProtectionDomain, QueuePair, QueuePairSettings,
+};
+
+pub use longhaul_rnic::{Access, Completion, CompletionOp, Mtu, QpState, SendOp, Status};

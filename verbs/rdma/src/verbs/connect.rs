@@ -1,0 +1,201 @@
+//! Connections by RDMA-CM, with blocking calls.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use longhaul_cm::{Accept, ConnectRequest, ConnectionId, Event, ListenId, RdmaCmHeader, ServiceId};
+use longhaul_units::{Psn, Rng, SplitMix64};
+
+use super::{Device, Endpoint, PathSettings, QueuePair};
+use crate::connection::{ConnectionEvent, ConnectionSink, Happening};
+use crate::engine::Engine;
+use crate::error::RdmaError;
+use crate::event_queue::EventQueue;
+
+type Events = EventQueue<ConnectionEvent>;
+
+/// An established connection. The queue pair is the program's; dropping the connection ends it.
+pub struct Connection {
+    engine: Arc<Engine>,
+    id: ConnectionId,
+    events: Arc<Events>,
+}
+
+/// A listener on a port of the RDMA connection manager.
+pub struct Listener {
+    engine: Arc<Engine>,
+    id: ListenId,
+    events: Arc<Events>,
+}
+
+fn event(events: &Events, limit: Duration) -> Result<Event, RdmaError> {
+    match events.pop_within(limit) {
+        Ok(ConnectionEvent { what: Happening::Manager(event), .. }) => Ok(event),
+        Ok(_) => Err(RdmaError::Peer("sent nothing of ours")),
+        Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(RdmaError::TimedOut(limit)),
+        Err(source) => Err(RdmaError::Io { operation: "waiting for a connection event", source }),
+    }
+}
+
+fn queue() -> Result<Arc<Events>, RdmaError> {
+    let queue = EventQueue::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
+    Ok(Arc::new(queue))
+}
+
+fn fresh_psn(engine: &Engine, qp: &QueuePair) -> Psn {
+    Psn::new(SplitMix64::new(engine.now().as_ps() ^ u64::from(qp.qpn().get())).next_u64() as u32)
+}
+
+impl Device {
+    /// Listens on `port`.
+    ///
+    /// # Errors
+    /// [`RdmaError::Listen`], and those of attaching the port.
+    pub fn listen(&self, port: u16) -> Result<Listener, RdmaError> {
+        let events = queue()?;
+        let sink = ConnectionSink { queue: Arc::clone(&events), cookie: 0 };
+        let id = self.engine.listen(ServiceId::tcp(port), 0, sink)?;
+        Ok(Listener { engine: Arc::clone(&self.engine), id, events })
+    }
+
+    /// Connects `qp`, which is initialized, to who listens at `to`.
+    ///
+    /// # Errors
+    /// [`RdmaError::Peer`] when it is refused, [`RdmaError::TimedOut`] when nobody answers in time.
+    pub fn connect(
+        &self,
+        qp: &QueuePair,
+        to: SocketAddr,
+        path: &PathSettings,
+        limit: Duration,
+    ) -> Result<Connection, RdmaError> {
+        let events = queue()?;
+        let psn = fresh_psn(&self.engine, qp);
+        let source = self.engine.attach().ip_addr();
+        let header = RdmaCmHeader { source_port: 0, source, destination: to.ip() };
+        let data = header.write();
+        let request = ConnectRequest {
+            destination_ip: to.ip(),
+            source_ip: source,
+            service_id: ServiceId::tcp(to.port()),
+            local_qpn: qp.qpn(),
+            starting_psn: psn,
+            responder_resources: path.reads_max,
+            initiator_depth: path.reads_max,
+            flow_control: false,
+            retry_count: path.retry_count,
+            rnr_retry_count: path.rnr_retry,
+            path_mtu_code: path.mtu.code(),
+            local_ack_timeout: path.timeout,
+            srq: false,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            private_data: &data,
+        };
+        let sink = ConnectionSink { queue: Arc::clone(&events), cookie: 0 };
+        let id = self.engine.connect(&request, sink)?;
+        let connection = Connection { engine: Arc::clone(&self.engine), id, events };
+        self.engine.hand_over();
+        match event(&connection.events, limit)? {
+            Event::ConnectResponse { info, .. } => {
+                let peer = Endpoint { ip: to.ip(), qpn: info.peer_qpn, psn: info.peer_psn };
+                let path = PathSettings { reads_max: path.reads_max.min(info.initiator_depth), ..*path };
+                qp.connect(psn, &peer, &path)?;
+                self.engine.ready_to_use(id)?;
+                Ok(connection)
+            }
+            Event::Unreachable { .. } => Err(RdmaError::Peer("does not answer")),
+            _ => Err(RdmaError::Peer("refused the connection")),
+        }
+    }
+}
+
+impl Listener {
+    /// Waits for a connection request and accepts it with `qp`, which is initialized and has its receives
+    /// posted.
+    ///
+    /// # Errors
+    /// [`RdmaError::TimedOut`] when no request, or no confirmation, comes in time; [`RdmaError::Peer`].
+    pub fn accept(
+        &self,
+        qp: &QueuePair,
+        path: &PathSettings,
+        limit: Duration,
+    ) -> Result<Connection, RdmaError> {
+        self.engine.hand_over();
+        let Event::ConnectRequest { connection: id, info, .. } = event(&self.events, limit)? else {
+            return Err(RdmaError::Peer("gave up"));
+        };
+        let events = queue()?;
+        self.engine.adopt(id, ConnectionSink { queue: Arc::clone(&events), cookie: 0 })?;
+        let connection = Connection { engine: Arc::clone(&self.engine), id, events };
+        let psn = fresh_psn(&self.engine, qp);
+        let reads_max = path.reads_max.min(info.initiator_depth).min(info.responder_resources);
+        let path = PathSettings {
+            reads_max,
+            timeout: info.local_ack_timeout,
+            retry_count: info.retry_count,
+            rnr_retry: info.rnr_retry_count,
+            ..*path
+        };
+        qp.connect(psn, &Endpoint { ip: info.peer_ip, qpn: info.peer_qpn, psn: info.peer_psn }, &path)?;
+        let accept = Accept {
+            local_qpn: qp.qpn(),
+            starting_psn: psn,
+            responder_resources: reads_max,
+            initiator_depth: reads_max,
+            flow_control: false,
+            rnr_retry_count: path.rnr_retry,
+            srq: false,
+            private_data: &[],
+        };
+        self.engine.accept(id, &accept)?;
+        self.engine.hand_over();
+        match event(&connection.events, limit)? {
+            Event::Established { .. } => Ok(connection),
+            _ => Err(RdmaError::Peer("gave up")),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Only a fork can make this fail.
+        let _ = self.engine.unlisten(self.id);
+    }
+}
+
+impl Connection {
+    /// Ends the connection and waits until the peer has agreed. The program moves its queue pair to the
+    /// error state, or drops it.
+    ///
+    /// # Errors
+    /// [`RdmaError::TimedOut`].
+    pub fn disconnect(&self, limit: Duration) -> Result<(), RdmaError> {
+        self.engine.disconnect(self.id)?;
+        self.wait_for_end(limit)
+    }
+
+    /// Waits until the connection has ended, whoever ends it.
+    ///
+    /// # Errors
+    /// [`RdmaError::TimedOut`].
+    pub fn wait_for_end(&self, limit: Duration) -> Result<(), RdmaError> {
+        self.engine.hand_over();
+        loop {
+            if matches!(event(&self.events, limit)?, Event::Disconnected { .. } | Event::TimewaitExit { .. })
+            {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Only a fork can make this fail.
+        let _ = self.engine.forget_connection(self.id);
+    }
+}

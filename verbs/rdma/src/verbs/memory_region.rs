@@ -1,0 +1,147 @@
+//! Registered memory that belongs to its region.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use longhaul_rnic::{Access, MrKeys, Sge};
+use longhaul_units::RKey;
+
+use super::ProtectionDomain;
+use crate::error::RdmaError;
+
+const PAGE: usize = 4096;
+
+/// Page-aligned memory, zeroed, that peers may write to at any time.
+struct Bytes {
+    at: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the memory is reached by address, through copies alone; whoever copies bears the races.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.at.as_ptr(), self.layout) };
+    }
+}
+
+/// A registered region with memory of its own.
+///
+/// The program copies in and out, because the device and peers write to the memory at any time: a reference
+/// into it would promise what nobody can keep. When and whether copies meet such writes is the program's
+/// business, as with any RDMA memory.
+pub struct MemoryRegion {
+    pd: ProtectionDomain,
+    keys: MrKeys,
+    len: usize,
+    /// Taken only on the way out.
+    bytes: Option<Bytes>,
+}
+
+/// A part of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece(pub(super) Sge);
+
+impl ProtectionDomain {
+    /// Registers `len` bytes (at least 1) of new memory, filled with zeros.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`].
+    pub fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, RdmaError> {
+        let layout = Layout::from_size_align(len.max(1), PAGE)
+            .map_err(|_| longhaul_rnic::VerbsError::Invalid("length of a region"))?;
+        // SAFETY: the layout is not empty.
+        let Some(at) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
+        let bytes = Bytes { at, layout };
+        let address = at.as_ptr() as u64;
+        let keys =
+            self.0.engine.with(|rnic, _| rnic.reg_mr(self.0.id, address, len as u64, address, access))??;
+        Ok(MemoryRegion { pd: self.clone(), keys, len, bytes: Some(bytes) })
+    }
+}
+
+impl MemoryRegion {
+    fn at(&self) -> *mut u8 {
+        self.bytes.as_ref().map_or(std::ptr::null_mut(), |bytes| bytes.at.as_ptr())
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when there are no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the byte at `offset`, for peers.
+    #[must_use]
+    pub fn address(&self, offset: usize) -> u64 {
+        self.at() as u64 + offset as u64
+    }
+
+    /// The key for peers.
+    #[must_use]
+    pub fn rkey(&self) -> RKey {
+        self.keys.rkey
+    }
+
+    /// A part for a work request. The device checks it: one outside the region fails when it is used.
+    #[must_use]
+    pub fn piece(&self, offset: usize, len: u32) -> Piece {
+        Piece(Sge { address: self.address(offset), len, lkey: self.keys.lkey })
+    }
+
+    /// Copies `from` into the region.
+    ///
+    /// # Panics
+    /// When the range is outside the region.
+    pub fn write(&self, offset: usize, from: &[u8]) {
+        assert!(
+            offset.checked_add(from.len()).is_some_and(|end| end <= self.len),
+            "write outside the region"
+        );
+        // SAFETY: inside the region, as just asserted; `from` is not, because nobody has references into it.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.at().add(offset), from.len()) };
+    }
+
+    /// Copies from the region.
+    ///
+    /// # Panics
+    /// When the range is outside the region.
+    pub fn read(&self, offset: usize, to: &mut [u8]) {
+        assert!(offset.checked_add(to.len()).is_some_and(|end| end <= self.len), "read outside the region");
+        // SAFETY: as in `write`.
+        unsafe { std::ptr::copy_nonoverlapping(self.at().add(offset), to.as_mut_ptr(), to.len()) };
+    }
+
+    /// A copy of a part.
+    ///
+    /// # Panics
+    /// When the range is outside the region.
+    #[must_use]
+    pub fn to_vec(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        self.read(offset, &mut out);
+        out
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        let engine = Arc::clone(&self.pd.0.engine);
+        let deregistered = engine.with(|rnic, _| rnic.dereg_mr(self.keys.lkey));
+        if !matches!(deregistered, Ok(Ok(()))) {
+            // The device may still write there: better lost than used for something else.
+            std::mem::forget(self.bytes.take());
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Queue pairs.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use longhaul_rnic::{
+    Access, AddressVector, Mtu, QpAttr, QpInfo, QpInit, QpKind, QpState, RecvWr, SGE_MAX, SendOp, SendWr,
+    Sge, VerbsError,
+};
+use longhaul_units::{LKey, Psn, Qpn};
+
+use super::{CompletionQueue, Device, Piece, ProtectionDomain};
+use crate::device_state::QpSink;
+use crate::engine::Engine;
+use crate::error::RdmaError;
+
+/// What a queue pair is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct QueuePairSettings {
+    /// Send work requests that can be queued.
+    pub send_depth: u32,
+    /// Receive work requests that can be queued.
+    pub recv_depth: u32,
+    /// Segments per work request, 1 to 16.
+    pub segments_max: u32,
+    /// Inline bytes per send work request.
+    pub inline_max: u32,
+}
+
+impl Default for QueuePairSettings {
+    fn default() -> Self {
+        QueuePairSettings { send_depth: 128, recv_depth: 512, segments_max: 4, inline_max: 220 }
+    }
+}
+
+/// How a queue pair sends. The defaults are perftest's.
+#[derive(Clone, Copy, Debug)]
+pub struct PathSettings {
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// ACK timeout exponent: 4.096 µs times 2^code; 14 is 67 ms.
+    pub timeout: u8,
+    /// Retries without progress, 0 to 7.
+    pub retry_count: u8,
+    /// RNR retries, 0 to 7; 7 for ever.
+    pub rnr_retry: u8,
+    /// RNR timer code that the peer shall keep; 12 is 0.64 ms.
+    pub min_rnr_timer: u8,
+    /// Outstanding READs, both ways.
+    pub reads_max: u8,
+    /// What the peer may do.
+    pub access: Access,
+}
+
+impl Default for PathSettings {
+    fn default() -> Self {
+        PathSettings {
+            mtu: Mtu::B4096,
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            reads_max: 16,
+            access: Access::REMOTE_WRITE.and(Access::REMOTE_READ),
+        }
+    }
+}
+
+/// What one side tells the other of its queue pair, by whatever means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The port.
+    pub ip: IpAddr,
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// First PSN that it sends.
+    pub psn: Psn,
+}
+
+/// A reliable connected queue pair. It goes when dropped; its completion queues and its protection domain
+/// live at least as long.
+pub struct QueuePair {
+    engine: Arc<Engine>,
+    qpn: Qpn,
+    _pd: ProtectionDomain,
+    _send_cq: CompletionQueue,
+    _recv_cq: CompletionQueue,
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // Only a fork can make this fail.
+        let _ = self.engine.destroy_qp(self.qpn);
+    }
+}
+
+impl Device {
+    /// Makes a queue pair in state reset.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`], and those of attaching the port.
+    pub fn create_qp(
+        &self,
+        pd: &ProtectionDomain,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+        settings: &QueuePairSettings,
+    ) -> Result<QueuePair, RdmaError> {
+        let init = QpInit {
+            pd: pd.0.id,
+            kind: QpKind::Rc,
+            send_cq: send_cq.0.id,
+            recv_cq: recv_cq.0.id,
+            sq_depth: settings.send_depth,
+            rq_depth: settings.recv_depth,
+            send_sge_max: settings.segments_max,
+            recv_sge_max: settings.segments_max,
+            inline_max: settings.inline_max,
+            signal_all: false,
+        };
+        let sink = |cookie| QpSink { asynchronous: Arc::clone(&self.asynchronous), cookie };
+        let qpn = self.engine.create_qp(&init, sink(0))?;
+        self.engine.set_qp_sink(qpn, sink(qpn.get().into()))?;
+        Ok(QueuePair {
+            engine: Arc::clone(&self.engine),
+            qpn,
+            _pd: pd.clone(),
+            _send_cq: send_cq.clone(),
+            _recv_cq: recv_cq.clone(),
+        })
+    }
+}
+
+impl QueuePair {
+    /// Its number.
+    #[must_use]
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// What to tell the peer, when this side will send from `psn` on.
+    #[must_use]
+    pub fn endpoint(&self, psn: Psn) -> Endpoint {
+        Endpoint { ip: self.engine.attach().ip_addr(), qpn: self.qpn, psn }
+    }
+
+    /// Changes attributes one by one, as `ibv_modify_qp`.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`].
+    pub fn modify(&self, attr: &QpAttr) -> Result<(), RdmaError> {
+        self.engine.modify_qp(self.qpn, attr)
+    }
+
+    /// Its attributes.
+    ///
+    /// # Errors
+    /// [`RdmaError::Forked`].
+    pub fn query(&self) -> Result<QpInfo, RdmaError> {
+        Ok(self.engine.with_quietly(|rnic| rnic.query_qp(self.qpn))??)
+    }
+
+    /// To state initialized: receives can be posted from here on.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`].
+    pub fn initialize(&self, path: &PathSettings) -> Result<(), RdmaError> {
+        self.modify(&QpAttr {
+            state: Some(QpState::Init),
+            access: Some(path.access),
+            pkey_index: Some(0),
+            port: Some(1),
+            ..QpAttr::default()
+        })
+    }
+
+    /// From initialized to ready to send, to the peer's queue pair; `psn` is what [`QueuePair::endpoint`] told.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`].
+    pub fn connect(&self, psn: Psn, peer: &Endpoint, path: &PathSettings) -> Result<(), RdmaError> {
+        self.modify(&QpAttr {
+            state: Some(QpState::ReadyToReceive),
+            path_mtu: Some(path.mtu),
+            address: Some(AddressVector {
+                destination_ip: peer.ip,
+                hop_limit: 64,
+                traffic_class: 0,
+                flow_label: 0,
+            }),
+            dest_qpn: Some(peer.qpn),
+            rq_psn: Some(peer.psn),
+            max_dest_rd_atomic: Some(path.reads_max),
+            min_rnr_timer: Some(path.min_rnr_timer),
+            ..QpAttr::default()
+        })?;
+        self.modify(&QpAttr {
+            state: Some(QpState::ReadyToSend),
+            sq_psn: Some(psn),
+            timeout: Some(path.timeout),
+            retry_cnt: Some(path.retry_count),
+            rnr_retry: Some(path.rnr_retry),
+            max_rd_atomic: Some(path.reads_max),
+            ..QpAttr::default()
+        })
+    }
+
+    /// Posts a signaled send work request.
+    ///
+    /// # Errors
+    /// [`RdmaError::Post`].
+    pub fn post_send(&self, wr_id: u64, op: SendOp, pieces: &[Piece]) -> Result<(), RdmaError> {
+        self.post(wr_id, op, pieces, true)
+    }
+
+    /// Posts a send work request; an unsignaled one completes visibly only when it fails.
+    ///
+    /// # Errors
+    /// [`RdmaError::Post`].
+    pub fn post(&self, wr_id: u64, op: SendOp, pieces: &[Piece], signaled: bool) -> Result<(), RdmaError> {
+        let mut list = [Sge::default(); SGE_MAX];
+        let segments = segments(pieces, &mut list)?;
+        let wr = SendWr { wr_id, op, segments, inline: false, signaled, solicited: false, fence: false };
+        self.engine.with(|rnic, now| rnic.post_send(now, self.qpn, &wr))??;
+        Ok(())
+    }
+
+    /// Posts a signaled send work request whose data is copied at once.
+    ///
+    /// # Errors
+    /// [`RdmaError::Post`], when the data is too long for instance.
+    pub fn post_inline(&self, wr_id: u64, op: SendOp, data: &[u8]) -> Result<(), RdmaError> {
+        let len = u32::try_from(data.len()).map_err(|_| VerbsError::Invalid("length of inline data"))?;
+        let segments = [Sge { address: data.as_ptr() as u64, len, lkey: LKey(0) }];
+        let wr = SendWr {
+            wr_id,
+            op,
+            segments: &segments,
+            inline: true,
+            signaled: true,
+            solicited: false,
+            fence: false,
+        };
+        self.engine.with(|rnic, now| rnic.post_send(now, self.qpn, &wr))??;
+        Ok(())
+    }
+
+    /// Posts a receive work request.
+    ///
+    /// # Errors
+    /// [`RdmaError::Post`].
+    pub fn post_recv(&self, wr_id: u64, pieces: &[Piece]) -> Result<(), RdmaError> {
+        let mut list = [Sge::default(); SGE_MAX];
+        let wr = RecvWr { wr_id, segments: segments(pieces, &mut list)? };
+        self.engine.with_quietly(|rnic| rnic.post_recv(self.qpn, &wr))??;
+        Ok(())
+    }
+}
+
+fn segments<'a>(pieces: &[Piece], list: &'a mut [Sge; SGE_MAX]) -> Result<&'a [Sge], RdmaError> {
+    let out = list.get_mut(..pieces.len()).ok_or(VerbsError::Invalid("number of segments"))?;
+    for (to, from) in out.iter_mut().zip(pieces) {
+        *to = from.0;
+    }
+    Ok(out)
+}
