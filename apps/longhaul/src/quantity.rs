@@ -83,7 +83,7 @@ impl Size {
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, name) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
-            if self.bytes >> shift > 0 && self.bytes % (1 << shift) == 0 {
+            if self.bytes >> shift > 0 && self.bytes.is_multiple_of(1 << shift) {
                 return write!(f, "{} {name}", self.bytes >> shift);
             }
         }

@@ -1,0 +1,66 @@
+//! A program on the verbs API that holds every byte and every completion against what it knows must come.
+//!
+//! Two processes, one per host, started by the tests through `longhaul exec`. They exchange addresses and agree
+//! on the next step over TCP on the loopback interface, which no lab touches. What each posts follows from the
+//! seed alone, so that each side knows what the other one does.
+
+mod flood;
+mod plan;
+mod refusal;
+mod rendezvous;
+mod session;
+mod transfer;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// What goes wrong, in a sentence.
+type Fault = Box<dyn std::error::Error>;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    place: Place,
+    #[command(subcommand)]
+    task: Task,
+}
+
+/// Which of the two processes this is.
+#[derive(clap::Args, Clone, Copy, Debug)]
+struct Place {
+    /// Listens for the other one; otherwise connects to it
+    #[arg(long)]
+    server: bool,
+    /// TCP port on the loopback interface
+    #[arg(long)]
+    port: u16,
+}
+
+#[derive(clap::Subcommand)]
+enum Task {
+    /// WRITE, SEND and READ, both ways at once, in random order and sizes
+    Transfer(transfer::Args),
+    /// What a responder must refuse
+    Refusal(refusal::Args),
+    /// WRITEs from the client, until all are done or the queue pair fails
+    Flood(flood::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match &cli.task {
+        Task::Transfer(args) => transfer::run(cli.place, args),
+        Task::Refusal(args) => refusal::run(cli.place, args),
+        Task::Flood(args) => flood::run(cli.place, args),
+    };
+    match outcome {
+        Ok(result) => {
+            println!("{result}");
+            ExitCode::SUCCESS
+        }
+        Err(fault) => {
+            eprintln!("integrity: {}: {fault}", if cli.place.server { "server" } else { "client" });
+            ExitCode::FAILURE
+        }
+    }
+}

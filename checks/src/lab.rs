@@ -1,0 +1,299 @@
+//! A lab for one test.
+
+use crate::program::{Finished, Program, longhaul};
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// A directory of its own for everything that `longhaul` leaves on disk while it runs: no test sees the labs of
+/// another one or of a user, and what is left behind is plain to see. Removed when dropped.
+pub struct RuntimeDir {
+    path: PathBuf,
+}
+
+impl RuntimeDir {
+    /// An empty one. Its path is short, because socket paths are.
+    ///
+    /// # Panics
+    /// When it cannot be created.
+    #[expect(clippy::new_without_default, reason = "creates a directory")]
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = PathBuf::from(format!("/tmp/longhaul-check-{}-{number}", std::process::id()));
+        // A killed run with the same process id may have left one.
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        RuntimeDir { path }
+    }
+
+    /// `longhaul` with `arguments`, split at spaces.
+    pub fn longhaul(&self, arguments: &str) -> Command {
+        let mut command = Command::new(longhaul());
+        command
+            .args(arguments.split_whitespace())
+            .env("XDG_RUNTIME_DIR", &self.path)
+            .env_remove("LD_PRELOAD");
+        command
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory of the lab called `name`.
+    pub fn of_lab(&self, name: &str) -> PathBuf {
+        self.path.join("longhaul").join(name)
+    }
+
+    /// Whatever lies in it, except the empty directory that labs share.
+    pub fn leftovers(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        list(&self.path, &mut found);
+        found.retain(|path| *path != self.path.join("longhaul"));
+        found
+    }
+}
+
+fn list(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            list(&path, found);
+        }
+        found.push(path);
+    }
+}
+
+impl Drop for RuntimeDir {
+    fn drop(&mut self) {
+        // What cannot be removed lies in /tmp.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// When a client can be started.
+#[derive(Clone, Copy, Debug)]
+pub enum Ready {
+    /// Once its server listens on this TCP port.
+    Tcp(u16),
+    /// Some time after its server has attached to the lab: what it listens to by RDMA-CM is its own affair.
+    Attached,
+}
+
+/// A lab; taken down when dropped.
+///
+/// There is one at a time on the machine: labs side by side starve each other on few cores. A test that holds
+/// one must not ask for a second.
+pub struct TestLab {
+    runtime: RuntimeDir,
+    /// Released last.
+    _turn: Turn,
+}
+
+/// The name of a [`TestLab`].
+const NAME: &str = "check";
+
+impl TestLab {
+    /// `longhaul lab up` with `arguments`, split at spaces.
+    ///
+    /// # Panics
+    /// When the lab does not come up.
+    pub fn up(arguments: &str) -> Self {
+        let turn = Turn::take();
+        let lab = TestLab { runtime: RuntimeDir::new(), _turn: turn };
+        lab.up_again(arguments);
+        lab
+    }
+
+    /// Brings the same lab up once more, after it went down.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub fn up_again(&self, arguments: &str) {
+        let mut command = self.runtime.longhaul(&format!("lab up --name {NAME} {arguments}"));
+        Program::start(&mut command).succeed(LIMIT);
+    }
+
+    /// Where its files are.
+    pub fn runtime(&self) -> &RuntimeDir {
+        &self.runtime
+    }
+
+    /// A command line, split at spaces, to be run on `host`.
+    pub fn command(&self, host: &str, line: &str) -> Command {
+        self.runtime.longhaul(&format!("exec --lab {NAME} --host {host} -- {line}"))
+    }
+
+    /// Starts a command line, split at spaces, on `host`.
+    pub fn exec(&self, host: &str, line: &str) -> Program {
+        Program::start(&mut self.command(host, line))
+    }
+
+    /// Waits until `server`, on host b, can be connected to.
+    ///
+    /// # Panics
+    /// When that does not happen in time, with what the server has printed.
+    pub fn wait_for(&self, server: Program, ready: Ready) -> Program {
+        match ready {
+            Ready::Tcp(port) => wait_for_listener(server, port),
+            Ready::Attached => {
+                let server = wait_until(server, "it attaches", || self.status()["hosts"][1]["programs"] != 0);
+                sleep(Duration::from_millis(300));
+                server
+            }
+        }
+    }
+
+    /// Starts `server` on host b and then `client` on host a.
+    ///
+    /// # Panics
+    /// When the server never listens.
+    pub fn start_pair(&self, server: &str, client: &str, ready: Ready) -> (Program, Program) {
+        let server = self.wait_for(self.exec("b", server), ready);
+        (server, self.exec("a", client))
+    }
+
+    /// Runs `server` on host b and then `client` on host a; both must succeed within `limit`.
+    ///
+    /// # Panics
+    /// When one of them does not, with what both have printed.
+    pub fn pair(&self, server: &str, client: &str, ready: Ready, limit: Duration) -> (Finished, Finished) {
+        let (server, client) = self.start_pair(server, client, ready);
+        let client = client.end_within(limit);
+        // Its peer has gone: whatever it still does is quick, or for ever.
+        let server = server.end_within(LIMIT);
+        let both = client.and_then(|c| server.as_ref().map(|_| c).map_err(Clone::clone));
+        match (both, server) {
+            (Ok(client), Ok(server)) if client.status.success() && server.status.success() => {
+                (server, client)
+            }
+            (client, server) => {
+                let text = |outcome: &Result<Finished, String>| match outcome {
+                    Ok(finished) => finished.to_string(),
+                    Err(hung) => hung.clone(),
+                };
+                panic!("=== the client\n{}\n=== the server\n{}", text(&client), text(&server));
+            }
+        }
+    }
+
+    /// `longhaul lab status --json`, parsed.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn status(&self) -> serde_json::Value {
+        let mut command = self.runtime.longhaul(&format!("lab status --json --name {NAME}"));
+        let status = Program::start(&mut command).succeed(LIMIT);
+        serde_json::from_str(&status.stdout).unwrap_or_else(|e| panic!("{e} in {}", status.stdout))
+    }
+
+    /// Frames that the fibre lost in `direction` (0: from host a to host b).
+    ///
+    /// # Panics
+    /// When the status does not tell.
+    pub fn losses(&self, direction: usize) -> u64 {
+        let status = self.status();
+        status["link"][direction]["drops"]["loss"].as_u64().unwrap_or_else(|| panic!("no losses in {status}"))
+    }
+
+    /// Kills the lab's daemon as nothing else can be killed.
+    ///
+    /// # Panics
+    /// When the lab is not up.
+    pub fn kill(&self) {
+        let pid = self.status()["pid"].as_u64().expect("a process id");
+        crate::program::kill(pid as u32);
+        let deadline = Instant::now() + LIMIT;
+        while Path::new(&format!("/proc/{pid}/fd/0")).exists() {
+            assert!(Instant::now() < deadline, "the daemon, {pid}, survives SIGKILL");
+            sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Takes the lab down.
+    ///
+    /// # Panics
+    /// When `lab down` fails.
+    pub fn down(&self) {
+        Program::start(&mut self.runtime.longhaul(&format!("lab down --name {NAME}"))).succeed(LIMIT);
+    }
+}
+
+impl Drop for TestLab {
+    fn drop(&mut self) {
+        // It may be down already.
+        let _ = self.runtime.longhaul(&format!("lab down --name {NAME}")).output();
+    }
+}
+
+/// The right to keep the machine busy; other test processes wait for it too.
+pub struct Turn {
+    /// Its lock ends with it.
+    _lock: File,
+}
+
+impl Turn {
+    /// Waits for it.
+    ///
+    /// # Panics
+    /// When the lock file cannot be used.
+    pub fn take() -> Self {
+        let path = longhaul().with_file_name("longhaul-checks.lock");
+        let lock = File::create(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        lock.lock().unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        Turn { _lock: lock }
+    }
+}
+
+/// A TCP port that nobody listens on.
+///
+/// # Panics
+/// When there is none.
+pub fn free_tcp_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free TCP port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Waits until `server` listens on TCP `port`.
+///
+/// # Panics
+/// When it ends before or does not do so in time, with what it has printed.
+pub fn wait_for_listener(server: Program, port: u16) -> Program {
+    wait_until(server, "it listens", || is_listened_on(port))
+}
+
+fn wait_until(mut server: Program, what: &str, mut is_so: impl FnMut() -> bool) -> Program {
+    let deadline = Instant::now() + LIMIT;
+    while !is_so() {
+        if !server.is_running() || Instant::now() > deadline {
+            match server.end_within(Duration::ZERO) {
+                Ok(ended) => panic!("it ended before {what}: {ended}"),
+                Err(hung) => panic!("waited for {LIMIT:?} until {what}: {hung}"),
+            }
+        }
+        sleep(LOOK_AGAIN);
+    }
+    server
+}
+
+/// True when somebody listens on TCP `port`; asks the kernel, because a connection would be taken for a client.
+fn is_listened_on(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let table = fs::read_to_string(table).unwrap_or_default();
+        table.lines().skip(1).any(|row| {
+            let mut columns = row.split_whitespace().skip(1);
+            let (local, state) = (columns.next().unwrap_or_default(), columns.nth(1).unwrap_or_default());
+            state == LISTEN && local.ends_with(&format!(":{port:04X}"))
+        })
+    })
+}

@@ -1,0 +1,198 @@
+//! Programs with a time limit, whose output is kept for the failure message.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The built `longhaul`, of the target directory that this test lies in.
+///
+/// # Panics
+/// When it was not built.
+pub fn longhaul() -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this test");
+    let built = test
+        .ancestors()
+        .map(|dir| dir.join("release"))
+        .find(|dir| dir.join("longhaul").is_file() && dir.join("liblonghaul_preload.so").is_file());
+    let Some(built) = built else {
+        panic!("longhaul is missing: cargo build --release -p longhaul -p longhaul-preload");
+    };
+    built.join("longhaul")
+}
+
+/// Fails the test when `program` is not installed.
+///
+/// # Panics
+/// With the name of Debian's package.
+pub fn require(program: &str, package: &str) {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
+    assert!(found, "{program} is not installed: apt-get install {package}");
+}
+
+/// A running program; killed when dropped.
+pub struct Program {
+    name: String,
+    child: Child,
+    output: Vec<JoinHandle<String>>,
+}
+
+/// A program that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its command line.
+    pub name: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Program {
+    /// Starts `command`, with its output collected.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start(command: &mut Command) -> Self {
+        let name = format!("{command:?}");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let output = vec![collect(child.stdout.take()), collect(child.stderr.take())];
+        Program { name, child, output }
+    }
+
+    /// Starts `command` in a process group of its own, as a shell does with what is typed at a terminal.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start_group(command: &mut Command) -> Self {
+        Self::start(command.process_group(0))
+    }
+
+    /// Ctrl-C at the terminal of a program that was started by [`Program::start_group`].
+    pub fn interrupt_group(&self) {
+        // SAFETY: kill has no preconditions; the child was not waited for, so its number is its own.
+        unsafe { libc::kill(-(self.id() as libc::pid_t), libc::SIGINT) };
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// True while it runs.
+    ///
+    /// # Panics
+    /// When its state cannot be read.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits for its end, whatever its exit status.
+    ///
+    /// # Panics
+    /// When it runs longer than `limit`.
+    pub fn finish(self, limit: Duration) -> Finished {
+        self.end_within(limit).unwrap_or_else(|hung| panic!("{hung}"))
+    }
+
+    /// Waits for its end, whatever its exit status.
+    ///
+    /// # Errors
+    /// When it runs longer than `limit`: what it had printed by then. It is killed.
+    ///
+    /// # Panics
+    /// When its state cannot be read.
+    pub fn end_within(mut self, limit: Duration) -> Result<Finished, String> {
+        let deadline = Instant::now() + limit;
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) if Instant::now() > deadline => break None,
+                Ok(None) => thread::sleep(Duration::from_millis(10)),
+                Err(e) => panic!("{}: {e}", self.name),
+            }
+        };
+        if status.is_none() {
+            // It may have ended in this moment.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        let mut texts = self.output.drain(..).map(|t| t.join().unwrap_or_default());
+        let (stdout, stderr) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
+        drop(texts);
+        let name = self.name.clone();
+        match status {
+            Some(status) => Ok(Finished { name, status, stdout, stderr }),
+            None => {
+                Err(format!("{name} ran longer than {limit:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}"))
+            }
+        }
+    }
+
+    /// Waits for its end, which must be a success.
+    ///
+    /// # Panics
+    /// When it fails or runs longer than `limit`.
+    pub fn succeed(self, limit: Duration) -> Finished {
+        let finished = self.finish(limit);
+        assert!(finished.status.success(), "{finished}");
+        finished
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Ended programs cannot be killed, which is as well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl std::fmt::Display for Finished {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Finished { name, status, stdout, stderr } = self;
+        write!(f, "{name}: {status}\n--- stdout\n{stdout}\n--- stderr\n{stderr}")
+    }
+}
+
+/// Kills process `id` as nothing else can be killed.
+pub(crate) fn kill(id: u32) {
+    // SAFETY: kill has no preconditions.
+    unsafe { libc::kill(id as libc::pid_t, libc::SIGKILL) };
+}
+
+/// The command lines of the processes in `group` that have not ended.
+pub fn members_of_group(group: u32) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let living = processes.filter(|entry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // The name, in parentheses, may hold anything; then state, parent, group.
+        let Some((_, rest)) = stat.rsplit_once(')') else { return false };
+        let mut columns = rest.split_whitespace();
+        let state = columns.next().unwrap_or_default();
+        state != "Z" && columns.nth(1) == Some(&group.to_string())
+    });
+    living
+        .map(|entry| {
+            let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&words).replace('\0', " ")
+        })
+        .collect()
+}
+
+fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // What came until then is what there is to show.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}

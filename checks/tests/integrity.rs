@@ -1,0 +1,268 @@
+//! Every byte and every completion over 1000 km, with loss and without, accelerated or not; what a responder must
+//! refuse; a network that dies. The program is `src/bin/integrity`.
+
+use longhaul_checks::{Finished, Program, TestLab, free_tcp_port};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// Both ends of the program: the server on host b, the client on host a.
+struct Ends {
+    server: Program,
+    client: Program,
+}
+
+fn start(lab: &TestLab, task: &str) -> Ends {
+    let program = env!("CARGO_BIN_EXE_integrity");
+    let port = free_tcp_port();
+    let server = lab.exec("b", &format!("{program} --server --port {port} {task}"));
+    let client = lab.exec("a", &format!("{program} --port {port} {task}"));
+    Ends { server, client }
+}
+
+impl Ends {
+    /// What both print, the client first.
+    fn finish(self) -> Result<[Value; 2], String> {
+        let (client, server) = (self.client.end_within(LIMIT), self.server.end_within(LIMIT));
+        let text = |outcome: &Result<Finished, String>| match outcome {
+            Ok(finished) => finished.to_string(),
+            Err(hung) => hung.clone(),
+        };
+        let both = format!("=== client\n{}\n=== server\n{}", text(&client), text(&server));
+        let result = |outcome: Result<Finished, String>| {
+            let finished = outcome.ok().filter(|finished| finished.status.success())?;
+            serde_json::from_str(&finished.stdout).ok()
+        };
+        match (result(client), result(server)) {
+            (Some(client), Some(server)) => Ok([client, server]),
+            _ => Err(both),
+        }
+    }
+}
+
+/// Counters by name.
+fn counters(result: &Value) -> BTreeMap<&str, u64> {
+    let named = result["counters"].as_object().expect("counters");
+    named.iter().map(|(name, n)| (name.as_str(), n.as_u64().expect("a count"))).collect()
+}
+
+/// The seed, unless somebody looks for a failure or repeats one.
+fn seed() -> u64 {
+    match std::env::var("LONGHAUL_SEED") {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("LONGHAUL_SEED={text}: a number is needed")),
+        Err(_) => 1,
+    }
+}
+
+mod bytes_and_completions {
+    use super::*;
+
+    /// Runs the plan of a seed in a lab; returns the results of client and server.
+    fn transfer(test: &str, lab: &str, shape: &str) -> (TestLab, [Value; 2]) {
+        let seed = seed();
+        let lab = TestLab::up(&format!("--distance 1000km --seed {seed} {lab}"));
+        let task = format!("transfer --seed {seed} {shape}");
+        let results = start(&lab, &task).finish().unwrap_or_else(|both| {
+            panic!(
+                "{both}\n=== the lab\n{}\nto repeat: LONGHAUL_SEED={seed} cargo test -p longhaul-checks --test \
+                 integrity bytes_and_completions::{test}",
+                lab.status()
+            )
+        });
+        for result in &results {
+            assert_eq!(result["longest"], 8 << 20, "the longest message: {result}");
+        }
+        (lab, results)
+    }
+
+    #[test]
+    fn are_right_without_loss() {
+        let (lab, results) = transfer("are_right_without_loss", "", "--batches 40 --batch-bytes 12000000");
+        assert_eq!(lab.losses(0) + lab.losses(1), 0);
+        for result in &results {
+            let counters = counters(result);
+            assert_eq!(counters["cqe_error"], 0);
+        }
+    }
+
+    #[test]
+    fn are_right_without_loss_accelerated() {
+        transfer("are_right_without_loss_accelerated", "--accelerate", "--batches 40 --batch-bytes 12000000");
+    }
+
+    #[test]
+    fn are_right_with_some_loss() {
+        let (lab, _) =
+            transfer("are_right_with_some_loss", "--loss 1e-4", "--batches 30 --batch-bytes 10000000");
+        assert!(lab.losses(0) + lab.losses(1) > 0, "nothing was lost: {}", lab.status());
+    }
+
+    #[test]
+    fn are_right_with_some_loss_accelerated() {
+        let (lab, _) = transfer(
+            "are_right_with_some_loss_accelerated",
+            "--loss 1e-4 --accelerate",
+            "--batches 30 --batch-bytes 10000000",
+        );
+        assert!(lab.losses(0) + lab.losses(1) > 0, "nothing was lost: {}", lab.status());
+    }
+
+    #[test]
+    fn are_right_with_much_loss() {
+        let (lab, _) =
+            transfer("are_right_with_much_loss", "--loss 1e-2", "--batches 12 --batch-bytes 2000000");
+        assert!(lab.losses(0) > 0 && lab.losses(1) > 0, "nothing was lost: {}", lab.status());
+    }
+
+    #[test]
+    fn are_right_with_much_loss_accelerated() {
+        let (lab, _) = transfer(
+            "are_right_with_much_loss_accelerated",
+            "--loss 1e-2 --accelerate",
+            "--batches 12 --batch-bytes 2000000",
+        );
+        assert!(lab.losses(0) > 0 && lab.losses(1) > 0, "nothing was lost: {}", lab.status());
+    }
+
+    #[test]
+    fn are_right_with_one_accelerator_and_small_packets() {
+        for site in ["a", "b"] {
+            transfer(
+                "are_right_with_one_accelerator_and_small_packets",
+                &format!("--loss 1e-4 --accelerate {site}"),
+                "--batches 4 --batch-bytes 3000000 --mtu 1024",
+            );
+        }
+    }
+}
+
+mod refused_requests {
+    use super::*;
+
+    #[test]
+    fn fail_at_the_requester_and_at_the_responder() {
+        let lab = TestLab::up("--distance 10km");
+        let [client, server] = start(&lab, "refusal").finish().unwrap_or_else(|both| panic!("{both}"));
+        assert_eq!(client["refused"], 10);
+        assert_eq!(counters(&client)["req_remote_access_errors"], 10);
+        assert_eq!(counters(&server)["resp_remote_access_errors"], 10);
+    }
+
+    #[test]
+    fn fail_the_connection_when_they_were_acknowledged_early() {
+        let lab = TestLab::up("--distance 10km --accelerate");
+        let [_, server] = start(&lab, "refusal --early")
+            .finish()
+            .unwrap_or_else(|both| panic!("{both}\n=== the lab\n{}", lab.status()));
+        assert_eq!(counters(&server)["resp_remote_access_errors"], 10);
+    }
+}
+
+mod killed_lab {
+    use super::*;
+
+    #[test]
+    fn fails_the_oldest_request_by_its_retry_budget_and_flushes_the_rest() {
+        for accelerate in ["", "--accelerate"] {
+            let lab = TestLab::up(&format!("--distance 100km {accelerate}"));
+            let ends = start(&lab, "flood --size 65536 --count 10000000 --depth 64");
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while lab.status()["link"][0]["delivered_frames"].as_u64() < Some(5_000) {
+                assert!(Instant::now() < deadline, "no data is under way: {}", lab.status());
+                sleep(Duration::from_millis(10));
+            }
+            lab.kill();
+            let killed = Instant::now();
+            let [client, _] = ends.finish().unwrap_or_else(|both| panic!("{both}"));
+            let end = &client["end"];
+            assert_eq!(end["status"], 12, "IBV_WC_RETRY_EXC_ERR: {end}");
+            assert_eq!(end["flushed"], 63, "IBV_WC_WR_FLUSH_ERR for the rest: {end}");
+            assert_eq!(counters(&client)["req_transport_retries_exceeded"], 1);
+            // An exponent of 14 is 67 ms; it runs out once and then seven times more.
+            assert!(killed.elapsed() > Duration::from_millis(8 * 67 - 100), "{:?}", killed.elapsed());
+        }
+    }
+}
+
+mod plain_rc {
+    use super::*;
+
+    /// WRITEs of one packet each, to see packets by their PSNs.
+    const COUNT: u64 = 3000;
+
+    /// A request's PSN, or that of a sequence NAK, in the order in which host a's port has seen them.
+    enum Seen {
+        Request(u64),
+        Nak(u64),
+    }
+
+    /// What a capture shows of the WRITEs from 10.77.0.1 and their NAKs.
+    fn seen(capture: &std::path::Path) -> Vec<Seen> {
+        let mut command = longhaul_checks::RuntimeDir::new().longhaul("decode --json");
+        let decoded = Program::start(command.arg(capture)).succeed(LIMIT);
+        let mut seen = Vec::new();
+        for line in decoded.stdout.lines() {
+            let packet: Value = serde_json::from_str(line).expect("JSON");
+            let psn = packet["psn"].as_u64().unwrap_or_default();
+            if packet["name"].as_str().is_some_and(|name| name.contains("WRITE")) {
+                seen.push(Seen::Request(psn));
+            } else if packet["aeth"]["nak"] == "PSN sequence error" {
+                seen.push(Seen::Nak(psn));
+            }
+        }
+        seen
+    }
+
+    /// PSNs have 24 bits.
+    fn next(psn: u64) -> u64 {
+        (psn + 1) & 0x00ff_ffff
+    }
+
+    #[test]
+    fn goes_back_to_the_first_missing_packet_and_sends_all_from_there_again() {
+        let seed = seed();
+        let capture = std::env::temp_dir().join(format!("longhaul-check-{}.pcap", std::process::id()));
+        let lab = TestLab::up(&format!(
+            "--distance 100km --loss 1e-2 --seed {seed} --pcap {} --pcap-frames 1000000",
+            capture.display()
+        ));
+        let task = format!("flood --size 1024 --count {COUNT} --depth 64");
+        let [client, server] = start(&lab, &task).finish().unwrap_or_else(|both| panic!("{both}"));
+        let lost = lab.losses(0);
+        let (client, server) = (counters(&client), counters(&server));
+        lab.down();
+        let seen = seen(&capture);
+        std::fs::remove_file(&capture).expect("the capture");
+
+        // One NAK per gap: never more than packets were lost, however many came behind each.
+        let (gaps, discarded) = (server["tx_psn_seq_nak"], server["out_of_sequence"]);
+        assert!(gaps > 0 && gaps <= lost, "{gaps} NAKs for {lost} lost packets");
+        // Not a selective repeat: whatever came behind a gap was discarded and is sent again, with what was lost.
+        assert!(discarded > gaps, "{discarded} packets discarded behind {gaps} gaps");
+        assert!(client["tx_retransmits"] >= discarded + gaps, "{client:?} {server:?}");
+
+        // Each request follows the one before it, or begins again where a NAK or a timeout says.
+        let (mut expected, mut naks, mut rewinds) = (None, Vec::new(), 0);
+        let mut unexplained = 0;
+        for packet in &seen {
+            match *packet {
+                Seen::Nak(psn) => naks.push(psn),
+                Seen::Request(psn) => {
+                    if expected.is_some_and(|expected| expected != psn) {
+                        rewinds += 1;
+                        unexplained += u64::from(!naks.contains(&psn));
+                    }
+                    expected = Some(next(psn));
+                }
+            }
+        }
+        let timeouts = client["local_ack_timeout_err"];
+        assert!(rewinds > 0 && naks.len() as u64 >= client["packet_seq_err"], "{rewinds} of {}", naks.len());
+        assert!(unexplained <= timeouts, "{unexplained} rewinds without a NAK, but {timeouts} timeouts");
+        let causes = client["packet_seq_err"] + timeouts;
+        assert!(rewinds <= causes, "{rewinds} rewinds for {causes} NAKs and timeouts");
+    }
+}
