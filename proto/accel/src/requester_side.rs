@@ -3,7 +3,7 @@
 use crate::flow::{Flow, Gap, Replay, Shared, credits_left};
 use crate::store::{ENTRY_OVERHEAD, Kind};
 use crate::{DropReason, FlowState};
-use longhaul_node::{Frame, FrameBuf};
+use longhaul_node::{Frame, FramePool};
 use longhaul_units::{Duration, Instant, Psn};
 use longhaul_wire::{NakCode, Opcode, Packet, Position, Syndrome, Verb, credit_code};
 
@@ -17,8 +17,6 @@ const GAP_REPEATS_MAX: u8 = 3;
 const FAILED_FOR: Duration = Duration::from_ms(60_000);
 /// Path MTUs that exist, in bytes.
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
-/// Memory that a packet takes beyond its payload, at most.
-const ENTRY_BYTES: usize = size_of::<FrameBuf>() + ENTRY_OVERHEAD;
 
 /// What a request packet means for the store.
 #[derive(Clone, Copy, Debug)]
@@ -212,7 +210,7 @@ impl Flow {
     }
 
     pub(crate) fn has_room(&self, shared: &Shared, payload_len: usize, span: u64) -> bool {
-        let bytes = (payload_len.next_power_of_two().max(256) + ENTRY_BYTES) as u64;
+        let bytes = (FramePool::footprint(payload_len) + ENTRY_OVERHEAD) as u64;
         self.store.bytes() + bytes <= shared.config.flow_bytes_max
             && shared.stored_bytes + bytes <= shared.config.total_bytes_max
             && (self.store.psns() + span <= u64::from(shared.config.flow_psns_max)

@@ -9,16 +9,17 @@ use std::collections::VecDeque;
 
 /// Longest payload that a [`FramePool`] keeps.
 const PAYLOAD_LEN_MAX: usize = 16 * 1024;
-/// Smallest buffer that a [`FramePool`] keeps a payload in.
-const BUFFER_MIN: usize = 256;
-/// What an entry of the ring costs: it grows by doubling, so up to half of it can be empty.
-const ENTRY_BYTES: u64 = 2 * size_of::<InFlight>() as u64;
 
 /// The most memory that any frame takes.
-pub(crate) const MEMORY_PER_FRAME_MAX: u64 = ENTRY_BYTES + PAYLOAD_LEN_MAX as u64;
-/// The most memory that a shortest frame takes. Per byte on the wire no frame takes more: a buffer is at most
-/// [`BUFFER_MIN`] or twice its payload.
-pub(crate) const MEMORY_PER_SHORT_FRAME: u64 = ENTRY_BYTES + BUFFER_MIN as u64;
+pub(crate) const MEMORY_PER_FRAME_MAX: u64 = memory_of(FramePool::footprint(PAYLOAD_LEN_MAX));
+/// The most memory that a shortest frame takes. Per byte on the wire no frame takes more: its buffer is the smallest
+/// there is, and others have at most twice the payload's length.
+pub(crate) const MEMORY_PER_SHORT_FRAME: u64 = memory_of(FramePool::footprint(0));
+
+/// What a frame of this footprint costs in the ring, which grows by doubling, so that half of it can be empty.
+const fn memory_of(footprint: usize) -> u64 {
+    (footprint - size_of::<FrameBuf>() + 2 * size_of::<InFlight>()) as u64
+}
 
 /// A frame on its way.
 struct InFlight {
@@ -28,7 +29,7 @@ struct InFlight {
 
 impl InFlight {
     fn memory_bytes(&self) -> u64 {
-        ENTRY_BYTES + (self.frame.footprint() - size_of::<FrameBuf>()) as u64
+        memory_of(self.frame.footprint())
     }
 }
 
@@ -92,7 +93,7 @@ impl Direction {
         if self.loss > 0.0 && self.rng.chance(self.loss) {
             return Err(DropReason::Loss);
         }
-        let memory_bytes_max = ENTRY_BYTES + payload_len.next_power_of_two().max(BUFFER_MIN) as u64;
+        let memory_bytes_max = memory_of(FramePool::footprint(payload_len));
         if self.counters.memory_bytes + memory_bytes_max > self.memory_bytes_max {
             return Err(DropReason::Memory);
         }

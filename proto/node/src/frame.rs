@@ -1,4 +1,4 @@
-use crate::pool::Buffer;
+use crate::pool::FrameBuf;
 use longhaul_wire::{HEAD_MAX, Head, ICRC_LEN, Layout, Malformed, Split, icrc, split};
 
 /// One Ethernet frame without FCS, in up to three parts: headers, payload, and pad with ICRC.
@@ -20,8 +20,8 @@ pub struct Frame<'a> {
 pub enum Payload<'a> {
     /// Bytes, valid during the call that they are handed to.
     Bytes(&'a [u8]),
-    /// A pooled buffer: keeping it costs a reference count, not a copy.
-    Shared(&'a Buffer),
+    /// That of a frame in a pool: keeping it costs a reference count, not a copy.
+    Shared(&'a FrameBuf),
     /// Pieces of registered memory, read when the frame is written out.
     Memory(&'a dyn Gather, &'a [Segment]),
     /// `len` bytes that nobody looks at; a simulation's payload.
@@ -93,7 +93,7 @@ impl Payload<'_> {
     pub fn len(&self) -> usize {
         match self {
             Payload::Bytes(bytes) => bytes.len(),
-            Payload::Shared(buffer) => buffer.bytes().len(),
+            Payload::Shared(held) => held.payload().len(),
             Payload::Memory(_, segments) => segments.iter().map(|s| s.len).sum(),
             Payload::Synthetic { len } => *len,
         }
@@ -109,7 +109,7 @@ impl Payload<'_> {
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match self {
             Payload::Bytes(bytes) => Some(bytes),
-            Payload::Shared(buffer) => Some(buffer.bytes()),
+            Payload::Shared(held) => Some(held.payload()),
             Payload::Memory(..) | Payload::Synthetic { .. } => None,
         }
     }
@@ -119,7 +119,7 @@ impl Payload<'_> {
     pub fn copy_to(&self, out: &mut [u8]) {
         match self {
             Payload::Bytes(bytes) => out.copy_from_slice(bytes),
-            Payload::Shared(buffer) => out.copy_from_slice(buffer.bytes()),
+            Payload::Shared(held) => out.copy_from_slice(held.payload()),
             Payload::Memory(memory, segments) => {
                 let mut rest = out;
                 for segment in *segments {

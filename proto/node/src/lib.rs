@@ -13,7 +13,7 @@ mod pool;
 pub use chain::{Chain, Observer};
 pub use frame::{Frame, Gather, Payload, Segment, Trailer};
 pub use mirrored::Mirrored;
-pub use pool::{Buffer, FrameBuf, FramePool};
+pub use pool::{FrameBuf, FramePool};
 
 use longhaul_units::Instant;
 

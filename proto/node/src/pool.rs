@@ -1,58 +1,37 @@
 use crate::frame::{Frame, Payload, Trailer};
-use longhaul_wire::Head;
+use longhaul_wire::HEAD_MAX;
 use std::collections::VecDeque;
+use std::hint::black_box;
 use std::sync::Arc;
 
-/// A pooled payload buffer; clones share the bytes. It returns to its pool when the last clone is dropped.
-#[derive(Clone)]
-pub struct Buffer(Arc<Bytes>);
-
-struct Bytes {
-    bytes: Box<[u8]>,
-    len: usize,
-}
-
-impl Buffer {
-    /// The bytes in use.
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        &self.0.bytes[..self.0.len]
-    }
-
-    /// Bytes of memory that the buffer holds.
-    pub fn capacity(&self) -> usize {
-        self.0.bytes.len()
-    }
-}
-
-/// Buffer sizes: powers of two, from [`CLASS_MIN`] up to a jumbo frame.
+/// Payload sizes of pooled buffers: powers of two, from this one up to a jumbo frame.
 const CLASS_MIN: usize = 256;
 const CLASSES: usize = 7;
 /// Buffers looked at before a new one is made.
 const LOOKS: usize = 4;
+/// How many frames ahead of its use a buffer is fetched into the cache: over a long path it was last used a round
+/// trip ago.
+const FETCH_AHEAD: usize = 6;
 
 /// Keeps frames beyond the call that brought them, without an allocation per frame in steady state.
 ///
-/// Buffers come in powers of two from 256 B to 16 KiB and are used again once every holder has let go. The pool
-/// grows with what is held at once and is bounded by its users: each bounds what it holds.
+/// A buffer has room for headers and for a payload of a power of two, 256 B to 16 KiB; it is used again once every
+/// holder has let go. The pool grows with what is held at once and is bounded by its users: each bounds what it
+/// holds.
 #[derive(Default)]
 pub struct FramePool {
-    classes: [VecDeque<Arc<Bytes>>; CLASSES],
+    classes: [VecDeque<Arc<[u8]>>; CLASSES],
 }
 
-/// A frame that somebody keeps.
+/// A frame that somebody keeps. Clones share the bytes.
 #[derive(Clone)]
 pub struct FrameBuf {
-    head: Head,
-    payload: Held,
+    /// Headers from 0, payload from [`HEAD_MAX`] on.
+    bytes: Arc<[u8]>,
+    head_len: u8,
+    is_synthetic: bool,
+    payload_len: u32,
     trailer: Trailer,
-}
-
-#[derive(Clone)]
-enum Held {
-    Empty,
-    Buffer(Buffer),
-    Synthetic { len: usize },
 }
 
 impl FramePool {
@@ -61,28 +40,45 @@ impl FramePool {
         Self::default()
     }
 
-    /// Keeps `frame`: by reference when its payload lies in a pooled buffer, else by one copy.
+    /// Keeps `frame`: by reference when it is a pooled one unchanged, else by one copy.
     ///
     /// # Panics
-    /// When the payload is longer than 16 KiB, or the head longer than [`longhaul_wire::HEAD_MAX`]: ports
-    /// deliver no such frames.
+    /// When the payload is longer than 16 KiB, or the head longer than [`HEAD_MAX`]: ports deliver no such frames.
+    #[inline]
     pub fn hold(&mut self, frame: &Frame<'_>) -> FrameBuf {
-        let payload = match frame.payload {
-            Payload::Synthetic { len } => Held::Synthetic { len },
-            Payload::Shared(buffer) => Held::Buffer(buffer.clone()),
-            payload if payload.is_empty() => Held::Empty,
-            payload => Held::Buffer(self.buffer(payload.len(), |out| payload.copy_to(out))),
-        };
-        FrameBuf { head: Head::copy_of(frame.head), payload, trailer: frame.trailer }
+        if let Payload::Shared(origin) = frame.payload
+            && std::ptr::eq(frame.head, origin.head())
+        {
+            return FrameBuf { trailer: frame.trailer, ..origin.clone() };
+        }
+        let payload_len = frame.payload.len();
+        let is_synthetic = matches!(frame.payload, Payload::Synthetic { .. });
+        let stored_len = if is_synthetic { 0 } else { payload_len };
+        let bytes = self.buffer(stored_len, |out| {
+            out[..frame.head.len()].copy_from_slice(frame.head);
+            frame.payload.copy_to(&mut out[HEAD_MAX..HEAD_MAX + stored_len]);
+        });
+        FrameBuf {
+            bytes,
+            head_len: frame.head.len() as u8,
+            is_synthetic,
+            payload_len: payload_len as u32,
+            trailer: frame.trailer,
+        }
     }
 
-    fn buffer(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Buffer {
-        let size = len.next_power_of_two().max(CLASS_MIN);
+    /// Memory that keeping a frame with `payload_len` bytes of payload costs, in bytes.
+    pub const fn footprint(payload_len: usize) -> usize {
+        size_of::<FrameBuf>() + HEAD_MAX + payload_class_bytes(payload_len)
+    }
+
+    fn buffer(&mut self, payload_len: usize, fill: impl FnOnce(&mut [u8])) -> Arc<[u8]> {
+        let size = payload_class_bytes(payload_len);
         let class = (size / CLASS_MIN).trailing_zeros() as usize;
-        assert!(class < CLASSES, "payload of {len} bytes");
+        assert!(class < CLASSES, "payload of {payload_len} bytes");
         let ring = &mut self.classes[class];
-        // Frames leave in about the order they came, so a free buffer is near the front if there is one.
         let mut taken = None;
+        // Frames leave in about the order they came, so a free buffer is near the front if there is one.
         for _ in 0..LOOKS.min(ring.len()) {
             let Some(mut front) = ring.pop_front() else { break };
             if Arc::get_mut(&mut front).is_some() {
@@ -91,18 +87,24 @@ impl FramePool {
             }
             ring.push_back(front);
         }
-        let mut taken =
-            taken.unwrap_or_else(|| Arc::new(Bytes { bytes: vec![0; size].into_boxed_slice(), len: 0 }));
+        if let Some(soon) = ring.get(FETCH_AHEAD) {
+            // The count in front of the bytes, and where the payload starts.
+            black_box((soon[0], soon[HEAD_MAX], soon[HEAD_MAX + 128]));
+        }
+        let mut taken = taken.unwrap_or_else(|| vec![0; HEAD_MAX + size].into());
         match Arc::get_mut(&mut taken) {
-            Some(bytes) => {
-                fill(&mut bytes.bytes[..len]);
-                bytes.len = len;
-            }
+            Some(bytes) => fill(bytes),
             None => unreachable!("just found to be unshared"),
         }
         ring.push_back(taken.clone());
-        Buffer(taken)
+        taken
     }
+}
+
+/// Room for the payload in the smallest buffer that takes `payload_len` bytes.
+const fn payload_class_bytes(payload_len: usize) -> usize {
+    let size = payload_len.next_power_of_two();
+    if size < CLASS_MIN { CLASS_MIN } else { size }
 }
 
 impl std::fmt::Debug for FrameBuf {
@@ -112,21 +114,34 @@ impl std::fmt::Debug for FrameBuf {
 }
 
 impl FrameBuf {
+    /// The headers.
+    #[inline]
+    pub fn head(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.head_len)]
+    }
+
+    /// The payload; empty when it is synthetic.
+    #[inline]
+    pub fn payload(&self) -> &[u8] {
+        let len = if self.is_synthetic { 0 } else { self.payload_len as usize };
+        &self.bytes[HEAD_MAX..HEAD_MAX + len]
+    }
+
     /// The frame, for sending it on.
     #[inline]
     pub fn as_frame(&self) -> Frame<'_> {
-        let payload = match &self.payload {
-            Held::Empty => Payload::EMPTY,
-            Held::Buffer(buffer) => Payload::Shared(buffer),
-            Held::Synthetic { len } => Payload::Synthetic { len: *len },
+        let payload = if self.is_synthetic {
+            Payload::Synthetic { len: self.payload_len as usize }
+        } else {
+            Payload::Shared(self)
         };
-        Frame { head: self.head.bytes(), payload, trailer: self.trailer }
+        Frame { head: self.head(), payload, trailer: self.trailer }
     }
 
     /// Length of the frame in bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.as_frame().len()
+        usize::from(self.head_len) + self.payload_len as usize + self.trailer.len()
     }
 
     /// True when the frame has no bytes.
@@ -136,11 +151,7 @@ impl FrameBuf {
 
     /// Memory that keeping this frame costs, in bytes.
     pub fn footprint(&self) -> usize {
-        size_of::<FrameBuf>()
-            + match &self.payload {
-                Held::Buffer(buffer) => buffer.capacity(),
-                Held::Empty | Held::Synthetic { .. } => 0,
-            }
+        FramePool::footprint(self.payload().len())
     }
 }
 

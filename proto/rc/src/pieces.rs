@@ -81,7 +81,7 @@ fn for_each_piece(
 fn scatter_part<C: Context>(ctx: &mut C, address: u64, payload: &Payload<'_>, start: usize, len: usize) {
     match *payload {
         Payload::Bytes(bytes) => ctx.scatter(address, &Payload::Bytes(&bytes[start..start + len])),
-        Payload::Shared(buffer) => ctx.scatter(address, &Payload::Bytes(&buffer.bytes()[start..start + len])),
+        Payload::Shared(held) => ctx.scatter(address, &Payload::Bytes(&held.payload()[start..start + len])),
         Payload::Synthetic { .. } => ctx.scatter(address, &Payload::Synthetic { len }),
         Payload::Memory(memory, pieces) => {
             let mut to = address;

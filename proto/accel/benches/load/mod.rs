@@ -1,7 +1,7 @@
 //! A flow in full swing, for the bench and for instruction counts: WRITE packets from the LAN, ACKs from the WAN.
 
 use longhaul_accel::{Accelerator, Config, LAN, WAN};
-use longhaul_node::{Buffer, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
+use longhaul_node::{Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{Instant, Msn, Psn, Qpn};
 use longhaul_wire::icrc::Icrc;
 use longhaul_wire::{Aeth, Bth, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Syndrome};
@@ -48,7 +48,9 @@ pub struct Load {
     heads: Vec<Head>,
     trailers: Vec<Trailer>,
     payload: Vec<u8>,
-    shared: Option<(FrameBuf, Buffer)>,
+    /// Where packets lie that somebody else has copied.
+    pool: FramePool,
+    held: Vec<FrameBuf>,
     requests: PathTemplate,
     answers: PathTemplate,
     flows: u32,
@@ -69,12 +71,6 @@ impl Load {
             udp_source_port: 0xc123,
         };
         let payload: Vec<u8> = (0..payload_len).map(|i| i as u8).collect();
-        let mut pool = FramePool::new();
-        let held = pool.hold(&Frame { head: &[], payload: Payload::Bytes(&payload), trailer: Trailer::None });
-        let buffer = match held.as_frame().payload {
-            Payload::Shared(buffer) => Some(buffer.clone()),
-            _ => None,
-        };
         let mut load = Load {
             accel: Accelerator::new(Config { flows_max: 1 << 16, ..Config::default() }).expect("valid"),
             form,
@@ -83,7 +79,8 @@ impl Load {
             heads: Vec::new(),
             trailers: Vec::new(),
             payload,
-            shared: buffer.map(|buffer| (held, buffer)),
+            pool: FramePool::new(),
+            held: Vec::new(),
             requests: PathTemplate::new(&path),
             answers: PathTemplate::new(&path.reversed()),
             flows,
@@ -136,6 +133,7 @@ impl Load {
     pub fn prepare(&mut self) {
         self.heads.clear();
         self.trailers.clear();
+        self.held.clear();
         let checked = matches!(self.form, Form::Received | Form::Shared);
         for i in 0..CHUNK * self.flows as usize {
             let (flow, round) = (i as u32 % self.flows, i / self.flows as usize);
@@ -144,7 +142,7 @@ impl Load {
             bth.ack_request = round % 8 == 7;
             let mut head = Head::begin(&self.requests, &bth);
             let pad_len = head.finish(&self.requests, self.payload.len());
-            self.trailers.push(if checked {
+            let trailer = if checked {
                 let packet = Packet::parse(head.bytes()).expect("well formed").expect("RoCEv2");
                 let mut icrc = Icrc::over_head(head.bytes(), &packet.layout());
                 icrc.update(&self.payload);
@@ -152,19 +150,25 @@ impl Load {
                 Trailer::Received { pad: [0; 3], pad_len, icrc: icrc.finish() }
             } else {
                 Trailer::Sealed { pad_len }
-            });
-            self.heads.push(head);
+            };
+            if matches!(self.form, Form::Shared | Form::Own) {
+                let payload = Payload::Bytes(&self.payload);
+                self.held.push(self.pool.hold(&Frame { head: head.bytes(), payload, trailer }));
+            } else {
+                self.trailers.push(trailer);
+                self.heads.push(head);
+            }
         }
     }
 
     /// Puts the chunk through: stored, sent, pseudo-ACKed, and what came before it released by a real ACK.
     pub fn run(&mut self) {
         let mut out = Nowhere::default();
+        for held in &self.held {
+            self.accel.handle_frame(self.now, LAN, &held.as_frame());
+        }
         for (head, trailer) in self.heads.iter().zip(&self.trailers) {
-            let payload = match (&self.shared, self.form) {
-                (Some((_, buffer)), Form::Shared | Form::Own) => Payload::Shared(buffer),
-                _ => Payload::Bytes(&self.payload),
-            };
+            let payload = Payload::Bytes(&self.payload);
             self.accel.handle_frame(self.now, LAN, &Frame { head: head.bytes(), payload, trailer: *trailer });
         }
         self.now += longhaul_units::Duration::from_us(5);
@@ -174,6 +178,6 @@ impl Load {
             // The responder is a chunk behind.
             self.acknowledge(flow, self.psn - 1 - CHUNK as u64);
         }
-        assert!(out.frames as usize > self.heads.len(), "{} frames out", out.frames);
+        assert!(out.frames as usize > self.heads.len() + self.held.len(), "{} frames out", out.frames);
     }
 }
