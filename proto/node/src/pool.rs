@@ -7,8 +7,10 @@ use std::sync::Arc;
 /// Payload sizes of pooled buffers: powers of two, from this one up to a jumbo frame.
 const CLASS_MIN: usize = 256;
 const CLASSES: usize = 7;
-/// Buffers looked at before a new one is made.
+/// Buffers in use that are looked at before a new one is made.
 const LOOKS: usize = 4;
+/// Buffers that one frame may bring back: more than one, so that what came back late is caught up with.
+const RECLAIMED_MAX: usize = 2;
 /// How many frames ahead of its use a buffer is fetched into the cache: over a long path it was last used a round
 /// trip ago.
 const FETCH_AHEAD: usize = 6;
@@ -20,7 +22,45 @@ const FETCH_AHEAD: usize = 6;
 /// holds.
 #[derive(Default)]
 pub struct FramePool {
-    classes: [VecDeque<Arc<[u8]>>; CLASSES],
+    classes: [Class; CLASSES],
+}
+
+/// The buffers of one size.
+#[derive(Default)]
+struct Class {
+    /// In the order in which they were given out, which is about that in which they come back.
+    in_use: VecDeque<Arc<[u8]>>,
+    /// The one that came back last is used first, so that no more memory is touched than is held at once.
+    free: Vec<Arc<[u8]>>,
+}
+
+impl Class {
+    /// A buffer that nobody else holds, if there is one.
+    fn take(&mut self) -> Option<Arc<[u8]>> {
+        for _ in 0..RECLAIMED_MAX {
+            if !self.in_use.front_mut().is_some_and(|buffer| Arc::get_mut(buffer).is_some()) {
+                break;
+            }
+            self.free.extend(self.in_use.pop_front());
+        }
+        if let Some(soon) = self.in_use.get(FETCH_AHEAD) {
+            // The count in front of the bytes, and where the payload starts.
+            black_box((soon[0], soon[HEAD_MAX], soon[HEAD_MAX + 128]));
+        }
+        self.free.pop().or_else(|| self.search())
+    }
+
+    /// The buffer given out first may be held for long; those behind it need not be.
+    fn search(&mut self) -> Option<Arc<[u8]>> {
+        for _ in 0..LOOKS.min(self.in_use.len()) {
+            let mut buffer = self.in_use.pop_front()?;
+            if Arc::get_mut(&mut buffer).is_some() {
+                return Some(buffer);
+            }
+            self.in_use.push_back(buffer);
+        }
+        None
+    }
 }
 
 /// A frame that somebody keeps. Clones share the bytes.
@@ -76,27 +116,13 @@ impl FramePool {
         let size = payload_class_bytes(payload_len);
         let class = (size / CLASS_MIN).trailing_zeros() as usize;
         assert!(class < CLASSES, "payload of {payload_len} bytes");
-        let ring = &mut self.classes[class];
-        let mut taken = None;
-        // Frames leave in about the order they came, so a free buffer is near the front if there is one.
-        for _ in 0..LOOKS.min(ring.len()) {
-            let Some(mut front) = ring.pop_front() else { break };
-            if Arc::get_mut(&mut front).is_some() {
-                taken = Some(front);
-                break;
-            }
-            ring.push_back(front);
-        }
-        if let Some(soon) = ring.get(FETCH_AHEAD) {
-            // The count in front of the bytes, and where the payload starts.
-            black_box((soon[0], soon[HEAD_MAX], soon[HEAD_MAX + 128]));
-        }
-        let mut taken = taken.unwrap_or_else(|| vec![0; HEAD_MAX + size].into());
+        let class = &mut self.classes[class];
+        let mut taken = class.take().unwrap_or_else(|| vec![0; HEAD_MAX + size].into());
         match Arc::get_mut(&mut taken) {
             Some(bytes) => fill(bytes),
             None => unreachable!("just found to be unshared"),
         }
-        ring.push_back(taken.clone());
+        class.in_use.push_back(taken.clone());
         taken
     }
 }
@@ -159,25 +185,63 @@ impl FrameBuf {
 mod tests {
     use super::*;
 
+    /// Buffers of the class that a payload of 872 bytes (1000 less the head) is in.
+    fn buffers(pool: &FramePool) -> usize {
+        pool.classes[2].in_use.len() + pool.classes[2].free.len()
+    }
+
     #[test]
     fn buffers_are_used_again_once_let_go() {
         let mut pool = FramePool::new();
         let bytes = [7_u8; 1000];
         let first = pool.hold(&Frame::opaque(&bytes));
         let second = pool.hold(&Frame::opaque(&bytes));
-        assert_eq!(pool.classes[2].len(), 2);
+        assert_eq!(buffers(&pool), 2);
         drop(first);
         let third = pool.hold(&Frame::opaque(&bytes));
-        assert_eq!(pool.classes[2].len(), 2, "the first buffer came back");
+        assert_eq!(buffers(&pool), 2, "the first buffer came back");
         drop((second, third));
     }
 
     #[test]
-    fn a_shared_payload_is_not_copied() {
+    fn no_more_memory_is_touched_than_is_held_at_once() {
+        let mut pool = FramePool::new();
+        let bytes = [7_u8; 1000];
+        let burst: Vec<FrameBuf> = (0..500).map(|_| pool.hold(&Frame::opaque(&bytes))).collect();
+        drop(burst);
+        let mut held = VecDeque::new();
+        let mut touched = std::collections::HashSet::new();
+        for round in 0..5000 {
+            held.push_back(pool.hold(&Frame::opaque(&bytes)));
+            if held.len() > 8 {
+                held.pop_front();
+            }
+            if round > 1000 {
+                touched.insert(held.back().map(|frame| frame.bytes.as_ptr()));
+            }
+        }
+        assert!(touched.len() < 16, "{} buffers in turn", touched.len());
+        assert_eq!(buffers(&pool), 500);
+    }
+
+    #[test]
+    fn one_frame_held_for_long_does_not_make_the_pool_grow() {
+        let mut pool = FramePool::new();
+        let bytes = [7_u8; 1000];
+        let kept = pool.hold(&Frame::opaque(&bytes));
+        for _ in 0..1000 {
+            pool.hold(&Frame::opaque(&bytes));
+        }
+        assert!(buffers(&pool) <= 8, "{} buffers", buffers(&pool));
+        drop(kept);
+    }
+
+    #[test]
+    fn a_pooled_frame_is_not_copied() {
         let mut pool = FramePool::new();
         let held = pool.hold(&Frame::opaque(&[1; 500]));
         let again = pool.hold(&held.as_frame());
-        assert_eq!(pool.classes.iter().map(VecDeque::len).sum::<usize>(), 1);
+        assert!(Arc::ptr_eq(&held.bytes, &again.bytes));
         let mut out = vec![0; again.len()];
         again.as_frame().write_to(&mut out);
         assert_eq!(out, [1; 500]);
