@@ -38,7 +38,8 @@ impl Class {
     /// A buffer that nobody else holds, if there is one.
     fn take(&mut self) -> Option<Arc<[u8]>> {
         for _ in 0..RECLAIMED_MAX {
-            if !self.in_use.front_mut().is_some_and(|buffer| Arc::get_mut(buffer).is_some()) {
+            let came_back = self.in_use.front_mut().is_some_and(|buffer| Arc::get_mut(buffer).is_some());
+            if !came_back {
                 break;
             }
             self.free.extend(self.in_use.pop_front());

@@ -432,6 +432,14 @@ impl Requester {
         let len = (u64::from(wqe.len) - offset).min(u64::from(mtu)) as u32;
         let first = self.next == wqe.first_psn;
         let last = self.next + 1 == wqe.end_psn;
+        // The whole message before its first packet: one that fails half-way would leave packets that nobody
+        // acknowledges.
+        if first
+            && !wqe.inline
+            && check_list(ctx, self.queue.segments(self.current), Intent::LocalRead).is_err()
+        {
+            return false;
+        }
         let mut bth = self.bth(request_opcode(wqe, first, last));
         bth.solicited = last && wqe.solicited && wqe.consumes_receive();
         bth.ack_request = last
@@ -463,9 +471,6 @@ impl Requester {
             emit.emit(&Frame { head, payload: Payload::Memory(ctx.gather(), &piece), trailer });
         } else {
             let segments = self.queue.segments(self.current);
-            if first && check_list(ctx, segments, Intent::LocalRead).is_err() {
-                return false;
-            }
             let mut pieces = [Segment { address: 0, len: 0 }; SGE_MAX];
             let Ok(used) = gather_list(ctx, segments, offset, len, &mut pieces) else { return false };
             emit.emit(&Frame { head, payload: Payload::Memory(ctx.gather(), &pieces[..used]), trailer });

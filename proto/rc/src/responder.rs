@@ -10,6 +10,9 @@ use longhaul_wire::credit_code;
 use longhaul_wire::{Aeth, Bth, Head, NakCode, Opcode, Packet, PathTemplate, Position, Reth, Syndrome, Verb};
 use std::collections::VecDeque;
 
+/// The longest message that the standard knows, in bytes.
+const MESSAGE_LEN_MAX: u32 = 1 << 31;
+
 /// What a responder must know about its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResponderConfig {
@@ -358,6 +361,10 @@ impl Responder {
                     self.give_up(Fault::InvalidRequest, ctx);
                     return false;
                 }
+                if reth.len > MESSAGE_LEN_MAX {
+                    self.give_up(Fault::InvalidRequest, ctx);
+                    return false;
+                }
                 let len = u64::from(reth.len);
                 if len > 0 && ctx.remote(reth.rkey, reth.virtual_address, len, RemoteIntent::Write).is_err() {
                     self.give_up(Fault::RemoteAccess, ctx);
@@ -411,7 +418,7 @@ impl Responder {
     fn take_read<C: Context>(&mut self, packet: &Packet<'_>, ctx: &mut C) -> bool {
         let Some(reth) = packet.reth() else { unreachable!("a READ request has a RETH") };
         let full = self.fresh_reads >= self.config.max_dest_rd_atomic;
-        if full || !ctx.permits(RemoteIntent::Read) {
+        if full || !ctx.permits(RemoteIntent::Read) || reth.len > MESSAGE_LEN_MAX {
             self.give_up(Fault::InvalidRequest, ctx);
             return false;
         }

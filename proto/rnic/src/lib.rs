@@ -172,6 +172,10 @@ impl<M: Memory> Node for Rnic<M> {
             requester.handle_timeout(now, &mut ctx);
             self.settle(now, slot);
         }
+        let qps = &self.qps;
+        self.timers.tidy(qps.len(), |at, slot| {
+            qps.get(slot as usize).and_then(Option::as_ref).is_some_and(|qp| qp.timer_entry == Some(at))
+        });
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {

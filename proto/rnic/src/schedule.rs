@@ -47,6 +47,13 @@ impl Timers {
         }
     }
 
+    /// Forgets stale entries, those that `is_live` does not know, once they are many beside `usual` live ones.
+    pub fn tidy(&mut self, usual: usize, is_live: impl Fn(Instant, u32) -> bool) {
+        if self.0.len() > 4 * usual + 1024 {
+            self.0.retain(|&Reverse((at, slot))| is_live(at, slot));
+        }
+    }
+
     /// When the next entry comes up.
     #[inline]
     pub fn next(&self) -> Option<Instant> {
@@ -74,6 +81,18 @@ mod timers {
             timers.want(0, Instant::from_ns(ns), &mut entry);
         }
         assert_eq!(timers.0.len(), 1);
+        assert_eq!(timers.next(), Some(Instant::from_ns(10)));
+    }
+
+    #[test]
+    fn stale_entries_are_forgotten_when_they_are_many() {
+        let mut timers = Timers::default();
+        let mut entry = None;
+        for ns in (10..5000).rev() {
+            timers.want(3, Instant::from_ns(ns), &mut entry);
+            timers.tidy(1, |at, _| Some(at) == entry);
+        }
+        assert!(timers.0.len() <= 1028, "{} entries", timers.0.len());
         assert_eq!(timers.next(), Some(Instant::from_ns(10)));
     }
 
