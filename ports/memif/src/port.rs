@@ -147,12 +147,6 @@ impl MemifPort {
         }
     }
 
-    /// Why the last connection, or the last attempt at one, ended.
-    #[must_use]
-    pub fn last_disconnect(&self) -> Option<&str> {
-        self.last_disconnect.as_deref()
-    }
-
     /// The interface name that the connected peer told.
     #[must_use]
     pub fn peer_name(&self) -> Option<&str> {
@@ -474,6 +468,10 @@ impl Port for MemifPort {
             Stage::Up { .. } => LinkState::Up,
             _ => LinkState::Down,
         }
+    }
+
+    fn last_disconnect(&self) -> Option<&str> {
+        self.last_disconnect.as_deref()
     }
 
     fn capabilities(&self) -> PortCapabilities {
