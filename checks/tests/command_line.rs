@@ -49,6 +49,8 @@ mod bad_input {
             ("lab up --loss 2", ["'2'", "--loss", "1e-4"]),
             ("lab up --loss NaN", ["'NaN'", "--loss", "0 to 1"]),
             ("lab up --memory lots", ["'lots'", "--memory", "256M"]),
+            ("lab up --memory 10K", ["'10K'", "--memory", "64 KiB"]),
+            ("lab up --memory 100T", ["'100T'", "--memory", "1024 GiB"]),
             ("lab up --name ../../tmp", ["--name", "letters", ""]),
             ("lab up --accelerate c", ["'c'", "--accelerate", "both"]),
             ("lab up --distanc 3km", ["--distanc", "similar", "--distance"]),
@@ -163,6 +165,95 @@ mod bad_input {
         let line = "LONGHAUL_PATH_MTU=1500: 256, 512, 1024, 2048 or 4096 is needed";
         assert!(refused.stderr.contains(line), "{refused}");
         assert!(!refused.status.success(), "{refused}");
+    }
+}
+
+mod surroundings {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixStream;
+    use std::process::{Command, Stdio};
+
+    /// A pipe that nobody reads.
+    fn closed_pipe() -> Stdio {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        writer.into()
+    }
+
+    #[test]
+    fn a_directory_that_is_open_to_others_is_refused() {
+        let runtime = RuntimeDir::new();
+        let base = runtime.path().join("longhaul");
+        fs::create_dir(&base).unwrap();
+        fs::set_permissions(&base, Permissions::from_mode(0o770)).unwrap();
+        for command in ["lab up", "lab run", "lab status", "lab down", "exec --host a -- true"] {
+            let refused = run(&runtime, command);
+            assert_refused(&refused, 1, &["not a directory of yours alone", "remove it", "XDG_RUNTIME_DIR"]);
+        }
+    }
+
+    #[test]
+    fn a_reader_of_the_output_that_has_gone_leaves_the_lab_up() {
+        let runtime = RuntimeDir::new();
+        for arguments in ["lab up", "lab status"] {
+            let up =
+                runtime.longhaul(arguments).stdout(closed_pipe()).stderr(Stdio::piped()).output().unwrap();
+            assert!(up.status.success() && up.stderr.is_empty(), "{up:?}");
+        }
+        assert!(run(&runtime, "lab status").status.success());
+        assert!(run(&runtime, "lab down").status.success());
+    }
+
+    #[test]
+    fn a_lab_whose_starter_is_gone_before_it_is_up_ends() {
+        let runtime = RuntimeDir::new();
+        let up = run(&runtime, "lab up --json");
+        assert!(run(&runtime, "lab down").status.success());
+        let mut command = runtime.longhaul("lab serve");
+        let mut orphan = command.stdin(Stdio::piped()).stdout(closed_pipe()).spawn().unwrap();
+        orphan.stdin.take().unwrap().write_all(up.stdout.as_bytes()).unwrap();
+        assert_eq!(orphan.wait().unwrap().code(), Some(1));
+        assert!(runtime.leftovers().is_empty(), "{:?}", runtime.leftovers());
+    }
+
+    #[test]
+    fn a_client_that_says_nothing_keeps_no_other_from_its_answer() {
+        let lab = TestLab::up("");
+        let control = lab.runtime().of_lab("check").join("control");
+        let _silent: Vec<UnixStream> = (0..3).map(|_| UnixStream::connect(&control).unwrap()).collect();
+        assert_eq!(lab.status()["spec"]["distance"], 0);
+    }
+
+    #[test]
+    fn an_installation_in_a_path_with_a_space_and_a_colon_runs_programs() {
+        require("ibv_devinfo", "ibverbs-utils");
+        let lab = TestLab::up("");
+        let installed = lab.runtime().path().join("my programs: longhaul");
+        fs::create_dir(&installed).unwrap();
+        for name in ["longhaul", "liblonghaul_preload.so"] {
+            fs::copy(longhaul_checks::longhaul().with_file_name(name), installed.join(name)).unwrap();
+        }
+        let mut command = Command::new(installed.join("longhaul"));
+        command.env("XDG_RUNTIME_DIR", lab.runtime().path()).env_remove("LD_PRELOAD");
+        command.args("exec --lab check --host a -- ibv_devinfo".split(' '));
+        let shown = Program::start(&mut command).succeed(LIMIT);
+        assert!(shown.stdout.contains("longhaul0"), "{shown}");
+    }
+
+    #[test]
+    fn a_recording_is_there_as_soon_as_its_last_frame_is() {
+        require("rping", "rdmacm-utils");
+        let runtime = RuntimeDir::new();
+        let capture = runtime.path().join("first.pcap");
+        let lab = TestLab::up(&format!("--pcap {} --pcap-frames 3", capture.display()));
+        let client = "rping -c -a 10.77.0.2 -C 3";
+        lab.pair("rping -s -a 10.77.0.2 -C 3", client, Ready::Attached, LIMIT);
+        let decoded = run(&runtime, &format!("decode {}", capture.display()));
+        assert_eq!(decoded.stdout.lines().count(), 3, "{decoded}");
+        assert!(lab.status()["pid"].is_u64());
     }
 }
 

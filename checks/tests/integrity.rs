@@ -16,10 +16,15 @@ struct Ends {
 }
 
 fn start(lab: &TestLab, task: &str) -> Ends {
-    let program = env!("CARGO_BIN_EXE_integrity");
     let port = free_tcp_port();
-    let server = lab.exec("b", &format!("{program} --server --port {port} {task}"));
-    let client = lab.exec("a", &format!("{program} --port {port} {task}"));
+    let run = |host: &str, arguments: String| {
+        let mut command = lab.command(host, "");
+        // The path to the checkout may hold spaces.
+        command.arg(env!("CARGO_BIN_EXE_integrity")).args(arguments.split_whitespace());
+        Program::start(&mut command)
+    };
+    let server = run("b", format!("--server --port {port} {task}"));
+    let client = run("a", format!("--port {port} {task}"));
     Ends { server, client }
 }
 

@@ -6,6 +6,7 @@ mod plot;
 mod results;
 
 use crate::lab::{Accelerate, HostName, Lab, LabName, Lifetime, Spec};
+use crate::output;
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size};
 pub use perftest::die_with_parent;
@@ -20,7 +21,7 @@ use std::time::Instant;
 
 const EXAMPLES: &str = "\
 Examples:
-  longhaul demo                  all distances and sizes, about five minutes
+  longhaul demo                  all distances and sizes, about three minutes
   longhaul demo --quick          512 B and 64 KiB at 1000 km
   longhaul demo --out /tmp/demo  where results.json, throughput.svg and packets.pcap go";
 
@@ -50,32 +51,52 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     let started = Instant::now();
     let mut results = Results::new(Provenance::gather(args.rate, args.seed));
     let mut progress = Progress::new(cells.len());
+    let results_path = args.out.join("results.json");
     let mut running: Option<(Distance, bool, Lab)> = None;
+    let mut failed = 0;
     for cell in cells {
-        let same_lab =
-            running.as_ref().is_some_and(|(d, a, _)| (*d, *a) == (cell.distance, cell.accelerated));
-        if !same_lab {
-            // Stops the one before, whose name the next one takes.
-            drop(running.take());
-            running = Some((cell.distance, cell.accelerated, start_lab(args, &cell, &results)?));
-        }
-        let Some((_, _, lab)) = &running else { unreachable!("started above") };
         progress.step(&cell);
-        let run = perftest::measure(lab, &cell, args.seconds)?;
-        results.runs.push(run);
+        for attempts_left in [1, 0] {
+            if running.as_ref().is_none_or(|(d, a, _)| (*d, *a) != (cell.distance, cell.accelerated)) {
+                // Stops the one before, whose name the next one takes.
+                drop(running.take());
+            }
+            let (_, _, lab) = match &mut running {
+                Some(running) => running,
+                none => none.insert((cell.distance, cell.accelerated, start_lab(args, &cell, &results)?)),
+            };
+            match perftest::measure(lab, &cell, args.seconds) {
+                Ok(run) => {
+                    results.runs.push(run);
+                    // What was measured survives whatever becomes of the rest.
+                    results.write(&results_path)?;
+                    break;
+                }
+                Err(problem) => {
+                    let then = if attempts_left > 0 { "once more" } else { "left out" };
+                    progress.report(&format!("{cell}: {problem}\n{cell}: {then}"));
+                    failed += usize::from(attempts_left == 0);
+                    // The next run does not meet what this one left behind.
+                    drop(running.take());
+                }
+            }
+        }
     }
     drop(running);
     progress.done();
 
-    print!("{}", results.table());
-    results.write(&args.out.join("results.json"))?;
+    output::print(&results.table())?;
+    results.write(&results_path)?;
     plot::write(&results, args.rate, &args.out.join("throughput.svg"))?;
-    println!(
-        "\n{:.0} s. Wrote results.json, throughput.svg and packets.pcap to {}",
+    output::print(&format!(
+        "\n{:.0} s. Wrote results.json, throughput.svg and packets.pcap to {}\n",
         started.elapsed().as_secs_f64(),
         args.out.display()
-    );
-    Ok(ExitCode::SUCCESS)
+    ))?;
+    match failed {
+        0 => Ok(ExitCode::SUCCESS),
+        _ => Err(Problem::plain(format!("{failed} of {} runs failed and are left out", progress.total))),
+    }
 }
 
 /// A lab for `cell`. The first accelerated one over the longest fibre records its packets.
@@ -121,6 +142,12 @@ impl Progress {
         } else {
             eprintln!("{line}");
         }
+    }
+
+    /// Prints what is to stay, above the progress line.
+    fn report(&self, text: &str) {
+        self.done();
+        eprintln!("longhaul: {text}");
     }
 
     fn done(&self) {

@@ -5,7 +5,7 @@ use crate::problem::Problem;
 use longhaul_rdma::attach;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::IntoRawFd;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -34,7 +34,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode, Problem> {
-    let mut command = command(&LabDir::of(&args.lab), args.host, &args.program)?;
+    let mut command = command(&LabDir::of(&args.lab)?, args.host, &args.program)?;
     let error = command.exec();
     let program = args.program[0].to_string_lossy();
     Err(match error.kind() {
@@ -45,19 +45,14 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     })
 }
 
-/// The command that runs `program` on `host`; it holds one of the host's slots as long as it lives.
+/// The command that runs `program` on `host`. The command, and then the program, holds one of the host's slots.
 pub fn command(dir: &LabDir, host: HostName, program: &[OsString]) -> Result<Command, Problem> {
     let spec = dir.spec()?;
     let (name, arguments) = program.split_first().ok_or_else(|| Problem::plain("no program given"))?;
     let path = find_program(name)?;
-    let preload = preload_library()?;
+    let library = preload_library()?;
     let (slot, lock) = dir.take_slot(host)?;
-    // The program inherits the open file and with it the slot, until its last process ends.
-    let lock = lock.into_raw_fd();
-    // SAFETY: `lock` is a descriptor that this process owns; clearing its flags has no other effect.
-    if unsafe { libc::fcntl(lock, libc::F_SETFD, 0) } != 0 {
-        return Err(Problem::plain(format!("cannot pass the slot on: {}", io::Error::last_os_error())));
-    }
+    let preload = dir.preloadable(library, host, slot)?;
 
     let mut preloads = preload.into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|o| !o.is_empty()) {
@@ -74,8 +69,17 @@ pub fn command(dir: &LabDir, host: HostName, program: &[OsString]) -> Result<Com
         .env(attach::ENV_SLOT, slot.to_string())
         .env(attach::ENV_HOST, host.to_string())
         .env(attach::ENV_IP, host.ip().to_string())
-        .env(attach::ENV_MAC, host.mac().to_string())
+        .env(attach::ENV_MAC, attach::mac_of(host.ip()).to_string())
         .env(attach::ENV_PORT_RATE_BPS, spec.rate.as_bps().to_string());
+    // The program inherits the open file and with it the slot, until its last process ends.
+    // SAFETY: between fork and exec only fcntl is called, which is async-signal-safe, on a descriptor that the
+    // closure owns.
+    unsafe {
+        command.pre_exec(move || match libc::fcntl(lock.as_raw_fd(), libc::F_SETFD, 0) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
     Ok(command)
 }
 

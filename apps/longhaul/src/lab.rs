@@ -6,6 +6,7 @@
 mod control;
 mod daemon;
 mod dir;
+mod log;
 mod node;
 mod spec;
 mod status;
@@ -14,6 +15,7 @@ pub use daemon::{Lab, Lifetime};
 pub use dir::LabDir;
 pub use spec::{Accelerate, HostName, LabName, Spec};
 
+use crate::output;
 use crate::problem::Problem;
 use clap::Subcommand;
 use std::process::ExitCode;
@@ -70,41 +72,34 @@ pub fn run(command: Command) -> Result<ExitCode, Problem> {
     match command {
         Command::Up(up) => start(&up),
         Command::Status(args) => {
-            let state = control::ask_status(&LabDir::of(&args.name))?;
-            if args.json {
-                println!("{}", status::to_json(&state)?);
-            } else {
-                print!("{}", status::to_text(&state));
-            }
+            let state = control::ask_status(&LabDir::of(&args.name)?)?;
+            let text = if args.json { status::to_json(&state)? + "\n" } else { status::to_text(&state) };
+            output::print(&text)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Down(args) => {
-            control::ask_down(&LabDir::of(&args.name))?;
+            control::ask_down(&LabDir::of(&args.name)?)?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Run(up) => {
-            daemon::run_in_foreground(&up.spec)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Serve => {
-            daemon::serve()?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Run(up) => daemon::run_in_foreground(&up.spec),
+        Command::Serve => Ok(daemon::serve()),
     }
 }
 
 fn start(up: &Up) -> Result<ExitCode, Problem> {
-    let lab = Lab::start(&up.spec, daemon::Lifetime::UntilDown)?;
+    // Whatever becomes of the output, the lab is up.
+    Lab::start(&up.spec, Lifetime::UntilDown)?.detach();
     let spec = &up.spec;
-    if up.json {
-        println!("{}", status::to_json(spec)?);
+    let text = if up.json {
+        status::to_json(spec)? + "\n"
     } else {
-        println!("lab '{}' is up: {}", spec.name, spec.summary());
-        for host in HostName::ALL {
-            println!("  host {host}  {}", host.ip());
-        }
-        println!("run programs with: longhaul exec --host a -- PROGRAM");
-    }
-    lab.detach();
+        let hosts = HostName::ALL.map(|host| format!("  host {host}  {}\n", host.ip())).concat();
+        format!(
+            "lab '{}' is up: {}\n{hosts}run programs with: longhaul exec --host a -- PROGRAM\n",
+            spec.name,
+            spec.summary()
+        )
+    };
+    output::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,7 @@ mod decode;
 mod demo;
 mod exec;
 mod lab;
+mod output;
 mod problem;
 mod quantity;
 

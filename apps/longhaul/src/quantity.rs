@@ -114,6 +114,13 @@ impl FromStr for Size {
     }
 }
 
+/// Reads an amount of memory for frames: enough for one, and no slip of the keyboard.
+pub fn memory(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse()?;
+    let (least, most) = (Size::from_bytes(64 << 10), Size::from_bytes(1 << 40));
+    if (least..=most).contains(&size) { Ok(size) } else { Err(format!("memory goes from {least} to {most}")) }
+}
+
 /// Splits `1000 km` into its number, finite and not negative, and its unit.
 fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
@@ -152,6 +159,14 @@ mod tests {
         assert_eq!("512".parse::<Size>().unwrap().bytes(), 512);
         for text in ["", "0", "K", "1X", "-1", "1e30"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn memory_stays_within_bounds() {
+        assert_eq!(memory("64K").unwrap().to_string(), "64 KiB");
+        for text in ["63K", "1025G", "100T", "x"] {
+            assert!(memory(text).is_err(), "{text}");
         }
     }
 

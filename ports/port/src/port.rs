@@ -107,6 +107,12 @@ pub trait Port: Send {
     /// The link state as of the last call that could change it.
     fn link_state(&self) -> LinkState;
 
+    /// Why the last connection to a peer, or the last attempt at one, ended; for messages to people.
+    /// `None` while the link is up, and for ports that do not know.
+    fn last_disconnect(&self) -> Option<&str> {
+        None
+    }
+
     /// What this port can do.
     fn capabilities(&self) -> PortCapabilities;
 
@@ -151,6 +157,9 @@ macro_rules! forward_port {
             }
             fn link_state(&self) -> LinkState {
                 (**self).link_state()
+            }
+            fn last_disconnect(&self) -> Option<&str> {
+                (**self).last_disconnect()
             }
             fn capabilities(&self) -> PortCapabilities {
                 (**self).capabilities()

@@ -2,14 +2,15 @@
 //!
 //! [`TapPort`] records the frames of both directions, in the order in which this port handled them,
 //! as a pcap file with nanosecond timestamps (magic `0xa1b23c4d`, link type 1, the layout that
-//! libpcap's `pcap-savefile` page describes). Records collect in a fixed buffer; a full buffer is
-//! written with one system call. A failed write ends the recording and never disturbs the traffic:
+//! libpcap's `pcap-savefile` page describes). Records collect in a fixed buffer, which is written with
+//! one system call: when it is full, when the last wanted frame is in it, and, as long as the port is
+//! serviced, when its first record is a second old. A failed write ends the recording and never disturbs the traffic:
 //! see [`TapPort::recording_error`].
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError};
 
@@ -19,6 +20,8 @@ const LINK_TYPE_ETHERNET: u32 = 1;
 const RECORD_HEADER_BYTES: usize = 16;
 /// The snap length that means "whole frames" to capture tools.
 const SNAP_BYTES_MAX: usize = 262_144;
+/// No record waits in the buffer for longer, as long as the port is serviced.
+const WRITE_AFTER: Duration = Duration::from_secs(1);
 
 /// What a [`TapPort`] records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,8 @@ struct Recorder<W: Write> {
     snap_bytes: usize,
     frames_left: u64,
     frames: u64,
+    /// When the first record of the buffer came.
+    buffered_since: Option<Instant>,
     error: Option<io::Error>,
 }
 
@@ -59,6 +64,7 @@ impl<W: Write> Recorder<W> {
             snap_bytes,
             frames_left: config.frames_max.unwrap_or(u64::MAX),
             frames: 0,
+            buffered_since: None,
             error: None,
         };
         let mut header = [0u8; 24];
@@ -91,8 +97,19 @@ impl<W: Write> Recorder<W> {
         header[12..16].copy_from_slice(&(frame.len() as u32).to_le_bytes());
         self.buffer.extend_from_slice(&header);
         self.buffer.extend_from_slice(kept);
+        self.buffered_since.get_or_insert_with(Instant::now);
         self.frames += 1;
         self.frames_left -= 1;
+        if self.frames_left == 0 {
+            self.write_out();
+        }
+    }
+
+    /// Writes what has been buffered for long enough by `now`.
+    fn write_out_old(&mut self, now: impl FnOnce() -> Instant) {
+        if self.buffered_since.is_some_and(|since| now().duration_since(since) >= WRITE_AFTER) {
+            self.write_out();
+        }
     }
 
     /// Writes what is buffered. On failure the recording ends and keeps the first error.
@@ -104,6 +121,7 @@ impl<W: Write> Recorder<W> {
             self.frames_left = 0;
         }
         self.buffer.clear();
+        self.buffered_since = None;
     }
 }
 
@@ -195,11 +213,16 @@ impl<P: Port, W: Write + Send> Port for TapPort<P, W> {
     }
 
     fn service(&mut self) -> Result<LinkState, PortError> {
+        self.recorder.write_out_old(Instant::now);
         self.inner.service()
     }
 
     fn link_state(&self) -> LinkState {
         self.inner.link_state()
+    }
+
+    fn last_disconnect(&self) -> Option<&str> {
+        self.inner.last_disconnect()
     }
 
     fn capabilities(&self) -> PortCapabilities {
@@ -283,11 +306,23 @@ mod tests {
         for number in 0..5u8 {
             tap.transmit(100, &mut |frame| frame.fill(number)).unwrap();
         }
-        tap.write_out().unwrap();
         let file = sink.0.lock().unwrap();
         let expected: Vec<_> = (0..3u8).map(|number| (100, vec![number; 16])).collect();
         assert_eq!(records(&file), expected);
         assert_eq!(word(&file, 16), 16);
+    }
+
+    #[test]
+    fn writes_out_what_a_second_has_passed_over() {
+        let sink = SharedSink::default();
+        let mut recorder = Recorder::new(sink.clone(), TapConfig::default()).unwrap();
+        recorder.record(&[1; 20]);
+        let recorded = Instant::now();
+        recorder.write_out_old(|| recorded);
+        assert_eq!(records(&sink.0.lock().unwrap()), vec![]);
+        recorder.write_out_old(|| recorded + WRITE_AFTER);
+        assert_eq!(records(&sink.0.lock().unwrap()), vec![(20, vec![1; 20])]);
+        recorder.write_out_old(|| unreachable!("nothing is buffered"));
     }
 
     #[test]

@@ -7,17 +7,25 @@ use crate::exec;
 use crate::lab::{HostName, Lab};
 use crate::problem::Problem;
 use std::ffi::OsString;
+use std::fmt;
+use std::fs;
 use std::io::{self, Read};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
+use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 /// Where ib_write_bw exchanges addresses over TCP, before and after the transfer.
 const EXCHANGE: &str = "127.0.0.1";
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// A run that takes this much longer than it should is hung.
 const GRACE: Duration = Duration::from_secs(40);
+
+/// A server listens this soon after its start, or never.
+const LISTENS_WITHIN: Duration = Duration::from_secs(15);
+/// How long a server may take to end once its client failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// Measures `cell` in `lab` for `seconds`.
 pub fn measure(lab: &Lab, cell: &Cell, seconds: u32) -> Result<Run, Problem> {
@@ -25,12 +33,18 @@ pub fn measure(lab: &Lab, cell: &Cell, seconds: u32) -> Result<Run, Problem> {
     let server_arguments = arguments(cell, seconds, port, None);
     let client_arguments = arguments(cell, seconds, port, Some(EXCHANGE));
     let mut server = Program::start(lab, SERVER, &server_arguments)?;
-    // ib_write_bw does not retry its first connection; the server needs a moment to listen.
-    sleep(Duration::from_millis(300));
-    let mut client = Program::start(lab, CLIENT, &client_arguments)?;
+    // ib_write_bw does not retry its first connection.
+    if !server.listens(port) {
+        return Err(Problem::plain(format!("the server never listened\n{}", server.end(Instant::now()))));
+    }
+    let client = Program::start(lab, CLIENT, &client_arguments)?;
     let deadline = Instant::now() + Duration::from_secs(u64::from(seconds) + 2) + GRACE;
-    let output = client.finish(deadline)?;
-    server.finish(deadline)?;
+    let client = client.end(deadline);
+    let server = server.end(if client.is_success { deadline } else { Instant::now() + AFTER_FAILURE });
+    if !(client.is_success && server.is_success) {
+        return Err(Problem::plain(format!("the run failed\n{client}\n{server}")));
+    }
+    let output = client.stdout;
     let (goodput_gbps, mpps) = read_result(&output)
         .ok_or_else(|| Problem::plain(format!("ib_write_bw printed no result for {cell}:\n{output}")))?;
     Ok(Run {
@@ -76,6 +90,24 @@ fn read_result(output: &str) -> Option<(f64, f64)> {
 struct Program {
     name: String,
     child: Child,
+    /// Standard output and standard error, read as they come: a full pipe would stop the program.
+    output: Vec<JoinHandle<String>>,
+}
+
+/// A program that has ended.
+struct Ended {
+    name: String,
+    /// How it ended.
+    how: String,
+    is_success: bool,
+    stdout: String,
+    stderr: String,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}\n{}{}", self.name, self.how, self.stdout, self.stderr)
+    }
 }
 
 impl Program {
@@ -84,54 +116,80 @@ impl Program {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         die_with_parent(&mut command);
         let name = format!("{} on host {host}", arguments[0].to_string_lossy());
-        let child = command.spawn().map_err(|e| Problem::plain(format!("cannot run {name}: {e}")))?;
-        Ok(Program { name, child })
+        let mut child = command.spawn().map_err(|e| Problem::plain(format!("cannot run {name}: {e}")))?;
+        let output = vec![collect(child.stdout.take()), collect(child.stderr.take())];
+        Ok(Program { name, child, output })
     }
 
-    /// Waits for the end and returns what it printed; an error when it fails or takes too long.
-    fn finish(&mut self, deadline: Instant) -> Result<String, Problem> {
-        let status = loop {
+    /// Waits until somebody listens on TCP `port`; false when the program ends or takes too long.
+    fn listens(&mut self, port: u16) -> bool {
+        let deadline = Instant::now() + LISTENS_WITHIN;
+        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+            if is_listened_on(port) {
+                return true;
+            }
+            sleep(LOOK_AGAIN);
+        }
+        false
+    }
+
+    /// Waits for the end, and makes one at the deadline.
+    fn end(mut self, deadline: Instant) -> Ended {
+        let (how, is_success) = loop {
             match self.child.try_wait() {
-                Ok(Some(status)) => break status,
-                Ok(None) if Instant::now() < deadline => sleep(Duration::from_millis(20)),
-                Ok(None) => {
-                    let (out, err) = self.kill();
-                    return Err(Problem::plain(format!("{} did not end in time\n{out}{err}", self.name)));
-                }
-                Err(e) => return Err(Problem::plain(format!("cannot wait for {}: {e}", self.name))),
+                Ok(Some(status)) => break (status.to_string(), status.success()),
+                Ok(None) if Instant::now() < deadline => sleep(LOOK_AGAIN),
+                Ok(None) => break ("did not end by itself".to_string(), false),
+                Err(e) => break (format!("cannot be waited for: {e}"), false),
             }
         };
-        let (out, err) = (read_all(self.child.stdout.take()), read_all(self.child.stderr.take()));
-        if status.success() {
-            Ok(out)
-        } else {
-            Err(Problem::plain(format!("{} failed ({status})\n{out}{err}", self.name)))
-        }
+        self.kill();
+        let mut texts = self.output.drain(..).map(|reader| reader.join().unwrap_or_default());
+        let (stdout, stderr) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
+        drop(texts);
+        Ended { name: std::mem::take(&mut self.name), how, is_success, stdout, stderr }
     }
 
-    fn kill(&mut self) -> (String, String) {
+    /// Does nothing to a program that was waited for.
+    fn kill(&mut self) {
         // It may have ended by itself in the meantime.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        (read_all(self.child.stdout.take()), read_all(self.child.stderr.take()))
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            self.kill();
-        }
+        self.kill();
     }
 }
 
-fn read_all(pipe: Option<impl Read>) -> String {
-    let mut bytes = Vec::new();
-    if let Some(mut pipe) = pipe {
-        // What could be read is still worth showing.
-        let _ = pipe.read_to_end(&mut bytes);
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // What could be read is still worth showing.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// True when somebody listens on TCP `port`; asks the kernel, because a connection would be taken for a client.
+fn is_listened_on(port: u16) -> bool {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
+    tables.iter().any(|table| has_listener(table, port))
+}
+
+/// True when the kernel's `table` of TCP sockets has one that listens on `port`.
+fn has_listener(table: &str, port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    table.lines().skip(1).any(|row| {
+        // Number, local address, remote address, state.
+        let mut columns = row.split_whitespace().skip(1);
+        let (local, state) = (columns.next().unwrap_or_default(), columns.nth(1).unwrap_or_default());
+        state == LISTEN && local.ends_with(&format!(":{port:04X}"))
+    })
 }
 
 /// Has the kernel kill the child when this process goes, however it goes.
@@ -148,6 +206,16 @@ pub fn die_with_parent(command: &mut Command) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listening_socket_is_found() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n   0: 0100007F:4853 00000000:0000 0A 0\n   \
+                     1: 0100007F:4854 0100007F:C350 01 0\n";
+        assert!(has_listener(table, 18515));
+        assert!(!has_listener(table, 18516), "a connection");
+        assert!(!has_listener(table, 0x853), "another port");
+        assert!(!has_listener("", 18515));
+    }
 
     #[test]
     fn the_result_line_is_found() {

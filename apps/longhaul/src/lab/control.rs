@@ -1,4 +1,7 @@
 //! The control socket: `status` answers with JSON, `down` ends the lab.
+//!
+//! It is served on a thread of its own, one client after the other: a client that dawdles keeps other clients
+//! waiting, and no frame.
 
 use super::dir::LabDir;
 use super::status::LabStatus;
@@ -17,7 +20,16 @@ pub enum Request {
 /// A lab that does not answer for this long is stuck.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// The daemon's end of the socket; never blocks for longer than a slow client's line takes.
+/// What the control thread asks of the lab.
+pub trait Lab {
+    /// Its state; `None` once it has stopped.
+    fn status(&self) -> Option<LabStatus>;
+
+    /// Has it end, and does not wait for that.
+    fn stop(&self);
+}
+
+/// The daemon's end of the socket.
 pub struct Control {
     listener: UnixListener,
 }
@@ -31,32 +43,46 @@ impl Control {
             _ => {}
         }
         let listener = UnixListener::bind(&path).map_err(|e| Problem::io("listen at", &path, &e))?;
-        listener.set_nonblocking(true).map_err(|e| Problem::io("listen at", &path, &e))?;
         Ok(Control { listener })
     }
 
-    /// Serves whoever has connected. True when the lab is to end.
-    pub fn serve(&self, mut status: impl FnMut() -> String) -> bool {
-        let mut down = false;
-        while let Ok((stream, _)) = self.listener.accept() {
-            // A client that goes away early is its own concern.
-            down |= serve_one(stream, &mut status).unwrap_or(false);
+    /// Starts the control thread, which lives as long as the process.
+    pub fn serve(self, lab: impl Lab + Send + 'static) -> Result<(), Problem> {
+        let serve = move || {
+            for stream in self.listener.incoming() {
+                match stream {
+                    // A client that goes away early is its own concern.
+                    Ok(stream) => drop(serve_one(stream, &lab)),
+                    // Out of descriptors, say; not to be met again at full speed.
+                    Err(_) => std::thread::sleep(CLIENT_PATIENCE),
+                }
+            }
+        };
+        match std::thread::Builder::new().name("control".to_string()).spawn(serve) {
+            Ok(_) => Ok(()),
+            Err(e) => Err(Problem::plain(format!("cannot start the control thread: {e}"))),
         }
-        down
     }
 }
 
-fn serve_one(mut stream: UnixStream, status: &mut impl FnMut() -> String) -> io::Result<bool> {
-    const PATIENCE: Duration = Duration::from_millis(100);
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+/// How long a client may keep the others waiting at each step.
+const CLIENT_PATIENCE: Duration = Duration::from_millis(100);
+
+fn serve_one(mut stream: UnixStream, lab: &impl Lab) -> io::Result<()> {
+    stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
+    stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
     let mut line = String::new();
     BufReader::new((&stream).take(64)).read_line(&mut line)?;
     match line.trim() {
-        "status" => stream.write_all(status().as_bytes()).map(|()| false),
-        "down" => stream.write_all(b"bye\n").map(|()| true),
-        _ => stream.write_all(b"unknown request\n").map(|()| false),
+        "status" => match lab.status() {
+            Some(status) => stream.write_all(&serde_json::to_vec(&status)?),
+            None => Ok(()),
+        },
+        "down" => {
+            lab.stop();
+            stream.write_all(b"bye\n")
+        }
+        _ => stream.write_all(b"unknown request\n"),
     }
 }
 
@@ -64,14 +90,8 @@ fn ask(dir: &LabDir, request: Request) -> Result<String, Problem> {
     if !dir.is_up() {
         return Err(dir.not_up());
     }
-    let path = dir.control_socket();
-    let stuck = |e: io::Error| {
-        Problem::new(
-            format!("the lab '{}' does not answer ({e})", dir.name()),
-            format!("see {}", dir.log().display()),
-        )
-    };
-    let mut stream = UnixStream::connect(&path).map_err(stuck)?;
+    let stuck = |e: io::Error| no_answer(dir, &e.to_string());
+    let mut stream = UnixStream::connect(dir.control_socket()).map_err(stuck)?;
     stream.set_read_timeout(Some(ANSWER_WITHIN)).map_err(stuck)?;
     let line: &[u8] = match request {
         Request::Status => b"status\n",
@@ -83,10 +103,20 @@ fn ask(dir: &LabDir, request: Request) -> Result<String, Problem> {
     Ok(answer)
 }
 
+fn no_answer(dir: &LabDir, why: &str) -> Problem {
+    Problem::new(
+        format!("the lab '{}' does not answer ({why})", dir.name()),
+        format!("see {}", dir.log().display()),
+    )
+}
+
 /// The state of a running lab.
 pub fn ask_status(dir: &LabDir) -> Result<LabStatus, Problem> {
     let answer = ask(dir, Request::Status)?;
     serde_json::from_str(&answer).map_err(|e| {
+        if e.is_eof() {
+            return no_answer(dir, "its answer breaks off");
+        }
         Problem::new(format!("the lab '{}' is of another version ({e})", dir.name()), "restart it")
     })
 }

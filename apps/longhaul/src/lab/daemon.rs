@@ -1,10 +1,12 @@
 //! The process behind a lab: it drives accelerators and fibre between the hosts' ports until it is told to stop.
 
-use super::control::Control;
+use super::control::{self, Control};
 use super::dir::{LabDir, SLOTS};
+use super::log::{Log, Recording};
 use super::node::{LabNode, program_at, side_of};
 use super::spec::{HostName, Spec};
 use super::status::{AcceleratorStatus, HostStatus, LabStatus, LinkStatus};
+use crate::output;
 use crate::problem::Problem;
 use longhaul_accel::Accelerator;
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
@@ -15,13 +17,13 @@ use longhaul_port::tap::{TapConfig, TapPort};
 use longhaul_port::{LinkState, NullPort, Port, PortError};
 use longhaul_units::{Duration as Span, Instant as Moment};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How long a lab lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,17 +43,15 @@ pub struct Lab {
 impl Lab {
     /// Starts the daemon and waits until its hosts can be used.
     pub fn start(spec: &Spec, lifetime: Lifetime) -> Result<Self, Problem> {
+        let dir = LabDir::of(&spec.name)?;
         let program =
             std::env::current_exe().map_err(|e| Problem::plain(format!("cannot find this program: {e}")))?;
         let mut command = Command::new(program);
         command.args(["lab", "serve"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         match lifetime {
             Lifetime::OfParent => crate::demo::die_with_parent(&mut command),
-            Lifetime::UntilDown => {
-                command.stderr(Stdio::null());
-                // A group of its own: the terminal's Ctrl-C is not for it.
-                command.process_group(0);
-            }
+            // A group of its own: the terminal's Ctrl-C is not for it.
+            Lifetime::UntilDown => drop(command.process_group(0)),
         }
         let mut child = command.spawn().map_err(|e| Problem::plain(format!("cannot start the lab: {e}")))?;
         let text = serde_json::to_string(spec)
@@ -59,17 +59,14 @@ impl Lab {
         let told = child.stdin.take().map(|mut stdin| stdin.write_all(text.as_bytes()));
         let mut answer = String::new();
         let heard = child.stdout.take().map(|stdout| BufReader::new(stdout).read_line(&mut answer));
-        let mut lab = Lab { dir: LabDir::of(&spec.name), child: Some(child) };
+        let lab = Lab { dir, child: Some(child) };
         match (told, heard, answer.trim_end()) {
             (Some(Ok(())), Some(Ok(_)), READY) => Ok(lab),
-            (_, _, "") => Err(Problem::new(
-                "the lab ended before it was up",
-                format!("see {}", lab.dir.log().display()),
-            )),
-            (_, _, refusal) => {
-                lab.stop();
-                Err(Problem::plain(refusal.to_owned()))
-            }
+            (_, _, "") => Err(Problem::plain(match lab.dir.last_words() {
+                Some(words) => format!("the lab ended before it was up: {words}"),
+                None => "the lab ended before it was up".to_string(),
+            })),
+            (_, _, refusal) => Err(Problem::plain(refusal.to_owned())),
         }
     }
 
@@ -87,8 +84,16 @@ impl Lab {
         let Some(mut child) = self.child.take() else { return };
         // SAFETY: the child was not waited for yet, so that its number is still its own.
         unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
-        // There is nothing to do about a child that cannot be waited for.
-        let _ = child.wait();
+        let deadline = Instant::now() + ENDS_WITHIN;
+        while matches!(child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                // There is nothing to do about a child that cannot be killed.
+                let _ = child.kill().and_then(|()| child.wait());
+                self.dir.remove();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 
@@ -98,38 +103,54 @@ impl Drop for Lab {
     }
 }
 
+/// A daemon that is told to stop and runs for longer is stuck.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+
 /// The daemon's word that the hosts can be used.
 const READY: &str = "ready";
 
 /// `longhaul lab serve`: the spec comes on standard input, readiness or a refusal goes to standard output.
-pub fn serve() -> Result<(), Problem> {
-    let mut text = String::new();
-    io::stdin()
-        .read_to_string(&mut text)
-        .map_err(|e| Problem::plain(format!("cannot read the lab's spec: {e}")))?;
-    let spec: Spec =
-        serde_json::from_str(&text).map_err(|e| Problem::plain(format!("not a lab's spec: {e}")))?;
-    let say = |line: &str| {
-        // The parent may be gone; the lab does not depend on it.
-        let _ = writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush());
-    };
-    match Daemon::open(&spec) {
-        Ok(daemon) => {
-            say(READY);
-            daemon.run()
-        }
+pub fn serve() -> ExitCode {
+    let say = |line: &str| writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush());
+    let daemon = match read_spec().and_then(|spec| Daemon::open(&spec, Stderr::ToLog)) {
+        Ok(daemon) => daemon,
         Err(problem) => {
-            say(&problem.to_string());
-            Ok(())
+            // The parent may be gone.
+            let _ = say(&problem.to_string());
+            return ExitCode::FAILURE;
+        }
+    };
+    match say(READY) {
+        Ok(()) => daemon.run(),
+        Err(_) => {
+            // Whoever wanted the lab was interrupted, and would not know of it.
+            daemon.close();
+            ExitCode::FAILURE
         }
     }
 }
 
+fn read_spec() -> Result<Spec, Problem> {
+    let mut text = String::new();
+    io::stdin()
+        .read_to_string(&mut text)
+        .map_err(|e| Problem::plain(format!("cannot read the lab's spec: {e}")))?;
+    serde_json::from_str(&text).map_err(|e| Problem::plain(format!("not a lab's spec: {e}")))
+}
+
 /// `longhaul lab run`: a lab that lives as long as this process.
-pub fn run_in_foreground(spec: &Spec) -> Result<(), Problem> {
-    let daemon = Daemon::open(spec)?;
-    println!("lab '{}' runs: {}; Ctrl-C ends it", spec.name, spec.summary());
-    daemon.run()
+pub fn run_in_foreground(spec: &Spec) -> Result<ExitCode, Problem> {
+    let daemon = Daemon::open(spec, Stderr::AsItIs)?;
+    output::print(&format!("lab '{}' runs: {}; Ctrl-C ends it\n", spec.name, spec.summary()))?;
+    Ok(daemon.run())
+}
+
+/// Where a daemon's standard error goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stderr {
+    AsItIs,
+    /// Once there is a log.
+    ToLog,
 }
 
 /// How soon a program that attaches is seen, and a stop is obeyed.
@@ -137,6 +158,9 @@ const HOOK_INTERVAL: Span = Span::from_ms(10);
 
 /// What a requester may send beyond its oldest message that is not acknowledged: perftest's 128 messages of 1 MiB.
 const REQUESTER_AHEAD_BYTES: u64 = 160 << 20;
+
+/// What a host's receive buffer takes beyond all that an accelerator stores of one flow.
+const RECEIVE_BUFFER_SPARE_BYTES: u64 = 64 << 20;
 
 /// From host a to host b. An accelerator's LAN side is toward its own host.
 type Wire = Chain<Accelerator, Chain<Link, Mirrored<Accelerator>>>;
@@ -148,6 +172,7 @@ struct Daemon {
     /// Held until the end: it says that the lab is up.
     lock: File,
     control: Control,
+    log: Log,
     /// Keep the sockets in place.
     listeners: Vec<Listener>,
     driver: Driver<LabNode<Wire>, Box<dyn Port>>,
@@ -157,43 +182,35 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn open(spec: &Spec) -> Result<Self, Problem> {
-        let wire = build_wire(spec)?;
-        let dir = LabDir::of(&spec.name);
+    fn open(spec: &Spec, stderr: Stderr) -> Result<Self, Problem> {
+        let node = build_node(spec)?;
+        let dir = LabDir::of(&spec.name)?;
         let lock = dir.claim()?;
-        let opened = Self::open_claimed(spec, &dir, lock, wire);
+        let opened = Log::open(&dir).and_then(|log| {
+            if stderr == Stderr::ToLog {
+                log.take_over_stderr()?;
+            }
+            Self::open_claimed(spec, &dir, lock, log, node)
+        });
         if opened.is_err() {
             dir.remove();
         }
         opened
     }
 
-    fn open_claimed(spec: &Spec, dir: &LabDir, lock: File, wire: Wire) -> Result<Self, Problem> {
+    fn open_claimed(
+        spec: &Spec,
+        dir: &LabDir,
+        lock: File,
+        log: Log,
+        node: LabNode<Wire>,
+    ) -> Result<Self, Problem> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGTERM, SIGINT, SIGHUP] {
             signal_hook::flag::register(signal, stop.clone())
                 .map_err(|e| Problem::plain(format!("cannot handle signals: {e}")))?;
         }
-        let mut listeners = Vec::new();
-        let mut ports: Vec<Box<dyn Port>> = Vec::new();
-        for host in HostName::ALL {
-            let socket = dir.memif_socket(host);
-            let refused = |e| Problem::plain(format!("cannot offer host {host}'s port: {e}"));
-            let listener = Listener::bind(&socket).map_err(refused)?;
-            for slot in 0..SLOTS {
-                let config = MemifConfig::new(&format!("{host}{slot}"));
-                ports.push(Box::new(listener.port(slot as u32, config).map_err(refused)?));
-            }
-            listeners.push(listener);
-        }
-        if let Some(path) = &spec.pcap {
-            let tapped = side_of(HostName::A, 0);
-            let config = TapConfig { frames_max: Some(spec.pcap_frames), ..TapConfig::default() };
-            let inner = std::mem::replace(&mut ports[tapped], Box::new(NullPort::new("tapped", 0)));
-            let tap = TapPort::create(inner, path, config)
-                .map_err(|e| Problem::plain(format!("cannot record to {}: {e}", path.display())))?;
-            ports[tapped] = Box::new(tap);
-        }
+        let (listeners, ports) = open_ports(spec, dir, &log)?;
         let control = Control::listen(dir)?;
         dir.describe(spec)?;
         let config = DriverConfig {
@@ -201,13 +218,14 @@ impl Daemon {
             hook_interval: HOOK_INTERVAL,
             ..DriverConfig::default()
         };
-        let (driver, handle) = Driver::new(LabNode::new(wire), ports, Clock::start(), config)
+        let (driver, handle) = Driver::new(node, ports, Clock::start(), config)
             .map_err(|e| Problem::plain(format!("cannot run: {e}")))?;
         Ok(Daemon {
             spec: spec.clone(),
             dir: dir.clone(),
             lock,
             control,
+            log,
             listeners,
             driver,
             handle,
@@ -216,26 +234,86 @@ impl Daemon {
         })
     }
 
-    fn run(self) -> Result<(), Problem> {
-        let Daemon { spec, dir, lock, control, listeners, driver, handle, stop, started } = self;
-        let finished = driver.run(Keeper { spec: &spec, control: &control, handle, stop, started });
-        drop((finished, listeners, control));
+    fn run(self) -> ExitCode {
+        let Daemon { spec, dir, lock, control, log, listeners, driver, handle, stop, started } = self;
+        let served = control.serve(Observer { spec, started, handle: handle.clone() });
+        let code = match served {
+            Ok(()) => {
+                let finished = driver.run(Keeper { handle, stop, log });
+                drop((finished, listeners));
+                ExitCode::SUCCESS
+            }
+            Err(problem) => {
+                log.line(&problem.to_string());
+                ExitCode::FAILURE
+            }
+        };
         dir.remove();
         drop(lock);
-        Ok(())
+        code
+    }
+
+    /// Ends a lab that has not run.
+    fn close(self) {
+        self.dir.remove();
+    }
+}
+
+/// The port of each program that may come, in the order of the node's sides.
+type Ports = Vec<Box<dyn Port>>;
+
+/// Offers the ports of both hosts, and records at one of them if that is wanted.
+fn open_ports(spec: &Spec, dir: &LabDir, log: &Log) -> Result<(Vec<Listener>, Ports), Problem> {
+    let mut listeners = Vec::new();
+    let mut ports = Ports::new();
+    for host in HostName::ALL {
+        let socket = dir.memif_socket(host);
+        let refused = |e| Problem::plain(format!("cannot offer host {host}'s port: {e}"));
+        let listener = Listener::bind(&socket).map_err(refused)?;
+        for slot in 0..SLOTS {
+            let config = MemifConfig::new(&format!("{host}{slot}"));
+            ports.push(Box::new(listener.port(slot as u32, config).map_err(refused)?));
+        }
+        listeners.push(listener);
+    }
+    if let Some(path) = &spec.pcap {
+        let tapped = side_of(HostName::A, 0);
+        let config = TapConfig { frames_max: Some(spec.pcap_frames), ..TapConfig::default() };
+        let inner = std::mem::replace(&mut ports[tapped], Box::new(NullPort::new("tapped", 0)));
+        let tap = Recording::create(path, log.clone())
+            .and_then(|recording| TapPort::new(inner, recording, config))
+            .map_err(|e| Problem::plain(format!("cannot record to {}: {e}", path.display())))?;
+        ports[tapped] = Box::new(tap);
+    }
+    Ok((listeners, ports))
+}
+
+/// What the control thread sees of the lab.
+struct Observer {
+    spec: Spec,
+    started: Instant,
+    handle: Handle<LabNode<Wire>>,
+}
+
+impl control::Lab for Observer {
+    fn status(&self) -> Option<LabStatus> {
+        let (spec, started) = (self.spec.clone(), self.started);
+        self.handle.ask(move |_, node| status_of(spec, started, node)).ok()
+    }
+
+    fn stop(&self) {
+        self.handle.stop();
     }
 }
 
 /// What the daemon does beside moving frames.
-struct Keeper<'a> {
-    spec: &'a Spec,
-    control: &'a Control,
+struct Keeper {
     handle: Handle<LabNode<Wire>>,
     stop: Arc<AtomicBool>,
-    started: Instant,
+    log: Log,
 }
 
-impl Hook<LabNode<Wire>, Box<dyn Port>> for Keeper<'_> {
+impl Hook<LabNode<Wire>, Box<dyn Port>> for Keeper {
     fn attend(
         &mut self,
         _now: Moment,
@@ -244,19 +322,14 @@ impl Hook<LabNode<Wire>, Box<dyn Port>> for Keeper<'_> {
         _: &DriverCounters,
     ) {
         attach_programs(node, ports);
-        let down =
-            self.control.serve(|| match serde_json::to_string(&status_of(self.spec, self.started, node)) {
-                Ok(text) => text,
-                Err(e) => format!("cannot describe the lab: {e}"),
-            });
-        if down || self.stop.load(Ordering::Relaxed) {
+        if self.stop.load(Ordering::Relaxed) {
             self.handle.stop();
         }
     }
 
     fn port_error(&mut self, side: Side, error: PortError) {
         let (host, slot) = program_at(side);
-        log(self.spec, &format!("host {host}, program {slot}: {error}"));
+        self.log.line(&format!("host {host}, program {slot}: {error}"));
     }
 }
 
@@ -270,8 +343,8 @@ fn attach_programs(node: &mut LabNode<Wire>, ports: &[Box<dyn Port>]) {
     }
 }
 
-/// The fibre, and an accelerator at each site that is to have one.
-fn build_wire(spec: &Spec) -> Result<Wire, Problem> {
+/// Both hosts, the fibre between them, and an accelerator at each site that is to have one.
+fn build_node(spec: &Spec) -> Result<LabNode<Wire>, Problem> {
     let delay = Span::of_fibre_m(spec.distance.metres());
     let link = Link::new(LinkConfig {
         delay,
@@ -284,10 +357,11 @@ fn build_wire(spec: &Spec) -> Result<Wire, Problem> {
     .map_err(|e| Problem::plain(e.to_string()))?;
     // Twice what fits into a round trip, twice over for short packets; the floor is for the programs' turns on
     // shared cores.
-    let ack_window_bytes = (4 * spec.rate.bytes_in(delay.times(2))).max(16 << 20);
+    let ack_window_bytes = spec.rate.bytes_in(delay.times(2)).saturating_mul(4).max(16 << 20);
+    let flow_bytes_max = ack_window_bytes.saturating_add(REQUESTER_AHEAD_BYTES).min(spec.memory.bytes());
     let accelerator = |present: bool| {
         let config = longhaul_accel::Config {
-            flow_bytes_max: (ack_window_bytes + REQUESTER_AHEAD_BYTES).min(spec.memory.bytes()),
+            flow_bytes_max,
             ack_window_bytes,
             total_bytes_max: spec.memory.bytes(),
             wan_rate: Some(spec.rate),
@@ -302,17 +376,19 @@ fn build_wire(spec: &Spec) -> Result<Wire, Problem> {
         present.then(build).transpose()
     };
     let (near, far) = (accelerator(spec.accelerate.at_a())?, accelerator(spec.accelerate.at_b())?);
-    Ok(Chain::new(near, Some(Chain::new(Some(link), far.map(Mirrored)))))
+    let wire = Chain::new(near, Some(Chain::new(Some(link), far.map(Mirrored))));
+    // A store may empty itself at once into a program that is off its core; the rest is for a turn's worth of others.
+    Ok(LabNode::new(wire, flow_bytes_max.saturating_add(RECEIVE_BUFFER_SPARE_BYTES) as usize))
 }
 
-fn status_of(spec: &Spec, started: Instant, node: &LabNode<Wire>) -> LabStatus {
+fn status_of(spec: Spec, started: Instant, node: &LabNode<Wire>) -> LabStatus {
     let beyond = node.wire.right();
     let sites = [
         (HostName::A, node.wire.left()),
         (HostName::B, beyond.and_then(Chain::right).map(|mirrored| &mirrored.0)),
     ];
     LabStatus {
-        spec: spec.clone(),
+        spec,
         pid: std::process::id(),
         uptime_s: started.elapsed().as_secs_f64(),
         hosts: HostName::ALL.map(|host| host_status(node, host)).to_vec(),
@@ -331,12 +407,4 @@ fn host_status(node: &LabNode<Wire>, host: HostName) -> HostStatus {
         waiting_frames: node.waiting(host),
         counters: node.counters(host),
     }
-}
-
-/// Adds a line to the lab's log.
-fn log(spec: &Spec, line: &str) {
-    let path = LabDir::of(&spec.name).log();
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    // A log that cannot be written must not stop the lab.
-    let _ = file.and_then(|mut file| writeln!(file, "{line}"));
 }

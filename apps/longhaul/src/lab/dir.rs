@@ -6,8 +6,11 @@
 use super::spec::{HostName, LabName, Spec};
 use crate::problem::Problem;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Programs that one host can run at a time.
 pub const SLOTS: usize = 16;
@@ -16,22 +19,20 @@ pub const SLOTS: usize = 16;
 #[derive(Clone, Debug)]
 pub struct LabDir {
     name: LabName,
+    /// Of all labs of this user, and of nobody else.
+    base: PathBuf,
     path: PathBuf,
 }
 
 impl LabDir {
     /// The directory of the lab called `name`, whether or not it exists.
-    pub fn of(name: &LabName) -> Self {
-        // SAFETY: getuid has no preconditions.
-        let uid = unsafe { libc::getuid() };
-        let base = match std::env::var_os("XDG_RUNTIME_DIR") {
-            // Socket paths are limited to 107 bytes, of which a lab's own part takes up to 60.
-            Some(dir) if !dir.is_empty() && dir.len() < 40 && Path::new(&dir).is_dir() => {
-                PathBuf::from(dir).join("longhaul")
-            }
-            _ => PathBuf::from(format!("/tmp/longhaul-{uid}")),
-        };
-        LabDir { name: name.clone(), path: base.join(name.as_str()) }
+    ///
+    /// # Errors
+    /// When the directory around it is open to others: what lies in it decides which memory programs share.
+    pub fn of(name: &LabName) -> Result<Self, Problem> {
+        let base = base();
+        check_private(&base)?;
+        Ok(LabDir { name: name.clone(), path: base.join(name.as_str()), base })
     }
 
     /// The lab's name.
@@ -54,26 +55,63 @@ impl LabDir {
         self.path.join("log")
     }
 
+    /// The end of the log, on one line; `None` where there is none.
+    pub fn last_words(&self) -> Option<String> {
+        const LINES: usize = 4;
+        let text = fs::read_to_string(self.log()).ok()?;
+        let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(LINES)..];
+        (!last.is_empty()).then(|| last.join("; "))
+    }
+
     fn description(&self) -> PathBuf {
         self.path.join("lab.json")
     }
 
     /// Creates the directory and takes its lock: done once per lab, by its daemon.
     pub fn claim(&self) -> Result<File, Problem> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.path)
-            .map_err(|e| Problem::io("create", &self.path, &e))?;
+        // A daemon that ends at this moment removes the directory, and its lock with it.
+        const PATIENCE: Duration = Duration::from_millis(100);
+        const LOOK_AGAIN: Duration = Duration::from_millis(5);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.try_claim() {
+                Ok(Some(lock)) => return Ok(lock),
+                Ok(None) | Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+                Ok(None) => {
+                    return Err(Problem::new(
+                        format!("a lab called '{}' is up already", self.name),
+                        format!(
+                            "stop it with 'longhaul lab down --name {}' or choose another --name",
+                            self.name
+                        ),
+                    ));
+                }
+                Err(problem) => return Err(problem),
+            }
+        }
+    }
+
+    /// The lock, or `None` while somebody else has it.
+    fn try_claim(&self) -> Result<Option<File>, Problem> {
+        for path in [&self.base, &self.path] {
+            match fs::DirBuilder::new().mode(0o700).create(path) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(Problem::io("create", path, &e));
+                }
+                _ => check_private(path)?,
+            }
+        }
         let lock = self.open_lock("lock")?;
         match lock.try_lock() {
-            Ok(()) => Ok(lock),
-            Err(TryLockError::WouldBlock) => Err(Problem::new(
-                format!("a lab called '{}' is up already", self.name),
-                format!("stop it with 'longhaul lab down --name {}' or choose another --name", self.name),
-            )),
-            Err(TryLockError::Error(e)) => Err(Problem::io("lock", &self.path, &e)),
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(e)) => return Err(Problem::io("lock", &self.path, &e)),
         }
+        // The lock of a file that is no longer there keeps nobody out.
+        let held = lock.metadata().map_err(|e| Problem::io("lock", &self.path, &e))?;
+        let there = fs::metadata(self.path.join("lock")).is_ok_and(|there| there.ino() == held.ino());
+        Ok(there.then_some(lock))
     }
 
     /// True while a daemon holds the lock.
@@ -81,7 +119,8 @@ impl LabDir {
         let Ok(lock) = OpenOptions::new().read(true).write(true).open(self.path.join("lock")) else {
             return false;
         };
-        matches!(lock.try_lock(), Err(TryLockError::WouldBlock))
+        // Shared, so that those who ask at the same time do not see each other.
+        matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock))
     }
 
     fn open_lock(&self, name: &str) -> Result<File, Problem> {
@@ -140,9 +179,96 @@ impl LabDir {
         ))
     }
 
-    /// Removes the directory with everything in it.
+    /// A path to `library` that LD_PRELOAD can hold, for the program in `slot` of `host`: the library's own where
+    /// that will do, and otherwise a link to it in this directory.
+    pub fn preloadable(&self, library: PathBuf, host: HostName, slot: usize) -> Result<PathBuf, Problem> {
+        if is_preloadable(&library) {
+            return Ok(library);
+        }
+        let link = self.path.join(format!("host-{host}.preload-{slot}.so"));
+        match fs::remove_file(&link) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Problem::io("remove", &link, &e)),
+            _ => {}
+        }
+        symlink(&library, &link).map_err(|e| Problem::io("create", &link, &e))?;
+        Ok(link)
+    }
+
+    /// Removes the directory with everything in it, the lock last: the next daemon of this name waits for that.
     pub fn remove(&self) {
-        // Nothing is left to do about a directory that will not go.
-        let _ = fs::remove_dir_all(&self.path);
+        let lock = self.path.join("lock");
+        let others = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        // Nothing is left to do about what will not go.
+        for file in others.map(|entry| entry.path()).filter(|path| *path != lock) {
+            let _ = fs::remove_file(file);
+        }
+        let _ = fs::remove_file(lock);
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// The directory of all labs of this user.
+fn base() -> PathBuf {
+    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        // Socket paths are limited to 107 bytes, of which a lab's own part takes up to 60.
+        let is_short = dir.as_os_str().len() < 40;
+        if dir.is_absolute() && is_short && is_preloadable(&dir) && dir.is_dir() {
+            return dir.join("longhaul");
+        }
+    }
+    PathBuf::from(format!("/tmp/longhaul-{}", uid()))
+}
+
+fn uid() -> u32 {
+    // SAFETY: getuid has no preconditions.
+    unsafe { libc::getuid() }
+}
+
+/// Refuses a directory that somebody else owns or can look into. One that is not there yet is in order.
+fn check_private(dir: &Path) -> Result<(), Problem> {
+    let found = match fs::symlink_metadata(dir) {
+        Ok(found) => found,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Problem::io("examine", dir, &e)),
+    };
+    if found.is_dir() && found.uid() == uid() && found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(Problem::new(
+        format!("{} is not a directory of yours alone", dir.display()),
+        "remove it, or set XDG_RUNTIME_DIR to a directory of yours with a short path",
+    ))
+}
+
+/// True when the dynamic linker takes `path` as it is, in a list that spaces and colons separate.
+fn is_preloadable(path: &Path) -> bool {
+    !path.as_os_str().as_bytes().iter().any(|byte| b" :$\t\n".contains(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_directory_that_others_may_look_into_is_refused() {
+        let dir = std::env::temp_dir().join(format!("longhaul-dir-{}", std::process::id()));
+        assert!(check_private(&dir).is_ok(), "what is not there can be created");
+        fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+        assert!(check_private(&dir).is_ok());
+        let link = dir.join("link");
+        symlink(&dir, &link).unwrap();
+        assert!(check_private(&link).is_err(), "a link may lead anywhere");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o750)).unwrap();
+        assert!(check_private(&dir).is_err());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn paths_that_the_dynamic_linker_would_take_apart_are_told() {
+        assert!(is_preloadable(Path::new("/home/me/longhaul/target/release/lib.so")));
+        for path in ["/home/my files/lib.so", "/a:b/lib.so", "/$LIB/lib.so"] {
+            assert!(!is_preloadable(Path::new(path)), "{path}");
+        }
     }
 }

@@ -9,10 +9,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Bytes of frames that wait for one program, which may be off its core for a while. Beyond that they are dropped:
-/// more than an accelerator keeps for one flow, so that accelerated flows never come to that.
-const RECEIVE_BUFFER_BYTES: usize = 256 << 20;
-
 /// The side of the program in `slot` of `host`.
 pub fn side_of(host: HostName, slot: usize) -> Side {
     host as usize * SLOTS + slot
@@ -37,6 +33,7 @@ struct Host {
     waiting_bytes: [usize; SLOTS],
     /// Slots with something waiting.
     backlog: usize,
+    receive_buffer_bytes: usize,
     counters: HostCounters,
 }
 
@@ -56,20 +53,21 @@ pub struct HostCounters {
 }
 
 impl Host {
-    fn new(host: HostName) -> Self {
+    fn new(host: HostName, receive_buffer_bytes: usize) -> Self {
         Host {
             eswitch: EmbeddedSwitch::new(IpAddr::V4(host.ip())),
             pool: FramePool::new(),
             waiting: [const { VecDeque::new() }; SLOTS],
             waiting_bytes: [0; SLOTS],
             backlog: 0,
+            receive_buffer_bytes,
             counters: HostCounters::default(),
         }
     }
 
     /// Queues a frame for the program in `slot`.
     fn wait(&mut self, slot: usize, frame: &Frame<'_>) {
-        if self.waiting_bytes[slot] > RECEIVE_BUFFER_BYTES {
+        if self.waiting_bytes[slot] > self.receive_buffer_bytes {
             self.counters.drops_receive_buffer += 1;
             return;
         }
@@ -129,9 +127,10 @@ impl Host {
 }
 
 impl<W: Node> LabNode<W> {
-    /// A lab around `wire`, with no programs yet.
-    pub fn new(wire: W) -> Self {
-        LabNode { hosts: HostName::ALL.map(Host::new), wire }
+    /// A lab around `wire`, with no programs yet. Up to `receive_buffer_bytes` of frames wait for each program, which
+    /// may be off its core for a while; further ones are dropped.
+    pub fn new(wire: W, receive_buffer_bytes: usize) -> Self {
+        LabNode { hosts: HostName::ALL.map(|host| Host::new(host, receive_buffer_bytes)), wire }
     }
 
     /// Tells the lab that a program runs in `slot` of `host`, or no longer does.

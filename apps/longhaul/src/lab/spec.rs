@@ -1,8 +1,7 @@
 //! What a lab consists of.
 
-use crate::quantity::{Distance, Size, probability};
+use crate::quantity::{Distance, Size, memory, probability};
 use longhaul_units::BitRate;
-use longhaul_wire::MacAddr;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -31,8 +30,8 @@ pub struct Spec {
     /// Queue in front of the fibre, each way; what does not fit is dropped
     #[arg(long, default_value = "16M")]
     pub queue: Size,
-    /// Memory for frames under way on the fibre and in the accelerators' stores
-    #[arg(long, default_value = "4G")]
+    /// Memory for frames: this much for the fibre, and as much again for each accelerator's store
+    #[arg(long, default_value = "4G", value_parser = memory)]
     pub memory: Size,
     /// Seed of everything random: losses, PSNs, ids
     #[arg(long, default_value_t = 1)]
@@ -125,12 +124,6 @@ impl HostName {
     /// Its address.
     pub const fn ip(self) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, 0, self as u8 + 1)
-    }
-
-    /// Its Ethernet address: locally administered, made from the IP address.
-    pub const fn mac(self) -> MacAddr {
-        let [a, b, c, d] = self.ip().octets();
-        MacAddr([0x02, 0, a, b, c, d])
     }
 }
 
