@@ -12,7 +12,7 @@ use longhaul_rnic::QpEvent;
 
 use crate::completion::Queue;
 use crate::device;
-use crate::guard::{guarded, minus_one};
+use crate::guard::{guarded, set_errno, wait_for_event};
 use crate::object;
 use crate::queue_pair::QueuePair;
 
@@ -27,39 +27,64 @@ fn event_type(kind: QpEvent) -> ibv_event_type {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
-    guarded(-1, || {
+unsafe extern "C-unwind" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    let prepared = guarded(None, || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { device::context(context) }) else { return minus_one(libc::EINVAL) };
-        if event.is_null() {
-            return minus_one(libc::EINVAL);
-        }
+        let ours = unsafe { device::context(context) };
+        let Some(ours) = ours.filter(|_| !event.is_null()) else {
+            set_errno(libc::EINVAL);
+            return None;
+        };
         if ours.events.is_empty() {
             ours.engine.hand_over();
         }
-        let filled = match ours.events.pop() {
-            Ok(AsyncEvent::Qp { cookie, kind }) => {
-                let qp = cookie as *mut ibv_qp;
-                // SAFETY: events of destroyed queue pairs are taken out of the queue.
-                if let Some(part) = unsafe { object::resolve::<QueuePair>(qp) } {
-                    part.async_events.give();
-                }
-                ibv_async_event { element: ibv_async_event_element { qp }, event_type: event_type(kind) }
+        Some(ours)
+    });
+    let Some(ours) = prepared else { return -1 };
+    loop {
+        // SAFETY: the context's own descriptor.
+        if !unsafe { wait_for_event(ours.events.fd()) } {
+            return -1;
+        }
+        let taken = guarded(Some(-1), || {
+            // SAFETY: what queued events are about is live; the caller gives room for an event.
+            ours.events.take_counted(|found| unsafe {
+                event.write(give(found));
+                0
+            })
+        });
+        if let Some(result) = taken {
+            return result;
+        }
+    }
+}
+
+/// Counts an event as given to the program; from then on the destruction of what it is about waits for it.
+///
+/// # Safety
+/// What the event is about is live, as it is while the event is queued.
+unsafe fn give(event: AsyncEvent) -> ibv_async_event {
+    match event {
+        AsyncEvent::Qp { cookie, kind } => {
+            let qp = cookie as *mut ibv_qp;
+            // SAFETY: passed on to the caller.
+            if let Some(part) = unsafe { object::resolve::<QueuePair>(qp) } {
+                part.async_events.give();
             }
-            Ok(AsyncEvent::CqError { cookie }) => {
-                let cq = cookie as *mut ibv_cq;
-                // SAFETY: events of destroyed completion queues are taken out of the queue.
-                if let Some(part) = unsafe { object::resolve::<Queue>(cq) } {
-                    part.async_events.give();
-                }
-                ibv_async_event { element: ibv_async_event_element { cq }, event_type: IBV_EVENT_CQ_ERR }
+            ibv_async_event { element: ibv_async_event_element { qp }, event_type: event_type(kind) }
+        }
+        AsyncEvent::CqError { cookie } => {
+            let cq = cookie as *mut ibv_cq;
+            // SAFETY: passed on to the caller.
+            if let Some(part) = unsafe { object::resolve::<Queue>(cq) } {
+                part.async_events.give();
             }
-            Err(error) => return minus_one(error.raw_os_error().unwrap_or(libc::EIO)),
-        };
-        // SAFETY: the caller gives room for an event.
-        unsafe { event.write(filled) };
-        0
-    })
+            ibv_async_event { element: ibv_async_event_element { cq }, event_type: IBV_EVENT_CQ_ERR }
+        }
+    }
 }
 
 #[unsafe(no_mangle)]

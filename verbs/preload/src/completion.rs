@@ -14,7 +14,7 @@ use longhaul_rdma::{AsyncEvent, CqSinks, Engine, EventQueue};
 use longhaul_rnic::{Completion, CompletionOp, CqId, Status};
 
 use crate::device;
-use crate::guard::{guarded, minus_one, null, returned};
+use crate::guard::{guarded, minus_one, null, returned, set_errno, wait_for_event};
 use crate::object::{self, Acknowledgements, Kind};
 
 struct Channel {
@@ -183,29 +183,38 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_cq_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    guarded(-1, || {
+    let prepared = guarded(None, || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { object::resolve::<Channel>(channel) }) else {
-            return minus_one(libc::EINVAL);
+        let ours = unsafe { object::resolve::<Channel>(channel) };
+        let Some(ours) = ours.filter(|_| !cq.is_null() && !cq_context.is_null()) else {
+            set_errno(libc::EINVAL);
+            return None;
         };
-        if cq.is_null() || cq_context.is_null() {
-            return minus_one(libc::EINVAL);
-        }
         if ours.queue.is_empty() {
             if let Err(error) = ours.engine.turn() {
-                return minus_one(error.errno());
+                set_errno(error.errno());
+                return None;
             }
             ours.engine.hand_over();
         }
-        match ours.queue.pop() {
-            Ok(cookie) => {
+        Some(ours)
+    });
+    let Some(ours) = prepared else { return -1 };
+    loop {
+        // SAFETY: the channel's own descriptor.
+        if !unsafe { wait_for_event(ours.queue.fd()) } {
+            return -1;
+        }
+        let taken = guarded(Some(-1), || {
+            ours.queue.take_counted(|cookie| {
                 let found = cookie as *mut ibv_cq;
-                // SAFETY: events of destroyed queues are taken out of the channel, so this one is live.
+                // SAFETY: events of destroyed queues are taken out of the channel, so this one is live; and
+                // from here on its destruction waits for this event. The caller gives room for both.
                 unsafe {
                     if let Some(queue) = object::resolve::<Queue>(found) {
                         queue.completion_events.give();
@@ -214,10 +223,12 @@ unsafe extern "C" fn ibv_get_cq_event(
                     cq_context.write((*found).cq_context);
                 }
                 0
-            }
-            Err(error) => minus_one(error.raw_os_error().unwrap_or(libc::EIO)),
+            })
+        });
+        if let Some(result) = taken {
+            return result;
         }
-    })
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -289,5 +300,60 @@ fn opcode(op: CompletionOp) -> ibv_wc_opcode {
         CompletionOp::Read => IBV_WC_RDMA_READ,
         CompletionOp::Recv => IBV_WC_RECV,
         CompletionOp::RecvWriteImmediate => IBV_WC_RECV_RDMA_WITH_IMM,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_rdma::{Attach, attach};
+
+    mod c {
+        use std::ffi::{c_int, c_void};
+
+        pub(super) type Start = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+        unsafe extern "C" {
+            pub(super) fn pthread_create(
+                thread: *mut libc::pthread_t,
+                attr: *const libc::pthread_attr_t,
+                start: Start,
+                argument: *mut c_void,
+            ) -> c_int;
+            pub(super) fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+        }
+    }
+
+    unsafe extern "C-unwind" fn wait(channel: *mut c_void) -> *mut c_void {
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel that the test made; places for both results.
+        unsafe { ibv_get_cq_event(channel.cast(), &raw mut cq, &raw mut context) };
+        ptr::null_mut()
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_an_event_can_be_cancelled() {
+        let attach = Attach::from_lookup(|name| match name {
+            attach::ENV_SOCKET => Some("/nowhere".to_owned()),
+            attach::ENV_IP => Some("10.77.0.1".to_owned()),
+            _ => None,
+        });
+        // SAFETY: no memory is ever registered.
+        let engine = unsafe { Engine::new(attach.unwrap()) }.unwrap();
+        let queue = Arc::new(EventQueue::new().unwrap());
+        let public = ibv_comp_channel { context: ptr::null_mut(), fd: queue.fd(), refcnt: 0 };
+        let channel = object::create(public, Channel { engine, queue, users: AtomicI32::new(0) });
+        // SAFETY: valid places for the results; the channel outlives the thread.
+        unsafe {
+            let mut thread: libc::pthread_t = 0;
+            assert_eq!(c::pthread_create(&raw mut thread, ptr::null(), wait, channel.cast()), 0);
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert_eq!(c::pthread_cancel(thread), 0);
+            let mut result = ptr::null_mut();
+            assert_eq!(libc::pthread_join(thread, &raw mut result), 0);
+            // PTHREAD_CANCELED
+            assert_eq!(result as isize, -1);
+            assert_eq!(ibv_destroy_comp_channel(channel), 0);
+        }
     }
 }

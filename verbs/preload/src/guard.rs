@@ -16,6 +16,24 @@ pub(crate) fn guarded<T>(failed: T, body: impl FnOnce() -> T) -> T {
     }
 }
 
+/// Waits for a descriptor of an event queue and takes one from its count. False with `errno` set on error,
+/// `EAGAIN` included when the program made the descriptor non-blocking.
+///
+/// A program may cancel (`pthread_cancel`) a thread that waits here. The C library then unwinds the stack,
+/// which must neither be caught nor meet a destructor: entry points that wait do so outside of [`guarded`],
+/// and hold nothing at that moment that wants dropping.
+///
+/// # Safety
+/// `fd` is an eventfd that stays open.
+pub(crate) unsafe extern "C-unwind" fn wait_for_event(fd: c_int) -> bool {
+    unsafe extern "C-unwind" {
+        fn read(fd: c_int, buffer: *mut u64, len: usize) -> isize;
+    }
+    let mut count = 0_u64;
+    // SAFETY: eight writable bytes.
+    unsafe { read(fd, &raw mut count, size_of::<u64>()) >= 0 }
+}
+
 /// Sets the calling thread's `errno`.
 pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: the location belongs to this thread.

@@ -5,8 +5,8 @@ use std::ptr;
 use std::sync::Arc;
 
 use longhaul_abi_defs::{
-    IBV_ACCESS_ON_DEMAND, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_ZERO_BASED, IBV_REREG_MR_ERR_INPUT,
-    ibv_context, ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_pd, ibv_qp,
+    IBV_ACCESS_ON_DEMAND, IBV_ACCESS_ZERO_BASED, IBV_REREG_MR_ERR_INPUT, ibv_context, ibv_mr, ibv_mw,
+    ibv_mw_bind, ibv_mw_type, ibv_pd, ibv_qp,
 };
 use longhaul_rdma::Engine;
 use longhaul_rnic::{Access, PdId};
@@ -68,19 +68,40 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// Whether every page of a range is mapped. A region over unmapped memory is refused with EFAULT, as the
-/// kernel does when it pins.
-fn is_mapped(address: u64, len: u64) -> bool {
-    const PAGE: u64 = 4096;
-    const PAGES_AT_ONCE: u64 = 1 << 14;
+/// What memory is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Read,
+    Write,
+}
+
+impl Use {
+    /// What the device may do with memory that it has these rights to.
+    fn of(rights: Access) -> Use {
+        let writes = Access::LOCAL_WRITE.0 | Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0;
+        if rights.0 & writes == 0 { Use::Read } else { Use::Write }
+    }
+}
+
+const PAGE: u64 = 4096;
+
+/// Whether every page of a range is mapped and may be used so; brings the pages in. A region over other
+/// memory is refused with EFAULT, as the kernel does when it pins: to use it later would end the program.
+fn is_usable(address: u64, len: u64, usage: Use) -> bool {
+    const BYTES_AT_ONCE: u64 = 1 << 26;
     let Some(end) = address.checked_add(len) else { return false };
-    let mut residency = [0_u8; PAGES_AT_ONCE as usize];
+    let advice = if usage == Use::Write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    let known = kernel_knows(advice);
     let mut at = address & !(PAGE - 1);
     while at < end {
-        let span = (end - at).min(PAGES_AT_ONCE * PAGE);
-        // SAFETY: mincore does not touch the range that it is asked about; `residency` has a byte per page.
-        let answer = unsafe { libc::mincore(at as *mut c_void, span as usize, residency.as_mut_ptr()) };
-        if answer != 0 {
+        let span = (end - at).min(BYTES_AT_ONCE);
+        let usable = if known {
+            // SAFETY: populating faults pages in and changes no byte; the kernel checks the range.
+            unsafe { libc::madvise(at as *mut c_void, span as usize, advice) == 0 }
+        } else {
+            is_mapped(at, span)
+        };
+        if !usable {
             return false;
         }
         at += span;
@@ -88,19 +109,31 @@ fn is_mapped(address: u64, len: u64) -> bool {
     true
 }
 
+/// Kernels before 5.14 do not know the advice to populate.
+fn kernel_knows(advice: c_int) -> bool {
+    // SAFETY: an empty range.
+    unsafe { libc::madvise(ptr::null_mut(), 0, advice) == 0 }
+}
+
+/// Whether every page of a range is mapped, with whatever rights. `at` is a multiple of the page size.
+fn is_mapped(at: u64, len: u64) -> bool {
+    let mut residency = vec![0_u8; len.div_ceil(PAGE) as usize];
+    // SAFETY: mincore does not touch the range that it is asked about; `residency` has a byte per page.
+    unsafe { libc::mincore(at as *mut c_void, len as usize, residency.as_mut_ptr()) == 0 }
+}
+
 unsafe fn register(pd: *mut ibv_pd, addr: *mut c_void, len: usize, iova: u64, access: c_uint) -> *mut ibv_mr {
     // SAFETY: the program's pointer, checked as far as that goes.
     let Some(domain) = (unsafe { object::resolve::<Domain>(pd) }) else { return null(libc::EINVAL) };
-    let access = access & !IBV_ACCESS_OPTIONAL_RANGE;
     if access & IBV_ACCESS_ON_DEMAND != 0 {
         return null(libc::EOPNOTSUPP);
     }
     let iova = if access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
     let address = addr as u64;
-    if !is_mapped(address, len as u64) {
+    let rights = Access(access & Access::ALL.0);
+    if !is_usable(address, len as u64, Use::of(rights)) {
         return null(libc::EFAULT);
     }
-    let rights = Access(access & Access::ALL.0);
     let keys = domain.engine.with(|rnic, _| rnic.reg_mr(domain.id, address, len as u64, iova, rights));
     match keys.and_then(|keys| Ok(keys?)) {
         Ok(keys) => {
@@ -221,8 +254,47 @@ mod tests {
     #[test]
     fn unmapped_memory_is_noticed() {
         let bytes = vec![0_u8; 100_000];
-        assert!(is_mapped(bytes.as_ptr() as u64, bytes.len() as u64));
+        for usage in [Use::Read, Use::Write] {
+            assert!(is_usable(bytes.as_ptr() as u64, bytes.len() as u64, usage));
+            assert!(!is_usable(0x1000, 64, usage));
+            assert!(!is_usable(u64::MAX - 10, 64, usage));
+        }
         assert!(!is_mapped(0x1000, 64));
-        assert!(!is_mapped(u64::MAX - 10, 64));
+    }
+
+    #[test]
+    fn memory_is_usable_as_its_protection_allows() {
+        if !kernel_knows(libc::MADV_POPULATE_WRITE) {
+            return;
+        }
+        let pages = 3 * PAGE as usize;
+        for (protection, read, write) in [
+            (libc::PROT_READ | libc::PROT_WRITE, true, true),
+            (libc::PROT_READ, true, false),
+            (libc::PROT_NONE, false, false),
+        ] {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a new mapping of its own, gone after its last use.
+            unsafe {
+                let at = libc::mmap(ptr::null_mut(), pages, protection, flags, -1, 0);
+                assert_ne!(at, libc::MAP_FAILED);
+                let (address, len) = (at as u64 + 100, 2 * PAGE);
+                assert_eq!(is_usable(address, len, Use::Read), read, "{protection}");
+                assert_eq!(is_usable(address, len, Use::Write), write, "{protection}");
+                assert!(is_mapped(at as u64, len));
+                libc::munmap(at, pages);
+            }
+        }
+    }
+
+    #[test]
+    fn any_right_to_write_needs_writable_memory() {
+        assert_eq!(Use::of(Access(0)), Use::Read);
+        assert_eq!(Use::of(Access::REMOTE_READ), Use::Read);
+        for rights in
+            [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ.and(Access::LOCAL_WRITE)]
+        {
+            assert_eq!(Use::of(rights), Use::Write);
+        }
     }
 }

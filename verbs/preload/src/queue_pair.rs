@@ -1,7 +1,7 @@
 //! Queue pairs: creation, state and attributes.
 
 use std::ffi::{c_int, c_uint};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ptr;
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use longhaul_abi_defs::{
 use longhaul_rdma::{AsyncEvent, Engine, EventQueue, QpSink};
 use longhaul_rnic::{Access, AddressVector, Mtu, QpAttr, QpInfo, QpInit, QpKind, QpState};
 use longhaul_units::{Psn, Qpn};
+use longhaul_wire::mad::{gid_of_ip, ip_of_gid};
 
 use crate::completion::Queue;
 use crate::device::{self, GID_COUNT, PORT};
@@ -161,8 +162,7 @@ fn state_of(state: ibv_qp_state) -> Result<QpState, c_int> {
 
 /// The IP address that a GID stands for.
 fn ip_of(gid: &ibv_gid) -> IpAddr {
-    let address = Ipv6Addr::from(gid.bytes());
-    address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
+    ip_of_gid(gid.bytes())
 }
 
 fn address_of(attr: &ibv_ah_attr) -> Result<AddressVector, c_int> {
@@ -309,11 +309,7 @@ pub(crate) fn public_address(address: &AddressVector) -> ibv_ah_attr {
 
 /// The GID that stands for an IP address.
 pub(crate) fn gid_of(ip: IpAddr) -> ibv_gid {
-    let mapped = match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    };
-    ibv_gid::from_bytes(mapped.octets())
+    ibv_gid::from_bytes(gid_of_ip(ip))
 }
 
 #[unsafe(no_mangle)]

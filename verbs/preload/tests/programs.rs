@@ -346,7 +346,7 @@ mod lab {
         let (status, text) = client.end();
         assert!(status.is_some_and(|status| !status.success()), "{text}");
         assert!(text.contains("Failed status 12"), "{text}");
-        assert_eq!(text.matches("went away; the port is down").count(), 1, "{text}");
+        assert_eq!(text.matches("ended the link: ").count(), 1, "{text}");
     }
 
     #[test]
@@ -357,6 +357,21 @@ mod lab {
         let arguments = ["-d", "longhaul0", "-R", "-F", "-p", &port, SERVER_IP];
         let (status, text) = Side::start("ib_write_bw", &arguments, "", "10.77.0.1", &socket).end();
         assert!(status.is_some_and(|status| !status.success()), "{text}");
-        assert_eq!(text.matches("nobody answers at").count(), 1, "{text}");
+        assert_eq!(text.matches("no link at").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn that_serves_another_already_says_so() {
+        let _alone = alone();
+        let (socket, port) = fresh();
+        let port = port.to_string();
+        let _server = Side::start("rping", &["-s", "-P", "-p", &port], "master", SERVER_IP, &socket);
+        wait_until("rping", || socket.exists());
+        let client = ["-c", "-a", SERVER_IP, "-p", &port];
+        let _first = Side::start("rping", &client, "", "10.77.0.1", &socket);
+        std::thread::sleep(Duration::from_secs(1));
+        let (status, text) = Side::start("rping", &client, "", "10.77.0.1", &socket).end();
+        assert!(status.is_some_and(|status| !status.success()), "{text}");
+        assert!(text.contains("interface id 0 is already connected; the port is down"), "{text}");
     }
 }

@@ -175,6 +175,7 @@ impl Engine {
         let connection = state.rnic.cm().connect(now, request)?;
         state.connections.insert(connection, sink);
         state.send(now);
+        self.rouse_thread(&state);
         Ok(connection)
     }
 
@@ -253,6 +254,7 @@ impl Engine {
         let _ = state.rnic.cm().destroy(now, connection);
         state.connections.remove(&connection);
         state.send(now);
+        self.rouse_thread(&state);
         Ok(())
     }
 }

@@ -93,6 +93,8 @@ pub(crate) struct DeviceState {
     pub(crate) counters: EngineCounters,
     /// The transmit ring was full at the last turn: only the peer's reading can help, which raises no event.
     pub(crate) out_of_room: bool,
+    /// The last turn took as many frames as a turn may: more may wait, whose wake-up is taken already.
+    pub(crate) frames_may_wait: bool,
     /// The port has been asked for interrupts.
     pub(crate) armed: bool,
     /// The engine thread has taken over and not stood by since.
@@ -146,6 +148,7 @@ impl DeviceState {
             connections: HashMap::new(),
             counters: EngineCounters::default(),
             out_of_room: false,
+            frames_may_wait: false,
             armed: false,
             thread_drives: false,
             thread_sleeps_until: None,
@@ -176,6 +179,11 @@ impl DeviceState {
     }
 
     fn receive(&mut self, now: Instant) -> usize {
+        // First, because it takes the wake-ups: what is received afterwards needs none, and what comes
+        // later rings again.
+        if now.since(self.serviced_at) >= SERVICE_INTERVAL {
+            self.service(now);
+        }
         let Self { rnic, port: Some(port), counters, .. } = self else { return 0 };
         let result = port.receive(FRAMES_PER_TURN, &mut |bytes| {
             let head = Head::copy_of(bytes);
@@ -188,9 +196,7 @@ impl DeviceState {
             self.counters.port_errors += 1;
             0
         });
-        if now.since(self.serviced_at) >= SERVICE_INTERVAL {
-            self.service(now);
-        }
+        self.frames_may_wait = received == FRAMES_PER_TURN;
         received
     }
 
@@ -226,7 +232,8 @@ impl DeviceState {
         } else if self.was_up
             && let Some(farewell) = self.farewell.take()
         {
-            eprintln!("longhaul: {farewell}");
+            let reason = port.last_disconnect().unwrap_or("it went away");
+            eprintln!("longhaul: {farewell}: {reason}; the port is down");
         }
         link
     }

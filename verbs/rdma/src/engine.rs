@@ -14,7 +14,7 @@ use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_node::Node;
 use longhaul_port::{LinkState, Port};
 use longhaul_rnic::{Completion, Config, CqId, Mtu, QpAttr, QpInit, QpState, Rnic};
-use longhaul_units::{Duration, Instant, Qpn, Rng, SplitMix64};
+use longhaul_units::{Duration, Instant, Psn, Qpn, Rng, SplitMix64};
 
 use crate::attach::{Attach, Role, SLOT_SHIFT};
 use crate::device_state::{CqSinks, DeviceState, Driver, EngineCounters, QpSink};
@@ -37,6 +37,8 @@ pub struct Engine {
     state: Mutex<DeviceState>,
     /// Polls by the program, for the engine thread to see that it is not needed.
     polls: AtomicU64,
+    /// PSNs given out.
+    psns: AtomicU64,
     /// The program is about to block or to wait for an event.
     handed_over: AtomicBool,
     /// The engine thread sleeps because the program polls.
@@ -80,13 +82,8 @@ impl Engine {
             ..Config::new(attach.mac, attach.ip_addr())
         };
         // Between two processes the one that ends first is no news.
-        let farewell = (!attach.back_to_back).then(|| {
-            format!(
-                "host {}: the lab at {} went away; the port is down",
-                attach.host,
-                attach.socket.display()
-            )
-        });
+        let farewell = (!attach.back_to_back)
+            .then(|| format!("host {}: the lab at {} ended the link", attach.host, attach.socket.display()));
         // SAFETY: passed on to the caller.
         let memory = unsafe { ProcessMemory::new() };
         let wake = WakeUp::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
@@ -95,6 +92,7 @@ impl Engine {
             clock: Clock::start(),
             state: Mutex::new(DeviceState::new(Rnic::new(config, memory), farewell)),
             polls: AtomicU64::new(0),
+            psns: AtomicU64::new(0),
             handed_over: AtomicBool::new(false),
             standing_by: AtomicBool::new(false),
             wake,
@@ -129,6 +127,15 @@ impl Engine {
         self.clock.now()
     }
 
+    /// A PSN for a queue pair to start with, different from call to call and from run to run, so that
+    /// packets of an earlier connection are not taken for its own. It is no secret.
+    #[must_use]
+    pub fn fresh_psn(&self) -> Psn {
+        let count = self.psns.fetch_add(1, Ordering::Relaxed);
+        let mut rng = SplitMix64::new(self.now().as_ps() ^ (u64::from(std::process::id()) << 40) ^ count);
+        Psn::new(rng.next_u64() as u32)
+    }
+
     #[inline]
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, DeviceState>, RdmaError> {
         if self.forked.load(Ordering::Relaxed) {
@@ -158,9 +165,13 @@ impl Engine {
         }
         let now = self.now();
         state.service(now);
-        drop(state);
-        engine_thread::start(self.me.clone())?;
+        // Under the lock throughout: whoever comes second finds it done, or begins anew.
+        if let Err(error) = engine_thread::start(self.me.clone()) {
+            state.port = None;
+            return Err(error);
+        }
         let _ = self.started.set(());
+        drop(state);
         if !self.attach.back_to_back {
             self.wait_for_link(LINK_WAIT)?;
         }
@@ -170,7 +181,9 @@ impl Engine {
     fn open_port(&self) -> Result<Box<dyn Port>, longhaul_memif::MemifError> {
         let attach = &self.attach;
         let mut name = format!("{}.{}", attach.host, std::process::id());
-        name.truncate(31);
+        while name.len() > 31 {
+            name.pop();
+        }
         let config = MemifConfig { ring_size_log2: ring_size_log2(attach), ..MemifConfig::new(&name) };
         Ok(match attach.role {
             Role::Slave => Box::new(MemifPort::slave(&attach.socket, attach.id, config)?),
@@ -200,13 +213,15 @@ impl Engine {
         }
     }
 
-    /// Says once that nobody is there.
+    /// Says once why there is no link.
     fn complain(&self, state: &mut DeviceState) {
         if !std::mem::replace(&mut state.complained, true) {
+            let reason = state.port.as_ref().and_then(|port| port.last_disconnect());
             eprintln!(
-                "longhaul: host {}: nobody answers at {}; the port is down (is the lab up?)",
+                "longhaul: host {}: no link at {}: {}; the port is down",
                 self.attach.host,
-                self.attach.socket.display()
+                self.attach.socket.display(),
+                reason.unwrap_or("nobody answers (is the lab up?)")
             );
         }
     }
@@ -315,6 +330,7 @@ impl Engine {
         state.rnic.destroy_qp(qpn)?;
         state.qps.remove(&qpn);
         state.send(now);
+        self.rouse_thread(&state);
         Ok(())
     }
 
@@ -348,9 +364,11 @@ impl Engine {
 
     /// A sleeping engine thread knows only the deadlines of the time when it fell asleep.
     #[inline]
-    fn rouse_thread(&self, state: &DeviceState) {
+    pub(crate) fn rouse_thread(&self, state: &DeviceState) {
         if let Some(until) = state.thread_sleeps_until
-            && (state.out_of_room || state.rnic.poll_timeout().is_some_and(|due| due.at < until))
+            && (state.out_of_room
+                || state.frames_may_wait
+                || state.rnic.poll_timeout().is_some_and(|due| due.at < until))
         {
             self.wake.wake();
         }
@@ -375,10 +393,10 @@ impl Engine {
             return Ok(found);
         }
         let worked = state.turn(self.now(), Driver::Program);
+        self.rouse_thread(&state);
         let found = state.rnic.poll_cq(cq, max, &mut take);
         if found > 0 || worked > 0 {
             state.empty_polls = 0;
-            self.rouse_thread(&state);
             return Ok(found);
         }
         state.empty_polls += 1;
@@ -397,6 +415,7 @@ impl Engine {
     pub fn turn(&self) -> Result<(), RdmaError> {
         let mut state = self.lock()?;
         state.turn(self.now(), Driver::Program);
+        self.rouse_thread(&state);
         Ok(())
     }
 
@@ -504,4 +523,56 @@ fn disown_at_fork() {
         // SAFETY: the handler takes no lock that blocks and allocates nothing.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::{ENV_HOST, ENV_IP, ENV_ROLE, ENV_SOCKET};
+
+    fn engine(name: &str, host: &'static str) -> Arc<Engine> {
+        let socket = std::env::temp_dir().join(format!("longhaul-engine-{}-{name}.sock", std::process::id()));
+        let attach = Attach::from_lookup(|variable| match variable {
+            ENV_SOCKET => Some(socket.display().to_string()),
+            ENV_IP => Some("10.77.0.1".to_owned()),
+            ENV_ROLE => Some("master".to_owned()),
+            ENV_HOST => Some(host.to_owned()),
+            _ => None,
+        });
+        // SAFETY: no memory is ever registered.
+        unsafe { Engine::new(attach.unwrap()) }.unwrap()
+    }
+
+    #[test]
+    fn starts_once_however_many_threads_ask_at_the_same_time() {
+        for round in 0..20 {
+            let engine = engine(&format!("once-{round}"), "a");
+            let barrier = std::sync::Barrier::new(8);
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        engine.start().unwrap();
+                    });
+                }
+            });
+            // A second attempt finds the socket taken, and says so.
+            assert!(!engine.lock().unwrap().complained, "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_host_name_is_cut_between_characters() {
+        let engine = engine("name", "höhöhöhöhöhöhöhöhöhöhöhöhöhö");
+        engine.start().unwrap();
+        let state = engine.lock().unwrap();
+        let name = state.port.as_ref().unwrap().capabilities().name;
+        assert!((30..=31).contains(&name.len()), "{name}");
+    }
+
+    #[test]
+    fn psns_differ_from_call_to_call() {
+        let engine = engine("psn", "a");
+        assert_ne!(engine.fresh_psn(), engine.fresh_psn());
+    }
 }

@@ -5,10 +5,12 @@
 //! channel and the asynchronous event descriptor of a device.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use rustix::io::ReadWriteFlags;
 
 /// Events in order, with a pollable descriptor.
 ///
@@ -49,9 +51,9 @@ impl<T> EventQueue<T> {
     pub fn push(&self, event: T) {
         let mut events = self.lock();
         events.push_back(event);
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight readable bytes. The counter cannot overflow: it counts queued events.
-        unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
+        // A system call without the C library, whose `write` might cancel the program's thread right here. It
+        // cannot fail: the counter counts queued events and does not overflow.
+        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
     /// Takes the oldest event; blocks while there is none, unless the program made the descriptor
@@ -67,11 +69,20 @@ impl<T> EventQueue<T> {
             if n < 0 {
                 return Err(io::Error::last_os_error());
             }
-            // Empty when `retain` dropped the event that this count stood for.
-            if let Some(event) = self.lock().pop_front() {
+            if let Some(event) = self.take_counted(|event| event) {
                 return Ok(event);
             }
         }
+    }
+
+    /// Takes the oldest event for a caller who has read one from the descriptor's count. `None` when
+    /// [`EventQueue::retain`] dropped the event that this count stood for.
+    ///
+    /// `take` runs under the queue's lock: an event is either still queued, for `retain` to find, or `take`
+    /// has seen it. It must not use the queue.
+    pub fn take_counted<R>(&self, take: impl FnOnce(T) -> R) -> Option<R> {
+        let mut events = self.lock();
+        events.pop_front().map(take)
     }
 
     /// Takes the oldest event; waits for one until the time is over.
@@ -128,10 +139,10 @@ impl<T> EventQueue<T> {
     /// Takes one from the descriptor's count, if there is one to take, whatever the descriptor's flags.
     fn uncount(&self) {
         let mut count = [0_u8; 8];
-        let mut slice = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
-        // SAFETY: one vector of eight writable bytes. RWF_NOWAIT keeps it from blocking when another
-        // thread took the count first; that thread then finds the queue empty and waits on.
-        unsafe { libc::preadv2(self.fd(), &raw mut slice, 1, -1, libc::RWF_NOWAIT) };
+        // NOWAIT keeps it from blocking when another thread took the count first; that thread then finds
+        // the queue empty and waits on. The offset stands for "no offset".
+        let slices = &mut [IoSliceMut::new(&mut count)];
+        let _ = rustix::io::preadv2(&self.fd, slices, u64::MAX, ReadWriteFlags::NOWAIT);
     }
 
     /// Events queued at this moment.
@@ -193,6 +204,17 @@ mod tests {
         assert_eq!([queue.pop().unwrap(), queue.pop().unwrap(), queue.pop().unwrap()], [0, 2, 4]);
         assert!(!readable(queue.fd()));
         assert_eq!(queue.try_pop(), None);
+    }
+
+    #[test]
+    fn a_count_whose_event_was_dropped_stands_for_nothing() {
+        let queue = EventQueue::new().unwrap();
+        queue.push(1);
+        let mut count = [0_u8; 8];
+        // SAFETY: eight writable bytes.
+        assert_eq!(unsafe { libc::read(queue.fd(), count.as_mut_ptr().cast(), 8) }, 8);
+        assert_eq!(queue.retain(|_| false), [1]);
+        assert_eq!(queue.take_counted(|event| event), None);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::net::{IpAddr, SocketAddr};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use longhaul_abi_defs::{
     IBV_QP_INIT_ATTR_PD, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
@@ -12,7 +11,7 @@ use longhaul_abi_defs::{
 };
 use longhaul_cm::{Accept, ConnectRequest, RdmaCmHeader, RejectReason, ServiceId};
 use longhaul_rdma::{Engine, RdmaError};
-use longhaul_units::{Psn, Qpn, Rng, SplitMix64};
+use longhaul_units::{Psn, Qpn};
 
 use super::event::complete;
 use super::id::{self, Id, IdState, Peer};
@@ -26,14 +25,6 @@ use crate::queue_pair::{create_qp_ex, ibv_destroy_qp, ibv_modify_qp};
 const HOP_LIMIT: u8 = 64;
 /// Most private data that an accepting program can give.
 const ACCEPT_DATA_MAX: usize = 196;
-
-/// A first PSN that nobody can guess from the last one.
-fn fresh_psn(engine: &Engine) -> u32 {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let mut rng = SplitMix64::new(engine.now().as_ps() ^ (u64::from(std::process::id()) << 40) ^ count);
-    rng.next_u64() as u32 & 0x00ff_ffff
-}
 
 /// Moves the identifier's queue pair to a state with the attributes that follow from the connection.
 ///
@@ -346,7 +337,7 @@ unsafe fn connect(id: *mut rdma_cm_id, ours: &Id, param: *const rdma_conn_param)
     }
     state.initiator_depth = depth(given.map(|p| p.initiator_depth), RDMA_MAX_INIT_DEPTH, limit, limit)?;
     state.responder_resources = depth(given.map(|p| p.responder_resources), RDMA_MAX_RESP_RES, limit, limit)?;
-    state.psn = fresh_psn(&engine);
+    state.psn = engine.fresh_psn().get();
     let timeout = state.ack_timeout.unwrap_or(engine.attach().cm_ack_timeout);
     let retry_count = given.map_or(7, |p| p.retry_count.min(7));
     let mtu_code = crate::device::mtu_code(engine.attach());
@@ -383,6 +374,7 @@ unsafe fn connect(id: *mut rdma_cm_id, ours: &Id, param: *const rdma_conn_param)
         flow_label: 0,
         private_data: &data,
     };
+    // The identifier stays locked until it is bound: `event::translate` waits for that.
     let connection = engine.connect(&request, sink).map_err(|error| error.errno())?;
     state.connection = Some(connection);
     id::bind_connection(connection, id);
@@ -426,7 +418,7 @@ unsafe fn accept(id: *mut rdma_cm_id, ours: &Id, param: *const rdma_conn_param) 
         state.initiator_depth = depth(given.map(|p| p.initiator_depth), RDMA_MAX_INIT_DEPTH, offered, limit)?;
         state.responder_resources =
             depth(given.map(|p| p.responder_resources), RDMA_MAX_RESP_RES, wanted, limit)?;
-        state.psn = fresh_psn(&engine);
+        state.psn = engine.fresh_psn().get();
         // SAFETY: passed on to the caller.
         let data = unsafe { private_data(&mut state, param) };
         (connection, data, state.psn, state.initiator_depth, state.responder_resources)

@@ -17,7 +17,7 @@ use longhaul_rdma::{ConnectionEvent, Happening};
 use super::connect::{established, move_to_error};
 use super::id::{self, Channel, Id, Peer};
 use super::name;
-use crate::guard::{guarded, minus_one};
+use crate::guard::{guarded, minus_one, wait_for_event};
 use crate::object::{self, Kind};
 
 /// Codes of the events that this layer raises by itself.
@@ -52,9 +52,8 @@ impl<'a> Draft<'a> {
         Draft { id, listen_id: ptr::null_mut(), event, status: 0, conn, data: &[] }
     }
 
-    /// Gives the event to the program.
-    fn hand_out(self) -> *mut rdma_cm_event {
-        let owner = if self.listen_id.is_null() { self.id } else { self.listen_id };
+    /// Gives the event to the program. `owner` is whom it has been counted for.
+    fn hand_out(self, owner: *mut rdma_cm_id) -> *mut rdma_cm_event {
         let mut notice = Notice { data: [0; 196], owner };
         let len = self.data.len().min(notice.data.len());
         notice.data[..len].copy_from_slice(&self.data[..len]);
@@ -67,10 +66,6 @@ impl<'a> Draft<'a> {
             status: self.status,
             param: rdma_cm_event_param { conn },
         };
-        // SAFETY: the identifier that the event is about is live.
-        if let Some(ours) = unsafe { object::resolve::<Id>(owner) } {
-            ours.events.give();
-        }
         let event = object::create(public, notice);
         if len > 0 {
             // SAFETY: just made; the data lies behind the public part and lives as long.
@@ -85,58 +80,109 @@ impl<'a> Draft<'a> {
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn rdma_get_cm_event(
+pub(super) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { object::resolve::<Channel>(channel) }) else {
-            return minus_one(libc::EINVAL);
-        };
-        let engine = match id::engine() {
-            Ok(engine) => engine,
+    loop {
+        // SAFETY: the program's pointers, checked as far as that goes.
+        let prepared = guarded(Err(libc::EIO), || unsafe { prepare(channel, event) });
+        let ours = match prepared {
+            Ok(ours) => ours,
             Err(errno) => return minus_one(errno),
         };
-        if event.is_null() {
-            return minus_one(libc::EINVAL);
+        // SAFETY: the channel's own descriptor.
+        if !unsafe { wait_for_event(ours.queue.fd()) } {
+            return -1;
         }
-        loop {
-            if ours.queue.is_empty() {
-                if let Err(error) = engine.turn() {
-                    return minus_one(error.errno());
-                }
-                engine.hand_over();
-            }
-            match ours.queue.pop() {
-                Ok(found) => {
-                    // SAFETY: events of destroyed identifiers are taken out of the channel.
-                    if let Some(out) = unsafe { translate(&found) } {
-                        // SAFETY: the caller gives room for a pointer.
-                        unsafe { event.write(out) };
-                        return 0;
-                    }
-                }
-                Err(error) => return minus_one(error.raw_os_error().unwrap_or(libc::EIO)),
-            }
+        // SAFETY: the caller gives room for a pointer.
+        let taken = guarded(Some(-1), || unsafe {
+            take(ours).map(|out| {
+                event.write(out);
+                0
+            })
+        });
+        if let Some(result) = taken {
+            return result;
         }
-    })
+    }
+}
+
+/// Checks the arguments, and gives the engine a turn when no event is queued.
+///
+/// # Safety
+/// As [`object::resolve`].
+unsafe fn prepare<'a>(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> Result<&'a Channel, c_int> {
+    // SAFETY: passed on to the caller.
+    let ours = unsafe { object::resolve::<Channel>(channel) }.ok_or(libc::EINVAL)?;
+    let engine = id::engine()?;
+    if event.is_null() {
+        return Err(libc::EINVAL);
+    }
+    if ours.queue.is_empty() {
+        engine.turn().map_err(|error| error.errno())?;
+        engine.hand_over();
+    }
+    Ok(ours)
+}
+
+/// Takes the oldest event, after one has been taken from the descriptor's count; `None` when there is none
+/// or the program is not told of it.
+///
+/// # Safety
+/// Identifiers take their events out of the channel before they go.
+unsafe fn take(channel: &Channel) -> Option<*mut rdma_cm_event> {
+    // Counted for its owner while the queue is locked: from then on the owner's destruction waits for it.
+    let (found, owner) = channel.queue.take_counted(|found| {
+        let owner = owner_of(&found);
+        // SAFETY: an identifier is live while events of its own are queued.
+        if let Some(ours) = unsafe { object::resolve::<Id>(owner) } {
+            ours.events.give();
+        }
+        (found, owner)
+    })?;
+    // SAFETY: as above, now until it is acknowledged.
+    unsafe {
+        let out = translate(&found, owner);
+        if out.is_none()
+            && let Some(ours) = object::resolve::<Id>(owner)
+        {
+            ours.events.acknowledge(1);
+        }
+        out
+    }
+}
+
+/// The identifier that an event counts for: that of the connection, or else the one that the event was sent
+/// to (a listener, or an identifier whose connection is just being made).
+fn owner_of(event: &ConnectionEvent) -> *mut rdma_cm_id {
+    let bound = match &event.what {
+        Happening::Local { .. } | Happening::Manager(Event::ConnectRequest { .. }) => ptr::null_mut(),
+        Happening::Manager(manager) => id::of_connection(manager.connection()),
+    };
+    if bound.is_null() { event.cookie as *mut rdma_cm_id } else { bound }
 }
 
 /// Makes the program's event; `None` for what the program is not told.
 ///
 /// # Safety
-/// The identifier that the event names is live.
-unsafe fn translate(found: &ConnectionEvent) -> Option<*mut rdma_cm_event> {
+/// `owner` is that of the event, and live.
+unsafe fn translate(found: &ConnectionEvent, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_event> {
     let manager = match &found.what {
-        Happening::Local { code, status } => {
-            return Some(local(found.cookie as *mut rdma_cm_id, *code, *status));
-        }
+        Happening::Local { code, status } => return Some(local(owner, *code, *status)),
         Happening::Manager(manager) => manager,
     };
     if let Event::ConnectRequest { connection, info, .. } = manager {
         // SAFETY: passed on to the caller.
-        return unsafe { connection_request(found.cookie as *mut rdma_cm_id, *connection, info) };
+        return unsafe { connection_request(owner, *connection, info) };
+    }
+    // Who makes a connection holds the identifier until the two know each other; the peer may be quicker.
+    // SAFETY: passed on to the caller.
+    if let Some(making) = unsafe { object::resolve::<Id>(owner) } {
+        drop(making.lock());
     }
     let id = id::of_connection(manager.connection());
     // SAFETY: passed on to the caller.
@@ -176,7 +222,7 @@ unsafe fn translate(found: &ConnectionEvent) -> Option<*mut rdma_cm_event> {
             Draft::new(id, RDMA_CM_EVENT_TIMEWAIT_EXIT)
         }
     };
-    Some(draft.hand_out())
+    Some(draft.hand_out(owner))
 }
 
 /// After a terminal event the connection's number means nothing any more.
@@ -193,7 +239,7 @@ fn local(id: *mut rdma_cm_id, code: u32, status: c_int) -> *mut rdma_cm_event {
         (_, 0) => RDMA_CM_EVENT_ROUTE_RESOLVED,
         (..) => RDMA_CM_EVENT_ROUTE_ERROR,
     };
-    Draft { status, ..Draft::new(id, event) }.hand_out()
+    Draft { status, ..Draft::new(id, event) }.hand_out(id)
 }
 
 /// Makes the identifier of a new connection.
@@ -221,7 +267,12 @@ unsafe fn connection_request(
     let ours = unsafe { object::resolve::<Id>(child) }?;
     // SAFETY: as above.
     unsafe {
-        id::bind_to_device(child, Some(info.peer_ip)).and_then(|()| id::set_path(child)).ok()?;
+        let bound = id::bind_to_device(child, Some(info.peer_ip)).and_then(|()| id::set_path(child));
+        if bound.is_err() {
+            let _ = engine.forget_connection(connection);
+            id::rdma_destroy_id(child);
+            return None;
+        }
         let local_port = ServiceId::parts(info.service_id).map_or(0, |(_, port)| port);
         let peer_port = info.header().map_or(0, |header| header.source_port);
         (*child).route.addr.src.src_storage =
@@ -261,7 +312,7 @@ unsafe fn connection_request(
         ..rdma_conn_param::zeroed()
     };
     let draft = Draft::new(child, RDMA_CM_EVENT_CONNECT_REQUEST);
-    Some(Draft { listen_id: listener, conn, data: info.user_data(), ..draft }.hand_out())
+    Some(Draft { listen_id: listener, conn, data: info.user_data(), ..draft }.hand_out(listener))
 }
 
 /// The peer accepted: with a queue pair of the identifier's own the library finishes the handshake, without
@@ -350,6 +401,94 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> c_int {
             0 => 0,
             _ if (*event).event == RDMA_CM_EVENT_REJECTED => minus_one(libc::ECONNREFUSED),
             status => minus_one(status.abs()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use longhaul_abi_defs::{IBV_QPT_RC, RDMA_PS_TCP};
+    use longhaul_cm::{ConnectRequest, ConnectionManager};
+    use longhaul_rdma::EventQueue;
+    use longhaul_units::{Instant, Psn, Qpn};
+
+    use super::*;
+    use crate::object::Acknowledgements;
+
+    fn connection() -> ConnectionId {
+        let request = ConnectRequest {
+            destination_ip: IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)),
+            source_ip: IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1)),
+            service_id: ServiceId::tcp(7),
+            local_qpn: Qpn::new(17),
+            starting_psn: Psn::new(0),
+            responder_resources: 1,
+            initiator_depth: 1,
+            flow_control: true,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            path_mtu_code: 5,
+            local_ack_timeout: 17,
+            srq: false,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            private_data: &[],
+        };
+        let mut manager = ConnectionManager::new(longhaul_cm::Config::default());
+        manager.connect(Instant::ZERO, &request).unwrap()
+    }
+
+    /// An identifier without device, on a channel with one event of its connection. The caller frees both.
+    fn with_event(connection: ConnectionId) -> (*mut rdma_event_channel, *mut rdma_cm_id) {
+        let queue = Arc::new(EventQueue::new().unwrap());
+        let kind = Id { state: Mutex::default(), events: Acknowledgements::default(), sync: false };
+        let public = rdma_cm_id { ps: RDMA_PS_TCP, qp_type: IBV_QPT_RC, ..rdma_cm_id::zeroed() };
+        let id = object::create(public, kind);
+        let what = Happening::Manager(Event::Established { connection });
+        queue.push(ConnectionEvent { cookie: id as u64, what });
+        (object::create(rdma_event_channel { fd: queue.fd() }, Channel { queue }), id)
+    }
+
+    #[test]
+    fn a_peer_quicker_than_the_connecting_call_is_heard_all_the_same() {
+        let connection = connection();
+        let (channel, id) = with_event(connection);
+        // SAFETY: both are live, and freed once, at the end.
+        unsafe {
+            let ours = object::resolve::<Id>(id).unwrap();
+            let connecting = ours.lock();
+            let at = channel as usize;
+            let reader = std::thread::spawn(move || {
+                let channel = object::resolve::<Channel>(at as *mut rdma_event_channel).unwrap();
+                take(channel).map(|event| event as usize)
+            });
+            std::thread::sleep(Duration::from_millis(30));
+            id::bind_connection(connection, id);
+            drop(connecting);
+            let event = reader.join().unwrap().expect("an event") as *mut rdma_cm_event;
+            assert_eq!(((*event).event, (*event).id), (RDMA_CM_EVENT_ESTABLISHED, id));
+            rdma_ack_cm_event(event);
+            ours.events.settle();
+            id::unbind_connection(connection);
+            object::destroy::<Id>(id);
+            object::destroy::<Channel>(channel);
+        }
+    }
+
+    #[test]
+    fn an_event_that_the_program_is_not_told_needs_no_acknowledgement() {
+        let (channel, id) = with_event(connection());
+        // SAFETY: as above.
+        unsafe {
+            assert!(take(object::resolve::<Channel>(channel).unwrap()).is_none());
+            object::resolve::<Id>(id).unwrap().events.settle();
+            object::destroy::<Id>(id);
+            object::destroy::<Channel>(channel);
         }
     }
 }

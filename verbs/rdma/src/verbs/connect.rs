@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longhaul_cm::{Accept, ConnectRequest, ConnectionId, Event, ListenId, RdmaCmHeader, ServiceId};
-use longhaul_units::{Psn, Rng, SplitMix64};
 
 use super::{Device, Endpoint, PathSettings, QueuePair};
 use crate::connection::{ConnectionEvent, ConnectionSink, Happening};
@@ -43,10 +42,6 @@ fn queue() -> Result<Arc<Events>, RdmaError> {
     Ok(Arc::new(queue))
 }
 
-fn fresh_psn(engine: &Engine, qp: &QueuePair) -> Psn {
-    Psn::new(SplitMix64::new(engine.now().as_ps() ^ u64::from(qp.qpn().get())).next_u64() as u32)
-}
-
 impl Device {
     /// Listens on `port`.
     ///
@@ -71,7 +66,7 @@ impl Device {
         limit: Duration,
     ) -> Result<Connection, RdmaError> {
         let events = queue()?;
-        let psn = fresh_psn(&self.engine, qp);
+        let psn = self.engine.fresh_psn();
         let source = self.engine.attach().ip_addr();
         let header = RdmaCmHeader { source_port: 0, source, destination: to.ip() };
         let data = header.write();
@@ -131,7 +126,7 @@ impl Listener {
         let events = queue()?;
         self.engine.adopt(id, ConnectionSink { queue: Arc::clone(&events), cookie: 0 })?;
         let connection = Connection { engine: Arc::clone(&self.engine), id, events };
-        let psn = fresh_psn(&self.engine, qp);
+        let psn = self.engine.fresh_psn();
         let reads_max = path.reads_max.min(info.initiator_depth).min(info.responder_resources);
         let path = PathSettings {
             reads_max,
