@@ -39,7 +39,7 @@ impl Default for DriverConfig {
             idle_before_sleep: Duration::from_us(50),
             sleep_min: Duration::from_us(50),
             blocked_sleep: Duration::from_us(50),
-            yield_below: 16,
+            yield_below: 0,
             hook_interval: Duration::from_ms(50),
         }
     }

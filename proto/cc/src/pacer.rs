@@ -22,8 +22,11 @@ pub struct Pacer {
     /// Capacity of the bucket, in token units: the burst, and less than a picosecond's earnings on top, so that a
     /// sender who comes at the first whole picosecond loses nothing.
     capacity: i128,
-    /// Tokens that a frame waits for.
+    /// Tokens that a frame waits for while frames flow.
+    frame: i128,
+    /// Tokens that the first frame waits for after the bucket ran dry.
     quantum: i128,
+    is_dry: bool,
     /// Tokens at `at`; negative when in debt.
     level: i128,
     at: Instant,
@@ -34,10 +37,19 @@ impl Pacer {
     ///
     /// `burst_bytes` below a full-size frame, down to 0, spaces frames exactly one serialisation time apart.
     pub fn new(rate: BitRate, burst_bytes: u64) -> Self {
+        Pacer::in_batches(rate, burst_bytes, 0)
+    }
+
+    /// As [`Pacer::new`], but once the bucket has run dry frames wait until `batch_bytes` of tokens have come
+    /// together, and then go back to back: a sender who is called for each frame anew pays for each call.
+    ///
+    /// `batch_bytes` above `burst_bytes` count as those; below a full-size frame they change nothing.
+    pub fn in_batches(rate: BitRate, burst_bytes: u64, batch_bytes: u64) -> Self {
         let burst = units(burst_bytes);
-        let quantum = burst.min(units(wire_bytes(FULL_FRAME_LEN)));
+        let frame = burst.min(units(wire_bytes(FULL_FRAME_LEN)));
+        let quantum = units(batch_bytes).clamp(frame, burst);
         let capacity = burst + i128::from(rate.as_bps() - 1);
-        Pacer { rate, capacity, quantum, level: burst, at: Instant::ZERO }
+        Pacer { rate, capacity, frame, quantum, is_dry: false, level: burst, at: Instant::ZERO }
     }
 
     /// The rate that it paces to.
@@ -48,7 +60,8 @@ impl Pacer {
     /// When the next frame of full size may go; `now` when one may go right away.
     #[inline]
     pub fn ready_at(&self, now: Instant) -> Instant {
-        let missing = self.quantum - self.level_at(now);
+        let needed = if self.is_dry { self.quantum } else { self.frame };
+        let missing = needed - self.level_at(now);
         if missing <= 0 {
             return now;
         }
@@ -61,6 +74,7 @@ impl Pacer {
     pub fn take(&mut self, now: Instant, bytes: u64) {
         self.level = self.level_at(now).saturating_sub(units(bytes));
         self.at = self.at.max(now);
+        self.is_dry = self.level < self.frame;
     }
 
     #[inline]
@@ -105,6 +119,23 @@ mod tests {
         assert_eq!(pacer.ready_at(now), Instant::from_ns(1000));
         pacer.take(Instant::from_ns(1000), 125);
         assert_eq!(pacer.ready_at(Instant::from_ns(1000)), Instant::from_ns(1100));
+    }
+
+    #[test]
+    fn in_batches_frames_wait_for_each_other_and_then_go_back_to_back() {
+        let mut pacer = Pacer::in_batches(rate(10_000_000_000), 1_000_000, 65_536);
+        let mut now = Instant::ZERO;
+        let full = wire_bytes(FULL_FRAME_LEN);
+        let mut pauses = 0;
+        for _ in 0..10_000 {
+            let ready = pacer.ready_at(now);
+            pauses += u32::from(ready > now);
+            now = ready;
+            pacer.take(now, full);
+        }
+        let least = rate(10_000_000_000).time_for_bytes(10_000 * full - 1_000_000);
+        assert!(now.since(Instant::ZERO) >= least, "the mean rate holds");
+        assert!((600..700).contains(&pauses), "{pauses} pauses, a batch of 15 frames each");
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 
 /// Longest payload that a [`FramePool`] keeps.
 const PAYLOAD_LEN_MAX: usize = 16 * 1024;
+/// How many frames ahead of its delivery a frame is fetched into the cache.
+const FETCH_AHEAD: usize = 4;
 
 /// The most memory that any frame takes.
 pub(crate) const MEMORY_PER_FRAME_MAX: u64 = memory_of(FramePool::footprint(PAYLOAD_LEN_MAX));
@@ -130,6 +132,9 @@ impl Direction {
             if out.room(side) == 0 {
                 self.is_blocked = true;
                 return;
+            }
+            if let Some(soon) = self.ring.get(FETCH_AHEAD) {
+                soon.frame.fetch();
             }
             let frame = front.frame.as_frame();
             out.transmit(side, &frame);

@@ -49,6 +49,10 @@ use qp::Qp;
 use schedule::{Timers, Turns};
 use std::collections::VecDeque;
 
+/// A paced port that has run dry waits for this fraction of its burst: what a hardware port does frame by frame,
+/// software does in batches.
+const PORT_BATCHES: u64 = 32;
+
 /// The device.
 pub struct Rnic<M: Memory> {
     config: Config,
@@ -91,7 +95,9 @@ impl<M: Memory> Rnic<M> {
             free_qpns: VecDeque::new(),
             turns: Turns::default(),
             timers: Timers::default(),
-            pacer: config.port_rate.map(|rate| Pacer::new(rate, config.port_burst_bytes)),
+            pacer: config.port_rate.map(|rate| {
+                Pacer::in_batches(rate, config.port_burst_bytes, config.port_burst_bytes / PORT_BATCHES)
+            }),
             paced_until: None,
             mad_psn: Psn::new(0),
             config,
