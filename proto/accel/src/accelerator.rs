@@ -36,6 +36,8 @@ pub struct Accelerator {
     lan_gate: Gate,
     wan_gate: Gate,
     flows_turn: bool,
+    /// Frames that whoever has the turn may still send.
+    turn_left: usize,
 }
 
 struct HeldDreq {
@@ -85,6 +87,7 @@ impl Accelerator {
             lan_gate: Gate::new(config.lan_rate, config.burst_bytes),
             wan_gate: Gate::new(config.wan_rate, config.burst_bytes),
             flows_turn: false,
+            turn_left: TURN,
             shared: Shared {
                 pool: FramePool::new(),
                 counters: Counters::default(),
@@ -148,7 +151,11 @@ impl Accelerator {
 
     fn pass(&mut self, side: Side, frame: &Frame<'_>) {
         self.shared.counters.passed += 1;
-        if side == LAN { self.shared.pass_to_wan(frame) } else { self.shared.pass_to_lan(frame) }
+        if side == LAN {
+            self.shared.pass_to_wan(frame);
+        } else {
+            self.shared.pass_to_lan(frame);
+        }
     }
 
     /// False when the ICRC is wrong: the frame was passed on for the receiver to judge.
@@ -429,8 +436,7 @@ impl Accelerator {
         let mut room = out.room(WAN);
         self.wan_gate.waiting_until = None;
         while !(self.wan_ring.is_empty() && self.shared.to_wan.is_empty()) {
-            self.flows_turn = !self.flows_turn;
-            for _ in 0..TURN {
+            while self.turn_left > 0 {
                 if room == 0 || !self.wan_gate.is_open(now) {
                     return;
                 }
@@ -439,13 +445,13 @@ impl Accelerator {
                 self.wan_gate.take(now, bytes);
                 self.shared.counters.wan_frames_out += 1;
                 room -= 1;
+                self.turn_left -= 1;
             }
             if self.flows_turn {
                 self.next_flow();
-                if self.shared.to_wan.is_empty() && self.wan_ring.is_empty() {
-                    return;
-                }
             }
+            self.flows_turn = !self.flows_turn;
+            self.turn_left = TURN;
         }
     }
 

@@ -13,10 +13,13 @@ pub struct Config {
     pub flow_bytes_max: u64,
     /// Bytes of memory in one flow's store above which pseudo-ACKs wait for the responder: the requester is let run
     /// ahead of the responder by this much. Give it twice the path's bandwidth times RTT (25 MB for 10 Gbit/s over
-    /// 1000 km), and twice that again for messages below 1 KiB. More only delays back-pressure. Values above
-    /// three quarters of `flow_bytes_max` count as that. Default 64 MiB.
+    /// 1000 km), and twice that again for messages below 1 KiB. It is an upper bound: the requester is
+    /// never let further ahead than the responder takes in about 32 ms or two round trips, as measured, so that a
+    /// READ behind that is answered before its requester gives up. Values above three quarters of
+    /// `flow_bytes_max` count as that. At least 4 KiB. Default 64 MiB.
     pub ack_window_bytes: u64,
-    /// Bytes of memory that the stores of all flows may take together. At least `flow_bytes_max`. Default 1 GiB.
+    /// Bytes of memory that the stores of all flows may take together; flows that store nothing may take 64 KiB
+    /// beyond it for their first packets. At least `flow_bytes_max`. Default 1 GiB.
     pub total_bytes_max: u64,
     /// PSNs that one flow may have outstanding, READ ranges included. 1 to 2^22, well under half of the 24-bit
     /// space so that a wrap is safe. Default 2^21.
@@ -34,7 +37,7 @@ pub struct Config {
     pub wan_rate: Option<BitRate>,
     /// Rate towards the LAN, as `wan_rate`. `None` suits a LAN that is not slower than the WAN.
     pub lan_rate: Option<BitRate>,
-    /// Bytes that may leave back to back after a pause, for a side with a rate. Default 64 KiB.
+    /// Bytes that may leave back to back after a pause, for a side with a rate. At least 1. Default 64 KiB.
     pub burst_bytes: u64,
     /// Retransmission timeout before an RTT was measured. Default 250 ms. A timeout resends one packet to ask how
     /// far the responder is, so that one which comes too early costs little.
@@ -46,9 +49,9 @@ pub struct Config {
     /// Silence of the responder after which a flow with stored data is failed: its requester gets a fatal NAK.
     /// An RNR NAK counts as a sign of life. Default 20 s.
     pub give_up_after: Duration,
-    /// How long pseudo-ACKs may be withheld while the store is above its high watermark and nothing is released;
-    /// then what is stored is acknowledged nevertheless. Keep it well below the requester's local ACK timeout
-    /// (perftest: 67 ms). Default 10 ms.
+    /// How long pseudo-ACKs may be withheld while the requester is as far ahead as it may be and nothing is
+    /// released; then a little (64 KiB) is acknowledged nevertheless, so that the requester's timer and retry
+    /// counter start afresh. Keep it well below the requester's local ACK timeout (perftest: 67 ms). Default 10 ms.
     pub ack_hold_max: Duration,
     /// How long a DREQ from the LAN waits for the store to be delivered; below the 4.3 s after which Linux resends
     /// it. Default 3 s.
@@ -107,11 +110,13 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let fields = [
             ("flow_bytes_max", self.flow_bytes_max, 64 << 10, u64::MAX >> 8),
+            ("ack_window_bytes", self.ack_window_bytes, 4 << 10, u64::MAX >> 8),
             ("total_bytes_max", self.total_bytes_max, self.flow_bytes_max, u64::MAX >> 8),
             ("flow_psns_max", u64::from(self.flow_psns_max), 1, 1 << 22),
             ("flows_max", u64::from(self.flows_max), 1, 1 << 20),
             ("connections_max", u64::from(self.connections_max), 1, 1 << 20),
             ("passthrough_bytes_max", self.passthrough_bytes_max, 64 << 10, u64::MAX >> 8),
+            ("burst_bytes", self.burst_bytes, 1, u64::MAX >> 8),
             ("rto_initial_ns", self.rto_initial.as_ns(), 1000, u64::MAX / 4000),
             ("rto_min_ns", self.rto_min.as_ns(), 1000, u64::MAX / 4000),
             ("rto_max_ns", self.rto_max.as_ns(), self.rto_min.as_ns(), u64::MAX / 4000),

@@ -1,5 +1,6 @@
 //! One flow: the requests of one connection from a requester on the LAN to a responder beyond the WAN.
 
+use crate::allowance::Allowance;
 use crate::answer::Answer;
 use crate::queue::Queue;
 use crate::rtt::Rtt;
@@ -14,6 +15,13 @@ const SEQUENCE_BASE: u64 = 1 << 32;
 
 /// Longest payload that a frame pool keeps.
 const PAYLOAD_MAX: usize = 16 << 10;
+
+/// How often a flow whose packets were refused looks for room, which other flows may have made.
+const ROOM_CHECK_EVERY: Duration = Duration::from_ms(1);
+
+/// Memory of what is acknowledged when nothing was for long, although the responder is too far behind: a sign of
+/// life for the requester's timer and retry counter.
+const TRICKLE_BYTES: u64 = 64 << 10;
 
 /// The 64-bit sequence number that a flow beginning at `psn` starts with.
 pub(crate) fn first_sequence(psn: Psn) -> u64 {
@@ -55,11 +63,14 @@ impl Shared {
         }
     }
 
-    pub(crate) fn pass_to_lan(&mut self, frame: &Frame<'_>) {
-        let Some(frame) = self.hold(frame) else { return };
-        if !self.to_lan.push(frame) {
+    /// False when it was dropped.
+    pub(crate) fn pass_to_lan(&mut self, frame: &Frame<'_>) -> bool {
+        let Some(frame) = self.hold(frame) else { return false };
+        let passed = self.to_lan.push(frame);
+        if !passed {
             self.counters.drops.count(DropReason::QueueFull);
         }
+        passed
     }
 }
 
@@ -141,8 +152,13 @@ pub(crate) struct Flow {
     pub(crate) nak_owed: bool,
     pub(crate) fatal_owed: bool,
     pub(crate) store_was_full: bool,
+    /// When a packet was last refused for lack of room, or room was last looked for.
+    pub(crate) refused_at: Option<Instant>,
     pub(crate) withheld_since: Option<Instant>,
+    pub(crate) allowance: Allowance,
     pub(crate) replay: Option<Replay>,
+    /// Behind the last packet that came.
+    pub(crate) lan_next: u64,
     pub(crate) lan_mark: u64,
     pub(crate) request_port: u16,
     pub(crate) tentative: Option<Tentative>,
@@ -159,6 +175,8 @@ pub(crate) struct Flow {
     pub(crate) early_answers: u8,
     pub(crate) rnr_until: Option<Instant>,
     pub(crate) gone_back: Option<(u64, Instant)>,
+    /// The first packet of the last going back, while its delivery tells the round trip.
+    pub(crate) timed: Option<u64>,
     pub(crate) cause: Cause,
     pub(crate) responder_messages: u64,
     /// Message count up to which the responder's credits reach; `None`: no limit.
@@ -206,8 +224,11 @@ impl Flow {
             nak_owed: false,
             fatal_owed: false,
             store_was_full: false,
+            refused_at: None,
             withheld_since: None,
+            allowance: Allowance::new(),
             replay: None,
+            lan_next: start,
             lan_mark: 0,
             request_port: 0,
             tentative: None,
@@ -220,6 +241,7 @@ impl Flow {
             early_answers: 0,
             rnr_until: None,
             gone_back: None,
+            timed: None,
             cause: Cause::Nak,
             responder_messages: 0,
             credit_limit: None,
@@ -266,12 +288,14 @@ impl Flow {
         self.fatal_owed = false;
         self.store_was_full = false;
         self.withheld_since = None;
+        self.allowance = Allowance::new();
         self.replay = None;
         self.since_ack = 0;
         self.backoff = 0;
         self.probe = Probe::None;
         self.rnr_until = None;
         self.gone_back = None;
+        self.timed = None;
     }
 
     /// Discards what is stored; counts what had been acknowledged and is lost.
@@ -352,7 +376,9 @@ impl Flow {
             at: replay.at + self.replay_patience(config),
             reason: "responses of a repeated READ",
         });
-        let store = Deadline::earliest(retransmission, recovery);
+        let full = self.refused_at.filter(|_| self.store_was_full);
+        let full = full.map(|at| Deadline { at: at + ROOM_CHECK_EVERY, reason: "room in the store" });
+        let store = Deadline::earliest(Deadline::earliest(retransmission, recovery), full);
         Deadline::earliest(store, Deadline::earliest(withheld, replay))
     }
 
@@ -375,8 +401,13 @@ impl Flow {
             self.replay = None;
         }
         if self.withheld_since.is_some_and(|at| at + shared.config.ack_hold_max <= now) {
-            self.store.advance_frontier(u64::MAX);
-            self.withheld_since = None;
+            self.store.advance_frontier_by(TRICKLE_BYTES);
+            self.withheld_since = Some(now);
+            self.advance_frontier(now, shared);
+        }
+        if self.store_was_full && self.refused_at.is_some_and(|at| at + ROOM_CHECK_EVERY <= now) {
+            self.refused_at = Some(now);
+            self.ask_again_if_roomy(shared);
         }
         if self.store.awaited.front().and_then(|awaited| awaited.recover_at).is_some_and(|at| at <= now) {
             self.resend_front_request(now, shared);

@@ -16,12 +16,21 @@
 //! and stays failed; data behind a failure is never delivered. A box that loses its memory loses what it had
 //! acknowledged: the responder then misses PSNs, so that the connection breaks instead of skipping data.
 //!
+//! **Patience of requesters.** A READ, an atomic and a keep-alive are answered by the responder alone, after
+//! everything stored before them. Their requester has a budget, perftest's is eight timeouts of 67 ms, and only an
+//! acknowledgement refills it. So the requester is let run ahead of the responder by no more than the responder
+//! takes in about 32 ms or two round trips, at the measured pace: much on a clean path, little under loss, where
+//! go-back-N delivers one stretch between two losses per round trip. While a pseudo-ACK is withheld for that, a few
+//! packets are acknowledged every [`Config::ack_hold_max`]. What this cannot bound: a responder that answers a SEND
+//! before the READ with RNR NAKs for longer than the budget.
+//!
 //! **What it does not do.** It does not repair loss beyond go-back-N, does not send CNPs to the requester, never
 //! reorders, and does not change a frame that it forwards, except for the AckReq bit of a packet that it resends
 //! to ask the responder how far it is.
 #![forbid(unsafe_code)]
 
 mod accelerator;
+mod allowance;
 mod answer;
 mod config;
 mod connections;

@@ -11,10 +11,10 @@ use longhaul_wire::{NakCode, Opcode, Packet, Position, Syndrome, Verb, credit_co
 const GAP_MAX: u64 = 4096;
 /// A packet this far ahead of or behind what is expected belongs to another life of the QP.
 const WINDOW: u64 = 1 << 22;
-/// Repeats of the packet behind a gap after which the requester is taken for one that begins anew.
-const GAP_REPEATS_MAX: u8 = 3;
 /// Time after which a failed flow is learnt afresh.
 const FAILED_FOR: Duration = Duration::from_ms(60_000);
+/// Memory beyond the limit for first packets of flows that store nothing, while others fill the memory.
+const RESERVE: u64 = 64 << 10;
 /// Path MTUs that exist, in bytes.
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
@@ -90,6 +90,7 @@ impl Flow {
             self.resolve_by_request(packet);
         }
         let seq = self.sequence_of(packet);
+        self.note_going_back(packet, seq);
         let expected = self.store.end();
         if self.state == FlowState::Terminated && self.begins_anew(packet, seq) {
             shared.counters.flows_reset += 1;
@@ -107,6 +108,15 @@ impl Flow {
             FlowState::Terminated if seq > expected => self.note_gap(shared, seq),
             FlowState::Terminated => self.handle_duplicate(now, shared, frame, packet, seq),
         }
+    }
+
+    /// A requester that goes back begins with the first packet that it misses an answer to. If that lies behind a
+    /// repeated READ, the READ's answers have come.
+    fn note_going_back(&mut self, packet: &Packet<'_>, seq: u64) {
+        if seq < self.lan_next && self.replay.is_some_and(|replay| replay.last < seq) {
+            self.replay = None;
+        }
+        self.lan_next = seq + Request::of(packet, self.path_mtu).span.unwrap_or(1);
     }
 
     /// First and middle packets of a message are as long as the path MTU.
@@ -128,17 +138,24 @@ impl Flow {
         if seq == expected {
             return false;
         }
-        if seq.abs_diff(expected) > WINDOW || (!self.started && seq < expected) {
+        // A requester whose packets are refused may run far ahead.
+        if seq.abs_diff(expected) > WINDOW && !self.store_was_full {
             return true;
         }
-        let idle = self.store.is_empty();
+        // Otherwise what is stored, and has been acknowledged, is delivered first.
+        if !self.store.is_empty() {
+            return false;
+        }
+        if !self.started && seq < expected {
+            return true;
+        }
         if seq < expected {
             // With everything delivered the responder itself can answer, whoever asks.
-            return idle && !is_answered_by_data(packet);
+            return !is_answered_by_data(packet);
         }
         match self.gap {
-            Some(gap) if gap.revealed_by == seq => idle || gap.repeats >= GAP_REPEATS_MAX,
-            _ => idle && seq - expected > GAP_MAX,
+            Some(gap) if gap.revealed_by == seq => true,
+            _ => seq - expected > GAP_MAX,
         }
     }
 
@@ -150,9 +167,10 @@ impl Flow {
         let Some(distance) = packet.psn().unwrap_near(first).and_then(|seq| seq.checked_sub(first)) else {
             return;
         };
-        let mtu = MTUS.into_iter().find(|&mtu| read_span(len, Some(mtu)) == Some(distance));
-        if let Some(mtu) = mtu {
-            self.path_mtu = Some(mtu);
+        let mut fitting = MTUS.into_iter().filter(|&mtu| read_span(len, Some(mtu)) == Some(distance));
+        if let Some(mtu) = fitting.next() {
+            // Several may give the same range, which is all that is needed here.
+            self.path_mtu = if fitting.next().is_none() { Some(mtu) } else { self.path_mtu };
             self.store.resolve_span(distance);
             self.unresolved_read = None;
         }
@@ -165,6 +183,10 @@ impl Flow {
             self.set_path_mtu(payload_len);
         }
         let Some(len) = self.unresolved_read else { return };
+        // The unresolved READ is the last packet stored; earlier ones are answered before it.
+        if packet.psn().unwrap_near(self.store.end()).is_none_or(|seq| seq + 1 < self.store.end()) {
+            return;
+        }
         let span = if position == Position::Only { Some(1) } else { read_span(len, self.path_mtu) };
         if let Some(span) = span {
             self.store.resolve_span(span);
@@ -177,6 +199,7 @@ impl Flow {
         let span = request.span.unwrap_or(1);
         if !self.has_room(shared, frame.payload.len(), span) {
             self.store_was_full = true;
+            self.refused_at = Some(now);
             self.drop_frame(shared, DropReason::StoreFull);
             return;
         }
@@ -184,6 +207,7 @@ impl Flow {
         if self.store.is_empty() {
             self.alive_at = now;
         }
+        self.allowance.note_busy(now);
         self.started = true;
         self.gap = None;
         self.nak_owed = false;
@@ -212,7 +236,9 @@ impl Flow {
     pub(crate) fn has_room(&self, shared: &Shared, payload_len: usize, span: u64) -> bool {
         let bytes = (FramePool::footprint(payload_len) + ENTRY_OVERHEAD) as u64;
         self.store.bytes() + bytes <= shared.config.flow_bytes_max
-            && shared.stored_bytes + bytes <= shared.config.total_bytes_max
+            && (shared.stored_bytes + bytes <= shared.config.total_bytes_max
+                // Other flows' stores do not stop this one altogether.
+                || (self.store.is_empty() && shared.stored_bytes + bytes <= shared.config.total_bytes_max + RESERVE))
             && (self.store.psns() + span <= u64::from(shared.config.flow_psns_max)
                 // The longest READ of all fits at least when it is alone.
                 || (self.store.is_empty() && span <= 1 << 23))
@@ -222,9 +248,9 @@ impl Flow {
     pub(crate) fn advance_frontier(&mut self, now: Instant, shared: &Shared) {
         let config = &shared.config;
         let scarce = shared.stored_bytes > config.total_high();
-        let limit =
+        let high =
             if scarce { config.flow_high().min(config.total_bytes_max / 16) } else { config.flow_high() };
-        if self.store.advance_frontier(limit) {
+        if self.store.advance_frontier(high.min(self.allowance.bytes(config))) {
             self.withheld_since.get_or_insert(now);
         } else {
             self.withheld_since = None;
@@ -240,7 +266,7 @@ impl Flow {
         }
         match &mut self.gap {
             Some(gap) if gap.revealed_by == seq => {
-                gap.repeats += 1;
+                gap.repeats = gap.repeats.saturating_add(1);
                 self.nak_owed = true;
             }
             Some(_) => {}

@@ -103,6 +103,8 @@ impl Flow {
         self.counters.packet_seq_err += 1;
         let under_way = self.gone_back.is_some_and(|(at, when)| at == seq && !self.rtt.can_answer(when, now));
         if !under_way {
+            // A packet that goes a second time does not tell which of its copies arrived.
+            self.timed = self.gone_back.is_none_or(|(at, _)| at != seq).then_some(seq);
             self.gone_back = Some((seq, now));
             self.go_back(seq, Cause::Nak);
         }
@@ -117,14 +119,14 @@ impl Flow {
     /// The responder refuses `seq` for good. If the requester was not told otherwise, it gets the NAK itself.
     fn handle_fatal_nak(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, seq: u64) {
         self.take_delivered(now, shared, seq);
-        let told = seq >= self.acked_to;
+        // When the NAK finds no room on the LAN side, the requester is told later.
+        let told = seq >= self.acked_to && shared.pass_to_lan(frame);
         if told {
             self.acked_to = seq;
             let (frontier, messages) = self.store.frontier();
             if frontier == seq {
                 self.acked_messages = messages;
             }
-            shared.pass_to_lan(frame);
             shared.counters.fatal_naks_passed += 1;
         } else {
             self.drop_frame(shared, DropReason::AckAbsorbed);
@@ -160,9 +162,22 @@ impl Flow {
         if next <= self.store.responder_next {
             return;
         }
+        self.measure_recovery(now, next);
         self.store.responder_next = next;
         self.let_go(now, shared);
         self.note_progress(now);
+    }
+
+    /// Under loss hardly a packet is sent exactly once, as Karn's rule demands. But the responder drops all copies of
+    /// what lies behind a gap that were sent before the gap was filled: what arrives is what was sent last.
+    fn measure_recovery(&mut self, now: Instant, next: u64) {
+        let Some(seq) = self.timed.filter(|&seq| seq < next) else { return };
+        self.timed = None;
+        let Some((_, went_back_at)) = self.gone_back else { return };
+        let sent_at = self.store.entry(self.store.index_of(seq)).map(|entry| entry.sent_at);
+        if let Some(sent_at) = sent_at.filter(|&at| at >= went_back_at && self.rtt.can_answer(at, now)) {
+            self.rtt.sample(sent_at, now);
+        }
     }
 
     /// Releases what is delivered, and makes use of the room.
@@ -176,11 +191,18 @@ impl Flow {
         if let Some(sent_at) = released.sample.filter(|&at| at > self.resent_at) {
             self.rtt.sample(sent_at, now);
         }
+        let idle = self.store.is_empty();
+        self.allowance.note_delivered(now, &shared.config, &self.rtt, released.bytes, idle);
         self.withheld_since = None;
         self.advance_frontier(now, shared);
+        self.ask_again_if_roomy(shared);
+    }
+
+    /// A packet was refused for lack of room: when there is room, the requester hears what is missing.
+    pub(crate) fn ask_again_if_roomy(&mut self, shared: &Shared) {
         let config = &shared.config;
         let roomy = self.store.bytes() <= config.flow_bytes_max / 2
-            && shared.stored_bytes <= config.total_bytes_max / 8 * 7
+            && (shared.stored_bytes <= config.total_bytes_max / 8 * 7 || self.store.is_empty())
             && self.store.psns() <= u64::from(config.flow_psns_max) / 2;
         if self.store_was_full && roomy {
             self.store_was_full = false;
@@ -214,7 +236,10 @@ impl Flow {
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
-        shared.pass_to_lan(frame);
+        if !shared.pass_to_lan(frame) {
+            // As good as lost on the way: nothing may count on it.
+            return;
+        }
         self.resolve_by_response(packet, frame.payload.len());
         let seq = packet.psn().unwrap_near(self.store.responder_next).unwrap_or(0);
         if let Some(replay) = self.replay.filter(|replay| replay.last == seq) {
@@ -329,6 +354,7 @@ impl Flow {
         send: impl FnOnce(&Frame<'_>),
     ) -> Option<u64> {
         self.probe = Probe::Sent(now);
+        self.timed = None;
         self.resent_at = now;
         self.timer_base = now;
         let index = self.store.index_of(self.store.responder_next);

@@ -250,6 +250,12 @@ impl Store {
         false
     }
 
+    /// Moves the frontier by at least one packet and about `bytes`, if nothing is awaited.
+    pub(crate) fn advance_frontier_by(&mut self, bytes: u64) {
+        let next = self.entries.get(self.frontier_index).map_or(0, |entry| u64::from(entry.bytes));
+        self.advance_frontier(self.frontier_bytes + bytes.max(next));
+    }
+
     /// Lets go of what the responder has: everything below `limit`, up to the first READ or atomic whose responses
     /// are still awaited (or past it when `forced`).
     pub(crate) fn release(&mut self, limit: u64, forced: bool) -> Released {
@@ -261,6 +267,8 @@ impl Store {
             if entry.last >= limit || (is_awaited && !forced) {
                 break;
             }
+            // Its buffer is freed below.
+            entry.frame.fetch();
             count += 1;
             awaited += usize::from(is_awaited);
             released.bytes += u64::from(entry.bytes);

@@ -1020,3 +1020,92 @@ mod bounded {
         assert_eq!(script.accel.counters().flow_table_full, 1);
     }
 }
+
+/// Rule 15: nobody has to wait for ever.
+mod patience {
+    use super::*;
+
+    #[test]
+    fn acks_are_not_withheld_from_a_requester_that_has_its_read_and_goes_back_behind_it() {
+        run("connect psn=100 mtu=1024
+             lan: read 100 A dma=64
+             > wan read 100 A dma=64
+             wan: read_only 100 msn=1
+             > lan read_only 100 msn=1
+             lan: send_only 101 A
+             > wan send_only 101 A
+             > lan ack 101 msn=2
+             lan: read 100 A dma=64
+             > wan read 100 A dma=64
+             lan: send_only 101 A           # its ACK would pass the READ's answer
+             lan: send_only 101 A           # gone back again, and not for the READ
+             > lan ack 101 msn=2");
+    }
+
+    #[test]
+    fn a_responder_far_behind_costs_a_little_at_a_time() {
+        let config = Config {
+            flow_bytes_max: 1 << 20,
+            ack_window_bytes: 64 << 10,
+            wan_rate: None,
+            rto_min: Duration::from_ms(500),
+            rto_initial: Duration::from_ms(500),
+            ..config()
+        };
+        let mut script = run_with(config, "connect psn=100 mtu=4096");
+        for psn in 100..200 {
+            let bytes = script.wire.requester_frame(&format!("write_only {psn} A len=4096"));
+            script::deliver(&mut script.accel, script.now, LAN, &bytes);
+        }
+        let acked = |script: &Script| script.status().unacknowledged_psn.get() - 100;
+        script.accel.poll_transmit(script.now, &mut script::Sink::default());
+        let at_first = acked(&script);
+        assert!((14..=16).contains(&at_first), "{at_first} packets are 64 KiB");
+        for _ in 0..2 {
+            let before = acked(&script);
+            script.now += Duration::from_ms(10);
+            script.accel.handle_timeout(script.now);
+            script.accel.poll_transmit(script.now, &mut script::Sink::default());
+            let more = acked(&script) - before;
+            assert!((14..=16).contains(&more), "{more} more after 10 ms");
+        }
+    }
+
+    #[test]
+    fn flows_share_a_paced_wan_by_turns() {
+        let rate = BitRate::from_gbps(1).unwrap();
+        let mut script = run_with(
+            Config { wan_rate: Some(rate), burst_bytes: 10_000, ..config() },
+            "connect psn=100 mtu=1024",
+        );
+        let second = frames::Wire { requester_qpn: 0x44, responder_qpn: 0x45, ..frames::Wire::default() };
+        let first = std::mem::replace(&mut script.wire, second);
+        for (side, line) in [(LAN, "req psn=100 mtu=1024"), (WAN, "rep psn=100 mtu=1024"), (LAN, "rtu")] {
+            let wire = &script.wire;
+            let bytes = if side == LAN { wire.requester_frame(line) } else { wire.responder_frame(line) };
+            script::deliver(&mut script.accel, script.now, side, &bytes);
+        }
+        for wire in
+            [first, frames::Wire { requester_qpn: 0x44, responder_qpn: 0x45, ..frames::Wire::default() }]
+        {
+            for psn in 100..300 {
+                let bytes = wire.requester_frame(&format!("write_only {psn} A len=1024"));
+                script::deliver(&mut script.accel, script.now, LAN, &bytes);
+            }
+        }
+        let mut sent = [0_u32; 2];
+        while sent[0] + sent[1] < 128 {
+            let mut sink = script::Sink::default();
+            script.accel.poll_transmit(script.now, &mut sink);
+            for (_, bytes) in sink.out.iter().filter(|(side, bytes)| *side == WAN && bytes.len() > 1024) {
+                let head = Head::copy_of(bytes);
+                let frame = Frame::received(&head, bytes).unwrap();
+                let packet = Packet::parse(frame.head).unwrap().unwrap();
+                sent[usize::from(packet.dest_qp() == Qpn::new(0x45))] += 1;
+            }
+            script.now = script.accel.poll_timeout().expect("more to send").at.max(script.now);
+            script.accel.handle_timeout(script.now);
+        }
+        assert!(sent[0].abs_diff(sent[1]) <= 32, "{sent:?}");
+    }
+}

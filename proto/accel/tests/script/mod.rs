@@ -42,7 +42,7 @@ impl Transmit for Sink {
 }
 
 /// Hands `bytes` to `node` as a port would.
-pub fn deliver(node: &mut impl Node, now: Instant, side: Side, bytes: &[u8]) {
+pub fn deliver(node: &mut (impl Node + ?Sized), now: Instant, side: Side, bytes: &[u8]) {
     let head = Head::copy_of(bytes);
     match Frame::received(&head, bytes) {
         Ok(frame) => node.handle_frame(now, side, &frame),
