@@ -88,15 +88,16 @@ fn functions(lines: &[&str]) -> Vec<(String, usize)> {
     for (number, line) in lines.iter().enumerate() {
         let indent = line.len() - line.trim_start().len();
         let code = line.trim_start();
-        if let Some(name) = function_name(code) {
-            if !code.ends_with(';') && !code.ends_with('}') {
-                open.push((name.to_string(), indent, number));
-            }
+        if let Some(name) = function_name(code)
+            && !code.ends_with(';')
+            && !code.ends_with('}')
+        {
+            open.push((name.to_string(), indent, number));
         }
-        if code == "}" && open.last().is_some_and(|(_, i, _)| *i == indent) {
-            if let Some((name, _, start)) = open.pop() {
-                found.push((name, number - start + 1));
-            }
+        if code == "}"
+            && let Some((name, _, start)) = open.pop_if(|(_, i, _)| *i == indent)
+        {
+            found.push((name, number - start + 1));
         }
     }
     found
