@@ -92,7 +92,7 @@ impl Flow {
         let seq = self.sequence_of(packet);
         self.note_going_back(packet, seq);
         let expected = self.store.end();
-        if self.state == FlowState::Terminated && self.begins_anew(packet, seq) {
+        if self.state == FlowState::Terminated && self.begins_anew(packet, frame.payload.len(), seq) {
             shared.counters.flows_reset += 1;
             self.restart_learning(shared, packet.psn());
         }
@@ -133,13 +133,17 @@ impl Flow {
 
     /// True when `seq` cannot come from the connection that the store belongs to, or when nothing is lost by
     /// learning afresh.
-    fn begins_anew(&self, packet: &Packet<'_>, seq: u64) -> bool {
+    fn begins_anew(&self, packet: &Packet<'_>, payload_len: usize, seq: u64) -> bool {
         let expected = self.store.end();
         if seq == expected {
             return false;
         }
         // A requester whose packets are refused may run far ahead.
         if seq.abs_diff(expected) > WINDOW && !self.store_was_full {
+            return true;
+        }
+        // Acknowledging it would complete what was never stored.
+        if self.store.contradicts(seq, packet, payload_len) {
             return true;
         }
         // Otherwise what is stored, and has been acknowledged, is delivered first.

@@ -6,6 +6,7 @@
 
 use longhaul_node::FrameBuf;
 use longhaul_units::Instant;
+use longhaul_wire::Packet;
 use std::collections::VecDeque;
 
 /// What stands in the way of acknowledging a request early.
@@ -171,6 +172,19 @@ impl Store {
     /// Index of the first entry that ends at or behind `seq`.
     pub(crate) fn index_of(&self, seq: u64) -> usize {
         self.entries.partition_point(|e| e.last < seq)
+    }
+
+    /// True when another request than `packet` is stored under its number: its QP number has a new owner.
+    ///
+    /// READs are not compared: one that is repeated may ask for what is left of it.
+    pub(crate) fn contradicts(&self, seq: u64, packet: &Packet<'_>, payload_len: usize) -> bool {
+        let Some(entry) = self.entries.get(self.index_of(seq)) else { return false };
+        if entry.kind == Kind::Response || entry.last != seq {
+            return false;
+        }
+        let Ok(Some(stored)) = Packet::parse(entry.frame.head()) else { return false };
+        (stored.opcode(), stored.reth(), entry.frame.as_frame().payload.len())
+            != (packet.opcode(), packet.reth(), payload_len)
     }
 
     /// Appends the packet at [`Store::end`]. Returns the memory that it takes.

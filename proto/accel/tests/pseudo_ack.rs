@@ -717,6 +717,21 @@ mod reset {
     }
 
     #[test]
+    fn another_request_under_a_stored_number_is_not_taken_for_a_repetition() {
+        let script = run("connect psn=100
+             lan: write_only 100 A
+             > wan write_only 100 A
+             > lan ack 100 msn=1
+             lan: write_only 101 A
+             > wan write_only 101 A
+             > lan ack 101 msn=2
+             lan: send_only 100 A
+             > wan send_only 100 A");
+        assert_eq!(script.accel.counters().flows_reset, 1);
+        assert_eq!(script.accel.counters().duplicate_request, 0);
+    }
+
+    #[test]
     fn a_repeated_reply_of_the_connection_manager_does_not() {
         run("connect psn=100
              lan: write_only 100 A
