@@ -15,7 +15,8 @@ use longhaul_wire::mad::{Message, RejectReason};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Slots of one host: 6 bits of the QPN, of which the last value is not used.
+/// Slots of one host: 6 bits of the QPN, of which the last value is not used, since it would reach the QPN 0xffffff
+/// that means multicast.
 pub const FUNCTIONS_MAX: usize = 63;
 /// Bits of a QPN below the slot.
 pub const QPN_SLOT_SHIFT: u32 = 18;

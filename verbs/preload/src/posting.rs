@@ -69,19 +69,26 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
     }
 }
 
+/// Tells the program which request was not posted, and why.
+///
+/// # Safety
+/// `bad` is null or has room for a pointer.
+unsafe fn refuse<W>(bad: *mut *mut W, wr: *mut W, errno: c_int) -> c_int {
+    if !bad.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { bad.write(wr) };
+    }
+    returned(errno)
+}
+
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     first: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     guarded(libc::EIO, || {
-        let refuse = |wr, errno| {
-            if !bad.is_null() {
-                // SAFETY: the caller gives room for a pointer.
-                unsafe { bad.write(wr) };
-            }
-            returned(errno)
-        };
+        // SAFETY: the caller gives room for a pointer, or none.
+        let refuse = |wr, errno| unsafe { refuse(bad, wr, errno) };
         // SAFETY: the program's pointer, checked as far as that goes.
         let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else {
             return refuse(first, libc::EINVAL);
@@ -125,13 +132,8 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     guarded(libc::EIO, || {
-        let refuse = |wr, errno| {
-            if !bad.is_null() {
-                // SAFETY: the caller gives room for a pointer.
-                unsafe { bad.write(wr) };
-            }
-            returned(errno)
-        };
+        // SAFETY: the caller gives room for a pointer, or none.
+        let refuse = |wr, errno| unsafe { refuse(bad, wr, errno) };
         // SAFETY: the program's pointer, checked as far as that goes.
         let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else {
             return refuse(first, libc::EINVAL);

@@ -21,6 +21,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
+use longhaul_eswitch::{FUNCTIONS_MAX, QPN_SLOT_SHIFT};
 use longhaul_units::BitRate;
 use longhaul_wire::MacAddr;
 
@@ -47,10 +48,8 @@ pub const ENV_READ_DEPTH: &str = "LONGHAUL_READ_DEPTH";
 /// ACK timeout exponent of RDMA-CM connections.
 pub const ENV_CM_ACK_TIMEOUT: &str = "LONGHAUL_CM_ACK_TIMEOUT";
 
-/// Largest slot. Slot 63 would reach the QPN 0xffffff, which means multicast.
-pub const SLOT_MAX: u32 = 62;
-/// QPNs of one slot: the slot is the top six bits.
-pub const SLOT_SHIFT: u32 = 18;
+/// Largest slot that a host's embedded switch knows.
+pub const SLOT_MAX: u32 = FUNCTIONS_MAX as u32 - 1;
 /// The first QPN of slot 0 that a program may get: 0 and 1 are management QPs, and a few more stay free.
 const QPN_FIRST: u32 = 0x11;
 
@@ -183,13 +182,13 @@ impl Attach {
     /// The first QPN that this process hands out.
     #[must_use]
     pub fn qpn_first(&self) -> u32 {
-        (self.slot << SLOT_SHIFT).max(QPN_FIRST)
+        (self.slot << QPN_SLOT_SHIFT).max(QPN_FIRST)
     }
 
     /// How many QPNs belong to this process.
     #[must_use]
     pub fn qpn_count(&self) -> u32 {
-        ((self.slot + 1) << SLOT_SHIFT) - self.qpn_first()
+        ((self.slot + 1) << QPN_SLOT_SHIFT) - self.qpn_first()
     }
 
     /// The port's address as the device crates want it.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration as StdDuration;
 
+use longhaul_eswitch::COMM_ID_SLOT_SHIFT;
 use longhaul_host::{Clock, WakeUp};
 use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_node::Node;
@@ -16,7 +17,7 @@ use longhaul_port::{LinkState, Port};
 use longhaul_rnic::{Completion, Config, CqId, Mtu, QpAttr, QpInit, QpState, Rnic};
 use longhaul_units::{Duration, Instant, Psn, Qpn, Rng, SplitMix64};
 
-use crate::attach::{Attach, Role, SLOT_SHIFT};
+use crate::attach::{Attach, Role};
 use crate::device_state::{CqSinks, DeviceState, Driver, EngineCounters, QpSink};
 use crate::engine_thread;
 use crate::error::RdmaError;
@@ -482,7 +483,7 @@ fn connection_manager(attach: &Attach, seed: u64) -> longhaul_cm::Config {
         packet_lifetime_code: 16,
         retries_max: 7,
         comm_id_prefix: attach.slot,
-        comm_id_prefix_bits: 24 - SLOT_SHIFT as u8,
+        comm_id_prefix_bits: (u32::BITS - COMM_ID_SLOT_SHIFT) as u8,
         seed,
         ..longhaul_cm::Config::default()
     }

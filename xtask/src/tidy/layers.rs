@@ -28,6 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "proto/node",
             "proto/rc",
             "proto/cm",
+            "proto/eswitch",
             "proto/rnic",
             "host",
             "ports/port",
