@@ -1,12 +1,19 @@
-//! How fast to send: what a frame costs on the wire, and the pacing of a sender to a rate.
+//! How fast to send: what a frame costs on the wire, the pacing of a sender to a rate, and the rate that congestion
+//! leaves it.
 //!
-//! Whoever feeds a link paces itself to the link's rate with a [`Pacer`], so that no queue fills on the way.
-//! Nothing here looks into a frame, and nothing reacts to congestion signals.
+//! Whoever feeds a link paces itself to the link's rate with a [`Pacer`], so that no queue fills on the way. A QP
+//! whose program or whose path limits it has a [`RateLimiter`]; how a path does that is in [`dcqcn`].
+//! Nothing here looks into a frame.
 #![forbid(unsafe_code)]
 
+pub mod dcqcn;
+mod limiter;
 mod pacer;
+mod red;
 
+pub use limiter::{RateLimit, RateLimiter};
 pub use pacer::Pacer;
+pub use red::{Red, RedConfig};
 
 /// Shortest Ethernet frame without FCS, in bytes: shorter ones are padded by the sender.
 pub const FRAME_LEN_MIN: usize = 60;

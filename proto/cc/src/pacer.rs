@@ -52,6 +52,23 @@ impl Pacer {
         Pacer { rate, capacity, frame, quantum, is_dry: false, level: burst, at: Instant::ZERO }
     }
 
+    /// Paces to `rate` from `now` on, with at most `burst_bytes` back to back. What was earned or owed stays, up to
+    /// the new burst; batches end.
+    pub fn retune(&mut self, now: Instant, rate: BitRate, burst_bytes: u64) {
+        let level = self.level_at(now);
+        let at = self.at.max(now);
+        *self = Pacer::new(rate, burst_bytes);
+        self.level = level.min(self.capacity);
+        self.at = at;
+        self.is_dry = self.level < self.frame;
+    }
+
+    /// Gives up what was saved beyond `burst_bytes`.
+    pub fn forfeit(&mut self, now: Instant, burst_bytes: u64) {
+        self.level = self.level_at(now).min(units(burst_bytes));
+        self.at = self.at.max(now);
+    }
+
     /// The rate that it paces to.
     pub fn rate(&self) -> BitRate {
         self.rate
@@ -65,8 +82,13 @@ impl Pacer {
         if missing <= 0 {
             return now;
         }
-        let wait = missing.unsigned_abs().div_ceil(u128::from(self.rate.as_bps()));
-        now.max(self.at) + Duration::from_ps(u64::try_from(wait).unwrap_or(u64::MAX))
+        let rate = self.rate.as_bps();
+        // Up to 2 MB fit 64 bits, where division is many times faster.
+        let wait = match u64::try_from(missing) {
+            Ok(missing) => missing.div_ceil(rate),
+            Err(_) => u64::try_from(missing.unsigned_abs().div_ceil(rate.into())).unwrap_or(u64::MAX),
+        };
+        now.max(self.at) + Duration::from_ps(wait)
     }
 
     /// Counts `bytes` on the wire as sent at `now`.
@@ -151,6 +173,26 @@ mod tests {
         }
         let end = pacer.ready_at(now).as_ps();
         assert_eq!(end, frames / 3 * 8_000_000_000_000);
+    }
+
+    #[test]
+    fn retuned_it_keeps_what_it_owes() {
+        let mut pacer = Pacer::new(rate(8_000_000_000), 0);
+        pacer.take(Instant::ZERO, 1000);
+        // 400 ns have paid off 400 B; 600 B at a tenth of the rate take 6 µs.
+        pacer.retune(Instant::from_ns(400), rate(800_000_000), 0);
+        assert_eq!(pacer.ready_at(Instant::from_ns(400)), Instant::from_ns(6400));
+        pacer.retune(Instant::from_ns(6400), rate(800_000_000), 10_000);
+        assert!(pacer.ready_at(Instant::from_ns(6400)) > Instant::from_ns(6400), "a burst has to be earned");
+        assert_eq!(pacer.rate(), rate(800_000_000));
+    }
+
+    #[test]
+    fn retuned_it_keeps_no_more_than_the_new_burst() {
+        let mut pacer = Pacer::new(rate(8_000_000_000), 1_000_000);
+        pacer.retune(Instant::ZERO, rate(8_000_000_000), 0);
+        pacer.take(Instant::ZERO, 1000);
+        assert_eq!(pacer.ready_at(Instant::ZERO), Instant::from_ns(1000));
     }
 
     #[test]
