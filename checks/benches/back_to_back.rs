@@ -9,9 +9,8 @@
 use clap::Parser;
 use longhaul_checks::perftest::{BANDWIDTH, MESSAGE_RATE, TYPICAL, figures};
 use longhaul_checks::{
-    Finished, Program, RuntimeDir, Turn, free_tcp_port, longhaul, require, wait_for_listener,
+    BackToBack, Finished, Program, Ready, Turn, free_tcp_port, longhaul, require, wait_for_listener,
 };
-use longhaul_rdma::attach;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -121,31 +120,11 @@ fn main() {
 
 /// Runs perftest between two processes; the figures of its result line.
 fn perftest(line: &str) -> Vec<f64> {
-    let limit = Duration::from_secs(60);
-    let dir = RuntimeDir::new();
     let port = free_tcp_port();
-    let server = Program::start(&mut attached(&dir, "master", "10.77.0.2", &format!("{line} -p {port}")));
-    let server = wait_for_listener(server, port);
-    let line = format!("{line} -p {port} 127.0.0.1");
-    let client = Program::start(&mut attached(&dir, "slave", "10.77.0.1", &line)).finish(limit);
-    if !client.status.success() {
-        panic!("{client}\n=== server\n{}", server.finish(limit));
-    }
-    server.succeed(limit);
+    let server = format!("{line} -p {port}");
+    let client = format!("{server} 127.0.0.1");
+    let (_, client) = BackToBack::new().pair(&server, &client, Ready::Tcp(port), Duration::from_secs(60));
     figures(&client.stdout)
-}
-
-/// A command line, split at spaces, with one end of the shared memory.
-fn attached(dir: &RuntimeDir, role: &str, ip: &str, line: &str) -> Command {
-    let mut words = line.split_whitespace();
-    let mut command = Command::new(words.next().expect("a program"));
-    command
-        .args(words)
-        .env("LD_PRELOAD", longhaul().with_file_name("liblonghaul_preload.so"))
-        .env(attach::ENV_SOCKET, dir.path().join("memif"))
-        .env(attach::ENV_ROLE, role)
-        .env(attach::ENV_IP, ip);
-    command
 }
 
 /// Gbit/s of payload that iperf3's receiver has seen.

@@ -3,6 +3,10 @@
 //! `fuzz/` wraps these in libFuzzer; `tests/fuzz_corpus.rs` replays the committed corpora, and mutations of
 //! them, in every ordinary test run.
 
+mod device;
+
+pub use device::{datagram, management, reliable, unreliable};
+
 use crate::packets::Fields;
 use longhaul_node::{Frame, FramePool};
 use longhaul_wire::mad::{MAD_LEN, Mad, Message};

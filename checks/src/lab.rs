@@ -1,15 +1,14 @@
 //! A lab for one test.
 
+use crate::pair::{self, LIMIT, Ready};
 use crate::program::{Finished, Program, longhaul};
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A directory of its own for everything that `longhaul` leaves on disk while it runs: no test sees the labs of
@@ -80,15 +79,6 @@ impl Drop for RuntimeDir {
     }
 }
 
-/// When a client can be started.
-#[derive(Clone, Copy, Debug)]
-pub enum Ready {
-    /// Once its server listens on this TCP port.
-    Tcp(u16),
-    /// Some time after its server has attached to the lab: what it listens to by RDMA-CM is its own affair.
-    Attached,
-}
-
 /// A lab; taken down when dropped.
 ///
 /// There is one at a time on the machine: labs side by side starve each other on few cores. A test that holds
@@ -144,9 +134,10 @@ impl TestLab {
     /// When that does not happen in time, with what the server has printed.
     pub fn wait_for(&self, server: Program, ready: Ready) -> Program {
         match ready {
-            Ready::Tcp(port) => wait_for_listener(server, port),
+            Ready::Tcp(port) => pair::wait_for_listener(server, port),
             Ready::Attached => {
-                let server = wait_until(server, "it attaches", || self.status()["hosts"][1]["programs"] != 0);
+                let server =
+                    pair::wait_until(server, "it attaches", || self.status()["hosts"][1]["programs"] != 0);
                 sleep(Duration::from_millis(300));
                 server
             }
@@ -167,23 +158,8 @@ impl TestLab {
     /// # Panics
     /// When one of them does not, with what both have printed.
     pub fn pair(&self, server: &str, client: &str, ready: Ready, limit: Duration) -> (Finished, Finished) {
-        let (server, client) = self.start_pair(server, client, ready);
-        let client = client.end_within(limit);
-        // Its peer has gone: whatever it still does is quick, or for ever.
-        let server = server.end_within(LIMIT);
-        let both = client.and_then(|c| server.as_ref().map(|_| c).map_err(Clone::clone));
-        match (both, server) {
-            (Ok(client), Ok(server)) if client.status.success() && server.status.success() => {
-                (server, client)
-            }
-            (client, server) => {
-                let text = |outcome: &Result<Finished, String>| match outcome {
-                    Ok(finished) => finished.to_string(),
-                    Err(hung) => hung.clone(),
-                };
-                panic!("=== the client\n{}\n=== the server\n{}", text(&client), text(&server));
-            }
-        }
+        let server = self.wait_for(self.exec("b", server), ready);
+        pair::end_both(server, &mut self.command("a", client), limit).unwrap_or_else(|text| panic!("{text}"))
     }
 
     /// `longhaul lab status --json`, parsed.
@@ -252,48 +228,4 @@ impl Turn {
         lock.lock().unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         Turn { _lock: lock }
     }
-}
-
-/// A TCP port that nobody listens on.
-///
-/// # Panics
-/// When there is none.
-pub fn free_tcp_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free TCP port");
-    listener.local_addr().expect("an address").port()
-}
-
-/// Waits until `server` listens on TCP `port`.
-///
-/// # Panics
-/// When it ends before or does not do so in time, with what it has printed.
-pub fn wait_for_listener(server: Program, port: u16) -> Program {
-    wait_until(server, "it listens", || is_listened_on(port))
-}
-
-fn wait_until(mut server: Program, what: &str, mut is_so: impl FnMut() -> bool) -> Program {
-    let deadline = Instant::now() + LIMIT;
-    while !is_so() {
-        if !server.is_running() || Instant::now() > deadline {
-            match server.end_within(Duration::ZERO) {
-                Ok(ended) => panic!("it ended before {what}: {ended}"),
-                Err(hung) => panic!("waited for {LIMIT:?} until {what}: {hung}"),
-            }
-        }
-        sleep(LOOK_AGAIN);
-    }
-    server
-}
-
-/// True when somebody listens on TCP `port`; asks the kernel, because a connection would be taken for a client.
-fn is_listened_on(port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        let table = fs::read_to_string(table).unwrap_or_default();
-        table.lines().skip(1).any(|row| {
-            let mut columns = row.split_whitespace().skip(1);
-            let (local, state) = (columns.next().unwrap_or_default(), columns.nth(1).unwrap_or_default());
-            state == LISTEN && local.ends_with(&format!(":{port:04X}"))
-        })
-    })
 }

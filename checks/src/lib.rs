@@ -3,12 +3,19 @@
 //!
 //! The checks run the release build of the program, as a user does; `cargo xtask ci` builds it first.
 
+mod back_to_back;
 pub mod fuzz;
+pub mod guest;
 mod lab;
 pub mod outside;
 pub mod packets;
+mod pair;
 pub mod perftest;
+pub mod perftest_matrix;
 mod program;
+pub mod qperf;
 
-pub use lab::{Ready, RuntimeDir, TestLab, Turn, free_tcp_port, wait_for_listener};
+pub use back_to_back::{BackToBack, CLIENT_IP, SERVER_IP};
+pub use lab::{RuntimeDir, TestLab, Turn};
+pub use pair::{Ready, free_tcp_port, wait_for_listener};
 pub use program::{Finished, Program, longhaul, members_of_group, require};

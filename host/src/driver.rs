@@ -1,6 +1,7 @@
-use crate::{Clock, Parker, Turn, TurnConfig, WakeUp, turn};
+use crate::turn::{PortSet, turn_over};
+use crate::{Clock, Parker, Turn, TurnConfig, WakeUp};
 use longhaul_node::{Node, Side};
-use longhaul_port::{Port, PortError};
+use longhaul_port::{LinkState, Port, PortError};
 use longhaul_units::{Duration, Instant};
 use std::io;
 use std::num::NonZeroU64;
@@ -11,6 +12,9 @@ use thiserror::Error;
 
 /// Requests that may wait for the driver; a further one waits with its caller.
 const REQUESTS_MAX: usize = 64;
+
+/// How often ports without a peer are looked at while there is work for others: a port costs about as much as a frame.
+const LOOK_AROUND: Duration = Duration::from_ms(1);
 
 /// How a [`Driver`] spends its time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,6 +178,10 @@ pub struct Driver<N, P> {
     shared: Arc<Shared>,
     requests: Receiver<Request<N>>,
     counters: DriverCounters,
+    /// Ports that had a peer, or frames, when all were last looked at.
+    live: PortSet,
+    /// When all ports are looked at again: at once after a sleep, which a port may have ended.
+    look_around_at: Instant,
 }
 
 /// What is left when a driver has stopped.
@@ -198,7 +206,10 @@ impl<N: Node, P: Port> Driver<N, P> {
         let handle = Handle { shared: Arc::clone(&shared), requests: sender };
         let counters = DriverCounters::default();
         let parker = Parker::new();
-        Ok((Driver { node, ports, config, clock, parker, shared, requests, counters }, handle))
+        let (live, look_around_at) = (PortSet::first(ports.len()), Instant::ZERO);
+        let driver =
+            Driver { node, ports, config, clock, parker, shared, requests, counters, live, look_around_at };
+        Ok((driver, handle))
     }
 
     /// Runs on the calling thread until [`Handle::stop`].
@@ -216,7 +227,7 @@ impl<N: Node, P: Port> Driver<N, P> {
                 hook.attend(now, &mut self.node, &mut self.ports, &self.counters);
                 hook_due = now + self.config.hook_interval;
             }
-            let done = self.turn(&mut hook);
+            let done = self.turn(now, &mut hook);
             now = done.now;
             if done.is_busy() {
                 last_busy = now;
@@ -233,14 +244,26 @@ impl<N: Node, P: Port> Driver<N, P> {
         Finished { node: self.node, ports: self.ports, counters: self.counters }
     }
 
-    fn turn(&mut self, hook: &mut impl Hook<N, P>) -> Turn {
+    fn turn(&mut self, now: Instant, hook: &mut impl Hook<N, P>) -> Turn {
         let clock = self.clock;
+        let looks_around = now >= self.look_around_at;
+        let among = if looks_around { PortSet::first(self.ports.len()) } else { self.live };
         let errors = &mut self.counters.port_errors;
-        let done =
-            turn(&mut self.node, &mut self.ports, &|| clock.now(), &self.config.turn, &mut |side, error| {
-                *errors += 1;
-                hook.port_error(side, error);
-            });
+        let mut report = |side, error| {
+            *errors += 1;
+            hook.port_error(side, error);
+        };
+        let (node, ports) = (&mut self.node, &mut self.ports);
+        let (done, gave) = turn_over(node, ports, among, &|| clock.now(), &self.config.turn, &mut report);
+        if looks_around {
+            self.look_around_at = now + LOOK_AROUND;
+            self.live = gave;
+            for (side, port) in self.ports.iter().enumerate() {
+                if port.link_state() == LinkState::Up {
+                    self.live.insert(side);
+                }
+            }
+        }
         self.counters.count(&done);
         done
     }
@@ -267,6 +290,7 @@ impl<N: Node, P: Port> Driver<N, P> {
             timeout = timeout.min(self.config.blocked_sleep);
         }
         self.counters.sleeps += 1;
+        self.look_around_at = now;
         if let Err(error) = self.parker.park(&mut self.ports, &self.shared.wake, Some(timeout)) {
             // Not to be met again at once and at full speed.
             self.counters.port_errors += 1;

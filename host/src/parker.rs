@@ -6,6 +6,10 @@ use std::io;
 /// How long to sleep at a time when a port gives no wake-ups.
 const POLL_INTERVAL: Duration = Duration::from_us(100);
 
+/// How far back a descriptor is looked for that another port has too: past what a port without peer has of its own.
+/// One that is noted twice does no harm.
+const SHARED_WITHIN: usize = 4;
+
 /// Why a sleep ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
@@ -59,7 +63,13 @@ impl Parker {
                 }
             }
             self.must_poll |= !ports[at].capabilities().interrupts;
-            self.fds.extend(ports[at].descriptors().iter().map(|&fd| readable(fd)));
+            for &fd in ports[at].descriptors().iter() {
+                // Ports of one listener share its descriptor, and follow each other.
+                let is_noted = self.fds.iter().rev().take(SHARED_WITHIN).any(|noted| noted.fd == fd);
+                if !is_noted {
+                    self.fds.push(readable(fd));
+                }
+            }
         }
         Ok(false)
     }

@@ -3,8 +3,33 @@ use longhaul_port::{Port, PortError};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::Head;
 
-/// The most ports that one node can be driven over. All are looked at in every turn.
-pub const PORTS_MAX: usize = 64;
+/// The most ports that one node can be driven over.
+pub const PORTS_MAX: usize = 128;
+
+/// Some of the ports of one node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct PortSet(u128);
+
+impl PortSet {
+    pub(crate) fn first(count: usize) -> Self {
+        assert!(count <= PORTS_MAX, "{count} ports");
+        PortSet(if count == PORTS_MAX { u128::MAX } else { (1 << count) - 1 })
+    }
+
+    pub(crate) fn insert(&mut self, side: Side) {
+        self.0 |= 1 << side;
+    }
+
+    /// The sides in the set, ascending.
+    fn sides(self) -> impl Iterator<Item = Side> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let lowest = (rest != 0).then(|| rest.trailing_zeros() as Side)?;
+            rest &= rest - 1;
+            Some(lowest)
+        })
+    }
+}
 
 /// What becomes of a received frame that claims to be RoCEv2 and is not well formed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -80,14 +105,34 @@ pub fn turn<N: Node + ?Sized, P: Port>(
     config: &TurnConfig,
     report: &mut dyn FnMut(Side, PortError),
 ) -> Turn {
-    assert!(ports.len() <= PORTS_MAX, "{} ports", ports.len());
+    let all = PortSet::first(ports.len());
+    turn_over(node, ports, all, clock, config, report).0
+}
+
+/// As [`turn`], but services and receives from the ports `among` alone; the node sends to all. Also tells which ports
+/// frames came from.
+#[inline]
+pub(crate) fn turn_over<N: Node + ?Sized, P: Port>(
+    node: &mut N,
+    ports: &mut [P],
+    among: PortSet,
+    clock: &impl Fn() -> Instant,
+    config: &TurnConfig,
+    report: &mut dyn FnMut(Side, PortError),
+) -> (Turn, PortSet) {
     let mut done = Turn::default();
-    for (side, port) in ports.iter_mut().enumerate() {
+    let mut gave = PortSet::default();
+    for side in among.sides() {
+        let port = &mut ports[side];
         if let Err(error) = port.service() {
             report(side, error);
         }
+        let before = done.received;
         if let Err(error) = receive(node, side, port, clock, config, &mut done) {
             report(side, error);
+        }
+        if done.received > before {
+            gave.insert(side);
         }
     }
     let now = clock();
@@ -100,7 +145,7 @@ pub fn turn<N: Node + ?Sized, P: Port>(
     }
     transmit(node, ports, report, &mut done);
     done.deadline = node.poll_timeout();
-    done
+    (done, gave)
 }
 
 fn receive<N: Node + ?Sized, P: Port>(
@@ -140,28 +185,25 @@ fn transmit<N: Node + ?Sized, P: Port>(
     done: &mut Turn,
 ) {
     let now = done.now;
-    let mut outlet = Outlet { ports, room: [UNASKED; PORTS_MAX], written: 0, report, done };
+    let mut outlet = Outlet { ports, room: [UNASKED; PORTS_MAX], written: PortSet::default(), report, done };
     node.poll_transmit(now, &mut outlet);
-    let written = outlet.written;
-    for (side, port) in ports.iter_mut().enumerate() {
-        if written & 1 << side != 0
-            && let Err(error) = port.flush()
-        {
+    for side in outlet.written.sides() {
+        if let Err(error) = ports[side].flush() {
             report(side, error);
         }
     }
 }
 
 /// The port has not been asked for its room in this turn.
-const UNASKED: u32 = u32::MAX;
+const UNASKED: u16 = u16::MAX;
 
 /// Writes frames straight into the ports' slots.
 struct Outlet<'a, P> {
     ports: &'a mut [P],
     /// Slots left, asked of each port once a turn.
-    room: [u32; PORTS_MAX],
-    /// A bit for each port that was given a frame.
-    written: u64,
+    room: [u16; PORTS_MAX],
+    /// Ports that were given a frame.
+    written: PortSet,
     report: &'a mut dyn FnMut(Side, PortError),
     done: &'a mut Turn,
 }
@@ -170,7 +212,7 @@ impl<P: Port> Transmit for Outlet<'_, P> {
     #[inline]
     fn room(&mut self, side: Side) -> usize {
         if self.room[side] == UNASKED {
-            self.room[side] = u32::try_from(self.ports[side].transmit_room()).unwrap_or(UNASKED - 1);
+            self.room[side] = u16::try_from(self.ports[side].transmit_room()).unwrap_or(UNASKED - 1);
         }
         self.done.is_blocked |= self.room[side] == 0;
         self.room[side] as usize
@@ -182,7 +224,7 @@ impl<P: Port> Transmit for Outlet<'_, P> {
         match sent {
             Ok(true) => {
                 self.done.transmitted += 1;
-                self.written |= 1 << side;
+                self.written.insert(side);
                 if self.room[side] != UNASKED {
                     self.room[side] = self.room[side].saturating_sub(1);
                 }

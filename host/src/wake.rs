@@ -1,7 +1,10 @@
 use longhaul_port::Doorbell;
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+#[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Wakes a sleeping loop from any thread; clones are the same wake-up.
@@ -48,5 +51,67 @@ impl WakeUp {
     /// Silences the bell. A bell rung late for a wake-up already taken costs one look for nothing.
     pub(crate) fn silence(&self) -> io::Result<()> {
         self.0.bell.clear().map(|_| ())
+    }
+
+    /// Sleeps as [`Parker::sleep`](crate::Parker::sleep) does without ports and without a limit.
+    #[cfg(loom)]
+    pub fn sleep_in_model(&self) {
+        self.0.bell.wait();
+        self.silence().unwrap();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod under_loom {
+    //! Every order in which two threads can wake a third.
+
+    use super::WakeUp;
+    use loom::sync::Mutex;
+    use loom::sync::atomic::{AtomicUsize, Ordering};
+    use loom::thread;
+    use std::sync::Arc;
+
+    const WAKERS: usize = 2;
+
+    /// As [`Driver`](crate::Driver) does, which looks for work only when `take` says so.
+    #[test]
+    fn what_was_written_before_a_wake_up_is_seen_after_it() {
+        loom::model(|| {
+            let (wake, written) = (WakeUp::new().unwrap(), Arc::new(AtomicUsize::new(0)));
+            for _ in 0..WAKERS {
+                let (wake, written) = (wake.clone(), Arc::clone(&written));
+                thread::spawn(move || {
+                    written.fetch_add(1, Ordering::Relaxed);
+                    wake.wake();
+                });
+            }
+            let mut seen = 0;
+            while seen < WAKERS {
+                if wake.take() {
+                    seen = written.load(Ordering::Relaxed);
+                } else {
+                    wake.sleep_in_model();
+                }
+            }
+        });
+    }
+
+    /// As the engine thread of a program does, which looks at everything whatever woke it.
+    #[test]
+    fn a_wake_up_between_looking_and_sleeping_is_not_lost() {
+        loom::model(|| {
+            let (wake, written) = (WakeUp::new().unwrap(), Arc::new(Mutex::new(0)));
+            for _ in 0..WAKERS {
+                let (wake, written) = (wake.clone(), Arc::clone(&written));
+                thread::spawn(move || {
+                    *written.lock().unwrap() += 1;
+                    wake.wake();
+                });
+            }
+            while *written.lock().unwrap() < WAKERS {
+                wake.sleep_in_model();
+                wake.take();
+            }
+        });
     }
 }

@@ -14,14 +14,52 @@ const STEPS: &[(&str, &[&str])] = &[
     ("tests", &["test", "--workspace", "--no-fail-fast"]),
 ];
 
+/// What threads or processes share without one plain mutex, in every order of execution with at most so many
+/// preemptions. Loom's stand-ins for atomics and locks come by `cfg(loom)`, hence a folder of its own for what is built.
+const LOOM: (&[&str], &[(&str, &str)]) = (
+    &[
+        "test",
+        "--quiet",
+        "--lib",
+        "--target-dir=target/loom",
+        "-p=longhaul-port",
+        "-p=longhaul-memif",
+        "-p=longhaul-host",
+        "-p=longhaul-rdma",
+        "under_loom",
+    ],
+    &[("RUSTFLAGS", "--cfg loom"), ("LOOM_MAX_PREEMPTIONS", "3"), ("CARGO_PROFILE_DEV_DEBUG", "0")],
+);
+
 pub fn run(root: &Path) -> Result<(), String> {
     let started = Instant::now();
     step("tidy", || tidy::run(root))?;
     for (name, arguments) in STEPS {
-        step(name, || cargo(root, arguments))?;
+        step(name, || cargo(root, arguments, &[]))?;
     }
+    step("orders of execution", || cargo(root, LOOM.0, LOOM.1))?;
     eprintln!("== all checks passed in {:.0} s", started.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// The tests of the crates with unsafe code under AddressSanitizer, which only a nightly toolchain has. Programs with
+/// the preloaded library are not among them: they would have to be built with it too.
+pub fn sanitize(root: &Path) -> Result<(), String> {
+    let status = Command::new("rustup")
+        .current_dir(root)
+        .args(["run", "nightly", "cargo", "test", "--lib", "--no-fail-fast", "--target-dir=target/sanitize"])
+        // For another target than the host's, or else build scripts would be sanitized too.
+        .args([
+            "--target=x86_64-unknown-linux-gnu",
+            "-p=longhaul-port",
+            "-p=longhaul-memif",
+            "-p=longhaul-udp",
+        ])
+        .args(["-p=longhaul-host", "-p=longhaul-rdma", "-p=longhaul-preload"])
+        .env("RUSTFLAGS", "-Zsanitizer=address")
+        .status()
+        .map_err(|e| format!("cannot run rustup: {e}"))?;
+    if status.success() { Ok(()) } else { Err("tests under AddressSanitizer failed".to_owned()) }
 }
 
 fn step(name: &str, work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
@@ -32,10 +70,11 @@ fn step(name: &str, work: impl FnOnce() -> Result<(), String>) -> Result<(), Str
     Ok(())
 }
 
-fn cargo(root: &Path, arguments: &[&str]) -> Result<(), String> {
+fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), String> {
     let status = Command::new(env!("CARGO"))
         .current_dir(root)
         .env("RUSTDOCFLAGS", "-D warnings")
+        .envs(variables.iter().copied())
         .args(arguments)
         .status()
         .map_err(|e| format!("cannot run cargo: {e}"))?;

@@ -1,4 +1,4 @@
-//! Developer tasks: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask count`.
+//! Developer tasks: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask sanitize`, `cargo xtask count`.
 
 mod ci;
 mod count;
@@ -10,15 +10,17 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  tidy    layering, unsafe code, names and sizes of files
-  ci      every check: format, clippy, tidy, tests, programs end to end
-  count   instructions per packet of the hot paths, by valgrind's callgrind";
+  tidy      layering, unsafe code, names and sizes of files
+  ci        every check: format, clippy, tidy, tests, programs end to end
+  sanitize  tests of unsafe code under AddressSanitizer, by a nightly toolchain
+  count     instructions per packet of the hot paths, by valgrind's callgrind";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let outcome = match arguments.next().as_deref() {
         Some("tidy") => tidy::run(&workspace()),
         Some("ci") => ci::run(&workspace()),
+        Some("sanitize") => ci::sanitize(&workspace()),
         Some("count") => count::run(&workspace()),
         Some("--help" | "-h") => {
             println!("{USAGE}");

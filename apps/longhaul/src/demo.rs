@@ -5,7 +5,7 @@ mod perftest;
 mod plot;
 mod results;
 
-use crate::lab::{Accelerate, HostName, Lab, LabName, Lifetime, Spec};
+use crate::lab::{Accelerate, Ecn, HostName, Lab, LabName, Lifetime, Spec};
 use crate::output;
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size};
@@ -107,11 +107,13 @@ fn start_lab(args: &Args, cell: &Cell, results: &Results) -> Result<Lab, Problem
     let name: LabName = format!("demo-{}", std::process::id()).parse().map_err(Problem::plain)?;
     let spec = Spec {
         name,
+        hosts: 2,
         distance: cell.distance,
         rate: args.rate,
         accelerate: if cell.accelerated { Accelerate::Both } else { Accelerate::None },
         loss: 0.0,
         queue: Size::from_bytes(16 << 20),
+        ecn: Ecn::Off,
         memory: Size::from_bytes(4 << 30),
         seed: args.seed,
         pcap: record.then(|| args.out.join("packets.pcap")),

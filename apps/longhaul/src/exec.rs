@@ -1,10 +1,13 @@
-//! `longhaul exec`: runs an unmodified verbs program on a host of a lab.
+//! `longhaul exec`: runs an unmodified verbs program on a host of a lab, or on this machine's own network.
 
-use crate::lab::{HostName, LabDir, LabName};
+mod udp;
+
+use crate::lab::{HostName, LabDir, LabName, preloadable};
 use crate::problem::Problem;
 use longhaul_rdma::attach;
 use std::ffi::OsString;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,27 +17,41 @@ const EXAMPLES: &str = "\
 Examples:
   longhaul exec --host b -- ib_write_bw -d longhaul0 -s 4096 -R &
   longhaul exec --host a -- ib_write_bw -d longhaul0 -s 4096 -R 10.77.0.2
-  longhaul exec --host a -- ibv_devinfo
+  longhaul exec --host c -- ibv_devinfo
+  longhaul exec --udp -- ib_write_bw -d longhaul0 -R                  on one machine
+  longhaul exec --udp=192.0.2.7 -- ib_write_bw -d longhaul0 -R        the same, with that address of it
+  longhaul exec --udp -- ib_write_bw -d longhaul0 -R 192.0.2.7        on another
 
-The program sees one RDMA device, longhaul0. Host a is 10.77.0.1, host b is 10.77.0.2.
-Programs that exchange addresses over TCP (perftest without -R) use 127.0.0.1 for that.";
+The program sees one RDMA device, longhaul0. Host a is 10.77.0.1, host b is 10.77.0.2, and so on; 'longhaul lab status'
+lists the hosts of a lab.
+Programs that exchange addresses over TCP (perftest without -R) use 127.0.0.1 for that.
+
+With --udp there is no lab: packets are RoCEv2 over a UDP socket of this machine, and any RoCEv2 device that it can
+reach may be the peer. UDP port 4791 must reach both. One program at a time can use an address.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Which host of the lab the program runs on: a or b
-    #[arg(long)]
-    host: HostName,
+    /// Which host of the lab the program runs on: a, b and so on
+    #[arg(long, required_unless_present = "udp")]
+    host: Option<HostName>,
     /// Which lab
     #[arg(long, default_value_t)]
     lab: LabName,
+    /// No lab, but this machine's network: from this address of it, or from the one that its default route has
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, conflicts_with_all = ["host", "lab"])]
+    udp: Option<Option<IpAddr>>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode, Problem> {
-    let mut command = command(&LabDir::of(&args.lab)?, args.host, &args.program)?;
+    let mut command = match (args.host, args.udp) {
+        (_, Some(address)) => udp::command(address, &args.program)?,
+        (Some(host), None) => command(&LabDir::of(&args.lab)?, host, &args.program)?,
+        (None, None) => return Err(Problem::plain("neither a host nor an address is given")),
+    };
     let error = command.exec();
     let program = args.program[0].to_string_lossy();
     Err(match error.kind() {
@@ -48,29 +65,19 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
 /// The command that runs `program` on `host`. The command, and then the program, holds one of the host's slots.
 pub fn command(dir: &LabDir, host: HostName, program: &[OsString]) -> Result<Command, Problem> {
     let spec = dir.spec()?;
-    let (name, arguments) = program.split_first().ok_or_else(|| Problem::plain("no program given"))?;
-    let path = find_program(name)?;
-    let library = preload_library()?;
-    let (slot, lock) = dir.take_slot(host)?;
-    let preload = dir.preloadable(library, host, slot)?;
-
-    let mut preloads = preload.into_os_string();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|o| !o.is_empty()) {
-        preloads.push(":");
-        preloads.push(others);
-    }
-    let mut command = Command::new(path);
+    spec.check_host(host).map_err(Problem::plain)?;
+    let program = Program::find(program)?;
+    let (slot, lock) = dir.take_slot(host, spec.slots())?;
+    let mut command = program.command(&dir.preload_link(host, slot))?;
     command
-        .arg0(name)
-        .args(arguments)
-        .env("LD_PRELOAD", preloads)
         .env(attach::ENV_SOCKET, dir.memif_socket(host))
         .env(attach::ENV_ID, slot.to_string())
         .env(attach::ENV_SLOT, slot.to_string())
         .env(attach::ENV_HOST, host.to_string())
         .env(attach::ENV_IP, host.ip().to_string())
-        .env(attach::ENV_MAC, attach::mac_of(host.ip()).to_string())
-        .env(attach::ENV_PORT_RATE_BPS, spec.rate.as_bps().to_string());
+        .env(attach::ENV_MAC, attach::mac_of(host.ip().into()).to_string())
+        .env(attach::ENV_PORT_RATE_BPS, spec.rate.as_bps().to_string())
+        .env(attach::ENV_COUNTERS, dir.counters(host, slot));
     // The program inherits the open file and with it the slot, until its last process ends.
     // SAFETY: between fork and exec only fcntl is called, which is async-signal-safe, on a descriptor that the
     // closure owns.
@@ -81,6 +88,37 @@ pub fn command(dir: &LabDir, host: HostName, program: &[OsString]) -> Result<Com
         });
     }
     Ok(command)
+}
+
+/// A program that exists, and the library that it is to load.
+struct Program<'a> {
+    name: &'a OsString,
+    arguments: &'a [OsString],
+    path: PathBuf,
+    library: PathBuf,
+}
+
+impl<'a> Program<'a> {
+    fn find(program: &'a [OsString]) -> Result<Self, Problem> {
+        let (name, arguments) = program.split_first().ok_or_else(|| Problem::plain("no program given"))?;
+        Ok(Program { name, arguments, path: find_program(name)?, library: preload_library()? })
+    }
+
+    /// The command that loads the library; by `link` where the library's own path will not do.
+    fn command(self, link: &Path) -> Result<Command, Problem> {
+        let mut preloads = preloadable(self.library, link)?.into_os_string();
+        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|o| !o.is_empty()) {
+            preloads.push(":");
+            preloads.push(others);
+        }
+        let mut command = Command::new(self.path);
+        command.arg0(self.name).args(self.arguments).env("LD_PRELOAD", preloads);
+        // This may run in a program of another lab.
+        for variable in attach::IDENTITY {
+            command.env_remove(variable);
+        }
+        Ok(command)
+    }
 }
 
 /// Looks `name` up in PATH, so that a missing program gets an answer with its cure.

@@ -1,4 +1,4 @@
-//! `longhaul lab`: two hosts, accelerators and a fibre on one machine.
+//! `longhaul lab`: hosts, accelerators and a fibre on one machine.
 //!
 //! `up` starts a daemon that drives accelerators and link between the hosts' ports; `exec` attaches programs to
 //! those ports; `status` and `down` talk to the daemon over its control socket.
@@ -6,14 +6,15 @@
 mod control;
 mod daemon;
 mod dir;
+mod fabric;
 mod log;
 mod node;
 mod spec;
 mod status;
 
 pub use daemon::{Lab, Lifetime};
-pub use dir::LabDir;
-pub use spec::{Accelerate, HostName, LabName, Spec};
+pub use dir::{LabDir, preloadable, private_dir};
+pub use spec::{Accelerate, Ecn, HostName, LabName, Spec};
 
 use crate::output;
 use crate::problem::Problem;
@@ -25,7 +26,7 @@ pub enum Command {
     /// Start a lab and return once its hosts can be used
     #[command(after_help = UP_EXAMPLES)]
     Up(Up),
-    /// Show each flow: RTT, stored bytes, pseudo-ACKs, retransmits, drops with reasons
+    /// Show hosts and switches, and each flow: RTT, stored bytes, pseudo-ACKs, retransmits, drops with reasons
     Status(Status),
     /// Stop a lab; programs that still run in it see the cable pulled
     Down(Down),
@@ -40,7 +41,12 @@ const UP_EXAMPLES: &str = "\
 Examples:
   longhaul lab up --distance 1000km --rate 10G
   longhaul lab up --distance 1000km --rate 10G --accelerate
-  longhaul lab up --name lossy --distance 380km --loss 1e-4 --accelerate a";
+  longhaul lab up --name lossy --distance 380km --loss 1e-4 --accelerate a
+  longhaul lab up --hosts 5 --rate 1G --ecn                 many to one, with congestion marks
+  longhaul lab up --hosts 4 --queue 2M --ecn 128K:1M:0.05
+
+Hosts a, c, e ... are at one end of the fibre and b, d, f ... at the other: a and c reach each other through their
+switch alone, a and b across the fibre.";
 
 #[derive(clap::Args)]
 pub struct Up {
@@ -93,7 +99,7 @@ fn start(up: &Up) -> Result<ExitCode, Problem> {
     let text = if up.json {
         status::to_json(spec)? + "\n"
     } else {
-        let hosts = HostName::ALL.map(|host| format!("  host {host}  {}\n", host.ip())).concat();
+        let hosts: String = spec.hosts().map(|host| format!("  host {host}  {}\n", host.ip())).collect();
         format!(
             "lab '{}' is up: {}\n{hosts}run programs with: longhaul exec --host a -- PROGRAM\n",
             spec.name,

@@ -1,5 +1,6 @@
 //! The `longhaul` program: thin mains over the crates that do the work.
 
+mod counters;
 mod decode;
 mod demo;
 mod exec;
@@ -27,6 +28,7 @@ Examples:
   longhaul exec --host b -- ib_write_bw -d longhaul0 -R &
   longhaul exec --host a -- ib_write_bw -d longhaul0 -R 10.77.0.2
   longhaul lab status
+  longhaul counters
   longhaul lab down";
 
 #[derive(Subcommand)]
@@ -35,9 +37,11 @@ enum Command {
     Demo(demo::Args),
     /// Run an unmodified verbs program on the software RNIC of a lab host
     Exec(exec::Args),
-    /// Two hosts, accelerators and a fibre of any length on this machine
+    /// Hosts, accelerators and a fibre of any length on this machine
     #[command(subcommand)]
     Lab(lab::Command),
+    /// Print what the devices of a lab's hosts have counted
+    Counters(counters::Args),
     /// Print a capture of RoCEv2 traffic, one line per packet
     Decode(decode::Args),
 }
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Exec(args) => exec::run(&args),
         Command::Lab(command) => lab::run(command),
+        Command::Counters(args) => counters::run(&args),
         Command::Decode(args) => return decode::run(&args),
     };
     match outcome {

@@ -32,12 +32,16 @@ mod port;
 mod receiver;
 mod region;
 mod ring;
+#[cfg_attr(loom, path = "ring_memory_model.rs")]
+mod ring_memory;
 mod sender;
 mod socket;
 mod violation;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(test, loom))]
+mod under_loom;
 
 pub use config::{MemifConfig, MemifError, RING_SIZE_LOG2_MAX};
 pub use listener::Listener;

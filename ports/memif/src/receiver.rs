@@ -107,6 +107,16 @@ impl Receiver {
         Self { ring, source, next: 0, returned: 0, published: 0, ended: false, scratch }
     }
 
+    /// Begins at another index than 0.
+    #[cfg(all(test, loom))]
+    pub(crate) fn begin_at(&mut self, index: u16) {
+        match self.source {
+            Source::Announced(_) => self.ring.publish_tail(index),
+            Source::Own(_) => self.ring.publish_head(index.wrapping_add(self.ring.size())),
+        }
+        (self.next, self.returned, self.published) = (index, index, index);
+    }
+
     /// Asks the producer for interrupts, or for silence.
     pub(crate) fn request_interrupts(&self, wanted: bool) {
         self.ring.request_interrupts(wanted);

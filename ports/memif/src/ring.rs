@@ -1,27 +1,18 @@
 //! A descriptor ring in shared memory.
 //!
-//! Layout (memif protocol version 2.0), in bytes from the ring's start: cookie at 0 (32 bits),
-//! flags at 4 (16 bits), head at 6 (16 bits), tail at 64 (16 bits), and 16-byte descriptors from
-//! 128: flags (16 bits), region (16 bits), length (32 bits), offset (32 bits), metadata (32 bits).
 //! Indices run freely over 16 bits and are masked for use.
 //!
 //! The peer can change every byte at any time. So a descriptor is read once, with two relaxed
 //! loads, into a private copy that the callers check; nothing is ever read back.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::config::RING_SIZE_LOG2_MAX;
 use crate::region::Region;
+use crate::ring_memory::{DESCRIPTOR_BYTES, DESCRIPTORS_AT, Ordering, RingMemory, fence};
 use crate::violation::{Violation, violation};
 
 const COOKIE: u32 = 0x03E3_1F20;
-const FLAGS_AT: usize = 4;
-const HEAD_AT: usize = 6;
-const TAIL_AT: usize = 64;
-const DESCRIPTORS_AT: usize = 128;
-const DESCRIPTOR_BYTES: usize = 16;
 /// Ring flag: the consumer polls and wants no interrupts.
 const FLAG_MASK_INTERRUPT: u16 = 1;
 /// Descriptor flag: the frame goes on in the next descriptor.
@@ -66,15 +57,9 @@ impl Descriptor {
 /// A ring of `2^n` descriptors.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    base: NonNull<u8>,
+    memory: RingMemory,
     mask: u16,
-    /// Keeps the mapping under `base` alive.
-    _region: Arc<Region>,
 }
-
-// SAFETY: `base` points into a mapping that `_region` keeps alive on whichever thread; all access
-// through it is atomic.
-unsafe impl Send for Ring {}
 
 impl Ring {
     /// Bytes that a ring with this many descriptors takes.
@@ -91,12 +76,17 @@ impl Ring {
         if !(offset as usize).is_multiple_of(DESCRIPTOR_BYTES) {
             return Err(violation!("ring offset {offset} is not a multiple of {DESCRIPTOR_BYTES}"));
         }
-        let base = region.at(offset, Self::bytes(size_log2)).ok_or_else(|| {
+        let memory = RingMemory::new(region, offset, size_log2).ok_or_else(|| {
             let bytes = region.bytes();
             violation!("ring at offset {offset} leaves its region of {bytes} bytes")
         })?;
-        let mask = (1u16 << size_log2) - 1;
-        Ok(Self { base, mask, _region: Arc::clone(region) })
+        Ok(Self { memory, mask: (1u16 << size_log2) - 1 })
+    }
+
+    /// The same ring as the peer has it before it.
+    #[cfg(all(test, loom))]
+    pub(crate) fn of_peer(&self) -> Self {
+        Self { memory: self.memory.clone(), mask: self.mask }
     }
 
     /// Descriptors in the ring.
@@ -111,32 +101,6 @@ impl Ring {
         usize::from(index & self.mask)
     }
 
-    #[inline]
-    fn u16_at(&self, at: usize) -> &AtomicU16 {
-        // SAFETY: `new` checked that the ring lies inside its mapping, which `_region` keeps alive.
-        // The callers pass the three even constants above, and mappings and ring offsets are
-        // multiples of 16, so the field is aligned. All sides access it atomically.
-        unsafe { AtomicU16::from_ptr(self.base.add(at).cast().as_ptr()) }
-    }
-
-    #[inline]
-    fn words(&self, index: u16) -> (&AtomicU64, &AtomicU64) {
-        let at = DESCRIPTORS_AT + self.slot(index) * DESCRIPTOR_BYTES;
-        // SAFETY: `slot` is masked to the ring, which `new` checked to lie inside its mapping; both
-        // words are multiples of 8 from an address that is a multiple of 16.
-        unsafe {
-            (
-                AtomicU64::from_ptr(self.base.add(at).cast().as_ptr()),
-                AtomicU64::from_ptr(self.base.add(at + 8).cast().as_ptr()),
-            )
-        }
-    }
-
-    fn cookie(&self) -> &AtomicU32 {
-        // SAFETY: as in `u16_at`; the cookie is the first field of the ring.
-        unsafe { AtomicU32::from_ptr(self.base.cast().as_ptr()) }
-    }
-
     /// Makes a new ring of zeroed memory usable: each slot gets a buffer of `length` bytes in region
     /// 0, the first at offset `first` and each `stride` bytes after the one before.
     pub(crate) fn format(&self, first: u32, stride: u32, length: u32) {
@@ -144,12 +108,12 @@ impl Ring {
             let offset = first + u32::from(slot) * stride;
             self.write(slot, Descriptor { flags: 0, region: 0, length, offset });
         }
-        self.cookie().store(COOKIE, Ordering::Relaxed);
+        self.memory.cookie().store(COOKIE, Ordering::Relaxed);
     }
 
     /// Checks that the peer formatted this ring.
     pub(crate) fn check_cookie(&self) -> Result<(), Violation> {
-        match self.cookie().load(Ordering::Acquire) {
+        match self.memory.cookie().load(Ordering::Acquire) {
             COOKIE => Ok(()),
             other => Err(violation!("ring cookie is {other:#x} instead of {COOKIE:#x}")),
         }
@@ -157,22 +121,22 @@ impl Ring {
 
     #[inline]
     pub(crate) fn head(&self) -> u16 {
-        self.u16_at(HEAD_AT).load(Ordering::Acquire)
+        self.memory.head().load(Ordering::Acquire)
     }
 
     #[inline]
     pub(crate) fn tail(&self) -> u16 {
-        self.u16_at(TAIL_AT).load(Ordering::Acquire)
+        self.memory.tail().load(Ordering::Acquire)
     }
 
     #[inline]
     pub(crate) fn publish_head(&self, head: u16) {
-        self.u16_at(HEAD_AT).store(head, Ordering::Release);
+        self.memory.head().store(head, Ordering::Release);
     }
 
     #[inline]
     pub(crate) fn publish_tail(&self, tail: u16) {
-        self.u16_at(TAIL_AT).store(tail, Ordering::Release);
+        self.memory.tail().store(tail, Ordering::Release);
     }
 
     /// Consumer side: whether producers are to raise interrupts. A change is followed by a fence, so
@@ -180,7 +144,7 @@ impl Ring {
     /// published when it still saw them masked.
     pub(crate) fn request_interrupts(&self, wanted: bool) {
         let flags = if wanted { 0 } else { FLAG_MASK_INTERRUPT };
-        self.u16_at(FLAGS_AT).store(flags, Ordering::Relaxed);
+        self.memory.flags().store(flags, Ordering::Relaxed);
         if wanted {
             fence(Ordering::SeqCst);
         }
@@ -191,20 +155,20 @@ impl Ring {
     pub(crate) fn interrupts_requested(&self) -> bool {
         // Pairs with the fence in `request_interrupts`.
         fence(Ordering::SeqCst);
-        self.u16_at(FLAGS_AT).load(Ordering::Relaxed) & FLAG_MASK_INTERRUPT == 0
+        self.memory.flags().load(Ordering::Relaxed) & FLAG_MASK_INTERRUPT == 0
     }
 
     /// Copies a descriptor out of shared memory.
     #[inline]
     pub(crate) fn descriptor(&self, index: u16) -> Descriptor {
-        let (first, second) = self.words(index);
+        let (first, second) = self.memory.words(self.slot(index));
         Descriptor::from_words(first.load(Ordering::Relaxed), second.load(Ordering::Relaxed))
     }
 
     /// Writes a whole descriptor.
     #[inline]
     pub(crate) fn write(&self, index: u16, descriptor: Descriptor) {
-        let (first, second) = self.words(index);
+        let (first, second) = self.memory.words(self.slot(index));
         first.store(descriptor.first_word(), Ordering::Relaxed);
         second.store(descriptor.second_word(), Ordering::Relaxed);
     }
@@ -213,7 +177,7 @@ impl Ring {
     #[inline]
     pub(crate) fn write_length(&self, index: u16, flags: u16, region: u16, length: u32) {
         let descriptor = Descriptor { flags, region, length, offset: 0 };
-        self.words(index).0.store(descriptor.first_word(), Ordering::Relaxed);
+        self.memory.words(self.slot(index)).0.store(descriptor.first_word(), Ordering::Relaxed);
     }
 }
 

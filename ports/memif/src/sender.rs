@@ -74,6 +74,16 @@ impl Sender {
         Self { ring, target, next: 0, published: 0, seen: 0, bell, scratch }
     }
 
+    /// Begins at another index than 0.
+    #[cfg(all(test, loom))]
+    pub(crate) fn begin_at(&mut self, index: u16) {
+        match self.target {
+            Target::Own(_) => self.ring.publish_head(index),
+            Target::Posted(_) => self.ring.publish_tail(index),
+        }
+        (self.next, self.published, self.seen) = (index, index, index);
+    }
+
     /// Descriptors free by the index last read.
     #[inline]
     fn free(&self) -> u16 {

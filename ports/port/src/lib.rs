@@ -20,6 +20,7 @@
 
 mod counters;
 mod descriptors;
+#[cfg_attr(loom, path = "doorbell_model.rs")]
 mod doorbell;
 mod error;
 pub mod loopback;

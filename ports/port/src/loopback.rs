@@ -8,7 +8,11 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+#[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
 use crate::port::{FRAME_BYTES_MIN, check_length};
 use crate::{Descriptors, Doorbell, DropReason, LinkState, Port, PortCapabilities, PortCounters, PortError};
@@ -245,6 +249,9 @@ impl Drop for LoopbackPort {
         let _ = self.out.bell.ring();
     }
 }
+
+#[cfg(all(test, loom))]
+mod under_loom;
 
 #[cfg(test)]
 mod tests {

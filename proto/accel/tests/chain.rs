@@ -13,6 +13,8 @@ enum Op {
     Write,
     Send,
     Read,
+    /// Adds one to the first word of its slot at the peer.
+    Add,
 }
 
 /// Posts `count` messages of all kinds and sizes, waits for everything, and compares all bytes.
@@ -25,8 +27,13 @@ fn mixture(setup: Setup, count: usize) -> Chain {
     }
     let sizes = [1, 64, 4095, 4096, 4097, 20_000, SLOT];
     let ops: Vec<(Op, usize)> = (0..count)
-        .map(|_| ([Op::Write, Op::Send, Op::Read][rng.below(3) as usize], sizes[rng.below(7) as usize]))
+        .map(|_| match [Op::Write, Op::Send, Op::Read, Op::Add][rng.below(4) as usize] {
+            Op::Add => (Op::Add, 8),
+            op => (op, sizes[rng.below(7) as usize]),
+        })
         .collect();
+    let words: Vec<u64> =
+        (0..count).map(|i| chain.hosts[REMOTE].memory().word(BASE + (i * SLOT) as u64)).collect();
     for (i, &(op, len)) in ops.iter().enumerate() {
         if matches!(op, Op::Send) {
             let segments = [chain.segment(REMOTE, i * SLOT, len)];
@@ -44,6 +51,7 @@ fn mixture(setup: Setup, count: usize) -> Chain {
                 Op::Write => SendOp::Write { remote_address, rkey, immediate: None },
                 Op::Send => SendOp::Send { immediate: None, invalidate: None },
                 Op::Read => SendOp::Read { remote_address, rkey },
+                Op::Add => SendOp::FetchAdd { remote_address, rkey, add: 1 },
             };
             let segments = [chain.segment(LOCAL, posted * SLOT, len)];
             let wr = SendWr {
@@ -75,7 +83,13 @@ fn mixture(setup: Setup, count: usize) -> Chain {
     }
     let sends: Vec<u64> = (0..count as u64).filter(|&i| matches!(ops[i as usize].0, Op::Send)).collect();
     assert_eq!(received, sends, "each SEND fills one receive, in order");
-    for (i, &(_, len)) in ops.iter().enumerate() {
+    for (i, &(op, len)) in ops.iter().enumerate() {
+        if matches!(op, Op::Add) {
+            let [local, remote] = [&chain.hosts[LOCAL], &chain.hosts[REMOTE]]
+                .map(|h| h.memory().word(BASE + (i * SLOT) as u64));
+            assert_eq!((local, remote), (words[i], words[i].wrapping_add(1)), "addition {i}, exactly once");
+            continue;
+        }
         let range = i * SLOT..i * SLOT + len;
         let [local, remote] =
             [&chain.hosts[LOCAL], &chain.hosts[REMOTE]].map(|h| &h.memory().0[range.clone()]);

@@ -3,6 +3,16 @@ use longhaul_units::{Psn, Qpn};
 use std::net::IpAddr;
 use thiserror::Error;
 
+/// What kind of connection a REQ asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Transport {
+    /// Reliable connection.
+    #[default]
+    Rc,
+    /// Unreliable connection.
+    Uc,
+}
+
 /// What [`crate::ConnectionManager::connect`] asks for: a REQ's fields that are the program's.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectRequest<'a> {
@@ -12,6 +22,8 @@ pub struct ConnectRequest<'a> {
     pub source_ip: IpAddr,
     /// The service, usually [`crate::ServiceId::tcp`].
     pub service_id: u64,
+    /// Kind of our QP, and of the one wanted.
+    pub transport: Transport,
     /// Our QP, in state INIT or later.
     pub local_qpn: Qpn,
     /// First PSN that we send (our `sq_psn`).
@@ -26,7 +38,8 @@ pub struct ConnectRequest<'a> {
     pub retry_count: u8,
     /// RNR retries that the peer should do, 0 to 7; 7 for ever.
     pub rnr_retry_count: u8,
-    /// Path MTU, as `ibv_mtu`: 1 for 256 bytes to 5 for 4096.
+    /// Path MTU, as `ibv_mtu`: 1 for 256 bytes to 5 for 4096, and at most [`crate::Config::path_mtu_code_max`]. The peer
+    /// may want a smaller one: [`crate::ReplyInfo::path_mtu_code`] is what holds.
     pub path_mtu_code: u8,
     /// Local ACK timeout that the peer should use: 4.096 µs times 2^code, 0 to 31.
     pub local_ack_timeout: u8,
@@ -38,7 +51,7 @@ pub struct ConnectRequest<'a> {
     pub hop_limit: u8,
     /// 20 bits; 0 where unused.
     pub flow_label: u32,
-    /// At most 92 bytes. In the TCP port space it begins with an [`crate::RdmaCmHeader`]:
+    /// At most 92 bytes. In the port spaces of the RDMA connection manager it begins with an [`crate::RdmaCmHeader`]:
     /// [`crate::RdmaCmHeader::with_user_data`] builds both.
     pub private_data: &'a [u8],
 }
@@ -64,6 +77,20 @@ pub struct Accept<'a> {
     pub private_data: &'a [u8],
 }
 
+/// What [`crate::ConnectionManager::sidr_request`] asks for: the datagram QP of a service.
+#[derive(Clone, Copy, Debug)]
+pub struct SidrRequest<'a> {
+    /// Where the peer is.
+    pub destination_ip: IpAddr,
+    /// Our address, of the same family.
+    pub source_ip: IpAddr,
+    /// The service, usually [`crate::ServiceId::udp`] or [`crate::ServiceId::ipoib`].
+    pub service_id: u64,
+    /// At most 216 bytes. In the port spaces of the RDMA connection manager it begins with an
+    /// [`crate::RdmaCmHeader`]: [`crate::RdmaCmHeader::with_sidr_user_data`] builds both.
+    pub private_data: &'a [u8],
+}
+
 /// Why a listener was not opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ListenError {
@@ -75,14 +102,15 @@ pub enum ListenError {
     TooMany(usize),
 }
 
-/// Why a connection was not asked for.
+/// Why a connection or a datagram service was not asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ConnectError {
-    /// The bound of [`crate::Config::connections_max`] is reached (`ENOMEM`).
-    #[error("{0} connections are open or in time-wait, which is the limit")]
+    /// The bound of [`crate::Config::connections_max`], or of [`crate::Config::sidr_max`], is reached
+    /// (`ENOMEM`).
+    #[error("{0} connections or requests are open or remembered, which is the limit")]
     TooMany(usize),
     /// More private data than the message holds (`EINVAL`).
-    #[error("{len} bytes of private data; a REQ holds {max}")]
+    #[error("{len} bytes of private data; the message holds {max}")]
     PrivateData {
         /// Bytes given.
         len: usize,
@@ -103,6 +131,17 @@ pub enum CallError {
     /// Not in this state (`EINVAL`).
     #[error("not possible in state {0:?}")]
     State(State),
+    /// A datagram service's request that is not the peer's to us, and so not ours to answer (`EINVAL`).
+    #[error("not a request that waits for our answer")]
+    NotAsked,
+    /// More additional rejection information than the message holds (`EINVAL`).
+    #[error("{len} bytes of rejection information; the message holds {max}")]
+    Information {
+        /// Bytes given.
+        len: usize,
+        /// Bytes that fit.
+        max: usize,
+    },
     /// More private data than the message holds (`EINVAL`).
     #[error("{len} bytes of private data; the message holds {max}")]
     PrivateData {

@@ -15,29 +15,42 @@ pub struct Config {
     /// Repetitions before the peer counts as unreachable. 0 to 15; default 15.
     pub retries_max: u8,
     /// One-way lifetime of a packet: 4.096 µs times 2^code, 0 to 31; default 18 (1.07 s), as Linux has it for
-    /// RoCE. Added (twice) to the response timeout of REQ and DREQ.
+    /// RoCE. Added (twice) to the response timeout of REQ, DREQ and SIDR_REQ.
     pub packet_lifetime_code: u8,
     /// Largest response timeout and MRA service timeout code that a peer may impose on us. 8 to 31; default 22
-    /// (17 s). Bounds how long a silent peer holds a connection's memory (about 600 bytes).
+    /// (17 s). Bounds how long a silent peer holds a connection's memory (about 550 bytes).
     pub peer_timeout_code_max: u8,
-    /// How long the program may take over a connection request before it is given up. Default 5 minutes.
+    /// How long the program may take over a peer's request before it is given up. Default 5 minutes.
     pub decision_timeout: Duration,
+    /// A peer that repeats its REQ or REP while our program makes up its mind is asked for patience (MRA):
+    /// 4.096 µs times 2^code, 0 to 31; `None` for never. Default 24 (69 s), as Linux's RDMA connection manager.
+    /// Not before a quarter of our own response timeout has passed: what comes earlier is no repetition.
+    pub patience_code: Option<u8>,
     /// How long an ended connection's ids and QPNs stay reserved, so that late packets and repeated messages
     /// are recognised. Default 2.15 s (packet lifetime code plus one, as Linux has it); at least the largest
     /// round trip.
     pub timewait: Duration,
-    /// Connections in any state, time-wait included. Default 4096; about 600 bytes each.
+    /// Connections in any state, time-wait included. Default 65,536; about 550 bytes each while one waits for an
+    /// answer, 300 when established.
     pub connections_max: usize,
-    /// Passive connections that are not established, over all listeners. Default 1024. Beyond it requests are
+    /// Passive connections that are not established, over all listeners. Default 16,384. Beyond it requests are
     /// dropped, and the peer repeats them.
     pub half_open_max: usize,
+    /// Requests for datagram services, the peers' and ours, answered ones that are still remembered included.
+    /// Default 16,384; about 500 bytes each. At most half of them wait for a decision of the program; what was
+    /// answered makes room for new ones.
+    pub sidr_max: usize,
+    /// How long the answer to a request for a datagram service is kept, to be repeated when the peer asks again.
+    /// Default 15 s: more than two of the peer's waits.
+    pub sidr_memory: Duration,
     /// Requests per listener that the program has neither accepted nor rejected, where `listen` is given a
-    /// backlog of 0. Default 128.
+    /// backlog of 0. Default 1024, as Linux.
     pub backlog_default: usize,
     /// Listeners. Default 1024.
     pub listeners_max: usize,
-    /// Answers that belong to no connection (to strangers and to repeated messages) waiting to be sent.
-    /// Default 256, 280 bytes each; further ones are dropped, and the peer repeats its question.
+    /// Answers to strangers and to repeated messages waiting to be sent; RTUs and the first DREPs, of which each
+    /// connection gives one, are bounded by `connections_max` besides.
+    /// Default 1024, 300 bytes each; further ones are dropped, and the peer repeats its question.
     pub replies_max: usize,
     /// Leading bits of every communication id of this instance, right-aligned: what several processes behind
     /// one host address are told apart by. Default 0.
@@ -48,6 +61,10 @@ pub struct Config {
     /// Answer requests for a service that nobody listens to with a rejection (code 8). Default true; false
     /// where another process behind the same address may be the listener.
     pub reject_unknown_services: bool,
+    /// Largest path MTU, as `ibv_mtu`: 1 for 256 bytes to 5 for 4096; default 5. A request for a larger one is rejected
+    /// (code 26) with this in the rejection information; one of ours that is rejected so is repeated with what the
+    /// peer takes.
+    pub path_mtu_code_max: u8,
     /// Our delay before an ACK, sent in REP: 4.096 µs times 2^code, 0 to 31; default 15, as kernel rxe.
     pub ack_delay_code: u8,
     /// Source of the unpredictable start of communication and transaction ids. Must differ between processes
@@ -64,15 +81,19 @@ impl Default for Config {
             packet_lifetime_code: 18,
             peer_timeout_code_max: 22,
             decision_timeout: Duration::from_ms(300_000),
+            patience_code: Some(24),
             timewait: Duration::from_ms(2150),
-            connections_max: 4096,
-            half_open_max: 1024,
-            backlog_default: 128,
+            connections_max: 65_536,
+            half_open_max: 16_384,
+            sidr_max: 16_384,
+            sidr_memory: Duration::from_ms(15_000),
+            backlog_default: 1024,
             listeners_max: 1024,
-            replies_max: 256,
+            replies_max: 1024,
             comm_id_prefix: 0,
             comm_id_prefix_bits: 0,
             reject_unknown_services: true,
+            path_mtu_code_max: 5,
             ack_delay_code: 15,
             seed: 0,
         }
@@ -86,12 +107,16 @@ impl Config {
         self.retries_max = self.retries_max.min(15);
         self.packet_lifetime_code = self.packet_lifetime_code.min(31);
         self.peer_timeout_code_max = self.peer_timeout_code_max.clamp(TIMEOUT_CODE_MIN, 31);
+        self.path_mtu_code_max = self.path_mtu_code_max.clamp(1, 5);
         self.ack_delay_code = self.ack_delay_code.min(31);
+        self.patience_code = self.patience_code.map(|code| code.min(31));
         self.backlog_default = self.backlog_default.max(1);
         self.replies_max = self.replies_max.max(1);
         self.comm_id_prefix_bits = self.comm_id_prefix_bits.min(16);
-        // At most half of the ids, so that a free one is found at once.
-        self.connections_max = self.connections_max.clamp(1, 1 << (self.comm_id_bits() - 1));
+        // Together at most half of the ids, so that a free one is found soon.
+        let ids_max = 1 << (self.comm_id_bits() - 2);
+        self.connections_max = self.connections_max.clamp(1, ids_max);
+        self.sidr_max = self.sidr_max.clamp(2, ids_max);
         self.half_open_max = self.half_open_max.clamp(1, self.connections_max);
         self.comm_id_prefix &= (1 << self.comm_id_prefix_bits) - 1;
         self
@@ -107,7 +132,7 @@ impl Config {
         u64::from(comm_id) >> self.comm_id_bits() == u64::from(self.comm_id_prefix)
     }
 
-    /// Wait for the answer to our REQ or DREQ.
+    /// Wait for the answer to our REQ, DREQ or SIDR_REQ.
     pub(crate) fn response_timeout(&self) -> Duration {
         code_duration(self.response_timeout_code) + self.round_trip()
     }
@@ -115,6 +140,11 @@ impl Config {
     /// Wait for the answer to a REP: what the peer announced, within our bounds.
     pub(crate) fn peer_timeout(&self, code: u8) -> Duration {
         code_duration(code.clamp(TIMEOUT_CODE_MIN, self.peer_timeout_code_max)) + self.round_trip()
+    }
+
+    /// Wait that an MRA of ours with `code` imposes on the peer, and for its next message to arrive.
+    pub(crate) fn patience(&self, code: u8) -> Duration {
+        code_duration(code) + self.response_timeout()
     }
 
     fn round_trip(&self) -> Duration {

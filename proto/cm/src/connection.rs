@@ -1,3 +1,4 @@
+use crate::queue::Key;
 use crate::{ConnectionId, ListenId};
 use longhaul_units::{Instant, Psn, Qpn};
 use longhaul_wire::mad::Mad;
@@ -91,12 +92,16 @@ pub(crate) struct Connection {
     pub orphan: bool,
     /// The program has not been shown the connection request: its event is still queued.
     pub unseen: bool,
-    /// `kept` waits in the output queue.
-    pub queued: bool,
+    /// Where `kept` waits in the output queue.
+    pub queued: Option<Key>,
+    /// Its events that have not been polled: a request or reply, the establishment, the end.
+    pub events: [Option<Key>; 3],
     /// The wait for the answer begins when the queued message leaves.
     pub rearm: bool,
     pub retries: u8,
     pub retries_max: u8,
+    /// When the request or reply came that the program has to decide over.
+    pub came_at: Instant,
     /// Patience asked for with an MRA, to be repeated on a duplicate.
     pub mra_sent: Option<u8>,
     /// Code for the wait after our REP, as the peer announced.
@@ -109,6 +114,10 @@ pub(crate) struct Connection {
     pub peer_qpn: Qpn,
     /// Transaction of the REQ.
     pub transaction: u64,
+    /// Path MTU of our REQ, as `ibv_mtu`.
+    pub path_mtu_code: u8,
+    /// The peer wanted a smaller path MTU than our first REQ had.
+    pub path_mtu_lowered: bool,
     /// First PSN of the peer's REQ, to tell its repetition from another with the same ids.
     pub peer_psn: Psn,
     pub deadline: Option<Instant>,
@@ -125,10 +134,12 @@ impl Connection {
             state,
             orphan: false,
             unseen: false,
-            queued: false,
+            queued: None,
+            events: [None; 3],
             rearm: false,
             retries: 0,
             retries_max: 0,
+            came_at: Instant::ZERO,
             mra_sent: None,
             peer_timeout_code: 0,
             peer_ip,
@@ -138,6 +149,8 @@ impl Connection {
             local_qpn: Qpn::default(),
             peer_qpn: Qpn::default(),
             transaction: 0,
+            path_mtu_code: 0,
+            path_mtu_lowered: false,
             peer_psn: Psn::default(),
             deadline: None,
             kept: None,

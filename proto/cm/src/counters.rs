@@ -17,17 +17,18 @@ pub enum Drop {
     WrongQpn,
     /// Makes no sense in the connection's state.
     UnexpectedInState,
-    /// A REQ for a service that nobody listens to.
+    /// A REQ or SIDR_REQ for a service that nobody listens to.
     NoListener,
-    /// A REQ beyond the listener's backlog; the peer repeats it.
+    /// A REQ or SIDR_REQ beyond the listener's backlog; the peer repeats it.
     BacklogFull,
-    /// A REQ beyond the bounds on half-open or all connections; the peer repeats it.
+    /// A REQ or SIDR_REQ beyond the bounds on what is half-open or open; the peer repeats it.
     TableFull,
-    /// A REQ with a path or transport that we cannot serve; it was rejected.
+    /// A REQ with a path or transport that we cannot serve, a REQ for a datagram service or a SIDR_REQ for a
+    /// connected one; it was rejected.
     Unacceptable,
     /// A REQ or REP with the QPN or id of a live connection; it was rejected as stale or duplicate.
     Stale,
-    /// A message that we do not serve: LAP, APR, SIDR.
+    /// A message that is ignored, as Linux does on RoCE: LAP, APR.
     Unsupported,
 }
 
@@ -79,16 +80,18 @@ pub struct Counters {
     pub received: u64,
     /// MADs sent, repetitions included.
     pub sent: u64,
-    /// REQ, REP and DREQ sent again because no answer came in time.
+    /// REQ, REP, DREQ and SIDR_REQ sent again because no answer came in time.
     pub retransmitted: u64,
     /// Answers to strangers and repetitions that were dropped because too many waited.
     pub replies_dropped: u64,
     /// Connections that got established.
     pub established: u64,
-    /// Handshakes that the peer rejected.
+    /// Handshakes, and requests for datagram services, that the peer rejected.
     pub rejected: u64,
-    /// Handshakes that got no answer in time.
+    /// Handshakes, and requests for datagram services, that got no answer in time.
     pub unreachable: u64,
+    /// Datagram services that a peer named the QP of.
+    pub resolved: u64,
     /// Established connections that ended.
     pub disconnected: u64,
     sent_by: [u64; 11],

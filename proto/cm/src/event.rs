@@ -1,11 +1,11 @@
-use crate::{ConnectionId, ListenId};
+use crate::{ConnectionId, ListenId, SidrId, Transport};
 use longhaul_units::{Psn, Qpn};
-use longhaul_wire::mad::{MessageRejected, RdmaCmHeader, RejectReason, ServiceId};
+use longhaul_wire::mad::{MessageRejected, RdmaCmHeader, RejectReason, ServiceId, SidrReq, SidrStatus};
 use std::net::IpAddr;
 
 /// What a [`crate::ConnectionManager`] tells its owner.
 ///
-/// "Terminal" events are the last of their connection: its id is unknown afterwards.
+/// "Terminal" events are the last of their connection or request: its id is unknown afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Passive: somebody wants a connection. Answer with `accept` or `reject`.
@@ -37,6 +37,8 @@ pub enum Event {
         reason: RejectReason,
         /// What was refused.
         rejected: MessageRejected,
+        /// Additional rejection information, at most 72 bytes; usually none. What it means depends on the reason.
+        info: Box<[u8]>,
         /// 148 bytes; all zero unless the peer's program gave some.
         private_data: PrivateData,
     },
@@ -60,10 +62,40 @@ pub enum Event {
         /// The connection.
         connection: ConnectionId,
     },
+    /// Passive: somebody wants the datagram QP of a service. Answer with `sidr_accept` or `sidr_reject`.
+    SidrRequest {
+        /// Who is asked.
+        listen: ListenId,
+        /// The new request.
+        id: SidrId,
+        /// What is asked for.
+        info: Box<SidrRequestInfo>,
+    },
+    /// Active: the peer answered. Terminal.
+    SidrResponse {
+        /// The request.
+        id: SidrId,
+        /// [`SidrStatus::Valid`]: `qpn` and `qkey` are the service's. Otherwise it was refused.
+        status: SidrStatus,
+        /// QP of the service.
+        qpn: Qpn,
+        /// Its queue key.
+        qkey: u32,
+        /// 136 bytes; all zero unless the peer's program gave some.
+        private_data: PrivateData,
+    },
+    /// Active: the peer does not answer. Passive: our program did not in time. Terminal.
+    SidrUnreachable {
+        /// The request.
+        id: SidrId,
+        /// What was waited for: `ForReply` or `ForDecision`.
+        waited: Waited,
+    },
 }
 
 impl Event {
-    /// The connection that the event is about.
+    /// The connection that the event is about; where that is a request for a datagram service, its number:
+    /// the two kinds share one space of numbers.
     pub fn connection(&self) -> ConnectionId {
         match *self {
             Event::ConnectRequest { connection, .. }
@@ -73,6 +105,9 @@ impl Event {
             | Event::Unreachable { connection, .. }
             | Event::Disconnected { connection, .. }
             | Event::TimewaitExit { connection } => connection,
+            Event::SidrRequest { id, .. }
+            | Event::SidrResponse { id, .. }
+            | Event::SidrUnreachable { id, .. } => ConnectionId(id.0),
         }
     }
 }
@@ -80,11 +115,11 @@ impl Event {
 /// What [`Event::Unreachable`] waited for in vain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waited {
-    /// An answer to our REQ.
+    /// An answer to our REQ or SIDR_REQ.
     ForReply,
     /// An RTU, or data, after our REP.
     ForReadyToUse,
-    /// Our own program's decision over a connection request.
+    /// Our own program's decision over a request.
     ForDecision,
 }
 
@@ -112,6 +147,8 @@ pub struct RequestInfo {
     pub local_ip: IpAddr,
     /// The service.
     pub service_id: u64,
+    /// Kind of the peer's QP, and of the one wanted. Reject where the program's is another.
+    pub transport: Transport,
     /// Peer's QP (our `dest_qpn`).
     pub peer_qpn: Qpn,
     /// First PSN that the peer sends (our `rq_psn`).
@@ -148,19 +185,53 @@ pub struct RequestInfo {
 
 impl RequestInfo {
     /// Addresses and source port that the RDMA connection manager put in front of the program's data; `None`
-    /// in other port spaces, or when it is malformed.
+    /// with other service ids, or when it is malformed.
     pub fn header(&self) -> Option<RdmaCmHeader> {
-        if !ServiceId::has_header(self.service_id) {
-            return None;
-        }
-        RdmaCmHeader::read(self.private_data.as_slice())
+        header(self.service_id, &self.private_data)
     }
 
-    /// The program's own private data: 56 bytes behind the header, 92 in port spaces without one.
+    /// The program's own private data: 56 bytes behind the header, 92 with service ids that have none.
     pub fn user_data(&self) -> &[u8] {
-        let all = self.private_data.as_slice();
-        if ServiceId::has_header(self.service_id) { &all[RdmaCmHeader::LEN.min(all.len())..] } else { all }
+        user_data(self.service_id, &self.private_data)
     }
+}
+
+/// A SIDR_REQ, as the passive side sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SidrRequestInfo {
+    /// Where the peer is.
+    pub peer_ip: IpAddr,
+    /// The service; its low 16 bits are our port in the port spaces of the RDMA connection manager.
+    pub service_id: u64,
+    /// Partition key.
+    pub pkey: u16,
+    /// All 216 bytes.
+    pub private_data: PrivateData,
+}
+
+impl SidrRequestInfo {
+    /// Addresses and source port that the RDMA connection manager put in front of the program's data; `None`
+    /// with other service ids, or when it is malformed.
+    pub fn header(&self) -> Option<RdmaCmHeader> {
+        header(self.service_id, &self.private_data)
+    }
+
+    /// The program's own private data: 180 bytes behind the header, 216 with service ids that have none.
+    pub fn user_data(&self) -> &[u8] {
+        user_data(self.service_id, &self.private_data)
+    }
+}
+
+fn header(service_id: u64, private_data: &PrivateData) -> Option<RdmaCmHeader> {
+    if !ServiceId::has_header(service_id) {
+        return None;
+    }
+    RdmaCmHeader::read(private_data.as_slice())
+}
+
+fn user_data(service_id: u64, private_data: &PrivateData) -> &[u8] {
+    let all = private_data.as_slice();
+    if ServiceId::has_header(service_id) { &all[RdmaCmHeader::LEN.min(all.len())..] } else { all }
 }
 
 /// A REP, as the active side sees it.
@@ -176,6 +247,8 @@ pub struct ReplyInfo {
     pub responder_resources: u8,
     /// READs and atomics at once that the peer serves (limit of our `max_rd_atomic`).
     pub initiator_depth: u8,
+    /// Path MTU, as `ibv_mtu`: what we asked for, or the smaller one that the peer wanted.
+    pub path_mtu_code: u8,
     /// The peer's delay before an ACK: 4.096 µs times 2^code.
     pub ack_delay_code: u8,
     /// The peer observes end-to-end credits.
@@ -190,7 +263,7 @@ pub struct ReplyInfo {
     pub private_data: PrivateData,
 }
 
-/// A copy of a message's private data, at most 196 bytes.
+/// A copy of a message's private data, at most 216 bytes.
 ///
 /// The wire carries no length: the whole field of the message is here, zeros included.
 #[derive(Clone, Copy)]
@@ -200,9 +273,9 @@ pub struct PrivateData {
 }
 
 impl PrivateData {
-    const LEN_MAX: usize = 196;
+    const LEN_MAX: usize = SidrReq::PRIVATE_LEN;
 
-    /// Keeps the first 196 bytes.
+    /// Keeps the first 216 bytes.
     pub(crate) fn new(data: &[u8]) -> Self {
         let len = data.len().min(Self::LEN_MAX);
         let mut bytes = [0; Self::LEN_MAX];

@@ -22,8 +22,18 @@
 //! | `RDMA_CM_EVENT_TIMEWAIT_EXIT` | [`Event::TimewaitExit`]: the id is gone |
 //! | `rdma_destroy_id` | [`ConnectionManager::destroy`] |
 //!
-//! Deliberately absent: alternate paths (RoCE has none), XRC, and datagram service resolution, which is
-//! answered with "not supported".
+//! Datagram services (the UDP and IPoIB port spaces) are resolved to a QP and a queue key instead:
+//!
+//! | librdmacm | here |
+//! |---|---|
+//! | `rdma_connect` | [`ConnectionManager::sidr_request`] |
+//! | `RDMA_CM_EVENT_CONNECT_REQUEST` | [`Event::SidrRequest`] |
+//! | `rdma_accept`, `rdma_reject` | [`ConnectionManager::sidr_accept`], [`ConnectionManager::sidr_reject`]: the id is gone |
+//! | `RDMA_CM_EVENT_ESTABLISHED` (active) | [`Event::SidrResponse`] with status `Valid`: the id is gone |
+//! | `RDMA_CM_EVENT_UNREACHABLE` | [`Event::SidrResponse`] with another status, [`Event::SidrUnreachable`] |
+//! | `rdma_destroy_id` before that | [`ConnectionManager::sidr_destroy`] |
+//!
+//! Deliberately absent: alternate paths (RoCE has none; LAP and APR are ignored, as Linux does), and XRC.
 //!
 //! Source: IBTA, volume 1, chapter 12; timers, defaults and unclear corners as Linux `ib_cm` has them.
 #![forbid(unsafe_code)]
@@ -35,18 +45,22 @@ mod counters;
 mod event;
 mod manager;
 mod message;
+mod queue;
 mod receive;
+mod resolve;
+mod sidr;
 mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use call::{Accept, CallError, ConnectError, ConnectRequest, ListenError};
+pub use call::{Accept, CallError, ConnectError, ConnectRequest, ListenError, SidrRequest, Transport};
 pub use config::Config;
 pub use connection::{ConnectionInfo, Role, State};
 pub use counters::{Counters, Drop};
-pub use event::{DisconnectCause, Event, PrivateData, ReplyInfo, RequestInfo, Waited};
-pub use longhaul_wire::mad::{Mad, RdmaCmHeader, RejectReason, ServiceId};
+pub use event::{DisconnectCause, Event, PrivateData, ReplyInfo, RequestInfo, SidrRequestInfo, Waited};
+pub use longhaul_wire::mad::{Mad, RdmaCmHeader, RejectReason, ServiceId, SidrStatus};
 pub use manager::ConnectionManager;
+pub use sidr::SidrId;
 
 /// One listener of a [`ConnectionManager`]; never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]

@@ -1,5 +1,7 @@
 use crate::connection::Connection;
 use crate::message;
+use crate::queue::Queue;
+use crate::sidr::{Resolutions, SidrId};
 use crate::tables::Tables;
 use crate::{
     Accept, CallError, Config, ConnectError, ConnectRequest, ConnectionId, ConnectionInfo, Counters,
@@ -8,7 +10,7 @@ use crate::{
 use longhaul_node::Deadline;
 use longhaul_units::{Duration, Instant, Qpn, Rng, SplitMix64};
 use longhaul_wire::mad::{Mad, MessageRejected, Rej, RejectReason, Rep, Req};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Many connections, driven by MADs and time. See the crate's documentation for the sequence of calls.
@@ -16,16 +18,18 @@ use std::net::IpAddr;
 /// After any call: drain [`ConnectionManager::poll_mad`] and [`ConnectionManager::poll_event`], then ask
 /// [`ConnectionManager::poll_timeout`].
 ///
-/// Bounds: connections, half-open connections, listeners and waiting answers by [`Config`]; waiting events by
-/// the connections (at most four of each). A received MAD costs a few tree look-ups.
+/// Bounds: connections, half-open connections, requests for datagram services, listeners and waiting answers by
+/// [`Config`]; waiting events by the connections and requests (at most four of each). A received MAD, an
+/// expired timer and a call cost a few tree look-ups each, however many connections there are.
 #[derive(Debug)]
 pub struct ConnectionManager {
     pub(crate) config: Config,
     pub(crate) tables: Tables,
+    pub(crate) resolutions: Resolutions,
     pub(crate) counters: Counters,
-    pub(crate) events: VecDeque<Event>,
-    listeners: BTreeMap<u64, Listener>,
-    out: VecDeque<Outgoing>,
+    pub(crate) events: Queue<Event>,
+    pub(crate) listeners: BTreeMap<u64, Listener>,
+    pub(crate) out: Queue<Outgoing>,
     replies: usize,
     next_comm_id: u32,
     next_listen: u64,
@@ -41,9 +45,11 @@ pub(crate) struct Listener {
 }
 
 #[derive(Debug)]
-enum Outgoing {
+pub(crate) enum Outgoing {
     /// The message that a connection keeps.
     Kept(ConnectionId),
+    /// The message that a request for a datagram service keeps.
+    Sidr(SidrId),
     /// An answer that nobody keeps.
     Reply(IpAddr, Box<Mad>),
 }
@@ -58,10 +64,11 @@ impl ConnectionManager {
         ConnectionManager {
             config,
             tables: Tables::default(),
+            resolutions: Resolutions::default(),
             counters: Counters::default(),
-            events: VecDeque::new(),
+            events: Queue::default(),
             listeners: BTreeMap::new(),
-            out: VecDeque::new(),
+            out: Queue::default(),
             replies: 0,
             next_comm_id,
             next_listen: 1,
@@ -71,8 +78,9 @@ impl ConnectionManager {
 
     // Calls.
 
-    /// Takes requests for `service_id` from this moment on. `backlog`: requests at a time that the program has
-    /// neither accepted nor rejected; 0 for the default.
+    /// Takes requests for `service_id` from this moment on: for connections, in the UDP and IPoIB port spaces for
+    /// datagram services, with ids outside the TCP, UDP and IPoIB port spaces for both. `backlog`: requests at a
+    /// time that the program has neither accepted nor rejected; 0 for the default.
     pub fn listen(&mut self, service_id: u64, backlog: usize) -> Result<ListenId, ListenError> {
         if self.listeners.contains_key(&service_id) {
             return Err(ListenError::InUse(service_id));
@@ -93,17 +101,31 @@ impl ConnectionManager {
     pub fn unlisten(&mut self, now: Instant, listen: ListenId) -> bool {
         let before = self.listeners.len();
         self.listeners.retain(|_, l| l.id != listen);
-        let unseen: Vec<ConnectionId> = self
-            .tables
-            .iter()
-            .filter(|c| c.unseen && c.listen == Some(listen) && c.state == State::ReqReceived)
-            .map(|c| c.id)
-            .collect();
-        for id in unseen {
-            // Known and in a state that destroy accepts, so it cannot fail.
+        let (mut connections, mut requests) = (Vec::new(), Vec::new());
+        for event in self.events.iter() {
+            match event {
+                Event::ConnectRequest { listen: l, connection, .. } if *l == listen => {
+                    connections.push(*connection);
+                }
+                Event::SidrRequest { listen: l, id, .. } if *l == listen => requests.push(*id),
+                _ => {}
+            }
+        }
+        // Known and in a state that destroy accepts, so it cannot fail.
+        for id in connections {
             let _ = self.destroy(now, id);
         }
+        for id in requests {
+            let _ = self.sidr_destroy(now, id);
+        }
         self.listeners.len() < before
+    }
+
+    /// Changes the backlog of who listens to `service_id`, as given to [`ConnectionManager::listen`]. Requests that
+    /// were taken already stay. False when nobody listens.
+    pub fn set_backlog(&mut self, service_id: u64, backlog: usize) -> bool {
+        let backlog = if backlog == 0 { self.config.backlog_default } else { backlog };
+        self.listener(service_id).map(|listener| listener.backlog = backlog).is_some()
     }
 
     /// True while somebody listens to `service_id`.
@@ -120,20 +142,21 @@ impl ConnectionManager {
     ) -> Result<ConnectionId, ConnectError> {
         fits(request.private_data, Req::PRIVATE_LEN)
             .map_err(|(len, max)| ConnectError::PrivateData { len, max })?;
-        if request.source_ip.is_ipv4() != request.destination_ip.is_ipv4() {
-            return Err(ConnectError::Families(request.source_ip, request.destination_ip));
-        }
+        same_family(request.source_ip, request.destination_ip)?;
         if self.tables.len() >= self.config.connections_max {
             return Err(ConnectError::TooMany(self.config.connections_max));
         }
         let id = self.fresh_id();
         let transaction = self.transaction_of(id);
+        let path_mtu_code = request.path_mtu_code.min(self.config.path_mtu_code_max);
+        let request = &ConnectRequest { path_mtu_code, ..*request };
         let mad = message::req(&self.config, id.0, transaction, request);
         self.tables.insert(Connection {
             retries_max: self.config.retries_max,
             local_qpn: request.local_qpn,
             service_id: request.service_id,
             transaction,
+            path_mtu_code,
             ..Connection::new(id, Role::Active, State::ReqSent, request.destination_ip)
         });
         self.send_kept(now, id, mad);
@@ -170,11 +193,26 @@ impl ConnectionManager {
         reason: RejectReason,
         private_data: &[u8],
     ) -> Result<(), CallError> {
+        self.reject_with_info(now, connection, reason, &[], private_data)
+    }
+
+    /// As [`ConnectionManager::reject`], with at most 72 bytes of additional rejection information, of which the
+    /// standard says for each reason what they mean. A REJ for [`RejectReason::TIMEOUT`] names our adapter there
+    /// instead.
+    pub fn reject_with_info(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        reason: RejectReason,
+        info: &[u8],
+        private_data: &[u8],
+    ) -> Result<(), CallError> {
         fits(private_data, Rej::PRIVATE_LEN).map_err(|(len, max)| CallError::PrivateData { len, max })?;
+        fits(info, Rej::INFO_LEN).map_err(|(len, max)| CallError::Information { len, max })?;
         let c = self.tables.get(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
         match c.state {
             State::ReqReceived | State::RepReceived | State::RepSent | State::RepAcknowledged => {
-                self.refuse(now, connection, reason, private_data);
+                self.refuse(now, connection, reason, (info, private_data));
                 Ok(())
             }
             state => Err(CallError::State(state)),
@@ -190,7 +228,7 @@ impl ConnectionManager {
         let (ip, mad) = (c.peer_ip, message::rtu(c));
         self.set_state(connection, State::Established);
         self.counters.established += 1;
-        self.reply(ip, mad);
+        self.reply_once(ip, mad);
         Ok(())
     }
 
@@ -225,18 +263,18 @@ impl ConnectionManager {
     }
 
     /// Forgets a connection in whatever state, and tells the peer: a REJ during the handshake, DREQs when
-    /// the peer may count it as established. The id is gone and no further event names it, queued ones included; duties towards the
-    /// peer are finished behind the scenes.
+    /// the peer may count it as established. The id is gone and no further event names it, queued ones included;
+    /// duties towards the peer are finished behind the scenes.
     pub fn destroy(&mut self, now: Instant, connection: ConnectionId) -> Result<(), CallError> {
-        let c = self.tables.get_mut(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
+        let c = self.tables.get(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
         let state = c.state;
-        self.events.retain(|e| e.connection() != connection);
+        self.cancel_events(connection);
         match state {
             State::ReqSent | State::ReqAcknowledged => {
                 self.give_up_request(connection);
             }
             State::ReqReceived | State::RepReceived => {
-                self.refuse(now, connection, RejectReason::CONSUMER, &[]);
+                self.refuse(now, connection, RejectReason::CONSUMER, NOTHING);
             }
             // After our REP the peer may count the connection as established, and a lost REJ would leave it
             // so: a DREQ is repeated until it is answered.
@@ -271,7 +309,7 @@ impl ConnectionManager {
     ///
     /// MADs go to QP 1, from QP 1, with queue key [`longhaul_wire::mad::GSI_QKEY`].
     pub fn poll_mad(&mut self, now: Instant, send: impl FnOnce(IpAddr, &Mad)) -> bool {
-        let Some(next) = self.out.pop_front() else { return false };
+        let Some((_, next)) = self.out.pop_front() else { return false };
         match next {
             Outgoing::Reply(ip, mad) => {
                 self.replies -= 1;
@@ -285,7 +323,7 @@ impl ConnectionManager {
                 let Some(c) = self.tables.get_mut(id) else {
                     unreachable!("queued for a forgotten connection")
                 };
-                c.queued = false;
+                c.queued = None;
                 let rearm = std::mem::take(&mut c.rearm);
                 let Some(mad) = c.kept.as_deref() else { unreachable!("queued without a message") };
                 send(c.peer_ip, mad);
@@ -298,6 +336,7 @@ impl ConnectionManager {
                     self.tables.set_deadline(id, Some(now + wait));
                 }
             }
+            Outgoing::Sidr(id) => self.send_sidr(now, id, send),
         }
         true
     }
@@ -309,31 +348,39 @@ impl ConnectionManager {
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front()?;
-        if let Event::ConnectRequest { connection, .. } = &event
-            && let Some(c) = self.tables.get_mut(*connection)
-        {
-            c.unseen = false;
+        let (key, event) = self.events.pop_front()?;
+        if let Event::SidrRequest { id, .. } = event {
+            if let Some(resolution) = self.resolutions.get_mut(id) {
+                resolution.event = None;
+            }
+        } else if let Some(c) = self.tables.get_mut(event.connection()) {
+            if let Some(place) = c.events.iter_mut().find(|place| **place == Some(key)) {
+                *place = None;
+            }
+            c.unseen &= !matches!(event, Event::ConnectRequest { .. });
         }
         Some(event)
     }
 
     /// When [`ConnectionManager::handle_timeout`] must be called next.
     pub fn poll_timeout(&self) -> Option<Deadline> {
-        let (at, id) = self.tables.first_timer()?;
-        let reason = self.tables.get(id).map_or("CM", Connection::reason);
-        Some(Deadline { at, reason })
+        let connections = self.tables.first_timer().map(|(at, id)| {
+            let reason = self.tables.get(id).map_or("CM", Connection::reason);
+            Deadline { at, reason }
+        });
+        Deadline::earliest(connections, self.sidr_timeout())
     }
 
     /// Repeats what got no answer in time, gives up what got none for too long, ends time-waits. Early calls do
     /// no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some((at, id)) = self.tables.first_timer() {
-            if at > now {
-                return;
-            }
+        while let Some((_, id)) = self.tables.first_timer().filter(|(at, _)| *at <= now) {
             self.tables.set_deadline(id, None);
             self.expire(now, id);
+        }
+        while let Some((_, id)) = self.resolutions.first_timer().filter(|(at, _)| *at <= now) {
+            self.resolutions.set_deadline(id, None);
+            self.expire_sidr(now, id);
         }
     }
 
@@ -347,11 +394,6 @@ impl ConnectionManager {
     /// Every connection, orphans and time-waits included, in the order of their ids.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionInfo> {
         self.tables.iter().map(Connection::info)
-    }
-
-    /// True while a connection, be it in time-wait, holds our QP `local_qpn`: do not hand the number out.
-    pub fn holds_qpn(&self, local_qpn: Qpn) -> bool {
-        self.tables.by_local_qpn(local_qpn).is_some()
     }
 
     /// Free-running counts.
@@ -370,7 +412,7 @@ impl ConnectionManager {
         self.listeners.get_mut(&service_id)
     }
 
-    /// A communication id that no connection has, never 0.
+    /// A communication id that no connection and no request has, never 0.
     pub(crate) fn fresh_id(&mut self) -> ConnectionId {
         let bits = self.config.comm_id_bits();
         let prefix = u64::from(self.config.comm_id_prefix) << bits;
@@ -378,20 +420,29 @@ impl ConnectionManager {
             let low = u64::from(self.next_comm_id) & ((1 << bits) - 1);
             self.next_comm_id = self.next_comm_id.wrapping_add(1);
             let id = ConnectionId((prefix | low) as u32);
-            if low != 0 && !self.tables.contains(id) {
+            if low != 0 && !self.tables.contains(id) && !self.resolutions.contains(SidrId(id.0)) {
                 return id;
             }
         }
     }
 
     /// All that we begin over one connection shares a transaction id, as with Linux.
-    fn transaction_of(&self, id: ConnectionId) -> u64 {
+    pub(crate) fn transaction_of(&self, id: ConnectionId) -> u64 {
         self.transaction_base | u64::from(id.0)
     }
 
     /// Queues an answer that nobody repeats: the peer asks again when it is lost.
     pub(crate) fn reply(&mut self, ip: IpAddr, mad: Box<Mad>) {
-        if self.replies >= self.config.replies_max {
+        self.reply_within(self.config.replies_max, ip, mad);
+    }
+
+    /// Queues an answer that each connection gives once: not to be dropped because many ask at a time.
+    pub(crate) fn reply_once(&mut self, ip: IpAddr, mad: Box<Mad>) {
+        self.reply_within(self.config.replies_max + self.config.connections_max, ip, mad);
+    }
+
+    fn reply_within(&mut self, replies_max: usize, ip: IpAddr, mad: Box<Mad>) {
+        if self.replies >= replies_max {
             self.counters.replies_dropped += 1;
             return;
         }
@@ -402,16 +453,33 @@ impl ConnectionManager {
     /// Queues the message that the connection keeps, once.
     pub(crate) fn send_again(&mut self, id: ConnectionId) {
         if let Some(c) = self.tables.get_mut(id)
-            && !c.queued
+            && c.queued.is_none()
             && c.kept.is_some()
         {
-            c.queued = true;
-            self.out.push_back(Outgoing::Kept(id));
+            c.queued = Some(self.out.push_back(Outgoing::Kept(id)));
+        }
+    }
+
+    /// Queues an event of a connection that lives on.
+    pub(crate) fn tell(&mut self, id: ConnectionId, event: Event) {
+        let key = self.events.push_back(event);
+        if let Some(c) = self.tables.get_mut(id)
+            && let Some(place) = c.events.iter_mut().find(|place| place.is_none())
+        {
+            *place = Some(key);
+        }
+    }
+
+    /// Takes the events of a connection that the program has not polled out of the queue.
+    pub(crate) fn cancel_events(&mut self, id: ConnectionId) {
+        let Some(c) = self.tables.get_mut(id) else { return };
+        for key in std::mem::take(&mut c.events).into_iter().flatten() {
+            self.events.remove(key);
         }
     }
 
     /// Sends a message that is repeated until it is answered.
-    fn send_kept(&mut self, now: Instant, id: ConnectionId, mad: Box<Mad>) {
+    pub(crate) fn send_kept(&mut self, now: Instant, id: ConnectionId, mad: Box<Mad>) {
         let wait = self.answer_timeout(id);
         if let Some(c) = self.tables.get_mut(id) {
             c.kept = Some(mad);
@@ -428,14 +496,10 @@ impl ConnectionManager {
         if let Some(c) = self.tables.get_mut(id) {
             c.kept = None;
             c.rearm = false;
-            if std::mem::take(&mut c.queued) {
-                self.unqueue(id);
+            if let Some(key) = c.queued.take() {
+                self.out.remove(key);
             }
         }
-    }
-
-    fn unqueue(&mut self, id: ConnectionId) {
-        self.out.retain(|o| !matches!(o, Outgoing::Kept(k) if *k == id));
     }
 
     fn answer_timeout(&self, id: ConnectionId) -> Duration {
@@ -457,10 +521,13 @@ impl ConnectionManager {
     /// A request that waited for the program's decision no longer counts against its listener's backlog.
     fn decided(&mut self, id: ConnectionId) {
         let Some(c) = self.tables.get(id) else { return };
-        if c.state != State::ReqReceived {
-            return;
+        if c.state == State::ReqReceived {
+            let (service_id, listen) = (c.service_id, c.listen);
+            self.lighten(service_id, listen);
         }
-        let (service_id, listen) = (c.service_id, c.listen);
+    }
+
+    pub(crate) fn lighten(&mut self, service_id: u64, listen: Option<ListenId>) {
         if let Some(l) = self.listeners.get_mut(&service_id).filter(|l| Some(l.id) == listen) {
             l.undecided -= 1;
         }
@@ -470,9 +537,9 @@ impl ConnectionManager {
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         self.decided(id);
         if let Some(c) = self.tables.remove(id)
-            && c.queued
+            && let Some(key) = c.queued
         {
-            self.unqueue(id);
+            self.out.remove(key);
         }
     }
 
@@ -486,7 +553,7 @@ impl ConnectionManager {
         self.answered(id);
         self.set_state(id, State::Established);
         self.counters.established += 1;
-        self.events.push_back(Event::Established { connection: id });
+        self.tell(id, Event::Established { connection: id });
     }
 
     pub(crate) fn begin_disconnect(&mut self, now: Instant, id: ConnectionId) {
@@ -505,7 +572,7 @@ impl ConnectionManager {
         self.answered(id);
         self.counters.disconnected += 1;
         if self.tables.get(id).is_some_and(|c| !c.orphan) {
-            self.events.push_back(Event::Disconnected { connection: id, cause });
+            self.tell(id, Event::Disconnected { connection: id, cause });
         }
         self.enter_timewait(now, id, self.config.timewait);
     }
@@ -516,15 +583,16 @@ impl ConnectionManager {
     }
 
     /// Ends a handshake with a REJ. The connection stays as an orphan, which repeats the REJ whenever the peer
-    /// repeats itself.
-    fn refuse(&mut self, now: Instant, id: ConnectionId, reason: RejectReason, private_data: &[u8]) {
+    /// repeats itself. `said`: rejection information and private data.
+    fn refuse(&mut self, now: Instant, id: ConnectionId, reason: RejectReason, said: (&[u8], &[u8])) {
         let Some(c) = self.tables.get(id) else { return };
         let rejected = match c.state {
             State::ReqReceived => MessageRejected::Req,
             State::RepReceived => MessageRejected::Rep,
             _ => MessageRejected::Other,
         };
-        let (ip, mad) = (c.peer_ip, message::rej(&self.config, c, rejected, reason, private_data));
+        let (ip, mad) = (c.peer_ip, message::rej(&self.config, c, rejected, reason, said));
+        let asked_for = c.mra_sent.map_or(Duration::ZERO, |code| self.config.patience(code));
         if self.tables.len() > self.config.connections_max / 2 {
             // Under pressure memory goes to the living: a lost REJ is then not repeated.
             self.remove(id);
@@ -534,7 +602,7 @@ impl ConnectionManager {
         self.answered(id);
         self.orphan(id);
         // Long enough to see the peer repeat itself.
-        let repeats = self.config.response_timeout().times(2);
+        let repeats = self.config.response_timeout().times(2).max(asked_for);
         self.enter_timewait(now, id, self.config.timewait + repeats);
         if let Some(c) = self.tables.get_mut(id) {
             c.kept = Some(mad);
@@ -545,7 +613,7 @@ impl ConnectionManager {
     /// Takes our own REQ back: the peer may have a half-open connection.
     fn give_up_request(&mut self, id: ConnectionId) {
         let Some(c) = self.tables.get(id) else { return };
-        let mad = message::rej(&self.config, c, MessageRejected::Other, RejectReason::TIMEOUT, &[]);
+        let mad = message::rej(&self.config, c, MessageRejected::Other, RejectReason::TIMEOUT, NOTHING);
         let ip = c.peer_ip;
         self.remove(id);
         self.reply(ip, mad);
@@ -562,14 +630,14 @@ impl ConnectionManager {
             }
             State::RepSent | State::RepAcknowledged => {
                 if !self.repeat(now, id, State::RepSent) {
-                    self.refuse(now, id, RejectReason::TIMEOUT, &[]);
+                    self.refuse(now, id, RejectReason::TIMEOUT, NOTHING);
                     self.unreachable(id, Waited::ForReadyToUse);
                 }
             }
             State::ReqReceived => {
                 let unseen = c.unseen;
-                self.events.retain(|e| e.connection() != id);
-                self.refuse(now, id, RejectReason::TIMEOUT, &[]);
+                self.cancel_events(id);
+                self.refuse(now, id, RejectReason::TIMEOUT, NOTHING);
                 if !unseen {
                     self.unreachable(id, Waited::ForDecision);
                 }
@@ -595,7 +663,7 @@ impl ConnectionManager {
         self.tables.set_state(id, state);
         let wait = self.answer_timeout(id);
         let Some(c) = self.tables.get_mut(id) else { return false };
-        if !c.queued {
+        if c.queued.is_none() {
             if c.retries >= c.retries_max {
                 return false;
             }
@@ -614,7 +682,19 @@ impl ConnectionManager {
     }
 }
 
+/// No rejection information, no private data.
+const NOTHING: (&[u8], &[u8]) = (&[], &[]);
+
+/// `Err` when the addresses are of different families.
+pub(crate) fn same_family(source: IpAddr, destination: IpAddr) -> Result<(), ConnectError> {
+    if source.is_ipv4() == destination.is_ipv4() {
+        Ok(())
+    } else {
+        Err(ConnectError::Families(source, destination))
+    }
+}
+
 /// `Err` with the length and the limit when `data` is too long.
-fn fits(data: &[u8], max: usize) -> Result<(), (usize, usize)> {
+pub(crate) fn fits(data: &[u8], max: usize) -> Result<(), (usize, usize)> {
     if data.len() > max { Err((data.len(), max)) } else { Ok(()) }
 }

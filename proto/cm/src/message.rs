@@ -1,7 +1,8 @@
 //! The messages that the manager sends, from what it knows of a connection.
 
 use crate::connection::Connection;
-use crate::{Accept, Config, ConnectRequest};
+use crate::sidr::Resolution;
+use crate::{Accept, Config, ConnectRequest, SidrRequest, Transport};
 use longhaul_units::Qpn;
 use longhaul_wire::PKEY_DEFAULT;
 use longhaul_wire::mad::{
@@ -46,7 +47,10 @@ pub(crate) fn req(config: &Config, comm_id: u32, transaction: u64, r: &ConnectRe
         responder_resources: r.responder_resources,
         initiator_depth: r.initiator_depth,
         remote_response_timeout: config.response_timeout_code,
-        transport: TransportService::Rc,
+        transport: match r.transport {
+            Transport::Rc => TransportService::Rc,
+            Transport::Uc => TransportService::Uc,
+        },
         flow_control: r.flow_control,
         starting_psn: r.starting_psn,
         local_response_timeout: config.response_timeout_code,
@@ -121,16 +125,16 @@ pub(crate) fn mra(c: &Connection, received: MessageRejected, service_timeout: u8
 }
 
 /// A rejection on behalf of a connection. With reason timeout it names our adapter, by which Linux finds the
-/// connection.
+/// connection. `said`: rejection information and private data.
 pub(crate) fn rej(
     config: &Config,
     c: &Connection,
     rejected: MessageRejected,
     reason: RejectReason,
-    private_data: &[u8],
+    (info, private_data): (&[u8], &[u8]),
 ) -> Box<Mad> {
     let guid = config.ca_guid.to_be_bytes();
-    let info: &[u8] = if reason == RejectReason::TIMEOUT { &guid } else { &[] };
+    let info: &[u8] = if reason == RejectReason::TIMEOUT { &guid } else { info };
     let message = Rej {
         // A REQ is rejected by somebody who never gave the peer an id.
         local_comm_id: if rejected == MessageRejected::Req { 0 } else { c.id.0 },
@@ -157,6 +161,38 @@ pub(crate) fn rej_stranger(
     build(header.transaction_id, &Message::Rej(message))
 }
 
+/// A rejection of a REQ for its path MTU, which names the largest one that we take as `ibv_mtu`.
+pub(crate) fn rej_path_mtu(header: &Header, remote_comm_id: u32, path_mtu_code_max: u8) -> Box<Mad> {
+    let message = Rej {
+        local_comm_id: 0,
+        remote_comm_id,
+        rejected: MessageRejected::Req,
+        reason: RejectReason::INVALID_PATH_MTU,
+        info_len: 1,
+        info: &[path_mtu_code_max],
+        private_data: &[],
+    };
+    build(header.transaction_id, &Message::Rej(message))
+}
+
+/// The largest path MTU that a REJ names, as `ibv_mtu`, when that is what a REQ was rejected for.
+pub(crate) fn path_mtu_wanted(rej: &Rej<'_>) -> Option<u8> {
+    let is_about_it = rej.reason == RejectReason::INVALID_PATH_MTU
+        && rej.rejected == MessageRejected::Req
+        && rej.info_len > 0;
+    rej.info.first().copied().filter(|code| is_about_it && (1..=5).contains(code))
+}
+
+/// The same REQ with another path MTU; `None` when `kept` is none.
+pub(crate) fn req_with_path_mtu(kept: &Mad, path_mtu: u8) -> Option<Box<Mad>> {
+    match Message::read(kept) {
+        Ok((header, Message::Req(req))) => {
+            Some(build(header.transaction_id, &Message::Req(Req { path_mtu, ..req })))
+        }
+        _ => None,
+    }
+}
+
 /// The REJ that a connection keeps, for a peer that repeats its REQ: such a peer does not know our id yet.
 pub(crate) fn rej_of_req(kept: &Mad) -> Option<Box<Mad>> {
     match Message::read(kept) {
@@ -168,16 +204,42 @@ pub(crate) fn rej_of_req(kept: &Mad) -> Option<Box<Mad>> {
     }
 }
 
-pub(crate) fn sidr_unsupported(header: &Header, request: &SidrReq<'_>) -> Box<Mad> {
-    let message = SidrRep {
-        request_id: request.request_id,
-        status: SidrStatus::Unsupported,
-        info_len: 0,
-        qpn: Qpn::default(),
-        service_id: request.service_id,
-        qkey: 0,
-        info: &[],
-        private_data: &[],
+pub(crate) fn sidr_req(id: u32, transaction: u64, r: &SidrRequest<'_>) -> Box<Mad> {
+    let message = SidrReq {
+        request_id: id,
+        pkey: PKEY_DEFAULT,
+        service_id: r.service_id,
+        private_data: r.private_data,
     };
-    build(header.transaction_id, &Message::SidrRep(message))
+    build(transaction, &Message::SidrReq(message))
+}
+
+/// What a request for a datagram service is answered with.
+#[derive(Clone, Copy)]
+pub(crate) struct SidrAnswer<'a> {
+    pub status: SidrStatus,
+    pub qpn: Qpn,
+    pub qkey: u32,
+    pub private_data: &'a [u8],
+}
+
+impl<'a> SidrAnswer<'a> {
+    pub fn refusal(status: SidrStatus, private_data: &'a [u8]) -> Self {
+        SidrAnswer { status, qpn: Qpn::default(), qkey: 0, private_data }
+    }
+}
+
+pub(crate) fn sidr_rep(r: &Resolution, answer: SidrAnswer<'_>) -> Box<Mad> {
+    build(r.transaction, &Message::SidrRep(answer_to(r.request_id, r.service_id, answer)))
+}
+
+/// Answers a request that is not kept.
+pub(crate) fn sidr_rep_stranger(header: &Header, r: &SidrReq<'_>, status: SidrStatus) -> Box<Mad> {
+    let answer = SidrAnswer::refusal(status, &[]);
+    build(header.transaction_id, &Message::SidrRep(answer_to(r.request_id, r.service_id, answer)))
+}
+
+fn answer_to(request_id: u32, service_id: u64, answer: SidrAnswer<'_>) -> SidrRep<'_> {
+    let SidrAnswer { status, qpn, qkey, private_data } = answer;
+    SidrRep { request_id, status, info_len: 0, qpn, service_id, qkey, info: &[], private_data }
 }

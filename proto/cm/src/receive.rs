@@ -3,8 +3,8 @@
 use crate::connection::Connection;
 use crate::event::PrivateData;
 use crate::{
-    ConnectionId, ConnectionManager, DisconnectCause, Drop, Event, ReplyInfo, RequestInfo, Role, State,
-    message,
+    ConnectionId, ConnectionManager, DisconnectCause, Drop, Event, ReplyInfo, RequestInfo, Role, ServiceId,
+    State, Transport, message,
 };
 use longhaul_units::{Instant, Qpn};
 use longhaul_wire::mad::{
@@ -39,11 +39,9 @@ impl ConnectionManager {
             Message::Drep(m) => self.on_drep(now, ip, &m),
             Message::Rej(m) => self.on_rej(now, ip, &m),
             Message::Mra(m) => self.on_mra(now, ip, &m),
-            Message::SidrReq(m) => {
-                self.reply(ip, message::sidr_unsupported(&header, &m));
-                Err(Drop::Unsupported)
-            }
-            Message::SidrRep(_) | Message::Lap(_) | Message::Apr(_) => Err(Drop::Unsupported),
+            Message::SidrReq(m) => self.on_sidr_req(now, ip, &header, &m),
+            Message::SidrRep(m) => self.on_sidr_rep(ip, &m),
+            Message::Lap(_) | Message::Apr(_) => Err(Drop::Unsupported),
         }
     }
 
@@ -78,8 +76,13 @@ impl ConnectionManager {
             }
             return Err(Drop::NoListener);
         }
-        if let Some(reason) = unacceptable(ip, req) {
+        if let Err(reason) = acceptable(ip, req) {
             reject(self, reason);
+            return Err(Drop::Unacceptable);
+        }
+        let path_mtu_code_max = self.config.path_mtu_code_max;
+        if !(1..=path_mtu_code_max).contains(&req.path_mtu) {
+            self.reply(ip, message::rej_path_mtu(header, req.local_comm_id, path_mtu_code_max));
             return Err(Drop::Unacceptable);
         }
         if self.is_stale(now, ip, req.qpn) {
@@ -107,11 +110,12 @@ impl ConnectionManager {
             peer_qpn: req.qpn,
             transaction: header.transaction_id,
             peer_psn: req.starting_psn,
+            came_at: now,
             deadline: Some(now + self.config.decision_timeout),
             ..Connection::new(id, Role::Passive, State::ReqReceived, ip)
         });
         let info = Box::new(request_info(ip, req));
-        self.events.push_back(Event::ConnectRequest { listen, connection: id, info });
+        self.tell(id, Event::ConnectRequest { listen, connection: id, info });
         Ok(())
     }
 
@@ -130,13 +134,10 @@ impl ConnectionManager {
             && c.peer_qpn == req.qpn
             && c.peer_psn == req.starting_psn;
         if same {
-            match (c.state, c.mra_sent) {
-                (State::ReqReceived, Some(code)) => {
-                    let mad = message::mra(c, MessageRejected::Req, code);
-                    self.reply(ip, mad);
-                }
-                (State::RepSent | State::RepAcknowledged, _) => self.send_again(id),
-                (State::Timewait, _) => match c.kept.as_deref().and_then(message::rej_of_req) {
+            match c.state {
+                State::ReqReceived => self.ask_for_patience(now, id, MessageRejected::Req),
+                State::RepSent | State::RepAcknowledged => self.send_again(id),
+                State::Timewait => match c.kept.as_deref().and_then(message::rej_of_req) {
                     Some(mad) => self.reply(ip, mad),
                     None => {
                         let ids = (0, req.local_comm_id);
@@ -158,6 +159,18 @@ impl ConnectionManager {
         self.reject_stranger(ip, header, ids, MessageRejected::Req, reason);
         self.abandon_stale(now, id);
         Err(Drop::Stale)
+    }
+
+    /// The peer repeats itself while our program makes up its mind. What comes early was doubled on the way: it
+    /// must not make the peer wait where our answer gets lost.
+    fn ask_for_patience(&mut self, now: Instant, id: ConnectionId, received: MessageRejected) {
+        let early = self.config.response_timeout().divided_by(4);
+        let Some(c) = self.tables.get_mut(id) else { return };
+        let automatic = self.config.patience_code.filter(|_| now.since(c.came_at) >= early);
+        let Some(code) = c.mra_sent.or(automatic) else { return };
+        c.mra_sent = Some(code);
+        let (ip, mad) = (c.peer_ip, message::mra(c, received, code));
+        self.reply(ip, mad);
     }
 
     /// True when the peer's QP belongs to a live connection of ours: that one is over for the peer, so it is
@@ -190,7 +203,7 @@ impl ConnectionManager {
             return Err(Drop::UnexpectedInState);
         }
         if !matches!(c.state, State::ReqSent | State::ReqAcknowledged) {
-            return Err(self.repeated_reply(id, ip, header, rep));
+            return Err(self.repeated_reply(now, id, ip, header, rep));
         }
         if self.tables.by_peer_id(ip, rep.local_comm_id).is_some() || self.is_stale(now, ip, rep.qpn) {
             self.reject_stranger(ip, header, ids, MessageRejected::Rep, RejectReason::STALE_CONNECTION);
@@ -198,13 +211,24 @@ impl ConnectionManager {
         }
         self.answered(id);
         self.tables.set_peer(id, rep.local_comm_id, rep.qpn);
+        if let Some(c) = self.tables.get_mut(id) {
+            c.came_at = now;
+        }
         self.set_state(id, State::RepReceived);
-        let info = Box::new(reply_info(ip, rep));
-        self.events.push_back(Event::ConnectResponse { connection: id, info });
+        let path_mtu_code = self.tables.get(id).map_or(0, |c| c.path_mtu_code);
+        let info = Box::new(reply_info(ip, path_mtu_code, rep));
+        self.tell(id, Event::ConnectResponse { connection: id, info });
         Ok(())
     }
 
-    fn repeated_reply(&mut self, id: ConnectionId, ip: IpAddr, header: &Header, rep: &Rep<'_>) -> Drop {
+    fn repeated_reply(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        ip: IpAddr,
+        header: &Header,
+        rep: &Rep<'_>,
+    ) -> Drop {
         let Some(c) = self.tables.get(id) else { return Drop::UnknownConnection };
         if c.peer_comm_id != rep.local_comm_id {
             // A second connection that a repeated REQ of ours made: it must not stay half-open.
@@ -212,16 +236,13 @@ impl ConnectionManager {
             self.reject_stranger(ip, header, ids, MessageRejected::Rep, RejectReason::STALE_CONNECTION);
             return Drop::Stale;
         }
-        match (c.state, c.mra_sent) {
-            (State::Established, _) => {
+        match c.state {
+            State::Established => {
                 let mad = message::rtu(c);
                 self.reply(ip, mad);
             }
-            (State::RepReceived, Some(code)) => {
-                let mad = message::mra(c, MessageRejected::Rep, code);
-                self.reply(ip, mad);
-            }
-            (State::Timewait, _) => self.send_again(id),
+            State::RepReceived => self.ask_for_patience(now, id, MessageRejected::Rep),
+            State::Timewait => self.send_again(id),
             _ => {}
         }
         Drop::Duplicate
@@ -269,7 +290,16 @@ impl ConnectionManager {
                 self.reply(ip, message::drep(header, dreq));
                 if self.takes_acceptance_back(ip, dreq) {
                     let id = ConnectionId(dreq.remote_comm_id);
-                    self.rejected(id, RejectReason::CONSUMER, MessageRejected::Other, &[0; Rej::PRIVATE_LEN]);
+                    let rej = Rej {
+                        local_comm_id: dreq.local_comm_id,
+                        remote_comm_id: dreq.remote_comm_id,
+                        rejected: MessageRejected::Other,
+                        reason: RejectReason::CONSUMER,
+                        info_len: 0,
+                        info: &[],
+                        private_data: &[0; Rej::PRIVATE_LEN],
+                    };
+                    self.rejected(id, &rej);
                     return Ok(());
                 }
                 return Err(reason);
@@ -281,7 +311,7 @@ impl ConnectionManager {
             | State::RepAcknowledged
             | State::Established
             | State::DreqSent => {
-                self.reply(ip, message::drep(header, dreq));
+                self.reply_once(ip, message::drep(header, dreq));
                 self.disconnected(now, id, DisconnectCause::ByPeer);
                 Ok(())
             }
@@ -303,11 +333,13 @@ impl ConnectionManager {
     }
 
     /// A handshake is over before it succeeded.
-    fn rejected(&mut self, id: ConnectionId, reason: RejectReason, rejected: MessageRejected, data: &[u8]) {
+    fn rejected(&mut self, id: ConnectionId, rej: &Rej<'_>) {
         self.remove(id);
         self.counters.rejected += 1;
-        let private_data = PrivateData::new(data);
-        self.events.push_back(Event::Rejected { connection: id, reason, rejected, private_data });
+        let private_data = PrivateData::new(rej.private_data);
+        let info = rej.info[..rej.info.len().min(rej.info_len.into())].into();
+        let Rej { reason, rejected, .. } = *rej;
+        self.events.push_back(Event::Rejected { connection: id, reason, rejected, info, private_data });
     }
 
     fn on_drep(&mut self, now: Instant, ip: IpAddr, drep: &Drep<'_>) -> Result<(), Drop> {
@@ -343,10 +375,16 @@ impl ConnectionManager {
     fn on_rej(&mut self, now: Instant, ip: IpAddr, rej: &Rej<'_>) -> Result<(), Drop> {
         let c = self.find_rejected(ip, rej)?;
         let (id, unseen) = (c.id, c.unseen);
+        let path_mtu_wanted = message::path_mtu_wanted(rej);
         match c.state {
+            State::ReqSent | State::ReqAcknowledged if path_mtu_wanted.is_some() => {
+                self.rejected_for_path_mtu(now, id, rej)
+            }
+            // It is about a copy of an earlier REQ of ours.
+            _ if path_mtu_wanted.is_some() && c.path_mtu_lowered => Err(Drop::Duplicate),
             State::ReqReceived if unseen => {
                 // The program need not hear of a request that was taken back.
-                self.events.retain(|e| e.connection() != id);
+                self.cancel_events(id);
                 self.remove(id);
                 Ok(())
             }
@@ -356,7 +394,7 @@ impl ConnectionManager {
             | State::RepReceived
             | State::RepSent
             | State::RepAcknowledged => {
-                self.rejected(id, rej.reason, rej.rejected, rej.private_data);
+                self.rejected(id, rej);
                 Ok(())
             }
             State::Established | State::DreqSent => {
@@ -365,6 +403,27 @@ impl ConnectionManager {
             }
             State::Timewait => Err(Drop::Duplicate),
         }
+    }
+
+    /// Our REQ was rejected for its path MTU: asks again with the one that the peer takes.
+    fn rejected_for_path_mtu(&mut self, now: Instant, id: ConnectionId, rej: &Rej<'_>) -> Result<(), Drop> {
+        let again = self.tables.get_mut(id).and_then(|c| {
+            let wanted = message::path_mtu_wanted(rej).filter(|wanted| *wanted < c.path_mtu_code)?;
+            let mad = message::req_with_path_mtu(c.kept.as_deref()?, wanted)?;
+            (c.path_mtu_code, c.path_mtu_lowered) = (wanted, true);
+            Some(mad)
+        });
+        if let Some(mad) = again {
+            self.set_state(id, State::ReqSent);
+            self.send_kept(now, id, mad);
+            return Ok(());
+        }
+        if self.tables.get(id).is_some_and(|c| c.path_mtu_lowered) {
+            // It is about a copy of the REQ before.
+            return Err(Drop::Duplicate);
+        }
+        self.rejected(id, rej);
+        Ok(())
     }
 
     fn on_mra(&mut self, now: Instant, ip: IpAddr, mra: &Mra<'_>) -> Result<(), Drop> {
@@ -389,19 +448,28 @@ impl ConnectionManager {
     }
 }
 
-/// Why a REQ cannot be served whoever listens.
-fn unacceptable(ip: IpAddr, req: &Req<'_>) -> Option<RejectReason> {
-    if req.transport != TransportService::Rc {
-        return Some(RejectReason::INVALID_TRANSPORT);
+/// `Err` with the reason when a REQ cannot be served.
+fn acceptable(ip: IpAddr, req: &Req<'_>) -> Result<(), RejectReason> {
+    if !ServiceId::has_connections(req.service_id) {
+        // The listener wants datagrams: Linux has its connection manager's user refuse.
+        return Err(RejectReason::CONSUMER);
+    }
+    if transport_of(req).is_none() {
+        return Err(RejectReason::INVALID_TRANSPORT);
     }
     // The path would lead our data to a third party.
     if ip_of_gid(req.primary.local_gid) != ip {
-        return Some(RejectReason::INVALID_GID);
+        return Err(RejectReason::INVALID_GID);
     }
-    if !(1..=5).contains(&req.path_mtu) {
-        return Some(RejectReason::INVALID_PATH_MTU);
+    Ok(())
+}
+
+fn transport_of(req: &Req<'_>) -> Option<Transport> {
+    match req.transport {
+        TransportService::Rc => Some(Transport::Rc),
+        TransportService::Uc => Some(Transport::Uc),
+        TransportService::Rd | TransportService::Extended(_) => None,
     }
-    None
 }
 
 fn request_info(ip: IpAddr, req: &Req<'_>) -> RequestInfo {
@@ -409,6 +477,7 @@ fn request_info(ip: IpAddr, req: &Req<'_>) -> RequestInfo {
         peer_ip: ip,
         local_ip: ip_of_gid(req.primary.remote_gid),
         service_id: req.service_id,
+        transport: transport_of(req).unwrap_or_default(),
         peer_qpn: req.qpn,
         peer_psn: req.starting_psn,
         responder_resources: req.initiator_depth,
@@ -428,8 +497,9 @@ fn request_info(ip: IpAddr, req: &Req<'_>) -> RequestInfo {
     }
 }
 
-fn reply_info(ip: IpAddr, rep: &Rep<'_>) -> ReplyInfo {
+fn reply_info(ip: IpAddr, path_mtu_code: u8, rep: &Rep<'_>) -> ReplyInfo {
     ReplyInfo {
+        path_mtu_code,
         peer_ip: ip,
         peer_qpn: rep.qpn,
         peer_psn: rep.starting_psn,

@@ -4,12 +4,24 @@ use longhaul_units::Psn;
 use longhaul_wire::{Bth, Deth, Head, MacAddr, Opcode, Path, PathTemplate};
 
 const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 2));
+const EARLY: Route = Route::Drop(DropReason::RefusedByOthersYet);
 const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 1));
 
 fn head(source: IpAddr, destination: IpAddr, opcode: Opcode, qpn: u32, payload_len: usize) -> Head {
+    head_to_mac(MacAddr([2, 0, 0, 0, 0, 2]), source, destination, opcode, qpn, payload_len)
+}
+
+fn head_to_mac(
+    destination_mac: MacAddr,
+    source: IpAddr,
+    destination: IpAddr,
+    opcode: Opcode,
+    qpn: u32,
+    payload_len: usize,
+) -> Head {
     let template = PathTemplate::new(&Path {
         source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
-        destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
+        destination_mac,
         vlan: None,
         source_ip: source,
         destination_ip: destination,
@@ -38,7 +50,7 @@ fn mad(attribute: u16, local_id: u32, remote_id: u32, reason: u16) -> [u8; 256] 
 }
 
 fn switch_with(slots: &[usize]) -> EmbeddedSwitch {
-    let mut switch = EmbeddedSwitch::new(HOST);
+    let mut switch = EmbeddedSwitch::new(HOST, 1);
     for &slot in slots {
         switch.set_attached(slot, true);
     }
@@ -71,16 +83,125 @@ mod data {
         let mut switch = switch_with(&[0, 1]);
         let inside = head(HOST, HOST, Opcode::RC_SEND_ONLY, 1 << 18 | 5, 8);
         let outside = head(HOST, PEER, Opcode::RC_SEND_ONLY, 1 << 18 | 5, 8);
-        assert_eq!(switch.from_function(&frame(&inside, &[0; 8])), Route::Function(1));
-        assert_eq!(switch.from_function(&frame(&outside, &[0; 8])), Route::Wire);
+        assert_eq!(switch.from_function(0, &frame(&inside, &[0; 8])), Route::Function(1));
+        assert_eq!(switch.from_function(0, &frame(&outside, &[0; 8])), Route::Wire);
     }
 
     #[test]
     fn other_frames_leave_and_do_not_enter() {
         let mut switch = switch_with(&[0]);
         let arp = [0xff; 60];
-        assert_eq!(switch.from_function(&Frame::opaque(&arp)), Route::Wire);
+        assert_eq!(switch.from_function(0, &Frame::opaque(&arp)), Route::Wire);
         assert_eq!(switch.from_wire(&Frame::opaque(&arp)), Route::Drop(DropReason::NotRoce));
+    }
+}
+
+mod datagrams {
+    use super::*;
+
+    const GROUP_MAC: MacAddr = MacAddr([0x01, 0, 0x5e, 1, 2, 3]);
+
+    fn group() -> IpAddr {
+        "224.1.2.3".parse().unwrap()
+    }
+
+    #[test]
+    fn follow_the_slot_in_the_qpn() {
+        let mut switch = switch_with(&[0, 3]);
+        let head = head(PEER, HOST, Opcode::UD_SEND_ONLY, 3 << 18 | 17, 4);
+        assert_eq!(switch.from_wire(&frame(&head, &[0; 4])), Route::Function(3));
+    }
+
+    #[test]
+    fn to_a_group_reach_every_function_and_leave_the_host() {
+        let mut switch = switch_with(&[0, 3]);
+        let v6 =
+            head("fe80::1".parse().unwrap(), "ff0e::7".parse().unwrap(), Opcode::UD_SEND_ONLY, 0xff_ffff, 4);
+        let v4 = head(PEER, group(), Opcode::UD_SEND_ONLY, 0xff_ffff, 4);
+        let by_mac = head_to_mac(GROUP_MAC, PEER, HOST, Opcode::UD_SEND_ONLY, 0xff_ffff, 4);
+        for head in [v4, v6, by_mac] {
+            assert_eq!(switch.from_wire(&frame(&head, &[0; 4])), Route::AllFunctions);
+            assert_eq!(switch.from_function(0, &frame(&head, &[0; 4])), Route::WireAndAllFunctions);
+        }
+    }
+
+    #[test]
+    fn to_the_group_number_at_a_single_address_are_for_nobody() {
+        let mut switch = switch_with(&[0, 3]);
+        let head = head(PEER, HOST, Opcode::UD_SEND_ONLY, 0xff_ffff, 4);
+        assert_eq!(switch.from_wire(&frame(&head, &[0; 4])), Route::Drop(DropReason::NoFunction));
+    }
+
+    #[test]
+    fn to_a_group_address_with_a_number_of_one_function_are_for_that_one() {
+        let mut switch = switch_with(&[0, 3]);
+        let head = head(PEER, group(), Opcode::UD_SEND_ONLY, 3 << 18 | 17, 4);
+        assert_eq!(switch.from_wire(&frame(&head, &[0; 4])), Route::Function(3));
+    }
+}
+
+mod datagram_services {
+    use super::*;
+
+    const SIDR_REQ: u16 = 0x17;
+    const SIDR_REP: u16 = 0x18;
+
+    /// SIDR messages have their request id where others have the local communication id, and the reply's status is
+    /// the first byte after that.
+    fn sidr(attribute: u16, request_id: u32, status: u8) -> [u8; 256] {
+        mad(attribute, request_id, u32::from(status) << 24, 0)
+    }
+
+    fn inward() -> Head {
+        head(PEER, HOST, Opcode::UD_SEND_ONLY, 1, 256)
+    }
+
+    fn outward() -> Head {
+        head(HOST, PEER, Opcode::UD_SEND_ONLY, 1, 256)
+    }
+
+    #[test]
+    fn a_request_goes_to_all_functions_and_a_reply_to_the_one_that_asked() {
+        let mut switch = switch_with(&[0, 2]);
+        let request = sidr(SIDR_REQ, 500, 0);
+        assert_eq!(switch.from_wire(&frame(&inward(), &request)), Route::AllFunctions);
+        let reply = sidr(SIDR_REP, 2 << 26 | 9, 0);
+        assert_eq!(switch.from_wire(&frame(&inward(), &reply)), Route::Function(2));
+    }
+
+    #[test]
+    fn a_refusal_leaves_when_every_function_has_refused() {
+        let mut switch = switch_with(&[0, 1, 2]);
+        switch.from_wire(&frame(&inward(), &sidr(SIDR_REQ, 500, 0)));
+        let refusal = sidr(SIDR_REP, 500, 1);
+        for slot in [0, 2] {
+            let route = switch.from_function(slot, &frame(&outward(), &refusal));
+            assert_eq!(route, EARLY);
+        }
+        assert_eq!(switch.from_function(1, &frame(&outward(), &refusal)), Route::Wire);
+    }
+
+    #[test]
+    fn an_answer_by_a_listener_leaves_at_once() {
+        for status in [0, 2, 3] {
+            let mut switch = switch_with(&[0, 1, 2]);
+            switch.from_wire(&frame(&inward(), &sidr(SIDR_REQ, 500, 0)));
+            let answer = sidr(SIDR_REP, 500, status);
+            assert_eq!(switch.from_function(0, &frame(&outward(), &answer)), Route::Wire, "status {status}");
+        }
+    }
+
+    #[test]
+    fn ids_of_datagram_services_and_of_connections_are_not_mixed_up() {
+        let mut switch = switch_with(&[0, 1]);
+        switch.from_wire(&frame(&inward(), &sidr(SIDR_REQ, 500, 0)));
+        switch.from_wire(&frame(&inward(), &mad(0x10, 500, 0, 0)));
+        for refusal in [sidr(SIDR_REP, 500, 1), mad(0x12, 0, 500, 8)] {
+            assert_eq!(switch.from_function(0, &frame(&outward(), &refusal)), EARLY);
+        }
+        for refusal in [sidr(SIDR_REP, 500, 1), mad(0x12, 0, 500, 8)] {
+            assert_eq!(switch.from_function(1, &frame(&outward(), &refusal)), Route::Wire);
+        }
     }
 }
 
@@ -103,11 +224,10 @@ mod connections {
         for _ in 0..2 {
             assert_eq!(switch.from_wire(&frame(&inward, &mad(0x10, 500, 0, 0))), Route::AllFunctions);
             let refusal = mad(0x12, 0, 500, 8);
-            for _ in 0..2 {
-                let route = switch.from_function(&frame(&outward, &refusal));
-                assert_eq!(route, Route::Drop(DropReason::RefusedByOthersYet));
+            for slot in [2, 0] {
+                assert_eq!(switch.from_function(slot, &frame(&outward, &refusal)), EARLY);
             }
-            assert_eq!(switch.from_function(&frame(&outward, &refusal)), Route::Wire);
+            assert_eq!(switch.from_function(1, &frame(&outward, &refusal)), Route::Wire);
         }
     }
 
@@ -117,16 +237,79 @@ mod connections {
         let inward = head(PEER, HOST, Opcode::UD_SEND_ONLY, 1, 256);
         let outward = head(HOST, PEER, Opcode::UD_SEND_ONLY, 1, 256);
         switch.from_wire(&frame(&inward, &mad(0x10, 500, 0, 0)));
-        assert_eq!(switch.from_function(&frame(&outward, &mad(0x12, 1, 500, 28))), Route::Wire);
+        assert_eq!(switch.from_function(0, &frame(&outward, &mad(0x12, 1, 500, 28))), Route::Wire);
+    }
+
+    #[test]
+    fn a_function_that_refuses_two_copies_of_a_request_does_not_speak_for_another() {
+        let mut switch = switch_with(&[0, 1]);
+        let inward = head(PEER, HOST, Opcode::UD_SEND_ONLY, 1, 256);
+        let outward = head(HOST, PEER, Opcode::UD_SEND_ONLY, 1, 256);
+        for _ in 0..2 {
+            switch.from_wire(&frame(&inward, &mad(0x10, 500, 0, 0)));
+        }
+        let refusal = mad(0x12, 0, 500, 8);
+        assert_eq!([0; 2].map(|slot| switch.from_function(slot, &frame(&outward, &refusal))), [EARLY; 2]);
+        // One answer to both copies.
+        let routes = [1; 2].map(|slot| switch.from_function(slot, &frame(&outward, &refusal)));
+        assert_eq!(routes, [Route::Wire, EARLY]);
+    }
+
+    #[test]
+    fn a_function_that_listens_when_the_request_is_repeated_is_waited_for() {
+        let mut switch = switch_with(&[0, 1]);
+        let inward = head(PEER, HOST, Opcode::UD_SEND_ONLY, 1, 256);
+        let outward = head(HOST, PEER, Opcode::UD_SEND_ONLY, 1, 256);
+        let refusal = mad(0x12, 0, 500, 8);
+        switch.from_wire(&frame(&inward, &mad(0x10, 500, 0, 0)));
+        assert_eq!(switch.from_function(0, &frame(&outward, &refusal)), EARLY);
+        switch.from_wire(&frame(&inward, &mad(0x10, 500, 0, 0)));
+        assert_eq!(switch.from_function(1, &frame(&outward, &refusal)), EARLY, "0 may take this one");
+    }
+
+    #[test]
+    fn a_function_that_has_gone_is_not_waited_for() {
+        let mut switch = switch_with(&[0, 1]);
+        let inward = head(PEER, HOST, Opcode::UD_SEND_ONLY, 1, 256);
+        let outward = head(HOST, PEER, Opcode::UD_SEND_ONLY, 1, 256);
+        switch.from_wire(&frame(&inward, &mad(0x10, 500, 0, 0)));
+        switch.set_attached(1, false);
+        assert_eq!(switch.from_function(0, &frame(&outward, &mad(0x12, 0, 500, 8))), Route::Wire);
+    }
+
+    #[test]
+    fn a_burst_of_ten_thousand_requests_is_refused_by_all_functions_or_not_at_all() {
+        let mut switch = switch_with(&[0, 1]);
+        let inward = head(PEER, HOST, Opcode::UD_SEND_ONLY, 1, 256);
+        let outward = head(HOST, PEER, Opcode::UD_SEND_ONLY, 1, 256);
+        for id in 1..=10_000 {
+            switch.from_wire(&frame(&inward, &mad(0x10, id, 0, 0)));
+        }
+        for id in 1..=10_000 {
+            assert_eq!(switch.from_function(0, &frame(&outward, &mad(0x12, 0, id, 8))), EARLY, "{id}");
+        }
+        for id in 1..=10_000 {
+            assert_eq!(switch.from_function(1, &frame(&outward, &mad(0x12, 0, id, 8))), Route::Wire, "{id}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_of_a_forgotten_request_does_not_leave() {
+        let mut switch = switch_with(&[0, 1]);
+        let outward = head(HOST, PEER, Opcode::UD_SEND_ONLY, 1, 256);
+        assert_eq!(switch.from_function(0, &frame(&outward, &mad(0x12, 0, 500, 8))), EARLY);
     }
 
     #[test]
     fn floods_of_requests_cost_bounded_memory() {
         let mut switch = switch_with(&[0, 1]);
         let inward = head(PEER, HOST, Opcode::UD_SEND_ONLY, 1, 256);
-        for id in 0..5000 {
-            switch.from_wire(&frame(&inward, &mad(0x10, id, 0, 0)));
+        for round in 0..2 {
+            for id in 0..70_000 {
+                switch.from_wire(&frame(&inward, &mad(0x10, id << round, 0, 0)));
+            }
+            assert_eq!((switch.requests.len(), switch.ages.len()), (REQUESTS_MAX, REQUESTS_MAX));
+            assert!(switch.ages.iter().all(|key| switch.requests.contains_key(key)));
         }
-        assert_eq!(switch.requests.len(), REQUESTS_MAX);
     }
 }

@@ -1,5 +1,5 @@
 use crate::direction::{MEMORY_PER_FRAME_MAX, MEMORY_PER_SHORT_FRAME};
-use longhaul_cc::wire_bytes;
+use longhaul_cc::{RedConfig, wire_bytes};
 use longhaul_units::{BitRate, Duration};
 use thiserror::Error;
 
@@ -18,6 +18,9 @@ pub struct LinkConfig {
     /// then hands them over all at once, which takes a ring's worth of queue. An unpaced RoCE sender needs about its
     /// window.
     pub queue_bytes: u64,
+    /// When the queue marks frames whose sender reacts to it (RFC 3168). `None`: never. Without a rate there is no
+    /// queue, and no mark.
+    pub ecn: Option<RedConfig>,
     /// Probability that a frame is lost, 0 to 1, drawn for each frame by itself.
     pub loss: f64,
     /// Seed of the losses; each direction draws from its own stream.
@@ -34,6 +37,7 @@ impl Default for LinkConfig {
             delay: Duration::ZERO,
             rate: None,
             queue_bytes: 16 << 20,
+            ecn: None,
             loss: 0.0,
             seed: 0,
             memory_bytes_max: 2 << 30,
@@ -80,6 +84,9 @@ impl LinkConfig {
         if !(0.0..=1.0).contains(&self.loss) {
             return Err(LinkError::Loss { loss: self.loss });
         }
+        if let Some(ecn) = self.ecn.filter(|ecn| !ecn.is_valid()) {
+            return Err(LinkError::Ecn { ecn });
+        }
         match (self.lossless_delay_max(self.memory_bytes_max), self.memory_bytes_needed()) {
             (Some(delay_max), Some(memory_bytes_needed)) if self.delay > delay_max => {
                 Err(LinkError::Memory {
@@ -103,6 +110,18 @@ pub enum LinkError {
     Loss {
         /// The value given.
         loss: f64,
+    },
+    /// Thresholds the wrong way round, or no probability.
+    #[error(
+        "marking from {} to {} bytes with a probability of {} makes no sense: give Kmin, a Kmax that is not below it, \
+         and a number from 0 to 1",
+        ecn.kmin_bytes,
+        ecn.kmax_bytes,
+        ecn.pmax
+    )]
+    Ecn {
+        /// The values given.
+        ecn: RedConfig,
     },
     /// What is in flight could exceed the memory.
     #[error(

@@ -65,6 +65,8 @@ pub struct LinkCounters {
     pub delivered_frames: u64,
     /// Bytes that left at the other side.
     pub delivered_bytes: u64,
+    /// Of the frames delivered, those that the queue marked.
+    pub ecn_marked_frames: u64,
     /// Frames that did not get through.
     pub drops: DropCounters,
     /// Frames queued, on the wire or waiting for room at the far side at this moment.

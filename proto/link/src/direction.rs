@@ -1,14 +1,14 @@
-use crate::config::LinkConfig;
+use crate::config::{LinkConfig, LinkError};
 use crate::counters::{DropReason, LinkCounters};
 use crate::serialiser::Serialiser;
-use longhaul_cc::wire_bytes;
+use longhaul_cc::{Red, wire_bytes};
 use longhaul_node::{Frame, FrameBuf, FramePool, Side, Transmit};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
-use longhaul_wire::HEAD_MAX;
+use longhaul_wire::{Ecn, HEAD_MAX};
 use std::collections::VecDeque;
 
-/// Longest payload that a [`FramePool`] keeps.
-const PAYLOAD_LEN_MAX: usize = 16 * 1024;
+/// Longest payload that a [`FramePool`] keeps, in bytes.
+pub const PAYLOAD_LEN_MAX: usize = 16 * 1024;
 /// How many frames ahead of its delivery a frame is fetched into the cache.
 const FETCH_AHEAD: usize = 4;
 
@@ -26,6 +26,8 @@ const fn memory_of(footprint: usize) -> u64 {
 /// A frame on its way.
 struct InFlight {
     due: Instant,
+    /// To be marked when it leaves: the copy in the store may be shared.
+    is_marked: bool,
     frame: FrameBuf,
 }
 
@@ -35,12 +37,16 @@ impl InFlight {
     }
 }
 
-/// One direction: queue, wire and fibre.
-pub(crate) struct Direction {
+/// One direction: queue, wire and fibre. A [`Link`](crate::Link) has two; an output of a switch is one without
+/// length.
+///
+/// Its `now` never decreases from one call to the next.
+pub struct Direction {
     delay: Duration,
     serialiser: Option<Serialiser>,
     /// Time that a full queue takes to send.
     queue_wait_max: Duration,
+    red: Option<Red>,
     loss: f64,
     rng: SplitMix64,
     memory_bytes_max: u64,
@@ -56,13 +62,22 @@ pub(crate) struct Direction {
 }
 
 impl Direction {
-    pub(crate) fn new(config: &LinkConfig, seed: u64) -> Self {
-        Direction {
+    /// One direction of a link that is like `config`, with half of its memory. `seed` stands in for the
+    /// configuration's.
+    ///
+    /// # Errors
+    /// As [`Link::new`](crate::Link::new).
+    pub fn new(config: &LinkConfig, seed: u64) -> Result<Self, LinkError> {
+        config.check()?;
+        let red = config.ecn.zip(config.rate);
+        Ok(Direction {
             delay: config.delay,
             serialiser: config.rate.map(Serialiser::new),
             queue_wait_max: config
                 .rate
                 .map_or(Duration::ZERO, |rate| rate.time_for_bytes(config.queue_bytes)),
+            // A stream of its own: marks do not change which frames are lost.
+            red: red.map(|(ecn, rate)| Red::new(&ecn, rate, !seed)),
             loss: config.loss,
             rng: SplitMix64::new(seed),
             memory_bytes_max: config.memory_bytes_max / 2,
@@ -72,11 +87,12 @@ impl Direction {
             is_blocked: false,
             wait_max: Duration::ZERO,
             counters: LinkCounters::default(),
-        }
+        })
     }
 
+    /// A frame comes to the queue.
     #[inline]
-    pub(crate) fn enter(&mut self, now: Instant, frame: &Frame<'_>) {
+    pub fn enter(&mut self, now: Instant, frame: &Frame<'_>) {
         let len = frame.len();
         self.counters.entered_frames += 1;
         self.counters.entered_bytes += len as u64;
@@ -90,7 +106,8 @@ impl Direction {
         if frame.head.len() > HEAD_MAX || payload_len > PAYLOAD_LEN_MAX {
             return Err(DropReason::TooLong);
         }
-        let sent_at = self.serialise(now, wire_bytes(len)).ok_or(DropReason::QueueFull)?;
+        let backlog = self.serialiser.as_ref().map_or(Duration::ZERO, |serialiser| serialiser.backlog(now));
+        let sent_at = self.serialise(now, backlog, wire_bytes(len)).ok_or(DropReason::QueueFull)?;
         // A lost frame has used the wire all the same.
         if self.loss > 0.0 && self.rng.chance(self.loss) {
             return Err(DropReason::Loss);
@@ -101,7 +118,8 @@ impl Direction {
         }
         let due = self.last_due.max(sent_at + self.delay);
         self.last_due = due;
-        let entry = InFlight { due, frame: self.pool.hold(frame) };
+        let is_marked = self.marks(backlog, frame.head);
+        let entry = InFlight { due, is_marked, frame: self.pool.hold(frame) };
         self.counters.memory_bytes += entry.memory_bytes();
         self.counters.memory_bytes_max = self.counters.memory_bytes_max.max(self.counters.memory_bytes);
         self.ring.push_back(entry);
@@ -109,9 +127,8 @@ impl Direction {
     }
 
     /// When the last bit is sent, or `None` when the queue has no room.
-    fn serialise(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
+    fn serialise(&mut self, now: Instant, backlog: Duration, bytes: u64) -> Option<Instant> {
         let Some(serialiser) = &mut self.serialiser else { return Some(now) };
-        let backlog = serialiser.backlog(now);
         if backlog > Duration::ZERO {
             let wait = backlog + serialiser.rate().time_for_bytes(bytes);
             if wait > self.queue_wait_max {
@@ -122,8 +139,19 @@ impl Direction {
         Some(serialiser.send(now, bytes))
     }
 
+    /// True when a frame with these headers that finds `backlog` in front of it is to be marked.
+    fn marks(&mut self, backlog: Duration, head: &[u8]) -> bool {
+        match &mut self.red {
+            Some(red) if backlog > Duration::ZERO => {
+                Ecn::of(head) == Some(Ecn::Capable) && red.marks(backlog)
+            }
+            _ => false,
+        }
+    }
+
+    /// Hands what is due to `side` of `out`, as far as that has room.
     #[inline]
-    pub(crate) fn leave(&mut self, now: Instant, side: Side, out: &mut dyn Transmit) {
+    pub fn leave(&mut self, now: Instant, side: Side, out: &mut dyn Transmit) {
         self.is_blocked = false;
         while let Some(front) = self.ring.front() {
             if front.due > now {
@@ -137,7 +165,12 @@ impl Direction {
                 soon.frame.fetch();
             }
             let frame = front.frame.as_frame();
-            out.transmit(side, &frame);
+            if front.is_marked {
+                self.counters.ecn_marked_frames += 1;
+                send_marked(&frame, side, out);
+            } else {
+                out.transmit(side, &frame);
+            }
             self.counters.delivered_frames += 1;
             self.counters.delivered_bytes += frame.len() as u64;
             self.counters.memory_bytes -= front.memory_bytes();
@@ -145,12 +178,30 @@ impl Direction {
         }
     }
 
-    pub(crate) fn next_due(&self) -> Option<Instant> {
+    /// True when nothing is queued or under way.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
+    /// When the next frame is due; `None` also while one waits for room alone.
+    #[inline]
+    pub fn next_due(&self) -> Option<Instant> {
         if self.is_blocked { None } else { self.ring.front().map(|front| front.due) }
     }
 
-    pub(crate) fn counters(&self) -> LinkCounters {
+    /// What it did so far.
+    pub fn counters(&self) -> LinkCounters {
         let queue_bytes_max = self.serialiser.as_ref().map_or(0, |s| s.rate().bytes_in(self.wait_max));
         LinkCounters { in_flight_frames: self.ring.len() as u64, queue_bytes_max, ..self.counters }
     }
+}
+
+/// Sends `frame` with the mark in its headers.
+fn send_marked(frame: &Frame<'_>, side: Side, out: &mut dyn Transmit) {
+    let mut bytes = [0; HEAD_MAX];
+    let head = &mut bytes[..frame.head.len()];
+    head.copy_from_slice(frame.head);
+    Ecn::mark(head);
+    out.transmit(side, &Frame { head, ..*frame });
 }

@@ -1,12 +1,12 @@
 //! The emulated fibre: a [`Link`] is a [`Node`](longhaul_node::Node) with two sides and, in each direction, a
-//! rate, a queue in front of it, random loss and a fixed delay.
+//! rate, a queue in front of it that may mark, random loss and a fixed delay.
 //!
 //! A frame that arrives waits in the queue until the wire is free, occupies the wire for its length at the
 //! rate, may be lost there, and leaves by the other side one delay after its last bit was sent. Each direction
 //! is one first-in-first-out ring with one deadline, that of its front, so a frame costs the same over any
-//! distance. The same seed and the same frames at the same times give the same drops.
+//! distance. The same seed and the same frames at the same times give the same drops and marks.
 //!
-//! It deliberately does not reorder, duplicate, corrupt or mark frames.
+//! It deliberately does not reorder, duplicate or corrupt frames.
 #![forbid(unsafe_code)]
 
 mod config;
@@ -17,4 +17,6 @@ mod serialiser;
 
 pub use config::{LinkConfig, LinkError};
 pub use counters::{DropCounters, DropReason, LinkCounters};
+pub use direction::{Direction, PAYLOAD_LEN_MAX};
 pub use link::Link;
+pub use longhaul_cc::RedConfig;

@@ -18,12 +18,13 @@ impl Link {
     /// A link with nothing in flight.
     ///
     /// # Errors
-    /// [`LinkError::Loss`] when the loss is no probability; [`LinkError::Memory`] when more could be in flight
+    /// [`LinkError::Loss`] when the loss is no probability; [`LinkError::Ecn`] when the marking makes no sense;
+    /// [`LinkError::Memory`] when more could be in flight
     /// than the memory given holds.
     pub fn new(config: LinkConfig) -> Result<Self, LinkError> {
-        config.check()?;
         let mut seeds = SplitMix64::new(config.seed);
-        let directions = [0, 1].map(|_| Direction::new(&config, seeds.next_u64()));
+        let mut direction = || Direction::new(&config, seeds.next_u64());
+        let directions = [direction()?, direction()?];
         Ok(Link { config, directions })
     }
 

@@ -15,10 +15,11 @@ fn link(config: LinkConfig) -> Link {
     Link::new(config).unwrap()
 }
 
-/// A frame that carries its number.
+/// A frame that carries its number, and may be marked.
 fn with_frame(number: u32, len: usize, then: impl FnOnce(&Frame<'_>)) {
     let mut head = [0; 54];
     head[..4].copy_from_slice(&number.to_be_bytes());
+    head[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0x02]);
     then(&Frame { head: &head, payload: Payload::Synthetic { len: len - 54 }, trailer: Trailer::None });
 }
 
@@ -369,5 +370,84 @@ mod bytes {
         let mut check = Check(bytes, false);
         link.poll_transmit(Instant::ZERO, &mut check);
         assert!(check.1);
+    }
+}
+
+mod marks {
+    use super::*;
+    use longhaul_cc::RedConfig;
+    use longhaul_wire::Ecn;
+
+    const RED: RedConfig = RedConfig { kmin_bytes: 10_000, kmax_bytes: 10_000, pmax: 1.0 };
+
+    /// An IPv4 header with this ToS; nothing else in the frame matters.
+    fn head(tos: u8) -> [u8; 54] {
+        let mut head = [0; 54];
+        head[12..16].copy_from_slice(&[0x08, 0x00, 0x45, tos]);
+        head
+    }
+
+    struct Marks(Vec<Ecn>);
+
+    impl Transmit for Marks {
+        fn room(&mut self, _: Side) -> usize {
+            64
+        }
+        fn transmit(&mut self, _: Side, frame: &Frame<'_>) {
+            self.0.push(Ecn::of(frame.head).unwrap());
+        }
+    }
+
+    fn enter_all(config: LinkConfig, tos: u8) -> (Link, Vec<Ecn>) {
+        let mut link = link(config);
+        for _ in 0..6 {
+            let frame = Frame {
+                head: &head(tos),
+                payload: Payload::Synthetic { len: FRAME_LEN - 54 },
+                trailer: Trailer::None,
+            };
+            link.handle_frame(Instant::ZERO, 0, &frame);
+        }
+        let mut out = Marks(Vec::new());
+        while let Some(deadline) = link.poll_timeout() {
+            link.poll_transmit(deadline.at, &mut out);
+        }
+        (link, out.0)
+    }
+
+    #[test]
+    fn frames_behind_the_threshold_are_marked_when_their_sender_reacts() {
+        use Ecn::{Capable, Congested, NotCapable};
+        let config = LinkConfig { ecn: Some(RED), ..LinkConfig::fibre_km(10, gbps(10)) };
+        // Two frames of 4198 bytes on the wire stay below 10,000; the fourth has three in front of it.
+        let (link, marks) = enter_all(config.clone(), 2);
+        assert_eq!(marks, [Capable, Capable, Capable, Congested, Congested, Congested]);
+        assert_eq!(link.counters(0).ecn_marked_frames, 3);
+        assert_eq!(enter_all(config, 0).1, [NotCapable; 6]);
+    }
+
+    #[test]
+    fn nothing_is_marked_unless_configured() {
+        assert_eq!(enter_all(LinkConfig::fibre_km(10, gbps(10)), 2).1, [Ecn::Capable; 6]);
+    }
+
+    #[test]
+    fn losses_are_the_same_with_and_without_them() {
+        let lossy = LinkConfig { loss: 0.3, seed: 5, ..LinkConfig::fibre_km(10, gbps(10)) };
+        let entered = |config: LinkConfig| {
+            let mut link = link(config);
+            for number in 0..500 {
+                enter(&mut link, Instant::ZERO, 0, number, FRAME_LEN);
+            }
+            drain(&mut link)
+        };
+        assert_eq!(entered(lossy.clone()), entered(LinkConfig { ecn: Some(RED), ..lossy }));
+    }
+
+    #[test]
+    fn thresholds_the_wrong_way_round_are_refused() {
+        let ecn = Some(RedConfig { kmax_bytes: 9_999, ..RED });
+        let made = Link::new(LinkConfig { ecn, ..LinkConfig::default() }).map(drop);
+        assert!(matches!(made, Err(LinkError::Ecn { .. })), "{made:?}");
     }
 }

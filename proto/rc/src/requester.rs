@@ -1,17 +1,19 @@
 //! The requester: queues sends, numbers packets, and repairs what is lost by going back.
 
-use crate::context::{Emit, Intent, total_len};
-use crate::pieces::{check_list, gather_list, scatter_list};
-use crate::queue::{SendQueue, SendWqe};
-use crate::{Context, Counter, DropReason, MESSAGE_MAX, Mtu, SGE_MAX, SendOp, SendWr, Status};
-use longhaul_node::{Deadline, Frame, Gather, Payload, Segment, Trailer};
-use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
-use longhaul_wire::{Aeth, Bth, Head, NakCode, Opcode, PathTemplate, Position, Reth, Syndrome, Verb};
-use longhaul_wire::{credits, rnr_timer};
-use thiserror::Error;
+mod responses;
+
+use longhaul_node::{Deadline, Frame, Gather, Payload, Trailer};
+use longhaul_units::{Duration, Instant, Psn, Qpn};
+use longhaul_wire::{AtomicEth, Bth, Head, Opcode, PathTemplate, Reth, Verb};
+use longhaul_work::{
+    Context, Counter, Emit, Intent, MESSAGE_MAX, Mtu, SendOp, SendQueue, SendRefused, SendWqe, SendWr,
+    Status, total_len,
+};
 
 /// Most PSNs that may be outstanding. Source: IBTA, volume 1, section 9.7.2.
 pub const WINDOW_MAX: u32 = 1 << 23;
+/// Bytes that an atomic works on.
+pub(crate) const ATOMIC_LEN: u64 = 8;
 /// Added to the first PSN, so that 64-bit sequence numbers can be unwrapped below it.
 pub(crate) const SEQUENCE_BASE: u64 = 1 << 24;
 
@@ -26,7 +28,7 @@ pub struct RequesterConfig {
     pub sq_psn: Psn,
     /// Path MTU.
     pub mtu: Mtu,
-    /// READs that may be outstanding.
+    /// READs and atomics that may be outstanding.
     pub max_rd_atomic: u32,
     /// Local ACK timeout; `None` waits for ever.
     pub timeout: Option<Duration>,
@@ -48,40 +50,26 @@ pub struct RequesterConfig {
     pub pkey: u16,
 }
 
-/// Why a send work request was not queued.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum SendRefused {
-    /// All entries are in use.
-    #[error("send queue of {0} is full")]
-    Full(u32),
-    /// More segments than the queue was made for.
-    #[error("{given} segments, at most {max}")]
-    TooManySegments {
-        /// As posted.
-        given: usize,
-        /// As created.
-        max: u32,
-    },
-    /// More inline data than the queue was made for.
-    #[error("{given} bytes inline, at most {max}")]
-    InlineTooLong {
-        /// As posted.
-        given: u64,
-        /// As created.
-        max: u32,
-    },
-    /// Longer than a message can be.
-    #[error("message of {given} bytes, at most {MESSAGE_MAX}")]
-    MessageTooLong {
-        /// As posted.
-        given: u64,
-    },
-    /// A combination that makes no sense.
-    #[error("{0}")]
-    Invalid(&'static str),
-    /// An operation that this requester does not know.
-    #[error("{0} is not supported")]
-    NotSupported(&'static str),
+impl Default for RequesterConfig {
+    /// That of a queue pair which is not connected.
+    fn default() -> Self {
+        RequesterConfig {
+            qpn: Qpn::new(0),
+            dest_qpn: Qpn::new(0),
+            sq_psn: Psn::new(0),
+            mtu: Mtu::B1024,
+            max_rd_atomic: 0,
+            timeout: None,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            window_packets: WINDOW_MAX,
+            window_messages: u32::MAX,
+            ack_request_every: 64,
+            obey_credits: true,
+            migreq: false,
+            pkey: longhaul_wire::PKEY_DEFAULT,
+        }
+    }
 }
 
 /// The sending half of an RC QP.
@@ -98,8 +86,6 @@ pub enum SendRefused {
 #[derive(Debug)]
 pub struct Requester {
     queue: SendQueue,
-    sge_max: u32,
-    inline_max: u32,
     config: RequesterConfig,
     done: u64,
     current: u64,
@@ -108,7 +94,7 @@ pub struct Requester {
     next: u64,
     sent: u64,
     planned: u64,
-    /// READs from `done` up to `current` that await responses.
+    /// READs and atomics from `done` up to `current` that await responses.
     reads: u32,
     retries_left: u8,
     rnr_left: u8,
@@ -134,7 +120,7 @@ pub struct RequesterSnapshot {
     pub outstanding_packets: u64,
     /// Work requests queued and not completed.
     pub queued: u64,
-    /// READs outstanding.
+    /// READs and atomics outstanding.
     pub reads: u32,
     /// Retries left until failure.
     pub retries_left: u8,
@@ -148,28 +134,11 @@ pub struct RequesterSnapshot {
 
 impl Requester {
     /// A stopped requester for `depth` (rounded up to a power of two) work requests of up to `sge_max` segments
-    /// (at most [`SGE_MAX`]) and `inline_max` bytes inline.
+    /// (at most [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
     pub fn new(depth: u32, sge_max: u32, inline_max: u32) -> Self {
-        let config = RequesterConfig {
-            qpn: Qpn::new(0),
-            dest_qpn: Qpn::new(0),
-            sq_psn: Psn::new(0),
-            mtu: Mtu::B1024,
-            max_rd_atomic: 0,
-            timeout: None,
-            retry_cnt: 0,
-            rnr_retry: 0,
-            window_packets: WINDOW_MAX,
-            window_messages: u32::MAX,
-            ack_request_every: 64,
-            obey_credits: true,
-            migreq: false,
-            pkey: longhaul_wire::PKEY_DEFAULT,
-        };
+        let config = RequesterConfig::default();
         let mut requester = Requester {
-            queue: SendQueue::new(depth, sge_max.min(SGE_MAX as u32), inline_max),
-            sge_max: sge_max.min(SGE_MAX as u32),
-            inline_max,
+            queue: SendQueue::new(depth, sge_max, inline_max),
             config,
             done: 0,
             current: 0,
@@ -216,6 +185,11 @@ impl Requester {
         self.queue.depth() as u32
     }
 
+    /// Changes parameters of a connection that is in use.
+    pub fn adjust(&mut self, change: impl FnOnce(&mut RequesterConfig)) {
+        change(&mut self.config);
+    }
+
     /// The parameters in force.
     pub fn config(&self) -> &RequesterConfig {
         &self.config
@@ -239,12 +213,20 @@ impl Requester {
 
     /// True when paused and everything that had begun is done.
     pub fn is_drained(&self) -> bool {
-        self.paused && self.una == self.sent
+        let between_messages =
+            self.current == self.tail || self.next == self.queue.get(self.current).first_psn;
+        self.paused && self.una == self.sent && between_messages
     }
 
     /// The next PSN that a new message will begin with.
     pub fn planned_psn(&self) -> Psn {
         Psn::from_sequence(self.planned)
+    }
+
+    /// Work requests queued and not completed.
+    #[inline]
+    pub fn queued(&self) -> u64 {
+        self.tail - self.done
     }
 
     /// State for people.
@@ -271,7 +253,7 @@ impl Requester {
     ) -> Result<(), SendRefused> {
         let len = self.check(wr)?;
         let index = self.tail;
-        self.queue.put(index, wr, len as u32, wr.signaled || signal_all, memory);
+        self.queue.put((self.done, index), wr, len as u32, wr.signaled || signal_all, memory);
         let first = self.planned;
         self.planned = first + self.config.mtu.packets(len);
         let wqe = self.queue.get_mut(index);
@@ -280,38 +262,41 @@ impl Requester {
         Ok(())
     }
 
+    /// The length of the message.
     fn check(&self, wr: &SendWr<'_>) -> Result<u64, SendRefused> {
         let len = total_len(wr.segments);
         if len > MESSAGE_MAX {
             return Err(SendRefused::MessageTooLong { given: len });
         }
         match wr.op {
-            SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } => {
-                return Err(SendRefused::NotSupported("an atomic operation"));
+            SendOp::Datagram { .. } => {
+                return Err(SendRefused::NotSupported("a datagram of a connected queue pair"));
+            }
+            SendOp::CmpSwap { remote_address, .. } | SendOp::FetchAdd { remote_address, .. }
+                if len < ATOMIC_LEN || remote_address % ATOMIC_LEN != 0 =>
+            {
+                return Err(SendRefused::Invalid("an atomic works on 8 bytes at a multiple of 8"));
             }
             SendOp::Send { immediate: Some(_), invalidate: Some(_) } => {
                 return Err(SendRefused::Invalid(
                     "a SEND carries immediate data or an invalidation, not both",
                 ));
             }
-            SendOp::Read { .. } if wr.inline => {
-                return Err(SendRefused::Invalid("a READ cannot be inline"));
+            SendOp::Read { .. } | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } if wr.inline => {
+                return Err(SendRefused::Invalid("a READ or an atomic cannot be inline"));
             }
-            SendOp::Read { .. } if self.config.max_rd_atomic == 0 => {
-                return Err(SendRefused::Invalid("max_rd_atomic is 0, so a READ could never start"));
+            SendOp::Read { .. } | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }
+                if self.config.max_rd_atomic == 0 =>
+            {
+                return Err(SendRefused::Invalid(
+                    "max_rd_atomic is 0, so a READ or an atomic could never start",
+                ));
             }
             _ => {}
         }
-        if wr.inline && len > u64::from(self.inline_max) {
-            return Err(SendRefused::InlineTooLong { given: len, max: self.inline_max });
-        }
-        if !wr.inline && wr.segments.len() > self.sge_max as usize {
-            return Err(SendRefused::TooManySegments { given: wr.segments.len(), max: self.sge_max });
-        }
-        if self.tail - self.done == self.queue.depth() {
-            return Err(SendRefused::Full(self.depth()));
-        }
-        Ok(len)
+        self.queue.admit(wr, len, self.tail - self.done)?;
+        // The rest of an atomic's segments stays as it is.
+        Ok(if matches!(wr.op, SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }) { ATOMIC_LEN } else { len })
     }
 
     /// True when [`Requester::transmit`] would send something.
@@ -327,7 +312,7 @@ impl Requester {
         {
             return false;
         }
-        if wqe.verb == Verb::ReadRequest {
+        if wqe.awaits_response() {
             if self.reads >= self.config.max_rd_atomic || wqe.end_psn - self.una > u64::from(WINDOW_MAX) {
                 return false;
             }
@@ -356,16 +341,16 @@ impl Requester {
             return false;
         }
         self.rnr_until = None;
-        let wqe = *self.queue.get(self.current);
         let psn = self.next;
-        let built = if wqe.verb == Verb::ReadRequest {
-            self.send_read(&wqe, ctx, template, emit)
+        let built = if self.queue.get(self.current).awaits_response() {
+            self.send_question(ctx, template, emit)
         } else {
-            self.send_data(&wqe, ctx, template, emit)
+            self.send_data(ctx, template, emit)
         };
         if !built {
-            // Completions come in order: the failure waits until everything before is acknowledged.
-            if self.una == psn {
+            // Completions come in order: the failure waits until every work request before is done. What has left of
+            // this one need not be acknowledged: nobody has asked for that.
+            if self.done == self.current {
                 self.fail(ctx, Status::LocalProtection);
             }
             return false;
@@ -387,32 +372,49 @@ impl Requester {
         bth
     }
 
-    fn send_read<C: Context>(
+    /// Sends a READ, from where responses are missing, or an atomic. False when the result has no place to go.
+    fn send_question<C: Context>(
         &mut self,
-        wqe: &SendWqe,
         ctx: &mut C,
         template: &PathTemplate,
         emit: &mut impl Emit,
     ) -> bool {
-        if check_list(ctx, self.queue.segments(self.current), Intent::LocalWrite).is_err() {
+        if self.queue.check(self.current, Intent::LocalWrite, ctx).is_err() {
             return false;
         }
-        let offset = (self.next - wqe.first_psn) * u64::from(self.config.mtu.bytes());
-        let mut bth = self.bth(Opcode::RC_READ_REQUEST);
+        let next = self.next;
+        let wqe = self.queue.get(self.current);
+        let opcode = match wqe.verb {
+            Verb::CmpSwap => Opcode::RC_CMP_SWAP,
+            Verb::FetchAdd => Opcode::RC_FETCH_ADD,
+            _ => Opcode::RC_READ_REQUEST,
+        };
+        let mut bth = self.bth(opcode);
         bth.ack_request = true;
         let mut head = Head::begin(template, &bth);
-        head.push_reth(&Reth {
-            virtual_address: wqe.remote_address.wrapping_add(offset),
-            rkey: wqe.rkey,
-            len: wqe.len - offset as u32,
-        });
+        if opcode.has_atomic() {
+            head.push_atomic(&AtomicEth {
+                virtual_address: wqe.remote_address,
+                rkey: wqe.rkey,
+                swap_or_add: wqe.swap_or_add,
+                compare: wqe.compare,
+            });
+        } else {
+            let offset = (next - wqe.first_psn) * u64::from(self.config.mtu.bytes());
+            head.push_reth(&Reth {
+                virtual_address: wqe.remote_address.wrapping_add(offset),
+                rkey: wqe.rkey,
+                len: wqe.len - offset as u32,
+            });
+        }
         let pad_len = head.finish(template, 0);
         emit.emit(&Frame {
             head: head.bytes(),
             payload: Payload::EMPTY,
             trailer: Trailer::Sealed { pad_len },
         });
-        self.queue.get_mut(self.current).restart_psn = self.next;
+        let wqe = self.queue.get_mut(self.current);
+        wqe.restart_psn = next;
         self.next = wqe.end_psn;
         self.current += 1;
         self.reads += 1;
@@ -420,24 +422,16 @@ impl Requester {
         true
     }
 
-    fn send_data<C: Context>(
-        &mut self,
-        wqe: &SendWqe,
-        ctx: &mut C,
-        template: &PathTemplate,
-        emit: &mut impl Emit,
-    ) -> bool {
+    fn send_data<C: Context>(&mut self, ctx: &mut C, template: &PathTemplate, emit: &mut impl Emit) -> bool {
+        let wqe = self.queue.get(self.current);
         let mtu = self.config.mtu.bytes();
         let offset = (self.next - wqe.first_psn) * u64::from(mtu);
         let len = (u64::from(wqe.len) - offset).min(u64::from(mtu)) as u32;
         let first = self.next == wqe.first_psn;
         let last = self.next + 1 == wqe.end_psn;
         // The whole message before its first packet: one that fails half-way would leave packets that nobody
-        // acknowledges.
-        if first
-            && !wqe.inline
-            && check_list(ctx, self.queue.segments(self.current), Intent::LocalRead).is_err()
-        {
+        // acknowledges. A single packet is checked when its payload is found.
+        if first && !last && self.queue.check(self.current, Intent::LocalRead, ctx).is_err() {
             return false;
         }
         let mut bth = self.bth(request_opcode(wqe, first, last));
@@ -456,269 +450,13 @@ impl Requester {
             head.push_invalidate(rkey);
         }
         let pad_len = head.finish(template, len as usize);
-        let trailer = Trailer::Sealed { pad_len };
-        let head = head.bytes();
-        if wqe.inline {
-            let at = offset as usize;
-            let bytes = &self.queue.inline(self.current)[at..at + len as usize];
-            emit.emit(&Frame { head, payload: Payload::Bytes(bytes), trailer });
-        } else if let &[sge] = self.queue.segments(self.current) {
-            let Ok(address) = ctx.local(sge.lkey, sge.address.wrapping_add(offset), len, Intent::LocalRead)
-            else {
-                return false;
-            };
-            let piece = [Segment { address, len: len as usize }];
-            emit.emit(&Frame { head, payload: Payload::Memory(ctx.gather(), &piece), trailer });
-        } else {
-            let segments = self.queue.segments(self.current);
-            let mut pieces = [Segment { address: 0, len: 0 }; SGE_MAX];
-            let Ok(used) = gather_list(ctx, segments, offset, len, &mut pieces) else { return false };
-            emit.emit(&Frame { head, payload: Payload::Memory(ctx.gather(), &pieces[..used]), trailer });
+        if self.queue.emit(self.current, (offset, len), (head.bytes(), pad_len), ctx, emit).is_err() {
+            return false;
         }
         self.since_ack_request = if bth.ack_request { 0 } else { self.since_ack_request + 1 };
         self.next += 1;
         self.current += u64::from(last);
         true
-    }
-
-    /// Takes an ACK, RNR NAK or NAK.
-    pub fn handle_ack<C: Context>(&mut self, now: Instant, psn: Psn, aeth: &Aeth, ctx: &mut C) {
-        let Some(psn) = self.locate(psn, ctx) else {
-            return;
-        };
-        if psn < self.una {
-            if psn + 1 == self.una {
-                // The latest ACK again: it may bring credits.
-                self.learn_credits(aeth);
-            }
-            ctx.counters().count(DropReason::GhostAck);
-            return;
-        }
-        match aeth.syndrome {
-            Syndrome::Ack { .. } => {
-                let passed_read = self.advance(now, psn + 1, ctx);
-                self.learn_credits(aeth);
-                ctx.counters().count(Counter::RxAcks);
-                if passed_read {
-                    self.implied_nak(ctx);
-                }
-            }
-            Syndrome::RnrNak { timer_code } => {
-                if self.advance(now, psn, ctx) {
-                    self.implied_nak(ctx);
-                } else {
-                    self.not_ready(now, timer_code, ctx);
-                }
-            }
-            Syndrome::Nak(NakCode::PsnSequence) => {
-                if self.advance(now, psn, ctx) {
-                    self.implied_nak(ctx);
-                } else if self.recovering {
-                    ctx.counters().count(DropReason::NakIgnored);
-                } else {
-                    ctx.counters().count(Counter::PacketSeqErr);
-                    self.retry(ctx);
-                }
-            }
-            Syndrome::Nak(
-                code @ (NakCode::InvalidRequest | NakCode::RemoteAccess | NakCode::RemoteOperational),
-            ) => {
-                self.advance(now, psn, ctx);
-                if psn < self.queue.get(self.done).end_psn {
-                    self.fatal_nak(code, ctx);
-                } else {
-                    self.implied_nak(ctx);
-                }
-            }
-            Syndrome::Nak(NakCode::InvalidRd) | Syndrome::Reserved(_) => {
-                ctx.counters().count(DropReason::Syndrome);
-            }
-        }
-    }
-
-    /// Takes a READ response.
-    pub fn handle_read_response<C: Context>(
-        &mut self,
-        now: Instant,
-        psn: Psn,
-        opcode: Opcode,
-        aeth: Option<&Aeth>,
-        payload: &Payload<'_>,
-        ctx: &mut C,
-    ) {
-        let Some(psn) = self.locate(psn, ctx) else {
-            return;
-        };
-        if psn < self.una {
-            ctx.counters().count(DropReason::GhostAck);
-            return;
-        }
-        if self.advance(now, psn, ctx) {
-            ctx.counters().count(DropReason::ResponseGap);
-            self.implied_nak(ctx);
-            return;
-        }
-        let wqe = *self.queue.get(self.done);
-        let last = psn + 1 == wqe.end_psn;
-        let restarts = psn == wqe.first_psn || psn == wqe.restart_psn;
-        let fits = match opcode.position() {
-            Position::First => !last && restarts,
-            Position::Middle => !last && psn != wqe.first_psn,
-            Position::Last => last && psn != wqe.first_psn,
-            Position::Only => last && restarts,
-        };
-        let is_ack = aeth.is_none_or(|a| matches!(a.syndrome, Syndrome::Ack { .. }));
-        if wqe.verb != Verb::ReadRequest || !fits || !is_ack {
-            ctx.counters().count(Counter::ReqBadResponse);
-            self.fail(ctx, Status::BadResponse);
-            return;
-        }
-        let mtu = u64::from(self.config.mtu.bytes());
-        let offset = (psn - wqe.first_psn) * mtu;
-        if payload.len() as u64 != (u64::from(wqe.len) - offset).min(mtu) {
-            self.fail(ctx, Status::LocalLength);
-            return;
-        }
-        if scatter_list(ctx, self.queue.segments(self.done), offset, payload).is_err() {
-            self.fail(ctx, Status::LocalProtection);
-            return;
-        }
-        if let Some(aeth) = aeth {
-            self.learn_credits(aeth);
-        }
-        self.progress(psn + 1);
-        if last {
-            self.complete_oldest(ctx);
-        }
-        self.settle(now);
-    }
-
-    /// The sequence number of a response. Counts and refuses what was never sent.
-    fn locate<C: Context>(&self, psn: Psn, ctx: &mut C) -> Option<u64> {
-        let sequence = psn.unwrap_near(self.una).filter(|&s| s < self.sent && !self.failed);
-        if sequence.is_none() {
-            ctx.counters().count(DropReason::UnsentAck);
-        }
-        sequence
-    }
-
-    /// Acknowledges everything before `to`, up to an outstanding READ. True when one stood in the way.
-    fn advance<C: Context>(&mut self, now: Instant, to: u64, ctx: &mut C) -> bool {
-        let mut passed_read = false;
-        let before = self.una;
-        while self.una < to {
-            let wqe = self.queue.get(self.done);
-            if wqe.verb == Verb::ReadRequest {
-                passed_read = true;
-                break;
-            }
-            let end = wqe.end_psn;
-            self.progress(end.min(to));
-            if end <= to {
-                self.complete_oldest(ctx);
-            }
-        }
-        if self.una != before {
-            self.settle(now);
-        }
-        passed_read
-    }
-
-    #[inline]
-    fn progress(&mut self, to: u64) {
-        self.una = to;
-        self.retries_left = self.config.retry_cnt;
-        self.rnr_left = self.config.rnr_retry;
-        self.recovering = false;
-        self.rnr_until = None;
-    }
-
-    fn complete_oldest<C: Context>(&mut self, ctx: &mut C) {
-        let wqe = self.queue.get(self.done);
-        if wqe.verb == Verb::ReadRequest && self.done < self.current {
-            self.reads -= 1;
-        }
-        if wqe.signaled {
-            ctx.complete_send(wqe.completion(Status::Success, self.config.qpn, self.config.dest_qpn));
-        }
-        self.done += 1;
-    }
-
-    /// After progress: what was acknowledged need not be sent again, and the timer begins anew.
-    fn settle(&mut self, now: Instant) {
-        if self.next < self.una {
-            self.next = self.una;
-            self.current = self.done;
-            self.reads = 0;
-        }
-        self.timer_at = if self.una < self.next { self.config.timeout.map(|t| now + t) } else { None };
-    }
-
-    fn learn_credits(&mut self, aeth: &Aeth) {
-        let Syndrome::Ack { credit_code } = aeth.syndrome else { return };
-        if !self.config.obey_credits {
-            return;
-        }
-        self.credit_limit = credits(credit_code).map(|n| {
-            let distance = i64::from(aeth.msn.since(Msn::new(self.done as u32)));
-            self.done.saturating_add_signed(distance) + u64::from(n)
-        });
-    }
-
-    fn implied_nak<C: Context>(&mut self, ctx: &mut C) {
-        if self.recovering {
-            return;
-        }
-        ctx.counters().count(Counter::ImpliedNakSeqErr);
-        self.retry(ctx);
-    }
-
-    fn not_ready<C: Context>(&mut self, now: Instant, timer_code: u8, ctx: &mut C) {
-        if self.rnr_until.is_some() {
-            ctx.counters().count(DropReason::NakIgnored);
-            return;
-        }
-        ctx.counters().count(Counter::RxRnrNak);
-        if self.config.rnr_retry != 7 {
-            if self.rnr_left == 0 {
-                ctx.counters().count(Counter::RnrNakRetryErr);
-                self.fail(ctx, Status::RnrRetryExceeded);
-                return;
-            }
-            self.rnr_left -= 1;
-        }
-        self.go_back();
-        self.rnr_until = Some(now + rnr_timer(timer_code));
-    }
-
-    fn fatal_nak<C: Context>(&mut self, code: NakCode, ctx: &mut C) {
-        let (counter, status) = match code {
-            NakCode::RemoteAccess => (Counter::ReqRemoteAccess, Status::RemoteAccess),
-            NakCode::RemoteOperational => (Counter::ReqRemoteOperation, Status::RemoteOperation),
-            _ => (Counter::ReqRemoteInvalidRequest, Status::RemoteInvalidRequest),
-        };
-        ctx.counters().count(counter);
-        self.fail(ctx, status);
-    }
-
-    fn retry<C: Context>(&mut self, ctx: &mut C) {
-        if self.retries_left == 0 {
-            ctx.counters().count(Counter::RetryExceededErr);
-            self.fail(ctx, Status::RetryExceeded);
-            return;
-        }
-        self.retries_left -= 1;
-        self.go_back();
-    }
-
-    /// Sends again from the oldest unacknowledged PSN.
-    fn go_back(&mut self) {
-        self.next = self.una;
-        self.current = self.done;
-        self.reads = 0;
-        self.recovering = true;
-        self.timer_at = None;
-        self.since_ack_request = 0;
     }
 
     /// When [`Requester::handle_timeout`] has something to do.

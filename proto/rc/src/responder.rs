@@ -1,13 +1,16 @@
 //! The responder: takes requests in PSN order, places them in memory, and answers.
 
-use crate::context::{Emit, RemoteIntent};
-use crate::pieces::scatter_list;
-use crate::requester::SEQUENCE_BASE;
-use crate::{Completion, CompletionOp, Context, Counter, DropReason, Mtu, RecvQueue, Status};
+use crate::requester::{ATOMIC_LEN, SEQUENCE_BASE};
 use longhaul_node::{Frame, Payload, Segment, Trailer};
 use longhaul_units::{Msn, Psn, Qpn, RKey};
-use longhaul_wire::credit_code;
-use longhaul_wire::{Aeth, Bth, Head, NakCode, Opcode, Packet, PathTemplate, Position, Reth, Syndrome, Verb};
+use longhaul_wire::{
+    Aeth, AtomicAckEth, Bth, Head, NakCode, Opcode, PKEY_DEFAULT, Packet, PathTemplate, Position, Reth,
+    Syndrome, Verb, credit_code,
+};
+use longhaul_work::{
+    Completion, CompletionOp, Context, Counter, DropReason, Emit, Mtu, Receive, RecvQueue, RemoteIntent,
+    Status, scatter_list,
+};
 use std::collections::VecDeque;
 
 /// The longest message that the standard knows, in bytes.
@@ -24,18 +27,36 @@ pub struct ResponderConfig {
     pub rq_psn: Psn,
     /// Path MTU.
     pub mtu: Mtu,
-    /// READs that the peer may have outstanding.
+    /// READs and atomics that the peer may have outstanding.
     pub max_dest_rd_atomic: u32,
     /// RNR timer code to send, 0 to 31.
     pub min_rnr_timer: u8,
     /// Acknowledge at least this often, in packets, whether asked or not.
     pub ack_every: u32,
-    /// Report the receive queue's depth as credits instead of "no limit".
+    /// Report the receives posted as credits instead of "no limit"; not where queue pairs share them.
     pub report_credits: bool,
     /// MigReq bit to send.
     pub migreq: bool,
     /// Partition key.
     pub pkey: u16,
+}
+
+impl Default for ResponderConfig {
+    /// That of a queue pair which is not connected.
+    fn default() -> Self {
+        ResponderConfig {
+            qpn: Qpn::new(0),
+            dest_qpn: Qpn::new(0),
+            rq_psn: Psn::new(0),
+            mtu: Mtu::B256,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            ack_every: 1,
+            report_credits: false,
+            migreq: false,
+            pkey: PKEY_DEFAULT,
+        }
+    }
 }
 
 /// Why a responder gave up; its QP goes to the error state.
@@ -53,11 +74,11 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug)]
 enum Message {
     None,
-    Send { received: u64 },
+    Send { received: u64, into: Receive },
     Write { address: u64, rkey: RKey, len: u32, received: u32 },
 }
 
-/// A READ to answer. PSNs are unwrapped.
+/// A READ or an atomic to answer. PSNs are unwrapped.
 #[derive(Clone, Copy, Debug)]
 struct Read {
     first: u64,
@@ -69,6 +90,8 @@ struct Read {
     len: u32,
     msn: Msn,
     repeated: bool,
+    /// An atomic: what it found.
+    original: Option<u64>,
 }
 
 /// The receiving half of an RC QP.
@@ -82,7 +105,9 @@ pub struct Responder {
     msn: u64,
     message: Message,
     reads: VecDeque<Read>,
-    /// READs queued for the first time; repetitions are not counted.
+    /// What the latest atomics found, by PSN, for when they are repeated.
+    atomics: VecDeque<(u64, u64)>,
+    /// READs and atomics queued for the first time; repetitions are not counted.
     fresh_reads: u32,
     ack_due: bool,
     since_ack: u32,
@@ -114,7 +139,8 @@ impl Responder {
             expected: SEQUENCE_BASE + u64::from(config.rq_psn.get()),
             msn: 0,
             message: Message::None,
-            reads: VecDeque::with_capacity(2 * config.max_dest_rd_atomic as usize),
+            reads: VecDeque::new(),
+            atomics: VecDeque::new(),
             fresh_reads: 0,
             ack_due: false,
             since_ack: 0,
@@ -136,6 +162,17 @@ impl Responder {
         self.config.min_rnr_timer = code;
     }
 
+    /// Changes how many READs and atomics the peer may have outstanding.
+    pub fn set_max_dest_rd_atomic(&mut self, max_dest_rd_atomic: u32) {
+        self.config.max_dest_rd_atomic = max_dest_rd_atomic;
+    }
+
+    /// True when READs or atomics wait for their responses.
+    #[inline]
+    pub fn is_answering(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
     /// Why it gave up, if it did.
     #[inline]
     pub fn fault(&self) -> Option<Fault> {
@@ -152,7 +189,8 @@ impl Responder {
         }
     }
 
-    /// Takes a request packet. Receives come from `queue`, whose front entry may be in use between calls.
+    /// Takes a request packet. Receives come from `queue`; the one that a message is being placed in stays
+    /// taken between calls, until the message ends, [`Responder::flush`] or [`Responder::release`].
     pub fn handle_request<C: Context>(
         &mut self,
         packet: &Packet<'_>,
@@ -180,7 +218,7 @@ impl Responder {
         let verb = bth.opcode.verb();
         let begins = matches!(bth.opcode.position(), Position::First | Position::Only);
         let in_order = match (self.message, verb) {
-            (Message::None, Some(Verb::Send | Verb::Write | Verb::ReadRequest)) => begins,
+            (Message::None, Some(_)) => begins && bth.opcode.is_request(),
             (Message::Send { .. }, Some(Verb::Send)) | (Message::Write { .. }, Some(Verb::Write)) => !begins,
             _ => false,
         };
@@ -191,7 +229,8 @@ impl Responder {
         let taken = match verb {
             Some(Verb::Send) => self.take_send(packet, bth, payload, queue, ctx),
             Some(Verb::Write) => self.take_write(packet, bth, payload, queue, ctx),
-            _ => self.take_read(packet, ctx),
+            Some(Verb::ReadRequest) => self.take_read(packet, ctx),
+            _ => self.take_atomic(packet, bth, ctx),
         };
         if taken {
             self.gap_open = false;
@@ -205,9 +244,10 @@ impl Responder {
         }
     }
 
+    #[inline]
     fn length_is_right(&self, opcode: Opcode, len: u32) -> bool {
         let mtu = self.config.mtu.bytes();
-        if opcode == Opcode::RC_READ_REQUEST {
+        if !matches!(opcode.verb(), Some(Verb::Send | Verb::Write)) {
             return len == 0;
         }
         match opcode.position() {
@@ -217,6 +257,7 @@ impl Responder {
         }
     }
 
+    #[cold]
     fn too_early<C: Context>(&mut self, psn: u64, ctx: &mut C) {
         ctx.counters().count(DropReason::OutOfSequence);
         self.gap_top = self.gap_top.max(psn);
@@ -226,6 +267,7 @@ impl Responder {
         }
     }
 
+    #[cold]
     fn duplicate<C: Context>(
         &mut self,
         psn: u64,
@@ -242,11 +284,16 @@ impl Responder {
                     ctx.counters().count(DropReason::DuplicateRead);
                 }
             }
+            Some(Verb::CmpSwap | Verb::FetchAdd) => {
+                if !self.atomic_again(psn) {
+                    ctx.counters().count(DropReason::DuplicateRead);
+                }
+            }
             _ => ctx.counters().count(DropReason::Opcode),
         }
     }
 
-    /// READs that can be queued, repetitions included.
+    /// READs and atomics that can be queued, repetitions included.
     fn reads_max(&self) -> usize {
         2 * self.config.max_dest_rd_atomic as usize
     }
@@ -271,21 +318,44 @@ impl Responder {
             len: reth.len,
             msn: Msn::new(self.msn as u32),
             repeated: true,
+            original: None,
         };
+        self.queue_again(read)
+    }
+
+    /// Answers an atomic once more with what it found the first time. False when that is forgotten.
+    fn atomic_again(&mut self, psn: u64) -> bool {
+        let Some(&(_, original)) = self.atomics.iter().find(|(at, _)| *at == psn) else { return false };
+        let msn = Msn::new(self.msn as u32);
+        self.queue_again(Read {
+            first: psn,
+            end: psn + 1,
+            cursor: psn,
+            address: 0,
+            rkey: RKey(0),
+            len: 0,
+            msn,
+            repeated: true,
+            original: Some(original),
+        })
+    }
+
+    /// Queues a repetition where its PSNs belong. False when it contradicts what is queued, or there is no space.
+    fn queue_again(&mut self, read: Read) -> bool {
         let has_space = self.reads.len() < self.reads_max();
-        let at = self.reads.partition_point(|r| r.end <= psn);
+        let at = self.reads.partition_point(|r| r.end <= read.first);
         match self.reads.get_mut(at) {
-            Some(queued) if queued.first <= psn => {
-                if queued.end != end {
+            Some(queued) if queued.first <= read.first => {
+                if queued.end != read.end || queued.original != read.original {
                     return false;
                 }
-                if psn < queued.cursor {
+                if read.first < queued.cursor {
                     self.fresh_reads -= u32::from(!queued.repeated);
                     *queued = read;
                 }
                 true
             }
-            Some(queued) if queued.first < end => false,
+            Some(queued) if queued.first < read.end => false,
             _ if has_space => {
                 self.reads.insert(at, read);
                 true
@@ -302,35 +372,40 @@ impl Responder {
         queue: &mut RecvQueue,
         ctx: &mut C,
     ) -> bool {
-        let Some(capacity) = queue.front_capacity() else {
-            self.not_ready(ctx);
-            return false;
+        let (offset, into) = match self.message {
+            Message::Send { received, into } => (received, into),
+            _ => match queue.take() {
+                Some(into) => (0, into),
+                None => {
+                    self.not_ready(ctx);
+                    return false;
+                }
+            },
         };
-        let offset = if let Message::Send { received } = self.message { received } else { 0 };
         let received = offset + payload.len() as u64;
-        if received > capacity {
+        self.message = Message::Send { received, into };
+        if received > into.capacity {
             ctx.counters().count(Counter::RespLocalLength);
-            self.spoil_receive(Status::LocalLength, queue, ctx);
+            self.end_receive(Status::LocalLength, queue, ctx);
             self.give_up(Fault::InvalidRequest, ctx);
             return false;
         }
-        if scatter_list(ctx, queue.front_segments(), offset, payload).is_err() {
-            self.spoil_receive(Status::LocalProtection, queue, ctx);
+        if scatter_list(ctx, queue.segments(&into), offset, payload).is_err() {
+            self.end_receive(Status::LocalProtection, queue, ctx);
             self.give_up(Fault::RemoteOperational, ctx);
             return false;
         }
-        self.message = Message::Send { received };
         if bth.opcode.ends_message() {
             let invalidated = packet.invalidate();
             if let Some(rkey) = invalidated
                 && !ctx.invalidate(rkey)
             {
-                self.spoil_receive(Status::LocalAccess, queue, ctx);
+                self.end_receive(Status::LocalAccess, queue, ctx);
                 self.give_up(Fault::RemoteAccess, ctx);
                 return false;
             }
             ctx.counters().count(Counter::RxSendRequests);
-            let Some(wr_id) = queue.pop() else { unreachable!("the front entry is in use") };
+            let wr_id = queue.release(into);
             ctx.complete_receive(Completion {
                 byte_len: received as u32,
                 immediate: packet.immediate(),
@@ -415,6 +490,46 @@ impl Responder {
         true
     }
 
+    /// Executes an atomic; its response is queued behind those of the READs before it.
+    #[inline(never)]
+    fn take_atomic<C: Context>(&mut self, packet: &Packet<'_>, bth: &Bth, ctx: &mut C) -> bool {
+        let Some(atomic) = packet.atomic_eth() else { unreachable!("an atomic has an AtomicETH") };
+        let full = self.fresh_reads >= self.config.max_dest_rd_atomic;
+        if full || !ctx.permits(RemoteIntent::Atomic) || atomic.virtual_address % ATOMIC_LEN != 0 {
+            self.give_up(Fault::InvalidRequest, ctx);
+            return false;
+        }
+        let at = ctx.remote(atomic.rkey, atomic.virtual_address, ATOMIC_LEN, RemoteIntent::Atomic);
+        // The address that the peer names may be aligned while the memory behind it is not.
+        let Some(memory) = at.ok().filter(|memory| memory % ATOMIC_LEN == 0) else {
+            self.give_up(Fault::RemoteAccess, ctx);
+            return false;
+        };
+        ctx.counters().count(Counter::RxAtomicRequests);
+        let original = if bth.opcode == Opcode::RC_CMP_SWAP {
+            ctx.compare_swap(memory, atomic.compare, atomic.swap_or_add)
+        } else {
+            ctx.fetch_add(memory, atomic.swap_or_add)
+        };
+        if self.atomics.len() >= self.config.max_dest_rd_atomic as usize {
+            self.atomics.pop_front();
+        }
+        self.atomics.push_back((self.expected, original));
+        self.queue_fresh(Read {
+            first: self.expected,
+            end: self.expected + 1,
+            cursor: self.expected,
+            address: 0,
+            rkey: atomic.rkey,
+            len: 0,
+            msn: Msn::new(self.msn as u32 + 1),
+            repeated: false,
+            original: Some(original),
+        });
+        // Its response acknowledges it.
+        false
+    }
+
     fn take_read<C: Context>(&mut self, packet: &Packet<'_>, ctx: &mut C) -> bool {
         let Some(reth) = packet.reth() else { unreachable!("a READ request has a RETH") };
         let full = self.fresh_reads >= self.config.max_dest_rd_atomic;
@@ -428,6 +543,23 @@ impl Responder {
             return false;
         }
         ctx.counters().count(Counter::RxReadRequests);
+        self.queue_fresh(Read {
+            first: self.expected,
+            end: self.expected + self.config.mtu.packets(len),
+            cursor: self.expected,
+            address: reth.virtual_address,
+            rkey: reth.rkey,
+            len: reth.len,
+            msn: Msn::new(self.msn as u32 + 1),
+            repeated: false,
+            original: None,
+        });
+        // Its responses acknowledge it.
+        false
+    }
+
+    /// Queues a READ or an atomic that came in its turn.
+    fn queue_fresh(&mut self, read: Read) {
         if self.reads.len() >= self.reads_max()
             && let Some(oldest) = self.reads.pop_front()
         {
@@ -435,22 +567,10 @@ impl Responder {
             self.fresh_reads -= u32::from(!oldest.repeated);
         }
         self.msn += 1;
-        let first = self.expected;
-        self.expected += self.config.mtu.packets(len);
+        self.expected = read.end;
         self.fresh_reads += 1;
-        self.reads.push_back(Read {
-            first,
-            end: self.expected,
-            cursor: first,
-            address: reth.virtual_address,
-            rkey: reth.rkey,
-            len: reth.len,
-            msn: Msn::new(self.msn as u32),
-            repeated: false,
-        });
+        self.reads.push_back(read);
         self.gap_open = false;
-        // Its responses acknowledge it.
-        false
     }
 
     fn not_ready<C: Context>(&mut self, ctx: &mut C) {
@@ -460,22 +580,13 @@ impl Responder {
     }
 
     fn receive_completion(&self, wr_id: u64, status: Status) -> Completion {
-        Completion {
-            wr_id,
-            status,
-            op: CompletionOp::Recv,
-            byte_len: 0,
-            immediate: None,
-            invalidated: None,
-            qpn: self.config.qpn,
-            peer_qpn: self.config.dest_qpn,
-            solicited: false,
-        }
+        Completion::of(wr_id, status, CompletionOp::Recv, self.config.qpn, self.config.dest_qpn)
     }
 
-    fn spoil_receive<C: Context>(&mut self, status: Status, queue: &mut RecvQueue, ctx: &mut C) {
-        if let Some(wr_id) = queue.pop() {
-            ctx.complete_receive(self.receive_completion(wr_id, status));
+    /// Completes the receive that a SEND is being placed in, if there is one.
+    fn end_receive<C: Context>(&mut self, status: Status, queue: &mut RecvQueue, ctx: &mut C) {
+        if let Message::Send { into, .. } = std::mem::replace(&mut self.message, Message::None) {
+            ctx.complete_receive(self.receive_completion(queue.release(into), status));
         }
     }
 
@@ -490,11 +601,16 @@ impl Responder {
         self.fault = Some(fault);
     }
 
-    /// Stops: nothing further is taken. Responses that are due still leave.
+    /// Ends the receive that a message is being placed in, if there is one, with a flush error. Responses that are
+    /// due still leave; the caller hands over no further requests.
     pub fn flush<C: Context>(&mut self, queue: &mut RecvQueue, ctx: &mut C) {
-        self.message = Message::None;
-        while let Some(wr_id) = queue.pop() {
-            ctx.complete_receive(self.receive_completion(wr_id, Status::WrFlush));
+        self.end_receive(Status::WrFlush, queue, ctx);
+    }
+
+    /// Gives back, without a completion, the receive that a message is being placed in.
+    pub fn release(&mut self, queue: &mut RecvQueue) {
+        if let Message::Send { into, .. } = std::mem::replace(&mut self.message, Message::None) {
+            queue.release(into);
         }
     }
 
@@ -556,9 +672,7 @@ impl Responder {
         if !self.config.report_credits {
             return Syndrome::ACK_UNLIMITED;
         }
-        // The entry that a message is being placed in is spoken for.
-        let taken = u32::from(matches!(self.message, Message::Send { .. }));
-        Syndrome::Ack { credit_code: credit_code(queue.len() - taken.min(queue.len())) }
+        Syndrome::Ack { credit_code: credit_code(queue.len()) }
     }
 
     fn send_read_response<C: Context>(
@@ -569,6 +683,10 @@ impl Responder {
         template: &PathTemplate,
         emit: &mut impl Emit,
     ) -> bool {
+        if let Some(original) = read.original {
+            self.send_atomic_ack(&read, original, queue, template, emit);
+            return true;
+        }
         let mtu = self.config.mtu.bytes();
         let offset = (read.cursor - read.first) as u32 * mtu;
         let len = (read.len - offset).min(mtu);
@@ -602,11 +720,41 @@ impl Responder {
             emit.emit(&Frame { head, payload: Payload::Memory(ctx.gather(), &piece), trailer });
         }
         if last {
-            self.reads.pop_front();
-            self.fresh_reads -= u32::from(!read.repeated);
+            self.answered(&read);
         } else if let Some(front) = self.reads.front_mut() {
             front.cursor += 1;
         }
         true
+    }
+
+    fn send_atomic_ack(
+        &mut self,
+        read: &Read,
+        original: u64,
+        queue: &RecvQueue,
+        template: &PathTemplate,
+        emit: &mut impl Emit,
+    ) {
+        let mut head = Head::begin(template, &self.bth(Opcode::RC_ATOMIC_ACK, read.cursor));
+        head.push_aeth(&Aeth { syndrome: self.ack_syndrome(queue), msn: read.msn });
+        head.push_atomic_ack(&AtomicAckEth { original });
+        let pad_len = head.finish(template, 0);
+        emit.emit(&Frame {
+            head: head.bytes(),
+            payload: Payload::EMPTY,
+            trailer: Trailer::Sealed { pad_len },
+        });
+        self.answered(read);
+    }
+
+    /// The last response to the oldest READ or atomic has left.
+    fn answered(&mut self, read: &Read) {
+        self.reads.pop_front();
+        self.fresh_reads -= u32::from(!read.repeated);
+        if read.end == self.expected {
+            // It acknowledged everything so far.
+            self.ack_due = false;
+            self.since_ack = 0;
+        }
     }
 }

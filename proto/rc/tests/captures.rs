@@ -6,12 +6,15 @@ mod script;
 use longhaul_node::{Frame, Gather, Payload};
 use longhaul_rc::*;
 use longhaul_units::{LKey, Psn, Qpn, RKey};
-use longhaul_wire::{Head, NakCode, Opcode, Packet, Position, Syndrome, Verb, pcap};
+use longhaul_wire::{AtomicEth, Head, NakCode, Opcode, Packet, PathTemplate, Position, Syndrome, Verb, pcap};
+use longhaul_work::*;
 use script::template;
+use std::collections::HashMap;
 
-/// A device that allows everything and keeps nothing.
+/// A device that allows everything and keeps nothing but what atomics work on.
 #[derive(Default)]
 struct Generous {
+    words: HashMap<u64, u64>,
     counters: Counters,
     received: u32,
     /// Region that READs are refused for.
@@ -40,6 +43,19 @@ impl Context for Generous {
         true
     }
     fn scatter(&mut self, _: u64, _: &Payload<'_>) {}
+    fn fetch_add(&mut self, address: u64, add: u64) -> u64 {
+        let word = self.words.get_mut(&address).expect("a word of the capture");
+        std::mem::replace(word, word.wrapping_add(add))
+    }
+    fn compare_swap(&mut self, address: u64, compare: u64, swap: u64) -> u64 {
+        let word = self.words.get_mut(&address).expect("a word of the capture");
+        let found = *word;
+        *word = if found == compare { swap } else { found };
+        found
+    }
+    fn path(&self, _: AhId) -> Option<&PathTemplate> {
+        None
+    }
     fn gather(&self) -> &dyn Gather {
         &Zeros
     }
@@ -53,13 +69,14 @@ impl Context for Generous {
     }
 }
 
-/// What matters of an answer: opcode, PSN, syndrome and MSN, payload length.
-type Answer = (Opcode, Psn, Option<(Syndrome, u32)>, usize);
+/// What matters of a packet: opcode, PSN, syndrome and MSN, what an atomic asks for or found, payload length.
+type Answer = (Opcode, Psn, Option<(Syndrome, u32)>, (Option<AtomicEth>, Option<u64>), usize);
 
 fn answer(frame: &Frame<'_>) -> Answer {
     let packet = Packet::parse(frame.head).unwrap().unwrap();
     let aeth = packet.aeth().map(|a| (a.syndrome, a.msn.get()));
-    (packet.opcode(), packet.psn(), aeth, frame.payload.len())
+    let atomic = (packet.atomic_eth(), packet.atomic_ack_eth().map(|a| a.original));
+    (packet.opcode(), packet.psn(), aeth, atomic, frame.payload.len())
 }
 
 struct Answers(Vec<Answer>);
@@ -77,12 +94,29 @@ struct Replay {
     fault: Option<Fault>,
 }
 
-/// Feeds the requests to `requests_to` of a capture to a responder, up to the first atomic.
+/// The words that the atomics of a capture found, each where it was touched first.
+fn words_of(capture: &[u8]) -> HashMap<u64, u64> {
+    let (mut words, mut asked) = (HashMap::new(), HashMap::new());
+    for record in pcap::records(capture) {
+        let record = record.unwrap();
+        let Ok(Some(packet)) = Packet::parse(record.data) else { continue };
+        if let Some(atomic) = packet.atomic_eth() {
+            asked.insert(packet.psn(), atomic.virtual_address);
+        }
+        if let Some(found) = packet.atomic_ack_eth() {
+            words.entry(asked[&packet.psn()]).or_insert(found.original);
+        }
+    }
+    words
+}
+
+/// Feeds the requests to `requests_to` of a capture to a responder.
 fn replay(name: &str, requests_to: u32, refuse_reads: bool) -> Replay {
     let path = format!("{}/../../checks/captures/{name}.pcap", env!("CARGO_MANIFEST_DIR"));
     let capture = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     let mut responder: Option<Responder> = None;
-    let mut device = Generous { refuse_reads, ..Generous::default() };
+    let words = words_of(&capture);
+    let mut device = Generous { words, refuse_reads, ..Generous::default() };
     let mut queue = RecvQueue::new(1024, 1);
     let (mut ours, mut theirs) = (Answers(Vec::new()), Vec::new());
     for record in pcap::records(&capture) {
@@ -92,7 +126,6 @@ fn replay(name: &str, requests_to: u32, refuse_reads: bool) -> Replay {
         let Ok(Some(packet)) = Packet::parse(frame.head) else { continue };
         let bth = packet.bth();
         match bth.opcode.verb() {
-            Some(Verb::CmpSwap | Verb::FetchAdd) => break,
             Some(_) if bth.opcode.is_response() => theirs.push(answer(&frame)),
             Some(_) if bth.dest_qp == Qpn::new(requests_to) => {
                 let responder = responder.get_or_insert_with(|| {
@@ -110,7 +143,7 @@ fn replay(name: &str, requests_to: u32, refuse_reads: bool) -> Replay {
                     })
                 });
                 let segments = [Sge { address: 0, len: 1 << 30, lkey: LKey(0) }];
-                while queue.len() < queue.depth() {
+                while queue.in_use() < queue.depth() {
                     queue.post(&RecvWr { wr_id: 0, segments: &segments }).unwrap();
                 }
                 responder.handle_request(&packet, &bth, &frame.payload, &mut queue, &mut device);
@@ -125,7 +158,9 @@ fn replay(name: &str, requests_to: u32, refuse_reads: bool) -> Replay {
 
 #[test]
 fn every_operation_is_answered_as_the_kernel_answers_it() {
-    for (name, qpn, answers) in [("rc_all_ops_mtu1024", 0x19, 26), ("rc_psn_wrap", 0x1c, 3)] {
+    for (name, qpn, answers) in
+        [("rc_all_ops_mtu1024", 0x19, 28), ("rc_psn_wrap", 0x1c, 3), ("rc_atomic_cmp_swap", 0x2e, 20)]
+    {
         let replay = replay(name, qpn, false);
         assert_eq!(replay.ours, replay.theirs, "{name}");
         assert!(replay.ours.len() >= answers, "{name}: {}", replay.ours.len());
@@ -148,7 +183,7 @@ fn gaps_are_answered_with_one_sequence_nak_each() {
     let naks = |answers: &[Answer]| -> Vec<(Psn, u32)> {
         answers
             .iter()
-            .filter_map(|(_, psn, aeth, _)| match aeth {
+            .filter_map(|(_, psn, aeth, ..)| match aeth {
                 Some((Syndrome::Nak(NakCode::PsnSequence), msn)) => Some((*psn, *msn)),
                 _ => None,
             })
@@ -166,7 +201,7 @@ struct Operation {
     packets: Vec<(Answer, bool)>,
 }
 
-/// The operations to `requests_to` of a capture up to the first atomic, and the heads and payloads of its answers.
+/// The operations to `requests_to` of a capture, and the heads and payloads of its answers.
 fn operations(name: &str, requests_to: u32) -> (Vec<Operation>, Vec<(Head, Vec<u8>)>) {
     let path = format!("{}/../../checks/captures/{name}.pcap", env!("CARGO_MANIFEST_DIR"));
     let capture = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
@@ -178,7 +213,6 @@ fn operations(name: &str, requests_to: u32) -> (Vec<Operation>, Vec<(Head, Vec<u
         let Ok(Some(packet)) = Packet::parse(frame.head) else { continue };
         let bth = packet.bth();
         match bth.opcode.verb() {
-            Some(Verb::CmpSwap | Verb::FetchAdd) => break,
             Some(_) if bth.opcode.is_response() => {
                 answers.push((Head::copy_of(frame.head), frame.payload.as_bytes().unwrap().to_vec()));
             }
@@ -188,11 +222,16 @@ fn operations(name: &str, requests_to: u32) -> (Vec<Operation>, Vec<(Head, Vec<u
                     let (remote_address, rkey) =
                         packet.reth().map_or((0, RKey(0)), |r| (r.virtual_address, r.rkey));
                     let op = match verb {
+                        Verb::CmpSwap | Verb::FetchAdd => atomic_op(verb, &packet.atomic_eth().unwrap()),
                         Verb::Write => SendOp::Write { remote_address, rkey, immediate },
                         Verb::ReadRequest => SendOp::Read { remote_address, rkey },
                         _ => SendOp::Send { immediate, invalidate: None },
                     };
-                    let len = if verb == Verb::ReadRequest { packet.reth().unwrap().len as usize } else { 0 };
+                    let len = match verb {
+                        Verb::ReadRequest => packet.reth().unwrap().len as usize,
+                        Verb::CmpSwap | Verb::FetchAdd => 8,
+                        _ => 0,
+                    };
                     operations.push(Operation { op, len, solicited: false, packets: Vec::new() });
                 }
                 let Some(last) = operations.last_mut() else { continue };
@@ -208,6 +247,15 @@ fn operations(name: &str, requests_to: u32) -> (Vec<Operation>, Vec<(Head, Vec<u
         }
     }
     (operations, answers)
+}
+
+fn atomic_op(verb: Verb, eth: &AtomicEth) -> SendOp {
+    let AtomicEth { virtual_address: remote_address, rkey, swap_or_add, compare } = *eth;
+    if verb == Verb::CmpSwap {
+        SendOp::CmpSwap { remote_address, rkey, compare, swap: swap_or_add }
+    } else {
+        SendOp::FetchAdd { remote_address, rkey, add: swap_or_add }
+    }
 }
 
 struct Requests(Vec<(Answer, bool)>);
@@ -240,6 +288,15 @@ impl Context for Finisher {
         true
     }
     fn scatter(&mut self, _: u64, _: &Payload<'_>) {}
+    fn fetch_add(&mut self, _: u64, _: u64) -> u64 {
+        unreachable!("a requester executes nothing")
+    }
+    fn compare_swap(&mut self, _: u64, _: u64, _: u64) -> u64 {
+        unreachable!("a requester executes nothing")
+    }
+    fn path(&self, _: AhId) -> Option<&PathTemplate> {
+        None
+    }
     fn gather(&self) -> &dyn Gather {
         &Zeros
     }
@@ -255,7 +312,7 @@ impl Context for Finisher {
 
 #[test]
 fn every_operation_is_requested_as_the_kernel_requests_it() {
-    for (name, qpn) in [("rc_all_ops_mtu1024", 0x19), ("rc_psn_wrap", 0x1c)] {
+    for (name, qpn) in [("rc_all_ops_mtu1024", 0x19), ("rc_psn_wrap", 0x1c), ("rc_atomic_cmp_swap", 0x2e)] {
         let (operations, answers) = operations(name, qpn);
         let mut answers = answers.into_iter().peekable();
         let first = operations[0].packets[0].0.1;
@@ -290,6 +347,10 @@ fn every_operation_is_requested_as_the_kernel_requests_it() {
                 match aeth {
                     Some(aeth) if opcode == Opcode::RC_ACK => {
                         requester.handle_ack(now, psn, &aeth, &mut device);
+                    }
+                    Some(aeth) if opcode == Opcode::RC_ATOMIC_ACK => {
+                        let found = packet.atomic_ack_eth().unwrap().original;
+                        requester.handle_atomic_ack(now, psn, &aeth, found, &mut device);
                     }
                     _ => {
                         let payload = Payload::Bytes(&payload);

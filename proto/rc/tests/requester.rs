@@ -387,7 +387,341 @@ scripts! {
             count rx_ghost_ack 1
         ";
     }
+    atomics {
+        carry_operands_and_bring_back_what_was_there: "
+            post fetch_add at=16 va=800 value=5
+            post cmp_swap at=32 va=808 value=7 compare=6
+            out  fetch_add psn=0 len=0 va=800 rkey=1 value=5 ackreq
+            out  cmp_swap psn=1 len=0 va=808 rkey=1 value=7 compare=6 ackreq
+            quiet
+            in   atomic.ack psn=0 found=100
+            done 1 Success FetchAdd len=8
+            in   atomic.ack psn=1 found=6
+            done 2 Success CmpSwap len=8
+            word at=16 is=100
+            word at=32 is=6
+            mem  at=24 len=8 is=ee
+        ";
+        an_unsignaled_one_fills_its_memory_all_the_same: "
+            post fetch_add at=0 unsignaled
+            post write len=1
+            out  fetch_add psn=0
+            out  write.only psn=1
+            in   atomic.ack psn=0 found=9
+            in   ack psn=1
+            done 2 Success
+            word at=0 is=9
+        ";
+        longer_segments_keep_their_rest: "
+            post fetch_add at=0 len=24
+            out  fetch_add psn=0
+            in   atomic.ack psn=0 found=1
+            done 1 Success len=8
+            word at=0 is=1
+            mem  at=8 len=16 is=ee
+        ";
+        operands_must_be_eight_aligned_bytes_and_not_inline: "
+            post fetch_add len=7 refused
+            post cmp_swap len=0 refused
+            post fetch_add va=4 refused
+            post fetch_add inline refused
+            quiet
+        ";
+        without_max_rd_atomic_none_is_taken: "
+            config reads=0
+            post fetch_add refused
+            post cmp_swap refused
+            quiet
+        ";
+        share_max_rd_atomic_with_reads: "
+            config reads=2
+            post read len=1
+            post fetch_add
+            post cmp_swap
+            post read len=1
+            out read psn=0
+            out fetch_add psn=1
+            quiet
+            in resp.only psn=0 len=1
+            done 1 Success
+            out cmp_swap psn=2
+            quiet
+            in atomic.ack psn=1
+            done 2 Success
+            out read psn=3
+            in atomic.ack psn=2
+            in resp.only psn=3 len=1
+            done 3 Success
+            done 4 Success
+        ";
+        a_fence_waits_for_them: "
+            post fetch_add
+            post write len=1 fence
+            post write len=1
+            out fetch_add psn=0
+            quiet
+            in atomic.ack psn=0
+            done 1 Success
+            out write.only psn=1
+            out write.only psn=2
+            in ack psn=2
+            done 2 Success
+            done 3 Success
+        ";
+        a_fenced_one_waits_for_reads: "
+            post read len=1
+            post cmp_swap fence
+            out read psn=0
+            quiet
+            in resp.only psn=0 len=1
+            done 1 Success
+            out cmp_swap psn=1
+            in atomic.ack psn=1
+            done 2 Success
+        ";
+        a_fence_holds_while_going_back: "
+            config timeout=1ms
+            post fetch_add
+            post write len=1 fence
+            out fetch_add psn=0
+            wait 1ms
+            out fetch_add psn=0
+            quiet
+            in atomic.ack psn=0
+            done 1 Success
+            out write.only psn=1
+            in ack psn=1
+            done 2 Success
+        ";
+        a_fence_does_not_wait_for_writes: "
+            post write len=1
+            post fetch_add fence
+            out write.only psn=0
+            out fetch_add psn=1
+            in atomic.ack psn=1
+            done 1 Success
+            done 2 Success
+        ";
+        a_response_acknowledges_what_is_before_it: "
+            post write len=1
+            post fetch_add
+            out write.only psn=0
+            out fetch_add psn=1
+            in atomic.ack psn=1
+            done 1 Success
+            done 2 Success
+        ";
+        an_ack_does_not_answer_one: "
+            post fetch_add
+            post write len=1
+            out fetch_add psn=0
+            out write.only psn=1
+            in ack psn=0
+            count implied_nak_seq_err 1
+            out fetch_add psn=0
+            out write.only psn=1
+            in atomic.ack psn=0
+            done 1 Success
+            in ack psn=1
+            done 2 Success
+        ";
+        an_ack_that_passes_one_repeats_it: "
+            post fetch_add value=3
+            post write len=1
+            out fetch_add psn=0 value=3
+            out write.only psn=1
+            in ack psn=1
+            count implied_nak_seq_err 1
+            out fetch_add psn=0 value=3
+            out write.only psn=1
+            count tx_retransmits 2
+            in atomic.ack psn=0
+            in ack psn=1
+            done 1 Success
+            done 2 Success
+        ";
+        the_response_of_a_later_one_repeats_the_earlier: "
+            post fetch_add at=0
+            post fetch_add at=8
+            out fetch_add psn=0
+            out fetch_add psn=1
+            in atomic.ack psn=1 found=2
+            count implied_nak_seq_err 1
+            count rx_read_response_gap 1
+            out fetch_add psn=0
+            out fetch_add psn=1
+            in atomic.ack psn=0 found=1
+            in atomic.ack psn=1 found=2
+            done 1 Success
+            done 2 Success
+            word at=0 is=1
+            word at=8 is=2
+        ";
+        a_response_that_passes_a_read_repeats_the_read: "
+            config mtu=256
+            post read len=300
+            post fetch_add
+            out read psn=0
+            out fetch_add psn=2
+            in resp.first psn=0 len=256
+            in atomic.ack psn=2
+            out read psn=1 va=256
+            out fetch_add psn=2
+            in resp.only psn=1 len=44
+            in atomic.ack psn=2
+            done 1 Success
+            done 2 Success
+        ";
+        each_repetition_costs_a_retry: "
+            config timeout=1ms retry=1
+            post fetch_add
+            out fetch_add psn=0
+            wait 1ms
+            out fetch_add psn=0
+            wait 1ms
+            done 1 RetryExceeded FetchAdd
+            failed
+        ";
+        a_late_response_while_going_back_is_enough: "
+            config timeout=1ms
+            post fetch_add
+            post write len=1
+            out fetch_add psn=0
+            out write.only psn=1
+            wait 1ms
+            in atomic.ack psn=0
+            done 1 Success
+            out write.only psn=1
+            in ack psn=1
+            done 2 Success
+        ";
+        a_repeated_response_is_a_ghost: "
+            post fetch_add at=0
+            post fetch_add at=8
+            out fetch_add psn=0
+            out fetch_add psn=1
+            in atomic.ack psn=0 found=1
+            in atomic.ack psn=0 found=5
+            done 1 Success
+            count rx_ghost_ack 1
+            word at=0 is=1
+            in atomic.ack psn=1
+            done 2 Success
+        ";
+        a_response_never_asked_for_changes_nothing: "
+            post write len=1
+            out write.only psn=0
+            in atomic.ack psn=1 found=5
+            count rx_unsent_ack 1
+            in ack psn=0
+            done 1 Success
+            mem at=0 len=8 is=ee
+        ";
+        not_ready_is_waited_out: "
+            post fetch_add
+            out fetch_add psn=0
+            in rnr psn=0
+            wait 10us
+            out fetch_add psn=0
+            in atomic.ack psn=0
+            done 1 Success
+        ";
+        a_sequence_nak_repeats_from_the_psn_named: "
+            post fetch_add
+            post fetch_add
+            out fetch_add psn=0
+            out fetch_add psn=1
+            in nak.seq psn=0
+            out fetch_add psn=0
+            out fetch_add psn=1
+            in atomic.ack psn=0
+            in atomic.ack psn=1
+            done 1 Success
+            done 2 Success
+        ";
+        can_be_refused: "
+            post write len=1
+            post cmp_swap
+            post fetch_add
+            out write.only psn=0
+            out cmp_swap psn=1
+            out fetch_add psn=2
+            in nak.access psn=1
+            done 1 Success
+            done 2 RemoteAccess CmpSwap
+            done 3 WrFlush
+        ";
+        a_misplaced_one_is_refused_as_invalid: "
+            post fetch_add
+            out fetch_add psn=0
+            in nak.invalid psn=0
+            done 1 RemoteInvalidRequest
+        ";
+        memory_that_is_not_ours_is_never_asked_for: "
+            post fetch_add lkey=99
+            quiet
+            done 1 LocalProtection FetchAdd
+            failed
+        ";
+        cross_the_psn_wrap: "
+            config psn=16777215
+            post fetch_add
+            post fetch_add
+            out fetch_add psn=16777215
+            out fetch_add psn=0
+            in atomic.ack psn=16777215
+            in atomic.ack psn=0
+            done 1 Success
+            done 2 Success
+        ";
+        one_that_has_begun_is_finished_while_draining: "
+            post fetch_add
+            post fetch_add
+            out fetch_add psn=0
+            pause
+            quiet
+            in atomic.ack psn=0
+            done 1 Success
+            drained
+            resume
+            out fetch_add psn=1
+            in atomic.ack psn=1
+            done 2 Success
+        ";
+    }
     bad_response {
+        a_read_response_to_an_atomic_is_fatal: "
+            post fetch_add
+            out fetch_add psn=0
+            in resp.only psn=0 len=8
+            done 1 BadResponse FetchAdd
+            failed
+            mem at=0 len=8 is=ee
+        ";
+        an_atomic_response_to_a_read_is_fatal: "
+            post read len=8
+            out read psn=0
+            in atomic.ack psn=0
+            done 1 BadResponse Read
+            failed
+            mem at=0 len=8 is=ee
+        ";
+        an_atomic_response_to_a_write_is_fatal: "
+            post write len=1
+            out write.only psn=0
+            in atomic.ack psn=0
+            done 1 BadResponse
+            failed
+        ";
+        an_atomic_response_inside_a_read_is_fatal: "
+            config mtu=256
+            post read len=300
+            out read psn=0
+            in resp.first psn=0 len=256
+            in atomic.ack psn=1
+            done 1 BadResponse
+            count req_bad_response 1
+        ";
         a_response_to_a_write_is_fatal: "
             post write len=1
             out write.only psn=0
@@ -784,6 +1118,19 @@ scripts! {
         ";
     }
     draining {
+        a_message_cut_by_the_window_is_not_drained: "
+            config mtu=256 window=1
+            post write len=512
+            out write.first psn=0
+            pause
+            draining
+            in ack psn=0
+            draining
+            out write.last psn=1
+            in ack psn=1
+            done 1 Success
+            drained
+        ";
         what_has_begun_is_finished_and_nothing_else_begins: "
             config mtu=256
             post write len=512

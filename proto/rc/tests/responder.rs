@@ -257,11 +257,6 @@ scripts! {
             in read psn=1 dma=1
             out nak.invalid psn=1
         ";
-        atomics_are_refused: "
-            in cmp_swap psn=0
-            out nak.invalid psn=0
-            fault InvalidRequest
-        ";
         afterwards_it_is_deaf: "
             in write.last psn=0 len=4
             out nak.invalid psn=0
@@ -462,6 +457,310 @@ scripts! {
         a_payload_is_refused: "
             in read psn=0 len=4 dma=1
             out nak.invalid psn=0
+        ";
+    }
+    atomics {
+        add_and_give_back_what_was_there: "
+            set at=64 value=40
+            in fetch_add psn=0 va=64 value=2
+            out atomic.ack psn=0 found=40 msn=1 credits=31
+            word at=64 is=42
+            in fetch_add psn=1 va=64 value=18446744073709551615
+            out atomic.ack psn=1 found=42 msn=2
+            word at=64 is=41
+            count rx_atomic_requests 2
+        ";
+        swap_when_equal: "
+            set at=64 value=40
+            in cmp_swap psn=0 va=64 value=7 compare=41
+            out atomic.ack psn=0 found=40 msn=1
+            word at=64 is=40
+            in cmp_swap psn=1 va=64 value=7 compare=40
+            out atomic.ack psn=1 found=40 msn=2
+            word at=64 is=7
+        ";
+        are_executed_in_the_order_of_arrival: "
+            set at=64 value=0
+            in fetch_add psn=0 va=64 value=1
+            in write.only psn=1 va=64 len=8
+            in fetch_add psn=2 va=64 value=1
+            out atomic.ack psn=0 found=0 msn=1
+            out atomic.ack psn=2 found=72340172838076673 msn=3
+            word at=64 is=72340172838076674
+        ";
+        a_response_waits_for_those_of_reads_before_it: "
+            config mtu=256
+            set at=64 value=5
+            in read psn=0 dma=300 va=512
+            in fetch_add psn=2 va=64 value=1
+            in read psn=3 dma=1
+            out resp.first psn=0 msn=1
+            out resp.last psn=1 msn=1
+            out atomic.ack psn=2 found=5 msn=2
+            out resp.only psn=3 msn=3
+        ";
+        an_ack_waits_for_the_response_before_it: "
+            set at=0 value=0
+            in fetch_add psn=0 value=1
+            in write.only psn=1 va=64 len=1 ackreq
+            out atomic.ack psn=0 msn=1
+            out ack psn=1 msn=2
+        ";
+        a_response_acknowledges_everything_before_it: "
+            in write.only psn=0 va=64 len=1 ackreq
+            in fetch_add psn=1 value=1
+            out atomic.ack psn=1 msn=2
+            in write.only psn=2 va=64 len=1 ackreq
+            in read psn=3 dma=1
+            out resp.only psn=3 msn=4
+            quiet
+        ";
+        a_nak_waits_for_the_response_before_it: "
+            in fetch_add psn=0 value=1
+            in write.only psn=2 len=1
+            out atomic.ack psn=0
+            out nak.seq psn=1 msn=1
+        ";
+        one_closes_a_gap: "
+            in fetch_add psn=1
+            out nak.seq psn=0
+            in fetch_add psn=0
+            in write.only psn=2 len=1
+            out atomic.ack psn=0
+            out nak.seq psn=1
+        ";
+        what_came_too_early_is_not_executed: "
+            set at=64 value=1
+            in fetch_add psn=1 va=64 value=1
+            out nak.seq psn=0 msn=0
+            word at=64 is=1
+        ";
+        share_what_was_promised_with_reads: "
+            config dest_reads=2
+            set at=64 value=1
+            in read psn=0 dma=1
+            in fetch_add psn=1 va=64 value=1
+            in fetch_add psn=2 va=64 value=1
+            out resp.only psn=0
+            out atomic.ack psn=1 found=1
+            out nak.invalid psn=2 msn=2
+            fault InvalidRequest
+            word at=64 is=2
+        ";
+        one_that_is_answered_makes_room: "
+            config dest_reads=1
+            in fetch_add psn=0 value=1
+            out atomic.ack psn=0
+            in read psn=1 dma=1
+            out resp.only psn=1
+            in fetch_add psn=2 value=1
+            out atomic.ack psn=2
+        ";
+        none_are_taken_when_none_were_promised: "
+            config dest_reads=0
+            in fetch_add psn=0 value=1
+            out nak.invalid psn=0
+            mem at=0 len=8 is=ee
+        ";
+        a_misaligned_address_is_an_invalid_request: "
+            in fetch_add psn=0 va=4 value=1
+            out nak.invalid psn=0
+            fault InvalidRequest
+            mem at=0 len=16 is=ee
+        ";
+        a_misaligned_address_is_invalid_before_its_key_is_looked_at: "
+            in cmp_swap psn=0 va=1 rkey=99
+            out nak.invalid psn=0
+        ";
+        memory_that_is_not_aligned_as_its_address_is_refused: "
+            config shift=4
+            in fetch_add psn=0 va=8 value=1
+            out nak.access psn=0
+            fault RemoteAccess
+            mem at=0 len=32 is=ee
+        ";
+        a_wrong_key_is_an_access_error: "
+            in fetch_add psn=0 rkey=99 value=1
+            out nak.access psn=0 msn=0
+            fault RemoteAccess
+            mem at=0 len=8 is=ee
+        ";
+        the_last_word_of_a_region_is_its_last: "
+            set at=1048568 value=1
+            in fetch_add psn=0 va=1048568 value=1
+            out atomic.ack psn=0 found=1
+            in fetch_add psn=1 va=1048576 value=1
+            out nak.access psn=1
+        ";
+        a_range_that_wraps: "
+            in fetch_add psn=0 va=18446744073709551608 value=1
+            out nak.access psn=0
+        ";
+        a_region_that_forbids_them_is_an_access_error: "
+            config atomic_access_off
+            in write.only psn=0 len=1 va=100
+            in fetch_add psn=1 value=1
+            out nak.access psn=1
+            mem at=0 len=8 is=ee
+        ";
+        a_qp_that_forbids_them_finds_them_invalid: "
+            config atomics_off
+            in read psn=0 dma=1
+            in fetch_add psn=1 value=1
+            out resp.only psn=0
+            out nak.invalid psn=1
+            mem at=0 len=8 is=ee
+        ";
+        a_payload_is_refused: "
+            in fetch_add psn=0 len=8 value=1
+            out nak.invalid psn=0
+            mem at=0 len=8 is=ee
+        ";
+        do_not_interrupt_a_message: "
+            config mtu=256
+            in write.first psn=0 len=256 va=1024 dma=512
+            in fetch_add psn=1 value=1
+            out nak.invalid psn=1
+            mem at=0 len=8 is=ee
+        ";
+    }
+    repeated_atomics {
+        get_the_first_result_and_are_not_executed_again: "
+            set at=64 value=5
+            in fetch_add psn=0 va=64 value=1
+            out atomic.ack psn=0 found=5 msn=1
+            in fetch_add psn=0 va=64 value=1
+            out atomic.ack psn=0 found=5 msn=1
+            in fetch_add psn=0 va=64 value=1
+            out atomic.ack psn=0 found=5 msn=1
+            word at=64 is=6
+            count duplicate_request 2
+            count rx_atomic_requests 1
+        ";
+        one_whose_answer_has_not_left_is_answered_once: "
+            set at=64 value=5
+            in fetch_add psn=0 va=64 value=1
+            in fetch_add psn=0 va=64 value=1
+            out atomic.ack psn=0 found=5
+            quiet
+            word at=64 is=6
+        ";
+        are_remembered_as_many_as_were_promised: "
+            config dest_reads=2
+            set at=64 value=5
+            in fetch_add psn=0 va=64 value=1
+            out atomic.ack psn=0
+            in fetch_add psn=1 va=64 value=1
+            out atomic.ack psn=1
+            in fetch_add psn=2 va=64 value=1
+            out atomic.ack psn=2
+            in fetch_add psn=1 va=64 value=1
+            in fetch_add psn=2 va=64 value=1
+            out atomic.ack psn=1 found=6 msn=3
+            out atomic.ack psn=2 found=7 msn=3
+            in fetch_add psn=0 va=64 value=1
+            quiet
+            count rx_duplicate_read_invalid 1
+            word at=64 is=8
+        ";
+        reads_and_writes_in_between_do_not_push_them_out: "
+            config dest_reads=1
+            set at=64 value=5
+            in fetch_add psn=0 va=64 value=1
+            out atomic.ack psn=0
+            in read psn=1 dma=1
+            out resp.only psn=1
+            in write.only psn=2 va=64 len=8
+            in fetch_add psn=0 va=64 value=1
+            out atomic.ack psn=0 found=5 msn=3
+            word at=64 is=144680345676153346
+        ";
+        are_answered_in_the_order_of_their_psns: "
+            set at=64 value=5
+            in fetch_add psn=0 va=64 value=1
+            in read psn=1 dma=1 va=256
+            in fetch_add psn=2 va=64 value=1
+            out atomic.ack psn=0 found=5
+            in fetch_add psn=0 va=64 value=1
+            in read psn=1 dma=1 va=256
+            in fetch_add psn=2 va=64 value=1
+            out atomic.ack psn=0 found=5
+            out resp.only psn=1
+            out atomic.ack psn=2 found=6
+            word at=64 is=7
+        ";
+        what_was_no_atomic_cannot_be_repeated_as_one: "
+            set at=64 value=5
+            in write.only psn=0 len=1 va=512
+            in read psn=1 dma=1
+            out resp.only psn=1
+            in fetch_add psn=0 va=64 value=1
+            in fetch_add psn=1 va=64 value=1
+            quiet
+            count rx_duplicate_read_invalid 2
+            word at=64 is=5
+        ";
+        an_atomic_that_waits_is_not_replaced_by_a_read: "
+            in fetch_add psn=0 va=64 value=1
+            in read psn=0 dma=8
+            count rx_duplicate_read_invalid 1
+            out atomic.ack psn=0
+            quiet
+        ";
+    }
+    ending_with_a_receive_in_use {
+        it_completes_with_a_flush_error: "
+            config mtu=256
+            recv
+            recv
+            in send.first psn=0 len=256
+            in_use 2
+            flush
+            done r1 WrFlush Recv
+            in_use 1
+            flush
+        ";
+        a_fault_leaves_it_for_the_flush: "
+            config mtu=256
+            recv
+            in send.first psn=0 len=256
+            in write.only psn=1 len=1
+            out nak.invalid psn=1
+            in_use 1
+            flush
+            done r1 WrFlush
+            in_use 0
+        ";
+        a_fault_of_the_receive_itself_completes_it_once: "
+            config mtu=256
+            recv len=10
+            in send.first psn=0 len=256
+            out nak.invalid psn=0
+            done r1 LocalLength
+            flush
+            in_use 0
+        ";
+        a_reset_gives_it_back_silently: "
+            config mtu=256
+            recv
+            in send.first psn=0 len=256
+            release
+            in_use 0
+            release
+            in_use 0
+        ";
+        a_write_holds_none: "
+            config mtu=256
+            recv
+            in write.first psn=0 len=256 dma=300
+            flush
+            in_use 1
+        ";
+        responses_that_are_due_still_leave: "
+            recv
+            in read psn=0 dma=1
+            flush
+            out resp.only psn=0
         ";
     }
     psn_wrap {

@@ -23,6 +23,14 @@ impl Memory for VecMemory {
         let at = address as usize;
         payload.copy_to(&mut self.0[at..at + payload.len()]);
     }
+
+    fn fetch_add(&mut self, _address: u64, _add: u64) -> u64 {
+        unreachable!("nothing here is atomic")
+    }
+
+    fn compare_swap(&mut self, _address: u64, _compare: u64, _swap: u64) -> u64 {
+        unreachable!("nothing here is atomic")
+    }
 }
 
 /// Frames a batch can hold.
@@ -117,6 +125,7 @@ impl Pair {
             kind: QpKind::Rc,
             send_cq: cq,
             recv_cq: cq,
+            srq: None,
             sq_depth: depth,
             rq_depth: 1,
             send_sge_max: 1,

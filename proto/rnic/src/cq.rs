@@ -1,4 +1,5 @@
-use longhaul_rc::{Completion, Status};
+use longhaul_units::Qpn;
+use longhaul_work::{Completion, Status};
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +35,18 @@ pub(crate) enum Pushed {
 impl Cq {
     pub fn new(capacity: u32) -> Self {
         let capacity = capacity as usize;
-        Cq { ring: VecDeque::with_capacity(capacity), capacity, armed: Armed::No, overrun: false, users: 0 }
+        // It takes memory as it fills: programs make queues that are far larger than what they use.
+        Cq { ring: VecDeque::new(), capacity, armed: Armed::No, overrun: false, users: 0 }
+    }
+
+    /// Changes the capacity. False, and nothing changes, when more completions wait.
+    #[must_use]
+    pub fn resize(&mut self, capacity: u32) -> bool {
+        let fits = self.ring.len() <= capacity as usize;
+        if fits {
+            self.capacity = capacity as usize;
+        }
+        fits
     }
 
     pub fn arm(&mut self, solicited_only: bool) {
@@ -67,6 +79,11 @@ impl Cq {
     #[inline]
     pub fn pop(&mut self) -> Option<Completion> {
         self.ring.pop_front()
+    }
+
+    /// Takes out what a QP has completed and nobody has polled.
+    pub fn forget(&mut self, qpn: Qpn) {
+        self.ring.retain(|completion| completion.qpn != qpn);
     }
 
     pub fn len(&self) -> usize {

@@ -2,19 +2,37 @@
 
 use crate::cq::{Cq, Pushed};
 use crate::mr::MrTable;
+use crate::table::Table;
 use crate::{Access, CqId, Event, Memory, PdId};
 use longhaul_node::{Gather, Payload};
-use longhaul_rc::{Completion, Context, Counter, Counters, Denied, Intent, RemoteIntent, Status};
-use longhaul_units::{LKey, RKey};
+use longhaul_units::{Instant, LKey, Qpn, RKey};
+use longhaul_wire::PathTemplate;
+use longhaul_work::{
+    AhId, Completion, CompletionOp, Context, Counter, Counters, Denied, Intent, RecvQueue, RemoteIntent,
+    Status,
+};
 use std::collections::VecDeque;
 
 /// Memory, regions, CQs, events, counters.
 pub(crate) struct Env<M> {
     pub memory: M,
     pub regions: MrTable,
-    pub cqs: Vec<Option<Cq>>,
+    pub cqs: Table<Cq>,
+    pub ahs: Table<AddressHandle>,
     pub events: VecDeque<Event>,
     pub counters: Counters,
+    /// The latest time that anybody told.
+    pub now: Instant,
+    /// CQs that have lost a completion, whose QPs have not been told.
+    pub overrun: Vec<CqId>,
+}
+
+/// A way to a peer's port or to a multicast group.
+pub(crate) struct AddressHandle {
+    pub pd: PdId,
+    /// Given up, and kept for datagrams that are queued.
+    pub is_retired: bool,
+    pub template: PathTemplate,
 }
 
 /// One QP's view of the device.
@@ -27,7 +45,16 @@ pub(crate) struct QpContext<'a, M> {
 }
 
 impl<M: Memory> QpContext<'_, M> {
-    fn complete(&mut self, cq: CqId, completion: Completion) {
+    /// Completes what waits in a queue of the QP's own with a flush error.
+    pub fn flush_receives(&mut self, queue: &mut RecvQueue, qpn: Qpn, peer_qpn: Qpn) {
+        while let Some(wr_id) = queue.pop() {
+            let completion = Completion::of(wr_id, Status::WrFlush, CompletionOp::Recv, qpn, peer_qpn);
+            self.complete(self.recv_cq, completion);
+        }
+    }
+
+    fn complete(&mut self, cq: CqId, mut completion: Completion) {
+        completion.timestamp = self.env.now;
         if completion.status != Status::Success {
             self.env.counters.count(Counter::CqeError);
             if completion.status == Status::WrFlush {
@@ -35,7 +62,7 @@ impl<M: Memory> QpContext<'_, M> {
             }
         }
         // A CQ lives as long as a QP uses it.
-        let Some(Some(ring)) = self.env.cqs.get_mut(cq.0 as usize) else { return };
+        let Some(ring) = self.env.cqs.get_mut(cq.0) else { return };
         match ring.push(completion) {
             Pushed::Quietly => {}
             Pushed::Notify => self.env.events.push_back(Event::CompletionReady(cq)),
@@ -43,6 +70,7 @@ impl<M: Memory> QpContext<'_, M> {
                 self.env.counters.count(Counter::CqOverrun);
                 if first {
                     self.env.events.push_back(Event::CqError(cq));
+                    self.env.overrun.push(cq);
                 }
             }
         }
@@ -67,6 +95,7 @@ impl<M: Memory> Context for QpContext<'_, M> {
         let access = match intent {
             RemoteIntent::Write => Access::REMOTE_WRITE,
             RemoteIntent::Read => Access::REMOTE_READ,
+            RemoteIntent::Atomic => Access::REMOTE_ATOMIC,
         };
         if !self.env.regions.is_remotely_valid(rkey.0) {
             return Err(Denied);
@@ -78,6 +107,7 @@ impl<M: Memory> Context for QpContext<'_, M> {
         self.access.contains(match intent {
             RemoteIntent::Write => Access::REMOTE_WRITE,
             RemoteIntent::Read => Access::REMOTE_READ,
+            RemoteIntent::Atomic => Access::REMOTE_ATOMIC,
         })
     }
 
@@ -88,6 +118,20 @@ impl<M: Memory> Context for QpContext<'_, M> {
     #[inline]
     fn scatter(&mut self, address: u64, payload: &Payload<'_>) {
         self.env.memory.scatter(address, payload);
+    }
+
+    fn fetch_add(&mut self, address: u64, add: u64) -> u64 {
+        self.env.memory.fetch_add(address, add)
+    }
+
+    fn compare_swap(&mut self, address: u64, compare: u64, swap: u64) -> u64 {
+        self.env.memory.compare_swap(address, compare, swap)
+    }
+
+    #[inline]
+    fn path(&self, ah: AhId) -> Option<&PathTemplate> {
+        // An address handle of another protection domain is as good as none.
+        self.env.ahs.get(ah.0).filter(|handle| handle.pd == self.pd).map(|handle| &handle.template)
     }
 
     #[inline]

@@ -47,7 +47,17 @@ pub enum VerbsError {
         /// Name of the missing attribute.
         attribute: &'static str,
     },
-    /// The transition does not exist, or does not take one of the attributes.
+    /// The transition does not take an attribute that was given.
+    #[error("transition from {from:?} to {to:?} does not take {attribute}")]
+    SurplusAttribute {
+        /// State before.
+        from: QpState,
+        /// State asked for.
+        to: QpState,
+        /// Name of the attribute.
+        attribute: &'static str,
+    },
+    /// The transition does not exist.
     #[error("transition from {from:?} to {to:?} is not allowed")]
     BadTransition {
         /// State before.
@@ -83,7 +93,8 @@ impl VerbsError {
             VerbsError::NoSuch(_)
             | VerbsError::OutOfBounds { .. }
             | VerbsError::Invalid(_)
-            | VerbsError::MissingAttribute { .. } => ErrorClass::Invalid,
+            | VerbsError::MissingAttribute { .. }
+            | VerbsError::SurplusAttribute { .. } => ErrorClass::Invalid,
             VerbsError::BadTransition { .. } => ErrorClass::BadState,
             VerbsError::Limit { .. } => ErrorClass::NoMemory,
             VerbsError::Busy { .. } => ErrorClass::Busy,
@@ -95,9 +106,12 @@ impl VerbsError {
 /// Why a work request was not queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PostError {
-    /// No such QP.
-    #[error("no such QP")]
+    /// No such QP, or shared receive queue.
+    #[error("no such queue")]
     NoSuchQp,
+    /// The QP takes its receives from a shared queue.
+    #[error("the QP has a shared receive queue")]
+    HasSharedQueue,
     /// The QP is in a state that takes no such request.
     #[error("QP is in state {0:?}")]
     BadState(QpState),
@@ -144,6 +158,7 @@ impl PostError {
     pub const fn class(&self) -> ErrorClass {
         match self {
             PostError::NoSuchQp
+            | PostError::HasSharedQueue
             | PostError::TooManySegments { .. }
             | PostError::InlineTooLong { .. }
             | PostError::MessageTooLong { .. }

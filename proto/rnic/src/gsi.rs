@@ -1,12 +1,12 @@
 //! QP1: management datagrams between the wire and the connection manager.
 
-use crate::qp::{neighbour, source_port};
+use crate::path::{neighbour, source_port};
 use crate::{Config, DropReason};
 use longhaul_node::{Frame, Payload, Trailer};
-use longhaul_rc::Emit;
 use longhaul_units::{Psn, Qpn};
 use longhaul_wire::mad::{GSI_QKEY, MAD_LEN, Mad};
 use longhaul_wire::{Bth, Deth, Head, Opcode, Packet, Path, PathTemplate};
+use longhaul_work::Emit;
 use std::net::IpAddr;
 
 const HOP_LIMIT: u8 = 64;
@@ -30,12 +30,12 @@ pub(crate) fn send(config: &Config, to: IpAddr, mad: &Mad, psn: Psn, emit: &mut 
         source_mac: config.mac,
         destination_mac: neighbour(config, to),
         vlan: None,
-        source_ip: config.ip.to_canonical(),
+        source_ip: config.ip,
         destination_ip: to,
         traffic_class: 0,
         hop_limit: HOP_LIMIT,
         flow_label: 0,
-        udp_source_port: source_port(0, Qpn::GSI, Qpn::GSI),
+        udp_source_port: source_port(config, 0, Qpn::GSI, Qpn::GSI),
     });
     let mut head = Head::begin(&template, &Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, psn));
     head.push_deth(&Deth { qkey: GSI_QKEY, reserved_8: 0, source_qp: Qpn::GSI });

@@ -1,4 +1,5 @@
-//! The software RNIC: a pure device with PDs, MRs, CQs and RC QPs, and one side (0) that frames go in and out of.
+//! The software RNIC: a pure device with PDs, MRs, CQs, SRQs, address handles and QPs of the transports RC, UC and
+//! UD, and one side (0) that frames go in and out of.
 //!
 //! An [`Rnic`] is a [`Node`]: its owner hands it frames and the time, and takes frames from it. Programs' calls
 //! come in as methods that follow the verbs (`reg_mr`, `create_qp`, `post_send`, `poll_cq` …). After any of
@@ -7,59 +8,85 @@
 //! - Frames are checked in this order: form, BTH version, destination address, QP, QP state, source address,
 //!   PKey, ICRC. What fails is counted under a [`DropReason`] and dropped.
 //! - QPs that have something to send take turns, one packet each; idle QPs cost nothing.
-//! - With [`Config::port_rate`] the port is paced, so that a burst never exceeds what a link's queue is told.
+//! - With [`Config::port_rate`] the port is paced, so that a burst never exceeds what a link's queue is told. A QP
+//!   can be paced besides, by the program and, with [`Config::dcqcn`], by congestion.
 //! - Frames to the port's own address leave like any other; they come back when the port or switch returns
 //!   them. The device has no short cut of its own, so two QPs of one device can talk wherever the wire can
 //!   loop.
 //! - QP1 carries the connection manager ([`Rnic::cm`]); data that arrives before its RTU counts as the RTU.
 //!
-//! Not here: UC, UD, SRQ, atomics, memory windows, congestion control; they are refused as not supported.
+//! Not here: memory windows, XRC, on-demand paging; they are refused as not supported.
 #![forbid(unsafe_code)]
 
+mod attributes;
+mod config;
+mod congestion;
 mod cq;
 mod env;
 mod error;
 mod gsi;
 mod mr;
+mod multicast;
 mod objects;
+mod path;
 mod qp;
 mod receive;
 mod schedule;
+mod srq;
+mod table;
+mod transition;
 mod transmit;
+mod transport;
 mod types;
 
+pub use attributes::{AddressVector, QpAttr, QpInfo, QpInit, SrqInit};
+pub use config::Config;
 pub use error::{ErrorClass, PostError, VerbsError};
-pub use longhaul_rc::{
-    Completion, CompletionOp, Counter, Counters, DropReason, MESSAGE_MAX, Mtu, RecvWr, RequesterSnapshot,
-    ResponderSnapshot, SGE_MAX, SendOp, SendWr, Sge, Status,
+pub use longhaul_cc::RateLimit;
+pub use longhaul_work::{
+    AhId, Completion, CompletionOp, Counter, Counters, Destination, DropReason, MESSAGE_MAX, Mtu, RecvWr,
+    SGE_MAX, SendOp, SendWr, Sge, Status,
 };
 pub use qp::QpSnapshot;
-pub use types::{
-    Access, AddressVector, Config, CqId, Event, Memory, MrKeys, PdId, QpAttr, QpEvent, QpInfo, QpInit,
-    QpKind, QpState,
-};
+pub use types::{Access, CqId, Event, Memory, MrKeys, PdId, QpEvent, QpKind, QpState, SrqId};
 
 use env::Env;
 use longhaul_cc::Pacer;
+use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_cm::ConnectionManager;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_units::{Instant, Psn, Qpn};
 use mr::MrTable;
+use multicast::Groups;
 use qp::Qp;
 use schedule::{Timers, Turns};
+use srq::{Srq, shared_queue};
 use std::collections::VecDeque;
+use table::Table;
 
 /// A paced port that has run dry waits for this fraction of its burst: what a hardware port does frame by frame,
 /// software does in batches.
 const PORT_BATCHES: u64 = 32;
+
+/// What gives a QP another turn.
+#[derive(Clone, Copy)]
+enum Listed {
+    Both,
+    Responses,
+    No,
+}
 
 /// The device.
 pub struct Rnic<M: Memory> {
     config: Config,
     env: Env<M>,
     cm: ConnectionManager,
-    /// QPs that each PD has, MRs included; `None` for a free id.
-    pds: Vec<Option<u32>>,
+    /// How many objects each PD has.
+    pds: Table<u32>,
+    srqs: Table<Srq>,
+    /// Oldest first.
+    retired_ahs: VecDeque<AhId>,
+    groups: Groups,
     /// By QPN less [`Config::qpn_first`].
     qps: Vec<Option<Box<Qp>>>,
     /// Numbers given back, oldest first: used again only when all others have been.
@@ -69,28 +96,30 @@ pub struct Rnic<M: Memory> {
     pacer: Option<Pacer>,
     paced_until: Option<Instant>,
     mad_psn: Psn,
+    dcqcn: Dcqcn,
+    cnps: congestion::Pending,
 }
 
 impl<M: Memory> Rnic<M> {
     /// A device with no objects. Limits of `config` beyond what the protocol allows are lowered to it.
     pub fn new(config: Config, memory: M) -> Self {
-        let mut config = config;
-        config.qpn_first = config.qpn_first.clamp(2, Qpn::MAX);
-        config.qpn_count = config.qpn_count.clamp(1, Qpn::MAX - config.qpn_first + 1);
-        config.ip = config.ip.to_canonical();
-        if config.cm.seed == 0 {
-            config.cm.seed = config.seed;
-        }
+        let config = config.clamped();
         Rnic {
             env: Env {
                 memory,
                 regions: MrTable::new(config.mr_count_max),
-                cqs: Vec::new(),
+                cqs: Table::new("CQs", config.cq_count_max),
+                ahs: Table::new("address handles", config.ah_count_max),
                 events: VecDeque::new(),
                 counters: Counters::default(),
+                now: Instant::ZERO,
+                overrun: Vec::new(),
             },
             cm: ConnectionManager::new(config.cm.clone()),
-            pds: Vec::new(),
+            pds: Table::new("PDs", config.pd_count_max),
+            srqs: Table::new("SRQs", config.srq_count_max),
+            retired_ahs: VecDeque::new(),
+            groups: Groups::default(),
             qps: Vec::new(),
             free_qpns: VecDeque::new(),
             turns: Turns::default(),
@@ -98,6 +127,8 @@ impl<M: Memory> Rnic<M> {
             pacer: config.port_rate.map(|rate| {
                 Pacer::in_batches(rate, config.port_burst_bytes, config.port_burst_bytes / PORT_BATCHES)
             }),
+            dcqcn: config.dcqcn.clone().unwrap_or_else(congestion::switched_off),
+            cnps: congestion::Pending::default(),
             paced_until: None,
             mad_psn: Psn::new(0),
             config,
@@ -148,14 +179,48 @@ impl<M: Memory> Rnic<M> {
     /// After anything happened to a QP: events, its turn, its deadline.
     #[inline]
     fn settle(&mut self, now: Instant, slot: u32) {
+        self.settle_listed(now, slot, Listed::Both);
+    }
+
+    #[inline]
+    fn settle_listed(&mut self, now: Instant, slot: u32, listed: Listed) {
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return };
-        qp.settle(&mut self.env);
-        if !qp.is_listed && (qp.responder_can_transmit() || qp.requester_can_transmit(now)) {
+        qp.settle(&mut self.env, shared_queue(&mut self.srqs, &qp.init));
+        let may_send = match listed {
+            Listed::Both => qp.responder_can_transmit() || qp.requester_can_transmit(now),
+            Listed::Responses => qp.responder_can_transmit(),
+            Listed::No => false,
+        };
+        if may_send && !qp.is_listed {
             qp.is_listed = true;
             self.turns.push(slot);
         }
-        if let Some(deadline) = qp.requester.deadline() {
+        if let Some(deadline) = qp.transport.deadline() {
             self.timers.want(slot, deadline.at, &mut qp.timer_entry);
+        }
+        self.spread_overruns();
+    }
+
+    /// After completions: tells the QPs of CQs that lost one.
+    #[inline]
+    fn spread_overruns(&mut self) {
+        if !self.env.overrun.is_empty() {
+            self.fail_users_of_overrun_cqs();
+        }
+    }
+
+    /// A CQ that has lost a completion is broken, and with it every QP that completes there.
+    /// Source: IBTA, volume 1, section 10.2.3.3 (affiliated asynchronous errors).
+    #[cold]
+    fn fail_users_of_overrun_cqs(&mut self) {
+        while let Some(cq) = self.env.overrun.pop() {
+            for qp in self.qps.iter_mut().flatten() {
+                let uses = qp.init.send_cq == cq || qp.init.recv_cq == cq;
+                if uses && !matches!(qp.state, QpState::Reset | QpState::Error) {
+                    self.env.events.push_back(Event::Qp { qpn: qp.qpn, kind: QpEvent::Fatal });
+                    qp.fail(&mut self.env, shared_queue(&mut self.srqs, &qp.init));
+                }
+            }
         }
     }
 }
@@ -163,10 +228,12 @@ impl<M: Memory> Rnic<M> {
 impl<M: Memory> Node for Rnic<M> {
     #[inline]
     fn handle_frame(&mut self, now: Instant, _side: Side, frame: &Frame<'_>) {
+        self.env.now = now;
         self.receive(now, frame);
     }
 
     fn handle_timeout(&mut self, now: Instant) {
+        self.env.now = now;
         self.cm.handle_timeout(now);
         while let Some((at, slot)) = self.timers.pop(now) {
             let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { continue };
@@ -174,8 +241,7 @@ impl<M: Memory> Node for Rnic<M> {
                 continue;
             }
             qp.timer_entry = None;
-            let (mut ctx, requester, ..) = qp.context(&mut self.env);
-            requester.handle_timeout(now, &mut ctx);
+            qp.transport.handle_timeout(now, &mut Qp::context(&qp.init, qp.access, &mut self.env));
             self.settle(now, slot);
         }
         let qps = &self.qps;

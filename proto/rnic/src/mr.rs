@@ -60,6 +60,23 @@ impl MrTable {
         (slot.generation == key as u8 && slot.region.is_some()).then_some((index, slot))
     }
 
+    /// Puts another region in the place of the one that a key names, under the same key, and names the PD that the
+    /// old one belonged to. A peer that had its use of the key taken away has it back.
+    pub fn replace(
+        &mut self,
+        key: u32,
+        pd: PdId,
+        address: u64,
+        iova: u64,
+        len: u64,
+        access: Access,
+    ) -> Option<PdId> {
+        let (index, _) = self.find(key)?;
+        let slot = &mut self.slots[index];
+        slot.invalidated = false;
+        slot.region.replace(Region { address, iova, len, access, pd }).map(|old| old.pd)
+    }
+
     /// Frees a region and names the PD that it belonged to.
     pub fn remove(&mut self, key: u32) -> Option<PdId> {
         let (index, slot) = self.find(key)?;
@@ -126,6 +143,20 @@ mod tests {
         assert_ne!(old, new);
         assert_eq!(table.check(old, PD, 0, 1, Access::LOCAL_READ), None);
         assert_eq!(table.remove(old), None);
+    }
+
+    #[test]
+    fn a_replaced_region_keeps_its_key() {
+        let mut table = MrTable::new(2);
+        let key = table.insert(PD, 0x1000, 0, 10, Access::ALL).unwrap();
+        assert!(table.invalidate(key, PD));
+        assert_eq!(table.replace(key, PdId(4), 0x2000, 0, 20, Access::LOCAL_WRITE), Some(PD));
+        assert!(table.is_remotely_valid(key));
+        assert_eq!(table.check(key, PdId(4), 0, 20, Access::LOCAL_WRITE), Some(0x2000));
+        assert_eq!(table.check(key, PdId(4), 0, 20, Access::REMOTE_READ), None);
+        assert_eq!(table.check(key, PD, 0, 10, Access::LOCAL_READ), None);
+        assert_eq!(table.remove(key), Some(PdId(4)));
+        assert_eq!(table.replace(key, PD, 0, 0, 10, Access::ALL), None);
     }
 
     #[test]

@@ -1,60 +1,71 @@
 //! The verbs: objects are made, changed and given up here, and work is posted and polled.
 
 use crate::cq::Cq;
-use crate::qp::Qp;
+use crate::env::AddressHandle;
+use crate::path::path;
+use crate::qp::{Qp, check_address};
+use crate::srq::shared_queue;
 use crate::{
-    Access, Completion, CqId, Memory, MrKeys, PdId, PostError, QpAttr, QpInfo, QpInit, QpKind, QpState,
-    RecvWr, Rnic, SGE_MAX, SendWr, VerbsError,
+    Access, AddressVector, AhId, Completion, CqId, Event, Memory, MrKeys, PdId, PostError, QpAttr, QpInfo,
+    QpInit, QpState, RecvWr, Rnic, SGE_MAX, SendWr, VerbsError,
 };
-use longhaul_rc::{RecvRefused, SendRefused};
 use longhaul_units::{Instant, LKey, Qpn, RKey};
+use longhaul_wire::PathTemplate;
+use longhaul_work::{RecvRefused, SendRefused};
+
+/// Address handles that were given up and are kept a while, because programs give them up while datagrams that name
+/// them are queued.
+const AHS_RETIRED: usize = 1024;
 
 /// Access flags that a device may ignore, relaxed ordering among them. Source: rdma-core, `IBV_ACCESS_OPTIONAL_RANGE`.
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 
-fn in_bounds(what: &'static str, value: u32, min: u32, max: u32) -> Result<(), VerbsError> {
+pub(crate) fn in_bounds(what: &'static str, value: u32, min: u32, max: u32) -> Result<(), VerbsError> {
     if (min..=max).contains(&value) {
         return Ok(());
     }
     Err(VerbsError::OutOfBounds { what, value: value.into(), min: min.into(), max: max.into() })
 }
 
-/// Puts `value` in the first free place and says which.
-fn place<T>(table: &mut Vec<Option<T>>, value: T, max: u32, what: &'static str) -> Result<u32, VerbsError> {
-    if let Some(free) = table.iter().position(Option::is_none) {
-        table[free] = Some(value);
-        return Ok(free as u32);
-    }
-    if table.len() >= max as usize {
-        return Err(VerbsError::Limit { what, limit: max.into() });
-    }
-    table.push(Some(value));
-    Ok(table.len() as u32 - 1)
-}
-
 impl<M: Memory> Rnic<M> {
     /// Makes a protection domain.
     pub fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
-        place(&mut self.pds, 0, self.config.pd_count_max, "PDs").map(PdId)
+        self.pds.insert(0).map(PdId)
     }
 
-    /// Gives a protection domain up; [`VerbsError::Busy`] while an MR or QP uses it.
+    /// Gives a protection domain up; [`VerbsError::Busy`] while an MR, QP, SRQ or address handle uses it.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
         match *self.pd_users(pd)? {
             0 => {
-                self.pds[pd.0 as usize] = None;
+                self.pds.remove(pd.0);
                 Ok(())
             }
             users => Err(VerbsError::Busy { what: "PD", users }),
         }
     }
 
-    fn pd_users(&mut self, pd: PdId) -> Result<&mut u32, VerbsError> {
-        self.pds.get_mut(pd.0 as usize).and_then(Option::as_mut).ok_or(VerbsError::NoSuch("PD"))
+    pub(crate) fn pd_users(&mut self, pd: PdId) -> Result<&mut u32, VerbsError> {
+        self.pds.get_mut(pd.0).ok_or(VerbsError::NoSuch("PD"))
     }
 
     fn cq(&mut self, cq: CqId) -> Result<&mut Cq, VerbsError> {
-        self.env.cqs.get_mut(cq.0 as usize).and_then(Option::as_mut).ok_or(VerbsError::NoSuch("CQ"))
+        self.env.cqs.get_mut(cq.0).ok_or(VerbsError::NoSuch("CQ"))
+    }
+
+    /// What of `access` means something for a region of `len` bytes at `address`, or why there can be none.
+    fn checked_access(address: u64, len: u64, iova: u64, access: Access) -> Result<Access, VerbsError> {
+        let access = Access(access.0 & !OPTIONAL_ACCESS);
+        let remote_write = access.0 & (Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0) != 0;
+        if remote_write && !access.contains(Access::LOCAL_WRITE) {
+            return Err(VerbsError::Invalid("remote write and atomic access need local write access"));
+        }
+        if !Access::ALL.contains(access) {
+            return Err(VerbsError::NotSupported("an access flag beyond local write and remote access"));
+        }
+        if address.checked_add(len).is_none() || iova.checked_add(len).is_none() {
+            return Err(VerbsError::Invalid("the region goes beyond the end of the address space"));
+        }
+        Ok(access)
     }
 
     /// Registers `len` bytes at `address`, which work requests and peers know as `iova` onwards. Optional access
@@ -68,17 +79,7 @@ impl<M: Memory> Rnic<M> {
         access: Access,
     ) -> Result<MrKeys, VerbsError> {
         self.pd_users(pd)?;
-        let access = Access(access.0 & !OPTIONAL_ACCESS);
-        let remote_write = access.0 & (Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0) != 0;
-        if remote_write && !access.contains(Access::LOCAL_WRITE) {
-            return Err(VerbsError::Invalid("remote write and atomic access need local write access"));
-        }
-        if !Access::ALL.contains(access) {
-            return Err(VerbsError::NotSupported("an access flag beyond local write and remote access"));
-        }
-        if address.checked_add(len).is_none() || iova.checked_add(len).is_none() {
-            return Err(VerbsError::Invalid("the region goes beyond the end of the address space"));
-        }
+        let access = Self::checked_access(address, len, iova, access)?;
         let limit = self.env.regions.count_max();
         let key = self
             .env
@@ -87,6 +88,26 @@ impl<M: Memory> Rnic<M> {
             .ok_or(VerbsError::Limit { what: "MRs", limit: limit.into() })?;
         *self.pd_users(pd)? += 1;
         Ok(MrKeys { lkey: LKey(key), rkey: RKey(key) })
+    }
+
+    /// Registers other memory, rights or domain under the keys of a region, or changes nothing; otherwise as
+    /// [`Rnic::reg_mr`].
+    pub fn rereg_mr(
+        &mut self,
+        lkey: LKey,
+        pd: PdId,
+        address: u64,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<(), VerbsError> {
+        self.pd_users(pd)?;
+        let access = Self::checked_access(address, len, iova, access)?;
+        let replaced = self.env.regions.replace(lkey.0, pd, address, iova, len, access);
+        let old = replaced.ok_or(VerbsError::NoSuch("MR"))?;
+        *self.pd_users(pd)? += 1;
+        *self.pd_users(old)? -= 1;
+        Ok(())
     }
 
     /// Takes a region away. Work requests that still name it fail with a protection error, and the peer's with
@@ -100,14 +121,60 @@ impl<M: Memory> Rnic<M> {
     /// Makes a CQ for `capacity` completions, 1 to [`crate::Config::cq_depth_max`].
     pub fn create_cq(&mut self, capacity: u32) -> Result<CqId, VerbsError> {
         in_bounds("CQ capacity", capacity, 1, self.config.cq_depth_max)?;
-        place(&mut self.env.cqs, Cq::new(capacity), self.config.cq_count_max, "CQs").map(CqId)
+        self.env.cqs.insert(Cq::new(capacity)).map(CqId)
     }
 
-    /// Gives a CQ up; [`VerbsError::Busy`] while a QP uses it.
+    /// Changes a CQ's capacity; refused while more completions wait in it.
+    pub fn resize_cq(&mut self, cq: CqId, capacity: u32) -> Result<(), VerbsError> {
+        in_bounds("CQ capacity", capacity, 1, self.config.cq_depth_max)?;
+        if self.cq(cq)?.resize(capacity) {
+            Ok(())
+        } else {
+            Err(VerbsError::Invalid("more completions wait than the new capacity holds"))
+        }
+    }
+
+    /// Makes an address handle.
+    pub fn create_ah(&mut self, pd: PdId, address: &AddressVector) -> Result<AhId, VerbsError> {
+        check_address(address, &self.config)?;
+        self.pd_users(pd)?;
+        let template = PathTemplate::new(&path(&self.config, address, Qpn::GSI, Qpn::GSI));
+        if self.env.ahs.is_full()
+            && let Some(oldest) = self.retired_ahs.pop_front()
+        {
+            self.env.ahs.remove(oldest.0);
+        }
+        let ah = self.env.ahs.insert(AddressHandle { pd, is_retired: false, template })?;
+        *self.pd_users(pd)? += 1;
+        Ok(AhId(ah))
+    }
+
+    /// Gives an address handle up. Datagrams that are queued still go where it led; what it took is free for
+    /// others when 1024 further ones have been given up.
+    pub fn destroy_ah(&mut self, ah: AhId) -> Result<(), VerbsError> {
+        let handle = self.env.ahs.get_mut(ah.0).filter(|handle| !handle.is_retired);
+        let handle = handle.ok_or(VerbsError::NoSuch("address handle"))?;
+        handle.is_retired = true;
+        let pd = handle.pd;
+        self.retired_ahs.push_back(ah);
+        if self.retired_ahs.len() > AHS_RETIRED
+            && let Some(oldest) = self.retired_ahs.pop_front()
+        {
+            self.env.ahs.remove(oldest.0);
+        }
+        *self.pd_users(pd)? -= 1;
+        Ok(())
+    }
+
+    /// Gives a CQ up, with the events of it that nobody has taken; [`VerbsError::Busy`] while a QP uses it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
         match self.cq(cq)?.users {
             0 => {
-                self.env.cqs[cq.0 as usize] = None;
+                self.env.cqs.remove(cq.0);
+                // Numbers are given out again: what is still to be told would be told of another.
+                self.env
+                    .events
+                    .retain(|e| !matches!(e, Event::CompletionReady(c) | Event::CqError(c) if *c == cq));
                 Ok(())
             }
             users => Err(VerbsError::Busy { what: "CQ", users }),
@@ -142,9 +209,6 @@ impl<M: Memory> Rnic<M> {
 
     /// Makes a QP in state reset.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {
-        if init.kind != QpKind::Rc {
-            return Err(VerbsError::NotSupported("a QP of another type than RC"));
-        }
         let config = &self.config;
         in_bounds("send queue depth", init.sq_depth, 0, config.wq_depth_max)?;
         in_bounds("receive queue depth", init.rq_depth, 0, config.wq_depth_max)?;
@@ -154,6 +218,11 @@ impl<M: Memory> Rnic<M> {
         self.pd_users(init.pd)?;
         self.cq(init.send_cq)?;
         self.cq(init.recv_cq)?;
+        if let Some(srq) = init.srq
+            && self.srq(srq)?.pd != init.pd
+        {
+            return Err(VerbsError::Invalid("the shared receive queue is of another protection domain"));
+        }
         let slot = if self.qps.len() < self.config.qpn_count as usize {
             self.qps.push(None);
             self.qps.len() as u32 - 1
@@ -162,34 +231,53 @@ impl<M: Memory> Rnic<M> {
             self.free_qpns.pop_front().ok_or(VerbsError::Limit { what: "QPs", limit })?
         };
         let qpn = Qpn::new(self.config.qpn_first + slot);
-        self.qps[slot as usize] = Some(Box::new(Qp::new(qpn, *init)));
+        self.qps[slot as usize] = Some(Box::new(Qp::new(qpn, *init, &self.config)));
         *self.pd_users(init.pd)? += 1;
         self.cq(init.send_cq)?.users += 1;
         self.cq(init.recv_cq)?.users += 1;
+        if let Some(srq) = init.srq {
+            self.srq(srq)?.users += 1;
+        }
         Ok(qpn)
     }
 
-    /// Gives a QP up at once, with everything queued on it. Its completions stay in their CQs; frames that still
-    /// come for it are dropped and counted.
+    /// Gives a QP up at once, with everything queued on it, completions that nobody has polled included, as hardware's
+    /// libraries do; frames that still come for it are dropped and counted, and its events that nobody has taken
+    /// vanish. [`VerbsError::Busy`] while it is attached to a multicast group.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
         let slot = self.slot(qpn).ok_or(VerbsError::NoSuch("QP"))?;
-        let Some(qp) = self.qps[slot as usize].take() else { return Err(VerbsError::NoSuch("QP")) };
+        match self.multicast_groups_of(slot) {
+            0 => {}
+            users => return Err(VerbsError::Busy { what: "QP", users }),
+        }
+        let Some(mut qp) = self.qps[slot as usize].take() else { return Err(VerbsError::NoSuch("QP")) };
         if qp.is_listed {
             self.turns.forget(slot);
         }
         self.free_qpns.push_back(slot);
         *self.pd_users(qp.init.pd)? -= 1;
-        self.cq(qp.init.send_cq)?.users -= 1;
-        self.cq(qp.init.recv_cq)?.users -= 1;
+        for cq in [qp.init.send_cq, qp.init.recv_cq] {
+            let cq = self.cq(cq)?;
+            cq.users -= 1;
+            cq.forget(qpn);
+        }
+        self.env.events.retain(|e| !matches!(e, Event::Qp { qpn: of, .. } if *of == qpn));
+        if let Some(srq) = qp.init.srq {
+            let srq = self.srq(srq)?;
+            qp.transport.release(&mut srq.queue);
+            srq.users -= 1;
+        }
         Ok(())
     }
 
-    /// Changes attributes and state, or neither. Which attributes a transition of an RC QP needs and takes is
-    /// the standard's table (IBTA, volume 1, table 91).
+    /// Changes attributes and state, or neither. Which attributes a transition needs and takes is the standard's
+    /// table (IBTA, volume 1, table 91). A reset takes the QP's completions out of its CQs.
     pub fn modify_qp(&mut self, now: Instant, qpn: Qpn, attr: &QpAttr) -> Result<(), VerbsError> {
         let slot = self.slot(qpn).ok_or(VerbsError::NoSuch("QP"))?;
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return Err(VerbsError::NoSuch("QP")) };
-        qp.modify(attr, &self.config, &mut self.env)?;
+        self.env.now = now;
+        let shared = shared_queue(&mut self.srqs, &qp.init);
+        qp.modify(now, attr, &self.config, &mut self.env, shared)?;
         self.settle(now, slot);
         Ok(())
     }
@@ -203,21 +291,34 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// Queues a send work request. In the error state it is taken and flushed.
+    /// How many send work requests [`Rnic::post_send`] can queue before the send queue is full, for callers that post
+    /// several or none.
+    #[inline]
+    pub fn send_room(&self, qpn: Qpn) -> Result<u32, PostError> {
+        let slot = self.slot(qpn).ok_or(PostError::NoSuchQp)?;
+        match self.qps.get(slot as usize) {
+            Some(Some(qp)) => Ok(qp.transport.send_room()),
+            _ => Err(PostError::NoSuchQp),
+        }
+    }
+
+    /// Queues a send work request. In the two error states it is taken and flushed.
     #[inline]
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
         let slot = self.slot(qpn).ok_or(PostError::NoSuchQp)?;
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return Err(PostError::NoSuchQp) };
         match qp.state {
             QpState::ReadyToSend | QpState::SendQueueDrained => {}
-            QpState::Error => {
-                qp.requester.post(wr, true, &self.env.memory).map_err(send_refused)?;
-                qp.flush(&mut self.env);
+            QpState::Error | QpState::SendQueueError => {
+                qp.transport.post(wr, true, &self.env.memory)?;
+                self.env.now = now;
+                qp.flush_sends(&mut self.env);
+                self.spread_overruns();
                 return Ok(());
             }
             state => return Err(PostError::BadState(state)),
         }
-        qp.requester.post(wr, qp.init.signal_all, &self.env.memory).map_err(send_refused)?;
+        qp.transport.post(wr, qp.init.signal_all, &self.env.memory)?;
         if !qp.is_listed && qp.requester_can_transmit(now) {
             qp.is_listed = true;
             self.turns.push(slot);
@@ -230,27 +331,41 @@ impl<M: Memory> Rnic<M> {
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let slot = self.slot(qpn).ok_or(PostError::NoSuchQp)?;
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return Err(PostError::NoSuchQp) };
+        if qp.init.srq.is_some() {
+            return Err(PostError::HasSharedQueue);
+        }
         if qp.state == QpState::Reset {
             return Err(PostError::BadState(qp.state));
         }
-        qp.recv.post(wr).map_err(|refused| match refused {
-            RecvRefused::Full(depth) => PostError::QueueFull { depth },
-            RecvRefused::TooManySegments { given, max } => PostError::TooManySegments { given, max },
-        })?;
+        qp.recv.post(wr)?;
         if qp.state == QpState::Error {
-            qp.flush(&mut self.env);
+            qp.flush(&mut self.env, None);
+            self.spread_overruns();
         }
         Ok(())
     }
 }
 
-fn send_refused(refused: SendRefused) -> PostError {
-    match refused {
-        SendRefused::Full(depth) => PostError::QueueFull { depth },
-        SendRefused::TooManySegments { given, max } => PostError::TooManySegments { given, max },
-        SendRefused::InlineTooLong { given, max } => PostError::InlineTooLong { given, max },
-        SendRefused::MessageTooLong { given } => PostError::MessageTooLong { given, max: crate::MESSAGE_MAX },
-        SendRefused::Invalid(why) => PostError::Invalid(why),
-        SendRefused::NotSupported(what) => PostError::NotSupported(what),
+impl From<RecvRefused> for PostError {
+    fn from(refused: RecvRefused) -> Self {
+        match refused {
+            RecvRefused::Full(depth) => PostError::QueueFull { depth },
+            RecvRefused::TooManySegments { given, max } => PostError::TooManySegments { given, max },
+        }
+    }
+}
+
+impl From<SendRefused> for PostError {
+    fn from(refused: SendRefused) -> Self {
+        match refused {
+            SendRefused::Full(depth) => PostError::QueueFull { depth },
+            SendRefused::TooManySegments { given, max } => PostError::TooManySegments { given, max },
+            SendRefused::InlineTooLong { given, max } => PostError::InlineTooLong { given, max },
+            SendRefused::MessageTooLong { given } => {
+                PostError::MessageTooLong { given, max: crate::MESSAGE_MAX }
+            }
+            SendRefused::Invalid(why) => PostError::Invalid(why),
+            SendRefused::NotSupported(what) => PostError::NotSupported(what),
+        }
     }
 }

@@ -1,18 +1,21 @@
 //! One QP: its state machine and attributes around a requester and a responder.
 
 use crate::env::{Env, QpContext};
+use crate::path::path;
+use crate::transition;
+use crate::transport::{Fault, Transport};
 use crate::{
-    Access, AddressVector, Config, Event, Memory, QpAttr, QpEvent, QpInfo, QpInit, QpState, VerbsError,
+    Access, AddressVector, Config, Event, Memory, QpAttr, QpEvent, QpInfo, QpInit, QpKind, QpState,
+    VerbsError,
 };
-use longhaul_rc::{
-    Fault, Mtu, RecvQueue, Requester, RequesterConfig, RequesterSnapshot, Responder, ResponderConfig,
-    ResponderSnapshot,
-};
-use longhaul_units::{Duration, Instant, Psn, Qpn};
-use longhaul_wire::{MacAddr, PKEY_DEFAULT, Path, PathTemplate};
+use longhaul_cc::RateLimiter;
+use longhaul_cc::dcqcn::NotificationPoint;
+use longhaul_units::{Instant, Psn, Qpn};
+use longhaul_wire::{MacAddr, Path, PathTemplate};
+use longhaul_work::RecvQueue;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// An RC QP.
+/// A QP.
 pub(crate) struct Qp {
     pub qpn: Qpn,
     pub init: QpInit,
@@ -21,9 +24,12 @@ pub(crate) struct Qp {
     pub access: Access,
     pub template: PathTemplate,
     pub peer_ip: IpAddr,
-    pub requester: Requester,
-    pub responder: Responder,
+    pub transport: Transport,
+    /// Without entries where receives are shared.
     pub recv: RecvQueue,
+    /// Holds back requests and READ responses.
+    pub limiter: RateLimiter,
+    pub notification: NotificationPoint,
     /// In the device's list of QPs that have something to send.
     pub is_listed: bool,
     /// The time of this QP's entry in the device's timers.
@@ -31,7 +37,7 @@ pub(crate) struct Qp {
     /// Whose turn it is when both halves have something to send.
     pub responder_first: bool,
     communicates: bool,
-    drain_reported: bool,
+    drain_event: bool,
 }
 
 /// A QP's state, for people.
@@ -39,92 +45,22 @@ pub(crate) struct Qp {
 pub struct QpSnapshot {
     /// The QP.
     pub qpn: Qpn,
+    /// Its transport.
+    pub kind: QpKind,
     /// The peer's QP, once known.
     pub dest_qpn: Option<Qpn>,
     /// The peer's address, once known.
     pub peer_ip: Option<IpAddr>,
     /// State.
     pub state: QpState,
-    /// Sending half.
-    pub requester: RequesterSnapshot,
-    /// Receiving half.
-    pub responder: ResponderSnapshot,
-    /// Receives posted.
+    /// The next PSN to be sent.
+    pub next_psn: Psn,
+    /// The next PSN expected.
+    pub expected_psn: Psn,
+    /// More of a reliable connection.
+    pub reliable: Option<(longhaul_rc::RequesterSnapshot, longhaul_rc::ResponderSnapshot)>,
+    /// Receives of its own that are posted.
     pub receives: u32,
-}
-
-/// Attributes by bit, to hold them against what a transition takes.
-mod mask {
-    pub const PATH_MTU: u32 = 1;
-    pub const ADDRESS: u32 = 1 << 1;
-    pub const DEST_QPN: u32 = 1 << 2;
-    pub const RQ_PSN: u32 = 1 << 3;
-    pub const SQ_PSN: u32 = 1 << 4;
-    pub const ACCESS: u32 = 1 << 5;
-    pub const MAX_RD: u32 = 1 << 6;
-    pub const MAX_DEST_RD: u32 = 1 << 7;
-    pub const MIN_RNR: u32 = 1 << 8;
-    pub const TIMEOUT: u32 = 1 << 9;
-    pub const RETRY: u32 = 1 << 10;
-    pub const RNR_RETRY: u32 = 1 << 11;
-    pub const PKEY: u32 = 1 << 12;
-    pub const PORT: u32 = 1 << 13;
-    pub const NAMES: [&str; 14] = [
-        "path_mtu",
-        "address",
-        "dest_qpn",
-        "rq_psn",
-        "sq_psn",
-        "access",
-        "max_rd_atomic",
-        "max_dest_rd_atomic",
-        "min_rnr_timer",
-        "timeout",
-        "retry_cnt",
-        "rnr_retry",
-        "pkey_index",
-        "port",
-    ];
-}
-
-fn given(attr: &QpAttr) -> u32 {
-    let bits = [
-        attr.path_mtu.is_some(),
-        attr.address.is_some(),
-        attr.dest_qpn.is_some(),
-        attr.rq_psn.is_some(),
-        attr.sq_psn.is_some(),
-        attr.access.is_some(),
-        attr.max_rd_atomic.is_some(),
-        attr.max_dest_rd_atomic.is_some(),
-        attr.min_rnr_timer.is_some(),
-        attr.timeout.is_some(),
-        attr.retry_cnt.is_some(),
-        attr.rnr_retry.is_some(),
-        attr.pkey_index.is_some(),
-        attr.port.is_some(),
-    ];
-    bits.iter().enumerate().fold(0, |m, (i, &set)| m | u32::from(set) << i)
-}
-
-/// Required and optional attributes of a transition of an RC QP; `None` when it does not exist.
-/// Source: IBTA, volume 1, table 91.
-fn transition(from: QpState, to: QpState) -> Option<(u32, u32)> {
-    use QpState::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained};
-    use mask::*;
-    Some(match (from, to) {
-        (_, Reset | Error) => (0, 0),
-        (Reset, Init) => (PKEY | PORT | ACCESS, 0),
-        (Init, Init) => (0, PKEY | PORT | ACCESS),
-        (Init, ReadyToReceive) => {
-            (ADDRESS | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD | MIN_RNR, ACCESS | PKEY)
-        }
-        (ReadyToReceive, ReadyToSend) => (SQ_PSN | TIMEOUT | RETRY | RNR_RETRY | MAX_RD, ACCESS | MIN_RNR),
-        (ReadyToSend, ReadyToSend) | (SendQueueDrained, ReadyToSend) => (0, ACCESS | MIN_RNR),
-        (ReadyToSend, SendQueueDrained) => (0, 0),
-        (SendQueueDrained, SendQueueDrained) => (0, ACCESS | MIN_RNR),
-        _ => return None,
-    })
 }
 
 fn bound(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), VerbsError> {
@@ -132,6 +68,15 @@ fn bound(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), Verbs
         return Ok(());
     }
     Err(VerbsError::OutOfBounds { what, value, min, max })
+}
+
+/// Whether an address vector can be used by this device.
+pub(crate) fn check_address(address: &AddressVector, config: &Config) -> Result<(), VerbsError> {
+    bound("flow_label", u64::from(address.flow_label), 0, 0xf_ffff)?;
+    if address.destination_ip.to_canonical().is_ipv4() != config.ip.is_ipv4() {
+        return Err(VerbsError::Invalid("the peer's address is of another family than the port's"));
+    }
+    Ok(())
 }
 
 fn check_bounds(attr: &QpAttr, config: &Config) -> Result<(), VerbsError> {
@@ -154,20 +99,15 @@ fn check_bounds(attr: &QpAttr, config: &Config) -> Result<(), VerbsError> {
     if let Some(port) = attr.port {
         bound("port", u64::from(port), 1, 1)?;
     }
-    if let Some(address) = attr.address {
-        bound("flow_label", u64::from(address.flow_label), 0, 0xf_ffff)?;
-        if address.destination_ip.to_canonical().is_ipv4() != config.ip.to_canonical().is_ipv4() {
-            return Err(VerbsError::Invalid("the peer's address is of another family than the port's"));
-        }
-    }
-    Ok(())
+    attr.address.as_ref().map_or(Ok(()), |address| check_address(address, config))
 }
 
 impl Qp {
-    pub fn new(qpn: Qpn, init: QpInit) -> Self {
-        let recv = RecvQueue::new(init.rq_depth, init.recv_sge_max);
-        let requester = Requester::new(init.sq_depth, init.send_sge_max, init.inline_max);
-        let init = QpInit { sq_depth: requester.depth(), rq_depth: recv.depth(), ..init };
+    pub fn new(qpn: Qpn, init: QpInit, config: &Config) -> Self {
+        let rq_depth = if init.srq.is_some() { 0 } else { init.rq_depth };
+        let recv = RecvQueue::new(rq_depth, init.recv_sge_max);
+        let transport = Transport::new(qpn, &init, config);
+        let init = QpInit { sq_depth: transport.sq_depth(), rq_depth: recv.depth(), ..init };
         let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let path = Path {
             source_mac: MacAddr::default(),
@@ -180,7 +120,7 @@ impl Qp {
             flow_label: 0,
             udp_source_port: 0,
         };
-        let mut qp = Qp {
+        Qp {
             qpn,
             init,
             state: QpState::Reset,
@@ -188,86 +128,87 @@ impl Qp {
             access: Access::default(),
             template: PathTemplate::new(&path),
             peer_ip: nowhere,
-            requester,
-            responder: Responder::new(blank_responder()),
+            transport,
             recv,
+            limiter: RateLimiter::new(),
+            notification: NotificationPoint::new(),
             is_listed: false,
             timer_entry: None,
             responder_first: true,
             communicates: false,
-            drain_reported: false,
-        };
-        qp.reset();
-        qp
+            drain_event: false,
+        }
     }
 
-    fn reset(&mut self) {
+    fn reset(&mut self, config: &Config, shared: Option<&mut RecvQueue>) {
         self.attr = QpAttr::default();
         self.access = Access::default();
-        self.responder = Responder::new(blank_responder());
-        self.requester.start(*Requester::new(1, 1, 0).config());
+        self.transport.release(shared.unwrap_or(&mut self.recv));
+        self.transport.start_responder(self.qpn, &self.init, &self.attr, config);
+        self.transport.start_requester(self.qpn, &self.attr, config);
         self.recv.clear();
+        self.limiter = RateLimiter::new();
+        self.notification = NotificationPoint::new();
         self.communicates = false;
-        self.drain_reported = false;
+        self.drain_event = false;
     }
 
-    pub fn context<'a, M>(
-        &mut self,
-        env: &'a mut Env<M>,
-    ) -> (QpContext<'a, M>, &mut Requester, &mut Responder, &mut RecvQueue) {
-        let ctx = QpContext {
-            env,
-            pd: self.init.pd,
-            access: self.access,
-            send_cq: self.init.send_cq,
-            recv_cq: self.init.recv_cq,
-        };
-        (ctx, &mut self.requester, &mut self.responder, &mut self.recv)
+    /// The view of the device that a QP's halves get.
+    #[inline]
+    pub fn context<'a, M>(init: &QpInit, access: Access, env: &'a mut Env<M>) -> QpContext<'a, M> {
+        QpContext { env, pd: init.pd, access, send_cq: init.send_cq, recv_cq: init.recv_cq }
     }
 
-    /// Changes attributes and state, or neither.
+    /// Changes attributes and state, or neither. `shared` is the receive queue that it shares, if it does.
     pub fn modify<M: Memory>(
         &mut self,
+        now: Instant,
         attr: &QpAttr,
         config: &Config,
         env: &mut Env<M>,
+        shared: Option<&mut RecvQueue>,
     ) -> Result<(), VerbsError> {
         let (from, to) = (self.state, attr.state.unwrap_or(self.state));
-        let (required, optional) = transition(from, to).ok_or(VerbsError::BadTransition { from, to })?;
-        let given = given(attr);
-        let missing = required & !given;
-        if missing != 0 {
-            let attribute = mask::NAMES[missing.trailing_zeros() as usize];
-            return Err(VerbsError::MissingAttribute { from, to, attribute });
-        }
-        if to != QpState::Reset && to != QpState::Error && given & !(required | optional) != 0 {
-            return Err(VerbsError::Invalid("an attribute that this transition does not take"));
-        }
+        transition::check(self.init.kind, from, to, attr)?;
         check_bounds(attr, config)?;
         match to {
-            QpState::Reset => self.reset(),
+            QpState::Reset => {
+                for cq in [self.init.send_cq, self.init.recv_cq] {
+                    if let Some(cq) = env.cqs.get_mut(cq.0) {
+                        cq.forget(self.qpn);
+                    }
+                }
+                self.reset(config, shared);
+            }
             QpState::Error => {
-                self.state = to;
-                self.flush(env);
+                self.fail(env, shared);
                 return Ok(());
             }
-            _ => self.merge(attr),
+            _ => self.merge(now, attr, config),
         }
         self.state = to;
         match (from, to) {
-            (QpState::Init, QpState::ReadyToReceive) => self.ready_to_receive(config),
-            (QpState::ReadyToReceive, QpState::ReadyToSend) => self.ready_to_send(config),
-            (_, QpState::SendQueueDrained) => self.requester.pause(true),
-            (QpState::SendQueueDrained, QpState::ReadyToSend) => {
-                self.requester.pause(false);
-                self.drain_reported = false;
+            (QpState::Init, QpState::ReadyToReceive) => {
+                self.transport.start_responder(self.qpn, &self.init, &self.attr, config);
             }
+            (QpState::ReadyToReceive, QpState::ReadyToSend) => {
+                self.transport.start_requester(self.qpn, &self.attr, config);
+            }
+            (QpState::ReadyToSend, QpState::SendQueueDrained) => {
+                self.drain_event = attr.drain_event.unwrap_or(false);
+                self.transport.pause(true);
+            }
+            (QpState::SendQueueDrained, QpState::ReadyToSend) => {
+                self.drain_event = false;
+                self.transport.pause(false);
+            }
+            (QpState::SendQueueError, QpState::ReadyToSend) => self.transport.recover(),
             _ => {}
         }
         Ok(())
     }
 
-    fn merge(&mut self, attr: &QpAttr) {
+    fn merge(&mut self, now: Instant, attr: &QpAttr, config: &Config) {
         let mine = &mut self.attr;
         mine.path_mtu = attr.path_mtu.or(mine.path_mtu);
         mine.address = attr.address.or(mine.address);
@@ -281,87 +222,78 @@ impl Qp {
         mine.timeout = attr.timeout.or(mine.timeout);
         mine.retry_cnt = attr.retry_cnt.or(mine.retry_cnt);
         mine.rnr_retry = attr.rnr_retry.or(mine.rnr_retry);
+        mine.qkey = attr.qkey.or(mine.qkey);
+        mine.rate_limit = attr.rate_limit.or(mine.rate_limit);
         mine.pkey_index = attr.pkey_index.or(mine.pkey_index);
         mine.port = attr.port.or(mine.port);
         if let Some(access) = attr.access {
             self.access = access;
         }
-        if let Some(code) = attr.min_rnr_timer {
-            self.responder.set_min_rnr_timer(code);
-        }
-    }
-
-    fn ready_to_receive(&mut self, config: &Config) {
-        let attr = &self.attr;
-        let dest_qpn = attr.dest_qpn.unwrap_or_default();
         if let Some(address) = &attr.address {
             self.peer_ip = address.destination_ip.to_canonical();
+            let dest_qpn = self.attr.dest_qpn.unwrap_or_default();
             self.template = PathTemplate::new(&path(config, address, self.qpn, dest_qpn));
         }
-        self.responder = Responder::new(ResponderConfig {
-            qpn: self.qpn,
-            dest_qpn,
-            rq_psn: attr.rq_psn.unwrap_or_default(),
-            mtu: attr.path_mtu.unwrap_or(Mtu::B256),
-            max_dest_rd_atomic: u32::from(attr.max_dest_rd_atomic.unwrap_or(0)),
-            min_rnr_timer: attr.min_rnr_timer.unwrap_or(0),
-            ack_every: config.ack_every.max(1),
-            report_credits: config.report_credits,
-            migreq: config.migreq,
-            pkey: PKEY_DEFAULT,
-        });
+        if let Some(limit) = attr.rate_limit {
+            self.limiter.set_limit(now, limit);
+        }
+        self.transport.adopt(attr);
     }
 
-    fn ready_to_send(&mut self, config: &Config) {
-        let attr = &self.attr;
-        self.requester.start(RequesterConfig {
-            qpn: self.qpn,
-            dest_qpn: attr.dest_qpn.unwrap_or_default(),
-            sq_psn: attr.sq_psn.unwrap_or_default(),
-            mtu: attr.path_mtu.unwrap_or(Mtu::B256),
-            max_rd_atomic: u32::from(attr.max_rd_atomic.unwrap_or(0)),
-            timeout: attr.timeout.and_then(Duration::of_ack_timeout),
-            retry_cnt: attr.retry_cnt.unwrap_or(0),
-            rnr_retry: attr.rnr_retry.unwrap_or(0),
-            window_packets: config.window_packets.clamp(1, longhaul_rc::WINDOW_MAX),
-            window_messages: config.window_messages.max(1),
-            ack_request_every: config.ack_request_every.max(1),
-            obey_credits: config.obey_credits,
-            migreq: config.migreq,
-            pkey: PKEY_DEFAULT,
-        });
+    /// The error state: completes everything queued with a flush error. What is posted later ends likewise.
+    pub fn fail<M: Memory>(&mut self, env: &mut Env<M>, shared: Option<&mut RecvQueue>) {
+        let was_up = !matches!(self.state, QpState::Error | QpState::Reset);
+        self.state = QpState::Error;
+        self.flush(env, shared);
+        if was_up && self.init.srq.is_some() {
+            env.events.push_back(Event::Qp { qpn: self.qpn, kind: QpEvent::LastWqeReached });
+        }
     }
 
-    /// Completes everything queued with a flush error.
-    pub fn flush<M: Memory>(&mut self, env: &mut Env<M>) {
-        let (mut ctx, requester, responder, recv) = self.context(env);
-        requester.flush(&mut ctx);
-        responder.flush(recv, &mut ctx);
+    /// The requester has failed and flushed its queue. Only a reliable connection fails with it, because its peer
+    /// waits for what is missing. Source: IBTA, volume 1, section 10.3.1.
+    #[cold]
+    fn fail_sends<M: Memory>(&mut self, env: &mut Env<M>, shared: Option<&mut RecvQueue>) {
+        match self.init.kind {
+            QpKind::Rc => self.fail(env, shared),
+            QpKind::Uc | QpKind::Ud => {
+                self.state = QpState::SendQueueError;
+                self.drain_event = false;
+            }
+        }
     }
 
-    /// After anything happened: failures become the error state, and events are raised.
-    pub fn settle<M: Memory>(&mut self, env: &mut Env<M>) {
-        let qpn = self.qpn;
+    /// Completes the sends that are queued with a flush error.
+    pub fn flush_sends<M: Memory>(&mut self, env: &mut Env<M>) {
+        self.transport.flush_sends(&mut Qp::context(&self.init, self.access, env));
+    }
+
+    /// Completes what is queued with a flush error.
+    pub fn flush<M: Memory>(&mut self, env: &mut Env<M>, shared: Option<&mut RecvQueue>) {
+        let mut ctx = Qp::context(&self.init, self.access, env);
+        self.transport.flush(shared.unwrap_or(&mut self.recv), &mut ctx);
+        ctx.flush_receives(&mut self.recv, self.qpn, self.attr.dest_qpn.unwrap_or_default());
+    }
+
+    /// After anything happened: failures become an error state, and events are raised.
+    #[inline]
+    pub fn settle<M: Memory>(&mut self, env: &mut Env<M>, shared: Option<&mut RecvQueue>) {
         if self.state == QpState::Error {
             return;
         }
-        if let Some(fault) = self.responder.fault() {
+        let qpn = self.qpn;
+        if let Some(fault) = self.transport.fault() {
             let kind = match fault {
                 Fault::InvalidRequest => QpEvent::RequestError,
                 Fault::RemoteAccess => QpEvent::AccessError,
-                Fault::RemoteOperational => QpEvent::Fatal,
+                Fault::Local => QpEvent::Fatal,
             };
             env.events.push_back(Event::Qp { qpn, kind });
-            self.state = QpState::Error;
-            self.flush(env);
-        } else if self.requester.is_failed() {
-            self.state = QpState::Error;
-            self.flush(env);
-        } else if self.state == QpState::SendQueueDrained
-            && !self.drain_reported
-            && self.requester.is_drained()
-        {
-            self.drain_reported = true;
+            self.fail(env, shared);
+        } else if self.transport.is_failed() {
+            self.fail_sends(env, shared);
+        } else if self.drain_event && self.transport.is_drained() {
+            self.drain_event = false;
             env.events.push_back(Event::Qp { qpn, kind: QpEvent::SendQueueDrained });
         }
     }
@@ -373,128 +305,59 @@ impl Qp {
         first
     }
 
+    /// True in the states that take requests.
+    #[inline]
+    pub fn receives(&self) -> bool {
+        matches!(
+            self.state,
+            QpState::ReadyToReceive
+                | QpState::ReadyToSend
+                | QpState::SendQueueDrained
+                | QpState::SendQueueError
+        )
+    }
+
     /// True when the responder may send: while connected, and to say why it gave up.
     #[inline]
     pub fn responder_can_transmit(&self) -> bool {
-        let speaks = match self.state {
-            QpState::ReadyToReceive | QpState::ReadyToSend | QpState::SendQueueDrained => true,
-            QpState::Error => self.responder.fault().is_some(),
-            QpState::Reset | QpState::Init => false,
-        };
-        speaks && self.responder.can_transmit()
+        let speaks = self.receives() || (self.state == QpState::Error && self.transport.fault().is_some());
+        speaks && self.transport.responder_can_transmit()
     }
 
-    /// True when the requester may send.
+    /// True when the requester may send, as far as rates allow.
     #[inline]
     pub fn requester_can_transmit(&self, now: Instant) -> bool {
         matches!(self.state, QpState::ReadyToSend | QpState::SendQueueDrained)
-            && self.requester.can_transmit(now)
+            && self.transport.requester_can_transmit(now)
     }
 
     pub fn info(&self) -> QpInfo {
         let mut attr = self.attr;
         attr.state = Some(self.state);
         if attr.sq_psn.is_some() {
-            attr.sq_psn = Some(self.requester.snapshot().next);
+            attr.sq_psn = Some(self.transport.next_psn());
         }
         if attr.rq_psn.is_some() {
-            attr.rq_psn = Some(self.responder.snapshot().expected);
+            attr.rq_psn = Some(self.transport.expected_psn());
         }
-        QpInfo { qpn: self.qpn, init: self.init, state: self.state, attr }
+        let draining = self.state == QpState::SendQueueDrained && !self.transport.is_drained();
+        QpInfo { qpn: self.qpn, init: self.init, state: self.state, draining, attr }
     }
 
     pub fn snapshot(&self) -> QpSnapshot {
         QpSnapshot {
             qpn: self.qpn,
+            kind: self.init.kind,
             dest_qpn: self.attr.dest_qpn,
             peer_ip: self.attr.address.map(|a| a.destination_ip.to_canonical()),
             state: self.state,
-            requester: self.requester.snapshot(),
-            responder: self.responder.snapshot(),
+            next_psn: self.transport.next_psn(),
+            expected_psn: self.transport.expected_psn(),
+            reliable: match &self.transport {
+                Transport::Rc { requester, responder } => Some((requester.snapshot(), responder.snapshot())),
+                Transport::Uc { .. } | Transport::Ud { .. } => None,
+            },
             receives: self.recv.len(),
         }
-    }
-}
-
-fn blank_responder() -> ResponderConfig {
-    ResponderConfig {
-        qpn: Qpn::new(0),
-        dest_qpn: Qpn::new(0),
-        rq_psn: Psn::new(0),
-        mtu: Mtu::B256,
-        max_dest_rd_atomic: 0,
-        min_rnr_timer: 0,
-        ack_every: 1,
-        report_credits: false,
-        migreq: false,
-        pkey: PKEY_DEFAULT,
-    }
-}
-
-/// TTL when an address vector leaves it at 0.
-const HOP_LIMIT: u8 = 64;
-
-/// The path that an address vector describes.
-fn path(config: &Config, address: &AddressVector, local: Qpn, remote: Qpn) -> Path {
-    let destination_ip = address.destination_ip.to_canonical();
-    Path {
-        source_mac: config.mac,
-        destination_mac: neighbour(config, destination_ip),
-        vlan: None,
-        source_ip: config.ip.to_canonical(),
-        destination_ip,
-        traffic_class: address.traffic_class,
-        hop_limit: if address.hop_limit == 0 { HOP_LIMIT } else { address.hop_limit },
-        flow_label: if destination_ip.is_ipv6() { address.flow_label } else { 0 },
-        udp_source_port: source_port(address.flow_label, local, remote),
-    }
-}
-
-/// The MAC address of `ip`: as configured, else 02:00 and the last four bytes of the address.
-pub(crate) fn neighbour(config: &Config, ip: IpAddr) -> MacAddr {
-    if let Some((_, mac)) = config.neighbours.iter().find(|(known, _)| known.to_canonical() == ip) {
-        return *mac;
-    }
-    let [a, b, c, d] = match ip {
-        IpAddr::V4(ip) => ip.octets(),
-        IpAddr::V6(ip) => {
-            let [.., a, b, c, d] = ip.octets();
-            [a, b, c, d]
-        }
-    };
-    MacAddr([2, 0, a, b, c, d])
-}
-
-/// The UDP source port that spreads flows over paths, the same in both directions.
-///
-/// Source: Linux, `rdma_flow_label_to_udp_sport` and `rdma_calc_flow_label`.
-pub(crate) fn source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
-    let label = if flow_label != 0 {
-        flow_label & 0xf_ffff
-    } else {
-        let mut v = u64::from(local.get()) * u64::from(remote.get());
-        v ^= v >> 20;
-        v ^= v >> 40;
-        (v & 0xf_ffff) as u32
-    };
-    0xc000 | ((label & 0x3fff) ^ (label >> 14)) as u16
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn source_ports_are_alike_in_both_directions() {
-        let (a, b) = (Qpn::new(0x1234), Qpn::new(0xabcdef));
-        assert_eq!(source_port(0, a, b), source_port(0, b, a));
-        assert!(source_port(0, a, b) >= 0xc000);
-        assert_eq!(source_port(0x4001, a, b), 0xc000);
-    }
-
-    #[test]
-    fn unknown_neighbours_follow_their_address() {
-        let config = Config::new(MacAddr::default(), IpAddr::from([10, 77, 0, 1]));
-        assert_eq!(neighbour(&config, IpAddr::from([10, 77, 0, 2])), MacAddr([2, 0, 10, 77, 0, 2]));
     }
 }

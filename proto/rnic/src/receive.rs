@@ -1,10 +1,13 @@
 //! Frames in: everything that is checked before a QP sees a packet.
 
-use crate::{DropReason, Event, Memory, QpEvent, QpState, Rnic, gsi};
+use crate::qp::Qp;
+use crate::srq::shared_queue;
+use crate::transport::Transport as Halves;
+use crate::{DropReason, Event, Memory, QpEvent, QpKind, QpState, Rnic, gsi};
 use longhaul_node::Frame;
-use longhaul_rc::Counter;
 use longhaul_units::{Instant, Qpn};
 use longhaul_wire::{Bth, PKEY_DEFAULT, Packet, Transport, Verb};
+use longhaul_work::{Context, Counter};
 
 /// True when a packet's partition key matches the default one: the same 15 bits. Ours is a full member, so the
 /// other may be limited. Source: IBTA, volume 1, section 10.9.3.
@@ -33,16 +36,22 @@ impl<M: Memory> Rnic<M> {
         if bth.version != 0 {
             return Err(DropReason::Version);
         }
+        let transport = bth.opcode.transport();
         if packet.destination_ip() != self.config.ip {
-            return Err(DropReason::DestinationIp);
+            let is_multicast = transport == Transport::Ud && bth.dest_qp == Qpn::MULTICAST;
+            return if is_multicast {
+                self.accept_multicast(now, frame, &packet, &bth)
+            } else {
+                Err(DropReason::DestinationIp)
+            };
         }
-        if bth.dest_qp == Qpn::GSI && bth.opcode.transport() == Transport::Ud {
-            return self.accept_mad(now, frame, &packet, &bth);
-        }
-        match bth.opcode.transport() {
-            Transport::Rc => self.accept_rc(now, frame, &packet, &bth),
-            Transport::Cnp => Err(DropReason::Cnp),
-            _ => Err(DropReason::Opcode),
+        match transport {
+            Transport::Rc => self.accept_connected(now, frame, &packet, &bth, QpKind::Rc),
+            Transport::Uc => self.accept_connected(now, frame, &packet, &bth, QpKind::Uc),
+            Transport::Ud if bth.dest_qp == Qpn::GSI => self.accept_mad(now, frame, &packet, &bth),
+            Transport::Ud => self.accept_datagram(now, frame, &packet, &bth),
+            Transport::Cnp => check_seal(frame, &bth).and_then(|()| self.accept_cnp(now, &packet)),
+            Transport::Other => Err(DropReason::Opcode),
         }
     }
 
@@ -53,32 +62,31 @@ impl<M: Memory> Rnic<M> {
         packet: &Packet<'_>,
         bth: &Bth,
     ) -> Result<(), DropReason> {
-        if !pkey_matches(bth.pkey) {
-            return Err(DropReason::PKey);
-        }
-        if !frame.icrc_is_right() {
-            return Err(DropReason::Icrc);
-        }
+        check_seal(frame, bth)?;
         let mad = gsi::receive(packet, bth, &frame.payload)?;
         self.cm.handle_mad(now, packet.source_ip(), &mad);
         Ok(())
     }
 
     #[inline]
-    fn accept_rc(
+    fn accept_connected(
         &mut self,
         now: Instant,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
         bth: &Bth,
+        kind: QpKind,
     ) -> Result<(), DropReason> {
         let verb = bth.opcode.verb().ok_or(DropReason::Opcode)?;
         let slot = self.slot(bth.dest_qp).ok_or(DropReason::NoQp)?;
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return Err(DropReason::NoQp) };
+        if qp.init.kind != kind {
+            return Err(DropReason::Opcode);
+        }
         let is_request = bth.opcode.is_request();
         let receives = match qp.state {
             QpState::ReadyToSend | QpState::SendQueueDrained => true,
-            QpState::ReadyToReceive => is_request,
+            QpState::ReadyToReceive | QpState::SendQueueError => is_request,
             QpState::Reset | QpState::Init | QpState::Error => false,
         };
         if !receives {
@@ -87,38 +95,141 @@ impl<M: Memory> Rnic<M> {
         if packet.source_ip() != qp.peer_ip {
             return Err(DropReason::SourceIp);
         }
-        if !pkey_matches(bth.pkey) {
-            return Err(DropReason::PKey);
-        }
-        if !frame.icrc_is_right() {
-            return Err(DropReason::Icrc);
-        }
+        check_seal(frame, bth)?;
         if is_request && qp.note_request() {
             let qpn = qp.qpn;
             self.env.events.push_back(Event::Qp { qpn, kind: QpEvent::CommunicationEstablished });
             self.cm.established_by_traffic(qpn);
         }
-        let (mut ctx, requester, responder, recv) = qp.context(&mut self.env);
-        match verb {
-            Verb::Acknowledge => {
-                let Some(aeth) = packet.aeth() else { return Err(DropReason::Malformed) };
-                requester.handle_ack(now, bth.psn, &aeth, &mut ctx);
+        let Qp { transport, recv, init, access, attr, .. } = &mut **qp;
+        let sender = attr.dest_qpn.unwrap_or_default();
+        let shared = shared_queue(&mut self.srqs, init);
+        let queue = shared.unwrap_or(recv);
+        let mut ctx = Qp::context(init, *access, &mut self.env);
+        match transport {
+            Halves::Rc { responder, .. } if is_request => {
+                responder.handle_request(packet, bth, &frame.payload, queue, &mut ctx);
             }
-            Verb::ReadResponse => {
-                let aeth = packet.aeth();
-                requester.handle_read_response(
-                    now,
-                    bth.psn,
-                    bth.opcode,
-                    aeth.as_ref(),
-                    &frame.payload,
-                    &mut ctx,
-                );
+            Halves::Rc { requester, .. } => respond(requester, now, verb, frame, packet, bth, &mut ctx)?,
+            Halves::Uc { responder, .. } => {
+                responder.handle_request(packet, bth, &frame.payload, queue, &mut ctx);
             }
-            Verb::AtomicAcknowledge => return Err(DropReason::Opcode),
-            _ => responder.handle_request(packet, bth, &frame.payload, recv, &mut ctx),
+            Halves::Ud { .. } => return Err(DropReason::Opcode),
         }
+        if let Some(srq) = init.srq {
+            self.watch_srq(srq);
+        }
+        self.note_marks(now, slot, packet, sender);
         self.settle(now, slot);
         Ok(())
     }
+
+    fn accept_datagram(
+        &mut self,
+        now: Instant,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+        bth: &Bth,
+    ) -> Result<(), DropReason> {
+        let slot = self.slot(bth.dest_qp).ok_or(DropReason::NoQp)?;
+        self.check_datagram_qp(slot)?;
+        check_seal(frame, bth)?;
+        self.take_datagram(now, slot, frame, packet, bth);
+        Ok(())
+    }
+
+    /// One copy to each QP that is attached to the group.
+    fn accept_multicast(
+        &mut self,
+        now: Instant,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+        bth: &Bth,
+    ) -> Result<(), DropReason> {
+        let group = packet.destination_ip();
+        if self.groups.members(group).is_empty() {
+            return Err(DropReason::DestinationIp);
+        }
+        check_seal(frame, bth)?;
+        let mut at = 0;
+        while let Some(&slot) = self.groups.members(group).get(at) {
+            at += 1;
+            match self.check_datagram_qp(slot) {
+                Ok(()) => self.take_datagram(now, slot, frame, packet, bth),
+                Err(reason) => self.env.counters.count(reason),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the QP takes datagrams now.
+    fn check_datagram_qp(&self, slot: u32) -> Result<(), DropReason> {
+        let Some(Some(qp)) = self.qps.get(slot as usize) else { return Err(DropReason::NoQp) };
+        if qp.init.kind != QpKind::Ud {
+            return Err(DropReason::Opcode);
+        }
+        if qp.receives() { Ok(()) } else { Err(DropReason::QpState) }
+    }
+
+    fn take_datagram(&mut self, now: Instant, slot: u32, frame: &Frame<'_>, packet: &Packet<'_>, bth: &Bth) {
+        let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return };
+        let Qp { transport, recv, init, access, .. } = &mut **qp;
+        let queue = shared_queue(&mut self.srqs, init).unwrap_or(recv);
+        let mut ctx = Qp::context(init, *access, &mut self.env);
+        let is_delivered = match transport {
+            Halves::Ud { responder, .. } => {
+                responder.handle_datagram(packet, bth, &frame.payload, queue, &mut ctx)
+            }
+            Halves::Rc { .. } | Halves::Uc { .. } => false,
+        };
+        if let Some(srq) = init.srq {
+            self.watch_srq(srq);
+        }
+        // A marked datagram to a group would be answered by each member, and a forged one by whoever it names.
+        if is_delivered
+            && bth.dest_qp != Qpn::MULTICAST
+            && let Some(deth) = packet.deth()
+        {
+            self.note_marks(now, slot, packet, deth.source_qp);
+        }
+        self.settle(now, slot);
+    }
+}
+
+/// What is checked last, because it costs most: partition and ICRC.
+#[inline]
+fn check_seal(frame: &Frame<'_>, bth: &Bth) -> Result<(), DropReason> {
+    if !pkey_matches(bth.pkey) {
+        return Err(DropReason::PKey);
+    }
+    if !frame.icrc_is_right() {
+        return Err(DropReason::Icrc);
+    }
+    Ok(())
+}
+
+/// Hands a response to the requester that it answers.
+#[inline]
+fn respond<C: Context>(
+    requester: &mut longhaul_rc::Requester,
+    now: Instant,
+    verb: Verb,
+    frame: &Frame<'_>,
+    packet: &Packet<'_>,
+    bth: &Bth,
+    ctx: &mut C,
+) -> Result<(), DropReason> {
+    let aeth = packet.aeth();
+    match (verb, &aeth) {
+        (Verb::Acknowledge, Some(aeth)) => requester.handle_ack(now, bth.psn, aeth, ctx),
+        (Verb::ReadResponse, aeth) => {
+            requester.handle_read_response(now, bth.psn, bth.opcode, aeth.as_ref(), &frame.payload, ctx);
+        }
+        (Verb::AtomicAcknowledge, Some(aeth)) => {
+            let result = packet.atomic_ack_eth().ok_or(DropReason::Malformed)?;
+            requester.handle_atomic_ack(now, bth.psn, aeth, result.original, ctx);
+        }
+        _ => return Err(DropReason::Malformed),
+    }
+    Ok(())
 }

@@ -1,10 +1,12 @@
 //! Frames out: turns, room and pace.
 
-use crate::{Memory, Rnic, gsi};
+use crate::qp::Qp;
+use crate::srq::shared_queue;
+use crate::{Listed, Memory, Rnic, gsi};
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Frame, Transmit};
-use longhaul_rc::{Counter, Emit};
 use longhaul_units::Instant;
+use longhaul_work::{Counter, Emit};
 
 /// Hands frames to the taker and notes what they cost.
 struct Out<'a> {
@@ -26,13 +28,14 @@ impl Emit for Out<'_> {
 impl<M: Memory> Rnic<M> {
     pub(crate) fn send_pending(&mut self, now: Instant, to: &mut dyn Transmit) {
         self.paced_until = None;
-        if self.turns.is_empty() && !self.cm.has_mad() {
+        self.env.now = now;
+        if !self.has_pending() {
             return;
         }
         let mut room = to.room(0);
         let mut out = Out { to, bytes: 0, wire: 0 };
         let mut frames = 0;
-        while room > 0 && (!self.turns.is_empty() || self.cm.has_mad()) {
+        while room > 0 && self.has_pending() {
             if let Some(pacer) = &self.pacer {
                 let at = pacer.ready_at(now);
                 if at > now {
@@ -41,7 +44,7 @@ impl<M: Memory> Rnic<M> {
                 }
             }
             out.wire = 0;
-            if !self.send_mad(now, &mut out) && !self.send_turn(now, &mut out) {
+            if !self.send_mad(now, &mut out) && !self.send_cnp(&mut out) && !self.send_turn(now, &mut out) {
                 continue;
             }
             if let Some(pacer) = &mut self.pacer {
@@ -52,6 +55,11 @@ impl<M: Memory> Rnic<M> {
         }
         self.env.counters.add(Counter::TxFrames, frames);
         self.env.counters.add(Counter::TxBytes, out.bytes);
+    }
+
+    #[inline]
+    fn has_pending(&self) -> bool {
+        !self.turns.is_empty() || self.cm.has_mad() || !self.cnps.is_empty()
     }
 
     #[inline]
@@ -75,43 +83,45 @@ impl<M: Memory> Rnic<M> {
         let Some(slot) = self.turns.pop() else { return false };
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return false };
         qp.is_listed = false;
-        let responds = qp.responder_can_transmit();
-        let requests = qp.requester_can_transmit(now);
-        let responder_first = responds && (qp.responder_first || !requests);
         let qp = &mut **qp;
-        let mut ctx = crate::env::QpContext {
-            env: &mut self.env,
-            pd: qp.init.pd,
-            access: qp.access,
-            send_cq: qp.init.send_cq,
-            recv_cq: qp.init.recv_cq,
-        };
+        let (mut responds, mut requests) = (qp.responder_can_transmit(), qp.requester_can_transmit(now));
+        let answers = responds && qp.transport.responder_sends_data();
+        let mut held_back = false;
+        if requests || answers {
+            let ready = qp.limiter.ready_at(now, &self.dcqcn);
+            held_back = ready > now;
+            if held_back {
+                self.timers.want(slot, ready, &mut qp.timer_entry);
+                requests = false;
+                responds &= !answers;
+            }
+        }
+        let responder_first = responds && (qp.responder_first || !requests);
+        let is_data = !responder_first || answers;
+        let mut ctx = Qp::context(&qp.init, qp.access, &mut self.env);
+        let before = out.wire;
         let sent = if responder_first {
-            qp.responder.transmit(&qp.recv, &mut ctx, &qp.template, out)
+            let queue = shared_queue(&mut self.srqs, &qp.init).unwrap_or(&mut qp.recv);
+            qp.transport.transmit_response(queue, &mut ctx, &qp.template, out)
         } else if requests {
-            qp.requester.transmit(now, &mut ctx, &qp.template, out)
+            qp.transport.transmit_request(now, &mut ctx, &qp.template, out)
         } else {
             false
         };
+        if sent && is_data {
+            qp.limiter.take(now, out.wire - before, &self.dcqcn);
+        }
         qp.responder_first = !responder_first;
-        if sent {
-            self.settle(now, slot);
+        // A request that cannot be sent now waits for an event, and what a rate holds back for its time: neither for
+        // a turn.
+        let listed = if sent {
+            Listed::Both
+        } else if held_back {
+            Listed::No
         } else {
-            // What cannot be sent now waits for an event, not for a turn.
-            self.settle_without_turn(slot);
-        }
+            Listed::Responses
+        };
+        self.settle_listed(now, slot, listed);
         sent
-    }
-
-    fn settle_without_turn(&mut self, slot: u32) {
-        let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return };
-        qp.settle(&mut self.env);
-        if !qp.is_listed && qp.responder_can_transmit() {
-            qp.is_listed = true;
-            self.turns.push(slot);
-        }
-        if let Some(deadline) = qp.requester.deadline() {
-            self.timers.want(slot, deadline.at, &mut qp.timer_entry);
-        }
     }
 }

@@ -120,6 +120,31 @@ mod local_protection {
         let done = pair.completions(0, ends.cq[0]);
         assert_eq!(statuses(&done), [(1, Status::Success), (2, Status::LocalProtection)]);
     }
+
+    /// Two packets of a long message are at the peer, which nobody asked for an ACK.
+    fn deregistered_half_way(op: impl Fn(&Ends) -> SendOp) {
+        let mut pair =
+            Pair::with(1, 1 << 20, |c| (c.window_packets, c.ack_request_every) = (1 << 20, 1 << 20));
+        let ends = pair.connect(&Link { timeout: 0, ..Link::default() });
+        let gone = pair.nodes[0].reg_mr(ends.pd[0], BASE, 1 << 20, BASE, Access::ALL).unwrap();
+        let slow = QpAttr { rate_limit: Some(RateLimit::from_verbs(10_000, 1, 0)), ..QpAttr::default() };
+        (0..2).for_each(|n| pair.nodes[n].modify_qp(pair.now, ends.qp[n], &slow).unwrap());
+        let segments = [Sge { address: BASE, len: 500_000, lkey: gone.lkey }];
+        pair.post(0, ends.qp[0], &wr(1, op(&ends), &segments));
+        pair.post(0, ends.qp[0], &wr(2, op(&ends), &segments));
+        (0..4).for_each(|_| assert!(pair.step()));
+        pair.nodes[0].dereg_mr(gone.lkey).unwrap();
+        pair.settle(FEW);
+        let done = statuses(&pair.completions(0, ends.cq[0]));
+        assert_eq!(done, [(1, Status::LocalProtection), (2, Status::WrFlush)]);
+        assert_eq!(pair.state(0, ends.qp[0]), QpState::Error, "as all reliable connections");
+    }
+
+    #[test]
+    fn a_region_that_goes_away_half_way_fails_at_once_though_nobody_waits_for_an_ack() {
+        deregistered_half_way(|ends| write_to(ends, 1, 0));
+        deregistered_half_way(|ends| read_from(ends, 1, 0));
+    }
 }
 
 mod receives {

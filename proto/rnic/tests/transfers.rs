@@ -264,8 +264,9 @@ mod any_wire {
             for node in &self.pair.nodes {
                 for qp in node.qp_snapshots() {
                     assert_eq!(qp.state, QpState::ReadyToSend);
-                    assert_eq!(qp.requester.outstanding_packets, 0);
-                    assert_eq!(qp.responder.reads, 0);
+                    let (requester, responder) = qp.reliable.expect("a reliable connection");
+                    assert_eq!(requester.outstanding_packets, 0);
+                    assert_eq!(responder.reads, 0);
                 }
             }
         }

@@ -12,6 +12,7 @@ fn init(ends: &Ends) -> QpInit {
         kind: QpKind::Rc,
         send_cq: ends.cq[0],
         recv_cq: ends.cq[0],
+        srq: None,
         sq_depth: 4,
         rq_depth: 4,
         send_sge_max: 2,
@@ -43,6 +44,24 @@ mod dependencies {
     }
 
     #[test]
+    fn a_region_registered_anew_keeps_its_keys_and_frees_its_domain() {
+        let mut pair = Pair::new(1, 4096);
+        let node = &mut pair.nodes[0];
+        let (one, other) = (node.alloc_pd().unwrap(), node.alloc_pd().unwrap());
+        let keys = node.reg_mr(one, 0, 100, 0, Access::ALL).unwrap();
+        let refused = node.rereg_mr(keys.lkey, other, 0, 100, 0, Access::REMOTE_WRITE).unwrap_err();
+        assert_eq!(refused.class(), ErrorClass::Invalid);
+        assert_eq!(node.dealloc_pd(one), Err(VerbsError::Busy { what: "PD", users: 1 }));
+        node.rereg_mr(keys.lkey, other, 0, 50, 0, Access::REMOTE_READ).unwrap();
+        node.dealloc_pd(one).unwrap();
+        assert_eq!(node.dealloc_pd(other), Err(VerbsError::Busy { what: "PD", users: 1 }));
+        node.dereg_mr(keys.lkey).unwrap();
+        node.dealloc_pd(other).unwrap();
+        let gone = node.rereg_mr(keys.lkey, other, 0, 50, 0, Access::ALL);
+        assert_eq!(gone, Err(VerbsError::NoSuch("PD")));
+    }
+
+    #[test]
     fn a_qpn_is_used_again_only_when_all_others_have_been() {
         let mut pair = Pair::with(1, 4096, |c| c.qpn_count = 3);
         let ends = pair.connect(&Link::default());
@@ -67,8 +86,8 @@ mod limits {
         let node = &mut pair.nodes[0];
         let class = |r: Result<Qpn, VerbsError>| r.unwrap_err().class();
         assert_eq!(
-            class(node.create_qp(&QpInit { kind: QpKind::Ud, ..init(&ends) })),
-            ErrorClass::NotSupported
+            class(node.create_qp(&QpInit { srq: Some(SrqId(0)), ..init(&ends) })),
+            ErrorClass::Invalid
         );
         assert_eq!(class(node.create_qp(&QpInit { send_sge_max: 17, ..init(&ends) })), ErrorClass::Invalid);
         assert_eq!(class(node.create_qp(&QpInit { sq_depth: 1 << 20, ..init(&ends) })), ErrorClass::Invalid);
@@ -95,10 +114,13 @@ mod limits {
         assert_eq!(post(&inline), Err(PostError::InlineTooLong { given: 300, max: 256 }));
         let read = SendWr { inline: true, ..wr(1, read_from(&ends, 1, 0), &five[..1]) };
         assert_eq!(post(&read).unwrap_err().class(), ErrorClass::Invalid);
-        let long = [Sge { len: 1 << 30, ..s }, Sge { len: 1, ..s }];
-        assert_eq!(post(&wr(1, write, &long)).unwrap_err().class(), ErrorClass::Invalid);
-        let atomic = SendOp::FetchAdd { remote_address: BASE, rkey: ends.mr[1].rkey, add: 1 };
-        assert_eq!(post(&wr(1, atomic, &[])).unwrap_err().class(), ErrorClass::NotSupported);
+        let long = [Sge { len: 1 << 31, ..s }, Sge { len: 1, ..s }];
+        let too_long = PostError::MessageTooLong { given: (1 << 31) + 1, max: MESSAGE_MAX };
+        assert_eq!(post(&wr(1, write, &long)), Err(too_long));
+        let atomic = SendOp::FetchAdd { remote_address: BASE + 1, rkey: ends.mr[1].rkey, add: 1 };
+        assert_eq!(post(&wr(1, atomic, &five[..1])).unwrap_err().class(), ErrorClass::Invalid, "unaligned");
+        let datagram = SendOp::Datagram { destination: Destination::default(), immediate: None };
+        assert_eq!(post(&wr(1, datagram, &five[..1])).unwrap_err().class(), ErrorClass::NotSupported);
         for id in 0..4 {
             post(&wr(id, write, &five[..1])).unwrap();
         }
@@ -133,8 +155,8 @@ mod states {
         node.modify_qp(now, qp, &steps[0]).unwrap();
         let missing = node.modify_qp(now, qp, &QpAttr { rq_psn: None, ..steps[1] }).unwrap_err();
         assert!(matches!(missing, VerbsError::MissingAttribute { attribute: "rq_psn", .. }), "{missing}");
-        let extra = QpAttr { sq_psn: Some(Psn::new(1)), ..steps[1] };
-        assert!(matches!(node.modify_qp(now, qp, &extra), Err(VerbsError::Invalid(_))));
+        let extra = node.modify_qp(now, qp, &QpAttr { sq_psn: Some(Psn::new(1)), ..steps[1] }).unwrap_err();
+        assert!(matches!(extra, VerbsError::SurplusAttribute { attribute: "sq_psn", .. }), "{extra}");
         node.modify_qp(now, qp, &steps[1]).unwrap();
         let high = QpAttr { timeout: Some(32), ..steps[2] };
         assert!(matches!(
@@ -202,7 +224,8 @@ mod states {
         let ends = pair.connect(&Link::default());
         pair.post(0, ends.qp[0], &wr(1, write_to(&ends, 1, 0), &[sge(&ends, 0, 0, 100)]));
         pair.step();
-        let drain = QpAttr { state: Some(QpState::SendQueueDrained), ..QpAttr::default() };
+        let state = Some(QpState::SendQueueDrained);
+        let drain = QpAttr { state, drain_event: Some(true), ..QpAttr::default() };
         pair.nodes[0].modify_qp(pair.now, ends.qp[0], &drain).unwrap();
         pair.post(0, ends.qp[0], &wr(2, write_to(&ends, 1, 0), &[sge(&ends, 0, 0, 100)]));
         assert!(pair.settle(Duration::from_ms(100)));
@@ -213,6 +236,47 @@ mod states {
         pair.nodes[0].modify_qp(pair.now, ends.qp[0], &go).unwrap();
         assert!(pair.settle(Duration::from_ms(100)));
         assert_eq!(pair.completions(0, ends.cq[0]).len(), 1);
+    }
+
+    #[test]
+    fn a_message_that_has_begun_is_sent_to_its_end_before_the_queue_counts_as_drained() {
+        let mut pair = Pair::with(1, 1 << 16, |c| c.ack_request_every = 1);
+        let ends = pair.connect(&Link { timeout: 16, ..Link::default() });
+        let rate_limit = Some(RateLimit::from_verbs(10_000, 1, 0));
+        let slow = QpAttr { rate_limit, ..QpAttr::default() };
+        pair.nodes[0].modify_qp(pair.now, ends.qp[0], &slow).unwrap();
+        for id in 0..2 {
+            pair.post(0, ends.qp[0], &wr(id, write_to(&ends, 1, 0), &[sge(&ends, 0, 0, 5000)]));
+        }
+        (0..3).for_each(|_| assert!(pair.step()));
+        let state = Some(QpState::SendQueueDrained);
+        let drain = QpAttr { state, drain_event: Some(true), ..QpAttr::default() };
+        pair.nodes[0].modify_qp(pair.now, ends.qp[0], &drain).unwrap();
+        let event = Event::Qp { qpn: ends.qp[0], kind: QpEvent::SendQueueDrained };
+        // Between packets everything that was sent is acknowledged, for most of a millisecond.
+        while pair.completions(0, ends.cq[0]).is_empty() {
+            assert_eq!(pair.events(0), []);
+            assert!(pair.nodes[0].query_qp(ends.qp[0]).unwrap().draining);
+            assert!(pair.step());
+        }
+        assert_eq!(pair.events(0), [event]);
+        assert!(pair.settle(Duration::from_ms(1000)));
+        assert!(pair.completions(0, ends.cq[0]).is_empty(), "the second message has not begun");
+    }
+
+    #[test]
+    fn what_linux_refuses_is_refused() {
+        let (mut pair, ends, qp) = fresh();
+        let now = pair.now;
+        let node = &mut pair.nodes[0];
+        let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
+        let bad = VerbsError::BadTransition { from: QpState::Reset, to: QpState::Error };
+        assert_eq!(node.modify_qp(now, qp, &to(QpState::Error)), Err(bad));
+        let current_state = Some(QpState::ReadyToSend);
+        let extra = QpAttr { current_state, ..to(QpState::Reset) };
+        let refused = node.modify_qp(now, ends.qp[0], &extra).unwrap_err();
+        assert!(matches!(refused, VerbsError::SurplusAttribute { attribute: "current_state", .. }));
+        node.modify_qp(now, ends.qp[0], &QpAttr { current_state, ..to(QpState::ReadyToSend) }).unwrap();
     }
 
     #[test]

@@ -7,6 +7,8 @@ pub struct Qpn(u32);
 impl Qpn {
     /// QP1, the general services interface that carries the connection manager's messages.
     pub const GSI: Qpn = Qpn(1);
+    /// The destination of a multicast datagram: no single QP.
+    pub const MULTICAST: Qpn = Qpn(Self::MAX);
     /// Largest value.
     pub const MAX: u32 = 0x00ff_ffff;
 

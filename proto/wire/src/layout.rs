@@ -73,7 +73,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 /// Offset and family of the IP header behind Ethernet and up to two VLAN tags.
-fn find_ip(head: &[u8]) -> Option<(usize, bool)> {
+pub(crate) fn find_ip(head: &[u8]) -> Option<(usize, bool)> {
     let mut at = 12;
     for _ in 0..3 {
         match u16_at(head, at)? {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bth;
+mod ecn;
 mod extended;
 mod head;
 pub mod icrc;
@@ -16,6 +17,7 @@ mod path;
 pub mod pcap;
 
 pub use bth::Bth;
+pub use ecn::Ecn;
 pub use extended::{
     Aeth, AtomicAckEth, AtomicEth, Deth, NakCode, RETH_LEN, Reth, Syndrome, credit_code, credits, rnr_timer,
 };

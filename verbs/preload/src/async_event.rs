@@ -3,18 +3,20 @@
 use std::ffi::c_int;
 
 use longhaul_abi_defs::{
-    IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR,
-    IBV_EVENT_SQ_DRAINED, ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq, ibv_event_type,
-    ibv_qp,
+    IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_ACCESS_ERR,
+    IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED,
+    IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq,
+    ibv_event_type, ibv_qp, ibv_srq,
 };
 use longhaul_rdma::AsyncEvent;
 use longhaul_rnic::QpEvent;
 
-use crate::completion::Queue;
-use crate::device;
+use crate::completion::queue;
+use crate::device::{self, PORT};
 use crate::guard::{guarded, set_errno, wait_for_event};
 use crate::object;
-use crate::queue_pair::QueuePair;
+use crate::queue_pair::queue_pair;
+use crate::shared_queue::SharedQueue;
 
 fn event_type(kind: QpEvent) -> ibv_event_type {
     match kind {
@@ -23,6 +25,7 @@ fn event_type(kind: QpEvent) -> ibv_event_type {
         QpEvent::AccessError => IBV_EVENT_QP_ACCESS_ERR,
         QpEvent::CommunicationEstablished => IBV_EVENT_COMM_EST,
         QpEvent::SendQueueDrained => IBV_EVENT_SQ_DRAINED,
+        QpEvent::LastWqeReached => IBV_EVENT_QP_LAST_WQE_REACHED,
     }
 }
 
@@ -71,7 +74,7 @@ unsafe fn give(event: AsyncEvent) -> ibv_async_event {
         AsyncEvent::Qp { cookie, kind } => {
             let qp = cookie as *mut ibv_qp;
             // SAFETY: passed on to the caller.
-            if let Some(part) = unsafe { object::resolve::<QueuePair>(qp) } {
+            if let Some(part) = unsafe { queue_pair(qp) } {
                 part.async_events.give();
             }
             ibv_async_event { element: ibv_async_event_element { qp }, event_type: event_type(kind) }
@@ -79,10 +82,23 @@ unsafe fn give(event: AsyncEvent) -> ibv_async_event {
         AsyncEvent::CqError { cookie } => {
             let cq = cookie as *mut ibv_cq;
             // SAFETY: passed on to the caller.
-            if let Some(part) = unsafe { object::resolve::<Queue>(cq) } {
+            if let Some(part) = unsafe { queue(cq) } {
                 part.async_events.give();
             }
             ibv_async_event { element: ibv_async_event_element { cq }, event_type: IBV_EVENT_CQ_ERR }
+        }
+        AsyncEvent::SrqLimitReached { cookie } => {
+            let srq = cookie as *mut ibv_srq;
+            // SAFETY: passed on to the caller.
+            if let Some(part) = unsafe { object::resolve::<SharedQueue>(srq) } {
+                part.async_events.give();
+            }
+            let element = ibv_async_event_element { srq };
+            ibv_async_event { element, event_type: IBV_EVENT_SRQ_LIMIT_REACHED }
+        }
+        AsyncEvent::Port { is_up } => {
+            let event_type = if is_up { IBV_EVENT_PORT_ACTIVE } else { IBV_EVENT_PORT_ERR };
+            ibv_async_event { element: ibv_async_event_element { port_num: PORT.into() }, event_type }
         }
     }
 }
@@ -97,7 +113,7 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
         unsafe {
             match (*event).event_type {
                 IBV_EVENT_CQ_ERR => {
-                    if let Some(part) = object::resolve::<Queue>((*event).element.cq) {
+                    if let Some(part) = queue((*event).element.cq) {
                         part.async_events.acknowledge(1);
                     }
                 }
@@ -105,8 +121,14 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
                 | IBV_EVENT_QP_REQ_ERR
                 | IBV_EVENT_QP_ACCESS_ERR
                 | IBV_EVENT_COMM_EST
-                | IBV_EVENT_SQ_DRAINED => {
-                    if let Some(part) = object::resolve::<QueuePair>((*event).element.qp) {
+                | IBV_EVENT_SQ_DRAINED
+                | IBV_EVENT_QP_LAST_WQE_REACHED => {
+                    if let Some(part) = queue_pair((*event).element.qp) {
+                        part.async_events.acknowledge(1);
+                    }
+                }
+                IBV_EVENT_SRQ_LIMIT_REACHED => {
+                    if let Some(part) = object::resolve::<SharedQueue>((*event).element.srq) {
                         part.async_events.acknowledge(1);
                     }
                 }

@@ -1,19 +1,21 @@
 //! Completion channels and completion queues.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use longhaul_abi_defs::{
-    __be32, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND,
-    IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel, ibv_context, ibv_cq, ibv_wc, ibv_wc_imm,
-    ibv_wc_opcode, ibv_wc_status,
+    __be32, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV,
+    IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel, ibv_context,
+    ibv_cq, ibv_cq_ex, ibv_wc, ibv_wc_imm, ibv_wc_opcode, ibv_wc_status,
 };
 use longhaul_rdma::{AsyncEvent, CqSinks, Engine, EventQueue};
 use longhaul_rnic::{Completion, CompletionOp, CqId, Status};
 
-use crate::device;
+use crate::device::{self, COMPLETION_VECTORS};
+use crate::extended_cq::Iteration;
 use crate::guard::{guarded, minus_one, null, returned, set_errno, wait_for_event};
 use crate::object::{self, Acknowledgements, Kind};
 
@@ -36,11 +38,24 @@ pub(crate) struct Queue {
     channel: *mut ibv_comp_channel,
     completion_events: Acknowledgements,
     pub(crate) async_events: Acknowledgements,
+    /// Of an extended queue.
+    pub(crate) iteration: Iteration,
 }
 
 impl Kind for Queue {
-    type Public = ibv_cq;
+    /// Every queue has room for the extended interface, which begins as the plain one does.
+    type Public = ibv_cq_ex;
     const MARK: u64 = 0x6c68_5f63_715f_5f5f;
+}
+
+/// Our part of the completion queue that a program's pointer stands for.
+///
+/// # Safety
+/// As [`object::resolve`].
+#[inline]
+pub(crate) unsafe fn queue<'a>(cq: *mut ibv_cq) -> Option<&'a Queue> {
+    // SAFETY: passed on to the caller.
+    unsafe { object::resolve::<Queue>(cq.cast()) }
 }
 
 #[unsafe(no_mangle)]
@@ -75,6 +90,58 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     })
 }
 
+/// Makes a completion queue. The slots of its extended interface are empty.
+///
+/// # Safety
+/// The pointers are null or point to readable memory.
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    cqe: u32,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: u32,
+) -> Result<*mut ibv_cq_ex, c_int> {
+    // SAFETY: the program's pointer, checked as far as that goes.
+    let ours = unsafe { device::context(context) }.ok_or(libc::EINVAL)?;
+    if cqe == 0 || comp_vector >= COMPLETION_VECTORS {
+        return Err(libc::EINVAL);
+    }
+    let channel_part = if channel.is_null() {
+        None
+    } else {
+        // SAFETY: as above.
+        Some(unsafe { object::resolve::<Channel>(channel) }.ok_or(libc::EINVAL)?)
+    };
+    // The device's queue needs the object's address to name it in events, and the object needs the
+    // queue's number: the queue comes first, nameless, and no event can come before it is armed.
+    let nameless = CqSinks { channel: None, asynchronous: None, cookie: 0 };
+    let id = ours.engine.create_cq(cqe, nameless).map_err(|error| error.errno())?;
+    let cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
+    let public = ibv_cq_ex { context, channel, cq_context, handle: id.0, cqe, ..ibv_cq_ex::zeroed() };
+    let kind = Queue {
+        engine: Arc::clone(&ours.engine),
+        id,
+        context_events: Arc::clone(&ours.events),
+        channel,
+        completion_events: Acknowledgements::default(),
+        async_events: Acknowledgements::default(),
+        iteration: Iteration::default(),
+    };
+    let cq = object::create(public, kind);
+    let sinks = CqSinks {
+        channel: channel_part.map(|part| Arc::clone(&part.queue)),
+        asynchronous: Some(Arc::clone(&ours.events)),
+        cookie: cq as u64,
+    };
+    ours.engine.set_cq_sinks(id, sinks).map_err(|error| error.errno())?;
+    if let Some(part) = channel_part {
+        let users = part.users.fetch_add(1, Ordering::SeqCst) + 1;
+        // SAFETY: a live channel.
+        unsafe { (*channel).refcnt = users };
+    }
+    Ok(cq)
+}
+
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_cq(
     context: *mut ibv_context,
@@ -84,51 +151,11 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     comp_vector: c_int,
 ) -> *mut ibv_cq {
     guarded(ptr::null_mut(), || {
-        // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { device::context(context) }) else { return null(libc::EINVAL) };
-        if cqe <= 0 || comp_vector != 0 {
+        let (Ok(cqe), Ok(vector)) = (u32::try_from(cqe), u32::try_from(comp_vector)) else {
             return null(libc::EINVAL);
-        }
-        let channel_part = if channel.is_null() {
-            None
-        } else {
-            // SAFETY: as above.
-            match unsafe { object::resolve::<Channel>(channel) } {
-                Some(part) => Some(part),
-                None => return null(libc::EINVAL),
-            }
         };
-        // The device's queue needs the object's address to name it in events, and the object needs the
-        // queue's number: the queue comes first, nameless, and no event can come before it is armed.
-        let nameless = CqSinks { channel: None, asynchronous: None, cookie: 0 };
-        let id = match ours.engine.create_cq(cqe as u32, nameless) {
-            Ok(id) => id,
-            Err(error) => return null(error.errno()),
-        };
-        let public = ibv_cq { context, channel, cq_context, handle: id.0, cqe, ..ibv_cq::zeroed() };
-        let kind = Queue {
-            engine: Arc::clone(&ours.engine),
-            id,
-            context_events: Arc::clone(&ours.events),
-            channel,
-            completion_events: Acknowledgements::default(),
-            async_events: Acknowledgements::default(),
-        };
-        let cq = object::create(public, kind);
-        let sinks = CqSinks {
-            channel: channel_part.map(|part| Arc::clone(&part.queue)),
-            asynchronous: Some(Arc::clone(&ours.events)),
-            cookie: cq as u64,
-        };
-        if let Err(error) = ours.engine.set_cq_sinks(id, sinks) {
-            return null(error.errno());
-        }
-        if let Some(part) = channel_part {
-            let users = part.users.fetch_add(1, Ordering::SeqCst) + 1;
-            // SAFETY: a live channel.
-            unsafe { (*channel).refcnt = users };
-        }
-        cq
+        // SAFETY: passed on.
+        unsafe { create(context, cqe, cq_context, channel, vector) }.map_or_else(null, |cq| cq.cast())
     })
 }
 
@@ -136,7 +163,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { object::resolve::<Queue>(cq) }) else { return returned(libc::EINVAL) };
+        let Some(ours) = (unsafe { queue(cq) }) else { return returned(libc::EINVAL) };
         if let Err(error) = ours.engine.destroy_cq(ours.id) {
             return returned(error.errno());
         }
@@ -152,26 +179,31 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         }
         ours.async_events.settle();
         // SAFETY: live, and the program gives it up.
-        unsafe { object::destroy::<Queue>(cq) };
+        unsafe { object::destroy::<Queue>(cq.cast()) };
         0
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    // SAFETY: the program's pointer, checked as far as that goes.
-    guarded(libc::EIO, || match unsafe { object::resolve::<Queue>(cq) } {
+    guarded(libc::EIO, || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { queue(cq) }) else { return returned(libc::EINVAL) };
+        let Ok(capacity) = u32::try_from(cqe) else { return returned(libc::EINVAL) };
+        let resized = ours.engine.with_quietly(|rnic| rnic.resize_cq(ours.id, capacity));
+        if let Err(error) = resized.and_then(|done| Ok(done?)) {
+            return returned(error.errno());
+        }
         // SAFETY: a live queue.
-        Some(_) if cqe > 0 && cqe <= unsafe { (*cq).cqe } => 0,
-        Some(_) => returned(libc::EOPNOTSUPP),
-        None => returned(libc::EINVAL),
+        unsafe { (*cq).cqe = cqe };
+        0
     })
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { object::resolve::<Queue>(cq) }) else { return returned(libc::EINVAL) };
+        let Some(ours) = (unsafe { queue(cq) }) else { return returned(libc::EINVAL) };
         let armed = ours.engine.with(|rnic, _| rnic.arm_cq(ours.id, solicited_only != 0));
         if let Err(error) = armed.and_then(|done| Ok(done?)) {
             return returned(error.errno());
@@ -216,7 +248,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
                 // SAFETY: events of destroyed queues are taken out of the channel, so this one is live; and
                 // from here on its destruction waits for this event. The caller gives room for both.
                 unsafe {
-                    if let Some(queue) = object::resolve::<Queue>(found) {
+                    if let Some(queue) = queue(found) {
                         queue.completion_events.give();
                     }
                     cq.write(found);
@@ -235,7 +267,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
 unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: u32) {
     guarded((), || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        if let Some(ours) = unsafe { object::resolve::<Queue>(cq) } {
+        if let Some(ours) = unsafe { queue(cq) } {
             ours.completion_events.acknowledge(count.into());
         }
     });
@@ -244,18 +276,27 @@ unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: u32) {
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     guarded(-1, || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { object::resolve::<Queue>(cq) }) else { return minus_one(libc::EINVAL) };
+        let Some(ours) = (unsafe { queue(cq) }) else { return minus_one(libc::EINVAL) };
         if count <= 0 || wc.is_null() {
             return 0;
         }
-        let mut out = wc;
-        let polled = ours.engine.poll_cq(ours.id, count as usize, |completion| {
+        let room = count as usize;
+        let out = Cell::new(wc);
+        let put = |entry| {
+            let at = out.get();
             // SAFETY: the caller gives room for `count` entries, and no more are handed out.
-            unsafe {
-                out.write(entry(&completion));
-                out = out.add(1);
-            }
-        });
+            unsafe { at.write(entry) };
+            out.set(at.wrapping_add(1));
+        };
+        let poll = |room| ours.engine.poll_cq(ours.id, room, |completion| put(entry(&completion)));
+        let polled = if ours.iteration.is_absent() {
+            poll(room)
+        } else {
+            ours.iteration.drain(room, put, |found| match room - found {
+                0 => Ok(found),
+                room => poll(room).map(|more| found + more),
+            })
+        };
         match polled {
             Ok(found) => found as c_int,
             Err(error) => minus_one(error.errno()),
@@ -263,10 +304,11 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
     })
 }
 
+/// What a program is told of a completion.
 #[inline]
-fn entry(completion: &Completion) -> ibv_wc {
+pub(crate) fn entry(completion: &Completion) -> ibv_wc {
     let mut imm = ibv_wc_imm { imm_data: __be32::new(0) };
-    let mut wc_flags = 0;
+    let mut wc_flags = if completion.grh { IBV_WC_GRH } else { 0 };
     if let Some(bytes) = completion.immediate {
         imm.imm_data = __be32::from_memory(u32::from_ne_bytes(bytes));
         wc_flags |= IBV_WC_WITH_IMM;
@@ -298,6 +340,8 @@ fn opcode(op: CompletionOp) -> ibv_wc_opcode {
         CompletionOp::Send => IBV_WC_SEND,
         CompletionOp::Write => IBV_WC_RDMA_WRITE,
         CompletionOp::Read => IBV_WC_RDMA_READ,
+        CompletionOp::CmpSwap => IBV_WC_COMP_SWAP,
+        CompletionOp::FetchAdd => IBV_WC_FETCH_ADD,
         CompletionOp::Recv => IBV_WC_RECV,
         CompletionOp::RecvWriteImmediate => IBV_WC_RECV_RDMA_WITH_IMM,
     }

@@ -1,32 +1,46 @@
 //! The device and its contexts: listing, opening, and what they say about themselves.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fs::File;
 use std::mem::{offset_of, size_of};
+use std::net::Ipv6Addr;
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::Arc;
 
 use longhaul_abi_defs::{
-    __be16, __be64, _compat_ibv_port_attr, IBV_ATOMIC_NONE, IBV_DEVICE_CURR_QP_STATE_MOD,
-    IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SYS_IMAGE_GUID, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET,
-    IBV_MTU_4096, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS,
-    IBV_QPF_GRH_REQUIRED, VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, ibv_device_attr,
-    ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_mtu, ibv_port_attr, ibv_query_device_ex_input,
-    verbs_context,
+    __be16, __be64, _compat_ibv_port_attr, IBV_ATOMIC_HCA, IBV_DEVICE_BAD_PKEY_CNTR,
+    IBV_DEVICE_BAD_QKEY_CNTR, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_PORT_ACTIVE_EVENT,
+    IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE, IBV_DEVICE_SYS_IMAGE_GUID, IBV_GID_TYPE_ROCE_V2,
+    IBV_LINK_LAYER_ETHERNET, IBV_MTU_4096, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DOWN,
+    IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, VERBS_ABI_IS_EXTENDED,
+    ibv_context, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_mtu,
+    ibv_packet_pacing_caps, ibv_port_attr, ibv_query_device_ex_input, verbs_context,
 };
 use longhaul_port::LinkState;
 use longhaul_rdma::{Attach, Engine, EventQueue};
-use longhaul_rnic::{MESSAGE_MAX, SGE_MAX};
+use longhaul_rnic::{Counter, MESSAGE_MAX, SGE_MAX};
 
 use crate::guard::{guarded, null, returned, set_errno};
 use crate::object::{self, Kind};
 use crate::process::{self, Device, c_text};
-use crate::{completion, memory, posting, queue_pair};
+use crate::{completion, domain, extended_cq, memory, posting, queue_pair, shared_queue};
 
 /// Entries of the GID table; both are the same RoCEv2 GID, index 1 as with kernel devices.
 pub(crate) const GID_COUNT: u32 = 2;
 /// The only port.
 pub(crate) const PORT: u8 = 1;
+/// The entry that programs use by custom.
+pub(crate) const GID_INDEX: u8 = 1;
+/// Work requests that a queue of a queue pair can hold at most: librdmacm keeps 16 bits of the number.
+pub(crate) const QUEUE_DEPTH_MAX: u32 = u16::MAX as u32;
+/// Completion vectors. A program's queues may be spread over them; each has a descriptor of its own anyhow.
+pub(crate) const COMPLETION_VECTORS: u32 = 4;
 const PKEY: u16 = 0xffff;
+/// Of the numbers that are nobody's: IEEE gives none out with the second bit of the first byte set. Programs know
+/// vendors by them, and treat one that they do not know as they treat the kernel's own software devices.
+const VENDOR_ID: u32 = 0x02_6c_68;
+const VENDOR_PART_ID: u32 = 1;
 
 /// Our part of an open device.
 pub(crate) struct Context {
@@ -34,6 +48,9 @@ pub(crate) struct Context {
     pub(crate) events: Arc<EventQueue<longhaul_rdma::AsyncEvent>>,
     /// The connection manager's own context, which outlives a program's attempt to close it.
     shared: bool,
+    /// The descriptor that programs duplicate to share a device with others, who are told that this one cannot be
+    /// shared.
+    _commands: Option<File>,
 }
 
 impl Kind for Context {
@@ -143,15 +160,21 @@ fn open(dev: *mut ibv_device, device: &Device, shared: bool) -> Result<*mut ibv_
     let mut public = verbs_context {
         query_port: Some(query_port),
         query_device_ex: Some(query_device_ex),
-        create_cq_ex: None,
+        create_cq_ex: Some(extended_cq::create_cq_ex),
         create_qp_ex: Some(queue_pair::create_qp_ex),
+        modify_qp_rate_limit: Some(queue_pair::modify_qp_rate_limit),
+        query_rt_values: Some(extended_cq::query_rt_values),
+        alloc_td: Some(domain::alloc_td),
+        dealloc_td: Some(domain::dealloc_td),
+        alloc_parent_domain: Some(domain::alloc_parent_domain),
         sz: size_of::<verbs_context>(),
         ..verbs_context::zeroed()
     };
     public.context.device = dev;
-    public.context.cmd_fd = -1;
+    let commands = File::open("/dev/null").ok();
+    public.context.cmd_fd = commands.as_ref().map_or(-1, AsRawFd::as_raw_fd);
     public.context.async_fd = events.fd();
-    public.context.num_comp_vectors = 1;
+    public.context.num_comp_vectors = COMPLETION_VECTORS as c_int;
     public.context.abi_compat = VERBS_ABI_IS_EXTENDED;
     let ops = &mut public.context.ops;
     ops._compat_query_device = Some(ibv_query_device);
@@ -161,10 +184,12 @@ fn open(dev: *mut ibv_device, device: &Device, shared: bool) -> Result<*mut ibv_
     ops.dealloc_mw = Some(memory::dealloc_mw);
     ops.poll_cq = Some(completion::poll_cq);
     ops.req_notify_cq = Some(completion::req_notify_cq);
-    ops.post_srq_recv = Some(posting::post_srq_recv);
+    ops.post_srq_recv = Some(shared_queue::post_srq_recv);
     ops.post_send = Some(posting::post_send);
     ops.post_recv = Some(posting::post_recv);
-    let outer = object::create(public, Context { engine, events: Arc::new(events), shared });
+    let events = Arc::new(events);
+    engine.watch_port(&events).map_err(|error| error.errno())?;
+    let outer = object::create(public, Context { engine, events, shared, _commands: commands });
     // SAFETY: just made.
     Ok(unsafe { &raw mut (*outer).context })
 }
@@ -194,7 +219,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(ctx: *mut ibv_context, attr: *m
     guarded(libc::EIO, || match unsafe { context(ctx) } {
         Some(ours) if !attr.is_null() => {
             // SAFETY: the caller gives room for the structure.
-            unsafe { attr.write(device_attributes(ours.engine.attach())) };
+            unsafe { attr.write(device_attributes(&ours.engine)) };
             0
         }
         _ => returned(libc::EINVAL),
@@ -203,18 +228,28 @@ pub(crate) unsafe extern "C" fn ibv_query_device(ctx: *mut ibv_context, attr: *m
 
 unsafe extern "C" fn query_device_ex(
     ctx: *mut ibv_context,
-    _input: *const ibv_query_device_ex_input,
+    input: *const ibv_query_device_ex_input,
     attr: *mut ibv_device_attr_ex,
     size: usize,
 ) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the program's pointer, checked as far as that goes.
         let Some(ours) = (unsafe { context(ctx) }) else { return returned(libc::EINVAL) };
-        if attr.is_null() || size < offset_of!(ibv_device_attr_ex, comp_mask) {
+        // SAFETY: null, or what the program asks for.
+        let asks_more = unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0);
+        if attr.is_null() || asks_more || size < offset_of!(ibv_device_attr_ex, odp_caps) {
             return returned(libc::EINVAL);
         }
         let mut filled = ibv_device_attr_ex::zeroed();
-        filled.orig_attr = device_attributes(ours.engine.attach());
+        filled.orig_attr = device_attributes(&ours.engine);
+        filled.completion_timestamp_mask = extended_cq::TIMESTAMP_MASK;
+        filled.hca_core_clock = extended_cq::CLOCK_KHZ;
+        filled.device_cap_flags_ex = filled.orig_attr.device_cap_flags.into();
+        filled.packet_pacing_caps = ibv_packet_pacing_caps {
+            qp_rate_limit_min: 1,
+            qp_rate_limit_max: u32::MAX,
+            supported_qpts: 1 << IBV_QPT_RC.0 | 1 << IBV_QPT_UC.0 | 1 << IBV_QPT_UD.0,
+        };
         filled.phys_port_cnt_ex = 1;
         let known = size.min(size_of::<ibv_device_attr_ex>());
         // SAFETY: the caller gives room for `size` bytes, of which no more than the structure is written.
@@ -223,36 +258,59 @@ unsafe extern "C" fn query_device_ex(
     })
 }
 
-fn device_attributes(attach: &Attach) -> ibv_device_attr {
-    let limits = longhaul_rnic::Config::new(attach.mac, attach.ip_addr());
+fn device_attributes(engine: &Engine) -> ibv_device_attr {
+    let attach = engine.attach();
     let guid = __be64::new(attach.guid());
     let count = |limit: u32| c_int::try_from(limit).unwrap_or(c_int::MAX);
+    let reads = attach.read_depth.into();
+    let limited = engine.with_quietly(|rnic| {
+        let limits = rnic.config();
+        ibv_device_attr {
+            max_qp: count(limits.qpn_count),
+            max_qp_wr: count(limits.wq_depth_max.min(QUEUE_DEPTH_MAX)),
+            max_cq: count(limits.cq_count_max),
+            max_cqe: count(limits.cq_depth_max),
+            max_mr: count(limits.mr_count_max),
+            max_pd: count(limits.pd_count_max),
+            max_res_rd_atom: count(limits.qpn_count.saturating_mul(attach.read_depth.into())),
+            max_mcast_grp: count(limits.multicast_group_max),
+            max_mcast_qp_attach: count(limits.multicast_qp_max),
+            max_total_mcast_qp_attach: count(
+                limits.multicast_group_max.saturating_mul(limits.multicast_qp_max),
+            ),
+            max_ah: count(limits.ah_count_max),
+            max_srq: count(limits.srq_count_max),
+            max_srq_wr: count(limits.wq_depth_max),
+            max_srq_sge: SGE_MAX as c_int,
+            ..ibv_device_attr::zeroed()
+        }
+    });
     ibv_device_attr {
         fw_ver: c_text(env!("CARGO_PKG_VERSION")),
         node_guid: guid,
         sys_image_guid: guid,
         max_mr_size: u64::MAX,
         page_size_cap: 0xffff_f000,
+        vendor_id: VENDOR_ID,
+        vendor_part_id: VENDOR_PART_ID,
         hw_ver: 1,
-        max_qp: count(attach.qpn_count()),
-        max_qp_wr: count(limits.wq_depth_max),
         device_cap_flags: IBV_DEVICE_CURR_QP_STATE_MOD
+            | IBV_DEVICE_BAD_PKEY_CNTR
+            | IBV_DEVICE_BAD_QKEY_CNTR
+            | IBV_DEVICE_PORT_ACTIVE_EVENT
             | IBV_DEVICE_RC_RNR_NAK_GEN
+            | IBV_DEVICE_SRQ_RESIZE
             | IBV_DEVICE_SYS_IMAGE_GUID,
         max_sge: SGE_MAX as c_int,
         max_sge_rd: SGE_MAX as c_int,
-        max_cq: count(limits.cq_count_max),
-        max_cqe: count(limits.cq_depth_max),
-        max_mr: count(limits.mr_count_max),
-        max_pd: count(limits.pd_count_max),
-        max_qp_rd_atom: attach.read_depth.into(),
-        max_res_rd_atom: count(attach.qpn_count().saturating_mul(attach.read_depth.into())),
-        max_qp_init_rd_atom: attach.read_depth.into(),
-        atomic_cap: IBV_ATOMIC_NONE,
+        max_qp_rd_atom: reads,
+        max_qp_init_rd_atom: reads,
+        atomic_cap: IBV_ATOMIC_HCA,
         max_pkeys: 1,
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,
-        ..ibv_device_attr::zeroed()
+        // A device of the parent of a fork has no limits to tell: it cannot be used.
+        ..limited.unwrap_or(ibv_device_attr::zeroed())
     }
 }
 
@@ -293,6 +351,11 @@ pub(crate) fn mtu_code(attach: &Attach) -> u8 {
 
 fn port_attributes(engine: &Engine) -> ibv_port_attr {
     let up = engine.link() == LinkState::Up;
+    let violations = engine.with_quietly(|rnic| {
+        let count = |counter| u32::try_from(rnic.counters().get(counter)).unwrap_or(u32::MAX);
+        (count(Counter::PKey), count(Counter::QKey))
+    });
+    let (bad_pkey_cntr, qkey_viol_cntr) = violations.unwrap_or((0, 0));
     let (active_width, active_speed) = width_and_speed(engine.attach().rate.map(|rate| rate.as_bps()));
     ibv_port_attr {
         state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
@@ -301,6 +364,8 @@ fn port_attributes(engine: &Engine) -> ibv_port_attr {
         gid_tbl_len: GID_COUNT as c_int,
         port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
         max_msg_sz: MESSAGE_MAX as u32,
+        bad_pkey_cntr,
+        qkey_viol_cntr,
         pkey_tbl_len: 1,
         max_vl_num: 1,
         active_width,
@@ -395,8 +460,9 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         if flags != 0 || entry.is_null() {
             return returned(libc::EINVAL);
         }
+        // The table has no gaps; the kernel has another errno for those.
         let Some(gid) = gid_at(ctx, port, c_int::try_from(index).unwrap_or(-1)) else {
-            return returned(libc::ENODATA);
+            return returned(libc::EINVAL);
         };
         let filled = gid_entry(gid, index);
         let known = size.min(size_of::<ibv_gid_entry>());
@@ -460,7 +526,7 @@ unsafe extern "C" fn ibv_get_pkey_index(ctx: *mut ibv_context, port: u8, pkey: _
 fn sysfs_text(attach: &Attach, file: &str) -> Option<String> {
     let guid = attach.guid();
     let guid = [48, 32, 16, 0].map(|shift| format!("{:04x}", (guid >> shift) & 0xffff)).join(":");
-    let gid = attach.ip.to_ipv6_mapped().segments().map(|part| format!("{part:04x}")).join(":");
+    let gid = Ipv6Addr::from(attach.gid()).segments().map(|part| format!("{part:04x}")).join(":");
     Some(match file {
         "fw_ver" => env!("CARGO_PKG_VERSION").to_owned(),
         "hca_type" => "longhaul".to_owned(),

@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Preloaded into a program (by `longhaul exec`), it defines the public symbols of libibverbs
 //! and librdmacm, so that the program finds the device `longhaul0`. The real libraries stay loaded, because
-//! vendor libraries that a program links need them; their string functions are used, and nothing else.
+//! vendor libraries that a program links need them; their string functions are used, and nothing else. A program
+//! that loads them while it runs, and looks the verbs up by name, finds these as well (`lookup`).
 //!
 //! **Lifecycle.** Nothing happens when the library is loaded. The first call reads the environment (see
 //! `longhaul_rdma::attach`), the first queue pair or connection attaches the port and starts the engine
@@ -11,22 +12,31 @@
 //! **Trust.** Pointers from the program are checked as far as C allows: null, misaligned, of another kind,
 //! or destroyed (mostly) is refused with EINVAL. A panic never crosses into C: the call fails with EIO.
 //!
-//! **What it deliberately does not do.** Everything in `unsupported`, work request builders
-//! (`ibv_qp_to_qp_ex` says null), extended completion queues, and datagrams.
+//! **What it deliberately does not do.** Everything in `unsupported`, memory windows, on-demand paging, XRC,
+//! raw packets, device memory: their slots are empty or say so, as on a device without them.
 
 #![allow(clippy::missing_safety_doc, reason = "entry points have the contracts of the verbs manual pages")]
 
+mod address;
 mod async_event;
 mod cm;
 mod completion;
+mod critical_section;
 mod device;
+mod domain;
+mod extended_cq;
 mod guard;
+#[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
+mod lookup;
 mod memory;
 mod object;
 mod posting;
 mod process;
+mod qp_attributes;
 mod queue_pair;
+mod shared_queue;
 mod unsupported;
+mod work_builder;
 
 #[cfg(test)]
 mod hostile_tests;

@@ -1,71 +1,39 @@
-//! Protection domains and memory regions.
+//! Memory regions.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use longhaul_abi_defs::{
-    IBV_ACCESS_ON_DEMAND, IBV_ACCESS_ZERO_BASED, IBV_REREG_MR_ERR_INPUT, ibv_context, ibv_mr, ibv_mw,
-    ibv_mw_bind, ibv_mw_type, ibv_pd, ibv_qp,
+    IBV_ACCESS_HUGETLB, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_OPTIONAL_RANGE,
+    IBV_ACCESS_ZERO_BASED, IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD,
+    IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT,
+    IBV_REREG_MR_FLAGS_SUPPORTED, ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_pd, ibv_qp,
 };
 use longhaul_rdma::Engine;
-use longhaul_rnic::{Access, PdId};
+use longhaul_rnic::{Access, MrKeys};
 use longhaul_units::LKey;
 
-use crate::device;
-use crate::guard::{guarded, null, returned};
-use crate::object::{self, Kind};
-
-/// Our part of a protection domain.
-pub(crate) struct Domain {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) id: PdId,
-}
-
-impl Kind for Domain {
-    type Public = ibv_pd;
-    const MARK: u64 = 0x6c68_5f64_6f6d_6169;
-}
+use crate::domain::Domain;
+use crate::guard::{guarded, null, returned, set_errno};
+use crate::object::{self, Kind, User};
 
 struct Region {
     engine: Arc<Engine>,
+    registration: Mutex<Registration>,
+}
+
+/// What a region is at the moment; another after it was registered anew.
+struct Registration {
     lkey: LKey,
+    iova: u64,
+    access: c_uint,
+    _domain: User,
 }
 
 impl Kind for Region {
     type Public = ibv_mr;
     const MARK: u64 = 0x6c68_5f72_6567_696f;
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    guarded(ptr::null_mut(), || {
-        // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { device::context(context) }) else { return null(libc::EINVAL) };
-        match ours.engine.with(|rnic, _| rnic.alloc_pd()).and_then(|pd| Ok(pd?)) {
-            Ok(id) => {
-                let public = ibv_pd { context, handle: id.0 };
-                object::create(public, Domain { engine: Arc::clone(&ours.engine), id })
-            }
-            Err(error) => null(error.errno()),
-        }
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(domain) = (unsafe { object::resolve::<Domain>(pd) }) else { return returned(libc::EINVAL) };
-        if let Err(error) =
-            domain.engine.with(|rnic, _| rnic.dealloc_pd(domain.id)).and_then(|done| Ok(done?))
-        {
-            return returned(error.errno());
-        }
-        // SAFETY: live, and the program gives it up.
-        unsafe { object::destroy::<Domain>(pd) };
-        0
-    })
 }
 
 /// What memory is needed for.
@@ -122,20 +90,57 @@ fn is_mapped(at: u64, len: u64) -> bool {
     unsafe { libc::mincore(at as *mut c_void, len as usize, residency.as_mut_ptr()) == 0 }
 }
 
-unsafe fn register(pd: *mut ibv_pd, addr: *mut c_void, len: usize, iova: u64, access: c_uint) -> *mut ibv_mr {
+/// The flags that a region may have: those that mean something here, those that the kernel takes from
+/// everybody, and those that any device may ignore.
+const KNOWN_ACCESS: c_uint = Access::ALL.0
+    | IBV_ACCESS_MW_BIND
+    | IBV_ACCESS_ZERO_BASED
+    | IBV_ACCESS_ON_DEMAND
+    | IBV_ACCESS_HUGETLB
+    | IBV_ACCESS_OPTIONAL_RANGE;
+
+/// What the device is told of a range that passes the checks of the kernel, made in the kernel's order: the first
+/// address that peers use, and their rights.
+/// Source: Linux, `ib_check_mr_access`, `ib_uverbs_reg_mr`, `ib_umem_get`.
+fn checked(address: u64, len: u64, iova: u64, access: c_uint) -> Result<(u64, Access), c_int> {
+    let rights = Access(access & Access::ALL.0);
+    let remote_write = rights.0 & (Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0) != 0;
+    if access & !KNOWN_ACCESS != 0 || (remote_write && !rights.contains(Access::LOCAL_WRITE)) {
+        return Err(libc::EINVAL);
+    }
+    if access & IBV_ACCESS_ON_DEMAND != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let zero_based = access & IBV_ACCESS_ZERO_BASED != 0;
+    if !zero_based && address % PAGE != iova % PAGE {
+        return Err(libc::EINVAL);
+    }
+    // A region has at least one page, and does not go round the end of the address space.
+    let ends = address.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE));
+    if ends.is_none_or(|end| end == address) {
+        return Err(libc::EINVAL);
+    }
+    let needs = if access & IBV_ACCESS_MW_BIND != 0 { Use::Write } else { Use::of(rights) };
+    if !is_usable(address, len, needs) {
+        return Err(libc::EFAULT);
+    }
+    Ok((if zero_based { 0 } else { iova }, rights))
+}
+
+fn register(domain: &Domain, address: u64, len: u64, iova: u64, access: c_uint) -> Result<MrKeys, c_int> {
+    let (iova, rights) = checked(address, len, iova, access)?;
+    let keys = domain.engine.with_quietly(|rnic| rnic.reg_mr(domain.id, address, len, iova, rights));
+    keys.and_then(|keys| Ok(keys?)).map_err(|error| error.errno())
+}
+
+/// Makes a memory region.
+///
+/// # Safety
+/// `pd` is null or points to readable memory.
+unsafe fn create(pd: *mut ibv_pd, addr: *mut c_void, len: usize, iova: u64, access: c_uint) -> *mut ibv_mr {
     // SAFETY: the program's pointer, checked as far as that goes.
     let Some(domain) = (unsafe { object::resolve::<Domain>(pd) }) else { return null(libc::EINVAL) };
-    if access & IBV_ACCESS_ON_DEMAND != 0 {
-        return null(libc::EOPNOTSUPP);
-    }
-    let iova = if access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
-    let address = addr as u64;
-    let rights = Access(access & Access::ALL.0);
-    if !is_usable(address, len as u64, Use::of(rights)) {
-        return null(libc::EFAULT);
-    }
-    let keys = domain.engine.with(|rnic, _| rnic.reg_mr(domain.id, address, len as u64, iova, rights));
-    match keys.and_then(|keys| Ok(keys?)) {
+    match register(domain, addr as u64, len as u64, iova, access) {
         Ok(keys) => {
             let public = ibv_mr {
                 // SAFETY: a live protection domain.
@@ -147,9 +152,11 @@ unsafe fn register(pd: *mut ibv_pd, addr: *mut c_void, len: usize, iova: u64, ac
                 lkey: keys.lkey.0,
                 rkey: keys.rkey.0,
             };
-            object::create(public, Region { engine: Arc::clone(&domain.engine), lkey: keys.lkey })
+            let registration = Registration { lkey: keys.lkey, iova, access, _domain: domain.users.join() };
+            let engine = Arc::clone(&domain.engine);
+            object::create(public, Region { engine, registration: Mutex::new(registration) })
         }
-        Err(error) => null(error.errno()),
+        Err(errno) => null(errno),
     }
 }
 
@@ -163,7 +170,7 @@ unsafe extern "C" fn ibv_reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: passed on.
-    guarded(ptr::null_mut(), || unsafe { register(pd, addr, len, addr as u64, access as c_uint) })
+    guarded(ptr::null_mut(), || unsafe { create(pd, addr, len, addr as u64, access as c_uint) })
 }
 
 #[unsafe(no_mangle)]
@@ -175,7 +182,7 @@ unsafe extern "C" fn ibv_reg_mr_iova(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: passed on.
-    guarded(ptr::null_mut(), || unsafe { register(pd, addr, len, iova, access as c_uint) })
+    guarded(ptr::null_mut(), || unsafe { create(pd, addr, len, iova, access as c_uint) })
 }
 
 #[unsafe(no_mangle)]
@@ -187,7 +194,7 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: passed on.
-    guarded(ptr::null_mut(), || unsafe { register(pd, addr, len, iova, access) })
+    guarded(ptr::null_mut(), || unsafe { create(pd, addr, len, iova, access) })
 }
 
 #[unsafe(no_mangle)]
@@ -202,17 +209,63 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     null(libc::EOPNOTSUPP)
 }
 
+/// Registers anew under the same keys, as hardware does: peers know them. A refusal leaves the region as it was.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
-    _mr: *mut ibv_mr,
-    _flags: c_int,
-    _pd: *mut ibv_pd,
-    _addr: *mut c_void,
-    _len: usize,
-    _access: c_int,
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    access: c_int,
 ) -> c_int {
-    returned(libc::EOPNOTSUPP);
-    IBV_REREG_MR_ERR_INPUT.0
+    let failed = |code: c_int, errno| {
+        set_errno(errno);
+        code
+    };
+    guarded(IBV_REREG_MR_ERR_CMD.0, || {
+        let (flags, access) = (flags as c_uint, access as c_uint);
+        let moves = flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
+        let regrants = flags & IBV_REREG_MR_CHANGE_ACCESS != 0;
+        let rehomes = flags & IBV_REREG_MR_CHANGE_PD != 0;
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(region) = (unsafe { object::resolve::<Region>(mr) }) else {
+            return failed(IBV_REREG_MR_ERR_INPUT.0, libc::EINVAL);
+        };
+        let nothing = flags == 0 || flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0;
+        if nothing || (moves && (len == 0 || addr.is_null())) || (access != 0 && !regrants) {
+            return failed(IBV_REREG_MR_ERR_INPUT.0, libc::EINVAL);
+        }
+        let mut registration = region.registration.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: a live region, whose public part nobody else writes to; and the program's pointer, checked as
+        // far as that goes.
+        unsafe {
+            let pd = if rehomes { pd } else { (*mr).pd };
+            let here = ((*mr).addr, (*mr).length, registration.iova);
+            let (addr, len, iova) = if moves { (addr, len, addr as u64) } else { here };
+            let access = if regrants { access } else { registration.access };
+            let Some(domain) = object::resolve::<Domain>(pd) else {
+                return failed(IBV_REREG_MR_ERR_INPUT.0, libc::EINVAL);
+            };
+            if !Arc::ptr_eq(&domain.engine, &region.engine) {
+                // Of the parent of a fork.
+                return failed(IBV_REREG_MR_ERR_INPUT.0, libc::EINVAL);
+            }
+            let (lkey, address, length) = (registration.lkey, addr as u64, len as u64);
+            let replaced = checked(address, length, iova, access).and_then(|(first, rights)| {
+                let replaced = region
+                    .engine
+                    .with_quietly(|rnic| rnic.rereg_mr(lkey, domain.id, address, length, first, rights));
+                replaced.and_then(|done| Ok(done?)).map_err(|error| error.errno())
+            });
+            if let Err(errno) = replaced {
+                return failed(IBV_REREG_MR_ERR_CMD.0, errno);
+            }
+            *registration = Registration { lkey, iova, access, _domain: domain.users.join() };
+            ((*mr).pd, (*mr).addr, (*mr).length) = (pd, addr, len);
+        }
+        0
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -220,9 +273,9 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the program's pointer, checked as far as that goes.
         let Some(region) = (unsafe { object::resolve::<Region>(mr) }) else { return returned(libc::EINVAL) };
-        if let Err(error) =
-            region.engine.with(|rnic, _| rnic.dereg_mr(region.lkey)).and_then(|done| Ok(done?))
-        {
+        let lkey = region.registration.lock().unwrap_or_else(PoisonError::into_inner).lkey;
+        let freed = region.engine.with_quietly(|rnic| rnic.dereg_mr(lkey));
+        if let Err(error) = freed.and_then(|done| Ok(done?)) {
             return returned(error.errno());
         }
         // SAFETY: live, and the program gives it up.

@@ -1,11 +1,19 @@
 //! Objects handed out to C: a public part that the program reads, and ours behind it.
 //!
 //! The program gives back pointers to the public part. Each object carries a mark, so that a null pointer,
-//! a pointer to something else and, mostly, a pointer to a destroyed object are refused rather than used.
+//! a pointer to something else and a pointer to a destroyed object are refused rather than used. The memory of
+//! the objects destroyed last is kept for a while: to destroy one twice is the commonest mistake.
 
+use std::alloc::{Layout, dealloc};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+pub(crate) use longhaul_rdma::Acknowledgements;
+
+/// Destroyed objects whose memory is kept, a few hundred bytes each.
+const GRAVES: usize = 1024;
 
 /// Our part of an object of one kind.
 pub(crate) trait Kind: Sized {
@@ -49,47 +57,66 @@ pub(crate) unsafe fn resolve<'a, K: Kind>(public: *mut K::Public) -> Option<&'a 
     }
 }
 
-/// Takes an object back from the program and drops it.
+/// Takes an object back from the program and drops our part of it.
 ///
 /// # Safety
 /// As [`resolve`], and nobody uses the object any more.
 pub(crate) unsafe fn destroy<K: Kind>(public: *mut K::Public) {
-    // SAFETY: the caller vouches for the pointer; objects come from `create` alone, hence from a box.
+    let object = public.cast::<Object<K>>();
+    if object.is_null() || !object.is_aligned() {
+        return;
+    }
+    // SAFETY: the caller vouches for readable memory. Whoever takes the mark away is the only one who drops.
     unsafe {
-        if resolve::<K>(public).is_some() {
-            let object = public.cast::<Object<K>>();
-            (*object).mark.store(0, Ordering::Relaxed);
-            drop(Box::from_raw(object));
+        if (*object).mark.compare_exchange(K::MARK, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            std::ptr::drop_in_place(&raw mut (*object).kind);
+            bury(object.cast(), Layout::new::<Object<K>>());
         }
     }
 }
 
-/// Events that a program has been given and those that it has acknowledged: an object may only go when the
-/// two are equal, and whoever destroys it waits for that.
+/// Frees the memory of a destroyed object, later.
+///
+/// # Safety
+/// `memory` was allocated with `layout`, and nobody owns it.
+unsafe fn bury(memory: *mut u8, layout: Layout) {
+    static GRAVEYARD: Mutex<VecDeque<(usize, Layout)>> = Mutex::new(VecDeque::new());
+    // In the child of a fork another thread of the parent may hold the lock for ever.
+    let oldest = match GRAVEYARD.try_lock() {
+        Ok(mut graves) => {
+            graves.push_back((memory as usize, layout));
+            if graves.len() > GRAVES { graves.pop_front() } else { None }
+        }
+        Err(_) => Some((memory as usize, layout)),
+    };
+    if let Some((memory, layout)) = oldest {
+        // SAFETY: only this function frees what it was given, once.
+        unsafe { dealloc(memory as *mut u8, layout) };
+    }
+}
+
+/// How many others use an object, which cannot go before they have gone.
 #[derive(Default)]
-pub(crate) struct Acknowledgements {
-    given: AtomicU64,
-    acknowledged: Mutex<u64>,
-    changed: Condvar,
+pub(crate) struct Users(Arc<AtomicU32>);
+
+impl Users {
+    /// One more, until what is returned is dropped.
+    pub(crate) fn join(&self) -> User {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        User(Arc::clone(&self.0))
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
 }
 
-impl Acknowledgements {
-    pub(crate) fn give(&self) {
-        self.given.fetch_add(1, Ordering::SeqCst);
-    }
+/// Stands for one that uses an object.
+pub(crate) struct User(Arc<AtomicU32>);
 
-    pub(crate) fn acknowledge(&self, count: u64) {
-        let mut acknowledged = self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-        *acknowledged += count;
-        self.changed.notify_all();
-    }
-
-    /// Blocks until everything given has been acknowledged.
-    pub(crate) fn settle(&self) {
-        let mut acknowledged = self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-        while *acknowledged < self.given.load(Ordering::SeqCst) {
-            acknowledged = self.changed.wait(acknowledged).unwrap_or_else(PoisonError::into_inner);
-        }
+impl Drop for User {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -123,18 +150,24 @@ mod tests {
     }
 
     #[test]
-    fn settling_waits_for_every_acknowledgement() {
-        let acks = std::sync::Arc::new(Acknowledgements::default());
-        acks.give();
-        acks.give();
-        acks.acknowledge(1);
-        let settled = {
-            let acks = std::sync::Arc::clone(&acks);
-            std::thread::spawn(move || acks.settle())
-        };
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(!settled.is_finished());
-        acks.acknowledge(1);
-        settled.join().unwrap();
+    fn a_destroyed_object_is_refused_and_its_second_destruction_changes_nothing() {
+        let public = create(7, Red(42));
+        // SAFETY: the memory of objects destroyed just now can be read.
+        unsafe {
+            destroy::<Red>(public);
+            assert!(resolve::<Red>(public).is_none());
+            destroy::<Red>(public);
+        }
+    }
+
+    #[test]
+    fn users_are_counted_until_they_are_dropped() {
+        let users = Users::default();
+        let (one, two) = (users.join(), users.join());
+        assert_eq!(users.count(), 2);
+        drop(one);
+        assert_eq!(users.count(), 1);
+        drop(two);
+        assert_eq!(users.count(), 0);
     }
 }

@@ -3,18 +3,20 @@
 use std::ffi::c_int;
 
 use longhaul_abi_defs::{
-    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_ATOMIC_CMP_AND_SWP,
-    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
-    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
-    ibv_srq,
+    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_IP_CSUM, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
+    IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_TSO, ibv_ah, ibv_qp, ibv_recv_wr, ibv_send_wr,
+    ibv_sge,
 };
-use longhaul_rdma::errno_of_post;
-use longhaul_rnic::{RecvWr, SGE_MAX, SendOp, SendWr, Sge};
-use longhaul_units::{LKey, RKey};
+use longhaul_rdma::{Engine, ProcessMemory, errno_of_post};
+use longhaul_rnic::{Destination, PostError, QpKind, RecvWr, Rnic, SGE_MAX, SendOp, SendWr, Sge};
+use longhaul_units::{LKey, Qpn, RKey};
 
+use crate::address::AddressHandle;
 use crate::guard::{guarded, returned};
 use crate::object;
-use crate::queue_pair::QueuePair;
+use crate::queue_pair::queue_pair;
 
 /// Copies a scatter/gather list; `None` when it is too long or missing.
 ///
@@ -34,15 +36,36 @@ unsafe fn segments(list: *const ibv_sge, count: c_int, out: &mut [Sge; SGE_MAX])
     Some(&out[..count])
 }
 
+/// Where a datagram goes, or the errno that refuses it.
+///
+/// # Safety
+/// `ah` is null or points to readable memory.
+#[inline]
+pub(crate) unsafe fn destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Destination, c_int> {
+    // SAFETY: the program's pointer, checked as far as that goes.
+    let handle = unsafe { object::resolve::<AddressHandle>(ah) }.ok_or(libc::EINVAL)?;
+    Ok(Destination { ah: handle.id, qpn: Qpn::new(qpn & Qpn::MAX), qkey })
+}
+
 /// The operation of a work request, or the errno that refuses it.
 ///
 /// # Safety
 /// The members that the opcode says are there can be read.
 #[inline]
-unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
+unsafe fn operation(kind: QpKind, wr: &ibv_send_wr) -> Result<SendOp, c_int> {
     // SAFETY: the caller vouches for the members of this opcode; all of them are plain integers.
     unsafe {
         let immediate = || Some(wr.imm.imm_data.memory().to_ne_bytes());
+        if kind == QpKind::Ud {
+            let immediate = match wr.opcode {
+                IBV_WR_SEND => None,
+                IBV_WR_SEND_WITH_IMM => immediate(),
+                _ => return Err(libc::EINVAL),
+            };
+            let ud = wr.wr.ud;
+            let destination = destination(ud.ah, ud.remote_qpn, ud.remote_qkey)?;
+            return Ok(SendOp::Datagram { destination, immediate });
+        }
         let (remote_address, rkey) = (wr.wr.rdma.remote_addr, RKey(wr.wr.rdma.rkey));
         Ok(match wr.opcode {
             IBV_WR_RDMA_WRITE => SendOp::Write { remote_address, rkey, immediate: None },
@@ -64,7 +87,11 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
                 rkey: RKey(wr.wr.atomic.rkey),
                 add: wr.wr.atomic.compare_add,
             },
-            _ => return Err(libc::EOPNOTSUPP),
+            // Memory windows, local keys, segmentation: nothing that this device has.
+            IBV_WR_LOCAL_INV | IBV_WR_BIND_MW | IBV_WR_TSO | IBV_WR_ATOMIC_WRITE => {
+                return Err(libc::EOPNOTSUPP);
+            }
+            _ => return Err(libc::EINVAL),
         })
     }
 }
@@ -73,7 +100,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
 ///
 /// # Safety
 /// `bad` is null or has room for a pointer.
-unsafe fn refuse<W>(bad: *mut *mut W, wr: *mut W, errno: c_int) -> c_int {
+pub(crate) unsafe fn refuse<W>(bad: *mut *mut W, wr: *mut W, errno: c_int) -> c_int {
     if !bad.is_null() {
         // SAFETY: the caller's promise.
         unsafe { bad.write(wr) };
@@ -90,7 +117,7 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: the caller gives room for a pointer, or none.
         let refuse = |wr, errno| unsafe { refuse(bad, wr, errno) };
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else {
+        let Some(ours) = (unsafe { queue_pair(qp) }) else {
             return refuse(first, libc::EINVAL);
         };
         let mut wr = first;
@@ -99,11 +126,15 @@ pub(crate) unsafe extern "C" fn post_send(
             // SAFETY: the program gives a list of work requests that ends with a null pointer.
             while let Some(request) = unsafe { wr.as_ref() } {
                 // SAFETY: as above.
-                let op = unsafe { operation(request) }?;
+                let op = unsafe { operation(ours.kind, request) }?;
                 // SAFETY: as above.
                 let segments =
                     unsafe { segments(request.sg_list, request.num_sge, &mut list) }.ok_or(libc::EINVAL)?;
                 let flags = request.send_flags;
+                if flags & IBV_SEND_IP_CSUM != 0 {
+                    // For devices that say they can, which this one does not.
+                    return Err(libc::EINVAL);
+                }
                 let send = SendWr {
                     wr_id: request.wr_id,
                     op,
@@ -126,48 +157,54 @@ pub(crate) unsafe extern "C" fn post_send(
     })
 }
 
+/// Posts a list of receive work requests, each by `post`.
+///
+/// # Safety
+/// `first` begins a list that ends with a null pointer; `bad` is null or has room for a pointer.
+#[inline]
+pub(crate) unsafe fn post_receives(
+    engine: &Engine,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    post: impl Fn(&mut Rnic<ProcessMemory>, &RecvWr<'_>) -> Result<(), PostError>,
+) -> c_int {
+    let mut wr = first;
+    let posted = engine.with_quietly(|rnic| {
+        let mut list = [Sge::default(); SGE_MAX];
+        // SAFETY: the program gives a list of work requests that ends with a null pointer.
+        while let Some(request) = unsafe { wr.as_ref() } {
+            // SAFETY: as above.
+            let segments =
+                unsafe { segments(request.sg_list, request.num_sge, &mut list) }.ok_or(libc::EINVAL)?;
+            let receive = RecvWr { wr_id: request.wr_id, segments };
+            post(rnic, &receive).map_err(|error| errno_of_post(&error))?;
+            wr = request.next;
+        }
+        Ok(())
+    });
+    let (wr, errno) = match posted {
+        Ok(Ok(())) => return 0,
+        Ok(Err(errno)) => (wr, errno),
+        Err(error) => (first, error.errno()),
+    };
+    // SAFETY: passed on to the caller.
+    unsafe { refuse(bad, wr, errno) }
+}
+
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the caller gives room for a pointer, or none.
-        let refuse = |wr, errno| unsafe { refuse(bad, wr, errno) };
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else {
-            return refuse(first, libc::EINVAL);
-        };
-        let mut wr = first;
-        let posted = ours.engine.with_quietly(|rnic| {
-            let mut list = [Sge::default(); SGE_MAX];
-            // SAFETY: the program gives a list of work requests that ends with a null pointer.
-            while let Some(request) = unsafe { wr.as_ref() } {
-                // SAFETY: as above.
-                let segments =
-                    unsafe { segments(request.sg_list, request.num_sge, &mut list) }.ok_or(libc::EINVAL)?;
-                let receive = RecvWr { wr_id: request.wr_id, segments };
-                rnic.post_recv(ours.qpn, &receive).map_err(|error| errno_of_post(&error))?;
-                wr = request.next;
-            }
-            Ok(())
-        });
-        match posted {
-            Ok(Ok(())) => 0,
-            Ok(Err(errno)) => refuse(wr, errno),
-            Err(error) => refuse(first, error.errno()),
+        match unsafe { queue_pair(qp) } {
+            // SAFETY: the program gives a list of work requests, and room for a pointer or none.
+            Some(ours) => unsafe {
+                post_receives(&ours.engine, first, bad, |rnic, receive| rnic.post_recv(ours.qpn, receive))
+            },
+            // SAFETY: as above.
+            None => unsafe { refuse(bad, first, libc::EINVAL) },
         }
     })
-}
-
-pub(crate) unsafe extern "C" fn post_srq_recv(
-    _srq: *mut ibv_srq,
-    first: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-) -> c_int {
-    if !bad.is_null() {
-        // SAFETY: the caller gives room for a pointer.
-        unsafe { bad.write(first) };
-    }
-    returned(libc::EOPNOTSUPP)
 }

@@ -1,110 +1,222 @@
 //! Queue pairs: creation, state and attributes.
 
 use std::ffi::{c_int, c_uint};
-use std::net::IpAddr;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use longhaul_abi_defs::{
-    IBV_MIG_MIGRATED, IBV_QP_ACCESS_FLAGS, IBV_QP_ALT_PATH, IBV_QP_AV, IBV_QP_CAP, IBV_QP_CUR_STATE,
-    IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_INIT_ATTR_PD, IBV_QP_MAX_DEST_RD_ATOMIC,
-    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX,
-    IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RATE_LIMIT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN,
-    IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR,
-    IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPT_RC, ibv_ah_attr, ibv_context, ibv_gid, ibv_mtu, ibv_pd, ibv_qp,
-    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_state,
+    IBV_QP_AV, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV,
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_MAX_TSO_HEADER,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
+    IBV_QP_RATE_LIMIT, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPT_DRIVER, IBV_QPT_RAW_PACKET,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_context, ibv_cq, ibv_pd,
+    ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr,
+    ibv_qp_state, ibv_qp_type,
 };
-use longhaul_rdma::{AsyncEvent, Engine, EventQueue, QpSink};
-use longhaul_rnic::{Access, AddressVector, Mtu, QpAttr, QpInfo, QpInit, QpKind, QpState};
-use longhaul_units::{Psn, Qpn};
-use longhaul_wire::mad::{gid_of_ip, ip_of_gid};
+use longhaul_rdma::{AsyncEvent, AsyncSink, Engine, EventQueue};
+use longhaul_rnic::{QpAttr, QpInfo, QpInit, QpKind, QpState, RateLimit};
+use longhaul_units::Qpn;
 
-use crate::completion::Queue;
-use crate::device::{self, GID_COUNT, PORT};
+use crate::completion::queue;
+use crate::device::{self, QUEUE_DEPTH_MAX};
+use crate::domain::Domain;
 use crate::guard::{guarded, null, returned};
-use crate::memory::Domain;
-use crate::object::{self, Acknowledgements, Kind};
+use crate::object::{self, Acknowledgements, Kind, User};
+use crate::qp_attributes::{attributes, capacities, limit_of_static_rate, public_attributes};
+use crate::shared_queue::SharedQueue;
+use crate::work_builder::{self, WorkBuilder};
 
-/// TTL when the program gives none.
-const HOP_LIMIT_DEFAULT: u8 = 64;
+/// Inline bytes that a queue pair takes at least per entry of its scatter/gather list.
+const INLINE_PER_ENTRY: u32 = 16;
 
 /// Our part of a queue pair.
 pub(crate) struct QueuePair {
     pub(crate) engine: Arc<Engine>,
     pub(crate) qpn: Qpn,
+    pub(crate) kind: QpKind,
+    /// The operations that the program asked the builder interface for; `None` when it asked for no such
+    /// interface.
+    pub(crate) send_ops: Option<u64>,
     context_events: Arc<EventQueue<AsyncEvent>>,
-    signal_all: bool,
-    cap: ibv_qp_cap,
+    /// In kbit/s, as the program set it.
+    rate_limit: AtomicU32,
+    /// The code of the rate in the address vector, which takes effect when the queue pair becomes ready to send.
+    static_rate: AtomicU8,
     pub(crate) async_events: Acknowledgements,
+    pub(crate) work_builder: WorkBuilder,
+    _domain: User,
 }
 
 impl Kind for QueuePair {
-    type Public = ibv_qp;
+    /// Every queue pair has room for the builder interface, which begins as the plain one does.
+    type Public = ibv_qp_ex;
     const MARK: u64 = 0x6c68_5f71_7061_6972;
+}
+
+/// Our part of the queue pair that a program's pointer stands for.
+///
+/// # Safety
+/// As [`object::resolve`].
+#[inline]
+pub(crate) unsafe fn queue_pair<'a>(qp: *mut ibv_qp) -> Option<&'a QueuePair> {
+    // SAFETY: passed on to the caller.
+    unsafe { object::resolve::<QueuePair>(qp.cast()) }
+}
+
+fn kind_of(kind: ibv_qp_type) -> Result<QpKind, c_int> {
+    match kind {
+        IBV_QPT_RC => Ok(QpKind::Rc),
+        IBV_QPT_UC => Ok(QpKind::Uc),
+        IBV_QPT_UD => Ok(QpKind::Ud),
+        IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV | IBV_QPT_DRIVER => Err(libc::EOPNOTSUPP),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// The operations that work requests of a queue pair can be built for, as bits `IBV_QP_EX_WITH_*`.
+pub(crate) const fn operations_of(kind: QpKind) -> u64 {
+    const SENDS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    const WRITES: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    match kind {
+        QpKind::Ud => SENDS,
+        QpKind::Uc => SENDS | WRITES,
+        QpKind::Rc => {
+            SENDS
+                | WRITES
+                | IBV_QP_EX_WITH_SEND_WITH_INV
+                | IBV_QP_EX_WITH_RDMA_READ
+                | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+                | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        }
+    }
+}
+
+/// What the device makes a queue pair from, or the errno that refuses it.
+///
+/// # Safety
+/// `pd` and the queues named by `attr` are null or point to readable memory.
+unsafe fn initial<'a>(
+    pd: *mut ibv_pd,
+    attr: &ibv_qp_init_attr,
+    send_ops: Option<u64>,
+) -> Result<(&'a Domain, QpInit), c_int> {
+    // SAFETY: the program's pointers, checked as far as that goes.
+    let (domain, send_cq, recv_cq) = unsafe {
+        (
+            object::resolve::<Domain>(pd).ok_or(libc::EINVAL)?,
+            queue(attr.send_cq).ok_or(libc::EINVAL)?,
+            queue(attr.recv_cq).ok_or(libc::EINVAL)?,
+        )
+    };
+    let shared = if attr.srq.is_null() {
+        None
+    } else {
+        // SAFETY: as above.
+        Some(unsafe { object::resolve::<SharedQueue>(attr.srq) }.ok_or(libc::EINVAL)?)
+    };
+    let engine = &domain.engine;
+    // Objects from before a fork are of another device.
+    let all_of_one = Arc::ptr_eq(engine, &send_cq.engine)
+        && Arc::ptr_eq(engine, &recv_cq.engine)
+        && shared.is_none_or(|shared| Arc::ptr_eq(engine, &shared.engine));
+    let kind = kind_of(attr.qp_type)?;
+    let too_deep = attr.cap.max_send_wr.max(attr.cap.max_recv_wr) > QUEUE_DEPTH_MAX;
+    if !all_of_one || too_deep {
+        return Err(libc::EINVAL);
+    }
+    if send_ops.is_some_and(|ops| ops & !operations_of(kind) != 0) {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let init = QpInit {
+        pd: domain.id,
+        kind,
+        send_cq: send_cq.id,
+        recv_cq: recv_cq.id,
+        srq: shared.map(|shared| shared.id),
+        sq_depth: attr.cap.max_send_wr.max(1),
+        rq_depth: if shared.is_some() { 0 } else { attr.cap.max_recv_wr },
+        send_sge_max: attr.cap.max_send_sge.max(1),
+        recv_sge_max: if shared.is_some() { 1 } else { attr.cap.max_recv_sge.max(1) },
+        // As kernel devices round it up: programs send a few bytes inline without having asked.
+        inline_max: attr.cap.max_inline_data.max(INLINE_PER_ENTRY.saturating_mul(attr.cap.max_send_sge)),
+        signal_all: attr.sq_sig_all != 0,
+    };
+    Ok((domain, init))
 }
 
 /// Makes a queue pair, and writes the capacities granted into `attr`.
 ///
 /// # Safety
 /// `pd` and the queues named by `attr` are null or point to readable memory.
-unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, c_int> {
-    // SAFETY: the program's pointers, checked as far as that goes.
-    let (domain, send_cq, recv_cq) = unsafe {
-        (
-            object::resolve::<Domain>(pd).ok_or(libc::EINVAL)?,
-            object::resolve::<Queue>(attr.send_cq).ok_or(libc::EINVAL)?,
-            object::resolve::<Queue>(attr.recv_cq).ok_or(libc::EINVAL)?,
-        )
-    };
-    if attr.qp_type != IBV_QPT_RC || !attr.srq.is_null() {
-        return Err(libc::EOPNOTSUPP);
-    }
-    // SAFETY: a live protection domain.
-    let context = unsafe { (*pd).context };
-    // SAFETY: the context of a live object.
-    let events =
-        unsafe { device::context(context) }.map(|ours| Arc::clone(&ours.events)).ok_or(libc::EINVAL)?;
-    let init = QpInit {
-        pd: domain.id,
-        kind: QpKind::Rc,
-        send_cq: send_cq.id,
-        recv_cq: recv_cq.id,
-        sq_depth: attr.cap.max_send_wr.max(1),
-        rq_depth: attr.cap.max_recv_wr.max(1),
-        send_sge_max: attr.cap.max_send_sge.max(1),
-        recv_sge_max: attr.cap.max_recv_sge.max(1),
-        inline_max: attr.cap.max_inline_data,
-        signal_all: attr.sq_sig_all != 0,
-    };
+unsafe fn create(
+    pd: *mut ibv_pd,
+    attr: &mut ibv_qp_init_attr,
+    send_ops: Option<u64>,
+) -> Result<*mut ibv_qp, c_int> {
+    // SAFETY: passed on to the caller.
+    let (domain, init) = unsafe { initial(pd, attr, send_ops) }?;
     let engine = &domain.engine;
-    let nameless = QpSink { asynchronous: Arc::clone(&events), cookie: 0 };
+    // SAFETY: a live protection domain, and the context of it.
+    let (context, events) = unsafe {
+        let context = (*pd).context;
+        (context, device::context(context).map(|ours| Arc::clone(&ours.events)).ok_or(libc::EINVAL)?)
+    };
+    let nameless = AsyncSink { asynchronous: Arc::clone(&events), cookie: 0 };
     let qpn = engine.create_qp(&init, nameless).map_err(|error| error.errno())?;
-    attr.cap.max_send_sge = init.send_sge_max;
-    attr.cap.max_recv_sge = init.recv_sge_max;
-    let public = ibv_qp {
+    attr.cap = capacities(&info_of(engine, qpn)?.init);
+    let mut public = ibv_qp_ex::zeroed();
+    public.qp_base = ibv_qp {
         context,
         qp_context: attr.qp_context,
         pd,
         send_cq: attr.send_cq,
         recv_cq: attr.recv_cq,
+        srq: attr.srq,
         handle: qpn.get(),
         qp_num: qpn.get(),
         state: IBV_QPS_RESET,
         qp_type: attr.qp_type,
         ..ibv_qp::zeroed()
     };
-    let kind = QueuePair {
+    let part = QueuePair {
         engine: Arc::clone(engine),
         qpn,
+        kind: init.kind,
+        send_ops,
         context_events: Arc::clone(&events),
-        signal_all: init.signal_all,
-        cap: attr.cap,
+        rate_limit: AtomicU32::new(0),
+        static_rate: AtomicU8::new(0),
         async_events: Acknowledgements::default(),
+        work_builder: WorkBuilder::default(),
+        _domain: domain.users.join(),
     };
-    let qp = object::create(public, kind);
-    let sink = QpSink { asynchronous: events, cookie: qp as u64 };
+    let qp = object::create(public, part);
+    // SAFETY: just made.
+    unsafe { work_builder::equip(qp, &attr.cap) };
+    let sink = AsyncSink { asynchronous: events, cookie: qp as u64 };
     engine.set_qp_sink(qpn, sink).map_err(|error| error.errno())?;
-    Ok(qp)
+    Ok(qp.cast())
+}
+
+/// Takes the completions of a queue pair that is reset or gone out of its queues, as far as they have left the device.
+///
+/// # Safety
+/// As [`object::resolve`].
+unsafe fn forget_completions(queues: [*mut ibv_cq; 2], qpn: Qpn) {
+    for cq in queues {
+        // SAFETY: passed on to the caller.
+        if let Some(part) = unsafe { queue(cq) } {
+            part.iteration.forget(qpn.get());
+        }
+    }
+}
+
+fn info_of(engine: &Engine, qpn: Qpn) -> Result<QpInfo, c_int> {
+    let info = engine.with_quietly(|rnic| rnic.query_qp(qpn)).and_then(|info| Ok(info?));
+    info.map_err(|error| error.errno())
 }
 
 #[unsafe(no_mangle)]
@@ -113,34 +225,45 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp
         // SAFETY: the program's pointer.
         let Some(attr) = (unsafe { attr.as_mut() }) else { return null(libc::EINVAL) };
         // SAFETY: passed on.
-        unsafe { create(pd, attr) }.unwrap_or_else(null)
+        unsafe { create(pd, attr, None) }.unwrap_or_else(null)
     })
 }
 
+/// Members of the extended attributes that mean something here.
+const TAKEN: u32 = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+/// Members that belong to what this device does not have: XRC, segmentation, receive hashing.
+const FOREIGN: u32 = IBV_QP_INIT_ATTR_XRCD
+    | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
+    | IBV_QP_INIT_ATTR_IND_TABLE
+    | IBV_QP_INIT_ATTR_RX_HASH;
+
 pub(crate) unsafe extern "C" fn create_qp_ex(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     guarded(ptr::null_mut(), || {
-        // SAFETY: the program's pointer. Older programs pass less than the whole structure, so that no
+        // SAFETY: the program's pointers. Older programs pass less than the whole structure, so that no
         // reference to it is made; comp_mask says which members are there.
         unsafe {
-            if attr.is_null() {
+            if attr.is_null() || device::context(context).is_none() {
                 return null(libc::EINVAL);
             }
-            if (*attr).comp_mask != IBV_QP_INIT_ATTR_PD {
+            let mask = (*attr).comp_mask;
+            if mask & FOREIGN != 0 {
                 return null(libc::EOPNOTSUPP);
             }
+            if mask & !TAKEN != 0 || mask & IBV_QP_INIT_ATTR_PD == 0 {
+                return null(libc::EINVAL);
+            }
+            if mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && (*attr).create_flags != 0 {
+                return null(libc::EOPNOTSUPP);
+            }
+            let asks = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+            let send_ops = if asks { Some((*attr).send_ops_flags) } else { None };
             // The extended structure begins as the plain one.
-            create((*attr).pd, &mut *attr.cast::<ibv_qp_init_attr>()).unwrap_or_else(null)
+            create((*attr).pd, &mut *attr.cast::<ibv_qp_init_attr>(), send_ops).unwrap_or_else(null)
         }
     })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // Queue pairs have no builder interface; programs then post lists.
-    ptr::null_mut()
 }
 
 #[unsafe(no_mangle)]
@@ -148,168 +271,90 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: c_uint, _
     0
 }
 
-fn state_of(state: ibv_qp_state) -> Result<QpState, c_int> {
-    Ok(match state {
-        IBV_QPS_RESET => QpState::Reset,
-        IBV_QPS_INIT => QpState::Init,
-        IBV_QPS_RTR => QpState::ReadyToReceive,
-        IBV_QPS_RTS => QpState::ReadyToSend,
-        IBV_QPS_SQD => QpState::SendQueueDrained,
-        IBV_QPS_ERR => QpState::Error,
-        _ => return Err(libc::EINVAL),
-    })
-}
-
-/// The IP address that a GID stands for.
-fn ip_of(gid: &ibv_gid) -> IpAddr {
-    ip_of_gid(gid.bytes())
-}
-
-fn address_of(attr: &ibv_ah_attr) -> Result<AddressVector, c_int> {
-    // RoCE has no addresses but GIDs.
-    if attr.is_global == 0 || attr.port_num != PORT || u32::from(attr.grh.sgid_index) >= GID_COUNT {
-        return Err(libc::EINVAL);
+/// Adds the limit that the address vector's rate means, on the step to "ready to send" and when the vector changes
+/// later, unless the program sets a limit in the same call.
+fn with_static_rate(
+    mut wanted: QpAttr,
+    ours: &QueuePair,
+    from: ibv_qp_state,
+    attr: &ibv_qp_attr,
+    mask: c_uint,
+) -> Result<QpAttr, c_int> {
+    let has_address = mask & IBV_QP_AV != 0;
+    let fresh = if has_address { Some(limit_of_static_rate(attr.ah_attr.static_rate)?) } else { None };
+    if wanted.rate_limit.is_some() {
+        return Ok(wanted);
     }
-    Ok(AddressVector {
-        destination_ip: ip_of(&attr.grh.dgid),
-        hop_limit: if attr.grh.hop_limit == 0 { HOP_LIMIT_DEFAULT } else { attr.grh.hop_limit },
-        traffic_class: attr.grh.traffic_class,
-        flow_label: attr.grh.flow_label,
-    })
-}
-
-/// Attributes that this device does not take at all.
-const UNSUPPORTED: c_uint = IBV_QP_ALT_PATH | IBV_QP_CAP | IBV_QP_RATE_LIMIT;
-/// Attributes that make no difference here.
-const IGNORED: c_uint = IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY;
-
-/// What of `attr` the mask selects.
-fn attributes(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttr, c_int> {
-    if mask & UNSUPPORTED != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
-    let migrated = mask & IBV_QP_PATH_MIG_STATE == 0 || attr.path_mig_state == IBV_MIG_MIGRATED;
-    if mask & IBV_QP_QKEY != 0 || !migrated {
-        return Err(libc::EINVAL);
-    }
-    let has = |bit: c_uint| mask & bit != 0;
-    let psn = |raw: u32| if raw >> 24 == 0 { Ok(Psn::new(raw)) } else { Err(libc::EINVAL) };
-    let mut out = QpAttr::default();
-    if has(IBV_QP_STATE) {
-        out.state = Some(state_of(attr.qp_state)?);
-    }
-    if has(IBV_QP_PATH_MTU) {
-        let code = u8::try_from(attr.path_mtu.0).map_err(|_| libc::EINVAL)?;
-        out.path_mtu = Some(Mtu::from_code(code).ok_or(libc::EINVAL)?);
-    }
-    if has(IBV_QP_AV) {
-        out.address = Some(address_of(&attr.ah_attr)?);
-    }
-    if has(IBV_QP_DEST_QPN) {
-        if attr.dest_qp_num > Qpn::MAX {
-            return Err(libc::EINVAL);
+    match wanted.state {
+        Some(QpState::ReadyToSend) if from == IBV_QPS_RTR => {
+            let limit = limit_of_static_rate(ours.static_rate.load(Ordering::Relaxed))?;
+            wanted.rate_limit = limit.map(Some);
         }
-        out.dest_qpn = Some(Qpn::new(attr.dest_qp_num));
+        None | Some(QpState::SendQueueDrained) => wanted.rate_limit = fresh,
+        _ => {}
     }
-    if has(IBV_QP_RQ_PSN) {
-        // Programs draw 32-bit random numbers and expect the device to keep 24 bits.
-        out.rq_psn = Some(psn(attr.rq_psn & 0x00ff_ffff)?);
-    }
-    if has(IBV_QP_SQ_PSN) {
-        out.sq_psn = Some(psn(attr.sq_psn & 0x00ff_ffff)?);
-    }
-    out.access = has(IBV_QP_ACCESS_FLAGS).then_some(Access(attr.qp_access_flags & Access::ALL.0));
-    out.max_rd_atomic = has(IBV_QP_MAX_QP_RD_ATOMIC).then_some(attr.max_rd_atomic);
-    out.max_dest_rd_atomic = has(IBV_QP_MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic);
-    out.min_rnr_timer = has(IBV_QP_MIN_RNR_TIMER).then_some(attr.min_rnr_timer);
-    out.timeout = has(IBV_QP_TIMEOUT).then_some(attr.timeout);
-    out.retry_cnt = has(IBV_QP_RETRY_CNT).then_some(attr.retry_cnt);
-    out.rnr_retry = has(IBV_QP_RNR_RETRY).then_some(attr.rnr_retry);
-    out.pkey_index = has(IBV_QP_PKEY_INDEX).then_some(attr.pkey_index);
-    out.port = has(IBV_QP_PORT).then_some(attr.port_num);
-    let known = IBV_QP_STATE
-        | IBV_QP_PATH_MTU
-        | IBV_QP_AV
-        | IBV_QP_DEST_QPN
-        | IBV_QP_RQ_PSN
-        | IBV_QP_SQ_PSN
-        | IBV_QP_ACCESS_FLAGS
-        | IBV_QP_MAX_QP_RD_ATOMIC
-        | IBV_QP_MAX_DEST_RD_ATOMIC
-        | IBV_QP_MIN_RNR_TIMER
-        | IBV_QP_TIMEOUT
-        | IBV_QP_RETRY_CNT
-        | IBV_QP_RNR_RETRY
-        | IBV_QP_PKEY_INDEX
-        | IBV_QP_PORT
-        | IBV_QP_PATH_MIG_STATE
-        | IGNORED;
-    if mask & !known != 0 { Err(libc::EINVAL) } else { Ok(out) }
+    Ok(wanted)
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the program's pointers, checked as far as that goes.
-        let (Some(ours), Some(attr)) = (unsafe { (object::resolve::<QueuePair>(qp), attr.as_ref()) }) else {
+        let (Some(ours), Some(attr)) = (unsafe { (queue_pair(qp), attr.as_ref()) }) else {
             return returned(libc::EINVAL);
         };
-        let wanted = match attributes(attr, mask as c_uint) {
+        let mask = mask as c_uint;
+        // SAFETY: a live queue pair.
+        let state = unsafe { (*qp).state };
+        let wanted = attributes(attr, mask, state, ours.engine.attach());
+        let wanted = match wanted.and_then(|wanted| with_static_rate(wanted, ours, state, attr, mask)) {
             Ok(wanted) => wanted,
             Err(errno) => return returned(errno),
         };
         if let Err(error) = ours.engine.modify_qp(ours.qpn, &wanted) {
             return returned(error.errno());
         }
-        if wanted.state.is_some() {
-            // SAFETY: a live queue pair.
+        if mask & IBV_QP_AV != 0 {
+            ours.static_rate.store(attr.ah_attr.static_rate, Ordering::Relaxed);
+        }
+        if mask & IBV_QP_STATE != 0 {
+            // SAFETY: as above.
             unsafe { (*qp).state = attr.qp_state };
+            if attr.qp_state == IBV_QPS_RESET {
+                // SAFETY: a live queue pair, which its completion queues outlive.
+                unsafe { forget_completions([(*qp).send_cq, (*qp).recv_cq], ours.qpn) };
+                ours.rate_limit.store(0, Ordering::Relaxed);
+                ours.static_rate.store(0, Ordering::Relaxed);
+            }
+        }
+        if mask & IBV_QP_RATE_LIMIT != 0 {
+            ours.rate_limit.store(attr.rate_limit, Ordering::Relaxed);
         }
         0
     })
 }
 
-fn public_attributes(info: &QpInfo, cap: ibv_qp_cap) -> ibv_qp_attr {
-    let mut attr = ibv_qp_attr::zeroed();
-    let set = &info.attr;
-    attr.qp_state = ibv_qp_state(info.state as u32);
-    attr.cur_qp_state = attr.qp_state;
-    attr.path_mtu = ibv_mtu(set.path_mtu.map_or(0, |mtu| mtu.code().into()));
-    attr.path_mig_state = IBV_MIG_MIGRATED;
-    attr.rq_psn = set.rq_psn.unwrap_or_default().get();
-    attr.sq_psn = set.sq_psn.unwrap_or_default().get();
-    attr.dest_qp_num = set.dest_qpn.unwrap_or_default().get();
-    attr.qp_access_flags = set.access.unwrap_or_default().0;
-    attr.cap = cap;
-    if let Some(address) = set.address {
-        attr.ah_attr = public_address(&address);
-    }
-    attr.max_rd_atomic = set.max_rd_atomic.unwrap_or(0);
-    attr.max_dest_rd_atomic = set.max_dest_rd_atomic.unwrap_or(0);
-    attr.min_rnr_timer = set.min_rnr_timer.unwrap_or(0);
-    attr.port_num = set.port.unwrap_or(0);
-    attr.timeout = set.timeout.unwrap_or(0);
-    attr.retry_cnt = set.retry_cnt.unwrap_or(0);
-    attr.rnr_retry = set.rnr_retry.unwrap_or(0);
-    attr
-}
-
-/// The address of a peer as programs see it.
-pub(crate) fn public_address(address: &AddressVector) -> ibv_ah_attr {
-    let mut attr = ibv_ah_attr::zeroed();
-    attr.grh.dgid = gid_of(address.destination_ip);
-    attr.grh.flow_label = address.flow_label;
-    attr.grh.sgid_index = 1;
-    attr.grh.hop_limit = address.hop_limit;
-    attr.grh.traffic_class = address.traffic_class;
-    attr.is_global = 1;
-    attr.port_num = PORT;
-    attr
-}
-
-/// The GID that stands for an IP address.
-pub(crate) fn gid_of(ip: IpAddr) -> ibv_gid {
-    ibv_gid::from_bytes(gid_of_ip(ip))
+pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_rate_limit_attr,
+) -> c_int {
+    guarded(libc::EIO, || {
+        // SAFETY: the program's pointers, checked as far as that goes.
+        let (Some(ours), Some(attr)) = (unsafe { (queue_pair(qp), attr.as_ref()) }) else {
+            return returned(libc::EINVAL);
+        };
+        let shapes_bursts = attr.max_burst_sz != 0 || attr.typical_pkt_sz != 0;
+        if attr.comp_mask != 0 || (shapes_bursts && attr.rate_limit == 0) {
+            return returned(libc::EINVAL);
+        }
+        let limit = RateLimit::from_verbs(attr.rate_limit, attr.max_burst_sz, attr.typical_pkt_sz);
+        let wanted = QpAttr { rate_limit: Some(limit), ..QpAttr::default() };
+        if let Err(error) = ours.engine.modify_qp(ours.qpn, &wanted) {
+            return returned(error.errno());
+        }
+        ours.rate_limit.store(attr.rate_limit, Ordering::Relaxed);
+        0
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -321,26 +366,28 @@ unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else { return returned(libc::EINVAL) };
-        let info = match ours.engine.with_quietly(|rnic| rnic.query_qp(ours.qpn)).and_then(|info| Ok(info?)) {
+        let Some(ours) = (unsafe { queue_pair(qp) }) else { return returned(libc::EINVAL) };
+        let info = match info_of(&ours.engine, ours.qpn) {
             Ok(info) => info,
-            Err(error) => return returned(error.errno()),
+            Err(errno) => return returned(errno),
         };
         // SAFETY: a live queue pair; the caller gives room for what it wants to know.
         unsafe {
             (*qp).state = ibv_qp_state(info.state as u32);
             if !attr.is_null() {
-                attr.write(public_attributes(&info, ours.cap));
+                let mut found = public_attributes(&info, ours.rate_limit.load(Ordering::Relaxed));
+                found.ah_attr.static_rate = ours.static_rate.load(Ordering::Relaxed);
+                attr.write(found);
             }
             if !init_attr.is_null() {
                 init_attr.write(ibv_qp_init_attr {
                     qp_context: (*qp).qp_context,
                     send_cq: (*qp).send_cq,
                     recv_cq: (*qp).recv_cq,
-                    srq: ptr::null_mut(),
-                    cap: ours.cap,
+                    srq: (*qp).srq,
+                    cap: capacities(&info.init),
                     qp_type: (*qp).qp_type,
-                    sq_sig_all: ours.signal_all.into(),
+                    sq_sig_all: info.init.signal_all.into(),
                 });
             }
         }
@@ -352,56 +399,18 @@ unsafe extern "C" fn ibv_query_qp(
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else { return returned(libc::EINVAL) };
+        let Some(ours) = (unsafe { queue_pair(qp) }) else { return returned(libc::EINVAL) };
         if let Err(error) = ours.engine.destroy_qp(ours.qpn) {
             return returned(error.errno());
         }
+        // SAFETY: a live queue pair; the program does not give its completion queues up at the same time.
+        unsafe { forget_completions([(*qp).send_cq, (*qp).recv_cq], ours.qpn) };
         let mine = qp as u64;
         ours.context_events
             .retain(|event| !matches!(event, AsyncEvent::Qp { cookie, .. } if *cookie == mine));
         ours.async_events.settle();
         // SAFETY: live, and the program gives it up.
-        unsafe { object::destroy::<QueuePair>(qp) };
+        unsafe { object::destroy::<QueuePair>(qp.cast()) };
         0
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::Ipv4Addr;
-
-    #[test]
-    fn a_mapped_gid_is_an_ipv4_address() {
-        let ip = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
-        assert_eq!(ip_of(&gid_of(ip)), ip);
-        let other = IpAddr::V6("fe80::1".parse().unwrap());
-        assert_eq!(ip_of(&gid_of(other)), other);
-    }
-
-    #[test]
-    fn only_selected_attributes_are_taken() {
-        let mut attr = ibv_qp_attr::zeroed();
-        attr.timeout = 14;
-        attr.retry_cnt = 7;
-        attr.rq_psn = 0xff00_0001;
-        let taken = attributes(&attr, IBV_QP_TIMEOUT | IBV_QP_RQ_PSN).unwrap();
-        assert_eq!((taken.timeout, taken.retry_cnt, taken.rq_psn), (Some(14), None, Some(Psn::new(1))));
-    }
-
-    #[test]
-    fn an_address_without_a_gid_is_refused() {
-        let mut attr = ibv_qp_attr::zeroed();
-        attr.ah_attr.port_num = PORT;
-        assert_eq!(attributes(&attr, IBV_QP_AV), Err(libc::EINVAL));
-        attr.ah_attr.is_global = 1;
-        assert!(attributes(&attr, IBV_QP_AV).is_ok());
-    }
-
-    #[test]
-    fn unknown_attributes_are_refused() {
-        let attr = ibv_qp_attr::zeroed();
-        assert_eq!(attributes(&attr, 1 << 29), Err(libc::EINVAL));
-        assert_eq!(attributes(&attr, IBV_QP_ALT_PATH), Err(libc::EOPNOTSUPP));
-    }
 }

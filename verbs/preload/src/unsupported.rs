@@ -3,73 +3,9 @@
 
 use std::ffi::c_int;
 
-use longhaul_abi_defs::{
-    ibv_ah, ibv_ah_attr, ibv_context, ibv_dm, ibv_ece, ibv_gid, ibv_grh, ibv_mr, ibv_pd, ibv_qp, ibv_srq,
-    ibv_srq_attr, ibv_srq_init_attr, ibv_wc,
-};
+use longhaul_abi_defs::{ibv_ah_attr, ibv_context, ibv_dm, ibv_ece, ibv_mr, ibv_pd, ibv_qp};
 
-use crate::guard::{minus_one, null, returned};
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_srq(_pd: *mut ibv_pd, _attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-    null(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_modify_srq(_srq: *mut ibv_srq, _attr: *mut ibv_srq_attr, _mask: c_int) -> c_int {
-    returned(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_srq(_srq: *mut ibv_srq, _attr: *mut ibv_srq_attr) -> c_int {
-    returned(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_srq(_srq: *mut ibv_srq) -> c_int {
-    returned(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_ah(_pd: *mut ibv_pd, _attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    null(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_ah_from_wc(
-    _pd: *mut ibv_pd,
-    _wc: *mut ibv_wc,
-    _grh: *mut ibv_grh,
-    _port: u8,
-) -> *mut ibv_ah {
-    null(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_init_ah_from_wc(
-    _context: *mut ibv_context,
-    _port: u8,
-    _wc: *mut ibv_wc,
-    _grh: *mut ibv_grh,
-    _attr: *mut ibv_ah_attr,
-) -> c_int {
-    minus_one(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_ah(_ah: *mut ibv_ah) -> c_int {
-    returned(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    returned(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    returned(libc::EOPNOTSUPP)
-}
+use crate::guard::{null, returned};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
@@ -118,10 +54,4 @@ unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     _vlan: *mut u16,
 ) -> c_int {
     returned(libc::EOPNOTSUPP)
-}
-
-/// rsockets reach into the insides of the real library's identifiers; a program is told that there are none.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rsocket(_domain: c_int, _kind: c_int, _protocol: c_int) -> c_int {
-    minus_one(libc::EAFNOSUPPORT)
 }

@@ -293,21 +293,109 @@ mod rping {
 mod pingpong {
     use super::*;
 
+    fn play(name: &str, options: &[&str]) {
+        let _alone = alone();
+        let (socket, port) = fresh();
+        let port_text = port.to_string();
+        let mut arguments = vec!["-d", "longhaul0", "-g", "1", "-p", &port_text, "-n", "200"];
+        arguments.extend_from_slice(options);
+        let server = Side::start(name, &arguments, "master", SERVER_IP, &socket);
+        wait_until(name, || tcp_listens(port));
+        arguments.push("127.0.0.1");
+        let client = Side::start(name, &arguments, "slave", "10.77.0.1", &socket);
+        let what = format!("{name} {}", options.join(" "));
+        client.finish(&what);
+        server.finish(&format!("{what} (server)"));
+    }
+
     #[test]
     fn by_polling_and_by_events() {
-        for events in [&[][..], &["-e"][..]] {
-            let _alone = alone();
-            let (socket, port) = fresh();
-            let port_text = port.to_string();
-            let mut arguments = vec!["-d", "longhaul0", "-g", "1", "-p", &port_text, "-n", "200", "-c"];
-            arguments.extend_from_slice(events);
-            let server = Side::start("ibv_rc_pingpong", &arguments, "master", SERVER_IP, &socket);
-            wait_until("ibv_rc_pingpong", || tcp_listens(port));
-            arguments.push("127.0.0.1");
-            let client = Side::start("ibv_rc_pingpong", &arguments, "slave", "10.77.0.1", &socket);
-            client.finish("ibv_rc_pingpong");
-            server.finish("ibv_rc_pingpong (server)");
+        for events in [&["-c"][..], &["-c", "-e"][..]] {
+            play("ibv_rc_pingpong", events);
+            play("ibv_srq_pingpong", events);
         }
+    }
+
+    #[test]
+    fn of_unreliable_transports() {
+        for events in [&[][..], &["-e"][..]] {
+            play("ibv_uc_pingpong", events);
+            play("ibv_ud_pingpong", events);
+        }
+    }
+}
+
+mod datagrams_and_unreliable_connections {
+    use super::*;
+
+    #[test]
+    fn by_perftest() {
+        for (name, options) in [
+            ("ib_send_bw", &["-c", "UD", "-s", "1024", "-n", "500"][..]),
+            ("ib_send_lat", &["-c", "UD", "-s", "64", "-n", "100"]),
+            ("ib_send_bw", &["-c", "UD", "-e", "-b", "-s", "512", "-n", "300"]),
+            ("ib_send_bw", &["-c", "UC", "-s", "65536", "-n", "100"]),
+            ("ib_send_lat", &["-c", "UC", "-s", "64", "-n", "100"]),
+            ("ib_write_bw", &["-c", "UC", "-s", "65536", "-n", "200"]),
+        ] {
+            perftest(name, options);
+        }
+    }
+}
+
+mod atomics {
+    use super::*;
+
+    #[test]
+    fn by_perftest() {
+        for operation in ["FETCH_AND_ADD", "CMP_AND_SWAP"] {
+            perftest("ib_atomic_bw", &["-A", operation, "-n", "300"]);
+            perftest("ib_atomic_lat", &["-A", operation, "-n", "100"]);
+        }
+    }
+}
+
+mod shared_receive_queues {
+    use super::*;
+
+    #[test]
+    fn by_perftest() {
+        for options in [
+            &["--use-srq", "-s", "4096", "-n", "200"][..],
+            &["--use-srq", "-q", "4", "-s", "4096", "-n", "200"],
+            &["--use-srq", "-c", "UD", "-s", "512", "-n", "200"],
+        ] {
+            perftest("ib_send_bw", options);
+        }
+        perftest("ib_send_lat", &["--use-srq", "-s", "64", "-n", "100"]);
+    }
+}
+
+mod rate_limits {
+    use super::*;
+
+    #[test]
+    fn of_the_address_vector_hold() {
+        let options =
+            ["--rate_limit", "2.5", "--rate_units", "g", "-s", "65536", "-n", "1000", "--report_gbits"];
+        let results = results(&perftest("ib_write_bw", &options));
+        // The wire's rate, which has the headers in it.
+        assert!((0.1..2.5).contains(&results[3]), "{results:?}");
+    }
+}
+
+mod asynchronous_events {
+    use super::*;
+
+    #[test]
+    fn are_watched() {
+        let _alone = alone();
+        let (socket, _) = fresh();
+        let mut side = Side::start("ibv_asyncwatch", &[], "master", SERVER_IP, &socket);
+        // It buffers what it prints to a pipe; that it waits is all there is to see.
+        std::thread::sleep(Duration::from_millis(300));
+        let status = side.0.try_wait().expect("a child");
+        assert!(status.is_none(), "{status:?}");
     }
 }
 

@@ -1,16 +1,16 @@
 //! What the engine's lock protects: the device, its port, and one bounded turn of the two.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use longhaul_cm::{ConnectionId, ListenId};
 use longhaul_node::{Frame, Node, Side, Transmit};
 use longhaul_port::{LinkState, Port, PortError};
-use longhaul_rnic::{CqId, Event, QpEvent, Rnic};
+use longhaul_rnic::{CqId, Event, QpEvent, Rnic, SrqId};
 use longhaul_units::{Duration, Instant, Qpn};
 use longhaul_wire::Head;
 
-use crate::connection::{ConnectionSink, Lingering};
+use crate::connection::{ConnectionSink, Lingering, Listening};
 use crate::event_queue::EventQueue;
 use crate::memory::ProcessMemory;
 
@@ -18,6 +18,8 @@ use crate::memory::ProcessMemory;
 const FRAMES_PER_TURN: usize = 64;
 /// How often a polling thread looks after the port's control channel.
 const SERVICE_INTERVAL: Duration = Duration::from_ms(1);
+/// Events in a queue that nobody reads, up to which news of the port are added.
+const UNREAD_MAX: usize = 64;
 
 /// An asynchronous event of a device context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +31,20 @@ pub enum AsyncEvent {
         /// What happened.
         kind: QpEvent,
     },
+    /// A shared receive queue fell below its limit, given by the cookie that its owner registered.
+    SrqLimitReached {
+        /// As registered.
+        cookie: u64,
+    },
     /// A completion queue overran, given by the cookie that its owner registered.
     CqError {
         /// As registered.
         cookie: u64,
+    },
+    /// The link of the port came or went.
+    Port {
+        /// As it is now.
+        is_up: bool,
     },
 }
 
@@ -47,12 +59,12 @@ pub struct CqSinks {
     pub cookie: u64,
 }
 
-/// Where the events of one queue pair go.
+/// Where the asynchronous events of one queue pair or shared receive queue go.
 #[derive(Clone)]
-pub struct QpSink {
-    /// The asynchronous events of the context that owns the queue pair.
+pub struct AsyncSink {
+    /// The asynchronous events of the context that owns the object.
     pub asynchronous: Arc<EventQueue<AsyncEvent>>,
-    /// What the owner calls this queue pair.
+    /// What the owner calls the object.
     pub cookie: u64,
 }
 
@@ -83,9 +95,12 @@ pub(crate) struct DeviceState {
     pub(crate) rnic: Rnic<ProcessMemory>,
     pub(crate) port: Option<Box<dyn Port>>,
     pub(crate) cqs: HashMap<CqId, CqSinks>,
-    pub(crate) qps: HashMap<Qpn, QpSink>,
+    pub(crate) qps: HashMap<Qpn, AsyncSink>,
+    pub(crate) srqs: HashMap<SrqId, AsyncSink>,
+    /// Who is told when the link comes or goes.
+    pub(crate) watchers: Vec<Weak<EventQueue<AsyncEvent>>>,
     /// With the service that each listens to.
-    pub(crate) listeners: HashMap<ListenId, (ConnectionSink, u64)>,
+    pub(crate) listeners: HashMap<ListenId, Listening>,
     pub(crate) lingering: Vec<Lingering>,
     /// When `lingering` was last looked at.
     pub(crate) lingers_at: Instant,
@@ -104,9 +119,12 @@ pub(crate) struct DeviceState {
     /// Polls in a row that found nothing at all.
     pub(crate) empty_polls: u32,
     pub(crate) complained: bool,
+    /// What the port complained of last.
+    port_complaint: String,
     /// What to say, once, when a link that was up goes down.
     farewell: Option<String>,
     was_up: bool,
+    is_up: bool,
     serviced_at: Instant,
 }
 
@@ -142,6 +160,8 @@ impl DeviceState {
             port: None,
             cqs: HashMap::new(),
             qps: HashMap::new(),
+            srqs: HashMap::new(),
+            watchers: Vec::new(),
             listeners: HashMap::new(),
             lingering: Vec::new(),
             lingers_at: Instant::ZERO,
@@ -154,8 +174,10 @@ impl DeviceState {
             thread_sleeps_until: None,
             empty_polls: 0,
             complained: false,
+            port_complaint: String::new(),
             farewell,
             was_up: false,
+            is_up: false,
             serviced_at: Instant::ZERO,
         }
     }
@@ -172,7 +194,6 @@ impl DeviceState {
             self.rnic.handle_timeout(now);
         }
         if !self.lingering.is_empty() {
-            self.lingers_at = now;
             self.end_lingering(now);
         }
         received + self.send(now)
@@ -208,8 +229,10 @@ impl DeviceState {
             rnic.poll_transmit(now, &mut out);
             sent = out.sent;
             self.out_of_room = out.asked_in_vain;
-            if sent > 0 && port.flush().is_err() {
-                self.counters.port_errors += 1;
+            if sent > 0
+                && let Err(error) = port.flush()
+            {
+                self.note_port_error(&error);
             }
         }
         self.dispatch();
@@ -220,22 +243,53 @@ impl DeviceState {
     pub(crate) fn service(&mut self, now: Instant) -> LinkState {
         self.serviced_at = now;
         let Some(port) = &mut self.port else { return LinkState::Down };
-        let link = port.service().unwrap_or_else(|error| {
-            self.counters.port_errors += 1;
-            if let PortError::PeerViolation { .. } = error {
-                eprintln!("longhaul: {error}");
+        let link = match port.service() {
+            Ok(link) => link,
+            Err(error) => {
+                let link = port.link_state();
+                self.note_port_error(&error);
+                link
             }
-            LinkState::Down
-        });
-        if link == LinkState::Up {
+        };
+        let is_up = link == LinkState::Up;
+        if is_up != std::mem::replace(&mut self.is_up, is_up) {
+            self.tell_watchers(is_up);
+        }
+        if is_up {
             self.was_up = true;
         } else if self.was_up
             && let Some(farewell) = self.farewell.take()
         {
-            let reason = port.last_disconnect().unwrap_or("it went away");
+            let reason = self.port.as_ref().and_then(|port| port.last_disconnect());
+            let reason = reason.unwrap_or("it went away");
             eprintln!("longhaul: {farewell}: {reason}; the port is down");
         }
         link
+    }
+
+    /// Tells whoever watches the port that the link came or went. That it comes for the first time is no news:
+    /// a port is taken for active until it is known not to be.
+    fn tell_watchers(&mut self, is_up: bool) {
+        if !self.was_up && !self.complained {
+            return;
+        }
+        self.watchers.retain(|watcher| {
+            let Some(queue) = watcher.upgrade() else { return false };
+            if queue.len() < UNREAD_MAX {
+                queue.push(AsyncEvent::Port { is_up });
+            }
+            true
+        });
+    }
+
+    /// Says what the port complains of, the same thing once.
+    fn note_port_error(&mut self, error: &PortError) {
+        self.counters.port_errors += 1;
+        let complaint = error.to_string();
+        if complaint != self.port_complaint {
+            eprintln!("longhaul: {complaint}");
+            self.port_complaint = complaint;
+        }
     }
 
     /// The link as of the last turn; down while no port is attached.
@@ -263,6 +317,11 @@ impl DeviceState {
                 Event::CqError(cq) => {
                     if let Some(CqSinks { asynchronous: Some(queue), cookie, .. }) = self.cqs.get(&cq) {
                         queue.push(AsyncEvent::CqError { cookie: *cookie });
+                    }
+                }
+                Event::SrqLimitReached(srq) => {
+                    if let Some(AsyncSink { asynchronous, cookie }) = self.srqs.get(&srq) {
+                        asynchronous.push(AsyncEvent::SrqLimitReached { cookie: *cookie });
                     }
                 }
                 Event::Cm(event) => self.dispatch_connection(event),

@@ -5,22 +5,32 @@
 //! that does something else for a while (it computes, or blocks in a system call) is relieved by the
 //! engine thread, see `engine_thread`. After a fork the child never touches the parent's device.
 
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
 use std::time::Duration as StdDuration;
 
+use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_eswitch::COMM_ID_SLOT_SHIFT;
 use longhaul_host::{Clock, WakeUp};
 use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_node::Node;
 use longhaul_port::{LinkState, Port};
-use longhaul_rnic::{Completion, Config, CqId, Mtu, QpAttr, QpInit, QpState, Rnic};
-use longhaul_units::{Duration, Instant, Psn, Qpn, Rng, SplitMix64};
+use longhaul_rnic::{
+    Completion, Config, CqId, Mtu, QpAttr, QpInit, QpState, Rnic, SrqId, SrqInit, VerbsError,
+};
+use longhaul_udp::{UdpConfig, UdpPort, obtainable_receive_buffer, window_packets};
+use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, Rng, SplitMix64};
+use longhaul_wire::ROCEV2_PORT;
 
-use crate::attach::{Attach, Role};
-use crate::device_state::{CqSinks, DeviceState, Driver, EngineCounters, QpSink};
+use crate::attach::{Attach, Line, Role};
+use crate::counter_files::CounterFiles;
+use crate::device_state::{AsyncEvent, AsyncSink, CqSinks, DeviceState, Driver, EngineCounters};
 use crate::engine_thread;
 use crate::error::RdmaError;
+use crate::event_queue::EventQueue;
+use crate::hand_over::HandOver;
 use crate::memory::ProcessMemory;
 
 /// Fruitless polls after which the program's thread gives way to others: two cores may hold three busy
@@ -28,6 +38,13 @@ use crate::memory::ProcessMemory;
 const POLLS_BEFORE_YIELD: u32 = 16;
 /// How long a process may wait for its turn on a shared core without its port losing rate.
 const TURN_WAIT: Duration = Duration::from_ms(2);
+/// Line rate that congestion control presumes of a port that is not paced.
+const RATE_PRESUMED: BitRate = match BitRate::from_gbps(100) {
+    Some(rate) => rate,
+    None => unreachable!(),
+};
+/// Receive buffer of a socket below which the user is told how to get a larger one, in bytes.
+const RECEIVE_BUFFER_ENOUGH: usize = 4 << 20;
 /// How long the first user of the port waits for the link.
 const LINK_WAIT: StdDuration = StdDuration::from_secs(2);
 
@@ -36,15 +53,11 @@ pub struct Engine {
     attach: Attach,
     clock: Clock,
     state: Mutex<DeviceState>,
-    /// Polls by the program, for the engine thread to see that it is not needed.
-    polls: AtomicU64,
+    counter_files: Option<Mutex<CounterFiles>>,
     /// PSNs given out.
     psns: AtomicU64,
-    /// The program is about to block or to wait for an event.
-    handed_over: AtomicBool,
-    /// The engine thread sleeps because the program polls.
-    pub(crate) standing_by: AtomicBool,
-    pub(crate) wake: WakeUp,
+    /// Between the program's threads and the engine thread.
+    pub(crate) hand_over: HandOver,
     /// Set in the child of a fork.
     forked: AtomicBool,
     stopping: AtomicBool,
@@ -70,7 +83,9 @@ impl Engine {
         // A process that takes over another's numbers would be mistaken for it by peers that still hold its
         // connections.
         let skipped_qpns = (SplitMix64::new(seed).next_u64() % u64::from(attach.qpn_count() / 2)) as u32;
+        let defaults = Config::new(attach.mac, attach.ip_addr());
         let config = Config {
+            window_packets: udp_window(&attach, path_mtu_max).unwrap_or(defaults.window_packets),
             path_mtu_max,
             port_rate: attach.rate,
             // What the port could have sent while this process waited for its turn on a shared core.
@@ -78,31 +93,50 @@ impl Engine {
             qpn_first: attach.qpn_first() + skipped_qpns,
             qpn_count: attach.qpn_count() - skipped_qpns,
             rd_atomic_max: attach.read_depth,
+            multicast_group_max: if takes_groups(&attach) { defaults.multicast_group_max } else { 0 },
             seed,
-            cm: connection_manager(&attach, seed),
-            ..Config::new(attach.mac, attach.ip_addr())
+            cm: connection_manager(&attach, path_mtu_max, seed),
+            dcqcn: attach.dcqcn.then(|| Dcqcn::nvidia(attach.rate.unwrap_or(RATE_PRESUMED)).ok()).flatten(),
+            // A socket sends from the port that it is bound to.
+            udp_source_port: matches!(attach.line, Line::Udp { .. }).then_some(ROCEV2_PORT),
+            ..defaults
         };
         // Between two processes the one that ends first is no news.
-        let farewell = (!attach.back_to_back)
-            .then(|| format!("host {}: the lab at {} ended the link", attach.host, attach.socket.display()));
+        let farewell = match &attach.line {
+            Line::Memif { socket, back_to_back: false, .. } => {
+                Some(format!("host {}: the lab at {} ended the link", attach.host, socket.display()))
+            }
+            _ => None,
+        };
         // SAFETY: passed on to the caller.
         let memory = unsafe { ProcessMemory::new() };
         let wake = WakeUp::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
+        let counter_files =
+            attach.counters.as_ref().and_then(|root| match CounterFiles::open(root, attach.rate) {
+                Ok(files) => Some(Mutex::new(files)),
+                // Another process of this device keeps them.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+                Err(error) => {
+                    eprintln!("longhaul: no counters below {}: {error}", root.display());
+                    None
+                }
+            });
         let engine = Arc::new_cyclic(|me| Engine {
             attach,
+            counter_files,
             clock: Clock::start(),
             state: Mutex::new(DeviceState::new(Rnic::new(config, memory), farewell)),
-            polls: AtomicU64::new(0),
             psns: AtomicU64::new(0),
-            handed_over: AtomicBool::new(false),
-            standing_by: AtomicBool::new(false),
-            wake,
+            hand_over: HandOver::new(wake),
             forked: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             started: OnceLock::new(),
             me: me.clone(),
         });
         disown_at_fork();
+        if engine.counter_files.is_some() {
+            keep_counters_at_exit();
+        }
         let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
         engines.retain(|engine| engine.strong_count() > 0);
         engines.push(Arc::downgrade(&engine));
@@ -173,22 +207,44 @@ impl Engine {
         }
         let _ = self.started.set(());
         drop(state);
-        if !self.attach.back_to_back {
+        if self.attach.is_in_lab() {
             self.wait_for_link(LINK_WAIT)?;
         }
         Ok(())
     }
 
-    fn open_port(&self) -> Result<Box<dyn Port>, longhaul_memif::MemifError> {
+    fn open_port(&self) -> Result<Box<dyn Port>, Box<dyn std::error::Error>> {
         let attach = &self.attach;
         let mut name = format!("{}.{}", attach.host, std::process::id());
         while name.len() > 31 {
             name.pop();
         }
-        let config = MemifConfig { ring_size_log2: ring_size_log2(attach), ..MemifConfig::new(&name) };
-        Ok(match attach.role {
-            Role::Slave => Box::new(MemifPort::slave(&attach.socket, attach.id, config)?),
-            Role::Master => Box::new(MemifPort::master(&attach.socket, attach.id, config)?),
+        Ok(match &attach.line {
+            Line::Memif { socket, id, role, .. } => {
+                let config =
+                    MemifConfig { ring_size_log2: ring_size_log2(attach), ..MemifConfig::new(&name) };
+                match role {
+                    Role::Slave => Box::new(MemifPort::slave(socket, *id, config)?),
+                    Role::Master => Box::new(MemifPort::master(socket, *id, config)?),
+                }
+            }
+            Line::Udp { port } => {
+                let bind = SocketAddr::new(attach.ip, *port);
+                let config = UdpConfig { bind, ..UdpConfig::new(&name, attach.ip) };
+                let port = UdpPort::bind(&config)?;
+                if let Ok((_, receive)) = port.socket_buffers()
+                    && receive / 2 < RECEIVE_BUFFER_ENOUGH
+                {
+                    eprintln!(
+                        "longhaul: host {}: the system grants a receive buffer of {} KiB only, so few packets are \
+                         kept under way; 'sysctl -w net.core.rmem_max={}' here and at the peers allows more",
+                        attach.host,
+                        receive >> 11,
+                        config.receive_buffer_bytes,
+                    );
+                }
+                Box::new(port)
+            }
         })
     }
 
@@ -218,12 +274,9 @@ impl Engine {
     fn complain(&self, state: &mut DeviceState) {
         if !std::mem::replace(&mut state.complained, true) {
             let reason = state.port.as_ref().and_then(|port| port.last_disconnect());
-            eprintln!(
-                "longhaul: host {}: no link at {}: {}; the port is down",
-                self.attach.host,
-                self.attach.socket.display(),
-                reason.unwrap_or("nobody answers (is the lab up?)")
-            );
+            let reason = reason.unwrap_or("nobody answers (is the lab up?)");
+            let (host, line) = (&self.attach.host, &self.attach.line);
+            eprintln!("longhaul: host {host}: no link at {line}: {reason}; the port is down");
         }
     }
 
@@ -243,8 +296,9 @@ impl Engine {
         {
             return state.link();
         }
-        if self.attach.back_to_back || self.attach.socket.exists() {
-            return LinkState::Up;
+        match &self.attach.line {
+            Line::Memif { socket, back_to_back: false, .. } if !socket.exists() => {}
+            _ => return LinkState::Up,
         }
         if let Ok(mut state) = self.lock() {
             self.complain(&mut state);
@@ -293,8 +347,48 @@ impl Engine {
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
-    pub fn set_qp_sink(&self, qpn: Qpn, sink: QpSink) -> Result<(), RdmaError> {
+    pub fn set_qp_sink(&self, qpn: Qpn, sink: AsyncSink) -> Result<(), RdmaError> {
         self.lock()?.qps.insert(qpn, sink);
+        Ok(())
+    }
+
+    /// Tells `watcher`, for as long as it lives, when the link comes or goes. The first time that it comes is
+    /// no news unless the program was told that there is none.
+    ///
+    /// # Errors
+    /// [`RdmaError::Forked`].
+    pub fn watch_port(&self, watcher: &Arc<EventQueue<AsyncEvent>>) -> Result<(), RdmaError> {
+        let mut state = self.lock()?;
+        state.watchers.retain(|known| known.strong_count() > 0);
+        state.watchers.push(Arc::downgrade(watcher));
+        Ok(())
+    }
+
+    /// Makes a shared receive queue.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`], [`RdmaError::Forked`].
+    pub fn create_srq(&self, init: &SrqInit) -> Result<SrqId, RdmaError> {
+        Ok(self.lock()?.rnic.create_srq(init)?)
+    }
+
+    /// Changes where the events of a shared receive queue go.
+    ///
+    /// # Errors
+    /// [`RdmaError::Forked`].
+    pub fn set_srq_sink(&self, srq: SrqId, sink: AsyncSink) -> Result<(), RdmaError> {
+        self.lock()?.srqs.insert(srq, sink);
+        Ok(())
+    }
+
+    /// Gives a shared receive queue up. No event of it is queued after this returns.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`] while a queue pair uses it, [`RdmaError::Forked`].
+    pub fn destroy_srq(&self, srq: SrqId) -> Result<(), RdmaError> {
+        let mut state = self.lock()?;
+        state.rnic.destroy_srq(srq)?;
+        state.srqs.remove(&srq);
         Ok(())
     }
 
@@ -313,7 +407,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`RdmaError::Verbs`], [`RdmaError::Forked`], and those of [`Engine::start`].
-    pub fn create_qp(&self, init: &QpInit, sink: QpSink) -> Result<Qpn, RdmaError> {
+    pub fn create_qp(&self, init: &QpInit, sink: AsyncSink) -> Result<Qpn, RdmaError> {
         self.start()?;
         let mut state = self.lock()?;
         let qpn = state.rnic.create_qp(init)?;
@@ -333,6 +427,25 @@ impl Engine {
         state.send(now);
         self.rouse_thread(&state);
         Ok(())
+    }
+
+    /// Puts a datagram queue pair into a group, for what `ibv_attach_mcast` does.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`], [`RdmaError::Forked`]. Over a socket, which receives only what is sent to its own
+    /// address, groups are not supported (`EOPNOTSUPP`).
+    pub fn attach_multicast(&self, qpn: Qpn, group: IpAddr) -> Result<(), RdmaError> {
+        if !takes_groups(&self.attach) {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| {
+                eprintln!(
+                    "longhaul: host {}: no multicast over UDP sockets, only in a lab",
+                    self.attach.host
+                );
+            });
+            return Err(VerbsError::NotSupported("multicast over UDP sockets").into());
+        }
+        Ok(self.lock()?.rnic.attach_multicast(qpn, group)?)
     }
 
     /// Changes a queue pair. A step to "ready to receive" waits (once, for a bounded time) for a link that
@@ -371,7 +484,7 @@ impl Engine {
                 || state.frames_may_wait
                 || state.rnic.poll_timeout().is_some_and(|due| due.at < until))
         {
-            self.wake.wake();
+            self.hand_over.wake().wake();
         }
     }
 
@@ -387,7 +500,7 @@ impl Engine {
         mut take: impl FnMut(Completion),
     ) -> Result<usize, RdmaError> {
         let mut state = self.lock()?;
-        self.count_poll();
+        self.hand_over.note_poll();
         let found = state.rnic.poll_cq(cq, max, &mut take);
         if found > 0 {
             state.empty_polls = 0;
@@ -420,34 +533,39 @@ impl Engine {
         Ok(())
     }
 
-    /// Only ever called with the lock held, hence no atomic addition.
-    #[inline]
-    fn count_poll(&self) {
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-
-    /// Polls so far.
-    pub(crate) fn polls(&self) -> u64 {
-        self.polls.load(Ordering::Relaxed)
-    }
-
     /// The program is about to wait for an event rather than to poll: the engine thread takes over now.
     #[inline]
     pub fn hand_over(&self) {
-        self.handed_over.store(true, Ordering::SeqCst);
-        if self.standing_by.load(Ordering::SeqCst) {
-            self.wake.wake();
+        self.hand_over.hand_over();
+    }
+
+    /// Brings the counter files up to date, when there are any and it is time.
+    pub(crate) fn keep_counters(&self) {
+        let Some(files) = &self.counter_files else { return };
+        let Ok(mut files) = files.try_lock() else { return };
+        let now = self.now();
+        if files.is_due(now)
+            && let Ok(state) = self.state.try_lock()
+        {
+            let (counters, link) = (state.rnic.counters().clone(), state.link());
+            drop(state);
+            // The files are for onlookers: a full disk is no reason to stop.
+            let _ = files.write(now, &counters, link);
         }
     }
 
-    /// Whether the program has handed over since this was last asked.
-    pub(crate) fn take_over(&self) -> bool {
-        self.handed_over.swap(false, Ordering::SeqCst)
-    }
-
-    /// Whether the program has handed over and nobody has taken over yet.
-    pub(crate) fn handed_over_peek(&self) -> bool {
-        self.handed_over.load(Ordering::SeqCst)
+    /// Writes the counter files a last time. A thread that was stopped with a lock in its hands keeps it for ever, so
+    /// that the wait for it has an end.
+    fn keep_counters_at_last(&self) {
+        const TRIES: u32 = 20;
+        let Some(files) = &self.counter_files else { return };
+        for _ in 0..TRIES {
+            if let (Ok(mut files), Ok(state)) = (files.try_lock(), self.state.try_lock()) {
+                let _ = files.write(self.now(), state.rnic.counters(), state.link());
+                return;
+            }
+            std::thread::sleep(StdDuration::from_millis(1));
+        }
     }
 
     /// True once the engine thread should end.
@@ -468,7 +586,8 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Relaxed);
         if !self.forked.load(Ordering::Relaxed) {
-            self.wake.wake();
+            self.keep_counters_at_last();
+            self.hand_over.wake().wake();
         }
     }
 }
@@ -476,17 +595,32 @@ impl Drop for Engine {
 /// How the connection manager behaves: quicker to repeat itself than kernels are, because the longest path
 /// has a round trip of 0.2 s, and told apart from other processes of its host by the slot. It refuses requests
 /// for services that nobody listens to here; the host collects the refusals of all its processes.
-fn connection_manager(attach: &Attach, seed: u64) -> longhaul_cm::Config {
+fn connection_manager(attach: &Attach, path_mtu_max: Mtu, seed: u64) -> longhaul_cm::Config {
     longhaul_cm::Config {
         ca_guid: attach.guid(),
         response_timeout_code: 17,
         packet_lifetime_code: 16,
         retries_max: 7,
+        path_mtu_code_max: path_mtu_max.code(),
         comm_id_prefix: attach.slot,
         comm_id_prefix_bits: (u32::BITS - COMM_ID_SLOT_SHIFT) as u8,
         seed,
         ..longhaul_cm::Config::default()
     }
+}
+
+/// Whether the line carries what is sent to groups.
+fn takes_groups(attach: &Attach) -> bool {
+    !matches!(attach.line, Line::Udp { .. })
+}
+
+/// How many packets a queue pair may have under way over sockets: what a receive buffer like ours takes, which the
+/// peer is presumed to have; `None` for other lines. Sent into a full buffer they are lost, hundreds at a time.
+fn udp_window(attach: &Attach, path_mtu_max: Mtu) -> Option<u32> {
+    let Line::Udp { .. } = attach.line else { return None };
+    let wanted = UdpConfig::new(&attach.host, attach.ip).receive_buffer_bytes;
+    let granted = obtainable_receive_buffer(wanted).ok()?;
+    Some(window_packets(granted, path_mtu_max.bytes() as usize))
 }
 
 /// Descriptors per ring, as a base-2 logarithm.
@@ -495,7 +629,7 @@ fn connection_manager(attach: &Attach, seed: u64) -> longhaul_cm::Config {
 /// serves several processes on few processors; 2048 frames are 7 ms at 10 Gbit/s, so that it can go on while
 /// this process waits for its turn.
 fn ring_size_log2(attach: &Attach) -> u8 {
-    if attach.back_to_back { 9 } else { 11 }
+    if attach.is_back_to_back() { 9 } else { 11 }
 }
 
 /// Something that differs from run to run, so that PSNs and communication ids do not repeat.
@@ -503,6 +637,24 @@ fn longhaul_seed() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Has the counter files written once more when the process ends by itself.
+fn keep_counters_at_exit() {
+    extern "C" fn at_exit() {
+        if let Ok(engines) = ENGINES.try_lock() {
+            for engine in engines.iter().filter_map(Weak::upgrade).filter(|engine| engine.is_ours()) {
+                engine.keep_counters_at_last();
+                // The process ends without running destructors that wait for threads.
+                std::mem::forget(engine);
+            }
+        }
+    }
+    static ONCE: OnceLock<()> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        // SAFETY: the handler blocks on nothing and does not unwind.
+        unsafe { libc::atexit(at_exit) };
+    });
 }
 
 /// Makes the child of a fork disown the parent's engines: their locks may be held by threads that do not
@@ -569,6 +721,47 @@ mod tests {
         let state = engine.lock().unwrap();
         let name = state.port.as_ref().unwrap().capabilities().name;
         assert!((30..=31).contains(&name.len()), "{name}");
+    }
+
+    #[test]
+    fn over_a_socket_there_are_no_groups() {
+        let attach = Attach::from_lookup(|variable| match variable {
+            crate::attach::ENV_UDP_PORT => Some("14795".to_owned()),
+            ENV_IP => Some("127.0.0.91".to_owned()),
+            _ => None,
+        });
+        // SAFETY: no memory is ever registered.
+        let by_socket = unsafe { Engine::new(attach.unwrap()) }.unwrap();
+        let group = "224.1.2.3".parse().unwrap();
+        let refused = by_socket.attach_multicast(Qpn::new(20), group).unwrap_err();
+        assert_eq!(refused.errno(), libc::EOPNOTSUPP, "{refused}");
+        let limits = |engine: &Engine| engine.with_quietly(|rnic| rnic.config().multicast_group_max).unwrap();
+        assert_eq!(limits(&by_socket), 0, "and programs are told so");
+        let in_lab = engine("groups", "a");
+        assert!(limits(&in_lab) > 0);
+        let unknown = in_lab.attach_multicast(Qpn::new(20), group).unwrap_err();
+        assert_eq!(unknown.errno(), libc::EINVAL, "{unknown}");
+    }
+
+    #[test]
+    fn over_a_socket_no_more_is_under_way_than_a_buffer_takes() {
+        let attach = |path_mtu: &'static str| {
+            Attach::from_lookup(|variable| match variable {
+                crate::attach::ENV_UDP_PORT => Some("14796".to_owned()),
+                ENV_IP => Some("127.0.0.92".to_owned()),
+                crate::attach::ENV_PATH_MTU => Some(path_mtu.to_owned()),
+                _ => None,
+            })
+        };
+        let window = |attach: Attach| {
+            // SAFETY: no memory is ever registered.
+            let engine = unsafe { Engine::new(attach) }.unwrap();
+            engine.with_quietly(|rnic| rnic.config().window_packets).unwrap()
+        };
+        let (large, small) = (window(attach("4096").unwrap()), window(attach("1024").unwrap()));
+        assert!((4..=910).contains(&large) && small > large, "{large} and {small}");
+        let in_lab = engine("window", "a");
+        assert_eq!(in_lab.with_quietly(|rnic| rnic.config().window_packets).unwrap(), 1 << 23);
     }
 
     #[test]

@@ -18,11 +18,10 @@
 //! CPU, spinning would take it from them, and a parked thread is woken with preference; when they sleep,
 //! spinning saves the peer the interrupts.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread;
 
-use longhaul_host::{Parker, Woken};
+use longhaul_host::{Parker, WakeUp, Woken};
 use longhaul_node::Node;
 use longhaul_units::{Duration, Instant};
 
@@ -93,14 +92,17 @@ fn run(engine: &Weak<Engine>) {
         if engine.stopping() {
             return;
         }
+        engine.keep_counters();
         if stands_by {
-            sleep_standing_by(&engine);
-            let polls = engine.polls();
+            engine.hand_over.stand_by(|wake| {
+                sleep(wake, &mut Parker::new(), STAND_BY_LOOK);
+            });
+            let polls = engine.hand_over.polls();
             let polled = polls != std::mem::replace(&mut memory.polls, polls);
-            stands_by = polled && !engine.take_over();
+            stands_by = polled && !engine.hand_over.take_over();
             if stands_by {
                 let Some(left_lying) = take_what_lies(&engine) else { return };
-                stands_by = !(left_lying && engine.polls() == polls);
+                stands_by = !(left_lying && engine.hand_over.polls() == polls);
             }
             memory.wins = 0;
             continue;
@@ -112,20 +114,11 @@ fn run(engine: &Weak<Engine>) {
     }
 }
 
-fn sleep_standing_by(engine: &Engine) {
-    engine.standing_by.store(true, Ordering::SeqCst);
-    // Checked again after the flag is up: a hand-over before it would not have rung.
-    if !engine.handed_over_peek() {
-        sleep(engine, &mut Parker::new(), STAND_BY_LOOK);
-    }
-    engine.standing_by.store(false, Ordering::SeqCst);
-}
-
 /// Runs turns until there is nothing to do or the program polls. `None` when the device is no longer ours.
 fn drive(engine: &Arc<Engine>, memory: &mut Memory) -> Option<()> {
     let mut idle_since: Option<Instant> = None;
-    memory.polls = engine.polls();
-    engine.take_over();
+    memory.polls = engine.hand_over.polls();
+    engine.hand_over.take_over();
     loop {
         let mut state = engine.lock().ok()?;
         if !std::mem::replace(&mut state.thread_drives, true) {
@@ -140,7 +133,8 @@ fn drive(engine: &Arc<Engine>, memory: &mut Memory) -> Option<()> {
         // The kernel's timers are too coarse for what comes this soon: paced frames, usually.
         let busy = state.out_of_room || state.rnic.poll_timeout().is_some_and(|due| due.at < now + SPIN);
         drop(state);
-        if engine.stopping() || Arc::strong_count(engine) == 1 || engine.polls() != memory.polls {
+        engine.keep_counters();
+        if engine.stopping() || Arc::strong_count(engine) == 1 || engine.hand_over.polls() != memory.polls {
             return Some(());
         }
         if worked > 0 {
@@ -176,7 +170,7 @@ fn park(engine: &Engine, memory: &mut Memory) -> Option<bool> {
         limit = due.map_or(net, |due| due.min(net));
         state.thread_sleeps_until = Some(now + limit);
     }
-    let woken = sleep(engine, &mut memory.parker, limit);
+    let woken = sleep(engine.hand_over.wake(), &mut memory.parker, limit);
     let mut state = engine.lock().ok()?;
     state.thread_sleeps_until = None;
     let now = engine.now();
@@ -194,7 +188,7 @@ fn still_of_use(engine: &Engine, memory: &mut Memory, taken: u64) -> Option<bool
     }
     let left_lying = take_what_lies(engine)?;
     let mut state = engine.lock().ok()?;
-    if left_lying || state.counters.frames_by_program == taken || engine.handed_over_peek() {
+    if left_lying || state.counters.frames_by_program == taken || engine.hand_over.is_handed_over() {
         memory.wins = 0;
         return Some(false);
     }
@@ -222,9 +216,9 @@ fn take_what_lies(engine: &Engine) -> Option<bool> {
 
 /// Sleeps until the port, a wake-up or the time. Whatever woke it, the caller looks at everything again; a
 /// failure to sleep only costs time.
-fn sleep(engine: &Engine, parker: &mut Parker, limit: Duration) -> Option<Woken> {
-    let woken = parker.sleep(&engine.wake, Some(limit)).ok();
-    engine.wake.take();
+fn sleep(wake: &WakeUp, parker: &mut Parker, limit: Duration) -> Option<Woken> {
+    let woken = parker.sleep(wake, Some(limit)).ok();
+    wake.take();
     woken
 }
 

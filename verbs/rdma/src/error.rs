@@ -67,10 +67,14 @@ impl RdmaError {
     }
 }
 
-/// The `errno` value that `ibv_post_send` and `ibv_post_recv` return for a refused work request.
+/// The `errno` value that `ibv_post_send` and `ibv_post_recv` return for a refused work request. An operation
+/// that a transport does not have is as wrong there as one that does not exist.
 #[must_use]
 pub fn errno_of_post(error: &PostError) -> i32 {
-    errno_of(error.class())
+    match error.class() {
+        ErrorClass::NotSupported => libc::EINVAL,
+        class => errno_of(class),
+    }
 }
 
 fn errno_of(class: ErrorClass) -> i32 {

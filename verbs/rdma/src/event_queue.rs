@@ -5,20 +5,35 @@
 //! channel and the asynchronous event descriptor of a device.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use rustix::io::ReadWriteFlags;
+#[cfg(loom)]
+use loom::sync::{Mutex, MutexGuard};
+#[cfg(not(loom))]
+use std::sync::{Mutex, MutexGuard};
+
+use crate::semaphore::Semaphore;
 
 /// Events in order, with a pollable descriptor.
 ///
 /// Unbounded by itself; what is queued is bounded by the objects that raise events (one per armed
 /// completion queue, a handful per connection).
+///
+/// Whoever waits takes one from the descriptor's count, and then an event. Whenever the lock is free, the count
+/// and those who are on their way between the two are together as many as the events and the debts.
 pub struct EventQueue<T> {
-    fd: OwnedFd,
-    events: Mutex<VecDeque<T>>,
+    count: Semaphore,
+    queued: Mutex<Queued<T>>,
+}
+
+struct Queued<T> {
+    events: VecDeque<T>,
+    /// Events taken out while somebody who had taken their count was on the way: whoever comes for one next gets
+    /// nothing. Else he would take an event whose own count would stay behind, and leave an empty queue readable.
+    debts: usize,
 }
 
 impl<T> EventQueue<T> {
@@ -27,33 +42,25 @@ impl<T> EventQueue<T> {
     /// # Errors
     /// When the process is out of descriptors.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: no pointers are passed.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: eventfd returned a descriptor that nobody else owns.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd, events: Mutex::new(VecDeque::new()) })
+        let queued = Queued { events: VecDeque::new(), debts: 0 };
+        Ok(Self { count: Semaphore::new()?, queued: Mutex::new(queued) })
     }
 
     /// The descriptor, readable while events are queued. It stays the queue's.
     #[must_use]
     pub fn fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+        self.count.fd()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queued<T>> {
+        self.queued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues an event and makes the descriptor readable.
     pub fn push(&self, event: T) {
-        let mut events = self.lock();
-        events.push_back(event);
-        // A system call without the C library, whose `write` might cancel the program's thread right here. It
-        // cannot fail: the counter counts queued events and does not overflow.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+        let mut queued = self.lock();
+        queued.events.push_back(event);
+        self.count.raise();
     }
 
     /// Takes the oldest event; blocks while there is none, unless the program made the descriptor
@@ -63,26 +70,26 @@ impl<T> EventQueue<T> {
     /// `WouldBlock` on a non-blocking descriptor without events; `Interrupted` by a signal.
     pub fn pop(&self) -> io::Result<T> {
         loop {
-            let mut count = [0_u8; 8];
-            // SAFETY: eight writable bytes.
-            let n = unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) };
-            if n < 0 {
-                return Err(io::Error::last_os_error());
-            }
+            self.count.lower()?;
             if let Some(event) = self.take_counted(|event| event) {
                 return Ok(event);
             }
         }
     }
 
-    /// Takes the oldest event for a caller who has read one from the descriptor's count. `None` when
-    /// [`EventQueue::retain`] dropped the event that this count stood for.
+    /// Takes the oldest event for a caller who has read one from the descriptor's count. `None` when the event
+    /// that a count stood for was taken out by [`EventQueue::retain`] or [`EventQueue::try_pop`]: the caller goes
+    /// back to the descriptor.
     ///
     /// `take` runs under the queue's lock: an event is either still queued, for `retain` to find, or `take`
     /// has seen it. It must not use the queue.
     pub fn take_counted<R>(&self, take: impl FnOnce(T) -> R) -> Option<R> {
-        let mut events = self.lock();
-        events.pop_front().map(take)
+        let mut queued = self.lock();
+        if queued.debts > 0 {
+            queued.debts -= 1;
+            return None;
+        }
+        queued.events.pop_front().map(take)
     }
 
     /// Takes the oldest event; waits for one until the time is over.
@@ -99,36 +106,28 @@ impl<T> EventQueue<T> {
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
-            let millis = left.as_millis().clamp(1, 1000) as libc::c_int;
-            // SAFETY: one valid pollfd.
-            if unsafe { libc::poll(&raw mut poll, 1, millis) } < 0 {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
+            self.count.wait(left)?;
         }
     }
 
     /// Takes the oldest event, if there is one; never blocks.
     pub fn try_pop(&self) -> Option<T> {
-        let mut events = self.lock();
-        let event = events.pop_front()?;
-        self.uncount();
+        let mut queued = self.lock();
+        let event = queued.events.pop_front()?;
+        self.uncount(&mut queued);
         Some(event)
     }
 
     /// Drops the queued events that `keep` refuses, and returns them.
     pub fn retain(&self, mut keep: impl FnMut(&T) -> bool) -> Vec<T> {
-        let mut events = self.lock();
+        let mut queued = self.lock();
         let mut dropped = Vec::new();
-        for _ in 0..events.len() {
-            if let Some(event) = events.pop_front() {
+        for _ in 0..queued.events.len() {
+            if let Some(event) = queued.events.pop_front() {
                 if keep(&event) {
-                    events.push_back(event);
+                    queued.events.push_back(event);
                 } else {
-                    self.uncount();
+                    self.uncount(&mut queued);
                     dropped.push(event);
                 }
             }
@@ -136,32 +135,40 @@ impl<T> EventQueue<T> {
         dropped
     }
 
-    /// Takes one from the descriptor's count, if there is one to take, whatever the descriptor's flags.
-    fn uncount(&self) {
-        let mut count = [0_u8; 8];
-        // NOWAIT keeps it from blocking when another thread took the count first; that thread then finds
-        // the queue empty and waits on. The offset stands for "no offset".
-        let slices = &mut [IoSliceMut::new(&mut count)];
-        let _ = rustix::io::preadv2(&self.fd, slices, u64::MAX, ReadWriteFlags::NOWAIT);
+    /// Takes the count of an event that was taken out, or notes that another thread has taken it first.
+    fn uncount(&self, queued: &mut Queued<T>) {
+        if !self.count.lower_now() {
+            queued.debts += 1;
+        }
     }
 
     /// Events queued at this moment.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().events.len()
     }
 
     /// True when nothing is queued.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.lock().events.is_empty()
     }
 }
+
+#[cfg(all(test, loom))]
+mod under_loom;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Arc;
+
+    /// As a reader does that is about to take an event.
+    fn read_count(queue: &EventQueue<i32>) {
+        let mut count = [0_u8; 8];
+        // SAFETY: eight writable bytes.
+        assert_eq!(unsafe { libc::read(queue.fd(), count.as_mut_ptr().cast(), 8) }, 8);
+    }
 
     fn readable(fd: RawFd) -> bool {
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -210,11 +217,28 @@ mod tests {
     fn a_count_whose_event_was_dropped_stands_for_nothing() {
         let queue = EventQueue::new().unwrap();
         queue.push(1);
-        let mut count = [0_u8; 8];
-        // SAFETY: eight writable bytes.
-        assert_eq!(unsafe { libc::read(queue.fd(), count.as_mut_ptr().cast(), 8) }, 8);
+        read_count(&queue);
         assert_eq!(queue.retain(|_| false), [1]);
         assert_eq!(queue.take_counted(|event| event), None);
+    }
+
+    #[test]
+    fn a_count_does_not_stand_for_a_later_event() {
+        for by_retain in [true, false] {
+            let queue = EventQueue::new().unwrap();
+            queue.push(1);
+            read_count(&queue);
+            if by_retain {
+                queue.retain(|_| false);
+            } else {
+                queue.try_pop();
+            }
+            queue.push(2);
+            assert_eq!(queue.take_counted(|event| event), None);
+            assert!(readable(queue.fd()));
+            assert_eq!(queue.pop().unwrap(), 2);
+            assert!(!readable(queue.fd()), "an empty queue is not readable");
+        }
     }
 
     #[test]

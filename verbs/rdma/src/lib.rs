@@ -1,30 +1,36 @@
 //! The verbs layer for programs of our own, and the engine that the preloaded library shares with it.
 //!
-//! **Purpose.** One software RNIC per process, attached by shared memory to a lab or to a second process,
-//! driven by the program's own polling ([`Engine`]).
+//! **Purpose.** One software RNIC per process, attached by shared memory to a lab or to a second process, or by a
+//! UDP socket to other machines, driven by the program's own polling ([`Engine`]).
 //!
 //! **What it deliberately does not do.** It knows no C layout: that is the business of `preload`.
 
+mod acknowledgements;
 pub mod attach;
 mod connection;
+mod counter_files;
 mod device_state;
 mod engine;
 mod engine_thread;
 mod error;
 mod event_queue;
+mod hand_over;
 mod memory;
+#[cfg_attr(loom, path = "semaphore_model.rs")]
+mod semaphore;
 mod verbs;
 
-pub use attach::{Attach, AttachError, Role};
+pub use acknowledgements::Acknowledgements;
+pub use attach::{Attach, AttachError, Line, Role};
 pub use connection::{ConnectionEvent, ConnectionSink, Happening};
-pub use device_state::{AsyncEvent, CqSinks, EngineCounters, QpSink};
+pub use device_state::{AsyncEvent, AsyncSink, CqSinks, EngineCounters};
 pub use engine::Engine;
 pub use error::{RdmaError, errno_of_post};
 pub use event_queue::EventQueue;
 pub use memory::ProcessMemory;
 pub use verbs::{
     CompletionQueue, Connection, Device, Endpoint, Listener, MemoryRegion, PathSettings, Piece,
-    ProtectionDomain, QueuePair, QueuePairSettings,
+    ProtectionDomain, QueuePair, QueuePairSettings, SharedReceiveQueue,
 };
 
-pub use longhaul_rnic::{Access, Completion, CompletionOp, Mtu, QpState, SendOp, Status};
+pub use longhaul_rnic::{Access, Completion, CompletionOp, Mtu, QpKind, QpState, SendOp, Status};

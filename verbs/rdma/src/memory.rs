@@ -1,6 +1,6 @@
 //! Registered memory of the process itself: addresses are the program's own.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use longhaul_node::{Gather, Payload};
 use longhaul_rnic::Memory;
@@ -57,6 +57,22 @@ impl Memory for ProcessMemory {
             payload.copy_to(out);
         }
     }
+
+    fn fetch_add(&mut self, address: u64, add: u64) -> u64 {
+        word(address).fetch_add(add, Ordering::SeqCst)
+    }
+
+    fn compare_swap(&mut self, address: u64, compare: u64, swap: u64) -> u64 {
+        let swapped = word(address).compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
+        swapped.unwrap_or_else(|found| found)
+    }
+}
+
+/// The 8 bytes at `address`, which programs may be using with atomic instructions of their own.
+fn word<'a>(address: u64) -> &'a AtomicU64 {
+    // SAFETY: whoever made the memory vouched for registered ranges, and the device checked that this one is
+    // registered, 8 bytes long and aligned.
+    unsafe { AtomicU64::from_ptr(address as *mut u64) }
 }
 
 #[cfg(test)]

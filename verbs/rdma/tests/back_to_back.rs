@@ -1,4 +1,4 @@
-//! Two devices of one process, joined back to back by memif.
+//! Two devices of one process, joined back to back by memif or by UDP.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -62,6 +62,19 @@ fn hosts() -> (Host, Host) {
     (Host::open(attach_as(Role::Master, &socket, 2)), Host::open(attach_as(Role::Slave, &socket, 1)))
 }
 
+/// Two hosts that reach each other by sockets of this machine. `port` is one that no other test uses.
+fn hosts_by_udp(addresses: [&'static str; 2], port: u16) -> (Host, Host) {
+    let attach = |address: &'static str| {
+        Attach::from_lookup(|name| match name {
+            attach::ENV_UDP_PORT => Some(port.to_string()),
+            attach::ENV_IP => Some(address.to_owned()),
+            _ => None,
+        })
+    };
+    let [a, b] = addresses.map(|address| Host::open(attach(address).expect("a valid environment")));
+    (a, b)
+}
+
 /// Two connected queue pairs, without the connection manager.
 fn connected(a: &Host, b: &Host, path: &PathSettings) -> (QueuePair, QueuePair) {
     let (qa, qb) = (a.queue_pair(path), b.queue_pair(path));
@@ -81,8 +94,18 @@ mod bytes {
     #[test]
     fn arrive_as_posted_for_every_operation_and_size() {
         let (a, b) = hosts();
+        every_operation(&a, &b);
+    }
+
+    #[test]
+    fn arrive_by_udp_too() {
+        let (a, b) = hosts_by_udp(["127.0.0.2", "127.0.0.3"], 14_791);
+        every_operation(&a, &b);
+    }
+
+    fn every_operation(a: &Host, b: &Host) {
         let path = PathSettings::default();
-        let (qa, qb) = connected(&a, &b, &path);
+        let (qa, qb) = connected(a, b, &path);
         let size = 3 << 20;
         let (ra, rb) = (a.region(size), b.region(size));
         let mut rng = SplitMix64::new(1);
@@ -264,6 +287,36 @@ mod connections {
         assert_eq!(client.cq.next(LIMIT).unwrap().status, Status::Success);
         connection.disconnect(LIMIT).unwrap();
         assert_eq!(served.join().unwrap(), b"hello");
+    }
+
+    #[test]
+    fn between_hosts_of_different_path_mtu_use_the_smaller_one() {
+        for (serving, asking) in [(1024, 4096), (4096, 1024)] {
+            let socket = socket();
+            let server = Host::open(Attach { path_mtu: serving, ..attach_as(Role::Master, &socket, 2) });
+            let client = Host::open(Attach { path_mtu: asking, ..attach_as(Role::Slave, &socket, 1) });
+            let path = PathSettings::default();
+            let listener = server.device.listen(7474).unwrap();
+            let served = std::thread::spawn(move || {
+                let qp = server.queue_pair(&path);
+                let region = server.region(9000);
+                qp.post_recv(9, &[region.piece(0, 9000)]).unwrap();
+                let connection = listener.accept(&qp, &path, LIMIT).unwrap();
+                assert_eq!(server.cq.next(LIMIT).unwrap().byte_len, 9000);
+                connection.wait_for_end(LIMIT).unwrap();
+                region.to_vec(0, 9000)
+            });
+            let qp = client.queue_pair(&path);
+            let connection = client.device.connect(&qp, address(7474), &path, LIMIT).unwrap();
+            let data = pattern(&mut SplitMix64::new(3), 9000);
+            let region = client.region(9000);
+            region.write(0, &data);
+            let op = SendOp::Send { immediate: None, invalidate: None };
+            qp.post_send(1, op, &[region.piece(0, 9000)]).unwrap();
+            assert_eq!(client.cq.next(LIMIT).unwrap().status, Status::Success);
+            connection.disconnect(LIMIT).unwrap();
+            assert!(served.join().unwrap() == data, "{serving} and {asking}");
+        }
     }
 
     #[test]

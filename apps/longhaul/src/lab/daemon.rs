@@ -1,11 +1,12 @@
 //! The process behind a lab: it drives accelerators and fibre between the hosts' ports until it is told to stop.
 
 use super::control::{self, Control};
-use super::dir::{LabDir, SLOTS};
+use super::dir::LabDir;
+use super::fabric::{Fabric, Sites, Wire};
 use super::log::{Log, Recording};
-use super::node::{LabNode, program_at, side_of};
+use super::node::{LabNode, Sides};
 use super::spec::{HostName, Spec};
-use super::status::{AcceleratorStatus, HostStatus, LabStatus, LinkStatus};
+use super::status::{AcceleratorStatus, HostStatus, LabStatus, LinkStatus, SwitchStatus};
 use crate::output;
 use crate::problem::Problem;
 use longhaul_accel::Accelerator;
@@ -15,6 +16,7 @@ use longhaul_memif::{Listener, MemifConfig};
 use longhaul_node::{Chain, Mirrored, Side};
 use longhaul_port::tap::{TapConfig, TapPort};
 use longhaul_port::{LinkState, NullPort, Port, PortError};
+use longhaul_switch::SwitchConfig;
 use longhaul_units::{Duration as Span, Instant as Moment};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
@@ -162,9 +164,6 @@ const REQUESTER_AHEAD_BYTES: u64 = 160 << 20;
 /// What a host's receive buffer takes beyond all that an accelerator stores of one flow.
 const RECEIVE_BUFFER_SPARE_BYTES: u64 = 64 << 20;
 
-/// From host a to host b. An accelerator's LAN side is toward its own host.
-type Wire = Chain<Accelerator, Chain<Link, Mirrored<Accelerator>>>;
-
 /// Everything that a running lab holds.
 struct Daemon {
     spec: Spec,
@@ -175,8 +174,8 @@ struct Daemon {
     log: Log,
     /// Keep the sockets in place.
     listeners: Vec<Listener>,
-    driver: Driver<LabNode<Wire>, Box<dyn Port>>,
-    handle: Handle<LabNode<Wire>>,
+    driver: Driver<LabNode<Fabric>, Box<dyn Port>>,
+    handle: Handle<LabNode<Fabric>>,
     stop: Arc<AtomicBool>,
     started: Instant,
 }
@@ -203,7 +202,7 @@ impl Daemon {
         dir: &LabDir,
         lock: File,
         log: Log,
-        node: LabNode<Wire>,
+        node: LabNode<Fabric>,
     ) -> Result<Self, Problem> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGTERM, SIGINT, SIGHUP] {
@@ -236,10 +235,11 @@ impl Daemon {
 
     fn run(self) -> ExitCode {
         let Daemon { spec, dir, lock, control, log, listeners, driver, handle, stop, started } = self;
+        let slots = spec.slots();
         let served = control.serve(Observer { spec, started, handle: handle.clone() });
         let code = match served {
             Ok(()) => {
-                let finished = driver.run(Keeper { handle, stop, log });
+                let finished = driver.run(Keeper { sides: Sides::new(slots), handle, stop, log });
                 drop((finished, listeners));
                 ExitCode::SUCCESS
             }
@@ -262,22 +262,23 @@ impl Daemon {
 /// The port of each program that may come, in the order of the node's sides.
 type Ports = Vec<Box<dyn Port>>;
 
-/// Offers the ports of both hosts, and records at one of them if that is wanted.
+/// Offers the ports of all hosts, and records at one of them if that is wanted.
 fn open_ports(spec: &Spec, dir: &LabDir, log: &Log) -> Result<(Vec<Listener>, Ports), Problem> {
     let mut listeners = Vec::new();
     let mut ports = Ports::new();
-    for host in HostName::ALL {
+    let sides = Sides::new(spec.slots());
+    for host in spec.hosts() {
         let socket = dir.memif_socket(host);
         let refused = |e| Problem::plain(format!("cannot offer host {host}'s port: {e}"));
         let listener = Listener::bind(&socket).map_err(refused)?;
-        for slot in 0..SLOTS {
+        for slot in 0..sides.slots() {
             let config = MemifConfig::new(&format!("{host}{slot}"));
             ports.push(Box::new(listener.port(slot as u32, config).map_err(refused)?));
         }
         listeners.push(listener);
     }
     if let Some(path) = &spec.pcap {
-        let tapped = side_of(HostName::A, 0);
+        let tapped = sides.of(HostName::A, 0);
         let config = TapConfig { frames_max: Some(spec.pcap_frames), ..TapConfig::default() };
         let inner = std::mem::replace(&mut ports[tapped], Box::new(NullPort::new("tapped", 0)));
         let tap = Recording::create(path, log.clone())
@@ -292,7 +293,7 @@ fn open_ports(spec: &Spec, dir: &LabDir, log: &Log) -> Result<(Vec<Listener>, Po
 struct Observer {
     spec: Spec,
     started: Instant,
-    handle: Handle<LabNode<Wire>>,
+    handle: Handle<LabNode<Fabric>>,
 }
 
 impl control::Lab for Observer {
@@ -308,16 +309,17 @@ impl control::Lab for Observer {
 
 /// What the daemon does beside moving frames.
 struct Keeper {
-    handle: Handle<LabNode<Wire>>,
+    sides: Sides,
+    handle: Handle<LabNode<Fabric>>,
     stop: Arc<AtomicBool>,
     log: Log,
 }
 
-impl Hook<LabNode<Wire>, Box<dyn Port>> for Keeper {
+impl Hook<LabNode<Fabric>, Box<dyn Port>> for Keeper {
     fn attend(
         &mut self,
         _now: Moment,
-        node: &mut LabNode<Wire>,
+        node: &mut LabNode<Fabric>,
         ports: &mut [Box<dyn Port>],
         _: &DriverCounters,
     ) {
@@ -328,28 +330,29 @@ impl Hook<LabNode<Wire>, Box<dyn Port>> for Keeper {
     }
 
     fn port_error(&mut self, side: Side, error: PortError) {
-        let (host, slot) = program_at(side);
+        let (host, slot) = self.sides.program_at(side);
         self.log.line(&format!("host {host}, program {slot}: {error}"));
     }
 }
 
 /// Tells the hosts' switches which programs are there.
-fn attach_programs(node: &mut LabNode<Wire>, ports: &[Box<dyn Port>]) {
-    for host in HostName::ALL {
-        for slot in 0..SLOTS {
-            let attached = ports[side_of(host, slot)].link_state() == LinkState::Up;
-            node.set_attached(host, slot, attached);
-        }
+fn attach_programs(node: &mut LabNode<Fabric>, ports: &[Box<dyn Port>]) {
+    let sides = node.sides();
+    for (side, port) in ports.iter().enumerate() {
+        let (host, slot) = sides.program_at(side);
+        node.set_attached(host, slot, port.link_state() == LinkState::Up);
     }
 }
 
-/// Both hosts, the fibre between them, and an accelerator at each site that is to have one.
-fn build_node(spec: &Spec) -> Result<LabNode<Wire>, Problem> {
+/// The hosts, the fibre between the sites, an accelerator at each site that is to have one, and switches when there are
+/// more than two hosts.
+fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
     let delay = Span::of_fibre_m(spec.distance.metres());
     let link = Link::new(LinkConfig {
         delay,
         rate: Some(spec.rate),
         queue_bytes: spec.queue.bytes(),
+        ecn: spec.ecn(),
         loss: spec.loss,
         seed: spec.seed,
         memory_bytes_max: spec.memory.bytes(),
@@ -376,31 +379,48 @@ fn build_node(spec: &Spec) -> Result<LabNode<Wire>, Problem> {
         present.then(build).transpose()
     };
     let (near, far) = (accelerator(spec.accelerate.at_a())?, accelerator(spec.accelerate.at_b())?);
-    let wire = Chain::new(near, Some(Chain::new(Some(link), far.map(Mirrored))));
+    let wire: Wire = Chain::new(near, Some(Chain::new(Some(link), far.map(Mirrored))));
+    let fabric = match spec.hosts {
+        2 => Fabric::Direct(wire),
+        hosts => {
+            let config = SwitchConfig {
+                queue_bytes: spec.queue.bytes(),
+                ecn: spec.ecn(),
+                seed: spec.seed,
+                ..SwitchConfig::new(2, spec.rate)
+            };
+            let sites = Sites::new(usize::from(hosts), &config, wire);
+            Fabric::Switched(Box::new(sites.map_err(|e| Problem::plain(e.to_string()))?))
+        }
+    };
     // A store may empty itself at once into a program that is off its core; the rest is for a turn's worth of others.
-    Ok(LabNode::new(wire, flow_bytes_max.saturating_add(RECEIVE_BUFFER_SPARE_BYTES) as usize))
+    let receive_buffer_bytes = flow_bytes_max.saturating_add(RECEIVE_BUFFER_SPARE_BYTES) as usize;
+    Ok(LabNode::new(spec.hosts(), Sides::new(spec.slots()), fabric, receive_buffer_bytes))
 }
 
-fn status_of(spec: Spec, started: Instant, node: &LabNode<Wire>) -> LabStatus {
-    let beyond = node.wire.right();
-    let sites = [
-        (HostName::A, node.wire.left()),
-        (HostName::B, beyond.and_then(Chain::right).map(|mirrored| &mirrored.0)),
-    ];
+fn status_of(spec: Spec, started: Instant, node: &LabNode<Fabric>) -> LabStatus {
+    let wire = node.fabric.wire();
+    let beyond = wire.right();
+    let accelerators = [wire.left(), beyond.and_then(Chain::right).map(|mirrored| &mirrored.0)];
+    let site_names = [HostName::A, HostName::B];
     LabStatus {
-        spec,
         pid: std::process::id(),
         uptime_s: started.elapsed().as_secs_f64(),
-        hosts: HostName::ALL.map(|host| host_status(node, host)).to_vec(),
+        hosts: spec.hosts().map(|host| host_status(node, host)).collect(),
+        switches: node.fabric.sites().map_or_else(Vec::new, |sites| {
+            (0..2).map(|site| SwitchStatus::of(site_names[site], sites.ports(site))).collect()
+        }),
         link: beyond.and_then(Chain::left).map(LinkStatus::of).unwrap_or_default(),
-        accelerators: sites
+        accelerators: site_names
             .into_iter()
+            .zip(accelerators)
             .filter_map(|(site, accelerator)| Some(AcceleratorStatus::of(site, accelerator?)))
             .collect(),
+        spec,
     }
 }
 
-fn host_status(node: &LabNode<Wire>, host: HostName) -> HostStatus {
+fn host_status(node: &LabNode<Fabric>, host: HostName) -> HostStatus {
     HostStatus {
         name: host,
         programs: node.programs(host),

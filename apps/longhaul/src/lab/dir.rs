@@ -12,9 +12,6 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Programs that one host can run at a time.
-pub const SLOTS: usize = 16;
-
 /// Where a lab keeps its files.
 #[derive(Clone, Debug)]
 pub struct LabDir {
@@ -43,6 +40,21 @@ impl LabDir {
     /// The memif socket that programs on `host` attach to.
     pub fn memif_socket(&self, host: HostName) -> PathBuf {
         self.path.join(format!("host-{host}.memif"))
+    }
+
+    /// Where the device of the program in `slot` of `host` keeps its counters.
+    pub fn counters(&self, host: HostName, slot: usize) -> PathBuf {
+        self.path.join("counters").join(host.to_string()).join(slot.to_string())
+    }
+
+    /// Where the devices of all programs that run or have run on `host` keep their counters.
+    pub fn counter_dirs(&self, host: HostName) -> Vec<PathBuf> {
+        let of_host = self.path.join("counters").join(host.to_string());
+        let mut dirs: Vec<PathBuf> =
+            fs::read_dir(of_host).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        dirs.retain(|dir| dir.join("class").is_dir());
+        dirs.sort();
+        dirs
     }
 
     /// The socket that `status` and `down` use.
@@ -165,33 +177,23 @@ impl LabDir {
         )
     }
 
-    /// Takes a free slot of `host`: one per running program. The lock lives as long as the file is open.
-    pub fn take_slot(&self, host: HostName) -> Result<(usize, File), Problem> {
-        for slot in 0..SLOTS {
+    /// Takes a free slot of the `slots` of `host`: one per running program. The lock lives as long as the file is open.
+    pub fn take_slot(&self, host: HostName, slots: usize) -> Result<(usize, File), Problem> {
+        for slot in 0..slots {
             let lock = self.open_lock(&format!("host-{host}.slot-{slot}"))?;
             if lock.try_lock().is_ok() {
                 return Ok((slot, lock));
             }
         }
         Err(Problem::new(
-            format!("host {host} runs {SLOTS} programs already"),
+            format!("host {host} runs {slots} programs already"),
             "wait for one to end, or start a second lab with --name",
         ))
     }
 
-    /// A path to `library` that LD_PRELOAD can hold, for the program in `slot` of `host`: the library's own where
-    /// that will do, and otherwise a link to it in this directory.
-    pub fn preloadable(&self, library: PathBuf, host: HostName, slot: usize) -> Result<PathBuf, Problem> {
-        if is_preloadable(&library) {
-            return Ok(library);
-        }
-        let link = self.path.join(format!("host-{host}.preload-{slot}.so"));
-        match fs::remove_file(&link) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Problem::io("remove", &link, &e)),
-            _ => {}
-        }
-        symlink(&library, &link).map_err(|e| Problem::io("create", &link, &e))?;
-        Ok(link)
+    /// Where a link to the library that programs load can stand, for the program in `slot` of `host`.
+    pub fn preload_link(&self, host: HostName, slot: usize) -> PathBuf {
+        self.path.join(format!("host-{host}.preload-{slot}.so"))
     }
 
     /// Removes the directory with everything in it, the lock last: the next daemon of this name waits for that.
@@ -199,12 +201,39 @@ impl LabDir {
         let lock = self.path.join("lock");
         let others = fs::read_dir(&self.path).into_iter().flatten().flatten();
         // Nothing is left to do about what will not go.
-        for file in others.map(|entry| entry.path()).filter(|path| *path != lock) {
-            let _ = fs::remove_file(file);
+        for path in others.map(|entry| entry.path()).filter(|path| *path != lock) {
+            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
         }
         let _ = fs::remove_file(lock);
         let _ = fs::remove_dir(&self.path);
     }
+}
+
+/// A path to `library` that LD_PRELOAD can hold: the library's own where that will do, and otherwise `link`, which
+/// is made to lead there.
+pub fn preloadable(library: PathBuf, link: &Path) -> Result<PathBuf, Problem> {
+    if is_preloadable(&library) {
+        return Ok(library);
+    }
+    match fs::remove_file(link) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Problem::io("remove", link, &e)),
+        _ => {}
+    }
+    symlink(&library, link).map_err(|e| Problem::io("create", link, &e))?;
+    Ok(link.to_path_buf())
+}
+
+/// A directory of this user's beside those of the labs; made where it is not there.
+pub fn private_dir(name: &str) -> Result<PathBuf, Problem> {
+    let base = base();
+    check_private(&base)?;
+    let dir = base.join(name);
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&dir)
+        .map_err(|e| Problem::io("create", &dir, &e))?;
+    Ok(dir)
 }
 
 /// The directory of all labs of this user.

@@ -1,40 +1,69 @@
-//! The lab as one node: a host at each end, and whatever stands in the wire between them.
+//! The lab as one node: its hosts, and what joins them.
 
-use super::dir::SLOTS;
 use super::spec::HostName;
 use longhaul_eswitch::{DropReason, EmbeddedSwitch, Route};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side, Transmit};
 use longhaul_units::Instant;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
-/// The side of the program in `slot` of `host`.
-pub fn side_of(host: HostName, slot: usize) -> Side {
-    host as usize * SLOTS + slot
+/// The sides of a lab's node: those of one host's programs follow each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Sides {
+    slot_bits: u32,
 }
 
-/// The host and the slot of the program on `side`.
-pub fn program_at(side: Side) -> (HostName, usize) {
-    (HostName::ALL[side / SLOTS], side % SLOTS)
+impl Sides {
+    /// For hosts with `slots` programs each, a power of two.
+    pub fn new(slots: usize) -> Self {
+        assert!(slots.is_power_of_two(), "{slots} programs");
+        Sides { slot_bits: slots.ilog2() }
+    }
+
+    /// Programs of a host.
+    pub fn slots(self) -> usize {
+        1 << self.slot_bits
+    }
+
+    /// The side of the program in `slot` of `host`.
+    #[inline]
+    pub fn of(self, host: HostName, slot: usize) -> Side {
+        host.index() << self.slot_bits | slot
+    }
+
+    /// The host and the slot of the program on `side`.
+    #[inline]
+    pub fn program_at(self, side: Side) -> (HostName, usize) {
+        (HostName::of_index(side >> self.slot_bits), side & (self.slots() - 1))
+    }
 }
 
-/// Two hosts, joined by `wire`, a node whose side 0 is toward host a and side 1 toward host b.
-pub struct LabNode<W> {
-    hosts: [Host; 2],
-    pub wire: W,
+/// Hosts joined by `fabric`, a node with a side for each of them.
+pub struct LabNode<F> {
+    hosts: Vec<Host>,
+    sides: Sides,
+    pub fabric: F,
 }
 
 /// A host's embedded switch and what waits for its programs.
 struct Host {
     eswitch: EmbeddedSwitch,
     pool: FramePool,
-    waiting: [VecDeque<FrameBuf>; SLOTS],
-    waiting_bytes: [usize; SLOTS],
+    /// By slot.
+    waiting: Vec<Waiting>,
     /// Slots with something waiting.
     backlog: usize,
     receive_buffer_bytes: usize,
     counters: HostCounters,
+}
+
+/// What waits for one program.
+#[derive(Default)]
+struct Waiting {
+    frames: VecDeque<FrameBuf>,
+    bytes: usize,
 }
 
 /// What a host's switch did; counters run freely.
@@ -53,12 +82,13 @@ pub struct HostCounters {
 }
 
 impl Host {
-    fn new(host: HostName, receive_buffer_bytes: usize) -> Self {
+    fn new(host: HostName, slots: usize, receive_buffer_bytes: usize) -> Self {
+        let ip = IpAddr::V4(host.ip());
         Host {
-            eswitch: EmbeddedSwitch::new(IpAddr::V4(host.ip())),
+            // From the system's randomness: nothing that runs reproducibly depends on the order of a hash.
+            eswitch: EmbeddedSwitch::new(ip, RandomState::new().hash_one(ip)),
             pool: FramePool::new(),
-            waiting: [const { VecDeque::new() }; SLOTS],
-            waiting_bytes: [0; SLOTS],
+            waiting: (0..slots).map(|_| Waiting::default()).collect(),
             backlog: 0,
             receive_buffer_bytes,
             counters: HostCounters::default(),
@@ -67,33 +97,40 @@ impl Host {
 
     /// Queues a frame for the program in `slot`.
     fn wait(&mut self, slot: usize, frame: &Frame<'_>) {
-        if self.waiting_bytes[slot] > self.receive_buffer_bytes {
+        let waiting = &mut self.waiting[slot];
+        if waiting.bytes > self.receive_buffer_bytes {
             self.counters.drops_receive_buffer += 1;
             return;
         }
         let held = self.pool.hold(frame);
-        if self.waiting[slot].is_empty() {
+        if waiting.frames.is_empty() {
             self.backlog += 1;
         }
-        self.waiting_bytes[slot] += held.footprint();
-        self.waiting[slot].push_back(held);
+        waiting.bytes += held.footprint();
+        waiting.frames.push_back(held);
+    }
+
+    /// Takes a frame for every program.
+    fn deliver_to_all(&mut self, frame: &Frame<'_>) {
+        let slots = self.waiting.len();
+        // One copy for all of them.
+        let held = self.pool.hold(frame);
+        for slot in self.eswitch.attached().filter(|slot| *slot < slots) {
+            self.counters.rx_frames += 1;
+            self.wait(slot, &held.as_frame());
+        }
     }
 
     /// Takes a frame along `route`, which stays inside the host.
     fn deliver(&mut self, route: Route, frame: &Frame<'_>, direct: &mut impl FnMut(usize) -> bool) {
         match route {
-            Route::Function(slot) if slot < SLOTS => {
+            Route::Function(slot) if slot < self.waiting.len() => {
                 self.counters.rx_frames += 1;
-                if !self.waiting[slot].is_empty() || !direct(slot) {
+                if !self.waiting[slot].frames.is_empty() || !direct(slot) {
                     self.wait(slot, frame);
                 }
             }
-            Route::AllFunctions => {
-                for slot in self.eswitch.attached().filter(|slot| *slot < SLOTS) {
-                    self.counters.rx_frames += 1;
-                    self.wait(slot, frame);
-                }
-            }
+            Route::AllFunctions | Route::WireAndAllFunctions => self.deliver_to_all(frame),
             Route::Drop(DropReason::NotRoce) => self.counters.drops_not_roce += 1,
             Route::Drop(DropReason::RefusedByOthersYet) => {}
             Route::Wire | Route::Function(_) | Route::Drop(DropReason::NoFunction) => {
@@ -107,66 +144,76 @@ impl Host {
         if self.backlog == 0 {
             return;
         }
-        for slot in 0..SLOTS {
-            let queue = &mut self.waiting[slot];
-            if queue.is_empty() {
+        for (slot, waiting) in self.waiting.iter_mut().enumerate() {
+            if waiting.frames.is_empty() {
                 continue;
             }
             let mut room = out.room(first_side + slot);
             while room > 0 {
-                let Some(frame) = queue.pop_front() else { break };
-                self.waiting_bytes[slot] -= frame.footprint();
+                let Some(frame) = waiting.frames.pop_front() else { break };
+                waiting.bytes -= frame.footprint();
                 out.transmit(first_side + slot, &frame.as_frame());
                 room -= 1;
             }
-            if queue.is_empty() {
+            if waiting.frames.is_empty() {
                 self.backlog -= 1;
             }
         }
     }
 }
 
-impl<W: Node> LabNode<W> {
-    /// A lab around `wire`, with no programs yet. Up to `receive_buffer_bytes` of frames wait for each program, which
-    /// may be off its core for a while; further ones are dropped.
-    pub fn new(wire: W, receive_buffer_bytes: usize) -> Self {
-        LabNode { hosts: HostName::ALL.map(|host| Host::new(host, receive_buffer_bytes)), wire }
+impl<F: Node> LabNode<F> {
+    /// A lab of `hosts` around `fabric`, with no programs yet. Up to `receive_buffer_bytes` of frames wait for each
+    /// program, which may be off its core for a while; further ones are dropped.
+    pub fn new(
+        hosts: impl Iterator<Item = HostName>,
+        sides: Sides,
+        fabric: F,
+        receive_buffer_bytes: usize,
+    ) -> Self {
+        let hosts = hosts.map(|host| Host::new(host, sides.slots(), receive_buffer_bytes)).collect();
+        LabNode { hosts, sides, fabric }
+    }
+
+    /// Which side is whose.
+    pub fn sides(&self) -> Sides {
+        self.sides
     }
 
     /// Tells the lab that a program runs in `slot` of `host`, or no longer does.
     pub fn set_attached(&mut self, host: HostName, slot: usize, attached: bool) {
-        let host = &mut self.hosts[host as usize];
+        let host = &mut self.hosts[host.index()];
         if host.eswitch.is_attached(slot) == attached {
             return;
         }
         host.eswitch.set_attached(slot, attached);
-        if !attached && !host.waiting[slot].is_empty() {
+        if !attached && !host.waiting[slot].frames.is_empty() {
             // The next program in this slot is another one.
-            host.waiting[slot].clear();
-            host.waiting_bytes[slot] = 0;
+            host.waiting[slot] = Waiting::default();
             host.backlog -= 1;
         }
     }
 
     /// Counters of `host`.
     pub fn counters(&self, host: HostName) -> HostCounters {
-        self.hosts[host as usize].counters
+        self.hosts[host.index()].counters
     }
 
     /// Programs attached to `host`.
     pub fn programs(&self, host: HostName) -> usize {
-        self.hosts[host as usize].eswitch.attached().count()
+        self.hosts[host.index()].eswitch.attached().count()
     }
 
     /// Frames that wait for programs of `host`.
     pub fn waiting(&self, host: HostName) -> usize {
-        self.hosts[host as usize].waiting.iter().map(VecDeque::len).sum()
+        self.hosts[host.index()].waiting.iter().map(|waiting| waiting.frames.len()).sum()
     }
 }
 
-/// Takes what the wire sends: its side 0 and 1 lead to the hosts, whose switches know the program.
+/// Takes what the fabric sends: its sides lead to the hosts, whose embedded switches know the program.
 struct ToPrograms<'a> {
-    hosts: &'a mut [Host; 2],
+    hosts: &'a mut [Host],
+    sides: Sides,
     out: &'a mut dyn Transmit,
 }
 
@@ -177,11 +224,12 @@ impl Transmit for ToPrograms<'_> {
     }
 
     fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
+        let (sides, name) = (self.sides, HostName::of_index(side));
         let host = &mut self.hosts[side];
         let route = host.eswitch.from_wire(frame);
         let out = &mut *self.out;
         host.deliver(route, frame, &mut |slot| {
-            let side = side * SLOTS + slot;
+            let side = sides.of(name, slot);
             let room = out.room(side) > 0;
             if room {
                 out.transmit(side, frame);
@@ -191,31 +239,123 @@ impl Transmit for ToPrograms<'_> {
     }
 }
 
-impl<W: Node> Node for LabNode<W> {
+impl<F: Node> Node for LabNode<F> {
     fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
-        let (end, slot) = (side / SLOTS, side % SLOTS);
-        let host = &mut self.hosts[end];
+        let (name, slot) = self.sides.program_at(side);
+        let host = &mut self.hosts[name.index()];
         // Who sends is there, even before anybody has looked at its port.
         host.eswitch.set_attached(slot, true);
         host.counters.tx_frames += 1;
-        match host.eswitch.from_function(frame) {
-            Route::Wire => self.wire.handle_frame(now, end, frame),
-            inside => host.deliver(inside, frame, &mut |_| false),
+        let route = host.eswitch.from_function(slot, frame);
+        if route != Route::Wire {
+            host.deliver(route, frame, &mut |_| false);
+        }
+        if matches!(route, Route::Wire | Route::WireAndAllFunctions) {
+            self.fabric.handle_frame(now, name.index(), frame);
         }
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        self.wire.handle_timeout(now);
+        self.fabric.handle_timeout(now);
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
-        for (end, host) in self.hosts.iter_mut().enumerate() {
-            host.drain(end * SLOTS, out);
+        let sides = self.sides;
+        for (index, host) in self.hosts.iter_mut().enumerate() {
+            host.drain(sides.of(HostName::of_index(index), 0), out);
         }
-        self.wire.poll_transmit(now, &mut ToPrograms { hosts: &mut self.hosts, out });
+        self.fabric.poll_transmit(now, &mut ToPrograms { hosts: &mut self.hosts, sides, out });
     }
 
     fn poll_timeout(&self) -> Option<Deadline> {
-        self.wire.poll_timeout()
+        self.fabric.poll_timeout()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_link::{Link, LinkConfig};
+    use longhaul_node::{Payload, Trailer};
+    use longhaul_units::{Psn, Qpn};
+    use longhaul_wire::{Bth, Deth, Head, MacAddr, Opcode, Path, PathTemplate};
+    use std::net::Ipv4Addr;
+
+    /// Two hosts with four programs each, joined by a link without length.
+    fn lab() -> LabNode<Link> {
+        let hosts = [HostName::A, HostName::B];
+        let link = Link::new(LinkConfig::default()).unwrap();
+        LabNode::new(hosts.into_iter(), Sides::new(4), link, 1 << 20)
+    }
+
+    fn send(lab: &mut LabNode<Link>, side: Side, destination: Ipv4Addr, qpn: u32) {
+        let template = PathTemplate::new(&Path {
+            source_mac: HostName::A.mac(),
+            destination_mac: MacAddr([0x01, 0, 0x5e, 1, 2, 3]),
+            vlan: None,
+            source_ip: HostName::A.ip().into(),
+            destination_ip: destination.into(),
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            udp_source_port: 0xc000,
+        });
+        let mut head = Head::begin(&template, &Bth::new(Opcode::UD_SEND_ONLY, Qpn::new(qpn), Psn::new(0)));
+        head.push_deth(&Deth { qkey: 7, reserved_8: 0, source_qp: Qpn::new(20) });
+        head.finish(&template, 4);
+        let (payload, trailer) = (Payload::Bytes(&[1, 2, 3, 4]), Trailer::Sealed { pad_len: 0 });
+        lab.handle_frame(Instant::ZERO, side, &Frame { head: head.bytes(), payload, trailer });
+    }
+
+    struct Reached(Vec<Side>);
+
+    impl Transmit for Reached {
+        fn room(&mut self, _: Side) -> usize {
+            64
+        }
+        fn transmit(&mut self, side: Side, _: &Frame<'_>) {
+            self.0.push(side);
+        }
+    }
+
+    /// The sides that something is sent to. A second poll sends what waits for programs.
+    fn reached(lab: &mut LabNode<Link>) -> Vec<Side> {
+        let mut out = Reached(Vec::new());
+        for _ in 0..2 {
+            lab.poll_transmit(Instant::ZERO, &mut out);
+        }
+        out.0.sort_unstable();
+        out.0
+    }
+
+    #[test]
+    fn sides_and_programs_correspond() {
+        let sides = Sides::new(4);
+        let host = HostName::of_index(25);
+        assert_eq!(sides.of(host, 3), 103);
+        assert_eq!(sides.program_at(103), (host, 3));
+    }
+
+    #[test]
+    fn a_multicast_reaches_each_program_of_each_host_once() {
+        let mut lab = lab();
+        for (host, slot) in [(HostName::A, 0), (HostName::A, 2), (HostName::B, 1), (HostName::B, 3)] {
+            lab.set_attached(host, slot, true);
+        }
+        send(&mut lab, 2, Ipv4Addr::new(224, 1, 2, 3), 0xff_ffff);
+        assert_eq!(reached(&mut lab), [0, 2, 5, 7], "the sender's own program too");
+        assert_eq!((lab.counters(HostName::A).tx_frames, lab.counters(HostName::A).rx_frames), (1, 2));
+        assert_eq!((lab.waiting(HostName::A), lab.waiting(HostName::B)), (0, 0));
+    }
+
+    #[test]
+    fn a_datagram_reaches_the_program_whose_number_it_has() {
+        let mut lab = lab();
+        lab.set_attached(HostName::B, 3, true);
+        send(&mut lab, 0, HostName::B.ip(), 3 << 18 | 20);
+        assert_eq!(reached(&mut lab), [7]);
+        send(&mut lab, 0, HostName::B.ip(), 2 << 18 | 20);
+        assert!(reached(&mut lab).is_empty(), "nobody is there");
+        assert_eq!(lab.counters(HostName::B).drops_no_function, 1);
     }
 }

@@ -1,7 +1,10 @@
 //! What a lab consists of.
 
 use crate::quantity::{Distance, Size, memory, probability};
+use longhaul_host::PORTS_MAX;
+use longhaul_link::RedConfig;
 use longhaul_units::BitRate;
+use longhaul_wire::MacAddr;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -14,10 +17,14 @@ pub struct Spec {
     /// Name, where several labs run side by side
     #[arg(long, default_value_t)]
     pub name: LabName,
+    /// Hosts, 2 to 26: a, c, e ... at one end of the fibre, b, d, f ... at the other. With more than two, each end has a
+    /// switch
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=HOSTS_MAX))]
+    pub hosts: u8,
     /// Length of the fibre between the sites, at 5 µs per km one way
     #[arg(long, default_value = "0km")]
     pub distance: Distance,
-    /// Rate of the hosts' ports and of the fibre
+    /// Rate of the hosts' ports, of the switches' and of the fibre
     #[arg(long, default_value = "10G")]
     #[serde(with = "rate_as_bps")]
     pub rate: BitRate,
@@ -27,9 +34,14 @@ pub struct Spec {
     /// Probability that the fibre loses a frame
     #[arg(long, default_value = "0", value_parser = probability)]
     pub loss: f64,
-    /// Queue in front of the fibre, each way; what does not fit is dropped
+    /// Queue in front of the fibre, each way, and of each port of a switch; what does not fit is dropped
     #[arg(long, default_value = "16M")]
     pub queue: Size,
+    /// Have these queues mark packets whose sender reacts to it (ECN): never up to Kmin, always beyond Kmax, in between
+    /// with a probability that rises to Pmax, 0.1 unless given. Without a value, Kmin is a sixteenth of the queue and
+    /// Kmax a quarter
+    #[arg(long, num_args = 0..=1, default_value = "off", default_missing_value = "on", value_name = "KMIN:KMAX[:PMAX]")]
+    pub ecn: Ecn,
     /// Memory for frames: this much for the fibre, and as much again for each accelerator's store
     #[arg(long, default_value = "4G", value_parser = memory)]
     pub memory: Size,
@@ -52,8 +64,53 @@ impl Spec {
             Accelerate::Both => "accelerators at both sites".to_string(),
             one => format!("an accelerator at site {one}"),
         };
+        let hosts = if self.hosts == 2 { String::new() } else { format!("{} hosts, ", self.hosts) };
+        let ecn = match self.ecn() {
+            Some(red) => format!(
+                ", ECN from {} to {}",
+                Size::from_bytes(red.kmin_bytes),
+                Size::from_bytes(red.kmax_bytes)
+            ),
+            None => String::new(),
+        };
         let loss = if self.loss > 0.0 { format!(", loss {}", self.loss) } else { String::new() };
-        format!("{} of fibre at {}{loss}, {accelerators}", self.distance, self.rate)
+        format!("{hosts}{} of fibre at {}{loss}{ecn}, {accelerators}", self.distance, self.rate)
+    }
+
+    /// The lab's hosts, from a on.
+    pub fn hosts(&self) -> impl Iterator<Item = HostName> + use<> {
+        (0..self.hosts).map(HostName)
+    }
+
+    /// `host`, when the lab has it.
+    ///
+    /// # Errors
+    /// A text that names the hosts that it has.
+    pub fn check_host(&self, host: HostName) -> Result<(), String> {
+        if host.0 < self.hosts {
+            return Ok(());
+        }
+        let names: Vec<String> = self.hosts().map(|h| format!("{h} ({})", h.ip())).collect();
+        let (last, others) = names.split_last().ok_or("the lab has no hosts")?;
+        Err(format!("no host '{host}' in the lab: its hosts are {} and {last}", others.join(", ")))
+    }
+
+    /// Programs that each host can run at a time, a power of two: fewer when there are many hosts, since all of them
+    /// together are looked after by one loop.
+    pub fn slots(&self) -> usize {
+        let most = (PORTS_MAX / usize::from(self.hosts).max(1)).clamp(1, SLOTS_MAX);
+        1 << most.ilog2()
+    }
+
+    /// When the queues mark; `None`: never.
+    pub fn ecn(&self) -> Option<RedConfig> {
+        match self.ecn {
+            Ecn::Off => None,
+            Ecn::OfQueue => Some(RedConfig::for_queue(self.queue.bytes())),
+            Ecn::Of { kmin, kmax, pmax } => {
+                Some(RedConfig { kmin_bytes: kmin.bytes(), kmax_bytes: kmax.bytes(), pmax })
+            }
+        }
     }
 }
 
@@ -107,32 +164,115 @@ impl fmt::Display for Accelerate {
     }
 }
 
-/// A host of the lab.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HostName {
-    /// The host at the first site, 10.77.0.1.
-    A,
-    /// The host at the second site, 10.77.0.2.
-    B,
+/// What the queues do before they drop.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Ecn {
+    /// Nothing.
+    Off,
+    /// They mark by thresholds that go with their length.
+    OfQueue,
+    /// They mark by these thresholds.
+    Of { kmin: Size, kmax: Size, pmax: f64 },
 }
 
+impl Ecn {
+    const PMAX: f64 = 0.1;
+}
+
+impl fmt::Display for Ecn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ecn::Off => f.write_str("off"),
+            Ecn::OfQueue => f.write_str("on"),
+            Ecn::Of { kmin, kmax, pmax } => write!(f, "{}:{}:{pmax}", kmin.bytes(), kmax.bytes()),
+        }
+    }
+}
+
+impl FromStr for Ecn {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => return Ok(Ecn::Off),
+            "on" => return Ok(Ecn::OfQueue),
+            _ => {}
+        }
+        let parts: Vec<&str> = text.split(':').collect();
+        let (kmin, kmax, pmax) = match parts[..] {
+            [kmin, kmax] => (kmin, kmax, Ecn::PMAX),
+            [kmin, kmax, pmax] => (kmin, kmax, probability(pmax)?),
+            _ => return Err("not thresholds: write Kmin:Kmax or Kmin:Kmax:Pmax, as in 1M:4M:0.1".to_string()),
+        };
+        let (kmin, kmax) = (kmin.parse::<Size>()?, kmax.parse::<Size>()?);
+        if kmin > kmax {
+            return Err(format!("Kmin, {kmin}, is above Kmax, {kmax}"));
+        }
+        Ok(Ecn::Of { kmin, kmax, pmax })
+    }
+}
+
+impl TryFrom<String> for Ecn {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Ecn> for String {
+    fn from(ecn: Ecn) -> String {
+        ecn.to_string()
+    }
+}
+
+/// Hosts have the letters for names.
+const HOSTS_MAX: i64 = 26;
+/// Programs that a host of a small lab can run.
+const SLOTS_MAX: usize = 16;
+
+/// A host of a lab, by its number: a is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostName(u8);
+
 impl HostName {
-    /// Both.
-    pub const ALL: [HostName; 2] = [HostName::A, HostName::B];
+    /// The first host at the first site, 10.77.0.1.
+    pub const A: HostName = HostName(0);
+    /// The first host at the second site, 10.77.0.2.
+    pub const B: HostName = HostName(1);
+
+    /// Its number.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The host with this number, which is below 26.
+    pub fn of_index(index: usize) -> Self {
+        debug_assert!(index < HOSTS_MAX as usize);
+        HostName(index as u8)
+    }
 
     /// Its address.
     pub const fn ip(self) -> Ipv4Addr {
-        Ipv4Addr::new(10, 77, 0, self as u8 + 1)
+        Ipv4Addr::new(10, 77, 0, self.0 + 1)
+    }
+
+    /// Its Ethernet address.
+    pub fn mac(self) -> MacAddr {
+        longhaul_rdma::attach::mac_of(self.ip().into())
+    }
+
+    /// Which site it is at: 0 for a, c, e ..., 1 for b, d, f ...
+    pub const fn site(self) -> usize {
+        self.index() % 2
     }
 }
 
 impl fmt::Display for HostName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            HostName::A => "a",
-            HostName::B => "b",
-        })
+        write!(f, "{}", char::from(b'a' + self.0))
     }
 }
 
@@ -140,15 +280,28 @@ impl FromStr for HostName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "a" | "A" => Ok(HostName::A),
-            "b" | "B" => Ok(HostName::B),
+        match text.as_bytes() {
+            [letter] if letter.is_ascii_alphabetic() => Ok(HostName(letter.to_ascii_lowercase() - b'a')),
             _ => Err(format!(
-                "no host '{text}' in the lab: its hosts are a ({}) and b ({})",
+                "no host '{text}' in any lab: hosts are a ({}), b ({}), c and so on",
                 HostName::A.ip(),
                 HostName::B.ip()
             )),
         }
+    }
+}
+
+impl TryFrom<String> for HostName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<HostName> for String {
+    fn from(host: HostName) -> String {
+        host.to_string()
     }
 }
 
@@ -187,6 +340,83 @@ impl FromStr for LabName {
             Ok(LabName(text.to_string()))
         } else {
             Err("a lab's name is 1 to 32 letters, digits, - or _".to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        spec: Spec,
+    }
+
+    fn spec(arguments: &str) -> Result<Spec, String> {
+        let arguments = std::iter::once("up").chain(arguments.split_whitespace());
+        Cli::try_parse_from(arguments).map(|cli| cli.spec).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn hosts_are_letters_with_addresses_in_their_order() {
+        let spec = spec("--hosts 26").unwrap();
+        let hosts: Vec<HostName> = spec.hosts().collect();
+        assert_eq!(hosts.len(), 26);
+        assert_eq!(hosts[25].to_string(), "z");
+        assert_eq!(hosts[25].ip(), Ipv4Addr::new(10, 77, 0, 26));
+        assert_eq!(hosts[2].mac(), MacAddr([2, 0, 10, 77, 0, 3]));
+        assert_eq!(["A".parse(), "a".parse(), "z".parse()], [Ok(hosts[0]), Ok(hosts[0]), Ok(hosts[25])]);
+        for text in ["", "aa", "7", "ä"] {
+            assert!(text.parse::<HostName>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_the_lab_has_not_is_answered_with_those_that_it_has() {
+        let spec = spec("--hosts 3").unwrap();
+        assert_eq!(spec.check_host("c".parse().unwrap()), Ok(()));
+        assert_eq!(
+            spec.check_host("d".parse().unwrap()).unwrap_err(),
+            "no host 'd' in the lab: its hosts are a (10.77.0.1), b (10.77.0.2) and c (10.77.0.3)"
+        );
+    }
+
+    #[test]
+    fn all_programs_together_fit_one_loop() {
+        for hosts in 2..=26 {
+            let spec = spec(&format!("--hosts {hosts}")).unwrap();
+            assert!(spec.slots().is_power_of_two() && spec.slots() * hosts <= PORTS_MAX, "{hosts} hosts");
+            assert!(spec.slots() >= 4, "{hosts} hosts");
+        }
+        assert_eq!(spec("").unwrap().slots(), 16);
+        for hosts in ["0", "1", "27", "many"] {
+            assert!(spec(&format!("--hosts {hosts}")).is_err(), "{hosts} hosts");
+        }
+    }
+
+    #[test]
+    fn marking_is_off_or_by_thresholds() {
+        assert_eq!(spec("").unwrap().ecn(), None);
+        let red = spec("--queue 16M --ecn").unwrap().ecn().unwrap();
+        assert_eq!((red.kmin_bytes, red.kmax_bytes, red.pmax), (1 << 20, 4 << 20, 0.1));
+        let red = spec("--ecn 100K:400K:0.02").unwrap().ecn().unwrap();
+        assert_eq!((red.kmin_bytes, red.kmax_bytes, red.pmax), (100 << 10, 400 << 10, 0.02));
+        for text in ["maybe", "1M", "4M:1M", "1M:4M:2", "1M:4M:0.1:7", "x:y"] {
+            assert!(spec(&format!("--ecn {text}")).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_down_is_read_back() {
+        for arguments in ["", "--hosts 5 --ecn", "--ecn 64K:1M:0.25 --loss 1e-4"] {
+            let spec = spec(arguments).unwrap();
+            let text = serde_json::to_string(&spec).unwrap();
+            let read: Spec = serde_json::from_str(&text).unwrap();
+            assert_eq!(serde_json::to_string(&read).unwrap(), text);
+            assert_eq!((read.hosts, read.ecn), (spec.hosts, spec.ecn));
         }
     }
 }

@@ -1,10 +1,12 @@
 //! What a lab says about itself, for people and as JSON.
 
+use super::fabric::SitePort;
 use super::node::HostCounters;
 use super::spec::{HostName, Spec};
 use crate::problem::Problem;
 use longhaul_accel::{Accelerator, FlowStatus};
 use longhaul_link::{Link, LinkCounters};
+use longhaul_switch::PortCounters;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,6 +21,8 @@ pub struct LabStatus {
     pub pid: u32,
     pub uptime_s: f64,
     pub hosts: Vec<HostStatus>,
+    /// Empty when there are two hosts.
+    pub switches: Vec<SwitchStatus>,
     pub link: Vec<LinkStatus>,
     pub accelerators: Vec<AcceleratorStatus>,
 }
@@ -42,8 +46,40 @@ pub struct LinkStatus {
     pub delivered_frames: u64,
     pub delivered_bytes: u64,
     pub in_flight_frames: u64,
+    pub ecn_marked_frames: u64,
     pub queue_bytes_max: u64,
     pub drops: Named,
+}
+
+/// The switch of one site.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SwitchStatus {
+    /// Named after its first host.
+    pub site: HostName,
+    pub ports: Vec<SwitchPort>,
+}
+
+/// A port of a switch: what came in by it, and what its output did.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SwitchPort {
+    /// `host c`, or `fibre`.
+    pub leads_to: String,
+    pub received_frames: u64,
+    pub received_bytes: u64,
+    /// Of those received, frames that went to all other ports.
+    pub flooded_frames: u64,
+    pub unlearnt_frames: u64,
+    /// Of frames received.
+    pub drops: Named,
+    /// Frames that came to the output.
+    pub output_frames: u64,
+    pub delivered_frames: u64,
+    pub delivered_bytes: u64,
+    pub queued_frames: u64,
+    pub ecn_marked_frames: u64,
+    pub queue_bytes_max: u64,
+    /// Of frames that came to the output.
+    pub output_drops: Named,
 }
 
 /// The accelerator of one site.
@@ -81,7 +117,7 @@ pub struct Flow {
 }
 
 impl LinkStatus {
-    /// Both directions of `link`, from host a's first.
+    /// Both directions of `link`, from site a's first.
     pub fn of(link: &Link) -> Vec<Self> {
         ["a to b", "b to a"]
             .into_iter()
@@ -97,8 +133,39 @@ impl LinkStatus {
             delivered_frames: c.delivered_frames,
             delivered_bytes: c.delivered_bytes,
             in_flight_frames: c.in_flight_frames,
+            ecn_marked_frames: c.ecn_marked_frames,
             queue_bytes_max: c.queue_bytes_max,
             drops: c.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
+        }
+    }
+}
+
+impl SwitchStatus {
+    /// Of the switch at `site` with these ports.
+    pub fn of(site: HostName, ports: impl Iterator<Item = (SitePort, PortCounters)>) -> Self {
+        SwitchStatus { site, ports: ports.map(|(name, counters)| SwitchPort::of(name, &counters)).collect() }
+    }
+}
+
+impl SwitchPort {
+    fn of(name: SitePort, c: &PortCounters) -> Self {
+        SwitchPort {
+            leads_to: match name {
+                SitePort::Host(host) => format!("host {host}"),
+                SitePort::Wire => "fibre".to_string(),
+            },
+            received_frames: c.received_frames,
+            received_bytes: c.received_bytes,
+            flooded_frames: c.flooded_frames,
+            unlearnt_frames: c.unlearnt_frames,
+            drops: c.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
+            output_frames: c.output.entered_frames,
+            delivered_frames: c.output.delivered_frames,
+            delivered_bytes: c.output.delivered_bytes,
+            queued_frames: c.output.in_flight_frames,
+            ecn_marked_frames: c.output.ecn_marked_frames,
+            queue_bytes_max: c.output.queue_bytes_max,
+            output_drops: c.output.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
         }
     }
 }
@@ -172,28 +239,21 @@ fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
         spec.summary()
     )?;
     for host in &status.hosts {
-        let c = &host.counters;
-        writeln!(
-            text,
-            "host {} {}: {} programs, sent {} frames, received {}, {} waiting; drops: no such QP {}, receive buffer {}, not RoCE {}",
-            host.name,
-            host.name.ip(),
-            host.programs,
-            c.tx_frames,
-            c.rx_frames,
-            host.waiting_frames,
-            c.drops_no_function,
-            c.drops_receive_buffer,
-            c.drops_not_roce
-        )?;
+        write_host(host, text)?;
+    }
+    for switch in &status.switches {
+        for port in &switch.ports {
+            write_switch_port(switch.site, port, text)?;
+        }
     }
     for link in &status.link {
         writeln!(
             text,
-            "fibre {}: {} frames delivered, {} on the way, longest queue {} bytes; drops: {}",
+            "fibre {}: {} frames delivered, {} on the way{}, longest queue {} bytes; drops: {}",
             link.direction,
             link.delivered_frames,
             link.in_flight_frames,
+            marked(link.ecn_marked_frames),
             link.queue_bytes_max,
             nonzero(&link.drops)
         )?;
@@ -201,33 +261,81 @@ fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
     for accelerator in &status.accelerators {
         writeln!(text, "accelerator at site {}: drops: {}", accelerator.site, nonzero(&accelerator.drops))?;
         for flow in &accelerator.flows {
-            let qpn = flow.requester_qpn.map_or("?".to_string(), |q| format!("{q:#x}"));
-            let rtt = flow.rtt_us.map_or("unknown".to_string(), |us| format!("{us:.0} µs"));
-            writeln!(
-                text,
-                "  {} QP {qpn} to {} QP {:#x}: {} (by {}), RTT {rtt}, stored {} bytes in {} frames{}",
-                flow.requester,
-                flow.responder,
-                flow.responder_qpn,
-                flow.state,
-                flow.learnt,
-                flow.stored_bytes,
-                flow.stored_frames,
-                if flow.back_pressure { ", holding ACKs back" } else { "" }
-            )?;
-            writeln!(
-                text,
-                "    {} packets stored, {} delivered, {} pseudo-ACKs, {} ACKs absorbed; retransmits: NAK {}, RNR {}, timeout {}; drops: {}",
-                flow.stored_packets,
-                flow.delivered_packets,
-                flow.pseudo_acks,
-                flow.acks_absorbed,
-                flow.retransmits_nak,
-                flow.retransmits_rnr,
-                flow.retransmits_timeout,
-                nonzero(&flow.drops)
-            )?;
+            write_flow(flow, text)?;
         }
     }
     Ok(())
+}
+
+/// How many frames a queue has marked, unless none.
+fn marked(frames: u64) -> String {
+    if frames == 0 { String::new() } else { format!(", {frames} marked") }
+}
+
+fn write_host(host: &HostStatus, text: &mut String) -> std::fmt::Result {
+    let c = &host.counters;
+    writeln!(
+        text,
+        "host {} {}: {} programs, sent {} frames, received {}, {} waiting; drops: no such QP {}, receive buffer {}, not RoCE {}",
+        host.name,
+        host.name.ip(),
+        host.programs,
+        c.tx_frames,
+        c.rx_frames,
+        host.waiting_frames,
+        c.drops_no_function,
+        c.drops_receive_buffer,
+        c.drops_not_roce
+    )
+}
+
+fn write_switch_port(site: HostName, port: &SwitchPort, text: &mut String) -> std::fmt::Result {
+    let flooded = match port.flooded_frames {
+        0 => String::new(),
+        frames => format!(" ({frames} to all)"),
+    };
+    let mut drops = port.drops.clone();
+    for (reason, count) in &port.output_drops {
+        *drops.entry(reason.clone()).or_default() += count;
+    }
+    writeln!(
+        text,
+        "switch at site {site}, {}: {} frames in{flooded}, {} out, {} queued{}, longest queue {} bytes; drops: {}",
+        port.leads_to,
+        port.received_frames,
+        port.delivered_frames,
+        port.queued_frames,
+        marked(port.ecn_marked_frames),
+        port.queue_bytes_max,
+        nonzero(&drops)
+    )
+}
+
+fn write_flow(flow: &Flow, text: &mut String) -> std::fmt::Result {
+    let qpn = flow.requester_qpn.map_or("?".to_string(), |q| format!("{q:#x}"));
+    let rtt = flow.rtt_us.map_or("unknown".to_string(), |us| format!("{us:.0} µs"));
+    writeln!(
+        text,
+        "  {} QP {qpn} to {} QP {:#x}: {} (by {}), RTT {rtt}, stored {} bytes in {} frames{}",
+        flow.requester,
+        flow.responder,
+        flow.responder_qpn,
+        flow.state,
+        flow.learnt,
+        flow.stored_bytes,
+        flow.stored_frames,
+        if flow.back_pressure { ", holding ACKs back" } else { "" }
+    )?;
+    writeln!(
+        text,
+        "    {} packets stored, {} delivered, {} pseudo-ACKs, {} ACKs absorbed; retransmits: NAK {}, RNR {}, timeout {}; drops: {}",
+        flow.stored_packets,
+        flow.delivered_packets,
+        flow.pseudo_acks,
+        flow.acks_absorbed,
+        flow.retransmits_nak,
+        flow.retransmits_rnr,
+        flow.retransmits_timeout,
+        nonzero(&flow.drops)
+    )
 }

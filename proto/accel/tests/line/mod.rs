@@ -31,6 +31,33 @@ impl Memory for Bytes {
         let at = (address - BASE) as usize;
         payload.copy_to(&mut self.0[at..at + payload.len()]);
     }
+
+    fn fetch_add(&mut self, address: u64, add: u64) -> u64 {
+        let found = self.word(address);
+        self.set_word(address, found.wrapping_add(add));
+        found
+    }
+
+    fn compare_swap(&mut self, address: u64, compare: u64, swap: u64) -> u64 {
+        let found = self.word(address);
+        if found == compare {
+            self.set_word(address, swap);
+        }
+        found
+    }
+}
+
+impl Bytes {
+    /// The 8 bytes at `address`.
+    pub fn word(&self, address: u64) -> u64 {
+        let at = (address - BASE) as usize;
+        u64::from_ne_bytes(self.0[at..at + 8].try_into().unwrap())
+    }
+
+    fn set_word(&mut self, address: u64, value: u64) {
+        let at = (address - BASE) as usize;
+        self.0[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+    }
 }
 
 /// The nodes in a row; each end of a node's frames goes to the neighbour on that side.
@@ -147,6 +174,7 @@ impl Chain {
                 kind: QpKind::Rc,
                 send_cq: cq,
                 recv_cq: cq,
+                srq: None,
                 sq_depth: setup.depth,
                 rq_depth: 4096,
                 send_sge_max: 1,

@@ -1,9 +1,9 @@
 //! What strangers can make us keep, and how far random bytes get.
 
-use super::pair::{A, PORT, Pair, config, ip, request};
+use super::pair::{A, DATAGRAMS, PORT, Pair, config, ip, request, sidr_request};
 use crate::*;
-use longhaul_units::{Duration, Instant, Rng, SplitMix64};
-use longhaul_wire::mad::{Attribute, Header, MAD_LEN, Message, Req};
+use longhaul_units::{Duration, Instant, Qpn, Rng, SplitMix64};
+use longhaul_wire::mad::{Attribute, Header, MAD_LEN, Message, Req, SidrReq};
 
 fn small(side: usize) -> Config {
     Config {
@@ -11,6 +11,7 @@ fn small(side: usize) -> Config {
         half_open_max: 16,
         backlog_default: 8,
         listeners_max: 4,
+        sidr_max: 32,
         replies_max: 10,
         ..config(side)
     }
@@ -123,6 +124,66 @@ fn a_peer_cannot_make_us_repeat_ourselves_quickly() {
     assert!(cm.poll_timeout().unwrap().at.since(now) > Duration::from_ms(1));
 }
 
+fn sidr_req(request_id: u32, service_id: u64) -> Mad {
+    let mut mad = [0; MAD_LEN];
+    Message::SidrReq(SidrReq { request_id, pkey: 0xffff, service_id, private_data: b"?" })
+        .write(&Header::new(u64::from(request_id)), &mut mad);
+    mad
+}
+
+#[test]
+fn requests_for_datagram_services_are_bounded_by_backlog_and_table_and_time_out() {
+    let mut cm = ConnectionManager::new(small(A));
+    let mut now = Instant::from_ns(1);
+    for n in 0..4 {
+        cm.listen(DATAGRAMS + n, 6).unwrap();
+    }
+    for n in 1..=6 {
+        assert_eq!(cm.handle_mad(now, ip(1), &sidr_req(n, DATAGRAMS)), None);
+    }
+    assert_eq!(cm.handle_mad(now, ip(1), &sidr_req(7, DATAGRAMS)), Some(Drop::BacklogFull));
+    for n in 8..1000 {
+        cm.handle_mad(now, ip(1), &sidr_req(n, DATAGRAMS + u64::from(n % 3) + 1));
+    }
+    assert_eq!((cm.sidr_count(), cm.resolutions.undecided()), (16, 16));
+    assert!(cm.counters().dropped(Drop::TableFull) > 900);
+    // Room for our own is left.
+    for _ in 0..16 {
+        cm.sidr_request(now, &sidr_request(A)).unwrap();
+    }
+    assert_eq!(cm.sidr_request(now, &sidr_request(A)), Err(ConnectError::TooMany(32)));
+    // Nobody decides. The program had seen one of them.
+    let Some(Event::SidrRequest { id, .. }) = cm.poll_event() else { panic!() };
+    now += config(A).decision_timeout;
+    while cm.poll_timeout().is_some_and(|d| d.at <= now) {
+        while cm.poll_mad(now, |_, _| ()) {}
+        cm.handle_timeout(now);
+    }
+    let told = cm.poll_event();
+    assert_eq!(told, Some(Event::SidrUnreachable { id, waited: Waited::ForDecision }));
+    assert_eq!((cm.poll_event(), cm.resolutions.undecided()), (None, 0));
+    assert!(cm.listeners.values().all(|l| l.undecided == 0));
+}
+
+#[test]
+fn what_was_answered_makes_room_for_what_is_asked() {
+    let mut cm = ConnectionManager::new(small(A));
+    cm.listen(DATAGRAMS, 0).unwrap();
+    let now = Instant::from_ns(1);
+    for n in 1..500 {
+        assert_eq!(cm.handle_mad(now, ip(1), &sidr_req(n, DATAGRAMS)), None, "{n}");
+        let Some(Event::SidrRequest { id, .. }) = cm.poll_event() else { panic!() };
+        cm.sidr_accept(now, id, Qpn::new(n), 1, &[]).unwrap();
+        assert!(cm.poll_mad(now, |_, _| ()));
+        assert!(cm.sidr_count() <= 32);
+    }
+    // The latest are remembered.
+    assert_eq!(cm.handle_mad(now, ip(1), &sidr_req(499, DATAGRAMS)), Some(Drop::Duplicate));
+    assert!(cm.poll_mad(now, |_, _| ()) && cm.poll_event().is_none());
+    cm.handle_timeout(now + config(A).sidr_memory);
+    assert_eq!((cm.sidr_count(), cm.resolutions.index_sizes(), cm.poll_timeout()), (0, [0; 4], None));
+}
+
 fn pair_qpn(round: u32) -> u32 {
     0x1000 + round
 }
@@ -134,8 +195,10 @@ fn hostile_mads_never_panic_and_leave_nothing_behind() {
     let mut pair = Pair::with(5, super::pair::Network::perfect(1), small);
     for side in [0, 1] {
         pair.cm[side].listen(PORT, 0).unwrap();
+        pair.cm[side].listen(DATAGRAMS, 0).unwrap();
     }
-    let mut seen: Vec<Mad> = vec![req(1, 1, PORT)];
+    let mut seen: Vec<Mad> = vec![req(1, 1, PORT), sidr_req(1, DATAGRAMS)];
+    let mut asked = [Vec::new(), Vec::new()];
     for round in 0..20_000u32 {
         let mut mad = seen[rng.below(seen.len() as u64) as usize];
         for _ in 0..rng.below(4) {
@@ -153,9 +216,18 @@ fn hostile_mads_never_panic_and_leave_nothing_behind() {
             mad[28..32].copy_from_slice(&c.connection.comm_id().to_be_bytes());
             mad[32..35].copy_from_slice(&c.local_qpn.get().to_be_bytes()[1..]);
         }
+        if mad[17] == Attribute::SidrRep as u8 && rng.chance(0.7) {
+            let id: &SidrId = asked[side].last().unwrap_or(&SidrId(1));
+            mad[24..28].copy_from_slice(&id.comm_id().to_be_bytes());
+        }
         pair.cm[side].handle_mad(pair.now, ip(1 - side), &mad);
         if round % 7 == 0 && pair.cm[side].connections().count() < 50 {
             pair.connect(side);
+        }
+        if round % 5 == 0
+            && let Ok(id) = pair.cm[side].sidr_request(pair.now, &sidr_request(side))
+        {
+            asked[side].push(id);
         }
         pair.cm[side].poll_mad(pair.now, |_, m| {
             if seen.len() < 200 {
@@ -175,6 +247,13 @@ fn hostile_mads_never_panic_and_leave_nothing_behind() {
             Some(Event::Established { connection }) if rng.chance(0.1) => {
                 let _ = cm.disconnect(pair.now, connection);
             }
+            Some(Event::SidrRequest { id, .. }) => {
+                let _ = match rng.below(4) {
+                    0 => cm.sidr_destroy(pair.now, id),
+                    1 => cm.sidr_reject(pair.now, id, SidrStatus::NoQp, b"none"),
+                    _ => cm.sidr_accept(pair.now, id, Qpn::new(qpn), 1, b"here"),
+                };
+            }
             _ => {}
         }
         if round % 50 == 0 {
@@ -185,19 +264,35 @@ fn hostile_mads_never_panic_and_leave_nothing_behind() {
         }
         assert!(pair.cm[side].connections().count() <= 64);
         assert!(pair.cm[side].tables.half_open() <= 16);
+        assert!(pair.cm[side].sidr_count() <= 32 && pair.cm[side].resolutions.undecided() <= 16);
     }
     for side in [0, 1] {
         for c in pair.cm[side].connections().collect::<Vec<_>>() {
             let _ = pair.cm[side].destroy(pair.now, c.connection);
         }
         let cm = &mut pair.cm[side];
+        for id in &asked[side] {
+            let _ = cm.sidr_destroy(pair.now, *id);
+        }
+        // Requests that the program has not been shown.
+        while let Some(event) = cm.poll_event() {
+            if let Event::SidrRequest { id, .. } = event {
+                cm.sidr_destroy(pair.now, id).unwrap();
+            }
+        }
         while cm.poll_timeout().is_some() || cm.has_mad() {
             while cm.poll_mad(pair.now, |_, _| ()) {}
             pair.now = cm.poll_timeout().map_or(pair.now, |d| d.at);
             cm.handle_timeout(pair.now);
         }
-        assert_eq!((cm.poll_event(), cm.connections().count()), (None, 0));
+        while let Some(event) = cm.poll_event() {
+            assert!(matches!(event, Event::SidrUnreachable { .. }), "{event:?}");
+        }
+        assert_eq!((cm.connections().count(), cm.sidr_count()), (0, 0));
         assert_eq!(cm.tables.index_sizes(), [0; 4]);
+        assert_eq!(cm.resolutions.index_sizes(), [0; 4]);
+        assert!(cm.listeners.values().all(|l| l.undecided == 0));
+        assert!(cm.counters().resolved > 0 && cm.counters().received_of(Attribute::SidrRep) > 100);
         assert!(cm.counters().received_of(Attribute::Dreq) > 100);
         assert!(cm.counters().established > 0 && cm.counters().disconnected > 0);
     }
@@ -205,9 +300,14 @@ fn hostile_mads_never_panic_and_leave_nothing_behind() {
 
 /// A connection's memory stays small: the bound that the configuration documents.
 #[test]
-fn a_connection_takes_less_than_600_bytes() {
+fn a_connection_takes_300_bytes_and_550_while_it_waits_for_an_answer() {
     let connection = size_of::<crate::connection::Connection>();
-    assert!(connection + MAD_LEN + 4 * 40 < 600, "{connection}");
+    // Keys and values of four indexes and a timer, in trees that are two thirds full.
+    let indexes = (12 + 28 + 28 + 8 + 16) * 3 / 2;
+    assert!(connection + indexes <= 300, "{connection}");
+    assert!(connection + indexes + MAD_LEN <= 550, "{connection}");
     // Events wait in a queue: large ones are boxed.
     assert!(size_of::<Event>() <= 240, "{}", size_of::<Event>());
+    let request = size_of::<crate::sidr::Resolution>();
+    assert!(request + MAD_LEN + (12 + 28 + 16 + 16) * 3 / 2 <= 500, "{request}");
 }

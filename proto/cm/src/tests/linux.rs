@@ -3,7 +3,9 @@
 
 use crate::*;
 use longhaul_units::{Instant, Qpn};
-use longhaul_wire::mad::{Attribute, Drep, Dreq, Header, MAD_LEN, Message, Mra, Rej, Rep, Req, Rtu};
+use longhaul_wire::mad::{
+    Attribute, Drep, Dreq, Header, MAD_LEN, Message, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq,
+};
 use longhaul_wire::pcap;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -46,6 +48,8 @@ fn with_ids(mad: &Mad, local: Option<u32>, remote: Option<u32>, transaction: Opt
         Message::Drep(m) => ids!(Drep, m),
         Message::Rej(m) => ids!(Rej, m),
         Message::Mra(m) => ids!(Mra, m),
+        Message::SidrReq(m) => Message::SidrReq(SidrReq { request_id: local.unwrap_or(m.request_id), ..m }),
+        Message::SidrRep(m) => Message::SidrRep(SidrRep { request_id: remote.unwrap_or(m.request_id), ..m }),
         other => panic!("{other:?}"),
     };
     let mut out = [0; MAD_LEN];
@@ -80,6 +84,7 @@ fn req_fields(mad: &Mad) -> ConnectRequest<'_> {
         destination_ip: host(2),
         source_ip: host(1),
         service_id: req.service_id,
+        transport: Transport::Rc,
         local_qpn: req.qpn,
         starting_psn: req.starting_psn,
         responder_resources: req.responder_resources,
@@ -224,13 +229,62 @@ fn rejection_by_nobody_listening_as_passive_side_is_the_same_mad() {
     assert_eq!(sent(&mut cm), [find(&mads, Attribute::Rej, 2)]);
 }
 
-#[test]
-fn datagram_resolution_is_answered_with_not_supported() {
-    use longhaul_wire::mad::{SidrRep, SidrStatus};
+/// Captures hold repetitions and other requests: the first SIDR_REQ and its answer.
+fn sidr_exchange() -> (Mad, Mad) {
     let mads = captured("cm_ud_sidr_udaddy.pcap");
+    (find(&mads, Attribute::SidrReq, 1), find(&mads, Attribute::SidrRep, 2))
+}
+
+#[test]
+fn udaddy_resolution_as_active_side() {
+    let (theirs, rep) = sidr_exchange();
+    let (_, Message::SidrReq(req)) = Message::read(&theirs).unwrap() else { panic!() };
+    let mut cm = manager(1);
+    let header = RdmaCmHeader::read(req.private_data).unwrap();
+    assert_eq!(req.private_data, header.with_sidr_user_data(&req.private_data[36..]).unwrap());
+    let request = SidrRequest {
+        destination_ip: host(2),
+        source_ip: host(1),
+        service_id: req.service_id,
+        private_data: req.private_data,
+    };
+    let id = cm.sidr_request(NOW, &request).unwrap();
+    let ours = sent(&mut cm)[0];
+    assert_eq!(ours, with_ids(&theirs, Some(id.comm_id()), None, Some(transaction(&ours))), "SIDR_REQ");
+
+    let rep = with_ids(&rep, None, Some(id.comm_id()), Some(transaction(&ours)));
+    assert_eq!(cm.handle_mad(NOW, host(2), &rep), None);
+    let Some(Event::SidrResponse { id: answered, status, qpn, qkey, private_data }) = cm.poll_event() else {
+        panic!()
+    };
+    assert_eq!((answered, status, qpn, qkey), (id, SidrStatus::Valid, Qpn::new(0x15), 0x0123_4567));
+    assert_eq!(private_data.as_slice().len(), 136);
+    assert_eq!(cm.sidr_count(), 0);
+}
+
+#[test]
+fn udaddy_resolution_as_passive_side() {
+    let (req, theirs) = sidr_exchange();
     let mut cm = manager(2);
-    let request = find(&mads, Attribute::SidrReq, 1);
-    assert_eq!(cm.handle_mad(NOW, host(1), &request), Some(Drop::Unsupported));
+    let (_, Message::SidrReq(fields)) = Message::read(&req).unwrap() else { panic!() };
+    let listen = cm.listen(fields.service_id, 0).unwrap();
+    assert_eq!(cm.handle_mad(NOW, host(1), &req), None);
+    let Some(Event::SidrRequest { listen: asked, id, info }) = cm.poll_event() else { panic!() };
+    assert_eq!((asked, info.peer_ip, info.pkey), (listen, host(1), 0xffff));
+    let header = info.header().unwrap();
+    assert_eq!((header.source, header.destination, header.source_port), (host(1), host(2), 0xc3c7));
+    assert_eq!(info.user_data().len(), 180);
+
+    let (_, Message::SidrRep(rep)) = Message::read(&theirs).unwrap() else { panic!() };
+    cm.sidr_accept(NOW, id, rep.qpn, rep.qkey, rep.private_data).unwrap();
+    assert_eq!(sent(&mut cm), [theirs], "SIDR_REP");
+}
+
+#[test]
+fn a_datagram_service_that_nobody_listens_to_is_not_supported() {
+    let (request, _) = sidr_exchange();
+    let mut cm = manager(2);
+    assert_eq!(cm.handle_mad(NOW, host(1), &request), Some(Drop::NoListener));
     let out = sent(&mut cm);
     let (header, Message::SidrRep(rep)) = Message::read(&out[0]).unwrap() else { panic!() };
     let (_, Message::SidrReq(req)) = Message::read(&request).unwrap() else { panic!() };

@@ -2,4 +2,7 @@ mod bounds;
 mod interleavings;
 mod linux;
 mod pair;
+mod path_mtu;
+mod scale;
+mod sidr_scripts;
 mod wire_scripts;

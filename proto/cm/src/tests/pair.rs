@@ -21,6 +21,8 @@ pub fn config(side: usize) -> Config {
         packet_lifetime_code: 13,
         timewait: Duration::from_ms(300),
         decision_timeout: Duration::from_ms(20_000),
+        // More than all repetitions of a peer.
+        sidr_memory: Duration::from_ms(5000),
         seed: 1 + side as u64,
         ..Config::default()
     }
@@ -31,6 +33,7 @@ pub fn request(side: usize, qpn: u32) -> ConnectRequest<'static> {
         destination_ip: ip(1 - side),
         source_ip: ip(side),
         service_id: PORT,
+        transport: Transport::Rc,
         local_qpn: Qpn::new(qpn),
         starting_psn: Psn::new(0x111111),
         responder_resources: 4,
@@ -45,6 +48,18 @@ pub fn request(side: usize, qpn: u32) -> ConnectRequest<'static> {
         hop_limit: 64,
         flow_label: 0x12345,
         private_data: b"hello",
+    }
+}
+
+/// The datagram service, and what it is asked with.
+pub const DATAGRAMS: u64 = ServiceId::udp(7174);
+
+pub fn sidr_request(side: usize) -> SidrRequest<'static> {
+    SidrRequest {
+        destination_ip: ip(1 - side),
+        source_ip: ip(side),
+        service_id: DATAGRAMS,
+        private_data: b"who",
     }
 }
 
@@ -99,6 +114,8 @@ pub struct Pair {
     /// Programs answer at once.
     pub prompt: bool,
     pub log: Vec<(usize, Event)>,
+    /// Our requests for datagram services that have had no outcome.
+    pub asked: [BTreeSet<SidrId>; 2],
     wire: BTreeMap<(Instant, u64), (usize, Mad)>,
     carried: u64,
     qpn: u32,
@@ -119,6 +136,7 @@ impl Pair {
             undecided: Default::default(),
             prompt: true,
             log: Vec::new(),
+            asked: Default::default(),
             wire: BTreeMap::new(),
             carried: 0,
             qpn: 0x10,
@@ -135,6 +153,32 @@ impl Pair {
         let id = self.cm[side].connect(self.now, &request(side, qpn)).unwrap();
         self.seen[side].insert(id, Seen::Asked);
         id
+    }
+
+    pub fn ask(&mut self, side: usize) -> SidrId {
+        let id = self.cm[side].sidr_request(self.now, &sidr_request(side)).unwrap();
+        self.asked[side].insert(id);
+        id
+    }
+
+    /// The program of a datagram service, which says its QPN twice: as it is and, with bits turned, as queue key.
+    fn datagram_program(&mut self, side: usize, event: &Event) {
+        match *event {
+            Event::SidrRequest { id, ref info, .. } => {
+                assert_eq!((info.peer_ip, info.service_id), (ip(1 - side), DATAGRAMS));
+                let qpn = self.fresh_qpn();
+                self.cm[side].sidr_accept(self.now, id, Qpn::new(qpn), !qpn, b"me").unwrap();
+            }
+            Event::SidrResponse { id, status, qpn, qkey, .. } => {
+                assert!(self.asked[side].remove(&id), "{event:?} twice");
+                assert_eq!((status, qkey), (SidrStatus::Valid, !qpn.get()));
+            }
+            Event::SidrUnreachable { id, waited } => {
+                assert_eq!(waited, Waited::ForReply);
+                assert!(self.asked[side].remove(&id), "{event:?} twice");
+            }
+            _ => panic!("{event:?} is about a connection"),
+        }
     }
 
     pub fn accept(&mut self, side: usize, id: ConnectionId) {
@@ -222,6 +266,10 @@ impl Pair {
                 assert_eq!(before, Some(Seen::Disconnected), "{event:?}");
                 None
             }
+            Event::SidrRequest { .. } | Event::SidrResponse { .. } | Event::SidrUnreachable { .. } => {
+                assert_eq!(before, None, "{event:?} has the number of a connection");
+                return self.datagram_program(side, event);
+            }
         };
         match after {
             Some(seen) => self.seen[side].insert(id, seen),
@@ -291,6 +339,8 @@ impl Pair {
             assert_eq!(cm.connections().count(), 0, "{:?}", cm.connections().collect::<Vec<_>>());
             assert_eq!(cm.tables.index_sizes(), [0; 4]);
             assert_eq!(cm.tables.half_open(), 0);
+            assert_eq!((cm.sidr_count(), cm.resolutions.index_sizes()), (0, [0; 4]));
+            assert!(cm.listeners.values().all(|l| l.undecided == 0));
             assert_eq!(cm.poll_timeout(), None);
             assert!(!cm.has_mad());
         }
@@ -329,10 +379,9 @@ mod life {
         pair.cm[A].disconnect(pair.now, id).unwrap();
         pair.run_for(Duration::from_ms(50));
         assert_eq!(pair.state(A, id), Some(State::Timewait));
-        assert!(pair.cm[A].holds_qpn(Qpn::new(0x11)));
+        assert_eq!(pair.cm[A].connections().map(|c| c.local_qpn).collect::<Vec<_>>(), [Qpn::new(0x11)]);
         pair.run_out();
         pair.assert_empty();
-        assert!(!pair.cm[A].holds_qpn(Qpn::new(0x11)));
         let ends = |side| -> Vec<DisconnectCause> {
             pair.events(side)
                 .iter()
@@ -418,6 +467,85 @@ mod life {
         let second = pair.connect(A);
         pair.run_for(Duration::from_ms(50));
         assert_eq!(pair.state(A, second), Some(State::Established));
+    }
+}
+
+mod datagrams {
+    use super::*;
+
+    fn serving(network: Network) -> Pair {
+        let mut pair = Pair::new(7, network);
+        pair.cm[B].listen(DATAGRAMS, 0).unwrap();
+        pair
+    }
+
+    #[test]
+    fn a_service_is_resolved_in_a_round_trip() {
+        let mut pair = serving(Network::perfect(50));
+        let id = pair.ask(A);
+        pair.run_for(Duration::from_ms(99));
+        assert!(pair.asked[A].contains(&id));
+        pair.run_for(Duration::from_ms(2));
+        assert!(pair.asked[A].is_empty());
+        assert_eq!((pair.cm[A].counters().sent, pair.cm[B].counters().sent), (1, 1));
+        pair.run_out();
+        pair.assert_empty();
+    }
+
+    #[test]
+    fn a_silent_peer_is_unreachable_after_all_repetitions() {
+        let mut pair = Pair::new(7, Network { loss: 1.0, ..Network::perfect(1) });
+        let id = pair.ask(A);
+        pair.run_out();
+        assert_eq!(pair.events(A), [&Event::SidrUnreachable { id, waited: Waited::ForReply }]);
+        assert_eq!(pair.cm[A].counters().sent_of(longhaul_wire::mad::Attribute::SidrReq), 16);
+        pair.assert_empty();
+    }
+
+    #[test]
+    fn a_lost_answer_is_repeated_from_memory_without_asking_the_program_again() {
+        let mut repeated = 0;
+        for seed in 0..200 {
+            let network = Network {
+                loss: 0.3,
+                duplication: 0.3,
+                jitter: Duration::from_ms(30),
+                ..Network::perfect(10)
+            };
+            let mut pair = Pair::new(seed, network);
+            pair.cm[B].listen(DATAGRAMS, 0).unwrap();
+            for _ in 0..5 {
+                pair.ask(A);
+            }
+            pair.run_out();
+            let answered = pair.events(A).iter().filter(|e| matches!(e, Event::SidrResponse { .. })).count();
+            assert_eq!(answered, 5, "seed {seed}");
+            let asked = pair.events(B).len();
+            repeated += pair.cm[A].counters().retransmitted;
+            assert_eq!(asked, 5, "seed {seed}");
+            pair.assert_empty();
+        }
+        assert!(repeated > 200, "{repeated}");
+    }
+
+    #[test]
+    fn connections_and_datagrams_do_not_mind_each_other() {
+        let mut pair = serving(Network { loss: 0.2, ..Network::perfect(10) });
+        pair.cm[B].listen(PORT, 0).unwrap();
+        let mut connections = Vec::new();
+        for _ in 0..50 {
+            connections.push(pair.connect(A));
+            pair.ask(A);
+            pair.run_for(Duration::from_ms(5));
+        }
+        pair.run_for(Duration::from_ms(4000));
+        assert!(pair.asked[A].is_empty());
+        for id in connections {
+            assert_eq!(pair.state(A, id), Some(State::Established));
+            pair.cm[A].disconnect(pair.now, id).unwrap();
+        }
+        pair.run_out();
+        pair.assert_empty();
     }
 }
 

@@ -295,13 +295,63 @@ mod req_sent {
         let mut s = Script::asking();
         let us = s.id.comm_id();
         assert_eq!(s.rej((0, us), MessageRejected::Req, RejectReason::CONSUMER), None);
-        let Some(Event::Rejected { connection, reason, rejected, private_data }) = s.event() else {
+        let Some(Event::Rejected { connection, reason, rejected, info, private_data }) = s.event() else {
             panic!()
         };
         assert_eq!((connection, reason, rejected), (s.id, RejectReason::CONSUMER, MessageRejected::Req));
+        assert_eq!(&*info, b"");
         assert_eq!(&private_data.as_slice()[..8], b"because\0");
         assert_eq!(s.state(), None);
         assert_eq!(s.cm.disconnect(s.now, s.id), Err(CallError::Unknown));
+    }
+
+    #[test]
+    fn rej_brings_every_reason_and_its_information_to_the_program() {
+        for reason in RejectReason::ALL.iter().copied().chain([RejectReason(0), RejectReason(0xffff)]) {
+            let mut s = Script::asking();
+            let rej = Rej {
+                local_comm_id: 0,
+                remote_comm_id: s.id.comm_id(),
+                rejected: MessageRejected::Req,
+                reason,
+                info_len: 4,
+                info: b"what else",
+                private_data: &[7; 148],
+            };
+            assert_eq!(s.peer(Message::Rej(rej)), None);
+            let Some(Event::Rejected { reason: told, info, private_data, .. }) = s.event() else { panic!() };
+            assert_eq!((told, &*info, private_data.as_slice()), (reason, &b"what"[..], &[7; 148][..]));
+        }
+    }
+
+    #[test]
+    fn a_length_of_information_that_lies_is_cut() {
+        let mut s = Script::asking();
+        let mut mad = [0; MAD_LEN];
+        let rej = Rej {
+            local_comm_id: 0,
+            remote_comm_id: s.id.comm_id(),
+            rejected: MessageRejected::Req,
+            reason: RejectReason::INVALID_GID,
+            info_len: 127,
+            info: &[1; 72],
+            private_data: &[],
+        };
+        Message::Rej(rej).write(&Header::new(TRANSACTION), &mut mad);
+        assert_eq!(s.cm.handle_mad(s.now, ip(1), &mad), None);
+        let Some(Event::Rejected { info, .. }) = s.event() else { panic!() };
+        assert_eq!(*info, [1; 72]);
+    }
+
+    #[test]
+    fn a_uc_connection_is_asked_for_in_the_transport_field() {
+        let mut s = Script::new();
+        let request = ConnectRequest { transport: Transport::Uc, ..request(A, OUR_QPN.get()) };
+        s.id = s.cm.connect(s.now, &request).unwrap();
+        let mut out = [0; MAD_LEN];
+        assert!(s.cm.poll_mad(s.now, |_, mad| out = *mad));
+        let (_, Message::Req(req)) = Message::read(&out).unwrap() else { panic!() };
+        assert_eq!(req.transport, TransportService::Uc);
     }
 
     #[test]
@@ -375,10 +425,16 @@ mod rep_received {
     }
 
     #[test]
-    fn a_repeated_rep_waits_for_the_program() {
+    fn a_repeated_rep_is_told_to_wait_for_the_program() {
         let mut s = Script::answered();
+        // Doubled by the network.
         assert_eq!(s.peer(Message::Rep(rep(s.id, PEER))), Some(Drop::Duplicate));
-        assert_eq!((s.sent(), s.event()), (vec![], None));
+        assert_eq!(s.sent(), [""; 0]);
+        s.now += WAIT;
+        for _ in 0..2 {
+            assert_eq!(s.peer(Message::Rep(rep(s.id, PEER))), Some(Drop::Duplicate));
+            assert_eq!((s.sent(), s.event()), (vec!["MRA us->peer Rep 24".to_string()], None));
+        }
     }
 
     #[test]
@@ -497,10 +553,67 @@ mod req_received {
     }
 
     #[test]
-    fn a_repeated_req_waits_for_the_program() {
+    fn a_repeated_req_is_told_to_wait_for_the_program() {
         let mut s = Script::asked();
+        // Doubled by the network.
+        assert_eq!(s.peer(Message::Req(req())), Some(Drop::Duplicate));
+        assert_eq!(s.sent(), [""; 0]);
+        s.now += WAIT;
+        for _ in 0..2 {
+            assert_eq!(s.peer(Message::Req(req())), Some(Drop::Duplicate));
+            assert_eq!((s.sent(), s.event()), (vec!["MRA us->peer Req 24".to_string()], None));
+        }
+    }
+
+    #[test]
+    fn a_repeated_req_waits_in_silence_where_patience_is_not_configured() {
+        let mut s = Script::new();
+        s.cm = ConnectionManager::new(Config { patience_code: None, ..config(A) });
+        s.cm.listen(PORT, 0).unwrap();
+        assert_eq!(s.peer(Message::Req(req())), None);
+        s.take_request();
+        s.now += WAIT;
         assert_eq!(s.peer(Message::Req(req())), Some(Drop::Duplicate));
         assert_eq!((s.sent(), s.event()), (vec![], None));
+    }
+
+    #[test]
+    fn a_rejection_is_remembered_as_long_as_the_peer_was_told_to_wait() {
+        let mut s = Script::asked();
+        s.now += WAIT;
+        assert_eq!(s.peer(Message::Req(req())), Some(Drop::Duplicate));
+        s.cm.reject(s.now, s.id, RejectReason::CONSUMER, b"no").unwrap();
+        assert_eq!(s.sent(), ["MRA us->peer Req 24", "REJ nobody->peer Req 28"]);
+        // The REJ got lost; the peer waits as long as it was asked to before it repeats itself.
+        s.now += Duration::from_ns(4096 << 24);
+        s.cm.handle_timeout(s.now);
+        assert_eq!(s.peer(Message::Req(req())), Some(Drop::Duplicate));
+        assert_eq!((s.sent(), s.event()), (vec!["REJ nobody->peer Req 28".to_string()], None));
+    }
+
+    #[test]
+    fn shows_the_transport_asked_for() {
+        for (transport, shown) in
+            [(TransportService::Rc, Transport::Rc), (TransportService::Uc, Transport::Uc)]
+        {
+            let mut s = Script::listening();
+            assert_eq!(s.peer(Message::Req(Req { transport, ..req() })), None);
+            assert_eq!(s.take_request().transport, shown);
+        }
+    }
+
+    #[test]
+    fn reject_carries_any_reason_with_information() {
+        let mut s = Script::asked();
+        let reason = RejectReason::INVALID_PATH_MTU;
+        let long = s.cm.reject_with_info(s.now, s.id, reason, &[0; 73], b"");
+        assert_eq!(long, Err(CallError::Information { len: 73, max: 72 }));
+        s.cm.reject_with_info(s.now, s.id, reason, &[3], &[9; 148]).unwrap();
+        let mut out = [0; MAD_LEN];
+        assert!(s.cm.poll_mad(s.now, |_, mad| out = *mad));
+        let (_, Message::Rej(rej)) = Message::read(&out).unwrap() else { panic!() };
+        assert_eq!((rej.reason, rej.info_len, rej.info[0]), (reason, 1, 3));
+        assert_eq!(rej.private_data, [9; 148]);
     }
 
     #[test]
@@ -757,13 +870,13 @@ mod timewait {
     }
 
     #[test]
-    fn holds_our_qpn_until_it_exits() {
+    fn is_remembered_until_it_exits() {
         let mut s = over();
-        assert!(s.cm.holds_qpn(OUR_QPN));
+        assert_eq!(s.cm.connections().map(|c| c.local_qpn).collect::<Vec<_>>(), [OUR_QPN]);
         assert_eq!(s.cm.poll_timeout().unwrap().reason, "CM: end of time-wait");
         s.wait(Duration::from_ms(300));
         assert_eq!(s.event(), Some(Event::TimewaitExit { connection: s.id }));
-        assert!(!s.cm.holds_qpn(OUR_QPN));
+        assert_eq!(s.cm.connections().count(), 0);
         assert_eq!(s.dreq(OUR_QPN), Some(Drop::UnknownConnection));
         assert_eq!(s.sent(), ["DREP us->peer"]);
     }
@@ -836,7 +949,7 @@ mod strangers {
         let elsewhere =
             ReqPath { local_gid: gid_of_ip(ip(7)), remote_gid: gid_of_ip(ip(0)), ..ReqPath::default() };
         for (req, reason) in [
-            (Req { transport: TransportService::Uc, ..req() }, 9),
+            (Req { transport: TransportService::Rd, ..req() }, 9),
             (Req { transport: TransportService::Extended(1), ..req() }, 9),
             (Req { primary: elsewhere, ..req() }, 12),
             (Req { path_mtu: 0, ..req() }, 26),
@@ -898,6 +1011,20 @@ mod strangers {
 
 mod calls {
     use super::*;
+
+    #[test]
+    fn destroy_takes_only_its_own_events_out_of_the_queue() {
+        let mut s = Script::listening();
+        let mut ids = Vec::new();
+        for n in 0..3 {
+            let qpn = Qpn::new(0x700 + n);
+            assert_eq!(s.peer(Message::Req(Req { local_comm_id: PEER + n, qpn, ..req() })), None);
+            ids.push(s.cm.connections().map(|c| c.connection).find(|id| !ids.contains(id)).unwrap());
+        }
+        s.cm.destroy(s.now, ids[1]).unwrap();
+        let told: Vec<_> = std::iter::from_fn(|| s.event()).map(|e| e.connection()).collect();
+        assert_eq!(told, [ids[0], ids[2]]);
+    }
 
     #[test]
     fn a_service_has_one_listener() {

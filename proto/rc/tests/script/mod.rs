@@ -11,6 +11,11 @@
 //! done   1 Success                             the next completion
 //! count  packet_seq_err 1                      a counter
 //! mem    at=0 len=1024 is=01                   memory
+//! set    at=8 value=5                          eight bytes of memory, as a number
+//! word   at=8 is=5                             the same
+//! flush                                        the responder's QP goes to the error state
+//! release                                      the responder's QP is reset
+//! in_use 1                                     receives waiting or taken
 //! ```
 //!
 //! A script must name every packet and every completion: at its end nothing may be left. The payload of a packet
@@ -21,6 +26,7 @@ use longhaul_node::{Frame, Gather, Payload};
 use longhaul_rc::*;
 use longhaul_units::{Duration, Instant, LKey, Msn, Psn, Qpn, RKey};
 use longhaul_wire::*;
+use longhaul_work::*;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -40,7 +46,11 @@ impl Gather for Memory {
 pub struct Device {
     pub memory: Memory,
     pub permits: bool,
+    pub permits_atomics: bool,
     pub allows: bool,
+    pub allows_atomics: bool,
+    /// Added to every address that a peer names: memory that is aligned otherwise.
+    pub shift: u64,
     pub completions: Vec<Completion>,
     pub counters: Counters,
 }
@@ -50,10 +60,22 @@ impl Default for Device {
         Device {
             memory: Memory(vec![0xee; MEMORY]),
             permits: true,
+            permits_atomics: true,
             allows: true,
+            allows_atomics: true,
+            shift: 0,
             completions: Vec::new(),
             counters: Counters::default(),
         }
+    }
+}
+
+impl Device {
+    pub fn word(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.memory.0[at..at + 8].try_into().unwrap())
+    }
+    pub fn set_word(&mut self, at: usize, value: u64) {
+        self.memory.0[at..at + 8].copy_from_slice(&value.to_ne_bytes());
     }
 }
 
@@ -62,12 +84,13 @@ impl Context for Device {
         let fits = address.checked_add(len.into()).is_some_and(|end| end <= MEMORY as u64);
         if lkey.0 == KEY && fits { Ok(address) } else { Err(Denied) }
     }
-    fn remote(&self, rkey: RKey, address: u64, len: u64, _: RemoteIntent) -> Result<u64, Denied> {
+    fn remote(&self, rkey: RKey, address: u64, len: u64, intent: RemoteIntent) -> Result<u64, Denied> {
         let fits = address.checked_add(len).is_some_and(|end| end <= MEMORY as u64);
-        if rkey.0 == KEY && fits && self.allows { Ok(address) } else { Err(Denied) }
+        let allows = self.allows && (self.allows_atomics || intent != RemoteIntent::Atomic);
+        if rkey.0 == KEY && fits && allows { Ok(address + self.shift) } else { Err(Denied) }
     }
-    fn permits(&self, _: RemoteIntent) -> bool {
-        self.permits
+    fn permits(&self, intent: RemoteIntent) -> bool {
+        self.permits && (self.permits_atomics || intent != RemoteIntent::Atomic)
     }
     fn invalidate(&mut self, rkey: RKey) -> bool {
         rkey.0 == KEY
@@ -75,6 +98,21 @@ impl Context for Device {
     fn scatter(&mut self, address: u64, payload: &Payload<'_>) {
         let at = address as usize;
         payload.copy_to(&mut self.memory.0[at..at + payload.len()]);
+    }
+    fn fetch_add(&mut self, address: u64, add: u64) -> u64 {
+        let found = self.word(address as usize);
+        self.set_word(address as usize, found.wrapping_add(add));
+        found
+    }
+    fn compare_swap(&mut self, address: u64, compare: u64, swap: u64) -> u64 {
+        let found = self.word(address as usize);
+        if found == compare {
+            self.set_word(address as usize, swap);
+        }
+        found
+    }
+    fn path(&self, _: AhId) -> Option<&PathTemplate> {
+        None
     }
     fn gather(&self) -> &dyn Gather {
         &self.memory
@@ -100,7 +138,7 @@ impl Emit for Words {
     }
 }
 
-const OPCODES: [(&str, u8); 22] = [
+const OPCODES: [(&str, u8); 23] = [
     ("send.first", 0x00),
     ("send.middle", 0x01),
     ("send.last", 0x02),
@@ -122,6 +160,7 @@ const OPCODES: [(&str, u8); 22] = [
     ("send.last.inv", 0x16),
     ("send.only.inv", 0x17),
     ("ack", 0x11),
+    ("atomic.ack", 0x12),
     ("fetch_add", 0x14),
 ];
 
@@ -152,6 +191,13 @@ fn describe(packet: &Packet<'_>, len: usize) -> String {
     }
     if let Some(reth) = packet.reth() {
         words += &format!(" va={} dma={} rkey={}", reth.virtual_address, reth.len, reth.rkey.0);
+    }
+    if let Some(atomic) = packet.atomic_eth() {
+        words += &format!(" va={} rkey={}", atomic.virtual_address, atomic.rkey.0);
+        words += &format!(" value={} compare={}", atomic.swap_or_add, atomic.compare);
+    }
+    if let Some(atomic) = packet.atomic_ack_eth() {
+        words += &format!(" found={}", atomic.original);
     }
     if bth.ack_request {
         words += " ackreq";
@@ -255,8 +301,14 @@ impl Qp {
             migreq: f.has("migreq"),
             pkey: 0xffff,
         });
-        let device =
-            Device { permits: !f.has("rdma_off"), allows: !f.has("access_off"), ..Device::default() };
+        let device = Device {
+            permits: !f.has("rdma_off"),
+            permits_atomics: !f.has("atomics_off"),
+            allows: !f.has("access_off"),
+            allows_atomics: !f.has("atomic_access_off"),
+            shift: f.number("shift", 0),
+            ..Device::default()
+        };
         Qp {
             now: Instant::ZERO,
             device,
@@ -278,10 +330,18 @@ impl Qp {
             "send" => SendOp::Send { immediate, invalidate: f.has("inv").then_some(RKey(9)) },
             "write" => SendOp::Write { remote_address, rkey, immediate },
             "read" => SendOp::Read { remote_address, rkey },
+            "fetch_add" => SendOp::FetchAdd { remote_address, rkey, add: f.number("value", 0) },
+            "cmp_swap" => SendOp::CmpSwap {
+                remote_address,
+                rkey,
+                compare: f.number("compare", 0),
+                swap: f.number("value", 0),
+            },
             other => panic!("post {other}"),
         };
         let lkey = LKey(f.number("lkey", KEY.into()) as u32);
-        let sge = Sge { address: f.number("at", 0), len: f.number("len", 0) as u32, lkey };
+        let default_len = if matches!(f.words[1], "fetch_add" | "cmp_swap") { 8 } else { 0 };
+        let sge = Sge { address: f.number("at", 0), len: f.number("len", default_len) as u32, lkey };
         let wr = SendWr {
             wr_id: self.posted,
             op,
@@ -291,7 +351,13 @@ impl Qp {
             solicited: f.has("solicited"),
             fence: f.has("fence"),
         };
-        self.requester.post(&wr, false, &self.device.memory).unwrap();
+        let posted = self.requester.post(&wr, false, &self.device.memory);
+        if f.has("refused") {
+            self.posted -= 1;
+            assert!(posted.is_err());
+        } else {
+            posted.unwrap();
+        }
     }
 
     fn arrive(&mut self, f: &Fields<'_>) {
@@ -326,8 +392,16 @@ impl Qp {
             head.push_aeth(&aeth);
         }
         if opcode.has_atomic() {
-            let rkey = RKey(KEY);
-            head.push_atomic(&AtomicEth { virtual_address: 0, rkey, swap_or_add: 0, compare: 0 });
+            head.push_atomic(&AtomicEth {
+                virtual_address: f.number("va", 0),
+                rkey: RKey(f.number("rkey", KEY.into()) as u32),
+                swap_or_add: f.number("value", 0),
+                compare: f.number("compare", 0),
+            });
+        }
+        let original = f.number("found", 0);
+        if opcode == Opcode::RC_ATOMIC_ACK {
+            head.push_atomic_ack(&AtomicAckEth { original });
         }
         if opcode.has_immediate() {
             head.push_immediate([1, 2, 3, 4]);
@@ -343,6 +417,9 @@ impl Qp {
             Some(Verb::ReadResponse) => {
                 let aeth = opcode.has_aeth().then_some(&aeth);
                 self.requester.handle_read_response(self.now, psn, opcode, aeth, &payload, &mut self.device);
+            }
+            Some(Verb::AtomicAcknowledge) => {
+                self.requester.handle_atomic_ack(self.now, psn, &aeth, original, &mut self.device);
             }
             _ => self.responder.handle_request(&packet, &bth, &payload, &mut self.recv, &mut self.device),
         }
@@ -408,11 +485,17 @@ impl Qp {
                 let found = &self.device.memory.0[at..at + len];
                 assert!(found.iter().all(|&b| b == want), "memory begins with {:02x}", found[0]);
             }
+            "set" => self.device.set_word(f.number("at", 0) as usize, f.number("value", 0)),
+            "word" => assert_eq!(self.device.word(f.number("at", 0) as usize), f.number("is", 0)),
+            "flush" => self.responder.flush(&mut self.recv, &mut self.device),
+            "release" => self.responder.release(&mut self.recv),
+            "in_use" => assert_eq!(self.recv.in_use().to_string(), f.words[1]),
             "failed" => assert!(self.requester.is_failed()),
             "fault" => assert_eq!(format!("{:?}", self.responder.fault().expect("a fault")), f.words[1]),
             "pause" => self.requester.pause(true),
             "resume" => self.requester.pause(false),
             "drained" => assert!(self.requester.is_drained()),
+            "draining" => assert!(!self.requester.is_drained()),
             other => panic!("no such event: {other}"),
         }
     }

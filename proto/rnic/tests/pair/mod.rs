@@ -4,7 +4,7 @@
 use longhaul_node::{Frame, Gather, Node, Payload, Side, Transmit};
 use longhaul_rnic::*;
 use longhaul_units::{Duration, Instant, Psn, Qpn, Rng, SplitMix64};
-use longhaul_wire::{Head, MacAddr};
+use longhaul_wire::{Head, MacAddr, Packet, icrc::Icrc};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::IpAddr;
@@ -19,6 +19,13 @@ impl VecMemory {
         let at = (address - BASE) as usize;
         at..at + len
     }
+
+    /// The 8 bytes at `address`.
+    pub fn word(&self, address: u64) -> u64 {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&self.0[Self::range(address, 8)]);
+        u64::from_ne_bytes(bytes)
+    }
 }
 
 impl Gather for VecMemory {
@@ -30,6 +37,20 @@ impl Gather for VecMemory {
 impl Memory for VecMemory {
     fn scatter(&mut self, address: u64, payload: &Payload<'_>) {
         payload.copy_to(&mut self.0[Self::range(address, payload.len())]);
+    }
+
+    fn fetch_add(&mut self, address: u64, add: u64) -> u64 {
+        let found = self.word(address);
+        self.0[Self::range(address, 8)].copy_from_slice(&found.wrapping_add(add).to_ne_bytes());
+        found
+    }
+
+    fn compare_swap(&mut self, address: u64, compare: u64, swap: u64) -> u64 {
+        let found = self.word(address);
+        if found == compare {
+            self.0[Self::range(address, 8)].copy_from_slice(&swap.to_ne_bytes());
+        }
+        found
     }
 }
 
@@ -80,6 +101,8 @@ pub struct Pair {
     pub seen: Option<Vec<(usize, Vec<u8>)>>,
     /// Decides for each frame (sender, bytes) whether it gets lost, before chance does.
     pub lose: Lose,
+    /// A switch marks every packet of senders that are capable.
+    pub mark: bool,
     in_flight: InFlight,
     sequence: u64,
     rng: SplitMix64,
@@ -145,6 +168,7 @@ impl Pair {
             wire: Wire::default(),
             seen: None,
             lose: Box::new(|_, _| false),
+            mark: false,
             in_flight: BinaryHeap::new(),
             sequence: 0,
             rng: SplitMix64::new(seed),
@@ -153,26 +177,19 @@ impl Pair {
 
     /// PD, CQ, one MR over all memory and one QP on each node, connected.
     pub fn connect(&mut self, link: &Link) -> Ends {
+        self.connect_as(QpKind::Rc, link)
+    }
+
+    /// The same with another transport; datagram QPs get [`QKEY`].
+    pub fn connect_as(&mut self, kind: QpKind, link: &Link) -> Ends {
         let len = self.nodes[0].memory().0.len() as u64;
         let mut made = Vec::new();
         for node in &mut self.nodes {
             let pd = node.alloc_pd().unwrap();
             let cq = node.create_cq(1 << 14).unwrap();
             let mr = node.reg_mr(pd, BASE, len, BASE, Access::ALL).unwrap();
-            let qp = node
-                .create_qp(&QpInit {
-                    pd,
-                    kind: QpKind::Rc,
-                    send_cq: cq,
-                    recv_cq: cq,
-                    sq_depth: link.depth,
-                    rq_depth: link.depth,
-                    send_sge_max: 4,
-                    recv_sge_max: 4,
-                    inline_max: 256,
-                    signal_all: false,
-                })
-                .unwrap();
+            let init = qp_init(kind, pd, cq, link.depth);
+            let qp = node.create_qp(&init).unwrap();
             made.push((pd, cq, qp, mr));
         }
         let [a, b] = [made[0], made[1]];
@@ -185,9 +202,43 @@ impl Pair {
 
     /// Takes a QP from reset to ready to send.
     pub fn bring_up(&mut self, n: usize, qp: Qpn, peer: usize, peer_qp: Qpn, link: &Link) {
+        let kind = self.nodes[n].query_qp(qp).unwrap().init.kind;
         for attr in transitions(ip(peer), peer_qp, link.psn[peer], link.psn[n], link) {
-            self.nodes[n].modify_qp(self.now, qp, &attr).unwrap();
+            self.nodes[n].modify_qp(self.now, qp, &for_kind(kind, attr)).unwrap();
         }
+    }
+
+    /// A further QP beside those of `ends`, in state reset.
+    pub fn another(&mut self, n: usize, ends: &Ends, kind: QpKind, srq: Option<SrqId>) -> Qpn {
+        let init = QpInit { srq, ..qp_init(kind, ends.pd[n], ends.cq[n], 64) };
+        self.nodes[n].create_qp(&init).unwrap()
+    }
+
+    /// A further connection beside that of `ends`; receives of node 1 come from `srq`.
+    pub fn another_pair(&mut self, ends: &Ends, kind: QpKind, srq: Option<SrqId>, link: &Link) -> [Qpn; 2] {
+        let qps = [self.another(0, ends, kind, None), self.another(1, ends, kind, srq)];
+        (0..2).for_each(|n| self.bring_up(n, qps[n], 1 - n, qps[1 - n], link));
+        qps
+    }
+
+    /// A change of state and nothing else.
+    pub fn set_state(&mut self, n: usize, qp: Qpn, state: QpState) {
+        let attr = QpAttr { state: Some(state), ..QpAttr::default() };
+        self.nodes[n].modify_qp(self.now, qp, &attr).unwrap();
+    }
+
+    pub fn state(&self, n: usize, qp: Qpn) -> QpState {
+        self.nodes[n].query_qp(qp).unwrap().state
+    }
+
+    /// The way from node `n` to an address.
+    pub fn ah(&mut self, n: usize, ends: &Ends, to: IpAddr) -> AhId {
+        let address = AddressVector { destination_ip: to, hop_limit: 64, traffic_class: 0, flow_label: 0 };
+        self.nodes[n].create_ah(ends.pd[n], &address).unwrap()
+    }
+
+    pub fn events(&mut self, n: usize) -> Vec<Event> {
+        std::iter::from_fn(|| self.nodes[n].poll_event()).collect()
     }
 
     fn send_from(&mut self, sender: usize) {
@@ -205,6 +256,9 @@ impl Pair {
             }
             if (self.lose)(sender, &bytes) || self.rng.chance(self.wire.loss) {
                 continue;
+            }
+            if self.mark && bytes[15] & 3 == 2 {
+                bytes[15] |= 3;
             }
             if self.rng.chance(self.wire.corruption) {
                 let bit = self.rng.below(bytes.len() as u64 * 8) as usize;
@@ -286,7 +340,60 @@ impl Pair {
     }
 }
 
-/// The modifications from reset to ready to send.
+/// Repairs the ICRC after a change.
+pub fn seal(bytes: &mut [u8]) {
+    let Ok(Some(packet)) = Packet::parse(bytes) else { panic!("still a packet") };
+    let layout = packet.layout();
+    let end = bytes.len() - 4;
+    if layout.payload > end {
+        return;
+    }
+    let mut icrc = Icrc::over_head(&bytes[..layout.payload], &layout);
+    icrc.update(&bytes[layout.payload..end]);
+    let icrc = icrc.finish();
+    bytes[end..].copy_from_slice(&icrc);
+}
+
+/// QKey of datagram QPs.
+pub const QKEY: u32 = 0x1234_5678;
+
+pub fn qp_init(kind: QpKind, pd: PdId, cq: CqId, depth: u32) -> QpInit {
+    QpInit {
+        pd,
+        kind,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        sq_depth: depth,
+        rq_depth: depth,
+        send_sge_max: 4,
+        recv_sge_max: 4,
+        inline_max: 256,
+        signal_all: false,
+    }
+}
+
+/// What a transition of a reliable connection is for another transport.
+pub fn for_kind(kind: QpKind, attr: QpAttr) -> QpAttr {
+    let QpAttr { state, pkey_index, port, sq_psn, .. } = attr;
+    let connected = QpAttr {
+        max_dest_rd_atomic: None,
+        min_rnr_timer: None,
+        timeout: None,
+        retry_cnt: None,
+        rnr_retry: None,
+        max_rd_atomic: None,
+        ..attr
+    };
+    let qkey = (state == Some(QpState::Init)).then_some(QKEY);
+    match kind {
+        QpKind::Rc => attr,
+        QpKind::Uc => connected,
+        QpKind::Ud => QpAttr { state, pkey_index, port, sq_psn, qkey, ..QpAttr::default() },
+    }
+}
+
+/// The modifications from reset to ready to send, of a reliable connection.
 pub fn transitions(peer_ip: IpAddr, peer_qp: Qpn, rq_psn: u32, sq_psn: u32, link: &Link) -> [QpAttr; 3] {
     [
         QpAttr {

@@ -8,7 +8,7 @@ impl ServiceId {
     pub const TCP: u16 = 0x0106;
     /// Port space of datagrams, `RDMA_PS_UDP`.
     pub const UDP: u16 = 0x0111;
-    /// Port space without an IP header in the private data, `RDMA_PS_IB`.
+    /// Port space of any transport, `RDMA_PS_IB`.
     pub const IB: u16 = 0x013f;
     /// Port space of IP over InfiniBand, `RDMA_PS_IPOIB`.
     pub const IPOIB: u16 = 0x0002;
@@ -23,6 +23,21 @@ impl ServiceId {
         Self::of(Self::TCP, port)
     }
 
+    /// The service id of datagrams to `port` (`RDMA_PS_UDP`).
+    pub const fn udp(port: u16) -> u64 {
+        Self::of(Self::UDP, port)
+    }
+
+    /// The service id of `port` in the port space of any transport (`RDMA_PS_IB`).
+    pub const fn ib(port: u16) -> u64 {
+        Self::of(Self::IB, port)
+    }
+
+    /// The service id of `port` in the port space of IP over InfiniBand (`RDMA_PS_IPOIB`).
+    pub const fn ipoib(port: u16) -> u64 {
+        Self::of(Self::IPOIB, port)
+    }
+
     /// Port space and port; `None` for ids outside the RDMA connection manager's range.
     pub const fn parts(service_id: u64) -> Option<(u16, u16)> {
         if service_id >> 32 != 0 {
@@ -31,9 +46,20 @@ impl ServiceId {
         Some(((service_id >> 16) as u16, service_id as u16))
     }
 
-    /// True when private data begins with an [`RdmaCmHeader`]: the TCP, UDP and IPoIB port spaces.
+    /// True when private data begins with an [`RdmaCmHeader`]: every port space of the RDMA connection manager.
+    /// Linux leaves it out only between InfiniBand addresses, which RoCE does not have.
     pub const fn has_header(service_id: u64) -> bool {
-        matches!(Self::parts(service_id), Some((Self::TCP | Self::UDP | Self::IPOIB, _)))
+        matches!(Self::parts(service_id), Some((Self::TCP | Self::UDP | Self::IB | Self::IPOIB, _)))
+    }
+
+    /// True when connections (REQ) can be asked for: all but the UDP and IPoIB port spaces.
+    pub const fn has_connections(service_id: u64) -> bool {
+        !matches!(Self::parts(service_id), Some((Self::UDP | Self::IPOIB, _)))
+    }
+
+    /// True when a datagram QP can be asked for (SIDR_REQ): all but the TCP port space.
+    pub const fn has_datagrams(service_id: u64) -> bool {
+        !matches!(Self::parts(service_id), Some((Self::TCP, _)))
     }
 }
 
@@ -55,6 +81,8 @@ impl RdmaCmHeader {
     pub const LEN: usize = 36;
     /// Private data that a REQ leaves to the program behind the header, in bytes.
     pub const USER_LEN: usize = super::Req::PRIVATE_LEN - Self::LEN;
+    /// Private data that a SIDR_REQ leaves to the program behind the header, in bytes.
+    pub const SIDR_USER_LEN: usize = super::SidrReq::PRIVATE_LEN - Self::LEN;
 
     /// Reads the header; `None` when the data is too short, the version is not 0 or the IP version is
     /// neither 4 nor 6.
@@ -102,7 +130,20 @@ impl RdmaCmHeader {
     ///
     /// `None` when `user` is longer than [`RdmaCmHeader::USER_LEN`].
     pub fn with_user_data(&self, user: &[u8]) -> Option<[u8; super::Req::PRIVATE_LEN]> {
-        let mut data = [0; super::Req::PRIVATE_LEN];
+        self.before(user)
+    }
+
+    /// Header and a program's private data, zero-padded: what a SIDR_REQ in the UDP and IPoIB port spaces
+    /// carries.
+    ///
+    /// `None` when `user` is longer than [`RdmaCmHeader::SIDR_USER_LEN`].
+    pub fn with_sidr_user_data(&self, user: &[u8]) -> Option<[u8; super::SidrReq::PRIVATE_LEN]> {
+        self.before(user)
+    }
+
+    /// `LEN_ALL` is at least [`RdmaCmHeader::LEN`].
+    fn before<const LEN_ALL: usize>(&self, user: &[u8]) -> Option<[u8; LEN_ALL]> {
+        let mut data = [0; LEN_ALL];
         data[..Self::LEN].copy_from_slice(&self.write());
         data[Self::LEN..].get_mut(..user.len())?.copy_from_slice(user);
         Some(data)

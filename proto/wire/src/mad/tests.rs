@@ -270,6 +270,9 @@ mod rdma_cm_header {
         let head = RdmaCmHeader { source_port: 7, source: host(1), destination: host(2) };
         assert!(head.with_user_data(&[0; 56]).is_some());
         assert!(head.with_user_data(&[0; 57]).is_none());
+        assert_eq!(head.with_sidr_user_data(b"data").unwrap()[..36], head.write());
+        assert!(head.with_sidr_user_data(&[0; 180]).is_some());
+        assert!(head.with_sidr_user_data(&[0; 181]).is_none());
         assert_eq!(RdmaCmHeader::read(&head.write()[..35]), None);
         for (at, value) in [(0, 0x10), (1, 0x50), (1, 0)] {
             let mut bad = head.write();
@@ -282,8 +285,24 @@ mod rdma_cm_header {
     fn service_ids_split_into_space_and_port() {
         assert_eq!(ServiceId::tcp(18515), 0x0000_0000_0106_4853);
         assert_eq!(ServiceId::parts(1 << 32), None);
-        assert!(ServiceId::has_header(ServiceId::tcp(1)));
-        assert!(!ServiceId::has_header(ServiceId::of(ServiceId::IB, 1)));
+        assert_eq!(ServiceId::udp(0x1c06), 0x0111_1c06);
+        assert_eq!((ServiceId::ib(1), ServiceId::ipoib(2)), (0x013f_0001, 0x0002_0002));
+    }
+
+    #[test]
+    fn the_port_space_says_what_can_be_asked_for_and_whether_addresses_are_sent_along() {
+        for (service, header, connections, datagrams) in [
+            (ServiceId::tcp(1), true, true, false),
+            (ServiceId::udp(1), true, false, true),
+            (ServiceId::ipoib(1), true, false, true),
+            (ServiceId::ib(1), true, true, true),
+            (0x1234_0000_0106_0001, false, true, true),
+            (7, false, true, true),
+        ] {
+            assert_eq!(ServiceId::has_header(service), header, "{service:#x}");
+            assert_eq!(ServiceId::has_connections(service), connections, "{service:#x}");
+            assert_eq!(ServiceId::has_datagrams(service), datagrams, "{service:#x}");
+        }
     }
 }
 

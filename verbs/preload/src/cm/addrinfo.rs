@@ -2,14 +2,18 @@
 
 use std::ffi::{c_char, c_int};
 use std::mem::size_of;
+use std::net::IpAddr;
 use std::ptr;
 
 use longhaul_abi_defs::{
-    IBV_QPT_RC, IBV_QPT_UD, RAI_FAMILY, RAI_NUMERICHOST, RAI_PASSIVE, RDMA_PS_IPOIB, RDMA_PS_TCP,
-    RDMA_PS_UDP, rdma_addrinfo, rdma_port_space,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, RAI_FAMILY, RAI_NUMERICHOST,
+    RAI_PASSIVE, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP, ibv_qp_type, rdma_addrinfo,
+    rdma_port_space,
 };
 
-use crate::guard::guarded;
+use super::id;
+use super::name::AF_IB;
+use crate::guard::{guarded, minus_one};
 
 /// A copy of a socket address in memory that `free` takes.
 ///
@@ -26,18 +30,84 @@ unsafe fn copy(address: *const libc::sockaddr, len: libc::socklen_t) -> *mut lib
     }
 }
 
-/// What the port space and the queue pair type are when the hints leave them open.
-fn service(hints: Option<&rdma_addrinfo>) -> (c_int, c_int) {
-    let space = hints.map_or(0, |hints| hints.ai_port_space);
-    let kind = hints.map_or(0, |hints| hints.ai_qp_type);
-    let datagrams = [RDMA_PS_UDP, RDMA_PS_IPOIB].contains(&rdma_port_space(space as u32))
-        || (space == 0 && kind == IBV_QPT_UD.0 as c_int);
-    let default_space = if datagrams { RDMA_PS_UDP } else { RDMA_PS_TCP };
-    let default_kind = if datagrams { IBV_QPT_UD } else { IBV_QPT_RC };
-    (
-        if kind == 0 { default_kind.0 as c_int } else { kind },
-        if space == 0 { default_space.0 as c_int } else { space },
-    )
+/// What to ask the C library for.
+fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
+    // SAFETY: null pointers and zeroes are valid.
+    let mut ask: libc::addrinfo = unsafe { std::mem::zeroed() };
+    if hints.ai_flags & RAI_PASSIVE != 0 {
+        ask.ai_flags |= libc::AI_PASSIVE;
+    }
+    if hints.ai_flags & RAI_NUMERICHOST != 0 {
+        ask.ai_flags |= libc::AI_NUMERICHOST;
+    }
+    ask.ai_family = hints.ai_family;
+    match ibv_qp_type(hints.ai_qp_type as u32) {
+        IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => ask.ai_socktype = libc::SOCK_STREAM,
+        IBV_QPT_UD => ask.ai_socktype = libc::SOCK_DGRAM,
+        _ => {}
+    }
+    ask.ai_protocol = match (rdma_port_space(hints.ai_port_space as u32), ask.ai_socktype) {
+        (RDMA_PS_TCP, _) | (RDMA_PS_IB, libc::SOCK_STREAM) => libc::IPPROTO_TCP,
+        (RDMA_PS_UDP | RDMA_PS_IPOIB, _) | (RDMA_PS_IB, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
+        _ => 0,
+    };
+    ask
+}
+
+/// Of several answers the first of the device's address family, if there is one: `localhost` may be `::1` first.
+///
+/// # Safety
+/// `found` is a list of getaddrinfo's.
+unsafe fn choose(found: *const libc::addrinfo) -> *const libc::addrinfo {
+    let family = match id::engine().map(|engine| engine.attach().ip_addr()) {
+        Ok(IpAddr::V4(_)) => libc::AF_INET,
+        Ok(IpAddr::V6(_)) => libc::AF_INET6,
+        Err(_) => return found,
+    };
+    let mut at = found;
+    // SAFETY: passed on to the caller.
+    while let Some(answer) = unsafe { at.as_ref() } {
+        if answer.ai_family == family {
+            return at;
+        }
+        at = answer.ai_next;
+    }
+    found
+}
+
+/// # Safety
+/// The arguments are null or valid, `res` is valid.
+unsafe fn resolve(
+    node: *const c_char,
+    port: *const c_char,
+    hints: Option<&rdma_addrinfo>,
+    res: *mut *mut rdma_addrinfo,
+) -> c_int {
+    if hints.is_some_and(|hints| hints.ai_family == AF_IB) {
+        // There are no devices with InfiniBand addresses.
+        return libc::EAI_FAMILY;
+    }
+    let mut found = ptr::null_mut();
+    // SAFETY: passed on to the caller.
+    unsafe {
+        if !node.is_null() || !port.is_null() {
+            let ask = hints.map(question);
+            let ask = ask.as_ref().map_or(ptr::null(), ptr::from_ref);
+            let failed = libc::getaddrinfo(node, port, ask, &raw mut found);
+            if failed != 0 {
+                return failed;
+            }
+        }
+        let out = answer(hints, choose(found));
+        if !found.is_null() {
+            libc::freeaddrinfo(found);
+        }
+        if out.is_null() {
+            return libc::EAI_MEMORY;
+        }
+        res.write(out);
+    }
+    0
 }
 
 #[unsafe(no_mangle)]
@@ -48,79 +118,59 @@ pub(super) unsafe extern "C" fn rdma_getaddrinfo(
     res: *mut *mut rdma_addrinfo,
 ) -> c_int {
     guarded(libc::EAI_SYSTEM, || {
-        // SAFETY: the program's pointers, null or valid.
-        unsafe {
-            if res.is_null() || (node.is_null() && port.is_null() && hints.is_null()) {
-                return libc::EAI_NONAME;
-            }
-            let hints = hints.as_ref();
-            let flags = hints.map_or(0, |hints| hints.ai_flags);
-            let passive = flags & RAI_PASSIVE != 0;
-            let mut ask: libc::addrinfo = std::mem::zeroed();
-            ask.ai_socktype = libc::SOCK_STREAM;
-            if passive {
-                ask.ai_flags |= libc::AI_PASSIVE;
-            }
-            if flags & RAI_NUMERICHOST != 0 {
-                ask.ai_flags |= libc::AI_NUMERICHOST;
-            }
-            if let Some(hints) = hints
-                && (flags & RAI_FAMILY != 0 || hints.ai_family != 0)
-            {
-                ask.ai_family = hints.ai_family;
-            }
-            let mut found = ptr::null_mut();
-            if !node.is_null() || !port.is_null() {
-                let failed = libc::getaddrinfo(node, port, &raw const ask, &raw mut found);
-                if failed != 0 {
-                    return failed;
-                }
-            }
-            let out = answer(hints, flags, passive, found);
-            if !found.is_null() {
-                libc::freeaddrinfo(found);
-            }
-            if out.is_null() {
-                return libc::EAI_MEMORY;
-            }
-            res.write(out);
-            0
+        if res.is_null() || (node.is_null() && port.is_null() && hints.is_null()) {
+            return minus_one(libc::EINVAL);
         }
+        // SAFETY: the program's pointers, null or valid.
+        unsafe { resolve(node, port, hints.as_ref(), res) }
     })
 }
 
+/// Makes the program's answer of the C library's, and of the hints where those say more or nothing was asked.
+///
 /// # Safety
 /// `found` is null or an answer of getaddrinfo; the addresses in `hints` are as long as they say.
-unsafe fn answer(
-    hints: Option<&rdma_addrinfo>,
-    flags: c_int,
-    passive: bool,
-    found: *const libc::addrinfo,
-) -> *mut rdma_addrinfo {
+unsafe fn answer(hints: Option<&rdma_addrinfo>, found: *const libc::addrinfo) -> *mut rdma_addrinfo {
     // SAFETY: passed on to the caller; a calloc'ed structure of null pointers and zeroes is valid.
     unsafe {
         let out = libc::calloc(1, size_of::<rdma_addrinfo>()).cast::<rdma_addrinfo>();
         let Some(rai) = out.as_mut() else { return out };
-        (rai.ai_qp_type, rai.ai_port_space) = service(hints);
-        rai.ai_flags = flags;
+        let passive = hints.is_some_and(|hints| hints.ai_flags & RAI_PASSIVE != 0);
+        if let Some(hints) = hints {
+            rai.ai_qp_type = hints.ai_qp_type;
+            rai.ai_port_space = hints.ai_port_space;
+        }
         if let Some(found) = found.as_ref() {
+            let datagrams = found.ai_socktype == libc::SOCK_DGRAM;
+            if rai.ai_qp_type == 0 {
+                rai.ai_qp_type = (if datagrams { IBV_QPT_UD } else { IBV_QPT_RC }).0 as c_int;
+            }
+            if rai.ai_port_space == 0 {
+                rai.ai_port_space = (if datagrams { RDMA_PS_UDP } else { RDMA_PS_TCP }).0 as c_int;
+            }
             rai.ai_family = found.ai_family;
             let address = copy(found.ai_addr, found.ai_addrlen);
             if passive {
+                rai.ai_flags = RAI_PASSIVE;
                 (rai.ai_src_addr, rai.ai_src_len) = (address, found.ai_addrlen);
             } else {
                 (rai.ai_dst_addr, rai.ai_dst_len) = (address, found.ai_addrlen);
             }
-        }
-        if let Some(hints) = hints {
-            if rai.ai_src_addr.is_null() && !hints.ai_src_addr.is_null() {
-                rai.ai_src_addr = copy(hints.ai_src_addr, hints.ai_src_len);
-                rai.ai_src_len = hints.ai_src_len;
-            }
-            if rai.ai_dst_addr.is_null() && !hints.ai_dst_addr.is_null() {
+        } else if let Some(hints) = hints {
+            rai.ai_flags = hints.ai_flags & !RAI_FAMILY;
+            rai.ai_family = hints.ai_family;
+            if hints.ai_dst_len > 0 && !hints.ai_dst_addr.is_null() {
                 rai.ai_dst_addr = copy(hints.ai_dst_addr, hints.ai_dst_len);
                 rai.ai_dst_len = hints.ai_dst_len;
             }
+        }
+        if let Some(hints) = hints
+            && rai.ai_src_addr.is_null()
+            && hints.ai_src_len > 0
+            && !hints.ai_src_addr.is_null()
+        {
+            rai.ai_src_addr = copy(hints.ai_src_addr, hints.ai_src_len);
+            rai.ai_src_len = hints.ai_src_len;
         }
         out
     }
@@ -171,5 +221,44 @@ mod tests {
                 rdma_freeaddrinfo(res);
             }
         }
+    }
+
+    fn asked(text: &std::ffi::CStr, hints: &rdma_addrinfo) -> Result<(c_int, c_int, c_int), c_int> {
+        let mut res = ptr::null_mut();
+        // SAFETY: valid arguments; the answer is freed once.
+        unsafe {
+            match rdma_getaddrinfo(text.as_ptr(), c"7".as_ptr(), hints, &raw mut res) {
+                0 => {
+                    let found = ((*res).ai_family, (*res).ai_qp_type, (*res).ai_port_space);
+                    rdma_freeaddrinfo(res);
+                    Ok(found)
+                }
+                failed => Err(failed),
+            }
+        }
+    }
+
+    #[test]
+    fn the_kind_of_service_follows_from_whichever_hint_there_is() {
+        let hints = |kind: u32, space: u32| rdma_addrinfo {
+            ai_qp_type: kind as c_int,
+            ai_port_space: space as c_int,
+            ..rdma_addrinfo::zeroed()
+        };
+        let (rc, ud) = (IBV_QPT_RC.0 as c_int, IBV_QPT_UD.0 as c_int);
+        let (tcp, udp) = (RDMA_PS_TCP.0 as c_int, RDMA_PS_UDP.0 as c_int);
+        let v4 = libc::AF_INET;
+        let ask = |kind, space| asked(c"10.77.0.2", &hints(kind, space));
+        assert_eq!(ask(0, 0), Ok((v4, rc, tcp)));
+        assert_eq!(ask(IBV_QPT_UD.0, 0), Ok((v4, ud, udp)));
+        assert_eq!(ask(0, RDMA_PS_UDP.0), Ok((v4, ud, udp)));
+        assert_eq!(ask(IBV_QPT_UC.0, RDMA_PS_IB.0).unwrap().2, RDMA_PS_IB.0 as c_int);
+        assert_eq!(asked(c"fd00::1", &hints(0, 0)), Ok((libc::AF_INET6, rc, tcp)));
+    }
+
+    #[test]
+    fn infiniband_addresses_are_refused() {
+        let hints = rdma_addrinfo { ai_flags: RAI_FAMILY, ai_family: AF_IB, ..rdma_addrinfo::zeroed() };
+        assert_eq!(asked(c"fd00::1", &hints), Err(libc::EAI_FAMILY));
     }
 }

@@ -3,19 +3,18 @@
 use std::ffi::{c_int, c_uint};
 
 use longhaul_abi_defs::{
-    IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN,
-    IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU,
-    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN,
-    IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, ibv_mtu, ibv_qp_attr, ibv_qp_state,
-    rdma_cm_id,
+    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS,
+    IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
+    IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY,
+    IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
+    IBV_QPT_RC, IBV_QPT_UD, RDMA_UDP_QKEY, ibv_mtu, ibv_qp_attr, ibv_qp_state, ibv_qp_type, rdma_cm_id,
 };
 use longhaul_rnic::AddressVector;
 
-use super::id::{Id, IdState};
+use super::id::{self, IdState};
+use crate::address::public_address;
 use crate::device::PORT;
 use crate::guard::{guarded, minus_one};
-use crate::object;
-use crate::queue_pair::public_address;
 
 /// RNR timer that connections ask their peers to keep: 0.01 ms is the shortest; code 0 (655 ms), which the
 /// kernel takes, would stall a sender that is a little ahead. 12 is 0.64 ms, as perftest asks for.
@@ -23,18 +22,30 @@ const MIN_RNR_TIMER: u8 = 12;
 /// TTL of connections.
 const HOP_LIMIT: u8 = 64;
 
-/// Attributes for a step to `wanted`, with the mask that selects them.
-pub(super) fn for_state(state: &IdState, wanted: ibv_qp_state) -> Result<(ibv_qp_attr, c_uint), c_int> {
+/// Attributes for a step to `wanted`, with the mask that selects them. For datagrams those of the first step, as
+/// the kernel has it: [`datagram_step`] has the others.
+pub(super) fn for_state(
+    state: &IdState,
+    kind: ibv_qp_type,
+    wanted: ibv_qp_state,
+) -> Result<(ibv_qp_attr, c_uint), c_int> {
     let mut attr = ibv_qp_attr::zeroed();
     attr.qp_state = wanted;
-    let mask = match wanted {
+    if kind == IBV_QPT_UD {
+        attr.port_num = PORT;
+        attr.qkey = RDMA_UDP_QKEY;
+        return Ok((attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+    }
+    let reliable = kind == IBV_QPT_RC;
+    let mut mask = IBV_QP_STATE;
+    match wanted {
         IBV_QPS_INIT => {
             attr.port_num = PORT;
             attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-            if state.responder_resources > 0 {
-                attr.qp_access_flags |= IBV_ACCESS_REMOTE_READ;
+            if reliable && state.responder_resources > 0 {
+                attr.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
             }
-            IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT
+            mask |= IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
         }
         IBV_QPS_RTR => {
             let peer = state.peer.ok_or(libc::EINVAL)?;
@@ -47,27 +58,36 @@ pub(super) fn for_state(state: &IdState, wanted: ibv_qp_state) -> Result<(ibv_qp
             attr.path_mtu = ibv_mtu(peer.mtu_code.into());
             attr.dest_qp_num = peer.qpn;
             attr.rq_psn = peer.psn;
-            attr.max_dest_rd_atomic = state.responder_resources;
-            attr.min_rnr_timer = MIN_RNR_TIMER;
-            IBV_QP_AV
-                | IBV_QP_PATH_MTU
-                | IBV_QP_DEST_QPN
-                | IBV_QP_RQ_PSN
-                | IBV_QP_MAX_DEST_RD_ATOMIC
-                | IBV_QP_MIN_RNR_TIMER
+            mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+            if reliable {
+                attr.max_dest_rd_atomic = state.responder_resources;
+                attr.min_rnr_timer = MIN_RNR_TIMER;
+                mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+            }
         }
         IBV_QPS_RTS => {
             let peer = state.peer.ok_or(libc::EINVAL)?;
             attr.sq_psn = state.psn;
-            attr.timeout = state.ack_timeout.unwrap_or(peer.timeout);
-            attr.retry_cnt = peer.retry_count;
-            attr.rnr_retry = peer.rnr_retry_count;
-            attr.max_rd_atomic = state.initiator_depth;
-            IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC
+            mask |= IBV_QP_SQ_PSN;
+            if reliable {
+                attr.timeout = state.ack_timeout.unwrap_or(peer.timeout);
+                attr.retry_cnt = peer.retry_count;
+                attr.rnr_retry = peer.rnr_retry_count;
+                attr.max_rd_atomic = state.initiator_depth;
+                mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+            }
         }
         _ => return Err(libc::EINVAL),
-    };
-    Ok((attr, mask | IBV_QP_STATE))
+    }
+    Ok((attr, mask))
+}
+
+/// Attributes for a datagram queue pair's later steps: to ready to receive, and to ready to send.
+pub(super) fn datagram_step(wanted: ibv_qp_state) -> (ibv_qp_attr, c_uint) {
+    let mut attr = ibv_qp_attr::zeroed();
+    attr.qp_state = wanted;
+    let psn = if wanted == IBV_QPS_RTS { IBV_QP_SQ_PSN } else { 0 };
+    (attr, IBV_QP_STATE | psn)
 }
 
 #[unsafe(no_mangle)]
@@ -78,13 +98,15 @@ unsafe extern "C" fn rdma_init_qp_attr(
 ) -> c_int {
     guarded(-1, || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { object::resolve::<Id>(id) }) else { return minus_one(libc::EINVAL) };
+        let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         if attr.is_null() || mask.is_null() {
             return minus_one(libc::EINVAL);
         }
         // SAFETY: the caller names the state wanted in the structure that it gives.
         let wanted = unsafe { (&raw const (*attr).qp_state).read() };
-        match for_state(&ours.lock(), wanted) {
+        // SAFETY: a live identifier.
+        let kind = unsafe { (*id).qp_type };
+        match for_state(&ours.lock(), kind, wanted) {
             Ok((filled, selected)) => {
                 // SAFETY: the caller gives room for both.
                 unsafe {
@@ -102,15 +124,10 @@ unsafe extern "C" fn rdma_init_qp_attr(
 mod tests {
     use super::*;
     use crate::cm::id::Peer;
-    use longhaul_abi_defs::IBV_QPS_SQD;
+    use longhaul_abi_defs::{IBV_QPS_SQD, IBV_QPT_UC};
 
-    #[test]
-    fn ready_states_need_a_peer() {
-        let mut state = IdState::default();
-        assert!(for_state(&state, IBV_QPS_INIT).is_ok());
-        assert_eq!(for_state(&state, IBV_QPS_RTR).map(drop), Err(libc::EINVAL));
-        assert_eq!(for_state(&state, IBV_QPS_SQD).map(drop), Err(libc::EINVAL));
-        state.peer = Some(Peer {
+    fn connected() -> IdState {
+        let peer = Peer {
             ip: "10.77.0.2".parse().unwrap(),
             qpn: 0x12,
             psn: 99,
@@ -119,21 +136,51 @@ mod tests {
             retry_count: 6,
             rnr_retry_count: 7,
             traffic_class: 0,
-        });
-        let (attr, _) = for_state(&state, IBV_QPS_RTR).unwrap();
-        assert_eq!((attr.dest_qp_num, attr.rq_psn), (0x12, 99));
-        let (attr, _) = for_state(&state, IBV_QPS_RTS).unwrap();
-        assert_eq!((attr.timeout, attr.retry_cnt, attr.rnr_retry), (17, 6, 7));
-        state.ack_timeout = Some(10);
-        assert_eq!(for_state(&state, IBV_QPS_RTS).unwrap().0.timeout, 10);
+        };
+        IdState { peer: Some(peer), ..IdState::default() }
     }
 
     #[test]
-    fn reads_are_allowed_only_to_whom_resources_were_promised() {
+    fn ready_states_need_a_peer() {
+        let state = IdState::default();
+        let steps = |state: &IdState, wanted| for_state(state, IBV_QPT_RC, wanted);
+        assert!(steps(&state, IBV_QPS_INIT).is_ok());
+        assert_eq!(steps(&state, IBV_QPS_RTR).map(drop), Err(libc::EINVAL));
+        assert_eq!(steps(&state, IBV_QPS_SQD).map(drop), Err(libc::EINVAL));
+        let mut state = connected();
+        let (attr, _) = steps(&state, IBV_QPS_RTR).unwrap();
+        assert_eq!((attr.dest_qp_num, attr.rq_psn), (0x12, 99));
+        let (attr, _) = steps(&state, IBV_QPS_RTS).unwrap();
+        assert_eq!((attr.timeout, attr.retry_cnt, attr.rnr_retry), (17, 6, 7));
+        state.ack_timeout = Some(10);
+        assert_eq!(steps(&state, IBV_QPS_RTS).unwrap().0.timeout, 10);
+    }
+
+    #[test]
+    fn reads_and_atomics_are_allowed_only_to_whom_resources_were_promised() {
         let mut state = IdState::default();
-        let access = |state: &IdState| for_state(state, IBV_QPS_INIT).unwrap().0.qp_access_flags;
-        assert_eq!(access(&state), IBV_ACCESS_REMOTE_WRITE);
+        let access = |state: &IdState, kind| for_state(state, kind, IBV_QPS_INIT).unwrap().0.qp_access_flags;
+        assert_eq!(access(&state, IBV_QPT_RC), IBV_ACCESS_REMOTE_WRITE);
         state.responder_resources = 1;
-        assert_eq!(access(&state), IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+        let all = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+        assert_eq!(access(&state, IBV_QPT_RC), all);
+        assert_eq!(access(&state, IBV_QPT_UC), IBV_ACCESS_REMOTE_WRITE);
+    }
+
+    #[test]
+    fn unreliable_connections_have_nothing_to_retry() {
+        let state = connected();
+        let mask = |wanted| for_state(&state, IBV_QPT_UC, wanted).unwrap().1;
+        let path = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+        assert_eq!(mask(IBV_QPS_RTR), IBV_QP_STATE | path);
+        assert_eq!(mask(IBV_QPS_RTS), IBV_QP_STATE | IBV_QP_SQ_PSN);
+    }
+
+    #[test]
+    fn datagrams_have_a_queue_key_and_no_peer() {
+        let (attr, mask) = for_state(&IdState::default(), IBV_QPT_UD, IBV_QPS_INIT).unwrap();
+        assert_eq!(attr.qkey, RDMA_UDP_QKEY);
+        assert_eq!(mask, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
+        assert_eq!(datagram_step(IBV_QPS_RTS).1, IBV_QP_STATE | IBV_QP_SQ_PSN);
     }
 }

@@ -4,128 +4,225 @@ use std::ffi::c_int;
 use std::ptr;
 
 use longhaul_abi_defs::{
-    IBV_QPT_RC, RAI_PASSIVE, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_REJECTED, ibv_context, ibv_pd,
-    ibv_qp_init_attr, rdma_addrinfo, rdma_cm_id, rdma_port_space,
+    RAI_PASSIVE, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_REJECTED, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH,
+    ibv_context, ibv_pd, ibv_qp_init_attr, ibv_qp_type, rdma_addrinfo, rdma_cm_id, rdma_port_space,
 };
 
-use super::connect::{rdma_create_qp, rdma_destroy_qp};
-use super::event::{rdma_ack_cm_event, rdma_get_cm_event};
-use super::id::{self, Id, rdma_destroy_id};
+use super::event::{acknowledge_before, complete, rdma_get_cm_event};
+use super::id::{self, rdma_destroy_id};
 use super::name::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
+use super::option;
+use super::queues::{rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq};
 use crate::device;
 use crate::guard::{guarded, minus_one, null};
-use crate::object;
+
+/// Makes the identifier of an endpoint, of the kind that the address asks for.
+fn identifier(res: &rdma_addrinfo) -> Result<*mut rdma_cm_id, c_int> {
+    let space = rdma_port_space(res.ai_port_space as u32);
+    let kind = match res.ai_qp_type {
+        0 => id::implied(space),
+        given => ibv_qp_type(given as u32),
+    };
+    let made = id::create(ptr::null_mut(), ptr::null_mut(), space, kind)?;
+    // SAFETY: just made.
+    if let Some(ours) = unsafe { id::resolve(made) } {
+        ours.lock().typed = true;
+    }
+    Ok(made)
+}
+
+/// Takes the addresses, the route and the queue pair of an endpoint that asks. False with `errno` set.
+///
+/// It waits, and may be cancelled there: nothing is held that wants dropping.
+///
+/// # Safety
+/// `made` is live; the other pointers are null or valid.
+unsafe extern "C-unwind" fn prepare_active(
+    made: *mut rdma_cm_id,
+    res: *const rdma_addrinfo,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> bool {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        if rdma_resolve_addr(made, (*res).ai_src_addr, (*res).ai_dst_addr, 0) != 0 {
+            return false;
+        }
+        let routed = if (*res).ai_route_len > 0 {
+            let set = guarded(-1, || {
+                let Some(ours) = id::resolve(made) else { return minus_one(libc::EINVAL) };
+                let (route, len) = ((*res).ai_route, (*res).ai_route_len);
+                option::set(made, ours, (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH), route, len)
+                    .map_or_else(minus_one, |()| 0)
+            });
+            if set == 0 { complete(made) } else { set }
+        } else {
+            rdma_resolve_route(made, 0)
+        };
+        if routed != 0 {
+            return false;
+        }
+        if !attr.is_null() {
+            (*attr).qp_type = (*made).qp_type;
+            if rdma_create_qp(made, pd, attr) != 0 {
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Binds an endpoint that listens, and keeps what its connections' queue pairs are made of.
+///
+/// # Safety
+/// As [`prepare_active`].
+unsafe fn prepare_passive(
+    made: *mut rdma_cm_id,
+    res: *const rdma_addrinfo,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> bool {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        if rdma_bind_addr(made, (*res).ai_src_addr) != 0 {
+            return false;
+        }
+        if !pd.is_null() {
+            (*made).pd = pd;
+        }
+        if let (Some(attr), Some(ours)) = (attr.as_ref(), id::resolve(made)) {
+            ours.lock().qp_init_attr = Some(ibv_qp_init_attr { qp_type: (*made).qp_type, ..*attr });
+        }
+    }
+    true
+}
+
+/// Ends [`rdma_create_ep`]: gives the endpoint to the program, or takes it away again.
+///
+/// # Safety
+/// As [`prepare_active`].
+unsafe fn hand_out(
+    out: *mut *mut rdma_cm_id,
+    made: *mut rdma_cm_id,
+    res: *const rdma_addrinfo,
+    prepared: bool,
+) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        if !prepared {
+            let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
+            rdma_destroy_ep(made);
+            return minus_one(errno);
+        }
+        if (*res).ai_flags & RAI_PASSIVE == 0
+            && (*res).ai_connect_len > 0
+            && !(*res).ai_connect.is_null()
+            && let Some(ours) = id::resolve(made)
+        {
+            let data = std::slice::from_raw_parts((*res).ai_connect.cast::<u8>(), (*res).ai_connect_len);
+            ours.lock().connect_data = data.to_vec();
+        }
+        out.write(made);
+    }
+    0
+}
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_ep(
+unsafe extern "C-unwind" fn rdma_create_ep(
     out: *mut *mut rdma_cm_id,
     res: *mut rdma_addrinfo,
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    guarded(-1, || {
+    let made = guarded(ptr::null_mut(), || {
         // SAFETY: the program's pointers, null or valid.
-        let Some(res) = (unsafe { res.as_ref() }) else { return minus_one(libc::EINVAL) };
-        if out.is_null() || res.ai_qp_type != IBV_QPT_RC.0 as c_int {
-            return minus_one(if out.is_null() { libc::EINVAL } else { libc::EOPNOTSUPP });
+        match unsafe { res.as_ref() } {
+            Some(res) if !out.is_null() => identifier(res).unwrap_or_else(null),
+            _ => null(libc::EINVAL),
         }
-        let space = rdma_port_space(res.ai_port_space as u32);
-        let made = match id::create(ptr::null_mut(), ptr::null_mut(), space, IBV_QPT_RC) {
-            Ok(made) => made,
-            Err(errno) => return minus_one(errno),
+    });
+    if made.is_null() {
+        return -1;
+    }
+    // SAFETY: just made; the program's other pointers are null or valid.
+    unsafe {
+        let prepared = if (*res).ai_flags & RAI_PASSIVE != 0 {
+            guarded(false, || prepare_passive(made, res, pd, attr))
+        } else {
+            prepare_active(made, res, pd, attr)
         };
-        // SAFETY: just made; the program's other pointers are null or valid.
-        unsafe {
-            let failed = if res.ai_flags & RAI_PASSIVE != 0 {
-                rdma_bind_addr(made, res.ai_src_addr) != 0
-            } else {
-                rdma_resolve_addr(made, res.ai_src_addr, res.ai_dst_addr, 2000) != 0
-                    || rdma_resolve_route(made, 2000) != 0
-            };
-            let attr_given = attr.as_mut();
-            let failed = failed
-                || match attr_given {
-                    None => false,
-                    Some(attr) if res.ai_flags & RAI_PASSIVE == 0 => {
-                        attr.qp_type = IBV_QPT_RC;
-                        rdma_create_qp(made, pd, attr) != 0
-                    }
-                    Some(attr) => {
-                        // For the connections that the listener will get.
-                        if let Some(ours) = object::resolve::<Id>(made) {
-                            attr.qp_type = IBV_QPT_RC;
-                            ours.lock().qp_init_attr = Some(*attr);
-                        }
-                        if !pd.is_null() {
-                            (*made).pd = pd;
-                        }
-                        false
-                    }
-                };
-            if failed {
-                let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
-                rdma_destroy_id(made);
-                return minus_one(errno);
-            }
-            if let Some(ours) = object::resolve::<Id>(made)
-                && !res.ai_connect.is_null()
-            {
-                let data = std::slice::from_raw_parts(res.ai_connect.cast::<u8>(), res.ai_connect_len);
-                ours.lock().connect_data = data.to_vec();
-            }
-            out.write(made);
-        }
-        0
-    })
+        guarded(-1, || hand_out(out, made, res, prepared))
+    }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     // SAFETY: the program's pointer, checked as far as that goes.
     guarded((), || unsafe {
-        if object::resolve::<Id>(id).is_some() {
+        if id::resolve(id).is_some() {
             if !(*id).qp.is_null() {
                 rdma_destroy_qp(id);
             }
+            rdma_destroy_srq(id);
             rdma_destroy_id(id);
         }
     });
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, out: *mut *mut rdma_cm_id) -> c_int {
-    guarded(-1, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
-        unsafe {
-            let Some(ours) = object::resolve::<Id>(listen).filter(|ours| ours.sync && !out.is_null()) else {
-                return minus_one(libc::EINVAL);
-            };
-            let before = std::mem::replace(&mut (*listen).event, ptr::null_mut());
-            if !before.is_null() {
-                rdma_ack_cm_event(before);
-            }
-            let mut event = ptr::null_mut();
-            if rdma_get_cm_event((*listen).channel, &raw mut event) != 0 {
-                return -1;
-            }
-            let errno = match (*event).event {
-                RDMA_CM_EVENT_REJECTED => libc::ECONNREFUSED,
-                RDMA_CM_EVENT_CONNECT_REQUEST => 0,
-                _ => libc::EINVAL,
-            };
-            let template = ours.lock().qp_init_attr;
-            let failed = errno != 0
-                || template
-                    .is_some_and(|mut attr| rdma_create_qp((*event).id, (*listen).pd, &raw mut attr) != 0);
-            if failed {
-                (*listen).event = event;
-                return if errno != 0 { minus_one(errno) } else { -1 };
-            }
-            out.write((*event).id);
-            (*(*event).id).event = event;
+/// Gives the identifier of a request to the program, with a queue pair where `rdma_create_ep` was given one's
+/// attributes.
+///
+/// # Safety
+/// `listen` is live and `event` an event of it; `out` has room for a pointer.
+unsafe fn take_request(
+    listen: *mut rdma_cm_id,
+    event: *mut longhaul_abi_defs::rdma_cm_event,
+    out: *mut *mut rdma_cm_id,
+) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        let Some(ours) = id::resolve(listen) else { return minus_one(libc::EINVAL) };
+        let errno = match ((*event).event, (*event).status) {
+            (RDMA_CM_EVENT_REJECTED, _) => libc::ECONNREFUSED,
+            (RDMA_CM_EVENT_CONNECT_REQUEST, 0) => 0,
+            (_, 0) => libc::EINVAL,
+            (_, status) => status.abs(),
+        };
+        if errno != 0 {
+            (*listen).event = event;
+            return minus_one(errno);
         }
-        0
-    })
+        let template = ours.lock().qp_init_attr;
+        if let Some(mut attr) = template
+            && rdma_create_qp((*event).id, (*listen).pd, &raw mut attr) != 0
+        {
+            (*listen).event = event;
+            return -1;
+        }
+        out.write((*event).id);
+        (*(*event).id).event = event;
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, out: *mut *mut rdma_cm_id) -> c_int {
+    // SAFETY: the program's pointers, checked as far as that goes.
+    unsafe {
+        let ready = guarded(-1, || {
+            let is_sync = id::resolve(listen).is_some() && id::is_sync(listen);
+            if !is_sync || out.is_null() {
+                return minus_one(libc::EINVAL);
+            }
+            acknowledge_before(listen);
+            0
+        });
+        let mut event = ptr::null_mut();
+        if ready != 0 || rdma_get_cm_event((*listen).channel, &raw mut event) != 0 {
+            return -1;
+        }
+        guarded(-1, || take_request(listen, event, out))
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -1,39 +1,57 @@
 //! Events: reading them, what reading them does to queue pairs, acknowledging them.
 
 use std::ffi::c_int;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ptr;
+use std::sync::Arc;
 
 use longhaul_abi_defs::{
-    RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_ERROR,
-    RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED,
-    RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_ERROR,
-    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_TIMEWAIT_EXIT, RDMA_CM_EVENT_UNREACHABLE, rdma_cm_event,
-    rdma_cm_event_param, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED,
+    RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE,
+    RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_MULTICAST_ERROR,
+    RDMA_CM_EVENT_MULTICAST_JOIN, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_ERROR,
+    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_TIMEWAIT_EXIT, RDMA_CM_EVENT_UNREACHABLE, ibv_qp_type,
+    rdma_cm_event, rdma_cm_event_param, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
+    rdma_ud_param,
 };
-use longhaul_cm::{ConnectionId, Event, ReplyInfo, RequestInfo, ServiceId};
+use longhaul_cm::{
+    ConnectionId, DisconnectCause, Event, RdmaCmHeader, ReplyInfo, RequestInfo, ServiceId, SidrId,
+    SidrRequestInfo, SidrStatus, Transport,
+};
 use longhaul_rdma::{ConnectionEvent, Happening};
+use longhaul_rnic::AddressVector;
+use longhaul_units::Qpn;
 
-use super::connect::{established, move_to_error};
-use super::id::{self, Channel, Id, Peer};
-use super::name;
+use super::connect::established;
+use super::id::{self, Channel, Id, Peer, Resolved};
+use super::name::{self, Local};
+use super::queues::move_to_error;
+use super::{datagram, multicast};
+use crate::address::public_address;
 use crate::guard::{guarded, minus_one, wait_for_event};
-use crate::object::{self, Kind};
+use crate::object::{self, Acknowledgements, Kind};
 
-/// Codes of the events that this layer raises by itself.
-pub(super) const LOCAL_ADDR_RESOLVED: u32 = 0;
-/// As above.
-pub(super) const LOCAL_ROUTE_RESOLVED: u32 = 1;
+/// Most private data that an event carries: that of a SIDR_REQ without its header is less.
+const DATA_MAX: usize = 216;
+/// TTL of datagrams.
+const HOP_LIMIT: u8 = 64;
 
 /// Our part of an event: what it points to, and whom its acknowledgement counts for.
 struct Notice {
-    data: [u8; 196],
+    data: [u8; DATA_MAX],
     owner: *mut rdma_cm_id,
+    membership: Option<Arc<Acknowledgements>>,
 }
 
 impl Kind for Notice {
     type Public = rdma_cm_event;
     const MARK: u64 = 0x6c68_5f65_7665_6e74;
+}
+
+/// What an event tells of the other side.
+enum Param {
+    Connection(rdma_conn_param),
+    Datagrams(rdma_ud_param),
 }
 
 /// An event before it has a place in memory.
@@ -42,29 +60,41 @@ struct Draft<'a> {
     listen_id: *mut rdma_cm_id,
     event: rdma_cm_event_type,
     status: c_int,
-    conn: rdma_conn_param,
+    param: Param,
     data: &'a [u8],
+    membership: Option<Arc<Acknowledgements>>,
 }
 
 impl<'a> Draft<'a> {
     fn new(id: *mut rdma_cm_id, event: rdma_cm_event_type) -> Draft<'a> {
-        let conn = rdma_conn_param::zeroed();
-        Draft { id, listen_id: ptr::null_mut(), event, status: 0, conn, data: &[] }
+        Draft {
+            id,
+            listen_id: ptr::null_mut(),
+            event,
+            status: 0,
+            param: Param::Connection(rdma_conn_param::zeroed()),
+            data: &[],
+            membership: None,
+        }
     }
 
     /// Gives the event to the program. `owner` is whom it has been counted for.
     fn hand_out(self, owner: *mut rdma_cm_id) -> *mut rdma_cm_event {
-        let mut notice = Notice { data: [0; 196], owner };
-        let len = self.data.len().min(notice.data.len());
+        let mut notice = Notice { data: [0; DATA_MAX], owner, membership: self.membership };
+        let len = self.data.len().min(DATA_MAX);
         notice.data[..len].copy_from_slice(&self.data[..len]);
-        let mut conn = self.conn;
-        conn.private_data_len = len as u8;
+        let mut param = match self.param {
+            Param::Connection(conn) => rdma_cm_event_param { conn },
+            Param::Datagrams(ud) => rdma_cm_event_param { ud },
+        };
+        // Both kinds begin with their private data.
+        param.conn.private_data_len = len as u8;
         let public = rdma_cm_event {
             id: self.id,
             listen_id: self.listen_id,
             event: self.event,
             status: self.status,
-            param: rdma_cm_event_param { conn },
+            param,
         };
         let event = object::create(public, notice);
         if len > 0 {
@@ -139,7 +169,7 @@ unsafe fn take(channel: &Channel) -> Option<*mut rdma_cm_event> {
     let (found, owner) = channel.queue.take_counted(|found| {
         let owner = owner_of(&found);
         // SAFETY: an identifier is live while events of its own are queued.
-        if let Some(ours) = unsafe { object::resolve::<Id>(owner) } {
+        if let Some(ours) = unsafe { id::resolve(owner) } {
             ours.events.give();
         }
         (found, owner)
@@ -148,7 +178,7 @@ unsafe fn take(channel: &Channel) -> Option<*mut rdma_cm_event> {
     unsafe {
         let out = translate(&found, owner);
         if out.is_none()
-            && let Some(ours) = object::resolve::<Id>(owner)
+            && let Some(ours) = id::resolve(owner)
         {
             ours.events.acknowledge(1);
         }
@@ -160,7 +190,8 @@ unsafe fn take(channel: &Channel) -> Option<*mut rdma_cm_event> {
 /// to (a listener, or an identifier whose connection is just being made).
 fn owner_of(event: &ConnectionEvent) -> *mut rdma_cm_id {
     let bound = match &event.what {
-        Happening::Local { .. } | Happening::Manager(Event::ConnectRequest { .. }) => ptr::null_mut(),
+        Happening::Local { .. }
+        | Happening::Manager(Event::ConnectRequest { .. } | Event::SidrRequest { .. }) => ptr::null_mut(),
         Happening::Manager(manager) => id::of_connection(manager.connection()),
     };
     if bound.is_null() { event.cookie as *mut rdma_cm_id } else { bound }
@@ -172,24 +203,46 @@ fn owner_of(event: &ConnectionEvent) -> *mut rdma_cm_id {
 /// `owner` is that of the event, and live.
 unsafe fn translate(found: &ConnectionEvent, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_event> {
     let manager = match &found.what {
-        Happening::Local { code, status } => return Some(local(owner, *code, *status)),
+        Happening::Local { code, status, value } => {
+            let what = Local::decode(*code, *value)?;
+            // SAFETY: passed on to the caller.
+            return unsafe { local(owner, what, *status) }.map(|draft| draft.hand_out(owner));
+        }
         Happening::Manager(manager) => manager,
     };
-    if let Event::ConnectRequest { connection, info, .. } = manager {
-        // SAFETY: passed on to the caller.
-        return unsafe { connection_request(owner, *connection, info) };
+    // SAFETY: passed on to the caller.
+    let requested = unsafe {
+        match manager {
+            Event::ConnectRequest { connection, info, .. } => {
+                Some(connection_request(owner, *connection, info))
+            }
+            Event::SidrRequest { id, info, .. } => Some(service_request(owner, *id, info)),
+            _ => None,
+        }
+    };
+    if let Some(draft) = requested {
+        return draft.map(|draft| draft.hand_out(owner));
     }
     // Who makes a connection holds the identifier until the two know each other; the peer may be quicker.
     // SAFETY: passed on to the caller.
-    if let Some(making) = unsafe { object::resolve::<Id>(owner) } {
+    if let Some(making) = unsafe { id::resolve(owner) } {
         drop(making.lock());
     }
     let id = id::of_connection(manager.connection());
     // SAFETY: passed on to the caller.
-    let ours = unsafe { object::resolve::<Id>(id) }?;
-    let draft = match manager {
-        Event::ConnectRequest { .. } => return None,
-        // SAFETY: a live identifier.
+    let ours = unsafe { id::resolve(id) }?;
+    // SAFETY: a live identifier.
+    unsafe { of_known(id, ours, manager) }.map(|draft| draft.hand_out(owner))
+}
+
+/// The event of a connection, or of a request, that the program knows.
+///
+/// # Safety
+/// `id` is live and `ours` is its own.
+unsafe fn of_known<'a>(id: *mut rdma_cm_id, ours: &Id, manager: &'a Event) -> Option<Draft<'a>> {
+    Some(match manager {
+        Event::ConnectRequest { .. } | Event::SidrRequest { .. } => return None,
+        // SAFETY: passed on to the caller.
         Event::ConnectResponse { info, .. } => unsafe { connection_response(id, ours, info) },
         Event::Established { .. } => {
             ours.lock().was_established = true;
@@ -200,46 +253,144 @@ unsafe fn translate(found: &ConnectionEvent, owner: *mut rdma_cm_id) -> Option<*
             if ours.lock().failed {
                 return None;
             }
-            // SAFETY: a live identifier.
+            // SAFETY: passed on to the caller.
             unsafe { move_to_error(id) };
             let data = private_data.as_slice();
             Draft { status: reason.0.into(), data, ..Draft::new(id, RDMA_CM_EVENT_REJECTED) }
         }
         Event::Unreachable { .. } => {
             forget(ours);
-            // SAFETY: a live identifier.
+            // SAFETY: passed on to the caller.
             unsafe { move_to_error(id) };
             Draft { status: -libc::ETIMEDOUT, ..Draft::new(id, RDMA_CM_EVENT_UNREACHABLE) }
         }
-        Event::Disconnected { .. } => {
+        Event::Disconnected { cause, .. } => {
             if ours.lock().failed {
                 return None;
             }
-            Draft::new(id, RDMA_CM_EVENT_DISCONNECTED)
+            let status = if *cause == DisconnectCause::NoAnswer { -libc::ETIMEDOUT } else { 0 };
+            Draft { status, ..Draft::new(id, RDMA_CM_EVENT_DISCONNECTED) }
         }
         Event::TimewaitExit { .. } => {
             forget(ours);
             Draft::new(id, RDMA_CM_EVENT_TIMEWAIT_EXIT)
         }
-    };
-    Some(draft.hand_out(owner))
+        Event::SidrResponse { status: SidrStatus::Valid, qpn, qkey, private_data, .. } => {
+            let param = service(ours, *qpn, *qkey);
+            Draft { param, data: private_data.as_slice(), ..Draft::new(id, RDMA_CM_EVENT_ESTABLISHED) }
+        }
+        Event::SidrResponse { status, private_data, .. } => {
+            forget(ours);
+            let data = private_data.as_slice();
+            Draft { status: datagram::code_of(*status), data, ..Draft::new(id, RDMA_CM_EVENT_UNREACHABLE) }
+        }
+        Event::SidrUnreachable { .. } => {
+            forget(ours);
+            if ours.lock().passive {
+                // The program took too long over a request; what it says to it now fails.
+                return None;
+            }
+            Draft { status: -libc::ETIMEDOUT, ..Draft::new(id, RDMA_CM_EVENT_UNREACHABLE) }
+        }
+    })
 }
 
-/// After a terminal event the connection's number means nothing any more.
+/// What the peer named as its service's queue pair. The request is over with that.
+fn service(ours: &Id, qpn: Qpn, qkey: u32) -> Param {
+    forget(ours);
+    let mut state = ours.lock();
+    state.was_established = true;
+    let mut param = rdma_ud_param::zeroed();
+    if let Some(peer) = state.peer {
+        param.ah_attr = public_address(&AddressVector {
+            destination_ip: peer.ip,
+            hop_limit: HOP_LIMIT,
+            traffic_class: peer.traffic_class,
+            flow_label: 0,
+        });
+    }
+    param.qp_num = qpn.get();
+    param.qkey = qkey;
+    Param::Datagrams(param)
+}
+
+/// After a terminal event the number of a connection or request means nothing any more.
 fn forget(ours: &Id) {
-    if let Some(connection) = ours.lock().connection.take() {
+    let mut state = ours.lock();
+    state.request = None;
+    if let Some(connection) = state.connection.take() {
         id::unbind_connection(connection);
     }
 }
 
-fn local(id: *mut rdma_cm_id, code: u32, status: c_int) -> *mut rdma_cm_event {
-    let event = match (code, status) {
-        (LOCAL_ADDR_RESOLVED, 0) => RDMA_CM_EVENT_ADDR_RESOLVED,
-        (LOCAL_ADDR_RESOLVED, _) => RDMA_CM_EVENT_ADDR_ERROR,
-        (_, 0) => RDMA_CM_EVENT_ROUTE_RESOLVED,
-        (..) => RDMA_CM_EVENT_ROUTE_ERROR,
+/// An event that this layer raised by itself.
+///
+/// # Safety
+/// `id` is live.
+unsafe fn local<'a>(id: *mut rdma_cm_id, what: Local, status: c_int) -> Option<Draft<'a>> {
+    let event = match (what, status) {
+        (Local::AddressResolved, 0) => RDMA_CM_EVENT_ADDR_RESOLVED,
+        (Local::AddressResolved, _) => RDMA_CM_EVENT_ADDR_ERROR,
+        (Local::RouteResolved, 0) => RDMA_CM_EVENT_ROUTE_RESOLVED,
+        (Local::RouteResolved, _) => RDMA_CM_EVENT_ROUTE_ERROR,
+        (Local::Joined(number), _) => {
+            // SAFETY: passed on to the caller.
+            let joined = unsafe { multicast::joined(id, id::resolve(id)?, number) }?;
+            let done = joined.status == 0;
+            return Some(Draft {
+                status: joined.status,
+                param: Param::Datagrams(joined.param),
+                membership: Some(joined.events),
+                ..Draft::new(
+                    id,
+                    if done { RDMA_CM_EVENT_MULTICAST_JOIN } else { RDMA_CM_EVENT_MULTICAST_ERROR },
+                )
+            });
+        }
     };
-    Draft { status, ..Draft::new(id, event) }.hand_out(id)
+    Some(Draft { status, ..Draft::new(id, event) })
+}
+
+/// Who asks for a connection or a service, and for which.
+struct Caller {
+    ip: IpAddr,
+    service_id: u64,
+    header: Option<RdmaCmHeader>,
+    kind: ibv_qp_type,
+}
+
+/// Makes the identifier of a peer's request, on the listener's channel or one of its own. `None` when that
+/// cannot be, or when the listener is for another kind of queue pair; the request is then refused.
+///
+/// # Safety
+/// `listener` is live.
+unsafe fn child_of(listener: *mut rdma_cm_id, caller: &Caller) -> Option<*mut rdma_cm_id> {
+    // SAFETY: passed on to the caller; the child is just made.
+    unsafe {
+        let listening = id::resolve(listener)?;
+        let engine = id::engine().ok()?;
+        if listening.lock().typed && (*listener).qp_type != caller.kind {
+            return None;
+        }
+        let channel = if id::is_sync(listener) { ptr::null_mut() } else { (*listener).channel };
+        let child = id::create(channel, (*listener).context, (*listener).ps, caller.kind).ok()?;
+        let bound = id::bind_to_device(child, Some(caller.ip)).and_then(|()| id::set_path(child));
+        if bound.is_err() {
+            id::rdma_destroy_id(child);
+            return None;
+        }
+        let local_port = ServiceId::parts(caller.service_id).map_or(0, |(_, port)| port);
+        let peer_port = caller.header.map_or(0, |header| header.source_port);
+        let local = SocketAddr::new(engine.attach().ip_addr(), local_port);
+        (*child).route.addr.src.src_storage = name::write(local);
+        (*child).route.addr.dst.dst_storage = name::write(SocketAddr::new(caller.ip, peer_port));
+        let mut state = id::resolve(child)?.lock();
+        state.passive = true;
+        state.typed = true;
+        state.local_port = local_port;
+        state.resolved = Resolved::Route;
+        Some(child)
+    }
 }
 
 /// Makes the identifier of a new connection.
@@ -250,39 +401,21 @@ unsafe fn connection_request(
     listener: *mut rdma_cm_id,
     connection: ConnectionId,
     info: &RequestInfo,
-) -> Option<*mut rdma_cm_event> {
+) -> Option<Draft<'_>> {
+    let kind = if info.transport == Transport::Uc { IBV_QPT_UC } else { IBV_QPT_RC };
+    let caller = Caller { ip: info.peer_ip, service_id: info.service_id, header: info.header(), kind };
     // SAFETY: passed on to the caller.
-    let listening = unsafe { object::resolve::<Id>(listener) }?;
-    let engine = id::engine().ok()?;
-    // SAFETY: a live identifier.
-    let (channel, context, ps, qp_type) =
-        unsafe { ((*listener).channel, (*listener).context, (*listener).ps, (*listener).qp_type) };
-    let channel = if listening.sync { ptr::null_mut() } else { channel };
-    let child = id::create(channel, context, ps, qp_type).ok();
-    let Some(child) = child else {
-        let _ = engine.forget_connection(connection);
+    let Some(child) = (unsafe { child_of(listener, &caller) }) else {
+        if let Ok(engine) = id::engine() {
+            let _ = engine.forget_connection(connection);
+        }
         return None;
     };
     // SAFETY: just made.
-    let ours = unsafe { object::resolve::<Id>(child) }?;
-    // SAFETY: as above.
-    unsafe {
-        let bound = id::bind_to_device(child, Some(info.peer_ip)).and_then(|()| id::set_path(child));
-        if bound.is_err() {
-            let _ = engine.forget_connection(connection);
-            id::rdma_destroy_id(child);
-            return None;
-        }
-        let local_port = ServiceId::parts(info.service_id).map_or(0, |(_, port)| port);
-        let peer_port = info.header().map_or(0, |header| header.source_port);
-        (*child).route.addr.src.src_storage =
-            name::write(SocketAddr::new(engine.attach().ip_addr(), local_port));
-        (*child).route.addr.dst.dst_storage = name::write(SocketAddr::new(info.peer_ip, peer_port));
-    }
+    let ours = unsafe { id::resolve(child) }?;
     {
         let mut state = ours.lock();
         state.connection = Some(connection);
-        state.passive = true;
         state.initiator_depth = info.initiator_depth;
         state.responder_resources = info.responder_resources;
         state.peer = Some(Peer {
@@ -296,11 +429,8 @@ unsafe fn connection_request(
             traffic_class: info.traffic_class,
         });
     }
-    id::bind_connection(connection, child);
     // SAFETY: just made.
-    if let Some(sink) = unsafe { id::sink_of(child) } {
-        let _ = engine.adopt(connection, sink);
-    }
+    unsafe { adopt(child, connection) };
     let conn = rdma_conn_param {
         responder_resources: info.responder_resources,
         initiator_depth: info.initiator_depth,
@@ -312,7 +442,52 @@ unsafe fn connection_request(
         ..rdma_conn_param::zeroed()
     };
     let draft = Draft::new(child, RDMA_CM_EVENT_CONNECT_REQUEST);
-    Some(Draft { listen_id: listener, conn, data: info.user_data(), ..draft }.hand_out(listener))
+    Some(Draft { listen_id: listener, param: Param::Connection(conn), data: info.user_data(), ..draft })
+}
+
+/// Makes the identifier of a request for a datagram service.
+///
+/// # Safety
+/// `listener` is live.
+unsafe fn service_request(
+    listener: *mut rdma_cm_id,
+    request: SidrId,
+    info: &SidrRequestInfo,
+) -> Option<Draft<'_>> {
+    let (ip, service_id, header) = (info.peer_ip, info.service_id, info.header());
+    let caller = Caller { ip, service_id, header, kind: IBV_QPT_UD };
+    // SAFETY: passed on to the caller.
+    let Some(child) = (unsafe { child_of(listener, &caller) }) else {
+        if let Ok(engine) = id::engine() {
+            let _ = engine.forget_service(request);
+        }
+        return None;
+    };
+    // SAFETY: just made.
+    let ours = unsafe { id::resolve(child) }?;
+    {
+        let mut state = ours.lock();
+        state.request = Some(request);
+        state.connection = Some(request.into());
+        state.peer = Some(Peer::datagram(ip, 0));
+    }
+    // SAFETY: just made.
+    unsafe { adopt(child, request.into()) };
+    let draft = Draft::new(child, RDMA_CM_EVENT_CONNECT_REQUEST);
+    let param = Param::Datagrams(rdma_ud_param::zeroed());
+    Some(Draft { listen_id: listener, param, data: info.user_data(), ..draft })
+}
+
+/// From now on the events of a connection or request go to its own identifier.
+///
+/// # Safety
+/// `child` is live.
+unsafe fn adopt(child: *mut rdma_cm_id, connection: ConnectionId) {
+    id::bind_connection(connection, child);
+    // SAFETY: passed on to the caller.
+    if let (Some(sink), Ok(engine)) = (unsafe { id::sink_of(child) }, id::engine()) {
+        let _ = engine.adopt(connection, sink);
+    }
 }
 
 /// The peer accepted: with a queue pair of the identifier's own the library finishes the handshake, without
@@ -326,6 +501,7 @@ unsafe fn connection_response<'a>(id: *mut rdma_cm_id, ours: &Id, info: &'a Repl
         if let Some(peer) = &mut state.peer {
             peer.qpn = info.peer_qpn.get();
             peer.psn = info.peer_psn.get();
+            peer.mtu_code = info.path_mtu_code;
             peer.rnr_retry_count = info.rnr_retry_count;
         }
         state.initiator_depth = state.initiator_depth.min(info.initiator_depth);
@@ -340,8 +516,11 @@ unsafe fn connection_response<'a>(id: *mut rdma_cm_id, ours: &Id, info: &'a Repl
         qp_num: info.peer_qpn.get(),
         ..rdma_conn_param::zeroed()
     };
-    let draft =
-        Draft { conn, data: info.private_data.as_slice(), ..Draft::new(id, RDMA_CM_EVENT_CONNECT_RESPONSE) };
+    let draft = Draft {
+        param: Param::Connection(conn),
+        data: info.private_data.as_slice(),
+        ..Draft::new(id, RDMA_CM_EVENT_CONNECT_RESPONSE)
+    };
     // SAFETY: passed on to the caller.
     unsafe {
         if (*id).qp.is_null() {
@@ -365,32 +544,40 @@ pub(super) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> 
             return minus_one(libc::EINVAL);
         };
         let owner = notice.owner;
+        let membership = notice.membership.clone();
         // SAFETY: live, and the program gives it up; an identifier outlives its unacknowledged events.
         unsafe {
             object::destroy::<Notice>(event);
-            if let Some(ours) = object::resolve::<Id>(owner) {
+            if let Some(ours) = id::resolve(owner) {
                 ours.events.acknowledge(1);
             }
+        }
+        if let Some(membership) = membership {
+            membership.acknowledge(1);
         }
         0
     })
 }
 
-/// For identifiers without a channel: waits for the event of the call just made.
+/// For identifiers without a channel: waits for the event of the call just made. It may be cancelled there.
 ///
 /// # Safety
-/// `id` is live.
-pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> c_int {
+/// `id` is null, or a pointer of the program's.
+pub(super) unsafe extern "C-unwind" fn complete(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: passed on to the caller.
     unsafe {
-        match object::resolve::<Id>(id) {
-            Some(ours) if ours.sync => {}
-            Some(_) => return 0,
-            None => return minus_one(libc::EINVAL),
-        }
-        let before = std::mem::replace(&mut (*id).event, ptr::null_mut());
-        if !before.is_null() {
-            rdma_ack_cm_event(before);
+        let is_sync = guarded(Err(libc::EIO), || {
+            id::resolve(id).ok_or(libc::EINVAL)?;
+            let is_sync = id::is_sync(id);
+            if is_sync {
+                acknowledge_before(id);
+            }
+            Ok(is_sync)
+        });
+        match is_sync {
+            Ok(true) => {}
+            Ok(false) => return 0,
+            Err(errno) => return minus_one(errno),
         }
         let mut event = ptr::null_mut();
         if rdma_get_cm_event((*id).channel, &raw mut event) != 0 {
@@ -405,25 +592,38 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> c_int {
     }
 }
 
+/// Acknowledges the event that the identifier keeps of its last call.
+///
+/// # Safety
+/// `id` is live.
+pub(super) unsafe fn acknowledge_before(id: *mut rdma_cm_id) {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        let before = std::mem::replace(&mut (*id).event, ptr::null_mut());
+        if !before.is_null() {
+            rdma_ack_cm_event(before);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
-    use std::sync::{Arc, Mutex};
+    use std::net::Ipv4Addr;
     use std::time::Duration;
 
-    use longhaul_abi_defs::{IBV_QPT_RC, RDMA_PS_TCP};
+    use longhaul_abi_defs::RDMA_PS_TCP;
     use longhaul_cm::{ConnectRequest, ConnectionManager};
     use longhaul_rdma::EventQueue;
-    use longhaul_units::{Instant, Psn, Qpn};
+    use longhaul_units::{Instant, Psn};
 
     use super::*;
-    use crate::object::Acknowledgements;
 
     fn connection() -> ConnectionId {
         let request = ConnectRequest {
             destination_ip: IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)),
             source_ip: IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1)),
             service_id: ServiceId::tcp(7),
+            transport: longhaul_cm::Transport::Rc,
             local_qpn: Qpn::new(17),
             starting_psn: Psn::new(0),
             responder_resources: 1,
@@ -446,9 +646,8 @@ mod tests {
     /// An identifier without device, on a channel with one event of its connection. The caller frees both.
     fn with_event(connection: ConnectionId) -> (*mut rdma_event_channel, *mut rdma_cm_id) {
         let queue = Arc::new(EventQueue::new().unwrap());
-        let kind = Id { state: Mutex::default(), events: Acknowledgements::default(), sync: false };
         let public = rdma_cm_id { ps: RDMA_PS_TCP, qp_type: IBV_QPT_RC, ..rdma_cm_id::zeroed() };
-        let id = object::create(public, kind);
+        let id = id::make(public, false);
         let what = Happening::Manager(Event::Established { connection });
         queue.push(ConnectionEvent { cookie: id as u64, what });
         (object::create(rdma_event_channel { fd: queue.fd() }, Channel { queue }), id)
@@ -460,7 +659,7 @@ mod tests {
         let (channel, id) = with_event(connection);
         // SAFETY: both are live, and freed once, at the end.
         unsafe {
-            let ours = object::resolve::<Id>(id).unwrap();
+            let ours = id::resolve(id).unwrap();
             let connecting = ours.lock();
             let at = channel as usize;
             let reader = std::thread::spawn(move || {
@@ -475,7 +674,7 @@ mod tests {
             rdma_ack_cm_event(event);
             ours.events.settle();
             id::unbind_connection(connection);
-            object::destroy::<Id>(id);
+            id::destroy(id);
             object::destroy::<Channel>(channel);
         }
     }
@@ -486,8 +685,8 @@ mod tests {
         // SAFETY: as above.
         unsafe {
             assert!(take(object::resolve::<Channel>(channel).unwrap()).is_none());
-            object::resolve::<Id>(id).unwrap().events.settle();
-            object::destroy::<Id>(id);
+            id::resolve(id).unwrap().events.settle();
+            id::destroy(id);
             object::destroy::<Channel>(channel);
         }
     }

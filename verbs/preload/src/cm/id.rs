@@ -1,25 +1,29 @@
 //! Event channels and identifiers.
 
+use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
 use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use longhaul_abi_defs::{
-    __be16, IBV_QPT_RC, RDMA_PS_TCP, ibv_qp_type, ibv_sa_path_rec, rdma_cm_event, rdma_cm_id,
-    rdma_event_channel, rdma_port_space,
+    __be16, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP,
+    ibv_qp_init_attr, ibv_qp_type, ibv_sa_path_rec, rdma_cm_event, rdma_cm_id, rdma_event_channel,
+    rdma_port_space,
 };
-use longhaul_cm::{ConnectionId, Event, ListenId};
+use longhaul_cm::{ConnectionId, Event, ListenId, SidrId};
 use longhaul_rdma::{ConnectionEvent, ConnectionSink, Engine, EventQueue, Happening};
 
-use super::name;
+use super::multicast::Membership;
+use super::port::{Claim, Sharing};
+use crate::address::gid_of;
 use crate::device::{self, PORT};
+use crate::domain::ibv_alloc_pd;
 use crate::guard::{guarded, minus_one, null};
-use crate::memory::ibv_alloc_pd;
 use crate::object::{self, Acknowledgements, Kind};
 use crate::process;
-use crate::queue_pair::gid_of;
 
 /// Our part of an event channel.
 pub(crate) struct Channel {
@@ -32,16 +36,79 @@ impl Kind for Channel {
 }
 
 /// Our part of an identifier.
+#[derive(Default)]
 pub(crate) struct Id {
-    pub(super) state: Mutex<IdState>,
+    state: Mutex<IdState>,
     pub(super) events: Acknowledgements,
-    /// Made without a channel: its calls wait for their events.
-    pub(super) sync: bool,
 }
 
 impl Kind for Id {
-    type Public = rdma_cm_id;
+    type Public = Shown;
     const MARK: u64 = 0x6c68_5f63_6d5f_6964;
+}
+
+/// An identifier as others see it: programs its public part; the real library's rsockets, which stand on these
+/// identifiers instead of its own, two members of what that library keeps behind it. That has not changed since
+/// rdma-core 13.
+#[repr(C)]
+pub(crate) struct Shown {
+    public: UnsafeCell<rdma_cm_id>,
+    /// The library's own record of the device: null lets it look its devices through for the limits it needs.
+    device: *const c_void,
+    connect_data: *const c_void,
+    connect_data_len: usize,
+    events_completed: c_int,
+    connect_error: c_int,
+    /// Without a channel of the program's: its calls wait for their events.
+    sync: AtomicI32,
+}
+
+/// Our part of the identifier that a program's pointer stands for.
+///
+/// # Safety
+/// As [`object::resolve`].
+pub(super) unsafe fn resolve<'a>(id: *mut rdma_cm_id) -> Option<&'a Id> {
+    // SAFETY: passed on to the caller.
+    unsafe { object::resolve::<Id>(id.cast()) }
+}
+
+/// Takes an identifier back from the program and drops it.
+///
+/// # Safety
+/// As [`object::destroy`].
+pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
+    // SAFETY: passed on to the caller.
+    unsafe { object::destroy::<Id>(id.cast()) };
+}
+
+/// Makes an identifier that knows nothing yet. `sync`: its calls wait for their events.
+pub(super) fn make(public: rdma_cm_id, sync: bool) -> *mut rdma_cm_id {
+    let shown = Shown {
+        public: UnsafeCell::new(public),
+        device: ptr::null(),
+        connect_data: ptr::null(),
+        connect_data_len: 0,
+        events_completed: 0,
+        connect_error: 0,
+        sync: AtomicI32::new(sync.into()),
+    };
+    object::create(shown, Id::default()).cast()
+}
+
+/// Whether the identifier's calls wait for their events.
+///
+/// # Safety
+/// `id` is live.
+pub(super) unsafe fn is_sync(id: *mut rdma_cm_id) -> bool {
+    // SAFETY: passed on to the caller.
+    unsafe { (*id.cast::<Shown>()).sync.load(Ordering::Relaxed) != 0 }
+}
+
+/// # Safety
+/// `id` is live.
+unsafe fn set_sync(id: *mut rdma_cm_id, sync: bool) {
+    // SAFETY: passed on to the caller.
+    unsafe { (*id.cast::<Shown>()).sync.store(sync.into(), Ordering::Relaxed) };
 }
 
 /// What a connection needs to know of the other side, from its REQ or REP.
@@ -57,11 +124,42 @@ pub(super) struct Peer {
     pub traffic_class: u8,
 }
 
+impl Peer {
+    /// Somebody who answers for a datagram service, or asks for one.
+    pub(super) fn datagram(ip: IpAddr, traffic_class: u8) -> Peer {
+        Peer {
+            ip,
+            qpn: 0,
+            psn: 0,
+            mtu_code: 0,
+            timeout: 0,
+            retry_count: 0,
+            rnr_retry_count: 0,
+            traffic_class,
+        }
+    }
+}
+
+/// How far the way to the peer is known.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(super) enum Resolved {
+    /// Not at all.
+    #[default]
+    Nothing,
+    /// The peer's address is.
+    Address,
+    /// The route to it as well.
+    Route,
+}
+
 /// What changes over the life of an identifier.
 #[derive(Default)]
 pub(super) struct IdState {
     pub listen: Option<ListenId>,
+    /// The connection, or the number of the request for a datagram service.
     pub connection: Option<ConnectionId>,
+    /// Where `connection` is such a request.
+    pub request: Option<SidrId>,
     /// The connection has been established at some time.
     pub was_established: bool,
     /// Moving the queue pair failed; nothing more is reported.
@@ -70,20 +168,44 @@ pub(super) struct IdState {
     pub peer: Option<Peer>,
     /// First PSN that we send.
     pub psn: u32,
+    pub resolved: Resolved,
+    /// 0 before the identifier is bound.
     pub local_port: u16,
+    /// What holds `local_port`; a listener's children and those that named a source port hold none.
+    pub claim: Option<Claim>,
+    pub sharing: Sharing,
     pub initiator_depth: u8,
     pub responder_resources: u8,
     pub traffic_class: u8,
     pub ack_timeout: Option<u8>,
+    /// The kind of queue pair was chosen, not implied by the port space.
+    pub typed: bool,
     /// What `rdma_create_ep` keeps for the connections of a listener.
-    pub qp_init_attr: Option<longhaul_abi_defs::ibv_qp_init_attr>,
+    pub qp_init_attr: Option<ibv_qp_init_attr>,
     pub connect_data: Vec<u8>,
+    pub memberships: Vec<Membership>,
+    pub memberships_made: u64,
 }
 
 impl Id {
     pub(super) fn lock(&self) -> MutexGuard<'_, IdState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether queue pairs of `qp_type` go with port space `ps`.
+pub(super) fn suits(ps: rdma_port_space, qp_type: ibv_qp_type) -> bool {
+    match ps {
+        RDMA_PS_TCP => [IBV_QPT_RC, IBV_QPT_UC].contains(&qp_type),
+        RDMA_PS_UDP | RDMA_PS_IPOIB => qp_type == IBV_QPT_UD,
+        RDMA_PS_IB => [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD].contains(&qp_type),
+        _ => false,
+    }
+}
+
+/// The kind of queue pair that a port space implies.
+pub(super) fn implied(ps: rdma_port_space) -> ibv_qp_type {
+    if [RDMA_PS_UDP, RDMA_PS_IPOIB].contains(&ps) { IBV_QPT_UD } else { IBV_QPT_RC }
 }
 
 /// Identifiers by connection: events name connections.
@@ -157,7 +279,7 @@ pub(super) fn create(
     ps: rdma_port_space,
     qp_type: ibv_qp_type,
 ) -> Result<*mut rdma_cm_id, c_int> {
-    if ps != RDMA_PS_TCP || qp_type != IBV_QPT_RC {
+    if !suits(ps, qp_type) {
         return Err(libc::EOPNOTSUPP);
     }
     let sync = channel.is_null();
@@ -176,8 +298,7 @@ pub(super) fn create(
         channel
     };
     let public = rdma_cm_id { channel, context, ps, qp_type, ..rdma_cm_id::zeroed() };
-    let kind = Id { state: Mutex::default(), events: Acknowledgements::default(), sync };
-    Ok(object::create(public, kind))
+    Ok(make(public, sync))
 }
 
 #[unsafe(no_mangle)]
@@ -194,7 +315,10 @@ unsafe extern "C" fn rdma_create_id(
         if id.is_null() {
             return minus_one(libc::EINVAL);
         }
-        match create(channel, context, ps, IBV_QPT_RC) {
+        if ![RDMA_PS_TCP, RDMA_PS_UDP, RDMA_PS_IPOIB, RDMA_PS_IB].contains(&ps) {
+            return minus_one(libc::EINVAL);
+        }
+        match create(channel, context, ps, implied(ps)) {
             Ok(made) => {
                 // SAFETY: the caller gives room for a pointer.
                 unsafe { id.write(made) };
@@ -292,7 +416,7 @@ unsafe fn free(id: *mut rdma_cm_id, sync: bool) {
     unsafe {
         libc::free((*id).route.path_rec.cast());
         let channel = (*id).channel;
-        object::destroy::<Id>(id);
+        destroy(id);
         if sync {
             object::destroy::<Channel>(channel);
         }
@@ -303,30 +427,38 @@ unsafe fn free(id: *mut rdma_cm_id, sync: bool) {
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     guarded(-1, || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { object::resolve::<Id>(id) }) else { return minus_one(libc::EINVAL) };
+        let Some(ours) = (unsafe { resolve(id) }) else { return minus_one(libc::EINVAL) };
         let engine = match engine() {
             Ok(engine) => engine,
             Err(errno) => return minus_one(errno),
         };
-        let (listen, connection, port) = {
+        let (listen, connection, request, claim) = {
             let mut state = ours.lock();
-            (state.listen.take(), state.connection.take(), std::mem::take(&mut state.local_port))
+            (state.listen.take(), state.connection.take(), state.request.take(), state.claim.take())
         };
-        name::release_port(port, listen.is_some());
+        drop(claim);
         // The parent's device, after a fork: nothing to tell anybody.
         if let Some(listen) = listen {
             let _ = engine.unlisten(listen);
         }
         if let Some(connection) = connection {
-            let _ = engine.forget_connection(connection);
+            let _ = match request {
+                Some(request) => engine.forget_service(request),
+                None => engine.forget_connection(connection),
+            };
             unbind_connection(connection);
         }
         // SAFETY: a live identifier.
-        if let Some(queue) = unsafe { queue_of(id) } {
-            let dropped = queue.retain(|event| !concerns(event, id as u64, connection));
-            for event in dropped {
-                if let Happening::Manager(Event::ConnectRequest { connection, .. }) = event.what {
-                    let _ = engine.forget_connection(connection);
+        if let Some(queue) = unsafe { queue_of(id) }.filter(|queue| !queue.is_empty()) {
+            for event in queue.retain(|event| !concerns(event, id as u64, connection)) {
+                match event.what {
+                    Happening::Manager(Event::ConnectRequest { connection, .. }) => {
+                        let _ = engine.forget_connection(connection);
+                    }
+                    Happening::Manager(Event::SidrRequest { id, .. }) => {
+                        let _ = engine.forget_service(id);
+                    }
+                    _ => {}
                 }
             }
         }
@@ -337,7 +469,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
                 super::event::rdma_ack_cm_event(event);
             }
             ours.events.settle();
-            free(id, ours.sync);
+            free(id, is_sync(id));
         }
         0
     })
@@ -355,25 +487,35 @@ fn concerns(event: &ConnectionEvent, cookie: u64, connection: Option<ConnectionI
     }
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn rdma_migrate_id(
-    id: *mut rdma_cm_id,
-    channel: *mut rdma_event_channel,
-) -> c_int {
-    guarded(-1, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
-        let (Some(ours), Some(from)) = (unsafe { (object::resolve::<Id>(id), queue_of(id).cloned()) }) else {
-            return minus_one(libc::EINVAL);
-        };
-        let Ok(engine) = engine() else { return minus_one(libc::ENODEV) };
-        if channel.is_null() || ours.sync {
-            // Identifiers that wait for their own events keep their own channel.
-            return minus_one(libc::EOPNOTSUPP);
+/// Moves an identifier, and the events of it that nobody has read, to another channel; a null channel stands for
+/// one of its own, whose events its calls then wait for. Waits until the events that were read have been
+/// acknowledged.
+///
+/// # Safety
+/// `id` is live, and `channel` is null or a pointer of the program's.
+pub(super) unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Result<(), c_int> {
+    // SAFETY: passed on to the caller.
+    let (ours, from) =
+        unsafe { (resolve(id).ok_or(libc::EINVAL)?, queue_of(id).cloned().ok_or(libc::EINVAL)?) };
+    let engine = engine()?;
+    // SAFETY: a live identifier.
+    let (was_sync, sync) = (unsafe { is_sync(id) }, channel.is_null());
+    if was_sync && sync {
+        return Err(libc::EINVAL);
+    }
+    let channel = if sync {
+        // SAFETY: no arguments.
+        let own = unsafe { rdma_create_event_channel() };
+        if own.is_null() {
+            return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOMEM));
         }
-        // SAFETY: as above.
-        let Some(to) = (unsafe { object::resolve::<Channel>(channel) }) else {
-            return minus_one(libc::EINVAL);
-        };
+        own
+    } else {
+        channel
+    };
+    // SAFETY: as above.
+    let to = unsafe { object::resolve::<Channel>(channel) }.ok_or(libc::EINVAL)?;
+    {
         let state = ours.lock();
         let sink = ConnectionSink { queue: Arc::clone(&to.queue), cookie: id as u64 };
         if let Some(listen) = state.listen {
@@ -382,11 +524,28 @@ pub(super) unsafe extern "C" fn rdma_migrate_id(
         if let Some(connection) = state.connection {
             let _ = engine.adopt(connection, sink);
         }
-        // SAFETY: a live identifier.
-        unsafe { (*id).channel = channel };
         for event in from.retain(|event| !concerns(event, id as u64, state.connection)) {
             to.queue.push(event);
         }
-        0
-    })
+    }
+    // SAFETY: a live identifier, whose event is its own, and so is its channel where it was made without one.
+    unsafe {
+        let before = std::mem::replace(&mut (*id).channel, channel);
+        set_sync(id, sync);
+        if was_sync {
+            let event = std::mem::replace(&mut (*id).event, ptr::null_mut());
+            if !event.is_null() {
+                super::event::rdma_ack_cm_event(event);
+            }
+            object::destroy::<Channel>(before);
+        }
+    }
+    ours.events.settle();
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
+    // SAFETY: the program's pointers, checked as far as that goes.
+    guarded(-1, || unsafe { migrate(id, channel) }.map_or_else(minus_one, |()| 0))
 }

@@ -1,44 +1,47 @@
-//! Addresses and ports of identifiers: binding, resolving, and C's socket addresses.
+//! Addresses of identifiers: binding, resolving, and C's socket addresses.
 
-use std::collections::BTreeSet;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ptr;
-use std::sync::{Mutex, PoisonError};
 
-use longhaul_abi_defs::{
-    RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
-    RDMA_OPTION_ID_TOS, rdma_cm_id,
-};
+use longhaul_abi_defs::rdma_cm_id;
 use longhaul_rdma::{ConnectionEvent, Happening};
 
-use super::event::{LOCAL_ADDR_RESOLVED, LOCAL_ROUTE_RESOLVED, complete};
-use super::id::{self, Id};
+use super::event::complete;
+use super::id::{self, Id, IdState, Resolved};
+use super::port;
 use crate::guard::{guarded, minus_one};
-use crate::object;
 
-/// Ports that identifiers without one of their own get.
-const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
-
-/// Ephemeral ports in use.
-static PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-
-/// A port that no identifier of this process has; spread by the process id, so that two processes of one
-/// host seldom meet.
-fn take_port() -> Result<u16, c_int> {
-    let span = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
-    let first = std::process::id().wrapping_mul(7919);
-    let mut ports = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
-    (0..span)
-        .map(|step| EPHEMERAL.start() + (first.wrapping_add(step) % span) as u16)
-        .find(|port| ports.insert(*port))
-        .ok_or(libc::EADDRNOTAVAIL)
+/// What this layer raises by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Local {
+    AddressResolved,
+    RouteResolved,
+    /// With the number of the membership.
+    Joined(u64),
 }
 
-/// Gives an ephemeral port back. A listener's children keep using its number, as in the kernel.
-pub(super) fn release_port(port: u16, _was_listening: bool) {
-    PORTS.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
+impl Local {
+    fn encode(self) -> (u32, u64) {
+        match self {
+            Local::AddressResolved => (0, 0),
+            Local::RouteResolved => (1, 0),
+            Local::Joined(membership) => (2, membership),
+        }
+    }
+
+    /// `None` for what [`raise`] never queues.
+    pub(super) fn decode(code: u32, value: u64) -> Option<Local> {
+        Some(match code {
+            0 => Local::AddressResolved,
+            1 => Local::RouteResolved,
+            2 => Local::Joined(value),
+            _ => return None,
+        })
+    }
 }
+
+/// The address family of InfiniBand addresses.
+pub(super) const AF_IB: c_int = 27;
 
 /// Reads a C socket address.
 ///
@@ -91,35 +94,64 @@ pub(super) fn write(address: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
+/// Reads an address that a call cannot do without; errors as the kernel's.
+///
+/// # Safety
+/// As [`read`].
+unsafe fn required(address: *const libc::sockaddr) -> Result<SocketAddr, c_int> {
+    if address.is_null() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: passed on to the caller; a family is there in any case.
+    unsafe {
+        match c_int::from((&raw const (*address).sa_family).read_unaligned()) {
+            // There are no devices with InfiniBand addresses.
+            AF_IB => Err(libc::ENODEV),
+            _ => read(address).ok_or(libc::EAFNOSUPPORT),
+        }
+    }
+}
+
 /// Whether an address is that of the port. Loopback addresses stand for it, as they do in the kernel.
 fn is_ours(ip: IpAddr, own: IpAddr) -> bool {
-    ip == own || ip.is_loopback()
+    // Where the port itself has a loopback address, other ones can be other ports.
+    ip == own || (ip.is_loopback() && !own.is_loopback())
 }
 
 /// Binds an identifier: to every address or to the port's own.
 ///
 /// # Safety
-/// `id` is live.
-unsafe fn bind(id: *mut rdma_cm_id, ours: &Id, address: SocketAddr) -> Result<(), c_int> {
+/// `id` is live, and `state` is its own.
+pub(super) unsafe fn bind(
+    id: *mut rdma_cm_id,
+    state: &mut IdState,
+    address: SocketAddr,
+) -> Result<(), c_int> {
     let engine = id::engine()?;
     let own = engine.attach().ip_addr();
-    let mut state = ours.lock();
     if state.local_port != 0 {
         return Err(libc::EINVAL);
     }
     let ip = if address.ip().is_unspecified() {
         address.ip()
     } else if is_ours(address.ip(), own) {
-        // SAFETY: passed on to the caller.
-        unsafe { id::bind_to_device(id, None) }?;
         own
     } else {
         return Err(libc::EADDRNOTAVAIL);
     };
-    state.local_port = if address.port() == 0 { take_port()? } else { address.port() };
+    // SAFETY: passed on to the caller.
+    let space = unsafe { (*id).ps };
+    let claim = port::claim(space, SocketAddr::new(ip, address.port()), state.sharing)?;
+    state.local_port = claim.port();
+    state.claim = Some(claim);
     let bound = write(SocketAddr::new(ip, state.local_port));
     // SAFETY: passed on to the caller.
-    unsafe { (*id).route.addr.src.src_storage = bound };
+    unsafe {
+        (*id).route.addr.src.src_storage = bound;
+        if !ip.is_unspecified() {
+            id::bind_to_device(id, None)?;
+        }
+    }
     Ok(())
 }
 
@@ -127,14 +159,10 @@ unsafe fn bind(id: *mut rdma_cm_id, ours: &Id, address: SocketAddr) -> Result<()
 pub(super) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut libc::sockaddr) -> c_int {
     guarded(-1, || {
         // SAFETY: the program's pointers, checked as far as that goes.
-        let (Some(ours), Some(address)) = (unsafe { (object::resolve::<Id>(id), read(address)) }) else {
-            return minus_one(libc::EINVAL);
-        };
-        // SAFETY: a live identifier.
-        match unsafe { bind(id, ours, address) } {
-            Ok(()) => 0,
-            Err(errno) => minus_one(errno),
-        }
+        let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
+        // SAFETY: as above; a live identifier.
+        let bound = unsafe { required(address).and_then(|address| bind(id, &mut ours.lock(), address)) };
+        bound.map_or_else(minus_one, |()| 0)
     })
 }
 
@@ -142,17 +170,18 @@ pub(super) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mu
 ///
 /// # Safety
 /// `id` is live.
-pub(super) unsafe fn raise(id: *mut rdma_cm_id, code: u32, status: c_int) -> Result<(), c_int> {
+pub(super) unsafe fn raise(id: *mut rdma_cm_id, what: Local, status: c_int) -> Result<(), c_int> {
     // SAFETY: passed on to the caller.
     let queue = unsafe { id::queue_of(id) }.ok_or(libc::EINVAL)?;
-    queue.push(ConnectionEvent { cookie: id as u64, what: Happening::Local { code, status } });
+    let (code, value) = what.encode();
+    queue.push(ConnectionEvent { cookie: id as u64, what: Happening::Local { code, status, value } });
     Ok(())
 }
 
-/// Resolves the peer's address: there is one port, and every address is behind it.
+/// Resolves the peer's address, or a multicast group's: there is one port, and every address is behind it.
 ///
 /// # Safety
-/// `id` is live.
+/// `id` is live and `ours` is its own.
 unsafe fn resolve(
     id: *mut rdma_cm_id,
     ours: &Id,
@@ -161,10 +190,17 @@ unsafe fn resolve(
 ) -> Result<(), c_int> {
     let engine = id::engine()?;
     let own = engine.attach().ip_addr();
+    let mut state = ours.lock();
+    if state.listen.is_some() || state.connection.is_some() || state.resolved != Resolved::Nothing {
+        return Err(libc::EINVAL);
+    }
     let source_ip = source.map(|address| address.ip()).filter(|ip| !ip.is_unspecified());
+    // "This machine", be it in another process of it.
+    let here = destination.ip().is_unspecified() || is_ours(destination.ip(), own);
+    let destination = if here { SocketAddr::new(own, destination.port()) } else { destination };
     let status = if source_ip.is_some_and(|ip| !is_ours(ip, own)) {
         -libc::EADDRNOTAVAIL
-    } else if destination.is_ipv4() != own.is_ipv4() || destination.ip().is_unspecified() {
+    } else if destination.is_ipv4() != own.is_ipv4() {
         -libc::ENETUNREACH
     } else {
         0
@@ -172,57 +208,76 @@ unsafe fn resolve(
     if status == 0 {
         // SAFETY: passed on to the caller.
         unsafe { id::bind_to_device(id, Some(destination.ip())) }?;
-        let mut state = ours.lock();
         if state.local_port == 0 {
-            let wanted = source.map_or(0, |address| address.port());
-            state.local_port = if wanted == 0 { take_port()? } else { wanted };
+            match source.map_or(0, |address| address.port()) {
+                0 => {
+                    // SAFETY: as above.
+                    let space = unsafe { (*id).ps };
+                    let claim = port::claim(space, SocketAddr::new(own, 0), state.sharing)?;
+                    state.local_port = claim.port();
+                    state.claim = Some(claim);
+                }
+                // Connections to different peers may begin at the same port.
+                wanted => state.local_port = wanted,
+            }
         }
         let local = write(SocketAddr::new(own, state.local_port));
         // SAFETY: passed on to the caller.
         unsafe { (*id).route.addr.src.src_storage = local };
+        state.resolved = Resolved::Address;
     }
     // SAFETY: passed on to the caller.
     unsafe {
         (*id).route.addr.dst.dst_storage = write(destination);
-        raise(id, LOCAL_ADDR_RESOLVED, status)
+        raise(id, Local::AddressResolved, status)
     }
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn rdma_resolve_addr(
+pub(super) unsafe extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     source: *mut libc::sockaddr,
     destination: *mut libc::sockaddr,
     _timeout_ms: c_int,
 ) -> c_int {
-    guarded(-1, || {
+    let begun = guarded(-1, || {
         // SAFETY: the program's pointers, checked as far as that goes.
-        let (Some(ours), Some(to)) = (unsafe { (object::resolve::<Id>(id), read(destination)) }) else {
-            return minus_one(libc::EINVAL);
-        };
+        let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         // SAFETY: as above; a live identifier.
-        match unsafe { resolve(id, ours, read(source), to) } {
-            // SAFETY: as above.
-            Ok(()) => unsafe { complete(id) },
-            Err(errno) => minus_one(errno),
-        }
-    })
+        let resolved = unsafe { required(destination).and_then(|to| resolve(id, ours, read(source), to)) };
+        resolved.map_or_else(minus_one, |()| 0)
+    });
+    // SAFETY: passed on.
+    if begun == 0 { unsafe { complete(id) } } else { begun }
+}
+
+/// Resolves the route: the one path that RoCE has.
+///
+/// # Safety
+/// `id` is live.
+pub(super) unsafe fn resolve_route(id: *mut rdma_cm_id, ours: &Id) -> Result<(), c_int> {
+    let mut state = ours.lock();
+    if state.resolved != Resolved::Address {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: passed on to the caller.
+    unsafe {
+        id::set_path(id)?;
+        state.resolved = Resolved::Route;
+        raise(id, Local::RouteResolved, 0)
+    }
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    guarded(-1, || {
+pub(super) unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    let begun = guarded(-1, || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        unsafe {
-            if object::resolve::<Id>(id).is_none() || (*id).verbs.is_null() {
-                return minus_one(libc::EINVAL);
-            }
-            match id::set_path(id).and_then(|()| raise(id, LOCAL_ROUTE_RESOLVED, 0)) {
-                Ok(()) => complete(id),
-                Err(errno) => minus_one(errno),
-            }
-        }
-    })
+        let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
+        // SAFETY: a live identifier.
+        unsafe { resolve_route(id, ours) }.map_or_else(minus_one, |()| 0)
+    });
+    // SAFETY: passed on.
+    if begun == 0 { unsafe { complete(id) } } else { begun }
 }
 
 /// The port of a socket address, in network byte order, 0 without one.
@@ -234,7 +289,7 @@ unsafe fn port_of(address: *const libc::sockaddr) -> u16 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: the program's pointer, checked as far as that goes.
-    guarded(0, || match unsafe { object::resolve::<Id>(id) } {
+    guarded(0, || match unsafe { id::resolve(id) } {
         // SAFETY: a live identifier.
         Some(_) => unsafe { port_of((&raw const (*id).route.addr.src).cast()) },
         None => 0,
@@ -244,44 +299,17 @@ unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: the program's pointer, checked as far as that goes.
-    guarded(0, || match unsafe { object::resolve::<Id>(id) } {
+    guarded(0, || match unsafe { id::resolve(id) } {
         // SAFETY: a live identifier.
         Some(_) => unsafe { port_of((&raw const (*id).route.addr.dst).cast()) },
         None => 0,
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_set_option(
-    id: *mut rdma_cm_id,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    len: usize,
-) -> c_int {
-    guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { object::resolve::<Id>(id) }) else { return minus_one(libc::EINVAL) };
-        if value.is_null() || len == 0 {
-            return minus_one(libc::EINVAL);
-        }
-        // SAFETY: the caller gives `len` bytes, at least one.
-        let byte = unsafe { ptr::read(value.cast::<u8>()) };
-        match (level, name) {
-            (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => ours.lock().traffic_class = byte,
-            (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) if byte < 32 => ours.lock().ack_timeout = Some(byte),
-            (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => return minus_one(libc::EINVAL),
-            // Listening twice is refused whatever this says, and only IPv4 is spoken.
-            (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR | RDMA_OPTION_ID_AFONLY) => {}
-            _ => return minus_one(libc::ENOSYS),
-        }
-        0
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ptr;
 
     #[test]
     fn socket_addresses_survive_the_way_to_c_and_back() {
@@ -300,14 +328,5 @@ mod tests {
         let c = write("[::ffff:10.77.0.1]:5".parse().unwrap());
         // SAFETY: a valid socket address.
         assert_eq!(unsafe { read((&raw const c).cast()) }, Some("10.77.0.1:5".parse().unwrap()));
-    }
-
-    #[test]
-    fn ephemeral_ports_are_handed_out_once() {
-        let (a, b) = (take_port().unwrap(), take_port().unwrap());
-        assert_ne!(a, b);
-        assert!(EPHEMERAL.contains(&a) && EPHEMERAL.contains(&b));
-        release_port(a, false);
-        release_port(b, false);
     }
 }

@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longhaul_cm::{Accept, ConnectRequest, ConnectionId, Event, ListenId, RdmaCmHeader, ServiceId};
+use longhaul_cm::{
+    Accept, ConnectRequest, ConnectionId, Event, ListenId, RdmaCmHeader, ServiceId, Transport,
+};
+use longhaul_rnic::Mtu;
 
 use super::{Device, Endpoint, PathSettings, QueuePair};
 use crate::connection::{ConnectionEvent, ConnectionSink, Happening};
@@ -54,7 +57,8 @@ impl Device {
         Ok(Listener { engine: Arc::clone(&self.engine), id, events })
     }
 
-    /// Connects `qp`, which is initialized, to who listens at `to`.
+    /// Connects `qp`, which is initialized, to who listens at `to`, with the path MTU of `path` or the smaller one that
+    /// the peer wants.
     ///
     /// # Errors
     /// [`RdmaError::Peer`] when it is refused, [`RdmaError::TimedOut`] when nobody answers in time.
@@ -74,6 +78,7 @@ impl Device {
             destination_ip: to.ip(),
             source_ip: source,
             service_id: ServiceId::tcp(to.port()),
+            transport: Transport::Rc,
             local_qpn: qp.qpn(),
             starting_psn: psn,
             responder_resources: path.reads_max,
@@ -96,7 +101,11 @@ impl Device {
         match event(&connection.events, limit)? {
             Event::ConnectResponse { info, .. } => {
                 let peer = Endpoint { ip: to.ip(), qpn: info.peer_qpn, psn: info.peer_psn };
-                let path = PathSettings { reads_max: path.reads_max.min(info.initiator_depth), ..*path };
+                let path = PathSettings {
+                    mtu: Mtu::from_code(info.path_mtu_code).unwrap_or(path.mtu),
+                    reads_max: path.reads_max.min(info.initiator_depth),
+                    ..*path
+                };
                 qp.connect(psn, &peer, &path)?;
                 self.engine.ready_to_use(id)?;
                 Ok(connection)
@@ -109,7 +118,7 @@ impl Device {
 
 impl Listener {
     /// Waits for a connection request and accepts it with `qp`, which is initialized and has its receives
-    /// posted.
+    /// posted. The path MTU, the timeout and the retries are those of the request.
     ///
     /// # Errors
     /// [`RdmaError::TimedOut`] when no request, or no confirmation, comes in time; [`RdmaError::Peer`].
@@ -129,6 +138,8 @@ impl Listener {
         let psn = self.engine.fresh_psn();
         let reads_max = path.reads_max.min(info.initiator_depth).min(info.responder_resources);
         let path = PathSettings {
+            // The manager takes none that is not one, nor a larger one than the device's.
+            mtu: Mtu::from_code(info.path_mtu_code).unwrap_or(path.mtu),
             reads_max,
             timeout: info.local_ack_timeout,
             retry_count: info.retry_count,

@@ -7,10 +7,12 @@
 mod connect;
 mod memory_region;
 mod queue_pair;
+mod shared_receive_queue;
 
 pub use connect::{Connection, Listener};
 pub use memory_region::{MemoryRegion, Piece};
 pub use queue_pair::{Endpoint, PathSettings, QueuePair, QueuePairSettings};
+pub use shared_receive_queue::SharedReceiveQueue;
 
 use std::sync::Arc;
 use std::time::Duration;

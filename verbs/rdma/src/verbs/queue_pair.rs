@@ -9,14 +9,16 @@ use longhaul_rnic::{
 };
 use longhaul_units::{LKey, Psn, Qpn};
 
-use super::{CompletionQueue, Device, Piece, ProtectionDomain};
-use crate::device_state::QpSink;
+use super::{CompletionQueue, Device, Piece, ProtectionDomain, SharedReceiveQueue};
+use crate::device_state::AsyncSink;
 use crate::engine::Engine;
 use crate::error::RdmaError;
 
 /// What a queue pair is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairSettings {
+    /// Transport service: RC or UC.
+    pub kind: QpKind,
     /// Send work requests that can be queued.
     pub send_depth: u32,
     /// Receive work requests that can be queued.
@@ -29,7 +31,13 @@ pub struct QueuePairSettings {
 
 impl Default for QueuePairSettings {
     fn default() -> Self {
-        QueuePairSettings { send_depth: 128, recv_depth: 512, segments_max: 4, inline_max: 220 }
+        QueuePairSettings {
+            kind: QpKind::Rc,
+            send_depth: 128,
+            recv_depth: 512,
+            segments_max: 4,
+            inline_max: 220,
+        }
     }
 }
 
@@ -77,11 +85,13 @@ pub struct Endpoint {
     pub psn: Psn,
 }
 
-/// A reliable connected queue pair. It goes when dropped; its completion queues and its protection domain
-/// live at least as long.
+/// A connected queue pair. It goes when dropped; its completion queues, its protection domain and the shared receive
+/// queue that it may have live at least as long.
 pub struct QueuePair {
     engine: Arc<Engine>,
     qpn: Qpn,
+    kind: QpKind,
+    _receives: Option<SharedReceiveQueue>,
     _pd: ProtectionDomain,
     _send_cq: CompletionQueue,
     _recv_cq: CompletionQueue,
@@ -106,10 +116,37 @@ impl Device {
         recv_cq: &CompletionQueue,
         settings: &QueuePairSettings,
     ) -> Result<QueuePair, RdmaError> {
+        self.make_qp(pd, send_cq, recv_cq, settings, None)
+    }
+
+    /// Makes a queue pair in state reset that takes its receives from a shared queue.
+    ///
+    /// # Errors
+    /// As [`Device::create_qp`].
+    pub fn create_qp_sharing(
+        &self,
+        pd: &ProtectionDomain,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+        settings: &QueuePairSettings,
+        receives: &SharedReceiveQueue,
+    ) -> Result<QueuePair, RdmaError> {
+        self.make_qp(pd, send_cq, recv_cq, settings, Some(receives))
+    }
+
+    fn make_qp(
+        &self,
+        pd: &ProtectionDomain,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+        settings: &QueuePairSettings,
+        receives: Option<&SharedReceiveQueue>,
+    ) -> Result<QueuePair, RdmaError> {
         let init = QpInit {
             pd: pd.0.id,
-            kind: QpKind::Rc,
+            kind: settings.kind,
             send_cq: send_cq.0.id,
+            srq: receives.map(SharedReceiveQueue::id),
             recv_cq: recv_cq.0.id,
             sq_depth: settings.send_depth,
             rq_depth: settings.recv_depth,
@@ -118,12 +155,14 @@ impl Device {
             inline_max: settings.inline_max,
             signal_all: false,
         };
-        let sink = |cookie| QpSink { asynchronous: Arc::clone(&self.asynchronous), cookie };
+        let sink = |cookie| AsyncSink { asynchronous: Arc::clone(&self.asynchronous), cookie };
         let qpn = self.engine.create_qp(&init, sink(0))?;
         self.engine.set_qp_sink(qpn, sink(qpn.get().into()))?;
         Ok(QueuePair {
             engine: Arc::clone(&self.engine),
             qpn,
+            kind: settings.kind,
+            _receives: receives.cloned(),
             _pd: pd.clone(),
             _send_cq: send_cq.clone(),
             _recv_cq: recv_cq.clone(),
@@ -179,6 +218,7 @@ impl QueuePair {
     /// # Errors
     /// [`RdmaError::Verbs`].
     pub fn connect(&self, psn: Psn, peer: &Endpoint, path: &PathSettings) -> Result<(), RdmaError> {
+        let is_reliable = self.kind == QpKind::Rc;
         self.modify(&QpAttr {
             state: Some(QpState::ReadyToReceive),
             path_mtu: Some(path.mtu),
@@ -190,17 +230,17 @@ impl QueuePair {
             }),
             dest_qpn: Some(peer.qpn),
             rq_psn: Some(peer.psn),
-            max_dest_rd_atomic: Some(path.reads_max),
-            min_rnr_timer: Some(path.min_rnr_timer),
+            max_dest_rd_atomic: is_reliable.then_some(path.reads_max),
+            min_rnr_timer: is_reliable.then_some(path.min_rnr_timer),
             ..QpAttr::default()
         })?;
         self.modify(&QpAttr {
             state: Some(QpState::ReadyToSend),
             sq_psn: Some(psn),
-            timeout: Some(path.timeout),
-            retry_cnt: Some(path.retry_count),
-            rnr_retry: Some(path.rnr_retry),
-            max_rd_atomic: Some(path.reads_max),
+            timeout: is_reliable.then_some(path.timeout),
+            retry_cnt: is_reliable.then_some(path.retry_count),
+            rnr_retry: is_reliable.then_some(path.rnr_retry),
+            max_rd_atomic: is_reliable.then_some(path.reads_max),
             ..QpAttr::default()
         })
     }
@@ -257,7 +297,7 @@ impl QueuePair {
     }
 }
 
-fn segments<'a>(pieces: &[Piece], list: &'a mut [Sge; SGE_MAX]) -> Result<&'a [Sge], RdmaError> {
+pub(super) fn segments<'a>(pieces: &[Piece], list: &'a mut [Sge; SGE_MAX]) -> Result<&'a [Sge], RdmaError> {
     let out = list.get_mut(..pieces.len()).ok_or(VerbsError::Invalid("number of segments"))?;
     for (to, from) in out.iter_mut().zip(pieces) {
         *to = from.0;

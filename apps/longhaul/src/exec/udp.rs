@@ -1,0 +1,122 @@
+//! Programs on this machine's own network.
+
+use super::Program;
+use crate::lab::private_dir;
+use crate::problem::Problem;
+use longhaul_rdma::attach;
+use nix::ifaddrs::getifaddrs;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+
+/// UDP port of both ends.
+const PORT: u16 = longhaul_wire::ROCEV2_PORT;
+/// What a packet has besides its payload, at most: IPv6 40, UDP 8, BTH 12, RETH 16, immediate data 4, ICRC 4.
+const HEADERS_MAX: u32 = 84;
+/// Addresses that no host has, to learn which way packets to elsewhere leave. Source: RFC 5737 and RFC 3849.
+const ELSEWHERE: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
+
+/// The command that runs `program` with a device of `address`, or of the address that the default route has.
+pub fn command(address: Option<IpAddr>, program: &[OsString]) -> Result<Command, Problem> {
+    let program = Program::find(program)?;
+    let address = match address {
+        Some(address) => address,
+        None => own_address()?,
+    };
+    let interface = interface_of(address)?;
+    let path_mtu = path_mtu(&interface)?;
+    let dir = private_dir(&format!("udp-{}", address.to_string().replace(':', "_")))?;
+    let mut command = program.command(&dir.join("preload.so"))?;
+    command
+        .env(attach::ENV_UDP_PORT, PORT.to_string())
+        .env(attach::ENV_IP, address.to_string())
+        .env(attach::ENV_HOST, address.to_string())
+        .env(attach::ENV_COUNTERS, dir.join("counters"));
+    if std::env::var_os(attach::ENV_PATH_MTU).is_none() {
+        command.env(attach::ENV_PATH_MTU, path_mtu.to_string());
+    }
+    Ok(command)
+}
+
+/// The address that packets to elsewhere leave from; by IPv4 where there is a route.
+fn own_address() -> Result<IpAddr, Problem> {
+    let from = |elsewhere: IpAddr| -> io::Result<IpAddr> {
+        let any =
+            if elsewhere.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+        // Sends nothing: it only chooses the route.
+        socket.connect(SocketAddr::new(elsewhere, PORT))?;
+        Ok(socket.local_addr()?.ip())
+    };
+    ELSEWHERE.into_iter().find_map(|elsewhere| from(elsewhere).ok()).ok_or_else(|| {
+        Problem::new(
+            "this machine has no default route, so no address of its own to prefer",
+            "use --udp=ADDRESS",
+        )
+    })
+}
+
+/// The interface that has `address`.
+fn interface_of(address: IpAddr) -> Result<String, Problem> {
+    let interfaces =
+        getifaddrs().map_err(|e| Problem::plain(format!("cannot list this machine's addresses: {e}")))?;
+    let has = |interface: &nix::ifaddrs::InterfaceAddress| {
+        let Some(storage) = &interface.address else { return false };
+        match address {
+            IpAddr::V4(ip) => storage.as_sockaddr_in().is_some_and(|found| {
+                // All of 127.0.0.0/8 is the loopback interface's.
+                found.ip() == ip || (ip.is_loopback() && found.ip().is_loopback())
+            }),
+            IpAddr::V6(ip) => storage.as_sockaddr_in6().is_some_and(|found| found.ip() == ip),
+        }
+    };
+    let found = interfaces.into_iter().find(has).map(|interface| interface.interface_name);
+    found.ok_or_else(|| {
+        Problem::new(
+            format!("{address} is not an address of this machine"),
+            "'ip address' lists those that are",
+        )
+    })
+}
+
+/// The largest path MTU that fits the interface's MTU.
+fn path_mtu(interface: &str) -> Result<u32, Problem> {
+    let path = format!("/sys/class/net/{interface}/mtu");
+    let text = fs::read_to_string(&path).map_err(|e| Problem::io("read", path.as_ref(), &e))?;
+    let mtu: u32 = text.trim().parse().unwrap_or(0);
+    largest_path_mtu(mtu).ok_or_else(|| {
+        Problem::new(
+            format!("the MTU of {interface}, {mtu}, is too small for RoCEv2"),
+            format!("raise it: 'ip link set {interface} mtu 4200' allows packets of 4096 bytes"),
+        )
+    })
+}
+
+fn largest_path_mtu(mtu: u32) -> Option<u32> {
+    [4096, 2048, 1024, 512, 256].into_iter().find(|path_mtu| path_mtu + HEADERS_MAX <= mtu)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_mtus_fit_the_interface() {
+        let of = largest_path_mtu;
+        assert_eq!(
+            [of(65536), of(9000), of(4180), of(4179)],
+            [Some(4096), Some(4096), Some(4096), Some(2048)]
+        );
+        assert_eq!([of(1500), of(576), of(340), of(339)], [Some(1024), Some(256), Some(256), None]);
+    }
+
+    #[test]
+    fn any_loopback_address_is_this_machines() {
+        assert!(interface_of(IpAddr::from([127, 0, 0, 9])).is_ok());
+        let foreign = interface_of(IpAddr::from([192, 0, 2, 1])).unwrap_err().to_string();
+        assert!(foreign.contains("192.0.2.1 is not an address of this machine"), "{foreign}");
+    }
+}

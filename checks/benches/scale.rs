@@ -1,0 +1,245 @@
+//! Thousands of queue pairs in one process: what an idle one costs, and what messages over many of them cost beside
+//! messages over one. Two processes back to back over shared memory; RC and UC queue pairs in equal parts take their
+//! receives from one shared queue.
+//!
+//! `cargo bench -p longhaul-checks --bench scale`
+//!
+//! Wall time on whatever else the machine does; the ratio between many and one, taken in turns in one run, is what
+//! can be compared.
+
+use clap::Parser;
+use longhaul_checks::RuntimeDir;
+use longhaul_rdma::{
+    Access, Attach, CompletionQueue, Device, Endpoint, MemoryRegion, PathSettings, Piece, QpKind, QueuePair,
+    QueuePairSettings, SendOp, SharedReceiveQueue, Status, attach,
+};
+use longhaul_units::{Psn, Qpn};
+use serde_json::json;
+use std::fs;
+use std::io::{self, BufRead, Write};
+use std::net::IpAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Bytes of a message.
+const MESSAGE: usize = 16 << 10;
+/// Messages on their way at once: an unreliable one that finds no receive is lost.
+const WINDOW: usize = 64;
+/// Receives that the server keeps posted.
+const RECEIVES: usize = 1024;
+const SERVER: &str = "10.77.0.2";
+const CLIENT: &str = "10.77.0.1";
+/// First PSN of every queue pair.
+const PSN: u32 = 77;
+
+#[derive(Parser)]
+struct Args {
+    /// RC queue pairs, and as many UC ones
+    #[arg(long, default_value_t = 2000)]
+    each: usize,
+    /// Messages per measurement
+    #[arg(long, default_value_t = 60_000)]
+    messages: usize,
+    /// Rounds; the median of the ratios counts
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Given to the process at the other end
+    #[arg(long, hide = true)]
+    serve: bool,
+    /// Given by cargo
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() {
+    let args = Args::parse();
+    if args.serve {
+        serve(&args);
+        return;
+    }
+    let dir = RuntimeDir::new();
+    let socket = dir.path().join("memif").display().to_string();
+    let mut server = Server::start(&args, &socket);
+    let device = device(&socket, "slave", CLIENT);
+    let pd = device.alloc_pd().expect("a protection domain");
+    let cq = device.create_cq(4 * WINDOW as u32).expect("a completion queue");
+    let memory = pd.register(MESSAGE, Access::LOCAL_WRITE).expect("memory");
+
+    let resident_before = resident_bytes();
+    let made = queue_pairs(args.each, |settings| device.create_qp(&pd, &cq, &cq, settings));
+    let idle_bytes = (resident_bytes() - resident_before) as f64 / made.len() as f64;
+    server.connect(&made);
+
+    let one = &made[..1];
+    let (mut rates, mut ratios) = (Vec::new(), Vec::new());
+    for round in 1..=args.rounds {
+        eprintln!("round {round} of {}", args.rounds);
+        let of_one = rate(one, &cq, &memory, args.messages);
+        let of_many = rate(&made, &cq, &memory, args.messages);
+        ratios.push(of_many / of_one);
+        rates.push((of_one, of_many));
+    }
+    drop(server);
+    ratios.sort_by(f64::total_cmp);
+    let gbps = |rate: f64| rate * MESSAGE as f64 * 8.0 / 1e9;
+    println!(
+        "SENDs of 16 KiB into one shared receive queue, {} RC and {} UC queue pairs",
+        args.each, args.each
+    );
+    for (one, many) in &rates {
+        println!("  one queue pair {:>7.2} Gbit/s   all of them {:>7.2} Gbit/s", gbps(*one), gbps(*many));
+    }
+    let median = ratios[ratios.len() / 2];
+    println!("  ratio, median {median:.2}  (goal: at least 0.80)");
+    println!("  memory per idle queue pair {idle_bytes:.0} bytes  (goal: at most 4096)");
+    let result = json!({
+        "each": args.each, "message_bytes": MESSAGE, "messages": args.messages, "ratio_median": median,
+        "ratios": ratios, "messages_per_second": rates, "idle_qp_bytes": idle_bytes,
+    });
+    let path = longhaul_checks::longhaul().with_file_name("scale.json");
+    fs::write(&path, format!("{result:#}\n")).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    println!("samples: {}", path.display());
+}
+
+fn device(socket: &str, role: &str, ip: &str) -> Device {
+    let attach = Attach::from_lookup(|name| match name {
+        attach::ENV_SOCKET => Some(socket.to_owned()),
+        attach::ENV_ROLE => Some(role.to_owned()),
+        attach::ENV_IP => Some(ip.to_owned()),
+        _ => None,
+    });
+    Device::open(attach.expect("a valid environment")).expect("a device")
+}
+
+/// As many RC as UC queue pairs, in turn, in state initialized.
+fn queue_pairs(
+    each: usize,
+    create: impl Fn(&QueuePairSettings) -> Result<QueuePair, longhaul_rdma::RdmaError>,
+) -> Vec<QueuePair> {
+    (0..2 * each)
+        .map(|i| {
+            let kind = if i % 2 == 0 { QpKind::Rc } else { QpKind::Uc };
+            let qp =
+                create(&QueuePairSettings { kind, ..QueuePairSettings::default() }).expect("a queue pair");
+            qp.initialize(&PathSettings::default()).expect("initialized");
+            qp
+        })
+        .collect()
+}
+
+/// Messages per second over `qps` in turn.
+fn rate(qps: &[QueuePair], cq: &CompletionQueue, memory: &MemoryRegion, messages: usize) -> f64 {
+    let piece = [memory.piece(0, MESSAGE as u32)];
+    let (mut posted, mut done) = (0, 0);
+    let begun = Instant::now();
+    while done < messages {
+        while posted < messages && posted - done < WINDOW {
+            let op = SendOp::Send { immediate: None, invalidate: None };
+            qps[posted % qps.len()].post_send(posted as u64, op, &piece).expect("posted");
+            posted += 1;
+        }
+        cq.poll(WINDOW, |completion| {
+            assert_eq!(completion.status, Status::Success, "{completion:?}");
+            done += 1;
+        })
+        .expect("polled");
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "{done} of {messages} messages after two minutes"
+        );
+    }
+    messages as f64 / begun.elapsed().as_secs_f64()
+}
+
+/// The process at the other end.
+struct Server {
+    child: Child,
+}
+
+impl Server {
+    fn start(args: &Args, socket: &str) -> Server {
+        let child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--serve", "--each", &args.each.to_string()])
+            .env(attach::ENV_SOCKET, socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the process at the other end");
+        Server { child }
+    }
+
+    /// Exchanges numbers, a line each way, and connects `mine` to the server's.
+    fn connect(&mut self, mine: &[QueuePair]) {
+        let mut to = self.child.stdin.take().expect("a pipe");
+        let numbers: Vec<String> = mine.iter().map(|qp| qp.qpn().get().to_string()).collect();
+        writeln!(to, "{}", numbers.join(" ")).expect("the numbers are sent");
+        let mut from = io::BufReader::new(self.child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        from.read_line(&mut line).expect("the server's numbers");
+        connect(mine, &line, SERVER);
+        // Kept open: its end tells the server to stop.
+        self.child.stdin = Some(to);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+fn connect(mine: &[QueuePair], numbers: &str, ip: &str) {
+    let ip: IpAddr = ip.parse().expect("an address");
+    let numbers: Vec<u32> = numbers.split_whitespace().map(|n| n.parse().expect("a number")).collect();
+    assert_eq!(numbers.len(), mine.len());
+    for (qp, number) in mine.iter().zip(numbers) {
+        let peer = Endpoint { ip, qpn: Qpn::new(number), psn: Psn::new(PSN) };
+        qp.connect(Psn::new(PSN), &peer, &PathSettings::default()).expect("connected");
+    }
+}
+
+fn serve(args: &Args) {
+    let socket = std::env::var(attach::ENV_SOCKET).expect("the socket");
+    let device = device(&socket, "master", SERVER);
+    let pd = device.alloc_pd().expect("a protection domain");
+    let cq = device.create_cq(4 * RECEIVES as u32).expect("a completion queue");
+    let srq = device.create_srq(&pd, RECEIVES as u32, 1, 0).expect("a shared receive queue");
+    let memory = pd.register(RECEIVES * MESSAGE, Access::LOCAL_WRITE).expect("memory");
+    for slot in 0..RECEIVES {
+        repost(&srq, &memory, slot as u64);
+    }
+    let made = queue_pairs(args.each, |s| device.create_qp_sharing(&pd, &cq, &cq, s, &srq));
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).expect("the client's numbers");
+    connect(&made, &line, CLIENT);
+    let numbers: Vec<String> = made.iter().map(|qp| qp.qpn().get().to_string()).collect();
+    println!("{}", numbers.join(" "));
+
+    let client_has_gone = std::thread::spawn(|| {
+        let _ = io::stdin().read_line(&mut String::new());
+    });
+    let mut slots = Vec::with_capacity(WINDOW);
+    while !client_has_gone.is_finished() {
+        cq.poll(WINDOW, |completion| {
+            assert_eq!(completion.status, Status::Success, "{completion:?}");
+            slots.push(completion.wr_id);
+        })
+        .expect("polled");
+        for slot in slots.drain(..) {
+            repost(&srq, &memory, slot);
+        }
+    }
+}
+
+fn repost(srq: &SharedReceiveQueue, memory: &MemoryRegion, slot: u64) {
+    let pieces: [Piece; 1] = [memory.piece(slot as usize * MESSAGE, MESSAGE as u32)];
+    srq.post(slot, &pieces).expect("a receive is posted");
+}
+
+/// Memory of this process that is in use.
+fn resident_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/self/statm").expect("statm");
+    let pages: u64 = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("resident pages");
+    pages * 4096
+}

@@ -1,0 +1,108 @@
+//! An initramfs: a cpio archive in the "newc" format (Linux, Documentation/driver-api/early-userspace/buffer-format).
+
+use super::programs;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+const DIRECTORY: u32 = 0o040_755;
+const PROGRAM: u32 = 0o100_755;
+const SYMLINK: u32 = 0o120_777;
+/// Entries begin at multiples of this many bytes, as their contents do.
+const ALIGNMENT: usize = 4;
+
+/// What lies in it, by path without the leading slash.
+#[derive(Default)]
+pub struct Archive {
+    entries: BTreeMap<String, (u32, Vec<u8>)>,
+}
+
+impl Archive {
+    /// Puts a file there, readable and executable for everybody, in place of what was there.
+    pub fn file(&mut self, path: &str, content: impl Into<Vec<u8>>) {
+        self.add(path, PROGRAM, content.into());
+    }
+
+    /// Puts a symbolic link there.
+    pub fn link(&mut self, path: &str, target: &str) {
+        self.add(path, SYMLINK, target.as_bytes().to_vec());
+    }
+
+    /// Puts an empty directory there.
+    pub fn directory(&mut self, path: &str) {
+        self.add(path, DIRECTORY, Vec::new());
+    }
+
+    /// Puts a program or shared library of this machine there, and its shared libraries where it looks for them.
+    ///
+    /// # Panics
+    /// When it cannot be read or lacks a library.
+    pub fn object(&mut self, path: &str, from: &Path) {
+        self.file(path, read(from));
+        for library in programs::libraries(from) {
+            let name = library.to_string_lossy().into_owned();
+            if !self.entries.contains_key(name.trim_start_matches('/')) {
+                self.file(&name, read(&library));
+            }
+        }
+    }
+
+    fn add(&mut self, path: &str, mode: u32, content: Vec<u8>) {
+        let path = path.trim_start_matches('/');
+        for (slash, _) in path.match_indices('/') {
+            self.entries.entry(path[..slash].to_owned()).or_insert((DIRECTORY, Vec::new()));
+        }
+        self.entries.insert(path.to_owned(), (mode, content));
+    }
+
+    /// The archive's bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // A directory comes before what is in it: its path is a prefix.
+        for (number, (path, (mode, content))) in self.entries.iter().enumerate() {
+            append(&mut bytes, number as u32 + 1, path, *mode, content);
+        }
+        append(&mut bytes, 0, "TRAILER!!!", 0, &[]);
+        bytes
+    }
+}
+
+fn append(bytes: &mut Vec<u8>, inode: u32, path: &str, mode: u32, content: &[u8]) {
+    let size = u32::try_from(content.len()).expect("files of an initramfs are below 4 GiB");
+    let name_size = path.len() as u32 + 1;
+    // inode, mode, uid, gid, links, mtime, size, device (major, minor), of what device, length of the name, sum
+    let fields = [inode, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0];
+    bytes.extend_from_slice(b"070701");
+    for field in fields {
+        bytes.extend_from_slice(format!("{field:08x}").as_bytes());
+    }
+    bytes.extend_from_slice(path.as_bytes());
+    bytes.push(0);
+    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+    bytes.extend_from_slice(content);
+    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_aligned_and_parents_come_first() {
+        let mut archive = Archive::default();
+        archive.file("/a/b/c", *b"12345");
+        let bytes = archive.to_bytes();
+        let text = String::from_utf8_lossy(&bytes);
+        let names: Vec<usize> =
+            ["a\0", "a/b\0", "a/b/c\0", "TRAILER!!!\0"].map(|n| text.find(n).unwrap()).into();
+        assert!(names.is_sorted(), "{names:?}");
+        let headers: Vec<usize> = text.match_indices("070701").map(|(at, _)| at).collect();
+        assert_eq!(headers.len(), 4);
+        assert!(headers.iter().all(|at| at % ALIGNMENT == 0), "{headers:?}");
+        assert_eq!(text.find("12345").unwrap() % ALIGNMENT, 0);
+    }
+}

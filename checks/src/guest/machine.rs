@@ -1,0 +1,502 @@
+//! A guest, from its boot to its end.
+
+use super::archive::Archive;
+use super::control::{Control, Silence};
+use super::kernel::{Kernel, NoKernel};
+use super::programs;
+use crate::{Finished, RuntimeDir};
+use std::fs::{self, File};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A boot takes 4 to 10 s; others may want the cores too.
+const BOOT_LIMIT: Duration = Duration::from_secs(90);
+/// How much later than agreed an answer may come from a machine that is slow by nature.
+const GRACE: Duration = Duration::from_secs(30);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const INIT: &str = include_str!("init.sh");
+/// What the control ports need.
+const MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
+/// Of the kernel's messages, the lines that a failure shows.
+const MESSAGES_SHOWN: usize = 60;
+
+/// What a guest consists of.
+#[derive(Clone, Debug)]
+pub struct GuestConfig {
+    /// For messages.
+    pub name: String,
+    /// In MiB; the initramfs lies in it too.
+    pub memory_mib: u32,
+    /// Processors. With one, programs that poll starve the kernel's network.
+    pub processors: u32,
+    /// QEMU's model of one.
+    pub cpu: String,
+    /// eth0 and up, in this order. None is configured.
+    pub netdevs: Vec<Netdev>,
+    /// Loaded at boot, in this order, each after what it depends on.
+    pub modules: Vec<String>,
+    /// Programs and libraries of this machine, at the same paths in the guest, with the libraries that they need.
+    pub programs: Vec<PathBuf>,
+    /// Programs and libraries at other paths in the guest: (path in the guest, path here).
+    pub moved: Vec<(String, PathBuf)>,
+    /// Other files: (path in the guest, content).
+    pub files: Vec<(String, Vec<u8>)>,
+    /// Words for the kernel's command line.
+    pub kernel_arguments: Vec<String>,
+}
+
+/// A network device of a guest.
+#[derive(Clone, Debug)]
+pub struct Netdev {
+    /// Where its frames go.
+    pub backend: String,
+    /// MAC address, in the usual text form.
+    pub mac: String,
+    /// In bytes; RoCE with a path MTU of 4096 needs 4192.
+    pub mtu: u16,
+}
+
+impl Netdev {
+    /// Attached to a [`Tap`] of this machine.
+    pub fn tap(tap: &Tap, mac: &str, mtu: u16) -> Self {
+        let backend = format!("tap,ifname={},script=no,downscript=no", tap.name);
+        Netdev { backend, mac: mac.to_owned(), mtu }
+    }
+
+    /// Joined to another guest by a pair of socket paths, one frame for each datagram: this one's, and the other's.
+    pub fn datagrams(own: &Path, other: &Path, mac: &str, mtu: u16) -> Self {
+        let (own, other) = (own.display(), other.display());
+        let backend = format!("dgram,local.type=unix,local.path={own},remote.type=unix,remote.path={other}");
+        Netdev { backend, mac: mac.to_owned(), mtu }
+    }
+}
+
+impl GuestConfig {
+    /// Two processors, 768 MiB, and only what every guest has: busybox under /bin, dash as its shell.
+    pub fn new(name: &str) -> Self {
+        GuestConfig {
+            name: name.to_owned(),
+            memory_mib: 768,
+            processors: 2,
+            cpu: "max".to_owned(),
+            netdevs: Vec::new(),
+            modules: Vec::new(),
+            programs: Vec::new(),
+            moved: Vec::new(),
+            files: Vec::new(),
+            kernel_arguments: Vec::new(),
+        }
+    }
+
+    /// Adds modules by name.
+    #[must_use]
+    pub fn modules(mut self, names: &[&str]) -> Self {
+        self.modules.extend(names.iter().map(|&name| name.to_owned()));
+        self
+    }
+
+    /// Adds programs that are found on this machine's path: (program, Debian's package).
+    ///
+    /// # Panics
+    /// When one is not installed.
+    #[must_use]
+    pub fn programs(mut self, programs: &[(&str, &str)]) -> Self {
+        self.programs.extend(programs.iter().map(|(program, package)| programs::find(program, package)));
+        self
+    }
+
+    /// Adds the kernel's RDMA with rxe, libibverbs' driver for it, and iproute2 to set it up.
+    ///
+    /// # Panics
+    /// When the driver or iproute2 is not installed.
+    #[must_use]
+    pub fn rxe(mut self) -> Self {
+        // rxe asks for a CRC by name and does not get it unless it is there.
+        self = self.modules(&[
+            "crc32_generic",
+            "udp_tunnel",
+            "ip6_udp_tunnel",
+            "ib_core",
+            "ib_uverbs",
+            "rdma_rxe",
+        ]);
+        self = self.modules(&["ib_cm", "iw_cm", "rdma_cm", "rdma_ucm"]);
+        self = self.programs(&[("ip", "iproute2"), ("rdma", "iproute2"), ("tc", "iproute2")]);
+        self.programs.push(rxe_driver());
+        self.files.push(("/etc/libibverbs.d/rxe.driver".to_owned(), b"driver rxe\n".to_vec()));
+        self
+    }
+
+    fn initramfs(&self, kernel: &Kernel) -> Vec<u8> {
+        let mut archive = Archive::default();
+        archive.object("/bin/busybox", &programs::find("busybox", "busybox-static"));
+        archive.object("/bin/dash", &programs::find("dash", "dash"));
+        // The kernel calls it by this path.
+        archive.link("/sbin/modprobe", "/bin/busybox");
+        for directory in ["proc", "sys", "dev", "etc", "var"] {
+            archive.directory(directory);
+        }
+        archive.file("/init", INIT);
+        let mut modules: Vec<String> = MODULES.map(str::to_owned).into();
+        if !self.netdevs.is_empty() {
+            modules.push("virtio_net".to_owned());
+        }
+        modules.extend(self.modules.iter().cloned());
+        archive.file("/modules", modules.iter().map(|name| format!("{name}\n")).collect::<String>());
+        for (path, content) in kernel.with_dependencies(&modules) {
+            archive.file(&path, content);
+        }
+        for program in &self.programs {
+            archive.object(&program.to_string_lossy(), program);
+        }
+        for (path, from) in &self.moved {
+            archive.object(path, from);
+        }
+        for (path, content) in &self.files {
+            archive.file(path, content.clone());
+        }
+        archive.to_bytes()
+    }
+
+    fn qemu(&self, kernel: &Kernel, files: &Files) -> Command {
+        let mut command = Command::new(programs::find("qemu-system-x86_64", "qemu-system-x86"));
+        // Emulated processors share one counter, which the kernel does not believe: reading any other clock of this
+        // machine stops all of them. A panic ends QEMU.
+        let arguments = ["quiet", "loglevel=4", "console=ttyS0", "panic=-1", "tsc=reliable"];
+        let arguments = arguments.into_iter().chain(self.kernel_arguments.iter().map(String::as_str));
+        command
+            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "q35"])
+            .args(["-accel", "tcg,thread=multi", "-cpu", &self.cpu])
+            .args(["-m", &self.memory_mib.to_string(), "-smp", &self.processors.to_string()])
+            .arg("-kernel")
+            .arg(kernel.image())
+            .arg("-initrd")
+            .arg(&files.initramfs)
+            .args(["-append", &arguments.collect::<Vec<_>>().join(" ")])
+            .args(["-serial", &format!("file:{}", files.console.display())])
+            .args(["-device", "virtio-serial-pci"]);
+        for (number, socket) in files.ports.iter().enumerate() {
+            let number = number + 1;
+            command
+                .args(["-chardev", &format!("socket,id=port{number},path={}", socket.display())])
+                .args(["-device", &format!("virtserialport,chardev=port{number},nr={number}")]);
+        }
+        for (number, Netdev { backend, mac, mtu }) in self.netdevs.iter().enumerate() {
+            command.args(["-netdev", &format!("{backend},id=net{number}")]).args([
+                "-device",
+                &format!("virtio-net-pci,netdev=net{number},mac={mac},host_mtu={mtu},romfile="),
+            ]);
+        }
+        command
+    }
+}
+
+/// What lies on disk while a guest runs.
+struct Files {
+    initramfs: PathBuf,
+    /// What its first serial port printed: the kernel's warnings.
+    console: PathBuf,
+    qemu_messages: PathBuf,
+    ports: [PathBuf; 2],
+}
+
+/// A running guest; killed when dropped.
+pub struct Guest {
+    name: String,
+    control: Control,
+    next_job: AtomicU32,
+    qemu: Child,
+    files: Files,
+    /// Removed last.
+    _directory: RuntimeDir,
+}
+
+impl Guest {
+    /// Boots one with Debian's newest kernel.
+    ///
+    /// # Errors
+    /// When there is no kernel to be had: the check is to be skipped, loudly.
+    ///
+    /// # Panics
+    /// When it does not boot, with what it said, or a program is missing, with its package's name.
+    pub fn boot(config: &GuestConfig) -> Result<Self, NoKernel> {
+        Ok(Self::boot_kernel(&Kernel::newest()?, config))
+    }
+
+    /// Boots one with this kernel.
+    ///
+    /// # Panics
+    /// As [`Guest::boot`].
+    pub fn boot_kernel(kernel: &Kernel, config: &GuestConfig) -> Self {
+        let directory = RuntimeDir::new();
+        let place = |name: &str| directory.path().join(name);
+        let files = Files {
+            initramfs: place("initramfs"),
+            console: place("console"),
+            qemu_messages: place("qemu"),
+            ports: [place("port1"), place("port2")],
+        };
+        must(&files.initramfs, fs::write(&files.initramfs, config.initramfs(kernel)));
+        // Bound before QEMU starts, which connects to them.
+        let listeners = files.ports.each_ref().map(|path| must(path, UnixListener::bind(path)));
+        let messages = must(&files.qemu_messages, File::create(&files.qemu_messages));
+        let mut command = config.qemu(kernel, &files);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages).env_remove("LD_PRELOAD");
+        let mut qemu = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        let [commands, results] = listeners.map(|listener| accept(&listener, &mut qemu, &files));
+        let control = Control::new(commands, results, GRACE);
+        let (name, next_job) = (config.name.clone(), AtomicU32::new(0));
+        let guest = Guest { name, control, next_job, qemu, files, _directory: directory };
+        if let Err(silence) = guest.control.wait_ready(BOOT_LIMIT) {
+            panic!("guest {} does not boot: {silence}\n{}", guest.name, guest.files.said());
+        }
+        guest
+    }
+
+    /// Starts `command`, a script for dash. Killed, with everything that it started, after `limit` (rounded up to
+    /// seconds); then its exit code is 137.
+    ///
+    /// # Panics
+    /// When the guest has gone.
+    pub fn spawn(&self, command: &str, limit: Duration) -> Job<'_> {
+        let number = self.next_job.fetch_add(1, Ordering::Relaxed);
+        let seconds = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
+        self.answered(self.control.start(number, seconds, command));
+        Job {
+            guest: self,
+            number,
+            command: command.to_owned(),
+            limit,
+            started: Instant::now(),
+            running: true,
+        }
+    }
+
+    /// Runs `command`, a script for dash, to its end, whatever its exit status; see [`Guest::spawn`] for `limit`.
+    ///
+    /// # Panics
+    /// When the guest has gone or does not answer.
+    pub fn run(&self, command: &str, limit: Duration) -> Finished {
+        self.spawn(command, limit).finish()
+    }
+
+    /// Runs `command`, which must be a success.
+    ///
+    /// # Panics
+    /// When it is not, with the kernel's messages.
+    pub fn succeed(&self, command: &str, limit: Duration) -> Finished {
+        self.spawn(command, limit).succeed()
+    }
+
+    /// Runs `server` in the background, and `client` once somebody listens on TCP `port`; both must succeed.
+    ///
+    /// # Panics
+    /// When one does not, with what both printed and the kernel's messages.
+    pub fn pair(&self, server: &str, client: &str, port: u16, limit: Duration) -> (Finished, Finished) {
+        let server = self.spawn(server, limit);
+        // State 0A: listening.
+        let listens = format!("grep -qh ':{port:04X} [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6");
+        let wait = format!("until {listens}; do sleep 0.05; done");
+        if !self.run(&wait, GRACE).status.success() {
+            self.fail(&format!("nobody listens on TCP port {port}:\n{}", server.finish_now()));
+        }
+        let client = self.run(client, limit);
+        if !client.status.success() {
+            self.fail(&format!("=== the client\n{client}\n=== the server\n{}", server.finish_now()));
+        }
+        (server.succeed(), client)
+    }
+
+    /// The kernel's messages up to now.
+    ///
+    /// # Panics
+    /// When the guest has gone or does not answer.
+    pub fn dmesg(&self) -> String {
+        self.run("dmesg", GRACE).stdout
+    }
+
+    /// Fails the test with `why` and the last of the kernel's messages.
+    fn fail(&self, why: &str) -> ! {
+        let messages = self.dmesg();
+        let lines: Vec<&str> = messages.lines().collect();
+        let last = lines[lines.len().saturating_sub(MESSAGES_SHOWN)..].join("\n");
+        panic!("{why}\n=== the kernel of guest {}\n{last}", self.name);
+    }
+
+    fn answered<T>(&self, answer: Result<T, Silence>) -> T {
+        answer.unwrap_or_else(|silence| panic!("{}: {silence}\n{}", self.name, self.files.said()))
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // It has no disk that could suffer, and may have ended.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+impl Files {
+    /// What there is to read when the guest does not answer.
+    fn said(&self) -> String {
+        let text = |path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
+        format!("=== QEMU\n{}\n=== its console\n{}", text(&self.qemu_messages), text(&self.console))
+    }
+}
+
+/// A command that was started in a guest; killed when dropped.
+pub struct Job<'a> {
+    guest: &'a Guest,
+    number: u32,
+    command: String,
+    limit: Duration,
+    started: Instant,
+    /// Nobody has waited for its end.
+    running: bool,
+}
+
+impl Job<'_> {
+    /// True while it runs.
+    pub fn is_running(&self) -> bool {
+        !self.guest.control.has_ended(self.number)
+    }
+
+    /// Sends `signal`, named without SIG, to it and all that it has started.
+    ///
+    /// # Panics
+    /// When the guest has gone.
+    pub fn signal(&self, signal: &str) {
+        self.guest.answered(self.guest.control.signal(self.number, signal));
+    }
+
+    /// What it has written to standard output and standard error up to now.
+    ///
+    /// # Panics
+    /// When the guest has gone or does not answer.
+    pub fn output(&self) -> (String, String) {
+        self.guest.answered(self.guest.control.fetch(self.number))
+    }
+
+    /// Waits for its end, whatever its exit status.
+    ///
+    /// # Panics
+    /// When the guest has gone or does not answer.
+    pub fn finish(mut self) -> Finished {
+        let limit = (self.started + self.limit + GRACE).saturating_duration_since(Instant::now());
+        let code = self.guest.answered(self.guest.control.wait_end(self.number, limit));
+        let (stdout, stderr) = self.output();
+        self.running = false;
+        self.guest.answered(self.guest.control.forget(self.number));
+        // The low byte of a wait status is the signal, which the guest's shell has put into the code.
+        let status = ExitStatus::from_raw(code << 8);
+        Finished { name: format!("{}: {}", self.guest.name, self.command), status, stdout, stderr }
+    }
+
+    /// Kills it; what it had written.
+    ///
+    /// # Panics
+    /// As [`Job::finish`].
+    pub fn finish_now(self) -> Finished {
+        self.signal("KILL");
+        self.finish()
+    }
+
+    /// Waits for its end, which must be a success.
+    ///
+    /// # Panics
+    /// When it is not, with the kernel's messages.
+    pub fn succeed(self) -> Finished {
+        let guest = self.guest;
+        let finished = self.finish();
+        if !finished.status.success() {
+            guest.fail(&finished.to_string());
+        }
+        finished
+    }
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        if self.running {
+            // The guest may have gone.
+            let _ = self.guest.control.signal(self.number, "KILL");
+        }
+    }
+}
+
+/// A tap device of this machine; gone when dropped. Needs root.
+pub struct Tap {
+    name: String,
+}
+
+impl Tap {
+    /// Makes it, with `mtu`, and this machine's address on it, such as `192.168.77.1/24`.
+    ///
+    /// # Errors
+    /// When this user may not, or the kernel has no tap devices.
+    ///
+    /// # Panics
+    /// When iproute2 is missing.
+    pub fn new(name: &str, address: &str, mtu: u16) -> Result<Self, String> {
+        let tap = Tap { name: name.to_owned() };
+        ip(&format!("tuntap add dev {name} mode tap"))?;
+        ip(&format!("link set {name} mtu {mtu} txqueuelen 20000 up"))?;
+        ip(&format!("address add {address} dev {name}"))?;
+        Ok(tap)
+    }
+
+    /// What this machine calls it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        // It may never have come up.
+        let _ = ip(&format!("tuntap del dev {} mode tap", self.name));
+    }
+}
+
+fn ip(line: &str) -> Result<(), String> {
+    let done = Command::new(programs::find("ip", "iproute2")).args(line.split_whitespace()).output();
+    let done = done.map_err(|e| format!("ip {line}: {e}"))?;
+    let reason = String::from_utf8_lossy(&done.stderr);
+    if done.status.success() { Ok(()) } else { Err(format!("ip {line}: {}", reason.trim())) }
+}
+
+/// The connection that QEMU makes when it starts.
+fn accept(listener: &UnixListener, qemu: &mut Child, files: &Files) -> UnixStream {
+    listener.set_nonblocking(true).expect("a socket that does not block");
+    let deadline = Instant::now() + GRACE;
+    loop {
+        if let Ok((stream, _)) = listener.accept() {
+            stream.set_nonblocking(false).expect("a socket that blocks");
+            return stream;
+        }
+        let gone = !matches!(qemu.try_wait(), Ok(None));
+        if gone || Instant::now() > deadline {
+            // It may have ended by itself.
+            let _ = qemu.kill();
+            panic!("QEMU does not start\n{}", files.said());
+        }
+        sleep(LOOK_AGAIN);
+    }
+}
+
+/// libibverbs' driver for rxe; its name carries the version of the interface between the two.
+fn rxe_driver() -> PathBuf {
+    let drivers = fs::read_dir("/usr/lib/x86_64-linux-gnu/libibverbs").into_iter().flatten().flatten();
+    let driver =
+        drivers.map(|entry| entry.path()).find(|path| path.to_string_lossy().contains("/librxe-rdmav"));
+    driver.unwrap_or_else(|| panic!("libibverbs has no driver for rxe: apt-get install ibverbs-providers"))
+}
+
+fn must<T>(path: &Path, outcome: std::io::Result<T>) -> T {
+    outcome.unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}

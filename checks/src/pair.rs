@@ -1,0 +1,108 @@
+//! A server and its client: when the client may start, and how both must end.
+
+use crate::program::{Finished, Program};
+use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// For everything that is quick unless it hangs.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// When a client can be started.
+#[derive(Clone, Copy, Debug)]
+pub enum Ready {
+    /// Once its server listens on this TCP port.
+    Tcp(u16),
+    /// Some time after its server has attached to the network: what it listens to by RDMA-CM is its own affair.
+    Attached,
+}
+
+/// Starts `client` beside the running `server` and waits for both ends: both must succeed, the client within
+/// `limit`.
+///
+/// # Errors
+/// What both have printed, when one of them fails or hangs.
+pub(crate) fn end_both(
+    server: Program,
+    client: &mut Command,
+    limit: Duration,
+) -> Result<(Finished, Finished), String> {
+    let client = Program::start(client).end_within(limit);
+    // Its peer has gone: whatever it still does is quick, or for ever.
+    let server = server.end_within(LIMIT);
+    match (server, client) {
+        (Ok(server), Ok(client)) if server.status.success() && client.status.success() => {
+            Ok((server, client))
+        }
+        (server, client) => {
+            let text = |outcome: Result<Finished, String>| match outcome {
+                Ok(finished) => finished.to_string(),
+                Err(hung) => hung,
+            };
+            Err(format!("=== the client\n{}\n=== the server\n{}", text(client), text(server)))
+        }
+    }
+}
+
+/// A TCP port that nobody listens on.
+///
+/// # Panics
+/// When there is none.
+pub fn free_tcp_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free TCP port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Waits until `server` listens on TCP `port`.
+///
+/// # Panics
+/// When it ends before or does not do so in time, with what it has printed.
+pub fn wait_for_listener(server: Program, port: u16) -> Program {
+    wait_until(server, "it listens", || is_listened_on(port))
+}
+
+/// Waits until `is_so`.
+///
+/// # Panics
+/// When `server` ends before or it is not so in time, with what it has printed.
+pub(crate) fn wait_until(server: Program, what: &str, is_so: impl FnMut() -> bool) -> Program {
+    try_wait_until(server, what, is_so).unwrap_or_else(|text| panic!("{text}"))
+}
+
+/// Waits until `is_so`.
+///
+/// # Errors
+/// When `server` ends before or it is not so in time: what it has printed.
+pub(crate) fn try_wait_until(
+    mut server: Program,
+    what: &str,
+    mut is_so: impl FnMut() -> bool,
+) -> Result<Program, String> {
+    let deadline = Instant::now() + LIMIT;
+    while !is_so() {
+        if !server.is_running() || Instant::now() > deadline {
+            return Err(match server.end_within(Duration::ZERO) {
+                Ok(ended) => format!("it ended before {what}: {ended}"),
+                Err(hung) => format!("waited for {LIMIT:?} until {what}: {hung}"),
+            });
+        }
+        sleep(LOOK_AGAIN);
+    }
+    Ok(server)
+}
+
+/// True when somebody listens on TCP `port`; asks the kernel, because a connection would be taken for a client.
+pub(crate) fn is_listened_on(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let table = fs::read_to_string(table).unwrap_or_default();
+        table.lines().skip(1).any(|row| {
+            let mut columns = row.split_whitespace().skip(1);
+            let (local, state) = (columns.next().unwrap_or_default(), columns.nth(1).unwrap_or_default());
+            state == LISTEN && local.ends_with(&format!(":{port:04X}"))
+        })
+    })
+}

@@ -1,0 +1,109 @@
+//! Runs one case and judges it.
+
+use super::{By, Case, Measure, Refusal, Sizes, refusals};
+use crate::back_to_back::{BackToBack, SERVER_IP};
+use crate::pair::{Ready, free_tcp_port};
+use crate::perftest::{believable_bandwidth, believable_latency, complaint, rows};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(40);
+/// With `-a` perftest measures the rate of its clock for each size, a quarter of a second of computing.
+const LIMIT_OF_ALL_SIZES: Duration = Duration::from_secs(120);
+
+/// What came of a case.
+pub enum Outcome {
+    /// It ran to its end: the last result line.
+    Ran(Vec<f64>),
+    /// perftest refused, as foretold.
+    Refused(&'static Refusal),
+    /// Anything else: why, with everything that both ends have printed.
+    Failed(String),
+}
+
+/// A case with its outcome.
+pub struct Run {
+    /// What was tried.
+    pub case: Case,
+    /// The server's command line.
+    pub line: String,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Runs `case`.
+pub fn run(case: Case) -> Run {
+    let started = Instant::now();
+    let port = free_tcp_port();
+    let line = case.line(port);
+    // perftest prints "inf" when the machine was too busy for it to measure the rate of its clock: its own trouble.
+    let mut outcome = Outcome::Failed(String::new());
+    for _ in 0..3 {
+        let outputs = attempt(&case, &line, port);
+        let clock_failed = outputs.as_ref().is_ok_and(|(_, client)| client.contains(" inf "));
+        outcome = judge(&case, outputs);
+        if !clock_failed {
+            break;
+        }
+    }
+    Run { case, line, outcome, took: started.elapsed() }
+}
+
+/// What server and client printed when both ended well; or else everything, in one text.
+fn attempt(case: &Case, line: &str, port: u16) -> Result<(String, String), String> {
+    let place = BackToBack::new();
+    let (address, ready) = match case.by {
+        By::RdmaCm => (SERVER_IP, Ready::Attached),
+        By::Tcp if case.variation.options == "-z" => (SERVER_IP, Ready::Attached),
+        By::Tcp => ("127.0.0.1", Ready::Tcp(port)),
+    };
+    let limit = if case.variation.sizes == Sizes::All { LIMIT_OF_ALL_SIZES } else { LIMIT };
+    let (server, client) = place.try_pair(line, &format!("{line} {address}"), ready, limit)?;
+    Ok((server.stdout + &server.stderr, client.stdout + &client.stderr))
+}
+
+fn judge(case: &Case, outputs: Result<(String, String), String>) -> Outcome {
+    let refusals = refusals(case);
+    match outputs {
+        Err(text) => match refusals.iter().find(|refusal| text.contains(refusal.message)) {
+            Some(refusal) => Outcome::Refused(refusal),
+            None => Outcome::Failed(text),
+        },
+        Ok((_, client)) if !refusals.is_empty() => {
+            Outcome::Failed(format!("it runs, and should be refused: {refusals:?}\n{client}"))
+        }
+        Ok((server, client)) => match result(case, &server, &client) {
+            Ok(row) => Outcome::Ran(row),
+            Err(why) => Outcome::Failed(format!("{why}\n=== the client\n{client}\n=== the server\n{server}")),
+        },
+    }
+}
+
+/// The last result line, when all of them are as they must be.
+fn result(case: &Case, server: &str, client: &str) -> Result<Vec<f64>, String> {
+    for output in [server, client] {
+        if let Some(line) = complaint(output) {
+            return Err(format!("it complains: {line}"));
+        }
+    }
+    // With `-H` every single time comes first, two columns each; with `--report-both` both ends' rows are there.
+    let rows = rows(client);
+    let sizes = case.sizes();
+    let both = case.variation.options.contains("--report-both");
+    let expected: Vec<u64> = if both { sizes.iter().flat_map(|&size| [size; 3]).collect() } else { sizes };
+    if rows.iter().map(|row| row[0] as u64).ne(expected.iter().copied()) {
+        return Err(format!("results of sizes {expected:?} were expected"));
+    }
+    for row in &rows {
+        let iterations = case.variation.iterations * case.variation.queue_pairs;
+        if !case.variation.for_a_time && row[1] as u64 != iterations {
+            return Err(format!("{} iterations instead of {iterations}", row[1]));
+        }
+        match case.measure {
+            Measure::Bandwidth => believable_bandwidth(row)?,
+            Measure::Latency => believable_latency(row)?,
+        }
+    }
+    rows.into_iter().next_back().ok_or_else(|| "no results".to_owned())
+}

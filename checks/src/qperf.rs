@@ -1,0 +1,111 @@
+//! Runs qperf, whose server takes one connection over TCP and by RDMA-CM at the same address.
+
+use crate::back_to_back::BackToBack;
+use crate::pair::{Ready, free_tcp_port};
+use crate::program::{Program, require};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// What one test printed: name and value, as `bw`, `latency`, `loc_cpus_used`; times in seconds, rates in bytes or
+/// messages per second, shares as fractions of one processor.
+pub type Values = BTreeMap<String, f64>;
+
+/// Runs one of qperf's tests for a second, with its options, split at spaces. To its own values come
+/// `client_cpu` and `server_cpu`: seconds of processor time that each end took; qperf's are the whole machine's.
+///
+/// # Errors
+/// What both ends have printed, when it fails.
+///
+/// # Panics
+/// When qperf is missing, or this machine has no address besides loopback's.
+pub fn run(test: &str, options: &str) -> Result<Values, String> {
+    require("qperf", "qperf");
+    let ip = own_address();
+    let place = BackToBack::with_server_ip(ip);
+    let port = free_tcp_port();
+    let server = place.start(&mut place.server(&format!("qperf -lp {port}")), Ready::Tcp(port))?;
+    let line = format!("qperf -lp {port} {ip} -t 1 {options} -uu -vvc -vvs -vvt {test}");
+    let children_before = cpu_of_ended_children();
+    let client = Program::start(&mut place.client(&line)).finish(LIMIT);
+    let client_cpu = cpu_of_ended_children() - children_before;
+    let server_cpu = cpu_of_process(server.id());
+    // It waits for the next client.
+    let server = server.end_within(Duration::ZERO).map_or_else(|hung| hung, |ended| ended.to_string());
+    if !client.status.success() || client.stderr.contains("failed") {
+        return Err(format!("=== the client\n{client}\n=== the server\n{server}"));
+    }
+    let mut values = values(&client.stdout);
+    values.insert("client_cpu".to_owned(), client_cpu);
+    values.insert("server_cpu".to_owned(), server_cpu);
+    Ok(values)
+}
+
+/// Seconds of processor time that children took which were waited for.
+fn cpu_of_ended_children() -> f64 {
+    // SAFETY: all zeros is a `rusage`.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: a place for the answer.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+/// Seconds of processor time that a running process and its ended children took.
+fn cpu_of_process(id: u32) -> f64 {
+    // SAFETY: no preconditions.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    // Behind the name, which is in parentheses, eleven columns and then four times.
+    let times = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().skip(11).take(4));
+    times.into_iter().flatten().filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / per_second
+}
+
+/// An address of this machine that is not loopback's; nothing is sent to find it.
+fn own_address() -> IpAddr {
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    let found = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
+    found.unwrap_or_else(|e| panic!("qperf needs an address of this machine besides loopback's: {e}")).ip()
+}
+
+/// Every `name = value unit` line.
+fn values(text: &str) -> Values {
+    let parse = |line: &str| {
+        let (name, rest) = line.split_once('=')?;
+        let mut words = rest.split_whitespace();
+        let value: f64 = words.next()?.replace(',', "").parse().ok()?;
+        Some((name.trim().to_owned(), value * scale(words.next().unwrap_or_default())))
+    };
+    text.lines().filter_map(parse).collect()
+}
+
+fn scale(unit: &str) -> f64 {
+    let prefix = unit.strip_suffix("/sec").unwrap_or(unit);
+    match prefix {
+        "GB" | "G" => 1e9,
+        "MB" | "M" => 1e6,
+        "KB" | "K" => 1e3,
+        "ms" => 1e-3,
+        "us" => 1e-6,
+        "ns" => 1e-9,
+        "%" => 1e-2,
+        _ => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_scaled_by_their_unit() {
+        let text = "rc_bw:\n    bw             =  3.93 GB/sec\n    loc_cpus_used  =  95.2 % cpus\n    \
+                    latency  =  1,024 us\n";
+        let values = values(text);
+        assert_eq!(values["bw"], 3.93e9);
+        assert!((values["loc_cpus_used"] - 0.952).abs() < 1e-9);
+        assert!((values["latency"] - 1.024e-3).abs() < 1e-9);
+    }
+}

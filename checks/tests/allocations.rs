@@ -1,0 +1,314 @@
+//! What the device costs in memory, counted by the allocator: nothing per packet once it is warm, and little per idle
+//! queue pair. One test at a time looks at the counts, so that there is only one here.
+
+use longhaul_node::{Frame, Gather, Node, Payload, Side, Transmit};
+use longhaul_rnic::{
+    Access, AddressVector, AhId, Config, CqId, Destination, Memory, MrKeys, Mtu, PdId, QpAttr, QpInit,
+    QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge, SrqInit,
+};
+use longhaul_units::{Duration, Instant, Psn, Qpn};
+use longhaul_wire::{Head, MacAddr};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Counts calls, and bytes that are in use.
+struct Counting;
+
+static CALLS: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicI64 = AtomicI64::new(0);
+
+// SAFETY: every call goes to the system's allocator with the arguments that it came with; counting touches nothing
+// that it hands out.
+unsafe impl GlobalAlloc for Counting {
+    // SAFETY: the caller keeps the contract of `GlobalAlloc`, which is the system allocator's too.
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(layout.size() as i64, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.alloc(layout) }
+    }
+
+    // SAFETY: the caller keeps the contract of `GlobalAlloc`, which is the system allocator's too.
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(layout.size() as i64, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const MEMORY_LEN: usize = 1 << 20;
+const QKEY: u32 = 5;
+
+struct Flat(Vec<u8>);
+
+impl Gather for Flat {
+    fn gather(&self, address: u64, out: &mut [u8]) {
+        out.copy_from_slice(&self.0[address as usize..][..out.len()]);
+    }
+}
+
+impl Memory for Flat {
+    fn scatter(&mut self, address: u64, payload: &Payload<'_>) {
+        payload.copy_to(&mut self.0[address as usize..][..payload.len()]);
+    }
+
+    fn fetch_add(&mut self, _address: u64, _add: u64) -> u64 {
+        0
+    }
+
+    fn compare_swap(&mut self, _address: u64, _compare: u64, _swap: u64) -> u64 {
+        0
+    }
+}
+
+/// Frames between two devices, in buffers that are made once.
+struct Ring {
+    bytes: Vec<u8>,
+    lens: Vec<usize>,
+}
+
+const SLOT: usize = 4400;
+const SLOTS: usize = 64;
+
+impl Transmit for Ring {
+    fn room(&mut self, _side: Side) -> usize {
+        SLOTS - self.lens.len()
+    }
+
+    fn transmit(&mut self, _side: Side, frame: &Frame<'_>) {
+        let (at, len) = (self.lens.len() * SLOT, frame.len());
+        frame.write_to(&mut self.bytes[at..at + len]);
+        self.lens.push(len);
+    }
+}
+
+struct End {
+    device: Rnic<Flat>,
+    pd: PdId,
+    cq: CqId,
+    mr: MrKeys,
+}
+
+fn ip(n: u8) -> IpAddr {
+    IpAddr::from([10, 77, 0, n])
+}
+
+fn end(n: u8) -> End {
+    let mut device = Rnic::new(Config::new(MacAddr([2, 0, 10, 77, 0, n]), ip(n)), Flat(vec![n; MEMORY_LEN]));
+    let pd = device.alloc_pd().unwrap();
+    let cq = device.create_cq(4096).unwrap();
+    let mr = device.reg_mr(pd, 0, MEMORY_LEN as u64, 0, Access::ALL).unwrap();
+    End { device, pd, cq, mr }
+}
+
+fn address(n: u8) -> AddressVector {
+    AddressVector { destination_ip: ip(n), hop_limit: 64, traffic_class: 0, flow_label: 0 }
+}
+
+impl End {
+    fn create(&mut self, kind: QpKind, depth: u32) -> Qpn {
+        let init = QpInit {
+            pd: self.pd,
+            kind,
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            srq: None,
+            sq_depth: depth,
+            rq_depth: depth,
+            send_sge_max: 1,
+            recv_sge_max: 1,
+            inline_max: 64,
+            signal_all: true,
+        };
+        self.device.create_qp(&init).unwrap()
+    }
+
+    fn connect(&mut self, qpn: Qpn, kind: QpKind, peer: u8, peer_qpn: Qpn) {
+        let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
+        let connected = kind != QpKind::Ud;
+        let reliable = kind == QpKind::Rc;
+        let steps = [
+            QpAttr {
+                pkey_index: Some(0),
+                port: Some(1),
+                access: connected.then_some(Access::ALL),
+                qkey: (!connected).then_some(QKEY),
+                ..to(QpState::Init)
+            },
+            QpAttr {
+                path_mtu: connected.then_some(Mtu::B4096),
+                address: connected.then(|| address(peer)),
+                dest_qpn: connected.then_some(peer_qpn),
+                rq_psn: connected.then_some(Psn::new(0)),
+                max_dest_rd_atomic: reliable.then_some(16),
+                min_rnr_timer: reliable.then_some(1),
+                ..to(QpState::ReadyToReceive)
+            },
+            QpAttr {
+                sq_psn: Some(Psn::new(0)),
+                timeout: reliable.then_some(14),
+                retry_cnt: reliable.then_some(7),
+                rnr_retry: reliable.then_some(7),
+                max_rd_atomic: reliable.then_some(16),
+                ..to(QpState::ReadyToSend)
+            },
+        ];
+        for attr in &steps {
+            self.device.modify_qp(Instant::ZERO, qpn, attr).unwrap();
+        }
+    }
+
+    fn segment(&self, len: u32) -> [Sge; 1] {
+        [Sge { address: 0, len, lkey: self.mr.lkey }]
+    }
+
+    fn send(&mut self, now: Instant, qpn: Qpn, op: SendOp, len: u32) {
+        let segments = self.segment(len);
+        let request = SendWr {
+            wr_id: 1,
+            op,
+            segments: &segments,
+            inline: false,
+            signaled: true,
+            solicited: false,
+            fence: false,
+        };
+        self.device.post_send(now, qpn, &request).unwrap();
+    }
+}
+
+/// One round of everything that moves data, for each transport.
+struct Traffic {
+    ends: [End; 2],
+    qps: [[Qpn; 3]; 2],
+    ah: AhId,
+    ring: Ring,
+    now: Instant,
+    packets: usize,
+}
+
+const KINDS: [QpKind; 3] = [QpKind::Rc, QpKind::Uc, QpKind::Ud];
+
+impl Traffic {
+    fn new() -> Self {
+        let mut ends = [end(1), end(2)];
+        let qps = [0, 1].map(|n: usize| KINDS.map(|kind| ends[n].create(kind, 64)));
+        for n in 0..2 {
+            for (i, kind) in KINDS.into_iter().enumerate() {
+                ends[n].connect(qps[n][i], kind, 2 - n as u8, qps[1 - n][i]);
+            }
+        }
+        let pd = ends[0].pd;
+        let ah = ends[0].device.create_ah(pd, &address(2)).unwrap();
+        let ring = Ring { bytes: vec![0; SLOT * SLOTS], lens: Vec::with_capacity(SLOTS) };
+        Traffic { ends, qps, ah, ring, now: Instant::ZERO, packets: 0 }
+    }
+
+    fn round(&mut self) {
+        let [near, far] = &mut self.ends;
+        let rkey = far.mr.rkey;
+        let write = SendOp::Write { remote_address: 8192, rkey, immediate: None };
+        let send = SendOp::Send { immediate: Some([1; 4]), invalidate: None };
+        let read = SendOp::Read { remote_address: 0, rkey };
+        let add = SendOp::FetchAdd { remote_address: 0, rkey, add: 1 };
+        let destination = Destination { ah: self.ah, qpn: self.qps[1][2], qkey: QKEY };
+        let datagram = SendOp::Datagram { destination, immediate: None };
+        for (i, ops) in
+            [&[write, send, read, add][..], &[write, send], &[datagram, datagram]].iter().enumerate()
+        {
+            let segments = far.segment(10_000);
+            for _ in ops.iter().filter(|op| matches!(op, SendOp::Send { .. } | SendOp::Datagram { .. })) {
+                far.device.post_recv(self.qps[1][i], &RecvWr { wr_id: 2, segments: &segments }).unwrap();
+            }
+            for op in *ops {
+                let len = if i == 2 {
+                    1000
+                } else if matches!(op, SendOp::FetchAdd { .. }) {
+                    8
+                } else {
+                    9000
+                };
+                near.send(self.now, self.qps[0][i], *op, len);
+            }
+        }
+        self.exchange();
+        let [near, far] = &mut self.ends;
+        assert_eq!(near.device.poll_cq(near.cq, usize::MAX, |_| {}), 8, "all are done");
+        let received = far.device.poll_cq(far.cq, usize::MAX, |_| {});
+        assert_eq!(received, 4, "two SENDs and two datagrams");
+        self.now += Duration::from_us(50);
+    }
+
+    fn exchange(&mut self) {
+        loop {
+            let mut moved = 0;
+            for n in 0..2 {
+                self.ring.lens.clear();
+                self.ends[n].device.poll_transmit(self.now, &mut self.ring);
+                moved += self.ring.lens.len();
+                for (i, &len) in self.ring.lens.iter().enumerate() {
+                    let bytes = &self.ring.bytes[i * SLOT..i * SLOT + len];
+                    let head = Head::copy_of(bytes);
+                    let frame = Frame::received(&head, bytes).unwrap();
+                    self.ends[1 - n].device.handle_frame(self.now, 0, &frame);
+                }
+            }
+            self.packets += moved;
+            if moved == 0 {
+                return;
+            }
+            self.now += Duration::from_us(1);
+            self.ends.iter_mut().for_each(|end| end.device.handle_timeout(self.now));
+        }
+    }
+}
+
+/// Bytes that each of 2000 connected, idle QPs costs.
+fn bytes_per_idle_qp(kind: QpKind, shared: bool) -> i64 {
+    const COUNT: usize = 2000;
+    let mut end = end(1);
+    let srq = shared.then(|| {
+        let init = SrqInit { pd: end.pd, depth: 1024, sge_max: 1, limit: 0 };
+        end.device.create_srq(&init).unwrap()
+    });
+    // The tables' own growth is not a QP's.
+    let before = BYTES.load(Ordering::Relaxed);
+    for _ in 0..COUNT {
+        let init = QpInit {
+            pd: end.pd,
+            kind,
+            send_cq: end.cq,
+            recv_cq: end.cq,
+            srq,
+            sq_depth: 128,
+            rq_depth: 512,
+            send_sge_max: 4,
+            recv_sge_max: 4,
+            inline_max: 128,
+            signal_all: true,
+        };
+        let qpn = end.device.create_qp(&init).unwrap();
+        end.connect(qpn, kind, 2, Qpn::new(0x99));
+    }
+    (BYTES.load(Ordering::Relaxed) - before) / COUNT as i64
+}
+
+#[test]
+fn nothing_is_allocated_per_packet_and_little_per_idle_queue_pair() {
+    for kind in KINDS {
+        let bytes = [false, true].map(|shared| bytes_per_idle_qp(kind, shared));
+        println!("{kind:?}: {} bytes for each of 2000 idle QPs, {} over an SRQ", bytes[0], bytes[1]);
+        assert!(bytes.iter().all(|&bytes| bytes <= 4096), "{kind:?}: {bytes:?}");
+    }
+    let mut traffic = Traffic::new();
+    (0..100).for_each(|_| traffic.round());
+    let (calls, packets) = (CALLS.load(Ordering::Relaxed), traffic.packets);
+    (0..100).for_each(|_| traffic.round());
+    let allocated = CALLS.load(Ordering::Relaxed) - calls;
+    assert!(traffic.packets - packets > 1000);
+    assert_eq!(allocated, 0, "allocations for {} packets", traffic.packets - packets);
+}

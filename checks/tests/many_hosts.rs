@@ -1,0 +1,145 @@
+//! A lab of more than two hosts: who reaches whom, many to one, and what `lab status` tells of it.
+
+use longhaul_checks::{Program, Ready, TestLab, free_tcp_port, require, wait_for_listener};
+use serde_json::Value;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The port of a switch that leads to `leads_to`.
+fn switch_port<'a>(status: &'a Value, site: usize, leads_to: &str) -> &'a Value {
+    let ports =
+        status["switches"][site]["ports"].as_array().unwrap_or_else(|| panic!("no switches: {status}"));
+    let found = ports.iter().find(|port| port["leads_to"] == leads_to);
+    found.unwrap_or_else(|| panic!("no port to {leads_to}: {status}"))
+}
+
+fn number(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or_else(|| panic!("no {name} in {value}"))
+}
+
+/// One server on host b for each sender, and the sender.
+fn start_sender(lab: &TestLab, sender: &str, options: &str) -> (Program, Program) {
+    let port = free_tcp_port();
+    let line = format!("ib_write_bw -d longhaul0 -p {port} -s 4096 {options} --report_gbits");
+    let server = wait_for_listener(lab.exec("b", &line), port);
+    (server, lab.exec(sender, &format!("{line} 127.0.0.1")))
+}
+
+/// The average bandwidth of a perftest run with `--report_gbits`, in Gbit/s.
+fn gbits(text: &str) -> f64 {
+    let mut rows = text.lines().filter(|line| line.trim_start().starts_with("4096"));
+    let average = rows.next_back().and_then(|row| row.split_whitespace().nth(3));
+    average.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no row in {text}"))
+}
+
+mod many_to_one {
+    use super::*;
+
+    const SENDERS: [&str; 3] = ["a", "c", "d"];
+    const RATE_GBITS: f64 = 0.2;
+
+    /// Two senders across the fibre and one beside the receiver, which has one port for them all.
+    #[test]
+    fn senders_run_to_their_end_and_share_the_receivers_port() {
+        require("ib_write_bw", "perftest");
+        let lab = TestLab::up("--hosts 4 --rate 200M --distance 1km");
+        let pairs = SENDERS.map(|sender| start_sender(&lab, sender, "-D 6"));
+        let rates = pairs.map(|(server, client)| {
+            let client = client.succeed(LIMIT);
+            server.succeed(LIMIT);
+            gbits(&client.stdout)
+        });
+        // perftest counts the middle third of its time, when all three were sending.
+        let sum: f64 = rates.iter().sum();
+        assert!(sum <= 1.05 * RATE_GBITS, "{rates:?} Gbit/s through one port of {RATE_GBITS}");
+        for rate in rates {
+            assert!(rate > sum / 10.0, "{rates:?} Gbit/s");
+        }
+
+        let status = lab.status();
+        let receiver = switch_port(&status, 1, "host b");
+        let sent = number(receiver, "output_frames");
+        assert_eq!(number(receiver, "delivered_frames"), sent, "{receiver}");
+        assert_eq!(number(receiver, "flooded_frames"), 0, "{receiver}");
+        let in_by = |site, leads_to| number(switch_port(&status, site, leads_to), "received_frames");
+        assert_eq!(sent, in_by(1, "host d") + in_by(1, "fibre"), "{status}");
+        assert_eq!(in_by(1, "fibre"), in_by(0, "host a") + in_by(0, "host c"), "{status}");
+        let queued = number(receiver, "queue_bytes_max");
+        assert!(queued > 128 * 4096, "more than one sender's window waited at the port: {receiver}");
+    }
+}
+
+mod reach {
+    use super::*;
+
+    #[test]
+    fn hosts_of_one_site_do_not_use_the_fibre() {
+        require("rping", "rdmacm-utils");
+        let lab = TestLab::up("--hosts 3 --distance 100km");
+        let server = lab.exec("c", "rping -s -a 10.77.0.3 -C 20 -V");
+        std::thread::sleep(Duration::from_secs(1));
+        lab.exec("a", "rping -c -a 10.77.0.3 -C 20 -V").succeed(LIMIT);
+        server.finish(LIMIT);
+        let status = lab.status();
+        assert_eq!(number(&status["link"][0], "entered_frames"), 0, "{status}");
+        assert!(number(switch_port(&status, 0, "host c"), "delivered_frames") > 20, "{status}");
+    }
+
+    #[test]
+    fn across_the_fibre_and_two_accelerators() {
+        require("rping", "rdmacm-utils");
+        let lab = TestLab::up("--hosts 26 --distance 100km --accelerate");
+        lab.pair("rping -s -a 10.77.0.2 -C 10 -V", "rping -c -a 10.77.0.2 -C 10 -V", Ready::Attached, LIMIT);
+        let status = lab.status();
+        assert_eq!(status["hosts"][25]["name"], "z", "{status}");
+        assert!(number(switch_port(&status, 1, "fibre"), "received_frames") > 10, "{status}");
+    }
+}
+
+mod hosts {
+    use super::*;
+
+    #[test]
+    fn that_the_lab_has_not_are_answered_with_those_that_it_has() {
+        let lab = TestLab::up("--hosts 3");
+        let refused = lab.exec("d", "true").finish(LIMIT);
+        assert_eq!(refused.status.code(), Some(1), "{refused}");
+        let listed = "no host 'd' in the lab: its hosts are a (10.77.0.1), b (10.77.0.2) and c (10.77.0.3)";
+        assert!(refused.stderr.contains(listed), "{refused}");
+        lab.exec("c", "true").succeed(LIMIT);
+    }
+
+    #[test]
+    fn and_switches_are_told_in_words_too() {
+        let lab = TestLab::up("--hosts 3 --ecn");
+        let mut command = lab.runtime().longhaul("lab status --name check");
+        let text = Program::start(&mut command).succeed(LIMIT).stdout;
+        for part in [
+            "3 hosts",
+            "ECN from 1 MiB to 4 MiB",
+            "host c 10.77.0.3",
+            "switch at site a, host c: 0 frames in",
+        ] {
+            assert!(text.contains(part), "{part:?} is missing in {text}");
+        }
+    }
+
+    /// An idle lab sleeps, however many ports it looks after.
+    #[test]
+    fn that_have_nothing_to_do_cost_next_to_nothing() {
+        let lab = TestLab::up("--hosts 26");
+        let pid = number(&lab.status(), "pid");
+        let ticks = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the daemon's times");
+            let (_, rest) = stat.rsplit_once(')').expect("a name");
+            let times = rest.split_whitespace().skip(11).take(2);
+            times.map(|ticks| ticks.parse::<u64>().expect("ticks")).sum::<u64>()
+        };
+        let before = ticks();
+        std::thread::sleep(Duration::from_secs(3));
+        // A tick is 10 ms: a loop that never sleeps takes 300.
+        let used = ticks() - before;
+        assert!(used < 60, "{used} ticks of 300");
+    }
+}

@@ -1,0 +1,281 @@
+//! What comes back: ACKs, NAKs, READ responses and atomic ACKs, and the repair that they start.
+
+use super::Requester;
+use longhaul_node::Payload;
+use longhaul_units::{Instant, Msn, Psn};
+use longhaul_wire::{Aeth, NakCode, Opcode, Position, Syndrome, Verb, credits, rnr_timer};
+use longhaul_work::{Context, Counter, DropReason, Status, scatter_list};
+
+impl Requester {
+    /// Takes an ACK, RNR NAK or NAK.
+    pub fn handle_ack<C: Context>(&mut self, now: Instant, psn: Psn, aeth: &Aeth, ctx: &mut C) {
+        let Some(psn) = self.locate(psn, ctx) else {
+            return;
+        };
+        if psn < self.una {
+            if psn + 1 == self.una {
+                // The latest ACK again: it may bring credits.
+                self.learn_credits(aeth);
+            }
+            ctx.counters().count(DropReason::GhostAck);
+            return;
+        }
+        match aeth.syndrome {
+            Syndrome::Ack { .. } => {
+                let passed_read = self.advance(now, psn + 1, ctx);
+                self.learn_credits(aeth);
+                ctx.counters().count(Counter::RxAcks);
+                if passed_read {
+                    self.implied_nak(ctx);
+                }
+            }
+            Syndrome::RnrNak { timer_code } => {
+                if self.advance(now, psn, ctx) {
+                    self.implied_nak(ctx);
+                } else {
+                    self.not_ready(now, timer_code, ctx);
+                }
+            }
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                if self.advance(now, psn, ctx) {
+                    self.implied_nak(ctx);
+                } else if self.recovering {
+                    ctx.counters().count(DropReason::NakIgnored);
+                } else {
+                    ctx.counters().count(Counter::PacketSeqErr);
+                    self.retry(ctx);
+                }
+            }
+            Syndrome::Nak(
+                code @ (NakCode::InvalidRequest | NakCode::RemoteAccess | NakCode::RemoteOperational),
+            ) => {
+                self.advance(now, psn, ctx);
+                if psn < self.queue.get(self.done).end_psn {
+                    self.fatal_nak(code, ctx);
+                } else {
+                    self.implied_nak(ctx);
+                }
+            }
+            Syndrome::Nak(NakCode::InvalidRd) | Syndrome::Reserved(_) => {
+                ctx.counters().count(DropReason::Syndrome);
+            }
+        }
+    }
+
+    /// Takes a READ response.
+    pub fn handle_read_response<C: Context>(
+        &mut self,
+        now: Instant,
+        psn: Psn,
+        opcode: Opcode,
+        aeth: Option<&Aeth>,
+        payload: &Payload<'_>,
+        ctx: &mut C,
+    ) {
+        let Some(psn) = self.locate_response(now, psn, ctx) else { return };
+        let wqe = self.queue.get(self.done);
+        let last = psn + 1 == wqe.end_psn;
+        let restarts = psn == wqe.first_psn || psn == wqe.restart_psn;
+        let fits = match opcode.position() {
+            Position::First => !last && restarts,
+            Position::Middle => !last && psn != wqe.first_psn,
+            Position::Last => last && psn != wqe.first_psn,
+            Position::Only => last && restarts,
+        };
+        let is_ack = aeth.is_none_or(|a| matches!(a.syndrome, Syndrome::Ack { .. }));
+        if wqe.verb != Verb::ReadRequest || !fits || !is_ack {
+            ctx.counters().count(Counter::ReqBadResponse);
+            self.fail(ctx, Status::BadResponse);
+            return;
+        }
+        let mtu = u64::from(self.config.mtu.bytes());
+        let offset = (psn - wqe.first_psn) * mtu;
+        if payload.len() as u64 != (u64::from(wqe.len) - offset).min(mtu) {
+            self.fail(ctx, Status::LocalLength);
+            return;
+        }
+        if scatter_list(ctx, self.queue.segments(self.done), offset, payload).is_err() {
+            self.fail(ctx, Status::LocalProtection);
+            return;
+        }
+        if let Some(aeth) = aeth {
+            self.learn_credits(aeth);
+        }
+        self.progress(psn + 1);
+        if last {
+            self.complete_oldest(ctx);
+        }
+        self.settle(now);
+    }
+
+    /// Takes the response to an atomic.
+    pub fn handle_atomic_ack<C: Context>(
+        &mut self,
+        now: Instant,
+        psn: Psn,
+        aeth: &Aeth,
+        original: u64,
+        ctx: &mut C,
+    ) {
+        let Some(psn) = self.locate_response(now, psn, ctx) else { return };
+        let is_atomic = matches!(self.queue.get(self.done).verb, Verb::CmpSwap | Verb::FetchAdd);
+        if !is_atomic || !matches!(aeth.syndrome, Syndrome::Ack { .. }) {
+            ctx.counters().count(Counter::ReqBadResponse);
+            self.fail(ctx, Status::BadResponse);
+            return;
+        }
+        let bytes = original.to_ne_bytes();
+        if scatter_list(ctx, self.queue.segments(self.done), 0, &Payload::Bytes(&bytes)).is_err() {
+            self.fail(ctx, Status::LocalProtection);
+            return;
+        }
+        self.learn_credits(aeth);
+        self.progress(psn + 1);
+        self.complete_oldest(ctx);
+        self.settle(now);
+    }
+
+    /// The sequence number of a READ response or atomic ACK, with everything before it acknowledged; it lies in the
+    /// oldest work request. `None` when it is not the next of its kind.
+    fn locate_response<C: Context>(&mut self, now: Instant, psn: Psn, ctx: &mut C) -> Option<u64> {
+        let psn = self.locate(psn, ctx)?;
+        if psn < self.una {
+            ctx.counters().count(DropReason::GhostAck);
+            return None;
+        }
+        if self.advance(now, psn, ctx) {
+            ctx.counters().count(DropReason::ResponseGap);
+            self.implied_nak(ctx);
+            return None;
+        }
+        Some(psn)
+    }
+
+    /// The sequence number of a response. Counts and refuses what was never sent.
+    fn locate<C: Context>(&self, psn: Psn, ctx: &mut C) -> Option<u64> {
+        let sequence = psn.unwrap_near(self.una).filter(|&s| s < self.sent && !self.failed);
+        if sequence.is_none() {
+            ctx.counters().count(DropReason::UnsentAck);
+        }
+        sequence
+    }
+
+    /// Acknowledges everything before `to`, up to an outstanding READ or atomic. True when one stood in the way.
+    fn advance<C: Context>(&mut self, now: Instant, to: u64, ctx: &mut C) -> bool {
+        let mut passed_read = false;
+        let before = self.una;
+        while self.una < to {
+            let wqe = self.queue.get(self.done);
+            if wqe.awaits_response() {
+                passed_read = true;
+                break;
+            }
+            let end = wqe.end_psn;
+            self.progress(end.min(to));
+            if end <= to {
+                self.complete_oldest(ctx);
+            }
+        }
+        if self.una != before {
+            self.settle(now);
+        }
+        passed_read
+    }
+
+    #[inline]
+    fn progress(&mut self, to: u64) {
+        self.una = to;
+        self.retries_left = self.config.retry_cnt;
+        self.rnr_left = self.config.rnr_retry;
+        self.recovering = false;
+        self.rnr_until = None;
+    }
+
+    fn complete_oldest<C: Context>(&mut self, ctx: &mut C) {
+        let wqe = self.queue.get(self.done);
+        if wqe.awaits_response() && self.done < self.current {
+            self.reads -= 1;
+        }
+        if wqe.signaled {
+            ctx.complete_send(wqe.completion(Status::Success, self.config.qpn, self.config.dest_qpn));
+        }
+        self.done += 1;
+    }
+
+    /// After progress: what was acknowledged need not be sent again, and the timer begins anew.
+    fn settle(&mut self, now: Instant) {
+        if self.next < self.una {
+            self.next = self.una;
+            self.current = self.done;
+            self.reads = 0;
+        }
+        self.timer_at = if self.una < self.next { self.config.timeout.map(|t| now + t) } else { None };
+    }
+
+    fn learn_credits(&mut self, aeth: &Aeth) {
+        let Syndrome::Ack { credit_code } = aeth.syndrome else { return };
+        if !self.config.obey_credits {
+            return;
+        }
+        self.credit_limit = credits(credit_code).map(|n| {
+            let distance = i64::from(aeth.msn.since(Msn::new(self.done as u32)));
+            self.done.saturating_add_signed(distance) + u64::from(n)
+        });
+    }
+
+    fn implied_nak<C: Context>(&mut self, ctx: &mut C) {
+        if self.recovering {
+            return;
+        }
+        ctx.counters().count(Counter::ImpliedNakSeqErr);
+        self.retry(ctx);
+    }
+
+    fn not_ready<C: Context>(&mut self, now: Instant, timer_code: u8, ctx: &mut C) {
+        if self.rnr_until.is_some() {
+            ctx.counters().count(DropReason::NakIgnored);
+            return;
+        }
+        ctx.counters().count(Counter::RxRnrNak);
+        if self.config.rnr_retry != 7 {
+            if self.rnr_left == 0 {
+                ctx.counters().count(Counter::RnrNakRetryErr);
+                self.fail(ctx, Status::RnrRetryExceeded);
+                return;
+            }
+            self.rnr_left -= 1;
+        }
+        self.go_back();
+        self.rnr_until = Some(now + rnr_timer(timer_code));
+    }
+
+    fn fatal_nak<C: Context>(&mut self, code: NakCode, ctx: &mut C) {
+        let (counter, status) = match code {
+            NakCode::RemoteAccess => (Counter::ReqRemoteAccess, Status::RemoteAccess),
+            NakCode::RemoteOperational => (Counter::ReqRemoteOperation, Status::RemoteOperation),
+            _ => (Counter::ReqRemoteInvalidRequest, Status::RemoteInvalidRequest),
+        };
+        ctx.counters().count(counter);
+        self.fail(ctx, status);
+    }
+
+    pub(super) fn retry<C: Context>(&mut self, ctx: &mut C) {
+        if self.retries_left == 0 {
+            ctx.counters().count(Counter::RetryExceededErr);
+            self.fail(ctx, Status::RetryExceeded);
+            return;
+        }
+        self.retries_left -= 1;
+        self.go_back();
+    }
+
+    /// Sends again from the oldest unacknowledged PSN.
+    fn go_back(&mut self) {
+        self.next = self.una;
+        self.current = self.done;
+        self.reads = 0;
+        self.recovering = true;
+        self.timer_at = None;
+        self.since_ack_request = 0;
+    }
+}

@@ -1,0 +1,113 @@
+//! Congestion control between the wire and the QPs: marked packets in, CNPs out, CNPs in.
+
+use crate::path::{neighbour, source_port};
+use crate::{Config, DropReason, Memory, QpKind, Rnic};
+use longhaul_cc::dcqcn::{CeOutcome, CnpOutcome, Dcqcn, NotificationConfig, ReactionConfig};
+use longhaul_node::{Frame, Payload, Trailer};
+use longhaul_units::{BitRate, Instant, Psn, Qpn};
+use longhaul_wire::{Bth, Head, Opcode, Packet, Path, PathTemplate};
+use longhaul_work::{Counter, Emit};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+/// ECN field of a packet that a switch has marked. Source: RFC 3168, section 5.
+const CONGESTION_EXPERIENCED: u8 = 0b11;
+/// Traffic class of a CNP: DSCP 48 and ECT(0), as ConnectX adapters send it.
+const CNP_TRAFFIC_CLASS: u8 = 48 << 2 | 0b10;
+const CNP_HOP_LIMIT: u8 = 64;
+/// What follows the BTH of a CNP. Source: IBTA, annex A17, section 17.9.3.
+const CNP_RESERVED: [u8; 16] = [0; 16];
+/// CNPs that wait at most; what is not sent is asked for again by the next marked packet.
+const PENDING_MAX: usize = 256;
+
+/// CNPs to send: the peer, and its QP that should slow down.
+#[derive(Debug, Default)]
+pub(crate) struct Pending(VecDeque<(IpAddr, Qpn)>);
+
+impl Pending {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Neither point does anything.
+pub(crate) fn switched_off() -> Dcqcn {
+    let reaction = ReactionConfig { enable: false, ..ReactionConfig::NVIDIA };
+    let notification = NotificationConfig { enable: false, ..NotificationConfig::default() };
+    let any_rate = BitRate::from_gbps(100).and_then(|rate| Dcqcn::new(&reaction, &notification, rate).ok());
+    match any_rate {
+        Some(dcqcn) => dcqcn,
+        None => unreachable!("the preset is valid at 100 Gbit/s"),
+    }
+}
+
+impl<M: Memory> Rnic<M> {
+    /// A packet for the QP in `slot` came; when it is marked, the peer's QP `sender` may have to slow down.
+    #[inline]
+    pub(crate) fn note_marks(&mut self, now: Instant, slot: u32, packet: &Packet<'_>, sender: Qpn) {
+        if packet.traffic_class() & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED {
+            self.note_congestion(now, slot, packet.source_ip(), sender);
+        }
+    }
+
+    #[cold]
+    fn note_congestion(&mut self, now: Instant, slot: u32, peer: IpAddr, sender: Qpn) {
+        self.env.counters.count(Counter::EcnMarkedPackets);
+        let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return };
+        // A QP's turn is not spent on a CNP that there is no room for.
+        if self.cnps.0.len() < PENDING_MAX && qp.notification.on_ce(now, &self.dcqcn) == CeOutcome::SendCnp {
+            self.cnps.0.push_back((peer, sender));
+        }
+    }
+
+    /// A CNP arrived whose partition and ICRC are right.
+    pub(crate) fn accept_cnp(&mut self, now: Instant, packet: &Packet<'_>) -> Result<(), DropReason> {
+        let slot = self.slot(packet.dest_qp()).ok_or(DropReason::NoQp)?;
+        let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return Err(DropReason::NoQp) };
+        if !qp.receives() {
+            return Err(DropReason::QpState);
+        }
+        // Only the peer of a connection has packets of it to be told about; a datagram can have gone to anybody.
+        if qp.init.kind != QpKind::Ud && packet.source_ip() != qp.peer_ip {
+            return Err(DropReason::SourceIp);
+        }
+        match qp.limiter.on_cnp(now, &self.dcqcn) {
+            CnpOutcome::Handled => self.env.counters.count(Counter::CnpHandled),
+            CnpOutcome::Ignored => return Err(DropReason::Cnp),
+        }
+        Ok(())
+    }
+
+    /// Sends one CNP, if one waits.
+    pub(crate) fn send_cnp(&mut self, emit: &mut impl Emit) -> bool {
+        let Some((peer, qpn)) = self.cnps.0.pop_front() else { return false };
+        self.env.counters.count(Counter::CnpSent);
+        emit_cnp(&self.config, peer, qpn, emit);
+        true
+    }
+}
+
+fn emit_cnp(config: &Config, peer: IpAddr, qpn: Qpn, emit: &mut impl Emit) {
+    let template = PathTemplate::new(&Path {
+        source_mac: config.mac,
+        destination_mac: neighbour(config, peer),
+        vlan: None,
+        source_ip: config.ip,
+        destination_ip: peer,
+        traffic_class: CNP_TRAFFIC_CLASS,
+        hop_limit: CNP_HOP_LIMIT,
+        flow_label: 0,
+        udp_source_port: source_port(config, 0, qpn, qpn),
+    });
+    let mut bth = Bth::new(Opcode::CNP, qpn, Psn::new(0));
+    bth.becn = true;
+    bth.migreq = true;
+    let mut head = Head::begin(&template, &bth);
+    let pad_len = head.finish(&template, CNP_RESERVED.len());
+    emit.emit(&Frame {
+        head: head.bytes(),
+        payload: Payload::Bytes(&CNP_RESERVED),
+        trailer: Trailer::Sealed { pad_len },
+    });
+}

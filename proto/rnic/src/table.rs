@@ -1,0 +1,52 @@
+use crate::VerbsError;
+
+/// Objects by number. A number is given out again once its object is gone.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    places: Vec<Option<T>>,
+    free: Vec<u32>,
+    what: &'static str,
+    count_max: u32,
+}
+
+impl<T> Table<T> {
+    /// An empty table of at most `count_max` of `what`, which errors name in the plural.
+    pub fn new(what: &'static str, count_max: u32) -> Self {
+        Table { places: Vec::new(), free: Vec::new(), what, count_max }
+    }
+
+    /// Places an object and says where.
+    pub fn insert(&mut self, value: T) -> Result<u32, VerbsError> {
+        if let Some(free) = self.free.pop() {
+            self.places[free as usize] = Some(value);
+            return Ok(free);
+        }
+        if self.places.len() >= self.count_max as usize {
+            return Err(VerbsError::Limit { what: self.what, limit: self.count_max.into() });
+        }
+        self.places.push(Some(value));
+        Ok(self.places.len() as u32 - 1)
+    }
+
+    /// True when the next object would be one too many.
+    pub fn is_full(&self) -> bool {
+        self.free.is_empty() && self.places.len() >= self.count_max as usize
+    }
+
+    #[inline]
+    pub fn get(&self, number: u32) -> Option<&T> {
+        self.places.get(number as usize)?.as_ref()
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.places.get_mut(number as usize)?.as_mut()
+    }
+
+    /// Takes an object out.
+    pub fn remove(&mut self, number: u32) -> Option<T> {
+        let value = self.places.get_mut(number as usize)?.take()?;
+        self.free.push(number);
+        Some(value)
+    }
+}

@@ -1,0 +1,93 @@
+use longhaul_cc::RedConfig;
+use longhaul_link::{LinkConfig, LinkError};
+use longhaul_units::{BitRate, Duration};
+use thiserror::Error;
+
+/// The most ports that a switch has: those with frames under way are a set of 64 bits.
+pub const PORTS_MAX: usize = 64;
+
+/// What a switch is like; all ports are alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SwitchConfig {
+    /// Ports, 2 to [`PORTS_MAX`]: the sides of the node.
+    pub ports: usize,
+    /// Rate of each output in bits on the wire: a frame takes its length and 24 bytes.
+    pub rate: BitRate,
+    /// Room for frames that wait for an output, in bytes on the wire; a frame that would exceed it is dropped.
+    /// Senders that are not paced need their windows' sum; others what arrives while marks and notifications are under
+    /// way.
+    pub queue_bytes: u64,
+    /// When an output's queue marks frames. `None`: never.
+    pub ecn: Option<RedConfig>,
+    /// Addresses that can be known at a time, declared and learnt together; each takes about 32 bytes. With no room,
+    /// further ones are not learnt.
+    pub addresses_max: usize,
+    /// How long a learnt address that is silent is believed. Source of the default: IEEE 802.1Q, table 8-6.
+    pub address_age: Duration,
+    /// Seed of the marks, a stream for each output, and of the address table's hashes.
+    pub seed: u64,
+}
+
+impl SwitchConfig {
+    /// `ports` ports at `rate`: 16 MiB of queue each, no marks, 4096 addresses that live for 300 s.
+    pub fn new(ports: usize, rate: BitRate) -> Self {
+        SwitchConfig {
+            ports,
+            rate,
+            queue_bytes: 16 << 20,
+            ecn: None,
+            addresses_max: 4096,
+            address_age: Duration::from_ms(300_000),
+            seed: 0,
+        }
+    }
+
+    /// Bound on the memory for frames in all queues, in bytes: full ones, of the shortest frames.
+    pub fn memory_bytes_max(&self) -> u64 {
+        // Half of what both directions of a link need.
+        self.output().memory_bytes_needed().map_or(0, |both| (both / 2).saturating_mul(self.ports as u64))
+    }
+
+    /// An output as a link without length, with just the memory that it needs.
+    pub(crate) fn output(&self) -> LinkConfig {
+        let link = LinkConfig {
+            rate: Some(self.rate),
+            queue_bytes: self.queue_bytes,
+            ecn: self.ecn,
+            ..LinkConfig::default()
+        };
+        LinkConfig { memory_bytes_max: link.memory_bytes_needed().unwrap_or_default(), ..link }
+    }
+}
+
+/// Why a switch is not made, or does not take an address.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum SwitchError {
+    /// Too few or too many ports.
+    #[error("a switch has 2 to {PORTS_MAX} ports, not {ports}")]
+    Ports {
+        /// The number asked for.
+        ports: usize,
+    },
+    /// The outputs' queues or marks make no sense.
+    #[error(transparent)]
+    Output(#[from] LinkError),
+    /// An address was declared behind a port that there is not.
+    #[error("no port {port}: the switch has {ports}")]
+    NoPort {
+        /// The port given.
+        port: usize,
+        /// How many there are.
+        ports: usize,
+    },
+    /// A group address was declared: those have no place.
+    #[error("a group address lives behind no single port")]
+    GroupAddress,
+    /// The address table is full of declared addresses.
+    #[error("all {addresses_max} addresses are taken")]
+    TableFull {
+        /// Its size.
+        addresses_max: usize,
+    },
+}

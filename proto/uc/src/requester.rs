@@ -1,0 +1,285 @@
+//! The requester: queues sends and numbers packets.
+
+use longhaul_node::Gather;
+use longhaul_units::{Psn, Qpn};
+use longhaul_wire::{Bth, Head, Opcode, PathTemplate, Reth, Verb};
+use longhaul_work::{
+    Context, Emit, Intent, MESSAGE_MAX, Mtu, SendOp, SendQueue, SendRefused, SendWqe, SendWr, Status,
+    total_len,
+};
+
+/// What a requester must know about its connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequesterConfig {
+    /// The local QP.
+    pub qpn: Qpn,
+    /// The peer's QP.
+    pub dest_qpn: Qpn,
+    /// First PSN to send.
+    pub sq_psn: Psn,
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// MigReq bit to send.
+    pub migreq: bool,
+    /// Partition key.
+    pub pkey: u16,
+}
+
+/// The sending half of a UC QP.
+///
+/// Lifecycle: made with its queue sizes, [`Requester::start`]ed with a connection's parameters, then driven by posts
+/// until it is stopped. Packets are built when [`Requester::transmit`] is called, never before; a work request is done
+/// when its last packet was handed over, so that nothing limits what is under way but the rate at which the caller
+/// grants room. After an error it has flushed everything and stays so until [`Requester::recover`] or
+/// [`Requester::start`].
+///
+/// The work requests in the ring are named by a running index: `done` is the one being sent, `tail` the next to be
+/// posted. PSNs are unwrapped to 64 bits.
+#[derive(Debug)]
+pub struct Requester {
+    queue: SendQueue,
+    config: RequesterConfig,
+    done: u64,
+    tail: u64,
+    /// The next PSN to send.
+    next: u64,
+    /// Bytes of the message `done` that have left.
+    offset: u32,
+    paused: bool,
+    failed: bool,
+}
+
+/// A requester's state, for people.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequesterSnapshot {
+    /// Next PSN to send.
+    pub next: Psn,
+    /// Work requests queued and not completed.
+    pub queued: u64,
+    /// Bytes of the oldest one that have left.
+    pub offset: u32,
+}
+
+impl Requester {
+    /// A stopped requester for `depth` (rounded up to a power of two) work requests of up to `sge_max` segments
+    /// (at most [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
+    pub fn new(depth: u32, sge_max: u32, inline_max: u32) -> Self {
+        let config = RequesterConfig {
+            qpn: Qpn::new(0),
+            dest_qpn: Qpn::new(0),
+            sq_psn: Psn::new(0),
+            mtu: Mtu::B1024,
+            migreq: false,
+            pkey: longhaul_wire::PKEY_DEFAULT,
+        };
+        Requester {
+            queue: SendQueue::new(depth, sge_max, inline_max),
+            config,
+            done: 0,
+            tail: 0,
+            next: 0,
+            offset: 0,
+            paused: false,
+            failed: false,
+        }
+    }
+
+    /// Forgets everything and begins a connection.
+    pub fn start(&mut self, config: RequesterConfig) {
+        self.config = config;
+        (self.done, self.tail, self.offset) = (0, 0, 0);
+        self.next = u64::from(config.sq_psn.get());
+        self.paused = false;
+        self.failed = false;
+    }
+
+    /// Capacity of the queue in work requests.
+    pub fn depth(&self) -> u32 {
+        self.queue.depth() as u32
+    }
+
+    /// The parameters in force.
+    pub fn config(&self) -> &RequesterConfig {
+        &self.config
+    }
+
+    /// True after an error completion; everything queued has been flushed. The QP's send queue is in error (SQE),
+    /// its receive queue goes on. Source: IBTA, volume 1, section 10.3.1.
+    #[inline]
+    pub fn is_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Sends again after a failure, with the next PSN: the QP leaves SQE for RTS. To the peer, a message that was
+    /// broken off ends with the first packet of the next.
+    pub fn recover(&mut self) {
+        self.failed = false;
+        self.paused = false;
+    }
+
+    /// True when nothing is queued.
+    pub fn is_idle(&self) -> bool {
+        self.done == self.tail
+    }
+
+    /// Stops beginning further messages (or begins again). What has begun is finished.
+    pub fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// True when paused and everything that had begun is done.
+    pub fn is_drained(&self) -> bool {
+        self.paused && self.offset == 0
+    }
+
+    /// The next PSN to send.
+    pub fn next_psn(&self) -> Psn {
+        Psn::from_sequence(self.next)
+    }
+
+    /// Work requests queued and not completed.
+    #[inline]
+    pub fn queued(&self) -> u64 {
+        self.tail - self.done
+    }
+
+    /// State for people.
+    pub fn snapshot(&self) -> RequesterSnapshot {
+        RequesterSnapshot { next: self.next_psn(), queued: self.tail - self.done, offset: self.offset }
+    }
+
+    /// Queues a work request; inline data is read from `memory` at once. A fence has nothing to wait for.
+    ///
+    /// # Errors
+    /// [`SendRefused`], and nothing is queued: READs, atomics, invalidations and datagrams always are.
+    pub fn post(
+        &mut self,
+        wr: &SendWr<'_>,
+        signal_all: bool,
+        memory: &dyn Gather,
+    ) -> Result<(), SendRefused> {
+        let len = self.check(wr)?;
+        self.queue.put((self.done, self.tail), wr, len as u32, wr.signaled || signal_all, memory);
+        self.tail += 1;
+        Ok(())
+    }
+
+    fn check(&self, wr: &SendWr<'_>) -> Result<u64, SendRefused> {
+        let missing = match wr.op {
+            SendOp::Send { invalidate: None, .. } | SendOp::Write { .. } => None,
+            SendOp::Send { .. } => Some("an invalidation of an unreliable queue pair"),
+            SendOp::Read { .. } => Some("a READ of an unreliable queue pair"),
+            SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } => Some("an atomic of an unreliable queue pair"),
+            SendOp::Datagram { .. } => Some("a datagram of a connected queue pair"),
+        };
+        if let Some(what) = missing {
+            return Err(SendRefused::NotSupported(what));
+        }
+        let len = total_len(wr.segments);
+        if len > MESSAGE_MAX {
+            return Err(SendRefused::MessageTooLong { given: len });
+        }
+        self.queue.admit(wr, len, self.tail - self.done)?;
+        Ok(len)
+    }
+
+    /// True when [`Requester::transmit`] would send something.
+    #[inline]
+    pub fn can_transmit(&self) -> bool {
+        self.done != self.tail && !self.failed && (self.offset > 0 || !self.paused)
+    }
+
+    /// Sends one packet, if there is one to send. The caller has granted room. True when a packet was sent.
+    ///
+    /// Memory that may not be read fails the requester: see [`Requester::is_failed`].
+    pub fn transmit<C: Context>(
+        &mut self,
+        ctx: &mut C,
+        template: &PathTemplate,
+        emit: &mut impl Emit,
+    ) -> bool {
+        if !self.can_transmit() {
+            return false;
+        }
+        let wqe = self.queue.get(self.done);
+        let left = wqe.len - self.offset;
+        let len = left.min(self.config.mtu.bytes());
+        let (first, last) = (self.offset == 0, len == left);
+        // The whole of a longer message before its first packet: one that breaks off half-way is lost to the peer.
+        if first && !last && self.queue.check(self.done, Intent::LocalRead, ctx).is_err() {
+            self.fail(ctx);
+            return false;
+        }
+        let mut bth = Bth::new(request_opcode(wqe, first, last), self.config.dest_qpn, self.next_psn());
+        bth.migreq = self.config.migreq;
+        bth.pkey = self.config.pkey;
+        bth.solicited = last && wqe.solicited && wqe.consumes_receive();
+        let mut head = Head::begin(template, &bth);
+        if first && wqe.verb == Verb::Write {
+            head.push_reth(&Reth { virtual_address: wqe.remote_address, rkey: wqe.rkey, len: wqe.len });
+        }
+        if last && let Some(immediate) = wqe.immediate {
+            head.push_immediate(immediate);
+        }
+        let pad_len = head.finish(template, len as usize);
+        let piece = (u64::from(self.offset), len);
+        if self.queue.emit(self.done, piece, (head.bytes(), pad_len), ctx, emit).is_err() {
+            self.fail(ctx);
+            return false;
+        }
+        self.next += 1;
+        if last {
+            if wqe.signaled {
+                let (qpn, peer) = (self.config.qpn, self.config.dest_qpn);
+                ctx.complete_send(wqe.completion(Status::Success, qpn, peer));
+            }
+            self.done += 1;
+            self.offset = 0;
+        } else {
+            self.offset += len;
+        }
+        true
+    }
+
+    /// Ends the message being sent with a protection error, and everything behind it with a flush error.
+    #[cold]
+    fn fail<C: Context>(&mut self, ctx: &mut C) {
+        self.complete_oldest(Status::LocalProtection, ctx);
+        self.flush(ctx);
+    }
+
+    /// Stops and completes everything queued with a flush error, in order; called again, so also what was posted
+    /// since.
+    pub fn flush<C: Context>(&mut self, ctx: &mut C) {
+        self.failed = true;
+        while self.done < self.tail {
+            self.complete_oldest(Status::WrFlush, ctx);
+        }
+    }
+
+    fn complete_oldest<C: Context>(&mut self, status: Status, ctx: &mut C) {
+        let wqe = self.queue.get(self.done);
+        ctx.complete_send(wqe.completion(status, self.config.qpn, self.config.dest_qpn));
+        self.done += 1;
+        self.offset = 0;
+    }
+}
+
+#[inline]
+fn request_opcode(wqe: &SendWqe, first: bool, last: bool) -> Opcode {
+    let immediate = wqe.immediate.is_some();
+    match (wqe.verb, first, last) {
+        (Verb::Write, true, true) if immediate => Opcode::UC_WRITE_ONLY_IMM,
+        (Verb::Write, true, true) => Opcode::UC_WRITE_ONLY,
+        (Verb::Write, true, false) => Opcode::UC_WRITE_FIRST,
+        (Verb::Write, false, false) => Opcode::UC_WRITE_MIDDLE,
+        (Verb::Write, false, true) if immediate => Opcode::UC_WRITE_LAST_IMM,
+        (Verb::Write, false, true) => Opcode::UC_WRITE_LAST,
+        (_, true, true) if immediate => Opcode::UC_SEND_ONLY_IMM,
+        (_, true, true) => Opcode::UC_SEND_ONLY,
+        (_, true, false) => Opcode::UC_SEND_FIRST,
+        (_, false, false) => Opcode::UC_SEND_MIDDLE,
+        (_, false, true) if immediate => Opcode::UC_SEND_LAST_IMM,
+        (_, false, true) => Opcode::UC_SEND_LAST,
+    }
+}

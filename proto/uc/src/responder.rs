@@ -1,0 +1,321 @@
+//! The responder: places the messages that arrive whole, and says nothing.
+
+use longhaul_node::Payload;
+use longhaul_units::{Psn, Qpn, RKey};
+use longhaul_wire::{Bth, Opcode, Packet, Position, Transport, Verb};
+use longhaul_work::{
+    Completion, CompletionOp, Context, Counter, DropReason, Mtu, Receive, RecvQueue, RemoteIntent, Status,
+    scatter_list,
+};
+
+/// The longest message that the standard knows, in bytes.
+const MESSAGE_LEN_MAX: u32 = 1 << 31;
+
+/// What a responder must know about its connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResponderConfig {
+    /// The local QP.
+    pub qpn: Qpn,
+    /// The peer's QP.
+    pub dest_qpn: Qpn,
+    /// First PSN to expect.
+    pub rq_psn: Psn,
+    /// Path MTU.
+    pub mtu: Mtu,
+}
+
+/// Why a responder gave up; its QP goes to the error state. The peer never learns of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// A SEND did not fit its receive.
+    LocalLength,
+    /// The memory of a receive may not be written to.
+    LocalProtection,
+}
+
+/// The message that is coming in.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    /// None, or one that was broken off: nothing is taken until another begins.
+    None,
+    Send {
+        received: u64,
+        into: Receive,
+    },
+    Write(Write),
+}
+
+/// A WRITE of which `left` bytes are to come, to `address` and on.
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    address: u64,
+    rkey: RKey,
+    len: u32,
+    left: u32,
+}
+
+/// The receiving half of a UC QP.
+///
+/// A packet that begins a message is taken whatever its PSN, and ends a message that is still incomplete. All others
+/// must follow on the one before. What breaks off leaves no trace but counters: the receive of a broken SEND serves
+/// the next message that needs one, and a broken WRITE has written what had come. Source: IBTA, volume 1, sections
+/// 9.8.2 and 9.9.3.
+#[derive(Debug)]
+pub struct Responder {
+    config: ResponderConfig,
+    expected: Psn,
+    message: Message,
+    /// The receive of a SEND that was broken off. With a message of [`Message::Send`] there is none.
+    kept: Option<Receive>,
+    fault: Option<Fault>,
+}
+
+/// A responder's state, for people.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResponderSnapshot {
+    /// The PSN behind the latest packet.
+    pub expected: Psn,
+    /// A message is coming in.
+    pub in_message: bool,
+    /// A receive is taken from its queue, for the message that is coming in or for the next one.
+    pub holds_receive: bool,
+}
+
+impl Responder {
+    /// A responder in the state of a fresh connection.
+    pub fn new(config: ResponderConfig) -> Self {
+        Responder { expected: config.rq_psn, message: Message::None, kept: None, fault: None, config }
+    }
+
+    /// The parameters in force.
+    pub fn config(&self) -> &ResponderConfig {
+        &self.config
+    }
+
+    /// Why it gave up, if it did.
+    #[inline]
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// State for people.
+    pub fn snapshot(&self) -> ResponderSnapshot {
+        ResponderSnapshot {
+            expected: self.expected,
+            in_message: !matches!(self.message, Message::None),
+            holds_receive: self.kept.is_some() || matches!(self.message, Message::Send { .. }),
+        }
+    }
+
+    /// Takes a request packet. Receives come from `queue`, of which one may be taken between calls.
+    pub fn handle_request<C: Context>(
+        &mut self,
+        packet: &Packet<'_>,
+        bth: &Bth,
+        payload: &Payload<'_>,
+        queue: &mut RecvQueue,
+        ctx: &mut C,
+    ) {
+        if self.fault.is_some() {
+            ctx.counters().count(DropReason::ResponderHalted);
+            return;
+        }
+        let (Transport::Uc, Some(verb)) = (bth.opcode.transport(), bth.opcode.verb()) else {
+            ctx.counters().count(DropReason::Opcode);
+            return;
+        };
+        let in_turn = bth.psn == self.expected;
+        if !in_turn {
+            ctx.counters().count(Counter::SequenceGap);
+        }
+        self.expected = bth.psn.plus(1);
+        let taken = if matches!(bth.opcode.position(), Position::First | Position::Only) {
+            self.break_off(ctx);
+            Ok(())
+        } else {
+            match (self.message, verb) {
+                (Message::Send { .. }, Verb::Send) | (Message::Write(_), Verb::Write) if in_turn => Ok(()),
+                _ => Err(DropReason::BrokenMessage),
+            }
+        };
+        let taken = taken.and_then(|()| {
+            if !self.length_is_right(bth.opcode, payload.len() as u32) {
+                return Err(DropReason::Malformed);
+            }
+            match verb {
+                Verb::Send => self.take_send(packet, bth, payload, queue, ctx),
+                _ => self.take_write(packet, bth, payload, queue, ctx),
+            }
+        });
+        if let Err(reason) = taken {
+            ctx.counters().count(reason);
+            self.break_off(ctx);
+        }
+    }
+
+    /// Forgets the message that is coming in, if there is one. Its receive waits for another.
+    #[inline]
+    fn break_off<C: Context>(&mut self, ctx: &mut C) {
+        match self.message {
+            Message::None => return,
+            Message::Send { into, .. } => self.kept = Some(into),
+            Message::Write(_) => {}
+        }
+        self.message = Message::None;
+        ctx.counters().count(Counter::MessageBrokenOff);
+    }
+
+    fn length_is_right(&self, opcode: Opcode, len: u32) -> bool {
+        let mtu = self.config.mtu.bytes();
+        match opcode.position() {
+            Position::First | Position::Middle => len == mtu,
+            Position::Last => (1..=mtu).contains(&len),
+            Position::Only => len <= mtu,
+        }
+    }
+
+    fn take_send<C: Context>(
+        &mut self,
+        packet: &Packet<'_>,
+        bth: &Bth,
+        payload: &Payload<'_>,
+        queue: &mut RecvQueue,
+        ctx: &mut C,
+    ) -> Result<(), DropReason> {
+        let (offset, into) = match self.message {
+            Message::Send { received, into } => (received, into),
+            _ => (0, self.kept.take().or_else(|| queue.take()).ok_or(DropReason::NoReceive)?),
+        };
+        let received = offset + payload.len() as u64;
+        self.message = Message::Send { received, into };
+        // The standard would let a message that is too long vanish; a program with too small a buffer is told.
+        if received > into.capacity.min(MESSAGE_LEN_MAX.into()) {
+            ctx.counters().count(Counter::RespLocalLength);
+            self.give_up(Fault::LocalLength, queue, ctx);
+            return Ok(());
+        }
+        if scatter_list(ctx, queue.segments(&into), offset, payload).is_err() {
+            self.give_up(Fault::LocalProtection, queue, ctx);
+            return Ok(());
+        }
+        if bth.opcode.ends_message() {
+            self.message = Message::None;
+            ctx.counters().count(Counter::RxSendRequests);
+            ctx.complete_receive(Completion {
+                byte_len: received as u32,
+                immediate: packet.immediate(),
+                solicited: bth.solicited,
+                ..self.receive_completion(queue.release(into), Status::Success)
+            });
+        }
+        Ok(())
+    }
+
+    fn take_write<C: Context>(
+        &mut self,
+        packet: &Packet<'_>,
+        bth: &Bth,
+        payload: &Payload<'_>,
+        queue: &mut RecvQueue,
+        ctx: &mut C,
+    ) -> Result<(), DropReason> {
+        let here = payload.len() as u32;
+        let (begins, write) = match self.message {
+            Message::Write(write) => (false, write),
+            _ => (true, begin_write(packet, ctx)?),
+        };
+        let ends = bth.opcode.ends_message();
+        if (ends && here != write.left) || (!ends && here >= write.left) {
+            return Err(DropReason::Malformed);
+        }
+        let immediate = packet.immediate();
+        if immediate.is_some() && self.kept.is_none() && queue.is_empty() {
+            return Err(DropReason::NoReceive);
+        }
+        if here > 0 {
+            // The whole message before its first byte is written.
+            let checked = u64::from(if begins { write.len } else { here });
+            let memory = ctx
+                .remote(write.rkey, write.address, checked, RemoteIntent::Write)
+                .map_err(|_| DropReason::WriteRefused)?;
+            ctx.scatter(memory, payload);
+        }
+        if !ends {
+            self.message = Message::Write(Write {
+                address: write.address.wrapping_add(here.into()),
+                left: write.left - here,
+                ..write
+            });
+            return Ok(());
+        }
+        self.message = Message::None;
+        ctx.counters().count(Counter::RxWriteRequests);
+        if immediate.is_some()
+            && let Some(wr_id) = self.kept.take().map(|kept| queue.release(kept)).or_else(|| queue.pop())
+        {
+            ctx.complete_receive(Completion {
+                op: CompletionOp::RecvWriteImmediate,
+                byte_len: write.len,
+                immediate,
+                solicited: bth.solicited,
+                ..self.receive_completion(wr_id, Status::Success)
+            });
+        }
+        Ok(())
+    }
+
+    fn receive_completion(&self, wr_id: u64, status: Status) -> Completion {
+        Completion::of(wr_id, status, CompletionOp::Recv, self.config.qpn, self.config.dest_qpn)
+    }
+
+    #[cold]
+    fn give_up<C: Context>(&mut self, fault: Fault, queue: &mut RecvQueue, ctx: &mut C) {
+        self.fault = Some(fault);
+        let status = match fault {
+            Fault::LocalLength => Status::LocalLength,
+            Fault::LocalProtection => Status::LocalProtection,
+        };
+        self.end_receive(status, queue, ctx);
+    }
+
+    /// Completes the receive that is taken, if one is.
+    fn end_receive<C: Context>(&mut self, status: Status, queue: &mut RecvQueue, ctx: &mut C) {
+        if let Some(receive) = self.let_go() {
+            ctx.complete_receive(self.receive_completion(queue.release(receive), status));
+        }
+    }
+
+    /// Forgets the message that is coming in, and the receive that is taken.
+    fn let_go(&mut self) -> Option<Receive> {
+        match std::mem::replace(&mut self.message, Message::None) {
+            Message::Send { into, .. } => Some(into),
+            _ => self.kept.take(),
+        }
+    }
+
+    /// Stops: the receive that is taken ends with a flush error, before those that wait in the queue.
+    pub fn flush<C: Context>(&mut self, queue: &mut RecvQueue, ctx: &mut C) {
+        self.end_receive(Status::WrFlush, queue, ctx);
+    }
+
+    /// Gives back, without a completion, the receive that is taken.
+    pub fn release(&mut self, queue: &mut RecvQueue) {
+        if let Some(receive) = self.let_go() {
+            queue.release(receive);
+        }
+    }
+}
+
+/// What the first packet of a WRITE asks for. Its range is not checked yet.
+#[inline]
+fn begin_write<C: Context>(packet: &Packet<'_>, ctx: &C) -> Result<Write, DropReason> {
+    if !ctx.permits(RemoteIntent::Write) {
+        return Err(DropReason::WriteRefused);
+    }
+    match packet.reth() {
+        Some(reth) if reth.len <= MESSAGE_LEN_MAX => {
+            Ok(Write { address: reth.virtual_address, rkey: reth.rkey, len: reth.len, left: reth.len })
+        }
+        _ => Err(DropReason::Malformed),
+    }
+}

@@ -1,0 +1,87 @@
+//! The 40 bytes in front of every received datagram.
+
+use longhaul_wire::Packet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Bytes that a receive gives to the sender's IP header before the datagram begins.
+pub const GRH_LEN: usize = 40;
+
+/// Length of an IPv4 header without options; it ends the area.
+const IPV4_LEN: usize = 20;
+const PROTOCOL_UDP: u8 = 17;
+
+/// The area for a packet: its IPv6 header, or 20 zero bytes and its IPv4 header without options.
+///
+/// Source: IBTA, RoCEv2 annex (A17), which leaves the 20 bytes undefined. As the kernel's rxe does, they are cleared,
+/// so that the area's first four bits say which it is.
+pub(crate) fn area(packet: &Packet<'_>) -> [u8; GRH_LEN] {
+    let mut area = [0; GRH_LEN];
+    let layout = packet.layout();
+    let ip = &packet.head()[layout.ip..];
+    if layout.is_ipv6 {
+        area.copy_from_slice(&ip[..GRH_LEN]);
+    } else {
+        area[GRH_LEN - IPV4_LEN..].copy_from_slice(&ip[..IPV4_LEN]);
+    }
+    area
+}
+
+/// Whom a datagram came from and how, as the first 40 bytes of its receive tell it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NetworkHeader {
+    /// IP source: the address to answer to.
+    pub source: IpAddr,
+    /// IP destination: the receiver's own address, or that of a multicast group.
+    pub destination: IpAddr,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// TTL or hop limit, as it arrived.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits; 0 for IPv4.
+    pub flow_label: u32,
+}
+
+impl NetworkHeader {
+    /// Reads the area that a [`crate::Responder`] wrote.
+    ///
+    /// It lies in the program's memory, so anything may stand there by now: `None` when it is neither an IPv6 nor an
+    /// IPv4 header that carries UDP, or the checksum of the latter is wrong. It is taken for IPv6 whenever its first
+    /// four bits say so. Programs that must live with undefined bytes in front of an IPv4 header look for that one
+    /// first, and a sender who can choose its IPv6 address could then pass for any IPv4 host.
+    pub fn read(area: &[u8; GRH_LEN]) -> Option<NetworkHeader> {
+        let word = |at: usize| u32::from_be_bytes([area[at], area[at + 1], area[at + 2], area[at + 3]]);
+        let v6 = |at: usize| {
+            let mut octets = [0; 16];
+            octets.copy_from_slice(&area[at..at + 16]);
+            IpAddr::V6(Ipv6Addr::from(octets))
+        };
+        let v4 = |at: usize| IpAddr::V4(Ipv4Addr::from(word(at)));
+        if area[0] >> 4 == 6 {
+            return (area[6] == PROTOCOL_UDP).then(|| NetworkHeader {
+                source: v6(8),
+                destination: v6(24),
+                traffic_class: (word(0) >> 20) as u8,
+                hop_limit: area[7],
+                flow_label: word(0) & 0x000f_ffff,
+            });
+        }
+        let ip = GRH_LEN - IPV4_LEN;
+        // Options would be behind the end, and with them what makes the checksum right.
+        let is_ours = area[ip] == 0x45 && area[ip + 9] == PROTOCOL_UDP && checksum_is_right(&area[ip..]);
+        is_ours.then(|| NetworkHeader {
+            source: v4(ip + 12),
+            destination: v4(ip + 16),
+            traffic_class: area[ip + 1],
+            hop_limit: area[ip + 8],
+            flow_label: 0,
+        })
+    }
+}
+
+/// Whether the one's-complement sum of an IPv4 header is all ones. Source: RFC 791, section 3.1.
+fn checksum_is_right(header: &[u8]) -> bool {
+    let words = header.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
+    let sum: u32 = words.sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (folded & 0xffff) + (folded >> 16) == 0xffff
+}

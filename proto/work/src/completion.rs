@@ -1,0 +1,99 @@
+//! What callers get back: completions.
+
+use longhaul_units::{Instant, Qpn, RKey};
+
+/// How a work request ended. Numbers are those of `enum ibv_wc_status`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Status {
+    /// Done.
+    Success = 0,
+    /// The message does not fit the receive buffer, or a response had the wrong length.
+    LocalLength = 1,
+    /// The QP found an inconsistency of its own.
+    LocalQpOperation = 2,
+    /// A segment lies outside its region or the region forbids the access.
+    LocalProtection = 4,
+    /// The QP entered the error state before the request was done.
+    WrFlush = 5,
+    /// A response that no correct responder sends.
+    BadResponse = 7,
+    /// A protection error while the peer's data was placed.
+    LocalAccess = 8,
+    /// The responder found the request invalid.
+    RemoteInvalidRequest = 9,
+    /// The responder found rkey, range or permission wrong.
+    RemoteAccess = 10,
+    /// The responder failed.
+    RemoteOperation = 11,
+    /// Nothing was heard after all retries.
+    RetryExceeded = 12,
+    /// The responder had no receive request after all RNR retries.
+    RnrRetryExceeded = 13,
+}
+
+/// What kind of work request completed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CompletionOp {
+    /// SEND.
+    Send,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ.
+    Read,
+    /// Atomic compare and swap.
+    CmpSwap,
+    /// Atomic addition.
+    FetchAdd,
+    /// A receive filled by a SEND.
+    Recv,
+    /// A receive consumed by a WRITE with immediate data.
+    RecvWriteImmediate,
+}
+
+/// The outcome of one work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// As posted.
+    pub wr_id: u64,
+    /// How it ended; with anything but success only `wr_id` and `qpn` mean something.
+    pub status: Status,
+    /// What it was.
+    pub op: CompletionOp,
+    /// Bytes received, written by the peer, or read; the message length for SEND and WRITE. A datagram's counts
+    /// the 40 bytes in front of it.
+    pub byte_len: u32,
+    /// Immediate data in network byte order.
+    pub immediate: Option<[u8; 4]>,
+    /// The local key that the peer's SEND with invalidate named.
+    pub invalidated: Option<RKey>,
+    /// The local QP.
+    pub qpn: Qpn,
+    /// The peer's QP.
+    pub peer_qpn: Qpn,
+    /// The peer asked for a solicited event.
+    pub solicited: bool,
+    /// The first 40 bytes of the receive buffer hold the peer's IP header.
+    pub grh: bool,
+    /// When the device queued it.
+    pub timestamp: Instant,
+}
+
+impl Completion {
+    /// One that says how a work request ended and nothing more.
+    pub fn of(wr_id: u64, status: Status, op: CompletionOp, qpn: Qpn, peer_qpn: Qpn) -> Self {
+        Completion {
+            wr_id,
+            status,
+            op,
+            byte_len: 0,
+            immediate: None,
+            invalidated: None,
+            qpn,
+            peer_qpn,
+            solicited: false,
+            grh: false,
+            timestamp: Instant::ZERO,
+        }
+    }
+}

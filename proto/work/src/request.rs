@@ -1,0 +1,200 @@
+//! What callers post: work requests and their parameters.
+
+use longhaul_units::{LKey, Qpn, RKey};
+use thiserror::Error;
+
+/// Longest message of a connected queue pair in bytes: 2 GiB. Source: IBTA, volume 1, chapter 9.
+pub const MESSAGE_MAX: u64 = 1 << 31;
+/// Most scatter/gather elements that one work request can have.
+pub const SGE_MAX: usize = 16;
+
+/// Path MTU: the most payload bytes that a packet carries. Source: IBTA, volume 1, section 9.7.4.1 and table 41.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Mtu {
+    /// 256 bytes.
+    B256,
+    /// 512 bytes.
+    B512,
+    /// 1024 bytes.
+    B1024,
+    /// 2048 bytes.
+    B2048,
+    /// 4096 bytes.
+    B4096,
+}
+
+impl Mtu {
+    /// Payload bytes.
+    pub const fn bytes(self) -> u32 {
+        256 << (self as u32)
+    }
+
+    /// The code on the wire and in verbs: 1 for 256 up to 5 for 4096.
+    pub const fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// `None` for codes outside 1 to 5.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Mtu::B256,
+            2 => Mtu::B512,
+            3 => Mtu::B1024,
+            4 => Mtu::B2048,
+            5 => Mtu::B4096,
+            _ => return None,
+        })
+    }
+
+    /// Packets that a message of `len` bytes takes: at least one.
+    pub const fn packets(self, len: u64) -> u64 {
+        let packets = (len + self.bytes() as u64 - 1) >> (8 + self as u32);
+        if packets == 0 { 1 } else { packets }
+    }
+}
+
+/// One piece of local memory in a work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sge {
+    /// First byte, in the address space of the region (its IOVA).
+    pub address: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// Key of the region; not looked at for inline data.
+    pub lkey: LKey,
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendOp {
+    /// SEND into the next receive buffer of the peer.
+    Send {
+        /// Immediate data in network byte order.
+        immediate: Option<[u8; 4]>,
+        /// A key of the peer's to invalidate; excludes immediate data.
+        invalidate: Option<RKey>,
+    },
+    /// RDMA WRITE.
+    Write {
+        /// First byte at the peer.
+        remote_address: u64,
+        /// The peer's key.
+        rkey: RKey,
+        /// Immediate data in network byte order; consumes a receive request of the peer.
+        immediate: Option<[u8; 4]>,
+    },
+    /// RDMA READ into the segments.
+    Read {
+        /// First byte at the peer.
+        remote_address: u64,
+        /// The peer's key.
+        rkey: RKey,
+    },
+    /// Atomic compare and swap of 8 bytes: the old value goes into the segments, in the host's byte order.
+    CmpSwap {
+        /// 8-byte aligned address at the peer.
+        remote_address: u64,
+        /// The peer's key.
+        rkey: RKey,
+        /// Value to compare with.
+        compare: u64,
+        /// Value to store when equal.
+        swap: u64,
+    },
+    /// Atomic addition to 8 bytes, modulo 2^64: the old value goes into the segments, in the host's byte order.
+    FetchAdd {
+        /// 8-byte aligned address at the peer.
+        remote_address: u64,
+        /// The peer's key.
+        rkey: RKey,
+        /// Value to add.
+        add: u64,
+    },
+    /// SEND of one datagram, by an unreliable datagram QP.
+    Datagram {
+        /// Where it goes.
+        destination: Destination,
+        /// Immediate data in network byte order.
+        immediate: Option<[u8; 4]>,
+    },
+}
+
+/// An address handle of the device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct AhId(pub u32);
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Destination {
+    /// The way to the peer's port, or to a multicast group.
+    pub ah: AhId,
+    /// The peer's QP; [`Qpn::MULTICAST`] for a group.
+    pub qpn: Qpn,
+    /// QKey that the receiver must have; when its highest bit is set, that of the sending QP is used instead.
+    pub qkey: u32,
+}
+
+/// A send work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SendWr<'a> {
+    /// Given back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// Local memory, gathered from (SEND, WRITE) or scattered to (READ, atomics).
+    pub segments: &'a [Sge],
+    /// Copy the data at once, so that the memory can be used again when the call returns; keys are not looked
+    /// at. SEND and WRITE only.
+    pub inline: bool,
+    /// Complete visibly on success; errors always complete visibly.
+    pub signaled: bool,
+    /// Raise a solicited event at the peer.
+    pub solicited: bool,
+    /// Wait until all earlier READs and atomics have completed.
+    pub fence: bool,
+}
+
+/// A receive work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecvWr<'a> {
+    /// Given back in the completion.
+    pub wr_id: u64,
+    /// Local memory to scatter to.
+    pub segments: &'a [Sge],
+}
+
+/// Why a send work request was not queued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum SendRefused {
+    /// All entries are in use.
+    #[error("send queue of {0} is full")]
+    Full(u32),
+    /// More segments than the queue was made for.
+    #[error("{given} segments, at most {max}")]
+    TooManySegments {
+        /// As posted.
+        given: usize,
+        /// As created.
+        max: u32,
+    },
+    /// More inline data than the queue was made for.
+    #[error("{given} bytes inline, at most {max}")]
+    InlineTooLong {
+        /// As posted.
+        given: u64,
+        /// As created.
+        max: u32,
+    },
+    /// Longer than a message can be.
+    #[error("message of {given} bytes, at most {MESSAGE_MAX}")]
+    MessageTooLong {
+        /// As posted.
+        given: u64,
+    },
+    /// A combination that makes no sense.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// An operation that this transport does not have.
+    #[error("{0} is not supported")]
+    NotSupported(&'static str),
+}

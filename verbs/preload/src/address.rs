@@ -1,0 +1,279 @@
+//! GIDs, address handles, and multicast groups.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ptr;
+use std::sync::Arc;
+
+use longhaul_abi_defs::{
+    IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_qp, ibv_wc,
+};
+use longhaul_rdma::{Attach, Engine};
+use longhaul_rnic::{AddressVector, AhId};
+use longhaul_ud::{GRH_LEN, NetworkHeader};
+use longhaul_wire::mad::{gid_of_ip, ip_of_gid};
+
+use crate::device::{self, GID_COUNT, GID_INDEX, PORT};
+use crate::domain::Domain;
+use crate::guard::{guarded, minus_one, null, returned};
+use crate::object::{self, Kind, User};
+use crate::queue_pair::queue_pair;
+
+/// TTL when the program gives none.
+const HOP_LIMIT_DEFAULT: u8 = 64;
+
+/// Our part of an address handle.
+pub(crate) struct AddressHandle {
+    engine: Arc<Engine>,
+    pub(crate) id: AhId,
+    _domain: User,
+}
+
+impl Kind for AddressHandle {
+    type Public = ibv_ah;
+    const MARK: u64 = 0x6c68_5f61_685f_5f5f;
+}
+
+/// The GID that stands for an IP address.
+pub(crate) fn gid_of(ip: IpAddr) -> ibv_gid {
+    ibv_gid::from_bytes(gid_of_ip(ip))
+}
+
+/// The IP address that a GID stands for, as a port of an address like `port` reaches it.
+///
+/// An IPv4 group comes in two forms, `::ffff:a.b.c.d` and, from RoCEv1, `ff0e::ffff:a.b.c.d`. Any other
+/// multicast GID on an IPv4 port stands for the group of its last three bytes in the organization's own range,
+/// as it would share an Ethernet address with such. Source: Linux, `cma_iboe_set_mgid`; RFC 2365.
+pub(crate) fn ip_of(gid: &ibv_gid, port: IpAddr) -> IpAddr {
+    let ip = ip_of_gid(gid.bytes());
+    match ip {
+        IpAddr::V6(group) if group.is_multicast() && port.is_ipv4() => {
+            let [_, _, middle @ .., x, y, a, b, c, d] = group.octets();
+            let names_ipv4 =
+                middle == [0; 8] && (x, y) == (0xff, 0xff) && Ipv4Addr::new(a, b, c, d).is_multicast();
+            IpAddr::V4(if names_ipv4 { Ipv4Addr::new(a, b, c, d) } else { Ipv4Addr::new(239, b, c, d) })
+        }
+        ip => ip,
+    }
+}
+
+/// What the device needs to know of an address, or the errno that refuses it.
+pub(crate) fn address_of(attr: &ibv_ah_attr, attach: &Attach) -> Result<AddressVector, c_int> {
+    // RoCE has no addresses but GIDs.
+    if attr.is_global == 0 || attr.port_num != PORT || u32::from(attr.grh.sgid_index) >= GID_COUNT {
+        return Err(libc::EINVAL);
+    }
+    Ok(AddressVector {
+        destination_ip: ip_of(&attr.grh.dgid, attach.ip_addr()),
+        hop_limit: if attr.grh.hop_limit == 0 { HOP_LIMIT_DEFAULT } else { attr.grh.hop_limit },
+        traffic_class: attr.grh.traffic_class,
+        flow_label: attr.grh.flow_label,
+    })
+}
+
+/// The address of a peer as programs see it.
+pub(crate) fn public_address(address: &AddressVector) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: gid_of(address.destination_ip),
+            flow_label: address.flow_label,
+            sgid_index: GID_INDEX,
+            hop_limit: address.hop_limit,
+            traffic_class: address.traffic_class,
+        },
+        is_global: 1,
+        port_num: PORT,
+        ..ibv_ah_attr::zeroed()
+    }
+}
+
+/// Makes an address handle.
+///
+/// # Safety
+/// `pd` is null or points to readable memory.
+unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, c_int> {
+    // SAFETY: the program's pointer, checked as far as that goes.
+    let domain = unsafe { object::resolve::<Domain>(pd) }.ok_or(libc::EINVAL)?;
+    let engine = &domain.engine;
+    let address = address_of(attr, engine.attach())?;
+    let made = engine.with_quietly(|rnic| rnic.create_ah(domain.id, &address)).and_then(|id| Ok(id?));
+    let id = made.map_err(|error| error.errno())?;
+    // SAFETY: a live protection domain.
+    let public = ibv_ah { context: unsafe { (*pd).context }, pd, handle: id.0 };
+    Ok(object::create(public, AddressHandle { engine: Arc::clone(engine), id, _domain: domain.users.join() }))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    guarded(ptr::null_mut(), || {
+        // SAFETY: the program's pointer.
+        let Some(attr) = (unsafe { attr.as_ref() }) else { return null(libc::EINVAL) };
+        // SAFETY: passed on.
+        unsafe { create(pd, attr) }.unwrap_or_else(null)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    guarded(libc::EIO, || {
+        // SAFETY: the program's pointer, checked as far as that goes.
+        let Some(ours) = (unsafe { object::resolve::<AddressHandle>(ah) }) else {
+            return returned(libc::EINVAL);
+        };
+        let freed = ours.engine.with_quietly(|rnic| rnic.destroy_ah(ours.id));
+        if let Err(error) = freed.and_then(|done| Ok(done?)) {
+            return returned(error.errno());
+        }
+        // SAFETY: live, and the program gives it up.
+        unsafe { object::destroy::<AddressHandle>(ah) };
+        0
+    })
+}
+
+/// The address to answer a datagram to; `None` when what came with it names none.
+///
+/// # Safety
+/// `grh` points to the 40 bytes in front of the datagram, when the completion says that they are there.
+unsafe fn sender(wc: &ibv_wc, grh: *const ibv_grh) -> Option<ibv_ah_attr> {
+    if wc.wc_flags & IBV_WC_GRH == 0 || grh.is_null() {
+        return None;
+    }
+    // SAFETY: the caller vouches for the 40 bytes, whose alignment is the program's affair.
+    let area = unsafe { grh.cast::<[u8; GRH_LEN]>().read_unaligned() };
+    let header = NetworkHeader::read(&area)?;
+    let mut attr = public_address(&AddressVector {
+        destination_ip: header.source,
+        hop_limit: u8::MAX,
+        traffic_class: header.traffic_class,
+        flow_label: header.flow_label,
+    });
+    attr.sl = wc.sl;
+    attr.src_path_bits = wc.dlid_path_bits;
+    attr.dlid = wc.slid;
+    Some(attr)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_init_ah_from_wc(
+    context: *mut ibv_context,
+    port: u8,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    attr: *mut ibv_ah_attr,
+) -> c_int {
+    guarded(-1, || {
+        // SAFETY: the program's pointers, checked as far as that goes.
+        let (Some(_), Some(wc)) = (unsafe { (device::context(context), wc.as_ref()) }) else {
+            return minus_one(libc::EINVAL);
+        };
+        if port != PORT || attr.is_null() {
+            return minus_one(libc::EINVAL);
+        }
+        // SAFETY: the caller gives the 40 bytes, and room for an address.
+        match unsafe { sender(wc, grh) } {
+            Some(found) => {
+                // SAFETY: as above.
+                unsafe { attr.write(found) };
+                0
+            }
+            None => minus_one(libc::EPROTONOSUPPORT),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_ah_from_wc(
+    pd: *mut ibv_pd,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    port: u8,
+) -> *mut ibv_ah {
+    guarded(ptr::null_mut(), || {
+        // SAFETY: the program's pointer.
+        let Some(wc) = (unsafe { wc.as_ref() }).filter(|_| port == PORT) else { return null(libc::EINVAL) };
+        // SAFETY: the caller gives the 40 bytes.
+        let Some(attr) = (unsafe { sender(wc, grh) }) else { return null(libc::EPROTONOSUPPORT) };
+        // SAFETY: passed on.
+        unsafe { create(pd, &attr) }.unwrap_or_else(null)
+    })
+}
+
+/// Attaches a datagram queue pair to a group, or detaches it. The LID is InfiniBand's.
+///
+/// # Safety
+/// The pointers are null or point to readable memory.
+unsafe fn change_membership(qp: *mut ibv_qp, gid: *const ibv_gid, joins: bool) -> c_int {
+    // SAFETY: the program's pointers, checked as far as that goes.
+    let (Some(ours), Some(gid)) = (unsafe { (queue_pair(qp), gid.as_ref()) }) else {
+        return returned(libc::EINVAL);
+    };
+    let group = ip_of(gid, ours.engine.attach().ip_addr());
+    let changed = match joins {
+        true => ours.engine.attach_multicast(ours.qpn, group),
+        false => {
+            let left = ours.engine.with_quietly(|rnic| rnic.detach_multicast(ours.qpn, group));
+            left.and_then(|done| Ok(done?))
+        }
+    };
+    changed.map_or_else(|error| returned(error.errno()), |()| 0)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    // SAFETY: passed on.
+    guarded(libc::EIO, || unsafe { change_membership(qp, gid, true) })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    // SAFETY: passed on.
+    guarded(libc::EIO, || unsafe { change_membership(qp, gid, false) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORT_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn gid(text: &str) -> ibv_gid {
+        ibv_gid::from_bytes(text.parse::<std::net::Ipv6Addr>().unwrap().octets())
+    }
+
+    #[test]
+    fn a_mapped_gid_is_an_ipv4_address() {
+        assert_eq!(ip_of(&gid_of(PORT_V4), PORT_V4), PORT_V4);
+        let other = ip("fe80::1");
+        assert_eq!(ip_of(&gid_of(other), PORT_V4), other);
+    }
+
+    #[test]
+    fn a_group_is_the_same_in_either_form() {
+        assert_eq!(ip_of(&gid("::ffff:224.1.2.3"), PORT_V4), ip("224.1.2.3"));
+        assert_eq!(ip_of(&gid("ff0e::ffff:224.1.2.3"), PORT_V4), ip("224.1.2.3"));
+    }
+
+    #[test]
+    fn a_group_of_another_kind_has_an_address_that_the_port_can_reach() {
+        assert_eq!(ip_of(&gid("ff12:401b::a:b0c"), PORT_V4), ip("239.10.11.12"));
+        assert_eq!(ip_of(&gid("ff0e::ffff:10.1.2.3"), PORT_V4), ip("239.1.2.3"));
+        assert_eq!(ip_of(&gid("ff12:401b::a:b0c"), ip("fd00::1")), ip("ff12:401b::a:b0c"));
+    }
+
+    #[test]
+    fn a_datagram_that_names_no_sender_has_no_address() {
+        let mut wc: ibv_wc = ibv_wc::zeroed();
+        let area = [0_u8; GRH_LEN];
+        // SAFETY: 40 readable bytes.
+        unsafe {
+            assert!(sender(&wc, area.as_ptr().cast()).is_none());
+            wc.wc_flags = IBV_WC_GRH;
+            assert!(sender(&wc, area.as_ptr().cast()).is_none());
+            assert!(sender(&wc, ptr::null()).is_none());
+        }
+    }
+}

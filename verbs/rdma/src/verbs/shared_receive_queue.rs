@@ -1,0 +1,75 @@
+//! Shared receive queues.
+
+use std::sync::Arc;
+
+use longhaul_rnic::{RecvWr, SGE_MAX, Sge, SrqId, SrqInit};
+
+use super::queue_pair::segments;
+use super::{Device, Piece, ProtectionDomain};
+use crate::device_state::AsyncSink;
+use crate::engine::Engine;
+use crate::error::RdmaError;
+
+struct Inner {
+    engine: Arc<Engine>,
+    id: SrqId,
+    _pd: ProtectionDomain,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Whatever uses it holds it, so that only a fork can make this fail.
+        let _ = self.engine.destroy_srq(self.id);
+    }
+}
+
+/// A receive queue that many queue pairs take from. Clones share it.
+#[derive(Clone)]
+pub struct SharedReceiveQueue(Arc<Inner>);
+
+impl Device {
+    /// Makes a shared receive queue for `depth` work requests of up to `segments_max` segments, 1 to 16. With a
+    /// `limit` other than 0, an asynchronous event tells once that fewer receives are left; its cookie is the
+    /// number that [`SharedReceiveQueue::cookie`] gives.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`].
+    pub fn create_srq(
+        &self,
+        pd: &ProtectionDomain,
+        depth: u32,
+        segments_max: u32,
+        limit: u32,
+    ) -> Result<SharedReceiveQueue, RdmaError> {
+        let init = SrqInit { pd: pd.0.id, depth, sge_max: segments_max, limit };
+        let id = self.engine.create_srq(&init)?;
+        let srq =
+            SharedReceiveQueue(Arc::new(Inner { engine: Arc::clone(&self.engine), id, _pd: pd.clone() }));
+        let sink = AsyncSink { asynchronous: Arc::clone(&self.asynchronous), cookie: srq.cookie() };
+        self.engine.set_srq_sink(id, sink)?;
+        Ok(srq)
+    }
+}
+
+impl SharedReceiveQueue {
+    pub(super) fn id(&self) -> SrqId {
+        self.0.id
+    }
+
+    /// What its events carry.
+    #[must_use]
+    pub fn cookie(&self) -> u64 {
+        self.0.id.0.into()
+    }
+
+    /// Posts a receive work request for whichever queue pair needs one next.
+    ///
+    /// # Errors
+    /// [`RdmaError::Post`].
+    pub fn post(&self, wr_id: u64, pieces: &[Piece]) -> Result<(), RdmaError> {
+        let mut list = [Sge::default(); SGE_MAX];
+        let wr = RecvWr { wr_id, segments: segments(pieces, &mut list)? };
+        self.0.engine.with_quietly(|rnic| rnic.post_srq_recv(self.0.id, &wr))??;
+        Ok(())
+    }
+}
