@@ -86,6 +86,17 @@ const RULES: &[Rule] = &[
         "only SENDs (and WRITEs with immediate, which this version has not) take receives",
     ),
     rule(
+        |case| {
+            let client_has_it = is_latency(case) || has(case, "-b");
+            case.transport == Transport::Ud
+                && case.by == By::RdmaCm
+                && has(case, "--use-srq")
+                && client_has_it
+        },
+        "Failed to post receive for connection 0",
+        "perftest posts a receive to a queue pair that takes its receives from a shared queue",
+    ),
+    rule(
         |case| case.verb == Verb::Atomic && has(case, "-a"),
         "Message size cannot be changed for Atomic tests",
         "an atomic is on 8 bytes",
@@ -104,6 +115,11 @@ const RULES: &[Rule] = &[
         |case| case.by == By::RdmaCm && has(case, "--rate_limit_type=HW"),
         "HW rate limit isn't supported yet with rdma_cm scenarios",
         "perftest's own gap",
+    ),
+    rule(
+        |case| has(case, "--rate_limit_type=HW"),
+        "The QP failed to accept HW rate limit",
+        "perftest accepts a limit by static rate on InfiniBand alone, whatever a RoCE device answers",
     ),
     rule(
         |case| has(case, "--rate_limit_type=PP"),

@@ -59,8 +59,18 @@ pub(crate) fn ip_of(gid: &ibv_gid, port: IpAddr) -> IpAddr {
 
 /// What the device needs to know of an address, or the errno that refuses it.
 pub(crate) fn address_of(attr: &ibv_ah_attr, attach: &Attach) -> Result<AddressVector, c_int> {
-    // RoCE has no addresses but GIDs.
-    if attr.is_global == 0 || attr.port_num != PORT || u32::from(attr.grh.sgid_index) >= GID_COUNT {
+    if attr.port_num != PORT {
+        return Err(libc::EINVAL);
+    }
+    if attr.is_global == 0 {
+        return Ok(AddressVector {
+            destination_ip: neighbour(attr.dlid, attach.ip_addr()).ok_or(libc::EINVAL)?,
+            hop_limit: HOP_LIMIT_DEFAULT,
+            traffic_class: 0,
+            flow_label: 0,
+        });
+    }
+    if u32::from(attr.grh.sgid_index) >= GID_COUNT {
         return Err(libc::EINVAL);
     }
     Ok(AddressVector {
@@ -69,6 +79,20 @@ pub(crate) fn address_of(attr: &ibv_ah_attr, attach: &Attach) -> Result<AddressV
         traffic_class: attr.grh.traffic_class,
         flow_label: attr.grh.flow_label,
     })
+}
+
+/// The LID of a port: the last 16 bits of its address. RoCE has no LIDs, but programs written for InfiniBand (qperf's
+/// UC and UD tests) tell each other nothing else.
+pub(crate) fn lid_of(ip: IpAddr) -> u16 {
+    let [.., high, low] = gid_of_ip(ip);
+    u16::from_be_bytes([high, low])
+}
+
+/// The port that a LID stands for beside `own`; LID 0 is none.
+fn neighbour(lid: u16, own: IpAddr) -> Option<IpAddr> {
+    let mut gid = gid_of_ip(own);
+    gid[14..].copy_from_slice(&lid.to_be_bytes());
+    (lid != 0).then(|| ip_of_gid(gid))
 }
 
 /// The address of a peer as programs see it.

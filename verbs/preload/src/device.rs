@@ -21,6 +21,7 @@ use longhaul_port::LinkState;
 use longhaul_rdma::{Attach, Engine, EventQueue};
 use longhaul_rnic::{Counter, MESSAGE_MAX, SGE_MAX};
 
+use crate::address::lid_of;
 use crate::guard::{guarded, null, returned, set_errno};
 use crate::object::{self, Kind};
 use crate::process::{self, Device, c_text};
@@ -372,6 +373,7 @@ fn port_attributes(engine: &Engine) -> ibv_port_attr {
         active_speed,
         // 5: link up; 3: disabled.
         phys_state: if up { 5 } else { 3 },
+        lid: lid_of(engine.attach().ip_addr()),
         link_layer: IBV_LINK_LAYER_ETHERNET,
         flags: IBV_QPF_GRH_REQUIRED,
         ..ibv_port_attr::zeroed()
@@ -538,7 +540,8 @@ fn sysfs_text(attach: &Attach, file: &str) -> Option<String> {
         "ports/1/link_layer" => "Ethernet".to_owned(),
         "ports/1/state" => "4: ACTIVE".to_owned(),
         "ports/1/phys_state" => "5: LinkUp".to_owned(),
-        "ports/1/lid" | "ports/1/sm_lid" => "0x0".to_owned(),
+        "ports/1/lid" => format!("{:#x}", lid_of(attach.ip_addr())),
+        "ports/1/sm_lid" => "0x0".to_owned(),
         "ports/1/pkeys/0" => "0xffff".to_owned(),
         "ports/1/gids/0" | "ports/1/gids/1" => gid,
         "ports/1/gid_attrs/types/0" | "ports/1/gid_attrs/types/1" => "RoCE v2".to_owned(),
