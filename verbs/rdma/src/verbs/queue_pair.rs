@@ -265,6 +265,19 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Posts a signaled SEND that raises a solicited event at the peer.
+    ///
+    /// # Errors
+    /// [`RdmaError::Post`].
+    pub fn post_solicited(&self, wr_id: u64, pieces: &[Piece]) -> Result<(), RdmaError> {
+        let mut list = [Sge::default(); SGE_MAX];
+        let segments = segments(pieces, &mut list)?;
+        let op = SendOp::Send { immediate: None, invalidate: None };
+        let wr = SendWr { wr_id, op, segments, inline: false, signaled: true, solicited: true, fence: false };
+        self.engine.with(|rnic, now| rnic.post_send(now, self.qpn, &wr))??;
+        Ok(())
+    }
+
     /// Posts a signaled send work request whose data is copied at once.
     ///
     /// # Errors
