@@ -23,8 +23,10 @@ pub type Values = BTreeMap<String, f64>;
 /// When qperf is missing, or this machine has no address besides loopback's.
 pub fn run(test: &str, options: &str) -> Result<Values, String> {
     require("qperf", "qperf");
-    let ip = own_address();
-    let place = BackToBack::with_server_ip(ip);
+    // RDMA-CM is asked for the address that the server was found at by TCP. LIDs are those of one network.
+    let by_cm = options.contains("-cm1");
+    let ip = if by_cm { own_address() } else { IpAddr::from([127, 0, 0, 1]) };
+    let place = if by_cm { BackToBack::with_server_ip(ip) } else { BackToBack::new() };
     let port = free_tcp_port();
     let server = place.start(&mut place.server(&format!("qperf -lp {port}")), Ready::Tcp(port))?;
     let line = format!("qperf -lp {port} {ip} -t 1 {options} -uu -vvc -vvs -vvt {test}");
