@@ -6,15 +6,12 @@ use crate::program::{Finished, Program, longhaul};
 use longhaul_rdma::attach;
 use std::net::IpAddr;
 use std::process::Command;
-use std::thread::sleep;
 use std::time::Duration;
 
 /// The server's address.
 pub const SERVER_IP: &str = "10.77.0.2";
 /// The client's address.
 pub const CLIENT_IP: &str = "10.77.0.1";
-/// From a server's port being there to its listening, with room to spare.
-const SETTLES: Duration = Duration::from_millis(200);
 
 /// A place for one server and one client at a time.
 pub struct BackToBack {
@@ -68,7 +65,7 @@ impl BackToBack {
             Ready::Attached => {
                 let socket = self.dir.path().join("memif");
                 let server = pair::try_wait_until(server, "it attaches", || socket.exists())?;
-                sleep(SETTLES);
+                pair::wait_until_asleep(server.id());
                 Ok(server)
             }
         }

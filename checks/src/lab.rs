@@ -138,7 +138,7 @@ impl TestLab {
             Ready::Attached => {
                 let server =
                     pair::wait_until(server, "it attaches", || self.status()["hosts"][1]["programs"] != 0);
-                sleep(Duration::from_millis(300));
+                pair::wait_until_asleep(server.id());
                 server
             }
         }

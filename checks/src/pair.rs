@@ -16,8 +16,31 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 pub enum Ready {
     /// Once its server listens on this TCP port.
     Tcp(u16),
-    /// Some time after its server has attached to the network: what it listens to by RDMA-CM is its own affair.
+    /// Once its server has attached to the network and sleeps: what it listens to by RDMA-CM is its own affair.
     Attached,
+}
+
+/// Waits until the first thread of process `id` has slept for a while without using the processor, as a server does
+/// that waits for its client; not for ever, because some spin.
+pub(crate) fn wait_until_asleep(id: u32) {
+    const LOOKS: u32 = 6;
+    const INTERVAL: Duration = Duration::from_millis(40);
+    let deadline = Instant::now() + Duration::from_secs(3);
+    let (mut quiet, mut before) = (0, None);
+    while quiet < LOOKS && Instant::now() < deadline {
+        sleep(INTERVAL);
+        let now = sleeping_since(id);
+        quiet = if now.is_some() && now == before { quiet + 1 } else { 0 };
+        before = now;
+    }
+}
+
+/// The processor time, in ticks, that the first thread of a process has had; `None` while it runs or waits for its turn.
+fn sleeping_since(id: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{id}/task/{id}/stat")).ok()?;
+    let columns: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| columns.get(at)?.parse::<u64>().ok();
+    (columns.first() == Some(&"S")).then_some(ticks(11)? + ticks(12)?)
 }
 
 /// Starts `client` beside the running `server` and waits for both ends: both must succeed, the client within
