@@ -8,13 +8,10 @@ use longhaul_wire::{
     Syndrome, Verb, credit_code,
 };
 use longhaul_work::{
-    Completion, CompletionOp, Context, Counter, DropReason, Emit, Mtu, Receive, RecvQueue, RemoteIntent,
-    Status, scatter_list,
+    Completion, CompletionOp, Context, Counter, DropReason, Emit, MESSAGE_MAX, Mtu, Receive, RecvQueue,
+    RemoteIntent, Status, scatter_list,
 };
 use std::collections::VecDeque;
-
-/// The longest message that the standard knows, in bytes.
-const MESSAGE_LEN_MAX: u32 = 1 << 31;
 
 /// What a responder must know about its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -436,7 +433,7 @@ impl Responder {
                     self.give_up(Fault::InvalidRequest, ctx);
                     return false;
                 }
-                if reth.len > MESSAGE_LEN_MAX {
+                if u64::from(reth.len) > MESSAGE_MAX {
                     self.give_up(Fault::InvalidRequest, ctx);
                     return false;
                 }
@@ -533,7 +530,7 @@ impl Responder {
     fn take_read<C: Context>(&mut self, packet: &Packet<'_>, ctx: &mut C) -> bool {
         let Some(reth) = packet.reth() else { unreachable!("a READ request has a RETH") };
         let full = self.fresh_reads >= self.config.max_dest_rd_atomic;
-        if full || !ctx.permits(RemoteIntent::Read) || reth.len > MESSAGE_LEN_MAX {
+        if full || !ctx.permits(RemoteIntent::Read) || u64::from(reth.len) > MESSAGE_MAX {
             self.give_up(Fault::InvalidRequest, ctx);
             return false;
         }

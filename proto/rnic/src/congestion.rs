@@ -5,15 +5,13 @@ use crate::{Config, DropReason, Memory, QpKind, Rnic};
 use longhaul_cc::dcqcn::{CeOutcome, CnpOutcome, Dcqcn, NotificationConfig, ReactionConfig};
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{BitRate, Instant, Psn, Qpn};
-use longhaul_wire::{Bth, Head, Opcode, Packet, Path, PathTemplate};
+use longhaul_wire::{Bth, Ecn, Head, Opcode, Packet, Path, PathTemplate};
 use longhaul_work::{Counter, Emit};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// ECN field of a packet that a switch has marked. Source: RFC 3168, section 5.
-const CONGESTION_EXPERIENCED: u8 = 0b11;
 /// Traffic class of a CNP: DSCP 48 and ECT(0), as ConnectX adapters send it.
-const CNP_TRAFFIC_CLASS: u8 = 48 << 2 | 0b10;
+const CNP_TRAFFIC_CLASS: u8 = 48 << 2 | Ecn::ECT_0;
 const CNP_HOP_LIMIT: u8 = 64;
 /// What follows the BTH of a CNP. Source: IBTA, annex A17, section 17.9.3.
 const CNP_RESERVED: [u8; 16] = [0; 16];
@@ -46,7 +44,7 @@ impl<M: Memory> Rnic<M> {
     /// A packet for the QP in `slot` came; when it is marked, the peer's QP `sender` may have to slow down.
     #[inline]
     pub(crate) fn note_marks(&mut self, now: Instant, slot: u32, packet: &Packet<'_>, sender: Qpn) {
-        if packet.traffic_class() & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED {
+        if Ecn::of_traffic_class(packet.traffic_class()) == Ecn::Congested {
             self.note_congestion(now, slot, packet.source_ip(), sender);
         }
     }

@@ -2,19 +2,17 @@
 
 use crate::{AddressVector, Config};
 use longhaul_units::Qpn;
-use longhaul_wire::{MacAddr, Path};
+use longhaul_wire::{Ecn, MacAddr, Path};
 use std::net::IpAddr;
 
 /// TTL when an address vector leaves it at 0.
 const HOP_LIMIT: u8 = 64;
-/// ECN field of a sender that takes part in congestion control, ECT(0). Source: RFC 3168, section 5.
-const ECN_CAPABLE: u8 = 0b10;
-const ECN_MASK: u8 = 0b11;
 
 /// The path that an address vector describes, between two QPs.
 pub(crate) fn path(config: &Config, address: &AddressVector, local: Qpn, remote: Qpn) -> Path {
     let destination_ip = address.destination_ip.to_canonical();
-    let ecn = if config.dcqcn.is_some() && address.traffic_class & ECN_MASK == 0 { ECN_CAPABLE } else { 0 };
+    let says_nothing = Ecn::of_traffic_class(address.traffic_class) == Ecn::NotCapable;
+    let ecn = if config.dcqcn.is_some() && says_nothing { Ecn::ECT_0 } else { 0 };
     Path {
         source_mac: config.mac,
         destination_mac: neighbour(config, destination_ip),

@@ -4,12 +4,9 @@ use longhaul_node::Payload;
 use longhaul_units::{Psn, Qpn, RKey};
 use longhaul_wire::{Bth, Opcode, Packet, Position, Transport, Verb};
 use longhaul_work::{
-    Completion, CompletionOp, Context, Counter, DropReason, Mtu, Receive, RecvQueue, RemoteIntent, Status,
-    scatter_list,
+    Completion, CompletionOp, Context, Counter, DropReason, MESSAGE_MAX, Mtu, Receive, RecvQueue,
+    RemoteIntent, Status, scatter_list,
 };
-
-/// The longest message that the standard knows, in bytes.
-const MESSAGE_LEN_MAX: u32 = 1 << 31;
 
 /// What a responder must know about its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,7 +186,7 @@ impl Responder {
         let received = offset + payload.len() as u64;
         self.message = Message::Send { received, into };
         // The standard would let a message that is too long vanish; a program with too small a buffer is told.
-        if received > into.capacity.min(MESSAGE_LEN_MAX.into()) {
+        if received > into.capacity.min(MESSAGE_MAX) {
             ctx.counters().count(Counter::RespLocalLength);
             self.give_up(Fault::LocalLength, queue, ctx);
             return Ok(());
@@ -313,7 +310,7 @@ fn begin_write<C: Context>(packet: &Packet<'_>, ctx: &C) -> Result<Write, DropRe
         return Err(DropReason::WriteRefused);
     }
     match packet.reth() {
-        Some(reth) if reth.len <= MESSAGE_LEN_MAX => {
+        Some(reth) if u64::from(reth.len) <= MESSAGE_MAX => {
             Ok(Write { address: reth.virtual_address, rkey: reth.rkey, len: reth.len, left: reth.len })
         }
         _ => Err(DropReason::Malformed),

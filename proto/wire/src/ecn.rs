@@ -18,9 +18,13 @@ pub enum Ecn {
 
 impl Ecn {
     const CE: u8 = 3;
+    /// What a sender that reacts to marks sets in its traffic class: ECT(0).
+    pub const ECT_0: u8 = 2;
 
-    const fn of_bits(bits: u8) -> Self {
-        match bits & Self::CE {
+    /// The field of a whole ToS or traffic class.
+    #[inline]
+    pub const fn of_traffic_class(traffic_class: u8) -> Self {
+        match traffic_class & Self::CE {
             0 => Ecn::NotCapable,
             Self::CE => Ecn::Congested,
             _ => Ecn::Capable,
@@ -32,7 +36,7 @@ impl Ecn {
     pub fn of(head: &[u8]) -> Option<Ecn> {
         let (ip, is_ipv6) = find_ip(head)?;
         let byte = *head.get(ip + 1)?;
-        Some(Ecn::of_bits(if is_ipv6 { byte >> 4 } else { byte }))
+        Some(Ecn::of_traffic_class(if is_ipv6 { byte >> 4 } else { byte }))
     }
 
     /// Sets the mark in a packet whose field says [`Ecn::Capable`], and sets the IPv4 header checksum right. False: any
