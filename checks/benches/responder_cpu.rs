@@ -7,18 +7,15 @@
 //! CPU time of the responder's process from getrusage, in ns per message; ways in turn, round by round.
 
 use clap::Parser;
-use longhaul_checks::RuntimeDir;
+use longhaul_checks::two_processes::{OtherEnd, connect_other_end, device_of_other_end, wait_for_stop};
 use longhaul_rdma::{
-    Access, Attach, CompletionQueue, Device, Endpoint, MemoryRegion, PathSettings, QueuePair,
-    QueuePairSettings, SendOp, SharedReceiveQueue, Status, attach,
+    Access, CompletionQueue, MemoryRegion, PathSettings, QueuePair, QueuePairSettings, SendOp,
+    SharedReceiveQueue, Status,
 };
-use longhaul_units::{Psn, Qpn};
+use longhaul_units::Qpn;
 use serde_json::json;
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::IpAddr;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const MESSAGE: usize = 1024;
@@ -27,9 +24,6 @@ const QUEUE_PAIRS: usize = 64;
 const RECEIVES: usize = 64;
 /// Every so many messages one is solicited.
 const GROUP: usize = 16;
-const SERVER: &str = "10.77.0.2";
-const CLIENT: &str = "10.77.0.1";
-const PSN: u32 = 77;
 
 #[derive(Parser)]
 struct Args {
@@ -85,30 +79,17 @@ fn main() {
 
 /// CPU time that the responder spends on a message, in ns.
 fn measure(args: &Args, way: &str) -> f64 {
-    let dir = RuntimeDir::new();
-    let socket = dir.path().join("memif").display().to_string();
-    let mut server = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--serve", way, "--messages", &args.messages.to_string()])
-        .env(attach::ENV_SOCKET, &socket)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the process at the other end");
-    let device = device(&socket, "slave", CLIENT);
+    let mut server = OtherEnd::start(&["--serve", way, "--messages", &args.messages.to_string()]);
+    let device = server.device();
     let pd = device.alloc_pd().expect("a protection domain");
     let cq = device.create_cq(4096).expect("a completion queue");
     let memory = pd.register(MESSAGE, Access::LOCAL_WRITE).expect("memory");
     let made: Vec<QueuePair> = (0..QUEUE_PAIRS)
         .map(|_| initialized(device.create_qp(&pd, &cq, &cq, &QueuePairSettings::default())))
         .collect();
-    let mut to = server.stdin.take().expect("a pipe");
-    let mut from = BufReader::new(server.stdout.take().expect("a pipe"));
-    writeln!(to, "{}", numbers(&made)).expect("our numbers are sent");
-    connect(&made, &line(&mut from), SERVER);
+    server.connect(&made);
     send(args, &made, &cq, &memory);
-    let cpu_ns: f64 = line(&mut from).trim().parse().expect("the responder's CPU time");
-    drop(to);
-    server.wait().expect("the process at the other end ends");
+    let cpu_ns: f64 = server.line().trim().parse().expect("the responder's CPU time");
     cpu_ns / args.messages as f64
 }
 
@@ -140,44 +121,14 @@ fn poll(cq: &CompletionQueue) -> usize {
         .expect("polled")
 }
 
-fn device(socket: &str, role: &str, ip: &str) -> Device {
-    let attach = Attach::from_lookup(|name| match name {
-        attach::ENV_SOCKET => Some(socket.to_owned()),
-        attach::ENV_ROLE => Some(role.to_owned()),
-        attach::ENV_IP => Some(ip.to_owned()),
-        _ => None,
-    });
-    Device::open(attach.expect("a valid environment")).expect("a device")
-}
-
 fn initialized(qp: Result<QueuePair, longhaul_rdma::RdmaError>) -> QueuePair {
     let qp = qp.expect("a queue pair");
     qp.initialize(&PathSettings::default()).expect("initialized");
     qp
 }
 
-fn numbers(qps: &[QueuePair]) -> String {
-    qps.iter().map(|qp| qp.qpn().get().to_string()).collect::<Vec<_>>().join(" ")
-}
-
-fn line(from: &mut impl BufRead) -> String {
-    let mut line = String::new();
-    from.read_line(&mut line).expect("a line from the other end");
-    line
-}
-
-fn connect(mine: &[QueuePair], numbers: &str, ip: &str) {
-    let ip: IpAddr = ip.parse().expect("an address");
-    for (qp, number) in mine.iter().zip(numbers.split_whitespace()) {
-        let qpn = Qpn::new(number.parse().expect("a number"));
-        let peer = Endpoint { ip, qpn, psn: Psn::new(PSN) };
-        qp.connect(Psn::new(PSN), &peer, &PathSettings::default()).expect("connected");
-    }
-}
-
 fn serve(args: &Args, solicited: bool, shared: bool) {
-    let socket = std::env::var(attach::ENV_SOCKET).expect("the socket");
-    let device = device(&socket, "master", SERVER);
+    let device = device_of_other_end();
     let pd = device.alloc_pd().expect("a protection domain");
     let cq = device.create_cq(2 * (QUEUE_PAIRS * RECEIVES) as u32).expect("a completion queue");
     let memory = pd.register(MESSAGE, Access::LOCAL_WRITE).expect("memory");
@@ -199,8 +150,7 @@ fn serve(args: &Args, solicited: bool, shared: bool) {
     } else {
         made.iter().for_each(|qp| (0..RECEIVES).for_each(|_| receives.post(Some(qp.qpn()))));
     }
-    connect(&made, &line(&mut io::stdin().lock()), CLIENT);
-    println!("{}", numbers(&made));
+    connect_other_end(&made);
     let before = cpu_ns();
     let mut received = 0;
     while received < args.messages {
@@ -213,7 +163,7 @@ fn serve(args: &Args, solicited: bool, shared: bool) {
         }
     }
     println!("{}", cpu_ns() - before);
-    let _ = line(&mut io::stdin().lock());
+    wait_for_stop();
 }
 
 /// Takes what has come and posts as many receives.

@@ -8,17 +8,13 @@
 //! can be compared.
 
 use clap::Parser;
-use longhaul_checks::RuntimeDir;
+use longhaul_checks::two_processes::{OtherEnd, connect_other_end, device_of_other_end, wait_for_stop};
 use longhaul_rdma::{
-    Access, Attach, CompletionQueue, Device, Endpoint, MemoryRegion, PathSettings, Piece, QpKind, QueuePair,
-    QueuePairSettings, SendOp, SharedReceiveQueue, Status, attach,
+    Access, CompletionQueue, MemoryRegion, PathSettings, Piece, QpKind, QueuePair, QueuePairSettings, SendOp,
+    SharedReceiveQueue, Status,
 };
-use longhaul_units::{Psn, Qpn};
 use serde_json::json;
 use std::fs;
-use std::io::{self, BufRead, Write};
-use std::net::IpAddr;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Bytes of a message.
@@ -27,10 +23,6 @@ const MESSAGE: usize = 16 << 10;
 const WINDOW: usize = 64;
 /// Receives that the server keeps posted.
 const RECEIVES: usize = 1024;
-const SERVER: &str = "10.77.0.2";
-const CLIENT: &str = "10.77.0.1";
-/// First PSN of every queue pair.
-const PSN: u32 = 77;
 
 #[derive(Parser)]
 struct Args {
@@ -57,10 +49,8 @@ fn main() {
         serve(&args);
         return;
     }
-    let dir = RuntimeDir::new();
-    let socket = dir.path().join("memif").display().to_string();
-    let mut server = Server::start(&args, &socket);
-    let device = device(&socket, "slave", CLIENT);
+    let mut server = OtherEnd::start(&["--serve", "--each", &args.each.to_string()]);
+    let device = server.device();
     let pd = device.alloc_pd().expect("a protection domain");
     let cq = device.create_cq(4 * WINDOW as u32).expect("a completion queue");
     let memory = pd.register(MESSAGE, Access::LOCAL_WRITE).expect("memory");
@@ -99,16 +89,6 @@ fn main() {
     let path = longhaul_checks::longhaul().with_file_name("scale.json");
     fs::write(&path, format!("{result:#}\n")).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     println!("samples: {}", path.display());
-}
-
-fn device(socket: &str, role: &str, ip: &str) -> Device {
-    let attach = Attach::from_lookup(|name| match name {
-        attach::ENV_SOCKET => Some(socket.to_owned()),
-        attach::ENV_ROLE => Some(role.to_owned()),
-        attach::ENV_IP => Some(ip.to_owned()),
-        _ => None,
-    });
-    Device::open(attach.expect("a valid environment")).expect("a device")
 }
 
 /// As many RC as UC queue pairs, in turn, in state initialized.
@@ -151,57 +131,8 @@ fn rate(qps: &[QueuePair], cq: &CompletionQueue, memory: &MemoryRegion, messages
     messages as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// The process at the other end.
-struct Server {
-    child: Child,
-}
-
-impl Server {
-    fn start(args: &Args, socket: &str) -> Server {
-        let child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--serve", "--each", &args.each.to_string()])
-            .env(attach::ENV_SOCKET, socket)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the process at the other end");
-        Server { child }
-    }
-
-    /// Exchanges numbers, a line each way, and connects `mine` to the server's.
-    fn connect(&mut self, mine: &[QueuePair]) {
-        let mut to = self.child.stdin.take().expect("a pipe");
-        let numbers: Vec<String> = mine.iter().map(|qp| qp.qpn().get().to_string()).collect();
-        writeln!(to, "{}", numbers.join(" ")).expect("the numbers are sent");
-        let mut from = io::BufReader::new(self.child.stdout.take().expect("a pipe"));
-        let mut line = String::new();
-        from.read_line(&mut line).expect("the server's numbers");
-        connect(mine, &line, SERVER);
-        // Kept open: its end tells the server to stop.
-        self.child.stdin = Some(to);
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
-    }
-}
-
-fn connect(mine: &[QueuePair], numbers: &str, ip: &str) {
-    let ip: IpAddr = ip.parse().expect("an address");
-    let numbers: Vec<u32> = numbers.split_whitespace().map(|n| n.parse().expect("a number")).collect();
-    assert_eq!(numbers.len(), mine.len());
-    for (qp, number) in mine.iter().zip(numbers) {
-        let peer = Endpoint { ip, qpn: Qpn::new(number), psn: Psn::new(PSN) };
-        qp.connect(Psn::new(PSN), &peer, &PathSettings::default()).expect("connected");
-    }
-}
-
 fn serve(args: &Args) {
-    let socket = std::env::var(attach::ENV_SOCKET).expect("the socket");
-    let device = device(&socket, "master", SERVER);
+    let device = device_of_other_end();
     let pd = device.alloc_pd().expect("a protection domain");
     let cq = device.create_cq(4 * RECEIVES as u32).expect("a completion queue");
     let srq = device.create_srq(&pd, RECEIVES as u32, 1, 0).expect("a shared receive queue");
@@ -210,15 +141,9 @@ fn serve(args: &Args) {
         repost(&srq, &memory, slot as u64);
     }
     let made = queue_pairs(args.each, |s| device.create_qp_sharing(&pd, &cq, &cq, s, &srq));
-    let mut line = String::new();
-    io::stdin().read_line(&mut line).expect("the client's numbers");
-    connect(&made, &line, CLIENT);
-    let numbers: Vec<String> = made.iter().map(|qp| qp.qpn().get().to_string()).collect();
-    println!("{}", numbers.join(" "));
+    connect_other_end(&made);
 
-    let client_has_gone = std::thread::spawn(|| {
-        let _ = io::stdin().read_line(&mut String::new());
-    });
+    let client_has_gone = std::thread::spawn(wait_for_stop);
     let mut slots = Vec::with_capacity(WINDOW);
     while !client_has_gone.is_finished() {
         cq.poll(WINDOW, |completion| {
