@@ -8,9 +8,8 @@
 use clap::Parser;
 use longhaul_checks::guest::against_rxe::{self, Figure, Stack};
 use longhaul_checks::guest::{Guest, Kernel, skip_loudly};
-use longhaul_checks::{Turn, longhaul};
+use longhaul_checks::{Turn, samples};
 use serde_json::{Value, json};
-use std::fs;
 use std::path::PathBuf;
 
 /// What ours is to be at least, as a multiple of rxe.
@@ -93,9 +92,7 @@ fn main() {
         "goal": GOAL,
         "series": all.iter().map(|series| to_json(series, ours(&all, series.figure))).collect::<Vec<_>>(),
     });
-    let path = args.json.unwrap_or_else(|| longhaul().with_file_name("against_rxe.json"));
-    fs::write(&path, format!("{result:#}\n")).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    println!("samples: {}", path.display());
+    samples::keep(args.json, "against_rxe.json", &result);
 }
 
 fn ours(all: &[Series], figure: Figure) -> &Series {

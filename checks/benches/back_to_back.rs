@@ -9,7 +9,7 @@
 use clap::Parser;
 use longhaul_checks::perftest::{BANDWIDTH, MESSAGE_RATE, TYPICAL, figures};
 use longhaul_checks::{
-    BackToBack, Finished, Program, Ready, Turn, free_tcp_port, longhaul, require, wait_for_listener,
+    BackToBack, Finished, Program, Ready, Turn, free_tcp_port, require, samples, wait_for_listener,
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -113,9 +113,7 @@ fn main() {
         },
         "series": all.iter().map(Series::json).collect::<Vec<_>>(),
     });
-    let path = args.json.unwrap_or_else(|| longhaul().with_file_name("back_to_back.json"));
-    fs::write(&path, format!("{result:#}\n")).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    println!("samples: {}", path.display());
+    samples::keep(args.json, "back_to_back.json", &result);
 }
 
 /// Runs perftest between two processes; the figures of its result line.

@@ -7,9 +7,8 @@
 //! comparison within one run says anything.
 
 use clap::Parser;
-use longhaul_checks::{Turn, longhaul, qperf};
+use longhaul_checks::{Turn, qperf, samples};
 use serde_json::json;
-use std::fs;
 use std::path::PathBuf;
 
 #[derive(Parser)]
@@ -65,8 +64,5 @@ fn main() {
             }
         }
     }
-    let path = args.json.unwrap_or_else(|| longhaul().with_file_name("cpu_cost.json"));
-    fs::write(&path, format!("{:#}\n", json!({ "rows": rows })))
-        .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    println!("figures: {}", path.display());
+    samples::keep(args.json, "cpu_cost.json", &json!({ "rows": rows }));
 }

@@ -7,6 +7,7 @@
 //! CPU time of the responder's process from getrusage, in ns per message; ways in turn, round by round.
 
 use clap::Parser;
+use longhaul_checks::samples;
 use longhaul_checks::two_processes::{OtherEnd, connect_other_end, device_of_other_end, wait_for_stop};
 use longhaul_rdma::{
     Access, CompletionQueue, MemoryRegion, PathSettings, QueuePair, QueuePairSettings, SendOp,
@@ -15,7 +16,6 @@ use longhaul_rdma::{
 use longhaul_units::Qpn;
 use serde_json::json;
 use std::collections::HashMap;
-use std::fs;
 use std::time::{Duration, Instant};
 
 const MESSAGE: usize = 1024;
@@ -71,10 +71,7 @@ fn main() {
         println!("  events: {way:<18} {median:>8.0} ns per message  ({least:.0} to {most:.0})");
         result.push(json!({ "way": way, "median_ns": median, "samples_ns": samples }));
     }
-    let path = longhaul_checks::longhaul().with_file_name("responder_cpu.json");
-    let text = format!("{:#}\n", json!({ "interval_us": args.interval_us, "ways": result }));
-    fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    println!("samples: {}", path.display());
+    samples::keep(None, "responder_cpu.json", &json!({ "interval_us": args.interval_us, "ways": result }));
 }
 
 /// CPU time that the responder spends on a message, in ns.

@@ -8,6 +8,7 @@
 //! can be compared.
 
 use clap::Parser;
+use longhaul_checks::samples;
 use longhaul_checks::two_processes::{OtherEnd, connect_other_end, device_of_other_end, wait_for_stop};
 use longhaul_rdma::{
     Access, CompletionQueue, MemoryRegion, PathSettings, Piece, QpKind, QueuePair, QueuePairSettings, SendOp,
@@ -86,9 +87,7 @@ fn main() {
         "each": args.each, "message_bytes": MESSAGE, "messages": args.messages, "ratio_median": median,
         "ratios": ratios, "messages_per_second": rates, "idle_qp_bytes": idle_bytes,
     });
-    let path = longhaul_checks::longhaul().with_file_name("scale.json");
-    fs::write(&path, format!("{result:#}\n")).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    println!("samples: {}", path.display());
+    samples::keep(None, "scale.json", &result);
 }
 
 /// As many RC as UC queue pairs, in turn, in state initialized.

@@ -14,6 +14,7 @@ pub mod perftest;
 pub mod perftest_matrix;
 mod program;
 pub mod qperf;
+pub mod samples;
 pub mod two_processes;
 
 pub use back_to_back::{BackToBack, CLIENT_IP, SERVER_IP};

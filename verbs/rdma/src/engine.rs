@@ -8,7 +8,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::Duration as StdDuration;
 
 use longhaul_cc::dcqcn::Dcqcn;
@@ -177,6 +177,18 @@ impl Engine {
             return Err(RdmaError::Forked);
         }
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The lock, unless somebody holds it.
+    pub(crate) fn try_lock(&self) -> Result<Option<MutexGuard<'_, DeviceState>>, RdmaError> {
+        if self.forked.load(Ordering::Relaxed) {
+            return Err(RdmaError::Forked);
+        }
+        match self.state.try_lock() {
+            Ok(state) => Ok(Some(state)),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(Some(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => Ok(None),
+        }
     }
 
     /// Attaches the port and starts the engine thread, once. Called by whatever first needs packets.

@@ -2,49 +2,50 @@
 //!
 //! It is in one of three situations:
 //!
-//! * **standing by**: the program polls. The port raises no interrupts; the thread only looks once per
-//!   millisecond whether the program still polls and leaves no frames lying, or is woken at once by
-//!   [`Engine::hand_over`];
-//! * **driving**: it runs turns while there is work and the program does not poll;
+//! * **standing by**: the program polls. The port raises no interrupts; the thread sleeps, and looks now and
+//!   then whether the program still polls. [`Engine::hand_over`] wakes it at once;
+//! * **driving**: it looks for work again and again, and does it unless the program polls just then;
 //! * **parked**: nothing to do; it sleeps until the port's interrupt, the device's next deadline, or a
 //!   wake-up by the program.
 //!
-//! A program may also watch its memory instead of polling (`ib_write_lat` does), with only a poll now and
-//! then. Handing the device back and forth would cost a millisecond each time. Therefore a driving thread
-//! stands by only when it is of no use: now and then it lets an interrupt wait for a moment, and when the
-//! program took the frames meanwhile, [`WINS_TO_STAND_BY`] times in a row, the program can do without it.
+//! A program may poll now and then only, and watch its memory in between (`ib_write_lat` does). Then the two
+//! share the work: what a driving thread finds is left to the program if it has polled since the look before.
+//! Whether the program could do without the thread shows only when the thread stands by. Therefore it tries
+//! that once per millisecond, first for a moment, then for longer and longer while the program leaves nothing
+//! lying.
 //!
-//! How long it spins before it parks depends on the program: when other threads of the process use the
-//! CPU, spinning would take it from them, and a parked thread is woken with preference; when they sleep,
-//! spinning saves the peer the interrupts.
+//! A program that watches its memory never gives its processor away; the thread then keeps off it, see
+//! [`Placement`].
 
 use std::sync::{Arc, Weak};
 use std::thread;
 
-use longhaul_host::{Parker, WakeUp, Woken};
+use longhaul_host::{Parker, WakeUp};
 use longhaul_node::Node;
 use longhaul_units::{Duration, Instant};
 
 use crate::device_state::Driver;
 use crate::engine::Engine;
 use crate::error::RdmaError;
+use crate::placement::{Placement, current_cpu};
 
-/// How often a thread that stands by looks whether the program still polls.
-const STAND_BY_LOOK: Duration = Duration::from_ms(1);
-/// Interrupts in a row that the program must have served by itself before the thread stands by.
-const WINS_TO_STAND_BY: u32 = 8;
-/// Every so many interrupts one is left to the program, to learn whether it takes it.
-const DEFER_EVERY: u32 = 16;
-/// How long an interrupt is left to the program.
-const DEFER: Duration = Duration::from_us(5);
-/// How long a thread spins without work before it parks, while the rest of the process sleeps.
-const SPIN: Duration = Duration::from_us(50);
+/// How long a thread that begins to stand by sleeps before it looks after the program; twice as long each time.
+const STAND_BY_FIRST: Duration = Duration::from_us(10);
+/// How long it sleeps at most: what lies in the port when the program stops polling waits for up to twice that.
+const STAND_BY_MAX: Duration = Duration::from_us(640);
+/// How long a thread drives before it tries to stand by.
+const STAND_BY_EVERY: Duration = Duration::from_ms(1);
+/// How long the thread looks without finding work before it parks, when work has lately come within that time.
+/// To wake it costs the peer and this process together about as much.
+const SPIN_LONG: Duration = Duration::from_us(8);
+/// And how long when it has not.
+const SPIN_SHORT: Duration = Duration::from_us(1);
+/// The kernel's timers are too coarse for what is due sooner than this: paced frames, usually.
+const DUE_SOON: Duration = Duration::from_us(50);
 /// Longest time parked; a net under all other wake-ups.
 const PARKED_MAX: Duration = Duration::from_ms(20);
 /// Time parked while the transmit ring is full: its reader raises no interrupt.
 const PARKED_WITHOUT_ROOM: Duration = Duration::from_us(20);
-/// How often CPU use is measured.
-const MEASURE_INTERVAL: Duration = Duration::from_ms(1);
 
 /// Starts the thread. It ends when the engine is dropped.
 pub(crate) fn start(engine: Weak<Engine>) -> Result<(), RdmaError> {
@@ -69,100 +70,167 @@ fn without_signals<R>(spawn: impl FnOnce() -> R) -> R {
     }
 }
 
-/// What the thread remembers from one wake-up to the next.
+/// What the thread does next.
+#[derive(Clone, Copy)]
+enum Situation {
+    StandingBy,
+    Driving,
+    Parked,
+}
+
+/// What the thread remembers from one situation to the next.
 struct Memory {
     parker: Parker,
-    usage: CpuUsage,
+    placement: Placement,
     /// Polls by the program when last looked at.
     polls: u64,
-    /// Interrupts that woke the thread.
-    interrupts: u32,
-    /// Interrupts in a row that the program served by itself.
-    wins: u32,
+    /// For how long to stand by before looking after the program.
+    stand_by: Duration,
+    /// When the thread took over.
+    drives_since: Instant,
+    /// The program has polled since.
+    shares: bool,
+    /// The program waits for an event, for all that is known.
+    waits: bool,
+    /// When the thread last had work or began to look for it.
+    idle_since: Instant,
+    /// For how long it looks without finding any before it parks.
+    spin: Duration,
 }
 
 fn run(engine: &Weak<Engine>) {
     // Wake up when asked to, not up to 50 µs later.
     // SAFETY: concerns this thread alone, and takes no pointers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
-    let mut memory =
-        Memory { parker: Parker::new(), usage: CpuUsage::new(), polls: 0, interrupts: 0, wins: 0 };
-    let mut stands_by = true;
+    let mut memory = Memory {
+        parker: Parker::new(),
+        placement: Placement::new(),
+        polls: 0,
+        stand_by: STAND_BY_FIRST,
+        drives_since: Instant::ZERO,
+        shares: false,
+        waits: false,
+        idle_since: Instant::ZERO,
+        spin: SPIN_LONG,
+    };
+    let mut situation = Situation::StandingBy;
     while let Some(engine) = engine.upgrade() {
         if engine.stopping() {
             return;
         }
         engine.keep_counters();
-        if stands_by {
-            engine.hand_over.stand_by(|wake| {
-                sleep(wake, &mut Parker::new(), STAND_BY_LOOK);
-            });
-            let polls = engine.hand_over.polls();
-            let polled = polls != std::mem::replace(&mut memory.polls, polls);
-            stands_by = polled && !engine.hand_over.take_over();
-            if stands_by {
-                let Some(left_lying) = take_what_lies(&engine) else { return };
-                stands_by = !(left_lying && engine.hand_over.polls() == polls);
-            }
-            memory.wins = 0;
-            continue;
-        }
-        match drive(&engine, &mut memory).and_then(|()| park(&engine, &mut memory)) {
-            Some(of_no_use) => stands_by = of_no_use,
+        let next = match situation {
+            Situation::StandingBy => stand_by(&engine, &mut memory),
+            Situation::Driving => drive(&engine, &mut memory),
+            Situation::Parked => park(&engine, &mut memory),
+        };
+        situation = match next {
+            Some(next) => next,
             None => return,
-        }
+        };
     }
 }
 
-/// Runs turns until there is nothing to do or the program polls. `None` when the device is no longer ours.
-fn drive(engine: &Arc<Engine>, memory: &mut Memory) -> Option<()> {
-    let mut idle_since: Option<Instant> = None;
-    memory.polls = engine.hand_over.polls();
-    engine.hand_over.take_over();
+/// Sleeps, and sees whether the program runs the device by itself. `None`, here and below: the device is no
+/// longer ours.
+fn stand_by(engine: &Engine, memory: &mut Memory) -> Option<Situation> {
+    engine.hand_over.stand_by(|wake| sleep(wake, &mut Parker::new(), memory.stand_by));
+    let polls = engine.hand_over.polls();
+    let polled = polls != std::mem::replace(&mut memory.polls, polls);
+    if !engine.hand_over.is_handed_over() {
+        if polled {
+            memory.stand_by = (memory.stand_by + memory.stand_by).min(STAND_BY_MAX);
+            return Some(Situation::StandingBy);
+        }
+        // In a call that takes long, perhaps.
+        if engine.try_lock().ok()?.is_none() {
+            return Some(Situation::StandingBy);
+        }
+    }
+    memory.stand_by = STAND_BY_FIRST;
+    memory.shares = false;
+    memory.drives_since = engine.now();
+    Some(Situation::Driving)
+}
+
+/// Looks for work until there is none for a while, or until it is time to see whether the program does it all.
+fn drive(engine: &Arc<Engine>, memory: &mut Memory) -> Option<Situation> {
+    memory.idle_since = engine.now();
     loop {
-        let mut state = engine.lock().ok()?;
-        if !std::mem::replace(&mut state.thread_drives, true) {
-            state.counters.takeovers += 1;
+        engine.keep_counters();
+        if engine.stopping() || Arc::strong_count(engine) == 1 {
+            return Some(Situation::Parked);
         }
         let now = engine.now();
-        let worked = state.turn(now, Driver::Thread);
-        if worked > 0 {
-            // While it looks by itself, the peer need not ring.
+        if memory.shares && !memory.waits && now.since(memory.drives_since) >= STAND_BY_EVERY {
+            let mut state = engine.lock().ok()?;
+            state.thread_drives = false;
             state.disarm();
+            return Some(Situation::StandingBy);
         }
-        // The kernel's timers are too coarse for what comes this soon: paced frames, usually.
-        let busy = state.out_of_room || state.rnic.poll_timeout().is_some_and(|due| due.at < now + SPIN);
-        drop(state);
-        engine.keep_counters();
-        if engine.stopping() || Arc::strong_count(engine) == 1 || engine.hand_over.polls() != memory.polls {
-            return Some(());
-        }
-        if worked > 0 {
-            idle_since = None;
-            continue;
-        }
-        let since = *idle_since.get_or_insert(now);
-        let spin = if memory.usage.others_are_busy(now) { Duration::ZERO } else { SPIN };
-        if now.since(since) >= spin && !busy {
-            return Some(());
+        match look(engine, memory, now)? {
+            Found::Work => memory.idle_since = now,
+            Found::DueSoon => {}
+            Found::Nothing => {
+                // On the program's own processor, giving way and coming back would each take a time slice.
+                let shares_cpu = !memory.waits && engine.hand_over.polled_on() == current_cpu();
+                if shares_cpu || now.since(memory.idle_since) >= memory.spin {
+                    return Some(Situation::Parked);
+                }
+            }
         }
         thread::yield_now();
     }
 }
 
-/// Arms the port and sleeps. True when the program can do without the thread, which then stands by; `None`
-/// when the device is no longer ours.
-fn park(engine: &Engine, memory: &mut Memory) -> Option<bool> {
-    let (limit, taken);
+/// What a look of the driving thread has found.
+enum Found {
+    /// Frames received or sent.
+    Work,
+    /// Nothing yet.
+    DueSoon,
+    /// Nothing, or what the program is about to take itself.
+    Nothing,
+}
+
+fn look(engine: &Engine, memory: &mut Memory, now: Instant) -> Option<Found> {
+    let polls = engine.hand_over.polls();
+    let polled = polls != std::mem::replace(&mut memory.polls, polls);
+    if engine.hand_over.take_over() {
+        memory.waits = true;
+        memory.placement.lift();
+    } else if polled {
+        memory.waits = false;
+        memory.shares = true;
+        return Some(Found::Nothing);
+    }
+    let Some(mut state) = engine.try_lock().ok()? else { return Some(Found::Nothing) };
+    if !std::mem::replace(&mut state.thread_drives, true) {
+        state.counters.takeovers += 1;
+    }
+    if state.turn(now, Driver::Thread) > 0 {
+        // While it looks by itself, the peer need not ring.
+        state.disarm();
+        drop(state);
+        if !memory.waits {
+            memory.placement.keep_off(engine.hand_over.polled_on(), now);
+        }
+        return Some(Found::Work);
+    }
+    let due_soon = state.out_of_room || state.rnic.poll_timeout().is_some_and(|due| due.at < now + DUE_SOON);
+    Some(if due_soon { Found::DueSoon } else { Found::Nothing })
+}
+
+/// Arms the port and sleeps, unless frames wait already.
+fn park(engine: &Engine, memory: &mut Memory) -> Option<Situation> {
+    let limit;
     {
         let mut state = engine.lock().ok()?;
         // An error takes the link down; the descriptors then tell when the peer is back.
         let frames_wait = memory.parker.arm(state.port.as_mut_slice()).unwrap_or(false);
         state.armed = !frames_wait && state.port.is_some();
-        taken = state.counters.frames_by_program;
         if frames_wait {
-            drop(state);
-            return still_of_use(engine, memory, taken);
+            return Some(Situation::Driving);
         }
         let now = engine.now();
         let due = state.rnic.poll_timeout().map(|due| due.at.since(now));
@@ -170,89 +238,20 @@ fn park(engine: &Engine, memory: &mut Memory) -> Option<bool> {
         limit = due.map_or(net, |due| due.min(net));
         state.thread_sleeps_until = Some(now + limit);
     }
-    let woken = sleep(engine.hand_over.wake(), &mut memory.parker, limit);
+    sleep(engine.hand_over.wake(), &mut memory.parker, limit);
     let mut state = engine.lock().ok()?;
     state.thread_sleeps_until = None;
     let now = engine.now();
     state.service(now);
-    drop(state);
-    if woken == Some(Woken::ByPort) { still_of_use(engine, memory, taken) } else { Some(false) }
-}
-
-/// Leaves an interrupt to the program, now and then, and counts whether it takes the frames. True when it
-/// has taken them so often that the thread is of no use.
-fn still_of_use(engine: &Engine, memory: &mut Memory, taken: u64) -> Option<bool> {
-    memory.interrupts = memory.interrupts.wrapping_add(1);
-    if memory.wins == 0 && !memory.interrupts.is_multiple_of(DEFER_EVERY) {
-        return Some(false);
-    }
-    let left_lying = take_what_lies(engine)?;
-    let mut state = engine.lock().ok()?;
-    if left_lying || state.counters.frames_by_program == taken || engine.hand_over.is_handed_over() {
-        memory.wins = 0;
-        return Some(false);
-    }
-    memory.wins += 1;
-    if memory.wins < WINS_TO_STAND_BY {
-        return Some(false);
-    }
-    state.thread_drives = false;
-    state.disarm();
-    Some(true)
-}
-
-/// Gives the program a moment to take what the port has, and then takes it. True when there was something;
-/// `None` when the device is no longer ours.
-fn take_what_lies(engine: &Engine) -> Option<bool> {
-    let begun = engine.now();
-    while engine.now().since(begun) < DEFER {
-        thread::yield_now();
-    }
-    let mut state = engine.lock().ok()?;
-    let before = state.counters.frames_by_thread;
-    state.turn(engine.now(), Driver::Thread);
-    Some(state.counters.frames_by_thread != before)
+    // Would looking for longer have found what woke it?
+    let idle = now.since(memory.idle_since);
+    memory.spin = if idle < SPIN_LONG { SPIN_LONG } else { SPIN_SHORT };
+    Some(Situation::Driving)
 }
 
 /// Sleeps until the port, a wake-up or the time. Whatever woke it, the caller looks at everything again; a
 /// failure to sleep only costs time.
-fn sleep(wake: &WakeUp, parker: &mut Parker, limit: Duration) -> Option<Woken> {
-    let woken = parker.sleep(wake, Some(limit)).ok();
+fn sleep(wake: &WakeUp, parker: &mut Parker, limit: Duration) {
+    let _ = parker.sleep(wake, Some(limit));
     wake.take();
-    woken
-}
-
-/// Whether other threads of the process use the CPU.
-struct CpuUsage {
-    measured_at: Instant,
-    others_ns: u64,
-    busy: bool,
-}
-
-impl CpuUsage {
-    fn new() -> Self {
-        CpuUsage { measured_at: Instant::ZERO, others_ns: others_cpu_ns(), busy: false }
-    }
-
-    /// True when they used more than a quarter of a CPU since the last measurement.
-    fn others_are_busy(&mut self, now: Instant) -> bool {
-        let span = now.since(self.measured_at);
-        if span >= MEASURE_INTERVAL {
-            let others_ns = others_cpu_ns();
-            self.busy = others_ns.saturating_sub(self.others_ns) > span.as_ns() / 4;
-            self.others_ns = others_ns;
-            self.measured_at = now;
-        }
-        self.busy
-    }
-}
-
-fn others_cpu_ns() -> u64 {
-    fn read(clock: libc::clockid_t) -> u64 {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: a valid timespec to write to.
-        unsafe { libc::clock_gettime(clock, &raw mut time) };
-        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-    }
-    read(libc::CLOCK_PROCESS_CPUTIME_ID).saturating_sub(read(libc::CLOCK_THREAD_CPUTIME_ID))
 }

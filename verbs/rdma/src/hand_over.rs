@@ -5,16 +5,19 @@
 //! the thread takes over; it does not sleep through one, whichever of the two comes first. Each side writes its own
 //! flag, then reads the other's, with a fence between.
 
+use crate::placement::current_cpu;
 use longhaul_host::WakeUp;
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Between the program's threads and the one engine thread.
 pub(crate) struct HandOver {
     /// Polls by the program, for the engine thread to see that it is not needed.
     polls: AtomicU64,
+    /// The processor of the last poll.
+    polled_on: AtomicUsize,
     /// The program is about to block or to wait for an event.
     handed_over: AtomicBool,
     /// The engine thread sleeps because the program polls.
@@ -27,6 +30,7 @@ impl HandOver {
     pub(crate) fn new(wake: WakeUp) -> Self {
         HandOver {
             polls: AtomicU64::new(0),
+            polled_on: AtomicUsize::new(usize::MAX),
             handed_over: AtomicBool::new(false),
             standing_by: AtomicBool::new(false),
             wake,
@@ -42,11 +46,17 @@ impl HandOver {
     #[inline]
     pub(crate) fn note_poll(&self) {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.polled_on.store(current_cpu(), Ordering::Relaxed);
     }
 
     /// Polls so far.
     pub(crate) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
+    }
+
+    /// The processor of the last poll; no processor's number before the first.
+    pub(crate) fn polled_on(&self) -> usize {
+        self.polled_on.load(Ordering::Relaxed)
     }
 
     /// The program is about to wait for an event rather than to poll: the engine thread takes over now.

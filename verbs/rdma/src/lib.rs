@@ -16,6 +16,7 @@ mod error;
 mod event_queue;
 mod hand_over;
 mod memory;
+mod placement;
 #[cfg_attr(loom, path = "semaphore_model.rs")]
 mod semaphore;
 mod verbs;
