@@ -2,8 +2,10 @@
 //! its fields byte for byte.
 
 use longhaul_checks::packets::Fields;
+use longhaul_units::Qpn;
+use longhaul_wire::mad::{Mad, Message, Rep, Req};
 use longhaul_wire::{Opcode, pcap};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 fn captures() -> Vec<PathBuf> {
@@ -46,6 +48,33 @@ fn every_packet_is_rebuilt_from_its_fields() {
     every_packet(|name, number, frame, fields, _| {
         assert_eq!(fields.build(), frame, "{name} frame {number}: {fields:?}");
     });
+}
+
+/// Each side of a connection begins with the PSN that the other's REQ or REP asked for.
+#[test]
+fn the_first_request_of_a_side_has_the_psn_that_its_peer_asked_for() {
+    let mut asked = BTreeMap::new();
+    let mut begun = 0;
+    every_packet(|name, number, _, fields, _| {
+        let (from, to) = (fields.path.source_ip, fields.path.destination_ip);
+        if number == 0 {
+            asked.clear();
+        }
+        if fields.bth.dest_qp == Qpn::GSI {
+            let Ok(mad) = <&Mad>::try_from(fields.payload.as_slice()) else { return };
+            if let Message::Req(Req { qpn, starting_psn, .. }) | Message::Rep(Rep { qpn, starting_psn, .. }) =
+                Message::read(mad).unwrap().1
+            {
+                asked.insert((from, qpn), starting_psn);
+            }
+        } else if fields.bth.opcode.is_request()
+            && let Some(psn) = asked.remove(&(to, fields.bth.dest_qp))
+        {
+            assert_eq!(fields.bth.psn, psn, "{name} frame {number}");
+            begun += 1;
+        }
+    });
+    assert_eq!(begun, 5, "two of perftest's, one of them used one way, and one of rping's");
 }
 
 #[test]

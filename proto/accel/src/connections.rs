@@ -31,6 +31,7 @@ struct Connection {
     place: usize,
     initiator_on_lan: bool,
     qpn: Qpn,
+    /// First PSN that the target is to send.
     psn: Psn,
     path_mtu: Option<u32>,
     migreq: bool,
@@ -132,9 +133,9 @@ impl Connections {
         let (initiator, target) = (packet.destination_ip(), packet.source_ip());
         let (requester, responder, requester_qpn, responder_qpn, psn, migreq) = if connection.initiator_on_lan
         {
-            (initiator, target, connection.qpn, rep.qpn, connection.psn, packet.bth().migreq)
+            (initiator, target, connection.qpn, rep.qpn, rep.starting_psn, packet.bth().migreq)
         } else {
-            (target, initiator, rep.qpn, connection.qpn, rep.starting_psn, connection.migreq)
+            (target, initiator, rep.qpn, connection.qpn, connection.psn, connection.migreq)
         };
         let flow = FlowKey { requester, responder, responder_qpn };
         connection.answered = Some((rep.qpn, rep.starting_psn, flow));

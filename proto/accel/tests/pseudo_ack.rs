@@ -948,16 +948,14 @@ mod both_directions {
     fn a_connection_asked_for_by_the_far_side_is_learnt_too() {
         let mut script = run("");
         // Swap the roles: the REQ comes from the WAN, the REP from the LAN.
-        let req = script.wire.responder_frame("req psn=9000");
-        let rep = script.wire.requester_frame("rep rpsn=100");
         // In the REQ the sender's QPN is the far one.
         let swap = |script: &mut Script| {
             std::mem::swap(&mut script.wire.requester_qpn, &mut script.wire.responder_qpn);
         };
-        let _ = (req, rep);
         swap(&mut script);
-        let req = script.wire.responder_frame("req psn=9000");
-        let rep = script.wire.requester_frame("rep rpsn=100");
+        // It tells the near side with which PSN to begin.
+        let req = script.wire.responder_frame("req rpsn=100");
+        let rep = script.wire.requester_frame("rep psn=9000");
         swap(&mut script);
         script.inject(WAN, &req);
         script.go_on("> lan req");

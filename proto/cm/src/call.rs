@@ -26,7 +26,7 @@ pub struct ConnectRequest<'a> {
     pub transport: Transport,
     /// Our QP, in state INIT or later.
     pub local_qpn: Qpn,
-    /// First PSN that we send (our `sq_psn`).
+    /// First PSN that the peer is to send (our `rq_psn`).
     pub starting_psn: Psn,
     /// READs and atomics at once that we serve (our `max_dest_rd_atomic`).
     pub responder_resources: u8,
@@ -61,7 +61,7 @@ pub struct ConnectRequest<'a> {
 pub struct Accept<'a> {
     /// Our QP, in state RTR or RTS.
     pub local_qpn: Qpn,
-    /// First PSN that we send (our `sq_psn`).
+    /// First PSN that the peer is to send (our `rq_psn`).
     pub starting_psn: Psn,
     /// READs and atomics at once that we serve.
     pub responder_resources: u8,

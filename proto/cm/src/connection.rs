@@ -118,7 +118,7 @@ pub(crate) struct Connection {
     pub path_mtu_code: u8,
     /// The peer wanted a smaller path MTU than our first REQ had.
     pub path_mtu_lowered: bool,
-    /// First PSN of the peer's REQ, to tell its repetition from another with the same ids.
+    /// The PSN in the peer's REQ, to tell its repetition from another with the same ids.
     pub peer_psn: Psn,
     pub deadline: Option<Instant>,
     /// The message that is repeated until it is answered, or (a REJ) whenever the peer asks again.

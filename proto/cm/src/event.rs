@@ -151,7 +151,7 @@ pub struct RequestInfo {
     pub transport: Transport,
     /// Peer's QP (our `dest_qpn`).
     pub peer_qpn: Qpn,
-    /// First PSN that the peer sends (our `rq_psn`).
+    /// First PSN that we are to send (our `sq_psn`).
     pub peer_psn: Psn,
     /// READs and atomics at once that the peer wants to have outstanding (limit of our `max_dest_rd_atomic`).
     pub responder_resources: u8,
@@ -241,7 +241,7 @@ pub struct ReplyInfo {
     pub peer_ip: IpAddr,
     /// Peer's QP (our `dest_qpn`).
     pub peer_qpn: Qpn,
-    /// First PSN that the peer sends (our `rq_psn`).
+    /// First PSN that we are to send (our `sq_psn`).
     pub peer_psn: Psn,
     /// READs and atomics at once that the peer wants to have outstanding (limit of our `max_dest_rd_atomic`).
     pub responder_resources: u8,

@@ -142,7 +142,7 @@ impl fmt::Display for Cm {
             write!(f, ", QP {qp:#08x}")?;
         }
         if let Some(psn) = self.starting_psn {
-            write!(f, ", PSN {psn}")?;
+            write!(f, ", peer begins at PSN {psn}")?;
         }
         if let Some(mtu) = self.path_mtu {
             write!(f, ", MTU {mtu}")?;

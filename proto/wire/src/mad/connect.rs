@@ -59,7 +59,8 @@ pub struct Req<'a> {
     pub transport: TransportService,
     /// The sender observes end-to-end credits.
     pub flow_control: bool,
-    /// First PSN from the sender of the REQ to its receiver.
+    /// First PSN that the receiver of the REQ is to send, so the first that its sender expects. Source: IBTA, volume 1,
+    /// section 12.7.11, and what Linux does.
     pub starting_psn: Psn,
     /// How long the sender takes to answer: 4.096 µs times 2^code, 5 bits.
     pub local_response_timeout: u8,
@@ -216,7 +217,7 @@ pub struct Rep<'a> {
     pub qpn: Qpn,
     /// End-to-end context of reliable datagrams; 0.
     pub ee_context: u32,
-    /// First PSN from the sender of the REP to its receiver.
+    /// First PSN that the receiver of the REP is to send; see [`Req::starting_psn`].
     pub starting_psn: Psn,
     /// READs and atomics at once that the sender can serve.
     pub responder_resources: u8,

@@ -57,7 +57,7 @@ pub(super) fn for_state(
             });
             attr.path_mtu = ibv_mtu(peer.mtu_code.into());
             attr.dest_qp_num = peer.qpn;
-            attr.rq_psn = peer.psn;
+            attr.rq_psn = state.psn;
             mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
             if reliable {
                 attr.max_dest_rd_atomic = state.responder_resources;
@@ -67,7 +67,7 @@ pub(super) fn for_state(
         }
         IBV_QPS_RTS => {
             let peer = state.peer.ok_or(libc::EINVAL)?;
-            attr.sq_psn = state.psn;
+            attr.sq_psn = peer.psn;
             mask |= IBV_QP_SQ_PSN;
             if reliable {
                 attr.timeout = state.ack_timeout.unwrap_or(peer.timeout);
@@ -137,7 +137,7 @@ mod tests {
             rnr_retry_count: 7,
             traffic_class: 0,
         };
-        IdState { peer: Some(peer), ..IdState::default() }
+        IdState { peer: Some(peer), psn: 55, ..IdState::default() }
     }
 
     #[test]
@@ -149,8 +149,9 @@ mod tests {
         assert_eq!(steps(&state, IBV_QPS_SQD).map(drop), Err(libc::EINVAL));
         let mut state = connected();
         let (attr, _) = steps(&state, IBV_QPS_RTR).unwrap();
-        assert_eq!((attr.dest_qp_num, attr.rq_psn), (0x12, 99));
+        assert_eq!((attr.dest_qp_num, attr.rq_psn), (0x12, 55), "the peer begins as we told it");
         let (attr, _) = steps(&state, IBV_QPS_RTS).unwrap();
+        assert_eq!(attr.sq_psn, 99);
         assert_eq!((attr.timeout, attr.retry_cnt, attr.rnr_retry), (17, 6, 7));
         state.ack_timeout = Some(10);
         assert_eq!(steps(&state, IBV_QPS_RTS).unwrap().0.timeout, 10);

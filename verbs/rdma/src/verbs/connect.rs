@@ -100,13 +100,14 @@ impl Device {
         self.engine.hand_over();
         match event(&connection.events, limit)? {
             Event::ConnectResponse { info, .. } => {
-                let peer = Endpoint { ip: to.ip(), qpn: info.peer_qpn, psn: info.peer_psn };
+                // Each side tells the other with which PSN to begin.
+                let peer = Endpoint { ip: to.ip(), qpn: info.peer_qpn, psn };
                 let path = PathSettings {
                     mtu: Mtu::from_code(info.path_mtu_code).unwrap_or(path.mtu),
                     reads_max: path.reads_max.min(info.initiator_depth),
                     ..*path
                 };
-                qp.connect(psn, &peer, &path)?;
+                qp.connect(info.peer_psn, &peer, &path)?;
                 self.engine.ready_to_use(id)?;
                 Ok(connection)
             }
@@ -146,7 +147,7 @@ impl Listener {
             rnr_retry: info.rnr_retry_count,
             ..*path
         };
-        qp.connect(psn, &Endpoint { ip: info.peer_ip, qpn: info.peer_qpn, psn: info.peer_psn }, &path)?;
+        qp.connect(info.peer_psn, &Endpoint { ip: info.peer_ip, qpn: info.peer_qpn, psn }, &path)?;
         let accept = Accept {
             local_qpn: qp.qpn(),
             starting_psn: psn,
