@@ -6,6 +6,7 @@
 mod back_to_back;
 pub mod fuzz;
 pub mod guest;
+pub mod interop;
 mod lab;
 pub mod outside;
 pub mod packets;

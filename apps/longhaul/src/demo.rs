@@ -5,7 +5,8 @@ mod perftest;
 mod plot;
 mod results;
 
-use crate::lab::{Accelerate, Ecn, HostName, Lab, LabName, Lifetime, Spec};
+use crate::fibre::Ecn;
+use crate::lab::{Accelerate, HostName, Lab, LabName, Lifetime, Spec};
 use crate::output;
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size};

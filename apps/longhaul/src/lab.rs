@@ -14,10 +14,11 @@ mod status;
 
 pub use daemon::{Lab, Lifetime};
 pub use dir::{LabDir, preloadable, private_dir};
-pub use spec::{Accelerate, Ecn, HostName, LabName, Spec};
+pub use spec::{Accelerate, HostName, LabName, Spec};
 
 use crate::output;
 use crate::problem::Problem;
+use crate::state;
 use clap::Subcommand;
 use std::process::ExitCode;
 
@@ -79,7 +80,7 @@ pub fn run(command: Command) -> Result<ExitCode, Problem> {
         Command::Up(up) => start(&up),
         Command::Status(args) => {
             let state = control::ask_status(&LabDir::of(&args.name)?)?;
-            let text = if args.json { status::to_json(&state)? + "\n" } else { status::to_text(&state) };
+            let text = if args.json { state::to_json(&state)? + "\n" } else { status::to_text(&state) };
             output::print(&text)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -97,7 +98,7 @@ fn start(up: &Up) -> Result<ExitCode, Problem> {
     Lab::start(&up.spec, Lifetime::UntilDown)?.detach();
     let spec = &up.spec;
     let text = if up.json {
-        status::to_json(spec)? + "\n"
+        state::to_json(spec)? + "\n"
     } else {
         let hosts: String = spec.hosts().map(|host| format!("  host {host}  {}\n", host.ip())).collect();
         format!(

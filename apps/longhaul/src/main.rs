@@ -1,13 +1,19 @@
 //! The `longhaul` program: thin mains over the crates that do the work.
 
+mod accelerate;
+mod boxes;
 mod counters;
 mod decode;
 mod demo;
+mod doctor;
+mod emulate;
 mod exec;
+mod fibre;
 mod lab;
 mod output;
 mod problem;
 mod quantity;
+mod state;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -29,7 +35,9 @@ Examples:
   longhaul exec --host a -- ib_write_bw -d longhaul0 -R 10.77.0.2
   longhaul lab status
   longhaul counters
-  longhaul lab down";
+  longhaul lab down
+  longhaul emulate --a eth1 --b eth2 --distance 1000km
+  longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km";
 
 #[derive(Subcommand)]
 enum Command {
@@ -40,10 +48,19 @@ enum Command {
     /// Hosts, accelerators and a fibre of any length on this machine
     #[command(subcommand)]
     Lab(lab::Command),
+    /// Accelerate what passes between two ports: a transparent box in the wire
+    Accelerate(accelerate::Args),
+    /// Put a fibre of any length between two ports: a transparent box in the wire
+    Emulate(emulate::Args),
+    /// What accelerate and emulate say of themselves while they run
+    #[command(subcommand)]
+    Box(boxes::Command),
     /// Print what the devices of a lab's hosts have counted
     Counters(counters::Args),
     /// Print a capture of RoCEv2 traffic, one line per packet
     Decode(decode::Args),
+    /// Explain a capture of RoCEv2 traffic: what limits each flow, where it stalls, what to change
+    Doctor(doctor::Args),
 }
 
 /// Exit code for a command line that cannot be understood.
@@ -66,8 +83,12 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Exec(args) => exec::run(&args),
         Command::Lab(command) => lab::run(command),
+        Command::Accelerate(args) => accelerate::run(args),
+        Command::Emulate(args) => emulate::run(args),
+        Command::Box(command) => boxes::run_command(&command),
         Command::Counters(args) => counters::run(&args),
         Command::Decode(args) => return decode::run(&args),
+        Command::Doctor(args) => return doctor::run(&args),
     };
     match outcome {
         Ok(code) => code,

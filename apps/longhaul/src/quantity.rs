@@ -1,5 +1,6 @@
 //! Distances and sizes as people write them.
 
+use longhaul_units::Duration as Span;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -121,6 +122,22 @@ pub fn memory(text: &str) -> Result<Size, String> {
     if (least..=most).contains(&size) { Ok(size) } else { Err(format!("memory goes from {least} to {most}")) }
 }
 
+/// Reads a length of time.
+pub fn time(text: &str) -> Result<Span, String> {
+    let wrong = || "not a time: write a number with ns, us, ms or s, as in 5ms or 250us".to_string();
+    let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
+    let ns = match unit {
+        "ns" => number,
+        "us" | "µs" => number * 1e3,
+        "ms" => number * 1e6,
+        "s" => number * 1e9,
+        "" if number == 0.0 => 0.0,
+        _ => return Err(wrong()),
+    };
+    // An hour; the clock's own range is far beyond it.
+    if ns <= 3.6e12 { Ok(Span::from_ns(ns.round() as u64)) } else { Err("longer than an hour".to_string()) }
+}
+
 /// Splits `1000 km` into its number, finite and not negative, and its unit.
 fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
@@ -159,6 +176,19 @@ mod tests {
         assert_eq!("512".parse::<Size>().unwrap().bytes(), 512);
         for text in ["", "0", "K", "1X", "-1", "1e30"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_read_with_their_unit() {
+        assert_eq!(time("5ms"), Ok(Span::from_ms(5)));
+        assert_eq!(
+            [time("0.25 us"), time("250ns"), time("0")],
+            [250, 250, 0].map(|ns| Ok(Span::from_ns(ns)))
+        );
+        assert_eq!(time("1.5s"), Ok(Span::from_ms(1500)));
+        for text in ["", "5", "5 min", "-1ms", "ms", "3601s", "NaNs"] {
+            assert!(time(text).is_err(), "{text}");
         }
     }
 

@@ -128,6 +128,8 @@ impl GuestConfig {
         self = self.modules(&["ib_cm", "iw_cm", "rdma_cm", "rdma_ucm"]);
         self = self.programs(&[("ip", "iproute2"), ("rdma", "iproute2"), ("tc", "iproute2")]);
         self.programs.push(rxe_driver());
+        // What ends a thread is loaded when the first one ends.
+        self.programs.push(PathBuf::from("/lib/x86_64-linux-gnu/libgcc_s.so.1"));
         self.files.push(("/etc/libibverbs.d/rxe.driver".to_owned(), b"driver rxe\n".to_vec()));
         self
     }
@@ -448,6 +450,16 @@ impl Tap {
         ip(&format!("link set {name} mtu {mtu} txqueuelen 20000 up"))?;
         ip(&format!("address add {address} dev {name}"))?;
         Ok(tap)
+    }
+
+    /// Gives this machine another address on it, such as `fd77::1/64`.
+    ///
+    /// # Errors
+    /// When this user may not.
+    pub fn add_address(&self, address: &str) -> Result<(), String> {
+        // An IPv6 address can be used at once if nobody asks whether it is somebody else's.
+        let at_once = if address.contains(':') { "nodad" } else { "" };
+        ip(&format!("address add {address} dev {} {at_once}", self.name))
     }
 
     /// What this machine calls it.

@@ -1,7 +1,7 @@
 use crate::config::{Config, ConfigError};
 use crate::connections::{Action, Connections};
 use crate::flow::{Beginning, Flow, Shared};
-use crate::key::WireKey;
+use crate::key::{WireKey, vlan};
 use crate::queue::Queue;
 use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers};
@@ -191,6 +191,7 @@ impl Accelerator {
             requester: packet.source_ip(),
             responder: packet.destination_ip(),
             responder_qpn: packet.dest_qp(),
+            vlan: vlan(packet).unwrap_or_default(),
         };
         let beginning = Beginning {
             learnt: Learnt::Traffic,
@@ -238,7 +239,7 @@ impl Accelerator {
         if !matches!(aeth.syndrome, longhaul_wire::Syndrome::Ack { .. }) {
             return;
         }
-        let pair = WireKey::new(packet.destination_ip(), packet.source_ip(), Qpn::default());
+        let pair = WireKey::of_wan_pair(packet);
         let port = packet.udp_source_port();
         let mut fitting = [None, None];
         let mut fitting_by_port = [None, None];
@@ -301,7 +302,7 @@ impl Accelerator {
             self.remove_flow(slot);
         }
         let requester = beginning.requester_qpn.unwrap_or_default();
-        if let Some(slot) = self.flows.by_requester(WireKey::new(key.requester, key.responder, requester)) {
+        if let Some(slot) = self.flows.by_requester(key.to_requester(requester)) {
             // The requester's QPN lives again, with another responder.
             self.shared.counters.flows_reset += 1;
             self.remove_flow(slot);
@@ -501,7 +502,10 @@ impl Node for Accelerator {
             counters.wan_bytes_in += len;
         }
         match Packet::parse(frame.head) {
-            Ok(Some(packet)) if frame.trailer != Trailer::None => self.handle_roce(now, side, frame, &packet),
+            Ok(Some(packet)) if frame.trailer != Trailer::None => match vlan(&packet) {
+                Some(_) => self.handle_roce(now, side, frame, &packet),
+                None => self.pass(side, frame),
+            },
             Ok(None) => self.pass(side, frame),
             // A frame taken as opaque although it looks like RoCEv2 is one whose lengths are wrong.
             Ok(Some(_)) | Err(_) => {

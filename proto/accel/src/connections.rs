@@ -5,12 +5,11 @@ use crate::FlowKey;
 use crate::Learnt;
 use crate::accelerator::LAN;
 use crate::flow::Beginning;
-use crate::key::{Map, WireKey, map};
+use crate::key::{Map, WireKey, map, vlan};
 use longhaul_node::Side;
 use longhaul_units::{Psn, Qpn};
 use longhaul_wire::Packet;
 use longhaul_wire::mad::{Mad, Message, Rep, Req, TransportService};
-use std::net::IpAddr;
 
 /// What a message of the connection manager asks of the accelerator. The message itself is passed on, unless held.
 #[derive(Clone, Copy, Debug)]
@@ -57,27 +56,28 @@ impl Connections {
         let Ok(mad) = <&Mad>::try_from(payload) else { return Action::Pass };
         let Ok((_, message)) = Message::read(mad) else { return Action::Pass };
         let (source, destination) = (packet.source_ip(), packet.destination_ip());
+        let vlan = vlan(packet).unwrap_or_default();
         match message {
             Message::Req(req) => {
-                let key = WireKey::of_connection(source, destination, req.local_comm_id);
+                let key = WireKey::of_connection(source, destination, vlan, req.local_comm_id);
                 self.note_req(side, packet, key, &req);
                 Action::Pass
             }
             Message::Rep(rep) => {
-                let key = WireKey::of_connection(destination, source, rep.remote_comm_id);
+                let key = WireKey::of_connection(destination, source, vlan, rep.remote_comm_id);
                 self.note_rep(side, packet, key, &rep)
             }
             Message::Rej(rej) => {
-                self.remove(source, destination, rej.local_comm_id, rej.remote_comm_id);
+                self.remove(packet, rej.local_comm_id, rej.remote_comm_id);
                 Action::Pass
             }
             Message::Dreq(dreq) if side == LAN => {
-                let key = self.find(source, destination, dreq.local_comm_id, dreq.remote_comm_id);
+                let key = self.find(packet, dreq.local_comm_id, dreq.remote_comm_id);
                 key.and_then(|key| self.known.get(&key)?.answered)
                     .map_or(Action::Pass, |(_, _, flow)| Action::Hold(flow))
             }
             Message::Drep(drep) => self
-                .remove(source, destination, drep.local_comm_id, drep.remote_comm_id)
+                .remove(packet, drep.local_comm_id, drep.remote_comm_id)
                 .and_then(|connection| connection.answered)
                 .map_or(Action::Pass, |(_, _, flow)| Action::End(flow)),
             _ => Action::Pass,
@@ -137,7 +137,7 @@ impl Connections {
         } else {
             (target, initiator, rep.qpn, connection.qpn, connection.psn, connection.migreq)
         };
-        let flow = FlowKey { requester, responder, responder_qpn };
+        let flow = FlowKey { requester, responder, responder_qpn, vlan: vlan(packet).unwrap_or_default() };
         connection.answered = Some((rep.qpn, rep.starting_psn, flow));
         let beginning = Beginning {
             learnt: Learnt::ConnectionManager,
@@ -150,23 +150,19 @@ impl Connections {
     }
 
     /// The connection that a message names by its sender's and its receiver's id; either may have asked for it.
-    fn find(&self, source: IpAddr, destination: IpAddr, local_id: u32, remote_id: u32) -> Option<WireKey> {
+    fn find(&self, packet: &Packet<'_>, local_id: u32, remote_id: u32) -> Option<WireKey> {
+        let (source, destination) = (packet.source_ip(), packet.destination_ip());
+        let vlan = vlan(packet).unwrap_or_default();
         [
-            WireKey::of_connection(source, destination, local_id),
-            WireKey::of_connection(destination, source, remote_id),
+            WireKey::of_connection(source, destination, vlan, local_id),
+            WireKey::of_connection(destination, source, vlan, remote_id),
         ]
         .into_iter()
         .find(|key| self.known.contains_key(key))
     }
 
-    fn remove(
-        &mut self,
-        source: IpAddr,
-        destination: IpAddr,
-        local_id: u32,
-        remote_id: u32,
-    ) -> Option<Connection> {
-        let key = self.find(source, destination, local_id, remote_id)?;
+    fn remove(&mut self, packet: &Packet<'_>, local_id: u32, remote_id: u32) -> Option<Connection> {
+        let key = self.find(packet, local_id, remote_id)?;
         let connection = self.known.remove(&key)?;
         if let Some(place) = self.ring.get_mut(connection.place) {
             *place = None;

@@ -13,47 +13,85 @@ pub struct FlowKey {
     pub responder: IpAddr,
     /// The responder's QP: destination QP of every request.
     pub responder_qpn: Qpn,
+    /// VLAN that all frames of the flow are in, both ways; 0: none. Addresses may mean others in each.
+    pub vlan: u16,
 }
 
-/// Two addresses and a QPN in a form that hashes and compares in a few instructions.
+/// The VLAN that `packet` is in; 0: none.
+///
+/// `None` for a packet that answers cannot be built for: behind two tags, or a tag that is not of 802.1Q.
+#[inline]
+pub(crate) fn vlan(packet: &Packet<'_>) -> Option<u16> {
+    const UNTAGGED: usize = 14;
+    const TAGGED: usize = 18;
+    const TAG_TYPE: [u8; 2] = [0x81, 0x00];
+    let head = packet.head();
+    match packet.layout().ip {
+        UNTAGGED => Some(0),
+        TAGGED if head[12..14] == TAG_TYPE => Some(u16::from_be_bytes([head[14], head[15]]) & 0xfff),
+        _ => None,
+    }
+}
+
+/// Two addresses, their VLAN and a QPN in a form that hashes and compares in a few instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct WireKey {
     lan: u128,
     wan: u128,
-    qpn: u32,
+    /// The VLAN above the QPN.
+    number: u64,
 }
 
 impl WireKey {
     #[inline]
-    pub(crate) fn new(lan: IpAddr, wan: IpAddr, qpn: Qpn) -> Self {
-        WireKey { lan: address_bits(lan), wan: address_bits(wan), qpn: qpn.get() }
+    fn new(lan: IpAddr, wan: IpAddr, qpn: Qpn, vlan: u16) -> Self {
+        WireKey::of_number(lan, wan, vlan, qpn.get())
+    }
+
+    #[inline]
+    fn of_number(lan: IpAddr, wan: IpAddr, vlan: u16, number: u32) -> Self {
+        let number = u64::from(vlan) << 32 | u64::from(number);
+        WireKey { lan: address_bits(lan), wan: address_bits(wan), number }
     }
 
     /// Key of a connection: who asked for it, whom, and the asker's communication id.
-    pub(crate) fn of_connection(initiator: IpAddr, target: IpAddr, comm_id: u32) -> Self {
-        WireKey { lan: address_bits(initiator), wan: address_bits(target), qpn: comm_id }
+    pub(crate) fn of_connection(initiator: IpAddr, target: IpAddr, vlan: u16, comm_id: u32) -> Self {
+        WireKey::of_number(initiator, target, vlan, comm_id)
     }
 
     /// Key of a request from the LAN: responder's QPN.
     #[inline]
     pub(crate) fn of_lan_packet(packet: &Packet<'_>) -> Self {
-        WireKey::new(packet.source_ip(), packet.destination_ip(), packet.dest_qp())
+        let vlan = vlan(packet).unwrap_or_default();
+        WireKey::new(packet.source_ip(), packet.destination_ip(), packet.dest_qp(), vlan)
     }
 
     /// Key of a packet from the WAN: requester's QPN.
     #[inline]
     pub(crate) fn of_wan_packet(packet: &Packet<'_>) -> Self {
-        WireKey::new(packet.destination_ip(), packet.source_ip(), packet.dest_qp())
+        let vlan = vlan(packet).unwrap_or_default();
+        WireKey::new(packet.destination_ip(), packet.source_ip(), packet.dest_qp(), vlan)
+    }
+
+    /// Key of a packet from the WAN whose requester is not known: addresses alone.
+    pub(crate) fn of_wan_pair(packet: &Packet<'_>) -> Self {
+        let vlan = vlan(packet).unwrap_or_default();
+        WireKey::new(packet.destination_ip(), packet.source_ip(), Qpn::default(), vlan)
     }
 }
 
 impl FlowKey {
     pub(crate) fn wire(&self) -> WireKey {
-        WireKey::new(self.requester, self.responder, self.responder_qpn)
+        WireKey::new(self.requester, self.responder, self.responder_qpn, self.vlan)
+    }
+
+    /// Key of what goes to the flow's requester.
+    pub(crate) fn to_requester(self, qpn: Qpn) -> WireKey {
+        WireKey::new(self.requester, self.responder, qpn, self.vlan)
     }
 
     pub(crate) fn pair(&self) -> WireKey {
-        WireKey::new(self.requester, self.responder, Qpn::default())
+        self.to_requester(Qpn::default())
     }
 }
 

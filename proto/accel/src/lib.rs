@@ -24,6 +24,9 @@
 //! packets are acknowledged every [`Config::ack_hold_max`]. What this cannot bound: a responder that answers a SEND
 //! before the READ with RNR NAKs for longer than the budget.
 //!
+//! **Tags.** RoCEv2 behind one 802.1Q tag is accelerated like untagged; a flow is told from others by its VLAN too.
+//! Behind two tags or one of another type (802.1ad) it passes untouched.
+//!
 //! **What it does not do.** It does not repair loss beyond go-back-N, does not send CNPs to the requester, never
 //! reorders, and does not change a frame that it forwards, except for the AckReq bit of a packet that it resends
 //! to ask the responder how far it is.

@@ -133,8 +133,7 @@ impl FlowTable {
     }
 
     fn set_requester(&mut self, slot: u32, flow: &Flow, qpn: Qpn) {
-        let key = WireKey::new(flow.key.requester, flow.key.responder, qpn);
-        self.by_requester.insert(key, slot);
+        self.by_requester.insert(flow.key.to_requester(qpn), slot);
         self.last_wan = None;
     }
 
@@ -155,7 +154,7 @@ impl FlowTable {
     }
 
     fn forget_requester(&mut self, slot: u32, flow_key: &crate::FlowKey, qpn: Qpn) {
-        let key = WireKey::new(flow_key.requester, flow_key.responder, qpn);
+        let key = flow_key.to_requester(qpn);
         if self.by_requester.get(&key) == Some(&slot) {
             self.by_requester.remove(&key);
         }
@@ -167,7 +166,7 @@ impl FlowTable {
         let Some(flow) = self.get(slot) else { return };
         let key = flow.key;
         self.remove_candidate(slot, key.pair());
-        self.by_requester.insert(WireKey::new(key.requester, key.responder, qpn), slot);
+        self.by_requester.insert(key.to_requester(qpn), slot);
         self.last_wan = None;
     }
 

@@ -1122,3 +1122,56 @@ mod patience {
         assert!(sent[0].abs_diff(sent[1]) <= 32, "{sent:?}");
     }
 }
+
+/// Tags in front of the IP header.
+mod tags {
+    use super::*;
+
+    fn in_vlan(script: &mut Script, vlan: u16) {
+        script.wire.requester.vlan = Some(vlan);
+        script.wire.responder.vlan = Some(vlan);
+    }
+
+    #[test]
+    fn the_same_addresses_and_numbers_in_two_vlans_are_two_flows() {
+        let mut script = run("");
+        in_vlan(&mut script, 5);
+        script
+            .go_on("connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n > lan ack 100 msn=1");
+        in_vlan(&mut script, 6);
+        script.go_on(
+            "lan: write_only 700 A\n > wan write_only 700 A\n wan: ack 700 msn=9\n > lan ack 700 msn=9",
+        );
+        in_vlan(&mut script, 5);
+        script.go_on(
+            "lan: write_only 101 A\n > wan write_only 101 A\n > lan ack 101 msn=2\n wan: ack 101 msn=2",
+        );
+        assert_eq!(script.accel.counters().flows_reset, 0);
+        let mut vlans: Vec<u16> = script.accel.flows().map(|flow| flow.key.vlan).collect();
+        vlans.sort_unstable();
+        assert_eq!(vlans, [5, 6]);
+    }
+
+    #[test]
+    fn priority_is_no_part_of_a_vlan() {
+        let mut script = run("");
+        in_vlan(&mut script, 3 << 13 | 5);
+        script.wire.responder.vlan = Some(5);
+        script
+            .go_on("connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n > lan ack 100 msn=1");
+    }
+
+    #[test]
+    fn packets_behind_two_tags_or_another_type_of_tag_pass_untouched() {
+        let mut script = run("connect psn=100");
+        let plain = script.wire.requester_frame("write_only 100 A");
+        for tags in [&[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6][..], &[0x88, 0xa8, 0, 5]] {
+            let tagged = [&plain[..12], tags, &plain[12..]].concat();
+            script.inject(LAN, &tagged);
+            script.go_on("> wan write_only 100 A");
+            assert_eq!(script.last.last(), Some(&(WAN, tagged)));
+        }
+        assert_eq!(script.accel.counters().stored_packets, 0);
+        script.go_on("lan: write_only 100 A\n > wan write_only 100 A\n > lan ack 100 msn=1");
+    }
+}

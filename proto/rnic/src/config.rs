@@ -1,4 +1,5 @@
 use longhaul_cc::dcqcn::Dcqcn;
+use longhaul_neighbour::Config as Segment;
 use longhaul_units::{BitRate, Qpn};
 use longhaul_wire::MacAddr;
 use longhaul_work::Mtu;
@@ -21,8 +22,11 @@ pub struct Config {
     pub qpn_first: u32,
     /// How many QPNs there are, which bounds the number of QPs. Numbers are reused as late as possible.
     pub qpn_count: u32,
-    /// MAC addresses of peers; who is not here has 02:00 followed by the last four bytes of the IP address.
+    /// MAC addresses of peers that nobody is asked for.
     pub neighbours: Vec<(IpAddr, MacAddr)>,
+    /// The Ethernet segment that the port is on. `None`: there is nobody to ask, and who is not in `neighbours` has
+    /// 02:00 followed by the last four bytes of the IP address. Its address and MAC are the port's.
+    pub segment: Option<Segment>,
     /// Seed of what the device draws: the connection manager's numbers, unless its own configuration has a seed.
     pub seed: u64,
     /// MRs that can exist at once, at most 2^23.
@@ -45,8 +49,10 @@ pub struct Config {
     pub wq_depth_max: u32,
     /// Largest inline size in bytes.
     pub inline_max: u32,
-    /// Largest number of outstanding READs and atomics, either way.
+    /// READs and atomics that a QP serves at a time as responder, at most.
     pub rd_atomic_max: u8,
+    /// READs and atomics that a QP may have outstanding as requester, at most; programs set it to what their peer serves.
+    pub rd_atomic_initiated_max: u8,
     /// PSNs that a requester keeps outstanding at most; 2^23 is what the protocol allows.
     pub window_packets: u32,
     /// Work requests that a requester keeps outstanding at most, to mimic a ConnectX's `LOG_MAX_OUTSTANDING_WQE`.
@@ -83,6 +89,7 @@ impl Config {
             qpn_first: 0x11,
             qpn_count: 65_536,
             neighbours: Vec::new(),
+            segment: None,
             seed: 0,
             mr_count_max: 1 << 20,
             cq_count_max: 65_536,
@@ -95,6 +102,7 @@ impl Config {
             wq_depth_max: 1 << 17,
             inline_max: 1024,
             rd_atomic_max: 128,
+            rd_atomic_initiated_max: 128,
             window_packets: 1 << 23,
             window_messages: u32::MAX,
             ack_request_every: 64,
@@ -116,6 +124,9 @@ impl Config {
         // The last number means multicast.
         self.qpn_count = self.qpn_count.clamp(1, (Qpn::MAX - self.qpn_first).max(1));
         self.ip = self.ip.to_canonical();
+        if let Some(segment) = &mut self.segment {
+            segment.mac = self.mac;
+        }
         if self.cm.seed == 0 {
             self.cm.seed = self.seed;
         }

@@ -1,11 +1,11 @@
 //! Congestion control between the wire and the QPs: marked packets in, CNPs out, CNPs in.
 
-use crate::path::{neighbour, source_port};
-use crate::{Config, DropReason, Memory, QpKind, Rnic};
+use crate::path::{source_port, vlan};
+use crate::{Config, DropReason, Memory, QpKind, Resolution, Rnic};
 use longhaul_cc::dcqcn::{CeOutcome, CnpOutcome, Dcqcn, NotificationConfig, ReactionConfig};
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{BitRate, Instant, Psn, Qpn};
-use longhaul_wire::{Bth, Ecn, Head, Opcode, Packet, Path, PathTemplate};
+use longhaul_wire::{Bth, Ecn, Head, MacAddr, Opcode, Packet, Path, PathTemplate};
 use longhaul_work::{Counter, Emit};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -18,9 +18,9 @@ const CNP_RESERVED: [u8; 16] = [0; 16];
 /// CNPs that wait at most; what is not sent is asked for again by the next marked packet.
 const PENDING_MAX: usize = 256;
 
-/// CNPs to send: the peer, and its QP that should slow down.
+/// CNPs to send: the peer, the Ethernet address that its packets come from, and its QP that should slow down.
 #[derive(Debug, Default)]
-pub(crate) struct Pending(VecDeque<(IpAddr, Qpn)>);
+pub(crate) struct Pending(VecDeque<(IpAddr, MacAddr, Qpn)>);
 
 impl Pending {
     #[inline]
@@ -45,17 +45,23 @@ impl<M: Memory> Rnic<M> {
     #[inline]
     pub(crate) fn note_marks(&mut self, now: Instant, slot: u32, packet: &Packet<'_>, sender: Qpn) {
         if Ecn::of_traffic_class(packet.traffic_class()) == Ecn::Congested {
-            self.note_congestion(now, slot, packet.source_ip(), sender);
+            self.note_congestion(now, slot, packet, sender);
         }
     }
 
     #[cold]
-    fn note_congestion(&mut self, now: Instant, slot: u32, peer: IpAddr, sender: Qpn) {
+    fn note_congestion(&mut self, now: Instant, slot: u32, packet: &Packet<'_>, sender: Qpn) {
         self.env.counters.count(Counter::EcnMarkedPackets);
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return };
         // A QP's turn is not spent on a CNP that there is no room for.
         if self.cnps.0.len() < PENDING_MAX && qp.notification.on_ce(now, &self.dcqcn) == CeOutcome::SendCnp {
-            self.cnps.0.push_back((peer, sender));
+            let peer = packet.source_ip();
+            // Whoever is not known by now is told by the way that his packets came.
+            let mac = match self.hops.look_up(&self.config, peer) {
+                Resolution::Known(mac) => mac,
+                Resolution::Asking | Resolution::Failed(_) => packet.path().source_mac,
+            };
+            self.cnps.0.push_back((peer, mac, sender));
         }
     }
 
@@ -79,18 +85,18 @@ impl<M: Memory> Rnic<M> {
 
     /// Sends one CNP, if one waits.
     pub(crate) fn send_cnp(&mut self, emit: &mut impl Emit) -> bool {
-        let Some((peer, qpn)) = self.cnps.0.pop_front() else { return false };
+        let Some((peer, hop, qpn)) = self.cnps.0.pop_front() else { return false };
         self.env.counters.count(Counter::CnpSent);
-        emit_cnp(&self.config, peer, qpn, emit);
+        emit_cnp(&self.config, hop, peer, qpn, emit);
         true
     }
 }
 
-fn emit_cnp(config: &Config, peer: IpAddr, qpn: Qpn, emit: &mut impl Emit) {
+fn emit_cnp(config: &Config, hop: MacAddr, peer: IpAddr, qpn: Qpn, emit: &mut impl Emit) {
     let template = PathTemplate::new(&Path {
         source_mac: config.mac,
-        destination_mac: neighbour(config, peer),
-        vlan: None,
+        destination_mac: hop,
+        vlan: vlan(config),
         source_ip: config.ip,
         destination_ip: peer,
         traffic_class: CNP_TRAFFIC_CLASS,

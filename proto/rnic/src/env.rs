@@ -4,6 +4,7 @@ use crate::cq::{Cq, Pushed};
 use crate::mr::MrTable;
 use crate::table::Table;
 use crate::{Access, CqId, Event, Memory, PdId};
+use longhaul_neighbour::HopId;
 use longhaul_node::{Gather, Payload};
 use longhaul_units::{Instant, LKey, Qpn, RKey};
 use longhaul_wire::PathTemplate;
@@ -33,6 +34,8 @@ pub(crate) struct AddressHandle {
     /// Given up, and kept for datagrams that are queued.
     pub is_retired: bool,
     pub template: PathTemplate,
+    /// What keeps the way known; given back when the handle is given up.
+    pub hop: Option<HopId>,
 }
 
 /// One QP's view of the device.

@@ -1,4 +1,5 @@
 use crate::QpState;
+use std::net::IpAddr;
 use thiserror::Error;
 
 /// Errno-like class of a [`VerbsError`] or [`PostError`].
@@ -14,6 +15,8 @@ pub enum ErrorClass {
     BadState,
     /// EOPNOTSUPP: valid, but not implemented by this device.
     NotSupported,
+    /// ETIMEDOUT: somebody who was asked has not answered.
+    TimedOut,
 }
 
 /// Why a control operation was refused. Nothing has changed then.
@@ -81,6 +84,14 @@ pub enum VerbsError {
         /// How many use it.
         users: u32,
     },
+    /// The peer's Ethernet address is not known, see [`crate::Rnic::resolve`].
+    #[error("the Ethernet address of {ip} is missing: {reason}")]
+    Unresolved {
+        /// The peer.
+        ip: IpAddr,
+        /// Why it is not.
+        reason: &'static str,
+    },
     /// Not implemented by this device.
     #[error("{0} is not supported")]
     NotSupported(&'static str),
@@ -98,6 +109,7 @@ impl VerbsError {
             VerbsError::BadTransition { .. } => ErrorClass::BadState,
             VerbsError::Limit { .. } => ErrorClass::NoMemory,
             VerbsError::Busy { .. } => ErrorClass::Busy,
+            VerbsError::Unresolved { .. } => ErrorClass::TimedOut,
             VerbsError::NotSupported(_) => ErrorClass::NotSupported,
         }
     }

@@ -1,11 +1,11 @@
 //! QP1: management datagrams between the wire and the connection manager.
 
-use crate::path::{neighbour, source_port};
+use crate::path::{source_port, vlan};
 use crate::{Config, DropReason};
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Psn, Qpn};
 use longhaul_wire::mad::{GSI_QKEY, MAD_LEN, Mad};
-use longhaul_wire::{Bth, Deth, Head, Opcode, Packet, Path, PathTemplate};
+use longhaul_wire::{Bth, Deth, Head, MacAddr, Opcode, Packet, Path, PathTemplate};
 use longhaul_work::Emit;
 use std::net::IpAddr;
 
@@ -23,13 +23,12 @@ pub(crate) fn receive(packet: &Packet<'_>, bth: &Bth, payload: &Payload<'_>) -> 
     Ok(mad)
 }
 
-/// Sends one MAD to a peer's QP1.
-pub(crate) fn send(config: &Config, to: IpAddr, mad: &Mad, psn: Psn, emit: &mut impl Emit) {
-    let to = to.to_canonical();
+/// Sends one MAD to a peer's QP1, by way of the Ethernet address `hop`.
+pub(crate) fn send(config: &Config, hop: MacAddr, to: IpAddr, mad: &Mad, psn: Psn, emit: &mut impl Emit) {
     let template = PathTemplate::new(&Path {
         source_mac: config.mac,
-        destination_mac: neighbour(config, to),
-        vlan: None,
+        destination_mac: hop,
+        vlan: vlan(config),
         source_ip: config.ip,
         destination_ip: to,
         traffic_class: 0,

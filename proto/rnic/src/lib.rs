@@ -13,6 +13,8 @@
 //! - Frames to the port's own address leave like any other; they come back when the port or switch returns
 //!   them. The device has no short cut of its own, so two QPs of one device can talk wherever the wire can
 //!   loop.
+//! - On an Ethernet segment ([`Config::segment`]) the device answers and asks for Ethernet addresses. A QP's headers
+//!   hold that of its peer from its change of state on, so that no packet needs to look for it.
 //! - QP1 carries the connection manager ([`Rnic::cm`]); data that arrives before its RTU counts as the RTU.
 //!
 //! Not here: memory windows, XRC, on-demand paging; they are refused as not supported.
@@ -25,6 +27,7 @@ mod cq;
 mod env;
 mod error;
 mod gsi;
+mod hop;
 mod mr;
 mod multicast;
 mod objects;
@@ -43,6 +46,9 @@ pub use attributes::{AddressVector, QpAttr, QpInfo, QpInit, SrqInit};
 pub use config::Config;
 pub use error::{ErrorClass, PostError, VerbsError};
 pub use longhaul_cc::RateLimit;
+pub use longhaul_neighbour::{
+    Address as SegmentAddress, Asks as SegmentAsks, Config as Segment, Failure, Neighbours, Resolution,
+};
 pub use longhaul_work::{
     AhId, Completion, CompletionOp, Counter, Counters, Destination, DropReason, MESSAGE_MAX, Mtu, RecvWr,
     SGE_MAX, SendOp, SendWr, Sge, Status,
@@ -98,6 +104,9 @@ pub struct Rnic<M: Memory> {
     mad_psn: Psn,
     dcqcn: Dcqcn,
     cnps: congestion::Pending,
+    hops: hop::Hops,
+    /// The only VLAN that packets are taken from.
+    vlan: Option<u16>,
 }
 
 impl<M: Memory> Rnic<M> {
@@ -131,6 +140,8 @@ impl<M: Memory> Rnic<M> {
             cnps: congestion::Pending::default(),
             paced_until: None,
             mad_psn: Psn::new(0),
+            hops: hop::Hops::new(&config),
+            vlan: path::vlan(&config),
             config,
         }
     }
@@ -235,6 +246,9 @@ impl<M: Memory> Node for Rnic<M> {
     fn handle_timeout(&mut self, now: Instant) {
         self.env.now = now;
         self.cm.handle_timeout(now);
+        if let Some(neighbours) = self.hops.neighbours_mut() {
+            neighbours.handle_timeout(now);
+        }
         while let Some((at, slot)) = self.timers.pop(now) {
             let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { continue };
             if qp.timer_entry != Some(at) {
@@ -257,6 +271,10 @@ impl<M: Memory> Node for Rnic<M> {
     fn poll_timeout(&self) -> Option<Deadline> {
         let timer = self.timers.next().map(|at| Deadline { at, reason: "retransmission timer" });
         let paced = self.paced_until.map(|at| Deadline { at, reason: "port rate" });
-        Deadline::earliest(Deadline::earliest(timer, paced), self.cm.poll_timeout())
+        let own = Deadline::earliest(Deadline::earliest(timer, paced), self.cm.poll_timeout());
+        match self.hops.neighbours() {
+            None => own,
+            Some(neighbours) => Deadline::earliest(own, neighbours.poll_timeout()),
+        }
     }
 }

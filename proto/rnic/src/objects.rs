@@ -2,6 +2,7 @@
 
 use crate::cq::Cq;
 use crate::env::AddressHandle;
+use crate::hop::Hop;
 use crate::path::path;
 use crate::qp::{Qp, check_address};
 use crate::srq::shared_queue;
@@ -134,17 +135,21 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// Makes an address handle.
+    /// Makes an address handle. [`VerbsError::Unresolved`] until [`Rnic::resolve`] has found the peer; from then on the
+    /// handle follows it.
     pub fn create_ah(&mut self, pd: PdId, address: &AddressVector) -> Result<AhId, VerbsError> {
         check_address(address, &self.config)?;
         self.pd_users(pd)?;
-        let template = PathTemplate::new(&path(&self.config, address, Qpn::GSI, Qpn::GSI));
+        let peer = address.destination_ip.to_canonical();
+        let Hop { mac, id: hop } = self.hops.hold(self.env.now, &self.config, peer)?;
+        let template = PathTemplate::new(&path(&self.config, mac, address, Qpn::GSI, Qpn::GSI));
         if self.env.ahs.is_full()
             && let Some(oldest) = self.retired_ahs.pop_front()
         {
             self.env.ahs.remove(oldest.0);
         }
-        let ah = self.env.ahs.insert(AddressHandle { pd, is_retired: false, template })?;
+        let inserted = self.env.ahs.insert(AddressHandle { pd, is_retired: false, template, hop });
+        let ah = inserted.inspect_err(|_| self.hops.release(hop))?;
         *self.pd_users(pd)? += 1;
         Ok(AhId(ah))
     }
@@ -156,6 +161,7 @@ impl<M: Memory> Rnic<M> {
         let handle = handle.ok_or(VerbsError::NoSuch("address handle"))?;
         handle.is_retired = true;
         let pd = handle.pd;
+        self.hops.release(handle.hop.take());
         self.retired_ahs.push_back(ah);
         if self.retired_ahs.len() > AHS_RETIRED
             && let Some(oldest) = self.retired_ahs.pop_front()
@@ -254,6 +260,7 @@ impl<M: Memory> Rnic<M> {
         if qp.is_listed {
             self.turns.forget(slot);
         }
+        self.hops.release(qp.hop);
         self.free_qpns.push_back(slot);
         *self.pd_users(qp.init.pd)? -= 1;
         for cq in [qp.init.send_cq, qp.init.recv_cq] {
@@ -271,13 +278,18 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Changes attributes and state, or neither. Which attributes a transition needs and takes is the standard's
-    /// table (IBTA, volume 1, table 91). A reset takes the QP's completions out of its CQs.
+    /// table (IBTA, volume 1, table 91). A reset takes the QP's completions out of its CQs. An address needs its peer
+    /// found by [`Rnic::resolve`], or is [`VerbsError::Unresolved`]; from then on the QP follows it.
     pub fn modify_qp(&mut self, now: Instant, qpn: Qpn, attr: &QpAttr) -> Result<(), VerbsError> {
         let slot = self.slot(qpn).ok_or(VerbsError::NoSuch("QP"))?;
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return Err(VerbsError::NoSuch("QP")) };
         self.env.now = now;
+        qp.check(attr, &self.config)?;
+        let peer = attr.address.map(|address| address.destination_ip.to_canonical());
+        let hop = peer.map(|peer| self.hops.hold(now, &self.config, peer)).transpose()?;
         let shared = shared_queue(&mut self.srqs, &qp.init);
-        qp.modify(now, attr, &self.config, &mut self.env, shared)?;
+        let released = qp.modify(now, attr, hop, &self.config, &mut self.env, shared);
+        self.hops.release(released);
         self.settle(now, slot);
         Ok(())
     }

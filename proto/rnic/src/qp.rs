@@ -1,6 +1,7 @@
 //! One QP: its state machine and attributes around a requester and a responder.
 
 use crate::env::{Env, QpContext};
+use crate::hop::Hop;
 use crate::path::path;
 use crate::transition;
 use crate::transport::{Fault, Transport};
@@ -10,6 +11,7 @@ use crate::{
 };
 use longhaul_cc::RateLimiter;
 use longhaul_cc::dcqcn::NotificationPoint;
+use longhaul_neighbour::HopId;
 use longhaul_units::{Instant, Psn, Qpn};
 use longhaul_wire::{MacAddr, Path, PathTemplate};
 use longhaul_work::RecvQueue;
@@ -24,6 +26,8 @@ pub(crate) struct Qp {
     pub access: Access,
     pub template: PathTemplate,
     pub peer_ip: IpAddr,
+    /// What keeps the way to the peer known.
+    pub hop: Option<HopId>,
     pub transport: Transport,
     /// Without entries where receives are shared.
     pub recv: RecvQueue,
@@ -88,7 +92,7 @@ fn check_bounds(attr: &QpAttr, config: &Config) -> Result<(), VerbsError> {
     at_most("retry_cnt", attr.retry_cnt, 7)?;
     at_most("rnr_retry", attr.rnr_retry, 7)?;
     at_most("min_rnr_timer", attr.min_rnr_timer, 31)?;
-    at_most("max_rd_atomic", attr.max_rd_atomic, config.rd_atomic_max)?;
+    at_most("max_rd_atomic", attr.max_rd_atomic, config.rd_atomic_initiated_max)?;
     at_most("max_dest_rd_atomic", attr.max_dest_rd_atomic, config.rd_atomic_max)?;
     if let Some(mtu) = attr.path_mtu {
         bound("path_mtu", u64::from(mtu.bytes()), 256, u64::from(config.path_mtu_max.bytes()))?;
@@ -128,6 +132,7 @@ impl Qp {
             access: Access::default(),
             template: PathTemplate::new(&path),
             peer_ip: nowhere,
+            hop: None,
             transport,
             recv,
             limiter: RateLimiter::new(),
@@ -159,19 +164,26 @@ impl Qp {
         QpContext { env, pd: init.pd, access, send_cq: init.send_cq, recv_cq: init.recv_cq }
     }
 
-    /// Changes attributes and state, or neither. `shared` is the receive queue that it shares, if it does.
+    /// Whether [`Qp::modify`] can be called with `attr`.
+    pub fn check(&self, attr: &QpAttr, config: &Config) -> Result<(), VerbsError> {
+        transition::check(self.init.kind, self.state, attr.state.unwrap_or(self.state), attr)?;
+        check_bounds(attr, config)
+    }
+
+    /// Changes attributes and state, which has been checked. `hop` is the way to the address that `attr` names, if it
+    /// does, and `shared` the receive queue that it shares, if it does. Returns the hold on a way that it needs no more.
+    #[must_use]
     pub fn modify<M: Memory>(
         &mut self,
         now: Instant,
         attr: &QpAttr,
+        hop: Option<Hop>,
         config: &Config,
         env: &mut Env<M>,
         shared: Option<&mut RecvQueue>,
-    ) -> Result<(), VerbsError> {
+    ) -> Option<HopId> {
         let (from, to) = (self.state, attr.state.unwrap_or(self.state));
-        transition::check(self.init.kind, from, to, attr)?;
-        check_bounds(attr, config)?;
-        match to {
+        let released = match to {
             QpState::Reset => {
                 for cq in [self.init.send_cq, self.init.recv_cq] {
                     if let Some(cq) = env.cqs.get_mut(cq.0) {
@@ -179,13 +191,14 @@ impl Qp {
                     }
                 }
                 self.reset(config, shared);
+                self.hop.take()
             }
             QpState::Error => {
                 self.fail(env, shared);
-                return Ok(());
+                return hop.and_then(|hop| hop.id);
             }
-            _ => self.merge(now, attr, config),
-        }
+            _ => self.merge(now, attr, hop, config),
+        };
         self.state = to;
         match (from, to) {
             (QpState::Init, QpState::ReadyToReceive) => {
@@ -205,10 +218,10 @@ impl Qp {
             (QpState::SendQueueError, QpState::ReadyToSend) => self.transport.recover(),
             _ => {}
         }
-        Ok(())
+        released
     }
 
-    fn merge(&mut self, now: Instant, attr: &QpAttr, config: &Config) {
+    fn merge(&mut self, now: Instant, attr: &QpAttr, hop: Option<Hop>, config: &Config) -> Option<HopId> {
         let mine = &mut self.attr;
         mine.path_mtu = attr.path_mtu.or(mine.path_mtu);
         mine.address = attr.address.or(mine.address);
@@ -229,15 +242,18 @@ impl Qp {
         if let Some(access) = attr.access {
             self.access = access;
         }
-        if let Some(address) = &attr.address {
+        let mut released = None;
+        if let (Some(address), Some(Hop { mac, id })) = (&attr.address, hop) {
             self.peer_ip = address.destination_ip.to_canonical();
             let dest_qpn = self.attr.dest_qpn.unwrap_or_default();
-            self.template = PathTemplate::new(&path(config, address, self.qpn, dest_qpn));
+            self.template = PathTemplate::new(&path(config, mac, address, self.qpn, dest_qpn));
+            released = std::mem::replace(&mut self.hop, id);
         }
         if let Some(limit) = attr.rate_limit {
             self.limiter.set_limit(now, limit);
         }
         self.transport.adopt(attr);
+        released
     }
 
     /// The error state: completes everything queued with a flush error. What is posted later ends likewise.

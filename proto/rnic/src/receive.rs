@@ -9,6 +9,9 @@ use longhaul_units::{Instant, Qpn};
 use longhaul_wire::{Bth, PKEY_DEFAULT, Packet, Transport, Verb};
 use longhaul_work::{Context, Counter};
 
+/// The VLAN in a tag, beside which stands a priority.
+const VLAN_ID: u16 = 0xfff;
+
 /// True when a packet's partition key matches the default one: the same 15 bits. Ours is a full member, so the
 /// other may be limited. Source: IBTA, volume 1, section 10.9.3.
 fn pkey_matches(pkey: u16) -> bool {
@@ -29,9 +32,12 @@ impl<M: Memory> Rnic<M> {
     fn accept(&mut self, now: Instant, frame: &Frame<'_>) -> Result<(), DropReason> {
         let packet = match Packet::parse(frame.head) {
             Ok(Some(packet)) => packet,
-            Ok(None) => return Err(DropReason::NotRoce),
+            Ok(None) => return self.accept_other(now, frame),
             Err(_) => return Err(DropReason::Malformed),
         };
+        if self.vlan.is_some() && packet.path().vlan.map(|tag| tag & VLAN_ID) != self.vlan {
+            return Err(DropReason::NotRoce);
+        }
         let bth = packet.bth();
         if bth.version != 0 {
             return Err(DropReason::Version);
@@ -55,6 +61,16 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
+    /// What is not RoCEv2 may be about neighbours.
+    #[cold]
+    fn accept_other(&mut self, now: Instant, frame: &Frame<'_>) -> Result<(), DropReason> {
+        if !self.hops.take(now, frame) {
+            return Err(DropReason::NotRoce);
+        }
+        self.follow_neighbours();
+        Ok(())
+    }
+
     fn accept_mad(
         &mut self,
         now: Instant,
@@ -64,6 +80,7 @@ impl<M: Memory> Rnic<M> {
     ) -> Result<(), DropReason> {
         check_seal(frame, bth)?;
         let mad = gsi::receive(packet, bth, &frame.payload)?;
+        self.hops.heard(now, packet);
         self.cm.handle_mad(now, packet.source_ip(), &mad);
         Ok(())
     }

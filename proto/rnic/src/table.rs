@@ -43,6 +43,11 @@ impl<T> Table<T> {
         self.places.get_mut(number as usize)?.as_mut()
     }
 
+    /// Every object.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.places.iter_mut().flatten()
+    }
+
     /// Takes an object out.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         let value = self.places.get_mut(number as usize)?.take()?;

@@ -2,7 +2,7 @@
 
 use crate::qp::Qp;
 use crate::srq::shared_queue;
-use crate::{Listed, Memory, Rnic, gsi};
+use crate::{Listed, Memory, Neighbours, Resolution, Rnic, gsi, hop};
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Frame, Transmit};
 use longhaul_units::Instant;
@@ -29,12 +29,15 @@ impl<M: Memory> Rnic<M> {
     pub(crate) fn send_pending(&mut self, now: Instant, to: &mut dyn Transmit) {
         self.paced_until = None;
         self.env.now = now;
-        if !self.has_pending() {
+        if !self.has_pending() && !self.hops.has_pending() {
             return;
         }
         let mut room = to.room(0);
         let mut out = Out { to, bytes: 0, wire: 0 };
         let mut frames = 0;
+        if self.hops.has_pending() {
+            frames = self.send_by_segment(&mut room, &mut out);
+        }
         while room > 0 && self.has_pending() {
             if let Some(pacer) = &self.pacer {
                 let at = pacer.ready_at(now);
@@ -53,6 +56,10 @@ impl<M: Memory> Rnic<M> {
             frames += 1;
             room -= 1;
         }
+        // Questions that have arisen just now.
+        if self.hops.has_pending() {
+            frames += self.send_by_segment(&mut room, &mut out);
+        }
         self.env.counters.add(Counter::TxFrames, frames);
         self.env.counters.add(Counter::TxBytes, out.bytes);
     }
@@ -62,17 +69,47 @@ impl<M: Memory> Rnic<M> {
         !self.turns.is_empty() || self.cm.has_mad() || !self.cnps.is_empty()
     }
 
+    /// What is said about neighbours, and what waited for their answers; returns the frames. None of it is paced: it is
+    /// little.
+    #[cold]
+    fn send_by_segment(&mut self, room: &mut usize, out: &mut Out<'_>) -> u64 {
+        let before = *room;
+        while *room > 0
+            && let Some(frame) = self.hops.neighbours_mut().and_then(Neighbours::poll_frame)
+        {
+            hop::emit(&frame, out);
+            *room -= 1;
+        }
+        while *room > 0
+            && let Some((to, mac, mad)) = self.hops.next_ready(&self.config)
+        {
+            self.mad_psn = self.mad_psn.plus(1);
+            gsi::send(&self.config, mac, to, &mad, self.mad_psn, out);
+            *room -= 1;
+        }
+        (before - *room) as u64
+    }
+
     #[inline]
     fn send_mad(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         if !self.cm.has_mad() {
             return false;
         }
-        let (config, psn) = (&self.config, &mut self.mad_psn);
+        let (config, psn, hops) = (&self.config, &mut self.mad_psn, &mut self.hops);
         let mut sent = false;
         self.cm.poll_mad(now, |to, mad| {
-            gsi::send(config, to, mad, *psn, out);
-            *psn = psn.plus(1);
-            sent = true;
+            let to = to.to_canonical();
+            match hops.ask(now, config, to) {
+                Resolution::Known(mac) => {
+                    gsi::send(config, mac, to, mad, *psn, out);
+                    *psn = psn.plus(1);
+                    sent = true;
+                }
+                // Its question leaves first.
+                Resolution::Asking => hops.wait(to, mad),
+                // The connection manager tries again.
+                Resolution::Failed(_) => {}
+            }
         });
         sent
     }

@@ -147,6 +147,11 @@ impl PathTemplate {
         self
     }
 
+    /// Sends frames to another Ethernet address from now on. The ICRC covers no Ethernet header.
+    pub fn set_destination_mac(&mut self, mac: MacAddr) {
+        self.bytes[..6].copy_from_slice(&mac.0);
+    }
+
     fn push(&mut self, bytes: &[u8]) {
         let at = usize::from(self.len);
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);

@@ -120,8 +120,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, c_i
     let domain = unsafe { object::resolve::<Domain>(pd) }.ok_or(libc::EINVAL)?;
     let engine = &domain.engine;
     let address = address_of(attr, engine.attach())?;
-    let made = engine.with_quietly(|rnic| rnic.create_ah(domain.id, &address)).and_then(|id| Ok(id?));
-    let id = made.map_err(|error| error.errno())?;
+    let id = engine.create_ah(domain.id, &address).map_err(|error| error.errno())?;
     // SAFETY: a live protection domain.
     let public = ibv_ah { context: unsafe { (*pd).context }, pd, handle: id.0 };
     Ok(object::create(public, AddressHandle { engine: Arc::clone(engine), id, _domain: domain.users.join() }))

@@ -1,17 +1,22 @@
 //! The environment contract: how a process learns which port of which lab host is its own.
 //!
 //! `longhaul exec` sets these variables and preloads the verbs library; a test that joins two processes
-//! back to back sets them itself. Nothing else configures the device. A process whose environment has neither
-//! [`ENV_SOCKET`] nor [`ENV_UDP_PORT`] has no Longhaul device.
+//! back to back sets them itself. Nothing else configures the device. A process whose environment has none of
+//! [`ENV_SOCKET`], [`ENV_UDP_PORT`], [`ENV_TAP`] and [`ENV_INTERFACE`] has no Longhaul device.
 //!
 //! | variable | meaning | without it |
 //! |---|---|---|
 //! | [`ENV_SOCKET`] | path of the memif control socket | no port by shared memory |
 //! | [`ENV_UDP_PORT`] | UDP port of both ends, 4791 for RoCEv2: the port is a socket of this machine | no port by UDP |
+//! | [`ENV_TAP`] | name of a TAP device, whose other end the port is | no port by TAP |
+//! | [`ENV_INTERFACE`] | name of an Ethernet interface of this machine, which the port shares | no port there |
+//! | [`ENV_PREFIX_LEN`] | how many leading bits the addresses of the segment share: the port has an address of its own there | required by a TAP; on an interface, [`ENV_IP`] is this machine's, and the kernel knows the neighbours |
+//! | [`ENV_GATEWAY`] | next hop to everywhere else, where the port has an address of its own | none |
+//! | [`ENV_VLAN`] | VLAN, 1 to 4094, where the port has an address of its own | untagged |
 //! | [`ENV_ID`] | memif interface id, 0 to 2^32 - 1 | 0 |
 //! | [`ENV_ROLE`] | `master` or `slave`: two processes back to back without a lab | slave of a lab |
 //! | [`ENV_IP`] | the port's IP address: IPv4 in a lab; by UDP any address of this machine | required |
-//! | [`ENV_MAC`] | the port's MAC address | 02:00 and the last four bytes of the IP address |
+//! | [`ENV_MAC`] | the port's MAC address | required by an interface; else 02:00 and the last four bytes of the IP address |
 //! | [`ENV_PORT_RATE_BPS`] | rate of the port in bit/s, counted on the wire | unpaced |
 //! | [`ENV_PATH_MTU`] | largest path MTU: 256, 512, 1024, 2048 or 4096 bytes | 4096 |
 //! | [`ENV_SLOT`] | 0 to [`SLOT_MAX`]: which part of the QPN and communication-id space is this process's | 0 |
@@ -34,6 +39,16 @@ use longhaul_wire::mad::gid_of_ip;
 pub const ENV_SOCKET: &str = "LONGHAUL_MEMIF_SOCKET";
 /// UDP port, for RoCEv2 over a socket of this machine.
 pub const ENV_UDP_PORT: &str = "LONGHAUL_UDP_PORT";
+/// TAP device.
+pub const ENV_TAP: &str = "LONGHAUL_TAP";
+/// Ethernet interface.
+pub const ENV_INTERFACE: &str = "LONGHAUL_INTERFACE";
+/// Prefix length of an address of the port's own on a segment.
+pub const ENV_PREFIX_LEN: &str = "LONGHAUL_PREFIX_LEN";
+/// Next hop to everywhere else.
+pub const ENV_GATEWAY: &str = "LONGHAUL_GATEWAY";
+/// VLAN.
+pub const ENV_VLAN: &str = "LONGHAUL_VLAN";
 /// Memif interface id.
 pub const ENV_ID: &str = "LONGHAUL_MEMIF_ID";
 /// `master` or `slave`, for two processes without a lab.
@@ -60,9 +75,14 @@ pub const ENV_DCQCN: &str = "LONGHAUL_DCQCN";
 pub const ENV_COUNTERS: &str = "LONGHAUL_COUNTERS";
 
 /// What says which device a process has. The other variables are the user's, to change how it behaves.
-pub const IDENTITY: [&str; 10] = [
+pub const IDENTITY: [&str; 15] = [
     ENV_SOCKET,
     ENV_UDP_PORT,
+    ENV_TAP,
+    ENV_INTERFACE,
+    ENV_PREFIX_LEN,
+    ENV_GATEWAY,
+    ENV_VLAN,
     ENV_ID,
     ENV_ROLE,
     ENV_IP,
@@ -106,33 +126,98 @@ pub enum Line {
         /// Port of both ends.
         port: u16,
     },
+    /// The end of a TAP device that the kernel does not have: a neighbour of this machine, with an address of its own.
+    Tap {
+        /// Name of the device.
+        name: String,
+        /// The segment that the kernel makes of the device.
+        network: Network,
+    },
+    /// An Ethernet interface of this machine, whose own traffic goes on beside.
+    Interface {
+        /// Name of the interface.
+        name: String,
+        /// The segment, where the port has an address of its own there; `None` where it has this machine's.
+        network: Option<Network>,
+    },
+}
+
+/// An Ethernet segment, as a host with an address of its own there sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Leading bits that the addresses of the segment share.
+    pub prefix_len: u8,
+    /// Next hop to everywhere else.
+    pub gateway: Option<IpAddr>,
+    /// VLAN, 1 to 4094.
+    pub vlan: Option<u16>,
+}
+
+impl Network {
+    fn read(variables: &Variables<'_>, ip: IpAddr) -> Result<Option<Self>, AttachError> {
+        let (bits, expected) = match ip {
+            IpAddr::V4(_) => (32, "a number from 0 to 32 is needed"),
+            IpAddr::V6(_) => (128, "a number from 0 to 128 is needed"),
+        };
+        let prefix_len = variables.number(ENV_PREFIX_LEN, expected, |n| n <= bits)?;
+        let gateway = variables.parsed(ENV_GATEWAY, "an address of the port's family is needed", |text| {
+            let gateway = text.parse::<IpAddr>().ok()?.to_canonical();
+            (gateway.is_ipv4() == ip.is_ipv4() && gateway != ip).then_some(gateway)
+        })?;
+        let vlan =
+            variables.number(ENV_VLAN, "a number from 1 to 4094 is needed", |n| (1..=4094).contains(&n))?;
+        Ok(prefix_len.map(|prefix_len| Network {
+            prefix_len: prefix_len as u8,
+            gateway,
+            vlan: vlan.map(|vlan| vlan as u16),
+        }))
+    }
 }
 
 impl Line {
-    fn read(variables: &Variables<'_>) -> Result<Self, AttachError> {
-        let id = variables.number(ENV_ID, "a number below 2^32 is needed", |n| u32::try_from(n).is_ok())?;
-        let port = variables.number(ENV_UDP_PORT, "a port from 1 to 65535 is needed", |n| {
-            (1..=u64::from(u16::MAX)).contains(&n)
-        })?;
-        let role = variables.parsed(ENV_ROLE, "`master` or `slave` is needed", |t| match t {
-            "master" => Some(Role::Master),
-            "slave" => Some(Role::Slave),
-            _ => None,
-        })?;
-        match (variables.text(ENV_SOCKET), port) {
-            (None, None) => Err(AttachError::NoDevice),
-            (Some(_), Some(port)) => Err(AttachError::Invalid {
-                variable: ENV_UDP_PORT,
-                value: port.to_string(),
-                expected: "a port by shared memory is asked for as well; only one can be had",
+    fn read(variables: &Variables<'_>, kind: &'static str, ip: IpAddr) -> Result<Self, AttachError> {
+        let missing = |variable| AttachError::Missing { variable };
+        let name = variables.text(kind).ok_or(missing(kind))?;
+        let network = Network::read(variables, ip)?;
+        Ok(match kind {
+            ENV_TAP => Line::Tap { name, network: network.ok_or(missing(ENV_PREFIX_LEN))? },
+            ENV_INTERFACE => Line::Interface { name, network },
+            ENV_UDP_PORT => Line::Udp {
+                port: parse(ENV_UDP_PORT, &name, "a port from 1 to 65535 is needed", |text| {
+                    text.parse().ok().filter(|port| *port > 0)
+                })?,
+            },
+            _ => {
+                let id = variables
+                    .number(ENV_ID, "a number below 2^32 is needed", |n| u32::try_from(n).is_ok())?;
+                let role = variables.parsed(ENV_ROLE, "`master` or `slave` is needed", |t| match t {
+                    "master" => Some(Role::Master),
+                    "slave" => Some(Role::Slave),
+                    _ => None,
+                })?;
+                Line::Memif {
+                    socket: PathBuf::from(name),
+                    id: id.unwrap_or(0) as u32,
+                    role: role.unwrap_or(Role::Slave),
+                    back_to_back: role.is_some(),
+                }
+            }
+        })
+    }
+
+    /// The variable that asks for a port; only one may.
+    fn asked_for(variables: &Variables<'_>) -> Result<&'static str, AttachError> {
+        let given =
+            [ENV_SOCKET, ENV_UDP_PORT, ENV_TAP, ENV_INTERFACE].map(|name| (name, variables.text(name)));
+        let mut given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        match (given.next(), given.next()) {
+            (None, _) => Err(AttachError::NoDevice),
+            (Some((name, _)), None) => Ok(name),
+            (Some(_), Some((variable, value))) => Err(AttachError::Invalid {
+                variable,
+                value,
+                expected: "another port is asked for as well; only one can be had",
             }),
-            (Some(socket), None) => Ok(Line::Memif {
-                socket: PathBuf::from(socket),
-                id: id.unwrap_or(0) as u32,
-                role: role.unwrap_or(Role::Slave),
-                back_to_back: role.is_some(),
-            }),
-            (None, Some(port)) => Ok(Line::Udp { port: port as u16 }),
         }
     }
 }
@@ -142,6 +227,7 @@ impl fmt::Display for Line {
         match self {
             Line::Memif { socket, .. } => write!(f, "{}", socket.display()),
             Line::Udp { port } => write!(f, "UDP port {port}"),
+            Line::Tap { name, .. } | Line::Interface { name, .. } => f.write_str(name),
         }
     }
 }
@@ -176,8 +262,10 @@ pub struct Attach {
 /// Why an environment is no [`Attach`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// Neither [`ENV_SOCKET`] nor [`ENV_UDP_PORT`] is set: this process has no device.
-    #[error("neither {ENV_SOCKET} nor {ENV_UDP_PORT} is set; start the program with `longhaul exec`")]
+    /// No variable asks for a port: this process has no device.
+    #[error(
+        "none of {ENV_SOCKET}, {ENV_UDP_PORT}, {ENV_TAP} and {ENV_INTERFACE} is set; start the program with `longhaul exec`"
+    )]
     NoDevice,
     /// A required variable is missing.
     #[error("{variable} is not set; start the program with `longhaul exec`")]
@@ -201,7 +289,7 @@ impl Attach {
     /// Reads this process's environment.
     ///
     /// # Errors
-    /// [`AttachError::NoDevice`] without [`ENV_SOCKET`] and [`ENV_UDP_PORT`]; the others name the variable to mend.
+    /// [`AttachError::NoDevice`] where no variable asks for a port; the others name the variable to mend.
     pub fn from_env() -> Result<Self, AttachError> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
@@ -212,11 +300,15 @@ impl Attach {
     /// As [`Attach::from_env`].
     pub fn from_lookup(lookup: impl Fn(&'static str) -> Option<String>) -> Result<Self, AttachError> {
         let variables = Variables(&lookup);
-        let line = Line::read(&variables)?;
+        let kind = Line::asked_for(&variables)?;
         let ip_text = variables.text(ENV_IP).ok_or(AttachError::Missing { variable: ENV_IP })?;
         let ip = parse(ENV_IP, &ip_text, "an IP address is needed", |t| t.parse::<IpAddr>().ok())?;
+        let line = Line::read(&variables, kind, ip.to_canonical())?;
         let mac_like = "a MAC address such as 02:00:0a:4d:00:01 is needed";
         let mac = variables.parsed(ENV_MAC, mac_like, parse_mac)?;
+        if mac.is_none() && matches!(line, Line::Interface { .. }) {
+            return Err(AttachError::Missing { variable: ENV_MAC });
+        }
         let rate =
             variables.number(ENV_PORT_RATE_BPS, "a number of bit/s above zero is needed", |n| n > 0)?;
         let path_mtu = variables.number(ENV_PATH_MTU, "256, 512, 1024, 2048 or 4096 is needed", |n| {
@@ -278,6 +370,12 @@ impl Attach {
         matches!(self.line, Line::Memif { back_to_back: true, .. })
     }
 
+    /// True on an Ethernet segment, where peers have to be asked for their MAC addresses.
+    #[must_use]
+    pub fn is_on_segment(&self) -> bool {
+        matches!(self.line, Line::Tap { .. } | Line::Interface { .. })
+    }
+
     /// The GID of the port: the IPv6 address, or `::ffff:a.b.c.d`.
     #[must_use]
     pub fn gid(&self) -> [u8; 16] {
@@ -299,7 +397,9 @@ pub fn mac_of(ip: IpAddr) -> MacAddr {
     MacAddr([2, 0, a, b, c, d])
 }
 
-fn parse_mac(text: &str) -> Option<MacAddr> {
+/// Reads six pairs of hexadecimal digits with colons between.
+#[must_use]
+pub fn parse_mac(text: &str) -> Option<MacAddr> {
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
     for byte in &mut bytes {
@@ -380,6 +480,40 @@ mod tests {
         assert_eq!(attach.gid()[..2], [0xfd, 0]);
         let both = env(&[(ENV_UDP_PORT, "4791"), (ENV_SOCKET, "s"), (ENV_IP, "10.0.0.1")]).unwrap_err();
         assert!(both.to_string().starts_with("LONGHAUL_UDP_PORT=4791: "), "{both}");
+    }
+
+    #[test]
+    fn a_port_on_a_segment_knows_its_network() {
+        let tap = [(ENV_TAP, "tap0"), (ENV_IP, "192.168.177.1"), (ENV_PREFIX_LEN, "24")];
+        let network = Network { prefix_len: 24, gateway: None, vlan: None };
+        let attach = env(&tap).unwrap();
+        assert_eq!(attach.line, Line::Tap { name: "tap0".to_owned(), network });
+        assert_eq!(attach.mac, MacAddr([2, 0, 192, 168, 177, 1]), "not that of the kernel's end");
+        let with = |name, value| env(&[tap[0], tap[1], tap[2], (name, value)]);
+        let routed = with(ENV_GATEWAY, "192.168.177.254").unwrap();
+        let gateway = Some(IpAddr::from([192, 168, 177, 254]));
+        assert_eq!(
+            routed.line,
+            Line::Tap { name: "tap0".to_owned(), network: Network { gateway, ..network } }
+        );
+        for (name, value) in [(ENV_GATEWAY, "fd00::1"), (ENV_GATEWAY, "192.168.177.1"), (ENV_VLAN, "4095")] {
+            let refused = with(name, value).unwrap_err().to_string();
+            assert!(refused.starts_with(&format!("{name}={value}: ")), "{refused}");
+        }
+        assert_eq!(env(&tap[..2]), Err(AttachError::Missing { variable: ENV_PREFIX_LEN }));
+        assert!(with(ENV_INTERFACE, "eth0").unwrap_err().to_string().contains("only one"));
+    }
+
+    #[test]
+    fn a_port_on_an_interface_has_an_address_of_its_own_or_this_machines() {
+        let base = [(ENV_INTERFACE, "eth0"), (ENV_IP, "fd00::5"), (ENV_MAC, "02:00:00:00:00:05")];
+        let shared = env(&base).unwrap();
+        assert_eq!(shared.line, Line::Interface { name: "eth0".to_owned(), network: None });
+        assert!(shared.is_on_segment());
+        let own = env(&[base[0], base[1], base[2], (ENV_PREFIX_LEN, "64"), (ENV_VLAN, "7")]).unwrap();
+        let network = Some(Network { prefix_len: 64, gateway: None, vlan: Some(7) });
+        assert_eq!(own.line, Line::Interface { name: "eth0".to_owned(), network });
+        assert_eq!(env(&base[..2]), Err(AttachError::Missing { variable: ENV_MAC }));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use longhaul_wire::Head;
 use crate::connection::{ConnectionSink, Lingering, Listening};
 use crate::event_queue::EventQueue;
 use crate::memory::ProcessMemory;
+use crate::segment::{OnSegment, Search};
 
 /// Frames taken from the port per turn. Bounds the time that one turn holds the lock to tens of microseconds.
 const FRAMES_PER_TURN: usize = 64;
@@ -106,6 +107,9 @@ pub(crate) struct DeviceState {
     pub(crate) lingers_at: Instant,
     pub(crate) connections: HashMap<ConnectionId, ConnectionSink>,
     pub(crate) counters: EngineCounters,
+    /// On lines that are on a segment, once the port is open.
+    pub(crate) on_segment: Option<OnSegment>,
+    pub(crate) search: Search,
     /// The transmit ring was full at the last turn: only the peer's reading can help, which raises no event.
     pub(crate) out_of_room: bool,
     /// The last turn took as many frames as a turn may: more may wait, whose wake-up is taken already.
@@ -167,6 +171,8 @@ impl DeviceState {
             lingers_at: Instant::ZERO,
             connections: HashMap::new(),
             counters: EngineCounters::default(),
+            on_segment: None,
+            search: Search::default(),
             out_of_room: false,
             frames_may_wait: false,
             armed: false,
@@ -195,6 +201,9 @@ impl DeviceState {
         }
         if !self.lingering.is_empty() {
             self.end_lingering(now);
+        }
+        if self.rnic.neighbours().is_some() {
+            self.look_after_segment(now);
         }
         received + self.send(now)
     }
@@ -253,6 +262,9 @@ impl DeviceState {
         };
         let is_up = link == LinkState::Up;
         if is_up != std::mem::replace(&mut self.is_up, is_up) {
+            if is_up && let Some(neighbours) = self.rnic.neighbours_mut() {
+                neighbours.announce(now);
+            }
             self.tell_watchers(is_up);
         }
         if is_up {

@@ -32,6 +32,7 @@ use crate::error::RdmaError;
 use crate::event_queue::EventQueue;
 use crate::hand_over::HandOver;
 use crate::memory::ProcessMemory;
+use crate::segment::{OnSegment, open_interface, open_tap, segment_of};
 
 /// Fruitless polls after which the program's thread gives way to others: two cores may hold three busy
 /// processes.
@@ -47,6 +48,9 @@ const RATE_PRESUMED: BitRate = match BitRate::from_gbps(100) {
 const RECEIVE_BUFFER_ENOUGH: usize = 4 << 20;
 /// How long the first user of the port waits for the link.
 const LINK_WAIT: StdDuration = StdDuration::from_secs(2);
+
+/// A port, and what one on a segment keeps besides.
+type OpenPort = (Box<dyn Port>, Option<OnSegment>);
 
 /// One software RNIC with its port, shared by everything in the process.
 pub struct Engine {
@@ -98,6 +102,7 @@ impl Engine {
             cm: connection_manager(&attach, path_mtu_max, seed),
             dcqcn: attach.dcqcn.then(|| Dcqcn::nvidia(attach.rate.unwrap_or(RATE_PRESUMED)).ok()).flatten(),
             // A socket sends from the port that it is bound to.
+            segment: segment_of(&attach),
             udp_source_port: matches!(attach.line, Line::Udp { .. }).then_some(ROCEV2_PORT),
             ..defaults
         };
@@ -204,7 +209,10 @@ impl Engine {
             return Ok(());
         }
         match self.open_port() {
-            Ok(port) => state.port = Some(port),
+            Ok((port, on_segment)) => {
+                state.port = Some(port);
+                state.on_segment = on_segment;
+            }
             Err(error) => {
                 state.complained = true;
                 eprintln!("longhaul: host {}: {error}; the port is down", self.attach.host);
@@ -219,19 +227,27 @@ impl Engine {
         }
         let _ = self.started.set(());
         drop(state);
-        if self.attach.is_in_lab() {
+        if self.attach.is_in_lab() || self.attach.is_on_segment() {
             self.wait_for_link(LINK_WAIT)?;
         }
         Ok(())
     }
 
-    fn open_port(&self) -> Result<Box<dyn Port>, Box<dyn std::error::Error>> {
+    fn open_port(&self) -> Result<OpenPort, Box<dyn std::error::Error>> {
         let attach = &self.attach;
         let mut name = format!("{}.{}", attach.host, std::process::id());
         while name.len() > 31 {
             name.pop();
         }
-        Ok(match &attach.line {
+        let port: Box<dyn Port> = match &attach.line {
+            Line::Tap { name, .. } => {
+                let (port, on_segment) = open_tap(attach, name)?;
+                return Ok((port, Some(on_segment)));
+            }
+            Line::Interface { name, network } => {
+                let (port, on_segment) = open_interface(attach, name, *network)?;
+                return Ok((port, Some(on_segment)));
+            }
             Line::Memif { socket, id, role, .. } => {
                 let config =
                     MemifConfig { ring_size_log2: ring_size_log2(attach), ..MemifConfig::new(&name) };
@@ -257,7 +273,8 @@ impl Engine {
                 }
                 Box::new(port)
             }
-        })
+        };
+        Ok((port, None))
     }
 
     /// Waits until the link is up; says so on stderr, once, when it does not come.
@@ -286,7 +303,10 @@ impl Engine {
     fn complain(&self, state: &mut DeviceState) {
         if !std::mem::replace(&mut state.complained, true) {
             let reason = state.port.as_ref().and_then(|port| port.last_disconnect());
-            let reason = reason.unwrap_or("nobody answers (is the lab up?)");
+            let reason = reason.unwrap_or(match self.attach.is_on_segment() {
+                true => "it has no carrier (is it up, and is anybody at its other end?)",
+                false => "nobody answers (is the lab up?)",
+            });
             let (host, line) = (&self.attach.host, &self.attach.line);
             eprintln!("longhaul: host {host}: no link at {line}: {reason}; the port is down");
         }
@@ -464,10 +484,13 @@ impl Engine {
     /// is not up yet.
     ///
     /// # Errors
-    /// [`RdmaError::Verbs`], [`RdmaError::Forked`].
+    /// [`RdmaError::Verbs`], [`RdmaError::Forked`], and those of [`Engine::resolve`] where it names an address.
     pub fn modify_qp(&self, qpn: Qpn, attr: &QpAttr) -> Result<(), RdmaError> {
         if attr.state == Some(QpState::ReadyToReceive) {
             self.await_peer()?;
+        }
+        if let Some(address) = &attr.address {
+            self.resolve(address.destination_ip)?;
         }
         self.with(|rnic, now| rnic.modify_qp(now, qpn, attr))??;
         Ok(())

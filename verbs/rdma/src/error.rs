@@ -1,7 +1,8 @@
 //! One error for everything that a program can be refused.
 
 use longhaul_cm::{CallError, ConnectError, ListenError};
-use longhaul_rnic::{ErrorClass, PostError, VerbsError};
+use longhaul_rnic::{ErrorClass, Failure, PostError, VerbsError};
+use std::net::IpAddr;
 use thiserror::Error;
 
 use crate::AttachError;
@@ -42,6 +43,14 @@ pub enum RdmaError {
     /// The device belongs to the parent process: it was opened before a fork, and the child cannot use it.
     #[error("this device was opened before a fork and belongs to the parent process")]
     Forked,
+    /// Frames cannot go to a peer.
+    #[error("{ip} cannot be reached: {}", .failure.reason())]
+    Unreachable {
+        /// The peer.
+        ip: IpAddr,
+        /// Why not.
+        failure: Failure,
+    },
     /// Nothing came within the time that the caller gave.
     #[error("nothing came within {0:?}")]
     TimedOut(std::time::Duration),
@@ -62,6 +71,9 @@ impl RdmaError {
             RdmaError::Peer(_) => libc::ECONNREFUSED,
             RdmaError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             RdmaError::Forked => libc::EIO,
+            RdmaError::Unreachable { failure: Failure::NoAnswer, .. } => libc::ETIMEDOUT,
+            RdmaError::Unreachable { failure: Failure::NoRoute, .. } => libc::ENETUNREACH,
+            RdmaError::Unreachable { failure: Failure::TableFull, .. } => libc::ENOMEM,
             RdmaError::TimedOut(_) => libc::ETIMEDOUT,
         }
     }
@@ -83,5 +95,6 @@ fn errno_of(class: ErrorClass) -> i32 {
         ErrorClass::NoMemory => libc::ENOMEM,
         ErrorClass::Busy => libc::EBUSY,
         ErrorClass::NotSupported => libc::EOPNOTSUPP,
+        ErrorClass::TimedOut => libc::ETIMEDOUT,
     }
 }

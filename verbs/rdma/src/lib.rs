@@ -1,7 +1,7 @@
 //! The verbs layer for programs of our own, and the engine that the preloaded library shares with it.
 //!
-//! **Purpose.** One software RNIC per process, attached by shared memory to a lab or to a second process, or by a
-//! UDP socket to other machines, driven by the program's own polling ([`Engine`]).
+//! **Purpose.** One software RNIC per process, attached by shared memory to a lab or to a second process, by a
+//! UDP socket to other machines, or to an Ethernet segment by a TAP device or an interface, driven by the program's own polling ([`Engine`]).
 //!
 //! **What it deliberately does not do.** It knows no C layout: that is the business of `preload`.
 
@@ -15,14 +15,16 @@ mod engine_thread;
 mod error;
 mod event_queue;
 mod hand_over;
+mod host_routes;
 mod memory;
 mod placement;
+mod segment;
 #[cfg_attr(loom, path = "semaphore_model.rs")]
 mod semaphore;
 mod verbs;
 
 pub use acknowledgements::Acknowledgements;
-pub use attach::{Attach, AttachError, Line, Role};
+pub use attach::{Attach, AttachError, Line, Network, Role};
 pub use connection::{ConnectionEvent, ConnectionSink, Happening};
 pub use device_state::{AsyncEvent, AsyncSink, CqSinks, EngineCounters};
 pub use engine::Engine;

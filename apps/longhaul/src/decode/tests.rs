@@ -67,7 +67,7 @@ mod a_line_of_text {
         assert_eq!(
             first("cm_rc_reject_no_listener", "CM REQ"),
             "10.10.0.1 → 10.10.0.2  UD SEND Only  QP 0x000001 PSN 6 AckReq  from QP 0x000001 QKey 0x80010000  \
-             CM REQ, id 0x18ec6503, service TCP:7999 from 10.10.0.1:50115, QP 0x000013, PSN 15454082, MTU 4096, \
+             CM REQ, id 0x18ec6503, service TCP:7999 from 10.10.0.1:50115, QP 0x000013, peer begins at PSN 15454082, MTU 4096, \
              READs 1 out 1 in, retries 7, RNR retries 7  ICRC ok"
         );
         assert!(

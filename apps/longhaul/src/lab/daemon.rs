@@ -6,12 +6,13 @@ use super::fabric::{Fabric, Sites, Wire};
 use super::log::{Log, Recording};
 use super::node::{LabNode, Sides};
 use super::spec::{HostName, Spec};
-use super::status::{AcceleratorStatus, HostStatus, LabStatus, LinkStatus, SwitchStatus};
+use super::status::{AcceleratorStatus, HostStatus, LabStatus, SwitchStatus};
+use crate::fibre::ack_window_bytes;
 use crate::output;
 use crate::problem::Problem;
+use crate::state::LinkStatus;
 use longhaul_accel::Accelerator;
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
-use longhaul_link::{Link, LinkConfig};
 use longhaul_memif::{Listener, MemifConfig};
 use longhaul_node::{Chain, Mirrored, Side};
 use longhaul_port::tap::{TapConfig, TapPort};
@@ -347,20 +348,9 @@ fn attach_programs(node: &mut LabNode<Fabric>, ports: &[Box<dyn Port>]) {
 /// The hosts, the fibre between the sites, an accelerator at each site that is to have one, and switches when there are
 /// more than two hosts.
 fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
-    let delay = Span::of_fibre_m(spec.distance.metres());
-    let link = Link::new(LinkConfig {
-        delay,
-        rate: Some(spec.rate),
-        queue_bytes: spec.queue.bytes(),
-        ecn: spec.ecn(),
-        loss: spec.loss,
-        seed: spec.seed,
-        memory_bytes_max: spec.memory.bytes(),
-    })
-    .map_err(|e| Problem::plain(e.to_string()))?;
-    // Twice what fits into a round trip, twice over for short packets; the floor is for the programs' turns on
-    // shared cores.
-    let ack_window_bytes = spec.rate.bytes_in(delay.times(2)).saturating_mul(4).max(16 << 20);
+    let fibre = spec.fibre();
+    let link = fibre.link()?;
+    let ack_window_bytes = ack_window_bytes(spec.rate, fibre.delay);
     let flow_bytes_max = ack_window_bytes.saturating_add(REQUESTER_AHEAD_BYTES).min(spec.memory.bytes());
     let accelerator = |present: bool| {
         let config = longhaul_accel::Config {

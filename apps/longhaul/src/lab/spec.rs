@@ -1,9 +1,10 @@
 //! What a lab consists of.
 
+use crate::fibre::{Ecn, Fibre};
 use crate::quantity::{Distance, Size, memory, probability};
 use longhaul_host::PORTS_MAX;
 use longhaul_link::RedConfig;
-use longhaul_units::BitRate;
+use longhaul_units::{BitRate, Duration as Span};
 use longhaul_wire::MacAddr;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -104,12 +105,19 @@ impl Spec {
 
     /// When the queues mark; `None`: never.
     pub fn ecn(&self) -> Option<RedConfig> {
-        match self.ecn {
-            Ecn::Off => None,
-            Ecn::OfQueue => Some(RedConfig::for_queue(self.queue.bytes())),
-            Ecn::Of { kmin, kmax, pmax } => {
-                Some(RedConfig { kmin_bytes: kmin.bytes(), kmax_bytes: kmax.bytes(), pmax })
-            }
+        self.ecn.of_queue(self.queue)
+    }
+
+    /// The fibre between the sites.
+    pub fn fibre(&self) -> Fibre {
+        Fibre {
+            delay: Span::of_fibre_m(self.distance.metres()),
+            rate: self.rate,
+            loss: self.loss,
+            queue: self.queue,
+            ecn: self.ecn,
+            memory: self.memory,
+            seed: self.seed,
         }
     }
 }
@@ -161,69 +169,6 @@ impl fmt::Display for Accelerate {
             Accelerate::A => "a",
             Accelerate::B => "b",
         })
-    }
-}
-
-/// What the queues do before they drop.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Ecn {
-    /// Nothing.
-    Off,
-    /// They mark by thresholds that go with their length.
-    OfQueue,
-    /// They mark by these thresholds.
-    Of { kmin: Size, kmax: Size, pmax: f64 },
-}
-
-impl Ecn {
-    const PMAX: f64 = 0.1;
-}
-
-impl fmt::Display for Ecn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Ecn::Off => f.write_str("off"),
-            Ecn::OfQueue => f.write_str("on"),
-            Ecn::Of { kmin, kmax, pmax } => write!(f, "{}:{}:{pmax}", kmin.bytes(), kmax.bytes()),
-        }
-    }
-}
-
-impl FromStr for Ecn {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "off" => return Ok(Ecn::Off),
-            "on" => return Ok(Ecn::OfQueue),
-            _ => {}
-        }
-        let parts: Vec<&str> = text.split(':').collect();
-        let (kmin, kmax, pmax) = match parts[..] {
-            [kmin, kmax] => (kmin, kmax, Ecn::PMAX),
-            [kmin, kmax, pmax] => (kmin, kmax, probability(pmax)?),
-            _ => return Err("not thresholds: write Kmin:Kmax or Kmin:Kmax:Pmax, as in 1M:4M:0.1".to_string()),
-        };
-        let (kmin, kmax) = (kmin.parse::<Size>()?, kmax.parse::<Size>()?);
-        if kmin > kmax {
-            return Err(format!("Kmin, {kmin}, is above Kmax, {kmax}"));
-        }
-        Ok(Ecn::Of { kmin, kmax, pmax })
-    }
-}
-
-impl TryFrom<String> for Ecn {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<Ecn> for String {
-    fn from(ecn: Ecn) -> String {
-        ecn.to_string()
     }
 }
 

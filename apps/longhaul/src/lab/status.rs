@@ -3,16 +3,11 @@
 use super::fabric::SitePort;
 use super::node::HostCounters;
 use super::spec::{HostName, Spec};
-use crate::problem::Problem;
-use longhaul_accel::{Accelerator, FlowStatus};
-use longhaul_link::{Link, LinkCounters};
+use crate::state::{Flow, LinkStatus, Named, marked, nonzero, write_flow, write_link};
+use longhaul_accel::Accelerator;
 use longhaul_switch::PortCounters;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fmt::Write;
-
-/// Counters by name; zeros are left out of texts, not of JSON.
-type Named = BTreeMap<String, u64>;
 
 /// A lab at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,19 +31,6 @@ pub struct HostStatus {
     /// Frames that wait for its programs.
     pub waiting_frames: usize,
     pub counters: HostCounters,
-}
-
-/// One direction of the fibre.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LinkStatus {
-    pub direction: String,
-    pub entered_frames: u64,
-    pub delivered_frames: u64,
-    pub delivered_bytes: u64,
-    pub in_flight_frames: u64,
-    pub ecn_marked_frames: u64,
-    pub queue_bytes_max: u64,
-    pub drops: Named,
 }
 
 /// The switch of one site.
@@ -89,55 +71,6 @@ pub struct AcceleratorStatus {
     pub counters: Named,
     pub drops: Named,
     pub flows: Vec<Flow>,
-}
-
-/// One accelerated flow.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Flow {
-    pub requester: String,
-    pub requester_qpn: Option<u32>,
-    pub responder: String,
-    pub responder_qpn: u32,
-    pub state: String,
-    pub learnt: String,
-    pub rtt_us: Option<f64>,
-    pub stored_bytes: u64,
-    pub stored_frames: usize,
-    pub outstanding_reads: usize,
-    pub back_pressure: bool,
-    pub stored_packets: u64,
-    pub stored_payload_bytes: u64,
-    pub delivered_packets: u64,
-    pub pseudo_acks: u64,
-    pub acks_absorbed: u64,
-    pub retransmits_nak: u64,
-    pub retransmits_rnr: u64,
-    pub retransmits_timeout: u64,
-    pub drops: Named,
-}
-
-impl LinkStatus {
-    /// Both directions of `link`, from site a's first.
-    pub fn of(link: &Link) -> Vec<Self> {
-        ["a to b", "b to a"]
-            .into_iter()
-            .zip(0..)
-            .map(|(name, side)| Self::one(name, &link.counters(side)))
-            .collect()
-    }
-
-    fn one(direction: &str, c: &LinkCounters) -> Self {
-        LinkStatus {
-            direction: direction.to_string(),
-            entered_frames: c.entered_frames,
-            delivered_frames: c.delivered_frames,
-            delivered_bytes: c.delivered_bytes,
-            in_flight_frames: c.in_flight_frames,
-            ecn_marked_frames: c.ecn_marked_frames,
-            queue_bytes_max: c.queue_bytes_max,
-            drops: c.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
-        }
-    }
 }
 
 impl SwitchStatus {
@@ -183,45 +116,6 @@ impl AcceleratorStatus {
     }
 }
 
-impl Flow {
-    fn of(f: &FlowStatus) -> Self {
-        Flow {
-            requester: f.key.requester.to_string(),
-            requester_qpn: f.requester_qpn.map(|q| q.get()),
-            responder: f.key.responder.to_string(),
-            responder_qpn: f.key.responder_qpn.get(),
-            state: f.state.name().to_string(),
-            learnt: f.learnt.name().to_string(),
-            rtt_us: f.rtt.map(|d| d.as_secs_f64() * 1e6),
-            stored_bytes: f.stored_bytes,
-            stored_frames: f.stored_frames,
-            outstanding_reads: f.outstanding_reads,
-            back_pressure: f.back_pressure,
-            stored_packets: f.counters.stored_packets,
-            stored_payload_bytes: f.counters.stored_payload_bytes,
-            delivered_packets: f.counters.delivered_packets,
-            pseudo_acks: f.counters.pseudo_acks,
-            acks_absorbed: f.counters.acks_absorbed,
-            retransmits_nak: f.counters.retransmits_nak,
-            retransmits_rnr: f.counters.retransmits_rnr,
-            retransmits_timeout: f.counters.retransmits_timeout,
-            drops: f.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
-        }
-    }
-}
-
-/// As JSON, indented.
-pub fn to_json(value: &impl Serialize) -> Result<String, Problem> {
-    serde_json::to_string_pretty(value).map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))
-}
-
-/// The counters that are not zero, as `name 5, other 7`.
-fn nonzero(named: &Named) -> String {
-    let parts: Vec<String> =
-        named.iter().filter(|(_, n)| **n > 0).map(|(name, n)| format!("{name} {n}")).collect();
-    if parts.is_empty() { "none".to_string() } else { parts.join(", ") }
-}
-
 /// For people.
 pub fn to_text(status: &LabStatus) -> String {
     let mut text = String::new();
@@ -247,16 +141,7 @@ fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
         }
     }
     for link in &status.link {
-        writeln!(
-            text,
-            "fibre {}: {} frames delivered, {} on the way{}, longest queue {} bytes; drops: {}",
-            link.direction,
-            link.delivered_frames,
-            link.in_flight_frames,
-            marked(link.ecn_marked_frames),
-            link.queue_bytes_max,
-            nonzero(&link.drops)
-        )?;
+        write_link("fibre ", link, text)?;
     }
     for accelerator in &status.accelerators {
         writeln!(text, "accelerator at site {}: drops: {}", accelerator.site, nonzero(&accelerator.drops))?;
@@ -265,11 +150,6 @@ fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
         }
     }
     Ok(())
-}
-
-/// How many frames a queue has marked, unless none.
-fn marked(frames: u64) -> String {
-    if frames == 0 { String::new() } else { format!(", {frames} marked") }
 }
 
 fn write_host(host: &HostStatus, text: &mut String) -> std::fmt::Result {
@@ -308,34 +188,5 @@ fn write_switch_port(site: HostName, port: &SwitchPort, text: &mut String) -> st
         marked(port.ecn_marked_frames),
         port.queue_bytes_max,
         nonzero(&drops)
-    )
-}
-
-fn write_flow(flow: &Flow, text: &mut String) -> std::fmt::Result {
-    let qpn = flow.requester_qpn.map_or("?".to_string(), |q| format!("{q:#x}"));
-    let rtt = flow.rtt_us.map_or("unknown".to_string(), |us| format!("{us:.0} µs"));
-    writeln!(
-        text,
-        "  {} QP {qpn} to {} QP {:#x}: {} (by {}), RTT {rtt}, stored {} bytes in {} frames{}",
-        flow.requester,
-        flow.responder,
-        flow.responder_qpn,
-        flow.state,
-        flow.learnt,
-        flow.stored_bytes,
-        flow.stored_frames,
-        if flow.back_pressure { ", holding ACKs back" } else { "" }
-    )?;
-    writeln!(
-        text,
-        "    {} packets stored, {} delivered, {} pseudo-ACKs, {} ACKs absorbed; retransmits: NAK {}, RNR {}, timeout {}; drops: {}",
-        flow.stored_packets,
-        flow.delivered_packets,
-        flow.pseudo_acks,
-        flow.acks_absorbed,
-        flow.retransmits_nak,
-        flow.retransmits_rnr,
-        flow.retransmits_timeout,
-        nonzero(&flow.drops)
     )
 }

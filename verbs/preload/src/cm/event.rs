@@ -330,7 +330,12 @@ fn forget(ours: &Id) {
 unsafe fn local<'a>(id: *mut rdma_cm_id, what: Local, status: c_int) -> Option<Draft<'a>> {
     let event = match (what, status) {
         (Local::AddressResolved, 0) => RDMA_CM_EVENT_ADDR_RESOLVED,
-        (Local::AddressResolved, _) => RDMA_CM_EVENT_ADDR_ERROR,
+        (Local::AddressResolved, _) => {
+            // The program may try again.
+            // SAFETY: passed on to the caller.
+            unsafe { id::resolve(id) }?.lock().resolved = Resolved::Nothing;
+            RDMA_CM_EVENT_ADDR_ERROR
+        }
         (Local::RouteResolved, 0) => RDMA_CM_EVENT_ROUTE_RESOLVED,
         (Local::RouteResolved, _) => RDMA_CM_EVENT_ROUTE_ERROR,
         (Local::Joined(number), _) => {
@@ -505,7 +510,8 @@ unsafe fn connection_response<'a>(id: *mut rdma_cm_id, ours: &Id, info: &'a Repl
             peer.rnr_retry_count = info.rnr_retry_count;
         }
         state.initiator_depth = state.initiator_depth.min(info.initiator_depth);
-        state.responder_resources = info.responder_resources;
+        // rxe's side answers with what it could do, not with what was offered.
+        state.responder_resources = state.responder_resources.min(info.responder_resources);
     }
     let conn = rdma_conn_param {
         responder_resources: info.responder_resources,

@@ -116,6 +116,7 @@ unsafe fn set_sync(id: *mut rdma_cm_id, sync: bool) {
 pub(super) struct Peer {
     pub ip: IpAddr,
     pub qpn: u32,
+    /// First PSN that it wants from us.
     pub psn: u32,
     pub mtu_code: u8,
     pub timeout: u8,
@@ -166,7 +167,7 @@ pub(super) struct IdState {
     pub failed: bool,
     pub passive: bool,
     pub peer: Option<Peer>,
-    /// First PSN that we send.
+    /// First PSN that we want from the peer.
     pub psn: u32,
     pub resolved: Resolved,
     /// 0 before the identifier is bound.
@@ -448,6 +449,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
             };
             unbind_connection(connection);
         }
+        let _ = engine.forget_resolutions(id as u64);
         // SAFETY: a live identifier.
         if let Some(queue) = unsafe { queue_of(id) }.filter(|queue| !queue.is_empty()) {
             for event in queue.retain(|event| !concerns(event, id as u64, connection)) {
@@ -522,8 +524,9 @@ pub(super) unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_chann
             let _ = engine.adopt_listener(listen, sink.clone());
         }
         if let Some(connection) = state.connection {
-            let _ = engine.adopt(connection, sink);
+            let _ = engine.adopt(connection, sink.clone());
         }
+        let _ = engine.adopt_resolutions(&sink);
         for event in from.retain(|event| !concerns(event, id as u64, state.connection)) {
             to.queue.push(event);
         }

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use longhaul_abi_defs::rdma_cm_id;
 use longhaul_rdma::{ConnectionEvent, Happening};
@@ -178,7 +179,8 @@ pub(super) unsafe fn raise(id: *mut rdma_cm_id, what: Local, status: c_int) -> R
     Ok(())
 }
 
-/// Resolves the peer's address, or a multicast group's: there is one port, and every address is behind it.
+/// Resolves the peer's address, or a multicast group's: there is one port, and every address is behind it. On an
+/// Ethernet segment the next hop to it has to answer within `limit`.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -187,6 +189,7 @@ unsafe fn resolve(
     ours: &Id,
     source: Option<SocketAddr>,
     destination: SocketAddr,
+    limit: Option<Duration>,
 ) -> Result<(), c_int> {
     let engine = id::engine()?;
     let own = engine.attach().ip_addr();
@@ -227,10 +230,15 @@ unsafe fn resolve(
         state.resolved = Resolved::Address;
     }
     // SAFETY: passed on to the caller.
-    unsafe {
-        (*id).route.addr.dst.dst_storage = write(destination);
-        raise(id, Local::AddressResolved, status)
+    unsafe { (*id).route.addr.dst.dst_storage = write(destination) };
+    if status != 0 {
+        // SAFETY: passed on to the caller.
+        return unsafe { raise(id, Local::AddressResolved, status) };
     }
+    // SAFETY: passed on to the caller.
+    let sink = unsafe { id::sink_of(id) }.ok_or(libc::EINVAL)?;
+    let (code, _) = Local::AddressResolved.encode();
+    engine.resolve_for(destination.ip(), limit, sink, code).map_err(|error| error.errno())
 }
 
 #[unsafe(no_mangle)]
@@ -238,13 +246,15 @@ pub(super) unsafe extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     source: *mut libc::sockaddr,
     destination: *mut libc::sockaddr,
-    _timeout_ms: c_int,
+    timeout_ms: c_int,
 ) -> c_int {
+    let limit = u64::try_from(timeout_ms).ok().filter(|ms| *ms > 0).map(Duration::from_millis);
     let begun = guarded(-1, || {
         // SAFETY: the program's pointers, checked as far as that goes.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         // SAFETY: as above; a live identifier.
-        let resolved = unsafe { required(destination).and_then(|to| resolve(id, ours, read(source), to)) };
+        let resolved =
+            unsafe { required(destination).and_then(|to| resolve(id, ours, read(source), to, limit)) };
         resolved.map_or_else(minus_one, |()| 0)
     });
     // SAFETY: passed on.

@@ -1,0 +1,330 @@
+//! One pair of ports with what is between them, on a thread of its own.
+
+use super::element::{Element, named};
+use super::journal;
+use super::plan::Pair;
+use super::port::{BoxPort, PortName, mtu};
+use super::status::{AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates};
+use crate::problem::Problem;
+use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
+use longhaul_node::Side;
+use longhaul_port::{DropReason, LinkState, Port, PortCounters, PortError};
+use longhaul_units::{Duration as Span, Instant as Moment};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+/// How soon a link that goes down is noticed, and how old the ports' state may be that a status shows.
+const HOOK_INTERVAL: Span = Span::from_ms(50);
+
+/// What rates are averaged over.
+const RATE_INTERVAL: Span = Span::from_ms(1000);
+
+/// An error of a port that stays is told again after this long, and another one not before the shorter time.
+const SAME_ERROR_AGAIN: Span = Span::from_ms(60_000);
+const OTHER_ERROR_AFTER: Span = Span::from_ms(1000);
+
+/// A pair at work.
+pub struct Running<E> {
+    thread: JoinHandle<ElementState>,
+    observer: Observer<E>,
+}
+
+/// Sees a pair from any thread.
+pub struct Observer<E> {
+    name: String,
+    handle: Handle<E>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl<E> Clone for Observer<E> {
+    fn clone(&self) -> Self {
+        Observer { name: self.name.clone(), handle: self.handle.clone(), seen: Arc::clone(&self.seen) }
+    }
+}
+
+/// What the element says of itself.
+type ElementState = (Option<AcceleratorState>, Option<FibreState>);
+
+/// What the pair's thread last said of its ports and of itself.
+#[derive(Clone, Default)]
+struct Seen {
+    ports: Vec<PortStatus>,
+    frame_loop: LoopStatus,
+}
+
+impl<E: Element> Running<E> {
+    /// Starts the thread. `when_over` is called on it when it ends, however it ends.
+    pub fn start<S>(
+        pair: &Pair<S>,
+        element: E,
+        ports: [BoxPort; 2],
+        clock: Clock,
+        when_over: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, Problem> {
+        let refused = |e: std::io::Error| Problem::plain(format!("pair {}: cannot run: {e}", pair.name));
+        let config = DriverConfig {
+            turn: TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() },
+            hook_interval: HOOK_INTERVAL,
+            ..DriverConfig::default()
+        };
+        let (driver, handle) = Driver::new(element, ports.into(), clock, config).map_err(refused)?;
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let keeper = Keeper {
+            pair: pair.name.clone(),
+            watches: [0, 1].map(|side| Watch::new(E::SIDES[side], pair.ports[side].clone())),
+            rates_since: clock.now(),
+            seen: Arc::clone(&seen),
+        };
+        let over = WhenOver(Some(when_over));
+        let thread = Builder::new().name(format!("pair {}", pair.name)).spawn(move || {
+            let _over = over;
+            // The ports end with it, and their recordings are complete.
+            let element = driver.run(keeper).node;
+            (element.accelerator(), element.fibre())
+        });
+        let observer = Observer { name: pair.name.clone(), handle, seen };
+        Ok(Running { thread: thread.map_err(refused)?, observer })
+    }
+
+    /// What sees it.
+    pub fn observer(&self) -> Observer<E> {
+        self.observer.clone()
+    }
+
+    /// Ends it, recordings included: its last state.
+    ///
+    /// # Errors
+    /// When its thread had died.
+    pub fn end(self) -> Result<PairStatus, ()> {
+        self.observer.handle.stop();
+        let state = self.thread.join().map_err(|_| ())?;
+        Ok(self.observer.with(state))
+    }
+}
+
+/// Calls its function when dropped: also when the thread panics.
+struct WhenOver<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for WhenOver<F> {
+    fn drop(&mut self) {
+        if let Some(when_over) = self.0.take() {
+            when_over();
+        }
+    }
+}
+
+impl<E: Element> Observer<E> {
+    /// Its state; `None` once it has stopped.
+    pub fn status(&self) -> Option<PairStatus> {
+        let state = self.handle.ask(|_, element: &mut E| (element.accelerator(), element.fibre()));
+        Some(self.with(state.ok()?))
+    }
+
+    fn with(&self, (accelerator, fibre): ElementState) -> PairStatus {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        PairStatus {
+            name: self.name.clone(),
+            ports: seen.ports,
+            frame_loop: seen.frame_loop,
+            accelerator,
+            fibre,
+        }
+    }
+}
+
+/// What the pair's thread does beside moving frames.
+struct Keeper {
+    pair: String,
+    watches: [Watch; 2],
+    rates_since: Moment,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What is remembered of a port.
+struct Watch {
+    side: &'static str,
+    name: PortName,
+    link: Option<LinkState>,
+    link_ups: u64,
+    /// That a frame did not fit was told.
+    told_too_long: bool,
+    /// Frames that the port refused without counting them.
+    refused_too_long: u64,
+    complaints: Complaints,
+    /// When rates were last computed.
+    then: PortCounters,
+    rates: Rates,
+}
+
+impl Watch {
+    fn new(side: &'static str, name: PortName) -> Self {
+        Watch {
+            side,
+            name,
+            link: None,
+            link_ups: 0,
+            told_too_long: false,
+            refused_too_long: 0,
+            complaints: Complaints::default(),
+            then: PortCounters::default(),
+            rates: Rates::default(),
+        }
+    }
+
+    /// The line that says what became of the link, if anything did.
+    fn link_news(&mut self, port: &BoxPort, link_ups: u64) -> Option<String> {
+        let link = port.link_state();
+        let (before, ups) = (self.link.replace(link), link_ups - self.link_ups);
+        self.link_ups = link_ups;
+        let why = || port.last_disconnect().map_or_else(String::new, |why| format!(" ({why})"));
+        match (before, link) {
+            (Some(LinkState::Up), LinkState::Up) if ups > 0 => Some("was down for a moment".to_string()),
+            (Some(before), now) if before == now => None,
+            (_, LinkState::Up) => Some("is up".to_string()),
+            (None, LinkState::Down) => Some(format!("is down{}; waiting for it", why())),
+            (_, LinkState::Down) => Some(format!("went down{}", why())),
+        }
+    }
+
+    /// The line that says that frames do not fit, once.
+    fn too_long_news(&mut self, counters: &PortCounters) -> Option<String> {
+        let came = counters.rx_drops.get(DropReason::FrameTooLong);
+        let went = counters.tx_drops.get(DropReason::FrameTooLong) + self.refused_too_long;
+        if self.told_too_long || came + went == 0 {
+            return None;
+        }
+        self.told_too_long = true;
+        let (limit, cure) = match (mtu(&self.name), self.name.interface()) {
+            (Some(mtu), Some(interface)) => (
+                format!("its MTU of {mtu}"),
+                format!(
+                    "raise it to the hosts' MTU with 'ip link set dev {interface} mtu 9000' or so, or lower theirs"
+                ),
+            ),
+            _ => ("what its peer takes".to_string(), "lower the hosts' MTU".to_string()),
+        };
+        Some(format!(
+            "a frame is longer than {limit} allows; it and its like are dropped and counted as frame_too_long: {cure}"
+        ))
+    }
+
+    fn status(&self, port: &BoxPort, counters: &PortCounters) -> PortStatus {
+        let drops =
+            |drops: &longhaul_port::DropCounters| named(drops.iter().map(|(reason, n)| (reason.name(), n)));
+        let (mut rx_drops, mut tx_drops) = (drops(&counters.rx_drops), drops(&counters.tx_drops));
+        *tx_drops.entry(DropReason::FrameTooLong.name().to_string()).or_default() += self.refused_too_long;
+        let mut other = crate::state::Named::new();
+        if let Some(netdev) = port.netdev_counters() {
+            rx_drops.insert("buffer_full".to_string(), netdev.rx_buffer_full);
+            rx_drops.insert("not_splittable".to_string(), netdev.rx_not_splittable);
+            tx_drops.insert("refused".to_string(), netdev.tx_refused);
+            other = named(
+                [
+                    ("rx_checksums_filled", netdev.rx_checksums_filled),
+                    ("rx_split", netdev.rx_split),
+                    ("rx_tags_restored", netdev.rx_tags_restored),
+                    ("tx_blocked", netdev.tx_blocked),
+                    ("detached", netdev.detached),
+                    ("reattached", netdev.reattached),
+                ]
+                .into_iter(),
+            );
+        }
+        PortStatus {
+            side: self.side.to_string(),
+            port: self.name.to_string(),
+            link_is_up: port.link_state() == LinkState::Up,
+            link_ups: counters.link_ups,
+            rx_frames: counters.rx_frames,
+            rx_bytes: counters.rx_bytes,
+            tx_frames: counters.tx_frames,
+            tx_bytes: counters.tx_bytes,
+            rates: self.rates,
+            rx_drops,
+            tx_drops,
+            peer_violations: counters.peer_violations,
+            other,
+        }
+    }
+}
+
+impl<E> Hook<E, BoxPort> for Keeper {
+    fn attend(&mut self, now: Moment, _: &mut E, ports: &mut [BoxPort], counters: &DriverCounters) {
+        let elapsed = now.since(self.rates_since);
+        let has_rates = elapsed >= RATE_INTERVAL;
+        let mut state = Vec::with_capacity(ports.len());
+        for (watch, port) in self.watches.iter_mut().zip(&*ports) {
+            let counted = port.counters();
+            let news = [watch.link_news(port, counted.link_ups), watch.too_long_news(&counted)];
+            for text in news.into_iter().flatten() {
+                journal::line(&format!("pair {}: {} port {} {text}", self.pair, watch.side, watch.name));
+            }
+            if has_rates {
+                watch.rates = Rates::between(&watch.then, &counted, elapsed);
+                watch.then = counted;
+            }
+            state.push(watch.status(port, &counted));
+        }
+        if has_rates {
+            self.rates_since = now;
+        }
+        let seen = Seen { ports: state, frame_loop: LoopStatus::of(counters) };
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+    }
+
+    fn port_error(&mut self, side: Side, error: PortError) {
+        let watch = &mut self.watches[side];
+        if matches!(error, PortError::FrameTooLong { .. }) {
+            watch.refused_too_long += 1;
+            return;
+        }
+        if let Some(text) = watch.complaints.worth_telling(std::time::Instant::now(), error.to_string()) {
+            journal::line(&format!("pair {}: {} port {}: {text}", self.pair, watch.side, watch.name));
+        }
+    }
+}
+
+/// Keeps an error that is met over and over from filling the journal.
+#[derive(Default)]
+struct Complaints {
+    last: Option<(std::time::Instant, String)>,
+    untold: u64,
+}
+
+impl Complaints {
+    fn worth_telling(&mut self, now: std::time::Instant, text: String) -> Option<String> {
+        if let Some((at, before)) = &self.last {
+            let patience = if *before == text { SAME_ERROR_AGAIN } else { OTHER_ERROR_AFTER };
+            if now.duration_since(*at).as_nanos() < u128::from(patience.as_ns()) {
+                self.untold += 1;
+                return None;
+            }
+        }
+        let untold = std::mem::take(&mut self.untold);
+        let told =
+            if untold > 0 { format!("{text} ({untold} more since the last one told)") } else { text.clone() };
+        self.last = Some((now, text));
+        Some(told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn an_error_that_stays_is_told_once_a_minute() {
+        let mut complaints = Complaints::default();
+        let start = Instant::now();
+        let mut at = |ms: u64, text: &str| {
+            complaints.worth_telling(start + Duration::from_millis(ms), text.to_string())
+        };
+        assert_eq!(at(0, "down").as_deref(), Some("down"));
+        assert_eq!(at(1, "down"), None);
+        assert_eq!(at(2, "broken"), None, "one line a second");
+        assert_eq!(at(1002, "broken").as_deref(), Some("broken (2 more since the last one told)"));
+        assert_eq!(at(61_001, "broken"), None);
+        assert_eq!(at(61_002, "broken").as_deref(), Some("broken (1 more since the last one told)"));
+    }
+}

@@ -1,0 +1,388 @@
+//! What a box is to do: pairs of ports with their settings, from the command line and from a file.
+
+use super::port::PortName;
+use crate::problem::Problem;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// What is said once for all pairs.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub struct Process {
+    /// Pairs and settings from a TOML file as well. What the command line says holds for the file's pairs too
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Name of this box, for 'longhaul box status' [default: the command's]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Whom to run as once the ports are open, when started as root [default: nobody]
+    #[arg(long, conflicts_with = "keep_privileges")]
+    pub user: Option<String>,
+    /// Stay what it was started as: a TAP that is deleted is then made again, and receive merging (GRO) turned off on an
+    /// interface that is
+    #[arg(long)]
+    pub keep_privileges: bool,
+    /// Socket that 'longhaul box status' asks [default: in the runtime directory, by the name]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// How many frames each recording takes, both directions together; 0: no limit [default: 1000]
+    #[arg(long, value_name = "N")]
+    pub pcap_frames: Option<u64>,
+}
+
+/// Settings of a pair, each of which may be left out.
+pub trait Settings: Clone + Default + DeserializeOwned {
+    /// These, and what they leave out from `below`.
+    fn over(&self, below: &Self) -> Self;
+}
+
+/// Two ports and what is between them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pair<S> {
+    pub name: String,
+    pub ports: [PortName; 2],
+    /// Where to record what passes each of them.
+    pub pcaps: [Option<PathBuf>; 2],
+    pub settings: S,
+}
+
+/// Everything that a box is started with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan<S> {
+    pub name: String,
+    pub user: Option<String>,
+    pub keep_privileges: bool,
+    pub control: Option<PathBuf>,
+    pub pcap_frames: u64,
+    pub pairs: Vec<Pair<S>>,
+}
+
+/// What the command line says of ports, by side and in order.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    pub ports: [Vec<PortName>; 2],
+    pub pcaps: [Vec<PathBuf>; 2],
+}
+
+/// What recordings take unless told otherwise: as in a lab.
+const PCAP_FRAMES: u64 = 1000;
+
+/// Puts together what the command line and its file say. `command` is the box's name unless it is given another,
+/// `sides` what its two sides are called.
+pub fn plan<S: Settings>(
+    command: &str,
+    sides: [&str; 2],
+    given: Given,
+    process: &Process,
+    settings: &S,
+) -> Result<Plan<S>, Problem> {
+    let mut pairs = pairs_given(sides, given, settings)?;
+    let file: File<S> = match &process.config {
+        Some(path) => read(path)?,
+        None => File::default(),
+    };
+    if let Some(path) = &process.config {
+        let of_file = |detail: String| Problem::plain(format!("{}: {detail}", path.display()));
+        if let Some(key) = file.defaults.unknown.keys().next() {
+            return Err(of_file(format!("[defaults] has no key '{key}'")));
+        }
+        let below = settings.over(&file.defaults.settings);
+        for (number, table) in (1..).zip(file.pair) {
+            let pair = table.into_pair(sides, settings, &below);
+            pairs.push(pair.map_err(|detail| of_file(format!("pair {number}: {detail}")))?);
+        }
+    }
+    let plan = Plan {
+        name: process.name.clone().or(file.name).unwrap_or_else(|| command.to_string()),
+        user: process.user.clone().or(file.user),
+        keep_privileges: process.keep_privileges || (file.keep_privileges && process.user.is_none()),
+        control: process.control.clone().or(file.control),
+        pcap_frames: process.pcap_frames.or(file.pcap_frames).unwrap_or(PCAP_FRAMES),
+        pairs,
+    };
+    check(&plan, sides)?;
+    Ok(plan)
+}
+
+fn pairs_given<S: Settings>(sides: [&str; 2], given: Given, settings: &S) -> Result<Vec<Pair<S>>, Problem> {
+    let [first, second] = given.ports;
+    let [one, other] = sides;
+    if first.len() != second.len() {
+        return Err(Problem::new(
+            format!("--{one} is given {} times and --{other} {} times", first.len(), second.len()),
+            "they go in pairs",
+        ));
+    }
+    let [mut first_pcaps, mut second_pcaps] = given.pcaps.map(Vec::into_iter);
+    let pairs: Vec<_> = first
+        .into_iter()
+        .zip(second)
+        .map(|(first, second)| Pair {
+            name: format!("{}-{}", short(&first), short(&second)),
+            ports: [first, second],
+            pcaps: [first_pcaps.next(), second_pcaps.next()],
+            settings: settings.clone(),
+        })
+        .collect();
+    for (side, mut left) in [(one, first_pcaps), (other, second_pcaps)] {
+        if left.next().is_some() {
+            return Err(Problem::new(
+                format!("--pcap-{side} is given more often than --{side}"),
+                "each recording belongs to a port of the command line; a file's pairs name theirs",
+            ));
+        }
+    }
+    Ok(pairs)
+}
+
+/// A port in the name of its pair.
+fn short(port: &PortName) -> String {
+    match port {
+        PortName::Interface(name) | PortName::Tap(name) => name.clone(),
+        PortName::Memif { path, .. } => {
+            path.file_stem().map_or_else(|| "memif".to_string(), |stem| stem.to_string_lossy().into_owned())
+        }
+    }
+}
+
+fn check<S>(plan: &Plan<S>, sides: [&str; 2]) -> Result<(), Problem> {
+    if plan.pairs.is_empty() {
+        let [one, other] = sides;
+        return Err(Problem::new(
+            "no ports",
+            format!("name two, as in --{one} eth1 --{other} eth2, or a file of pairs with --config"),
+        ));
+    }
+    let ports: Vec<&PortName> = plan.pairs.iter().flat_map(|pair| &pair.ports).collect();
+    for (at, port) in ports.iter().enumerate() {
+        if ports[..at].iter().any(|before| before.is_same_as(port)) {
+            return Err(Problem::new(
+                format!("port {port} is named twice"),
+                "what comes in by a port leaves by its partner, so that each belongs to one pair",
+            ));
+        }
+    }
+    let names: Vec<&str> = plan.pairs.iter().map(|pair| &*pair.name).collect();
+    let pcaps: Vec<&PathBuf> = plan.pairs.iter().flat_map(|pair| &pair.pcaps).flatten().collect();
+    if let Some(name) = twice(&names) {
+        return Err(Problem::new(format!("two pairs are called '{name}'"), "name them with 'name = ...'"));
+    }
+    if let Some(pcap) = twice(&pcaps) {
+        return Err(Problem::new(format!("two recordings go to {}", pcap.display()), "give each its file"));
+    }
+    Ok(())
+}
+
+fn twice<T: PartialEq>(all: &[T]) -> Option<&T> {
+    all.iter().enumerate().find(|(at, one)| all[..*at].contains(one)).map(|(_, one)| one)
+}
+
+/// A configuration file.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File<S: Settings> {
+    name: Option<String>,
+    user: Option<String>,
+    keep_privileges: bool,
+    control: Option<PathBuf>,
+    pcap_frames: Option<u64>,
+    #[serde(bound(deserialize = ""))]
+    defaults: Table<S>,
+    #[serde(bound(deserialize = ""))]
+    pair: Vec<Table<S>>,
+}
+
+impl<S: Settings> Default for File<S> {
+    fn default() -> Self {
+        File {
+            name: None,
+            user: None,
+            keep_privileges: false,
+            control: None,
+            pcap_frames: None,
+            defaults: Table::default(),
+            pair: Vec::new(),
+        }
+    }
+}
+
+/// Settings, and other keys.
+#[derive(Deserialize)]
+#[serde(bound(deserialize = ""))]
+struct Table<S: Settings> {
+    #[serde(flatten)]
+    settings: S,
+    #[serde(flatten)]
+    unknown: BTreeMap<String, toml::Value>,
+}
+
+impl<S: Settings> Default for Table<S> {
+    fn default() -> Self {
+        Table { settings: S::default(), unknown: BTreeMap::new() }
+    }
+}
+
+impl<S: Settings> Table<S> {
+    fn into_pair(mut self, sides: [&str; 2], above: &S, below: &S) -> Result<Pair<S>, String> {
+        let ports = [self.port(sides[0])?, self.port(sides[1])?];
+        let pcaps = [self.pcap(sides[0])?, self.pcap(sides[1])?];
+        let name = self.text("name")?;
+        if let Some(key) = self.unknown.keys().next() {
+            return Err(format!("there is no key '{key}'"));
+        }
+        Ok(Pair {
+            name: name.unwrap_or_else(|| format!("{}-{}", short(&ports[0]), short(&ports[1]))),
+            ports,
+            pcaps,
+            settings: above.over(&self.settings).over(below),
+        })
+    }
+
+    fn port(&mut self, side: &str) -> Result<PortName, String> {
+        let text = self.text(side)?.ok_or_else(|| format!("it has no '{side}': name a port"))?;
+        text.parse().map_err(|e| format!("{side}: {e}"))
+    }
+
+    fn pcap(&mut self, side: &str) -> Result<Option<PathBuf>, String> {
+        Ok(self.text(&format!("pcap_{side}"))?.map(PathBuf::from))
+    }
+
+    fn text(&mut self, key: &str) -> Result<Option<String>, String> {
+        match self.unknown.remove(key) {
+            Some(toml::Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(format!("'{key}' is to be a string, not of type {}", other.type_str())),
+            None => Ok(None),
+        }
+    }
+}
+
+fn read<S: Settings>(path: &Path) -> Result<File<S>, Problem> {
+    let text = std::fs::read_to_string(path).map_err(|e| Problem::io("read", path, &e))?;
+    toml::from_str(&text).map_err(|e| {
+        let line = e.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+        let message = e.message().lines().collect::<Vec<_>>().join("; ");
+        Problem::plain(format!("{}:{line}: {message}", path.display()))
+    })
+}
+
+/// A setting that is written in a file as on the command line.
+pub fn written<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<Option<T>, D::Error> {
+    by(from, |text| text.parse::<T>().map_err(|e| e.to_string()))
+}
+
+/// As [`written`], read by `parse`.
+pub fn by<'de, D: Deserializer<'de>, T>(
+    from: D,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>, D::Error> {
+    let text = String::deserialize(from)?;
+    parse(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+    #[serde(default)]
+    struct Numbers {
+        #[serde(deserialize_with = "written")]
+        one: Option<u32>,
+        two: Option<u32>,
+    }
+
+    impl Settings for Numbers {
+        fn over(&self, below: &Self) -> Self {
+            Numbers { one: self.one.or(below.one), two: self.two.or(below.two) }
+        }
+    }
+
+    fn numbers(one: impl Into<Option<u32>>, two: impl Into<Option<u32>>) -> Numbers {
+        Numbers { one: one.into(), two: two.into() }
+    }
+
+    fn given(left: &str, right: &str) -> Given {
+        let ports = |text: &str| text.split_whitespace().map(|port| port.parse().unwrap()).collect();
+        Given { ports: [ports(left), ports(right)], ..Given::default() }
+    }
+
+    /// A plan from `file`, with `given` and `settings` on the command line.
+    fn planned(file: Option<&str>, given: Given, settings: Numbers) -> Result<Plan<Numbers>, String> {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("longhaul-plan-{}-{number}", std::process::id()));
+        if let Some(text) = file {
+            std::fs::write(&path, text).unwrap();
+        }
+        let process = Process { config: file.map(|_| path.clone()), ..Process::default() };
+        let outcome = plan("test", ["lan", "wan"], given, &process, &settings);
+        if file.is_some() {
+            std::fs::remove_file(&path).unwrap();
+        }
+        outcome.map_err(|e| e.to_string().replace(&path.display().to_string(), "FILE"))
+    }
+
+    #[test]
+    fn options_come_in_pairs_in_their_order() {
+        let plan = planned(None, given("eth1 tap:x", "eth2 memif:/run/w.sock"), numbers(1, None)).unwrap();
+        let names: Vec<&str> = plan.pairs.iter().map(|pair| &*pair.name).collect();
+        assert_eq!((names, &*plan.name, plan.pcap_frames), (vec!["eth1-eth2", "x-w"], "test", 1000));
+        assert!(plan.pairs.iter().all(|pair| pair.settings == numbers(1, None)));
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_pair_and_the_pair_before_the_defaults() {
+        let file = r#"
+            name = "west"
+            user = "daemon"
+            pcap_frames = 0
+            [defaults]
+            one = "1"
+            two = 2
+            [[pair]]
+            lan = "eth1"
+            wan = "tap:lh0"
+            pcap_wan = "/tmp/wan.pcap"
+            one = "11"
+            [[pair]]
+            name = "second"
+            lan = "eth3"
+            wan = "eth4"
+        "#;
+        let plan = planned(Some(file), given("eth5", "eth6"), numbers(None, 222)).unwrap();
+        let settings: Vec<Numbers> = plan.pairs.iter().map(|pair| pair.settings.clone()).collect();
+        assert_eq!(settings, [numbers(None, 222), numbers(11, 222), numbers(1, 222)]);
+        assert_eq!(plan.pairs[1].name, "eth1-lh0");
+        assert_eq!(plan.pairs[1].pcaps, [None, Some("/tmp/wan.pcap".into())]);
+        assert_eq!((&*plan.name, plan.user.as_deref(), plan.pcap_frames), ("west", Some("daemon"), 0));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_place() {
+        let pair = "[[pair]]\nlan = \"eth1\"\nwan = \"eth2\"\n";
+        for (file, part) in [
+            (String::new(), "no ports; name two, as in --lan eth1 --wan eth2"),
+            ("[[pair]]\nlan = \"eth1\"".into(), "FILE: pair 1: it has no 'wan'"),
+            (format!("{pair}lam = \"x\""), "FILE: pair 1: there is no key 'lam'"),
+            (format!("{pair}one = \"x\""), "FILE:1: invalid digit"),
+            (format!("{pair}[defaults]\nthree = 3"), "FILE: [defaults] has no key 'three'"),
+            (format!("nam = \"x\"\n{pair}"), "FILE:1: unknown field `nam`"),
+            ("\n\nuser = [".into(), "FILE:3: "),
+            (format!("{pair}pcap_lan = 7"), "FILE: pair 1: 'pcap_lan' is to be a string"),
+            (format!("{pair}{pair}"), "port eth1 is named twice"),
+            (format!("{pair}pcap_lan = \"x\"\npcap_wan = \"x\""), "two recordings go to x"),
+            ("[[pair]]\nlan = \"eth1\"\nwan = \"udp:x\"".into(), "FILE: pair 1: wan: not a port"),
+        ] {
+            let refusal = planned(Some(&file), Given::default(), Numbers::default()).unwrap_err();
+            assert!(refusal.contains(part) && !refusal.contains('\n'), "{file}: {refusal}");
+        }
+        let refusal = planned(None, given("eth1 eth2", "eth3"), Numbers::default()).unwrap_err();
+        assert_eq!(refusal, "--lan is given 2 times and --wan 1 times; they go in pairs");
+        let too_many = Given { pcaps: [vec![], vec!["x".into(), "y".into()]], ..given("eth1", "eth2") };
+        let refusal = planned(None, too_many, Numbers::default()).unwrap_err();
+        assert!(refusal.starts_with("--pcap-wan is given more often than --wan"), "{refusal}");
+    }
+}

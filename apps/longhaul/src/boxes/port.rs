@@ -1,0 +1,284 @@
+//! The ports of a box: how they are named, opened and recorded.
+
+use super::journal;
+use crate::problem::Problem;
+use longhaul_memif::{MemifConfig, MemifPort};
+use longhaul_netdev::{NetdevCounters, PacketConfig, PacketPort, TapConfig, interface};
+use longhaul_port::tap::{self, TapPort as RecordingPort};
+use longhaul_port::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError};
+use serde::Deserialize;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Longest frame of a network interface's port, in bytes: about what links and accelerators take, and room for any
+/// interface's MTU but that of loopback.
+const INTERFACE_FRAME_BYTES_MAX: usize = 16 << 10;
+
+/// Longest frame of a memif port, in bytes: an MTU of 9216 with two VLAN tags. A slave allocates 4096 of them.
+const MEMIF_FRAME_BYTES_MAX: usize = 9216 + 22;
+
+/// The interface of a memif socket that a box attaches to.
+const MEMIF_ID: u32 = 0;
+
+/// What a user calls a port.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum PortName {
+    /// `eth1`: an interface that exists.
+    Interface(String),
+    /// `tap:NAME`: a TAP device.
+    Tap(String),
+    /// `memif:PATH[,master|slave]`: shared memory.
+    Memif { path: PathBuf, is_master: bool },
+}
+
+impl PortName {
+    /// True when both cannot be open at once.
+    pub fn is_same_as(&self, other: &PortName) -> bool {
+        use PortName::{Interface, Memif, Tap};
+        match (self, other) {
+            (Interface(one) | Tap(one), Interface(another) | Tap(another)) => one == another,
+            (Memif { path: one, .. }, Memif { path: another, .. }) => one == another,
+            _ => false,
+        }
+    }
+
+    /// The network interface that it stands for.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            PortName::Interface(name) | PortName::Tap(name) => Some(name),
+            PortName::Memif { .. } => None,
+        }
+    }
+
+    /// Opens it.
+    pub fn open(&self) -> Result<BoxPort, Problem> {
+        let refused = |e: &dyn fmt::Display| Problem::plain(format!("cannot open port {self}: {e}"));
+        match self {
+            PortName::Interface(name) => {
+                let config =
+                    PacketConfig { frame_bytes_max: INTERFACE_FRAME_BYTES_MAX, ..PacketConfig::new(name) };
+                PacketPort::open(&config).map(BoxPort::Packet).map_err(|e| refused(&e))
+            }
+            PortName::Tap(name) => {
+                let config = TapConfig { frame_bytes_max: INTERFACE_FRAME_BYTES_MAX, ..TapConfig::new(name) };
+                longhaul_netdev::TapPort::open(&config).map(BoxPort::Tap).map_err(|e| refused(&e))
+            }
+            PortName::Memif { path, is_master } => {
+                let config = MemifConfig {
+                    frame_bytes_max: MEMIF_FRAME_BYTES_MAX,
+                    ..MemifConfig::new("longhaul-box")
+                };
+                let opened = match is_master {
+                    true => MemifPort::master(path, MEMIF_ID, config),
+                    false => MemifPort::slave(path, MEMIF_ID, config),
+                };
+                opened.map(BoxPort::Memif).map_err(|e| refused(&e))
+            }
+        }
+    }
+}
+
+impl fmt::Display for PortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PortName::Interface(name) => f.write_str(name),
+            PortName::Tap(name) => write!(f, "tap:{name}"),
+            PortName::Memif { path, is_master } => {
+                write!(f, "memif:{},{}", path.display(), if *is_master { "master" } else { "slave" })
+            }
+        }
+    }
+}
+
+impl FromStr for PortName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "not a port: write eth1, tap:NAME or memif:PATH[,master|slave]".to_string();
+        match text.split_once(':') {
+            None if text.is_empty() || text.contains(['/', ' ']) => Err(wrong()),
+            None => Ok(PortName::Interface(text.to_string())),
+            Some((_, "")) => Err(wrong()),
+            Some(("tap", name)) => Ok(PortName::Tap(name.to_string())),
+            Some(("memif", rest)) => {
+                let (path, is_master) = match rest.rsplit_once(',') {
+                    Some((path, "master")) => (path, true),
+                    Some((path, "slave")) => (path, false),
+                    Some(_) => return Err("a memif port is master or slave".to_string()),
+                    None => (rest, false),
+                };
+                if path.is_empty() {
+                    return Err(wrong());
+                }
+                Ok(PortName::Memif { path: path.into(), is_master })
+            }
+            Some(_) => Err(wrong()),
+        }
+    }
+}
+
+impl TryFrom<String> for PortName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+/// A port of any kind.
+#[expect(clippy::large_enum_variant, reason = "there are a few, and none is ever moved")]
+pub enum BoxPort {
+    Packet(PacketPort),
+    Tap(longhaul_netdev::TapPort),
+    Memif(MemifPort),
+    Recorded(Box<RecordingPort<BoxPort, Recording>>),
+}
+
+impl BoxPort {
+    /// Has all that passes by it, both ways, written to a capture file at `path`: `frames` of it, 0 for no limit.
+    pub fn recorded(self, path: &Path, frames: u64) -> Result<Self, Problem> {
+        let config = tap::TapConfig { frames_max: (frames > 0).then_some(frames), ..Default::default() };
+        Recording::create(path)
+            .and_then(|recording| RecordingPort::new(self, recording, config))
+            .map(|port| BoxPort::Recorded(Box::new(port)))
+            .map_err(|e| Problem::plain(format!("cannot record to {}: {e}", path.display())))
+    }
+
+    /// What only ports of network interfaces count.
+    pub fn netdev_counters(&self) -> Option<NetdevCounters> {
+        match self {
+            BoxPort::Packet(port) => Some(port.netdev_counters()),
+            BoxPort::Tap(port) => Some(port.netdev_counters()),
+            BoxPort::Memif(_) => None,
+            BoxPort::Recorded(port) => port.inner().netdev_counters(),
+        }
+    }
+}
+
+/// The MTU of a port, in bytes, as it is now; `None` where there is no such thing, or nobody tells.
+pub fn mtu(name: &PortName) -> Option<u32> {
+    interface::mtu(name.interface()?).ok()
+}
+
+macro_rules! each_kind {
+    ($self:ident, $port:ident => $call:expr) => {
+        match $self {
+            BoxPort::Packet($port) => $call,
+            BoxPort::Tap($port) => $call,
+            BoxPort::Memif($port) => $call,
+            BoxPort::Recorded($port) => $call,
+        }
+    };
+}
+
+impl Port for BoxPort {
+    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        each_kind!(self, port => port.receive(max, each))
+    }
+
+    fn transmit_room(&mut self) -> usize {
+        each_kind!(self, port => port.transmit_room())
+    }
+
+    fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
+        each_kind!(self, port => port.transmit(len, fill))
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        each_kind!(self, port => port.flush())
+    }
+
+    fn arm(&mut self) -> Result<bool, PortError> {
+        each_kind!(self, port => port.arm())
+    }
+
+    fn disarm(&mut self) {
+        each_kind!(self, port => port.disarm());
+    }
+
+    fn descriptors(&self) -> Descriptors {
+        each_kind!(self, port => port.descriptors())
+    }
+
+    fn service(&mut self) -> Result<LinkState, PortError> {
+        each_kind!(self, port => port.service())
+    }
+
+    fn link_state(&self) -> LinkState {
+        each_kind!(self, port => port.link_state())
+    }
+
+    fn last_disconnect(&self) -> Option<&str> {
+        each_kind!(self, port => port.last_disconnect())
+    }
+
+    fn capabilities(&self) -> PortCapabilities {
+        each_kind!(self, port => port.capabilities())
+    }
+
+    fn counters(&self) -> PortCounters {
+        each_kind!(self, port => port.counters())
+    }
+}
+
+/// A capture file. What goes wrong with it is told once, because the recording ends with it.
+pub struct Recording {
+    file: File,
+    path: PathBuf,
+}
+
+impl Recording {
+    fn create(path: &Path) -> io::Result<Self> {
+        Ok(Recording { file: File::create(path)?, path: path.to_owned() })
+    }
+}
+
+impl Write for Recording {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes);
+        if let Err(error) = &written
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            journal::line(&format!("the recording to {} ends: {error}", self.path.display()));
+        }
+        written
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_interfaces_taps_and_memif_sockets() {
+        for (text, port) in [
+            ("eth1", PortName::Interface("eth1".into())),
+            ("tap:lh0", PortName::Tap("lh0".into())),
+            ("memif:/run/a.sock", PortName::Memif { path: "/run/a.sock".into(), is_master: false }),
+            ("memif:/run/a,b,master", PortName::Memif { path: "/run/a,b".into(), is_master: true }),
+        ] {
+            assert_eq!(text.parse(), Ok(port.clone()));
+            assert_eq!(port.to_string().parse(), Ok(port));
+        }
+        for text in ["", "tap:", "memif:", "memif:,slave", "memif:/a,server", "dpdk:0", "/dev/net", "eth 1"] {
+            assert!(text.parse::<PortName>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_interface_is_one_port_whatever_it_is_called() {
+        let port = |text: &str| text.parse::<PortName>().unwrap();
+        assert!(port("lh0").is_same_as(&port("tap:lh0")));
+        assert!(port("memif:/a,master").is_same_as(&port("memif:/a")));
+        assert!(!port("eth1").is_same_as(&port("eth2")));
+        assert!(!port("eth1").is_same_as(&port("memif:eth1")));
+    }
+}

@@ -1,0 +1,183 @@
+//! What boxes count, in Prometheus' text format.
+
+use super::status::{AcceleratorState, BoxStatus, FibreState, PairStatus, PortStatus};
+use longhaul_accel::{Counters, DropReason};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Metrics by name: each with its samples together, as the format wants it.
+#[derive(Default)]
+struct Metrics(BTreeMap<String, Metric>);
+
+struct Metric {
+    help: String,
+    kind: &'static str,
+    samples: String,
+}
+
+/// All of `boxes`.
+pub fn exposition(boxes: &[BoxStatus]) -> String {
+    let mut metrics = Metrics::default();
+    for one in boxes {
+        metrics.gauge(
+            "longhaul_box_uptime_seconds",
+            "Time since the box was started.",
+            &labels(&[("box", &one.name)]),
+            one.uptime_s,
+        );
+        for pair in &one.pairs {
+            metrics.pair(&one.name, pair);
+        }
+    }
+    let mut text = String::new();
+    for (name, metric) in metrics.0 {
+        let _ =
+            write!(text, "# HELP {name} {}\n# TYPE {name} {}\n{}", metric.help, metric.kind, metric.samples);
+    }
+    text
+}
+
+fn labels(pairs: &[(&str, &str)]) -> String {
+    let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let parts: Vec<String> =
+        pairs.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+    parts.join(",")
+}
+
+impl Metrics {
+    fn sample(&mut self, name: &str, kind: &'static str, help: &str, labels: &str, value: f64) {
+        let metric = self.0.entry(name.to_string()).or_insert_with(|| Metric {
+            help: help.trim().to_string(),
+            kind,
+            samples: String::new(),
+        });
+        let _ = writeln!(metric.samples, "{name}{{{labels}}} {value}");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, labels: &str, value: f64) {
+        self.sample(name, "gauge", help, labels, value);
+    }
+
+    fn count(&mut self, name: &str, help: &str, labels: &str, value: u64) {
+        self.sample(&format!("{name}_total"), "counter", help, labels, value as f64);
+    }
+
+    fn pair(&mut self, box_name: &str, pair: &PairStatus) {
+        for port in &pair.ports {
+            self.port(box_name, pair, port);
+        }
+        let of_pair = [("box", box_name), ("pair", &*pair.name)];
+        let lateness = pair.frame_loop.lateness_us_max / 1e6;
+        self.gauge(
+            "longhaul_box_lateness_seconds_max",
+            "The latest that anything left after it was due.",
+            &labels(&of_pair),
+            lateness,
+        );
+        if let Some(accelerator) = &pair.accelerator {
+            self.accelerator(of_pair, accelerator);
+        }
+        if let Some(fibre) = &pair.fibre {
+            self.fibre(of_pair, fibre);
+        }
+    }
+
+    fn port(&mut self, box_name: &str, pair: &PairStatus, port: &PortStatus) {
+        let of_port =
+            [("box", box_name), ("pair", &*pair.name), ("side", &*port.side), ("port", &*port.port)];
+        let plain = labels(&of_port);
+        self.gauge(
+            "longhaul_box_port_up",
+            "1 while the link is up.",
+            &plain,
+            f64::from(u8::from(port.link_is_up)),
+        );
+        for (name, help, value) in [
+            ("rx_frames", "Frames received.", port.rx_frames),
+            ("rx_bytes", "Bytes received, without FCS.", port.rx_bytes),
+            ("tx_frames", "Frames sent.", port.tx_frames),
+            ("tx_bytes", "Bytes sent, without FCS.", port.tx_bytes),
+            ("link_ups", "Times the link came up.", port.link_ups),
+        ] {
+            self.count(&format!("longhaul_box_port_{name}"), help, &plain, value);
+        }
+        for (way, drops) in [("rx", &port.rx_drops), ("tx", &port.tx_drops)] {
+            for (reason, value) in drops {
+                let with_reason = [&of_port[..], &[("direction", way), ("reason", reason)]].concat();
+                self.count(
+                    "longhaul_box_port_drops",
+                    "Frames dropped at a port.",
+                    &labels(&with_reason),
+                    *value,
+                );
+            }
+        }
+    }
+
+    fn accelerator(&mut self, of_pair: [(&str, &str); 2], state: &AcceleratorState) {
+        let plain = labels(&of_pair);
+        self.gauge(
+            "longhaul_accelerator_store_bytes",
+            "Memory that stored requests take.",
+            &plain,
+            state.stored_bytes as f64,
+        );
+        self.gauge(
+            "longhaul_accelerator_store_bytes_max",
+            "Memory that stored requests may take.",
+            &plain,
+            state.stored_bytes_max as f64,
+        );
+        for kind in ["learning", "terminated", "failed"] {
+            let count = state.flows.iter().filter(|flow| flow.state == kind).count();
+            let with_state = [&of_pair[..], &[("state", kind)]].concat();
+            self.gauge("longhaul_accelerator_flows", "Flows known.", &labels(&with_state), count as f64);
+        }
+        for (name, help) in Counters::NAMES {
+            let value = state.counters.get(*name).copied().unwrap_or(0);
+            self.count(&format!("longhaul_accelerator_{name}"), help, &plain, value);
+        }
+        for reason in DropReason::ALL {
+            let with_reason = [&of_pair[..], &[("reason", reason.name())]].concat();
+            let value = state.drops.get(reason.name()).copied().unwrap_or(0);
+            self.count(
+                "longhaul_accelerator_drops",
+                "Frames taken off the wire on purpose.",
+                &labels(&with_reason),
+                value,
+            );
+        }
+    }
+
+    fn fibre(&mut self, of_pair: [(&str, &str); 2], state: &FibreState) {
+        let plain = labels(&of_pair);
+        self.gauge("longhaul_fibre_delay_seconds", "Delay one way.", &plain, state.delay_us / 1e6);
+        self.gauge(
+            "longhaul_fibre_memory_bytes",
+            "Memory of the frames under way.",
+            &plain,
+            state.memory_bytes as f64,
+        );
+        for direction in &state.directions {
+            let way = [&of_pair[..], &[("direction", &*direction.direction)]].concat();
+            let labelled = labels(&way);
+            for (name, help, value) in [
+                ("entered_frames", "Frames that came to the queue.", direction.entered_frames),
+                ("delivered_frames", "Frames that left at the other end.", direction.delivered_frames),
+                ("delivered_bytes", "Bytes that left at the other end.", direction.delivered_bytes),
+                ("ecn_marked_frames", "Frames that the queue marked.", direction.ecn_marked_frames),
+            ] {
+                self.count(&format!("longhaul_fibre_{name}"), help, &labelled, value);
+            }
+            for (reason, value) in &direction.drops {
+                let with_reason = [&way[..], &[("reason", &**reason)]].concat();
+                self.count(
+                    "longhaul_fibre_drops",
+                    "Frames that did not get through.",
+                    &labels(&with_reason),
+                    *value,
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What a box says about itself, for people and as JSON.
+
+use crate::quantity::Size;
+use crate::state::{Flow, LinkStatus, Named, nonzero, write_flow, write_link};
+use longhaul_host::DriverCounters;
+use longhaul_port::PortCounters;
+use longhaul_units::Duration as Span;
+use serde::{Deserialize, Serialize};
+use std::fmt::{Result, Write};
+
+/// A box at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BoxStatus {
+    pub name: String,
+    /// `accelerate` or `emulate`.
+    pub command: String,
+    pub pid: u32,
+    pub user: String,
+    pub uptime_s: f64,
+    pub pairs: Vec<PairStatus>,
+}
+
+/// Two ports and what is between them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PairStatus {
+    pub name: String,
+    pub ports: Vec<PortStatus>,
+    pub frame_loop: LoopStatus,
+    pub accelerator: Option<AcceleratorState>,
+    pub fibre: Option<FibreState>,
+}
+
+/// A port. Bytes are those of frames, without FCS.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// `lan`, `wan`, `a` or `b`.
+    pub side: String,
+    pub port: String,
+    pub link_is_up: bool,
+    pub link_ups: u64,
+    pub rx_frames: u64,
+    pub rx_bytes: u64,
+    pub tx_frames: u64,
+    pub tx_bytes: u64,
+    pub rates: Rates,
+    pub rx_drops: Named,
+    pub tx_drops: Named,
+    pub peer_violations: u64,
+    /// What only this kind of port counts.
+    pub other: Named,
+}
+
+/// Averages over the last full second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    pub rx_frames_per_s: f64,
+    pub rx_bits_per_s: f64,
+    pub tx_frames_per_s: f64,
+    pub tx_bits_per_s: f64,
+}
+
+impl Rates {
+    /// From what was counted `elapsed` apart.
+    pub fn between(then: &PortCounters, now: &PortCounters, elapsed: Span) -> Self {
+        let seconds = elapsed.as_secs_f64();
+        let per_s = |then: u64, now: u64| now.wrapping_sub(then) as f64 / seconds;
+        Rates {
+            rx_frames_per_s: per_s(then.rx_frames, now.rx_frames),
+            rx_bits_per_s: per_s(then.rx_bytes, now.rx_bytes) * 8.0,
+            tx_frames_per_s: per_s(then.tx_frames, now.tx_frames),
+            tx_bits_per_s: per_s(then.tx_bytes, now.tx_bytes) * 8.0,
+        }
+    }
+}
+
+/// The loop that moves the frames of a pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LoopStatus {
+    pub turns: u64,
+    pub sleeps: u64,
+    /// Frames that claimed to be RoCEv2 and were not well formed; they were carried all the same.
+    pub malformed_frames: u64,
+    /// Frames that no port took, those that were too long among them.
+    pub refused_frames: u64,
+    pub port_errors: u64,
+    /// The latest that anything left after it was due.
+    pub lateness_us_max: f64,
+}
+
+impl LoopStatus {
+    /// From what the loop counts.
+    pub fn of(counters: &DriverCounters) -> Self {
+        LoopStatus {
+            turns: counters.turns,
+            sleeps: counters.sleeps,
+            malformed_frames: counters.malformed_frames,
+            refused_frames: counters.refused_frames,
+            port_errors: counters.port_errors,
+            lateness_us_max: counters.lateness_max.as_secs_f64() * 1e6,
+        }
+    }
+}
+
+/// An accelerator.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AcceleratorState {
+    pub stored_bytes: u64,
+    pub stored_bytes_max: u64,
+    pub counters: Named,
+    pub drops: Named,
+    pub flows: Vec<Flow>,
+}
+
+/// An emulated fibre.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FibreState {
+    /// One way.
+    pub delay_us: f64,
+    pub rate_bits_per_s: u64,
+    /// Of the frames that are under way.
+    pub memory_bytes: u64,
+    pub memory_bytes_max: u64,
+    pub directions: Vec<LinkStatus>,
+}
+
+impl BoxStatus {
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text).map_or_else(|_| String::new(), |()| text)
+    }
+
+    fn write(&self, text: &mut String) -> Result {
+        let BoxStatus { name, command, pid, user, uptime_s, pairs } = self;
+        writeln!(text, "{command} '{name}', up {uptime_s:.0} s (pid {pid}, user {user})")?;
+        for pair in pairs {
+            writeln!(text, "pair {}", pair.name)?;
+            for port in &pair.ports {
+                write_port(port, text)?;
+            }
+            if let Some(accelerator) = &pair.accelerator {
+                write_accelerator(accelerator, text)?;
+            }
+            if let Some(fibre) = &pair.fibre {
+                write_fibre(fibre, pair.frame_loop.lateness_us_max, text)?;
+            }
+            if pair.frame_loop.malformed_frames > 0 {
+                writeln!(text, "  {} malformed RoCEv2 frames carried", pair.frame_loop.malformed_frames)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_port(port: &PortStatus, text: &mut String) -> Result {
+    let link = if port.link_is_up { "up" } else { "down" };
+    let way = |frames: u64, bytes: u64, bits_per_s: f64, frames_per_s: f64| {
+        format!(
+            "{frames} frames, {bytes} bytes ({} Gbit/s, {frames_per_s:.0} frames/s)",
+            gigabits(bits_per_s)
+        )
+    };
+    let r = &port.rates;
+    writeln!(
+        text,
+        "  {} {}, {link}: in {}; out {}; drops in: {}; out: {}",
+        port.side,
+        port.port,
+        way(port.rx_frames, port.rx_bytes, r.rx_bits_per_s, r.rx_frames_per_s),
+        way(port.tx_frames, port.tx_bytes, r.tx_bits_per_s, r.tx_frames_per_s),
+        nonzero(&port.rx_drops),
+        nonzero(&port.tx_drops),
+    )
+}
+
+/// Three digits behind the point, none for zero.
+fn gigabits(bits_per_s: f64) -> String {
+    if bits_per_s == 0.0 { "0".to_string() } else { format!("{:.3}", bits_per_s / 1e9) }
+}
+
+fn write_accelerator(accelerator: &AcceleratorState, text: &mut String) -> Result {
+    let count = |name: &str| accelerator.counters.get(name).copied().unwrap_or(0);
+    let retransmits: u64 = accelerator
+        .counters
+        .iter()
+        .filter(|(name, _)| name.starts_with("retransmits_"))
+        .map(|(_, n)| n)
+        .sum();
+    writeln!(
+        text,
+        "  store: {} bytes of {} in {} flows ({} learnt by cm, {} by traffic, {} failed); {} packets stored, {} pseudo-ACKs, \
+         {retransmits} retransmits, {} frames passed; drops: {}",
+        accelerator.stored_bytes,
+        Size::from_bytes(accelerator.stored_bytes_max),
+        accelerator.flows.len(),
+        count("flows_from_cm"),
+        count("flows_from_traffic"),
+        count("flows_failed"),
+        count("stored_packets"),
+        count("pseudo_acks"),
+        count("passed"),
+        nonzero(&accelerator.drops),
+    )?;
+    for flow in &accelerator.flows {
+        write_flow(flow, text)?;
+    }
+    Ok(())
+}
+
+fn write_fibre(fibre: &FibreState, lateness_us_max: f64, text: &mut String) -> Result {
+    writeln!(
+        text,
+        "  fibre: {} ms one way at {} Gbit/s; {} bytes under way of {}; at most {lateness_us_max:.0} µs late",
+        fibre.delay_us / 1e3,
+        fibre.rate_bits_per_s as f64 / 1e9,
+        fibre.memory_bytes,
+        Size::from_bytes(fibre.memory_bytes_max),
+    )?;
+    for direction in &fibre.directions {
+        write_link("  fibre ", direction, text)?;
+    }
+    Ok(())
+}

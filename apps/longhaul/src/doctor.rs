@@ -1,0 +1,162 @@
+//! `longhaul doctor`: what a capture of RoCEv2 says about its flows, and what to change.
+
+use crate::output;
+use crate::problem::Problem;
+use longhaul_doctor::report::{Flow, Severity};
+use longhaul_doctor::{Doctor, End, Options, Report, Trace, examine, text, write_svg};
+use longhaul_units::BitRate;
+use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, IsTerminal as _, Read, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul doctor capture.pcapng
+  longhaul doctor --flow 2 --svg flow2.svg capture.pcap
+  longhaul doctor --rate 100G capture.pcap
+  longhaul doctor --json capture.pcap | jq '.flows[].findings[] | {rule, share_of_time}'
+  tcpdump -i eth0 -s 128 -w - udp port 4791 | longhaul doctor -
+
+Exit code: 0, read to its end; 1, something failed in the traffic (a fatal NAK, a wrong ICRC);
+2, no capture, or it cannot be read to its end.";
+
+/// Pause between two lines of progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Command line of `longhaul doctor`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A pcap or pcapng file; - reads standard input
+    capture: PathBuf,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// Write about this flow in detail; without it, about the worst
+    #[arg(long, value_name = "N")]
+    flow: Option<usize>,
+    /// List this many flows
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+    /// Draw the flow's packets over time into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// The path's rate, such as 100G, for advice about windows; without it, guessed from the highest rate seen
+    #[arg(long, value_name = "RATE")]
+    rate: Option<BitRate>,
+}
+
+/// Exit code for a capture that cannot be read to its end.
+const UNREADABLE: u8 = 2;
+
+/// Explains the capture.
+pub fn run(args: &Args) -> ExitCode {
+    match explain(args) {
+        Ok(code) => code,
+        Err(problem) => {
+            eprintln!("longhaul doctor: {problem}");
+            ExitCode::from(UNREADABLE)
+        }
+    }
+}
+
+fn explain(args: &Args) -> Result<ExitCode, Problem> {
+    let is_stdin = args.capture == Path::new("-");
+    if is_stdin && args.svg.is_some() {
+        return Err(Problem::new("--svg reads the capture twice", "give a file instead of standard input"));
+    }
+    let options = Options { rate: args.rate, seed: RandomState::new().hash_one(0), ..Options::default() };
+    let input = open(&args.capture)?;
+    let name = input.name.clone();
+    let mut doctor = Doctor::new(options);
+    read(input, &mut doctor)?;
+    let report = doctor.finish();
+    let number = args.flow.unwrap_or(1);
+    let flow = report.flows.iter().find(|flow| flow.number == number);
+    if flow.is_none() && args.flow.is_some() {
+        let there = report.flows.len();
+        return Err(Problem::plain(format!(
+            "there is no flow {number}: the capture has {there} with requests"
+        )));
+    }
+    if let Some(path) = &args.svg {
+        let flow = flow.ok_or_else(|| Problem::plain("there is no flow to draw"))?;
+        draw(&args.capture, options, flow, path)?;
+    }
+    if args.json {
+        let mut json = serde_json::to_string_pretty(&report)
+            .map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))?;
+        json.push('\n');
+        output::print(&json)?;
+    } else {
+        let selection = text::Selection { top: args.top, flow: args.flow };
+        output::print(&text::render(&name, &report, selection))?;
+    }
+    Ok(exit_code(&report))
+}
+
+fn exit_code(report: &Report) -> ExitCode {
+    if report.capture.end != End::Complete {
+        return ExitCode::from(UNREADABLE);
+    }
+    let flows = report.flows.iter().flat_map(|flow| &flow.findings);
+    match report.findings.iter().chain(flows).any(|finding| finding.severity == Severity::Failure) {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    }
+}
+
+/// Where a capture comes from.
+struct Input {
+    name: String,
+    bytes: Box<dyn Read>,
+    /// Of a file.
+    length: Option<u64>,
+}
+
+fn open(path: &Path) -> Result<Input, Problem> {
+    if path == Path::new("-") {
+        if io::stdin().is_terminal() {
+            return Err(Problem::new("standard input is a terminal", "give a capture file or pipe one in"));
+        }
+        let bytes = Box::new(io::stdin().lock());
+        return Ok(Input { name: "standard input".to_owned(), bytes, length: None });
+    }
+    let file = File::open(path).map_err(|e| Problem::io("open", path, &e))?;
+    let length = file.metadata().ok().filter(|m| m.is_file()).map(|m| m.len());
+    Ok(Input { name: path.display().to_string(), bytes: Box::new(file), length })
+}
+
+/// Reads all of it, with progress on a terminal.
+fn read(input: Input, doctor: &mut Doctor) -> Result<(), Problem> {
+    let Input { name, bytes, length } = input;
+    let begun = Instant::now();
+    let mut shown = None;
+    let on_terminal = io::stderr().is_terminal();
+    let outcome = examine(bytes, doctor, |bytes| {
+        let due = shown.map_or(begun.elapsed(), |at: Instant| at.elapsed()) >= PROGRESS_INTERVAL;
+        if on_terminal && due {
+            shown = Some(Instant::now());
+            let percent =
+                length.filter(|&l| l > 0).map(|l| format!(", {} %", bytes * 100 / l)).unwrap_or_default();
+            eprint!("\r{} MB read{percent} \x1b[K", bytes / 1_000_000);
+        }
+    });
+    if shown.is_some() {
+        eprint!("\r\x1b[K");
+        let _ = io::stderr().flush();
+    }
+    outcome.map_err(|e| Problem::plain(format!("{name} {e}")))
+}
+
+fn draw(capture: &Path, options: Options, flow: &Flow, path: &Path) -> Result<(), Problem> {
+    let mut doctor = Doctor::tracing(options, Trace::of(flow));
+    read(open(capture)?, &mut doctor)?;
+    let trace = doctor
+        .finish_trace()
+        .ok_or_else(|| Problem::plain(format!("{} changed while it was read", capture.display())))?;
+    write_svg(&trace, flow, path).map_err(|e| Problem::plain(format!("cannot draw {}: {e}", path.display())))
+}

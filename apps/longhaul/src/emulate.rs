@@ -1,0 +1,224 @@
+//! `longhaul emulate`: a fibre of any length between two ports.
+
+use crate::boxes::{self, Given, PortName, Process, Settings, by, plan, written};
+use crate::fibre::{Ecn, Fibre};
+use crate::problem::Problem;
+use crate::quantity::{Distance, Size, memory, probability, time};
+use longhaul_link::Link;
+use longhaul_units::{BitRate, Duration as Span};
+use serde::{Deserialize, Deserializer};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Names of a fibre's sides, in the order of its own.
+const SIDES: [&str; 2] = ["a", "b"];
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul emulate --a eth1 --b eth2 --distance 1000km
+  longhaul emulate --a eth1 --b eth2 --delay 5ms --rate 10G --loss 1e-4
+  longhaul emulate --a tap:lh0 --b tap:lh1 --distance 380km --queue 2M --ecn
+  longhaul emulate --a eth1 --b eth2 --a eth3 --b eth4 --distance 100km      two fibres
+  longhaul emulate --config /etc/longhaul/emulate.toml
+  longhaul box status emulate --json
+
+PORT is an interface that exists (eth1), tap:NAME, which is made if need be, or memif:PATH[,master|slave]. Give interfaces
+no addresses, and set their MTU to the hosts'. Everything is delayed, not only RoCEv2. Runs until Ctrl-C or SIGTERM; SIGUSR1
+prints the status.";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Port at one end; one for each --b
+    #[arg(long, value_name = "PORT")]
+    a: Vec<PortName>,
+    /// Port at the other end
+    #[arg(long, value_name = "PORT")]
+    b: Vec<PortName>,
+    /// Record what passes port a, both ways; for several pairs, in their order
+    #[arg(long, value_name = "FILE")]
+    pcap_a: Vec<PathBuf>,
+    /// Record what passes port b, both ways
+    #[arg(long, value_name = "FILE")]
+    pcap_b: Vec<PathBuf>,
+    #[command(flatten)]
+    settings: Emulation,
+    #[command(flatten)]
+    process: Process,
+}
+
+/// What a fibre is like. Names and meanings are those of `longhaul lab up`.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
+#[serde(default)]
+struct Emulation {
+    /// Length of the fibre, at 5 µs per km one way [default: 0km]
+    #[arg(long)]
+    #[serde(deserialize_with = "written")]
+    distance: Option<Distance>,
+    /// Its delay one way, instead of a length
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "distance")]
+    #[serde(deserialize_with = "time_written")]
+    delay: Option<Span>,
+    /// Its rate [default: 10G]
+    #[arg(long)]
+    #[serde(deserialize_with = "written")]
+    rate: Option<BitRate>,
+    /// Probability that it loses a frame [default: 0]
+    #[arg(long, value_parser = probability)]
+    #[serde(deserialize_with = "probability_written")]
+    loss: Option<f64>,
+    /// Queue in front of it, each way; what does not fit is dropped [default: 16M]
+    #[arg(long)]
+    #[serde(deserialize_with = "written")]
+    queue: Option<Size>,
+    /// Have the queue mark packets whose sender reacts to it (ECN): never up to Kmin, always beyond Kmax, in between with a
+    /// probability that rises to Pmax, 0.1 unless given. Without a value, Kmin is a sixteenth of the queue and Kmax a
+    /// quarter [default: off]
+    #[arg(long, num_args = 0..=1, default_missing_value = "on", value_name = "KMIN:KMAX[:PMAX]")]
+    #[serde(deserialize_with = "written")]
+    ecn: Option<Ecn>,
+    /// Memory for frames that are under way [default: 4G]
+    #[arg(long, value_parser = memory)]
+    #[serde(deserialize_with = "memory_written")]
+    memory: Option<Size>,
+    /// Seed of losses and marks [default: 1]
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+fn memory_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Size>, D::Error> {
+    by(from, memory)
+}
+
+fn time_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Span>, D::Error> {
+    by(from, time)
+}
+
+fn probability_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    let number = f64::deserialize(from)?;
+    probability(&number.to_string()).map(Some).map_err(serde::de::Error::custom)
+}
+
+impl Settings for Emulation {
+    fn over(&self, below: &Self) -> Self {
+        // Two ways to say one thing: whoever says either has said it.
+        let says_how_long = self.delay.is_some() || self.distance.is_some();
+        let long = if says_how_long { self } else { below };
+        Emulation {
+            distance: long.distance,
+            delay: long.delay,
+            rate: self.rate.or(below.rate),
+            loss: self.loss.or(below.loss),
+            queue: self.queue.or(below.queue),
+            ecn: self.ecn.or(below.ecn),
+            memory: self.memory.or(below.memory),
+            seed: self.seed.or(below.seed),
+        }
+    }
+}
+
+impl Emulation {
+    fn fibre(&self) -> Result<Fibre, Problem> {
+        let delay = match (self.delay, self.distance) {
+            (Some(_), Some(_)) => {
+                return Err(Problem::new("a fibre has both a delay and a distance", "leave one of them out"));
+            }
+            (Some(delay), None) => delay,
+            (None, distance) => Span::of_fibre_m(distance.map_or(0, Distance::metres)),
+        };
+        Ok(Fibre {
+            delay,
+            rate: self.rate.unwrap_or(Fibre::RATE),
+            loss: self.loss.unwrap_or(0.0),
+            queue: self.queue.unwrap_or(Fibre::QUEUE),
+            ecn: self.ecn.unwrap_or(Ecn::Off),
+            memory: self.memory.unwrap_or(Fibre::MEMORY),
+            seed: self.seed.unwrap_or(1),
+        })
+    }
+
+    fn link(&self) -> Result<Link, Problem> {
+        self.fibre()?.link()
+    }
+}
+
+pub fn run(args: Args) -> Result<ExitCode, Problem> {
+    let Args { a, b, pcap_a, pcap_b, settings, process } = args;
+    let given = Given { ports: [a, b], pcaps: [pcap_a, pcap_b] };
+    let plan = plan("emulate", SIDES, given, &process, &settings)?;
+    boxes::run("emulate", plan, Emulation::link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::Spec;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[derive(Parser)]
+    struct Lab {
+        #[command(flatten)]
+        spec: Spec,
+    }
+
+    fn settings(arguments: &str) -> Emulation {
+        let arguments = std::iter::once("emulate").chain(arguments.split_whitespace());
+        Cli::try_parse_from(arguments).unwrap_or_else(|e| panic!("{e}")).args.settings
+    }
+
+    #[test]
+    fn options_mean_what_they_mean_to_a_lab() {
+        for arguments in [
+            "",
+            "--distance 1000km --rate 1G",
+            "--loss 1e-4 --queue 2M --ecn",
+            "--ecn 64K:1M --memory 1G --seed 7",
+        ] {
+            let lab = Lab::parse_from(std::iter::once("up").chain(arguments.split_whitespace()));
+            assert_eq!(settings(arguments).fibre().unwrap(), lab.spec.fibre(), "{arguments}");
+        }
+    }
+
+    #[test]
+    fn a_delay_stands_for_a_distance() {
+        let delay = |settings: Emulation| settings.fibre().map(|fibre| fibre.delay);
+        assert_eq!(delay(settings("--delay 5ms")).unwrap(), Span::from_ms(5));
+        let (km, ms) = (settings("--distance 100km"), settings("--delay 5ms"));
+        assert_eq!(delay(km.over(&ms)).unwrap(), Span::from_us(500));
+        assert_eq!(delay(ms.over(&km)).unwrap(), Span::from_ms(5));
+        assert!(toml::from_str::<Emulation>("delay = '5ms'\ndistance = '1km'").unwrap().fibre().is_err());
+    }
+
+    #[test]
+    fn a_delay_that_the_memory_is_too_small_for_is_refused_with_the_longest() {
+        let refusal = settings("--distance 1000km --memory 16M").link().err().unwrap().to_string();
+        assert!(refusal.contains("lossless up to") && refusal.contains("give at least"), "{refusal}");
+    }
+
+    #[test]
+    fn the_example_file_is_read() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/examples/emulate.toml");
+        let process = Process { config: Some(file.into()), ..Process::default() };
+        let plan = plan("emulate", SIDES, Given::default(), &process, &settings("")).unwrap();
+        let [long, lossy] = &plan.pairs[..] else { panic!("{plan:?}") };
+        let shared = "--rate 10G --queue 16M --memory 4G";
+        assert_eq!(long.settings, settings(&format!("{shared} --distance 1000km")));
+        assert_eq!(lossy.settings, settings(&format!("{shared} --delay 250us --loss 1e-5")));
+        assert!(long.settings.link().is_ok() && lossy.settings.link().is_ok());
+    }
+
+    #[test]
+    fn every_setting_can_be_written_in_a_file() {
+        let file =
+            "delay = '1ms'\nrate = '1G'\nloss = 0.25\nqueue = '1M'\necn = 'on'\nmemory = '2G'\nseed = 3";
+        let arguments = "--delay 1ms --rate 1G --loss 0.25 --queue 1M --ecn --memory 2G --seed 3";
+        assert_eq!(toml::from_str::<Emulation>(file).unwrap(), settings(arguments));
+        assert!(toml::from_str::<Emulation>("loss = 2").is_err());
+    }
+}

@@ -1,0 +1,278 @@
+//! Programs on an Ethernet segment: at the end of a TAP device, or on an interface of this machine.
+
+use super::Program;
+use super::udp::largest_path_mtu;
+use crate::lab::private_dir;
+use crate::problem::Problem;
+use longhaul_rdma::attach;
+use longhaul_wire::MacAddr;
+use nix::ifaddrs::getifaddrs;
+use std::ffi::OsString;
+use std::fs;
+use std::net::IpAddr;
+use std::process::Command;
+use std::str::FromStr;
+
+/// MTU of a TAP device that is made when the program starts.
+const TAP_MTU: u32 = 1500;
+/// What Linux calls Ethernet, in an interface's `type`.
+const ARPHRD_ETHER: &str = "1";
+
+/// An address, and how many leading bits its network's addresses share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Address {
+    ip: IpAddr,
+    prefix_len: Option<u8>,
+}
+
+impl FromStr for Address {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const EXPECTED: &str = "an address such as 192.168.177.1/24 is needed";
+        let (ip, prefix_len) = match text.split_once('/') {
+            Some((ip, prefix_len)) => (ip, Some(prefix_len.parse().map_err(|_| EXPECTED)?)),
+            None => (text, None),
+        };
+        let ip: IpAddr = ip.parse().map_err(|_| EXPECTED)?;
+        let bits = if ip.is_ipv4() { 32 } else { 128 };
+        if ip.is_unspecified() || ip.is_multicast() || prefix_len.is_some_and(|len| len > bits) {
+            return Err(EXPECTED);
+        }
+        Ok(Address { ip, prefix_len })
+    }
+}
+
+/// An Ethernet address that one interface can have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mac(MacAddr);
+
+impl FromStr for Mac {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        attach::parse_mac(text)
+            .filter(|mac| mac.0[0] & 1 == 0 && *mac != MacAddr::default())
+            .map(Mac)
+            .ok_or("a MAC address of one interface, such as 02:00:0a:4d:00:01, is needed")
+    }
+}
+
+/// Where a program is to be on a segment.
+#[derive(Clone, Debug)]
+pub struct Place<'a> {
+    pub line: Line<'a>,
+    pub address: Option<Address>,
+    pub gateway: Option<IpAddr>,
+    pub mac: Option<Mac>,
+    pub vlan: Option<u16>,
+}
+
+/// A TAP device or an interface, by name.
+#[derive(Clone, Copy, Debug)]
+pub enum Line<'a> {
+    Tap(&'a str),
+    Interface(&'a str),
+}
+
+impl Line<'_> {
+    fn name(&self) -> &str {
+        match self {
+            Line::Tap(name) | Line::Interface(name) => name,
+        }
+    }
+}
+
+/// The command that runs `program` at `place`.
+pub fn command(place: &Place<'_>, program: &[OsString]) -> Result<Command, Problem> {
+    let program = Program::find(program)?;
+    let name = place.line.name();
+    let path_mtu = path_mtu(&place.line)?;
+    let identity = identity(place)?;
+    let dir = private_dir(&format!("{name}-{}", identity.ip.to_string().replace(':', "_")))?;
+    let mut command = program.command(&dir.join("preload.so"))?;
+    let variable = match place.line {
+        Line::Tap(_) => attach::ENV_TAP,
+        Line::Interface(_) => attach::ENV_INTERFACE,
+    };
+    command
+        .env(variable, name)
+        .env(attach::ENV_IP, identity.ip.to_string())
+        .env(attach::ENV_HOST, format!("{} on {name}", identity.ip))
+        .env(attach::ENV_COUNTERS, dir.join("counters"));
+    let texts = [
+        (attach::ENV_MAC, identity.mac.map(|mac| mac.to_string())),
+        (attach::ENV_PREFIX_LEN, identity.prefix_len.map(|len| len.to_string())),
+        (attach::ENV_GATEWAY, place.gateway.map(|gateway| gateway.to_string())),
+        (attach::ENV_VLAN, place.vlan.map(|vlan| vlan.to_string())),
+    ];
+    for (variable, text) in texts {
+        if let Some(text) = text {
+            command.env(variable, text);
+        }
+    }
+    if std::env::var_os(attach::ENV_PATH_MTU).is_none() {
+        command.env(attach::ENV_PATH_MTU, path_mtu.to_string());
+    }
+    Ok(command)
+}
+
+/// Who the program is on its segment. Without a prefix length it is this machine.
+struct Identity {
+    ip: IpAddr,
+    prefix_len: Option<u8>,
+    mac: Option<MacAddr>,
+}
+
+fn identity(place: &Place<'_>) -> Result<Identity, Problem> {
+    let name = place.line.name();
+    let own = |address: Address| match address.prefix_len {
+        Some(_) => {
+            Ok(Identity { ip: address.ip, prefix_len: address.prefix_len, mac: place.mac.map(|mac| mac.0) })
+        }
+        None => Err(Problem::new(
+            format!("how large the network of {} is has to be said", address.ip),
+            format!("use --ip {}/24, or as many bits as its addresses share", address.ip),
+        )),
+    };
+    match (place.line, place.address) {
+        (Line::Tap(_), Some(address)) => own(address),
+        (Line::Tap(_), None) => Err(Problem::new(
+            "a program on a TAP device needs an address of its own",
+            "use --ip ADDRESS/BITS, of the network that the device's other end is in",
+        )),
+        (Line::Interface(_), address) => {
+            let mac = mac_of(name)?;
+            let addresses = addresses_of(name)?;
+            if let Some(address) = address
+                && !addresses.contains(&address.ip)
+            {
+                let identity = own(address)?;
+                return Ok(Identity { mac: identity.mac.or(Some(mac)), ..identity });
+            }
+            if place.mac.is_some() || place.vlan.is_some() || place.gateway.is_some() {
+                return Err(Problem::new(
+                    "with this machine's own address go its own MAC address, VLANs and routes",
+                    "give the program another address with --ip, or leave --mac, --vlan and --gateway out",
+                ));
+            }
+            let ip = address.map(|address| address.ip).or_else(|| addresses.first().copied());
+            let ip = ip.ok_or_else(|| {
+                Problem::new(
+                    format!("{name} has no address"),
+                    "give the program one of its own with --ip ADDRESS/BITS",
+                )
+            })?;
+            Ok(Identity { ip, prefix_len: None, mac: Some(mac) })
+        }
+    }
+}
+
+/// The addresses of an interface, the preferred one first: IPv4, then IPv6, link-local ones last.
+fn addresses_of(name: &str) -> Result<Vec<IpAddr>, Problem> {
+    let all =
+        getifaddrs().map_err(|e| Problem::plain(format!("cannot list this machine's addresses: {e}")))?;
+    let mut found: Vec<IpAddr> = all
+        .filter(|interface| interface.interface_name == name)
+        .filter_map(|interface| {
+            let storage = interface.address?;
+            let v4 = storage.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+            v4.or_else(|| storage.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+        })
+        .collect();
+    found.sort_by_key(|ip| match ip {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(ip) => 1 + u8::from(ip.is_unicast_link_local()),
+    });
+    Ok(found)
+}
+
+fn read(name: &str, file: &str) -> Result<String, Problem> {
+    let path = format!("/sys/class/net/{name}/{file}");
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(Problem::new(format!("there is no interface {name}"), "'ip link' lists those that are"))
+        }
+        Err(error) => Err(Problem::io("read", path.as_ref(), &error)),
+    }
+}
+
+fn mac_of(name: &str) -> Result<MacAddr, Problem> {
+    let mac = attach::parse_mac(&read(name, "address")?);
+    match mac {
+        Some(mac) if read(name, "type")? == ARPHRD_ETHER => Ok(mac),
+        _ => Err(Problem::new(
+            format!("{name} does not carry Ethernet frames"),
+            "use --udp, which works on every interface that has an address",
+        )),
+    }
+}
+
+/// The largest path MTU that fits the interface's MTU.
+fn path_mtu(line: &Line<'_>) -> Result<u32, Problem> {
+    let name = line.name();
+    let mtu = match (line, read(name, "mtu")) {
+        (_, Ok(text)) => text.parse().unwrap_or(0),
+        (Line::Tap(_), Err(_)) => TAP_MTU,
+        (Line::Interface(_), Err(problem)) => return Err(problem),
+    };
+    largest_path_mtu(mtu).ok_or_else(|| {
+        Problem::new(
+            format!("the MTU of {name}, {mtu}, is too small for RoCEv2"),
+            format!("raise it: 'ip link set {name} mtu 4200' allows packets of 4096 bytes"),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place<'a>(line: Line<'a>, address: Option<&str>) -> Place<'a> {
+        let address = address.map(|text| text.parse().unwrap());
+        Place { line, address, gateway: None, mac: None, vlan: None }
+    }
+
+    fn refused(place: &Place<'_>) -> String {
+        match identity(place) {
+            Ok(_) => panic!("accepted"),
+            Err(problem) => problem.to_string(),
+        }
+    }
+
+    #[test]
+    fn addresses_say_how_large_their_network_is() {
+        let address: Address = "192.168.177.1/24".parse().unwrap();
+        assert_eq!((address.ip, address.prefix_len), (IpAddr::from([192, 168, 177, 1]), Some(24)));
+        assert!("fd00::1/64".parse::<Address>().is_ok() && "10.0.0.1".parse::<Address>().is_ok());
+        for wrong in ["10.0.0.1/33", "fd00::1/129", "10.0.0.1/", "0.0.0.0/8", "224.0.0.1/8", "x/24"] {
+            assert!(wrong.parse::<Address>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn groups_and_nobody_are_no_mac_addresses() {
+        assert!("02:00:0a:4d:00:01".parse::<Mac>().is_ok());
+        for wrong in ["01:00:5e:00:00:01", "00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff", "02:00", ""] {
+            assert!(wrong.parse::<Mac>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn on_a_tap_device_a_program_has_an_address_of_its_own() {
+        let tap = Line::Tap("longhaul-none0");
+        let identity = identity(&place(tap, Some("192.168.177.1/24"))).ok().unwrap();
+        assert_eq!((identity.prefix_len, identity.mac), (Some(24), None));
+        assert!(refused(&place(tap, Some("192.168.177.1"))).contains("--ip 192.168.177.1/24"));
+        assert!(refused(&place(tap, None)).contains("--ip ADDRESS/BITS"));
+        assert_eq!(path_mtu(&tap).ok(), Some(1024), "of a device that is yet to be made");
+    }
+
+    #[test]
+    fn an_interface_must_be_there_and_carry_ethernet() {
+        assert!(refused(&place(Line::Interface("lo"), None)).contains("--udp"));
+        let none = refused(&place(Line::Interface("longhaul-none0"), None));
+        assert!(none.contains("no interface longhaul-none0"), "{none}");
+    }
+}

@@ -1,0 +1,133 @@
+//! What a fibre is like, for whoever emulates one or stands in front of one.
+
+use crate::problem::Problem;
+use crate::quantity::{Size, probability};
+use longhaul_link::{Link, LinkConfig, RedConfig};
+use longhaul_units::{BitRate, Duration as Span};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A fibre with the queue in front of it, both directions alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fibre {
+    /// One way.
+    pub delay: Span,
+    pub rate: BitRate,
+    /// Probability that a frame is lost.
+    pub loss: f64,
+    /// In front of it, each way.
+    pub queue: Size,
+    /// What that does before it drops.
+    pub ecn: Ecn,
+    /// For all frames on the way.
+    pub memory: Size,
+    /// Of the losses and the marks.
+    pub seed: u64,
+}
+
+impl Fibre {
+    /// Its rate unless told otherwise.
+    pub const RATE: BitRate = BitRate::from_gbps(10).unwrap();
+    /// Its queue unless told otherwise.
+    pub const QUEUE: Size = Size::from_bytes(16 << 20);
+    /// Its memory unless told otherwise.
+    pub const MEMORY: Size = Size::from_bytes(4 << 30);
+
+    /// The emulated fibre.
+    ///
+    /// # Errors
+    /// When the memory does not hold what can be under way: with the longest delay that it is enough for.
+    pub fn link(&self) -> Result<Link, Problem> {
+        Link::new(LinkConfig {
+            delay: self.delay,
+            rate: Some(self.rate),
+            queue_bytes: self.queue.bytes(),
+            ecn: self.ecn.of_queue(self.queue),
+            loss: self.loss,
+            seed: self.seed,
+            memory_bytes_max: self.memory.bytes(),
+        })
+        .map_err(|e| Problem::plain(e.to_string()))
+    }
+}
+
+/// How far an accelerator lets requesters run ahead over a fibre of this `delay`, one way: twice what fits into a round
+/// trip, twice over for short packets; the floor is for turns on shared cores.
+pub fn ack_window_bytes(rate: BitRate, delay: Span) -> u64 {
+    rate.bytes_in(delay.times(2)).saturating_mul(4).max(16 << 20)
+}
+
+/// What the queues do before they drop.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Ecn {
+    /// Nothing.
+    Off,
+    /// They mark by thresholds that go with their length.
+    OfQueue,
+    /// They mark by these thresholds.
+    Of { kmin: Size, kmax: Size, pmax: f64 },
+}
+
+impl Ecn {
+    const PMAX: f64 = 0.1;
+
+    /// When a queue of this length marks; `None`: never.
+    pub fn of_queue(self, queue: Size) -> Option<RedConfig> {
+        match self {
+            Ecn::Off => None,
+            Ecn::OfQueue => Some(RedConfig::for_queue(queue.bytes())),
+            Ecn::Of { kmin, kmax, pmax } => {
+                Some(RedConfig { kmin_bytes: kmin.bytes(), kmax_bytes: kmax.bytes(), pmax })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Ecn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ecn::Off => f.write_str("off"),
+            Ecn::OfQueue => f.write_str("on"),
+            Ecn::Of { kmin, kmax, pmax } => write!(f, "{}:{}:{pmax}", kmin.bytes(), kmax.bytes()),
+        }
+    }
+}
+
+impl FromStr for Ecn {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => return Ok(Ecn::Off),
+            "on" => return Ok(Ecn::OfQueue),
+            _ => {}
+        }
+        let parts: Vec<&str> = text.split(':').collect();
+        let (kmin, kmax, pmax) = match parts[..] {
+            [kmin, kmax] => (kmin, kmax, Ecn::PMAX),
+            [kmin, kmax, pmax] => (kmin, kmax, probability(pmax)?),
+            _ => return Err("not thresholds: write Kmin:Kmax or Kmin:Kmax:Pmax, as in 1M:4M:0.1".to_string()),
+        };
+        let (kmin, kmax) = (kmin.parse::<Size>()?, kmax.parse::<Size>()?);
+        if kmin > kmax {
+            return Err(format!("Kmin, {kmin}, is above Kmax, {kmax}"));
+        }
+        Ok(Ecn::Of { kmin, kmax, pmax })
+    }
+}
+
+impl TryFrom<String> for Ecn {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Ecn> for String {
+    fn from(ecn: Ecn) -> String {
+        ecn.to_string()
+    }
+}

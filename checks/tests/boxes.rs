@@ -1,0 +1,798 @@
+//! `longhaul accelerate` and `longhaul emulate` between hosts that are network namespaces of this machine, joined to the
+//! boxes by veth pairs. Skipped, loudly, where namespaces cannot be made.
+
+use longhaul_checks::guest::skip_loudly;
+use longhaul_checks::{Finished, Program, RuntimeDir, Turn, longhaul, require};
+use longhaul_wire::pcap;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// A network namespace; removed when dropped.
+struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    fn new(name: &str) -> Result<Self, String> {
+        let name = format!("lh{}-{name}", std::process::id());
+        ip(&format!("netns add {name}"))?;
+        let namespace = Namespace { name };
+        namespace.ip("link set lo up")?;
+        Ok(namespace)
+    }
+
+    fn ip(&self, arguments: &str) -> Result<(), String> {
+        ip(&format!("-n {} {arguments}", self.name))
+    }
+
+    /// As [`Namespace::ip`], for what must succeed.
+    fn set(&self, arguments: &str) {
+        self.ip(arguments).unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    /// Does `work` on a thread inside.
+    fn inside<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        let file = File::open(format!("/run/netns/{}", self.name)).expect("a namespace");
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                // SAFETY: setns with an open descriptor has no further preconditions; it concerns this thread alone,
+                // which ends with `work`.
+                let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+                assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
+                work()
+            });
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// `longhaul` with `arguments`, inside.
+    fn longhaul(&self, runtime: &RuntimeDir, arguments: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(longhaul()).args(arguments.split_whitespace());
+        command.env("XDG_RUNTIME_DIR", runtime.path()).env_remove("LD_PRELOAD");
+        command
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // It is in nobody's way.
+        let _ = ip(&format!("netns del {}", self.name));
+    }
+}
+
+fn ip(arguments: &str) -> Result<(), String> {
+    let mut command = Command::new("ip");
+    let done = command.args(arguments.split_whitespace()).output();
+    let done = done.map_err(|e| format!("ip (package iproute2): {e}"))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&done.stderr).trim()))
+}
+
+const LEFT: &str = "10.99.0.1";
+const RIGHT: &str = "10.99.0.2";
+const RIGHT_6: &str = "fd99::2";
+
+/// Two hosts with a namespace between them, where the boxes are: `west` and `east` lead to the hosts, and `w1`-`w2` and
+/// `e1`-`e2` are cables.
+struct Network {
+    left: Namespace,
+    right: Namespace,
+    middle: Namespace,
+    runtime: RuntimeDir,
+    _turn: Turn,
+}
+
+impl Network {
+    /// `None`: skipped.
+    fn new(what: &str, mtu: u32) -> Option<Self> {
+        let turn = Turn::take();
+        Self::build(mtu, turn).inspect_err(|reason| skip_loudly(what, reason)).ok()
+    }
+
+    fn build(mtu: u32, turn: Turn) -> Result<Self, String> {
+        let (left, right) = (Namespace::new("left")?, Namespace::new("right")?);
+        let middle = Namespace::new("middle")?;
+        for (near, far) in [("west", "left"), ("east", "right"), ("w1", "w2"), ("e1", "e2")] {
+            middle.ip(&format!("link add {near} mtu {mtu} type veth peer name {far} mtu {mtu}"))?;
+        }
+        for interface in ["west", "east", "w1", "w2", "e1", "e2"] {
+            // A box's interface has nothing to say of its own.
+            middle.ip(&format!("link set {interface} addrgenmode none up"))?;
+        }
+        for (host, name, v4, v6) in [(&left, "left", LEFT, "fd99::1"), (&right, "right", RIGHT, RIGHT_6)] {
+            middle.ip(&format!("link set {name} netns {}", host.name))?;
+            host.ip(&format!("link set {name} name eth0 up"))?;
+            host.ip(&format!("address add {v4}/24 dev eth0"))?;
+            host.ip(&format!("address add {v6}/64 dev eth0 nodad"))?;
+        }
+        Ok(Network { left, right, middle, runtime: RuntimeDir::new(), _turn: turn })
+    }
+
+    /// Starts a box and waits until it runs.
+    fn start(&self, arguments: &str) -> Box {
+        let name = arguments.split_whitespace().skip_while(|word| *word != "--name").nth(1);
+        let name = name.or(arguments.split_whitespace().next()).expect("a command").to_owned();
+        let mut command = self.middle.longhaul(&self.runtime, arguments);
+        let mut program = Program::start(&mut command);
+        let deadline = Instant::now() + LIMIT;
+        while self.try_status(&name).is_none() {
+            if !program.is_running() {
+                panic!("{}", program.finish(LIMIT));
+            }
+            assert!(Instant::now() < deadline, "no status of {name}");
+            thread::sleep(LOOK_AGAIN);
+        }
+        Box { program, name }
+    }
+
+    fn try_status(&self, name: &str) -> Option<Value> {
+        let mut command = self.runtime.longhaul(&format!("box status {name} --json"));
+        let done = Program::start(&mut command).finish(LIMIT);
+        let boxes = done.status.success().then(|| serde_json::from_str::<Value>(&done.stdout))?;
+        Some(boxes.unwrap_or_else(|e| panic!("{e}: {done}"))[0].clone())
+    }
+
+    fn status(&self, of: &Box) -> Value {
+        self.try_status(&of.name).unwrap_or_else(|| panic!("{} has no status", of.name))
+    }
+
+    /// Waits until the status of `of` is as wanted.
+    fn wait_for(&self, of: &Box, what: &str, is_so: impl Fn(&Value) -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let status = self.status(of);
+            if is_so(&status) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{what} does not happen: {status:#}");
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// The shortest of `count` round trips of `len` bytes from left to `to`, on the right.
+    fn round_trip(&self, to: &str, len: usize, count: usize) -> Duration {
+        let to: IpAddr = to.parse().expect("an address");
+        let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+        let echo = self.right.inside(|| UdpSocket::bind(any)).expect("a socket");
+        let port = echo.local_addr().expect("an address").port();
+        let asker = self.left.inside(|| UdpSocket::bind(any)).expect("a socket");
+        forbid_fragments(&asker, to.is_ipv6());
+        asker.connect((to, port)).expect("connected");
+        for socket in [&echo, &asker] {
+            socket.set_read_timeout(Some(LIMIT)).expect("a timeout");
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut buffer = vec![0; 16 << 10];
+                for _ in 0..count {
+                    let (len, from) = echo.recv_from(&mut buffer).expect("a request");
+                    echo.send_to(&buffer[..len], from).expect("sent");
+                }
+            });
+            let times = (0..count).map(|number| {
+                let sent: Vec<u8> = (0..len).map(|at| (at * 7 + number) as u8).collect();
+                let start = Instant::now();
+                asker.send(&sent).expect("sent");
+                let mut buffer = vec![0; 16 << 10];
+                let came = asker.recv(&mut buffer).expect("an answer");
+                assert!(buffer[..came] == sent, "another datagram came back");
+                start.elapsed()
+            });
+            times.min().expect("one at least")
+        })
+    }
+
+    /// Sends `bytes` by TCP from left to right and checks them there.
+    fn stream(&self, bytes: usize) {
+        let listener = self.right.inside(|| TcpListener::bind((RIGHT, 0))).expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let mut sender = self.left.inside(|| TcpStream::connect(address)).expect("a connection");
+        let byte_at = |at: usize| (at ^ at >> 8 ^ at >> 16) as u8;
+        thread::scope(|scope| {
+            let taker = scope.spawn(move || {
+                let (mut taker, _) = listener.accept().expect("a connection");
+                taker.set_read_timeout(Some(LIMIT)).expect("a timeout");
+                let mut buffer = vec![0; 1 << 20];
+                let mut at = 0;
+                loop {
+                    let len = taker.read(&mut buffer).expect("a stream");
+                    if len == 0 {
+                        return at;
+                    }
+                    assert!(
+                        buffer[..len].iter().zip(at..).all(|(b, at)| *b == byte_at(at)),
+                        "after {at} bytes"
+                    );
+                    at += len;
+                }
+            });
+            let data: Vec<u8> = (0..bytes).map(byte_at).collect();
+            sender.write_all(&data).expect("written");
+            drop(sender);
+            assert_eq!(taker.join().expect("the taker"), bytes);
+        });
+    }
+}
+
+/// Datagrams that do not fit the MTU are refused instead of cut.
+fn forbid_fragments(socket: &UdpSocket, is_ipv6: bool) {
+    let (level, option) = if is_ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER)
+    };
+    let value: libc::c_int = libc::IP_PMTUDISC_DO;
+    let len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the value is read during the call alone.
+    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// A box that runs.
+struct Box {
+    program: Program,
+    name: String,
+}
+
+impl Box {
+    fn signal(&self, signal: libc::c_int) {
+        // `ip netns exec` becomes the program, so that this is its own number.
+        // SAFETY: kill has no preconditions; the child was not waited for, so its number is its own.
+        unsafe { libc::kill(self.program.id() as libc::pid_t, signal) };
+    }
+
+    /// Ends it by SIGTERM, which it must take for a success.
+    fn end(self) -> Finished {
+        self.signal(libc::SIGTERM);
+        self.program.succeed(LIMIT)
+    }
+}
+
+/// An AF_PACKET socket that sees everything on an interface.
+struct Raw {
+    socket: OwnedFd,
+}
+
+impl Raw {
+    /// On `interface` of `namespace`.
+    fn open(namespace: &Namespace, interface: &str) -> Self {
+        namespace.inside(|| {
+            let all = (libc::ETH_P_ALL as u16).to_be();
+            // SAFETY: socket has no preconditions.
+            let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, i32::from(all)) };
+            assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+            // SAFETY: the descriptor was just made and belongs to nobody else.
+            let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+            let name = std::ffi::CString::new(interface).expect("a name");
+            // SAFETY: all-zero is a valid sockaddr_ll.
+            let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_protocol = all;
+            // SAFETY: the name is a C string that lives through the call.
+            address.sll_ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) } as i32;
+            let len = size_of_val(&address) as libc::socklen_t;
+            // SAFETY: the descriptor is open, and the address is read during the call alone.
+            let bound = unsafe { libc::bind(fd, (&raw const address).cast(), len) };
+            assert_eq!(bound, 0, "{}", std::io::Error::last_os_error());
+            for (level, option, value) in [
+                (libc::SOL_PACKET, libc::PACKET_AUXDATA, 1_i32),
+                (libc::SOL_SOCKET, libc::SO_RCVBUF, 8 << 20),
+            ] {
+                let len = size_of_val(&value) as libc::socklen_t;
+                // SAFETY: the descriptor is open, and the value is read during the call alone.
+                unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), len) };
+            }
+            Raw { socket }
+        })
+    }
+
+    fn send(&self, frame: &[u8]) {
+        // SAFETY: the descriptor is open and the buffer as long as said.
+        let sent = unsafe { libc::send(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+
+    /// The next frame that comes in and that `is_wanted`, with the VLAN tag that the kernel has taken off put back.
+    fn receive(&self, is_wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            assert!(Instant::now() < deadline, "the frame does not come");
+            if let Some(frame) = self.try_receive()
+                && is_wanted(&frame)
+            {
+                return frame;
+            }
+        }
+    }
+
+    /// `None`: nothing came for a moment, or a frame that went out.
+    fn try_receive(&self) -> Option<Vec<u8>> {
+        let mut ready = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, as said.
+        if unsafe { libc::poll(&raw mut ready, 1, 100) } != 1 {
+            return None;
+        }
+        let (mut frame, mut control) = (vec![0_u8; 70_000], [0_u64; 16]);
+        // SAFETY: all-zero is a valid sockaddr_ll.
+        let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut piece = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
+        // SAFETY: all-zero is a valid msghdr.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &raw mut piece;
+        message.msg_iovlen = 1;
+        message.msg_name = (&raw mut from).cast();
+        message.msg_namelen = size_of_val(&from) as libc::socklen_t;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        // SAFETY: every pointer in the message is to a live buffer of the length beside it.
+        let len = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, 0) };
+        if len < 0 || from.sll_pkttype == libc::PACKET_OUTGOING {
+            return None;
+        }
+        frame.truncate(len as usize);
+        // SAFETY: the message was filled in by recvmsg.
+        let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+        if !header.is_null() {
+            // SAFETY: the only control message that was asked for is of this type.
+            let aux = unsafe { libc::CMSG_DATA(header).cast::<libc::tpacket_auxdata>().read_unaligned() };
+            if aux.tp_status & libc::TP_STATUS_VLAN_VALID != 0 {
+                let kind = if aux.tp_vlan_tpid == 0 { 0x8100 } else { aux.tp_vlan_tpid };
+                let tag = [kind.to_be_bytes(), aux.tp_vlan_tci.to_be_bytes()].concat();
+                frame.splice(12..12, tag);
+            }
+        }
+        Some(frame)
+    }
+}
+
+/// A frame to everybody with `header` behind the addresses, `len` bytes long.
+fn frame(header: &[u8], len: usize, number: u16) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend_from_slice(&[2, 0, 0, 0, 0, 7]);
+    frame.extend_from_slice(header);
+    frame.extend_from_slice(&number.to_be_bytes());
+    frame.extend((frame.len()..len).map(|at| at as u8));
+    frame
+}
+
+const VLAN_5: [u8; 6] = [0x81, 0x00, 0x60, 0x05, 0x88, 0xb5];
+const VLAN_5_IN_6: [u8; 10] = [0x88, 0xa8, 0x00, 0x06, 0x81, 0x00, 0x60, 0x05, 0x88, 0xb5];
+const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
+const LLDP: [u8; 2] = [0x88, 0xcc];
+
+/// Everything that is not RoCEv2 gets through `network` as it is and in order.
+fn carries_everything(network: &Network, mtu: usize) {
+    let (left, right) = (Raw::open(&network.left, "eth0"), Raw::open(&network.right, "eth0"));
+    for (from, to) in [(&left, &right), (&right, &left)] {
+        let frames = [
+            frame(&LLDP, 60, 1),
+            frame(&EXPERIMENTAL, 14 + mtu, 2),
+            frame(&VLAN_5, 18 + mtu, 3),
+            frame(&VLAN_5_IN_6, 14 + mtu, 4),
+            frame(&[0x01, 0x00], 60, 5),
+        ];
+        for sent in &frames {
+            from.send(sent);
+            let came = to.receive(|came| came.get(6..12) == sent.get(6..12));
+            assert!(came == *sent, "{:x?} came as {:x?}", &sent[..24], &came[..24.min(came.len())]);
+        }
+        for number in 0..500 {
+            let header: &[u8] = [&EXPERIMENTAL[..], &VLAN_5, &LLDP][usize::from(number % 3)];
+            from.send(&frame(header, 60 + usize::from(number % 7) * 100, number));
+            if number % 50 == 49 {
+                for number in number - 49..=number {
+                    let header: &[u8] = [&EXPERIMENTAL[..], &VLAN_5, &LLDP][usize::from(number % 3)];
+                    let wanted = frame(header, 60 + usize::from(number % 7) * 100, number);
+                    let came = to.receive(|came| came.get(6..12) == wanted.get(6..12));
+                    assert!(came == wanted, "frame {number} is not next");
+                }
+            }
+        }
+    }
+}
+
+/// What a capture file holds.
+fn recorded(path: &Path) -> Vec<Vec<u8>> {
+    let file = fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    pcap::records(&file).map(|record| record.expect("a record").data.to_vec()).collect()
+}
+
+mod a_fibre {
+    use super::*;
+
+    #[test]
+    fn delays_everything_and_changes_nothing() {
+        let Some(network) = Network::new("an emulated fibre between namespaces", 9000) else { return };
+        let capture = network.runtime.path().join("a.pcap");
+        let fibre = network.start(&format!(
+            "emulate --a west --b east --delay 5ms --pcap-a {} --pcap-frames 0",
+            capture.display()
+        ));
+        for to in [RIGHT, RIGHT_6] {
+            let shortest = network.round_trip(to, 64, 20);
+            assert!(shortest >= Duration::from_millis(10), "{to}: {shortest:?}");
+            assert!(shortest < Duration::from_millis(15), "{to}: {shortest:?}");
+        }
+        network.round_trip(RIGHT, 9000 - 28, 5);
+        network.round_trip(RIGHT_6, 9000 - 48, 5);
+        network.stream(32 << 20);
+        carries_everything(&network, 9000);
+
+        let status = network.status(&fibre);
+        let pair = &status["pairs"][0];
+        assert_eq!((&pair["name"], &pair["fibre"]["delay_us"]), (&"west-east".into(), &5000.0.into()));
+        for direction in 0..2 {
+            let drops = pair["fibre"]["directions"][direction]["drops"].as_object().expect("drops");
+            assert!(drops.values().all(|n| *n == 0), "{status:#}");
+        }
+        let split = pair["ports"][0]["other"]["rx_split"].as_u64();
+        assert!(split > Some(0), "the hosts leave no segmentation to their interfaces: {status:#}");
+        let text = Program::start(&mut network.runtime.longhaul("box status --prometheus")).succeed(LIMIT);
+        let sample = "longhaul_box_port_up{box=\"emulate\",pair=\"west-east\",side=\"a\",port=\"west\"} 1\n";
+        assert!(text.stdout.contains(sample), "{text}");
+
+        let ended = fibre.end();
+        assert!(ended.stdout.contains("fibre a to b: "), "{ended}");
+        assert!(ended.stdout.contains("a west, up: in "), "{ended}");
+        let frames = recorded(&capture);
+        for source in [7, 7].map(|last| [2, 0, 0, 0, 0, last]) {
+            assert!(frames.iter().filter(|frame| frame[6..12] == source).count() >= 1010, "both directions");
+        }
+    }
+
+    #[test]
+    fn survives_cables_that_are_pulled_at_either_side_and_interfaces_that_are_set_down() {
+        let Some(network) = Network::new("cables that are pulled", 1500) else { return };
+        let fibre = network.start("emulate --a west --b east --distance 10km");
+        network.round_trip(RIGHT, 64, 2);
+        let is_up = |status: &Value, side: usize| status["pairs"][0]["ports"][side]["link_is_up"] == true;
+        for (namespace, interface, side) in
+            [(&network.left, "eth0", 0), (&network.right, "eth0", 1), (&network.middle, "west", 0)]
+        {
+            namespace.set(&format!("link set {interface} down"));
+            network.wait_for(&fibre, "down", |status| !is_up(status, side));
+            namespace.set(&format!("link set {interface} up"));
+            network.wait_for(&fibre, "up", |status| is_up(status, side));
+            network.round_trip(RIGHT, 64, 2);
+        }
+        network.middle.set("link del west");
+        network.wait_for(&fibre, "down", |status| !is_up(status, 0));
+        network.middle.set("link add west mtu 1500 type veth peer name left mtu 1500");
+        network.middle.set("link set west addrgenmode none up");
+        network.middle.set(&format!("link set left netns {}", network.left.name));
+        network.left.set("link set left name eth0 up");
+        network.left.set(&format!("address add {LEFT}/24 dev eth0"));
+        network.wait_for(&fibre, "up", |status| is_up(status, 0));
+        network.round_trip(RIGHT, 64, 2);
+        let ended = fibre.end();
+        for (line, count) in [("a port west went down", 3), ("b port east went down", 1), ("is up", 6)] {
+            assert_eq!(ended.stderr.matches(line).count(), count, "{line}: {ended}");
+        }
+        let first = ended.stderr.lines().next().unwrap_or_default();
+        assert!(first.starts_with("20") && first.contains("T") && first.contains("Z "), "{ended}");
+    }
+
+    #[test]
+    fn tells_once_that_frames_do_not_fit_and_counts_them() {
+        let Some(network) = Network::new("frames that do not fit", 9000) else { return };
+        network.middle.set("link set east mtu 1500");
+        let fibre = network.start("emulate --a west --b east");
+        let left = Raw::open(&network.left, "eth0");
+        for number in 0..3 {
+            left.send(&frame(&EXPERIMENTAL, 9000, number));
+        }
+        network.wait_for(&fibre, "three drops", |status| {
+            status["pairs"][0]["ports"][1]["tx_drops"]["frame_too_long"] == 3
+        });
+        network.round_trip(RIGHT, 64, 1);
+        let ended = fibre.end();
+        assert_eq!(ended.stderr.matches("frame_too_long").count(), 1, "{ended}");
+        assert!(ended.stderr.contains("its MTU of 1500"), "{ended}");
+        assert!(ended.stderr.contains("ip link set dev east mtu"), "{ended}");
+    }
+
+    #[test]
+    fn can_be_joined_to_another_by_shared_memory() {
+        let Some(network) = Network::new("boxes joined by shared memory", 9000) else { return };
+        let socket = network.runtime.path().join("joint.sock");
+        let port = format!("memif:{}", socket.display());
+        let near = network.start(&format!("emulate --name near --a west --b {port},master --delay 1ms"));
+        let far = network.start(&format!("emulate --name far --a {port},slave --b east --delay 2ms"));
+        network.wait_for(&far, "attached", |status| status["pairs"][0]["ports"][0]["link_is_up"] == true);
+        let shortest = network.round_trip(RIGHT, 9000 - 28, 10);
+        assert!(shortest >= Duration::from_millis(6), "{shortest:?}");
+        carries_everything(&network, 9000);
+        // Whoever comes back is attached again.
+        near.end();
+        network.wait_for(&far, "left alone", |status| status["pairs"][0]["ports"][0]["link_is_up"] == false);
+        let near = network.start(&format!("emulate --name near --a west --b {port},master --delay 1ms"));
+        network.wait_for(&far, "attached", |status| status["pairs"][0]["ports"][0]["link_is_up"] == true);
+        network.round_trip(RIGHT, 64, 2);
+        near.end();
+        far.end();
+    }
+
+    #[test]
+    fn several_pairs_run_side_by_side_and_a_file_says_what_they_are() {
+        let Some(network) = Network::new("several pairs", 1500) else { return };
+        let file = network.runtime.path().join("emulate.toml");
+        let text = "name = 'two'\n[defaults]\nrate = '1G'\n[[pair]]\na = 'west'\nb = 'east'\n[[pair]]\nname = 'taps'\n\
+                    a = 'tap:lhx'\nb = 'tap:lhy'\ndelay = '2ms'\n";
+        fs::write(&file, text).expect("a file");
+        let mut command =
+            network.middle.longhaul(&network.runtime, &format!("emulate --config {}", file.display()));
+        let fibres = Box { program: Program::start(&mut command), name: "two".to_owned() };
+        let deadline = Instant::now() + LIMIT;
+        while network.try_status("two").is_none() {
+            assert!(Instant::now() < deadline, "it does not start");
+            thread::sleep(LOOK_AGAIN);
+        }
+        network.round_trip(RIGHT, 64, 2);
+        for tap in ["lhx", "lhy"] {
+            network.middle.set(&format!("link set {tap} addrgenmode none up"));
+        }
+        network.wait_for(&fibres, "TAPs that are up", |status| {
+            (0..2).all(|side| status["pairs"][1]["ports"][side]["link_is_up"] == true)
+        });
+        let (one, other) = (Raw::open(&network.middle, "lhx"), Raw::open(&network.middle, "lhy"));
+        let sent = frame(&EXPERIMENTAL, 100, 9);
+        one.send(&sent);
+        assert!(other.receive(|came| came.get(6..12) == sent.get(6..12)) == sent);
+        let status = network.status(&fibres);
+        assert_eq!(status["pairs"][1]["fibre"]["rate_bits_per_s"], 1_000_000_000);
+        fibres.end();
+    }
+}
+
+mod accelerators {
+    use super::*;
+
+    fn chain(network: &Network) -> [Box; 3] {
+        [
+            network.start("accelerate --name near --lan west --wan w1 --rate 1G --distance 1000km"),
+            network.start("emulate --a w2 --b e2 --distance 1000km --rate 1G"),
+            network.start("accelerate --name far --lan east --wan e1 --rate 1G --distance 1000km"),
+        ]
+    }
+
+    /// True when the server with this process id has its port and nothing more to do.
+    fn waits_for_clients(server: u32) -> bool {
+        const ROCE: &str = ":12B7 ";
+        let time_used = || {
+            let stat = fs::read_to_string(format!("/proc/{server}/stat")).unwrap_or_default();
+            stat.split_whitespace().skip(13).take(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let before = time_used();
+        thread::sleep(Duration::from_millis(250));
+        let sockets = fs::read_to_string(format!("/proc/{server}/net/udp")).unwrap_or_default();
+        sockets.contains(ROCE) && time_used() == before
+    }
+
+    /// Runs `ib_write_bw` with `options` from left to right, and `meanwhile` while it does.
+    fn transfer(network: &Network, options: &str, meanwhile: impl FnOnce()) {
+        let at = |host: &Namespace, ip: &str, peer: &str| {
+            let program =
+                format!("exec --udp={ip} -- ib_write_bw -d longhaul0 -R -s 65536 -m 1024 {options} {peer}");
+            Program::start(&mut host.longhaul(&network.runtime, &program))
+        };
+        let mut server = at(&network.right, RIGHT, "");
+        let deadline = Instant::now() + LIMIT;
+        while !waits_for_clients(server.id()) {
+            assert!(server.is_running() && Instant::now() < deadline, "{}", server.finish(LIMIT));
+        }
+        let client = at(&network.left, LEFT, RIGHT);
+        meanwhile();
+        client.succeed(LIMIT);
+        server.succeed(LIMIT);
+    }
+
+    #[test]
+    fn around_a_fibre_pass_on_what_is_not_theirs() {
+        let Some(network) = Network::new("accelerators around a fibre", 9000) else { return };
+        let boxes = chain(&network);
+        for to in [RIGHT, RIGHT_6] {
+            let shortest = network.round_trip(to, 64, 10);
+            assert!(shortest >= Duration::from_millis(10), "{to}: {shortest:?}");
+        }
+        network.round_trip(RIGHT, 9000 - 28, 2);
+        network.stream(16 << 20);
+        carries_everything(&network, 9000);
+        for one in boxes {
+            one.end();
+        }
+    }
+
+    #[test]
+    fn around_a_fibre_accelerate_unmodified_programs_on_the_hosts() {
+        require("ib_write_bw", "perftest");
+        let Some(network) = Network::new("RoCEv2 through accelerators", 1500) else { return };
+        let boxes = chain(&network);
+        transfer(&network, "-n 400", || {});
+        let near = network.status(&boxes[0]);
+        let counters = &near["pairs"][0]["accelerator"]["counters"];
+        assert!(counters["stored_packets"].as_u64() >= Some(400 * 64), "{near:#}");
+        assert!(counters["pseudo_acks"].as_u64() >= Some(100), "{near:#}");
+        assert_eq!(counters["malformed"], 0, "{near:#}");
+        assert_eq!(counters["rx_icrc_encapsulated"], 0, "{near:#}");
+        for one in boxes {
+            let ended = one.end();
+            assert!(ended.stdout.contains("fibre") || ended.stdout.contains(" pseudo-ACKs, "), "{ended}");
+        }
+    }
+
+    #[test]
+    fn keep_what_they_have_stored_while_a_cable_of_the_long_path_is_pulled() {
+        require("ib_write_bw", "perftest");
+        let Some(network) = Network::new("a cable of the long path that is pulled", 1500) else { return };
+        let boxes = chain(&network);
+        transfer(&network, "-n 4000", || {
+            network.wait_for(&boxes[0], "packets in the store", |status| {
+                let accelerator = &status["pairs"][0]["accelerator"];
+                accelerator["stored_bytes"].as_u64() > Some(1 << 20)
+            });
+            network.middle.set("link set w2 down");
+            network.wait_for(&boxes[0], "a port that is down", |status| {
+                status["pairs"][0]["ports"][1]["link_is_up"] == false
+            });
+            thread::sleep(Duration::from_secs(1));
+            network.middle.set("link set w2 up");
+        });
+        let near = network.status(&boxes[0]);
+        let counters = &near["pairs"][0]["accelerator"]["counters"];
+        assert_eq!((&counters["flows_failed"], &counters["stored_lost"]), (&0.into(), &0.into()), "{near:#}");
+        let lost = near["pairs"][0]["ports"][1]["tx_drops"]["link_down"].as_u64();
+        assert!(lost > Some(0), "nothing was sent while the cable was pulled: {near:#}");
+        let [near, ..] = boxes;
+        let ended = near.end();
+        assert!(ended.stderr.contains("wan port w1 went down"), "{ended}");
+    }
+}
+
+mod privileges {
+    use super::*;
+
+    fn of(process: u32) -> String {
+        fs::read_to_string(format!("/proc/{process}/status")).expect("a process")
+    }
+
+    fn line<'a>(status: &'a str, name: &str) -> Vec<&'a str> {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_whitespace().skip(1).collect()
+    }
+
+    #[test]
+    fn are_given_up_once_the_ports_are_open() {
+        let Some(network) = Network::new("privileges of a box", 1500) else { return };
+        let dropped = network.start("accelerate --lan west --wan east");
+        let status = of(dropped.program.id());
+        for caps in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+            assert_eq!(line(&status, caps), ["0000000000000000"], "{caps}");
+        }
+        assert_eq!(line(&status, "NoNewPrivs"), ["1"]);
+        assert!(!line(&status, "Uid").contains(&"0") && !line(&status, "Gid").contains(&"0"), "{status}");
+        assert!(line(&status, "Groups").is_empty(), "{status}");
+        assert_eq!(network.status(&dropped)["user"], "nobody");
+        network.round_trip(RIGHT, 64, 1);
+        let ended = dropped.end();
+        assert!(ended.stderr.contains("runs as nobody without privileges"), "{ended}");
+
+        let kept = network.start("accelerate --lan west --wan east --keep-privileges");
+        assert_eq!(line(&of(kept.program.id()), "Uid"), ["0"; 4]);
+        assert_eq!(network.status(&kept)["user"], "root");
+        kept.signal(libc::SIGUSR1);
+        network.round_trip(RIGHT, 64, 1);
+        let ended = kept.end();
+        assert!(
+            ended.stderr.contains("Z accelerate 'accelerate', up "),
+            "SIGUSR1 prints the status: {ended}"
+        );
+    }
+
+    /// The program, and a place for a control socket, where anybody can get at them.
+    fn for_anybody(network: &Network) -> (PathBuf, PathBuf) {
+        let program = network.runtime.path().join("longhaul");
+        fs::copy(longhaul(), &program).expect("a copy that others can run");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(network.runtime.path(), mode).expect("mode 0777");
+        (program, network.runtime.path().join("control"))
+    }
+
+    #[test]
+    fn that_a_service_manager_grants_are_given_up_too() {
+        require("setpriv", "util-linux");
+        let Some(network) = Network::new("a box with granted privileges", 1500) else { return };
+        let (program, control) = for_anybody(&network);
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.args(["--inh-caps=+net_raw,+net_admin", "--ambient-caps=+net_raw,+net_admin"]);
+        command.arg(&program).args(["emulate", "--a", "west", "--b", "east"]);
+        command.env("RUNTIME_DIRECTORY", network.runtime.path());
+        let mut started = network.middle.inside(|| Program::start(&mut command));
+        let deadline = Instant::now() + LIMIT;
+        let ask = format!("box status --json --control {}", control.display());
+        let status = loop {
+            let done = Program::start(&mut network.runtime.longhaul(&ask)).finish(LIMIT);
+            if done.status.success() {
+                break done.stdout;
+            }
+            assert!(started.is_running() && Instant::now() < deadline, "{}", started.finish(LIMIT));
+        };
+        assert!(status.contains("\"user\": \"nobody\""), "{status}");
+        let process = of(started.id());
+        for caps in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+            assert_eq!(line(&process, caps), ["0000000000000000"], "{caps}");
+        }
+        network.round_trip(RIGHT, 64, 1);
+        Box { program: started, name: "emulate".to_owned() }.end();
+        assert!(!control.exists(), "the socket stays behind");
+    }
+
+    #[test]
+    fn that_are_missing_are_named() {
+        let Some(network) = Network::new("a box without privileges", 1500) else { return };
+        let (program, control) = for_anybody(&network);
+        let mut command = Command::new(&program);
+        command.args(["accelerate", "--lan", "west", "--wan", "east", "--control"]).arg(control);
+        command.uid(65534).gid(65534);
+        // A child is where the thread is that starts it.
+        let started = network.middle.inside(|| Program::start(&mut command));
+        let done = started.finish(LIMIT);
+        assert_eq!(done.status.code(), Some(1), "{done}");
+        assert!(done.stderr.contains("CAP_NET_RAW") && done.stderr.lines().count() == 1, "{done}");
+    }
+}
+
+mod bad_arguments {
+    use super::*;
+
+    #[test]
+    fn are_answered_with_cause_and_cure_on_one_line() {
+        let Some(network) = Network::new("bad arguments", 1500) else { return };
+        for (arguments, code, part) in [
+            ("accelerate", 1, "no ports; name two"),
+            ("accelerate --lan west", 1, "they go in pairs"),
+            ("accelerate --lan west --wan west", 1, "port west is named twice"),
+            ("accelerate --lan west --wan tap:west", 1, "is named twice"),
+            ("accelerate --lan west --wan nowhere", 1, "no interface nowhere here; there are: "),
+            ("accelerate --lan west --wan udp:1", 2, "not a port: write eth1"),
+            (
+                "accelerate --lan west --wan east --user no-such-user",
+                1,
+                "there is no user 'no-such-user'; make it",
+            ),
+            ("accelerate --lan west --wan east --memory 1K", 2, "memory goes from"),
+            ("accelerate --lan west --wan east --config /nowhere.toml", 1, "cannot read /nowhere.toml"),
+            ("accelerate --lan west --wan east --pcap-lan /nowhere/x", 1, "cannot record to /nowhere/x"),
+            ("emulate --a west --b east --distance 5000km --rate 100G --memory 1G", 1, "lossless up to"),
+            ("emulate --a west --b east --distance 1km --delay 1ms", 2, "cannot be used with"),
+            ("emulate --a west --b east --delay 5", 2, "not a time"),
+            ("emulate --a west --b east --ecn 4M:1M", 2, "is above Kmax"),
+            ("box status nobody-there", 1, "no box called 'nobody-there' runs here; start one"),
+        ] {
+            let done =
+                Program::start(&mut network.middle.longhaul(&network.runtime, arguments)).finish(LIMIT);
+            assert_eq!(done.status.code(), Some(code), "{done}");
+            assert!(done.stderr.contains(part), "{part}: {done}");
+            assert_eq!(done.stderr.lines().count(), 1, "{done}");
+        }
+        let first = network.start("emulate --a west --b east");
+        let second = Program::start(&mut network.middle.longhaul(&network.runtime, "emulate --a w1 --b w2"));
+        let refused = second.finish(LIMIT);
+        assert!(refused.stderr.contains("a box called 'emulate' runs already; end it"), "{refused}");
+        first.end();
+    }
+}

@@ -1,0 +1,103 @@
+//! What the system says about its interfaces, in the network namespace of the calling thread.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::config::check_interface;
+use crate::error::NetdevError;
+use crate::request;
+
+/// The names of the interfaces.
+///
+/// # Errors
+/// When the system does not tell.
+pub fn list() -> io::Result<Vec<String>> {
+    // SAFETY: takes nothing; what it returns is freed below, once.
+    let all = unsafe { libc::if_nameindex() };
+    if all.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let mut names = Vec::new();
+    let mut at = all;
+    // SAFETY: the array goes on until an entry without a name; `at` does not get past that one.
+    while let Some(name) = unsafe { at.as_ref() }.filter(|entry| !entry.if_name.is_null()) {
+        // SAFETY: the name is a string that ends in zero and lives until the array is freed.
+        names.push(unsafe { CStr::from_ptr(name.if_name) }.to_string_lossy().into_owned());
+        // SAFETY: there was a name here, so that there is an entry behind it.
+        at = unsafe { at.add(1) };
+    }
+    // SAFETY: the array came from `if_nameindex`, and nothing points into it any more.
+    unsafe { libc::if_freenameindex(all) };
+    Ok(names)
+}
+
+/// The interface's index, from 1. An interface that is made anew gets another.
+///
+/// # Errors
+/// [`NetdevError::NoSuchInterface`], [`NetdevError::BadName`].
+pub fn index(interface: &str) -> Result<u32, NetdevError> {
+    ask(interface, "reading its index", |fd| request::index(fd, interface))
+}
+
+/// The interface's MTU in bytes, Ethernet header not included.
+///
+/// # Errors
+/// [`NetdevError::NoSuchInterface`], [`NetdevError::BadName`].
+pub fn mtu(interface: &str) -> Result<u32, NetdevError> {
+    ask(interface, "reading its MTU", |fd| request::mtu(fd, interface))
+}
+
+/// The interface's MAC address.
+///
+/// # Errors
+/// [`NetdevError::NoSuchInterface`], [`NetdevError::BadName`], [`NetdevError::NotEthernet`].
+pub fn mac(interface: &str) -> Result<[u8; 6], NetdevError> {
+    match ask(interface, "reading its MAC address", |fd| request::hardware(fd, interface))? {
+        (libc::ARPHRD_ETHER, address) => Ok(address),
+        (hardware_type, _) => {
+            Err(NetdevError::NotEthernet { interface: interface.to_owned(), hardware_type })
+        }
+    }
+}
+
+fn ask<T>(
+    interface: &str,
+    operation: &'static str,
+    question: impl FnOnce(&OwnedFd) -> io::Result<T>,
+) -> Result<T, NetdevError> {
+    check_interface(interface)?;
+    request::carrier()
+        .and_then(|fd| question(&fd))
+        .map_err(|source| NetdevError::of(interface, operation, "CAP_NET_ADMIN", source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_the_loopback_interface() {
+        assert!(list().unwrap().contains(&"lo".to_owned()));
+        assert_eq!(index("lo").unwrap(), 1);
+        assert!(mtu("lo").unwrap() >= 1280);
+        assert!(matches!(mac("lo"), Err(NetdevError::NotEthernet { hardware_type: 772, .. })));
+    }
+
+    #[test]
+    fn says_which_interfaces_there_are() {
+        let error = mtu("nothere0").unwrap_err();
+        assert!(
+            matches!(&error, NetdevError::NoSuchInterface { existing, .. } if existing.contains(&"lo".into()))
+        );
+        assert!(error.to_string().contains("lo"), "{error}");
+    }
+
+    #[test]
+    fn refuses_what_cannot_be_a_name() {
+        for name in ["", ".", "..", "sixteen-bytes-xx", "a/b", "a b", "tap%d", "a:b", "a\0b"] {
+            assert!(matches!(mtu(name), Err(NetdevError::BadName { .. })), "{name:?}");
+        }
+        assert!(matches!(mtu("fifteen-bytes-x"), Err(NetdevError::NoSuchInterface { .. })));
+    }
+}

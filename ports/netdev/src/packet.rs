@@ -1,0 +1,241 @@
+//! An interface of the host as a [`Port`].
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use longhaul_port::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError, check_length};
+use rustix::event::epoll;
+
+use crate::config::PacketConfig;
+use crate::counters::NetdevCounters;
+use crate::error::NetdevError;
+use crate::interface;
+use crate::merging::Merging;
+use crate::receiver::Receiver;
+use crate::request;
+use crate::sender::Sender;
+use crate::socket::PacketSocket;
+use crate::watch::{Link, Presence, Watch};
+
+/// Frames that come in and go out at an interface that exists: a physical one, veth, the host's side of a TAP device
+/// that a virtual machine has. See the [crate's documentation](crate).
+pub struct PacketPort {
+    name: Arc<str>,
+    config: PacketConfig,
+    /// Index of the interface that the sockets are bound to.
+    index: Option<u32>,
+    watch: Watch,
+    link: Link,
+    receiving: PacketSocket,
+    sending: PacketSocket,
+    receiver: Receiver,
+    sender: Sender,
+    /// Readable when the send buffer has room, while `sending` is in it.
+    ready: OwnedFd,
+    awaits_room: bool,
+    merging: Option<Merging>,
+    ports: PortCounters,
+    counters: NetdevCounters,
+}
+
+impl PacketPort {
+    /// Opens the port on an interface of the calling thread's network namespace. Needs CAP_NET_RAW.
+    ///
+    /// # Errors
+    /// [`NetdevError`], which says what to do about it.
+    pub fn open(config: &PacketConfig) -> Result<Self, NetdevError> {
+        config.validate()?;
+        // For its errors.
+        interface::mac(&config.interface)?;
+        let refused =
+            |operation| move |source| NetdevError::of(&config.interface, operation, "CAP_NET_RAW", source);
+        let receiving = PacketSocket::receiving(config).map_err(refused("opening a packet socket"))?;
+        let sending = PacketSocket::sending(config).map_err(refused("opening a packet socket"))?;
+        let ready = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|error| refused("making a descriptor to wait on")(error.into()))?;
+        let watch = Watch::new(&config.interface).map_err(refused("asking to be told of changes"))?;
+        let mut port = Self {
+            name: config.name.as_str().into(),
+            config: config.clone(),
+            index: None,
+            watch,
+            link: Link::new(),
+            receiving,
+            sending,
+            receiver: Receiver::new(config),
+            sender: Sender::new(config.transmit_slots, config.frame_bytes_max),
+            ready,
+            awaits_room: false,
+            merging: None,
+            ports: PortCounters::default(),
+            counters: NetdevCounters::default(),
+        };
+        let index = interface::index(&config.interface)?;
+        port.attach(index).map_err(|(operation, source)| refused(operation)(source))?;
+        port.look();
+        Ok(port)
+    }
+
+    /// The interface's name.
+    #[must_use]
+    pub fn interface(&self) -> &str {
+        self.watch.interface()
+    }
+
+    /// The counters that other ports do not have.
+    #[must_use]
+    pub fn netdev_counters(&self) -> NetdevCounters {
+        self.counters
+    }
+
+    fn attach(&mut self, index: u32) -> Result<(), (&'static str, std::io::Error)> {
+        self.sending.bind(index).map_err(|error| ("binding", error))?;
+        self.receiving.bind(index).map_err(|error| ("binding", error))?;
+        if self.config.promiscuous {
+            self.receiving.make_promiscuous(index).map_err(|error| ("asking for frames to others", error))?;
+        }
+        self.index = Some(index);
+        self.merging = None;
+        if !self.config.keep_merging {
+            let carrier = request::carrier().map_err(|error| ("making a socket", error))?;
+            self.merging = Some(Merging::turn_off(carrier, &self.config.interface, index));
+        }
+        Ok(())
+    }
+
+    /// Follows the interface if it may have changed.
+    fn look(&mut self) {
+        let Some(presence) = self.watch.look() else { return };
+        self.counters.rx_buffer_full += self.receiving.take_losses();
+        self.follow(presence);
+        if self.link.state == LinkState::Down {
+            self.sender.drop_all(&mut self.ports);
+        }
+    }
+
+    fn follow(&mut self, presence: Presence) {
+        if self.index.is_some() && self.index != presence.index() {
+            self.index = None;
+            self.merging = None;
+            self.counters.detached += 1;
+        }
+        if let (None, Some(index)) = (self.index, presence.index()) {
+            if let Err((operation, error)) = self.attach(index) {
+                let interface = self.watch.interface();
+                self.link.fail(format!("interface {interface} was made anew: {operation}: {error}"));
+                return;
+            }
+            self.counters.reattached += 1;
+        }
+        if self.link.follow(self.watch.interface(), presence) {
+            self.ports.link_ups += 1;
+        }
+    }
+
+    fn send(&mut self) {
+        if !self.sender.send(&self.sending, &mut self.ports, &mut self.counters) {
+            self.watch.suspect();
+        }
+    }
+}
+
+impl Port for PacketPort {
+    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        let handed = self
+            .receiver
+            .receive(&self.receiving, max, each, &mut self.ports, &mut self.counters)
+            .map_err(|error| PortError::io("receiving frames", error))?;
+        if handed.is_down {
+            self.watch.suspect();
+        }
+        Ok(handed.frames)
+    }
+
+    fn transmit_room(&mut self) -> usize {
+        if self.sender.room() == 0 {
+            self.send();
+        }
+        self.sender.room()
+    }
+
+    fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
+        check_length(len, self.config.frame_bytes_max)?;
+        if self.transmit_room() == 0 {
+            self.ports.tx_full = self.ports.tx_full.wrapping_add(1);
+            return Ok(false);
+        }
+        self.sender.build(len, fill);
+        if self.link.state == LinkState::Down {
+            self.sender.drop_all(&mut self.ports);
+        } else if self.sender.is_worth_sending() {
+            self.send();
+        }
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        self.send();
+        self.sender.report()
+    }
+
+    fn arm(&mut self) -> Result<bool, PortError> {
+        // The sockets are readable for as long as something waits in them: only what was taken out counts here.
+        if self.receiver.holds_frames() {
+            return Ok(true);
+        }
+        if self.sender.waiting() > 0 {
+            self.send();
+        }
+        if self.sender.waiting() > 0 && !self.awaits_room {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&self.ready, self.sending.as_fd(), data, epoll::EventFlags::OUT)
+                .map_err(|error| PortError::io("waiting for room in the send buffer", error))?;
+            self.awaits_room = true;
+        }
+        Ok(false)
+    }
+
+    fn disarm(&mut self) {
+        if std::mem::take(&mut self.awaits_room) {
+            // Cannot fail: it was put in.
+            let _ = epoll::delete(&self.ready, self.sending.as_fd());
+        }
+        self.watch.wake();
+    }
+
+    fn descriptors(&self) -> Descriptors {
+        [self.receiving.as_fd().as_raw_fd(), self.watch.descriptor(), self.ready.as_raw_fd()]
+            .into_iter()
+            .collect()
+    }
+
+    fn service(&mut self) -> Result<LinkState, PortError> {
+        self.look();
+        if self.sender.is_blocked() {
+            self.send();
+        }
+        self.sender.report().map(|()| self.link.state)
+    }
+
+    fn link_state(&self) -> LinkState {
+        self.link.state
+    }
+
+    fn last_disconnect(&self) -> Option<&str> {
+        self.link.reason()
+    }
+
+    fn capabilities(&self) -> PortCapabilities {
+        PortCapabilities {
+            kind: "af_packet",
+            name: Arc::clone(&self.name),
+            frame_bytes_max: self.config.frame_bytes_max,
+            transmit_slots: self.sender.slots(),
+            interrupts: true,
+        }
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.ports
+    }
+}

@@ -1,0 +1,179 @@
+//! Frames from the kernel, as a cable would have brought them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use longhaul_port::{DropReason, PortCounters};
+
+use crate::batch::{NoFrame, ReceiveBatch, Received};
+use crate::config::PacketConfig;
+use crate::counters::NetdevCounters;
+use crate::segment::{Splitter, complete};
+use crate::watch::is_down;
+
+/// Refusals met in one call of `receive` before it gives up for now: each is for one frame.
+const REFUSALS_MAX: usize = 16;
+
+/// Frames between the kernel and `receive`.
+pub(crate) struct Receiver {
+    batch: ReceiveBatch,
+    frame_bytes_max: usize,
+    /// Messages of the last call.
+    messages: usize,
+    /// The next message to be looked at.
+    next: usize,
+    splitter: Splitter,
+    /// The message that is being split, and whether it got its VLAN tag back.
+    split: (usize, bool),
+}
+
+/// How a `receive` ended.
+pub(crate) struct Handed {
+    pub(crate) frames: usize,
+    /// The interface is down or gone.
+    pub(crate) is_down: bool,
+}
+
+impl Receiver {
+    pub(crate) fn new(config: &PacketConfig) -> Self {
+        Self {
+            batch: ReceiveBatch::new(config.promiscuous),
+            frame_bytes_max: config.frame_bytes_max,
+            messages: 0,
+            next: 0,
+            splitter: Splitter::IDLE,
+            split: (0, false),
+        }
+    }
+
+    /// True when frames wait that were taken from the kernel already.
+    pub(crate) fn holds_frames(&self) -> bool {
+        !self.splitter.is_done() || self.next < self.messages
+    }
+
+    /// Hands out up to `max` frames.
+    ///
+    /// # Errors
+    /// What the kernel answered, when it is not one of the usual things.
+    pub(crate) fn receive(
+        &mut self,
+        socket: &impl AsFd,
+        max: usize,
+        each: &mut dyn FnMut(&[u8]),
+        ports: &mut PortCounters,
+        counters: &mut NetdevCounters,
+    ) -> io::Result<Handed> {
+        let mut handed = Handed { frames: 0, is_down: false };
+        let (mut is_drained, mut refusals) = (false, 0);
+        while handed.frames < max {
+            if !self.splitter.is_done() {
+                handed.frames += self.hand_out_parts(max - handed.frames, each, ports);
+            } else if self.next < self.messages {
+                handed.frames += self.open(each, ports, counters);
+            } else if is_drained {
+                break;
+            } else {
+                let wanted = (max - handed.frames).min(ReceiveBatch::FRAMES);
+                match self.fetch(socket.as_fd(), wanted, counters) {
+                    Ok(()) => is_drained = self.messages < wanted,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) if is_down(&error) => {
+                        handed.is_down = true;
+                        break;
+                    }
+                    // A frame that the kernel cannot describe; it is gone.
+                    Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                        refusals += 1;
+                        counters.rx_not_splittable += 1;
+                        is_drained = refusals == REFUSALS_MAX;
+                    }
+                    Err(error) if handed.frames == 0 => return Err(error),
+                    // It will be met again.
+                    Err(_) => break,
+                }
+            }
+        }
+        Ok(handed)
+    }
+
+    fn fetch(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        wanted: usize,
+        counters: &mut NetdevCounters,
+    ) -> io::Result<()> {
+        (self.messages, self.next) = (0, 0);
+        counters.rx_calls += 1;
+        self.messages = self.batch.receive(socket, wanted)?;
+        Ok(())
+    }
+
+    /// Looks at the next message; hands its frame out, or begins to split it. Returns the frames handed out.
+    fn open(
+        &mut self,
+        each: &mut dyn FnMut(&[u8]),
+        ports: &mut PortCounters,
+        counters: &mut NetdevCounters,
+    ) -> usize {
+        let at = self.next;
+        self.next += 1;
+        let Received { frame, offload, is_tagged } = match self.batch.open(at) {
+            Ok(received) => received,
+            Err(NoFrame::TooLong) => {
+                ports.rx_drops.count(DropReason::FrameTooLong);
+                return 0;
+            }
+            Err(NoFrame::TooShort) => {
+                ports.rx_drops.count(DropReason::FrameTooShort);
+                return 0;
+            }
+            Err(NoFrame::NotForUs) => return 0,
+        };
+        counters.rx_tags_restored += u64::from(is_tagged);
+        if !offload.is_nothing() {
+            let understood = if offload.is_split() {
+                counters.rx_split += 1;
+                self.splitter.begin(frame, &offload)
+            } else {
+                counters.rx_checksums_filled += 1;
+                complete(frame, &offload)
+            };
+            if understood.is_err() {
+                counters.rx_not_splittable += 1;
+                return 0;
+            }
+            if offload.is_split() {
+                self.split = (at, is_tagged);
+                return 0;
+            }
+        }
+        hand_out(frame, self.frame_bytes_max, each, ports)
+    }
+
+    fn hand_out_parts(&mut self, max: usize, each: &mut dyn FnMut(&[u8]), ports: &mut PortCounters) -> usize {
+        let (at, is_tagged) = self.split;
+        let frame = self.batch.frame(at, is_tagged);
+        let mut handed = 0;
+        while handed < max && !self.splitter.is_done() {
+            handed += hand_out(self.splitter.next(frame), self.frame_bytes_max, each, ports);
+        }
+        handed
+    }
+}
+
+/// Hands out a frame that is not too long, and returns how many these are.
+fn hand_out(
+    frame: &[u8],
+    frame_bytes_max: usize,
+    each: &mut dyn FnMut(&[u8]),
+    ports: &mut PortCounters,
+) -> usize {
+    if frame.len() > frame_bytes_max {
+        ports.rx_drops.count(DropReason::FrameTooLong);
+        return 0;
+    }
+    ports.count_rx(frame.len());
+    each(frame);
+    1
+}

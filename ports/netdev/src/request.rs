@@ -1,0 +1,121 @@
+//! Questions to the system about an interface, and settings of it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+const NAME_BYTES: usize = libc::IFNAMSIZ;
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct EthtoolValue {
+    command: u32,
+    data: u32,
+}
+
+/// A socket that does nothing but carry requests, in the network namespace of the calling thread.
+pub(crate) fn carrier() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
+}
+
+/// A request that names `interface`, everything else zero.
+///
+/// The name must have been checked to be shorter than [`NAME_BYTES`]; one that is not gives an error from the kernel.
+pub(crate) fn named(interface: &str) -> libc::ifreq {
+    // SAFETY: integers and a null pointer, all of which may be zero.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name[..NAME_BYTES - 1].iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+fn perform(fd: impl AsFd, code: u32, request: &mut libc::ifreq) -> io::Result<()> {
+    // SAFETY: the descriptor is open for as long as it is borrowed. Every code used in this file takes an `ifreq`,
+    // which is live and exclusive; where it has a pointer, the caller in this file keeps its target alive.
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), code as _, request) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn ask(fd: impl AsFd, code: u32, interface: &str) -> io::Result<libc::ifreq> {
+    let mut request = named(interface);
+    perform(fd, code, &mut request)?;
+    Ok(request)
+}
+
+pub(crate) fn index(fd: impl AsFd, interface: &str) -> io::Result<u32> {
+    let answer = ask(fd, libc::SIOCGIFINDEX as u32, interface)?;
+    // SAFETY: the kernel filled in this member.
+    Ok(unsafe { answer.ifr_ifru.ifru_ifindex } as u32)
+}
+
+pub(crate) fn mtu(fd: impl AsFd, interface: &str) -> io::Result<u32> {
+    let answer = ask(fd, libc::SIOCGIFMTU as u32, interface)?;
+    // SAFETY: the kernel filled in this member.
+    Ok(unsafe { answer.ifr_ifru.ifru_mtu } as u32)
+}
+
+pub(crate) fn set_mtu(fd: impl AsFd, interface: &str, mtu: u32) -> io::Result<()> {
+    let mut request = named(interface);
+    request.ifr_ifru.ifru_mtu = i32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    perform(fd, libc::SIOCSIFMTU as u32, &mut request)
+}
+
+/// The `IFF_` flags that fit 16 bits.
+pub(crate) fn flags(fd: impl AsFd, interface: &str) -> io::Result<u16> {
+    let answer = ask(fd, libc::SIOCGIFFLAGS as u32, interface)?;
+    // SAFETY: the kernel filled in this member.
+    Ok(unsafe { answer.ifr_ifru.ifru_flags } as u16)
+}
+
+pub(crate) fn set_up(fd: impl AsFd, interface: &str) -> io::Result<()> {
+    let before = flags(&fd, interface)?;
+    if before & libc::IFF_UP as u16 != 0 {
+        return Ok(());
+    }
+    let mut request = named(interface);
+    request.ifr_ifru.ifru_flags = (before | libc::IFF_UP as u16) as libc::c_short;
+    perform(fd, libc::SIOCSIFFLAGS as u32, &mut request)
+}
+
+/// The hardware type (`ARPHRD_`) and the first six bytes of the address.
+pub(crate) fn hardware(fd: impl AsFd, interface: &str) -> io::Result<(u16, [u8; 6])> {
+    let answer = ask(fd, libc::SIOCGIFHWADDR as u32, interface)?;
+    // SAFETY: the kernel filled in this member.
+    let address = unsafe { answer.ifr_ifru.ifru_hwaddr };
+    Ok((address.sa_family, std::array::from_fn(|at| address.sa_data[at] as u8)))
+}
+
+fn ethtool(fd: impl AsFd, interface: &str, value: &mut EthtoolValue) -> io::Result<()> {
+    let mut request = named(interface);
+    request.ifr_ifru.ifru_data = std::ptr::from_mut(value).cast();
+    perform(fd, libc::SIOCETHTOOL as u32, &mut request)
+}
+
+/// Asks the driver for one number.
+pub(crate) fn ethtool_get(fd: impl AsFd, interface: &str, command: u32) -> io::Result<u32> {
+    let mut value = EthtoolValue { command, data: 0 };
+    ethtool(fd, interface, &mut value)?;
+    Ok(value.data)
+}
+
+/// Sets one number of the driver's.
+pub(crate) fn ethtool_set(fd: impl AsFd, interface: &str, command: u32, data: u32) -> io::Result<()> {
+    ethtool(fd, interface, &mut EthtoolValue { command, data })
+}
+
+/// Attaches `tun`, which is `/dev/net/tun`, to the device that is made or taken, with these `IFF_` flags.
+pub(crate) fn attach_tap(tun: impl AsFd, interface: &str, flags: u16) -> io::Result<()> {
+    let mut request = named(interface);
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    perform(tun, libc::TUNSETIFF as u32, &mut request)
+}
+
+/// Offers the kernel to take frames of these kinds (`TUN_F_`) that a cable would not carry; takes other offers back.
+pub(crate) fn set_offloads(tun: impl AsFd, kinds: libc::c_uint) -> io::Result<()> {
+    // SAFETY: the descriptor is open for as long as it is borrowed; this code takes a number.
+    let result =
+        unsafe { libc::ioctl(tun.as_fd().as_raw_fd(), libc::TUNSETOFFLOAD as _, libc::c_ulong::from(kinds)) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,113 @@
+//! The sockets of a packet port.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libc::c_int;
+
+use crate::config::PacketConfig;
+
+/// A packet socket, bound to an interface, non-blocking.
+pub(crate) struct PacketSocket {
+    socket: OwnedFd,
+    /// What it receives, in network byte order; 0 is nothing.
+    protocol: u16,
+}
+
+impl PacketSocket {
+    /// A socket that nothing is received on until it is bound.
+    fn new(protocol: c_int) -> io::Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: takes numbers only.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { socket, protocol: (protocol as u16).to_be() })
+    }
+
+    /// Receives every frame that comes in, with what the kernel knows of it.
+    pub(crate) fn receiving(config: &PacketConfig) -> io::Result<Self> {
+        let this = Self::new(libc::ETH_P_ALL)?;
+        this.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
+        this.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1)?;
+        // Kernels before 4.20 do not know it; the receiver looks again.
+        let _ = this.set::<c_int>(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1);
+        this.set_buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.receive_buffer_bytes)?;
+        Ok(this)
+    }
+
+    /// Sends, and receives nothing.
+    pub(crate) fn sending(config: &PacketConfig) -> io::Result<Self> {
+        let this = Self::new(0)?;
+        if config.bypass_queue {
+            this.set(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1)?;
+        }
+        this.set_buffer(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.send_buffer_bytes)?;
+        Ok(this)
+    }
+
+    /// Goes over to the interface `index`. Takes no privilege.
+    pub(crate) fn bind(&self, index: u32) -> io::Result<()> {
+        // SAFETY: integers, all of which may be zero.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = self.protocol;
+        address.sll_ifindex = index as c_int;
+        let len = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: the descriptor is open, and the address is live and of the given length.
+        let bound = unsafe { libc::bind(self.socket.as_raw_fd(), (&raw const address).cast(), len) };
+        if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Has the interface `index` take frames for anybody, for as long as both are there. Takes no privilege.
+    pub(crate) fn make_promiscuous(&self, index: u32) -> io::Result<()> {
+        let request = libc::packet_mreq {
+            mr_ifindex: index as c_int,
+            mr_type: libc::PACKET_MR_PROMISC as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+    }
+
+    /// Frames lost for want of buffer since the last call.
+    pub(crate) fn take_losses(&self) -> u64 {
+        // Frames, then losses.
+        self.get::<[u32; 2]>(libc::SOL_PACKET, libc::PACKET_STATISTICS).map_or(0, |[_, lost]| lost.into())
+    }
+
+    /// Asks for a buffer, beyond the system's limit where that is allowed, else up to it.
+    fn set_buffer(&self, force: c_int, option: c_int, bytes: usize) -> io::Result<()> {
+        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        self.set(libc::SOL_SOCKET, force, &bytes).or_else(|_| self.set(libc::SOL_SOCKET, option, &bytes))
+    }
+
+    fn set<T: Copy>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
+        let len = size_of::<T>() as libc::socklen_t;
+        let value = std::ptr::from_ref(value).cast();
+        // SAFETY: the descriptor is open, and the value is live and of the given length.
+        let result = unsafe { libc::setsockopt(self.socket.as_raw_fd(), level, option, value, len) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// `T` is an int or an array of them, for which any bytes will do.
+    fn get<T: Copy + Default>(&self, level: c_int, option: c_int) -> io::Result<T> {
+        let mut value = T::default();
+        let mut len = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the descriptor is open; value and length are live, and the kernel writes at most the given length.
+        let result = unsafe {
+            let value = (&raw mut value).cast();
+            libc::getsockopt(self.socket.as_raw_fd(), level, option, value, &raw mut len)
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,473 @@
+use longhaul_port::{DropReason, LinkState, Port, PortError};
+
+use super::*;
+use crate::{PacketConfig, PacketPort};
+
+fn open(interface: &str) -> PacketPort {
+    PacketPort::open(&PacketConfig::new(interface)).unwrap()
+}
+
+/// Both ends of a veth pair `a`, `b`.
+fn pair() -> (PacketPort, PacketPort) {
+    sh("ip link add ea mtu 9000 type veth peer name eb mtu 9000; ip link set ea up; ip link set eb up");
+    let (mut a, mut b) = (open("ea"), open("eb"));
+    await_link(&mut a, LinkState::Up);
+    await_link(&mut b, LinkState::Up);
+    (a, b)
+}
+
+mod carries {
+    use super::*;
+
+    #[test]
+    fn frames_of_every_length_both_ways_once_and_in_order() {
+        in_namespace(|| {
+            let (mut a, mut b) = pair();
+            let frames: Vec<_> = [14, 15, 59, 60, 64, 1514, 1518, 4096, 9014].map(|len| frame(len, 9)).into();
+            for frame in &frames {
+                send(&mut a, frame);
+                send(&mut b, frame);
+            }
+            assert_eq!(receive_all(&mut a, frames.len()), frames);
+            assert_eq!(receive_all(&mut b, frames.len()), frames);
+            // What a port sends does not come back to it.
+            assert_eq!(receive(&mut a).len() + receive(&mut b).len(), 0);
+            assert_eq!(a.counters().tx_drops.total() + b.counters().rx_drops.total(), 0);
+            let bytes: usize = frames.iter().map(Vec::len).sum();
+            assert_eq!((a.counters().tx_frames, a.counters().tx_bytes), (9, bytes as u64));
+        });
+    }
+
+    #[test]
+    fn more_than_fits_the_slots_when_flushed_once() {
+        in_namespace(|| {
+            let (mut a, mut b) = pair();
+            let mut taken = Vec::new();
+            for number in 0..700u16 {
+                let mut frame = frame(200, 0);
+                frame[14..16].copy_from_slice(&number.to_be_bytes());
+                if a.transmit(200, &mut |slot| slot.copy_from_slice(&frame)).unwrap() {
+                    taken.push(frame);
+                }
+            }
+            a.flush().unwrap();
+            assert!(taken.len() >= 256);
+            assert_eq!(receive_all(&mut b, taken.len()), taken);
+            assert_eq!(a.counters().tx_full, 700 - taken.len() as u64);
+            assert!(a.netdev_counters().tx_calls < 100, "in batches: {:?}", a.netdev_counters());
+        });
+    }
+
+    #[test]
+    fn frames_to_others_and_to_groups() {
+        in_namespace(|| {
+            let (mut a, mut b) = pair();
+            // LLDP, which bridges do not forward; all; somebody.
+            let mut frames = [frame(60, 1), frame(60, 2), frame(60, 3)];
+            frames[0][..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 0x0e]);
+            frames[1][..6].fill(0xff);
+            for frame in &frames {
+                send(&mut a, frame);
+            }
+            assert_eq!(receive_all(&mut b, 3), frames);
+        });
+    }
+}
+
+mod splits {
+    use super::*;
+    use crate::interface;
+    use crate::segment::tests::Header::*;
+    use crate::segment::tests::{Header, build, check};
+
+    /// Has the device `ea` handed a frame that is to be split, and looks at what comes in at `eb`.
+    fn what_comes_in(headers: &'static [Header], segment_bytes: usize, count: usize) {
+        in_namespace(move || {
+            let (_a, mut b) = pair();
+            let (mut frame, offload) = build(headers, &[7; 20_000], segment_bytes, true);
+            frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+            let socket = crate::socket::PacketSocket::receiving(&PacketConfig::new("ea")).unwrap();
+            socket.bind(interface::index("ea").unwrap()).unwrap();
+            let frame = [&offload.bytes()[..], &frame].concat();
+            assert_eq!(rustix::io::write(&socket, &frame).unwrap(), frame.len());
+            let mut number = 0;
+            until("parts", || {
+                b.receive(64, &mut |part| {
+                    check(part, headers, number);
+                    number += 1;
+                })
+                .unwrap();
+                number == count
+            });
+            let counters = b.netdev_counters();
+            assert_eq!((counters.rx_split, counters.rx_not_splittable), (1, 0));
+            assert_eq!(counters.rx_tags_restored > 0, headers[0] != Ethernet { tags: 0 });
+        });
+    }
+
+    #[test]
+    fn tagged_tcp_over_ipv4() {
+        what_comes_in(&[Ethernet { tags: 1 }, Ipv4 { options: 0 }, Tcp { options: 3 }], 1448, 14);
+    }
+
+    #[test]
+    fn twice_tagged_tcp_over_ipv6() {
+        what_comes_in(&[Ethernet { tags: 2 }, Ipv6 { extensions: 0 }, Tcp { options: 3 }], 8900, 3);
+    }
+
+    #[test]
+    fn tagged_udp_over_ipv6() {
+        what_comes_in(&[Ethernet { tags: 1 }, Ipv6 { extensions: 0 }, Udp], 1000, 20);
+    }
+}
+
+mod waits_for_the_device {
+    use super::*;
+    use std::time::Duration;
+
+    /// A device that is much slower than what is sent, with room for this many bytes.
+    fn slow_pair(bytes: &str) -> Option<(PacketPort, PacketPort)> {
+        let ports = pair();
+        let shape = format!("tc qdisc replace dev ea root tbf rate 200mbit burst 20kb limit {bytes}");
+        if may_sh(&shape) {
+            return Some(ports);
+        }
+        eprintln!("SKIPPED: this kernel has no tbf");
+        None
+    }
+
+    #[test]
+    fn and_is_woken_when_it_has_room() {
+        in_namespace(|| {
+            let Some((mut a, mut b)) = slow_pair("50mb") else { return };
+            let frames: Vec<_> = (0..800).map(|number| frame(4000, number as u8)).collect();
+            let (mut sent, mut slept, mut received) = (0, 0, Vec::new());
+            while sent < frames.len() {
+                let frame = &frames[sent];
+                if a.transmit(4000, &mut |slot| slot.copy_from_slice(frame)).unwrap() {
+                    sent += 1;
+                    continue;
+                }
+                a.flush().unwrap();
+                received.append(&mut receive(&mut b));
+                a.service().unwrap();
+                if a.transmit_room() == 0 && !a.arm().unwrap() {
+                    slept += 1;
+                    assert!(sleep_on(&mut [&mut a], PATIENCE));
+                    a.disarm();
+                }
+            }
+            assert!(slept > 0, "{:?}", a.netdev_counters());
+            until("frames", || {
+                a.flush().unwrap();
+                received.append(&mut receive(&mut b));
+                received.len() >= frames.len()
+            });
+            assert_eq!(received, frames);
+            assert!(a.netdev_counters().tx_blocked > 0);
+            // With nothing more to send, there is nothing to be woken for.
+            settle(&mut a);
+            assert!(!sleep_on(&mut [&mut a], Duration::from_millis(20)));
+        });
+    }
+
+    #[test]
+    fn but_not_for_its_queue_which_loses_frames() {
+        in_namespace(|| {
+            let Some((mut a, mut b)) = slow_pair("40kb") else { return };
+            for number in 0..100 {
+                send(&mut a, &frame(4000, number));
+            }
+            let lost = a.netdev_counters().tx_queue_full;
+            assert!(lost > 0);
+            assert_eq!(receive_all(&mut b, 100 - lost as usize).len(), 100 - lost as usize);
+            assert_eq!(a.counters().tx_frames, 100 - lost);
+        });
+    }
+}
+
+mod refuses_and_drops {
+    use super::*;
+
+    #[test]
+    fn frames_to_others_unless_asked_for() {
+        in_namespace(|| {
+            let (mut a, _) = pair();
+            let config = PacketConfig { promiscuous: false, ..PacketConfig::new("eb") };
+            let mut b = PacketPort::open(&config).unwrap();
+            let mut frames = [frame(60, 1), frame(60, 2), frame(60, 3)];
+            frames[1][..6].fill(0xff);
+            frames[2][..6].copy_from_slice(&crate::interface::mac("eb").unwrap());
+            frames.iter().for_each(|frame| send(&mut a, frame));
+            assert_eq!(receive_all(&mut b, 2), frames[1..]);
+        });
+    }
+
+    #[test]
+    fn lengths_out_of_range() {
+        in_namespace(|| {
+            let (mut a, _b) = pair();
+            let too_long = a.transmit(9019, &mut |_| unreachable!());
+            assert!(matches!(too_long, Err(PortError::FrameTooLong { len: 9019, max: 9018 })));
+            let too_short = a.transmit(13, &mut |_| unreachable!());
+            assert!(matches!(too_short, Err(PortError::FrameTooShort { .. })));
+        });
+    }
+
+    #[test]
+    fn frames_over_the_mtu_and_sends_those_behind_them() {
+        in_namespace(|| {
+            sh("ip link add ea type veth peer name eb; ip link set ea up; ip link set eb up");
+            let (mut a, mut b) = (open("ea"), open("eb"));
+            await_link(&mut a, LinkState::Up);
+            let frames = [frame(1514, 1), frame(1515, 2), frame(60, 3)];
+            for frame in &frames {
+                assert!(a.transmit(frame.len(), &mut |slot| slot.copy_from_slice(frame)).unwrap());
+            }
+            a.flush().unwrap();
+            assert_eq!(receive_all(&mut b, 2), [frames[0].clone(), frames[2].clone()]);
+            assert_eq!(a.counters().tx_drops.get(DropReason::FrameTooLong), 1);
+        });
+    }
+
+    #[test]
+    fn received_frames_that_are_longer_than_asked_for() {
+        in_namespace(|| {
+            let (mut a, _) = pair();
+            let config = PacketConfig { frame_bytes_max: 1000, ..PacketConfig::new("eb") };
+            let mut b = PacketPort::open(&config).unwrap();
+            let frames = [frame(1001, 1), frame(1000, 2)];
+            frames.iter().for_each(|frame| send(&mut a, frame));
+            assert_eq!(receive_all(&mut b, 1), [frames[1].clone()]);
+            assert_eq!(b.counters().rx_drops.get(DropReason::FrameTooLong), 1);
+        });
+    }
+}
+
+mod vlan_tags {
+    use super::*;
+
+    /// The kernel takes the tag off every frame that comes in, to hand it over beside it.
+    #[test]
+    fn pass_whatever_is_in_them() {
+        in_namespace(|| {
+            let (mut a, mut b) = pair();
+            let tags = [
+                [0x81, 0, 0, 5],
+                [0x81, 0, 0xb0, 5],
+                [0x81, 0, 0, 0],
+                [0x81, 0, 0xff, 0xff],
+                [0x88, 0xa8, 0, 7],
+            ];
+            for (number, tag) in tags.into_iter().enumerate() {
+                // Only for the tags of 802.1Q does the kernel make room beyond the MTU.
+                let longest = if tag[0] == 0x81 { 9014 } else { 9010 };
+                for len in [16, 60, 1514, longest] {
+                    let frame = tagged(&frame(len, number as u8), tag);
+                    send(&mut a, &frame);
+                    assert_eq!(receive_all(&mut b, 1), [frame]);
+                }
+            }
+            assert_eq!(b.netdev_counters().rx_tags_restored, 20);
+        });
+    }
+
+    #[test]
+    fn pass_in_twos() {
+        in_namespace(|| {
+            let (mut a, mut b) = pair();
+            let mut inner = frame(60, 1);
+            inner[12..18].copy_from_slice(&[0x81, 0, 0, 6, ETHERTYPE[0], ETHERTYPE[1]]);
+            let frame = tagged(&inner, [0x88, 0xa8, 0, 5]);
+            send(&mut a, &frame);
+            let mut frames = Vec::new();
+            until("a frame", || b.receive(1, &mut |frame| frames.push(frame.to_vec())).unwrap() == 1);
+            assert_eq!(frames, [frame]);
+        });
+    }
+
+    #[test]
+    fn of_vlan_devices_are_there_and_back() {
+        in_namespace(|| {
+            let (mut a, _b) = pair();
+            if !may_sh("ip link add link eb name ev type vlan id 5 && ip link set ev up") {
+                return eprintln!("SKIPPED: this kernel has no VLAN devices");
+            }
+            let mut v = open("ev");
+            await_link(&mut v, LinkState::Up);
+            let (frame, tag) = (frame(9014, 4), [0x81, 0, 0, 5]);
+            send(&mut v, &frame);
+            assert_eq!(receive_all(&mut a, 1), [tagged(&frame, tag)]);
+            send(&mut a, &tagged(&frame, tag));
+            assert_eq!(receive_all(&mut v, 1), [frame]);
+        });
+    }
+}
+
+mod sleeping {
+    use super::*;
+
+    #[test]
+    fn ends_with_a_frame_and_not_without() {
+        in_namespace(|| {
+            let (mut a, mut b) = pair();
+            settle(&mut b);
+            assert!(!b.arm().unwrap());
+            send(&mut a, &frame(60, 1));
+            assert!(sleep_on(&mut [&mut b], PATIENCE));
+            b.disarm();
+            assert_eq!(receive_all(&mut b, 1).len(), 1);
+            settle(&mut b);
+        });
+    }
+
+    #[test]
+    fn ends_when_the_interface_goes_down_and_not_again_after_that() {
+        in_namespace(|| {
+            let (mut a, _b) = pair();
+            settle(&mut a);
+            assert!(!a.arm().unwrap());
+            sh("ip link set ea down");
+            assert!(sleep_on(&mut [&mut a], PATIENCE));
+            a.disarm();
+            await_link(&mut a, LinkState::Down);
+            settle(&mut a);
+        });
+    }
+
+    #[test]
+    fn ends_when_the_carrier_goes_and_when_it_comes() {
+        in_namespace(|| {
+            let (_a, mut b) = pair();
+            for (lines, state) in
+                [("ip link set ea down", LinkState::Down), ("ip link set ea up", LinkState::Up)]
+            {
+                settle(&mut b);
+                assert!(!b.arm().unwrap());
+                sh(lines);
+                assert!(sleep_on(&mut [&mut b], PATIENCE));
+                b.disarm();
+                await_link(&mut b, state);
+            }
+        });
+    }
+
+    #[test]
+    fn is_refused_while_frames_that_were_taken_wait() {
+        in_namespace(|| {
+            // Only splitting leaves anything behind.
+            sh("ip link add ea type veth peer name eb; ip link set ea up; ip link set eb up");
+            sh("ip addr add 10.1.1.1/24 dev ea; ip neigh add 10.1.1.2 lladdr 02:00:00:00:00:02 dev ea");
+            let mut b = open("eb");
+            send_udp_run("10.1.1.2:4791", 1000, 5);
+            let mut lengths = Vec::new();
+            until("a frame", || {
+                b.receive(1, &mut |frame| lengths.push(frame.len())).unwrap() == 1 && lengths.contains(&1042)
+            });
+            assert!(b.arm().unwrap());
+            b.disarm();
+            b.receive(64, &mut |frame| lengths.push(frame.len())).unwrap();
+            assert!(!b.arm().unwrap());
+            assert_eq!(lengths.iter().filter(|len| **len == 1042).count(), 5);
+        });
+    }
+}
+
+mod privileges {
+    use super::*;
+
+    /// Takes every capability from the calling thread.
+    fn drop_all() {
+        // Version 3, this thread; two times effective, permitted, inheritable.
+        let (header, data) = ([0x2008_0522u32, 0], [0u32; 6]);
+        // SAFETY: both are live and as long as this version has them.
+        let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };
+        assert_eq!(result, 0);
+    }
+
+    #[test]
+    fn are_not_needed_after_opening() {
+        in_namespace(|| {
+            let host = Host::new();
+            let thread = host.thread;
+            host.sh("ip link add ea type veth peer name eb; ip link set ea up; ip link set eb up");
+            std::thread::scope(|scope| {
+                let (next, step) = channel();
+                let namespace = format!("nsenter --net=/proc/{}/task/{thread}/ns/net", std::process::id());
+                let helper = scope.spawn(move || {
+                    for lines in step {
+                        sh(&format!("{namespace} sh -e -c '{lines}'"));
+                    }
+                });
+                host.run(move || {
+                    let (mut a, mut b) = (open("ea"), open("eb"));
+                    await_link(&mut a, LinkState::Up);
+                    drop_all();
+                    assert!(PacketPort::open(&PacketConfig::new("ea")).is_err());
+                    next.send("ip link set ea down").unwrap();
+                    await_link(&mut a, LinkState::Down);
+                    next.send("ip link set ea up").unwrap();
+                    await_link(&mut a, LinkState::Up);
+                    next.send("ip link del ea").unwrap();
+                    await_link(&mut a, LinkState::Down);
+                    let make = "ip link add ea type veth peer name eb; ip link set ea up; ip link set eb up";
+                    next.send(make).unwrap();
+                    await_link(&mut a, LinkState::Up);
+                    await_link(&mut b, LinkState::Up);
+                    send(&mut a, &frame(60, 1));
+                    assert_eq!(receive_all(&mut b, 1), [frame(60, 1)]);
+                });
+                helper.join().unwrap();
+            });
+        });
+    }
+}
+
+mod opening {
+    use super::*;
+    use crate::NetdevError;
+
+    #[test]
+    fn says_what_is_wrong() {
+        in_namespace(|| {
+            let open = |interface: &str| PacketPort::open(&PacketConfig::new(interface)).err().unwrap();
+            assert!(matches!(open("nothere"), NetdevError::NoSuchInterface { .. }));
+            assert!(open("nothere").to_string().contains("lo"));
+            assert!(matches!(open("lo"), NetdevError::NotEthernet { hardware_type: 772, .. }));
+            let config = PacketConfig { frame_bytes_max: 63, ..PacketConfig::new("lo") };
+            assert!(matches!(PacketPort::open(&config).err(), Some(NetdevError::Config { .. })));
+        });
+    }
+
+    #[test]
+    fn turns_merging_off_and_dropping_puts_it_back() {
+        in_namespace(|| {
+            sh("ip link add ea type veth peer name eb; ethtool -K ea gro on");
+            let merges =
+                |state: &str| sh(&format!("ethtool -k ea | grep -q 'generic-receive-offload: {state}'"));
+            let port = open("ea");
+            merges("off");
+            drop(port);
+            merges("on");
+            let port =
+                PacketPort::open(&PacketConfig { keep_merging: true, ..PacketConfig::new("ea") }).unwrap();
+            merges("on");
+            drop(port);
+        });
+    }
+}
+
+/// Sends `count` datagrams of `len` bytes in one call, which the device would have to make of one.
+pub(super) fn send_udp_run(to: &str, len: u16, count: usize) {
+    use std::os::fd::AsRawFd;
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    let len_option = libc::c_int::from(len);
+    // SAFETY: the descriptor is open; the value is a live int.
+    let result = unsafe {
+        let value = (&raw const len_option).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, value, 4)
+    };
+    assert_eq!(result, 0);
+    let bytes: Vec<u8> = (0..count).flat_map(|number| vec![number as u8; len.into()]).collect();
+    assert_eq!(socket.send_to(&bytes, to).unwrap(), bytes.len());
+}

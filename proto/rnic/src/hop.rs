@@ -1,0 +1,209 @@
+//! The first hop to each peer: its Ethernet address, and the packets that wait for one.
+
+use crate::{Config, Memory, Rnic, VerbsError};
+use longhaul_neighbour::{HopId, Neighbours, Outgoing, Resolution, multicast_mac};
+use longhaul_node::{Frame, Payload, Trailer};
+use longhaul_units::Instant;
+use longhaul_wire::mad::Mad;
+use longhaul_wire::{MacAddr, Packet};
+use longhaul_work::Emit;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+/// Management datagrams that wait for an Ethernet address at most. Further ones are lost, and repeated by who sent them.
+const WAITING_MAX: usize = 64;
+
+/// Where frames to a peer go first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Hop {
+    pub mac: MacAddr,
+    /// What keeps the neighbour known; to be given back with [`Hops::release`].
+    pub id: Option<HopId>,
+}
+
+/// What the device knows of its segment; nothing where it is on none.
+pub(crate) struct Hops {
+    segment: Option<Box<Segment>>,
+}
+
+struct Segment {
+    neighbours: Neighbours,
+    waiting: VecDeque<(IpAddr, Mad)>,
+}
+
+impl Hops {
+    pub fn new(config: &Config) -> Self {
+        let segment = config.segment.clone().map(|segment| {
+            Box::new(Segment { neighbours: Neighbours::new(segment), waiting: VecDeque::new() })
+        });
+        Hops { segment }
+    }
+
+    #[inline]
+    pub fn neighbours(&self) -> Option<&Neighbours> {
+        self.segment.as_ref().map(|segment| &segment.neighbours)
+    }
+
+    #[inline]
+    pub fn neighbours_mut(&mut self) -> Option<&mut Neighbours> {
+        self.segment.as_mut().map(|segment| &mut segment.neighbours)
+    }
+
+    /// What is known of `ip`; asks nobody.
+    pub fn look_up(&self, config: &Config, ip: IpAddr) -> Resolution {
+        match (configured(config, ip), self.neighbours()) {
+            (Some(mac), _) => Resolution::Known(mac),
+            (None, Some(neighbours)) => neighbours.look_up(ip),
+            (None, None) => Resolution::Known(derived(ip)),
+        }
+    }
+
+    /// What is known of `ip`; begins to ask where need be.
+    pub fn ask(&mut self, now: Instant, config: &Config, ip: IpAddr) -> Resolution {
+        match (configured(config, ip), self.neighbours_mut()) {
+            (Some(mac), _) => Resolution::Known(mac),
+            (None, Some(neighbours)) => neighbours.ask(now, ip),
+            (None, None) => Resolution::Known(derived(ip)),
+        }
+    }
+
+    /// The hop to `ip`, which stays known until it is released.
+    pub fn hold(&mut self, now: Instant, config: &Config, ip: IpAddr) -> Result<Hop, VerbsError> {
+        match self.ask(now, config, ip) {
+            Resolution::Known(mac) => {
+                let is_configured = configured(config, ip).is_some();
+                let neighbours = self.neighbours_mut().filter(|_| !is_configured);
+                let held = neighbours.and_then(|neighbours| neighbours.hold(now, ip));
+                Ok(Hop { mac, id: held.map(|(id, _)| id) })
+            }
+            Resolution::Asking => Err(VerbsError::Unresolved { ip, reason: "not known yet" }),
+            Resolution::Failed(failure) => Err(VerbsError::Unresolved { ip, reason: failure.reason() }),
+        }
+    }
+
+    pub fn release(&mut self, id: Option<HopId>) {
+        if let (Some(id), Some(neighbours)) = (id, self.neighbours_mut()) {
+            neighbours.release(id);
+        }
+    }
+
+    /// Who sent a management datagram can be answered where it came from.
+    pub fn heard(&mut self, now: Instant, packet: &Packet<'_>) {
+        if let Some(neighbours) = self.neighbours_mut() {
+            neighbours.heard(now, packet.source_ip(), packet.path().source_mac);
+        }
+    }
+
+    /// A frame that is not RoCEv2: true when it was about neighbours.
+    pub fn take(&mut self, now: Instant, frame: &Frame<'_>) -> bool {
+        let is_whole = frame.payload.is_empty();
+        self.neighbours_mut().is_some_and(|neighbours| neighbours.handle_frame(now, frame.head, is_whole))
+    }
+
+    #[inline]
+    pub fn has_pending(&self) -> bool {
+        self.segment.as_ref().is_some_and(|s| s.neighbours.has_frames() || !s.waiting.is_empty())
+    }
+
+    /// Keeps a management datagram until its peer is known.
+    pub fn wait(&mut self, to: IpAddr, mad: &Mad) {
+        if let Some(segment) = &mut self.segment
+            && segment.waiting.len() < WAITING_MAX
+        {
+            segment.waiting.push_back((to, *mad));
+        }
+    }
+
+    /// A management datagram whose peer is known by now. Those whose peer does not answer are forgotten.
+    pub fn next_ready(&mut self, config: &Config) -> Option<(IpAddr, MacAddr, Mad)> {
+        let Segment { neighbours, waiting } = &mut **self.segment.as_mut()?;
+        let look_up = |ip| configured(config, ip).map_or_else(|| neighbours.look_up(ip), Resolution::Known);
+        waiting.retain(|(to, _)| !matches!(look_up(*to), Resolution::Failed(_)));
+        let ready = |(to, _): &(IpAddr, Mad)| matches!(look_up(*to), Resolution::Known(_));
+        let (to, mad) = waiting.remove(waiting.iter().position(ready)?)?;
+        match look_up(to) {
+            Resolution::Known(mac) => Some((to, mac, mad)),
+            Resolution::Asking | Resolution::Failed(_) => None,
+        }
+    }
+}
+
+/// The MAC address of `ip` when it is a group or stands in the configuration.
+fn configured(config: &Config, ip: IpAddr) -> Option<MacAddr> {
+    let known = || config.neighbours.iter().find(|(known, _)| known.to_canonical() == ip);
+    multicast_mac(ip).or_else(|| known().map(|(_, mac)| *mac))
+}
+
+/// The MAC address of a peer that nobody can be asked for: 02:00 and the last four bytes of the address.
+fn derived(ip: IpAddr) -> MacAddr {
+    let [a, b, c, d] = match ip {
+        IpAddr::V4(ip) => ip.octets(),
+        IpAddr::V6(ip) => {
+            let [.., a, b, c, d] = ip.octets();
+            [a, b, c, d]
+        }
+    };
+    MacAddr([2, 0, a, b, c, d])
+}
+
+/// Sends what the device says about neighbours.
+pub(crate) fn emit(frame: &Outgoing, emit: &mut impl Emit) {
+    emit.emit(&Frame { head: frame.bytes(), payload: Payload::EMPTY, trailer: Trailer::None });
+}
+
+impl<M: Memory> Rnic<M> {
+    /// Begins to find out where frames to `ip` go first, where that is not known or was not heard of for a while, and
+    /// says what is known. Anything else than [`Resolution::Asking`] is an end; with no [`crate::Config::segment`] every
+    /// peer is known. A change of state or an address handle that names a peer needs it known.
+    pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolution {
+        self.hops.ask(now, &self.config, ip.to_canonical())
+    }
+
+    /// The same, without asking anybody: to look how far a [`Rnic::resolve`] got.
+    pub fn resolution(&self, ip: IpAddr) -> Resolution {
+        self.hops.look_up(&self.config, ip.to_canonical())
+    }
+
+    /// What is known of the segment; `None` without [`crate::Config::segment`].
+    pub fn neighbours(&self) -> Option<&Neighbours> {
+        self.hops.neighbours()
+    }
+
+    /// The same, to announce the port's address, and to answer questions that the owner is asked.
+    pub fn neighbours_mut(&mut self) -> Option<&mut Neighbours> {
+        self.hops.neighbours_mut()
+    }
+
+    /// Has QPs and address handles follow neighbours whose Ethernet address has changed. To be called after
+    /// [`Neighbours::answer`]; what frames bring is followed at once.
+    #[cold]
+    pub fn follow_neighbours(&mut self) {
+        while let Some((id, mac)) = self.hops.neighbours_mut().and_then(Neighbours::poll_change) {
+            for qp in self.qps.iter_mut().flatten().filter(|qp| qp.hop == Some(id)) {
+                qp.template.set_destination_mac(mac);
+            }
+            for handle in self.env.ahs.iter_mut().filter(|handle| handle.hop == Some(id)) {
+                handle.template.set_destination_mac(mac);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look_up(config: &Config, ip: &str) -> Resolution {
+        Hops::new(config).look_up(config, ip.parse().unwrap())
+    }
+
+    #[test]
+    fn without_a_segment_neighbours_follow_their_address() {
+        let mut config = Config::new(MacAddr::default(), IpAddr::from([10, 77, 0, 1]));
+        let known = |bytes| Resolution::Known(MacAddr(bytes));
+        assert_eq!(look_up(&config, "10.77.0.2"), known([2, 0, 10, 77, 0, 2]));
+        assert_eq!(look_up(&config, "239.255.1.2"), known([1, 0, 0x5e, 0x7f, 1, 2]));
+        config.neighbours.push((IpAddr::from([10, 77, 0, 2]), MacAddr([2; 6])));
+        assert_eq!(look_up(&config, "10.77.0.2"), known([2; 6]));
+    }
+}
