@@ -1,8 +1,11 @@
 //! Our device and the kernel's rxe as each other's peers: rxe runs in a guest, our programs on this machine, and a TAP
 //! joins the two.
 
+mod chain;
 mod exchange;
+pub mod storage;
 
+pub use chain::{Between, Boxes, RxeHosts, segments};
 pub use exchange::{End, Exchange, Family};
 
 use crate::guest::{Guest, GuestConfig, Netdev, Tap};
@@ -53,7 +56,7 @@ pub struct RxePeer {
 }
 
 impl RxePeer {
-    /// Boots the guest. `name` tells its TAP from others, in at most 8 characters.
+    /// Boots the guest. `name` tells its TAP from others, in at most 4 letters.
     ///
     /// # Errors
     /// When this machine has no TAP devices or there is no kernel to be had: skip, loudly.
@@ -61,8 +64,7 @@ impl RxePeer {
     /// # Panics
     /// When a program is missing or the guest does not boot.
     pub fn boot(name: &str) -> Result<Self, String> {
-        let tap_name = format!("{name}{}", std::process::id());
-        let tap = Tap::new(&tap_name, &format!("{}/24", address(End::Ours, Family::V4)), MTU)?;
+        let tap = Tap::new(name, &format!("{}/24", address(End::Ours, Family::V4)), MTU)?;
         tap.add_address(&format!("{}/64", address(End::Ours, Family::V6)))?;
         let mut config = GuestConfig::new("rxe").rxe().modules(&["sch_netem"]).programs(&PROGRAMS);
         config.netdevs.push(Netdev::tap(&tap, "52:54:00:00:00:02", MTU));

@@ -8,6 +8,7 @@ pub mod fuzz;
 pub mod guest;
 pub mod interop;
 mod lab;
+pub mod network;
 pub mod outside;
 pub mod packets;
 mod pair;
@@ -16,6 +17,7 @@ pub mod perftest_matrix;
 mod program;
 pub mod qperf;
 pub mod samples;
+pub mod segments;
 pub mod two_processes;
 
 pub use back_to_back::{BackToBack, CLIENT_IP, SERVER_IP};

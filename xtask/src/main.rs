@@ -1,7 +1,9 @@
-//! Developer tasks: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask sanitize`, `cargo xtask count`.
+//! Developer tasks: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask sanitize`, `cargo xtask interop`,
+//! `cargo xtask count`.
 
 mod ci;
 mod count;
+mod interop;
 mod tidy;
 
 use std::path::PathBuf;
@@ -13,6 +15,8 @@ usage: cargo xtask COMMAND
   tidy      layering, unsafe code, names and sizes of files
   ci        every check: format, clippy, tidy, tests, programs end to end
   sanitize  tests of unsafe code under AddressSanitizer, by a nightly toolchain
+  interop   the kernel's rxe in guests against our device and through our boxes: all scenarios, or those whose
+            names contain one of the words that follow; 'interop shell' gives commands to a guest with rxe
   count     instructions per packet of the hot paths, by valgrind's callgrind";
 
 fn main() -> ExitCode {
@@ -21,6 +25,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&workspace()),
         Some("ci") => ci::run(&workspace()),
         Some("sanitize") => ci::sanitize(&workspace()),
+        Some("interop") => interop::run(&workspace(), arguments.collect()),
         Some("count") => count::run(&workspace()),
         Some("--help" | "-h") => {
             println!("{USAGE}");

@@ -20,7 +20,7 @@ use crate::output;
 use crate::problem::Problem;
 use crate::state;
 use clap::Subcommand;
-use control::{Control, Place};
+use control::{Answer, Control, Place};
 use element::Element;
 use longhaul_host::Clock;
 use pair::Running;
@@ -31,6 +31,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use status::{BoxStatus, PairStatus};
 use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::sleep;
@@ -59,7 +60,7 @@ pub struct Status {
     name: Option<String>,
     /// The box that was given this --control
     #[arg(long, value_name = "PATH")]
-    control: Option<std::path::PathBuf>,
+    control: Option<PathBuf>,
     /// Print everything as JSON, a list of boxes
     #[arg(long, conflicts_with = "prometheus")]
     json: bool,
@@ -79,10 +80,13 @@ pub fn run_command(command: &Command) -> Result<ExitCode, Problem> {
         let text = match (args.json, args.prometheus) {
             (true, _) => state::to_json(&boxes)? + "\n",
             (_, true) => prometheus::exposition(&boxes),
-            _ => boxes.iter().map(BoxStatus::to_text).collect::<Vec<_>>().join("\n"),
+            _ => boxes.iter().map(Answer::to_text).collect::<Vec<_>>().join("\n"),
         };
         output::print(&text)?;
-        let Some(seconds) = args.watch else { return Ok(ExitCode::SUCCESS) };
+        let Some(seconds) = args.watch else {
+            let any = boxes.iter().any(|answer| matches!(answer, Answer::State(_)));
+            return Ok(if any { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        };
         sleep(Duration::from_secs(seconds));
         output::print("\n")?;
     }
@@ -106,7 +110,11 @@ pub fn run<S, E: Element>(
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])
         .map_err(|e| Problem::plain(format!("cannot handle signals: {e}")))?;
     let control = Control::listen(Place::decide(&plan.name, plan.control.as_deref())?)?;
-    let ports = plan.pairs.iter().map(|pair| open(pair, plan.pcap_frames, &privileges));
+    let ports = plan.pairs.iter().map(|pair| open(pair, &privileges));
+    let ports = ports.collect::<Result<Vec<[BoxPort; 2]>, Problem>>()?;
+    // Not before it is known that there is something to record.
+    let ports = plan.pairs.iter().zip(ports);
+    let ports = ports.map(|(pair, ports)| record(pair, ports, plan.pcap_frames, &privileges));
     let ports = ports.collect::<Result<Vec<[BoxPort; 2]>, Problem>>()?;
     privileges.apply()?;
     let clock = Clock::start();
@@ -155,18 +163,29 @@ fn of_pair<S>(pair: &Pair<S>, problem: &Problem) -> Problem {
     Problem::plain(format!("pair {}: {problem}", pair.name))
 }
 
-fn open<S>(pair: &Pair<S>, pcap_frames: u64, privileges: &Privileges) -> Result<[BoxPort; 2], Problem> {
+fn open<S>(pair: &Pair<S>, privileges: &Privileges) -> Result<[BoxPort; 2], Problem> {
     let one = |side: usize| {
         let port = pair.ports[side].open()?;
         if let PortName::Memif { path, is_master: true } = &pair.ports[side] {
             privileges.hand_over(path)?;
         }
-        match &pair.pcaps[side] {
-            Some(path) => port.recorded(path, pcap_frames),
-            None => Ok(port),
-        }
+        Ok(port)
     };
     Ok([one(0)?, one(1)?])
+}
+
+fn record<S>(
+    pair: &Pair<S>,
+    ports: [BoxPort; 2],
+    frames: u64,
+    privileges: &Privileges,
+) -> Result<[BoxPort; 2], Problem> {
+    let one = |port: BoxPort, path: &Option<PathBuf>| match path {
+        Some(path) => port.recorded(path, frames, privileges),
+        None => Ok(port),
+    };
+    let [first, second] = ports;
+    Ok([one(first, &pair.pcaps[0])?, one(second, &pair.pcaps[1])?])
 }
 
 /// Sees a running box from any thread.

@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 
 fn main() -> ExitCode {
     eprintln!("booting ...");
-    let peer = match RxePeer::boot("shell") {
+    let peer = match RxePeer::boot("s") {
         Ok(peer) => peer,
         Err(reason) => {
             eprintln!("no guest: {reason}");

@@ -19,6 +19,8 @@ const BOOT_LIMIT: Duration = Duration::from_secs(90);
 /// How much later than agreed an answer may come from a machine that is slow by nature.
 const GRACE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// What the names of taps begin with.
+const TAP: &str = "lht";
 const INIT: &str = include_str!("init.sh");
 /// What the control ports need.
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
@@ -437,18 +439,37 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Makes it, with `mtu`, and this machine's address on it, such as `192.168.77.1/24`.
+    /// Makes it, with `mtu`, and this machine's address on it, such as `192.168.77.1/24`; `tag` is as in
+    /// [`Tap::without_address`].
     ///
     /// # Errors
     /// When this user may not, or the kernel has no tap devices.
     ///
     /// # Panics
     /// When iproute2 is missing.
-    pub fn new(name: &str, address: &str, mtu: u16) -> Result<Self, String> {
-        let tap = Tap { name: name.to_owned() };
-        ip(&format!("tuntap add dev {name} mode tap"))?;
-        ip(&format!("link set {name} mtu {mtu} txqueuelen 20000 up"))?;
+    pub fn new(tag: &str, address: &str, mtu: u16) -> Result<Self, String> {
+        let tap = Self::without_address(tag, mtu)?;
+        let name = tap.name();
+        // As any interface that is in use has, for IPv6.
+        ip(&format!("link set {name} addrgenmode eui64"))?;
         ip(&format!("address add {address} dev {name}"))?;
+        Ok(tap)
+    }
+
+    /// Makes one that is a mere cable, with `mtu`; this machine has no address on it. `tag`, of at most 4 letters, tells it
+    /// from others of this process. Those of processes that were killed are removed.
+    ///
+    /// # Errors
+    /// When this user may not, or the kernel has no tap devices.
+    ///
+    /// # Panics
+    /// When iproute2 is missing.
+    pub fn without_address(tag: &str, mtu: u16) -> Result<Self, String> {
+        remove_abandoned_taps();
+        let name = format!("{TAP}{tag}{}", std::process::id());
+        let tap = Tap { name: name.clone() };
+        ip(&format!("tuntap add dev {name} mode tap"))?;
+        ip(&format!("link set {name} mtu {mtu} txqueuelen 20000 addrgenmode none up"))?;
         Ok(tap)
     }
 
@@ -472,6 +493,19 @@ impl Drop for Tap {
     fn drop(&mut self) {
         // It may never have come up.
         let _ = ip(&format!("tuntap del dev {} mode tap", self.name));
+    }
+}
+
+/// Removes the taps whose makers have ended without doing so: their addresses would be in the way.
+fn remove_abandoned_taps() {
+    for entry in fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(rest) = name.strip_prefix(TAP) else { continue };
+        let maker = rest.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+        if maker.parse::<u32>().is_ok() && !Path::new("/proc").join(maker).exists() {
+            // Somebody else may have removed it.
+            let _ = ip(&format!("tuntap del dev {name} mode tap"));
+        }
     }
 }
 

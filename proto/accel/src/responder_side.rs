@@ -386,9 +386,18 @@ impl Flow {
     }
 }
 
-/// The frame's headers with AckReq set; `None` when it is set already.
+/// The frame's headers with AckReq set; `None` when it is set already, or cannot be.
+///
+/// A UDP checksum, which kernels write that send by sockets, would be wrong then: it covers the bit and the ICRC. RoCEv2
+/// does without over IPv4; over IPv6 a receiver may insist on one.
 fn ask_for_ack(frame: &Frame<'_>) -> Option<Head> {
-    let bth = Packet::parse(frame.head).ok()??.layout().bth;
+    let packet = Packet::parse(frame.head).ok()??;
+    let bth = packet.layout().bth;
+    let checksum = bth.checked_sub(2)?..bth;
+    let is_summed = frame.head.get(checksum.clone())? != [0, 0];
+    if is_summed && packet.source_ip().is_ipv6() {
+        return None;
+    }
     let (byte, bit) = BTH_ACK_REQUEST;
     let at = bth + byte;
     if frame.head.get(at).is_none_or(|flags| flags & bit != 0) {
@@ -398,5 +407,6 @@ fn ask_for_ack(frame: &Frame<'_>) -> Option<Head> {
     let bytes = bytes.get_mut(..frame.head.len())?;
     bytes.copy_from_slice(frame.head);
     bytes[at] |= bit;
+    bytes[checksum].fill(0);
     Some(Head::copy_of(bytes))
 }

@@ -105,7 +105,7 @@ pub struct Rnic<M: Memory> {
     dcqcn: Dcqcn,
     cnps: congestion::Pending,
     hops: hop::Hops,
-    /// The only VLAN that packets are taken from.
+    /// On a segment, the VLAN that packets are taken from; 0 for untagged ones.
     vlan: Option<u16>,
 }
 
@@ -141,7 +141,7 @@ impl<M: Memory> Rnic<M> {
             paced_until: None,
             mad_psn: Psn::new(0),
             hops: hop::Hops::new(&config),
-            vlan: path::vlan(&config),
+            vlan: config.segment.is_some().then(|| path::vlan(&config).unwrap_or(0)),
             config,
         }
     }

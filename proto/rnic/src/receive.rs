@@ -35,7 +35,9 @@ impl<M: Memory> Rnic<M> {
             Ok(None) => return self.accept_other(now, frame),
             Err(_) => return Err(DropReason::Malformed),
         };
-        if self.vlan.is_some() && packet.path().vlan.map(|tag| tag & VLAN_ID) != self.vlan {
+        if let Some(ours) = self.vlan
+            && packet.path().vlan.map_or(0, |tag| tag & VLAN_ID) != ours
+        {
             return Err(DropReason::NotRoce);
         }
         let bth = packet.bth();

@@ -46,6 +46,8 @@ const RATE_PRESUMED: BitRate = match BitRate::from_gbps(100) {
 };
 /// Receive buffer of a socket below which the user is told how to get a larger one, in bytes.
 const RECEIVE_BUFFER_ENOUGH: usize = 4 << 20;
+/// How often a process that ends tries for a lock, a millisecond apart.
+const LAST_TRIES: u32 = 20;
 /// How long the first user of the port waits for the link.
 const LINK_WAIT: StdDuration = StdDuration::from_secs(2);
 
@@ -101,8 +103,8 @@ impl Engine {
             seed,
             cm: connection_manager(&attach, path_mtu_max, seed),
             dcqcn: attach.dcqcn.then(|| Dcqcn::nvidia(attach.rate.unwrap_or(RATE_PRESUMED)).ok()).flatten(),
-            // A socket sends from the port that it is bound to.
             segment: segment_of(&attach),
+            // A socket sends from the port that it is bound to.
             udp_source_port: matches!(attach.line, Line::Udp { .. }).then_some(ROCEV2_PORT),
             ..defaults
         };
@@ -140,7 +142,7 @@ impl Engine {
         });
         disown_at_fork();
         if engine.counter_files.is_some() {
-            keep_counters_at_exit();
+            finish_at_exit();
         }
         let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
         engines.retain(|engine| engine.strong_count() > 0);
@@ -464,18 +466,18 @@ impl Engine {
     /// Puts a datagram queue pair into a group, for what `ibv_attach_mcast` does.
     ///
     /// # Errors
-    /// [`RdmaError::Verbs`], [`RdmaError::Forked`]. Over a socket, which receives only what is sent to its own
-    /// address, groups are not supported (`EOPNOTSUPP`).
+    /// [`RdmaError::Verbs`], [`RdmaError::Forked`]. With an address that it shares with the host, over a socket or an
+    /// interface, the device receives only what is sent to that address: groups are not supported (`EOPNOTSUPP`).
     pub fn attach_multicast(&self, qpn: Qpn, group: IpAddr) -> Result<(), RdmaError> {
         if !takes_groups(&self.attach) {
             static ONCE: Once = Once::new();
             ONCE.call_once(|| {
                 eprintln!(
-                    "longhaul: host {}: no multicast over UDP sockets, only in a lab",
+                    "longhaul: host {}: no multicast with an address that is the host's too, only in a lab or with one of its own",
                     self.attach.host
                 );
             });
-            return Err(VerbsError::NotSupported("multicast over UDP sockets").into());
+            return Err(VerbsError::NotSupported("multicast with an address that is the host's too").into());
         }
         Ok(self.lock()?.rnic.attach_multicast(qpn, group)?)
     }
@@ -589,12 +591,34 @@ impl Engine {
         }
     }
 
-    /// Writes the counter files a last time. A thread that was stopped with a lock in its hands keeps it for ever, so
-    /// that the wait for it has an end.
+    /// Tells the peers of all connections that this is the end. Nobody will be there for their answers.
+    fn end_connections(&self) {
+        let Some(mut state) = self.lock_at_last() else { return };
+        let now = self.now();
+        let open: Vec<_> = state.rnic.cm().connections().map(|info| info.connection).collect();
+        for connection in open {
+            // It may have ended in this moment.
+            let _ = state.rnic.cm().destroy(now, connection);
+        }
+        state.send(now);
+    }
+
+    /// The lock, for a process that ends: a thread that was stopped with it in its hands keeps it for ever, so that the
+    /// wait for it has an end.
+    fn lock_at_last(&self) -> Option<MutexGuard<'_, DeviceState>> {
+        for _ in 0..LAST_TRIES {
+            if let Some(state) = self.try_lock().ok()? {
+                return Some(state);
+            }
+            std::thread::sleep(StdDuration::from_millis(1));
+        }
+        None
+    }
+
+    /// Writes the counter files a last time; the wait for their lock has an end too.
     fn keep_counters_at_last(&self) {
-        const TRIES: u32 = 20;
         let Some(files) = &self.counter_files else { return };
-        for _ in 0..TRIES {
+        for _ in 0..LAST_TRIES {
             if let (Ok(mut files), Ok(state)) = (files.try_lock(), self.state.try_lock()) {
                 let _ = files.write(self.now(), state.rnic.counters(), state.link());
                 return;
@@ -646,7 +670,7 @@ fn connection_manager(attach: &Attach, path_mtu_max: Mtu, seed: u64) -> longhaul
 
 /// Whether the line carries what is sent to groups.
 fn takes_groups(attach: &Attach) -> bool {
-    !matches!(attach.line, Line::Udp { .. })
+    !matches!(attach.line, Line::Udp { .. } | Line::Interface { network: None, .. })
 }
 
 /// How many packets a queue pair may have under way over sockets: what a receive buffer like ours takes, which the
@@ -674,11 +698,13 @@ fn longhaul_seed() -> u64 {
         .map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Has the counter files written once more when the process ends by itself.
-fn keep_counters_at_exit() {
+/// Has peers told and the counter files written once more when the process ends by itself: what a kernel does for a
+/// program that ends with connections open.
+fn finish_at_exit() {
     extern "C" fn at_exit() {
         if let Ok(engines) = ENGINES.try_lock() {
             for engine in engines.iter().filter_map(Weak::upgrade).filter(|engine| engine.is_ours()) {
+                engine.end_connections();
                 engine.keep_counters_at_last();
                 // The process ends without running destructors that wait for threads.
                 std::mem::forget(engine);

@@ -18,6 +18,7 @@ const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
 const NLM_F_REQUEST: u16 = 1;
 const RTA_DST: u16 = 1;
+const RTA_SRC: u16 = 2;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_VIA: u16 = 18;
@@ -51,6 +52,8 @@ pub(crate) struct HostRoutes {
     /// Sends what makes the kernel ask for a neighbour.
     prompt: UdpSocket,
     interface: u32,
+    /// Our address.
+    ip: IpAddr,
 }
 
 impl HostRoutes {
@@ -60,7 +63,7 @@ impl HostRoutes {
         let netlink = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         let prompt = UdpSocket::bind(SocketAddr::new(ip, 0))?;
         prompt.set_nonblocking(true)?;
-        Ok(HostRoutes { netlink, prompt, interface })
+        Ok(HostRoutes { netlink, prompt, interface, ip })
     }
 
     /// Makes the kernel look for the next hop to `ip`, or see whether it is still there.
@@ -78,9 +81,10 @@ impl HostRoutes {
     fn next_hop(&self, ip: IpAddr) -> io::Result<Option<IpAddr>> {
         let bits = if ip.is_ipv4() { 32 } else { 128 };
         // Family, destination's length; source's, type of service, table, protocol, scope, type, flags.
-        let mut question = Message::new(RTM_GETROUTE, [family(ip), bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let mut question = Message::new(RTM_GETROUTE, [family(ip), bits, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         question.attribute(RTA_DST, &octets(ip));
-        question.attribute(RTA_OIF, &self.interface.to_ne_bytes());
+        // Given an interface, the kernel would take what it has no route to for a neighbour.
+        question.attribute(RTA_SRC, &octets(self.ip));
         let answer = self.ask(&question)?;
         let Some((RTM_NEWROUTE, body)) = answer.message() else { return Ok(None) };
         if body.get(7) != Some(&RTN_UNICAST) {

@@ -90,7 +90,9 @@ pub(crate) fn open_interface(
     };
     // An address of its own has groups of its own too, IPv6's questions among them, which the interface does not take
     // for anybody by itself.
-    let config = PacketConfig { promiscuous: network.is_some(), ..PacketConfig::new(name) };
+    // What the interface has merged is split again; others of this machine are faster with it.
+    let config =
+        PacketConfig { promiscuous: network.is_some(), keep_merging: true, ..PacketConfig::new(name) };
     Ok((Box::new(PacketPort::open(&config)?), on_segment))
 }
 
@@ -119,7 +121,10 @@ fn hush_kernel(attach: &Attach, line: &str) -> Result<OwnedFd, SegmentError> {
             Ok(socket.into())
         }
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            Err(SegmentError::InUse { ip, line: format!("UDP port {ROCEV2_PORT}, {line}") })
+            let line = format!(
+                "UDP port {ROCEV2_PORT} of {line} (the kernel's own RoCE takes it when rxe is loaded)"
+            );
+            Err(SegmentError::InUse { ip, line })
         }
         Err(source) => Err(SegmentError::Io { ip, operation: "taking UDP port 4791", source }),
     }
@@ -252,8 +257,13 @@ impl Engine {
         }
         self.start()?;
         let mut state = self.lock()?;
-        let mut resolution = state.rnic.resolve(self.now(), ip);
+        let begun = self.now();
+        let mut resolution = state.rnic.resolve(begun, ip);
         loop {
+            if resolution == Resolution::Asking && self.now().since(begun) >= LOOK_LIMIT {
+                // Others have taken its place in the table, for instance.
+                resolution = Resolution::Failed(Failure::NoAnswer);
+            }
             match resolution {
                 Resolution::Known(_) => {
                     // A question may wait, whether the neighbour is still there.

@@ -195,8 +195,12 @@ impl Watch {
         }
         self.told_too_long = true;
         let (limit, cure) = match (mtu(&self.name), self.name.interface()) {
+            _ if went == 0 => (
+                format!("the {} bytes that a box takes in", self.name.frame_bytes_max()),
+                "lower the hosts' MTU".to_string(),
+            ),
             (Some(mtu), Some(interface)) => (
-                format!("its MTU of {mtu}"),
+                format!("its MTU of {mtu} allows"),
                 format!(
                     "raise it to the hosts' MTU with 'ip link set dev {interface} mtu 9000' or so, or lower theirs"
                 ),
@@ -204,7 +208,7 @@ impl Watch {
             _ => ("what its peer takes".to_string(), "lower the hosts' MTU".to_string()),
         };
         Some(format!(
-            "a frame is longer than {limit} allows; it and its like are dropped and counted as frame_too_long: {cure}"
+            "a frame is longer than {limit}; it and its like are dropped and counted as frame_too_long: {cure}"
         ))
     }
 
@@ -218,6 +222,7 @@ impl Watch {
             rx_drops.insert("buffer_full".to_string(), netdev.rx_buffer_full);
             rx_drops.insert("not_splittable".to_string(), netdev.rx_not_splittable);
             tx_drops.insert("refused".to_string(), netdev.tx_refused);
+            tx_drops.insert("queue_full".to_string(), netdev.tx_queue_full);
             other = named(
                 [
                     ("rx_checksums_filled", netdev.rx_checksums_filled),
@@ -312,6 +317,24 @@ impl Complaints {
 mod tests {
     use super::*;
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_frame_that_is_too_long_is_told_once_with_the_limit_that_it_met() {
+        let told = |drops: fn(&mut PortCounters) -> &mut longhaul_port::DropCounters, name: &str| {
+            let mut counters = PortCounters::default();
+            drops(&mut counters).count(DropReason::FrameTooLong);
+            let mut watch = Watch::new("a", name.parse().unwrap());
+            let text = watch.too_long_news(&counters).unwrap();
+            assert_eq!(watch.too_long_news(&counters), None);
+            text
+        };
+        let came = told(|counters| &mut counters.rx_drops, "lo");
+        assert!(came.contains("16384 bytes") && !came.contains("its MTU"), "{came}");
+        let went = told(|counters| &mut counters.tx_drops, "lo");
+        assert!(went.contains("its MTU of ") && went.contains("dev lo mtu"), "{went}");
+        let came = told(|counters| &mut counters.rx_drops, "memif:/x");
+        assert!(came.contains("9238 bytes"), "{came}");
+    }
 
     #[test]
     fn an_error_that_stays_is_told_once_a_minute() {

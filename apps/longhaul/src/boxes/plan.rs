@@ -18,7 +18,8 @@ pub struct Process {
     /// Name of this box, for 'longhaul box status' [default: the command's]
     #[arg(long)]
     pub name: Option<String>,
-    /// Whom to run as once the ports are open, when started as root [default: nobody]
+    /// Whom to run as once the ports are open, when started as root: best a user that nothing else runs as, which nobody
+    /// is not [default: nobody]
     #[arg(long, conflicts_with = "keep_privileges")]
     pub user: Option<String>,
     /// Stay what it was started as: a TAP that is deleted is then made again, and receive merging (GRO) turned off on an

@@ -1,6 +1,7 @@
 //! The ports of a box: how they are named, opened and recorded.
 
 use super::journal;
+use super::privileges::Privileges;
 use crate::problem::Problem;
 use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_netdev::{NetdevCounters, PacketConfig, PacketPort, TapConfig, interface};
@@ -8,8 +9,9 @@ use longhaul_port::tap::{self, TapPort as RecordingPort};
 use longhaul_port::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError};
 use serde::Deserialize;
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -54,24 +56,29 @@ impl PortName {
         }
     }
 
+    /// The longest frame that its port takes in, in bytes.
+    pub fn frame_bytes_max(&self) -> usize {
+        match self {
+            PortName::Interface(_) | PortName::Tap(_) => INTERFACE_FRAME_BYTES_MAX,
+            PortName::Memif { .. } => MEMIF_FRAME_BYTES_MAX,
+        }
+    }
+
     /// Opens it.
     pub fn open(&self) -> Result<BoxPort, Problem> {
         let refused = |e: &dyn fmt::Display| Problem::plain(format!("cannot open port {self}: {e}"));
+        let frame_bytes_max = self.frame_bytes_max();
         match self {
             PortName::Interface(name) => {
-                let config =
-                    PacketConfig { frame_bytes_max: INTERFACE_FRAME_BYTES_MAX, ..PacketConfig::new(name) };
+                let config = PacketConfig { frame_bytes_max, ..PacketConfig::new(name) };
                 PacketPort::open(&config).map(BoxPort::Packet).map_err(|e| refused(&e))
             }
             PortName::Tap(name) => {
-                let config = TapConfig { frame_bytes_max: INTERFACE_FRAME_BYTES_MAX, ..TapConfig::new(name) };
+                let config = TapConfig { frame_bytes_max, ..TapConfig::new(name) };
                 longhaul_netdev::TapPort::open(&config).map(BoxPort::Tap).map_err(|e| refused(&e))
             }
             PortName::Memif { path, is_master } => {
-                let config = MemifConfig {
-                    frame_bytes_max: MEMIF_FRAME_BYTES_MAX,
-                    ..MemifConfig::new("longhaul-box")
-                };
+                let config = MemifConfig { frame_bytes_max, ..MemifConfig::new("longhaul-box") };
                 let opened = match is_master {
                     true => MemifPort::master(path, MEMIF_ID, config),
                     false => MemifPort::slave(path, MEMIF_ID, config),
@@ -140,9 +147,9 @@ pub enum BoxPort {
 
 impl BoxPort {
     /// Has all that passes by it, both ways, written to a capture file at `path`: `frames` of it, 0 for no limit.
-    pub fn recorded(self, path: &Path, frames: u64) -> Result<Self, Problem> {
+    pub fn recorded(self, path: &Path, frames: u64, privileges: &Privileges) -> Result<Self, Problem> {
         let config = tap::TapConfig { frames_max: (frames > 0).then_some(frames), ..Default::default() };
-        Recording::create(path)
+        Recording::create(path, privileges)
             .and_then(|recording| RecordingPort::new(self, recording, config))
             .map(|port| BoxPort::Recorded(Box::new(port)))
             .map_err(|e| Problem::plain(format!("cannot record to {}: {e}", path.display())))
@@ -232,8 +239,13 @@ pub struct Recording {
 }
 
 impl Recording {
-    fn create(path: &Path) -> io::Result<Self> {
-        Ok(Recording { file: File::create(path)?, path: path.to_owned() })
+    /// What is recorded is other people's: nobody else may read it, and a link leads nowhere.
+    fn create(path: &Path, privileges: &Privileges) -> io::Result<Self> {
+        let mut how = OpenOptions::new();
+        how.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let file = how.open(path)?;
+        privileges.hand_over_file(&file)?;
+        Ok(Recording { file, path: path.to_owned() })
     }
 }
 
@@ -256,6 +268,7 @@ impl Write for Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
     fn ports_are_interfaces_taps_and_memif_sockets() {
@@ -271,6 +284,19 @@ mod tests {
         for text in ["", "tap:", "memif:", "memif:,slave", "memif:/a,server", "dpdk:0", "/dev/net", "eth 1"] {
             assert!(text.parse::<PortName>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_recording_is_its_users_alone_and_follows_no_link() {
+        let path = std::env::temp_dir().join(format!("longhaul-recording-{}", std::process::id()));
+        let link = path.with_extension("link");
+        drop(Recording::create(&path, &Privileges::Keep).unwrap());
+        let mode = path.metadata().unwrap().permissions().mode();
+        symlink(&path, &link).unwrap();
+        let refused = Recording::create(&link, &Privileges::Keep).err().and_then(|e| e.raw_os_error());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&link).unwrap();
+        assert_eq!((mode & 0o777, refused), (0o600, Some(libc::ELOOP)));
     }
 
     #[test]

@@ -12,7 +12,9 @@ use rustix::thread::{
     set_no_new_privs,
 };
 use std::fmt;
-use std::os::unix::fs::chown;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{fchown, lchown};
 use std::path::Path;
 
 /// Whom a box runs as unless told otherwise, when root starts it.
@@ -59,8 +61,19 @@ impl Privileges {
     /// Lets the user that this process becomes, and others of that user, connect to the socket at `path`.
     pub fn hand_over(&self, path: &Path) -> Result<(), Problem> {
         let Privileges::Drop(user) = self else { return Ok(()) };
-        chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
+        lchown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
             .map_err(|e| Problem::io("hand over", path, &e))
+    }
+
+    /// Lets the user that this process becomes, and others of that user, have what is in `file`. A device or a pipe stays
+    /// whose it is.
+    pub fn hand_over_file(&self, file: &File) -> io::Result<()> {
+        match self {
+            Privileges::Drop(user) if file.metadata()?.is_file() => {
+                fchown(file, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Carries it out for this thread and all that it starts.

@@ -1,6 +1,7 @@
 //! What boxes count, in Prometheus' text format.
 
-use super::status::{AcceleratorState, BoxStatus, FibreState, PairStatus, PortStatus};
+use super::control::Answer;
+use super::status::{AcceleratorState, FibreState, PairStatus, PortStatus};
 use longhaul_accel::{Counters, DropReason};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,10 +16,18 @@ struct Metric {
     samples: String,
 }
 
-/// All of `boxes`.
-pub fn exposition(boxes: &[BoxStatus]) -> String {
+/// All of `boxes`. One that did not answer has a comment, and no samples.
+pub fn exposition(boxes: &[Answer]) -> String {
     let mut metrics = Metrics::default();
-    for one in boxes {
+    let mut text = String::new();
+    for answer in boxes {
+        let one = match answer {
+            Answer::State(state) => state,
+            Answer::Failed { .. } => {
+                let _ = writeln!(text, "# {}", answer.to_text().trim_end().replace('\n', " "));
+                continue;
+            }
+        };
         metrics.gauge(
             "longhaul_box_uptime_seconds",
             "Time since the box was started.",
@@ -29,7 +38,6 @@ pub fn exposition(boxes: &[BoxStatus]) -> String {
             metrics.pair(&one.name, pair);
         }
     }
-    let mut text = String::new();
     for (name, metric) in metrics.0 {
         let _ =
             write!(text, "# HELP {name} {}\n# TYPE {name} {}\n{}", metric.help, metric.kind, metric.samples);
@@ -179,5 +187,16 @@ impl Metrics {
                 );
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_box_that_failed_is_a_comment() {
+        let failed = Answer::Failed { name: "west".to_string(), error: "it\nis ending".to_string() };
+        assert_eq!(exposition(&[failed]), "# 'west' has no status: it is ending\n");
     }
 }

@@ -1,0 +1,205 @@
+//! Disks, files and live migration over RDMA between two guests that know nothing of us: NVMe-oF and NFS, both ends the
+//! kernel's own, and QEMU, over rxe0 on eth0. What lies between the guests is the caller's.
+//!
+//! NVMe-oF and NFS need no tools of Debian's: they are set up through what the kernel has under /sys, /proc and /dev.
+
+pub mod migration;
+pub mod nfs;
+pub mod nvme;
+
+use crate::guest::{Guest, GuestConfig};
+use serde_json::Value;
+use std::time::Duration;
+
+/// For what takes no time of its own.
+const LIMIT: Duration = Duration::from_secs(60);
+/// The kernel asks for checksums by name and does not get what is not loaded.
+const CHECKSUMS: [&str; 4] = ["crc32c_generic", "crct10dif_generic", "crc64_rocksoft_generic", "t10_pi"];
+/// What fio reads and writes of a file or disk, from its beginning.
+const FIO_MIB: u32 = 16;
+
+/// Adds what a guest needs that uses disks and files of another.
+///
+/// # Panics
+/// When fio is not installed.
+#[must_use]
+pub fn client(config: GuestConfig) -> GuestConfig {
+    config.modules(&CHECKSUMS).modules(&["nvme_rdma", "rpcrdma", "nfsv4"]).programs(&[("fio", "fio")])
+}
+
+/// Adds what a guest needs that offers disks and files.
+#[must_use]
+pub fn server(config: GuestConfig) -> GuestConfig {
+    config.modules(&CHECKSUMS).modules(&["nvmet_rdma", "brd", "nfsd", "rpcrdma"])
+}
+
+/// Bytes that went to a disk or file and came back the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Copied {
+    /// How many.
+    pub mib: u32,
+    /// Their SHA-256, in hexadecimal digits.
+    pub digest: String,
+    /// Until the other side had them on stable storage.
+    pub written_in: Duration,
+    /// Until they were back.
+    pub read_in: Duration,
+}
+
+/// Writes random bytes to the beginning of `path` in `guest`, reads them back past all caches and compares.
+///
+/// # Panics
+/// When something fails or differs, or it takes longer than `limit`.
+pub fn write_and_compare(guest: &Guest, path: &str, mib: u32, limit: Duration) -> Copied {
+    let script = format!(
+        "set -e
+        now() {{ cut -d' ' -f1 /proc/uptime; }}
+        dd if=/dev/urandom of=/tmp/pattern bs=1M count={mib}
+        now
+        dd if=/tmp/pattern of={path} bs=1M conv=fsync,notrunc
+        now
+        echo 3 >/proc/sys/vm/drop_caches
+        dd if={path} of=/tmp/back bs=1M count={mib} iflag=direct
+        now
+        cmp /tmp/pattern /tmp/back
+        sha256sum </tmp/pattern
+        rm /tmp/pattern /tmp/back"
+    );
+    let done = guest.succeed(&script, limit);
+    let lines: Vec<&str> = done.stdout.lines().collect();
+    let &[began, written, read, digest] = &lines[..] else { panic!("{done}") };
+    let seconds = |text: &str| text.parse::<f64>().unwrap_or_else(|e| panic!("{text}: {e}\n{done}"));
+    let between = |from, to| Duration::from_secs_f64((seconds(to) - seconds(from)).max(0.0));
+    let (written_in, read_in) = (between(began, written), between(written, read));
+    Copied { mib, digest: first_word(digest), written_in, read_in }
+}
+
+/// SHA-256 of the first `mib` MiB of `path` in `guest`, as [`Copied::digest`] has it: of what a server keeps.
+///
+/// # Panics
+/// When there are fewer, or they cannot be read.
+pub fn digest(guest: &Guest, path: &str, mib: u32) -> String {
+    // A disk's pages in the cache would not be what the server's kernel has written past it.
+    let script = format!(
+        "set -e
+        echo 3 >/proc/sys/vm/drop_caches
+        dd if={path} of=/tmp/kept bs=1M count={mib}
+        [ $(wc -c </tmp/kept) -eq $(({mib} * 1048576)) ]
+        sha256sum </tmp/kept
+        rm /tmp/kept"
+    );
+    first_word(&guest.succeed(&script, LIMIT).stdout)
+}
+
+fn first_word(text: &str) -> String {
+    text.split_whitespace().next().unwrap_or_default().to_owned()
+}
+
+/// What fio does, 4 KiB at a time, at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+}
+
+impl Access {
+    /// Both.
+    pub const BOTH: [Access; 2] = [Access::Read, Access::Write];
+
+    /// fio's name for it, of which fio's results know the end.
+    fn name(self) -> &'static str {
+        match self {
+            Access::Read => "read",
+            Access::Write => "write",
+        }
+    }
+}
+
+/// fio's figures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    /// Operations in each second.
+    pub iops: f64,
+    /// From an operation's submission to its completion.
+    pub mean: Duration,
+    /// The same for half of them.
+    pub median: Duration,
+    /// The same for 99 % of them.
+    pub p99: Duration,
+}
+
+impl std::fmt::Display for Figures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Figures { iops, mean, median, p99 } = self;
+        write!(f, "{iops:.0} IOPS, latency {mean:.1?} mean, {median:.1?} median, {p99:.1?} p99")
+    }
+}
+
+/// Reads or writes 4 KiB at random in the first 16 MiB of `path`, which must be there, past the page cache, with
+/// `depth` operations under way, for `seconds`.
+///
+/// # Panics
+/// When fio fails, or takes half a minute longer.
+pub fn fio(guest: &Guest, path: &str, access: Access, depth: u32, seconds: u32) -> Figures {
+    let how = access.name();
+    let line = fio_line(path, &format!("rand{how}"), depth, FIO_MIB);
+    let line = format!("{line} --time_based --runtime={seconds} --output-format=json");
+    let done = guest.succeed(&line, LIMIT + Duration::from_secs(seconds.into()));
+    figures(&done.stdout, how).unwrap_or_else(|| panic!("not fio's figures: {done}"))
+}
+
+/// Writes each of the first `mib` MiB of `path` once, in random order with 64 operations under way, each block with
+/// its checksum and place, reads them back and compares.
+///
+/// # Panics
+/// When fio fails or finds a difference, or it takes longer than `limit`.
+pub fn verify(guest: &Guest, path: &str, mib: u32, limit: Duration) {
+    guest.succeed(&format!("{} --verify=crc32c", fio_line(path, "randwrite", 64, mib)), limit);
+}
+
+fn fio_line(path: &str, how: &str, depth: u32, mib: u32) -> String {
+    format!(
+        "cd /tmp; fio --name=storage --filename={path} --size={mib}m --direct=1 --rw={how} --bs=4k \
+         --iodepth={depth} --ioengine=libaio --thread"
+    )
+}
+
+fn figures(printed: &str, how: &str) -> Option<Figures> {
+    // Notes may come before.
+    let json: Value = serde_json::from_str(printed.get(printed.find('{')?..)?).ok()?;
+    let part = json.pointer("/jobs/0")?.get(how)?;
+    let times = part.get("clat_ns")?;
+    let nanoseconds = |value: Option<&Value>| Some(Duration::from_nanos(value?.as_f64()? as u64));
+    let percentile = |which| nanoseconds(times.get("percentile")?.get(which));
+    Some(Figures {
+        iops: part.get("iops")?.as_f64()?,
+        mean: nanoseconds(times.get("mean"))?,
+        median: percentile("50.000000")?,
+        p99: percentile("99.000000")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_those_of_the_operation_asked_for() {
+        let printed = r#"fio: a note
+            {"jobs": [{"read": {"iops": 0.0, "clat_ns": {"mean": 0.0}},
+              "write": {"iops": 388.9, "clat_ns": {"mean": 2500.7,
+                "percentile": {"50.000000": 2000, "99.000000": 9000}}}}]}"#;
+        let expected = Figures {
+            iops: 388.9,
+            mean: Duration::from_nanos(2500),
+            median: Duration::from_nanos(2000),
+            p99: Duration::from_nanos(9000),
+        };
+        assert_eq!(figures(printed, "write"), Some(expected));
+        // No operation, no percentiles.
+        assert_eq!(figures(printed, "read"), None);
+        assert_eq!(figures("fio: no such file", "read"), None);
+    }
+}

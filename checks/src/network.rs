@@ -1,0 +1,343 @@
+//! Hosts that are network namespaces of this machine, and boxes between them: `longhaul accelerate` and
+//! `longhaul emulate` on veth pairs, in the order in which a path has them.
+
+use crate::guest::skip_loudly;
+use crate::program::{Finished, Program, longhaul};
+use crate::{RuntimeDir, Turn};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// For everything that is quick unless it hangs.
+pub const LIMIT: Duration = Duration::from_secs(30);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// A network namespace; removed when dropped.
+pub struct Namespace {
+    /// Its name under `ip netns`.
+    pub name: String,
+}
+
+impl Namespace {
+    fn new(name: &str) -> Result<Self, String> {
+        let name = format!("lh{}-{name}", std::process::id());
+        ip(&format!("netns add {name}"))?;
+        let namespace = Namespace { name };
+        namespace.ip("link set lo up")?;
+        Ok(namespace)
+    }
+
+    fn ip(&self, arguments: &str) -> Result<(), String> {
+        ip(&format!("-n {} {arguments}", self.name))
+    }
+
+    /// `ip -n` with `arguments`, split at spaces.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn set(&self, arguments: &str) {
+        self.ip(arguments).unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    /// Does `work` on a thread inside.
+    ///
+    /// # Panics
+    /// When the namespace cannot be entered, or `work` panics.
+    pub fn inside<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        let file = File::open(format!("/run/netns/{}", self.name)).expect("a namespace");
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                // SAFETY: setns with an open descriptor has no further preconditions; it concerns this thread alone,
+                // which ends with `work`.
+                let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+                assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
+                work()
+            });
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// `longhaul` with `arguments`, split at spaces, inside.
+    pub fn longhaul(&self, runtime: &RuntimeDir, arguments: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(longhaul()).args(arguments.split_whitespace());
+        command.env("XDG_RUNTIME_DIR", runtime.path()).env_remove("LD_PRELOAD");
+        command
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // It is in nobody's way.
+        let _ = ip(&format!("netns del {}", self.name));
+    }
+}
+
+fn ip(arguments: &str) -> Result<(), String> {
+    let mut command = Command::new("ip");
+    let done = command.args(arguments.split_whitespace()).output();
+    let done = done.map_err(|e| format!("ip (package iproute2): {e}"))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&done.stderr).trim()))
+}
+
+/// IPv4 address of the left host; its other one is fd99::1.
+pub const LEFT: &str = "10.99.0.1";
+/// IPv4 address of the right host.
+pub const RIGHT: &str = "10.99.0.2";
+/// IPv6 address of the right host.
+pub const RIGHT_6: &str = "fd99::2";
+
+/// Two hosts with a namespace between them, where the boxes are: `west` and `east` lead to the hosts, and `w1`-`w2` and
+/// `e1`-`e2` are cables.
+pub struct Network {
+    /// The host at `west`.
+    pub left: Namespace,
+    /// The host at `east`.
+    pub right: Namespace,
+    /// Where the boxes are.
+    pub middle: Namespace,
+    /// Where the boxes have their control sockets.
+    pub runtime: RuntimeDir,
+    _turn: Turn,
+}
+
+impl Network {
+    /// Interfaces of `mtu` bytes. `None`: skipped, because namespaces cannot be made; `what` is said to be.
+    pub fn new(what: &str, mtu: u32) -> Option<Self> {
+        let turn = Turn::take();
+        Self::build(mtu, turn).inspect_err(|reason| skip_loudly(what, reason)).ok()
+    }
+
+    fn build(mtu: u32, turn: Turn) -> Result<Self, String> {
+        let (left, right) = (Namespace::new("left")?, Namespace::new("right")?);
+        let middle = Namespace::new("middle")?;
+        for (near, far) in [("west", "left"), ("east", "right"), ("w1", "w2"), ("e1", "e2")] {
+            middle.ip(&format!("link add {near} mtu {mtu} type veth peer name {far} mtu {mtu}"))?;
+        }
+        for interface in ["west", "east", "w1", "w2", "e1", "e2"] {
+            // A box's interface has nothing to say of its own.
+            middle.ip(&format!("link set {interface} addrgenmode none up"))?;
+        }
+        for (host, name, v4, v6) in [(&left, "left", LEFT, "fd99::1"), (&right, "right", RIGHT, RIGHT_6)] {
+            middle.ip(&format!("link set {name} netns {}", host.name))?;
+            host.ip(&format!("link set {name} name eth0 up"))?;
+            host.ip(&format!("address add {v4}/24 dev eth0"))?;
+            host.ip(&format!("address add {v6}/64 dev eth0 nodad"))?;
+        }
+        Ok(Network { left, right, middle, runtime: RuntimeDir::new(), _turn: turn })
+    }
+
+    /// Starts a box and waits until it runs.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn start(&self, arguments: &str) -> RunningBox {
+        let name = arguments.split_whitespace().skip_while(|word| *word != "--name").nth(1);
+        let name = name.or(arguments.split_whitespace().next()).expect("a command").to_owned();
+        let mut command = self.middle.longhaul(&self.runtime, arguments);
+        let mut program = Program::start(&mut command);
+        let deadline = Instant::now() + LIMIT;
+        while self.try_status(&name).is_none() {
+            if !program.is_running() {
+                panic!("{}", program.finish(LIMIT));
+            }
+            assert!(Instant::now() < deadline, "no status of {name}");
+            thread::sleep(LOOK_AGAIN);
+        }
+        RunningBox { program, name }
+    }
+
+    /// Its status; `None` while it has none.
+    ///
+    /// # Panics
+    /// When that is no JSON.
+    pub fn try_status(&self, name: &str) -> Option<Value> {
+        let mut command = self.runtime.longhaul(&format!("box status {name} --json"));
+        let done = Program::start(&mut command).finish(LIMIT);
+        let boxes = done.status.success().then(|| serde_json::from_str::<Value>(&done.stdout))?;
+        Some(boxes.unwrap_or_else(|e| panic!("{e}: {done}"))[0].clone())
+    }
+
+    /// Its status.
+    ///
+    /// # Panics
+    /// When it has none.
+    pub fn status(&self, of: &RunningBox) -> Value {
+        self.try_status(&of.name).unwrap_or_else(|| panic!("{} has no status", of.name))
+    }
+
+    /// Waits until the status of `of` is as wanted.
+    ///
+    /// # Panics
+    /// When that does not happen: `what`.
+    pub fn wait_for(&self, of: &RunningBox, what: &str, is_so: impl Fn(&Value) -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let status = self.status(of);
+            if is_so(&status) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{what} does not happen: {status:#}");
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// The shortest of `count` round trips of `len` bytes by UDP from left to `to`, on the right.
+    ///
+    /// # Panics
+    /// When an answer does not come or is another one.
+    pub fn round_trip(&self, to: &str, len: usize, count: usize) -> Duration {
+        let to: IpAddr = to.parse().expect("an address");
+        let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+        let echo = self.right.inside(|| UdpSocket::bind(any)).expect("a socket");
+        let port = echo.local_addr().expect("an address").port();
+        let asker = self.left.inside(|| UdpSocket::bind(any)).expect("a socket");
+        forbid_fragments(&asker, to.is_ipv6());
+        asker.connect((to, port)).expect("connected");
+        for socket in [&echo, &asker] {
+            socket.set_read_timeout(Some(LIMIT)).expect("a timeout");
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut buffer = vec![0; 16 << 10];
+                for _ in 0..count {
+                    let (len, from) = echo.recv_from(&mut buffer).expect("a request");
+                    echo.send_to(&buffer[..len], from).expect("sent");
+                }
+            });
+            let times = (0..count).map(|number| {
+                let sent: Vec<u8> = (0..len).map(|at| (at * 7 + number) as u8).collect();
+                let start = Instant::now();
+                asker.send(&sent).expect("sent");
+                let mut buffer = vec![0; 16 << 10];
+                let came = asker.recv(&mut buffer).expect("an answer");
+                assert!(buffer[..came] == sent, "another datagram came back");
+                start.elapsed()
+            });
+            times.min().expect("one at least")
+        })
+    }
+
+    /// Sends `bytes` by TCP from left to right and checks them there.
+    ///
+    /// # Panics
+    /// When they do not all come as they were sent.
+    pub fn stream(&self, bytes: usize) {
+        let listener = self.right.inside(|| TcpListener::bind((RIGHT, 0))).expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let mut sender = self.left.inside(|| TcpStream::connect(address)).expect("a connection");
+        let byte_at = |at: usize| (at ^ at >> 8 ^ at >> 16) as u8;
+        thread::scope(|scope| {
+            let taker = scope.spawn(move || {
+                let (mut taker, _) = listener.accept().expect("a connection");
+                taker.set_read_timeout(Some(LIMIT)).expect("a timeout");
+                let mut buffer = vec![0; 1 << 20];
+                let mut at = 0;
+                loop {
+                    let len = taker.read(&mut buffer).expect("a stream");
+                    if len == 0 {
+                        return at;
+                    }
+                    assert!(
+                        buffer[..len].iter().zip(at..).all(|(b, at)| *b == byte_at(at)),
+                        "after {at} bytes"
+                    );
+                    at += len;
+                }
+            });
+            let data: Vec<u8> = (0..bytes).map(byte_at).collect();
+            sender.write_all(&data).expect("written");
+            drop(sender);
+            assert_eq!(taker.join().expect("the taker"), bytes);
+        });
+    }
+}
+
+/// Datagrams that do not fit the MTU are refused instead of cut.
+fn forbid_fragments(socket: &UdpSocket, is_ipv6: bool) {
+    let (level, option) = if is_ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER)
+    };
+    let value: libc::c_int = libc::IP_PMTUDISC_DO;
+    let len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the value is read during the call alone.
+    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// A box that runs.
+pub struct RunningBox {
+    /// Its process.
+    pub program: Program,
+    /// Its name for `longhaul box`.
+    pub name: String,
+}
+
+impl RunningBox {
+    /// Sends it a signal.
+    pub fn signal(&self, signal: libc::c_int) {
+        // `ip netns exec` becomes the program, so that this is its own number.
+        // SAFETY: kill has no preconditions; the child was not waited for, so its number is its own.
+        unsafe { libc::kill(self.program.id() as libc::pid_t, signal) };
+    }
+
+    /// Ends it by SIGTERM.
+    ///
+    /// # Panics
+    /// When that is not a success to it.
+    pub fn end(self) -> Finished {
+        self.signal(libc::SIGTERM);
+        self.program.succeed(LIMIT)
+    }
+}
+
+/// True when the server of perftest with this process id has its ports and nothing more to do: by RDMA-CM it listens on
+/// RoCEv2's, otherwise on a TCP port.
+fn waits_for_clients(server: u32) -> bool {
+    const ROCE: &str = ":12B7 ";
+    const LISTENS: &str = " 00000000:0000 0A ";
+    let time_used = || {
+        let stat = fs::read_to_string(format!("/proc/{server}/stat")).unwrap_or_default();
+        stat.split_whitespace().skip(13).take(2).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = time_used();
+    thread::sleep(Duration::from_millis(250));
+    let sockets = |kind: &str| fs::read_to_string(format!("/proc/{server}/net/{kind}")).unwrap_or_default();
+    let listens = sockets("udp").contains(ROCE)
+        || sockets("tcp").contains(LISTENS)
+        || sockets("tcp6").contains(":0000 0A ");
+    listens && time_used() == before
+}
+
+impl Network {
+    /// Runs a program of perftest with `arguments`, split at spaces, between our RNICs, from left to right, and `meanwhile`
+    /// while it does.
+    ///
+    /// # Panics
+    /// When an end of it fails.
+    pub fn transfer(&self, arguments: &str, meanwhile: impl FnOnce()) {
+        let at = |host: &Namespace, ip: &str, peer: &str| {
+            let program = format!("exec --udp={ip} -- {arguments} -d longhaul0 {peer}");
+            Program::start(&mut host.longhaul(&self.runtime, &program))
+        };
+        let mut server = at(&self.right, RIGHT, "");
+        let deadline = Instant::now() + LIMIT;
+        while !waits_for_clients(server.id()) {
+            assert!(server.is_running() && Instant::now() < deadline, "{}", server.finish(LIMIT));
+        }
+        let client = at(&self.left, LEFT, RIGHT);
+        meanwhile();
+        client.succeed(LIMIT);
+        server.succeed(LIMIT);
+    }
+}

@@ -1,0 +1,138 @@
+//! What the rules look at in a frame.
+
+use longhaul_units::{Psn, Qpn};
+use longhaul_wire::{Aeth, ICRC_LEN, Layout, Opcode, Packet, Split, Verb, icrc, mad, split};
+use std::hash::{DefaultHasher, Hasher};
+use std::net::IpAddr;
+
+/// Where a RoCEv2 packet goes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Way {
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    /// VLAN of the outermost tag that the headers show, 0 without one.
+    pub(super) vlan: u16,
+    pub(super) qpn: Qpn,
+}
+
+/// A RoCEv2 packet of a capture.
+pub(super) struct Seen<'a> {
+    pub(super) way: Way,
+    pub(super) opcode: Opcode,
+    pub(super) psn: Psn,
+    pub(super) migreq: bool,
+    pub(super) aeth: Option<Aeth>,
+    /// DMA length, where there is a RETH.
+    pub(super) dma_len: Option<u32>,
+    pub(super) payload: &'a [u8],
+    pub(super) icrc_is_right: bool,
+    /// It is 0, for none, or right: a host that looks at it drops the packet otherwise.
+    pub(super) udp_checksum_is_right: bool,
+    /// Everything from the BTH to the pad that no retransmission changes: not AckReq, not FECN, BECN and the bits beside.
+    pub(super) content: u64,
+    /// Ethernet, IP and UDP headers without what differs from packet to packet or may change on the way: lengths,
+    /// IPv4 identification, ECN, checksums.
+    pub(super) path: u64,
+    /// The whole packet.
+    pub(super) whole: u64,
+}
+
+/// What a frame is.
+pub(super) enum Kind<'a> {
+    Roce(Seen<'a>),
+    /// Not RoCEv2, or not well formed: the hash of all its bytes.
+    Other(u64),
+}
+
+pub(super) fn hash(parts: &[&[u8]]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for part in parts {
+        hasher.write(part);
+    }
+    hasher.finish()
+}
+
+impl<'a> Kind<'a> {
+    pub(super) fn of(frame: &'a [u8]) -> Self {
+        let found = split(frame, frame.len());
+        let (Ok(found @ Split::Roce { layout, payload_len, .. }), Ok(Some(packet))) =
+            (found, Packet::parse(frame))
+        else {
+            return Kind::Other(hash(&[frame]));
+        };
+        let Some(end) = found.end() else { return Kind::Other(hash(&[frame])) };
+        let bth = packet.bth();
+        Kind::Roce(Seen {
+            way: Way {
+                source: packet.source_ip(),
+                destination: packet.destination_ip(),
+                vlan: packet.path().vlan.map_or(0, |tag| tag & 0xfff),
+                qpn: bth.dest_qp,
+            },
+            opcode: bth.opcode,
+            psn: bth.psn,
+            migreq: bth.migreq,
+            aeth: packet.aeth(),
+            dma_len: packet.reth().map(|reth| reth.len),
+            payload: &frame[layout.payload..layout.payload + payload_len],
+            icrc_is_right: icrc::of_frame(frame, &layout, end) == frame[end - ICRC_LEN..end],
+            udp_checksum_is_right: udp_checksum_is_right(&frame[..end], &layout),
+            content: content(frame, &layout, end),
+            path: path(frame, &layout),
+            whole: hash(&[&frame[..end]]),
+        })
+    }
+}
+
+fn udp_checksum_is_right(packet: &[u8], layout: &Layout) -> bool {
+    const PROTOCOL_UDP: u64 = 17;
+    let udp = &packet[layout.udp..];
+    let addresses =
+        if layout.is_ipv6 { layout.ip + 8..layout.ip + 40 } else { layout.ip + 12..layout.ip + 20 };
+    let words = |bytes: &[u8]| -> u64 {
+        bytes.chunks(2).map(|b| u64::from(b[0]) << 8 | u64::from(b.get(1).copied().unwrap_or(0))).sum()
+    };
+    let mut sum = words(&packet[addresses]) + PROTOCOL_UDP + udp.len() as u64 + words(udp);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    udp[6..8] == [0, 0] || sum == 0xffff
+}
+
+fn content(frame: &[u8], layout: &Layout, end: usize) -> u64 {
+    let mut bth = [0; 12];
+    bth.copy_from_slice(&frame[layout.bth..layout.bth + 12]);
+    bth[4] = 0;
+    bth[8] &= 0x7f;
+    hash(&[&bth, &frame[layout.bth + 12..end - ICRC_LEN]])
+}
+
+fn path(frame: &[u8], layout: &Layout) -> u64 {
+    let mut head = [0; 128];
+    let len = layout.bth.min(head.len());
+    head[..len].copy_from_slice(&frame[..len]);
+    let ip = layout.ip;
+    if layout.is_ipv6 {
+        head[ip + 1] &= 0xcf;
+        head[ip + 4..ip + 6].fill(0);
+    } else {
+        head[ip + 1] &= 0xfc;
+        head[ip + 2..ip + 6].fill(0);
+        head[ip + 10..ip + 12].fill(0);
+    }
+    head[layout.udp + 4..layout.udp + 8].fill(0);
+    hash(&[&head[..len]])
+}
+
+impl Seen<'_> {
+    /// The MAD, when it is one for the general services interface.
+    pub(super) fn mad(&self) -> Option<&mad::Mad> {
+        let is_gsi = self.opcode == Opcode::UD_SEND_ONLY && self.way.qpn == Qpn::GSI;
+        is_gsi.then_some(self.payload)?.try_into().ok()
+    }
+
+    /// True for READ requests and atomics, which are answered by data.
+    pub(super) fn wants_data(&self) -> bool {
+        matches!(self.opcode.verb(), Some(Verb::ReadRequest | Verb::CmpSwap | Verb::FetchAdd))
+    }
+}

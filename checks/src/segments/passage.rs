@@ -1,0 +1,79 @@
+//! What is not RoCEv2 goes through a box as it is, all of it and in order.
+
+use super::{Findings, Passage, Place, Rule, Segment};
+use std::collections::{HashMap, VecDeque};
+
+/// What entered this long before a box's captures end must have left it.
+const UNDER_WAY_NS: u64 = 1_000_000_000;
+/// What has not left after this long will not.
+const EXPIRY_NS: u64 = 10_000_000_000;
+
+/// A box between two captures. Which way a frame goes is seen from where it is first.
+pub(super) struct Box {
+    pub(super) ends: [Segment; 2],
+    /// Frames that came in at either end and have not left by the other.
+    inside: [VecDeque<(u64, Place)>; 2],
+    /// Frames that others came before which entered later, by hash.
+    overtaken: HashMap<u64, Vec<Place>>,
+    carried: [u64; 2],
+}
+
+fn never_left() -> String {
+    "it never leaves the box as it came in".to_owned()
+}
+
+impl Box {
+    pub(super) fn new(ends: [Segment; 2]) -> Self {
+        Box { ends, inside: Default::default(), overtaken: HashMap::new(), carried: [0; 2] }
+    }
+
+    pub(super) fn see(&mut self, place: Place, hash: u64, findings: &mut Findings) {
+        let Some(end) = self.ends.iter().position(|&end| end == place.segment) else { return };
+        for inside in &mut self.inside {
+            while let Some((_, entered)) =
+                inside.front().filter(|(_, e)| e.time_ns + EXPIRY_NS < place.time_ns)
+            {
+                findings.add(*entered, Rule::OtherLost, never_left);
+                inside.pop_front();
+            }
+        }
+        let from = &mut self.inside[1 - end];
+        if let Some(at) = from.iter().position(|(inside, _)| *inside == hash) {
+            for (hash, entered) in from.drain(..at) {
+                self.overtaken.entry(hash).or_default().push(entered);
+            }
+            from.pop_front();
+            self.carried[1 - end] += 1;
+            return;
+        }
+        if let Some(late) = self.overtaken.get_mut(&hash)
+            && let Some(at) = late.iter().position(|entered| entered.segment != place.segment)
+        {
+            let entered = late.remove(at);
+            findings.add(place, Rule::OtherReordered, || {
+                format!("came in on {} as frame {}", entered.segment.name(), entered.frame)
+            });
+            self.carried[1 - end] += 1;
+            return;
+        }
+        self.inside[end].push_back((hash, place));
+    }
+
+    /// The captures end at `until_ns`, the later of the two.
+    pub(super) fn finish(self, until_ns: u64, findings: &mut Findings) -> Passage {
+        let mut under_way = 0;
+        let mut lost: Vec<Place> = self.overtaken.into_values().flatten().collect();
+        for (_, entered) in self.inside.into_iter().flatten() {
+            if entered.time_ns + UNDER_WAY_NS > until_ns {
+                under_way += 1;
+            } else {
+                lost.push(entered);
+            }
+        }
+        lost.sort_by_key(|entered| entered.time_ns);
+        for entered in lost {
+            findings.add(entered, Rule::OtherLost, never_left);
+        }
+        Passage { between: self.ends, carried: self.carried, under_way }
+    }
+}

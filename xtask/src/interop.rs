@@ -1,0 +1,30 @@
+//! `cargo xtask interop`: the scenarios with the kernel's rxe, by name, or a shell in a guest.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Test targets that boot guests.
+const SCENARIOS: [&str; 4] = ["kernel_guest", "interop_rnic", "interop_chain", "interop_storage"];
+
+pub fn run(root: &Path, words: Vec<String>) -> Result<(), String> {
+    cargo(root, &["build", "--release", "-p=longhaul", "-p=longhaul-preload"])?;
+    if words.first().is_some_and(|word| word == "shell") {
+        return cargo(root, &["run", "--quiet", "-p=longhaul-checks", "--bin=rxe_guest"]);
+    }
+    let targets = SCENARIOS.map(|name| format!("--test={name}"));
+    let mut arguments = vec!["test", "-p=longhaul-checks"];
+    arguments.extend(targets.iter().map(String::as_str));
+    // Those too that take too long for every run.
+    arguments.extend(["--", "--nocapture", "--include-ignored"]);
+    arguments.extend(words.iter().map(String::as_str));
+    cargo(root, &arguments)
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> Result<(), String> {
+    let status = Command::new(env!("CARGO")).current_dir(root).args(arguments).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("cargo {}: {status}", arguments.join(" "))),
+        Err(e) => Err(format!("cannot run cargo: {e}")),
+    }
+}
