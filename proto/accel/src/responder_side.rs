@@ -410,3 +410,56 @@ fn ask_for_ack(frame: &Frame<'_>) -> Option<Head> {
     bytes[checksum].fill(0);
     Some(Head::copy_of(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_node::Payload;
+    use longhaul_units::{Psn, Qpn};
+    use longhaul_wire::{Bth, MacAddr, Opcode, Path, PathTemplate};
+    use std::net::IpAddr;
+
+    /// Headers of a WRITE MIDDLE between two addresses, with a UDP checksum.
+    fn summed(source: &str, destination: &str, checksum: [u8; 2]) -> Vec<u8> {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let template = PathTemplate::new(&Path {
+            source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
+            vlan: None,
+            source_ip: ip(source),
+            destination_ip: ip(destination),
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            udp_source_port: 0xc000,
+        });
+        let mut head = Head::begin(&template, &Bth::new(Opcode::RC_WRITE_MIDDLE, Qpn::new(17), Psn::new(5)));
+        head.finish(&template, 0);
+        let mut bytes = head.bytes().to_vec();
+        let bth = bytes.len() - 12;
+        bytes[bth - 2..bth].copy_from_slice(&checksum);
+        bytes
+    }
+
+    fn asked(bytes: &[u8]) -> Option<Vec<u8>> {
+        let frame = Frame { head: bytes, payload: Payload::Bytes(&[]), trailer: Trailer::None };
+        ask_for_ack(&frame).map(|head| head.bytes().to_vec())
+    }
+
+    #[test]
+    fn a_checksum_that_would_be_wrong_is_left_out() {
+        let bytes = summed("10.0.0.1", "10.0.0.2", [0xab, 0xcd]);
+        let asking = asked(&bytes).unwrap();
+        let packet = Packet::parse(&asking).unwrap().unwrap();
+        let bth = packet.layout().bth;
+        assert!(packet.bth().ack_request);
+        assert_eq!(asking[bth - 2..bth], [0, 0]);
+        assert_eq!(asked(&asking), None, "it asks already");
+    }
+
+    #[test]
+    fn over_ipv6_a_frame_with_a_checksum_stays_as_it_is() {
+        assert_eq!(asked(&summed("fd00::1", "fd00::2", [0xab, 0xcd])), None);
+        assert!(asked(&summed("fd00::1", "fd00::2", [0, 0])).is_some());
+    }
+}
