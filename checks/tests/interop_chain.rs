@@ -1,9 +1,10 @@
 //! Two kernels with rxe through our boxes. Skipped, loudly, where no guest can be had.
 
-use longhaul_checks::Turn;
 use longhaul_checks::guest::skip_loudly;
-use longhaul_checks::interop::{Between, RxeHosts};
+use longhaul_checks::interop::{Between, RxeHosts, segments};
 use longhaul_checks::perftest::{complaint, figures};
+use longhaul_checks::segments::{Segments, prove};
+use longhaul_checks::{Turn, longhaul};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -12,6 +13,31 @@ fn boot() -> Option<RxeHosts> {
     RxeHosts::boot("chn", |config| config)
         .inspect_err(|reason| skip_loudly("rxe through our boxes", reason))
         .ok()
+}
+
+/// What four recordings of one run prove: nothing is acknowledged that was not stored and delivered, each byte arrives once
+/// and in order, PSNs and MSNs are right. The recordings stay in the target directory.
+#[test]
+fn recordings_prove_that_nothing_is_promised_that_is_not_kept() {
+    let _turn = Turn::take();
+    let Some(hosts) = boot() else { return };
+    let captures = longhaul().with_file_name("interop-segments");
+    std::fs::create_dir_all(&captures).unwrap_or_else(|e| panic!("{}: {e}", captures.display()));
+    for between in [Between::accelerated(1000), Between { loss: 2e-3, ..Between::accelerated(100) }] {
+        let boxes = hosts.join(between, Some(&captures));
+        for line in
+            ["ib_write_bw -s 65536 -n 100", "ib_send_bw -s 4096 -n 200 -R", "ib_read_bw -s 4096 -n 50"]
+        {
+            let client =
+                hosts.perftest(line, LIMIT).unwrap_or_else(|text| panic!("{between:?}, {line}\n{text}"));
+            assert_eq!(complaint(&client.stdout), None, "{client}");
+        }
+        boxes.stop();
+        let files = segments(&captures);
+        let proof = Segments::open(files.each_ref().map(|path| Some(path.as_path()))).map(prove);
+        let proof = proof.unwrap_or_else(|e| panic!("{}: {e}", captures.display())).unwrap();
+        assert!(proof.holds(), "{between:?}: {proof:#?}");
+    }
 }
 
 #[test]
