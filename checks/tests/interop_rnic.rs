@@ -106,7 +106,9 @@ fn every_program_runs_between_the_two() {
     wrong.extend(run_all(&peer, PINGPONG.map(Exchange::pingpong), &BOTH));
     wrong.extend(run_all(&peer, RPING.map(Exchange::rping), &BOTH));
     // As above, and nearly always.
-    for line in ["ib_send_bw -s 2048 -n 100 -R -c UD", "ib_read_lat -s 300 -n 50 -R", "ib_atomic_lat -n 50 -R"] {
+    for line in
+        ["ib_send_bw -s 2048 -n 100 -R -c UD", "ib_read_lat -s 300 -n 50 -R", "ib_atomic_lat -n 50 -R"]
+    {
         if let Err(text) = peer.run(&Exchange::perftest(line), End::Ours, Family::V4, LIMIT) {
             wrong.push(text);
         }
