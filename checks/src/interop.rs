@@ -9,7 +9,7 @@ pub use chain::{Between, Boxes, RxeHosts, segments};
 pub use exchange::{End, Exchange, Family};
 
 use crate::guest::{Guest, GuestConfig, Netdev, Tap};
-use crate::pair::wait_until_asleep;
+use crate::pair::{both, wait_until_asleep};
 use crate::{Finished, Program, RuntimeDir, longhaul};
 use std::process::Command;
 use std::time::Duration;
@@ -151,22 +151,5 @@ impl RxePeer {
         command.arg("exec").arg(format!("--udp={}", address(End::Ours, family))).arg("--");
         command.args(line.split_whitespace()).env("XDG_RUNTIME_DIR", self.runtime.path());
         command
-    }
-}
-
-/// Both ends, which must have succeeded.
-fn both(
-    server: Result<Finished, String>,
-    client: Result<Finished, String>,
-) -> Result<(Finished, Finished), String> {
-    match (server, client) {
-        (Ok(server), Ok(client)) if server.status.success() && client.status.success() => {
-            Ok((server, client))
-        }
-        (server, client) => {
-            let text =
-                |end: Result<Finished, String>| end.map_or_else(|hung| hung, |ended| ended.to_string());
-            Err(format!("=== the client\n{}\n=== the server\n{}", text(client), text(server)))
-        }
     }
 }

@@ -56,6 +56,17 @@ pub(crate) fn end_both(
     let client = Program::start(client).end_within(limit);
     // Its peer has gone: whatever it still does is quick, or for ever.
     let server = server.end_within(LIMIT);
+    both(server, client)
+}
+
+/// Both ends, which must have succeeded.
+///
+/// # Errors
+/// What both have printed, when one of them failed or hung.
+pub(crate) fn both(
+    server: Result<Finished, String>,
+    client: Result<Finished, String>,
+) -> Result<(Finished, Finished), String> {
     match (server, client) {
         (Ok(server), Ok(client)) if server.status.success() && client.status.success() => {
             Ok((server, client))

@@ -2,6 +2,7 @@
 
 use super::{MTU, PROGRAMS};
 use crate::guest::{Guest, GuestConfig, Netdev, Tap};
+use crate::pair::both;
 use crate::{Finished, Program, RuntimeDir, longhaul};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -158,7 +159,7 @@ impl RxeHosts {
         }
         let client = first.run(&client.replace("{peer}", ADDRESSES[1]), limit);
         let server = if client.status.success() { job.finish() } else { job.finish_now() };
-        super::both(Ok(server), Ok(client))
+        both(Ok(server), Ok(client))
     }
 
     /// Runs a program of perftest.

@@ -88,11 +88,14 @@ pub(crate) fn open_interface(
             OnSegment { _reservation: hush_kernel(attach, name)?, host: Some(host.map_err(error)?) }
         }
     };
-    // An address of its own has groups of its own too, IPv6's questions among them, which the interface does not take
-    // for anybody by itself.
-    // What the interface has merged is split again; others of this machine are faster with it.
-    let config =
-        PacketConfig { promiscuous: network.is_some(), keep_merging: true, ..PacketConfig::new(name) };
+    let config = PacketConfig {
+        // An address of its own has groups of its own too, IPv6's questions among them, which the interface does not
+        // take for anybody by itself.
+        promiscuous: network.is_some(),
+        // What the interface has merged is split again; others of this machine are faster with it.
+        keep_merging: true,
+        ..PacketConfig::new(name)
+    };
     Ok((Box::new(PacketPort::open(&config)?), on_segment))
 }
 
