@@ -8,33 +8,25 @@
 use clap::Parser;
 use longhaul_checks::guest::against_rxe::{self, Figure, Stack};
 use longhaul_checks::guest::{Guest, Kernel, skip_loudly};
+use longhaul_checks::samples::{Keep, Rounds};
 use longhaul_checks::{Turn, samples};
 use serde_json::{Value, json};
-use std::path::PathBuf;
 
 /// What ours is to be at least, as a multiple of rxe.
 const GOAL: f64 = 2.0;
 
 #[derive(Parser)]
 struct Args {
-    /// Rounds; the median counts
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-    /// Seconds that each measurement counts
-    #[arg(long, default_value_t = 3)]
-    seconds: u32,
+    #[command(flatten)]
+    rounds: Rounds,
     /// More words for the guest's kernel, such as mitigations=off
     #[arg(long)]
     kernel_argument: Vec<String>,
     /// QEMU's processor model; without carry-less multiplication by default, whose emulation slows our ICRC alone
     #[arg(long, default_value = against_rxe::CPU)]
     cpu: String,
-    /// Where the samples go; next to the build by default
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Given by cargo
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    keep: Keep,
 }
 
 /// The samples of one figure on one stack.
@@ -46,10 +38,7 @@ struct Series {
 
 impl Series {
     fn median(&self) -> f64 {
-        let mut sorted = self.samples.clone();
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted.len() / 2;
-        if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+        samples::median(&self.samples)
     }
 
     /// Round by round, how many times as good `ours` is; the median.
@@ -76,10 +65,15 @@ fn main() {
     let pairs = Figure::ALL.iter().flat_map(|&figure| Stack::ALL.map(|stack| (figure, stack)));
     let mut all: Vec<Series> =
         pairs.map(|(figure, stack)| Series { figure, stack, samples: Vec::new() }).collect();
-    for round in 1..=args.rounds {
-        eprintln!("round {round} of {}", args.rounds);
+    for round in 1..=args.rounds.rounds {
+        eprintln!("round {round} of {}", args.rounds.rounds);
         for series in &mut all {
-            series.samples.push(against_rxe::measure(&guest, series.stack, series.figure, args.seconds));
+            series.samples.push(against_rxe::measure(
+                &guest,
+                series.stack,
+                series.figure,
+                args.rounds.seconds,
+            ));
         }
     }
     report(&all);
@@ -87,12 +81,12 @@ fn main() {
         "provenance": {
             "guest_kernel": kernel.release(), "kernel_arguments": args.kernel_argument,
             "cpu": args.cpu,
-            "longhaul": env!("CARGO_PKG_VERSION"), "rounds": args.rounds, "seconds": args.seconds,
+            "longhaul": env!("CARGO_PKG_VERSION"), "rounds": args.rounds.rounds, "seconds": args.rounds.seconds,
         },
         "goal": GOAL,
         "series": all.iter().map(|series| to_json(series, ours(&all, series.figure))).collect::<Vec<_>>(),
     });
-    samples::keep(args.json, "against_rxe.json", &result);
+    args.keep.write("against_rxe.json", &result);
 }
 
 fn ours(all: &[Series], figure: Figure) -> &Series {

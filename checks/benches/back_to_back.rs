@@ -8,29 +8,21 @@
 
 use clap::Parser;
 use longhaul_checks::perftest::{BANDWIDTH, MESSAGE_RATE, TYPICAL, figures};
+use longhaul_checks::samples::{Keep, Rounds};
 use longhaul_checks::{
     BackToBack, Finished, Program, Ready, Turn, free_tcp_port, require, samples, wait_for_listener,
 };
 use serde_json::{Value, json};
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 #[derive(Parser)]
 struct Args {
-    /// Rounds; the median counts
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-    /// Seconds that each bandwidth measurement counts
-    #[arg(long, default_value_t = 3)]
-    seconds: u32,
-    /// Where the samples go; next to the build by default
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Given by cargo
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    rounds: Rounds,
+    #[command(flatten)]
+    keep: Keep,
 }
 
 /// What is measured, in which unit, and what for.
@@ -48,10 +40,7 @@ impl Series {
     }
 
     fn median(&self) -> f64 {
-        let mut sorted = self.samples.clone();
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted.len() / 2;
-        if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+        samples::median(&self.samples)
     }
 
     fn line(&self) -> String {
@@ -74,11 +63,11 @@ fn main() {
     require("ib_write_lat", "perftest");
     require("iperf3", "iperf3");
     let _turn = Turn::take();
-    let bandwidth_time = format!("-D {} -f 1", args.seconds + 2);
+    let bandwidth_time = format!("-D {} -f 1", args.rounds.seconds + 2);
     let large = format!("ib_write_bw -d longhaul0 -F --report_gbits -m 4096 -s 65536 {bandwidth_time}");
     let small = format!("ib_write_bw -d longhaul0 -F --report_gbits -m 4096 -s 64 {bandwidth_time}");
     let latency = "ib_write_lat -d longhaul0 -F -m 4096 -s 2 -n 20000";
-    let tcp = format!("iperf3 -c 127.0.0.1 -t {}", args.seconds);
+    let tcp = format!("iperf3 -c 127.0.0.1 -t {}", args.rounds.seconds);
 
     let mut write = Series::new("WRITE 64 KiB, MTU 4096, ICRC on", "Gbit/s", "at least 20.49", &large);
     let mut iperf = Series::new("TCP over loopback (iperf3)", "Gbit/s", "", &tcp);
@@ -86,10 +75,10 @@ fn main() {
     let mut rate = Series::new("WRITE 64 B, one QP", "M/s", "at least 1", &small);
     let mut lat = Series::new("WRITE 2 B, half a round trip, median", "µs", "", latency);
     let load_before = load();
-    for round in 1..=args.rounds {
-        eprintln!("round {round} of {}", args.rounds);
+    for round in 1..=args.rounds.rounds {
+        eprintln!("round {round} of {}", args.rounds.rounds);
         write.samples.push(perftest(&large)[BANDWIDTH]);
-        iperf.samples.push(iperf3(args.seconds));
+        iperf.samples.push(iperf3(args.rounds.seconds));
         ratio.samples.push(write.samples[round - 1] / iperf.samples[round - 1]);
         rate.samples.push(perftest(&small)[MESSAGE_RATE]);
         lat.samples.push(perftest(latency)[TYPICAL]);
@@ -109,11 +98,11 @@ fn main() {
         "provenance": {
             "cpu": cpu(), "cores": cores(), "load_before": load_before, "load_after": load_after,
             "kernel": first_line("/proc/sys/kernel/osrelease"), "longhaul": env!("CARGO_PKG_VERSION"),
-            "rounds": args.rounds, "seconds": args.seconds,
+            "rounds": args.rounds.rounds, "seconds": args.rounds.seconds,
         },
         "series": all.iter().map(Series::json).collect::<Vec<_>>(),
     });
-    samples::keep(args.json, "back_to_back.json", &result);
+    args.keep.write("back_to_back.json", &result);
 }
 
 /// Runs perftest between two processes; the figures of its result line.

@@ -7,18 +7,14 @@
 //! comparison within one run says anything.
 
 use clap::Parser;
-use longhaul_checks::{Turn, qperf, samples};
+use longhaul_checks::samples::Keep;
+use longhaul_checks::{Turn, qperf};
 use serde_json::json;
-use std::path::PathBuf;
 
 #[derive(Parser)]
 struct Args {
-    /// Where the figures go; next to the build by default
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Given by cargo
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    keep: Keep,
 }
 
 /// Those of that table, and small ones. A datagram of UDP has less than 64 KiB.
@@ -64,5 +60,5 @@ fn main() {
             }
         }
     }
-    samples::keep(args.json, "cpu_cost.json", &json!({ "rows": rows }));
+    args.keep.write("cpu_cost.json", &json!({ "rows": rows }));
 }

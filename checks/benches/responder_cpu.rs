@@ -7,7 +7,7 @@
 //! CPU time of the responder's process from getrusage, in ns per message; ways in turn, round by round.
 
 use clap::Parser;
-use longhaul_checks::samples;
+use longhaul_checks::samples::Keep;
 use longhaul_checks::two_processes::{OtherEnd, connect_other_end, device_of_other_end, wait_for_stop};
 use longhaul_rdma::{
     Access, CompletionQueue, MemoryRegion, PathSettings, QueuePair, QueuePairSettings, SendOp,
@@ -39,9 +39,8 @@ struct Args {
     /// The way that the process at the other end receives
     #[arg(long, hide = true)]
     serve: Option<String>,
-    /// Given by cargo
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    keep: Keep,
 }
 
 const WAYS: [&str; 4] = ["each", "solicited", "each shared", "solicited shared"];
@@ -71,7 +70,7 @@ fn main() {
         println!("  events: {way:<18} {median:>8.0} ns per message  ({least:.0} to {most:.0})");
         result.push(json!({ "way": way, "median_ns": median, "samples_ns": samples }));
     }
-    samples::keep(None, "responder_cpu.json", &json!({ "interval_us": args.interval_us, "ways": result }));
+    args.keep.write("responder_cpu.json", &json!({ "interval_us": args.interval_us, "ways": result }));
 }
 
 /// CPU time that the responder spends on a message, in ns.

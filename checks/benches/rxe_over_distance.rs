@@ -9,9 +9,9 @@ use clap::Parser;
 use longhaul_checks::guest::skip_loudly;
 use longhaul_checks::interop::{Between, RxeHosts};
 use longhaul_checks::perftest::{BANDWIDTH, complaint, figures};
+use longhaul_checks::samples::{Keep, Rounds};
 use longhaul_checks::{Turn, samples};
 use serde_json::json;
-use std::path::PathBuf;
 use std::time::Duration;
 
 const SIZES: [u32; 3] = [512, 4096, 65536];
@@ -19,18 +19,10 @@ const LIMIT: Duration = Duration::from_secs(90);
 
 #[derive(Parser)]
 struct Args {
-    /// Rounds; the median counts
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-    /// Seconds of one measurement
-    #[arg(long, default_value_t = 3)]
-    seconds: u32,
-    /// Where to write the samples
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Given by cargo
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    rounds: Rounds,
+    #[command(flatten)]
+    keep: Keep,
 }
 
 fn main() {
@@ -52,12 +44,12 @@ fn main() {
         ("10000 km, plain", Between::plain(10_000)),
     ];
     let mut all = vec![SIZES.map(|_| Vec::new()); ways.len()];
-    for round in 1..=args.rounds {
-        eprintln!("round {round} of {}", args.rounds);
+    for round in 1..=args.rounds.rounds {
+        eprintln!("round {round} of {}", args.rounds.rounds);
         for ((_, between), rows) in ways.iter().zip(&mut all) {
             let _boxes = hosts.join(*between, None);
             for (bytes, samples) in SIZES.into_iter().zip(rows) {
-                samples.push(gbits(&hosts, bytes, args.seconds));
+                samples.push(gbits(&hosts, bytes, args.rounds.seconds));
             }
         }
     }
@@ -66,7 +58,7 @@ fn main() {
         "ib_write_bw", "512 B", "4 KiB", "64 KiB"
     );
     let medians: Vec<[f64; 3]> =
-        all.iter().map(|rows| rows.each_ref().map(|samples| median(samples))).collect();
+        all.iter().map(|rows| rows.each_ref().map(|samples| samples::median(samples))).collect();
     for ((name, _), row) in ways.iter().zip(&medians) {
         let parts: Vec<String> =
             row.iter().zip(&medians[0]).map(|(value, whole)| format!("{:.2}", value / whole)).collect();
@@ -77,7 +69,7 @@ fn main() {
         .zip(&all)
         .map(|((name, _), rows)| json!({ "way": name, "message_bytes": SIZES, "gbits": rows }))
         .collect();
-    samples::keep(args.json, "rxe_over_distance.json", &json!({ "seconds": args.seconds, "ways": ways }));
+    args.keep.write("rxe_over_distance.json", &json!({ "seconds": args.rounds.seconds, "ways": ways }));
 }
 
 /// What ib_write_bw reaches.
@@ -87,10 +79,4 @@ fn gbits(hosts: &RxeHosts, bytes: u32, seconds: u32) -> f64 {
     let client = hosts.perftest(&line, LIMIT).unwrap_or_else(|text| panic!("{text}"));
     assert_eq!(complaint(&client.stdout), None, "{client}");
     figures(&client.stdout)[BANDWIDTH]
-}
-
-fn median(samples: &[f64]) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }

@@ -8,7 +8,7 @@
 //! can be compared.
 
 use clap::Parser;
-use longhaul_checks::samples;
+use longhaul_checks::samples::Keep;
 use longhaul_checks::two_processes::{OtherEnd, connect_other_end, device_of_other_end, wait_for_stop};
 use longhaul_rdma::{
     Access, CompletionQueue, MemoryRegion, PathSettings, Piece, QpKind, QueuePair, QueuePairSettings, SendOp,
@@ -39,9 +39,8 @@ struct Args {
     /// Given to the process at the other end
     #[arg(long, hide = true)]
     serve: bool,
-    /// Given by cargo
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    keep: Keep,
 }
 
 fn main() {
@@ -87,7 +86,7 @@ fn main() {
         "each": args.each, "message_bytes": MESSAGE, "messages": args.messages, "ratio_median": median,
         "ratios": ratios, "messages_per_second": rates, "idle_qp_bytes": idle_bytes,
     });
-    samples::keep(None, "scale.json", &result);
+    args.keep.write("scale.json", &result);
 }
 
 /// As many RC as UC queue pairs, in turn, in state initialized.

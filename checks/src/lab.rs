@@ -43,6 +43,13 @@ impl RuntimeDir {
         command
     }
 
+    /// The same, run inside the directory.
+    pub fn longhaul_inside(&self, arguments: &str) -> Command {
+        let mut command = self.longhaul(arguments);
+        command.current_dir(&self.path);
+        command
+    }
+
     /// Its path.
     pub fn path(&self) -> &Path {
         &self.path

@@ -16,6 +16,7 @@ pub mod perftest;
 pub mod perftest_matrix;
 mod program;
 pub mod qperf;
+pub mod rendezvous;
 pub mod samples;
 pub mod segments;
 pub mod two_processes;

@@ -1,6 +1,10 @@
 //! Hosts that are network namespaces of this machine, and boxes between them: `longhaul accelerate` and
 //! `longhaul emulate` on veth pairs, in the order in which a path has them.
 
+mod raw;
+
+pub use raw::Raw;
+
 use crate::guest::skip_loudly;
 use crate::program::{Finished, Program, longhaul};
 use crate::{RuntimeDir, Turn};
@@ -14,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// For everything that is quick unless it hangs.
-pub const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A network namespace; removed when dropped.
@@ -320,12 +324,12 @@ fn waits_for_clients(server: u32) -> bool {
 }
 
 impl Network {
-    /// Runs a program of perftest with `arguments`, split at spaces, between our RNICs, from left to right, and `meanwhile`
-    /// while it does.
+    /// Starts a program of perftest with `arguments`, split at spaces, between our RNICs: the client on the left, and the
+    /// server on the right.
     ///
     /// # Panics
-    /// When an end of it fails.
-    pub fn transfer(&self, arguments: &str, meanwhile: impl FnOnce()) {
+    /// When the server ends at once.
+    pub fn begin(&self, arguments: &str) -> Transfer {
         let at = |host: &Namespace, ip: &str, peer: &str| {
             let program = format!("exec --udp={ip} -- {arguments} -d longhaul0 {peer}");
             Program::start(&mut host.longhaul(&self.runtime, &program))
@@ -335,9 +339,25 @@ impl Network {
         while !waits_for_clients(server.id()) {
             assert!(server.is_running() && Instant::now() < deadline, "{}", server.finish(LIMIT));
         }
-        let client = at(&self.left, LEFT, RIGHT);
+        Transfer { client: at(&self.left, LEFT, RIGHT), server }
+    }
+
+    /// Runs a program of perftest as [`Network::begin`] does, and `meanwhile` while it runs.
+    ///
+    /// # Panics
+    /// When an end of it fails.
+    pub fn transfer(&self, arguments: &str, meanwhile: impl FnOnce()) {
+        let Transfer { client, server } = self.begin(arguments);
         meanwhile();
         client.succeed(LIMIT);
         server.succeed(LIMIT);
     }
+}
+
+/// Both ends of a program that runs.
+pub struct Transfer {
+    /// The requester.
+    pub client: Program,
+    /// The responder.
+    pub server: Program,
 }

@@ -93,6 +93,18 @@ impl Program {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Waits until it has ended.
+    ///
+    /// # Panics
+    /// When it runs longer than `limit`.
+    pub fn wait(&mut self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        while self.is_running() {
+            assert!(Instant::now() < deadline, "{} ran longer than {limit:?}", self.name);
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Waits for its end, whatever its exit status.
     ///
     /// # Panics

@@ -1,20 +1,56 @@
-//! Where a bench leaves what it measured.
+//! What a bench makes of what it measured, and where it leaves it.
 
+use clap::Args;
 use serde_json::Value;
 use std::env;
 use std::fs;
 use std::path::PathBuf;
 
-/// Writes the samples to `path`, or to `name` beside the built programs, and says where they are.
+/// How often and how long a bench measures.
+#[derive(Args)]
+pub struct Rounds {
+    /// Rounds; the median counts
+    #[arg(long, default_value_t = 3)]
+    pub rounds: usize,
+    /// Seconds of one measurement
+    #[arg(long, default_value_t = 3)]
+    pub seconds: u32,
+}
+
+/// Where a bench leaves its samples.
+#[derive(Args)]
+pub struct Keep {
+    /// Where the samples go; next to the build by default
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Given by cargo
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// The one in the middle, or the mean of the two there.
 ///
 /// # Panics
-/// When the file cannot be written.
-pub fn keep(path: Option<PathBuf>, name: &str, samples: &Value) {
-    let path = path.unwrap_or_else(|| {
-        let bench = env::current_exe().expect("the path of this program");
-        let deps = bench.parent().expect("a directory");
-        deps.with_file_name(name)
-    });
-    fs::write(&path, format!("{samples:#}\n")).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    println!("samples: {}", path.display());
+/// Without samples.
+pub fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
+impl Keep {
+    /// Writes the samples where the user wants them, or to `name` beside the built programs, and says where they are.
+    ///
+    /// # Panics
+    /// When the file cannot be written.
+    pub fn write(self, name: &str, samples: &Value) {
+        let path = self.json.unwrap_or_else(|| {
+            let bench = env::current_exe().expect("the path of this program");
+            let deps = bench.parent().expect("a directory");
+            deps.with_file_name(name)
+        });
+        fs::write(&path, format!("{samples:#}\n")).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        println!("samples: {}", path.display());
+    }
 }

@@ -203,7 +203,7 @@ impl Traffic {
             }
         }
         let pd = ends[0].pd;
-        let ah = ends[0].device.create_ah(pd, &address(2)).unwrap();
+        let ah = ends[0].device.create_ah(Instant::ZERO, pd, &address(2)).unwrap();
         let ring = Ring { bytes: vec![0; SLOT * SLOTS], lens: Vec::with_capacity(SLOTS) };
         Traffic { ends, qps, ah, ring, now: Instant::ZERO, packets: 0 }
     }

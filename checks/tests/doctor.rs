@@ -3,6 +3,7 @@
 
 use longhaul_checks::RuntimeDir;
 use longhaul_checks::outside::{output, scratch_file};
+use longhaul_wire::pcap::{self, LinkType, RecordHeader};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -142,6 +143,33 @@ fn exit_codes_say_how_it_went() {
     std::fs::remove_file(&cut).unwrap();
     assert_eq!(doctor(&[], Path::new("/does/not/exist")), (String::new(), Some(2)));
     assert_eq!(doctor(&["--flow", "9"], &capture("rc_psn_wrap.pcap")), (String::new(), Some(2)));
+}
+
+#[test]
+fn what_is_no_capture_of_rocev2_is_answered_with_what_it_is() {
+    let file = |link_type: u16, captured_len: u32| {
+        let mut bytes = pcap::file_header(LinkType(link_type), 65_535).to_vec();
+        let header = RecordHeader { timestamp_ns: 1, captured_len, original_len: captured_len };
+        bytes.extend(header.write());
+        // ARP, to everybody.
+        bytes.extend([&[0xff; 6][..], &[2; 6], &[0x08, 0x06], &[0; 46]].concat());
+        bytes
+    };
+    for (name, bytes, code, parts) in [
+        ("arp.pcap", file(1, 60), 0, &["has no RoCEv2", "ARP", "tcpdump -i"][..]),
+        ("wifi.pcap", file(105, 60), 0, &["has no RoCEv2", "link type 105", "read are Ethernet"]),
+        ("huge.pcap", file(1, u32::MAX - 15), 2, &["damaged", "at byte 24", "4294967280 captured bytes"]),
+        ("text.pcap", b"a text, and not a short one".to_vec(), 2, &[]),
+        ("empty.pcap", Vec::new(), 2, &[]),
+    ] {
+        let path = scratch_file(name, &bytes);
+        let (text, found) = doctor(&[], &path);
+        assert_eq!(found, Some(code), "{name}: {text}");
+        for part in parts {
+            assert!(text.contains(part), "{name}: no '{part}': {text}");
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 }
 
 #[test]

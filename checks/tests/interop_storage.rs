@@ -58,7 +58,7 @@ fn use_it(name: &str, client: &Guest, path: &str, server: &Guest, kept: &str) {
     storage::verify(client, path, VERIFIED_MIB, LIMIT);
     for access in Access::BOTH {
         for depth in DEPTHS {
-            let figures = storage::fio(client, path, access, depth, SECONDS);
+            let figures = storage::fio(client, path, (access, storage::BLOCK_KIB), depth, SECONDS);
             println!("{name}: {access:?} 4 KiB, depth {depth}: {figures}");
             assert!(figures.iops > 0.0, "{name}: {access:?} at depth {depth} does nothing");
         }

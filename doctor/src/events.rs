@@ -22,7 +22,7 @@ pub(crate) fn of_events(half: &Half, back: Option<&Half>) -> Vec<Finding> {
     let requests = &half.requests;
     [
         fatal(requests),
-        adaptive(half),
+        early(half),
         timeouts(half),
         unheeded(requests),
         go_back_n(requests),
@@ -84,34 +84,40 @@ pub(crate) fn timeout_code(waited_ns: u64) -> Option<(u8, u64)> {
     }
 }
 
-/// Timeouts far shorter than configured, or a back-off: ConnectX's adaptive retransmission.
-fn adaptive(half: &Half) -> Option<Finding> {
+/// Timeouts far shorter than configured, or a back-off: ConnectX's adaptive retransmission. Linux rxe does not back off;
+/// its retries are early because its timer, once begun, is not begun anew with what is sent later.
+fn early(half: &Half) -> Option<Finding> {
     let requests = &half.requests;
     let sum = requests.recovery.of(Cause::Timeout)?;
     let shortest = sum.waited.min()?;
     let configured = half.agreed.and_then(|agreed| agreed.ack_timeout_ns);
     let too_short = configured.filter(|&timeout| shortest < timeout / 4 * 3 && sum.episodes >= 2);
     let backs_off = requests.recovery.backs_off();
-    if too_short.is_none() && !backs_off {
-        return None;
-    }
-    let what = match too_short {
-        Some(timeout) => format!(
-            "It retries after {}, although its timeout was set up as {}: adaptive retransmission",
-            Time(shortest),
-            Time(timeout)
-        ),
-        None => "It retries at growing short intervals: adaptive retransmission".to_owned(),
-    };
+    let retries = Count(sum.episodes, "retry").to_string().replace("retrys", "retries");
     let tries: Vec<String> = requests.recovery.longest_tries.iter().map(|&ns| Time(ns).to_string()).collect();
-    let evidence = format!(
-        "{}; the most at one packet: after {}",
-        Count(sum.episodes, "retry").to_string().replace("retrys", "retries"),
-        tries.join(", ")
-    );
-    let found = finding("adaptive_retransmission", Warning, Likely, what, evidence);
+    let evidence = format!("{retries}; the most at one packet: after {}", tries.join(", "));
+    let what = match too_short {
+        Some(timeout) => {
+            format!(
+                "It retries after {}, although its timeout was set up as {}",
+                Time(shortest),
+                Time(timeout)
+            )
+        }
+        None if backs_off => "It retries at growing short intervals".to_owned(),
+        None => return None,
+    };
+    if !backs_off && half.migreq == 0 {
+        let what = format!("{what}: a timer that runs on from an earlier packet, as Linux rxe's does");
+        let evidence = format!("{evidence}; MigReq is clear, as rxe leaves it and ConnectX does not");
+        return Some(with_advice(
+            finding("early_retry", Warning, Likely, what, evidence),
+            "What is sent late in its time is sent again before it can be answered. Where that is often, raise the timeout.",
+        ));
+    }
+    let what = format!("{what}: adaptive retransmission");
     Some(with_advice(
-        found,
+        finding("adaptive_retransmission", Warning, Likely, what, evidence),
         "Where the round trip is long, ConnectX retries before any ACK can come, whatever timeout is set. Turn it off: \
          mlxreg -d DEVICE --reg_name ROCE_ACCL --set \"roce_adp_retrans_en=0x0\".",
     ))
@@ -265,7 +271,7 @@ fn premature(requests: &Requests) -> Option<Finding> {
         let evidence = format!("answered sooner after the repetition than half the shortest round trip, {}", Time(rtt));
         with_advice(
             finding("premature_retry", Warning, Seen, what, evidence),
-            "The timeout is shorter than the path's round trip: raise it, or turn adaptive retransmission off.",
+            "The timeout is shorter than the path's round trip: raise it, or turn off a ConnectX's adaptive retransmission.",
         )
     })
 }

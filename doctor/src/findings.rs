@@ -23,7 +23,11 @@ pub(crate) fn of_limit(half: &Half, limited: &Limited, need: Option<&Need>) -> F
         Limit::QueueDepth(n) => {
             let what =
                 format!("The queue depth limits it: {} outstanding, and no more", Count(n.into(), "message"));
-            ("queue_depth", what, need.map(|need| format!("{}{}", deeper_queue(n, need), moderation(half, n))))
+            (
+                "queue_depth",
+                what,
+                need.map(|need| format!("{}{}", deeper_queue(n, need), moderation(half, n))),
+            )
         }
         Limit::PsnWindow(n) => {
             let what = format!(
@@ -33,67 +37,15 @@ pub(crate) fn of_limit(half: &Half, limited: &Limited, need: Option<&Need>) -> F
             ("psn_window", what, need.map(|need| wider_window(n, need)))
         }
         Limit::QueueDepthOrPsnWindow(n) => either(half, n, need),
-        Limit::OneAtATime => (
-            "one_at_a_time",
-            "It has one message outstanding at a time: latency limits it".to_owned(),
-            Some("Keep several messages outstanding, or move more data per message.".to_owned()),
-        ),
-        Limit::Credits => (
-            "credits",
-            "The responder's end-to-end credits limit it: it has too few receives posted".to_owned(),
-            Some(
-                "Post more receives at the responder, at least one round trip's worth of messages."
-                    .to_owned(),
-            ),
-        ),
-        Limit::Rnr => (
-            "rnr_limit",
-            "A responder without receives limits it (RNR NAKs)".to_owned(),
-            Some(
-                "Post receives earlier and more of them, and lower the responder's min_rnr_timer.".to_owned(),
-            ),
-        ),
+        Limit::Bursts(n) => bursts(n),
+        Limit::LineRate(bps) => ("line_rate", format!("It fills a {} line", Rate(bps)), None),
         Limit::Recovery => {
             ("loss_recovery", "Recovery from loss takes most of its time".to_owned(), Some(less_loss()))
         }
-        Limit::Sender => (
-            "sender",
-            "The sender limits it: it pauses though what is outstanding varies and the window is not full"
-                .to_owned(),
-            None,
-        ),
-        Limit::SenderIdle => (
-            "sender",
-            "The sender limits it: it pauses with nothing outstanding here".to_owned(),
-            Some(
-                "Where the capture was taken far from the requester, the way to it and back is part of these pauses: capture \
-                 near the requester to be sure. Otherwise the program has nothing to send."
-                    .to_owned(),
-            ),
-        ),
-        Limit::Bursts(n) => bursts(n),
-        Limit::LineRate(bps) => ("line_rate", format!("It fills a {} line", Rate(bps)), None),
-        Limit::Paced => ("paced", "It sends steadily: nothing in the capture holds it back".to_owned(), None),
-        Limit::Unreliable => (
-            "unreliable",
-            "An unreliable transport: no acknowledgements tell what limits it".to_owned(),
-            None,
-        ),
-        Limit::OneWay if half.has_rivals => (
-            "ambiguous",
-            "Its answers cannot be told from those of other queue pairs, which use the same PSNs at the same time".to_owned(),
-            Some("Capture the connection's set-up too, or fewer queue pairs at once.".to_owned()),
-        ),
-        Limit::OneWay => (
-            "one_way",
-            "Only one direction is in the capture, so that nothing can be said about what it waits for"
-                .to_owned(),
-            Some(
-                "Capture both directions: with a mirror, mirror what the port receives and what it sends."
-                    .to_owned(),
-            ),
-        ),
-        Limit::TooShort => ("too_short", "Too few messages to tell what limits it".to_owned(), None),
+        without_figures => {
+            let (rule, what, advice) = in_words(without_figures, half.has_rivals);
+            (rule, what.to_owned(), advice.map(str::to_owned))
+        }
     };
     let severity = match limited.by {
         Limit::LineRate(_)
@@ -108,6 +60,55 @@ pub(crate) fn of_limit(half: &Half, limited: &Limited, need: Option<&Need>) -> F
     let mut found = finding(rule, severity, Confidence::Likely, what, evidence(half, limited));
     (found.advice, found.share_of_time) = (advice, limited.share);
     found
+}
+
+/// A limit of which there are no figures: its rule, what is said of it, and what to do.
+fn in_words(limit: Limit, has_rivals: bool) -> (&'static str, &'static str, Option<&'static str>) {
+    match limit {
+        Limit::OneAtATime => (
+            "one_at_a_time",
+            "It has one message outstanding at a time: latency limits it",
+            Some("Keep several messages outstanding, or move more data per message."),
+        ),
+        Limit::Credits => (
+            "credits",
+            "The responder's end-to-end credits limit it: it has too few receives posted",
+            Some("Post more receives at the responder, at least one round trip's worth of messages."),
+        ),
+        Limit::Rnr => (
+            "rnr_limit",
+            "A responder without receives limits it (RNR NAKs)",
+            Some("Post receives earlier and more of them, and lower the responder's min_rnr_timer."),
+        ),
+        Limit::Sender => (
+            "sender",
+            "The sender limits it: it pauses though what is outstanding varies and the window is not full",
+            None,
+        ),
+        Limit::SenderIdle => (
+            "sender",
+            "The sender limits it: it pauses with nothing outstanding here",
+            Some(
+                "Where the capture was taken far from the requester, the way to it and back is part of these pauses: capture \
+                 near the requester to be sure. Otherwise the program has nothing to send.",
+            ),
+        ),
+        Limit::Paced => ("paced", "It sends steadily: nothing in the capture holds it back", None),
+        Limit::Unreliable => {
+            ("unreliable", "An unreliable transport: no acknowledgements tell what limits it", None)
+        }
+        Limit::OneWay if has_rivals => (
+            "ambiguous",
+            "Its answers cannot be told from those of other queue pairs, which use the same PSNs at the same time",
+            Some("Capture the connection's set-up too, or fewer queue pairs at once."),
+        ),
+        Limit::OneWay => (
+            "one_way",
+            "Only one direction is in the capture, so that nothing can be said about what it waits for",
+            Some("Capture both directions: with a mirror, mirror what the port receives and what it sends."),
+        ),
+        _ => ("too_short", "Too few messages to tell what limits it", None),
+    }
 }
 
 fn evidence(half: &Half, limited: &Limited) -> String {

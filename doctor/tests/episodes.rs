@@ -169,6 +169,49 @@ mod timeout {
         assert_eq!(flow.recovery.longest_tries_ns, [2 * MS, 4 * MS, 8 * MS, 16 * MS]);
     }
 
+    /// A timeout of 67.1 ms was set up; retries come after 20 ms, of one packet and of another later.
+    fn retried_early(is_rxe: bool) -> longhaul_doctor::report::Flow {
+        let mut script = Script { is_rxe, ..Script::default() };
+        script.connect(14);
+        for psn in 0..10 {
+            script.write(MS + u64::from(psn) * 10 * US, psn, 1024);
+            script.ack(MS + u64::from(psn) * 10 * US + 100 * US, psn);
+        }
+        for psn in [10, 11] {
+            let at = u64::from(psn) * 100 * MS;
+            script.write(at, psn, 1024);
+            script.write(at + 20 * MS, psn, 1024);
+            script.ack(at + 20 * MS + 100 * US, psn);
+        }
+        script.flow()
+    }
+
+    #[test]
+    fn retries_before_the_timeout_are_adaptive_retransmission_of_hardware() {
+        let flow = retried_early(false);
+        let adaptive = found(&flow, "adaptive_retransmission");
+        assert!(
+            adaptive.what.contains("after 20 ms, although its timeout was set up as 67.1 ms"),
+            "{}",
+            adaptive.what
+        );
+        assert!(!rules(&flow).contains(&"early_retry"));
+    }
+
+    #[test]
+    fn retries_before_the_timeout_are_the_running_timer_of_rxe() {
+        let flow = retried_early(true);
+        let early = found(&flow, "early_retry");
+        assert!(
+            early.what.contains("after 20 ms, although its timeout was set up as 67.1 ms"),
+            "{}",
+            early.what
+        );
+        assert!(early.what.contains("as Linux rxe's does") && early.evidence.contains("MigReq is clear"));
+        assert!(!early.advice.as_ref().unwrap().contains("mlxreg"));
+        assert!(!rules(&flow).contains(&"adaptive_retransmission"));
+    }
+
     #[test]
     fn an_answer_that_was_under_way_makes_it_premature() {
         let mut script = begun();

@@ -4,7 +4,15 @@ use std::path::Path;
 use std::process::Command;
 
 /// Test targets that boot guests.
-const SCENARIOS: [&str; 4] = ["kernel_guest", "interop_rnic", "interop_chain", "interop_storage"];
+const SCENARIOS: [&str; 7] = [
+    "kernel_guest",
+    "interop_rnic",
+    "interop_rnic_ports",
+    "interop_chain",
+    "interop_faults",
+    "interop_storage",
+    "interop_storage_over_distance",
+];
 
 pub fn run(root: &Path, words: Vec<String>) -> Result<(), String> {
     cargo(root, &["build", "--release", "-p=longhaul", "-p=longhaul-preload"])?;

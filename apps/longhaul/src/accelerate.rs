@@ -3,10 +3,11 @@
 use crate::boxes::{self, Given, PortName, Process, Settings, by, plan, written};
 use crate::fibre::ack_window_bytes;
 use crate::problem::Problem;
-use crate::quantity::{Distance, Size, memory, time};
-use longhaul_accel::{Accelerator, Config};
+use crate::quantity::{Distance, Size, memory};
+use longhaul_accel::{Accelerator, Config, Mode, Policy, Prefix, Rule};
 use longhaul_units::{BitRate, Duration as Span};
 use serde::Deserialize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -19,6 +20,7 @@ Examples:
   longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km
   longhaul accelerate --lan tap:lh0 --wan memif:/run/wan.sock,master
   longhaul accelerate --lan eth1 --wan eth2 --lan eth3 --wan eth4      two pairs
+  longhaul accelerate --lan eth1 --wan eth2 --mode tail      completions that say what they always did
   longhaul accelerate --config /etc/longhaul/accelerate.toml
   longhaul box status accelerate --watch
 
@@ -69,20 +71,64 @@ struct Acceleration {
     #[serde(deserialize_with = "memory_written")]
     memory: Option<Size>,
     /// Silence of the other end after which its flows are given up [default: 20s]
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    #[serde(deserialize_with = "time_written")]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "written")]
     give_up: Option<Span>,
     /// Flows known at once [default: 4096]
     #[arg(long, value_name = "N")]
     flows: Option<u32>,
+    /// What a completion says of flows that no policy rule of a file fits: early (this box has it), far (the other site's
+    /// box has it; without one as off), tail or off (the responder has it) [default: early]
+    #[arg(long)]
+    #[serde(deserialize_with = "written")]
+    mode: Option<Mode>,
+    /// Rules of a file, which go before `mode`.
+    #[arg(skip)]
+    #[serde(skip)]
+    policy: Option<Vec<Rule>>,
+}
+
+/// A `[[policy]]` of a file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleWritten {
+    mode: String,
+    source: Option<String>,
+    destination: Option<String>,
+    qpn: Option<toml::Value>,
+    dscp: Option<u8>,
+}
+
+impl RuleWritten {
+    fn rule(self) -> Result<Rule, String> {
+        let prefix = |text: Option<String>| text.map(|text| text.parse::<Prefix>()).transpose();
+        let prefix = |text| prefix(text).map_err(|e| e.to_string());
+        Ok(Rule {
+            source: prefix(self.source)?,
+            destination: prefix(self.destination)?,
+            qpns: self.qpn.as_ref().map(qpns).transpose()?,
+            dscp: self.dscp,
+            mode: self.mode.parse::<Mode>().map_err(|e| e.to_string())?,
+        })
+    }
+}
+
+/// `17`, or `"100-200"`.
+fn qpns(written: &toml::Value) -> Result<RangeInclusive<u32>, String> {
+    let text = match written {
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let (first, last) = text.split_once('-').unwrap_or((&text, &text));
+    match (first.trim().parse(), last.trim().parse()) {
+        (Ok(first), Ok(last)) => Ok(first..=last),
+        _ => Err(format!("qpn = {written}: write a number, or two as in \"100-200\"")),
+    }
 }
 
 fn memory_written<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Size>, D::Error> {
     by(from, memory)
-}
-
-fn time_written<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Span>, D::Error> {
-    by(from, time)
 }
 
 impl Settings for Acceleration {
@@ -94,7 +140,21 @@ impl Settings for Acceleration {
             memory: self.memory.or(below.memory),
             give_up: self.give_up.or(below.give_up),
             flows: self.flows.or(below.flows),
+            mode: self.mode.or(below.mode),
+            policy: self.policy.clone().or_else(|| below.policy.clone()),
         }
+    }
+
+    fn take_policy(&mut self, rules: Vec<toml::Table>) -> Result<(), String> {
+        let read = |(number, table): (usize, toml::Table)| {
+            let rule = table.try_into::<RuleWritten>().map_err(|e| e.message().to_string());
+            rule.and_then(RuleWritten::rule).map_err(|why| format!("policy rule {number}: {why}"))
+        };
+        let rules = (1..).zip(rules).map(read).collect::<Result<Vec<Rule>, String>>()?;
+        // Refused here, where the file's name is told.
+        Policy::new(rules.clone(), Mode::default()).map_err(|e| e.to_string())?;
+        self.policy = Some(rules);
+        Ok(())
     }
 }
 
@@ -123,7 +183,11 @@ impl Acceleration {
     }
 
     fn accelerator(&self) -> Result<Accelerator, Problem> {
-        Accelerator::new(self.config()).map_err(|e| Problem::plain(e.to_string()))
+        let rules = self.policy.clone().unwrap_or_default();
+        let policy = Policy::new(rules, self.mode.unwrap_or_default());
+        let policy = policy.map_err(|e| Problem::plain(e.to_string()))?;
+        let config = Config { policy, ..self.config() };
+        Accelerator::new(config).map_err(|e| Problem::plain(e.to_string()))
     }
 }
 
@@ -184,9 +248,60 @@ mod tests {
 
     #[test]
     fn every_setting_can_be_written_in_a_file() {
-        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9";
-        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9";
+        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'";
+        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail";
         assert_eq!(toml::from_str::<Acceleration>(file).unwrap(), settings(arguments));
         assert!(toml::from_str::<Acceleration>("memory = '1'").is_err(), "too little");
+    }
+
+    /// A plan from a file of one pair and `text`, or why there is none.
+    fn planned(text: &str) -> Result<Acceleration, String> {
+        let name = format!("longhaul-policy-{}-{:x}.toml", std::process::id(), boxes::random_seed());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, format!("[[pair]]\nlan = 'eth1'\nwan = 'eth2'\n{text}")).unwrap();
+        let process = Process { config: Some(path.clone()), ..Process::default() };
+        let made = plan("accelerate", SIDES, Given::default(), &process, &settings(""));
+        std::fs::remove_file(&path).unwrap();
+        let pairs = made.map_err(|e| e.to_string().replace(&path.display().to_string(), "FILE"))?.pairs;
+        Ok(pairs[0].settings.clone())
+    }
+
+    #[test]
+    fn rules_of_a_file_go_before_the_mode() {
+        let text = "mode = 'far'\n[[policy]]\nsource = '10.1.0.0/16'\nqpn = '100-200'\nmode = 'tail'\n\
+                    [[policy]]\ndestination = 'fd00::1'\ndscp = 26\nqpn = 17\nmode = 'off'";
+        let accelerator = planned(text).unwrap().accelerator().unwrap();
+        assert_eq!(
+            accelerator.config().policy.to_string(),
+            "source 10.1.0.0/16 qpn 100-200 mode tail; destination fd00::1/128 qpn 17-17 dscp 26 mode off; default far"
+        );
+    }
+
+    #[test]
+    fn rules_that_cannot_be_are_refused_with_their_number() {
+        let rule = "[[policy]]\nsource = '10.0.0.0/8'\nmode = 'off'\n";
+        for (text, part) in [
+            (
+                format!("{rule}[[policy]]\nmode = 'fast'\ndscp = 1"),
+                "policy rule 2: 'fast' is no mode: say early, far",
+            ),
+            (
+                format!("{rule}[[policy]]\nsource = '10.1.0.0/16'\nmode = 'tail'"),
+                "policy rule 2: it says 'tail', but rule 1",
+            ),
+            (
+                "[[policy]]\nsource = 'here'\nmode = 'off'".into(),
+                "policy rule 1: 'here' is no address prefix",
+            ),
+            ("[[policy]]\nsauce = '10.0.0.1'\nmode = 'off'".into(), "policy rule 1: unknown field `sauce`"),
+            ("[[policy]]\ndscp = 1".into(), "policy rule 1: missing field `mode`"),
+            ("[[policy]]\nqpn = 'all'\nmode = 'off'".into(), "policy rule 1: qpn = \"all\": write a number"),
+            ("[[policy]]\nqpn = -1\nmode = 'off'".into(), "policy rule 1: qpn = -1: write a number"),
+            ("[[policy]]\ndscp = 300\nmode = 'off'".into(), "policy rule 1: "),
+            ("mode = 'fast'".into(), "'fast' is no mode: say early, far, tail or off"),
+        ] {
+            let refusal = planned(&text).unwrap_err();
+            assert!(refusal.starts_with("FILE") && refusal.contains(part), "{text}: {refusal}");
+        }
     }
 }

@@ -3,8 +3,8 @@
 use crate::boxes::{self, Given, PortName, Process, Settings, by, plan, written};
 use crate::fibre::{Ecn, Fibre};
 use crate::problem::Problem;
-use crate::quantity::{Distance, Size, memory, probability, time};
-use longhaul_link::Link;
+use crate::quantity::{Distance, Size, memory, probability};
+use longhaul_link::{Impairments, Link};
 use longhaul_units::{BitRate, Duration as Span};
 use serde::{Deserialize, Deserializer};
 use std::path::PathBuf;
@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   longhaul emulate --a eth1 --b eth2 --distance 1000km
   longhaul emulate --a eth1 --b eth2 --delay 5ms --rate 10G --loss 1e-4
+  longhaul emulate --a eth1 --b eth2 --reorder 0.01 --reorder-delay 200us --duplicate 1e-3 --corrupt 1e-5
   longhaul emulate --a tap:lh0 --b tap:lh1 --distance 380km --queue 2M --ecn
   longhaul emulate --a eth1 --b eth2 --a eth3 --b eth4 --distance 100km      two fibres
   longhaul emulate --config /etc/longhaul/emulate.toml
@@ -56,8 +57,8 @@ struct Emulation {
     #[serde(deserialize_with = "written")]
     distance: Option<Distance>,
     /// Its delay one way, instead of a length
-    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "distance")]
-    #[serde(deserialize_with = "time_written")]
+    #[arg(long, value_name = "TIME", conflicts_with = "distance")]
+    #[serde(deserialize_with = "written")]
     delay: Option<Span>,
     /// Its rate [default: 10G]
     #[arg(long)]
@@ -67,6 +68,22 @@ struct Emulation {
     #[arg(long, value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
     loss: Option<f64>,
+    /// Probability that a frame is late, so that those behind it overtake it [default: 0]
+    #[arg(long, value_parser = probability)]
+    #[serde(deserialize_with = "probability_written")]
+    reorder: Option<f64>,
+    /// How late it is [default: 1ms]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "written")]
+    reorder_delay: Option<Span>,
+    /// Probability that a frame arrives twice [default: 0]
+    #[arg(long, value_parser = probability)]
+    #[serde(deserialize_with = "probability_written")]
+    duplicate: Option<f64>,
+    /// Probability that a bit of a frame is turned over [default: 0]
+    #[arg(long, value_parser = probability)]
+    #[serde(deserialize_with = "probability_written")]
+    corrupt: Option<f64>,
     /// Queue in front of it, each way; what does not fit is dropped [default: 16M]
     #[arg(long)]
     #[serde(deserialize_with = "written")]
@@ -81,17 +98,13 @@ struct Emulation {
     #[arg(long, value_parser = memory)]
     #[serde(deserialize_with = "memory_written")]
     memory: Option<Size>,
-    /// Seed of losses and marks [default: 1]
+    /// Seed of all that chance decides [default: 1]
     #[arg(long)]
     seed: Option<u64>,
 }
 
 fn memory_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Size>, D::Error> {
     by(from, memory)
-}
-
-fn time_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Span>, D::Error> {
-    by(from, time)
 }
 
 fn probability_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
@@ -109,6 +122,10 @@ impl Settings for Emulation {
             delay: long.delay,
             rate: self.rate.or(below.rate),
             loss: self.loss.or(below.loss),
+            reorder: self.reorder.or(below.reorder),
+            reorder_delay: self.reorder_delay.or(below.reorder_delay),
+            duplicate: self.duplicate.or(below.duplicate),
+            corrupt: self.corrupt.or(below.corrupt),
             queue: self.queue.or(below.queue),
             ecn: self.ecn.or(below.ecn),
             memory: self.memory.or(below.memory),
@@ -130,6 +147,14 @@ impl Emulation {
             delay,
             rate: self.rate.unwrap_or(Fibre::RATE),
             loss: self.loss.unwrap_or(0.0),
+            impairments: Impairments {
+                late: self.reorder.unwrap_or(0.0),
+                late_by: self
+                    .reorder
+                    .map_or(Span::ZERO, |_| self.reorder_delay.unwrap_or(Impairments::LATE_BY)),
+                duplication: self.duplicate.unwrap_or(0.0),
+                corruption: self.corrupt.unwrap_or(0.0),
+            },
             queue: self.queue.unwrap_or(Fibre::QUEUE),
             ecn: self.ecn.unwrap_or(Ecn::Off),
             memory: self.memory.unwrap_or(Fibre::MEMORY),
@@ -214,11 +239,34 @@ mod tests {
     }
 
     #[test]
+    fn what_the_example_file_has_in_comments_is_read_too() {
+        let text = include_str!("../../../packaging/examples/emulate.toml");
+        let is_key = |text: &str| text.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '));
+        let lines =
+            text.lines().map(|line| line.strip_prefix("# ").filter(|key| is_key(key)).unwrap_or(line));
+        let file = std::env::temp_dir().join(format!("longhaul-emulate-{}.toml", std::process::id()));
+        std::fs::write(&file, lines.collect::<Vec<_>>().join("\n")).unwrap();
+        let process = Process { config: Some(file.clone()), ..Process::default() };
+        let read = plan("emulate", SIDES, Given::default(), &process, &settings(""));
+        std::fs::remove_file(&file).unwrap();
+        let plan = read.unwrap();
+        let chances =
+            "--loss 1e-4 --reorder 1e-3 --reorder-delay 1ms --duplicate 1e-4 --corrupt 1e-6 --seed 1";
+        let rest = "--rate 10G --queue 16M --memory 4G --ecn 1M:4M:0.1 --distance 1000km";
+        assert_eq!(plan.pairs[0].settings, settings(&format!("{chances} {rest}")));
+        assert!(plan.pairs.iter().all(|pair| pair.settings.link().is_ok()));
+        assert!(plan.pairs[1].pcaps.iter().all(Option::is_some) && plan.control.is_some());
+    }
+
+    #[test]
     fn every_setting_can_be_written_in_a_file() {
-        let file =
-            "delay = '1ms'\nrate = '1G'\nloss = 0.25\nqueue = '1M'\necn = 'on'\nmemory = '2G'\nseed = 3";
-        let arguments = "--delay 1ms --rate 1G --loss 0.25 --queue 1M --ecn --memory 2G --seed 3";
+        let file = "delay = '1ms'\nrate = '1G'\nloss = 0.25\nqueue = '1M'\necn = 'on'\nmemory = '2G'\nseed = 3\n\
+             reorder = 0.5\nreorder_delay = '2ms'\nduplicate = 0.125\ncorrupt = 1e-3";
+        let arguments = "--delay 1ms --rate 1G --loss 0.25 --queue 1M --ecn --memory 2G --seed 3 \
+                         --reorder 0.5 --reorder-delay 2ms --duplicate 0.125 --corrupt 1e-3";
         assert_eq!(toml::from_str::<Emulation>(file).unwrap(), settings(arguments));
-        assert!(toml::from_str::<Emulation>("loss = 2").is_err());
+        for wrong in ["loss = 2", "reorder = -1", "duplicate = 1.5", "corrupt = 'x'", "reorder_delay = 5"] {
+            assert!(toml::from_str::<Emulation>(wrong).is_err(), "{wrong}");
+        }
     }
 }

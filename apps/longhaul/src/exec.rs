@@ -52,6 +52,8 @@ any RoCEv2 device there may be the peer, and multicast works. They need root, or
       --mac. Several programs can be there, each with its own address.
 Packets to this machine's own addresses do not come back from an interface: use --tap for that. No segment brings
 a program's packets to its own address back.
+The kernel reports a program's multicast groups to switches with IGMP or MLD snooping on an interface, untagged; on a
+TAP device and with --vlan nobody does: there, have what is between flood groups (for a bridge: mcast_snooping 0).
 The address twice on one line is refused; where another machine has it, a line on stderr says so.";
 
 #[derive(clap::Args)]

@@ -2,7 +2,7 @@
 
 use crate::problem::Problem;
 use crate::quantity::{Size, probability};
-use longhaul_link::{Link, LinkConfig, RedConfig};
+use longhaul_link::{Impairments, Link, LinkConfig, RedConfig};
 use longhaul_units::{BitRate, Duration as Span};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -16,6 +16,8 @@ pub struct Fibre {
     pub rate: BitRate,
     /// Probability that a frame is lost.
     pub loss: f64,
+    /// What else befalls frames.
+    pub impairments: Impairments,
     /// In front of it, each way.
     pub queue: Size,
     /// What that does before it drops.
@@ -45,6 +47,7 @@ impl Fibre {
             queue_bytes: self.queue.bytes(),
             ecn: self.ecn.of_queue(self.queue),
             loss: self.loss,
+            impairments: self.impairments,
             seed: self.seed,
             memory_bytes_max: self.memory.bytes(),
         })

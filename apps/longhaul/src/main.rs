@@ -2,6 +2,7 @@
 
 mod accelerate;
 mod boxes;
+mod compare;
 mod counters;
 mod decode;
 mod demo;
@@ -11,9 +12,14 @@ mod exec;
 mod fibre;
 mod lab;
 mod output;
+mod plan;
 mod problem;
 mod quantity;
+mod report;
+mod reproduce;
+mod sim;
 mod state;
+mod sweep;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -37,7 +43,8 @@ Examples:
   longhaul counters
   longhaul lab down
   longhaul emulate --a eth1 --b eth2 --distance 1000km
-  longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km";
+  longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km
+  longhaul plan --distance 380km --rate 100G --op read";
 
 #[derive(Subcommand)]
 enum Command {
@@ -61,6 +68,18 @@ enum Command {
     Decode(decode::Args),
     /// Explain a capture of RoCEv2 traffic: what limits each flow, where it stalls, what to change
     Doctor(doctor::Args),
+    /// Plan a path: what it will give, what limits it, what to set
+    Plan(Box<plan::Args>),
+    /// Simulate a scenario file in virtual time
+    Sim(sim::Args),
+    /// Simulate a scenario file over ranges of its parameters
+    Sweep(sweep::Args),
+    /// Reproduce published tables and figures: predicted, simulated, and how far off
+    Reproduce(reproduce::Args),
+    /// Make tables, plots and an HTML report from files of results
+    Report(report::Args),
+    /// Hold two files of results against each other
+    Compare(compare::Args),
 }
 
 /// Exit code for a command line that cannot be understood.
@@ -89,6 +108,12 @@ fn main() -> ExitCode {
         Command::Counters(args) => counters::run(&args),
         Command::Decode(args) => return decode::run(&args),
         Command::Doctor(args) => return doctor::run(&args),
+        Command::Report(args) => return report::run(&args),
+        Command::Reproduce(args) => return reproduce::run(&args),
+        Command::Compare(args) => return compare::run(&args),
+        Command::Plan(args) => return plan::run(&args),
+        Command::Sim(args) => return sim::run(&args),
+        Command::Sweep(args) => return sweep::run(&args),
     };
     match outcome {
         Ok(code) => code,

@@ -1,9 +1,12 @@
 //! Distances and sizes as people write them.
 
-use longhaul_units::Duration as Span;
+use longhaul_units::{QuantityError, distance_m, size_bytes};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+
+/// No host has as many bytes of memory.
+const BYTES_MAX: u64 = 1_000_000_000_000_000;
 
 /// Length of a fibre in metres.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -13,9 +16,6 @@ pub struct Distance {
 }
 
 impl Distance {
-    /// Twice the circumference of the Earth: a longer fibre is a slip of the keyboard.
-    const MAX_KM: f64 = 80_000.0;
-
     /// `km` thousand metres.
     pub const fn from_km(km: u64) -> Self {
         Distance { metres: km * 1000 }
@@ -46,19 +46,8 @@ impl FromStr for Distance {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (number, unit) = number_and_unit(text).ok_or_else(|| {
-            "not a distance: write a number with a unit, as in 1000km, 380km or 500m".to_string()
-        })?;
-        let km = match unit {
-            "km" => number,
-            "m" => number / 1e3,
-            "" if number == 0.0 => 0.0,
-            _ => return Err("a distance needs its unit, km or m, as in 1000km or 500m".to_string()),
-        };
-        if km > Self::MAX_KM {
-            return Err(format!("longer than {} km, twice around the Earth", Self::MAX_KM));
-        }
-        Ok(Distance { metres: (km * 1e3).round() as u64 })
+        let metres = distance_m(text).map_err(|error| error.to_string())?;
+        Ok(Distance { metres })
     }
 }
 
@@ -96,22 +85,11 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || "not a size: write a number above zero with K, M or G, as in 64K, 256M or 2G".to_string();
-        let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
-        let shift = match unit.trim_end_matches(['B', 'b']).trim_end_matches('i') {
-            "" => 0,
-            "k" | "K" => 10,
-            "m" | "M" => 20,
-            "g" | "G" => 30,
-            "t" | "T" => 40,
-            _ => return Err(wrong()),
-        };
-        let bytes = number * (1_u64 << shift) as f64;
-        if !(1.0..=1e15).contains(&bytes) {
-            return Err(wrong());
+        match size_bytes(text) {
+            Ok(bytes @ 1..=BYTES_MAX) => Ok(Size { bytes }),
+            Ok(_) => Err(QuantityError::NoSize.to_string()),
+            Err(error) => Err(error.to_string()),
         }
-        Ok(Size { bytes: bytes as u64 })
     }
 }
 
@@ -120,30 +98,6 @@ pub fn memory(text: &str) -> Result<Size, String> {
     let size: Size = text.parse()?;
     let (least, most) = (Size::from_bytes(64 << 10), Size::from_bytes(1 << 40));
     if (least..=most).contains(&size) { Ok(size) } else { Err(format!("memory goes from {least} to {most}")) }
-}
-
-/// Reads a length of time.
-pub fn time(text: &str) -> Result<Span, String> {
-    let wrong = || "not a time: write a number with ns, us, ms or s, as in 5ms or 250us".to_string();
-    let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
-    let ns = match unit {
-        "ns" => number,
-        "us" | "µs" => number * 1e3,
-        "ms" => number * 1e6,
-        "s" => number * 1e9,
-        "" if number == 0.0 => 0.0,
-        _ => return Err(wrong()),
-    };
-    // An hour; the clock's own range is far beyond it.
-    if ns <= 3.6e12 { Ok(Span::from_ns(ns.round() as u64)) } else { Err("longer than an hour".to_string()) }
-}
-
-/// Splits `1000 km` into its number, finite and not negative, and its unit.
-fn number_and_unit(text: &str) -> Option<(f64, &str)> {
-    let text = text.trim();
-    let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    Some((number.parse().ok()?, unit.trim()))
 }
 
 /// Reads a probability.
@@ -176,19 +130,6 @@ mod tests {
         assert_eq!("512".parse::<Size>().unwrap().bytes(), 512);
         for text in ["", "0", "K", "1X", "-1", "1e30"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn times_are_read_with_their_unit() {
-        assert_eq!(time("5ms"), Ok(Span::from_ms(5)));
-        assert_eq!(
-            [time("0.25 us"), time("250ns"), time("0")],
-            [250, 250, 0].map(|ns| Ok(Span::from_ns(ns)))
-        );
-        assert_eq!(time("1.5s"), Ok(Span::from_ms(1500)));
-        for text in ["", "5", "5 min", "-1ms", "ms", "3601s", "NaNs"] {
-            assert!(time(text).is_err(), "{text}");
         }
     }
 

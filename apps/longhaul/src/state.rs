@@ -19,6 +19,9 @@ pub struct LinkStatus {
     pub delivered_bytes: u64,
     pub in_flight_frames: u64,
     pub ecn_marked_frames: u64,
+    pub late_frames: u64,
+    pub duplicated_frames: u64,
+    pub corrupted_frames: u64,
     pub queue_bytes_max: u64,
     pub drops: Named,
 }
@@ -33,6 +36,10 @@ pub struct Flow {
     /// 0: none.
     pub vlan: u16,
     pub state: String,
+    /// What its completions say: `early`, `far`, `tail` or `off`.
+    pub mode: String,
+    /// Which box of a pair this one is for it: `near` or `far`.
+    pub role: String,
     pub learnt: String,
     pub rtt_us: Option<f64>,
     pub stored_bytes: u64,
@@ -41,6 +48,7 @@ pub struct Flow {
     pub back_pressure: bool,
     pub stored_packets: u64,
     pub stored_payload_bytes: u64,
+    pub passed_packets: u64,
     pub delivered_packets: u64,
     pub pseudo_acks: u64,
     pub acks_absorbed: u64,
@@ -68,6 +76,9 @@ impl LinkStatus {
             delivered_bytes: c.delivered_bytes,
             in_flight_frames: c.in_flight_frames,
             ecn_marked_frames: c.ecn_marked_frames,
+            late_frames: c.late_frames,
+            duplicated_frames: c.duplicated_frames,
+            corrupted_frames: c.corrupted_frames,
             queue_bytes_max: c.queue_bytes_max,
             drops: c.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
         }
@@ -84,6 +95,8 @@ impl Flow {
             responder_qpn: f.key.responder_qpn.get(),
             vlan: f.key.vlan,
             state: f.state.name().to_string(),
+            mode: f.mode.name().to_string(),
+            role: f.role.name().to_string(),
             learnt: f.learnt.name().to_string(),
             rtt_us: f.rtt.map(|d| d.as_secs_f64() * 1e6),
             stored_bytes: f.stored_bytes,
@@ -92,6 +105,7 @@ impl Flow {
             back_pressure: f.back_pressure,
             stored_packets: f.counters.stored_packets,
             stored_payload_bytes: f.counters.stored_payload_bytes,
+            passed_packets: f.counters.passed_packets,
             delivered_packets: f.counters.delivered_packets,
             pseudo_acks: f.counters.pseudo_acks,
             acks_absorbed: f.counters.acks_absorbed,
@@ -117,18 +131,25 @@ pub fn nonzero(named: &Named) -> String {
 
 /// How many frames a queue has marked, unless none.
 pub fn marked(frames: u64) -> String {
-    if frames == 0 { String::new() } else { format!(", {frames} marked") }
+    such(frames, "marked")
+}
+
+fn such(frames: u64, what: &str) -> String {
+    if frames == 0 { String::new() } else { format!(", {frames} {what}") }
 }
 
 /// A line about `link`, for people.
 pub fn write_link(before: &str, link: &LinkStatus, text: &mut String) -> std::fmt::Result {
     writeln!(
         text,
-        "{before}{}: {} frames delivered, {} on the way{}, longest queue {} bytes; drops: {}",
+        "{before}{}: {} frames delivered, {} on the way{}{}{}{}, longest queue {} bytes; drops: {}",
         link.direction,
         link.delivered_frames,
         link.in_flight_frames,
         marked(link.ecn_marked_frames),
+        such(link.late_frames, "late"),
+        such(link.duplicated_frames, "twice"),
+        such(link.corrupted_frames, "corrupted"),
         link.queue_bytes_max,
         nonzero(&link.drops)
     )
@@ -141,16 +162,20 @@ pub fn write_flow(flow: &Flow, text: &mut String) -> std::fmt::Result {
     let vlan = if flow.vlan == 0 { String::new() } else { format!(" in VLAN {}", flow.vlan) };
     writeln!(
         text,
-        "  {} QP {qpn} to {} QP {:#x}{vlan}: {} (by {}), RTT {rtt}, stored {} bytes in {} frames{}",
+        "  {} QP {qpn} to {} QP {:#x}{vlan}: mode {}, {} (by {}), RTT {rtt}, stored {} bytes in {} frames{}",
         flow.requester,
         flow.responder,
         flow.responder_qpn,
+        flow.mode,
         flow.state,
         flow.learnt,
         flow.stored_bytes,
         flow.stored_frames,
         if flow.back_pressure { ", holding ACKs back" } else { "" }
     )?;
+    if flow.passed_packets > 0 {
+        writeln!(text, "    {} packets passed", flow.passed_packets)?;
+    }
     writeln!(
         text,
         "    {} packets stored, {} delivered, {} pseudo-ACKs, {} ACKs absorbed; retransmits: NAK {}, RNR {}, timeout {}; drops: {}",

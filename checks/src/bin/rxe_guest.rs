@@ -1,7 +1,7 @@
 //! A guest with the kernel's rxe to try things with: each line of standard input runs in it as a shell command, and its
 //! output comes back. `cargo xtask interop shell` starts it.
 
-use longhaul_checks::interop::{End, Family, RxePeer, address};
+use longhaul_checks::interop::{Family, RxePeer};
 use std::io::{BufRead, Write, stdin, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,20 +11,19 @@ const LIMIT: Duration = Duration::from_secs(3600);
 
 fn main() -> ExitCode {
     eprintln!("booting ...");
-    let peer = match RxePeer::boot("s") {
+    let peer = match RxePeer::boot("s", None) {
         Ok(peer) => peer,
         Err(reason) => {
             eprintln!("no guest: {reason}");
             return ExitCode::FAILURE;
         }
     };
-    let (v4, v6) = (address(End::Rxe, Family::V4), address(End::Rxe, Family::V6));
-    let (own4, own6) = (address(End::Ours, Family::V4), address(End::Ours, Family::V6));
+    let [(v4, first), (v6, second)] = [Family::V4, Family::V6].map(|family| peer.rxe_address(family));
+    let own = peer.own_address(Family::V4);
     eprintln!(
-        "The guest has rxe0 with {v4} (GID index 1) and {v6} (GID index 2); this machine has {own4} and {own6} on {}.\n\
+        "The guest has rxe0 with {v4} (GID index {first}) and {v6} (GID index {second}); this machine is {own}.\n\
          Type commands for the guest, one per line; ones that end in & go on in the background. Ctrl-D ends it.\n\
-         In another terminal: longhaul exec --udp={own4} -- ib_write_bw -d longhaul0 {v4}",
-        peer.tap().name()
+         In another terminal: longhaul exec --udp={own} -- ib_write_bw -d longhaul0 {v4}"
     );
     let mut jobs = Vec::new();
     eprint!("rxe# ");

@@ -152,7 +152,7 @@ impl Target {
         let qpn = device.create_qp(&init).expect(granted);
         let address =
             AddressVector { destination_ip: peer_ip(), hop_limit: 9, traffic_class: 0, flow_label: 0 };
-        device.create_ah(pd, &address).expect(granted);
+        device.create_ah(Instant::ZERO, pd, &address).expect(granted);
         let mut target = Target {
             device,
             kind,

@@ -1,22 +1,27 @@
 //! Two guests with rxe and, between them, our boxes: unmodified kernels that know nothing of Longhaul.
 
 use super::{MTU, PROGRAMS};
-use crate::guest::{Guest, GuestConfig, Netdev, Tap};
+use crate::guest::{Guest, GuestConfig, Job, Netdev, Tap};
 use crate::pair::both;
-use crate::{Finished, Program, RuntimeDir, longhaul};
+use crate::{Finished, Program, RuntimeDir};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// By guest: requester and responder.
 const ADDRESSES: [&str; 2] = ["192.168.178.1", "192.168.178.2"];
 
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// Two guests, each at the end of a cable of its own.
 pub struct RxeHosts {
     guests: [Guest; 2],
+    configs: [GuestConfig; 2],
     taps: [Tap; 2],
-    runtime: RuntimeDir,
+    runtime: Arc<RuntimeDir>,
 }
 
 /// What lies between the two.
@@ -24,30 +29,53 @@ pub struct RxeHosts {
 pub struct Between {
     /// Length of the fibre.
     pub km: u32,
+    /// Its rate, in Mbit/s.
+    pub mbits: u32,
     /// An accelerator at the first guest.
     pub near: bool,
     /// An accelerator at the second guest.
     pub far: bool,
     /// Fraction of frames that the fibre loses.
     pub loss: f64,
+    /// Silence of a responder after which accelerators give its flows up, in seconds.
+    pub give_up_s: u32,
 }
 
 impl Between {
     /// A fibre with accelerators at both ends.
     pub fn accelerated(km: u32) -> Self {
-        Between { km, near: true, far: true, loss: 0.0 }
+        Between { near: true, far: true, ..Self::plain(km) }
     }
 
-    /// A fibre alone.
+    /// A fibre alone, of 1 Gbit/s.
     pub fn plain(km: u32) -> Self {
-        Between { km, near: false, far: false, loss: 0.0 }
+        Between { km, mbits: 1000, near: false, far: false, loss: 0.0, give_up_s: 20 }
     }
+}
+
+/// Who records what passes the four segments.
+#[derive(Clone, Copy, Debug)]
+pub enum Recorded<'a> {
+    /// Nobody.
+    Not,
+    /// The accelerators, into this directory; at an end without one, the fibre.
+    ByAccelerators(&'a Path),
+    /// The fibre, and a box of its own in front of each accelerator, into this directory: the recordings go on when an
+    /// accelerator ends.
+    Apart(&'a Path),
 }
 
 /// Running boxes; they end when this is dropped.
 pub struct Boxes {
-    programs: Vec<Program>,
+    running: Vec<RunningBox>,
+    runtime: Arc<RuntimeDir>,
     _sockets: RuntimeDir,
+}
+
+struct RunningBox {
+    name: String,
+    line: String,
+    program: Program,
 }
 
 impl RxeHosts {
@@ -62,24 +90,28 @@ impl RxeHosts {
     pub fn boot(name: &str, extend: impl Fn(GuestConfig) -> GuestConfig) -> Result<Self, String> {
         let cable = |end: &str| Tap::without_address(&format!("{name}{end}"), MTU);
         let taps = [cable("a")?, cable("b")?];
-        let boot = |at: usize| {
+        let configs = [0, 1].map(|at| {
             let mut config = GuestConfig::new(["first", "second"][at]).rxe().programs(&PROGRAMS);
             config = extend(config);
             config.netdevs.push(Netdev::tap(&taps[at], &format!("52:54:00:00:01:0{at}"), MTU));
-            let guest = Guest::boot(&config).map_err(|reason| reason.to_string())?;
-            let setup = format!(
-                "set -e
-                ip link set lo up
-                ip link set eth0 up
-                ip address add {}/24 dev eth0
-                rdma link add rxe0 type rxe netdev eth0",
-                ADDRESSES[at]
-            );
-            guest.succeed(&setup, LIMIT);
-            Ok::<_, String>(guest)
-        };
-        let guests = [boot(0)?, boot(1)?];
-        Ok(RxeHosts { guests, taps, runtime: RuntimeDir::new() })
+            config
+        });
+        let guests = [boot(&configs[0], 0)?, boot(&configs[1], 1)?];
+        Ok(RxeHosts { guests, configs, taps, runtime: Arc::new(RuntimeDir::new()) })
+    }
+
+    /// Boots a guest afresh, in place of one that was killed or is now.
+    ///
+    /// # Panics
+    /// When it does not boot.
+    pub fn boot_again(&mut self, guest: usize) {
+        self.guests[guest].kill();
+        self.guests[guest] = boot(&self.configs[guest], guest).unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    /// The cable of guest 0 or 1.
+    pub fn cable(&self, guest: usize) -> &Tap {
+        &self.taps[guest]
     }
 
     /// The guests: that of the clients, and that of the servers.
@@ -97,48 +129,29 @@ impl RxeHosts {
     /// # Panics
     /// When a box does not start.
     pub fn join(&self, between: Between, captures: Option<&Path>) -> Boxes {
+        self.join_recorded(between, captures.map_or(Recorded::Not, Recorded::ByAccelerators))
+    }
+
+    /// Starts the boxes between the two.
+    ///
+    /// # Panics
+    /// When a box does not start.
+    pub fn join_recorded(&self, between: Between, recorded: Recorded<'_>) -> Boxes {
         let sockets = RuntimeDir::new();
-        let memif = |name: &str, role: &str| format!("memif:{},{role}", sockets.path().join(name).display());
-        let [near_lan, far_lan] = [0, 1].map(|at| self.taps[at].name().to_owned());
-        let recorded = |end: &str| {
-            let file =
-                |port: &str| captures.map(|dir| dir.join(format!("{end}-{port}.pcap")).display().to_string());
-            match (file("lan"), file("wan")) {
-                (Some(lan), Some(wan)) => format!(" --pcap-lan {lan} --pcap-wan {wan} --pcap-frames 0"),
-                _ => String::new(),
-            }
-        };
-        let mut lines = Vec::new();
-        let mut ends = [near_lan, far_lan];
-        for (end, wanted, name) in [(0, between.near, "near"), (1, between.far, "far")] {
-            if wanted {
-                let lan = std::mem::replace(&mut ends[end], memif(name, "slave"));
-                lines.push(format!(
-                    "accelerate --name {name} --lan {lan} --wan {} --rate 1G --distance {}km{}",
-                    memif(name, "master"),
-                    between.km,
-                    recorded(name)
-                ));
-            }
-        }
-        let [a, b] = &ends;
-        lines.push(format!(
-            "emulate --name fibre --a {a} --b {b} --distance {}km --rate 1G --loss {}",
-            between.km, between.loss
-        ));
-        let mut boxes = Boxes { programs: Vec::new(), _sockets: sockets };
-        for line in lines {
-            let mut command = Command::new(longhaul());
-            command.args(line.split_whitespace()).arg("--keep-privileges");
-            command.env("XDG_RUNTIME_DIR", self.runtime.path()).env_remove("LD_PRELOAD");
-            boxes.programs.push(Program::start(&mut command));
+        let taps = self.taps.each_ref().map(Tap::name);
+        let mut boxes = Boxes { running: Vec::new(), runtime: Arc::clone(&self.runtime), _sockets: sockets };
+        for (name, line) in lines(between, recorded, taps, &boxes._sockets) {
+            boxes.start(name, line);
         }
         self.wait_until_joined();
         boxes
     }
 
     /// Until the guests reach each other.
-    fn wait_until_joined(&self) {
+    ///
+    /// # Panics
+    /// When they do not.
+    pub fn wait_until_joined(&self) {
         let [first, _] = &self.guests;
         let ping = format!("until ping -c 1 -W 1 {} >/dev/null; do :; done", ADDRESSES[1]);
         first.succeed(&ping, LIMIT);
@@ -162,6 +175,20 @@ impl RxeHosts {
         both(Ok(server), Ok(client))
     }
 
+    /// Starts a program of perftest at both ends, and leaves it to itself: the client's end, and the server's.
+    ///
+    /// # Panics
+    /// When nobody listens, or a guest has gone.
+    pub fn begin(&self, line: &str, limit: Duration) -> [Job<'_>; 2] {
+        let line = format!("{line} -F -d rxe0 -x 1");
+        let [first, second] = &self.guests;
+        let server = second.spawn(&line, limit);
+        if !second.run(super::SOMEBODY_LISTENS, LIMIT).status.success() {
+            panic!("nobody listens\n{}", server.finish_now());
+        }
+        [first.spawn(&format!("{line} {}", ADDRESSES[1]), limit), server]
+    }
+
     /// Runs a program of perftest.
     ///
     /// # Errors
@@ -175,15 +202,144 @@ impl RxeHosts {
     }
 }
 
+/// Boots the guest at one end and gives it its address.
+fn boot(config: &GuestConfig, at: usize) -> Result<Guest, String> {
+    let guest = Guest::boot(config).map_err(|reason| reason.to_string())?;
+    let setup = format!(
+        "set -e
+        ip link set lo up
+        ip link set eth0 up
+        ip address add {}/24 dev eth0
+        rdma link add rxe0 type rxe netdev eth0",
+        ADDRESSES[at]
+    );
+    guest.succeed(&setup, LIMIT);
+    Ok(guest)
+}
+
+/// The boxes by name, with their command lines, in the order in which they are started.
+fn lines(
+    between: Between,
+    recorded: Recorded<'_>,
+    taps: [&str; 2],
+    sockets: &RuntimeDir,
+) -> Vec<(&'static str, String)> {
+    let Between { km, mbits, near, far, loss, give_up_s } = between;
+    let memif = |name: &str, role: &str| format!("memif:{},{role}", sockets.path().join(name).display());
+    let file = |dir: &Path, name: &str| dir.join(format!("{name}.pcap")).display().to_string();
+    let mut lines = Vec::new();
+    let mut ends = taps.map(str::to_owned);
+    for (end, wanted, name, recorder) in [(0, near, "near", "near-lan"), (1, far, "far", "far-lan")] {
+        if let Recorded::Apart(dir) = recorded {
+            let tap = std::mem::replace(&mut ends[end], memif(recorder, "slave"));
+            lines.push((
+                recorder,
+                format!(
+                    "emulate --a {tap} --b {} --rate 100G --pcap-a {} --pcap-frames 0",
+                    memif(recorder, "master"),
+                    file(dir, recorder)
+                ),
+            ));
+        }
+        if wanted {
+            let lan = std::mem::replace(&mut ends[end], memif(name, "slave"));
+            let record = match recorded {
+                Recorded::ByAccelerators(dir) => format!(
+                    " --pcap-lan {} --pcap-wan {} --pcap-frames 0",
+                    file(dir, &format!("{name}-lan")),
+                    file(dir, &format!("{name}-wan"))
+                ),
+                Recorded::Not | Recorded::Apart(_) => String::new(),
+            };
+            let wan = memif(name, "master");
+            let line = format!("accelerate --lan {lan} --wan {wan} --rate {mbits}M --distance {km}km");
+            lines.push((name, format!("{line} --give-up {give_up_s}s{record}")));
+        }
+    }
+    let [a, b] = ends;
+    let record = match recorded {
+        Recorded::Apart(dir) => {
+            let [near, far] = ["near-wan", "far-wan"].map(|name| file(dir, name));
+            format!(" --pcap-a {near} --pcap-b {far} --pcap-frames 0")
+        }
+        Recorded::ByAccelerators(dir) => {
+            let [near, far] = [(near, 'a', "near-wan"), (far, 'b', "far-wan")].map(|(taken, port, name)| {
+                if taken { String::new() } else { format!(" --pcap-{port} {}", file(dir, name)) }
+            });
+            format!("{near}{far} --pcap-frames 0")
+        }
+        Recorded::Not => String::new(),
+    };
+    let line = format!("emulate --a {a} --b {b} --distance {km}km --rate {mbits}M --loss {loss}{record}");
+    lines.push(("fibre", line));
+    lines
+}
+
 impl Boxes {
+    fn start(&mut self, name: &str, line: String) {
+        let mut command = self.runtime.longhaul(&line);
+        command.args(["--name", name, "--keep-privileges"]);
+        let program = Program::start(&mut command);
+        self.running.push(RunningBox { name: name.to_owned(), line, program });
+    }
+
+    /// Its status.
+    ///
+    /// # Panics
+    /// When it has none for long.
+    pub fn status(&self, name: &str) -> Value {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let mut command = self.runtime.longhaul(&format!("box status {name} --json"));
+            let done = Program::start(&mut command).finish(LIMIT);
+            if done.status.success() {
+                let boxes: Value =
+                    serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
+                return boxes[0].clone();
+            }
+            assert!(Instant::now() < deadline, "{done}");
+            sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Waits until the status of box `name` is as wanted; that status.
+    ///
+    /// # Panics
+    /// When that does not happen within `limit`: `what`.
+    pub fn wait_for(&self, name: &str, what: &str, limit: Duration, is_so: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + limit;
+        loop {
+            let status = self.status(name);
+            if is_so(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "{what} does not happen: {status:#}");
+            sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Ends the box called `name` by `signal`, and starts it again at once: how it ended.
+    ///
+    /// # Panics
+    /// When there is none, or it does not end.
+    pub fn restart(&mut self, name: &str, signal: libc::c_int) -> Finished {
+        let at = self.running.iter().position(|one| one.name == name).expect("a box of this name");
+        let RunningBox { name, line, program } = self.running.remove(at);
+        // SAFETY: kill has no preconditions; the child was not waited for, so its number is its own.
+        unsafe { libc::kill(program.id() as libc::pid_t, signal) };
+        let ended = program.finish(LIMIT);
+        self.start(&name, line);
+        ended
+    }
+
     /// Ends them as an operator does; what each printed at its end.
     ///
     /// # Panics
     /// When one does not end, or fails.
     pub fn stop(mut self) -> Vec<Finished> {
-        self.programs
+        self.running
             .drain(..)
-            .map(|program| {
+            .map(|RunningBox { program, .. }| {
                 // SAFETY: kill has no preconditions; the child was not waited for, so its number is its own.
                 unsafe { libc::kill(program.id() as libc::pid_t, libc::SIGTERM) };
                 program.succeed(LIMIT)

@@ -6,8 +6,10 @@
 pub mod migration;
 pub mod nfs;
 pub mod nvme;
+pub mod over_distance;
 
 use crate::guest::{Guest, GuestConfig};
+use serde::Serialize;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -17,6 +19,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const CHECKSUMS: [&str; 4] = ["crc32c_generic", "crct10dif_generic", "crc64_rocksoft_generic", "t10_pi"];
 /// What fio reads and writes of a file or disk, from its beginning.
 const FIO_MIB: u32 = 16;
+/// What databases and file systems write at once, in KiB.
+pub const BLOCK_KIB: u32 = 4;
 
 /// Adds what a guest needs that uses disks and files of another.
 ///
@@ -95,8 +99,8 @@ fn first_word(text: &str) -> String {
     text.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
-/// What fio does, 4 KiB at a time, at random.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What fio does, at random places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Access {
     /// Reads.
     Read,
@@ -109,7 +113,7 @@ impl Access {
     pub const BOTH: [Access; 2] = [Access::Read, Access::Write];
 
     /// fio's name for it, of which fio's results know the end.
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Access::Read => "read",
             Access::Write => "write",
@@ -118,7 +122,7 @@ impl Access {
 }
 
 /// fio's figures.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figures {
     /// Operations in each second.
     pub iops: f64,
@@ -137,14 +141,14 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// Reads or writes 4 KiB at random in the first 16 MiB of `path`, which must be there, past the page cache, with
-/// `depth` operations under way, for `seconds`.
+/// Reads or writes blocks of `kib` KiB at random in the first 16 MiB of `path`, which must be there, past the page cache,
+/// with `depth` operations under way, for `seconds`.
 ///
 /// # Panics
 /// When fio fails, or takes half a minute longer.
-pub fn fio(guest: &Guest, path: &str, access: Access, depth: u32, seconds: u32) -> Figures {
+pub fn fio(guest: &Guest, path: &str, (access, kib): (Access, u32), depth: u32, seconds: u32) -> Figures {
     let how = access.name();
-    let line = fio_line(path, &format!("rand{how}"), depth, FIO_MIB);
+    let line = fio_line(path, &format!("rand{how}"), (depth, kib), FIO_MIB);
     let line = format!("{line} --time_based --runtime={seconds} --output-format=json");
     let done = guest.succeed(&line, LIMIT + Duration::from_secs(seconds.into()));
     figures(&done.stdout, how).unwrap_or_else(|| panic!("not fio's figures: {done}"))
@@ -156,12 +160,12 @@ pub fn fio(guest: &Guest, path: &str, access: Access, depth: u32, seconds: u32) 
 /// # Panics
 /// When fio fails or finds a difference, or it takes longer than `limit`.
 pub fn verify(guest: &Guest, path: &str, mib: u32, limit: Duration) {
-    guest.succeed(&format!("{} --verify=crc32c", fio_line(path, "randwrite", 64, mib)), limit);
+    guest.succeed(&format!("{} --verify=crc32c", fio_line(path, "randwrite", (64, BLOCK_KIB), mib)), limit);
 }
 
-fn fio_line(path: &str, how: &str, depth: u32, mib: u32) -> String {
+fn fio_line(path: &str, how: &str, (depth, kib): (u32, u32), mib: u32) -> String {
     format!(
-        "cd /tmp; fio --name=storage --filename={path} --size={mib}m --direct=1 --rw={how} --bs=4k \
+        "cd /tmp; fio --name=storage --filename={path} --size={mib}m --direct=1 --rw={how} --bs={kib}k \
          --iodepth={depth} --ioengine=libaio --thread"
     )
 }

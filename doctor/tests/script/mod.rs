@@ -5,9 +5,10 @@
 use longhaul_doctor::report::{Finding, Flow};
 use longhaul_doctor::{Doctor, Options, Report};
 use longhaul_units::{Msn, Psn, Qpn, RKey};
+use longhaul_wire::mad::{Header, MAD_LEN, Message, Rep, Req, ReqPath, TransportService};
 use longhaul_wire::pcap::{LinkType, Record};
 use longhaul_wire::{
-    Aeth, Bth, Head, ICRC_LEN, MacAddr, Opcode, Path, PathTemplate, Reth, Syndrome, icrc, split,
+    Aeth, Bth, Deth, Head, ICRC_LEN, MacAddr, Opcode, Path, PathTemplate, Reth, Syndrome, icrc, split,
 };
 use std::net::IpAddr;
 
@@ -33,6 +34,8 @@ pub struct Captured {
 #[derive(Clone, Default)]
 pub struct Script {
     pub frames: Vec<Captured>,
+    /// Requests come from Linux rxe, which leaves MigReq clear.
+    pub is_rxe: bool,
 }
 
 pub fn template(forward: bool, traffic_class: u8) -> PathTemplate {
@@ -53,11 +56,21 @@ pub fn template(forward: bool, traffic_class: u8) -> PathTemplate {
 
 /// A frame with zeros for payload and the right ICRC.
 pub fn frame(template: &PathTemplate, bth: &Bth, extend: impl FnOnce(&mut Head), payload: usize) -> Vec<u8> {
+    frame_of(template, bth, extend, &vec![0; payload])
+}
+
+/// A frame with the right ICRC.
+pub fn frame_of(
+    template: &PathTemplate,
+    bth: &Bth,
+    extend: impl FnOnce(&mut Head),
+    payload: &[u8],
+) -> Vec<u8> {
     let mut head = Head::begin(template, bth);
     extend(&mut head);
-    let pad = head.finish(template, payload);
-    let mut bytes = head.bytes().to_vec();
-    bytes.resize(bytes.len() + payload + usize::from(pad) + ICRC_LEN, 0);
+    let pad = head.finish(template, payload.len());
+    let mut bytes = [head.bytes(), payload].concat();
+    bytes.resize(bytes.len() + usize::from(pad) + ICRC_LEN, 0);
     let found = split(&bytes, bytes.len()).unwrap();
     let longhaul_wire::Split::Roce { layout, .. } = found else { panic!("not RoCEv2") };
     let end = found.end().unwrap();
@@ -70,6 +83,63 @@ impl Script {
     pub fn add(&mut self, at_ns: u64, bytes: Vec<u8>) {
         let original_len = bytes.len();
         self.frames.push(Captured { at_ns, bytes, original_len, link_type: LinkType::ETHERNET });
+    }
+
+    /// A message of the connection manager.
+    fn manage(&mut self, forward: bool, message: Message<'_>) {
+        let mut mad = [0; MAD_LEN];
+        message.write(&Header::new(9), &mut mad);
+        let bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(0));
+        let deth = Deth { qkey: 0x8001_0000, reserved_8: 0, source_qp: Qpn::GSI };
+        self.add(0, frame_of(&template(forward, 0), &bth, |head| head.push_deth(&deth), &mad));
+    }
+
+    /// The connection manager sets the connection up, with this code for the local ACK timeout.
+    pub fn connect(&mut self, ack_timeout: u8) {
+        let req = Req {
+            local_comm_id: 1,
+            service_id: 0,
+            ca_guid: 0,
+            qkey: 0,
+            qpn: Qpn::new(REQUESTER_QP),
+            responder_resources: 1,
+            initiator_depth: 1,
+            remote_response_timeout: 20,
+            transport: TransportService::Rc,
+            flow_control: true,
+            starting_psn: Psn::new(0),
+            local_response_timeout: 20,
+            retry_count: 7,
+            pkey: 0xffff,
+            path_mtu: 5,
+            rdc_exists: false,
+            rnr_retry_count: 7,
+            max_cm_retries: 15,
+            srq: false,
+            primary: ReqPath { ack_timeout, ..ReqPath::default() },
+            alternate: ReqPath::default(),
+            sap_supported: false,
+            private_data: &[],
+        };
+        let rep = Rep {
+            local_comm_id: 2,
+            remote_comm_id: req.local_comm_id,
+            qkey: 0,
+            qpn: Qpn::new(RESPONDER_QP),
+            ee_context: 0,
+            starting_psn: Psn::new(0),
+            responder_resources: 1,
+            initiator_depth: 1,
+            target_ack_delay: 0,
+            failover_accepted: 0,
+            flow_control: true,
+            rnr_retry_count: 7,
+            srq: false,
+            ca_guid: 0,
+            private_data: &[],
+        };
+        self.manage(true, Message::Req(req));
+        self.manage(false, Message::Rep(rep));
     }
 
     /// A request; `dma_len` makes a RETH where the opcode has one.
@@ -86,7 +156,7 @@ impl Script {
         dma_len: u32,
         class: u8,
     ) {
-        let bth = Bth { migreq: true, ..Bth::new(opcode, Qpn::new(RESPONDER_QP), Psn::new(psn)) };
+        let bth = Bth { migreq: !self.is_rxe, ..Bth::new(opcode, Qpn::new(RESPONDER_QP), Psn::new(psn)) };
         let reth = Reth { virtual_address: 0x1000, rkey: RKey(7), len: dma_len };
         let extend = |head: &mut Head| {
             if opcode.has_reth() {

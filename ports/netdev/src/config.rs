@@ -1,6 +1,7 @@
 //! What a port is opened with.
 
 use crate::error::NetdevError;
+use crate::filter::Wanted;
 
 /// Room for a 9000-byte MTU, an Ethernet header and a VLAN tag.
 const FRAME_BYTES_DEFAULT: usize = 9018;
@@ -71,6 +72,8 @@ pub struct PacketConfig {
     /// identification of every frame is not known any more. Off: turned off, and put back when the port is
     /// dropped; both take a privilege.
     pub keep_merging: bool,
+    /// Receives this alone; the kernel drops everything else uncopied. `None`: every frame.
+    pub wanted: Option<Wanted>,
 }
 
 impl PacketConfig {
@@ -87,6 +90,7 @@ impl PacketConfig {
             send_buffer_bytes: 256 << 10,
             bypass_queue: false,
             keep_merging: false,
+            wanted: None,
         }
     }
 

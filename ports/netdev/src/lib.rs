@@ -9,7 +9,7 @@
 //! Lifecycle: opened in the network namespace of the calling thread, up when the interface is up and has a carrier.
 //! No state of the interface ends a port: set down, without carrier, or deleted, it is down, counts what it drops and
 //! says why ([`longhaul_port::Port::last_disconnect`]); it is up again when the interface is, also when that is another
-//! one of the same name. A TAP device that was deleted is not made again by the port, only attached to when somebody
+//! one of the same name. A port stays with an interface that is renamed, whatever gets the old name, until it is gone. A TAP device that was deleted is not made again by the port, only attached to when somebody
 //! does. The kernel tells of changes; a port that is kept awake asks once in a millisecond.
 //!
 //! Privileges: opening takes CAP_NET_RAW for a [`PacketPort`] (and CAP_NET_ADMIN to turn receive merging off, and for
@@ -45,6 +45,7 @@ mod checksum;
 mod config;
 mod counters;
 mod error;
+mod filter;
 pub mod interface;
 mod layers;
 mod merging;
@@ -60,6 +61,7 @@ mod watch;
 pub use config::{PacketConfig, TapConfig};
 pub use counters::NetdevCounters;
 pub use error::NetdevError;
+pub use filter::Wanted;
 pub use packet::PacketPort;
 pub use tap::TapPort;
 

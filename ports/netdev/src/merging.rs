@@ -13,7 +13,6 @@ const FLAG_LRO: u32 = 1 << 15;
 /// What was turned off, and is put back in the end, as far as that is permitted then.
 pub(crate) struct Merging {
     carrier: OwnedFd,
-    interface: String,
     index: u32,
     had_gro: bool,
     had_lro: bool,
@@ -27,23 +26,21 @@ impl Merging {
         let flags = request::ethtool_get(&carrier, interface, ETHTOOL_GET_FLAGS).unwrap_or(0);
         let had_lro = flags & FLAG_LRO != 0
             && request::ethtool_set(&carrier, interface, ETHTOOL_SET_FLAGS, flags & !FLAG_LRO).is_ok();
-        Self { carrier, interface: interface.to_owned(), index, had_gro, had_lro }
+        Self { carrier, index, had_gro, had_lro }
     }
 }
 
 impl Drop for Merging {
     fn drop(&mut self) {
-        // Not on another interface that got the name.
-        if request::index(&self.carrier, &self.interface).ok() != Some(self.index) {
-            return;
-        }
+        // As it is called by now, and not on another interface that got the name.
+        let Ok(interface) = request::name(&self.carrier, self.index) else { return };
         if self.had_gro {
-            let _ = request::ethtool_set(&self.carrier, &self.interface, ETHTOOL_SET_GRO, 1);
+            let _ = request::ethtool_set(&self.carrier, &interface, ETHTOOL_SET_GRO, 1);
         }
         if self.had_lro
-            && let Ok(flags) = request::ethtool_get(&self.carrier, &self.interface, ETHTOOL_GET_FLAGS)
+            && let Ok(flags) = request::ethtool_get(&self.carrier, &interface, ETHTOOL_GET_FLAGS)
         {
-            let _ = request::ethtool_set(&self.carrier, &self.interface, ETHTOOL_SET_FLAGS, flags | FLAG_LRO);
+            let _ = request::ethtool_set(&self.carrier, &interface, ETHTOOL_SET_FLAGS, flags | FLAG_LRO);
         }
     }
 }

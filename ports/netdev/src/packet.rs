@@ -76,7 +76,7 @@ impl PacketPort {
         Ok(port)
     }
 
-    /// The interface's name.
+    /// The interface's name, which may have changed.
     #[must_use]
     pub fn interface(&self) -> &str {
         self.watch.interface()
@@ -105,7 +105,7 @@ impl PacketPort {
 
     /// Follows the interface if it may have changed.
     fn look(&mut self) {
-        let Some(presence) = self.watch.look() else { return };
+        let Some(presence) = self.watch.look(self.index) else { return };
         self.counters.rx_buffer_full += self.receiving.take_losses();
         self.follow(presence);
         if self.link.state == LinkState::Down {

@@ -1,5 +1,6 @@
 //! Questions to the system about an interface, and settings of it.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -48,6 +49,16 @@ pub(crate) fn index(fd: impl AsFd, interface: &str) -> io::Result<u32> {
     let answer = ask(fd, libc::SIOCGIFINDEX as u32, interface)?;
     // SAFETY: the kernel filled in this member.
     Ok(unsafe { answer.ifr_ifru.ifru_ifindex } as u32)
+}
+
+/// The name of the interface with this index.
+pub(crate) fn name(fd: impl AsFd, index: u32) -> io::Result<String> {
+    let mut request = named("");
+    request.ifr_ifru.ifru_ifindex = index as libc::c_int;
+    perform(fd, libc::SIOCGIFNAME as u32, &mut request)?;
+    let name = request.ifr_name.map(|byte| byte as u8);
+    let name = CStr::from_bytes_until_nul(&name).map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok(name.to_string_lossy().into_owned())
 }
 
 pub(crate) fn mtu(fd: impl AsFd, interface: &str) -> io::Result<u32> {

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use libc::c_int;
 
 use crate::config::PacketConfig;
+use crate::filter::Wanted;
 
 /// A packet socket, bound to an interface, non-blocking.
 pub(crate) struct PacketSocket {
@@ -28,7 +29,7 @@ impl PacketSocket {
         Ok(Self { socket, protocol: (protocol as u16).to_be() })
     }
 
-    /// Receives every frame that comes in, with what the kernel knows of it.
+    /// Receives every frame that comes in, or those that are wanted, with what the kernel knows of it.
     pub(crate) fn receiving(config: &PacketConfig) -> io::Result<Self> {
         let this = Self::new(libc::ETH_P_ALL)?;
         this.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
@@ -36,7 +37,19 @@ impl PacketSocket {
         // Kernels before 4.20 do not know it; the receiver looks again.
         let _ = this.set::<c_int>(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1);
         this.set_buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.receive_buffer_bytes)?;
+        config.wanted.map_or(Ok(()), |wanted| this.filter(&wanted))?;
         Ok(this)
+    }
+
+    /// Takes nothing else.
+    fn filter(&self, wanted: &Wanted) -> io::Result<()> {
+        let mut program = wanted.program();
+        let len = program.len() as u16;
+        self.set(
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            &libc::sock_fprog { len, filter: program.as_mut_ptr() },
+        )
     }
 
     /// Sends, and receives nothing.

@@ -117,7 +117,7 @@ impl TapPort {
         Ok(port)
     }
 
-    /// The device's name.
+    /// The device's name, which may have changed.
     #[must_use]
     pub fn interface(&self) -> &str {
         self.watch.interface()
@@ -131,7 +131,8 @@ impl TapPort {
 
     /// Follows the device if it may have changed.
     fn look(&mut self) {
-        let Some(presence) = self.watch.look() else { return };
+        let index = self.device.as_ref().map(|device| device.index);
+        let Some(presence) = self.watch.look(index) else { return };
         if let Some(device) = &self.device
             && presence.index() != Some(device.index)
         {

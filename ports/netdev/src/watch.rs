@@ -15,12 +15,15 @@ const LOOK_AFTER: Duration = Duration::from_millis(1);
 /// How often it looks without having been told, in case that it was not told.
 const LOOK_ANYWAY_AFTER: Duration = Duration::from_secs(1);
 
+/// How often an interface may be renamed while it is looked at.
+const RENAMED_MAX: usize = 3;
+
 /// How an interface is, as of the last look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Presence {
-    /// There is no interface of that name.
+    /// Neither the interface that the port is on nor one of its name is there.
     Absent,
-    /// There is one, of this index.
+    /// The former is, or else the latter, with this index.
     Present {
         index: u32,
         /// Somebody wants it to be up.
@@ -42,7 +45,10 @@ impl Presence {
 /// Watches one interface. What the kernel tells is only taken as a reason to look: it may lose messages.
 pub(crate) struct Watch {
     events: OwnedFd,
+    /// What to look for when there is none.
     interface: String,
+    /// What the one that is there is called by now, if something else.
+    renamed: Option<String>,
     must_look: bool,
     look_after: Instant,
     look_anyway_after: Instant,
@@ -55,14 +61,16 @@ impl Watch {
         Ok(Self {
             events: link_events()?,
             interface: interface.to_owned(),
+            renamed: None,
             must_look: true,
             look_after: now,
             look_anyway_after: now,
         })
     }
 
+    /// The interface's name, as of the last look.
     pub(crate) fn interface(&self) -> &str {
-        &self.interface
+        self.renamed.as_deref().unwrap_or(&self.interface)
     }
 
     /// Has the next [`Watch::look`] look, whether something was told or not.
@@ -76,8 +84,9 @@ impl Watch {
         self.look_after = Instant::now();
     }
 
-    /// How the interface is, if that may have changed; mostly nothing but a look at the clock.
-    pub(crate) fn look(&mut self) -> Option<Presence> {
+    /// How the interface is, if that may have changed; mostly nothing but a look at the clock. `index` is that of the
+    /// interface that the port is on, if it is on one.
+    pub(crate) fn look(&mut self, index: Option<u32>) -> Option<Presence> {
         let now = Instant::now();
         if now < self.look_after {
             return None;
@@ -89,14 +98,22 @@ impl Watch {
         }
         self.must_look = false;
         self.look_anyway_after = now + LOOK_ANYWAY_AFTER;
-        Some(self.presence())
+        Some(self.presence(index))
     }
 
-    fn presence(&self) -> Presence {
-        let answer = request::index(&self.events, &self.interface)
-            .and_then(|index| Ok((index, request::flags(&self.events, &self.interface)?)));
+    fn presence(&mut self, index: Option<u32>) -> Presence {
+        let events = &self.events;
+        let look = |index| {
+            let name = request::name(events, index)?;
+            Ok((index, request::flags(events, &name)?, name))
+        };
+        // Again when it was renamed between the two questions.
+        let here = index.and_then(|index| (0..RENAMED_MAX).find_map(|_| look(index).ok()));
+        let answer = here.map_or_else(|| request::index(events, &self.interface).and_then(look), Ok);
+        self.renamed = None;
         match answer {
-            Ok((index, flags)) => {
+            Ok((index, flags, name)) => {
+                self.renamed = (name != self.interface).then_some(name);
                 let is = |flag: libc::c_int| flags & flag as u16 != 0;
                 Presence::Present { index, is_up: is(libc::IFF_UP), is_running: is(libc::IFF_RUNNING) }
             }

@@ -1,15 +1,15 @@
 use crate::config::{Config, ConfigError};
 use crate::connections::{Action, Connections};
-use crate::flow::{Beginning, Flow, Shared};
+use crate::flow::{Beginning, Flow, Shared, dscp};
 use crate::key::{WireKey, vlan};
 use crate::queue::Queue;
 use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers};
-use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Learnt};
+use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Learnt, Policy};
 use longhaul_cc::{Pacer, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side, Trailer, Transmit};
 use longhaul_units::{Instant, Qpn};
-use longhaul_wire::{Packet, Transport, Verb};
+use longhaul_wire::{NakCode, Packet, Pause, Syndrome, Transport, Verb};
 use std::collections::VecDeque;
 
 /// The side of the requesters that the accelerator answers.
@@ -104,6 +104,12 @@ impl Accelerator {
         &self.shared.config
     }
 
+    /// Goes by `policy` from here on. Flows that are known keep their mode: what was acknowledged in one cannot be
+    /// unsaid.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.shared.config.policy = policy;
+    }
+
     /// What was done so far.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
@@ -116,7 +122,12 @@ impl Accelerator {
 
     /// A snapshot of each flow, in no particular order.
     pub fn flows(&self) -> impl Iterator<Item = FlowStatus> + '_ {
-        self.flows.iter().map(|flow| flow.status(&self.shared.config))
+        self.flows_from(0).map(|(_, flow)| flow)
+    }
+
+    /// A snapshot of each flow in the slots from `first` on, with its slot. A flow keeps its slot as long as it lives.
+    pub fn flows_from(&self, first: u32) -> impl Iterator<Item = (u32, FlowStatus)> + '_ {
+        self.flows.from(first).map(|(slot, flow)| (slot, flow.status(&self.shared.config)))
     }
 
     /// A snapshot of one flow.
@@ -183,6 +194,9 @@ impl Accelerator {
         };
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.handle_request(now, &mut self.shared, frame, packet);
+        if let Some(requester) = flow.fail_if_lost(now, &mut self.shared) {
+            self.flows.pair(slot, requester);
+        }
         self.settle(slot);
     }
 
@@ -199,8 +213,9 @@ impl Accelerator {
             psn: packet.psn(),
             path_mtu: None,
             migreq: false,
+            dscp: dscp(packet),
         };
-        self.add_flow(Flow::new(now, key, beginning))
+        self.add_flow(Flow::new(now, &self.shared.config, key, beginning))
     }
 
     fn add_flow(&mut self, flow: Flow) -> Option<u32> {
@@ -223,6 +238,11 @@ impl Accelerator {
         }
         if let Some(slot) = self.flows.by_requester(WireKey::of_wan_packet(packet)) {
             let Some(flow) = self.flows.get_mut(slot) else { return };
+            if flow.is_over_for(packet) && self.try_to_pair(now, packet) {
+                // The requester's QPN lives again, with another responder.
+                return self.pass(WAN, frame);
+            }
+            let Some(flow) = self.flows.get_mut(slot) else { return };
             flow.handle_response(now, &mut self.shared, frame, packet);
             self.settle(slot);
             return;
@@ -230,14 +250,37 @@ impl Accelerator {
         self.pass(WAN, frame);
         if packet.opcode().verb() == Some(Verb::Acknowledge) {
             self.try_to_pair(now, packet);
+            self.note_asked(now, packet);
         }
     }
 
-    /// An ACK for an unknown QP names the requester of the one flow that it fits.
-    fn try_to_pair(&mut self, now: Instant, packet: &Packet<'_>) {
-        let Some(aeth) = packet.aeth() else { return };
-        if !matches!(aeth.syndrome, longhaul_wire::Syndrome::Ack { .. }) {
+    /// A sequence NAK for an unknown QP may ask for what a box before this one has acknowledged.
+    fn note_asked(&mut self, now: Instant, packet: &Packet<'_>) {
+        let Some(aeth) = packet.aeth().filter(|aeth| aeth.syndrome == Syndrome::Nak(NakCode::PsnSequence))
+        else {
             return;
+        };
+        let pair = WireKey::of_wan_pair(packet);
+        let mut behind = None;
+        for &slot in self.flows.candidates(pair) {
+            let Some(flow) = self.flows.get(slot) else { continue };
+            if flow.begins_behind(packet) && behind.is_none() {
+                behind = Some(slot);
+            } else if flow.begins_behind(packet) || flow.may_have_asked(packet) {
+                // It can be of several flows.
+                return;
+            }
+        }
+        if let Some(flow) = behind.and_then(|slot| self.flows.get_mut(slot)) {
+            flow.note_asked(now, packet, aeth);
+        }
+    }
+
+    /// An ACK for an unknown QP names the requester of the one flow that it fits. True when there is one.
+    fn try_to_pair(&mut self, now: Instant, packet: &Packet<'_>) -> bool {
+        let Some(aeth) = packet.aeth() else { return false };
+        if !matches!(aeth.syndrome, Syndrome::Ack { .. }) {
+            return false;
         }
         let pair = WireKey::of_wan_pair(packet);
         let port = packet.udp_source_port();
@@ -258,17 +301,18 @@ impl Accelerator {
         }
         let slot = match (fitting, fitting_by_port) {
             ([Some(slot), None], _) | (_, [Some(slot), None]) => slot,
-            ([None, _], _) => return,
+            ([None, _], _) => return false,
             _ => {
                 self.shared.counters.pairing_ambiguous += 1;
-                return;
+                return false;
             }
         };
-        let Some(flow) = self.flows.get_mut(slot) else { return };
+        let Some(flow) = self.flows.get_mut(slot) else { return false };
         if flow.take_evidence(now, &mut self.shared, packet, aeth) {
             self.flows.pair(slot, packet.dest_qp());
             self.settle(slot);
         }
+        true
     }
 
     fn handle_management(&mut self, now: Instant, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) {
@@ -307,7 +351,7 @@ impl Accelerator {
             self.shared.counters.flows_reset += 1;
             self.remove_flow(slot);
         }
-        let mut flow = Flow::new(now, key, beginning);
+        let mut flow = Flow::new(now, &self.shared.config, key, beginning);
         flow.wan_mark = self.shared.to_wan.mark();
         match self.add_flow(flow) {
             Some(_) => self.shared.counters.flows_from_cm += 1,
@@ -362,6 +406,10 @@ impl Accelerator {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         if flow.state == FlowState::Learning && flow.requester_qpn.is_some() {
             self.flows.unpair(slot);
+            return;
+        }
+        if flow.state == FlowState::Learning && flow.goes_on && !flow.is_candidate {
+            self.flows.nominate(slot);
             return;
         }
         if !flow.in_lan_ring && flow.owes_requester() {
@@ -506,6 +554,9 @@ impl Node for Accelerator {
                 Some(_) => self.handle_roce(now, side, frame, &packet),
                 None => self.pass(side, frame),
             },
+            Ok(None) if Pause::is_mac_control(frame.head) => {
+                self.shared.counters.drops.count(DropReason::MacControl);
+            }
             Ok(None) => self.pass(side, frame),
             // A frame taken as opaque although it looks like RoCEv2 is one whose lengths are wrong.
             Ok(Some(_)) | Err(_) => {

@@ -1,3 +1,4 @@
+use crate::policy::{Policy, Role};
 use longhaul_units::{BitRate, Duration};
 use thiserror::Error;
 
@@ -59,6 +60,11 @@ pub struct Config {
     /// Packets stored since the last pseudo-ACK after which one is sent even if none was asked for. 1 to 128
     /// (kernel rxe stalls without progress within 129). Default 64.
     pub ack_every: u32,
+    /// Which mode each flow has: what its completions say. Default: early for all.
+    pub policy: Policy,
+    /// Which of the two boxes of a pair this one is for the requesters on its LAN side. Default: near, which suits a
+    /// box without a peer too.
+    pub role: Role,
     /// Seed of the hash tables, so that a peer cannot aim at collisions and a run can be replayed.
     pub seed: u64,
 }
@@ -83,6 +89,8 @@ impl Default for Config {
             ack_hold_max: Duration::from_ms(10),
             dreq_hold_max: Duration::from_ms(3000),
             ack_every: 64,
+            policy: Policy::default(),
+            role: Role::Near,
             seed: 0,
         }
     }

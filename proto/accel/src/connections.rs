@@ -4,7 +4,7 @@
 use crate::FlowKey;
 use crate::Learnt;
 use crate::accelerator::LAN;
-use crate::flow::Beginning;
+use crate::flow::{Beginning, dscp};
 use crate::key::{Map, WireKey, map, vlan};
 use longhaul_node::Side;
 use longhaul_units::{Psn, Qpn};
@@ -145,6 +145,7 @@ impl Connections {
             psn,
             path_mtu: connection.path_mtu,
             migreq,
+            dscp: dscp(packet),
         };
         Action::Begin(flow, beginning)
     }

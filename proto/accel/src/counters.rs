@@ -142,6 +142,8 @@ declare_drops! {
     QueueFull = "queue_full",
     /// A frame longer than 16 KiB, or one without any bytes.
     Oversized = "oversized",
+    /// A MAC control frame, such as a pause: it concerns the two ends of one link alone, and the accelerator is one of them.
+    MacControl = "mac_control",
     /// A DREQ that repeats one already held.
     DreqHeld = "dreq_held",
 }

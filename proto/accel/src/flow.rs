@@ -2,13 +2,17 @@
 
 use crate::allowance::Allowance;
 use crate::answer::Answer;
+use crate::learning::Asked;
+use crate::policy::Duty;
 use crate::queue::Queue;
 use crate::rtt::Rtt;
-use crate::store::Store;
-use crate::{Config, Counters, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt};
+use crate::store::{Kind, Store};
+use crate::{
+    Config, Counters, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt, Mode,
+};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool};
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
-use longhaul_wire::Packet;
+use longhaul_wire::{NakCode, Packet};
 
 /// Sequence numbers start this far up, so that PSNs before the first one have one too.
 const SEQUENCE_BASE: u64 = 1 << 32;
@@ -89,6 +93,9 @@ pub(crate) enum Probe {
     None,
     Due,
     Sent(Instant),
+    /// More was delivered since, by an answer to the question or by packets of before it that came late: which of the two
+    /// shows by this moment.
+    Answered(Instant),
 }
 
 /// Why packets are being sent again.
@@ -123,12 +130,18 @@ pub(crate) struct Beginning {
     pub(crate) psn: Psn,
     pub(crate) path_mtu: Option<u32>,
     pub(crate) migreq: bool,
+    /// DSCP of the packet that shows them.
+    pub(crate) dscp: u8,
 }
 
 pub(crate) struct Flow {
     pub(crate) key: FlowKey,
     pub(crate) requester_qpn: Option<Qpn>,
     pub(crate) state: FlowState,
+    pub(crate) mode: Mode,
+    pub(crate) duty: Duty,
+    /// A request has shown the DSCP that the mode goes by.
+    pub(crate) mode_is_final: bool,
     pub(crate) learnt: Learnt,
     pub(crate) path_mtu: Option<u32>,
     pub(crate) answer: Answer,
@@ -151,6 +164,8 @@ pub(crate) struct Flow {
     pub(crate) gap: Option<Gap>,
     pub(crate) nak_owed: bool,
     pub(crate) fatal_owed: bool,
+    /// With what a failed flow's requester is told so.
+    pub(crate) fatal_code: NakCode,
     pub(crate) store_was_full: bool,
     /// When a packet was last refused for lack of room, or room was last looked for.
     pub(crate) refused_at: Option<Instant>,
@@ -162,6 +177,14 @@ pub(crate) struct Flow {
     pub(crate) lan_mark: u64,
     pub(crate) request_port: u16,
     pub(crate) tentative: Option<Tentative>,
+    /// A second packet came that goes on from the first: it is no stray.
+    pub(crate) goes_on: bool,
+    /// Among those that an unpaired ACK is held against.
+    pub(crate) is_candidate: bool,
+    /// When its last request came, while it is learnt.
+    pub(crate) heard_at: Instant,
+    /// The responder has asked for what its requester may no longer have.
+    pub(crate) asked: Option<Asked>,
 
     // Towards the responder.
     pub(crate) rtt: Rtt,
@@ -197,16 +220,22 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub(crate) fn new(now: Instant, key: FlowKey, beginning: Beginning) -> Self {
+    /// A flow as `config` wants it. Its mode is looked up again when its first request comes.
+    pub(crate) fn new(now: Instant, config: &Config, key: FlowKey, beginning: Beginning) -> Self {
         let start = first_sequence(beginning.psn);
-        let state = match beginning.learnt {
-            Learnt::ConnectionManager => FlowState::Terminated,
-            Learnt::Traffic => FlowState::Learning,
-        };
+        let mut flow = Flow::blank(now, key, beginning, start);
+        flow.take_mode(config, beginning.dscp);
+        flow
+    }
+
+    fn blank(now: Instant, key: FlowKey, beginning: Beginning, start: u64) -> Self {
         Flow {
             key,
             requester_qpn: beginning.requester_qpn,
-            state,
+            state: FlowState::Learning,
+            mode: Mode::Early,
+            duty: Duty::Acknowledge,
+            mode_is_final: false,
             learnt: beginning.learnt,
             path_mtu: beginning.path_mtu,
             answer: Answer::new(beginning.migreq),
@@ -223,6 +252,7 @@ impl Flow {
             gap: None,
             nak_owed: false,
             fatal_owed: false,
+            fatal_code: NakCode::RemoteOperational,
             store_was_full: false,
             refused_at: None,
             withheld_since: None,
@@ -232,6 +262,10 @@ impl Flow {
             lan_mark: 0,
             request_port: 0,
             tentative: None,
+            goes_on: false,
+            is_candidate: false,
+            heard_at: now,
+            asked: None,
             rtt: Rtt::default(),
             timer_base: now,
             alive_at: now,
@@ -268,15 +302,35 @@ impl Flow {
         self.msn_base.plus(messages as u32)
     }
 
-    /// Lets everything stored go and expects `psn` next, as a flow of which nothing is known.
-    pub(crate) fn restart_learning(&mut self, shared: &mut Shared, psn: Psn) {
-        self.discard_store(shared, first_sequence(psn));
-        self.state = FlowState::Learning;
+    /// Looks the mode up, for requests with this DSCP, and goes by it. Nothing is stored yet.
+    fn take_mode(&mut self, config: &Config, dscp: u8) {
+        self.mode = config.policy.mode_of(&self.key, dscp);
+        self.duty = self.mode.duty(config.role);
+        self.state = match (self.duty, self.learnt) {
+            (Duty::Pass, _) => FlowState::Passing,
+            (_, Learnt::ConnectionManager) => FlowState::Terminated,
+            (_, Learnt::Traffic) => FlowState::Learning,
+        };
+    }
+
+    /// The flow's first request: its DSCP decides, whatever the connection manager's messages had.
+    pub(crate) fn settle_mode(&mut self, config: &Config, packet: &Packet<'_>) {
+        self.mode_is_final = true;
+        self.take_mode(config, dscp(packet));
+    }
+
+    /// Lets everything stored go and expects `packet` next, as a flow of which nothing is known.
+    pub(crate) fn restart_learning(&mut self, shared: &mut Shared, packet: &Packet<'_>) {
+        self.discard_store(shared, first_sequence(packet.psn()));
+        self.lan_next = self.begins_at;
         self.learnt = Learnt::Traffic;
+        self.settle_mode(&shared.config, packet);
         self.unresolved_read = None;
         self.started = false;
         self.forget_duties();
         self.tentative = None;
+        self.goes_on = false;
+        self.asked = None;
         self.credit_limit = None;
         self.responder_messages = 0;
     }
@@ -318,9 +372,9 @@ impl Flow {
         self.discard_store(shared, end);
     }
 
-    /// Gives up: the requester learns by a fatal NAK on the first packet that it was not acknowledged. `told`: it
-    /// has been given the responder's own NAK.
-    pub(crate) fn fail(&mut self, now: Instant, shared: &mut Shared, told: bool) {
+    /// Gives up: the requester learns by a fatal NAK, of this `code`, on the first packet that it was not acknowledged.
+    /// `told`: it has been given the responder's own NAK.
+    pub(crate) fn fail(&mut self, now: Instant, shared: &mut Shared, code: NakCode, told: bool) {
         let (at, messages) = (self.acked_to, self.acked_messages);
         let unacknowledged = self.store.end() > at;
         self.msn_base = self.msn_after(messages);
@@ -330,22 +384,34 @@ impl Flow {
         self.unresolved_read = None;
         self.forget_duties();
         self.fatal_owed = unacknowledged && !told;
+        self.fatal_code = code;
         shared.counters.flows_failed += 1;
     }
 
     /// True when an acknowledge packet is to be sent to the requester.
     pub(crate) fn owes_requester(&self) -> bool {
         match self.state {
-            FlowState::Learning => false,
+            FlowState::Learning | FlowState::Passing => false,
             FlowState::Failed => self.fatal_owed,
             FlowState::Terminated => {
                 let frontier = self.store.frontier().0;
                 self.replay.is_none()
                     && ((self.ack_again && frontier > self.begins_at)
                         || self.wanted_to.min(frontier) > self.acked_to
-                        || (self.nak_owed && frontier == self.store.end()))
+                        || self.nak_is_due())
             }
         }
+    }
+
+    /// True when a sequence NAK is owed, and can be sent: it acknowledges all before the PSN that it names.
+    ///
+    /// In mode tail that PSN is the first whose message the responder has not taken. The requester sends again more than
+    /// is missing, but need not wait for a round trip.
+    pub(crate) fn nak_is_due(&self) -> bool {
+        let is_end_to_end = || self.store.frontier_waits_for(Kind::EndToEnd);
+        self.nak_owed
+            && (self.store.frontier().0 == self.store.end()
+                || (self.duty == Duty::AcknowledgeButLast && is_end_to_end()))
     }
 
     /// True when a stored packet may be sent to the responder.
@@ -369,6 +435,11 @@ impl Flow {
         };
         let recovery = self.store.awaited.front().and_then(|awaited| awaited.recover_at);
         let recovery = recovery.map(|at| Deadline { at, reason: "gap in READ responses" });
+        let answered = match self.probe {
+            Probe::Answered(at) => Some(Deadline { at, reason: "what a probe's answer means" }),
+            _ => None,
+        };
+        let recovery = Deadline::earliest(recovery, answered);
         let withheld = self.withheld_since;
         let withheld =
             withheld.map(|at| Deadline { at: at + config.ack_hold_max, reason: "withheld pseudo-ACK" });
@@ -412,6 +483,7 @@ impl Flow {
         if self.store.awaited.front().and_then(|awaited| awaited.recover_at).is_some_and(|at| at <= now) {
             self.resend_front_request(now, shared);
         }
+        self.judge_answer(now);
         match self.rnr_until {
             Some(at) if at <= now => {
                 self.rnr_until = None;
@@ -430,7 +502,7 @@ impl Flow {
         shared.counters.local_ack_timeout_err += 1;
         self.counters.timeouts += 1;
         if now.since(self.alive_at) >= shared.config.give_up_after {
-            self.fail(now, shared, false);
+            self.fail(now, shared, NakCode::RemoteOperational, false);
             return;
         }
         self.backoff += 1;
@@ -439,10 +511,15 @@ impl Flow {
     }
 
     pub(crate) fn status(&self, config: &Config) -> FlowStatus {
+        let passing = self.state == FlowState::Passing;
+        // Of a flow that passes only what its requester sent is known.
+        let psn = |seq| Psn::from_sequence(if passing { self.lan_next } else { seq });
         FlowStatus {
             key: self.key,
             requester_qpn: self.requester_qpn,
             state: self.state,
+            mode: self.mode,
+            role: config.role,
             learnt: self.learnt,
             path_mtu: self.path_mtu,
             rtt: self.rtt.smoothed(),
@@ -452,9 +529,9 @@ impl Flow {
             stored_frames: self.store.len(),
             unsent_frames: self.store.unsent(),
             outstanding_reads: self.store.awaited.len(),
-            expected_psn: Psn::from_sequence(self.store.end()),
-            unacknowledged_psn: Psn::from_sequence(self.acked_to),
-            undelivered_psn: Psn::from_sequence(self.store.responder_next),
+            expected_psn: psn(self.store.end()),
+            unacknowledged_psn: psn(self.acked_to),
+            undelivered_psn: psn(self.store.responder_next),
             msn: self.msn_after(self.acked_messages),
             responder_msn: self.msn_after(self.responder_messages),
             credits: self.credit_limit.map(|limit| credits_left(limit, self.acked_messages)),
@@ -468,6 +545,11 @@ impl Flow {
     pub(crate) fn sequence_of(&self, packet: &Packet<'_>) -> u64 {
         packet.psn().unwrap_near(self.store.end()).unwrap_or(0)
     }
+}
+
+/// The DSCP of `packet`.
+pub(crate) fn dscp(packet: &Packet<'_>) -> u8 {
+    packet.traffic_class() >> 2
 }
 
 /// Messages that may follow the `messages`th before the responder's credits are used up.

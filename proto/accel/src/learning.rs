@@ -1,15 +1,39 @@
 //! Learning a flow from its traffic: requests are remembered as they pass, ACKs name the requester's QP and the MSN.
 
 use crate::flow::{Flow, Shared, Tentative, first_sequence};
-use crate::requester_side::Request;
+use crate::requester_side::WINDOW;
 use crate::store::Kind;
 use crate::{FlowState, Learnt};
 use longhaul_node::Frame;
-use longhaul_units::Instant;
-use longhaul_wire::{Aeth, Packet};
+use longhaul_units::{Duration, Instant, Msn, Qpn};
+use longhaul_wire::{Aeth, NakCode, Packet};
 
 /// Memory that a flow may take while it is only watched.
 const WATCHED_BYTES_MAX: u64 = 16 << 20;
+
+/// A sequence NAK for a packet from before all that this box has seen of a flow.
+///
+/// A requester that still has the packet goes back to it. One that goes back, and not so far, was acknowledged the packet by
+/// a box that has ended since: nobody can send it any more, and the requester does not know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    for_sequence: u64,
+    requester_qpn: Qpn,
+    msn: Msn,
+    /// The latest request.
+    last: u64,
+    /// The earliest request that the requester went back to, and how often and when it did. What lies before has been
+    /// acknowledged to it. READs and atomics do not count: they may be repeated alone.
+    oldest: u64,
+    went_back: u32,
+    at: Instant,
+}
+
+/// Times that a requester goes back without reaching what it was asked for until that is taken for lost: it may have sent
+/// that each time, and the LAN have lost it.
+const TIMES_GONE_BACK: u32 = 5;
+/// Time from one to the next, which tells repetitions from what the LAN duplicates or reorders.
+const GONE_BACK_APART: Duration = Duration::from_ms(1);
 
 impl Flow {
     /// Passes a request on and remembers it, as long as what is remembered has no gap.
@@ -23,9 +47,11 @@ impl Flow {
         let Some(held) = shared.hold(frame) else { return };
         shared.queue_to_wan(held.clone());
         self.request_port = packet.udp_source_port();
-        let request = Request::of(packet, self.path_mtu);
+        self.heard_at = now;
+        let request = self.request_of(packet);
         let seq = self.sequence_of(packet);
         let is_next = self.started && seq == self.store.end();
+        self.note_whether_it_has(now, seq, request.kind);
         if self.started && (self.store.start()..self.store.end()).contains(&seq) {
             self.resent_at = now;
             return;
@@ -52,8 +78,79 @@ impl Flow {
             shared.stored_bytes -= self.store.restart(next);
             return;
         }
+        self.goes_on |= is_next;
         shared.stored_bytes += self.store.push(held, span, request.kind, request.ends, request.ack_request);
         self.store.count_all_as_sent(now);
+    }
+
+    /// True when a sequence NAK for `packet`'s PSN can be an answer to what is remembered here, or to what passed unremembered.
+    pub(crate) fn may_have_asked(&self, packet: &Packet<'_>) -> bool {
+        let seq = self.sequence_of(packet);
+        !self.started || self.store.is_empty() || (self.store.start()..=self.store.end()).contains(&seq)
+    }
+
+    /// True when it can be one for a packet before what is remembered here.
+    pub(crate) fn begins_behind(&self, packet: &Packet<'_>) -> bool {
+        let seq = self.sequence_of(packet);
+        self.state == FlowState::Learning
+            && self.requester_qpn.is_none()
+            && self.started
+            && seq < self.store.start()
+            && self.store.start() - seq < WINDOW
+    }
+
+    /// The responder asks for a packet from before what is remembered.
+    pub(crate) fn note_asked(&mut self, now: Instant, packet: &Packet<'_>, aeth: Aeth) {
+        self.asked = Some(Asked {
+            for_sequence: self.sequence_of(packet),
+            requester_qpn: packet.dest_qp(),
+            msn: aeth.msn,
+            last: self.store.end() - 1,
+            oldest: u64::MAX,
+            went_back: 0,
+            at: now,
+        });
+    }
+
+    fn note_whether_it_has(&mut self, now: Instant, seq: u64, kind: Kind) {
+        let Some(asked) = &mut self.asked else { return };
+        if seq <= asked.for_sequence {
+            self.asked = None;
+            return;
+        }
+        if kind == Kind::Response {
+            return;
+        }
+        let goes_back = seq <= asked.last;
+        asked.last = seq;
+        if goes_back && seq < asked.oldest {
+            asked.oldest = seq;
+            asked.went_back = 0;
+        }
+        if goes_back && seq == asked.oldest && now.since(asked.at) >= GONE_BACK_APART {
+            asked.went_back += 1;
+            asked.at = now;
+        }
+    }
+
+    /// Fails the flow, when the responder has asked for what its requester no longer has. Returns the requester's QPN.
+    ///
+    /// The NAK acknowledges all before the PSN that it names, so that this must be the first that the requester still has.
+    pub(crate) fn fail_if_lost(&mut self, now: Instant, shared: &mut Shared) -> Option<Qpn> {
+        let asked = self.asked.filter(|asked| asked.went_back >= TIMES_GONE_BACK)?;
+        self.asked = None;
+        self.requester_qpn = Some(asked.requester_qpn);
+        (self.acked_to, self.acked_messages) = (asked.oldest, 0);
+        self.msn_base = asked.msn;
+        self.fail(now, shared, NakCode::RemoteOperational, false);
+        Some(asked.requester_qpn)
+    }
+
+    /// True when nothing is owed to this flow's requester and `packet`, an ACK, is not its last one again: another flow's
+    /// requester may have its QPN now.
+    pub(crate) fn is_over_for(&self, packet: &Packet<'_>) -> bool {
+        self.store.is_empty()
+            && packet.psn().unwrap_near(self.store.responder_next) != Some(self.store.responder_next - 1)
     }
 
     /// True when an ACK of `packet`'s PSN can be one for what is remembered here.
@@ -84,6 +181,7 @@ impl Flow {
                 && seen.messages > before.messages
         });
         self.tentative = Some(seen);
+        self.asked = None;
         let released = self.store.release(seq + 1, true);
         shared.stored_bytes -= released.bytes;
         if !agrees {

@@ -11,10 +11,16 @@
 //! on the flow is terminated. A DREQ waits for the store, the DREP ends the flow; a new REQ, or PSNs that do not
 //! fit, start it afresh.
 //!
-//! **What a completion means.** The mode is `early`: the requester's completion says that the packet is in this
-//! box's memory, not that the responder has it. When delivery becomes impossible the flow fails with a fatal NAK
-//! and stays failed; data behind a failure is never delivered. A box that loses its memory loses what it had
-//! acknowledged: the responder then misses PSNs, so that the connection breaks instead of skipping data.
+//! **What a completion means.** That is the flow's [`Mode`], which a [`Policy`] chooses when the flow is learnt:
+//! `early` (this box has it), `far` (the box near the responder has it), `tail` or `off` (the responder has it). In
+//! `tail` everything but the last packet of each message is pseudo-ACKed; what passes untouched by its mode is watched
+//! and shown. When delivery becomes impossible the flow fails with a fatal NAK and stays failed; data behind a failure is
+//! never delivered. A box that loses its memory loses what it had acknowledged: the responder then misses PSNs, so that the
+//! connection breaks instead of skipping data.
+//!
+//! **Pairs.** The box near the responder is an [`Accelerator`] too, in [`Role::Far`] and turned round: requests that come
+//! out of the WAN are stored, pseudo-ACKed and delivered over the responder's LAN. The near one takes these pseudo-ACKs
+//! for the responder's, and either works with the other gone.
 //!
 //! **Patience of requesters.** A READ, an atomic and a keep-alive are answered by the responder alone, after
 //! everything stored before them. Their requester has a budget, perftest's is eight timeouts of 67 ms, and only an
@@ -41,6 +47,7 @@ mod counters;
 mod flow;
 mod key;
 mod learning;
+mod policy;
 mod queue;
 mod requester_side;
 mod responder_side;
@@ -54,4 +61,5 @@ pub use accelerator::{Accelerator, LAN, WAN};
 pub use config::{Config, ConfigError};
 pub use counters::{Counters, DropReason, Drops};
 pub use key::FlowKey;
+pub use policy::{Mode, Policy, PolicyError, Prefix, RULES_MAX, Role, Rule};
 pub use status::{FlowCounters, FlowState, FlowStatus, Learnt};

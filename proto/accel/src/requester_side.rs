@@ -1,6 +1,7 @@
 //! What a terminated flow does with requests from the LAN, and what it answers.
 
 use crate::flow::{Flow, Gap, Replay, Shared, credits_left};
+use crate::policy::Duty;
 use crate::store::{ENTRY_OVERHEAD, Kind};
 use crate::{DropReason, FlowState};
 use longhaul_node::{Frame, FramePool};
@@ -10,7 +11,7 @@ use longhaul_wire::{NakCode, Opcode, Packet, Position, Syndrome, Verb, credit_co
 /// A gap of more PSNs than this, with nothing undelivered, is a QP that begins anew rather than loss on a LAN.
 const GAP_MAX: u64 = 4096;
 /// A packet this far ahead of or behind what is expected belongs to another life of the QP.
-const WINDOW: u64 = 1 << 22;
+pub(crate) const WINDOW: u64 = 1 << 22;
 /// Time after which a failed flow is learnt afresh.
 const FAILED_FOR: Duration = Duration::from_ms(60_000);
 /// Memory beyond the limit for first packets of flows that store nothing, while others fill the memory.
@@ -31,7 +32,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(crate) fn of(packet: &Packet<'_>, path_mtu: Option<u32>) -> Request {
+    fn of(packet: &Packet<'_>, path_mtu: Option<u32>) -> Request {
         let opcode = packet.opcode();
         let mut request = Request {
             kind: Kind::Plain,
@@ -50,7 +51,7 @@ impl Request {
             Some(Verb::Write)
                 if opcode == Opcode::RC_WRITE_ONLY && packet.reth().is_some_and(|reth| reth.len == 0) =>
             {
-                request.kind = Kind::KeepAlive;
+                request.kind = Kind::EndToEnd;
             }
             _ => {}
         }
@@ -72,6 +73,15 @@ fn is_answered_by_data(packet: &Packet<'_>) -> bool {
 }
 
 impl Flow {
+    /// What `packet` means for this flow's store.
+    pub(crate) fn request_of(&self, packet: &Packet<'_>) -> Request {
+        let mut request = Request::of(packet, self.path_mtu);
+        if self.duty == Duty::AcknowledgeButLast && request.ends && request.kind == Kind::Plain {
+            request.kind = Kind::EndToEnd;
+        }
+        request
+    }
+
     /// A request of this flow came from the LAN, with a right ICRC.
     pub(crate) fn handle_request(
         &mut self,
@@ -81,8 +91,17 @@ impl Flow {
         packet: &Packet<'_>,
     ) {
         self.used = true;
-        self.answer.learn_from_request(packet);
+        if !self.mode_is_final {
+            self.settle_mode(&shared.config, packet);
+        }
         self.learn_path_mtu(packet, frame.payload.len());
+        if self.state == FlowState::Passing && self.is_another_life(packet) {
+            self.restart_learning(shared, packet);
+        }
+        if self.state == FlowState::Passing {
+            return self.pass_request(shared, frame, packet);
+        }
+        self.answer.learn_from_request(packet);
         if self.state == FlowState::Failed {
             self.refuse(now, shared, packet);
         }
@@ -94,10 +113,11 @@ impl Flow {
         let expected = self.store.end();
         if self.state == FlowState::Terminated && self.begins_anew(packet, frame.payload.len(), seq) {
             shared.counters.flows_reset += 1;
-            self.restart_learning(shared, packet.psn());
+            self.restart_learning(shared, packet);
         }
         match self.state {
             FlowState::Learning => self.watch_request(now, shared, frame, packet),
+            FlowState::Passing => self.pass_request(shared, frame, packet),
             FlowState::Failed => {}
             FlowState::Terminated if self.unresolved_read.is_some() && seq >= expected => {
                 // Asked for again once the READ is answered.
@@ -110,13 +130,28 @@ impl Flow {
         }
     }
 
+    /// True when `packet` of a flow that passes cannot go on from the one before, so that the mode is looked up again.
+    fn is_another_life(&self, packet: &Packet<'_>) -> bool {
+        let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
+        seq > self.lan_next + GAP_MAX || self.lan_next > seq + WINDOW
+    }
+
+    /// A request of a flow whose mode is to pass it.
+    fn pass_request(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+        let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
+        self.lan_next = seq + self.request_of(packet).span.unwrap_or(1);
+        self.counters.passed_packets += 1;
+        shared.counters.passed += 1;
+        shared.pass_to_wan(frame);
+    }
+
     /// A requester that goes back begins with the first packet that it misses an answer to. If that lies behind a
     /// repeated READ, the READ's answers have come.
     fn note_going_back(&mut self, packet: &Packet<'_>, seq: u64) {
         if seq < self.lan_next && self.replay.is_some_and(|replay| replay.last < seq) {
             self.replay = None;
         }
-        self.lan_next = seq + Request::of(packet, self.path_mtu).span.unwrap_or(1);
+        self.lan_next = seq + self.request_of(packet).span.unwrap_or(1);
     }
 
     /// First and middle packets of a message are as long as the path MTU.
@@ -199,7 +234,7 @@ impl Flow {
     }
 
     fn accept(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
-        let request = Request::of(packet, self.path_mtu);
+        let request = self.request_of(packet);
         let span = request.span.unwrap_or(1);
         if !self.has_room(shared, frame.payload.len(), span) {
             self.store_was_full = true;
@@ -311,7 +346,7 @@ impl Flow {
     ) {
         let patience = self.rtt.patience(&shared.config);
         let overdue = |sent_at: Instant| now.since(sent_at) >= patience;
-        let span = Request::of(packet, self.path_mtu).span.unwrap_or(1);
+        let span = self.request_of(packet).span.unwrap_or(1);
         let last = seq + span - 1;
         let resolved = self.unresolved_read.is_none();
         if let Some(awaited) = self.store.awaited_at(seq) {
@@ -346,7 +381,7 @@ impl Flow {
         let distance = self.sequence_of(packet).abs_diff(self.acked_to);
         if distance > WINDOW || now.since(self.failed_at) >= FAILED_FOR {
             shared.counters.flows_reset += 1;
-            self.restart_learning(shared, packet.psn());
+            self.restart_learning(shared, packet);
             return;
         }
         self.fatal_owed = true;
@@ -357,9 +392,9 @@ impl Flow {
     pub(crate) fn answer_requester(&mut self, shared: &mut Shared, send: impl FnOnce(&Frame<'_>)) {
         let Some(requester) = self.requester_qpn else { return };
         let (frontier, messages) = self.store.frontier();
-        let nak = self.nak_owed && frontier == self.store.end();
+        let nak = self.nak_is_due();
         let (psn, syndrome, messages) = if self.fatal_owed {
-            (self.acked_to, Syndrome::Nak(NakCode::RemoteOperational), self.acked_messages)
+            (self.acked_to, Syndrome::Nak(self.fatal_code), self.acked_messages)
         } else if nak {
             (frontier, Syndrome::Nak(NakCode::PsnSequence), messages)
         } else {

@@ -7,8 +7,9 @@ use longhaul_node::{Frame, Trailer};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Aeth, Head, NakCode, Packet, Syndrome, Verb, credits, rnr_timer};
 
-/// Longest time that a requester is given to repeat a READ by itself after a gap in its responses.
-const RECOVERY_GRACE_MAX: Duration = Duration::from_ms(2);
+/// Longest time that is given to what may come by itself: a requester's repetition of a READ after a gap in its responses,
+/// and the second of a slow responder's answers.
+const GRACE_MAX: Duration = Duration::from_ms(2);
 const BTH_ACK_REQUEST: (usize, u8) = (8, 0x80);
 
 impl Flow {
@@ -84,7 +85,7 @@ impl Flow {
                 self.absorb(shared);
             }
             Syndrome::Nak(code) if seq >= reference && code != NakCode::PsnSequence => {
-                self.handle_fatal_nak(now, shared, frame, seq);
+                self.handle_fatal_nak(now, shared, frame, seq, code);
             }
             _ => self.absorb(shared),
         }
@@ -116,9 +117,20 @@ impl Flow {
         self.store.rewind_to(seq);
     }
 
-    /// The responder refuses `seq` for good. If the requester was not told otherwise, it gets the NAK itself.
-    fn handle_fatal_nak(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, seq: u64) {
+    /// The responder refuses `seq` for good. If the requester was not told otherwise, it gets the NAK itself. If only the
+    /// message that `seq` is in was not acknowledged as a whole, it gets a NAK of that code: for it that work request fails
+    /// as it would without a box.
+    fn handle_fatal_nak(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        seq: u64,
+        code: NakCode,
+    ) {
         self.take_delivered(now, shared, seq);
+        let refused = self.store.entry(self.store.index_of(seq));
+        let is_within = refused.is_some_and(|entry| entry.messages_before() == self.acked_messages);
         // When the NAK finds no room on the LAN side, the requester is told later.
         let told = seq >= self.acked_to && shared.pass_to_lan(frame);
         if told {
@@ -131,7 +143,8 @@ impl Flow {
         } else {
             self.drop_frame(shared, DropReason::AckAbsorbed);
         }
-        self.fail(now, shared, told);
+        let code = if is_within { code } else { NakCode::RemoteOperational };
+        self.fail(now, shared, code, told);
     }
 
     fn note_credits_after(&mut self, seq: u64, aeth: Aeth) {
@@ -211,21 +224,38 @@ impl Flow {
         }
     }
 
-    /// Restarts the retransmission timer. An answer to a probe also shows that what was sent before it, and is not
-    /// acknowledged by this answer, is lost: the path keeps the order.
+    /// Restarts the retransmission timer, and makes what it can of an answer to a probe.
+    ///
+    /// The path keeps the order: what was sent before the probe, and is not acknowledged by its answer, is lost. But a
+    /// responder that was only slow answers the packets of before one after another, and the first of these answers looks
+    /// like one to the probe. So the second tells (as F-RTO does, RFC 5682): when it comes soon, nothing is lost.
     fn note_progress(&mut self, now: Instant) {
         self.timer_base = now;
         self.backoff = 0;
+        let mut answered = false;
         if let Probe::Sent(at) = self.probe {
-            if self.rtt.can_answer(at, now) || self.early_answers > 0 {
+            answered = self.rtt.can_answer(at, now) || self.early_answers > 0;
+            if answered {
                 self.rtt.shorten(now.since(at));
                 self.early_answers = 0;
-                self.go_back(self.store.responder_next, Cause::Timeout);
             } else {
                 self.early_answers += 1;
             }
         }
-        self.probe = Probe::None;
+        let open = answered && self.store.is_outstanding();
+        self.probe = if open { Probe::Answered(now + self.grace()) } else { Probe::None };
+    }
+
+    /// Nothing more was delivered since a probe was answered: what had been sent before it is lost.
+    pub(crate) fn judge_answer(&mut self, now: Instant) {
+        if matches!(self.probe, Probe::Answered(at) if at <= now) {
+            self.go_back(self.store.responder_next, Cause::Timeout);
+        }
+    }
+
+    /// How long to wait for what may follow by itself.
+    fn grace(&self) -> Duration {
+        self.rtt.smoothed().unwrap_or(GRACE_MAX).divided_by(4).min(GRACE_MAX)
     }
 
     /// A READ response or atomic ACK: it is the requester's; here it shows how far the responder is.
@@ -291,7 +321,7 @@ impl Flow {
 
     /// The requester may notice by itself, and repeat only the rest; if it does not, the request is sent again.
     fn note_lost_response(&mut self, now: Instant) {
-        let grace = self.rtt.smoothed().unwrap_or(RECOVERY_GRACE_MAX).divided_by(4).min(RECOVERY_GRACE_MAX);
+        let grace = self.grace();
         let recent = |at: Instant| !self.rtt.can_answer(at, now);
         if let Some(front) = self.store.awaited.front_mut()
             && !front.sent_at.is_some_and(recent)

@@ -1,4 +1,4 @@
-use crate::{Drops, FlowKey};
+use crate::{Drops, FlowKey, Mode, Role};
 use longhaul_units::{Duration, Msn, Psn, Qpn};
 
 /// What the accelerator does with a flow.
@@ -8,16 +8,23 @@ pub enum FlowState {
     Learning,
     /// Requests are stored and pseudo-ACKed; delivery is the accelerator's duty.
     Terminated,
+    /// Everything passes because the flow's mode says so. Nothing is stored or owed.
+    Passing,
     /// Pseudo-ACKed data could not be delivered: every further request is answered by a fatal NAK.
     Failed,
 }
 
 impl FlowState {
+    /// All of them.
+    pub const ALL: [FlowState; 4] =
+        [FlowState::Learning, FlowState::Terminated, FlowState::Passing, FlowState::Failed];
+
     /// Lower-case name for reports.
     pub const fn name(self) -> &'static str {
         match self {
             FlowState::Learning => "learning",
             FlowState::Terminated => "terminated",
+            FlowState::Passing => "passing",
             FlowState::Failed => "failed",
         }
     }
@@ -51,6 +58,10 @@ pub struct FlowStatus {
     pub requester_qpn: Option<Qpn>,
     /// What is done with it.
     pub state: FlowState,
+    /// What its completions say, by the policy in force when it was learnt.
+    pub mode: Mode,
+    /// Which of two boxes this one is for it.
+    pub role: Role,
     /// Where its numbers come from.
     pub learnt: Learnt,
     /// Path MTU in bytes, once known.
@@ -96,6 +107,8 @@ pub struct FlowCounters {
     pub stored_packets: u64,
     /// Payload bytes of request packets stored.
     pub stored_payload_bytes: u64,
+    /// Request packets passed untouched because the flow's mode says so.
+    pub passed_packets: u64,
     /// Request packets known to have reached the responder.
     pub delivered_packets: u64,
     /// Pseudo-ACKs sent.

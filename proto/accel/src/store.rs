@@ -16,8 +16,9 @@ pub(crate) enum Kind {
     Plain,
     /// READ or atomic: its own response answers it.
     Response,
-    /// Zero-length WRITE: asks whether the peer is alive.
-    KeepAlive,
+    /// The responder's own ACK answers it: a zero-length WRITE, which asks whether the peer is alive, or in mode tail the
+    /// last packet of a message.
+    EndToEnd,
 }
 
 /// One stored request packet.
@@ -29,6 +30,8 @@ pub(crate) struct Entry {
     pub(crate) last: u64,
     /// Messages completed once this packet is executed, counted from the flow's start.
     pub(crate) messages: u64,
+    /// It completes one itself.
+    pub(crate) ends: bool,
     pub(crate) sent_at: Instant,
     pub(crate) bytes: u32,
     pub(crate) times_sent: u8,
@@ -36,6 +39,13 @@ pub(crate) struct Entry {
     pub(crate) ack_request: bool,
     /// For [`Kind::Response`]: the last response has passed.
     pub(crate) answered: bool,
+}
+
+impl Entry {
+    /// Messages completed before this packet.
+    pub(crate) fn messages_before(&self) -> u64 {
+        self.messages - u64::from(self.ends)
+    }
 }
 
 /// A READ or atomic whose responses are awaited.
@@ -211,6 +221,7 @@ impl Store {
             first,
             last,
             messages: self.messages,
+            ends,
             sent_at: Instant::ZERO,
             bytes: bytes as u32,
             times_sent: 0,
@@ -262,6 +273,11 @@ impl Store {
             self.frontier_index += 1;
         }
         false
+    }
+
+    /// True when the frontier stands at a packet of this kind.
+    pub(crate) fn frontier_waits_for(&self, kind: Kind) -> bool {
+        self.entries.get(self.frontier_index).is_some_and(|entry| entry.kind == kind)
     }
 
     /// Moves the frontier by at least one packet and about `bytes`, if nothing is awaited.

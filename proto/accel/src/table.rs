@@ -3,10 +3,12 @@
 use crate::flow::Flow;
 use crate::key::{Map, WireKey, map};
 use crate::timers::SlotId;
-use longhaul_units::Qpn;
+use longhaul_units::{Duration, Qpn};
 
 /// Flows between the same two addresses that are considered when directions are paired.
 const CANDIDATES_MAX: usize = 64;
+/// Silence of a candidate's requester after which another flow may take its place.
+const CANDIDATE_SILENT: Duration = Duration::from_ms(1000);
 /// Slots looked at when one is needed and none is free.
 const LOOKS_MAX: usize = 64;
 
@@ -93,24 +95,31 @@ impl FlowTable {
         self.slots.len() - self.free.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Flow> {
-        self.slots.iter().filter_map(|slot| slot.flow.as_deref())
+    /// Flows in the slots from `first` on, with their slots.
+    pub(crate) fn from(&self, first: u32) -> impl Iterator<Item = (u32, &Flow)> {
+        let slots = self.slots.get(first as usize..).unwrap_or_default();
+        (first..).zip(slots).filter_map(|(number, slot)| Some((number, slot.flow.as_deref()?)))
     }
 
-    /// The flow that has to go for another one to come; `None` when there is room, or when none can go.
+    /// The flow that has to go for another one to come; `None` when there is room, or when none can go. What showed a single
+    /// packet goes first: no flood of those drives out what is known.
     pub(crate) fn victim(&mut self) -> Option<u32> {
         if !self.free.is_empty() || self.slots.len() < self.flows_max {
             return None;
         }
+        let mut other = None;
         for _ in 0..LOOKS_MAX.max(2 * self.slots.len().min(LOOKS_MAX)) {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(flow) = self.slots[self.hand].flow.as_deref_mut() else { continue };
             let is_watched = flow.state != crate::FlowState::Terminated;
-            if !std::mem::take(&mut flow.used) && (flow.store.is_empty() || is_watched) {
+            if flow.state == crate::FlowState::Learning && !flow.goes_on {
                 return Some(self.hand as u32);
             }
+            if !std::mem::take(&mut flow.used) && (flow.store.is_empty() || is_watched) {
+                other = other.or(Some(self.hand as u32));
+            }
         }
-        None
+        other
     }
 
     /// Takes a flow in. Its key must not be known. `None` when the table is full.
@@ -124,9 +133,10 @@ impl FlowTable {
             None => return None,
         };
         self.by_responder.insert(flow.key.wire(), slot);
+        let mut flow = flow;
         match flow.requester_qpn {
             Some(qpn) => self.set_requester(slot, &flow, qpn),
-            None => self.add_candidate(slot, &flow),
+            None => flow.is_candidate = self.add_candidate(slot, flow.key.pair()),
         }
         self.slots[slot as usize].flow = Some(Box::new(flow));
         Some(slot)
@@ -137,11 +147,39 @@ impl FlowTable {
         self.last_wan = None;
     }
 
-    fn add_candidate(&mut self, slot: u32, flow: &Flow) {
-        let candidates = self.unpaired.entry(flow.key.pair()).or_default();
-        if candidates.len() < CANDIDATES_MAX && !candidates.contains(&slot) {
+    /// True when there was room.
+    fn add_candidate(&mut self, slot: u32, pair: WireKey) -> bool {
+        let candidates = self.unpaired.entry(pair).or_default();
+        let has_room = candidates.len() < CANDIDATES_MAX;
+        if has_room {
             candidates.push(slot);
         }
+        has_room
+    }
+
+    /// Unpaired ACKs between this flow's addresses may be its own, which goes on. When there are many such flows, it has to
+    /// wait until one of them is learnt or silent.
+    pub(crate) fn nominate(&mut self, slot: u32) {
+        let Some((pair, now)) = self.get(slot).map(|flow| (flow.key.pair(), flow.heard_at)) else { return };
+        let mut candidates = self.unpaired.remove(&pair).unwrap_or_default();
+        if candidates.len() >= CANDIDATES_MAX {
+            let may_go = |&slot: &u32| {
+                self.get(slot).is_none_or(|flow| !flow.goes_on || now.since(flow.heard_at) > CANDIDATE_SILENT)
+            };
+            if let Some(at) = candidates.iter().position(may_go) {
+                let gone = candidates.swap_remove(at);
+                if let Some(flow) = self.get_mut(gone) {
+                    flow.is_candidate = false;
+                }
+            }
+        }
+        if candidates.len() < CANDIDATES_MAX {
+            candidates.push(slot);
+            if let Some(flow) = self.get_mut(slot) {
+                flow.is_candidate = true;
+            }
+        }
+        self.unpaired.insert(pair, candidates);
     }
 
     fn remove_candidate(&mut self, slot: u32, pair: WireKey) {
@@ -150,6 +188,9 @@ impl FlowTable {
             if candidates.is_empty() {
                 self.unpaired.remove(&pair);
             }
+        }
+        if let Some(flow) = self.get_mut(slot) {
+            flow.is_candidate = false;
         }
     }
 
@@ -176,10 +217,6 @@ impl FlowTable {
         let key = flow.key;
         if let Some(qpn) = flow.requester_qpn.take() {
             self.forget_requester(slot, &key, qpn);
-        }
-        let candidates = self.unpaired.entry(key.pair()).or_default();
-        if candidates.len() < CANDIDATES_MAX && !candidates.contains(&slot) {
-            candidates.push(slot);
         }
     }
 

@@ -1,9 +1,11 @@
 //! Both hosts of the lab's chain at work at once, in virtual time: no work request may run out of retries.
 
+mod host;
 mod line;
 mod script;
 
-use line::{BASE, Chain, LOCAL, REMOTE, Setup};
+use host::{BASE, LOCAL, REMOTE};
+use line::{Line, Setup};
 use longhaul_rnic::{RecvWr, SendOp, SendWr, Status};
 use longhaul_units::{Duration, Rng, SplitMix64};
 
@@ -36,7 +38,7 @@ fn plan(seed: u64, bytes: usize, longest: usize) -> Vec<(Op, usize)> {
 /// Each host's memory: its own buffers in the first half, what the other one works on in the second, message by
 /// message at the same offset.
 struct BothWays {
-    chain: Chain,
+    line: Line,
     depth: usize,
     plans: [Vec<(Op, usize)>; 2],
     half: usize,
@@ -49,24 +51,25 @@ impl BothWays {
     fn new(setup: Setup, bytes: usize, longest: usize) -> BothWays {
         let plans = [1, 2].map(|host| plan(setup.seed * 4 + host, bytes, longest));
         let half = plans.iter().map(|plan| plan.iter().map(|&(_, len)| len).sum()).max().unwrap_or(0);
-        let mut chain = Chain::new(Setup { memory: 2 * half, ..setup });
+        let mut line = Line::new(Setup { memory: 2 * half, ..setup });
         let mut rng = SplitMix64::new(setup.seed);
         for host in HOSTS {
-            for chunk in chain.hosts[host].memory_mut().0.chunks_mut(8) {
+            for chunk in line.host_mut(host).memory_mut().0.chunks_mut(8) {
                 chunk.copy_from_slice(&rng.next_u64().to_le_bytes()[..chunk.len()]);
             }
             let mut at = half;
             for (i, &(op, len)) in plans[1 - host].iter().enumerate() {
                 if op == Op::Send {
-                    let segments = [chain.segment(host, at, len)];
+                    let segments = [line.ends[host].segment(at, len)];
                     let wr = RecvWr { wr_id: RECEIVES + i as u64, segments: &segments };
-                    chain.hosts[host].post_recv(chain.ends[host].2, &wr).unwrap();
+                    let qp = line.ends[host].qpn;
+                    line.host_mut(host).post_recv(qp, &wr).unwrap();
                 }
                 at += len;
             }
         }
         let depth = setup.depth as usize;
-        BothWays { chain, depth, plans, half, posted: [0; 2], posted_bytes: [0; 2], completed: [0; 2] }
+        BothWays { line, depth, plans, half, posted: [0; 2], posted_bytes: [0; 2], completed: [0; 2] }
     }
 
     fn may_post(&self, host: usize) -> bool {
@@ -74,10 +77,10 @@ impl BothWays {
     }
 
     fn post(&mut self, host: usize) {
-        let chain = &mut self.chain;
+        let line = &mut self.line;
         let (op, len) = self.plans[host][self.posted[host]];
         let at = self.posted_bytes[host];
-        let (remote_address, rkey) = (BASE + (self.half + at) as u64, chain.ends[1 - host].3.rkey);
+        let (remote_address, rkey) = (BASE + (self.half + at) as u64, line.ends[1 - host].keys.rkey);
         let wr = SendWr {
             wr_id: self.posted[host] as u64,
             op: match op {
@@ -85,22 +88,23 @@ impl BothWays {
                 Op::Send => SendOp::Send { immediate: None, invalidate: None },
                 Op::Read => SendOp::Read { remote_address, rkey },
             },
-            segments: &[chain.segment(host, at, len)],
+            segments: &[line.ends[host].segment(at, len)],
             inline: false,
             signaled: true,
             solicited: false,
             fence: false,
         };
-        chain.hosts[host].post_send(chain.now, chain.ends[host].2, &wr).unwrap();
+        let (now, qp) = (line.now, line.ends[host].qpn);
+        line.host_mut(host).post_send(now, qp, &wr).unwrap();
         self.posted[host] += 1;
         self.posted_bytes[host] += len;
     }
 
     fn collect(&mut self, host: usize) {
-        for completion in self.chain.completions(host) {
-            let flows = || self.chain.boxes.iter().flatten().flat_map(|b| b.flows()).collect::<Vec<_>>();
+        for completion in self.line.completions(host) {
+            let flows = || self.line.boxes().flat_map(|b| b.flows()).collect::<Vec<_>>();
             let what = self.plans[host].get(completion.wr_id as usize);
-            let (id, now) = (completion.wr_id, self.chain.now);
+            let (id, now) = (completion.wr_id, self.line.now);
             let status = completion.status;
             assert_eq!(status, Status::Success, "host {host} {id:x} {what:?} at {now:?}: {:#?}", flows());
             if id < RECEIVES {
@@ -112,29 +116,26 @@ impl BothWays {
 
     /// Runs until everything is completed and delivered, and compares all bytes.
     fn run(&mut self) {
-        let end = self.chain.now + Duration::from_ms(600_000);
+        let end = self.line.now + Duration::from_ms(600_000);
         while HOSTS.into_iter().any(|host| self.completed[host] < self.plans[host].len()) {
             for host in HOSTS {
                 while self.may_post(host) {
                     self.post(host);
                 }
             }
-            self.chain.exchange();
             HOSTS.into_iter().for_each(|host| self.collect(host));
-            assert!(self.chain.now < end, "not done: {:?}", self.completed);
+            assert!(self.line.now < end, "not done: {:?}", self.completed);
             let more = HOSTS.into_iter().any(|host| self.may_post(host));
-            assert!(more || self.chain.advance(), "asleep at {:?}", self.completed);
+            assert!(more || self.line.step(), "asleep at {:?}", self.completed);
         }
-        while self.chain.boxes.iter().flatten().any(|b| b.flows().any(|f| f.stored_frames > 0)) {
-            self.chain.exchange();
-            assert!(self.chain.advance() && self.chain.now < end, "asleep before everything was delivered");
+        while self.line.boxes().any(|b| b.flows().any(|f| f.stored_frames > 0)) {
+            assert!(self.line.step() && self.line.now < end, "asleep before everything was delivered");
         }
-        self.chain.exchange();
         for host in HOSTS {
             let mut at = 0;
             for (i, &(op, len)) in self.plans[host].iter().enumerate() {
-                let own = &self.chain.hosts[host].memory().0[at..at + len];
-                let theirs = &self.chain.hosts[1 - host].memory().0[self.half + at..self.half + at + len];
+                let own = &self.line.host(host).memory().0[at..at + len];
+                let theirs = &self.line.host(1 - host).memory().0[self.half + at..self.half + at + len];
                 assert!(own == theirs, "host {host}, message {i}, {op:?} of {len} bytes");
                 at += len;
             }
@@ -142,10 +143,10 @@ impl BothWays {
     }
 }
 
-fn both_ways(setup: Setup, bytes: usize, longest: usize) -> Chain {
+fn both_ways(setup: Setup, bytes: usize, longest: usize) -> Line {
     let mut both = BothWays::new(setup, bytes, longest);
     both.run();
-    both.chain
+    both.line
 }
 
 mod a_budget_of_eight_times_67_ms {
@@ -186,10 +187,9 @@ mod a_budget_of_eight_times_67_ms {
         for seed in from..to {
             let done = std::panic::catch_unwind(|| {
                 let setup = Setup { seed, loss, hold_ups, boxes, ..Setup::default() };
-                let chain = both_ways(setup, (mb * 1e6) as usize, 8 << 20);
-                let drops =
-                    chain.boxes.iter().flatten().map(|b| b.counters().drops.iter().collect::<Vec<_>>());
-                println!("seed {seed}: {:?} {:?}", chain.now, drops.collect::<Vec<_>>());
+                let line = both_ways(setup, (mb * 1e6) as usize, 8 << 20);
+                let drops = line.boxes().map(|b| b.counters().drops.iter().collect::<Vec<_>>());
+                println!("seed {seed}: {:?} {:?}", line.now, drops.collect::<Vec<_>>());
             });
             failed += usize::from(done.is_err());
         }

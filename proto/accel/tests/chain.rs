@@ -1,9 +1,11 @@
 //! Software RNIC, accelerator, fibre, accelerator, software RNIC: the lab's chain in virtual time.
 
+mod host;
 mod line;
 mod script;
 
-use line::{BASE, Chain, LOCAL, REMOTE, Setup};
+use host::{BASE, LOCAL, REMOTE};
+use line::{Line, Setup};
 use longhaul_accel::FlowState;
 use longhaul_rnic::{RecvWr, SendOp, SendWr, Status};
 use longhaul_units::{Duration, Rng, SplitMix64};
@@ -18,12 +20,12 @@ enum Op {
 }
 
 /// Posts `count` messages of all kinds and sizes, waits for everything, and compares all bytes.
-fn mixture(setup: Setup, count: usize) -> Chain {
+fn mixture(setup: Setup, count: usize) -> Line {
     const SLOT: usize = 64 << 10;
-    let mut chain = Chain::new(Setup { memory: SLOT * count, ..setup });
+    let mut line = Line::new(Setup { memory: SLOT * count, ..setup });
     let mut rng = SplitMix64::new(setup.seed);
     for host in [LOCAL, REMOTE] {
-        chain.hosts[host].memory_mut().0.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
+        line.host_mut(host).memory_mut().0.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
     }
     let sizes = [1, 64, 4095, 4096, 4097, 20_000, SLOT];
     let ops: Vec<(Op, usize)> = (0..count)
@@ -33,27 +35,28 @@ fn mixture(setup: Setup, count: usize) -> Chain {
         })
         .collect();
     let words: Vec<u64> =
-        (0..count).map(|i| chain.hosts[REMOTE].memory().word(BASE + (i * SLOT) as u64)).collect();
+        (0..count).map(|i| line.host(REMOTE).memory().word(BASE + (i * SLOT) as u64)).collect();
     for (i, &(op, len)) in ops.iter().enumerate() {
         if matches!(op, Op::Send) {
-            let segments = [chain.segment(REMOTE, i * SLOT, len)];
+            let segments = [line.ends[REMOTE].segment(i * SLOT, len)];
             let wr = RecvWr { wr_id: i as u64, segments: &segments };
-            chain.hosts[REMOTE].post_recv(chain.ends[REMOTE].2, &wr).unwrap();
+            let qp = line.ends[REMOTE].qpn;
+            line.host_mut(REMOTE).post_recv(qp, &wr).unwrap();
         }
     }
     let (mut posted, mut completed, mut received) = (0, 0, Vec::new());
-    let end = chain.now + Duration::from_ms(120_000);
+    let end = line.now + Duration::from_ms(120_000);
     loop {
         while posted < count && posted - completed < setup.depth as usize {
             let (op, len) = ops[posted];
-            let (remote_address, rkey) = (BASE + (posted * SLOT) as u64, chain.ends[REMOTE].3.rkey);
+            let (remote_address, rkey) = (BASE + (posted * SLOT) as u64, line.ends[REMOTE].keys.rkey);
             let op = match op {
                 Op::Write => SendOp::Write { remote_address, rkey, immediate: None },
                 Op::Send => SendOp::Send { immediate: None, invalidate: None },
                 Op::Read => SendOp::Read { remote_address, rkey },
                 Op::Add => SendOp::FetchAdd { remote_address, rkey, add: 1 },
             };
-            let segments = [chain.segment(LOCAL, posted * SLOT, len)];
+            let segments = [line.ends[LOCAL].segment(posted * SLOT, len)];
             let wr = SendWr {
                 wr_id: posted as u64,
                 op,
@@ -63,50 +66,50 @@ fn mixture(setup: Setup, count: usize) -> Chain {
                 solicited: false,
                 fence: false,
             };
-            chain.hosts[LOCAL].post_send(chain.now, chain.ends[LOCAL].2, &wr).unwrap();
+            let (now, qp) = (line.now, line.ends[LOCAL].qpn);
+            line.host_mut(LOCAL).post_send(now, qp, &wr).unwrap();
             posted += 1;
         }
-        chain.exchange();
-        for completion in chain.completions(LOCAL) {
+        for completion in line.completions(LOCAL) {
             assert_eq!(completion.status, Status::Success);
             assert_eq!(completion.wr_id, completed as u64, "each once, in order");
             completed += 1;
         }
-        received.extend(chain.completions(REMOTE).into_iter().map(|c| c.wr_id));
-        let delivered = chain.boxes.iter().flatten().all(|b| b.flows().all(|f| f.stored_frames == 0));
+        received.extend(line.completions(REMOTE).into_iter().map(|c| c.wr_id));
+        let delivered = line.boxes().all(|b| b.flows().all(|f| f.stored_frames == 0));
         if completed == count && delivered {
             break;
         }
-        assert!(chain.now < end, "not done: {completed} of {count}");
+        assert!(line.now < end, "not done: {completed} of {count}");
         let may_post = posted < count && posted - completed < setup.depth as usize;
-        assert!(may_post || chain.advance(), "asleep at {completed} of {count}");
+        assert!(may_post || line.step(), "asleep at {completed} of {count}");
     }
     let sends: Vec<u64> = (0..count as u64).filter(|&i| matches!(ops[i as usize].0, Op::Send)).collect();
     assert_eq!(received, sends, "each SEND fills one receive, in order");
     for (i, &(op, len)) in ops.iter().enumerate() {
         if matches!(op, Op::Add) {
-            let [local, remote] = [&chain.hosts[LOCAL], &chain.hosts[REMOTE]]
-                .map(|h| h.memory().word(BASE + (i * SLOT) as u64));
+            let [local, remote] =
+                [LOCAL, REMOTE].map(|host| line.host(host).memory().word(BASE + (i * SLOT) as u64));
             assert_eq!((local, remote), (words[i], words[i].wrapping_add(1)), "addition {i}, exactly once");
             continue;
         }
         let range = i * SLOT..i * SLOT + len;
-        let [local, remote] =
-            [&chain.hosts[LOCAL], &chain.hosts[REMOTE]].map(|h| &h.memory().0[range.clone()]);
+        let [local, remote] = [LOCAL, REMOTE].map(|host| &line.host(host).memory().0[range.clone()]);
         assert!(local == remote, "message {i} of {len} bytes");
     }
-    chain
+    line
 }
 
 /// Messages per second of virtual time that `count` WRITEs of `len` bytes reach.
 fn write_rate(setup: Setup, len: usize, count: usize) -> f64 {
-    let mut chain = Chain::new(setup);
+    let mut line = Line::new(setup);
     let (mut posted, mut completed) = (0, 0);
-    let start = chain.now;
+    let start = line.now;
     while completed < count {
         while posted < count && posted - completed < setup.depth as usize {
-            let segments = [chain.segment(LOCAL, 0, len)];
-            let op = SendOp::Write { remote_address: BASE, rkey: chain.ends[REMOTE].3.rkey, immediate: None };
+            let segments = [line.ends[LOCAL].segment(0, len)];
+            let op =
+                SendOp::Write { remote_address: BASE, rkey: line.ends[REMOTE].keys.rkey, immediate: None };
             let wr = SendWr {
                 wr_id: posted as u64,
                 op,
@@ -116,15 +119,15 @@ fn write_rate(setup: Setup, len: usize, count: usize) -> f64 {
                 solicited: false,
                 fence: false,
             };
-            chain.hosts[LOCAL].post_send(chain.now, chain.ends[LOCAL].2, &wr).unwrap();
+            let (now, qp) = (line.now, line.ends[LOCAL].qpn);
+            line.host_mut(LOCAL).post_send(now, qp, &wr).unwrap();
             posted += 1;
         }
-        chain.exchange();
-        let new = chain.completions(LOCAL).len();
+        let new = line.completions(LOCAL).len();
         completed += new;
-        assert!(new > 0 || chain.advance(), "asleep");
+        assert!(new > 0 || line.step(), "asleep");
     }
-    count as f64 / chain.now.since(start).as_secs_f64()
+    count as f64 / line.now.since(start).as_secs_f64()
 }
 
 mod bytes_and_completions {
@@ -140,8 +143,8 @@ mod bytes_and_completions {
     #[test]
     fn are_right_with_a_box_at_each_side() {
         for (seed, loss) in [(1, 0.0), (2, 1e-3), (3, 1e-2)] {
-            let chain = mixture(Setup { seed, loss, ..Setup::default() }, 100);
-            let near = chain.boxes[LOCAL].as_ref().unwrap();
+            let line = mixture(Setup { seed, loss, ..Setup::default() }, 100);
+            let near = line.boxes().next().unwrap();
             assert!(near.counters().pseudo_acks > 0);
             assert_eq!(near.counters().flows_failed, 0);
         }
@@ -150,9 +153,9 @@ mod bytes_and_completions {
     #[test]
     fn are_right_with_one_box_and_no_connection_manager() {
         for (seed, loss) in [(4, 0.0), (5, 1e-3), (6, 1e-2)] {
-            let chain =
+            let line =
                 mixture(Setup { seed, loss, cm: false, boxes: [true, false], ..Setup::default() }, 200);
-            let near = chain.boxes[LOCAL].as_ref().unwrap();
+            let near = line.boxes().next().unwrap();
             assert!(near.flows().all(|flow| flow.state == FlowState::Terminated), "seed {seed}");
         }
     }

@@ -529,8 +529,9 @@ mod recovery {
              > wan write_only 101 A
              after 10ms
              wan: ack 101 msn=2
+             after 2ms                      # nothing more follows by itself
              > wan write_only 102 A         # sent before the question, not in the answer: lost
-             after 10ms
+             after 8ms
              wan: ack 102 msn=3",
         );
         assert_eq!(script.accel.counters().local_ack_timeout_err, 1);
@@ -545,6 +546,53 @@ mod recovery {
              > wan write_only 101 A
              wan: ack 101 msn=2             # too early to answer the question: the original's
              wan: ack 102 msn=3",
+        );
+        assert_eq!(script.accel.counters().retransmits_timeout, 1);
+    }
+
+    #[test]
+    fn a_responder_that_was_only_slow_is_sent_nothing_but_the_question_again() {
+        let mut script = run(THREE);
+        script.go_on(
+            "wan: ack 100 msn=1             # a round trip of 10 ms
+             lan: write_only 103 A
+             > wan write_only 103 A
+             > lan ack 103 msn=4
+             after 40ms
+             > wan write_only 101 A
+             after 15ms                     # late enough to be an answer to the question
+             wan: ack 101 msn=2
+             after 1ms
+             wan: ack 102 msn=3             # but this was never sent again: nothing was lost
+             after 5ms
+             wan: ack 103 msn=4
+             wan: ack 103 msn=4             # to the question
+             lan: write_only 104 A
+             > wan write_only 104 A
+             > lan ack 104 msn=5
+             after 5ms
+             wan: ack 104 msn=5
+             after 1000ms",
+        );
+        assert_eq!(script.accel.counters().retransmits_timeout, 1);
+        assert_eq!(script.status().stored_frames, 0);
+    }
+
+    #[test]
+    fn what_is_sent_after_everything_was_answered_is_not_taken_for_lost() {
+        let mut script = run(THREE);
+        script.go_on(
+            "wan: ack 100 msn=1
+             wan: ack 101 msn=2
+             after 45ms
+             > wan write_only 102 A
+             after 10ms
+             wan: ack 102 msn=3             # nothing is left that could be lost
+             lan: write_only 103 A
+             > wan write_only 103 A
+             > lan ack 103 msn=4
+             after 10ms
+             wan: ack 103 msn=4",
         );
         assert_eq!(script.accel.counters().retransmits_timeout, 1);
     }
@@ -568,7 +616,7 @@ mod recovery {
              wan: nak 100 access msn=0
              > lan nak 100 access msn=0
              lan: write_only 101 A
-             > lan nak 100 operational msn=0");
+             > lan nak 100 access msn=0");
         assert_eq!(script.status().state, FlowState::Failed);
     }
 
@@ -881,6 +929,46 @@ mod pairing {
         let terminated = script.accel.flows().find(|f| f.state == FlowState::Terminated).unwrap();
         assert_eq!(terminated.key.responder_qpn, Qpn::new(0x33));
     }
+
+    /// A flow of `responder_qpn` that begins at PSN `at` is learnt from its traffic.
+    fn learn(script: &mut Script, responder_qpn: u32, at: u32) {
+        script.wire.responder_qpn = responder_qpn;
+        let [first, second, third] = [at, at + 1, at + 2];
+        script.go_on(&format!(
+            "lan: write_only {first} A
+             > wan write_only {first} A
+             lan: write_only {second} A
+             > wan write_only {second} A
+             wan: ack {first} msn=1
+             > lan ack {first} msn=1
+             wan: ack {second} msn=2
+             > lan ack {second} msn=2
+             lan: write_only {third} A
+             > wan write_only {third} A
+             > lan ack {third} msn=3
+             wan: ack {third} msn=3"
+        ));
+    }
+
+    #[test]
+    fn a_requesters_qpn_that_lives_again_is_not_taken_for_that_of_its_last_flow() {
+        let mut script = run("");
+        learn(&mut script, 0x22, 500);
+        learn(&mut script, 0x33, 90_000);
+        learn(&mut script, 0x44, 80_000);
+        assert_eq!(script.accel.counters().flows_from_traffic, 3);
+    }
+
+    #[test]
+    fn packets_that_belong_to_nobody_are_not_in_the_way() {
+        let mut script = run("");
+        for stray in 0..100 {
+            script.wire.responder_qpn = 0x1000 + stray;
+            script.go_on(&format!("lan: write_only {stray} A\n > wan write_only {stray} A"));
+        }
+        learn(&mut script, 0x33, 90_000);
+        assert_eq!(script.accel.counters().flows_from_traffic, 1);
+    }
 }
 
 /// Rule 15: frames of the hosts stay as they are.
@@ -1173,5 +1261,82 @@ mod tags {
         }
         assert_eq!(script.accel.counters().stored_packets, 0);
         script.go_on("lan: write_only 100 A\n > wan write_only 100 A\n > lan ack 100 msn=1");
+    }
+}
+
+/// Rule 17: what a box acknowledged that has ended since is not waited for in vain.
+mod lost_promises {
+    use super::*;
+
+    /// A flow whose requester has been acknowledged all before 500, and whose responder has not had 480.
+    fn after_a_restart() -> Script {
+        run("lan: write_only 500 A
+             > wan write_only 500 A
+             wan: nak 480 sequence msn=3
+             > lan nak 480 sequence msn=3")
+    }
+
+    /// The requester sends `psn` again, `times` times.
+    fn repeat(script: &mut Script, psn: u32, times: usize) {
+        for _ in 0..times {
+            script.go_on(&format!("after 5ms\nlan: write_only {psn} A\n > wan write_only {psn} A"));
+        }
+    }
+
+    #[test]
+    fn a_requester_that_cannot_go_back_far_enough_is_told() {
+        let mut script = after_a_restart();
+        repeat(&mut script, 500, 4);
+        script.go_on(
+            "after 5ms
+             lan: write_only 500 A
+             > wan write_only 500 A
+             > lan nak 500 operational msn=3
+             lan: write_only 501 A
+             > lan nak 500 operational msn=3",
+        );
+        let counters = script.accel.counters();
+        assert_eq!((counters.flows_failed, counters.fatal_naks), (1, 2));
+    }
+
+    #[test]
+    fn one_that_does_is_not() {
+        let mut script = after_a_restart();
+        repeat(&mut script, 500, 4);
+        repeat(&mut script, 480, 1);
+        repeat(&mut script, 500, 10);
+        assert_eq!(script.accel.counters().flows_failed, 0);
+    }
+
+    #[test]
+    fn what_the_lan_duplicates_is_no_repetition() {
+        let mut script = after_a_restart();
+        for _ in 0..20 {
+            script.go_on("lan: write_only 500 A\n > wan write_only 500 A");
+        }
+        assert_eq!(script.accel.counters().flows_failed, 0);
+    }
+
+    #[test]
+    fn progress_shows_that_nothing_is_lost() {
+        let mut script = after_a_restart();
+        repeat(&mut script, 500, 4);
+        script.go_on("wan: ack 500 msn=4\n > lan ack 500 msn=4");
+        repeat(&mut script, 501, 10);
+        assert_eq!(script.accel.counters().flows_failed, 0);
+    }
+
+    #[test]
+    fn a_nak_that_can_be_another_flows_says_nothing() {
+        let mut script = run("lan: write_only 500 A\n > wan write_only 500 A");
+        script.wire.responder_qpn = 0x33;
+        script.go_on("lan: write_only 470 A\n > wan write_only 470 A");
+        script.go_on("lan: write_only 471 A\n > wan write_only 471 A");
+        script.wire.responder_qpn = 0x22;
+        for _ in 0..10 {
+            script.go_on("wan: nak 471 sequence msn=3\n > lan nak 471 sequence msn=3");
+            repeat(&mut script, 500, 1);
+        }
+        assert_eq!(script.accel.counters().flows_failed, 0);
     }
 }

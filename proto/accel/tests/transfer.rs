@@ -1,21 +1,20 @@
 //! Whole transfers in virtual time between two reference peers, over lossy links, through one or two accelerators.
 //!
-//! The peers check every ACK that they get (sent before, MSN exact, completions in order) and every byte; the world
-//! checks that no pseudo-ACK names a packet that the accelerator had not been given.
+//! The peers check every ACK that they get (sent before, MSN exact, completions in order) and every byte; the
+//! simulation's oracle checks that no box acknowledges what it had not been given.
 
 mod peer;
 mod script;
 
-use longhaul_accel::{Accelerator, Config, FlowState, LAN, WAN};
-use longhaul_node::{Frame, Node};
-use longhaul_units::{Duration, Instant, Qpn, Rng, SplitMix64};
-use longhaul_wire::{Head, Packet, Syndrome, Verb};
+use longhaul_accel::{Accelerator, Config, Counters, FlowState, LAN, WAN};
+use longhaul_link::{Impairments, LinkConfig};
+use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
+use longhaul_sim::{Cable, Connection, Nodes, Watched};
+use longhaul_units::{Duration, Instant, Psn, Qpn, Rng, SplitMix64};
 use peer::{MTU, Peer, Work, pattern};
 use proptest::prelude::*;
-use script::frames::{REQUESTER_QPN, RESPONDER_QPN, Wire};
+use script::frames::{REQUESTER_IP, REQUESTER_QPN, RESPONDER_IP, RESPONDER_QPN, Wire};
 use script::{Sink, deliver};
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
 
 /// What a link does to frames, each with this probability.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,217 +57,188 @@ impl Default for Setup {
     }
 }
 
-/// Where a frame arrives: peer 0, box 0, box 1, peer 1 in a row.
-type Place = usize;
-/// When, in which order, from where, where to, what.
-type Event = (Instant, u64, Place, Place, Vec<u8>);
+impl Ills {
+    /// A cable that does the rest of it: what leaves twice is a node's matter, so that each copy has its own fate.
+    fn cable(&self, ends: [(usize, Side); 2], delay: Duration) -> Cable {
+        let Ills { loss, reordering: late, corruption, .. } = *self;
+        let impairments = Impairments { late, late_by: delay.divided_by(4), corruption, duplication: 0.0 };
+        let wire = LinkConfig { delay, loss, impairments, ..LinkConfig::default() };
+        Cable { ends, wire, loss_toward_second_only: false }
+    }
+}
 
-struct World {
-    setup: Setup,
-    now: Instant,
+enum Place {
+    Peer(Box<Peer>),
+    Box(Box<Watched>),
+}
+
+/// One in the row, and by side the chance that a frame leaves it twice.
+struct Stage {
+    place: Place,
+    twice: [f64; 2],
     rng: SplitMix64,
-    peers: [Peer; 2],
-    boxes: [Option<Accelerator>; 2],
-    events: BinaryHeap<Reverse<Event>>,
-    count: u64,
-    /// PSNs of requests that entered each box from its LAN.
-    entered: [BTreeSet<u32>; 2],
+}
+
+struct Twice<'a> {
+    out: &'a mut dyn Transmit,
+    chances: [f64; 2],
+    rng: &'a mut SplitMix64,
+}
+
+impl Transmit for Twice<'_> {
+    fn room(&mut self, side: Side) -> usize {
+        self.out.room(side)
+    }
+
+    fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
+        for _ in 0..1 + usize::from(self.rng.chance(self.chances[side])) {
+            self.out.transmit(side, frame);
+        }
+    }
+}
+
+impl Stage {
+    fn node(&mut self) -> &mut dyn Node {
+        match &mut self.place {
+            Place::Peer(peer) => peer,
+            Place::Box(watched) => watched,
+        }
+    }
+}
+
+impl Node for Stage {
+    fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
+        self.node().handle_frame(now, side, frame);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.node().handle_timeout(now);
+    }
+
+    fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
+        let mut rng = self.rng.clone();
+        let chances = self.twice;
+        self.node().poll_transmit(now, &mut Twice { out, chances, rng: &mut rng });
+        self.rng = rng;
+    }
+
+    fn poll_timeout(&self) -> Option<Deadline> {
+        match &self.place {
+            Place::Peer(peer) => peer.poll_timeout(),
+            Place::Box(watched) => watched.poll_timeout(),
+        }
+    }
+}
+
+/// The two peers, then what boxes there are.
+struct World {
+    nodes: Nodes<Stage>,
 }
 
 impl World {
     fn new(setup: Setup) -> World {
         let wire = Wire::default();
         let (a, b) = (setup.first_psn, 0xff_fff0);
-        let mut peers = [
+        let peers = [
             Peer::new(wire.requester, Qpn::new(RESPONDER_QPN), a, b, setup.seed),
             Peer::new(wire.requester.reversed(), Qpn::new(REQUESTER_QPN), b, a, setup.seed + 1),
         ];
-        peers.iter_mut().for_each(|peer| peer.rnr_chance = setup.rnr);
-        let config = Config { seed: setup.seed, rto_initial: Duration::from_ms(50), ..Config::default() };
-        let new_box = |wanted: bool| wanted.then(|| Accelerator::new(config.clone()).expect("valid"));
-        let mut world = World {
-            now: Instant::from_ns(1000),
-            rng: SplitMix64::new(setup.seed ^ 0x55),
-            peers,
-            boxes: setup.boxes.map(new_box),
-            events: BinaryHeap::new(),
-            count: 0,
-            entered: Default::default(),
-            setup,
-        };
-        if setup.cm {
-            world.connect(&wire, a, b);
+        let mut rng = SplitMix64::new(setup.seed ^ 0x55);
+        let mut stage = |place, twice| Stage { place, twice, rng: SplitMix64::new(rng.next_u64()) };
+        let mut stages = Vec::new();
+        for (mut peer, has_box) in peers.into_iter().zip(setup.boxes) {
+            peer.rnr_chance = setup.rnr;
+            let ills = if has_box { setup.lan } else { setup.wan };
+            stages.push(stage(Place::Peer(Box::new(peer)), [ills.duplication; 2]));
         }
-        world
-    }
-
-    fn connect(&mut self, wire: &Wire, a: u32, b: u32) {
-        let line = format!("psn={a} rpsn={b} mtu={MTU}");
-        let frames = [
-            (0, wire.requester_frame(&format!("req {line}"))),
-            (1, wire.responder_frame(&format!("rep {line}"))),
-            (0, wire.requester_frame("rtu")),
-        ];
-        for (from, bytes) in frames {
-            for (place, node) in self.boxes.iter_mut().enumerate() {
-                let Some(node) = node else { continue };
-                deliver(node, self.now, if place == from { LAN } else { WAN }, &bytes);
-                node.poll_transmit(self.now, &mut Sink::default());
+        let (mut cables, mut across) = (Vec::new(), [(0, 0), (1, 0)]);
+        for peer in (0..2).filter(|&peer| setup.boxes[peer]) {
+            across[peer] = (stages.len(), WAN);
+            cables.push(setup.lan.cable([(peer, 0), (stages.len(), LAN)], Duration::from_us(2)));
+            let mut node = new_box(setup.seed);
+            if setup.cm {
+                connect(&mut node, peer, &wire, [a, b]);
             }
-        }
-    }
-
-    /// Sends `bytes` from a place towards another; what lies between without a box is skipped.
-    fn put(&mut self, from: Place, to: Place, bytes: Vec<u8>) {
-        let step = |place: Place| if to > from { place + 1 } else { place - 1 };
-        let mut place = step(from);
-        let mut crosses_wan = from.min(place) == 1;
-        while (place == 1 || place == 2) && self.boxes[place - 1].is_none() {
-            let next = step(place);
-            crosses_wan |= place.min(next) == 1;
-            place = next;
-        }
-        let (ills, delay) = if crosses_wan {
-            (self.setup.wan, self.setup.wan_delay)
-        } else {
-            (self.setup.lan, Duration::from_us(2))
-        };
-        if self.rng.chance(ills.loss) {
-            return;
-        }
-        let copies = 1 + usize::from(self.rng.chance(ills.duplication));
-        for _ in 0..copies {
-            let mut bytes = bytes.clone();
-            if self.rng.chance(ills.corruption) {
-                let at = self.rng.below(bytes.len() as u64) as usize;
-                bytes[at] ^= 1 << self.rng.below(8);
+            let mut watched = Watched::new(node, [None, None]);
+            let ends = [(REQUESTER_IP, Qpn::new(REQUESTER_QPN)), (RESPONDER_IP, Qpn::new(RESPONDER_QPN))];
+            for (requester, psn) in [(0, a), (1, b)] {
+                watched.expect(&Connection {
+                    requester: ends[requester],
+                    responder: ends[1 - requester],
+                    first_psn: Psn::new(psn),
+                    mtu_bytes: MTU as u32,
+                });
             }
-            let late = if self.rng.chance(ills.reordering) { delay.divided_by(4) } else { Duration::ZERO };
-            self.count += 1;
-            self.events.push(Reverse((self.now + delay + late, self.count, from, place, bytes)));
+            stages.push(stage(Place::Box(Box::new(watched)), [setup.lan.duplication, setup.wan.duplication]));
         }
+        cables.push(setup.wan.cable(across, setup.wan_delay));
+        World { nodes: Nodes::new(stages, &cables, setup.seed).expect("valid") }
     }
 
-    /// Everything that may be sent now is sent.
-    fn drain(&mut self) {
-        for (peer, place, towards) in [(0, 0, 3), (1, 3, 0)] {
-            while let Some(bytes) = self.peers[peer].out.pop_front() {
-                self.put(place, towards, bytes);
-            }
-        }
-        for index in 0..2 {
-            let mut sink = Sink::default();
-            let Some(node) = &mut self.boxes[index] else { continue };
-            node.poll_transmit(self.now, &mut sink);
-            for (side, bytes) in sink.out {
-                let to_first = (side == LAN) == (index == 0);
-                if side == LAN {
-                    self.check_answer(index, &bytes);
-                }
-                self.put(index + 1, if to_first { 0 } else { 3 }, bytes);
-            }
-        }
+    fn peer(&self, peer: usize) -> &Peer {
+        let Place::Peer(peer) = &self.nodes[peer].place else { panic!("{peer} is a box") };
+        peer
     }
 
-    /// No ACK names a PSN whose request has not come in. (READ ranges are entered whole.)
-    fn check_answer(&self, index: usize, bytes: &[u8]) {
-        let head = Head::copy_of(bytes);
-        let Ok(frame) = Frame::received(&head, bytes) else { return };
-        let Ok(Some(packet)) = Packet::parse(frame.head) else { return };
-        if !frame.icrc_is_right() || packet.opcode().verb() != Some(Verb::Acknowledge) {
-            return;
-        }
-        if matches!(packet.aeth().map(|a| a.syndrome), Some(Syndrome::Ack { .. })) {
-            let psn = packet.psn().get();
-            assert!(self.entered[index].contains(&psn), "ACK for PSN {psn}, which had not come in");
-        }
+    fn peer_mut(&mut self, peer: usize) -> &mut Peer {
+        let Place::Peer(peer) = &mut self.nodes[peer].place else { panic!("{peer} is a box") };
+        peer
     }
 
-    fn note_entered(&mut self, index: usize, bytes: &[u8]) {
-        let head = Head::copy_of(bytes);
-        let Ok(frame) = Frame::received(&head, bytes) else { return };
-        let Ok(Some(packet)) = Packet::parse(frame.head) else { return };
-        if frame.icrc_is_right() && packet.opcode().is_request() {
-            let span = packet.reth().filter(|_| packet.opcode().verb() == Some(Verb::ReadRequest));
-            let span = span.map_or(1, |reth| (reth.len as usize).div_ceil(MTU).max(1));
-            self.entered[index].extend((0..span as u32).map(|i| packet.psn().plus(i).get()));
-        }
+    fn peers(&self) -> [&Peer; 2] {
+        [0, 1].map(|peer| self.peer(peer))
     }
 
-    fn arrive(&mut self, from: Place, to: Place, bytes: &[u8]) {
-        match to {
-            0 => self.peers[0].receive(self.now, bytes),
-            3 => self.peers[1].receive(self.now, bytes),
-            _ => {
-                let index = to - 1;
-                let from_lan = (from < to) == (index == 0);
-                if from_lan {
-                    self.note_entered(index, bytes);
-                }
-                if let Some(node) = &mut self.boxes[index] {
-                    deliver(node, self.now, if from_lan { LAN } else { WAN }, bytes);
-                }
-            }
-        }
+    fn watched(&self) -> impl Iterator<Item = &Watched> {
+        self.nodes.iter().filter_map(|stage| match &stage.place {
+            Place::Peer(_) => None,
+            Place::Box(watched) => Some(&**watched),
+        })
     }
 
-    fn next_deadline(&self) -> Option<Instant> {
-        let peers = self.peers.iter().filter_map(Peer::deadline);
-        let boxes = self.boxes.iter().flatten().filter_map(|b| Some(b.poll_timeout()?.at));
-        peers.chain(boxes).min()
+    fn boxes(&self) -> impl Iterator<Item = &Accelerator> {
+        self.watched().map(Watched::node)
+    }
+
+    /// Of the first box.
+    fn counters(&self) -> &Counters {
+        self.boxes().next().expect("a box").counters()
+    }
+
+    fn begin(&mut self) {
+        (0..2).for_each(|peer| self.peer_mut(peer).send(Instant::ZERO));
     }
 
     fn is_done(&self) -> bool {
-        let delivered = self
-            .boxes
-            .iter()
-            .flatten()
-            .all(|b| b.flows().all(|f| f.state != FlowState::Terminated || f.stored_frames == 0));
-        self.peers.iter().all(|p| p.completed == p.posted()) && delivered
+        let delivered =
+            self.boxes().all(|b| b.flows().all(|f| f.state != FlowState::Terminated || f.stored_frames == 0));
+        self.peers().iter().all(|p| p.completed == p.posted()) && delivered
     }
 
     fn run(&mut self) {
-        for peer in &mut self.peers {
-            peer.send(self.now);
-        }
-        let end = self.now + Duration::from_ms(60_000);
-        let (mut before, mut turns) = (self.now, 0);
+        self.begin();
+        let end = Instant::ZERO + Duration::from_ms(60_000);
         while !self.is_done() {
-            turns = if self.now > before { 0 } else { turns + 1 };
-            before = self.now;
-            assert!(turns < 1000, "time stands still at {before:?}: {:?}", self.states());
-            self.drain();
-            let event = self.events.peek().map(|Reverse(event)| event.0);
-            let next = event.into_iter().chain(self.next_deadline()).min().expect("something goes on");
-            self.now = self.now.max(next);
-            assert!(self.now < end, "not done after a minute: {:?}", self.states());
-            while self.events.peek().is_some_and(|Reverse(event)| event.0 <= self.now) {
-                let Some(Reverse((_, _, from, to, bytes))) = self.events.pop() else { break };
-                self.arrive(from, to, &bytes);
-            }
-            let stuck = self.peers.iter().any(|peer| peer.silent_timeouts >= 30);
+            assert!(self.nodes.step(), "asleep: {:#?}", self.states());
+            assert!(self.nodes.now() < end, "not done after a minute: {:#?}", self.states());
+            let stuck = self.peers().iter().any(|peer| peer.silent_timeouts >= 30);
             assert!(!stuck, "stuck: {:#?}", self.states());
-            self.peers.iter_mut().for_each(|peer| peer.tick(self.now));
-            self.boxes.iter_mut().flatten().for_each(|node| node.handle_timeout(self.now));
         }
+        self.watched().for_each(|watched| assert_eq!(watched.violation(), None));
         self.check_bytes();
     }
 
     fn states(&self) -> Vec<String> {
-        let peers = self.peers.iter().map(|p| format!("{} of {} completed", p.completed, p.posted()));
-        let boxes = self
-            .boxes
-            .iter()
-            .flatten()
-            .flat_map(|b| b.flows().map(|f| format!("{f:#?}")).collect::<Vec<_>>());
-        peers.chain(boxes).collect()
+        let peers = self.peers().map(|p| format!("{} of {} completed", p.completed, p.posted()));
+        let flows = self.boxes().flat_map(Accelerator::flows).map(|flow| format!("{flow:#?}"));
+        peers.into_iter().chain(flows).collect()
     }
 
     /// Every message arrived once, in order, byte for byte.
     fn check_bytes(&self) {
         for (from, to) in [(0, 1), (1, 0)] {
-            let sent = self.peers[from].messages_of(|work| !matches!(work, Work::Read(_)));
-            let received = &self.peers[to].received;
+            let sent = self.peer(from).messages_of(|work| !matches!(work, Work::Read(_)));
+            let received = &self.peer(to).received;
             assert_eq!(received.len(), sent.len());
             for ((message, len), bytes) in sent.into_iter().zip(received) {
                 assert_eq!(bytes.len(), len);
@@ -278,6 +248,25 @@ impl World {
                 );
             }
         }
+    }
+}
+
+fn new_box(seed: u64) -> Accelerator {
+    let config = Config { seed, rto_initial: Duration::from_ms(50), ..Config::default() };
+    Accelerator::new(config).expect("valid")
+}
+
+/// Lets the box at `peer` see the connection being made.
+fn connect(node: &mut Accelerator, peer: usize, wire: &Wire, [a, b]: [u32; 2]) {
+    let line = format!("psn={a} rpsn={b} mtu={MTU}");
+    let frames = [
+        (0, wire.requester_frame(&format!("req {line}"))),
+        (1, wire.responder_frame(&format!("rep {line}"))),
+        (0, wire.requester_frame("rtu")),
+    ];
+    for (from, bytes) in frames {
+        deliver(node, Instant::ZERO, if peer == from { LAN } else { WAN }, &bytes);
+        node.poll_transmit(Instant::ZERO, &mut Sink::default());
     }
 }
 
@@ -295,9 +284,9 @@ fn post_mixture(peer: &mut Peer, rng: &mut SplitMix64, messages: usize, reads: b
 fn run_mixture(setup: Setup) -> World {
     let mut world = World::new(setup);
     let mut rng = SplitMix64::new(setup.seed ^ 0x77);
-    post_mixture(&mut world.peers[0], &mut rng, setup.messages, true);
+    post_mixture(world.peer_mut(0), &mut rng, setup.messages, true);
     if setup.both_ways {
-        post_mixture(&mut world.peers[1], &mut rng, setup.messages, true);
+        post_mixture(world.peer_mut(1), &mut rng, setup.messages, true);
     }
     world.run();
     world
@@ -313,7 +302,7 @@ mod one_box {
     #[test]
     fn without_loss_nothing_is_sent_twice() {
         let world = run_mixture(Setup::default());
-        let counters = world.boxes[0].as_ref().unwrap().counters();
+        let counters = world.counters();
         assert_eq!(counters.retransmits_nak + counters.retransmits_timeout + counters.retransmits_read, 0);
         assert_eq!(counters.fatal_naks + counters.flows_failed + counters.stored_lost, 0);
         assert!(counters.pseudo_acks > 0);
@@ -323,30 +312,27 @@ mod one_box {
     fn loss_on_the_wan_is_repaired_from_the_store() {
         for (seed, loss) in [(1, 1e-3), (2, 1e-2), (3, 5e-2)] {
             let world = run_mixture(Setup { seed, wan: lossy(loss), ..Setup::default() });
-            assert_eq!(world.boxes[0].as_ref().unwrap().counters().flows_failed, 0);
+            assert_eq!(world.counters().flows_failed, 0);
         }
     }
 
     #[test]
     fn completions_of_writes_do_not_wait_for_the_distance() {
         let mut world = World::new(Setup::default());
-        (0..2000).for_each(|_| world.peers[0].post(Work::Write(MTU)));
-        let start = world.now;
-        world.peers[0].send(world.now);
-        while world.peers[0].completed < 2000 {
-            world.drain();
-            let Some(Reverse((at, _, from, to, bytes))) = world.events.pop() else { panic!("stalled") };
-            world.now = at;
-            world.arrive(from, to, &bytes);
+        (0..2000).for_each(|_| world.peer_mut(0).post(Work::Write(MTU)));
+        world.begin();
+        while world.peer(0).completed < 2000 {
+            assert!(world.nodes.step(), "stalled");
         }
         // Without: 2000 packets, 64 per 10 ms, take 310 ms.
-        assert!(world.now.since(start) < Duration::from_ms(5), "{}", world.now.since(start));
+        let took = world.nodes.now().since(Instant::ZERO);
+        assert!(took < Duration::from_ms(5), "{took}");
     }
 
     #[test]
     fn rnr_is_waited_out() {
         let world = run_mixture(Setup { rnr: 0.05, wan: lossy(1e-3), ..Setup::default() });
-        assert!(world.boxes[0].as_ref().unwrap().counters().rnr_nak_absorbed > 0);
+        assert!(world.counters().rnr_nak_absorbed > 0);
     }
 
     #[test]
@@ -354,7 +340,7 @@ mod one_box {
         for seed in 0..8 {
             let setup = Setup { seed, cm: false, wan: lossy(1e-2), messages: 400, ..Setup::default() };
             let world = run_mixture(setup);
-            assert!(world.boxes[0].as_ref().unwrap().counters().flows_from_traffic > 0, "seed {seed}");
+            assert!(world.counters().flows_from_traffic > 0, "seed {seed}");
         }
     }
 
@@ -373,7 +359,7 @@ mod two_boxes {
             let setup =
                 Setup { seed, boxes: [true, true], both_ways: true, wan: lossy(loss), ..Setup::default() };
             let world = run_mixture(setup);
-            for node in world.boxes.iter().flatten() {
+            for node in world.boxes() {
                 assert!(node.counters().pseudo_acks > 0);
                 assert_eq!(node.counters().flows_failed, 0);
             }

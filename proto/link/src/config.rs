@@ -23,11 +23,41 @@ pub struct LinkConfig {
     pub ecn: Option<RedConfig>,
     /// Probability that a frame is lost, 0 to 1, drawn for each frame by itself.
     pub loss: f64,
-    /// Seed of the losses; each direction draws from its own stream.
+    /// What else befalls frames on the way.
+    pub impairments: Impairments,
+    /// Seed of all that chance decides; each direction draws from its own streams.
     pub seed: u64,
     /// Bound on the memory for frames in flight, both directions together, in bytes. At 10 Gbit/s a link needs at
     /// most 20 MB per millisecond of delay, when all frames are the shortest, and about 3 MB when they are of 4 KiB.
     pub memory_bytes_max: u64,
+}
+
+/// What can befall a frame that is not lost, drawn for each frame and each of these by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Impairments {
+    /// Probability that a frame is late by `late_by`, so that those behind it overtake it: 0 to 1.
+    pub late: f64,
+    /// See `late`.
+    pub late_by: Duration,
+    /// Probability that a frame arrives twice: 0 to 1.
+    pub duplication: f64,
+    /// Probability that one bit of a frame, behind its Ethernet addresses, is turned over: 0 to 1.
+    pub corruption: f64,
+}
+
+impl Impairments {
+    /// How late frames are unless told otherwise.
+    pub const LATE_BY: Duration = Duration::from_ms(1);
+
+    /// True when nothing befalls any frame.
+    pub fn is_none(&self) -> bool {
+        self.late <= 0.0 && self.duplication <= 0.0 && self.corruption <= 0.0
+    }
+
+    /// Times that a frame can be under way at once.
+    fn copies_max(&self) -> u64 {
+        if self.duplication > 0.0 { 2 } else { 1 }
+    }
 }
 
 impl Default for LinkConfig {
@@ -39,6 +69,7 @@ impl Default for LinkConfig {
             queue_bytes: 16 << 20,
             ecn: None,
             loss: 0.0,
+            impairments: Impairments::default(),
             seed: 0,
             memory_bytes_max: 2 << 30,
         }
@@ -62,31 +93,52 @@ impl LinkConfig {
         let wire_bytes = u128::from(memory_bytes / 2).saturating_sub(u128::from(MEMORY_PER_FRAME_MAX))
             * u128::from(wire_bytes(0))
             / u128::from(MEMORY_PER_SHORT_FRAME);
+        let wire_bytes = wire_bytes / u128::from(self.impairments.copies_max());
         let in_fibre = wire_bytes.saturating_sub(u128::from(self.queue_bytes));
         let ps = in_fibre.saturating_mul(8_000_000_000_000) / u128::from(rate.as_bps());
-        Some(Duration::from_ps(u64::try_from(ps).unwrap_or(u64::MAX)))
+        let all = Duration::from_ps(u64::try_from(ps).unwrap_or(u64::MAX));
+        Some(all - self.late_by())
     }
 
     /// Memory that this link needs to lose nothing for want of it, in bytes; the inverse of
     /// [`LinkConfig::lossless_delay_max`]. `None` without a rate.
     pub fn memory_bytes_needed(&self) -> Option<u64> {
         let rate = self.rate?;
-        let ps = u128::from(self.delay.as_ps());
+        let ps = u128::from((self.delay + self.late_by()).as_ps());
         let in_fibre = (ps * u128::from(rate.as_bps())).div_ceil(8_000_000_000_000);
-        let wire = in_fibre + u128::from(self.queue_bytes);
+        let copies = u128::from(self.impairments.copies_max());
+        let wire = (in_fibre + u128::from(self.queue_bytes)).saturating_mul(copies);
         let held =
             (wire.saturating_mul(u128::from(MEMORY_PER_SHORT_FRAME))).div_ceil(u128::from(wire_bytes(0)));
         let both = held.saturating_add(u128::from(MEMORY_PER_FRAME_MAX)).saturating_mul(2);
         Some(u64::try_from(both).unwrap_or(u64::MAX))
     }
 
-    pub(crate) fn check(&self) -> Result<(), LinkError> {
+    /// How much later than by the delay the last frames are.
+    fn late_by(&self) -> Duration {
+        if self.impairments.late > 0.0 { self.impairments.late_by } else { Duration::ZERO }
+    }
+
+    /// What has nothing to do with memory.
+    pub(crate) fn check_wire(&self) -> Result<(), LinkError> {
         if !(0.0..=1.0).contains(&self.loss) {
             return Err(LinkError::Loss { loss: self.loss });
         }
-        if let Some(ecn) = self.ecn.filter(|ecn| !ecn.is_valid()) {
-            return Err(LinkError::Ecn { ecn });
+        let Impairments { late, duplication, corruption, .. } = self.impairments;
+        for (what, probability) in [("late", late), ("duplication", duplication), ("corruption", corruption)]
+        {
+            if !(0.0..=1.0).contains(&probability) {
+                return Err(LinkError::Impairment { what, probability });
+            }
         }
+        match self.ecn.filter(|ecn| !ecn.is_valid()) {
+            Some(ecn) => Err(LinkError::Ecn { ecn }),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), LinkError> {
+        self.check_wire()?;
         match (self.lossless_delay_max(self.memory_bytes_max), self.memory_bytes_needed()) {
             (Some(delay_max), Some(memory_bytes_needed)) if self.delay > delay_max => {
                 Err(LinkError::Memory {
@@ -110,6 +162,14 @@ pub enum LinkError {
     Loss {
         /// The value given.
         loss: f64,
+    },
+    /// Not a probability.
+    #[error("{what} = {probability} is no probability: give a number from 0 to 1")]
+    Impairment {
+        /// Which.
+        what: &'static str,
+        /// The value given.
+        probability: f64,
     },
     /// Thresholds the wrong way round, or no probability.
     #[error(

@@ -33,7 +33,8 @@ impl DropReason {
 pub struct DropCounters([u64; DropReason::ALL.len()]);
 
 impl DropCounters {
-    pub(crate) fn count(&mut self, reason: DropReason) {
+    /// Counts a frame that was dropped.
+    pub fn count(&mut self, reason: DropReason) {
         self.0[reason as usize] += 1;
     }
 
@@ -53,8 +54,8 @@ impl DropCounters {
     }
 }
 
-/// What one direction of a link did since it was made. Every frame that entered was delivered, was dropped, or
-/// is in flight.
+/// What one direction of a link did since it was made. Every frame that entered, and every one that was duplicated, was
+/// delivered, was dropped, or is in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LinkCounters {
     /// Frames that entered.
@@ -67,6 +68,12 @@ pub struct LinkCounters {
     pub delivered_bytes: u64,
     /// Of the frames delivered, those that the queue marked.
     pub ecn_marked_frames: u64,
+    /// Frames that were late, so that others could overtake them.
+    pub late_frames: u64,
+    /// Frames that arrive twice: as many more are delivered than entered.
+    pub duplicated_frames: u64,
+    /// Frames of which a bit was turned over.
+    pub corrupted_frames: u64,
     /// Frames that did not get through.
     pub drops: DropCounters,
     /// Frames queued, on the wire or waiting for room at the far side at this moment.

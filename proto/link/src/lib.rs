@@ -6,7 +6,7 @@
 //! is one first-in-first-out ring with one deadline, that of its front, so a frame costs the same over any
 //! distance. The same seed and the same frames at the same times give the same drops and marks.
 //!
-//! It deliberately does not reorder, duplicate or corrupt frames.
+//! Frames can also be late, so that others overtake them, arrive twice, or arrive with a wrong bit ([`Impairments`]).
 #![forbid(unsafe_code)]
 
 mod config;
@@ -14,9 +14,11 @@ mod counters;
 mod direction;
 mod link;
 mod serialiser;
+mod wire;
 
-pub use config::{LinkConfig, LinkError};
+pub use config::{Impairments, LinkConfig, LinkError};
 pub use counters::{DropCounters, DropReason, LinkCounters};
-pub use direction::{Direction, PAYLOAD_LEN_MAX};
+pub use direction::{Direction, send_marked};
 pub use link::Link;
 pub use longhaul_cc::RedConfig;
+pub use wire::{Arrival, PAYLOAD_LEN_MAX, Wire, corrupt};

@@ -451,3 +451,128 @@ mod marks {
         assert!(matches!(made, Err(LinkError::Ecn { .. })), "{made:?}");
     }
 }
+
+mod impairments {
+    use super::*;
+    use longhaul_link::Impairments;
+
+    const FRAMES: u32 = 20_000;
+
+    /// What comes out of a link of 1 ms that does this to frames sent 1 µs apart: by frame, when it arrived.
+    fn through(impairments: Impairments) -> (Link, Vec<(Instant, Side, u32, usize)>) {
+        let mut link =
+            link(LinkConfig { delay: Duration::from_ms(1), impairments, seed: 5, ..LinkConfig::default() });
+        for number in 0..FRAMES {
+            enter(&mut link, Instant::from_ns(u64::from(number) * 1000), 0, number, 200);
+        }
+        let arrived = drain(&mut link);
+        let counters = link.counters(0);
+        assert_eq!(counters.delivered_frames, counters.entered_frames + counters.duplicated_frames);
+        assert_eq!((counters.in_flight_frames, counters.memory_bytes), (0, 0));
+        (link, arrived)
+    }
+
+    #[test]
+    fn late_frames_are_overtaken_by_those_that_come_within_their_delay() {
+        let late_by = Duration::from_us(10);
+        let (link, arrived) = through(Impairments { late: 0.01, late_by, ..Impairments::default() });
+        let numbers: Vec<u32> = arrived.iter().map(|frame| frame.2).collect();
+        let late: Vec<usize> = (1..numbers.len()).filter(|&at| numbers[at] < numbers[at - 1]).collect();
+        // About 1 %, and each is behind the ten that came after it, give or take others that are late.
+        assert!((140..=260).contains(&link.counters(0).late_frames), "{}", link.counters(0).late_frames);
+        assert!(late.len() > 100);
+        for at in late {
+            let ahead = numbers[..at].iter().filter(|number| **number > numbers[at]).count();
+            assert!((8..=10).contains(&ahead), "{ahead} frames overtook {}", numbers[at]);
+        }
+        let mut sorted = numbers.clone();
+        sorted.sort_unstable();
+        assert!(sorted.iter().copied().eq(0..FRAMES), "each arrives once");
+    }
+
+    #[test]
+    fn duplicates_arrive_right_behind_their_originals() {
+        let (link, arrived) = through(Impairments { duplication: 0.05, ..Impairments::default() });
+        let pairs = arrived.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64;
+        assert_eq!(pairs, link.counters(0).duplicated_frames);
+        assert!((850..=1150).contains(&pairs), "{pairs}");
+    }
+
+    #[test]
+    fn one_bit_of_a_corrupted_frame_is_wrong_and_none_of_its_addresses() {
+        let mut link = link(LinkConfig {
+            impairments: Impairments { corruption: 1.0, ..Impairments::default() },
+            ..LinkConfig::default()
+        });
+        struct Compare(Vec<u8>, usize);
+        impl Transmit for Compare {
+            fn room(&mut self, _side: Side) -> usize {
+                1
+            }
+            fn transmit(&mut self, _side: Side, frame: &Frame<'_>) {
+                let mut bytes = vec![0; frame.len()];
+                frame.write_to(&mut bytes);
+                let differing: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at] != self.0[at]).collect();
+                assert_eq!(differing.len(), 1);
+                assert!(differing[0] >= 12);
+                assert_eq!((bytes[differing[0]] ^ self.0[differing[0]]).count_ones(), 1);
+                self.1 += 1;
+            }
+        }
+        let mut original = Vec::new();
+        with_frame(7, 300, |frame| {
+            original = vec![0; frame.len()];
+            frame.write_to(&mut original);
+        });
+        let mut out = Compare(original, 0);
+        for at in 0..500 {
+            let now = Instant::from_ns(at * 1000);
+            enter(&mut link, now, 0, 7, 300);
+            link.poll_transmit(now, &mut out);
+        }
+        assert_eq!((out.1, link.counters(0).corrupted_frames), (500, 500));
+    }
+
+    #[test]
+    fn one_does_not_change_which_frames_another_befalls() {
+        let all =
+            Impairments { late: 0.01, late_by: Duration::from_us(5), duplication: 0.02, corruption: 0.03 };
+        let (link, _) = through(all);
+        let together = link.counters(0);
+        for alone in [
+            Impairments { duplication: 0.0, corruption: 0.0, ..all },
+            Impairments { late: 0.0, corruption: 0.0, ..all },
+            Impairments { late: 0.0, duplication: 0.0, ..all },
+        ] {
+            let counters = through(alone).0.counters(0);
+            assert!(alone.late == 0.0 || counters.late_frames == together.late_frames);
+            assert!(alone.duplication == 0.0 || counters.duplicated_frames == together.duplicated_frames);
+            assert!(alone.corruption == 0.0 || counters.corrupted_frames == together.corrupted_frames);
+        }
+    }
+
+    #[test]
+    fn what_is_no_probability_is_refused() {
+        for (impairments, what) in [
+            (Impairments { late: -0.1, ..Impairments::default() }, "late"),
+            (Impairments { duplication: 1.5, ..Impairments::default() }, "duplication"),
+            (Impairments { corruption: f64::NAN, ..Impairments::default() }, "corruption"),
+        ] {
+            let refused = Link::new(LinkConfig { impairments, ..LinkConfig::default() }).map(drop);
+            assert!(matches!(refused, Err(LinkError::Impairment { what: found, .. }) if found == what));
+        }
+    }
+
+    #[test]
+    fn memory_is_counted_for_what_can_be_under_way() {
+        let plain = LinkConfig::fibre_km(100, gbps(10));
+        let needed = |impairments| LinkConfig { impairments, ..plain.clone() }.memory_bytes_needed().unwrap();
+        let without = needed(Impairments::default());
+        assert!(needed(Impairments { duplication: 0.1, ..Impairments::default() }) > without * 19 / 10);
+        let late = Impairments { late: 0.1, late_by: Duration::from_ms(5), ..Impairments::default() };
+        assert!(needed(late) > without);
+        let config = LinkConfig { impairments: late, memory_bytes_max: needed(late), ..plain };
+        assert!(config.lossless_delay_max(config.memory_bytes_max).unwrap() >= config.delay);
+        assert!(Link::new(config).is_ok());
+    }
+}

@@ -50,7 +50,8 @@ enum Answer {
 pub struct Neighbours {
     config: Config,
     table: Table,
-    /// Entries about which a question is due.
+    /// Entries about which a question is due, or was: each once. Entries say themselves whether they are in here, so that
+    /// questions about thousands cost no more each than one alone.
     questions: VecDeque<HopId>,
     answers: VecDeque<Answer>,
     /// Held entries whose Ethernet address has changed.
@@ -248,7 +249,7 @@ impl Neighbours {
     /// The next frame to send. Our own questions come first.
     pub fn poll_frame(&mut self) -> Option<Outgoing> {
         while self.config.asks == Asks::Segment
-            && let Some(id) = self.questions.pop_front()
+            && let Some(id) = self.next_question()
         {
             if let Some(frame) = self.question(id) {
                 self.counters.asked += 1;
@@ -264,9 +265,21 @@ impl Neighbours {
         if self.config.asks == Asks::Segment {
             return None;
         }
-        let id = self.questions.pop_front()?;
+        let id = self.next_question()?;
         self.counters.asked += 1;
         self.table.get(id).map(|entry| entry.ip)
+    }
+
+    /// An entry about which a question is due, and which is due no more then.
+    fn next_question(&mut self) -> Option<HopId> {
+        while let Some(id) = self.questions.pop_front() {
+            let Some(entry) = self.table.get_mut(id) else { continue };
+            entry.is_queued = false;
+            if std::mem::take(&mut entry.is_asked_for) {
+                return Some(id);
+            }
+        }
+        None
     }
 
     /// What the owner has found out about a peer that was asked for; of others, nothing is noted.
@@ -326,8 +339,11 @@ impl Neighbours {
     }
 
     fn forget(&mut self, id: HopId) {
+        if self.table.get(id).is_some_and(|entry| entry.is_queued) {
+            self.questions.retain(|&queued| queued != id);
+        }
         self.table.remove(id);
-        for queue in [&mut self.questions, &mut self.changes, &mut self.heard] {
+        for queue in [&mut self.changes, &mut self.heard] {
             queue.retain(|&queued| queued != id);
         }
     }
@@ -348,7 +364,8 @@ impl Neighbours {
             return;
         }
         *tries -= 1;
-        if !self.questions.contains(&id) {
+        entry.is_asked_for = true;
+        if !std::mem::replace(&mut entry.is_queued, true) {
             self.questions.push_back(id);
         }
         self.table.set_due(id, Some(now + self.config.try_interval));
@@ -358,10 +375,10 @@ impl Neighbours {
         let Some(entry) = self.table.get_mut(id) else { return };
         entry.mac = None;
         entry.phase = Phase::Failed(failure);
+        entry.is_asked_for = false;
         // Whoever holds it goes on with what he has, and may be helped later.
         let again = (entry.holders > 0).then_some(now + self.config.fresh);
         self.table.set_due(id, again);
-        self.questions.retain(|&queued| queued != id);
     }
 
     /// Somebody said that an entry's Ethernet address is `mac`.
@@ -381,8 +398,8 @@ impl Neighbours {
             }
         }
         entry.phase = Phase::Fresh;
+        entry.is_asked_for = false;
         self.table.set_due(id, Some(now + self.config.fresh));
-        self.questions.retain(|&queued| queued != id);
     }
 
     fn on_arp(&mut self, now: Instant, arp: &Arp) {

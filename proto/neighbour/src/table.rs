@@ -67,6 +67,10 @@ pub(crate) struct Entry {
     pub used_at: Instant,
     /// It spoke to us, and nobody has asked for it.
     pub is_heard: bool,
+    /// A question about it is due.
+    pub is_asked_for: bool,
+    /// It is in the queue of questions, where it stays when its question is due no more.
+    pub is_queued: bool,
     /// When it comes up, as in the table's timers.
     due: Option<Instant>,
 }
@@ -124,8 +128,18 @@ impl Table {
 
     /// An entry for `ip`, which has none; there is room for it.
     pub fn insert(&mut self, now: Instant, ip: IpAddr, phase: Phase, mac: Option<MacAddr>) -> HopId {
-        let entry =
-            Entry { ip, mac, phase, holders: 0, changed_at: now, used_at: now, is_heard: false, due: None };
+        let entry = Entry {
+            ip,
+            mac,
+            phase,
+            holders: 0,
+            changed_at: now,
+            used_at: now,
+            is_heard: false,
+            is_asked_for: false,
+            is_queued: false,
+            due: None,
+        };
         let id = match self.free.pop() {
             Some(free) => HopId(free),
             None => {

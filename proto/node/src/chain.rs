@@ -115,7 +115,10 @@ impl<L: Node, R: Node, O: Observer> Chain<L, R, O> {
             let rightward = pass(now, left, right, 1, &mut self.observer, out);
             let leftward = pass(now, right, left, 0, &mut self.observer, out);
             // The left node has heard something new, or was cut short, or the right one was.
-            if leftward == 0 && rightward < BATCH {
+            let can_go_on = rightward.passed == BATCH
+                || rightward.is_refused && right.intake(0) > 0
+                || leftward.is_refused && left.intake(1) > 0;
+            if leftward.passed == 0 && !can_go_on {
                 return true;
             }
         }
@@ -123,8 +126,15 @@ impl<L: Node, R: Node, O: Observer> Chain<L, R, O> {
     }
 }
 
-/// Lets `from` send: to `to` through the joint, which lies at its side `toward`, and to the outside. Returns how many
-/// frames passed the joint, at most [`BATCH`].
+/// What one node sent to its neighbour.
+struct Passed {
+    /// Frames, at most [`BATCH`].
+    passed: usize,
+    /// The neighbour took no more.
+    is_refused: bool,
+}
+
+/// Lets `from` send: to `to` through the joint, which lies at its side `toward`, and to the outside.
 fn pass(
     now: Instant,
     from: &mut impl Node,
@@ -132,10 +142,10 @@ fn pass(
     toward: Side,
     observer: &mut impl Observer,
     out: &mut dyn Transmit,
-) -> usize {
-    let mut joint = Joint { now, to, toward, observer, out, room: BATCH };
+) -> Passed {
+    let mut joint = Joint { now, to, toward, observer, out, room: BATCH, is_refused: false };
     from.poll_transmit(now, &mut joint);
-    BATCH - joint.room
+    Passed { passed: BATCH - joint.room, is_refused: joint.is_refused }
 }
 
 /// Where a node's frames go: over the joint to its neighbour, or out of the chain.
@@ -146,12 +156,18 @@ struct Joint<'a, N, O> {
     observer: &'a mut O,
     out: &'a mut dyn Transmit,
     room: usize,
+    is_refused: bool,
 }
 
 impl<N: Node, O: Observer> Transmit for Joint<'_, N, O> {
     #[inline]
     fn room(&mut self, side: Side) -> usize {
-        if side == self.toward { self.room } else { self.out.room(side) }
+        if side != self.toward {
+            return self.out.room(side);
+        }
+        let intake = self.to.intake(1 - self.toward);
+        self.is_refused |= intake == 0;
+        self.room.min(intake)
     }
 
     #[inline]
@@ -230,6 +246,14 @@ impl<L: Node, R: Node, O: Observer> Node for Chain<L, R, O> {
         let unfinished = self.unfinished_at.map(|at| Deadline { at, reason: "more to pass along the chain" });
         Deadline::earliest(unfinished, Deadline::earliest(left, right))
     }
+
+    fn intake(&self, side: Side) -> usize {
+        match (&self.left, &self.right) {
+            (Some(left), right) if side == 0 || right.is_none() => left.intake(side),
+            (_, Some(right)) => right.intake(side),
+            (_, None) => usize::MAX,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -248,6 +272,8 @@ mod tests {
         waiting: [VecDeque<FrameBuf>; 2],
         pool: FramePool,
         heard: u64,
+        /// Frames that may wait for one side.
+        waiting_max: Option<usize>,
     }
 
     impl Relay {
@@ -274,6 +300,9 @@ mod tests {
         }
         fn poll_timeout(&self) -> Option<Deadline> {
             Some(Deadline { at: Instant::from_ns(100 - u64::from(self.name)), reason: "test" })
+        }
+        fn intake(&self, side: Side) -> usize {
+            self.waiting_max.map_or(usize::MAX, |max| max.saturating_sub(self.waiting[1 - side].len()))
         }
     }
 
@@ -375,6 +404,23 @@ mod tests {
         out.room = 10;
         chain.poll_transmit(NOW, &mut out);
         assert_eq!(out.frames.len(), 5);
+    }
+
+    #[test]
+    fn a_node_that_is_full_makes_its_neighbour_wait() {
+        let full = Relay { waiting_max: Some(3), ..Relay::named(2) };
+        let mut chain = row(1, full);
+        for _ in 0..20 {
+            chain.handle_frame(NOW, 0, &Frame::opaque(&[0; 20]));
+        }
+        let mut out = Sink { room: 4, frames: Vec::new() };
+        chain.poll_transmit(NOW, &mut out);
+        assert_eq!(out.frames.len(), 4);
+        assert_eq!(chain.right().unwrap().waiting[1].len(), 3, "no more than it takes");
+        assert_eq!(chain.left().unwrap().waiting[1].len(), 13, "the rest waits before it");
+        out.room = 100;
+        chain.poll_transmit(NOW, &mut out);
+        assert_eq!(out.frames.len(), 20, "what was refused comes as soon as there is room");
     }
 
     #[test]

@@ -29,6 +29,16 @@ pub enum Payload<'a> {
         /// Length in bytes.
         len: usize,
     },
+    /// A train: the frame stands for `count` packets in a row that are alike but for their PSN, which goes up by one
+    /// from that in the headers, with `len` such bytes each. Only for who takes trains: [`Transmit::train_max`].
+    ///
+    /// [`Transmit::train_max`]: crate::Transmit::train_max
+    Train {
+        /// Length of each payload in bytes.
+        len: usize,
+        /// How many packets: at least 1.
+        count: u32,
+    },
 }
 
 /// A stretch of registered memory.
@@ -88,14 +98,23 @@ impl Payload<'_> {
     /// No payload.
     pub const EMPTY: Payload<'static> = Payload::Bytes(&[]);
 
-    /// Length in bytes.
+    /// Length in bytes; of each in a train.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
             Payload::Bytes(bytes) => bytes.len(),
             Payload::Shared(held) => held.payload().len(),
             Payload::Memory(_, segments) => segments.iter().map(|s| s.len).sum(),
-            Payload::Synthetic { len } => *len,
+            Payload::Synthetic { len } | Payload::Train { len, .. } => *len,
+        }
+    }
+
+    /// Packets that the frame stands for: 1, or those of a train.
+    #[inline]
+    pub fn count(&self) -> u32 {
+        match self {
+            Payload::Train { count, .. } => *count,
+            _ => 1,
         }
     }
 
@@ -110,7 +129,7 @@ impl Payload<'_> {
         match self {
             Payload::Bytes(bytes) => Some(bytes),
             Payload::Shared(held) => Some(held.payload()),
-            Payload::Memory(..) | Payload::Synthetic { .. } => None,
+            Payload::Memory(..) | Payload::Synthetic { .. } | Payload::Train { .. } => None,
         }
     }
 
@@ -128,7 +147,7 @@ impl Payload<'_> {
                     rest = after;
                 }
             }
-            Payload::Synthetic { .. } => out.fill(0),
+            Payload::Synthetic { .. } | Payload::Train { .. } => out.fill(0),
         }
     }
 }
@@ -140,6 +159,7 @@ impl std::fmt::Debug for Payload<'_> {
             Payload::Shared(_) => "shared",
             Payload::Memory(..) => "memory",
             Payload::Synthetic { .. } => "synthetic",
+            Payload::Train { .. } => "train",
         };
         write!(f, "{} {kind}", self.len())
     }
@@ -178,7 +198,7 @@ impl<'a> Frame<'a> {
         Frame { head, payload: Payload::Bytes(payload), trailer: Trailer::None }
     }
 
-    /// Length from the destination MAC to the last byte, without FCS.
+    /// Length from the destination MAC to the last byte, without FCS; of each in a train.
     #[inline]
     pub fn len(&self) -> usize {
         self.head.len() + self.payload.len() + self.trailer.len()
@@ -215,15 +235,16 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// True when the ICRC is right. Sealed frames are right by construction; frames that are not RoCEv2 and
-    /// payloads whose bytes are not at hand have nothing to check.
+    /// True when the ICRC is right. Sealed frames are right by construction, and payloads whose bytes are not at hand
+    /// have nothing to check. A frame without an ICRC has none that is right: what looks like RoCEv2 and came as an
+    /// opaque frame has wrong lengths.
     #[inline]
     pub fn icrc_is_right(&self) -> bool {
         match (self.trailer, self.payload.as_bytes()) {
             (Trailer::Received { pad, pad_len, icrc }, Some(payload)) => {
                 icrc_of(self.head, payload, &pad[..usize::from(pad_len)]) == icrc
             }
-            _ => true,
+            (trailer, _) => trailer != Trailer::None,
         }
     }
 }

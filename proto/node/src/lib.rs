@@ -49,6 +49,12 @@ pub trait Transmit {
     /// is when the answer is 0.
     fn room(&mut self, side: Side) -> usize;
 
+    /// Packets that one frame may stand for at `side`, at least 1: see [`Payload::Train`]. A train takes the room of one
+    /// frame.
+    fn train_max(&mut self, _side: Side) -> u32 {
+        1
+    }
+
     /// Takes one frame. With room asked for and granted it cannot fail; without, the frame is dropped and
     /// counted by the taker.
     fn transmit(&mut self, side: Side, frame: &Frame<'_>);
@@ -73,6 +79,13 @@ pub trait Node {
     /// request can change anything. What waits for room alone is not a deadline: the caller comes back when
     /// there is room.
     fn poll_timeout(&self) -> Option<Deadline>;
+
+    /// Frames that the node takes at `side` before it has to drop one. It is advice for a neighbour that can wait: a
+    /// [`Chain`] hands it on as that neighbour's [`Transmit::room`]. A node that bounds what it keeps in some other way
+    /// has no such limit.
+    fn intake(&self, _side: Side) -> usize {
+        usize::MAX
+    }
 }
 
 macro_rules! forward_node {
@@ -89,6 +102,9 @@ macro_rules! forward_node {
             }
             fn poll_timeout(&self) -> Option<Deadline> {
                 (**self).poll_timeout()
+            }
+            fn intake(&self, side: Side) -> usize {
+                (**self).intake(side)
             }
         }
     )*};

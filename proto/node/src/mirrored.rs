@@ -42,6 +42,11 @@ impl<N: Node> Node for Mirrored<N> {
     fn poll_timeout(&self) -> Option<Deadline> {
         self.0.poll_timeout()
     }
+
+    #[inline]
+    fn intake(&self, side: Side) -> usize {
+        self.0.intake(1 - side)
+    }
 }
 
 #[cfg(test)]

@@ -107,6 +107,28 @@ impl FramePool {
         }
     }
 
+    /// Keeps a frame whose payload lies in two pieces, one behind the other.
+    ///
+    /// # Panics
+    /// As [`FramePool::hold`].
+    pub fn hold_pieces(&mut self, head: &[u8], pieces: [&[u8]; 2], trailer: Trailer) -> FrameBuf {
+        let [first, second] = pieces;
+        let payload_len = first.len() + second.len();
+        let bytes = self.buffer(payload_len, |out| {
+            out[..head.len()].copy_from_slice(head);
+            let (a, b) = out[HEAD_MAX..HEAD_MAX + payload_len].split_at_mut(first.len());
+            a.copy_from_slice(first);
+            b.copy_from_slice(second);
+        });
+        FrameBuf {
+            bytes,
+            head_len: head.len() as u8,
+            is_synthetic: false,
+            payload_len: payload_len as u32,
+            trailer,
+        }
+    }
+
     /// Memory that keeping a frame with `payload_len` bytes of payload costs, in bytes.
     pub const fn footprint(payload_len: usize) -> usize {
         size_of::<FrameBuf>() + HEAD_MAX + payload_class_bytes(payload_len)
@@ -248,6 +270,15 @@ mod tests {
         }
         assert!(buffers(&pool) <= 8, "{} buffers", buffers(&pool));
         drop(kept);
+    }
+
+    #[test]
+    fn a_payload_in_pieces_is_kept_as_one() {
+        let mut pool = FramePool::new();
+        let held = pool.hold_pieces(&[1; 60], [&[2; 30], &[3; 400]], Trailer::None);
+        let mut out = vec![0; held.len()];
+        held.as_frame().write_to(&mut out);
+        assert_eq!(out, [vec![1; 60], vec![2; 30], vec![3; 400]].concat());
     }
 
     #[test]

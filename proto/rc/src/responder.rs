@@ -204,14 +204,19 @@ impl Responder {
             ctx.counters().count(DropReason::OutOfSequence);
             return;
         };
+        // Behind the last packet of a train.
+        let end = psn + u64::from(payload.count());
         if psn > self.expected {
-            self.too_early(psn, ctx);
+            self.too_early(psn, end, ctx);
             return;
         }
-        if psn < self.expected {
+        if end <= self.expected {
+            ctx.counters().add(Counter::DuplicateRequest, end - psn);
             self.duplicate(psn, packet, bth, payload, ctx);
             return;
         }
+        ctx.counters().add(Counter::DuplicateRequest, self.expected - psn);
+        let count = end - self.expected;
         let verb = bth.opcode.verb();
         let begins = matches!(bth.opcode.position(), Position::First | Position::Only);
         let in_order = match (self.message, verb) {
@@ -223,6 +228,10 @@ impl Responder {
             self.give_up(Fault::InvalidRequest, ctx);
             return;
         }
+        let payload = match *payload {
+            Payload::Train { len, .. } => &Payload::Synthetic { len: len * count as usize },
+            _ => payload,
+        };
         let taken = match verb {
             Some(Verb::Send) => self.take_send(packet, bth, payload, queue, ctx),
             Some(Verb::Write) => self.take_write(packet, bth, payload, queue, ctx),
@@ -234,7 +243,8 @@ impl Responder {
             if let Some(Syndrome::RnrNak { .. }) = self.nak {
                 self.nak = None;
             }
-            self.since_ack += 1;
+            self.expected += count - 1;
+            self.since_ack += count as u32;
             if bth.ack_request || self.since_ack >= self.config.ack_every {
                 self.ack_due = true;
             }
@@ -255,9 +265,9 @@ impl Responder {
     }
 
     #[cold]
-    fn too_early<C: Context>(&mut self, psn: u64, ctx: &mut C) {
-        ctx.counters().count(DropReason::OutOfSequence);
-        self.gap_top = self.gap_top.max(psn);
+    fn too_early<C: Context>(&mut self, psn: u64, end: u64, ctx: &mut C) {
+        ctx.counters().add(DropReason::OutOfSequence.counter(), end - psn);
+        self.gap_top = self.gap_top.max(end - 1);
         if !self.gap_open {
             self.gap_open = true;
             self.nak = Some(Syndrome::Nak(NakCode::PsnSequence));
@@ -273,7 +283,6 @@ impl Responder {
         payload: &Payload<'_>,
         ctx: &mut C,
     ) {
-        ctx.counters().count(Counter::DuplicateRequest);
         match bth.opcode.verb() {
             Some(Verb::Send | Verb::Write) => self.ack_due = true,
             Some(Verb::ReadRequest) if payload.is_empty() => {
@@ -628,15 +637,20 @@ impl Responder {
         if let Some(&read) = self.reads.front() {
             return self.send_read_response(read, queue, ctx, template, emit);
         }
-        let (psn, syndrome) = match self.nak.take() {
+        let (psn, syndrome) = match self.nak {
             Some(Syndrome::Nak(NakCode::PsnSequence)) if self.expected > self.gap_top => {
                 // The gap closed before the NAK could leave.
+                self.nak = None;
                 (self.expected - 1, self.ack_syndrome(queue))
             }
+            // The NAK would say as much; but kernel rxe resets its retries by an ACK alone, and heeds no second NAK
+            // before one, so that it would have to wait for its timer.
+            Some(_) if self.ack_due => (self.expected - 1, self.ack_syndrome(queue)),
             Some(nak) => {
                 if nak == Syndrome::Nak(NakCode::PsnSequence) {
                     ctx.counters().count(Counter::TxSequenceNak);
                 }
+                self.nak = None;
                 (self.expected, nak)
             }
             None if self.ack_due => (self.expected - 1, self.ack_syndrome(queue)),
@@ -702,11 +716,14 @@ impl Responder {
         }
         let pad_len = head.finish(template, len as usize);
         let (head, trailer) = (head.bytes(), Trailer::Sealed { pad_len });
+        // Those in the middle are alike but for their PSN.
+        let train_max = if first || last { 1 } else { emit.train_max() };
+        let count = u64::from(train_max).min(read.end - 1 - read.cursor).max(1);
         if len == 0 {
             emit.emit(&Frame { head, payload: Payload::EMPTY, trailer });
         } else {
             let at = read.address.wrapping_add(u64::from(offset));
-            let Ok(address) = ctx.remote(read.rkey, at, u64::from(len), RemoteIntent::Read) else {
+            let Ok(address) = ctx.remote(read.rkey, at, u64::from(len) * count, RemoteIntent::Read) else {
                 // The region went away under the READ: nothing behind it can be answered either.
                 self.reads.clear();
                 self.expected = read.cursor;
@@ -714,12 +731,16 @@ impl Responder {
                 return self.transmit(queue, ctx, template, emit);
             };
             let piece = [Segment { address, len: len as usize }];
-            emit.emit(&Frame { head, payload: Payload::Memory(ctx.gather(), &piece), trailer });
+            let payload = match count {
+                1 => Payload::Memory(ctx.gather(), &piece),
+                count => Payload::Train { len: len as usize, count: count as u32 },
+            };
+            emit.emit(&Frame { head, payload, trailer });
         }
         if last {
             self.answered(&read);
         } else if let Some(front) = self.reads.front_mut() {
-            front.cursor += 1;
+            front.cursor += count;
         }
         true
     }

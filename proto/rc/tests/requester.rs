@@ -373,6 +373,44 @@ scripts! {
             in resp.only psn=1 len=44
             done 1 Success
         ";
+        a_second_one_never_asks_for_what_has_arrived: "
+            config mtu=256 timeout=1ms
+            post read len=1000
+            out read psn=0
+            in resp.first psn=0 len=256
+            in resp.middle psn=1 len=256
+            wait 1ms
+            out read psn=2 va=512 dma=488
+            wait 1ms
+            out read psn=2 va=512 dma=488
+            in resp.middle psn=2 len=256
+            in resp.last psn=3 len=232
+            done 1 Success
+        ";
+        a_responder_that_cannot_send_its_first_response_is_waited_for: "
+            config mtu=256
+            post read len=300
+            out read psn=0
+            in rnr psn=0
+            wait 10us
+            out read psn=0 va=0 dma=300
+            in resp.first psn=0 len=256
+            in resp.last psn=1 len=44
+            done 1 Success
+        ";
+        a_responder_that_cannot_send_a_later_response_is_asked_again_by_the_timer: "
+            config mtu=256 timeout=1ms
+            post read len=300
+            out read psn=0
+            in resp.first psn=0 len=256
+            in rnr psn=0
+            quiet
+            count rx_ghost_ack 1
+            wait 1ms
+            out read psn=1 va=256 dma=44
+            in resp.last psn=1 len=44
+            done 1 Success
+        ";
         late_responses_to_the_first_request_count_and_are_not_asked_for_again: "
             config mtu=256 timeout=1ms
             post read len=700
@@ -836,6 +874,28 @@ scripts! {
             done 2 WrFlush
             count local_ack_timeout_err 8
             failed
+        ";
+        an_adaptive_one_begins_short_and_doubles_until_there_is_progress: "
+            config timeout=50ms adaptive=2ms retry=7
+            post write len=1
+            post write len=1
+            out write.only psn=0
+            out write.only psn=1
+            wait 2ms
+            out write.only psn=0
+            out write.only psn=1
+            wait 3ms
+            quiet
+            wait 1ms
+            out write.only psn=0
+            out write.only psn=1
+            wait 8ms
+            out write.only psn=0
+            out write.only psn=1
+            in ack psn=0
+            done 1 Success
+            wait 2ms
+            out write.only psn=1
         ";
         progress_gives_all_retries_back: "
             config timeout=1ms retry=1

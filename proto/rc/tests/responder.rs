@@ -123,6 +123,25 @@ scripts! {
             in write.only psn=1 len=1
             out ack psn=1
         ";
+        an_ack_that_is_due_leaves_before_the_nak: "
+            in write.only psn=0 len=1 ackreq
+            in write.only psn=2 len=1
+            out ack psn=0 msn=1
+            out nak.seq psn=1 msn=1
+            quiet
+            in write.only psn=1 len=1 ackreq
+            out ack psn=1 msn=2
+        ";
+        a_message_is_taken_up_in_its_middle: "
+            config mtu=256
+            in write.first psn=0 len=256 va=0 dma=700
+            in write.last psn=2 len=188
+            out nak.seq psn=1 msn=0
+            in write.middle psn=1 len=256
+            in write.last psn=2 len=188 ackreq
+            out ack psn=2 msn=1
+            mem at=256 len=256 is=01
+        ";
         a_read_closes_a_gap_too: "
             in write.only psn=1 len=1
             out nak.seq psn=0
@@ -146,6 +165,15 @@ scripts! {
             out ack psn=1 msn=2
             mem at=0 len=4 is=01
             count duplicate_request 1
+        ";
+        a_packet_from_the_middle_of_a_message_is_acknowledged_too: "
+            config mtu=256
+            in write.first psn=0 len=256 va=0 dma=700
+            in write.middle psn=1 len=256
+            in write.middle psn=1 len=256
+            out ack psn=1 msn=0
+            in write.last psn=2 len=188 ackreq
+            out ack psn=2 msn=1
         ";
         a_send_consumes_one_receive: "
             recv
@@ -381,6 +409,13 @@ scripts! {
             in send.only psn=0 len=1 ackreq
             out ack psn=0
             done r1 Success
+        ";
+        an_ack_that_is_due_leaves_before_the_nak: "
+            in write.only psn=0 len=1 ackreq
+            in send.only psn=1 len=1 ackreq
+            out ack psn=0 msn=1
+            out rnr psn=1 msn=1
+            quiet
         ";
         each_further_try_is_told_again: "
             in send.only psn=0 len=1

@@ -1,6 +1,6 @@
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_neighbour::Config as Segment;
-use longhaul_units::{BitRate, Qpn};
+use longhaul_units::{BitRate, Duration, Qpn};
 use longhaul_wire::MacAddr;
 use longhaul_work::Mtu;
 use std::net::IpAddr;
@@ -18,6 +18,9 @@ pub struct Config {
     pub port_rate: Option<BitRate>,
     /// Bytes that may leave back to back ahead of the rate.
     pub port_burst_bytes: u64,
+    /// Rate of the link, which pause frames measure time by. With it, priority-based pause frames are obeyed, for ports without
+    /// a MAC that does so; `None` drops them.
+    pub link_rate: Option<BitRate>,
     /// First QPN to hand out, at least 2.
     pub qpn_first: u32,
     /// How many QPNs there are, which bounds the number of QPs. Numbers are reused as late as possible.
@@ -49,6 +52,9 @@ pub struct Config {
     pub wq_depth_max: u32,
     /// Largest inline size in bytes.
     pub inline_max: u32,
+    /// To mimic a ConnectX with adaptive retransmission: the local ACK timer begins at this and doubles with each retry,
+    /// whatever timeout a QP was given.
+    pub adaptive_timeout: Option<Duration>,
     /// READs and atomics that a QP serves at a time as responder, at most.
     pub rd_atomic_max: u8,
     /// READs and atomics that a QP may have outstanding as requester, at most; programs set it to what their peer serves.
@@ -86,6 +92,7 @@ impl Config {
             path_mtu_max: Mtu::B4096,
             port_rate: None,
             port_burst_bytes: 32 * 1024,
+            link_rate: None,
             qpn_first: 0x11,
             qpn_count: 65_536,
             neighbours: Vec::new(),
@@ -101,6 +108,7 @@ impl Config {
             cq_depth_max: 1 << 22,
             wq_depth_max: 1 << 17,
             inline_max: 1024,
+            adaptive_timeout: None,
             rd_atomic_max: 128,
             rd_atomic_initiated_max: 128,
             window_packets: 1 << 23,

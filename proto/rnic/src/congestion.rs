@@ -1,6 +1,7 @@
 //! Congestion control between the wire and the QPs: marked packets in, CNPs out, CNPs in.
 
 use crate::path::{source_port, vlan};
+use crate::pause::NOTIFICATIONS;
 use crate::{Config, DropReason, Memory, QpKind, Resolution, Rnic};
 use longhaul_cc::dcqcn::{CeOutcome, CnpOutcome, Dcqcn, NotificationConfig, ReactionConfig};
 use longhaul_node::{Frame, Payload, Trailer};
@@ -85,6 +86,9 @@ impl<M: Memory> Rnic<M> {
 
     /// Sends one CNP, if one waits.
     pub(crate) fn send_cnp(&mut self, emit: &mut impl Emit) -> bool {
+        if self.pauses.holds(NOTIFICATIONS) {
+            return false;
+        }
         let Some((peer, hop, qpn)) = self.cnps.0.pop_front() else { return false };
         self.env.counters.count(Counter::CnpSent);
         emit_cnp(&self.config, hop, peer, qpn, emit);

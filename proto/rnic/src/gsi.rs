@@ -36,7 +36,10 @@ pub(crate) fn send(config: &Config, hop: MacAddr, to: IpAddr, mad: &Mad, psn: Ps
         flow_label: 0,
         udp_source_port: source_port(config, 0, Qpn::GSI, Qpn::GSI),
     });
-    let mut head = Head::begin(&template, &Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, psn));
+    let mut bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, psn);
+    // As in everything that the device sends: boxes on the way learn the bit from a connection's REP.
+    bth.migreq = config.migreq;
+    let mut head = Head::begin(&template, &bth);
     head.push_deth(&Deth { qkey: GSI_QKEY, reserved_8: 0, source_qp: Qpn::GSI });
     let pad_len = head.finish(&template, MAD_LEN);
     emit.emit(&Frame {

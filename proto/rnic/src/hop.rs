@@ -3,7 +3,7 @@
 use crate::{Config, Memory, Rnic, VerbsError};
 use longhaul_neighbour::{HopId, Neighbours, Outgoing, Resolution, multicast_mac};
 use longhaul_node::{Frame, Payload, Trailer};
-use longhaul_units::Instant;
+use longhaul_units::{Duration, Instant};
 use longhaul_wire::mad::Mad;
 use longhaul_wire::{MacAddr, Packet};
 use longhaul_work::Emit;
@@ -12,6 +12,8 @@ use std::net::IpAddr;
 
 /// Management datagrams that wait for an Ethernet address at most. Further ones are lost, and repeated by who sent them.
 const WAITING_MAX: usize = 64;
+/// How long each of them waits: as long as a peer is asked for. Whoever sent it has repeated it by then, or given up.
+const WAIT: Duration = Duration::from_ms(3_000);
 
 /// Where frames to a peer go first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +30,8 @@ pub(crate) struct Hops {
 
 struct Segment {
     neighbours: Neighbours,
-    waiting: VecDeque<(IpAddr, Mad)>,
+    /// Each until when.
+    waiting: VecDeque<(Instant, IpAddr, Mad)>,
 }
 
 impl Hops {
@@ -106,21 +109,23 @@ impl Hops {
     }
 
     /// Keeps a management datagram until its peer is known.
-    pub fn wait(&mut self, to: IpAddr, mad: &Mad) {
-        if let Some(segment) = &mut self.segment
-            && segment.waiting.len() < WAITING_MAX
-        {
-            segment.waiting.push_back((to, *mad));
+    pub fn wait(&mut self, now: Instant, to: IpAddr, mad: &Mad) {
+        if let Some(segment) = &mut self.segment {
+            segment.waiting.retain(|(until, ..)| now < *until);
+            if segment.waiting.len() < WAITING_MAX {
+                segment.waiting.push_back((now + WAIT, to, *mad));
+            }
         }
     }
 
-    /// A management datagram whose peer is known by now. Those whose peer does not answer are forgotten.
-    pub fn next_ready(&mut self, config: &Config) -> Option<(IpAddr, MacAddr, Mad)> {
+    /// A management datagram whose peer is known by now. Those whose peer does not answer are forgotten, and so are those
+    /// that have waited for too long: the peer may be asked for again and again, or by nobody any more.
+    pub fn next_ready(&mut self, now: Instant, config: &Config) -> Option<(IpAddr, MacAddr, Mad)> {
         let Segment { neighbours, waiting } = &mut **self.segment.as_mut()?;
         let look_up = |ip| configured(config, ip).map_or_else(|| neighbours.look_up(ip), Resolution::Known);
-        waiting.retain(|(to, _)| !matches!(look_up(*to), Resolution::Failed(_)));
-        let ready = |(to, _): &(IpAddr, Mad)| matches!(look_up(*to), Resolution::Known(_));
-        let (to, mad) = waiting.remove(waiting.iter().position(ready)?)?;
+        waiting.retain(|(until, to, _)| now < *until && !matches!(look_up(*to), Resolution::Failed(_)));
+        let ready = |(_, to, _): &(Instant, IpAddr, Mad)| matches!(look_up(*to), Resolution::Known(_));
+        let (_, to, mad) = waiting.remove(waiting.iter().position(ready)?)?;
         match look_up(to) {
             Resolution::Known(mac) => Some((to, mac, mad)),
             Resolution::Asking | Resolution::Failed(_) => None,
@@ -192,6 +197,7 @@ impl<M: Memory> Rnic<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Failure, SegmentAddress, SegmentAsks};
 
     fn look_up(config: &Config, ip: &str) -> Resolution {
         Hops::new(config).look_up(config, ip.parse().unwrap())
@@ -205,5 +211,32 @@ mod tests {
         assert_eq!(look_up(&config, "239.255.1.2"), known([1, 0, 0x5e, 0x7f, 1, 2]));
         config.neighbours.push((IpAddr::from([10, 77, 0, 2]), MacAddr([2; 6])));
         assert_eq!(look_up(&config, "10.77.0.2"), known([2; 6]));
+    }
+
+    /// What waits for a peer that is asked for at 0 s, not found, asked for again, and found at `ms`.
+    fn waits(ms: u64) -> bool {
+        let [us, peer] = [1, 2].map(|n| IpAddr::from([10, 77, 0, n]));
+        let mut config = Config::new(MacAddr::default(), us);
+        let address = SegmentAddress { ip: us, prefix_len: 24 };
+        let segment = longhaul_neighbour::Config::new(MacAddr::default(), address);
+        config.segment = Some(longhaul_neighbour::Config { asks: SegmentAsks::Owner, ..segment });
+        let mut hops = Hops::new(&config);
+        let begun = Instant::from_ns(1);
+        hops.ask(begun, &config, peer);
+        hops.wait(begun, peer, &[7; longhaul_wire::mad::MAD_LEN]);
+        assert!(hops.next_ready(begun, &config).is_none() && hops.has_pending());
+        hops.neighbours_mut().unwrap().answer(begun, peer, Err(Failure::NoAnswer));
+        assert_eq!(hops.ask(begun, &config, peer), Resolution::Asking);
+        let now = begun + Duration::from_ms(ms);
+        hops.neighbours_mut().unwrap().answer(now, peer, Ok(MacAddr([2; 6])));
+        let found = hops.next_ready(now, &config);
+        assert!(hops.next_ready(now, &config).is_none() && hops.segment.unwrap().waiting.is_empty());
+        found.is_some()
+    }
+
+    #[test]
+    fn a_management_datagram_waits_no_longer_than_its_peer_is_asked_for() {
+        assert!(waits(2_999));
+        assert!(!waits(3_000));
     }
 }

@@ -10,6 +10,8 @@
 //! - QPs that have something to send take turns, one packet each; idle QPs cost nothing.
 //! - With [`Config::port_rate`] the port is paced, so that a burst never exceeds what a link's queue is told. A QP
 //!   can be paced besides, by the program and, with [`Config::dcqcn`], by congestion.
+//! - With [`Config::link_rate`] it obeys the pause frames of priority-based flow control: a QP whose priority is paused, by
+//!   the DSCP of its address vector, keeps its turn until it may go on. Datagram QPs are of priority 0.
 //! - Frames to the port's own address leave like any other; they come back when the port or switch returns
 //!   them. The device has no short cut of its own, so two QPs of one device can talk wherever the wire can
 //!   loop.
@@ -32,6 +34,7 @@ mod mr;
 mod multicast;
 mod objects;
 mod path;
+mod pause;
 mod qp;
 mod receive;
 mod schedule;
@@ -105,6 +108,7 @@ pub struct Rnic<M: Memory> {
     dcqcn: Dcqcn,
     cnps: congestion::Pending,
     hops: hop::Hops,
+    pauses: pause::Pauses,
     /// On a segment, the VLAN that packets are taken from; 0 for untagged ones.
     vlan: Option<u16>,
 }
@@ -141,7 +145,8 @@ impl<M: Memory> Rnic<M> {
             paced_until: None,
             mad_psn: Psn::new(0),
             hops: hop::Hops::new(&config),
-            vlan: config.segment.is_some().then(|| path::vlan(&config).unwrap_or(0)),
+            pauses: pause::Pauses::default(),
+            vlan: config.segment.as_ref().map(path::tag),
             config,
         }
     }
@@ -272,6 +277,7 @@ impl<M: Memory> Node for Rnic<M> {
         let timer = self.timers.next().map(|at| Deadline { at, reason: "retransmission timer" });
         let paced = self.paced_until.map(|at| Deadline { at, reason: "port rate" });
         let own = Deadline::earliest(Deadline::earliest(timer, paced), self.cm.poll_timeout());
+        let own = Deadline::earliest(own, self.pauses.deadline());
         match self.hops.neighbours() {
             None => own,
             Some(neighbours) => Deadline::earliest(own, neighbours.poll_timeout()),

@@ -137,11 +137,11 @@ impl<M: Memory> Rnic<M> {
 
     /// Makes an address handle. [`VerbsError::Unresolved`] until [`Rnic::resolve`] has found the peer; from then on the
     /// handle follows it.
-    pub fn create_ah(&mut self, pd: PdId, address: &AddressVector) -> Result<AhId, VerbsError> {
+    pub fn create_ah(&mut self, now: Instant, pd: PdId, address: &AddressVector) -> Result<AhId, VerbsError> {
         check_address(address, &self.config)?;
         self.pd_users(pd)?;
         let peer = address.destination_ip.to_canonical();
-        let Hop { mac, id: hop } = self.hops.hold(self.env.now, &self.config, peer)?;
+        let Hop { mac, id: hop } = self.hops.hold(now, &self.config, peer)?;
         let template = PathTemplate::new(&path(&self.config, mac, address, Qpn::GSI, Qpn::GSI));
         if self.env.ahs.is_full()
             && let Some(oldest) = self.retired_ahs.pop_front()
@@ -259,6 +259,7 @@ impl<M: Memory> Rnic<M> {
         let Some(mut qp) = self.qps[slot as usize].take() else { return Err(VerbsError::NoSuch("QP")) };
         if qp.is_listed {
             self.turns.forget(slot);
+            self.pauses.forget(slot);
         }
         self.hops.release(qp.hop);
         self.free_qpns.push_back(slot);

@@ -21,8 +21,9 @@ fn pkey_matches(pkey: u16) -> bool {
 impl<M: Memory> Rnic<M> {
     #[inline]
     pub(crate) fn receive(&mut self, now: Instant, frame: &Frame<'_>) {
-        self.env.counters.count(Counter::RxFrames);
-        self.env.counters.add(Counter::RxBytes, frame.len() as u64);
+        let count = u64::from(frame.payload.count());
+        self.env.counters.add(Counter::RxFrames, count);
+        self.env.counters.add(Counter::RxBytes, count * frame.len() as u64);
         if let Err(reason) = self.accept(now, frame) {
             self.env.counters.count(reason);
         }
@@ -63,11 +64,11 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// What is not RoCEv2 may be about neighbours.
+    /// What is not RoCEv2 may be about neighbours, or from the link's other end.
     #[cold]
     fn accept_other(&mut self, now: Instant, frame: &Frame<'_>) -> Result<(), DropReason> {
         if !self.hops.take(now, frame) {
-            return Err(DropReason::NotRoce);
+            return self.accept_pause(now, frame);
         }
         self.follow_neighbours();
         Ok(())

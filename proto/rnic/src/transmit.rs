@@ -1,5 +1,6 @@
 //! Frames out: turns, room and pace.
 
+use crate::pause::{MANAGEMENT, NOTIFICATIONS};
 use crate::qp::Qp;
 use crate::srq::shared_queue;
 use crate::{Listed, Memory, Neighbours, Resolution, Rnic, gsi, hop};
@@ -11,6 +12,7 @@ use longhaul_work::{Counter, Emit};
 /// Hands frames to the taker and notes what they cost.
 struct Out<'a> {
     to: &'a mut dyn Transmit,
+    frames: u64,
     bytes: u64,
     wire: u64,
 }
@@ -18,10 +20,16 @@ struct Out<'a> {
 impl Emit for Out<'_> {
     #[inline]
     fn emit(&mut self, frame: &Frame<'_>) {
-        let len = frame.len();
-        self.bytes += len as u64;
-        self.wire += wire_bytes(len);
+        let (len, count) = (frame.len(), u64::from(frame.payload.count()));
+        self.frames += count;
+        self.bytes += count * len as u64;
+        self.wire += count * wire_bytes(len);
         self.to.transmit(0, frame);
+    }
+
+    #[inline]
+    fn train_max(&mut self) -> u32 {
+        self.to.train_max(0)
     }
 }
 
@@ -29,14 +37,16 @@ impl<M: Memory> Rnic<M> {
     pub(crate) fn send_pending(&mut self, now: Instant, to: &mut dyn Transmit) {
         self.paced_until = None;
         self.env.now = now;
-        if !self.has_pending() && !self.hops.has_pending() {
+        if self.pauses.is_any() {
+            self.end_pauses(now);
+        }
+        if !self.has_pending() && !self.hops_pending() {
             return;
         }
         let mut room = to.room(0);
-        let mut out = Out { to, bytes: 0, wire: 0 };
-        let mut frames = 0;
-        if self.hops.has_pending() {
-            frames = self.send_by_segment(&mut room, &mut out);
+        let mut out = Out { to, frames: 0, bytes: 0, wire: 0 };
+        if self.hops_pending() {
+            self.send_by_segment(now, &mut room, &mut out);
         }
         while room > 0 && self.has_pending() {
             if let Some(pacer) = &self.pacer {
@@ -53,27 +63,39 @@ impl<M: Memory> Rnic<M> {
             if let Some(pacer) = &mut self.pacer {
                 pacer.take(now, out.wire);
             }
-            frames += 1;
             room -= 1;
         }
         // Questions that have arisen just now.
-        if self.hops.has_pending() {
-            frames += self.send_by_segment(&mut room, &mut out);
+        if self.hops_pending() {
+            self.send_by_segment(now, &mut room, &mut out);
         }
-        self.env.counters.add(Counter::TxFrames, frames);
+        self.env.counters.add(Counter::TxFrames, out.frames);
         self.env.counters.add(Counter::TxBytes, out.bytes);
     }
 
     #[inline]
     fn has_pending(&self) -> bool {
-        !self.turns.is_empty() || self.cm.has_mad() || !self.cnps.is_empty()
+        !self.turns.is_empty() || self.mads_pending() || self.cnps_pending()
     }
 
-    /// What is said about neighbours, and what waited for their answers; returns the frames. None of it is paced: it is
-    /// little.
+    #[inline]
+    fn mads_pending(&self) -> bool {
+        self.cm.has_mad() && !self.pauses.holds(MANAGEMENT)
+    }
+
+    #[inline]
+    fn cnps_pending(&self) -> bool {
+        !self.cnps.is_empty() && !self.pauses.holds(NOTIFICATIONS)
+    }
+
+    #[inline]
+    fn hops_pending(&self) -> bool {
+        self.hops.has_pending() && !self.pauses.holds(MANAGEMENT)
+    }
+
+    /// What is said about neighbours, and what waited for their answers. None of it is paced: it is little.
     #[cold]
-    fn send_by_segment(&mut self, room: &mut usize, out: &mut Out<'_>) -> u64 {
-        let before = *room;
+    fn send_by_segment(&mut self, now: Instant, room: &mut usize, out: &mut Out<'_>) {
         while *room > 0
             && let Some(frame) = self.hops.neighbours_mut().and_then(Neighbours::poll_frame)
         {
@@ -81,18 +103,17 @@ impl<M: Memory> Rnic<M> {
             *room -= 1;
         }
         while *room > 0
-            && let Some((to, mac, mad)) = self.hops.next_ready(&self.config)
+            && let Some((to, mac, mad)) = self.hops.next_ready(now, &self.config)
         {
             self.mad_psn = self.mad_psn.plus(1);
             gsi::send(&self.config, mac, to, &mad, self.mad_psn, out);
             *room -= 1;
         }
-        (before - *room) as u64
     }
 
     #[inline]
     fn send_mad(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
-        if !self.cm.has_mad() {
+        if !self.mads_pending() {
             return false;
         }
         let (config, psn, hops) = (&self.config, &mut self.mad_psn, &mut self.hops);
@@ -106,7 +127,7 @@ impl<M: Memory> Rnic<M> {
                     sent = true;
                 }
                 // Its question leaves first.
-                Resolution::Asking => hops.wait(to, mad),
+                Resolution::Asking => hops.wait(now, to, mad),
                 // The connection manager tries again.
                 Resolution::Failed(_) => {}
             }
@@ -118,6 +139,9 @@ impl<M: Memory> Rnic<M> {
     #[inline]
     fn send_turn(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         let Some(slot) = self.turns.pop() else { return false };
+        if self.pauses.is_any() && self.waits_for_link(slot) {
+            return false;
+        }
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return false };
         qp.is_listed = false;
         let qp = &mut **qp;

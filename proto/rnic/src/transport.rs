@@ -118,6 +118,7 @@ impl Transport {
                 mtu,
                 max_rd_atomic: u32::from(attr.max_rd_atomic.unwrap_or(0)),
                 timeout: attr.timeout.and_then(Duration::of_ack_timeout),
+                adaptive_timeout: config.adaptive_timeout,
                 retry_cnt: attr.retry_cnt.unwrap_or(0),
                 rnr_retry: attr.rnr_retry.unwrap_or(0),
                 window_packets: config.window_packets.clamp(1, longhaul_rc::WINDOW_MAX),

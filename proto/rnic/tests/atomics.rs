@@ -47,9 +47,8 @@ fn over_a_bad_wire_none_is_executed_twice_or_forgotten() {
     for seed in 0..20 {
         let mut pair = Pair::new(seed, 1 << 16);
         let ends = pair.connect(&Link { reads: 1 + seed as u8 % 4, psn: [0xff_fff0, 3], ..Link::default() });
-        pair.wire.loss = 0.1;
-        pair.wire.duplication = 0.1;
-        pair.wire.jitter = Duration::from_us(15);
+        let jitter = Duration::from_us(15);
+        pair.set_wire(Wire { loss: 0.1, duplication: 0.1, jitter, ..Wire::default() });
         let mut sum = 0u64;
         for id in 0..60u64 {
             sum += id + 1;

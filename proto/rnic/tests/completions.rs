@@ -119,7 +119,7 @@ fn those_of_a_qp_that_is_reset_or_gone_are_gone_too() {
 fn timestamps_never_step_back_and_say_when() {
     let mut pair = Pair::new(3, 1 << 16);
     let ends = pair.connect(&Link::default());
-    pair.wire.loss = 0.02;
+    pair.set_wire(Wire { loss: 0.02, ..Wire::default() });
     let mut last = Instant::ZERO;
     let mut count = 0;
     for _ in 0..20 {

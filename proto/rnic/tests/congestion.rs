@@ -34,8 +34,8 @@ fn limit(pair: &mut Pair, ends: &Ends, n: usize, kbps: u32) {
 fn goodput(pair: &mut Pair, ends: &Ends, span: Duration, marked: bool) -> f64 {
     let sent = Rc::new(Cell::new(0u64));
     let count = sent.clone();
-    pair.mark = marked;
-    pair.lose = Box::new(move |sender, bytes| {
+    pair.tap().wire.marking = f64::from(u8::from(marked));
+    pair.tap().lose = Box::new(move |sender, bytes| {
         count.set(count.get() + if sender == 0 { wire_bytes(bytes.len()) } else { 0 });
         false
     });
@@ -74,11 +74,11 @@ mod notification {
     #[test]
     fn a_notification_names_the_senders_qp_and_is_marked_urgent() {
         let (mut pair, ends) = controlled();
-        pair.seen = Some(Vec::new());
-        pair.mark = true;
+        pair.tap().seen = Some(Vec::new());
+        pair.tap().wire.marking = 1.0;
         pair.post(0, ends.qp[0], &wr(1, write_to(&ends, 1, 0), &[sge(&ends, 0, 0, 100)]));
         assert!(pair.settle(Duration::from_ms(100)));
-        let seen = pair.seen.take().unwrap();
+        let seen = pair.tap().seen.take().unwrap();
         let cnps: Vec<_> = seen
             .iter()
             .filter(|(_, bytes)| Packet::parse(bytes).unwrap().unwrap().opcode() == Opcode::CNP)
@@ -102,7 +102,7 @@ mod notification {
             let ah = pair.ah(0, &ends, ip);
             pair.nodes[1].attach_multicast(ends.qp[1], group).unwrap();
             pair.recv(1, &ends, 5, 0, 500);
-            pair.mark = true;
+            pair.tap().wire.marking = 1.0;
             let destination = Destination { ah, qpn, qkey: QKEY };
             let op = SendOp::Datagram { destination, immediate: None };
             pair.post(0, ends.qp[0], &wr(1, op, &[sge(&ends, 0, 0, 100)]));
@@ -118,11 +118,11 @@ mod notification {
     fn without_control_marks_are_counted_and_packets_are_not_capable() {
         let mut pair = Pair::new(1, 1 << 16);
         let ends = pair.connect(&Link::default());
-        pair.mark = true;
-        pair.seen = Some(Vec::new());
+        pair.tap().wire.marking = 1.0;
+        pair.tap().seen = Some(Vec::new());
         pair.post(0, ends.qp[0], &wr(1, write_to(&ends, 1, 0), &[sge(&ends, 0, 0, 100)]));
         assert!(pair.settle(Duration::from_ms(100)));
-        assert_eq!(pair.seen.take().unwrap()[0].1[15] & 3, 0);
+        assert_eq!(pair.tap().seen.take().unwrap()[0].1[15] & 3, 0);
         assert_eq!(pair.nodes[1].counters().get(Counter::CnpSent), 0);
     }
 }
@@ -204,11 +204,11 @@ mod strangers {
     #[test]
     fn a_notification_counts_only_from_the_peer_and_while_connected() {
         let (mut pair, ends) = controlled();
-        pair.seen = Some(Vec::new());
-        pair.mark = true;
+        pair.tap().seen = Some(Vec::new());
+        pair.tap().wire.marking = 1.0;
         pair.post(0, ends.qp[0], &wr(1, write_to(&ends, 1, 0), &[sge(&ends, 0, 0, 100)]));
         assert!(pair.settle(Duration::from_ms(100)));
-        let seen = pair.seen.take().unwrap();
+        let seen = pair.tap().seen.take().unwrap();
         let is_cnp = |bytes: &[u8]| Packet::parse(bytes).unwrap().unwrap().opcode() == Opcode::CNP;
         let cnp = seen.iter().find(|(sender, bytes)| *sender == 1 && is_cnp(bytes)).unwrap().1.clone();
         let now = pair.now;

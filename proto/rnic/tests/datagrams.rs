@@ -86,13 +86,13 @@ mod refusal {
     fn a_datagram_longer_than_the_mtu_completes_and_never_leaves() {
         let (mut pair, ends, ah) = ready();
         pair.recv(1, &ends, 5, 200_000, 10_000);
-        pair.seen = Some(Vec::new());
+        pair.tap().seen = Some(Vec::new());
         for (id, len) in [(1, 4097), (2, 4096)] {
             pair.post(0, ends.qp[0], &wr(id, to(ah, ends.qp[1]), &[sge(&ends, 0, 0, len)]));
         }
         assert!(pair.settle(SOON));
         assert_eq!(pair.completions(0, ends.cq[0]).iter().map(|c| c.wr_id).collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(pair.seen.take().unwrap().len(), 1);
+        assert_eq!(pair.tap().seen.take().unwrap().len(), 1);
         assert_eq!(pair.completions(1, ends.cq[1])[0].byte_len, 4096 + 40);
         assert_eq!(pair.nodes[0].counters().get(Counter::TxTooLong), 1);
     }
@@ -119,7 +119,7 @@ mod refusal {
             let other = pair.nodes[0].alloc_pd().unwrap();
             let address =
                 AddressVector { destination_ip: ip(1), hop_limit: 1, traffic_class: 0, flow_label: 0 };
-            let ah = pair.nodes[0].create_ah(other, &address).unwrap();
+            let ah = pair.nodes[0].create_ah(pair.now, other, &address).unwrap();
             assert_eq!(pair.nodes[0].dealloc_pd(other), Err(VerbsError::Busy { what: "PD", users: 1 }));
             if destroyed {
                 pair.nodes[0].destroy_ah(ah).unwrap();
@@ -247,7 +247,7 @@ mod send_queue_error {
         pair.nodes[0].modify_qp(pair.now, ends.qp[0], &go).unwrap();
         pair.recv(1, &ends, 5, 200_000, 500);
         pair.recv(1, &ends, 6, 200_000, 500);
-        pair.seen = Some(Vec::new());
+        pair.tap().seen = Some(Vec::new());
         let own = Destination { ah, qpn: ends.qp[1], qkey: 1 << 31 };
         pair.post(0, ends.qp[0], &wr(4, SendOp::Datagram { destination: own, immediate: None }, &[]));
         pair.post(0, ends.qp[0], &wr(5, to(ah, ends.qp[1]), &[sge(&ends, 0, 0, 10)]));

@@ -199,7 +199,7 @@ mod dead_peer {
     fn retries_run_out_within_their_budget_then_everything_is_flushed() {
         let mut pair = Pair::new(1, 1 << 16);
         let ends = pair.connect(&Link { timeout: 10, retry: 7, ..Link::default() });
-        pair.lose = Box::new(|_, _| true);
+        pair.tap().lose = Box::new(|_, _| true);
         pair.recv(0, &ends, 100, 0, 10);
         for id in 1..=3 {
             let segments = [sge(&ends, 0, 0, 10)];

@@ -23,8 +23,8 @@ fn on_segment(config: &mut Config) {
 }
 
 fn pair() -> Pair {
-    let mut pair = Pair::with(5, 1 << 16, on_segment);
-    pair.seen = Some(Vec::new());
+    let pair = Pair::with(5, 1 << 16, on_segment);
+    pair.tap().seen = Some(Vec::new());
     pair
 }
 
@@ -66,7 +66,7 @@ fn gratuitous_arp(of: IpAddr, mac: MacAddr) -> Vec<u8> {
 
 /// Ethernet destinations of the RoCEv2 packets that a node has sent since the last call.
 fn destinations(pair: &mut Pair, n: usize) -> Vec<MacAddr> {
-    let seen = pair.seen.replace(Vec::new()).unwrap();
+    let seen = pair.tap().seen.replace(Vec::new()).unwrap();
     let sent =
         seen.iter().filter(|(sender, bytes)| *sender == n && matches!(Packet::parse(bytes), Ok(Some(_))));
     let mut found: Vec<MacAddr> = sent.map(|(_, bytes)| MacAddr(*bytes.first_chunk().unwrap())).collect();
@@ -93,8 +93,7 @@ mod resolution {
     #[test]
     fn devices_find_each_other_and_hold_a_connection_over_a_bad_wire() {
         let mut pair = pair();
-        pair.wire.loss = 0.1;
-        pair.wire.duplication = 0.1;
+        pair.set_wire(Wire { loss: 0.1, duplication: 0.1, ..Wire::default() });
         let ends = connect(&mut pair);
         destinations(&mut pair, 0);
         write(&mut pair, &ends, 20_000);
@@ -105,7 +104,7 @@ mod resolution {
     #[test]
     fn an_address_that_is_not_resolved_is_refused_and_changes_nothing() {
         let mut pair = pair();
-        pair.lose = Box::new(|_, _| true);
+        pair.tap().lose = Box::new(|_, _| true);
         let node = &mut pair.nodes[0];
         let pd = node.alloc_pd().unwrap();
         let cq = node.create_cq(8).unwrap();
@@ -115,13 +114,28 @@ mod resolution {
         let refused = node.modify_qp(pair.now, qp, &receive).unwrap_err();
         assert_eq!(refused.class(), ErrorClass::TimedOut, "{refused}");
         assert_eq!(node.query_qp(qp).unwrap().state, QpState::Init);
-        let refused = node.create_ah(pd, &receive.address.unwrap()).unwrap_err();
+        let refused = node.create_ah(pair.now, pd, &receive.address.unwrap()).unwrap_err();
         assert_eq!(refused.class(), ErrorClass::TimedOut, "{refused}");
         node.dealloc_pd(pd).unwrap_err();
         node.destroy_qp(qp).unwrap();
         node.dealloc_pd(pd).unwrap();
         let begun = pair.now;
         assert_eq!(resolve(&mut pair, 0, ip(1)), Resolution::Failed(Failure::NoAnswer));
+        assert_eq!(pair.now.since(begun), Duration::from_ms(3_000));
+    }
+
+    #[test]
+    fn a_device_that_was_idle_for_long_asks_as_often_as_any() {
+        let mut pair = pair();
+        pair.tap().lose = Box::new(|_, _| true);
+        pair.now += Duration::from_ms(60_000);
+        let begun = pair.now;
+        let pd = pair.nodes[0].alloc_pd().unwrap();
+        let address = AddressVector { destination_ip: ip(1), hop_limit: 64, traffic_class: 0, flow_label: 0 };
+        pair.nodes[0].create_ah(begun, pd, &address).unwrap_err();
+        while pair.nodes[0].resolution(ip(1)) == Resolution::Asking {
+            assert!(pair.step(), "quiet without an answer");
+        }
         assert_eq!(pair.now.since(begun), Duration::from_ms(3_000));
     }
 
@@ -148,7 +162,7 @@ mod resolution {
         assert_eq!(resolve(&mut pair, 0, v6(1)), Resolution::Known(mac(1)));
         let pd = pair.nodes[0].alloc_pd().unwrap();
         let address = AddressVector { destination_ip: v6(1), hop_limit: 64, traffic_class: 0, flow_label: 0 };
-        pair.nodes[0].create_ah(pd, &address).unwrap();
+        pair.nodes[0].create_ah(pair.now, pd, &address).unwrap();
     }
 
     #[test]
@@ -157,10 +171,10 @@ mod resolution {
             on_segment(config);
             config.segment.as_mut().unwrap().vlan = Some(7);
         });
-        pair.seen = Some(Vec::new());
+        pair.tap().seen = Some(Vec::new());
         let ends = connect(&mut pair);
         write(&mut pair, &ends, 5000);
-        let seen = pair.seen.take().unwrap();
+        let seen = pair.tap().seen.take().unwrap();
         assert!(seen.len() > 8 && seen.iter().all(|(_, bytes)| bytes[12..16] == [0x81, 0, 0, 7]));
         let (_, mut packet) = seen.into_iter().rfind(|(sender, _)| *sender == 0).unwrap();
         let foreign = |pair: &Pair| pair.nodes[1].counters().get(DropReason::NotRoce);
@@ -273,12 +287,11 @@ mod connection_manager {
     fn strangers() -> (Pair, Ends) {
         let mut pair = pair();
         let ends = connect(&mut pair);
-        let fresh = Pair::with(5, 64, on_segment).nodes;
-        let mut nodes = fresh.into_iter();
-        for node in &mut pair.nodes {
-            *node = nodes.next().unwrap();
+        let fresh = Pair::with(5, 64, on_segment).nodes.into_nodes();
+        for (node, fresh) in pair.nodes.iter_mut().zip(fresh) {
+            **node = fresh.into_rnic();
         }
-        pair.seen = Some(Vec::new());
+        pair.tap().seen = Some(Vec::new());
         (pair, ends)
     }
 
@@ -302,9 +315,28 @@ mod connection_manager {
     }
 
     #[test]
+    fn its_datagrams_have_the_bits_of_everything_else() {
+        for migreq in [true, false] {
+            let mut pair = Pair::with(5, 1 << 16, |config| {
+                on_segment(config);
+                config.migreq = migreq;
+            });
+            pair.tap().seen = Some(Vec::new());
+            let ends = connect(&mut pair);
+            write(&mut pair, &ends, 100);
+            request(&mut pair, &ends);
+            assert!(matches!(event(&mut pair, 0), Cm::Rejected { .. }));
+            let seen = pair.tap().seen.take().unwrap();
+            let packets: Vec<_> = seen.iter().filter_map(|(_, bytes)| Packet::parse(bytes).ok()?).collect();
+            assert!(packets.iter().any(|packet| packet.dest_qp() == longhaul_units::Qpn::GSI));
+            assert!(packets.iter().all(|packet| packet.bth().migreq == migreq));
+        }
+    }
+
+    #[test]
     fn requests_to_nobody_end_as_unreachable() {
         let (mut pair, ends) = strangers();
-        pair.lose = Box::new(|_, _| true);
+        pair.tap().lose = Box::new(|_, _| true);
         request(&mut pair, &ends);
         assert!(matches!(event(&mut pair, 0), Cm::Unreachable { .. }));
         assert_eq!(destinations(&mut pair, 0), [], "nothing but questions was sent");

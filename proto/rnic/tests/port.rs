@@ -84,6 +84,18 @@ mod validation {
         });
     }
 
+    /// Who carries what it does not understand hands it on as an opaque frame.
+    #[test]
+    fn a_packet_whose_lengths_lie_is_dropped_as_an_opaque_frame_too() {
+        let (mut pair, _, mut bytes) = write_frame();
+        bytes[IP + 25] ^= 0x40;
+        assert!(Frame::received(&Head::copy_of(&bytes), &bytes).is_err());
+        let now = pair.now;
+        pair.nodes[1].handle_frame(now, 0, &Frame::opaque(&bytes));
+        assert_eq!(pair.nodes[1].counters().drops(), 1);
+        assert_eq!(pair.nodes[1].counters().get(Counter::RxWriteRequests), 0);
+    }
+
     #[test]
     fn a_limited_member_of_the_partition_is_welcome() {
         let (mut pair, _, mut bytes) = write_frame();
@@ -164,12 +176,12 @@ mod validation {
         let mut rng = SplitMix64::new(43);
         let now = pair.now;
         // Frames of all kinds that node 1 would send, taken from a real exchange.
-        pair.seen = Some(Vec::new());
+        pair.tap().seen = Some(Vec::new());
         pair.post(0, ends.qp[0], &wr(1, read_from(&ends, 1, 0), &[sge(&ends, 0, 0, 5000)]));
         pair.post(0, ends.qp[0], &wr(2, write_to(&ends, 1, 0), &[sge(&ends, 0, 0, 5000)]));
         pair.settle(Duration::from_ms(10));
         let answers: Vec<_> =
-            pair.seen.take().unwrap().into_iter().filter(|(n, _)| *n == 1).map(|(_, b)| b).collect();
+            pair.tap().seen.take().unwrap().into_iter().filter(|(n, _)| *n == 1).map(|(_, b)| b).collect();
         assert!(answers.len() > 5);
         for round in 0..20_000 {
             if round % 4 == 0 {
@@ -310,13 +322,14 @@ mod pace {
         let rate = BitRate::from_gbps(10).unwrap();
         let mut pair = Pair::with(1, 1 << 20, |c| c.port_rate = Some(rate));
         let ends = pair.connect(&Link { mtu: Mtu::B4096, timeout: 14, ..Link::default() });
-        pair.seen = Some(Vec::new());
+        pair.tap().seen = Some(Vec::new());
         for id in 0..40 {
             pair.post(0, ends.qp[0], &wr(id, write_to(&ends, 1, 0), &[sge(&ends, 0, 0, 1 << 18)]));
         }
         assert!(pair.settle(Duration::from_ms(1000)));
         assert_eq!(pair.completions(0, ends.cq[0]).len(), 40);
         let wire: u64 = pair
+            .tap()
             .seen
             .take()
             .unwrap()
@@ -343,7 +356,7 @@ mod distance {
         let mut pair = Pair::with(1, 1 << 16, |c| c.port_rate = Some(rate));
         let link = Link { mtu: Mtu::B4096, timeout: 14, depth, ..Link::default() };
         let ends = pair.connect(&link);
-        pair.wire.delay = Duration::of_fibre_m(1_000_000);
+        pair.set_wire(Wire { delay: Duration::of_fibre_m(1_000_000), ..Wire::default() });
         let segments = [sge(&ends, 0, 0, 4096)];
         let write = wr(1, write_to(&ends, 1, 0), &segments);
         (0..depth).for_each(|_| pair.post(0, ends.qp[0], &write));
@@ -498,7 +511,7 @@ mod connection_manager {
         let ends = pair.connect(&Link::default());
         pair.nodes[1].cm().listen(ServiceId::tcp(18515), 0).unwrap();
         let mut first = true;
-        pair.lose = Box::new(move |_, _| std::mem::take(&mut first));
+        pair.tap().lose = Box::new(move |_, _| std::mem::take(&mut first));
         request(&ends, &mut pair);
         assert!(matches!(cm_event(&mut pair, 1), Cm::ConnectRequest { .. }));
         assert!(pair.now > Instant::ZERO + Duration::from_ms(1000));

@@ -150,7 +150,7 @@ mod events {
         (0..3).for_each(|id| s.receive(id, 2000));
         // Half of a message, so that one receive is taken.
         let mut passed = 0;
-        s.pair.lose = Box::new(move |sender, _| {
+        s.pair.tap().lose = Box::new(move |sender, _| {
             passed += usize::from(sender == 0);
             sender == 0 && passed > 1
         });
@@ -161,7 +161,7 @@ mod events {
         assert_eq!(s.pair.events(1), [Event::Qp { qpn, kind: QpEvent::LastWqeReached }]);
         let flushed = s.received();
         assert_eq!(flushed.iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), [(0, Status::WrFlush)]);
-        s.pair.lose = Box::new(|_, _| false);
+        s.pair.tap().lose = Box::new(|_, _| false);
         (8..10).for_each(|id| s.send(1, id, 100));
         s.pair.settle(SOON);
         assert_eq!(s.received().iter().map(|c| c.wr_id).collect::<Vec<_>>(), [1, 2]);
@@ -181,7 +181,7 @@ mod accounting {
         let mut s = shared(QpKind::Rc, 1, 4);
         s.receive(0, 2000);
         let mut passed = 0;
-        s.pair.lose = Box::new(move |sender, _| {
+        s.pair.tap().lose = Box::new(move |sender, _| {
             passed += usize::from(sender == 0);
             sender == 0 && passed > 1
         });

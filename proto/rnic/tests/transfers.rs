@@ -35,7 +35,7 @@ fn long_messages_survive_loss() {
     let mut pair = Pair::new(5, 2 * LEN);
     let link = Link { psn: [0xff_fff0, 0xff_ffff], timeout: 10, ..Link::default() };
     let ends = pair.connect(&link);
-    pair.wire.loss = 1e-3;
+    pair.set_wire(Wire { loss: 1e-3, ..Wire::default() });
     pair.fill(0, 0, LEN, 5);
     pair.post(0, ends.qp[0], &wr(1, write_to(&ends, 1, 0), &[sge(&ends, 0, 0, LEN as u32)]));
     pair.post(0, ends.qp[0], &wr(2, read_from(&ends, 1, 0), &[sge(&ends, 0, LEN, LEN as u32)]));
@@ -99,13 +99,14 @@ mod any_wire {
                 c.window_packets = window;
             });
             let ends = pair.connect(&link);
-            pair.wire = Wire {
+            pair.set_wire(Wire {
                 delay: Duration::from_us(1 + rng.below(100)),
                 jitter: if rng.chance(0.5) { Duration::ZERO } else { Duration::from_us(rng.below(20)) },
                 loss: [0.0, 0.001, 0.01, 0.03][rng.below(4) as usize],
                 duplication: [0.0, 0.01][rng.below(2) as usize],
                 corruption: [0.0, 0.005][rng.below(2) as usize],
-            };
+                marking: 0.0,
+            });
             for n in 0..2 {
                 pair.fill(n, 0, MEMORY, seed ^ n as u64);
             }
@@ -261,7 +262,7 @@ mod any_wire {
                     "bytes of {p:?}"
                 );
             }
-            for node in &self.pair.nodes {
+            for node in self.pair.nodes.iter() {
                 for qp in node.qp_snapshots() {
                     assert_eq!(qp.state, QpState::ReadyToSend);
                     let (requester, responder) = qp.reliable.expect("a reliable connection");

@@ -22,7 +22,7 @@ mod delivery {
     #[test]
     fn sends_and_writes_move_the_bytes_without_an_answer() {
         let (mut pair, ends) = connected();
-        pair.seen = Some(Vec::new());
+        pair.tap().seen = Some(Vec::new());
         pair.recv(1, &ends, 50, 500_000, 8000);
         pair.recv(1, &ends, 51, 510_000, 8000);
         let immediate = Some([1, 2, 3, 4]);
@@ -48,7 +48,10 @@ mod delivery {
         assert_eq!(pair.bytes(1, 500_000, LEN), pair.bytes(0, 0, LEN));
         assert_eq!(pair.bytes(1, 600_000, LEN), pair.bytes(0, 9000, LEN));
         assert_eq!(pair.bytes(1, 700_000, LEN), pair.bytes(0, 100, LEN));
-        assert!(pair.seen.take().unwrap().iter().all(|(sender, _)| *sender == 0), "the responder is silent");
+        assert!(
+            pair.tap().seen.take().unwrap().iter().all(|(sender, _)| *sender == 0),
+            "the responder is silent"
+        );
     }
 
     #[test]
@@ -78,7 +81,7 @@ mod loss {
             pair.recv(1, &ends, 50 + id, 500_000 + 10_000 * id as usize, 8000);
         }
         let mut count = 0;
-        pair.lose = Box::new(move |_, _| {
+        pair.tap().lose = Box::new(move |_, _| {
             count += 1;
             count == 5 + lost + 1
         });
@@ -106,7 +109,7 @@ mod loss {
     #[test]
     fn over_a_bad_wire_each_completion_is_a_whole_message() {
         let (mut pair, ends) = connected();
-        pair.wire.loss = 0.05;
+        pair.set_wire(Wire { loss: 0.05, ..Wire::default() });
         let (mut got, mut sent) = (0, 0);
         for round in 0..200u32 {
             pair.recv(1, &ends, round.into(), 500_000, 8000);

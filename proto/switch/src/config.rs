@@ -1,3 +1,4 @@
+use crate::pfc::{PfcConfig, PfcFault};
 use longhaul_cc::RedConfig;
 use longhaul_link::{LinkConfig, LinkError};
 use longhaul_units::{BitRate, Duration};
@@ -11,7 +12,8 @@ pub const PORTS_MAX: usize = 64;
 pub struct SwitchConfig {
     /// Ports, 2 to [`PORTS_MAX`]: the sides of the node.
     pub ports: usize,
-    /// Rate of each output in bits on the wire: a frame takes its length and 24 bytes.
+    /// Rate of each output in bits on the wire: a frame takes its length and 24 bytes. With flow control, each port has its
+    /// own.
     pub rate: BitRate,
     /// Room for frames that wait for an output, in bytes on the wire; a frame that would exceed it is dropped.
     /// Senders that are not paced need their windows' sum; others what arrives while marks and notifications are under
@@ -19,6 +21,8 @@ pub struct SwitchConfig {
     pub queue_bytes: u64,
     /// When an output's queue marks frames. `None`: never.
     pub ecn: Option<RedConfig>,
+    /// Priority-based flow control. `None`: pause frames are neither sent nor obeyed.
+    pub pfc: Option<PfcConfig>,
     /// Addresses that can be known at a time, declared and learnt together; each takes about 32 bytes. With no room,
     /// further ones are not learnt.
     pub addresses_max: usize,
@@ -29,13 +33,14 @@ pub struct SwitchConfig {
 }
 
 impl SwitchConfig {
-    /// `ports` ports at `rate`: 16 MiB of queue each, no marks, 4096 addresses that live for 300 s.
+    /// `ports` ports at `rate`: 16 MiB of queue each, no marks, no flow control, 4096 addresses that live for 300 s.
     pub fn new(ports: usize, rate: BitRate) -> Self {
         SwitchConfig {
             ports,
             rate,
             queue_bytes: 16 << 20,
             ecn: None,
+            pfc: None,
             addresses_max: 4096,
             address_age: Duration::from_ms(300_000),
             seed: 0,
@@ -45,7 +50,10 @@ impl SwitchConfig {
     /// Bound on the memory for frames in all queues, in bytes: full ones, of the shortest frames.
     pub fn memory_bytes_max(&self) -> u64 {
         // Half of what both directions of a link need.
-        self.output().memory_bytes_needed().map_or(0, |both| (both / 2).saturating_mul(self.ports as u64))
+        let of = |queue: LinkConfig| queue.memory_bytes_needed().map_or(0, |both| both / 2);
+        let queues = of(self.output()).saturating_mul(self.ports as u64);
+        let Some(pfc) = &self.pfc else { return queues };
+        queues.saturating_add(of(LinkConfig { queue_bytes: pfc.buffer_bytes(), ..self.output() }))
     }
 
     /// An output as a link without length, with just the memory that it needs.
@@ -73,6 +81,9 @@ pub enum SwitchError {
     /// The outputs' queues or marks make no sense.
     #[error(transparent)]
     Output(#[from] LinkError),
+    /// Flow control makes no sense.
+    #[error("flow control: {0}")]
+    Pfc(#[from] PfcFault),
     /// An address was declared behind a port that there is not.
     #[error("no port {port}: the switch has {ports}")]
     NoPort {

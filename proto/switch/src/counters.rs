@@ -1,3 +1,4 @@
+use crate::pfc::PauseCounters;
 use longhaul_link::LinkCounters;
 
 /// Why a switch dropped a frame before it came to any output. What outputs drop is counted there.
@@ -12,12 +13,22 @@ pub enum DropReason {
     GroupSource,
     /// Its destination lives behind the port that it came by.
     SamePort,
+    /// To an address that no bridge forwards, such as MAC control (01-80-C2-00-00-00 to -0F; IEEE 802.1Q, table 8-1).
+    LinkLocal,
+    /// Of the lossless priority, and headroom was not enough for its port: counted once for each output that it was for.
+    HeadroomFull,
 }
 
 impl DropReason {
     /// Every reason, in counter order.
-    pub const ALL: [DropReason; 4] =
-        [DropReason::Runt, DropReason::TooLong, DropReason::GroupSource, DropReason::SamePort];
+    pub const ALL: [DropReason; 6] = [
+        DropReason::Runt,
+        DropReason::TooLong,
+        DropReason::GroupSource,
+        DropReason::SamePort,
+        DropReason::LinkLocal,
+        DropReason::HeadroomFull,
+    ];
 
     /// The name used in metrics.
     pub const fn name(self) -> &'static str {
@@ -26,6 +37,8 @@ impl DropReason {
             DropReason::TooLong => "too_long",
             DropReason::GroupSource => "group_source",
             DropReason::SamePort => "same_port",
+            DropReason::LinkLocal => "link_local",
+            DropReason::HeadroomFull => "headroom_full",
         }
     }
 }
@@ -55,8 +68,8 @@ impl DropCounters {
     }
 }
 
-/// What one port of a switch did since it was made. Every frame received was dropped for a reason, entered one output,
-/// or was flooded and entered every output but one.
+/// What one port of a switch did since it was made. Every frame received was dropped for a reason, was a pause frame that
+/// was obeyed, entered one output, or was flooded and entered every output but one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortCounters {
     /// Frames that came in by this port.
@@ -69,6 +82,8 @@ pub struct PortCounters {
     pub unlearnt_frames: u64,
     /// Frames received that came to no output.
     pub drops: DropCounters,
-    /// What the port's output did: its queue, its marks and its drops.
+    /// What the port's output did: its queue, its marks and its drops. Pause frames are not among its frames.
     pub output: LinkCounters,
+    /// What flow control did.
+    pub pause: PauseCounters,
 }

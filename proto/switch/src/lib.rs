@@ -9,15 +9,21 @@
 //! Frames that leave by several ports are kept once. The same seed and the same frames at the same times give the
 //! same drops and marks.
 //!
-//! It deliberately has no VLANs, no spanning tree (its owner joins switches without loops), no multicast snooping
-//! and no pause frames.
+//! With [`SwitchConfig::pfc`] one priority is lossless: a port whose frames of it fill its buffer asks the link's other end
+//! to pause, and an output pauses when it is asked to. See [`PfcConfig`].
+//!
+//! It deliberately has no VLANs, no spanning tree (its owner joins switches without loops) and no multicast snooping; buffers
+//! are each input's own instead of shared, and there is one lossless priority.
 #![forbid(unsafe_code)]
 
 mod addresses;
 mod config;
 mod counters;
+mod pausable;
+mod pfc;
 mod switch;
 
 pub use config::{PORTS_MAX, SwitchConfig, SwitchError};
 pub use counters::{DropCounters, DropReason, PortCounters};
+pub use pfc::{PauseCounters, Pauser, PfcConfig, PfcFault, PfcPort};
 pub use switch::Switch;

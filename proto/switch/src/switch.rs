@@ -1,10 +1,11 @@
 use crate::addresses::Addresses;
 use crate::config::{PORTS_MAX, SwitchConfig, SwitchError};
 use crate::counters::{DropReason, PortCounters};
+use crate::pausable::Pausable;
 use longhaul_link::{Direction, PAYLOAD_LEN_MAX};
 use longhaul_node::{Deadline, Frame, FramePool, Node, Side, Transmit};
 use longhaul_units::{Instant, Rng, SplitMix64};
-use longhaul_wire::{HEAD_MAX, MacAddr};
+use longhaul_wire::{HEAD_MAX, MacAddr, Pause};
 
 /// See the crate's documentation. Port `i` is the node's side `i`.
 ///
@@ -14,11 +15,17 @@ pub struct Switch {
     config: SwitchConfig,
     addresses: Addresses,
     ports: Vec<PortCounters>,
-    outputs: Vec<Direction>,
-    /// A bit for each output with frames queued or under way.
+    outputs: Outputs,
+    /// A bit for each port with frames queued or under way, or with something to say.
     occupied: u64,
     /// Keeps what leaves by several ports.
     pool: FramePool,
+}
+
+/// By port.
+enum Outputs {
+    Plain(Vec<Direction>),
+    Pausable(Box<Pausable>),
 }
 
 /// The bits of `set`, ascending.
@@ -28,6 +35,11 @@ fn members(mut set: u64) -> impl Iterator<Item = usize> {
         set &= set - 1;
         Some(lowest)
     })
+}
+
+/// Addresses of protocols between neighbours, which a bridge never forwards. Source: IEEE 802.1Q, table 8-1.
+fn is_link_local(address: MacAddr) -> bool {
+    matches!(address.0, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f])
 }
 
 fn is_group(address: MacAddr) -> bool {
@@ -45,16 +57,27 @@ impl Switch {
     /// A switch that knows no address and has no frame.
     ///
     /// # Errors
-    /// [`SwitchError::Ports`] and [`SwitchError::Output`].
+    /// [`SwitchError::Ports`], [`SwitchError::Output`] and [`SwitchError::Pfc`].
     pub fn new(config: SwitchConfig) -> Result<Self, SwitchError> {
         if !(2..=PORTS_MAX).contains(&config.ports) {
             return Err(SwitchError::Ports { ports: config.ports });
         }
         let mut seeds = SplitMix64::new(config.seed);
         let addresses = Addresses::new(config.addresses_max, config.address_age, seeds.next_u64());
-        let link = config.output();
-        let outputs =
-            (0..config.ports).map(|_| Direction::new(&link, seeds.next_u64())).collect::<Result<_, _>>()?;
+        let seeds: Vec<u64> = (0..config.ports).map(|_| seeds.next_u64()).collect();
+        let outputs = match &config.pfc {
+            None => {
+                let link = config.output();
+                let outputs = seeds.into_iter().map(|seed| Direction::new(&link, seed));
+                Outputs::Plain(outputs.collect::<Result<_, _>>()?)
+            }
+            Some(pfc) => {
+                if let Some(fault) = pfc.fault(config.ports) {
+                    return Err(fault.into());
+                }
+                Outputs::Pausable(Box::new(Pausable::new(&config, pfc, &seeds)?))
+            }
+        };
         Ok(Switch {
             addresses,
             ports: vec![PortCounters::default(); config.ports],
@@ -97,7 +120,11 @@ impl Switch {
     /// # Panics
     /// When there is no such port.
     pub fn counters(&self, port: Side) -> PortCounters {
-        PortCounters { output: self.outputs[port].counters(), ..self.ports[port] }
+        let (output, pause) = match &self.outputs {
+            Outputs::Plain(outputs) => (outputs[port].counters(), Default::default()),
+            Outputs::Pausable(outputs) => outputs.counters(port),
+        };
+        PortCounters { output, pause, ..self.ports[port] }
     }
 
     /// Sends a frame to the outputs that its destination stands for.
@@ -110,17 +137,16 @@ impl Switch {
         if is_group(source) {
             return Err(DropReason::GroupSource);
         }
+        if is_link_local(destination) {
+            return self.hear(now, side, frame);
+        }
         if !self.addresses.learn(now, source, side) {
             self.ports[side].unlearnt_frames += 1;
         }
         let known = if is_group(destination) { None } else { self.addresses.port_of(now, destination) };
         match known {
             Some(port) if port == side => Err(DropReason::SamePort),
-            Some(port) => {
-                self.occupied |= 1 << port;
-                self.outputs[port].enter(now, frame);
-                Ok(())
-            }
+            Some(port) => self.enter(now, side, port, frame),
             None => {
                 self.flood(now, side, frame);
                 Ok(())
@@ -128,14 +154,42 @@ impl Switch {
         }
     }
 
+    #[inline]
+    fn enter(&mut self, now: Instant, side: Side, port: Side, frame: &Frame<'_>) -> Result<(), DropReason> {
+        self.occupied |= 1 << port;
+        match &mut self.outputs {
+            Outputs::Plain(outputs) => outputs[port].enter(now, frame),
+            Outputs::Pausable(outputs) => {
+                // Its input may have something to say.
+                self.occupied |= 1 << side;
+                if !outputs.enter(now, side, port, frame) {
+                    return Err(DropReason::HeadroomFull);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What ends here: it concerns the two ends of a link alone.
+    #[cold]
+    fn hear(&mut self, now: Instant, side: Side, frame: &Frame<'_>) -> Result<(), DropReason> {
+        match (&mut self.outputs, Pause::parse(frame.head)) {
+            (Outputs::Pausable(outputs), Some(pause)) => {
+                outputs.hear(now, side, &pause);
+                self.occupied |= 1 << side;
+                Ok(())
+            }
+            _ => Err(DropReason::LinkLocal),
+        }
+    }
+
     /// Sends a frame to every port but `side`.
     fn flood(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
         self.ports[side].flooded_frames += 1;
         let held = self.pool.hold(frame);
-        for (port, output) in self.outputs.iter_mut().enumerate() {
-            if port != side {
-                self.occupied |= 1 << port;
-                output.enter(now, &held.as_frame());
+        for port in (0..self.config.ports).filter(|port| *port != side) {
+            if let Err(reason) = self.enter(now, side, port, &held.as_frame()) {
+                self.ports[side].drops.count(reason);
             }
         }
     }
@@ -157,18 +211,37 @@ impl Node for Switch {
 
     #[inline]
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
-        for port in members(self.occupied) {
-            let output = &mut self.outputs[port];
-            output.leave(now, port, out);
-            if output.is_empty() {
-                self.occupied &= !(1 << port);
+        match &mut self.outputs {
+            Outputs::Plain(outputs) => {
+                for port in members(self.occupied) {
+                    let output = &mut outputs[port];
+                    output.leave(now, port, out);
+                    if output.is_empty() {
+                        self.occupied &= !(1 << port);
+                    }
+                }
+            }
+            Outputs::Pausable(outputs) => {
+                for port in members(self.occupied) {
+                    self.occupied |= outputs.leave(now, port, out);
+                    if !outputs.has_work(port) {
+                        self.occupied &= !(1 << port);
+                    }
+                }
             }
         }
     }
 
     #[inline]
     fn poll_timeout(&self) -> Option<Deadline> {
-        let due = members(self.occupied).filter_map(|port| self.outputs[port].next_due()).min()?;
-        Some(Deadline { at: due, reason: "switch output" })
+        match &self.outputs {
+            Outputs::Plain(outputs) => {
+                let due = members(self.occupied).filter_map(|port| outputs[port].next_due()).min()?;
+                Some(Deadline { at: due, reason: "switch output" })
+            }
+            Outputs::Pausable(outputs) => {
+                members(self.occupied).map(|port| outputs.deadline(port)).fold(None, Deadline::earliest)
+            }
+        }
     }
 }

@@ -183,7 +183,7 @@ mod forwarding {
         }
         let counters = switch.counters(0);
         let dropped: Vec<u64> = counters.drops.iter().map(|(_, count)| count).collect();
-        assert_eq!(dropped, [1, 2, 1, 1], "{:?}", DropReason::ALL);
+        assert_eq!(dropped, [1, 2, 1, 1, 0, 0], "{:?}", DropReason::ALL);
         assert_eq!((counters.received_frames, counters.drops.total()), (5, 5));
         assert!(drain(&mut switch).is_empty());
     }

@@ -9,9 +9,11 @@ mod rate;
 mod rng;
 mod sequence;
 mod time;
+mod written;
 
 pub use keys::{LKey, Qpn, RKey};
 pub use rate::{BitRate, ParseBitRateError};
 pub use rng::{Rng, SplitMix64};
 pub use sequence::{Msn, Psn};
 pub use time::{Duration, Instant};
+pub use written::{QuantityError, distance_m, size_bytes};

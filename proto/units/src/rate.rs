@@ -1,4 +1,5 @@
 use crate::Duration;
+use crate::written::number_and_unit;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
@@ -81,11 +82,8 @@ impl FromStr for BitRate {
 
     /// Reads `10G`, `2.5Gbit`, `100Gbit/s`, `400M`, `9600`; decimal prefixes, bits per second.
     fn from_str(text: &str) -> Result<Self, ParseBitRateError> {
-        let text = text.trim();
-        let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-        let (number, unit) = text.split_at(split);
-        let number: f64 = number.parse().map_err(|_| ParseBitRateError)?;
-        let scale = match unit.trim().trim_end_matches("/s").trim_end_matches("bps").trim_end_matches("bit") {
+        let (number, unit) = number_and_unit(text).ok_or(ParseBitRateError)?;
+        let scale = match unit.trim_end_matches("/s").trim_end_matches("bps").trim_end_matches("bit") {
             "" => 1.0,
             "k" | "K" => 1e3,
             "m" | "M" => 1e6,

@@ -2,8 +2,8 @@ use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, ICRC_LEN, Opcode, PathTemp
 use longhaul_units::{Psn, Qpn, RKey};
 
 /// Room for every header stack that this crate builds or reads: Ethernet, two VLAN tags, IPv6, UDP, BTH and
-/// the longest extended headers make 110 bytes.
-pub const HEAD_MAX: usize = 128;
+/// the longest extended headers make 110 bytes, and the WAN transport puts 24 more in front of the BTH.
+pub const HEAD_MAX: usize = 160;
 
 /// What follows the BTH of a CNP: 16 reserved bytes.
 pub const CNP_PAYLOAD: [u8; 16] = [0; 16];

@@ -66,9 +66,9 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERTYPE_QINQ: u16 = 0x88a8;
-const PROTOCOL_UDP: u8 = 17;
+pub(crate) const PROTOCOL_UDP: u8 = 17;
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]))
 }
 

@@ -14,7 +14,9 @@ pub mod mad;
 mod opcode;
 mod packet;
 mod path;
+mod pause;
 pub mod pcap;
+mod udp;
 
 pub use bth::Bth;
 pub use ecn::Ecn;
@@ -26,6 +28,8 @@ pub use layout::{Layout, Malformed, Split, split};
 pub use opcode::{Opcode, Position, Transport, Verb};
 pub use packet::Packet;
 pub use path::{Ipv4Fragmentation, MacAddr, Path, PathTemplate};
+pub use pause::{PRIORITIES, Pause, priority_of};
+pub use udp::Udp;
 
 /// UDP destination port of RoCEv2.
 pub const ROCEV2_PORT: u16 = 4791;

@@ -1,6 +1,5 @@
 use crate::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ipv4Fragmentation, Layout, MacAddr, Malformed, Opcode, Path,
-    Reth,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ipv4Fragmentation, Layout, Malformed, Opcode, Path, Reth, Udp,
 };
 use longhaul_units::{Psn, Qpn, RKey};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -183,27 +182,6 @@ impl<'a> Packet<'a> {
 
     /// Addresses and markings as a [`Path`], from which a [`crate::PathTemplate`] builds frames like this one.
     pub fn path(&self) -> Path {
-        let mac = |at: usize| match self.array::<6>(at) {
-            Some(b) => MacAddr(*b),
-            None => unreachable!("Layout::find checked the Ethernet header"),
-        };
-        let ip = self.layout.ip;
-        let vlan = (ip >= 18).then(|| u16::from_be_bytes([self.head[ip - 4], self.head[ip - 3]]));
-        let flow_label = if self.layout.is_ipv6 {
-            u32::from_be_bytes([0, self.head[ip + 1] & 0xf, self.head[ip + 2], self.head[ip + 3]])
-        } else {
-            0
-        };
-        Path {
-            source_mac: mac(6),
-            destination_mac: mac(0),
-            vlan,
-            source_ip: self.source_ip(),
-            destination_ip: self.destination_ip(),
-            traffic_class: self.traffic_class(),
-            hop_limit: self.hop_limit(),
-            flow_label,
-            udp_source_port: self.udp_source_port(),
-        }
+        Udp::from(self.layout).path(self.head)
     }
 }

@@ -72,6 +72,11 @@ pub trait Context {
 
 /// Takes the frames that a state machine builds, one at a time, with room granted beforehand.
 pub trait Emit {
+    /// Packets that one frame may stand for, at least 1: see [`longhaul_node::Payload::Train`].
+    fn train_max(&mut self) -> u32 {
+        1
+    }
+
     /// Takes one frame.
     fn emit(&mut self, frame: &longhaul_node::Frame<'_>);
 }

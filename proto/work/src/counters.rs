@@ -54,6 +54,8 @@ declare! {
     drops {
         /// The frame is not RoCEv2.
         NotRoce = "rx_not_roce";
+        /// A MAC control frame of another kind than priority-based flow control, or one that the port does not obey.
+        MacControl = "rx_unsupported_op_phy";
         /// Headers or lengths contradict each other.
         Malformed = "rx_malformed";
         /// The ICRC is wrong.
@@ -112,6 +114,10 @@ declare! {
         TxFrames = "tx_frames";
         /// Bytes sent, Ethernet header to ICRC.
         TxBytes = "tx_bytes";
+        /// Priority-based pause frames received and obeyed, those that end a pause included.
+        RxPause = "rx_prio_pause";
+        /// Nanoseconds during which a priority was paused, summed over the priorities.
+        RxPausedNs = "rx_prio_pause_duration_ns";
         /// Datagrams longer than the MTU, completed without being sent.
         TxTooLong = "tx_datagram_too_long";
         /// Gaps and steps back in the PSNs of unreliable connections.

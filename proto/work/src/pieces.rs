@@ -85,7 +85,9 @@ fn scatter_part<C: Context>(ctx: &mut C, address: u64, payload: &Payload<'_>, st
     match *payload {
         Payload::Bytes(bytes) => ctx.scatter(address, &Payload::Bytes(&bytes[start..start + len])),
         Payload::Shared(held) => ctx.scatter(address, &Payload::Bytes(&held.payload()[start..start + len])),
-        Payload::Synthetic { .. } => ctx.scatter(address, &Payload::Synthetic { len }),
+        Payload::Synthetic { .. } | Payload::Train { .. } => {
+            ctx.scatter(address, &Payload::Synthetic { len });
+        }
         Payload::Memory(memory, pieces) => {
             let mut to = address;
             let (mut skip, mut left) = (start, len);

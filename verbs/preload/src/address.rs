@@ -233,10 +233,7 @@ unsafe fn change_membership(qp: *mut ibv_qp, gid: *const ibv_gid, joins: bool) -
     let group = ip_of(gid, ours.engine.attach().ip_addr());
     let changed = match joins {
         true => ours.engine.attach_multicast(ours.qpn, group),
-        false => {
-            let left = ours.engine.with_quietly(|rnic| rnic.detach_multicast(ours.qpn, group));
-            left.and_then(|done| Ok(done?))
-        }
+        false => ours.engine.detach_multicast(ours.qpn, group),
     };
     changed.map_or_else(|error| returned(error.errno()), |()| 0)
 }

@@ -264,11 +264,11 @@ fn device_attributes(engine: &Engine) -> ibv_device_attr {
     let guid = __be64::new(attach.guid());
     let count = |limit: u32| c_int::try_from(limit).unwrap_or(c_int::MAX);
     let reads = attach.read_depth.into();
-    let initiated = engine.with_quietly(|rnic| rnic.config().rd_atomic_initiated_max.into()).ok();
     let limited = engine.with_quietly(|rnic| {
         let limits = rnic.config();
         ibv_device_attr {
             max_qp: count(limits.qpn_count),
+            max_qp_init_rd_atom: limits.rd_atomic_initiated_max.into(),
             max_qp_wr: count(limits.wq_depth_max.min(QUEUE_DEPTH_MAX)),
             max_cq: count(limits.cq_count_max),
             max_cqe: count(limits.cq_depth_max),
@@ -306,13 +306,12 @@ fn device_attributes(engine: &Engine) -> ibv_device_attr {
         max_sge: SGE_MAX as c_int,
         max_sge_rd: SGE_MAX as c_int,
         max_qp_rd_atom: reads,
-        max_qp_init_rd_atom: initiated.unwrap_or(reads),
         atomic_cap: IBV_ATOMIC_HCA,
         max_pkeys: 1,
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,
         // A device of the parent of a fork has no limits to tell: it cannot be used.
-        ..limited.unwrap_or(ibv_device_attr::zeroed())
+        ..limited.unwrap_or(ibv_device_attr { max_qp_init_rd_atom: reads, ..ibv_device_attr::zeroed() })
     }
 }
 

@@ -1,5 +1,5 @@
 //! An unmodified program of Debian's on an Ethernet segment: two TAP devices on a bridge, in a network namespace. Needs
-//! root; says so and does nothing otherwise.
+//! root; says so and does nothing otherwise. And a program of our own at a TAP device that is not there.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -101,4 +101,29 @@ fn a_peer_that_is_not_there_is_an_address_error() {
             assert!(said.contains(&format!("longhaul: {peer} cannot be reached: {why}")), "{said}");
         }
     });
+}
+
+#[test]
+fn what_could_not_be_resolved_can_be_tried_again() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/resolve_again.c");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("resolve_again");
+    let compiled = Command::new("cc")
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&program, &source])
+        .args(["-lrdmacm", "-libverbs"])
+        .output()
+        .expect("cc is missing: apt-get install gcc");
+    assert!(compiled.status.success(), "apt-get install librdmacm-dev; cc says:\n{}", text(&compiled));
+    let output = Command::new("timeout")
+        .arg("30")
+        .arg(&program)
+        .env("LD_PRELOAD", library())
+        .env("LONGHAUL_TAP", "lh-nowhere")
+        .env("LONGHAUL_IP", SERVER)
+        .env("LONGHAUL_PREFIX_LEN", "24")
+        .output()
+        .expect("timeout, of coreutils");
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("lh-nowhere"), "{said}");
 }

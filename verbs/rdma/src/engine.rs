@@ -6,9 +6,9 @@
 //! engine thread, see `engine_thread`. After a fork the child never touches the parent's device.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::Duration as StdDuration;
 
 use longhaul_cc::dcqcn::Dcqcn;
@@ -17,9 +17,7 @@ use longhaul_host::{Clock, WakeUp};
 use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_node::Node;
 use longhaul_port::{LinkState, Port};
-use longhaul_rnic::{
-    Completion, Config, CqId, Mtu, QpAttr, QpInit, QpState, Rnic, SrqId, SrqInit, VerbsError,
-};
+use longhaul_rnic::{Completion, Config, CqId, Mtu, QpAttr, QpInit, QpState, Rnic, SrqId, SrqInit};
 use longhaul_udp::{UdpConfig, UdpPort, obtainable_receive_buffer, window_packets};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, Rng, SplitMix64};
 use longhaul_wire::ROCEV2_PORT;
@@ -30,6 +28,7 @@ use crate::device_state::{AsyncEvent, AsyncSink, CqSinks, DeviceState, Driver, E
 use crate::engine_thread;
 use crate::error::RdmaError;
 use crate::event_queue::EventQueue;
+use crate::groups::takes_groups;
 use crate::hand_over::HandOver;
 use crate::memory::ProcessMemory;
 use crate::segment::{OnSegment, open_interface, open_tap, segment_of};
@@ -247,7 +246,13 @@ impl Engine {
                 return Ok((port, Some(on_segment)));
             }
             Line::Interface { name, network } => {
-                let (port, on_segment) = open_interface(attach, name, *network)?;
+                let me = self.me.clone();
+                let told = move || {
+                    if let Some(engine) = me.upgrade() {
+                        engine.hand_over.wake().wake();
+                    }
+                };
+                let (port, on_segment) = open_interface(attach, name, *network, told)?;
                 return Ok((port, Some(on_segment)));
             }
             Line::Memif { socket, id, role, .. } => {
@@ -463,25 +468,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts a datagram queue pair into a group, for what `ibv_attach_mcast` does.
-    ///
-    /// # Errors
-    /// [`RdmaError::Verbs`], [`RdmaError::Forked`]. With an address that it shares with the host, over a socket or an
-    /// interface, the device receives only what is sent to that address: groups are not supported (`EOPNOTSUPP`).
-    pub fn attach_multicast(&self, qpn: Qpn, group: IpAddr) -> Result<(), RdmaError> {
-        if !takes_groups(&self.attach) {
-            static ONCE: Once = Once::new();
-            ONCE.call_once(|| {
-                eprintln!(
-                    "longhaul: host {}: no multicast with an address that is the host's too, only in a lab or with one of its own",
-                    self.attach.host
-                );
-            });
-            return Err(VerbsError::NotSupported("multicast with an address that is the host's too").into());
-        }
-        Ok(self.lock()?.rnic.attach_multicast(qpn, group)?)
-    }
-
     /// Changes a queue pair. A step to "ready to receive" waits (once, for a bounded time) for a link that
     /// is not up yet.
     ///
@@ -668,11 +654,6 @@ fn connection_manager(attach: &Attach, path_mtu_max: Mtu, seed: u64) -> longhaul
     }
 }
 
-/// Whether the line carries what is sent to groups.
-fn takes_groups(attach: &Attach) -> bool {
-    !matches!(attach.line, Line::Udp { .. } | Line::Interface { network: None, .. })
-}
-
 /// How many packets a queue pair may have under way over sockets: what a receive buffer like ours takes, which the
 /// peer is presumed to have; `None` for other lines. Sent into a full buffer they are lost, hundreds at a time.
 fn udp_window(attach: &Attach, path_mtu_max: Mtu) -> Option<u32> {
@@ -782,26 +763,6 @@ mod tests {
         let state = engine.lock().unwrap();
         let name = state.port.as_ref().unwrap().capabilities().name;
         assert!((30..=31).contains(&name.len()), "{name}");
-    }
-
-    #[test]
-    fn over_a_socket_there_are_no_groups() {
-        let attach = Attach::from_lookup(|variable| match variable {
-            crate::attach::ENV_UDP_PORT => Some("14795".to_owned()),
-            ENV_IP => Some("127.0.0.91".to_owned()),
-            _ => None,
-        });
-        // SAFETY: no memory is ever registered.
-        let by_socket = unsafe { Engine::new(attach.unwrap()) }.unwrap();
-        let group = "224.1.2.3".parse().unwrap();
-        let refused = by_socket.attach_multicast(Qpn::new(20), group).unwrap_err();
-        assert_eq!(refused.errno(), libc::EOPNOTSUPP, "{refused}");
-        let limits = |engine: &Engine| engine.with_quietly(|rnic| rnic.config().multicast_group_max).unwrap();
-        assert_eq!(limits(&by_socket), 0, "and programs are told so");
-        let in_lab = engine("groups", "a");
-        assert!(limits(&in_lab) > 0);
-        let unknown = in_lab.attach_multicast(Qpn::new(20), group).unwrap_err();
-        assert_eq!(unknown.errno(), libc::EINVAL, "{unknown}");
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(crate) fn start(engine: Weak<Engine>) -> Result<(), RdmaError> {
 
 /// Runs `spawn` with all signals blocked, which the new thread inherits: the program's handlers run on the
 /// program's threads.
-fn without_signals<R>(spawn: impl FnOnce() -> R) -> R {
+pub(crate) fn without_signals<R>(spawn: impl FnOnce() -> R) -> R {
     // SAFETY: both sets are valid for the calls, and the old mask is put back.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();

@@ -1,16 +1,35 @@
 //! Routes and neighbours of this machine's kernel, for a port that shares its address.
 //!
+//! A thread of its own asks: to answer, the kernel may wait for its lock on all interfaces, which somebody who sets one of
+//! them up holds for seconds, and the engine's lock is not to be held meanwhile.
+//!
 //! A raw netlink socket: two questions and their answers do not pay for a crate in a library that is loaded into every
 //! program. Source: rtnetlink(7); Linux, `include/uapi/linux/rtnetlink.h` and `neighbour.h`.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use longhaul_rnic::Failure;
 use longhaul_wire::MacAddr;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
+use crate::engine_thread::without_signals;
+
+/// Questions and answers that wait for each other's side at most. What does not fit is asked again by the device.
+const WAITING_MAX: usize = 1024;
+/// How often the kernel is asked again for a neighbour that it looks for.
+const LOOK: Duration = Duration::from_millis(1);
+/// For how long: longer than the device waits for it.
+const LOOK_LIMIT: Duration = Duration::from_millis(4_000);
+/// How long one answer of the kernel's is waited for.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
 const NLMSG_ERROR: u16 = 2;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
@@ -46,9 +65,119 @@ pub(crate) enum Way {
     None(Failure),
 }
 
-/// A socket to ask the kernel with.
+/// What was found out about a peer: the Ethernet address for frames to it.
+type Found = (IpAddr, Result<MacAddr, Failure>);
+
+/// Whom to ask, without waiting, for what the kernel knows.
 pub(crate) struct HostRoutes {
-    netlink: OwnedFd,
+    questions: SyncSender<IpAddr>,
+    answers: Receiver<Found>,
+}
+
+impl HostRoutes {
+    /// For the interface with number `interface`, which has the address `ip`. `told` is called when there is an answer.
+    pub(crate) fn open(interface: u32, ip: IpAddr, told: impl Fn() + Send + 'static) -> io::Result<Self> {
+        Self::start(Kernel::open(interface, ip)?, told)
+    }
+
+    fn start(kernel: Kernel, told: impl Fn() + Send + 'static) -> io::Result<Self> {
+        let (questions, asked) = sync_channel(WAITING_MAX);
+        let (answer, answers) = sync_channel(WAITING_MAX);
+        let mut search = Search { kernel, open: BTreeMap::new(), answer };
+        let spawned = without_signals(|| {
+            let thread = thread::Builder::new().name("longhaul-routes".to_owned()).stack_size(256 * 1024);
+            thread.spawn(move || search.run(&asked, &told))
+        });
+        spawned.map(|_| HostRoutes { questions, answers })
+    }
+
+    /// Has the way to `ip` looked for.
+    pub(crate) fn ask(&self, ip: IpAddr) {
+        // While thousands are asked for already, the device asks again.
+        let _ = self.questions.try_send(ip);
+    }
+
+    /// What was found out since.
+    pub(crate) fn answer(&self) -> Option<Found> {
+        self.answers.try_recv().ok()
+    }
+}
+
+/// What the thread does.
+struct Search {
+    kernel: Kernel,
+    /// Peers that the kernel is looking for, each until when.
+    open: BTreeMap<IpAddr, Instant>,
+    answer: SyncSender<Found>,
+}
+
+/// Nobody wants to know any more.
+struct Over;
+
+impl Search {
+    /// Until nobody can ask any more.
+    fn run(&mut self, asked: &Receiver<IpAddr>, told: &impl Fn()) {
+        let mut looked_at = Instant::now();
+        loop {
+            let asked = match self.open.is_empty() {
+                true => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => asked.recv_timeout(LOOK),
+            };
+            let answered = match asked {
+                Ok(ip) => self.begin(ip),
+                Err(RecvTimeoutError::Timeout) => Ok(false),
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let Ok(mut answered) = answered else { return };
+            if looked_at.elapsed() >= LOOK {
+                let Ok(any) = self.look() else { return };
+                answered |= any;
+                looked_at = Instant::now();
+            }
+            if answered {
+                told();
+            }
+        }
+    }
+
+    fn begin(&mut self, ip: IpAddr) -> Result<bool, Over> {
+        let way = self.kernel.way(ip);
+        // What the kernel has not heard of lately is to be asked as well.
+        if !matches!(way, Ok(Way::Known { confirmed: true, .. })) {
+            self.kernel.prompt(ip);
+        }
+        self.open.insert(ip, Instant::now() + LOOK_LIMIT);
+        self.take(ip, way)
+    }
+
+    /// Asks again for all that is not known yet.
+    fn look(&mut self) -> Result<bool, Over> {
+        let now = Instant::now();
+        // The device asks again by itself, and gives up; until it does, the kernel may have an answer.
+        self.open.retain(|_, until| now < *until);
+        let mut answered = false;
+        for ip in self.open.keys().copied().collect::<Vec<_>>() {
+            let way = self.kernel.way(ip);
+            answered |= self.take(ip, way)?;
+        }
+        Ok(answered)
+    }
+
+    /// Passes an answer on, and returns whether it was one.
+    fn take(&mut self, ip: IpAddr, way: io::Result<Way>) -> Result<bool, Over> {
+        let found = match way {
+            Ok(Way::Known { mac, .. }) => Ok(mac),
+            Ok(Way::None(failure)) => Err(failure),
+            Ok(Way::Unknown) | Err(_) => return Ok(false),
+        };
+        self.open.remove(&ip);
+        self.answer.send((ip, found)).map(|()| true).map_err(|_| Over)
+    }
+}
+
+/// Sockets to ask the kernel with.
+struct Kernel {
+    netlink: Netlink,
     /// Sends what makes the kernel ask for a neighbour.
     prompt: UdpSocket,
     interface: u32,
@@ -56,36 +185,33 @@ pub(crate) struct HostRoutes {
     ip: IpAddr,
 }
 
-impl HostRoutes {
-    /// For the interface with number `interface`, which has the address `ip`.
-    pub(crate) fn open(interface: u32, ip: IpAddr) -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC;
-        let netlink = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+impl Kernel {
+    fn open(interface: u32, ip: IpAddr) -> io::Result<Self> {
         let prompt = UdpSocket::bind(SocketAddr::new(ip, 0))?;
         prompt.set_nonblocking(true)?;
-        Ok(HostRoutes { netlink, prompt, interface, ip })
+        Ok(Kernel { netlink: Netlink::open()?, prompt, interface, ip })
     }
 
     /// Makes the kernel look for the next hop to `ip`, or see whether it is still there.
-    pub(crate) fn prompt(&self, ip: IpAddr) {
+    fn prompt(&self, ip: IpAddr) {
         // A failure shows as a neighbour that stays unknown.
         let _ = self.prompt.send_to(&[], SocketAddr::new(ip, DISCARD_PORT));
     }
 
     /// What the kernel knows of the way to `ip`.
-    pub(crate) fn way(&self, ip: IpAddr) -> io::Result<Way> {
+    fn way(&mut self, ip: IpAddr) -> io::Result<Way> {
         let Some(hop) = self.next_hop(ip)? else { return Ok(Way::None(Failure::NoRoute)) };
         self.neighbour(hop)
     }
 
-    fn next_hop(&self, ip: IpAddr) -> io::Result<Option<IpAddr>> {
+    fn next_hop(&mut self, ip: IpAddr) -> io::Result<Option<IpAddr>> {
         let bits = if ip.is_ipv4() { 32 } else { 128 };
         // Family, destination's length; source's, type of service, table, protocol, scope, type, flags.
         let mut question = Message::new(RTM_GETROUTE, [family(ip), bits, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         question.attribute(RTA_DST, &octets(ip));
         // Given an interface, the kernel would take what it has no route to for a neighbour.
         question.attribute(RTA_SRC, &octets(self.ip));
-        let answer = self.ask(&question)?;
+        let answer = self.netlink.ask(question)?;
         let Some((RTM_NEWROUTE, body)) = answer.message() else { return Ok(None) };
         if body.get(7) != Some(&RTN_UNICAST) {
             return Ok(None);
@@ -104,12 +230,12 @@ impl HostRoutes {
         Ok(leaves_here.then_some(hop))
     }
 
-    fn neighbour(&self, hop: IpAddr) -> io::Result<Way> {
+    fn neighbour(&mut self, hop: IpAddr) -> io::Result<Way> {
         // Family, padding; interface; state, flags, type.
         let [a, b, c, d] = self.interface.to_ne_bytes();
         let mut question = Message::new(RTM_GETNEIGH, [family(hop), 0, 0, 0, a, b, c, d, 0, 0, 0, 0]);
         question.attribute(NDA_DST, &octets(hop));
-        let answer = self.ask(&question)?;
+        let answer = self.netlink.ask(question)?;
         let Some((RTM_NEWNEIGH, body)) = answer.message() else { return Ok(Way::Unknown) };
         let state = body.get(8..10).map_or(0, |state| u16::from_ne_bytes([state[0], state[1]]));
         let mac = attributes(body).find(|(kind, _)| *kind == NDA_LLADDR);
@@ -121,12 +247,44 @@ impl HostRoutes {
             _ => Way::Unknown,
         })
     }
+}
 
-    fn ask(&self, question: &Message) -> io::Result<Answer> {
-        rustix::net::send(&self.netlink, question.bytes(), SendFlags::empty())?;
-        let mut bytes = [0; 4096];
-        let (len, _) = rustix::net::recv(&self.netlink, &mut bytes[..], RecvFlags::empty())?;
-        Ok(Answer { bytes, len })
+/// A socket to the kernel's routing.
+struct Netlink {
+    socket: OwnedFd,
+    /// Of the last question.
+    sequence: u32,
+}
+
+impl Netlink {
+    fn open() -> io::Result<Self> {
+        let socket =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        // From here on it is the kernel's alone to send there.
+        rustix::net::connect(&socket, &SocketAddrNetlink::new(0, 0))?;
+        Self::new(socket)
+    }
+
+    fn new(socket: OwnedFd) -> io::Result<Self> {
+        set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_WAIT))?;
+        Ok(Netlink { socket, sequence: 0 })
+    }
+
+    /// The answer to `question`, within twice [`ANSWER_WAIT`].
+    fn ask(&mut self, mut question: Message) -> io::Result<Answer> {
+        self.sequence = self.sequence.wrapping_add(1);
+        rustix::net::send(&self.socket, question.numbered(self.sequence), SendFlags::empty())?;
+        let begun = Instant::now();
+        while begun.elapsed() < ANSWER_WAIT {
+            let mut bytes = [0; 4096];
+            let (len, _) = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty())?;
+            let answer = Answer { bytes, len };
+            // Not one that was not waited for any more.
+            if answer.sequence() == Some(self.sequence) {
+                return Ok(answer);
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
     }
 }
 
@@ -169,7 +327,8 @@ impl Message {
         self.bytes[..4].copy_from_slice(&len.to_ne_bytes());
     }
 
-    fn bytes(&self) -> &[u8] {
+    fn numbered(&mut self, sequence: u32) -> &[u8] {
+        self.bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
         &self.bytes
     }
 }
@@ -180,6 +339,11 @@ struct Answer {
 }
 
 impl Answer {
+    /// The number of the question that it answers.
+    fn sequence(&self) -> Option<u32> {
+        Some(u32::from_ne_bytes(*self.bytes.get(..self.len)?.get(8..)?.first_chunk()?))
+    }
+
     /// The first message: its kind and what follows its header. `None` for a refusal, and for nonsense.
     fn message(&self) -> Option<(u16, &[u8])> {
         let bytes = self.bytes.get(..self.len)?;
@@ -222,8 +386,62 @@ mod tests {
 
     #[test]
     fn what_is_not_behind_an_interface_has_no_way_over_it() {
-        let routes = HostRoutes::open(1, IpAddr::from([127, 0, 0, 1])).unwrap();
-        assert_eq!(routes.way("2001:db8::1".parse().unwrap()).unwrap(), Way::None(Failure::NoRoute));
-        assert_eq!(routes.way(IpAddr::from([127, 0, 0, 1])).unwrap(), Way::None(Failure::NoRoute), "itself");
+        let mut kernel = Kernel::open(1, IpAddr::from([127, 0, 0, 1])).unwrap();
+        assert_eq!(kernel.way("2001:db8::1".parse().unwrap()).unwrap(), Way::None(Failure::NoRoute));
+        assert_eq!(kernel.way(IpAddr::from([127, 0, 0, 1])).unwrap(), Way::None(Failure::NoRoute), "itself");
+    }
+
+    /// A socket whose other end stands for the kernel.
+    fn netlink() -> (Netlink, OwnedFd) {
+        let (socket, kernel) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        (Netlink::new(socket).unwrap(), kernel)
+    }
+
+    #[test]
+    fn an_answer_to_another_question_is_not_taken_for_one() {
+        let (mut netlink, kernel) = netlink();
+        let say = |kind: u16, sequence: u32| {
+            let mut message = Message::new(kind, [kind as u8; BODY]);
+            message.attribute(RTA_DST, &[]);
+            let bytes = message.numbered(sequence);
+            rustix::net::send(&kernel, bytes, SendFlags::empty()).unwrap();
+        };
+        rustix::net::send(&kernel, &[1; 7], SendFlags::empty()).unwrap();
+        say(RTM_NEWROUTE, 0);
+        say(RTM_NEWNEIGH, 1);
+        let question = || Message::new(RTM_GETNEIGH, [0; BODY]);
+        let answer = netlink.ask(question()).unwrap();
+        assert_eq!(answer.message().map(|(kind, body)| (kind, body[0])), Some((RTM_NEWNEIGH, 28)));
+        say(RTM_NEWNEIGH, 1);
+        say(RTM_NEWROUTE, 2);
+        let answer = netlink.ask(question()).unwrap();
+        assert_eq!(answer.message().map(|(kind, _)| kind), Some(RTM_NEWROUTE));
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_answer_holds_nobody_up() {
+        let (mut silent, kernel) = netlink();
+        assert!(silent.ask(Message::new(RTM_GETNEIGH, [0; BODY])).is_err(), "the wait has an end");
+        let ip = IpAddr::from([127, 0, 0, 1]);
+        let kernel_asked = Kernel { netlink: silent, ..Kernel::open(1, ip).unwrap() };
+        let routes = HostRoutes::start(kernel_asked, || {}).unwrap();
+        for _ in 0..2 * WAITING_MAX {
+            routes.ask(ip);
+        }
+        assert!(routes.answer().is_none());
+        drop(kernel);
+    }
+
+    #[test]
+    fn who_asks_is_told_when_there_is_an_answer() {
+        let ip = IpAddr::from([127, 0, 0, 1]);
+        let (tell, told) = sync_channel(1);
+        let routes = HostRoutes::open(1, ip, move || tell.send(()).unwrap_or(())).unwrap();
+        let elsewhere = "2001:db8::1".parse().unwrap();
+        routes.ask(elsewhere);
+        told.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(routes.answer(), Some((elsewhere, Err(Failure::NoRoute))));
     }
 }

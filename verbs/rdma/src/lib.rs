@@ -14,6 +14,7 @@ mod engine;
 mod engine_thread;
 mod error;
 mod event_queue;
+mod groups;
 mod hand_over;
 mod host_routes;
 mod memory;

@@ -5,9 +5,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::sync::{Arc, Mutex};
 use std::time::Duration as StdDuration;
 
-use longhaul_netdev::{NetdevError, PacketConfig, PacketPort, TapConfig, TapPort, interface};
+use longhaul_netdev::{NetdevError, PacketConfig, PacketPort, TapConfig, TapPort, Wanted, interface};
 use longhaul_port::Port;
 use longhaul_rnic::{
     AddressVector, AhId, Failure, Neighbours, PdId, Resolution, Segment, SegmentAddress, SegmentAsks,
@@ -22,11 +23,12 @@ use crate::connection::{ConnectionEvent, ConnectionSink, Happening};
 use crate::device_state::{DeviceState, Driver};
 use crate::engine::Engine;
 use crate::error::RdmaError;
-use crate::host_routes::{HostRoutes, Way};
+use crate::groups::Reports;
+use crate::host_routes::HostRoutes;
 
-/// How often the kernel is asked again for a neighbour that it looks for, and requests that wait are looked at.
+/// How often requests that wait are looked at.
 const LOOK: Duration = Duration::from_ms(1);
-/// How long what the kernel is asked for is looked at: longer than the device waits for it.
+/// How long somebody waits for an address: longer than the device asks for it.
 const LOOK_LIMIT: Duration = Duration::from_ms(4_000);
 /// How often the kernel is asked whether a neighbour is still where it was. It hears of changes, and does not tell.
 const FRESH_BY_KERNEL: Duration = Duration::from_ms(5_000);
@@ -66,26 +68,42 @@ pub(crate) struct OnSegment {
     _reservation: OwnedFd,
     /// Where the kernel knows the neighbours.
     host: Option<HostRoutes>,
+    /// Where the kernel can say which groups are wanted here. With a lock of its own, because the kernel may wait for its
+    /// lock on all interfaces.
+    pub(crate) reports: Option<Arc<Mutex<Reports>>>,
 }
 
 /// Opens the TAP device `name`, which one program can have.
 pub(crate) fn open_tap(attach: &Attach, name: &str) -> Result<(Box<dyn Port>, OnSegment), SegmentError> {
     let port = TapPort::open(&TapConfig::new(name))?;
-    Ok((Box::new(port), OnSegment { _reservation: reserve(attach, name)?, host: None }))
+    Ok((Box::new(port), OnSegment { _reservation: reserve(attach, name)?, host: None, reports: None }))
 }
 
-/// Opens the interface `name`, where each address can be had by one program.
+/// Opens the interface `name`, where each address can be had by one program. `told` is called when the kernel has
+/// answered a question.
 pub(crate) fn open_interface(
     attach: &Attach,
     name: &str,
     network: Option<Network>,
+    told: impl Fn() + Send + 'static,
 ) -> Result<(Box<dyn Port>, OnSegment), SegmentError> {
     let on_segment = match network {
-        Some(_) => OnSegment { _reservation: reserve(attach, name)?, host: None },
+        Some(network) => {
+            // The kernel would report outside the VLAN.
+            let reports = match network.vlan {
+                None => Some(Arc::new(Mutex::new(Reports::new(interface::index(name)?)))),
+                Some(_) => None,
+            };
+            OnSegment { _reservation: reserve(attach, name)?, host: None, reports }
+        }
         None => {
-            let host = HostRoutes::open(interface::index(name)?, attach.ip);
+            let host = HostRoutes::open(interface::index(name)?, attach.ip, told);
             let error = |source| SegmentError::Io { ip: attach.ip, operation: "asking the kernel", source };
-            OnSegment { _reservation: hush_kernel(attach, name)?, host: Some(host.map_err(error)?) }
+            OnSegment {
+                _reservation: hush_kernel(attach, name)?,
+                host: Some(host.map_err(error)?),
+                reports: None,
+            }
         }
     };
     let config = PacketConfig {
@@ -94,6 +112,8 @@ pub(crate) fn open_interface(
         promiscuous: network.is_some(),
         // What the interface has merged is split again; others of this machine are faster with it.
         keep_merging: true,
+        // With this machine's own address the kernel deals with neighbours.
+        wanted: Some(Wanted { ip: attach.ip, udp_port: ROCEV2_PORT, neighbours: network.is_some() }),
         ..PacketConfig::new(name)
     };
     Ok((Box::new(PacketPort::open(&config)?), on_segment))
@@ -146,8 +166,6 @@ struct Waiting {
 #[derive(Default)]
 pub(crate) struct Search {
     waiting: Vec<Waiting>,
-    /// Peers that the kernel is looking for, each since when.
-    looked_for: Vec<(IpAddr, Instant)>,
     looked_at: Instant,
     /// Whom the last complaint was about.
     complained_of: Option<IpAddr>,
@@ -171,12 +189,13 @@ impl DeviceState {
         let Self { rnic, search, on_segment, .. } = self;
         if let Some(host) = on_segment.as_ref().and_then(|on_segment| on_segment.host.as_ref()) {
             while let Some(ip) = rnic.neighbours_mut().and_then(Neighbours::poll_question) {
-                // What the kernel has not heard of lately is to be asked as well.
-                if !matches!(host.way(ip), Ok(Way::Known { confirmed: true, .. })) {
-                    host.prompt(ip);
+                host.ask(ip);
+            }
+            while let Some((ip, found)) = host.answer() {
+                if let Some(neighbours) = rnic.neighbours_mut() {
+                    neighbours.answer(now, ip, found);
                 }
-                search.looked_for.retain(|(known, _)| *known != ip);
-                search.looked_for.push((ip, now));
+                rnic.follow_neighbours();
                 search.looked_at = Instant::ZERO;
             }
         }
@@ -184,48 +203,28 @@ impl DeviceState {
             return;
         }
         search.looked_at = now;
-        self.ask_kernel(now);
         self.tell_waiting(now);
         self.tell_of_conflict();
     }
 
-    fn ask_kernel(&mut self, now: Instant) {
-        let Self { rnic, search, on_segment, .. } = self;
-        let host = on_segment.as_ref().and_then(|on_segment| on_segment.host.as_ref());
-        let (Some(host), Some(neighbours)) = (host, rnic.neighbours_mut()) else { return };
-        search.looked_for.retain(|&(ip, since)| {
-            let Ok(way) = host.way(ip) else { return false };
-            match way {
-                Way::Known { mac, .. } => neighbours.answer(now, ip, Ok(mac)),
-                Way::None(failure) => neighbours.answer(now, ip, Err(failure)),
-                // The device asks again by itself, and gives up; until it does, the kernel may have an answer.
-                Way::Unknown => return now.since(since) < LOOK_LIMIT,
-            }
-            false
-        });
-        rnic.follow_neighbours();
-    }
-
     fn tell_waiting(&mut self, now: Instant) {
-        let Self { rnic, search, .. } = self;
-        let mut failed = None;
-        search.waiting.retain(|waiting| {
-            match rnic.resolution(waiting.ip) {
-                Resolution::Known(_) => waiting.tell(0),
-                Resolution::Asking if now < waiting.until => return true,
-                Resolution::Asking => {
-                    failed = Some((waiting.ip, Failure::NoAnswer));
-                    waiting.tell(-errno(Failure::NoAnswer));
+        let mut index = 0;
+        while let Some(waiting) = self.search.waiting.get(index) {
+            let failure = match self.rnic.resolution(waiting.ip) {
+                Resolution::Known(_) => None,
+                Resolution::Asking if now < waiting.until => {
+                    index += 1;
+                    continue;
                 }
-                Resolution::Failed(failure) => {
-                    failed = Some((waiting.ip, failure));
-                    waiting.tell(-errno(failure));
-                }
+                Resolution::Asking => Some(Failure::NoAnswer),
+                Resolution::Failed(failure) => Some(failure),
+            };
+            let waiting = self.search.waiting.remove(index);
+            if let Some(failure) = failure {
+                // First, because a program that has been told may end at once.
+                self.complain_of(waiting.ip, failure);
             }
-            false
-        });
-        if let Some((ip, failure)) = failed {
-            self.complain_of(ip, failure);
+            waiting.tell(failure.map_or(0, |failure| -errno(failure)));
         }
     }
 
@@ -351,6 +350,7 @@ impl Engine {
     /// [`RdmaError::Verbs`], and those of [`Engine::resolve`].
     pub fn create_ah(&self, pd: PdId, address: &AddressVector) -> Result<AhId, RdmaError> {
         self.resolve(address.destination_ip)?;
-        Ok(self.with_quietly(|rnic| rnic.create_ah(pd, address))??)
+        let now = self.now();
+        Ok(self.with_quietly(|rnic| rnic.create_ah(now, pd, address))??)
     }
 }

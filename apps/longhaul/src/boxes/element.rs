@@ -1,19 +1,27 @@
 //! What can be between two ports, and what it says about itself.
 
 use super::status::{AcceleratorState, FibreState};
-use crate::state::{Flow, LinkStatus, Named};
-use longhaul_accel::Accelerator;
+use crate::state::{LinkStatus, Named};
+use longhaul_accel::{Accelerator, FlowStatus};
 use longhaul_link::Link;
 use longhaul_node::Node;
+
+/// Flows that [`Element::flows`] gives at once: no frame waits for more than these to be copied, however many there are.
+pub const FLOWS_AT_ONCE: usize = 256;
 
 /// A node with two sides that a box is made of.
 pub trait Element: Node + Send + 'static {
     /// What its sides are called.
     const SIDES: [&'static str; 2];
 
-    /// As an accelerator.
+    /// As an accelerator, without its flows.
     fn accelerator(&self) -> Option<AcceleratorState> {
         None
+    }
+
+    /// Its flows in the slots from `first` on, with their slots, [`FLOWS_AT_ONCE`] at most.
+    fn flows(&self, _first: u32) -> Vec<(u32, FlowStatus)> {
+        Vec::new()
     }
 
     /// As a fibre.
@@ -32,8 +40,12 @@ impl Element for Accelerator {
             stored_bytes_max: self.config().total_bytes_max,
             counters: named(counters.values()),
             drops: named(counters.drops.iter().map(|(reason, n)| (reason.name(), n))),
-            flows: self.flows().map(|flow| Flow::of(&flow)).collect(),
+            flows: Vec::new(),
         })
+    }
+
+    fn flows(&self, first: u32) -> Vec<(u32, FlowStatus)> {
+        self.flows_from(first).take(FLOWS_AT_ONCE).collect()
     }
 }
 

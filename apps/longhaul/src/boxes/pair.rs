@@ -1,11 +1,13 @@
 //! One pair of ports with what is between them, on a thread of its own.
 
-use super::element::{Element, named};
+use super::element::{Element, FLOWS_AT_ONCE, named};
 use super::journal;
 use super::plan::Pair;
 use super::port::{BoxPort, PortName, mtu};
 use super::status::{AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates};
 use crate::problem::Problem;
+use crate::state::Flow;
+use longhaul_accel::FlowStatus;
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
 use longhaul_node::Side;
 use longhaul_port::{DropReason, LinkState, Port, PortCounters, PortError};
@@ -80,7 +82,8 @@ impl<E: Element> Running<E> {
             let _over = over;
             // The ports end with it, and their recordings are complete.
             let element = driver.run(keeper).node;
-            (element.accelerator(), element.fibre())
+            with_flows((element.accelerator(), element.fibre()), |first| Some(element.flows(first)))
+                .unwrap_or_default()
         });
         let observer = Observer { name: pair.name.clone(), handle, seen };
         Ok(Running { thread: thread.map_err(refused)?, observer })
@@ -116,8 +119,9 @@ impl<F: FnOnce()> Drop for WhenOver<F> {
 impl<E: Element> Observer<E> {
     /// Its state; `None` once it has stopped.
     pub fn status(&self) -> Option<PairStatus> {
-        let state = self.handle.ask(|_, element: &mut E| (element.accelerator(), element.fibre()));
-        Some(self.with(state.ok()?))
+        let state = self.handle.ask(|_, element: &mut E| (element.accelerator(), element.fibre())).ok()?;
+        let flows = |first| self.handle.ask(move |_, element: &mut E| element.flows(first)).ok();
+        Some(self.with(with_flows(state, flows)?))
     }
 
     fn with(&self, (accelerator, fibre): ElementState) -> PairStatus {
@@ -130,6 +134,31 @@ impl<E: Element> Observer<E> {
             fibre,
         }
     }
+}
+
+/// Adds an accelerator's flows. The thread that moves frames copies a few of them each time that it is asked; they are
+/// put into words here. A flow that comes or goes meanwhile may be left out.
+fn with_flows(
+    (mut accelerator, fibre): ElementState,
+    flows: impl Fn(u32) -> Option<Vec<(u32, FlowStatus)>>,
+) -> Option<ElementState> {
+    if let Some(accelerator) = &mut accelerator {
+        accelerator.flows = in_parts(flows)?.iter().map(Flow::of).collect();
+    }
+    Some((accelerator, fibre))
+}
+
+/// All that there is, of which `from` gives what is in the slots from one on, with them, [`FLOWS_AT_ONCE`] at most at once.
+fn in_parts<T>(from: impl Fn(u32) -> Option<Vec<(u32, T)>>) -> Option<Vec<T>> {
+    let mut all = Vec::new();
+    let mut first = Some(0);
+    while let Some(slot) = first {
+        let part = from(slot)?;
+        let is_last = part.len() < FLOWS_AT_ONCE;
+        first = part.last().filter(|_| !is_last).and_then(|(slot, _)| slot.checked_add(1));
+        all.extend(part.into_iter().map(|(_, one)| one));
+    }
+    Some(all)
 }
 
 /// What the pair's thread does beside moving frames.
@@ -334,6 +363,18 @@ mod tests {
         assert!(went.contains("its MTU of ") && went.contains("dev lo mtu"), "{went}");
         let came = told(|counters| &mut counters.rx_drops, "memif:/x");
         assert!(came.contains("9238 bytes"), "{came}");
+    }
+
+    #[test]
+    fn many_flows_are_asked_for_a_few_at_a_time() {
+        for count in [0, 1, FLOWS_AT_ONCE - 1, FLOWS_AT_ONCE, FLOWS_AT_ONCE + 1, 3 * FLOWS_AT_ONCE + 7] {
+            // Every third slot has one.
+            let slots = || (0..).step_by(3).take(count).map(|slot: u32| (slot, slot / 3));
+            let from = |first| slots().filter(|(slot, _)| *slot >= first).take(FLOWS_AT_ONCE).collect();
+            assert_eq!(in_parts(|first| Some(from(first))), Some((0..count as u32).collect()));
+        }
+        let stops = |first| (first == 0).then(|| (0..FLOWS_AT_ONCE as u32).map(|slot| (slot, ())).collect());
+        assert_eq!(in_parts(stops), None);
     }
 
     #[test]

@@ -38,6 +38,14 @@ pub struct Process {
 pub trait Settings: Clone + Default + DeserializeOwned {
     /// These, and what they leave out from `below`.
     fn over(&self, below: &Self) -> Self;
+
+    /// Takes a file's `[[policy]]` tables, which hold for all pairs.
+    ///
+    /// # Errors
+    /// What is wrong with them. A box without modes has none.
+    fn take_policy(&mut self, _rules: Vec<toml::Table>) -> Result<(), String> {
+        Err("[[policy]] is for 'longhaul accelerate': take it out".to_string())
+    }
 }
 
 /// Two ports and what is between them.
@@ -81,7 +89,7 @@ pub fn plan<S: Settings>(
     settings: &S,
 ) -> Result<Plan<S>, Problem> {
     let mut pairs = pairs_given(sides, given, settings)?;
-    let file: File<S> = match &process.config {
+    let mut file: File<S> = match &process.config {
         Some(path) => read(path)?,
         None => File::default(),
     };
@@ -89,6 +97,9 @@ pub fn plan<S: Settings>(
         let of_file = |detail: String| Problem::plain(format!("{}: {detail}", path.display()));
         if let Some(key) = file.defaults.unknown.keys().next() {
             return Err(of_file(format!("[defaults] has no key '{key}'")));
+        }
+        if !file.policy.is_empty() {
+            file.defaults.settings.take_policy(std::mem::take(&mut file.policy)).map_err(of_file)?;
         }
         let below = settings.over(&file.defaults.settings);
         for (number, table) in (1..).zip(file.pair) {
@@ -190,6 +201,7 @@ struct File<S: Settings> {
     keep_privileges: bool,
     control: Option<PathBuf>,
     pcap_frames: Option<u64>,
+    policy: Vec<toml::Table>,
     #[serde(bound(deserialize = ""))]
     defaults: Table<S>,
     #[serde(bound(deserialize = ""))]
@@ -204,6 +216,7 @@ impl<S: Settings> Default for File<S> {
             keep_privileges: false,
             control: None,
             pcap_frames: None,
+            policy: Vec::new(),
             defaults: Table::default(),
             pair: Vec::new(),
         }
@@ -373,6 +386,7 @@ mod tests {
             (format!("nam = \"x\"\n{pair}"), "FILE:1: unknown field `nam`"),
             ("\n\nuser = [".into(), "FILE:3: "),
             (format!("{pair}pcap_lan = 7"), "FILE: pair 1: 'pcap_lan' is to be a string"),
+            (format!("{pair}[[policy]]\nmode = \"off\""), "FILE: [[policy]] is for 'longhaul accelerate'"),
             (format!("{pair}{pair}"), "port eth1 is named twice"),
             (format!("{pair}pcap_lan = \"x\"\npcap_wan = \"x\""), "two recordings go to x"),
             ("[[pair]]\nlan = \"eth1\"\nwan = \"udp:x\"".into(), "FILE: pair 1: wan: not a port"),

@@ -2,7 +2,8 @@
 
 use super::control::Answer;
 use super::status::{AcceleratorState, FibreState, PairStatus, PortStatus};
-use longhaul_accel::{Counters, DropReason};
+use crate::state::Flow;
+use longhaul_accel::{Counters, DropReason, FlowState, Mode};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -136,10 +137,15 @@ impl Metrics {
             &plain,
             state.stored_bytes_max as f64,
         );
-        for kind in ["learning", "terminated", "failed"] {
-            let count = state.flows.iter().filter(|flow| flow.state == kind).count();
-            let with_state = [&of_pair[..], &[("state", kind)]].concat();
-            self.gauge("longhaul_accelerator_flows", "Flows known.", &labels(&with_state), count as f64);
+        for kind in FlowState::ALL.map(FlowState::name) {
+            for mode in Mode::ALL.map(Mode::name) {
+                let count = state.flows.iter().filter(|flow| flow.state == kind && flow.mode == mode).count();
+                let with_state = [&of_pair[..], &[("state", kind), ("mode", mode)]].concat();
+                self.gauge("longhaul_accelerator_flows", "Flows known.", &labels(&with_state), count as f64);
+            }
+        }
+        for flow in &state.flows {
+            self.flow(of_pair, flow);
         }
         for (name, help) in Counters::NAMES {
             let value = state.counters.get(*name).copied().unwrap_or(0);
@@ -155,6 +161,27 @@ impl Metrics {
                 value,
             );
         }
+    }
+
+    fn flow(&mut self, of_pair: [(&str, &str); 2], flow: &Flow) {
+        let requester_qpn = flow.requester_qpn.map_or_else(String::new, |qpn| qpn.to_string());
+        let (responder_qpn, vlan) = (flow.responder_qpn.to_string(), flow.vlan.to_string());
+        let of_flow = [
+            ("requester", &*flow.requester),
+            ("requester_qpn", &*requester_qpn),
+            ("responder", &*flow.responder),
+            ("responder_qpn", &*responder_qpn),
+            ("vlan", &*vlan),
+            ("mode", &*flow.mode),
+            ("role", &*flow.role),
+            ("state", &*flow.state),
+        ];
+        self.gauge(
+            "longhaul_accelerator_flow_store_bytes",
+            "Memory that a flow's stored requests take.",
+            &labels(&[&of_pair[..], &of_flow].concat()),
+            flow.stored_bytes as f64,
+        );
     }
 
     fn fibre(&mut self, of_pair: [(&str, &str); 2], state: &FibreState) {
@@ -174,6 +201,9 @@ impl Metrics {
                 ("delivered_frames", "Frames that left at the other end.", direction.delivered_frames),
                 ("delivered_bytes", "Bytes that left at the other end.", direction.delivered_bytes),
                 ("ecn_marked_frames", "Frames that the queue marked.", direction.ecn_marked_frames),
+                ("late_frames", "Frames that others could overtake.", direction.late_frames),
+                ("duplicated_frames", "Frames that arrive twice.", direction.duplicated_frames),
+                ("corrupted_frames", "Frames of which a bit was turned over.", direction.corrupted_frames),
             ] {
                 self.count(&format!("longhaul_fibre_{name}"), help, &labelled, value);
             }

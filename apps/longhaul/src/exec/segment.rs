@@ -4,19 +4,17 @@ use super::Program;
 use super::udp::largest_path_mtu;
 use crate::lab::private_dir;
 use crate::problem::Problem;
+use longhaul_netdev::{NetdevError, interface};
 use longhaul_rdma::attach;
 use longhaul_wire::MacAddr;
 use nix::ifaddrs::getifaddrs;
 use std::ffi::OsString;
-use std::fs;
 use std::net::IpAddr;
 use std::process::Command;
 use std::str::FromStr;
 
 /// MTU of a TAP device that is made when the program starts.
 const TAP_MTU: u32 = 1500;
-/// What Linux calls Ethernet, in an interface's `type`.
-const ARPHRD_ETHER: &str = "1";
 
 /// An address, and how many leading bits its network's addresses share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -187,35 +185,22 @@ fn addresses_of(name: &str) -> Result<Vec<IpAddr>, Problem> {
     Ok(found)
 }
 
-fn read(name: &str, file: &str) -> Result<String, Problem> {
-    let path = format!("/sys/class/net/{name}/{file}");
-    match fs::read_to_string(&path) {
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(Problem::new(format!("there is no interface {name}"), "'ip link' lists those that are"))
-        }
-        Err(error) => Err(Problem::io("read", path.as_ref(), &error)),
-    }
-}
-
 fn mac_of(name: &str) -> Result<MacAddr, Problem> {
-    let mac = attach::parse_mac(&read(name, "address")?);
-    match mac {
-        Some(mac) if read(name, "type")? == ARPHRD_ETHER => Ok(mac),
-        _ => Err(Problem::new(
-            format!("{name} does not carry Ethernet frames"),
-            "use --udp, which works on every interface that has an address",
-        )),
-    }
+    interface::mac(name).map(MacAddr).map_err(|error| match error {
+        NetdevError::NotEthernet { .. } => {
+            Problem::new(error.to_string(), "use --udp, which works on every interface that has an address")
+        }
+        error => Problem::plain(error.to_string()),
+    })
 }
 
 /// The largest path MTU that fits the interface's MTU.
 fn path_mtu(line: &Line<'_>) -> Result<u32, Problem> {
     let name = line.name();
-    let mtu = match (line, read(name, "mtu")) {
-        (_, Ok(text)) => text.parse().unwrap_or(0),
-        (Line::Tap(_), Err(_)) => TAP_MTU,
-        (Line::Interface(_), Err(problem)) => return Err(problem),
+    let mtu = match (line, interface::mtu(name)) {
+        (_, Ok(mtu)) => mtu,
+        (Line::Tap(_), Err(NetdevError::NoSuchInterface { .. })) => TAP_MTU,
+        (_, Err(error)) => return Err(Problem::plain(error.to_string())),
     };
     largest_path_mtu(mtu).ok_or_else(|| {
         Problem::new(

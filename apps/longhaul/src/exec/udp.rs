@@ -6,7 +6,6 @@ use crate::problem::Problem;
 use longhaul_rdma::attach;
 use nix::ifaddrs::getifaddrs;
 use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -84,9 +83,7 @@ fn interface_of(address: IpAddr) -> Result<String, Problem> {
 
 /// The largest path MTU that fits the interface's MTU.
 fn path_mtu(interface: &str) -> Result<u32, Problem> {
-    let path = format!("/sys/class/net/{interface}/mtu");
-    let text = fs::read_to_string(&path).map_err(|e| Problem::io("read", path.as_ref(), &e))?;
-    let mtu: u32 = text.trim().parse().unwrap_or(0);
+    let mtu = longhaul_netdev::interface::mtu(interface).map_err(|e| Problem::plain(e.to_string()))?;
     largest_path_mtu(mtu).ok_or_else(|| {
         Problem::new(
             format!("the MTU of {interface}, {mtu}, is too small for RoCEv2"),

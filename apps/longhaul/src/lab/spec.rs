@@ -3,7 +3,7 @@
 use crate::fibre::{Ecn, Fibre};
 use crate::quantity::{Distance, Size, memory, probability};
 use longhaul_host::PORTS_MAX;
-use longhaul_link::RedConfig;
+use longhaul_link::{Impairments, RedConfig};
 use longhaul_units::{BitRate, Duration as Span};
 use longhaul_wire::MacAddr;
 use serde::{Deserialize, Serialize};
@@ -114,6 +114,7 @@ impl Spec {
             delay: Span::of_fibre_m(self.distance.metres()),
             rate: self.rate,
             loss: self.loss,
+            impairments: Impairments::default(),
             queue: self.queue,
             ecn: self.ecn,
             memory: self.memory,

@@ -7,7 +7,6 @@
 mod flood;
 mod plan;
 mod refusal;
-mod rendezvous;
 mod session;
 mod transfer;
 

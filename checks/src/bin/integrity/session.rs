@@ -1,14 +1,17 @@
 //! A device with one connected queue pair, and the other process.
 
-use crate::rendezvous::Rendezvous;
 use crate::{Fault, Place};
+use longhaul_checks::rendezvous::Rendezvous;
 use longhaul_rdma::{
     CompletionQueue, Device, Endpoint, MemoryRegion, PathSettings, ProtectionDomain, QueuePair,
     QueuePairSettings,
 };
 use longhaul_units::{Psn, Qpn, RKey};
 use serde_json::{Map, Value, json};
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
 
+const PATIENCE: Duration = Duration::from_secs(60);
 /// PSNs begin shortly before they wrap.
 const PSN_FIRST: u32 = 0xff_ff00;
 
@@ -34,11 +37,20 @@ pub struct Remote {
     pub rkey: RKey,
 }
 
+/// Meets the other process; whoever is first waits.
+fn meet(Place { server, port }: Place) -> Result<Rendezvous, Fault> {
+    if !server {
+        return Rendezvous::at(&format!("{}:{port}", Ipv4Addr::LOCALHOST), PATIENCE);
+    }
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+    Rendezvous::over(listener.accept()?.0, PATIENCE)
+}
+
 impl Session {
     pub fn open(place: Place) -> Result<Self, Fault> {
         let device = Device::from_env()?;
         let pd = device.alloc_pd()?;
-        Ok(Session { device, pd, other: Rendezvous::meet(place)? })
+        Ok(Session { device, pd, other: meet(place)? })
     }
 
     /// Connects a queue pair over `path` and swaps `offered`, which peers may access. `prepare` posts the first receives.

@@ -113,6 +113,35 @@ mod a_packet_port_survives {
     }
 
     #[test]
+    fn its_interface_renamed() {
+        in_namespace(|| {
+            sh(VETH);
+            let (mut a, mut b) = (open("ea"), open("eb"));
+            await_link(&mut a, LinkState::Up);
+            sh(
+                "ip link set ea down; ip link set ea name other0; ip link add ea type bridge; ip link set ea up",
+            );
+            await_link(&mut a, LinkState::Down);
+            until("the new name", || {
+                a.service().unwrap();
+                a.interface() == "other0"
+            });
+            assert!(a.last_disconnect().unwrap().contains("`ip link set other0 up`"));
+            sh("ip link set other0 up");
+            await_link(&mut a, LinkState::Up);
+            is_carried(&mut a, &mut b);
+            is_carried(&mut b, &mut a);
+            assert_eq!(a.netdev_counters().detached, 0);
+            sh("ip link set ea down; ip link del other0");
+            until("the other one of its name", || {
+                a.service().unwrap();
+                a.netdev_counters().reattached == 1
+            });
+            assert_eq!(a.interface(), "ea");
+        });
+    }
+
+    #[test]
     fn its_interface_moved_away() {
         in_namespace(|| {
             sh(VETH);
@@ -186,6 +215,21 @@ mod a_tap_port_survives {
                 is_carried(&mut host, &mut tap);
                 assert_eq!(tap.netdev_counters().reattached, round);
             }
+        });
+    }
+
+    #[test]
+    fn its_device_renamed() {
+        in_namespace(|| {
+            let mut tap = TapPort::open(&TapConfig::new("tap9")).unwrap();
+            await_link(&mut tap, LinkState::Up);
+            sh("ip link set tap9 down; ip link set tap9 name other0; ip link set other0 up");
+            await_link(&mut tap, LinkState::Up);
+            let mut host = open("other0");
+            await_link(&mut host, LinkState::Up);
+            is_carried(&mut host, &mut tap);
+            is_carried(&mut tap, &mut host);
+            assert_eq!((tap.netdev_counters().detached, tap.interface()), (0, "other0"));
         });
     }
 

@@ -121,6 +121,139 @@ mod splits {
     }
 }
 
+mod brings_only_what_is_wanted {
+    use super::*;
+    use crate::Wanted;
+    use std::net::IpAddr;
+
+    const OURS_V4: [u8; 4] = [10, 9, 0, 1];
+    const OURS_V6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+    fn ethernet(ethertype: u16) -> Vec<u8> {
+        [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &ethertype.to_be_bytes()].concat()
+    }
+
+    /// `options` is in multiples of four bytes.
+    fn ipv4(to: [u8; 4], protocol: u8, fragment: u16, options: usize, port: u16) -> Vec<u8> {
+        let mut frame = ethernet(0x0800);
+        frame.extend([0x45 + (options / 4) as u8, 0, 0, 48, 0, 0]);
+        frame.extend(fragment.to_be_bytes());
+        frame.extend([64, protocol, 0, 0, 10, 9, 0, 2]);
+        frame.extend(to);
+        frame.extend(vec![1; options]);
+        frame.extend([0x12, 0x34]);
+        frame.extend(port.to_be_bytes());
+        frame.resize(80, 7);
+        frame
+    }
+
+    fn ipv6(to: [u8; 16], next_header: u8, payload: &[u8]) -> Vec<u8> {
+        let mut frame = ethernet(0x86dd);
+        frame.extend([0x60, 0, 0, 0, 0, 40, next_header, 64]);
+        frame.extend([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        frame.extend(to);
+        frame.extend(payload);
+        frame.resize(100, 7);
+        frame
+    }
+
+    fn udp_v6(to: [u8; 16], port: u16) -> Vec<u8> {
+        ipv6(to, 17, &[&[0x12, 0x34][..], &port.to_be_bytes()].concat())
+    }
+
+    /// What comes of `sent` that is wanted, and nothing else, with and without a VLAN tag.
+    fn brings(ip: impl Into<IpAddr>, neighbours: bool, wanted: Vec<Vec<u8>>, unwanted: Vec<Vec<u8>>) {
+        let wanted_of_port = Wanted { ip: ip.into(), udp_port: 4791, neighbours };
+        in_namespace(move || {
+            let (mut a, everything) = pair();
+            let config = PacketConfig { wanted: Some(wanted_of_port), ..PacketConfig::new("eb") };
+            let mut b = PacketPort::open(&config).unwrap();
+            await_link(&mut b, LinkState::Up);
+            let mut sent = 0;
+            let mut expected = Vec::new();
+            for tag in [None, Some([0x81, 0, 0, 7])] {
+                let frame = |frame: &Vec<u8>| tag.map_or(frame.clone(), |tag| tagged(frame, tag));
+                for unwanted in &unwanted {
+                    send(&mut a, &frame(unwanted));
+                }
+                for wanted in &wanted {
+                    send(&mut a, &frame(wanted));
+                    expected.push(frame(wanted));
+                }
+                sent += wanted.len() + unwanted.len();
+            }
+            let received = |port: &mut PacketPort| {
+                let mut frames = Vec::new();
+                port.receive(64, &mut |frame| frames.push(frame.to_vec())).unwrap();
+                frames
+            };
+            assert_eq!(received(&mut b), expected);
+            drop(b);
+            let mut everything = everything;
+            let all = received(&mut everything);
+            assert!(all.len() >= sent, "a port that wants everything has it beside: {} of {sent}", all.len());
+        });
+    }
+
+    fn others(them_v4: [u8; 4]) -> Vec<Vec<u8>> {
+        vec![
+            ipv4(OURS_V4, 17, 0, 0, 4790),
+            ipv4(OURS_V4, 6, 0, 0, 4791),
+            ipv4(OURS_V4, 17, 0, 8, 53),
+            ipv4(them_v4, 17, 0, 0, 4791),
+            // The first fragment, one in the middle, the last one.
+            ipv4(OURS_V4, 17, 0x2000, 0, 4791),
+            ipv4(OURS_V4, 17, 0x2010, 0, 4791),
+            ipv4(OURS_V4, 17, 0x0010, 0, 4791),
+            // Cut short.
+            [ethernet(0x0800), vec![0x45; 10]].concat(),
+            frame(60, 1),
+            ipv6(OURS_V6, 6, &[]),
+        ]
+    }
+
+    fn datagrams_v4() -> Vec<Vec<u8>> {
+        vec![
+            ipv4(OURS_V4, 17, 0, 0, 4791),
+            ipv4(OURS_V4, 17, 0x4000, 40, 4791),
+            ipv4([239, 1, 2, 3], 17, 0, 0, 4791),
+            ipv4([255; 4], 17, 0, 0, 4791),
+        ]
+    }
+
+    #[test]
+    fn by_ipv4() {
+        let arp = [ethernet(0x0806), vec![0; 46]].concat();
+        let unwanted = || [others([10, 9, 0, 3]), vec![udp_v6(OURS_V6, 4791)]].concat();
+        brings(OURS_V4, false, datagrams_v4(), [unwanted(), vec![arp.clone()]].concat());
+        brings(OURS_V4, true, [datagrams_v4(), vec![arp]].concat(), unwanted());
+    }
+
+    #[test]
+    fn by_ipv6() {
+        let mut group = OURS_V6;
+        group[0] = 0xff;
+        let mut them = OURS_V6;
+        them[15] = 2;
+        let datagrams = || vec![udp_v6(OURS_V6, 4791), udp_v6(group, 4791)];
+        let about_neighbours = || vec![ipv6(group, 58, &[135]), ipv6(OURS_V6, 58, &[136])];
+        let unwanted = || {
+            let ipv6_alone = vec![
+                udp_v6(OURS_V6, 4790),
+                udp_v6(them, 4791),
+                // A router's advertisement, a fragment, hop-by-hop options.
+                ipv6(group, 58, &[134]),
+                ipv6(OURS_V6, 44, &[17, 0, 0x12, 0xb7]),
+                ipv6(OURS_V6, 0, &[17, 0, 0x12, 0xb7]),
+                [ethernet(0x0806), vec![0; 46]].concat(),
+            ];
+            [ipv6_alone, datagrams_v4(), others(OURS_V4)].concat()
+        };
+        brings(OURS_V6, false, datagrams(), [unwanted(), about_neighbours()].concat());
+        brings(OURS_V6, true, [datagrams(), about_neighbours()].concat(), unwanted());
+    }
+}
+
 mod waits_for_the_device {
     use super::*;
     use std::time::Duration;

@@ -1,21 +1,20 @@
 //! Two software RNICs, each with or without an accelerator, and a fibre between them, in virtual time. Any of them may
 //! be held up for a while, as programs on a busy machine are.
 
-use crate::script::{deliver, frames};
+use crate::host::{self, BASE, Depths, End, LOCAL, REMOTE, Terms};
+use crate::script::{Sink, deliver};
 use longhaul_accel::{Accelerator, Config};
 use longhaul_link::{Link, LinkConfig};
-use longhaul_node::{Frame, Gather, Node, Payload, Side, Transmit};
-use longhaul_rnic::{
-    Access, AddressVector, CqId, Memory, MrKeys, Mtu, PdId, QpAttr, QpInit, QpKind, QpState, Rnic, Sge,
-};
-use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, Rng, SplitMix64};
-use longhaul_wire::MacAddr;
+use longhaul_node::{Chain, Deadline, Frame, Gather, Mirrored, Node, Payload, Side, Transmit};
+use longhaul_rnic::{Completion, Memory, Mtu, Rnic};
+use longhaul_sim::{Cable, Nodes};
+use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::rc::Rc;
 
-pub const BASE: u64 = 0x7000_0000_0000;
-pub const LOCAL: usize = 0;
-pub const REMOTE: usize = 1;
+/// Boxes and fibre: one program, as in the lab.
+const MIDDLE: usize = 2;
 
 pub struct Bytes(pub Vec<u8>);
 
@@ -60,23 +59,109 @@ impl Bytes {
     }
 }
 
-/// The nodes in a row; each end of a node's frames goes to the neighbour on that side.
-pub struct Chain {
-    pub now: Instant,
-    pub hosts: [Rnic<Bytes>; 2],
-    pub boxes: [Option<Accelerator>; 2],
-    pub link: Link,
-    pub ends: Vec<(PdId, CqId, Qpn, MrKeys)>,
-    /// Until when each place is not driven, and what came to it meanwhile.
-    held_until: [Instant; PLACES],
-    inbox: [VecDeque<(Side, Vec<u8>)>; PLACES],
-    hold_ups: Option<(SplitMix64, Instant)>,
+type Middle = Chain<Accelerator, Chain<Link, Mirrored<Accelerator>>>;
+
+enum Program {
+    Host(Box<Rnic<Bytes>>),
+    Middle(Box<Middle>),
 }
 
-/// Host, box, link, box, host.
-const PLACES: usize = 5;
-/// Frames that wait for a place that is held up before those who send to it have to wait themselves.
+/// Frames that wait for each program.
+type Waiting = Rc<[Cell<usize>; 3]>;
+
+/// A program, which may get no turn for a while: what comes to it waits, and those who send to it have to wait
+/// themselves when that is too much.
+pub struct Place {
+    program: Program,
+    number: usize,
+    held_until: Instant,
+    inbox: VecDeque<(Side, Vec<u8>)>,
+    waiting: Waiting,
+}
+
+/// Frames that wait for a program that is held up before those who send to it have to wait themselves.
 const INBOX_MAX: usize = 1024;
+
+impl Place {
+    fn new(number: usize, program: Program, waiting: &Waiting) -> Place {
+        let (held_until, inbox) = (Instant::ZERO, VecDeque::new());
+        Place { program, number, held_until, inbox, waiting: waiting.clone() }
+    }
+
+    fn node(&mut self) -> &mut dyn Node {
+        match &mut self.program {
+            Program::Host(host) => host,
+            Program::Middle(middle) => middle,
+        }
+    }
+}
+
+impl Node for Place {
+    fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
+        if self.held_until <= now {
+            return self.node().handle_frame(now, side, frame);
+        }
+        let mut bytes = vec![0; frame.len()];
+        frame.write_to(&mut bytes);
+        self.inbox.push_back((side, bytes));
+        self.waiting[self.number].set(self.inbox.len());
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if self.held_until > now {
+            return;
+        }
+        while let Some((side, bytes)) = self.inbox.pop_front() {
+            deliver(self.node(), now, side, &bytes);
+        }
+        self.waiting[self.number].set(0);
+        self.node().handle_timeout(now);
+    }
+
+    fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
+        if self.held_until <= now {
+            let (number, waiting) = (self.number, self.waiting.clone());
+            self.node().poll_transmit(now, &mut Bounded { number, waiting, out });
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Deadline> {
+        if !self.inbox.is_empty() {
+            return Some(Deadline { at: self.held_until, reason: "held up" });
+        }
+        let deadline = match &self.program {
+            Program::Host(host) => host.poll_timeout(),
+            Program::Middle(middle) => middle.poll_timeout(),
+        };
+        deadline.map(|d| Deadline { at: d.at.max(self.held_until), ..d })
+    }
+}
+
+/// Where a program's frames go.
+struct Bounded<'a> {
+    number: usize,
+    waiting: Waiting,
+    out: &'a mut dyn Transmit,
+}
+
+impl Transmit for Bounded<'_> {
+    fn room(&mut self, side: Side) -> usize {
+        let to = if self.number == MIDDLE { side } else { MIDDLE };
+        self.out.room(side).min(INBOX_MAX.saturating_sub(self.waiting[to].get()))
+    }
+
+    fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
+        self.out.transmit(side, frame);
+    }
+}
+
+/// Host, boxes and fibre, host.
+pub struct Line {
+    pub now: Instant,
+    nodes: Nodes<Place>,
+    pub ends: Vec<End>,
+    hold_ups: Option<(SplitMix64, Instant)>,
+}
 
 #[derive(Clone, Copy)]
 pub struct Setup {
@@ -106,273 +191,103 @@ impl Default for Setup {
     }
 }
 
-const PSN: [u32; 2] = [0xff_ff00, 5000];
+const TERMS: Terms = Terms { psns: [0xff_ff00, 5000], mtu: Mtu::B4096 };
 
-/// Frames that left a node in one drain, and how many more may.
-struct Out {
-    frames: VecDeque<(Side, Vec<u8>)>,
-    room: [usize; 2],
-}
-
-impl Default for Out {
-    fn default() -> Self {
-        Out { frames: VecDeque::new(), room: [256; 2] }
-    }
-}
-
-impl Transmit for Out {
-    fn room(&mut self, side: Side) -> usize {
-        self.room[side]
-    }
-
-    fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
-        let mut bytes = vec![0; frame.len()];
-        frame.write_to(&mut bytes);
-        self.room[side] = self.room[side].saturating_sub(1);
-        self.frames.push_back((side, bytes));
-    }
-}
-
-fn ip(host: usize) -> IpAddr {
-    IpAddr::from([10, 77, 0, host as u8 + 1])
-}
-
-impl Chain {
-    pub fn new(setup: Setup) -> Chain {
+impl Line {
+    pub fn new(setup: Setup) -> Line {
         let rate = BitRate::from_gbps(10).expect("not zero");
         let host = |host: usize| {
-            let mac = MacAddr([2, 0, 10, 77, 0, host as u8 + 1]);
-            let mut config = longhaul_rnic::Config::new(mac, ip(host));
-            config.port_rate = Some(rate);
-            Rnic::new(config, Bytes(vec![0; setup.memory]))
+            Program::Host(Box::new(Rnic::new(host::config(host, rate), Bytes(vec![0; setup.memory]))))
         };
         let config = Config { wan_rate: Some(rate), lan_rate: Some(rate), ..Config::default() };
+        let [near, far] =
+            setup.boxes.map(|wanted| wanted.then(|| Accelerator::new(config.clone()).expect("valid")));
         let mut link = LinkConfig::fibre_km(setup.km, rate);
         link.loss = setup.loss;
         link.seed = setup.seed;
-        let mut chain = Chain {
-            now: Instant::from_ns(1000),
-            hosts: [host(0), host(1)],
-            boxes: setup.boxes.map(|wanted| wanted.then(|| Accelerator::new(config.clone()).expect("valid"))),
-            link: Link::new(link).expect("valid"),
+        let link = Link::new(link).expect("valid");
+        let middle = Chain::new(near, Some(Chain::new(Some(link), far.map(Mirrored))));
+        let waiting = Waiting::default();
+        let programs = [host(LOCAL), host(REMOTE), Program::Middle(Box::new(middle))];
+        let places = programs.into_iter().enumerate().map(|(n, program)| Place::new(n, program, &waiting));
+        let cables = [LOCAL, REMOTE].map(|host| Cable {
+            ends: [(host, 0), (MIDDLE, host)],
+            wire: LinkConfig::default(),
+            loss_toward_second_only: false,
+        });
+        let mut line = Line {
+            now: Instant::ZERO,
+            nodes: Nodes::new(places.collect(), &cables, setup.seed).expect("valid"),
             ends: Vec::new(),
-            held_until: [Instant::ZERO; PLACES],
-            inbox: Default::default(),
-            hold_ups: setup.hold_ups.then(|| (SplitMix64::new(setup.seed ^ 0x401d), Instant::from_ns(1000))),
+            hold_ups: setup.hold_ups.then(|| (SplitMix64::new(setup.seed ^ 0x401d), Instant::ZERO)),
         };
-        chain.connect(setup);
-        chain
+        line.connect(setup);
+        line
+    }
+
+    pub fn host(&self, host: usize) -> &Rnic<Bytes> {
+        let Program::Host(rnic) = &self.nodes[host].program else { panic!("{host} is no host") };
+        rnic
+    }
+
+    pub fn host_mut(&mut self, host: usize) -> &mut Rnic<Bytes> {
+        let Program::Host(rnic) = &mut self.nodes[host].program else { panic!("{host} is no host") };
+        rnic
+    }
+
+    fn box_mut(&mut self, place: usize) -> Option<&mut Accelerator> {
+        let Program::Middle(middle) = &mut self.nodes[MIDDLE].program else { panic!("no host") };
+        if place == LOCAL { middle.left_mut() } else { Some(&mut middle.right_mut()?.right_mut()?.0) }
+    }
+
+    pub fn boxes(&self) -> impl Iterator<Item = &Accelerator> {
+        let Program::Middle(middle) = &self.nodes[MIDDLE].program else { panic!("no host") };
+        let far = middle.right().and_then(|right| right.right()).map(|mirrored| &mirrored.0);
+        middle.left().into_iter().chain(far)
     }
 
     fn connect(&mut self, setup: Setup) {
-        for host in &mut self.hosts {
-            let pd = host.alloc_pd().unwrap();
-            let cq = host.create_cq(1 << 14).unwrap();
-            let mr = host.reg_mr(pd, BASE, setup.memory as u64, BASE, Access::ALL).unwrap();
-            let init = QpInit {
-                pd,
-                kind: QpKind::Rc,
-                send_cq: cq,
-                recv_cq: cq,
-                srq: None,
-                sq_depth: setup.depth,
-                rq_depth: 4096,
-                send_sge_max: 1,
-                recv_sge_max: 1,
-                inline_max: 0,
-                signal_all: true,
-            };
-            let qp = host.create_qp(&init).unwrap();
-            self.ends.push((pd, cq, qp, mr));
-        }
+        let depths = Depths { cq: 1 << 14, sq: setup.depth, rq: 4096 };
+        let ends = [LOCAL, REMOTE].map(|host| End::open(self.host_mut(host), setup.memory, depths));
         for host in [LOCAL, REMOTE] {
-            let peer = 1 - host;
-            for attr in transitions(peer, self.ends[peer].2, PSN[peer], PSN[host]) {
-                self.hosts[host].modify_qp(self.now, self.ends[host].2, &attr).unwrap();
-            }
+            host::connect(self.host_mut(host), Instant::ZERO, &ends, host, TERMS);
         }
         if setup.cm {
-            let [requester_qpn, responder_qpn] = [LOCAL, REMOTE].map(|host| self.ends[host].2.get());
-            let wire = frames::Wire { requester_qpn, responder_qpn, ..frames::Wire::default() };
-            let line = format!("psn={} rpsn={} mtu=4096", PSN[LOCAL], PSN[REMOTE]);
-            let messages = [
-                (LOCAL, wire.requester_frame(&format!("req {line}"))),
-                (REMOTE, wire.responder_frame(&format!("rep {line}"))),
-                (LOCAL, wire.requester_frame("rtu")),
-            ];
-            for (from, bytes) in messages {
-                for (place, node) in self.boxes.iter_mut().enumerate() {
-                    let Some(node) = node else { continue };
-                    deliver(node, self.now, usize::from(place != from), &bytes);
-                    node.poll_transmit(self.now, &mut Out::default());
-                }
-            }
-            self.now += Duration::from_us(10);
-        }
-    }
-
-    /// Lets every node send what it can at this moment, until nothing moves.
-    pub fn exchange(&mut self) {
-        let mut moved = true;
-        while moved {
-            moved = false;
-            for place in 0..PLACES {
-                if self.is_held(place) || !self.exists(place) {
-                    continue;
-                }
-                let room = |right: bool| match self.neighbour(place, right) {
-                    Some(to) if self.is_held(to) => INBOX_MAX.saturating_sub(self.inbox[to].len()).min(256),
-                    _ => 256,
-                };
-                let room = [0, 1].map(|side| room(goes_right(place, side)));
-                let mut out = Out { room, ..Out::default() };
-                let now = self.now;
-                self.node(place).poll_transmit(now, &mut out);
-                moved |= !out.frames.is_empty();
-                for (side, bytes) in out.frames {
-                    self.hand_over(place, goes_right(place, side), bytes);
+            for (from, bytes) in host::connection_messages(&ends, TERMS) {
+                for place in [LOCAL, REMOTE] {
+                    let Some(node) = self.box_mut(place) else { continue };
+                    deliver(node, Instant::ZERO, usize::from(place != from), &bytes);
+                    node.poll_transmit(Instant::ZERO, &mut Sink::default());
                 }
             }
         }
+        self.ends = ends.into();
     }
 
-    fn hand_over(&mut self, from: usize, right: bool, bytes: Vec<u8>) {
-        let to = self.neighbour(from, right).expect("a host has one neighbour");
-        // What goes right comes by the side that looks left.
-        let by = if to == 0 || to == PLACES - 1 { 0 } else { usize::from(goes_right(to, 0) == right) };
-        if self.is_held(to) {
-            self.inbox[to].push_back((by, bytes));
-        } else {
-            self.arrive(to, by, &bytes);
-        }
-    }
-
-    fn arrive(&mut self, to: usize, by: Side, bytes: &[u8]) {
-        let now = self.now;
-        deliver(self.node(to), now, by, bytes);
-    }
-
-    fn is_held(&self, place: usize) -> bool {
-        self.held_until[place] > self.now
-    }
-
-    fn exists(&self, place: usize) -> bool {
-        place.is_multiple_of(2) || self.boxes[place / 2].is_some()
-    }
-
-    fn neighbour(&self, place: usize, right: bool) -> Option<usize> {
-        let step = |place: usize| {
-            if right { (place + 1 < PLACES).then_some(place + 1) } else { place.checked_sub(1) }
-        };
-        let next = step(place)?;
-        if self.exists(next) { Some(next) } else { step(next) }
-    }
-
-    fn node(&mut self, place: usize) -> &mut dyn Node {
-        match place {
-            0 => &mut self.hosts[LOCAL],
-            2 => &mut self.link,
-            4 => &mut self.hosts[REMOTE],
-            _ => self.boxes[place / 2].as_mut().expect("skipped otherwise"),
-        }
-    }
-
-    fn deadline(&self, place: usize) -> Option<Instant> {
-        let deadline = match place {
-            0 => self.hosts[LOCAL].poll_timeout(),
-            2 => self.link.poll_timeout(),
-            4 => self.hosts[REMOTE].poll_timeout(),
-            _ => self.boxes[place / 2].as_ref().and_then(Node::poll_timeout),
-        };
-        if self.inbox[place].is_empty() {
-            deadline.map(|d| d.at.max(self.held_until[place]))
-        } else {
-            Some(self.held_until[place])
-        }
-    }
-
-    /// Goes to the next moment at which anything happens; false when there is none.
-    pub fn advance(&mut self) -> bool {
-        let Some(next) = (0..PLACES).filter_map(|place| self.deadline(place)).min() else { return false };
-        self.now = self.now.max(next);
+    /// Lets every program send, and goes to the next moment at which anything happens; false when there is none.
+    pub fn step(&mut self) -> bool {
         self.hold_somebody_up();
-        for place in 0..PLACES {
-            if self.is_held(place) || !self.exists(place) {
-                continue;
-            }
-            while let Some((by, bytes)) = self.inbox[place].pop_front() {
-                self.arrive(place, by, &bytes);
-            }
-            let now = self.now;
-            self.node(place).handle_timeout(now);
-        }
-        true
+        let happens = self.nodes.step();
+        self.now = self.nodes.now();
+        happens
     }
 
-    /// One of the programs, or the one that is boxes and link, gets no turn for a while.
+    /// One of the programs gets no turn for a while.
     fn hold_somebody_up(&mut self) {
         let Some((rng, at)) = &mut self.hold_ups else { return };
         if *at > self.now {
+            // Who found no room is asked again.
+            let _ = self.nodes.iter_mut();
             return;
         }
         let until = self.now + Duration::from_us(5000 + rng.below(15_000));
         *at = self.now + Duration::from_us(rng.below(60_000));
-        match rng.below(3) {
-            0 => self.held_until[0] = until,
-            1 => self.held_until[4] = until,
-            _ => self.held_until[1..4].fill(until),
-        }
+        let whom = rng.below(3) as usize;
+        self.nodes[whom].held_until = until;
     }
 
-    pub fn completions(&mut self, host: usize) -> Vec<longhaul_rnic::Completion> {
-        let mut all = Vec::new();
-        self.hosts[host].poll_cq(self.ends[host].1, usize::MAX, |completion| all.push(completion));
-        all
+    pub fn completions(&mut self, host: usize) -> Vec<Completion> {
+        let cq = self.ends[host].cq;
+        host::completions(self.host_mut(host), cq)
     }
-
-    pub fn segment(&self, host: usize, at: usize, len: usize) -> Sge {
-        Sge { address: BASE + at as u64, len: len as u32, lkey: self.ends[host].3.lkey }
-    }
-}
-
-/// A box's WAN is towards the link, the link's side 0 towards the first host.
-fn goes_right(place: usize, side: Side) -> bool {
-    match place {
-        0 => true,
-        1 | 2 => side == 1,
-        3 => side == 0,
-        _ => false,
-    }
-}
-
-fn transitions(peer: usize, peer_qp: Qpn, rq_psn: u32, sq_psn: u32) -> [QpAttr; 3] {
-    let address = AddressVector { destination_ip: ip(peer), hop_limit: 64, traffic_class: 0, flow_label: 0 };
-    [
-        QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::ALL),
-            ..QpAttr::default()
-        },
-        QpAttr {
-            state: Some(QpState::ReadyToReceive),
-            path_mtu: Some(Mtu::B4096),
-            address: Some(address),
-            dest_qpn: Some(peer_qp),
-            rq_psn: Some(Psn::new(rq_psn)),
-            max_dest_rd_atomic: Some(16),
-            min_rnr_timer: Some(12),
-            ..QpAttr::default()
-        },
-        QpAttr {
-            state: Some(QpState::ReadyToSend),
-            sq_psn: Some(Psn::new(sq_psn)),
-            timeout: Some(14),
-            retry_cnt: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(16),
-            ..QpAttr::default()
-        },
-    ]
 }

@@ -1,6 +1,6 @@
 //! Reference RC requester and responder, as plain as can be, that check everything they are told.
 
-use longhaul_node::{Frame, Payload, Trailer};
+use longhaul_node::{Deadline, Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn, RKey, Rng, SplitMix64};
 use longhaul_wire::{
     Aeth, Bth, Head, NakCode, Opcode, Packet, Path, PathTemplate, Position, Reth, Syndrome, Verb, rnr_timer,
@@ -37,7 +37,7 @@ struct Request {
 pub struct Peer {
     pub path: Path,
     pub dest_qp: Qpn,
-    pub out: VecDeque<Vec<u8>>,
+    out: VecDeque<Vec<u8>>,
     requests: Vec<Request>,
     start: u64,
     /// First PSN not acknowledged, and the next to send.
@@ -140,23 +140,6 @@ impl Peer {
         }
     }
 
-    pub fn deadline(&self) -> Option<Instant> {
-        [self.timer, self.rnr_until].into_iter().flatten().min()
-    }
-
-    pub fn tick(&mut self, now: Instant) {
-        if self.rnr_until.is_some_and(|at| at <= now) {
-            self.rnr_until = None;
-        }
-        if self.timer.is_some_and(|at| at <= now) {
-            self.silent_timeouts += 1;
-            self.next = self.una;
-            self.timer = None;
-            self.retried_at = 0;
-        }
-        self.send(now);
-    }
-
     pub fn send(&mut self, now: Instant) {
         while self.error.is_none() && self.rnr_until.is_none() && self.next < self.una + self.window {
             let index = self.index_of(self.next);
@@ -199,23 +182,6 @@ impl Peer {
             _ => (0..request.len).map(|i| pattern(request.message, request.offset + i)).collect(),
         };
         seal(head, &template, &payload)
-    }
-
-    pub fn receive(&mut self, now: Instant, bytes: &[u8]) {
-        let head = Head::copy_of(bytes);
-        let Ok(frame) = Frame::received(&head, bytes) else { return };
-        if !frame.icrc_is_right() {
-            return;
-        }
-        let Ok(Some(packet)) = Packet::parse(frame.head) else { return };
-        let payload = frame.payload.as_bytes().unwrap_or(&[]);
-        match packet.opcode().verb() {
-            Some(Verb::Acknowledge) => self.take_ack(now, &packet),
-            Some(Verb::ReadResponse) => self.take_read_response(now, &packet, payload),
-            Some(_) => self.respond(&packet, payload),
-            None => {}
-        }
-        self.send(now);
     }
 
     fn take_ack(&mut self, now: Instant, packet: &Packet<'_>) {
@@ -382,6 +348,48 @@ impl Peer {
                 (from..(from + MTU).min(reth.len as usize)).map(|i| pattern(message, skipped + i)).collect();
             self.out.push_back(seal(head, &template, &payload));
         }
+    }
+}
+
+impl Node for Peer {
+    fn handle_frame(&mut self, now: Instant, _side: Side, frame: &Frame<'_>) {
+        if !frame.icrc_is_right() {
+            return;
+        }
+        let Ok(Some(packet)) = Packet::parse(frame.head) else { return };
+        let payload = frame.payload.as_bytes().unwrap_or(&[]);
+        match packet.opcode().verb() {
+            Some(Verb::Acknowledge) => self.take_ack(now, &packet),
+            Some(Verb::ReadResponse) => self.take_read_response(now, &packet, payload),
+            Some(_) => self.respond(&packet, payload),
+            None => {}
+        }
+        self.send(now);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if self.rnr_until.is_some_and(|at| at <= now) {
+            self.rnr_until = None;
+        }
+        if self.timer.is_some_and(|at| at <= now) {
+            self.silent_timeouts += 1;
+            self.next = self.una;
+            self.timer = None;
+            self.retried_at = 0;
+        }
+        self.send(now);
+    }
+
+    fn poll_transmit(&mut self, _now: Instant, out: &mut dyn Transmit) {
+        for bytes in self.out.drain(..) {
+            let head = Head::copy_of(&bytes);
+            out.transmit(0, &Frame::received(&head, &bytes).expect("whole"));
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Deadline> {
+        let at = [self.timer, self.rnr_until].into_iter().flatten().min()?;
+        Some(Deadline { at, reason: "timer" })
     }
 }
 

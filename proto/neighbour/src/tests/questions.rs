@@ -196,3 +196,36 @@ mod by_the_owner {
         assert_eq!(host.look_up("10.0.0.3"), Resolution::Failed(Failure::NoRoute));
     }
 }
+
+#[test]
+fn a_question_that_could_not_leave_yet_waits_once_and_not_after_its_answer() {
+    let mut host = Host::new();
+    host.ask("10.0.0.2");
+    host.ask("10.0.0.3");
+    // Nobody takes frames for two tries.
+    for _ in 0..2 {
+        host.now = host.neighbours.poll_timeout().unwrap().at;
+        host.neighbours.handle_timeout(host.now);
+    }
+    host.hears(&reply(PEER_MAC, "10.0.0.2"));
+    let sent = host.sent();
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert!(sent[0].contains("0a000003"), "{sent:?}");
+    // What was not asked is asked when it is due again.
+    let fresh = host.neighbours.config().fresh;
+    host.now += fresh;
+    host.neighbours.handle_timeout(host.now);
+    assert_eq!(host.ask("10.0.0.2"), KNOWN);
+    assert!(host.sent().iter().any(|frame| frame.ends_with("0a000002")));
+}
+
+#[test]
+fn a_place_in_the_table_takes_over_no_question() {
+    let mut host = Host::with(|config| config.entries_max = 1);
+    host.ask("10.0.0.2");
+    host.neighbours.answer(host.now, ip("10.0.0.2"), Err(Failure::NoAnswer));
+    // The other one's question is still in the queue, as one that is due no more.
+    host.ask("10.0.0.3");
+    let sent = host.sent();
+    assert_eq!((sent.len(), sent[0].ends_with("0a000003")), (1, true), "{sent:?}");
+}

@@ -62,7 +62,7 @@ impl Requester {
         }
     }
 
-    /// Takes a READ response.
+    /// Takes a READ response, or a train of them.
     pub fn handle_read_response<C: Context>(
         &mut self,
         now: Instant,
@@ -72,9 +72,13 @@ impl Requester {
         payload: &Payload<'_>,
         ctx: &mut C,
     ) {
-        let Some(psn) = self.locate_response(now, psn, ctx) else { return };
+        let count = u64::from(payload.count());
+        let Some(psn) = self.locate_response(now, psn, count, ctx) else { return };
+        // Of a train, what is before has come already.
+        let end = psn + count;
+        let psn = psn.max(self.una);
         let wqe = self.queue.get(self.done);
-        let last = psn + 1 == wqe.end_psn;
+        let last = end == wqe.end_psn;
         let restarts = psn == wqe.first_psn || psn == wqe.restart_psn;
         let fits = match opcode.position() {
             Position::First => !last && restarts,
@@ -90,10 +94,15 @@ impl Requester {
         }
         let mtu = u64::from(self.config.mtu.bytes());
         let offset = (psn - wqe.first_psn) * mtu;
-        if payload.len() as u64 != (u64::from(wqe.len) - offset).min(mtu) {
+        let is_within = end <= wqe.end_psn;
+        if !is_within || payload.len() as u64 != (u64::from(wqe.len) - offset).min(mtu) {
             self.fail(ctx, Status::LocalLength);
             return;
         }
+        let payload = match *payload {
+            Payload::Train { len, .. } => &Payload::Synthetic { len: len * (end - psn) as usize },
+            _ => payload,
+        };
         if scatter_list(ctx, self.queue.segments(self.done), offset, payload).is_err() {
             self.fail(ctx, Status::LocalProtection);
             return;
@@ -101,7 +110,7 @@ impl Requester {
         if let Some(aeth) = aeth {
             self.learn_credits(aeth);
         }
-        self.progress(psn + 1);
+        self.progress(end);
         if last {
             self.complete_oldest(ctx);
         }
@@ -117,7 +126,7 @@ impl Requester {
         original: u64,
         ctx: &mut C,
     ) {
-        let Some(psn) = self.locate_response(now, psn, ctx) else { return };
+        let Some(psn) = self.locate_response(now, psn, 1, ctx) else { return };
         let is_atomic = matches!(self.queue.get(self.done).verb, Verb::CmpSwap | Verb::FetchAdd);
         if !is_atomic || !matches!(aeth.syndrome, Syndrome::Ack { .. }) {
             ctx.counters().count(Counter::ReqBadResponse);
@@ -135,16 +144,23 @@ impl Requester {
         self.settle(now);
     }
 
-    /// The sequence number of a READ response or atomic ACK, with everything before it acknowledged; it lies in the
-    /// oldest work request. `None` when it is not the next of its kind.
-    fn locate_response<C: Context>(&mut self, now: Instant, psn: Psn, ctx: &mut C) -> Option<u64> {
+    /// The sequence number of a READ response or atomic ACK, the first of `count`, with everything before it
+    /// acknowledged; the next of them lies in the oldest work request. `None` when none is the next of its kind.
+    fn locate_response<C: Context>(
+        &mut self,
+        now: Instant,
+        psn: Psn,
+        count: u64,
+        ctx: &mut C,
+    ) -> Option<u64> {
         let psn = self.locate(psn, ctx)?;
-        if psn < self.una {
-            ctx.counters().count(DropReason::GhostAck);
-            return None;
+        let before = self.una.saturating_sub(psn).min(count);
+        if before > 0 {
+            ctx.counters().add(DropReason::GhostAck.counter(), before);
+            return (before < count).then_some(psn);
         }
         if self.advance(now, psn, ctx) {
-            ctx.counters().count(DropReason::ResponseGap);
+            ctx.counters().add(DropReason::ResponseGap.counter(), count);
             self.implied_nak(ctx);
             return None;
         }
@@ -209,7 +225,7 @@ impl Requester {
             self.current = self.done;
             self.reads = 0;
         }
-        self.timer_at = if self.una < self.next { self.config.timeout.map(|t| now + t) } else { None };
+        self.timer_at = if self.una < self.next { self.timeout().map(|t| now + t) } else { None };
     }
 
     fn learn_credits(&mut self, aeth: &Aeth) {

@@ -1,7 +1,8 @@
 //! Wire scripts: one QP, a line per event, a line per packet expected.
 //!
 //! ```text
-//! config mtu=1024 psn=0 timeout=1ms retry=7    before anything else; what is left out keeps its default
+//! config mtu=1024 psn=0 timeout=1ms retry=7    before anything else (adaptive=2ms too); what is left out keeps its
+//!                                              default
 //! post   write len=3000 imm                    requests are numbered 1, 2, …
 //! recv   len=4096                              receives are numbered r1, r2, …
 //! in     nak.seq psn=1                         a packet arrives
@@ -280,6 +281,7 @@ impl Qp {
             mtu,
             max_rd_atomic: f.number("reads", 4) as u32,
             timeout: f.values.get("timeout").map(|t| duration(t)),
+            adaptive_timeout: f.values.get("adaptive").map(|t| duration(t)),
             retry_cnt: f.number("retry", 7) as u8,
             rnr_retry: f.number("rnr_retry", 7) as u8,
             window_packets: f.number("window", 1 << 23) as u32,

@@ -1,7 +1,7 @@
 //! Drives devices and the reference side by side: objects, states, time; and compares after every call.
 
-use crate::net::{Net, Wire};
-use crate::pair::{Link, VecMemory, ip, transitions};
+use crate::net::Net;
+use crate::pair::{Link, VecMemory, Wire, ip, transitions};
 use crate::reference::*;
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_rnic::*;
@@ -231,7 +231,7 @@ impl Driver {
         for c in &all {
             self.net.note(c.wr_id << 8 | c.status as u64);
             self.failures_seen[n] += u64::from(c.status != Status::Success);
-            let memories: Vec<_> = self.net.nodes.iter().map(Rnic::memory).collect();
+            let memories: Vec<_> = self.net.nodes.iter().map(|node| node.memory()).collect();
             self.model.complete(n, cq, c, now, &memories);
         }
         taken
@@ -440,8 +440,8 @@ impl Driver {
         for n in 0..HOSTS {
             self.model.check_memory(n, self.net.nodes[n].memory());
             let counters = self.net.nodes[n].counters();
-            assert_eq!(counters.get(Counter::TxFrames), self.net.sent[n]);
-            assert_eq!(counters.get(Counter::RxFrames), self.net.arrived[n]);
+            assert_eq!(counters.get(Counter::TxFrames), self.net.nodes[n].sent);
+            assert_eq!(counters.get(Counter::RxFrames), self.net.nodes[n].arrived);
             assert!(self.overran || counters.get(Counter::CqeError) == self.failures_seen[n]);
         }
         self.give_up_everything();
@@ -449,7 +449,7 @@ impl Driver {
         self.net.nodes.iter().flat_map(|node| node.counters().iter()).for_each(|(c, v)| counters.add(c, v));
         Outcome {
             trace: self.net.trace,
-            frames: self.net.frames,
+            frames: self.net.nodes.iter().map(|node| node.sent).sum(),
             completions: self.model.completions,
             successes: self.model.successes,
             received_in_sqe: self.model.received_in_sqe,

@@ -208,7 +208,8 @@ impl Driver {
             m => ip(m),
         };
         let address = AddressVector { destination_ip: to, hop_limit: 3, traffic_class: 0, flow_label: 0 };
-        let ah = self.node(n).create_ah(PdId(pd), &address).expect("few handles");
+        let now = self.net.now;
+        let ah = self.node(n).create_ah(now, PdId(pd), &address).expect("few handles");
         assert!(self.model.hosts[n].ahs.insert(ah.0, Ah { pd, to }).is_none());
         self.use_pd(n, pd, 1);
     }
@@ -334,7 +335,7 @@ impl Driver {
     }
 
     pub fn forget_work(&mut self, n: usize, qpn: u32) {
-        let memories: Vec<_> = self.net.nodes.iter().map(Rnic::memory).collect();
+        let memories: Vec<_> = self.net.nodes.iter().map(|node| node.memory()).collect();
         self.model.forget_work(n, qpn, self.net.now, &memories);
     }
 }

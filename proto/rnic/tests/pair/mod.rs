@@ -1,13 +1,19 @@
 //! Two devices across a wire of virtual time that loses, repeats, delays and damages frames by a seed.
 #![allow(dead_code, reason = "each test uses its part")]
 
-use longhaul_node::{Frame, Gather, Node, Payload, Side, Transmit};
+mod wire;
+
+pub use wire::{Device, Wire};
+
+use longhaul_node::{Gather, Payload};
 use longhaul_rnic::*;
+use longhaul_sim::Nodes;
 use longhaul_units::{Duration, Instant, Psn, Qpn, Rng, SplitMix64};
-use longhaul_wire::{Head, MacAddr, Packet, icrc::Icrc};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use longhaul_wire::{MacAddr, Packet, icrc::Icrc};
+use std::cell::{RefCell, RefMut};
 use std::net::IpAddr;
+use std::rc::Rc;
+use wire::Tap;
 
 /// Where the memory of a [`VecMemory`] begins.
 pub const BASE: u64 = 0x7000_0000_0000;
@@ -54,58 +60,12 @@ impl Memory for VecMemory {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Wire {
-    pub delay: Duration,
-    pub jitter: Duration,
-    pub loss: f64,
-    pub duplication: f64,
-    pub corruption: f64,
-}
-
-impl Default for Wire {
-    fn default() -> Self {
-        Wire {
-            delay: Duration::from_us(10),
-            jitter: Duration::ZERO,
-            loss: 0.0,
-            duplication: 0.0,
-            corruption: 0.0,
-        }
-    }
-}
-
-type Lose = Box<dyn FnMut(usize, &[u8]) -> bool>;
-type InFlight = BinaryHeap<Reverse<(Instant, u64, usize, Vec<u8>)>>;
-
-struct Sink<'a> {
-    frames: &'a mut Vec<Vec<u8>>,
-}
-
-impl Transmit for Sink<'_> {
-    fn room(&mut self, _side: Side) -> usize {
-        64
-    }
-    fn transmit(&mut self, _side: Side, frame: &Frame<'_>) {
-        let mut bytes = vec![0; frame.len()];
-        frame.write_to(&mut bytes);
-        self.frames.push(bytes);
-    }
-}
-
+/// Devices with a wire between any two; two of them unless told otherwise.
 pub struct Pair {
     pub now: Instant,
-    pub nodes: [Rnic<VecMemory>; 2],
-    pub wire: Wire,
-    /// Frames that left, by sender; drained by the test that looks at them.
-    pub seen: Option<Vec<(usize, Vec<u8>)>>,
-    /// Decides for each frame (sender, bytes) whether it gets lost, before chance does.
-    pub lose: Lose,
-    /// A switch marks every packet of senders that are capable.
-    pub mark: bool,
-    in_flight: InFlight,
-    sequence: u64,
-    rng: SplitMix64,
+    pub nodes: Nodes<Device>,
+    tap: Rc<RefCell<Tap>>,
+    seed: u64,
 }
 
 pub struct Ends {
@@ -156,23 +116,34 @@ impl Pair {
         Self::with(seed, memory, |_| {})
     }
 
-    pub fn with(seed: u64, memory: usize, mut change: impl FnMut(&mut Config)) -> Self {
-        let mut node = |n| {
+    pub fn with(seed: u64, memory: usize, change: impl FnMut(&mut Config)) -> Self {
+        Pair::among(2, seed, memory, change)
+    }
+
+    pub fn among(count: usize, seed: u64, memory: usize, mut change: impl FnMut(&mut Config)) -> Self {
+        let node = |n| {
             let mut config = config(n);
             change(&mut config);
             Rnic::new(config, VecMemory(vec![0; memory]))
         };
-        Pair {
-            now: Instant::ZERO,
-            nodes: [node(0), node(1)],
-            wire: Wire::default(),
-            seen: None,
-            lose: Box::new(|_, _| false),
-            mark: false,
-            in_flight: BinaryHeap::new(),
-            sequence: 0,
-            rng: SplitMix64::new(seed),
-        }
+        let tap = Rc::new(RefCell::new(Tap::new(seed)));
+        let nodes = Device::join((0..count).map(node).collect(), seed, &tap);
+        Pair { now: Instant::ZERO, nodes, tap, seed }
+    }
+
+    /// Puts another wire between them, before time has passed.
+    pub fn set_wire(&mut self, wire: Wire) {
+        assert_eq!(self.now, Instant::ZERO);
+        self.tap.borrow_mut().wire = wire;
+        let none = Device::join(Vec::new(), 0, &self.tap);
+        let devices = std::mem::replace(&mut self.nodes, none).into_nodes();
+        let rnics = devices.into_iter().map(Device::into_rnic).collect();
+        self.nodes = Device::join(rnics, self.seed, &self.tap);
+    }
+
+    /// What frames pass on their way out.
+    pub fn tap(&self) -> RefMut<'_, Tap> {
+        self.tap.borrow_mut()
     }
 
     /// PD, CQ, one MR over all memory and one QP on each node, connected.
@@ -184,7 +155,7 @@ impl Pair {
     pub fn connect_as(&mut self, kind: QpKind, link: &Link) -> Ends {
         let len = self.nodes[0].memory().0.len() as u64;
         let mut made = Vec::new();
-        for node in &mut self.nodes {
+        for node in self.nodes.iter_mut() {
             let pd = node.alloc_pd().unwrap();
             let cq = node.create_cq(1 << 14).unwrap();
             let mr = node.reg_mr(pd, BASE, len, BASE, Access::ALL).unwrap();
@@ -234,72 +205,18 @@ impl Pair {
     /// The way from node `n` to an address.
     pub fn ah(&mut self, n: usize, ends: &Ends, to: IpAddr) -> AhId {
         let address = AddressVector { destination_ip: to, hop_limit: 64, traffic_class: 0, flow_label: 0 };
-        self.nodes[n].create_ah(ends.pd[n], &address).unwrap()
+        self.nodes[n].create_ah(self.now, ends.pd[n], &address).unwrap()
     }
 
     pub fn events(&mut self, n: usize) -> Vec<Event> {
         std::iter::from_fn(|| self.nodes[n].poll_event()).collect()
     }
 
-    fn send_from(&mut self, sender: usize) {
-        let mut frames = Vec::new();
-        loop {
-            let before = frames.len();
-            self.nodes[sender].poll_transmit(self.now, &mut Sink { frames: &mut frames });
-            if frames.len() == before {
-                break;
-            }
-        }
-        for mut bytes in frames {
-            if let Some(seen) = &mut self.seen {
-                seen.push((sender, bytes.clone()));
-            }
-            if (self.lose)(sender, &bytes) || self.rng.chance(self.wire.loss) {
-                continue;
-            }
-            if self.mark && bytes[15] & 3 == 2 {
-                bytes[15] |= 3;
-            }
-            if self.rng.chance(self.wire.corruption) {
-                let bit = self.rng.below(bytes.len() as u64 * 8) as usize;
-                bytes[bit / 8] ^= 1 << (bit % 8);
-            }
-            let copies = 1 + u32::from(self.rng.chance(self.wire.duplication));
-            for _ in 0..copies {
-                let jitter = match self.wire.jitter.as_ps() {
-                    0 => 0,
-                    ps => self.rng.below(ps),
-                };
-                let due = self.now + self.wire.delay + Duration::from_ps(jitter);
-                self.sequence += 1;
-                self.in_flight.push(Reverse((due, self.sequence, 1 - sender, bytes.clone())));
-            }
-        }
-    }
-
     /// One step of virtual time. False when nothing is left to happen.
     pub fn step(&mut self) -> bool {
-        self.send_from(0);
-        self.send_from(1);
-        let mut next = self.in_flight.peek().map(|Reverse((at, ..))| *at);
-        for node in &self.nodes {
-            if let Some(deadline) = node.poll_timeout() {
-                next = Some(next.map_or(deadline.at, |at| at.min(deadline.at)));
-            }
-        }
-        let Some(next) = next else { return false };
-        self.now = self.now.max(next);
-        while self.in_flight.peek().is_some_and(|Reverse((at, ..))| *at <= self.now) {
-            let Some(Reverse((_, _, receiver, bytes))) = self.in_flight.pop() else { break };
-            let head = Head::copy_of(&bytes);
-            if let Ok(frame) = Frame::received(&head, &bytes) {
-                self.nodes[receiver].handle_frame(self.now, 0, &frame);
-            }
-        }
-        for node in &mut self.nodes {
-            node.handle_timeout(self.now);
-        }
-        true
+        let happens = self.nodes.step();
+        self.now = self.nodes.now();
+        happens
     }
 
     /// Runs until nothing is left to happen or `limit` of virtual time has passed. True when it went quiet.

@@ -192,8 +192,36 @@ unsafe fn resolve(
     limit: Option<Duration>,
 ) -> Result<(), c_int> {
     let engine = id::engine()?;
-    let own = engine.attach().ip_addr();
-    let mut state = ours.lock();
+    // SAFETY: passed on to the caller.
+    let sink = unsafe { id::sink_of(id) }.ok_or(libc::EINVAL)?;
+    // SAFETY: as above.
+    let (destination, status) =
+        unsafe { name_ends(id, &mut ours.lock(), engine.attach().ip_addr(), source, destination) }?;
+    if status != 0 {
+        // SAFETY: as above.
+        return unsafe { raise(id, Local::AddressResolved, status) };
+    }
+    let (code, _) = Local::AddressResolved.encode();
+    // Without the identifier's lock: the first who needs the port waits for its link here.
+    engine.resolve_for(destination.ip(), limit, sink, code).map_err(|error| {
+        // The program may try again.
+        ours.lock().resolved = Resolved::Nothing;
+        error.errno()
+    })
+}
+
+/// Gives an identifier the addresses of both ends. Returns the peer's, and the status of an event that says that it
+/// cannot be reached from here, or 0.
+///
+/// # Safety
+/// `id` is live and `state` is its own.
+unsafe fn name_ends(
+    id: *mut rdma_cm_id,
+    state: &mut IdState,
+    own: IpAddr,
+    source: Option<SocketAddr>,
+    destination: SocketAddr,
+) -> Result<(SocketAddr, c_int), c_int> {
     if state.listen.is_some() || state.connection.is_some() || state.resolved != Resolved::Nothing {
         return Err(libc::EINVAL);
     }
@@ -231,14 +259,7 @@ unsafe fn resolve(
     }
     // SAFETY: passed on to the caller.
     unsafe { (*id).route.addr.dst.dst_storage = write(destination) };
-    if status != 0 {
-        // SAFETY: passed on to the caller.
-        return unsafe { raise(id, Local::AddressResolved, status) };
-    }
-    // SAFETY: passed on to the caller.
-    let sink = unsafe { id::sink_of(id) }.ok_or(libc::EINVAL)?;
-    let (code, _) = Local::AddressResolved.encode();
-    engine.resolve_for(destination.ip(), limit, sink, code).map_err(|error| error.errno())
+    Ok((destination, status))
 }
 
 #[unsafe(no_mangle)]

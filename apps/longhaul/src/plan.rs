@@ -1,0 +1,256 @@
+//! `longhaul plan`: what a path, a NIC and a workload give, what limits it, and what to set.
+
+mod answer;
+mod plot;
+mod probe;
+mod sizes;
+mod text;
+
+use crate::output;
+use crate::problem::Problem;
+use crate::quantity::{Distance, probability};
+use longhaul_planner::{
+    Accelerator, Invalid, MTUS, NicError, NicProfile, Op, Path, Plan, Request, UseCase, interface_mtu,
+    roce_mtu,
+};
+use longhaul_units::{BitRate, Duration as Span};
+use probe::Measured;
+use serde::Serialize;
+use sizes::Sizes;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul plan --distance 380km --rate 100G --op read --sizes 4K..8M
+  longhaul plan --rtt 10ms --rate 100G --op write --qps 4 --target 90G --use storage
+  longhaul plan --distance 1000km --rate 10G --nic rxe --loss 1e-5 --svg goodput.svg
+  longhaul plan --distance 380km --nic mynic.toml --json | jq '.rows[] | {size, limit: .prediction.limit}'
+  longhaul plan --answer                                   at the far host, then here:
+  longhaul plan --probe far.example.org --rate 100G
+
+The model, its constants and their sources: docs/planner.md. NIC profiles: connectx6, connectx6-apn, rxe, longhaul, ideal, or a
+TOML file with the same keys. --use is one of cps, storage, database, migration, telescope, training.";
+
+/// Command line of `longhaul plan`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group = clap::ArgGroup::new("path").required(true).args(["distance", "rtt", "probe", "answer"]))]
+pub struct Args {
+    /// Length of the fibre, at 5 µs per km one way
+    #[arg(long)]
+    distance: Option<Distance>,
+    /// Round-trip time, instead of a distance
+    #[arg(long, value_name = "TIME")]
+    rtt: Option<Span>,
+    /// Measure round trip, loss and MTU to a host where 'longhaul plan --answer' runs
+    #[arg(long, value_name = "HOST[:PORT]")]
+    probe: Option<String>,
+    /// Answer the probes of another 'longhaul plan --probe'; ends with Ctrl-C
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = probe::PORT_TEXT)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    answer: Option<u16>,
+    /// Probes that measure round trip and loss, ten milliseconds apart
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    probes: u32,
+    /// Rate of the path [default: the NIC's]
+    #[arg(long)]
+    rate: Option<BitRate>,
+    /// What equipment adds to the fibre, one way
+    #[arg(long, value_name = "TIME", default_value = "0")]
+    extra: Span,
+    /// Probability that a packet is lost [default: 0, or as measured]
+    #[arg(long, value_parser = probability)]
+    loss: Option<f64>,
+    /// Path MTU of RDMA: 256, 512, 1024, 2048 or 4096 [default: 4096, or as measured]
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
+    /// The path is IPv6
+    #[arg(long)]
+    ipv6: bool,
+    /// What the program does: write, send, read or atomic [default: write, or what --use does most]
+    #[arg(long)]
+    op: Option<Op>,
+    /// Message sizes, in steps of two [default: 4K..8M, or those of --use]
+    #[arg(long, value_name = "FROM..TO")]
+    sizes: Option<Sizes>,
+    /// NIC profile, by name or as a TOML file
+    #[arg(long, value_name = "NAME|FILE", default_value = "connectx6")]
+    nic: String,
+    /// Queue pairs that the program has
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    qps: u32,
+    /// Messages of each that it keeps posted
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    tx_depth: u32,
+    /// Messages per completion [default: as perftest does it: 100, at most the depth, and 1 above 8 KiB]
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    cq_mod: Option<u32>,
+    /// Messages of each queue pair in all, as perftest's -n [default: endless]
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    iterations: Option<u64>,
+    /// Goodput to reach [default: 90 % of what headers leave of the rate]
+    #[arg(long, value_name = "RATE")]
+    target: Option<BitRate>,
+    /// What it is for: its operation, sizes and target, and settings of the programs that do it
+    #[arg(long = "use", value_name = "USE")]
+    use_case: Option<UseCase>,
+    /// Round trip between a host and an accelerator beside it [default: 20.6us, as in NTT's measurements]
+    #[arg(long, value_name = "TIME")]
+    lan_rtt: Option<Span>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// Draw the expected goodput over message size into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Exit code for values that make no sense.
+const USAGE: u8 = 2;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Output<'a> {
+    /// Version of this layout.
+    schema: &'static str,
+    /// With `--probe`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probe: Option<&'a Measured>,
+    #[serde(flatten)]
+    plan: &'a Plan,
+}
+
+/// Why there is no plan.
+enum Failure {
+    /// A value on the command line, or in a profile.
+    Value(Problem),
+    /// Anything else.
+    Other(Problem),
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Failure::Other(problem)
+    }
+}
+
+impl From<Invalid> for Failure {
+    fn from(invalid: Invalid) -> Self {
+        Failure::Value(Problem::plain(invalid.to_string()))
+    }
+}
+
+/// Plans, or answers probes.
+pub fn run(args: &Args) -> ExitCode {
+    let done = match args.answer {
+        Some(port) => answer::run(port).map_err(Failure::Other),
+        None => plan(args),
+    };
+    let (problem, code) = match done {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Value(problem)) => (problem, ExitCode::from(USAGE)),
+        Err(Failure::Other(problem)) => (problem, ExitCode::FAILURE),
+    };
+    eprintln!("longhaul plan: {problem}");
+    code
+}
+
+fn plan(args: &Args) -> Result<(), Failure> {
+    let nic = profile(&args.nic)?;
+    let request = request(args)?;
+    // Everything that can be wrong with the values is found before anything is measured.
+    Plan::new(&path(args, &nic, None)?, &nic, &request)?;
+    let measured = match &args.probe {
+        Some(peer) => Some(probe::measure(peer, args.probes)?),
+        None => None,
+    };
+    let plan = Plan::new(&path(args, &nic, measured.as_ref())?, &nic, &request)?;
+    if let Some(file) = &args.svg {
+        plot::write(&plan, file)?;
+    }
+    if args.json {
+        let output = Output { schema: "longhaul-plan/1", probe: measured.as_ref(), plan: &plan };
+        let mut json = serde_json::to_string_pretty(&output)
+            .map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))?;
+        json.push('\n');
+        output::print(&json)?;
+    } else {
+        output::print(&text::render(&plan, measured.as_ref()))?;
+    }
+    Ok(())
+}
+
+/// By name, or from a file when it looks like one.
+fn profile(name: &str) -> Result<NicProfile, Failure> {
+    let looks_like_a_file = name.ends_with(".toml") || name.contains('/');
+    if !looks_like_a_file {
+        return NicProfile::named(name).map_err(|e| Failure::Value(Problem::plain(e.to_string())));
+    }
+    let text = std::fs::read_to_string(name)
+        .map_err(|e| Failure::Value(Problem::io("read the NIC profile", name.as_ref(), &e)))?;
+    NicProfile::read(&text).map_err(|e: NicError| Failure::Value(Problem::plain(format!("{name}: {e}"))))
+}
+
+fn request(args: &Args) -> Result<Request, Failure> {
+    let from_use = args.use_case.map(|case| Sizes::between(case.sizes()));
+    let sizes = args.sizes.or(from_use).unwrap_or(Sizes::between((4 << 10, 8 << 20)));
+    let op = args.op.or(args.use_case.map(UseCase::op)).unwrap_or(Op::Write);
+    let accelerator = Accelerator::default();
+    if args.cq_mod.is_some_and(|cq_mod| cq_mod > args.tx_depth) {
+        let cause =
+            format!("--cq-mod {} is more than --tx-depth {}", args.cq_mod.unwrap_or(0), args.tx_depth);
+        let cure = "the queue would fill before a completion is asked for";
+        return Err(Failure::Value(Problem::new(cause, cure)));
+    }
+    Ok(Request {
+        op,
+        sizes: if op == Op::Atomic { vec![8] } else { sizes.all() },
+        qps: args.qps,
+        tx_depth: args.tx_depth,
+        cq_mod: args.cq_mod,
+        iterations: args.iterations,
+        target_bps: args
+            .target
+            .map(|rate| rate.as_bps() as f64)
+            .or(args.use_case.and_then(UseCase::target_bps)),
+        use_case: args.use_case,
+        accelerator: Accelerator {
+            lan_rtt_ns: args.lan_rtt.map_or(accelerator.lan_rtt_ns, |rtt| rtt.as_ns() as f64),
+            ..accelerator
+        },
+    })
+}
+
+/// As given, and where nothing is given, as measured.
+fn path(args: &Args, nic: &NicProfile, measured: Option<&Measured>) -> Result<Path, Failure> {
+    let fibre_ns = match (args.rtt, args.distance, measured) {
+        (Some(rtt), ..) => rtt.as_ps() as f64 / 2e3,
+        (_, Some(distance), _) => Path::of_km(distance.km(), 1.0).one_way_ns,
+        (.., Some(measured)) => measured.rtt_median_us * 500.0,
+        _ => 0.0,
+    };
+    let mtu = match (args.mtu, measured.and_then(|m| m.path_mtu)) {
+        (Some(mtu), _) => mtu,
+        (None, Some(ip)) => roce_mtu(ip).ok_or_else(|| {
+            let least = interface_mtu(MTUS[0]);
+            Problem::plain(format!("the path carries {ip} bytes; RDMA needs {least}"))
+        })?,
+        (None, None) => 4096,
+    };
+    let path = Path {
+        one_way_ns: fibre_ns + args.extra.as_ps() as f64 / 1e3,
+        rate_bps: args.rate.map_or(nic.rate_bps as f64, |rate| rate.as_bps() as f64),
+        loss: args.loss.or(measured.map(|m| m.loss)).unwrap_or(0.0),
+        mtu,
+        ipv6: args.ipv6 || measured.is_some_and(|m| m.is_ipv6),
+        vlan: false,
+    };
+    path.check()?;
+    Ok(path)
+}

@@ -1,0 +1,131 @@
+//! The side that answers probes.
+//!
+//! An answer is a header of fixed length, never longer than its question; an answer is never answered. So neither a forged
+//! sender's address nor two answering sides make more of the traffic than there was.
+
+use crate::problem::Problem;
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+
+/// First bytes of every datagram; the last one is the version.
+const MAGIC: [u8; 4] = *b"LHP\x01";
+
+/// Question or answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Question = 1,
+    Answer = 2,
+}
+
+/// Head of a question, and all of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub kind: Kind,
+    /// Of one run of the asking side.
+    pub session: u64,
+    /// Of the question.
+    pub number: u32,
+}
+
+impl Header {
+    pub const LEN: usize = 20;
+
+    /// Into the first bytes of `datagram`, which has at least [`Header::LEN`].
+    pub fn write(self, datagram: &mut [u8]) {
+        datagram[..4].copy_from_slice(&MAGIC);
+        datagram[4..8].copy_from_slice(&[self.kind as u8, 0, 0, 0]);
+        datagram[8..16].copy_from_slice(&self.session.to_be_bytes());
+        datagram[16..20].copy_from_slice(&self.number.to_be_bytes());
+    }
+
+    /// Of a datagram of ours.
+    pub fn read(datagram: &[u8]) -> Option<Self> {
+        let head: &[u8; Header::LEN] = datagram.first_chunk()?;
+        let kind = match head[4] {
+            1 => Kind::Question,
+            2 => Kind::Answer,
+            _ => return None,
+        };
+        let session = u64::from_be_bytes(*head[8..].first_chunk()?);
+        let number = u32::from_be_bytes(*head[16..].first_chunk()?);
+        (head[..4] == MAGIC).then_some(Header { kind, session, number })
+    }
+}
+
+/// The answer to a datagram, if it is a question.
+pub fn to(datagram: &[u8]) -> Option<[u8; Header::LEN]> {
+    let question = Header::read(datagram).filter(|header| header.kind == Kind::Question)?;
+    let mut answer = [0; Header::LEN];
+    Header { kind: Kind::Answer, ..question }.write(&mut answer);
+    Some(answer)
+}
+
+/// Answers on `port` until the process ends.
+pub fn run(port: u16) -> Result<(), Problem> {
+    // Linux takes IPv4 too on an unspecified IPv6 address; without IPv6 there is IPv4 alone.
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))
+        .or_else(|e| match e.kind() {
+            ErrorKind::AddrInUse | ErrorKind::PermissionDenied => Err(e),
+            _ => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)),
+        })
+        .map_err(|e| match e.kind() {
+            ErrorKind::AddrInUse => {
+                Problem::new(format!("UDP port {port} is taken"), "give another: --answer PORT")
+            }
+            _ => Problem::plain(format!("cannot listen on UDP port {port}: {e}")),
+        })?;
+    eprintln!("answering probes on UDP port {port}; Ctrl-C ends");
+    let e = serve(&socket);
+    Err(Problem::plain(format!("cannot answer any more: {e}")))
+}
+
+/// Answers until the socket fails.
+pub fn serve(socket: &UdpSocket) -> io::Error {
+    let mut datagram = vec![0; 65_536];
+    loop {
+        match socket.recv_from(&mut datagram) {
+            Ok((length, from)) => {
+                if let Some(answer) = to(&datagram[..length]) {
+                    // Whoever asks from where nothing can be sent to gets no answer.
+                    let _ = socket.send_to(&answer, from);
+                }
+            }
+            // Somebody was answered who had gone, or a signal came.
+            Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::Interrupted) => {}
+            Err(e) => return e,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(length: usize) -> Vec<u8> {
+        let mut datagram = vec![0xff; length];
+        Header { kind: Kind::Question, session: 7, number: 9 }.write(&mut datagram);
+        datagram
+    }
+
+    #[test]
+    fn answers_are_never_longer_than_their_questions() {
+        for length in [Header::LEN, 100, 9000] {
+            let answer = to(&question(length)).unwrap();
+            assert!(answer.len() <= length);
+            assert_eq!(Header::read(&answer), Some(Header { kind: Kind::Answer, session: 7, number: 9 }));
+        }
+    }
+
+    #[test]
+    fn answers_and_foreign_datagrams_are_not_answered() {
+        assert_eq!(to(&to(&question(50)).unwrap()), None);
+        assert_eq!(to(&question(50)[..Header::LEN - 1]), None);
+        assert_eq!(to(&[0; 100]), None);
+        let mut other = question(50);
+        other[3] = 2;
+        assert_eq!(to(&other), None);
+        let mut kind = question(50);
+        kind[4] = 3;
+        assert_eq!(to(&kind), None);
+    }
+}

@@ -1,0 +1,139 @@
+//! Expected goodput over message size, with the limit in the curve's colour.
+
+use crate::problem::Problem;
+use longhaul_bench::{Line, Marker, Plot, PlotAxis, Scale, Style};
+use longhaul_planner::{Limit, Plan, Prediction, Workload};
+use std::path::Path;
+
+/// Points per doubling of the size: goodput has steps where a packet more is needed.
+const POINTS_PER_OCTAVE: u32 = 16;
+/// Colours of limits are those before these two.
+const ACCELERATED: usize = 5;
+const CEILING: usize = 6;
+
+/// A point of a curve.
+struct Point {
+    size: f64,
+    goodput_bps: f64,
+    limit: Limit,
+}
+
+/// Draws the plan into `file`.
+pub fn write(plan: &Plan, file: &Path) -> Result<(), Problem> {
+    let svg = draw(plan).svg().map_err(|error| Problem::plain(error.to_string()))?;
+    std::fs::write(file, svg).map_err(|error| Problem::io("write", file, &error))
+}
+
+/// Sizes to draw, between the first and the last of the plan.
+fn sizes(plan: &Plan) -> Vec<u64> {
+    let (first, last) = (plan.rows[0].size as f64, plan.rows[plan.rows.len() - 1].size as f64);
+    let steps = ((last / first).log2() * f64::from(POINTS_PER_OCTAVE)).ceil().max(1.0);
+    let mut sizes: Vec<u64> = (0..=steps as u32)
+        .map(|step| (first * (last / first).powf(f64::from(step) / steps)).round() as u64)
+        .chain(plan.rows.iter().map(|row| row.size))
+        .collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+fn curve(plan: &Plan, predict: impl Fn(&Workload) -> Option<Prediction>) -> Vec<Point> {
+    let points = sizes(plan).into_iter().filter_map(|size| {
+        let Prediction { goodput_bps, limit, .. } = predict(&plan.request.workload(size))?;
+        (goodput_bps > 0.0).then_some(Point { size: size as f64, goodput_bps, limit })
+    });
+    points.collect()
+}
+
+fn line(label: &str, series: usize, style: Style, points: &[Point]) -> Line {
+    Line {
+        label: label.to_owned(),
+        series,
+        style,
+        marker: if style == Style::Points { Marker::Filled } else { Marker::None },
+        points: points.iter().map(|point| (point.size, point.goodput_bps)).collect(),
+    }
+}
+
+/// Every line, the expected goodput above the others.
+fn lines(plan: &Plan) -> Vec<Line> {
+    let (path, nic, request) = (&plan.path, &plan.nic, &plan.request);
+    let ceiling = curve(plan, |work| {
+        let prediction = Prediction::new(path, nic, work).ok()?;
+        Some(Prediction { goodput_bps: prediction.ceiling_bps, ..prediction })
+    });
+    let mut lines = vec![line("line rate less headers", CEILING, Style::Dotted, &ceiling)];
+    if !request.op.is_answered() {
+        let accelerated = curve(plan, |work| request.accelerator.predict(path, nic, work).ok());
+        lines.push(line("with an accelerator", ACCELERATED, Style::Dashed, &accelerated));
+    }
+    let mut known = Vec::new();
+    let mut coloured = |limit: Limit, style, points: &[Point]| {
+        let series = known.iter().position(|one| *one == limit).unwrap_or_else(|| {
+            known.push(limit);
+            known.len() - 1
+        });
+        line(&format!("limit: {}", limit.text()), series % ACCELERATED, style, points)
+    };
+    for (limit, part) in parts(&curve(plan, |work| Prediction::new(path, nic, work).ok())) {
+        lines.push(coloured(limit, Style::Solid, part));
+    }
+    for row in plan.rows.iter().filter(|row| row.prediction.goodput_bps > 0.0) {
+        let Prediction { goodput_bps, limit, .. } = row.prediction;
+        lines.push(coloured(limit, Style::Points, &[Point { size: row.size as f64, goodput_bps, limit }]));
+    }
+    lines
+}
+
+fn draw(plan: &Plan) -> Plot {
+    let lines = lines(plan);
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let (op, rtt_ms, gbps) =
+        (plan.request.op.to_string().to_uppercase(), plan.rtt_ns / 1e6, plan.path.rate_bps / 1e9);
+    Plot {
+        title: format!("{op}, round trip {rtt_ms:.3} ms, {gbps} Gbit/s, {}", plan.nic.name),
+        x: PlotAxis::of("size_bytes", "message size", points().map(|point| point.0), Some(Scale::Log)),
+        y: PlotAxis::of("goodput_bps", "goodput", points().map(|point| point.1), Some(Scale::Log)),
+        key: Vec::new(),
+        lines,
+    }
+}
+
+/// Stretches of one limit, each drawn from where the one before ends.
+fn parts(points: &[Point]) -> Vec<(Limit, &[Point])> {
+    let mut parts = Vec::new();
+    let mut from = 0_usize;
+    for index in 1..=points.len() {
+        if index == points.len() || points[index].limit != points[from].limit {
+            parts.push((points[from].limit, &points[from.saturating_sub(1)..index]));
+            from = index;
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_begins_where_the_one_before_ends_and_has_its_own_limit() {
+        let limits = [Limit::QueueDepth, Limit::QueueDepth, Limit::Loss, Limit::LineRate];
+        let points: Vec<_> = limits
+            .into_iter()
+            .zip(1..)
+            .map(|(limit, x)| Point { size: f64::from(x), goodput_bps: 1.0, limit })
+            .collect();
+        let drawn: Vec<(Limit, Vec<f64>)> = parts(&points)
+            .into_iter()
+            .map(|(limit, part)| (limit, part.iter().map(|p| p.size).collect()))
+            .collect();
+        let expected = [
+            (Limit::QueueDepth, vec![1.0, 2.0]),
+            (Limit::Loss, vec![2.0, 3.0]),
+            (Limit::LineRate, vec![3.0, 4.0]),
+        ];
+        assert_eq!(drawn, expected);
+        assert!(parts(&[]).is_empty());
+    }
+}

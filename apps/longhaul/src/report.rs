@@ -1,0 +1,156 @@
+//! `longhaul report`: tables, plots and an HTML report from files of results alone.
+
+use crate::output;
+use crate::problem::Problem;
+use longhaul_bench::{ReadError, Report, ResultFile};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul report results.jsonl                       tables and the outcome, as text
+  longhaul report results.jsonl --out report.html     one HTML file: tables, plots, assumptions
+  longhaul report a.jsonl b.jsonl --only iown2-c1 --markdown
+  longhaul report results.jsonl --csv tables --svg plots
+  longhaul report results.jsonl --json | jq '.experiments[] | {name, tally}'
+
+Files hold one JSON object per line, as 'longhaul reproduce' and 'longhaul sweep' write them:
+docs/results.md. Several are read as one. Exit code: 0, the report is made, whatever it says;
+with --check, 1 when something in it is off or missing; 2, files that cannot be read.";
+
+/// Command line of `longhaul report`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Files of results; - reads standard input
+    #[arg(required = true, value_name = "RESULTS")]
+    results: Vec<PathBuf>,
+    /// Write one HTML file with everything in it
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Write a table of each experiment's cells into this folder
+    #[arg(long, value_name = "DIR")]
+    csv: Option<PathBuf>,
+    /// Write each plot into this folder
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+    /// Only this experiment; may be given several times
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Title of the report
+    #[arg(long, default_value = "Longhaul: results")]
+    title: String,
+    /// Print one JSON object instead of text
+    #[arg(long, conflicts_with = "markdown")]
+    json: bool,
+    /// Print tables as Markdown
+    #[arg(long)]
+    markdown: bool,
+    /// Exit with 1 when something is off or missing
+    #[arg(long)]
+    check: bool,
+}
+
+/// Exit code for files that cannot be read.
+pub const UNREADABLE: u8 = 2;
+
+/// Reports.
+pub fn run(args: &Args) -> ExitCode {
+    let files = match read(&args.results, "report") {
+        Ok(files) => files,
+        Err(problem) => {
+            eprintln!("longhaul report: {problem}");
+            return ExitCode::from(UNREADABLE);
+        }
+    };
+    match report(args, files) {
+        Ok(code) => code,
+        Err(problem) => {
+            eprintln!("longhaul report: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Reads `paths` for `command`, and says which of them were cut.
+pub fn read(paths: &[PathBuf], command: &str) -> Result<Vec<(PathBuf, ResultFile)>, Problem> {
+    let problem = |error: ReadError| match error {
+        ReadError::Io { .. } => Problem::plain(error.to_string()),
+        ReadError::Schema { .. } => {
+            Problem::new(error.to_string(), "use the version of longhaul that wrote it, or run it again")
+        }
+        ReadError::Line { .. } => Problem::new(error.to_string(), "files of results: docs/results.md"),
+    };
+    let mut files = Vec::new();
+    for path in paths {
+        let file = if path.as_os_str() == "-" {
+            ResultFile::read_from(std::io::stdin().lock(), "standard input".as_ref())
+        } else {
+            ResultFile::read(path)
+        };
+        let file = file.map_err(problem)?;
+        if let Some(damage) = &file.damage {
+            eprintln!(
+                "longhaul {command}: {} line {} was cut and is left out: {}",
+                path.display(),
+                damage.line,
+                damage.why
+            );
+        }
+        if file.records.is_empty() && file.experiments.is_empty() {
+            return Err(Problem::plain(format!("{} holds no results", path.display())));
+        }
+        files.push((path.clone(), file));
+    }
+    Ok(files)
+}
+
+/// Leaves of `files` what `names` name; an unknown name is answered with the known ones.
+pub fn keep_only(files: &mut [(PathBuf, ResultFile)], names: &[String]) -> Result<(), Problem> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let described = files.iter().flat_map(|(_, file)| file.experiments.iter().map(|e| e.name.as_str()));
+    let recorded = files.iter().flat_map(|(_, file)| file.records.iter().map(|r| r.experiment.as_str()));
+    let mut known: Vec<&str> = described.chain(recorded).collect();
+    known.sort_unstable();
+    known.dedup();
+    if let Some(unknown) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        let cure = format!("there is {}", known.join(", "));
+        return Err(Problem::new(format!("no experiment is called {unknown}"), cure));
+    }
+    for (_, file) in files {
+        file.experiments.retain(|experiment| names.contains(&experiment.name));
+        file.records.retain(|record| names.contains(&record.experiment));
+    }
+    Ok(())
+}
+
+fn report(args: &Args, mut files: Vec<(PathBuf, ResultFile)>) -> Result<ExitCode, Problem> {
+    keep_only(&mut files, &args.only)?;
+    let report = Report::of_files(&args.title, &files);
+    let plain = |error: &dyn std::fmt::Display| Problem::plain(error.to_string());
+    let mut wrote = Vec::new();
+    if let Some(file) = &args.out {
+        report.write_html(file).map_err(|e| plain(&e))?;
+        wrote.push(file.display().to_string());
+    }
+    if let Some(folder) = &args.csv {
+        let files = report.write_csv(folder).map_err(|e| plain(&e))?;
+        wrote.push(format!("{} tables in {}", files.len(), folder.display()));
+    }
+    if let Some(folder) = &args.svg {
+        let files = report.write_svg(folder).map_err(|e| plain(&e))?;
+        wrote.push(format!("{} plots in {}", files.len(), folder.display()));
+    }
+    if args.json {
+        output::print(&report.json().map_err(|e| plain(&e))?)?;
+    } else if args.markdown {
+        output::print(&report.markdown())?;
+    } else if wrote.is_empty() {
+        output::print(&report.text())?;
+    } else {
+        output::print(&format!("{}\nWrote {}.\n", report.outcome(), wrote.join(", ")))?;
+    }
+    Ok(if args.check && !report.summary().is_met() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

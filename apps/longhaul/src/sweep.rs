@@ -1,0 +1,200 @@
+//! `longhaul sweep`: a scenario file over ranges of its parameters.
+
+mod grid;
+mod local;
+mod slurm;
+mod store;
+
+use crate::output;
+use crate::problem::Problem;
+use crate::sim::{Failure, INTERRUPTED, Interrupt, Opened, Progress, open};
+use grid::Grid;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use store::Store;
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul sweep mine.toml --vary flow.size=4K..8M,x2 --vary path.distance=10km,100km,1000km
+  longhaul sweep mine.toml --vary path.loss=1e-7..1e-3,x10 --repeat 5 --jobs 8 --out out/loss
+  longhaul sweep mine.toml --vary flow.op=write,send,read --set flow.qps=4 --executor slurm --tasks 20
+
+VALUES are separated by commas; FROM..TO doubles unless followed by its step: x10 multiplies, +4K adds. Points are the product of
+all --vary. Results go to results.jsonl in --out, one line as each point ends. Whatever ends a sweep, the same command goes on
+with what is missing. Results are kept apart by the file's text: another file needs another --out.";
+
+/// Command line of `longhaul sweep`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A scenario file; 'longhaul sim --example' prints one
+    file: PathBuf,
+    /// Values that a key of the file takes, one after the other
+    #[arg(long, value_name = "KEY=VALUES", required = true)]
+    vary: Vec<String>,
+    /// Change a key of the file for all points
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Run each point this many times, each time with the next seed
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Seed of the first run of each point, instead of the file's
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Points at a time [default: one for each core; with Slurm one for each task]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    jobs: Option<u16>,
+    /// Directory of the results [default: out/ and the experiment's name]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Refuse to begin when there are more points
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    max_points: u64,
+    /// Where points run: on this machine, or as a job array of Slurm
+    #[arg(long, value_enum, default_value_t = Executor::Local)]
+    executor: Executor,
+    /// Slurm tasks that share the points [default: 16, or as many as points]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    tasks: Option<u16>,
+    /// Option for sbatch, such as --sbatch=--partition=long; may be repeated
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    sbatch: Vec<String>,
+    /// Which share of the points a task runs
+    #[arg(long, value_name = "I/N", hide = true, value_parser = share)]
+    share: Option<Share>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Executor {
+    Local,
+    Slurm,
+}
+
+/// Every so many-th point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    number: usize,
+    of: usize,
+}
+
+fn share(text: &str) -> Result<Share, String> {
+    let wrong = || "not a share: write 0/4 for the first of four".to_owned();
+    let (number, of) = text.split_once('/').ok_or_else(wrong)?;
+    let share = Share { number: number.parse().map_err(|_| wrong())?, of: of.parse().map_err(|_| wrong())? };
+    if share.number < share.of { Ok(share) } else { Err(wrong()) }
+}
+
+/// Runs what is missing of a grid of points.
+pub fn run(args: &Args) -> ExitCode {
+    sweep(args).unwrap_or_else(|failure| failure.report("sweep"))
+}
+
+fn sweep(args: &Args) -> Result<ExitCode, Failure> {
+    let slurm = match args.executor {
+        Executor::Slurm => Some(slurm::Slurm::find()?),
+        Executor::Local => {
+            if args.tasks.is_some() || !args.sbatch.is_empty() {
+                return Err(Failure::value("--tasks and --sbatch are for Slurm; add --executor slurm"));
+            }
+            None
+        }
+    };
+    let mut opened = open(&args.file, &args.set)?;
+    if let Some(seed) = args.seed {
+        opened.seed(seed)?;
+    }
+    let base = opened.load()?;
+    if base.links.iter().any(|link| link.record.is_some()) && args.share.is_none() {
+        eprintln!(
+            "longhaul sweep: the file's 'record' is left out: all points would record to the same file"
+        );
+    }
+    let grid = Grid::new(&opened, &args.vary, args.repeat, args.max_points)?;
+    let points = grid.points(&opened)?;
+    let directory = args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(&opened.experiment));
+    let digest = store::digest(&opened);
+    if let Some(share) = args.share {
+        let mut store = Store::open_share(&directory, &digest, share.number)?;
+        let missing = points.into_iter().skip(share.number).step_by(share.of);
+        let missing: Vec<_> = missing.filter(|point| !store.has(point)).collect();
+        return finish(args, &opened, &grid, &missing, &mut store);
+    }
+    let mut store = Store::open(&directory, &digest, &args.file)?;
+    let missing: Vec<_> = points.iter().filter(|point| !store.has(point)).cloned().collect();
+    let there = points.len() - missing.len();
+    if there > 0 {
+        eprintln!("longhaul sweep: {there} of {} points are there already", points.len());
+    }
+    match slurm {
+        None => {
+            store.refuse_running_job()?;
+            finish(args, &opened, &grid, &missing, &mut store)
+        }
+        Some(slurm) => {
+            let job = slurm::Job { args, opened: &opened, directory: &directory, missing: missing.len() };
+            submit(&slurm, &job, &points, &mut store)
+        }
+    }
+}
+
+/// Has Slurm run what is missing of `points`.
+fn submit(
+    slurm: &slurm::Slurm,
+    job: &slurm::Job<'_>,
+    points: &[grid::Point],
+    store: &mut Store,
+) -> Result<ExitCode, Failure> {
+    let interrupt = Interrupt::listen()?;
+    if job.missing > 0 && !slurm.run(job, store, &interrupt)? {
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    store.collect()?;
+    let (left, total) = (points.iter().filter(|point| !store.has(point)).count(), points.len());
+    if left > 0 {
+        let logs = job.directory.join("slurm-*.out");
+        let cause = format!("{left} of {total} points are missing when the job has ended");
+        let cure = format!("{} say why; the same command goes on with them", logs.display());
+        return Err(Failure::Other(Problem::new(cause, cure)));
+    }
+    output::print(&format!("{total} points, {} of them new: {}\n", job.missing, store.path().display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `missing` on this machine.
+fn finish(
+    args: &Args,
+    opened: &Opened,
+    grid: &Grid,
+    missing: &[grid::Point],
+    store: &mut Store,
+) -> Result<ExitCode, Failure> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = args.jobs.map_or(cores, usize::from).min(missing.len().max(1));
+    let interrupt = Interrupt::listen()?;
+    let mut progress = Progress::new();
+    let tally = local::run(opened, grid, missing, jobs, store, &interrupt, &mut progress);
+    progress.done();
+    let tally = tally?;
+    for what in &tally.failed {
+        eprintln!("longhaul sweep: {what}");
+    }
+    let path = store.path().display();
+    if interrupt.came() {
+        eprintln!(
+            "longhaul sweep: stopped; {} new points of {} are in {path}, and the same command goes on with the rest",
+            tally.finished,
+            missing.len()
+        );
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    output::print(&format!("{} new points: {path}\n", tally.finished))?;
+    if !tally.failed.is_empty() {
+        let cause = format!("{} points were not simulated", tally.failed.len());
+        return Err(Failure::Other(Problem::plain(cause)));
+    }
+    if tally.violations > 0 {
+        let cause = format!("in {} points something happened that must never happen", tally.violations);
+        return Err(Failure::Other(Problem::new(cause, "their results have a note; please report this")));
+    }
+    Ok(ExitCode::SUCCESS)
+}

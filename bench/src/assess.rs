@@ -1,0 +1,359 @@
+//! Sources held against each other, cell by cell.
+
+mod layout;
+
+pub(crate) use layout::{Layout, Series};
+
+use crate::expectation::Expectation;
+use crate::experiment::Experiment;
+use crate::point::Point;
+use crate::record::{Provenance, Record, Source};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What one source says of one cell.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// Mean of its runs.
+    pub mean: f64,
+    /// Least of its runs.
+    pub min: f64,
+    /// Most of its runs.
+    pub max: f64,
+    /// How many runs: seeds of a simulation, repetitions of a measurement.
+    pub runs: u32,
+    /// A constant was fitted here.
+    pub fitted: bool,
+    /// What its last run noted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Whether a figure is what was expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It is.
+    Within,
+    /// It is not.
+    Beyond,
+    /// It was expected and is not there.
+    Missing,
+    /// Nothing was expected.
+    Unjudged,
+}
+
+/// A figure against the reference.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Judgement {
+    /// Distance from the reference as a fraction of it; none without a reference, or where it is zero.
+    pub deviation: Option<f64>,
+    /// Whether that is close enough.
+    pub verdict: Verdict,
+}
+
+/// One value at one point.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cell {
+    /// Parameters.
+    pub point: Point,
+    /// Name of the value.
+    pub value: String,
+    /// The published figure seems wrong; nothing is judged by it.
+    pub suspect: bool,
+    /// By source.
+    pub figures: BTreeMap<Source, Figure>,
+    /// By source; the reference has none.
+    pub judgements: BTreeMap<Source, Judgement>,
+}
+
+impl Cell {
+    /// True when agreement of `source` here proves nothing, because a constant was fitted here.
+    pub fn is_fitted(&self, source: Source) -> bool {
+        let fitted = |source| self.figures.get(&source).is_some_and(|figure: &Figure| figure.fitted);
+        fitted(source) || fitted(Source::Published)
+    }
+}
+
+/// How many figures are as expected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// Close enough, and nothing was fitted there.
+    pub within: usize,
+    /// Close enough where a constant was fitted.
+    pub fitted: usize,
+    /// Not close enough.
+    pub beyond: usize,
+    /// Expected and not there.
+    pub missing: usize,
+    /// Shown, and nothing was expected.
+    pub unjudged: usize,
+}
+
+impl Tally {
+    /// Of which something was expected.
+    pub fn judged(&self) -> usize {
+        self.within + self.fitted + self.beyond + self.missing
+    }
+
+    pub(crate) fn add(&mut self, other: Tally) {
+        self.within += other.within;
+        self.fitted += other.fitted;
+        self.beyond += other.beyond;
+        self.missing += other.missing;
+        self.unjudged += other.unjudged;
+    }
+}
+
+/// Runs of one source that have the same program, seed, machine and threads.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Runs {
+    pub source: Source,
+    pub records: usize,
+    pub wall_s: f64,
+    /// What the first of them says.
+    pub first: Option<Provenance>,
+    pub commands: BTreeSet<String>,
+    pub seeds: BTreeSet<u64>,
+    pub latest: String,
+}
+
+/// An experiment with everything that is known of it.
+#[derive(Clone, Debug)]
+pub struct Assessment {
+    experiment: Experiment,
+    reference: Option<Source>,
+    sources: Vec<Source>,
+    cells: Vec<Cell>,
+    runs: Vec<Runs>,
+    layout: Layout,
+}
+
+type Figures = BTreeMap<(String, Point), BTreeMap<Source, Figure>>;
+
+impl Assessment {
+    /// Holds `records` against each other and against the published cells of `experiment`. Records of other
+    /// experiments are left out. Of simulations with one seed, predictions and published figures at one point, the last
+    /// counts; simulations with several seeds and measurements are averaged.
+    pub fn new(experiment: &Experiment, records: &[Record]) -> Self {
+        let mut all: Vec<Record> = experiment.published_records().collect();
+        all.extend(records.iter().filter(|r| r.experiment == experiment.name).cloned());
+        let figures = gather(&all);
+        let points: Vec<&Point> = all.iter().map(|record| &record.point).collect();
+        let layout = Layout::new(experiment, &points);
+        let present: BTreeSet<Source> = figures.values().flat_map(|f| f.keys().copied()).collect();
+        let preferred = [Source::Published, Source::Measured, Source::Simulated];
+        let reference =
+            experiment.reference.or_else(|| preferred.into_iter().find(|source| present.contains(source)));
+        let judge = Judge { experiment, reference, present: &present };
+        let mut cells: Vec<Cell> =
+            figures.into_iter().map(|((value, point), figures)| judge.cell(value, point, figures)).collect();
+        let shown = &experiment.values;
+        cells.retain(|cell| shown.is_empty() || shown.contains(&cell.value));
+        let place = |cell: &Cell| shown.iter().position(|value| *value == cell.value);
+        cells.sort_by_cached_key(|cell| (place(cell), cell.value.clone(), layout.order(&cell.point)));
+        let sources = Source::ALL.into_iter().filter(|source| present.contains(source)).collect();
+        Assessment { experiment: experiment.clone(), reference, sources, cells, runs: runs(&all), layout }
+    }
+
+    /// What it is about.
+    pub fn experiment(&self) -> &Experiment {
+        &self.experiment
+    }
+
+    /// What the others are held against.
+    pub fn reference(&self) -> Option<Source> {
+        self.reference
+    }
+
+    /// Who has figures, in the order of columns.
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    /// Cells: by value, then series, then row.
+    pub fn cells(&self) -> &[Cell] {
+        &self.cells
+    }
+
+    /// How many figures are as expected.
+    pub fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for cell in &self.cells {
+            for (source, judgement) in &cell.judgements {
+                match judgement.verdict {
+                    Verdict::Within if cell.is_fitted(*source) => tally.fitted += 1,
+                    Verdict::Within => tally.within += 1,
+                    Verdict::Beyond => tally.beyond += 1,
+                    Verdict::Missing => tally.missing += 1,
+                    Verdict::Unjudged => tally.unjudged += 1,
+                }
+            }
+        }
+        tally
+    }
+
+    /// True when nothing is off or missing. Something that was expected of nobody who is there is off too.
+    pub fn is_met(&self) -> bool {
+        let tally = self.tally();
+        let expects = !self.experiment.expectations.is_empty();
+        tally.beyond == 0 && tally.missing == 0 && (!expects || tally.judged() > 0)
+    }
+
+    /// The judged figure that lies farthest from its reference.
+    pub fn worst(&self) -> Option<(&Cell, Source, f64)> {
+        let all = self.cells.iter().flat_map(|cell| {
+            let judged = cell.judgements.iter().filter(|(_, j)| j.verdict != Verdict::Unjudged);
+            judged.filter_map(move |(source, j)| Some((cell, *source, j.deviation?)))
+        });
+        all.max_by(|a, b| a.2.abs().total_cmp(&b.2.abs()))
+    }
+
+    pub(crate) fn runs(&self) -> &[Runs] {
+        &self.runs
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Names of values, in the order in which they are shown.
+    pub(crate) fn values(&self) -> Vec<&str> {
+        let mut values: Vec<&str> = self.cells.iter().map(|cell| cell.value.as_str()).collect();
+        values.dedup();
+        values
+    }
+}
+
+struct Judge<'a> {
+    experiment: &'a Experiment,
+    reference: Option<Source>,
+    present: &'a BTreeSet<Source>,
+}
+
+impl Judge<'_> {
+    fn cell(&self, value: String, point: Point, figures: BTreeMap<Source, Figure>) -> Cell {
+        let suspect = self.experiment.is_suspect(&point, &value);
+        let is_of = |expectation: &&Expectation| expectation.value == value && expectation.holds_at(&point);
+        let expectations: Vec<&Expectation> = self.experiment.expectations.iter().filter(is_of).collect();
+        let against = self.reference.and_then(|source| figures.get(&source)).map(|figure| figure.mean);
+        let mut judgements = BTreeMap::new();
+        for source in Source::ALL {
+            let expected = expectations.iter().filter(|expectation| {
+                let has_reference = against.is_some() && !suspect;
+                expectation.judges(source, self.reference)
+                    && (has_reference || !expectation.tolerance.is_relative())
+            });
+            let mut expected = expected.peekable();
+            let is_expected = expected.peek().is_some();
+            let verdict = match figures.get(&source) {
+                _ if Some(source) == self.reference => continue,
+                None if !is_expected => continue,
+                // Expected of everybody means everybody who has figures at all.
+                None if !self.present.contains(&source)
+                    && expected.all(|expectation| expectation.sources.is_empty()) =>
+                {
+                    continue;
+                }
+                None => Verdict::Missing,
+                Some(_) if !is_expected => Verdict::Unjudged,
+                Some(figure) => {
+                    let reference = against.unwrap_or(f64::NAN);
+                    match expected.all(|e| e.tolerance.is_met(figure.mean, reference)) {
+                        true => Verdict::Within,
+                        false => Verdict::Beyond,
+                    }
+                }
+            };
+            let figure = figures.get(&source).map(|figure| figure.mean);
+            let deviation = figure.zip(against).and_then(|(figure, against)| deviation(figure, against));
+            judgements.insert(source, Judgement { deviation, verdict });
+        }
+        Cell { point, value, suspect, figures, judgements }
+    }
+}
+
+/// Distance from `reference` as a fraction of it.
+pub(crate) fn deviation(figure: f64, reference: f64) -> Option<f64> {
+    match reference {
+        _ if figure == reference => Some(0.0),
+        0.0 => None,
+        _ => Some((figure - reference) / reference.abs()),
+    }
+}
+
+/// Figures of each value at each point.
+fn gather(records: &[Record]) -> Figures {
+    // What is repeated and what is replaced: runs are told apart by this.
+    let run = |index: usize, record: &Record| match record.source {
+        Source::Measured => index as u64,
+        Source::Simulated => record.seed().unwrap_or(0),
+        Source::Published | Source::Predicted => 0,
+    };
+    type Runs<'a> = BTreeMap<u64, (f64, &'a Record)>;
+    let mut all: BTreeMap<(String, Point), BTreeMap<Source, Runs>> = BTreeMap::new();
+    for (index, record) in records.iter().enumerate() {
+        for (value, figure) in &record.values {
+            let cell = all.entry((value.clone(), record.point.clone())).or_default();
+            cell.entry(record.source).or_default().insert(run(index, record), (*figure, record));
+        }
+    }
+    let figure = |runs: Runs| {
+        let figures = || runs.values().map(|(figure, _)| *figure);
+        let (least, most) =
+            (figures().fold(f64::INFINITY, f64::min), figures().fold(f64::NEG_INFINITY, f64::max));
+        Figure {
+            // Of equal figures the mean is the figure, to the last bit.
+            mean: if least == most { least } else { figures().sum::<f64>() / runs.len() as f64 },
+            min: least,
+            max: most,
+            runs: runs.len() as u32,
+            fitted: runs.values().any(|(_, record)| record.fitted),
+            note: runs.values().rev().find_map(|(_, record)| record.note.clone()),
+        }
+    };
+    all.into_iter()
+        .map(|(cell, sources)| (cell, sources.into_iter().map(|(s, runs)| (s, figure(runs))).collect()))
+        .collect()
+}
+
+fn runs(records: &[Record]) -> Vec<Runs> {
+    let mut all: Vec<Runs> = Vec::new();
+    for record in records {
+        let same = |runs: &&mut Runs| {
+            let key =
+                |p: &Option<Provenance>| p.as_ref().map(|p| (p.longhaul.clone(), p.host.clone(), p.threads));
+            runs.source == record.source && key(&runs.first) == key(&record.provenance)
+        };
+        let runs = match all.iter_mut().find(same) {
+            Some(runs) => runs,
+            None => {
+                all.push(Runs {
+                    source: record.source,
+                    records: 0,
+                    wall_s: 0.0,
+                    first: record.provenance.clone(),
+                    commands: BTreeSet::new(),
+                    seeds: BTreeSet::new(),
+                    latest: String::new(),
+                });
+                let last = all.len() - 1;
+                &mut all[last]
+            }
+        };
+        runs.records += 1;
+        if let Some(provenance) = &record.provenance {
+            runs.wall_s += provenance.wall_s;
+            runs.seeds.extend(provenance.seed);
+            runs.commands.insert(provenance.command.clone());
+            if provenance.started_at > runs.latest {
+                runs.latest.clone_from(&provenance.started_at);
+            }
+        }
+    }
+    all.sort_by_key(|runs| runs.source);
+    all
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,306 @@
+//! Everything in one place: one HTML file, text, JSON, CSV, SVG.
+
+mod page;
+mod section;
+
+use crate::assess::{Assessment, Tally};
+use crate::experiment::Experiment;
+use crate::figures::figures;
+use crate::plot::PlotError;
+use crate::record::{Record, SCHEMA};
+use crate::results::ResultFile;
+use crate::table::tables;
+use serde::Serialize;
+use std::fmt::Write;
+use std::io;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Characters in a line of text.
+const TEXT_WIDTH: usize = 100;
+/// What a column of a document can hold, in characters.
+const MARKDOWN_WIDTH: usize = 140;
+
+/// What a report concludes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Experiments.
+    pub experiments: usize,
+    /// Of these, those in which something is off or missing.
+    pub experiments_off: usize,
+    /// Figures.
+    #[serde(flatten)]
+    pub tally: Tally,
+}
+
+impl Summary {
+    /// True when everything that was expected is there and close enough.
+    pub fn is_met(&self) -> bool {
+        self.experiments_off == 0
+    }
+}
+
+/// Why a report could not be written.
+#[derive(Debug, Error)]
+pub enum ReportError {
+    /// A plot.
+    #[error(transparent)]
+    Plot(#[from] PlotError),
+    /// By the operating system.
+    #[error("cannot write {path}: {error}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// A report. A function of what is put into it: the same results give the same bytes.
+#[derive(Clone, Debug)]
+pub struct Report {
+    title: String,
+    notices: Vec<String>,
+    assessments: Vec<Assessment>,
+}
+
+impl Report {
+    /// Without experiments yet.
+    pub fn new(title: &str) -> Self {
+        Report { title: title.to_owned(), notices: Vec::new(), assessments: Vec::new() }
+    }
+
+    /// With one more experiment and its results; others among `records` are left out.
+    #[must_use]
+    pub fn experiment(mut self, experiment: &Experiment, records: &[Record]) -> Self {
+        self.assessments.push(Assessment::new(experiment, records));
+        self
+    }
+
+    /// With a paragraph above everything, such as that a file was cut.
+    #[must_use]
+    pub fn notice(mut self, text: impl Into<String>) -> Self {
+        self.notices.push(text.into());
+        self
+    }
+
+    /// Of files of results, which are named in notices. Experiments come in the order in which they are first described or
+    /// have a result; those that no file describes are shown by what their records say.
+    pub fn of_files(title: &str, files: &[(PathBuf, ResultFile)]) -> Self {
+        let mut experiments: Vec<Experiment> = Vec::new();
+        let mut records: Vec<Record> = Vec::new();
+        for (_, file) in files {
+            for described in &file.experiments {
+                match experiments.iter_mut().find(|e| e.name == described.name) {
+                    Some(there) => there.clone_from(described),
+                    None => experiments.push(described.clone()),
+                }
+            }
+            records.extend(file.records.iter().cloned());
+        }
+        for record in &records {
+            if !experiments.iter().any(|e| e.name == record.experiment) {
+                experiments.push(Experiment::new(&record.experiment, &record.experiment));
+            }
+        }
+        let mut report = Report::new(title);
+        for (path, file) in files {
+            if let Some(damage) = &file.damage {
+                let (name, line) = (path.display(), damage.line);
+                report = report.notice(format!(
+                    "{name}: its last line, {line}, was cut and is left out. What wrote it was probably interrupted; \
+                     more results may be missing."
+                ));
+            }
+        }
+        experiments.iter().fold(report, |report, experiment| report.experiment(experiment, &records))
+    }
+
+    /// Experiments with everything that is known of them.
+    pub fn assessments(&self) -> &[Assessment] {
+        &self.assessments
+    }
+
+    /// What it concludes.
+    pub fn summary(&self) -> Summary {
+        let mut summary = Summary { experiments: self.assessments.len(), ..Summary::default() };
+        for assessment in &self.assessments {
+            summary.tally.add(assessment.tally());
+            summary.experiments_off += usize::from(!assessment.is_met());
+        }
+        summary
+    }
+
+    /// What it concludes, in a sentence.
+    pub fn outcome(&self) -> String {
+        let count = self.assessments.len();
+        let experiments = if count == 1 { "1 experiment".to_owned() } else { format!("{count} experiments") };
+        format!("{experiments}: {}", outcome(&self.summary().tally))
+    }
+
+    /// One HTML file with everything in it: style, plots, tables. It asks nothing from any network and has no script.
+    ///
+    /// # Errors
+    /// A plot cannot be drawn.
+    pub fn html(&self) -> Result<String, ReportError> {
+        page::render(self)
+    }
+
+    /// Writes [`Report::html`].
+    ///
+    /// # Errors
+    /// A plot cannot be drawn, or the file cannot be written.
+    pub fn write_html(&self, path: &Path) -> Result<(), ReportError> {
+        write(path, &self.html()?)
+    }
+
+    /// Tables and the outcome for a terminal.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for notice in &self.notices {
+            let _ = writeln!(text, "Note: {notice}\n");
+        }
+        for assessment in &self.assessments {
+            let experiment = assessment.experiment();
+            let _ = writeln!(text, "{}\n", page::title(experiment));
+            let constants = assessment.layout().constants();
+            if !constants.is_empty() {
+                let _ = writeln!(text, "Everywhere: {constants}\n");
+            }
+            for table in tables(assessment, TEXT_WIDTH) {
+                let _ = writeln!(text, "{}", table.text());
+            }
+            let _ = writeln!(text, "{}\n", outcome(&assessment.tally()));
+        }
+        if self.assessments.len() > 1 {
+            let _ = writeln!(text, "{}", self.outcome());
+        }
+        text
+    }
+
+    /// Tables and the outcome as Markdown.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("# {}\n", self.title);
+        for notice in &self.notices {
+            let _ = write!(text, "\n> {notice}\n");
+        }
+        for assessment in &self.assessments {
+            let _ = write!(text, "\n## {}\n", page::title(assessment.experiment()));
+            for table in tables(assessment, MARKDOWN_WIDTH) {
+                let _ = write!(text, "\n{}", table.markdown());
+            }
+            let _ = write!(text, "\n{}\n", outcome(&assessment.tally()));
+        }
+        text
+    }
+
+    /// Cells, judgements and the summary as one JSON object.
+    ///
+    /// # Errors
+    /// Never, for what a file can hold.
+    pub fn json(&self) -> Result<String, serde_json::Error> {
+        #[derive(Serialize)]
+        struct One<'a> {
+            name: &'a str,
+            title: &'a str,
+            reference: Option<crate::Source>,
+            is_met: bool,
+            tally: Tally,
+            cells: &'a [crate::Cell],
+        }
+        #[derive(Serialize)]
+        struct All<'a> {
+            schema: u32,
+            title: &'a str,
+            is_met: bool,
+            summary: Summary,
+            notices: &'a [String],
+            experiments: Vec<One<'a>>,
+        }
+        let one = |assessment| {
+            let assessment: &Assessment = assessment;
+            One {
+                name: &assessment.experiment().name,
+                title: page::title(assessment.experiment()),
+                reference: assessment.reference(),
+                is_met: assessment.is_met(),
+                tally: assessment.tally(),
+                cells: assessment.cells(),
+            }
+        };
+        let summary = self.summary();
+        let all = All {
+            schema: SCHEMA,
+            title: &self.title,
+            is_met: summary.is_met(),
+            summary,
+            notices: &self.notices,
+            experiments: self.assessments.iter().map(one).collect(),
+        };
+        Ok(serde_json::to_string_pretty(&all)? + "\n")
+    }
+
+    /// Writes `NAME.csv` for each experiment into `folder`, which is made when it is missing. Returns the files.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write_csv(&self, folder: &Path) -> Result<Vec<PathBuf>, ReportError> {
+        make(folder)?;
+        let mut files = Vec::new();
+        for assessment in &self.assessments {
+            let path = folder.join(format!("{}.csv", assessment.experiment().name));
+            write(&path, &assessment.csv())?;
+            files.push(path);
+        }
+        Ok(files)
+    }
+
+    /// Writes `NAME-1.svg` and so on for each experiment into `folder`, which is made when it is missing. Returns the files.
+    ///
+    /// # Errors
+    /// A plot cannot be drawn, or a file cannot be written.
+    pub fn write_svg(&self, folder: &Path) -> Result<Vec<PathBuf>, ReportError> {
+        make(folder)?;
+        let mut files = Vec::new();
+        for assessment in &self.assessments {
+            for (i, plot) in figures(assessment).iter().enumerate() {
+                let path = folder.join(format!("{}-{}.svg", assessment.experiment().name, i + 1));
+                write(&path, &plot.svg()?)?;
+                files.push(path);
+            }
+        }
+        Ok(files)
+    }
+}
+
+fn make(folder: &Path) -> Result<(), ReportError> {
+    std::fs::create_dir_all(folder).map_err(|error| ReportError::Io { path: folder.to_owned(), error })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), ReportError> {
+    std::fs::write(path, text).map_err(|error| ReportError::Io { path: path.to_owned(), error })
+}
+
+/// A tally in a sentence.
+pub(crate) fn outcome(tally: &Tally) -> String {
+    if tally.judged() == 0 {
+        return match tally.unjudged {
+            0 => "nothing to compare".to_owned(),
+            count => format!("{count} figures, of which nothing was expected"),
+        };
+    }
+    let good = tally.within + tally.fitted;
+    let mut text = format!("{good} of {} figures as expected", tally.judged());
+    let parts = [
+        (tally.fitted, "where a constant was fitted"),
+        (tally.beyond, "beyond tolerance"),
+        (tally.missing, "missing"),
+    ];
+    for (count, what) in parts.into_iter().filter(|(count, _)| *count > 0) {
+        let _ = write!(text, ", {count} {what}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! NVMe-oF and NFS between two emulated kernels with rxe through our boxes: random reads and writes of 4 KiB by depth, and of
+//! 1 MiB over a longer fibre, with and without accelerators, and what bounds each, by the doctor.
+//!
+//! `cargo bench -p longhaul-checks --bench storage_over_distance`
+//!
+//! Emulated kernels take a millisecond or two for an operation that hardware does in microseconds: ratios count.
+
+use clap::Parser;
+use longhaul_checks::guest::skip_loudly;
+use longhaul_checks::interop::storage::over_distance::{Measured, Storage, Use, measure, table};
+use longhaul_checks::interop::storage::{self, write_and_compare};
+use longhaul_checks::interop::{Between, RxeHosts};
+use longhaul_checks::samples::{Keep, Rounds};
+use longhaul_checks::{Turn, longhaul};
+use serde_json::json;
+use std::fs;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// What is read later is written before.
+const WRITTEN_MIB: u32 = 16;
+
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    rounds: Rounds,
+    /// Length of the fibre that is held against none
+    #[arg(long, default_value_t = 100)]
+    km: u32,
+    /// The same for 1 MiB at a time
+    #[arg(long, default_value_t = 5000)]
+    large_km: u32,
+    /// Those alone
+    #[arg(long)]
+    large: bool,
+    #[command(flatten)]
+    keep: Keep,
+}
+
+fn main() {
+    let args = Args::parse();
+    let _turn = Turn::take();
+    let hosts = match RxeHosts::boot("stb", |config| storage::server(storage::client(config))) {
+        Ok(hosts) => hosts,
+        Err(reason) => return skip_loudly("storage over rxe through our boxes", &reason),
+    };
+    let captures = longhaul().with_file_name("interop-storage");
+    fs::create_dir_all(&captures).unwrap_or_else(|e| panic!("{}: {e}", captures.display()));
+    for storage in Storage::BOTH {
+        let _boxes = hosts.join(Between::plain(0), None);
+        storage.serve(&hosts);
+        storage.lend(&hosts, |path| write_and_compare(&hosts.guests()[0], path, WRITTEN_MIB, LIMIT));
+    }
+    let cells = cells(&args);
+    let mut all: Vec<Vec<Measured>> = vec![Vec::new(); cells.len()];
+    for round in 1..=args.rounds.rounds {
+        eprintln!("round {round} of {}", args.rounds.rounds);
+        for (&(what, between), measured) in cells.iter().zip(&mut all) {
+            measured.push(measure(&hosts, what, between, args.rounds.seconds, &captures));
+        }
+    }
+    let middle: Vec<Measured> = all.iter().map(|rounds| middle(rounds)).collect();
+    println!("{}", table(&middle));
+    args.keep.write("storage_over_distance.json",
+        &json!({ "seconds": args.rounds.seconds, "rounds": args.rounds.rounds, "median": middle, "all": all }),
+    );
+}
+
+/// What is measured, over which fibres.
+fn cells(args: &Args) -> Vec<(Use, Between)> {
+    let over = |what: Use, km: u32| {
+        [0, km]
+            .into_iter()
+            .flat_map(move |km| [Between::plain(km), Between::accelerated(km)].map(|between| (what, between)))
+    };
+    let small = Use::small().filter(|_| !args.large).flat_map(|what| over(what, args.km));
+    small.chain(Use::large().flat_map(|what| over(what, args.large_km))).collect()
+}
+
+/// The round whose number of operations is the median.
+fn middle(rounds: &[Measured]) -> Measured {
+    let mut sorted: Vec<&Measured> = rounds.iter().collect();
+    sorted.sort_by(|a, b| a.figures.iops.total_cmp(&b.figures.iops));
+    sorted[sorted.len() / 2].clone()
+}

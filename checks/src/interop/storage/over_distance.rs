@@ -1,0 +1,288 @@
+//! Disks and files of a guest beyond a fibre, with and without accelerators: how fast they are, and what bounds them, in the
+//! doctor's words.
+
+use super::{Access, BLOCK_KIB, Figures, LIMIT, fio, nfs, nvme};
+use crate::RuntimeDir;
+use crate::interop::{Between, RxeHosts};
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::Duration;
+
+/// Light in glass.
+const PER_KM: Duration = Duration::from_micros(5);
+
+/// Where a disk or file of the other guest comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Storage {
+    /// A disk, by NVMe-oF.
+    NvmeOf,
+    /// A file, by NFS.
+    Nfs,
+}
+
+impl Storage {
+    /// Both.
+    pub const BOTH: [Storage; 2] = [Storage::NvmeOf, Storage::Nfs];
+
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Storage::NvmeOf => "NVMe-oF",
+            Storage::Nfs => "NFS",
+        }
+    }
+
+    /// Where the server keeps what the client writes.
+    pub fn kept(self) -> String {
+        match self {
+            Storage::NvmeOf => nvme::BACKING.to_owned(),
+            Storage::Nfs => format!("{}/file", nfs::EXPORTED),
+        }
+    }
+
+    /// Offers it in the second guest. Once for each guest.
+    ///
+    /// # Panics
+    /// When the kernel refuses something.
+    pub fn serve(self, hosts: &RxeHosts) {
+        let [_, server] = hosts.guests();
+        match self {
+            Storage::NvmeOf => nvme::serve(server, address(hosts, 1)),
+            Storage::Nfs => nfs::serve(server, address(hosts, 0)),
+        }
+    }
+
+    /// Has the first guest use it, and takes it away again: what `with` makes of the path of the disk or file.
+    ///
+    /// # Panics
+    /// When it does not come up or does not go.
+    pub fn lend<T>(self, hosts: &RxeHosts, with: impl FnOnce(&str) -> T) -> T {
+        let [client, _] = hosts.guests();
+        let server = address(hosts, 1);
+        match self {
+            Storage::NvmeOf => {
+                let disk = nvme::connect(client, server);
+                let result = with(&disk.path);
+                nvme::disconnect(client, disk, LIMIT);
+                result
+            }
+            Storage::Nfs => {
+                nfs::mount(client, server);
+                let result = with(&format!("{}/file", nfs::MOUNTED));
+                nfs::unmount(client, LIMIT);
+                result
+            }
+        }
+    }
+}
+
+fn address(hosts: &RxeHosts, guest: usize) -> Ipv4Addr {
+    hosts.address(guest).parse().expect("an address")
+}
+
+/// What is done with a disk or file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Use {
+    /// Whose.
+    pub storage: Storage,
+    /// Reads or writes.
+    pub access: Access,
+    /// Of so many KiB.
+    pub kib: u32,
+    /// How many are under way at once.
+    pub depth: u32,
+}
+
+impl Use {
+    /// Small ones, singly and many at once: the answer to each is what takes time.
+    pub fn small() -> impl Iterator<Item = Use> {
+        Use::each()
+            .flat_map(|(storage, access)| [1, 64].map(|depth| Use { storage, access, kib: BLOCK_KIB, depth }))
+    }
+
+    /// Large ones, many at once: the data are what takes time.
+    pub fn large() -> impl Iterator<Item = Use> {
+        Use::each().map(|(storage, access)| Use { storage, access, kib: 1024, depth: 8 })
+    }
+
+    fn each() -> impl Iterator<Item = (Storage, Access)> {
+        Storage::BOTH.into_iter().flat_map(|storage| Access::BOTH.map(|access| (storage, access)))
+    }
+}
+
+impl std::fmt::Display for Use {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Use { storage, access, kib, depth } = self;
+        write!(f, "{} {} {kib} KiB, depth {depth}", storage.name(), access.name())
+    }
+}
+
+/// The busiest flow of one direction, and what the doctor says of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Direction {
+    /// Who asks: client or server.
+    pub requester: &'static str,
+    /// Numbers of messages by operation.
+    pub operations: Vec<String>,
+    /// The rule for what limits it.
+    pub limited_by: String,
+    /// The same in words.
+    pub words: String,
+    /// What else is wrong with it.
+    pub warnings: Vec<String>,
+}
+
+/// What came of one use over one fibre.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// What was done.
+    pub what: Use,
+    /// Length of the fibre.
+    pub km: u32,
+    /// With accelerators at both ends, or none.
+    pub accelerated: bool,
+    /// fio's.
+    pub figures: Figures,
+    /// From the client, and from the server.
+    pub directions: Vec<Direction>,
+}
+
+/// Measures `what` for `seconds`, of storage that is served and has been written to. `captures`: a directory for the
+/// recordings, in place of earlier ones.
+///
+/// # Panics
+/// When anything fails.
+pub fn measure(hosts: &RxeHosts, what: Use, between: Between, seconds: u32, captures: &Path) -> Measured {
+    let [client, _] = hosts.guests();
+    let boxes = hosts.join(between, Some(captures));
+    let figures =
+        what.storage.lend(hosts, |path| fio(client, path, (what.access, what.kib), what.depth, seconds));
+    // Recordings are complete once those who make them have ended.
+    boxes.stop();
+    let ends = [("client", between.near, "near"), ("server", between.far, "far")];
+    let directions = ends.into_iter().zip([0, 1]).filter_map(|((requester, accelerated, end), guest)| {
+        // Nearest to the requester.
+        let port = if accelerated { "lan" } else { "wan" };
+        let report = doctor(&captures.join(format!("{end}-{port}.pcap")));
+        direction(&report, requester, hosts.address(guest))
+    });
+    let directions = directions.collect();
+    Measured { what, km: between.km, accelerated: between.near, figures, directions }
+}
+
+/// The doctor's report of a capture.
+fn doctor(capture: &Path) -> Value {
+    let done = RuntimeDir::new().longhaul("doctor --json").arg(capture).output();
+    let done = done.unwrap_or_else(|e| panic!("longhaul doctor: {e}"));
+    serde_json::from_slice(&done.stdout)
+        .unwrap_or_else(|e| panic!("{}: {e}: {}", capture.display(), String::from_utf8_lossy(&done.stderr)))
+}
+
+/// The busiest flow from `ip`; `None` when there is none.
+fn direction(report: &Value, requester: &'static str, ip: &str) -> Option<Direction> {
+    let flows = report["flows"].as_array()?;
+    let own = flows.iter().filter(|flow| flow["requester"]["ip"] == ip);
+    let flow = own.max_by_key(|flow| flow["request_packets"].as_u64())?;
+    let findings = flow["findings"].as_array()?;
+    let limited_by = flow["limited_by"].as_str().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let words = findings.iter().find(|finding| finding["rule"] == limited_by);
+    let is_other = |finding: &&Value| finding["severity"] != "note" && finding["rule"] != limited_by;
+    let operations = flow["operations"].as_array()?.iter();
+    Some(Direction {
+        requester,
+        operations: operations
+            .map(|one| format!("{} {}", one["bytes"]["samples"], text(&one["operation"])))
+            .collect(),
+        limited_by: limited_by.to_owned(),
+        words: words.map(|finding| text(&finding["what"])).unwrap_or_default(),
+        warnings: findings.iter().filter(is_other).map(|finding| text(&finding["what"])).collect(),
+    })
+}
+
+/// Markdown: a row for each, beside the same without accelerators, and what the doctor says.
+pub fn table(all: &[Measured]) -> String {
+    let mut text = String::from(
+        "| | km | accelerators | IOPS | times plain | median | p99 | light alone | client's requests | server's requests |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for one in all {
+        let Figures { iops, median, p99, .. } = one.figures;
+        let plain =
+            all.iter().find(|other| !other.accelerated && (other.what, other.km) == (one.what, one.km));
+        let times = plain.filter(|_| one.accelerated).map(|plain| iops / plain.figures.iops);
+        let words = |requester| {
+            let way = one.directions.iter().find(|way| way.requester == requester);
+            way.map_or(String::new(), |way| format!("{}: {}", way.operations.join(", "), way.words))
+        };
+        let light = 2 * one.km * PER_KM;
+        let row = [
+            one.what.to_string(),
+            one.km.to_string(),
+            if one.accelerated { "yes" } else { "no" }.to_owned(),
+            format!("{iops:.0}"),
+            times.map_or(String::new(), |times| format!("{times:.2}")),
+            format!("{median:.1?}"),
+            format!("{p99:.1?}"),
+            format!("{light:.1?}"),
+            words("client"),
+            words("server"),
+        ];
+        _ = writeln!(text, "| {} |", row.join(" | "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_busiest_flow_of_the_guest_that_is_meant_is_told_of() {
+        let flow = |ip: &str, packets: u32, rule: &str| {
+            json!({
+                "requester": { "ip": ip }, "request_packets": packets, "limited_by": rule,
+                "operations": [{ "operation": "SEND", "bytes": { "samples": packets } }],
+                "findings": [
+                    { "rule": "sender", "severity": "note", "what": "It pauses" },
+                    { "rule": "psn_window", "severity": "warning", "what": "Its window" },
+                    { "rule": "timeout", "severity": "warning", "what": "Again" },
+                ],
+            })
+        };
+        let flows = json!({ "flows": [
+            flow("10.0.0.1", 5, "sender"), flow("10.0.0.1", 90, "psn_window"), flow("10.0.0.2", 95, "sender"),
+        ]});
+        let expected = Direction {
+            requester: "client",
+            operations: vec!["90 SEND".to_owned()],
+            limited_by: "psn_window".to_owned(),
+            words: "Its window".to_owned(),
+            warnings: vec!["Again".to_owned()],
+        };
+        assert_eq!(direction(&flows, "client", "10.0.0.1"), Some(expected));
+        assert_eq!(direction(&flows, "client", "10.0.0.3"), None);
+    }
+
+    #[test]
+    fn a_row_is_held_against_the_one_of_the_same_fibre_without_accelerators() {
+        let row = |km, accelerated, iops| Measured {
+            what: Use { storage: Storage::Nfs, access: Access::Write, kib: 4, depth: 64 },
+            km,
+            accelerated,
+            figures: Figures { iops, mean: PER_KM, median: PER_KM, p99: PER_KM },
+            directions: Vec::new(),
+        };
+        let text = table(&[row(0, false, 900.0), row(100, false, 200.0), row(100, true, 300.0)]);
+        let last = text.lines().last().unwrap();
+        assert_eq!(
+            last,
+            "| NFS write 4 KiB, depth 64 | 100 | yes | 300 | 1.50 | 5.0µs | 5.0µs | 1.0ms |  |  |"
+        );
+        assert!(text.contains("| 0 | no | 900 |  |"), "{text}");
+    }
+}

@@ -1,0 +1,271 @@
+//! What befalls two kernels with rxe on the way: a host that loses its power, cables that are pulled, accelerators that end.
+//! Skipped, loudly, where no guest can be had.
+
+use longhaul_checks::guest::skip_loudly;
+use longhaul_checks::interop::{Between, Boxes, Recorded, RxeHosts, segments};
+use longhaul_checks::perftest::complaint;
+use longhaul_checks::segments::{Proof, Rule, Segments, prove};
+use longhaul_checks::{Finished, RuntimeDir, Turn, require};
+use serde_json::Value;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(90);
+/// Requesters of rxe try seven times again; this is an ACK timeout of a second, above what a cable is pulled for.
+const PATIENT: &str = "-u 18";
+
+fn boot() -> Option<RxeHosts> {
+    require("ib_write_bw", "perftest");
+    RxeHosts::boot("flt", |config| config)
+        .inspect_err(|reason| skip_loudly("faults between two kernels", reason))
+        .ok()
+}
+
+/// Accelerators that give up soon, around a fibre of 100 km.
+fn hasty() -> Between {
+    Between { give_up_s: 3, ..Between::accelerated(100) }
+}
+
+fn accelerator(status: &Value) -> &Value {
+    &status["pairs"][0]["accelerator"]
+}
+
+fn counter(status: &Value, name: &str) -> u64 {
+    accelerator(status)["counters"][name].as_u64().unwrap_or_else(|| panic!("no {name}: {status:#}"))
+}
+
+/// Until `packets` more are in the near accelerator's count.
+fn wait_until_under_way(boxes: &Boxes, packets: u64) {
+    let before = counter(&boxes.status("near"), "stored_packets");
+    boxes.wait_for("near", "packets of a flow", LIMIT, |status| {
+        counter(status, "stored_packets") > before + packets
+    });
+}
+
+/// A program of perftest that must go well at both ends.
+fn works(hosts: &RxeHosts, line: &str) {
+    let client = hosts.perftest(line, LIMIT).unwrap_or_else(|text| panic!("{line}\n{text}"));
+    assert_eq!(complaint(&client.stdout), None, "{client}");
+}
+
+/// It told whoever ran it that something went wrong.
+fn failed(ended: &Finished) {
+    let says = complaint(&ended.stdout).or_else(|| complaint(&ended.stderr));
+    assert!(!ended.status.success() && says.is_some(), "{ended}");
+}
+
+fn proof(captures: &Path) -> Proof {
+    let files = segments(captures);
+    let segments = Segments::open(files.each_ref().map(|path| Some(path.as_path()))).expect("captures");
+    prove(segments).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Nothing was changed, made up, delivered twice or out of order; `lost` are the rules that may be broken by what was lost.
+fn nothing_wrong_but(proof: &Proof, lost: &[Rule]) {
+    let wrong: Vec<_> = proof.violations.iter().filter(|found| !lost.contains(&found.rule)).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}\n{:#?}", proof.flows);
+    assert_eq!(proof.violations_total, proof.violations.len() as u64, "{:#?}", proof.violations[0]);
+}
+
+/// Pulls the cable of `guest` for `time` while `line` runs, which must go well nevertheless.
+fn survives_a_pulled_cable(hosts: &RxeHosts, boxes: &Boxes, guest: usize, line: &str, time: Duration) {
+    let [client, server] = hosts.begin(line, LIMIT);
+    wait_until_under_way(boxes, 500);
+    hosts.cable(guest).plug(false);
+    sleep(time);
+    hosts.cable(guest).plug(true);
+    let (client, server) = (client.finish(), server.finish());
+    for ended in [client, server] {
+        assert!(
+            ended.status.success() && complaint(&ended.stdout).is_none(),
+            "guest {guest}'s cable: {ended}"
+        );
+    }
+}
+
+#[test]
+fn what_befalls_the_hosts_ends_nothing_that_need_not() {
+    let _turn = Turn::take();
+    let Some(mut hosts) = boot() else { return };
+    pulled_cables(&hosts);
+    tcp_beside_roce(&hosts);
+    let boxes = hosts.join(hasty(), None);
+    host_without_power(&mut hosts, &boxes, 1);
+    boxes.stop();
+}
+
+/// For a second: transfers go on and complete, each byte once and in order.
+fn pulled_cables(hosts: &RxeHosts) {
+    let captures = RuntimeDir::new();
+    let boxes = hosts.join(hasty(), Some(captures.path()));
+    let second = Duration::from_secs(1);
+    // The responder's: the accelerator at the other end bridges it, whatever the requester's patience.
+    survives_a_pulled_cable(hosts, &boxes, 1, "ib_send_bw -s 65536 -n 300", second);
+    survives_a_pulled_cable(hosts, &boxes, 0, &format!("ib_send_bw -s 65536 -n 300 {PATIENT}"), second);
+    boxes.stop();
+    let found = proof(captures.path());
+    nothing_wrong_but(&found, &[Rule::OtherLost]);
+    let whole = found.flows.iter().filter(|flow| flow.sent == 300 * 16 && flow.confirmed == flow.sent);
+    assert_eq!(whole.count(), 2, "{:#?}", found.flows);
+}
+
+/// A TCP connection through the accelerators, while RoCE goes the same way, brings the bytes that were sent, and every frame
+/// of it comes out of each box as it went in.
+fn tcp_beside_roce(hosts: &RxeHosts) {
+    let captures = RuntimeDir::new();
+    let between = Between { mbits: 200, ..Between::accelerated(100) };
+    let boxes = hosts.join(between, Some(captures.path()));
+    let [client, server] = hosts.begin("ib_send_bw -s 65536 -n 400", LIMIT);
+    wait_until_under_way(&boxes, 100);
+    let [first, second] = hosts.guests();
+    let (port, address) = (5001, hosts.address(1));
+    // busybox's nc closes its side when its own input ends, and its peer takes that for the end of all.
+    let take = format!("mkfifo /tmp/open; exec 9<>/tmp/open; nc -l -p {port} <&9 | sha256sum");
+    let taker = second.spawn(&take, LIMIT);
+    let giver = first.succeed(
+        &format!(
+            "head -c 4000000 /dev/urandom >/tmp/sent
+            until nc {address} {port} </tmp/sent; do sleep 0.1; done
+            sha256sum </tmp/sent"
+        ),
+        LIMIT,
+    );
+    assert_eq!(taker.succeed().stdout, giver.stdout, "other bytes came than were sent");
+    for job in [client, server] {
+        let ended = job.succeed();
+        assert_eq!(complaint(&ended.stdout), None, "{ended}");
+    }
+    boxes.stop();
+    let found = proof(captures.path());
+    assert!(found.holds(), "{found:#?}");
+    let carried: u64 = found.boxes.iter().flat_map(|passage| passage.carried).sum();
+    assert!(carried > 2 * 1000, "{:#?}", found.boxes);
+}
+
+/// A guest ends in the middle of a transfer: the other one's program fails, the boxes let the flow go, and a fresh guest can
+/// be talked to.
+fn host_without_power(hosts: &mut RxeHosts, boxes: &Boxes, guest: usize) {
+    // Both send, so that whoever is left has something to miss.
+    let [client, server] = hosts.begin("ib_write_bw -b -s 65536 -D 60", LIMIT);
+    wait_until_under_way(boxes, 500);
+    hosts.guests()[guest].kill();
+    let began = Instant::now();
+    let (left, gone) = if guest == 1 { (client, server) } else { (server, client) };
+    drop(gone);
+    while left.is_running() {
+        assert!(began.elapsed() < LIMIT, "the other end still runs");
+        sleep(Duration::from_millis(100));
+    }
+    let (stdout, stderr) = left.output();
+    let says = complaint(&stdout).or_else(|| complaint(&stderr));
+    assert!(says.is_some(), "{stdout}\n{stderr}");
+    println!("guest {guest} without power: the other end said '{says:?}' after {:?}", began.elapsed());
+    drop(left);
+    for name in ["near", "far"] {
+        let status = boxes.wait_for(name, "a store that is let go", LIMIT, |status| {
+            accelerator(status)["stored_bytes"] == 0
+        });
+        println!(
+            "{name}: nothing stored {:?} after the power went; {} flows failed",
+            began.elapsed(),
+            counter(&status, "flows_failed")
+        );
+    }
+    hosts.boot_again(guest);
+    hosts.wait_until_joined();
+    for line in ["ib_write_bw -s 65536 -n 100", "ib_send_bw -s 4096 -n 200 -R"] {
+        works(hosts, line);
+    }
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn a_requesters_host_without_power_ends_nothing_else() {
+    let _turn = Turn::take();
+    let Some(mut hosts) = boot() else { return };
+    let boxes = hosts.join(hasty(), None);
+    host_without_power(&mut hosts, &boxes, 0);
+    boxes.stop();
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_cable_pulled_for_a_minute_ends_its_flows_with_errors_and_no_others() {
+    let _turn = Turn::take();
+    let Some(hosts) = boot() else { return };
+    for guest in [1, 0] {
+        let captures = RuntimeDir::new();
+        let boxes = hosts.join(Between::accelerated(100), Some(captures.path()));
+        let limit = LIMIT * 2;
+        let [client, server] = hosts.begin("ib_write_bw -b -s 65536 -D 100", limit);
+        wait_until_under_way(&boxes, 500);
+        hosts.cable(guest).plug(false);
+        let began = Instant::now();
+        for job in [&client, &server] {
+            while job.is_running() && began.elapsed() < Duration::from_secs(60) {
+                sleep(Duration::from_millis(200));
+            }
+            println!("guest {guest}'s cable: an end has ended, {}, {:?}", !job.is_running(), began.elapsed());
+        }
+        sleep(Duration::from_secs(60).saturating_sub(began.elapsed()));
+        hosts.cable(guest).plug(true);
+        for job in [client, server] {
+            let ended = job.finish();
+            println!("{ended}");
+            failed(&ended);
+        }
+        hosts.wait_until_joined();
+        for line in ["ib_write_bw -s 65536 -n 100", "ib_send_bw -s 4096 -n 200 -R"] {
+            works(&hosts, line);
+        }
+        let status = boxes.status("near");
+        assert_eq!(accelerator(&status)["stored_bytes"], 0, "{status:#}");
+        boxes.stop();
+        // What was acknowledged and could not be delivered was told to the requester by a fatal NAK, cable permitting.
+        nothing_wrong_but(&proof(captures.path()), &[Rule::OtherLost, Rule::AckedNeverArrived]);
+    }
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn an_accelerator_that_is_restarted_ends_its_flows_with_errors_and_new_ones_work() {
+    let _turn = Turn::take();
+    let Some(hosts) = boot() else { return };
+    // With perftest's seven repetitions, which rxe takes for infinitely many: it is the new box that ends the flow.
+    let line = "ib_write_bw -R -b -s 65536 -D 60";
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        let captures = RuntimeDir::new();
+        // Over a fibre that is slower than the guests, so that much is acknowledged and not delivered.
+        let between = Between { mbits: 20, ..hasty() };
+        let mut boxes = hosts.join_recorded(between, Recorded::Apart(captures.path()));
+        let [client, server] = hosts.begin(line, LIMIT);
+        boxes.wait_for("near", "packets in the store", LIMIT, |status| {
+            accelerator(status)["stored_bytes"].as_u64() > Some(2 << 20)
+        });
+        let ended = boxes.restart("near", signal);
+        assert_eq!(ended.status.success(), signal == libc::SIGTERM, "{ended}");
+        for job in [client, server] {
+            failed(&job.finish());
+        }
+        for line in ["ib_write_bw -s 65536 -n 40", "ib_send_bw -s 4096 -n 200 -R"] {
+            works(&hosts, line);
+        }
+        let status = boxes.status("near");
+        assert!(counter(&status, "pseudo_acks") > 0, "{status:#}");
+        boxes.stop();
+        let found = proof(captures.path());
+        // Others than the accelerators record, so that one may not have seen yet what was recorded of MigReq. The new box's
+        // fatal NAK has the responder's MSN: it does not know to which the old one had counted.
+        let lost = [
+            Rule::AckedNeverArrived,
+            Rule::AckWentBack,
+            Rule::MigReqDiffers,
+            Rule::MsnWrong,
+            Rule::OtherLost,
+        ];
+        nothing_wrong_but(&found, &lost);
+        let lost: u64 = found.flows.iter().map(|flow| flow.acknowledged.saturating_sub(flow.arrived)).sum();
+        assert!(lost > 100, "nothing was lost: {:#?}", found.flows);
+    }
+}

@@ -1,0 +1,259 @@
+//! What to set, as commands.
+//!
+//! Each command's source is in docs/planner.md. Names of interfaces, devices and hosts are shell variables that the first
+//! step sets, so that the rest can be pasted.
+
+mod programs;
+
+use crate::needs::Reach;
+use crate::plan::Plan;
+use crate::predict::Limit;
+use crate::wire::interface_mtu;
+use serde::Serialize;
+
+/// Where commands are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Where {
+    /// On both hosts.
+    BothHosts,
+    /// On the side that posts the requests, and the other where a line says so.
+    Hosts,
+    /// On the switches of the sites.
+    Switch,
+    /// In the program that uses RDMA, or its configuration.
+    Program,
+    /// On boxes near the hosts.
+    Boxes,
+}
+
+impl Where {
+    /// As a heading says it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Where::BothHosts => "both hosts",
+            Where::Hosts => "hosts",
+            Where::Switch => "switches",
+            Where::Program => "program",
+            Where::Boxes => "boxes",
+        }
+    }
+}
+
+/// One thing to set.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// Where.
+    pub place: Where,
+    /// What, in a few words.
+    pub title: String,
+    /// Why, in a sentence.
+    pub why: String,
+    /// The commands, one per line.
+    pub commands: Vec<String>,
+}
+
+impl Step {
+    fn new(place: Where, title: &str, why: impl Into<String>, commands: Vec<String>) -> Self {
+        Step { place, title: title.to_owned(), why: why.into(), commands }
+    }
+}
+
+/// A list of commands of literals and formats.
+macro_rules! lines {
+    ($($line:expr),* $(,)?) => { vec![$($line.to_string()),*] };
+}
+pub(crate) use lines;
+
+/// Everything to set, in order.
+pub(crate) fn steps(plan: &Plan) -> Vec<Step> {
+    let mut steps = vec![names(plan), interfaces(plan)];
+    if plan.nic.is_connectx() {
+        steps.extend(outstanding_wqes(plan));
+        steps.push(adaptive_retransmission(plan));
+        steps.push(classes());
+    }
+    steps.extend(switches(plan));
+    steps.push(perftest(plan));
+    steps.extend(programs::steps(plan));
+    steps.extend(accelerators(plan));
+    steps
+}
+
+fn is_rxe(plan: &Plan) -> bool {
+    plan.nic.name == "rxe"
+}
+
+fn names(plan: &Plan) -> Step {
+    let device = match plan.nic.name.as_str() {
+        "rxe" => "rxe0",
+        "longhaul" => "longhaul0",
+        _ => "mlx5_0",
+    };
+    let peer = if device == "longhaul0" { "10.77.0.2" } else { "192.0.2.2" };
+    let mut commands = lines![format!("IF=eth0 DEV={device} PEER={peer}")];
+    if plan.nic.is_connectx() {
+        commands.push("PCI=$(basename \"$(readlink -f /sys/class/infiniband/$DEV/device)\")".to_owned());
+    }
+    Step::new(Where::BothHosts, "Names", "the commands below use these; put yours here", commands)
+}
+
+fn interfaces(plan: &Plan) -> Step {
+    let mtu = interface_mtu(plan.path.mtu);
+    let mut commands = Vec::new();
+    if plan.path.mtu > 1024 {
+        commands.push(format!("sudo ip link set dev \"$IF\" mtu {mtu}"));
+    }
+    if is_rxe(plan) {
+        commands
+            .extend(lines!["sudo modprobe rdma_rxe", "sudo rdma link add \"$DEV\" type rxe netdev \"$IF\""]);
+    } else if plan.nic.is_connectx() {
+        commands.push("sudo ethtool -G \"$IF\" tx 8192 rx 8192".to_owned());
+    }
+    commands.push("ibv_devinfo -d \"$DEV\" | grep active_mtu".to_owned());
+    let why = format!(
+        "RDMA's path MTU of {} needs an interface MTU of {mtu} on every hop; ring sizes as in the 380 km report",
+        plan.path.mtu
+    );
+    Step::new(Where::BothHosts, "Interface", why, commands)
+}
+
+fn outstanding_wqes(plan: &Plan) -> Option<Step> {
+    let log = plan.chosen.raised?.log_max_outstanding_wqe;
+    let now = plan.nic.outstanding_wqes;
+    let why = format!(
+        "{} queue pair{} then {} enough, where {now} WQEs each take {}; takes effect after the reset, which drops the link",
+        plan.request.qps,
+        if plan.request.qps == 1 { "" } else { "s" },
+        if plan.request.qps == 1 { "is" } else { "are" },
+        plan.chosen.qps
+    );
+    let commands = lines![
+        format!("sudo mlxconfig -y -d \"$PCI\" set LOG_MAX_OUTSTANDING_WQE={log}"),
+        "sudo mlxfwreset -y -d \"$PCI\" reset",
+        "sudo mlxconfig -d \"$PCI\" query LOG_MAX_OUTSTANDING_WQE",
+    ];
+    Some(Step::new(Where::BothHosts, "Outstanding WQEs, or else more queue pairs", why, commands))
+}
+
+fn adaptive_retransmission(plan: &Plan) -> Step {
+    let first_ms = plan.nic.adaptive_first_ns as f64 / 1e6;
+    let why = format!(
+        "it begins at {first_ms:.0} ms whatever the timeout code says, and repeats what is only late; not kept over a reboot"
+    );
+    let commands = lines![
+        "sudo mlxreg -d \"$PCI\" --yes --reg_name ROCE_ACCL --set \"roce_adp_retrans_en=0x0\"",
+        "sudo mlxreg -d \"$PCI\" --reg_name ROCE_ACCL --get | grep roce_adp_retrans_en",
+    ];
+    Step::new(Where::BothHosts, "Adaptive retransmission off", why, commands)
+}
+
+fn classes() -> Step {
+    let commands = lines![
+        "sudo mlnx_qos -i \"$IF\" --trust dscp --pfc 0,0,0,1,0,0,0,0",
+        "sudo cma_roce_tos -d \"$DEV\" -t 106",
+        "echo 106 | sudo tee /sys/class/infiniband/$DEV/tc/1/traffic_class",
+    ];
+    let why = "DSCP 26 and ECN-capable: priority 3, lossless toward the first switch alone";
+    Step::new(Where::BothHosts, "Traffic class", why, commands)
+}
+
+/// Queue at which a switch begins to mark, as a share of what is under way, and its bounds: assumed, from common practice
+/// for 100G (Kmin 150 kB within a site) up to what a port can hold.
+const MARK_SHARE: f64 = 1.0 / 8.0;
+const MARK_LEAST: f64 = 150_000.0;
+const MARK_MOST: f64 = 2_000_000.0;
+
+fn switches(plan: &Plan) -> [Step; 2] {
+    let least = (plan.bandwidth_delay_bytes * MARK_SHARE).clamp(MARK_LEAST, MARK_MOST).round();
+    let most = 4.0 * least;
+    let why = format!(
+        "mark early on the port toward the fibre; PFC within the site alone: across the fibre it would need {:.1} MB of headroom",
+        plan.memory.pfc_headroom_bytes / 1e6
+    );
+    let cumulus = lines![
+        "nv set qos roce mode lossless                                  # ports toward the hosts: ECN and PFC on priority 3",
+        format!("nv set qos congestion-control wan traffic-class 3 min-threshold-bytes {least}"),
+        format!("nv set qos congestion-control wan traffic-class 3 max-threshold-bytes {most}"),
+        "nv set qos congestion-control wan traffic-class 3 probability 10",
+        "nv set interface swp1 qos congestion-control profile wan       # swp1: toward the fibre",
+        "nv config apply",
+    ];
+    let sonic = lines![
+        format!("sudo config ecn -profile AZURE_LOSSLESS -gmin {least} -gmax {most}"),
+        "sudo config interface pfc priority Ethernet0 3 on              # Ethernet0: toward the host",
+        "sudo config interface pfc priority Ethernet124 3 off           # Ethernet124: toward the fibre",
+    ];
+    [
+        Step::new(Where::Switch, "Marking and PFC, Cumulus", why.clone(), cumulus),
+        Step::new(Where::Switch, "Marking and PFC, SONiC", why, sonic),
+    ]
+}
+
+/// A run of so many windows makes little of its first and last.
+const WINDOWS_PER_RUN: u32 = 20;
+
+fn perftest(plan: &Plan) -> Step {
+    let (op, chosen) = (plan.request.op, &plan.chosen);
+    let prefix = if plan.nic.name == "longhaul" { "longhaul exec --host a -- " } else { "" };
+    let reads =
+        if op.is_answered() { format!(" -o {}", plan.nic.outstanding_reads.min(128)) } else { String::new() };
+    let size = if op == crate::Op::Atomic { String::new() } else { format!(" -s {}", chosen.size) };
+    let arguments = |qps: u32, depth: u32| {
+        format!(
+            "ib_{op}_bw -d \"$DEV\" -q {qps} -t {}{size}{reads} -m {} -u {} -n {} --report_gbits -F",
+            depth,
+            plan.path.mtu,
+            plan.timeouts.code,
+            depth.saturating_mul(WINDOWS_PER_RUN)
+        )
+    };
+    let mut runs = vec![arguments(chosen.qps, chosen.tx_depth)];
+    runs.extend(chosen.raised.map(|raised| arguments(plan.request.qps, raised.tx_depth)));
+    let mut commands = Vec::new();
+    for (index, run) in runs.iter().enumerate() {
+        if index > 0 {
+            commands.push("# or, with the raised LOG_MAX_OUTSTANDING_WQE:".to_owned());
+        }
+        commands.push(format!("{}{run}             # responder", prefix.replace("host a", "host b")));
+        commands.push(format!("{prefix}{run} \"$PEER\"     # requester"));
+    }
+    let why = format!(
+        "{} of {}; -n is whole windows, because a started one takes as long as a full one",
+        match op {
+            crate::Op::Atomic => "atomics".to_owned(),
+            op => format!("{}s", op.name().to_uppercase()),
+        },
+        crate::plan::written(chosen.size)
+    );
+    Step::new(Where::Hosts, "Measure (perftest)", why, commands)
+}
+
+fn accelerators(plan: &Plan) -> Option<Step> {
+    let helps = !plan.request.op.is_answered()
+        && plan.rows.iter().any(|row| {
+            row.needs.reach == Reach::Accelerator
+                || row.prediction.limit == Limit::Loss
+                || row.accelerated.goodput_bps > 1.1 * row.prediction.goodput_bps
+        });
+    if !helps {
+        return None;
+    }
+    let gbps = plan.path.rate_bps / 1e9;
+    let delay_us = plan.path.one_way_ns / 1e3;
+    let why = format!(
+        "acknowledges near the requester: small messages and few queue pairs suffice; store of {:.1} MB per box",
+        plan.memory.accelerator_near_bytes.max(plan.memory.accelerator_far_bytes) / 1e6
+    );
+    let km = (delay_us / 5.0).ceil();
+    // By itself a box holds 1 GiB; a host may run four round trips ahead.
+    let gib = (4.0 * plan.bandwidth_delay_bytes / f64::from(1 << 30)).ceil();
+    let memory = if gib > 1.0 { format!(" --memory {gib}G") } else { String::new() };
+    let commands = lines![
+        "# a box at each site, between the host and the long path:",
+        format!("longhaul accelerate --lan eth1 --wan eth2 --rate {gbps}G --distance {km}km{memory}"),
+        "# or try it on one machine first:",
+        format!("longhaul lab up --distance {km}km --rate 10G --accelerate"),
+    ];
+    Some(Step::new(Where::Boxes, "Accelerator", why, commands))
+}

@@ -1,0 +1,162 @@
+//! What a target takes.
+
+use crate::Invalid;
+use crate::accelerator::Accelerator;
+use crate::nic::NicProfile;
+use crate::path::Path;
+use crate::predict::{Limit, Prediction};
+use crate::workload::Workload;
+use serde::Serialize;
+
+/// Whether and how a target can be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reach {
+    /// With the workload as it is.
+    Now,
+    /// With more queue pairs, or a deeper queue.
+    Settings,
+    /// By an accelerator alone: no setting of these reaches it.
+    Accelerator,
+    /// Not at all with messages of this size.
+    Never,
+}
+
+/// What one message size needs to reach the target.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Needs {
+    /// Payload bits per second that are asked for.
+    pub target_bps: f64,
+    /// Whether and how.
+    pub reach: Reach,
+    /// Messages under way, over all queue pairs, that the target takes.
+    pub in_flight_messages: f64,
+    /// Queue pairs, with the NIC as it is; `None` where no number up to [`Needs::QPS_MAX`] suffices.
+    pub qps: Option<u32>,
+    /// Queue depth of each of these.
+    pub tx_depth: u32,
+    /// What the NIC must allow so that the workload's own number of queue pairs suffices, where that is more than it allows
+    /// now; `None` where it is not, or would not help.
+    pub raised: Option<Raised>,
+}
+
+/// More outstanding WQEs instead of more queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Raised {
+    /// LOG_MAX_OUTSTANDING_WQE.
+    pub log_max_outstanding_wqe: u8,
+    /// Queue depth of each queue pair.
+    pub tx_depth: u32,
+}
+
+impl Needs {
+    /// Queue pairs to go up to: the most in the published reports (IOWN GF PoC report 2024-06, appendix F).
+    pub const QPS_MAX: u32 = 4096;
+    /// Queue depth to go up to: a ConnectX's largest max_qp_wr (mlx5, log_max_qp_sz 15).
+    pub const TX_DEPTH_MAX: u32 = 32_768;
+    /// The largest in the published reports.
+    const LOG_WQES_MAX: u8 = 14;
+    /// perftest's default depth, below which nobody gains by going.
+    const TX_DEPTH_MIN: u32 = 128;
+
+    /// For `target_bps` of goodput.
+    ///
+    /// # Errors
+    ///
+    /// As [`Prediction::new`].
+    pub fn new(
+        path: &Path,
+        nic: &NicProfile,
+        workload: &Workload,
+        target_bps: f64,
+        accelerator: &Accelerator,
+    ) -> Result<Self, Invalid> {
+        let now = Prediction::new(path, nic, workload)?;
+        let turn_ns = path.rtt_ns() + nic.program_turn_ns() + now.message.busy_ns;
+        let in_flight_messages = (target_bps * turn_ns / 1e9 / (workload.size as f64 * 8.0)).max(1.0);
+        let qps = Self::least_qps(path, nic, workload, target_bps, in_flight_messages)?;
+        let tx_depth = tx_depth(in_flight_messages, qps.unwrap_or(Self::QPS_MAX), nic, workload);
+        let raised = Self::raised(path, nic, workload, target_bps, in_flight_messages)?;
+        let reach = if now.goodput_bps >= target_bps {
+            Reach::Now
+        } else if qps.is_some() || raised.is_some() {
+            Reach::Settings
+        } else if accelerator.predict(path, nic, workload)?.goodput_bps >= target_bps
+            || Self::is_out_of_reach_by_distance_alone(path, nic, workload, target_bps, accelerator)?
+        {
+            Reach::Accelerator
+        } else {
+            Reach::Never
+        };
+        Ok(Needs { target_bps, reach, in_flight_messages, qps, tx_depth, raised })
+    }
+
+    /// The least number of queue pairs that reach the target, each deep enough.
+    fn least_qps(
+        path: &Path,
+        nic: &NicProfile,
+        workload: &Workload,
+        target_bps: f64,
+        in_flight: f64,
+    ) -> Result<Option<u32>, Invalid> {
+        let reaches = |qps: u32| -> Result<bool, Invalid> {
+            let depth = tx_depth(in_flight, qps, nic, workload);
+            let with = Workload { qps, tx_depth: depth, cq_mod: workload.cq_mod.min(depth), ..*workload };
+            Ok(Prediction::new(path, nic, &with)?.goodput_bps >= target_bps)
+        };
+        if !reaches(Self::QPS_MAX)? {
+            return Ok(None);
+        }
+        let (mut fails, mut suffices) = (0, Self::QPS_MAX);
+        while suffices - fails > 1 {
+            let middle = fails + (suffices - fails) / 2;
+            if reaches(middle)? { suffices = middle } else { fails = middle }
+        }
+        Ok(Some(suffices))
+    }
+
+    /// The WQEs with which the queue pairs that there are suffice.
+    fn raised(
+        path: &Path,
+        nic: &NicProfile,
+        workload: &Workload,
+        target_bps: f64,
+        in_flight: f64,
+    ) -> Result<Option<Raised>, Invalid> {
+        if workload.op.is_answered() || !nic.is_connectx() {
+            return Ok(None);
+        }
+        for log_max_outstanding_wqe in 7..=Self::LOG_WQES_MAX {
+            let with = NicProfile { outstanding_wqes: 1 << log_max_outstanding_wqe, ..nic.clone() };
+            let tx_depth = tx_depth(in_flight, workload.qps, &with, workload);
+            let deep = Workload { tx_depth, cq_mod: workload.cq_mod.min(tx_depth), ..*workload };
+            if Prediction::new(path, &with, &deep)?.goodput_bps >= target_bps {
+                let is_more = with.outstanding_wqes > nic.outstanding_wqes;
+                return Ok(is_more.then_some(Raised { log_max_outstanding_wqe, tx_depth }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// An accelerator with more queue pairs or depth at LAN distance would do.
+    fn is_out_of_reach_by_distance_alone(
+        path: &Path,
+        nic: &NicProfile,
+        workload: &Workload,
+        target_bps: f64,
+        accelerator: &Accelerator,
+    ) -> Result<bool, Invalid> {
+        let wide = Workload { qps: workload.qps.max(64), tx_depth: workload.tx_depth.max(1024), ..*workload };
+        let with = accelerator.predict(path, nic, &wide)?;
+        Ok(!workload.op.is_answered() && with.goodput_bps >= target_bps && with.limit != Limit::Loss)
+    }
+}
+
+/// The queue depth, a power of two, with which `qps` queue pairs keep `in_flight` messages under way, or as many as the NIC
+/// allows, while two lots are on their way through the program: so the NIC never waits for it.
+fn tx_depth(in_flight: f64, qps: u32, nic: &NicProfile, workload: &Workload) -> u32 {
+    let allowed = nic.outstanding(workload.op.is_answered()) as f64;
+    let each = (in_flight / f64::from(qps)).ceil().min(allowed).min(f64::from(Needs::TX_DEPTH_MAX)) as u32;
+    let least = each.saturating_add(workload.cq_mod.saturating_mul(2));
+    least.clamp(Needs::TX_DEPTH_MIN, Needs::TX_DEPTH_MAX).next_power_of_two()
+}

@@ -1,0 +1,291 @@
+//! What a NIC and its driver are like: data files in labs/nics, or a user's own.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A NIC's limits and what it and its host take for their work.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicProfile {
+    /// What results call it.
+    pub name: String,
+    /// What it stands for, in a line.
+    pub about: String,
+    /// Rate of its port in bits on the wire per second: 1000 to 10^15.
+    pub rate_bps: u64,
+    /// WQEs of one QP that are sent and not acknowledged, at most (ConnectX: 2^LOG_MAX_OUTSTANDING_WQE), at least 1.
+    pub outstanding_wqes: u32,
+    /// READs and atomics of one QP that await their responses, at most: 1 to 255.
+    pub outstanding_reads: u32,
+    /// Packets of one QP that are sent and not acknowledged, at most: 1 to 2^23.
+    pub outstanding_psns: u32,
+    /// A message's packets are acknowledged at its end and at least every so many packets, at least 1.
+    pub ack_every: u32,
+    /// Least time between two messages that the port begins.
+    pub message_ns: u64,
+    /// Least time between two packets that the port sends.
+    pub packet_ns: u64,
+    /// From the program's call to the NIC having the work request.
+    pub doorbell_ns: u64,
+    /// From a packet's last bit to the NIC having acted on it.
+    pub responder_ns: u64,
+    /// From that to the program being able to see the completion.
+    pub completion_ns: u64,
+    /// What posting one work request costs the program.
+    pub post_ns: u64,
+    /// What polling one completion costs the program.
+    pub poll_ns: u64,
+    /// Local ACK timeout: 4.096 µs x 2^this, 1 to 31; 0 waits for ever.
+    pub timeout_code: u8,
+    /// Retries without progress, 0 to 7.
+    pub retry_count: u8,
+    /// The timer begins at `adaptive_first_ns` and doubles with each retry, whatever `timeout_code` says (ConnectX,
+    /// ROCE_ACCL).
+    pub adaptive_retransmission: bool,
+    /// See `adaptive_retransmission`.
+    pub adaptive_first_ns: u64,
+}
+
+/// Why a profile cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NicError {
+    /// No profile of that name comes with the program.
+    #[error("no NIC profile is called '{name}': there are {known}, or give a TOML file")]
+    Unknown {
+        /// As asked for.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// A key that means nothing.
+    #[error("unknown key '{key}'{}", nearest.map(|n| format!(", did you mean '{n}'?")).unwrap_or_default())]
+    Key {
+        /// As written.
+        key: String,
+        /// The valid one that it looks like.
+        nearest: Option<&'static str>,
+    },
+    /// A value out of range.
+    #[error("{key} = {value} is out of range: {range}")]
+    Value {
+        /// Its key.
+        key: &'static str,
+        /// As written.
+        value: u64,
+        /// What it may be.
+        range: &'static str,
+    },
+    /// Not TOML, a value of the wrong type, or a key missing.
+    #[error("{0}")]
+    Syntax(String),
+}
+
+/// Keys of a profile.
+const KEYS: [&str; 18] = [
+    "name",
+    "about",
+    "rate_bps",
+    "outstanding_wqes",
+    "outstanding_reads",
+    "outstanding_psns",
+    "ack_every",
+    "message_ns",
+    "packet_ns",
+    "doorbell_ns",
+    "responder_ns",
+    "completion_ns",
+    "post_ns",
+    "poll_ns",
+    "timeout_code",
+    "retry_count",
+    "adaptive_retransmission",
+    "adaptive_first_ns",
+];
+
+/// A minute; no NIC takes as long for anything.
+const NS_MAX: u64 = 60_000_000_000;
+
+impl NicProfile {
+    /// Profiles that come with the program, by name, with their files.
+    const FILES: [(&str, &str); 5] = [
+        ("connectx6", include_str!("../../labs/nics/connectx6.toml")),
+        ("connectx6-apn", include_str!("../../labs/nics/connectx6-apn.toml")),
+        ("rxe", include_str!("../../labs/nics/rxe.toml")),
+        ("longhaul", include_str!("../../labs/nics/longhaul.toml")),
+        ("ideal", include_str!("../../labs/nics/ideal.toml")),
+    ];
+
+    /// Names of the profiles that come with the program.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Self::FILES.into_iter().map(|(name, _)| name)
+    }
+
+    /// One that comes with the program.
+    ///
+    /// # Errors
+    ///
+    /// [`NicError::Unknown`] lists those that there are.
+    pub fn named(name: &str) -> Result<Self, NicError> {
+        let unknown = || NicError::Unknown {
+            name: name.to_owned(),
+            known: Self::names().collect::<Vec<_>>().join(", "),
+        };
+        let (_, text) = Self::FILES.into_iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
+        Self::read(text)
+    }
+
+    /// The profile without limits and costs.
+    pub fn ideal() -> Self {
+        Self::named("ideal").unwrap_or_else(|e| unreachable!("embedded profile: {e}"))
+    }
+
+    /// From the text of a TOML file. Every key must be there: a profile that is silent about a limit would claim that
+    /// there is none.
+    ///
+    /// # Errors
+    ///
+    /// See [`NicError`].
+    pub fn read(text: &str) -> Result<Self, NicError> {
+        let syntax = |e: toml::de::Error| {
+            let line = e.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+            NicError::Syntax(format!("{place}{}", e.message().lines().collect::<Vec<_>>().join(", ")))
+        };
+        let table: toml::Table = toml::from_str(text).map_err(syntax)?;
+        if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            return Err(NicError::Key { key: key.clone(), nearest: nearest(key) });
+        }
+        let profile: NicProfile = toml::from_str(text).map_err(syntax)?;
+        profile.check()?;
+        Ok(profile)
+    }
+
+    /// Whether every value makes sense.
+    ///
+    /// # Errors
+    ///
+    /// [`NicError::Value`] names the first that does not.
+    pub fn check(&self) -> Result<(), NicError> {
+        let times = "0 to 60 s";
+        let rules = [
+            ("rate_bps", self.rate_bps, 1_000, 1_000_000_000_000_000, "1 kbit/s to 1 Pbit/s"),
+            ("outstanding_wqes", self.outstanding_wqes.into(), 1, u32::MAX.into(), "at least 1"),
+            ("outstanding_reads", self.outstanding_reads.into(), 1, 255, "1 to 255"),
+            ("outstanding_psns", self.outstanding_psns.into(), 1, 1 << 23, "1 to 8388608"),
+            ("ack_every", self.ack_every.into(), 1, 1 << 23, "1 to 8388608"),
+            ("message_ns", self.message_ns, 0, NS_MAX, times),
+            ("packet_ns", self.packet_ns, 0, NS_MAX, times),
+            ("doorbell_ns", self.doorbell_ns, 0, NS_MAX, times),
+            ("responder_ns", self.responder_ns, 0, NS_MAX, times),
+            ("completion_ns", self.completion_ns, 0, NS_MAX, times),
+            ("post_ns", self.post_ns, 0, NS_MAX, times),
+            ("poll_ns", self.poll_ns, 0, NS_MAX, times),
+            ("timeout_code", self.timeout_code.into(), 0, 31, "0 to 31"),
+            ("retry_count", self.retry_count.into(), 0, 7, "0 to 7"),
+            ("adaptive_first_ns", self.adaptive_first_ns, 1, NS_MAX, "1 ns to 60 s"),
+        ];
+        match rules.into_iter().find(|(_, value, least, most, _)| !(least..=most).contains(&value)) {
+            Some((key, value, _, _, range)) => Err(NicError::Value { key, value, range }),
+            None => Ok(()),
+        }
+    }
+
+    /// From the last bit of a message to its acknowledgement having been acted on, beyond the round trip.
+    pub(crate) fn turn_ns(&self) -> f64 {
+        (2 * self.responder_ns) as f64
+    }
+
+    /// [`NicProfile::turn_ns`], and on to the program's next message being with the NIC.
+    pub(crate) fn program_turn_ns(&self) -> f64 {
+        self.turn_ns() + (self.completion_ns + self.poll_ns + self.post_ns + self.doorbell_ns) as f64
+    }
+
+    /// Outstanding messages of one QP that the NIC allows for an operation.
+    pub(crate) fn outstanding(&self, is_answered: bool) -> u64 {
+        let wqes = u64::from(self.outstanding_wqes);
+        if is_answered { wqes.min(self.outstanding_reads.into()) } else { wqes }
+    }
+
+    /// A ConnectX, which Mellanox' tools configure.
+    pub(crate) fn is_connectx(&self) -> bool {
+        self.name.to_ascii_lowercase().contains("connectx")
+            || self.name.to_ascii_lowercase().contains("bluefield")
+    }
+}
+
+/// The valid key that `key` looks like: at most a third of it differs.
+fn nearest(key: &str) -> Option<&'static str> {
+    let (distance, found) = KEYS.into_iter().map(|known| (edits(key, known), known)).min()?;
+    (distance <= key.chars().count().div_ceil(3)).then_some(found)
+}
+
+/// Characters to insert, delete or replace to make `b` of `a` (Levenshtein).
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_embedded_profile_is_read_and_goes_by_its_name() {
+        for name in NicProfile::names() {
+            assert_eq!(NicProfile::named(name).unwrap().name, name);
+        }
+    }
+
+    #[test]
+    fn every_field_is_a_known_key() {
+        let table = toml::Table::try_from(NicProfile::ideal()).unwrap();
+        let mut keys: Vec<_> = table.keys().map(String::as_str).collect();
+        let mut known = KEYS.to_vec();
+        keys.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(keys, known);
+    }
+
+    #[test]
+    fn an_unknown_name_lists_those_that_there_are() {
+        let error = NicProfile::named("connectx9").unwrap_err().to_string();
+        assert!(error.contains("'connectx9'") && error.contains("connectx6, connectx6-apn, rxe"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_the_nearest_valid_one() {
+        let text = include_str!("../../labs/nics/rxe.toml");
+        let refuse = |text: &str| NicProfile::read(text).unwrap_err().to_string();
+        let error = refuse(&text.replace("outstanding_psns", "outstanding_psn"));
+        assert_eq!(error, "unknown key 'outstanding_psn', did you mean 'outstanding_psns'?");
+        assert_eq!(refuse(&format!("{text}\nzebra = 1")), "unknown key 'zebra'");
+        assert!(refuse(&text.replace("ack_every = 66", "")).contains("missing field `ack_every`"));
+        assert!(refuse("name = ").starts_with("line 1: "));
+        assert!(refuse(&text.replace("ack_every = 66", "ack_every = -1")).contains("line "));
+    }
+
+    #[test]
+    fn values_out_of_range_are_named_with_their_range() {
+        let text = include_str!("../../labs/nics/rxe.toml");
+        for (from, to, part) in [
+            ("outstanding_psns = 129", "outstanding_psns = 0", "outstanding_psns = 0"),
+            ("retry_count = 7", "retry_count = 8", "0 to 7"),
+            ("rate_bps = 100_000_000_000", "rate_bps = 0", "1 kbit/s to"),
+            ("poll_ns = 100", "poll_ns = 60_000_000_001", "0 to 60 s"),
+        ] {
+            assert_ne!(text.replace(from, to), text, "{from}");
+            let error = NicProfile::read(&text.replace(from, to)).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

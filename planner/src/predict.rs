@@ -1,0 +1,478 @@
+//! The goodput to expect, and what limits it.
+//!
+//! Every limit is turned into a goodput of its own; the least of them is the prediction and names the limit. Loss then
+//! takes its share, and a run of finite length its first and last window.
+
+use crate::nic::NicProfile;
+use crate::path::Path;
+use crate::run::Run;
+use crate::timeout::timeout_ns;
+use crate::window::{self, Window};
+use crate::wire::Message;
+use crate::workload::Workload;
+use crate::{Invalid, wire};
+use serde::Serialize;
+use std::fmt;
+
+/// What limits goodput.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// The rate of the path or port, less headers: all that there is.
+    LineRate,
+    /// What the NIC takes for each packet.
+    PacketRate,
+    /// What the NIC takes for each message.
+    MessageRate,
+    /// What the program takes for posting and polling.
+    Program,
+    /// The program's queue: messages that it keeps posted, less those that wait for a moderated completion.
+    QueueDepth,
+    /// WQEs of a QP that the NIC leaves unacknowledged.
+    OutstandingWqes,
+    /// READs and atomics of a QP that the NIC leaves unanswered.
+    OutstandingReads,
+    /// Packets of a QP that the NIC leaves unacknowledged.
+    PsnWindow,
+    /// Packets sent again after loss.
+    Loss,
+    /// The retries end before the first acknowledgement can arrive.
+    Retries,
+    /// The accelerator's packets per second.
+    Accelerator,
+}
+
+impl Limit {
+    /// In a few words, for a table.
+    pub fn text(self) -> &'static str {
+        match self {
+            Limit::LineRate => "line rate",
+            Limit::PacketRate => "packets per second",
+            Limit::MessageRate => "messages per second",
+            Limit::Program => "the program's CPU",
+            Limit::QueueDepth => "queue depth",
+            Limit::OutstandingWqes => "outstanding WQEs",
+            Limit::OutstandingReads => "outstanding READs",
+            Limit::PsnWindow => "packet window",
+            Limit::Loss => "loss",
+            Limit::Retries => "retries end too soon",
+            Limit::Accelerator => "accelerator's packets/s",
+        }
+    }
+
+    /// A window: more queue pairs widen it.
+    pub fn is_window(self) -> bool {
+        matches!(
+            self,
+            Limit::QueueDepth | Limit::OutstandingWqes | Limit::OutstandingReads | Limit::PsnWindow
+        )
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// One limit, and the goodput that it would allow alone.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bound {
+    /// Which.
+    pub limit: Limit,
+    /// Payload bits per second, without loss and endlessly.
+    pub goodput_bps: f64,
+}
+
+/// What a workload gives on a path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Prediction {
+    /// Payload bits of completed messages per second, over all queue pairs.
+    pub goodput_bps: f64,
+    /// What limits it.
+    pub limit: Limit,
+    /// Messages of one queue pair that are under way at a time.
+    pub in_flight_messages: f64,
+    /// Payload bytes that are under way at a time, over all queue pairs.
+    pub in_flight_bytes: f64,
+    /// From a message leaving to its place being filled again.
+    pub turn_ns: f64,
+    /// Goodput that headers leave of the rate.
+    pub ceiling_bps: f64,
+    /// Share of the packets sent that are new, not sent again: 1 without loss.
+    pub loss_factor: f64,
+    /// What perftest's latency test of this operation and size shows: half a round trip for WRITE and SEND, a whole one
+    /// for READ and atomics.
+    pub latency_ns: f64,
+    /// Bytes, packets and time of one message.
+    pub message: Message,
+    /// Every limit by itself, the closest first.
+    pub bounds: Vec<Bound>,
+}
+
+/// Loss is the limit when it takes more than this share.
+const LOSS_SHARE: f64 = 0.05;
+
+impl Prediction {
+    /// Of `workload` over `path` between two of `nic`.
+    ///
+    /// # Errors
+    ///
+    /// A value of the path or workload is out of range.
+    pub fn new(path: &Path, nic: &NicProfile, workload: &Workload) -> Result<Self, Invalid> {
+        path.check()?;
+        workload.check()?;
+        let model = Model::new(path, nic, workload);
+        let turns = model.turns();
+        let bounds = model.bounds(&turns);
+        let closest = bounds[0];
+        let turn = turns.into_iter().find(|turn| turn.limit == closest.limit);
+        let endless = closest.goodput_bps;
+        let one_ns = model.trip_ns() + nic.turn_ns() + model.message.busy_ns;
+        let turn_ns = turn.map_or(one_ns, |turn| turn.ns / turn.rounds);
+        let loss_factor = model.loss_factor(endless);
+        let idle = model.idle_factor(turn.as_ref());
+        let mut goodput_bps = model.with_ends(endless, turn.as_ref(), loss_factor * idle);
+        let mut limit = closest.limit;
+        if is_limited_by_loss(&bounds, loss_factor * idle) {
+            limit = Limit::Loss;
+        }
+        if model.dies() {
+            (goodput_bps, limit) = (0.0, Limit::Retries);
+        }
+        let in_flight_bytes = goodput_bps * turn_ns / 8e9;
+        let bytes_per_qp = workload.size as f64 * f64::from(workload.qps);
+        Ok(Prediction {
+            goodput_bps,
+            limit,
+            in_flight_messages: in_flight_bytes / bytes_per_qp,
+            in_flight_bytes,
+            turn_ns,
+            ceiling_bps: model.bits() / model.message.wire_ns * 1e9,
+            loss_factor,
+            latency_ns: Model { qps: 1.0, ..model }.latency_ns(),
+            message: model.message,
+            bounds,
+        })
+    }
+}
+
+/// Waits for the NIC in a turn of the program's queue that are looked at: with so many the NIC's own limit is within 0.1 %.
+const WAITS_MAX: u64 = 1000;
+/// What a NIC to which packets cost nothing hands to its port ahead of the line; one to which they do hands them over as they
+/// are ready. Both assumed, as the simulator has it: packets ahead move queue pairs apart a little sooner.
+const PORT_BYTES: f64 = 16_384.0;
+/// Where a part of a run is played, it is at least so many times the program's queue.
+const PLAYED_QUEUES: u64 = 2;
+
+/// Whether loss takes more than [`LOSS_SHARE`], and more than the window does that is the closest limit, if one is.
+fn is_limited_by_loss(bounds: &[Bound], factor: f64) -> bool {
+    let closest = bounds[0].goodput_bps;
+    let without_windows = bounds.iter().find(|bound| !bound.limit.is_window());
+    let by_windows = without_windows.map_or(1.0, |hard| closest / hard.goodput_bps);
+    1.0 - factor > LOSS_SHARE && factor < by_windows
+}
+
+/// A window, turned round once.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    limit: Limit,
+    /// Messages of one QP that the window has room for; a fraction where it counts packets, as the next two.
+    window: f64,
+    /// Messages whose places come back together.
+    lot: f64,
+    /// Messages per turn: the whole lots of the window.
+    messages: f64,
+    ns: f64,
+    /// Round trips in it.
+    rounds: f64,
+    /// The lot that turns it is the only one, and its last message is what frees it: nothing follows that would show a
+    /// loss of that message.
+    ends_silently: bool,
+}
+
+/// Inputs and what follows from them directly.
+struct Model<'a> {
+    path: &'a Path,
+    nic: &'a NicProfile,
+    work: &'a Workload,
+    message: Message,
+    qps: f64,
+}
+
+impl<'a> Model<'a> {
+    fn new(path: &'a Path, nic: &'a NicProfile, work: &'a Workload) -> Self {
+        let message = Message::new(path, nic, work.op, work.size);
+        Model { path, nic, work, message, qps: f64::from(work.qps) }
+    }
+
+    /// Payload bits of a message.
+    fn bits(&self) -> f64 {
+        self.work.size as f64 * 8.0
+    }
+
+    /// Round trip with the serialisation of what comes back, or goes out, beside the payload.
+    fn trip_ns(&self) -> f64 {
+        self.path.rtt_ns() + self.message.reverse_bytes * 8e9 / wire::rate_bps(self.path, self.nic)
+    }
+
+    /// From one message of the program to its next: the slower of port and program.
+    fn step_ns(&self) -> f64 {
+        self.message.busy_ns.max(self.nic.post_ns as f64)
+    }
+
+    /// The windows of one QP.
+    fn turns(&self) -> [Turn; 3] {
+        [self.queue_turn(), self.nic_turn(), self.psn_turn()]
+    }
+
+    /// The program's queue, with as many waits for the NIC's limit in each turn as cost the most. Queue pairs do not wait for
+    /// each other: those whose lots meet on the line come apart in the course of some turns.
+    fn queue_turn(&self) -> Turn {
+        let (nic, depth, lot) = (self.inner_turn(), self.work.tx_depth.into(), self.work.cq_mod.into());
+        let program_ns = self.trip_ns() + self.nic.program_turn_ns() + self.message.busy_ns;
+        let turn = |waits: u64| {
+            let window = Window::with_waits(depth, lot, nic.messages as u64, waits);
+            Turn {
+                limit: Limit::QueueDepth,
+                window: depth as f64,
+                lot: lot as f64,
+                messages: window.per_turn as f64,
+                ns: program_ns + waits as f64 * nic.ns + (window.position - 1) as f64 * self.step_ns(),
+                rounds: (waits + 1) as f64,
+                ends_silently: waits == 0 && window.per_turn == window.position && window.per_turn == lot,
+            }
+        };
+        // A NIC that takes the whole queue is never waited for.
+        let waits_max = if nic.messages >= depth as f64 { 1 } else { lot.min(WAITS_MAX) };
+        let slower = |a: &Turn, b: &Turn| (a.messages * b.ns).total_cmp(&(b.messages * a.ns));
+        (1..waits_max)
+            .map(turn)
+            .fold(turn(0), |least, turn| if slower(&turn, &least).is_lt() { turn } else { least })
+    }
+
+    /// The narrower of the NIC's windows.
+    fn inner_turn(&self) -> Turn {
+        let (messages, packets) = (self.nic_turn(), self.psn_turn());
+        if packets.messages < messages.messages { packets } else { messages }
+    }
+
+    fn nic_turn(&self) -> Turn {
+        let is_answered = self.work.op.is_answered();
+        let messages = self.nic.outstanding(is_answered);
+        let is_reads = is_answered && self.nic.outstanding_reads <= self.nic.outstanding_wqes;
+        Turn {
+            limit: if is_reads { Limit::OutstandingReads } else { Limit::OutstandingWqes },
+            window: messages as f64,
+            lot: 1.0,
+            messages: messages as f64,
+            ns: self.trip_ns() + self.nic.turn_ns() + self.message.busy_ns,
+            rounds: 1.0,
+            ends_silently: messages == 1,
+        }
+    }
+
+    /// The window of packets. Requests with payload come back in lots that end with a message or where an
+    /// acknowledgement is asked for; READs as [`window::of_reads`] says.
+    fn psn_turn(&self) -> Turn {
+        let packets = self.message.packets;
+        let psns = u64::from(self.nic.outstanding_psns);
+        let packet_ns = self.message.busy_ns / packets;
+        let fixed = self.trip_ns() + self.nic.turn_ns();
+        if self.work.op.is_answered() {
+            let (messages, packet) = window::of_reads(psns, packets as u64);
+            return Turn {
+                limit: Limit::PsnWindow,
+                window: messages as f64,
+                lot: 1.0,
+                messages: messages as f64,
+                ns: fixed + packet as f64 * packet_ns,
+                rounds: 1.0,
+                ends_silently: false,
+            };
+        }
+        let (per_turn, position) = window::of_packets(psns, self.nic.ack_every.into(), packets as u64);
+        Turn {
+            limit: Limit::PsnWindow,
+            window: psns as f64 / packets,
+            lot: if packets > f64::from(self.nic.ack_every) { per_turn / packets } else { 1.0 },
+            messages: per_turn / packets,
+            ns: fixed + position * packet_ns,
+            rounds: 1.0,
+            ends_silently: psns == 1,
+        }
+    }
+
+    /// Every limit alone, the closest first.
+    fn bounds(&self, turns: &[Turn]) -> Vec<Bound> {
+        let (bits, message) = (self.bits(), &self.message);
+        let mut bounds = vec![Bound { limit: Limit::LineRate, goodput_bps: bits / message.wire_ns * 1e9 }];
+        let mut costs = |limit, ns: f64| {
+            if ns > 0.0 {
+                bounds.push(Bound { limit, goodput_bps: bits / ns * 1e9 });
+            }
+        };
+        costs(Limit::PacketRate, message.packets * self.nic.packet_ns as f64);
+        costs(Limit::MessageRate, self.nic.message_ns as f64);
+        let polling = self.nic.poll_ns as f64 / f64::from(self.work.cq_mod);
+        costs(Limit::Program, self.nic.post_ns as f64 + polling);
+        bounds.extend(turns.iter().map(|turn| Bound {
+            limit: turn.limit,
+            goodput_bps: self.qps * turn.messages * bits / turn.ns * 1e9,
+        }));
+        bounds.sort_by(|a, b| a.goodput_bps.total_cmp(&b.goodput_bps));
+        bounds
+    }
+
+    /// Go-back-N: a lost packet costs all that its queue pair has sent by the time that the gap is known, a round trip after
+    /// the packet behind it.
+    fn loss_factor(&self, goodput_bps: f64) -> f64 {
+        let packets_per_ns = goodput_bps / self.bits() * self.message.packets / 1e9 / self.qps;
+        let known_ns = self.path.rtt_ns() + self.nic.turn_ns() + self.message.busy_ns / self.message.packets;
+        1.0 / (1.0 + self.path.loss * packets_per_ns * known_ns)
+    }
+
+    /// A last packet that nothing follows is missed by the timer alone.
+    fn idle_factor(&self, turn: Option<&Turn>) -> f64 {
+        let Some(turn) = turn.filter(|turn| turn.ends_silently) else { return 1.0 };
+        let Some(timeout_ns) = timeout_ns(self.nic) else { return 1.0 };
+        turn.ns / (turn.ns + self.path.loss * timeout_ns)
+    }
+
+    /// Over a run of finite length: from the first message to the last completion, of which loss stretches all but the way of
+    /// the last message.
+    fn with_ends(&self, endless: f64, turn: Option<&Turn>, loss_factor: f64) -> f64 {
+        let Some(iterations) = self.work.iterations else { return endless * loss_factor };
+        let all_bits = self.bits() * iterations as f64 * self.qps;
+        let way = self.trip_ns() + self.nic.program_turn_ns();
+        let busy_ns = match (self.played_ns(iterations, endless, turn), turn) {
+            (Some(ns), _) => ns - way,
+            (None, Some(turn)) => self.begun_in_turn_ns(turn, iterations as f64),
+            (None, None) => all_bits / endless * 1e9,
+        };
+        all_bits / (busy_ns / loss_factor + way) * 1e9
+    }
+
+    /// A run, played: its queue pairs begin one after the other, and how soon their lots have come apart on the line decides on
+    /// much of a short run. Of a long one, whole turns are left out until it can be played, and take what they take endlessly.
+    /// `None`: there is too much to play, or acknowledgements within messages decide.
+    fn played_ns(&self, iterations: u64, endless: f64, turn: Option<&Turn>) -> Option<f64> {
+        let (work, nic) = (self.work, self.nic);
+        let part = nic.ack_every.min(nic.outstanding_psns);
+        let is_in_parts = !work.op.is_answered() && self.message.packets > f64::from(part);
+        if is_in_parts && self.psn_turn().messages < self.nic_turn().messages.min(work.tx_depth.into()) {
+            return None;
+        }
+        let most = Run::PLAYED_MAX / u64::from(work.qps);
+        let per_turn = turn.map_or(f64::from(work.cq_mod), |turn| turn.messages.max(1.0)) as u64;
+        let turns = iterations.saturating_sub(most).div_ceil(per_turn);
+        let played = iterations.checked_sub(turns * per_turn).filter(|&played| played > 0)?;
+        if turns > 0 && played < PLAYED_QUEUES * u64::from(work.tx_depth) {
+            return None;
+        }
+        let rate_bps = wire::rate_bps(self.path, nic);
+        let pieces = (most / played).clamp(1, self.message.packets as u64);
+        let (room, opens) = self.room();
+        let run = Run {
+            qps: work.qps as usize,
+            messages: played,
+            depth: work.tx_depth.into(),
+            lot: work.cq_mod.into(),
+            room,
+            post_ns: nic.post_ns as f64,
+            poll_ns: nic.poll_ns as f64,
+            doorbell_ns: nic.doorbell_ns as f64,
+            request_ns: if work.op.is_answered() { nic.packet_ns as f64 } else { 0.0 },
+            pieces,
+            opens: (opens * pieces).div_ceil(self.message.packets as u64),
+            nic_ns: self.message.packets * nic.packet_ns as f64,
+            ahead_ns: if nic.packet_ns > 0 { f64::INFINITY } else { PORT_BYTES * 8e9 / rate_bps },
+            line_ns: self.message.wire_ns.max(nic.message_ns as f64),
+            answer_ns: self.trip_ns() + nic.turn_ns(),
+            completion_ns: nic.completion_ns as f64,
+        };
+        let left_out = (turns * per_turn) as f64 * self.qps * self.bits() / endless * 1e9;
+        Some(run.ns() + left_out)
+    }
+
+    /// Messages of a queue pair that the NIC leaves unanswered, and the packet of a message whose answer lets another begin.
+    fn room(&self) -> (u64, u64) {
+        let (turn, last) = (self.inner_turn(), self.message.packets as u64);
+        match turn.limit {
+            Limit::PsnWindow if self.work.op.is_answered() => {
+                window::of_reads(self.nic.outstanding_psns.into(), last)
+            }
+            _ => (turn.messages as u64, last),
+        }
+    }
+
+    /// Until the last message of a run has left, by windows. The program fills one queue after the other, and the last one has
+    /// its own turns before it then.
+    fn begun_in_turn_ns(&self, turn: &Turn, messages: f64) -> f64 {
+        let step_ns = self.step_ns();
+        // Waits for the NIC are turns of the NIC, and little longer.
+        let nic = self.inner_turn();
+        let (turn, longer) = match turn.rounds {
+            1.0 => (turn, 1.0),
+            _ => (&nic, turn.ns / turn.messages * nic.messages / nic.ns),
+        };
+        let last_ns = (self.qps - 1.0) * messages.min(self.work.tx_depth.into()) * self.nic.post_ns as f64;
+        let together_ns = longer * self.windows_ns(turn, messages, self.qps * step_ns);
+        together_ns.max(last_ns + longer * self.windows_ns(turn, messages, step_ns))
+    }
+
+    /// Until the last of `messages` has left, one `each` ns: the lots that must have come back before it may, and what is sent
+    /// behind them.
+    fn windows_ns(&self, turn: &Turn, messages: f64, each: f64) -> f64 {
+        let beyond = messages - turn.window;
+        if beyond <= 0.0 {
+            return messages * each;
+        }
+        let lots = (beyond / turn.lot).ceil();
+        let per_turn = (turn.messages / turn.lot).round();
+        // The first window's lots come back one behind the other, and each again a turn later.
+        let turns = ((lots - 1.0) / per_turn).floor();
+        let in_turn = lots - turns * per_turn;
+        let first = self.trip_ns() + self.nic.turn_ns() + in_turn * turn.lot * each;
+        first + turns * turn.ns + (beyond - (lots - 1.0) * turn.lot) * each
+    }
+
+    /// All retries are over before an answer can be there.
+    fn dies(&self) -> bool {
+        let Some(first) = timeout_ns(self.nic) else { return false };
+        let retries = i32::from(self.nic.retry_count);
+        let patience = if self.nic.adaptive_retransmission {
+            first * (2_f64.powi(retries + 1) - 1.0)
+        } else {
+            first * f64::from(retries + 1)
+        };
+        patience < self.trip_ns() + self.nic.turn_ns()
+    }
+
+    fn latency_ns(&self) -> f64 {
+        let nic = self.nic;
+        let begin = (nic.post_ns + nic.doorbell_ns) as f64;
+        let one_way = self.path.one_way_ns;
+        let there = begin + one_way + nic.responder_ns as f64;
+        let seen = (nic.completion_ns + nic.poll_ns) as f64;
+        if self.work.op.is_answered() {
+            let request = self.trip_ns() - self.path.rtt_ns();
+            return there + request + self.message.busy_ns + one_way + nic.responder_ns as f64 + seen;
+        }
+        there + self.sending_ns() + seen
+    }
+
+    /// How long one message takes to leave, with the waits for acknowledgements that the packet window forces on it.
+    fn sending_ns(&self) -> f64 {
+        let (packets, busy_ns) = (self.message.packets, self.message.busy_ns);
+        let over = packets - f64::from(self.nic.outstanding_psns);
+        if over <= 0.0 {
+            return busy_ns;
+        }
+        let turn = self.psn_turn();
+        let per_turn = turn.messages * packets;
+        let turns = (over / per_turn).ceil();
+        let rest = over - (turns - 1.0) * per_turn;
+        busy_ns.max(turns * turn.ns + rest * busy_ns / packets)
+    }
+}

@@ -1,0 +1,86 @@
+//! ACK timeouts and retries.
+
+use crate::nic::NicProfile;
+use crate::path::Path;
+use serde::Serialize;
+
+/// The unit of local ACK timeouts: 4.096 µs (IBTA volume 1, 9.9.2.1.1).
+const UNIT_NS: f64 = 4_096.0;
+/// perftest's default: 67 ms.
+const CODE_DEFAULT: u8 = 14;
+/// The longest code: 2.4 hours.
+const CODE_MAX: u8 = 31;
+/// A timer that does not fire by mistake lasts so many round trips: one for the way and one for a full window queued in front
+/// of the bottleneck, twice over, because devices begin it when they take a message up and not when it has left.
+const ROUND_TRIPS: f64 = 4.0;
+
+/// The first timeout that a NIC waits for, in nanoseconds; `None`: for ever.
+pub fn timeout_ns(nic: &NicProfile) -> Option<f64> {
+    match (nic.adaptive_retransmission, nic.timeout_code) {
+        (true, _) => Some(nic.adaptive_first_ns as f64),
+        (false, 0) => None,
+        (false, code) => Some(of_code(code)),
+    }
+}
+
+fn of_code(code: u8) -> f64 {
+    UNIT_NS * 2_f64.powi(code.into())
+}
+
+/// Timer settings that fit a path.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Timeouts {
+    /// The code to set (perftest -u), at least perftest's default of 14.
+    pub code: u8,
+    /// 4.096 µs x 2^code.
+    pub timeout_ns: f64,
+    /// Retries to allow: 7, the most that there are.
+    pub retry_count: u8,
+    /// A connection whose peer is gone fails after so long.
+    pub gives_up_after_ns: f64,
+    /// What the profile's timer is now; `None`: it waits for ever.
+    pub nic_timeout_ns: Option<f64>,
+    /// The profile's timer is shorter than the round trip: every message is sent again needlessly.
+    pub is_too_short: bool,
+}
+
+impl Timeouts {
+    /// For a path, beside what `nic` is set to.
+    pub fn new(path: &Path, nic: &NicProfile) -> Self {
+        let least = ROUND_TRIPS * path.rtt_ns();
+        let code = (CODE_DEFAULT..CODE_MAX).find(|&code| of_code(code) >= least).unwrap_or(CODE_MAX);
+        let retry_count = 7;
+        let nic_timeout_ns = timeout_ns(nic);
+        Timeouts {
+            code,
+            timeout_ns: of_code(code),
+            retry_count,
+            gives_up_after_ns: of_code(code) * f64::from(retry_count + 1),
+            nic_timeout_ns,
+            is_too_short: nic_timeout_ns.is_some_and(|timeout| timeout <= path.rtt_ns()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(km: f64) -> u8 {
+        Timeouts::new(&Path::of_km(km, 1e11), &NicProfile::ideal()).code
+    }
+
+    #[test]
+    fn perftests_default_lasts_to_1677_km_and_doubles_with_the_distance() {
+        assert_eq!([0.0, 380.0, 1600.0].map(code), [14; 3]);
+        assert_eq!([1_700.0, 3_400.0, 10_000.0].map(code), [15, 16, 17]);
+        assert_eq!(code(1_000_000.0), 24);
+    }
+
+    #[test]
+    fn an_adaptive_timer_is_too_short_from_its_first_wait_on() {
+        let nic = NicProfile { adaptive_retransmission: true, ..NicProfile::ideal() };
+        let short = |km| Timeouts::new(&Path::of_km(km, 1e11), &nic).is_too_short;
+        assert!(!short(199.0) && short(200.0));
+    }
+}

@@ -1,0 +1,304 @@
+//! Which layout a path needs.
+
+use crate::{Layout, PathLoss, ROWS_MAX, STRIDE_MAX, SYMBOLS_MAX, residual_loss};
+use longhaul_units::Duration;
+
+/// At this share of losses or less, repetition alone is cheaper.
+const LOSS_MIN: f64 = 1e-5;
+
+/// Most parity per DATA at a share of losses, joined by straight lines over the logarithm of the loss.
+///
+/// A choice made for one loss stands while the measured one lies within [`BAND`] of it, so the bounds that users see
+/// (1.5 % at 1e-4, 5 % below 1e-3, 8 % at 1e-2, 18 % at 5e-2) hold with the curve shifted by that much.
+const BUDGET: [(f64, f64); 6] =
+    [(LOSS_MIN, 0.008), (1.5e-4, 0.015), (1.5e-3, 0.05), (1.5e-2, 0.085), (5e-2, 0.18), (0.2, 0.4)];
+
+/// The parity that a latency goal may cost on any path.
+const GOAL_BUDGET: f64 = 0.015;
+
+/// A repeated datagram completes a message after so many round trips: goals from here on need no parity.
+const REPEATED_RTTS: f64 = 2.5;
+
+/// How many losses in a round trip are left to repetition.
+const LEFT_PER_RTT: f64 = 0.1;
+
+/// No path is asked to lose less than this.
+const TARGET_MIN: f64 = 1e-7;
+
+/// Change of loss that a choice does not follow.
+const BAND: f64 = 1.5;
+
+/// Reports in a row that must show less loss before protection is reduced.
+const PATIENCE: u32 = 16;
+
+/// Losses that short-term figures need to count.
+const SIGNIFICANT: f64 = 32.0;
+
+/// What a flow asks of its messages.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct LatencyGoal {
+    /// 99.9 % of messages are to be complete within so many round trips; one without any loss takes 1.
+    pub rtts: f64,
+    /// Packets of a message, from 1.
+    pub message_packets: u32,
+}
+
+/// What is known of a path.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Measured {
+    /// What it loses, before repair.
+    pub path: PathLoss,
+    /// Round trip.
+    pub rtt: Duration,
+    /// DATA sent per second.
+    pub packets_per_s: f64,
+    /// The strictest goal among its flows.
+    pub goal: Option<LatencyGoal>,
+}
+
+/// What to do on a path.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Choice {
+    /// How to lay out groups; `None` sends no parity.
+    pub layout: Option<Layout>,
+    /// Share of DATA that stays lost, by [`residual_loss`].
+    pub residual: f64,
+}
+
+/// What the receiver of a path counted since the last report, before repair.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Report {
+    /// Datagrams sent.
+    pub packets: u64,
+    /// Of these, lost.
+    pub lost: u64,
+    /// Runs of consecutive numbers that the lost ones form.
+    pub bursts: u64,
+}
+
+/// The cheapest layout that leaves few enough losses, within the budget for parity.
+///
+/// Without a goal, 0.1 losses in a round trip are few enough, since repetition then hardly ever holds a stream up. With
+/// a goal, 0.1 % of messages may have one. Where the budget does not reach so far, the layout that leaves least is
+/// taken if it halves the loss. A block takes half a round trip to send at most (with a goal, the time that the goal
+/// leaves), because repetition would be sooner otherwise.
+///
+/// Cost: up to a few hundred evaluations of [`residual_loss`], some 0.1 ms; call it when the path changed.
+pub fn choose(measured: &Measured) -> Choice {
+    let loss = measured.path.loss.clamp(0.0, 0.9);
+    let path = PathLoss { loss, ..measured.path };
+    let per_rtt = (measured.packets_per_s * measured.rtt.as_secs_f64()).max(1.0);
+    let goal = measured.goal.filter(|goal| goal.rtts < REPEATED_RTTS);
+    let nothing = Choice { layout: None, residual: loss };
+    let (target, budget, block_max) = match goal {
+        None if loss <= LOSS_MIN => return nothing,
+        None => ((LEFT_PER_RTT / per_rtt).max(TARGET_MIN), budget(loss), per_rtt / 2.0),
+        Some(goal) => {
+            let target = (1e-3 / f64::from(goal.message_packets.max(1))).max(TARGET_MIN);
+            let budget = budget(loss).max(GOAL_BUDGET);
+            // A flush ends blocks early on a slow path, so the shortest block in the budget is always allowed.
+            (target, budget, ((goal.rtts - 1.0) * per_rtt).max((1.0 / budget).ceil()))
+        }
+    };
+    if loss <= target {
+        return nothing;
+    }
+    let search = Search { path, target, budget, block_max: block_max as usize };
+    search.cheapest().or_else(|| search.strongest()).unwrap_or(nothing)
+}
+
+fn budget(loss: f64) -> f64 {
+    let above = BUDGET.iter().position(|&(at, _)| loss < at);
+    match above {
+        Some(0) => BUDGET[0].1,
+        Some(i) => {
+            let ((loss_0, budget_0), (loss_1, budget_1)) = (BUDGET[i - 1], BUDGET[i]);
+            budget_0 + (budget_1 - budget_0) * (loss / loss_0).ln() / (loss_1 / loss_0).ln()
+        }
+        None => BUDGET[BUDGET.len() - 1].1,
+    }
+}
+
+struct Search {
+    path: PathLoss,
+    target: f64,
+    budget: f64,
+    block_max: usize,
+}
+
+impl Search {
+    /// Every number of parities and stride, with the fewest and the most symbols that it allows.
+    fn frames(&self) -> impl Iterator<Item = (usize, usize, usize, usize)> {
+        let strides = (0..).map(|shift| 1 << shift).take_while(|&stride| stride <= STRIDE_MAX);
+        strides.flat_map(move |stride| {
+            (1..=ROWS_MAX).filter_map(move |rows| {
+                let fewest = (rows as f64 / self.budget).ceil() as usize;
+                let most = SYMBOLS_MAX.min(self.block_max / stride);
+                (fewest.max(1) <= most).then_some((rows, stride, fewest.max(1), most))
+            })
+        })
+    }
+
+    fn evaluate(&self, symbols: usize, rows: usize, stride: usize) -> Option<Choice> {
+        let layout = Layout::new(symbols, rows, stride).ok()?;
+        Some(Choice { layout: Some(layout), residual: residual_loss(layout, self.path) })
+    }
+
+    /// The choice that meets the target with least parity; strides and rows add a little, as they take memory,
+    /// computation and time to repair.
+    fn cheapest(&self) -> Option<Choice> {
+        let mut best: Option<(f64, Choice)> = None;
+        for (rows, stride, fewest, most) in self.frames() {
+            let weight = 1.0 + 0.02 * rows as f64 + 0.05 * f64::from(stride.trailing_zeros());
+            let cost = |symbols: usize| weight * rows as f64 / symbols as f64;
+            let bound = best.as_ref().map_or(f64::INFINITY, |(cost, _)| *cost);
+            let meets = |symbols| {
+                let choice = self.evaluate(symbols, rows, stride)?;
+                (choice.residual <= self.target).then_some(choice)
+            };
+            if cost(most) >= bound {
+                continue;
+            }
+            // Symbols that would be an improvement: more of them leave more losses, so look for the most that do.
+            let cheaper = (weight * rows as f64 / bound) as usize + 1;
+            let (mut low, mut high) = (fewest.max(cheaper), most + 1);
+            let Some(mut found) = (low < high).then(|| meets(low)).flatten() else { continue };
+            while high - low > 1 {
+                let middle = low.midpoint(high);
+                match meets(middle) {
+                    Some(choice) => (low, found) = (middle, choice),
+                    None => high = middle,
+                }
+            }
+            best = Some((cost(low), found));
+        }
+        best.map(|(_, choice)| choice)
+    }
+
+    /// The choice that leaves least, if it is worth its parity.
+    fn strongest(&self) -> Option<Choice> {
+        let all = self.frames().filter_map(|(rows, stride, fewest, _)| self.evaluate(fewest, rows, stride));
+        all.min_by(|a, b| a.residual.total_cmp(&b.residual))
+            .filter(|best| best.residual <= self.path.loss / 2.0)
+    }
+}
+
+/// Follows a path's reports and changes the choice when the path has changed: at once to more protection, after 16
+/// reports in a row to less, never for a change of loss within a factor of 1.5.
+#[derive(Clone, Debug)]
+pub struct Adaptation {
+    /// Weighs the last few reports.
+    fast: Sums,
+    /// Weighs the last hundred or so.
+    slow: Sums,
+    /// What the choice was made for.
+    anchor: Option<Measured>,
+    choice: Choice,
+    calm: u32,
+}
+
+/// Counts of which older ones weigh less.
+#[derive(Clone, Copy, Default, Debug)]
+struct Sums {
+    packets: f64,
+    lost: f64,
+    bursts: f64,
+}
+
+impl Sums {
+    fn add(&mut self, report: &Report, decay: f64) {
+        self.packets = self.packets * decay + report.packets as f64;
+        self.lost = self.lost * decay + report.lost as f64;
+        self.bursts = self.bursts * decay + report.bursts as f64;
+    }
+
+    fn path(&self) -> PathLoss {
+        let loss = if self.packets > 0.0 { (self.lost / self.packets).min(1.0) } else { 0.0 };
+        // A few bursts say little of their mean length.
+        let burst = if self.bursts >= 4.0 { (self.lost / self.bursts).max(1.0) } else { 1.0 };
+        PathLoss { loss, burst }
+    }
+}
+
+impl Adaptation {
+    /// Starts without parity.
+    pub fn new() -> Self {
+        let choice = Choice { layout: None, residual: 0.0 };
+        Adaptation { fast: Sums::default(), slow: Sums::default(), anchor: None, choice, calm: 0 }
+    }
+
+    /// The choice in force.
+    pub fn choice(&self) -> Choice {
+        self.choice
+    }
+
+    /// What the path loses, smoothed: by the last few reports when they hold 32 losses, else by the last hundred or so.
+    pub fn path(&self) -> PathLoss {
+        if self.fast.lost >= SIGNIFICANT { self.fast.path() } else { self.slow.path() }
+    }
+
+    /// Takes a report and the path's other figures and returns the choice. To be called about once per round trip.
+    pub fn report(
+        &mut self,
+        report: &Report,
+        rtt: Duration,
+        packets_per_s: f64,
+        goal: Option<LatencyGoal>,
+    ) -> Choice {
+        // Half-lives of 4 and of 64 reports.
+        self.fast.add(report, 0.84);
+        self.slow.add(report, 0.989);
+        let measured = Measured { path: self.path(), rtt, packets_per_s, goal };
+        match self.change(&measured) {
+            Change::Worse => self.choose(measured),
+            Change::Better => {
+                self.calm += 1;
+                if self.calm >= PATIENCE {
+                    self.choose(measured);
+                }
+            }
+            Change::None => self.calm = 0,
+        }
+        self.choice
+    }
+
+    fn choose(&mut self, measured: Measured) {
+        self.choice = choose(&measured);
+        self.anchor = Some(measured);
+        self.calm = 0;
+    }
+
+    fn change(&self, measured: &Measured) -> Change {
+        let Some(anchor) = &self.anchor else { return Change::Worse };
+        let per_rtt = |m: &Measured| (m.packets_per_s * m.rtt.as_secs_f64()).max(1.0);
+        let loss = ratio(measured.path.loss, anchor.path.loss, TARGET_MIN);
+        let burst = ratio(measured.path.burst, anchor.path.burst, 1.0);
+        let size = ratio(per_rtt(measured), per_rtt(anchor), 1.0);
+        let is_needless =
+            self.choice.layout.is_some() && measured.goal.is_none() && measured.path.loss <= LOSS_MIN;
+        if measured.goal != anchor.goal || loss > BAND || burst > 2.0 {
+            Change::Worse
+        } else if is_needless || loss < 1.0 / BAND || burst < 0.5 || !(0.5..=2.0).contains(&size) {
+            Change::Better
+        } else {
+            Change::None
+        }
+    }
+}
+
+impl Default for Adaptation {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a report says against what the choice was made for.
+enum Change {
+    Worse,
+    Better,
+    None,
+}
+
+fn ratio(a: f64, b: f64, least: f64) -> f64 {
+    a.max(least) / b.max(least)
+}

@@ -1,0 +1,165 @@
+//! Which far box serves which address beyond the WAN.
+
+use crate::Config;
+use crate::key::{AddressKey, Map, map};
+use longhaul_node::Side;
+use longhaul_units::{Duration, Instant, Rng};
+use longhaul_wire::Path;
+use std::collections::VecDeque;
+
+/// Questions before an address counts as without a far box.
+const TRIES: u32 = 5;
+/// Addresses that are asked for at once.
+const ASKING_MAX: usize = 256;
+
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    nonce: u64,
+    tries: u32,
+    asked_at: Instant,
+    way: Path,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Reach {
+    Asking(Question),
+    /// By this session.
+    By(u32),
+    /// By none, as far as is known.
+    None {
+        again_at: Instant,
+    },
+}
+
+/// What is known of an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// The session that serves it.
+    By(u32),
+    /// Nothing yet, or no box.
+    Nobody,
+    /// There is no room to find out.
+    Full,
+}
+
+/// A question to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) side: Side,
+    pub(crate) way: Path,
+    pub(crate) nonce: u64,
+}
+
+/// See the module.
+pub(crate) struct Addresses {
+    known: Map<AddressKey, Reach>,
+    /// Those asked for, in the order in which they are asked for again.
+    asking: VecDeque<(Instant, AddressKey)>,
+    max: usize,
+    sides: usize,
+    every: Duration,
+    pause: Duration,
+}
+
+impl Addresses {
+    pub(crate) fn new(config: &Config) -> Self {
+        Addresses {
+            known: map(config.seed ^ 1),
+            asking: VecDeque::new(),
+            max: config.addresses_max as usize,
+            sides: config.paths.len(),
+            every: config.hello_every,
+            pause: config.hello_pause,
+        }
+    }
+
+    /// Who serves the destination of `way`; asks if that is not known.
+    pub(crate) fn find(&mut self, now: Instant, way: Path, rng: &mut impl Rng) -> Found {
+        let key = AddressKey::destination(&way);
+        match self.known.get(&key) {
+            Some(Reach::By(session)) => return Found::By(*session),
+            Some(Reach::Asking(_)) => return Found::Nobody,
+            Some(Reach::None { again_at }) if *again_at > now => return Found::Nobody,
+            _ => {}
+        }
+        if self.asking.len() >= ASKING_MAX {
+            return Found::Nobody;
+        }
+        if !self.make_room(now, key) {
+            return Found::Full;
+        }
+        let question = Question { nonce: rng.next_u64(), tries: 0, asked_at: now, way };
+        self.known.insert(key, Reach::Asking(question));
+        self.asking.push_front((now, key));
+        Found::Nobody
+    }
+
+    /// True when `key` has a place in the table.
+    fn make_room(&mut self, now: Instant, key: AddressKey) -> bool {
+        if self.known.len() < self.max || self.known.contains_key(&key) {
+            return true;
+        }
+        self.known.retain(|_, reach| !matches!(reach, Reach::None { again_at } if *again_at <= now));
+        self.known.len() < self.max
+    }
+
+    /// `session` serves the destination of `way`.
+    pub(crate) fn learn(&mut self, now: Instant, way: &Path, session: u32) {
+        let key = AddressKey::destination(way);
+        if self.make_room(now, key) {
+            self.known.insert(key, Reach::By(session));
+        }
+    }
+
+    /// The question that an answer belongs to, which came from the destination of `way`: when it was asked.
+    pub(crate) fn asked(&self, way: &Path, nonce: u64) -> Option<Instant> {
+        match self.known.get(&AddressKey::destination(way)) {
+            Some(Reach::Asking(question)) if question.nonce == nonce => Some(question.asked_at),
+            _ => None,
+        }
+    }
+
+    /// Nobody serves the destination of `way` for a while.
+    pub(crate) fn pause(&mut self, now: Instant, way: &Path) {
+        let again_at = now + self.pause;
+        if let Some(reach) = self.known.get_mut(&AddressKey::destination(way)) {
+            *reach = Reach::None { again_at };
+        }
+    }
+
+    /// `session` is over: its addresses are asked for afresh, after `wait`.
+    pub(crate) fn forget(&mut self, now: Instant, session: u32, wait: Duration) {
+        for reach in self.known.values_mut() {
+            if matches!(reach, Reach::By(by) if *by == session) {
+                *reach = Reach::None { again_at: now + wait };
+            }
+        }
+    }
+
+    /// The next question that is due.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<Ask> {
+        while let Some(&(at, key)) = self.asking.front() {
+            if at > now {
+                return None;
+            }
+            self.asking.pop_front();
+            let Some(reach) = self.known.get_mut(&key) else { continue };
+            let Reach::Asking(question) = reach else { continue };
+            if question.tries == TRIES {
+                *reach = Reach::None { again_at: now + self.pause };
+                continue;
+            }
+            let side = 1 + question.tries as usize % self.sides;
+            question.tries += 1;
+            question.asked_at = now;
+            let ask = Ask { side, way: question.way, nonce: question.nonce };
+            self.asking.push_back((now + self.every, key));
+            return Some(ask);
+        }
+        None
+    }
+
+    pub(crate) fn next_at(&self) -> Option<Instant> {
+        self.asking.front().map(|&(at, _)| at)
+    }
+}

@@ -1,0 +1,199 @@
+use longhaul_units::{BitRate, Duration};
+use thiserror::Error;
+
+/// One way to the far box: a side of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathConfig {
+    /// Rate in bits per second on the wire. `None`: as fast as the port takes frames.
+    pub rate: Option<BitRate>,
+    /// Bytes that may leave back to back after a pause, for a path with a rate. At least 1. Default 64 KiB.
+    pub burst_bytes: u64,
+}
+
+impl Default for PathConfig {
+    fn default() -> Self {
+        PathConfig { rate: None, burst_bytes: 64 << 10 }
+    }
+}
+
+/// What a transport is given: limits, rates and times.
+///
+/// Memory for each of `sessions_max`: `send_bytes_max` and `receive_bytes_max`, `numbers_max` / 4 bytes and 24 bytes for
+/// each frame in flight for each path, 4 bytes for each of `reorder_frames_max`. Besides, twice `passthrough_bytes_max`,
+/// and about 200 bytes for each stream and address. All but the bitmap of numbers grows with use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The ways to the far box, one for each side from 1 on; 1 to 15. Frames leave by another side unchanged, so that
+    /// the routers behind them must answer to the same Ethernet addresses.
+    pub paths: Vec<PathConfig>,
+    /// UDP destination port of tunnelled frames and control datagrams; not 4791. Both boxes must have the same. Default
+    /// 4797.
+    pub port: u16,
+    /// Names this box; two boxes that meet must differ.
+    pub box_id: u64,
+    /// Seed of session numbers, cookies and hash tables. It must be another at each start of a box: a far box tells by
+    /// what follows from it that this one has restarted, and a stranger who knows it can forge.
+    pub seed: u64,
+    /// Digest of what both boxes must agree on; a far box with another is refused. Default 0.
+    pub policy: u64,
+    /// Bytes of memory for frames that a far box has not acknowledged, for each session. Twice the bandwidth times RTT
+    /// of all paths keeps them full under any loss (250 MB at 100 Gbit/s and 10 ms). At least 64 KiB. Default 256 MiB.
+    pub send_bytes_max: u64,
+    /// Bytes of memory for frames that wait for those before them, or for room on side 0, for each session. The far box
+    /// is told, and sends no more. Two and a half times the bandwidth times RTT. At least 64 KiB. Default 320 MiB.
+    pub receive_bytes_max: u64,
+    /// Places in the order of all streams of a session together that may be waited for at once: a frame further ahead is
+    /// dropped. 64 to 2^24. Default 2^20.
+    pub reorder_frames_max: u32,
+    /// Numbers of one path that may lie between the oldest of which something can be heard and the newest, a power of
+    /// two; half as many frames can be in flight on a path. 2^10 to 2^24. Default 2^20: 524,288 frames, 100 Gbit/s of
+    /// 4 KiB over 170 ms.
+    pub numbers_max: u32,
+    /// Far boxes at once. 1 to 256. Default 8.
+    pub sessions_max: u32,
+    /// Streams that one session may have open in one direction: pairs of addresses and destination QPs. Traffic of more
+    /// passes untunnelled. 1 to 65,536. Default 16,384.
+    pub streams_max: u32,
+    /// Addresses of which is known whether a far box serves them. 1 to 2^20. Default 4096.
+    pub addresses_max: u32,
+    /// Bytes that wait for room on a side without being tunnelled. At least 64 KiB. Default 32 MiB.
+    pub passthrough_bytes_max: u64,
+    /// Numbered datagrams after which an acknowledgement is sent at once. 1 to 64. Default 32.
+    pub ack_every: u32,
+    /// Longest wait before an acknowledgement; a sixteenth of the RTT when that is less. 10 µs to 100 ms. Default 1 ms.
+    pub ack_delay_max: Duration,
+    /// Copies of a repeated frame at most, chosen by loss and frames in flight. 1 to 4. Default 4.
+    pub copies_max: u8,
+    /// Silence of a path, beyond its RTT, after which it is out and what it carried is repeated elsewhere. Above the
+    /// longest hold-up of a box. 1 ms to 10 s. Default 25 ms.
+    pub path_out_after: Duration,
+    /// Time after which an idle path is asked whether it works. 1 ms to 60 s. Default 100 ms.
+    pub keep_alive: Duration,
+    /// Time without any path after which a session is over and traffic passes as it is. 10 ms to 600 s. Default 2 s.
+    pub dead_after: Duration,
+    /// Time without a frame after which a stream is closed. 1 ms to 24 h. Default 60 s.
+    pub stream_idle: Duration,
+    /// Time between two questions for a far box, of which five are asked. 1 ms to 60 s. Default 250 ms.
+    pub hello_every: Duration,
+    /// Time after which an address that no far box answered for, or whose box was refused, is asked for again. 10 ms
+    /// to 24 h. Default 10 s.
+    pub hello_pause: Duration,
+    /// Answers per second to strangers: HELLOs, and PINGs of unknown sessions. 1 to 2^20. Default 1000.
+    pub answers_per_s: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            paths: vec![PathConfig::default()],
+            port: 4797,
+            box_id: 0,
+            seed: 0,
+            policy: 0,
+            send_bytes_max: 256 << 20,
+            receive_bytes_max: 320 << 20,
+            reorder_frames_max: 1 << 20,
+            numbers_max: 1 << 20,
+            sessions_max: 8,
+            streams_max: 16_384,
+            addresses_max: 4096,
+            passthrough_bytes_max: 32 << 20,
+            ack_every: 32,
+            ack_delay_max: Duration::from_ms(1),
+            copies_max: 4,
+            path_out_after: Duration::from_ms(25),
+            keep_alive: Duration::from_ms(100),
+            dead_after: Duration::from_ms(2000),
+            stream_idle: Duration::from_ms(60_000),
+            hello_every: Duration::from_ms(250),
+            hello_pause: Duration::from_ms(10_000),
+            answers_per_s: 1000,
+        }
+    }
+}
+
+/// Why a [`Config`] is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// A field lies outside its range.
+    #[error("{field} is {value}; it must lie between {min} and {max}")]
+    Range {
+        /// Name of the field.
+        field: &'static str,
+        /// What it was set to (durations in nanoseconds).
+        value: u64,
+        /// Least value.
+        min: u64,
+        /// Greatest value.
+        max: u64,
+    },
+    /// Not a power of two.
+    #[error("numbers_max is {value}; it must be a power of two, as 1048576 is")]
+    NumbersMax {
+        /// The value given.
+        value: u32,
+    },
+    /// The port of RoCEv2.
+    #[error("port is 4791, which is RoCEv2's own: give another that both boxes share, as 4797 is")]
+    Port,
+}
+
+impl Config {
+    /// Holds every field against its range.
+    ///
+    /// # Errors
+    /// The first field that does not fit, with its range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        const DAY_NS: u64 = 86_400_000_000_000;
+        let ms = |n: u64| n * 1_000_000;
+        let fields = [
+            ("paths", self.paths.len() as u64, 1, 15),
+            ("port", u64::from(self.port), 1, 65_535),
+            ("send_bytes_max", self.send_bytes_max, 64 << 10, u64::MAX >> 8),
+            ("receive_bytes_max", self.receive_bytes_max, 64 << 10, u64::MAX >> 8),
+            ("reorder_frames_max", u64::from(self.reorder_frames_max), 64, 1 << 24),
+            ("numbers_max", u64::from(self.numbers_max), 1 << 10, 1 << 24),
+            ("sessions_max", u64::from(self.sessions_max), 1, 256),
+            ("streams_max", u64::from(self.streams_max), 1, 1 << 16),
+            ("addresses_max", u64::from(self.addresses_max), 1, 1 << 20),
+            ("passthrough_bytes_max", self.passthrough_bytes_max, 64 << 10, u64::MAX >> 8),
+            ("ack_every", u64::from(self.ack_every), 1, 64),
+            ("ack_delay_max_ns", self.ack_delay_max.as_ns(), 10_000, ms(100)),
+            ("copies_max", u64::from(self.copies_max), 1, 4),
+            ("path_out_after_ns", self.path_out_after.as_ns(), ms(1), ms(10_000)),
+            ("keep_alive_ns", self.keep_alive.as_ns(), ms(1), ms(60_000)),
+            ("dead_after_ns", self.dead_after.as_ns(), ms(10), ms(600_000)),
+            ("stream_idle_ns", self.stream_idle.as_ns(), ms(1), DAY_NS),
+            ("hello_every_ns", self.hello_every.as_ns(), ms(1), ms(60_000)),
+            ("hello_pause_ns", self.hello_pause.as_ns(), ms(10), DAY_NS),
+            ("answers_per_s", u64::from(self.answers_per_s), 1, 1 << 20),
+        ];
+        let burst = self.paths.iter().map(|path| ("burst_bytes", path.burst_bytes, 1, u64::MAX >> 8));
+        for (field, value, min, max) in fields.into_iter().chain(burst) {
+            if !(min..=max).contains(&value) {
+                return Err(ConfigError::Range { field, value, min, max });
+            }
+        }
+        if !self.numbers_max.is_power_of_two() {
+            return Err(ConfigError::NumbersMax { value: self.numbers_max });
+        }
+        if self.port == longhaul_wire::ROCEV2_PORT { Err(ConfigError::Port) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_out_of_range_is_named_with_its_range() {
+        assert_eq!(Config::default().check(), Ok(()));
+        let config = Config { ack_every: 65, ..Config::default() };
+        let error = config.check().unwrap_err();
+        assert_eq!(error.to_string(), "ack_every is 65; it must lie between 1 and 64");
+        let config = Config { numbers_max: 5000, ..Config::default() };
+        assert_eq!(config.check(), Err(ConfigError::NumbersMax { value: 5000 }));
+        let config = Config { port: 4791, ..Config::default() };
+        assert_eq!(config.check(), Err(ConfigError::Port));
+    }
+}

@@ -1,0 +1,305 @@
+//! What is in flight on one path: transmissions by number, which of them arrived, which are lost.
+
+use crate::format::AckEntry;
+use crate::rtt::{LossMeter, Reordering, Rtt};
+use longhaul_units::{Duration, Instant};
+use std::collections::VecDeque;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    InFlight,
+    /// Taken for lost; kept for a while, should it have arrived after all.
+    Lost,
+    Arrived,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    at: Instant,
+    record: u32,
+    state: State,
+}
+
+/// What becomes of a transmission of a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    /// It arrived.
+    Arrived,
+    /// It arrived after it had been taken for lost.
+    ArrivedLate,
+    /// It is lost.
+    Lost,
+    /// Nothing will be heard of it any more.
+    Forgotten,
+}
+
+/// Transmissions of one path. Numbers go up by one; none is used twice.
+pub(crate) struct Flight {
+    /// Number of the ring's front.
+    base: u64,
+    ring: VecDeque<Sent>,
+    /// All before this number are resolved.
+    scan: u64,
+    in_flight: u64,
+    largest_arrived: Option<(u64, Instant)>,
+    /// Round trip of the largest number that arrived.
+    newest_rtt: Duration,
+    pub(crate) rtt: Rtt,
+    pub(crate) reordering: Reordering,
+    pub(crate) loss: LossMeter,
+    pub(crate) sent: u64,
+    pub(crate) lost: u64,
+    pub(crate) spurious: u64,
+}
+
+impl Flight {
+    pub(crate) fn new() -> Self {
+        Flight {
+            base: 0,
+            ring: VecDeque::new(),
+            scan: 0,
+            in_flight: 0,
+            largest_arrived: None,
+            newest_rtt: Duration::ZERO,
+            rtt: Rtt::default(),
+            reordering: Reordering::default(),
+            loss: LossMeter::default(),
+            sent: 0,
+            lost: 0,
+            spurious: 0,
+        }
+    }
+
+    /// The number of the next transmission.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.base + self.ring.len() as u64
+    }
+
+    /// Transmissions of which nothing has been heard.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// Numbers between the first of which something can be heard and the next.
+    pub(crate) fn span(&self) -> u64 {
+        self.next_number() - self.scan
+    }
+
+    /// Notes a transmission of `record` under the next number.
+    #[inline]
+    pub(crate) fn note(&mut self, now: Instant, record: u32) {
+        self.ring.push_back(Sent { at: now, record, state: State::InFlight });
+        self.in_flight += 1;
+        self.sent += 1;
+    }
+
+    /// Takes an acknowledgement. False, and nothing is believed: it names what was never sent.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        entries: &[AckEntry],
+        delay: Duration,
+        mut told: impl FnMut(u32, Fate),
+    ) -> bool {
+        let words = entries.iter().map(|entry| (self.unwrap(entry.word), entry.mask));
+        let is_outside = |(word, mask): (Option<u64>, u64)| match (word, mask) {
+            (Some(word), 1..) => word * 64 + u64::from(63 - mask.leading_zeros()) >= self.next_number(),
+            (word, _) => word.is_none(),
+        };
+        if words.clone().any(is_outside) {
+            return false;
+        }
+        let largest_before = self.largest_arrived;
+        for entry in entries {
+            let Some(word) = self.unwrap(entry.word) else { continue };
+            let mut mask = entry.mask;
+            while mask != 0 {
+                let number = word * 64 + u64::from(mask.trailing_zeros());
+                mask &= mask - 1;
+                self.arrived(now, number, largest_before, delay, &mut told);
+            }
+        }
+        true
+    }
+
+    /// The word nearest to the next number's whose low half is `low`.
+    fn unwrap(&self, low: u32) -> Option<u64> {
+        let near = self.next_number() / 64;
+        near.checked_add_signed(i64::from(low.wrapping_sub(near as u32) as i32))
+    }
+
+    #[inline]
+    fn arrived(
+        &mut self,
+        now: Instant,
+        number: u64,
+        largest_before: Option<(u64, Instant)>,
+        delay: Duration,
+        told: &mut impl FnMut(u32, Fate),
+    ) {
+        let Some(place) = number.checked_sub(self.base) else { return };
+        let Some(sent) = self.ring.get_mut(place as usize) else { return };
+        let before = std::mem::replace(&mut sent.state, State::Arrived);
+        let Sent { at, record, .. } = *sent;
+        match before {
+            State::Arrived => return,
+            State::InFlight => {
+                self.in_flight -= 1;
+                self.loss.arrived(1);
+                told(record, Fate::Arrived);
+            }
+            State::Lost => {
+                self.spurious += 1;
+                self.loss.was_not_lost();
+                told(record, Fate::ArrivedLate);
+            }
+        }
+        if self.largest_arrived.is_none_or(|(largest, _)| number > largest) {
+            self.largest_arrived = Some((number, at));
+            self.newest_rtt = now.since(at) - delay;
+            self.rtt.sample(self.newest_rtt);
+        }
+        if largest_before.is_some_and(|(largest, _)| number < largest) {
+            self.reordering.note(now.since(at) - self.newest_rtt);
+        }
+    }
+
+    /// Tells which transmissions are lost: overtaken, and since then too long gone.
+    pub(crate) fn detect(&mut self, now: Instant, mut told: impl FnMut(u32, Fate)) {
+        let rtt = self.rtt.smoothed();
+        self.reordering.turn(now, rtt);
+        let Some((largest, newest_at)) = self.largest_arrived else { return };
+        let window = self.reordering.window(rtt);
+        while self.scan < largest {
+            let Some(sent) = self.ring.get_mut((self.scan - self.base) as usize) else { break };
+            if sent.state == State::InFlight {
+                let is_overdue = sent.at + window <= newest_at || sent.at + self.newest_rtt + window <= now;
+                if !is_overdue {
+                    break;
+                }
+                sent.state = State::Lost;
+                self.in_flight -= 1;
+                self.lost += 1;
+                self.loss.lost();
+                told(sent.record, Fate::Lost);
+            }
+            self.scan += 1;
+        }
+        self.forget(now, told);
+    }
+
+    /// Lets go of what is resolved, and of what was lost so long ago that it will not come.
+    fn forget(&mut self, now: Instant, mut told: impl FnMut(u32, Fate)) {
+        let patience = self.rtt.patience() + self.reordering.window(self.rtt.smoothed());
+        while let Some(front) = self.ring.front() {
+            match front.state {
+                State::InFlight => break,
+                State::Lost if front.at + patience.times(2) > now => break,
+                State::Lost => told(front.record, Fate::Forgotten),
+                State::Arrived => {}
+            }
+            self.ring.pop_front();
+            self.base += 1;
+        }
+        self.scan = self.scan.max(self.base);
+    }
+
+    /// Everything in flight is lost: the path is out.
+    pub(crate) fn give_up(&mut self, mut told: impl FnMut(u32, Fate)) {
+        for sent in self.ring.iter_mut().filter(|sent| sent.state == State::InFlight) {
+            sent.state = State::Lost;
+            self.lost += 1;
+            told(sent.record, Fate::Lost);
+        }
+        self.in_flight = 0;
+        self.scan = self.next_number();
+    }
+
+    /// When something may be found lost that nobody acknowledges.
+    pub(crate) fn detect_at(&self) -> Option<Instant> {
+        let (largest, _) = self.largest_arrived?;
+        if self.scan >= largest {
+            return None;
+        }
+        let sent = self.ring.get((self.scan - self.base) as usize)?;
+        Some(sent.at + self.newest_rtt + self.reordering.window(self.rtt.smoothed()))
+    }
+
+    /// The newest transmissions of which nothing has been heard, at most `count`.
+    pub(crate) fn tail(&self, count: usize) -> impl Iterator<Item = u32> + '_ {
+        let in_flight = self.ring.iter().rev().filter(|sent| sent.state == State::InFlight);
+        in_flight.take(count).map(|sent| sent.record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Instant {
+        Instant::ZERO + Duration::from_us(us)
+    }
+
+    fn flight(count: u32) -> Flight {
+        let mut flight = Flight::new();
+        (0..count).for_each(|n| flight.note(at(u64::from(n)), n));
+        flight
+    }
+
+    fn ack(flight: &mut Flight, now: Instant, numbers: &[u64]) -> Vec<(u32, Fate)> {
+        let mut told = Vec::new();
+        let entries: Vec<AckEntry> =
+            numbers.iter().map(|n| AckEntry { word: (n / 64) as u32, mask: 1 << (n % 64) }).collect();
+        assert!(flight.take(now, &entries, Duration::ZERO, |record, fate| told.push((record, fate))));
+        flight.detect(now, |record, fate| told.push((record, fate)));
+        told
+    }
+
+    #[test]
+    fn what_is_overtaken_for_long_enough_is_lost() {
+        let mut flight = flight(200);
+        assert_eq!(ack(&mut flight, at(1010), &[10]), [(10, Fate::Arrived)]);
+        // The least window is 20 µs: what was sent 20 µs before the newest that arrived is lost.
+        let told = ack(&mut flight, at(1025), &[25]);
+        assert_eq!(told[0], (25, Fate::Arrived));
+        assert_eq!(told[1..].iter().map(|t| t.0).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+        assert!(told[1..].iter().all(|t| t.1 == Fate::Lost));
+        assert_eq!(flight.detect_at(), Some(at(6 + 1000 + 20)));
+    }
+
+    #[test]
+    fn a_lost_one_that_arrives_widens_the_window() {
+        let mut flight = flight(200);
+        ack(&mut flight, at(1100), &[100]);
+        assert_eq!(flight.lost, 81);
+        let told = ack(&mut flight, at(1150), &[0]);
+        assert_eq!(told[0], (0, Fate::ArrivedLate));
+        assert_eq!(flight.spurious, 1);
+        assert!(flight.reordering.window(Duration::from_us(1000)) >= Duration::from_us(150));
+    }
+
+    #[test]
+    fn acknowledgements_of_what_was_never_sent_are_not_believed() {
+        let mut flight = flight(100);
+        let entries = [AckEntry { word: 0, mask: 1 }, AckEntry { word: 1, mask: 1 << 40 }];
+        assert!(!flight.take(at(1000), &entries, Duration::ZERO, |_, _| panic!("nothing happens")));
+        let entries = [AckEntry { word: u32::MAX, mask: 1 }];
+        assert!(!flight.take(at(1000), &entries, Duration::ZERO, |_, _| panic!("nothing happens")));
+        assert_eq!(flight.in_flight(), 100);
+    }
+
+    #[test]
+    fn every_transmission_is_let_go_of_once() {
+        let mut flight = flight(100);
+        let mut ends = [0; 100];
+        let numbers: Vec<u64> = (0..100).filter(|n| n % 7 != 0).collect();
+        let mut told = ack(&mut flight, at(1100), &numbers);
+        flight.give_up(|record, fate| told.push((record, fate)));
+        flight.detect(at(1_000_000), |record, fate| told.push((record, fate)));
+        for (record, fate) in told {
+            ends[record as usize] += u32::from(fate != Fate::Lost);
+        }
+        assert_eq!(ends, [1; 100]);
+        assert_eq!((flight.in_flight(), flight.span()), (0, 0));
+    }
+}

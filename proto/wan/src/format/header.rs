@@ -1,0 +1,179 @@
+use crc32fast::Hasher;
+
+/// The version of the format that this crate speaks.
+pub const VERSION: u8 = 1;
+/// Length of the transport header in bytes.
+pub const HEADER_LEN: usize = 24;
+
+/// Length of what the header's own check covers.
+const CHECKED_LEN: usize = 20;
+
+/// What a datagram is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// A tunnelled frame.
+    Data = 0,
+    /// Parity over tunnelled frames.
+    Parity = 1,
+    /// A stream ends here; it takes a sequence number of the stream as a frame does.
+    End = 2,
+    /// Stands for a frame that cannot be delivered; it takes the frame's sequence number.
+    Void = 3,
+    /// Which numbers have arrived.
+    Ack = 4,
+    /// Asks whether a path works, or answers.
+    Ping = 5,
+    /// Two boxes find each other.
+    Hello = 6,
+    /// A session is over.
+    Close = 7,
+}
+
+impl Kind {
+    const ALL: [Kind; 8] =
+        [Kind::Data, Kind::Parity, Kind::End, Kind::Void, Kind::Ack, Kind::Ping, Kind::Hello, Kind::Close];
+
+    /// True for what takes a number of its path and is acknowledged by it.
+    pub const fn is_numbered(self) -> bool {
+        matches!(self, Kind::Data | Kind::End | Kind::Void)
+    }
+}
+
+/// The transport header: 24 bytes between UDP and what follows, big-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// 0 to 15.
+    pub version: u8,
+    /// What follows.
+    pub kind: Kind,
+    /// The path that the number belongs to, 0 to 15; of an [`Kind::Ack`]: the path that it is about.
+    pub path: u8,
+    /// 4 bits, sent as 0 and not looked at.
+    pub flags: u8,
+    /// UDP checksum of the tunnelled frame; 0 in other datagrams.
+    pub udp_checksum: u16,
+    /// Names the session at the receiver.
+    pub session: u32,
+    /// Low half of the number: one for each transmission on a path, in a row. Control datagrams have numbers of their own.
+    pub number: u32,
+    /// The stream of a numbered datagram; 0 in others.
+    pub stream: u32,
+    /// Low half of the place in the stream.
+    pub sequence: u32,
+}
+
+impl Header {
+    /// A header with nothing but its kind and its session.
+    pub const fn new(kind: Kind, session: u32) -> Self {
+        Header {
+            version: VERSION,
+            kind,
+            path: 0,
+            flags: 0,
+            udp_checksum: 0,
+            session,
+            number: 0,
+            stream: 0,
+            sequence: 0,
+        }
+    }
+
+    /// The 24 bytes. Of a datagram without a frame the check covers `body` too; the ICRC covers a frame.
+    #[inline]
+    pub fn write(&self, body: &[u8]) -> [u8; HEADER_LEN] {
+        let mut b = [0; HEADER_LEN];
+        b[0] = self.version << 4 | self.kind as u8;
+        b[1] = self.flags << 4 | self.path & 0xf;
+        b[2..4].copy_from_slice(&self.udp_checksum.to_be_bytes());
+        b[4..8].copy_from_slice(&self.session.to_be_bytes());
+        b[8..12].copy_from_slice(&self.number.to_be_bytes());
+        b[12..16].copy_from_slice(&self.stream.to_be_bytes());
+        b[16..20].copy_from_slice(&self.sequence.to_be_bytes());
+        let check = check(&b, body);
+        b[20..].copy_from_slice(&check.to_be_bytes());
+        b
+    }
+
+    /// Reads a header of any version. `None`: too short, or of a kind that there is not.
+    #[inline]
+    pub fn read(bytes: &[u8]) -> Option<Header> {
+        let b = bytes.first_chunk::<HEADER_LEN>()?;
+        let word = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+        Some(Header {
+            version: b[0] >> 4,
+            kind: *Kind::ALL.get(usize::from(b[0] & 0xf))?,
+            path: b[1] & 0xf,
+            flags: b[1] >> 4,
+            udp_checksum: u16::from_be_bytes([b[2], b[3]]),
+            session: word(4),
+            number: word(8),
+            stream: word(12),
+            sequence: word(16),
+        })
+    }
+
+    /// True when the check of the header in `bytes` is right, with `body` as in [`Header::write`].
+    #[inline]
+    pub fn is_sound(bytes: &[u8], body: &[u8]) -> bool {
+        bytes.first_chunk::<HEADER_LEN>().is_some_and(|b| b[CHECKED_LEN..] == check(b, body).to_be_bytes())
+    }
+}
+
+#[inline]
+fn check(header: &[u8; HEADER_LEN], body: &[u8]) -> u32 {
+    let mut hasher = Hasher::new();
+    hasher.update(&header[..CHECKED_LEN]);
+    hasher.update(body);
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    pub(crate) fn any_header() -> impl Strategy<Value = Header> {
+        let words = any::<[u32; 4]>();
+        (0..16_u8, 0..8_usize, 0..16_u8, 0..16_u8, any::<u16>(), words).prop_map(
+            |(version, kind, path, flags, udp_checksum, [session, number, stream, sequence])| Header {
+                version,
+                kind: Kind::ALL[kind],
+                path,
+                flags,
+                udp_checksum,
+                session,
+                number,
+                stream,
+                sequence,
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_written_is_read(header in any_header(), body in prop::collection::vec(any::<u8>(), 0..80)) {
+            let bytes = header.write(&body);
+            prop_assert_eq!(Header::read(&bytes), Some(header));
+            prop_assert!(Header::is_sound(&bytes, &body));
+        }
+
+        #[test]
+        fn one_wrong_bit_is_seen(header in any_header(), body in prop::collection::vec(any::<u8>(), 0..80), bit in any::<prop::sample::Index>()) {
+            let mut bytes = [header.write(&body).to_vec(), body].concat();
+            let bit = bit.index(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let (head, body) = bytes.split_at(HEADER_LEN);
+            prop_assert!(!Header::is_sound(head, body));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let read = Header::read(&bytes);
+            prop_assert!(bytes.len() >= HEADER_LEN || read.is_none());
+            let _ = Header::is_sound(&bytes, &bytes);
+        }
+    }
+}

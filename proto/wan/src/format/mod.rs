@@ -1,0 +1,12 @@
+//! Version 1 of the wire format: `docs/wan-transport.md` describes it.
+//!
+//! Nothing here panics on any bytes or allocates.
+
+mod control;
+mod header;
+mod tunnel;
+
+pub use control::{Ack, AckEntry, Close, Hello, HelloStep, Ping, PingStep, Refusal};
+pub(crate) use control::{BODY_MAX, Datagram, body_of};
+pub use header::{HEADER_LEN, Header, Kind, VERSION};
+pub(crate) use tunnel::{Outer, encapsulate, take_out};

@@ -1,0 +1,252 @@
+//! HELLOs: who asks, who answers without keeping anything, and how a session comes to be.
+//!
+//! ask → answer with a cookie → open with that cookie → accept. A box that only ever asks or answers costs the other
+//! nothing but a bounded number of answers.
+
+use crate::format::{Header, Hello, HelloStep, Kind, Refusal, VERSION};
+use crate::session::{Opening, Peer, Session};
+use crate::shared::{Body, Letter};
+use crate::transport::Transport;
+use crate::{DropReason, Refused};
+use longhaul_node::Side;
+use longhaul_units::{Duration, Instant, Rng};
+use longhaul_wire::Path;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// How long a cookie is good for, at least.
+const COOKIE_LIFE_NS: u64 = 10_000_000_000;
+/// Requests to open a session before the address is left alone.
+const OPEN_TRIES: u32 = 5;
+
+/// Proves that its holder gets what is sent to its address. SipHash over a secret and what it is for: whoever does not
+/// know the secret cannot make one.
+fn cookie(secret: u64, way: &Path, hello: &Hello, epoch: u64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (secret, epoch, way.source_ip, way.destination_ip, way.vlan).hash(&mut hasher);
+    (hello.box_id, hello.instance, hello.nonce).hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Transport {
+    fn hello(&self, step: HelloStep, session: u32, nonce: u64, cookie: u64) -> Hello {
+        let config = self.config();
+        Hello {
+            step,
+            version_min: VERSION,
+            version_max: VERSION,
+            session,
+            box_id: config.box_id,
+            instance: self.instance,
+            policy: config.policy,
+            nonce,
+            cookie,
+            room_bytes: config.receive_bytes_max,
+            paths: config.paths.len() as u8,
+        }
+    }
+
+    fn post_hello(&mut self, side: Side, way: Path, session: u32, hello: Hello) {
+        let header = Header::new(Kind::Hello, session);
+        self.shared.post(Letter { side, way, header, body: Body::Hello(hello) });
+    }
+
+    /// Sends the questions that are due.
+    pub(crate) fn ask(&mut self, now: Instant) {
+        while let Some(ask) = self.addresses.due(now) {
+            self.shared.counters.hellos_sent += 1;
+            let hello = self.hello(HelloStep::Ask, 0, ask.nonce, 0);
+            self.post_hello(ask.side, ask.way, 0, hello);
+        }
+    }
+
+    /// A HELLO came by `side`; `way` leads back to where it came from.
+    pub(crate) fn handle_hello(
+        &mut self,
+        now: Instant,
+        side: Side,
+        header: &Header,
+        hello: &Hello,
+        way: Path,
+    ) {
+        if hello.box_id == self.config().box_id {
+            // Our own, come back, or two boxes of one name.
+            return self.drop(DropReason::Unasked);
+        }
+        match hello.step {
+            HelloStep::Ask | HelloStep::Open => self.handle_request(now, side, hello, way),
+            HelloStep::Answer => self.handle_answer(now, side, hello, way),
+            HelloStep::Accept => self.handle_accept(now, side, header, hello),
+            HelloStep::Refuse(reason) => self.handle_refusal(now, hello, reason, way),
+        }
+    }
+
+    fn handle_request(&mut self, now: Instant, side: Side, hello: &Hello, way: Path) {
+        if !self.may_answer(now) {
+            return self.drop(DropReason::TooManyQuestions);
+        }
+        self.shared.counters.answers_sent += 1;
+        let refusal = if !(hello.version_min..=hello.version_max).contains(&VERSION) {
+            Some(Refusal::Version)
+        } else if hello.policy != self.config().policy {
+            Some(Refusal::Policy)
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            self.note_refusal(hello, reason);
+            let answer = self.hello(HelloStep::Refuse(reason), 0, hello.nonce, 0);
+            return self.post_hello(side, way, hello.session, answer);
+        }
+        let epoch = now.as_ns() / COOKIE_LIFE_NS;
+        if hello.step == HelloStep::Ask {
+            let cookie = cookie(self.secret, &way, hello, epoch);
+            let answer = self.hello(HelloStep::Answer, 0, hello.nonce, cookie);
+            return self.post_hello(side, way, 0, answer);
+        }
+        let is_ours = |epoch| cookie(self.secret, &way, hello, epoch) == hello.cookie;
+        if hello.session == 0 || !(is_ours(epoch) || epoch > 0 && is_ours(epoch - 1)) {
+            return self.drop(DropReason::Unasked);
+        }
+        self.accept(now, side, hello, way);
+    }
+
+    /// Opens a session with a box that has shown its cookie.
+    fn accept(&mut self, now: Instant, side: Side, hello: &Hello, way: Path) {
+        let peer = Peer { box_id: hello.box_id, instance: hello.instance };
+        let known = self.session_of(&peer).map(|session| (session.local, session.remote));
+        let local = match known {
+            Some((local, remote)) if remote.is_none_or(|remote| remote == hello.session) => Some(local),
+            Some((local, _)) => {
+                // It has forgotten the session and begins anew.
+                self.end(now, local, Duration::ZERO);
+                self.begin(now, peer, way)
+            }
+            None => {
+                self.end_former_life(now, &peer);
+                self.begin(now, peer, way)
+            }
+        };
+        let Some(local) = local else {
+            let answer = self.hello(HelloStep::Refuse(Refusal::Full), 0, hello.nonce, 0);
+            return self.post_hello(side, way, hello.session, answer);
+        };
+        self.addresses.learn(now, &way, local);
+        let answer = self.hello(HelloStep::Accept, local, hello.nonce, 0);
+        self.post_hello(side, way, hello.session, answer);
+        if let Some(session) = self.sessions.get_mut(local)
+            && session.remote.is_none()
+        {
+            let heard = (side, None);
+            session.open(&mut self.shared, hello.session, hello.paths, hello.room_bytes, heard);
+        }
+    }
+
+    /// The answer to a question: there is a box.
+    fn handle_answer(&mut self, now: Instant, side: Side, hello: &Hello, way: Path) {
+        if self.addresses.asked(&way, hello.nonce).is_none() {
+            return self.drop(DropReason::Unasked);
+        }
+        let peer = Peer { box_id: hello.box_id, instance: hello.instance };
+        if let Some(session) = self.session_of(&peer) {
+            let local = session.local;
+            return self.addresses.learn(now, &way, local);
+        }
+        self.end_former_life(now, &peer);
+        let Some(local) = self.begin(now, peer, way) else {
+            return self.addresses.pause(now, &way);
+        };
+        self.addresses.learn(now, &way, local);
+        if let Some(session) = self.sessions.get_mut(local) {
+            session.opening =
+                Some(Opening { cookie: hello.cookie, nonce: hello.nonce, side, next_at: now, tries: 0 });
+        }
+        self.press_on(now, local);
+    }
+
+    /// Asks the far box of a session that is not open to open it, if that is due. False: it has been asked in vain.
+    pub(crate) fn press_on(&mut self, now: Instant, local: u32) -> bool {
+        let every = self.config().hello_every;
+        let Some(session) = self.sessions.get_mut(local) else { return true };
+        let (way, Some(opening)) = (session.way, &mut session.opening) else { return true };
+        if opening.next_at > now {
+            return true;
+        }
+        if opening.tries == OPEN_TRIES {
+            return false;
+        }
+        opening.tries += 1;
+        opening.next_at = now + every;
+        let Opening { cookie, nonce, side, .. } = *opening;
+        self.shared.counters.hellos_sent += 1;
+        let hello = self.hello(HelloStep::Open, local, nonce, cookie);
+        self.post_hello(side, way, 0, hello);
+        true
+    }
+
+    fn handle_accept(&mut self, now: Instant, side: Side, header: &Header, hello: &Hello) {
+        let peer = Peer { box_id: hello.box_id, instance: hello.instance };
+        let every = self.config().hello_every;
+        let session = self.sessions.get_mut(header.session).filter(|session| session.peer == peer);
+        let Some(session) = session.filter(|session| session.remote.is_none_or(|r| r == hello.session))
+        else {
+            return self.drop(DropReason::Unasked);
+        };
+        let Some(opening) = session.opening.filter(|opening| opening.nonce == hello.nonce) else {
+            // Both have asked at once, and the other was quicker.
+            return;
+        };
+        if hello.session == 0 {
+            return self.drop(DropReason::Malformed);
+        }
+        let asked_at = opening.next_at.since(Instant::ZERO) - every;
+        let rtt = now.since(Instant::ZERO) - asked_at;
+        let heard = (side, (opening.tries == 1).then_some(rtt));
+        session.open(&mut self.shared, hello.session, hello.paths, hello.room_bytes, heard);
+    }
+
+    fn handle_refusal(&mut self, now: Instant, hello: &Hello, reason: Refusal, way: Path) {
+        let peer = Peer { box_id: hello.box_id, instance: hello.instance };
+        let opening = self.session_of(&peer).and_then(|session| Some((session.local, session.opening?)));
+        if let Some((local, _)) = opening.filter(|(_, opening)| opening.nonce == hello.nonce) {
+            let pause = self.config().hello_pause;
+            self.end(now, local, pause);
+        } else if self.addresses.asked(&way, hello.nonce).is_some() {
+            self.addresses.pause(now, &way);
+        } else {
+            return self.drop(DropReason::Unasked);
+        }
+        self.note_refusal(hello, reason);
+    }
+
+    fn note_refusal(&mut self, hello: &Hello, reason: Refusal) {
+        match reason {
+            Refusal::Version => self.shared.counters.refused_version += 1,
+            Refusal::Policy => self.shared.counters.refused_policy += 1,
+            Refusal::Full => {}
+        }
+        self.refused = Some(Refused {
+            box_id: hello.box_id,
+            reason,
+            versions: (hello.version_min, hello.version_max),
+            policy: hello.policy,
+        });
+    }
+
+    /// A box with another instance has restarted: what was agreed with its former life is void.
+    fn end_former_life(&mut self, now: Instant, peer: &Peer) {
+        let former = self.sessions.iter().find(|session| session.peer.box_id == peer.box_id);
+        if let Some(local) = former.map(|session| session.local) {
+            self.end(now, local, Duration::ZERO);
+        }
+    }
+
+    fn session_of(&self, peer: &Peer) -> Option<&Session> {
+        self.sessions.iter().find(|session| session.peer == *peer)
+    }
+
+    fn begin(&mut self, now: Instant, peer: Peer, way: Path) -> Option<u32> {
+        let random = self.shared.rng.next_u64() as u32;
+        let shared = &self.shared;
+        self.sessions.insert(random, |local| Session::new(now, shared, local, peer, way))
+    }
+}

@@ -1,0 +1,296 @@
+//! What one session receives: each stream's frames in their order, with room for what waits for those before it.
+
+use crate::format::Kind;
+use longhaul_node::FrameBuf;
+use slab::Slab;
+use std::collections::VecDeque;
+
+/// No entry in the ring of a stream.
+const NONE: u32 = u32::MAX;
+
+/// What takes a place in a stream.
+pub(crate) enum Item {
+    Frame(FrameBuf),
+    End,
+    Void,
+}
+
+/// What is to become of what arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// To be taken.
+    Take,
+    /// It is here or was delivered: acknowledged once more, and dropped.
+    Duplicate,
+    /// No such stream can be, or no such place in it.
+    Outside,
+    /// No memory for it.
+    NoRoom,
+}
+
+struct StreamIn {
+    generation: u16,
+    is_open: bool,
+    next: u64,
+    /// What waits, by its distance from `next`.
+    ring: VecDeque<u32>,
+}
+
+/// See the module.
+pub(crate) struct Incoming {
+    streams: Vec<Option<StreamIn>>,
+    streams_max: usize,
+    waiting: Slab<(Item, u32)>,
+    /// Places in the rings of all streams.
+    places: usize,
+    places_max: usize,
+    /// Memory of what waits, here or for room inside.
+    bytes: u64,
+    bytes_peak: u64,
+    bytes_max: u64,
+    /// Room that the far box was last told of.
+    told_room: u64,
+}
+
+impl Incoming {
+    pub(crate) fn new(bytes_max: u64, streams_max: u32, places_max: u32) -> Self {
+        Incoming {
+            streams: Vec::new(),
+            streams_max: streams_max as usize,
+            waiting: Slab::new(),
+            places: 0,
+            places_max: places_max as usize,
+            bytes: 0,
+            bytes_peak: 0,
+            bytes_max,
+            told_room: bytes_max,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn bytes_peak(&self) -> u64 {
+        self.bytes_peak
+    }
+
+    /// Frames that wait for those before them.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Streams that have not ended.
+    pub(crate) fn streams_open(&self) -> usize {
+        self.streams.iter().flatten().filter(|stream| stream.is_open).count()
+    }
+
+    /// Memory that is free, as the far box is told now.
+    pub(crate) fn tell_room(&mut self) -> u64 {
+        self.told_room = self.bytes_max.saturating_sub(self.bytes);
+        self.told_room
+    }
+
+    /// True when the far box believes that there is little room, and there is more.
+    pub(crate) fn owes_room(&self) -> bool {
+        let room = self.bytes_max.saturating_sub(self.bytes);
+        self.told_room < self.bytes_max / 2 && room > self.told_room + self.bytes_max / 8
+    }
+
+    /// How `sequence` (its low half) of `stream` stands, for a frame that takes `cost` bytes of memory.
+    #[inline]
+    pub(crate) fn look(&self, stream: u32, sequence: u32, cost: u32) -> Verdict {
+        let (slot, generation) = (stream as u16, (stream >> 16) as u16);
+        if usize::from(slot) >= self.streams_max {
+            return Verdict::Outside;
+        }
+        let (distance, places) = match self.streams.get(usize::from(slot)) {
+            Some(Some(held)) => match generation.wrapping_sub(held.generation) as i16 {
+                0 if !held.is_open => return Verdict::Duplicate,
+                0 => {
+                    let distance = sequence.wrapping_sub(held.next as u32) as i32;
+                    let waits = |d: usize| held.ring.get(d).is_some_and(|&index| index != NONE);
+                    if distance < 0 || waits(distance as usize) {
+                        return Verdict::Duplicate;
+                    }
+                    (distance, held.ring.len())
+                }
+                ..0 => return Verdict::Duplicate,
+                // The sender ends a stream before it uses its place again.
+                _ if held.is_open => return Verdict::Outside,
+                _ => (sequence as i32, 0),
+            },
+            _ => (sequence as i32, 0),
+        };
+        let more = (i64::from(distance) + 1 - places as i64).max(0) as usize;
+        if distance < 0 || distance > 0 && self.places + more > self.places_max {
+            return Verdict::Outside;
+        }
+        // What comes next in its stream goes on at once: it may use a reserve, so that the rest can follow.
+        let reserve = if distance == 0 { self.bytes_max / 16 } else { 0 };
+        if self.bytes + u64::from(cost) > self.bytes_max + reserve { Verdict::NoRoom } else { Verdict::Take }
+    }
+
+    /// Takes what [`Incoming::look`] said [`Verdict::Take`] to. `deliver` gets each frame whose turn it is; its memory
+    /// counts until [`Incoming::gone`]. Returns true when that is the beginning of a stream.
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        stream: u32,
+        sequence: u32,
+        item: Item,
+        cost: u32,
+        mut deliver: impl FnMut(FrameBuf, u32),
+    ) -> bool {
+        let (slot, generation) = (usize::from(stream as u16), (stream >> 16) as u16);
+        if self.streams.len() <= slot {
+            self.streams.resize_with(slot + 1, || None);
+        }
+        let held = &mut self.streams[slot];
+        let is_begun = held.as_ref().is_none_or(|held| held.generation != generation);
+        if is_begun {
+            *held = Some(StreamIn { generation, is_open: true, next: 0, ring: VecDeque::new() });
+        }
+        let Some(held) = held else { return false };
+        self.bytes += u64::from(cost);
+        self.bytes_peak = self.bytes_peak.max(self.bytes);
+        let distance = sequence.wrapping_sub(held.next as u32) as usize;
+        if distance > 0 {
+            let index = self.waiting.insert((item, cost)) as u32;
+            let len = held.ring.len().max(distance + 1);
+            self.places += len - held.ring.len();
+            held.ring.resize(len, NONE);
+            held.ring[distance] = index;
+            return is_begun;
+        }
+        let mut ready = Some((item, cost));
+        while let Some((item, cost)) = ready {
+            held.next += 1;
+            self.places -= usize::from(held.ring.pop_front().is_some());
+            match item {
+                Item::Frame(frame) => deliver(frame, cost),
+                Item::Void => self.bytes -= u64::from(cost),
+                Item::End => {
+                    held.is_open = false;
+                    self.places -= held.ring.len();
+                    let behind = std::mem::take(&mut held.ring);
+                    for index in behind.into_iter().filter(|&index| index != NONE) {
+                        self.bytes -= u64::from(self.waiting.remove(index as usize).1);
+                    }
+                    break;
+                }
+            }
+            ready = match held.ring.front() {
+                Some(&index) if index != NONE => Some(self.waiting.remove(index as usize)),
+                _ => None,
+            };
+        }
+        is_begun
+    }
+
+    /// A delivered frame has left inside.
+    #[inline]
+    pub(crate) fn gone(&mut self, cost: u32) {
+        self.bytes -= u64::from(cost);
+    }
+
+    /// True for a stream's record that is not a frame.
+    pub(crate) fn item(kind: Kind) -> Item {
+        if kind == Kind::End { Item::End } else { Item::Void }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_node::{Frame, FramePool};
+    use proptest::prelude::*;
+
+    struct Rig {
+        incoming: Incoming,
+        pool: FramePool,
+        out: Vec<(u8, u64)>,
+    }
+
+    impl Rig {
+        fn new(bytes_max: u64, places_max: u32) -> Self {
+            Rig { incoming: Incoming::new(bytes_max, 4, places_max), pool: FramePool::new(), out: Vec::new() }
+        }
+
+        fn frame(&mut self, stream: u32, sequence: u64) -> Verdict {
+            let verdict = self.incoming.look(stream, sequence as u32, 100);
+            if verdict == Verdict::Take {
+                let mut bytes = [0; 60];
+                bytes[0] = stream as u8;
+                bytes[1..9].copy_from_slice(&sequence.to_be_bytes());
+                let held = self.pool.hold(&Frame::opaque(&bytes));
+                let out = &mut self.out;
+                self.incoming.take(stream, sequence as u32, Item::Frame(held), 100, |frame, _| {
+                    let head = frame.head();
+                    out.push((head[0], u64::from_be_bytes(head[1..9].try_into().unwrap())));
+                });
+            }
+            verdict
+        }
+
+        fn end(&mut self, stream: u32, sequence: u64) {
+            assert_eq!(self.incoming.look(stream, sequence as u32, 0), Verdict::Take);
+            self.incoming.take(stream, sequence as u32, Item::End, 0, |_, _| {});
+        }
+    }
+
+    #[test]
+    fn streams_do_not_wait_for_each_other() {
+        let mut rig = Rig::new(10_000, 100);
+        for (stream, sequence) in [(0, 1), (1, 0), (1, 1), (0, 2)] {
+            assert_eq!(rig.frame(stream, sequence), Verdict::Take);
+        }
+        assert_eq!(rig.out, [(1, 0), (1, 1)]);
+        rig.frame(0, 0);
+        assert_eq!(rig.out[2..], [(0, 0), (0, 1), (0, 2)]);
+    }
+
+    #[test]
+    fn a_stream_that_ended_is_not_reopened_by_what_comes_late() {
+        let mut rig = Rig::new(10_000, 100);
+        rig.frame(2, 0);
+        rig.end(2, 1);
+        assert_eq!(rig.frame(2, 0), Verdict::Duplicate);
+        assert_eq!(rig.frame(2, 1), Verdict::Duplicate);
+        assert_eq!(rig.incoming.streams_open(), 0);
+        assert_eq!(rig.frame(1 << 16 | 2, 0), Verdict::Take);
+        assert_eq!(rig.frame(2, 0), Verdict::Duplicate, "of the life before");
+        assert_eq!(rig.frame(7 << 16 | 2, 0), Verdict::Outside, "this life has not ended");
+    }
+
+    #[test]
+    fn what_is_too_far_ahead_or_too_much_is_not_taken() {
+        let mut rig = Rig::new(1000, 64);
+        assert_eq!(rig.frame(0, 64), Verdict::Outside);
+        assert_eq!(rig.frame(0, u64::from(u32::MAX)), Verdict::Outside);
+        assert_eq!(rig.frame(9, 0), Verdict::Outside, "a stream beyond the table");
+        for sequence in 1..=10 {
+            assert_eq!(rig.frame(0, sequence), Verdict::Take);
+        }
+        assert_eq!(rig.frame(0, 11), Verdict::NoRoom);
+        assert_eq!(rig.incoming.tell_room(), 0);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Any order, with repetitions: each frame once, in order, and all memory comes back.
+        #[test]
+        fn each_once_and_in_order(order in Just((0..60_u64).chain(0..60).collect::<Vec<_>>()).prop_shuffle()) {
+            let mut rig = Rig::new(1 << 20, 64);
+            for sequence in order {
+                rig.frame(3, sequence);
+            }
+            prop_assert_eq!(rig.out, (0..60).map(|n| (3, n)).collect::<Vec<_>>());
+            prop_assert_eq!(rig.incoming.waiting(), 0);
+            prop_assert_eq!(rig.incoming.places, 0);
+            (0..60).for_each(|_| rig.incoming.gone(100));
+            prop_assert_eq!(rig.incoming.bytes(), 0);
+        }
+    }
+}

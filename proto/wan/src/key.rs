@@ -1,0 +1,99 @@
+use foldhash::fast::FixedState;
+use longhaul_units::Qpn;
+use longhaul_wire::{Packet, Path, Transport};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Names a stream: frames of one go out in the order in which they came.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct StreamKey {
+    /// VLAN of the frames; 0: none.
+    pub vlan: u16,
+    /// Their source address.
+    pub source: IpAddr,
+    /// Their destination address.
+    pub destination: IpAddr,
+    /// Their destination QP: requests and responses for it keep their order.
+    pub qpn: Qpn,
+}
+
+/// The same in numbers: hashed in three words and a half.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct WireKey {
+    source: u128,
+    destination: u128,
+    qpn_vlan: u64,
+}
+
+/// An address beyond the WAN.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct AddressKey {
+    address: u128,
+    vlan: u16,
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(a) => 0xffff_0000_0000 | u128::from(a.to_bits()),
+        IpAddr::V6(a) => a.to_bits(),
+    }
+}
+
+impl WireKey {
+    #[inline]
+    pub(crate) fn of(key: &StreamKey) -> Self {
+        WireKey {
+            source: bits(key.source),
+            destination: bits(key.destination),
+            qpn_vlan: u64::from(key.qpn.get()) << 16 | u64::from(key.vlan),
+        }
+    }
+}
+
+impl StreamKey {
+    /// The stream of a packet that is tunnelled: reliable connections' and the connection manager's. `None`: it passes.
+    #[inline]
+    pub(crate) fn of(packet: &Packet<'_>) -> Option<StreamKey> {
+        let is_tunnelled = match packet.opcode().transport() {
+            Transport::Rc => true,
+            Transport::Ud => packet.dest_qp() == Qpn::GSI,
+            _ => false,
+        };
+        if !is_tunnelled {
+            return None;
+        }
+        Some(StreamKey {
+            vlan: vlan(packet.head(), packet.layout().ip)?,
+            source: packet.source_ip(),
+            destination: packet.destination_ip(),
+            qpn: packet.dest_qp(),
+        })
+    }
+}
+
+/// The VLAN that a frame with its IP header at `ip` is in; 0: none. `None`: behind two tags, or one of another type.
+#[inline]
+fn vlan(head: &[u8], ip: usize) -> Option<u16> {
+    match ip {
+        14 => Some(0),
+        18 if head[12..14] == [0x81, 0x00] => Some(u16::from_be_bytes([head[14] & 0xf, head[15]])),
+        _ => None,
+    }
+}
+
+impl AddressKey {
+    pub(crate) fn new(address: IpAddr, vlan: u16) -> Self {
+        AddressKey { address: bits(address), vlan }
+    }
+
+    /// The destination of frames along `path`.
+    pub(crate) fn destination(path: &Path) -> Self {
+        AddressKey::new(path.destination_ip, path.vlan.unwrap_or_default() & 0xfff)
+    }
+}
+
+pub(crate) type Map<K, V> = HashMap<K, V, FixedState>;
+
+pub(crate) fn map<K, V>(seed: u64) -> Map<K, V> {
+    HashMap::with_hasher(FixedState::with_seed(seed))
+}

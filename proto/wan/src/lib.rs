@@ -1,0 +1,58 @@
+//! The WAN transport between two boxes: what goes in at one comes out at the other, once and in the order of its stream,
+//! whatever the paths between them lose, delay, repeat or damage.
+//!
+//! A [`Transport`] is a [`longhaul_node::Node`]: side 0 ([`INNER`]) is the hosts', sides 1 and up are the WAN's paths. It
+//! knows frames and streams, and nothing of what a packet means to a reliable connection.
+//!
+//! **Lifecycle.** Frames of reliable connections, and the connection manager's, to an address that is not known make it
+//! ask along the path whether a box serves that address ([`Hello`]). Until one answers, and where none does, everything
+//! passes as it is. A session with a far box holds streams and paths; it ends when the far box says so, restarts, or is
+//! silent for [`Config::dead_after`], and what was under way is then lost: those who speak reliable connections decide by
+//! their own numbers what to send again.
+//!
+//! **Tunnelled frames** keep their Ethernet and IP headers. The UDP port changes and 24 bytes stand before the BTH
+//! (`docs/wan-transport.md`). The far box hands out byte for byte what went in, but for what routers change.
+//!
+//! **Reliability.** Each transmission has a number of its own on its path; the far box names those that arrived, three
+//! times each. A number that others overtook, and that is then gone for longer than reordering has been seen to take, is
+//! lost; its frame goes out again under another number, in as many copies as the path's loss asks for. A silence is met by
+//! repeating the last frames, and then by giving the path up for the others.
+//!
+//! **Memory** is bounded at both ends. The far box says how much room it has and never lets go of what it has
+//! acknowledged; the near one takes no more than it may keep ([`longhaul_node::Node::intake`]).
+//!
+//! **What it does not do.** It does not encrypt, so that whoever can read the path can forge; it sends no parity; it
+//! takes its rate from the configuration; it does not split frames that are too long for a path.
+#![forbid(unsafe_code)]
+
+mod addresses;
+mod arrivals;
+mod config;
+mod counters;
+mod flight;
+pub mod format;
+mod handshake;
+mod incoming;
+mod key;
+mod outgoing;
+mod path;
+mod rtt;
+mod session;
+mod sessions;
+mod shared;
+mod status;
+mod transport;
+
+pub use config::{Config, ConfigError, PathConfig};
+pub use counters::{Counters, DropReason, Drops};
+pub use format::{Hello, Refusal, VERSION};
+pub use key::StreamKey;
+pub(crate) use shared::PAYLOAD_MAX;
+pub use status::{PathStatus, Refused, SessionStatus};
+pub use transport::{INNER, Transport};
+
+impl std::fmt::Debug for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transport").field("counters", self.counters()).finish_non_exhaustive()
+    }
+}

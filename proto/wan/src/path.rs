@@ -1,0 +1,178 @@
+//! One way to the far box, as one session sees it.
+
+use crate::Config;
+use crate::flight::{Fate, Flight};
+use longhaul_node::Deadline;
+use longhaul_units::{Duration, Instant};
+use std::collections::VecDeque;
+
+/// Transmissions at the end of what is in flight that are repeated to make the far box answer.
+pub(crate) const TAIL: usize = 8;
+/// Tail probes in a row that double the wait for the next.
+const BACKOFF_MAX: u32 = 4;
+/// Least time between two PINGs of a path that is out.
+const PING_AGAIN_MIN: Duration = Duration::from_ms(10);
+/// The same while it is not known how long the path is.
+const PING_AGAIN_UNKNOWN: Duration = Duration::from_ms(100);
+/// PINGs that may be unanswered: they follow each other within a quarter of a round trip at most.
+const ASKED_MAX: usize = 8;
+
+/// A PING that is not answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) nonce: u64,
+    pub(crate) at: Instant,
+}
+
+/// See the module.
+pub(crate) struct WayOut {
+    pub(crate) flight: Flight,
+    pub(crate) is_up: bool,
+    /// When something was last heard that answers what went out here.
+    progress_at: Instant,
+    /// Since when an answer is awaited.
+    waits_since: Option<Instant>,
+    last_sent_at: Instant,
+    /// PINGs without an answer, the newest last.
+    asked: VecDeque<Asked>,
+    /// When the next PING is due.
+    pub(crate) ping_at: Instant,
+    tail_probes: u32,
+    pub(crate) outages: u64,
+}
+
+impl WayOut {
+    /// A way of which it is not known whether it works: it is asked at once.
+    pub(crate) fn new(now: Instant) -> Self {
+        WayOut {
+            flight: Flight::new(),
+            is_up: false,
+            progress_at: now,
+            waits_since: None,
+            last_sent_at: now,
+            asked: VecDeque::with_capacity(ASKED_MAX),
+            ping_at: now,
+            tail_probes: 0,
+            outages: 0,
+        }
+    }
+
+    /// Wait before an acknowledgement of what comes from a box as far away as this.
+    pub(crate) fn ack_delay(&self, config: &Config) -> Duration {
+        let sixteenth = self.flight.rtt.smoothed().divided_by(16);
+        let delay = if sixteenth == Duration::ZERO { config.ack_delay_max } else { sixteenth };
+        delay.clamp(Duration::from_us(10), config.ack_delay_max)
+    }
+
+    /// Notes a numbered transmission.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, now: Instant, record: u32) {
+        self.flight.note(now, record);
+        self.last_sent_at = now;
+        self.waits_since.get_or_insert(now);
+    }
+
+    /// Notes that it was asked.
+    pub(crate) fn note_asked(&mut self, config: &Config, asked: Asked) {
+        self.waits_since.get_or_insert(asked.at);
+        if self.asked.len() == ASKED_MAX {
+            self.asked.pop_front();
+        }
+        self.asked.push_back(asked);
+        let quarter = self.flight.rtt.smoothed().divided_by(4);
+        let again = match self.is_up {
+            true => config.keep_alive.max(quarter),
+            false if quarter == Duration::ZERO => PING_AGAIN_UNKNOWN,
+            false => quarter.max(PING_AGAIN_MIN),
+        };
+        self.ping_at = asked.at + again;
+    }
+
+    /// The far box has answered something that went out here.
+    #[inline]
+    pub(crate) fn note_progress(&mut self, now: Instant) {
+        self.progress_at = now;
+        self.tail_probes = 0;
+        if self.flight.in_flight() == 0 && self.asked.is_empty() {
+            self.waits_since = None;
+        } else if self.waits_since.is_some() {
+            self.waits_since = Some(now);
+        }
+    }
+
+    /// True when a PING with this secret has no answer.
+    pub(crate) fn has_asked(&self, nonce: u64) -> bool {
+        self.asked.iter().any(|asked| asked.nonce == nonce)
+    }
+
+    /// The answer to a PING. False: to none of ours.
+    pub(crate) fn answered(&mut self, now: Instant, nonce: u64) -> bool {
+        let Some(place) = self.asked.iter().position(|asked| asked.nonce == nonce) else { return false };
+        let asked = self.asked[place];
+        self.asked.drain(..=place);
+        self.flight.rtt.sample(now.since(asked.at));
+        self.is_up = true;
+        self.note_progress(now);
+        true
+    }
+
+    fn tail_at(&self, config: &Config) -> Option<Instant> {
+        if self.flight.in_flight() == 0 {
+            return None;
+        }
+        let rtt = &self.flight.rtt;
+        let window = self.flight.reordering.window(rtt.smoothed());
+        let wait = rtt.patience() + window + self.ack_delay(config).times(2);
+        let wait = wait.times(1 << self.tail_probes.min(BACKOFF_MAX));
+        Some(self.last_sent_at.max(self.progress_at) + wait)
+    }
+
+    fn out_at(&self, config: &Config) -> Option<Instant> {
+        let since = self.waits_since.filter(|_| self.is_up)?;
+        Some(since.max(self.progress_at) + self.flight.rtt.patience() + config.path_out_after)
+    }
+
+    /// True when the next PING is due.
+    pub(crate) fn wants_ping(&self, now: Instant) -> bool {
+        self.ping_at <= now
+    }
+
+    /// What time brings: losses, a tail to be repeated, the end of the way. True when it is out.
+    pub(crate) fn tick(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        mut told: impl FnMut(u32, Fate),
+        mut probe: impl FnMut(u32),
+    ) -> bool {
+        self.flight.detect(now, &mut told);
+        if self.out_at(config).is_some_and(|at| at <= now) {
+            self.is_up = false;
+            self.outages += 1;
+            self.waits_since = None;
+            self.asked.clear();
+            self.ping_at = now;
+            self.flight.give_up(told);
+            return true;
+        }
+        if self.is_up && self.tail_at(config).is_some_and(|at| at <= now) {
+            self.flight.tail(TAIL).for_each(&mut probe);
+            self.tail_probes += 1;
+            self.last_sent_at = now;
+        }
+        false
+    }
+
+    /// When [`WayOut::tick`] is to be called next.
+    pub(crate) fn deadline(&self, config: &Config) -> Option<Deadline> {
+        let at = |at: Option<Instant>, reason| at.map(|at| Deadline { at, reason });
+        let tail = self.tail_at(config).filter(|_| self.is_up);
+        [
+            at(self.flight.detect_at(), "loss detection"),
+            at(tail, "tail probe"),
+            at(self.out_at(config), "answer of a path"),
+        ]
+        .into_iter()
+        .fold(None, Deadline::earliest)
+    }
+}

@@ -1,0 +1,171 @@
+use longhaul_units::{Duration, Instant};
+
+/// Round trip of one path: smoothed, its variation and its least (RFC 6298, section 2).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rtt {
+    smoothed: Option<Duration>,
+    variation: Duration,
+    least: Option<Duration>,
+}
+
+impl Rtt {
+    pub(crate) fn sample(&mut self, rtt: Duration) {
+        self.least = Some(self.least.map_or(rtt, |least| least.min(rtt)));
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(rtt);
+                self.variation = rtt.divided_by(2);
+            }
+            Some(smoothed) => {
+                let error = if rtt > smoothed { rtt - smoothed } else { smoothed - rtt };
+                self.variation = self.variation.times(3).divided_by(4) + error.divided_by(4);
+                self.smoothed = Some(smoothed.times(7).divided_by(8) + rtt.divided_by(8));
+            }
+        }
+    }
+
+    /// Zero before the first sample.
+    pub(crate) fn smoothed(&self) -> Duration {
+        self.smoothed.unwrap_or_default()
+    }
+
+    pub(crate) fn least(&self) -> Option<Duration> {
+        self.least
+    }
+
+    /// When an answer is overdue.
+    pub(crate) fn patience(&self) -> Duration {
+        self.smoothed.map_or(INITIAL, |smoothed| smoothed + self.variation.times(4))
+    }
+}
+
+/// Before a round trip was measured. Source: RFC 9002, section 6.2.2.
+const INITIAL: Duration = Duration::from_ms(333);
+
+/// How long a number may be overtaken before it is taken for lost: what reordering has been seen to need, and a little.
+///
+/// It grows at once and forgets after two epochs. Source: RFC 8985 (RACK), section 6.2, which counts instead of measuring.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reordering {
+    seen: Duration,
+    seen_before: Duration,
+    epoch_ends: Instant,
+}
+
+impl Reordering {
+    /// Round trips that an epoch lasts, and its least length.
+    const EPOCH_RTTS: u64 = 16;
+    const EPOCH_MIN: Duration = Duration::from_ms(50);
+    const LEAST: Duration = Duration::from_us(20);
+
+    /// A number came `late` after those behind it.
+    pub(crate) fn note(&mut self, late: Duration) {
+        self.seen = self.seen.max(late);
+    }
+
+    /// Forgets what was seen two epochs ago.
+    pub(crate) fn turn(&mut self, now: Instant, rtt: Duration) {
+        if now >= self.epoch_ends {
+            self.seen_before = self.seen;
+            self.seen = Duration::ZERO;
+            self.epoch_ends = now + rtt.times(Self::EPOCH_RTTS).max(Self::EPOCH_MIN);
+        }
+    }
+
+    /// The time to wait, for a path with this round trip: never more than two of them and 2 ms.
+    pub(crate) fn window(&self, rtt: Duration) -> Duration {
+        let seen = self.seen.max(self.seen_before);
+        let least = rtt.divided_by(64).max(Self::LEAST);
+        let most = rtt.times(2) + Duration::from_ms(2);
+        (seen + seen.divided_by(4)).max(least).min(most)
+    }
+}
+
+/// Which part of what is sent gets lost, over the last several thousand.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LossMeter {
+    lost: u64,
+    resolved: u64,
+}
+
+impl LossMeter {
+    const REMEMBERED: u64 = 16_384;
+
+    pub(crate) fn arrived(&mut self, count: u64) {
+        self.resolved += count;
+        if self.resolved > Self::REMEMBERED {
+            self.resolved /= 2;
+            self.lost /= 2;
+        }
+    }
+
+    pub(crate) fn lost(&mut self) {
+        self.lost += 1;
+        self.arrived(1);
+    }
+
+    pub(crate) fn was_not_lost(&mut self) {
+        self.lost = self.lost.saturating_sub(1);
+    }
+
+    /// 0 to 1.
+    pub(crate) fn rate(&self) -> f64 {
+        self.lost.min(self.resolved) as f64 / self.resolved.max(100) as f64
+    }
+
+    /// Copies of a repeated frame, for `in_flight` frames: as long as a further copy costs less than what waits for a frame
+    /// whose copies are all lost, which is a round trip of everything.
+    pub(crate) fn copies(&self, in_flight: u64, max: u8) -> u8 {
+        let loss = self.rate();
+        // A copy costs `loss` of what the path carries; it saves that many times as many such waits in each round trip.
+        let mut saved = in_flight as f64 * loss;
+        let mut copies = 1;
+        while copies < max && saved > 1.0 {
+            saved *= loss;
+            copies += 1;
+        }
+        copies
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_follow_loss_and_length() {
+        for (lost_per_10_000, in_flight, copies) in
+            [(0, 30_000, 1), (1, 3000, 1), (10, 30_000, 2), (100, 30_000, 3), (500, 30_000, 4), (500, 50, 2)]
+        {
+            let mut meter = LossMeter::default();
+            (0..lost_per_10_000).for_each(|_| meter.lost());
+            meter.arrived(10_000 - lost_per_10_000);
+            assert_eq!(
+                meter.copies(in_flight, 4),
+                copies,
+                "{lost_per_10_000} of 10,000, {in_flight} in flight"
+            );
+        }
+    }
+
+    #[test]
+    fn the_window_grows_at_once_and_is_forgotten_slowly() {
+        let rtt = Duration::from_ms(10);
+        let mut reordering = Reordering::default();
+        assert_eq!(reordering.window(rtt), rtt.divided_by(64));
+        reordering.turn(Instant::ZERO, rtt);
+        reordering.note(Duration::from_ms(1));
+        assert_eq!(reordering.window(rtt), Duration::from_us(1250));
+        let mut now = Instant::ZERO;
+        for _ in 0..3 {
+            assert!(
+                now.since(Instant::ZERO) > Duration::ZERO || reordering.window(rtt) > Duration::from_ms(1)
+            );
+            now += Duration::from_ms(161);
+            reordering.turn(now, rtt);
+        }
+        assert_eq!(reordering.window(rtt), rtt.divided_by(64));
+        reordering.note(Duration::from_ms(10_000));
+        assert_eq!(reordering.window(rtt), Duration::from_ms(22), "bounded");
+    }
+}

@@ -1,0 +1,562 @@
+//! A session with one far box: streams, paths and what they owe each other.
+
+use crate::arrivals::{Arrival, Arrivals};
+use crate::format::{Ack, Close, Datagram, Header, Kind, Outer, Ping, PingStep, encapsulate, take_out};
+use crate::incoming::{Incoming, Item, Verdict};
+use crate::outgoing::{Outgoing, cost};
+use crate::path::{Asked, WayOut};
+use crate::shared::{Gate, Shared};
+use crate::{DropReason, PathStatus, SessionStatus};
+use longhaul_cc::wire_bytes;
+use longhaul_node::{Deadline, Frame, FramePool, Side, Transmit};
+use longhaul_units::{Duration, Instant, Rng};
+use longhaul_wire::{Ecn, HEAD_MAX, Path};
+
+/// Who the far box is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Peer {
+    pub(crate) box_id: u64,
+    pub(crate) instance: u64,
+}
+
+/// The box has been asked to open the session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening {
+    pub(crate) cookie: u64,
+    pub(crate) nonce: u64,
+    pub(crate) side: Side,
+    pub(crate) next_at: Instant,
+    pub(crate) tries: u32,
+}
+
+/// What comes in on one of the far box's paths.
+struct WayIn {
+    arrivals: Arrivals,
+    /// The side by which it came last: acknowledgements go back there.
+    side: Side,
+    /// An acknowledgement is due, whatever is reported.
+    is_asked: bool,
+}
+
+/// See the module.
+pub(crate) struct Session {
+    pub(crate) local: u32,
+    /// The session at the far box, once it is open.
+    pub(crate) remote: Option<u32>,
+    pub(crate) peer: Peer,
+    pub(crate) opening: Option<Opening>,
+    /// Addresses of control datagrams: those of hosts that talk to each other.
+    pub(crate) way: Path,
+    pub(crate) out: Outgoing,
+    pub(crate) incoming: Incoming,
+    ways_out: Vec<WayOut>,
+    ways_in: Vec<WayIn>,
+    /// PINGs to be answered, by side.
+    pongs: Vec<Option<Ping>>,
+    control_number: u32,
+    control_heard: Option<u32>,
+    down_since: Option<Instant>,
+    sweep_at: Instant,
+    /// When it was last let send: what was due then waits for room or for a pacer.
+    polled_at: Instant,
+    turn: usize,
+}
+
+impl Session {
+    pub(crate) fn new(now: Instant, shared: &Shared, local: u32, peer: Peer, way: Path) -> Self {
+        let config = &shared.config;
+        Session {
+            local,
+            remote: None,
+            peer,
+            opening: None,
+            way,
+            out: Outgoing::new(config.send_bytes_max, config.streams_max),
+            incoming: Incoming::new(config.receive_bytes_max, config.streams_max, config.reorder_frames_max),
+            ways_out: config.paths.iter().map(|_| WayOut::new(now)).collect(),
+            ways_in: Vec::new(),
+            pongs: vec![None; config.paths.len()],
+            control_number: 0,
+            control_heard: None,
+            down_since: Some(now),
+            sweep_at: now + config.stream_idle.divided_by(2),
+            polled_at: Instant::ZERO,
+            turn: 0,
+        }
+    }
+
+    /// The far box is known by `remote`, has `paths` paths and `room` bytes. `rtt` was measured by `side`.
+    pub(crate) fn open(
+        &mut self,
+        shared: &mut Shared,
+        remote: u32,
+        paths: u8,
+        room: u64,
+        heard: (Side, Option<Duration>),
+    ) {
+        let numbers = shared.config.numbers_max;
+        let way_in = || WayIn { arrivals: Arrivals::new(numbers), side: heard.0, is_asked: false };
+        self.ways_in = (0..paths.clamp(1, 15)).map(|_| way_in()).collect();
+        self.remote = Some(remote);
+        self.opening = None;
+        self.out.room = room;
+        if let (Some(way), Some(rtt)) = (self.ways_out.get_mut(heard.0 - 1), heard.1) {
+            way.flight.rtt.sample(rtt);
+            way.is_up = true;
+            self.down_since = None;
+        }
+        shared.counters.sessions_opened += 1;
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.ways_out.iter().any(|way| way.is_up)
+    }
+
+    /// A numbered datagram whose header is sound. The address behind the far box, when a stream begins.
+    pub(crate) fn handle_numbered(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        side: Side,
+        frame: &Frame<'_>,
+        outer: &Outer,
+    ) -> Option<Path> {
+        let header = &outer.header;
+        let drops = &mut shared.counters.drops;
+        let Some(way) = self.ways_in.get_mut(usize::from(header.path)) else {
+            drops.count(DropReason::Malformed);
+            return None;
+        };
+        way.side = side;
+        let number = way.arrivals.unwrap(header.number);
+        let arrival = number.map_or(Arrival::Outside, |number| way.arrivals.look(number));
+        let (Some(number), Arrival::First) = (number, arrival) else {
+            if arrival == Arrival::Replayed {
+                shared.counters.replayed += 1;
+                way.arrivals.duplicates += 1;
+            }
+            let is_replayed = arrival == Arrival::Replayed;
+            drops.count(if is_replayed { DropReason::Replayed } else { DropReason::NumberOutside });
+            return None;
+        };
+        let is_frame = header.kind == Kind::Data;
+        let estimate = if is_frame { FramePool::footprint(frame.payload.len()) as u32 } else { 0 };
+        let reason = match self.incoming.look(header.stream, header.sequence, estimate) {
+            Verdict::Take => None,
+            Verdict::Duplicate => Some(DropReason::Duplicate),
+            Verdict::Outside => Some(DropReason::StreamOutside),
+            Verdict::NoRoom => Some(DropReason::NoRoom),
+        };
+        if let Some(reason) = reason {
+            drops.count(reason);
+            if reason == DropReason::Duplicate {
+                shared.counters.duplicates += 1;
+                way.arrivals.duplicates += 1;
+                way.arrivals.note(now, number);
+            }
+            return None;
+        }
+        let (item, cost) = if is_frame {
+            let Some(held) = take_out(&mut shared.pool, frame, outer) else {
+                drops.count(DropReason::Malformed);
+                return None;
+            };
+            if !held.as_frame().icrc_is_right() {
+                drops.count(DropReason::Corrupted);
+                return None;
+            }
+            let cost = cost(&held);
+            (Item::Frame(held), cost)
+        } else {
+            (Incoming::item(header.kind), 0)
+        };
+        way.arrivals.note(now, number);
+        if Ecn::of(frame.head) == Some(Ecn::Congested) {
+            way.arrivals.congested += 1;
+            shared.counters.congested += 1;
+        }
+        let (to_inner, local) = (&mut shared.to_inner, self.local);
+        let deliver = |frame, cost| to_inner.push_back((frame, local, cost));
+        let is_begun = self.incoming.take(header.stream, header.sequence, item, cost, deliver);
+        (is_begun && is_frame).then(|| outer.udp.path(frame.head))
+    }
+
+    /// A delivered frame has left inside.
+    #[inline]
+    pub(crate) fn gone(&mut self, cost: u32) {
+        self.incoming.gone(cost);
+        if self.incoming.owes_room() {
+            self.ways_in.iter_mut().for_each(|way| way.is_asked = true);
+        }
+    }
+
+    pub(crate) fn handle_ack(&mut self, now: Instant, shared: &mut Shared, header: &Header, ack: &Ack) {
+        let Some(way) = self.ways_out.get_mut(usize::from(header.path)) else {
+            shared.counters.drops.count(DropReason::Malformed);
+            return;
+        };
+        let copies = way.flight.loss.copies(way.flight.in_flight(), shared.config.copies_max);
+        let (out, spurious) = (&mut self.out, way.flight.spurious);
+        let mut is_progress = false;
+        let delay = Duration::from_ns(ack.delay_ns.into());
+        let is_believed = way.flight.take(now, ack.entries(), delay, |record, fate| {
+            is_progress = true;
+            out.settle(record, fate, copies);
+        });
+        if !is_believed {
+            shared.counters.ack_outside += 1;
+            return;
+        }
+        shared.counters.acks_received += 1;
+        shared.counters.spurious += way.flight.spurious - spurious;
+        if is_progress {
+            way.note_progress(now);
+        }
+        way.flight.detect(now, |record, fate| out.settle(record, fate, copies));
+        let is_newer = |heard: u32| (header.number.wrapping_sub(heard) as i32) > 0;
+        if self.control_heard.is_none_or(is_newer) {
+            self.control_heard = Some(header.number);
+            self.out.room = ack.room_bytes;
+        }
+    }
+
+    /// False: the far box no longer knows this session.
+    pub(crate) fn handle_ping(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        side: Side,
+        (header, ping): (&Header, &Ping),
+        way_back: Path,
+    ) -> bool {
+        match ping.step {
+            PingStep::Ask => {
+                // The hosts' Ethernet addresses may have changed.
+                self.way = way_back;
+                if let Some(way) = self.ways_in.get_mut(usize::from(header.path)) {
+                    way.arrivals.skip_to(ping.next_number);
+                    way.is_asked = true;
+                }
+                if let Some(pong) = self.pongs.get_mut(side - 1) {
+                    *pong = Some(*ping);
+                }
+                true
+            }
+            step => {
+                let way = self.ways_out.get_mut(usize::from(header.path));
+                let is_ours = match (way, step) {
+                    (Some(way), PingStep::Unknown) => way.has_asked(ping.nonce),
+                    (Some(way), _) => way.answered(now, ping.nonce),
+                    (None, _) => false,
+                };
+                if !is_ours {
+                    shared.counters.drops.count(DropReason::Unasked);
+                } else if step == PingStep::Answer {
+                    self.down_since = None;
+                }
+                !(is_ours && step == PingStep::Unknown)
+            }
+        }
+    }
+
+    /// What time brings. False: the session is over.
+    pub(crate) fn tick(&mut self, now: Instant, shared: &mut Shared) -> bool {
+        if self.remote.is_none() {
+            return true;
+        }
+        let config = &shared.config;
+        let mut probes = 0;
+        for way in &mut self.ways_out {
+            let copies = way.flight.loss.copies(way.flight.in_flight(), config.copies_max);
+            let out = std::cell::RefCell::new(&mut self.out);
+            let told = |record, fate| out.borrow_mut().settle(record, fate, copies);
+            let probe = |record| {
+                probes += 1;
+                out.borrow_mut().repeat(record, 1);
+            };
+            if way.tick(now, config, told, probe) {
+                shared.counters.path_outages += 1;
+            }
+        }
+        shared.counters.tail_probes += probes;
+        if !self.is_up() {
+            let since = *self.down_since.get_or_insert(now);
+            return now.since(since) < config.dead_after;
+        }
+        if self.sweep_at <= now {
+            self.sweep_at = now + config.stream_idle.divided_by(2);
+            let long_ago = Instant::from_ps(now.as_ps().saturating_sub(config.stream_idle.as_ps()));
+            let ended = self.out.end_idle(now, long_ago);
+            shared.streams_ended.extend(ended);
+        }
+        true
+    }
+
+    /// Sends what is due, as far as there is room.
+    pub(crate) fn transmit(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        gates: &mut [Gate],
+        out: &mut dyn Transmit,
+    ) {
+        let Some(remote) = self.remote else { return };
+        self.polled_at = now;
+        self.send_control(now, shared, gates, remote, out);
+        while self.out.has_next(now) {
+            let Some(path) = self.choose(now, shared, gates, out) else { return };
+            if !self.send_next(now, shared, gates, remote, path, out) {
+                return;
+            }
+        }
+    }
+
+    /// The way for the next frame: one that is up, may send now and has room, each in turn.
+    fn choose(
+        &mut self,
+        now: Instant,
+        shared: &Shared,
+        gates: &mut [Gate],
+        out: &mut dyn Transmit,
+    ) -> Option<usize> {
+        let span_max = u64::from(shared.config.numbers_max) / 2;
+        for _ in 0..self.ways_out.len() {
+            let path = self.turn;
+            self.turn = (self.turn + 1) % self.ways_out.len();
+            let way = &self.ways_out[path];
+            let can = way.is_up && way.flight.span() < span_max;
+            if can && gates[path].is_open(now) && out.room(path + 1) > 0 {
+                return Some(path);
+            }
+        }
+        None
+    }
+
+    /// Sends one record by `path`. False: nothing is to be sent.
+    fn send_next(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        gates: &mut [Gate],
+        remote: u32,
+        path: usize,
+        out: &mut dyn Transmit,
+    ) -> bool {
+        let Some(next) = self.out.next(now) else { return false };
+        let way = &mut self.ways_out[path];
+        if next.is_repeat
+            && let Some(frame) = self.out.record(next.record).and_then(|record| record.frame.as_ref())
+            && !frame.as_frame().icrc_is_right()
+        {
+            // The far box dropped it for that: it came here so.
+            shared.counters.void += 1;
+            self.out.void(next.record);
+        }
+        let Some(record) = self.out.record(next.record) else { return true };
+        let header = Header {
+            path: path as u8,
+            number: way.flight.next_number() as u32,
+            stream: record.stream,
+            sequence: record.sequence as u32,
+            ..Header::new(record.kind, remote)
+        };
+        let port = shared.config.port;
+        let len = match (&record.frame, record.kind) {
+            (Some(held), Kind::Data) => {
+                let inner = held.as_frame();
+                let header = Header { udp_checksum: record.udp.checksum(inner.head), ..header };
+                let mut head = [0; HEAD_MAX];
+                let Some(head_len) = encapsulate(inner.head, record.udp, port, &header, &mut head) else {
+                    // Refused when it came.
+                    self.out.release(next.record);
+                    return true;
+                };
+                let frame = Frame { head: &head[..head_len], ..inner };
+                out.transmit(path + 1, &frame);
+                frame.len()
+            }
+            _ => {
+                let datagram = Datagram::new(&self.way, port, &header, |_| 0);
+                out.transmit(path + 1, &datagram.frame());
+                datagram.frame().len()
+            }
+        };
+        gates[path].take(now, wire_bytes(len));
+        way.note_sent(now, next.record);
+        shared.counters.wan_frames_out += 1;
+        shared.counters.sent += 1;
+        shared.counters.repeated += u64::from(next.is_repeat);
+        let spacing = way.flight.rtt.smoothed().divided_by(64).min(Duration::from_ms(1));
+        self.out.sent(now, next, spacing);
+        true
+    }
+
+    fn send_control(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        gates: &mut [Gate],
+        remote: u32,
+        out: &mut dyn Transmit,
+    ) {
+        for path in 0..self.ways_out.len() {
+            if let Some(ping) = self.pongs[path]
+                && out.room(path + 1) > 0
+            {
+                self.pongs[path] = None;
+                let header = Header { path: ping_path(&ping), ..self.control(Kind::Ping, remote) };
+                let pong = Ping { step: PingStep::Answer, session: self.local, ..ping };
+                self.send(now, shared, gates, (path, &header), |body| pong.write(body), out);
+            }
+            if self.ways_out[path].wants_ping(now) && out.room(path + 1) > 0 {
+                self.send_ping(now, shared, gates, remote, path, out);
+            }
+        }
+        for about in 0..self.ways_in.len() {
+            self.send_ack(now, shared, gates, remote, about, out);
+        }
+    }
+
+    fn send_ping(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        gates: &mut [Gate],
+        remote: u32,
+        path: usize,
+        out: &mut dyn Transmit,
+    ) {
+        // The path stands in the low bits, so that the answer says which way the question went.
+        let nonce = shared.rng.next_u64() << 4 | path as u64;
+        let way = &mut self.ways_out[path];
+        let next_number = way.flight.next_number();
+        way.note_asked(&shared.config, Asked { nonce, at: now });
+        let ping = Ping { step: PingStep::Ask, session: self.local, nonce, next_number };
+        let header = Header { path: path as u8, ..self.control(Kind::Ping, remote) };
+        self.send(now, shared, gates, (path, &header), |body| ping.write(body), out);
+    }
+
+    fn send_ack(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        gates: &mut [Gate],
+        remote: u32,
+        about: usize,
+        out: &mut dyn Transmit,
+    ) {
+        let way = &self.ways_in[about];
+        let back = way.side - 1;
+        let path = if self.ways_out.get(back).is_some_and(|way| way.is_up) {
+            back
+        } else {
+            self.ways_out.iter().position(|way| way.is_up).unwrap_or(back)
+        };
+        let delay = self.ack_delay(shared);
+        let is_due = way.arrivals.ack_at(delay, shared.config.ack_every).is_some_and(|at| at <= now);
+        if !(is_due || way.is_asked) || out.room(path + 1) == 0 {
+            return;
+        }
+        let room = self.incoming.tell_room();
+        let way = &mut self.ways_in[about];
+        way.is_asked = false;
+        let ack = way.arrivals.report(now, delay, room);
+        shared.counters.acks_sent += 1;
+        let header = Header { path: about as u8, ..self.control(Kind::Ack, remote) };
+        self.send(now, shared, gates, (path, &header), |body| ack.write(body), out);
+    }
+
+    /// Wait before an acknowledgement.
+    fn ack_delay(&self, shared: &Shared) -> Duration {
+        let up = self.ways_out.iter().filter(|way| way.is_up).map(|way| way.ack_delay(&shared.config));
+        up.min().unwrap_or(shared.config.ack_delay_max)
+    }
+
+    /// A header with the next number of control datagrams.
+    fn control(&mut self, kind: Kind, remote: u32) -> Header {
+        self.control_number = self.control_number.wrapping_add(1);
+        Header { number: self.control_number, ..Header::new(kind, remote) }
+    }
+
+    fn send(
+        &self,
+        now: Instant,
+        shared: &mut Shared,
+        gates: &mut [Gate],
+        (path, header): (usize, &Header),
+        fill: impl FnOnce(&mut [u8; crate::format::BODY_MAX]) -> usize,
+        out: &mut dyn Transmit,
+    ) {
+        let datagram = Datagram::new(&self.way, shared.config.port, header, fill);
+        let frame = datagram.frame();
+        gates[path].take(now, wire_bytes(frame.len()));
+        shared.counters.wan_frames_out += 1;
+        out.transmit(path + 1, &frame);
+    }
+
+    /// Tells the far box that the session is over.
+    pub(crate) fn closing(&mut self) -> Option<(Header, Close)> {
+        let remote = self.remote?;
+        Some((self.control(Kind::Close, remote), Close { session: self.local }))
+    }
+
+    /// When to be called next.
+    pub(crate) fn deadline(&self, shared: &Shared) -> Option<Deadline> {
+        if let Some(opening) = self.opening {
+            return Some(Deadline { at: opening.next_at, reason: "opening a session" });
+        }
+        let config = &shared.config;
+        let delay = self.ack_delay(shared);
+        let at = |at: Option<Instant>, reason| at.map(|at| Deadline { at, reason });
+        // What was due when it was last let send waits for room or for a pacer, not for time.
+        let later = |at: &Instant| *at > self.polled_at;
+        let ways = self.ways_out.iter().map(|way| way.deadline(config));
+        let pings = self.ways_out.iter().map(|way| at(Some(way.ping_at).filter(later), "keep-alive"));
+        let acks = self.ways_in.iter().map(|way| way.arrivals.ack_at(delay, config.ack_every).filter(later));
+        let acks = acks.map(|ack| at(ack, "acknowledgement"));
+        let over = self.down_since.map(|since| since + config.dead_after);
+        let own = [
+            at(self.out.copy_at().filter(later), "copy of a repetition"),
+            at(over, "end of a session"),
+            at(Some(self.sweep_at), "idle streams"),
+        ];
+        ways.chain(pings).chain(acks).chain(own).fold(None, Deadline::earliest)
+    }
+
+    pub(crate) fn status(&self, config: &crate::Config) -> SessionStatus {
+        let path = |way: &WayOut| PathStatus {
+            is_up: way.is_up,
+            rtt: (way.flight.rtt.smoothed() > Duration::ZERO).then(|| way.flight.rtt.smoothed()),
+            rtt_least: way.flight.rtt.least(),
+            loss: way.flight.loss.rate(),
+            reordering_window: way.flight.reordering.window(way.flight.rtt.smoothed()),
+            in_flight: way.flight.in_flight(),
+            copies: way.flight.loss.copies(way.flight.in_flight(), config.copies_max),
+            sent: way.flight.sent,
+            lost: way.flight.lost,
+            spurious: way.flight.spurious,
+            outages: way.outages,
+        };
+        let sum = |of: fn(&Arrivals) -> u64| self.ways_in.iter().map(|way| of(&way.arrivals)).sum();
+        SessionStatus {
+            box_id: self.peer.box_id,
+            is_open: self.remote.is_some(),
+            paths: self.ways_out.iter().map(path).collect(),
+            streams_out: self.out.streams_open(),
+            streams_in: self.incoming.streams_open(),
+            send_bytes: self.out.bytes(),
+            send_bytes_peak: self.out.bytes_peak(),
+            receive_bytes: self.incoming.bytes(),
+            receive_bytes_peak: self.incoming.bytes_peak(),
+            frames_waiting: self.incoming.waiting() as u64,
+            far_room_bytes: self.out.room,
+            duplicates_in: sum(|arrivals| arrivals.duplicates),
+            congested_in: sum(|arrivals| arrivals.congested),
+        }
+    }
+}
+
+/// The asker's path: it answers by what it asked, whatever side it came by.
+fn ping_path(ping: &Ping) -> u8 {
+    (ping.nonce & 0xf) as u8
+}

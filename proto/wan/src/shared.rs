@@ -1,0 +1,162 @@
+//! What all sessions of a transport share.
+
+use crate::format::{Close, Datagram, Header, Hello, Ping};
+use crate::key::WireKey;
+use crate::{Config, Counters, DropReason};
+use longhaul_cc::Pacer;
+use longhaul_node::{Frame, FrameBuf, FramePool, Side};
+use longhaul_units::{Instant, SplitMix64};
+use longhaul_wire::Path;
+use std::collections::VecDeque;
+
+/// Longest payload that a pool takes, in bytes.
+pub(crate) const PAYLOAD_MAX: usize = 16 * 1024;
+/// Answers and questions that wait for room; more are dropped.
+const LETTERS_MAX: usize = 256;
+
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) counters: Counters,
+    pub(crate) pool: FramePool,
+    pub(crate) rng: SplitMix64,
+    /// Frames in the order of their streams, with their session and their memory.
+    pub(crate) to_inner: VecDeque<(FrameBuf, u32, u32)>,
+    pub(crate) pass_in: Queue,
+    pub(crate) pass_out: Queue,
+    pub(crate) letters: VecDeque<Letter>,
+    /// Streams that have ended since the table was last told.
+    pub(crate) streams_ended: Vec<WireKey>,
+}
+
+/// A datagram to be sent that belongs to no session's state.
+pub(crate) struct Letter {
+    pub(crate) side: Side,
+    pub(crate) way: Path,
+    pub(crate) header: Header,
+    pub(crate) body: Body,
+}
+
+pub(crate) enum Body {
+    Hello(Hello),
+    Ping(Ping),
+    Close(Close),
+}
+
+impl Letter {
+    pub(crate) fn datagram(&self, port: u16) -> Datagram {
+        Datagram::new(&self.way, port, &self.header, |out| match &self.body {
+            Body::Hello(hello) => hello.write(out),
+            Body::Ping(ping) => ping.write(out),
+            Body::Close(close) => close.write(out),
+        })
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config) -> Self {
+        Shared {
+            counters: Counters::default(),
+            pool: FramePool::new(),
+            rng: SplitMix64::new(config.seed),
+            to_inner: VecDeque::new(),
+            pass_in: Queue::new(config.passthrough_bytes_max),
+            pass_out: Queue::new(config.passthrough_bytes_max),
+            letters: VecDeque::new(),
+            streams_ended: Vec::new(),
+            config,
+        }
+    }
+
+    /// Passes a frame as it is.
+    pub(crate) fn pass(&mut self, side: Side, frame: &Frame<'_>) {
+        if frame.is_empty()
+            || frame.payload.len() > PAYLOAD_MAX
+            || frame.head.len() > longhaul_wire::HEAD_MAX
+            || frame.payload.count() > 1
+        {
+            return self.counters.drops.count(DropReason::Oversized);
+        }
+        let held = self.pool.hold(frame);
+        let queue = if side == 0 { &mut self.pass_out } else { &mut self.pass_in };
+        if queue.push(held) {
+            self.counters.passed += 1;
+        } else {
+            self.counters.drops.count(DropReason::QueueFull);
+        }
+    }
+
+    pub(crate) fn post(&mut self, letter: Letter) {
+        if self.letters.len() < LETTERS_MAX {
+            self.letters.push_back(letter);
+        }
+    }
+}
+
+/// Frames that wait for room on one side, in the order they came, bounded in bytes of memory.
+pub(crate) struct Queue {
+    frames: VecDeque<FrameBuf>,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl Queue {
+    fn new(bytes_max: u64) -> Self {
+        Queue { frames: VecDeque::new(), bytes: 0, bytes_max }
+    }
+
+    fn push(&mut self, frame: FrameBuf) -> bool {
+        let bytes = frame.footprint() as u64;
+        let fits = self.bytes + bytes <= self.bytes_max;
+        if fits {
+            self.bytes += bytes;
+            self.frames.push_back(frame);
+        }
+        fits
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<FrameBuf> {
+        let frame = self.frames.pop_front()?;
+        self.bytes -= frame.footprint() as u64;
+        Some(frame)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+}
+
+/// A path's rate limit, and when it lets the next frame through if one is waiting.
+pub(crate) struct Gate {
+    pacer: Option<Pacer>,
+    waiting_until: Option<Instant>,
+}
+
+impl Gate {
+    pub(crate) fn new(pacer: Option<Pacer>) -> Self {
+        Gate { pacer, waiting_until: None }
+    }
+
+    #[inline]
+    pub(crate) fn is_open(&mut self, now: Instant) -> bool {
+        let Some(pacer) = &self.pacer else { return true };
+        let ready = pacer.ready_at(now);
+        self.waiting_until = (ready > now).then_some(ready);
+        ready <= now
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self, now: Instant, bytes: u64) {
+        if let Some(pacer) = &mut self.pacer {
+            pacer.take(now, bytes);
+        }
+    }
+
+    /// Nobody waits.
+    pub(crate) fn leave(&mut self) {
+        self.waiting_until = None;
+    }
+
+    pub(crate) fn waiting_until(&self) -> Option<Instant> {
+        self.waiting_until
+    }
+}

@@ -1,0 +1,73 @@
+use crate::format::Refusal;
+use longhaul_units::Duration;
+
+/// Snapshot of one path of a session, as its sender sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PathStatus {
+    /// It answers.
+    pub is_up: bool,
+    /// Smoothed round trip, once measured.
+    pub rtt: Option<Duration>,
+    /// Least round trip measured.
+    pub rtt_least: Option<Duration>,
+    /// Part of what is sent that is lost, 0 to 1, over the last several thousand transmissions.
+    pub loss: f64,
+    /// How long a number may be overtaken before it is taken for lost.
+    pub reordering_window: Duration,
+    /// Transmissions of which nothing has been heard.
+    pub in_flight: u64,
+    /// Copies that a repeated frame goes out in.
+    pub copies: u8,
+    /// Numbered transmissions.
+    pub sent: u64,
+    /// Those taken for lost.
+    pub lost: u64,
+    /// Those taken for lost that had arrived.
+    pub spurious: u64,
+    /// Times that it was taken for out.
+    pub outages: u64,
+}
+
+/// Snapshot of a session with one far box.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionStatus {
+    /// The far box.
+    pub box_id: u64,
+    /// It has answered.
+    pub is_open: bool,
+    /// The ways to it, in the order of the configuration.
+    pub paths: Vec<PathStatus>,
+    /// Streams open to it.
+    pub streams_out: usize,
+    /// Streams open from it.
+    pub streams_in: usize,
+    /// Memory of frames that it has not acknowledged, in bytes.
+    pub send_bytes: u64,
+    /// The most that was, in bytes.
+    pub send_bytes_peak: u64,
+    /// Memory of frames from it that wait for others or for room inside, in bytes.
+    pub receive_bytes: u64,
+    /// The most that was, in bytes.
+    pub receive_bytes_peak: u64,
+    /// Frames from it that wait for those before them.
+    pub frames_waiting: u64,
+    /// Room that it has for what it has not acknowledged, in bytes, as it last said.
+    pub far_room_bytes: u64,
+    /// Datagrams from it that came more than once, and frames that came under several numbers.
+    pub duplicates_in: u64,
+    /// Datagrams from it with a congestion mark.
+    pub congested_in: u64,
+}
+
+/// A far box with which there is no session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused {
+    /// The far box.
+    pub box_id: u64,
+    /// Why.
+    pub reason: Refusal,
+    /// Versions of the format that it speaks, least and greatest; this box speaks [`crate::VERSION`] alone.
+    pub versions: (u8, u8),
+    /// Its policy digest.
+    pub policy: u64,
+}

@@ -1,0 +1,409 @@
+use crate::addresses::{Addresses, Found};
+use crate::config::{Config, ConfigError};
+use crate::format::{
+    Ack, BODY_MAX, Close, Header, Kind, Outer, Ping, PingStep, VERSION, body_of, encapsulate,
+};
+use crate::key::{Map, StreamKey, WireKey, map};
+use crate::session::Session;
+use crate::sessions::Sessions;
+use crate::shared::{Body, Gate, Letter, Shared};
+use crate::{Counters, DropReason, Hello, Refused, SessionStatus};
+use longhaul_cc::{Pacer, wire_bytes};
+use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
+use longhaul_units::{Duration, Instant, Rng};
+use longhaul_wire::{HEAD_MAX, ICRC_LEN, Layout, Packet, Path, Split, Udp, icrc, split};
+
+/// The side of the hosts, or of the node that stands between them and the transport.
+pub const INNER: Side = 0;
+/// Memory that a frame of a 4 KiB path MTU takes: what one more frame of [`Node::intake`] is counted as.
+const FRAME_COST: u64 = FramePool::footprint(4096) as u64;
+
+/// Hop limit of control datagrams.
+const HOP_LIMIT: u8 = 64;
+/// The ECN field in the traffic class.
+const ECN_BITS: u8 = 3;
+
+/// The WAN transport between two boxes; see the crate's documentation.
+pub struct Transport {
+    pub(crate) shared: Shared,
+    pub(crate) sessions: Sessions,
+    pub(crate) addresses: Addresses,
+    /// Streams to a far box: their session and their place in it.
+    streams: Map<WireKey, (u32, u16)>,
+    gates: Vec<Gate>,
+    pub(crate) refused: Option<Refused>,
+    /// This life of the box.
+    pub(crate) instance: u64,
+    pub(crate) secret: u64,
+    /// Answers to strangers that may be given at `answers_at`.
+    answers: u64,
+    answers_at: Instant,
+}
+
+impl Transport {
+    /// A transport that knows no far box.
+    ///
+    /// # Errors
+    /// A field of `config` out of its range.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        config.check()?;
+        let gate =
+            |path: &crate::PathConfig| Gate::new(path.rate.map(|rate| Pacer::new(rate, path.burst_bytes)));
+        let mut transport = Transport {
+            sessions: Sessions::new(config.sessions_max),
+            addresses: Addresses::new(&config),
+            streams: map(config.seed ^ 2),
+            gates: config.paths.iter().map(gate).collect(),
+            refused: None,
+            instance: 0,
+            secret: 0,
+            answers: u64::from(config.answers_per_s),
+            answers_at: Instant::ZERO,
+            shared: Shared::new(config),
+        };
+        transport.instance = transport.shared.rng.next_u64();
+        transport.secret = transport.shared.rng.next_u64();
+        Ok(transport)
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// A snapshot of each session.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionStatus> + '_ {
+        self.sessions.iter().map(|session| session.status(self.config()))
+    }
+
+    /// The far box that was refused, or refused this one, last.
+    pub fn refused(&self) -> Option<Refused> {
+        self.refused
+    }
+
+    /// Ends all sessions; their far boxes are told. What is under way is lost, and traffic passes untunnelled until the
+    /// far boxes are found again.
+    pub fn close(&mut self, now: Instant) {
+        let open: Vec<u32> = self.sessions.iter().map(|session| session.local).collect();
+        for local in open {
+            let Some(session) = self.sessions.get_mut(local) else { continue };
+            let way = session.way;
+            if let Some((header, close)) = session.closing() {
+                self.shared.post(Letter { side: 1, way, header, body: Body::Close(close) });
+            }
+            let pause = self.config().hello_pause;
+            self.end(now, local, pause);
+        }
+    }
+
+    pub(crate) fn drop(&mut self, reason: DropReason) {
+        self.shared.counters.drops.count(reason);
+    }
+
+    /// True when one more stranger may be answered.
+    pub(crate) fn may_answer(&mut self, now: Instant) -> bool {
+        let rate = u64::from(self.config().answers_per_s);
+        let elapsed = u128::from(now.since(self.answers_at).as_ns());
+        let earned = (elapsed * u128::from(rate) / 1_000_000_000) as u64;
+        if earned > 0 {
+            self.answers = (self.answers + earned).min(rate);
+            self.answers_at = now;
+        }
+        let may = self.answers > 0;
+        self.answers -= u64::from(may);
+        may
+    }
+
+    /// A session is over. Its addresses are asked for again after `wait`.
+    pub(crate) fn end(&mut self, now: Instant, local: u32, wait: Duration) {
+        let Some(session) = self.sessions.remove(local) else { return };
+        self.addresses.forget(now, local, wait);
+        self.streams.retain(|_, (of, _)| *of != local);
+        if session.remote.is_some() {
+            self.shared.counters.sessions_closed += 1;
+        }
+        self.shared.counters.lost_with_session += session.out.frames() + session.incoming.waiting() as u64;
+    }
+
+    fn handle_inner(&mut self, now: Instant, frame: &Frame<'_>) {
+        self.shared.counters.inner_frames_in += 1;
+        let Some((key, layout)) = tunnelled(frame) else { return self.shared.pass(INNER, frame) };
+        let wire_key = WireKey::of(&key);
+        let stream = match self.streams.get(&wire_key) {
+            Some(&stream) => Some(stream),
+            None => self.open_stream(now, key, wire_key, frame.head, layout),
+        };
+        let Some((local, slot)) = stream else { return self.shared.pass(INNER, frame) };
+        let Some(session) = self.sessions.get_mut(local) else { return self.shared.pass(INNER, frame) };
+        let held = hold(&mut self.shared.pool, frame, &layout);
+        if session.out.push(now, slot, layout.into(), held) {
+            self.shared.counters.tunnelled += 1;
+        } else {
+            self.shared.counters.drops.count(DropReason::StoreFull);
+        }
+    }
+
+    /// A stream for frames like this, if a far box serves their destination.
+    fn open_stream(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        wire_key: WireKey,
+        head: &[u8],
+        layout: Layout,
+    ) -> Option<(u32, u16)> {
+        let counters = &mut self.shared.counters;
+        let udp = Udp::from(layout);
+        let way = control_way(udp.path(head));
+        let local = match self.addresses.find(now, way, &mut self.shared.rng) {
+            Found::By(local) => local,
+            Found::Nobody => return None,
+            Found::Full => {
+                counters.address_table_full += 1;
+                return None;
+            }
+        };
+        // Held against the format once a stream: its frames are alike.
+        let mut out = [0; HEAD_MAX];
+        if encapsulate(head, udp, self.shared.config.port, &Header::new(Kind::Data, 0), &mut out).is_none() {
+            counters.untunnelable += 1;
+            return None;
+        }
+        let session = self.sessions.get_mut(local)?;
+        session.remote?;
+        let Some(slot) = session.out.open(now, key) else {
+            counters.stream_table_full += 1;
+            return None;
+        };
+        self.streams.insert(wire_key, (local, slot));
+        Some((local, slot))
+    }
+
+    fn handle_wan(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
+        self.shared.counters.wan_frames_in += 1;
+        let Some(outer) = Outer::find(frame.head, self.shared.config.port) else {
+            return self.shared.pass(side, frame);
+        };
+        let header = outer.header;
+        let mut body = [0; BODY_MAX];
+        let is_frame = matches!(header.kind, Kind::Data | Kind::Parity);
+        let body = if is_frame { Some(&[][..]) } else { body_of(frame, outer.udp, &mut body) };
+        let is_sound = body.is_some_and(|body| Header::is_sound(outer.header_bytes(frame.head), body));
+        let (Some(body), true) = (body, is_sound) else {
+            // Damaged, or somebody else's.
+            let is_ours = self.sessions.get_mut(header.session).is_some();
+            return if is_ours { self.drop(DropReason::Corrupted) } else { self.shared.pass(side, frame) };
+        };
+        let way_back = control_way(outer.udp.path(frame.head).reversed());
+        if header.kind == Kind::Hello {
+            return match Hello::read(body) {
+                Some(hello) => self.handle_hello(now, side, &header, &hello, way_back),
+                None => self.drop(DropReason::Malformed),
+            };
+        }
+        if header.version != VERSION {
+            return self.drop(DropReason::Version);
+        }
+        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some()) else {
+            return self.handle_stray(now, side, &header, body, way_back);
+        };
+        let shared = &mut self.shared;
+        match header.kind {
+            Kind::Data | Kind::End | Kind::Void => {
+                if let Some(way) = session.handle_numbered(now, shared, side, frame, &outer) {
+                    let local = session.local;
+                    self.addresses.learn(now, &way.reversed(), local);
+                }
+            }
+            Kind::Ack => match Ack::read(body) {
+                Some(ack) => session.handle_ack(now, shared, &header, &ack),
+                None => shared.counters.drops.count(DropReason::Malformed),
+            },
+            Kind::Ping => match Ping::read(body) {
+                Some(ping) => {
+                    let local = session.local;
+                    if !session.handle_ping(now, shared, side, (&header, &ping), way_back) {
+                        self.end(now, local, Duration::ZERO);
+                    }
+                }
+                None => shared.counters.drops.count(DropReason::Malformed),
+            },
+            Kind::Close => match Close::read(body) {
+                Some(close) if session.remote == Some(close.session) => {
+                    let (local, pause) = (session.local, shared.config.hello_pause);
+                    self.end(now, local, pause);
+                }
+                _ => shared.counters.drops.count(DropReason::Unasked),
+            },
+            // No parity is sent in this version of the crate; what cannot be used is no loss.
+            Kind::Parity | Kind::Hello => shared.counters.drops.count(DropReason::Malformed),
+        }
+    }
+
+    /// Whoever asks for a session that there is not learns that, so that it need not wait for the end of its patience.
+    fn handle_stray(&mut self, now: Instant, side: Side, header: &Header, body: &[u8], way: Path) {
+        self.drop(DropReason::UnknownSession);
+        if self.sessions.get_mut(header.session).is_some() {
+            // It is being opened: the far box is ahead of its own word.
+            return;
+        }
+        let ping = if header.kind == Kind::Ping { Ping::read(body) } else { None };
+        let Some(ping) = ping.filter(|ping| ping.step == PingStep::Ask) else { return };
+        if !self.may_answer(now) {
+            return self.drop(DropReason::TooManyQuestions);
+        }
+        self.shared.counters.answers_sent += 1;
+        let answer = Ping { step: PingStep::Unknown, session: 0, ..ping };
+        let header = Header { path: header.path, ..Header::new(Kind::Ping, ping.session) };
+        self.shared.post(Letter { side, way, header, body: Body::Ping(answer) });
+    }
+
+    fn send_inner(&mut self, out: &mut dyn Transmit) {
+        while let Some((_, local, _)) = self.shared.to_inner.front() {
+            if out.room(INNER) == 0 {
+                return;
+            }
+            let local = *local;
+            let Some((frame, _, cost)) = self.shared.to_inner.pop_front() else { return };
+            if let Some((soon, ..)) = self.shared.to_inner.get(4) {
+                soon.fetch();
+            }
+            out.transmit(INNER, &frame.as_frame());
+            self.shared.counters.delivered += 1;
+            self.shared.counters.inner_frames_out += 1;
+            if let Some(session) = self.sessions.get_mut(local) {
+                session.gone(cost);
+            }
+        }
+        while !self.shared.pass_in.is_empty() && out.room(INNER) > 0 {
+            let Some(frame) = self.shared.pass_in.pop() else { return };
+            out.transmit(INNER, &frame.as_frame());
+            self.shared.counters.inner_frames_out += 1;
+        }
+    }
+
+    fn send_letters(&mut self, now: Instant, out: &mut dyn Transmit) {
+        for _ in 0..self.shared.letters.len() {
+            let Some(letter) = self.shared.letters.pop_front() else { return };
+            if out.room(letter.side) == 0 {
+                self.shared.letters.push_back(letter);
+                continue;
+            }
+            let datagram = letter.datagram(self.shared.config.port);
+            self.send_wan(now, letter.side, &datagram.frame(), out);
+        }
+    }
+
+    fn send_wan(&mut self, now: Instant, side: Side, frame: &Frame<'_>, out: &mut dyn Transmit) {
+        self.gates[side - 1].take(now, wire_bytes(frame.len()));
+        self.shared.counters.wan_frames_out += 1;
+        out.transmit(side, frame);
+    }
+
+    fn send_passed(&mut self, now: Instant, out: &mut dyn Transmit) {
+        while !self.shared.pass_out.is_empty() && self.gates[0].is_open(now) && out.room(1) > 0 {
+            let Some(frame) = self.shared.pass_out.pop() else { return };
+            self.send_wan(now, 1, &frame.as_frame(), out);
+        }
+    }
+}
+
+/// Control datagrams go the way of hosts' frames, with a hop limit of their own (that of a frame that has come a long way
+/// is spent) and without its mark.
+fn control_way(way: Path) -> Path {
+    Path { hop_limit: HOP_LIMIT, traffic_class: way.traffic_class & !ECN_BITS, ..way }
+}
+
+/// The stream of a frame that is tunnelled, and where its headers stand.
+#[inline]
+fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Layout)> {
+    if frame.trailer.is_empty() || frame.payload.len() > crate::PAYLOAD_MAX || frame.payload.count() > 1 {
+        return None;
+    }
+    let Ok(Split::Roce { layout, payload_len, pad }) = split(frame.head, frame.len()) else { return None };
+    let is_whole = layout.payload == frame.head.len()
+        && payload_len == frame.payload.len()
+        && pad + ICRC_LEN == frame.trailer.len();
+    let packet = Packet::parse(frame.head).ok().flatten().filter(|_| is_whole)?;
+    Some((StreamKey::of(&packet)?, layout))
+}
+
+/// Keeps a frame with its ICRC: the far box checks it, and what is tunnelled is no longer what whoever writes a frame
+/// out knows how to seal. A simulation's frame has no bytes to compute it from, and needs none.
+#[inline]
+fn hold(pool: &mut FramePool, frame: &Frame<'_>, layout: &Layout) -> FrameBuf {
+    let held = pool.hold(frame);
+    let Trailer::Sealed { pad_len } = frame.trailer else { return held };
+    let inner = held.as_frame();
+    let Payload::Shared(_) = inner.payload else { return held };
+    let pad = [0; 3];
+    let icrc = icrc::of(inner.head, layout, held.payload(), &pad[..usize::from(pad_len)]);
+    pool.hold(&Frame { trailer: Trailer::Received { pad, pad_len, icrc }, ..inner })
+}
+
+impl Node for Transport {
+    fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
+        if side == INNER {
+            self.handle_inner(now, frame);
+        } else if side <= self.gates.len() {
+            self.handle_wan(now, side, frame);
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        let mut over = Vec::new();
+        let mut opening = Vec::new();
+        for session in self.sessions.iter_mut() {
+            if session.opening.is_some() {
+                opening.push(session.local);
+            } else if !session.tick(now, &mut self.shared) {
+                over.push(session.local);
+            }
+        }
+        let pause = self.config().hello_pause;
+        for local in opening {
+            if !self.press_on(now, local) {
+                over.push(local);
+            }
+        }
+        for local in over {
+            self.end(now, local, pause);
+        }
+        for key in std::mem::take(&mut self.shared.streams_ended) {
+            self.streams.remove(&key);
+        }
+        self.ask(now);
+    }
+
+    fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
+        self.gates.iter_mut().for_each(Gate::leave);
+        self.send_inner(out);
+        self.send_letters(now, out);
+        self.send_passed(now, out);
+        for session in self.sessions.iter_mut() {
+            session.transmit(now, &mut self.shared, &mut self.gates, out);
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Deadline> {
+        let pacing = self.gates.iter().filter_map(Gate::waiting_until).min();
+        let pacing = pacing.map(|at| Deadline { at, reason: "pacing" });
+        let asking = self.addresses.next_at().map(|at| Deadline { at, reason: "looking for a far box" });
+        let sessions = self.sessions.iter().map(|session: &Session| session.deadline(&self.shared));
+        sessions.fold(Deadline::earliest(pacing, asking), Deadline::earliest)
+    }
+
+    fn intake(&self, side: Side) -> usize {
+        if side != INNER {
+            return usize::MAX;
+        }
+        let open = self.sessions.iter().filter(|session| session.is_up());
+        let free = open.map(|session| session.out.free_bytes()).min();
+        free.map_or(usize::MAX, |free| usize::try_from(free / FRAME_COST).unwrap_or(usize::MAX))
+    }
+}

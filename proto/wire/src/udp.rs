@@ -1,0 +1,224 @@
+use crate::layout::{PROTOCOL_UDP, find_ip, u16_at};
+use crate::{Layout, MacAddr, Path};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Where the headers of a UDP datagram stand, whatever its port: offsets in bytes from the destination MAC.
+///
+/// For whoever puts something between UDP and what follows it, or takes it out again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Udp {
+    /// IP header.
+    pub ip: usize,
+    /// True for IPv6.
+    pub is_ipv6: bool,
+    /// UDP header.
+    pub udp: usize,
+}
+
+impl From<Layout> for Udp {
+    fn from(layout: Layout) -> Self {
+        Udp { ip: layout.ip, is_ipv6: layout.is_ipv6, udp: layout.udp }
+    }
+}
+
+impl Udp {
+    /// Length of the UDP header in bytes.
+    pub const LEN: usize = 8;
+
+    /// Finds the headers in `head`, the leading bytes of a frame; all of the UDP header lies in it. `None`: no UDP, a
+    /// fragment, or cut short.
+    #[inline]
+    pub fn find(head: &[u8]) -> Option<Udp> {
+        let (ip, is_ipv6) = find_ip(head)?;
+        let version = *head.get(ip)?;
+        let (protocol_at, ip_len) = match (is_ipv6, version >> 4) {
+            (true, 6) => (ip + 6, 40),
+            (false, 4) if version & 0xf >= 5 && u16_at(head, ip + 6)? & 0x3fff == 0 => {
+                (ip + 9, usize::from(version & 0xf) * 4)
+            }
+            _ => return None,
+        };
+        let udp = ip + ip_len;
+        (*head.get(protocol_at)? == PROTOCOL_UDP && head.len() >= udp + Self::LEN).then_some(Udp {
+            ip,
+            is_ipv6,
+            udp,
+        })
+    }
+
+    /// First byte behind the UDP header.
+    #[inline]
+    pub fn payload(&self) -> usize {
+        self.udp + Self::LEN
+    }
+
+    /// The destination port.
+    #[inline]
+    pub fn destination_port(&self, head: &[u8]) -> u16 {
+        u16::from_be_bytes([head[self.udp + 2], head[self.udp + 3]])
+    }
+
+    /// Changes the destination port. The UDP checksum is the caller's.
+    #[inline]
+    pub fn set_destination_port(&self, head: &mut [u8], port: u16) {
+        head[self.udp + 2..self.udp + 4].copy_from_slice(&port.to_be_bytes());
+    }
+
+    /// The UDP checksum as it stands.
+    #[inline]
+    pub fn checksum(&self, head: &[u8]) -> u16 {
+        u16::from_be_bytes([head[self.udp + 6], head[self.udp + 7]])
+    }
+
+    /// Changes the UDP checksum; 0: none.
+    #[inline]
+    pub fn set_checksum(&self, head: &mut [u8], checksum: u16) {
+        head[self.udp + 6..self.udp + 8].copy_from_slice(&checksum.to_be_bytes());
+    }
+
+    /// Length of what follows the UDP header, in bytes, as that says; `None` when it says less than nothing.
+    #[inline]
+    pub fn payload_len(&self, head: &[u8]) -> Option<usize> {
+        let len = u16::from_be_bytes([head[self.udp + 4], head[self.udp + 5]]);
+        usize::from(len).checked_sub(Self::LEN)
+    }
+
+    /// Makes the datagram `by` bytes longer, in the lengths of IP and UDP and in the IPv4 header checksum. False, and
+    /// nothing is changed: a length would leave its 16 bits.
+    ///
+    /// The checksum is updated by the difference (RFC 1624, equation 3), so that what was wrong stays wrong. The way
+    /// back gives the very bytes, unless the checksum was 0xffff, which no sum of a header gives.
+    #[inline]
+    pub fn lengthen(&self, head: &mut [u8], by: i32) -> bool {
+        let at_ip = self.ip + if self.is_ipv6 { 4 } else { 2 };
+        let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        let longer = |len: u16| u16::try_from(i32::from(len) + by).ok();
+        let (before, udp_before, checksum) = (word(at_ip), word(self.udp + 4), word(self.ip + 10));
+        let (Some(ip_len), Some(udp_len)) = (longer(before), longer(udp_before)) else { return false };
+        head[at_ip..at_ip + 2].copy_from_slice(&ip_len.to_be_bytes());
+        head[self.udp + 4..self.udp + 6].copy_from_slice(&udp_len.to_be_bytes());
+        if !self.is_ipv6 {
+            let mut sum = u32::from(!checksum) + u32::from(!before) + u32::from(ip_len);
+            sum = (sum & 0xffff) + (sum >> 16);
+            sum = (sum & 0xffff) + (sum >> 16);
+            head[self.ip + 10..self.ip + 12].copy_from_slice(&(!sum as u16).to_be_bytes());
+        }
+        true
+    }
+
+    /// Addresses and markings of the datagram, as [`crate::Packet::path`].
+    pub fn path(&self, head: &[u8]) -> Path {
+        let mac = |at: usize| {
+            let mut mac = MacAddr::default();
+            mac.0.copy_from_slice(&head[at..at + 6]);
+            mac
+        };
+        let ip = self.ip;
+        let address = |v4_at: usize, v6_at: usize| {
+            if self.is_ipv6 {
+                let mut bytes = [0; 16];
+                bytes.copy_from_slice(&head[ip + v6_at..ip + v6_at + 16]);
+                IpAddr::V6(Ipv6Addr::from(bytes))
+            } else {
+                let mut bytes = [0; 4];
+                bytes.copy_from_slice(&head[ip + v4_at..ip + v4_at + 4]);
+                IpAddr::V4(Ipv4Addr::from(bytes))
+            }
+        };
+        let flow_label = u32::from_be_bytes([0, head[ip + 1] & 0xf, head[ip + 2], head[ip + 3]]);
+        Path {
+            source_mac: mac(6),
+            destination_mac: mac(0),
+            vlan: (ip >= 18).then(|| u16::from_be_bytes([head[ip - 4], head[ip - 3]])),
+            source_ip: address(12, 8),
+            destination_ip: address(16, 24),
+            traffic_class: if self.is_ipv6 { head[ip] << 4 | head[ip + 1] >> 4 } else { head[ip + 1] },
+            hop_limit: head[ip + if self.is_ipv6 { 7 } else { 8 }],
+            flow_label: if self.is_ipv6 { flow_label } else { 0 },
+            udp_source_port: u16::from_be_bytes([head[self.udp], head[self.udp + 1]]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Bth, Head, Opcode, Packet, PathTemplate};
+    use longhaul_units::{Psn, Qpn};
+
+    fn head(ips: [&str; 2], vlan: Option<u16>, payload_len: usize) -> Head {
+        let [source_ip, destination_ip] = ips.map(|ip| ip.parse::<IpAddr>().unwrap());
+        let template = PathTemplate::new(&Path {
+            source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
+            vlan,
+            source_ip,
+            destination_ip,
+            traffic_class: 0x6a,
+            hop_limit: 61,
+            flow_label: if source_ip.is_ipv6() { 0x12345 } else { 0 },
+            udp_source_port: 0xc123,
+        });
+        let mut head = Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
+        head.finish(&template, payload_len);
+        head
+    }
+
+    const KINDS: [([&str; 2], Option<u16>); 4] = [
+        (["10.77.0.1", "10.77.0.2"], None),
+        (["10.77.0.1", "10.77.0.2"], Some(7)),
+        (["fe80::1", "fe80::2"], None),
+        (["fe80::1", "fe80::2"], Some(7)),
+    ];
+
+    #[test]
+    fn a_longer_datagram_is_the_one_that_a_sender_of_more_would_have_built() {
+        for (ips, vlan) in KINDS {
+            for by in [24, 400, 3000] {
+                let (before, after) = (head(ips, vlan, 1000), head(ips, vlan, 1000 + by));
+                let mut bytes = before.bytes().to_vec();
+                let udp = Udp::find(&bytes).unwrap();
+                assert!(udp.lengthen(&mut bytes, by as i32));
+                assert_eq!(bytes, after.bytes());
+                assert!(udp.lengthen(&mut bytes, -(by as i32)));
+                assert_eq!(bytes, before.bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_that_does_not_fit_changes_nothing() {
+        for (ips, vlan) in KINDS {
+            let before = head(ips, vlan, 1000);
+            let mut bytes = before.bytes().to_vec();
+            let udp = Udp::find(&bytes).unwrap();
+            assert!(!udp.lengthen(&mut bytes, 65_000));
+            assert!(!udp.lengthen(&mut bytes, -2000));
+            assert_eq!(bytes, before.bytes());
+        }
+    }
+
+    #[test]
+    fn addresses_are_those_of_the_packet() {
+        for (ips, vlan) in KINDS {
+            let head = head(ips, vlan, 8);
+            let packet = Packet::parse(head.bytes()).unwrap().unwrap();
+            let udp = Udp::find(head.bytes()).unwrap();
+            assert_eq!(udp, Udp::from(packet.layout()));
+            let path = udp.path(head.bytes());
+            assert_eq!(path, packet.path());
+            assert_eq!((path.vlan, path.hop_limit, path.traffic_class), (vlan, 61, 0x6a));
+        }
+    }
+
+    #[test]
+    fn fragments_and_stumps_are_no_datagrams() {
+        let whole = head(KINDS[1].0, KINDS[1].1, 8);
+        for len in 0..whole.bytes().len() {
+            assert_eq!(Udp::find(&whole.bytes()[..len]).is_some(), len >= 46, "{len}");
+        }
+        let mut fragment = whole.bytes().to_vec();
+        fragment[18 + 6] |= 0x20;
+        assert_eq!(Udp::find(&fragment), None);
+    }
+}

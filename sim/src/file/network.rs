@@ -1,0 +1,562 @@
+//! Stations and links of a scenario file.
+
+use super::accelerator::{self, Settings};
+use super::fields::Fields;
+use super::quantity::{Ecn, ecn};
+use super::schema::{HOST, LINK, PATH, SWITCH, suggest};
+use super::tree::{Node, Place, Value};
+use super::{Document, FileError, LinkPlan, Read, flow_control, nic, twice};
+use crate::profile::NicProfile;
+use crate::scenario::{Cable, Flow, StationKind, StationPlan};
+use longhaul_accel::Mode;
+use longhaul_cc::RedConfig;
+use longhaul_link::{Impairments, LinkConfig};
+use longhaul_node::Side;
+use longhaul_switch::{PORTS_MAX, SwitchConfig};
+use longhaul_units::{BitRate, Duration};
+
+/// A cable of a few metres.
+const SHORT: Duration = Duration::from_ns(25);
+
+/// Hosts have addresses by their number, in 16 bits.
+const STATIONS_MAX: usize = 65_000;
+
+/// What a station is to be; what it leaves open follows from its links.
+enum Draft<'a> {
+    Host(Box<NicProfile>),
+    Accelerator(Settings<'a>),
+    Switch {
+        ports: Option<u64>,
+        rate: Option<BitRate>,
+        queue_bytes: u64,
+        ecn: Option<RedConfig>,
+        pfc: Option<flow_control::Settings<'a>>,
+    },
+}
+
+struct Station<'a> {
+    name: String,
+    place: &'a Place,
+    draft: Draft<'a>,
+}
+
+/// A link as written.
+struct Link<'a> {
+    name: String,
+    place: &'a Place,
+    ends: [(usize, Side); 2],
+    rate: Option<BitRate>,
+    rate_place: &'a Place,
+    wire: LinkConfig,
+    loses: [bool; 2],
+    record: Option<String>,
+}
+
+/// Stations and links, before what they leave open is decided.
+#[derive(Default)]
+struct Drafts<'a> {
+    stations: Vec<Station<'a>>,
+    links: Vec<Link<'a>>,
+}
+
+/// Stations and links of a file.
+pub(super) struct Network<'a> {
+    stations: Vec<StationPlan>,
+    settings: Vec<Option<Settings<'a>>>,
+    pub cables: Vec<Cable>,
+    pub links: Vec<LinkPlan>,
+}
+
+impl<'a> Network<'a> {
+    /// Of what a document says of them.
+    pub fn read(document: &'a Document, files: &mut Read<'_>) -> Result<Self, FileError> {
+        let mut drafts = Drafts::default();
+        match document.path() {
+            Some(path) => {
+                for table in ["host", "accelerator", "switch", "link"] {
+                    if let Some(node) = document.tables(table).first() {
+                        let cause = format!(
+                            "[path] makes hosts, boxes and links by itself: take [path] or [[{table}]] out"
+                        );
+                        return Err(node.place.error(cause));
+                    }
+                }
+                drafts.of_path(path, files)?;
+            }
+            None => drafts.of_tables(document, files)?,
+        }
+        drafts.check(document)?;
+        drafts.finish()
+    }
+
+    /// A station's name.
+    pub fn name(&self, station: usize) -> &str {
+        &self.stations[station].name
+    }
+
+    /// What a station is.
+    pub fn kind(&self, station: usize) -> &StationKind {
+        &self.stations[station].kind
+    }
+
+    /// The station of this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.stations.iter().position(|station| station.name == name)
+    }
+
+    /// All hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = usize> {
+        (0..self.stations.len()).filter(|station| matches!(self.kind(*station), StationKind::Host(_)))
+    }
+
+    /// Whether links lead from one station to another.
+    pub fn is_joined(&self, from: usize, to: usize) -> bool {
+        self.reach(from, None).iter().any(|(station, _)| *station == to)
+    }
+
+    /// Stations that can be reached from one, by `first` alone if given, and how long it takes. Links make no loops.
+    fn reach(&self, from: usize, first: Option<Side>) -> Vec<(usize, Duration)> {
+        let mut found = vec![(from, Duration::ZERO)];
+        let mut at = 0;
+        while let Some(&(station, delay)) = found.get(at) {
+            for cable in &self.cables {
+                for (here, there) in [(cable.ends[0], cable.ends[1]), (cable.ends[1], cable.ends[0])] {
+                    let is_open = at > 0 || first.is_none_or(|side| side == here.1);
+                    if here.0 == station && is_open && !found.iter().any(|(known, _)| *known == there.0) {
+                        found.push((there.0, delay + cable.wire.delay));
+                    }
+                }
+            }
+            at += 1;
+        }
+        found
+    }
+
+    /// The stations, for these flows.
+    pub fn into_stations(mut self, flows: &[Flow]) -> Result<Vec<StationPlan>, FileError> {
+        for station in 0..self.stations.len() {
+            let Some(settings) = &self.settings[station] else { continue };
+            let wan_rate = self.rate_at(station, accelerator::WAN);
+            let lan_rate = self.rate_at(station, accelerator::LAN);
+            let reached = self.reach(station, Some(accelerator::WAN));
+            let delay = reached.iter().map(|(_, delay)| *delay).max().unwrap_or_default();
+            let config = settings.config(wan_rate, lan_rate, delay, flows)?;
+            self.stations[station].kind = StationKind::Accelerator(config);
+        }
+        Ok(self.stations)
+    }
+
+    fn rate_at(&self, station: usize, side: Side) -> Option<BitRate> {
+        self.cables.iter().find(|cable| cable.ends.contains(&(station, side)))?.wire.rate
+    }
+}
+
+impl<'a> Drafts<'a> {
+    fn of_path(&mut self, path: &'a Node, files: &mut Read<'_>) -> Result<(), FileError> {
+        let fields = Fields::of(path, "[path]", PATH)?;
+        let place = &path.place;
+        let profile = flow_control::of_host(&fields, nic::read(fields.node("nic"), place, files)?);
+        let rate = fields.rate("rate").or(BitRate::from_bps(profile.rate_bps));
+        for name in ["a", "b"] {
+            let draft = Draft::Host(Box::new(profile.clone()));
+            self.stations.push(Station { name: name.into(), place, draft });
+        }
+        let which = fields.text("accelerators").unwrap_or("none");
+        let boxes: Vec<&str> = match which {
+            "both" => vec!["near", "far"],
+            "none" => vec![],
+            one => vec![one],
+        };
+        if let ("none", Some(key)) =
+            (which, ["accelerator", "lan_delay", "paired"].into_iter().find(|key| fields.has(key)))
+        {
+            let cause =
+                format!("'{key}' without an accelerator: add accelerators = \"both\", or take it out");
+            return Err(fields.error(key, cause));
+        }
+        let paired = fields.flag("paired").unwrap_or(false);
+        if paired && which != "both" {
+            return Err(fields.error("paired", "a pair has two boxes: say accelerators = \"both\""));
+        }
+        let lan = LinkConfig { delay: fields.time("lan_delay").unwrap_or(SHORT), ..LinkConfig::default() };
+        // Which side of which station each end of the fibre is.
+        let mut ends = [(0, 0), (1, 0)];
+        for name in boxes {
+            let settings = Settings::read(fields.node("accelerator"), place)?;
+            settings.refuse("role", "a path's boxes have their roles: paired = true puts in both")?;
+            if !paired && settings.mode() == Mode::Far {
+                let cause = "mode \"far\" takes a box with the far role: add paired = true to [path]";
+                settings.refuse("mode", cause)?;
+            }
+            let number = self.stations.len();
+            self.stations.push(Station { name: name.into(), place, draft: Draft::Accelerator(settings) });
+            let host = usize::from(name == "far");
+            ends[host] = (number, accelerator::WAN);
+            if paired {
+                ends[host] = self.far_half(name, place, &fields, number, rate)?;
+            }
+            self.links.push(Link {
+                name: ["lan-a", "lan-b"][host].into(),
+                place,
+                ends: [(host, 0), (number, accelerator::LAN)],
+                rate,
+                rate_place: fields.place_of("rate"),
+                wire: lan.clone(),
+                loses: [false; 2],
+                record: None,
+            });
+        }
+        let wan = link(&fields, "wan".into(), ends)?;
+        self.links.push(Link { rate, ..wan });
+        Ok(())
+    }
+
+    /// The half of box `name` that serves requesters beyond the WAN, behind its other half, station `number`. Returns its
+    /// end of the fibre.
+    fn far_half(
+        &mut self,
+        name: &str,
+        place: &'a Place,
+        fields: &Fields<'a>,
+        number: usize,
+        rate: Option<BitRate>,
+    ) -> Result<(usize, Side), FileError> {
+        let settings = Settings::read(fields.node("accelerator"), place)?.of_far();
+        let far = self.stations.len();
+        let name = format!("{name}-responders");
+        self.links.push(Link {
+            name: format!("in-{name}"),
+            place,
+            ends: [(number, accelerator::WAN), (far, accelerator::WAN)],
+            rate,
+            rate_place: fields.place_of("rate"),
+            wire: LinkConfig::default(),
+            loses: [false; 2],
+            record: None,
+        });
+        self.stations.push(Station { name, place, draft: Draft::Accelerator(settings) });
+        Ok((far, accelerator::LAN))
+    }
+
+    fn of_tables(&mut self, document: &'a Document, files: &mut Read<'_>) -> Result<(), FileError> {
+        for node in document.tables("host") {
+            let fields = Fields::of(node, "[[host]]", HOST)?;
+            let profile = flow_control::of_host(&fields, nic::read(fields.node("nic"), &node.place, files)?);
+            self.station(&fields, Draft::Host(Box::new(profile)))?;
+        }
+        for node in document.tables("accelerator") {
+            let settings = Settings::read(Some(node), &node.place)?;
+            let name = settings.name().map(str::to_owned);
+            let draft = Draft::Accelerator(settings);
+            self.named(name, &node.place, "[[accelerator]]", draft)?;
+        }
+        for node in document.tables("switch") {
+            let fields = Fields::of(node, "[[switch]]", SWITCH)?;
+            let queue_bytes = fields.whole("queue").unwrap_or(LinkConfig::default().queue_bytes);
+            let draft = Draft::Switch {
+                ports: fields.whole("ports"),
+                rate: fields.rate("rate"),
+                queue_bytes,
+                ecn: marking(&fields, queue_bytes),
+                pfc: flow_control::Settings::read(&fields)?,
+            };
+            self.station(&fields, draft)?;
+        }
+        for node in document.tables("link") {
+            let fields = Fields::of(node, "[[link]]", LINK)?;
+            let ends = self.ends(&fields)?;
+            let [first, second] = ends.map(|(station, _)| self.stations[station].name.clone());
+            let name = fields.text("name").map_or_else(|| format!("{first}-{second}"), str::to_owned);
+            self.links.push(link(&fields, name, ends)?);
+        }
+        Ok(())
+    }
+
+    fn station(&mut self, fields: &Fields<'a>, draft: Draft<'a>) -> Result<(), FileError> {
+        let name = fields.text("name").map(str::to_owned);
+        self.named(name, fields.place, fields.what, draft)
+    }
+
+    fn named(
+        &mut self,
+        name: Option<String>,
+        place: &'a Place,
+        what: &str,
+        draft: Draft<'a>,
+    ) -> Result<(), FileError> {
+        let name = name.ok_or_else(|| place.error(format!("this {what} has no 'name'")))?;
+        if self.stations.iter().any(|station| station.name == name) {
+            return Err(place.error(format!("two stations are called '{name}': links could mean either")));
+        }
+        self.stations.push(Station { name, place, draft });
+        Ok(())
+    }
+
+    fn ends(&self, fields: &Fields<'a>) -> Result<[(usize, Side); 2], FileError> {
+        let wanted = "between = [\"a\", \"near.lan\"]";
+        let Some(node) = fields.node("between") else {
+            return Err(fields.place.error(format!("this [[link]] joins nothing: say {wanted}")));
+        };
+        let Value::List(items) = &node.value else {
+            return Err(node.place.error(format!("between is {}: say {wanted}", node.value.kind())));
+        };
+        let [first, second] = &items[..] else {
+            return Err(node.place.error(format!("a link has two ends, not {}: say {wanted}", items.len())));
+        };
+        let ends = [self.end(first)?, self.end(second)?];
+        if ends[0].0 == ends[1].0 {
+            let name = &self.stations[ends[0].0].name;
+            return Err(node.place.error(format!("a link from '{name}' to itself: name another station")));
+        }
+        Ok(ends)
+    }
+
+    /// `a` for a host or a switch, `near.lan` or `near.wan` for an accelerator.
+    fn end(&self, node: &Node) -> Result<(usize, Side), FileError> {
+        let Value::Text(text) = &node.value else {
+            return Err(node.place.error(format!("{} is no station's name", node.value.kind())));
+        };
+        let (name, side) = text.split_once('.').map_or((&**text, None), |(name, side)| (name, Some(side)));
+        let Some(number) = self.stations.iter().position(|station| station.name == name) else {
+            let names = self.stations.iter().map(|station| &*station.name);
+            let known = suggest(name, names, "none of the stations");
+            return Err(node.place.error(format!("'{name}' is {known}")));
+        };
+        match (&self.stations[number].draft, side) {
+            (Draft::Accelerator(_), Some("lan")) => Ok((number, accelerator::LAN)),
+            (Draft::Accelerator(_), Some("wan")) => Ok((number, accelerator::WAN)),
+            (Draft::Accelerator(_), _) => {
+                let cause = format!("'{text}': an accelerator has two sides, '{name}.lan' and '{name}.wan'");
+                Err(node.place.error(cause))
+            }
+            (Draft::Host(_), None) => Ok((number, 0)),
+            (Draft::Switch { .. }, None) => {
+                let ends = self.links.iter().flat_map(|link| link.ends);
+                Ok((number, ends.filter(|end| end.0 == number).count()))
+            }
+            (_, Some(_)) => {
+                Err(node.place.error(format!("'{text}': '{name}' is no accelerator, say '{name}'")))
+            }
+        }
+    }
+
+    /// What no network can be.
+    fn check(&self, document: &Document) -> Result<(), FileError> {
+        let names: Vec<&str> = self.links.iter().map(|link| &*link.name).collect();
+        if let Some(at) = twice(&names) {
+            let cause = format!("two links are called '{}': give one of them another 'name'", names[at]);
+            return Err(self.links[at].place.error(cause));
+        }
+        if self.stations.iter().filter(|station| matches!(station.draft, Draft::Host(_))).count() < 2 {
+            let cause = "a network takes two hosts at least: add [[host]] tables and links, or a [path]";
+            return Err(document.start().error(cause));
+        }
+        if self.stations.len() > STATIONS_MAX {
+            let cause = format!("{} stations: {STATIONS_MAX} are the most", self.stations.len());
+            return Err(document.start().error(cause));
+        }
+        self.check_sides()?;
+        self.check_loops()
+    }
+
+    fn check_sides(&self) -> Result<(), FileError> {
+        let count = |end| self.links.iter().flat_map(|link| link.ends).filter(|known| *known == end).count();
+        for (number, station) in self.stations.iter().enumerate() {
+            let name = &station.name;
+            let sides: Vec<(Side, String)> = match &station.draft {
+                Draft::Host(_) => vec![(0, name.clone())],
+                Draft::Accelerator(_) => vec![(0, format!("{name}.lan")), (1, format!("{name}.wan"))],
+                Draft::Switch { ports, .. } => {
+                    let links =
+                        self.links.iter().flat_map(|link| link.ends).filter(|end| end.0 == number).count();
+                    let most = ports.unwrap_or(PORTS_MAX as u64);
+                    if links < 2 || links as u64 > most {
+                        let cause = format!("switch '{name}' has {links} links; it takes 2 to {most}");
+                        return Err(station.place.error(cause));
+                    }
+                    continue;
+                }
+            };
+            for (side, text) in sides {
+                let (cause, place) = match count((number, side)) {
+                    1 => continue,
+                    0 => (format!("no link ends at '{text}': add a [[link]]"), station.place),
+                    links => {
+                        let last = self.links.iter().rfind(|link| link.ends.contains(&(number, side)));
+                        let cause = format!(
+                            "{links} links end at '{text}', which has one port: put a [[switch]] between"
+                        );
+                        (cause, last.map_or(station.place, |link| link.place))
+                    }
+                };
+                return Err(place.error(cause));
+            }
+        }
+        Ok(())
+    }
+
+    /// Switches send to all sides what they do not know the place of: in a loop that never ends.
+    fn check_loops(&self) -> Result<(), FileError> {
+        let mut group: Vec<usize> = (0..self.stations.len()).collect();
+        for link in &self.links {
+            let [one, other] = link.ends.map(|(station, _)| group[station]);
+            if one == other {
+                let cause =
+                    format!("link '{}' closes a loop, in which frames would circle: take it out", link.name);
+                return Err(link.place.error(cause));
+            }
+            group.iter_mut().filter(|of| **of == other).for_each(|of| *of = one);
+        }
+        Ok(())
+    }
+
+    /// Decides what was left open: a link is as fast as the slower of its ends, a switch as the fastest of its links.
+    fn decide_rates(&mut self) {
+        let own_rate = |station: &Station<'_>| match &station.draft {
+            Draft::Host(profile) => BitRate::from_bps(profile.rate_bps),
+            Draft::Switch { rate, .. } => *rate,
+            Draft::Accelerator(_) => None,
+        };
+        // Links between switches come after those that these follow from.
+        for _pass in 0..2 {
+            for link in self.links.iter_mut().filter(|link| link.rate.is_none()) {
+                link.rate = link.ends.iter().filter_map(|(at, _)| own_rate(&self.stations[*at])).min();
+            }
+            for (number, station) in self.stations.iter_mut().enumerate() {
+                let Draft::Switch { rate: rate @ None, .. } = &mut station.draft else { continue };
+                let links = self.links.iter().filter(|link| link.ends.iter().any(|end| end.0 == number));
+                *rate = links.filter_map(|link| link.rate).max();
+            }
+        }
+    }
+
+    /// A link's rate, which no NIC at its ends is slower than.
+    fn rate(&self, link: &Link<'_>) -> Result<BitRate, FileError> {
+        let name = &link.name;
+        let Some(rate) = link.rate else {
+            let cause = format!("link '{name}' has no rate, and neither have its ends: add rate = \"100G\"");
+            return Err(link.place.error(cause));
+        };
+        for (at, _) in link.ends {
+            if let Station { name: host, draft: Draft::Host(profile), .. } = &self.stations[at]
+                && profile.rate_bps < rate.as_bps()
+            {
+                let (nic, most) = (&profile.name, profile.rate_bps as f64 / 1e9);
+                let cause = format!(
+                    "{rate} on link '{name}' is more than the {most}G of host '{host}' (NIC {nic}): lower it, or give a \
+                     faster NIC, as in nic = {{ profile = \"{nic}\", rate_bps = \"400G\" }}"
+                );
+                return Err(link.rate_place.error(cause));
+            }
+        }
+        Ok(rate)
+    }
+
+    fn finish(mut self) -> Result<Network<'a>, FileError> {
+        self.decide_rates();
+        let (mut cables, mut links) = (Vec::new(), Vec::new());
+        for link in &self.links {
+            let wire = LinkConfig { rate: Some(self.rate(link)?), ..link.wire.clone() };
+            // The first end of a cable is the one that sends what may be lost.
+            let (first, loss_toward_second_only) = match link.loses {
+                [false, true] => (1, true),
+                [_, backward] => (0, !backward && wire.loss > 0.0),
+            };
+            let ends = [link.ends[first], link.ends[1 - first]];
+            cables.push(Cable { ends, wire, loss_toward_second_only });
+            links.push(LinkPlan { name: link.name.clone(), first, record: link.record.clone() });
+        }
+        let (mut stations, mut settings, mut flow_controls) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, station) in self.stations.into_iter().enumerate() {
+            let (kind, open) = match station.draft {
+                Draft::Host(profile) => (StationKind::Host(*profile), None),
+                // Its configuration follows from its links and from the flows.
+                Draft::Accelerator(open) => (StationKind::Accelerator(Default::default()), Some(open)),
+                Draft::Switch { rate, queue_bytes, ecn, pfc, .. } => {
+                    let ports = cables.iter().flat_map(|it: &Cable| it.ends).filter(|end| end.0 == number);
+                    let Some(rate) = rate else {
+                        let cause =
+                            format!("switch '{}' has no rate, and neither have its links", station.name);
+                        return Err(station.place.error(cause));
+                    };
+                    let plain = SwitchConfig::new(ports.count(), rate);
+                    flow_controls.extend(pfc.map(|pfc| (number, rate, pfc)));
+                    (StationKind::Switch(SwitchConfig { queue_bytes, ecn, ..plain }), None)
+                }
+            };
+            stations.push(StationPlan { name: station.name, kind });
+            settings.push(open);
+        }
+        let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
+        for (number, rate, pfc) in flow_controls {
+            // It follows from what is at the other ends.
+            let pfc = pfc.config(number, rate, &stations, &cables, &names)?;
+            if let StationKind::Switch(config) = &mut stations[number].kind {
+                config.pfc = Some(pfc);
+            }
+        }
+        Ok(Network { stations, settings, cables, links })
+    }
+}
+
+/// A `[[link]]`, or the fibre of a `[path]`.
+fn link<'a>(fields: &Fields<'a>, name: String, ends: [(usize, Side); 2]) -> Result<Link<'a>, FileError> {
+    let fibre = match (fields.whole("distance"), fields.time("delay")) {
+        (Some(_), Some(_)) => {
+            return Err(fields.error("delay", "both a distance and a delay: take one of them out"));
+        }
+        (Some(metres), None) => Duration::of_fibre_m(metres),
+        (None, Some(delay)) => delay,
+        (None, None) => SHORT,
+    };
+    let queue_bytes = fields.whole("queue").unwrap_or(LinkConfig::default().queue_bytes);
+    let loses = match fields.text("loss_direction") {
+        Some(_) if !fields.has("loss") => {
+            return Err(fields.error("loss_direction", "a direction of losses without 'loss': add it"));
+        }
+        Some("forward") => [true, false],
+        Some("backward") => [false, true],
+        _ => [true; 2],
+    };
+    Ok(Link {
+        name,
+        place: fields.place,
+        ends,
+        rate: fields.rate("rate"),
+        rate_place: fields.place_of("rate"),
+        wire: LinkConfig {
+            delay: fibre + fields.time("extra_delay").unwrap_or(Duration::ZERO),
+            loss: fields.real("loss").unwrap_or(0.0),
+            impairments: impairments(fields)?,
+            queue_bytes,
+            ecn: marking(fields, queue_bytes),
+            ..LinkConfig::default()
+        },
+        loses,
+        record: fields.text("record").map(str::to_owned),
+    })
+}
+
+/// What befalls frames besides loss.
+fn impairments(fields: &Fields<'_>) -> Result<Impairments, FileError> {
+    if fields.has("reorder_delay") && !fields.has("reorder") {
+        return Err(
+            fields.error("reorder_delay", "a delay of frames that are late without 'reorder': add it")
+        );
+    }
+    Ok(Impairments {
+        late: fields.real("reorder").unwrap_or(0.0),
+        late_by: fields.time("reorder_delay").unwrap_or(Impairments::LATE_BY),
+        duplication: fields.real("duplicate").unwrap_or(0.0),
+        corruption: fields.real("corrupt").unwrap_or(0.0),
+    })
+}
+
+fn marking(fields: &Fields<'_>, queue_bytes: u64) -> Option<RedConfig> {
+    // It was read before.
+    match ecn(fields.text("ecn")?).ok()? {
+        Ecn::Off => None,
+        Ecn::OfQueue => Some(RedConfig::for_queue(queue_bytes)),
+        Ecn::Of(kmin_bytes, kmax_bytes, pmax) => Some(RedConfig { kmin_bytes, kmax_bytes, pmax }),
+    }
+}

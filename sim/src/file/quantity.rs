@@ -1,0 +1,186 @@
+//! Numbers as people write them, by what they measure.
+
+use super::tree::Value;
+use longhaul_units::{BitRate, Duration, QuantityError, distance_m, size_bytes};
+
+/// What a key takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// Any text.
+    Text,
+    /// The name of a station, link or flow.
+    Name,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A whole number from the first to the second.
+    Count(u64, u64),
+    /// 0 to 1.
+    Probability,
+    /// true or false.
+    Flag,
+    /// Bytes, from 1 to this, with binary prefixes.
+    Size(u64),
+    /// Fibre, in metres.
+    Distance,
+    /// In picoseconds, up to an hour.
+    Time,
+    /// In bit/s.
+    Rate,
+    /// off, on, or thresholds.
+    Ecn,
+    /// Two ends of a link.
+    Ends,
+    /// A NIC: the name of a profile, a file, or a table.
+    Nic,
+    /// Keys of an accelerator.
+    Accelerator,
+}
+
+/// A value that was understood, in the unit of its kind.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Quantity {
+    Whole(u64),
+    Real(f64),
+    Flag(bool),
+    Text(String),
+}
+
+impl Kind {
+    /// What is appended to a key of this kind when its value is written in base units.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Kind::Distance => "_m",
+            Kind::Time => "_ns",
+            Kind::Rate => "_bps",
+            Kind::Size(_) => "_bytes",
+            _ => "",
+        }
+    }
+
+    /// Reads a value, or says what would have been one.
+    pub fn read(self, value: &Value) -> Result<Quantity, String> {
+        let found = match (self, value) {
+            (Kind::Text, Value::Text(text)) => Some(Quantity::Text(text.clone())),
+            (Kind::Name, Value::Text(text)) => return name(text),
+            (Kind::Choice(words), Value::Text(text)) => return choice(words, text),
+            (Kind::Count(..), Value::Whole(number)) => Some(Quantity::Whole(*number)),
+            (Kind::Probability, Value::Real(number)) => Some(Quantity::Real(*number)),
+            (Kind::Probability, Value::Whole(number)) => Some(Quantity::Real(*number as f64)),
+            (Kind::Probability, Value::Text(text)) => text.parse().ok().map(Quantity::Real),
+            (Kind::Flag, Value::Flag(flag)) => Some(Quantity::Flag(*flag)),
+            (Kind::Ecn, Value::Text(text)) => return ecn(text).map(|_| Quantity::Text(text.clone())),
+            (Kind::Size(_) | Kind::Rate, Value::Whole(number)) => Some(Quantity::Whole(*number)),
+            (Kind::Distance | Kind::Time, Value::Whole(0)) => Some(Quantity::Whole(0)),
+            (Kind::Size(_), Value::Text(text)) => taken(text, size_bytes(text))?,
+            (Kind::Distance, Value::Text(text)) => taken(text, distance_m(text))?,
+            (Kind::Time, Value::Text(text)) => taken(text, text.parse().map(Duration::as_ps))?,
+            (Kind::Rate, Value::Text(text)) => match text.trim() {
+                "0" => Some(Quantity::Whole(0)),
+                text => text.parse::<BitRate>().ok().map(|rate| Quantity::Whole(rate.as_bps())),
+            },
+            _ => None,
+        };
+        let found = found.ok_or_else(|| format!("{} is not {}", value.kind(), self.wanted()))?;
+        match self.is_within(&found) {
+            true => Ok(found),
+            false => Err(format!("{} is out of range: it takes {}", value.kind(), self.wanted())),
+        }
+    }
+
+    fn is_within(self, found: &Quantity) -> bool {
+        match (self, found) {
+            (Kind::Count(least, most), Quantity::Whole(number)) => (least..=most).contains(number),
+            (Kind::Probability, Quantity::Real(number)) => (0.0..=1.0).contains(number),
+            (Kind::Size(most), Quantity::Whole(number)) => (1..=most).contains(number),
+            (Kind::Rate, Quantity::Whole(number)) => (1000..=1_000_000_000_000_000).contains(number),
+            _ => true,
+        }
+    }
+
+    /// What a value of this kind looks like.
+    fn wanted(self) -> String {
+        match self {
+            Kind::Text => "text in quotes".into(),
+            Kind::Name => "a name in quotes".into(),
+            Kind::Choice(words) => format!("one of \"{}\"", words.join("\", \"")),
+            Kind::Count(least, u64::MAX) => format!("a whole number from {least}"),
+            Kind::Count(least, most) => format!("a whole number from {least} to {most}"),
+            Kind::Probability => "a probability from 0 to 1, as in 1e-5".into(),
+            Kind::Flag => "true or false".into(),
+            Kind::Size(most) => format!("bytes from 1 to {}, as in 4096, \"64K\" or \"4M\"", bytes(most)),
+            Kind::Distance => "a length with km or m, as in \"380km\" or \"500m\"".into(),
+            Kind::Time => "a time with ns, us, ms or s, as in \"3.81ms\" or \"250us\"".into(),
+            Kind::Rate => "a rate from 1 kbit/s to 1 Pbit/s, as in \"100G\" or \"400M\"".into(),
+            Kind::Ecn => "\"off\", \"on\" or thresholds KMIN:KMAX[:PMAX], as in \"1M:4M:0.1\"".into(),
+            Kind::Ends => "two ends, as in [\"a\", \"near.lan\"]".into(),
+            Kind::Nic => "a profile's name, a file's name ending in .toml, or a table".into(),
+            Kind::Accelerator => "a table".into(),
+        }
+    }
+}
+
+fn bytes(count: u64) -> String {
+    match count {
+        count if count >= 1 << 30 => format!("{} GiB", count >> 30),
+        count => format!("{count}"),
+    }
+}
+
+fn choice(words: &[&str], text: &str) -> Result<Quantity, String> {
+    match words.contains(&text) {
+        true => Ok(Quantity::Text(text.to_owned())),
+        false => {
+            Err(format!("\"{text}\" is {}", super::schema::suggest(text, words.iter().copied(), "none of")))
+        }
+    }
+}
+
+fn name(text: &str) -> Result<Quantity, String> {
+    let is_fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    if (1..=64).contains(&text.len()) && text.chars().all(is_fit) {
+        Ok(Quantity::Text(text.to_owned()))
+    } else {
+        Err(format!("\"{text}\" is no name: 1 to 64 letters, digits, - and _ make one"))
+    }
+}
+
+/// Takes what was read. What is no quantity is left to say what would have been one; what is too large says so.
+fn taken(text: &str, read: Result<u64, QuantityError>) -> Result<Option<Quantity>, String> {
+    match read {
+        Ok(number) => Ok(Some(Quantity::Whole(number))),
+        Err(error) if error.is_too_large() => Err(format!("\"{text}\" is {error}")),
+        Err(_) => Ok(None),
+    }
+}
+
+/// What `ecn` may say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Ecn {
+    Off,
+    /// By thresholds that go with the queue's length.
+    OfQueue,
+    /// Kmin and Kmax in bytes, Pmax.
+    Of(u64, u64, f64),
+}
+
+/// Reads what `ecn` says.
+pub(super) fn ecn(text: &str) -> Result<Ecn, String> {
+    let wrong = || format!("\"{text}\" is not {}", Kind::Ecn.wanted());
+    match text {
+        "off" => return Ok(Ecn::Off),
+        "on" => return Ok(Ecn::OfQueue),
+        _ => {}
+    }
+    let mut parts = text.split(':');
+    let mut threshold = || parts.next().and_then(|part| size_bytes(part).ok()).ok_or_else(wrong);
+    let (kmin, kmax) = (threshold()?, threshold()?);
+    let pmax = match parts.next() {
+        Some(part) => part.parse().ok().filter(|p| (0.0..=1.0).contains(p)).ok_or_else(wrong)?,
+        None => 0.1,
+    };
+    match parts.next() {
+        None if kmin <= kmax => Ok(Ecn::Of(kmin, kmax, pmax)),
+        None => Err(format!("\"{text}\" has a Kmin above its Kmax")),
+        Some(_) => Err(wrong()),
+    }
+}

@@ -1,0 +1,97 @@
+//! A NIC that takes in no more than a packet in a time: what comes sooner waits in its buffer.
+
+use crate::packed::{Packer, Ring};
+use longhaul_cc::wire_bytes;
+use longhaul_node::{Deadline, Frame, Transmit};
+use longhaul_switch::{PauseCounters, Pauser};
+use longhaul_units::{Duration, Instant};
+use longhaul_wire::{MacAddr, Pause};
+
+/// The receive side of a NIC. Packets of all priorities wait in one buffer.
+pub(crate) struct Intake {
+    /// Least time between two packets.
+    gap: Duration,
+    free_at: Instant,
+    packer: Packer,
+    ring: Ring,
+    /// Counts what waits, and asks the link's other end to pause.
+    pauser: Pauser,
+    source: MacAddr,
+    /// A pause frame waits for room: not a deadline.
+    is_blocked: bool,
+    /// Packets for which there was no room.
+    pub discarded: u64,
+}
+
+impl Intake {
+    pub fn new(gap: Duration, pauser: Pauser, source: MacAddr) -> Self {
+        Intake {
+            gap,
+            free_at: Instant::ZERO,
+            packer: Packer::default(),
+            ring: Ring::default(),
+            pauser,
+            source,
+            is_blocked: false,
+            discarded: 0,
+        }
+    }
+
+    /// A frame comes. True: it waits or is dropped; false: it is taken in at once.
+    pub fn hold(&mut self, now: Instant, frame: &Frame<'_>) -> bool {
+        // What is said about the link never waits.
+        if Pause::is_mac_control(frame.head) {
+            return false;
+        }
+        if self.ring.len() == 0 && self.free_at <= now {
+            self.free_at = now + self.gap;
+            return false;
+        }
+        if !self.pauser.take(wire_bytes(frame.len())) {
+            self.discarded += 1;
+            return true;
+        }
+        let (packet, news) = self.packer.pack(frame, self.free_at, false);
+        self.ring.push(packet, news);
+        self.free_at += self.gap;
+        true
+    }
+
+    /// Takes in the next packet, if it is due.
+    pub fn release(&mut self, now: Instant, mut take: impl FnMut(&Frame<'_>)) -> bool {
+        if self.ring.next_due().is_none_or(|due| due > now) {
+            return false;
+        }
+        let pauser = &mut self.pauser;
+        self.ring.pop(|frame| {
+            pauser.release(wire_bytes(frame.len()));
+            take(frame);
+        });
+        true
+    }
+
+    /// Sends what the link's other end is to be told, in front of all else.
+    pub fn send_pause(&mut self, now: Instant, out: &mut dyn Transmit) {
+        self.is_blocked = false;
+        if self.pauser.poll_timeout().is_none_or(|deadline| deadline.at > now) {
+            return;
+        }
+        if out.room(0) == 0 {
+            self.is_blocked = true;
+        } else if let Some(pause) = self.pauser.poll_pause(now) {
+            out.transmit(0, &Frame::opaque(&pause.write(self.source)));
+        }
+    }
+
+    /// When it wants to be called.
+    pub fn poll_timeout(&self) -> Option<Deadline> {
+        let next = self.ring.next_due().map(|at| Deadline { at, reason: "receive" });
+        let pause = if self.is_blocked { None } else { self.pauser.poll_timeout() };
+        Deadline::earliest(next, pause)
+    }
+
+    /// What flow control did.
+    pub fn counters(&self) -> PauseCounters {
+        self.pauser.counters()
+    }
+}

@@ -1,0 +1,93 @@
+//! What hosts, accelerators and switches did.
+
+use super::{AcceleratorOutcome, HostOutcome, PortOutcome, SwitchOutcome};
+use crate::host::Host;
+use crate::network::Network;
+use crate::pfc;
+use crate::scenario::{Scenario, StationKind};
+use crate::station::Station;
+use longhaul_switch::{DropReason, Switch};
+
+/// By kind.
+#[derive(Default)]
+pub(crate) struct StationOutcomes {
+    pub hosts: Vec<HostOutcome>,
+    pub accelerators: Vec<AcceleratorOutcome>,
+    pub switches: Vec<SwitchOutcome>,
+}
+
+impl StationOutcomes {
+    /// Of a network that has run, and what in it must never happen.
+    pub fn of(scenario: &Scenario, network: &Network, violations: &mut Vec<String>) -> Self {
+        let mut all = StationOutcomes::default();
+        for (number, plan) in scenario.stations.iter().enumerate() {
+            let name = plan.name.clone();
+            match network.station(number) {
+                Station::Host(host) => {
+                    let discarded = host.intake().map_or(0, |(discarded, _)| discarded);
+                    if discarded > 0 && is_lossless_host(scenario, number) {
+                        violations.push(lossless_drops(&name, discarded));
+                    }
+                    all.hosts.push(HostOutcome { name, counters: host_counters(host) });
+                }
+                Station::Accelerator(watched) => {
+                    violations.extend(watched.violation().map(|what| format!("{name}: {what}")));
+                    let counters = watched.node().counters().values().filter(|(_, count)| *count > 0);
+                    let counters = counters.map(|(counter, count)| (counter.to_owned(), count));
+                    all.accelerators.push(AcceleratorOutcome { name, counters: counters.collect() });
+                }
+                Station::Switch(switch) => {
+                    let (ports, dropped) = switch_ports(scenario, number, switch);
+                    if dropped > 0 {
+                        violations.push(lossless_drops(&name, dropped));
+                    }
+                    all.switches.push(SwitchOutcome { name, ports });
+                }
+            }
+        }
+        all
+    }
+}
+
+/// A host's counters that are not zero.
+fn host_counters(host: &Host) -> Vec<(String, u64)> {
+    let own = host.counters().iter().map(|(counter, count)| (counter.name(), count));
+    let (discarded, pause) = host.intake().unwrap_or_default();
+    let intake = [
+        ("rx_discards_phy", discarded),
+        ("tx_prio_pause", pause.pauses_sent + pause.resumes_sent),
+        ("rx_buffer_bytes_max", pause.held_bytes_max),
+    ];
+    let all = own.chain(intake).filter(|(_, count)| *count > 0);
+    all.map(|(name, count)| (name.to_owned(), count)).collect()
+}
+
+/// Whether nothing may be dropped by a host's receive buffer.
+fn is_lossless_host(scenario: &Scenario, number: usize) -> bool {
+    let StationKind::Host(profile) = &scenario.stations[number].kind else { return false };
+    profile.pfc && pfc::is_sound(scenario, (number, 0))
+}
+
+fn lossless_drops(name: &str, dropped: u64) -> String {
+    format!("{name}: {dropped} frames of the lossless priority dropped, with headroom enough")
+}
+
+/// A switch's ports, and how many lossless frames they dropped although headroom was enough.
+fn switch_ports(scenario: &Scenario, number: usize, switch: &Switch) -> (Vec<PortOutcome>, u64) {
+    let mut violating = 0;
+    let ports = (0..switch.config().ports).map(|side| {
+        let counters = switch.counters(side);
+        let cable = pfc::cable_at(scenario, (number, side));
+        let pfc = switch.config().pfc.as_ref();
+        let needed = cable.and_then(|cable| pfc::headroom_of(scenario, cable));
+        let is_enough = pfc.zip(needed).is_some_and(|(pfc, needed)| pfc.ports[side].headroom_bytes >= needed);
+        if is_enough && pfc::is_sound(scenario, (number, side)) {
+            violating += counters.drops.get(DropReason::HeadroomFull);
+        }
+        let other = cable.and_then(|cable| cable.ends.iter().find(|end| **end != (number, side)));
+        let leads_to = other.map_or_else(String::new, |end| scenario.stations[end.0].name.clone());
+        PortOutcome::of(leads_to, &counters)
+    });
+    let ports = ports.collect();
+    (ports, violating)
+}

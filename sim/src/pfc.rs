@@ -1,0 +1,135 @@
+//! Flow control between stations: how much headroom a link takes, and ports that pause as a whole.
+
+use crate::cable::WAITING_BYTES;
+use crate::host::Port;
+use crate::profile::NicProfile;
+use crate::scenario::{Cable, Scenario, StationKind};
+use longhaul_cc::dcqcn::{Dcqcn, NotificationConfig, ReactionConfig};
+use longhaul_cc::wire_bytes;
+use longhaul_node::{Deadline, Side};
+use longhaul_switch::PfcConfig;
+use longhaul_units::{BitRate, Duration, Instant};
+use longhaul_wire::Pause;
+
+/// The longest RoCEv2 frame, with room to spare.
+const LONG_FRAME_LEN: usize = 4096 + 128;
+/// Longest frames of which a pause may find one under way: at both ends in the queue's output and beyond what waits in front
+/// of the wire, the one that passes XOFF, and one that the far end has begun.
+const FRAMES: u64 = 8;
+
+/// Bytes on the wire that come in after a pause was asked for, at most: what a link at `rate` carries in `round_trip`, what
+/// both ends have in front of the wire, and frames that are under way.
+///
+/// Source: IEEE 802.1Q, annex N ("Buffer requirements for priority-based flow control").
+pub fn pfc_headroom_bytes(rate: BitRate, round_trip: Duration) -> u64 {
+    let ends = 2 * WAITING_BYTES + FRAMES * wire_bytes(LONG_FRAME_LEN);
+    rate.bytes_in(round_trip).saturating_add(ends)
+}
+
+fn responder_delay(profile: &NicProfile) -> Duration {
+    Duration::from_ns(profile.responder_ns)
+}
+
+/// The time from asking for a pause to the last bit sent before it, but for what waits at both ends. NICs act on what they
+/// receive after a time.
+pub(crate) fn round_trip(cable: &Cable, kinds: [&StationKind; 2]) -> Duration {
+    kinds.into_iter().fold(cable.wire.delay.times(2), |sum, kind| match kind {
+        StationKind::Host(profile) => sum + responder_delay(profile),
+        _ => sum,
+    })
+}
+
+/// What a pause takes to be obeyed on a cable; `None` where nothing bounds it.
+pub(crate) fn headroom_of(scenario: &Scenario, cable: &Cable) -> Option<u64> {
+    let kinds = cable.ends.map(|(station, _)| &scenario.stations[station].kind);
+    Some(pfc_headroom_bytes(cable.wire.rate?, round_trip(cable, kinds)))
+}
+
+/// The cable at a side of a station.
+pub(crate) fn cable_at(scenario: &Scenario, end: (usize, Side)) -> Option<&Cable> {
+    scenario.cables.iter().find(|cable| cable.ends.contains(&end))
+}
+
+/// Whether the station at the other end of a side obeys each pause, and each arrives: nothing lossless need be dropped.
+pub(crate) fn is_sound(scenario: &Scenario, end: (usize, Side)) -> bool {
+    let Some(cable) = cable_at(scenario, end) else { return false };
+    let is_safe = cable.wire.loss <= 0.0 && cable.wire.impairments.is_none() && cable.wire.rate.is_some();
+    let other = if cable.ends[0] == end { cable.ends[1].0 } else { cable.ends[0].0 };
+    let obeys = match &scenario.stations[other].kind {
+        StationKind::Host(profile) => profile.pfc,
+        StationKind::Accelerator(_) => true,
+        StationKind::Switch(config) => {
+            config.pfc.as_ref().is_some_and(|pfc| pfc.priority == PfcConfig::ROCE_PRIORITY)
+        }
+    };
+    is_safe && obeys
+}
+
+/// The link at a host, and what its NIC makes of it; or what is wrong with that.
+pub(crate) fn port(scenario: &Scenario, number: usize, profile: &NicProfile) -> Result<Port, String> {
+    let cable = cable_at(scenario, (number, 0));
+    let rate = cable.and_then(|cable| cable.wire.rate);
+    let headroom_bytes = cable.and_then(|cable| headroom_of(scenario, cable)).unwrap_or(0);
+    let room = profile.receive_buffer_bytes;
+    if profile.receive_packet_ns > 0 && profile.pfc && room < headroom_bytes {
+        return Err(format!(
+            "a receive buffer of {room} bytes cannot be lossless: its link needs {headroom_bytes} bytes of headroom; give \
+             more than that, shorten the link, or switch pfc off"
+        ));
+    }
+    let mut dcqcn = None;
+    if profile.dcqcn {
+        let rate = rate.or(BitRate::from_bps(profile.rate_bps));
+        match rate.map(|rate| Dcqcn::new(&ReactionConfig::NVIDIA, &NotificationConfig::default(), rate)) {
+            Some(Ok(made)) => dcqcn = Some(made),
+            Some(Err(why)) => return Err(format!("DCQCN: {why}")),
+            None => return Err("DCQCN needs a link with a rate".to_owned()),
+        }
+    }
+    Ok(Port { rate, headroom_bytes, dcqcn })
+}
+
+/// Two ports whose MACs obey pauses: of any priority, and as a whole, because the box between them knows no priorities.
+pub(crate) struct PausedPorts {
+    rates: [Option<BitRate>; 2],
+    until: [Option<Instant>; 2],
+}
+
+impl PausedPorts {
+    /// With links of these rates.
+    pub fn new(rates: [Option<BitRate>; 2]) -> Self {
+        PausedPorts { rates, until: [None; 2] }
+    }
+
+    /// A frame came by `side`, which may be a pause.
+    #[inline]
+    pub fn hear(&mut self, now: Instant, side: Side, head: &[u8]) {
+        if Pause::is_mac_control(head)
+            && let (Some(pause), Some(rate)) = (Pause::parse(head), self.rates[side])
+        {
+            let longest = pause.quanta.into_iter().flatten().max().unwrap_or(0);
+            self.until[side] = (longest > 0).then(|| now + Pause::time(longest, rate));
+        }
+    }
+
+    /// Forgets pauses that are over.
+    #[inline]
+    pub fn pass(&mut self, now: Instant) {
+        for until in &mut self.until {
+            *until = until.filter(|until| *until > now);
+        }
+    }
+
+    /// Whether nothing is to be sent by `side`.
+    #[inline]
+    pub fn holds(&self, side: Side) -> bool {
+        self.until[side].is_some()
+    }
+
+    /// When a pause is over by itself.
+    #[inline]
+    pub fn deadline(&self) -> Option<Deadline> {
+        let at = self.until.iter().flatten().min()?;
+        Some(Deadline { at: *at, reason: "paused by the link's other end" })
+    }
+}

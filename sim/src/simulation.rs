@@ -1,0 +1,587 @@
+//! From a scenario to its outcome.
+
+use crate::addresses;
+use crate::host::{
+    self, Bandwidth, Caller, Goal, Host, Op, Program, QpPlan, Receiver, Role, Service, Waiting,
+};
+use crate::network::{CablePlan, Network, Plan};
+use crate::oracle::Watched;
+use crate::outcome::{FlowOutcome, Latency, Outcome, Setup, StationOutcomes, WireOutcome};
+use crate::pfc;
+use crate::record::Recorder;
+use crate::scenario::{Connect, Flow, Scenario, StationKind, Test, Until, perftest_cq_mod};
+use crate::station::Station;
+use longhaul_accel::Accelerator;
+use longhaul_link::DropReason;
+use longhaul_node::Side;
+use longhaul_rnic::Status;
+use longhaul_switch::Switch;
+use longhaul_units::{Duration, Instant, Psn, Rng, SplitMix64};
+use thiserror::Error;
+
+/// Where the first program of a host listens for connections: perftest's port.
+const PORT_FIRST: u16 = 18515;
+
+/// A network that is ready to run.
+pub struct Simulation {
+    network: Network,
+    scenario: Scenario,
+    /// By flow: the programs and their slots.
+    ends: Vec<[End; 2]>,
+}
+
+/// One end of a flow.
+struct End {
+    host: usize,
+    program: usize,
+    slots: Vec<usize>,
+}
+
+/// Where a run is, for who watches it.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Virtual time.
+    pub now: Instant,
+    /// Events so far.
+    pub events: u64,
+    /// Messages completed, of all flows.
+    pub messages: u64,
+    /// Messages that flows with a number of them will complete.
+    pub messages_planned: u64,
+}
+
+/// Why there is nothing to simulate.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ScenarioError {
+    /// A cable or a flow names a station that there is not.
+    #[error("{what} names station {station}, but there are {stations}")]
+    NoStation {
+        /// Who names it.
+        what: String,
+        /// The number.
+        station: usize,
+        /// How many there are.
+        stations: usize,
+    },
+    /// Two cables end at one side, or none at a side that needs one.
+    #[error("{station}: side {side} has {cables} cables; it needs exactly one")]
+    Side {
+        /// The station's name.
+        station: String,
+        /// The side.
+        side: Side,
+        /// How many end there.
+        cables: usize,
+    },
+    /// A flow between stations of which one is no host.
+    #[error("flow {flow}: {station} is no host")]
+    NoHost {
+        /// The flow's name.
+        flow: String,
+        /// The station's name.
+        station: String,
+    },
+    /// A flow that makes no sense.
+    #[error("flow {flow}: {why}")]
+    Flow {
+        /// Its name.
+        flow: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A cable that makes no sense.
+    #[error("the cable between {0} and {1}: {2}")]
+    Cable(String, String, longhaul_link::LinkError),
+    /// A switch that makes no sense.
+    #[error("{0}: {1}")]
+    Switch(String, longhaul_switch::SwitchError),
+    /// An accelerator that makes no sense.
+    #[error("{0}: {1}")]
+    Accelerator(String, longhaul_accel::ConfigError),
+    /// A host that cannot be what it should.
+    #[error("{0}: {1}")]
+    Host(String, longhaul_rnic::VerbsError),
+    /// A NIC that makes no sense.
+    #[error("{0}: {1}")]
+    Nic(String, String),
+}
+
+impl Simulation {
+    /// Builds the network. `record` may give a cable's direction (cable, end that sends) recorders.
+    ///
+    /// # Errors
+    /// [`ScenarioError`], before anything has run.
+    pub fn new<R: IntoIterator<Item = Recorder>>(
+        scenario: Scenario,
+        mut record: impl FnMut(usize, usize) -> R,
+    ) -> Result<Self, ScenarioError> {
+        check(&scenario)?;
+        let mut seeds = SplitMix64::new(scenario.seed);
+        let joined = addresses::joined(&scenario);
+        let mut stations = Vec::new();
+        for number in 0..scenario.stations.len() {
+            stations.push(station(&scenario, number, &joined, seeds.next_u64())?);
+        }
+        let ends = connect(&scenario, &mut stations, &mut seeds)?;
+        let mut cables = Vec::new();
+        for (number, cable) in scenario.cables.iter().enumerate() {
+            let mut plan = CablePlan::new(cable.ends, cable.wire.clone(), seeds.next_u64());
+            if cable.loss_toward_second_only {
+                plan.wires[1].loss = 0.0;
+            }
+            for end in [0, 1] {
+                let profile = |station: usize| match &scenario.stations[station].kind {
+                    StationKind::Host(profile) => Some(profile),
+                    _ => None,
+                };
+                if let Some(profile) = profile(cable.ends[end].0) {
+                    plan.gaps[end] = Duration::from_ns(profile.packet_ns);
+                }
+                if let Some(profile) = profile(cable.ends[1 - end].0) {
+                    plan.wires[end].delay = plan.wires[end].delay + Duration::from_ns(profile.responder_ns);
+                }
+                plan.recorders[end] = record(number, end).into_iter().collect();
+            }
+            plan.train_max = trains(&scenario, cable, &plan);
+            cables.push(plan);
+        }
+        let name =
+            |end: usize, cable: &crate::scenario::Cable| scenario.stations[cable.ends[end].0].name.clone();
+        let network = Network::new(Plan { stations, cables }).map_err(|why| {
+            let cable =
+                scenario.cables.iter().find(|cable| longhaul_link::Wire::new(&cable.wire, 0).is_err());
+            match cable {
+                Some(cable) => ScenarioError::Cable(name(0, cable), name(1, cable), why),
+                None => ScenarioError::Cable(String::new(), String::new(), why),
+            }
+        })?;
+        Ok(Simulation { network, scenario, ends })
+    }
+
+    /// How many threads have something to do.
+    pub fn threads_max(&self) -> usize {
+        self.network.regions()
+    }
+
+    /// Runs to the end on at most `threads` threads; `watch` is told now and then where the run is, and ends it by
+    /// false. The outcome does not depend on the number of threads.
+    pub fn run(mut self, threads: usize, mut watch: impl FnMut(Progress) -> bool) -> Outcome {
+        let end = self.scenario.time_max.map_or(Instant::from_ps(u64::MAX), |time| Instant::ZERO + time);
+        let (scenario, ends) = (&self.scenario, &self.ends);
+        let mut is_stopped = false;
+        self.network.run(end, threads, |network| {
+            let progress = progress(network, scenario, ends);
+            is_stopped = !watch(progress);
+            // What an accelerator acknowledged goes on to its place.
+            let mut flows = scenario.flows.iter().zip(ends);
+            let is_over =
+                flows.all(|(flow, ends)| is_done(network, &ends[0]) && !is_under_way(network, flow, ends));
+            !is_stopped && !is_over
+        });
+        let is_done = self.ends.iter().all(|ends| is_done(&self.network, &ends[0]));
+        let unfinished = if is_done {
+            None
+        } else if is_stopped {
+            Some("stopped".to_owned())
+        } else if self.network.now() >= end {
+            Some("its time was over".to_owned())
+        } else {
+            Some("nothing was left to happen".to_owned())
+        };
+        let is_cut = is_stopped || self.network.now() >= end;
+        self.outcome(unfinished, is_cut)
+    }
+
+    /// `is_cut`: there was more to happen.
+    fn outcome(mut self, unfinished: Option<String>, is_cut: bool) -> Outcome {
+        let network = &self.network;
+        let mut violations = Vec::new();
+        let flows = self.scenario.flows.iter().zip(&self.ends);
+        let flows = flows.map(|(flow, ends)| flow_outcome(network, flow, ends, &mut violations)).collect();
+        let stations = &self.scenario.stations;
+        let may_hold = is_cut && stations.iter().any(|it| matches!(it.kind, StationKind::Accelerator(_)));
+        for (flow, ends) in self.scenario.flows.iter().zip(&self.ends) {
+            if !may_hold && is_under_way(network, flow, ends) {
+                violations.push(format!("{}: messages completed and did not arrive", flow.name));
+            }
+        }
+        let mut wires = Vec::new();
+        for (number, cable) in self.scenario.cables.iter().enumerate() {
+            for end in [0, 1] {
+                let counters = network.passed(number, end);
+                wires.push(WireOutcome {
+                    from: stations[cable.ends[end].0].name.clone(),
+                    to: stations[cable.ends[1 - end].0].name.clone(),
+                    entered_frames: counters.entered_frames,
+                    entered_bytes: counters.entered_bytes,
+                    delivered_frames: counters.delivered_frames,
+                    lost_frames: counters.drops.get(DropReason::Loss),
+                    queue_full_frames: counters.drops.get(DropReason::QueueFull),
+                    ecn_marked_frames: counters.ecn_marked_frames,
+                    late_frames: counters.late_frames,
+                    duplicated_frames: counters.duplicated_frames,
+                    corrupted_frames: counters.corrupted_frames,
+                    queue_bytes_max: counters.queue_bytes_max,
+                });
+                if counters.queue_bytes_max > cable.wire.queue_bytes {
+                    violations
+                        .push(format!("cable {number}: its queue had {} bytes", counters.queue_bytes_max));
+                }
+            }
+        }
+        let stations = StationOutcomes::of(&self.scenario, network, &mut violations);
+        let outcome = Outcome {
+            ended_at_ns: network.now().as_ns(),
+            events: network.events(),
+            unfinished,
+            flows,
+            wires,
+            hosts: stations.hosts,
+            accelerators: stations.accelerators,
+            switches: stations.switches,
+            violations,
+        };
+        for recorder in self.network.take_recorders() {
+            // Who gave the recorder has its errors too: they are those of its writer.
+            drop(recorder.finish());
+        }
+        outcome
+    }
+}
+
+/// Makes the `number`-th station.
+fn station(
+    scenario: &Scenario,
+    number: usize,
+    joined: &[Vec<(Side, usize)>],
+    seed: u64,
+) -> Result<Station, ScenarioError> {
+    let plan = &scenario.stations[number];
+    Ok(match &plan.kind {
+        StationKind::Host(profile) => {
+            let at = |flow: &Flow| usize::from(flow.from == number) + usize::from(flow.to == number);
+            let qps = scenario.flows.iter().map(|flow| at(flow) * flow.qps as usize).sum();
+            let port = pfc::port(scenario, number, profile)
+                .map_err(|why| ScenarioError::Nic(plan.name.clone(), why))?;
+            let host = Host::new(number, profile, port, qps, seed);
+            Station::Host(Box::new(host.map_err(|why| ScenarioError::Host(plan.name.clone(), why))?))
+        }
+        StationKind::Accelerator(config) => {
+            let config = longhaul_accel::Config { seed, ..config.clone() };
+            let made = Accelerator::new(config);
+            let made = made.map_err(|why| ScenarioError::Accelerator(plan.name.clone(), why))?;
+            let rate = |side| pfc::cable_at(scenario, (number, side))?.wire.rate;
+            Station::Accelerator(Box::new(Watched::new(made, [rate(0), rate(1)])))
+        }
+        StationKind::Switch(config) => {
+            let config = addresses::with_room(config, scenario);
+            let made = Switch::new(longhaul_switch::SwitchConfig { seed, ..config });
+            let made = made.and_then(|mut switch| {
+                addresses::declare(&mut switch, number, scenario, joined)?;
+                Ok(switch)
+            });
+            Station::Switch(Box::new(made.map_err(|why| ScenarioError::Switch(plan.name.clone(), why))?))
+        }
+    })
+}
+
+/// Packets that a frame may stand for on a cable.
+fn trains(scenario: &Scenario, cable: &crate::scenario::Cable, plan: &CablePlan) -> u32 {
+    // A NIC that takes packets in one by one cannot be given many at once.
+    let joins_hosts = cable.ends.iter().all(|end| match &scenario.stations[end.0].kind {
+        StationKind::Host(profile) => profile.receive_packet_ns == 0,
+        _ => false,
+    });
+    let is_plain = plan.recorders.iter().all(Vec::is_empty) && cable.wire.ecn.is_none();
+    if joins_hosts && is_plain { scenario.train_packets_max.clamp(1, 1024) } else { 1 }
+}
+
+fn is_done(network: &Network, end: &End) -> bool {
+    network.host(end.host).is_done(end.program)
+}
+
+/// Whether fewer messages have come to their place than were completed.
+fn is_under_way(network: &Network, flow: &Flow, [requester, responder]: &[End; 2]) -> bool {
+    let completed = match network.host(requester.host).program(requester.program) {
+        Program::Bandwidth(program) => program.messages,
+        // One at a time, and both ways: the next waits for it.
+        Program::Latency(_) | Program::Receiver(_) => return false,
+    };
+    let target = target(flow, requester, responder);
+    let nic = network.host(target.host).nic();
+    let arrived: u64 = target.slots.iter().map(|&slot| nic.messages(slot)).sum();
+    flow.op != Op::Atomic && arrived < completed
+}
+
+/// Where the payload goes: to the responder, but for READs.
+fn target<'a>(flow: &Flow, requester: &'a End, responder: &'a End) -> &'a End {
+    if flow.op == Op::Read { requester } else { responder }
+}
+
+fn progress(network: &Network, scenario: &Scenario, ends: &[[End; 2]]) -> Progress {
+    let mut progress =
+        Progress { now: network.now(), events: network.events(), messages: 0, messages_planned: 0 };
+    for (flow, [end, _]) in scenario.flows.iter().zip(ends) {
+        match network.host(end.host).program(end.program) {
+            Program::Bandwidth(program) => {
+                progress.messages += program.messages;
+                if let Goal::Messages(each) = program.plan().goal {
+                    progress.messages_planned += each * u64::from(flow.qps);
+                }
+            }
+            Program::Latency(program) => progress.messages += program.latencies.len() as u64,
+            Program::Receiver(_) => {}
+        }
+    }
+    progress
+}
+
+fn flow_outcome(
+    network: &Network,
+    flow: &Flow,
+    [requester, responder]: &[End; 2],
+    violations: &mut Vec<String>,
+) -> FlowOutcome {
+    let host = network.host(requester.host);
+    let (mut messages, mut elapsed, mut failure) = (0, Duration::ZERO, None);
+    let mut latencies: &[Duration] = &[];
+    match host.program(requester.program) {
+        Program::Bandwidth(program) => {
+            messages = program.messages;
+            elapsed = program.last.since(program.began());
+            latencies = &program.latencies;
+            failure = program.failure;
+            if program.out_of_order > 0 {
+                violations.push(format!("{}: {} completions out of order", flow.name, program.out_of_order));
+            }
+        }
+        Program::Latency(program) => {
+            messages = program.latencies.len() as u64;
+            elapsed = program.last.since(program.began);
+            latencies = &program.latencies;
+            failure = program.failure;
+        }
+        Program::Receiver(_) => {}
+    }
+    let target = target(flow, requester, responder);
+    let nic = network.host(target.host).nic();
+    if flow.op != Op::Atomic {
+        let misplaced: u64 = target.slots.iter().map(|&slot| nic.misplaced(slot)).sum();
+        if misplaced > 0 {
+            violations.push(format!("{}: {misplaced} packets placed where others belonged", flow.name));
+        }
+    }
+    let bytes = messages * u64::from(flow.message_bytes);
+    let seconds = elapsed.as_secs_f64();
+    let per_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
+    FlowOutcome {
+        name: flow.name.clone(),
+        messages,
+        bytes,
+        elapsed_ns: elapsed.as_ns(),
+        goodput_bps: per_second(bytes as f64 * 8.0),
+        messages_per_second: per_second(messages as f64),
+        latency: Latency::of(latencies.iter().map(|latency| latency.as_ps()).collect()),
+        setup: host.setup_times(requester.program).map(|(times, qps)| Setup {
+            mean_ns: times.sum.as_ps() as f64 / qps as f64 / 1e3,
+            max_ns: times.max.as_ps() as f64 / 1e3,
+        }),
+        failure: match host.connection_failure(requester.program) {
+            Some(failure) => Some(failure.to_owned()),
+            None => failure.map(|status: Status| format!("{status:?}")),
+        },
+    }
+}
+
+/// Makes the programs and their QPs, connects these, and lets the programs begin.
+fn connect(
+    scenario: &Scenario,
+    stations: &mut [Station],
+    seeds: &mut SplitMix64,
+) -> Result<Vec<[End; 2]>, ScenarioError> {
+    let mut ends = Vec::new();
+    let mut ports = vec![PORT_FIRST; stations.len()];
+    for flow in &scenario.flows {
+        let plans = programs(flow);
+        let mut made = Vec::new();
+        for (at, (program, plan)) in [flow.from, flow.to].into_iter().zip(plans) {
+            let Station::Host(host) = &mut stations[at] else { unreachable!("checked") };
+            let program = host.add(program);
+            let slots: Result<Vec<usize>, _> =
+                (0..flow.qps).map(|_| host.create_qp(program, &plan)).collect();
+            let name = &scenario.stations[at].name;
+            let slots = slots.map_err(|why| ScenarioError::Host(name.clone(), why))?;
+            made.push(End { host: at, program, slots });
+        }
+        let psns: Vec<[Psn; 2]> =
+            (0..flow.qps).map(|_| [0, 1].map(|_| Psn::new(seeds.next_u64() as u32 & 0xff_ffff))).collect();
+        for (qp, psns) in psns.iter().enumerate() {
+            let slots = [made[0].slots[qp], made[1].slots[qp]];
+            let [a, b] = hosts(stations, flow);
+            let both = Host::directions((a, slots[0]), (b, slots[1]), flow.mtu, *psns);
+            if flow.connect == Connect::OutOfBand {
+                Host::connect((a, slots[0]), (b, slots[1]), flow.mtu, *psns)
+                    .map_err(|why| flow_error(flow, &why))?;
+            }
+            for station in &mut *stations {
+                if let Station::Accelerator(watched) = station {
+                    both.iter().for_each(|connection| watched.expect(connection));
+                }
+            }
+        }
+        let starts_at = Instant::ZERO + flow.starts_at;
+        let start = |host: &mut Host, end: &End| host.start(end.program, starts_at, end.slots.clone());
+        let [from, to] = hosts(stations, flow);
+        // The responder first: it has receives posted when the first message comes.
+        match flow.connect {
+            Connect::OutOfBand => {
+                start(to, &made[1]);
+                start(from, &made[0]);
+            }
+            Connect::ConnectionManager { listens } => {
+                let port = ports[flow.to];
+                ports[flow.to] = port.checked_add(1).ok_or_else(|| too_many_ports(flow))?;
+                let waiting = |end: usize| {
+                    let of_peer = psns.iter().map(|psns| psns[1 - end]);
+                    let pairs = made[end].slots.iter().zip(of_peer);
+                    pairs.map(|(&slot, peer_psn)| Waiting { slot, peer_psn }).collect()
+                };
+                let service = Service { qps: waiting(1), port };
+                to.serve(service, listens).map_err(|why| flow_error(flow, &why))?;
+                start(to, &made[1]);
+                let (program, mtu) = (made[0].program, flow.mtu);
+                let caller = Caller { program, qps: waiting(0), to: to.ip(), port, mtu, starts_at };
+                from.call(caller).map_err(|why| flow_error(flow, &why))?;
+            }
+        }
+        let [requester, responder]: [End; 2] = made.try_into().unwrap_or_else(|_| unreachable!("two made"));
+        ends.push([requester, responder]);
+    }
+    Ok(ends)
+}
+
+/// The hosts of a flow: the requester's and the responder's.
+fn hosts<'a>(stations: &'a mut [Station], flow: &Flow) -> [&'a mut Host; 2] {
+    match stations.get_disjoint_mut([flow.from, flow.to]) {
+        Ok([Station::Host(from), Station::Host(to)]) => [from, to],
+        _ => unreachable!("checked"),
+    }
+}
+
+fn flow_error(flow: &Flow, why: &dyn std::fmt::Display) -> ScenarioError {
+    ScenarioError::Flow { flow: flow.name.clone(), why: why.to_string() }
+}
+
+fn too_many_ports(flow: &Flow) -> ScenarioError {
+    let ports = u16::MAX - PORT_FIRST;
+    let why = format!(
+        "a host listens for at most {ports} flows, each at a port of its own: let the others connect out of band"
+    );
+    flow_error(flow, &why)
+}
+
+/// A flow's two programs, and what their QPs are like.
+fn programs(flow: &Flow) -> [(Program, QpPlan); 2] {
+    let size = flow.message_bytes;
+    let plan = |sq_depth, rq_depth| QpPlan { sq_depth, rq_depth, size };
+    match flow.test {
+        Test::Bandwidth { tx_depth, rx_depth, post_list, cq_mod, until } => {
+            let cq_mod = cq_mod.unwrap_or_else(|| perftest_cq_mod(size, tx_depth, post_list));
+            let goal = match until {
+                Until::Iterations(count) => Goal::Messages(count),
+                Until::Elapsed(time) => Goal::Time(time),
+            };
+            let bandwidth = host::Plan {
+                op: flow.op,
+                size,
+                tx_depth: tx_depth.into(),
+                post_list: post_list.into(),
+                cq_mod: cq_mod.into(),
+                goal,
+            };
+            let receives = if flow.op.takes_receive() { rx_depth } else { 0 };
+            [
+                (Program::Bandwidth(Bandwidth::new(bandwidth)), plan(tx_depth, 0)),
+                (Program::Receiver(Receiver::new(size, receives)), plan(1, receives)),
+            ]
+        }
+        Test::Latency { iterations } => [Role::Client, Role::Server]
+            .map(|role| (Program::Latency(host::Latency::new(role, flow.op, size, iterations)), plan(4, 4))),
+    }
+}
+
+/// Whether everything that is named is there, and each side has its cable.
+fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
+    let stations = &scenario.stations;
+    let exists = |what: &dyn Fn() -> String, station: usize| match stations.get(station) {
+        Some(found) => Ok(found),
+        None => Err(ScenarioError::NoStation { what: what(), station, stations: stations.len() }),
+    };
+    for (number, cable) in scenario.cables.iter().enumerate() {
+        for (station, _) in cable.ends {
+            exists(&|| format!("cable {number}"), station)?;
+        }
+    }
+    for (number, station) in stations.iter().enumerate() {
+        let sides = match &station.kind {
+            StationKind::Host(_) => 1,
+            StationKind::Accelerator(_) => 2,
+            StationKind::Switch(config) => config.ports,
+        };
+        let of = scenario.cables.iter().flat_map(|cable| cable.ends);
+        let highest = of.filter(|end| end.0 == number).map(|end| end.1 + 1).max().unwrap_or(0);
+        for side in 0..sides.max(highest) {
+            let ends = scenario.cables.iter().flat_map(|cable| cable.ends);
+            let cables = ends.filter(|end| *end == (number, side)).count();
+            if cables != usize::from(side < sides) {
+                return Err(ScenarioError::Side { station: station.name.clone(), side, cables });
+            }
+        }
+    }
+    for flow in &scenario.flows {
+        let what = || format!("flow {}", flow.name);
+        for station in [flow.from, flow.to] {
+            let found = exists(&what, station)?;
+            if !matches!(found.kind, StationKind::Host(_)) {
+                return Err(ScenarioError::NoHost { flow: flow.name.clone(), station: found.name.clone() });
+            }
+        }
+        if let Some(why) = fault(flow) {
+            return Err(ScenarioError::Flow { flow: flow.name.clone(), why });
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with a flow's numbers.
+fn fault(flow: &Flow) -> Option<String> {
+    if flow.from == flow.to {
+        return Some("it goes from a host to itself".into());
+    }
+    if flow.qps == 0 {
+        return Some("it has no QP".into());
+    }
+    if flow.message_bytes == 0 || u64::from(flow.message_bytes) > longhaul_rnic::MESSAGE_MAX {
+        return Some(format!("messages of {} bytes: 1 to 2^31 can be", flow.message_bytes));
+    }
+    if flow.op == Op::Atomic && flow.message_bytes != 8 {
+        return Some("an atomic works on 8 bytes".into());
+    }
+    match flow.test {
+        Test::Bandwidth { tx_depth: 0, .. } => Some("a send queue of depth 0 takes nothing".into()),
+        Test::Bandwidth { post_list: 0, .. } => Some("lists of 0 messages".into()),
+        Test::Bandwidth { tx_depth, post_list, .. } if post_list > tx_depth => {
+            Some(format!("lists of {post_list} messages do not fit a send queue of {tx_depth}"))
+        }
+        Test::Bandwidth { cq_mod: Some(0), .. } => Some("each 0th completion".into()),
+        Test::Bandwidth { tx_depth, cq_mod: Some(cq_mod), .. } if cq_mod > tx_depth => {
+            Some(format!("each {cq_mod}th message is signaled, but the send queue takes {tx_depth}"))
+        }
+        Test::Bandwidth { until: Until::Iterations(0), .. } | Test::Latency { iterations: 0 } => {
+            Some("no message at all".into())
+        }
+        Test::Latency { .. } if flow.qps != 1 => Some("a latency test has one QP".into()),
+        _ => None,
+    }
+}
