@@ -29,6 +29,7 @@ mod scenario;
 mod schedule;
 mod simulation;
 mod station;
+mod wan_box;
 
 pub use host::Op;
 pub use nodes::Nodes;
@@ -42,6 +43,7 @@ pub use profile::NicProfile;
 pub use record::{EPOCH_NS, Recorder};
 pub use scenario::{Cable, Connect, Flow, Scenario, StationKind, StationPlan, Test, Until, perftest_cq_mod};
 pub use simulation::{Progress, ScenarioError, Simulation};
+pub use wan_box::WanBoxPlan;
 
 pub use longhaul_accel::Config as AcceleratorConfig;
 pub use longhaul_link::{Impairments, LinkConfig};

@@ -149,7 +149,15 @@ pub(crate) enum News {
     /// A prefix that it does not know.
     Prefix(Box<Prefix>),
     /// The frame itself, by its number.
-    Whole(u32, Box<[u8]>),
+    Whole(u32, Box<Whole>),
+}
+
+/// A frame that fits no prefix.
+pub(crate) enum Whole {
+    /// All of it.
+    Bytes(Box<[u8]>),
+    /// A payload that is no more than its length, behind headers of any kind.
+    Head { head: Head, payload_len: usize, trailer: Trailer },
 }
 
 impl Packer {
@@ -182,22 +190,30 @@ impl Packer {
         self.keep_whole(Packet::whole(frame, due, false), frame, Some(bit))
     }
 
-    #[cold]
+    #[inline(never)]
     fn keep_whole(
         &mut self,
         mut packet: Packet,
         frame: &Frame<'_>,
         wrong_bit: Option<u32>,
     ) -> (Packet, News) {
-        let mut bytes = vec![0; frame.len()].into_boxed_slice();
         let kept = if self.keeps_bytes { *frame } else { without_memory(frame) };
-        kept.write_to(&mut bytes);
-        if let Some(bit) = wrong_bit {
-            corrupt(&mut bytes, bit);
-        }
+        let whole = match (kept.payload, wrong_bit) {
+            (Payload::Synthetic { len }, None) if !self.keeps_bytes => {
+                Whole::Head { head: Head::copy_of(kept.head), payload_len: len, trailer: kept.trailer }
+            }
+            _ => {
+                let mut bytes = vec![0; frame.len()].into_boxed_slice();
+                kept.write_to(&mut bytes);
+                if let Some(bit) = wrong_bit {
+                    corrupt(&mut bytes, bit);
+                }
+                Whole::Bytes(bytes)
+            }
+        };
         self.wholes = self.wholes.wrapping_add(1);
         packet.payload_len = self.wholes;
-        (packet, News::Whole(self.wholes, bytes))
+        (packet, News::Whole(self.wholes, Box::new(whole)))
     }
 
     /// Makes packets of a part of a train: `count` of them from `place` on.
@@ -337,7 +353,7 @@ pub(crate) struct Ring {
     late: Chunks,
     prefixes: Vec<Prefix>,
     /// Those packets that are kept whole, by number; a duplicate has a number of its own.
-    wholes: HashMap<u32, Box<[u8]>>,
+    wholes: HashMap<u32, Box<Whole>>,
 }
 
 impl Ring {
@@ -365,8 +381,8 @@ impl Ring {
         match news {
             News::Nothing => {}
             News::Prefix(prefix) => self.prefixes.push(*prefix),
-            News::Whole(number, bytes) => {
-                self.wholes.insert(number, bytes);
+            News::Whole(number, whole) => {
+                self.wholes.insert(number, whole);
             }
         }
     }
@@ -395,8 +411,8 @@ impl Ring {
         };
         let Some(packet) = (if is_late { self.late.pop() } else { self.packets.pop() }) else { return };
         if packet.prefix == WHOLE {
-            if let Some(mut bytes) = self.wholes.remove(&packet.payload_len) {
-                hand_over_whole(&mut bytes, packet.is_marked, take);
+            if let Some(whole) = self.wholes.remove(&packet.payload_len) {
+                hand_over_whole(*whole, packet.is_marked, take);
             }
             return;
         }
@@ -419,15 +435,27 @@ impl Ring {
     }
 }
 
-#[cold]
-fn hand_over_whole(bytes: &mut [u8], is_marked: bool, take: impl FnOnce(&Frame<'_>)) {
-    if is_marked {
-        let head_len = bytes.len().min(HEAD_MAX);
-        Ecn::mark(&mut bytes[..head_len]);
+#[inline(never)]
+fn hand_over_whole(whole: Whole, is_marked: bool, take: impl FnOnce(&Frame<'_>)) {
+    match whole {
+        Whole::Bytes(mut bytes) => {
+            if is_marked {
+                let head_len = bytes.len().min(HEAD_MAX);
+                Ecn::mark(&mut bytes[..head_len]);
+            }
+            let head = Head::copy_of(&bytes);
+            let frame = Frame::received(&head, &bytes).unwrap_or_else(|_| Frame::opaque(&bytes));
+            take(&frame);
+        }
+        Whole::Head { head, payload_len, trailer } => {
+            let (mut bytes, len) = ([0; HEAD_MAX], head.bytes().len());
+            bytes[..len].copy_from_slice(head.bytes());
+            if is_marked {
+                Ecn::mark(&mut bytes[..len]);
+            }
+            take(&Frame { head: &bytes[..len], payload: Payload::Synthetic { len: payload_len }, trailer });
+        }
     }
-    let head = Head::copy_of(bytes);
-    let frame = Frame::received(&head, bytes).unwrap_or_else(|_| Frame::opaque(bytes));
-    take(&frame);
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ pub(crate) fn is_sound(scenario: &Scenario, end: (usize, Side)) -> bool {
     let other = if cable.ends[0] == end { cable.ends[1].0 } else { cable.ends[0].0 };
     let obeys = match &scenario.stations[other].kind {
         StationKind::Host(profile) => profile.pfc,
-        StationKind::Accelerator(_) => true,
+        StationKind::Accelerator(_) | StationKind::WanBox(_) => true,
         StationKind::Switch(config) => {
             config.pfc.as_ref().is_some_and(|pfc| pfc.priority == PfcConfig::ROCE_PRIORITY)
         }

@@ -2,6 +2,7 @@
 
 use crate::host::Op;
 use crate::profile::NicProfile;
+use crate::wan_box::WanBoxPlan;
 use longhaul_link::LinkConfig;
 use longhaul_rnic::Mtu;
 use longhaul_units::{BitRate, Duration};
@@ -40,6 +41,8 @@ pub enum StationKind {
     Host(NicProfile),
     /// The accelerator; side 0 is the LAN, side 1 the WAN.
     Accelerator(longhaul_accel::Config),
+    /// Both accelerators of a site and the WAN transport; side 0 is the LAN, each path has a side from 1 on.
+    WanBox(Box<WanBoxPlan>),
     /// A switch.
     Switch(longhaul_switch::SwitchConfig),
 }

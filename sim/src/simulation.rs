@@ -11,12 +11,14 @@ use crate::pfc;
 use crate::record::Recorder;
 use crate::scenario::{Connect, Flow, Scenario, StationKind, Test, Until, perftest_cq_mod};
 use crate::station::Station;
+use crate::wan_box;
 use longhaul_accel::Accelerator;
 use longhaul_link::DropReason;
 use longhaul_node::Side;
 use longhaul_rnic::Status;
 use longhaul_switch::Switch;
 use longhaul_units::{Duration, Instant, Psn, Rng, SplitMix64};
+use longhaul_wan::Transport;
 use thiserror::Error;
 
 /// Where the first program of a host listens for connections: perftest's port.
@@ -99,6 +101,9 @@ pub enum ScenarioError {
     /// An accelerator that makes no sense.
     #[error("{0}: {1}")]
     Accelerator(String, longhaul_accel::ConfigError),
+    /// A WAN transport that makes no sense.
+    #[error("{0}: {1}")]
+    Transport(String, longhaul_wan::ConfigError),
     /// A host that cannot be what it should.
     #[error("{0}: {1}")]
     Host(String, longhaul_rnic::VerbsError),
@@ -200,7 +205,10 @@ impl Simulation {
         let flows = self.scenario.flows.iter().zip(&self.ends);
         let flows = flows.map(|(flow, ends)| flow_outcome(network, flow, ends, &mut violations)).collect();
         let stations = &self.scenario.stations;
-        let may_hold = is_cut && stations.iter().any(|it| matches!(it.kind, StationKind::Accelerator(_)));
+        let may_hold = is_cut
+            && stations
+                .iter()
+                .any(|it| matches!(it.kind, StationKind::Accelerator(_) | StationKind::WanBox(_)));
         for (flow, ends) in self.scenario.flows.iter().zip(&self.ends) {
             if !may_hold && is_under_way(network, flow, ends) {
                 violations.push(format!("{}: messages completed and did not arrive", flow.name));
@@ -258,6 +266,7 @@ fn station(
     seed: u64,
 ) -> Result<Station, ScenarioError> {
     let plan = &scenario.stations[number];
+    let rate = |side| pfc::cable_at(scenario, (number, side))?.wire.rate;
     Ok(match &plan.kind {
         StationKind::Host(profile) => {
             let at = |flow: &Flow| usize::from(flow.from == number) + usize::from(flow.to == number);
@@ -268,11 +277,16 @@ fn station(
             Station::Host(Box::new(host.map_err(|why| ScenarioError::Host(plan.name.clone(), why))?))
         }
         StationKind::Accelerator(config) => {
-            let config = longhaul_accel::Config { seed, ..config.clone() };
-            let made = Accelerator::new(config);
-            let made = made.map_err(|why| ScenarioError::Accelerator(plan.name.clone(), why))?;
-            let rate = |side| pfc::cable_at(scenario, (number, side))?.wire.rate;
+            let made = accelerator(&plan.name, config, seed)?;
             Station::Accelerator(Box::new(Watched::new(made, [rate(0), rate(1)])))
+        }
+        StationKind::WanBox(parts) => {
+            let near = accelerator(&plan.name, &parts.near, seed)?;
+            let far = accelerator(&plan.name, &parts.far, seed ^ 1)?;
+            let transport = Transport::new(longhaul_wan::Config { seed, ..parts.transport.clone() });
+            let transport = transport.map_err(|why| ScenarioError::Transport(plan.name.clone(), why))?;
+            let near = Watched::new(near, [rate(0), None]);
+            Station::WanBox(Box::new(wan_box::join(near, far, transport)))
         }
         StationKind::Switch(config) => {
             let config = addresses::with_room(config, scenario);
@@ -284,6 +298,11 @@ fn station(
             Station::Switch(Box::new(made.map_err(|why| ScenarioError::Switch(plan.name.clone(), why))?))
         }
     })
+}
+
+fn accelerator(name: &str, config: &longhaul_accel::Config, seed: u64) -> Result<Accelerator, ScenarioError> {
+    let made = Accelerator::new(longhaul_accel::Config { seed, ..config.clone() });
+    made.map_err(|why| ScenarioError::Accelerator(name.to_owned(), why))
 }
 
 /// Packets that a frame may stand for on a cable.
@@ -425,7 +444,12 @@ fn connect(
                     .map_err(|why| flow_error(flow, &why))?;
             }
             for station in &mut *stations {
-                if let Station::Accelerator(watched) = station {
+                let watched = match station {
+                    Station::Accelerator(watched) => Some(&mut **watched),
+                    Station::WanBox(whole) => whole.left_mut(),
+                    _ => None,
+                };
+                if let Some(watched) = watched {
                     both.iter().for_each(|connection| watched.expect(connection));
                 }
             }
@@ -527,6 +551,7 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
         let sides = match &station.kind {
             StationKind::Host(_) => 1,
             StationKind::Accelerator(_) => 2,
+            StationKind::WanBox(parts) => 1 + parts.transport.paths.len(),
             StationKind::Switch(config) => config.ports,
         };
         let of = scenario.cables.iter().flat_map(|cable| cable.ends);

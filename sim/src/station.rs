@@ -2,6 +2,7 @@
 
 use crate::host::Host;
 use crate::oracle::Watched;
+use crate::wan_box::WanBox;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_switch::Switch;
 use longhaul_units::Instant;
@@ -11,6 +12,7 @@ pub(crate) enum Station {
     Host(Box<Host>),
     Accelerator(Box<Watched>),
     Switch(Box<Switch>),
+    WanBox(Box<WanBox>),
 }
 
 macro_rules! each {
@@ -19,6 +21,7 @@ macro_rules! each {
             Station::Host($node) => $call,
             Station::Accelerator($node) => $call,
             Station::Switch($node) => $call,
+            Station::WanBox($node) => $call,
         }
     };
 }

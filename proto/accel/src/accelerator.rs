@@ -17,6 +17,10 @@ pub const LAN: Side = 0;
 /// The side of the long path.
 pub const WAN: Side = 1;
 
+/// Bytes of passed frames that wait for a side, above which a neighbour that can wait does so.
+const QUEUE_MAX: u64 = 1 << 20;
+/// Memory that a frame of a 4 KiB path MTU takes: what one more frame of [`Node::intake`] is counted as.
+const FRAME_COST: u64 = FramePool::footprint(4096) as u64;
 /// Frames that one source may send before the next has its turn.
 const TURN: usize = 16;
 /// DREQs held at once; more pass at once.
@@ -604,5 +608,11 @@ impl Node for Accelerator {
             Deadline::earliest(gate(&self.wan_gate, "WAN pacing"), gate(&self.lan_gate, "LAN pacing"));
         let dreq = self.dreqs.front().map(|held| Deadline { at: held.until, reason: "held DREQ" });
         Deadline::earliest(Deadline::earliest(flow, pacing), dreq)
+    }
+
+    fn intake(&self, side: Side) -> usize {
+        let queue = if side == LAN { &self.shared.to_wan } else { &self.shared.to_lan };
+        let free = QUEUE_MAX.min(self.shared.config.passthrough_bytes_max).saturating_sub(queue.bytes());
+        usize::try_from(free / FRAME_COST).unwrap_or(usize::MAX)
     }
 }

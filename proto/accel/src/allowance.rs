@@ -19,8 +19,6 @@ use longhaul_units::{Duration, Instant};
 
 /// Shortest time over which delivery is measured: some losses' recovery, half of the shortest common ACK timeout.
 const EPOCH_MIN: Duration = Duration::from_ms(32);
-/// Allowance before anything was measured, where the configured rate does not demand less.
-const FIRST: u64 = 6 << 20;
 /// The least allowance, in bytes of memory: some packets.
 const LEAST: u64 = 64 << 10;
 
@@ -93,5 +91,6 @@ impl Allowance {
 }
 
 fn first_bytes(config: &Config) -> u64 {
-    config.wan_rate.map_or(FIRST, |rate| rate.bytes_in(EPOCH_MIN)).clamp(LEAST, FIRST)
+    let first = config.ack_first_bytes;
+    config.wan_rate.map_or(first, |rate| rate.bytes_in(EPOCH_MIN)).clamp(LEAST, first)
 }

@@ -19,6 +19,10 @@ pub struct Config {
     /// READ behind that is answered before its requester gives up. Values above three quarters of
     /// `flow_bytes_max` count as that. At least 4 KiB. Default 64 MiB.
     pub ack_window_bytes: u64,
+    /// Bytes of memory in a flow's store up to which pseudo-ACKs go out before it was seen how fast the responder takes
+    /// anything. Give it `ack_window_bytes` where a transport behind the box repairs what the path loses: that path is as
+    /// fast as it is said to be. At least 64 KiB. Default 6 MiB, which a lossy path delivers while a READ waits.
+    pub ack_first_bytes: u64,
     /// Bytes of memory that the stores of all flows may take together; flows that store nothing may take 64 KiB
     /// beyond it for their first packets. At least `flow_bytes_max`. Default 1 GiB.
     pub total_bytes_max: u64,
@@ -74,6 +78,7 @@ impl Default for Config {
         Config {
             flow_bytes_max: 256 << 20,
             ack_window_bytes: 64 << 20,
+            ack_first_bytes: 6 << 20,
             total_bytes_max: 1 << 30,
             flow_psns_max: 1 << 21,
             flows_max: 4096,
@@ -119,6 +124,7 @@ impl Config {
         let fields = [
             ("flow_bytes_max", self.flow_bytes_max, 64 << 10, u64::MAX >> 8),
             ("ack_window_bytes", self.ack_window_bytes, 4 << 10, u64::MAX >> 8),
+            ("ack_first_bytes", self.ack_first_bytes, 64 << 10, u64::MAX >> 8),
             ("total_bytes_max", self.total_bytes_max, self.flow_bytes_max, u64::MAX >> 8),
             ("flow_psns_max", u64::from(self.flow_psns_max), 1, 1 << 22),
             ("flows_max", u64::from(self.flows_max), 1, 1 << 20),

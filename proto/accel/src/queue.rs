@@ -41,6 +41,11 @@ impl Queue {
         Some(frame)
     }
 
+    /// Memory that it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }

@@ -8,7 +8,7 @@ const ROUNDS_MAX: usize = 64;
 
 /// Two nodes in a row: side 1 of the left one is joined to side 0 of the right one.
 ///
-/// The chain is a [`Node`] itself: its side 0 is the left node's, its side 1 the right node's. Chains nest, so
+/// The chain is a [`Node`] itself: its side 0 is the left node's, its sides from 1 on are the right node's. Chains nest, so
 /// `Chain<A, Chain<B, C>>` is three in a row, dispatched statically, with every element at hand by its type. What
 /// one node sends to the other is handed straight over, at the same instant, with no copy and no allocation.
 ///
@@ -208,17 +208,16 @@ impl<O: Observer> Transmit for Cable<'_, O> {
 impl<L: Node, R: Node, O: Observer> Node for Chain<L, R, O> {
     #[inline]
     fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
-        debug_assert!(side < 2, "a chain has sides 0 and 1");
         match (&mut self.left, &mut self.right, side) {
             (Some(left), _, 0) => left.handle_frame(now, 0, frame),
-            (_, Some(right), 1) => right.handle_frame(now, 1, frame),
-            (_, Some(right), _) => {
+            (_, Some(right), 1..) => right.handle_frame(now, side, frame),
+            (None, Some(right), 0) => {
                 self.observer.observe(now, 1, frame);
                 right.handle_frame(now, 0, frame);
             }
-            (Some(left), None, _) => {
+            (Some(left), None, 1..) => {
                 self.observer.observe(now, 0, frame);
-                left.handle_frame(now, 1, frame);
+                left.handle_frame(now, side, frame);
             }
             (None, None, _) => {}
         }
@@ -347,6 +346,36 @@ mod tests {
             assert!(out.frames.iter().filter(|f| f.0 == side).all(|f| f.1.len() == len));
         }
         assert_eq!(chain.right().unwrap().left().unwrap().heard, 400);
+    }
+
+    /// Has a side for each path behind it: what comes by side `n` goes out by the next.
+    struct Paths(VecDeque<(Side, FrameBuf)>);
+
+    impl Node for Paths {
+        fn handle_frame(&mut self, _now: Instant, side: Side, frame: &Frame<'_>) {
+            self.0.push_back((side + 1, FramePool::default().hold(frame)));
+        }
+        fn handle_timeout(&mut self, _now: Instant) {}
+        fn poll_transmit(&mut self, _now: Instant, out: &mut dyn Transmit) {
+            while let Some((side, frame)) = self.0.pop_front() {
+                out.transmit(side, &frame.as_frame());
+            }
+        }
+        fn poll_timeout(&self) -> Option<Deadline> {
+            None
+        }
+    }
+
+    #[test]
+    fn the_right_node_has_all_sides_from_1_on() {
+        let mut chain = row(1, row(2, Paths(VecDeque::new())));
+        for side in 0..4 {
+            chain.handle_frame(NOW, side, &Frame::opaque(&[0; 20]));
+        }
+        let mut out = sink();
+        chain.poll_transmit(NOW, &mut out);
+        let sides: Vec<Side> = out.frames.iter().map(|frame| frame.0).collect();
+        assert_eq!(sides, [2, 3, 4, 1]);
     }
 
     #[test]

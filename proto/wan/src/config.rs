@@ -39,6 +39,10 @@ pub struct Config {
     /// Bytes of memory for frames that a far box has not acknowledged, for each session. Twice the bandwidth times RTT
     /// of all paths keeps them full under any loss (250 MB at 100 Gbit/s and 10 ms). At least 64 KiB. Default 256 MiB.
     pub send_bytes_max: u64,
+    /// Bytes of memory of frames that were never sent above which the neighbour on side 0 is asked to wait
+    /// ([`longhaul_node::Node::intake`]): what waits here delays what comes later, and another stream cannot overtake it.
+    /// At least 64 KiB. Default 1 MiB.
+    pub queue_bytes_max: u64,
     /// Bytes of memory for frames that wait for those before them, or for room on side 0, for each session. The far box
     /// is told, and sends no more. Two and a half times the bandwidth times RTT. At least 64 KiB. Default 320 MiB.
     pub receive_bytes_max: u64,
@@ -91,6 +95,7 @@ impl Default for Config {
             seed: 0,
             policy: 0,
             send_bytes_max: 256 << 20,
+            queue_bytes_max: 1 << 20,
             receive_bytes_max: 320 << 20,
             reorder_frames_max: 1 << 20,
             numbers_max: 1 << 20,
@@ -150,6 +155,7 @@ impl Config {
             ("paths", self.paths.len() as u64, 1, 15),
             ("port", u64::from(self.port), 1, 65_535),
             ("send_bytes_max", self.send_bytes_max, 64 << 10, u64::MAX >> 8),
+            ("queue_bytes_max", self.queue_bytes_max, 64 << 10, u64::MAX >> 8),
             ("receive_bytes_max", self.receive_bytes_max, 64 << 10, u64::MAX >> 8),
             ("reorder_frames_max", u64::from(self.reorder_frames_max), 64, 1 << 24),
             ("numbers_max", u64::from(self.numbers_max), 1 << 10, 1 << 24),

@@ -52,6 +52,8 @@ pub(crate) struct Next {
 pub(crate) struct Outgoing {
     records: Slab<Record>,
     fresh: VecDeque<u32>,
+    /// Memory of those.
+    fresh_bytes: u64,
     /// Records to be sent again, and how often.
     repeats: VecDeque<(u32, u8)>,
     /// Further copies, and when they are due.
@@ -79,6 +81,7 @@ impl Outgoing {
         Outgoing {
             records: Slab::new(),
             fresh: VecDeque::new(),
+            fresh_bytes: 0,
             repeats: VecDeque::new(),
             copies: VecDeque::new(),
             streams: Vec::new(),
@@ -103,6 +106,11 @@ impl Outgoing {
     /// Memory that is free.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.bytes_max.saturating_sub(self.bytes)
+    }
+
+    /// Memory of what was never sent.
+    pub(crate) fn fresh_bytes(&self) -> u64 {
+        self.fresh_bytes
     }
 
     /// Frames that the far box does not have.
@@ -172,6 +180,7 @@ impl Outgoing {
         stream.used_at = now;
         self.bytes += u64::from(cost);
         self.bytes_peak = self.bytes_peak.max(self.bytes);
+        self.fresh_bytes += u64::from(cost);
         self.fresh.push_back(self.records.insert(record) as u32);
     }
 
@@ -225,6 +234,8 @@ impl Outgoing {
                     return None;
                 }
                 self.fresh.pop_front();
+                let cost = self.records.get(record as usize).map_or(0, |record| u64::from(record.cost));
+                self.fresh_bytes -= cost;
                 Next { record, is_repeat: false, copies_left: 0 }
             };
             if self.records.get(next.record as usize).is_some_and(|record| !record.is_done) {

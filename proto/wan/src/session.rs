@@ -108,6 +108,11 @@ impl Session {
         shared.counters.sessions_opened += 1;
     }
 
+    /// The far box is there, and has been asked once to open.
+    pub(crate) fn is_about_to_open(&self) -> bool {
+        self.opening.is_some_and(|opening| opening.tries == 1)
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         self.ways_out.iter().any(|way| way.is_up)
     }

@@ -403,7 +403,14 @@ impl Node for Transport {
             return usize::MAX;
         }
         let open = self.sessions.iter().filter(|session| session.is_up());
-        let free = open.map(|session| session.out.free_bytes()).min();
+        let queue_max = self.config().queue_bytes_max;
+        let free = open
+            .map(|session| session.out.free_bytes().min(queue_max.saturating_sub(session.out.fresh_bytes())))
+            .min();
+        if free.is_none() && self.sessions.iter().any(Session::is_about_to_open) {
+            // A round trip later nothing of it can be lost.
+            return 0;
+        }
         free.map_or(usize::MAX, |free| usize::try_from(free / FRAME_COST).unwrap_or(usize::MAX))
     }
 }

@@ -5,6 +5,7 @@ use super::fields::Fields;
 use super::schema::ACCELERATOR;
 use super::tree::{Node, Place};
 use crate::scenario::{Flow, Test};
+use crate::wan_box::WanBoxPlan;
 use longhaul_accel::{Config, Mode, Policy, Role};
 use longhaul_node::Side;
 use longhaul_units::{BitRate, Duration};
@@ -15,6 +16,10 @@ pub(super) const WAN: Side = 1;
 
 /// The window at least: what a box lets a requester run ahead over a short path.
 const WINDOW_MIN: u64 = 16 << 20;
+/// Time that a transport is given to repair a loss before the box behind it sends again, at least.
+const RTO_MIN: Duration = Duration::from_ms(250);
+/// A transport's memory for frames, at least.
+const TRANSPORT_MIN: u64 = 4 << 20;
 /// Memory that may be spoken of; the configuration takes no more.
 const BYTES_MAX: u64 = u64::MAX >> 9;
 
@@ -37,6 +42,11 @@ impl<'a> Settings<'a> {
     /// The same for the other half of a box of a pair.
     pub fn of_far(self) -> Self {
         Settings { role: Role::Far, ..self }
+    }
+
+    /// Whether it is a whole box: with both halves, and the WAN transport behind them.
+    pub fn is_whole(&self) -> bool {
+        self.fields.as_ref().and_then(|fields| fields.flag("transport")).unwrap_or(false)
     }
 
     /// Where it was given a key that it cannot have.
@@ -106,6 +116,54 @@ impl<'a> Settings<'a> {
 }
 
 impl Settings<'_> {
+    /// A whole box with paths of these rates; otherwise as [`Settings::config`].
+    ///
+    /// Unless told otherwise the transport keeps twice what is under way in a round trip, and takes in two and a half times
+    /// as much.
+    pub fn wan_box(
+        &self,
+        number: usize,
+        path_rates: &[Option<BitRate>],
+        lan_rate: Option<BitRate>,
+        delay: Duration,
+        flows: &[Flow],
+    ) -> Result<WanBoxPlan, FileError> {
+        let all = path_rates.iter().flatten().map(|rate| rate.as_bps()).sum();
+        let near = self.config(BitRate::from_bps(all), lan_rate, delay, flows)?;
+        let in_flight = BitRate::from_bps(all).map_or(0, |rate| rate.bytes_in(delay.times(2)));
+        let least = longhaul_wan::Config::default();
+        let whole = |key: &str| self.fields.as_ref().and_then(|fields| fields.whole(key));
+        let time = |key: &str| self.fields.as_ref().and_then(|fields| fields.time(key));
+        let numbers = (in_flight / 256).next_power_of_two().clamp(least.numbers_max.into(), 1 << 24);
+        let transport = longhaul_wan::Config {
+            paths: path_rates
+                .iter()
+                .map(|&rate| longhaul_wan::PathConfig { rate, ..Default::default() })
+                .collect(),
+            box_id: number as u64,
+            send_bytes_max: whole("send_memory").unwrap_or((2 * in_flight).max(TRANSPORT_MIN)),
+            receive_bytes_max: whole("receive_memory").unwrap_or((in_flight / 2 * 5).max(TRANSPORT_MIN)),
+            numbers_max: numbers as u32,
+            ..least
+        };
+        if let Err(why) = transport.check() {
+            return Err(self.place.error(format!("this accelerator's transport: {why}")));
+        }
+        let far = Config { role: Role::Far, wan_rate: near.lan_rate, lan_rate: None, ..near.clone() };
+        // The transport has the paths' rates, makes the near half wait, and repairs what they lose.
+        let rto_min = time("rto_min").unwrap_or_else(|| delay.times(20).max(RTO_MIN));
+        let near = Config {
+            role: Role::Near,
+            wan_rate: None,
+            ack_first_bytes: near.ack_window_bytes,
+            rto_min,
+            rto_initial: rto_min,
+            rto_max: near.rto_max.max(rto_min),
+            ..near
+        };
+        Ok(WanBoxPlan { near, far, transport })
+    }
+
     /// The mode of all flows.
     pub fn mode(&self) -> Mode {
         let text = self.fields.as_ref().and_then(|fields| fields.text("mode"));

@@ -140,8 +140,15 @@ impl<'a> Network<'a> {
             let lan_rate = self.rate_at(station, accelerator::LAN);
             let reached = self.reach(station, Some(accelerator::WAN));
             let delay = reached.iter().map(|(_, delay)| *delay).max().unwrap_or_default();
-            let config = settings.config(wan_rate, lan_rate, delay, flows)?;
-            self.stations[station].kind = StationKind::Accelerator(config);
+            self.stations[station].kind = if settings.is_whole() {
+                let paths = self.cables.iter().flat_map(|cable| cable.ends);
+                let paths = paths.filter(|end| end.0 == station && end.1 != accelerator::LAN).count();
+                let rates: Vec<_> = (1..=paths).map(|side| self.rate_at(station, side)).collect();
+                let plan = settings.wan_box(station, &rates, lan_rate, delay, flows)?;
+                StationKind::WanBox(Box::new(plan))
+            } else {
+                StationKind::Accelerator(settings.config(wan_rate, lan_rate, delay, flows)?)
+            };
         }
         Ok(self.stations)
     }
@@ -184,7 +191,11 @@ impl<'a> Drafts<'a> {
         for name in boxes {
             let settings = Settings::read(fields.node("accelerator"), place)?;
             settings.refuse("role", "a path's boxes have their roles: paired = true puts in both")?;
-            if !paired && settings.mode() == Mode::Far {
+            let is_whole = settings.is_whole();
+            if is_whole && which != "both" {
+                settings.refuse("transport", "a transport joins two boxes: say accelerators = \"both\"")?;
+            }
+            if !is_whole && !paired && settings.mode() == Mode::Far {
                 let cause = "mode \"far\" takes a box with the far role: add paired = true to [path]";
                 settings.refuse("mode", cause)?;
             }
@@ -192,7 +203,7 @@ impl<'a> Drafts<'a> {
             self.stations.push(Station { name: name.into(), place, draft: Draft::Accelerator(settings) });
             let host = usize::from(name == "far");
             ends[host] = (number, accelerator::WAN);
-            if paired {
+            if paired && !is_whole {
                 ends[host] = self.far_half(name, place, &fields, number, rate)?;
             }
             self.links.push(Link {
@@ -246,6 +257,9 @@ impl<'a> Drafts<'a> {
         }
         for node in document.tables("accelerator") {
             let settings = Settings::read(Some(node), &node.place)?;
+            if settings.is_whole() {
+                settings.refuse("role", "a box with a transport has both halves: take 'role' out")?;
+            }
             let name = settings.name().map(str::to_owned);
             let draft = Draft::Accelerator(settings);
             self.named(name, &node.place, "[[accelerator]]", draft)?;
@@ -311,7 +325,8 @@ impl<'a> Drafts<'a> {
         Ok(ends)
     }
 
-    /// `a` for a host or a switch, `near.lan` or `near.wan` for an accelerator.
+    /// `a` for a host or a switch, `near.lan` or `near.wan` for an accelerator; `near.wan2` and so on for further paths of one
+    /// with a transport.
     fn end(&self, node: &Node) -> Result<(usize, Side), FileError> {
         let Value::Text(text) = &node.value else {
             return Err(node.place.error(format!("{} is no station's name", node.value.kind())));
@@ -325,6 +340,18 @@ impl<'a> Drafts<'a> {
         match (&self.stations[number].draft, side) {
             (Draft::Accelerator(_), Some("lan")) => Ok((number, accelerator::LAN)),
             (Draft::Accelerator(_), Some("wan")) => Ok((number, accelerator::WAN)),
+            (Draft::Accelerator(settings), Some(side)) if settings.is_whole() => {
+                let path = side.strip_prefix("wan").and_then(|path| path.parse::<usize>().ok());
+                match path {
+                    Some(path @ 2..=15) => Ok((number, path)),
+                    _ => {
+                        let cause = format!(
+                            "'{text}': a box has the sides '{name}.lan', '{name}.wan', '{name}.wan2' to '{name}.wan15'"
+                        );
+                        Err(node.place.error(cause))
+                    }
+                }
+            }
             (Draft::Accelerator(_), _) => {
                 let cause = format!("'{text}': an accelerator has two sides, '{name}.lan' and '{name}.wan'");
                 Err(node.place.error(cause))
@@ -365,7 +392,15 @@ impl<'a> Drafts<'a> {
             let name = &station.name;
             let sides: Vec<(Side, String)> = match &station.draft {
                 Draft::Host(_) => vec![(0, name.clone())],
-                Draft::Accelerator(_) => vec![(0, format!("{name}.lan")), (1, format!("{name}.wan"))],
+                Draft::Accelerator(_) => {
+                    let ends = self.links.iter().flat_map(|link| link.ends);
+                    let last = ends.filter(|end| end.0 == number).map(|end| end.1).max().unwrap_or(0);
+                    let further = (2..=last).map(|side| (side, format!("{name}.wan{side}")));
+                    [(0, format!("{name}.lan")), (1, format!("{name}.wan"))]
+                        .into_iter()
+                        .chain(further)
+                        .collect()
+                }
                 Draft::Switch { ports, .. } => {
                     let links =
                         self.links.iter().flat_map(|link| link.ends).filter(|end| end.0 == number).count();
@@ -395,11 +430,16 @@ impl<'a> Drafts<'a> {
         Ok(())
     }
 
-    /// Switches send to all sides what they do not know the place of: in a loop that never ends.
+    /// Switches send to all sides what they do not know the place of: in a loop that never ends. Paths between two boxes with
+    /// a transport are no loop.
     fn check_loops(&self) -> Result<(), FileError> {
         let mut group: Vec<usize> = (0..self.stations.len()).collect();
         for link in &self.links {
             let [one, other] = link.ends.map(|(station, _)| group[station]);
+            let is_whole = |(at, _): &(usize, Side)| matches!(&self.stations[*at].draft, Draft::Accelerator(settings) if settings.is_whole());
+            if one == other && link.ends.iter().all(is_whole) {
+                continue;
+            }
             if one == other {
                 let cause =
                     format!("link '{}' closes a loop, in which frames would circle: take it out", link.name);

@@ -71,6 +71,9 @@ pub(super) const ACCELERATOR: Keys = &[
     ("give_up", Kind::Time),
     ("mode", Kind::Choice(&["early", "far", "tail", "off"])),
     ("role", Kind::Choice(&["near", "far"])),
+    ("transport", Kind::Flag),
+    ("send_memory", Kind::Size(MEMORY)),
+    ("receive_memory", Kind::Size(MEMORY)),
 ];
 
 /// `[[switch]]`.

@@ -601,6 +601,30 @@ mod modes {
     }
 
     #[test]
+    fn a_whole_box_has_both_halves_and_a_transport_as_large_as_its_paths() {
+        let whole = |text: &str, name: &str| {
+            let stations = load(text).unwrap_or_else(|why| panic!("{why}")).scenario.stations;
+            let found = stations.into_iter().find(|station| station.name == name);
+            match found.map(|station| station.kind) {
+                Some(StationKind::WanBox(plan)) => plan,
+                other => panic!("{other:?}"),
+            }
+        };
+        let text = "[path]\ndelay = \"5ms\"\nrate = \"100G\"\naccelerators = \"both\"\n[path.accelerator]\ntransport = true\n[[flow]]\n";
+        let plan = whole(text, "far");
+        assert_eq!((plan.near.role, plan.far.role), (Role::Near, Role::Far));
+        // 125 MB are under way in a round trip, of which 50 ns are the LAN's.
+        let transport = &plan.transport;
+        assert_eq!((transport.send_bytes_max, transport.receive_bytes_max), (250_001_250, 312_501_560));
+        assert_eq!(transport.paths[0].rate.map(|rate| rate.as_bps()), Some(100_000_000_000));
+        let two = TABLES_TEXT.replace(
+            "[[accelerator]]\nname = \"near\"",
+            "[[accelerator]]\nname = \"near\"\ntransport = true",
+        );
+        assert_eq!(whole(&two, "near").transport.paths.len(), 1);
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused() {
         let path = |keys: &str| format!("[path]\ndistance = \"100km\"\n{keys}\n[[flow]]\n");
         for (keys, line, part) in [
@@ -609,6 +633,7 @@ mod modes {
             ("accelerators = \"both\"\n[path.accelerator]\nmode = \"far\"", 5, "add paired = true"),
             ("accelerators = \"both\"\n[path.accelerator]\nrole = \"far\"", 5, "paired = true puts in both"),
             ("accelerators = \"both\"\n[path.accelerator]\nmode = \"fast\"", 5, "mode"),
+            ("accelerators = \"near\"\n[path.accelerator]\ntransport = true", 5, "joins two boxes"),
         ] {
             assert_refused(&path(keys), line, &[part]);
         }

@@ -6,7 +6,10 @@ use crate::network::Network;
 use crate::pfc;
 use crate::scenario::{Scenario, StationKind};
 use crate::station::Station;
+use crate::wan_box;
+use longhaul_accel::Accelerator;
 use longhaul_switch::{DropReason, Switch};
+use longhaul_wan::{SessionStatus, Transport};
 
 /// By kind.
 #[derive(Default)]
@@ -32,9 +35,14 @@ impl StationOutcomes {
                 }
                 Station::Accelerator(watched) => {
                     violations.extend(watched.violation().map(|what| format!("{name}: {what}")));
-                    let counters = watched.node().counters().values().filter(|(_, count)| *count > 0);
-                    let counters = counters.map(|(counter, count)| (counter.to_owned(), count));
-                    all.accelerators.push(AcceleratorOutcome { name, counters: counters.collect() });
+                    all.accelerators.push(accelerator(name, watched.node()));
+                }
+                Station::WanBox(whole) => {
+                    let Some(parts) = wan_box::parts(whole) else { continue };
+                    violations.extend(parts.near.violation().map(|what| format!("{name}: {what}")));
+                    all.accelerators.push(accelerator(name.clone(), parts.near.node()));
+                    all.accelerators.push(accelerator(format!("{name}-responders"), parts.far));
+                    all.accelerators.push(transport(format!("{name}-transport"), parts.transport));
                 }
                 Station::Switch(switch) => {
                     let (ports, dropped) = switch_ports(scenario, number, switch);
@@ -47,6 +55,35 @@ impl StationOutcomes {
         }
         all
     }
+}
+
+fn accelerator(name: String, node: &Accelerator) -> AcceleratorOutcome {
+    let counters = node.counters();
+    let drops = counters.drops.iter().map(|(reason, count)| (reason.name(), count));
+    counted(name, counters.values(), drops)
+}
+
+/// What a transport did, and the most memory that its sessions took.
+fn transport(name: String, node: &Transport) -> AcceleratorOutcome {
+    let counters = node.counters();
+    let most = |of: fn(&SessionStatus) -> u64| node.sessions().map(|it| of(&it)).max().unwrap_or(0);
+    let peaks = [
+        ("send_bytes_peak", most(|session| session.send_bytes_peak)),
+        ("receive_bytes_peak", most(|session| session.receive_bytes_peak)),
+    ];
+    let drops = counters.drops.iter().map(|(reason, count)| (reason.name(), count));
+    counted(name, counters.values().chain(peaks), drops)
+}
+
+/// What is not zero; frames dropped by their reason.
+fn counted<'a>(
+    name: String,
+    counters: impl Iterator<Item = (&'a str, u64)>,
+    drops: impl Iterator<Item = (&'a str, u64)>,
+) -> AcceleratorOutcome {
+    let counters = counters.map(|(name, count)| (name.to_owned(), count));
+    let drops = drops.map(|(reason, count)| (format!("dropped_{reason}"), count));
+    AcceleratorOutcome { name, counters: counters.chain(drops).filter(|(_, count)| *count > 0).collect() }
 }
 
 /// A host's counters that are not zero.

@@ -92,6 +92,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "proto/accel",
             "proto/link",
             "proto/switch",
+            "proto/wan",
         ],
     ),
     ("xtask", &[]),

@@ -13,8 +13,10 @@ pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
     let nic = planned(profile)?;
     let path = path(scenario, flow);
     let workload = workload(flow);
-    let is_accelerated =
-        scenario.stations.iter().any(|station| matches!(station.kind, StationKind::Accelerator(_)));
+    let is_accelerated = scenario
+        .stations
+        .iter()
+        .any(|station| matches!(station.kind, StationKind::Accelerator(_) | StationKind::WanBox(_)));
     let prediction = if is_accelerated {
         // What its LAN takes is in the scenario's cables; the box itself takes no time in the simulator.
         let lan: f64 = scenario
