@@ -116,6 +116,21 @@ mod bytes_and_completions {
     }
 
     #[test]
+    fn are_right_with_much_loss_and_a_transport() {
+        let (lab, _) = transfer(
+            "are_right_with_much_loss_and_a_transport",
+            "--loss 1e-2 --accelerate transport",
+            "--batches 30 --batch-bytes 10000000",
+        );
+        assert!(lab.losses(0) + lab.losses(1) > 0, "nothing was lost: {}", lab.status());
+        for site in lab.status()["accelerators"].as_array().expect("two sites") {
+            let counters = &site["transport"]["counters"];
+            assert_eq!(counters["sessions_opened"], 1, "{site}");
+            assert!(counters["repeated"].as_u64().is_some_and(|n| n > 0), "{site}");
+        }
+    }
+
+    #[test]
     fn are_right_with_much_loss() {
         let (lab, _) =
             transfer("are_right_with_much_loss", "--loss 1e-2", "--batches 12 --batch-bytes 2000000");

@@ -4,7 +4,8 @@ use crate::boxes::{self, Given, PortName, Process, Settings, by, plan, written};
 use crate::fibre::ack_window_bytes;
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory};
-use longhaul_accel::{Accelerator, Config, Mode, Policy, Prefix, Rule};
+use crate::wan_box::{self, WanBox};
+use longhaul_accel::{Config, Mode, Policy, Prefix, Rule};
 use longhaul_units::{BitRate, Duration as Span};
 use serde::Deserialize;
 use std::ops::RangeInclusive;
@@ -18,6 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   longhaul accelerate --lan eth1 --wan eth2
   longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km
+  longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km --transport     at both sites: loss is repaired
   longhaul accelerate --lan tap:lh0 --wan memif:/run/wan.sock,master
   longhaul accelerate --lan eth1 --wan eth2 --lan eth3 --wan eth4      two pairs
   longhaul accelerate --lan eth1 --wan eth2 --mode tail      completions that say what they always did
@@ -74,6 +76,10 @@ struct Acceleration {
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "written")]
     give_up: Option<Span>,
+    /// Be a whole box: besides, complete what comes from the other site's requesters, and carry all of it to the box there, which
+    /// has this set too, by a transport that repairs what the path loses. The WAN port's MTU must be 24 more than the hosts'
+    #[arg(long)]
+    transport: bool,
     /// Flows known at once [default: 4096]
     #[arg(long, value_name = "N")]
     flows: Option<u32>,
@@ -139,6 +145,7 @@ impl Settings for Acceleration {
             window: self.window.or(below.window),
             memory: self.memory.or(below.memory),
             give_up: self.give_up.or(below.give_up),
+            transport: self.transport || below.transport,
             flows: self.flows.or(below.flows),
             mode: self.mode.or(below.mode),
             policy: self.policy.clone().or_else(|| below.policy.clone()),
@@ -182,12 +189,16 @@ impl Acceleration {
         }
     }
 
-    fn accelerator(&self) -> Result<Accelerator, Problem> {
+    fn wan_box(&self) -> Result<WanBox, Problem> {
         let rules = self.policy.clone().unwrap_or_default();
         let policy = Policy::new(rules, self.mode.unwrap_or_default());
         let policy = policy.map_err(|e| Problem::plain(e.to_string()))?;
         let config = Config { policy, ..self.config() };
-        Accelerator::new(config).map_err(|e| Problem::plain(e.to_string()))
+        if !self.transport {
+            return wan_box::alone(config);
+        }
+        let delay = self.distance.map(|distance| Span::of_fibre_m(distance.metres()));
+        wan_box::whole(config, self.rate, delay, boxes::random_seed())
     }
 }
 
@@ -195,7 +206,7 @@ pub fn run(args: Args) -> Result<ExitCode, Problem> {
     let Args { lan, wan, pcap_lan, pcap_wan, settings, process } = args;
     let given = Given { ports: [lan, wan], pcaps: [pcap_lan, pcap_wan] };
     let plan = plan("accelerate", SIDES, given, &process, &settings)?;
-    boxes::run("accelerate", plan, Acceleration::accelerator)
+    boxes::run("accelerate", plan, Acceleration::wan_box)
 }
 
 #[cfg(test)]
@@ -225,12 +236,18 @@ mod tests {
 
     #[test]
     fn what_it_is_given_can_always_be_built() {
-        for arguments in
-            ["", "--memory 64K", "--rate 400G --distance 20000km", "--window 4K", "--memory 1T --flows 1"]
-        {
-            assert!(settings(arguments).accelerator().is_ok(), "{arguments}");
+        for arguments in [
+            "",
+            "--memory 64K",
+            "--rate 400G --distance 20000km",
+            "--window 4K",
+            "--memory 1T --flows 1",
+            "--transport",
+            "--transport --rate 400G --distance 20000km",
+        ] {
+            assert!(settings(arguments).wan_box().is_ok(), "{arguments}");
         }
-        let refusal = settings("--flows 0").accelerator().err().unwrap().to_string();
+        let refusal = settings("--flows 0").wan_box().err().unwrap().to_string();
         assert!(refusal.contains("flows_max is 0; it must lie between 1 and"), "{refusal}");
     }
 
@@ -248,8 +265,9 @@ mod tests {
 
     #[test]
     fn every_setting_can_be_written_in_a_file() {
-        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'";
-        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail";
+        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'\ntransport = true";
+        let arguments =
+            "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport";
         assert_eq!(toml::from_str::<Acceleration>(file).unwrap(), settings(arguments));
         assert!(toml::from_str::<Acceleration>("memory = '1'").is_err(), "too little");
     }
@@ -270,7 +288,8 @@ mod tests {
     fn rules_of_a_file_go_before_the_mode() {
         let text = "mode = 'far'\n[[policy]]\nsource = '10.1.0.0/16'\nqpn = '100-200'\nmode = 'tail'\n\
                     [[policy]]\ndestination = 'fd00::1'\ndscp = 26\nqpn = 17\nmode = 'off'";
-        let accelerator = planned(text).unwrap().accelerator().unwrap();
+        let made = planned(text).unwrap().wan_box().unwrap();
+        let accelerator = wan_box::near(&made).unwrap();
         assert_eq!(
             accelerator.config().policy.to_string(),
             "source 10.1.0.0/16 qpn 100-200 mode tail; destination fd00::1/128 qpn 17-17 dscp 26 mode off; default far"

@@ -20,6 +20,7 @@ mod reproduce;
 mod sim;
 mod state;
 mod sweep;
+mod wan_box;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};

@@ -1,5 +1,9 @@
 //! What the elements of a network say about themselves, for people and as JSON.
 
+mod transport;
+
+pub use transport::{TransportState, write_transport};
+
 use crate::problem::Problem;
 use longhaul_accel::FlowStatus;
 use longhaul_link::{Link, LinkCounters};
@@ -9,6 +13,11 @@ use std::fmt::Write;
 
 /// Counters by name; zeros are left out of texts, not of JSON.
 pub type Named = BTreeMap<String, u64>;
+
+/// Counters by name.
+pub fn named(values: impl Iterator<Item = (&'static str, u64)>) -> Named {
+    values.map(|(name, n)| (name.to_string(), n)).collect()
+}
 
 /// One direction of a fibre.
 #[derive(Clone, Debug, Serialize, Deserialize)]

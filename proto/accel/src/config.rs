@@ -119,6 +119,25 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// Both halves of a box with a transport behind them that repairs what the path loses and knows its rate: near, and far
+    /// with its LAN side to the WAN. `round_trip` is the path's, zero if unknown.
+    ///
+    /// The near half has no rate towards the transport, which makes it wait. It gives the transport time for its repairs before
+    /// it sends anything again: ten round trips, 250 ms at least. And its requesters may run ahead at once.
+    pub fn halves(self, round_trip: Duration) -> [Config; 2] {
+        let rto_min = round_trip.times(10).max(Duration::from_ms(250)).max(self.rto_min);
+        let near = Config {
+            role: Role::Near,
+            wan_rate: None,
+            ack_first_bytes: self.ack_window_bytes,
+            rto_min,
+            rto_initial: rto_min.max(self.rto_initial),
+            rto_max: self.rto_max.max(rto_min),
+            ..self.clone()
+        };
+        [near, Config { role: Role::Far, wan_rate: self.lan_rate, lan_rate: None, ..self }]
+    }
+
     /// Holds every field against its range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let fields = [

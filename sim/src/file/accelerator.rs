@@ -9,6 +9,7 @@ use crate::wan_box::WanBoxPlan;
 use longhaul_accel::{Config, Mode, Policy, Role};
 use longhaul_node::Side;
 use longhaul_units::{BitRate, Duration};
+use longhaul_wan::PathConfig;
 
 /// Sides of an accelerator.
 pub(super) const LAN: Side = 0;
@@ -16,10 +17,6 @@ pub(super) const WAN: Side = 1;
 
 /// The window at least: what a box lets a requester run ahead over a short path.
 const WINDOW_MIN: u64 = 16 << 20;
-/// Time that a transport is given to repair a loss before the box behind it sends again, at least.
-const RTO_MIN: Duration = Duration::from_ms(250);
-/// A transport's memory for frames, at least.
-const TRANSPORT_MIN: u64 = 4 << 20;
 /// Memory that may be spoken of; the configuration takes no more.
 const BYTES_MAX: u64 = u64::MAX >> 9;
 
@@ -128,39 +125,21 @@ impl Settings<'_> {
         delay: Duration,
         flows: &[Flow],
     ) -> Result<WanBoxPlan, FileError> {
-        let all = path_rates.iter().flatten().map(|rate| rate.as_bps()).sum();
-        let near = self.config(BitRate::from_bps(all), lan_rate, delay, flows)?;
-        let in_flight = BitRate::from_bps(all).map_or(0, |rate| rate.bytes_in(delay.times(2)));
-        let least = longhaul_wan::Config::default();
+        let rate = BitRate::from_bps(path_rates.iter().flatten().map(|rate| rate.as_bps()).sum());
         let whole = |key: &str| self.fields.as_ref().and_then(|fields| fields.whole(key));
-        let time = |key: &str| self.fields.as_ref().and_then(|fields| fields.time(key));
-        let numbers = (in_flight / 256).next_power_of_two().clamp(least.numbers_max.into(), 1 << 24);
+        let path = |&rate: &Option<BitRate>| PathConfig { rate, ..PathConfig::default() };
+        let in_flight = rate.map_or(0, |rate| rate.bytes_in(delay.times(2)));
+        let sized = longhaul_wan::Config::for_paths(path_rates.iter().map(path).collect(), in_flight);
         let transport = longhaul_wan::Config {
-            paths: path_rates
-                .iter()
-                .map(|&rate| longhaul_wan::PathConfig { rate, ..Default::default() })
-                .collect(),
             box_id: number as u64,
-            send_bytes_max: whole("send_memory").unwrap_or((2 * in_flight).max(TRANSPORT_MIN)),
-            receive_bytes_max: whole("receive_memory").unwrap_or((in_flight / 2 * 5).max(TRANSPORT_MIN)),
-            numbers_max: numbers as u32,
-            ..least
+            send_bytes_max: whole("send_memory").unwrap_or(sized.send_bytes_max),
+            receive_bytes_max: whole("receive_memory").unwrap_or(sized.receive_bytes_max),
+            ..sized
         };
         if let Err(why) = transport.check() {
             return Err(self.place.error(format!("this accelerator's transport: {why}")));
         }
-        let far = Config { role: Role::Far, wan_rate: near.lan_rate, lan_rate: None, ..near.clone() };
-        // The transport has the paths' rates, makes the near half wait, and repairs what they lose.
-        let rto_min = time("rto_min").unwrap_or_else(|| delay.times(20).max(RTO_MIN));
-        let near = Config {
-            role: Role::Near,
-            wan_rate: None,
-            ack_first_bytes: near.ack_window_bytes,
-            rto_min,
-            rto_initial: rto_min,
-            rto_max: near.rto_max.max(rto_min),
-            ..near
-        };
+        let [near, far] = self.config(rate, lan_rate, delay, flows)?.halves(delay.times(2));
         Ok(WanBoxPlan { near, far, transport })
     }
 

@@ -1,7 +1,8 @@
 //! What can be between two ports, and what it says about itself.
 
 use super::status::{AcceleratorState, FibreState};
-use crate::state::{LinkStatus, Named};
+use crate::state::{LinkStatus, TransportState, named};
+use crate::wan_box::{self, WanBox};
 use longhaul_accel::{Accelerator, FlowStatus};
 use longhaul_link::Link;
 use longhaul_node::Node;
@@ -19,6 +20,16 @@ pub trait Element: Node + Send + 'static {
         None
     }
 
+    /// Of a whole box, the half for the responders of this site, without its flows.
+    fn responders(&self) -> Option<AcceleratorState> {
+        None
+    }
+
+    /// What is between it and other boxes.
+    fn transport(&self) -> Option<TransportState> {
+        None
+    }
+
     /// Its flows in the slots from `first` on, with their slots, [`FLOWS_AT_ONCE`] at most.
     fn flows(&self, _first: u32) -> Vec<(u32, FlowStatus)> {
         Vec::new()
@@ -30,22 +41,43 @@ pub trait Element: Node + Send + 'static {
     }
 }
 
-impl Element for Accelerator {
+/// Added to the slots of a box's half for responders, which come behind those of the other one.
+const RESPONDERS: u32 = 1 << 31;
+
+impl Element for WanBox {
     const SIDES: [&'static str; 2] = ["lan", "wan"];
 
     fn accelerator(&self) -> Option<AcceleratorState> {
-        let counters = self.counters();
-        Some(AcceleratorState {
-            stored_bytes: self.stored_bytes(),
-            stored_bytes_max: self.config().total_bytes_max,
-            counters: named(counters.values()),
-            drops: named(counters.drops.iter().map(|(reason, n)| (reason.name(), n))),
-            flows: Vec::new(),
-        })
+        wan_box::near(self).map(accelerator)
+    }
+
+    fn responders(&self) -> Option<AcceleratorState> {
+        wan_box::far(self).map(accelerator)
+    }
+
+    fn transport(&self) -> Option<TransportState> {
+        wan_box::transport(self).map(TransportState::of)
     }
 
     fn flows(&self, first: u32) -> Vec<(u32, FlowStatus)> {
-        self.flows_from(first).take(FLOWS_AT_ONCE).collect()
+        let near = wan_box::near(self).into_iter().flat_map(|near| near.flows_from(first));
+        let of_far = |far: &'_ Accelerator| -> Vec<_> {
+            far.flows_from(first.saturating_sub(RESPONDERS)).take(FLOWS_AT_ONCE).collect()
+        };
+        let far = wan_box::far(self).map(of_far).unwrap_or_default();
+        let far = far.into_iter().map(|(slot, flow)| (slot + RESPONDERS, flow));
+        near.chain(far).take(FLOWS_AT_ONCE).collect()
+    }
+}
+
+fn accelerator(node: &Accelerator) -> AcceleratorState {
+    let counters = node.counters();
+    AcceleratorState {
+        stored_bytes: node.stored_bytes(),
+        stored_bytes_max: node.config().total_bytes_max,
+        counters: named(counters.values()),
+        drops: named(counters.drops.iter().map(|(reason, n)| (reason.name(), n))),
+        flows: Vec::new(),
     }
 }
 
@@ -62,9 +94,4 @@ impl Element for Link {
             directions: LinkStatus::of(self),
         })
     }
-}
-
-/// Counters by name.
-pub fn named(values: impl Iterator<Item = (&'static str, u64)>) -> Named {
-    values.map(|(name, n)| (name.to_string(), n)).collect()
 }

@@ -1,12 +1,12 @@
 //! One pair of ports with what is between them, on a thread of its own.
 
-use super::element::{Element, FLOWS_AT_ONCE, named};
+use super::element::{Element, FLOWS_AT_ONCE};
 use super::journal;
 use super::plan::Pair;
 use super::port::{BoxPort, PortName, mtu};
 use super::status::{AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates};
 use crate::problem::Problem;
-use crate::state::Flow;
+use crate::state::{Flow, TransportState, named};
 use longhaul_accel::FlowStatus;
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
 use longhaul_node::Side;
@@ -27,7 +27,7 @@ const OTHER_ERROR_AFTER: Span = Span::from_ms(1000);
 
 /// A pair at work.
 pub struct Running<E> {
-    thread: JoinHandle<ElementState>,
+    thread: JoinHandle<Option<ElementState>>,
     observer: Observer<E>,
 }
 
@@ -45,7 +45,24 @@ impl<E> Clone for Observer<E> {
 }
 
 /// What the element says of itself.
-type ElementState = (Option<AcceleratorState>, Option<FibreState>);
+struct ElementState {
+    accelerator: Option<AcceleratorState>,
+    responders: Option<AcceleratorState>,
+    transport: Option<TransportState>,
+    fibre: Option<FibreState>,
+}
+
+impl ElementState {
+    /// Without flows.
+    fn of(element: &impl Element) -> Self {
+        ElementState {
+            accelerator: element.accelerator(),
+            responders: element.responders(),
+            transport: element.transport(),
+            fibre: element.fibre(),
+        }
+    }
+}
 
 /// What the pair's thread last said of its ports and of itself.
 #[derive(Clone, Default)]
@@ -82,8 +99,7 @@ impl<E: Element> Running<E> {
             let _over = over;
             // The ports end with it, and their recordings are complete.
             let element = driver.run(keeper).node;
-            with_flows((element.accelerator(), element.fibre()), |first| Some(element.flows(first)))
-                .unwrap_or_default()
+            with_flows(ElementState::of(&element), |first| Some(element.flows(first)))
         });
         let observer = Observer { name: pair.name.clone(), handle, seen };
         Ok(Running { thread: thread.map_err(refused)?, observer })
@@ -100,7 +116,7 @@ impl<E: Element> Running<E> {
     /// When its thread had died.
     pub fn end(self) -> Result<PairStatus, ()> {
         self.observer.handle.stop();
-        let state = self.thread.join().map_err(|_| ())?;
+        let state = self.thread.join().map_err(|_| ())?.ok_or(())?;
         Ok(self.observer.with(state))
     }
 }
@@ -119,19 +135,21 @@ impl<F: FnOnce()> Drop for WhenOver<F> {
 impl<E: Element> Observer<E> {
     /// Its state; `None` once it has stopped.
     pub fn status(&self) -> Option<PairStatus> {
-        let state = self.handle.ask(|_, element: &mut E| (element.accelerator(), element.fibre())).ok()?;
+        let state = self.handle.ask(|_, element: &mut E| ElementState::of(element)).ok()?;
         let flows = |first| self.handle.ask(move |_, element: &mut E| element.flows(first)).ok();
         Some(self.with(with_flows(state, flows)?))
     }
 
-    fn with(&self, (accelerator, fibre): ElementState) -> PairStatus {
+    fn with(&self, state: ElementState) -> PairStatus {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         PairStatus {
             name: self.name.clone(),
             ports: seen.ports,
             frame_loop: seen.frame_loop,
-            accelerator,
-            fibre,
+            accelerator: state.accelerator,
+            responders: state.responders,
+            transport: state.transport,
+            fibre: state.fibre,
         }
     }
 }
@@ -139,13 +157,13 @@ impl<E: Element> Observer<E> {
 /// Adds an accelerator's flows. The thread that moves frames copies a few of them each time that it is asked; they are
 /// put into words here. A flow that comes or goes meanwhile may be left out.
 fn with_flows(
-    (mut accelerator, fibre): ElementState,
+    mut state: ElementState,
     flows: impl Fn(u32) -> Option<Vec<(u32, FlowStatus)>>,
 ) -> Option<ElementState> {
-    if let Some(accelerator) = &mut accelerator {
+    if let Some(accelerator) = &mut state.accelerator {
         accelerator.flows = in_parts(flows)?.iter().map(Flow::of).collect();
     }
-    Some((accelerator, fibre))
+    Some(state)
 }
 
 /// All that there is, of which `from` gives what is in the slots from one on, with them, [`FLOWS_AT_ONCE`] at most at once.

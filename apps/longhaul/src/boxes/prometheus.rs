@@ -2,7 +2,7 @@
 
 use super::control::Answer;
 use super::status::{AcceleratorState, FibreState, PairStatus, PortStatus};
-use crate::state::Flow;
+use crate::state::{Flow, TransportState};
 use longhaul_accel::{Counters, DropReason, FlowState, Mode};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -85,6 +85,9 @@ impl Metrics {
         );
         if let Some(accelerator) = &pair.accelerator {
             self.accelerator(of_pair, accelerator);
+        }
+        if let Some(transport) = &pair.transport {
+            self.transport(of_pair, transport);
         }
         if let Some(fibre) = &pair.fibre {
             self.fibre(of_pair, fibre);
@@ -182,6 +185,45 @@ impl Metrics {
             &labels(&[&of_pair[..], &of_flow].concat()),
             flow.stored_bytes as f64,
         );
+    }
+
+    fn transport(&mut self, of_pair: [(&str, &str); 2], state: &TransportState) {
+        let plain = labels(&of_pair);
+        for (name, value) in &state.counters {
+            let help = "As docs/wan-transport.md has it.";
+            self.count(&format!("longhaul_transport_{name}"), help, &plain, *value);
+        }
+        for (reason, value) in &state.drops {
+            let with_reason = [&of_pair[..], &[("reason", &**reason)]].concat();
+            let help = "Frames that the transport did not pass on.";
+            self.count("longhaul_transport_drops", help, &labels(&with_reason), *value);
+        }
+        for session in &state.sessions {
+            let of_session = [&of_pair[..], &[("far_box", &*session.far_box)]].concat();
+            for (name, help, value) in [
+                ("send_bytes", "Memory of what the far box has not acknowledged.", session.send_bytes),
+                ("receive_bytes", "Memory of what waits for its turn.", session.receive_bytes),
+            ] {
+                let name = format!("longhaul_transport_{name}");
+                self.gauge(&name, help, &labels(&of_session), value as f64);
+            }
+            for (number, path) in (1..).zip(&session.paths) {
+                let number = i32::to_string(&number);
+                let of_path = labels(&[&of_session[..], &[("path", &*number)]].concat());
+                let up = f64::from(u8::from(path.is_up));
+                self.gauge("longhaul_transport_path_up", "1 while the path answers.", &of_path, up);
+                let rtt = path.rtt_us.unwrap_or(0.0) / 1e6;
+                self.gauge("longhaul_transport_path_rtt_seconds", "Smoothed round trip.", &of_path, rtt);
+                self.gauge("longhaul_transport_path_loss", "Part that is lost.", &of_path, path.loss);
+                for (name, help, value) in [
+                    ("sent", "Numbered transmissions.", path.sent),
+                    ("lost", "Transmissions taken for lost.", path.lost),
+                    ("outages", "Times that the path was taken for out.", path.outages),
+                ] {
+                    self.count(&format!("longhaul_transport_path_{name}"), help, &of_path, value);
+                }
+            }
+        }
     }
 
     fn fibre(&mut self, of_pair: [(&str, &str); 2], state: &FibreState) {

@@ -1,7 +1,9 @@
 //! What a box says about itself, for people and as JSON.
 
 use crate::quantity::Size;
-use crate::state::{Flow, LinkStatus, Named, nonzero, write_flow, write_link};
+use crate::state::{
+    Flow, LinkStatus, Named, TransportState, nonzero, write_flow, write_link, write_transport,
+};
 use longhaul_host::DriverCounters;
 use longhaul_port::PortCounters;
 use longhaul_units::Duration as Span;
@@ -26,7 +28,13 @@ pub struct PairStatus {
     pub name: String,
     pub ports: Vec<PortStatus>,
     pub frame_loop: LoopStatus,
+    /// With the flows of both halves of a box.
     pub accelerator: Option<AcceleratorState>,
+    /// Of a whole box, its half for the responders of this site.
+    #[serde(default)]
+    pub responders: Option<AcceleratorState>,
+    #[serde(default)]
+    pub transport: Option<TransportState>,
     pub fibre: Option<FibreState>,
 }
 
@@ -140,6 +148,9 @@ impl BoxStatus {
             }
             if let Some(accelerator) = &pair.accelerator {
                 write_accelerator(accelerator, text)?;
+            }
+            if let Some(transport) = &pair.transport {
+                write_transport(transport, text)?;
             }
             if let Some(fibre) = &pair.fibre {
                 write_fibre(fibre, pair.frame_loop.lateness_us_max, text)?;

@@ -5,13 +5,13 @@ use super::dir::LabDir;
 use super::fabric::{Fabric, Sites, Wire};
 use super::log::{Log, Recording};
 use super::node::{LabNode, Sides};
-use super::spec::{HostName, Spec};
+use super::spec::{Accelerate, HostName, Spec};
 use super::status::{AcceleratorStatus, HostStatus, LabStatus, SwitchStatus};
 use crate::fibre::ack_window_bytes;
 use crate::output;
 use crate::problem::Problem;
 use crate::state::LinkStatus;
-use longhaul_accel::Accelerator;
+use crate::wan_box::{self, WanBox};
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
 use longhaul_memif::{Listener, MemifConfig};
 use longhaul_node::{Chain, Mirrored, Side};
@@ -352,7 +352,7 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
     let link = fibre.link()?;
     let ack_window_bytes = ack_window_bytes(spec.rate, fibre.delay);
     let flow_bytes_max = ack_window_bytes.saturating_add(REQUESTER_AHEAD_BYTES).min(spec.memory.bytes());
-    let accelerator = |present: bool| {
+    let site = |present: bool, number: u64| -> Result<Option<WanBox>, Problem> {
         let config = longhaul_accel::Config {
             flow_bytes_max,
             ack_window_bytes,
@@ -365,10 +365,15 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
             seed: spec.seed,
             ..longhaul_accel::Config::default()
         };
-        let build = || Accelerator::new(config).map_err(|e| Problem::plain(e.to_string()));
+        let build = || match spec.accelerate {
+            Accelerate::Transport => {
+                wan_box::whole(config, Some(spec.rate), Some(fibre.delay), spec.seed.wrapping_add(number))
+            }
+            _ => wan_box::alone(config),
+        };
         present.then(build).transpose()
     };
-    let (near, far) = (accelerator(spec.accelerate.at_a())?, accelerator(spec.accelerate.at_b())?);
+    let (near, far) = (site(spec.accelerate.at_a(), 0)?, site(spec.accelerate.at_b(), 1)?);
     let wire: Wire = Chain::new(near, Some(Chain::new(Some(link), far.map(Mirrored))));
     let fabric = match spec.hosts {
         2 => Fabric::Direct(wire),
@@ -391,7 +396,7 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
 fn status_of(spec: Spec, started: Instant, node: &LabNode<Fabric>) -> LabStatus {
     let wire = node.fabric.wire();
     let beyond = wire.right();
-    let accelerators = [wire.left(), beyond.and_then(Chain::right).map(|mirrored| &mirrored.0)];
+    let boxes = [wire.left(), beyond.and_then(Chain::right).map(|mirrored| &mirrored.0)];
     let site_names = [HostName::A, HostName::B];
     LabStatus {
         pid: std::process::id(),
@@ -403,8 +408,11 @@ fn status_of(spec: Spec, started: Instant, node: &LabNode<Fabric>) -> LabStatus 
         link: beyond.and_then(Chain::left).map(LinkStatus::of).unwrap_or_default(),
         accelerators: site_names
             .into_iter()
-            .zip(accelerators)
-            .filter_map(|(site, accelerator)| Some(AcceleratorStatus::of(site, accelerator?)))
+            .zip(boxes)
+            .filter_map(|(site, whole)| {
+                let near = wan_box::near(whole?)?;
+                Some(AcceleratorStatus::of(site, near, wan_box::transport(whole?)))
+            })
             .collect(),
         spec,
     }

@@ -1,14 +1,14 @@
 //! What joins the hosts of a lab: the wire between two hosts, or a switch at each end of it.
 
 use super::spec::HostName;
-use longhaul_accel::Accelerator;
+use crate::wan_box::WanBox;
 use longhaul_link::Link;
 use longhaul_node::{Chain, Deadline, Frame, Mirrored, Node, Side, Transmit};
 use longhaul_switch::{PortCounters, Switch, SwitchConfig, SwitchError};
 use longhaul_units::Instant;
 
-/// From the first site to the second. An accelerator's LAN side is toward its own site.
-pub type Wire = Chain<Accelerator, Chain<Link, Mirrored<Accelerator>>>;
+/// From the first site to the second. A box's LAN side is toward its own site.
+pub type Wire = Chain<WanBox, Chain<Link, Mirrored<WanBox>>>;
 
 /// A node with a side for each host, in their order.
 #[expect(clippy::large_enum_variant, reason = "a lab has one, and the wire is nearer without a pointer")]

@@ -29,7 +29,8 @@ pub struct Spec {
     #[arg(long, default_value = "10G")]
     #[serde(with = "rate_as_bps")]
     pub rate: BitRate,
-    /// Put accelerators into the wire: at both sites, or at one
+    /// Put accelerators into the wire: at both sites, or at one; or boxes with the WAN transport between them, which repairs
+    /// what the fibre loses
     #[arg(long, value_enum, num_args = 0..=1, default_value = "none", default_missing_value = "both")]
     pub accelerate: Accelerate,
     /// Probability that the fibre loses a frame
@@ -63,6 +64,7 @@ impl Spec {
         let accelerators = match self.accelerate {
             Accelerate::None => "no accelerators".to_string(),
             Accelerate::Both => "accelerators at both sites".to_string(),
+            Accelerate::Transport => "accelerators at both sites and a transport between them".to_string(),
             one => format!("an accelerator at site {one}"),
         };
         let hosts = if self.hosts == 2 { String::new() } else { format!("{} hosts, ", self.hosts) };
@@ -144,6 +146,8 @@ pub enum Accelerate {
     None,
     /// Both.
     Both,
+    /// Both, with the WAN transport between them.
+    Transport,
     /// Host a's alone.
     A,
     /// Host b's alone.
@@ -153,12 +157,12 @@ pub enum Accelerate {
 impl Accelerate {
     /// True when host a's site has one.
     pub fn at_a(self) -> bool {
-        matches!(self, Accelerate::Both | Accelerate::A)
+        matches!(self, Accelerate::Both | Accelerate::Transport | Accelerate::A)
     }
 
     /// True when host b's site has one.
     pub fn at_b(self) -> bool {
-        matches!(self, Accelerate::Both | Accelerate::B)
+        matches!(self, Accelerate::Both | Accelerate::Transport | Accelerate::B)
     }
 }
 
@@ -167,6 +171,7 @@ impl fmt::Display for Accelerate {
         f.write_str(match self {
             Accelerate::None => "none",
             Accelerate::Both => "both",
+            Accelerate::Transport => "transport",
             Accelerate::A => "a",
             Accelerate::B => "b",
         })

@@ -3,9 +3,12 @@
 use super::fabric::SitePort;
 use super::node::HostCounters;
 use super::spec::{HostName, Spec};
-use crate::state::{Flow, LinkStatus, Named, marked, nonzero, write_flow, write_link};
+use crate::state::{
+    Flow, LinkStatus, Named, TransportState, marked, nonzero, write_flow, write_link, write_transport,
+};
 use longhaul_accel::Accelerator;
 use longhaul_switch::PortCounters;
+use longhaul_wan::Transport;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -71,6 +74,9 @@ pub struct AcceleratorStatus {
     pub counters: Named,
     pub drops: Named,
     pub flows: Vec<Flow>,
+    /// What is between it and the other site's.
+    #[serde(default)]
+    pub transport: Option<TransportState>,
 }
 
 impl SwitchStatus {
@@ -104,14 +110,15 @@ impl SwitchPort {
 }
 
 impl AcceleratorStatus {
-    /// Of the accelerator at `site`.
-    pub fn of(site: HostName, accelerator: &Accelerator) -> Self {
+    /// Of the accelerator at `site`, and the transport behind it if there is one.
+    pub fn of(site: HostName, accelerator: &Accelerator, transport: Option<&Transport>) -> Self {
         let counters = accelerator.counters();
         AcceleratorStatus {
             site,
             counters: counters.values().map(|(name, n)| (name.to_string(), n)).collect(),
             drops: counters.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
             flows: accelerator.flows().map(|flow| Flow::of(&flow)).collect(),
+            transport: transport.map(TransportState::of),
         }
     }
 }
@@ -147,6 +154,9 @@ fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
         writeln!(text, "accelerator at site {}: drops: {}", accelerator.site, nonzero(&accelerator.drops))?;
         for flow in &accelerator.flows {
             write_flow(flow, text)?;
+        }
+        if let Some(transport) = &accelerator.transport {
+            write_transport(transport, text)?;
         }
     }
     Ok(())

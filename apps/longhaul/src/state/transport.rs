@@ -1,0 +1,132 @@
+//! What is between two boxes, for people and as JSON.
+
+use super::{Named, named, nonzero};
+use longhaul_wan::{PathStatus, SessionStatus, Transport, VERSION};
+use serde::{Deserialize, Serialize};
+use std::fmt::{Result, Write};
+
+/// What is between this box and others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TransportState {
+    pub counters: Named,
+    pub drops: Named,
+    /// Why there is no session with the box that was refused last, or that refused this one.
+    pub refused: Option<String>,
+    pub sessions: Vec<SessionState>,
+}
+
+/// A session with a far box. Bytes are those of memory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionState {
+    pub far_box: String,
+    pub is_open: bool,
+    pub streams_out: usize,
+    pub streams_in: usize,
+    pub send_bytes: u64,
+    pub send_bytes_peak: u64,
+    pub receive_bytes: u64,
+    pub receive_bytes_peak: u64,
+    pub far_room_bytes: u64,
+    pub paths: Vec<PathState>,
+}
+
+/// One way to a far box.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PathState {
+    pub is_up: bool,
+    /// Smoothed, once measured.
+    pub rtt_us: Option<f64>,
+    /// Part of what is sent, 0 to 1.
+    pub loss: f64,
+    pub in_flight: u64,
+    pub copies: u8,
+    pub sent: u64,
+    pub lost: u64,
+    pub outages: u64,
+}
+
+impl TransportState {
+    /// Of a transport.
+    pub fn of(transport: &Transport) -> Self {
+        let counters = transport.counters();
+        TransportState {
+            counters: named(counters.values()),
+            drops: named(counters.drops.iter().map(|(reason, n)| (reason.name(), n))),
+            refused: transport.refused().map(|refused| {
+                let (least, most) = refused.versions;
+                let versions = format!("it speaks versions {least} to {most}, this box {VERSION}");
+                format!("box {:016x}: {:?}; {versions}", refused.box_id, refused.reason)
+            }),
+            sessions: transport.sessions().map(SessionState::of).collect(),
+        }
+    }
+}
+
+impl SessionState {
+    fn of(session: SessionStatus) -> Self {
+        let path = |path: PathStatus| PathState {
+            is_up: path.is_up,
+            rtt_us: path.rtt.map(|rtt| rtt.as_secs_f64() * 1e6),
+            loss: path.loss,
+            in_flight: path.in_flight,
+            copies: path.copies,
+            sent: path.sent,
+            lost: path.lost,
+            outages: path.outages,
+        };
+        SessionState {
+            far_box: format!("{:016x}", session.box_id),
+            is_open: session.is_open,
+            streams_out: session.streams_out,
+            streams_in: session.streams_in,
+            send_bytes: session.send_bytes,
+            send_bytes_peak: session.send_bytes_peak,
+            receive_bytes: session.receive_bytes,
+            receive_bytes_peak: session.receive_bytes_peak,
+            far_room_bytes: session.far_room_bytes,
+            paths: session.paths.into_iter().map(path).collect(),
+        }
+    }
+}
+
+/// A few lines for people.
+pub fn write_transport(transport: &TransportState, text: &mut String) -> Result {
+    let count = |name: &str| transport.counters.get(name).copied().unwrap_or(0);
+    writeln!(
+        text,
+        "  transport: {} frames tunnelled, {} delivered, {} repeated; drops: {}",
+        count("tunnelled"),
+        count("delivered"),
+        count("repeated"),
+        nonzero(&transport.drops),
+    )?;
+    if let Some(refused) = &transport.refused {
+        writeln!(text, "    refused: {refused}")?;
+    }
+    if transport.sessions.is_empty() {
+        writeln!(text, "    no far box found; traffic passes as it is")?;
+    }
+    for session in &transport.sessions {
+        let state = if session.is_open { "open" } else { "being opened" };
+        writeln!(
+            text,
+            "    box {}, {state}: {} streams out, {} in; {} bytes kept, {} to be put in order",
+            session.far_box,
+            session.streams_out,
+            session.streams_in,
+            session.send_bytes,
+            session.receive_bytes,
+        )?;
+        for (number, path) in (1..).zip(&session.paths) {
+            let link = if path.is_up { "up" } else { "out" };
+            let rtt =
+                path.rtt_us.map_or_else(|| "not measured".to_string(), |us| format!("{:.3} ms", us / 1e3));
+            writeln!(
+                text,
+                "      path {number} {link}: round trip {rtt}, loss {:.1e}, {} in flight, {} sent, {} lost, out {} times",
+                path.loss, path.in_flight, path.sent, path.lost, path.outages,
+            )?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! A box at one site: an accelerator, or both of its halves with the WAN transport behind them.
+
+use crate::problem::Problem;
+use longhaul_accel::{Accelerator, Config};
+use longhaul_node::{Chain, Mirrored};
+use longhaul_units::{BitRate, Duration};
+use longhaul_wan::{PathConfig, Transport};
+
+/// Side 0 is the LAN, side 1 the WAN: the near accelerator; behind it the far one, turned round, and the transport, where
+/// there are any.
+pub type WanBox = Chain<Accelerator, Chain<Mirrored<Accelerator>, Transport>>;
+
+/// A box that is an accelerator alone.
+pub fn alone(config: Config) -> Result<WanBox, Problem> {
+    Ok(Chain::new(Some(accelerator(config)?), None))
+}
+
+/// A whole box, for a path that takes `delay` one way, if that is known. `burst_bytes` leave the transport back to back after
+/// a pause. Both boxes of a path take another `seed`, and so does each start of a box.
+pub fn whole(
+    config: Config,
+    rate: Option<BitRate>,
+    delay: Option<Duration>,
+    seed: u64,
+) -> Result<WanBox, Problem> {
+    let round_trip = delay.unwrap_or(Duration::ZERO).times(2);
+    let path = PathConfig { rate, burst_bytes: config.burst_bytes };
+    let sized = match rate {
+        Some(rate) if delay.is_some() => {
+            longhaul_wan::Config::for_paths(vec![path], rate.bytes_in(round_trip))
+        }
+        _ => longhaul_wan::Config { paths: vec![path], ..longhaul_wan::Config::default() },
+    };
+    let transport = Transport::new(longhaul_wan::Config { box_id: seed, seed, ..sized });
+    let transport = transport.map_err(|e| Problem::plain(format!("transport: {e}")))?;
+    let [near, far] = config.halves(round_trip);
+    let behind = Chain::new(Some(Mirrored(accelerator(far)?)), Some(transport));
+    Ok(Chain::new(Some(accelerator(near)?), Some(behind)))
+}
+
+fn accelerator(config: Config) -> Result<Accelerator, Problem> {
+    Accelerator::new(config).map_err(|e| Problem::plain(e.to_string()))
+}
+
+/// The half for the requesters of this site.
+pub fn near(whole: &WanBox) -> Option<&Accelerator> {
+    whole.left()
+}
+
+/// The half for the responders of this site.
+pub fn far(whole: &WanBox) -> Option<&Accelerator> {
+    Some(&whole.right()?.left()?.0)
+}
+
+/// What is between the boxes.
+pub fn transport(whole: &WanBox) -> Option<&Transport> {
+    whole.right()?.right()
+}
