@@ -19,7 +19,10 @@ pub struct NicProfile {
     pub outstanding_reads: u32,
     /// Packets of one QP that are sent and not acknowledged, at most: 1 to 2^23.
     pub outstanding_psns: u32,
-    /// A message's packets are acknowledged at its end and at least every so many packets, at least 1.
+    /// As requester it asks for an acknowledgement at each message's end and at least every so many packets: 1 to 2^23; more
+    /// than `outstanding_psns` count as that many.
+    pub ack_request_every: u32,
+    /// As responder it acknowledges at least every so many packets, asked or not: 1 to 2^23.
     pub ack_every: u32,
     /// Least time between two messages that the port begins.
     pub message_ns: u64,
@@ -81,13 +84,14 @@ pub enum NicError {
 }
 
 /// Keys of a profile.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "name",
     "about",
     "rate_bps",
     "outstanding_wqes",
     "outstanding_reads",
     "outstanding_psns",
+    "ack_request_every",
     "ack_every",
     "message_ns",
     "packet_ns",
@@ -172,6 +176,7 @@ impl NicProfile {
             ("outstanding_wqes", self.outstanding_wqes.into(), 1, u32::MAX.into(), "at least 1"),
             ("outstanding_reads", self.outstanding_reads.into(), 1, 255, "1 to 255"),
             ("outstanding_psns", self.outstanding_psns.into(), 1, 1 << 23, "1 to 8388608"),
+            ("ack_request_every", self.ack_request_every.into(), 1, 1 << 23, "1 to 8388608"),
             ("ack_every", self.ack_every.into(), 1, 1 << 23, "1 to 8388608"),
             ("message_ns", self.message_ns, 0, NS_MAX, times),
             ("packet_ns", self.packet_ns, 0, NS_MAX, times),
@@ -269,9 +274,10 @@ mod tests {
         let error = refuse(&text.replace("outstanding_psns", "outstanding_psn"));
         assert_eq!(error, "unknown key 'outstanding_psn', did you mean 'outstanding_psns'?");
         assert_eq!(refuse(&format!("{text}\nzebra = 1")), "unknown key 'zebra'");
-        assert!(refuse(&text.replace("ack_every = 66", "")).contains("missing field `ack_every`"));
+        let error = refuse(&text.replace("ack_request_every = 66", ""));
+        assert!(error.contains("missing field `ack_request_every`"), "{error}");
         assert!(refuse("name = ").starts_with("line 1: "));
-        assert!(refuse(&text.replace("ack_every = 66", "ack_every = -1")).contains("line "));
+        assert!(refuse(&text.replace("ack_request_every = 66", "ack_request_every = -1")).contains("line "));
     }
 
     #[test]

@@ -7,11 +7,13 @@ use crate::nic::NicProfile;
 use crate::path::Path;
 use crate::run::Run;
 use crate::timeout::timeout_ns;
-use crate::window::{self, Window};
+use crate::window::{self, Acknowledged, Window};
 use crate::wire::Message;
 use crate::workload::Workload;
 use crate::{Invalid, wire};
 use serde::Serialize;
+use std::cell::OnceCell;
+use std::cmp::Ordering;
 use std::fmt;
 
 /// What limits goodput.
@@ -159,8 +161,8 @@ impl Prediction {
 
 /// Waits for the NIC in a turn of the program's queue that are looked at: with so many the NIC's own limit is within 0.1 %.
 const WAITS_MAX: u64 = 1000;
-/// What a NIC to which packets cost nothing hands to its port ahead of the line; one to which they do hands them over as they
-/// are ready. Both assumed, as the simulator has it: packets ahead move queue pairs apart a little sooner.
+/// What a NIC hands to its port ahead of the line. Assumed, as the simulator has it: packets ahead move queue pairs apart a
+/// little sooner.
 const PORT_BYTES: f64 = 16_384.0;
 /// Where a part of a run is played, it is at least so many times the program's queue.
 const PLAYED_QUEUES: u64 = 2;
@@ -191,6 +193,11 @@ struct Turn {
     ends_silently: bool,
 }
 
+/// `Less` where `a` moves less in a time than `b`.
+fn slower(a: &Turn, b: &Turn) -> Ordering {
+    (a.messages * b.ns).total_cmp(&(b.messages * a.ns))
+}
+
 /// Inputs and what follows from them directly.
 struct Model<'a> {
     path: &'a Path,
@@ -198,12 +205,14 @@ struct Model<'a> {
     work: &'a Workload,
     message: Message,
     qps: f64,
+    /// The window of packets, once it has been reckoned.
+    psn: OnceCell<Turn>,
 }
 
 impl<'a> Model<'a> {
     fn new(path: &'a Path, nic: &'a NicProfile, work: &'a Workload) -> Self {
         let message = Message::new(path, nic, work.op, work.size);
-        Model { path, nic, work, message, qps: f64::from(work.qps) }
+        Model { path, nic, work, message, qps: f64::from(work.qps), psn: OnceCell::new() }
     }
 
     /// Payload bits of a message.
@@ -230,6 +239,9 @@ impl<'a> Model<'a> {
     /// each other: those whose lots meet on the line come apart in the course of some turns.
     fn queue_turn(&self) -> Turn {
         let (nic, depth, lot) = (self.inner_turn(), self.work.tx_depth.into(), self.work.cq_mod.into());
+        if nic.limit == Limit::PsnWindow && self.counts_packets() {
+            return self.queue_turn_by_packets(&nic);
+        }
         let program_ns = self.trip_ns() + self.nic.program_turn_ns() + self.message.busy_ns;
         let turn = |waits: u64| {
             let window = Window::with_waits(depth, lot, nic.messages as u64, waits);
@@ -245,10 +257,43 @@ impl<'a> Model<'a> {
         };
         // A NIC that takes the whole queue is never waited for.
         let waits_max = if nic.messages >= depth as f64 { 1 } else { lot.min(WAITS_MAX) };
-        let slower = |a: &Turn, b: &Turn| (a.messages * b.ns).total_cmp(&(b.messages * a.ns));
         (1..waits_max)
             .map(turn)
             .fold(turn(0), |least, turn| if slower(&turn, &least).is_lt() { turn } else { least })
+    }
+
+    /// The same above a window of packets, which may hold parts of messages: of these, only those that end a lot matter, each
+    /// when its last packet leaves after the first one of what the lot before it let go.
+    fn queue_turn_by_packets(&self, nic: &Turn) -> Turn {
+        let (depth, lot) = (u64::from(self.work.tx_depth), u64::from(self.work.cq_mod));
+        let program_ns = self.trip_ns() + self.nic.program_turn_ns();
+        let (packets, post_ns) = (self.message.packets as u64, self.nic.post_ns as f64);
+        let answer_ns = self.trip_ns() + self.nic.turn_ns();
+        let packet_ns = self.message.busy_ns / self.message.packets;
+        let turn = |messages: u64, last_ns: f64| {
+            let let_go = messages - (depth - lot);
+            let ns = program_ns + last_ns.max(let_go as f64 * post_ns);
+            Turn {
+                limit: Limit::QueueDepth,
+                window: depth as f64,
+                lot: lot as f64,
+                messages: messages as f64,
+                ns,
+                rounds: (ns / nic.ns).round().max(1.0),
+                ends_silently: let_go == lot && messages == lot,
+            }
+        };
+        // As far as it is not played.
+        let first = (depth - lot + 1).next_multiple_of(lot);
+        let unplayed = turn(first, (first - (depth - lot)) as f64 * nic.ns / nic.messages);
+        self.acknowledged()
+            .departures(self.nic.outstanding_psns.into(), packet_ns, answer_ns)
+            .filter(|(packet, _)| packet % packets == 0)
+            .map(|(packet, left_ns)| (packet / packets + depth - lot, left_ns))
+            .filter(|(messages, _)| messages.is_multiple_of(lot))
+            .map(|(messages, left_ns)| turn(messages, left_ns))
+            .reduce(|least, turn| if slower(&turn, &least).is_lt() { turn } else { least })
+            .unwrap_or(unplayed)
     }
 
     /// The narrower of the NIC's windows.
@@ -272,13 +317,17 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// The window of packets. Requests with payload come back in lots that end with a message or where an
-    /// acknowledgement is asked for; READs as [`window::of_reads`] says.
     fn psn_turn(&self) -> Turn {
+        *self.psn.get_or_init(|| self.reckoned_psn_turn())
+    }
+
+    /// The window of packets. Requests with payload come back in lots that end with a message or where an
+    /// acknowledgement is asked for, or given unasked; READs as [`window::of_reads`] says.
+    fn reckoned_psn_turn(&self) -> Turn {
         let packets = self.message.packets;
         let psns = u64::from(self.nic.outstanding_psns);
         let packet_ns = self.message.busy_ns / packets;
-        let fixed = self.trip_ns() + self.nic.turn_ns();
+        let answer_ns = self.trip_ns() + self.nic.turn_ns();
         if self.work.op.is_answered() {
             let (messages, packet) = window::of_reads(psns, packets as u64);
             return Turn {
@@ -286,20 +335,32 @@ impl<'a> Model<'a> {
                 window: messages as f64,
                 lot: 1.0,
                 messages: messages as f64,
-                ns: fixed + packet as f64 * packet_ns,
+                ns: answer_ns + packet as f64 * packet_ns,
                 rounds: 1.0,
                 ends_silently: false,
             };
         }
-        let (per_turn, position) = window::of_packets(psns, self.nic.ack_every.into(), packets as u64);
+        let acknowledged = self.acknowledged();
+        let (per_turn, ns) = acknowledged.turn(psns, packet_ns, answer_ns);
+        let first = acknowledged.first() as f64 / packets;
         Turn {
             limit: Limit::PsnWindow,
             window: psns as f64 / packets,
-            lot: if packets > f64::from(self.nic.ack_every) { per_turn / packets } else { 1.0 },
+            lot: if first < 1.0 { per_turn / packets } else { 1.0 },
             messages: per_turn / packets,
-            ns: fixed + position * packet_ns,
+            ns,
             rounds: 1.0,
             ends_silently: psns == 1,
+        }
+    }
+
+    /// Which packets of requests with payload are acknowledged.
+    fn acknowledged(&self) -> Acknowledged {
+        let nic = self.nic;
+        Acknowledged {
+            asked_every: nic.ack_request_every.min(nic.outstanding_psns).into(),
+            every: nic.ack_every.into(),
+            packets: self.message.packets as u64,
         }
     }
 
@@ -355,54 +416,84 @@ impl<'a> Model<'a> {
 
     /// A run, played: its queue pairs begin one after the other, and how soon their lots have come apart on the line decides on
     /// much of a short run. Of a long one, whole turns are left out until it can be played, and take what they take endlessly.
-    /// `None`: there is too much to play, or acknowledgements within messages decide.
+    /// `None`: there is too much to play.
     fn played_ns(&self, iterations: u64, endless: f64, turn: Option<&Turn>) -> Option<f64> {
-        let (work, nic) = (self.work, self.nic);
-        let part = nic.ack_every.min(nic.outstanding_psns);
-        let is_in_parts = !work.op.is_answered() && self.message.packets > f64::from(part);
-        if is_in_parts && self.psn_turn().messages < self.nic_turn().messages.min(work.tx_depth.into()) {
-            return None;
+        if self.counts_packets() {
+            return self.played_by_packets_ns(iterations);
         }
-        let most = Run::PLAYED_MAX / u64::from(work.qps);
-        let per_turn = turn.map_or(f64::from(work.cq_mod), |turn| turn.messages.max(1.0)) as u64;
+        let most = Run::PLAYED_MAX / u64::from(self.work.qps);
+        let per_turn = turn.map_or(f64::from(self.work.cq_mod), |turn| turn.messages.max(1.0)) as u64;
         let turns = iterations.saturating_sub(most).div_ceil(per_turn);
         let played = iterations.checked_sub(turns * per_turn).filter(|&played| played > 0)?;
-        if turns > 0 && played < PLAYED_QUEUES * u64::from(work.tx_depth) {
+        if turns > 0 && played < PLAYED_QUEUES * u64::from(self.work.tx_depth) {
             return None;
         }
-        let rate_bps = wire::rate_bps(self.path, nic);
         let pieces = (most / played).clamp(1, self.message.packets as u64);
-        let (room, opens) = self.room();
-        let run = Run {
+        let left_out = (turns * per_turn) as f64 * self.qps * self.bits() / endless * 1e9;
+        Some(self.run(played, pieces).ns() + left_out)
+    }
+
+    /// Whether requests wait for acknowledgements of packets, of which a window may hold parts of messages.
+    fn counts_packets(&self) -> bool {
+        let queued = u64::from(self.work.tx_depth).min(self.nic.outstanding_wqes.into()) as f64;
+        !self.work.op.is_answered() && queued * self.message.packets > f64::from(self.nic.outstanding_psns)
+    }
+
+    /// A run packet by packet. Of one too long for that, what is left out takes what the second half of the played part does.
+    fn played_by_packets_ns(&self, iterations: u64) -> Option<f64> {
+        let (lot, packets) = (u64::from(self.work.cq_mod), self.message.packets as u64);
+        let most = Run::PACKETS_PLAYED_MAX / u64::from(self.work.qps) / packets;
+        if iterations <= most {
+            return Some(self.run(iterations, packets).ns());
+        }
+        // Both halves are whole lots, and longer than what the queue or the window makes of the beginning.
+        let half = most / 2 / lot * lot;
+        let window = u64::from(self.nic.outstanding_psns).div_ceil(packets);
+        if half < lot + window.min(self.work.tx_depth.into()) {
+            return None;
+        }
+        let [first_ns, both_ns] = [half, 2 * half].map(|messages| self.run(messages, packets).ns());
+        Some(both_ns + (both_ns - first_ns) / half as f64 * (iterations - 2 * half) as f64)
+    }
+
+    /// The first `messages` of each queue pair, each in so many pieces.
+    fn run(&self, messages: u64, pieces: u64) -> Run {
+        let (work, nic) = (self.work, self.nic);
+        let (mut room, mut opens) = self.room();
+        if room >= u64::from(work.tx_depth) {
+            // The program waits before the NIC does.
+            (room, opens) = (work.tx_depth.into(), self.message.packets as u64);
+        }
+        let window = self.counts_packets().then(|| (nic.outstanding_psns.into(), self.acknowledged()));
+        Run {
             qps: work.qps as usize,
-            messages: played,
+            messages,
             depth: work.tx_depth.into(),
             lot: work.cq_mod.into(),
             room,
+            window,
             post_ns: nic.post_ns as f64,
             poll_ns: nic.poll_ns as f64,
             doorbell_ns: nic.doorbell_ns as f64,
+            message_ns: nic.message_ns as f64,
             request_ns: if work.op.is_answered() { nic.packet_ns as f64 } else { 0.0 },
             pieces,
             opens: (opens * pieces).div_ceil(self.message.packets as u64),
             nic_ns: self.message.packets * nic.packet_ns as f64,
-            ahead_ns: if nic.packet_ns > 0 { f64::INFINITY } else { PORT_BYTES * 8e9 / rate_bps },
-            line_ns: self.message.wire_ns.max(nic.message_ns as f64),
+            ahead_ns: PORT_BYTES * 8e9 / wire::rate_bps(self.path, nic),
+            line_ns: self.message.wire_ns,
             answer_ns: self.trip_ns() + nic.turn_ns(),
             completion_ns: nic.completion_ns as f64,
-        };
-        let left_out = (turns * per_turn) as f64 * self.qps * self.bits() / endless * 1e9;
-        Some(run.ns() + left_out)
+        }
     }
 
     /// Messages of a queue pair that the NIC leaves unanswered, and the packet of a message whose answer lets another begin.
     fn room(&self) -> (u64, u64) {
         let (turn, last) = (self.inner_turn(), self.message.packets as u64);
-        match turn.limit {
-            Limit::PsnWindow if self.work.op.is_answered() => {
-                window::of_reads(self.nic.outstanding_psns.into(), last)
-            }
-            _ => (turn.messages as u64, last),
+        if self.work.op.is_answered() && turn.limit == Limit::PsnWindow {
+            window::of_reads(self.nic.outstanding_psns.into(), last)
+        } else {
+            (self.nic.outstanding(self.work.op.is_answered()), last)
         }
     }
 

@@ -3,6 +3,7 @@
 //! Formulas give what a run comes to in the end, not how soon. At its start the lots of its queue pairs meet on the line, and
 //! how they come apart, turn by turn, is a matter of who came first.
 
+use crate::window::Acknowledged;
 use std::collections::VecDeque;
 
 /// What a run is made of. All queue pairs are alike and begin together.
@@ -23,12 +24,16 @@ pub(crate) struct Run {
     pub lot: u64,
     /// Messages that the NIC leaves unanswered.
     pub room: u64,
+    /// Pieces that it leaves unacknowledged, and which ones are acknowledged; `None`: each message's last, and any number.
+    pub window: Option<(u64, Acknowledged)>,
     /// What the program takes for posting a message.
     pub post_ns: f64,
     /// What it takes for polling a completion.
     pub poll_ns: f64,
     /// From a message posted to the NIC having it.
     pub doorbell_ns: f64,
+    /// Least time between two messages that the NIC takes from the program.
+    pub message_ns: f64,
     /// How long a request keeps the NIC busy whose answer is the message; 0 where the request is.
     pub request_ns: f64,
     /// Pieces in which a message is sent: its packets, or fewer where there would be too many to play.
@@ -50,6 +55,8 @@ pub(crate) struct Run {
 impl Run {
     /// Messages of all queue pairs, and pieces of them, that are played at most: what takes about half a millisecond.
     pub const PLAYED_MAX: u64 = 50_000;
+    /// Packets that are played at most where a window of packets makes each one count: some milliseconds.
+    pub const PACKETS_PLAYED_MAX: u64 = 250_000;
 
     /// From the first post to the last completion seen, in nanoseconds.
     pub fn ns(&self) -> f64 {
@@ -62,6 +69,7 @@ impl Run {
             requesters: VecDeque::new(),
             turns: VecDeque::new(),
             program_ns: 0.0,
+            known_ns: 0.0,
             request_ns: 0.0,
             nic_ns: 0.0,
             line_ns: 0.0,
@@ -83,6 +91,8 @@ struct Pair {
     arrived: u64,
     /// Pieces.
     sent: u64,
+    /// The last piece of which the NIC has the acknowledgement, where it counts them.
+    acknowledged: u64,
     /// Messages whose answer, or as much of it as matters, lets others begin.
     opened: u64,
     completed: u64,
@@ -91,6 +101,11 @@ struct Pair {
 impl Pair {
     fn can_request(&self, room: u64) -> bool {
         self.requested < self.known.min(self.opened + room)
+    }
+
+    fn can_send(&self, run: &Run) -> bool {
+        let has_room = run.window.is_none_or(|(window, _)| self.sent < self.acknowledged + window);
+        has_room && self.sent < self.arrived * run.pieces
     }
 }
 
@@ -109,6 +124,8 @@ struct Play<'a> {
     turns: VecDeque<usize>,
     /// The program is busy until then.
     program_ns: f64,
+    /// The NIC takes no message from the program before.
+    known_ns: f64,
     /// The NIC takes up no request before.
     request_ns: f64,
     /// The NIC takes up no piece before.
@@ -136,8 +153,12 @@ impl Play<'_> {
         } else if arrival_at == at
             && let Some((_, pair)) = self.arrivals.pop_front()
         {
-            self.arrive(at, pair);
+            self.with_pieces(at, pair, |pair| pair.arrived += 1);
         } else if let Some((_, pair, [number, piece])) = self.answers.pop_front() {
+            if self.run.window.is_some() {
+                let acknowledged = (number - 1) * self.run.pieces + piece;
+                self.with_pieces(at, pair, |pair| pair.acknowledged = acknowledged);
+            }
             if piece == self.run.opens {
                 self.with_room(at, pair, |pair| pair.opened = number);
             }
@@ -173,13 +194,15 @@ impl Play<'_> {
         }
     }
 
-    fn arrive(&mut self, at: f64, index: usize) {
+    /// Changes a queue pair, which joins those that have pieces to send if it now may and could not.
+    fn with_pieces(&mut self, at: f64, index: usize, change: impl FnOnce(&mut Pair)) {
         let pair = &mut self.pairs[index];
-        if pair.sent == pair.arrived * self.run.pieces {
+        let could_send = pair.can_send(self.run);
+        change(pair);
+        if pair.can_send(self.run) && !could_send {
             self.turns.push_back(index);
             self.nic_ns = self.nic_ns.max(at);
         }
-        pair.arrived += 1;
     }
 
     fn send(&mut self) {
@@ -193,10 +216,11 @@ impl Play<'_> {
         let (number, piece) = (pair.sent.div_ceil(run.pieces), (pair.sent - 1) % run.pieces + 1);
         // Without a limit of the NIC, answers matter where they complete something.
         let opens = piece == run.opens && run.room < run.depth;
-        if opens || (piece == run.pieces && run.is_signalled(number)) {
+        let is_acknowledged = run.window.is_some_and(|(_, which)| which.is(pair.sent));
+        if opens || is_acknowledged || (piece == run.pieces && run.is_signalled(number)) {
             self.answers.push_back((self.line_ns + run.answer_ns, index, [number, piece]));
         }
-        if pair.sent < run.pieces * pair.arrived {
+        if pair.can_send(run) {
             self.turns.push_back(index);
         }
     }
@@ -215,7 +239,9 @@ impl Play<'_> {
         let until = run.messages.min(pair.completed + run.depth);
         for _ in pair.posted..until {
             self.program_ns += run.post_ns;
-            self.posted.push_back((self.program_ns + run.doorbell_ns, index));
+            let known_ns = self.known_ns.max(self.program_ns + run.doorbell_ns);
+            self.posted.push_back((known_ns, index));
+            self.known_ns = known_ns + run.message_ns;
         }
         pair.posted = until;
     }

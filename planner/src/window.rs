@@ -1,6 +1,7 @@
 //! Windows that are refilled in lots.
 
 use serde::Serialize;
+use std::collections::VecDeque;
 
 /// How a window of `window` places whose places come back `lot` at a time fills a round trip.
 ///
@@ -36,31 +37,104 @@ impl Window {
     }
 }
 
-/// How many packets a window of `window` of them moves per turn, and the place among them, counted from 1, that ends the
-/// turn, both on average, where messages of `packets` are acknowledged at each `lot`-th packet and at their end.
-///
-/// An acknowledgement lets packets go from one beyond the window behind the acknowledgement before it; the next one that
-/// they bring about is a turn later.
-pub(crate) fn of_packets(window: u64, lot: u64, packets: u64) -> (f64, f64) {
-    let lot = lot.min(window);
-    let message = |packet: u64| (packet - 1) / packets * packets;
-    let acknowledged_before = |packet: u64| {
-        let start = message(packet);
-        start + (packet - 1 - start) / lot * lot
-    };
-    let acknowledged_from = |packet: u64| {
-        let start = message(packet);
-        start + (packet - start).next_multiple_of(lot).min(packets)
-    };
-    let first = lot.min(packets);
-    let (mut last, mut positions) = (first, 0);
-    for _ in 0..PACKET_TURNS {
-        let before = acknowledged_before(last) + window;
-        last = acknowledged_from(before + 1);
-        positions += last - before;
-    }
-    ((last - first) as f64 / PACKET_TURNS as f64, positions as f64 / PACKET_TURNS as f64)
+/// Which packets of a stream of messages are acknowledged, all counted from 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acknowledged {
+    /// The requester asks at a message's end, and with each so-many-th packet of it.
+    pub asked_every: u64,
+    /// The responder acknowledges by itself each so-many-th packet behind one that it has acknowledged.
+    pub every: u64,
+    /// Packets of a message.
+    pub packets: u64,
 }
+
+impl Acknowledged {
+    /// The last one before `packet`; 0 before all.
+    fn before(&self, packet: u64) -> u64 {
+        let within = (packet - 1) % self.packets;
+        let asked = within / self.asked_every * self.asked_every;
+        packet - 1 - within + asked + (within - asked) / self.every * self.every
+    }
+
+    /// The first one from `packet` on.
+    fn from(&self, packet: u64) -> u64 {
+        let within = (packet - 1) % self.packets;
+        let asked = within / self.asked_every * self.asked_every;
+        let unasked = asked + (within + 1 - asked).next_multiple_of(self.every);
+        packet - 1 - within + unasked.min(asked + self.asked_every).min(self.packets)
+    }
+
+    /// Whether `packet` is one.
+    pub fn is(&self, packet: u64) -> bool {
+        self.from(packet) == packet
+    }
+
+    /// The first one of a message.
+    pub fn first(&self) -> u64 {
+        self.from(1)
+    }
+
+    /// How many packets a window of `window` of them moves per turn, and how long a turn takes, both on average, where packets
+    /// leave `packet_ns` apart and acknowledgements come `answer_ns` behind them.
+    ///
+    /// An acknowledgement lets packets go from one beyond the window behind the acknowledgement before it; the next one that
+    /// they bring about is a turn later. Where the acknowledgements of a message differ in what they let go, they hold each
+    /// other up: so the stream is played, acknowledgement by acknowledgement, until it repeats itself.
+    pub fn turn(&self, window: u64, packet_ns: f64, answer_ns: f64) -> (f64, f64) {
+        let opened = |last: u64| self.before(last) + window;
+        let next = |last: u64| self.from(opened(last) + 1);
+        let settled = (0..SETTLING_TURNS).fold(self.first(), |last, _| next(last));
+        let (mut awaited, mut turns) = (settled, 0.0);
+        let (mut begin_ns, mut whole) = (0.0, None);
+        for (last, left_ns) in self.departures(window, packet_ns, answer_ns) {
+            if last == awaited {
+                if last == settled {
+                    begin_ns = left_ns;
+                } else if (last - settled) % self.packets == 0 {
+                    whole = Some(((last - settled) as f64 / turns, (left_ns - begin_ns) / turns));
+                }
+                (awaited, turns) = (next(awaited), turns + 1.0);
+            }
+        }
+        whole.unwrap_or_else(|| {
+            // The window is too wide, or a message too long, to be played: as if the others held nothing up.
+            let (mut last, mut packets) = (settled, 0);
+            for _ in 0..SETTLING_TURNS {
+                packets += next(last) - opened(last);
+                last = next(last);
+            }
+            let per_turn = |packets: u64| packets as f64 / SETTLING_TURNS as f64;
+            (per_turn(last - settled), answer_ns + per_turn(packets) * packet_ns)
+        })
+    }
+
+    /// Each acknowledged packet of a stream that begins with nothing under way, and when it has left.
+    pub fn departures(self, window: u64, packet_ns: f64, answer_ns: f64) -> impl Iterator<Item = (u64, f64)> {
+        // The last packet sent, the last that may be, and when the line is free.
+        let (mut sent, mut allowed, mut line_ns) = (0, window, 0.0_f64);
+        let mut coming = VecDeque::new();
+        (0..PLAYED_MAX).map(move |_| {
+            let asking = self.from(sent + 1);
+            while sent < asking {
+                if sent == allowed
+                    && let Some((at, acknowledged)) = coming.pop_front()
+                {
+                    (line_ns, allowed) = (line_ns.max(at), acknowledged + window);
+                }
+                let until = asking.min(allowed);
+                line_ns += (until - sent) as f64 * packet_ns;
+                sent = until;
+            }
+            coming.push_back((line_ns + answer_ns, sent));
+            (sent, line_ns)
+        })
+    }
+}
+
+/// Turns after which it is forgotten how a stream began.
+const SETTLING_TURNS: u64 = 32;
+/// Acknowledgements that are played: some tens of microseconds.
+const PLAYED_MAX: u64 = 1 << 14;
 
 /// How many READs of `packets` responses a window of `window` packets lets begin per turn, and the response among a READ's,
 /// counted from 1, that ends the turn.
@@ -72,9 +146,6 @@ pub(crate) fn of_reads(window: u64, packets: u64) -> (u64, u64) {
     let messages = window.div_ceil(packets);
     (messages, messages * packets - window + 1)
 }
-
-/// Turns that are averaged over.
-const PACKET_TURNS: u64 = 256;
 
 #[cfg(test)]
 mod tests {
@@ -99,6 +170,12 @@ mod tests {
         }
     }
 
+    /// Packets per turn, and how many of them a turn takes beyond the way.
+    fn of_packets(window: u64, asked_every: u64, packets: u64) -> (f64, f64) {
+        let (moved, ns) = Acknowledged { asked_every, every: 1 << 23, packets }.turn(window, 1.0, 10_000.0);
+        (moved, ns - 10_000.0)
+    }
+
     #[test]
     fn packets_move_in_the_lots_that_are_acknowledged() {
         assert_eq!(of_packets(128, 66, 1), (128.0, 1.0));
@@ -106,9 +183,44 @@ mod tests {
         // Acknowledged at 66 and at the end.
         assert_eq!(of_packets(128, 66, 128), (128.0, 66.0));
         assert_eq!(of_packets(128, 66, 100), (100.0, 38.0));
-        // One endless message.
-        assert_eq!(of_packets(128, 66, 1 << 19), (66.0, 4.0));
-        assert_eq!(of_packets(1, 66, 5), (1.0, 1.0));
+        assert_eq!(of_packets(1, 1, 5), (1.0, 1.0));
+        // One endless message: from 129 + 66n + 1 on to 66(n + 3).
+        assert_eq!(of_packets(129, 66, 1 << 23), (66.0, 3.0));
+    }
+
+    #[test]
+    fn messages_shorter_than_the_interval_move_whole() {
+        for (packets, messages) in
+            [(5, 25.0), (8, 16.0), (9, 14.0), (15, 8.0), (43, 3.0), (60, 2.0), (66, 1.0)]
+        {
+            let moved = of_packets(129, 66, packets).0;
+            assert_eq!(moved / packets as f64, messages, "messages of {packets} packets");
+        }
+    }
+
+    #[test]
+    fn acknowledgements_come_where_either_side_counts_to_its_interval() {
+        for (asked_every, every, packets) in
+            [(66, 1 << 23, 150), (66, 64, 150), (64, 64, 130), (200, 64, 150), (7, 3, 1)]
+        {
+            let acknowledged = Acknowledged { asked_every, every, packets };
+            // Both count as they send and receive.
+            let (mut unasked, mut unanswered, mut last) = (0, 0, 0);
+            for packet in 1..1000 {
+                assert_eq!(acknowledged.before(packet), last, "{acknowledged:?} before {packet}");
+                (unasked, unanswered) = (unasked + 1, unanswered + 1);
+                let is_asked = packet % packets == 0 || unasked == asked_every;
+                if is_asked {
+                    unasked = 0;
+                }
+                if is_asked || unanswered == every {
+                    unanswered = 0;
+                    assert_eq!(acknowledged.from(last + 1), packet, "{acknowledged:?} from {}", last + 1);
+                    assert_eq!(acknowledged.from(packet), packet);
+                    last = packet;
+                }
+            }
+        }
     }
 
     #[test]

@@ -70,6 +70,25 @@ mod queue_pairs_on_one_line {
     }
 }
 
+mod a_nic_that_takes_time_for_messages {
+    use super::*;
+
+    #[test]
+    fn takes_them_from_the_program_one_by_one_and_hands_them_to_a_port_that_is_little_ahead() {
+        let nic = NicProfile::named("longhaul").unwrap();
+        for (op, size, qps, depth, km, messages, simulated) in [
+            (Op::Read, 512, 16, 64, 20.0, 400, 11.9233),
+            (Op::Read, 512, 16, 100, 50.0, 400, 9.1924),
+            (Op::Read, 512, 16, 100, 50.0, 1000, 10.4754),
+            (Op::Write, 2048, 16, 64, 50.0, 1000, 29.6554),
+        ] {
+            let work = Workload { iterations: Some(messages), ..Workload::perftest(op, size, qps, depth) };
+            let predicted = Prediction::new(&Path::of_km(km, 100e9), &nic, &work).unwrap().goodput_bps / 1e9;
+            assert_near(predicted, simulated, 0.005, &format!("{op} of {size}, {qps} x {depth}, {km} km"));
+        }
+    }
+}
+
 mod a_window_of_packets {
     use super::*;
 
@@ -84,10 +103,45 @@ mod a_window_of_packets {
             (64 << 10, 4, 16, 380.0, 4.8543),
             (8192, 4, 64, 50.0, 14.0726),
             (8192, 4, 16, 380.0, 1.0779),
+            // 43 fit, and the program posts 16.
+            (12 << 10, 1, 16, 100.0, 1.5530),
         ] {
             let work = Workload { iterations: Some(400), ..Workload::perftest(Op::Read, size, qps, depth) };
             let predicted = Prediction::new(&Path::of_km(km, 100e9), &nic, &work).unwrap().goodput_bps / 1e9;
             assert_near(predicted, simulated, 0.02, &format!("{size}, {qps} x {depth}, {km} km"));
+        }
+    }
+}
+
+mod a_window_that_holds_no_whole_number_of_messages {
+    use super::*;
+
+    #[test]
+    fn moves_what_is_acknowledged_and_no_more() {
+        let nic = NicProfile::named("rxe").unwrap();
+        // Per packet, without trains; SEND gives the same.
+        for (size, qps, [depth, cq_mod], km, messages, simulated) in [
+            (64 << 10, 1, [128, 1], 1000.0, 200, 0.4180),
+            (512 << 10, 1, [128, 1], 10.0, 200, 20.3348),
+            (512 << 10, 1, [128, 1], 1000.0, 200, 0.4150),
+            (1 << 20, 1, [128, 1], 100.0, 200, 2.6948),
+            (1 << 20, 4, [128, 1], 100.0, 200, 10.7640),
+            (8 << 20, 1, [128, 1], 1000.0, 200, 0.2163),
+            (60 << 10, 1, [128, 100], 1000.0, 4000, 0.3928),
+            (60 << 10, 1, [100, 100], 1000.0, 4000, 0.3774),
+            (300 << 10, 1, [16, 16], 100.0, 4000, 2.3919),
+            (300 << 10, 1, [19, 16], 100.0, 4000, 2.4071),
+            (12 << 10, 4, [128, 100], 50.0, 1000, 19.9550),
+        ] {
+            let of = format!("{size}, {qps} x {depth} in lots of {cq_mod}, {km} km");
+            let work =
+                Workload { op: Op::Write, size, qps, tx_depth: depth, cq_mod, iterations: Some(messages) };
+            let path = Path::of_km(km, 100e9);
+            let predicted = |work| Prediction::new(&path, &nic, &work).unwrap().goodput_bps / 1e9;
+            assert_near(predicted(work), simulated, 0.005, &of);
+            if qps == 1 && messages == 4000 {
+                assert_near(predicted(Workload { iterations: None, ..work }), simulated, 0.01, &of);
+            }
         }
     }
 }

@@ -81,19 +81,18 @@ impl Outlet {
     /// Frames that may be sent now.
     #[inline]
     pub fn room(&mut self, now: Instant) -> usize {
+        let most = if self.gap > Duration::ZERO { 1 } else { BURST };
         self.granted = if now < self.next_at {
             0
-        } else if self.gap > Duration::ZERO {
-            1
         } else {
             match self.waiting_max {
-                None => BURST,
+                None => most,
                 Some(max) => {
                     let backlog = self.wire.backlog(now);
-                    if backlog >= max {
+                    if backlog > max {
                         0
                     } else {
-                        ((max - backlog).as_ps() / self.frame_time.as_ps().max(1)) as usize + 1
+                        most.min(((max - backlog).as_ps() / self.frame_time.as_ps().max(1)) as usize + 1)
                     }
                 }
             }
@@ -139,8 +138,10 @@ impl Outlet {
             return None;
         }
         let backlog = self.wire.backlog(now);
-        // Half of what may wait is sent by then: the wire is never idle, and the station is not called for each frame.
-        let free_at = now + (backlog - self.waiting_max.map_or(Duration::ZERO, |max| max.divided_by(2)));
+        // Half of what may wait is sent by then: the wire is never idle, and the station is not called for each frame unless
+        // each takes its time.
+        let share = if self.gap > Duration::ZERO { 1 } else { 2 };
+        let free_at = now + (backlog - self.waiting_max.map_or(Duration::ZERO, |max| max.divided_by(share)));
         Some(free_at.max(self.next_at))
     }
 

@@ -272,6 +272,9 @@ impl Host {
         config.dcqcn = port.dcqcn;
         config.window_messages = profile.outstanding_wqes;
         config.window_packets = profile.outstanding_psns;
+        config.ack_request_every = profile.ack_request_every;
+        // A profile says all that there is about when a NIC asks.
+        config.ack_request_at_window_end = false;
         config.ack_every = profile.ack_every;
         config.adaptive_timeout =
             profile.adaptive_retransmission.then(|| Duration::from_ns(profile.adaptive_first_ns));

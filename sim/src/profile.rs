@@ -20,7 +20,10 @@ pub struct NicProfile {
     pub outstanding_reads: u8,
     /// Packets of one QP that are sent and not acknowledged, at most: 1 to 2^23.
     pub outstanding_psns: u32,
-    /// As responder it acknowledges at least every so many packets.
+    /// As requester it asks for an acknowledgement at each message's end and at least every so many packets: 1 to 2^23; more
+    /// than `outstanding_psns` count as that many.
+    pub ack_request_every: u32,
+    /// As responder it acknowledges at least every so many packets, asked or not.
     pub ack_every: u32,
     /// Least time between two messages that the port begins.
     pub message_ns: u64,
@@ -69,6 +72,7 @@ impl Default for NicProfile {
             outstanding_wqes: u32::MAX,
             outstanding_reads: 128,
             outstanding_psns: 1 << 23,
+            ack_request_every: 64,
             ack_every: 64,
             message_ns: 0,
             packet_ns: 0,

@@ -43,8 +43,12 @@ pub struct RequesterConfig {
     pub window_packets: u32,
     /// Work requests that may be outstanding.
     pub window_messages: u32,
-    /// Ask for an ACK at least this often, in packets, besides each message's end.
+    /// Ask for an ACK at least this often, in packets, besides each message's end. More than `window_packets` counts as
+    /// that many: a full window that nobody was asked to acknowledge would wait for the timer.
     pub ack_request_every: u32,
+    /// Ask for an ACK with the packet that fills the window as well, so that all of it comes back in a round trip. Kernel rxe
+    /// does not.
+    pub ack_request_at_window_end: bool,
     /// Obey end-to-end credits.
     pub obey_credits: bool,
     /// MigReq bit to send.
@@ -69,6 +73,7 @@ impl Default for RequesterConfig {
             window_packets: WINDOW_MAX,
             window_messages: u32::MAX,
             ack_request_every: 64,
+            ack_request_at_window_end: true,
             obey_credits: true,
             migreq: false,
             pkey: longhaul_wire::PKEY_DEFAULT,
@@ -437,6 +442,11 @@ impl Requester {
         true
     }
 
+    /// Packets of which the last asks for an ACK.
+    fn ack_request_every(&self) -> u32 {
+        self.config.ack_request_every.min(self.config.window_packets)
+    }
+
     /// Packets from the next on, which is in the middle of a message, that are alike but for their PSN: none ends the
     /// message, none asks for an ACK.
     fn alike(&self, wqe: &SendWqe) -> u32 {
@@ -445,7 +455,7 @@ impl Requester {
         }
         let in_message = wqe.end_psn - 1 - self.next;
         let in_window = u64::from(self.config.window_packets).saturating_sub(self.next - self.una + 1);
-        let unasked = self.config.ack_request_every.saturating_sub(self.since_ack_request + 1);
+        let unasked = self.ack_request_every().saturating_sub(self.since_ack_request + 1);
         in_message.min(in_window).min(u64::from(unasked)).max(1) as u32
     }
 
@@ -464,8 +474,9 @@ impl Requester {
         let mut bth = self.bth(request_opcode(wqe, first, last));
         bth.solicited = last && wqe.solicited && wqe.consumes_receive();
         bth.ack_request = last
-            || self.since_ack_request + 1 >= self.config.ack_request_every
-            || self.next + 1 - self.una >= u64::from(self.config.window_packets)
+            || self.since_ack_request + 1 >= self.ack_request_every()
+            || (self.config.ack_request_at_window_end
+                && self.next + 1 - self.una >= u64::from(self.config.window_packets))
             || (self.una == self.next && self.credit_limit.is_some());
         let mut head = Head::begin(template, &bth);
         if first && wqe.verb == Verb::Write {

@@ -49,6 +49,7 @@ struct Plan {
     repeats: u64,
     delays: u64,
     report_credits: bool,
+    asks_at_window_end: bool,
 }
 
 fn kinds() -> impl Strategy<Value = Kind> {
@@ -74,24 +75,24 @@ fn plans() -> impl Strategy<Value = Plan> {
         1..5u32,
         1..20u32,
         (0..30u64, 0..30u64, 0..30u64),
-        any::<bool>(),
+        any::<[bool; 2]>(),
     )
-        .prop_map(
-            |(operations, seed, first_psn, max_rd_atomic, window_packets, channel, report_credits)| {
-                let (loses, repeats, delays) = channel;
-                Plan {
-                    operations,
-                    seed,
-                    first_psn,
-                    max_rd_atomic,
-                    window_packets,
-                    loses,
-                    repeats,
-                    delays,
-                    report_credits,
-                }
-            },
-        )
+        .prop_map(|(operations, seed, first_psn, max_rd_atomic, window_packets, channel, flags)| {
+            let (loses, repeats, delays) = channel;
+            let [report_credits, asks_at_window_end] = flags;
+            Plan {
+                operations,
+                seed,
+                first_psn,
+                max_rd_atomic,
+                window_packets,
+                loses,
+                repeats,
+                delays,
+                report_credits,
+                asks_at_window_end,
+            }
+        })
 }
 
 /// A packet under way: when it arrives, headers, payload.
@@ -168,6 +169,7 @@ impl Pair {
             retry_cnt: 7,
             rnr_retry: 7,
             window_packets: plan.window_packets,
+            ack_request_at_window_end: plan.asks_at_window_end,
             ..*requester.config()
         });
         let responder = Responder::new(ResponderConfig {
@@ -440,6 +442,7 @@ fn repetitions_of_atomics_do_occur() {
         repeats: 20,
         delays: 20,
         report_credits: false,
+        asks_at_window_end: true,
     });
     assert!(pair.near.counters.get(Counter::TxRetransmits) > 20);
     assert!(pair.far.counters.get(Counter::DuplicateRequest) > 20);

@@ -99,6 +99,33 @@ scripts! {
             in ack psn=2
             done 1 Success
         ";
+        without_that_rule_a_message_asks_along_the_way_alone: "
+            config mtu=256 window=4 ack_request_every=3 window_end_unasked
+            post write len=1792
+            out write.first psn=0 !ackreq
+            out write.middle psn=1 !ackreq
+            out write.middle psn=2 ackreq
+            out write.middle psn=3 !ackreq
+            quiet
+            in ack psn=2
+            out write.middle psn=4 !ackreq
+            out write.middle psn=5 ackreq
+            out write.last psn=6 ackreq
+            quiet
+            in ack psn=6
+            done 1 Success
+        ";
+        a_window_narrower_than_the_interval_is_asked_about_once: "
+            config mtu=256 window=2 ack_request_every=66 window_end_unasked
+            post write len=768
+            out write.first psn=0 !ackreq
+            out write.middle psn=1 ackreq
+            quiet
+            in ack psn=1
+            out write.last psn=2 ackreq
+            in ack psn=2
+            done 1 Success
+        ";
     }
     window {
         messages_outstanding_are_limited: "

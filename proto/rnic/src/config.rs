@@ -65,6 +65,8 @@ pub struct Config {
     pub window_messages: u32,
     /// A requester asks for an ACK at least this often, in packets, besides each message's end.
     pub ack_request_every: u32,
+    /// It asks with the packet that fills its window as well; kernel rxe does not.
+    pub ack_request_at_window_end: bool,
     /// A responder acknowledges at least this often, in packets, whether asked or not.
     pub ack_every: u32,
     /// Report the receive queue's depth as end-to-end credits; otherwise "no limit" (code 31), as kernel rxe does.
@@ -114,6 +116,7 @@ impl Config {
             window_packets: 1 << 23,
             window_messages: u32::MAX,
             ack_request_every: 64,
+            ack_request_at_window_end: true,
             ack_every: 64,
             report_credits: false,
             obey_credits: true,

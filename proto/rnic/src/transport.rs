@@ -124,6 +124,7 @@ impl Transport {
                 window_packets: config.window_packets.clamp(1, longhaul_rc::WINDOW_MAX),
                 window_messages: config.window_messages.max(1),
                 ack_request_every: config.ack_request_every.max(1),
+                ack_request_at_window_end: config.ack_request_at_window_end,
                 obey_credits: config.obey_credits,
                 migreq,
                 pkey,

@@ -98,6 +98,7 @@ fn profile(table: &Table, place: &Place) -> Result<NicProfile, FileError> {
         outstanding_wqes: number("outstanding_wqes"),
         outstanding_reads: small("outstanding_reads"),
         outstanding_psns: number("outstanding_psns"),
+        ack_request_every: number("ack_request_every"),
         ack_every: number("ack_every"),
         message_ns: whole("message_ns"),
         packet_ns: whole("packet_ns"),

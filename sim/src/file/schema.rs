@@ -146,6 +146,7 @@ pub(super) const NIC: Keys = &[
     ("outstanding_wqes", Kind::Count(1, u32::MAX as u64)),
     ("outstanding_reads", Kind::Count(1, 128)),
     ("outstanding_psns", Kind::Count(1, 1 << 23)),
+    ("ack_request_every", Kind::Count(1, 1 << 23)),
     ("ack_every", Kind::Count(1, 1 << 23)),
     ("message_ns", NS),
     ("packet_ns", NS),

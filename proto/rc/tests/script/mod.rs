@@ -287,6 +287,7 @@ impl Qp {
             window_packets: f.number("window", 1 << 23) as u32,
             window_messages: f.number("messages", 1 << 20) as u32,
             ack_request_every: f.number("ack_request_every", 64) as u32,
+            ack_request_at_window_end: !f.has("window_end_unasked"),
             obey_credits: !f.has("ignore_credits"),
             migreq: f.has("migreq"),
             pkey: 0xffff,
