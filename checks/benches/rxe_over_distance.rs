@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p longhaul-checks --bench rxe_over_distance`
 //!
-//! Emulated kernels are slow: ratios count. What distance costs without accelerators shows where rxe's window of 128
+//! Emulated kernels are slow: ratios count. What distance costs without accelerators shows where rxe's window of 129
 //! packets is less than the guests could send in a round trip.
 
 use clap::Parser;

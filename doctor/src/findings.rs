@@ -221,7 +221,7 @@ fn wider_window(n: u32, need: &Need) -> String {
         return format!("{}: {n} packets should do.", takes(need));
     }
     let rxe = if RXE_WINDOW.contains(&n) {
-        "Linux rxe stops at 128 packets whatever the queue depth is. "
+        "Linux rxe stops at 129 packets whatever the queue depth is. "
     } else {
         ""
     };
@@ -241,7 +241,7 @@ fn past_window(n: u32, need: &Need) -> String {
 fn either(half: &Half, n: u32, need: Option<&Need>) -> (&'static str, String, Option<String>) {
     let what = format!(
         "The window limits it: {n} messages of one packet each outstanding, and no more; the queue depth \
-         (128 is perftest's default) or Linux rxe's window of 128 packets"
+         (128 is perftest's default) or Linux rxe's window of 129 packets"
     );
     let is_hardware = half.requests.counts.requests > 0 && half.migreq * 2 > half.packets;
     let advice = need.map(|need| {

@@ -163,7 +163,7 @@ mod psn_window {
         let flow = script.flow();
         let limit = found(&flow, "psn_window");
         assert!(limit.what.contains("128 packets outstanding"), "{}", limit.what);
-        assert!(limit.advice.as_ref().unwrap().contains("Linux rxe stops at 128 packets"), "{limit:?}");
+        assert!(limit.advice.as_ref().unwrap().contains("Linux rxe stops at 129 packets"), "{limit:?}");
         assert_eq!(flow.path_mtu, Some(1024));
         assert_eq!(flow.operations[0].bytes.max, u64::from(1024 * per_message));
     }
