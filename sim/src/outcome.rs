@@ -26,6 +26,8 @@ pub struct Outcome {
     pub accelerators: Vec<AcceleratorOutcome>,
     /// By switch.
     pub switches: Vec<SwitchOutcome>,
+    /// What the scenario says and hardly means: [`Scenario::warnings`](crate::Scenario::warnings).
+    pub warnings: Vec<String>,
     /// What must never happen and did. Empty, or the simulation has found a defect of the protocol code.
     pub violations: Vec<String>,
 }

@@ -45,6 +45,38 @@ pub(crate) fn headroom_of(scenario: &Scenario, cable: &Cable) -> Option<u64> {
     Some(pfc_headroom_bytes(cable.wire.rate?, round_trip(cable, kinds)))
 }
 
+/// What each link of a switch needs of headroom and has not: by link, in words.
+pub(crate) fn short_headrooms(scenario: &Scenario) -> Vec<String> {
+    let mut short = Vec::new();
+    for (number, station) in scenario.stations.iter().enumerate() {
+        let StationKind::Switch(config) = &station.kind else { continue };
+        let Some(pfc) = &config.pfc else { continue };
+        let mut cables: Vec<_> = scenario
+            .cables
+            .iter()
+            .filter_map(|cable| Some((cable.ends.into_iter().find(|end| end.0 == number)?.1, cable)))
+            .collect();
+        cables.sort_by_key(|(side, _)| *side);
+        for ((_, cable), port) in cables.into_iter().zip(&pfc.ports) {
+            let [one, other] = cable.ends.map(|(station, _)| &scenario.stations[station]);
+            let rate = cable.wire.rate.unwrap_or(port.rate);
+            let round_trip = round_trip(cable, [&one.kind, &other.kind]);
+            let least = rate.bytes_in(round_trip).saturating_add(2 * wire_bytes(LONG_FRAME_LEN));
+            if port.headroom_bytes < least {
+                let peer = if one.name == station.name { &other.name } else { &one.name };
+                short.push(format!(
+                    "switch '{}' may drop lossless frames: pfc_headroom is {} bytes, and its link to '{peer}' ({rate}, \
+                     {round_trip} there and back) needs at least {least}; {} always suffice",
+                    station.name,
+                    port.headroom_bytes,
+                    pfc_headroom_bytes(rate, round_trip),
+                ));
+            }
+        }
+    }
+    short
+}
+
 /// The cable at a side of a station.
 pub(crate) fn cable_at(scenario: &Scenario, end: (usize, Side)) -> Option<&Cable> {
     scenario.cables.iter().find(|cable| cable.ends.contains(&end))

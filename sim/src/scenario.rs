@@ -25,6 +25,14 @@ pub struct Scenario {
     pub time_max: Option<Duration>,
 }
 
+impl Scenario {
+    /// What can be simulated and is hardly meant, in words: a headroom for priority-based flow control that is smaller than
+    /// what comes in on the link after a pause was asked for.
+    pub fn warnings(&self) -> Vec<String> {
+        crate::pfc::short_headrooms(self)
+    }
+}
+
 /// A station: its name, and what it is.
 #[derive(Clone, Debug)]
 pub struct StationPlan {

@@ -248,6 +248,7 @@ impl Simulation {
             hosts: stations.hosts,
             accelerators: stations.accelerators,
             switches: stations.switches,
+            warnings: self.scenario.warnings(),
             violations,
         };
         for recorder in self.network.take_recorders() {

@@ -131,6 +131,9 @@ fn simulate(args: &Args) -> Result<ExitCode, Failure> {
     let points = Point::all(&args.pcap, args.pcap_dir.as_deref(), &scenario, &links)?;
     // What cannot be simulated is said before a file is made.
     Simulation::new(scenario.clone(), |_, _| None).map_err(|e| Failure::value(in_file(path, &e)))?;
+    for warning in scenario.warnings() {
+        eprintln!("longhaul sim: warning: {warning}");
+    }
     let mut captures = Captures::create(points, args.snap_len)?;
     let mut writer = match &args.out {
         Some(out) => Some(ResultWriter::resume(out).map_err(|e| Problem::plain(e.to_string()))?.0),

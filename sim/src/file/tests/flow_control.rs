@@ -67,6 +67,24 @@ fn over_a_link_too_long_for_the_buffer_is_refused_with_the_numbers() {
 }
 
 #[test]
+fn headroom_that_a_link_outgrows_is_warned_of_with_the_number() {
+    let warnings = |pfc: &str| load(&text(pfc)).unwrap().scenario.warnings();
+    assert_eq!(warnings(""), [""; 0]);
+    assert_eq!(warnings("pfc = \"on\""), [""; 0], "what follows from the links suffices");
+    // 10 Gbit/s carry 25,000 bytes in 20 us, and two of the longest frames are 2 x 4248; 100 Gbit/s 625 in 50 ns.
+    let needed = 25_000 + 2 * 4248;
+    assert_eq!(warnings(&format!("pfc = \"on\"\npfc_headroom = {needed}")), [""; 0]);
+    let short = warnings(&format!("pfc = \"on\"\npfc_headroom = {}", needed - 1));
+    assert_eq!(short.len(), 1, "{short:?}");
+    for part in
+        ["'leaf'", "'b'", "10 Gbit/s", "20 µs", &(needed - 1).to_string(), &format!("at least {needed};")]
+    {
+        assert!(short[0].contains(part), "{part:?} is missing: {short:?}");
+    }
+    assert_eq!(warnings("pfc = \"on\"\npfc_headroom = 9000").len(), 2);
+}
+
+#[test]
 fn of_hosts_is_set_for_each_or_for_both_of_a_path() {
     let loaded =
         load(&text("").replace("name = \"a\"", "name = \"a\"\npfc = \"off\"\ndcqcn = \"on\"")).unwrap();
