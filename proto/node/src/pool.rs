@@ -113,12 +113,29 @@ impl FramePool {
     /// As [`FramePool::hold`].
     pub fn hold_pieces(&mut self, head: &[u8], pieces: [&[u8]; 2], trailer: Trailer) -> FrameBuf {
         let [first, second] = pieces;
-        let payload_len = first.len() + second.len();
-        let bytes = self.buffer(payload_len, |out| {
-            out[..head.len()].copy_from_slice(head);
-            let (a, b) = out[HEAD_MAX..HEAD_MAX + payload_len].split_at_mut(first.len());
+        self.build(head, first.len() + second.len(), trailer, |payload| {
+            let (a, b) = payload.split_at_mut(first.len());
             a.copy_from_slice(first);
             b.copy_from_slice(second);
+        })
+    }
+
+    /// Makes a frame whose payload of `payload_len` bytes `fill` writes where it will lie. What it does not write is left
+    /// over from another frame.
+    ///
+    /// # Panics
+    /// As [`FramePool::hold`].
+    #[inline]
+    pub fn build(
+        &mut self,
+        head: &[u8],
+        payload_len: usize,
+        trailer: Trailer,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> FrameBuf {
+        let bytes = self.buffer(payload_len, |out| {
+            out[..head.len()].copy_from_slice(head);
+            fill(&mut out[HEAD_MAX..HEAD_MAX + payload_len]);
         });
         FrameBuf {
             bytes,

@@ -35,6 +35,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proto/link", &["proto/units", "proto/wire", "proto/node", "proto/cc"]),
     ("proto/accel", &["proto/units", "proto/wire", "proto/node", "proto/cc"]),
     ("proto/wan", &["proto/units", "proto/wire", "proto/node", "proto/cc", "proto/fec"]),
+    ("proto/seal", &["proto/units", "proto/wire", "proto/node"]),
     ("proto/eswitch", &["proto/units", "proto/wire", "proto/node"]),
     ("proto/neighbour", &["proto/units", "proto/wire", "proto/node"]),
     ("proto/switch", &["proto/units", "proto/wire", "proto/node", "proto/cc", "proto/link"]),

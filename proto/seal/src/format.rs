@@ -1,0 +1,370 @@
+//! The wire format: `docs/wan-encryption.md` describes it. Nothing here panics on any bytes.
+
+use crate::cipher::Preference;
+use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
+use longhaul_wire::{HEAD_MAX, Path, PathTemplate, Udp};
+
+/// Length of the header in bytes.
+pub const HEADER_LEN: usize = 16;
+/// Length of the authentication tag in bytes.
+pub const TAG_LEN: usize = 16;
+/// By how many bytes a sealed datagram is longer than what it holds.
+pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
+/// The version of the format.
+pub const VERSION: u8 = 1;
+
+/// High half of the first byte. The transport has its version there, and will not get to this one.
+const MARK: u8 = 0xe;
+/// Longest of all bodies but DATA's.
+pub(crate) const BODY_MAX: usize = Init::LEN;
+
+/// What a datagram is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// A sealed datagram of the transport.
+    Data = 0,
+    /// Sealed: a handshake's message, or nothing, which confirms the keys it is sealed with.
+    Control = 1,
+    /// Who is there?
+    Ask = 2,
+    /// This box, and a cookie.
+    Answer = 3,
+    /// The handshake's first message.
+    Init = 4,
+    /// Its second.
+    Response = 5,
+    /// The keys of a sealed datagram are not known.
+    Unknown = 6,
+}
+
+impl Kind {
+    const ALL: [Kind; 7] =
+        [Kind::Data, Kind::Control, Kind::Ask, Kind::Answer, Kind::Init, Kind::Response, Kind::Unknown];
+}
+
+/// The 16 bytes behind UDP, big-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// What follows.
+    pub kind: Kind,
+    /// The sender's path, 0 to 15.
+    pub path: u8,
+    /// UDP checksum of what is sealed; 0 in other datagrams.
+    pub udp_checksum: u16,
+    /// The receiver's name for the keys; 0 where there are none.
+    pub index: u32,
+    /// Of DATA and CONTROL: counts the sender's datagrams under these keys on this path. Of a handshake: its nonce.
+    pub number: u64,
+}
+
+/// What the first bytes behind UDP are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// A header.
+    Header(Header),
+    /// This format, in a version or with a kind that is not known.
+    Foreign,
+    /// Not this format.
+    Clear,
+}
+
+impl Header {
+    /// The bytes.
+    #[inline]
+    pub fn write(&self) -> [u8; HEADER_LEN] {
+        let mut b = [0; HEADER_LEN];
+        b[0] = MARK << 4 | VERSION;
+        b[1] = (self.kind as u8) << 4 | self.path & 0xf;
+        b[2..4].copy_from_slice(&self.udp_checksum.to_be_bytes());
+        b[4..8].copy_from_slice(&self.index.to_be_bytes());
+        b[8..].copy_from_slice(&self.number.to_be_bytes());
+        b
+    }
+
+    /// Reads what may be a header.
+    #[inline]
+    pub fn read(bytes: &[u8]) -> Found {
+        let Some(b) = bytes.first_chunk::<HEADER_LEN>() else { return Found::Clear };
+        if b[0] >> 4 != MARK {
+            return Found::Clear;
+        }
+        let kind = Kind::ALL.get(usize::from(b[1] >> 4)).filter(|_| b[0] & 0xf == VERSION);
+        let Some(&kind) = kind else { return Found::Foreign };
+        Found::Header(Header {
+            kind,
+            path: b[1] & 0xf,
+            udp_checksum: u16::from_be_bytes([b[2], b[3]]),
+            index: u32::from_be_bytes([b[4], b[5], b[6], b[7]]),
+            number: u64::from_be_bytes([b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]]),
+        })
+    }
+
+    /// Never used twice under one key: paths count for themselves, and each direction has its own key.
+    #[inline]
+    pub(crate) fn nonce(&self) -> [u8; 12] {
+        let mut nonce = [0; 12];
+        nonce[3] = self.path;
+        nonce[4..].copy_from_slice(&self.number.to_be_bytes());
+        nonce
+    }
+}
+
+/// What is authenticated beside the sealed bytes: the header, and of the headers before it what no router changes and the
+/// far box hands out again.
+pub(crate) struct Bound {
+    bytes: [u8; Self::LEN_MAX],
+    len: usize,
+}
+
+impl Bound {
+    const LEN_MAX: usize = HEADER_LEN + 32 + 4;
+
+    /// `head` has headers up to UDP's at `udp`.
+    #[inline]
+    pub(crate) fn new(header: &[u8; HEADER_LEN], head: &[u8], udp: Udp) -> Self {
+        let mut bound = Bound { bytes: [0; Self::LEN_MAX], len: 0 };
+        bound.push(header);
+        if udp.is_ipv6 {
+            bound.push(&head[udp.ip + 8..udp.ip + 40]);
+        } else {
+            // Identification and flags, which the frame's ICRC covers, then the addresses.
+            bound.push(&head[udp.ip + 4..udp.ip + 8]);
+            bound.push(&head[udp.ip + 12..udp.ip + 20]);
+        }
+        bound.push(&head[udp.udp..udp.udp + 4]);
+        bound
+    }
+
+    #[inline]
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// A cookie, or a box's mark in an answer.
+pub(crate) type Token = [u8; 16];
+
+/// ASK is as long as its answer.
+pub(crate) const ASK_BODY: [u8; Answer::LEN] = [0; Answer::LEN];
+
+/// The body of an ANSWER.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Answer {
+    /// To be shown in an INIT.
+    pub(crate) cookie: Token,
+    /// A hash of the nonce and of the box's public key: who knows the key knows the box.
+    pub(crate) who: Token,
+}
+
+impl Answer {
+    pub(crate) const LEN: usize = 32;
+
+    pub(crate) fn write(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[..16].copy_from_slice(&self.cookie);
+        b[16..].copy_from_slice(&self.who);
+        b
+    }
+
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let b = bytes.first_chunk::<{ Self::LEN }>().filter(|_| bytes.len() == Self::LEN)?;
+        let (mut cookie, mut who) = ([0; 16], [0; 16]);
+        cookie.copy_from_slice(&b[..16]);
+        who.copy_from_slice(&b[16..]);
+        Some(Answer { cookie, who })
+    }
+}
+
+/// What either message of the handshake tells, encrypted: 8 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Terms {
+    /// INIT: the ciphers that its sender takes. RESPONSE: the one chosen.
+    pub(crate) ciphers: Preference,
+}
+
+impl Terms {
+    pub(crate) const LEN: usize = 8;
+
+    pub(crate) fn write(&self) -> [u8; Self::LEN] {
+        let [first, second] = self.ciphers.0;
+        [first, second, 0, 0, 0, 0, 0, 0]
+    }
+
+    pub(crate) fn read(bytes: &[u8; Self::LEN]) -> Self {
+        Terms { ciphers: Preference([bytes[0], bytes[1]]) }
+    }
+}
+
+/// Noise IKpsk2, first message: ephemeral key, static key with tag, terms with tag.
+pub(crate) const NOISE_INIT_LEN: usize = 32 + 48 + Terms::LEN + 16;
+/// Second message: ephemeral key, terms with tag.
+pub(crate) const NOISE_RESPONSE_LEN: usize = 32 + Terms::LEN + 16;
+
+/// The body of an INIT.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Init {
+    /// The sender's name for the keys to be.
+    pub(crate) index: u32,
+    /// From the answer; 0 within a session.
+    pub(crate) cookie: Token,
+    pub(crate) noise: [u8; NOISE_INIT_LEN],
+}
+
+impl Init {
+    pub(crate) const LEN: usize = 4 + 16 + NOISE_INIT_LEN;
+
+    pub(crate) fn write(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[..4].copy_from_slice(&self.index.to_be_bytes());
+        b[4..20].copy_from_slice(&self.cookie);
+        b[20..].copy_from_slice(&self.noise);
+        b
+    }
+
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let b = bytes.first_chunk::<{ Self::LEN }>().filter(|_| bytes.len() == Self::LEN)?;
+        let mut init = Init {
+            index: u32::from_be_bytes([b[0], b[1], b[2], b[3]]),
+            cookie: [0; 16],
+            noise: [0; NOISE_INIT_LEN],
+        };
+        init.cookie.copy_from_slice(&b[4..20]);
+        init.noise.copy_from_slice(&b[20..]);
+        (init.index != 0).then_some(init)
+    }
+}
+
+/// The body of a RESPONSE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Response {
+    /// The sender's name for the keys.
+    pub(crate) index: u32,
+    pub(crate) noise: [u8; NOISE_RESPONSE_LEN],
+}
+
+impl Response {
+    pub(crate) const LEN: usize = 4 + NOISE_RESPONSE_LEN;
+
+    pub(crate) fn write(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[..4].copy_from_slice(&self.index.to_be_bytes());
+        b[4..].copy_from_slice(&self.noise);
+        b
+    }
+
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let b = bytes.first_chunk::<{ Self::LEN }>().filter(|_| bytes.len() == Self::LEN)?;
+        let mut response =
+            Response { index: u32::from_be_bytes([b[0], b[1], b[2], b[3]]), noise: [0; NOISE_RESPONSE_LEN] };
+        response.noise.copy_from_slice(&b[4..]);
+        (response.index != 0).then_some(response)
+    }
+}
+
+/// A datagram of its own along `way` to `port`: `header`, then `body`.
+pub(crate) fn datagram(pool: &mut FramePool, way: &Path, port: u16, header: &Header, body: &[u8]) -> FrameBuf {
+    let (head, len) = headers(way, port, HEADER_LEN + body.len());
+    let mut out = [0; HEAD_MAX];
+    out[..len].copy_from_slice(&head[..len]);
+    out[len..len + HEADER_LEN].copy_from_slice(&header.write());
+    let head = &out[..len + HEADER_LEN];
+    pool.hold(&Frame { head, payload: Payload::Bytes(body), trailer: Trailer::None })
+}
+
+/// The headers of a datagram along `way` with `len` bytes behind UDP, and their length.
+pub(crate) fn headers(way: &Path, port: u16, len: usize) -> ([u8; HEAD_MAX], usize) {
+    let template = PathTemplate::new(way);
+    let below = template.bytes();
+    let mut head = [0; HEAD_MAX];
+    head[..below.len()].copy_from_slice(below);
+    if let Some(udp) = Udp::find(&head[..below.len()]) {
+        udp.set_destination_port(&mut head, port);
+        finish_lengths(&mut head, udp, len);
+    }
+    (head, below.len())
+}
+
+/// Sets the lengths and the IPv4 checksum, for `len` bytes behind UDP; the template leaves them 0.
+fn finish_lengths(head: &mut [u8], udp: Udp, len: usize) {
+    let udp_len = (len + Udp::LEN) as u16;
+    head[udp.udp + 4..udp.udp + 6].copy_from_slice(&udp_len.to_be_bytes());
+    if udp.is_ipv6 {
+        head[udp.ip + 4..udp.ip + 6].copy_from_slice(&udp_len.to_be_bytes());
+        return;
+    }
+    let total = udp_len + 20;
+    head[udp.ip + 2..udp.ip + 4].copy_from_slice(&total.to_be_bytes());
+    let words = head[udp.ip..udp.ip + 20].chunks_exact(2);
+    let mut sum: u32 = words.map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    head[udp.ip + 10..udp.ip + 12].copy_from_slice(&(!sum as u16).to_be_bytes());
+}
+
+/// Copies the bytes from `at` on out of a frame whose pieces may lie apart. `None`: so many are not there, or they have no
+/// bytes.
+#[inline]
+pub(crate) fn copy_out(frame: &Frame<'_>, at: usize, out: &mut [u8]) -> Option<()> {
+    let in_head = frame.head.get(at..).unwrap_or_default();
+    let in_head = &in_head[..in_head.len().min(out.len())];
+    let (first, second) = out.split_at_mut(in_head.len());
+    first.copy_from_slice(in_head);
+    let skipped = at.saturating_sub(frame.head.len());
+    second.copy_from_slice(frame.payload.as_bytes()?.get(skipped..)?.get(..second.len())?);
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn no_answer_is_longer_than_its_question() {
+        const {
+            assert!(Answer::LEN <= ASK_BODY.len());
+            assert!(Response::LEN <= Init::LEN);
+            assert!(HEADER_LEN <= OVERHEAD, "UNKNOWN answers a sealed datagram");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_written_is_read(
+            kind in 0..7_usize,
+            path in 0..16_u8,
+            udp_checksum in any::<u16>(),
+            index in 1..u32::MAX,
+            number in any::<u64>(),
+            fill in any::<u8>(),
+        ) {
+            let header = Header { kind: Kind::ALL[kind], path, udp_checksum, index, number };
+            prop_assert_eq!(Header::read(&header.write()), Found::Header(header));
+            let init = Init { index, cookie: [fill; 16], noise: [fill ^ 1; NOISE_INIT_LEN] };
+            prop_assert_eq!(Init::read(&init.write()), Some(init));
+            let response = Response { index, noise: [fill; NOISE_RESPONSE_LEN] };
+            prop_assert_eq!(Response::read(&response.write()), Some(response));
+            let answer = Answer { cookie: [fill; 16], who: [fill ^ 1; 16] };
+            prop_assert_eq!(Answer::read(&answer.write()), Some(answer));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Found::Header(header) = Header::read(&bytes) {
+                prop_assert_eq!(&header.write()[..], &bytes[..HEADER_LEN]);
+            }
+            prop_assert!(Init::read(&bytes).is_none_or(|_| bytes.len() == Init::LEN));
+            prop_assert!(Response::read(&bytes).is_none_or(|_| bytes.len() == Response::LEN));
+            prop_assert!(Answer::read(&bytes).is_none_or(|_| bytes.len() == Answer::LEN));
+        }
+    }
+}

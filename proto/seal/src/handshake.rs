@@ -1,0 +1,488 @@
+//! How keys come to be: ask → answer with a cookie → the two messages of Noise. Within a session the two messages alone, sealed.
+//!
+//! Whoever only ever asks costs a bounded number of answers, each of one hash and none longer than its question; nothing is
+//! calculated with before a cookie of ours has come back, and no more often than configured.
+
+use crate::addresses::{AddressKey, Call, TRIES};
+use crate::cipher::Preference;
+use crate::format::{
+    ASK_BODY, Answer, Header, Init, Kind, NOISE_RESPONSE_LEN, Response, Terms, Token, VERSION,
+};
+use crate::noise::{Initiator, Responder};
+use crate::peers::{Pending, Shaking};
+use crate::seal::Seal;
+use crate::session::{Agreed, Session, Way};
+use crate::{DropReason, PublicKey};
+use chacha20::rand_core::Rng;
+use longhaul_units::{Duration, Instant};
+use longhaul_wire::Path;
+use ring::{digest, hmac};
+use std::net::IpAddr;
+
+/// How long a cookie is good for, at least.
+const COOKIE_LIFE_NS: u64 = 10_000_000_000;
+/// How long the far box may take to show that it has the keys it began a handshake for.
+const PENDING_LIFE: Duration = Duration::from_ms(10_000);
+/// Time between two notices of unknown keys that are believed, for each peer.
+const DEAF_FOR: Duration = Duration::from_ms(1000);
+/// First messages that are remembered, so that none is calculated with twice while its cookie is good.
+const ANSWERED_MAX: usize = 256;
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn token(bytes: &[u8]) -> Token {
+    bytes.first_chunk().copied().unwrap_or_default()
+}
+
+/// Whether two tokens are the same, in a time that does not tell where they differ.
+fn is_same(a: &Token, b: &Token) -> bool {
+    a.iter().zip(b).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
+}
+
+/// The mark of the box with `key` in an answer to `nonce`.
+fn who(nonce: u64, key: &PublicKey) -> Token {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    hash.update(b"longhaul seal 1: answer");
+    hash.update(&nonce.to_be_bytes());
+    hash.update(&key.0);
+    token(hash.finish().as_ref())
+}
+
+/// What a handshake is bound to: both ends must see it alike. `headers` are the INIT's.
+fn bound(is_inside: bool, nonce: u64, index: u32, headers: &Path) -> Vec<u8> {
+    let mut bound = b"longhaul seal".to_vec();
+    bound.extend([VERSION, u8::from(is_inside)]);
+    bound.extend(nonce.to_be_bytes());
+    bound.extend(index.to_be_bytes());
+    bound.extend(octets(headers.source_ip));
+    bound.extend(octets(headers.destination_ip));
+    bound
+}
+
+impl Seal {
+    /// Proves that its holder gets what is sent to its address.
+    fn cookie(&self, epoch: u64, nonce: u64, headers: &Path) -> Token {
+        let mut mac = hmac::Context::with_key(&self.secret);
+        mac.update(&epoch.to_be_bytes());
+        mac.update(&nonce.to_be_bytes());
+        mac.update(&octets(headers.source_ip));
+        mac.update(&octets(headers.destination_ip));
+        mac.update(&headers.vlan.unwrap_or_default().to_be_bytes());
+        token(mac.sign().as_ref())
+    }
+
+    fn header(kind: Kind, way: &Way, index: u32, number: u64) -> Header {
+        Header { kind, path: way.path as u8, udp_checksum: 0, index, number }
+    }
+
+    fn way_by(&self, way: &Way, tries: u32) -> Way {
+        Way { path: (way.path + tries as usize) % usize::from(self.config.paths), ..*way }
+    }
+
+    /// Asks who is behind the destination of `way`, unless that is known to lead nowhere or is being asked.
+    pub(crate) fn call(&mut self, now: Instant, way: Way, wants_fresh_keys: bool) {
+        let key = AddressKey::destination(&way.headers);
+        if !self.addresses.may_call(now, &key) {
+            return;
+        }
+        // While a handshake with the peer is under way, its outcome is waited for.
+        let peer = self.addresses.peer(&key).map(|peer| &self.peers[peer]);
+        if !wants_fresh_keys && peer.is_some_and(|peer| peer.shaking.is_some() || peer.pending.is_some()) {
+            return;
+        }
+        let nonce = self.rng.next_u64();
+        self.addresses.calls.push(Call { nonce, way, tries: 0, next_at: now, wants_fresh_keys });
+        self.handle_calls(now);
+        self.is_changed = true;
+    }
+
+    pub(crate) fn learn(&mut self, now: Instant, key: AddressKey, peer: usize) {
+        if !self.addresses.learn(now, key, peer) {
+            self.counters.address_table_full += 1;
+        }
+    }
+
+    /// A datagram under keys that there are not: its sender learns that. Nothing is kept, and the notice proves nothing.
+    pub(crate) fn notify(&mut self, now: Instant, way: &Way, header: &Header) {
+        self.drop(DropReason::UnknownKeys);
+        if self.sessions.promised(header.index).is_some() {
+            // The far box is ahead of its own RESPONSE.
+            return;
+        }
+        if !self.answers.take(now) {
+            return;
+        }
+        self.counters.unknown_sent += 1;
+        let notice = Header { kind: Kind::Unknown, udp_checksum: 0, ..*header };
+        self.post(now, way, None, &notice, &[]);
+    }
+
+    /// A message of the seals' own; `way` leads back, `inside` are the keys that it came sealed with.
+    pub(crate) fn handle_message(
+        &mut self,
+        now: Instant,
+        way: Way,
+        inside: Option<u32>,
+        header: &Header,
+        body: &[u8],
+    ) {
+        self.is_changed = true;
+        match (header.kind, inside) {
+            (Kind::Ask, None) if body.len() == ASK_BODY.len() => self.handle_ask(now, &way, header),
+            (Kind::Answer, None) => match Answer::read(body) {
+                Some(answer) => self.handle_answer(now, way, header, &answer),
+                None => self.drop(DropReason::Malformed),
+            },
+            (Kind::Unknown, None) if body.is_empty() => self.handle_unknown(now, way, header),
+            (Kind::Init, _) => match Init::read(body) {
+                Some(init) => self.handle_init(now, way, inside, header, &init),
+                None => self.drop(DropReason::Malformed),
+            },
+            (Kind::Response, _) => match Response::read(body) {
+                Some(response) => self.handle_response(now, way, inside, header, &response),
+                None => self.drop(DropReason::Malformed),
+            },
+            _ => self.drop(DropReason::Malformed),
+        }
+    }
+
+    fn handle_ask(&mut self, now: Instant, way: &Way, header: &Header) {
+        if !self.answers.take(now) {
+            return self.drop(DropReason::TooManyQuestions);
+        }
+        self.counters.answers_sent += 1;
+        let cookie = self.cookie(now.as_ns() / COOKIE_LIFE_NS, header.number, &way.headers);
+        let answer = Answer { cookie, who: who(header.number, &self.own) };
+        let header = Seal::header(Kind::Answer, way, 0, header.number);
+        self.post(now, way, None, &header, &answer.write());
+    }
+
+    fn handle_answer(&mut self, now: Instant, way: Way, header: &Header, answer: &Answer) {
+        let key = AddressKey::destination(&way.headers);
+        let Some(call) = self.addresses.answered(header.number, &key) else {
+            return self.drop(DropReason::Unasked);
+        };
+        let peer = self
+            .peers
+            .iter()
+            .position(|peer| is_same(&who(header.number, &peer.config.public_key), &answer.who));
+        let Some(peer) = peer else {
+            self.addresses.pause(now, key, now + self.config.ask_pause);
+            return self.drop(DropReason::NoPeer);
+        };
+        self.learn(now, key, peer);
+        let has_keys = self.has_keys(now, peer);
+        let of = &mut self.peers[peer];
+        if call.wants_fresh_keys && of.shaking.as_ref().is_some_and(|shaking| shaking.is_inside) {
+            // It goes to somebody who has forgotten the keys that its messages are sealed with.
+            self.abandon(peer);
+        } else if of.shaking.is_some() || has_keys && !call.wants_fresh_keys {
+            return;
+        }
+        if self.peers[peer].pending.is_none() {
+            self.begin(now, peer, way, Some((header.number, answer.cookie)));
+        }
+    }
+
+    fn has_keys(&self, now: Instant, peer: usize) -> bool {
+        let session = self.peers[peer].current.and_then(|local| self.sessions.get(local));
+        session.is_some_and(|session| !session.is_over(now))
+    }
+
+    fn handle_unknown(&mut self, now: Instant, way: Way, header: &Header) {
+        if !self.answers.take(now) {
+            return self.drop(DropReason::TooManyQuestions);
+        }
+        let is_meant = |local: u32, seal: &Seal| {
+            seal.sessions.get(local).is_some_and(|session| {
+                session.remote == header.index && header.number < session.sent(usize::from(header.path))
+            })
+        };
+        let peer =
+            self.peers.iter().position(|peer| peer.current.is_some_and(|local| is_meant(local, self)));
+        let Some(peer) = peer.filter(|peer| self.peers[*peer].deaf_until <= now) else {
+            return self.drop(DropReason::Unasked);
+        };
+        self.peers[peer].deaf_until = now + DEAF_FOR;
+        self.counters.unknown_received += 1;
+        self.call(now, way, true);
+    }
+
+    /// Replaces the keys in use with a peer, unless that is under way.
+    pub(crate) fn rekey(&mut self, now: Instant, peer: usize) {
+        let of = &self.peers[peer];
+        if of.shaking.is_some() || of.pending.is_some() || of.quiet_until > now {
+            return;
+        }
+        let Some(way) = of.current.and_then(|local| Some(self.sessions.get(local)?.way)) else { return };
+        self.begin(now, peer, way, None);
+    }
+
+    /// Sends the first message: with the nonce and the cookie of an answer, or without them sealed with the keys in use.
+    fn begin(&mut self, now: Instant, peer: usize, way: Way, asked: Option<(u64, Token)>) {
+        let is_inside = asked.is_none();
+        let (nonce, cookie) = asked.unwrap_or_else(|| (self.rng.next_u64(), [0; 16]));
+        let random = self.rng.next_u32();
+        let Some(local) = self.sessions.reserve(random, peer) else { return };
+        let seed = self.draw_seed();
+        let terms = Terms { ciphers: Preference::of(&self.config.ciphers) };
+        let of = &mut self.peers[peer];
+        let (far, shared) = (&of.config.public_key, of.config.preshared_key.as_ref());
+        let bound = bound(is_inside, nonce, local, &way.headers);
+        let begun = Initiator::begin(&self.config.private_key, far, shared, seed, &bound, terms);
+        let Some((noise, message)) = begun else { return self.sessions.remove(local) };
+        let body = Init { index: local, cookie, noise: message }.write();
+        of.shaking =
+            Some(Shaking { local, nonce, noise, body, way, is_inside, tries: 0, next_at: now });
+        self.counters.handshakes_begun += 1;
+        self.press_on(now, peer);
+        self.is_changed = true;
+    }
+
+    /// Sends the first message again, if that is due and not in vain.
+    fn press_on(&mut self, now: Instant, peer: usize) {
+        let every = self.config.ask_every;
+        let of = &mut self.peers[peer];
+        let current = of.current;
+        let Some(shaking) = of.shaking.as_mut().filter(|shaking| shaking.next_at <= now) else { return };
+        let (way, is_inside) = (shaking.way, shaking.is_inside);
+        if shaking.tries == TRIES {
+            self.abandon(peer);
+            self.peers[peer].quiet_until = now + self.config.ask_pause;
+            return if is_inside { self.call(now, way, true) } else { self.give_up(now, &way) };
+        }
+        let (tries, local, nonce, body) = (shaking.tries, shaking.local, shaking.nonce, shaking.body);
+        shaking.tries += 1;
+        shaking.next_at = now + every;
+        let way = self.way_by(&way, tries);
+        debug_assert_eq!(self.sessions.promised(local), Some(peer));
+        let header = Seal::header(Kind::Init, &way, 0, nonce);
+        self.post(now, &way, if is_inside { current } else { None }, &header, &body);
+    }
+
+    /// Ends a handshake that this box began.
+    fn abandon(&mut self, peer: usize) {
+        if let Some(shaking) = self.peers[peer].shaking.take() {
+            self.sessions.remove(shaking.local);
+        }
+    }
+
+    /// Nobody answers along `way`: its destination is left alone, unless there are keys for it.
+    fn give_up(&mut self, now: Instant, way: &Way) {
+        let key = AddressKey::destination(&way.headers);
+        if self.addresses.peer(&key).is_none_or(|peer| !self.has_keys(now, peer)) {
+            self.addresses.pause(now, key, now + self.config.ask_pause);
+        }
+    }
+
+    fn handle_init(&mut self, now: Instant, way: Way, inside: Option<u32>, header: &Header, init: &Init) {
+        if inside.is_none() {
+            let epoch = now.as_ns() / COOKIE_LIFE_NS;
+            let is_ours =
+                |epoch| is_same(&self.cookie(epoch, header.number, &way.headers), &init.cookie);
+            if !(is_ours(epoch) || epoch > 0 && is_ours(epoch - 1)) {
+                return self.drop(DropReason::HandshakeCookie);
+            }
+        }
+        let mark = ephemeral(&init.noise);
+        let respond = |response: &[u8; Response::LEN], seal: &mut Seal| {
+            let header = Seal::header(Kind::Response, &way, init.index, header.number);
+            seal.post(now, &way, inside, &header, response);
+        };
+        let pending = self.peers.iter().filter_map(|peer| peer.pending.as_ref());
+        if let Some(response) = pending.into_iter().find(|p| p.noise == mark).map(|p| p.response) {
+            // The RESPONSE was lost, or is under way.
+            return respond(&response, self);
+        }
+        if self.answered.contains(&mark) {
+            return self.drop(DropReason::HandshakeReplayed);
+        }
+        if !self.handshakes.take(now) {
+            return self.drop(DropReason::TooManyHandshakes);
+        }
+        let bound = bound(inside.is_some(), header.number, init.index, &way.headers.reversed());
+        let seed = self.draw_seed();
+        let Some(responder) = Responder::read(&self.config.private_key, seed, &bound, &init.noise) else {
+            return self.drop(DropReason::HandshakeForged);
+        };
+        let peer = self.peers.iter().position(|peer| peer.config.public_key == responder.who);
+        let sealed_by = inside.and_then(|local| Some(self.sessions.get(local)?.peer));
+        let Some(peer) = peer.filter(|peer| sealed_by.is_none_or(|by| by == *peer)) else {
+            return self.drop(DropReason::HandshakeStranger);
+        };
+        if self.is_ours_to_finish(peer, inside.is_some()) {
+            return self.drop(DropReason::HandshakeCrossed);
+        }
+        if self.answered.len() == ANSWERED_MAX {
+            self.answered.pop_front();
+        }
+        self.answered.push_back(mark);
+        if let Some(response) = self.accept(now, &way, peer, responder, init.index) {
+            if let Some(pending) = &mut self.peers[peer].pending {
+                pending.noise = mark;
+            }
+            respond(&response, self);
+        }
+    }
+
+    /// Both ends have begun at once, and this one's handshake goes on: that of the greater public key, unless one of them is
+    /// sealed with keys that the other end may have forgotten.
+    fn is_ours_to_finish(&self, peer: usize, is_theirs_inside: bool) -> bool {
+        let of = &self.peers[peer];
+        match &of.shaking {
+            None => false,
+            Some(ours) if ours.is_inside != is_theirs_inside => is_theirs_inside,
+            Some(_) => self.own > of.config.public_key,
+        }
+    }
+
+    /// Makes keys with a peer that has begun. They are not sealed with before it has shown that it has them.
+    fn accept(
+        &mut self,
+        now: Instant,
+        way: &Way,
+        peer: usize,
+        responder: Responder,
+        remote: u32,
+    ) -> Option<[u8; Response::LEN]> {
+        let Some(cipher) = Preference::of(&self.config.ciphers).agree(responder.ciphers) else {
+            self.drop(DropReason::HandshakeCipher);
+            return None;
+        };
+        self.abandon(peer);
+        if let Some(former) = self.peers[peer].pending.take() {
+            self.sessions.remove(former.local);
+        }
+        let random = self.rng.next_u32();
+        let local = self.sessions.reserve(random, peer)?;
+        let of = &self.peers[peer].config;
+        let chosen = Terms { ciphers: Preference::of(&[cipher]) };
+        let made = responder.answer(of.preshared_key.as_ref(), chosen).and_then(|(keys, noise)| {
+            let agreed = Agreed { local, remote, peer, is_initiator: false, cipher, keys, way: *way };
+            Some((Session::new(now, &self.config, agreed)?, noise))
+        });
+        let Some((session, noise)) = made else {
+            self.sessions.remove(local);
+            return None;
+        };
+        self.sessions.fill(session);
+        self.learn(now, AddressKey::destination(&way.headers), peer);
+        let response = Response { index: local, noise }.write();
+        self.peers[peer].pending =
+            Some(Pending { local, until: now + PENDING_LIFE, noise: [0; 32], response });
+        Some(response)
+    }
+
+    fn handle_response(
+        &mut self,
+        now: Instant,
+        way: Way,
+        inside: Option<u32>,
+        header: &Header,
+        response: &Response,
+    ) {
+        let peer = self.sessions.promised(header.index);
+        let is_asked = peer.and_then(|peer| self.peers[peer].shaking.as_ref()).is_some_and(|shaking| {
+            shaking.local == header.index
+                && shaking.nonce == header.number
+                && shaking.is_inside == inside.is_some()
+        });
+        let Some(peer) = peer.filter(|_| is_asked) else { return self.drop(DropReason::Unasked) };
+        if !self.handshakes.take(now) {
+            return self.drop(DropReason::TooManyHandshakes);
+        }
+        let Some(shaking) = &mut self.peers[peer].shaking else { return };
+        let noise: &[u8; NOISE_RESPONSE_LEN] = &response.noise;
+        let Some((keys, terms)) = shaking.noise.finish(noise) else {
+            return self.drop(DropReason::HandshakeForged);
+        };
+        let local = shaking.local;
+        let own = Preference::of(&self.config.ciphers);
+        let (remote, is_initiator) = (response.index, true);
+        let session = own.agree(terms.ciphers).and_then(|cipher| {
+            let agreed = Agreed { local, remote, peer, is_initiator, cipher, keys, way };
+            Session::new(now, &self.config, agreed)
+        });
+        let Some(session) = session else {
+            self.abandon(peer);
+            return self.drop(DropReason::HandshakeCipher);
+        };
+        self.peers[peer].shaking = None;
+        self.sessions.fill(session);
+        if let Some(pending) = self.peers[peer].pending.take() {
+            self.sessions.remove(pending.local);
+        }
+        self.replace_keys(now, peer, local);
+        // The far box seals with them once it knows that they are here.
+        self.post_control(now, &way, local, &[]);
+    }
+
+    /// A peer that began has shown that it has the keys.
+    pub(crate) fn confirmed(&mut self, now: Instant, peer: usize) {
+        let Some(pending) = self.peers[peer].pending.take() else { return };
+        self.abandon(peer);
+        self.replace_keys(now, peer, pending.local);
+        self.is_changed = true;
+    }
+
+    fn replace_keys(&mut self, now: Instant, peer: usize, local: u32) {
+        self.counters.handshakes_done += 1;
+        let of = &mut self.peers[peer];
+        of.handshakes += 1;
+        of.quiet_until = now;
+        if let Some(old) = of.current.replace(local) {
+            self.counters.rekeys += 1;
+            let before = of.previous.replace((old, now + self.config.old_keys_for));
+            if let Some((before, _)) = before {
+                self.sessions.remove(before);
+            }
+        }
+    }
+
+    fn handle_calls(&mut self, now: Instant) {
+        for at in (0..self.addresses.calls.len()).rev() {
+            let every = self.config.ask_every;
+            let call = &mut self.addresses.calls[at];
+            if call.next_at > now {
+                continue;
+            }
+            let (way, tries, nonce) = (call.way, call.tries, call.nonce);
+            if tries == TRIES {
+                self.addresses.calls.swap_remove(at);
+                self.give_up(now, &way);
+                continue;
+            }
+            call.tries += 1;
+            call.next_at = now + every;
+            let way = self.way_by(&way, tries);
+            self.counters.asks_sent += 1;
+            self.post(now, &way, None, &Seal::header(Kind::Ask, &way, 0, nonce), &ASK_BODY);
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn handle_due(&mut self, now: Instant) {
+        self.handle_calls(now);
+        for peer in 0..self.peers.len() {
+            self.press_on(now, peer);
+            let of = &mut self.peers[peer];
+            let pending = of.pending.take_if(|pending| pending.until <= now).map(|pending| pending.local);
+            let previous = of.previous.take_if(|(_, until)| *until <= now).map(|(local, _)| local);
+            let over = |local: &mut u32| self.sessions.get(*local).is_none_or(|s| s.ends_at <= now);
+            let current = of.current.take_if(over);
+            for local in [pending, previous, current].into_iter().flatten() {
+                self.sessions.remove(local);
+            }
+        }
+    }
+}
+
+/// The first message's ephemeral key, which no two handshakes share.
+fn ephemeral(noise: &[u8]) -> [u8; 32] {
+    noise.first_chunk().copied().unwrap_or_default()
+}

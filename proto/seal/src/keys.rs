@@ -1,0 +1,245 @@
+//! Keys and their text form: base64 of 32 bytes, 44 characters, as WireGuard writes its own.
+
+use base64ct::{Base64, Encoding};
+use chacha20::ChaCha20Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
+use snow::params::DHChoice;
+use snow::resolvers::{CryptoResolver, DefaultResolver};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// Length of any key in bytes.
+pub const KEY_LEN: usize = 32;
+/// Length of a key's text form.
+pub const KEY_TEXT_LEN: usize = 44;
+
+/// Why a text is no key. It never repeats the text, which may be a secret.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum KeyError {
+    /// Not 44 characters.
+    #[error(
+        "a key has 44 characters of base64, this text has {len}: copy the whole line that the key was generated as"
+    )]
+    Length {
+        /// Bytes of the text, without blanks around it.
+        len: usize,
+    },
+    /// Not base64 of 32 bytes.
+    #[error(
+        "this text of 44 characters is not base64 of 32 bytes: only A-Z, a-z, 0-9, + and / may stand in it, with one = at \
+         its end; copy the key again from where it was generated"
+    )]
+    Encoding,
+    /// All bytes are the same: a key that was never filled in.
+    #[error("this key is one byte repeated, as a template leaves it: generate one")]
+    Blank,
+    /// A public key that any private key makes the same secret with.
+    #[error("this public key is a point of low order, which hides nothing: ask the far box's operator for its key again")]
+    LowOrder,
+}
+
+/// Reads 32 bytes from base64. Blanks around it, as a line's end, are allowed.
+fn read(text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
+    let text = text.trim();
+    if text.len() != KEY_TEXT_LEN {
+        return Err(KeyError::Length { len: text.len() });
+    }
+    let mut key = Zeroizing::new([0; KEY_LEN]);
+    match Base64::decode(text, &mut *key) {
+        Ok(bytes) if bytes.len() == KEY_LEN => {}
+        _ => return Err(KeyError::Encoding),
+    }
+    if key.iter().all(|byte| *byte == key[0]) { Err(KeyError::Blank) } else { Ok(key) }
+}
+
+/// 32 fresh bytes from `seed`, which is secret and used for nothing else.
+fn generate(seed: &Seed) -> Zeroizing<[u8; KEY_LEN]> {
+    let mut key = Zeroizing::new([0; KEY_LEN]);
+    ChaCha20Rng::from_seed(*seed.0).fill_bytes(&mut *key);
+    key
+}
+
+/// Multiplies a point of Curve25519. `None`: the outcome is zero.
+fn multiply(private: &[u8; KEY_LEN], point: Option<&[u8; KEY_LEN]>) -> Option<[u8; KEY_LEN]> {
+    let mut dh = DefaultResolver.resolve_dh(&DHChoice::Curve25519)?;
+    dh.set(private);
+    let mut out = [0; KEY_LEN];
+    match point {
+        Some(point) => dh.dh(point, &mut out).ok()?,
+        None => out.copy_from_slice(dh.pubkey()),
+    }
+    (out != [0; KEY_LEN]).then_some(out)
+}
+
+/// 32 secret random bytes that a seal draws all its randomness from. Overwritten when dropped, and never shown.
+///
+/// On real ports they come from the operating system, others at each start: two lives of a box with one seed make the same
+/// keys. In virtual time they make a run repeatable.
+#[derive(Clone)]
+pub struct Seed(pub(crate) Zeroizing<[u8; KEY_LEN]>);
+
+impl Seed {
+    /// Wraps the bytes.
+    pub fn new(bytes: [u8; KEY_LEN]) -> Self {
+        Seed(Zeroizing::new(bytes))
+    }
+}
+
+impl fmt::Debug for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seed(secret)")
+    }
+}
+
+/// The secret that a box proves itself with: an X25519 private key. Overwritten when dropped, and never shown but by
+/// [`PrivateKey::to_text`].
+#[derive(Clone)]
+pub struct PrivateKey(Zeroizing<[u8; KEY_LEN]>);
+
+impl PrivateKey {
+    /// A key from `seed`: 32 bytes from the operating system, used for nothing else.
+    pub fn generate(seed: &Seed) -> Self {
+        PrivateKey(generate(seed))
+    }
+
+    /// What the far boxes are given.
+    pub fn public(&self) -> PublicKey {
+        PublicKey(multiply(&self.0, None).unwrap_or_default())
+    }
+
+    /// The text form, for the key file.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        Zeroizing::new(Base64::encode_string(&*self.0))
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; KEY_LEN] {
+        &self.0
+    }
+}
+
+impl FromStr for PrivateKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        read(text).map(PrivateKey)
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PrivateKey(secret)")
+    }
+}
+
+/// What a far box is known by: an X25519 public key. Not secret.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey(pub(crate) [u8; KEY_LEN]);
+
+impl FromStr for PublicKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        let key = read(text)?;
+        // Any private key shows a point of low order.
+        multiply(&[0x55; KEY_LEN], Some(&key)).ok_or(KeyError::LowOrder)?;
+        Ok(PublicKey(*key))
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&Base64::encode_string(&self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({self})")
+    }
+}
+
+/// A secret that two boxes share besides their keys, so that what is recorded stays secret even if X25519 is broken one
+/// day. Overwritten when dropped, and never shown but by [`PresharedKey::to_text`].
+#[derive(Clone)]
+pub struct PresharedKey(Zeroizing<[u8; KEY_LEN]>);
+
+impl PresharedKey {
+    /// A key from `seed`: 32 bytes from the operating system, used for nothing else.
+    pub fn generate(seed: &Seed) -> Self {
+        PresharedKey(generate(seed))
+    }
+
+    /// The text form, for the key file.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        Zeroizing::new(Base64::encode_string(&*self.0))
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; KEY_LEN] {
+        &self.0
+    }
+}
+
+impl FromStr for PresharedKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        read(text).map(PresharedKey)
+    }
+}
+
+impl fmt::Debug for PresharedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PresharedKey(secret)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_comes_back_as_the_key() {
+        let private = PrivateKey::generate(&Seed::new([3; 32]));
+        let text = private.to_text();
+        assert_eq!(text.len(), KEY_TEXT_LEN);
+        let again: PrivateKey = format!(" {}\n", *text).parse().unwrap();
+        assert_eq!(again.public(), private.public());
+        assert_eq!(private.public().to_string().parse::<PublicKey>(), Ok(private.public()));
+        let other = PrivateKey::generate(&Seed::new([4; 32]));
+        assert_ne!(other.public(), private.public());
+    }
+
+    /// RFC 7748, section 6.1.
+    #[test]
+    fn public_keys_are_those_of_x25519() {
+        let alice = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=".parse::<PrivateKey>().unwrap();
+        assert_eq!(alice.public().to_string(), "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=");
+    }
+
+    #[test]
+    fn what_is_no_key_is_told_apart() {
+        let short = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo".parse::<PrivateKey>();
+        assert_eq!(short.unwrap_err(), KeyError::Length { len: 43 });
+        let wrong = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LC!=".parse::<PublicKey>();
+        assert_eq!(wrong.unwrap_err(), KeyError::Encoding);
+        let long = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCoA".parse::<PublicKey>();
+        assert_eq!(long.unwrap_err(), KeyError::Encoding);
+        let blank = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse::<PresharedKey>();
+        assert_eq!(blank.unwrap_err(), KeyError::Blank);
+        // The point of order 2 is 0, which is blank; that with u = 1 has order 4.
+        let low = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse::<PublicKey>();
+        assert_eq!(low.unwrap_err(), KeyError::LowOrder);
+        for error in [KeyError::Length { len: 43 }, KeyError::Encoding, KeyError::Blank, KeyError::LowOrder] {
+            assert!(error.to_string().contains(':'), "cause and cure: {error}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let private = PrivateKey::generate(&Seed::new([3; 32]));
+        let shared = PresharedKey::generate(&Seed::new([3; 32]));
+        assert_eq!(format!("{private:?} {shared:?} {:?}", Seed::new([3; 32])), "PrivateKey(secret) PresharedKey(secret) Seed(secret)");
+    }
+}

@@ -1,0 +1,184 @@
+//! The handshake: Noise IKpsk2 with X25519, ChaCha20-Poly1305 and BLAKE2s (noiseprotocol.org, revision 34), by `snow`.
+//!
+//! Randomness is the caller's; keys come out raw, because datagrams are sealed by another library, at line rate.
+
+use crate::cipher::Preference;
+use crate::format::{NOISE_INIT_LEN, NOISE_RESPONSE_LEN, Terms};
+use crate::keys::{KEY_LEN, PresharedKey, PrivateKey, PublicKey, Seed};
+use chacha20::ChaCha20Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
+use snow::params::{CipherChoice, DHChoice, HashChoice};
+use snow::resolvers::{CryptoResolver, DefaultResolver};
+use snow::types::{Cipher, Dh, Hash, Random};
+use snow::{Builder, Error, HandshakeState};
+use zeroize::Zeroizing;
+
+const PATTERN: &str = "Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
+/// Where IKpsk2 has its pre-shared key.
+const PSK_AT: usize = 2;
+
+/// The keys of both directions, as the handshake gives them.
+pub(crate) struct Keys {
+    pub(crate) to_responder: Zeroizing<[u8; KEY_LEN]>,
+    pub(crate) to_initiator: Zeroizing<[u8; KEY_LEN]>,
+}
+
+impl Keys {
+    fn of(state: &mut HandshakeState) -> Self {
+        let (to_responder, to_initiator) = state.dangerously_get_raw_split();
+        Keys { to_responder: Zeroizing::new(to_responder), to_initiator: Zeroizing::new(to_initiator) }
+    }
+}
+
+/// Draws a handshake's randomness from a seed of its own.
+struct Seeded(Seed);
+
+struct Stream(ChaCha20Rng);
+
+impl Random for Stream {
+    fn try_fill_bytes(&mut self, out: &mut [u8]) -> Result<(), Error> {
+        self.0.fill_bytes(out);
+        Ok(())
+    }
+}
+
+impl CryptoResolver for Seeded {
+    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
+        Some(Box::new(Stream(ChaCha20Rng::from_seed(*self.0.0))))
+    }
+    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
+        DefaultResolver.resolve_dh(choice)
+    }
+    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
+        DefaultResolver.resolve_hash(choice)
+    }
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        DefaultResolver.resolve_cipher(choice)
+    }
+}
+
+fn builder(seed: Seed) -> Option<Builder<'static>> {
+    Some(Builder::with_resolver(PATTERN.parse().ok()?, Box::new(Seeded(seed))))
+}
+
+/// No pre-shared key is 32 bytes of 0, as WireGuard has it.
+fn psk(shared: Option<&PresharedKey>) -> Zeroizing<[u8; KEY_LEN]> {
+    Zeroizing::new(shared.map_or([0; KEY_LEN], |key| *key.bytes()))
+}
+
+/// The end that begins.
+pub(crate) struct Initiator(Box<HandshakeState>);
+
+impl Initiator {
+    /// Begins with the box that has `far`; `bound` is authenticated with everything. `None`: `far` is no sound key.
+    pub(crate) fn begin(
+        own: &PrivateKey,
+        far: &PublicKey,
+        shared: Option<&PresharedKey>,
+        seed: Seed,
+        bound: &[u8],
+        terms: Terms,
+    ) -> Option<(Self, [u8; NOISE_INIT_LEN])> {
+        let builder = builder(seed)?.prologue(bound).ok()?;
+        let builder = builder.local_private_key(own.bytes()).ok()?.remote_public_key(&far.0).ok()?;
+        let mut state = builder.build_initiator().ok()?;
+        state.set_psk(PSK_AT, &*psk(shared)).ok()?;
+        let mut message = [0; NOISE_INIT_LEN];
+        let len = state.write_message(&terms.write(), &mut message).ok()?;
+        (len == NOISE_INIT_LEN).then_some((Initiator(Box::new(state)), message))
+    }
+
+    /// Takes the answer. `None`: it is not from the far box for this handshake, and the true one may still come.
+    pub(crate) fn finish(&mut self, message: &[u8; NOISE_RESPONSE_LEN]) -> Option<(Keys, Terms)> {
+        let mut terms = [0; NOISE_RESPONSE_LEN];
+        let len = self.0.read_message(message, &mut terms).ok()?;
+        let terms = terms.first_chunk().filter(|_| len == Terms::LEN)?;
+        Some((Keys::of(&mut self.0), Terms::read(terms)))
+    }
+}
+
+/// The end that answers, once it has read the first message.
+pub(crate) struct Responder {
+    state: Box<HandshakeState>,
+    /// Who began; proven to have its private key.
+    pub(crate) who: PublicKey,
+    pub(crate) ciphers: Preference,
+}
+
+impl Responder {
+    /// Reads a first message. `None`: its sender does not know this box's key, or `bound` is not what it was bound to.
+    pub(crate) fn read(
+        own: &PrivateKey,
+        seed: Seed,
+        bound: &[u8],
+        message: &[u8; NOISE_INIT_LEN],
+    ) -> Option<Self> {
+        let builder = builder(seed)?.prologue(bound).ok()?.local_private_key(own.bytes()).ok()?;
+        let mut state = builder.build_responder().ok()?;
+        let mut terms = [0; NOISE_INIT_LEN];
+        let len = state.read_message(message, &mut terms).ok()?;
+        let terms = Terms::read(terms.first_chunk().filter(|_| len == Terms::LEN)?);
+        let who = PublicKey(*state.get_remote_static()?.first_chunk()?);
+        Some(Responder { state: Box::new(state), who, ciphers: terms.ciphers })
+    }
+
+    /// Answers with `terms`.
+    pub(crate) fn answer(
+        mut self,
+        shared: Option<&PresharedKey>,
+        terms: Terms,
+    ) -> Option<(Keys, [u8; NOISE_RESPONSE_LEN])> {
+        self.state.set_psk(PSK_AT, &*psk(shared)).ok()?;
+        let mut message = [0; NOISE_RESPONSE_LEN];
+        let len = self.state.write_message(&terms.write(), &mut message).ok()?;
+        (len == NOISE_RESPONSE_LEN).then(|| (Keys::of(&mut self.state), message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u8) -> PrivateKey {
+        PrivateKey::generate(&Seed::new([n; 32]))
+    }
+
+    const TERMS: Terms = Terms { ciphers: Preference([1, 2]) };
+
+    #[test]
+    fn both_ends_come_to_the_same_keys() {
+        let shared = PresharedKey::generate(&Seed::new([9; 32]));
+        let (near, far) = (key(1), key(2));
+        let (mut initiator, init) =
+            Initiator::begin(&near, &far.public(), Some(&shared), Seed::new([3; 32]), b"bound", TERMS).unwrap();
+        let responder = Responder::read(&far, Seed::new([4; 32]), b"bound", &init).unwrap();
+        assert_eq!((responder.who, responder.ciphers), (near.public(), TERMS.ciphers));
+        let (theirs, response) = responder.answer(Some(&shared), TERMS).unwrap();
+        // A forged answer does not spoil the true one.
+        let mut forged = response;
+        forged[50] ^= 1;
+        assert!(initiator.finish(&forged).is_none());
+        assert!(initiator.finish(&[0x77; NOISE_RESPONSE_LEN]).is_none());
+        let (ours, terms) = initiator.finish(&response).unwrap();
+        assert_eq!(terms, TERMS);
+        assert_eq!(*ours.to_initiator, *theirs.to_initiator);
+        assert_eq!(*ours.to_responder, *theirs.to_responder);
+        assert_ne!(*ours.to_responder, *ours.to_initiator);
+    }
+
+    #[test]
+    fn another_key_secret_or_address_ends_it() {
+        let shared = PresharedKey::generate(&Seed::new([9; 32]));
+        let (near, far) = (key(1), key(2));
+        let begin = || {
+            Initiator::begin(&near, &far.public(), Some(&shared), Seed::new([3; 32]), b"bound", TERMS).unwrap()
+        };
+        let (mut initiator, init) = begin();
+        let seed = || Seed::new([4; 32]);
+        assert!(Responder::read(&key(5), seed(), b"bound", &init).is_none());
+        assert!(Responder::read(&far, seed(), b"bouns", &init).is_none());
+        let responder = Responder::read(&far, seed(), b"bound", &init).unwrap();
+        let (_, response) = responder.answer(None, TERMS).unwrap();
+        assert!(initiator.finish(&response).is_none());
+    }
+}

@@ -1,0 +1,76 @@
+//! What is under way with each peer.
+
+use crate::config::PeerConfig;
+use crate::format::{Init, Response};
+use crate::noise::Initiator;
+use crate::session::Way;
+use longhaul_node::Deadline;
+use longhaul_units::Instant;
+
+/// A handshake that this box began.
+pub(crate) struct Shaking {
+    /// The name reserved for its keys.
+    pub(crate) local: u32,
+    pub(crate) nonce: u64,
+    pub(crate) noise: Initiator,
+    /// The INIT, for repeating it.
+    pub(crate) body: [u8; Init::LEN],
+    pub(crate) way: Way,
+    /// Its messages go sealed with the keys that it replaces.
+    pub(crate) is_inside: bool,
+    pub(crate) tries: u32,
+    pub(crate) next_at: Instant,
+}
+
+/// Keys of a handshake that the peer began, until it shows that it has them.
+pub(crate) struct Pending {
+    pub(crate) local: u32,
+    pub(crate) until: Instant,
+    /// Which INIT they are for, and the RESPONSE to it, in case that is lost.
+    pub(crate) noise: [u8; 32],
+    pub(crate) response: [u8; Response::LEN],
+}
+
+/// A configured far box.
+pub(crate) struct Peer {
+    pub(crate) config: PeerConfig,
+    /// Keys that are sealed with.
+    pub(crate) current: Option<u32>,
+    /// Those before them, still taken for a while.
+    pub(crate) previous: Option<(u32, Instant)>,
+    pub(crate) pending: Option<Pending>,
+    pub(crate) shaking: Option<Shaking>,
+    /// No handshake to replace keys is begun before.
+    pub(crate) quiet_until: Instant,
+    /// No notice of unknown keys is believed before.
+    pub(crate) deaf_until: Instant,
+    pub(crate) handshakes: u64,
+}
+
+impl Peer {
+    pub(crate) fn new(config: PeerConfig) -> Self {
+        Peer {
+            config,
+            current: None,
+            previous: None,
+            pending: None,
+            shaking: None,
+            quiet_until: Instant::ZERO,
+            deaf_until: Instant::ZERO,
+            handshakes: 0,
+        }
+    }
+
+    /// When something of this is due; `ends_at` is the end of the keys in use.
+    pub(crate) fn deadline(&self, ends_at: Option<Instant>) -> Option<Deadline> {
+        let at = |at: Option<Instant>, reason| at.map(|at| Deadline { at, reason });
+        [
+            at(self.shaking.as_ref().map(|shaking| shaking.next_at), "handshake with a far box"),
+            at(self.pending.as_ref().map(|pending| pending.until), "keys that nobody confirms"),
+            at(self.previous.map(|(_, until)| until), "replaced keys"),
+            at(ends_at, "the end of keys"),
+        ]
+        .into_iter()
+        .fold(None, Deadline::earliest)
+    }
+}

@@ -1,0 +1,521 @@
+use crate::addresses::{AddressKey, Addresses};
+use crate::budget::Budget;
+use crate::config::{Config, ConfigError};
+use crate::format::{
+    BODY_MAX, Bound, Found, HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN, copy_out, headers,
+};
+use crate::keys::{PublicKey, Seed};
+use crate::peers::Peer;
+use crate::queue::Queue;
+use crate::session::{Session, Sessions, Way};
+use crate::{Counters, DropReason, PeerStatus};
+use chacha20::ChaCha20Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
+use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
+use longhaul_units::Instant;
+use longhaul_wire::{HEAD_MAX, Path, Udp};
+use ring::hmac;
+use std::collections::VecDeque;
+
+/// Longest payload that a pool takes, in bytes.
+const PAYLOAD_MAX: usize = 16 * 1024;
+/// Handshake messages that wait for room; more are dropped.
+const LETTERS_MAX: usize = 256;
+/// Hop limit of the seal's own datagrams.
+const HOP_LIMIT: u8 = 64;
+/// The ECN field in the traffic class.
+const ECN_BITS: u8 = 3;
+
+/// What waits on one path.
+struct Lane {
+    to_inner: Queue,
+    to_wan: Queue,
+}
+
+/// Encrypts and authenticates what the transport sends, and opens what comes for it; see the crate's documentation.
+///
+/// Path `n`, from 0, has side [`Seal::inner`]`(n)` to the transport and side [`Seal::wan`]`(n)` to the WAN: with one path, 0
+/// and 1.
+pub struct Seal {
+    pub(crate) config: Config,
+    pub(crate) counters: Counters,
+    pub(crate) rng: ChaCha20Rng,
+    /// Cookies are made with it.
+    pub(crate) secret: hmac::Key,
+    pub(crate) own: PublicKey,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) sessions: Sessions,
+    pub(crate) addresses: Addresses,
+    pub(crate) answers: Budget,
+    pub(crate) handshakes: Budget,
+    /// First messages that were answered of late.
+    pub(crate) answered: VecDeque<[u8; 32]>,
+    pub(crate) pool: FramePool,
+    lanes: Vec<Lane>,
+    letters: VecDeque<(Side, FrameBuf)>,
+    /// What the next deadline is may have changed.
+    pub(crate) is_changed: bool,
+    deadline: Option<Deadline>,
+}
+
+impl Seal {
+    /// A seal that has talked to no far box.
+    ///
+    /// # Errors
+    /// A field of `config` out of its range, or keys that do not fit together.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        config.check()?;
+        let mut rng = ChaCha20Rng::from_seed(*config.seed.0);
+        let mut secret = [0; 32];
+        rng.fill_bytes(&mut secret);
+        let lane = |_| Lane {
+            to_inner: Queue::new(config.queue_bytes_max),
+            to_wan: Queue::new(config.queue_bytes_max),
+        };
+        Ok(Seal {
+            counters: Counters::default(),
+            secret: hmac::Key::new(hmac::HMAC_SHA256, &secret),
+            own: config.private_key.public(),
+            peers: config.peers.iter().cloned().map(Peer::new).collect(),
+            sessions: Sessions::new(config.peers.len()),
+            addresses: Addresses::new(config.addresses_max, rng.next_u64()),
+            answers: Budget::new(config.answers_per_s),
+            handshakes: Budget::new(config.handshakes_per_s),
+            answered: VecDeque::new(),
+            pool: FramePool::new(),
+            lanes: (0..config.paths).map(lane).collect(),
+            letters: VecDeque::new(),
+            is_changed: false,
+            deadline: None,
+            rng,
+            config,
+        })
+    }
+
+    /// The side of path `path`, from 0, that looks to the transport.
+    pub const fn inner(path: usize) -> Side {
+        2 * path
+    }
+
+    /// The side of path `path`, from 0, that looks to the WAN.
+    pub const fn wan(path: usize) -> Side {
+        2 * path + 1
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// This box's public key.
+    pub fn public_key(&self) -> PublicKey {
+        self.own
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// A snapshot of each peer, in the order of the configuration.
+    pub fn peers(&self, now: Instant) -> impl Iterator<Item = PeerStatus> + '_ {
+        self.peers.iter().map(move |peer| PeerStatus {
+            name: peer.config.name.clone(),
+            public_key: peer.config.public_key,
+            keys: peer.current.and_then(|local| Some(self.sessions.get(local)?.status(now))),
+            is_shaking_hands: peer.shaking.is_some(),
+            handshakes: peer.handshakes,
+        })
+    }
+
+    pub(crate) fn drop(&mut self, reason: DropReason) {
+        self.counters.drops.count(reason);
+    }
+
+    pub(crate) fn draw_seed(&mut self) -> Seed {
+        let mut seed = [0; 32];
+        self.rng.fill_bytes(&mut seed);
+        Seed::new(seed)
+    }
+
+    fn pass(&mut self, path: usize, is_inward: bool, frame: &Frame<'_>) {
+        let is_short = frame.payload.len() <= PAYLOAD_MAX && frame.head.len() <= HEAD_MAX;
+        if frame.is_empty() || !is_short || frame.payload.count() > 1 {
+            return self.drop(DropReason::Oversized);
+        }
+        let held = self.pool.hold(frame);
+        let lane = &mut self.lanes[path];
+        let queue = if is_inward { &mut lane.to_inner } else { &mut lane.to_wan };
+        if queue.push(held, false) {
+            self.counters.passed += 1;
+        } else {
+            self.drop(DropReason::QueueFull);
+        }
+    }
+
+    /// The headers of a frame for the port, and the length of what follows them. `Err`: it cannot be taken.
+    #[inline]
+    fn datagram(&self, frame: &Frame<'_>) -> Option<Result<(Udp, usize), DropReason>> {
+        let udp = Udp::find(frame.head)?;
+        if udp.destination_port(frame.head) != self.config.port {
+            return None;
+        }
+        let len = udp.payload_len(frame.head).filter(|len| udp.payload() + len <= frame.len());
+        Some(match len {
+            _ if frame.head.len() > HEAD_MAX || frame.payload.count() > 1 => Err(DropReason::Oversized),
+            Some(len) => Ok((udp, len)),
+            None => Err(DropReason::Malformed),
+        })
+    }
+
+    fn handle_inner(&mut self, now: Instant, path: usize, frame: &Frame<'_>) {
+        self.counters.inner_frames_in += 1;
+        let (udp, len) = match self.datagram(frame) {
+            None => return self.pass(path, false, frame),
+            Some(Err(reason)) => return self.drop(reason),
+            Some(Ok(datagram)) => datagram,
+        };
+        let peer = self.addresses.peer(&AddressKey::in_head(frame.head, udp, false));
+        let local = peer.and_then(|peer| self.peers[peer].current);
+        let Some(session) = local.and_then(|local| self.sessions.get_mut(local)) else {
+            return self.without_keys(now, path, udp.path(frame.head));
+        };
+        let peer = session.peer;
+        let datagram = Clear { kind: Kind::Data, path, frame, udp, len };
+        let sealed = datagram.seal(now, &mut self.pool, session);
+        let is_due = session.is_due(now);
+        match sealed {
+            Ok(held) => {
+                if self.lanes[path].to_wan.push(held, false) {
+                    self.counters.sealed += 1;
+                } else {
+                    self.drop(DropReason::QueueFull);
+                }
+            }
+            Err(DropReason::NoKeys) => return self.without_keys(now, path, udp.path(frame.head)),
+            Err(reason) => self.drop(reason),
+        }
+        if is_due {
+            self.rekey(now, peer);
+        }
+    }
+
+    /// A datagram of the transport cannot be sealed: it makes the seal ask who is there, and is lost.
+    fn without_keys(&mut self, now: Instant, path: usize, headers: Path) {
+        self.drop(DropReason::NoKeys);
+        self.call(now, Way { path, headers: own_way(headers) }, false);
+    }
+
+    fn handle_wan(&mut self, now: Instant, path: usize, frame: &Frame<'_>) {
+        self.counters.wan_frames_in += 1;
+        let (udp, len) = match self.datagram(frame) {
+            None => return self.pass(path, true, frame),
+            Some(Err(reason)) => return self.drop(reason),
+            Some(Ok(datagram)) => datagram,
+        };
+        let header = match Header::read(&frame.head[udp.payload()..]) {
+            Found::Clear => return self.drop(DropReason::ClearRefused),
+            Found::Foreign => return self.drop(DropReason::Version),
+            Found::Header(_) if len < HEADER_LEN => return self.drop(DropReason::Malformed),
+            Found::Header(header) => header,
+        };
+        if matches!(header.kind, Kind::Data | Kind::Control) {
+            return self.handle_sealed(now, path, frame, udp, len, &header);
+        }
+        let mut body = [0; BODY_MAX];
+        let body = body.get_mut(..len - HEADER_LEN);
+        let Some(body) = body.filter(|body| body.len() <= BODY_MAX) else {
+            return self.drop(DropReason::Malformed);
+        };
+        if copy_out(frame, udp.payload() + HEADER_LEN, body).is_none() {
+            return self.drop(DropReason::Malformed);
+        }
+        let way = Way { path, headers: own_way(udp.path(frame.head).reversed()) };
+        self.handle_message(now, way, None, &header, body);
+    }
+
+    fn handle_sealed(
+        &mut self,
+        now: Instant,
+        path: usize,
+        frame: &Frame<'_>,
+        udp: Udp,
+        len: usize,
+        header: &Header,
+    ) {
+        let way = || Way { path, headers: own_way(udp.path(frame.head).reversed()) };
+        let session = self.sessions.get_mut(header.index).filter(|session| !session.is_over(now));
+        let Some(session) = session else { return self.notify(now, &way(), header) };
+        let held = match open(&mut self.pool, session, frame, udp, len, header) {
+            Ok(held) => held,
+            Err(reason) => return self.drop(reason),
+        };
+        self.counters.opened += 1;
+        let (local, peer) = (session.local, session.peer);
+        let source = AddressKey::in_head(frame.head, udp, true);
+        if session.source != Some(source) {
+            session.source = Some(source);
+            session.way = way();
+            self.learn(now, source, peer);
+        }
+        if self.peers[peer].pending.as_ref().is_some_and(|pending| pending.local == local) {
+            self.confirmed(now, peer);
+        }
+        if header.kind == Kind::Control {
+            return self.handle_control(now, way(), local, &held);
+        }
+        if !self.lanes[path].to_inner.push(held, true) {
+            self.drop(DropReason::QueueFull);
+        }
+    }
+
+    fn handle_control(&mut self, now: Instant, way: Way, local: u32, held: &FrameBuf) {
+        if held.payload().is_empty() {
+            return;
+        }
+        match Header::read(held.payload()) {
+            Found::Header(header) => {
+                self.handle_message(now, way, Some(local), &header, &held.payload()[HEADER_LEN..]);
+            }
+            Found::Foreign | Found::Clear => self.drop(DropReason::Malformed),
+        }
+    }
+
+    /// Sends a datagram of the seal's own, in the clear or sealed with the keys `inside`.
+    pub(crate) fn post(&mut self, now: Instant, way: &Way, inside: Option<u32>, header: &Header, body: &[u8]) {
+        let Some(local) = inside else {
+            let letter =
+                crate::format::datagram(&mut self.pool, &way.headers, self.config.port, header, body);
+            return self.post_letter(way.path, letter);
+        };
+        let message = [&header.write()[..], body].concat();
+        self.post_control(now, way, local, &message);
+    }
+
+    /// Sends `message` sealed with the keys `local`.
+    pub(crate) fn post_control(&mut self, now: Instant, way: &Way, local: u32, message: &[u8]) {
+        let (head, len) = headers(&way.headers, self.config.port, message.len());
+        let head = &head[..len];
+        let Some(udp) = Udp::find(head) else { return };
+        let Some(session) = self.sessions.get_mut(local) else { return };
+        let frame = Frame { head, payload: Payload::Bytes(message), trailer: Trailer::None };
+        let datagram =
+            Clear { kind: Kind::Control, path: way.path, frame: &frame, udp, len: message.len() };
+        if let Ok(sealed) = datagram.seal(now, &mut self.pool, session) {
+            self.post_letter(way.path, sealed);
+        }
+    }
+
+    fn post_letter(&mut self, path: usize, letter: FrameBuf) {
+        if self.letters.len() < LETTERS_MAX {
+            self.letters.push_back((path, letter));
+        }
+    }
+
+    fn send_letters(&mut self, out: &mut dyn Transmit) {
+        for _ in 0..self.letters.len() {
+            let Some((path, letter)) = self.letters.pop_front() else { return };
+            if out.room(Seal::wan(path)) == 0 {
+                self.letters.push_back((path, letter));
+                continue;
+            }
+            self.counters.wan_frames_out += 1;
+            out.transmit(Seal::wan(path), &letter.as_frame());
+        }
+    }
+
+    fn find_deadline(&mut self) {
+        self.is_changed = false;
+        let calls = self.addresses.calls.iter().map(|call| call.next_at).min();
+        let calls = calls.map(|at| Deadline { at, reason: "looking for a far box" });
+        let peers = self.peers.iter().map(|peer| {
+            peer.deadline(peer.current.and_then(|local| Some(self.sessions.get(local)?.ends_at)))
+        });
+        self.deadline = peers.fold(calls, Deadline::earliest);
+    }
+}
+
+/// The seal's own datagrams go the way of others, with a hop limit of their own (that of a frame that has come a long way is
+/// spent) and without a mark.
+fn own_way(headers: Path) -> Path {
+    Path { hop_limit: HOP_LIMIT, traffic_class: headers.traffic_class & !ECN_BITS, ..headers }
+}
+
+/// A datagram that is to be sealed.
+struct Clear<'a> {
+    kind: Kind,
+    path: usize,
+    frame: &'a Frame<'a>,
+    udp: Udp,
+    /// Bytes behind UDP.
+    len: usize,
+}
+
+impl Clear<'_> {
+    /// One copy, straight to where it is encrypted.
+    #[inline]
+    fn seal(
+        &self,
+        now: Instant,
+        pool: &mut FramePool,
+        session: &mut Session,
+    ) -> Result<FrameBuf, DropReason> {
+        let Clear { kind, path, frame, udp, len } = *self;
+        let at = udp.payload();
+        let is_synthetic = matches!(frame.payload, Payload::Synthetic { .. });
+        if len + TAG_LEN > PAYLOAD_MAX || is_synthetic && frame.head.len() + HEADER_LEN > HEAD_MAX {
+            return Err(DropReason::Oversized);
+        }
+        let mut head = [0; HEAD_MAX];
+        head[..at].copy_from_slice(&frame.head[..at]);
+        udp.set_checksum(&mut head, 0);
+        if !udp.lengthen(&mut head, OVERHEAD as i32) {
+            return Err(DropReason::Oversized);
+        }
+        let number = session.number(now, path, len).ok_or(DropReason::NoKeys)?;
+        let udp_checksum = udp.checksum(frame.head);
+        let header = Header { kind, path: path as u8, udp_checksum, index: session.remote, number };
+        let bytes = header.write();
+        head[at..at + HEADER_LEN].copy_from_slice(&bytes);
+        if let Payload::Synthetic { len } = frame.payload {
+            let end = frame.head.len() + HEADER_LEN;
+            head[at + HEADER_LEN..end].copy_from_slice(&frame.head[at..]);
+            let payload = Payload::Synthetic { len: len + TAG_LEN };
+            return Ok(pool.hold(&Frame { head: &head[..end], payload, trailer: frame.trailer }));
+        }
+        let bound = Bound::new(&bytes, &head, udp);
+        let mut is_sealed = false;
+        let held = pool.build(&head[..at + HEADER_LEN], len + TAG_LEN, Trailer::None, |out| {
+            let (text, tag) = out.split_at_mut(len);
+            let is_there = if len + at == frame.len() {
+                Frame { head: &frame.head[at..], ..*frame }.write_to(text);
+                true
+            } else {
+                // Ethernet's padding lies behind it.
+                copy_out(frame, at, text).is_some()
+            };
+            is_sealed = is_there && session.sealing.seal(header.nonce(), bound.bytes(), text, tag);
+        });
+        if is_sealed { Ok(held) } else { Err(DropReason::Malformed) }
+    }
+}
+
+/// Opens a sealed datagram with `len` bytes behind UDP: headers as they were before it was sealed, and then what was. The keys
+/// remember that it came.
+#[inline]
+fn open(
+    pool: &mut FramePool,
+    session: &mut Session,
+    frame: &Frame<'_>,
+    udp: Udp,
+    len: usize,
+    header: &Header,
+) -> Result<FrameBuf, DropReason> {
+    let at = udp.payload();
+    let len = len.checked_sub(OVERHEAD).ok_or(DropReason::Malformed)?;
+    if len > PAYLOAD_MAX {
+        return Err(DropReason::Oversized);
+    }
+    if !session.is_fresh(header.path, header.number) {
+        return Err(DropReason::Replayed);
+    }
+    let mut head = [0; HEAD_MAX];
+    head[..at].copy_from_slice(&frame.head[..at]);
+    udp.set_checksum(&mut head, header.udp_checksum);
+    if !udp.lengthen(&mut head, -(OVERHEAD as i32)) {
+        return Err(DropReason::Malformed);
+    }
+    let held = if let Payload::Synthetic { len: payload_len } = frame.payload {
+        let payload_len = payload_len.checked_sub(TAG_LEN).ok_or(DropReason::Malformed)?;
+        let rest = &frame.head[at + HEADER_LEN..];
+        head[at..at + rest.len()].copy_from_slice(rest);
+        let payload = Payload::Synthetic { len: payload_len };
+        pool.hold(&Frame { head: &head[..at + rest.len()], payload, trailer: frame.trailer })
+    } else {
+        let mut tag = [0; TAG_LEN];
+        copy_out(frame, at + HEADER_LEN + len, &mut tag).ok_or(DropReason::Malformed)?;
+        let bound = Bound::new(&header.write(), frame.head, udp);
+        let mut is_authentic = false;
+        let held = pool.build(&head[..at], len, Trailer::None, |text| {
+            is_authentic = copy_out(frame, at + HEADER_LEN, text).is_some()
+                && session.opening.open(header.nonce(), bound.bytes(), text, tag);
+        });
+        if !is_authentic {
+            return Err(DropReason::Unauthenticated);
+        }
+        held
+    };
+    session.take(header.path, header.number, len);
+    Ok(held)
+}
+
+/// Hands an opened frame on as one comes from a port: its first bytes, as many as a head holds, in one piece.
+#[inline]
+fn hand_inside(held: &FrameBuf, side: Side, out: &mut dyn Transmit) {
+    let frame = held.as_frame();
+    if matches!(frame.payload, Payload::Synthetic { .. }) {
+        return out.transmit(side, &frame);
+    }
+    let mut head = [0; HEAD_MAX];
+    let at = frame.head.len();
+    let in_head = held.payload().len().min(HEAD_MAX - at);
+    let (first, rest) = held.payload().split_at(in_head);
+    head[..at].copy_from_slice(frame.head);
+    head[at..at + in_head].copy_from_slice(first);
+    let payload = Payload::Bytes(rest);
+    out.transmit(side, &Frame { head: &head[..at + in_head], payload, trailer: Trailer::None });
+}
+
+impl Node for Seal {
+    fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
+        let path = side / 2;
+        if path >= self.lanes.len() {
+            return;
+        }
+        if side == Seal::inner(path) {
+            self.handle_inner(now, path, frame);
+        } else {
+            self.handle_wan(now, path, frame);
+        }
+        if self.is_changed {
+            self.find_deadline();
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if self.deadline.is_some_and(|deadline| deadline.at <= now) {
+            self.handle_due(now);
+            self.find_deadline();
+        }
+    }
+
+    fn poll_transmit(&mut self, _now: Instant, out: &mut dyn Transmit) {
+        self.send_letters(out);
+        for (path, lane) in self.lanes.iter_mut().enumerate() {
+            let (inner, wan) = (Seal::inner(path), Seal::wan(path));
+            while !lane.to_wan.is_empty() && out.room(wan) > 0 {
+                let Some((held, _)) = lane.to_wan.pop() else { break };
+                self.counters.wan_frames_out += 1;
+                out.transmit(wan, &held.as_frame());
+            }
+            while !lane.to_inner.is_empty() && out.room(inner) > 0 {
+                let Some((held, is_opened)) = lane.to_inner.pop() else { break };
+                self.counters.inner_frames_out += 1;
+                if is_opened {
+                    hand_inside(&held, inner, out);
+                } else {
+                    out.transmit(inner, &held.as_frame());
+                }
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Deadline> {
+        self.deadline
+    }
+
+    fn intake(&self, side: Side) -> usize {
+        let Some(lane) = self.lanes.get(side / 2) else { return 0 };
+        if side == Seal::inner(side / 2) { lane.to_wan.intake() } else { lane.to_inner.intake() }
+    }
+}

@@ -1,0 +1,247 @@
+//! A set of keys with one peer, and the table of all of them.
+
+use crate::addresses::AddressKey;
+use crate::cipher::{Aead, Cipher};
+use crate::config::{Config, PATHS_MAX};
+use crate::noise::Keys;
+use crate::status::KeysStatus;
+use crate::window::Window;
+use longhaul_node::Side;
+use longhaul_units::{Duration, Instant};
+use longhaul_wire::Path;
+
+/// Keys end at this many times the age or the volume at which they should have been replaced.
+const ENDS_AT: u64 = 4;
+
+/// Where handshake messages to a peer go: along the traffic for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    /// From 0.
+    pub(crate) path: Side,
+    pub(crate) headers: Path,
+}
+
+/// Keys of both directions, and what was done with them.
+pub(crate) struct Session {
+    /// This box's name for them, and the far one's.
+    pub(crate) local: u32,
+    pub(crate) remote: u32,
+    /// Place of the peer in the configuration.
+    pub(crate) peer: usize,
+    pub(crate) is_initiator: bool,
+    cipher: Cipher,
+    pub(crate) sealing: Aead,
+    pub(crate) opening: Aead,
+    /// The next number of each path.
+    numbers: Box<[u64]>,
+    /// What came on each path of the far box.
+    windows: [Option<Window>; PATHS_MAX as usize + 1],
+    window: u32,
+    made_at: Instant,
+    pub(crate) rekey_at: Instant,
+    pub(crate) ends_at: Instant,
+    rekey_bytes: u64,
+    bytes_sealed: u64,
+    bytes_opened: u64,
+    pub(crate) way: Way,
+    /// The source of the last datagram: known to be behind the peer.
+    pub(crate) source: Option<AddressKey>,
+}
+
+/// What makes a session one.
+pub(crate) struct Agreed {
+    pub(crate) local: u32,
+    pub(crate) remote: u32,
+    pub(crate) peer: usize,
+    pub(crate) is_initiator: bool,
+    pub(crate) cipher: Cipher,
+    pub(crate) keys: Keys,
+    pub(crate) way: Way,
+}
+
+impl Session {
+    pub(crate) fn new(now: Instant, config: &Config, agreed: Agreed) -> Option<Self> {
+        let Agreed { local, remote, peer, is_initiator, cipher, mut keys, way } = agreed;
+        let to_responder = Aead::new(cipher, &mut keys.to_responder)?;
+        let to_initiator = Aead::new(cipher, &mut keys.to_initiator)?;
+        let (sealing, opening) =
+            if is_initiator { (to_responder, to_initiator) } else { (to_initiator, to_responder) };
+        // Whoever began replaces the keys; the other one steps in a quarter later.
+        let patience = |value: u64| if is_initiator { value } else { value + value / 4 };
+        Some(Session {
+            local,
+            remote,
+            peer,
+            is_initiator,
+            cipher,
+            sealing,
+            opening,
+            numbers: vec![0; usize::from(config.paths)].into(),
+            windows: Default::default(),
+            window: config.window,
+            made_at: now,
+            rekey_at: now + Duration::from_ps(patience(config.rekey_after.as_ps())),
+            ends_at: now + config.rekey_after.times(ENDS_AT),
+            rekey_bytes: patience(config.rekey_bytes),
+            bytes_sealed: 0,
+            bytes_opened: 0,
+            way,
+            source: None,
+        })
+    }
+
+    /// A number for a datagram of `len` bytes on `path`, never given twice. `None`: the keys are used up.
+    #[inline]
+    pub(crate) fn number(&mut self, now: Instant, path: Side, len: usize) -> Option<u64> {
+        if self.is_over(now) {
+            return None;
+        }
+        self.bytes_sealed += len as u64;
+        let number = self.numbers[path];
+        self.numbers[path] += 1;
+        Some(number)
+    }
+
+    /// Datagrams sealed on `path`.
+    pub(crate) fn sent(&self, path: Side) -> u64 {
+        self.numbers.get(path).copied().unwrap_or(0)
+    }
+
+    /// True when `number` has not come on the far box's `path`.
+    #[inline]
+    pub(crate) fn is_fresh(&self, path: u8, number: u64) -> bool {
+        match &self.windows[usize::from(path)] {
+            Some(window) => window.is_fresh(number),
+            None => number < u64::MAX,
+        }
+    }
+
+    /// An authentic datagram of `len` bytes has come.
+    #[inline]
+    pub(crate) fn take(&mut self, path: u8, number: u64, len: usize) {
+        let window = &mut self.windows[usize::from(path)];
+        window.get_or_insert_with(|| Window::new(self.window)).take(number);
+        self.bytes_opened += len as u64;
+    }
+
+    /// The keys should be replaced.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        now >= self.rekey_at || self.bytes_sealed.max(self.bytes_opened) >= self.rekey_bytes
+    }
+
+    /// The keys must not be used any more.
+    #[inline]
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        now >= self.ends_at || self.bytes_sealed.max(self.bytes_opened) >= self.rekey_bytes * ENDS_AT
+    }
+
+    pub(crate) fn status(&self, now: Instant) -> KeysStatus {
+        KeysStatus {
+            cipher: self.cipher,
+            age: now.since(self.made_at),
+            bytes_sealed: self.bytes_sealed,
+            bytes_opened: self.bytes_opened,
+            is_initiator: self.is_initiator,
+        }
+    }
+}
+
+/// What a name stands for.
+pub(crate) enum Place {
+    /// Keys to be, of a handshake that this box began with a peer.
+    Promised(usize),
+    Keys(Box<Session>),
+}
+
+/// Sessions by this box's name for them, whose low bits are their place: nothing is hashed.
+pub(crate) struct Sessions {
+    places: Vec<Option<(u32, Place)>>,
+    max: usize,
+}
+
+/// Of a name, the bits that are its place.
+const PLACE_BITS: u32 = 10;
+
+impl Sessions {
+    /// Room for each of `peers` to have keys in use, replaced, to come, and a handshake.
+    pub(crate) fn new(peers: usize) -> Self {
+        Sessions { places: Vec::new(), max: (peers * 4).min(1 << PLACE_BITS) }
+    }
+
+    /// Reserves a name, made up of `random` but for its place. `None`: there are as many as there may be.
+    pub(crate) fn reserve(&mut self, random: u32, peer: usize) -> Option<u32> {
+        let place = match self.places.iter().position(Option::is_none) {
+            Some(place) => place,
+            None if self.places.len() < self.max => {
+                self.places.push(None);
+                self.places.len() - 1
+            }
+            None => return None,
+        };
+        // Never 0, which names nothing.
+        let local = (random | 1 << PLACE_BITS) & !((1 << PLACE_BITS) - 1) | place as u32;
+        self.places[place] = Some((local, Place::Promised(peer)));
+        Some(local)
+    }
+
+    fn place(&mut self, local: u32) -> Option<&mut Option<(u32, Place)>> {
+        let place = self.places.get_mut((local & ((1 << PLACE_BITS) - 1)) as usize)?;
+        matches!(place, Some((name, _)) if *name == local).then_some(place)
+    }
+
+    /// What a reserved name was reserved for has come.
+    pub(crate) fn fill(&mut self, session: Session) {
+        if let Some(place) = self.place(session.local) {
+            *place = Some((session.local, Place::Keys(Box::new(session))));
+        }
+    }
+
+    pub(crate) fn remove(&mut self, local: u32) {
+        if let Some(place) = self.place(local) {
+            *place = None;
+        }
+    }
+
+    /// Whose handshake `local` was reserved for.
+    pub(crate) fn promised(&mut self, local: u32) -> Option<usize> {
+        match self.place(local)? {
+            Some((_, Place::Promised(peer))) => Some(*peer),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, local: u32) -> Option<&mut Session> {
+        match self.places.get_mut((local & ((1 << PLACE_BITS) - 1)) as usize)? {
+            Some((name, Place::Keys(session))) if *name == local => Some(session),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn get(&self, local: u32) -> Option<&Session> {
+        match self.places.get((local & ((1 << PLACE_BITS) - 1)) as usize)? {
+            Some((name, Place::Keys(session))) if *name == local => Some(session),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_never_zero_and_end_with_their_session() {
+        let mut sessions = Sessions::new(1);
+        let names: Vec<u32> = (0..4).map(|_| sessions.reserve(0, 0).unwrap()).collect();
+        assert!(names.iter().all(|name| *name != 0));
+        assert_eq!(sessions.reserve(0, 0), None, "bounded");
+        assert_eq!(sessions.promised(names[2]), Some(0));
+        sessions.remove(names[2]);
+        assert_eq!(sessions.promised(names[2]), None);
+        let again = sessions.reserve(0xffff_ffff, 0).unwrap();
+        assert_ne!(again, names[2]);
+        assert!(sessions.get(again).is_none());
+    }
+}
