@@ -4,8 +4,10 @@
 //! them, in every ordinary test run.
 
 mod device;
+mod seal;
 
 pub use device::{datagram, management, reliable, unreliable};
+pub use seal::sealed;
 
 use crate::packets::Fields;
 use longhaul_node::{Frame, FramePool};

@@ -118,6 +118,11 @@ fn management() {
     replay("management", fuzz::management);
 }
 
+#[test]
+fn sealed() {
+    replay("sealed", fuzz::sealed);
+}
+
 /// A packet of the sequence targets: opcode by its place among the transport's, PSN mode and distance, then the rest
 /// of what `fuzz/device.rs` reads.
 fn step(opcode: u8, psn: (u8, i8), claimed: (u8, u8), payload: u8, syndrome: u8) -> [u8; 14] {
@@ -190,6 +195,19 @@ fn sequences(target: &str) -> Vec<(&'static str, Vec<[u8; 14]>)> {
     all
 }
 
+/// One of each kind with a length that it has, one of an unknown kind, of another version, and in the clear.
+fn sealed_datagrams() -> Vec<(String, Vec<u8>)> {
+    let lengths = [200_usize, 32, 48, 48, 140, 80, 16, 16];
+    let of = |first: u8, kind: usize| {
+        let mut bytes = vec![0x5a; lengths[kind]];
+        bytes[..4].copy_from_slice(&[first, (kind as u8) << 4, 0, 0]);
+        bytes
+    };
+    let mut all: Vec<_> = (0..8).map(|kind| (format!("kind-{kind}"), of(0xe1, kind))).collect();
+    all.extend([("version-2".to_string(), of(0xe2, 2)), ("clear".to_string(), of(0x16, 4))]);
+    all
+}
+
 /// Writes the part of the corpora that follows from the builders; the rest are findings, kept as they are.
 /// Run by hand after the formats change: `cargo test -p longhaul-checks --test fuzz_corpus -- --ignored`.
 #[test]
@@ -241,6 +259,11 @@ fn write_seeds() {
                 mads.iter().flat_map(|mad| std::iter::once(act).chain(mad.iter().copied())).collect();
             std::fs::write(to.join(format!("{name}-{kind}")), bytes).unwrap();
         }
+    }
+    let to = folder.join("sealed");
+    std::fs::create_dir_all(&to).unwrap();
+    for (name, bytes) in sealed_datagrams() {
+        std::fs::write(to.join(name), bytes).unwrap();
     }
     let file = capture(&frames.iter().take(4).map(|f| f.build()).collect::<Vec<_>>());
     for (name, piece) in [("whole", 255_u8), ("pieces", 6)] {

@@ -21,7 +21,7 @@ pub struct PeerConfig {
 
 /// What a seal is given: keys, limits and times.
 ///
-/// Memory: twice `queue_bytes_max` for each path, `window` / 8 bytes for each path of each set of keys, of which a peer has three
+/// Memory: twice `queue_bytes_max` for each path, `window` / 4 bytes for each path of each set of keys, of which a peer has three
 /// at most, and about 100 bytes for each address.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -53,7 +53,8 @@ pub struct Config {
     pub queue_bytes_max: u64,
     /// Addresses behind far boxes that are known at once. 1 to 2^20. Default 4096.
     pub addresses_max: u32,
-    /// Answers to strangers per second, none longer than its question. 1 to 2^20. Default 1000.
+    /// Answers to strangers per second, and as many notices of unknown keys, none longer than its question. 1 to 2^20. Default
+    /// 1000.
     pub answers_per_s: u32,
     /// Handshake messages per second that are calculated with, about 0.3 ms each. 1 to 2^16. Default 100.
     pub handshakes_per_s: u32,

@@ -114,7 +114,7 @@ impl Seal {
             // The far box is ahead of its own RESPONSE.
             return;
         }
-        if !self.answers.take(now) {
+        if !self.notices.take(now) {
             return;
         }
         self.counters.unknown_sent += 1;
@@ -195,7 +195,7 @@ impl Seal {
     }
 
     fn handle_unknown(&mut self, now: Instant, way: Way, header: &Header) {
-        if !self.answers.take(now) {
+        if !self.notices.take(now) {
             return self.drop(DropReason::TooManyQuestions);
         }
         let is_meant = |local: u32, seal: &Seal| {
@@ -214,13 +214,11 @@ impl Seal {
     }
 
     /// Replaces the keys in use with a peer, unless that is under way.
-    pub(crate) fn rekey(&mut self, now: Instant, peer: usize) {
+    pub(crate) fn rekey(&mut self, now: Instant, peer: usize, way: Way) {
         let of = &self.peers[peer];
-        if of.shaking.is_some() || of.pending.is_some() || of.quiet_until > now {
-            return;
+        if of.shaking.is_none() && of.pending.is_none() && of.quiet_until <= now {
+            self.begin(now, peer, way, None);
         }
-        let Some(way) = of.current.and_then(|local| Some(self.sessions.get(local)?.way)) else { return };
-        self.begin(now, peer, way, None);
     }
 
     /// Sends the first message: with the nonce and the cookie of an answer, or without them sealed with the keys in use.
@@ -251,6 +249,10 @@ impl Seal {
         let current = of.current;
         let Some(shaking) = of.shaking.as_mut().filter(|shaking| shaking.next_at <= now) else { return };
         let (way, is_inside) = (shaking.way, shaking.is_inside);
+        if is_inside && current.is_none() {
+            // The keys that it was to replace have ended before it.
+            return self.abandon(peer);
+        }
         if shaking.tries == TRIES {
             self.abandon(peer);
             self.peers[peer].quiet_until = now + self.config.ask_pause;
@@ -363,7 +365,7 @@ impl Seal {
         let of = &self.peers[peer].config;
         let chosen = Terms { ciphers: Preference::of(&[cipher]) };
         let made = responder.answer(of.preshared_key.as_ref(), chosen).and_then(|(keys, noise)| {
-            let agreed = Agreed { local, remote, peer, is_initiator: false, cipher, keys, way: *way };
+            let agreed = Agreed { local, remote, peer, is_initiator: false, cipher, keys };
             Some((Session::new(now, &self.config, agreed)?, noise))
         });
         let Some((session, noise)) = made else {
@@ -405,7 +407,7 @@ impl Seal {
         let own = Preference::of(&self.config.ciphers);
         let (remote, is_initiator) = (response.index, true);
         let session = own.agree(terms.ciphers).and_then(|cipher| {
-            let agreed = Agreed { local, remote, peer, is_initiator, cipher, keys, way };
+            let agreed = Agreed { local, remote, peer, is_initiator, cipher, keys };
             Session::new(now, &self.config, agreed)
         });
         let Some(session) = session else {

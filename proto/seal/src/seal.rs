@@ -47,6 +47,7 @@ pub struct Seal {
     pub(crate) sessions: Sessions,
     pub(crate) addresses: Addresses,
     pub(crate) answers: Budget,
+    pub(crate) notices: Budget,
     pub(crate) handshakes: Budget,
     /// First messages that were answered of late.
     pub(crate) answered: VecDeque<[u8; 32]>,
@@ -80,6 +81,7 @@ impl Seal {
             sessions: Sessions::new(config.peers.len()),
             addresses: Addresses::new(config.addresses_max, rng.next_u64()),
             answers: Budget::new(config.answers_per_s),
+            notices: Budget::new(config.answers_per_s),
             handshakes: Budget::new(config.handshakes_per_s),
             answered: VecDeque::new(),
             pool: FramePool::new(),
@@ -196,7 +198,7 @@ impl Seal {
             Err(reason) => self.drop(reason),
         }
         if is_due {
-            self.rekey(now, peer);
+            self.rekey(now, peer, Way { path, headers: own_way(udp.path(frame.head)) });
         }
     }
 
@@ -255,8 +257,9 @@ impl Seal {
         let source = AddressKey::in_head(frame.head, udp, true);
         if session.source != Some(source) {
             session.source = Some(source);
-            session.way = way();
-            self.learn(now, source, peer);
+            if self.addresses.peer(&source) != Some(peer) {
+                self.learn(now, source, peer);
+            }
         }
         if self.peers[peer].pending.as_ref().is_some_and(|pending| pending.local == local) {
             self.confirmed(now, peer);

@@ -43,7 +43,6 @@ pub(crate) struct Session {
     rekey_bytes: u64,
     bytes_sealed: u64,
     bytes_opened: u64,
-    pub(crate) way: Way,
     /// The source of the last datagram: known to be behind the peer.
     pub(crate) source: Option<AddressKey>,
 }
@@ -56,12 +55,11 @@ pub(crate) struct Agreed {
     pub(crate) is_initiator: bool,
     pub(crate) cipher: Cipher,
     pub(crate) keys: Keys,
-    pub(crate) way: Way,
 }
 
 impl Session {
     pub(crate) fn new(now: Instant, config: &Config, agreed: Agreed) -> Option<Self> {
-        let Agreed { local, remote, peer, is_initiator, cipher, mut keys, way } = agreed;
+        let Agreed { local, remote, peer, is_initiator, cipher, mut keys } = agreed;
         let to_responder = Aead::new(cipher, &mut keys.to_responder)?;
         let to_initiator = Aead::new(cipher, &mut keys.to_initiator)?;
         let (sealing, opening) =
@@ -85,7 +83,6 @@ impl Session {
             rekey_bytes: patience(config.rekey_bytes),
             bytes_sealed: 0,
             bytes_opened: 0,
-            way,
             source: None,
         })
     }
