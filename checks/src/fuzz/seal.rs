@@ -7,8 +7,8 @@ use longhaul_wire::{Head, Udp};
 
 /// Ethernet, IPv4 and UDP to the port, with lengths to be filled in.
 const HEADERS: [u8; 42] = [
-    2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 2, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 1, 1,
-    0xc0, 0, 0x12, 0xbd, 0, 8, 0, 0,
+    2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 2, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10,
+    0, 1, 1, 0xc0, 0, 0x12, 0xbd, 0, 8, 0, 0,
 ];
 
 struct Out {

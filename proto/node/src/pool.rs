@@ -113,14 +113,15 @@ impl FramePool {
     /// As [`FramePool::hold`].
     pub fn hold_pieces(&mut self, head: &[u8], pieces: [&[u8]; 2], trailer: Trailer) -> FrameBuf {
         let [first, second] = pieces;
-        self.build(head, first.len() + second.len(), trailer, |payload| {
+        self.build(head.len(), first.len() + second.len(), trailer, |out, payload| {
+            out.copy_from_slice(head);
             let (a, b) = payload.split_at_mut(first.len());
             a.copy_from_slice(first);
             b.copy_from_slice(second);
         })
     }
 
-    /// Makes a frame whose payload of `payload_len` bytes `fill` writes where it will lie. What it does not write is left
+    /// Makes a frame whose head and payload, so many bytes, `fill` writes where they will lie. What it does not write is left
     /// over from another frame.
     ///
     /// # Panics
@@ -128,18 +129,18 @@ impl FramePool {
     #[inline]
     pub fn build(
         &mut self,
-        head: &[u8],
+        head_len: usize,
         payload_len: usize,
         trailer: Trailer,
-        fill: impl FnOnce(&mut [u8]),
+        fill: impl FnOnce(&mut [u8], &mut [u8]),
     ) -> FrameBuf {
         let bytes = self.buffer(payload_len, |out| {
-            out[..head.len()].copy_from_slice(head);
-            fill(&mut out[HEAD_MAX..HEAD_MAX + payload_len]);
+            let (head, payload) = out.split_at_mut(HEAD_MAX);
+            fill(&mut head[..head_len], &mut payload[..payload_len]);
         });
         FrameBuf {
             bytes,
-            head_len: head.len() as u8,
+            head_len: head_len as u8,
             is_synthetic: false,
             payload_len: payload_len as u32,
             trailer,

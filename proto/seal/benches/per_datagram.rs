@@ -1,4 +1,5 @@
-//! Time per datagram of 4 KiB: sealed and opened by the node, against the bare cipher over the same bytes.
+//! Time per datagram of 4 KiB: sealed and opened by the node, against the bare cipher over the same bytes where they lie, and over
+//! bytes that are copied first, as those of a borrowed frame must be.
 //!
 //! The last table measures both in turn, so that a machine whose speed varies does not decide their ratio.
 
@@ -62,12 +63,14 @@ struct Load {
     /// What the next turn works on.
     wire: Vec<(Head, Vec<u8>)>,
     buffers: Vec<(Vec<u8>, Tag, u64)>,
+    source: Vec<u8>,
 }
 
 impl Load {
     fn new(cipher: Cipher, payload_len: usize) -> Self {
         let node = |n: u8| {
-            let peer = PeerConfig { name: "far".into(), public_key: key(2 - n).public(), preshared_key: None };
+            let peer =
+                PeerConfig { name: "far".into(), public_key: key(2 - n).public(), preshared_key: None };
             let config = Config::new(key(1 + n), vec![peer], Seed::new([n; 32]));
             Seal::new(Config { ciphers: vec![cipher], ..config }).expect("a sound configuration")
         };
@@ -83,8 +86,7 @@ impl Load {
             udp_source_port: 0xc000,
         };
         let template = PathTemplate::new(&path);
-        let mut head =
-            Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(7), Psn::new(0)));
+        let mut head = Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(7), Psn::new(0)));
         head.finish(&template, payload_len);
         let mut head = head.bytes().to_vec();
         if let Some(udp) = Udp::find(&head) {
@@ -105,7 +107,9 @@ impl Load {
             number: 0,
             wire: Vec::new(),
             buffers: Vec::new(),
+            source: Vec::new(),
         };
+        load.source = vec![8; load.len()];
         load.meet();
         load
     }
@@ -151,12 +155,16 @@ impl Load {
         start.elapsed()
     }
 
-    fn seal_bare(&mut self) -> Duration {
+    /// With a source, each buffer is a copy of it.
+    fn seal_buffers(&mut self, source: Option<&[u8]>) -> Duration {
         let len = self.len();
         self.buffers.resize_with(CHUNK, || (vec![1; len], Tag::from([0; 16]), 0));
         let mut buffers = std::mem::take(&mut self.buffers);
         let start = Clock::now();
         for (buffer, tag, number) in &mut buffers {
+            if let Some(source) = source {
+                buffer.copy_from_slice(source);
+            }
             let nonce = self.nonce();
             *number = self.number;
             let sealed = self.bare.seal_in_place_separate_tag(nonce, Aad::from(BOUND), buffer);
@@ -164,6 +172,17 @@ impl Load {
         }
         let spent = start.elapsed();
         self.buffers = buffers;
+        spent
+    }
+
+    fn seal_bare(&mut self) -> Duration {
+        self.seal_buffers(None)
+    }
+
+    fn seal_copied(&mut self) -> Duration {
+        let source = std::mem::take(&mut self.source);
+        let spent = self.seal_buffers(Some(&source));
+        self.source = source;
         spent
     }
 
@@ -197,6 +216,19 @@ impl Load {
         }
         start.elapsed()
     }
+
+    fn open_copied(&mut self) -> Duration {
+        self.seal_bare();
+        let mut copy = vec![0; self.len()];
+        let start = Clock::now();
+        for (buffer, tag, number) in &self.buffers {
+            copy.copy_from_slice(buffer);
+            let bound = Aad::from(BOUND);
+            let opened = self.bare.open_in_place_separate_tag(nonce(*number), bound, *tag, &mut copy, 0..);
+            black_box(opened.expect("what was sealed").len());
+        }
+        start.elapsed()
+    }
 }
 
 fn nonce(number: u64) -> Nonce {
@@ -206,16 +238,19 @@ fn nonce(number: u64) -> Nonce {
 }
 
 type Turn = fn(&mut Load) -> Duration;
-const TURNS: [(&str, Turn, Turn); 2] =
-    [("seal", Load::seal_bare, Load::seal_by_node), ("open", Load::open_bare, Load::open_by_node)];
+/// Name, and who does it: the cipher alone, the cipher after a copy, the node.
+const TURNS: [(&str, [Turn; 3]); 2] = [
+    ("seal", [Load::seal_bare, Load::seal_copied, Load::seal_by_node]),
+    ("open", [Load::open_bare, Load::open_copied, Load::open_by_node]),
+];
 const LENGTHS: [usize; 3] = [64, 1024, 4096];
 
 fn per_datagram(criterion: &mut Criterion) {
     for cipher in [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
-        for (name, bare, by_node) in TURNS {
+        for (name, turns) in TURNS {
             let mut group = criterion.benchmark_group(format!("{name} {}", cipher.name()));
             group.throughput(Throughput::Elements(1));
-            for (who, turn) in [("bare", bare), ("node", by_node)] {
+            for (who, turn) in ["bare", "copied", "node"].into_iter().zip(turns) {
                 group.bench_with_input(BenchmarkId::new(who, 4096), &turn, |bencher, turn| {
                     let mut load = Load::new(cipher, 4096);
                     bencher.iter_custom(|datagrams| {
@@ -230,34 +265,31 @@ fn per_datagram(criterion: &mut Criterion) {
     }
 }
 
+/// Quartiles and median, in ascending order.
+fn quartiles(values: impl Iterator<Item = f64>) -> [f64; 3] {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    [1, 2, 3].map(|quarter| sorted[sorted.len() * quarter / 4])
+}
+
 fn in_turn(_criterion: &mut Criterion) {
     const ROUNDS: usize = 4000;
-    println!("ns per datagram, median of {ROUNDS} rounds in turn; quartiles of the ratio");
+    println!("ns per datagram, median of {ROUNDS} rounds in turn; median ratio and its quartiles");
     for cipher in [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
         for len in LENGTHS {
-            for (name, bare, by_node) in TURNS {
+            for (name, turns) in TURNS {
                 let mut load = Load::new(cipher, len);
                 let ns = |spent: Duration| spent.as_nanos() as f64 / CHUNK as f64;
-                let mut rounds: Vec<(f64, f64)> =
-                    (0..ROUNDS).map(|_| (ns(bare(&mut load)), ns(by_node(&mut load)))).collect();
-                rounds.drain(..ROUNDS / 10);
-                let sorted = |mut values: Vec<f64>| {
-                    values.sort_by(f64::total_cmp);
-                    values
-                };
-                let middle = |values: &[f64]| values[values.len() / 2];
-                let bare = sorted(rounds.iter().map(|round| round.0).collect());
-                let node = sorted(rounds.iter().map(|round| round.1).collect());
-                let ratios = sorted(rounds.iter().map(|round| round.1 / round.0).collect());
-                let quarter = ratios.len() / 4;
+                let rounds: Vec<[f64; 3]> =
+                    (0..ROUNDS).map(|_| turns.map(|turn| ns(turn(&mut load)))).collect();
+                let [bare, copied, node] =
+                    [0, 1, 2].map(|who| quartiles(rounds.iter().map(|round| round[who]))[1]);
+                let [low, ratio, high] = quartiles(rounds.iter().map(|round| round[2] / round[0]));
+                let beyond_copy = quartiles(rounds.iter().map(|round| round[2] / round[1]))[1];
                 println!(
-                    "{:18} {len:5} B {name}: bare {:7.1} node {:7.1} ratio {:.3} ({:.3} to {:.3})",
+                    "{:18} {len:5} B {name}: bare {bare:7.1}, copied {copied:7.1}, node {node:7.1}; node/bare \
+                     {ratio:.3} ({low:.3} to {high:.3}), node/copied {beyond_copy:.3}",
                     cipher.name(),
-                    middle(&bare),
-                    middle(&node),
-                    middle(&ratios),
-                    ratios[quarter],
-                    ratios[3 * quarter],
                 );
             }
         }

@@ -36,13 +36,17 @@ impl AddressKey {
     /// Of the datagram whose headers are `head`, the source or the destination.
     #[inline]
     pub(crate) fn in_head(head: &[u8], udp: Udp, is_source: bool) -> Self {
-        let vlan = if udp.ip >= 18 { u16::from_be_bytes([head[udp.ip - 4] & 0xf, head[udp.ip - 3]]) } else { 0 };
-        let len = if udp.is_ipv6 { 16 } else { 4 };
-        let at = udp.ip + if udp.is_ipv6 { 8 } else { 12 } + if is_source { 0 } else { len };
-        let mut bytes = [0; 16];
-        bytes[16 - len..].copy_from_slice(&head[at..at + len]);
-        let mapped = if udp.is_ipv6 { 0 } else { 0xffff_0000_0000 };
-        AddressKey { address: u128::from_be_bytes(bytes) | mapped, vlan }
+        let vlan =
+            if udp.ip >= 18 { u16::from_be_bytes([head[udp.ip - 4] & 0xf, head[udp.ip - 3]]) } else { 0 };
+        let address = if udp.is_ipv6 {
+            let at = udp.ip + if is_source { 8 } else { 24 };
+            u128::from_be_bytes(head[at..].first_chunk().copied().unwrap_or_default())
+        } else {
+            let at = udp.ip + if is_source { 12 } else { 16 };
+            let address = u32::from_be_bytes(head[at..].first_chunk().copied().unwrap_or_default());
+            0xffff_0000_0000 | u128::from(address)
+        };
+        AddressKey { address, vlan }
     }
 }
 

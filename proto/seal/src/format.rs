@@ -126,26 +126,32 @@ impl Bound {
         let mut bound = Bound { bytes: [0; Self::LEN_MAX], len: 0 };
         bound.push(header);
         if udp.is_ipv6 {
-            bound.push(&head[udp.ip + 8..udp.ip + 40]);
+            bound.push::<32>(&fixed(head, udp.ip + 8));
         } else {
             // Identification and flags, which the frame's ICRC covers, then the addresses.
-            bound.push(&head[udp.ip + 4..udp.ip + 8]);
-            bound.push(&head[udp.ip + 12..udp.ip + 20]);
+            bound.push::<4>(&fixed(head, udp.ip + 4));
+            bound.push::<8>(&fixed(head, udp.ip + 12));
         }
-        bound.push(&head[udp.udp..udp.udp + 4]);
+        bound.push::<4>(&fixed(head, udp.udp));
         bound
     }
 
     #[inline]
-    fn push(&mut self, bytes: &[u8]) {
-        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
+    fn push<const N: usize>(&mut self, bytes: &[u8; N]) {
+        self.bytes[self.len..self.len + N].copy_from_slice(bytes);
+        self.len += N;
     }
 
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
+}
+
+/// The bytes at `at`, which lie inside the headers that [`Udp::find`] has found.
+#[inline]
+fn fixed<const N: usize>(head: &[u8], at: usize) -> [u8; N] {
+    head[at..].first_chunk().copied().unwrap_or([0; N])
 }
 
 /// A cookie, or a box's mark in an answer.
@@ -269,7 +275,13 @@ impl Response {
 }
 
 /// A datagram of its own along `way` to `port`: `header`, then `body`.
-pub(crate) fn datagram(pool: &mut FramePool, way: &Path, port: u16, header: &Header, body: &[u8]) -> FrameBuf {
+pub(crate) fn datagram(
+    pool: &mut FramePool,
+    way: &Path,
+    port: u16,
+    header: &Header,
+    body: &[u8],
+) -> FrameBuf {
     let (head, len) = headers(way, port, HEADER_LEN + body.len());
     let mut out = [0; HEAD_MAX];
     out[..len].copy_from_slice(&head[..len]);

@@ -203,8 +203,7 @@ impl Seal {
                 session.remote == header.index && header.number < session.sent(usize::from(header.path))
             })
         };
-        let peer =
-            self.peers.iter().position(|peer| peer.current.is_some_and(|local| is_meant(local, self)));
+        let peer = self.peers.iter().position(|peer| peer.current.is_some_and(|local| is_meant(local, self)));
         let Some(peer) = peer.filter(|peer| self.peers[*peer].deaf_until <= now) else {
             return self.drop(DropReason::Unasked);
         };
@@ -235,8 +234,7 @@ impl Seal {
         let begun = Initiator::begin(&self.config.private_key, far, shared, seed, &bound, terms);
         let Some((noise, message)) = begun else { return self.sessions.remove(local) };
         let body = Init { index: local, cookie, noise: message }.write();
-        of.shaking =
-            Some(Shaking { local, nonce, noise, body, way, is_inside, tries: 0, next_at: now });
+        of.shaking = Some(Shaking { local, nonce, noise, body, way, is_inside, tries: 0, next_at: now });
         self.counters.handshakes_begun += 1;
         self.press_on(now, peer);
         self.is_changed = true;
@@ -285,8 +283,7 @@ impl Seal {
     fn handle_init(&mut self, now: Instant, way: Way, inside: Option<u32>, header: &Header, init: &Init) {
         if inside.is_none() {
             let epoch = now.as_ns() / COOKIE_LIFE_NS;
-            let is_ours =
-                |epoch| is_same(&self.cookie(epoch, header.number, &way.headers), &init.cookie);
+            let is_ours = |epoch| is_same(&self.cookie(epoch, header.number, &way.headers), &init.cookie);
             if !(is_ours(epoch) || epoch > 0 && is_ours(epoch - 1)) {
                 return self.drop(DropReason::HandshakeCookie);
             }

@@ -36,7 +36,9 @@ pub enum KeyError {
     #[error("this key is one byte repeated, as a template leaves it: generate one")]
     Blank,
     /// A public key that any private key makes the same secret with.
-    #[error("this public key is a point of low order, which hides nothing: ask the far box's operator for its key again")]
+    #[error(
+        "this public key is a point of low order, which hides nothing: ask the far box's operator for its key again"
+    )]
     LowOrder,
 }
 
@@ -240,6 +242,9 @@ mod tests {
     fn secrets_are_not_shown() {
         let private = PrivateKey::generate(&Seed::new([3; 32]));
         let shared = PresharedKey::generate(&Seed::new([3; 32]));
-        assert_eq!(format!("{private:?} {shared:?} {:?}", Seed::new([3; 32])), "PrivateKey(secret) PresharedKey(secret) Seed(secret)");
+        assert_eq!(
+            format!("{private:?} {shared:?} {:?}", Seed::new([3; 32])),
+            "PrivateKey(secret) PresharedKey(secret) Seed(secret)"
+        );
     }
 }

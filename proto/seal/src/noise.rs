@@ -150,7 +150,8 @@ mod tests {
         let shared = PresharedKey::generate(&Seed::new([9; 32]));
         let (near, far) = (key(1), key(2));
         let (mut initiator, init) =
-            Initiator::begin(&near, &far.public(), Some(&shared), Seed::new([3; 32]), b"bound", TERMS).unwrap();
+            Initiator::begin(&near, &far.public(), Some(&shared), Seed::new([3; 32]), b"bound", TERMS)
+                .unwrap();
         let responder = Responder::read(&far, Seed::new([4; 32]), b"bound", &init).unwrap();
         assert_eq!((responder.who, responder.ciphers), (near.public(), TERMS.ciphers));
         let (theirs, response) = responder.answer(Some(&shared), TERMS).unwrap();
@@ -171,7 +172,8 @@ mod tests {
         let shared = PresharedKey::generate(&Seed::new([9; 32]));
         let (near, far) = (key(1), key(2));
         let begin = || {
-            Initiator::begin(&near, &far.public(), Some(&shared), Seed::new([3; 32]), b"bound", TERMS).unwrap()
+            Initiator::begin(&near, &far.public(), Some(&shared), Seed::new([3; 32]), b"bound", TERMS)
+                .unwrap()
         };
         let (mut initiator, init) = begin();
         let seed = || Seed::new([4; 32]);

@@ -1,9 +1,7 @@
 use crate::addresses::{AddressKey, Addresses};
 use crate::budget::Budget;
 use crate::config::{Config, ConfigError};
-use crate::format::{
-    BODY_MAX, Bound, Found, HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN, copy_out, headers,
-};
+use crate::format::{BODY_MAX, Bound, Found, HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN, copy_out, headers};
 use crate::keys::{PublicKey, Seed};
 use crate::peers::Peer;
 use crate::queue::Queue;
@@ -285,7 +283,14 @@ impl Seal {
     }
 
     /// Sends a datagram of the seal's own, in the clear or sealed with the keys `inside`.
-    pub(crate) fn post(&mut self, now: Instant, way: &Way, inside: Option<u32>, header: &Header, body: &[u8]) {
+    pub(crate) fn post(
+        &mut self,
+        now: Instant,
+        way: &Way,
+        inside: Option<u32>,
+        header: &Header,
+        body: &[u8],
+    ) {
         let Some(local) = inside else {
             let letter =
                 crate::format::datagram(&mut self.pool, &way.headers, self.config.port, header, body);
@@ -302,8 +307,7 @@ impl Seal {
         let Some(udp) = Udp::find(head) else { return };
         let Some(session) = self.sessions.get_mut(local) else { return };
         let frame = Frame { head, payload: Payload::Bytes(message), trailer: Trailer::None };
-        let datagram =
-            Clear { kind: Kind::Control, path: way.path, frame: &frame, udp, len: message.len() };
+        let datagram = Clear { kind: Kind::Control, path: way.path, frame: &frame, udp, len: message.len() };
         if let Ok(sealed) = datagram.seal(now, &mut self.pool, session) {
             self.post_letter(way.path, sealed);
         }
@@ -369,37 +373,44 @@ impl Clear<'_> {
         if len + TAG_LEN > PAYLOAD_MAX || is_synthetic && frame.head.len() + HEADER_LEN > HEAD_MAX {
             return Err(DropReason::Oversized);
         }
-        let mut head = [0; HEAD_MAX];
-        head[..at].copy_from_slice(&frame.head[..at]);
-        udp.set_checksum(&mut head, 0);
-        if !udp.lengthen(&mut head, OVERHEAD as i32) {
-            return Err(DropReason::Oversized);
-        }
         let number = session.number(now, path, len).ok_or(DropReason::NoKeys)?;
         let udp_checksum = udp.checksum(frame.head);
         let header = Header { kind, path: path as u8, udp_checksum, index: session.remote, number };
-        let bytes = header.write();
-        head[at..at + HEADER_LEN].copy_from_slice(&bytes);
+        let write_head = |out: &mut [u8]| {
+            out[..at].copy_from_slice(&frame.head[..at]);
+            out[at..at + HEADER_LEN].copy_from_slice(&header.write());
+            udp.set_checksum(out, 0);
+            udp.lengthen(out, OVERHEAD as i32)
+        };
         if let Payload::Synthetic { len } = frame.payload {
+            let mut head = [0; HEAD_MAX];
+            if !write_head(&mut head) {
+                return Err(DropReason::Oversized);
+            }
             let end = frame.head.len() + HEADER_LEN;
             head[at + HEADER_LEN..end].copy_from_slice(&frame.head[at..]);
             let payload = Payload::Synthetic { len: len + TAG_LEN };
             return Ok(pool.hold(&Frame { head: &head[..end], payload, trailer: frame.trailer }));
         }
-        let bound = Bound::new(&bytes, &head, udp);
-        let mut is_sealed = false;
-        let held = pool.build(&head[..at + HEADER_LEN], len + TAG_LEN, Trailer::None, |out| {
+        let mut outcome = Err(DropReason::Malformed);
+        let held = pool.build(at + HEADER_LEN, len + TAG_LEN, Trailer::None, |head, out| {
+            if !write_head(head) {
+                outcome = Err(DropReason::Oversized);
+                return;
+            }
             let (text, tag) = out.split_at_mut(len);
-            let is_there = if len + at == frame.len() {
+            if len + at == frame.len() {
                 Frame { head: &frame.head[at..], ..*frame }.write_to(text);
-                true
-            } else {
-                // Ethernet's padding lies behind it.
-                copy_out(frame, at, text).is_some()
-            };
-            is_sealed = is_there && session.sealing.seal(header.nonce(), bound.bytes(), text, tag);
+            } else if copy_out(frame, at, text).is_none() {
+                // Not even without Ethernet's padding, which lies behind it.
+                return;
+            }
+            let bound = Bound::new(&header.write(), head, udp);
+            if session.sealing.seal(header.nonce(), bound.bytes(), text, tag) {
+                outcome = Ok(());
+            }
         });
-        if is_sealed { Ok(held) } else { Err(DropReason::Malformed) }
+        outcome.map(|()| held)
     }
 }
 
@@ -422,14 +433,17 @@ fn open(
     if !session.is_fresh(header.path, header.number) {
         return Err(DropReason::Replayed);
     }
-    let mut head = [0; HEAD_MAX];
-    head[..at].copy_from_slice(&frame.head[..at]);
-    udp.set_checksum(&mut head, header.udp_checksum);
-    if !udp.lengthen(&mut head, -(OVERHEAD as i32)) {
-        return Err(DropReason::Malformed);
-    }
+    let write_head = |out: &mut [u8]| {
+        out[..at].copy_from_slice(&frame.head[..at]);
+        udp.set_checksum(out, header.udp_checksum);
+        udp.lengthen(out, -(OVERHEAD as i32))
+    };
     let held = if let Payload::Synthetic { len: payload_len } = frame.payload {
         let payload_len = payload_len.checked_sub(TAG_LEN).ok_or(DropReason::Malformed)?;
+        let mut head = [0; HEAD_MAX];
+        if !write_head(&mut head) {
+            return Err(DropReason::Malformed);
+        }
         let rest = &frame.head[at + HEADER_LEN..];
         head[at..at + rest.len()].copy_from_slice(rest);
         let payload = Payload::Synthetic { len: payload_len };
@@ -438,14 +452,15 @@ fn open(
         let mut tag = [0; TAG_LEN];
         copy_out(frame, at + HEADER_LEN + len, &mut tag).ok_or(DropReason::Malformed)?;
         let bound = Bound::new(&header.write(), frame.head, udp);
-        let mut is_authentic = false;
-        let held = pool.build(&head[..at], len, Trailer::None, |text| {
-            is_authentic = copy_out(frame, at + HEADER_LEN, text).is_some()
-                && session.opening.open(header.nonce(), bound.bytes(), text, tag);
+        let mut outcome = Err(DropReason::Malformed);
+        let held = pool.build(at, len, Trailer::None, |head, text| {
+            if !write_head(head) || copy_out(frame, at + HEADER_LEN, text).is_none() {
+                return;
+            }
+            let is_authentic = session.opening.open(header.nonce(), bound.bytes(), text, tag);
+            outcome = if is_authentic { Ok(()) } else { Err(DropReason::Unauthenticated) };
         });
-        if !is_authentic {
-            return Err(DropReason::Unauthenticated);
-        }
+        outcome?;
         held
     };
     session.take(header.path, header.number, len);

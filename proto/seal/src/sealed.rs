@@ -151,7 +151,8 @@ impl<N: Node> Node for Sealed<N> {
     }
 
     fn poll_timeout(&self) -> Option<Deadline> {
-        let unfinished = self.unfinished_at.map(|at| Deadline { at, reason: "more to pass through the seal" });
+        let unfinished =
+            self.unfinished_at.map(|at| Deadline { at, reason: "more to pass through the seal" });
         let inside = Deadline::earliest(self.node.poll_timeout(), self.seal.poll_timeout());
         Deadline::earliest(unfinished, inside)
     }

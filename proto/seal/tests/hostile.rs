@@ -15,7 +15,10 @@ const AT: usize = 42;
 
 /// A session with traffic both ways and several changes of keys; all that came over the WAN to box 1.
 fn recorded() -> (Net, Vec<Vec<u8>>) {
-    let mut net = Net::new([config(0, 0), config(1, 0)].map(|c| Config { rekey_bytes: 64 << 10, ..c }), vec![net::fibre()]);
+    let mut net = Net::new(
+        [config(0, 0), config(1, 0)].map(|c| Config { rekey_bytes: 64 << 10, ..c }),
+        vec![net::fibre()],
+    );
     net.send(0, 0, u64::MAX, 100);
     net.meet();
     for number in 0..300 {
@@ -41,7 +44,9 @@ fn state(node: &Seal, now: Instant) -> (Vec<PeerStatus>, [u64; 6]) {
 /// Every frame from the WAN was handed on, answered or dropped for a reason, and none counts twice.
 fn is_all_counted(before: &longhaul_seal::Counters, after: &longhaul_seal::Counters) -> bool {
     let came = after.wan_frames_in - before.wan_frames_in;
-    let counted = |c: &longhaul_seal::Counters| c.passed + c.drops.total() + c.answers_sent + c.opened + c.unknown_received;
+    let counted = |c: &longhaul_seal::Counters| {
+        c.passed + c.drops.total() + c.answers_sent + c.opened + c.unknown_received
+    };
     came == counted(after) - counted(before)
 }
 

@@ -57,7 +57,7 @@ fn what_comes_out_is_what_went_in_and_is_not_seen_on_the_way() {
                 net.send_bytes(0, 0, &bytes);
                 net.run_for(ms(20));
             }
-            assert_eq!(net.came[1], [bytes.clone()], "{path:?} {len}");
+            assert_eq!(net.came[1], std::slice::from_ref(&bytes), "{path:?} {len}");
             let [sealed] = &net.seen[..] else { panic!("{} datagrams", net.seen.len()) };
             assert_eq!(sealed.bytes.len(), bytes.len() + OVERHEAD);
             let secret = &bytes[bytes.len() - 12..];
@@ -158,8 +158,7 @@ fn each_datagram_comes_once_at_most_and_intact_whatever_the_wire_does() {
 fn keys_are_replaced_by_volume_and_by_age_without_loss() {
     let by_volume = |c| Config { rekey_bytes: 200 << 10, ..c };
     let by_age = |c| Config { rekey_after: ms(1000), ..c };
-    let changes: [(&dyn Fn(Config) -> Config, u64); 2] =
-        [(&by_volume, 50), (&by_age, 1000)];
+    let changes: [(&dyn Fn(Config) -> Config, u64); 2] = [(&by_volume, 50), (&by_age, 1000)];
     for (change, step_us) in changes {
         // The last time is with reordering far beyond a round trip.
         for late in [0.0, 0.1] {
@@ -194,7 +193,8 @@ fn keys_are_replaced_by_volume_and_by_age_without_loss() {
 
 #[test]
 fn keys_that_nobody_replaces_end() {
-    let mut net = Net::new([config(0, 0), config(1, 0)].map(|c| Config { rekey_after: ms(1000), ..c }), vec![fibre()]);
+    let mut net =
+        Net::new([config(0, 0), config(1, 0)].map(|c| Config { rekey_after: ms(1000), ..c }), vec![fibre()]);
     net.meet();
     net.run_for(ms(4100));
     assert!(net.boxes[0].peers(net.now).next().unwrap().keys.is_none());
@@ -422,7 +422,10 @@ fn payloads_without_bytes_keep_their_form() {
 
 #[test]
 fn a_full_queue_is_told_and_counted() {
-    let mut net = Net::new([config(0, 0), config(1, 0)].map(|c| Config { queue_bytes_max: 64 << 10, ..c }), vec![fibre()]);
+    let mut net = Net::new(
+        [config(0, 0), config(1, 0)].map(|c| Config { queue_bytes_max: 64 << 10, ..c }),
+        vec![fibre()],
+    );
     net.meet();
     let full = net.boxes[0].intake(Seal::inner(0));
     assert!((4..20).contains(&full), "{full}");

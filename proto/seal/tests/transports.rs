@@ -34,7 +34,11 @@ fn packet(place: u64) -> Vec<u8> {
     let mut head = Head::begin(&template, &bth);
     let payload = [place.to_be_bytes().as_slice(), &[place as u8; 1016]].concat();
     let pad_len = head.finish(&template, payload.len());
-    bytes_of(&Frame { head: head.bytes(), payload: Payload::Bytes(&payload), trailer: Trailer::Sealed { pad_len } })
+    bytes_of(&Frame {
+        head: head.bytes(),
+        payload: Payload::Bytes(&payload),
+        trailer: Trailer::Sealed { pad_len },
+    })
 }
 
 struct Line<A, B> {
@@ -149,7 +153,9 @@ fn several_paths_are_sealed_by_one() {
     };
     type Both = Line<Sealed<Transport>, Sealed<Transport>>;
     let is_met = |line: &Both| {
-        [&line.left, &line.right].iter().all(|end| end.node().sessions().any(|s| s.paths.iter().all(|p| p.is_up)))
+        [&line.left, &line.right]
+            .iter()
+            .all(|end| end.node().sessions().any(|s| s.paths.iter().all(|p| p.is_up)))
     };
     line.carry(is_met);
     assert!(line.left.seal().counters().rekeys >= 2, "{:#?}", line.left.seal().counters());
@@ -190,7 +196,10 @@ fn without_a_far_box_everything_passes() {
         let out = drain(&mut near, now);
         assert!(out.contains(&(side, packet(n))), "{n}");
         let others = out.iter().filter(|(_, bytes)| *bytes != packet(n));
-        assert!(others.clone().all(|(side, bytes)| (*side, bytes[42], bytes[43] >> 4) == (1, 0xe1, 2)), "questions");
+        assert!(
+            others.clone().all(|(side, bytes)| (*side, bytes[42], bytes[43] >> 4) == (1, 0xe1, 2)),
+            "questions"
+        );
         give(&mut near, now, 1, &packet(n));
         assert_eq!(drain(&mut near, now), [(INNER, packet(n))]);
     }

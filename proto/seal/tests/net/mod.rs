@@ -15,11 +15,8 @@ pub fn key(n: u8) -> PrivateKey {
 
 /// Box `n`, 0 or 1, in life `life`, with the other as its peer.
 pub fn config(n: u8, life: u8) -> Config {
-    let peer = PeerConfig {
-        name: format!("box {}", 1 - n),
-        public_key: key(2 - n).public(),
-        preshared_key: None,
-    };
+    let peer =
+        PeerConfig { name: format!("box {}", 1 - n), public_key: key(2 - n).public(), preshared_key: None };
     Config::new(key(1 + n), vec![peer], Seed::new([100 + 10 * life + n; 32]))
 }
 
