@@ -4,8 +4,8 @@ mod net;
 
 use longhaul_link::{Impairments, LinkConfig};
 use longhaul_node::{Frame, Node, Payload, Trailer, Transmit};
-use longhaul_seal::{Cipher, Config, DropReason, OVERHEAD, PresharedKey, Seal, Seed};
-use longhaul_units::{Duration, Instant};
+use longhaul_seal::{Cipher, Config, DropReason, OVERHEAD, PeerConfig, PresharedKey, Seal, Seed};
+use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 use longhaul_wire::Head;
 use net::{Net, PORT, config, datagram, drain, fibre, give, host_path, key};
 use std::collections::HashSet;
@@ -444,4 +444,101 @@ fn a_full_queue_is_told_and_counted() {
     let too_long = datagram(&host_path(0), PORT, 3, 16_380);
     give(&mut net.boxes[0], net.now, Seal::inner(0), &too_long);
     assert_eq!(net.dropped(0, DropReason::Oversized), 1);
+}
+
+/// Three boxes, each with the others as peers, on one segment: a datagram goes to who serves its destination.
+#[test]
+fn each_address_is_served_by_its_own_peer_and_may_move_to_another() {
+    let boxes = [0, 1, 2].map(|n: u8| {
+        let peers = [0, 1, 2].into_iter().filter(|other| *other != n);
+        let peers = peers.map(|other| PeerConfig {
+            name: format!("box {other}"),
+            public_key: key(1 + other).public(),
+            preshared_key: None,
+        });
+        Seal::new(Config::new(key(1 + n), peers.collect(), Seed::new([200 + n; 32]))).unwrap()
+    });
+    let mut boxes = boxes;
+    // The box that serves 10.0.N.1.
+    let mut serves = [0, 1, 2];
+    let mut came: Vec<(usize, u64)> = Vec::new();
+    let way = |from: u8, to: u8| longhaul_wire::Path {
+        source_ip: std::net::Ipv4Addr::new(10, 0, from, 1).into(),
+        destination_ip: std::net::Ipv4Addr::new(10, 0, to, 1).into(),
+        ..host_path(0)
+    };
+    let mut step = |at_ms: u64, serves: [usize; 3], sends: &[(u8, u8, u64)], came: &mut Vec<(usize, u64)>| {
+        let now = Instant::from_ns(at_ms * 1_000_000);
+        boxes.iter_mut().for_each(|node| node.handle_timeout(now));
+        for &(from, to, number) in sends {
+            let bytes = datagram(&way(from, to), PORT, number, 64);
+            give(&mut boxes[serves[usize::from(from)]], now, Seal::inner(0), &bytes);
+        }
+        for _ in 0..10 {
+            for n in 0..3 {
+                for (side, bytes) in drain(&mut boxes[n], now) {
+                    if side == Seal::inner(0) {
+                        came.push((n, net::number_of(&bytes)));
+                    } else {
+                        give(&mut boxes[serves[usize::from(bytes[32])]], now, Seal::wan(0), &bytes);
+                    }
+                }
+            }
+        }
+        let handshakes: Vec<u64> = boxes.iter().map(|node| node.counters().handshakes_done).collect();
+        handshakes
+    };
+    step(1, serves, &[(0, 1, 1), (0, 2, 2), (1, 2, 3)], &mut came);
+    assert_eq!(came, [], "asked, and agreed on keys");
+    let handshakes = step(2, serves, &[(0, 1, 1), (0, 2, 2), (1, 2, 3), (2, 1, 4)], &mut came);
+    came.sort_unstable();
+    assert_eq!(came, [(1, 1), (1, 4), (2, 2), (2, 3)]);
+    assert_eq!(handshakes, [2, 2, 2]);
+    // The host at 10.0.2.1 moves behind box 1, with which there are keys.
+    came.clear();
+    serves[2] = 1;
+    step(2000, serves, &[(0, 2, 5)], &mut came);
+    step(2001, serves, &[(0, 2, 6)], &mut came);
+    assert_eq!(came, [(1, 6)], "the first one was sealed for another box");
+    // It speaks first from behind box 2 again: that is enough.
+    came.clear();
+    serves[2] = 2;
+    step(4000, serves, &[(2, 0, 7)], &mut came);
+    step(4001, serves, &[(0, 2, 8)], &mut came);
+    assert_eq!(came, [(0, 7), (2, 8)]);
+}
+
+/// Whatever restarts, is cut off or loses when, both ends talk again soon after it ends.
+#[test]
+fn after_any_troubles_both_ends_talk_again() {
+    for seed in 0..40 {
+        let mut rng = SplitMix64::new(seed);
+        let change = |c| Config { rekey_after: ms(1000), ask_pause: ms(1000), ..c };
+        let wire = LinkConfig { loss: 0.1, delay: ms(10), seed, ..fibre() };
+        let mut net = Net::new([config(0, 0), config(1, 0)].map(change), vec![wire]);
+        net.keeps = false;
+        for round in 0..12_u8 {
+            match rng.below(4) {
+                0 => net.boxes[0] = Seal::new(change(config(0, round + 1))).unwrap(),
+                1 => net.boxes[1] = Seal::new(change(config(1, round + 1))).unwrap(),
+                2 => net.is_cut = true,
+                _ => {}
+            }
+            for number in 0..rng.below(200) {
+                let from = rng.below(2) as usize;
+                net.send(from, 0, number, 100);
+                net.run_for(ms(10));
+            }
+            net.is_cut = false;
+        }
+        for number in 0..500 {
+            net.send(0, 0, 10_000 + number, 100);
+            net.send(1, 0, 10_000 + number, 100);
+            net.run_for(ms(10));
+        }
+        for n in 0..2 {
+            let last = net.numbers(n).into_iter().filter(|number| *number >= 10_300).count();
+            assert!(last > 150, "seed {seed}, box {n}: {last} of 200 {:#?}", net.boxes[n].counters());
+        }
+    }
 }

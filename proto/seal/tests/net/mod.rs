@@ -17,7 +17,7 @@ pub fn key(n: u8) -> PrivateKey {
 pub fn config(n: u8, life: u8) -> Config {
     let peer =
         PeerConfig { name: format!("box {}", 1 - n), public_key: key(2 - n).public(), preshared_key: None };
-    Config::new(key(1 + n), vec![peer], Seed::new([100 + 10 * life + n; 32]))
+    Config::new(key(1 + n), vec![peer], Seed::new([100 + 2 * life + n; 32]))
 }
 
 pub fn host_path(from: u8) -> Path {
