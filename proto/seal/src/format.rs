@@ -121,7 +121,7 @@ impl Bound {
     const LEN_MAX: usize = HEADER_LEN + 32 + 4;
 
     /// `head` has headers up to UDP's at `udp`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(header: &[u8; HEADER_LEN], head: &[u8], udp: Udp) -> Self {
         let mut bound = Bound { bytes: [0; Self::LEN_MAX], len: 0 };
         bound.push(header);

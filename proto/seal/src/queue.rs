@@ -18,7 +18,7 @@ impl Queue {
     }
 
     /// False: it is full, and the frame is gone.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, frame: FrameBuf, is_opened: bool) -> bool {
         let bytes = frame.footprint() as u64;
         let fits = self.bytes + bytes <= self.bytes_max;
