@@ -146,7 +146,7 @@ impl Seal {
         let held = self.pool.hold(frame);
         let lane = &mut self.lanes[path];
         let queue = if is_inward { &mut lane.to_inner } else { &mut lane.to_wan };
-        if queue.push(held, false) {
+        if queue.push(held, 0) {
             self.counters.passed += 1;
         } else {
             self.drop(DropReason::QueueFull);
@@ -186,7 +186,7 @@ impl Seal {
         let is_due = session.is_due(now);
         match sealed {
             Ok(held) => {
-                if self.lanes[path].to_wan.push(held, false) {
+                if self.lanes[path].to_wan.push(held, 0) {
                     self.counters.sealed += 1;
                 } else {
                     self.drop(DropReason::QueueFull);
@@ -246,8 +246,8 @@ impl Seal {
         let way = || Way { path, headers: own_way(udp.path(frame.head).reversed()) };
         let session = self.sessions.get_mut(header.index).filter(|session| !session.is_over(now));
         let Some(session) = session else { return self.notify(now, &way(), header) };
-        let held = match open(&mut self.pool, session, frame, udp, len, header) {
-            Ok(held) => held,
+        let (held, in_head) = match open(&mut self.pool, session, frame, udp, len, header) {
+            Ok(opened) => opened,
             Err(reason) => return self.drop(reason),
         };
         self.counters.opened += 1;
@@ -265,7 +265,7 @@ impl Seal {
         if header.kind == Kind::Control {
             return self.handle_control(now, way(), local, &held);
         }
-        if !self.lanes[path].to_inner.push(held, true) {
+        if !self.lanes[path].to_inner.push(held, in_head) {
             self.drop(DropReason::QueueFull);
         }
     }
@@ -415,8 +415,10 @@ impl Clear<'_> {
     }
 }
 
-/// Opens a sealed datagram with `len` bytes behind UDP: headers as they were before it was sealed, and then what was. The keys
-/// remember that it came.
+/// Opens a sealed datagram with `len` bytes behind UDP. The keys remember that it came.
+///
+/// What was sealed is the payload; its first bytes, so many as are returned, stand behind the headers as well, because a frame
+/// that comes from a port has in its head all that a head can hold.
 #[inline(always)]
 fn open(
     pool: &mut FramePool,
@@ -425,7 +427,7 @@ fn open(
     udp: Udp,
     len: usize,
     header: &Header,
-) -> Result<FrameBuf, DropReason> {
+) -> Result<(FrameBuf, u8), DropReason> {
     let at = udp.payload();
     let len = len.checked_sub(OVERHEAD).ok_or(DropReason::Malformed)?;
     if len > PAYLOAD_MAX {
@@ -439,7 +441,7 @@ fn open(
         udp.set_checksum(out, header.udp_checksum);
         udp.lengthen(out, -(OVERHEAD as i32))
     };
-    let held = if let Payload::Synthetic { len: payload_len } = frame.payload {
+    if let Payload::Synthetic { len: payload_len } = frame.payload {
         let payload_len = payload_len.checked_sub(TAG_LEN).ok_or(DropReason::Malformed)?;
         let mut head = [0; HEAD_MAX];
         if !write_head(&mut head) {
@@ -448,41 +450,39 @@ fn open(
         let rest = &frame.head[at + HEADER_LEN..];
         head[at..at + rest.len()].copy_from_slice(rest);
         let payload = Payload::Synthetic { len: payload_len };
-        pool.hold(&Frame { head: &head[..at + rest.len()], payload, trailer: frame.trailer })
-    } else {
-        let mut tag = [0; TAG_LEN];
-        copy_out(frame, at + HEADER_LEN + len, &mut tag).ok_or(DropReason::Malformed)?;
-        let bound = Bound::new(&header.write(), frame.head, udp);
-        let mut outcome = Err(DropReason::Malformed);
-        let held = pool.build(at, len, Trailer::None, |head, text| {
-            if !write_head(head) || copy_out(frame, at + HEADER_LEN, text).is_none() {
-                return;
-            }
-            let is_authentic = session.opening.open(header.nonce(), bound.bytes(), text, tag);
-            outcome = if is_authentic { Ok(()) } else { Err(DropReason::Unauthenticated) };
-        });
-        outcome?;
-        held
-    };
+        let head = &head[..at + rest.len()];
+        session.take(header.path, header.number, len);
+        return Ok((pool.hold(&Frame { head, payload, trailer: frame.trailer }), 0));
+    }
+    let tag = tag_at(frame, at + HEADER_LEN + len).ok_or(DropReason::Malformed)?;
+    let bound = Bound::new(&header.write(), frame.head, udp);
+    let in_head = len.min(HEAD_MAX - at);
+    let mut outcome = Err(DropReason::Malformed);
+    let held = pool.build(at + in_head, len, Trailer::None, |head, text| {
+        if !write_head(head) || copy_out(frame, at + HEADER_LEN, text).is_none() {
+            return;
+        }
+        if session.opening.open(header.nonce(), bound.bytes(), text, tag) {
+            head[at..].copy_from_slice(&text[..in_head]);
+            outcome = Ok(());
+        } else {
+            outcome = Err(DropReason::Unauthenticated);
+        }
+    });
+    outcome?;
     session.take(header.path, header.number, len);
-    Ok(held)
+    Ok((held, in_head as u8))
 }
 
-/// Hands an opened frame on as one comes from a port: its first bytes, as many as a head holds, in one piece.
+/// The tag at `at`.
 #[inline]
-fn hand_inside(held: &FrameBuf, side: Side, out: &mut dyn Transmit) {
-    let frame = held.as_frame();
-    if matches!(frame.payload, Payload::Synthetic { .. }) {
-        return out.transmit(side, &frame);
+fn tag_at(frame: &Frame<'_>, at: usize) -> Option<[u8; TAG_LEN]> {
+    if let Some(in_payload) = at.checked_sub(frame.head.len()) {
+        return frame.payload.as_bytes()?.get(in_payload..)?.first_chunk().copied();
     }
-    let mut head = [0; HEAD_MAX];
-    let at = frame.head.len();
-    let in_head = held.payload().len().min(HEAD_MAX - at);
-    let (first, rest) = held.payload().split_at(in_head);
-    head[..at].copy_from_slice(frame.head);
-    head[at..at + in_head].copy_from_slice(first);
-    let payload = Payload::Bytes(rest);
-    out.transmit(side, &Frame { head: &head[..at + in_head], payload, trailer: Trailer::None });
+    let mut tag = [0; TAG_LEN];
+    copy_out(frame, at, &mut tag)?;
+    Some(tag)
 }
 
 impl Node for Seal {
@@ -518,12 +518,13 @@ impl Node for Seal {
                 out.transmit(wan, &held.as_frame());
             }
             while !lane.to_inner.is_empty() && out.room(inner) > 0 {
-                let Some((held, is_opened)) = lane.to_inner.pop() else { break };
+                let Some((held, in_head)) = lane.to_inner.pop() else { break };
                 self.counters.inner_frames_out += 1;
-                if is_opened {
-                    hand_inside(&held, inner, out);
-                } else {
+                if in_head == 0 {
                     out.transmit(inner, &held.as_frame());
+                } else {
+                    let payload = Payload::Bytes(&held.payload()[usize::from(in_head)..]);
+                    out.transmit(inner, &Frame { payload, ..held.as_frame() });
                 }
             }
         }
