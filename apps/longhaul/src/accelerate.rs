@@ -15,6 +15,9 @@ use std::process::ExitCode;
 /// Names of an accelerator's sides, in the order of its own.
 const SIDES: [&str; 2] = ["lan", "wan"];
 
+/// Bytes by which the transport lengthens a frame at most: those that carry parity are the longest.
+const TRANSPORT_OVERHEAD: u32 = 64;
+
 const EXAMPLES: &str = "\
 Examples:
   longhaul accelerate --lan eth1 --wan eth2
@@ -77,7 +80,7 @@ struct Acceleration {
     #[serde(deserialize_with = "written")]
     give_up: Option<Span>,
     /// Be a whole box: besides, complete what comes from the other site's requesters, and carry all of it to the box there, which
-    /// has this set too, by a transport that repairs what the path loses. The WAN port's MTU must be 24 more than the hosts'
+    /// has this set too, by a transport that repairs what the path loses. The WAN port's MTU must be 64 more than the hosts'
     #[arg(long)]
     transport: bool,
     /// Flows known at once [default: 4096]
@@ -206,6 +209,19 @@ pub fn run(args: Args) -> Result<ExitCode, Problem> {
     let Args { lan, wan, pcap_lan, pcap_wan, settings, process } = args;
     let given = Given { ports: [lan, wan], pcaps: [pcap_lan, pcap_wan] };
     let plan = plan("accelerate", SIDES, given, &process, &settings)?;
+    for pair in plan.pairs.iter().filter(|pair| pair.settings.transport) {
+        let [lan, wan] = &pair.ports;
+        if let (Some(hosts), Some(path)) = (boxes::mtu(lan), boxes::mtu(wan))
+            && path < hosts + TRANSPORT_OVERHEAD
+        {
+            boxes::journal::line(&format!(
+                "pair {}: the transport needs an MTU of {} on {wan}, {TRANSPORT_OVERHEAD} more than on {lan}, and it is {path}: \
+                 frames of full length will not get through; raise it, and the path's, or lower the hosts'",
+                pair.name,
+                hosts + TRANSPORT_OVERHEAD
+            ));
+        }
+    }
     boxes::run("accelerate", plan, Acceleration::wan_box)
 }
 

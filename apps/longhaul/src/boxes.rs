@@ -5,7 +5,7 @@
 
 mod control;
 mod element;
-mod journal;
+pub mod journal;
 mod pair;
 mod plan;
 mod port;
@@ -14,7 +14,7 @@ mod prometheus;
 mod status;
 
 pub use plan::{Given, Process, Settings, by, plan, written};
-pub use port::PortName;
+pub use port::{PortName, mtu};
 
 use crate::output;
 use crate::problem::Problem;
