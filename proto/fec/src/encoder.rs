@@ -49,6 +49,11 @@ impl Due {
     fn left(&self) -> usize {
         self.groups() * self.rows - self.taken
     }
+
+    /// Where the next one's sum is in its set.
+    fn next(&self) -> usize {
+        self.taken % self.groups() * self.rows + self.taken / self.groups()
+    }
 }
 
 /// A DATA that cannot be coded; it goes unprotected.
@@ -147,8 +152,8 @@ impl Encoder {
             return None;
         }
         let (row, group) = (due.taken / due.groups(), due.taken % due.groups());
+        let sum = &self.sets[self.filling ^ 1][due.next()];
         due.taken += 1;
-        let sum = &self.sets[self.filling ^ 1][group * due.rows + row];
         let id = ParityId {
             base: due.base + group as u64,
             symbols: (due.count - group).div_ceil(due.stride) as u8,
@@ -157,6 +162,18 @@ impl Encoder {
             row: row as u8,
         };
         Some(Parity { id, head: sum.head(), body: sum.body() })
+    }
+
+    /// Bytes of the next parity's head block and body; `None` when none is due.
+    pub fn next_len(&self) -> Option<usize> {
+        let sum = self.next_sum()?;
+        Some(sum.head().len() + sum.body().len())
+    }
+
+    fn next_sum(&self) -> Option<&Sum> {
+        let due = &self.due;
+        let index = (due.left() > 0).then(|| due.next())?;
+        self.sets[self.filling ^ 1].get(index)
     }
 
     /// Parities that are due.

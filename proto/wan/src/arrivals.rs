@@ -22,6 +22,8 @@ const NUMBERS_PER_WORD: u64 = 64;
 #[derive(Clone, Copy, Default)]
 struct Word {
     mask: u64,
+    /// Of those, the ones that parity has repaired and that have not come.
+    repaired: u64,
     /// Reports that its last change is still due.
     reports: u8,
     is_queued: bool,
@@ -44,7 +46,10 @@ pub(crate) struct Arrivals {
     is_urgent: bool,
     pub(crate) congested: u64,
     pub(crate) duplicates: u64,
+    /// Numbers that parity has repaired and that have not come.
     pub(crate) repaired: u64,
+    /// Runs of numbers that have not come; wraps, as it goes down where late ones fill a gap.
+    bursts: u64,
 }
 
 impl Arrivals {
@@ -65,6 +70,7 @@ impl Arrivals {
             congested: 0,
             duplicates: 0,
             repaired: 0,
+            bursts: 0,
         }
     }
 
@@ -100,9 +106,58 @@ impl Arrivals {
         if held >> (number % NUMBERS_PER_WORD) & 1 == 1 { Arrival::Replayed } else { Arrival::First }
     }
 
+    /// True when `number`, one of those remembered, has not come by itself.
+    fn is_missing(&self, number: u64) -> bool {
+        let mask = self.words.len() as u64 - 1;
+        let word = &self.words[((number / NUMBERS_PER_WORD) & mask) as usize];
+        (word.mask & !word.repaired) >> (number % NUMBERS_PER_WORD) & 1 == 0
+    }
+
+    /// `number`, up to the largest, has come after those behind it: a run of missing ones is shorter, split or gone.
+    fn fill_gap(&mut self, number: u64) {
+        let before = number > 0 && self.is_missing(number - 1);
+        let behind = number < self.largest && self.is_missing(number + 1);
+        self.bursts = match (before, behind) {
+            (true, true) => self.bursts.wrapping_add(1),
+            (false, false) => self.bursts.wrapping_sub(1),
+            _ => self.bursts,
+        };
+    }
+
     /// Notes `number`, for which [`Arrivals::look`] said [`Arrival::First`].
     #[inline]
     pub(crate) fn note(&mut self, now: Instant, number: u64) {
+        if number <= self.largest && self.has_any {
+            self.fill_gap(number);
+        } else if self.has_any && number > self.largest + 1 && !self.is_missing(self.largest) {
+            self.bursts = self.bursts.wrapping_add(1);
+        }
+        self.mark(now, number);
+    }
+
+    /// The same for a number that parity has brought.
+    pub(crate) fn note_repaired(&mut self, now: Instant, number: u64) {
+        if number > self.largest && self.has_any && !self.is_missing(self.largest) {
+            self.bursts = self.bursts.wrapping_add(1);
+        }
+        self.mark(now, number);
+        self.slot(number / NUMBERS_PER_WORD).repaired |= 1 << (number % NUMBERS_PER_WORD);
+        self.repaired = self.repaired.wrapping_add(1);
+    }
+
+    /// One that [`Arrivals::look`] said [`Arrival::Replayed`] to has come: it was late if parity was sooner.
+    pub(crate) fn note_replayed(&mut self, number: u64) {
+        self.duplicates += 1;
+        let bit = 1 << (number % NUMBERS_PER_WORD);
+        if self.slot(number / NUMBERS_PER_WORD).repaired & bit != 0 {
+            self.fill_gap(number);
+            self.slot(number / NUMBERS_PER_WORD).repaired &= !bit;
+            self.repaired = self.repaired.wrapping_sub(1);
+        }
+    }
+
+    #[inline]
+    fn mark(&mut self, now: Instant, number: u64) {
         let is_next = !self.has_any || number == self.largest + 1;
         if number > self.largest || !self.has_any {
             self.advance(number);
@@ -161,6 +216,7 @@ impl Arrivals {
             congested: self.congested as u32,
             duplicates: self.duplicates as u32,
             repaired: self.repaired as u32,
+            bursts: self.bursts as u16,
             ..Ack::default()
         };
         let oldest = (self.largest / NUMBERS_PER_WORD + 1).saturating_sub(self.words.len() as u64);
@@ -256,6 +312,35 @@ mod tests {
         assert_eq!(arrivals.ack_at(DELAY, 32), Some(NOW + DELAY));
         arrivals.note(NOW, 2);
         assert_eq!(arrivals.ack_at(DELAY, 32), Some(NOW));
+    }
+
+    #[test]
+    fn runs_of_what_did_not_come_are_counted_before_repair() {
+        let mut arrivals = Arrivals::new(1024);
+        let bursts = |arrivals: &mut Arrivals| {
+            let ack = arrivals.report(NOW, DELAY, 0);
+            (ack.bursts, ack.repaired)
+        };
+        for number in [0, 1, 4, 5, 9] {
+            arrivals.note(NOW, number);
+        }
+        assert_eq!(bursts(&mut arrivals), (2, 0), "2 and 3; 6 to 8");
+        for number in [2, 3, 7] {
+            arrivals.note_repaired(NOW, number);
+        }
+        assert_eq!(bursts(&mut arrivals), (2, 3), "as before repair");
+        arrivals.note(NOW, 6);
+        assert_eq!(bursts(&mut arrivals), (2, 3), "7 and 8 are left");
+        arrivals.note_replayed(7);
+        assert_eq!(bursts(&mut arrivals), (2, 2), "7 was late; 8 is left");
+        arrivals.note(NOW, 8);
+        assert_eq!(bursts(&mut arrivals), (1, 2));
+        arrivals.note_repaired(NOW, 12);
+        assert_eq!(bursts(&mut arrivals), (2, 3), "10 to 12");
+        arrivals.note(NOW, 14);
+        assert_eq!(bursts(&mut arrivals), (2, 3), "10 to 13");
+        arrivals.note_replayed(0);
+        assert_eq!(bursts(&mut arrivals), (2, 3), "a copy changes nothing");
     }
 
     proptest! {

@@ -16,11 +16,28 @@ impl Default for PathConfig {
     }
 }
 
+/// When parity is sent, so that the far box can compute what a path lost instead of waiting for its repetition.
+///
+/// How much is chosen by what the path loses: none up to 1e-5, at most 5 % of the bytes of DATA below 1e-3, 8.5 % at 1e-2, 18 %
+/// at 5e-2, 40 % at 0.2. What a far box sends is used in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Parity {
+    /// Never: what is lost waits for its repetition.
+    Off,
+    /// When frames leave the path room, and when it costs less than the repetitions that it saves: goodput is that of
+    /// [`Parity::Off`] or more, and streams wait less where the path is not full.
+    #[default]
+    Adaptive,
+    /// As much as keeps streams from waiting, whether the path is full or not: for who wants frames early rather than many.
+    Always,
+}
+
 /// What a transport is given: limits, rates and times.
 ///
-/// Memory for each of `sessions_max`: `send_bytes_max` and `receive_bytes_max`, `numbers_max` / 4 bytes and 24 bytes for
-/// each frame in flight for each path, 4 bytes for each of `reorder_frames_max`. Besides, twice `passthrough_bytes_max`,
-/// and about 200 bytes for each stream and address. All but the bitmap of numbers grows with use.
+/// Memory for each of `sessions_max`: `send_bytes_max` and `receive_bytes_max`; for each path `numbers_max` · 3 / 8 bytes, 24
+/// bytes for each frame in flight, and where it loses, `parity_bytes_max` with 8 MiB for what comes in and up to 1024
+/// payloads (4 MiB of 4 KiB) for what goes out; 4 bytes for each of `reorder_frames_max`. Besides, twice
+/// `passthrough_bytes_max`, and about 300 bytes for each stream and address. All but the bitmap of numbers grows with use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The ways to the far box, one for each side from 1 on; 1 to 15. Frames leave by another side unchanged, so that
@@ -68,6 +85,12 @@ pub struct Config {
     pub ack_delay_max: Duration,
     /// Copies of a repeated frame at most, chosen by loss and frames in flight. 1 to 4. Default 4.
     pub copies_max: u8,
+    /// When parity is sent. Default [`Parity::Adaptive`].
+    pub parity: Parity,
+    /// Bytes of frames that are kept for each path by which the far box sends parity, until nothing of their group can be
+    /// missing; the oldest go first. Four blocks of parity suit every path: 2 RTTs' worth, 134 MB at most with 4 KiB. 64 KiB
+    /// to 4 GiB. Default 64 MiB.
+    pub parity_bytes_max: u64,
     /// Silence of a path, beyond its RTT, after which it is out and what it carried is repeated elsewhere. Above the
     /// longest hold-up of a box. 1 ms to 10 s. Default 25 ms.
     pub path_out_after: Duration,
@@ -106,6 +129,8 @@ impl Default for Config {
             ack_every: 32,
             ack_delay_max: Duration::from_ms(1),
             copies_max: 4,
+            parity: Parity::default(),
+            parity_bytes_max: 64 << 20,
             path_out_after: Duration::from_ms(25),
             keep_alive: Duration::from_ms(100),
             dead_after: Duration::from_ms(2000),
@@ -181,6 +206,7 @@ impl Config {
             ("ack_every", u64::from(self.ack_every), 1, 64),
             ("ack_delay_max_ns", self.ack_delay_max.as_ns(), 10_000, ms(100)),
             ("copies_max", u64::from(self.copies_max), 1, 4),
+            ("parity_bytes_max", self.parity_bytes_max, 64 << 10, 4 << 30),
             ("path_out_after_ns", self.path_out_after.as_ns(), ms(1), ms(10_000)),
             ("keep_alive_ns", self.keep_alive.as_ns(), ms(1), ms(60_000)),
             ("dead_after_ns", self.dead_after.as_ns(), ms(10), ms(600_000)),

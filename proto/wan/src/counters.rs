@@ -69,6 +69,14 @@ declare_counters! {
     sent,
     /// Transmissions that repeat one taken for lost.
     repeated,
+    /// PARITY datagrams sent.
+    parity_sent,
+    /// PARITY datagrams received whose check was right.
+    parity_received,
+    /// PARITY datagrams that could not be used: too late, of a group that makes no sense, or contradicting it.
+    parity_unused,
+    /// Frames and stream records that parity brought.
+    repaired,
     /// Transmissions that ask the far box for an answer after a silence.
     tail_probes,
     /// Transmissions taken for lost that had arrived.

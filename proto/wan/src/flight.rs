@@ -33,6 +33,14 @@ pub(crate) enum Fate {
     Forgotten,
 }
 
+/// Numbers before `end`, and not before the last cover's, are in blocks of parity that had ended by `at`: before their parity
+/// could come nobody could know that they are lost.
+#[derive(Clone, Copy, Debug)]
+struct Cover {
+    end: u64,
+    at: Instant,
+}
+
 /// Transmissions of one path. Numbers go up by one; none is used twice.
 pub(crate) struct Flight {
     /// Number of the ring's front.
@@ -40,6 +48,10 @@ pub(crate) struct Flight {
     ring: VecDeque<Sent>,
     /// All before this number are resolved.
     scan: u64,
+    /// Blocks of parity, of which something is not resolved.
+    covers: VecDeque<Cover>,
+    /// From here on numbers are in a block of parity that has not ended.
+    open_from: Option<u64>,
     in_flight: u64,
     largest_arrived: Option<(u64, Instant)>,
     /// Round trip of the largest number that arrived.
@@ -48,6 +60,8 @@ pub(crate) struct Flight {
     pub(crate) reordering: Reordering,
     pub(crate) loss: LossMeter,
     pub(crate) sent: u64,
+    /// Numbers that arrived, each once.
+    pub(crate) arrived: u64,
     pub(crate) lost: u64,
     pub(crate) spurious: u64,
 }
@@ -58,6 +72,8 @@ impl Flight {
             base: 0,
             ring: VecDeque::new(),
             scan: 0,
+            covers: VecDeque::new(),
+            open_from: None,
             in_flight: 0,
             largest_arrived: None,
             newest_rtt: Duration::ZERO,
@@ -65,6 +81,7 @@ impl Flight {
             reordering: Reordering::default(),
             loss: LossMeter::default(),
             sent: 0,
+            arrived: 0,
             lost: 0,
             spurious: 0,
         }
@@ -85,12 +102,42 @@ impl Flight {
         self.next_number() - self.scan
     }
 
+    /// The largest number that arrived.
+    pub(crate) fn largest_arrived(&self) -> Option<u64> {
+        self.largest_arrived.map(|(largest, _)| largest)
+    }
+
     /// Notes a transmission of `record` under the next number.
     #[inline]
     pub(crate) fn note(&mut self, now: Instant, record: u32) {
         self.ring.push_back(Sent { at: now, record, state: State::InFlight });
         self.in_flight += 1;
         self.sent += 1;
+    }
+
+    /// Numbers before `end` are in blocks of parity that have ended; those from there on, if any, in one that has not.
+    pub(crate) fn cover(&mut self, now: Instant, end: u64) {
+        self.open_from = (end < self.next_number()).then_some(end);
+        if end > self.covers.back().map_or(0, |cover| cover.end).max(self.scan) {
+            self.covers.push_back(Cover { end, at: now });
+        }
+    }
+
+    /// Parity of the block that ended last is on its way.
+    pub(crate) fn note_parity(&mut self, now: Instant) {
+        if let Some(cover) = self.covers.back_mut() {
+            cover.at = now;
+        }
+    }
+
+    /// When the last of what could bring `number`, sent at `at` and not before the first cover, was sent. `None`: it is
+    /// still to be.
+    fn sent_wholly_at(&self, number: u64, at: Instant) -> Option<Instant> {
+        if self.open_from.is_some_and(|open| number >= open) {
+            return None;
+        }
+        let cover = self.covers.front().filter(|cover| number < cover.end);
+        Some(cover.map_or(at, |cover| cover.at.max(at)))
     }
 
     /// Takes an acknowledgement. False, and nothing is believed: it names what was never sent.
@@ -154,12 +201,15 @@ impl Flight {
                 told(record, Fate::ArrivedLate);
             }
         }
+        self.arrived += 1;
         if self.largest_arrived.is_none_or(|(largest, _)| number > largest) {
             self.largest_arrived = Some((number, at));
             self.newest_rtt = now.since(at) - delay;
             self.rtt.sample(self.newest_rtt);
         }
         if largest_before.is_some_and(|(largest, _)| number < largest) {
+            let cover = self.covers.iter().find(|cover| number < cover.end);
+            let at = cover.map_or(at, |cover| cover.at.max(at));
             self.reordering.note(now.since(at) - self.newest_rtt);
         }
     }
@@ -171,12 +221,17 @@ impl Flight {
         let Some((largest, newest_at)) = self.largest_arrived else { return };
         let window = self.reordering.window(rtt);
         while self.scan < largest {
-            let Some(sent) = self.ring.get_mut((self.scan - self.base) as usize) else { break };
+            while self.covers.front().is_some_and(|cover| cover.end <= self.scan) {
+                self.covers.pop_front();
+            }
+            let place = (self.scan - self.base) as usize;
+            let Some(sent) = self.ring.get(place) else { break };
             if sent.state == State::InFlight {
-                let is_overdue = sent.at + window <= newest_at || sent.at + self.newest_rtt + window <= now;
-                if !is_overdue {
+                let Some(at) = self.sent_wholly_at(self.scan, sent.at) else { break };
+                if at + window > newest_at && at + self.newest_rtt + window > now {
                     break;
                 }
+                let sent = &mut self.ring[place];
                 sent.state = State::Lost;
                 self.in_flight -= 1;
                 self.lost += 1;
@@ -213,6 +268,8 @@ impl Flight {
         }
         self.in_flight = 0;
         self.scan = self.next_number();
+        self.covers.clear();
+        self.open_from = None;
     }
 
     /// When something may be found lost that nobody acknowledges.
@@ -222,7 +279,8 @@ impl Flight {
             return None;
         }
         let sent = self.ring.get((self.scan - self.base) as usize)?;
-        Some(sent.at + self.newest_rtt + self.reordering.window(self.rtt.smoothed()))
+        let at = self.sent_wholly_at(self.scan, sent.at)?;
+        Some(at + self.newest_rtt + self.reordering.window(self.rtt.smoothed()))
     }
 
     /// The newest transmissions of which nothing has been heard, at most `count`.
@@ -276,6 +334,23 @@ mod tests {
         assert_eq!(told[0], (0, Fate::ArrivedLate));
         assert_eq!(flight.spurious, 1);
         assert!(flight.reordering.window(Duration::from_us(1000)) >= Duration::from_us(150));
+    }
+
+    #[test]
+    fn what_parity_may_bring_is_not_lost_before_the_parity_is_overdue() {
+        let mut flight = flight(200);
+        flight.cover(at(200), 100);
+        flight.note_parity(at(210));
+        // Numbers before 100 count as sent at 210 µs, those from there on are waited for.
+        let told = ack(&mut flight, at(1199), &[199]);
+        assert_eq!(told, [(199, Fate::Arrived)]);
+        assert_eq!(flight.detect_at(), Some(at(210 + 1000 + 20)));
+        let mut lost = Vec::new();
+        flight.detect(at(1230), |record, _| lost.push(record));
+        assert_eq!(lost, (0..100).collect::<Vec<_>>());
+        flight.cover(at(1240), 200);
+        flight.detect(at(2260), |record, _| lost.push(record));
+        assert_eq!(lost, (0..199).collect::<Vec<_>>());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What one session receives: each stream's frames in their order, with room for what waits for those before it.
 
-use crate::format::Kind;
+use crate::format::{Kind, Prefix};
 use longhaul_node::FrameBuf;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -34,6 +34,8 @@ struct StreamIn {
     next: u64,
     /// What waits, by its distance from `next`.
     ring: VecDeque<u32>,
+    /// Headers of a frame that came lately.
+    prefix: Option<Prefix>,
 }
 
 /// See the module.
@@ -149,7 +151,8 @@ impl Incoming {
         let held = &mut self.streams[slot];
         let is_begun = held.as_ref().is_none_or(|held| held.generation != generation);
         if is_begun {
-            *held = Some(StreamIn { generation, is_open: true, next: 0, ring: VecDeque::new() });
+            *held =
+                Some(StreamIn { generation, is_open: true, next: 0, ring: VecDeque::new(), prefix: None });
         }
         let Some(held) = held else { return false };
         self.bytes += u64::from(cost);
@@ -186,6 +189,20 @@ impl Incoming {
             };
         }
         is_begun
+    }
+
+    /// A frame of `stream`, which has begun, came with these headers.
+    #[inline]
+    pub(crate) fn note_prefix(&mut self, stream: u32, prefix: Prefix) {
+        if let Some(Some(held)) = self.streams.get_mut(usize::from(stream as u16)) {
+            held.prefix = Some(prefix);
+        }
+    }
+
+    /// Headers of a frame of `stream` that came lately.
+    pub(crate) fn prefix(&self, stream: u32) -> Option<&Prefix> {
+        let held = self.streams.get(usize::from(stream as u16))?.as_ref()?;
+        held.prefix.as_ref().filter(|_| held.generation == (stream >> 16) as u16)
     }
 
     /// A delivered frame has left inside.

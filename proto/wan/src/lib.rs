@@ -18,10 +18,13 @@
 //! lost; its frame goes out again under another number, in as many copies as the path's loss asks for. A silence is met by
 //! repeating the last frames, and then by giving the path up for the others.
 //!
+//! **Parity** ([`Parity`], `longhaul_fec`) saves a lost frame the round trip: it goes over the frames of a path in the order of
+//! their numbers, and what the far box computes from it counts as arrived.
+//!
 //! **Memory** is bounded at both ends. The far box says how much room it has and never lets go of what it has
 //! acknowledged; the near one takes no more than it may keep ([`longhaul_node::Node::intake`]).
 //!
-//! **What it does not do.** It does not encrypt, so that whoever can read the path can forge; it sends no parity; it
+//! **What it does not do.** It does not encrypt, so that whoever can read the path can forge; it
 //! takes its rate from the configuration; it does not split frames that are too long for a path.
 #![forbid(unsafe_code)]
 
@@ -35,6 +38,8 @@ mod handshake;
 mod incoming;
 mod key;
 mod outgoing;
+mod parity_in;
+mod parity_out;
 mod path;
 mod rtt;
 mod session;
@@ -43,7 +48,7 @@ mod shared;
 mod status;
 mod transport;
 
-pub use config::{Config, ConfigError, PathConfig};
+pub use config::{Config, ConfigError, Parity, PathConfig};
 pub use counters::{Counters, DropReason, Drops};
 pub use format::{Hello, Refusal, VERSION};
 pub use key::StreamKey;

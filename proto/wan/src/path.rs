@@ -1,7 +1,9 @@
 //! One way to the far box, as one session sees it.
 
-use crate::Config;
 use crate::flight::{Fate, Flight};
+use crate::parity_out::ParityOut;
+use crate::{Config, Parity};
+use longhaul_fec::Body;
 use longhaul_node::Deadline;
 use longhaul_units::{Duration, Instant};
 use std::collections::VecDeque;
@@ -27,6 +29,7 @@ pub(crate) struct Asked {
 /// See the module.
 pub(crate) struct WayOut {
     pub(crate) flight: Flight,
+    pub(crate) parity: ParityOut,
     pub(crate) is_up: bool,
     /// When something was last heard that answers what went out here.
     progress_at: Instant,
@@ -43,9 +46,10 @@ pub(crate) struct WayOut {
 
 impl WayOut {
     /// A way of which it is not known whether it works: it is asked at once.
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant, parity: Parity) -> Self {
         WayOut {
             flight: Flight::new(),
+            parity: ParityOut::new(parity),
             is_up: false,
             progress_at: now,
             waits_since: None,
@@ -70,6 +74,26 @@ impl WayOut {
         self.flight.note(now, record);
         self.last_sent_at = now;
         self.waits_since.get_or_insert(now);
+    }
+
+    /// Puts a datagram, which goes out now under `number`, the next, under parity: its protected head and its body.
+    #[inline]
+    pub(crate) fn protect(
+        &mut self,
+        now: Instant,
+        number: u64,
+        head: &[u8],
+        body: &Body<'_>,
+        wire_bytes: u64,
+    ) {
+        let uncovered = self.parity.add(now, number, head, body, wire_bytes);
+        self.flight.cover(now, uncovered);
+    }
+
+    /// Notes a PARITY datagram.
+    pub(crate) fn note_parity_sent(&mut self, now: Instant) {
+        self.flight.note_parity(now);
+        self.last_sent_at = now;
     }
 
     /// Notes that it was asked.
@@ -145,6 +169,10 @@ impl WayOut {
         mut told: impl FnMut(u32, Fate),
         mut probe: impl FnMut(u32),
     ) -> bool {
+        if self.parity.flush_at(self.ack_delay(config)).is_some_and(|at| at <= now) {
+            self.parity.flush();
+            self.flight.cover(now, self.flight.next_number());
+        }
         self.flight.detect(now, &mut told);
         if self.out_at(config).is_some_and(|at| at <= now) {
             self.is_up = false;
@@ -152,6 +180,7 @@ impl WayOut {
             self.waits_since = None;
             self.asked.clear();
             self.ping_at = now;
+            self.parity.reset(self.flight.next_number());
             self.flight.give_up(told);
             return true;
         }
@@ -170,6 +199,7 @@ impl WayOut {
         [
             at(self.flight.detect_at(), "loss detection"),
             at(tail, "tail probe"),
+            at(self.parity.flush_at(self.ack_delay(config)), "parity of a tail"),
             at(self.out_at(config), "answer of a path"),
         ]
         .into_iter()

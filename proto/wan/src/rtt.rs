@@ -113,19 +113,23 @@ impl LossMeter {
         self.lost.min(self.resolved) as f64 / self.resolved.max(100) as f64
     }
 
-    /// Copies of a repeated frame, for `in_flight` frames: as long as a further copy costs less than what waits for a frame
-    /// whose copies are all lost, which is a round trip of everything.
+    /// Copies of a repeated frame, for `in_flight` frames.
     pub(crate) fn copies(&self, in_flight: u64, max: u8) -> u8 {
-        let loss = self.rate();
-        // A copy costs `loss` of what the path carries; it saves that many times as many such waits in each round trip.
-        let mut saved = in_flight as f64 * loss;
-        let mut copies = 1;
-        while copies < max && saved > 1.0 {
-            saved *= loss;
-            copies += 1;
-        }
-        copies
+        copies_for(self.rate(), in_flight, max)
     }
+}
+
+/// Copies of a repeated frame on a path with this loss, for `in_flight` frames: as long as a further copy costs less than
+/// what waits for a frame whose copies are all lost, which is a round trip of everything.
+pub(crate) fn copies_for(loss: f64, in_flight: u64, max: u8) -> u8 {
+    // A copy costs `loss` of what the path carries; it saves that many times as many such waits in each round trip.
+    let mut saved = in_flight as f64 * loss;
+    let mut copies = 1;
+    while copies < max && saved > 1.0 {
+        saved *= loss;
+        copies += 1;
+    }
+    copies
 }
 
 #[cfg(test)]

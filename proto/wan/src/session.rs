@@ -1,16 +1,22 @@
 //! A session with one far box: streams, paths and what they owe each other.
 
-use crate::arrivals::{Arrival, Arrivals};
-use crate::format::{Ack, Close, Datagram, Header, Kind, Outer, Ping, PingStep, encapsulate, take_out};
-use crate::incoming::{Incoming, Item, Verdict};
-use crate::outgoing::{Outgoing, cost};
+mod receive;
+
+use crate::arrivals::Arrivals;
+use crate::format::{
+    Ack, Close, Datagram, Header, Kind, ParityDatagram, Ping, PingStep, Place, encapsulate, symbol_body,
+};
+use crate::incoming::Incoming;
+use crate::outgoing::Outgoing;
+use crate::parity_in::ParityIn;
 use crate::path::{Asked, WayOut};
 use crate::shared::{Gate, Shared};
 use crate::{DropReason, PathStatus, SessionStatus};
 use longhaul_cc::wire_bytes;
-use longhaul_node::{Deadline, Frame, FramePool, Side, Transmit};
+use longhaul_fec::{Body, HEAD_MAX as SYMBOL_HEAD_MAX};
+use longhaul_node::{Deadline, Frame, Side, Transmit};
 use longhaul_units::{Duration, Instant, Rng};
-use longhaul_wire::{Ecn, HEAD_MAX, Path};
+use longhaul_wire::{HEAD_MAX, Path};
 
 /// Who the far box is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +38,7 @@ pub(crate) struct Opening {
 /// What comes in on one of the far box's paths.
 struct WayIn {
     arrivals: Arrivals,
+    parity: ParityIn,
     /// The side by which it came last: acknowledgements go back there.
     side: Side,
     /// An acknowledgement is due, whatever is reported.
@@ -51,6 +58,8 @@ pub(crate) struct Session {
     pub(crate) incoming: Incoming,
     ways_out: Vec<WayOut>,
     ways_in: Vec<WayIn>,
+    /// What parity has brought and is to be handled.
+    repaired: Vec<receive::Repaired>,
     /// PINGs to be answered, by side.
     pongs: Vec<Option<Ping>>,
     control_number: u32,
@@ -73,8 +82,9 @@ impl Session {
             way,
             out: Outgoing::new(config.send_bytes_max, config.streams_max),
             incoming: Incoming::new(config.receive_bytes_max, config.streams_max, config.reorder_frames_max),
-            ways_out: config.paths.iter().map(|_| WayOut::new(now)).collect(),
+            ways_out: config.paths.iter().map(|_| WayOut::new(now, config.parity)).collect(),
             ways_in: Vec::new(),
+            repaired: Vec::new(),
             pongs: vec![None; config.paths.len()],
             control_number: 0,
             control_heard: None,
@@ -95,7 +105,12 @@ impl Session {
         heard: (Side, Option<Duration>),
     ) {
         let numbers = shared.config.numbers_max;
-        let way_in = || WayIn { arrivals: Arrivals::new(numbers), side: heard.0, is_asked: false };
+        let way_in = || WayIn {
+            arrivals: Arrivals::new(numbers),
+            parity: ParityIn::default(),
+            side: heard.0,
+            is_asked: false,
+        };
         self.ways_in = (0..paths.clamp(1, 15)).map(|_| way_in()).collect();
         self.remote = Some(remote);
         self.opening = None;
@@ -115,75 +130,6 @@ impl Session {
 
     pub(crate) fn is_up(&self) -> bool {
         self.ways_out.iter().any(|way| way.is_up)
-    }
-
-    /// A numbered datagram whose header is sound. The address behind the far box, when a stream begins.
-    pub(crate) fn handle_numbered(
-        &mut self,
-        now: Instant,
-        shared: &mut Shared,
-        side: Side,
-        frame: &Frame<'_>,
-        outer: &Outer,
-    ) -> Option<Path> {
-        let header = &outer.header;
-        let drops = &mut shared.counters.drops;
-        let Some(way) = self.ways_in.get_mut(usize::from(header.path)) else {
-            drops.count(DropReason::Malformed);
-            return None;
-        };
-        way.side = side;
-        let number = way.arrivals.unwrap(header.number);
-        let arrival = number.map_or(Arrival::Outside, |number| way.arrivals.look(number));
-        let (Some(number), Arrival::First) = (number, arrival) else {
-            if arrival == Arrival::Replayed {
-                shared.counters.replayed += 1;
-                way.arrivals.duplicates += 1;
-            }
-            let is_replayed = arrival == Arrival::Replayed;
-            drops.count(if is_replayed { DropReason::Replayed } else { DropReason::NumberOutside });
-            return None;
-        };
-        let is_frame = header.kind == Kind::Data;
-        let estimate = if is_frame { FramePool::footprint(frame.payload.len()) as u32 } else { 0 };
-        let reason = match self.incoming.look(header.stream, header.sequence, estimate) {
-            Verdict::Take => None,
-            Verdict::Duplicate => Some(DropReason::Duplicate),
-            Verdict::Outside => Some(DropReason::StreamOutside),
-            Verdict::NoRoom => Some(DropReason::NoRoom),
-        };
-        if let Some(reason) = reason {
-            drops.count(reason);
-            if reason == DropReason::Duplicate {
-                shared.counters.duplicates += 1;
-                way.arrivals.duplicates += 1;
-                way.arrivals.note(now, number);
-            }
-            return None;
-        }
-        let (item, cost) = if is_frame {
-            let Some(held) = take_out(&mut shared.pool, frame, outer) else {
-                drops.count(DropReason::Malformed);
-                return None;
-            };
-            if !held.as_frame().icrc_is_right() {
-                drops.count(DropReason::Corrupted);
-                return None;
-            }
-            let cost = cost(&held);
-            (Item::Frame(held), cost)
-        } else {
-            (Incoming::item(header.kind), 0)
-        };
-        way.arrivals.note(now, number);
-        if Ecn::of(frame.head) == Some(Ecn::Congested) {
-            way.arrivals.congested += 1;
-            shared.counters.congested += 1;
-        }
-        let (to_inner, local) = (&mut shared.to_inner, self.local);
-        let deliver = |frame, cost| to_inner.push_back((frame, local, cost));
-        let is_begun = self.incoming.take(header.stream, header.sequence, item, cost, deliver);
-        (is_begun && is_frame).then(|| outer.udp.path(frame.head))
     }
 
     /// A delivered frame has left inside.
@@ -218,6 +164,8 @@ impl Session {
             way.note_progress(now);
         }
         way.flight.detect(now, |record, fate| out.settle(record, fate, copies));
+        way.parity.hear(now, &way.flight, ack.repaired, ack.bursts);
+        way.parity.look(now, &way.flight, shared.config.copies_max);
         let is_newer = |heard: u32| (header.number.wrapping_sub(heard) as i32) > 0;
         if self.control_heard.is_none_or(is_newer) {
             self.control_heard = Some(header.number);
@@ -308,33 +256,66 @@ impl Session {
         let Some(remote) = self.remote else { return };
         self.polled_at = now;
         self.send_control(now, shared, gates, remote, out);
-        while self.out.has_next(now) {
-            let Some(path) = self.choose(now, shared, gates, out) else { return };
-            if !self.send_next(now, shared, gates, remote, path, out) {
+        loop {
+            let has_data = self.out.has_next(now);
+            if !has_data {
+                self.ways_out.iter_mut().for_each(|way| way.parity.note_room());
+            }
+            let Some((path, is_parity)) = self.choose(now, shared, gates, has_data, out) else { return };
+            if is_parity {
+                self.send_parity(now, shared, gates, remote, path, out);
+            } else if !self.send_next(now, shared, gates, remote, path, out) {
                 return;
             }
         }
     }
 
-    /// The way for the next frame: one that is up, may send now and has room, each in turn.
+    /// The way that sends next, each in turn: one that is up, may send now and has room; and whether it sends parity.
+    /// Parity gives way to data unless it saves more than it takes.
     fn choose(
         &mut self,
         now: Instant,
         shared: &Shared,
         gates: &mut [Gate],
+        has_data: bool,
         out: &mut dyn Transmit,
-    ) -> Option<usize> {
+    ) -> Option<(usize, bool)> {
         let span_max = u64::from(shared.config.numbers_max) / 2;
         for _ in 0..self.ways_out.len() {
             let path = self.turn;
             self.turn = (self.turn + 1) % self.ways_out.len();
             let way = &self.ways_out[path];
-            let can = way.is_up && way.flight.span() < span_max;
+            let takes_data = has_data && way.flight.span() < span_max;
+            let is_parity = way.parity.is_due() && (way.parity.goes_first() || !takes_data);
+            let can = way.is_up && (takes_data || is_parity);
             if can && gates[path].is_open(now) && out.room(path + 1) > 0 {
-                return Some(path);
+                return Some((path, is_parity));
             }
         }
         None
+    }
+
+    /// Sends the parity that is due on `path`.
+    fn send_parity(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        gates: &mut [Gate],
+        remote: u32,
+        path: usize,
+        out: &mut dyn Transmit,
+    ) {
+        let way = &mut self.ways_out[path];
+        let Some(parity) = way.parity.next() else { return };
+        let header = Header { path: path as u8, ..Header::new(Kind::Parity, remote) };
+        let datagram = ParityDatagram::new(&self.way, shared.config.port, &header, &parity);
+        let Some(datagram) = datagram else { return };
+        let frame = datagram.frame();
+        gates[path].take(now, wire_bytes(frame.len()));
+        shared.counters.wan_frames_out += 1;
+        shared.counters.parity_sent += 1;
+        out.transmit(path + 1, &frame);
+        way.note_parity_sent(now);
     }
 
     /// Sends one record by `path`. False: nothing is to be sent.
@@ -366,6 +347,8 @@ impl Session {
             ..Header::new(record.kind, remote)
         };
         let port = shared.config.port;
+        let protects = way.parity.is_on().then(|| way.flight.next_number());
+        let mut symbol = [0; SYMBOL_HEAD_MAX];
         let len = match (&record.frame, record.kind) {
             (Some(held), Kind::Data) => {
                 let inner = held.as_frame();
@@ -378,11 +361,19 @@ impl Session {
                 };
                 let frame = Frame { head: &head[..head_len], ..inner };
                 out.transmit(path + 1, &frame);
+                if let Some(number) = protects {
+                    let len = Place::of(&header).write_head(Some(&inner), &mut symbol);
+                    way.protect(now, number, &symbol[..len], &symbol_body(&inner), wire_bytes(frame.len()));
+                }
                 frame.len()
             }
             _ => {
                 let datagram = Datagram::new(&self.way, port, &header, |_| 0);
                 out.transmit(path + 1, &datagram.frame());
+                if let Some(number) = protects {
+                    let len = Place::of(&header).write_head(None, &mut symbol);
+                    way.protect(now, number, &symbol[..len], &Body::EMPTY, 0);
+                }
                 datagram.frame().len()
             }
         };
@@ -533,7 +524,11 @@ impl Session {
             is_up: way.is_up,
             rtt: (way.flight.rtt.smoothed() > Duration::ZERO).then(|| way.flight.rtt.smoothed()),
             rtt_least: way.flight.rtt.least(),
-            loss: way.flight.loss.rate(),
+            loss: way.parity.loss().max(way.flight.loss.rate()),
+            residual: way.flight.loss.rate(),
+            parity: way.parity.layout().map_or_else(|| "none".to_string(), |layout| layout.to_string()),
+            parity_sent: way.parity.sent,
+            repaired: way.parity.repaired(),
             reordering_window: way.flight.reordering.window(way.flight.rtt.smoothed()),
             in_flight: way.flight.in_flight(),
             copies: way.flight.loss.copies(way.flight.in_flight(), config.copies_max),
@@ -553,6 +548,7 @@ impl Session {
             send_bytes_peak: self.out.bytes_peak(),
             receive_bytes: self.incoming.bytes(),
             receive_bytes_peak: self.incoming.bytes_peak(),
+            parity_bytes: self.ways_in.iter().map(|way| way.parity.held_bytes()).sum(),
             frames_waiting: self.incoming.waiting() as u64,
             far_room_bytes: self.out.room,
             duplicates_in: sum(|arrivals| arrivals.duplicates),

@@ -10,8 +10,17 @@ pub struct PathStatus {
     pub rtt: Option<Duration>,
     /// Least round trip measured.
     pub rtt_least: Option<Duration>,
-    /// Part of what is sent that is lost, 0 to 1, over the last several thousand transmissions.
+    /// Part of what is sent that the path loses, 0 to 1, over the last several thousand transmissions or, with parity, as
+    /// weighed for its choice; before repair.
     pub loss: f64,
+    /// The part that stays lost after repair and waits for its repetition, over the last several thousand transmissions.
+    pub residual: f64,
+    /// The layout of parity: symbols and parities of a group, and how many groups side by side, as "20+2 ×8"; "none".
+    pub parity: String,
+    /// PARITY datagrams sent.
+    pub parity_sent: u64,
+    /// Those that parity brought at the far box.
+    pub repaired: u64,
     /// How long a number may be overtaken before it is taken for lost.
     pub reordering_window: Duration,
     /// Transmissions of which nothing has been heard.
@@ -49,6 +58,8 @@ pub struct SessionStatus {
     pub receive_bytes: u64,
     /// The most that was, in bytes.
     pub receive_bytes_peak: u64,
+    /// Memory of frames from it that are kept for what parity may bring, in bytes.
+    pub parity_bytes: u64,
     /// Frames from it that wait for those before them.
     pub frames_waiting: u64,
     /// Room that it has for what it has not acknowledged, in bytes, as it last said.

@@ -1,7 +1,7 @@
 use crate::addresses::{Addresses, Found};
 use crate::config::{Config, ConfigError};
 use crate::format::{
-    Ack, BODY_MAX, Close, Header, Kind, Outer, Ping, PingStep, VERSION, body_of, encapsulate,
+    Ack, BODY_MAX, Close, Header, Kind, Outer, ParityBody, Ping, PingStep, VERSION, body_of, encapsulate,
 };
 use crate::key::{Map, StreamKey, WireKey, map};
 use crate::session::Session;
@@ -190,15 +190,14 @@ impl Transport {
             return self.shared.pass(side, frame);
         };
         let header = outer.header;
+        if header.kind == Kind::Parity {
+            return self.handle_parity(now, side, frame, &outer);
+        }
         let mut body = [0; BODY_MAX];
-        let is_frame = matches!(header.kind, Kind::Data | Kind::Parity);
+        let is_frame = header.kind == Kind::Data;
         let body = if is_frame { Some(&[][..]) } else { body_of(frame, outer.udp, &mut body) };
         let is_sound = body.is_some_and(|body| Header::is_sound(outer.header_bytes(frame.head), body));
-        let (Some(body), true) = (body, is_sound) else {
-            // Damaged, or somebody else's.
-            let is_ours = self.sessions.get_mut(header.session).is_some();
-            return if is_ours { self.drop(DropReason::Corrupted) } else { self.shared.pass(side, frame) };
-        };
+        let (Some(body), true) = (body, is_sound) else { return self.unsound(side, frame, &header) };
         let way_back = control_way(outer.udp.path(frame.head).reversed());
         if header.kind == Kind::Hello {
             return match Hello::read(body) {
@@ -240,8 +239,29 @@ impl Transport {
                 }
                 _ => shared.counters.drops.count(DropReason::Unasked),
             },
-            // No parity is sent in this version of the crate; what cannot be used is no loss.
-            Kind::Parity | Kind::Hello => shared.counters.drops.count(DropReason::Malformed),
+            Kind::Parity | Kind::Hello => {}
+        }
+    }
+
+    /// Damaged, or somebody else's.
+    fn unsound(&mut self, side: Side, frame: &Frame<'_>, header: &Header) {
+        let is_ours = self.sessions.get_mut(header.session).is_some();
+        if is_ours { self.drop(DropReason::Corrupted) } else { self.shared.pass(side, frame) }
+    }
+
+    fn handle_parity(&mut self, now: Instant, side: Side, frame: &Frame<'_>, outer: &Outer) {
+        let header = &outer.header;
+        let body = ParityBody::find(frame, outer.udp, header);
+        let bytes = outer.header_bytes(frame.head);
+        let Some(body) = body.filter(|body| body.is_sound(bytes)) else {
+            return self.unsound(side, frame, header);
+        };
+        if header.version != VERSION {
+            return self.drop(DropReason::Version);
+        }
+        match self.sessions.get_mut(header.session).filter(|s| s.remote.is_some()) {
+            Some(session) => session.handle_parity(now, &mut self.shared, side, outer, &body),
+            None => self.drop(DropReason::UnknownSession),
         }
     }
 

@@ -73,8 +73,10 @@ pub struct Ack {
     pub congested: u32,
     /// Numbers that arrived more than once, and frames that arrived under several numbers; low half.
     pub duplicates: u32,
-    /// Frames repaired by parity; low half.
+    /// Frames repaired by parity that did not come after all; low half.
     pub repaired: u32,
+    /// Runs of numbers that did not come by themselves; low quarter.
+    pub bursts: u16,
     /// How many of `entries` count.
     pub count: u8,
     /// What has arrived.
@@ -91,7 +93,7 @@ impl Ack {
         writer.put(self.largest.to_be_bytes()).put(self.delay_ns.to_be_bytes());
         writer.put(self.room_bytes.to_be_bytes()).put(self.congested.to_be_bytes());
         writer.put(self.duplicates.to_be_bytes()).put(self.repaired.to_be_bytes());
-        writer.put(u16::from(self.count).to_be_bytes()).put([0; 2]);
+        writer.put(u16::from(self.count).to_be_bytes()).put(self.bursts.to_be_bytes());
         for entry in self.entries() {
             writer.put(entry.word.to_be_bytes()).put(entry.mask.to_be_bytes());
         }
@@ -116,7 +118,7 @@ impl Ack {
             ..Ack::default()
         };
         let count = usize::from(reader.u16()?);
-        reader.u16()?;
+        ack.bursts = reader.u16()?;
         if count > Self::ENTRIES_MAX || bytes.len() != ACK_FIXED + count * ENTRY_LEN {
             return None;
         }
@@ -354,7 +356,7 @@ impl Datagram {
 }
 
 /// Sets the lengths and the IPv4 checksum, for `len` bytes behind UDP; the template leaves them 0.
-fn finish_lengths(head: &mut [u8], udp: Udp, len: usize) {
+pub(super) fn finish_lengths(head: &mut [u8], udp: Udp, len: usize) {
     let udp_len = (len + Udp::LEN) as u16;
     head[udp.udp + 4..udp.udp + 6].copy_from_slice(&udp_len.to_be_bytes());
     if udp.is_ipv6 {
@@ -411,7 +413,7 @@ mod tests {
             let mut out = [0; BODY_MAX];
             let mut ack = Ack {
                 largest: words[0] as u32, delay_ns: words[1] as u32, room_bytes: words[2], congested: words[3] as u32,
-                duplicates: words[4] as u32, repaired: words[5] as u32, count: count as u8, ..Ack::default()
+                duplicates: words[4] as u32, repaired: words[5] as u32, bursts: words[6] as u16, count: count as u8, ..Ack::default()
             };
             for (place, entry) in ack.entries[..count].iter_mut().enumerate() {
                 *entry = AckEntry { word: place as u32, mask: words[6] ^ place as u64 };

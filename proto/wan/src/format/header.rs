@@ -55,9 +55,10 @@ pub struct Header {
     pub udp_checksum: u16,
     /// Names the session at the receiver.
     pub session: u32,
-    /// Low half of the number: one for each transmission on a path, in a row. Control datagrams have numbers of their own.
+    /// Low half of the number: one for each transmission on a path, in a row. Control datagrams have numbers of their own;
+    /// a [`Kind::Parity`] has that of its group's first datagram.
     pub number: u32,
-    /// The stream of a numbered datagram; 0 in others.
+    /// The stream of a numbered datagram, the shape of a [`Kind::Parity`]'s group; 0 in others.
     pub stream: u32,
     /// Low half of the place in the stream.
     pub sequence: u32,
@@ -82,6 +83,12 @@ impl Header {
     /// The 24 bytes. Of a datagram without a frame the check covers `body` too; the ICRC covers a frame.
     #[inline]
     pub fn write(&self, body: &[u8]) -> [u8; HEADER_LEN] {
+        self.write_over([body])
+    }
+
+    /// The same with a body in pieces, one behind the other.
+    #[inline]
+    pub(crate) fn write_over<const N: usize>(&self, body: [&[u8]; N]) -> [u8; HEADER_LEN] {
         let mut b = [0; HEADER_LEN];
         b[0] = self.version << 4 | self.kind as u8;
         b[1] = self.flags << 4 | self.path & 0xf;
@@ -116,15 +123,21 @@ impl Header {
     /// True when the check of the header in `bytes` is right, with `body` as in [`Header::write`].
     #[inline]
     pub fn is_sound(bytes: &[u8], body: &[u8]) -> bool {
+        Header::is_sound_over(bytes, [body])
+    }
+
+    /// The same with a body in pieces, one behind the other.
+    #[inline]
+    pub(crate) fn is_sound_over<const N: usize>(bytes: &[u8], body: [&[u8]; N]) -> bool {
         bytes.first_chunk::<HEADER_LEN>().is_some_and(|b| b[CHECKED_LEN..] == check(b, body).to_be_bytes())
     }
 }
 
 #[inline]
-fn check(header: &[u8; HEADER_LEN], body: &[u8]) -> u32 {
+fn check<const N: usize>(header: &[u8; HEADER_LEN], body: [&[u8]; N]) -> u32 {
     let mut hasher = Hasher::new();
     hasher.update(&header[..CHECKED_LEN]);
-    hasher.update(body);
+    body.iter().for_each(|piece| hasher.update(piece));
     hasher.finalize()
 }
 

@@ -4,9 +4,11 @@
 
 mod control;
 mod header;
+mod parity;
 mod tunnel;
 
 pub use control::{Ack, AckEntry, Close, Hello, HelloStep, Ping, PingStep, Refusal};
 pub(crate) use control::{BODY_MAX, Datagram, body_of};
 pub use header::{HEADER_LEN, Header, Kind, VERSION};
+pub(crate) use parity::{ParityBody, ParityDatagram, Place, Prefix, symbol_body};
 pub(crate) use tunnel::{Outer, encapsulate, take_out};

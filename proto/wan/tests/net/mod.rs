@@ -17,6 +17,9 @@ pub struct Source {
     has_bytes: bool,
     pub next: u64,
     pub until: u64,
+    /// From one frame to the next; zero: as fast as they are taken.
+    every: Duration,
+    next_at: Instant,
 }
 
 pub fn host_path(from: u8) -> Path {
@@ -37,7 +40,21 @@ pub fn host_path(from: u8) -> Path {
 impl Source {
     pub fn new(from: u8, qpn: u32, payload_len: usize, has_bytes: bool, until: u64) -> Self {
         let template = PathTemplate::new(&host_path(from));
-        Source { qpn, template, payload_len, has_bytes, next: 0, until }
+        Source {
+            qpn,
+            template,
+            payload_len,
+            has_bytes,
+            next: 0,
+            until,
+            every: Duration::ZERO,
+            next_at: Instant::ZERO,
+        }
+    }
+
+    /// The same with a frame `every` so often.
+    pub fn every(self, every: Duration) -> Self {
+        Source { every, ..self }
     }
 
     fn head(&self) -> (Head, u8) {
@@ -91,6 +108,10 @@ pub struct Host {
     pub others: u64,
     /// Frames that it takes at all; for a slow one.
     pub room: Option<u64>,
+    /// From the near box's inner side to here, for each frame, if asked for; in their order.
+    pub delays: Option<Vec<Duration>>,
+    entered: HashMap<u32, VecDeque<Instant>>,
+    now: Instant,
 }
 
 impl Host {
@@ -115,6 +136,11 @@ impl Host {
             assert_eq!(bytes, payload_of(place, bytes.len()));
         }
         *next = place + 1;
+        if let Some(delays) = &mut self.delays
+            && let Some(entered) = self.entered.get_mut(&packet.dest_qp().get()).and_then(VecDeque::pop_front)
+        {
+            delays.push(self.now.since(entered));
+        }
         self.frames += 1;
         self.payload_bytes += frame.payload.len() as u64;
     }
@@ -122,6 +148,9 @@ impl Host {
 
 /// Where frames go that only make the boxes find each other.
 const KNOCK: Qpn = Qpn::new(0xffff);
+
+/// Which box it is for, and the frame.
+pub type Loses = Box<dyn FnMut(usize, &Frame<'_>) -> bool>;
 
 pub struct Net {
     pub now: Instant,
@@ -131,6 +160,8 @@ pub struct Net {
     pub fibres: Vec<Link>,
     /// Paths that lose everything, by direction (0: from box 0).
     pub is_cut: Vec<[bool; 2]>,
+    /// Sees what a fibre hands to a box (0 or 1), and says which of it is lost.
+    pub loses: Option<Loses>,
     /// Frames that a test has put on the way to a box.
     pub strange: VecDeque<(usize, Side, Vec<u8>)>,
     turn: usize,
@@ -168,6 +199,7 @@ struct Landing<'a> {
     path: usize,
     boxes: &'a mut [Transport; 2],
     is_cut: [bool; 2],
+    loses: &'a mut Option<Loses>,
     is_idle: bool,
 }
 
@@ -177,7 +209,8 @@ impl Transmit for Landing<'_> {
     }
     fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
         self.is_idle = false;
-        if !self.is_cut[1 - side] {
+        let is_lost = self.loses.as_mut().is_some_and(|loses| loses(side, frame));
+        if !self.is_cut[1 - side] && !is_lost {
             self.boxes[side].handle_frame(self.now, self.path + 1, frame);
         }
     }
@@ -202,6 +235,7 @@ impl Net {
             sources: [Vec::new(), Vec::new()],
             fibres: fibres.into_iter().map(|fibre| Link::new(fibre).unwrap()).collect(),
             is_cut,
+            loses: None,
             strange: VecDeque::new(),
             turn: 0,
         }
@@ -239,13 +273,19 @@ impl Net {
                 let sources = &mut self.sources[end];
                 let Some(step) = (0..count).find(|n| {
                     let source = &sources[(self.turn + n) % count];
-                    source.next < source.until
+                    source.next < source.until && source.next_at <= now
                 }) else {
                     break;
                 };
                 let place = (self.turn + step) % count;
                 self.turn = (place + 1) % count;
-                sources[place].send(|frame| node.handle_frame(now, INNER, frame));
+                let source = &mut sources[place];
+                source.next_at = source.next_at.max(now) + source.every;
+                let host = &mut self.hosts[1 - end];
+                if host.delays.is_some() {
+                    host.entered.entry(source.qpn).or_default().push_back(now);
+                }
+                source.send(|frame| node.handle_frame(now, INNER, frame));
                 is_idle = false;
             }
         }
@@ -262,6 +302,7 @@ impl Net {
                 is_idle = false;
             }
             for from in 0..2 {
+                self.hosts[from].now = self.now;
                 let mut out = Out {
                     now: self.now,
                     from,
@@ -275,8 +316,14 @@ impl Net {
             }
             for (path, fibre) in self.fibres.iter_mut().enumerate() {
                 let is_cut = self.is_cut[path];
-                let mut landing =
-                    Landing { now: self.now, path, boxes: &mut self.boxes, is_cut, is_idle: true };
+                let mut landing = Landing {
+                    now: self.now,
+                    path,
+                    boxes: &mut self.boxes,
+                    is_cut,
+                    loses: &mut self.loses,
+                    is_idle: true,
+                };
                 fibre.poll_transmit(self.now, &mut landing);
                 is_idle &= landing.is_idle;
             }
@@ -291,7 +338,10 @@ impl Net {
         let (mut at_once, mut last) = (0, None);
         loop {
             let boxes = self.boxes.iter().map(Node::poll_timeout);
-            let next = boxes.chain(self.fibres.iter().map(Node::poll_timeout)).fold(None, Deadline::earliest);
+            let paced = self.sources.iter().flatten().filter(|s| s.next < s.until && s.next_at > self.now);
+            let paced = paced.map(|source| Some(Deadline { at: source.next_at, reason: "the next frame" }));
+            let fibres = self.fibres.iter().map(Node::poll_timeout);
+            let next = boxes.chain(fibres).chain(paced).fold(None, Deadline::earliest);
             let Some(next) = next.filter(|next| next.at <= until) else { break };
             at_once = if next.at <= self.now { at_once + 1 } else { 0 };
             assert!(at_once < 1000, "time stands still for {:?} and {:?}", next.reason, last);

@@ -1,0 +1,273 @@
+//! The sender's side of parity, for one path: how much of it, and when.
+
+use crate::Parity;
+use crate::flight::Flight;
+use crate::format::HEADER_LEN;
+use crate::rtt::copies_for;
+use longhaul_cc::wire_bytes;
+use longhaul_fec::{
+    Adaptation, Body, Encoder, Layout, PathLoss, ROWS_MAX, Report, STRIDE_MAX, SYMBOLS_MAX, residual_loss,
+};
+use longhaul_units::{Duration, Instant};
+
+/// Least time between two looks at what the path loses.
+const REPORT_MIN: Duration = Duration::from_ms(1);
+/// Numbers that say enough of a path for a look, and the round trips after which fewer do.
+const NUMBERS_MIN: u64 = 256;
+const RTTS_MAX: u64 = 16;
+/// Parity per DATA that is never too much, in bytes; below this loss, more always is.
+const SHARE_LEAST: f64 = 0.05;
+const LOSS_OF_LEAST: f64 = 1.5e-3;
+/// How far a layout's bytes may exceed its share in datagrams: parities are as long as their longest member.
+const SHARE_SLACK: f64 = 2.0;
+/// Parities that a quiet time may save up for what ends blocks early, besides two blocks'.
+const CREDIT_PARITIES: usize = 64;
+/// Change of loss, or of its bursts, that the thriftiest layout is looked for again at.
+const BAND: f64 = 1.25;
+
+/// Headers of a PARITY in front of its head block: those of IPv4 without a tag.
+const HEADERS: usize = 42 + HEADER_LEN;
+
+/// What is known of the numbers of a path.
+#[derive(Clone, Copy)]
+struct Seen {
+    at: Instant,
+    /// Numbers up to the largest that came.
+    numbers: u64,
+    /// Of those, the ones that did not come by themselves. For a while it is too much, by those that are late and those
+    /// whose acknowledgement was lost.
+    missing: i64,
+    bursts: u64,
+    sent: u64,
+}
+
+/// The layout by which repetitions and parity together take least of a full path.
+#[derive(Clone, Copy)]
+struct Thrifty {
+    path: PathLoss,
+    layout: Option<Layout>,
+}
+
+impl Thrifty {
+    /// For a path of which so many numbers go out in a round trip. Groups are the longest: where parity pays, it pays most
+    /// in those.
+    fn of(path: PathLoss, in_flight: u64, copies_max: u8) -> Self {
+        let repetition = |loss: f64| loss * f64::from(copies_for(loss, in_flight, copies_max));
+        let mut best = (repetition(path.loss), None);
+        let strides = (0..).map(|shift| 1 << shift).take_while(|&stride| stride <= STRIDE_MAX);
+        let fits = |stride: &usize| (stride * SYMBOLS_MAX) as u64 <= in_flight / 2;
+        for stride in strides.filter(fits) {
+            for layout in (1..=ROWS_MAX).filter_map(|rows| Layout::new(SYMBOLS_MAX, rows, stride).ok()) {
+                // Repetitions are under parity as well.
+                // A stride takes memory, and time to repair.
+                let weight = 1.0 + 0.01 * f64::from(stride.trailing_zeros());
+                let cost = weight * layout.overhead() + repetition(residual_loss(layout, path));
+                if cost < best.0 {
+                    best = (cost, Some(layout));
+                }
+            }
+        }
+        Thrifty { path, layout: best.1 }
+    }
+
+    fn is_for(&self, path: PathLoss) -> bool {
+        let is_near = |a: f64, b: f64| (a.max(b) <= f64::MIN_POSITIVE) || a.max(b) / a.min(b) < BAND;
+        is_near(self.path.loss, path.loss) && is_near(self.path.burst, path.burst)
+    }
+}
+
+/// See the module.
+pub(crate) struct ParityOut {
+    policy: Parity,
+    encoder: Encoder,
+    adaptation: Adaptation,
+    /// Bytes of parity that may be sent.
+    credit: f64,
+    /// Of each byte of DATA, so much is credited.
+    share: f64,
+    /// The longest DATA, in bytes.
+    longest: u64,
+    /// For a path that DATA leave no room on.
+    thrifty: Option<Thrifty>,
+    /// Parity does not wait until DATA leave room.
+    goes_first: bool,
+    /// Since the last look there was a moment without DATA to send.
+    had_room: bool,
+    last_data_at: Instant,
+    /// As of the last look that was enough.
+    seen: Option<Seen>,
+    /// Since the last look: time, numbers and transmissions at first, and the least of the others.
+    floor: Option<Seen>,
+    /// What the far box counts, unwrapped.
+    repaired: i64,
+    bursts: u64,
+    heard: Option<(u32, u16)>,
+    /// Numbers before this one belong to what the path lost as a whole.
+    from: u64,
+    pub(crate) sent: u64,
+}
+
+impl ParityOut {
+    pub(crate) fn new(policy: Parity) -> Self {
+        ParityOut {
+            policy,
+            encoder: Encoder::new(None),
+            adaptation: Adaptation::new(),
+            credit: 0.0,
+            share: SHARE_LEAST,
+            longest: 0,
+            thrifty: None,
+            goes_first: false,
+            had_room: true,
+            last_data_at: Instant::ZERO,
+            seen: None,
+            floor: None,
+            repaired: 0,
+            bursts: 0,
+            heard: None,
+            from: 0,
+            sent: 0,
+        }
+    }
+
+    /// The layout in force.
+    pub(crate) fn layout(&self) -> Option<Layout> {
+        self.encoder.next_layout()
+    }
+
+    /// Share of what is sent that the path loses, before repair.
+    pub(crate) fn loss(&self) -> f64 {
+        self.adaptation.path().loss
+    }
+
+    /// Numbers repaired at the far box that did not come after all.
+    pub(crate) fn repaired(&self) -> u64 {
+        self.repaired.max(0) as u64
+    }
+
+    /// True when numbered datagrams are to be shown to it.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.encoder.next_layout().is_some() || self.encoder.unprotected() > 0
+    }
+
+    /// Parity waits to be sent.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.encoder.due() > 0
+    }
+
+    /// Parity goes before DATA that wait.
+    #[inline]
+    pub(crate) fn goes_first(&self) -> bool {
+        self.goes_first
+    }
+
+    /// There is nothing else to send.
+    #[inline]
+    pub(crate) fn note_room(&mut self) {
+        self.had_room = true;
+    }
+
+    /// Takes a datagram that was sent under `number`. Returns the first number that no closed block covers.
+    #[inline]
+    pub(crate) fn add(&mut self, now: Instant, number: u64, head: &[u8], body: &Body<'_>, bytes: u64) -> u64 {
+        // What cannot be coded goes unprotected; the block ends before it.
+        let _ = self.encoder.add(number, head, body);
+        self.last_data_at = now;
+        self.longest = self.longest.max(bytes);
+        let parities =
+            self.layout().map_or(0, |layout| 2 * layout.rows() * layout.stride()) + CREDIT_PARITIES;
+        let most = (parities as u64 * self.longest) as f64;
+        self.credit = (self.credit + self.share * bytes as f64).min(most);
+        number + 1 - self.encoder.unprotected() as u64
+    }
+
+    /// The next parity, paid for. One that there is no credit for is left out.
+    pub(crate) fn next(&mut self) -> Option<longhaul_fec::Parity<'_>> {
+        let cost = loop {
+            let cost = wire_bytes(HEADERS + self.encoder.next_len()?) as f64;
+            if cost <= self.credit {
+                break cost;
+            }
+            self.encoder.next_parity();
+        };
+        self.credit -= cost;
+        self.sent += 1;
+        self.encoder.next_parity()
+    }
+
+    /// When the block under way is ended although it is not full: what was sent last is then protected.
+    pub(crate) fn flush_at(&self, wait: Duration) -> Option<Instant> {
+        (self.encoder.unprotected() > 0).then(|| self.last_data_at + wait)
+    }
+
+    /// Ends the block under way.
+    pub(crate) fn flush(&mut self) {
+        self.encoder.flush();
+    }
+
+    /// The path is out: what was to protect it is of no use, and what it lost says nothing of the time to come. `next` is
+    /// the next number.
+    pub(crate) fn reset(&mut self, next: u64) {
+        self.from = next;
+        self.encoder.flush();
+        while self.encoder.next_parity().is_some() {}
+        self.encoder.set_layout(None);
+        (self.seen, self.floor) = (None, None);
+    }
+
+    /// What the far box has counted, with an acknowledgement that has been taken: low parts of its counts.
+    pub(crate) fn hear(&mut self, at: Instant, flight: &Flight, repaired: u32, bursts: u16) {
+        let (repaired_before, bursts_before) = self.heard.replace((repaired, bursts)).unwrap_or_default();
+        self.repaired += i64::from(repaired.wrapping_sub(repaired_before) as i32);
+        self.bursts = self.bursts.saturating_add_signed(i64::from(bursts.wrapping_sub(bursts_before) as i16));
+        let Some(largest) = flight.largest_arrived().filter(|&largest| largest >= self.from) else { return };
+        let numbers = largest + 1;
+        let missing = numbers as i64 - flight.arrived as i64 + self.repaired;
+        let (bursts, sent) = (self.bursts, flight.sent);
+        let floor = self.floor.get_or_insert(Seen { at, numbers, missing, bursts, sent });
+        floor.missing = floor.missing.min(missing);
+        floor.bursts = floor.bursts.min(bursts);
+    }
+
+    /// Looks at what the path loses, about once per round trip, and chooses by it.
+    pub(crate) fn look(&mut self, now: Instant, flight: &Flight, copies_max: u8) {
+        let rtt = flight.rtt.smoothed();
+        let is_over = |floor: &mut Seen| now.since(floor.at) >= rtt.max(REPORT_MIN);
+        let Some(floor) = self.floor.take_if(is_over).filter(|_| self.policy != Parity::Off) else { return };
+        let Some(before) = self.seen else {
+            self.seen = Some(floor);
+            return;
+        };
+        let (period, packets) = (floor.at.since(before.at), floor.numbers.saturating_sub(before.numbers));
+        if packets == 0 || packets < NUMBERS_MIN && period < rtt.times(RTTS_MAX) {
+            return;
+        }
+        let missing = floor.missing.max(before.missing);
+        let bursts = floor.bursts.max(before.bursts);
+        self.seen = Some(Seen { missing, bursts, ..floor });
+        let lost = ((missing - before.missing) as u64).min(packets);
+        let bursts = (bursts - before.bursts).clamp(lost.min(1), lost);
+        let packets_per_s = (floor.sent - before.sent) as f64 / period.as_secs_f64();
+        let choice = self.adaptation.report(&Report { packets, lost, bursts }, rtt, packets_per_s, None);
+        let is_full = !std::mem::take(&mut self.had_room);
+        let layout = match self.policy {
+            Parity::Adaptive if is_full => self.thriftiest(flight.in_flight(), copies_max),
+            _ => choice.layout,
+        };
+        self.goes_first = is_full || self.policy == Parity::Always;
+        let overhead = layout.map_or(0.0, Layout::overhead);
+        let is_low = self.loss() < LOSS_OF_LEAST;
+        self.share = if is_low { SHARE_LEAST } else { SHARE_LEAST.max(overhead * SHARE_SLACK) };
+        self.encoder.set_layout(layout);
+    }
+
+    fn thriftiest(&mut self, in_flight: u64, copies_max: u8) -> Option<Layout> {
+        let path = self.adaptation.path();
+        let known = self.thrifty.filter(|known| known.is_for(path));
+        let thrifty = known.unwrap_or_else(|| Thrifty::of(path, in_flight, copies_max));
+        self.thrifty = Some(thrifty);
+        thrifty.layout
+    }
+}

@@ -1,0 +1,220 @@
+//! What a session receives under numbers, and what parity brings of it.
+
+use super::Session;
+use crate::DropReason;
+use crate::arrivals::Arrival;
+use crate::format::{Kind, Outer, ParityBody, Place, Prefix, take_out};
+use crate::incoming::{Incoming, Item, Verdict};
+use crate::outgoing::cost;
+use crate::shared::Shared;
+use longhaul_fec::Body;
+use longhaul_node::{Frame, FrameBuf, FramePool, Side};
+use longhaul_units::Instant;
+use longhaul_wire::{Ecn, Path};
+
+/// A datagram that parity brought.
+pub(super) struct Repaired {
+    number: u64,
+    place: Place,
+    frame: Option<FrameBuf>,
+}
+
+impl Session {
+    /// A numbered datagram whose header is sound. The address behind the far box, when a stream begins.
+    pub(crate) fn handle_numbered(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        side: Side,
+        frame: &Frame<'_>,
+        outer: &Outer,
+    ) -> Option<Path> {
+        let header = &outer.header;
+        let path = usize::from(header.path);
+        let number = self.admit(shared, side, path, header.number)?;
+        let way = self.ways_in.get_mut(path)?;
+        let is_frame = header.kind == Kind::Data;
+        let estimate = if is_frame { FramePool::footprint(frame.payload.len()) as u32 } else { 0 };
+        let drops = &mut shared.counters.drops;
+        let verdict = self.incoming.look(header.stream, header.sequence, estimate);
+        if let Some(reason) = refusal(verdict) {
+            drops.count(reason);
+            return None;
+        }
+        let is_duplicate = verdict == Verdict::Duplicate;
+        if is_duplicate {
+            drops.count(DropReason::Duplicate);
+            shared.counters.duplicates += 1;
+            way.arrivals.duplicates += 1;
+            way.arrivals.note(now, number);
+            // Its group may lack another.
+            if !way.parity.is_on() {
+                return None;
+            }
+        }
+        let mut held = None;
+        if is_frame {
+            let Some(taken) = take_out(&mut shared.pool, frame, outer) else {
+                drops.count(DropReason::Malformed);
+                return None;
+            };
+            if !taken.as_frame().icrc_is_right() {
+                drops.count(DropReason::Corrupted);
+                return None;
+            }
+            held = Some(taken);
+        }
+        if !is_duplicate {
+            way.arrivals.note(now, number);
+        }
+        if Ecn::of(frame.head) == Some(Ecn::Congested) {
+            way.arrivals.congested += 1;
+            shared.counters.congested += 1;
+        }
+        let is_coded = way.parity.is_on();
+        let place = Place::of(header);
+        let kept = held.clone().filter(|_| is_coded);
+        let is_begun = !is_duplicate && self.deliver(shared, &place, held);
+        if is_coded {
+            self.show(now, shared, path, number, place, kept);
+        }
+        (is_begun && is_frame).then(|| outer.udp.path(frame.head))
+    }
+
+    /// The number whose low half is `low`, if it has not come on `path` and may.
+    fn admit(&mut self, shared: &mut Shared, side: Side, path: usize, low: u32) -> Option<u64> {
+        let drops = &mut shared.counters.drops;
+        let Some(way) = self.ways_in.get_mut(path) else {
+            drops.count(DropReason::Malformed);
+            return None;
+        };
+        way.side = side;
+        let number = way.arrivals.unwrap(low);
+        match number.map_or(Arrival::Outside, |number| way.arrivals.look(number)) {
+            Arrival::First => number,
+            Arrival::Outside => {
+                drops.count(DropReason::NumberOutside);
+                None
+            }
+            Arrival::Replayed => {
+                drops.count(DropReason::Replayed);
+                shared.counters.replayed += 1;
+                number.into_iter().for_each(|number| way.arrivals.note_replayed(number));
+                None
+            }
+        }
+    }
+
+    /// Puts into its stream what [`Verdict::Take`] was said to. True when that is the beginning of the stream.
+    fn deliver(&mut self, shared: &mut Shared, place: &Place, held: Option<FrameBuf>) -> bool {
+        let cost = held.as_ref().map_or(0, cost);
+        // Routers and hosts may change: where parity comes, the latest is what its frames are rebuilt by.
+        let is_wanted =
+            self.ways_in.iter().any(|way| way.parity.is_on()) || self.incoming.prefix(place.stream).is_none();
+        let prefix = held.as_ref().filter(|_| is_wanted).and_then(|held| Prefix::of(held.head()));
+        let item = held.map_or_else(|| Incoming::item(place.kind), Item::Frame);
+        let (to_inner, local) = (&mut shared.to_inner, self.local);
+        let deliver = |frame, cost| to_inner.push_back((frame, local, cost));
+        let is_begun = self.incoming.take(place.stream, place.sequence, item, cost, deliver);
+        if let Some(prefix) = prefix {
+            self.incoming.note_prefix(place.stream, prefix);
+        }
+        is_begun
+    }
+
+    /// Shows what came to the decoder of its path, and handles what comes back by it.
+    fn show(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        path: usize,
+        number: u64,
+        place: Place,
+        held: Option<FrameBuf>,
+    ) {
+        let Session { ways_in, incoming, repaired, .. } = self;
+        let pool = &mut shared.pool;
+        let back = |number, head: &[u8], body: &Body<'_>| {
+            repaired.extend(rebuild(pool, incoming, number, head, body));
+        };
+        ways_in[path].parity.on_data(number, place, held.as_ref(), back);
+        self.take_repaired(now, shared, path);
+    }
+
+    /// A PARITY datagram whose check is right.
+    pub(crate) fn handle_parity(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        side: Side,
+        outer: &Outer,
+        body: &ParityBody<'_>,
+    ) {
+        let header = &outer.header;
+        let path = usize::from(header.path);
+        let Session { ways_in, incoming, repaired, .. } = self;
+        let Some(way) = ways_in.get_mut(path) else {
+            return shared.counters.drops.count(DropReason::Malformed);
+        };
+        way.side = side;
+        shared.counters.parity_received += 1;
+        let base = way.arrivals.unwrap(header.number);
+        let (pool, bytes_max) = (&mut shared.pool, shared.config.parity_bytes_max);
+        let back = |number, head: &[u8], body: &Body<'_>| {
+            repaired.extend(rebuild(pool, incoming, number, head, body));
+        };
+        let is_used = base
+            .is_some_and(|base| way.parity.on_parity(&body.parity(base, header), bytes_max, back).is_ok());
+        shared.counters.parity_unused += u64::from(!is_used);
+        self.take_repaired(now, shared, path);
+    }
+
+    /// Handles what parity brought on `path` as if it had come.
+    fn take_repaired(&mut self, now: Instant, shared: &mut Shared, path: usize) {
+        while let Some(Repaired { number, place, frame }) = self.repaired.pop() {
+            let way = &mut self.ways_in[path];
+            if way.arrivals.look(number) != Arrival::First {
+                continue;
+            }
+            if !frame.as_ref().is_none_or(|frame| frame.as_frame().icrc_is_right()) {
+                shared.counters.drops.count(DropReason::Corrupted);
+                continue;
+            }
+            let verdict = self.incoming.look(place.stream, place.sequence, frame.as_ref().map_or(0, cost));
+            if let Some(reason) = refusal(verdict) {
+                shared.counters.drops.count(reason);
+                continue;
+            }
+            shared.counters.repaired += 1;
+            way.arrivals.note_repaired(now, number);
+            if verdict == Verdict::Take {
+                self.deliver(shared, &place, frame);
+            }
+        }
+    }
+}
+
+/// Why something is not even acknowledged.
+fn refusal(verdict: Verdict) -> Option<DropReason> {
+    match verdict {
+        Verdict::Take | Verdict::Duplicate => None,
+        Verdict::Outside => Some(DropReason::StreamOutside),
+        Verdict::NoRoom => Some(DropReason::NoRoom),
+    }
+}
+
+/// What parity brought. `None`: it makes no sense, or nothing is known of the frames of its stream yet.
+fn rebuild(
+    pool: &mut FramePool,
+    incoming: &Incoming,
+    number: u64,
+    head: &[u8],
+    body: &Body<'_>,
+) -> Option<Repaired> {
+    let (place, rest) = Place::read_head(head).filter(|(place, _)| place.number == number as u32)?;
+    let frame = match place.kind {
+        Kind::Data => Some(incoming.prefix(place.stream)?.rebuild(pool, &place, rest, body)?),
+        _ => None,
+    };
+    Some(Repaired { number, place, frame })
+}
