@@ -87,7 +87,7 @@ impl WayOut {
         wire_bytes: u64,
     ) {
         let uncovered = self.parity.add(now, number, head, body, wire_bytes);
-        self.flight.cover(now, uncovered);
+        self.flight.cover(now, uncovered, number + 1);
     }
 
     /// Notes a PARITY datagram.
@@ -171,7 +171,8 @@ impl WayOut {
     ) -> bool {
         if self.parity.flush_at(self.ack_delay(config)).is_some_and(|at| at <= now) {
             self.parity.flush();
-            self.flight.cover(now, self.flight.next_number());
+            let next = self.flight.next_number();
+            self.flight.cover(now, next, next);
         }
         self.flight.detect(now, &mut told);
         if self.out_at(config).is_some_and(|at| at <= now) {
