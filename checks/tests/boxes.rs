@@ -258,6 +258,43 @@ mod accelerators {
     }
 
     #[test]
+    fn with_a_transport_and_keys_repair_what_the_path_loses() {
+        require("ib_write_bw", "perftest");
+        let Some(network) = Network::new("whole boxes with keys", 1500) else { return };
+        let keys = ["near", "far"].map(|name| {
+            let file = network.runtime.path().join(name);
+            let made = Program::start(&mut network.runtime.longhaul(&format!("key new {}", file.display())));
+            (file, made.succeed(LIMIT).stdout.trim().to_owned())
+        });
+        let start = |own: usize, name: &str, ports: &str| {
+            let ((file, _), (_, peer)) = (&keys[own], &keys[1 - own]);
+            let rest = "--rate 1G --distance 100km --transport";
+            let keys = format!("--key {} --peer other={peer}", file.display());
+            network.start(&format!("accelerate --name {name} {ports} {rest} {keys}"))
+        };
+        let near = start(0, "near", "--lan west --wan w1");
+        let fibre = network.start("emulate --a w2 --b e2 --distance 100km --rate 1G --loss 1e-2");
+        let far = start(1, "far", "--lan east --wan e1");
+        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 400", || {});
+        let state = network.status(&near);
+        let transport = &state["pairs"][0]["transport"];
+        assert_eq!(transport["sessions"][0]["is_open"], true, "{state:#}");
+        assert!(transport["counters"]["tunnelled"].as_u64() > Some(10_000), "{state:#}");
+        let repaired = &network.status(&far)["pairs"][0]["transport"]["counters"]["repaired"];
+        let repeated = &transport["counters"]["repeated"];
+        assert!(
+            repaired.as_u64() > Some(0) || repeated.as_u64() > Some(0),
+            "nothing was repaired: {state:#}"
+        );
+        let seal = &transport["seal"];
+        assert!(seal["peers"][0]["cipher"].is_string(), "{state:#}");
+        assert!(seal["counters"]["sealed"].as_u64() > Some(10_000), "{state:#}");
+        for one in [near, fibre, far] {
+            one.end();
+        }
+    }
+
+    #[test]
     fn keep_what_they_have_stored_while_a_cable_of_the_long_path_is_pulled() {
         require("ib_write_bw", "perftest");
         let Some(network) = Network::new("a cable of the long path that is pulled", 1500) else { return };

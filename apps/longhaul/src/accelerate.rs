@@ -2,6 +2,7 @@
 
 use crate::boxes::{self, Given, PortName, Process, Settings, by, plan, written};
 use crate::fibre::ack_window_bytes;
+use crate::key::{self, Peer};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory};
 use crate::wan_box::{self, WanBox};
@@ -83,6 +84,13 @@ struct Acceleration {
     /// has this set too, by a transport that repairs what the path loses. The WAN port's MTU must be 64 more than the hosts'
     #[arg(long)]
     transport: bool,
+    /// This box's private key, made by 'longhaul key new': what the transport sends is encrypted, and nothing else is taken from the
+    /// WAN for it. Needs --peer, and 32 bytes more of the path's MTU
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Another site's box, by a name and its public key; may be repeated
+    #[arg(long, value_name = "NAME=KEY")]
+    peer: Vec<Peer>,
     /// Flows known at once [default: 4096]
     #[arg(long, value_name = "N")]
     flows: Option<u32>,
@@ -149,6 +157,8 @@ impl Settings for Acceleration {
             memory: self.memory.or(below.memory),
             give_up: self.give_up.or(below.give_up),
             transport: self.transport || below.transport,
+            key: self.key.clone().or_else(|| below.key.clone()),
+            peer: if self.peer.is_empty() { below.peer.clone() } else { self.peer.clone() },
             flows: self.flows.or(below.flows),
             mode: self.mode.or(below.mode),
             policy: self.policy.clone().or_else(|| below.policy.clone()),
@@ -192,16 +202,50 @@ impl Acceleration {
         }
     }
 
+    /// What encrypts, if the boxes have keys.
+    fn sealing(&self) -> Result<Option<longhaul_seal::Config>, Problem> {
+        let Some(file) = &self.key else {
+            return match self.peer.first() {
+                None => Ok(None),
+                Some(peer) => Err(Problem::new(
+                    format!("--peer {} without --key", peer.name),
+                    "this box needs a key of its own: 'longhaul key new FILE' makes one",
+                )),
+            };
+        };
+        if !self.transport {
+            return Err(Problem::new(
+                "--key without --transport",
+                "keys are for what the boxes send each other: add --transport",
+            ));
+        }
+        if self.peer.is_empty() {
+            return Err(Problem::new(
+                "--key without --peer",
+                "say whom to talk to, as in --peer east=PUBLIC_KEY",
+            ));
+        }
+        let peer = |peer: &Peer| longhaul_seal::PeerConfig {
+            name: peer.name.clone(),
+            public_key: peer.key,
+            preshared_key: None,
+        };
+        let peers = self.peer.iter().map(peer).collect();
+        let config = longhaul_seal::Config::new(key::read(file)?, peers, key::seed()?);
+        Ok(Some(longhaul_seal::Config { ciphers: longhaul_seal::Cipher::for_this_processor(), ..config }))
+    }
+
     fn wan_box(&self) -> Result<WanBox, Problem> {
         let rules = self.policy.clone().unwrap_or_default();
         let policy = Policy::new(rules, self.mode.unwrap_or_default());
         let policy = policy.map_err(|e| Problem::plain(e.to_string()))?;
         let config = Config { policy, ..self.config() };
+        let sealing = self.sealing()?;
         if !self.transport {
             return wan_box::alone(config);
         }
         let delay = self.distance.map(|distance| Span::of_fibre_m(distance.metres()));
-        wan_box::whole(config, self.rate, delay, boxes::random_seed())
+        wan_box::whole(config, self.rate, delay, boxes::random_seed(), sealing)
     }
 }
 
@@ -211,14 +255,16 @@ pub fn run(args: Args) -> Result<ExitCode, Problem> {
     let plan = plan("accelerate", SIDES, given, &process, &settings)?;
     for pair in plan.pairs.iter().filter(|pair| pair.settings.transport) {
         let [lan, wan] = &pair.ports;
+        let sealed = if pair.settings.key.is_some() { longhaul_seal::OVERHEAD as u32 } else { 0 };
+        let overhead = TRANSPORT_OVERHEAD + sealed;
         if let (Some(hosts), Some(path)) = (boxes::mtu(lan), boxes::mtu(wan))
-            && path < hosts + TRANSPORT_OVERHEAD
+            && path < hosts + overhead
         {
             boxes::journal::line(&format!(
-                "pair {}: the transport needs an MTU of {} on {wan}, {TRANSPORT_OVERHEAD} more than on {lan}, and it is {path}: \
+                "pair {}: the transport needs an MTU of {} on {wan}, {overhead} more than on {lan}, and it is {path}: \
                  frames of full length will not get through; raise it, and the path's, or lower the hosts'",
                 pair.name,
-                hosts + TRANSPORT_OVERHEAD
+                hosts + overhead
             ));
         }
     }

@@ -10,6 +10,7 @@ mod doctor;
 mod emulate;
 mod exec;
 mod fibre;
+mod key;
 mod lab;
 mod output;
 mod plan;
@@ -63,6 +64,9 @@ enum Command {
     /// What accelerate and emulate say of themselves while they run
     #[command(subcommand)]
     Box(boxes::Command),
+    /// Keys by which boxes know each other
+    #[command(subcommand)]
+    Key(key::Command),
     /// Print what the devices of a lab's hosts have counted
     Counters(counters::Args),
     /// Print a capture of RoCEv2 traffic, one line per packet
@@ -106,6 +110,7 @@ fn main() -> ExitCode {
         Command::Accelerate(args) => accelerate::run(args),
         Command::Emulate(args) => emulate::run(args),
         Command::Box(command) => boxes::run_command(&command),
+        Command::Key(command) => key::run(&command),
         Command::Counters(args) => counters::run(&args),
         Command::Decode(args) => return decode::run(&args),
         Command::Doctor(args) => return doctor::run(&args),

@@ -2,7 +2,7 @@
 
 mod transport;
 
-pub use transport::{TransportState, write_transport};
+pub use transport::{SealState, TransportState, write_transport};
 
 use crate::problem::Problem;
 use longhaul_accel::FlowStatus;

@@ -3,12 +3,13 @@
 use crate::problem::Problem;
 use longhaul_accel::{Accelerator, Config};
 use longhaul_node::{Chain, Mirrored};
+use longhaul_seal::Seal;
 use longhaul_units::{BitRate, Duration};
 use longhaul_wan::{PathConfig, Transport};
 
 /// Side 0 is the LAN, side 1 the WAN: the near accelerator; behind it the far one, turned round, and the transport, where
-/// there are any.
-pub type WanBox = Chain<Accelerator, Chain<Mirrored<Accelerator>, Transport>>;
+/// there are any; and the seal where the boxes have keys.
+pub type WanBox = Chain<Accelerator, Chain<Mirrored<Accelerator>, Chain<Transport, Seal>>>;
 
 /// A box that is an accelerator alone.
 pub fn alone(config: Config) -> Result<WanBox, Problem> {
@@ -16,12 +17,14 @@ pub fn alone(config: Config) -> Result<WanBox, Problem> {
 }
 
 /// A whole box, for a path that takes `delay` one way, if that is known. `burst_bytes` leave the transport back to back after
-/// a pause. Both boxes of a path take another `seed`, and so does each start of a box.
+/// a pause. Both boxes of a path take another `seed`, and so does each start of a box. With `sealing` all that the boxes send each
+/// other is encrypted.
 pub fn whole(
     config: Config,
     rate: Option<BitRate>,
     delay: Option<Duration>,
     seed: u64,
+    sealing: Option<longhaul_seal::Config>,
 ) -> Result<WanBox, Problem> {
     let round_trip = delay.unwrap_or(Duration::ZERO).times(2);
     let path = PathConfig { rate, burst_bytes: config.burst_bytes };
@@ -34,7 +37,8 @@ pub fn whole(
     let transport = Transport::new(longhaul_wan::Config { box_id: seed, seed, ..sized });
     let transport = transport.map_err(|e| Problem::plain(format!("transport: {e}")))?;
     let [near, far] = config.halves(round_trip);
-    let behind = Chain::new(Some(Mirrored(accelerator(far)?)), Some(transport));
+    let seal = sealing.map(Seal::new).transpose().map_err(|e| Problem::plain(format!("keys: {e}")))?;
+    let behind = Chain::new(Some(Mirrored(accelerator(far)?)), Some(Chain::new(Some(transport), seal)));
     Ok(Chain::new(Some(accelerator(near)?), Some(behind)))
 }
 
@@ -54,5 +58,10 @@ pub fn far(whole: &WanBox) -> Option<&Accelerator> {
 
 /// What is between the boxes.
 pub fn transport(whole: &WanBox) -> Option<&Transport> {
-    whole.right()?.right()
+    whole.right()?.right()?.left()
+}
+
+/// What encrypts between them.
+pub fn seal(whole: &WanBox) -> Option<&Seal> {
+    whole.right()?.right()?.right()
 }

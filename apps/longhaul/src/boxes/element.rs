@@ -1,11 +1,12 @@
 //! What can be between two ports, and what it says about itself.
 
 use super::status::{AcceleratorState, FibreState};
-use crate::state::{LinkStatus, TransportState, named};
+use crate::state::{LinkStatus, SealState, TransportState, named};
 use crate::wan_box::{self, WanBox};
 use longhaul_accel::{Accelerator, FlowStatus};
 use longhaul_link::Link;
 use longhaul_node::Node;
+use longhaul_units::Instant;
 
 /// Flows that [`Element::flows`] gives at once: no frame waits for more than these to be copied, however many there are.
 pub const FLOWS_AT_ONCE: usize = 256;
@@ -26,7 +27,7 @@ pub trait Element: Node + Send + 'static {
     }
 
     /// What is between it and other boxes.
-    fn transport(&self) -> Option<TransportState> {
+    fn transport(&self, _now: Instant) -> Option<TransportState> {
         None
     }
 
@@ -55,8 +56,9 @@ impl Element for WanBox {
         wan_box::far(self).map(accelerator)
     }
 
-    fn transport(&self) -> Option<TransportState> {
-        wan_box::transport(self).map(TransportState::of)
+    fn transport(&self, now: Instant) -> Option<TransportState> {
+        let seal = wan_box::seal(self).map(|seal| SealState::of(seal, now));
+        wan_box::transport(self).map(|transport| TransportState::of(transport, seal))
     }
 
     fn flows(&self, first: u32) -> Vec<(u32, FlowStatus)> {

@@ -54,11 +54,11 @@ struct ElementState {
 
 impl ElementState {
     /// Without flows.
-    fn of(element: &impl Element) -> Self {
+    fn of(element: &impl Element, now: Moment) -> Self {
         ElementState {
             accelerator: element.accelerator(),
             responders: element.responders(),
-            transport: element.transport(),
+            transport: element.transport(now),
             fibre: element.fibre(),
         }
     }
@@ -99,7 +99,7 @@ impl<E: Element> Running<E> {
             let _over = over;
             // The ports end with it, and their recordings are complete.
             let element = driver.run(keeper).node;
-            with_flows(ElementState::of(&element), |first| Some(element.flows(first)))
+            with_flows(ElementState::of(&element, clock.now()), |first| Some(element.flows(first)))
         });
         let observer = Observer { name: pair.name.clone(), handle, seen };
         Ok(Running { thread: thread.map_err(refused)?, observer })
@@ -135,7 +135,7 @@ impl<F: FnOnce()> Drop for WhenOver<F> {
 impl<E: Element> Observer<E> {
     /// Its state; `None` once it has stopped.
     pub fn status(&self) -> Option<PairStatus> {
-        let state = self.handle.ask(|_, element: &mut E| ElementState::of(element)).ok()?;
+        let state = self.handle.ask(|now, element: &mut E| ElementState::of(element, now)).ok()?;
         let flows = |first| self.handle.ask(move |_, element: &mut E| element.flows(first)).ok();
         Some(self.with(with_flows(state, flows)?))
     }

@@ -366,9 +366,13 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
             ..longhaul_accel::Config::default()
         };
         let build = || match spec.accelerate {
-            Accelerate::Transport => {
-                wan_box::whole(config, Some(spec.rate), Some(fibre.delay), spec.seed.wrapping_add(number))
-            }
+            Accelerate::Transport => wan_box::whole(
+                config,
+                Some(spec.rate),
+                Some(fibre.delay),
+                spec.seed.wrapping_add(number),
+                None,
+            ),
             _ => wan_box::alone(config),
         };
         present.then(build).transpose()

@@ -118,7 +118,7 @@ impl AcceleratorStatus {
             counters: counters.values().map(|(name, n)| (name.to_string(), n)).collect(),
             drops: counters.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
             flows: accelerator.flows().map(|flow| Flow::of(&flow)).collect(),
-            transport: transport.map(TransportState::of),
+            transport: transport.map(|transport| TransportState::of(transport, None)),
         }
     }
 }

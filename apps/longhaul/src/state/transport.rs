@@ -1,6 +1,8 @@
 //! What is between two boxes, for people and as JSON.
 
 use super::{Named, named, nonzero};
+use longhaul_seal::{PeerStatus, Seal};
+use longhaul_units::Instant;
 use longhaul_wan::{PathStatus, SessionStatus, Transport, VERSION};
 use serde::{Deserialize, Serialize};
 use std::fmt::{Result, Write};
@@ -13,6 +15,50 @@ pub struct TransportState {
     /// Why there is no session with the box that was refused last, or that refused this one.
     pub refused: Option<String>,
     pub sessions: Vec<SessionState>,
+    /// What encrypts it.
+    #[serde(default)]
+    pub seal: Option<SealState>,
+}
+
+/// What encrypts between this box and others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SealState {
+    /// This box's.
+    pub public_key: String,
+    pub peers: Vec<PeerState>,
+    pub counters: Named,
+    pub drops: Named,
+}
+
+/// A box with a key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PeerState {
+    pub name: String,
+    pub public_key: String,
+    /// Of the keys in use, if there are any.
+    pub cipher: Option<String>,
+    pub key_age_s: Option<f64>,
+    pub handshakes: u64,
+}
+
+impl SealState {
+    /// Of a seal.
+    pub fn of(seal: &Seal, now: Instant) -> Self {
+        let counters = seal.counters();
+        let peer = |peer: PeerStatus| PeerState {
+            name: peer.name,
+            public_key: peer.public_key.to_string(),
+            cipher: peer.keys.map(|keys| keys.cipher.name().to_string()),
+            key_age_s: peer.keys.map(|keys| keys.age.as_secs_f64()),
+            handshakes: peer.handshakes,
+        };
+        SealState {
+            public_key: seal.public_key().to_string(),
+            peers: seal.peers(now).map(peer).collect(),
+            counters: named(counters.values()),
+            drops: named(counters.drops.iter().map(|(reason, n)| (reason.name(), n))),
+        }
+    }
 }
 
 /// A session with a far box. Bytes are those of memory.
@@ -46,8 +92,8 @@ pub struct PathState {
 }
 
 impl TransportState {
-    /// Of a transport.
-    pub fn of(transport: &Transport) -> Self {
+    /// Of a transport, and the seal behind it.
+    pub fn of(transport: &Transport, seal: Option<SealState>) -> Self {
         let counters = transport.counters();
         TransportState {
             counters: named(counters.values()),
@@ -58,6 +104,7 @@ impl TransportState {
                 format!("box {:016x}: {:?}; {versions}", refused.box_id, refused.reason)
             }),
             sessions: transport.sessions().map(SessionState::of).collect(),
+            seal,
         }
     }
 }
@@ -103,6 +150,9 @@ pub fn write_transport(transport: &TransportState, text: &mut String) -> Result 
     if let Some(refused) = &transport.refused {
         writeln!(text, "    refused: {refused}")?;
     }
+    if let Some(seal) = &transport.seal {
+        write_seal(seal, text)?;
+    }
     if transport.sessions.is_empty() {
         writeln!(text, "    no far box found; traffic passes as it is")?;
     }
@@ -127,6 +177,18 @@ pub fn write_transport(transport: &TransportState, text: &mut String) -> Result 
                 path.loss, path.in_flight, path.sent, path.lost, path.outages,
             )?;
         }
+    }
+    Ok(())
+}
+
+fn write_seal(seal: &SealState, text: &mut String) -> Result {
+    writeln!(text, "    sealed by {}; drops: {}", seal.public_key, nonzero(&seal.drops))?;
+    for peer in &seal.peers {
+        let keys = match (&peer.cipher, peer.key_age_s) {
+            (Some(cipher), Some(age)) => format!("{cipher}, keys {age:.0} s old"),
+            _ => "no keys yet".to_string(),
+        };
+        writeln!(text, "      {} {}: {keys}, {} handshakes", peer.name, peer.public_key, peer.handshakes)?;
     }
     Ok(())
 }
