@@ -18,5 +18,9 @@ done </modules
 export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp LC_ALL=C
 ulimit -l unlimited
 ulimit -n 65536
-while [ ! -e /dev/vport0p1 ] || [ ! -e /dev/vport0p2 ]; do sleep 0.02; done
-exec /bin/dash -s <>/dev/vport0p1 >&0 3<>/dev/vport0p2 2>/dev/console
+while [ ! -c /dev/vport0p1 ] || [ ! -c /dev/vport0p2 ]; do sleep 0.02; done
+# A port is there a moment before it can be opened. The one that the host writes to comes last: what it had sent would be lost with a
+# port that is closed again.
+until command exec 3<>/dev/vport0p2; do sleep 0.02; done 2>/dev/null
+until command exec 4<>/dev/vport0p1; do sleep 0.02; done 2>/dev/null
+exec /bin/dash -s <&4 >&4 4<&- 2>/dev/console
