@@ -298,26 +298,9 @@ pub(crate) fn headers(way: &Path, port: u16, len: usize) -> ([u8; HEAD_MAX], usi
     head[..below.len()].copy_from_slice(below);
     if let Some(udp) = Udp::find(&head[..below.len()]) {
         udp.set_destination_port(&mut head, port);
-        finish_lengths(&mut head, udp, len);
+        udp.finish_lengths(&mut head, len);
     }
     (head, below.len())
-}
-
-/// Sets the lengths and the IPv4 checksum, for `len` bytes behind UDP; the template leaves them 0.
-fn finish_lengths(head: &mut [u8], udp: Udp, len: usize) {
-    let udp_len = (len + Udp::LEN) as u16;
-    head[udp.udp + 4..udp.udp + 6].copy_from_slice(&udp_len.to_be_bytes());
-    if udp.is_ipv6 {
-        head[udp.ip + 4..udp.ip + 6].copy_from_slice(&udp_len.to_be_bytes());
-        return;
-    }
-    let total = udp_len + 20;
-    head[udp.ip + 2..udp.ip + 4].copy_from_slice(&total.to_be_bytes());
-    let words = head[udp.ip..udp.ip + 20].chunks_exact(2);
-    let mut sum: u32 = words.map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-    sum = (sum & 0xffff) + (sum >> 16);
-    sum = (sum & 0xffff) + (sum >> 16);
-    head[udp.ip + 10..udp.ip + 12].copy_from_slice(&(!sum as u16).to_be_bytes());
 }
 
 /// Copies the bytes from `at` on out of a frame whose pieces may lie apart. `None`: so many are not there, or they have no

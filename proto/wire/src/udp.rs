@@ -106,6 +106,24 @@ impl Udp {
         true
     }
 
+    /// Sets the lengths of UDP and IP for `len` bytes behind UDP, and the IPv4 checksum: in headers without options, as
+    /// [`crate::PathTemplate`] leaves them with lengths and checksum 0.
+    pub fn finish_lengths(&self, head: &mut [u8], len: usize) {
+        let udp_len = (len + Self::LEN) as u16;
+        head[self.udp + 4..self.udp + 6].copy_from_slice(&udp_len.to_be_bytes());
+        if self.is_ipv6 {
+            head[self.ip + 4..self.ip + 6].copy_from_slice(&udp_len.to_be_bytes());
+            return;
+        }
+        let total = udp_len + 20;
+        head[self.ip + 2..self.ip + 4].copy_from_slice(&total.to_be_bytes());
+        let words = head[self.ip..self.ip + 20].chunks_exact(2);
+        let mut sum: u32 = words.map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+        sum = (sum & 0xffff) + (sum >> 16);
+        sum = (sum & 0xffff) + (sum >> 16);
+        head[self.ip + 10..self.ip + 12].copy_from_slice(&(!sum as u16).to_be_bytes());
+    }
+
     /// Addresses and markings of the datagram, as [`crate::Packet::path`].
     pub fn path(&self, head: &[u8]) -> Path {
         let mac = |at: usize| {

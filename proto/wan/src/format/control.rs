@@ -340,7 +340,7 @@ impl Datagram {
         datagram.head_len = below.len() + HEADER_LEN;
         if let Some(udp) = Udp::find(head) {
             udp.set_destination_port(head, port);
-            finish_lengths(head, udp, HEADER_LEN + datagram.body_len);
+            udp.finish_lengths(head, HEADER_LEN + datagram.body_len);
         }
         datagram
     }
@@ -353,23 +353,6 @@ impl Datagram {
             trailer: Trailer::None,
         }
     }
-}
-
-/// Sets the lengths and the IPv4 checksum, for `len` bytes behind UDP; the template leaves them 0.
-pub(super) fn finish_lengths(head: &mut [u8], udp: Udp, len: usize) {
-    let udp_len = (len + Udp::LEN) as u16;
-    head[udp.udp + 4..udp.udp + 6].copy_from_slice(&udp_len.to_be_bytes());
-    if udp.is_ipv6 {
-        head[udp.ip + 4..udp.ip + 6].copy_from_slice(&udp_len.to_be_bytes());
-        return;
-    }
-    let total = udp_len + 20;
-    head[udp.ip + 2..udp.ip + 4].copy_from_slice(&total.to_be_bytes());
-    let words = head[udp.ip..udp.ip + 20].chunks_exact(2);
-    let mut sum: u32 = words.map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-    sum = (sum & 0xffff) + (sum >> 16);
-    sum = (sum & 0xffff) + (sum >> 16);
-    head[udp.ip + 10..udp.ip + 12].copy_from_slice(&(!sum as u16).to_be_bytes());
 }
 
 /// The body of a control datagram that came in `frame`: copied out, because its pieces may lie apart.

@@ -1,6 +1,5 @@
 //! PARITY datagrams, what of a numbered datagram they protect, and how that becomes a frame again.
 
-use super::control::finish_lengths;
 use super::{HEADER_LEN, Header, Kind};
 use longhaul_fec::{Body, HEAD_BLOCK_MAX, HEAD_MAX as SYMBOL_HEAD_MAX, Parity, ParityId};
 use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
@@ -144,7 +143,7 @@ impl Prefix {
             _ => return None,
         };
         let behind_udp = headers - at + body.len() + trailer.len();
-        finish_lengths(&mut out, udp, behind_udp);
+        udp.finish_lengths(&mut out, behind_udp);
         let pad_len = trailer.len() - ICRC_LEN;
         let head = &out[..headers];
         let is_whole = matches!(split(head, at + behind_udp),
@@ -193,7 +192,7 @@ impl<'a> ParityDatagram<'a> {
         head[at..body_at].copy_from_slice(&header.write_over([parity.head, covered]));
         if let Some(udp) = Udp::find(&head) {
             udp.set_destination_port(&mut head, port);
-            finish_lengths(&mut head, udp, head_len - at + payload.len());
+            udp.finish_lengths(&mut head, head_len - at + payload.len());
         }
         Some(ParityDatagram { head, head_len, payload })
     }
@@ -324,7 +323,7 @@ mod tests {
                     head[udp.ip + 4..udp.ip + 6].copy_from_slice(&id[..2]);
                     head[udp.ip + 10..udp.ip + 12].fill(0);
                     let behind = usize::from(u16::from_be_bytes([head[udp.udp + 4], head[udp.udp + 5]])) - 8;
-                    finish_lengths(head, udp, behind);
+                    udp.finish_lengths(head, behind);
                 }
                 udp.set_checksum(head, words[0] as u16);
             }
