@@ -224,7 +224,7 @@ impl Simulation {
                     entered_frames: counters.entered_frames,
                     entered_bytes: counters.entered_bytes,
                     delivered_frames: counters.delivered_frames,
-                    lost_frames: counters.drops.get(DropReason::Loss),
+                    lost_frames: counters.drops.get(DropReason::Loss) + counters.drops.get(DropReason::Cut),
                     queue_full_frames: counters.drops.get(DropReason::QueueFull),
                     ecn_marked_frames: counters.ecn_marked_frames,
                     late_frames: counters.late_frames,

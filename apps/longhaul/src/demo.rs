@@ -113,6 +113,7 @@ fn start_lab(args: &Args, cell: &Cell, results: &Results) -> Result<Lab, Problem
         rate: args.rate,
         accelerate: if cell.accelerated { Accelerate::Both } else { Accelerate::None },
         loss: 0.0,
+        loss_burst: None,
         queue: Size::from_bytes(16 << 20),
         ecn: Ecn::Off,
         memory: Size::from_bytes(4 << 30),

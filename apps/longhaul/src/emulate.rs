@@ -1,7 +1,7 @@
 //! `longhaul emulate`: a fibre of any length between two ports.
 
 use crate::boxes::{self, Given, PortName, Process, Settings, by, plan, written};
-use crate::fibre::{Ecn, Fibre};
+use crate::fibre::{Ecn, Fibre, bursts};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory, probability};
 use longhaul_link::{Impairments, Link};
@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   longhaul emulate --a eth1 --b eth2 --distance 1000km
   longhaul emulate --a eth1 --b eth2 --delay 5ms --rate 10G --loss 1e-4
+  longhaul emulate --a eth1 --b eth2 --loss 1e-3 --loss-burst 20     # 20 in a row on average
   longhaul emulate --a eth1 --b eth2 --reorder 0.01 --reorder-delay 200us --duplicate 1e-3 --corrupt 1e-5
   longhaul emulate --a tap:lh0 --b tap:lh1 --distance 380km --queue 2M --ecn
   longhaul emulate --a eth1 --b eth2 --a eth3 --b eth4 --distance 100km      two fibres
@@ -68,6 +69,14 @@ struct Emulation {
     #[arg(long, value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
     loss: Option<f64>,
+    /// Mean length of bursts of losses, in frames (Gilbert and Elliott's model); --loss is the mean over all [default: each
+    /// frame is lost by itself]
+    #[arg(long, value_name = "FRAMES")]
+    loss_burst: Option<f64>,
+    /// Probability that a frame in a burst is lost [default: 1]
+    #[arg(long, value_parser = probability)]
+    #[serde(deserialize_with = "probability_written")]
+    loss_in_burst: Option<f64>,
     /// Probability that a frame is late, so that those behind it overtake it [default: 0]
     #[arg(long, value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
@@ -122,6 +131,8 @@ impl Settings for Emulation {
             delay: long.delay,
             rate: self.rate.or(below.rate),
             loss: self.loss.or(below.loss),
+            loss_burst: self.loss_burst.or(below.loss_burst),
+            loss_in_burst: self.loss_in_burst.or(below.loss_in_burst),
             reorder: self.reorder.or(below.reorder),
             reorder_delay: self.reorder_delay.or(below.reorder_delay),
             duplicate: self.duplicate.or(below.duplicate),
@@ -143,10 +154,23 @@ impl Emulation {
             (Some(delay), None) => delay,
             (None, distance) => Span::of_fibre_m(distance.map_or(0, Distance::metres)),
         };
+        for (given, without, what) in [
+            (self.loss_burst, self.loss, "bursts of losses without a loss: give their mean, as loss 1e-3"),
+            (
+                self.loss_in_burst,
+                self.loss_burst,
+                "losses within bursts without bursts: give their mean length, as loss-burst 8",
+            ),
+        ] {
+            if given.is_some() && without.is_none() {
+                return Err(Problem::plain(what));
+            }
+        }
         Ok(Fibre {
             delay,
             rate: self.rate.unwrap_or(Fibre::RATE),
             loss: self.loss.unwrap_or(0.0),
+            bursts: bursts(self.loss_burst, self.loss_in_burst),
             impairments: Impairments {
                 late: self.reorder.unwrap_or(0.0),
                 late_by: self
@@ -250,8 +274,7 @@ mod tests {
         let read = plan("emulate", SIDES, Given::default(), &process, &settings(""));
         std::fs::remove_file(&file).unwrap();
         let plan = read.unwrap();
-        let chances =
-            "--loss 1e-4 --reorder 1e-3 --reorder-delay 1ms --duplicate 1e-4 --corrupt 1e-6 --seed 1";
+        let chances = "--loss 1e-4 --loss-burst 8 --loss-in-burst 0.5 --reorder 1e-3 --reorder-delay 1ms --duplicate 1e-4 --corrupt 1e-6 --seed 1";
         let rest = "--rate 10G --queue 16M --memory 4G --ecn 1M:4M:0.1 --distance 1000km";
         assert_eq!(plan.pairs[0].settings, settings(&format!("{chances} {rest}")));
         assert!(plan.pairs.iter().all(|pair| pair.settings.link().is_ok()));
@@ -260,12 +283,19 @@ mod tests {
 
     #[test]
     fn every_setting_can_be_written_in_a_file() {
-        let file = "delay = '1ms'\nrate = '1G'\nloss = 0.25\nqueue = '1M'\necn = 'on'\nmemory = '2G'\nseed = 3\n\
+        let file = "delay = '1ms'\nrate = '1G'\nloss = 0.25\nloss_burst = 4.0\nloss_in_burst = 0.75\nqueue = '1M'\necn = 'on'\nmemory = '2G'\nseed = 3\n\
              reorder = 0.5\nreorder_delay = '2ms'\nduplicate = 0.125\ncorrupt = 1e-3";
-        let arguments = "--delay 1ms --rate 1G --loss 0.25 --queue 1M --ecn --memory 2G --seed 3 \
+        let arguments = "--delay 1ms --rate 1G --loss 0.25 --loss-burst 4 --loss-in-burst 0.75 --queue 1M --ecn --memory 2G --seed 3 \
                          --reorder 0.5 --reorder-delay 2ms --duplicate 0.125 --corrupt 1e-3";
         assert_eq!(toml::from_str::<Emulation>(file).unwrap(), settings(arguments));
-        for wrong in ["loss = 2", "reorder = -1", "duplicate = 1.5", "corrupt = 'x'", "reorder_delay = 5"] {
+        for wrong in [
+            "loss = 2",
+            "loss_in_burst = 2",
+            "reorder = -1",
+            "duplicate = 1.5",
+            "corrupt = 'x'",
+            "reorder_delay = 5",
+        ] {
             assert!(toml::from_str::<Emulation>(wrong).is_err(), "{wrong}");
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::problem::Problem;
 use crate::quantity::{Size, probability};
-use longhaul_link::{Impairments, Link, LinkConfig, RedConfig};
+use longhaul_link::{Bursts, Impairments, Link, LinkConfig, RedConfig};
 use longhaul_units::{BitRate, Duration as Span};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -16,6 +16,8 @@ pub struct Fibre {
     pub rate: BitRate,
     /// Probability that a frame is lost.
     pub loss: f64,
+    /// How losses come together.
+    pub bursts: Option<Bursts>,
     /// What else befalls frames.
     pub impairments: Impairments,
     /// In front of it, each way.
@@ -47,12 +49,19 @@ impl Fibre {
             queue_bytes: self.queue.bytes(),
             ecn: self.ecn.of_queue(self.queue),
             loss: self.loss,
+            bursts: self.bursts,
+            cut: None,
             impairments: self.impairments,
             seed: self.seed,
             memory_bytes_max: self.memory.bytes(),
         })
         .map_err(|e| Problem::plain(e.to_string()))
     }
+}
+
+/// Bursts of losses, if their mean length is given, in which every frame is lost unless a part is.
+pub fn bursts(frames: Option<f64>, loss: Option<f64>) -> Option<Bursts> {
+    frames.map(|frames| Bursts { frames, loss: loss.unwrap_or(1.0) })
 }
 
 /// How far an accelerator lets requesters run ahead over a fibre of this `delay`, one way: twice what fits into a round

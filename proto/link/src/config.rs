@@ -1,6 +1,6 @@
 use crate::direction::{MEMORY_PER_FRAME_MAX, MEMORY_PER_SHORT_FRAME};
 use longhaul_cc::{RedConfig, wire_bytes};
-use longhaul_units::{BitRate, Duration};
+use longhaul_units::{BitRate, Duration, Instant};
 use thiserror::Error;
 
 /// What a link is like; both directions are alike.
@@ -21,8 +21,12 @@ pub struct LinkConfig {
     /// When the queue marks frames whose sender reacts to it (RFC 3168). `None`: never. Without a rate there is no
     /// queue, and no mark.
     pub ecn: Option<RedConfig>,
-    /// Probability that a frame is lost, 0 to 1, drawn for each frame by itself.
+    /// Probability that a frame is lost, 0 to 1.
     pub loss: f64,
+    /// How losses come together. `None`: each frame is drawn for by itself.
+    pub bursts: Option<Bursts>,
+    /// When the fibre is cut, both directions at once. `None`: never.
+    pub cut: Option<Cut>,
     /// What else befalls frames on the way.
     pub impairments: Impairments,
     /// Seed of all that chance decides; each direction draws from its own streams.
@@ -30,6 +34,53 @@ pub struct LinkConfig {
     /// Bound on the memory for frames in flight, both directions together, in bytes. At 10 Gbit/s a link needs at
     /// most 20 MB per millisecond of delay, when all frames are the shortest, and about 3 MB when they are of 4 KiB.
     pub memory_bytes_max: u64,
+}
+
+/// Losses that come in bursts: Gilbert and Elliott's model with a good state that loses nothing.
+///
+/// The mean over all is [`LinkConfig::loss`]: how often a burst begins follows from it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bursts {
+    /// Mean length of a burst in frames, distributed geometrically: 1 to 10^9.
+    pub frames: f64,
+    /// Probability that a frame in a burst is lost: 0.001 to 1.
+    pub loss: f64,
+}
+
+impl Bursts {
+    /// The greatest mean loss that such bursts can make: with one frame between two of them.
+    pub fn mean_max(&self) -> f64 {
+        self.loss * self.frames / (self.frames + 1.0)
+    }
+
+    fn check(&self, mean: f64) -> Result<(), LinkError> {
+        if !(1.0..=1e9).contains(&self.frames) {
+            return Err(LinkError::BurstFrames { frames: self.frames });
+        }
+        if !(1e-3..=1.0).contains(&self.loss) {
+            return Err(LinkError::BurstLoss { loss: self.loss });
+        }
+        if mean > self.mean_max() {
+            return Err(LinkError::BurstMean { bursts: *self, mean });
+        }
+        Ok(())
+    }
+}
+
+/// A fibre that is cut and joined again: what is sent in between is lost, what was sent before arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// When, on the clock that the link is driven by.
+    pub at: Instant,
+    /// For how long.
+    pub lasts: Duration,
+}
+
+impl Cut {
+    /// True while nothing gets through.
+    pub fn is_on(&self, now: Instant) -> bool {
+        self.at <= now && now < self.at + self.lasts
+    }
 }
 
 /// What can befall a frame that is not lost, drawn for each frame and each of these by itself.
@@ -69,6 +120,8 @@ impl Default for LinkConfig {
             queue_bytes: 16 << 20,
             ecn: None,
             loss: 0.0,
+            bursts: None,
+            cut: None,
             impairments: Impairments::default(),
             seed: 0,
             memory_bytes_max: 2 << 30,
@@ -124,6 +177,9 @@ impl LinkConfig {
         if !(0.0..=1.0).contains(&self.loss) {
             return Err(LinkError::Loss { loss: self.loss });
         }
+        if let Some(bursts) = &self.bursts {
+            bursts.check(self.loss)?;
+        }
         let Impairments { late, duplication, corruption, .. } = self.impairments;
         for (what, probability) in [("late", late), ("duplication", duplication), ("corruption", corruption)]
         {
@@ -162,6 +218,30 @@ pub enum LinkError {
     Loss {
         /// The value given.
         loss: f64,
+    },
+    /// No length of a burst.
+    #[error("a burst of {frames} frames makes no sense: give a mean length from 1 to 1000000000")]
+    BurstFrames {
+        /// The value given.
+        frames: f64,
+    },
+    /// Not a probability that bursts can have.
+    #[error("a loss of {loss} within bursts makes no sense: give a number from 0.001 to 1")]
+    BurstLoss {
+        /// The value given.
+        loss: f64,
+    },
+    /// More than bursts that follow each other without a pause lose.
+    #[error(
+        "bursts of {} frames that lose {} of them cannot make a loss of {mean}: {:.3} is the most. Give a lower loss, or \
+         longer bursts",
+        bursts.frames, bursts.loss, bursts.mean_max()
+    )]
+    BurstMean {
+        /// The bursts given.
+        bursts: Bursts,
+        /// The loss given.
+        mean: f64,
     },
     /// Not a probability.
     #[error("{what} = {probability} is no probability: give a number from 0 to 1")]

@@ -6,6 +6,8 @@ pub enum DropReason {
     QueueFull,
     /// Lost at random on the way, as configured.
     Loss,
+    /// It came while the fibre was cut.
+    Cut,
     /// The memory bound was reached, which a link with a rate is refused for when it is made.
     Memory,
     /// Longer than any frame that a port delivers (16 KiB of payload).
@@ -14,14 +16,15 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in counter order.
-    pub const ALL: [DropReason; 4] =
-        [DropReason::QueueFull, DropReason::Loss, DropReason::Memory, DropReason::TooLong];
+    pub const ALL: [DropReason; 5] =
+        [DropReason::QueueFull, DropReason::Loss, DropReason::Cut, DropReason::Memory, DropReason::TooLong];
 
     /// The name used in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             DropReason::QueueFull => "queue_full",
             DropReason::Loss => "loss",
+            DropReason::Cut => "cut",
             DropReason::Memory => "memory",
             DropReason::TooLong => "too_long",
         }

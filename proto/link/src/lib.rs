@@ -1,5 +1,5 @@
 //! The emulated fibre: a [`Link`] is a [`Node`](longhaul_node::Node) with two sides and, in each direction, a
-//! rate, a queue in front of it that may mark, random loss and a fixed delay.
+//! rate, a queue in front of it that may mark, random loss (frame by frame or in bursts) and a fixed delay.
 //!
 //! A frame that arrives waits in the queue until the wire is free, occupies the wire for its length at the
 //! rate, may be lost there, and leaves by the other side one delay after its last bit was sent. Each direction
@@ -9,6 +9,7 @@
 //! Frames can also be late, so that others overtake them, arrive twice, or arrive with a wrong bit ([`Impairments`]).
 #![forbid(unsafe_code)]
 
+mod chance;
 mod config;
 mod counters;
 mod direction;
@@ -16,7 +17,7 @@ mod link;
 mod serialiser;
 mod wire;
 
-pub use config::{Impairments, LinkConfig, LinkError};
+pub use config::{Bursts, Cut, Impairments, LinkConfig, LinkError};
 pub use counters::{DropCounters, DropReason, LinkCounters};
 pub use direction::{Direction, send_marked};
 pub use link::Link;

@@ -1,4 +1,5 @@
-use crate::config::{Impairments, LinkConfig, LinkError};
+use crate::chance::Chance;
+use crate::config::{Cut, Impairments, LinkConfig, LinkError};
 use crate::counters::{DropReason, LinkCounters};
 use crate::serialiser::Serialiser;
 use longhaul_cc::{Red, wire_bytes};
@@ -8,57 +9,6 @@ use longhaul_wire::{Ecn, HEAD_MAX};
 
 /// Longest payload that a link carries, in bytes.
 pub const PAYLOAD_LEN_MAX: usize = 16 * 1024;
-
-/// Which frames something befalls: each with the same probability, by itself.
-///
-/// Drawn is not the fate of each frame but how many are spared before the next that is not, which is distributed alike and
-/// costs nothing per frame.
-struct Chance {
-    probability: f64,
-    rng: SplitMix64,
-    before_next: u64,
-}
-
-impl Chance {
-    fn new(probability: f64, seed: u64) -> Self {
-        let mut chance = Chance { probability, rng: SplitMix64::new(seed), before_next: 0 };
-        chance.draw();
-        chance
-    }
-
-    fn draw(&mut self) {
-        self.before_next = if self.probability <= 0.0 {
-            u64::MAX
-        } else {
-            // From above 0 up to 1, in steps of 2^-53.
-            let uniform = ((self.rng.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-            (uniform.ln() / (1.0 - self.probability).ln()) as u64
-        };
-    }
-
-    /// Frames that are spared before the next that is not.
-    fn before_next(&self) -> u64 {
-        self.before_next
-    }
-
-    /// So many are spared, not more than are.
-    fn pass(&mut self, frames: u64) {
-        if self.probability > 0.0 {
-            self.before_next -= frames;
-        }
-    }
-
-    /// True when it befalls the next frame.
-    #[inline]
-    fn take(&mut self) -> bool {
-        if self.before_next == 0 {
-            self.draw();
-            return true;
-        }
-        self.pass(1);
-        false
-    }
-}
 
 /// What becomes of a frame that gets through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,6 +92,7 @@ pub struct Wire {
     queue_wait_max: Duration,
     red: Option<Red>,
     losses: Chance,
+    cut: Option<Cut>,
     /// `None`: nothing else befalls any frame.
     harm: Option<Box<Harm>>,
     last_due: Instant,
@@ -166,7 +117,8 @@ impl Wire {
                 .map_or(Duration::ZERO, |rate| rate.time_for_bytes(config.queue_bytes)),
             // A stream of its own: marks do not change which frames are lost.
             red: red.map(|(ecn, rate)| Red::new(&ecn, rate, !seed)),
-            losses: Chance::new(config.loss, seed),
+            losses: Chance::in_bursts(config.loss, config.bursts.as_ref(), seed),
+            cut: config.cut,
             harm: (!config.impairments.is_none()).then(|| Box::new(Harm::new(&config.impairments, seed))),
             last_due: Instant::ZERO,
             wait_max: Duration::ZERO,
@@ -197,6 +149,9 @@ impl Wire {
         let backlog = self.backlog(now);
         let sent_at = self.serialise(now, backlog, wire_bytes(len)).ok_or(DropReason::QueueFull)?;
         // A lost frame has used the wire all the same.
+        if self.cut.is_some_and(|cut| cut.is_on(sent_at)) {
+            return Err(DropReason::Cut);
+        }
         if self.losses.take() {
             return Err(DropReason::Loss);
         }
@@ -220,7 +175,7 @@ impl Wire {
     ) {
         let bytes = wire_bytes(frame.len());
         let all_fit = self.backlog(now) + self.time_of(bytes * count) <= self.queue_wait_max;
-        if self.red.is_some() || self.harm.is_some() || !all_fit {
+        if self.red.is_some() || self.harm.is_some() || self.cut.is_some() || !all_fit {
             for place in 0..count {
                 if let Ok(arrival) = self.enter(now, frame) {
                     arrived(arrival, place, 1);

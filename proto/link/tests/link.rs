@@ -1,7 +1,7 @@
 //! The link in virtual time: one module per rule.
 
 use longhaul_cc::wire_bytes;
-use longhaul_link::{DropReason, Link, LinkConfig, LinkError};
+use longhaul_link::{Bursts, Cut, DropReason, Link, LinkConfig, LinkError};
 use longhaul_node::{Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{BitRate, Duration, Instant};
 
@@ -229,6 +229,34 @@ mod loss {
         enter(&mut link, Instant::ZERO, 0, 1, 976);
         assert_eq!(link.counters(0).drops.get(DropReason::Loss), 1);
         assert_eq!(link.counters(0).drops.get(DropReason::QueueFull), 1);
+    }
+
+    #[test]
+    fn a_cut_loses_what_is_sent_in_between_and_nothing_else() {
+        let cut = Cut { at: Instant::from_ns(1000), lasts: Duration::from_ns(500) };
+        let config = LinkConfig { delay: Duration::from_ns(700), cut: Some(cut), ..LinkConfig::default() };
+        for side in [0, 1] {
+            let mut link = link(config.clone());
+            for number in 0..2000 {
+                enter(&mut link, Instant::from_ns(u64::from(number)), side, number, 60);
+            }
+            let arrived: Vec<u32> = drain(&mut link).iter().map(|arrival| arrival.2).collect();
+            let expected: Vec<u32> = (0..1000).chain(1500..2000).collect();
+            assert_eq!(arrived, expected);
+            assert_eq!(link.counters(side).drops.get(DropReason::Cut), 500);
+        }
+    }
+
+    #[test]
+    fn bursts_that_cannot_be_are_refused() {
+        let refused = |loss, frames, within| {
+            let bursts = Some(Bursts { frames, loss: within });
+            Link::new(LinkConfig { loss, bursts, ..LinkConfig::default() }).err().unwrap().to_string()
+        };
+        assert!(refused(0.1, 0.5, 1.0).contains("a mean length from 1"));
+        assert!(refused(0.1, f64::NAN, 1.0).contains("NaN"));
+        assert!(refused(0.1, 8.0, 0.0).contains("from 0.001 to 1"));
+        assert!(refused(0.5, 8.0, 0.5).contains("0.444 is the most"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::wan_box::WanBoxPlan;
 use longhaul_accel::{Config, Mode, Policy, Role};
 use longhaul_node::Side;
 use longhaul_units::{BitRate, Duration};
-use longhaul_wan::PathConfig;
+use longhaul_wan::{Parity, PathConfig};
 
 /// Sides of an accelerator.
 pub(super) const LAN: Side = 0;
@@ -134,6 +134,7 @@ impl Settings<'_> {
             box_id: number as u64,
             send_bytes_max: whole("send_memory").unwrap_or(sized.send_bytes_max),
             receive_bytes_max: whole("receive_memory").unwrap_or(sized.receive_bytes_max),
+            parity: self.parity(),
             ..sized
         };
         if let Err(why) = transport.check() {
@@ -141,6 +142,15 @@ impl Settings<'_> {
         }
         let [near, far] = self.config(rate, lan_rate, delay, flows)?.halves(delay.times(2));
         Ok(WanBoxPlan { near, far, transport })
+    }
+
+    /// When the transport sends parity.
+    fn parity(&self) -> Parity {
+        match self.fields.as_ref().and_then(|fields| fields.text("parity")) {
+            Some("off") => Parity::Off,
+            Some("always") => Parity::Always,
+            _ => Parity::Adaptive,
+        }
     }
 
     /// The mode of all flows.

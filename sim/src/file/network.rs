@@ -10,10 +10,10 @@ use crate::profile::NicProfile;
 use crate::scenario::{Cable, Flow, StationKind, StationPlan};
 use longhaul_accel::Mode;
 use longhaul_cc::RedConfig;
-use longhaul_link::{Impairments, LinkConfig};
+use longhaul_link::{Bursts, Cut, Impairments, LinkConfig};
 use longhaul_node::Side;
 use longhaul_switch::{PORTS_MAX, SwitchConfig};
-use longhaul_units::{BitRate, Duration};
+use longhaul_units::{BitRate, Duration, Instant};
 
 /// A cable of a few metres.
 const SHORT: Duration = Duration::from_ns(25);
@@ -567,6 +567,8 @@ fn link<'a>(fields: &Fields<'a>, name: String, ends: [(usize, Side); 2]) -> Resu
         wire: LinkConfig {
             delay: fibre + fields.time("extra_delay").unwrap_or(Duration::ZERO),
             loss: fields.real("loss").unwrap_or(0.0),
+            bursts: bursts(fields)?,
+            cut: cut(fields)?,
             impairments: impairments(fields)?,
             queue_bytes,
             ecn: marking(fields, queue_bytes),
@@ -575,6 +577,29 @@ fn link<'a>(fields: &Fields<'a>, name: String, ends: [(usize, Side); 2]) -> Resu
         loses,
         record: fields.text("record").map(str::to_owned),
     })
+}
+
+/// How losses come together.
+fn bursts(fields: &Fields<'_>) -> Result<Option<Bursts>, FileError> {
+    for (key, other) in [("loss_burst", "loss"), ("loss_in_burst", "loss_burst")] {
+        if fields.has(key) && !fields.has(other) {
+            return Err(fields.error(key, format!("'{key}' without '{other}': add it")));
+        }
+    }
+    let frames = fields.whole("loss_burst").map(|frames| frames as f64);
+    Ok(frames.map(|frames| Bursts { frames, loss: fields.real("loss_in_burst").unwrap_or(1.0) }))
+}
+
+/// When the fibre is cut.
+fn cut(fields: &Fields<'_>) -> Result<Option<Cut>, FileError> {
+    match (fields.time("cut_at"), fields.time("cut_for")) {
+        (Some(at), lasts) => {
+            let lasts = lasts.unwrap_or(Duration::from_ps(u64::MAX / 4));
+            Ok(Some(Cut { at: Instant::ZERO + at, lasts }))
+        }
+        (None, Some(_)) => Err(fields.error("cut_for", "how long a cut lasts without 'cut_at': add it")),
+        (None, None) => Ok(None),
+    }
 }
 
 /// What befalls frames besides loss.

@@ -4,7 +4,8 @@ use super::*;
 use crate::host::Op;
 use crate::profile::NicProfile;
 use crate::scenario::{StationKind, Test, Until};
-use longhaul_units::{BitRate, Duration};
+use longhaul_link::Bursts;
+use longhaul_units::{BitRate, Duration, Instant};
 
 mod flow_control;
 
@@ -110,6 +111,23 @@ mod the_usual_case {
     fn delays_add_up() {
         let text = "[path]\ndelay = \"3.81ms\"\nextra_delay = \"20us\"\n[flow]";
         assert_eq!(load(text).unwrap().scenario.cables[0].wire.delay, Duration::from_us(3830));
+    }
+
+    #[test]
+    fn losses_come_in_bursts_and_cuts_at_their_time() {
+        let keys = "loss = 1e-3\nloss_burst = 8\nloss_in_burst = 0.5\ncut_at = '3ms'\ncut_for = '1ms'";
+        let wire = load(&format!("[path]\n{keys}\n[flow]")).unwrap().scenario.cables[0].wire.clone();
+        assert_eq!(wire.bursts, Some(Bursts { frames: 8.0, loss: 0.5 }));
+        let cut = wire.cut.unwrap();
+        assert_eq!((cut.at, cut.lasts), (Instant::from_ns(3_000_000), Duration::from_ms(1)));
+        for (keys, missing) in [
+            ("loss_burst = 8", "loss"),
+            ("loss = 0.1\nloss_in_burst = 0.5", "loss_burst"),
+            ("cut_for = '1ms'", "cut_at"),
+        ] {
+            let why = load(&format!("[path]\n{keys}\n[flow]")).unwrap_err().to_string();
+            assert!(why.contains(&format!("without '{missing}'")), "{why}");
+        }
     }
 
     #[test]

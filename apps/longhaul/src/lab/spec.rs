@@ -1,6 +1,6 @@
 //! What a lab consists of.
 
-use crate::fibre::{Ecn, Fibre};
+use crate::fibre::{Ecn, Fibre, bursts};
 use crate::quantity::{Distance, Size, memory, probability};
 use longhaul_host::PORTS_MAX;
 use longhaul_link::{Impairments, RedConfig};
@@ -36,6 +36,9 @@ pub struct Spec {
     /// Probability that the fibre loses a frame
     #[arg(long, default_value = "0", value_parser = probability)]
     pub loss: f64,
+    /// Have losses come in bursts of this mean length, in frames (Gilbert and Elliott's model); --loss is the mean over all
+    #[arg(long, value_name = "FRAMES", requires = "loss")]
+    pub loss_burst: Option<f64>,
     /// Queue in front of the fibre, each way, and of each port of a switch; what does not fit is dropped
     #[arg(long, default_value = "16M")]
     pub queue: Size,
@@ -76,7 +79,8 @@ impl Spec {
             ),
             None => String::new(),
         };
-        let loss = if self.loss > 0.0 { format!(", loss {}", self.loss) } else { String::new() };
+        let bursts = self.loss_burst.map(|frames| format!(" in bursts of {frames}")).unwrap_or_default();
+        let loss = if self.loss > 0.0 { format!(", loss {}{bursts}", self.loss) } else { String::new() };
         format!("{hosts}{} of fibre at {}{loss}{ecn}, {accelerators}", self.distance, self.rate)
     }
 
@@ -116,6 +120,7 @@ impl Spec {
             delay: Span::of_fibre_m(self.distance.metres()),
             rate: self.rate,
             loss: self.loss,
+            bursts: bursts(self.loss_burst, None),
             impairments: Impairments::default(),
             queue: self.queue,
             ecn: self.ecn,

@@ -1,0 +1,152 @@
+//! Which frames something befalls.
+
+use crate::config::Bursts;
+use longhaul_units::{Rng, SplitMix64};
+
+/// Drawn is not the fate of each frame but how many are spared before the next that is not, which is distributed alike and
+/// costs nothing per frame.
+pub(crate) struct Chance {
+    law: Law,
+    rng: SplitMix64,
+    before_next: u64,
+}
+
+enum Law {
+    Never,
+    /// Each frame by itself, with this probability.
+    Each(f64),
+    /// Gilbert and Elliott's two states: in the bad one each frame is struck with probability `strike`, in the good one none.
+    Bursts {
+        enter: f64,
+        leave: f64,
+        strike: f64,
+        is_bad: bool,
+    },
+}
+
+impl Chance {
+    /// Befalls each frame by itself.
+    pub(crate) fn new(probability: f64, seed: u64) -> Self {
+        Chance::with(if probability <= 0.0 { Law::Never } else { Law::Each(probability) }, seed)
+    }
+
+    /// Befalls frames with this probability on the whole, in bursts if there are any.
+    pub(crate) fn in_bursts(probability: f64, bursts: Option<&Bursts>, seed: u64) -> Self {
+        let Some(bursts) = bursts.filter(|_| probability > 0.0) else {
+            return Chance::new(probability, seed);
+        };
+        let leave = 1.0 / bursts.frames;
+        let is_bad = probability / bursts.loss;
+        let enter = (leave * is_bad / (1.0 - is_bad)).min(1.0);
+        Chance::with(Law::Bursts { enter, leave, strike: bursts.loss, is_bad: false }, seed)
+    }
+
+    fn with(law: Law, seed: u64) -> Self {
+        let mut chance = Chance { law, rng: SplitMix64::new(seed), before_next: 0 };
+        chance.draw();
+        chance
+    }
+
+    fn draw(&mut self) {
+        let rng = &mut self.rng;
+        self.before_next = match &mut self.law {
+            Law::Never => u64::MAX,
+            Law::Each(probability) => spared(rng, *probability),
+            Law::Bursts { enter, leave, strike, is_bad } => {
+                let mut frames = 0_u64;
+                loop {
+                    if !*is_bad {
+                        frames = frames.saturating_add(1).saturating_add(spared(rng, *enter));
+                        *is_bad = true;
+                    }
+                    let is_struck = uniform(rng) <= *strike;
+                    *is_bad = uniform(rng) > *leave;
+                    if is_struck {
+                        break frames;
+                    }
+                    frames = frames.saturating_add(1);
+                }
+            }
+        };
+    }
+
+    /// Frames that are spared before the next that is not.
+    pub(crate) fn before_next(&self) -> u64 {
+        self.before_next
+    }
+
+    /// So many are spared, not more than are.
+    pub(crate) fn pass(&mut self, frames: u64) {
+        if !matches!(self.law, Law::Never) {
+            self.before_next -= frames;
+        }
+    }
+
+    /// True when it befalls the next frame.
+    #[inline]
+    pub(crate) fn take(&mut self) -> bool {
+        if self.before_next == 0 {
+            self.draw();
+            return true;
+        }
+        self.pass(1);
+        false
+    }
+}
+
+/// Above 0 up to 1, in steps of 2^-53.
+fn uniform(rng: &mut SplitMix64) -> f64 {
+    ((rng.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+}
+
+/// Trials without success before the first with one.
+fn spared(rng: &mut SplitMix64, probability: f64) -> u64 {
+    (uniform(rng).ln() / (1.0 - probability).ln()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAMES: usize = 4_000_000;
+
+    /// Part that is struck, and the mean length of runs of those.
+    fn observed(mean: f64, bursts: Bursts) -> (f64, f64) {
+        let mut chance = Chance::in_bursts(mean, Some(&bursts), 7);
+        let (mut struck, mut runs, mut was) = (0, 0, false);
+        for _ in 0..FRAMES {
+            let is = chance.take();
+            struck += u64::from(is);
+            runs += u64::from(is && !was);
+            was = is;
+        }
+        (struck as f64 / FRAMES as f64, struck as f64 / runs as f64)
+    }
+
+    #[test]
+    fn bursts_have_the_mean_and_the_length_that_they_are_given() {
+        for (mean, frames) in [(1e-3, 1.0), (1e-3, 8.0), (1e-2, 20.0), (0.3, 4.0)] {
+            let (loss, run) = observed(mean, Bursts { frames, loss: 1.0 });
+            assert!((loss / mean - 1.0).abs() < 0.1, "{loss} of {mean}");
+            assert!((run / frames - 1.0).abs() < 0.1, "{run} of {frames}");
+        }
+    }
+
+    #[test]
+    fn a_burst_that_spares_some_has_shorter_runs_and_the_same_mean() {
+        let (loss, run) = observed(1e-2, Bursts { frames: 40.0, loss: 0.5 });
+        assert!((loss / 1e-2 - 1.0).abs() < 0.1, "{loss}");
+        // A run goes on with probability (1 - 1/40) / 2.
+        assert!((run / (1.0 / (1.0 - 0.975 / 2.0)) - 1.0).abs() < 0.05, "{run}");
+    }
+
+    #[test]
+    fn what_never_happens_is_never_drawn() {
+        let bursts = Bursts { frames: 10.0, loss: 1.0 };
+        for mut chance in [Chance::new(0.0, 1), Chance::in_bursts(0.0, Some(&bursts), 1)] {
+            assert!((0..1000).all(|_| !chance.take()));
+            assert_eq!(chance.before_next(), u64::MAX);
+        }
+        assert!(Chance::new(1.0, 1).take());
+    }
+}
