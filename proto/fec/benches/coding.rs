@@ -143,7 +143,8 @@ fn without_loss(c: &mut Criterion) {
 fn choice(c: &mut Criterion) {
     for loss in [1e-4, 1e-2, 5e-2] {
         let path = PathLoss { loss, burst: 4.0 };
-        let measured = Measured { path, rtt: Duration::from_ms(100), packets_per_s: 3e6, goal: None };
+        let measured =
+            Measured { path, rtt: Duration::from_ms(100), packets_per_s: 3e6, free_per_s: 0.0, goal: None };
         c.bench_function(&format!("choose_at_{loss}"), |b| b.iter(|| choose(black_box(&measured))));
     }
 }

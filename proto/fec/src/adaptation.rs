@@ -13,14 +13,21 @@ const LOSS_MIN: f64 = 1e-5;
 const BUDGET: [(f64, f64); 6] =
     [(LOSS_MIN, 0.008), (1.5e-4, 0.015), (1.5e-3, 0.05), (1.5e-2, 0.085), (5e-2, 0.18), (0.2, 0.4)];
 
+/// Parity per DATA at most where it costs nothing.
+const FREE_BUDGET_MAX: f64 = 0.5;
+
 /// The parity that a latency goal may cost on any path.
 const GOAL_BUDGET: f64 = 0.015;
 
 /// A repeated datagram completes a message after so many round trips: goals from here on need no parity.
 const REPEATED_RTTS: f64 = 2.5;
 
-/// How many losses in a round trip are left to repetition.
-const LEFT_PER_RTT: f64 = 0.1;
+/// How many losses in a round trip are left to repetition: one of them holds up what a stream sends in that round trip, so
+/// that this part of it waits.
+const LEFT_PER_RTT: f64 = 5e-4;
+
+/// The part of a round trip that a block takes to send.
+const BLOCK_RTTS: f64 = 0.125;
 
 /// No path is asked to lose less than this.
 const TARGET_MIN: f64 = 1e-7;
@@ -52,6 +59,8 @@ pub struct Measured {
     pub rtt: Duration,
     /// DATA sent per second.
     pub packets_per_s: f64,
+    /// PARITY per second that costs nothing, because the path hardly notices.
+    pub free_per_s: f64,
     /// The strictest goal among its flows.
     pub goal: Option<LatencyGoal>,
 }
@@ -78,10 +87,10 @@ pub struct Report {
 
 /// The cheapest layout that leaves few enough losses, within the budget for parity.
 ///
-/// Without a goal, 0.1 losses in a round trip are few enough, since repetition then hardly ever holds a stream up. With
+/// Without a goal, one loss in 2000 round trips is few enough: a stream then waits in one round trip of so many. With
 /// a goal, 0.1 % of messages may have one. Where the budget does not reach so far, the layout that leaves least is
-/// taken if it halves the loss. A block takes half a round trip to send at most (with a goal, the time that the goal
-/// leaves), because repetition would be sooner otherwise.
+/// taken if it halves the loss. A block takes an eighth of a round trip to send (with a goal, the time that the goal
+/// leaves), or up to half of one where the budget asks for longer blocks: repetition would be sooner otherwise.
 ///
 /// Cost: up to a few hundred evaluations of [`residual_loss`], some 0.1 ms; call it when the path changed.
 pub fn choose(measured: &Measured) -> Choice {
@@ -92,7 +101,12 @@ pub fn choose(measured: &Measured) -> Choice {
     let nothing = Choice { layout: None, residual: loss };
     let (target, budget, block_max) = match goal {
         None if loss <= LOSS_MIN => return nothing,
-        None => ((LEFT_PER_RTT / per_rtt).max(TARGET_MIN), budget(loss), per_rtt / 2.0),
+        None => {
+            let free = (measured.free_per_s / measured.packets_per_s.max(1.0)).min(FREE_BUDGET_MAX);
+            let budget = budget(loss).max(free);
+            let block_max = (BLOCK_RTTS * per_rtt).max((1.0 / budget).ceil().min(per_rtt / 2.0));
+            ((LEFT_PER_RTT / per_rtt).max(TARGET_MIN), budget, block_max)
+        }
         Some(goal) => {
             let target = (1e-3 / f64::from(goal.message_packets.max(1))).max(TARGET_MIN);
             let budget = budget(loss).max(GOAL_BUDGET);
@@ -237,18 +251,18 @@ impl Adaptation {
         if self.fast.lost >= SIGNIFICANT { self.fast.path() } else { self.slow.path() }
     }
 
-    /// Takes a report and the path's other figures and returns the choice. To be called about once per round trip.
+    /// Takes a report and the path's other figures, DATA and free PARITY per second as in [`Measured`], and returns the choice. To be called about once per round trip.
     pub fn report(
         &mut self,
         report: &Report,
         rtt: Duration,
-        packets_per_s: f64,
+        [packets_per_s, free_per_s]: [f64; 2],
         goal: Option<LatencyGoal>,
     ) -> Choice {
         // Half-lives of 4 and of 64 reports.
         self.fast.add(report, 0.84);
         self.slow.add(report, 0.989);
-        let measured = Measured { path: self.path(), rtt, packets_per_s, goal };
+        let measured = Measured { path: self.path(), rtt, packets_per_s, free_per_s, goal };
         match self.change(&measured) {
             Change::Worse => self.choose(measured),
             Change::Better => {

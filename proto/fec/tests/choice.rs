@@ -121,7 +121,7 @@ fn encoder_and_decoder_leave_what_the_arithmetic_says() {
 
 fn at(loss: f64, burst: f64, goal: Option<LatencyGoal>) -> Choice {
     let path = PathLoss { loss, burst };
-    choose(&Measured { path, rtt: Duration::from_ms(100), packets_per_s: 3e6, goal })
+    choose(&Measured { path, rtt: Duration::from_ms(100), packets_per_s: 3e6, free_per_s: 0.0, goal })
 }
 
 fn overhead(choice: Choice) -> f64 {
@@ -174,7 +174,7 @@ fn a_block_takes_less_time_than_the_goal_leaves() {
     for (packets_per_s, rtts) in [(1e5, 1.1), (1e6, 1.05), (3e4, 1.5)] {
         let goal = Some(LatencyGoal { rtts, message_packets: 16 });
         let rtt = Duration::from_ms(20);
-        let layout = choose(&Measured { path, rtt, packets_per_s, goal }).layout.unwrap();
+        let layout = choose(&Measured { path, rtt, packets_per_s, free_per_s: 0.0, goal }).layout.unwrap();
         let block_s = layout.block() as f64 / packets_per_s;
         assert!(block_s <= (rtts - 1.0) * 0.02, "{layout} takes {block_s} s");
     }
@@ -183,8 +183,20 @@ fn a_block_takes_less_time_than_the_goal_leaves() {
 #[test]
 fn a_path_with_few_packets_under_way_repeats() {
     let path = PathLoss::independent(1e-3);
-    let measured = Measured { path, rtt: Duration::from_us(100), packets_per_s: 1e5, goal: None };
+    let measured =
+        Measured { path, rtt: Duration::from_us(100), packets_per_s: 1e5, free_per_s: 0.0, goal: None };
     assert_eq!(choose(&measured).layout, None);
+}
+
+#[test]
+fn where_parity_costs_nothing_groups_are_short() {
+    // Acknowledgements: 32 in a round trip of 10 ms.
+    let path = PathLoss::independent(1e-3);
+    let measured =
+        Measured { path, rtt: Duration::from_ms(10), packets_per_s: 3200.0, free_per_s: 4000.0, goal: None };
+    let choice = choose(&measured);
+    assert!(choice.layout.unwrap().block() <= 16, "{choice:?}");
+    assert!(choice.residual * 32.0 < 1e-3, "{choice:?}");
 }
 
 /// Reports of round trips of 300,000 datagrams with independent losses; how often the choice changed.
@@ -198,7 +210,7 @@ fn feed(adaptation: &mut Adaptation, rng: &mut SplitMix64, loss: f64, reports: u
         let lost = (mean + normal * mean.sqrt()).round().max(0.0) as u64;
         let before = adaptation.choice();
         let report = Report { packets, lost, bursts: lost };
-        adaptation.report(&report, Duration::from_ms(100), 3e6, None);
+        adaptation.report(&report, Duration::from_ms(100), [3e6, 0.0], None);
         changes += usize::from(before.layout != adaptation.choice().layout);
     }
     changes

@@ -8,7 +8,7 @@ use longhaul_cc::wire_bytes;
 use longhaul_fec::{
     Adaptation, Body, Encoder, Layout, PathLoss, ROWS_MAX, Report, STRIDE_MAX, SYMBOLS_MAX, residual_loss,
 };
-use longhaul_units::{Duration, Instant};
+use longhaul_units::{BitRate, Duration, Instant};
 
 /// Least time between two looks at what the path loses.
 const REPORT_MIN: Duration = Duration::from_ms(1);
@@ -18,13 +18,19 @@ const RTTS_MAX: u64 = 16;
 /// Parity per DATA that is never too much, in bytes; below this loss, more always is.
 const SHARE_LEAST: f64 = 0.05;
 const LOSS_OF_LEAST: f64 = 1.5e-3;
+/// Part of the path's rate that parity may take where that is more: what protects acknowledgements is longer than they.
+const RATE_SHARE: f64 = 1e-3;
 /// How far a layout's bytes may exceed its share in datagrams: parities are as long as their longest member.
 const SHARE_SLACK: f64 = 2.0;
 /// Parities that a quiet time may save up for what ends blocks early, besides two blocks'.
 const CREDIT_PARITIES: usize = 64;
+/// Parity that DATA leave so many times its room do not wait for.
+const ROOM_FACTOR: f64 = 2.0;
 /// Change of loss, or of its bursts, that the thriftiest layout is looked for again at.
 const BAND: f64 = 1.25;
 
+/// Bytes by which a PARITY is longer than the longest of its group.
+const PARITY_MORE: u64 = 48;
 /// Headers of a PARITY in front of its head block: those of IPv4 without a tag.
 const HEADERS: usize = 42 + HEADER_LEN;
 
@@ -39,6 +45,36 @@ struct Seen {
     missing: i64,
     bursts: u64,
     sent: u64,
+}
+
+/// What a path was used for since the last look.
+#[derive(Clone, Copy, Default)]
+struct Usage {
+    /// Time without DATA that wait.
+    idle: Duration,
+    /// Since when there are no DATA.
+    idle_from: Option<Instant>,
+    data_bytes: f64,
+    parity_bytes: f64,
+}
+
+impl Usage {
+    #[inline]
+    fn note_data(&mut self, now: Instant, bytes: u64) {
+        self.data_bytes += bytes as f64;
+        if let Some(from) = self.idle_from.take() {
+            self.idle = self.idle + now.since(from);
+        }
+    }
+
+    /// The part of a period that DATA leave to parity, on a path of this rate.
+    fn room(self, now: Instant, period: Duration, rate: Option<BitRate>) -> f64 {
+        let idle = self.idle + self.idle_from.map_or(Duration::ZERO, |from| now.since(from));
+        let idle = (idle.as_secs_f64() / period.as_secs_f64()).min(1.0);
+        let parity = self.parity_bytes / (self.parity_bytes + self.data_bytes).max(1.0);
+        let unused = rate.map_or(1.0, |rate| 1.0 - self.data_bytes / rate.bytes_in(period).max(1) as f64);
+        (idle + (1.0 - idle) * parity).min(unused)
+    }
 }
 
 /// The layout by which repetitions and parity together take least of a full path.
@@ -89,11 +125,12 @@ pub(crate) struct ParityOut {
     longest: u64,
     /// For a path that DATA leave no room on.
     thrifty: Option<Thrifty>,
-    /// Parity does not wait until DATA leave room.
-    goes_first: bool,
-    /// Since the last look there was a moment without DATA to send.
-    had_room: bool,
+    usage: Usage,
+    /// Of the path, if it is known.
+    rate: Option<BitRate>,
     last_data_at: Instant,
+    /// When the block under way began.
+    begun_at: Instant,
     /// As of the last look that was enough.
     seen: Option<Seen>,
     /// Since the last look: time, numbers and transmissions at first, and the least of the others.
@@ -117,9 +154,10 @@ impl ParityOut {
             share: SHARE_LEAST,
             longest: 0,
             thrifty: None,
-            goes_first: false,
-            had_room: true,
+            usage: Usage::default(),
+            rate: None,
             last_data_at: Instant::ZERO,
+            begun_at: Instant::ZERO,
             seen: None,
             floor: None,
             repaired: 0,
@@ -157,29 +195,35 @@ impl ParityOut {
         self.encoder.due() > 0
     }
 
-    /// Parity goes before DATA that wait.
+    /// There is nothing else to send on a path of this rate.
     #[inline]
-    pub(crate) fn goes_first(&self) -> bool {
-        self.goes_first
+    pub(crate) fn note_room(&mut self, now: Instant, rate: Option<BitRate>) {
+        self.usage.idle_from.get_or_insert(now);
+        self.rate = rate;
     }
 
-    /// There is nothing else to send.
+    /// A numbered datagram goes out.
     #[inline]
-    pub(crate) fn note_room(&mut self) {
-        self.had_room = true;
+    pub(crate) fn note_data(&mut self, now: Instant, bytes: u64) {
+        self.usage.note_data(now, bytes);
+        self.longest = self.longest.max(bytes);
     }
 
     /// Takes a datagram that was sent under `number`. Returns the first number that no closed block covers.
     #[inline]
     pub(crate) fn add(&mut self, now: Instant, number: u64, head: &[u8], body: &Body<'_>, bytes: u64) -> u64 {
+        if self.encoder.unprotected() == 0 {
+            self.begun_at = now;
+        }
         // What cannot be coded goes unprotected; the block ends before it.
         let _ = self.encoder.add(number, head, body);
+        let of_rate = self.rate.map_or(0, |rate| rate.bytes_in(now.since(self.last_data_at)));
         self.last_data_at = now;
-        self.longest = self.longest.max(bytes);
         let parities =
             self.layout().map_or(0, |layout| 2 * layout.rows() * layout.stride()) + CREDIT_PARITIES;
         let most = (parities as u64 * self.longest) as f64;
-        self.credit = (self.credit + self.share * bytes as f64).min(most);
+        let earned = (self.share * bytes as f64).max(RATE_SHARE * of_rate as f64);
+        self.credit = (self.credit + earned).min(most);
         number + 1 - self.encoder.unprotected() as u64
     }
 
@@ -193,13 +237,16 @@ impl ParityOut {
             self.encoder.next_parity();
         };
         self.credit -= cost;
+        self.usage.parity_bytes += cost;
         self.sent += 1;
         self.encoder.next_parity()
     }
 
-    /// When the block under way is ended although it is not full: what was sent last is then protected.
-    pub(crate) fn flush_at(&self, wait: Duration) -> Option<Instant> {
-        (self.encoder.unprotected() > 0).then(|| self.last_data_at + wait)
+    /// When the block under way is ended although it is not full, after a pause or as old as `age`: what was sent last is then
+    /// protected.
+    pub(crate) fn flush_at(&self, pause: Duration, age: Duration) -> Option<Instant> {
+        let at = || (self.last_data_at + pause).min(self.begun_at + age.max(pause));
+        (self.encoder.unprotected() > 0).then(at)
     }
 
     /// Ends the block under way.
@@ -250,13 +297,16 @@ impl ParityOut {
         let lost = ((missing - before.missing) as u64).min(packets);
         let bursts = (bursts - before.bursts).clamp(lost.min(1), lost);
         let packets_per_s = (floor.sent - before.sent) as f64 / period.as_secs_f64();
-        let choice = self.adaptation.report(&Report { packets, lost, bursts }, rtt, packets_per_s, None);
-        let is_full = !std::mem::take(&mut self.had_room);
+        let free_bytes_per_s = self.rate.map_or(0.0, |rate| RATE_SHARE * rate.as_bps() as f64 / 8.0);
+        let free_per_s = free_bytes_per_s / (self.longest + PARITY_MORE).max(1) as f64;
+        let per_s = [packets_per_s, free_per_s];
+        let choice = self.adaptation.report(&Report { packets, lost, bursts }, rtt, per_s, None);
+        let room = std::mem::take(&mut self.usage).room(now, period, self.rate);
+        let has_room = choice.layout.is_some_and(|layout| room > ROOM_FACTOR * layout.overhead());
         let layout = match self.policy {
-            Parity::Adaptive if is_full => self.thriftiest(flight.in_flight(), copies_max),
+            Parity::Adaptive if !has_room => self.thriftiest(flight.in_flight(), copies_max),
             _ => choice.layout,
         };
-        self.goes_first = is_full || self.policy == Parity::Always;
         let overhead = layout.map_or(0.0, Layout::overhead);
         let is_low = self.loss() < LOSS_OF_LEAST;
         self.share = if is_low { SHARE_LEAST } else { SHARE_LEAST.max(overhead * SHARE_SLACK) };

@@ -140,6 +140,10 @@ impl WayOut {
         true
     }
 
+    fn flush_at(&self, config: &Config) -> Option<Instant> {
+        self.parity.flush_at(self.ack_delay(config), self.flight.rtt.smoothed().divided_by(8))
+    }
+
     fn tail_at(&self, config: &Config) -> Option<Instant> {
         if self.flight.in_flight() == 0 {
             return None;
@@ -169,7 +173,7 @@ impl WayOut {
         mut told: impl FnMut(u32, Fate),
         mut probe: impl FnMut(u32),
     ) -> bool {
-        if self.parity.flush_at(self.ack_delay(config)).is_some_and(|at| at <= now) {
+        if self.flush_at(config).is_some_and(|at| at <= now) {
             self.parity.flush();
             let next = self.flight.next_number();
             self.flight.cover(now, next, next);
@@ -200,7 +204,7 @@ impl WayOut {
         [
             at(self.flight.detect_at(), "loss detection"),
             at(tail, "tail probe"),
-            at(self.parity.flush_at(self.ack_delay(config)), "parity of a tail"),
+            at(self.flush_at(config), "parity of a tail"),
             at(self.out_at(config), "answer of a path"),
         ]
         .into_iter()

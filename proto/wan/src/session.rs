@@ -128,6 +128,11 @@ impl Session {
         self.opening.is_some_and(|opening| opening.tries == 1)
     }
 
+    /// It is open, and its first path is about to work.
+    pub(crate) fn is_beginning(&self) -> bool {
+        self.remote.is_some() && self.ways_out.iter().all(|way| way.flight.rtt.smoothed() == Duration::ZERO)
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         self.ways_out.iter().any(|way| way.is_up)
     }
@@ -259,7 +264,8 @@ impl Session {
         loop {
             let has_data = self.out.has_next(now);
             if !has_data {
-                self.ways_out.iter_mut().for_each(|way| way.parity.note_room());
+                let ways = self.ways_out.iter_mut().zip(gates.iter());
+                ways.for_each(|(way, gate)| way.parity.note_room(now, gate.rate()));
             }
             let Some((path, is_parity)) = self.choose(now, shared, gates, has_data, out) else { return };
             if is_parity {
@@ -271,7 +277,6 @@ impl Session {
     }
 
     /// The way that sends next, each in turn: one that is up, may send now and has room; and whether it sends parity.
-    /// Parity gives way to data unless it saves more than it takes.
     fn choose(
         &mut self,
         now: Instant,
@@ -286,7 +291,7 @@ impl Session {
             self.turn = (self.turn + 1) % self.ways_out.len();
             let way = &self.ways_out[path];
             let takes_data = has_data && way.flight.span() < span_max;
-            let is_parity = way.parity.is_due() && (way.parity.goes_first() || !takes_data);
+            let is_parity = way.parity.is_due();
             let can = way.is_up && (takes_data || is_parity);
             if can && gates[path].is_open(now) && out.room(path + 1) > 0 {
                 return Some((path, is_parity));
@@ -378,6 +383,7 @@ impl Session {
             }
         };
         gates[path].take(now, wire_bytes(len));
+        way.parity.note_data(now, wire_bytes(len));
         way.note_sent(now, next.record);
         shared.counters.wan_frames_out += 1;
         shared.counters.sent += 1;

@@ -5,7 +5,7 @@ use crate::key::WireKey;
 use crate::{Config, Counters, DropReason};
 use longhaul_cc::Pacer;
 use longhaul_node::{Frame, FrameBuf, FramePool, Side};
-use longhaul_units::{Instant, SplitMix64};
+use longhaul_units::{BitRate, Instant, SplitMix64};
 use longhaul_wire::Path;
 use std::collections::VecDeque;
 
@@ -149,6 +149,11 @@ impl Gate {
         if let Some(pacer) = &mut self.pacer {
             pacer.take(now, bytes);
         }
+    }
+
+    /// The path's rate, if it has one.
+    pub(crate) fn rate(&self) -> Option<BitRate> {
+        self.pacer.as_ref().map(Pacer::rate)
     }
 
     /// Nobody waits.

@@ -422,7 +422,7 @@ impl Node for Transport {
         if side != INNER {
             return usize::MAX;
         }
-        let open = self.sessions.iter().filter(|session| session.is_up());
+        let open = self.sessions.iter().filter(|session| session.is_up() || session.is_beginning());
         let queue_max = self.config().queue_bytes_max;
         let free = open
             .map(|session| session.out.free_bytes().min(queue_max.saturating_sub(session.out.fresh_bytes())))

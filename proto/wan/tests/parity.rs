@@ -153,7 +153,9 @@ fn parity_is_at_most_a_twentieth_below_a_loss_of_1e_3_whatever_the_traffic() {
         }
         let [data, parity] = *bytes.borrow();
         assert!(parity > data / 1000, "{mean} {burst_frames}: {parity} bytes for {data}");
-        assert!(parity <= data / 20, "{mean} {burst_frames}: {parity} bytes for {data}");
+        // In 1000 pauses it may save up a thousandth of 10 Gbit/s.
+        let pauses = 1250 * pause_us;
+        assert!(parity <= data / 20 + pauses, "{mean} {burst_frames}: {parity} bytes for {data}");
     }
 }
 
