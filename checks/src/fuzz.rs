@@ -5,9 +5,11 @@
 
 mod device;
 mod seal;
+mod session;
 
 pub use device::{datagram, management, reliable, unreliable};
 pub use seal::sealed;
+pub use session::{session, tunnelled};
 
 use crate::packets::Fields;
 use longhaul_node::{Frame, FramePool};

@@ -50,7 +50,12 @@ fn mutate(rng: &mut SplitMix64, entry: &[u8], other: &[u8]) -> Vec<u8> {
 }
 
 fn replay(target: &str, run: fn(&[u8])) {
-    let rounds = from_environment("LONGHAUL_FUZZ_ROUNDS", 2000);
+    replay_by(target, run, 2000);
+}
+
+/// With so many mutations of each entry unless told otherwise.
+fn replay_by(target: &str, run: fn(&[u8]), rounds: u64) {
+    let rounds = from_environment("LONGHAUL_FUZZ_ROUNDS", rounds);
     let seed = from_environment("LONGHAUL_FUZZ_SEED", 1);
     let check = |bytes: &[u8], source: &str| {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(bytes))) {
@@ -121,6 +126,16 @@ fn management() {
 #[test]
 fn sealed() {
     replay("sealed", fuzz::sealed);
+}
+
+#[test]
+fn session() {
+    replay_by("session", fuzz::session, 100);
+}
+
+#[test]
+fn tunnelled() {
+    replay_by("tunnelled", fuzz::tunnelled, 100);
 }
 
 /// A packet of the sequence targets: opcode by its place among the transport's, PSN mode and distance, then the rest
@@ -208,6 +223,41 @@ fn sealed_datagrams() -> Vec<(String, Vec<u8>)> {
     all
 }
 
+/// What befalls a session, each with keys and without.
+fn sessions() -> Vec<(String, Vec<u8>)> {
+    // Steps to the second box, with the highest bit; frames from the first one, without it.
+    let (send, come, lose, double, late, harm, wait, forge) =
+        (0x38, 0xf9, 0x82, 0x83, 0x84, 0x85, 0x06, 0x87);
+    let back = |step: u8| step & 0x7f;
+    let all: [(&str, &[u8]); 6] = [
+        ("lost", &[send, lose, lose, come, wait, 9, send, come, back(come), wait, 200]),
+        ("doubled", &[send, double, double, come, come, wait, 1, double, back(double), back(come), come]),
+        ("overtaken", &[send, send, late, 7, late, 9, late, 1, wait, 3, come, come, back(late), 2]),
+        ("damaged", &[send, harm, 50, 1, harm, 70, 128, harm, 12, 9, harm, 37, 3, come, wait, 250]),
+        ("made-up", &[send, forge, 30, 0x10, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, forge, 4, 0x14, 0, 0, 0, come]),
+        ("silence", &[send, lose, lose, lose, wait, 255, wait, 255, send, wait, 255, come, back(come)]),
+    ];
+    let of = |keys: u8| {
+        move |&(name, steps): &(&str, &[u8])| (format!("{name}-{keys}"), [&[keys], steps].concat())
+    };
+    all.iter().map(of(0)).chain(all.iter().map(of(1))).collect()
+}
+
+/// Datagrams made up: one of each kind, with the latest body, and with one of its own.
+fn forgeries() -> Vec<(String, Vec<u8>)> {
+    let of = |kind: u8, change: [u8; 8], body: &[u8]| {
+        [&[0x80 | kind][..], &change, &[body.len() as u8], body].concat()
+    };
+    let kinds = (0..8).map(|kind| (format!("kind-{kind}"), of(kind, [0, 0, 0, 1, 0, 0, 0, 1], &[0; 64])));
+    let others = [
+        ("next-frame", of(0, [0, 0, 0, 1, 0, 0, 0, 1], &[])),
+        ("far-number", of(0, [0, 0, 0x7f, 0xff, 0, 0, 0x7f, 0xff], &[])),
+        ("another-version", of(0, [0x30, 0, 0, 0, 0, 0, 0, 0], &[])),
+        ("another-stream", of(2, [0, 0, 0, 1, 1, 1, 0, 0], &[])),
+    ];
+    kinds.chain(others.map(|(name, bytes)| (name.to_string(), bytes))).collect()
+}
+
 /// Writes the part of the corpora that follows from the builders; the rest are findings, kept as they are.
 /// Run by hand after the formats change: `cargo test -p longhaul-checks --test fuzz_corpus -- --ignored`.
 #[test]
@@ -260,10 +310,13 @@ fn write_seeds() {
             std::fs::write(to.join(format!("{name}-{kind}")), bytes).unwrap();
         }
     }
-    let to = folder.join("sealed");
-    std::fs::create_dir_all(&to).unwrap();
-    for (name, bytes) in sealed_datagrams() {
-        std::fs::write(to.join(name), bytes).unwrap();
+    let built = [("sealed", sealed_datagrams()), ("session", sessions()), ("tunnelled", forgeries())];
+    for (target, entries) in built {
+        let to = folder.join(target);
+        std::fs::create_dir_all(&to).unwrap();
+        for (name, bytes) in entries {
+            std::fs::write(to.join(name), bytes).unwrap();
+        }
     }
     let file = capture(&frames.iter().take(4).map(|f| f.build()).collect::<Vec<_>>());
     for (name, piece) in [("whole", 255_u8), ("pieces", 6)] {

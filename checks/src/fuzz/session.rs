@@ -1,0 +1,368 @@
+//! Whole sessions of the WAN transport, in virtual time, over a path on which somebody does what the bytes say.
+
+use longhaul_node::{Chain, Frame, Node, Payload, Side, Trailer, Transmit};
+use longhaul_seal::{PeerConfig, PrivateKey, Seal, Seed};
+use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn};
+use longhaul_wan::format::{HEADER_LEN, Header, Kind};
+use longhaul_wan::{Counters, INNER, PathConfig, Transport};
+use longhaul_wire::{Bth, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Udp};
+use std::collections::{HashMap, VecDeque};
+
+const RATE: Option<BitRate> = BitRate::from_gbps(10);
+/// Ethernet, IPv4 and UDP.
+const HEADERS: usize = 42;
+/// Steps of one run.
+const STEPS_MAX: usize = 256;
+/// Datagrams that are under way at once.
+const WAY_MAX: usize = 4096;
+
+/// A box without its accelerators.
+trait Box: Node {
+    fn counters(&self) -> Counters;
+}
+
+impl Box for Transport {
+    fn counters(&self) -> Counters {
+        *Transport::counters(self)
+    }
+}
+
+impl Box for Chain<Transport, Seal> {
+    fn counters(&self) -> Counters {
+        self.left().map(|transport| *Transport::counters(transport)).unwrap_or_default()
+    }
+}
+
+fn transport(n: u8) -> Transport {
+    let paths = vec![PathConfig { rate: RATE, ..PathConfig::default() }];
+    let config =
+        longhaul_wan::Config { box_id: n.into(), seed: 70 + u64::from(n), paths, ..Default::default() };
+    Transport::new(config).expect("a configuration that is right")
+}
+
+fn sealed(n: u8) -> Chain<Transport, Seal> {
+    let key = |n: u8| PrivateKey::generate(&Seed::new([n; 32]));
+    let peer = PeerConfig { name: "far".into(), public_key: key(1 - n).public(), preshared_key: None };
+    let config = longhaul_seal::Config::new(key(n), vec![peer], Seed::new([9 + n; 32]));
+    Chain::new(Some(transport(n)), Some(Seal::new(config).expect("a configuration that is right")))
+}
+
+/// A packet from the host behind box `from`, with its place in its stream.
+fn packet(from: usize, stream: u8, place: u64) -> Vec<u8> {
+    let ip = |n: usize| format!("10.0.{n}.1").parse().expect("an address");
+    let path = Path {
+        source_mac: MacAddr([2, 0, 0, 0, 0, from as u8]),
+        destination_mac: MacAddr([2, 0, 0, 0, 0, 1 - from as u8]),
+        vlan: None,
+        source_ip: ip(from),
+        destination_ip: ip(1 - from),
+        traffic_class: 2,
+        hop_limit: 64,
+        flow_label: 0,
+        udp_source_port: 0xc000,
+    };
+    let template = PathTemplate::new(&path);
+    let bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(9 + u32::from(stream)), Psn::from_sequence(place));
+    let mut head = Head::begin(&template, &bth);
+    let payload = [&place.to_be_bytes()[..], &[place as u8; 120]].concat();
+    let pad_len = head.finish(&template, payload.len());
+    bytes_of(&Frame {
+        head: head.bytes(),
+        payload: Payload::Bytes(&payload),
+        trailer: Trailer::Sealed { pad_len },
+    })
+}
+
+fn bytes_of(frame: &Frame<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; frame.len()];
+    frame.write_to(&mut bytes);
+    bytes
+}
+
+/// Without what routers change, which no ICRC covers: Ethernet addresses, traffic class, hop limit, checksums, congestion marks.
+fn covered(mut bytes: Vec<u8>) -> Vec<u8> {
+    for place in [0..12, 15..16, 22..23, 24..26, 40..42, 46..47] {
+        bytes[place].fill(0);
+    }
+    bytes
+}
+
+#[derive(Default)]
+struct Tap(Vec<(Side, Vec<u8>)>);
+
+impl Transmit for Tap {
+    fn room(&mut self, _side: Side) -> usize {
+        usize::MAX
+    }
+    fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
+        self.0.push((side, bytes_of(frame)));
+    }
+}
+
+struct Line<N> {
+    now: Instant,
+    boxes: [N; 2],
+    /// What is under way to each box.
+    ways: [VecDeque<Vec<u8>>; 2],
+    /// By the box that took it in and its stream: the next place that is sent.
+    sent: HashMap<(usize, u8), u64>,
+    /// By the box that handed it out and its stream: the next place that may come.
+    come: HashMap<(usize, u8), u64>,
+    /// The latest datagram to each box.
+    latest: [Vec<u8>; 2],
+    /// Whether what comes out is held against what went in.
+    is_strict: bool,
+}
+
+impl<N: Box> Line<N> {
+    /// Two boxes that have a session, and a stream each way.
+    fn new(boxes: [N; 2]) -> Self {
+        let mut line = Line {
+            now: Instant::from_ns(1),
+            boxes,
+            ways: Default::default(),
+            sent: HashMap::new(),
+            come: HashMap::new(),
+            latest: Default::default(),
+            is_strict: false,
+        };
+        for _ in 0..100 {
+            [0, 1].into_iter().for_each(|from| line.send(from, 0));
+            line.deliver_all(Duration::from_ms(40));
+            if line.boxes.iter().all(|node| node.counters().tunnelled > 0 && node.counters().delivered > 0) {
+                break;
+            }
+        }
+        let counters = line.boxes.each_ref().map(Box::counters);
+        assert!(counters.iter().all(|of| of.delivered > 0), "no session: {counters:?}");
+        line.deliver_all(Duration::from_ms(40));
+        line.is_strict = true;
+        line.come = line.sent.iter().map(|(&(from, stream), &next)| ((1 - from, stream), next)).collect();
+        line
+    }
+
+    fn send(&mut self, from: usize, stream: u8) {
+        let place = self.sent.entry((from, stream)).or_default();
+        let bytes = packet(from, stream, *place);
+        *place += 1;
+        self.give(from, INNER, &bytes);
+    }
+
+    fn give(&mut self, to: usize, side: Side, bytes: &[u8]) {
+        let head = Head::copy_of(bytes);
+        let frame = Frame::received(&head, bytes).unwrap_or_else(|_| Frame::opaque(bytes));
+        self.boxes[to].handle_frame(self.now, side, &frame);
+        self.pump();
+    }
+
+    fn pump(&mut self) {
+        for from in [0, 1] {
+            let mut tap = Tap::default();
+            self.boxes[from].poll_transmit(self.now, &mut tap);
+            for (side, bytes) in tap.0 {
+                if side == INNER {
+                    self.arrived(from, &bytes);
+                } else if self.ways[1 - from].len() < WAY_MAX {
+                    self.latest[1 - from].clone_from(&bytes);
+                    self.ways[1 - from].push_back(bytes);
+                }
+            }
+        }
+    }
+
+    /// A box hands something out to its host.
+    fn arrived(&mut self, at: usize, bytes: &[u8]) {
+        let head = Head::copy_of(bytes);
+        let Ok(frame) = Frame::received(&head, bytes) else { return };
+        let Ok(Some(packet)) = Packet::parse(frame.head) else { return };
+        if !self.is_strict || !frame.icrc_is_right() {
+            return;
+        }
+        let stream = packet.bth().dest_qp.get().wrapping_sub(9) as u8;
+        let place = u64::from_be_bytes(bytes[HEADERS + 12..][..8].try_into().expect("eight bytes"));
+        let sent = self::packet(1 - at, stream, place);
+        assert_eq!(covered(bytes.to_vec()), covered(sent), "as it was sent");
+        let next = self.come.entry((at, stream)).or_default();
+        assert_eq!(place, *next, "once, and in order");
+        *next += 1;
+    }
+
+    /// Time passes: at each moment at which a box wants to be called, until `by`.
+    fn pass(&mut self, by: Duration) {
+        let end = self.now + by;
+        loop {
+            let due =
+                self.boxes.iter().filter_map(|node| node.poll_timeout()).map(|deadline| deadline.at).min();
+            let Some(at) = due.filter(|&at| at <= end) else { break };
+            self.now = self.now.max(at) + Duration::from_ns(1);
+            let now = self.now;
+            self.boxes.iter_mut().for_each(|node| node.handle_timeout(now));
+            self.pump();
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// All that is under way comes, and what follows from it, while time passes.
+    fn deliver_all(&mut self, by: Duration) {
+        for _ in 0..8 {
+            for to in [0, 1] {
+                for _ in 0..self.ways[to].len() {
+                    let Some(bytes) = self.ways[to].pop_front() else { break };
+                    self.give(to, 1, &bytes);
+                }
+            }
+            self.pass(by.divided_by(8));
+        }
+    }
+
+    /// A session has ended: no more is promised of what was under way.
+    fn is_over(&self) -> bool {
+        self.boxes.iter().any(|node| node.counters().sessions_closed > 0)
+    }
+}
+
+/// What the bytes ask for.
+struct Script<'a>(&'a [u8]);
+
+impl Script<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    fn take(&mut self, len: usize) -> &[u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+}
+
+/// Frames are sent, and datagrams lost, doubled, overtaken, damaged and made up, as `data` says; its first byte says whether the
+/// boxes have keys. While the session lasts every frame comes out once, unchanged and in the order of its stream; and once the path
+/// is good again, all of them.
+pub fn session(data: &[u8]) {
+    let Some((&keys, steps)) = data.split_first() else { return };
+    if keys & 1 == 1 {
+        play(Line::new([sealed(0), sealed(1)]), Script(steps));
+    } else {
+        play(Line::new([transport(0), transport(1)]), Script(steps));
+    }
+}
+
+fn play<N: Box>(mut line: Line<N>, mut script: Script<'_>) {
+    for _ in 0..STEPS_MAX {
+        let Some(what) = script.byte() else { break };
+        let to = usize::from(what >> 7);
+        match what & 7 {
+            0 => (0..=what >> 3 & 7).for_each(|_| line.send(to, what >> 6 & 1)),
+            1 => (0..=what >> 3 & 15).for_each(|_| deliver(&mut line, to, 0)),
+            2 => drop(line.ways[to].pop_front()),
+            3 => line.ways[to].front().cloned().into_iter().for_each(|again| line.ways[to].push_back(again)),
+            4 => {
+                let place = usize::from(script.byte().unwrap_or(0));
+                deliver(&mut line, to, place);
+            }
+            5 => {
+                let (at, by) = (script.byte().unwrap_or(0), script.byte().unwrap_or(0));
+                if let Some(mut bytes) = line.ways[to].pop_front() {
+                    let at = usize::from(at) % bytes.len();
+                    bytes[at] ^= by;
+                    line.give(to, 1, &bytes);
+                }
+            }
+            6 => line.pass(Duration::from_us(100 * u64::from(script.byte().unwrap_or(0)))),
+            _ => {
+                let len = usize::from(script.byte().unwrap_or(0));
+                let mut bytes = line.latest[to].clone();
+                bytes.truncate(HEADERS);
+                bytes.extend_from_slice(script.take(len));
+                line.give(to, 1, &lengthened(bytes));
+            }
+        }
+        if line.is_over() {
+            return;
+        }
+    }
+    for _ in 0..40 {
+        line.deliver_all(Duration::from_ms(50));
+    }
+    if !line.is_over() {
+        for (&(from, stream), &sent) in &line.sent {
+            assert_eq!(
+                line.come.get(&(1 - from, stream)).copied().unwrap_or(0),
+                sent,
+                "all of stream {stream}"
+            );
+        }
+    }
+}
+
+/// Lets the datagram at `place` in the row come.
+fn deliver<N: Box>(line: &mut Line<N>, to: usize, place: usize) {
+    let place = place.min(line.ways[to].len().saturating_sub(1));
+    if let Some(bytes) = line.ways[to].remove(place) {
+        line.give(to, 1, &bytes);
+    }
+}
+
+/// With the lengths that it has.
+fn lengthened(mut bytes: Vec<u8>) -> Vec<u8> {
+    if let Some(udp) = Udp::find(&bytes[..HEADERS.min(bytes.len())]) {
+        let said = u16::from_be_bytes([bytes[38], bytes[39]]);
+        let more = bytes.len() as i32 - 34 - i32::from(said);
+        let _ = udp.lengthen(&mut bytes, more);
+    }
+    bytes
+}
+
+const KINDS: [Kind; 8] =
+    [Kind::Data, Kind::Parity, Kind::End, Kind::Void, Kind::Ack, Kind::Ping, Kind::Hello, Kind::Close];
+
+/// Somebody who reads the path of two boxes without keys makes up datagrams whose check is right. It can do what it likes with
+/// the session; what the boxes hold stays within its bounds.
+///
+/// A step: kind and direction, changes of path, session, number, stream and sequence, a length and so many bytes of body; without
+/// any, the body is that of the latest datagram.
+pub fn tunnelled(data: &[u8]) {
+    let mut line = Line::new([transport(0), transport(1)]);
+    line.is_strict = false;
+    let mut script = Script(data);
+    for _ in 0..STEPS_MAX {
+        let Some(what) = script.byte() else { break };
+        let to = usize::from(what >> 7);
+        line.send(1 - to, what >> 6 & 1);
+        let model = line.latest[to].clone();
+        let Some(header) = model.get(HEADERS..).and_then(Header::read) else { continue };
+        let mut change = [0; 8];
+        let given = script.take(8);
+        change[..given.len()].copy_from_slice(given);
+        let signed = |at: usize| i32::from(i16::from_be_bytes([change[at], change[at + 1]])) as u32;
+        let forged = Header {
+            kind: KINDS[usize::from(what & 7)],
+            version: header.version ^ (change[0] >> 4),
+            path: header.path ^ (change[0] & 15),
+            session: header.session ^ u32::from(change[1]),
+            number: header.number.wrapping_add(signed(2)),
+            stream: header.stream ^ u32::from(change[4]) << 8 ^ u32::from(change[5]),
+            sequence: header.sequence.wrapping_add(signed(6)),
+            ..header
+        };
+        let len = usize::from(script.byte().unwrap_or(0));
+        let body = script.take(len);
+        let latest = &model[(HEADERS + HEADER_LEN).min(model.len())..];
+        let (checked, body) = if body.is_empty() { (&[][..], latest) } else { (body, body) };
+        let bytes = [&model[..HEADERS], &forged.write(checked), body].concat();
+        line.give(to, 1, &lengthened(bytes));
+        line.pass(Duration::from_us(10 * u64::from(what >> 3 & 7)));
+    }
+    line.deliver_all(Duration::from_ms(100));
+    for node in &line.boxes {
+        let config = node.config();
+        assert!(node.sessions().count() <= config.sessions_max as usize);
+        for session in node.sessions() {
+            assert!(session.send_bytes_peak <= config.send_bytes_max);
+            assert!(session.receive_bytes_peak <= config.receive_bytes_max / 16 * 17);
+        }
+    }
+}
