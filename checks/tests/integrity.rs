@@ -159,6 +159,69 @@ mod bytes_and_completions {
     }
 }
 
+mod soak {
+    use super::*;
+
+    /// How long, in seconds: a short one in every run, `cargo xtask soak` for half an hour.
+    fn seconds() -> u64 {
+        let text = std::env::var("LONGHAUL_SOAK_SECONDS").unwrap_or("25".into());
+        text.parse().unwrap_or_else(|_| panic!("LONGHAUL_SOAK_SECONDS={text}: a number is needed"))
+    }
+
+    /// KiB of memory that a process has.
+    fn resident_kib(pid: u64) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
+    /// Loss, cuts of the fibre and hosts that die and come again: what is not broken off arrives, every byte of it, and the
+    /// lab's memory does not grow.
+    #[test]
+    fn every_byte_is_accounted_for_and_memory_stays_flat() {
+        let time = Duration::from_secs(seconds());
+        let (began, first_seed) = (Instant::now(), seed());
+        let lab = TestLab::up(&format!(
+            "--distance 1000km --loss 1e-3 --loss-burst 4 --cut-for 150ms --cut-every 4s --accelerate transport --seed {first_seed}"
+        ));
+        let pid = lab.status()["pid"].as_u64().expect("a process id");
+        let (mut memory, mut whole, mut died, mut bytes) = (Vec::new(), 0_u64, 0, 0_u64);
+        for seed in first_seed.. {
+            let ends = start(&lab, &format!("transfer --seed {seed} --batches 6 --batch-bytes 10000000"));
+            if seed % 4 == 0 {
+                // A host dies in the middle, one end after the other.
+                sleep(Duration::from_millis(300 + 100 * (seed % 16)));
+                let Ends { server, client } = ends;
+                let (first, second) = if seed % 8 == 0 { (client, server) } else { (server, client) };
+                drop(first);
+                drop(second);
+                died += 1;
+            } else {
+                let results = ends.finish().unwrap_or_else(|both| {
+                    panic!("{both}\n=== the lab\n{}\nto repeat: LONGHAUL_SEED={seed}", lab.status())
+                });
+                whole += 1;
+                bytes += results.iter().map(|end| counters(end)["tx_bytes"]).sum::<u64>();
+            }
+            memory.push(resident_kib(pid));
+            if began.elapsed() > time {
+                break;
+            }
+        }
+        let status = lab.status();
+        let drops = &status["link"][0]["drops"];
+        println!(
+            "{whole} transfers whole, {bytes} bytes sent by their hosts, {died} broken off; the fibre's drops {drops}; memory in MiB, first, \
+             median and last: {:?}",
+            [memory[0], memory[memory.len() / 2], memory[memory.len() - 1]].map(|kib| kib >> 10)
+        );
+        assert!(whole > 0 && drops["loss"].as_u64() > Some(0) && drops["cut"].as_u64() > Some(0), "{status}");
+        // Tables and pools grow to their size in the first third.
+        let (early, late) = (memory[memory.len() / 3], memory[memory.len() - 1]);
+        assert!(late <= early + early / 10 + (16 << 10), "{early} to {late} KiB: {memory:?}");
+    }
+}
+
 mod refused_requests {
     use super::*;
 

@@ -42,6 +42,15 @@ pub fn run(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// The long form of a test that runs for half a minute among the others.
+pub fn soak(root: &Path, minutes: &str) -> Result<(), String> {
+    let minutes: u64 =
+        minutes.parse().map_err(|_| format!("'{minutes}' is no number of minutes: give one, as 30"))?;
+    cargo(root, &["build", "--release", "--quiet", "-p=longhaul", "-p=longhaul-preload"], &[])?;
+    let test = ["test", "-p=longhaul-checks", "--test=integrity", "soak::", "--", "--nocapture"];
+    cargo(root, &test, &[("LONGHAUL_SOAK_SECONDS", &(60 * minutes).to_string())])
+}
+
 /// The tests of the crates with unsafe code under AddressSanitizer, which only a nightly toolchain has. Programs with
 /// the preloaded library are not among them: they would have to be built with it too.
 pub fn sanitize(root: &Path) -> Result<(), String> {

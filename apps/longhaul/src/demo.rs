@@ -114,6 +114,8 @@ fn start_lab(args: &Args, cell: &Cell, results: &Results) -> Result<Lab, Problem
         accelerate: if cell.accelerated { Accelerate::Both } else { Accelerate::None },
         loss: 0.0,
         loss_burst: None,
+        cut_for: None,
+        cut_every: None,
         queue: Size::from_bytes(16 << 20),
         ecn: Ecn::Off,
         memory: Size::from_bytes(4 << 30),

@@ -1,7 +1,7 @@
 //! `longhaul emulate`: a fibre of any length between two ports.
 
 use crate::boxes::{self, Given, PortName, Process, Settings, by, plan, written};
-use crate::fibre::{Ecn, Fibre, bursts};
+use crate::fibre::{Ecn, Fibre, bursts, cuts};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory, probability};
 use longhaul_link::{Impairments, Link};
@@ -77,6 +77,14 @@ struct Emulation {
     #[arg(long, value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
     loss_in_burst: Option<f64>,
+    /// Cut it again and again for so long: what is sent in between is lost
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "written")]
+    cut_for: Option<Span>,
+    /// From one cut to the next [default: 10s]
+    #[arg(long, value_name = "TIME", requires = "cut_for")]
+    #[serde(deserialize_with = "written")]
+    cut_every: Option<Span>,
     /// Probability that a frame is late, so that those behind it overtake it [default: 0]
     #[arg(long, value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
@@ -133,6 +141,8 @@ impl Settings for Emulation {
             loss: self.loss.or(below.loss),
             loss_burst: self.loss_burst.or(below.loss_burst),
             loss_in_burst: self.loss_in_burst.or(below.loss_in_burst),
+            cut_for: self.cut_for.or(below.cut_for),
+            cut_every: self.cut_every.or(below.cut_every),
             reorder: self.reorder.or(below.reorder),
             reorder_delay: self.reorder_delay.or(below.reorder_delay),
             duplicate: self.duplicate.or(below.duplicate),
@@ -171,6 +181,7 @@ impl Emulation {
             rate: self.rate.unwrap_or(Fibre::RATE),
             loss: self.loss.unwrap_or(0.0),
             bursts: bursts(self.loss_burst, self.loss_in_burst),
+            cut: cuts(self.cut_for, self.cut_every),
             impairments: Impairments {
                 late: self.reorder.unwrap_or(0.0),
                 late_by: self
@@ -274,7 +285,7 @@ mod tests {
         let read = plan("emulate", SIDES, Given::default(), &process, &settings(""));
         std::fs::remove_file(&file).unwrap();
         let plan = read.unwrap();
-        let chances = "--loss 1e-4 --loss-burst 8 --loss-in-burst 0.5 --reorder 1e-3 --reorder-delay 1ms --duplicate 1e-4 --corrupt 1e-6 --seed 1";
+        let chances = "--loss 1e-4 --loss-burst 8 --loss-in-burst 0.5 --cut-for 50ms --cut-every 10s --reorder 1e-3 --reorder-delay 1ms --duplicate 1e-4 --corrupt 1e-6 --seed 1";
         let rest = "--rate 10G --queue 16M --memory 4G --ecn 1M:4M:0.1 --distance 1000km";
         assert_eq!(plan.pairs[0].settings, settings(&format!("{chances} {rest}")));
         assert!(plan.pairs.iter().all(|pair| pair.settings.link().is_ok()));
@@ -283,9 +294,9 @@ mod tests {
 
     #[test]
     fn every_setting_can_be_written_in_a_file() {
-        let file = "delay = '1ms'\nrate = '1G'\nloss = 0.25\nloss_burst = 4.0\nloss_in_burst = 0.75\nqueue = '1M'\necn = 'on'\nmemory = '2G'\nseed = 3\n\
+        let file = "delay = '1ms'\nrate = '1G'\nloss = 0.25\nloss_burst = 4.0\nloss_in_burst = 0.75\ncut_for = '1s'\nqueue = '1M'\necn = 'on'\nmemory = '2G'\nseed = 3\n\
              reorder = 0.5\nreorder_delay = '2ms'\nduplicate = 0.125\ncorrupt = 1e-3";
-        let arguments = "--delay 1ms --rate 1G --loss 0.25 --loss-burst 4 --loss-in-burst 0.75 --queue 1M --ecn --memory 2G --seed 3 \
+        let arguments = "--delay 1ms --rate 1G --loss 0.25 --loss-burst 4 --loss-in-burst 0.75 --cut-for 1s --queue 1M --ecn --memory 2G --seed 3 \
                          --reorder 0.5 --reorder-delay 2ms --duplicate 0.125 --corrupt 1e-3";
         assert_eq!(toml::from_str::<Emulation>(file).unwrap(), settings(arguments));
         for wrong in [

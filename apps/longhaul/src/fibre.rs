@@ -2,8 +2,8 @@
 
 use crate::problem::Problem;
 use crate::quantity::{Size, probability};
-use longhaul_link::{Bursts, Impairments, Link, LinkConfig, RedConfig};
-use longhaul_units::{BitRate, Duration as Span};
+use longhaul_link::{Bursts, Cut, Impairments, Link, LinkConfig, RedConfig};
+use longhaul_units::{BitRate, Duration as Span, Instant};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -18,6 +18,8 @@ pub struct Fibre {
     pub loss: f64,
     /// How losses come together.
     pub bursts: Option<Bursts>,
+    /// When it is cut.
+    pub cut: Option<Cut>,
     /// What else befalls frames.
     pub impairments: Impairments,
     /// In front of it, each way.
@@ -50,7 +52,7 @@ impl Fibre {
             ecn: self.ecn.of_queue(self.queue),
             loss: self.loss,
             bursts: self.bursts,
-            cut: None,
+            cut: self.cut,
             impairments: self.impairments,
             seed: self.seed,
             memory_bytes_max: self.memory.bytes(),
@@ -62,6 +64,12 @@ impl Fibre {
 /// Bursts of losses, if their mean length is given, in which every frame is lost unless a part is.
 pub fn bursts(frames: Option<f64>, loss: Option<f64>) -> Option<Bursts> {
     frames.map(|frames| Bursts { frames, loss: loss.unwrap_or(1.0) })
+}
+
+/// Cuts of this length, if one is given, from one to the next; the first after as long.
+pub fn cuts(lasts: Option<Span>, every: Option<Span>) -> Option<Cut> {
+    let every = every.unwrap_or(Span::from_ms(10_000));
+    lasts.map(|lasts| Cut { at: Instant::ZERO + every, lasts, every: Some(every) })
 }
 
 /// How far an accelerator lets requesters run ahead over a fibre of this `delay`, one way: twice what fits into a round

@@ -70,16 +70,28 @@ impl Bursts {
 /// A fibre that is cut and joined again: what is sent in between is lost, what was sent before arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// When, on the clock that the link is driven by.
+    /// When first, on the clock that the link is driven by.
     pub at: Instant,
-    /// For how long.
+    /// For how long. Above 0.
     pub lasts: Duration,
+    /// From one cut to the next, longer than a cut lasts. `None`: it is cut once.
+    pub every: Option<Duration>,
 }
 
 impl Cut {
     /// True while nothing gets through.
     pub fn is_on(&self, now: Instant) -> bool {
-        self.at <= now && now < self.at + self.lasts
+        let since = now.as_ps().checked_sub(self.at.as_ps());
+        let since = since.map(|since| self.every.map_or(since, |every| since % every.as_ps().max(1)));
+        since.is_some_and(|since| since < self.lasts.as_ps())
+    }
+
+    fn check(&self) -> Result<(), LinkError> {
+        let is_ever_on = self.lasts > Duration::ZERO;
+        match is_ever_on && self.every.is_none_or(|every| every > self.lasts) {
+            true => Ok(()),
+            false => Err(LinkError::Cut { cut: *self }),
+        }
     }
 }
 
@@ -180,6 +192,9 @@ impl LinkConfig {
         if let Some(bursts) = &self.bursts {
             bursts.check(self.loss)?;
         }
+        if let Some(cut) = &self.cut {
+            cut.check()?;
+        }
         let Impairments { late, duplication, corruption, .. } = self.impairments;
         for (what, probability) in [("late", late), ("duplication", duplication), ("corruption", corruption)]
         {
@@ -242,6 +257,15 @@ pub enum LinkError {
         bursts: Bursts,
         /// The loss given.
         mean: f64,
+    },
+    /// No time, or never mended.
+    #[error(
+        "a cut of {} every {} makes no sense: give a time above 0, and longer ones from cut to cut",
+        cut.lasts, cut.every.unwrap_or_default()
+    )]
+    Cut {
+        /// The values given.
+        cut: Cut,
     },
     /// Not a probability.
     #[error("{what} = {probability} is no probability: give a number from 0 to 1")]

@@ -233,7 +233,7 @@ mod loss {
 
     #[test]
     fn a_cut_loses_what_is_sent_in_between_and_nothing_else() {
-        let cut = Cut { at: Instant::from_ns(1000), lasts: Duration::from_ns(500) };
+        let cut = Cut { at: Instant::from_ns(1000), lasts: Duration::from_ns(500), every: None };
         let config = LinkConfig { delay: Duration::from_ns(700), cut: Some(cut), ..LinkConfig::default() };
         for side in [0, 1] {
             let mut link = link(config.clone());
@@ -245,6 +245,12 @@ mod loss {
             assert_eq!(arrived, expected);
             assert_eq!(link.counters(side).drops.get(DropReason::Cut), 500);
         }
+        let again = Cut { every: Some(Duration::from_ns(2000)), ..cut };
+        let on: Vec<u64> = (0..8000).step_by(250).filter(|&ns| again.is_on(Instant::from_ns(ns))).collect();
+        assert_eq!(on, [1000, 1250, 3000, 3250, 5000, 5250, 7000, 7250]);
+        let never = Cut { every: Some(Duration::from_ns(500)), ..cut };
+        let refused = Link::new(LinkConfig { cut: Some(never), ..LinkConfig::default() });
+        assert!(refused.err().unwrap().to_string().contains("longer ones from cut to cut"));
     }
 
     #[test]

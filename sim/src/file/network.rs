@@ -592,14 +592,17 @@ fn bursts(fields: &Fields<'_>) -> Result<Option<Bursts>, FileError> {
 
 /// When the fibre is cut.
 fn cut(fields: &Fields<'_>) -> Result<Option<Cut>, FileError> {
-    match (fields.time("cut_at"), fields.time("cut_for")) {
-        (Some(at), lasts) => {
-            let lasts = lasts.unwrap_or(Duration::from_ps(u64::MAX / 4));
-            Ok(Some(Cut { at: Instant::ZERO + at, lasts }))
+    for (key, other) in [("cut_for", "cut_at"), ("cut_every", "cut_for")] {
+        if fields.has(key) && !fields.has(other) {
+            return Err(fields.error(key, format!("'{key}' without '{other}': add it")));
         }
-        (None, Some(_)) => Err(fields.error("cut_for", "how long a cut lasts without 'cut_at': add it")),
-        (None, None) => Ok(None),
     }
+    let (lasts, every) = (fields.time("cut_for"), fields.time("cut_every"));
+    Ok(fields.time("cut_at").map(|at| Cut {
+        at: Instant::ZERO + at,
+        lasts: lasts.unwrap_or(Duration::from_ps(u64::MAX)),
+        every,
+    }))
 }
 
 /// What befalls frames besides loss.

@@ -115,11 +115,12 @@ mod the_usual_case {
 
     #[test]
     fn losses_come_in_bursts_and_cuts_at_their_time() {
-        let keys = "loss = 1e-3\nloss_burst = 8\nloss_in_burst = 0.5\ncut_at = '3ms'\ncut_for = '1ms'";
+        let keys = "loss = 1e-3\nloss_burst = 8\nloss_in_burst = 0.5\ncut_at = '3ms'\ncut_for = '1ms'\ncut_every = '5ms'";
         let wire = load(&format!("[path]\n{keys}\n[flow]")).unwrap().scenario.cables[0].wire.clone();
         assert_eq!(wire.bursts, Some(Bursts { frames: 8.0, loss: 0.5 }));
         let cut = wire.cut.unwrap();
         assert_eq!((cut.at, cut.lasts), (Instant::from_ns(3_000_000), Duration::from_ms(1)));
+        assert_eq!(cut.every, Some(Duration::from_ms(5)));
         for (keys, missing) in [
             ("loss_burst = 8", "loss"),
             ("loss = 0.1\nloss_in_burst = 0.5", "loss_burst"),

@@ -1,6 +1,6 @@
 //! What a lab consists of.
 
-use crate::fibre::{Ecn, Fibre, bursts};
+use crate::fibre::{Ecn, Fibre, bursts, cuts};
 use crate::quantity::{Distance, Size, memory, probability};
 use longhaul_host::PORTS_MAX;
 use longhaul_link::{Impairments, RedConfig};
@@ -39,6 +39,14 @@ pub struct Spec {
     /// Have losses come in bursts of this mean length, in frames (Gilbert and Elliott's model); --loss is the mean over all
     #[arg(long, value_name = "FRAMES", requires = "loss")]
     pub loss_burst: Option<f64>,
+    /// Cut the fibre again and again for so long: what is sent in between is lost
+    #[arg(long, value_name = "TIME")]
+    #[serde(with = "time_as_ps", default)]
+    pub cut_for: Option<Span>,
+    /// From one cut to the next [default: 10s]
+    #[arg(long, value_name = "TIME", requires = "cut_for")]
+    #[serde(with = "time_as_ps", default)]
+    pub cut_every: Option<Span>,
     /// Queue in front of the fibre, each way, and of each port of a switch; what does not fit is dropped
     #[arg(long, default_value = "16M")]
     pub queue: Size,
@@ -81,7 +89,8 @@ impl Spec {
         };
         let bursts = self.loss_burst.map(|frames| format!(" in bursts of {frames}")).unwrap_or_default();
         let loss = if self.loss > 0.0 { format!(", loss {}{bursts}", self.loss) } else { String::new() };
-        format!("{hosts}{} of fibre at {}{loss}{ecn}, {accelerators}", self.distance, self.rate)
+        let cuts = self.cut_for.map(|lasts| format!(", cut for {lasts} at a time")).unwrap_or_default();
+        format!("{hosts}{} of fibre at {}{loss}{cuts}{ecn}, {accelerators}", self.distance, self.rate)
     }
 
     /// The lab's hosts, from a on.
@@ -121,12 +130,26 @@ impl Spec {
             rate: self.rate,
             loss: self.loss,
             bursts: bursts(self.loss_burst, None),
+            cut: cuts(self.cut_for, self.cut_every),
             impairments: Impairments::default(),
             queue: self.queue,
             ecn: self.ecn,
             memory: self.memory,
             seed: self.seed,
         }
+    }
+}
+
+mod time_as_ps {
+    use super::Span;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(time: &Option<Span>, to: S) -> Result<S::Ok, S::Error> {
+        time.map(Span::as_ps).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Span>, D::Error> {
+        Ok(Option::<u64>::deserialize(from)?.map(Span::from_ps))
     }
 }
 
