@@ -105,7 +105,7 @@ impl Flow {
             for_sequence: self.sequence_of(packet),
             requester_qpn: packet.dest_qp(),
             msn: aeth.msn,
-            last: self.store.end() - 1,
+            last: self.lan_next - 1,
             oldest: u64::MAX,
             went_back: 0,
             at: now,

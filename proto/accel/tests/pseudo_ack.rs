@@ -1318,6 +1318,30 @@ mod lost_promises {
     }
 
     #[test]
+    fn what_follows_a_repetition_is_none_itself() {
+        let mut script = run("lan: write_only 500 A
+             > wan write_only 500 A
+             lan: write_only 501 A
+             > wan write_only 501 A
+             lan: write_only 500 A
+             > wan write_only 500 A
+             wan: nak 480 sequence msn=3
+             > lan nak 480 sequence msn=3");
+        repeat(&mut script, 501, 1);
+        // From here on the LAN loses 500.
+        repeat(&mut script, 501, 4);
+        assert_eq!(script.accel.counters().flows_failed, 0);
+        repeat(&mut script, 500, 4);
+        assert_eq!(script.accel.counters().flows_failed, 0);
+        script.go_on(
+            "after 5ms
+             lan: write_only 500 A
+             > wan write_only 500 A
+             > lan nak 500 operational msn=3",
+        );
+    }
+
+    #[test]
     fn progress_shows_that_nothing_is_lost() {
         let mut script = after_a_restart();
         repeat(&mut script, 500, 4);
