@@ -1,0 +1,598 @@
+//! Requester, near box, far box and responder, with what lies between them.
+//!
+//! A step hands one frame over, lets one timer fire, or brings one fault. Whoever it touched then sends all that it has to
+//! send, as the driver of a `Node` does. Timers fire when nothing else is left to happen; a bounded number fire early.
+//! Everything adverse is bounded too, so that every run ends.
+
+mod flow;
+mod hosts;
+mod line;
+mod properties;
+
+pub use flow::{Flow, FlowState};
+pub use hosts::{Requester, Responder};
+pub use line::{Frame, Line};
+
+use flow::{Out, Rules};
+use stateright::{Model, Property};
+
+/// A PSN, unwrapped and counted from 0.
+pub type Seq = u8;
+
+/// Packets of a scenario at most.
+pub const PACKETS_MAX: usize = 8;
+
+/// As `longhaul_accel::Mode`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Mode {
+    /// Each box acknowledges what it stores.
+    Early,
+    /// The far box alone does.
+    Far,
+    /// Both acknowledge all but the last packet of each message.
+    Tail,
+    /// Neither does.
+    Off,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Mode; 4] = [Mode::Early, Mode::Far, Mode::Tail, Mode::Off];
+
+    /// Mirrors `Mode::duty`.
+    fn duty(self, role: Role, slip: Option<Slip>) -> Duty {
+        match (self, role) {
+            (Mode::Far, Role::Near) if slip == Some(Slip::AcknowledgesInFar) => Duty::Acknowledge,
+            (Mode::Early, _) | (Mode::Far, Role::Far) => Duty::Acknowledge,
+            (Mode::Tail, _) => Duty::AcknowledgeButLast,
+            (Mode::Far, Role::Near) | (Mode::Off, _) => Duty::Pass,
+        }
+    }
+}
+
+/// Mirrors `Duty` in `proto/accel/src/policy.rs`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Duty {
+    Acknowledge,
+    AcknowledgeButLast,
+    Pass,
+}
+
+/// As `longhaul_accel::Role`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Role {
+    /// At the requester's site.
+    Near,
+    /// At the responder's.
+    Far,
+}
+
+/// What the WAN does to what is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Wan {
+    /// A path, which loses, repeats and reorders.
+    Path,
+    /// A session of the transport, as [`crate::session`] shows it to be: first in, first out, nothing lost while both boxes
+    /// live. When one crashes, what is under way is lost; then it is a path until there is another session.
+    Transport,
+}
+
+/// What can go for good, or lose its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Victim {
+    /// A box loses its memory, and is back after [`Scenario::away`].
+    Box(Role),
+    /// The requester's host dies.
+    Requester,
+    /// The responder's host dies.
+    Responder,
+    /// The responder refuses the request that it expects.
+    Refusal,
+}
+
+/// How long a box is away that has crashed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Away {
+    /// It is back before anything else happens.
+    AtOnce,
+    /// It comes back whenever it likes, or after everything else.
+    AWhile,
+    /// It never does.
+    Forever,
+}
+
+/// Mistakes that a rule can be told to make.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Slip {
+    /// A packet behind a gap is acknowledged although what lies between is not stored.
+    AcknowledgesUnstored,
+    /// In mode tail, the last packet of a message is acknowledged too.
+    AcknowledgesLast,
+    /// In mode far, the near box acknowledges too.
+    AcknowledgesInFar,
+    /// A sequence NAK names what is missing although something before it waits for the responder.
+    NaksAtEnd,
+    /// A sequence NAK of the responder lets go of the packet that it asks for.
+    TakesNakForAck,
+    /// A packet is let go once it is sent.
+    ForgetsSent,
+    /// A flow that fails names the packet behind all that it had stored.
+    FailsAtEnd,
+    /// A box without memory takes the first packet that it sees for the first that there is.
+    TrustsTraffic,
+    /// A silent responder is asked for ever.
+    NeverGivesUp,
+}
+
+/// What is sent, what may go wrong, and how often.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The mode of the flow in both boxes.
+    pub mode: Mode,
+    /// What lies between the boxes.
+    pub wan: Wan,
+    /// Messages by their packets; 0 stands for a READ of one packet. Each batch is posted when nothing is left to happen
+    /// after the one before it; from the second on nothing goes wrong any more.
+    pub batches: Vec<Vec<u8>>,
+    /// Packets that the requester has outstanding at most.
+    pub window: u8,
+    /// The requester's retries without progress.
+    pub retries: u8,
+    /// Timeouts in a row after which a box gives up.
+    pub give_up: u8,
+    /// Packets that a box stores.
+    pub store: u8,
+    /// As `TIMES_GONE_BACK` in `proto/accel/src/learning.rs`.
+    pub times_gone_back: u8,
+    /// Frames on a LAN's line, before a sender waits.
+    pub lan_frames: usize,
+    /// Frames on the WAN, before a sender waits.
+    pub wan_frames: usize,
+    /// Frames lost, anywhere but in a session of the transport.
+    pub losses: u8,
+    /// Frames repeated by the WAN.
+    pub duplicates: u8,
+    /// Frames overtaken on the WAN.
+    pub overtakings: u8,
+    /// Timers that fire while frames are under way.
+    pub early_timers: u8,
+    /// Crashes in all.
+    pub crashes: u8,
+    /// Who may crash.
+    pub victims: Vec<Victim>,
+    /// For how long a box does.
+    pub away: Away,
+    /// The mistake that a rule makes.
+    pub slip: Option<Slip>,
+}
+
+impl Scenario {
+    /// A message of two packets and one of one, then two of one; nothing goes wrong.
+    pub fn new(mode: Mode, wan: Wan) -> Self {
+        Scenario {
+            mode,
+            wan,
+            batches: vec![vec![2, 1], vec![1], vec![1]],
+            window: 3,
+            retries: 4,
+            give_up: 3,
+            store: PACKETS_MAX as u8,
+            times_gone_back: 2,
+            lan_frames: 2,
+            wan_frames: 3,
+            losses: 0,
+            duplicates: 0,
+            overtakings: 0,
+            early_timers: 0,
+            crashes: 0,
+            victims: Vec::new(),
+            away: Away::AtOnce,
+            slip: None,
+        }
+    }
+
+    fn messages(&self) -> impl Iterator<Item = u8> + '_ {
+        self.batches.iter().flatten().copied()
+    }
+
+    /// Behind the last packet of batch `number`.
+    fn batch_end(&self, number: usize) -> Seq {
+        self.batches.iter().take(number + 1).flatten().map(|packets| (*packets).max(1)).sum()
+    }
+
+    /// All packets.
+    fn packets(&self) -> Seq {
+        self.batch_end(self.batches.len())
+    }
+
+    /// Behind the last packet of each message, and whether it is a READ.
+    fn ends(&self) -> impl Iterator<Item = (Seq, bool)> + '_ {
+        self.messages().scan(0, |end, packets| {
+            *end += packets.max(1);
+            Some((*end, packets == 0))
+        })
+    }
+
+    fn is_read(&self, seq: Seq) -> bool {
+        self.ends().any(|(end, is_read)| is_read && end == seq + 1)
+    }
+
+    fn ends_message(&self, seq: Seq) -> bool {
+        self.ends().any(|(end, _)| end == seq + 1)
+    }
+
+    /// Messages that lie wholly below `seq`.
+    fn messages_below(&self, seq: Seq) -> u8 {
+        self.ends().filter(|(end, _)| *end <= seq).count() as u8
+    }
+}
+
+/// A box: its flow, if it knows of one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Station {
+    /// `None` from a crash to the next request.
+    pub flow: Option<Flow>,
+    /// False while it is away.
+    pub is_up: bool,
+}
+
+impl Station {
+    /// A flow in this box holds this packet, and will deliver it.
+    pub fn holds(&self, seq: Seq) -> bool {
+        self.is_up && self.flow.is_some_and(|flow| flow.holds(seq))
+    }
+
+    /// It owes the delivery of anything.
+    pub fn owes_delivery(&self) -> bool {
+        self.is_up && self.flow.is_some_and(|flow| flow.owes_delivery())
+    }
+}
+
+/// Lines by who sends into them and who takes from them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Route {
+    /// Requester to near box.
+    RequesterNear,
+    /// Near box to far box.
+    NearFar,
+    /// Far box to responder.
+    FarResponder,
+    /// Responder to far box.
+    ResponderFar,
+    /// Far box to near box.
+    FarNear,
+    /// Near box to requester.
+    NearRequester,
+}
+
+impl Route {
+    const ALL: [Route; 6] = [
+        Route::RequesterNear,
+        Route::NearFar,
+        Route::FarResponder,
+        Route::ResponderFar,
+        Route::FarNear,
+        Route::NearRequester,
+    ];
+
+    fn is_wan(self) -> bool {
+        matches!(self, Route::NearFar | Route::FarNear)
+    }
+}
+
+/// Everything at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct State {
+    /// The requester.
+    pub requester: Requester,
+    /// The near box, and the far one.
+    pub boxes: [Station; 2],
+    /// The responder.
+    pub responder: Responder,
+    lines: [Line; 6],
+    /// The transport has a session.
+    session: bool,
+    losses: u8,
+    duplicates: u8,
+    overtakings: u8,
+    early_timers: u8,
+    crashes: u8,
+    /// Who has crashed, a bit for each of [`Scenario::victims`].
+    crashed: u8,
+    batch: u8,
+}
+
+/// What fires.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Timer {
+    /// The requester's local ACK timer.
+    Requester,
+    /// A box's retransmission timer.
+    Retransmission(Role),
+    /// A box asks for a READ's responses again.
+    Recovery(Role),
+    /// A box waits no longer for the responses of a repeated READ.
+    Replay(Role),
+}
+
+/// One step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// The first frame arrives.
+    Deliver(Route),
+    /// The second one does, before it.
+    Overtake(Route),
+    /// The first frame arrives, and will once more.
+    Duplicate(Route),
+    /// The first frame is lost.
+    Lose(Route),
+    /// A timer fires.
+    Fire(Timer),
+    /// One of [`Scenario::victims`] crashes.
+    Crash(usize),
+    /// A box is back.
+    Return(Role),
+    /// The transport has a session again.
+    Begin,
+    /// The requester posts its next batch.
+    Post,
+}
+
+impl State {
+    fn new(scenario: &Scenario) -> Self {
+        let station = |role| {
+            let duty = scenario.mode.duty(role, scenario.slip);
+            Station { flow: Some(Flow::known(duty)), is_up: true }
+        };
+        let mut state = State {
+            requester: Requester::new(scenario),
+            boxes: [station(Role::Near), station(Role::Far)],
+            responder: Responder::new(),
+            lines: [Line::default(); 6],
+            session: scenario.wan == Wan::Transport,
+            losses: scenario.losses,
+            duplicates: scenario.duplicates,
+            overtakings: scenario.overtakings,
+            early_timers: scenario.early_timers,
+            crashes: scenario.crashes,
+            crashed: 0,
+            batch: 0,
+        };
+        state.drain(scenario);
+        state
+    }
+
+    fn line(&self, route: Route) -> &Line {
+        &self.lines[route as usize]
+    }
+
+    /// What `role` goes by, its flow, and its lines. `None`: it is away.
+    fn at<'a>(
+        &'a mut self,
+        scenario: &'a Scenario,
+        role: Role,
+    ) -> Option<(Rules<'a>, &'a mut Station, Out<'a>)> {
+        let rules = Rules { scenario, duty: scenario.mode.duty(role, scenario.slip), slip: scenario.slip };
+        let [_, near_far, far_responder, _, far_near, near_requester] = &mut self.lines;
+        let [near, far] = &mut self.boxes;
+        let (station, lan, wan, lan_frames, wan_frames) = match role {
+            Role::Near => (near, near_requester, near_far, scenario.lan_frames, scenario.wan_frames),
+            Role::Far => (far, far_near, far_responder, scenario.wan_frames, scenario.lan_frames),
+        };
+        station.is_up.then_some((rules, station, Out { lan, wan, lan_frames, wan_frames }))
+    }
+
+    /// Everybody sends what there is to send, as far as there is room.
+    fn drain(&mut self, scenario: &Scenario) {
+        self.requester.transmit(scenario, &mut self.lines[Route::RequesterNear as usize]);
+        self.responder.transmit(scenario, &mut self.lines[Route::ResponderFar as usize]);
+        for role in [Role::Near, Role::Far] {
+            if let Some((rules, station, mut out)) = self.at(scenario, role)
+                && let Some(flow) = &mut station.flow
+            {
+                flow.transmit(rules, &mut out);
+            }
+        }
+    }
+
+    fn arrive(&mut self, scenario: &Scenario, route: Route, frame: Frame) {
+        let role = match route {
+            Route::RequesterNear | Route::FarNear => Role::Near,
+            Route::NearFar | Route::ResponderFar => Role::Far,
+            Route::FarResponder => return self.responder.handle(scenario, frame),
+            Route::NearRequester => return self.requester.handle(scenario, frame),
+        };
+        let Some((rules, station, mut out)) = self.at(scenario, role) else { return };
+        match (&mut station.flow, frame) {
+            (Some(flow), _) => flow.handle(rules, frame, &mut out),
+            // Mirrors `Accelerator::watch_new_flow`.
+            (none, Frame::Request(seq)) => {
+                none.insert(Flow::unknown(rules.duty, seq)).handle(rules, frame, &mut out);
+            }
+            (None, response) => out.lan.push(response),
+        }
+    }
+
+    fn fire(&mut self, scenario: &Scenario, timer: Timer) {
+        let role = match timer {
+            Timer::Requester => return self.requester.handle_timeout(),
+            Timer::Retransmission(role) | Timer::Recovery(role) | Timer::Replay(role) => role,
+        };
+        let Some((rules, station, out)) = self.at(scenario, role) else { return };
+        let Some(flow) = &mut station.flow else { return };
+        match timer {
+            Timer::Retransmission(_) => flow.handle_timeout(rules),
+            Timer::Recovery(_) => flow.resend_front_request(rules, out.wan),
+            _ => flow.forget_replay(),
+        }
+    }
+
+    fn crash(&mut self, scenario: &Scenario, victim: Victim) {
+        match victim {
+            Victim::Box(role) => {
+                let is_up = scenario.away == Away::AtOnce;
+                self.boxes[role as usize] = Station { flow: None, is_up };
+                if self.session {
+                    self.session = false;
+                    self.lines[Route::NearFar as usize].clear();
+                    self.lines[Route::FarNear as usize].clear();
+                }
+            }
+            Victim::Requester => self.requester.dead = true,
+            Victim::Responder => self.responder.die(),
+            Victim::Refusal => self.responder.refuse(),
+        }
+    }
+
+    /// Timers that run. The requester tries again once while a box is about to; its patience outlasts that.
+    fn timers(&self, scenario: &Scenario) -> impl Iterator<Item = Timer> + '_ {
+        let waits = self.requester.has_tried_again(scenario) && self.box_timers().next().is_some();
+        let runs = self.requester.timer_runs() && !waits;
+        runs.then_some(Timer::Requester).into_iter().chain(self.box_timers())
+    }
+
+    /// Of two retransmission timers none fires twice more without progress than the other: each waits longer each time.
+    fn box_timers(&self) -> impl Iterator<Item = Timer> + '_ {
+        let flows = self.boxes.iter().filter(|station| station.is_up).filter_map(|station| station.flow);
+        let least = flows.filter(Flow::timer_runs).map(|flow| flow.backoff()).min();
+        let of_box = move |role: Role| {
+            let station = &self.boxes[role as usize];
+            let flow = station.flow.filter(|_| station.is_up);
+            let runs = move |is: fn(&Flow) -> bool, timer| flow.filter(is).map(|_| timer);
+            [
+                flow.filter(|flow| {
+                    flow.timer_runs() && least.is_some_and(|least| flow.backoff() <= least + 1)
+                })
+                .map(|_| Timer::Retransmission(role)),
+                runs(Flow::is_to_recover, Timer::Recovery(role)),
+                runs(Flow::awaits_replay, Timer::Replay(role)),
+            ]
+        };
+        [Role::Near, Role::Far].into_iter().flat_map(of_box).flatten()
+    }
+
+    /// Nothing is under way.
+    fn is_quiet(&self) -> bool {
+        self.lines.iter().all(Line::is_empty)
+    }
+
+    fn faults(&self, scenario: &Scenario, actions: &mut Vec<Action>) {
+        for route in Route::ALL.into_iter().filter(|route| !self.line(*route).is_empty()) {
+            let is_path = route.is_wan() && !self.session;
+            if self.losses > 0 && (is_path || !route.is_wan()) {
+                actions.push(Action::Lose(route));
+            }
+            if self.duplicates > 0 && is_path {
+                actions.push(Action::Duplicate(route));
+            }
+            if self.overtakings > 0 && is_path && self.line(route).len() > 1 {
+                actions.push(Action::Overtake(route));
+            }
+        }
+        for (number, victim) in scenario.victims.iter().enumerate() {
+            let can = match victim {
+                Victim::Box(role) => self.boxes[*role as usize].is_up,
+                Victim::Requester => !self.requester.is_over(),
+                Victim::Responder | Victim::Refusal => self.responder.is_ready(),
+            };
+            if self.crashes > 0 && can {
+                actions.push(Action::Crash(number));
+            }
+        }
+        if self.early_timers > 0 && !self.is_quiet() {
+            let early = |timer: &Timer| match timer {
+                Timer::Requester => !self.requester.has_tried_again(scenario),
+                timer => matches!(timer, Timer::Retransmission(_)),
+            };
+            actions.extend(self.timers(scenario).filter(early).map(Action::Fire));
+        }
+    }
+}
+
+/// The model that the checker runs.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// What it is about.
+    pub scenario: Scenario,
+}
+
+impl Model for Pair {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::new(&self.scenario)]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let scenario = &self.scenario;
+        let waiting = Route::ALL.into_iter().filter(|route| !state.line(*route).is_empty());
+        actions.extend(waiting.map(Action::Deliver));
+        if state.batch == 0 {
+            state.faults(scenario, actions);
+        }
+        let is_away = |role: &Role| !state.boxes[*role as usize].is_up;
+        if scenario.away == Away::AWhile {
+            actions.extend([Role::Near, Role::Far].into_iter().filter(is_away).map(Action::Return));
+        }
+        let can_begin = scenario.wan == Wan::Transport && !state.session;
+        if can_begin && ![Role::Near, Role::Far].iter().any(is_away) {
+            actions.push(Action::Begin);
+        }
+        if state.is_quiet() {
+            let before = actions.len();
+            actions.extend(state.timers(scenario).map(Action::Fire));
+            let is_idle = actions.len() == before && state.requester.is_done() && !state.requester.is_over();
+            if is_idle && usize::from(state.batch) + 1 < scenario.batches.len() {
+                actions.push(Action::Post);
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let scenario = &self.scenario;
+        let mut state = *last;
+        let taken = |state: &mut State, route: Route, index| state.lines[route as usize].take(index);
+        match action {
+            Action::Deliver(route) => {
+                let frame = taken(&mut state, route, 0)?;
+                state.arrive(scenario, route, frame);
+            }
+            Action::Overtake(route) => {
+                state.overtakings -= 1;
+                let frame = taken(&mut state, route, 1)?;
+                state.arrive(scenario, route, frame);
+            }
+            Action::Duplicate(route) => {
+                state.duplicates -= 1;
+                let frame = state.line(route).get(0)?;
+                state.arrive(scenario, route, frame);
+            }
+            Action::Lose(route) => {
+                state.losses -= 1;
+                taken(&mut state, route, 0)?;
+            }
+            Action::Fire(timer) => {
+                state.early_timers -= u8::from(!state.is_quiet());
+                state.fire(scenario, timer);
+            }
+            Action::Crash(number) => {
+                state.crashes -= 1;
+                state.crashed |= 1 << number;
+                state.crash(scenario, *scenario.victims.get(number)?);
+            }
+            Action::Return(role) => state.boxes[role as usize].is_up = true,
+            Action::Begin => state.session = true,
+            Action::Post => {
+                state.batch += 1;
+                state.requester.post(scenario.batch_end(state.batch.into()));
+            }
+        }
+        state.drain(scenario);
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        properties::all()
+    }
+}
