@@ -17,12 +17,17 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 const COOKIE_LIFE_NS: u64 = 10_000_000_000;
 /// Requests to open a session before the address is left alone.
 const OPEN_TRIES: u32 = 5;
+/// Sessions that have ended, of which is known that they were there.
+const ENDED_MAX: usize = 16;
 
 /// Proves that its holder gets what is sent to its address. SipHash over a secret and what it is for: whoever does not
 /// know the secret cannot make one.
-fn cookie(secret: u64, way: &Path, hello: &Hello, epoch: u64) -> u64 {
+///
+/// `standing` is the session that is open with the holder's box, 0 for none: a cookie opens no session in place of one that
+/// was opened after it was given. So an OPEN that comes late, or that somebody says again, ends nothing.
+fn cookie(secret: u64, way: &Path, hello: &Hello, epoch: u64, standing: u32) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (secret, epoch, way.source_ip, way.destination_ip, way.vlan).hash(&mut hasher);
+    (secret, epoch, way.source_ip, way.destination_ip, way.vlan, standing).hash(&mut hasher);
     (hello.box_id, hello.instance, hello.nonce).hash(&mut hasher);
     hasher.finish()
 }
@@ -99,15 +104,48 @@ impl Transport {
         }
         let epoch = now.as_ns() / COOKIE_LIFE_NS;
         if hello.step == HelloStep::Ask {
-            let cookie = cookie(self.secret, &way, hello, epoch);
+            let standing = self.standing(hello.box_id).unwrap_or(0);
+            let cookie = cookie(self.secret, &way, hello, epoch, standing);
             let answer = self.hello(HelloStep::Answer, 0, hello.nonce, cookie);
             return self.post_hello(side, way, 0, answer);
         }
-        let is_ours = |epoch| cookie(self.secret, &way, hello, epoch) == hello.cookie;
-        if hello.session == 0 || !(is_ours(epoch) || epoch > 0 && is_ours(epoch - 1)) {
+        let is_ours = |standing| {
+            let matches = |epoch| cookie(self.secret, &way, hello, epoch, standing) == hello.cookie;
+            matches(epoch) || epoch > 0 && matches(epoch - 1)
+        };
+        let may_open = match self.standing(hello.box_id) {
+            Some(standing) => is_ours(standing) || self.is_open_with(hello),
+            None => is_ours(0) || self.ended_of(hello.box_id).any(is_ours),
+        };
+        if hello.session == 0 || !may_open {
             return self.drop(DropReason::Unasked);
         }
         self.accept(now, side, hello, way);
+    }
+
+    /// The session that is open with this box.
+    fn standing(&self, box_id: u64) -> Option<u32> {
+        let mut of_box = self.sessions.iter().filter(|session| session.peer.box_id == box_id);
+        of_box.find(|session| session.remote.is_some()).map(|session| session.local)
+    }
+
+    /// The session that `hello` names is open: what answered it was lost.
+    fn is_open_with(&self, hello: &Hello) -> bool {
+        let peer = Peer { box_id: hello.box_id, instance: hello.instance };
+        self.session_of(&peer).is_some_and(|session| session.remote == Some(hello.session))
+    }
+
+    /// Sessions with this box that have ended lately.
+    fn ended_of(&self, box_id: u64) -> impl Iterator<Item = u32> + '_ {
+        self.ended.iter().filter(move |(of, _)| *of == box_id).map(|(_, local)| *local)
+    }
+
+    /// A session has ended: a cookie may have been given while it was open.
+    pub(crate) fn note_ended(&mut self, session: &Session) {
+        if session.remote.is_some() {
+            self.ended.truncate(ENDED_MAX - 1);
+            self.ended.push_front((session.peer.box_id, session.local));
+        }
     }
 
     /// Opens a session with a box that has shown its cookie.

@@ -12,6 +12,7 @@ use longhaul_cc::{Pacer, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::{HEAD_MAX, ICRC_LEN, Layout, Packet, Path, Split, Udp, icrc, split};
+use std::collections::VecDeque;
 
 /// The side of the hosts, or of the node that stands between them and the transport.
 pub const INNER: Side = 0;
@@ -35,6 +36,8 @@ pub struct Transport {
     /// This life of the box.
     pub(crate) instance: u64,
     pub(crate) secret: u64,
+    /// Sessions that have ended last: their box, and their number here.
+    pub(crate) ended: VecDeque<(u64, u32)>,
     /// Answers to strangers that may be given at `answers_at`.
     answers: u64,
     answers_at: Instant,
@@ -57,6 +60,7 @@ impl Transport {
             refused: None,
             instance: 0,
             secret: 0,
+            ended: VecDeque::new(),
             answers: u64::from(config.answers_per_s),
             answers_at: Instant::ZERO,
             shared: Shared::new(config),
@@ -122,6 +126,7 @@ impl Transport {
     /// A session is over. Its addresses are asked for again after `wait`.
     pub(crate) fn end(&mut self, now: Instant, local: u32, wait: Duration) {
         let Some(session) = self.sessions.remove(local) else { return };
+        self.note_ended(&session);
         self.addresses.forget(now, local, wait);
         self.streams.retain(|_, (of, _)| *of != local);
         if session.remote.is_some() {

@@ -134,6 +134,32 @@ fn what_was_said_before_changes_nothing_when_it_is_said_again() {
 }
 
 #[test]
+fn a_request_of_a_former_life_to_open_a_session_ends_none() {
+    let mut net = Net::of(LinkConfig { delay: Duration::from_ms(1), ..LinkConfig::default() });
+    let heard = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let keeps = heard.clone();
+    net.loses = Some(Box::new(move |to, frame| {
+        let mut bytes = vec![0; frame.len()];
+        frame.write_to(&mut bytes);
+        if to == 1 {
+            keeps.borrow_mut().push(bytes);
+        }
+        false
+    }));
+    net.meet();
+    let former = std::mem::take(&mut *heard.borrow_mut());
+    net.boxes[0] = Transport::new(Config { seed: 77, ..config(1, 1, None) }).unwrap();
+    net.meet();
+    let closed = net.boxes[1].counters().sessions_closed;
+    assert_eq!(closed, 1, "of its former life");
+    for said in [former, heard.borrow().clone()] {
+        net.strange.extend(said.into_iter().map(|frame| (1, 1, frame)));
+        net.run_for(Duration::from_ms(1));
+        assert_eq!(net.boxes[1].counters().sessions_closed, closed);
+    }
+}
+
+#[test]
 fn streams_without_end_take_no_more_than_their_bounds() {
     let mut net = Net::of(LinkConfig { delay: Duration::from_ms(1), ..LinkConfig::default() });
     net.meet();
