@@ -128,6 +128,8 @@ pub struct End {
     session: Option<Session>,
     /// The nonce of the question for a far box.
     question: Option<u8>,
+    /// The open session that ended last; 0 for none.
+    ended: u8,
     /// What a former session did not deliver, for [`Slip::KeepsSequence`].
     sequence_from: u8,
 }
@@ -150,7 +152,7 @@ impl Step<'_> {
 
 impl End {
     pub(super) fn new(instance: u8) -> Self {
-        End { instance, session: None, question: None, sequence_from: 0 }
+        End { instance, session: None, question: None, ended: 0, sequence_from: 0 }
     }
 
     /// The name of its session, once it is open.
@@ -198,12 +200,23 @@ impl End {
         Cookie { life: self.instance, standing }
     }
 
+    /// Mirrors `handle_request`: a cookie is good for what was open when it was given, and for nothing that was opened since.
+    fn may_open(&self, instance: u8, remote: u8, cookie: Cookie, step: &Step<'_>) -> bool {
+        let known = self.session.as_ref();
+        let is_again =
+            known.is_some_and(|known| known.peer_instance == instance && known.remote == Some(remote));
+        let was_open =
+            self.open().is_none() && cookie == Cookie { standing: self.ended, ..self.cookie(step) };
+        cookie == self.cookie(step) || is_again || was_open
+    }
+
     pub(super) fn restart(&mut self, step: &mut Step<'_>) {
         let instance = if step.slip == Some(Slip::SameSeed) { self.instance } else { step.name() };
         *self = End::new(instance);
     }
 
     fn end(&mut self, step: &Step<'_>) {
+        self.ended = self.open().unwrap_or(self.ended);
         if let Some(session) = self.session.take()
             && step.slip == Some(Slip::KeepsSequence)
         {
@@ -238,11 +251,7 @@ impl End {
             }
             Datagram::Answer { instance, nonce, cookie } => self.handle_answer(instance, nonce, cookie, step),
             Datagram::Open { instance, session, nonce, cookie } => {
-                let is_again = self
-                    .session
-                    .as_ref()
-                    .is_some_and(|known| known.peer_instance == instance && known.remote == Some(session));
-                if cookie == self.cookie(step) || is_again {
+                if self.may_open(instance, session, cookie, step) {
                     self.accept(instance, session, nonce, step);
                 }
             }
