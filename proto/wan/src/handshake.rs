@@ -16,7 +16,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// How long a cookie is good for, at least.
 const COOKIE_LIFE_NS: u64 = 10_000_000_000;
 /// Requests to open a session before the address is left alone.
-const OPEN_TRIES: u32 = 5;
+const OPEN_TRIES: u32 = 8;
+/// Least time from one to the next; it doubles each time.
+const OPEN_AGAIN_MIN: Duration = Duration::from_ms(10);
 /// Sessions that have ended, of which is known that they were there.
 const ENDED_MAX: usize = 16;
 
@@ -181,9 +183,9 @@ impl Transport {
 
     /// The answer to a question: there is a box.
     fn handle_answer(&mut self, now: Instant, side: Side, hello: &Hello, way: Path) {
-        if self.addresses.asked(&way, hello.nonce).is_none() {
+        let Some(asked_at) = self.addresses.asked(&way, hello.nonce) else {
             return self.drop(DropReason::Unasked);
-        }
+        };
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
         if let Some(session) = self.session_of(&peer) {
             let local = session.local;
@@ -195,8 +197,11 @@ impl Transport {
         };
         self.addresses.learn(now, &way, local);
         if let Some(session) = self.sessions.get_mut(local) {
+            // Hosts wait for the answer: one that is lost must not cost them more than round trips.
+            let patience = now.since(asked_at).times(2).max(OPEN_AGAIN_MIN);
+            let (cookie, nonce) = (hello.cookie, hello.nonce);
             session.opening =
-                Some(Opening { cookie: hello.cookie, nonce: hello.nonce, side, next_at: now, tries: 0 });
+                Some(Opening { cookie, nonce, side, asked_at: now, next_at: now, patience, tries: 0 });
         }
         self.press_on(now, local);
     }
@@ -213,7 +218,9 @@ impl Transport {
             return false;
         }
         opening.tries += 1;
-        opening.next_at = now + every;
+        opening.asked_at = now;
+        opening.next_at = now + opening.patience.min(every);
+        opening.patience = opening.patience.times(2).min(every);
         let Opening { cookie, nonce, side, .. } = *opening;
         self.shared.counters.hellos_sent += 1;
         let hello = self.hello(HelloStep::Open, local, nonce, cookie);
@@ -223,7 +230,6 @@ impl Transport {
 
     fn handle_accept(&mut self, now: Instant, side: Side, header: &Header, hello: &Hello) {
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
-        let every = self.config().hello_every;
         let session = self.sessions.get_mut(header.session).filter(|session| session.peer == peer);
         let Some(session) = session.filter(|session| session.remote.is_none_or(|r| r == hello.session))
         else {
@@ -236,9 +242,7 @@ impl Transport {
         if hello.session == 0 {
             return self.drop(DropReason::Malformed);
         }
-        let asked_at = opening.next_at.since(Instant::ZERO) - every;
-        let rtt = now.since(Instant::ZERO) - asked_at;
-        let heard = (side, (opening.tries == 1).then_some(rtt));
+        let heard = (side, (opening.tries == 1).then(|| now.since(opening.asked_at)));
         session.open(&mut self.shared, hello.session, hello.paths, hello.room_bytes, heard);
     }
 

@@ -31,7 +31,11 @@ pub(crate) struct Opening {
     pub(crate) cookie: u64,
     pub(crate) nonce: u64,
     pub(crate) side: Side,
+    /// When it was asked last, and when it is again unless it answers.
+    pub(crate) asked_at: Instant,
     pub(crate) next_at: Instant,
+    /// Wait for the next answer.
+    pub(crate) patience: Duration,
     pub(crate) tries: u32,
 }
 
