@@ -1,16 +1,23 @@
 //! Two software RNICs with both boxes of a pair between them, in a row: near and far for what the first one requests.
 //!
-//! The row is one node of nested chains. The far accelerator stands in it as it is: mirrored, as its own box has it, in
-//! a box that is seen from the other side. Either may crash after any of its events, and comes back with empty memory;
+//! The row is one node of nested chains. The boxes are accelerators, or [whole boxes](whole). The far accelerator stands in
+//! it as it is: mirrored, as its own box has it, in a box that is seen from the other side. Either may crash after any of its events, and comes back with empty memory;
 //! cables may lose the frames that a test names.
 
 #![allow(dead_code)]
+
+mod fallible;
+pub mod whole;
+
+pub use fallible::Boxed;
+#[allow(unused_imports, reason = "each test binary uses a part")]
+pub use fallible::{Crash, Fallible};
 
 use crate::host::{self, BASE, Depths, End, LOCAL, REMOTE, Terms};
 use crate::script::{Sink, deliver};
 use longhaul_accel::{Accelerator, Config, FlowState, LAN, Mode, Policy, Role};
 use longhaul_link::{Link, LinkConfig};
-use longhaul_node::{Chain, Deadline, Frame, Gather, Mirrored, Node, Payload, Side, Transmit};
+use longhaul_node::{Chain, Frame, Gather, Mirrored, Node, Payload, Side, Transmit};
 use longhaul_rnic::{Completion, Memory, Mtu, RecvWr, Rnic, SendOp, SendWr, Sge};
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
 
@@ -49,124 +56,10 @@ impl Memory for Logged {
     }
 }
 
-/// When a box crashes, and for how long it is away.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Crash {
-    /// Behind this event of the box: a frame in, a frame out, a timer.
-    pub after: u64,
-    pub away: Duration,
-}
-
-/// An accelerator that may crash, with the cables at it, which may lose frames.
-pub struct Fallible {
-    pub node: Accelerator,
-    pub events: u64,
-    pub crash: Option<Crash>,
-    /// Frames that never come in: by which side, and which one of those that came by it.
-    pub lost: Vec<(Side, u64)>,
-    /// Frames that leave and never arrive, in the same way.
-    pub lost_behind: Vec<(Side, u64)>,
-    left: [u64; 2],
-    came: [u64; 2],
-    away_until: Instant,
-}
-
-impl Fallible {
-    fn new(config: Config) -> Self {
-        Fallible {
-            node: Accelerator::new(config).expect("valid"),
-            events: 0,
-            crash: None,
-            lost: Vec::new(),
-            lost_behind: Vec::new(),
-            left: [0; 2],
-            came: [0; 2],
-            away_until: Instant::ZERO,
-        }
-    }
-
-    fn note(&mut self, now: Instant, events: u64) {
-        let before = self.events;
-        self.events += events;
-        let Some(crash) = self.crash else { return };
-        if (before + 1..=self.events).contains(&crash.after) {
-            self.node = Accelerator::new(self.node.config().clone()).expect("valid");
-            self.away_until = now + crash.away;
-        }
-    }
-
-    fn is_away(&self, now: Instant) -> bool {
-        self.away_until > now
-    }
-}
-
-/// Counts what leaves, and lets nothing out after `left`.
-struct Counted<'a> {
-    out: &'a mut dyn Transmit,
-    left: u64,
-    sent: u64,
-    lost: &'a [(Side, u64)],
-    by_side: &'a mut [u64; 2],
-}
-
-impl Transmit for Counted<'_> {
-    fn room(&mut self, side: Side) -> usize {
-        if self.left == 0 { 0 } else { self.out.room(side) }
-    }
-
-    fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
-        if self.left > 0 {
-            self.left -= 1;
-            self.sent += 1;
-            self.by_side[side] += 1;
-            if !self.lost.contains(&(side, self.by_side[side])) {
-                self.out.transmit(side, frame);
-            }
-        }
-    }
-}
-
-impl Node for Fallible {
-    fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
-        self.came[side] += 1;
-        if self.is_away(now) || self.lost.contains(&(side, self.came[side])) {
-            return;
-        }
-        self.node.handle_frame(now, side, frame);
-        self.note(now, 1);
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        if self.is_away(now) {
-            return;
-        }
-        let is_due = self.node.poll_timeout().is_some_and(|due| due.at <= now);
-        self.node.handle_timeout(now);
-        self.note(now, u64::from(is_due));
-    }
-
-    fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
-        if self.is_away(now) {
-            return;
-        }
-        let ahead = self.crash.filter(|crash| crash.after > self.events);
-        let left = ahead.map_or(u64::MAX, |crash| crash.after - self.events);
-        let mut counted = Counted { out, left, sent: 0, lost: &self.lost_behind, by_side: &mut self.left };
-        self.node.poll_transmit(now, &mut counted);
-        let sent = counted.sent;
-        self.note(now, sent);
-    }
-
-    fn poll_timeout(&self) -> Option<Deadline> {
-        let back = Deadline { at: self.away_until, reason: "away" };
-        let due = self.node.poll_timeout();
-        due.map(|due| Deadline { at: due.at.max(back.at), ..due })
-    }
-}
-
 type Host = Rnic<Logged>;
-type Beyond = Chain<Link, Chain<Fallible, Chain<Link, Host>>>;
-type Nodes = Chain<Mirrored<Host>, Chain<Link, Chain<Fallible, Beyond>>>;
+type Site<B> = Chain<Fallible<B>, Chain<Link, Host>>;
+type Beyond<B> = Chain<Link, Site<B>>;
+type Nodes<B> = Chain<Mirrored<Host>, Chain<Link, Chain<Fallible<B>, Beyond<B>>>>;
 
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -204,6 +97,25 @@ impl Setup {
     }
 }
 
+fn rate() -> BitRate {
+    BitRate::from_gbps(10).expect("not zero")
+}
+
+impl Setup {
+    /// Of the accelerator for `role`.
+    pub fn config(&self, role: Role) -> Config {
+        Config {
+            policy: self.policy.clone(),
+            role,
+            wan_rate: Some(rate()),
+            lan_rate: Some(rate()),
+            give_up_after: self.give_up_after,
+            ack_every: self.ack_every,
+            ..Config::default()
+        }
+    }
+}
+
 /// Nothing leaves the row.
 struct Nowhere;
 
@@ -217,9 +129,10 @@ impl Transmit for Nowhere {
     }
 }
 
-pub struct Row {
+/// Hosts with boxes of one kind between them.
+pub struct RowOf<B> {
     pub now: Instant,
-    pub nodes: Nodes,
+    pub nodes: Nodes<B>,
     ends: Vec<End>,
 }
 
@@ -242,9 +155,18 @@ impl Op {
     }
 }
 
+/// Hosts with accelerators between them.
+pub type Row = RowOf<Accelerator>;
+
 impl Row {
     pub fn new(setup: &Setup) -> Row {
-        let rate = BitRate::from_gbps(10).expect("not zero");
+        RowOf::with(setup, |role| Accelerator::new(setup.config(role)).expect("valid"))
+    }
+}
+
+impl<B: Boxed> RowOf<B> {
+    pub fn with(setup: &Setup, node: impl Fn(Role) -> B) -> Self {
+        let rate = rate();
         let host = |host: usize| {
             let mut config = host::config(host, rate);
             config.report_credits = setup.report_credits;
@@ -253,50 +175,39 @@ impl Row {
             let bytes = (0..setup.slots * SLOT / 8).flat_map(|_| noise.next_u64().to_ne_bytes()).collect();
             Rnic::new(config, Logged { bytes, writes: Vec::new() })
         };
-        let accelerator = |role| {
-            Fallible::new(Config {
-                policy: setup.policy.clone(),
-                role,
-                wan_rate: Some(rate),
-                lan_rate: Some(rate),
-                give_up_after: setup.give_up_after,
-                ack_every: setup.ack_every,
-                ..Config::default()
-            })
-        };
         let link = |delay, loss, seed| {
             let link = LinkConfig { delay, rate: Some(rate), loss, seed, ..LinkConfig::default() };
             Some(Link::new(link).expect("valid"))
         };
         let lan = Duration::from_us(2);
         let far = Chain::new(
-            Some(accelerator(Role::Far)),
+            Some(Fallible::new(node(Role::Far))),
             Some(Chain::new(link(lan, setup.loss[1], setup.seed ^ 1), Some(host(REMOTE)))),
         );
         let beyond = Chain::new(link(setup.delay, setup.loss[0], setup.seed), Some(far));
-        let near = Chain::new(Some(accelerator(Role::Near)), Some(beyond));
+        let near = Chain::new(Some(Fallible::new(node(Role::Near))), Some(beyond));
         let nodes =
             Chain::new(Some(Mirrored(host(LOCAL))), Some(Chain::new(link(lan, 0.0, setup.seed), Some(near))));
-        let mut row = Row { now: Instant::from_ns(1000), nodes, ends: Vec::new() };
+        let mut row = RowOf { now: Instant::from_ns(1000), nodes, ends: Vec::new() };
         row.connect(setup);
         row
     }
 
-    pub fn near(&mut self) -> &mut Fallible {
+    pub fn near(&mut self) -> &mut Fallible<B> {
         self.nodes.right_mut().unwrap().right_mut().unwrap().left_mut().unwrap()
     }
 
-    fn beyond(&mut self) -> &mut Chain<Fallible, Chain<Link, Host>> {
+    fn beyond(&mut self) -> &mut Site<B> {
         let near = self.nodes.right_mut().unwrap().right_mut().unwrap();
         near.right_mut().unwrap().right_mut().unwrap()
     }
 
-    pub fn far(&mut self) -> &mut Fallible {
+    pub fn far(&mut self) -> &mut Fallible<B> {
         self.beyond().left_mut().unwrap()
     }
 
     /// The near box, and the far one.
-    pub fn node(&mut self, role: Role) -> &mut Fallible {
+    pub fn node(&mut self, role: Role) -> &mut Fallible<B> {
         match role {
             Role::Near => self.near(),
             Role::Far => self.far(),
@@ -397,7 +308,7 @@ impl Row {
     /// True while a box owes the delivery of anything.
     pub fn is_owed_anything(&mut self) -> bool {
         [Role::Near, Role::Far].into_iter().any(|role| {
-            let mut flows = self.node(role).node.flows();
+            let mut flows = self.node(role).node.serving().flows();
             flows.any(|flow| flow.state == FlowState::Terminated && flow.stored_frames > 0)
         })
     }
