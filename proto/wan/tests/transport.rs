@@ -248,6 +248,28 @@ mod sessions {
     }
 
     #[test]
+    fn a_lost_request_to_open_one_costs_round_trips() {
+        const HELLO_LEN: usize = 42 + 24 + 64;
+        const OPEN: u8 = 3;
+        let mut net = Net::of(fibre(10, 10));
+        let mut lost = 0;
+        net.loses = Some(Box::new(move |_, frame| {
+            let mut bytes = vec![0; frame.len()];
+            frame.write_to(&mut bytes);
+            let is_first = lost == 0 && bytes.len() == HELLO_LEN && bytes[42 + 24] == OPEN;
+            lost += u32::from(is_first);
+            is_first
+        }));
+        net.sources[0] = vec![Source::new(0, 5, 100, true, 1)];
+        // One to find out, two until it is repeated, and one.
+        net.run_for(Duration::from_ms(39));
+        let is_open = |net: &Net| net.boxes[0].sessions().any(|session| session.is_open);
+        assert!(!is_open(&net), "it was lost");
+        net.run_for(Duration::from_ms(2));
+        assert!(is_open(&net));
+    }
+
+    #[test]
     fn a_far_box_that_restarts_is_found_again() {
         for restarted in 0..2 {
             let mut net = Net::of(fibre(10, 2));
