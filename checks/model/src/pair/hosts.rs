@@ -60,33 +60,20 @@ impl Requester {
         if self.is_over() {
             return;
         }
+        let reached = match frame {
+            Frame::Ack(next) if next > self.una && next <= self.sent => next,
+            Frame::Nak(seq) | Frame::Fatal(seq) | Frame::Response(seq) if self.is_current(seq) => seq,
+            _ => return,
+        };
+        if self.advance(scenario, reached) {
+            return self.implied_nak();
+        }
         match frame {
-            Frame::Ack(next) if next > self.una && next <= self.sent => {
-                if self.advance(scenario, next) {
-                    self.implied_nak();
-                }
-            }
-            Frame::Nak(seq) if self.is_current(seq) => {
-                if self.advance(scenario, seq) {
-                    self.implied_nak();
-                } else if !self.recovering {
-                    self.retry();
-                }
-            }
-            Frame::Fatal(seq) if self.is_current(seq) => {
-                if self.advance(scenario, seq) {
-                    self.implied_nak();
-                } else {
-                    self.failed = true;
-                }
-            }
-            Frame::Response(seq) if self.is_current(seq) => {
-                if self.advance(scenario, seq) {
-                    self.implied_nak();
-                } else {
-                    self.progress(scenario, seq + 1);
-                    self.next = self.next.max(self.una);
-                }
+            Frame::Nak(_) if !self.recovering => self.retry(),
+            Frame::Fatal(_) => self.failed = true,
+            Frame::Response(seq) => {
+                self.progress(scenario, seq + 1);
+                self.next = self.next.max(self.una);
             }
             _ => {}
         }
