@@ -28,8 +28,8 @@ const DREQS_HELD_MAX: usize = 256;
 
 /// A transparent box between a LAN and a WAN; see the crate's documentation.
 pub struct Accelerator {
-    shared: Shared,
-    flows: FlowTable,
+    pub(crate) shared: Shared,
+    pub(crate) flows: FlowTable,
     connections: Connections,
     timers: Timers,
     /// Flows that owe their requester an answer.
@@ -96,6 +96,7 @@ impl Accelerator {
                 pool: FramePool::new(),
                 counters: Counters::default(),
                 stored_bytes: 0,
+                draining: false,
                 to_lan: Queue::new(config.passthrough_bytes_max),
                 to_wan: Queue::new(config.passthrough_bytes_max),
                 config,
@@ -112,6 +113,28 @@ impl Accelerator {
     /// unsaid.
     pub fn set_policy(&mut self, policy: Policy) {
         self.shared.config.policy = policy;
+    }
+
+    /// Goes by `config` from here on, or changes nothing. Policy as with [`Accelerator::set_policy`].
+    ///
+    /// What is stored stays, whatever the limits: where there is more than they allow, nothing further is acknowledged or
+    /// taken in until it is delivered. A timer that is running ends when it would have.
+    ///
+    /// # Errors
+    /// As [`Config::check_change`].
+    pub fn reconfigure(&mut self, config: Config) -> Result<(), ConfigError> {
+        let before = &self.shared.config;
+        before.check_change(&config)?;
+        // A gate whose rate stays keeps account of what has passed.
+        let is_same = |one, other| one == other && before.burst_bytes == config.burst_bytes;
+        if !is_same(before.lan_rate, config.lan_rate) {
+            self.lan_gate = Gate::new(config.lan_rate, config.burst_bytes);
+        }
+        if !is_same(before.wan_rate, config.wan_rate) {
+            self.wan_gate = Gate::new(config.wan_rate, config.burst_bytes);
+        }
+        self.shared.config = config;
+        Ok(())
     }
 
     /// What was done so far.
@@ -188,11 +211,12 @@ impl Accelerator {
             return;
         }
         let key = WireKey::of_lan_packet(packet);
-        let slot = match self.flows.by_responder(key) {
-            Some(slot) => Some(slot),
-            None => self.watch_new_flow(now, packet),
-        };
-        let Some(slot) = slot else {
+        let known = self.flows.by_responder(key);
+        if known.is_none() && self.shared.draining {
+            self.shared.counters.passed_draining += 1;
+            return self.pass(LAN, frame);
+        }
+        let Some(slot) = known.or_else(|| self.watch_new_flow(now, packet)) else {
             self.shared.counters.flow_table_full += 1;
             return self.pass(LAN, frame);
         };
@@ -355,6 +379,9 @@ impl Accelerator {
             self.shared.counters.flows_reset += 1;
             self.remove_flow(slot);
         }
+        if self.shared.draining {
+            return;
+        }
         let mut flow = Flow::new(now, &self.shared.config, key, beginning);
         flow.wan_mark = self.shared.to_wan.mark();
         match self.add_flow(flow) {
@@ -405,9 +432,10 @@ impl Accelerator {
     }
 
     /// Puts the flow where its duties are seen to, after anything happened to it.
-    fn settle(&mut self, slot: u32) {
+    pub(crate) fn settle(&mut self, slot: u32) {
         let id = self.flows.id(slot);
         let Some(flow) = self.flows.get_mut(slot) else { return };
+        flow.step_aside_if_draining(&mut self.shared);
         if flow.state == FlowState::Learning && flow.requester_qpn.is_some() {
             self.flows.unpair(slot);
             return;
@@ -442,7 +470,7 @@ impl Accelerator {
             && !(self.lan_ring.is_empty() && self.shared.to_lan.is_empty())
             && self.lan_gate.is_open(now)
         {
-            let sent = match self.answer_next(out) {
+            let sent = match self.answer_next(now, out) {
                 Some(sent) => sent,
                 None => match self.shared.to_lan.pop() {
                     Some(frame) => {
@@ -462,7 +490,7 @@ impl Accelerator {
 
     /// Answers the first requester that is owed an answer. `None` when there is none, or when a frame that must not
     /// be overtaken has to leave before; `Some(0)` when the debt was void.
-    fn answer_next(&mut self, out: &mut dyn Transmit) -> Option<u64> {
+    fn answer_next(&mut self, now: Instant, out: &mut dyn Transmit) -> Option<u64> {
         let &id = self.lan_ring.front()?;
         let current = self.flows.is_current(id);
         let flow = current.then(|| self.flows.get_mut(id.slot)).flatten();
@@ -477,10 +505,14 @@ impl Accelerator {
         flow.in_lan_ring = false;
         let mut bytes = 0;
         if flow.owes_requester() {
-            flow.answer_requester(&mut self.shared, |frame| {
+            flow.answer_requester(now, &mut self.shared, |frame| {
                 out.transmit(LAN, frame);
                 bytes = wire_bytes(frame.len());
             });
+            if self.shared.draining {
+                // Its last debt may be paid.
+                self.settle(id.slot);
+            }
         }
         Some(bytes)
     }

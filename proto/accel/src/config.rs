@@ -116,6 +116,12 @@ pub enum ConfigError {
         /// Greatest value.
         max: u64,
     },
+    /// A field of a running accelerator that stays as it was made.
+    #[error("{field} cannot change while it runs")]
+    Fixed {
+        /// Name of the field.
+        field: &'static str,
+    },
 }
 
 impl Config {
@@ -161,6 +167,26 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Holds `to`, for an accelerator that runs with these values, against its ranges and against what cannot change: sizes
+    /// of tables and queues, the role and the seed.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`], or [`ConfigError::Fixed`].
+    pub fn check_change(&self, to: &Config) -> Result<(), ConfigError> {
+        to.check()?;
+        let fixed = [
+            ("flows_max", self.flows_max == to.flows_max),
+            ("connections_max", self.connections_max == to.connections_max),
+            ("passthrough_bytes_max", self.passthrough_bytes_max == to.passthrough_bytes_max),
+            ("role", self.role == to.role),
+            ("seed", self.seed == to.seed),
+        ];
+        match fixed.into_iter().find(|(_, same)| !same) {
+            Some((field, _)) => Err(ConfigError::Fixed { field }),
+            None => Ok(()),
+        }
     }
 
     /// Stored bytes of one flow above which pseudo-ACKs wait for the responder.

@@ -75,6 +75,10 @@ declare_counters! {
     stored_payload_bytes,
     /// Pseudo-ACKs sent to requesters.
     pseudo_acks,
+    /// Pseudo-ACKs whose delay was measured: from the request that first wanted one to its leaving.
+    ack_delays,
+    /// The sum of these delays, in nanoseconds.
+    ack_delay_ns,
     /// Sequence NAKs sent to requesters.
     sequence_naks,
     /// Fatal NAKs sent to requesters: the accelerator could not keep what it had promised.
@@ -117,6 +121,8 @@ declare_counters! {
     flows_reset,
     /// Requests of connections that found no room in the flow table and pass untouched.
     flow_table_full,
+    /// Requests of unknown connections that pass untouched because the accelerator drains.
+    passed_draining,
     /// Pseudo-ACKed packets that were discarded undelivered: flow failed, reset or disconnected.
     stored_lost,
     /// DREQs held until the store was delivered.

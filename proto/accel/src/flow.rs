@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// Memory that all stores take.
     pub(crate) stored_bytes: u64,
+    /// Nothing more is acknowledged early, and no flow taken in.
+    pub(crate) draining: bool,
     pub(crate) to_lan: Queue,
     pub(crate) to_wan: Queue,
 }
@@ -159,6 +161,9 @@ pub(crate) struct Flow {
     pub(crate) acked_to: u64,
     pub(crate) acked_messages: u64,
     pub(crate) wanted_to: u64,
+    /// The wish for an ACK whose delay is being measured, and since when.
+    pub(crate) wish: Option<(u64, Instant)>,
+    pub(crate) ack_delay: Option<Duration>,
     pub(crate) since_ack: u32,
     pub(crate) ack_again: bool,
     pub(crate) gap: Option<Gap>,
@@ -206,6 +211,8 @@ pub(crate) struct Flow {
     pub(crate) credit_limit: Option<u64>,
     pub(crate) failed_at: Instant,
     pub(crate) closing: bool,
+    /// It passes because the accelerator drains, or drained: from which PSN on nothing was ever acknowledged here.
+    pub(crate) aside_from: Option<u64>,
     pub(crate) wan_mark: u64,
 
     // Towards the accelerator's tables.
@@ -247,6 +254,8 @@ impl Flow {
             acked_to: start,
             acked_messages: 0,
             wanted_to: start,
+            wish: None,
+            ack_delay: None,
             since_ack: 0,
             ack_again: false,
             gap: None,
@@ -281,6 +290,7 @@ impl Flow {
             credit_limit: None,
             failed_at: now,
             closing: false,
+            aside_from: None,
             wan_mark: 0,
             used: true,
             armed: None,
@@ -331,11 +341,13 @@ impl Flow {
         self.tentative = None;
         self.goes_on = false;
         self.asked = None;
+        self.aside_from = None;
         self.credit_limit = None;
         self.responder_messages = 0;
     }
 
-    fn forget_duties(&mut self) {
+    pub(crate) fn forget_duties(&mut self) {
+        self.wish = None;
         self.ack_again = false;
         self.gap = None;
         self.nak_owed = false;
@@ -353,7 +365,7 @@ impl Flow {
     }
 
     /// Discards what is stored; counts what had been acknowledged and is lost.
-    fn discard_store(&mut self, shared: &mut Shared, start: u64) {
+    pub(crate) fn discard_store(&mut self, shared: &mut Shared, start: u64) {
         if self.state == FlowState::Terminated {
             let acked = self.store.index_of(self.acked_to);
             let delivered = self.store.index_of(self.store.responder_next);
@@ -524,6 +536,7 @@ impl Flow {
             path_mtu: self.path_mtu,
             rtt: self.rtt.smoothed(),
             rtt_min: self.rtt.shortest(),
+            ack_delay: self.ack_delay,
             rto: self.rtt.timeout(config, self.backoff),
             stored_bytes: self.store.bytes(),
             stored_frames: self.store.len(),

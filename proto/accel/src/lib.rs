@@ -22,6 +22,9 @@
 //! out of the WAN are stored, pseudo-ACKed and delivered over the responder's LAN. The near one takes these pseudo-ACKs
 //! for the responder's, and either works with the other gone.
 //!
+//! **Draining.** An accelerator that is to go takes in no more flows and acknowledges nothing further early
+//! ([`Accelerator::set_draining`]); a flow that is owed nothing any more passes, and the connection lives on without the box.
+//!
 //! **Patience of requesters.** A READ, an atomic and a keep-alive are answered by the responder alone, after
 //! everything stored before them. Their requester has a budget, perftest's is eight timeouts of 67 ms, and only an
 //! acknowledgement refills it. So the requester is let run ahead of the responder by no more than the responder
@@ -44,6 +47,7 @@ mod answer;
 mod config;
 mod connections;
 mod counters;
+mod drain;
 mod flow;
 mod key;
 mod learning;

@@ -95,7 +95,8 @@ impl Flow {
             self.settle_mode(&shared.config, packet);
         }
         self.learn_path_mtu(packet, frame.payload.len());
-        if self.state == FlowState::Passing && self.is_another_life(packet) {
+        let may_be_taken_in = self.aside_from.is_some() && !shared.draining;
+        if self.state == FlowState::Passing && (may_be_taken_in || self.is_another_life(packet)) {
             self.restart_learning(shared, packet);
         }
         if self.state == FlowState::Passing {
@@ -260,6 +261,9 @@ impl Flow {
             self.since_ack += 1;
             if request.ack_request || self.since_ack >= shared.config.ack_every {
                 self.wanted_to = self.store.end();
+                if self.wish.is_none_or(|(to, _)| to <= self.acked_to) {
+                    self.wish = Some((self.wanted_to, now));
+                }
             }
         }
         self.advance_frontier(now, shared);
@@ -285,6 +289,10 @@ impl Flow {
 
     /// Lets pseudo-ACKs follow the store, unless the responder is too far behind.
     pub(crate) fn advance_frontier(&mut self, now: Instant, shared: &Shared) {
+        if shared.draining {
+            self.withheld_since = None;
+            return;
+        }
         let config = &shared.config;
         let scarce = shared.stored_bytes > config.total_high();
         let high =
@@ -389,7 +397,12 @@ impl Flow {
     }
 
     /// Sends what [`Flow::owes_requester`] says, as one packet.
-    pub(crate) fn answer_requester(&mut self, shared: &mut Shared, send: impl FnOnce(&Frame<'_>)) {
+    pub(crate) fn answer_requester(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        send: impl FnOnce(&Frame<'_>),
+    ) {
         let Some(requester) = self.requester_qpn else { return };
         let (frontier, messages) = self.store.frontier();
         let nak = self.nak_is_due();
@@ -417,11 +430,24 @@ impl Flow {
         } else {
             self.counters.pseudo_acks += 1;
             shared.counters.pseudo_acks += 1;
+            self.measure_ack_delay(now, shared, frontier);
         }
         self.acked_to = self.acked_to.max(frontier);
         self.acked_messages = self.acked_messages.max(messages);
         self.ack_again = false;
         self.since_ack = 0;
+    }
+
+    /// A pseudo-ACK for everything below `frontier` has left.
+    fn measure_ack_delay(&mut self, now: Instant, shared: &mut Shared, frontier: u64) {
+        let Some((_, since)) = self.wish.take_if(|(to, _)| *to <= frontier) else { return };
+        let delay = now.since(since);
+        let smoothed = self.ack_delay.map(|before| before.times(7).divided_by(8) + delay.divided_by(8));
+        self.ack_delay = Some(smoothed.unwrap_or(delay));
+        self.counters.ack_delays += 1;
+        self.counters.ack_delay_ns += delay.as_ns();
+        shared.counters.ack_delays += 1;
+        shared.counters.ack_delay_ns += delay.as_ns();
     }
 
     /// Credits are what the responder's limit leaves; a pseudo-ACK promises no more than the responder did.

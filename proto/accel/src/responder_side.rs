@@ -27,7 +27,7 @@ impl Flow {
         if self.state != FlowState::Terminated {
             let absorbed =
                 self.state == FlowState::Failed && packet.opcode().verb() == Some(Verb::Acknowledge);
-            if absorbed {
+            if absorbed || self.is_stale_nak(packet) {
                 self.drop_frame(shared, DropReason::AckAbsorbed);
             } else {
                 shared.pass_to_lan(frame);

@@ -70,6 +70,9 @@ pub struct FlowStatus {
     pub rtt: Option<Duration>,
     /// Shortest round trip measured.
     pub rtt_min: Option<Duration>,
+    /// How long requests wait for their pseudo-ACK, smoothed, once measured: from the first request that wants one to the
+    /// ACK's leaving. One at a time is measured. What the responder must answer itself, in mode tail say, counts in full.
+    pub ack_delay: Option<Duration>,
     /// Retransmission timeout in force.
     pub rto: Duration,
     /// Memory that the store takes, in bytes.
@@ -113,6 +116,10 @@ pub struct FlowCounters {
     pub delivered_packets: u64,
     /// Pseudo-ACKs sent.
     pub pseudo_acks: u64,
+    /// Pseudo-ACKs whose delay was measured.
+    pub ack_delays: u64,
+    /// The sum of these delays, in nanoseconds.
+    pub ack_delay_ns: u64,
     /// Sequence NAKs sent.
     pub sequence_naks: u64,
     /// Fatal NAKs sent.

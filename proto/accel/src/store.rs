@@ -171,6 +171,16 @@ impl Store {
         self.cursor > 0
     }
 
+    /// True while something that may have been acknowledged is not known to be delivered.
+    pub(crate) fn owes_delivery(&self) -> bool {
+        self.frontier_index > 0
+    }
+
+    /// Frames to be sent, in their order.
+    pub(crate) fn waiting_frames(&self) -> impl Iterator<Item = &FrameBuf> {
+        self.entries.range(self.cursor..).map(|entry| &entry.frame)
+    }
+
     pub(crate) fn front_mut_at(&mut self, index: usize) -> Option<&mut Entry> {
         self.entries.get_mut(index)
     }

@@ -95,6 +95,11 @@ impl FlowTable {
         self.slots.len() - self.free.len()
     }
 
+    /// How many slots there are, free ones included.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// Flows in the slots from `first` on, with their slots.
     pub(crate) fn from(&self, first: u32) -> impl Iterator<Item = (u32, &Flow)> {
         let slots = self.slots.get(first as usize..).unwrap_or_default();

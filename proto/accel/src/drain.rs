@@ -1,0 +1,68 @@
+//! Draining: an accelerator hands its flows back, so that it can go and no connection notices.
+//!
+//! From then on no request is acknowledged before the responder has it. What was acknowledged earlier is delivered from the
+//! store as ever. Once nothing of that is left, a flow passes: its requester has everything that the responder may still
+//! miss. No PSN or MSN differs between the two then, so that either may go on with the other at once.
+
+use crate::flow::{Flow, Shared};
+use crate::{Accelerator, FlowState};
+use longhaul_units::Instant;
+use longhaul_wire::{NakCode, Packet, Syndrome};
+
+impl Accelerator {
+    /// Takes in no more flows, and lets those that are known pass as soon as everything acknowledged to their requesters is
+    /// delivered; or, with false, takes flows in again, from their traffic those that pass.
+    ///
+    /// Done when [`Accelerator::stored_bytes`] is 0, which needs responders that take what is theirs. A completion says no
+    /// less than the flow's mode meanwhile. Looks at each flow once.
+    pub fn set_draining(&mut self, now: Instant, draining: bool) {
+        self.shared.draining = draining;
+        for slot in 0..self.flows.slots() {
+            if let Some(flow) = self.flows.get_mut(slot)
+                && flow.state == FlowState::Terminated
+            {
+                flow.advance_frontier(now, &self.shared);
+            }
+            self.settle(slot);
+        }
+    }
+
+    /// True from [`Accelerator::set_draining`] on.
+    pub fn is_draining(&self) -> bool {
+        self.shared.draining
+    }
+}
+
+impl Flow {
+    /// Passes from here on, if the accelerator drains and nothing is owed to the requester.
+    pub(crate) fn step_aside_if_draining(&mut self, shared: &mut Shared) {
+        let is_free = match self.state {
+            FlowState::Learning => true,
+            FlowState::Terminated => !self.store.owes_delivery() && !self.owes_requester(),
+            FlowState::Passing | FlowState::Failed => false,
+        };
+        if !shared.draining || !is_free {
+            return;
+        }
+        if self.state == FlowState::Terminated {
+            // What was not sent would be missed, and cost the requester a timeout.
+            for frame in self.store.waiting_frames() {
+                shared.queue_to_wan(frame.clone());
+            }
+        }
+        let from = self.store.responder_next.max(self.acked_to);
+        self.discard_store(shared, from);
+        self.unresolved_read = None;
+        self.forget_duties();
+        self.state = FlowState::Passing;
+        self.aside_from = Some(from);
+    }
+
+    /// True for a NAK that was overtaken on its way: it asks for what the responder had when the flow began to pass, and
+    /// what its requester may not have any more.
+    pub(crate) fn is_stale_nak(&self, packet: &Packet<'_>) -> bool {
+        let is_nak = packet.aeth().is_some_and(|aeth| aeth.syndrome == Syndrome::Nak(NakCode::PsnSequence));
+        let Some(from) = self.aside_from.filter(|_| is_nak) else { return false };
+        packet.psn().unwrap_near(self.lan_next).is_some_and(|seq| seq < from)
+    }
+}
