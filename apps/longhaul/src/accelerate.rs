@@ -1,6 +1,6 @@
 //! `longhaul accelerate`: an accelerator between two ports.
 
-use crate::boxes::{self, Given, PortName, Process, Settings, by, plan, written};
+use crate::boxes::{self, Difference, Given, Kind, Pair, PortName, Process, Settings, by, plan, written};
 use crate::fibre::ack_window_bytes;
 use crate::key::{self, Peer};
 use crate::problem::Problem;
@@ -28,15 +28,19 @@ Examples:
   longhaul accelerate --lan eth1 --wan eth2 --lan eth3 --wan eth4      two pairs
   longhaul accelerate --lan eth1 --wan eth2 --mode tail      completions that say what they always did
   longhaul accelerate --config /etc/longhaul/accelerate.toml
+  longhaul accelerate --lan eth1 --wan eth2 --health 127.0.0.1:9100      health and metrics by HTTP
   longhaul box status accelerate --watch
+  longhaul accelerate drain        before it is ended: its connections live on without it
 
 PORT is an interface that exists (eth1), tap:NAME, which is made if need be, or memif:PATH[,master|slave]. Give interfaces
 no addresses, and set their MTU to the hosts'. RoCEv2 is accelerated untagged or behind one 802.1Q tag; everything else
-passes as it is. Runs until Ctrl-C or SIGTERM; SIGUSR1 prints the status.";
+passes as it is. Runs until Ctrl-C or SIGTERM; SIGUSR1 prints the status, SIGHUP reads the file of --config again.";
 
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    task: Option<Task>,
     /// Port to the hosts that are accelerated; one for each --wan
     #[arg(long, value_name = "PORT")]
     lan: Vec<PortName>,
@@ -178,7 +182,53 @@ impl Settings for Acceleration {
     }
 }
 
+impl Kind for Acceleration {
+    type Element = WanBox;
+    const COMMAND: &'static str = "accelerate";
+
+    fn build(&self) -> Result<WanBox, Problem> {
+        self.wan_box()
+    }
+
+    fn differences(&self, to: &Self) -> Vec<Difference> {
+        // A transport is made for its path.
+        let is_whole = self.transport || to.transport;
+        let all = [
+            ("rate", self.rate == to.rate, !is_whole),
+            ("distance", self.distance == to.distance, !is_whole),
+            ("window", self.window == to.window, true),
+            ("memory", self.memory == to.memory, true),
+            ("give_up", self.give_up == to.give_up, true),
+            ("transport", self.transport == to.transport, false),
+            ("key", self.key == to.key, false),
+            ("peer", self.peer == to.peer, false),
+            ("flows", self.flows == to.flows, false),
+            ("mode", self.mode == to.mode, true),
+            ("policy", self.policy == to.policy, true),
+        ];
+        let differing = all.into_iter().filter(|(_, same, _)| !same);
+        differing.map(|(key, _, is_live)| Difference { key, is_live }).collect()
+    }
+
+    fn change(&self) -> Result<wan_box::Configs, Problem> {
+        wan_box::configs(self.accelerator()?, self.delay(), self.transport)
+    }
+}
+
 impl Acceleration {
+    /// What its accelerators go by.
+    fn accelerator(&self) -> Result<Config, Problem> {
+        let rules = self.policy.clone().unwrap_or_default();
+        let policy = Policy::new(rules, self.mode.unwrap_or_default());
+        let policy = policy.map_err(|e| Problem::plain(e.to_string()))?;
+        Ok(Config { policy, ..self.config() })
+    }
+
+    /// Of the long path, one way.
+    fn delay(&self) -> Option<Span> {
+        self.distance.map(|distance| Span::of_fibre_m(distance.metres()))
+    }
+
     fn config(&self) -> Config {
         let least = Config::default();
         let total_bytes_max = self.memory.map_or(least.total_bytes_max, Size::bytes);
@@ -236,24 +286,40 @@ impl Acceleration {
     }
 
     fn wan_box(&self) -> Result<WanBox, Problem> {
-        let rules = self.policy.clone().unwrap_or_default();
-        let policy = Policy::new(rules, self.mode.unwrap_or_default());
-        let policy = policy.map_err(|e| Problem::plain(e.to_string()))?;
-        let config = Config { policy, ..self.config() };
+        let config = self.accelerator()?;
         let sealing = self.sealing()?;
         if !self.transport {
             return wan_box::alone(config);
         }
-        let delay = self.distance.map(|distance| Span::of_fibre_m(distance.metres()));
-        wan_box::whole(config, self.rate, delay, boxes::random_seed(), sealing)
+        wan_box::whole(config, self.rate, self.delay(), boxes::random_seed(), sealing)
     }
 }
 
+/// What is done to a box that runs.
+#[derive(clap::Subcommand)]
+enum Task {
+    /// Let the flows of a box go, so that it can be ended without any connection noticing
+    #[command(after_help = boxes::DRAIN_EXAMPLES)]
+    Drain(boxes::Drain),
+}
+
 pub fn run(args: Args) -> Result<ExitCode, Problem> {
-    let Args { lan, wan, pcap_lan, pcap_wan, settings, process } = args;
+    let Args { task, lan, wan, pcap_lan, pcap_wan, settings, process } = args;
+    if let Some(Task::Drain(drain)) = task {
+        return boxes::drain(&drain);
+    }
     let given = Given { ports: [lan, wan], pcaps: [pcap_lan, pcap_wan] };
-    let plan = plan("accelerate", SIDES, given, &process, &settings)?;
-    for pair in plan.pairs.iter().filter(|pair| pair.settings.transport) {
+    let has_file = process.config.is_some();
+    boxes::run(has_file, move || {
+        let plan = plan("accelerate", SIDES, given.clone(), &process, &settings)?;
+        warn_of_mtus(&plan.pairs);
+        Ok(plan)
+    })
+}
+
+/// Frames of full length that will not get through are better told of before they come.
+fn warn_of_mtus(pairs: &[Pair<Acceleration>]) {
+    for pair in pairs.iter().filter(|pair| pair.settings.transport) {
         let [lan, wan] = &pair.ports;
         let sealed = if pair.settings.key.is_some() { longhaul_seal::OVERHEAD as u32 } else { 0 };
         let overhead = TRANSPORT_OVERHEAD + sealed;
@@ -268,7 +334,6 @@ pub fn run(args: Args) -> Result<ExitCode, Problem> {
             ));
         }
     }
-    boxes::run("accelerate", plan, Acceleration::wan_box)
 }
 
 #[cfg(test)]

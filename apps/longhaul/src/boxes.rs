@@ -5,43 +5,58 @@
 
 mod control;
 mod element;
+mod http;
 pub mod journal;
+mod operation;
+mod orders;
 mod pair;
 mod plan;
 mod port;
 mod privileges;
 mod prometheus;
 mod status;
+mod top;
 
-pub use plan::{Given, Process, Settings, by, plan, written};
+pub use orders::{DRAIN_EXAMPLES, Drain, drain};
+pub use plan::{Difference, Given, Kind, Pair, Process, Settings, by, plan, written};
 pub use port::{PortName, mtu};
+pub use top::{Top, top};
 
 use crate::output;
 use crate::problem::Problem;
 use crate::state;
 use clap::Subcommand;
 use control::{Answer, Control, Place};
-use element::Element;
 use longhaul_host::Clock;
+use operation::{Operated, Operation, Planner};
 use pair::Running;
-use plan::{Pair, Plan};
+use plan::Plan;
 use port::BoxPort;
 use privileges::Privileges;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use status::{BoxStatus, PairStatus};
+use status::PairStatus;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[derive(Subcommand)]
 pub enum Command {
     /// Show ports, rates, stores, flows and drops with reasons
     #[command(after_help = STATUS_EXAMPLES)]
     Status(Status),
+    /// Have a box read its configuration file again
+    #[command(after_help = orders::RELOAD_EXAMPLES)]
+    Reload(orders::Reload),
+    /// Let the flows of a box go, so that it can be ended without any connection noticing
+    #[command(after_help = DRAIN_EXAMPLES)]
+    Drain(Drain),
+    /// Whether a box does what it is there for, and if not why
+    #[command(after_help = orders::HEALTH_EXAMPLES)]
+    Health(orders::Health),
 }
 
 const STATUS_EXAMPLES: &str = "\
@@ -74,7 +89,15 @@ pub struct Status {
 }
 
 pub fn run_command(command: &Command) -> Result<ExitCode, Problem> {
-    let Command::Status(args) = command;
+    match command {
+        Command::Status(args) => show_status(args),
+        Command::Reload(args) => orders::reload(args),
+        Command::Drain(args) => drain(args),
+        Command::Health(args) => orders::health(args),
+    }
+}
+
+fn show_status(args: &Status) -> Result<ExitCode, Problem> {
     loop {
         let boxes = control::ask(args.name.as_deref(), args.control.as_deref())?;
         let text = match (args.json, args.prometheus) {
@@ -97,25 +120,23 @@ pub fn random_seed() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// Runs a box until it is told to stop. `build` makes what is between the ports of a pair.
-pub fn run<S, E: Element>(
-    command: &'static str,
-    plan: Plan<S>,
-    build: impl Fn(&S) -> Result<E, Problem>,
+/// Runs a box until it is told to stop. `planner` makes its plan from its command line and, if it `has_file`, from that, now and
+/// whenever it is to read that again.
+pub fn run<S: Kind>(
+    has_file: bool,
+    planner: impl Fn() -> Result<Plan<S>, Problem> + Send + Sync + 'static,
 ) -> Result<ExitCode, Problem> {
+    let plan = planner()?;
+    let planner: Option<Planner<S>> = if has_file { Some(Box::new(planner)) } else { None };
     let privileges = Privileges::decide(plan.user.as_deref(), plan.keep_privileges)?;
-    let elements = plan.pairs.iter().map(|pair| build(&pair.settings).map_err(|e| of_pair(pair, &e)));
-    let elements = elements.collect::<Result<Vec<E>, Problem>>()?;
+    let elements = plan.pairs.iter().map(|pair| pair.settings.build().map_err(|e| of_pair(pair, &e)));
+    let elements = elements.collect::<Result<Vec<S::Element>, Problem>>()?;
     // From here on a signal ends the box in order.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])
         .map_err(|e| Problem::plain(format!("cannot handle signals: {e}")))?;
     let control = Control::listen(Place::decide(&plan.name, plan.control.as_deref())?)?;
-    let ports = plan.pairs.iter().map(|pair| open(pair, &privileges));
-    let ports = ports.collect::<Result<Vec<[BoxPort; 2]>, Problem>>()?;
-    // Not before it is known that there is something to record.
-    let ports = plan.pairs.iter().zip(ports);
-    let ports = ports.map(|(pair, ports)| record(pair, ports, plan.pcap_frames, &privileges));
-    let ports = ports.collect::<Result<Vec<[BoxPort; 2]>, Problem>>()?;
+    let health = plan.health.map(http::listen).transpose()?;
+    let ports = ports(&plan, &privileges)?;
     privileges.apply()?;
     let clock = Clock::start();
     let mut running = Vec::new();
@@ -123,40 +144,54 @@ pub fn run<S, E: Element>(
         let ended = signals.handle();
         running.push(Running::start(pair, element, ports, clock, move || ended.close())?);
     }
-    let observer = Arc::new(Observer {
-        command,
-        name: plan.name.clone(),
-        user: privileges::user_name(),
-        started: Instant::now(),
-        pairs: running.iter().map(Running::observer).collect(),
-    });
-    control.serve(Arc::clone(&observer))?;
-    journal::line(&format!("{command} '{}' {privileges}", plan.name));
+    journal::line(&format!("{} '{}' {privileges}", S::COMMAND, plan.name));
     for pair in &plan.pairs {
         journal::line(&format!("pair {}: between {} and {}", pair.name, pair.ports[0], pair.ports[1]));
     }
-    let asked = wait_for_end(&mut signals, &observer);
+    let observers = running.iter().map(Running::observer).collect();
+    let operation = Arc::new(Operation::new(plan, planner, privileges::user_name(), observers));
+    let operated: Arc<dyn Operated> = Arc::<Operation<S>>::clone(&operation);
+    control.serve(Arc::clone(&operated))?;
+    if let Some(listener) = health {
+        http::serve(listener, &operated)?;
+    }
+    let asked = wait_for_end(&mut signals, &operation);
     let ended: Vec<Result<PairStatus, ()>> = running.into_iter().map(Running::end).collect();
     let failed = !asked || ended.iter().any(Result::is_err);
-    let summary = observer.with(ended.into_iter().flatten().collect());
+    let summary = operation.with(ended.into_iter().flatten().collect());
     output::print(&summary.to_text())?;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Waits until the box is to end. False: nobody asked for it, a pair's thread has died.
-fn wait_for_end<E: Element>(signals: &mut Signals, observer: &Observer<E>) -> bool {
+fn wait_for_end<S: Kind>(signals: &mut Signals, operation: &Operation<S>) -> bool {
     for signal in signals.forever() {
-        if signal != SIGUSR1 {
-            journal::line("told to end");
-            return true;
-        }
-        for line in
-            observer.status().iter().flat_map(|s| s.to_text().lines().map(str::to_owned).collect::<Vec<_>>())
-        {
-            journal::line(&line);
+        match signal {
+            SIGUSR1 => {
+                let status = operation.status().map_or_else(String::new, |status| status.to_text());
+                status.lines().for_each(journal::line);
+            }
+            SIGHUP if operation.has_file() => {
+                if let Err(problem) = operation.reload() {
+                    journal::line(&format!("cannot go by the configuration: {problem}"));
+                }
+            }
+            _ => {
+                journal::line("told to end");
+                return true;
+            }
         }
     }
     false
+}
+
+/// Opens the ports of all pairs.
+fn ports<S>(plan: &Plan<S>, privileges: &Privileges) -> Result<Vec<[BoxPort; 2]>, Problem> {
+    let ports = plan.pairs.iter().map(|pair| open(pair, privileges));
+    let ports = ports.collect::<Result<Vec<[BoxPort; 2]>, Problem>>()?;
+    // Not before it is known that there is something to record.
+    let ports = plan.pairs.iter().zip(ports);
+    ports.map(|(pair, ports)| record(pair, ports, plan.pcap_frames, privileges)).collect()
 }
 
 fn of_pair<S>(pair: &Pair<S>, problem: &Problem) -> Problem {
@@ -186,32 +221,4 @@ fn record<S>(
     };
     let [first, second] = ports;
     Ok([one(first, &pair.pcaps[0])?, one(second, &pair.pcaps[1])?])
-}
-
-/// Sees a running box from any thread.
-struct Observer<E> {
-    command: &'static str,
-    name: String,
-    user: String,
-    started: Instant,
-    pairs: Vec<pair::Observer<E>>,
-}
-
-impl<E: Element> Observer<E> {
-    /// `None` once a pair has stopped.
-    fn status(&self) -> Option<BoxStatus> {
-        let pairs = self.pairs.iter().map(pair::Observer::status).collect::<Option<Vec<PairStatus>>>()?;
-        Some(self.with(pairs))
-    }
-
-    fn with(&self, pairs: Vec<PairStatus>) -> BoxStatus {
-        BoxStatus {
-            name: self.name.clone(),
-            command: self.command.to_string(),
-            pid: std::process::id(),
-            user: self.user.clone(),
-            uptime_s: self.started.elapsed().as_secs_f64(),
-            pairs,
-        }
-    }
 }

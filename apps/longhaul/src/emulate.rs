@@ -1,12 +1,13 @@
 //! `longhaul emulate`: a fibre of any length between two ports.
 
-use crate::boxes::{self, Given, PortName, Process, Settings, by, plan, written};
+use crate::boxes::{self, Difference, Given, Kind, PortName, Process, Settings, by, plan, written};
 use crate::fibre::{Ecn, Fibre, bursts, cuts};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory, probability};
 use longhaul_link::{Impairments, Link};
 use longhaul_units::{BitRate, Duration as Span};
 use serde::{Deserialize, Deserializer};
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -155,6 +156,24 @@ impl Settings for Emulation {
     }
 }
 
+impl Kind for Emulation {
+    type Element = Link;
+    const COMMAND: &'static str = "emulate";
+
+    fn build(&self) -> Result<Link, Problem> {
+        self.link()
+    }
+
+    fn differences(&self, to: &Self) -> Vec<Difference> {
+        let same = self == to;
+        (!same).then_some(Difference { key: "the fibre", is_live: false }).into_iter().collect()
+    }
+
+    fn change(&self) -> Result<Infallible, Problem> {
+        Err(Problem::plain("a fibre does not change while it runs"))
+    }
+}
+
 impl Emulation {
     fn fibre(&self) -> Result<Fibre, Problem> {
         let delay = match (self.delay, self.distance) {
@@ -205,8 +224,8 @@ impl Emulation {
 pub fn run(args: Args) -> Result<ExitCode, Problem> {
     let Args { a, b, pcap_a, pcap_b, settings, process } = args;
     let given = Given { ports: [a, b], pcaps: [pcap_a, pcap_b] };
-    let plan = plan("emulate", SIDES, given, &process, &settings)?;
-    boxes::run("emulate", plan, Emulation::link)
+    let has_file = process.config.is_some();
+    boxes::run(has_file, move || plan("emulate", SIDES, given.clone(), &process, &settings))
 }
 
 #[cfg(test)]

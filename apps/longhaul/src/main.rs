@@ -46,6 +46,7 @@ Examples:
   longhaul lab down
   longhaul emulate --a eth1 --b eth2 --distance 1000km
   longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km
+  longhaul top
   longhaul plan --distance 380km --rate 100G --op read";
 
 #[derive(Subcommand)]
@@ -64,6 +65,8 @@ enum Command {
     /// What accelerate and emulate say of themselves while they run
     #[command(subcommand)]
     Box(boxes::Command),
+    /// Boxes, flows and paths of this machine, live
+    Top(boxes::Top),
     /// Keys by which boxes know each other
     #[command(subcommand)]
     Key(key::Command),
@@ -110,6 +113,7 @@ fn main() -> ExitCode {
         Command::Accelerate(args) => accelerate::run(args),
         Command::Emulate(args) => emulate::run(args),
         Command::Box(command) => boxes::run_command(&command),
+        Command::Top(args) => boxes::top(&args),
         Command::Key(command) => key::run(&command),
         Command::Counters(args) => counters::run(&args),
         Command::Decode(args) => return decode::run(&args),

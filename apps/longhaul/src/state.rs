@@ -2,7 +2,7 @@
 
 mod transport;
 
-pub use transport::{SealState, TransportState, write_transport};
+pub use transport::{PathState, SealState, TransportState, write_transport};
 
 use crate::problem::Problem;
 use longhaul_accel::FlowStatus;
@@ -51,6 +51,9 @@ pub struct Flow {
     pub role: String,
     pub learnt: String,
     pub rtt_us: Option<f64>,
+    /// How long requests wait for their pseudo-ACK, smoothed.
+    #[serde(default)]
+    pub ack_delay_us: Option<f64>,
     pub stored_bytes: u64,
     pub stored_frames: usize,
     pub outstanding_reads: usize,
@@ -108,6 +111,7 @@ impl Flow {
             role: f.role.name().to_string(),
             learnt: f.learnt.name().to_string(),
             rtt_us: f.rtt.map(|d| d.as_secs_f64() * 1e6),
+            ack_delay_us: f.ack_delay.map(|d| d.as_secs_f64() * 1e6),
             stored_bytes: f.stored_bytes,
             stored_frames: f.stored_frames,
             outstanding_reads: f.outstanding_reads,
@@ -168,10 +172,11 @@ pub fn write_link(before: &str, link: &LinkStatus, text: &mut String) -> std::fm
 pub fn write_flow(flow: &Flow, text: &mut String) -> std::fmt::Result {
     let qpn = flow.requester_qpn.map_or("?".to_string(), |q| format!("{q:#x}"));
     let rtt = flow.rtt_us.map_or("unknown".to_string(), |us| format!("{us:.0} µs"));
+    let delay = flow.ack_delay_us.map_or(String::new(), |us| format!(", pseudo-ACKs after {us:.0} µs"));
     let vlan = if flow.vlan == 0 { String::new() } else { format!(" in VLAN {}", flow.vlan) };
     writeln!(
         text,
-        "  {} QP {qpn} to {} QP {:#x}{vlan}: mode {}, {} (by {}), RTT {rtt}, stored {} bytes in {} frames{}",
+        "  {} QP {qpn} to {} QP {:#x}{vlan}: mode {}, {} (by {}), RTT {rtt}{delay}, stored {} bytes in {} frames{}",
         flow.requester,
         flow.responder,
         flow.responder_qpn,

@@ -1,10 +1,10 @@
 //! A box at one site: an accelerator, or both of its halves with the WAN transport behind them.
 
 use crate::problem::Problem;
-use longhaul_accel::{Accelerator, Config};
+use longhaul_accel::{Accelerator, Config, ConfigError};
 use longhaul_node::{Chain, Mirrored};
 use longhaul_seal::Seal;
-use longhaul_units::{BitRate, Duration};
+use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wan::{PathConfig, Transport};
 
 /// Side 0 is the LAN, side 1 the WAN: the near accelerator; behind it the far one, turned round, and the transport, where
@@ -40,6 +40,64 @@ pub fn whole(
     let seal = sealing.map(Seal::new).transpose().map_err(|e| Problem::plain(format!("keys: {e}")))?;
     let behind = Chain::new(Some(Mirrored(accelerator(far)?)), Some(Chain::new(Some(transport), seal)));
     Ok(Chain::new(Some(accelerator(near)?), Some(behind)))
+}
+
+/// What the accelerators of a box go by: near, and far where there is one.
+pub type Configs = [Option<Config>; 2];
+
+/// What [`alone`] and [`whole`] would give the accelerators of a box.
+///
+/// # Errors
+/// As these.
+pub fn configs(config: Config, delay: Option<Duration>, is_whole: bool) -> Result<Configs, Problem> {
+    let configs = if is_whole {
+        config.halves(delay.unwrap_or(Duration::ZERO).times(2)).map(Some)
+    } else {
+        [Some(config), None]
+    };
+    for config in configs.iter().flatten() {
+        config.check().map_err(|e| Problem::plain(e.to_string()))?;
+    }
+    Ok(configs)
+}
+
+/// Has a box go by `configs`, all of them or none. Seeds stay.
+///
+/// # Errors
+/// When something else of them cannot change either.
+pub fn reconfigure(whole: &mut WanBox, configs: Configs) -> Result<(), ConfigError> {
+    let with_seed = |one: &Accelerator, config| Config { seed: one.config().seed, ..config };
+    for (one, config) in [near(whole), far(whole)].into_iter().zip(configs.clone()) {
+        if let (Some(one), Some(config)) = (one, config) {
+            one.config().check_change(&with_seed(one, config))?;
+        }
+    }
+    let [of_near, of_far] = configs;
+    if let (Some(near), Some(config)) = (near_mut(whole), of_near) {
+        near.reconfigure(with_seed(near, config))?;
+    }
+    if let (Some(far), Some(config)) = (far_mut(whole), of_far) {
+        far.reconfigure(with_seed(far, config))?;
+    }
+    Ok(())
+}
+
+/// Lets the flows of a box go, or takes them in again, as [`Accelerator::set_draining`].
+pub fn set_draining(whole: &mut WanBox, now: Instant, draining: bool) {
+    if let Some(near) = near_mut(whole) {
+        near.set_draining(now, draining);
+    }
+    if let Some(far) = far_mut(whole) {
+        far.set_draining(now, draining);
+    }
+}
+
+fn near_mut(whole: &mut WanBox) -> Option<&mut Accelerator> {
+    whole.left_mut()
+}
+
+fn far_mut(whole: &mut WanBox) -> Option<&mut Accelerator> {
+    Some(&mut whole.right_mut()?.left_mut()?.0)
 }
 
 fn accelerator(config: Config) -> Result<Accelerator, Problem> {

@@ -1,16 +1,16 @@
-//! The control socket of a box: whoever connects gets its state as JSON.
+//! The control socket of a box: whoever connects writes one line, what is wanted, and gets an answer as JSON.
 //!
 //! It is served on a thread of its own, one client after the other: a client that dawdles keeps other clients waiting, and
 //! no frame.
 
-use super::Observer;
-use super::element::Element;
+use super::operation::Operated;
 use super::status::BoxStatus;
 use crate::lab::private_dir;
 use crate::problem::Problem;
-use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -23,8 +23,36 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long a client may keep the others waiting, from its first byte to its last.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 
+/// The longest line that a client writes, in bytes.
+const REQUEST_BYTES_MAX: u64 = 64;
+
 /// Written at once, in bytes: little enough for the kernel to wait for room once, and not again for each part.
 const WRITE_BYTES: usize = 16 << 10;
+
+/// What a client wants. It is written as a line of JSON: its name in quotes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Request {
+    /// The box's state: a [`BoxStatus`]. So is an empty line, and none.
+    Status,
+    /// Whether it does what it is there for. This and what follows get an [`Outcome`].
+    Health,
+    /// To read its configuration again.
+    Reload,
+    /// To let its flows go.
+    Drain,
+    /// To take flows in again.
+    Undrain,
+}
+
+/// What became of a request.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// What was done, in words.
+    pub done: Vec<String>,
+    /// What went wrong.
+    pub error: Option<String>,
+}
 
 /// Where services have their directories, with a directory for each of their boxes.
 const OF_SERVICES: &str = "/run/longhaul";
@@ -116,7 +144,7 @@ impl Control {
     }
 
     /// Starts the thread that answers, which lives as long as the process.
-    pub fn serve<E: Element>(&self, of: Arc<Observer<E>>) -> Result<(), Problem> {
+    pub fn serve(&self, of: Arc<dyn Operated>) -> Result<(), Problem> {
         let listener = self.listener.try_clone();
         let listener =
             listener.map_err(|e| Problem::plain(format!("cannot serve the control socket: {e}")))?;
@@ -124,7 +152,7 @@ impl Control {
             for stream in listener.incoming() {
                 match stream {
                     // A client that goes away early is its own concern.
-                    Ok(stream) => drop(serve_one(stream, &of)),
+                    Ok(stream) => drop(serve_one(stream, &*of)),
                     // Out of descriptors, say; not to be met again at full speed.
                     Err(_) => std::thread::sleep(CLIENT_PATIENCE),
                 }
@@ -145,11 +173,40 @@ impl Drop for Control {
     }
 }
 
-fn serve_one<E: Element>(stream: UnixStream, of: &Observer<E>) -> io::Result<()> {
-    match of.status() {
-        Some(status) => write_within(stream, &serde_json::to_vec(&status)?, CLIENT_PATIENCE),
-        None => Ok(()),
-    }
+fn serve_one(stream: UnixStream, of: &dyn Operated) -> io::Result<()> {
+    stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
+    let outcome = |done: Result<Vec<String>, Problem>| match done {
+        Ok(done) => Outcome { done, error: None },
+        Err(problem) => Outcome { done: vec![], error: Some(problem.to_string()) },
+    };
+    let answer = match read_request(&stream)? {
+        Some(Request::Status) => match of.status() {
+            Some(status) => serde_json::to_vec(&status)?,
+            None => return Ok(()),
+        },
+        Some(Request::Health) => {
+            let reasons = of.not_ready();
+            let error = (!reasons.is_empty()).then(|| reasons.join("; "));
+            serde_json::to_vec(&Outcome { done: vec![], error })?
+        }
+        Some(Request::Reload) => serde_json::to_vec(&outcome(of.reload()))?,
+        Some(Request::Drain) => serde_json::to_vec(&outcome(of.set_draining(true).map(|()| vec![])))?,
+        Some(Request::Undrain) => serde_json::to_vec(&outcome(of.set_draining(false).map(|()| vec![])))?,
+        None => {
+            let error = Some("it does not know this request: longhaul is of another version".to_string());
+            serde_json::to_vec(&Outcome { done: vec![], error })?
+        }
+    };
+    write_within(stream, &answer, CLIENT_PATIENCE)
+}
+
+/// What a client wants; `None` for what is no request.
+fn read_request(stream: &UnixStream) -> io::Result<Option<Request>> {
+    let mut line = Vec::new();
+    // A read gives what there is, so that a client that writes byte by byte has as many times its patience.
+    BufReader::new(stream.take(REQUEST_BYTES_MAX)).read_until(b'\n', &mut line)?;
+    let line = line.trim_ascii();
+    Ok(if line.is_empty() { Some(Request::Status) } else { serde_json::from_slice(line).ok() })
 }
 
 fn write_within(mut stream: UnixStream, bytes: &[u8], limit: Duration) -> io::Result<()> {
@@ -191,22 +248,11 @@ impl Answer {
 /// When there is none, or the one that was asked for does not answer. Among all, that is an answer.
 pub fn ask(name: Option<&str>, control: Option<&Path>) -> Result<Vec<Answer>, Problem> {
     if let Some(path) = control {
-        let stream = UnixStream::connect(path).map_err(|e| does_not_answer(path, &e))?;
-        return collect(path, stream).map(|status| vec![Answer::State(status)]);
+        return Reached(path.to_owned()).status().map(|status| vec![Answer::State(status)]);
     }
-    let services = within(Path::new(OF_SERVICES));
-    let mut found: Vec<PathBuf> = services.iter().flat_map(|service| within(service)).collect();
-    found.extend(within(&private_dir("boxes")?));
-    found.retain(|dir| name.is_none_or(|name| dir.file_name().is_some_and(|found| found == name)));
-    found.sort();
-    let mut answers = ask_each(&found);
+    let mut answers = ask_each(&found(name)?);
     if answers.is_empty() {
-        let what =
-            name.map_or("no box runs here".to_string(), |name| format!("no box called '{name}' runs here"));
-        return Err(Problem::new(
-            what,
-            "start one with 'longhaul accelerate' or 'longhaul emulate', ask as the user who did, or name its --control",
-        ));
+        return Err(nobody(name));
     }
     if name.is_some()
         && let Some(failed) = answers.iter().position(|answer| matches!(answer, Answer::Failed { .. }))
@@ -215,6 +261,74 @@ pub fn ask(name: Option<&str>, control: Option<&Path>) -> Result<Vec<Answer>, Pr
         return Err(Problem::plain(error));
     }
     Ok(answers)
+}
+
+/// Directories of boxes with this name, or of all.
+fn found(name: Option<&str>) -> Result<Vec<PathBuf>, Problem> {
+    let services = within(Path::new(OF_SERVICES));
+    let mut found: Vec<PathBuf> = services.iter().flat_map(|service| within(service)).collect();
+    found.extend(within(&private_dir("boxes")?));
+    found.retain(|dir| name.is_none_or(|name| dir.file_name().is_some_and(|found| found == name)));
+    found.sort();
+    Ok(found)
+}
+
+fn nobody(name: Option<&str>) -> Problem {
+    let what =
+        name.map_or("no box runs here".to_string(), |name| format!("no box called '{name}' runs here"));
+    Problem::new(
+        what,
+        "start one with 'longhaul accelerate' or 'longhaul emulate', ask as the user who did, or name its --control",
+    )
+}
+
+/// The control socket of one box.
+#[derive(Debug)]
+pub struct Reached(PathBuf);
+
+impl Reached {
+    /// The box with this name, or at this socket, or the only one that runs here.
+    ///
+    /// # Errors
+    /// When there is none, or more than one to choose from.
+    pub fn find(name: Option<&str>, control: Option<&Path>) -> Result<Self, Problem> {
+        if let Some(path) = control {
+            return Ok(Reached(path.to_owned()));
+        }
+        let mut found = found(name)?;
+        found.retain(|dir| UnixStream::connect(dir.join("control")).is_ok());
+        match &found[..] {
+            [] => Err(nobody(name)),
+            [one] => Ok(Reached(one.join("control"))),
+            several => {
+                let names = several.iter().filter_map(|dir| dir.file_name());
+                let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+                Err(Problem::new(format!("several boxes run here: {}", names.join(", ")), "name one of them"))
+            }
+        }
+    }
+
+    fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<T, Problem> {
+        let stream = UnixStream::connect(&self.0).map_err(|e| does_not_answer(&self.0, &e))?;
+        collect(&self.0, stream, request)
+    }
+
+    /// The box's state.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn status(&self) -> Result<BoxStatus, Problem> {
+        self.ask(Request::Status)
+    }
+
+    /// Has it do something. What it did, in words.
+    ///
+    /// # Errors
+    /// When it does not answer, or why it does not do it.
+    pub fn order(&self, request: Request) -> Result<Vec<String>, Problem> {
+        let Outcome { done, error } = self.ask(request)?;
+        error.map_or(Ok(done), |error| Err(Problem::plain(error)))
+    }
 }
 
 /// What is in a directory, if it is one.
@@ -227,7 +341,7 @@ fn ask_each(dirs: &[PathBuf]) -> Vec<Answer> {
     let one = |dir: &PathBuf| {
         let path = dir.join("control");
         let stream = UnixStream::connect(&path).ok()?;
-        Some(collect(&path, stream).map_or_else(
+        Some(collect(&path, stream, Request::Status).map_or_else(
             |problem| Answer::Failed {
                 name: dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
                 error: problem.to_string(),
@@ -242,12 +356,17 @@ fn does_not_answer(path: &Path, error: &io::Error) -> Problem {
     Problem::plain(format!("the box at {} does not answer: {error}", path.display()))
 }
 
-fn collect(path: &Path, mut stream: UnixStream) -> Result<BoxStatus, Problem> {
+fn collect<T: DeserializeOwned>(path: &Path, mut stream: UnixStream, request: Request) -> Result<T, Problem> {
     let mut answer = String::new();
-    let read = stream.set_read_timeout(Some(ANSWER_WITHIN)).and_then(|()| stream.read_to_string(&mut answer));
-    read.map_err(|e| does_not_answer(path, &e))?;
+    let mut line = serde_json::to_vec(&request).unwrap_or_default();
+    line.push(b'\n');
+    let asked = stream.set_read_timeout(Some(ANSWER_WITHIN)).and_then(|()| stream.write_all(&line));
+    asked.and_then(|()| stream.read_to_string(&mut answer)).map_err(|e| does_not_answer(path, &e))?;
     if answer.is_empty() {
-        return Err(Problem::plain(format!("the box at {} is ending", path.display())));
+        return Err(Problem::new(
+            format!("the box at {} is ending, or hangs", path.display()),
+            "ask again; 'longhaul box health' tells which",
+        ));
     }
     serde_json::from_str(&answer).map_err(|e| {
         if e.is_eof() {
@@ -327,6 +446,7 @@ mod tests {
             pid: 1,
             user: "nobody".to_string(),
             uptime_s: 1.0,
+            not_ready: vec![],
             pairs: vec![],
         };
         let says = [
@@ -336,7 +456,11 @@ mod tests {
         ];
         let serving = says.map(|(name, says)| {
             let control = Control::listen(scratch.place(name)).unwrap();
-            thread::spawn(move || control.listener.accept().unwrap().0.write_all(says.as_bytes()).unwrap())
+            thread::spawn(move || {
+                let mut stream = control.listener.accept().unwrap().0;
+                assert_eq!(read_request(&stream).unwrap(), Some(Request::Status));
+                stream.write_all(says.as_bytes()).unwrap()
+            })
         });
         let left_behind = scratch.0.join("killed");
         fs::create_dir(&left_behind).unwrap();
@@ -347,12 +471,60 @@ mod tests {
         let [Answer::Failed { name, error }, Answer::State(good), old] = &answers[..] else {
             panic!("{answers:?}")
         };
-        assert!(name == "ending" && error.ends_with("is ending"), "{error}");
+        assert!(name == "ending" && error.contains("is ending"), "{error}");
         assert_eq!(good.name, "good");
         assert!(old.to_text().starts_with("'old' has no status: "), "{old:?}");
         let json = serde_json::to_value(&answers).unwrap();
         assert!(json[0]["error"].is_string() && json[1]["error"].is_null(), "{json}");
         assert_eq!(json[2]["name"], "old");
+    }
+
+    /// A box that does as it is told.
+    struct Obedient;
+
+    impl Operated for Obedient {
+        fn status(&self) -> Option<BoxStatus> {
+            None
+        }
+
+        fn not_ready(&self) -> Vec<String> {
+            vec!["one".to_string(), "two".to_string()]
+        }
+
+        fn stuck(&self) -> Vec<String> {
+            vec![]
+        }
+
+        fn reload(&self) -> Result<Vec<String>, Problem> {
+            Ok(vec!["pair x: mode".to_string()])
+        }
+
+        fn set_draining(&self, draining: bool) -> Result<(), Problem> {
+            if draining { Err(Problem::new("no", "do not")) } else { Ok(()) }
+        }
+    }
+
+    fn outcome_of(line: &[u8]) -> Outcome {
+        let (served, mut client) = UnixStream::pair().unwrap();
+        client.write_all(line).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        serve_one(served, &Obedient).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        serde_json::from_str(&answer).unwrap()
+    }
+
+    #[test]
+    fn a_line_says_what_is_wanted_and_anything_else_is_told_so() {
+        let done = |done: &[&str]| done.iter().map(|text| (*text).to_string()).collect::<Vec<_>>();
+        let error = |text: &str| Outcome { done: vec![], error: Some(text.to_string()) };
+        assert_eq!(outcome_of(b"\"reload\"\n"), Outcome { done: done(&["pair x: mode"]), error: None });
+        assert_eq!(outcome_of(b"\"drain\"\n"), error("no; do not"));
+        assert_eq!(outcome_of(b"\"undrain\""), Outcome::default());
+        assert_eq!(outcome_of(b"\"health\"\n"), error("one; two"));
+        for line in [&b"\"fly\"\n"[..], b"{\n", &[0xff; 64], &[b'['; 64]] {
+            assert!(outcome_of(line).error.is_some_and(|error| error.contains("does not know")));
+        }
     }
 
     #[test]

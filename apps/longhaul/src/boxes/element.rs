@@ -7,6 +7,7 @@ use longhaul_accel::{Accelerator, FlowStatus};
 use longhaul_link::Link;
 use longhaul_node::Node;
 use longhaul_units::Instant;
+use std::convert::Infallible;
 
 /// Flows that [`Element::flows`] gives at once: no frame waits for more than these to be copied, however many there are.
 pub const FLOWS_AT_ONCE: usize = 256;
@@ -15,6 +16,21 @@ pub const FLOWS_AT_ONCE: usize = 256;
 pub trait Element: Node + Send + 'static {
     /// What its sides are called.
     const SIDES: [&'static str; 2];
+
+    /// What it is told when its configuration changes while it runs.
+    type Change: Send + 'static;
+
+    /// Goes by `change` from here on.
+    ///
+    /// # Errors
+    /// Why it does not; nothing has changed then.
+    fn apply(&mut self, change: Self::Change) -> Result<(), String>;
+
+    /// Lets its flows go as soon as it owes them nothing, and takes in no others; or takes them in again. False: it never has
+    /// any.
+    fn set_draining(&mut self, _now: Instant, _draining: bool) -> bool {
+        false
+    }
 
     /// As an accelerator, without its flows.
     fn accelerator(&self) -> Option<AcceleratorState> {
@@ -47,6 +63,16 @@ const RESPONDERS: u32 = 1 << 31;
 
 impl Element for WanBox {
     const SIDES: [&'static str; 2] = ["lan", "wan"];
+    type Change = wan_box::Configs;
+
+    fn apply(&mut self, change: wan_box::Configs) -> Result<(), String> {
+        wan_box::reconfigure(self, change).map_err(|e| e.to_string())
+    }
+
+    fn set_draining(&mut self, now: Instant, draining: bool) -> bool {
+        wan_box::set_draining(self, now, draining);
+        true
+    }
 
     fn accelerator(&self) -> Option<AcceleratorState> {
         wan_box::near(self).map(accelerator)
@@ -77,6 +103,7 @@ fn accelerator(node: &Accelerator) -> AcceleratorState {
     AcceleratorState {
         stored_bytes: node.stored_bytes(),
         stored_bytes_max: node.config().total_bytes_max,
+        is_draining: node.is_draining(),
         counters: named(counters.values()),
         drops: named(counters.drops.iter().map(|(reason, n)| (reason.name(), n))),
         flows: Vec::new(),
@@ -85,6 +112,11 @@ fn accelerator(node: &Accelerator) -> AcceleratorState {
 
 impl Element for Link {
     const SIDES: [&'static str; 2] = ["a", "b"];
+    type Change = Infallible;
+
+    fn apply(&mut self, change: Infallible) -> Result<(), String> {
+        match change {}
+    }
 
     fn fibre(&self) -> Option<FibreState> {
         let config = self.config();

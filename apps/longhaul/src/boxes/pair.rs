@@ -12,8 +12,10 @@ use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, M
 use longhaul_node::Side;
 use longhaul_port::{DropReason, LinkState, Port, PortCounters, PortError};
 use longhaul_units::{Duration as Span, Instant as Moment};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 /// How soon a link that goes down is noticed, and how old the ports' state may be that a status shows.
 const HOOK_INTERVAL: Span = Span::from_ms(50);
@@ -24,6 +26,9 @@ const RATE_INTERVAL: Span = Span::from_ms(1000);
 /// An error of a port that stays is told again after this long, and another one not before the shorter time.
 const SAME_ERROR_AGAIN: Span = Span::from_ms(60_000);
 const OTHER_ERROR_AFTER: Span = Span::from_ms(1000);
+
+/// A thread that has not come round for this long is stuck.
+const TURNS_WITHIN: Duration = Duration::from_secs(1);
 
 /// A pair at work.
 pub struct Running<E> {
@@ -36,11 +41,18 @@ pub struct Observer<E> {
     name: String,
     handle: Handle<E>,
     seen: Arc<Mutex<Seen>>,
+    /// The last question whether the thread turns, while it is not answered: more than one would pile up.
+    asked: Arc<Mutex<Option<Receiver<()>>>>,
 }
 
 impl<E> Clone for Observer<E> {
     fn clone(&self) -> Self {
-        Observer { name: self.name.clone(), handle: self.handle.clone(), seen: Arc::clone(&self.seen) }
+        Observer {
+            name: self.name.clone(),
+            handle: self.handle.clone(),
+            seen: Arc::clone(&self.seen),
+            asked: Arc::clone(&self.asked),
+        }
     }
 }
 
@@ -101,7 +113,7 @@ impl<E: Element> Running<E> {
             let element = driver.run(keeper).node;
             with_flows(ElementState::of(&element, clock.now()), |first| Some(element.flows(first)))
         });
-        let observer = Observer { name: pair.name.clone(), handle, seen };
+        let observer = Observer { name: pair.name.clone(), handle, seen, asked: Arc::default() };
         Ok(Running { thread: thread.map_err(refused)?, observer })
     }
 
@@ -133,6 +145,50 @@ impl<F: FnOnce()> Drop for WhenOver<F> {
 }
 
 impl<E: Element> Observer<E> {
+    /// What its pair is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// True when its thread comes round.
+    pub fn is_turning(&self) -> bool {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = match asked.take() {
+            Some(answered) => answered,
+            None => {
+                let (answer, answered) = sync_channel(1);
+                let asked = self.handle.request(move |_, _| {
+                    // Nobody may wait for it any more.
+                    let _ = answer.send(());
+                });
+                if asked.is_err() {
+                    return false;
+                }
+                answered
+            }
+        };
+        let answer = answered.recv_timeout(TURNS_WITHIN);
+        if answer == Err(RecvTimeoutError::Timeout) {
+            *asked = Some(answered);
+        }
+        answer.is_ok()
+    }
+
+    /// Has the element go by `change`.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn apply(&self, change: E::Change) -> Result<(), String> {
+        let applied = self.handle.ask(|_, element: &mut E| element.apply(change));
+        applied.unwrap_or_else(|stopped| Err(stopped.to_string()))
+    }
+
+    /// Lets its flows go, or takes them in again. `None` when it has none, or has stopped.
+    pub fn set_draining(&self, draining: bool) -> Option<()> {
+        let told = self.handle.ask(move |now, element: &mut E| element.set_draining(now, draining));
+        told.is_ok_and(|has_flows| has_flows).then_some(())
+    }
+
     /// Its state; `None` once it has stopped.
     pub fn status(&self) -> Option<PairStatus> {
         let state = self.handle.ask(|now, element: &mut E| ElementState::of(element, now)).ok()?;

@@ -1,11 +1,13 @@
 //! What a box is to do: pairs of ports with their settings, from the command line and from a file.
 
+use super::element::Element;
 use super::port::PortName;
 use crate::problem::Problem;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -29,6 +31,10 @@ pub struct Process {
     /// Socket that 'longhaul box status' asks [default: in the runtime directory, by the name]
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
+    /// Answer GET /healthz, /readyz, /metrics and /state by plain HTTP at this address, without asking who asks: a loopback or
+    /// management one
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub health: Option<SocketAddr>,
     /// How many frames each recording takes, both directions together; 0: no limit [default: 1000]
     #[arg(long, value_name = "N")]
     pub pcap_frames: Option<u64>,
@@ -48,6 +54,38 @@ pub trait Settings: Clone + Default + DeserializeOwned {
     }
 }
 
+/// A setting that is not the same in two configurations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// As files have it.
+    pub key: &'static str,
+    /// It can change while a box runs.
+    pub is_live: bool,
+}
+
+/// Settings of a kind of box: what they make, and what of it can change.
+pub trait Kind: Settings + Send + Sync + 'static {
+    /// What is between the ports of a pair.
+    type Element: Element;
+    /// `accelerate` or `emulate`.
+    const COMMAND: &'static str;
+
+    /// Makes it.
+    ///
+    /// # Errors
+    /// When the settings make no sense together.
+    fn build(&self) -> Result<Self::Element, Problem>;
+
+    /// In what `to` is not the same.
+    fn differences(&self, to: &Self) -> Vec<Difference>;
+
+    /// What a running element is told so that it goes by these settings. Asked for when all differences are live.
+    ///
+    /// # Errors
+    /// When the settings make no sense together.
+    fn change(&self) -> Result<<Self::Element as Element>::Change, Problem>;
+}
+
 /// Two ports and what is between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair<S> {
@@ -65,6 +103,8 @@ pub struct Plan<S> {
     pub user: Option<String>,
     pub keep_privileges: bool,
     pub control: Option<PathBuf>,
+    /// Where health and metrics are asked for by HTTP.
+    pub health: Option<SocketAddr>,
     pub pcap_frames: u64,
     pub pairs: Vec<Pair<S>>,
 }
@@ -112,6 +152,7 @@ pub fn plan<S: Settings>(
         user: process.user.clone().or(file.user),
         keep_privileges: process.keep_privileges || (file.keep_privileges && process.user.is_none()),
         control: process.control.clone().or(file.control),
+        health: process.health.or(file.health),
         pcap_frames: process.pcap_frames.or(file.pcap_frames).unwrap_or(PCAP_FRAMES),
         pairs,
     };
@@ -200,6 +241,7 @@ struct File<S: Settings> {
     user: Option<String>,
     keep_privileges: bool,
     control: Option<PathBuf>,
+    health: Option<SocketAddr>,
     pcap_frames: Option<u64>,
     policy: Vec<toml::Table>,
     #[serde(bound(deserialize = ""))]
@@ -215,6 +257,7 @@ impl<S: Settings> Default for File<S> {
             user: None,
             keep_privileges: false,
             control: None,
+            health: None,
             pcap_frames: None,
             policy: Vec::new(),
             defaults: Table::default(),

@@ -7,6 +7,9 @@ use longhaul_accel::{Counters, DropReason, FlowState, Mode};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+/// Flows of a pair that have metrics of their own.
+const FLOWS_LISTED: usize = 256;
+
 /// Metrics by name: each with its samples together, as the format wants it.
 #[derive(Default)]
 struct Metrics(BTreeMap<String, Metric>);
@@ -34,6 +37,12 @@ pub fn exposition(boxes: &[Answer]) -> String {
             "Time since the box was started.",
             &labels(&[("box", &one.name)]),
             one.uptime_s,
+        );
+        metrics.gauge(
+            "longhaul_box_ready",
+            "1 while the box does what it is there for: ports up, not draining, and a far box reached where there is a transport.",
+            &labels(&[("box", &one.name)]),
+            f64::from(u8::from(one.not_ready.is_empty())),
         );
         for pair in &one.pairs {
             metrics.pair(&one.name, pair);
@@ -83,8 +92,13 @@ impl Metrics {
             &labels(&of_pair),
             lateness,
         );
+        for (half, state) in [("requesters", &pair.accelerator), ("responders", &pair.responders)] {
+            if let Some(state) = state {
+                self.accelerator(&[&of_pair[..], &[("half", half)]].concat(), state);
+            }
+        }
         if let Some(accelerator) = &pair.accelerator {
-            self.accelerator(of_pair, accelerator);
+            self.flows(of_pair, &accelerator.flows);
         }
         if let Some(transport) = &pair.transport {
             self.transport(of_pair, transport);
@@ -126,8 +140,15 @@ impl Metrics {
         }
     }
 
-    fn accelerator(&mut self, of_pair: [(&str, &str); 2], state: &AcceleratorState) {
-        let plain = labels(&of_pair);
+    /// One half of a box: that for the requesters of its site, or that for the responders.
+    fn accelerator(&mut self, of_half: &[(&str, &str)], state: &AcceleratorState) {
+        let plain = labels(of_half);
+        self.gauge(
+            "longhaul_accelerator_draining",
+            "1 while no flows are taken in and those known are let go.",
+            &plain,
+            f64::from(u8::from(state.is_draining)),
+        );
         self.gauge(
             "longhaul_accelerator_store_bytes",
             "Memory that stored requests take.",
@@ -140,22 +161,12 @@ impl Metrics {
             &plain,
             state.stored_bytes_max as f64,
         );
-        for kind in FlowState::ALL.map(FlowState::name) {
-            for mode in Mode::ALL.map(Mode::name) {
-                let count = state.flows.iter().filter(|flow| flow.state == kind && flow.mode == mode).count();
-                let with_state = [&of_pair[..], &[("state", kind), ("mode", mode)]].concat();
-                self.gauge("longhaul_accelerator_flows", "Flows known.", &labels(&with_state), count as f64);
-            }
-        }
-        for flow in &state.flows {
-            self.flow(of_pair, flow);
-        }
         for (name, help) in Counters::NAMES {
             let value = state.counters.get(*name).copied().unwrap_or(0);
             self.count(&format!("longhaul_accelerator_{name}"), help, &plain, value);
         }
         for reason in DropReason::ALL {
-            let with_reason = [&of_pair[..], &[("reason", reason.name())]].concat();
+            let with_reason = [of_half, &[("reason", reason.name())]].concat();
             let value = state.drops.get(reason.name()).copied().unwrap_or(0);
             self.count(
                 "longhaul_accelerator_drops",
@@ -163,6 +174,29 @@ impl Metrics {
                 &labels(&with_reason),
                 value,
             );
+        }
+    }
+
+    /// Those of both halves.
+    fn flows(&mut self, of_pair: [(&str, &str); 2], flows: &[Flow]) {
+        for kind in FlowState::ALL.map(FlowState::name) {
+            for mode in Mode::ALL.map(Mode::name) {
+                let count = flows.iter().filter(|flow| flow.state == kind && flow.mode == mode).count();
+                let with_state = [&of_pair[..], &[("state", kind), ("mode", mode)]].concat();
+                self.gauge("longhaul_accelerator_flows", "Flows known.", &labels(&with_state), count as f64);
+            }
+        }
+        let mut listed: Vec<&Flow> = flows.iter().collect();
+        listed.sort_by_key(|flow| std::cmp::Reverse((flow.stored_bytes, flow.stored_payload_bytes)));
+        listed.truncate(FLOWS_LISTED);
+        self.gauge(
+            "longhaul_accelerator_flows_unlisted",
+            "Flows that have no metrics of their own: those beyond the first 256 by stored bytes and by bytes ever stored.",
+            &labels(&of_pair),
+            (flows.len() - listed.len()) as f64,
+        );
+        for flow in listed {
+            self.flow(of_pair, flow);
         }
     }
 
@@ -179,12 +213,48 @@ impl Metrics {
             ("role", &*flow.role),
             ("state", &*flow.state),
         ];
+        let of_flow = [&of_pair[..], &of_flow].concat();
+        let plain = labels(&of_flow);
         self.gauge(
             "longhaul_accelerator_flow_store_bytes",
             "Memory that a flow's stored requests take.",
-            &labels(&[&of_pair[..], &of_flow].concat()),
+            &plain,
             flow.stored_bytes as f64,
         );
+        for (name, help, value) in [
+            ("rtt_seconds", "Smoothed round trip from the box to the responder.", flow.rtt_us),
+            (
+                "ack_delay_seconds",
+                "How long requests wait for their pseudo-ACK, smoothed.",
+                flow.ack_delay_us,
+            ),
+        ] {
+            if let Some(us) = value {
+                self.gauge(&format!("longhaul_accelerator_flow_{name}"), help, &plain, us / 1e6);
+            }
+        }
+        for (name, help, value) in [
+            ("stored_packets", "Request packets stored.", flow.stored_packets),
+            ("stored_payload_bytes", "Payload bytes of request packets stored.", flow.stored_payload_bytes),
+            ("passed_packets", "Request packets passed untouched.", flow.passed_packets),
+            (
+                "delivered_packets",
+                "Request packets known to have reached the responder.",
+                flow.delivered_packets,
+            ),
+            ("pseudo_acks", "Pseudo-ACKs sent.", flow.pseudo_acks),
+        ] {
+            self.count(&format!("longhaul_accelerator_flow_{name}"), help, &plain, value);
+        }
+        for (cause, value) in [
+            ("nak", flow.retransmits_nak),
+            ("rnr", flow.retransmits_rnr),
+            ("timeout", flow.retransmits_timeout),
+        ] {
+            let with_cause = labels(&[&of_flow[..], &[("cause", cause)]].concat());
+            let help = "Packets sent again, by what made the box do so: what the path has lost, and more.";
+            self.count("longhaul_accelerator_flow_retransmits", help, &with_cause, value);
+        }
     }
 
     fn transport(&mut self, of_pair: [(&str, &str); 2], state: &TransportState) {
@@ -214,11 +284,20 @@ impl Metrics {
                 self.gauge("longhaul_transport_path_up", "1 while the path answers.", &of_path, up);
                 let rtt = path.rtt_us.unwrap_or(0.0) / 1e6;
                 self.gauge("longhaul_transport_path_rtt_seconds", "Smoothed round trip.", &of_path, rtt);
-                self.gauge("longhaul_transport_path_loss", "Part that is lost.", &of_path, path.loss);
+                self.gauge(
+                    "longhaul_transport_path_loss",
+                    "Part that is lost, before repair.",
+                    &of_path,
+                    path.loss,
+                );
+                let help = "Part that stays lost after repair.";
+                self.gauge("longhaul_transport_path_residual_loss", help, &of_path, path.residual);
                 for (name, help, value) in [
                     ("sent", "Numbered transmissions.", path.sent),
                     ("lost", "Transmissions taken for lost.", path.lost),
                     ("outages", "Times that the path was taken for out.", path.outages),
+                    ("parity_sent", "Parities sent.", path.parity_sent),
+                    ("repaired", "Transmissions that parity brought at the far box.", path.repaired),
                 ] {
                     self.count(&format!("longhaul_transport_path_{name}"), help, &of_path, value);
                 }
@@ -265,6 +344,56 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn flow(number: u32) -> Flow {
+        Flow {
+            requester: "10.0.0.1".to_string(),
+            requester_qpn: Some(1),
+            responder: "10.0.0.2".to_string(),
+            responder_qpn: number,
+            vlan: 0,
+            state: "terminated".to_string(),
+            mode: "early".to_string(),
+            role: "near".to_string(),
+            learnt: "cm".to_string(),
+            rtt_us: Some(10_000.0),
+            ack_delay_us: Some(20.0),
+            stored_bytes: u64::from(number),
+            stored_frames: 0,
+            outstanding_reads: 0,
+            back_pressure: false,
+            stored_packets: 1,
+            stored_payload_bytes: 2,
+            passed_packets: 3,
+            delivered_packets: 4,
+            pseudo_acks: 5,
+            acks_absorbed: 6,
+            retransmits_nak: 7,
+            retransmits_rnr: 8,
+            retransmits_timeout: 9,
+            drops: crate::state::Named::new(),
+        }
+    }
+
+    #[test]
+    fn the_fullest_flows_have_metrics_and_the_others_are_counted() {
+        let flows: Vec<Flow> = (0..300).map(flow).collect();
+        let mut metrics = Metrics::default();
+        metrics.flows([("box", "b"), ("pair", "p")], &flows);
+        let samples = |name: &str| metrics.0[name].samples.clone();
+        let delays = samples("longhaul_accelerator_flow_ack_delay_seconds");
+        assert_eq!(delays.lines().count(), FLOWS_LISTED);
+        assert!(delays.contains("responder_qpn=\"299\"") && !delays.contains("responder_qpn=\"43\""));
+        assert!(delays.lines().all(|line| line.ends_with(" 0.00002")), "{delays}");
+        assert_eq!(
+            samples("longhaul_accelerator_flows_unlisted"),
+            "longhaul_accelerator_flows_unlisted{box=\"b\",pair=\"p\"} 44\n"
+        );
+        let retransmits = samples("longhaul_accelerator_flow_retransmits_total");
+        assert_eq!(retransmits.lines().count(), 3 * FLOWS_LISTED);
+        let retransmits = &metrics.0["longhaul_accelerator_flow_retransmits_total"];
+        assert_eq!((retransmits.kind, retransmits.help.is_empty()), ("counter", false));
+    }
 
     #[test]
     fn a_box_that_failed_is_a_comment() {

@@ -19,6 +19,9 @@ pub struct BoxStatus {
     pub pid: u32,
     pub user: String,
     pub uptime_s: f64,
+    /// Why it does not do what it is there for, in words; empty: it does.
+    #[serde(default)]
+    pub not_ready: Vec<String>,
     pub pairs: Vec<PairStatus>,
 }
 
@@ -114,6 +117,9 @@ impl LoopStatus {
 pub struct AcceleratorState {
     pub stored_bytes: u64,
     pub stored_bytes_max: u64,
+    /// It takes in no flows and lets go of those that it has.
+    #[serde(default)]
+    pub is_draining: bool,
     pub counters: Named,
     pub drops: Named,
     pub flows: Vec<Flow>,
@@ -131,6 +137,29 @@ pub struct FibreState {
     pub directions: Vec<LinkStatus>,
 }
 
+impl PairStatus {
+    /// Memory of what its accelerators store, in bytes.
+    pub fn stored_bytes(&self) -> u64 {
+        self.accelerator.iter().chain(&self.responders).map(|one| one.stored_bytes).sum()
+    }
+
+    /// Why it does not do what it is there for, in words.
+    pub fn not_ready(&self) -> Vec<String> {
+        let mut reasons: Vec<String> = Vec::new();
+        let is_down = |port: &&PortStatus| !port.link_is_up;
+        reasons.extend(
+            self.ports.iter().filter(is_down).map(|port| format!("{} port {} is down", port.side, port.port)),
+        );
+        if self.accelerator.as_ref().is_some_and(|accelerator| accelerator.is_draining) {
+            reasons.push(format!("it drains, with {} bytes stored", self.stored_bytes()));
+        }
+        if let Some(transport) = &self.transport {
+            reasons.extend(transport.not_ready());
+        }
+        reasons.iter().map(|reason| format!("pair {}: {reason}", self.name)).collect()
+    }
+}
+
 impl BoxStatus {
     /// For people.
     pub fn to_text(&self) -> String {
@@ -139,8 +168,11 @@ impl BoxStatus {
     }
 
     fn write(&self, text: &mut String) -> Result {
-        let BoxStatus { name, command, pid, user, uptime_s, pairs } = self;
+        let BoxStatus { name, command, pid, user, uptime_s, not_ready, pairs } = self;
         writeln!(text, "{command} '{name}', up {uptime_s:.0} s (pid {pid}, user {user})")?;
+        if !not_ready.is_empty() {
+            writeln!(text, "not ready: {}", not_ready.join("; "))?;
+        }
         for pair in pairs {
             writeln!(text, "pair {}", pair.name)?;
             for port in &pair.ports {

@@ -89,9 +89,35 @@ pub struct PathState {
     pub sent: u64,
     pub lost: u64,
     pub outages: u64,
+    /// Part that stays lost after repair.
+    #[serde(default)]
+    pub residual: f64,
+    /// The layout of parity, as "20+2 ×8".
+    #[serde(default)]
+    pub parity: String,
+    #[serde(default)]
+    pub parity_sent: u64,
+    /// Those that parity brought at the far box.
+    #[serde(default)]
+    pub repaired: u64,
 }
 
 impl TransportState {
+    /// Why no far box is reached, in words.
+    pub fn not_ready(&self) -> Option<String> {
+        if self.sessions.iter().any(|session| session.is_open && session.paths.iter().any(|path| path.is_up))
+        {
+            return None;
+        }
+        Some(match (&self.refused, self.sessions.iter().find(|session| session.is_open)) {
+            (Some(refused), _) => format!("no far box is reached; refused {refused}"),
+            (None, Some(session)) => format!("every path to box {} is out", session.far_box),
+            (None, None) => {
+                "no far box has answered yet: it is looked for when hosts send to its site".to_string()
+            }
+        })
+    }
+
     /// Of a transport, and the seal behind it.
     pub fn of(transport: &Transport, seal: Option<SealState>) -> Self {
         let counters = transport.counters();
@@ -120,6 +146,10 @@ impl SessionState {
             sent: path.sent,
             lost: path.lost,
             outages: path.outages,
+            residual: path.residual,
+            parity: path.parity,
+            parity_sent: path.parity_sent,
+            repaired: path.repaired,
         };
         SessionState {
             far_box: format!("{:016x}", session.box_id),
@@ -173,8 +203,16 @@ pub fn write_transport(transport: &TransportState, text: &mut String) -> Result 
                 path.rtt_us.map_or_else(|| "not measured".to_string(), |us| format!("{:.3} ms", us / 1e3));
             writeln!(
                 text,
-                "      path {number} {link}: round trip {rtt}, loss {:.1e}, {} in flight, {} sent, {} lost, out {} times",
-                path.loss, path.in_flight, path.sent, path.lost, path.outages,
+                "      path {number} {link}: round trip {rtt}, loss {:.1e}, {} in flight, {} sent, {} lost, {} repaired by {} \
+                 parities ({}), out {} times",
+                path.loss,
+                path.in_flight,
+                path.sent,
+                path.lost,
+                path.repaired,
+                path.parity_sent,
+                path.parity,
+                path.outages,
             )?;
         }
     }

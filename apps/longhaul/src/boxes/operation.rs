@@ -1,0 +1,285 @@
+//! A running box as its operator sees it: its state, another configuration, draining.
+
+use super::element::Element;
+use super::journal;
+use super::pair;
+use super::plan::{Kind, Pair, Plan};
+use super::status::{BoxStatus, PairStatus};
+use crate::problem::Problem;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Makes a box's plan from its command line and its file, as they are at the time.
+pub type Planner<S> = Box<dyn Fn() -> Result<Plan<S>, Problem> + Send + Sync>;
+
+/// What can be asked of a running box, from any thread.
+pub trait Operated: Send + Sync {
+    /// Its state; `None` once a pair has stopped or hangs.
+    fn status(&self) -> Option<BoxStatus>;
+
+    /// Why it does not do what it is there for, in words; empty: it does.
+    fn not_ready(&self) -> Vec<String>;
+
+    /// Which of its pairs hang, in words.
+    fn stuck(&self) -> Vec<String>;
+
+    /// Reads the configuration file again and goes by it, or changes nothing. Says what has changed.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or what of it takes a restart.
+    fn reload(&self) -> Result<Vec<String>, Problem>;
+
+    /// Lets its flows go, or takes them in again.
+    ///
+    /// # Errors
+    /// When it never has flows.
+    fn set_draining(&self, draining: bool) -> Result<(), Problem>;
+}
+
+/// A running box.
+pub struct Operation<S: Kind> {
+    name: String,
+    user: String,
+    started: Instant,
+    pairs: Vec<pair::Observer<S::Element>>,
+    /// What it goes by.
+    plan: Mutex<Plan<S>>,
+    /// `None`: it has no file.
+    planner: Option<Planner<S>>,
+}
+
+impl<S: Kind> Operation<S> {
+    /// Of a box that was started with `plan`, one observer for each pair of it.
+    pub fn new(
+        plan: Plan<S>,
+        planner: Option<Planner<S>>,
+        user: String,
+        pairs: Vec<pair::Observer<S::Element>>,
+    ) -> Self {
+        let name = plan.name.clone();
+        Operation { name, user, started: Instant::now(), pairs, plan: Mutex::new(plan), planner }
+    }
+
+    /// True when it can read a file again.
+    pub fn has_file(&self) -> bool {
+        self.planner.is_some()
+    }
+
+    /// The state of the box, with pairs in this state.
+    pub fn with(&self, pairs: Vec<PairStatus>) -> BoxStatus {
+        BoxStatus {
+            name: self.name.clone(),
+            command: S::COMMAND.to_string(),
+            pid: std::process::id(),
+            user: self.user.clone(),
+            uptime_s: self.started.elapsed().as_secs_f64(),
+            not_ready: pairs.iter().flat_map(PairStatus::not_ready).collect(),
+            pairs,
+        }
+    }
+}
+
+impl<S: Kind> Operated for Operation<S> {
+    fn status(&self) -> Option<BoxStatus> {
+        if !self.stuck().is_empty() {
+            return None;
+        }
+        let pairs = self.pairs.iter().map(pair::Observer::status).collect::<Option<Vec<PairStatus>>>()?;
+        Some(self.with(pairs))
+    }
+
+    fn not_ready(&self) -> Vec<String> {
+        let stuck = self.stuck();
+        if !stuck.is_empty() {
+            return stuck;
+        }
+        self.status().map_or_else(|| vec!["it is ending".to_string()], |status| status.not_ready)
+    }
+
+    fn stuck(&self) -> Vec<String> {
+        let stuck = self.pairs.iter().filter(|pair| !pair.is_turning());
+        stuck.map(|pair| format!("pair {}: its thread does not come round", pair.name())).collect()
+    }
+
+    fn reload(&self) -> Result<Vec<String>, Problem> {
+        let Some(planner) = &self.planner else {
+            return Err(Problem::new(
+                format!("'{}' was started without --config: there is no file to read again", self.name),
+                "restart it with other options",
+            ));
+        };
+        let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+        let to = planner()?;
+        let fixed = fixed_differences(&plan, &to);
+        if !fixed.is_empty() {
+            return Err(Problem::new(
+                format!("nothing was changed, because this takes a restart: {}", fixed.join(", ")),
+                "put it back, or restart the box",
+            ));
+        }
+        let mut changes = Vec::new();
+        let mut told = Vec::new();
+        for ((from, to), observer) in plan.pairs.iter().zip(&to.pairs).zip(&self.pairs) {
+            let differences = from.settings.differences(&to.settings);
+            if !differences.is_empty() {
+                let change = to.settings.change();
+                let change = change
+                    .map_err(|e| Problem::plain(format!("nothing was changed: pair {}: {e}", to.name)))?;
+                changes.push((observer, change));
+            }
+            told.extend(differences.iter().map(|one| format!("pair {}: {}", to.name, one.key)));
+        }
+        for (observer, change) in changes {
+            let refused = |why| Problem::plain(format!("pair {}: {why}", observer.name()));
+            observer.apply(change).map_err(refused)?;
+        }
+        *plan = to;
+        journal::line(&match &told[..] {
+            [] => "read the configuration again: nothing differs".to_string(),
+            told => format!("read the configuration again; changed: {}", told.join(", ")),
+        });
+        Ok(told)
+    }
+
+    fn set_draining(&self, draining: bool) -> Result<(), Problem> {
+        let told: Vec<()> = self.pairs.iter().filter_map(|pair| pair.set_draining(draining)).collect();
+        if told.len() < self.pairs.len() {
+            return Err(Problem::new(
+                format!("'{}' has no flows to drain", self.name),
+                "only 'longhaul accelerate' has; an emulated fibre can be ended at any time",
+            ));
+        }
+        let what = if draining { "drains: takes in no more flows" } else { "takes in flows again" };
+        journal::line(&format!("'{}' {what}", self.name));
+        Ok(())
+    }
+}
+
+/// What of `to` takes a restart, in words.
+fn fixed_differences<S: Kind>(from: &Plan<S>, to: &Plan<S>) -> Vec<String> {
+    let mut fixed: Vec<String> = [
+        ("name", from.name == to.name),
+        ("user", from.user == to.user),
+        ("keep_privileges", from.keep_privileges == to.keep_privileges),
+        ("control", from.control == to.control),
+        ("health", from.health == to.health),
+        ("pcap_frames", from.pcap_frames == to.pcap_frames),
+    ]
+    .into_iter()
+    .filter(|(_, same)| !same)
+    .map(|(key, _)| key.to_string())
+    .collect();
+    let names = |plan: &Plan<S>| plan.pairs.iter().map(|pair| pair.name.clone()).collect::<Vec<_>>();
+    if names(from) != names(to) {
+        fixed.push(format!("the pairs are {} and were {}", names(to).join(", "), names(from).join(", ")));
+        return fixed;
+    }
+    fixed.extend(from.pairs.iter().zip(&to.pairs).flat_map(|(from, to)| fixed_in_pair(from, to)));
+    fixed
+}
+
+fn fixed_in_pair<S: Kind>(from: &Pair<S>, to: &Pair<S>) -> Vec<String> {
+    let mut fixed = Vec::new();
+    for (side, (from, to)) in S::Element::SIDES.iter().zip(from.ports.iter().zip(&to.ports)) {
+        if from != to {
+            fixed.push(format!("{side} is {to} and was {from}"));
+        }
+    }
+    for (side, (from, to)) in S::Element::SIDES.iter().zip(from.pcaps.iter().zip(&to.pcaps)) {
+        if from != to {
+            fixed.push(format!("pcap_{side}"));
+        }
+    }
+    let differences = from.settings.differences(&to.settings);
+    fixed.extend(differences.iter().filter(|one| !one.is_live).map(|one| one.key.to_string()));
+    fixed.iter().map(|what| format!("pair {}: {what}", to.name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::boxes::plan::{Difference, Settings};
+    use crate::boxes::port::PortName;
+    use longhaul_link::Link;
+    use serde::Deserialize;
+
+    #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+    struct Numbers {
+        live: u32,
+        fixed: u32,
+    }
+
+    impl Settings for Numbers {
+        fn over(&self, _below: &Self) -> Self {
+            self.clone()
+        }
+    }
+
+    impl Kind for Numbers {
+        type Element = Link;
+        const COMMAND: &'static str = "test";
+
+        fn build(&self) -> Result<Link, Problem> {
+            Err(Problem::plain("not here"))
+        }
+
+        fn differences(&self, to: &Self) -> Vec<Difference> {
+            let all = [("live", self.live == to.live, true), ("fixed", self.fixed == to.fixed, false)];
+            let differing = all.into_iter().filter(|(_, same, _)| !same);
+            differing.map(|(key, _, is_live)| Difference { key, is_live }).collect()
+        }
+
+        fn change(&self) -> Result<std::convert::Infallible, Problem> {
+            Err(Problem::plain("not here"))
+        }
+    }
+
+    fn plan() -> Plan<Numbers> {
+        let port = |name: &str| name.parse::<PortName>().unwrap();
+        Plan {
+            name: "west".to_string(),
+            user: None,
+            keep_privileges: false,
+            control: None,
+            health: None,
+            pcap_frames: 0,
+            pairs: vec![Pair {
+                name: "one".to_string(),
+                ports: [port("eth1"), port("eth2")],
+                pcaps: [None, None],
+                settings: Numbers { live: 1, fixed: 1 },
+            }],
+        }
+    }
+
+    #[test]
+    fn what_takes_a_restart_is_named_and_what_does_not_is_not() {
+        let changed = |change: fn(&mut Plan<Numbers>)| {
+            let mut to = plan();
+            change(&mut to);
+            fixed_differences(&plan(), &to).join(", ")
+        };
+        assert_eq!(changed(|_| ()), "");
+        assert_eq!(changed(|to| to.pairs[0].settings.live = 2), "");
+        assert_eq!(changed(|to| to.pairs[0].settings.fixed = 2), "pair one: fixed");
+        assert_eq!(changed(|to| to.user = Some("x".to_string())), "user");
+        assert_eq!(
+            changed(|to| to.pairs[0].ports[1] = "eth3".parse().unwrap()),
+            "pair one: b is eth3 and was eth2"
+        );
+        assert_eq!(changed(|to| to.pairs[0].pcaps[0] = Some("x".into())), "pair one: pcap_a");
+        assert_eq!(changed(|to| to.pairs[0].name = "two".to_string()), "the pairs are two and were one");
+        assert_eq!(changed(|to| to.pairs.clear()), "the pairs are  and were one");
+    }
+
+    #[test]
+    fn a_box_without_a_file_says_so_and_one_that_cannot_read_it_changes_nothing() {
+        let of = |planner| Operation::<Numbers>::new(plan(), planner, String::new(), vec![]);
+        let refusal = of(None).reload().unwrap_err().to_string();
+        assert!(refusal.contains("'west' was started without --config"), "{refusal}");
+        let unreadable: Planner<Numbers> = Box::new(|| Err(Problem::plain("cannot read it")));
+        let operation = of(Some(unreadable));
+        assert_eq!(operation.reload().unwrap_err().to_string(), "cannot read it");
+        assert_eq!(*operation.plan.lock().unwrap(), plan());
+    }
+}

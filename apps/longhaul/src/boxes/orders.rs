@@ -1,0 +1,176 @@
+//! What boxes that run are told to do: read their configuration again, drain; and whether they are well.
+
+use super::control::{Reached, Request};
+use super::status::BoxStatus;
+use crate::output;
+use crate::problem::Problem;
+use crate::state::Flow;
+use longhaul_units::Duration as Span;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+pub const RELOAD_EXAMPLES: &str = "\
+Examples:
+  longhaul box reload                       the only box that runs here
+  longhaul box reload --box accelerate-west
+  kill -HUP PID                             the same; what comes of it is in the box's journal
+
+The whole file is read and checked first. What can change while the box runs: policy rules, mode, window, memory, give_up; and
+without a transport rate and distance. Where anything else differs, that is named, and nothing changes. Flows that are known
+keep their mode: docs/semantics.md.";
+
+pub const DRAIN_EXAMPLES: &str = "\
+Examples:
+  longhaul accelerate drain                     the only box that runs here
+  longhaul accelerate drain west --timeout 30s && systemctl restart longhaul-accelerate@west
+  longhaul accelerate drain west --undo
+
+The box takes in no more flows, acknowledges nothing further early, and delivers what it has acknowledged. Each flow then
+passes, and lives on without the box. Exit code 0: the stores are empty. 3: the time is over; the flows that still hold data
+are named, and the box goes on draining.";
+
+pub const HEALTH_EXAMPLES: &str = "\
+Examples:
+  longhaul box health                  of the only box that runs here
+  longhaul box health accelerate-west && echo well
+
+Exit code 0: its ports are up, its threads come round, it does not drain, and with a transport a far box is reached. 1: not
+so, with the reason. The same by HTTP, for probes: --health of 'longhaul accelerate'.";
+
+/// Exit code of a drain whose time is over.
+const TIME_IS_OVER: u8 = 3;
+
+/// How often a box that drains is looked at, and how often its progress is told.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+
+/// Flows that are named when the time is over.
+const NAMED_MAX: usize = 20;
+
+#[derive(clap::Args)]
+pub struct Reload {
+    /// Which box [default: the only one]
+    #[arg(long = "box", value_name = "NAME", conflicts_with = "control")]
+    name: Option<String>,
+    /// The box that was given this --control
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub struct Health {
+    /// Which box [default: the only one]
+    #[arg(conflicts_with = "control")]
+    name: Option<String>,
+    /// The box that was given this --control
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub struct Drain {
+    /// Which box [default: the only one]
+    #[arg(conflicts_with = "control")]
+    name: Option<String>,
+    /// The box that was given this --control
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// How long to wait for the stores to be empty [default: as long as it takes]
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<Span>,
+    /// Take in flows again
+    #[arg(long, conflicts_with = "timeout")]
+    undo: bool,
+}
+
+/// Has a box read its configuration again.
+///
+/// # Errors
+/// What is wrong with it, or that the box does not answer.
+pub fn reload(args: &Reload) -> Result<ExitCode, Problem> {
+    let reached = Reached::find(args.name.as_deref(), args.control.as_deref())?;
+    let changed = reached.order(Request::Reload)?;
+    let text = match &changed[..] {
+        [] => "nothing differs\n".to_string(),
+        changed => format!("changed: {}\n", changed.join(", ")),
+    };
+    output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a box does what it is there for.
+///
+/// # Errors
+/// Why it does not, or that it does not answer.
+pub fn health(args: &Health) -> Result<ExitCode, Problem> {
+    let reached = Reached::find(args.name.as_deref(), args.control.as_deref())?;
+    reached.order(Request::Health)?;
+    output::print("ready\n")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has a box let its flows go, and waits until it has; or take them in again.
+///
+/// # Errors
+/// When it has none, or does not answer.
+pub fn drain(args: &Drain) -> Result<ExitCode, Problem> {
+    let reached = Reached::find(args.name.as_deref(), args.control.as_deref())?;
+    if args.undo {
+        reached.order(Request::Undrain)?;
+        output::print("it takes in flows again\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    reached.order(Request::Drain)?;
+    let started = Instant::now();
+    let limit = args.timeout.map(|limit| Duration::from_nanos(limit.as_ns()));
+    let mut told: Option<Instant> = None;
+    loop {
+        let status = reached.status()?;
+        let stored = stored_bytes(&status);
+        if stored == 0 {
+            output::print("drained: the stores are empty\n")?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if limit.is_some_and(|limit| started.elapsed() >= limit) {
+            eprint!("longhaul: {}", what_is_left(&status));
+            return Ok(ExitCode::from(TIME_IS_OVER));
+        }
+        if told.is_none_or(|told| told.elapsed() >= TELL_AGAIN) {
+            eprintln!("{stored} bytes stored, in {} flows", holding(&status).count());
+            told = Some(Instant::now());
+        }
+        sleep(LOOK_AGAIN);
+    }
+}
+
+fn stored_bytes(status: &BoxStatus) -> u64 {
+    status.pairs.iter().map(|pair| pair.stored_bytes()).sum()
+}
+
+/// Flows that still hold data.
+fn holding(status: &BoxStatus) -> impl Iterator<Item = &Flow> {
+    let flows = status.pairs.iter().filter_map(|pair| pair.accelerator.as_ref());
+    flows.flat_map(|accelerator| &accelerator.flows).filter(|flow| flow.stored_bytes > 0)
+}
+
+fn what_is_left(status: &BoxStatus) -> String {
+    let mut text = format!(
+        "{} bytes are still stored, and '{}' goes on draining; '--undo' takes flows in again, and what ends the box now loses \
+         what these hold:\n",
+        stored_bytes(status),
+        status.name
+    );
+    for flow in holding(status).take(NAMED_MAX) {
+        text += &format!(
+            "  {} to {} QP {:#x}: {} bytes, {}\n",
+            flow.requester, flow.responder, flow.responder_qpn, flow.stored_bytes, flow.state
+        );
+    }
+    let more = holding(status).count().saturating_sub(NAMED_MAX);
+    if more > 0 {
+        text += &format!("  and {more} more flows\n");
+    }
+    text
+}

@@ -1,0 +1,297 @@
+//! What boxes said at two moments, and the rates between.
+
+use super::Order;
+use crate::boxes::control::Answer;
+use crate::boxes::status::{BoxStatus, PairStatus};
+use crate::state::Flow;
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// What the boxes said at one moment.
+pub struct Sample {
+    pub at: Instant,
+    pub boxes: Vec<Answer>,
+}
+
+/// What is shown: the later of two samples, with rates since the one before.
+#[derive(Default)]
+pub struct Snapshot {
+    /// A line or more for each box.
+    pub boxes: Vec<String>,
+    pub flows: Vec<FlowRow>,
+    pub paths: Vec<PathRow>,
+}
+
+/// A flow.
+pub struct FlowRow {
+    /// Its box's name, and its pair's.
+    pub place: String,
+    pub name: String,
+    pub mode: String,
+    pub state: String,
+    pub bits_per_s: f64,
+    pub packets_per_s: f64,
+    pub stored_bytes: u64,
+    pub ack_delay_us: Option<f64>,
+    pub rtt_us: Option<f64>,
+    pub resent_per_s: f64,
+}
+
+/// A way to a far box.
+pub struct PathRow {
+    pub place: String,
+    pub name: String,
+    pub is_up: bool,
+    pub rtt_us: Option<f64>,
+    pub loss: f64,
+    /// The layout of its parity.
+    pub parity: String,
+    pub sent_per_s: f64,
+    pub lost_per_s: f64,
+    pub parity_per_s: f64,
+    pub repaired_per_s: f64,
+}
+
+/// What is counted of a flow or path at one moment: of the two, what is rising.
+type Counts = [u64; 4];
+
+impl Snapshot {
+    /// Of `now`, with what has been counted since `before`. What was not there before has no rates.
+    pub fn between(before: Option<&Sample>, now: &Sample) -> Self {
+        let known: HashMap<String, Counts> = before.map(counted).unwrap_or_default();
+        let seconds = before.map_or(1.0, |before| now.at.duration_since(before.at).as_secs_f64()).max(1e-3);
+        let rates = |key: &str, counts: Counts| -> [f64; 4] {
+            let then = known.get(key).copied().unwrap_or(counts);
+            std::array::from_fn(|at| counts[at].saturating_sub(then[at]) as f64 / seconds)
+        };
+        let mut snapshot = Snapshot::default();
+        for answer in &now.boxes {
+            let state = match answer {
+                Answer::State(state) => state,
+                Answer::Failed { name, error } => {
+                    snapshot.boxes.push(format!("{name}: {error}"));
+                    continue;
+                }
+            };
+            snapshot.boxes.extend(box_lines(state));
+            for pair in &state.pairs {
+                let place = format!("{}/{}", state.name, pair.name);
+                snapshot.flows.extend(flows(pair).map(|flow| {
+                    let (key, counts) = flow_counts(&place, flow);
+                    flow_row(&place, flow, rates(&key, counts))
+                }));
+                for (key, name, path) in paths(&place, pair) {
+                    let rates = rates(&key, path_counts(path));
+                    snapshot.paths.push(PathRow {
+                        place: place.clone(),
+                        name,
+                        is_up: path.is_up,
+                        rtt_us: path.rtt_us,
+                        loss: path.loss,
+                        parity: path.parity.clone(),
+                        sent_per_s: rates[0],
+                        lost_per_s: rates[1],
+                        parity_per_s: rates[2],
+                        repaired_per_s: rates[3],
+                    });
+                }
+            }
+        }
+        snapshot
+    }
+
+    /// Its flows in this order.
+    pub fn sorted(&self, order: Order) -> Vec<&FlowRow> {
+        let mut flows: Vec<&FlowRow> = self.flows.iter().collect();
+        let name = |flow: &FlowRow| (flow.place.clone(), flow.name.clone());
+        let delay = |flow: &FlowRow| flow.ack_delay_us.unwrap_or(-1.0);
+        flows.sort_by_cached_key(|flow| name(flow));
+        match order {
+            Order::Rate => flows.sort_by(|one, other| {
+                let rate = |flow: &FlowRow| (flow.bits_per_s, flow.packets_per_s);
+                rate(other).partial_cmp(&rate(one)).unwrap_or(std::cmp::Ordering::Equal)
+            }),
+            Order::Stored => flows.sort_by_key(|flow| std::cmp::Reverse(flow.stored_bytes)),
+            Order::Delay => flows.sort_by(|one, other| delay(other).total_cmp(&delay(one))),
+            Order::Name => {}
+        }
+        flows
+    }
+}
+
+fn box_lines(state: &BoxStatus) -> Vec<String> {
+    let mut lines = vec![format!("{} {}, up {:.0} s", state.command, state.name, state.uptime_s)];
+    if !state.not_ready.is_empty() {
+        lines.push(format!("  not ready: {}", state.not_ready.join("; ")));
+    }
+    for pair in &state.pairs {
+        let gigabits = |bits_per_s: f64| bits_per_s / 1e9;
+        let ports = pair.ports.iter().map(|port| {
+            let (rx, tx) = (gigabits(port.rates.rx_bits_per_s), gigabits(port.rates.tx_bits_per_s));
+            format!("{} {} in {rx:.3} out {tx:.3} Gbit/s", port.side, port.port)
+        });
+        let ports = ports.collect::<Vec<_>>().join(", ");
+        let store = pair.accelerator.as_ref().map_or_else(String::new, |accelerator| {
+            format!(", {} of {} bytes stored", pair.stored_bytes(), accelerator.stored_bytes_max)
+        });
+        lines.push(format!("  {}: {ports}{store}", pair.name));
+    }
+    lines
+}
+
+fn flows(pair: &PairStatus) -> impl Iterator<Item = &Flow> {
+    pair.accelerator.iter().flat_map(|accelerator| &accelerator.flows)
+}
+
+fn flow_row(place: &str, flow: &Flow, rates: [f64; 4]) -> FlowRow {
+    let vlan = if flow.vlan == 0 { String::new() } else { format!(" VLAN {}", flow.vlan) };
+    FlowRow {
+        place: place.to_string(),
+        name: format!("{} > {} QP {:#x}{vlan}", flow.requester, flow.responder, flow.responder_qpn),
+        mode: flow.mode.clone(),
+        state: flow.state.clone(),
+        bits_per_s: rates[0] * 8.0,
+        packets_per_s: rates[1],
+        stored_bytes: flow.stored_bytes,
+        ack_delay_us: flow.ack_delay_us,
+        rtt_us: flow.rtt_us,
+        resent_per_s: rates[2],
+    }
+}
+
+fn flow_counts(place: &str, flow: &Flow) -> (String, Counts) {
+    let key = format!(
+        "{place} {} {} {} {} {}",
+        flow.requester, flow.responder, flow.responder_qpn, flow.vlan, flow.role
+    );
+    let resent = flow.retransmits_nak + flow.retransmits_rnr + flow.retransmits_timeout;
+    (key, [flow.stored_payload_bytes, flow.stored_packets + flow.passed_packets, resent, 0])
+}
+
+/// The paths of a pair, each with a key and a name.
+fn paths<'a>(
+    place: &str,
+    pair: &'a PairStatus,
+) -> impl Iterator<Item = (String, String, &'a crate::state::PathState)> {
+    let sessions = pair.transport.iter().flat_map(|transport| &transport.sessions);
+    sessions
+        .flat_map(move |session| {
+            (1..).zip(&session.paths).map(move |(number, path): (u32, _)| {
+                let name = format!("{} path {number}", session.far_box);
+                (format!("{} {name}", pair.name), name, path)
+            })
+        })
+        .map({
+            let place = place.to_string();
+            move |(key, name, path)| (format!("{place} {key}"), name, path)
+        })
+}
+
+fn path_counts(path: &crate::state::PathState) -> Counts {
+    [path.sent, path.lost, path.parity_sent, path.repaired]
+}
+
+/// What is counted in a sample, by the keys of flows and paths.
+fn counted(sample: &Sample) -> HashMap<String, Counts> {
+    let mut counts = HashMap::new();
+    for answer in &sample.boxes {
+        let Answer::State(state) = answer else { continue };
+        for pair in &state.pairs {
+            let place = format!("{}/{}", state.name, pair.name);
+            counts.extend(flows(pair).map(|flow| flow_counts(&place, flow)));
+            counts.extend(paths(&place, pair).map(|(key, _, path)| (key, path_counts(path))));
+        }
+    }
+    counts
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::time::Duration;
+
+    fn flow(qpn: u32, stored_bytes: u64, ack_delay_us: f64) -> serde_json::Value {
+        let mut flow = json!({
+            "requester": "10.0.0.1", "requester_qpn": 5, "responder": "10.0.0.2", "responder_qpn": qpn,
+            "state": "terminated", "mode": "early", "role": "near", "learnt": "cm", "rtt_us": 10000.0,
+            "ack_delay_us": ack_delay_us, "stored_bytes": stored_bytes, "stored_packets": 10,
+            "stored_payload_bytes": 1000, "back_pressure": false, "drops": {}
+        });
+        for name in [
+            "vlan",
+            "stored_frames",
+            "outstanding_reads",
+            "passed_packets",
+            "delivered_packets",
+            "pseudo_acks",
+            "acks_absorbed",
+            "retransmits_nak",
+            "retransmits_rnr",
+            "retransmits_timeout",
+        ] {
+            flow[name] = 0.into();
+        }
+        flow
+    }
+
+    /// One box with two flows and a path, and one that does not answer.
+    pub fn sample() -> Sample {
+        let path = json!({
+            "is_up": true, "rtt_us": 10000.0, "loss": 0.01, "in_flight": 0, "copies": 1, "sent": 100, "lost": 0,
+            "outages": 0, "parity": "20+2", "parity_sent": 0, "repaired": 0
+        });
+        let session = json!({
+            "far_box": "00000000000000aa", "is_open": true, "streams_out": 1, "streams_in": 1, "send_bytes": 0,
+            "send_bytes_peak": 0, "receive_bytes": 0, "receive_bytes_peak": 0, "far_room_bytes": 0, "paths": [path]
+        });
+        let frame_loop = json!({
+            "turns": 1, "sleeps": 1, "malformed_frames": 0, "refused_frames": 0, "port_errors": 0, "lateness_us_max": 0.0
+        });
+        let pair = json!({
+            "name": "one", "ports": [], "frame_loop": frame_loop, "fibre": null,
+            "accelerator": {
+                "stored_bytes": 0, "stored_bytes_max": 0, "counters": {}, "drops": {},
+                "flows": [flow(0x11, 5, 100.0), flow(0x22, 500, 200.0)]
+            },
+            "transport": {"counters": {}, "drops": {}, "refused": null, "sessions": [session]}
+        });
+        let state = json!({
+            "name": "west", "command": "accelerate", "pid": 1, "user": "nobody", "uptime_s": 5.0,
+            "not_ready": ["pair one: wan port eth2 is down"], "pairs": [pair]
+        });
+        let failed = Answer::Failed { name: "east".to_string(), error: "does not answer".to_string() };
+        let state = serde_json::from_value(state).unwrap();
+        Sample { at: Instant::now(), boxes: vec![Answer::State(state), failed] }
+    }
+
+    /// The same a second later: the first flow has stored 1 GB.
+    pub fn later(first: &Sample) -> Sample {
+        let mut second = sample();
+        second.at = first.at + Duration::from_secs(1);
+        let Answer::State(state) = &mut second.boxes[0] else { unreachable!() };
+        let pair = &mut state.pairs[0];
+        pair.accelerator.as_mut().unwrap().flows[0].stored_payload_bytes += 1_000_000_000;
+        pair.transport.as_mut().unwrap().sessions[0].paths[0].repaired += 7;
+        second
+    }
+
+    #[test]
+    fn rates_are_of_what_was_counted_between() {
+        let first = sample();
+        let snapshot = Snapshot::between(Some(&first), &later(&first));
+        let rates: Vec<f64> = snapshot.flows.iter().map(|flow| flow.bits_per_s).collect();
+        assert_eq!(rates, [8e9, 0.0]);
+        let path = &snapshot.paths[0];
+        assert_eq!((path.repaired_per_s, path.sent_per_s), (7.0, 0.0));
+    }
+
+    #[test]
+    fn what_was_not_there_or_has_begun_anew_has_no_rate() {
+        let first = sample();
+        assert!(Snapshot::between(None, &later(&first)).flows.iter().all(|flow| flow.bits_per_s == 0.0));
+        let mut again = sample();
+        again.at = first.at;
+        assert!(Snapshot::between(Some(&later(&first)), &again).flows.iter().all(|f| f.bits_per_s == 0.0));
+    }
+}
