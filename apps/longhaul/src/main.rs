@@ -62,7 +62,7 @@ enum Command {
     Accelerate(accelerate::Args),
     /// Put a fibre of any length between two ports: a transparent box in the wire
     Emulate(emulate::Args),
-    /// What accelerate and emulate say of themselves while they run
+    /// Boxes that run: their status and health, another configuration, draining
     #[command(subcommand)]
     Box(boxes::Command),
     /// Boxes, flows and paths of this machine, live

@@ -174,7 +174,8 @@ pub(crate) struct Flow {
     pub(crate) store_was_full: bool,
     /// When a packet was last refused for lack of room, or room was last looked for.
     pub(crate) refused_at: Option<Instant>,
-    pub(crate) withheld_since: Option<Instant>,
+    /// While pseudo-ACKs are withheld: when a little is acknowledged nevertheless.
+    pub(crate) withheld_until: Option<Instant>,
     pub(crate) allowance: Allowance,
     pub(crate) replay: Option<Replay>,
     /// Behind the last packet that came.
@@ -264,7 +265,7 @@ impl Flow {
             fatal_code: NakCode::RemoteOperational,
             store_was_full: false,
             refused_at: None,
-            withheld_since: None,
+            withheld_until: None,
             allowance: Allowance::new(),
             replay: None,
             lan_next: start,
@@ -353,7 +354,7 @@ impl Flow {
         self.nak_owed = false;
         self.fatal_owed = false;
         self.store_was_full = false;
-        self.withheld_since = None;
+        self.withheld_until = None;
         self.allowance = Allowance::new();
         self.replay = None;
         self.since_ack = 0;
@@ -452,9 +453,7 @@ impl Flow {
             _ => None,
         };
         let recovery = Deadline::earliest(recovery, answered);
-        let withheld = self.withheld_since;
-        let withheld =
-            withheld.map(|at| Deadline { at: at + config.ack_hold_max, reason: "withheld pseudo-ACK" });
+        let withheld = self.withheld_until.map(|at| Deadline { at, reason: "withheld pseudo-ACK" });
         let replay = self.replay.map(|replay| Deadline {
             at: replay.at + self.replay_patience(config),
             reason: "responses of a repeated READ",
@@ -483,9 +482,9 @@ impl Flow {
         if self.replay.is_some_and(|replay| replay.at + self.replay_patience(&shared.config) <= now) {
             self.replay = None;
         }
-        if self.withheld_since.is_some_and(|at| at + shared.config.ack_hold_max <= now) {
+        if self.withheld_until.is_some_and(|at| at <= now) {
             self.store.advance_frontier_by(TRICKLE_BYTES);
-            self.withheld_since = Some(now);
+            self.withheld_until = Some(now + self.ack_hold(shared));
             self.advance_frontier(now, shared);
         }
         if self.store_was_full && self.refused_at.is_some_and(|at| at + ROOM_CHECK_EVERY <= now) {
@@ -548,7 +547,7 @@ impl Flow {
             msn: self.msn_after(self.acked_messages),
             responder_msn: self.msn_after(self.responder_messages),
             credits: self.credit_limit.map(|limit| credits_left(limit, self.acked_messages)),
-            back_pressure: self.withheld_since.is_some(),
+            back_pressure: self.withheld_until.is_some(),
             counters: self.counters,
             drops: self.drops,
         }

@@ -289,18 +289,20 @@ impl Flow {
 
     /// Lets pseudo-ACKs follow the store, unless the responder is too far behind.
     pub(crate) fn advance_frontier(&mut self, now: Instant, shared: &Shared) {
-        if shared.draining {
-            self.withheld_since = None;
-            return;
-        }
         let config = &shared.config;
         let scarce = shared.stored_bytes > config.total_high();
         let high =
             if scarce { config.flow_high().min(config.total_bytes_max / 16) } else { config.flow_high() };
-        if self.store.advance_frontier(high.min(self.allowance.bytes(config))) {
-            self.withheld_since.get_or_insert(now);
+        let is_withheld = if shared.draining {
+            self.store.owes_delivery()
         } else {
-            self.withheld_since = None;
+            self.store.advance_frontier(high.min(self.allowance.bytes(config)))
+        };
+        if is_withheld {
+            let until = now + self.ack_hold(shared);
+            self.withheld_until.get_or_insert(until);
+        } else {
+            self.withheld_until = None;
         }
     }
 

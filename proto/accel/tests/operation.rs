@@ -196,7 +196,7 @@ mod another_configuration {
 }
 
 /// What is done to a box.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Act {
     Drain(bool),
     Window(u64),
@@ -214,7 +214,7 @@ fn act() -> impl Strategy<Value = Act> {
         4 => any::<bool>().prop_map(Act::Drain),
         1 => (4u64 << 10..1 << 20).prop_map(Act::Window),
         1 => (64u64 << 10..1 << 20).prop_map(Act::Memory),
-        1 => proptest::option::of(1_000_000u64..20_000_000_000).prop_map(Act::Rate),
+        1 => proptest::option::of(prop_oneof![1_000_000u64..20_000_000, 1_000_000_000u64..20_000_000_000]).prop_map(Act::Rate),
         2 => mode.prop_map(Act::Policy),
         1 => (10_000u64..60_000).prop_map(Act::GiveUp),
         3 => Just(Act::Exchange),
@@ -322,6 +322,18 @@ fn a_box_is_exchanged_under_way_and_no_connection_notices() {
     }
 }
 
+#[test]
+fn a_requester_has_patience_while_much_is_left_to_be_delivered() {
+    // 120 kB that take a second, twice as long as a requester waits.
+    let ops = [Op::Write(4000); 48];
+    let mut acts = vec![(0, Role::Near, Act::Rate(Some(1_000_000)))];
+    acts.extend([(10, Role::Near, Act::GiveUp(60_000)); 4]);
+    acts.push((2000, Role::Near, Act::Drain(true)));
+    acts.push((1000, Role::Near, Act::GiveUp(50_000)));
+    acts.push((5_000_000, Role::Near, Act::Exchange));
+    assert_eq!(operate(&setup(Mode::Early, ops.len()), &ops, &acts), 1);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
@@ -333,7 +345,7 @@ proptest! {
         seed in 1u64..1000,
         ops in proptest::collection::vec(op(), 10..50),
         acts in proptest::collection::vec(
-            (0u64..25_000, proptest::sample::select(vec![Role::Near, Role::Far]), act()),
+            (prop_oneof![3 => 0u64..25_000, 1 => 100_000u64..2_000_000], proptest::sample::select(vec![Role::Near, Role::Far]), act()),
             1..14,
         ),
     ) {

@@ -93,7 +93,8 @@ impl<S: Kind> Operated for Operation<S> {
         if !stuck.is_empty() {
             return stuck;
         }
-        self.status().map_or_else(|| vec!["it is ending".to_string()], |status| status.not_ready)
+        let pairs = self.pairs.iter().map(pair::Observer::brief).collect::<Option<Vec<PairStatus>>>();
+        pairs.map_or_else(|| vec!["it is ending".to_string()], |pairs| self.with(pairs).not_ready)
     }
 
     fn stuck(&self) -> Vec<String> {

@@ -189,6 +189,11 @@ impl<E: Element> Observer<E> {
         told.is_ok_and(|has_flows| has_flows).then_some(())
     }
 
+    /// Its state without flows, which may be many; `None` once it has stopped.
+    pub fn brief(&self) -> Option<PairStatus> {
+        self.handle.ask(|now, element: &mut E| ElementState::of(element, now)).ok().map(|state| self.with(state))
+    }
+
     /// Its state; `None` once it has stopped.
     pub fn status(&self) -> Option<PairStatus> {
         let state = self.handle.ask(|now, element: &mut E| ElementState::of(element, now)).ok()?;
