@@ -2,7 +2,6 @@
 //! Skipped, loudly, where namespaces cannot be made.
 
 use longhaul_checks::network::{LIMIT, Network, RIGHT, RunningBox};
-use longhaul_checks::program::Finished;
 use longhaul_checks::{Finished, Program, require};
 use serde_json::Value;
 use std::fs;
