@@ -165,7 +165,8 @@ mod draining {
     fn is_undone_and_flows_are_taken_in_again() {
         require("ib_write_bw", "perftest");
         let Some(network) = Network::new("draining that is undone", 1500) else { return };
-        let near_box = network.start("accelerate --name near --lan west --wan w1 --rate 1G --distance 1000km");
+        let near_box =
+            network.start("accelerate --name near --lan west --wan w1 --rate 1G --distance 1000km");
         let others = path(&network);
         succeed(&network, "box drain near");
         let health = finish(&network, "box health near");
@@ -188,7 +189,8 @@ mod draining {
     fn that_cannot_end_names_the_flows_that_hold_data() {
         require("ib_write_bw", "perftest");
         let Some(network) = Network::new("draining without a path", 1500) else { return };
-        let near_box = network.start("accelerate --name near --lan west --wan w1 --rate 1G --distance 1000km");
+        let near_box =
+            network.start("accelerate --name near --lan west --wan w1 --rate 1G --distance 1000km");
         let others = path(&network);
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 3000", || {
             network.wait_for(&near_box, "a full store", |status| stored(status) > 1 << 20);
@@ -262,7 +264,9 @@ mod health {
         assert!(wait_for_code(&network, "/readyz", 503).contains("it drains, with 0 bytes stored"));
         let (code, metrics) = get(&network, "/metrics");
         assert_eq!(code, 200);
-        assert!(metrics.contains("longhaul_accelerator_draining{box=\"accelerate\",pair=\"west-east\",half=\"requesters\"} 1\n"));
+        assert!(metrics.contains(
+            "longhaul_accelerator_draining{box=\"accelerate\",pair=\"west-east\",half=\"requesters\"} 1\n"
+        ));
         for line in metrics.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split('{').next().unwrap_or_default();
             assert!(metrics.contains(&format!("# HELP {name} ")), "{line}");
@@ -295,8 +299,13 @@ mod health {
         }
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 100", || {});
         let metrics = succeed(&network, "box status near --prometheus").stdout;
-        for name in ["path_parity_sent_total", "path_repaired_total", "path_rtt_seconds", "path_residual_loss"] {
-            assert!(metrics.contains(&format!("longhaul_transport_{name}{{box=\"near\"")), "{name}: {metrics}");
+        for name in
+            ["path_parity_sent_total", "path_repaired_total", "path_rtt_seconds", "path_residual_loss"]
+        {
+            assert!(
+                metrics.contains(&format!("longhaul_transport_{name}{{box=\"near\"")),
+                "{name}: {metrics}"
+            );
         }
         for one in [near_box, fibre, far_box] {
             one.end();
@@ -306,10 +315,9 @@ mod health {
     #[test]
     fn at_an_address_that_is_taken_is_refused() {
         let Some(network) = Network::new("an address that is taken", 1500) else { return };
-        let mut command = network.middle.longhaul(
-            &network.runtime,
-            "accelerate --lan west --wan east --health 192.0.2.1:80",
-        );
+        let mut command = network
+            .middle
+            .longhaul(&network.runtime, "accelerate --lan west --wan east --health 192.0.2.1:80");
         let done = Program::start(&mut command).finish(LIMIT);
         assert_eq!(done.status.code(), Some(1), "{done}");
         assert!(done.stderr.contains("cannot answer at --health 192.0.2.1:80"), "{done}");

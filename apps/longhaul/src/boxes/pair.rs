@@ -191,7 +191,10 @@ impl<E: Element> Observer<E> {
 
     /// Its state without flows, which may be many; `None` once it has stopped.
     pub fn brief(&self) -> Option<PairStatus> {
-        self.handle.ask(|now, element: &mut E| ElementState::of(element, now)).ok().map(|state| self.with(state))
+        self.handle
+            .ask(|now, element: &mut E| ElementState::of(element, now))
+            .ok()
+            .map(|state| self.with(state))
     }
 
     /// Its state; `None` once it has stopped.

@@ -279,7 +279,9 @@ mod tests {
     fn one_frame_as_text_has_everything() {
         let first = sample();
         let text = as_text(&Snapshot::between(Some(&first), &later(&first)), Choice::default()).unwrap();
-        assert!(text.contains("QP 0x11") && text.contains("QP 0x22") && text.contains("10.000 ms"), "{text}");
+        for part in ["QP 0x11", "QP 0x22", "10.000 ms", "does not answer", "not ready"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
         assert!(text.lines().all(|line| line.trim_end() == line), "{text}");
     }
 }

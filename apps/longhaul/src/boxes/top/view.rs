@@ -2,7 +2,6 @@
 
 use super::Choice;
 use super::sample::{FlowRow, PathRow, Snapshot};
-use crate::quantity::Size;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -35,7 +34,7 @@ const PATH_WIDTHS: [Constraint; 10] = [
     Constraint::Length(10),
     Constraint::Length(8),
     Constraint::Length(8),
-    Constraint::Length(9),
+    Constraint::Length(10),
 ];
 
 /// Rows that show all of `snapshot`.
@@ -52,11 +51,13 @@ fn path_rows(snapshot: &Snapshot) -> usize {
 pub fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: Choice) {
     let rows = |rows: usize| Constraint::Length(u16::try_from(rows).unwrap_or(u16::MAX));
     let area = frame.area();
-    // Flows have a few rows at least, where there are any rows.
-    let boxes = snapshot.boxes.len().min(usize::from(area.height) / 2);
+    // Where not everything fits, flows have a few rows at least.
+    let is_tight = self::rows(snapshot) > area.height;
+    let part =
+        |rows: usize, share: usize| if is_tight { rows.min(usize::from(area.height) / share) } else { rows };
     let [top, paths, flows, foot] = Layout::vertical([
-        rows(boxes),
-        rows(path_rows(snapshot).min(usize::from(area.height) / 3)),
+        rows(part(snapshot.boxes.len(), 2)),
+        rows(part(path_rows(snapshot), 3)),
         Constraint::Min(0),
         Constraint::Length(1),
     ])
@@ -125,7 +126,7 @@ fn flow_row(flow: &FlowRow) -> Row<'_> {
         right(&*flow.state),
         right(format!("{:.3}", flow.bits_per_s / 1e9)),
         right(format!("{:.0}", flow.packets_per_s)),
-        right(Size::from_bytes(flow.stored_bytes).to_string()),
+        right(bytes(flow.stored_bytes)),
         right(us(flow.ack_delay_us)),
         right(us(flow.rtt_us)),
         right(format!("{:.0}", flow.resent_per_s)),
@@ -150,4 +151,31 @@ fn path_row(path: &PathRow) -> Row<'_> {
 /// Milliseconds from one on.
 fn microseconds(us: f64) -> String {
     if us < 1000.0 { format!("{us:.0} µs") } else { format!("{:.3} ms", us / 1e3) }
+}
+
+/// With a binary prefix.
+fn bytes(bytes: u64) -> String {
+    const PREFIXES: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let power = (1..PREFIXES.len()).take_while(|power| bytes >> (10 * power) > 0).count();
+    let digits = usize::from(power > 0);
+    format!("{:.digits$} {}", bytes as f64 / (1u64 << (10 * power)) as f64, PREFIXES[power])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_times_are_short() {
+        for (count, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            (9 << 20, "9.0 MiB"),
+            (u64::MAX, "16777216.0 TiB"),
+        ] {
+            assert_eq!(bytes(count), text);
+        }
+        assert_eq!((microseconds(12.3), microseconds(1234.5)), ("12 µs".to_string(), "1.234 ms".to_string()));
+    }
 }
