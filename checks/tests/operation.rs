@@ -324,6 +324,61 @@ mod health {
     }
 }
 
+mod several_paths {
+    use super::*;
+
+    #[test]
+    fn carry_on_when_one_of_them_is_cut() {
+        require("ib_write_bw", "perftest");
+        let Some(network) = Network::new("two paths of which one is cut", 1500) else { return };
+        for (one, other) in [("x1", "x2"), ("y1", "y2")] {
+            network.middle.set(&format!("link add {one} mtu 1600 type veth peer name {other} mtu 1600"));
+        }
+        for interface in ["x1", "x2", "y1", "y2", "w1", "w2", "e1", "e2"] {
+            network.middle.set(&format!("link set {interface} mtu 1600 addrgenmode none up"));
+        }
+        let start = |name: &str, ports: &str| {
+            let rest = "--rate 500M --distance 10km --transport";
+            network.start(&format!("accelerate --name {name} {ports} {rest}"))
+        };
+        let near_box = start("near", "--lan west --wan w1 --wan x1");
+        let fibres = network.start("emulate --a w2 --b e2 --a x2 --b y2 --distance 10km --rate 500M");
+        let far_box = start("far", "--lan east --wan e1 --wan y1");
+        let is_up = |status: &Value, path: usize| {
+            status["pairs"][0]["transport"]["sessions"][0]["paths"][path]["is_up"] == true
+        };
+        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 4000", || {
+            network.wait_for(&near_box, "two paths that carry", |status| {
+                let sent = |path: usize| {
+                    status["pairs"][0]["transport"]["sessions"][0]["paths"][path]["sent"].as_u64()
+                        > Some(1000)
+                };
+                sent(0) && sent(1)
+            });
+            network.middle.set("link set w2 down");
+            network.wait_for(&near_box, "a path that is out", |status| !is_up(status, 0) && is_up(status, 1));
+        });
+        let status = network.status(&near_box);
+        let ports = status["pairs"][0]["ports"].as_array().expect("ports");
+        let sides: Vec<&str> = ports.iter().filter_map(|port| port["side"].as_str()).collect();
+        assert_eq!(
+            (&status["pairs"][0]["name"], &sides[..]),
+            (&"west-w1+x1".into(), &["lan", "wan1", "wan2"][..])
+        );
+        assert_eq!(status["pairs"][0]["accelerator"]["counters"]["flows_failed"], 0, "{status:#}");
+        assert_eq!(succeed(&network, "box health near").stdout, "ready\n", "one path is enough");
+        network.middle.set("link set w2 up");
+        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 400", || {
+            network.wait_for(&near_box, "both paths", |status| is_up(status, 0) && is_up(status, 1));
+        });
+        let ended = near_box.end();
+        assert!(ended.stderr.contains("between west and w1, x1"), "{ended}");
+        assert!(ended.stderr.contains("wan1 port w1 went down"), "{ended}");
+        fibres.end();
+        far_box.end();
+    }
+}
+
 mod the_live_view {
     use super::*;
 

@@ -16,6 +16,9 @@ use std::process::ExitCode;
 /// Names of an accelerator's sides, in the order of its own.
 const SIDES: [&str; 2] = ["lan", "wan"];
 
+/// Paths of one transport.
+const PATHS_MAX: usize = 15;
+
 /// Bytes by which the transport lengthens a frame at most: those that carry parity are the longest.
 const TRANSPORT_OVERHEAD: u32 = 64;
 
@@ -24,6 +27,7 @@ Examples:
   longhaul accelerate --lan eth1 --wan eth2
   longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km
   longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km --transport     at both sites: loss is repaired
+  longhaul accelerate --lan eth1 --wan eth2 --wan eth3 --rate 10G --distance 1000km --transport     two paths: one may fail
   longhaul accelerate --lan tap:lh0 --wan memif:/run/wan.sock,master
   longhaul accelerate --lan eth1 --wan eth2 --lan eth3 --wan eth4      two pairs
   longhaul accelerate --lan eth1 --wan eth2 --mode tail      completions that say what they always did
@@ -44,7 +48,7 @@ pub struct Args {
     /// Port to the hosts that are accelerated; one for each --wan
     #[arg(long, value_name = "PORT")]
     lan: Vec<PortName>,
-    /// Port to the long path
+    /// Port to the long path; with --transport several for one --lan are as many paths, each with the given rate
     #[arg(long, value_name = "PORT")]
     wan: Vec<PortName>,
     /// Record what passes the LAN port, both ways; for several pairs, in their order
@@ -153,6 +157,19 @@ fn memory_written<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Si
 }
 
 impl Settings for Acceleration {
+    fn allows(&self, paths: usize) -> Result<(), String> {
+        let why = match paths {
+            1 => return Ok(()),
+            _ if !self.transport => {
+                "several are the paths of a transport: add --transport, or a --lan for each"
+            }
+            _ if self.key.is_some() => "a transport with --key has one path: leave one of them out",
+            2..=PATHS_MAX => return Ok(()),
+            _ => "a transport has 1 to 15 paths",
+        };
+        Err(why.to_string())
+    }
+
     fn over(&self, below: &Self) -> Self {
         Acceleration {
             rate: self.rate.or(below.rate),
@@ -186,8 +203,8 @@ impl Kind for Acceleration {
     type Element = WanBox;
     const COMMAND: &'static str = "accelerate";
 
-    fn build(&self) -> Result<WanBox, Problem> {
-        self.wan_box()
+    fn build(&self, paths: usize) -> Result<WanBox, Problem> {
+        self.wan_box(paths)
     }
 
     fn differences(&self, to: &Self) -> Vec<Difference> {
@@ -285,13 +302,13 @@ impl Acceleration {
         Ok(Some(longhaul_seal::Config { ciphers: longhaul_seal::Cipher::for_this_processor(), ..config }))
     }
 
-    fn wan_box(&self) -> Result<WanBox, Problem> {
+    fn wan_box(&self, paths: usize) -> Result<WanBox, Problem> {
         let config = self.accelerator()?;
         let sealing = self.sealing()?;
         if !self.transport {
             return wan_box::alone(config);
         }
-        wan_box::whole(config, self.rate, self.delay(), boxes::random_seed(), sealing)
+        wan_box::whole(config, paths, self.rate, self.delay(), boxes::random_seed(), sealing)
     }
 }
 
@@ -320,12 +337,12 @@ pub fn run(args: Args) -> Result<ExitCode, Problem> {
 /// Frames of full length that will not get through are better told of before they come.
 fn warn_of_mtus(pairs: &[Pair<Acceleration>]) {
     for pair in pairs.iter().filter(|pair| pair.settings.transport) {
-        let [lan, wan] = &pair.ports;
+        let Some((lan, wans)) = pair.ports.split_first() else { continue };
         let sealed = if pair.settings.key.is_some() { longhaul_seal::OVERHEAD as u32 } else { 0 };
         let overhead = TRANSPORT_OVERHEAD + sealed;
-        if let (Some(hosts), Some(path)) = (boxes::mtu(lan), boxes::mtu(wan))
-            && path < hosts + overhead
-        {
+        let Some(hosts) = boxes::mtu(lan) else { continue };
+        let mtus = wans.iter().filter_map(|wan| Some((wan, boxes::mtu(wan)?)));
+        for (wan, path) in mtus.filter(|(_, path)| *path < hosts + overhead) {
             boxes::journal::line(&format!(
                 "pair {}: the transport needs an MTU of {} on {wan}, {overhead} more than on {lan}, and it is {path}: \
                  frames of full length will not get through; raise it, and the path's, or lower the hosts'",
@@ -362,6 +379,22 @@ mod tests {
     }
 
     #[test]
+    fn several_paths_are_those_of_a_transport_without_keys() {
+        for (arguments, paths, part) in [
+            ("", 2, "add --transport, or a --lan for each"),
+            ("--transport --key x", 2, "with --key has one path"),
+            ("--transport", 16, "1 to 15 paths"),
+            ("--transport", 0, "1 to 15 paths"),
+        ] {
+            let refusal = settings(arguments).allows(paths).unwrap_err();
+            assert!(refusal.contains(part), "{arguments}: {refusal}");
+        }
+        assert!(settings("").allows(1).is_ok() && settings("--transport --key x").allows(1).is_ok());
+        let fifteen = settings("--transport --rate 1G --distance 10km");
+        assert!(fifteen.allows(15).is_ok() && fifteen.wan_box(15).is_ok());
+    }
+
+    #[test]
     fn what_it_is_given_can_always_be_built() {
         for arguments in [
             "",
@@ -372,9 +405,9 @@ mod tests {
             "--transport",
             "--transport --rate 400G --distance 20000km",
         ] {
-            assert!(settings(arguments).wan_box().is_ok(), "{arguments}");
+            assert!(settings(arguments).wan_box(1).is_ok(), "{arguments}");
         }
-        let refusal = settings("--flows 0").wan_box().err().unwrap().to_string();
+        let refusal = settings("--flows 0").wan_box(1).err().unwrap().to_string();
         assert!(refusal.contains("flows_max is 0; it must lie between 1 and"), "{refusal}");
     }
 
@@ -415,7 +448,7 @@ mod tests {
     fn rules_of_a_file_go_before_the_mode() {
         let text = "mode = 'far'\n[[policy]]\nsource = '10.1.0.0/16'\nqpn = '100-200'\nmode = 'tail'\n\
                     [[policy]]\ndestination = 'fd00::1'\ndscp = 26\nqpn = 17\nmode = 'off'";
-        let made = planned(text).unwrap().wan_box().unwrap();
+        let made = planned(text).unwrap().wan_box(1).unwrap();
         let accelerator = wan_box::near(&made).unwrap();
         assert_eq!(
             accelerator.config().policy.to_string(),

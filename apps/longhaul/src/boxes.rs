@@ -129,7 +129,10 @@ pub fn run<S: Kind>(
     let plan = planner()?;
     let planner: Option<Planner<S>> = if has_file { Some(Box::new(planner)) } else { None };
     let privileges = Privileges::decide(plan.user.as_deref(), plan.keep_privileges)?;
-    let elements = plan.pairs.iter().map(|pair| pair.settings.build().map_err(|e| of_pair(pair, &e)));
+    let elements = plan
+        .pairs
+        .iter()
+        .map(|pair| pair.settings.build(pair.ports.len() - 1).map_err(|e| of_pair(pair, &e)));
     let elements = elements.collect::<Result<Vec<S::Element>, Problem>>()?;
     // From here on a signal ends the box in order.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])
@@ -146,7 +149,8 @@ pub fn run<S: Kind>(
     }
     journal::line(&format!("{} '{}' {privileges}", S::COMMAND, plan.name));
     for pair in &plan.pairs {
-        journal::line(&format!("pair {}: between {} and {}", pair.name, pair.ports[0], pair.ports[1]));
+        let behind: Vec<String> = pair.ports[1..].iter().map(PortName::to_string).collect();
+        journal::line(&format!("pair {}: between {} and {}", pair.name, pair.ports[0], behind.join(", ")));
     }
     let observers = running.iter().map(Running::observer).collect();
     let operation = Arc::new(Operation::new(plan, planner, privileges::user_name(), observers));
@@ -186,39 +190,26 @@ fn wait_for_end<S: Kind>(signals: &mut Signals, operation: &Operation<S>) -> boo
 }
 
 /// Opens the ports of all pairs.
-fn ports<S>(plan: &Plan<S>, privileges: &Privileges) -> Result<Vec<[BoxPort; 2]>, Problem> {
-    let ports = plan.pairs.iter().map(|pair| open(pair, privileges));
-    let ports = ports.collect::<Result<Vec<[BoxPort; 2]>, Problem>>()?;
+fn ports<S>(plan: &Plan<S>, privileges: &Privileges) -> Result<Vec<Vec<BoxPort>>, Problem> {
+    let ports = plan.pairs.iter().map(|pair| pair.ports.iter().map(|port| open(port, privileges)).collect());
+    let ports = ports.collect::<Result<Vec<Vec<BoxPort>>, Problem>>()?;
     // Not before it is known that there is something to record.
+    let record = |(port, path): (BoxPort, &Option<PathBuf>)| match path {
+        Some(path) => port.recorded(path, plan.pcap_frames, privileges),
+        None => Ok(port),
+    };
     let ports = plan.pairs.iter().zip(ports);
-    ports.map(|(pair, ports)| record(pair, ports, plan.pcap_frames, privileges)).collect()
+    ports.map(|(pair, ports)| ports.into_iter().zip(&pair.pcaps).map(record).collect()).collect()
+}
+
+fn open(name: &PortName, privileges: &Privileges) -> Result<BoxPort, Problem> {
+    let port = name.open()?;
+    if let PortName::Memif { path, is_master: true } = name {
+        privileges.hand_over(path)?;
+    }
+    Ok(port)
 }
 
 fn of_pair<S>(pair: &Pair<S>, problem: &Problem) -> Problem {
     Problem::plain(format!("pair {}: {problem}", pair.name))
-}
-
-fn open<S>(pair: &Pair<S>, privileges: &Privileges) -> Result<[BoxPort; 2], Problem> {
-    let one = |side: usize| {
-        let port = pair.ports[side].open()?;
-        if let PortName::Memif { path, is_master: true } = &pair.ports[side] {
-            privileges.hand_over(path)?;
-        }
-        Ok(port)
-    };
-    Ok([one(0)?, one(1)?])
-}
-
-fn record<S>(
-    pair: &Pair<S>,
-    ports: [BoxPort; 2],
-    frames: u64,
-    privileges: &Privileges,
-) -> Result<[BoxPort; 2], Problem> {
-    let one = |port: BoxPort, path: &Option<PathBuf>| match path {
-        Some(path) => port.recorded(path, frames, privileges),
-        None => Ok(port),
-    };
-    let [first, second] = ports;
-    Ok([one(first, &pair.pcaps[0])?, one(second, &pair.pcaps[1])?])
 }

@@ -16,11 +16,12 @@ pub fn alone(config: Config) -> Result<WanBox, Problem> {
     Ok(Chain::new(Some(accelerator(config)?), None))
 }
 
-/// A whole box, for a path that takes `delay` one way, if that is known. `burst_bytes` leave the transport back to back after
+/// A whole box, for so many paths that each take `delay` one way, if that is known, and `rate`. `burst_bytes` leave the transport back to back after
 /// a pause. Both boxes of a path take another `seed`, and so does each start of a box. With `sealing` all that the boxes send each
 /// other is encrypted.
 pub fn whole(
     config: Config,
+    paths: usize,
     rate: Option<BitRate>,
     delay: Option<Duration>,
     seed: u64,
@@ -30,9 +31,9 @@ pub fn whole(
     let path = PathConfig { rate, burst_bytes: config.burst_bytes };
     let sized = match rate {
         Some(rate) if delay.is_some() => {
-            longhaul_wan::Config::for_paths(vec![path], rate.bytes_in(round_trip))
+            longhaul_wan::Config::for_paths(vec![path; paths], rate.bytes_in(round_trip) * paths as u64)
         }
-        _ => longhaul_wan::Config { paths: vec![path], ..longhaul_wan::Config::default() },
+        _ => longhaul_wan::Config { paths: vec![path; paths], ..longhaul_wan::Config::default() },
     };
     let transport = Transport::new(longhaul_wan::Config { box_id: seed, seed, ..sized });
     let transport = transport.map_err(|e| Problem::plain(format!("transport: {e}")))?;

@@ -181,12 +181,16 @@ fn fixed_differences<S: Kind>(from: &Plan<S>, to: &Plan<S>) -> Vec<String> {
 
 fn fixed_in_pair<S: Kind>(from: &Pair<S>, to: &Pair<S>) -> Vec<String> {
     let mut fixed = Vec::new();
-    for (side, (from, to)) in S::Element::SIDES.iter().zip(from.ports.iter().zip(&to.ports)) {
+    if from.ports.len() != to.ports.len() {
+        fixed.push(format!("it has {} ports and had {}", to.ports.len(), from.ports.len()));
+    }
+    let sides = S::Element::SIDES;
+    for ((side, from), to) in from.named_ports(sides).zip(&to.ports) {
         if from != to {
             fixed.push(format!("{side} is {to} and was {from}"));
         }
     }
-    for (side, (from, to)) in S::Element::SIDES.iter().zip(from.pcaps.iter().zip(&to.pcaps)) {
+    for ((side, _), (from, to)) in to.named_ports(sides).zip(from.pcaps.iter().zip(&to.pcaps)) {
         if from != to {
             fixed.push(format!("pcap_{side}"));
         }
@@ -220,7 +224,7 @@ mod tests {
         type Element = Link;
         const COMMAND: &'static str = "test";
 
-        fn build(&self) -> Result<Link, Problem> {
+        fn build(&self, _sides_behind: usize) -> Result<Link, Problem> {
             Err(Problem::plain("not here"))
         }
 
@@ -246,8 +250,8 @@ mod tests {
             pcap_frames: 0,
             pairs: vec![Pair {
                 name: "one".to_string(),
-                ports: [port("eth1"), port("eth2")],
-                pcaps: [None, None],
+                ports: vec![port("eth1"), port("eth2")],
+                pcaps: vec![None, None],
                 settings: Numbers { live: 1, fixed: 1 },
             }],
         }
@@ -267,6 +271,10 @@ mod tests {
         assert_eq!(
             changed(|to| to.pairs[0].ports[1] = "eth3".parse().unwrap()),
             "pair one: b is eth3 and was eth2"
+        );
+        assert_eq!(
+            changed(|to| to.pairs[0].ports.push("eth3".parse().unwrap())),
+            "pair one: it has 3 ports and had 2"
         );
         assert_eq!(changed(|to| to.pairs[0].pcaps[0] = Some("x".into())), "pair one: pcap_a");
         assert_eq!(changed(|to| to.pairs[0].name = "two".to_string()), "the pairs are two and were one");

@@ -88,7 +88,7 @@ impl<E: Element> Running<E> {
     pub fn start<S>(
         pair: &Pair<S>,
         element: E,
-        ports: [BoxPort; 2],
+        ports: Vec<BoxPort>,
         clock: Clock,
         when_over: impl FnOnce() + Send + 'static,
     ) -> Result<Self, Problem> {
@@ -98,11 +98,11 @@ impl<E: Element> Running<E> {
             hook_interval: HOOK_INTERVAL,
             ..DriverConfig::default()
         };
-        let (driver, handle) = Driver::new(element, ports.into(), clock, config).map_err(refused)?;
+        let (driver, handle) = Driver::new(element, ports, clock, config).map_err(refused)?;
         let seen = Arc::new(Mutex::new(Seen::default()));
         let keeper = Keeper {
             pair: pair.name.clone(),
-            watches: [0, 1].map(|side| Watch::new(E::SIDES[side], pair.ports[side].clone())),
+            watches: pair.named_ports(E::SIDES).map(|(side, port)| Watch::new(side, port.clone())).collect(),
             rates_since: clock.now(),
             seen: Arc::clone(&seen),
         };
@@ -246,14 +246,14 @@ fn in_parts<T>(from: impl Fn(u32) -> Option<Vec<(u32, T)>>) -> Option<Vec<T>> {
 /// What the pair's thread does beside moving frames.
 struct Keeper {
     pair: String,
-    watches: [Watch; 2],
+    watches: Vec<Watch>,
     rates_since: Moment,
     seen: Arc<Mutex<Seen>>,
 }
 
 /// What is remembered of a port.
 struct Watch {
-    side: &'static str,
+    side: String,
     name: PortName,
     link: Option<LinkState>,
     link_ups: u64,
@@ -268,7 +268,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(side: &'static str, name: PortName) -> Self {
+    fn new(side: String, name: PortName) -> Self {
         Watch {
             side,
             name,
@@ -347,7 +347,7 @@ impl Watch {
             );
         }
         PortStatus {
-            side: self.side.to_string(),
+            side: self.side.clone(),
             port: self.name.to_string(),
             link_is_up: port.link_state() == LinkState::Up,
             link_ups: counters.link_ups,
@@ -389,7 +389,7 @@ impl<E> Hook<E, BoxPort> for Keeper {
     }
 
     fn port_error(&mut self, side: Side, error: PortError) {
-        let watch = &mut self.watches[side];
+        let Some(watch) = self.watches.get_mut(side) else { return };
         if matches!(error, PortError::FrameTooLong { .. }) {
             watch.refused_too_long += 1;
             return;
@@ -434,7 +434,7 @@ mod tests {
         let told = |drops: fn(&mut PortCounters) -> &mut longhaul_port::DropCounters, name: &str| {
             let mut counters = PortCounters::default();
             drops(&mut counters).count(DropReason::FrameTooLong);
-            let mut watch = Watch::new("a", name.parse().unwrap());
+            let mut watch = Watch::new("a".to_string(), name.parse().unwrap());
             let text = watch.too_long_news(&counters).unwrap();
             assert_eq!(watch.too_long_news(&counters), None);
             text

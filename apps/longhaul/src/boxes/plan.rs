@@ -42,6 +42,14 @@ pub struct Process {
 
 /// Settings of a pair, each of which may be left out.
 pub trait Settings: Clone + Default + DeserializeOwned {
+    /// How many ports a pair may have on its second side.
+    ///
+    /// # Errors
+    /// Why so many are too many, and what to do.
+    fn allows(&self, ports: usize) -> Result<(), String> {
+        if ports == 1 { Ok(()) } else { Err("ports go in pairs".to_string()) }
+    }
+
     /// These, and what they leave out from `below`.
     fn over(&self, below: &Self) -> Self;
 
@@ -70,11 +78,11 @@ pub trait Kind: Settings + Send + Sync + 'static {
     /// `accelerate` or `emulate`.
     const COMMAND: &'static str;
 
-    /// Makes it.
+    /// Makes it, with so many sides behind the first.
     ///
     /// # Errors
     /// When the settings make no sense together.
-    fn build(&self) -> Result<Self::Element, Problem>;
+    fn build(&self, sides_behind: usize) -> Result<Self::Element, Problem>;
 
     /// In what `to` is not the same.
     fn differences(&self, to: &Self) -> Vec<Difference>;
@@ -86,14 +94,26 @@ pub trait Kind: Settings + Send + Sync + 'static {
     fn change(&self) -> Result<<Self::Element as Element>::Change, Problem>;
 }
 
-/// Two ports and what is between them.
+/// Two ports and what is between them; more than two where the second side has several paths.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair<S> {
     pub name: String,
-    pub ports: [PortName; 2],
+    /// That of the first side, and those of the second.
+    pub ports: Vec<PortName>,
     /// Where to record what passes each of them.
-    pub pcaps: [Option<PathBuf>; 2],
+    pub pcaps: Vec<Option<PathBuf>>,
     pub settings: S,
+}
+
+impl<S> Pair<S> {
+    /// Its ports with what their sides are called: of several on the second side, each has a number.
+    pub fn named_ports(&self, sides: [&'static str; 2]) -> impl Iterator<Item = (String, &PortName)> {
+        let has_paths = self.ports.len() > 2;
+        self.ports.iter().enumerate().map(move |(at, port)| {
+            let side = sides[at.min(1)];
+            (if has_paths && at > 0 { format!("{side}{at}") } else { side.to_string() }, port)
+        })
+    }
 }
 
 /// Everything that a box is started with.
@@ -163,20 +183,29 @@ pub fn plan<S: Settings>(
 fn pairs_given<S: Settings>(sides: [&str; 2], given: Given, settings: &S) -> Result<Vec<Pair<S>>, Problem> {
     let [first, second] = given.ports;
     let [one, other] = sides;
-    if first.len() != second.len() {
+    let are_paths = first.len() == 1 && second.len() > 1;
+    if first.len() != second.len() && !are_paths {
         return Err(Problem::new(
             format!("--{one} is given {} times and --{other} {} times", first.len(), second.len()),
             "they go in pairs",
         ));
     }
+    if are_paths {
+        settings.allows(second.len()).map_err(|why| {
+            Problem::new(format!("--{one} is given once and --{other} {} times", second.len()), why)
+        })?;
+    }
+    let second = if are_paths { vec![second] } else { second.into_iter().map(|port| vec![port]).collect() };
     let [mut first_pcaps, mut second_pcaps] = given.pcaps.map(Vec::into_iter);
     let pairs: Vec<_> = first
         .into_iter()
         .zip(second)
         .map(|(first, second)| Pair {
-            name: format!("{}-{}", short(&first), short(&second)),
-            ports: [first, second],
-            pcaps: [first_pcaps.next(), second_pcaps.next()],
+            name: pair_name(&first, &second),
+            pcaps: std::iter::once(first_pcaps.next())
+                .chain(second.iter().map(|_| second_pcaps.next()))
+                .collect(),
+            ports: std::iter::once(first).chain(second).collect(),
             settings: settings.clone(),
         })
         .collect();
@@ -189,6 +218,12 @@ fn pairs_given<S: Settings>(sides: [&str; 2], given: Given, settings: &S) -> Res
         }
     }
     Ok(pairs)
+}
+
+/// What a pair with these ports on its sides is called unless it is given another name.
+fn pair_name(first: &PortName, second: &[PortName]) -> String {
+    let second: Vec<String> = second.iter().map(short).collect();
+    format!("{}-{}", short(first), second.join("+"))
 }
 
 /// A port in the name of its pair.
@@ -284,23 +319,67 @@ impl<S: Settings> Default for Table<S> {
 
 impl<S: Settings> Table<S> {
     fn into_pair(mut self, sides: [&str; 2], above: &S, below: &S) -> Result<Pair<S>, String> {
-        let ports = [self.port(sides[0])?, self.port(sides[1])?];
-        let pcaps = [self.pcap(sides[0])?, self.pcap(sides[1])?];
+        let (first, second) = (self.port(sides[0])?, self.ports(sides[1])?);
+        let mut pcaps = vec![self.pcap(sides[0])?];
+        pcaps.extend(self.pcaps(sides[1], second.len())?);
         let name = self.text("name")?;
+        let settings = above.over(&self.settings).over(below);
+        settings
+            .allows(second.len())
+            .map_err(|why| format!("'{}' has {} ports: {why}", sides[1], second.len()))?;
         if let Some(key) = self.unknown.keys().next() {
             return Err(format!("there is no key '{key}'"));
         }
         Ok(Pair {
-            name: name.unwrap_or_else(|| format!("{}-{}", short(&ports[0]), short(&ports[1]))),
-            ports,
+            name: name.unwrap_or_else(|| pair_name(&first, &second)),
+            ports: std::iter::once(first).chain(second).collect(),
             pcaps,
-            settings: above.over(&self.settings).over(below),
+            settings,
         })
     }
 
     fn port(&mut self, side: &str) -> Result<PortName, String> {
         let text = self.text(side)?.ok_or_else(|| format!("it has no '{side}': name a port"))?;
         text.parse().map_err(|e| format!("{side}: {e}"))
+    }
+
+    /// Of the second side: a port, or a list.
+    fn ports(&mut self, side: &str) -> Result<Vec<PortName>, String> {
+        let Some(toml::Value::Array(_)) = self.unknown.get(side) else {
+            return Ok(vec![self.port(side)?]);
+        };
+        let texts = self.texts(side)?;
+        let read = |text: String| text.parse().map_err(|e| format!("{side}: {e}"));
+        texts.into_iter().map(read).collect()
+    }
+
+    /// Recordings of the second side's ports, of which there are so many: a path, which is the first one's, or a list.
+    fn pcaps(&mut self, side: &str, ports: usize) -> Result<Vec<Option<PathBuf>>, String> {
+        let key = format!("pcap_{side}");
+        let Some(toml::Value::Array(_)) = self.unknown.get(&key) else {
+            let mut pcaps = vec![None; ports];
+            if let (Some(first), Some(path)) = (pcaps.first_mut(), self.pcap(side)?) {
+                *first = Some(path);
+            }
+            return Ok(pcaps);
+        };
+        let paths = self.texts(&key)?;
+        if paths.len() != ports {
+            return Err(format!("'{key}' has {} paths and '{side}' {ports} ports", paths.len()));
+        }
+        Ok(paths.into_iter().map(|path| Some(path.into())).collect())
+    }
+
+    fn texts(&mut self, key: &str) -> Result<Vec<String>, String> {
+        let values = match self.unknown.remove(key) {
+            Some(toml::Value::Array(values)) => values,
+            _ => Vec::new(),
+        };
+        let text = |value: toml::Value| match value {
+            toml::Value::String(text) => Ok(text),
+            other => Err(format!("'{key}' is to be a list of strings, not of type {}", other.type_str())),
+        };
+        values.into_iter().map(text).collect()
     }
 
     fn pcap(&mut self, side: &str) -> Result<Option<PathBuf>, String> {
@@ -413,8 +492,28 @@ mod tests {
         let settings: Vec<Numbers> = plan.pairs.iter().map(|pair| pair.settings.clone()).collect();
         assert_eq!(settings, [numbers(None, 222), numbers(11, 222), numbers(1, 222)]);
         assert_eq!(plan.pairs[1].name, "eth1-lh0");
-        assert_eq!(plan.pairs[1].pcaps, [None, Some("/tmp/wan.pcap".into())]);
+        assert_eq!(plan.pairs[1].pcaps, vec![None, Some("/tmp/wan.pcap".into())]);
         assert_eq!((&*plan.name, plan.user.as_deref(), plan.pcap_frames), ("west", Some("daemon"), 0));
+    }
+
+    #[test]
+    fn a_list_of_ports_is_several_where_that_is_allowed() {
+        let mut table: Table<Numbers> =
+            toml::from_str("lan = 'eth1'\nwan = ['eth2', 'eth3']\npcap_wan = ['x', 'y']").unwrap();
+        let ports: Vec<String> = table.ports("wan").unwrap().iter().map(PortName::to_string).collect();
+        assert_eq!(ports, ["eth2", "eth3"]);
+        assert!(table.pcaps("wan", 3).unwrap_err().contains("has 2 paths and 'wan' 3 ports"));
+        let mut one: Table<Numbers> = toml::from_str("lan = 'eth1'\nwan = 'eth2'\npcap_wan = 'x'").unwrap();
+        assert_eq!(one.ports("wan").unwrap().len(), 1);
+        assert_eq!(one.pcaps("wan", 2).unwrap(), [Some("x".into()), None]);
+        let file = "[[pair]]\nlan = 'eth1'\nwan = ['eth2', 'eth3']";
+        let refusal = planned(Some(file), Given::default(), Numbers::default()).unwrap_err();
+        assert_eq!(refusal, "FILE: pair 1: 'wan' has 2 ports: ports go in pairs");
+        let refusal = planned(None, given("eth1", "eth2 eth3"), Numbers::default()).unwrap_err();
+        assert_eq!(refusal, "--lan is given once and --wan 2 times; ports go in pairs");
+        let file = "[[pair]]\nlan = 'eth1'\nwan = ['eth2', 3]";
+        let refusal = planned(Some(file), Given::default(), Numbers::default()).unwrap_err();
+        assert!(refusal.contains("'wan' is to be a list of strings, not of type integer"), "{refusal}");
     }
 
     #[test]

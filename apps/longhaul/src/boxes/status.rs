@@ -25,7 +25,7 @@ pub struct BoxStatus {
     pub pairs: Vec<PairStatus>,
 }
 
-/// Two ports and what is between them.
+/// Its ports and what is between them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PairStatus {
     pub name: String,
@@ -146,10 +146,11 @@ impl PairStatus {
     /// Why it does not do what it is there for, in words.
     pub fn not_ready(&self) -> Vec<String> {
         let mut reasons: Vec<String> = Vec::new();
-        let is_down = |port: &&PortStatus| !port.link_is_up;
-        reasons.extend(
-            self.ports.iter().filter(is_down).map(|port| format!("{} port {} is down", port.side, port.port)),
-        );
+        let (near, behind) = self.ports.split_at(self.ports.len().min(1));
+        // One path of several is enough.
+        let behind = if behind.iter().any(|port| port.link_is_up) { &[] } else { behind };
+        let down = near.iter().chain(behind).filter(|port| !port.link_is_up);
+        reasons.extend(down.map(|port| format!("{} port {} is down", port.side, port.port)));
         if self.accelerator.as_ref().is_some_and(|accelerator| accelerator.is_draining) {
             reasons.push(format!("it drains, with {} bytes stored", self.stored_bytes()));
         }

@@ -368,6 +368,7 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
         let build = || match spec.accelerate {
             Accelerate::Transport => wan_box::whole(
                 config,
+                1,
                 Some(spec.rate),
                 Some(fibre.delay),
                 spec.seed.wrapping_add(number),
