@@ -95,6 +95,26 @@ mod another_configuration {
     }
 
     #[test]
+    fn is_told_in_json_where_that_is_wanted() {
+        let Some(network) = Network::new("a journal in JSON", 1500) else { return };
+        let near_box = start_with_file(&network, "near", &format!("log = 'json'\n{}", near("")));
+        near_box.signal(libc::SIGUSR1);
+        write_file(&network, "near", &format!("log = 'json'\n{}", near("mode = 'off'")));
+        succeed(&network, "box reload");
+        thread::sleep(Duration::from_millis(500));
+        let ended = near_box.end();
+        let lines: Vec<Value> =
+            ended.stderr.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let has = |key: &str, text: &str| {
+            lines.iter().any(|line| line[key].as_str().is_some_and(|t| t.contains(text)))
+        };
+        assert!(lines.iter().all(|line| line["box"] == "near" && line["time"].is_string()), "{ended}");
+        assert!(has("message", "changed: pair path: mode") && has("message", "told to end"), "{ended}");
+        assert!(has("pair", "path") && has("level", "info"), "{ended}");
+        assert!(lines.iter().any(|line| line["state"]["pairs"][0]["name"] == "path"), "{ended}");
+    }
+
+    #[test]
     fn that_cannot_be_changes_nothing_and_the_box_goes_on() {
         let Some(network) = Network::new("a configuration that cannot be", 1500) else { return };
         let near_box = start_with_file(&network, "near", &near("mode = 'tail'"));

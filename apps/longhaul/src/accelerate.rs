@@ -207,6 +207,10 @@ impl Kind for Acceleration {
         self.wan_box(paths)
     }
 
+    fn warn(pairs: &[Pair<Self>]) {
+        warn_of_mtus(pairs);
+    }
+
     fn differences(&self, to: &Self) -> Vec<Difference> {
         // A transport is made for its path.
         let is_whole = self.transport || to.transport;
@@ -327,11 +331,7 @@ pub fn run(args: Args) -> Result<ExitCode, Problem> {
     }
     let given = Given { ports: [lan, wan], pcaps: [pcap_lan, pcap_wan] };
     let has_file = process.config.is_some();
-    boxes::run(has_file, move || {
-        let plan = plan("accelerate", SIDES, given.clone(), &process, &settings)?;
-        warn_of_mtus(&plan.pairs);
-        Ok(plan)
-    })
+    boxes::run(has_file, move || plan("accelerate", SIDES, given.clone(), &process, &settings))
 }
 
 /// Frames of full length that will not get through are better told of before they come.
@@ -343,12 +343,12 @@ fn warn_of_mtus(pairs: &[Pair<Acceleration>]) {
         let Some(hosts) = boxes::mtu(lan) else { continue };
         let mtus = wans.iter().filter_map(|wan| Some((wan, boxes::mtu(wan)?)));
         for (wan, path) in mtus.filter(|(_, path)| *path < hosts + overhead) {
-            boxes::journal::line(&format!(
-                "pair {}: the transport needs an MTU of {} on {wan}, {overhead} more than on {lan}, and it is {path}: \
+            let text = format!(
+                "the transport needs an MTU of {} on {wan}, {overhead} more than on {lan}, and it is {path}: \
                  frames of full length will not get through; raise it, and the path's, or lower the hosts'",
-                pair.name,
                 hosts + overhead
-            ));
+            );
+            boxes::journal::of_pair(boxes::journal::Level::Warning, &pair.name, &text);
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::problem::Problem;
 use crate::state;
 use clap::Subcommand;
 use control::{Answer, Control, Place};
+use journal::Level;
 use longhaul_host::Clock;
 use operation::{Operated, Operation, Planner};
 use pair::Running;
@@ -127,6 +128,8 @@ pub fn run<S: Kind>(
     planner: impl Fn() -> Result<Plan<S>, Problem> + Send + Sync + 'static,
 ) -> Result<ExitCode, Problem> {
     let plan = planner()?;
+    journal::write_as(plan.log, &plan.name);
+    S::warn(&plan.pairs);
     let planner: Option<Planner<S>> = if has_file { Some(Box::new(planner)) } else { None };
     let privileges = Privileges::decide(plan.user.as_deref(), plan.keep_privileges)?;
     let elements = plan
@@ -150,7 +153,8 @@ pub fn run<S: Kind>(
     journal::line(&format!("{} '{}' {privileges}", S::COMMAND, plan.name));
     for pair in &plan.pairs {
         let behind: Vec<String> = pair.ports[1..].iter().map(PortName::to_string).collect();
-        journal::line(&format!("pair {}: between {} and {}", pair.name, pair.ports[0], behind.join(", ")));
+        let text = format!("between {} and {}", pair.ports[0], behind.join(", "));
+        journal::of_pair(Level::Info, &pair.name, &text);
     }
     let observers = running.iter().map(Running::observer).collect();
     let operation = Arc::new(Operation::new(plan, planner, privileges::user_name(), observers));
@@ -172,12 +176,13 @@ fn wait_for_end<S: Kind>(signals: &mut Signals, operation: &Operation<S>) -> boo
     for signal in signals.forever() {
         match signal {
             SIGUSR1 => {
-                let status = operation.status().map_or_else(String::new, |status| status.to_text());
-                status.lines().for_each(journal::line);
+                if let Some(status) = operation.status() {
+                    journal::state(&status);
+                }
             }
             SIGHUP if operation.has_file() => {
                 if let Err(problem) = operation.reload() {
-                    journal::line(&format!("cannot go by the configuration: {problem}"));
+                    journal::warn(&format!("cannot go by the configuration: {problem}"));
                 }
             }
             _ => {

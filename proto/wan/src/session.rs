@@ -141,6 +141,11 @@ impl Session {
         self.ways_out.iter().any(|way| way.is_up)
     }
 
+    /// True while this path, from 0, answers.
+    pub(crate) fn path_is_up(&self, path: usize) -> bool {
+        self.ways_out.get(path).is_some_and(|way| way.is_up)
+    }
+
     /// A delivered frame has left inside.
     #[inline]
     pub(crate) fn gone(&mut self, cost: u32) {

@@ -331,10 +331,23 @@ impl Transport {
     }
 
     fn send_passed(&mut self, now: Instant, out: &mut dyn Transmit) {
-        while !self.shared.pass_out.is_empty() && self.gates[0].is_open(now) && out.room(1) > 0 {
-            let Some(frame) = self.shared.pass_out.pop() else { return };
-            self.send_wan(now, 1, &frame.as_frame(), out);
+        if self.shared.pass_out.is_empty() {
+            return;
         }
+        let side = self.passing_side();
+        while self.gates[side - 1].is_open(now) && out.room(side) > 0 {
+            let Some(frame) = self.shared.pass_out.pop() else { return };
+            self.send_wan(now, side, &frame.as_frame(), out);
+        }
+    }
+
+    /// The side by which frames pass: that of the first path that answers to every far box that is reached, or the first.
+    fn passing_side(&self) -> Side {
+        let answers = |path: &usize| {
+            let mut reached = self.sessions.iter().filter(|session| session.is_up());
+            reached.all(|session| session.path_is_up(*path))
+        };
+        (0..self.gates.len()).find(answers).map_or(1, |path| path + 1)
     }
 }
 

@@ -3,7 +3,7 @@
 mod net;
 
 use longhaul_link::{Impairments, LinkConfig};
-use longhaul_node::Node;
+use longhaul_node::{Frame, Node};
 use longhaul_units::{BitRate, Duration};
 use longhaul_wan::{Config, DropReason, INNER, Refusal, Transport};
 use net::{Net, Source, config};
@@ -197,6 +197,21 @@ mod paths {
             net.is_cut[0] = [false; 2];
             net.run_for(Duration::from_ms(50));
             assert!(rate_of(&mut net, 50) > 18.5, "the path is used again");
+        }
+    }
+
+    #[test]
+    fn what_is_not_tunnelled_goes_by_a_path_that_is_up() {
+        for cut in [0, 1] {
+            let mut net = two_paths();
+            net.is_cut[cut] = [true; 2];
+            net.run_for(Duration::from_ms(100));
+            let before = net.hosts[1].others;
+            for _ in 0..10 {
+                net.boxes[0].handle_frame(net.now, INNER, &Frame::opaque(&[0xff; 60]));
+            }
+            net.run_for(Duration::from_ms(50));
+            assert_eq!(net.hosts[1].others, before + 10, "path {cut} is cut");
         }
     }
 

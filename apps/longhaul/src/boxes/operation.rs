@@ -164,6 +164,7 @@ fn fixed_differences<S: Kind>(from: &Plan<S>, to: &Plan<S>) -> Vec<String> {
         ("keep_privileges", from.keep_privileges == to.keep_privileges),
         ("control", from.control == to.control),
         ("health", from.health == to.health),
+        ("log", from.log == to.log),
         ("pcap_frames", from.pcap_frames == to.pcap_frames),
     ]
     .into_iter()
@@ -247,6 +248,7 @@ mod tests {
             keep_privileges: false,
             control: None,
             health: None,
+            log: journal::Form::Text,
             pcap_frames: 0,
             pairs: vec![Pair {
                 name: "one".to_string(),

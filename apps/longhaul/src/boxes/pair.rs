@@ -1,7 +1,7 @@
 //! One pair of ports with what is between them, on a thread of its own.
 
 use super::element::{Element, FLOWS_AT_ONCE};
-use super::journal;
+use super::journal::{self, Level};
 use super::plan::Pair;
 use super::port::{BoxPort, PortName, mtu};
 use super::status::{AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates};
@@ -373,7 +373,9 @@ impl<E> Hook<E, BoxPort> for Keeper {
             let counted = port.counters();
             let news = [watch.link_news(port, counted.link_ups), watch.too_long_news(&counted)];
             for text in news.into_iter().flatten() {
-                journal::line(&format!("pair {}: {} port {} {text}", self.pair, watch.side, watch.name));
+                let level = if port.link_state() == LinkState::Up { Level::Info } else { Level::Warning };
+                let text = format!("{} port {} {text}", watch.side, watch.name);
+                journal::of_pair(level, &self.pair, &text);
             }
             if has_rates {
                 watch.rates = Rates::between(&watch.then, &counted, elapsed);
@@ -395,7 +397,8 @@ impl<E> Hook<E, BoxPort> for Keeper {
             return;
         }
         if let Some(text) = watch.complaints.worth_telling(std::time::Instant::now(), error.to_string()) {
-            journal::line(&format!("pair {}: {} port {}: {text}", self.pair, watch.side, watch.name));
+            let text = format!("{} port {}: {text}", watch.side, watch.name);
+            journal::of_pair(Level::Warning, &self.pair, &text);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a box is to do: pairs of ports with their settings, from the command line and from a file.
 
 use super::element::Element;
+use super::journal::Form;
 use super::port::PortName;
 use crate::problem::Problem;
 use serde::de::DeserializeOwned;
@@ -35,6 +36,9 @@ pub struct Process {
     /// management one
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub health: Option<SocketAddr>,
+    /// How to write what happens to standard error: as text, or as JSON, an object to a line [default: text]
+    #[arg(long, value_name = "FORM")]
+    pub log: Option<Form>,
     /// How many frames each recording takes, both directions together; 0: no limit [default: 1000]
     #[arg(long, value_name = "N")]
     pub pcap_frames: Option<u64>,
@@ -84,6 +88,9 @@ pub trait Kind: Settings + Send + Sync + 'static {
     /// When the settings make no sense together.
     fn build(&self, sides_behind: usize) -> Result<Self::Element, Problem>;
 
+    /// Writes to the journal what will not work as it should.
+    fn warn(_pairs: &[Pair<Self>]) {}
+
     /// In what `to` is not the same.
     fn differences(&self, to: &Self) -> Vec<Difference>;
 
@@ -125,6 +132,8 @@ pub struct Plan<S> {
     pub control: Option<PathBuf>,
     /// Where health and metrics are asked for by HTTP.
     pub health: Option<SocketAddr>,
+    /// How the journal is written.
+    pub log: Form,
     pub pcap_frames: u64,
     pub pairs: Vec<Pair<S>>,
 }
@@ -173,6 +182,7 @@ pub fn plan<S: Settings>(
         keep_privileges: process.keep_privileges || (file.keep_privileges && process.user.is_none()),
         control: process.control.clone().or(file.control),
         health: process.health.or(file.health),
+        log: process.log.or(file.log).unwrap_or_default(),
         pcap_frames: process.pcap_frames.or(file.pcap_frames).unwrap_or(PCAP_FRAMES),
         pairs,
     };
@@ -277,6 +287,7 @@ struct File<S: Settings> {
     keep_privileges: bool,
     control: Option<PathBuf>,
     health: Option<SocketAddr>,
+    log: Option<Form>,
     pcap_frames: Option<u64>,
     policy: Vec<toml::Table>,
     #[serde(bound(deserialize = ""))]
@@ -293,6 +304,7 @@ impl<S: Settings> Default for File<S> {
             keep_privileges: false,
             control: None,
             health: None,
+            log: None,
             pcap_frames: None,
             policy: Vec::new(),
             defaults: Table::default(),

@@ -255,7 +255,7 @@ impl Write for Recording {
         if let Err(error) = &written
             && error.kind() != io::ErrorKind::Interrupted
         {
-            journal::line(&format!("the recording to {} ends: {error}", self.path.display()));
+            journal::warn(&format!("the recording to {} ends: {error}", self.path.display()));
         }
         written
     }
