@@ -69,6 +69,18 @@ mod draining {
     }
 
     #[test]
+    fn a_requester_gets_a_sign_of_life_while_delivery_takes_long() {
+        let mut script = run(STORED);
+        script.accel.set_draining(script.now, true);
+        script.go_on("lan: write_only 101 A\n > wan write_only 101 A");
+        script.go_on("after 240ms\n > wan write_only 100 A");
+        script.go_on("after 20ms\n > lan ack 101 msn=2");
+        assert_eq!(script.status().state, FlowState::Terminated);
+        script.go_on("wan: ack 101 msn=2");
+        assert_eq!(script.status().state, FlowState::Passing);
+    }
+
+    #[test]
     fn flows_that_are_not_known_pass() {
         let mut script = run("");
         script.accel.set_draining(script.now, true);
@@ -320,18 +332,6 @@ fn a_box_is_exchanged_under_way_and_no_connection_notices() {
             assert_eq!(operate(&setup(mode, ops.len()), &ops, &acts), 1, "{mode}, {}", role.name());
         }
     }
-}
-
-#[test]
-fn a_requester_has_patience_while_much_is_left_to_be_delivered() {
-    // 120 kB that take a second, twice as long as a requester waits.
-    let ops = [Op::Write(4000); 48];
-    let mut acts = vec![(0, Role::Near, Act::Rate(Some(1_000_000)))];
-    acts.extend([(10, Role::Near, Act::GiveUp(60_000)); 4]);
-    acts.push((2000, Role::Near, Act::Drain(true)));
-    acts.push((1000, Role::Near, Act::GiveUp(50_000)));
-    acts.push((5_000_000, Role::Near, Act::Exchange));
-    assert_eq!(operate(&setup(Mode::Early, ops.len()), &ops, &acts), 1);
 }
 
 proptest! {
