@@ -28,7 +28,7 @@ pub fn whole(
     sealing: Option<longhaul_seal::Config>,
 ) -> Result<WanBox, Problem> {
     let round_trip = delay.unwrap_or(Duration::ZERO).times(2);
-    let path = PathConfig { rate, burst_bytes: config.burst_bytes };
+    let path = PathConfig { rate: rate.into(), burst_bytes: config.burst_bytes };
     let sized = match rate {
         Some(rate) if delay.is_some() => {
             longhaul_wan::Config::for_paths(vec![path; paths], rate.bytes_in(round_trip) * paths as u64)

@@ -9,10 +9,12 @@
 pub mod dcqcn;
 mod limiter;
 mod pacer;
+mod path_rate;
 mod red;
 
 pub use limiter::{RateLimit, RateLimiter};
 pub use pacer::Pacer;
+pub use path_rate::{Heard, PathRate, RateLimitedBy};
 pub use red::{Red, RedConfig};
 
 /// Shortest Ethernet frame without FCS, in bytes: shorter ones are padded by the sender.

@@ -17,7 +17,7 @@ fn transport(n: u8, paths: usize) -> Transport {
     Transport::new(longhaul_wan::Config {
         box_id: u64::from(n) + 1,
         seed: u64::from(n) + 70,
-        paths: vec![PathConfig { rate: RATE, ..PathConfig::default() }; paths],
+        paths: vec![PathConfig { rate: RATE.into(), ..PathConfig::default() }; paths],
         ..longhaul_wan::Config::default()
     })
     .unwrap()

@@ -1,18 +1,52 @@
 use longhaul_units::{BitRate, Duration};
 use thiserror::Error;
 
+/// How fast a path is sent on; repetitions, parity and what boxes say to each other count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rate {
+    /// As fast as the port takes frames: for a port that is the bottleneck, and says so.
+    #[default]
+    Port,
+    /// This rate, in bits per second on the wire: for a path whose rate is known and not shared.
+    Fixed(BitRate),
+    /// What the bottleneck has room for, as measured by [`longhaul_cc::PathRate`]: for a path that is shared, or of which the rate is
+    /// not known or changes.
+    Adaptive {
+        /// The most, in bits per second on the wire.
+        most: Option<BitRate>,
+    },
+}
+
+impl Rate {
+    /// What is never exceeded, if there is such a rate.
+    pub fn most(self) -> Option<BitRate> {
+        match self {
+            Rate::Port => None,
+            Rate::Fixed(rate) => Some(rate),
+            Rate::Adaptive { most } => most,
+        }
+    }
+}
+
+/// A rate that is known is kept to; otherwise the port's.
+impl From<Option<BitRate>> for Rate {
+    fn from(rate: Option<BitRate>) -> Self {
+        rate.map_or(Rate::Port, Rate::Fixed)
+    }
+}
+
 /// One way to the far box: a side of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathConfig {
-    /// Rate in bits per second on the wire. `None`: as fast as the port takes frames.
-    pub rate: Option<BitRate>,
+    /// How fast to send. Default [`Rate::Port`].
+    pub rate: Rate,
     /// Bytes that may leave back to back after a pause, for a path with a rate. At least 1. Default 64 KiB.
     pub burst_bytes: u64,
 }
 
 impl Default for PathConfig {
     fn default() -> Self {
-        PathConfig { rate: None, burst_bytes: 64 << 10 }
+        PathConfig { rate: Rate::Port, burst_bytes: 64 << 10 }
     }
 }
 

@@ -17,6 +17,8 @@ enum State {
 struct Sent {
     at: Instant,
     record: u32,
+    /// On the wire.
+    bytes: u16,
     state: State,
 }
 
@@ -54,6 +56,7 @@ pub(crate) struct Flight {
     /// From here on numbers are in a block of parity that has not ended.
     open_from: Option<u64>,
     in_flight: u64,
+    in_flight_bytes: u64,
     largest_arrived: Option<(u64, Instant)>,
     /// Round trip of the largest number that arrived.
     newest_rtt: Duration,
@@ -63,6 +66,8 @@ pub(crate) struct Flight {
     pub(crate) sent: u64,
     /// Numbers that arrived, each once.
     pub(crate) arrived: u64,
+    /// The same in bytes on the wire.
+    pub(crate) arrived_bytes: u64,
     pub(crate) lost: u64,
     pub(crate) spurious: u64,
 }
@@ -76,6 +81,7 @@ impl Flight {
             covers: VecDeque::new(),
             open_from: None,
             in_flight: 0,
+            in_flight_bytes: 0,
             largest_arrived: None,
             newest_rtt: Duration::ZERO,
             rtt: Rtt::default(),
@@ -83,6 +89,7 @@ impl Flight {
             loss: LossMeter::default(),
             sent: 0,
             arrived: 0,
+            arrived_bytes: 0,
             lost: 0,
             spurious: 0,
         }
@@ -98,6 +105,16 @@ impl Flight {
         self.in_flight
     }
 
+    /// Their bytes on the wire.
+    pub(crate) fn in_flight_bytes(&self) -> u64 {
+        self.in_flight_bytes
+    }
+
+    /// Round trip of the largest number that arrived; zero before any has.
+    pub(crate) fn newest_rtt(&self) -> Duration {
+        self.newest_rtt
+    }
+
     /// Numbers between the first of which something can be heard and the next.
     pub(crate) fn span(&self) -> u64 {
         self.next_number() - self.scan
@@ -108,11 +125,13 @@ impl Flight {
         self.largest_arrived.map(|(largest, _)| largest)
     }
 
-    /// Notes a transmission of `record` under the next number.
+    /// Notes a transmission of `record`, `bytes` on the wire, under the next number.
     #[inline]
-    pub(crate) fn note(&mut self, now: Instant, record: u32) {
-        self.ring.push_back(Sent { at: now, record, state: State::InFlight });
+    pub(crate) fn note(&mut self, now: Instant, record: u32, bytes: u64) {
+        let bytes = u16::try_from(bytes).unwrap_or(u16::MAX);
+        self.ring.push_back(Sent { at: now, record, bytes, state: State::InFlight });
         self.in_flight += 1;
+        self.in_flight_bytes += u64::from(bytes);
         self.sent += 1;
     }
 
@@ -189,11 +208,12 @@ impl Flight {
         let Some(place) = number.checked_sub(self.base) else { return };
         let Some(sent) = self.ring.get_mut(place as usize) else { return };
         let before = std::mem::replace(&mut sent.state, State::Arrived);
-        let Sent { at, record, .. } = *sent;
+        let Sent { at, record, bytes, .. } = *sent;
         match before {
             State::Arrived => return,
             State::InFlight => {
                 self.in_flight -= 1;
+                self.in_flight_bytes -= u64::from(bytes);
                 self.loss.arrived(1);
                 told(record, Fate::Arrived);
             }
@@ -204,6 +224,7 @@ impl Flight {
             }
         }
         self.arrived += 1;
+        self.arrived_bytes += u64::from(bytes);
         if self.largest_arrived.is_none_or(|(largest, _)| number > largest) {
             self.largest_arrived = Some((number, at));
             self.newest_rtt = now.since(at) - delay;
@@ -236,6 +257,7 @@ impl Flight {
                 let sent = &mut self.ring[place];
                 sent.state = State::Lost;
                 self.in_flight -= 1;
+                self.in_flight_bytes -= u64::from(sent.bytes);
                 self.lost += 1;
                 self.loss.lost();
                 told(sent.record, Fate::Lost);
@@ -268,7 +290,7 @@ impl Flight {
             self.lost += 1;
             told(sent.record, Fate::Lost);
         }
-        self.in_flight = 0;
+        (self.in_flight, self.in_flight_bytes) = (0, 0);
         self.scan = self.next_number();
         self.covers.clear();
         self.open_from = None;
@@ -302,7 +324,7 @@ mod tests {
 
     fn flight(count: u32) -> Flight {
         let mut flight = Flight::new();
-        (0..count).for_each(|n| flight.note(at(u64::from(n)), n));
+        (0..count).for_each(|n| flight.note(at(u64::from(n)), n, 1000));
         flight
     }
 
@@ -379,6 +401,7 @@ mod tests {
             ends[record as usize] += u32::from(fate != Fate::Lost);
         }
         assert_eq!(ends, [1; 100]);
-        assert_eq!((flight.in_flight(), flight.span()), (0, 0));
+        assert_eq!((flight.in_flight(), flight.in_flight_bytes(), flight.span()), (0, 0, 0));
+        assert_eq!(flight.arrived_bytes, 1000 * numbers.len() as u64);
     }
 }

@@ -177,7 +177,7 @@ impl Transport {
             && session.remote.is_none()
         {
             let heard = (side, None);
-            session.open(&mut self.shared, hello.session, hello.paths, hello.room_bytes, heard);
+            session.open(now, &mut self.shared, hello.session, hello.paths, hello.room_bytes, heard);
         }
     }
 
@@ -243,7 +243,7 @@ impl Transport {
             return self.drop(DropReason::Malformed);
         }
         let heard = (side, (opening.tries == 1).then(|| now.since(opening.asked_at)));
-        session.open(&mut self.shared, hello.session, hello.paths, hello.room_bytes, heard);
+        session.open(now, &mut self.shared, hello.session, hello.paths, hello.room_bytes, heard);
     }
 
     fn handle_refusal(&mut self, now: Instant, hello: &Hello, reason: Refusal, way: Path) {

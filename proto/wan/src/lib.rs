@@ -24,8 +24,10 @@
 //! **Memory** is bounded at both ends. The far box says how much room it has and never lets go of what it has
 //! acknowledged; the near one takes no more than it may keep ([`longhaul_node::Node::intake`]).
 //!
-//! **What it does not do.** It does not encrypt, so that whoever can read the path can forge; it
-//! takes its rate from the configuration; it does not split frames that are too long for a path.
+//! **Rate** ([`Rate`]): that of the configuration, the port's, or what the path's bottleneck has room for ([`longhaul_cc::PathRate`]).
+//!
+//! **What it does not do.** It does not encrypt, so that whoever can read the path can forge; it does not split frames that are too
+//! long for a path.
 #![forbid(unsafe_code)]
 
 mod addresses;
@@ -38,6 +40,7 @@ mod handshake;
 mod incoming;
 mod key;
 mod outgoing;
+mod pace;
 mod parity_in;
 mod parity_out;
 mod path;
@@ -48,7 +51,7 @@ mod shared;
 mod status;
 mod transport;
 
-pub use config::{Config, ConfigError, Parity, PathConfig};
+pub use config::{Config, ConfigError, Parity, PathConfig, Rate};
 pub use counters::{Counters, DropReason, Drops};
 pub use format::{Hello, Refusal, VERSION};
 pub use key::StreamKey;

@@ -208,6 +208,12 @@ impl Outgoing {
             || self.fresh.front().is_some_and(|&record| self.may_send(record))
     }
 
+    /// True when a repetition waits.
+    #[inline]
+    pub(crate) fn has_repeat(&self) -> bool {
+        !self.repeats.is_empty()
+    }
+
     /// The far box has room for this one.
     #[inline]
     fn may_send(&self, record: u32) -> bool {

@@ -1,8 +1,10 @@
 //! One way to the far box, as one session sees it.
 
 use crate::flight::{Fate, Flight};
+use crate::pace::Pace;
+use crate::shared::Gate;
 use crate::parity_out::ParityOut;
-use crate::{Config, Parity};
+use crate::{Config, PathConfig};
 use longhaul_fec::Body;
 use longhaul_node::Deadline;
 use longhaul_units::{Duration, Instant};
@@ -30,6 +32,8 @@ pub(crate) struct Asked {
 pub(crate) struct WayOut {
     pub(crate) flight: Flight,
     pub(crate) parity: ParityOut,
+    /// Where the rate adapts.
+    pub(crate) pace: Option<Pace>,
     pub(crate) is_up: bool,
     /// When something was last heard that answers what went out here.
     progress_at: Instant,
@@ -46,10 +50,11 @@ pub(crate) struct WayOut {
 
 impl WayOut {
     /// A way of which it is not known whether it works: it is asked at once.
-    pub(crate) fn new(now: Instant, parity: Parity) -> Self {
+    pub(crate) fn new(now: Instant, config: &Config, path: &PathConfig, seed: u64) -> Self {
         WayOut {
             flight: Flight::new(),
-            parity: ParityOut::new(parity),
+            parity: ParityOut::new(config.parity),
+            pace: Pace::new(path, seed),
             is_up: false,
             progress_at: now,
             waits_since: None,
@@ -68,10 +73,32 @@ impl WayOut {
         delay.clamp(Duration::from_us(10), config.ack_delay_max)
     }
 
-    /// Notes a numbered transmission.
+    /// True when a datagram may go now, as far as the adaptive rate goes. `may_exceed`: it does not wait for acknowledgements.
     #[inline]
-    pub(crate) fn note_sent(&mut self, now: Instant, record: u32) {
-        self.flight.note(now, record);
+    pub(crate) fn is_open(&mut self, now: Instant, may_exceed: bool) -> bool {
+        let in_flight = self.flight.in_flight_bytes();
+        self.pace.as_mut().is_none_or(|pace| pace.is_open(now, in_flight, may_exceed))
+    }
+
+    /// There is nothing to send but parity. `gate` is the path's.
+    #[inline]
+    pub(crate) fn note_room(&mut self, now: Instant, gate: &Gate) {
+        let adapted = self.pace.as_ref().map(|pace| pace.rate().rate());
+        self.parity.note_room(now, adapted.or(gate.rate()));
+    }
+
+    /// Counts what goes out, in bytes on the wire.
+    #[inline]
+    pub(crate) fn take(&mut self, now: Instant, bytes: u64) {
+        if let Some(pace) = &mut self.pace {
+            pace.take(now, bytes);
+        }
+    }
+
+    /// Notes a numbered transmission, `bytes` on the wire.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, now: Instant, record: u32, bytes: u64) {
+        self.flight.note(now, record, bytes);
         self.last_sent_at = now;
         self.waits_since.get_or_insert(now);
     }
@@ -134,7 +161,7 @@ impl WayOut {
         let Some(place) = self.asked.iter().position(|asked| asked.nonce == nonce) else { return false };
         let asked = self.asked[place];
         self.asked.drain(..=place);
-        self.flight.rtt.sample(now.since(asked.at));
+        self.note_rtt(now, now.since(asked.at));
         self.is_up = true;
         self.note_progress(now);
         true
@@ -142,6 +169,14 @@ impl WayOut {
 
     fn flush_at(&self, config: &Config) -> Option<Instant> {
         self.parity.flush_at(self.ack_delay(config), self.flight.rtt.smoothed().divided_by(8))
+    }
+
+    /// A round trip measured by a question.
+    pub(crate) fn note_rtt(&mut self, now: Instant, rtt: Duration) {
+        self.flight.rtt.sample(rtt);
+        if let Some(pace) = &mut self.pace {
+            pace.note_rtt(now, rtt);
+        }
     }
 
     fn tail_at(&self, config: &Config) -> Option<Instant> {
@@ -186,6 +221,7 @@ impl WayOut {
             self.asked.clear();
             self.ping_at = now;
             self.parity.reset(self.flight.next_number());
+            self.pace.iter_mut().for_each(Pace::reset);
             self.flight.give_up(told);
             return true;
         }
@@ -206,6 +242,7 @@ impl WayOut {
             at(tail, "tail probe"),
             at(self.flush_at(config), "parity of a tail"),
             at(self.out_at(config), "answer of a path"),
+            at(self.pace.as_ref().and_then(Pace::waiting_until), "pacing"),
         ]
         .into_iter()
         .fold(None, Deadline::earliest)

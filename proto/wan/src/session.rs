@@ -8,10 +8,11 @@ use crate::format::{
 };
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
+use crate::pace::Pace;
 use crate::parity_in::ParityIn;
 use crate::path::{Asked, WayOut};
 use crate::shared::{Gate, Shared};
-use crate::{DropReason, PathStatus, SessionStatus};
+use crate::{Config, DropReason, PathStatus, Rate, SessionStatus};
 use longhaul_cc::wire_bytes;
 use longhaul_fec::{Body, HEAD_MAX as SYMBOL_HEAD_MAX};
 use longhaul_node::{Deadline, Frame, Side, Transmit};
@@ -86,7 +87,7 @@ impl Session {
             way,
             out: Outgoing::new(config.send_bytes_max, config.streams_max),
             incoming: Incoming::new(config.receive_bytes_max, config.streams_max, config.reorder_frames_max),
-            ways_out: config.paths.iter().map(|_| WayOut::new(now, config.parity)).collect(),
+            ways_out: ways_out(now, config, local),
             ways_in: Vec::new(),
             repaired: Vec::new(),
             pongs: vec![None; config.paths.len()],
@@ -102,6 +103,7 @@ impl Session {
     /// The far box is known by `remote`, has `paths` paths and `room` bytes. `rtt` was measured by `side`.
     pub(crate) fn open(
         &mut self,
+        now: Instant,
         shared: &mut Shared,
         remote: u32,
         paths: u8,
@@ -120,7 +122,7 @@ impl Session {
         self.opening = None;
         self.out.room = room;
         if let (Some(way), Some(rtt)) = (self.ways_out.get_mut(heard.0 - 1), heard.1) {
-            way.flight.rtt.sample(rtt);
+            way.note_rtt(now, rtt);
             way.is_up = true;
             self.down_since = None;
         }
@@ -180,6 +182,9 @@ impl Session {
         way.flight.detect(now, |record, fate| out.settle(record, fate, copies));
         way.parity.hear(now, &way.flight, ack.repaired, ack.bursts);
         way.parity.look(now, &way.flight, shared.config.copies_max);
+        if let Some(pace) = &mut way.pace {
+            pace.hear(now, &way.flight, ack.congested);
+        }
         let is_newer = |heard: u32| (header.number.wrapping_sub(heard) as i32) > 0;
         if self.control_heard.is_none_or(is_newer) {
             self.control_heard = Some(header.number);
@@ -269,12 +274,13 @@ impl Session {
     ) {
         let Some(remote) = self.remote else { return };
         self.polled_at = now;
+        self.ways_out.iter_mut().filter_map(|way| way.pace.as_mut()).for_each(Pace::leave);
         self.send_control(now, shared, gates, remote, out);
         loop {
             let has_data = self.out.has_next(now);
             if !has_data {
                 let ways = self.ways_out.iter_mut().zip(gates.iter());
-                ways.for_each(|(way, gate)| way.parity.note_room(now, gate.rate()));
+                ways.for_each(|(way, gate)| way.note_room(now, gate));
             }
             let Some((path, is_parity)) = self.choose(now, shared, gates, has_data, out) else { return };
             if is_parity {
@@ -298,11 +304,12 @@ impl Session {
         for _ in 0..self.ways_out.len() {
             let path = self.turn;
             self.turn = (self.turn + 1) % self.ways_out.len();
-            let way = &self.ways_out[path];
+            let way = &mut self.ways_out[path];
             let takes_data = has_data && way.flight.span() < span_max;
             let is_parity = way.parity.is_due();
             let can = way.is_up && (takes_data || is_parity);
-            if can && gates[path].is_open(now) && out.room(path + 1) > 0 {
+            let is_urgent = self.out.has_repeat();
+            if can && gates[path].is_open(now) && way.is_open(now, is_urgent) && out.room(path + 1) > 0 {
                 return Some((path, is_parity));
             }
         }
@@ -325,10 +332,12 @@ impl Session {
         let datagram = ParityDatagram::new(&self.way, shared.config.port, &header, &parity);
         let Some(datagram) = datagram else { return };
         let frame = datagram.frame();
-        gates[path].take(now, wire_bytes(frame.len()));
+        let bytes = wire_bytes(frame.len());
+        gates[path].take(now, bytes);
         shared.counters.wan_frames_out += 1;
         shared.counters.parity_sent += 1;
         out.transmit(path + 1, &frame);
+        way.take(now, bytes);
         way.note_parity_sent(now);
     }
 
@@ -391,9 +400,11 @@ impl Session {
                 datagram.frame().len()
             }
         };
-        gates[path].take(now, wire_bytes(len));
-        way.parity.note_data(now, wire_bytes(len));
-        way.note_sent(now, next.record);
+        let bytes = wire_bytes(len);
+        gates[path].take(now, bytes);
+        way.parity.note_data(now, bytes);
+        way.take(now, bytes);
+        way.note_sent(now, next.record, bytes);
         shared.counters.wan_frames_out += 1;
         shared.counters.sent += 1;
         shared.counters.repeated += u64::from(next.is_repeat);
@@ -490,7 +501,7 @@ impl Session {
     }
 
     fn send(
-        &self,
+        &mut self,
         now: Instant,
         shared: &mut Shared,
         gates: &mut [Gate],
@@ -500,7 +511,9 @@ impl Session {
     ) {
         let datagram = Datagram::new(&self.way, shared.config.port, header, fill);
         let frame = datagram.frame();
-        gates[path].take(now, wire_bytes(frame.len()));
+        let bytes = wire_bytes(frame.len());
+        gates[path].take(now, bytes);
+        self.ways_out[path].take(now, bytes);
         shared.counters.wan_frames_out += 1;
         out.transmit(path + 1, &frame);
     }
@@ -534,8 +547,8 @@ impl Session {
         ways.chain(pings).chain(acks).chain(own).fold(None, Deadline::earliest)
     }
 
-    pub(crate) fn status(&self, config: &crate::Config) -> SessionStatus {
-        let path = |way: &WayOut| PathStatus {
+    pub(crate) fn status(&self, config: &Config) -> SessionStatus {
+        let path = |(way, path): (&WayOut, &crate::PathConfig)| PathStatus {
             is_up: way.is_up,
             rtt: (way.flight.rtt.smoothed() > Duration::ZERO).then(|| way.flight.rtt.smoothed()),
             rtt_least: way.flight.rtt.least(),
@@ -551,12 +564,22 @@ impl Session {
             lost: way.flight.lost,
             spurious: way.flight.spurious,
             outages: way.outages,
+            rate: way.pace.as_ref().map(|pace| pace.rate().rate()).or(path.rate.most()),
+            delivered: way.pace.as_ref().and_then(|pace| pace.rate().delivered()),
+            queue_delay: way.pace.as_ref().map(|pace| pace.rate().queue_delay()),
+            limited_by: match path.rate {
+                Rate::Port => "port",
+                Rate::Fixed(_) => "rate",
+                Rate::Adaptive { .. } => {
+                    way.pace.as_ref().map_or("path", |pace| pace.rate().limited_by().name())
+                }
+            },
         };
         let sum = |of: fn(&Arrivals) -> u64| self.ways_in.iter().map(|way| of(&way.arrivals)).sum();
         SessionStatus {
             box_id: self.peer.box_id,
             is_open: self.remote.is_some(),
-            paths: self.ways_out.iter().map(path).collect(),
+            paths: self.ways_out.iter().zip(&config.paths).map(path).collect(),
             streams_out: self.out.streams_open(),
             streams_in: self.incoming.streams_open(),
             send_bytes: self.out.bytes(),
@@ -570,6 +593,11 @@ impl Session {
             congested_in: sum(|arrivals| arrivals.congested),
         }
     }
+}
+
+fn ways_out(now: Instant, config: &Config, local: u32) -> Vec<WayOut> {
+    let seed = |path: u64| config.seed ^ u64::from(local) << 8 ^ path;
+    (0..).zip(&config.paths).map(|(path, of)| WayOut::new(now, config, of, seed(path))).collect()
 }
 
 /// The asker's path: it answers by what it asked, whatever side it came by.

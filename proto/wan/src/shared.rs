@@ -156,6 +156,14 @@ impl Gate {
         self.pacer.as_ref().map(Pacer::rate)
     }
 
+    /// Paces to `rate` from now on.
+    pub(crate) fn retune(&mut self, now: Instant, rate: BitRate, burst_bytes: u64) {
+        match &mut self.pacer {
+            Some(pacer) => pacer.retune(now, rate, burst_bytes),
+            None => self.pacer = Some(Pacer::new(rate, burst_bytes)),
+        }
+    }
+
     /// Nobody waits.
     pub(crate) fn leave(&mut self) {
         self.waiting_until = None;

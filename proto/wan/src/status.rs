@@ -1,5 +1,5 @@
 use crate::format::Refusal;
-use longhaul_units::Duration;
+use longhaul_units::{BitRate, Duration};
 
 /// Snapshot of one path of a session, as its sender sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +35,15 @@ pub struct PathStatus {
     pub spurious: u64,
     /// Times that it was taken for out.
     pub outages: u64,
+    /// What it is paced to, in bits on the wire per second. `None`: as fast as the port takes frames.
+    pub rate: Option<BitRate>,
+    /// What the bottleneck was last measured to let through of it, where the rate adapts and anything was measured.
+    pub delivered: Option<BitRate>,
+    /// How long frames wait in the bottleneck's queue, where the rate adapts.
+    pub queue_delay: Option<Duration>,
+    /// What holds it back: "port", "rate" (that of the configuration), or where it adapts, a
+    /// [`longhaul_cc::RateLimitedBy`]'s name.
+    pub limited_by: &'static str,
 }
 
 /// Snapshot of a session with one far box.

@@ -50,8 +50,9 @@ impl Transport {
     /// A field of `config` out of its range.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
-        let gate =
-            |path: &crate::PathConfig| Gate::new(path.rate.map(|rate| Pacer::new(rate, path.burst_bytes)));
+        let gate = |path: &crate::PathConfig| {
+            Gate::new(path.rate.most().map(|rate| Pacer::new(rate, path.burst_bytes)))
+        };
         let mut transport = Transport {
             sessions: Sessions::new(config.sessions_max),
             addresses: Addresses::new(&config),

@@ -127,7 +127,7 @@ impl Settings<'_> {
     ) -> Result<WanBoxPlan, FileError> {
         let rate = BitRate::from_bps(path_rates.iter().flatten().map(|rate| rate.as_bps()).sum());
         let whole = |key: &str| self.fields.as_ref().and_then(|fields| fields.whole(key));
-        let path = |&rate: &Option<BitRate>| PathConfig { rate, ..PathConfig::default() };
+        let path = |&rate: &Option<BitRate>| PathConfig { rate: rate.into(), ..PathConfig::default() };
         let in_flight = rate.map_or(0, |rate| rate.bytes_in(delay.times(2)));
         let sized = longhaul_wan::Config::for_paths(path_rates.iter().map(path).collect(), in_flight);
         let transport = longhaul_wan::Config {

@@ -635,7 +635,7 @@ mod modes {
         // 125 MB are under way in a round trip, of which 50 ns are the LAN's.
         let transport = &plan.transport;
         assert_eq!((transport.send_bytes_max, transport.receive_bytes_max), (250_001_250, 312_501_560));
-        assert_eq!(transport.paths[0].rate.map(|rate| rate.as_bps()), Some(100_000_000_000));
+        assert_eq!(transport.paths[0].rate.most().map(|rate| rate.as_bps()), Some(100_000_000_000));
         let two = TABLES_TEXT.replace(
             "[[accelerator]]\nname = \"near\"",
             "[[accelerator]]\nname = \"near\"\ntransport = true",

@@ -64,7 +64,7 @@ impl Source {
         (head, pad)
     }
 
-    fn send(&mut self, then: impl FnOnce(&Frame<'_>)) {
+    pub fn send(&mut self, then: impl FnOnce(&Frame<'_>)) {
         let (head, pad_len) = self.head();
         let bytes;
         let payload = if self.has_bytes {
@@ -220,7 +220,7 @@ pub fn config(box_id: u64, paths: usize, rate: Option<BitRate>) -> Config {
     Config {
         box_id,
         seed: 1000 + box_id,
-        paths: vec![PathConfig { rate, ..PathConfig::default() }; paths],
+        paths: vec![PathConfig { rate: rate.into(), ..PathConfig::default() }; paths],
         ..Config::default()
     }
 }

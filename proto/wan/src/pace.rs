@@ -1,0 +1,112 @@
+//! A path's adaptive rate: what a session sends there is paced by it.
+
+use crate::config::{PathConfig, Rate};
+use crate::flight::Flight;
+use crate::shared::Gate;
+use longhaul_cc::{Heard, PathRate};
+use longhaul_units::{BitRate, Duration, Instant};
+
+/// Part of what may be under way that goes back to back, and the least of that: a frame of full length and one more.
+const BURST_PART: u64 = 32;
+const BURST_MIN: u64 = 8500;
+
+/// See the module.
+pub(crate) struct Pace {
+    rate: PathRate,
+    gate: Gate,
+    seed: u64,
+    most: Option<BitRate>,
+    burst_bytes: u64,
+    /// Bytes on the wire of all that was sent.
+    sent_bytes: u64,
+    /// Datagrams with a congestion mark, as the far box counts them, unwrapped.
+    marked: u64,
+    marked_low: Option<u32>,
+    largest: Option<u64>,
+}
+
+impl Pace {
+    /// `None`: the path's rate does not adapt.
+    pub(crate) fn new(path: &PathConfig, seed: u64) -> Option<Self> {
+        let Rate::Adaptive { most } = path.rate else { return None };
+        Some(Pace {
+            rate: PathRate::new(seed, most),
+            gate: Gate::new(None),
+            seed,
+            most,
+            burst_bytes: path.burst_bytes,
+            sent_bytes: 0,
+            marked: 0,
+            marked_low: None,
+            largest: None,
+        })
+    }
+
+    pub(crate) fn rate(&self) -> &PathRate {
+        &self.rate
+    }
+
+    /// True when one more may go at `now`, of which `may_exceed` says that it must not wait for acknowledgements.
+    #[inline]
+    pub(crate) fn is_open(&mut self, now: Instant, in_flight_bytes: u64, may_exceed: bool) -> bool {
+        (may_exceed || in_flight_bytes < self.rate.in_flight_max()) && self.gate.is_open(now)
+    }
+
+    /// Counts what was sent.
+    #[inline]
+    pub(crate) fn take(&mut self, now: Instant, bytes: u64) {
+        self.sent_bytes += bytes;
+        self.gate.take(now, bytes);
+    }
+
+    /// Nobody waits.
+    pub(crate) fn leave(&mut self) {
+        self.gate.leave();
+    }
+
+    pub(crate) fn waiting_until(&self) -> Option<Instant> {
+        self.gate.waiting_until()
+    }
+
+    /// A round trip measured by a question.
+    pub(crate) fn note_rtt(&mut self, now: Instant, rtt: Duration) {
+        self.rate.note_rtt(now, rtt);
+        self.retune(now);
+    }
+
+    /// An acknowledgement was taken; `marked_low` is the low half of the far box's count.
+    pub(crate) fn hear(&mut self, now: Instant, flight: &Flight, marked_low: u32) {
+        let before = self.marked_low.replace(marked_low).unwrap_or(0);
+        // One that was overtaken says less than the one before.
+        let more = marked_low.wrapping_sub(before) as i32;
+        self.marked = self.marked.saturating_add_signed(more.into());
+        let largest = flight.largest_arrived();
+        let is_fresh = largest > self.largest;
+        self.largest = largest;
+        self.rate.hear(
+            now,
+            &Heard {
+                next: flight.next_number(),
+                arrived_to: largest.map_or(0, |largest| largest + 1),
+                arrived: flight.arrived,
+                lost: flight.lost,
+                marked: self.marked,
+                sent_bytes: self.sent_bytes,
+                arrived_bytes: flight.arrived_bytes,
+                rtt: if is_fresh { flight.newest_rtt() } else { Duration::ZERO },
+            },
+        );
+        self.retune(now);
+    }
+
+    /// The path is out, and may be another one when it answers again.
+    pub(crate) fn reset(&mut self) {
+        self.seed = self.seed.wrapping_add(1);
+        self.rate = PathRate::new(self.seed, self.most);
+    }
+
+    fn retune(&mut self, now: Instant) {
+        let burst = (self.rate.in_flight_max() / BURST_PART).max(BURST_MIN).min(self.burst_bytes);
+        self.gate.retune(now, self.rate.rate(), burst);
+    }
+}
