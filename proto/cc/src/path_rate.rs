@@ -27,32 +27,43 @@
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
 
 /// Growth of what may be under way, for each level, at a gain of 1 and without a price.
-const GROWTH: f64 = 0.06;
+const GROWTH: f64 = 0.12;
 /// What a queue of a round trip costs of it, for each level.
 const PRICE: f64 = 0.5;
 /// The most that the queue costs.
 const PRICE_MAX: f64 = 0.12;
 /// What it costs if all frames are marked.
-const PRICE_MARKED: f64 = 0.12;
+const PRICE_MARKED: f64 = 0.08;
+/// Levels after that before they cost again: what they ask for shows only then.
+const MARKED_WAIT: u32 = 2;
 /// Levels in a row with nothing against it after which it grows faster from level to level, and the most.
 const FREE_LEVELS: u32 = 4;
-const GROWTH_MAX: f64 = 0.5;
+const GROWTH_FASTER: f64 = 1.3;
+const GROWTH_MAX: f64 = 0.2;
+/// Round trips that a longer level counts as, for growth and for the price, at most.
+const RTTS_MAX: f64 = 4.0;
+const PRICED_RTTS_MAX: f64 = 2.0;
 /// A level is so much above or below what may be under way.
 const STEP: f64 = 0.025;
 /// Frames of a level, at least: fewer do not tell a step from chance.
-const LEVEL_FRAMES: u64 = 128;
+const LEVEL_FRAMES: u64 = 64;
 /// Round trips that a level lasts at most, where fewer frames are sent.
 const LEVEL_RTTS_MAX: u64 = 8;
 /// What a comparison still counts after the next one.
 const MEMORY: f64 = 0.85;
-/// Queue, in round trips, that several senders of this kind never keep; and levels after which it is somebody else's.
-const FOREIGN_QUEUE: f64 = 0.14;
-const FOREIGN_LEVELS: u32 = 10;
+/// Queue, in round trips, that several senders of this kind never keep; and round trips after which it is somebody else's.
+const FOREIGN_QUEUE: f64 = 0.16;
+const FOREIGN_RTTS: f64 = 10.0;
 /// Beside those: growth, and the gain at which there is none. What is held is the rest of it.
 const GROWTH_FOREIGN: f64 = 0.15;
-const GAIN_FOREIGN: f64 = 0.65;
+const GAIN_FOREIGN: f64 = 0.55;
+/// Beyond this gain the share is so small that loss is the others'.
+const GAIN_SMALL: f64 = 0.8;
 /// Delay that is not a queue, in a path however short: what clocks and threads add.
 const DELAY_FLOOR: Duration = Duration::from_us(200);
+/// Queue, in round trips, that is a surge, and levels between two that are heeded.
+const SURGE: f64 = 0.3;
+const SURGES_APART: u32 = 48;
 /// Queue, in round trips, that ends the start.
 const START_QUEUE: f64 = 0.125;
 /// Round trips in a row that show it.
@@ -64,7 +75,7 @@ const WINDOW: Duration = Duration::from_ms(4000);
 const WINDOW_RTTS: u64 = 40;
 /// What may be under way, in bytes: least, at the start, most.
 const UNDER_WAY_MIN: f64 = 16_384.0;
-const UNDER_WAY_START: f64 = 131_072.0;
+const UNDER_WAY_START: f64 = 65_536.0;
 const UNDER_WAY_MAX: f64 = 1e12;
 
 /// What the sender knows at an acknowledgement: running totals since the path began, and what is under way.
@@ -157,6 +168,18 @@ impl LeastRtt {
     fn get(&self) -> Duration {
         self.this.map_or(self.before, |this| this.min(self.before))
     }
+
+    fn note(&mut self, rtt: Duration) {
+        self.this = Some(self.this.map_or(rtt, |this| this.min(rtt)));
+    }
+
+    /// Begins another window, of this length. One in which nothing was measured goes on.
+    fn turn(&mut self, now: Instant, window: Duration) {
+        if let Some(this) = self.this.take() {
+            self.before = this;
+        }
+        self.ends = now + window;
+    }
 }
 
 /// How much of what is sent more arrives: a regression through 0 that forgets.
@@ -175,10 +198,11 @@ impl Gain {
 
     /// What is sent has changed by the part `sent`, what arrives by `arrived`.
     fn note(&mut self, sent: f64, arrived: f64) {
-        let sent = sent.clamp(-0.5, 0.5);
-        let times = if sent.abs() < 1e-6 { 0.0 } else { (arrived / sent).clamp(-0.5, 1.5) };
-        self.squares = MEMORY * self.squares + sent * sent;
-        self.products = MEMORY * self.products + sent * sent * times;
+        let times = if sent.abs() < 1e-6 { 0.0 } else { (arrived / sent).clamp(-2.0, 3.0) };
+        // A great change says no more than two steps do.
+        let weight = sent.abs().min(2.0 * STEP).powi(2);
+        self.squares = MEMORY * self.squares + weight;
+        self.products = MEMORY * self.products + weight * times;
     }
 
     /// 0 to 1.
@@ -199,8 +223,8 @@ pub struct PathRate {
     rtt_least: Option<LeastRtt>,
     /// Smoothed over some eight samples.
     rtt: Duration,
-    /// Least of this level.
-    rtt_level: Option<Duration>,
+    /// Least of the last quarter of a round trip, or two.
+    rtt_lately: Option<LeastRtt>,
     /// When this level began, when its first frame arrived, and the same of the level before.
     began: Option<Point>,
     heard_first: Option<Point>,
@@ -216,14 +240,19 @@ pub struct PathRate {
     /// Queue, in round trips, of the last level.
     queue: f64,
     queue_delay: Duration,
-    /// Levels in a row with a queue that senders of this kind do not keep.
-    foreign: u32,
+    /// Round trips in a row with a queue that senders of this kind do not keep.
+    foreign: f64,
+    /// Levels for which marks cost nothing more.
+    marked_wait: u32,
     /// Least loss of the level groups before and now, and levels left of this one.
     loss_least: (f64, f64),
     loss_levels: u32,
     /// Levels below the bottleneck that are left, and how far below.
     drain: u32,
     drain_to: f64,
+    /// Levels since then.
+    since_drain: u32,
+    has_surged: bool,
     limited_by: RateLimitedBy,
 }
 
@@ -238,7 +267,7 @@ impl PathRate {
             is_starting: true,
             rtt_least: None,
             rtt: Duration::ZERO,
-            rtt_level: None,
+            rtt_lately: None,
             began: None,
             heard_first: None,
             awaited: None,
@@ -249,11 +278,14 @@ impl PathRate {
             start_queued: 0,
             queue: 0.0,
             queue_delay: Duration::ZERO,
-            foreign: 0,
+            foreign: 0.0,
+            marked_wait: 0,
             loss_least: (1.0, 1.0),
             loss_levels: 0,
             drain: 0,
             drain_to: 1.0,
+            since_drain: 0,
+            has_surged: false,
             limited_by: RateLimitedBy::Start,
         }
     }
@@ -263,14 +295,18 @@ impl PathRate {
         if rtt == Duration::ZERO {
             return;
         }
-        let least = self.rtt_least.get_or_insert(LeastRtt { before: rtt, this: None, ends: now + WINDOW });
-        least.this = Some(least.this.map_or(rtt, |this| this.min(rtt)));
+        let first = LeastRtt { before: rtt, this: None, ends: now };
+        self.rtt_least.get_or_insert(LeastRtt { ends: now + WINDOW, ..first }).note(rtt);
+        let lately = self.rtt_lately.get_or_insert(first);
+        if now >= lately.ends {
+            lately.turn(now, self.rtt.divided_by(4));
+        }
+        lately.note(rtt);
         self.rtt = if self.rtt == Duration::ZERO {
             rtt
         } else {
             self.rtt.divided_by(8).times(7) + rtt.divided_by(8)
         };
-        self.rtt_level = Some(self.rtt_level.map_or(rtt, |level| level.min(rtt)));
     }
 
     /// What an acknowledgement says.
@@ -317,7 +353,7 @@ impl PathRate {
         let stays = self.measured.is_none_or(|measured| measured.arrived > START_ARRIVES * measured.sent);
         let is_queued = self.queue_of(point.heard.rtt) > START_QUEUE;
         self.start_queued = if is_queued { self.start_queued + 1 } else { 0 };
-        if stays && self.start_queued < START_SAMPLES {
+        if stays && self.start_queued < START_SAMPLES && !self.loses_at_start(point) {
             return;
         }
         let least = self.rtt_least().as_secs_f64();
@@ -330,16 +366,27 @@ impl PathRate {
         }
         self.is_starting = false;
         self.gain = Gain::of(0.3);
-        (self.drain, self.drain_to) = (2, 0.6);
+        self.has_surged = true;
+        self.since_drain = SURGES_APART;
+    }
+
+    /// More is lost of what arrives of this level than can be by chance.
+    fn loses_at_start(&self, point: &Point) -> bool {
+        let Some(first) = self.heard_first else { return false };
+        let lost = point.heard.lost.saturating_sub(first.heard.lost);
+        let arrived = point.heard.arrived.saturating_sub(first.heard.arrived);
+        lost > LEVEL_FRAMES / 4 && lost as f64 > (1.0 - START_ARRIVES) * (lost + arrived) as f64
     }
 
     fn end_level(&mut self, began: &Point, first: Point, point: &Point) {
         let Some(sent) = began.rate_to(point, |heard| heard.sent_bytes) else { return };
         let asked = self.bytes_per_s();
-        self.queue = self.queue_of(self.rtt_level.unwrap_or(self.rtt));
-        self.queue_delay = self.rtt_level.unwrap_or(self.rtt) - self.rtt_least();
+        let rtt = self.rtt_lately.map_or(self.rtt, |lately| lately.get());
+        self.queue = self.queue_of(rtt);
+        self.queue_delay = rtt - self.rtt_least();
         self.adjust(began, point, sent > 0.85 * asked);
         self.turn_window(point.at);
+        self.heed_surge();
         let sign = if self.rng.chance(0.5) { STEP } else { -STEP };
         self.level = if self.drain > 0 {
             self.drain -= 1;
@@ -352,7 +399,6 @@ impl PathRate {
         self.awaited = Some((sent, first));
         self.began = Some(*point);
         self.heard_first = None;
-        self.rtt_level = None;
     }
 
     /// What may be under way from here on.
@@ -361,6 +407,8 @@ impl PathRate {
         let arrived = heard.arrived.saturating_sub(before.arrived).max(1) as f64;
         let lost = heard.lost.saturating_sub(before.lost) as f64;
         let marked = (heard.marked.saturating_sub(before.marked) as f64 / arrived).min(1.0);
+        let rtts = point.at.since(began.at).as_secs_f64() / self.rtt.as_secs_f64().max(1e-9);
+        let rtts = rtts.clamp(0.5, RTTS_MAX);
         let excess = self.excess_loss(lost / (lost + arrived));
         if self.is_starting {
             if marked > 0.2 {
@@ -373,18 +421,20 @@ impl PathRate {
             self.limited_by = if is_used { RateLimitedBy::Start } else { RateLimitedBy::Sender };
             return self.heed_most();
         }
-        self.foreign = if self.queue > FOREIGN_QUEUE { self.foreign.saturating_add(1) } else { 0 };
-        let is_foreign = self.foreign > FOREIGN_LEVELS;
+        self.foreign = if self.queue > FOREIGN_QUEUE { self.foreign + rtts } else { 0.0 };
+        let is_foreign = self.foreign > FOREIGN_RTTS;
         let gain = self.gain.get();
         let queue_price = (PRICE * self.queue).min(PRICE_MAX);
-        let price = queue_price.max(PRICE_MARKED * marked) + excess;
+        let marked_price = self.marked_price(marked);
+        let price = queue_price + marked_price + excess;
         let is_free = gain > 0.7 && price < GROWTH / 4.0;
         self.free = if is_free && is_used { self.free.saturating_add(1) } else { 0 };
-        self.growth = if self.free > FREE_LEVELS { (self.growth * 1.5).min(GROWTH_MAX) } else { GROWTH };
+        self.growth =
+            if self.free > FREE_LEVELS { (self.growth * GROWTH_FASTER).min(GROWTH_MAX) } else { GROWTH };
         let change = if is_foreign {
-            GROWTH_FOREIGN * (gain - GAIN_FOREIGN) - excess
+            GROWTH_FOREIGN * (gain - GAIN_FOREIGN) * rtts - if gain < GAIN_SMALL { excess } else { 0.0 }
         } else {
-            self.growth * gain - price
+            (self.growth * gain.powi(3) * rtts).min(GROWTH_MAX) - price * rtts.min(PRICED_RTTS_MAX)
         };
         if change < 0.0 || is_used {
             self.under_way = bound(self.under_way * (1.0 + change));
@@ -392,11 +442,20 @@ impl PathRate {
         self.limited_by = match () {
             () if !is_used => RateLimitedBy::Sender,
             () if is_foreign => RateLimitedBy::Others,
-            () if PRICE_MARKED * marked > queue_price => RateLimitedBy::Marks,
+            () if marked_price > queue_price => RateLimitedBy::Marks,
             () if excess > queue_price => RateLimitedBy::Loss,
             () => RateLimitedBy::Path,
         };
         self.heed_most();
+    }
+
+    fn marked_price(&mut self, marked: f64) -> f64 {
+        if self.marked_wait > 0 {
+            self.marked_wait -= 1;
+            return 0.0;
+        }
+        self.marked_wait = if marked > 0.0 { MARKED_WAIT } else { 0 };
+        PRICE_MARKED * marked
     }
 
     /// The price of loss, 0 to 0.1: half of what is lost beyond twice the least of late and a hundredth.
@@ -426,12 +485,27 @@ impl PathRate {
         if now < least.ends || self.is_starting {
             return;
         }
-        least.before = least.this.unwrap_or(least.before);
-        least.this = None;
-        least.ends = now + WINDOW.max(self.rtt.times(WINDOW_RTTS));
+        least.turn(now, WINDOW.max(self.rtt.times(WINDOW_RTTS)));
+        self.go_below();
+    }
+
+    /// Two levels without a queue of its own.
+    fn go_below(&mut self) {
         let own = (1.0 - self.gain.get()).max(0.2);
         self.drain = 2;
         self.drain_to = (1.0 - 1.5 * self.queue / own - 2.0 * STEP).max(0.5);
+        self.since_drain = 0;
+        self.has_surged = false;
+    }
+
+    /// A queue that came and went, as with the start of another sender, is one that all have seen: if they go below the bottleneck
+    /// together now, they see it empty.
+    fn heed_surge(&mut self) {
+        self.since_drain = self.since_drain.saturating_add(1);
+        self.has_surged |= self.queue > SURGE;
+        if self.has_surged && self.queue < SURGE / 2.0 && self.since_drain > SURGES_APART {
+            self.go_below();
+        }
     }
 
     /// The queue that a round trip shows, in round trips.

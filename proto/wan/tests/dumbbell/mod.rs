@@ -217,7 +217,8 @@ impl Dumbbell {
 
     /// Another sender.
     pub fn other(&mut self, model: Box<dyn Competitor>, rtt: Duration, start: Duration) {
-        self.others.push(Other { model, delay: rtt.divided_by(2), next: 0, wakes: None });
+        let wakes = Some(Instant::ZERO + start);
+        self.others.push(Other { model, delay: rtt.divided_by(2), next: 0, wakes });
         self.join(Instant::ZERO + start);
     }
 
@@ -246,6 +247,7 @@ impl Dumbbell {
 
     pub fn run_for(&mut self, time: Duration) {
         let until = self.now + time;
+        let mut at_once = 0;
         loop {
             let event = self.events.peek().map(|Reverse((at, ..))| *at);
             let wakes = self.pairs.iter().enumerate().flat_map(|(pair, of)| {
@@ -254,6 +256,8 @@ impl Dumbbell {
             let wake = wakes.min();
             let next = [event, wake.map(|(at, _)| at)].into_iter().flatten().min();
             let Some(next) = next.filter(|&next| next <= until) else { break };
+            at_once = if next <= self.now { at_once + 1 } else { 0 };
+            assert!(at_once < 100_000, "time stands still");
             self.now = self.now.max(next);
             if event.is_some_and(|at| wake.is_none_or(|(wake, _)| at <= wake)) {
                 let Some(Reverse((_, _, slot))) = self.events.pop() else { break };
@@ -276,7 +280,13 @@ impl Dumbbell {
                 self.pump(end);
             }
             Event::Wake(sender) if sender < self.pairs.len() => self.wake(sender),
-            Event::Wake(sender) => self.press(sender),
+            Event::Wake(sender) => {
+                // Others were meant for what has changed since.
+                let of = &mut self.others[sender - self.pairs.len()];
+                if of.wakes.take_if(|at| *at <= self.now).is_some() {
+                    self.press(sender);
+                }
+            }
             Event::Ack(sender, number) => {
                 self.others[sender - self.pairs.len()].model.acknowledged(self.now, number);
                 self.press(sender);
@@ -318,7 +328,9 @@ impl Dumbbell {
         loop {
             let node = &mut pair.ends[end % 2];
             let mut is_fed = false;
-            while is_near && pair.is_open && node.intake(INNER) > 0 && pair.next_at <= now {
+            // Without a path everything would pass.
+            let takes = |node: &Transport| (1..usize::MAX).contains(&node.intake(INNER));
+            while is_near && pair.is_open && pair.next_at <= now && takes(node) {
                 pair.source.send(|frame| node.handle_frame(now, INNER, frame));
                 pair.next_at = pair.next_at.max(now) + pair.every;
                 next_frame = (pair.every > Duration::ZERO).then_some(pair.next_at);
