@@ -27,9 +27,9 @@
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
 
 /// Growth of what may be under way, for each level, at a gain of 1 and without a price.
-const GROWTH: f64 = 0.12;
+const GROWTH: f64 = 0.13;
 /// What a queue of a round trip costs of it, for each level.
-const PRICE: f64 = 0.5;
+const PRICE: f64 = 0.45;
 /// The most that the queue costs.
 const PRICE_MAX: f64 = 0.12;
 /// What it costs if all frames are marked.
@@ -50,7 +50,10 @@ const LEVEL_FRAMES: u64 = 64;
 /// Round trips that a level lasts at most, where fewer frames are sent.
 const LEVEL_RTTS_MAX: u64 = 8;
 /// What a comparison still counts after the next one.
-const MEMORY: f64 = 0.85;
+const MEMORY: f64 = 0.94;
+/// How far from 0.5 one comparison's gain is believed; beside those whose rate swings it must not be cut off on one side.
+const REACH: f64 = 1.0;
+const REACH_FOREIGN: f64 = 2.5;
 /// Queue, in round trips, that several senders of this kind never keep; and round trips after which it is somebody else's.
 const FOREIGN_QUEUE: f64 = 0.16;
 const FOREIGN_RTTS: f64 = 10.0;
@@ -196,9 +199,9 @@ impl Gain {
         Gain { products: gain * squares, squares }
     }
 
-    /// What is sent has changed by the part `sent`, what arrives by `arrived`.
-    fn note(&mut self, sent: f64, arrived: f64) {
-        let times = if sent.abs() < 1e-6 { 0.0 } else { (arrived / sent).clamp(-2.0, 3.0) };
+    /// What is sent has changed by the part `sent`, what arrives by `arrived`. One gain is taken for at most `reach` from 0.5.
+    fn note(&mut self, sent: f64, arrived: f64, reach: f64) {
+        let times = if sent.abs() < 1e-6 { 0.0 } else { (arrived / sent).clamp(0.5 - reach, 0.5 + reach) };
         // A great change says no more than two steps do.
         let weight = sent.abs().min(2.0 * STEP).powi(2);
         self.squares = MEMORY * self.squares + weight;
@@ -344,8 +347,9 @@ impl PathRate {
         let Some(arrived) = first.rate_to(first_of_next, |heard| heard.arrived_bytes) else { return };
         let this = Measured { sent, arrived };
         let Some(before) = self.measured.replace(this) else { return };
+        let reach = if self.is_foreign() { REACH_FOREIGN } else { REACH };
         let change = |before: f64, this: f64| 2.0 * (this - before) / (this + before).max(1.0);
-        self.gain.note(change(before.sent, this.sent), change(before.arrived, this.arrived));
+        self.gain.note(change(before.sent, this.sent), change(before.arrived, this.arrived), reach);
     }
 
     /// The start ends as soon as there is a queue, or less arrives than is sent.
@@ -422,7 +426,7 @@ impl PathRate {
             return self.heed_most();
         }
         self.foreign = if self.queue > FOREIGN_QUEUE { self.foreign + rtts } else { 0.0 };
-        let is_foreign = self.foreign > FOREIGN_RTTS;
+        let is_foreign = self.is_foreign();
         let gain = self.gain.get();
         let queue_price = (PRICE * self.queue).min(PRICE_MAX);
         let marked_price = self.marked_price(marked);
@@ -447,6 +451,11 @@ impl PathRate {
             () => RateLimitedBy::Path,
         };
         self.heed_most();
+    }
+
+    /// The queue is somebody else's.
+    fn is_foreign(&self) -> bool {
+        self.foreign > FOREIGN_RTTS
     }
 
     fn marked_price(&mut self, marked: f64) -> f64 {

@@ -189,9 +189,9 @@ mod together {
     }
 
     #[test]
-    fn four_share() {
-        let shares = shares(&PLAIN, &[0, 300, 600, 900], 4000, 2000);
+    fn four_share_less_evenly() {
+        let shares = shares(&PLAIN, &[0, 300, 600, 900], 4000, 4000);
         PLAIN.assert_full(&shares);
-        assert!(shares.jain() > 0.9, "{shares:?}");
+        assert!(shares.jain() > 0.8, "{shares:?}");
     }
 }
