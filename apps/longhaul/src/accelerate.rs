@@ -5,7 +5,7 @@ use crate::fibre::ack_window_bytes;
 use crate::key::{self, Peer};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory};
-use crate::wan_box::{self, WanBox};
+use crate::wan_box::{self, Paths, WanBox, WanRate};
 use longhaul_accel::{Config, Mode, Policy, Prefix, Rule};
 use longhaul_units::{BitRate, Duration as Span};
 use serde::Deserialize;
@@ -92,6 +92,10 @@ struct Acceleration {
     /// has this set too, by a transport that repairs what the path loses. The WAN port's MTU must be 64 more than the hosts'
     #[arg(long)]
     transport: bool,
+    /// How fast the transport sends: 'adaptive' finds what the path has room for, shares it with others and never exceeds --rate;
+    /// 'port' is as fast as the port takes frames; or a rate [default: --rate, otherwise port]
+    #[arg(long, value_name = "adaptive|port|RATE")]
+    wan_rate: Option<WanRate>,
     /// This box's private key, made by 'longhaul key new': what the transport sends is encrypted, and nothing else is taken from the
     /// WAN for it. Needs --peer, and 32 bytes more of the path's MTU
     #[arg(long, value_name = "FILE")]
@@ -178,6 +182,7 @@ impl Settings for Acceleration {
             memory: self.memory.or(below.memory),
             give_up: self.give_up.or(below.give_up),
             transport: self.transport || below.transport,
+            wan_rate: self.wan_rate.or(below.wan_rate),
             key: self.key.clone().or_else(|| below.key.clone()),
             peer: if self.peer.is_empty() { below.peer.clone() } else { self.peer.clone() },
             flows: self.flows.or(below.flows),
@@ -221,6 +226,7 @@ impl Kind for Acceleration {
             ("memory", self.memory == to.memory, true),
             ("give_up", self.give_up == to.give_up, true),
             ("transport", self.transport == to.transport, false),
+            ("wan_rate", self.wan_rate == to.wan_rate, false),
             ("key", self.key == to.key, false),
             ("peer", self.peer == to.peer, false),
             ("flows", self.flows == to.flows, false),
@@ -310,9 +316,17 @@ impl Acceleration {
         let config = self.accelerator()?;
         let sealing = self.sealing()?;
         if !self.transport {
-            return wan_box::alone(config);
+            return match self.wan_rate {
+                None => wan_box::alone(config),
+                Some(_) => Err(Problem::new(
+                    "--wan-rate without --transport",
+                    "it is the transport's: add --transport, or give the path's rate by --rate",
+                )),
+            };
         }
-        wan_box::whole(config, paths, self.rate, self.delay(), boxes::random_seed(), sealing)
+        let rate = WanRate::or_known(self.wan_rate, self.rate);
+        let paths = Paths { count: paths, known: self.rate, rate, delay: self.delay() };
+        wan_box::whole(config, &paths, boxes::random_seed(), sealing)
     }
 }
 
@@ -404,9 +418,13 @@ mod tests {
             "--memory 1T --flows 1",
             "--transport",
             "--transport --rate 400G --distance 20000km",
+            "--transport --wan-rate adaptive",
+            "--transport --wan-rate 25G --distance 1000km",
         ] {
             assert!(settings(arguments).wan_box(1).is_ok(), "{arguments}");
         }
+        let refusal = settings("--wan-rate port").wan_box(1).err().unwrap().to_string();
+        assert!(refusal.contains("--wan-rate without --transport"), "{refusal}");
         let refusal = settings("--flows 0").wan_box(1).err().unwrap().to_string();
         assert!(refusal.contains("flows_max is 0; it must lie between 1 and"), "{refusal}");
     }
@@ -425,9 +443,8 @@ mod tests {
 
     #[test]
     fn every_setting_can_be_written_in_a_file() {
-        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'\ntransport = true";
-        let arguments =
-            "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport";
+        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'\ntransport = true\nwan_rate = 'adaptive'";
+        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport --wan-rate adaptive";
         assert_eq!(toml::from_str::<Acceleration>(file).unwrap(), settings(arguments));
         assert!(toml::from_str::<Acceleration>("memory = '1'").is_err(), "too little");
     }

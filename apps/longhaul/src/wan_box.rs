@@ -5,35 +5,92 @@ use longhaul_accel::{Accelerator, Config, ConfigError};
 use longhaul_node::{Chain, Mirrored};
 use longhaul_seal::Seal;
 use longhaul_units::{BitRate, Duration, Instant};
-use longhaul_wan::{PathConfig, Transport};
+use longhaul_wan::{PathConfig, Rate, Transport};
+use serde::Deserialize;
+use std::str::FromStr;
 
 /// Side 0 is the LAN, side 1 the WAN: the near accelerator; behind it the far one, turned round, and the transport, where
 /// there are any; and the seal where the boxes have keys.
 pub type WanBox = Chain<Accelerator, Chain<Mirrored<Accelerator>, Chain<Transport, Seal>>>;
+
+/// How fast a transport sends, as it is written: `adaptive`, `port`, or a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum WanRate {
+    Adaptive,
+    Port,
+    Fixed(BitRate),
+}
+
+impl FromStr for WanRate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "adaptive" => Ok(WanRate::Adaptive),
+            "port" => Ok(WanRate::Port),
+            rate => {
+                let rate = rate.parse().map(WanRate::Fixed);
+                rate.map_err(|e| format!("{e}; or say adaptive, or port"))
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for WanRate {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl WanRate {
+    /// The rate of a path of which `known` is said: without more, that is kept to.
+    pub fn or_known(of: Option<Self>, known: Option<BitRate>) -> Rate {
+        match of {
+            None => known.into(),
+            Some(WanRate::Adaptive) => Rate::Adaptive { most: known },
+            Some(WanRate::Port) => Rate::Port,
+            Some(WanRate::Fixed(rate)) => Rate::Fixed(rate),
+        }
+    }
+}
 
 /// A box that is an accelerator alone.
 pub fn alone(config: Config) -> Result<WanBox, Problem> {
     Ok(Chain::new(Some(accelerator(config)?), None))
 }
 
-/// A whole box, for so many paths that each take `delay` one way, if that is known, and `rate`. `burst_bytes` leave the transport back to back after
+/// What is known of the paths of a whole box, and how they are used; all alike.
+pub struct Paths {
+    /// 1 to 15.
+    pub count: usize,
+    /// Rate of each.
+    pub known: Option<BitRate>,
+    /// What each is sent on at.
+    pub rate: Rate,
+    /// One way.
+    pub delay: Option<Duration>,
+}
+
+/// A whole box. `burst_bytes` leave the transport back to back after
 /// a pause. Both boxes of a path take another `seed`, and so does each start of a box. With `sealing` all that the boxes send each
 /// other is encrypted.
 pub fn whole(
     config: Config,
-    paths: usize,
-    rate: Option<BitRate>,
-    delay: Option<Duration>,
+    paths: &Paths,
     seed: u64,
     sealing: Option<longhaul_seal::Config>,
 ) -> Result<WanBox, Problem> {
-    let round_trip = delay.unwrap_or(Duration::ZERO).times(2);
-    let path = PathConfig { rate: rate.into(), burst_bytes: config.burst_bytes };
-    let sized = match rate {
-        Some(rate) if delay.is_some() => {
-            longhaul_wan::Config::for_paths(vec![path; paths], rate.bytes_in(round_trip) * paths as u64)
+    let round_trip = paths.delay.unwrap_or(Duration::ZERO).times(2);
+    let path = PathConfig { rate: paths.rate, burst_bytes: config.burst_bytes };
+    let all = vec![path; paths.count];
+    let sized = match paths.known.or(paths.rate.most()) {
+        Some(rate) if paths.delay.is_some() => {
+            longhaul_wan::Config::for_paths(all, rate.bytes_in(round_trip) * paths.count as u64)
         }
-        _ => longhaul_wan::Config { paths: vec![path; paths], ..longhaul_wan::Config::default() },
+        _ => longhaul_wan::Config { paths: all, ..longhaul_wan::Config::default() },
     };
     let transport = Transport::new(longhaul_wan::Config { box_id: seed, seed, ..sized });
     let transport = transport.map_err(|e| Problem::plain(format!("transport: {e}")))?;
@@ -123,4 +180,21 @@ pub fn transport(whole: &WanBox) -> Option<&Transport> {
 /// What encrypts between them.
 pub fn seal(whole: &WanBox) -> Option<&Seal> {
     whole.right()?.right()?.right()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_word_or_a_number() {
+        let most = BitRate::from_gbps(10);
+        let rate = |text: &str| text.parse().map(|of| WanRate::or_known(Some(of), most));
+        assert_eq!(rate("adaptive"), Ok(Rate::Adaptive { most }));
+        assert_eq!(rate("port"), Ok(Rate::Port));
+        assert_eq!(rate("25G"), Ok(Rate::Fixed(BitRate::from_gbps(25).unwrap())));
+        assert!(rate("fast").unwrap_err().ends_with("or say adaptive, or port"));
+        assert_eq!(WanRate::or_known(None, most), Rate::Fixed(most.unwrap()));
+        assert_eq!(WanRate::or_known(None, None), Rate::Port);
+    }
 }

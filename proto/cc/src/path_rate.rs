@@ -379,7 +379,7 @@ impl PathRate {
         let Some(first) = self.heard_first else { return false };
         let lost = point.heard.lost.saturating_sub(first.heard.lost);
         let arrived = point.heard.arrived.saturating_sub(first.heard.arrived);
-        lost > LEVEL_FRAMES / 4 && lost as f64 > (1.0 - START_ARRIVES) * (lost + arrived) as f64
+        lost > LEVEL_FRAMES / 4 && lost as f64 > (1.0 - START_ARRIVES) * lost.saturating_add(arrived) as f64
     }
 
     fn end_level(&mut self, began: &Point, first: Point, point: &Point) {

@@ -9,7 +9,7 @@ use crate::wan_box::WanBoxPlan;
 use longhaul_accel::{Config, Mode, Policy, Role};
 use longhaul_node::Side;
 use longhaul_units::{BitRate, Duration};
-use longhaul_wan::{Parity, PathConfig};
+use longhaul_wan::{Parity, PathConfig, Rate};
 
 /// Sides of an accelerator.
 pub(super) const LAN: Side = 0;
@@ -115,7 +115,7 @@ impl<'a> Settings<'a> {
 impl Settings<'_> {
     /// A whole box with paths of these rates; otherwise as [`Settings::config`].
     ///
-    /// Unless told otherwise the transport keeps twice what is under way in a round trip, and takes in two and a half times
+    /// A path is sent on at its rate unless `wan_rate` says otherwise. Unless told otherwise the transport keeps twice what is under way in a round trip, and takes in two and a half times
     /// as much.
     pub fn wan_box(
         &self,
@@ -127,7 +127,15 @@ impl Settings<'_> {
     ) -> Result<WanBoxPlan, FileError> {
         let rate = BitRate::from_bps(path_rates.iter().flatten().map(|rate| rate.as_bps()).sum());
         let whole = |key: &str| self.fields.as_ref().and_then(|fields| fields.whole(key));
-        let path = |&rate: &Option<BitRate>| PathConfig { rate: rate.into(), ..PathConfig::default() };
+        let wan_rate = self.fields.as_ref().and_then(|fields| fields.text("wan_rate"));
+        let path = |&rate: &Option<BitRate>| {
+            let rate = match wan_rate {
+                Some("adaptive") => Rate::Adaptive { most: None },
+                Some("port") => Rate::Port,
+                _ => rate.into(),
+            };
+            PathConfig { rate, ..PathConfig::default() }
+        };
         let in_flight = rate.map_or(0, |rate| rate.bytes_in(delay.times(2)));
         let sized = longhaul_wan::Config::for_paths(path_rates.iter().map(path).collect(), in_flight);
         let transport = longhaul_wan::Config {

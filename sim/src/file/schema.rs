@@ -78,6 +78,7 @@ pub(super) const ACCELERATOR: Keys = &[
     ("role", Kind::Choice(&["near", "far"])),
     ("transport", Kind::Flag),
     ("parity", Kind::Choice(&["off", "adaptive", "always"])),
+    ("wan_rate", Kind::Choice(&["link", "port", "adaptive"])),
     ("send_memory", Kind::Size(MEMORY)),
     ("receive_memory", Kind::Size(MEMORY)),
 ];

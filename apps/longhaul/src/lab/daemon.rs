@@ -19,6 +19,7 @@ use longhaul_port::tap::{TapConfig, TapPort};
 use longhaul_port::{LinkState, NullPort, Port, PortError};
 use longhaul_switch::SwitchConfig;
 use longhaul_units::{Duration as Span, Instant as Moment};
+use longhaul_wan::Rate;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -370,6 +371,7 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
                 config,
                 1,
                 Some(spec.rate),
+                Rate::Fixed(spec.rate),
                 Some(fibre.delay),
                 spec.seed.wrapping_add(number),
                 None,

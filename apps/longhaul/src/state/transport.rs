@@ -100,6 +100,18 @@ pub struct PathState {
     /// Those that parity brought at the far box.
     #[serde(default)]
     pub repaired: u64,
+    /// What it is paced to; none: as fast as the port takes frames.
+    #[serde(default)]
+    pub rate_bps: Option<u64>,
+    /// What the bottleneck lets through of it, where the rate adapts.
+    #[serde(default)]
+    pub delivered_bps: Option<u64>,
+    /// How long frames wait at the bottleneck, where the rate adapts.
+    #[serde(default)]
+    pub queue_us: Option<f64>,
+    /// What holds it back.
+    #[serde(default)]
+    pub limited_by: String,
 }
 
 impl TransportState {
@@ -150,6 +162,10 @@ impl SessionState {
             parity: path.parity,
             parity_sent: path.parity_sent,
             repaired: path.repaired,
+            rate_bps: path.rate.map(|rate| rate.as_bps()),
+            delivered_bps: path.delivered.map(|rate| rate.as_bps()),
+            queue_us: path.queue_delay.map(|delay| delay.as_secs_f64() * 1e6),
+            limited_by: path.limited_by.to_string(),
         };
         SessionState {
             far_box: format!("{:016x}", session.box_id),
@@ -214,6 +230,16 @@ pub fn write_transport(transport: &TransportState, text: &mut String) -> Result 
                 path.parity,
                 path.outages,
             )?;
+            if let (Some(rate), Some(queue)) = (path.rate_bps, path.queue_us) {
+                writeln!(
+                    text,
+                    "        sent on at {:.3} Gbit/s, of which {:.3} come through; queue {:.3} ms; limited by: {}",
+                    rate as f64 / 1e9,
+                    path.delivered_bps.unwrap_or(0) as f64 / 1e9,
+                    queue / 1e3,
+                    path.limited_by,
+                )?;
+            }
         }
     }
     Ok(())
