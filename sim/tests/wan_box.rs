@@ -63,6 +63,17 @@ fn every_mode_and_operation_goes_through() {
 }
 
 #[test]
+fn a_rate_that_adapts_finds_the_path_s() {
+    let of = |loss: &str| {
+        let path = format!("accelerators = 'both'\nloss = {loss}");
+        goodput(&run(&path, &format!("{WHOLE}\nmode = 'far'\nwan_rate = 'adaptive'"), "size = '256K'", 1))
+    };
+    let (clean, lossy) = (of("0.0"), of("1e-2"));
+    assert!(clean > 8.5e9, "{clean}");
+    assert!(lossy > 0.9 * clean, "{lossy} of {clean}");
+}
+
+#[test]
 fn threads_make_no_difference() {
     let of = |threads| {
         let outcome = run("accelerators = 'both'\nloss = 1e-2", WHOLE, "", threads);

@@ -157,6 +157,15 @@ impl Point {
 struct Measured {
     sent: f64,
     arrived: f64,
+    /// Frames that arrived.
+    frames: u64,
+}
+
+impl Measured {
+    /// So much less arrived than was sent that it is not by chance.
+    fn falls_short(&self) -> bool {
+        self.frames >= LEVEL_FRAMES / 2 && self.arrived < START_ARRIVES * self.sent
+    }
 }
 
 /// Least round trip of the window before and of this one.
@@ -345,7 +354,8 @@ impl PathRate {
     fn compare(&mut self, first_of_next: &Point) {
         let Some((sent, first)) = self.awaited.take() else { return };
         let Some(arrived) = first.rate_to(first_of_next, |heard| heard.arrived_bytes) else { return };
-        let this = Measured { sent, arrived };
+        let frames = first_of_next.heard.arrived.saturating_sub(first.heard.arrived);
+        let this = Measured { sent, arrived, frames };
         let Some(before) = self.measured.replace(this) else { return };
         let reach = if self.is_foreign() { REACH_FOREIGN } else { REACH };
         let change = |before: f64, this: f64| 2.0 * (this - before) / (this + before).max(1.0);
@@ -354,7 +364,7 @@ impl PathRate {
 
     /// The start ends as soon as there is a queue, or less arrives than is sent.
     fn look_at_start(&mut self, point: &Point) {
-        let stays = self.measured.is_none_or(|measured| measured.arrived > START_ARRIVES * measured.sent);
+        let stays = !self.measured.is_some_and(|measured| measured.falls_short());
         let is_queued = self.queue_of(point.heard.rtt) > START_QUEUE;
         self.start_queued = if is_queued { self.start_queued + 1 } else { 0 };
         if stays && self.start_queued < START_SAMPLES && !self.loses_at_start(point) {

@@ -636,6 +636,9 @@ mod modes {
         let transport = &plan.transport;
         assert_eq!((transport.send_bytes_max, transport.receive_bytes_max), (250_001_250, 312_501_560));
         assert_eq!(transport.paths[0].rate.most().map(|rate| rate.as_bps()), Some(100_000_000_000));
+        let adaptive = text.replace("transport = true", "transport = true\nwan_rate = \"adaptive\"");
+        let rate = longhaul_wan::Rate::Adaptive { most: None };
+        assert_eq!(whole(&adaptive, "far").transport.paths[0].rate, rate);
         let two = TABLES_TEXT.replace(
             "[[accelerator]]\nname = \"near\"",
             "[[accelerator]]\nname = \"near\"\ntransport = true",

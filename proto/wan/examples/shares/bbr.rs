@@ -1,6 +1,6 @@
 //! A sender with BBR's first version (draft-cardwell-iccrg-bbr-congestion-control-00), in packets.
 
-use crate::dumbbell::{Competitor, PACKET_BYTES};
+use crate::dumbbell::Competitor;
 use longhaul_units::{Duration, Instant};
 use std::collections::VecDeque;
 
