@@ -67,6 +67,8 @@ const DELAY_FLOOR: Duration = Duration::from_us(200);
 /// Queue, in round trips, that is a surge, and levels between two that are heeded.
 const SURGE: f64 = 0.3;
 const SURGES_APART: u32 = 48;
+/// Round trips of which the least tells the queue: fewer may all be late by chance.
+const LATELY_SAMPLES: u32 = 4;
 /// Queue, in round trips, that ends the start.
 const START_QUEUE: f64 = 0.125;
 /// Round trips in a row that show it.
@@ -173,6 +175,7 @@ impl Measured {
 struct LeastRtt {
     before: Duration,
     this: Option<Duration>,
+    samples: u32,
     ends: Instant,
 }
 
@@ -183,6 +186,7 @@ impl LeastRtt {
 
     fn note(&mut self, rtt: Duration) {
         self.this = Some(self.this.map_or(rtt, |this| this.min(rtt)));
+        self.samples = self.samples.saturating_add(1);
     }
 
     /// Begins another window, of this length. One in which nothing was measured goes on.
@@ -190,6 +194,7 @@ impl LeastRtt {
         if let Some(this) = self.this.take() {
             self.before = this;
         }
+        self.samples = 0;
         self.ends = now + window;
     }
 }
@@ -307,10 +312,10 @@ impl PathRate {
         if rtt == Duration::ZERO {
             return;
         }
-        let first = LeastRtt { before: rtt, this: None, ends: now };
+        let first = LeastRtt { before: rtt, this: None, samples: 0, ends: now };
         self.rtt_least.get_or_insert(LeastRtt { ends: now + WINDOW, ..first }).note(rtt);
         let lately = self.rtt_lately.get_or_insert(first);
-        if now >= lately.ends {
+        if now >= lately.ends && lately.samples >= LATELY_SAMPLES {
             lately.turn(now, self.rtt.divided_by(4));
         }
         lately.note(rtt);
