@@ -2,7 +2,8 @@
 //! leaves it.
 //!
 //! Whoever feeds a link paces itself to the link's rate with a [`Pacer`], so that no queue fills on the way. A QP
-//! whose program or whose path limits it has a [`RateLimiter`]; how a path does that is in [`dcqcn`].
+//! whose program or whose path limits it has a [`RateLimiter`]; how a path does that is in [`dcqcn`]. Who sends all that goes
+//! over a long path asks [`PathRate`] what the path has room for.
 //! Nothing here looks into a frame.
 #![forbid(unsafe_code)]
 

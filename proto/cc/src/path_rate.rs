@@ -3,19 +3,24 @@
 //! **What it seeks.** The rate at which sending more no longer brings more across. It sends at a level for about a round trip,
 //! then at another a few per cent higher or lower, at random, and compares: where what arrives follows what is sent, the path has
 //! room (*gain* 1); where it does not follow at all, the path is full of its own frames (gain 0); and where others fill it too,
-//! sending more takes from them, so that the gain is the part of the bottleneck that is theirs. Each level changes what may be
-//! under way by `GROWTH` times the gain, less a *price*: the delay of the queue in round trips, marked frames, and
-//! loss beyond what the path loses anyway.
+//! sending more takes from them, so that the gain is the part of the bottleneck that is theirs. Each round trip changes what may
+//! be under way by `GROWTH` times the gain's cube, less a *price*: the delay of the queue in round trips, marked frames, and
+//! loss beyond what the path loses anyway. What may be under way, by the round trip, is the rate.
 //!
 //! **What follows.** Alone it ends at a full path with next to no queue. Several see the same price and grow by what the others have,
-//! so that the smaller grows faster, until shares are equal; the queue that this takes is bounded by `GROWTH / PRICE` of the round trip,
-//! however many they are. Loss that has nothing to do with the rate costs nothing: what arrives still follows what is sent.
+//! so that the smaller grows faster, until shares are equal, also where round trips differ by a factor of two. The cube lets a small
+//! share grow fast without a long queue between equals; the queue is bounded by `GROWTH / PRICE`, however many they are. Loss that
+//! has nothing to do with the rate costs nothing: what arrives still follows what is sent. Nor does a shallow queue mislead: what
+//! it drops does not arrive, and there is no gain.
 //!
 //! **Beside those who fill any queue** (TCP's CUBIC) a price on delay would leave nothing. A queue that stays although it is paid for
-//! is somebody else's: then the price no longer depends on it, and a third of the bottleneck is held.
+//! is somebody else's: then the price no longer depends on it, and a part of the bottleneck is held, by the gain alone. It is a quarter
+//! to a sixth beside one CUBIC. BBR's first version, which keeps two round trips under way whatever is lost, leaves less where the
+//! queue is shorter than that; so it does to CUBIC.
 //!
-//! **The least round trip** is that of the last windows of some seconds; at the end of each the sender stays below the bottleneck for two
-//! levels, so that it sees the path without its queue.
+//! **The least round trip** is that of the last windows of some seconds. At the end of each the sender stays below the bottleneck for two
+//! levels, so that it sees the path without its queue; all do so together after a surge of the queue that all have seen, as at the
+//! start of another. One that comes late and took the others' queue for the path would otherwise take more than its share.
 //!
 //! **Kin.** Micro-experiments are those of PCC Vivace (Dong et al., NSDI 2018), which climbs a utility; the price of delay is that of
 //! FAST (Wei et al., 2006); delivery is measured between what was sent first and last as in BBR

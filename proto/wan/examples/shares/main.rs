@@ -101,7 +101,9 @@ fn alone() {
 }
 
 fn boxes() {
-    println!("Pairs that begin one after the other: the round trips after the last began until Jain's index, over 25 of them, stays");
+    println!(
+        "Pairs that begin one after the other: the round trips after the last began until Jain's index, over 25 of them, stays"
+    );
     println!("above 0.95 for 100, and then over 300: index, used, queue");
     let long = Setup { mbps: 300, rtt: Duration::from_ms(100), ..PLAIN };
     let short = Setup { rtt: Duration::from_ms(1), ..PLAIN };
