@@ -2,8 +2,8 @@
 
 use crate::flight::{Fate, Flight};
 use crate::pace::Pace;
-use crate::shared::Gate;
 use crate::parity_out::ParityOut;
+use crate::shared::Gate;
 use crate::{Config, PathConfig};
 use longhaul_fec::Body;
 use longhaul_node::Deadline;
