@@ -11,7 +11,7 @@ use crate::fibre::ack_window_bytes;
 use crate::output;
 use crate::problem::Problem;
 use crate::state::LinkStatus;
-use crate::wan_box::{self, WanBox};
+use crate::wan_box::{self, Paths, WanBox};
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
 use longhaul_memif::{Listener, MemifConfig};
 use longhaul_node::{Chain, Mirrored, Side};
@@ -366,16 +366,14 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
             seed: spec.seed,
             ..longhaul_accel::Config::default()
         };
+        let paths = Paths {
+            count: 1,
+            known: Some(spec.rate),
+            rate: Rate::Fixed(spec.rate),
+            delay: Some(fibre.delay),
+        };
         let build = || match spec.accelerate {
-            Accelerate::Transport => wan_box::whole(
-                config,
-                1,
-                Some(spec.rate),
-                Rate::Fixed(spec.rate),
-                Some(fibre.delay),
-                spec.seed.wrapping_add(number),
-                None,
-            ),
+            Accelerate::Transport => wan_box::whole(config, &paths, spec.seed.wrapping_add(number), None),
             _ => wan_box::alone(config),
         };
         present.then(build).transpose()

@@ -5,7 +5,7 @@ use super::{RowOf, Setup, rate};
 use longhaul_accel::{Accelerator, Role};
 use longhaul_node::{Chain, Deadline, Frame, Mirrored, Node, Side, Transmit};
 use longhaul_units::Instant;
-use longhaul_wan::{PathConfig, Transport};
+use longhaul_wan::{PathConfig, Rate, Transport};
 
 type Halves = Chain<Accelerator, Chain<Mirrored<Accelerator>, Transport>>;
 
@@ -38,7 +38,7 @@ impl Whole {
         let [near, far] = setup.config(Role::Near).halves(setup.delay.times(2));
         let accelerator = |config| Accelerator::new(config).expect("valid");
         let transport = Transport::new(longhaul_wan::Config {
-            paths: vec![PathConfig { rate: Some(rate()), ..PathConfig::default() }],
+            paths: vec![PathConfig { rate: Rate::Fixed(rate()), ..PathConfig::default() }],
             box_id: 1 + role as u64,
             seed: setup.seed << 16 | lives << 8 | role as u64,
             ..longhaul_wan::Config::default()
