@@ -24,7 +24,9 @@ fn transport(n: u8, paths: usize) -> Transport {
 }
 
 fn seal(n: u8, life: u8, paths: u8) -> Seal {
-    Seal::new(Config { paths, rekey_bytes: 1 << 20, ..config(n, life) }).unwrap()
+    // Keys end at four times that: a lost handshake message must be repeated before.
+    let ask_every = Duration::from_ms(5);
+    Seal::new(Config { paths, rekey_bytes: 1 << 20, ask_every, ..config(n, life) }).unwrap()
 }
 
 /// A request packet with its place in the payload, with a right ICRC.

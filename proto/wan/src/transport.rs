@@ -404,14 +404,15 @@ impl Node for Transport {
                 over.push(session.local);
             }
         }
-        let pause = self.config().hello_pause;
+        let Config { hello_every, hello_pause, .. } = *self.config();
         for local in opening {
             if !self.press_on(now, local) {
-                over.push(local);
+                // It is there, for it has answered: perhaps the answer was damaged.
+                self.end(now, local, hello_every);
             }
         }
         for local in over {
-            self.end(now, local, pause);
+            self.end(now, local, hello_pause);
         }
         for key in std::mem::take(&mut self.shared.streams_ended) {
             self.streams.remove(&key);

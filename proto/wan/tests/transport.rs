@@ -86,6 +86,18 @@ mod delivery {
         assert_eq!(net.boxes[0].counters().void, 1);
     }
 
+    /// The first question is damaged where its answer's cookie depends on it.
+    #[test]
+    fn although_the_first_question_is_damaged() {
+        let impairments = Impairments { corruption: 0.045563582636900433, ..Impairments::default() };
+        let delay = Duration::from_us(20);
+        transfer(
+            Net::of(LinkConfig { impairments, delay, seed: 3878786528335224514, ..fibre(10, 1) }),
+            1,
+            400,
+        );
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
