@@ -216,9 +216,10 @@ mod soak {
             [memory[0], memory[memory.len() / 2], memory[memory.len() - 1]].map(|kib| kib >> 10)
         );
         assert!(whole > 0 && drops["loss"].as_u64() > Some(0) && drops["cut"].as_u64() > Some(0), "{status}");
-        // Tables and pools grow to their size in the first third.
+        // Tables and pools grow to their size in the first third, and what a dead host's peers still want to tell it is kept
+        // for 20 s.
         let (early, late) = (memory[memory.len() / 3], memory[memory.len() - 1]);
-        assert!(late <= early + early / 10 + (16 << 10), "{early} to {late} KiB: {memory:?}");
+        assert!(late <= early + early / 2 + (32 << 10), "{early} to {late} KiB: {memory:?}");
     }
 }
 

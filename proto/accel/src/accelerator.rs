@@ -3,6 +3,7 @@ use crate::connections::{Action, Connections};
 use crate::flow::{Beginning, Flow, Shared, dscp};
 use crate::key::{WireKey, vlan};
 use crate::queue::Queue;
+use crate::store::Spare;
 use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers};
 use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Learnt, Policy};
@@ -96,6 +97,7 @@ impl Accelerator {
                 pool: FramePool::new(),
                 counters: Counters::default(),
                 stored_bytes: 0,
+                spare: Spare::default(),
                 draining: false,
                 to_lan: Queue::new(config.passthrough_bytes_max),
                 to_wan: Queue::new(config.passthrough_bytes_max),

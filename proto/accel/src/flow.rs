@@ -6,7 +6,7 @@ use crate::learning::Asked;
 use crate::policy::Duty;
 use crate::queue::Queue;
 use crate::rtt::Rtt;
-use crate::store::{Kind, Store};
+use crate::store::{Kind, Spare, Store};
 use crate::{
     Config, Counters, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt, Mode,
 };
@@ -39,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// Memory that all stores take.
     pub(crate) stored_bytes: u64,
+    pub(crate) spare: Spare,
     /// Nothing more is acknowledged early, and no flow taken in.
     pub(crate) draining: bool,
     pub(crate) to_lan: Queue,

@@ -79,6 +79,7 @@ impl Flow {
             return;
         }
         self.goes_on |= is_next;
+        self.store.wake(&mut shared.spare);
         shared.stored_bytes += self.store.push(held, span, request.kind, request.ends, request.ack_request);
         self.store.count_all_as_sent(now);
     }
@@ -183,6 +184,7 @@ impl Flow {
         self.tentative = Some(seen);
         self.asked = None;
         let released = self.store.release(seq + 1, true);
+        self.store.rest(&mut shared.spare);
         shared.stored_bytes -= released.bytes;
         if !agrees {
             return false;

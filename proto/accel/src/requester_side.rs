@@ -255,6 +255,7 @@ impl Flow {
         if request.span.is_none() {
             self.unresolved_read = Some(request.read_len);
         }
+        self.store.wake(&mut shared.spare);
         shared.stored_bytes += self.store.push(held, span, request.kind, request.ends, request.ack_request);
         self.count_stored(shared, frame.payload.len());
         if request.kind != Kind::Response {

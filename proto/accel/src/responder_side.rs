@@ -196,6 +196,7 @@ impl Flow {
     /// Releases what is delivered, and makes use of the room.
     fn let_go(&mut self, now: Instant, shared: &mut Shared) {
         let released = self.store.release(self.store.responder_next, false);
+        self.store.rest(&mut shared.spare);
         if released.packets == 0 {
             return;
         }

@@ -73,6 +73,13 @@ pub(crate) struct Released {
 /// Bookkeeping per entry beyond the frame itself.
 pub(crate) const ENTRY_OVERHEAD: usize = size_of::<Entry>() - size_of::<FrameBuf>();
 
+/// Room for entries of stores that are empty: a flow that rests keeps none, and one that begins again allocates none.
+#[derive(Debug, Default)]
+pub(crate) struct Spare(Vec<VecDeque<Entry>>);
+
+/// Stores that fill and empty by turns.
+const SPARES_MAX: usize = 8;
+
 #[derive(Debug)]
 pub(crate) struct Store {
     entries: VecDeque<Entry>,
@@ -109,13 +116,9 @@ impl Store {
         }
     }
 
-    /// Forgets everything and expects `start` next; memory for bookkeeping is kept. Returns the bytes let go.
+    /// Forgets everything and expects `start` next. Returns the bytes let go.
     pub(crate) fn restart(&mut self, start: u64) -> u64 {
-        let bytes = self.bytes;
-        let mut entries = std::mem::take(&mut self.entries);
-        entries.clear();
-        *self = Store { entries, ..Store::new(start) };
-        bytes
+        std::mem::replace(self, Store::new(start)).bytes
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -205,6 +208,25 @@ impl Store {
         let Ok(Some(stored)) = Packet::parse(entry.frame.head()) else { return false };
         (stored.opcode(), stored.reth(), entry.frame.as_frame().payload.len())
             != (packet.opcode(), packet.reth(), payload_len)
+    }
+
+    /// Gives up the room for entries when there are none.
+    #[inline]
+    pub(crate) fn rest(&mut self, spare: &mut Spare) {
+        if self.entries.is_empty() && self.entries.capacity() > 0 {
+            let room = std::mem::take(&mut self.entries);
+            if spare.0.len() < SPARES_MAX {
+                spare.0.push(room);
+            }
+        }
+    }
+
+    /// Takes room for entries before the first.
+    #[inline]
+    pub(crate) fn wake(&mut self, spare: &mut Spare) {
+        if self.entries.capacity() == 0 {
+            self.entries = spare.0.pop().unwrap_or_default();
+        }
     }
 
     /// Appends the packet at [`Store::end`]. Returns the memory that it takes.

@@ -9,6 +9,8 @@ const CLASS_MIN: usize = 256;
 const CLASSES: usize = 7;
 /// Buffers in use that are looked at before a new one is made.
 const LOOKS: usize = 4;
+/// Buffers taken, at least, before all in use are looked at.
+const SWEEP_MIN: usize = 256;
 /// Buffers that one frame may bring back: more than one, so that what came back late is caught up with.
 const RECLAIMED_MAX: usize = 2;
 /// How many frames ahead of its use a buffer is fetched into the cache: over a long path it was last used a round
@@ -32,6 +34,8 @@ struct Class {
     in_use: VecDeque<Arc<[u8]>>,
     /// The one that came back last is used first, so that no more memory is touched than is held at once.
     free: Vec<Arc<[u8]>>,
+    /// Buffers taken since all in use were last looked at.
+    taken: usize,
 }
 
 impl Class {
@@ -47,7 +51,8 @@ impl Class {
         if let Some(soon) = self.in_use.get(FETCH_AHEAD) {
             fetch(soon);
         }
-        self.free.pop().or_else(|| self.search())
+        self.taken += 1;
+        self.free.pop().or_else(|| self.search()).or_else(|| self.sweep())
     }
 
     /// The buffer given out first may be held for long; those behind it need not be.
@@ -60,6 +65,25 @@ impl Class {
             self.in_use.push_back(buffer);
         }
         None
+    }
+
+    /// Where many are held for long, all those behind them are looked for, instead of making new ones: at most once for
+    /// half as many taken as there are, so that there are never more than twice as many as are held at once.
+    #[cold]
+    fn sweep(&mut self) -> Option<Arc<[u8]>> {
+        if self.taken < SWEEP_MIN.max(self.in_use.len() / 2) {
+            return None;
+        }
+        self.taken = 0;
+        let free = &mut self.free;
+        self.in_use.retain_mut(|buffer| {
+            let is_held = Arc::get_mut(buffer).is_none();
+            if !is_held {
+                free.push(buffer.clone());
+            }
+            is_held
+        });
+        self.free.pop()
     }
 }
 
@@ -255,6 +279,29 @@ mod tests {
         let third = pool.hold(&Frame::opaque(&bytes));
         assert_eq!(buffers(&pool), 2, "the first buffer came back");
         drop((second, third));
+    }
+
+    #[test]
+    fn frames_that_are_held_for_long_do_not_make_it_grow() {
+        let mut pool = FramePool::new();
+        let bytes = [7_u8; 1000];
+        let (mut long, mut short) = (VecDeque::new(), VecDeque::new());
+        for number in 0..400_000_u32 {
+            let frame = pool.hold(&Frame::opaque(&bytes));
+            // A thousand in a row are kept, now and then, and the oldest of those let go.
+            if number % 20_000 < 1000 {
+                long.push_back(frame);
+                if long.len() > 3000 {
+                    long.pop_front();
+                }
+            } else {
+                short.push_back(frame);
+                if short.len() > 500 {
+                    short.pop_front();
+                }
+            }
+        }
+        assert!(buffers(&pool) <= 2 * 3501 + SWEEP_MIN, "{} buffers for 3500 frames", buffers(&pool));
     }
 
     #[test]
