@@ -143,8 +143,10 @@ impl Assessment {
         let layout = Layout::new(experiment, &points);
         let present: BTreeSet<Source> = figures.values().flat_map(|f| f.keys().copied()).collect();
         let preferred = [Source::Published, Source::Measured, Source::Simulated];
-        let reference =
-            experiment.reference.or_else(|| preferred.into_iter().find(|source| present.contains(source)));
+        // Simulations alone are what is judged, not what others are held against.
+        let serves =
+            |source: &Source| present.contains(source) && (*source != Source::Simulated || present.len() > 1);
+        let reference = experiment.reference.or_else(|| preferred.into_iter().find(serves));
         let judge = Judge { experiment, reference, present: &present };
         let mut cells: Vec<Cell> =
             figures.into_iter().map(|((value, point), figures)| judge.cell(value, point, figures)).collect();

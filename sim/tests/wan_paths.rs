@@ -128,3 +128,56 @@ fn nearly_all_writes_complete_without_a_repetition_though_frames_are_lost() {
         assert!(without > clean + 0.9, "{mode}: {without} round trips without parity");
     }
 }
+
+/// How long two hosts take to write 400 MB each to a third that has a port of 1 Gbit/s: next to them, or behind boxes and a path.
+fn incast_ms(path: Option<&str>) -> f64 {
+    let hosts: String = ["a1", "a2", "b"]
+        .map(|name| {
+            format!("[[host]]\nname = '{name}'\nnic = {{ profile = 'connectx6', timeout_code = 18 }}\n")
+        })
+        .concat();
+    let link = |from: &str, to: &str, keys: &str| {
+        format!("[[link]]\nbetween = ['{from}', '{to}']\nrate = '1G'\n{keys}\n")
+    };
+    let flow = |name: &str, from: &str, keys: &str| {
+        format!("[[flow]]\nname = '{name}'\nfrom = '{from}'\nto = 'b'\nconnect = 'cm'\n{keys}\n")
+    };
+    let measured = "start = '300ms'\nsize = '1M'\ntx_depth = 16\niterations = 400";
+    let to_b = match path {
+        None => link("tor", "b", ""),
+        Some(keys) => {
+            ["near", "far"]
+                .map(|name| format!("[[accelerator]]\nname = '{name}'\ntransport = true\nmode = 'far'\n"))
+                .concat()
+                + &link("tor", "near.lan", "")
+                + &link("near.wan", "far.wan", &format!("delay = '25ms'\n{keys}"))
+                + &link("far.lan", "b", "")
+        }
+    };
+    let outcome = run(&[
+        hosts,
+        "[[switch]]\nname = 'tor'\npfc = 'on'\n".to_owned(),
+        to_b,
+        link("a1", "tor", ""),
+        link("a2", "tor", ""),
+        // The boxes have a session when what is measured begins.
+        flow("first", "a1", "size = '64K'\niterations = 10"),
+        flow("one", "a1", measured),
+        flow("two", "a2", measured),
+    ]
+    .concat());
+    outcome.flows[1..].iter().map(|flow| flow.elapsed_ns as f64 / 1e6).fold(0.0, f64::max)
+}
+
+#[test]
+fn two_hosts_that_write_to_one_over_a_path_take_as_long_as_side_by_side() {
+    let side_by_side = incast_ms(None);
+    for loss in ["", "loss = 1e-4"] {
+        let over = incast_ms(Some(loss));
+        // The round trip is in it, and the tunnel's headers: 0.7 %.
+        assert!(
+            over < 1.02 * side_by_side,
+            "{over} ms over a path with {loss:?}, {side_by_side} side by side"
+        );
+    }
+}

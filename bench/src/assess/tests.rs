@@ -58,6 +58,16 @@ fn what_is_expected_and_not_there_is_missing() {
 }
 
 #[test]
+fn simulations_alone_are_held_against_what_is_expected_of_them() {
+    let mut alone = Experiment::new("alone", "A goal of our own");
+    alone.expectations = vec![Expectation::new("goodput_bps", Tolerance::AtLeast(3e9))];
+    let records = [simulated("read", 4096, 1, 2e9), simulated("read", 8192, 1, 4e9)];
+    let records = records.map(|record| Record { experiment: "alone".to_owned(), ..record });
+    let assessment = Assessment::new(&alone, &records);
+    assert_eq!(assessment.tally(), Tally { within: 1, beyond: 1, ..Tally::default() });
+}
+
+#[test]
 fn a_suspect_figure_is_shown_and_judges_nothing() {
     let assessment = Assessment::new(&experiment(), &[simulated("send", 4096, 1, 1e9)]);
     let cell = assessment.cells().iter().find(|cell| cell.suspect).unwrap();

@@ -14,7 +14,7 @@ macro_rules! embedded {
 
 /// The experiments that come with the program, in the order of the report.
 const EXPERIMENTS: &[(&str, &str)] = embedded!("experiments", ".toml":
-    "ntt-distance" "ntt-frameworks" "iown-c1" "iown-d1" "step1" "step1-reads" "go-back-n" "ceiling" "power" "planner-grid"
+    "ntt-distance" "ntt-frameworks" "iown-c1" "iown-d1" "step1" "step1-reads" "go-back-n" "lossy-wan" "ceiling" "power" "planner-grid"
 );
 
 /// Published tables.
