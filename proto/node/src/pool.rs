@@ -92,6 +92,8 @@ impl Class {
 pub struct FrameBuf {
     /// Headers from 0, payload from [`HEAD_MAX`] on.
     bytes: Arc<[u8]>,
+    /// The payload lies in this one instead, which is another frame's: a tunnel's frames differ in their headers alone.
+    payload_from: Option<Arc<[u8]>>,
     head_len: u8,
     is_synthetic: bool,
     payload_len: u32,
@@ -104,16 +106,14 @@ impl FramePool {
         Self::default()
     }
 
-    /// Keeps `frame`: by reference when it is a pooled one unchanged, else by one copy.
+    /// Keeps `frame`: by reference when it is a pooled one unchanged or with other headers, else by one copy.
     ///
     /// # Panics
     /// When the payload is longer than 16 KiB, or the head longer than [`HEAD_MAX`]: ports deliver no such frames.
     #[inline]
     pub fn hold(&mut self, frame: &Frame<'_>) -> FrameBuf {
-        if let Payload::Shared(origin) = frame.payload
-            && std::ptr::eq(frame.head, origin.head())
-        {
-            return FrameBuf { trailer: frame.trailer, ..origin.clone() };
+        if let Payload::Shared(origin) = frame.payload {
+            return self.hold_shared(frame, origin);
         }
         let payload_len = frame.payload.len();
         let is_synthetic = matches!(frame.payload, Payload::Synthetic { .. });
@@ -124,9 +124,25 @@ impl FramePool {
         });
         FrameBuf {
             bytes,
+            payload_from: None,
             head_len: frame.head.len() as u8,
             is_synthetic,
             payload_len: payload_len as u32,
+            trailer: frame.trailer,
+        }
+    }
+
+    #[inline]
+    fn hold_shared(&mut self, frame: &Frame<'_>, origin: &FrameBuf) -> FrameBuf {
+        if std::ptr::eq(frame.head, origin.head()) {
+            return FrameBuf { trailer: frame.trailer, ..origin.clone() };
+        }
+        FrameBuf {
+            bytes: self.buffer(0, |out| out[..frame.head.len()].copy_from_slice(frame.head)),
+            payload_from: Some(origin.payload_from.as_ref().unwrap_or(&origin.bytes).clone()),
+            head_len: frame.head.len() as u8,
+            is_synthetic: origin.is_synthetic,
+            payload_len: origin.payload_len,
             trailer: frame.trailer,
         }
     }
@@ -164,6 +180,7 @@ impl FramePool {
         });
         FrameBuf {
             bytes,
+            payload_from: None,
             head_len: head_len as u8,
             is_synthetic: false,
             payload_len: payload_len as u32,
@@ -216,6 +233,7 @@ impl FrameBuf {
     #[inline]
     pub fn fetch(&self) {
         fetch(&self.bytes);
+        self.payload_from.iter().for_each(|bytes| fetch(bytes));
     }
 
     /// The headers.
@@ -228,7 +246,7 @@ impl FrameBuf {
     #[inline]
     pub fn payload(&self) -> &[u8] {
         let len = if self.is_synthetic { 0 } else { self.payload_len as usize };
-        &self.bytes[HEAD_MAX..HEAD_MAX + len]
+        &self.payload_from.as_ref().unwrap_or(&self.bytes)[HEAD_MAX..HEAD_MAX + len]
     }
 
     /// The frame, for sending it on.
@@ -253,7 +271,7 @@ impl FrameBuf {
         self.len() == 0
     }
 
-    /// Memory that keeping this frame costs, in bytes.
+    /// Memory that keeping this frame costs, in bytes; a payload that is another frame's too is counted for both.
     pub fn footprint(&self) -> usize {
         FramePool::footprint(self.payload().len())
     }
@@ -355,5 +373,22 @@ mod tests {
         let mut out = vec![0; again.len()];
         again.as_frame().write_to(&mut out);
         assert_eq!(out, [1; 500]);
+    }
+
+    #[test]
+    fn other_headers_do_not_copy_the_payload() {
+        let (mut pool, mut other) = (FramePool::new(), FramePool::new());
+        let bare = pool.hold(&Frame::opaque(&[1; 500]));
+        let tunnelled = other.hold(&Frame { head: &[2; 70], ..bare.as_frame() });
+        let again = pool.hold(&Frame { head: &[3; 40], ..tunnelled.as_frame() });
+        let at = bare.payload().as_ptr();
+        assert_eq!([tunnelled.payload().as_ptr(), again.payload().as_ptr()], [at; 2]);
+        drop((bare, tunnelled));
+        // The buffer is nobody else's while one frame refers to it.
+        let next = pool.hold(&Frame::opaque(&[4; 500]));
+        assert_ne!(next.payload().as_ptr(), at);
+        let mut out = vec![0; again.len()];
+        again.as_frame().write_to(&mut out);
+        assert_eq!(out, [vec![3; 40], vec![1; 500 - HEAD_MAX]].concat());
     }
 }
