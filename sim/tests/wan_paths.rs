@@ -181,3 +181,29 @@ fn two_hosts_that_write_to_one_over_a_path_take_as_long_as_side_by_side() {
         );
     }
 }
+
+/// What a responder behind a switch that marks, and half as fast as the path, gets of a flow, and what the switch drops.
+fn behind_a_slower_port(dcqcn: &str) -> (f64, u64) {
+    let outcome = run(&format!(
+        "time_max = '2s'\n[[host]]\nname = 'a'\nnic = 'connectx6'\ndcqcn = '{dcqcn}'\n[[host]]\nname = 'b'\nnic = 'connectx6'\ndcqcn = '{dcqcn}'\n\
+         [[switch]]\nname = 'leaf'\nqueue = '2M'\necn = '100K:400K:0.2'\n\
+         [[accelerator]]\nname = 'near'\ntransport = true\n[[accelerator]]\nname = 'far'\ntransport = true\n\
+         [[link]]\nbetween = ['a', 'near.lan']\nrate = '10G'\n\
+         [[link]]\nbetween = ['near.wan', 'far.wan']\nrate = '10G'\ndelay = '5ms'\n\
+         [[link]]\nbetween = ['far.lan', 'leaf']\nrate = '10G'\n\
+         [[link]]\nbetween = ['leaf', 'b']\nrate = '5G'\n\
+         [[flow]]\nfrom = 'a'\nto = 'b'\nsize = '64K'\ntx_depth = 128\nduration = '400ms'\nconnect = 'cm'\n"
+    ));
+    let dropped =
+        outcome.switches[0].ports.iter().flat_map(|port| &port.drops).map(|(_, frames)| frames).sum();
+    (outcome.flows[0].goodput_bps, dropped)
+}
+
+#[test]
+fn a_box_slows_down_where_the_responders_network_asks_for_it() {
+    let (goodput, dropped) = behind_a_slower_port("on");
+    assert!(goodput > 4.5e9 && dropped == 0, "{goodput} bit/s, {dropped} frames dropped");
+    // Where it says nothing but drops, a window of the box's keeps it from sending everything again and again.
+    let (goodput, dropped) = behind_a_slower_port("off");
+    assert!(goodput > 4.5e9 && (1..4000).contains(&dropped), "{goodput} bit/s, {dropped} frames dropped");
+}

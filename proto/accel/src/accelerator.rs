@@ -7,9 +7,10 @@ use crate::store::Spare;
 use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers};
 use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Learnt, Policy};
+use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_cc::{Pacer, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side, Trailer, Transmit};
-use longhaul_units::{Instant, Qpn};
+use longhaul_units::{BitRate, Instant, Qpn};
 use longhaul_wire::{NakCode, Packet, Pause, Syndrome, Transport, Verb};
 use std::collections::VecDeque;
 
@@ -51,6 +52,15 @@ struct HeldDreq {
     until: Instant,
 }
 
+/// The rates of flows that are told to slow down.
+fn dcqcn(config: &Config) -> Dcqcn {
+    let rates = config.wan_rate.into_iter().chain(BitRate::from_gbps(100));
+    match rates.flat_map(Dcqcn::nvidia).next() {
+        Some(dcqcn) => dcqcn,
+        None => unreachable!("100 Gbit/s are in its range"),
+    }
+}
+
 /// A side's rate limit, and when it lets the next frame through if one is waiting.
 struct Gate {
     pacer: Option<Pacer>,
@@ -58,7 +68,7 @@ struct Gate {
 }
 
 impl Gate {
-    fn new(rate: Option<longhaul_units::BitRate>, burst_bytes: u64) -> Self {
+    fn new(rate: Option<BitRate>, burst_bytes: u64) -> Self {
         Gate { pacer: rate.map(|rate| Pacer::new(rate, burst_bytes)), waiting_until: None }
     }
 
@@ -99,6 +109,7 @@ impl Accelerator {
                 stored_bytes: 0,
                 spare: Spare::default(),
                 draining: false,
+                dcqcn: dcqcn(&config),
                 to_lan: Queue::new(config.passthrough_bytes_max),
                 to_wan: Queue::new(config.passthrough_bytes_max),
                 config,
@@ -135,6 +146,7 @@ impl Accelerator {
         if !is_same(before.wan_rate, config.wan_rate) {
             self.wan_gate = Gate::new(config.wan_rate, config.burst_bytes);
         }
+        self.shared.dcqcn = dcqcn(&config);
         self.shared.config = config;
         Ok(())
     }
@@ -185,8 +197,21 @@ impl Accelerator {
                 }
                 self.pass(side, frame);
             }
+            Transport::Cnp if side == WAN => self.handle_cnp(now, frame, packet),
             _ => self.pass(side, frame),
         }
+    }
+
+    /// The network before a responder is congested: both its flow and the requester slow down.
+    fn handle_cnp(&mut self, now: Instant, frame: &Frame<'_>, packet: &Packet<'_>) {
+        if !self.is_sound(WAN, frame) {
+            return;
+        }
+        let slot = self.flows.by_requester(WireKey::of_wan_packet(packet));
+        if let Some(flow) = slot.and_then(|slot| self.flows.get_mut(slot)) {
+            flow.handle_cnp(now, &mut self.shared);
+        }
+        self.pass(WAN, frame);
     }
 
     fn pass(&mut self, side: Side, frame: &Frame<'_>) {
@@ -555,7 +580,10 @@ impl Accelerator {
         if !flow.owes_responder() || !self.shared.to_wan.has_passed(flow.wan_mark) {
             return None;
         }
-        let sent = flow.send_next(now, &mut self.shared, |frame| out.transmit(WAN, frame));
+        let sent = match flow.is_held_back(now, &self.shared) {
+            true => None,
+            false => flow.send_next(now, &mut self.shared, |frame| out.transmit(WAN, frame)),
+        };
         let at = flow.deadline(&self.shared.config).map(|deadline| deadline.at);
         flow.armed = self.timers.arm(id, flow.armed, at);
         sent

@@ -42,6 +42,9 @@ pub struct Config {
     pub wan_rate: Option<BitRate>,
     /// Rate towards the LAN, as `wan_rate`. `None` suits a LAN that is not slower than the WAN.
     pub lan_rate: Option<BitRate>,
+    /// Whether a flow whose responder sends congestion notifications (CNPs) slows down by DCQCN, from `wan_rate` or 100 Gbit/s
+    /// on. They are passed to the requester too. Default true.
+    pub heed_cnps: bool,
     /// Bytes that may leave back to back after a pause, for a side with a rate. At least 1. Default 64 KiB.
     pub burst_bytes: u64,
     /// Retransmission timeout before an RTT was measured. Default 250 ms. A timeout resends one packet to ask how
@@ -86,6 +89,7 @@ impl Default for Config {
             passthrough_bytes_max: 32 << 20,
             wan_rate: None,
             lan_rate: None,
+            heed_cnps: true,
             burst_bytes: 64 << 10,
             rto_initial: Duration::from_ms(250),
             rto_min: Duration::from_ms(10),
@@ -129,12 +133,14 @@ impl Config {
     /// with its LAN side to the WAN. `round_trip` is the path's, zero if unknown.
     ///
     /// The near half has no rate towards the transport, which makes it wait. It gives the transport time for its repairs before
-    /// it sends anything again: ten round trips, 250 ms at least. And its requesters may run ahead at once.
+    /// it sends anything again: ten round trips, 250 ms at least. And its requesters may run ahead at once. CNPs are for the far
+    /// half, which sends to the responder.
     pub fn halves(self, round_trip: Duration) -> [Config; 2] {
         let rto_min = round_trip.times(10).max(Duration::from_ms(250)).max(self.rto_min);
         let near = Config {
             role: Role::Near,
             wan_rate: None,
+            heed_cnps: false,
             ack_first_bytes: self.ack_window_bytes,
             rto_min,
             rto_initial: rto_min.max(self.rto_initial),

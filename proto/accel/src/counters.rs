@@ -93,6 +93,8 @@ declare_counters! {
     packet_seq_err,
     /// RNR NAKs from responders, waited out and answered from the store.
     rnr_nak_absorbed,
+    /// Congestion notifications that slowed down a flow; they are passed on too.
+    rp_cnp_handled,
     /// Fatal NAKs from responders that were passed on, for packets that had not been pseudo-ACKed.
     fatal_naks_passed,
     /// Retransmission timeouts.

@@ -7,9 +7,12 @@ use crate::policy::Duty;
 use crate::queue::Queue;
 use crate::rtt::Rtt;
 use crate::store::{Kind, Spare, Store};
+use crate::window::Window;
 use crate::{
-    Config, Counters, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt, Mode,
+    Config, Counters, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt, Mode, Role,
 };
+use longhaul_cc::RateLimiter;
+use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool};
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
 use longhaul_wire::{NakCode, Packet};
@@ -42,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) spare: Spare,
     /// Nothing more is acknowledged early, and no flow taken in.
     pub(crate) draining: bool,
+    /// How flows slow down that CNPs tell to.
+    pub(crate) dcqcn: Dcqcn,
     pub(crate) to_lan: Queue,
     pub(crate) to_wan: Queue,
 }
@@ -204,6 +209,13 @@ pub(crate) struct Flow {
     /// Questions in a row that were answered sooner than the path seemed to allow.
     pub(crate) early_answers: u8,
     pub(crate) rnr_until: Option<Instant>,
+    /// The box stands before the responder's LAN, where what is lost is lost to congestion.
+    pub(crate) is_windowed: bool,
+    pub(crate) window: Window,
+    /// What CNPs leave of the rate.
+    pub(crate) limiter: RateLimiter,
+    /// When the next packet may leave by it, while one waits.
+    pub(crate) slowed_until: Option<Instant>,
     pub(crate) gone_back: Option<(u64, Instant)>,
     /// The first packet of the last going back, while its delivery tells the round trip.
     pub(crate) timed: Option<u64>,
@@ -233,6 +245,7 @@ impl Flow {
     pub(crate) fn new(now: Instant, config: &Config, key: FlowKey, beginning: Beginning) -> Self {
         let start = first_sequence(beginning.psn);
         let mut flow = Flow::blank(now, key, beginning, start);
+        flow.is_windowed = config.role == Role::Far;
         flow.take_mode(config, beginning.dscp);
         flow
     }
@@ -285,6 +298,10 @@ impl Flow {
             resent_at: Instant::ZERO,
             early_answers: 0,
             rnr_until: None,
+            is_windowed: false,
+            window: Window::default(),
+            limiter: RateLimiter::new(),
+            slowed_until: None,
             gone_back: None,
             timed: None,
             cause: Cause::Nak,
@@ -362,6 +379,9 @@ impl Flow {
         self.backoff = 0;
         self.probe = Probe::None;
         self.rnr_until = None;
+        self.window = Window::default();
+        self.limiter = RateLimiter::new();
+        self.slowed_until = None;
         self.gone_back = None;
         self.timed = None;
     }
@@ -432,7 +452,17 @@ impl Flow {
     pub(crate) fn owes_responder(&mut self) -> bool {
         self.state == FlowState::Terminated
             && self.rnr_until.is_none()
-            && (self.probe == Probe::Due || self.store.next_to_send().is_some())
+            && self.slowed_until.is_none()
+            && (self.probe == Probe::Due || self.may_send_next())
+    }
+
+    fn may_send_next(&mut self) -> bool {
+        self.store.next_to_send().is_some() && self.window.is_open(self.outstanding())
+    }
+
+    /// PSNs that are sent and not to be sent again, and of which the responder is not known to have any.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.store.sent_before().saturating_sub(self.store.responder_next)
     }
 
     /// The next moment at which this flow wants [`Flow::handle_timeout`].
@@ -447,6 +477,8 @@ impl Flow {
             }
             None => None,
         };
+        let slowed = self.slowed_until.map(|at| Deadline { at, reason: "rate that congestion leaves" });
+        let retransmission = Deadline::earliest(retransmission, slowed);
         let recovery = self.store.awaited.front().and_then(|awaited| awaited.recover_at);
         let recovery = recovery.map(|at| Deadline { at, reason: "gap in READ responses" });
         let answered = match self.probe {
@@ -494,6 +526,9 @@ impl Flow {
         }
         if self.store.awaited.front().and_then(|awaited| awaited.recover_at).is_some_and(|at| at <= now) {
             self.resend_front_request(now, shared);
+        }
+        if self.slowed_until.is_some_and(|at| at <= now) {
+            self.slowed_until = None;
         }
         self.judge_answer(now);
         match self.rnr_until {

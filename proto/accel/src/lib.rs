@@ -33,10 +33,14 @@
 //! packets are acknowledged every [`Config::ack_hold_max`]. What this cannot bound: a responder that answers a SEND
 //! before the READ with RNR NAKs for longer than the budget.
 //!
+//! **Congestion.** CNPs are passed to their requester, and heeded: the flow slows down towards the responder as DCQCN has it, so
+//! that what is stored does not go on at full rate into a congested network. A far box, between which and the responder nothing
+//! but congestion loses packets, has a window besides, which each loss halves.
+//!
 //! **Tags.** RoCEv2 behind one 802.1Q tag is accelerated like untagged; a flow is told from others by its VLAN too.
 //! Behind two tags or one of another type (802.1ad) it passes untouched.
 //!
-//! **What it does not do.** It does not repair loss beyond go-back-N, does not send CNPs to the requester, never
+//! **What it does not do.** It does not repair loss beyond go-back-N, sends no CNPs of its own, never
 //! reorders, and does not change a frame that it forwards, except for the AckReq bit of a packet that it resends
 //! to ask the responder how far it is.
 #![forbid(unsafe_code)]
@@ -60,6 +64,7 @@ mod status;
 mod store;
 mod table;
 mod timers;
+mod window;
 
 pub use accelerator::{Accelerator, LAN, WAN};
 pub use config::{Config, ConfigError};

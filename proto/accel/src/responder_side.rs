@@ -2,6 +2,7 @@
 
 use crate::flow::{Cause, Flow, Probe, Shared};
 use crate::{DropReason, FlowState};
+use longhaul_cc::dcqcn::CnpOutcome;
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Frame, Trailer};
 use longhaul_units::{Duration, Instant};
@@ -112,6 +113,9 @@ impl Flow {
     }
 
     fn go_back(&mut self, seq: u64, cause: Cause) {
+        if self.is_windowed && cause != Cause::Rnr {
+            self.window.note_loss(self.outstanding());
+        }
         self.cause = cause;
         self.probe = Probe::None;
         self.store.rewind_to(seq);
@@ -176,6 +180,7 @@ impl Flow {
             return;
         }
         self.measure_recovery(now, next);
+        self.window.note_delivered(next - self.store.responder_next, u64::from(shared.config.flow_psns_max));
         self.store.responder_next = next;
         self.let_go(now, shared);
         self.note_progress(now);
@@ -347,6 +352,24 @@ impl Flow {
         }
     }
 
+    /// The responder has sent a CNP.
+    pub(crate) fn handle_cnp(&mut self, now: Instant, shared: &mut Shared) {
+        if self.state == FlowState::Terminated {
+            self.alive_at = now;
+            let is_heeded =
+                shared.config.heed_cnps && self.limiter.on_cnp(now, &shared.dcqcn) == CnpOutcome::Handled;
+            shared.counters.rp_cnp_handled += u64::from(is_heeded);
+        }
+    }
+
+    /// True when the next packet has to wait for the rate that congestion leaves: [`Flow::handle_timeout`] goes on.
+    #[inline]
+    pub(crate) fn is_held_back(&mut self, now: Instant, shared: &Shared) -> bool {
+        let ready = self.limiter.ready_at(now, &shared.dcqcn);
+        self.slowed_until = (ready > now).then_some(ready);
+        ready > now
+    }
+
     /// Hands the next packet for the responder to `send`. Returns the bytes that it takes on the wire.
     pub(crate) fn send_next(
         &mut self,
@@ -358,10 +381,17 @@ impl Flow {
             return self.send_probe(now, shared, send);
         }
         let restart_timer = !self.store.is_outstanding();
+        let (window, before) = (self.window, self.store.responder_next);
         let entry = self.store.next_to_send()?;
         let frame = entry.frame.as_frame();
         let bytes = wire_bytes(frame.len());
-        send(&frame);
+        if window.is_open((entry.last + 1).saturating_sub(before)) {
+            send(&frame);
+        } else {
+            // Nothing follows before an answer.
+            send_asking(&frame, send);
+        }
+        self.limiter.take(now, bytes, &shared.dcqcn);
         if self.store.count_sent(now) {
             self.resent_at = now;
             let (of_flow, of_all) = match self.cause {
@@ -399,25 +429,22 @@ impl Flow {
         entry.times_sent = entry.times_sent.saturating_add(1);
         let frame = entry.frame.as_frame();
         let bytes = wire_bytes(frame.len());
-        match ask_for_ack(&frame) {
-            Some(head) => {
-                let pad_len = match frame.trailer {
-                    Trailer::Received { pad_len, .. } | Trailer::Sealed { pad_len } => pad_len,
-                    Trailer::None => 0,
-                };
-                send(&Frame {
-                    head: head.bytes(),
-                    payload: frame.payload,
-                    trailer: Trailer::Sealed { pad_len },
-                });
-            }
-            None => send(&frame),
-        }
+        send_asking(&frame, send);
         self.store.count_request_sent(first, now);
         self.counters.retransmits_timeout += 1;
         shared.counters.retransmits_timeout += 1;
         Some(bytes)
     }
+}
+
+/// Sends `frame` with AckReq set, if it can be.
+fn send_asking(frame: &Frame<'_>, send: impl FnOnce(&Frame<'_>)) {
+    let Some(head) = ask_for_ack(frame) else { return send(frame) };
+    let pad_len = match frame.trailer {
+        Trailer::Received { pad_len, .. } | Trailer::Sealed { pad_len } => pad_len,
+        Trailer::None => 0,
+    };
+    send(&Frame { head: head.bytes(), payload: frame.payload, trailer: Trailer::Sealed { pad_len } });
 }
 
 /// The frame's headers with AckReq set; `None` when it is set already, or cannot be.

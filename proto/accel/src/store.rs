@@ -164,6 +164,13 @@ impl Store {
         self.sent_to
     }
 
+    /// The PSN behind the last packet sent and not taken back for sending again.
+    #[inline]
+    pub(crate) fn sent_before(&self) -> u64 {
+        let last = self.cursor.checked_sub(1).and_then(|index| self.entries.get(index));
+        last.map_or(self.responder_next, |entry| entry.last + 1)
+    }
+
     /// Entries not sent, or to be sent again.
     pub(crate) fn unsent(&self) -> usize {
         self.entries.len() - self.cursor

@@ -1364,3 +1364,50 @@ mod lost_promises {
         assert_eq!(script.accel.counters().flows_failed, 0);
     }
 }
+
+/// A responder's network asks for less.
+mod congestion {
+    use super::*;
+
+    const SLOWED: &str = "connect psn=100
+        lan: write_only 100 A
+        > wan write_only 100 A
+        > lan ack 100 msn=1
+        wan: cnp 0 len=16                # halves 100 Gbit/s, and nothing is saved up
+        > lan cnp 0 len=16               # the requester hears of it too
+        lan: write_only 101 A
+        > lan ack 101 msn=2";
+
+    #[test]
+    fn slows_down_the_flow_and_is_passed_on() {
+        let mut script = run(SLOWED);
+        let deadline = script.accel.poll_timeout().unwrap();
+        assert_eq!(deadline.reason, "rate that congestion leaves");
+        assert_eq!(script.accel.counters().rp_cnp_handled, 1);
+        script.go_on("after 20us\n > wan write_only 101 A\n wan: ack 101 msn=2");
+    }
+
+    #[test]
+    fn of_another_queue_pair_or_damaged_changes_nothing() {
+        let mut script = run("connect psn=100
+            lan: write_only 100 A
+            > wan write_only 100 A
+            > lan ack 100 msn=1
+            wan: cnp 0 len=16 damaged
+            > lan cnp 0 len=16 damaged");
+        script.wire.requester_qpn += 1;
+        script.go_on("wan: cnp 0 len=16\n > lan cnp 0 len=16");
+        assert_eq!(script.accel.counters().rp_cnp_handled, 0);
+        script.go_on("lan: write_only 101 A\n > wan write_only 101 A\n > lan ack 101 msn=2");
+    }
+
+    #[test]
+    fn is_only_passed_where_another_box_sends_to_the_responder() {
+        let [near, _] = config().halves(Duration::from_ms(10));
+        let script = run_with(
+            near,
+            &SLOWED.replace("> lan ack 101 msn=2", "> wan write_only 101 A\n > lan ack 101 msn=2"),
+        );
+        assert_eq!(script.accel.counters().rp_cnp_handled, 0);
+    }
+}

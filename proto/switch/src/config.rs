@@ -7,7 +7,7 @@ use thiserror::Error;
 /// The most ports that a switch has: those with frames under way are a set of 64 bits.
 pub const PORTS_MAX: usize = 64;
 
-/// What a switch is like; all ports are alike.
+/// What a switch is like; all ports are alike but for their rates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwitchConfig {
     /// Ports, 2 to [`PORTS_MAX`]: the sides of the node.
@@ -15,6 +15,9 @@ pub struct SwitchConfig {
     /// Rate of each output in bits on the wire: a frame takes its length and 24 bytes. With flow control, each port has its
     /// own.
     pub rate: BitRate,
+    /// Rates of single outputs, from the first on; those beyond have `rate`. Where a port's link is slower than its output,
+    /// frames wait uncounted and unmarked.
+    pub port_rates: Vec<BitRate>,
     /// Room for frames that wait for an output, in bytes on the wire; a frame that would exceed it is dropped.
     /// Senders that are not paced need their windows' sum; others what arrives while marks and notifications are under
     /// way.
@@ -38,6 +41,7 @@ impl SwitchConfig {
         SwitchConfig {
             ports,
             rate,
+            port_rates: Vec::new(),
             queue_bytes: 16 << 20,
             ecn: None,
             pfc: None,
@@ -51,15 +55,15 @@ impl SwitchConfig {
     pub fn memory_bytes_max(&self) -> u64 {
         // Half of what both directions of a link need.
         let of = |queue: LinkConfig| queue.memory_bytes_needed().map_or(0, |both| both / 2);
-        let queues = of(self.output()).saturating_mul(self.ports as u64);
+        let queues = (0..self.ports).fold(0, |sum: u64, port| sum.saturating_add(of(self.output(port))));
         let Some(pfc) = &self.pfc else { return queues };
-        queues.saturating_add(of(LinkConfig { queue_bytes: pfc.buffer_bytes(), ..self.output() }))
+        queues.saturating_add(of(LinkConfig { queue_bytes: pfc.buffer_bytes(), ..self.output(0) }))
     }
 
     /// An output as a link without length, with just the memory that it needs.
-    pub(crate) fn output(&self) -> LinkConfig {
+    pub(crate) fn output(&self, port: usize) -> LinkConfig {
         let link = LinkConfig {
-            rate: Some(self.rate),
+            rate: Some(self.port_rates.get(port).copied().unwrap_or(self.rate)),
             queue_bytes: self.queue_bytes,
             ecn: self.ecn,
             ..LinkConfig::default()

@@ -67,8 +67,8 @@ impl Switch {
         let seeds: Vec<u64> = (0..config.ports).map(|_| seeds.next_u64()).collect();
         let outputs = match &config.pfc {
             None => {
-                let link = config.output();
-                let outputs = seeds.into_iter().map(|seed| Direction::new(&link, seed));
+                let of = |(port, seed)| Direction::new(&config.output(port), seed);
+                let outputs = seeds.into_iter().enumerate().map(of);
                 Outputs::Plain(outputs.collect::<Result<_, _>>()?)
             }
             Some(pfc) => {

@@ -208,6 +208,25 @@ mod outputs {
     }
 
     #[test]
+    fn an_output_with_a_rate_of_its_own_is_queued_for_at_that() {
+        let slow = BitRate::from_bps(rate().as_bps() / 10).unwrap();
+        let mut switch = switch(SwitchConfig { port_rates: vec![slow], ..plain() });
+        for number in 0..5 {
+            send(&mut switch, Instant::ZERO, 2, 0, number);
+            send(&mut switch, Instant::ZERO, 2, 1, number);
+        }
+        let last = |arrivals: &[Arrival], side| arrivals.iter().rfind(|it| it.side == side).unwrap().at;
+        let arrivals = drain(&mut switch);
+        for (side, rate) in [(0, slow), (1, rate())] {
+            assert_eq!(
+                last(&arrivals, side),
+                Instant::ZERO + rate.time_for_bytes(wire_bytes(FRAME_LEN)).times(5)
+            );
+        }
+        assert_eq!(switch.counters(0).output.queue_bytes_max, switch.counters(1).output.queue_bytes_max);
+    }
+
+    #[test]
     fn what_does_not_fit_the_queue_is_dropped_at_its_tail() {
         let frames = 10;
         let mut switch = switch(SwitchConfig { queue_bytes: frames * wire_bytes(FRAME_LEN), ..plain() });

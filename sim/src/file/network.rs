@@ -513,15 +513,19 @@ impl<'a> Drafts<'a> {
                 // Its configuration follows from its links and from the flows.
                 Draft::Accelerator(open) => (StationKind::Accelerator(Default::default()), Some(open)),
                 Draft::Switch { rate, queue_bytes, ecn, pfc, .. } => {
-                    let ports = cables.iter().flat_map(|it: &Cable| it.ends).filter(|end| end.0 == number);
+                    let links = cables.iter().flat_map(|it: &Cable| it.ends.map(|end| (end, it.wire.rate)));
+                    let mut ports: Vec<_> = links.filter(|(end, _)| end.0 == number).collect();
+                    ports.sort_by_key(|((_, port), _)| *port);
                     let Some(rate) = rate else {
                         let cause =
                             format!("switch '{}' has no rate, and neither have its links", station.name);
                         return Err(station.place.error(cause));
                     };
-                    let plain = SwitchConfig::new(ports.count(), rate);
+                    let plain = SwitchConfig::new(ports.len(), rate);
+                    let port_rates =
+                        ports.iter().map(|(_, link)| link.map_or(rate, |link| link.min(rate))).collect();
                     flow_controls.extend(pfc.map(|pfc| (number, rate, pfc)));
-                    (StationKind::Switch(SwitchConfig { queue_bytes, ecn, ..plain }), None)
+                    (StationKind::Switch(SwitchConfig { port_rates, queue_bytes, ecn, ..plain }), None)
                 }
             };
             stations.push(StationPlan { name: station.name, kind });

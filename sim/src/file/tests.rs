@@ -185,6 +185,8 @@ mod any_network {
         let loaded = load(text).unwrap();
         let StationKind::Switch(config) = &loaded.scenario.stations[3].kind else { panic!() };
         assert_eq!((config.ports, Some(config.rate)), (3, BitRate::from_gbps(400)));
+        let gbps = |gbps| BitRate::from_gbps(gbps).unwrap();
+        assert_eq!(config.port_rates, [100, 10, 400].map(gbps), "each port is as fast as its link");
         assert_eq!(config.ecn, Some(longhaul_cc::RedConfig::for_queue(1 << 20)));
         let names: Vec<&str> = loaded.scenario.flows.iter().map(|flow| &*flow.name).collect();
         assert_eq!(names, ["flow1-1", "flow1-2", "flow1-3"]);

@@ -68,6 +68,7 @@ const OPCODES: &[(&str, Opcode)] = &[
     ("ack", Opcode::RC_ACK),
     ("rnr", Opcode::RC_ACK),
     ("nak", Opcode::RC_ACK),
+    ("cnp", Opcode::CNP),
 ];
 
 const NAKS: &[(&str, NakCode)] = &[

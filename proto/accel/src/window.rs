@@ -1,0 +1,76 @@
+//! How much a far box has outstanding to a responder whose network drops.
+
+/// Fewest PSNs: what a drop costs is then less than what its discovery does.
+const LEAST: u64 = 16;
+/// By which part of itself a window grows while so much is delivered.
+const GROWTH: u64 = 32;
+
+/// The outstanding window of a flow, in PSNs: none until packets are lost, then half of what was outstanding, growing by a
+/// 32nd with each window delivered.
+///
+/// A requester's send queue bounds what a NIC has outstanding. A box stores more than that, and go-back-N would send all of
+/// it again for each packet that a full queue drops.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Window {
+    most: Option<u64>,
+    delivered: u64,
+}
+
+impl Window {
+    /// True when a packet may be sent with so many PSNs outstanding.
+    #[inline]
+    pub(crate) fn is_open(&self, outstanding: u64) -> bool {
+        self.most.is_none_or(|most| outstanding < most)
+    }
+
+    /// A packet was lost with so many outstanding. The same loss, or one found while what it made necessary is still sent, shows
+    /// fewer outstanding, and leaves the window as it is.
+    pub(crate) fn note_loss(&mut self, outstanding: u64) {
+        let half = (outstanding / 2).max(LEAST);
+        self.most = Some(self.most.map_or(half, |most| most.min(half)));
+        self.delivered = 0;
+    }
+
+    /// So many PSNs were delivered. A window that holds `all` that may be stored is none.
+    #[inline]
+    pub(crate) fn note_delivered(&mut self, psns: u64, all: u64) {
+        let Some(most) = self.most else { return };
+        self.delivered += psns;
+        if self.delivered >= most {
+            self.delivered = 0;
+            let grown = most + (most / GROWTH).max(1);
+            self.most = (grown < all).then_some(grown);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_none_before_a_loss() {
+        let mut window = Window::default();
+        window.note_delivered(1 << 20, 1 << 21);
+        assert!(window.is_open(1 << 30));
+    }
+
+    #[test]
+    fn a_loss_halves_what_is_outstanding_and_deliveries_bring_it_back() {
+        let mut window = Window::default();
+        window.note_loss(3200);
+        assert!(window.is_open(1599) && !window.is_open(1600));
+        window.note_loss(40);
+        assert!(window.is_open(19) && !window.is_open(20));
+        window.note_loss(2);
+        assert!(window.is_open(15) && !window.is_open(16));
+        let mut psns = 0;
+        while !window.is_open(32) {
+            window.note_delivered(4, 1000);
+            psns += 4;
+        }
+        assert!((300..600).contains(&psns), "twice as much after {psns} PSNs");
+        (0..100_000).for_each(|_| window.note_delivered(4, 1000));
+        assert!(window.is_open(u64::MAX), "as large as all that there is");
+    }
+}
