@@ -34,6 +34,8 @@ pub struct Accelerator {
     pub(crate) flows: FlowTable,
     connections: Connections,
     timers: Timers,
+    /// Flows to which something has happened since their timer was set.
+    to_arm: Vec<SlotId>,
     /// Flows that owe their requester an answer.
     lan_ring: VecDeque<SlotId>,
     /// Flows that have something to send to their responder.
@@ -50,6 +52,15 @@ struct HeldDreq {
     frame: FrameBuf,
     flow: SlotId,
     until: Instant,
+}
+
+/// Has the timer of `flow` set when what it depends on is done changing.
+#[inline]
+fn arm_later(to_arm: &mut Vec<SlotId>, id: SlotId, flow: &mut Flow) {
+    if !flow.is_to_arm {
+        flow.is_to_arm = true;
+        to_arm.push(id);
+    }
 }
 
 /// The rates of flows that are told to slow down.
@@ -96,6 +107,7 @@ impl Accelerator {
             flows: FlowTable::new(config.flows_max, config.seed),
             connections: Connections::new(config.connections_max, config.seed),
             timers: Timers::default(),
+            to_arm: Vec::new(),
             lan_ring: VecDeque::new(),
             wan_ring: VecDeque::new(),
             dreqs: VecDeque::new(),
@@ -479,8 +491,7 @@ impl Accelerator {
             flow.in_wan_ring = true;
             self.wan_ring.push_back(id);
         }
-        let at = flow.deadline(&self.shared.config).map(|deadline| deadline.at);
-        flow.armed = self.timers.arm(id, flow.armed, at);
+        arm_later(&mut self.to_arm, id, flow);
         let (delivered, closing) = (flow.store.is_empty(), flow.closing);
         if flow.dreq_held && (delivered || flow.state != FlowState::Terminated) {
             self.release_dreqs(None);
@@ -584,9 +595,20 @@ impl Accelerator {
             true => None,
             false => flow.send_next(now, &mut self.shared, |frame| out.transmit(WAN, frame)),
         };
-        let at = flow.deadline(&self.shared.config).map(|deadline| deadline.at);
-        flow.armed = self.timers.arm(id, flow.armed, at);
+        arm_later(&mut self.to_arm, id, flow);
         sent
+    }
+
+    /// Sets timers: once for all that a batch of frames did to a flow.
+    fn arm(&mut self) {
+        for id in self.to_arm.drain(..) {
+            let flow = self.flows.is_current(id).then(|| self.flows.get_mut(id.slot)).flatten();
+            if let Some(flow) = flow {
+                flow.is_to_arm = false;
+                let at = flow.deadline(&self.shared.config).map(|deadline| deadline.at);
+                flow.armed = self.timers.arm(id, flow.armed, at);
+            }
+        }
     }
 
     /// Ends the turn of the first flow; it stays in the ring if it has more to send.
@@ -633,6 +655,7 @@ impl Node for Accelerator {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
+        self.arm();
         while let Some((at, id)) = self.timers.pop_due(now) {
             if !self.flows.is_current(id) {
                 continue;
@@ -657,14 +680,19 @@ impl Node for Accelerator {
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
         self.transmit_to_lan(now, out);
         self.transmit_to_wan(now, out);
+        self.arm();
     }
 
     fn poll_timeout(&self) -> Option<Deadline> {
-        let flow = self.timers.next().map(|(at, id)| {
+        let deadline = |id: SlotId| {
             let flow = self.flows.is_current(id).then(|| self.flows.get(id.slot)).flatten();
-            let due = flow.and_then(|flow| flow.deadline(&self.shared.config));
-            Deadline { at, reason: due.map_or("stale timer", |due| due.reason) }
-        });
+            flow.and_then(|flow| flow.deadline(&self.shared.config))
+        };
+        let armed = self
+            .timers
+            .next()
+            .map(|(at, id)| Deadline { at, reason: deadline(id).map_or("stale timer", |due| due.reason) });
+        let flow = self.to_arm.iter().fold(armed, |first, id| Deadline::earliest(first, deadline(*id)));
         let gate = |gate: &Gate, reason| gate.waiting_until.map(|at| Deadline { at, reason });
         let pacing =
             Deadline::earliest(gate(&self.wan_gate, "WAN pacing"), gate(&self.lan_gate, "LAN pacing"));

@@ -232,6 +232,8 @@ pub(crate) struct Flow {
     // Towards the accelerator's tables.
     pub(crate) used: bool,
     pub(crate) armed: Option<Instant>,
+    /// Its timer is to be set.
+    pub(crate) is_to_arm: bool,
     pub(crate) in_lan_ring: bool,
     pub(crate) in_wan_ring: bool,
     pub(crate) dreq_held: bool,
@@ -313,6 +315,7 @@ impl Flow {
             wan_mark: 0,
             used: true,
             armed: None,
+            is_to_arm: false,
             in_lan_ring: false,
             in_wan_ring: false,
             dreq_held: false,
