@@ -209,8 +209,6 @@ pub(crate) struct Flow {
     /// Questions in a row that were answered sooner than the path seemed to allow.
     pub(crate) early_answers: u8,
     pub(crate) rnr_until: Option<Instant>,
-    /// The box stands before the responder's LAN, where what is lost is lost to congestion.
-    pub(crate) is_windowed: bool,
     pub(crate) window: Window,
     /// What CNPs leave of the rate.
     pub(crate) limiter: RateLimiter,
@@ -247,7 +245,7 @@ impl Flow {
     pub(crate) fn new(now: Instant, config: &Config, key: FlowKey, beginning: Beginning) -> Self {
         let start = first_sequence(beginning.psn);
         let mut flow = Flow::blank(now, key, beginning, start);
-        flow.is_windowed = config.role == Role::Far;
+        flow.window = Window::of(config.role);
         flow.take_mode(config, beginning.dscp);
         flow
     }
@@ -300,7 +298,6 @@ impl Flow {
             resent_at: Instant::ZERO,
             early_answers: 0,
             rnr_until: None,
-            is_windowed: false,
             window: Window::default(),
             limiter: RateLimiter::new(),
             slowed_until: None,
@@ -382,7 +379,7 @@ impl Flow {
         self.backoff = 0;
         self.probe = Probe::None;
         self.rnr_until = None;
-        self.window = Window::default();
+        self.window = self.window.afresh();
         self.limiter = RateLimiter::new();
         self.slowed_until = None;
         self.gone_back = None;

@@ -113,7 +113,7 @@ impl Flow {
     }
 
     fn go_back(&mut self, seq: u64, cause: Cause) {
-        if self.is_windowed && cause != Cause::Rnr {
+        if cause != Cause::Rnr {
             self.window.note_loss(self.outstanding());
         }
         self.cause = cause;

@@ -1,5 +1,7 @@
 //! How much a far box has outstanding to a responder whose network drops.
 
+use crate::Role;
+
 /// Fewest PSNs: what a drop costs is then less than what its discovery does.
 const LEAST: u64 = 16;
 /// By which part of itself a window grows while so much is delivered.
@@ -12,11 +14,23 @@ const GROWTH: u64 = 32;
 /// it again for each packet that a full queue drops.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Window {
+    /// The box stands before the responder's LAN, where what is lost is lost to congestion.
+    is_far: bool,
     most: Option<u64>,
     delivered: u64,
 }
 
 impl Window {
+    /// That of a flow whose box is so far from its requester.
+    pub(crate) fn of(role: Role) -> Self {
+        Window { is_far: role == Role::Far, ..Window::default() }
+    }
+
+    /// That of another life of the flow.
+    pub(crate) fn afresh(self) -> Self {
+        Window { is_far: self.is_far, ..Window::default() }
+    }
+
     /// True when a packet may be sent with so many PSNs outstanding.
     #[inline]
     pub(crate) fn is_open(&self, outstanding: u64) -> bool {
@@ -26,6 +40,9 @@ impl Window {
     /// A packet was lost with so many outstanding. The same loss, or one found while what it made necessary is still sent, shows
     /// fewer outstanding, and leaves the window as it is.
     pub(crate) fn note_loss(&mut self, outstanding: u64) {
+        if !self.is_far {
+            return;
+        }
         let half = (outstanding / 2).max(LEAST);
         self.most = Some(self.most.map_or(half, |most| most.min(half)));
         self.delivered = 0;
@@ -56,8 +73,15 @@ mod tests {
     }
 
     #[test]
+    fn a_near_box_has_none() {
+        let mut window = Window::of(Role::Near);
+        window.note_loss(3200);
+        assert!(window.is_open(1 << 30));
+    }
+
+    #[test]
     fn a_loss_halves_what_is_outstanding_and_deliveries_bring_it_back() {
-        let mut window = Window::default();
+        let mut window = Window::of(Role::Far);
         window.note_loss(3200);
         assert!(window.is_open(1599) && !window.is_open(1600));
         window.note_loss(40);
