@@ -9,7 +9,7 @@ use crate::rtt::Rtt;
 use crate::store::{Kind, Spare, Store};
 use crate::window::Window;
 use crate::{
-    Config, Counters, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt, Mode, Role,
+    Config, Counters, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt, Mode,
 };
 use longhaul_cc::RateLimiter;
 use longhaul_cc::dcqcn::Dcqcn;
