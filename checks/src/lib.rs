@@ -19,6 +19,7 @@ pub mod qperf;
 pub mod rendezvous;
 pub mod samples;
 pub mod segments;
+pub mod testpmd;
 pub mod two_processes;
 
 pub use back_to_back::{BackToBack, CLIENT_IP, SERVER_IP};

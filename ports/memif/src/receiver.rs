@@ -80,6 +80,8 @@ pub(crate) struct Receiver {
     returned: u16,
     /// The producer's index as last read.
     published: u16,
+    /// Some descriptor that was read since then was chained to the one behind it.
+    chained: bool,
     /// The peer has left: what was published stays readable, and nothing more is taken.
     ended: bool,
     /// For frames that span descriptors. Its length is the longest frame.
@@ -104,7 +106,7 @@ impl Receiver {
     fn new(ring: Ring, source: Source, frame_bytes_max: usize) -> Self {
         ring.request_interrupts(false);
         let scratch = vec![0; frame_bytes_max].into_boxed_slice();
-        Self { ring, source, next: 0, returned: 0, published: 0, ended: false, scratch }
+        Self { ring, source, next: 0, returned: 0, published: 0, chained: false, ended: false, scratch }
     }
 
     /// Begins at another index than 0.
@@ -200,7 +202,10 @@ impl Receiver {
         let segment = self.segment(self.next)?;
         let (descriptors, len) = if segment.more {
             match self.gather()? {
-                Gathered::Complete { descriptors, bytes } => (descriptors, bytes),
+                Gathered::Complete { descriptors, bytes } => {
+                    self.chained = true;
+                    (descriptors, bytes)
+                }
                 Gathered::Incomplete => return Ok(None),
             }
         } else {
@@ -281,6 +286,18 @@ impl Receiver {
         Ok(Gathered::Incomplete)
     }
 
+    /// As master, takes the chaining flag off the descriptors that were read. DPDK's net_memif sets it and never
+    /// clears it, so that a slot that was once part of a chain would join every later frame to the next one.
+    #[cold]
+    fn unchain(&self) {
+        let mut index = self.returned;
+        while index != self.next {
+            let Descriptor { region, length, .. } = self.ring.descriptor(index);
+            self.ring.write_length(index, 0, region, length);
+            index = index.wrapping_add(1);
+        }
+    }
+
     /// Returns the descriptors that were read to the peer.
     #[inline]
     fn give_back(&mut self) {
@@ -288,7 +305,12 @@ impl Receiver {
             return;
         }
         match &self.source {
-            Source::Announced(_) => self.ring.publish_tail(self.next),
+            Source::Announced(_) => {
+                if std::mem::take(&mut self.chained) {
+                    self.unchain();
+                }
+                self.ring.publish_tail(self.next);
+            }
             Source::Own(buffers) => {
                 let mut index = self.returned;
                 while index != self.next {
