@@ -43,6 +43,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ports/memif", &["ports/port"]),
     ("ports/udp", &["ports/port"]),
     ("ports/netdev", &["ports/port"]),
+    ("ports/dpdk", &["ports/port"]),
     ("host", &["proto/units", "proto/wire", "proto/node", "ports/port"]),
     (
         "verbs/rdma",

@@ -462,6 +462,23 @@ mod chains {
         }
     }
 
+    /// DPDK's net_memif writes lengths alone where it once wrote a chain.
+    #[test]
+    fn a_chain_leaves_no_flags_behind_for_the_frames_that_come_after_it() {
+        let path = TestPath::new();
+        let mut port = master(&path);
+        let slave = RawSlave::connected(&path, &mut port);
+        for (index, flags) in [(0, 0), (1, FLAG_NEXT), (2, FLAG_NEXT), (3, 0)] {
+            slave.fill(index, flags, 100, 1);
+        }
+        slave.s2m.publish_head(4);
+        assert_eq!(port.receive(8, &mut |_| {}).unwrap(), 2);
+        for index in 0..4 {
+            let descriptor = slave.s2m.descriptor(index);
+            assert_eq!((descriptor.flags, descriptor.length), (0, 100), "descriptor {index}");
+        }
+    }
+
     #[test]
     fn a_chain_published_in_pieces_waits_for_its_end() {
         let path = TestPath::new();

@@ -1,0 +1,237 @@
+//! Frames in DPDK's buffers: those that came, and those that are to go.
+
+use crate::device::Device;
+use crate::shim::{self, BURST_MAX, RawFrame};
+
+/// Frames that were received and have not been given back.
+pub(crate) struct Burst {
+    frames: Box<[RawFrame; BURST_MAX]>,
+    came: usize,
+}
+
+// SAFETY: the frames are this one's own, and DPDK's buffers may be freed by any thread.
+unsafe impl Send for Burst {}
+
+impl Burst {
+    /// The most frames of one burst.
+    pub(crate) const FRAMES_MAX: usize = BURST_MAX;
+
+    pub(crate) fn new() -> Self {
+        Self { frames: Box::new([RawFrame::NONE; BURST_MAX]), came: 0 }
+    }
+
+    /// Receives at most `max` frames and returns how many came.
+    #[inline]
+    pub(crate) fn receive(&mut self, device: &Device, queue: u16, max: usize) -> usize {
+        self.give_back();
+        let count = max.min(BURST_MAX) as u32;
+        // SAFETY: the port is started and has this queue, only this thread uses it, and there is room for `count` frames.
+        let came = unsafe { shim::lh_receive(device.port(), queue, self.frames.as_mut_ptr(), count) };
+        self.came = came as usize;
+        self.came
+    }
+
+    /// One of those that came last.
+    #[inline]
+    pub(crate) fn frame(&self, at: usize) -> Received<'_> {
+        Received(&self.frames[..self.came][at])
+    }
+
+    /// Frees all of them.
+    #[inline]
+    pub(crate) fn give_back(&mut self) {
+        if self.came > 0 {
+            // SAFETY: these came with the last burst, and are freed once: `came` is 0 from here on.
+            unsafe { shim::lh_free(self.frames.as_ptr(), self.came as u32) };
+            self.came = 0;
+        }
+    }
+}
+
+impl Drop for Burst {
+    fn drop(&mut self) {
+        // Something is left when a reader of frames panicked.
+        self.give_back();
+    }
+}
+
+/// A frame that came.
+pub(crate) struct Received<'a>(&'a RawFrame);
+
+impl<'a> Received<'a> {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len as usize
+    }
+
+    #[inline]
+    pub(crate) fn has_bad_sum(&self) -> bool {
+        self.0.has_bad_sum != 0
+    }
+
+    /// Its bytes, unless they lie in several buffers.
+    #[inline]
+    pub(crate) fn in_one_piece(&self) -> Option<&'a [u8]> {
+        if self.0.segments != 1 {
+            return None;
+        }
+        // SAFETY: a buffer's data, of which the driver says that it has `len` bytes; nobody else has the buffer until the
+        // burst, which this borrows, is given back.
+        Some(unsafe { std::slice::from_raw_parts(self.0.bytes, self.len()) })
+    }
+
+    /// Copies all of it to `out`, which has its length.
+    #[cold]
+    pub(crate) fn gather(&self, out: &mut [u8]) {
+        assert_eq!(out.len(), self.len(), "output length");
+        // SAFETY: `out` has as many bytes as the frame; the copy ends there, whatever the buffers say.
+        unsafe { shim::lh_gather(self.0, out.as_mut_ptr()) };
+    }
+}
+
+/// Frames on their way to the device, and empty ones to build them in.
+pub(crate) struct Outgoing {
+    /// Built, not yet taken by the device; the first `sent` were.
+    built: Vec<RawFrame>,
+    sent: usize,
+    /// Of one buffer each.
+    empty: Vec<RawFrame>,
+    /// What the longest frame takes.
+    buffers_max: usize,
+    no_buffer: u64,
+}
+
+// SAFETY: as for `Burst`.
+unsafe impl Send for Outgoing {}
+
+impl Outgoing {
+    /// The most frames between two flushes.
+    pub(crate) const FRAMES_MAX: usize = 256;
+
+    pub(crate) fn new(device: &Device, frame_bytes_max: usize) -> Self {
+        let buffers_max = frame_bytes_max.div_ceil(device.pool().buffer_bytes);
+        let empty = Vec::with_capacity((Self::FRAMES_MAX * buffers_max).next_multiple_of(BURST_MAX));
+        Self { built: Vec::with_capacity(Self::FRAMES_MAX), sent: 0, empty, buffers_max, no_buffer: 0 }
+    }
+
+    /// Frames that can be built now, each of the greatest length.
+    pub(crate) fn room(&mut self, device: &Device) -> usize {
+        self.stock_up(device);
+        (Self::FRAMES_MAX - self.built.len()).min(self.empty.len() / self.buffers_max)
+    }
+
+    /// Gets empty buffers, as many as there is room for, or as the pool has.
+    fn stock_up(&mut self, device: &Device) {
+        while self.empty.capacity() - self.empty.len() >= BURST_MAX {
+            let had = self.empty.len();
+            self.empty.resize(had + BURST_MAX, RawFrame::NONE);
+            let new = &mut self.empty[had..];
+            // SAFETY: the pool lives as long as the device, and there is room for so many frames.
+            let done =
+                unsafe { shim::lh_allocate(device.pool().as_ptr(), new.as_mut_ptr(), BURST_MAX as u32) };
+            if done < 0 {
+                self.empty.truncate(had);
+                self.no_buffer = self.no_buffer.wrapping_add(1);
+                break;
+            }
+        }
+    }
+
+    /// Builds a frame of `len` bytes. False: there is no room, and `fill` was not called. A frame of several buffers is
+    /// built in `scratch`.
+    #[inline]
+    pub(crate) fn build(
+        &mut self,
+        device: &Device,
+        len: usize,
+        scratch: &mut [u8],
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> bool {
+        let buffer_bytes = device.pool().buffer_bytes;
+        let needed = len.div_ceil(buffer_bytes);
+        if self.built.len() == Self::FRAMES_MAX {
+            return false;
+        }
+        if self.empty.len() < needed {
+            self.stock_up(device);
+            if self.empty.len() < needed {
+                return false;
+            }
+        }
+        let first = self.empty.len() - needed;
+        let frames = &mut self.empty[first..];
+        if needed == 1 {
+            // SAFETY: an empty buffer has room for `buffer_bytes`, and nobody else has it.
+            fill(unsafe { std::slice::from_raw_parts_mut(frames[0].bytes, len) });
+            frames[0].len = len as u32;
+        } else {
+            let bytes = &mut scratch[..len];
+            fill(bytes);
+            // SAFETY: `needed` empty frames, each of one buffer of `buffer_bytes`, have room for `len` bytes.
+            unsafe { shim::lh_spread(frames.as_mut_ptr(), needed as u32, bytes.as_ptr(), len as u32) };
+        }
+        self.built.push(frames[0]);
+        self.empty.truncate(first);
+        true
+    }
+
+    /// Hands the device what it takes. True when it took all, or something.
+    #[inline]
+    pub(crate) fn send(&mut self, device: &Device) -> bool {
+        let before = self.sent;
+        while device.is_started() && self.sent < self.built.len() {
+            let rest = &self.built[self.sent..];
+            let count = rest.len().min(BURST_MAX);
+            // SAFETY: the port is started and has this queue, only this thread uses it; what it takes is no longer ours.
+            let taken = unsafe { shim::lh_transmit(device.port(), rest.as_ptr(), count as u32) } as usize;
+            self.sent += taken;
+            if taken < count {
+                break;
+            }
+        }
+        let has_moved = self.sent > before || self.built.is_empty();
+        if self.sent == self.built.len() {
+            self.built.clear();
+            self.sent = 0;
+        } else if self.sent > 0 && self.built.len() == Self::FRAMES_MAX {
+            // Few are left, or the device takes few at a time.
+            self.built.drain(..self.sent);
+            self.sent = 0;
+        }
+        has_moved
+    }
+
+    /// Frames that the device has not taken.
+    pub(crate) fn waiting(&self) -> usize {
+        self.built.len() - self.sent
+    }
+
+    /// Drops what waits and returns how many that were.
+    pub(crate) fn forget(&mut self) -> usize {
+        let rest = &self.built[self.sent..];
+        let count = rest.len();
+        // SAFETY: the device has not taken these, and they are freed once.
+        unsafe { shim::lh_free(rest.as_ptr(), count as u32) };
+        self.built.clear();
+        self.sent = 0;
+        count
+    }
+
+    #[cfg(test)]
+    pub(crate) fn empty_buffers(&self) -> usize {
+        self.empty.len()
+    }
+
+    /// Times that the pool was empty.
+    pub(crate) fn no_buffer(&self) -> u64 {
+        self.no_buffer
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.forget();
+        // SAFETY: these are empty and nobody else's.
+        unsafe { shim::lh_free(self.empty.as_ptr(), self.empty.len() as u32) };
+    }
+}

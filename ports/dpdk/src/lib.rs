@@ -1,0 +1,38 @@
+//! Ethernet frames through DPDK: any of its drivers, named by its device arguments, behind the one contract of ports.
+//!
+//! Without the feature `libdpdk` this crate is empty. With it, it needs Debian's `libdpdk-dev` to build, and to run the
+//! packages of the drivers in use.
+//!
+//! * [`eal::start`] starts DPDK, once in a process, before the first port;
+//! * [`DpdkPort::open`] attaches a device, such as `0000:3b:00.0` or `net_memif0,role=client,socket=/run/x`, and starts it;
+//!   it is given back when the port is dropped.
+//!
+//! Frames are handed out where they lie in DPDK's buffers, and built there: this crate copies only frames that a driver
+//! spread over several buffers. Everything that makes a device useless is refused by [`DpdkPort::open`] with the command
+//! that cures it; afterwards a link that comes and goes, a queue that stands still and a pool that runs dry are counted
+//! ([`DpdkCounters`]) and nothing more.
+//!
+//! Several receive queues are looked at in turn by the one thread that drives the port. A flow stays in one queue, so
+//! that its frames stay in order.
+//!
+//! Trust: drivers of virtual devices run in this process. What they say of a buffer is believed as DPDK's own code does.
+//!
+//! Deliberately absent: interrupts (a thread that sleeps looks every 100 µs), time stamps (no port has them), frames kept
+//! beyond the call in DPDK's own buffers.
+#![cfg(feature = "libdpdk")]
+
+mod config;
+mod device;
+pub mod eal;
+mod error;
+mod frames;
+mod pci;
+mod port;
+mod shim;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::DpdkConfig;
+pub use error::DpdkError;
+pub use port::{DpdkCounters, DpdkPort};

@@ -1,0 +1,299 @@
+//! A device of DPDK's as a [`Port`].
+
+use crate::config::{AROUND_MTU, DpdkConfig};
+use crate::device::{Device, LinkWatch};
+use crate::eal;
+use crate::error::DpdkError;
+use crate::frames::{Burst, Outgoing};
+use longhaul_port::{
+    Descriptors, DropReason, FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, PortCounters, PortError,
+    check_length,
+};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often the device is asked whether its link is up.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// A queue that takes nothing for so long has stalled.
+const STALLED_AFTER: Duration = Duration::from_millis(500);
+
+/// What only ports of DPDK count. Free-running since the port was made, but for the device's own, which some devices
+/// begin anew when they are started again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DpdkCounters {
+    /// Frames that the device dropped because its queue was full: they were not received fast enough.
+    pub rx_missed: u64,
+    /// Frames that the device dropped as damaged.
+    pub rx_errors: u64,
+    /// Frames that the driver dropped because the pool had no buffer.
+    pub rx_no_buffer: u64,
+    /// Frames received although the device found their IPv4 checksum wrong.
+    pub rx_bad_checksum: u64,
+    /// Frames received in several buffers, and copied into one piece.
+    pub rx_gathered: u64,
+    /// Frames that the device did not send.
+    pub tx_errors: u64,
+    /// Times that a frame to send found no buffer in the pool.
+    pub tx_no_buffer: u64,
+    /// Times that the device took nothing for half a second although its link was up and frames waited.
+    pub tx_stalls: u64,
+    /// Times that the device was stopped and started to have its link come up again.
+    pub restarts: u64,
+}
+
+/// One device, with as many receive queues as configured and one to send by. See the crate's documentation.
+pub struct DpdkPort {
+    name: Arc<str>,
+    outgoing: Outgoing,
+    burst: Burst,
+    rx_queues: u16,
+    /// The queue that is looked at first in the next call.
+    rx_queue: u16,
+    frame_bytes_max: usize,
+    /// For frames in several buffers, and for those that nobody gets. Its length is the longest frame.
+    scratch: Box<[u8]>,
+    link: LinkState,
+    watch: LinkWatch,
+    looked_at: Option<Instant>,
+    /// Since when the device has taken none of the frames that wait, and whether that was counted.
+    stuck: Option<(Instant, bool)>,
+    counters: PortCounters,
+    other: DpdkCounters,
+    /// Last, so that it is closed once all of its buffers are back.
+    device: Device,
+}
+
+impl DpdkPort {
+    /// Attaches a device and starts it. Whether its link is up is seen later: a link that is down is no error.
+    ///
+    /// # Errors
+    /// See [`DpdkError`]: everything that makes the device useless for `config`, before it takes a frame.
+    pub fn open(config: &DpdkConfig) -> Result<Self, DpdkError> {
+        let device = Device::open(config)?;
+        let frame_bytes_max = device.mtu() + AROUND_MTU;
+        let outgoing = Outgoing::new(&device, frame_bytes_max);
+        Ok(Self {
+            name: config.device().into(),
+            outgoing,
+            burst: Burst::new(),
+            rx_queues: config.rx_queues,
+            rx_queue: 0,
+            frame_bytes_max,
+            scratch: vec![0; frame_bytes_max].into_boxed_slice(),
+            link: LinkState::Down,
+            watch: LinkWatch::default(),
+            looked_at: None,
+            stuck: None,
+            counters: PortCounters::default(),
+            other: DpdkCounters::default(),
+            device,
+        })
+    }
+
+    /// What only ports of DPDK count, with what the device says now.
+    #[must_use]
+    pub fn dpdk_counters(&self) -> DpdkCounters {
+        let device = self.device.statistics();
+        DpdkCounters {
+            rx_missed: device.rx_missed,
+            rx_errors: device.rx_errors,
+            rx_no_buffer: device.rx_no_mbuf,
+            tx_errors: device.tx_errors,
+            tx_no_buffer: self.outgoing.no_buffer(),
+            restarts: self.watch.restarts(),
+            ..self.other
+        }
+    }
+
+    /// The driver of the device, such as `net_memif`.
+    #[must_use]
+    pub fn driver(&self) -> &str {
+        self.device.driver()
+    }
+
+    /// The MTU that the port takes, in bytes.
+    #[must_use]
+    pub fn mtu(&self) -> usize {
+        self.device.mtu()
+    }
+
+    /// Buffers of the port's pool that nobody has.
+    #[must_use]
+    pub fn free_buffers(&self) -> usize {
+        self.device.pool().free_buffers()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn pool(&self) -> *mut crate::shim::Pool {
+        self.device.pool().as_ptr()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn empty_buffers(&self) -> usize {
+        self.outgoing.empty_buffers()
+    }
+
+    /// Asks for the state of the link.
+    fn look(&mut self, now: Instant) {
+        eal::know_this_thread();
+        let is_up = self.watch.look(&mut self.device, now);
+        let link = if is_up { LinkState::Up } else { LinkState::Down };
+        if link == self.link {
+            return;
+        }
+        self.link = link;
+        match link {
+            LinkState::Up => self.counters.link_ups = self.counters.link_ups.wrapping_add(1),
+            // They would leave when it comes back, long after their time.
+            LinkState::Down => {
+                for _ in 0..self.outgoing.forget() {
+                    self.counters.tx_drops.count(DropReason::LinkDown);
+                }
+            }
+        }
+    }
+
+    /// Hands over what waits to be sent.
+    fn send(&mut self) {
+        if self.outgoing.send(&self.device) {
+            self.stuck = None;
+        }
+    }
+
+    /// Notices a device that takes nothing.
+    fn watch_queue(&mut self, now: Instant) {
+        match &mut self.stuck {
+            _ if self.outgoing.waiting() == 0 => self.stuck = None,
+            None => self.stuck = Some((now, false)),
+            Some((since, is_counted)) => {
+                if !*is_counted && now.duration_since(*since) > STALLED_AFTER {
+                    *is_counted = true;
+                    self.other.tx_stalls = self.other.tx_stalls.wrapping_add(1);
+                }
+            }
+        }
+    }
+
+    /// Takes at most `max` frames from one queue and returns how many there were, and how many were handed to `each`.
+    fn receive_from(&mut self, queue: u16, max: usize, each: &mut dyn FnMut(&[u8])) -> (usize, usize) {
+        let came = self.burst.receive(&self.device, queue, max);
+        let mut handed = 0;
+        for at in 0..came {
+            let frame = self.burst.frame(at);
+            self.other.rx_bad_checksum += u64::from(frame.has_bad_sum());
+            let len = frame.len();
+            if len > self.frame_bytes_max {
+                self.counters.rx_drops.count(DropReason::FrameTooLong);
+            } else if len < FRAME_BYTES_MIN {
+                self.counters.rx_drops.count(DropReason::FrameTooShort);
+            } else {
+                self.counters.count_rx(len);
+                handed += 1;
+                match frame.in_one_piece() {
+                    Some(bytes) => each(bytes),
+                    None => {
+                        self.other.rx_gathered += 1;
+                        frame.gather(&mut self.scratch[..len]);
+                        each(&self.scratch[..len]);
+                    }
+                }
+            }
+        }
+        self.burst.give_back();
+        (came, handed)
+    }
+}
+
+impl Port for DpdkPort {
+    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        let (mut taken, mut handed) = (0, 0);
+        if !self.device.is_started() {
+            return Ok(0);
+        }
+        for _ in 0..self.rx_queues {
+            while taken < max {
+                let wanted = (max - taken).min(Burst::FRAMES_MAX);
+                let (came, given) = self.receive_from(self.rx_queue, wanted, each);
+                taken += came;
+                handed += given;
+                if came < wanted {
+                    break;
+                }
+            }
+            if taken == max {
+                break;
+            }
+            self.rx_queue = if self.rx_queue + 1 < self.rx_queues { self.rx_queue + 1 } else { 0 };
+        }
+        Ok(handed)
+    }
+
+    fn transmit_room(&mut self) -> usize {
+        if self.link == LinkState::Down { Outgoing::FRAMES_MAX } else { self.outgoing.room(&self.device) }
+    }
+
+    fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
+        check_length(len, self.frame_bytes_max)?;
+        if self.link == LinkState::Down {
+            fill(&mut self.scratch[..len]);
+            self.counters.tx_drops.count(DropReason::LinkDown);
+            return Ok(true);
+        }
+        if !self.outgoing.build(&self.device, len, &mut self.scratch, fill) {
+            self.counters.tx_full = self.counters.tx_full.wrapping_add(1);
+            return Ok(false);
+        }
+        self.counters.count_tx(len);
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        self.send();
+        Ok(())
+    }
+
+    fn arm(&mut self) -> Result<bool, PortError> {
+        Ok(false)
+    }
+
+    fn disarm(&mut self) {}
+
+    fn descriptors(&self) -> Descriptors {
+        Descriptors::new()
+    }
+
+    fn service(&mut self) -> Result<LinkState, PortError> {
+        let now = Instant::now();
+        if self.looked_at.is_none_or(|at| now.duration_since(at) >= LOOK_EVERY) {
+            self.looked_at = Some(now);
+            self.look(now);
+        }
+        if self.outgoing.waiting() > 0 {
+            self.send();
+            self.watch_queue(now);
+        }
+        Ok(self.link)
+    }
+
+    fn link_state(&self) -> LinkState {
+        self.link
+    }
+
+    fn last_disconnect(&self) -> Option<&str> {
+        self.watch.reason()
+    }
+
+    fn capabilities(&self) -> PortCapabilities {
+        PortCapabilities {
+            kind: "dpdk",
+            name: Arc::clone(&self.name),
+            frame_bytes_max: self.frame_bytes_max,
+            transmit_slots: Outgoing::FRAMES_MAX,
+            interrupts: false,
+        }
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}

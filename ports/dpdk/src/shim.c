@@ -1,0 +1,319 @@
+#define _GNU_SOURCE
+#include <rte_config.h>
+
+#include "shim.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <rte_dev.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_log.h>
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <rte_prefetch.h>
+
+/* Buffers that each thread keeps at hand of a pool. */
+#define POOL_CACHE 256
+#define RSS_FLOWS (RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_NONFRAG_IPV6_UDP)
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static char log_line[512];
+static int log_prints;
+
+static ssize_t keep(void *unused, const char *text, size_t size)
+{
+    (void)unused;
+    size_t len = size;
+    while (len > 0 && (text[len - 1] == '\n' || text[len - 1] == ' '))
+        len--;
+    if (log_prints)
+        fwrite(text, 1, size, stderr);
+    if (len == 0)
+        return (ssize_t)size;
+    size_t kept = len < sizeof log_line ? len : sizeof log_line - 1;
+    pthread_mutex_lock(&log_lock);
+    memcpy(log_line, text, kept);
+    log_line[kept] = '\0';
+    pthread_mutex_unlock(&log_lock);
+    return (ssize_t)size;
+}
+
+void lh_keep_log(int print)
+{
+    cookie_io_functions_t functions = { .write = keep };
+    FILE *stream = fopencookie(NULL, "w", functions);
+    log_prints = print;
+    if (stream != NULL) {
+        setvbuf(stream, NULL, _IOLBF, sizeof log_line);
+        rte_openlog_stream(stream);
+    }
+}
+
+void lh_last_log(char *out, size_t size)
+{
+    if (size == 0)
+        return;
+    pthread_mutex_lock(&log_lock);
+    strncpy(out, log_line, size - 1);
+    out[size - 1] = '\0';
+    log_line[0] = '\0';
+    pthread_mutex_unlock(&log_lock);
+}
+
+int lh_init(int argc, char **argv)
+{
+    return rte_eal_init(argc, argv) < 0 ? -rte_errno : 0;
+}
+
+int lh_register_thread(void)
+{
+    return rte_lcore_id() == LCORE_ID_ANY && rte_thread_register() < 0 ? -rte_errno : 0;
+}
+
+void lh_unregister_thread(void)
+{
+    rte_thread_unregister();
+}
+
+int lh_attach(const char *devargs, uint16_t *port)
+{
+    uint8_t was_there[RTE_MAX_ETHPORTS] = { 0 };
+    uint16_t each;
+    RTE_ETH_FOREACH_DEV(each)
+        was_there[each] = 1;
+    int done = rte_dev_probe(devargs);
+    if (done < 0)
+        return done;
+    RTE_ETH_FOREACH_DEV(each) {
+        if (!was_there[each]) {
+            *port = each;
+            return 0;
+        }
+    }
+    return -EEXIST;
+}
+
+int lh_detach(uint16_t port)
+{
+    struct rte_eth_dev_info info;
+    int done = rte_eth_dev_info_get(port, &info);
+    if (done < 0)
+        return done;
+    struct rte_device *device = info.device;
+    rte_eth_dev_stop(port);
+    rte_eth_dev_close(port);
+    return rte_dev_remove(device);
+}
+
+int lh_describe(uint16_t port, struct lh_info *out)
+{
+    struct rte_eth_dev_info info;
+    int done = rte_eth_dev_info_get(port, &info);
+    if (done < 0)
+        return done;
+    memset(out, 0, sizeof *out);
+    if (info.driver_name != NULL)
+        strncpy(out->driver, info.driver_name, sizeof out->driver - 1);
+    uint32_t around = RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN;
+    if (info.max_mtu != UINT16_MAX && info.max_rx_pktlen > info.max_mtu)
+        around = info.max_rx_pktlen - info.max_mtu;
+    out->mtu_max = RTE_MIN((uint32_t)info.max_mtu, info.max_rx_pktlen - around);
+    out->rx_queues_max = info.max_rx_queues;
+    out->takes_chains = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
+    out->gives_chains = (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER) != 0;
+    out->hashes_udp = (info.flow_type_rss_offloads & RSS_FLOWS) != 0;
+    out->socket = rte_eth_dev_socket_id(port);
+    return 0;
+}
+
+int lh_configure(uint16_t port, const struct lh_setup *setup)
+{
+    struct rte_eth_dev_info info;
+    int done = rte_eth_dev_info_get(port, &info);
+    if (done < 0)
+        return done;
+    struct rte_eth_conf conf = { .rxmode = { .mtu = setup->mtu } };
+    if (setup->rx_queues > 1) {
+        conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+        conf.rx_adv_conf.rss_conf.rss_hf = RSS_FLOWS & info.flow_type_rss_offloads;
+    }
+    conf.rxmode.offloads = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM & info.rx_offload_capa;
+    if (setup->chains) {
+        conf.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_SCATTER & info.rx_offload_capa;
+        conf.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS & info.tx_offload_capa;
+    } else {
+        /* All that is sent is of one pool and has one holder. */
+        conf.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE & info.tx_offload_capa;
+    }
+    uint16_t rx_slots = setup->rx_slots, tx_slots = setup->tx_slots;
+    if ((done = rte_eth_dev_configure(port, setup->rx_queues, 1, &conf)) < 0 ||
+        (done = rte_eth_dev_adjust_nb_rx_tx_desc(port, &rx_slots, &tx_slots)) < 0)
+        return done;
+    unsigned socket = (unsigned)rte_eth_dev_socket_id(port);
+    for (uint16_t queue = 0; queue < setup->rx_queues; queue++) {
+        done = rte_eth_rx_queue_setup(port, queue, rx_slots, socket, NULL, setup->pool);
+        if (done < 0)
+            return done;
+    }
+    struct rte_eth_txconf txconf = info.default_txconf;
+    txconf.offloads = conf.txmode.offloads;
+    return rte_eth_tx_queue_setup(port, 0, tx_slots, socket, &txconf);
+}
+
+int lh_start(uint16_t port)
+{
+    int done = rte_eth_dev_start(port);
+    if (done == 0) {
+        /* What cannot be switched takes everything. */
+        rte_eth_promiscuous_enable(port);
+        rte_eth_allmulticast_enable(port);
+    }
+    return done;
+}
+
+int lh_stop(uint16_t port)
+{
+    return rte_eth_dev_stop(port);
+}
+
+int lh_link_is_up(uint16_t port)
+{
+    struct rte_eth_link link;
+    int done = rte_eth_link_get_nowait(port, &link);
+    return done < 0 ? done : link.link_status == RTE_ETH_LINK_UP;
+}
+
+int lh_statistics(uint16_t port, struct lh_stats *out)
+{
+    struct rte_eth_stats stats;
+    int done = rte_eth_stats_get(port, &stats);
+    if (done < 0)
+        return done;
+    out->rx_missed = stats.imissed;
+    out->rx_errors = stats.ierrors;
+    out->rx_no_mbuf = stats.rx_nombuf;
+    out->tx_errors = stats.oerrors;
+    return 0;
+}
+
+struct rte_mempool *lh_pool(const char *name, unsigned buffers, unsigned buffer_bytes, int socket)
+{
+    return rte_pktmbuf_pool_create(name, buffers, POOL_CACHE, 0,
+                                   (uint16_t)(buffer_bytes + RTE_PKTMBUF_HEADROOM), socket);
+}
+
+void lh_pool_free(struct rte_mempool *pool)
+{
+    rte_mempool_free(pool);
+}
+
+unsigned lh_pool_free_buffers(const struct rte_mempool *pool)
+{
+    return rte_mempool_avail_count(pool);
+}
+
+unsigned lh_receive(uint16_t port, uint16_t queue, struct lh_frame *frames, unsigned count)
+{
+    struct rte_mbuf *mbufs[LH_BURST_MAX];
+    uint16_t wanted = (uint16_t)RTE_MIN(count, (unsigned)LH_BURST_MAX);
+    uint16_t came = rte_eth_rx_burst(port, queue, mbufs, wanted);
+    for (uint16_t at = 0; at < came; at++) {
+        struct rte_mbuf *mbuf = mbufs[at];
+        rte_prefetch0(rte_pktmbuf_mtod(mbuf, void *));
+        frames[at] = (struct lh_frame){
+            .mbuf = mbuf,
+            .bytes = rte_pktmbuf_mtod(mbuf, uint8_t *),
+            .len = mbuf->nb_segs == 1 ? mbuf->data_len : mbuf->pkt_len,
+            .segments = mbuf->nb_segs,
+            .has_bad_sum =
+                (mbuf->ol_flags & RTE_MBUF_F_RX_IP_CKSUM_MASK) == RTE_MBUF_F_RX_IP_CKSUM_BAD,
+        };
+    }
+    return came;
+}
+
+void lh_gather(const struct lh_frame *frame, uint8_t *out)
+{
+    uint32_t left = frame->len;
+    for (const struct rte_mbuf *mbuf = frame->mbuf; mbuf != NULL && left > 0; mbuf = mbuf->next) {
+        uint32_t part = RTE_MIN((uint32_t)mbuf->data_len, left);
+        memcpy(out, rte_pktmbuf_mtod(mbuf, const uint8_t *), part);
+        out += part;
+        left -= part;
+    }
+    /* The lengths of a device that does not know them itself are not trusted. */
+    memset(out, 0, left);
+}
+
+int lh_allocate(struct rte_mempool *pool, struct lh_frame *frames, unsigned count)
+{
+    struct rte_mbuf *mbufs[LH_BURST_MAX];
+    if (count > LH_BURST_MAX)
+        return -EINVAL;
+    int done = rte_pktmbuf_alloc_bulk(pool, mbufs, count);
+    if (done < 0)
+        return done;
+    for (unsigned at = 0; at < count; at++)
+        frames[at] = (struct lh_frame){
+            .mbuf = mbufs[at],
+            .bytes = rte_pktmbuf_mtod(mbufs[at], uint8_t *),
+            .segments = 1,
+        };
+    return 0;
+}
+
+void lh_spread(struct lh_frame *frames, unsigned count, const uint8_t *bytes, uint32_t len)
+{
+    struct rte_mbuf *head = frames[0].mbuf, *last = head;
+    uint32_t left = len;
+    for (unsigned at = 0; at < count; at++) {
+        struct rte_mbuf *mbuf = frames[at].mbuf;
+        uint16_t part = (uint16_t)RTE_MIN(left, (uint32_t)rte_pktmbuf_tailroom(mbuf));
+        memcpy(rte_pktmbuf_mtod(mbuf, uint8_t *), bytes, part);
+        mbuf->data_len = part;
+        bytes += part;
+        left -= part;
+        if (at > 0) {
+            last->next = mbuf;
+            last = mbuf;
+        }
+    }
+    head->nb_segs = (uint16_t)count;
+    head->pkt_len = len - left;
+    frames[0].len = head->pkt_len;
+    frames[0].segments = (uint16_t)count;
+}
+
+unsigned lh_transmit(uint16_t port, const struct lh_frame *frames, unsigned count)
+{
+    struct rte_mbuf *mbufs[LH_BURST_MAX];
+    uint16_t burst = (uint16_t)RTE_MIN(count, (unsigned)LH_BURST_MAX);
+    for (uint16_t at = 0; at < burst; at++) {
+        struct rte_mbuf *mbuf = frames[at].mbuf;
+        if (frames[at].segments == 1) {
+            mbuf->data_len = (uint16_t)frames[at].len;
+            mbuf->pkt_len = frames[at].len;
+        }
+        mbufs[at] = mbuf;
+    }
+    return rte_eth_tx_burst(port, 0, mbufs, burst);
+}
+
+void lh_free(const struct lh_frame *frames, unsigned count)
+{
+    struct rte_mbuf *mbufs[LH_BURST_MAX];
+    while (count > 0) {
+        unsigned burst = RTE_MIN(count, (unsigned)LH_BURST_MAX);
+        for (unsigned at = 0; at < burst; at++)
+            mbufs[at] = frames[at].mbuf;
+        rte_pktmbuf_free_bulk(mbufs, burst);
+        frames += burst;
+        count -= burst;
+    }
+}
