@@ -36,8 +36,8 @@ Examples:
   longhaul box status accelerate --watch
   longhaul accelerate drain        before it is ended: its connections live on without it
 
-PORT is an interface that exists (eth1), tap:NAME, which is made if need be, or memif:PATH[,master|slave]. Give interfaces
-no addresses, and set their MTU to the hosts'. RoCEv2 is accelerated untagged or behind one 802.1Q tag; everything else
+PORT is an interface that exists (eth1), tap:NAME, which is made if need be, memif:PATH[,master|slave], or, where longhaul
+was built with DPDK, dpdk:DEVICE with arguments of its driver (dpdk:0000:3b:00.0). Give interfaces no addresses, and set their MTU to the hosts'. RoCEv2 is accelerated untagged or behind one 802.1Q tag; everything else
 passes as it is. Runs until Ctrl-C or SIGTERM; SIGUSR1 prints the status, SIGHUP reads the file of --config again.";
 
 #[derive(clap::Args)]

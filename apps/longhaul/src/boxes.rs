@@ -196,7 +196,8 @@ fn wait_for_end<S: Kind>(signals: &mut Signals, operation: &Operation<S>) -> boo
 
 /// Opens the ports of all pairs.
 fn ports<S>(plan: &Plan<S>, privileges: &Privileges) -> Result<Vec<Vec<BoxPort>>, Problem> {
-    let ports = plan.pairs.iter().map(|pair| pair.ports.iter().map(|port| open(port, privileges)).collect());
+    let ports =
+        plan.pairs.iter().map(|pair| pair.ports.iter().map(|port| open(port, plan, privileges)).collect());
     let ports = ports.collect::<Result<Vec<Vec<BoxPort>>, Problem>>()?;
     // Not before it is known that there is something to record.
     let record = |(port, path): (BoxPort, &Option<PathBuf>)| match path {
@@ -207,8 +208,8 @@ fn ports<S>(plan: &Plan<S>, privileges: &Privileges) -> Result<Vec<Vec<BoxPort>>
     ports.map(|(pair, ports)| ports.into_iter().zip(&pair.pcaps).map(record).collect()).collect()
 }
 
-fn open(name: &PortName, privileges: &Privileges) -> Result<BoxPort, Problem> {
-    let port = name.open()?;
+fn open<S>(name: &PortName, plan: &Plan<S>, privileges: &Privileges) -> Result<BoxPort, Problem> {
+    let port = name.open(&plan.dpdk)?;
     if let PortName::Memif { path, is_master: true } = name {
         privileges.hand_over(path)?;
     }

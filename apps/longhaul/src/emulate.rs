@@ -22,11 +22,12 @@ Examples:
   longhaul emulate --a eth1 --b eth2 --reorder 0.01 --reorder-delay 200us --duplicate 1e-3 --corrupt 1e-5
   longhaul emulate --a tap:lh0 --b tap:lh1 --distance 380km --queue 2M --ecn
   longhaul emulate --a eth1 --b eth2 --a eth3 --b eth4 --distance 100km      two fibres
+  longhaul emulate --a dpdk:0000:3b:00.0 --b dpdk:0000:3b:00.1 --distance 100km --rate 100G
   longhaul emulate --config /etc/longhaul/emulate.toml
   longhaul box status emulate --json
 
-PORT is an interface that exists (eth1), tap:NAME, which is made if need be, or memif:PATH[,master|slave]. Give interfaces
-no addresses, and set their MTU to the hosts'. Everything is delayed, not only RoCEv2. Runs until Ctrl-C or SIGTERM; SIGUSR1
+PORT is an interface that exists (eth1), tap:NAME, which is made if need be, memif:PATH[,master|slave], or, where longhaul
+was built with DPDK, dpdk:DEVICE with arguments of its driver (dpdk:0000:3b:00.0). Give interfaces no addresses, and set their MTU to the hosts'. Everything is delayed, not only RoCEv2. Runs until Ctrl-C or SIGTERM; SIGUSR1
 prints the status.";
 
 #[derive(clap::Args)]

@@ -1,4 +1,4 @@
-//! Why a port cannot be had.
+//! Why a port cannot be had. The cures that are options are those of `longhaul`.
 
 use thiserror::Error;
 
@@ -8,8 +8,8 @@ use thiserror::Error;
 pub enum DpdkError {
     /// DPDK was to have huge pages, and the machine has none to give.
     #[error(
-        "no huge pages are free: reserve some with 'dpdk-hugepages.py --setup 1G', or do without and more slowly: start \
-         DPDK with '--no-huge -m 1024'"
+        "no huge pages are free: reserve some with 'dpdk-hugepages.py --setup 1G', or do without and more slowly, by \
+         --dpdk-eal='--no-huge -m 1024'"
     )]
     NoHugePages,
     /// DPDK does not start.
@@ -81,7 +81,7 @@ pub enum DpdkError {
         device: String,
     },
     /// The device does not spread flows over queues.
-    #[error("{device} ({driver}) does not spread flows of UDP over queues: ask for 1 queue")]
+    #[error("{device} ({driver}) does not spread flows of UDP over queues: --dpdk-queues=1")]
     NoRss {
         /// The device.
         device: String,
@@ -89,7 +89,7 @@ pub enum DpdkError {
         driver: String,
     },
     /// The device has fewer queues than were asked for.
-    #[error("{device} has {most} receive queues: ask for no more")]
+    #[error("{device} has {most} receive queues: --dpdk-queues={most}")]
     Queues {
         /// The device.
         device: String,
@@ -98,7 +98,7 @@ pub enum DpdkError {
     },
     /// The device takes no frames as long as the flows need.
     #[error(
-        "{device} ({driver}) takes an MTU of {most} at most, and flows need {wanted}: lower that and the hosts' to {most}"
+        "{device} ({driver}) takes an MTU of {most} at most, and flows need {wanted}: --dpdk-mtu={most}, and no more at the hosts"
     )]
     Mtu {
         /// The device.
@@ -112,7 +112,7 @@ pub enum DpdkError {
     },
     /// Not enough memory for the port's buffers.
     #[error(
-        "no memory for {buffers} buffers of {bytes} bytes ({reason}): start DPDK with '-m {megabytes}' or more"
+        "no memory for {buffers} buffers of {bytes} bytes ({reason}): --dpdk-eal='-m {megabytes}' or more, beside what it has"
     )]
     NoMemory {
         /// How many.

@@ -249,7 +249,7 @@ mod trouble {
             (new(""), ["the device", "arguments behind commas"]),
             (DpdkConfig { mtu: Some(40), ..new("net_null40") }, ["the MTU is 40", "68 to 16362"]),
             (DpdkConfig { rx_queues: 0, ..new("net_null40") }, ["is 0", "1 to 64"]),
-            (DpdkConfig { rx_queues: 2, ..new("net_memif8") }, ["net_memif", "ask for 1 queue"]),
+            (DpdkConfig { rx_queues: 2, ..new("net_memif8") }, ["net_memif", "--dpdk-queues=1"]),
             (DpdkConfig { queue_frames: 32768, ..new("net_null40") }, ["no memory for", "'-m "]),
         ] {
             let error = refused(&config);

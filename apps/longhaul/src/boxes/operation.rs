@@ -166,6 +166,7 @@ fn fixed_differences<S: Kind>(from: &Plan<S>, to: &Plan<S>) -> Vec<String> {
         ("health", from.health == to.health),
         ("log", from.log == to.log),
         ("pcap_frames", from.pcap_frames == to.pcap_frames),
+        ("dpdk", from.dpdk == to.dpdk),
     ]
     .into_iter()
     .filter(|(_, same)| !same)
@@ -250,6 +251,7 @@ mod tests {
             health: None,
             log: journal::Form::Text,
             pcap_frames: 0,
+            dpdk: Default::default(),
             pairs: vec![Pair {
                 name: "one".to_string(),
                 ports: vec![port("eth1"), port("eth2")],

@@ -346,6 +346,23 @@ impl Watch {
                 .into_iter(),
             );
         }
+        #[cfg(feature = "dpdk")]
+        if let Some(dpdk) = port.dpdk_counters() {
+            rx_drops.insert("device_full".to_string(), dpdk.rx_missed);
+            rx_drops.insert("device_error".to_string(), dpdk.rx_errors);
+            rx_drops.insert("no_buffer".to_string(), dpdk.rx_no_buffer);
+            tx_drops.insert("device_error".to_string(), dpdk.tx_errors);
+            other = named(
+                [
+                    ("rx_bad_checksum", dpdk.rx_bad_checksum),
+                    ("rx_gathered", dpdk.rx_gathered),
+                    ("tx_no_buffer", dpdk.tx_no_buffer),
+                    ("tx_stalls", dpdk.tx_stalls),
+                    ("restarts", dpdk.restarts),
+                ]
+                .into_iter(),
+            );
+        }
         PortStatus {
             side: self.side.clone(),
             port: self.name.to_string(),

@@ -2,7 +2,7 @@
 
 use super::element::Element;
 use super::journal::Form;
-use super::port::PortName;
+use super::port::{Dpdk, PortName};
 use crate::problem::Problem;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -42,6 +42,8 @@ pub struct Process {
     /// How many frames each recording takes, both directions together; 0: no limit [default: 1000]
     #[arg(long, value_name = "N")]
     pub pcap_frames: Option<u64>,
+    #[command(flatten)]
+    pub dpdk: Dpdk,
 }
 
 /// Settings of a pair, each of which may be left out.
@@ -135,6 +137,8 @@ pub struct Plan<S> {
     /// How the journal is written.
     pub log: Form,
     pub pcap_frames: u64,
+    /// How ports of DPDK's are opened.
+    pub dpdk: Dpdk,
     pub pairs: Vec<Pair<S>>,
 }
 
@@ -184,6 +188,7 @@ pub fn plan<S: Settings>(
         health: process.health.or(file.health),
         log: process.log.or(file.log).unwrap_or_default(),
         pcap_frames: process.pcap_frames.or(file.pcap_frames).unwrap_or(PCAP_FRAMES),
+        dpdk: process.dpdk.over(file.dpdk),
         pairs,
     };
     check(&plan, sides)?;
@@ -240,6 +245,7 @@ fn pair_name(first: &PortName, second: &[PortName]) -> String {
 fn short(port: &PortName) -> String {
     match port {
         PortName::Interface(name) | PortName::Tap(name) => name.clone(),
+        PortName::Dpdk { devargs } => devargs.split(',').next().unwrap_or_default().to_string(),
         PortName::Memif { path, .. } => {
             path.file_stem().map_or_else(|| "memif".to_string(), |stem| stem.to_string_lossy().into_owned())
         }
@@ -289,6 +295,7 @@ struct File<S: Settings> {
     health: Option<SocketAddr>,
     log: Option<Form>,
     pcap_frames: Option<u64>,
+    dpdk: Dpdk,
     policy: Vec<toml::Table>,
     #[serde(bound(deserialize = ""))]
     defaults: Table<S>,
@@ -306,6 +313,7 @@ impl<S: Settings> Default for File<S> {
             health: None,
             log: None,
             pcap_frames: None,
+            dpdk: Dpdk::default(),
             policy: Vec::new(),
             defaults: Table::default(),
             pair: Vec::new(),

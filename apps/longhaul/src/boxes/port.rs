@@ -19,8 +19,9 @@ use std::str::FromStr;
 /// interface's MTU but that of loopback.
 const INTERFACE_FRAME_BYTES_MAX: usize = 16 << 10;
 
-/// Longest frame of a memif port, in bytes: an MTU of 9216 with two VLAN tags. A slave allocates 4096 of them.
-const MEMIF_FRAME_BYTES_MAX: usize = 9216 + 22;
+/// Longest frame of a memif port and, unless told otherwise, of DPDK's, in bytes: an MTU of 9216 with two VLAN tags. A
+/// memif slave allocates 4096 of them.
+const JUMBO_FRAME_BYTES_MAX: usize = 9216 + 22;
 
 /// The interface of a memif socket that a box attaches to.
 const MEMIF_ID: u32 = 0;
@@ -35,15 +36,65 @@ pub enum PortName {
     Tap(String),
     /// `memif:PATH[,master|slave]`: shared memory.
     Memif { path: PathBuf, is_master: bool },
+    /// `dpdk:DEVICE[,ARGUMENT=VALUE…]`: a device of DPDK's.
+    Dpdk { devargs: String },
+}
+
+/// How ports of DPDK's are opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Dpdk {
+    /// Arguments for DPDK itself, for dpdk: ports, as '--no-huge -m 1024' [default: huge pages, and none]
+    #[arg(long = "dpdk-eal", value_name = "ARGUMENTS", allow_hyphen_values = true)]
+    pub eal: Option<String>,
+    /// MTU that each dpdk: port must take, in bytes [default: as much as its device takes, up to 9216]
+    #[arg(long = "dpdk-mtu", value_name = "BYTES")]
+    pub mtu: Option<u16>,
+    /// Receive queues of each dpdk: port, over which its device spreads flows [default: 1]
+    #[arg(long = "dpdk-queues", value_name = "N")]
+    pub queues: Option<u16>,
+}
+
+impl Dpdk {
+    /// These, and what they leave out from `below`.
+    pub fn over(&self, below: Dpdk) -> Dpdk {
+        Dpdk {
+            eal: self.eal.clone().or(below.eal),
+            mtu: self.mtu.or(below.mtu),
+            queues: self.queues.or(below.queues),
+        }
+    }
+
+    #[cfg(feature = "dpdk")]
+    fn open(&self, devargs: &str) -> Result<BoxPort, Problem> {
+        use longhaul_dpdk::{DpdkConfig, DpdkPort, eal};
+        let mut config = DpdkConfig { mtu: self.mtu, ..DpdkConfig::new(devargs) };
+        config.rx_queues = self.queues.unwrap_or(config.rx_queues);
+        eal::start(self.eal.as_deref().unwrap_or_default())
+            .and_then(|()| DpdkPort::open(&config))
+            .map(|port| BoxPort::Dpdk(Box::new(port)))
+            .map_err(|e| Problem::plain(format!("cannot open port dpdk:{devargs}: {e}")))
+    }
+
+    #[cfg(not(feature = "dpdk"))]
+    fn open(&self, devargs: &str) -> Result<BoxPort, Problem> {
+        Err(Problem::new(
+            format!("cannot open port dpdk:{devargs}: this longhaul was built without DPDK"),
+            "build it with 'apt-get install libdpdk-dev && cargo build --release -p longhaul --features dpdk'",
+        ))
+    }
 }
 
 impl PortName {
     /// True when both cannot be open at once.
     pub fn is_same_as(&self, other: &PortName) -> bool {
-        use PortName::{Interface, Memif, Tap};
+        use PortName::{Dpdk, Interface, Memif, Tap};
         match (self, other) {
             (Interface(one) | Tap(one), Interface(another) | Tap(another)) => one == another,
             (Memif { path: one, .. }, Memif { path: another, .. }) => one == another,
+            (Dpdk { devargs: one }, Dpdk { devargs: another }) => {
+                one.split(',').next() == another.split(',').next()
+            }
             _ => false,
         }
     }
@@ -52,7 +103,7 @@ impl PortName {
     pub fn interface(&self) -> Option<&str> {
         match self {
             PortName::Interface(name) | PortName::Tap(name) => Some(name),
-            PortName::Memif { .. } => None,
+            PortName::Memif { .. } | PortName::Dpdk { .. } => None,
         }
     }
 
@@ -60,12 +111,12 @@ impl PortName {
     pub fn frame_bytes_max(&self) -> usize {
         match self {
             PortName::Interface(_) | PortName::Tap(_) => INTERFACE_FRAME_BYTES_MAX,
-            PortName::Memif { .. } => MEMIF_FRAME_BYTES_MAX,
+            PortName::Memif { .. } | PortName::Dpdk { .. } => JUMBO_FRAME_BYTES_MAX,
         }
     }
 
     /// Opens it.
-    pub fn open(&self) -> Result<BoxPort, Problem> {
+    pub fn open(&self, dpdk: &Dpdk) -> Result<BoxPort, Problem> {
         let refused = |e: &dyn fmt::Display| Problem::plain(format!("cannot open port {self}: {e}"));
         let frame_bytes_max = self.frame_bytes_max();
         match self {
@@ -85,6 +136,7 @@ impl PortName {
                 };
                 opened.map(BoxPort::Memif).map_err(|e| refused(&e))
             }
+            PortName::Dpdk { devargs } => dpdk.open(devargs),
         }
     }
 }
@@ -94,6 +146,7 @@ impl fmt::Display for PortName {
         match self {
             PortName::Interface(name) => f.write_str(name),
             PortName::Tap(name) => write!(f, "tap:{name}"),
+            PortName::Dpdk { devargs } => write!(f, "dpdk:{devargs}"),
             PortName::Memif { path, is_master } => {
                 write!(f, "memif:{},{}", path.display(), if *is_master { "master" } else { "slave" })
             }
@@ -105,11 +158,14 @@ impl FromStr for PortName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "not a port: write eth1, tap:NAME or memif:PATH[,master|slave]".to_string();
+        let wrong =
+            || "not a port: write eth1, tap:NAME, memif:PATH[,master|slave] or dpdk:DEVICE".to_string();
         match text.split_once(':') {
             None if text.is_empty() || text.contains(['/', ' ']) => Err(wrong()),
             None => Ok(PortName::Interface(text.to_string())),
             Some((_, "")) => Err(wrong()),
+            Some(("dpdk", devargs)) if devargs.starts_with(',') || devargs.contains(' ') => Err(wrong()),
+            Some(("dpdk", devargs)) => Ok(PortName::Dpdk { devargs: devargs.to_string() }),
             Some(("tap", name)) => Ok(PortName::Tap(name.to_string())),
             Some(("memif", rest)) => {
                 let (path, is_master) = match rest.rsplit_once(',') {
@@ -142,6 +198,8 @@ pub enum BoxPort {
     Packet(PacketPort),
     Tap(longhaul_netdev::TapPort),
     Memif(MemifPort),
+    #[cfg(feature = "dpdk")]
+    Dpdk(Box<longhaul_dpdk::DpdkPort>),
     Recorded(Box<RecordingPort<BoxPort, Recording>>),
 }
 
@@ -161,7 +219,19 @@ impl BoxPort {
             BoxPort::Packet(port) => Some(port.netdev_counters()),
             BoxPort::Tap(port) => Some(port.netdev_counters()),
             BoxPort::Memif(_) => None,
+            #[cfg(feature = "dpdk")]
+            BoxPort::Dpdk(_) => None,
             BoxPort::Recorded(port) => port.inner().netdev_counters(),
+        }
+    }
+
+    /// What only ports of DPDK's count.
+    #[cfg(feature = "dpdk")]
+    pub fn dpdk_counters(&self) -> Option<longhaul_dpdk::DpdkCounters> {
+        match self {
+            BoxPort::Dpdk(port) => Some(port.dpdk_counters()),
+            BoxPort::Recorded(port) => port.inner().dpdk_counters(),
+            BoxPort::Packet(_) | BoxPort::Tap(_) | BoxPort::Memif(_) => None,
         }
     }
 }
@@ -177,6 +247,8 @@ macro_rules! each_kind {
             BoxPort::Packet($port) => $call,
             BoxPort::Tap($port) => $call,
             BoxPort::Memif($port) => $call,
+            #[cfg(feature = "dpdk")]
+            BoxPort::Dpdk($port) => $call,
             BoxPort::Recorded($port) => $call,
         }
     };
@@ -271,17 +343,29 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn ports_are_interfaces_taps_and_memif_sockets() {
+    fn ports_are_interfaces_taps_memif_sockets_and_devices_of_dpdk() {
         for (text, port) in [
             ("eth1", PortName::Interface("eth1".into())),
             ("tap:lh0", PortName::Tap("lh0".into())),
             ("memif:/run/a.sock", PortName::Memif { path: "/run/a.sock".into(), is_master: false }),
+            ("dpdk:0000:3b:00.0", PortName::Dpdk { devargs: "0000:3b:00.0".into() }),
+            ("dpdk:net_null0,size=9000", PortName::Dpdk { devargs: "net_null0,size=9000".into() }),
             ("memif:/run/a,b,master", PortName::Memif { path: "/run/a,b".into(), is_master: true }),
         ] {
             assert_eq!(text.parse(), Ok(port.clone()));
             assert_eq!(port.to_string().parse(), Ok(port));
         }
-        for text in ["", "tap:", "memif:", "memif:,slave", "memif:/a,server", "dpdk:0", "/dev/net", "eth 1"] {
+        for text in [
+            "",
+            "tap:",
+            "memif:",
+            "memif:,slave",
+            "memif:/a,server",
+            "dpdk:",
+            "dpdk:,x=1",
+            "/dev/net",
+            "eth 1",
+        ] {
             assert!(text.parse::<PortName>().is_err(), "{text}");
         }
     }
@@ -306,5 +390,6 @@ mod tests {
         assert!(port("memif:/a,master").is_same_as(&port("memif:/a")));
         assert!(!port("eth1").is_same_as(&port("eth2")));
         assert!(!port("eth1").is_same_as(&port("memif:eth1")));
+        assert!(port("dpdk:net_null0").is_same_as(&port("dpdk:net_null0,size=64")));
     }
 }
