@@ -25,4 +25,4 @@ pub mod two_processes;
 pub use back_to_back::{BackToBack, CLIENT_IP, SERVER_IP};
 pub use lab::{RuntimeDir, TestLab, Turn};
 pub use pair::{Ready, free_tcp_port, wait_for_listener};
-pub use program::{Finished, Program, longhaul, members_of_group, require};
+pub use program::{Finished, Program, longhaul, longhaul_with_dpdk, members_of_group, require};

@@ -13,6 +13,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -68,8 +69,13 @@ impl Namespace {
 
     /// `longhaul` with `arguments`, split at spaces, inside.
     pub fn longhaul(&self, runtime: &RuntimeDir, arguments: &str) -> Command {
+        self.run(runtime, &longhaul(), arguments)
+    }
+
+    /// `program`, a `longhaul` too, with `arguments`, split at spaces, inside.
+    fn run(&self, runtime: &RuntimeDir, program: &Path, arguments: &str) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name]).arg(longhaul()).args(arguments.split_whitespace());
+        command.args(["netns", "exec", &self.name]).arg(program).args(arguments.split_whitespace());
         command.env("XDG_RUNTIME_DIR", runtime.path()).env_remove("LD_PRELOAD");
         command
     }
@@ -144,9 +150,17 @@ impl Network {
     /// # Panics
     /// When it does not.
     pub fn start(&self, arguments: &str) -> RunningBox {
+        self.start_by(&longhaul(), arguments)
+    }
+
+    /// The same, by a `longhaul` that was built otherwise.
+    ///
+    /// # Panics
+    /// As [`Network::start`].
+    pub fn start_by(&self, program: &Path, arguments: &str) -> RunningBox {
         let name = arguments.split_whitespace().skip_while(|word| *word != "--name").nth(1);
         let name = name.or(arguments.split_whitespace().next()).expect("a command").to_owned();
-        let mut command = self.middle.longhaul(&self.runtime, arguments);
+        let mut command = self.middle.run(&self.runtime, program, arguments);
         let mut program = Program::start(&mut command);
         let deadline = Instant::now() + LIMIT;
         while self.try_status(&name).is_none() {

@@ -23,6 +23,14 @@ pub fn longhaul() -> PathBuf {
     built.join("longhaul")
 }
 
+/// The `longhaul` that was built with DPDK; `None`: it was not, because DPDK is not installed.
+///
+/// # Panics
+/// As [`longhaul`].
+pub fn longhaul_with_dpdk() -> Option<PathBuf> {
+    Some(longhaul().with_file_name("longhaul-dpdk")).filter(|path| path.is_file())
+}
+
 /// Fails the test when `program` is not installed.
 ///
 /// # Panics

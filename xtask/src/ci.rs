@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: every check, in the order in which failures are cheap.
 
 use crate::tidy;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -38,8 +38,41 @@ pub fn run(root: &Path) -> Result<(), String> {
         step(name, || cargo(root, arguments, &[]))?;
     }
     step("orders of execution", || cargo(root, LOOM.0, LOOM.1))?;
+    step("DPDK", || dpdk(root))?;
     eprintln!("== all checks passed in {:.0} s", started.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// What is built with DPDK: the port's own tests and, end to end, boxes over it. Skipped, loudly, where it is not installed:
+/// the default build must not need it.
+pub fn dpdk(root: &Path) -> Result<(), String> {
+    let found = Command::new("pkg-config").args(["--atleast-version=22.11", "libdpdk"]).status();
+    if !found.is_ok_and(|status| status.success()) {
+        eprintln!(
+            "\n!!! SKIPPED: everything with DPDK, which is not installed: apt-get install pkg-config libdpdk-dev dpdk-dev\n"
+        );
+        return Ok(());
+    }
+    let port = ["-p=longhaul-dpdk", "--features=longhaul-dpdk/libdpdk"];
+    let program = ["-p=longhaul", "--features=longhaul/dpdk"];
+    let quiet =
+        |command: &'static str, package: [&'static str; 2]| [command, "--quiet", package[0], package[1]];
+    cargo(root, &[&quiet("clippy", port)[..], &["--all-targets", "--", "-D", "warnings"]].concat(), &[])?;
+    cargo(root, &[&quiet("clippy", program)[..], &["--all-targets", "--", "-D", "warnings"]].concat(), &[])?;
+    cargo(root, &[&quiet("doc", port)[..], &["--no-deps"]].concat(), &[])?;
+    cargo(root, &quiet("test", port), &[])?;
+    // The program that the end-to-end checks find beside the one without DPDK, whose place it takes for a moment.
+    cargo(root, &[&quiet("build", program)[..], &["--release"]].concat(), &[])?;
+    let built = target(root).join("release/longhaul");
+    let copied = std::fs::copy(&built, built.with_file_name("longhaul-dpdk"));
+    copied.map_err(|e| format!("cannot copy {}: {e}", built.display()))?;
+    cargo(root, &["build", "--release", "--quiet", "-p=longhaul", "-p=longhaul-preload"], &[])?;
+    cargo(root, &["test", "-p=longhaul-checks", "--test=dpdk", "--test=interop_memif"], &[])
+}
+
+/// Where cargo builds.
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
 }
 
 /// The long form of a test that runs for half a minute among the others.

@@ -1,5 +1,5 @@
 //! Developer tasks: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask sanitize`, `cargo xtask interop`,
-//! `cargo xtask soak`, `cargo xtask count`.
+//! `cargo xtask dpdk`, `cargo xtask soak`, `cargo xtask count`.
 
 mod ci;
 mod count;
@@ -17,6 +17,7 @@ usage: cargo xtask COMMAND
   sanitize  tests of unsafe code under AddressSanitizer, by a nightly toolchain
   interop   the kernel's rxe in guests against our device and through our boxes: all scenarios, or those whose
             names contain one of the words that follow; 'interop shell' gives commands to a guest with rxe
+  dpdk      what is built with DPDK, where it is installed: part of ci
   soak      half an hour, or as many minutes as are given, of transfers through boxes over a fibre that loses and is
             cut, between hosts that die and come again
   count     instructions per packet of the hot paths, by valgrind's callgrind";
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&workspace()),
         Some("ci") => ci::run(&workspace()),
         Some("sanitize") => ci::sanitize(&workspace()),
+        Some("dpdk") => ci::dpdk(&workspace()),
         Some("interop") => interop::run(&workspace(), arguments.collect()),
         Some("soak") => ci::soak(&workspace(), arguments.next().as_deref().unwrap_or("30")),
         Some("count") => count::run(&workspace()),

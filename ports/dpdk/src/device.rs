@@ -223,7 +223,7 @@ fn text(info: &Info) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The MTU for the port; refuses a device that cannot do what is asked for.
+/// The MTU for the port, in bytes; refuses a device that cannot do what is asked for.
 fn fitting_mtu(config: &DpdkConfig, info: &Info, driver: &str) -> Result<usize, DpdkError> {
     let device = || config.device().to_owned();
     if config.rx_queues > 1 && info.hashes_udp == 0 {
@@ -280,5 +280,39 @@ impl LinkWatch {
     /// Why it is down, where the device says.
     pub(crate) fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fitting(change: fn(&mut DpdkConfig), driver: &str) -> Result<usize, String> {
+        let info = Info {
+            driver: [0; 64],
+            mtu_max: 1500,
+            socket: 0,
+            rx_queues_max: 4,
+            takes_chains: 0,
+            gives_chains: 0,
+            hashes_udp: 1,
+        };
+        let mut config = DpdkConfig::new("0000:3b:00.0,x=y");
+        change(&mut config);
+        fitting_mtu(&config, &info, driver).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_a_device_lacks_is_told_with_what_it_has() {
+        assert_eq!(fitting(|_| (), "net_small"), Ok(1500), "as much as it takes");
+        assert_eq!(fitting(|config| config.mtu = Some(1400), "net_small"), Ok(1400));
+        assert_eq!(fitting(|config| config.mtu = Some(9000), MEMIF), Ok(9000), "it takes more than it says");
+        let error = fitting(|config| config.mtu = Some(9000), "net_small").unwrap_err();
+        assert!(
+            error.starts_with("0000:3b:00.0 (net_small) ") && error.contains("--dpdk-mtu=1500"),
+            "{error}"
+        );
+        let error = fitting(|config| config.rx_queues = 5, "net_small").unwrap_err();
+        assert!(error.contains("--dpdk-queues=4"), "{error}");
     }
 }

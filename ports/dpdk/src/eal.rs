@@ -97,11 +97,11 @@ fn has_huge_pages(sizes: &Path) -> bool {
     })
 }
 
-/// What DPDK last said, or else what the number means.
+/// The first thing that DPDK complained of since it was last asked, or else what the number means.
 pub(crate) fn reason(error: i32) -> String {
     let mut line = [0_u8; 256];
     // SAFETY: the array has as many bytes as are said.
-    unsafe { shim::lh_last_log(line.as_mut_ptr().cast(), line.len()) };
+    unsafe { shim::lh_first_error(line.as_mut_ptr().cast(), line.len()) };
     let said = line.split(|byte| *byte == 0).next().unwrap_or_default();
     let said = String::from_utf8_lossy(said);
     let said = said.lines().next().unwrap_or_default().trim();
@@ -112,7 +112,7 @@ pub(crate) fn reason(error: i32) -> String {
 pub(crate) fn forget_log() {
     let mut line = [0_u8; 1];
     // SAFETY: as in `reason`.
-    unsafe { shim::lh_last_log(line.as_mut_ptr().cast(), line.len()) };
+    unsafe { shim::lh_first_error(line.as_mut_ptr().cast(), line.len()) };
 }
 
 /// Makes the calling thread known to DPDK, which then keeps buffers at hand for it; once. Without that, everything works

@@ -64,7 +64,7 @@ pub struct DpdkPort {
 }
 
 impl DpdkPort {
-    /// Attaches a device and starts it. Whether its link is up is seen later: a link that is down is no error.
+    /// Attaches a device and starts it. A link that is down is no error.
     ///
     /// # Errors
     /// See [`DpdkError`]: everything that makes the device useless for `config`, before it takes a frame.
@@ -72,7 +72,7 @@ impl DpdkPort {
         let device = Device::open(config)?;
         let frame_bytes_max = device.mtu() + AROUND_MTU;
         let outgoing = Outgoing::new(&device, frame_bytes_max);
-        Ok(Self {
+        let mut port = Self {
             name: config.device().into(),
             outgoing,
             burst: Burst::new(),
@@ -87,7 +87,9 @@ impl DpdkPort {
             counters: PortCounters::default(),
             other: DpdkCounters::default(),
             device,
-        })
+        };
+        port.look(Instant::now());
+        Ok(port)
     }
 
     /// What only ports of DPDK count, with what the device says now.
@@ -126,6 +128,11 @@ impl DpdkPort {
     #[cfg(test)]
     pub(crate) fn pool(&self) -> *mut crate::shim::Pool {
         self.device.pool().as_ptr()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn next_queue(&self) -> u16 {
+        self.rx_queue
     }
 
     #[cfg(test)]
@@ -220,10 +227,11 @@ impl Port for DpdkPort {
                     break;
                 }
             }
+            // The next call begins with the next queue, so that a full one keeps none waiting.
+            self.rx_queue = if self.rx_queue + 1 < self.rx_queues { self.rx_queue + 1 } else { 0 };
             if taken == max {
                 break;
             }
-            self.rx_queue = if self.rx_queue + 1 < self.rx_queues { self.rx_queue + 1 } else { 0 };
         }
         Ok(handed)
     }

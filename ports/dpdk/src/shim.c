@@ -29,17 +29,17 @@ static int log_prints;
 static ssize_t keep(void *unused, const char *text, size_t size)
 {
     (void)unused;
-    size_t len = size;
-    while (len > 0 && (text[len - 1] == '\n' || text[len - 1] == ' '))
-        len--;
     if (log_prints)
         fwrite(text, 1, size, stderr);
-    if (len == 0)
-        return (ssize_t)size;
-    size_t kept = len < sizeof log_line ? len : sizeof log_line - 1;
+    const char *end = memchr(text, '\n', size);
+    size_t len = end != NULL ? (size_t)(end - text) : size;
     pthread_mutex_lock(&log_lock);
-    memcpy(log_line, text, kept);
-    log_line[kept] = '\0';
+    /* What follows the first complaint says less. */
+    if (len > 0 && log_line[0] == '\0' && rte_log_cur_msg_loglevel() <= (int)RTE_LOG_ERR) {
+        size_t kept = len < sizeof log_line ? len : sizeof log_line - 1;
+        memcpy(log_line, text, kept);
+        log_line[kept] = '\0';
+    }
     pthread_mutex_unlock(&log_lock);
     return (ssize_t)size;
 }
@@ -55,7 +55,7 @@ void lh_keep_log(int print)
     }
 }
 
-void lh_last_log(char *out, size_t size)
+void lh_first_error(char *out, size_t size)
 {
     if (size == 0)
         return;

@@ -48,10 +48,10 @@ struct lh_stats {
 /* Longest burst of any function here. */
 #define LH_BURST_MAX 64
 
-/* Keeps the last line that DPDK logs instead of printing it; prints it too if told to. */
+/* Keeps what DPDK logs instead of printing it; prints it too if told to. */
 void lh_keep_log(int print);
-/* Takes the last line, zero-terminated. */
-void lh_last_log(char *out, size_t size);
+/* Takes the first error that was logged since the last call, zero-terminated; empty without one. */
+void lh_first_error(char *out, size_t size);
 
 int lh_init(int argc, char **argv);
 int lh_register_thread(void);

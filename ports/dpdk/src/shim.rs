@@ -69,7 +69,7 @@ pub(crate) const BURST_MAX: usize = 64;
 
 unsafe extern "C" {
     pub(crate) fn lh_keep_log(print: c_int);
-    pub(crate) fn lh_last_log(out: *mut c_char, size: usize);
+    pub(crate) fn lh_first_error(out: *mut c_char, size: usize);
     pub(crate) fn lh_init(argc: c_int, argv: *mut *mut c_char) -> c_int;
     pub(crate) fn lh_register_thread() -> c_int;
     pub(crate) fn lh_unregister_thread();

@@ -143,6 +143,24 @@ mod frames {
     }
 }
 
+mod queues {
+    use super::*;
+
+    #[test]
+    fn have_their_turns_although_one_of_them_is_always_full() {
+        let config = DpdkConfig { rx_queues: 3, ..DpdkConfig::new("net_null30,size=100") };
+        let mut port = open(&config).unwrap();
+        up(&mut port);
+        for turn in 1..=7 {
+            assert_eq!(port.receive(64, &mut |frame| assert_eq!(frame.len(), 100)).unwrap(), 64);
+            assert_eq!(port.next_queue(), turn % 3);
+        }
+        // More than one burst at once.
+        assert_eq!(port.receive(1000, &mut |_| {}).unwrap(), 1000);
+        assert_eq!(port.counters().rx_frames, 7 * 64 + 1000);
+    }
+}
+
 mod a_peer {
     use super::*;
 
@@ -163,7 +181,7 @@ mod a_peer {
             let socket = path.0.display();
             let mut port =
                 opened(&format!("net_memif_{role}0,role={role},socket={socket},socket-abstract=no"));
-            assert_eq!(port.service().unwrap(), LinkState::Down);
+            assert_eq!(port.link_state(), LinkState::Down);
             assert!(send(&mut port, 0, 60), "taken and dropped");
             for round in 1..=3 {
                 let mut peer = memif(&path, other_is_master);
@@ -244,7 +262,7 @@ mod trouble {
         let new = DpdkConfig::new;
         for (config, words) in [
             (new("net_nosuch0"), ["net_nosuch0", "apt-get install librte-meta-net"]),
-            (new("net_memif9,role=nobody"), ["role=nobody", "apt-get install"]),
+            (new("net_memif9,role=nobody"), ["Unknown role: nobody", "apt-get install"]),
             (new("ffff:ff:1f.7"), ["no PCI device", "dpdk-devbind.py --status-dev net"]),
             (new(""), ["the device", "arguments behind commas"]),
             (DpdkConfig { mtu: Some(40), ..new("net_null40") }, ["the MTU is 40", "68 to 16362"]),
