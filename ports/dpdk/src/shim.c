@@ -96,7 +96,7 @@ int lh_attach(const char *devargs, uint16_t *port)
             return 0;
         }
     }
-    return -EEXIST;
+    return -ENODEV;
 }
 
 int lh_detach(uint16_t port)

@@ -263,6 +263,8 @@ mod trouble {
         for (config, words) in [
             (new("net_nosuch0"), ["net_nosuch0", "apt-get install librte-meta-net"]),
             (new("net_memif9,role=nobody"), ["Unknown role: nobody", "apt-get install"]),
+            // Its driver says yes, and makes no port.
+            (new("net_null43,copy=1,no-rx=1"), ["net_null43,copy=1,no-rx=1", "no-rx arguments"]),
             (new("ffff:ff:1f.7"), ["no PCI device", "dpdk-devbind.py --status-dev net"]),
             (new(""), ["the device", "arguments behind commas"]),
             (DpdkConfig { mtu: Some(40), ..new("net_null40") }, ["the MTU is 40", "68 to 16362"]),
