@@ -109,7 +109,7 @@ fn what_cannot_be_had_is_told_in_one_line_with_its_cure() {
         ("dpdk:net_memif7", EAL, "--dpdk-queues=2", ["does not spread flows", "--dpdk-queues=1"]),
         ("dpdk:net_null7", "--no-huge -m 64", "--dpdk-queues=32", ["no memory for", "--dpdk-eal='-m"]),
         ("dpdk:net_null7", EAL, "--dpdk-mtu=20000", ["the MTU is 20000", "68 to 16362"]),
-        ("dpdk:net_null7", "--no-huge -m none", "--dpdk-queues=1", ["DPDK does not start", "-m none"]),
+        ("dpdk:net_null7", "--no-huge --nonsense", "--dpdk-queues=1", ["DPDK does not start", "--nonsense"]),
     ] {
         let arguments = ["emulate", "--a", port, "--b", "lo", "--dpdk-eal", eal, more];
         let done = Program::start(&mut longhaul(&program, &dir, &arguments)).finish(LIMIT);

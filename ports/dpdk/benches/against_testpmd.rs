@@ -91,7 +91,7 @@ fn by_testpmd(len: usize, copy: usize) -> f64 {
     let output = child.wait_with_output().expect("testpmd");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     // Of the second look at the second port: frames per second since the first.
-    let rate = text.lines().filter_map(|line| line.split_once("Tx-pps:")).last();
+    let rate = text.lines().filter_map(|line| line.split_once("Tx-pps:")).next_back();
     let rate = rate.and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
     rate.unwrap_or_else(|| panic!("no rate: {text}"))
 }

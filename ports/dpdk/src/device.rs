@@ -20,6 +20,8 @@ const START_EVERY: Duration = Duration::from_millis(200);
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 /// Buffers beyond those that the device's queues hold: frames that wait to be sent, and what threads keep at hand.
 const MORE_BUFFERS: u32 = 2048;
+/// Drivers are written for buffers of this size, in bytes; some refuse smaller ones.
+const BUFFER_BYTES_USUAL: usize = 2048;
 /// What DPDK needs around each buffer, in bytes: its headroom, its structure and the pool's.
 const AROUND_BUFFER: usize = 128 + 128 + 64;
 const ENOMEM: i32 = -12;
@@ -41,7 +43,7 @@ impl BufferPool {
         // SAFETY: DPDK runs, and the name is zero-terminated; it is copied.
         let pool = unsafe { shim::lh_pool(name.as_ptr(), buffers, buffer_bytes as u32, socket) };
         let Some(pool) = NonNull::new(pool) else {
-            let megabytes = ((buffer_bytes + AROUND_BUFFER) * buffers as usize >> 20) + 64;
+            let megabytes = (((buffer_bytes + AROUND_BUFFER) * buffers as usize) >> 20) + 64;
             let reason = eal::reason(ENOMEM);
             return Err(DpdkError::NoMemory { buffers, bytes: buffer_bytes, reason, megabytes });
         };
@@ -139,8 +141,8 @@ impl Device {
         let mtu = fitting_mtu(config, &info, &driver)?;
         let frame_bytes_max = mtu + AROUND_MTU;
         let may_chain = info.takes_chains != 0 && info.gives_chains != 0;
-        let buffer_bytes = if may_chain { config.buffer_bytes.min(frame_bytes_max) } else { frame_bytes_max };
-        let buffer_bytes = buffer_bytes.next_multiple_of(64);
+        let whole = frame_bytes_max.next_multiple_of(64).max(BUFFER_BYTES_USUAL);
+        let buffer_bytes = if may_chain { config.buffer_bytes.min(whole) } else { whole };
         let buffers = (u32::from(config.rx_queues) + 1) * u32::from(config.queue_frames) + MORE_BUFFERS;
         let pool = BufferPool::new(buffers, buffer_bytes, info.socket)?;
         let is_server = ["role=server", "role=master"].iter().any(|role| config.devargs.contains(role));
