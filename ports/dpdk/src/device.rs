@@ -76,12 +76,14 @@ struct Attached(u16);
 
 impl Attached {
     fn new(config: &DpdkConfig) -> Result<Self, DpdkError> {
-        let devargs = CString::new(config.devargs.as_str()).expect("checked to have no zero");
+        let text = |text: &str| CString::new(text).expect("checked to have no zero");
+        let device = text(&pci::address(config.device()).unwrap_or_else(|| config.device().to_owned()));
+        let devargs = text(&config.devargs);
         let mut port = 0;
         let turn = eal::devices()?;
         eal::forget_log();
-        // SAFETY: DPDK runs, the text is zero-terminated, and `port` is written at most.
-        let done = unsafe { shim::lh_attach(devargs.as_ptr(), &raw mut port) };
+        // SAFETY: DPDK runs, the texts are zero-terminated, and `port` is written at most.
+        let done = unsafe { shim::lh_attach(device.as_ptr(), devargs.as_ptr(), &raw mut port) };
         drop(turn);
         match done {
             0.. => Ok(Attached(port)),

@@ -81,8 +81,11 @@ void lh_unregister_thread(void)
     rte_thread_unregister();
 }
 
-int lh_attach(const char *devargs, uint16_t *port)
+int lh_attach(const char *device, const char *devargs, uint16_t *port)
 {
+    /* A device that is there already is no error to DPDK. */
+    if (rte_eth_dev_get_port_by_name(device, port) == 0)
+        return -EEXIST;
     uint8_t was_there[RTE_MAX_ETHPORTS] = { 0 };
     uint16_t each;
     RTE_ETH_FOREACH_DEV(each)

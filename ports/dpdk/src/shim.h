@@ -57,8 +57,8 @@ int lh_init(int argc, char **argv);
 int lh_register_thread(void);
 void lh_unregister_thread(void);
 
-/* Attaches a device and finds its port. */
-int lh_attach(const char *devargs, uint16_t *port);
+/* Attaches a device, whose name in full is given too, and finds its port. */
+int lh_attach(const char *device, const char *devargs, uint16_t *port);
 /* Stops the port and gives its device back. */
 int lh_detach(uint16_t port);
 int lh_describe(uint16_t port, struct lh_info *info);

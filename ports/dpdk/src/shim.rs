@@ -73,7 +73,7 @@ unsafe extern "C" {
     pub(crate) fn lh_init(argc: c_int, argv: *mut *mut c_char) -> c_int;
     pub(crate) fn lh_register_thread() -> c_int;
     pub(crate) fn lh_unregister_thread();
-    pub(crate) fn lh_attach(devargs: *const c_char, port: *mut u16) -> c_int;
+    pub(crate) fn lh_attach(device: *const c_char, devargs: *const c_char, port: *mut u16) -> c_int;
     pub(crate) fn lh_detach(port: u16) -> c_int;
     pub(crate) fn lh_describe(port: u16, info: *mut Info) -> c_int;
     pub(crate) fn lh_configure(port: u16, setup: *const Setup) -> c_int;
