@@ -23,12 +23,9 @@ pub fn longhaul() -> PathBuf {
     built.join("longhaul")
 }
 
-/// The `longhaul` that was built with DPDK; `None`: it was not, because DPDK is not installed.
-///
-/// # Panics
-/// As [`longhaul`].
+/// The `longhaul` that was built with DPDK, which `cargo xtask dpdk` names in `LONGHAUL_WITH_DPDK`.
 pub fn longhaul_with_dpdk() -> Option<PathBuf> {
-    Some(longhaul().with_file_name("longhaul-dpdk")).filter(|path| path.is_file())
+    std::env::var_os("LONGHAUL_WITH_DPDK").map(PathBuf::from)
 }
 
 /// Fails the test when `program` is not installed.

@@ -1,4 +1,4 @@
-//! Boxes over ports of DPDK's. Skipped, loudly, where `longhaul` was not built with DPDK: `cargo xtask dpdk`.
+//! Boxes over ports of DPDK's. Skipped, loudly, without a `longhaul` that was built with it: `cargo xtask dpdk` builds one.
 
 use longhaul_checks::guest::skip_loudly;
 use longhaul_checks::network::{LIMIT, Network, RIGHT};
@@ -15,7 +15,7 @@ const EAL: &str = "--no-huge -m 256";
 fn program(what: &str) -> Option<PathBuf> {
     let found = longhaul_with_dpdk();
     if found.is_none() {
-        skip_loudly(what, &"longhaul was not built with DPDK: cargo xtask dpdk");
+        skip_loudly(what, &"it is run by cargo xtask dpdk");
     }
     found
 }

@@ -125,10 +125,10 @@ impl Outgoing {
         while self.empty.capacity() - self.empty.len() >= BURST_MAX {
             let had = self.empty.len();
             self.empty.resize(had + BURST_MAX, RawFrame::NONE);
-            let new = &mut self.empty[had..];
+            let more = &mut self.empty[had..];
             // SAFETY: the pool lives as long as the device, and there is room for so many frames.
             let done =
-                unsafe { shim::lh_allocate(device.pool().as_ptr(), new.as_mut_ptr(), BURST_MAX as u32) };
+                unsafe { shim::lh_allocate(device.pool().as_ptr(), more.as_mut_ptr(), BURST_MAX as u32) };
             if done < 0 {
                 self.empty.truncate(had);
                 self.no_buffer = self.no_buffer.wrapping_add(1);
