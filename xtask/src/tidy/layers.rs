@@ -34,6 +34,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("proto/link", &["proto/units", "proto/wire", "proto/node", "proto/cc"]),
     ("proto/accel", &["proto/units", "proto/wire", "proto/node", "proto/cc"]),
+    ("proto/readahead", &["proto/units", "proto/wire", "proto/node"]),
     ("proto/wan", &["proto/units", "proto/wire", "proto/node", "proto/cc", "proto/fec"]),
     ("proto/seal", &["proto/units", "proto/wire", "proto/node"]),
     ("proto/eswitch", &["proto/units", "proto/wire", "proto/node"]),

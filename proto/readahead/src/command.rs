@@ -1,0 +1,149 @@
+//! What a command or call announces, whatever its protocol.
+
+use longhaul_units::RKey;
+
+/// Ranges of one command that are looked at; more are left to the reader.
+pub const RANGES_MAX: usize = 8;
+
+/// Bytes of the initiator's memory that a command lets its target READ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Range {
+    /// Virtual address of the first byte.
+    pub address: u64,
+    /// Key of the memory region.
+    pub rkey: RKey,
+    /// Bytes.
+    pub len: u32,
+}
+
+impl Range {
+    const NONE: Range = Range { address: 0, rkey: RKey(0), len: 0 };
+
+    /// True when all of `other` lies in it, under the same key.
+    pub fn contains(&self, other: &Range) -> bool {
+        other.rkey == self.rkey
+            && other.address.checked_sub(self.address).is_some_and(|at| {
+                at.checked_add(u64::from(other.len)).is_some_and(|end| end <= u64::from(self.len))
+            })
+    }
+}
+
+/// A command capsule or RPC call, as far as it concerns reading ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Command {
+    /// What its answer repeats: an NVMe command identifier, or an RPC's XID.
+    pub id: u32,
+    /// The protocol says that the target READs these, and forbids to change them until the answer.
+    pub is_stable: bool,
+    /// It names no more ranges than these.
+    pub is_whole: bool,
+    ranges: [Range; RANGES_MAX],
+    count: usize,
+}
+
+impl Command {
+    /// One without ranges.
+    pub(crate) fn new(id: u32) -> Self {
+        Command { id, is_stable: false, is_whole: true, ranges: [Range::NONE; RANGES_MAX], count: 0 }
+    }
+
+    pub(crate) fn push(&mut self, range: Range) {
+        match self.ranges.get_mut(self.count) {
+            Some(place) => {
+                *place = range;
+                self.count += 1;
+            }
+            None => self.is_whole = false,
+        }
+    }
+
+    /// The ranges that it names.
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges[..self.count]
+    }
+}
+
+/// Protocols whose announcements are understood.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Protocol {
+    /// NVMe over Fabrics, its RDMA transport.
+    Nvme,
+    /// RPC-over-RDMA version 1 (RFC 8166), as NFS uses it.
+    Rpc,
+}
+
+impl Protocol {
+    /// Both.
+    pub const ALL: [Protocol; 2] = [Protocol::Nvme, Protocol::Rpc];
+
+    /// The word of options and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Protocol::Nvme => "nvme",
+            Protocol::Rpc => "rpc",
+        }
+    }
+
+    /// The port that the protocol is registered with.
+    pub const fn port(self) -> u16 {
+        match self {
+            Protocol::Nvme => 4420,
+            Protocol::Rpc => 20_049,
+        }
+    }
+
+    /// True when what an initiator's program says as it connects (behind the header of the RDMA connection manager) is this
+    /// protocol's, of a connection that carries commands.
+    pub fn is_spoken(self, private_data: &[u8]) -> bool {
+        match self {
+            Protocol::Nvme => crate::nvme::is_io_queue(private_data),
+            Protocol::Rpc => crate::rpc::is_version_1(private_data),
+        }
+    }
+
+    /// The command in the first packet of a SEND of the initiator's. `None`: it is none that is understood.
+    pub fn command(self, payload: &[u8]) -> Option<Command> {
+        match self {
+            Protocol::Nvme => crate::nvme::command(payload),
+            Protocol::Rpc => crate::rpc::call(payload),
+        }
+    }
+
+    /// The command that a SEND of the target's may end, by its first packet.
+    pub fn answered(self, payload: &[u8]) -> Option<u32> {
+        match self {
+            Protocol::Nvme => crate::nvme::completed(payload),
+            Protocol::Rpc => crate::rpc::replied(payload),
+        }
+    }
+}
+
+impl std::fmt::Display for Protocol {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Protocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Protocol::ALL.into_iter().find(|protocol| protocol.name() == text);
+        known.ok_or_else(|| format!("'{text}' is neither nvme nor rpc"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_contains_what_lies_in_it_under_its_key() {
+        let range = |address, rkey, len| Range { address, rkey: RKey(rkey), len };
+        let all = range(1000, 7, 100);
+        assert!(all.contains(&all) && all.contains(&range(1050, 7, 50)));
+        for outside in [range(999, 7, 5), range(1050, 7, 51), range(1000, 8, 100), range(u64::MAX, 7, 9)] {
+            assert!(!all.contains(&outside), "{outside:?}");
+        }
+    }
+}

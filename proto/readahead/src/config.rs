@@ -1,0 +1,104 @@
+use crate::Protocol;
+use longhaul_units::Duration;
+use thiserror::Error;
+
+/// Which protocols are read ahead for, and how much.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Protocols whose announcements are fetched at once, each with the ports (in the TCP port space of the RDMA connection
+    /// manager) on which it is expected. Default: none; then everything passes.
+    pub protocols: Vec<(Protocol, u16)>,
+    /// Connections known at once, and connections being made: 1 to 65,536, about 400 B each. Further ones are not read
+    /// ahead for. Default 1024.
+    pub connections_max: u32,
+    /// The longest range that is fetched, in bytes: 1 to 16 MiB. Default 1 MiB.
+    pub range_bytes_max: u32,
+    /// Fetched data that waits for its reader, of all connections, in bytes; that of a READ just answered counts too.
+    /// Default 256 MiB.
+    pub held_bytes_max: u64,
+    /// Fetches under way at the NIC of one initiator: 1 to 255, and never more than what it serves at once less one, which is
+    /// left to the target's own READs. Default 8.
+    pub fetches_max: u8,
+    /// Announcements of one connection that wait to be fetched, or for their reader: 1 to 200. Default 64.
+    pub announced_max: u8,
+    /// Requests of one connection that wait because its initiator's NIC serves as many READs as it can: 1 to 4096. Default 256.
+    pub waiting_max: u16,
+    /// Ranges of numbers of one connection that are remembered, each 24 B: 16 to 65,536. Default 1024.
+    pub ranges_max: u32,
+    /// Memory of frames that wait for room at one side, in bytes. Default 32 MiB.
+    pub queue_bytes_max: u64,
+    /// How long fetched data waits for its reader, and may be asked for again by it. It outlasts the reader's ACK timeouts
+    /// and retries. Default 5 s.
+    pub held_for: Duration,
+    /// Time after which a fetch without an answer of the NIC, on the same LAN, is repeated. Default 50 ms.
+    pub retry_after: Duration,
+    /// Repetitions for that reason: 1 to 100. Default 20.
+    pub tries_max: u8,
+    /// Seed of the hash tables, so that a peer cannot aim at collisions.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            protocols: Vec::new(),
+            connections_max: 1024,
+            range_bytes_max: 1 << 20,
+            held_bytes_max: 256 << 20,
+            fetches_max: 8,
+            announced_max: 64,
+            waiting_max: 256,
+            ranges_max: 1024,
+            queue_bytes_max: 32 << 20,
+            held_for: Duration::from_ms(5000),
+            retry_after: Duration::from_ms(50),
+            tries_max: 20,
+            seed: 0,
+        }
+    }
+}
+
+/// Why a [`Config`] is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{field} is {value}; it must lie between {min} and {max}")]
+pub struct ConfigError {
+    /// Name of the field.
+    pub field: &'static str,
+    /// What it was set to (durations in nanoseconds).
+    pub value: u64,
+    /// Least value.
+    pub min: u64,
+    /// Greatest value.
+    pub max: u64,
+}
+
+impl Config {
+    /// For these protocols on their registered ports.
+    pub fn of(protocols: &[Protocol]) -> Self {
+        let protocols = protocols.iter().map(|protocol| (*protocol, protocol.port())).collect();
+        Config { protocols, ..Config::default() }
+    }
+
+    /// Holds every field against its range.
+    ///
+    /// # Errors
+    /// The first field that lies outside.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let fields = [
+            ("protocols", self.protocols.len() as u64, 0, 64),
+            ("connections_max", u64::from(self.connections_max), 1, 1 << 16),
+            ("range_bytes_max", u64::from(self.range_bytes_max), 1, 16 << 20),
+            ("held_bytes_max", self.held_bytes_max, u64::from(self.range_bytes_max), u64::MAX >> 8),
+            ("fetches_max", u64::from(self.fetches_max), 1, 255),
+            ("announced_max", u64::from(self.announced_max), 1, 200),
+            ("waiting_max", u64::from(self.waiting_max), 1, 4096),
+            ("ranges_max", u64::from(self.ranges_max), 16, 1 << 16),
+            ("queue_bytes_max", self.queue_bytes_max, 64 << 10, u64::MAX >> 8),
+            ("held_for_ns", self.held_for.as_ns(), 1000, u64::MAX / 4000),
+            ("retry_after_ns", self.retry_after.as_ns(), 1000, u64::MAX / 4000),
+            ("tries_max", u64::from(self.tries_max), 1, 100),
+        ];
+        let wrong = fields.into_iter().find(|&(_, value, min, max)| !(min..=max).contains(&value));
+        wrong.map_or(Ok(()), |(field, value, min, max)| Err(ConfigError { field, value, min, max }))
+    }
+}

@@ -1,0 +1,221 @@
+//! Ranges that the far box fetches ahead, as they arrive and wait for their reader.
+
+use crate::Counters;
+use crate::command::{Command, Range};
+use crate::local::Announcement;
+use crate::shared::Shared;
+use longhaul_units::{Psn, RKey};
+use std::collections::VecDeque;
+
+/// Commands that have passed on their way to the target, whose ranges are remembered: ranges in all.
+const PASSED_MAX: usize = 256;
+
+/// One announced range.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) serial: u64,
+    number: u8,
+    announcement: Announcement,
+    pub(crate) data: Vec<u8>,
+    /// A READ may be answered from it.
+    is_open: bool,
+    /// No more data comes.
+    pub(crate) is_ended: bool,
+    /// Answers that use it.
+    claims: u32,
+    was_claimed: bool,
+}
+
+/// The ranges of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Holdings {
+    held: VecDeque<Held>,
+    serial: u64,
+    /// PSN and keys of commands that have passed, and the last command's PSN.
+    passed: VecDeque<(Psn, RKey)>,
+    last_passed: Option<Psn>,
+    /// Commands with a PSN up to this one are not remembered.
+    forgotten: Option<Psn>,
+}
+
+impl Holdings {
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Bytes that have arrived.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.held.iter().map(|held| held.data.len() as u64).sum()
+    }
+
+    /// A SEND passes to the target: what it names is not what was fetched under the same key for a command before it. `None`: it
+    /// may name anything.
+    pub(crate) fn note_passed(&mut self, shared: &mut Shared, psn: Psn, command: Option<&Command>) {
+        if self.last_passed.is_none_or(|last| psn.is_after(last)) {
+            self.last_passed = Some(psn);
+        }
+        for held in &mut self.held {
+            let is_older = psn.is_after(held.announcement.capsule);
+            let key = held.announcement.range.rkey;
+            let is_named = command
+                .is_none_or(|command| !command.is_whole || command.ranges().iter().any(|r| r.rkey == key));
+            held.is_open &= !(is_older && is_named);
+        }
+        match command.filter(|command| command.is_whole) {
+            Some(command) => self.passed.extend(command.ranges().iter().map(|range| (psn, range.rkey))),
+            None => self.forget(psn),
+        }
+        while self.passed.len() > PASSED_MAX {
+            if let Some((psn, _)) = self.passed.pop_front() {
+                self.forget(psn);
+            }
+        }
+        self.let_go(shared);
+    }
+
+    fn forget(&mut self, psn: Psn) {
+        if self.forgotten.is_none_or(|before| psn.is_after(before)) {
+            self.forgotten = Some(psn);
+        }
+    }
+
+    /// False when a later command that has passed may name the same memory.
+    fn is_latest(&self, announcement: &Announcement) -> bool {
+        let Announcement { capsule, range, .. } = announcement;
+        self.forgotten.is_none_or(|forgotten| capsule.is_after(forgotten))
+            && !self.passed.iter().any(|(psn, key)| *key == range.rkey && psn.is_after(*capsule))
+    }
+
+    /// A range is being fetched. Returns its serial, when there is room for it.
+    pub(crate) fn announce(
+        &mut self,
+        shared: &mut Shared,
+        number: u8,
+        announcement: Announcement,
+    ) -> Option<u64> {
+        self.close(shared, |held| held.number == number);
+        let Range { address, len, .. } = announcement.range;
+        let config = &shared.config;
+        let fits = (1..=config.range_bytes_max).contains(&len)
+            && address.checked_add(u64::from(len)).is_some()
+            && self.held.len() < usize::from(config.announced_max)
+            && shared.held_bytes + u64::from(len) <= config.held_bytes_max;
+        if !fits || !self.is_latest(&announcement) {
+            shared.counters.left += 1;
+            return None;
+        }
+        self.serial += 1;
+        let data = shared.take_buffer(len);
+        self.held.push_back(Held {
+            serial: self.serial,
+            number,
+            announcement,
+            data,
+            is_open: true,
+            is_ended: false,
+            claims: 0,
+            was_claimed: false,
+        });
+        Some(self.serial)
+    }
+
+    fn by_number(&mut self, number: u8) -> Option<&mut Held> {
+        self.held.iter_mut().rev().find(|held| held.number == number && !held.is_ended)
+    }
+
+    /// The bytes of packet `index`, of `mtu` each, have come.
+    pub(crate) fn extend(&mut self, number: u8, index: u32, mtu: u32, data: &[u8]) -> bool {
+        let Some(held) = self.by_number(number) else { return false };
+        let at = u64::from(index) * u64::from(mtu);
+        let rest = u64::from(held.announcement.range.len).saturating_sub(at).min(u64::from(mtu));
+        let is_next = at == held.data.len() as u64 && data.len() as u64 == rest && rest > 0;
+        if is_next {
+            held.data.extend_from_slice(data);
+        } else if at > held.data.len() as u64 {
+            // Part of it was lost between the boxes, which keep the order: the rest is of no use.
+            held.is_ended = true;
+            held.is_open = false;
+        }
+        is_next
+    }
+
+    /// What has `number` comes no further.
+    pub(crate) fn cancel(&mut self, shared: &mut Shared, number: u8) {
+        if let Some(held) = self.by_number(number) {
+            let len = held.announcement.range.len as usize;
+            held.is_open = false;
+            held.is_ended = held.data.len() < len;
+        }
+        self.let_go(shared);
+    }
+
+    /// The command is answered, or its key is not valid any more.
+    pub(crate) fn end_command(&mut self, shared: &mut Shared, command: Option<u32>, key: Option<RKey>) {
+        self.close(shared, |held| {
+            command == Some(held.announcement.command) || key == Some(held.announcement.range.rkey)
+        });
+    }
+
+    fn close(&mut self, shared: &mut Shared, which: impl Fn(&Held) -> bool) {
+        for held in &mut self.held {
+            held.is_open &= !which(held);
+        }
+        self.let_go(shared);
+    }
+
+    /// The time of `serial` is over.
+    pub(crate) fn expire(&mut self, shared: &mut Shared, serial: u64) {
+        if let Some(held) = self.held.iter_mut().find(|held| held.serial == serial) {
+            held.is_open = false;
+            held.is_ended = true;
+        }
+        self.let_go(shared);
+    }
+
+    /// Takes `range` for an answer: the serial, and where in its data the range begins.
+    pub(crate) fn claim(&mut self, range: &Range) -> Option<(u64, u32)> {
+        let last = self.last_passed?;
+        let held = self.held.iter_mut().find(|held| {
+            held.is_open
+                && held.announcement.range.contains(range)
+                && !held.announcement.capsule.is_after(last)
+        })?;
+        held.claims += 1;
+        held.was_claimed = true;
+        Some((held.serial, (range.address - held.announcement.range.address) as u32))
+    }
+
+    pub(crate) fn get(&self, serial: u64) -> Option<&Held> {
+        self.held.iter().find(|held| held.serial == serial)
+    }
+
+    /// An answer is done with `serial`.
+    pub(crate) fn release(&mut self, shared: &mut Shared, serial: u64) {
+        if let Some(held) = self.held.iter_mut().find(|held| held.serial == serial) {
+            held.claims = held.claims.saturating_sub(1);
+        }
+        self.let_go(shared);
+    }
+
+    /// Lets everything go, whoever uses it.
+    pub(crate) fn clear(&mut self, shared: &mut Shared) {
+        for held in &mut self.held {
+            (held.is_open, held.claims) = (false, 0);
+        }
+        self.let_go(shared);
+    }
+
+    fn let_go(&mut self, shared: &mut Shared) {
+        if self.held.iter().all(|held| held.is_open || held.claims > 0) {
+            return;
+        }
+        for held in &mut self.held {
+            if !held.is_open && held.claims == 0 {
+                let Counters { discarded, .. } = &mut shared.counters;
+                *discarded += u64::from(!held.was_claimed);
+                shared.return_buffer(std::mem::take(&mut held.data), held.announcement.range.len);
+            }
+        }
+        self.held.retain(|held| held.is_open || held.claims > 0);
+    }
+}

@@ -1,0 +1,599 @@
+//! The connection of an initiator on this box's LAN: its NIC is asked for what its commands announce.
+//!
+//! The NIC's numbers have the fetches, the path's do not. Where the target goes back, fetches that the NIC has not executed are
+//! sent again in their place.
+
+use crate::command::{Command, Protocol, Range};
+use crate::local::{Announcement, Change, Local, VERSION, changed, path_of, with_offer};
+use crate::numbering::{Numbering, Place};
+use crate::shared::{ConnectionId, INNER, LAN, Shared, is_read, packets, span};
+use longhaul_node::{Frame, FrameBuf, Payload, Trailer};
+use longhaul_units::{Instant, Psn, Qpn};
+use longhaul_wire::{
+    Bth, Head, NakCode, Opcode, Packet, Path, PathTemplate, Position, Reth, Syndrome, Verb,
+};
+use std::collections::VecDeque;
+
+/// Numbers and limits that a connection begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) protocol: Protocol,
+    pub(crate) initiator_qpn: Qpn,
+    pub(crate) target_qpn: Qpn,
+    /// First PSN of the initiator's requests, and of the target's.
+    pub(crate) initiator_psn: Psn,
+    pub(crate) target_psn: Psn,
+    pub(crate) mtu: u32,
+    /// READs that the target may have outstanding, and the initiator's NIC serves at once.
+    pub(crate) reads_max: usize,
+}
+
+/// The 64-bit number of a first PSN.
+pub(crate) fn first_number(psn: Psn) -> u64 {
+    (1 << 32) + u64::from(psn.get())
+}
+
+/// An announced range that waits to be fetched.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    announcement: Announcement,
+}
+
+/// A range that the NIC has been asked for, and has not wholly given.
+#[derive(Clone, Copy, Debug)]
+struct Fetch {
+    number: u8,
+    command: u32,
+    range: Range,
+    first: u64,
+    end: u64,
+    /// The number of the next response.
+    next: u64,
+    tries: u8,
+    /// What `next` was when the alarm was set.
+    alarm: Option<u64>,
+    /// A lost response has been asked for again at once; further ones wait for the alarm.
+    is_repeated: bool,
+    /// The far box has been told that no more comes.
+    is_cancelled: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Initiator {
+    id: ConnectionId,
+    terms: Terms,
+    numbering: Numbering,
+    /// Of the initiator's own requests: the next.
+    command_next: u64,
+    /// On the path: the next request of the target, and the next to be sent to the NIC; those between wait.
+    next: u64,
+    forwarded: u64,
+    waiting: VecDeque<FrameBuf>,
+    in_message: bool,
+    has_gap: bool,
+    /// The first request with the far box's mark.
+    marked_from: Option<u64>,
+    /// The NIC has executed everything before this number of its.
+    executed: u64,
+    /// What the NIC was sent last ends before this number.
+    wire_next: u64,
+    /// READs and atomics of the target's at the NIC: where their numbers end.
+    asked: VecDeque<u64>,
+    fetches: VecDeque<Fetch>,
+    wanted: VecDeque<Wanted>,
+    to_nic: Option<(Path, Bth)>,
+    to_target: Option<Path>,
+    number: u8,
+    is_refused: bool,
+}
+
+impl Initiator {
+    pub(crate) fn new(id: ConnectionId, terms: Terms, ranges_max: u32) -> Self {
+        let start = first_number(terms.target_psn);
+        Initiator {
+            id,
+            terms,
+            numbering: Numbering::new(start, ranges_max as usize),
+            command_next: first_number(terms.initiator_psn),
+            next: start,
+            forwarded: start,
+            waiting: VecDeque::new(),
+            in_message: false,
+            has_gap: false,
+            marked_from: None,
+            executed: start,
+            wire_next: start,
+            asked: VecDeque::new(),
+            fetches: VecDeque::new(),
+            wanted: VecDeque::new(),
+            to_nic: None,
+            to_target: None,
+            number: 0,
+            is_refused: false,
+        }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.is_refused
+            && self.marked_from.and_then(|from| self.numbering.to_nic(from)).is_some_and(|at| at <= self.executed)
+    }
+
+    pub(crate) fn fetching(&self) -> usize {
+        self.fetches.len()
+    }
+
+    pub(crate) fn shift(&self) -> u64 {
+        self.numbering.to_nic(self.next).map_or(0, |nic| nic - self.next)
+    }
+
+    /// A request of the initiator's came from its NIC.
+    pub(crate) fn handle_command(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
+        let offer = !shared.draining && !self.is_refused;
+        let offering = with_offer(&mut shared.pool, frame, packet, offer);
+        shared.send(INNER, offering);
+        let Some(number) = packet.psn().unwrap_near(self.command_next) else { return };
+        if number < self.command_next || !frame.icrc_is_right() {
+            return;
+        }
+        self.command_next = number + span(packet, self.terms.mtu);
+        let begins = matches!(packet.opcode().position(), Position::First | Position::Only);
+        if packet.opcode().verb() != Some(Verb::Send) || !begins {
+            return;
+        }
+        self.to_target = Some(path_of(packet));
+        match frame.payload.as_bytes().and_then(|payload| self.terms.protocol.command(payload)) {
+            Some(command) => self.want(shared, packet.psn(), &command),
+            None => self.wanted.clear(),
+        }
+        self.fetch(now, shared);
+    }
+
+    fn want(&mut self, shared: &mut Shared, capsule: Psn, command: &Command) {
+        // Their memory is in use for something else by now.
+        let ranges = command.ranges();
+        self.wanted.retain(|wanted| {
+            command.is_whole && ranges.iter().all(|range| range.rkey != wanted.announcement.range.rkey)
+        });
+        if !command.is_stable {
+            return;
+        }
+        for range in ranges.iter().filter(|range| range.len > 0) {
+            shared.counters.announced += 1;
+            let fits = range.len <= shared.config.range_bytes_max
+                && range.address.checked_add(u64::from(range.len)).is_some()
+                && self.wanted.len() < usize::from(shared.config.announced_max)
+                && packets(range.len, self.terms.mtu) < 1 << 16;
+            if fits && self.is_ready() && !shared.draining {
+                let announcement = Announcement { capsule, command: command.id, range: *range };
+                self.wanted.push_back(Wanted { announcement });
+            } else {
+                shared.counters.left += 1;
+            }
+        }
+    }
+
+    /// READs that the NIC has before it.
+    fn in_use(&self) -> usize {
+        self.asked.len() + self.fetches.len()
+    }
+
+    /// Asks the NIC for what is wanted, as far as that is possible now.
+    fn fetch(&mut self, now: Instant, shared: &mut Shared) {
+        let fetches_max = usize::from(shared.config.fetches_max).min(self.terms.reads_max.saturating_sub(1));
+        while !self.wanted.is_empty() {
+            let is_between = !self.in_message && !self.has_gap && self.next == self.forwarded;
+            let is_free = self.fetches.len() < fetches_max && self.in_use() < self.terms.reads_max;
+            let Some(first) = self.numbering.to_nic(self.forwarded) else { return };
+            let is_known = self.is_ready() && first == self.wire_next && self.numbering.has_room(self.executed);
+            if !(is_between && is_free && is_known && self.to_nic.is_some()) {
+                return;
+            }
+            let Some(Wanted { announcement }) = self.wanted.pop_front() else { return };
+            let range = announcement.range;
+            let len = packets(range.len, self.terms.mtu);
+            self.numbering.push(first, len, self.executed);
+            let number = self.number;
+            self.number = number.wrapping_add(1);
+            self.fetches.push_back(Fetch {
+                number,
+                command: announcement.command,
+                range,
+                first,
+                end: first + len,
+                next: first,
+                tries: 0,
+                alarm: None,
+                is_repeated: false,
+                is_cancelled: false,
+            });
+            self.tell(shared, number, Local::Announce(announcement), Payload::EMPTY);
+            self.ask_nic(now, shared, self.fetches.len() - 1);
+            self.wire_next = first + len;
+        }
+    }
+
+    /// Sends the fetch at `index` to the NIC.
+    fn ask_nic(&mut self, now: Instant, shared: &mut Shared, index: usize) {
+        let Some((path, like)) = &self.to_nic else { return };
+        let fetch = &mut self.fetches[index];
+        let psn = Psn::from_sequence(fetch.first);
+        let bth = Bth {
+            migreq: like.migreq,
+            pkey: like.pkey,
+            ack_request: true,
+            ..Bth::new(Opcode::RC_READ_REQUEST, self.terms.initiator_qpn, psn)
+        };
+        let template = PathTemplate::new(path);
+        let mut head = Head::begin(&template, &bth);
+        let Range { address, rkey, len } = fetch.range;
+        head.push_reth(&Reth { virtual_address: address, rkey, len });
+        let pad_len = head.finish(&template, 0);
+        let frame =
+            Frame { head: head.bytes(), payload: Payload::EMPTY, trailer: Trailer::Sealed { pad_len } };
+        shared.pass(LAN, &frame);
+        if fetch.alarm.is_none() {
+            fetch.alarm = Some(fetch.next);
+            let at = shared.retry_at(now);
+            shared.retries.set(at, self.id, fetch.first);
+        }
+    }
+
+    fn tell(&self, shared: &mut Shared, number: u8, local: Local, data: Payload<'_>) {
+        if let Some(path) = &self.to_target {
+            let frame = local.write(&mut shared.pool, path, self.terms.target_qpn, number, data);
+            shared.send(INNER, frame);
+        }
+    }
+
+    fn cancel(&mut self, shared: &mut Shared, index: usize) {
+        let fetch = &mut self.fetches[index];
+        if !std::mem::replace(&mut fetch.is_cancelled, true) {
+            let number = fetch.number;
+            shared.counters.fetches_cancelled += 1;
+            self.tell(shared, number, Local::Cancel, Payload::EMPTY);
+        }
+    }
+
+    fn is_executed(&self, fetch: &Fetch) -> bool {
+        self.executed > fetch.first
+    }
+
+    /// Repeats the fetch at `index`, or gives it up. True when it is gone.
+    fn repeat(&mut self, now: Instant, shared: &mut Shared, index: usize) -> bool {
+        let fetch = self.fetches[index];
+        if fetch.is_cancelled && self.is_executed(&fetch) {
+            self.fetches.remove(index);
+            return true;
+        }
+        if fetch.tries >= shared.config.tries_max {
+            self.cancel(shared, index);
+            return false;
+        }
+        self.fetches[index].tries += 1;
+        shared.counters.fetches_repeated += 1;
+        self.ask_nic(now, shared, index);
+        false
+    }
+
+    /// The alarm of the fetch at `first` has come.
+    pub(crate) fn handle_alarm(&mut self, now: Instant, shared: &mut Shared, first: u64) {
+        let Some(index) = self.fetches.iter().position(|fetch| fetch.first == first) else { return };
+        let fetch = &mut self.fetches[index];
+        let before = fetch.alarm.take();
+        if before != Some(fetch.next) {
+            fetch.alarm = Some(fetch.next);
+            let at = shared.retry_at(now);
+            shared.retries.set(at, self.id, first);
+        } else if self.repeat(now, shared, index) {
+            self.go_on(now, shared);
+        }
+    }
+
+    /// A request of the target's came from the far box.
+    pub(crate) fn handle_request(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
+        if !frame.icrc_is_right() {
+            shared.counters.rx_icrc_encapsulated += 1;
+            return;
+        }
+        let Some(path) = packet.psn().unwrap_near(self.next) else { return };
+        let is_marked = packet.bth().version == VERSION;
+        if !is_marked && self.marked_from.is_some_and(|from| path >= from) {
+            shared.counters.unmarked += 1;
+            return;
+        }
+        if path != self.next {
+            self.has_gap |= path > self.next;
+            if path < self.forwarded || self.waiting.is_empty() {
+                self.forward(now, shared, frame, packet, path);
+            }
+            return;
+        }
+        self.has_gap = false;
+        if is_marked && self.marked_from.is_none() {
+            self.marked_from = Some(path);
+            shared.counters.connections += 1;
+        }
+        self.to_nic = Some((path_of(packet), packet.bth()));
+        self.note_end_of_command(shared, frame, packet);
+        let must_wait = !self.waiting.is_empty() || self.is_full_for(packet);
+        if must_wait && self.waiting.len() >= usize::from(shared.config.waiting_max) {
+            shared.counters.queue_full += 1;
+            return;
+        }
+        self.next = path + span(packet, self.terms.mtu);
+        if must_wait {
+            let held = shared.pool.hold(frame);
+            self.waiting.push_back(held);
+        } else {
+            self.forward_next(now, shared, frame, packet);
+        }
+        self.fetch(now, shared);
+    }
+
+    fn is_full_for(&self, packet: &Packet<'_>) -> bool {
+        is_read(packet) && self.in_use() >= self.terms.reads_max && !self.fetches.is_empty()
+    }
+
+    /// The target answers a command, or READs by itself what was wanted: the memory may be another's afterwards.
+    fn note_end_of_command(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+        if let (Some(Verb::ReadRequest), Some(reth)) = (packet.opcode().verb(), packet.reth()) {
+            self.wanted.retain(|wanted| wanted.announcement.range.rkey != reth.rkey);
+            return;
+        }
+        let begins = matches!(packet.opcode().position(), Position::First | Position::Only);
+        if packet.opcode().verb() != Some(Verb::Send) || !begins {
+            return;
+        }
+        let invalid = packet.invalidate();
+        let answered = frame.payload.as_bytes().and_then(|payload| self.terms.protocol.answered(payload));
+        let is_over = |command: u32, range: &Range| answered == Some(command) || invalid == Some(range.rkey);
+        self.wanted.retain(|wanted| !is_over(wanted.announcement.command, &wanted.announcement.range));
+        for index in 0..self.fetches.len() {
+            if is_over(self.fetches[index].command, &self.fetches[index].range) {
+                self.cancel(shared, index);
+            }
+        }
+    }
+
+    /// Sends the next request on to the NIC.
+    fn forward_next(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+        let path = self.forwarded;
+        self.forwarded = path + span(packet, self.terms.mtu);
+        self.in_message = !packet.opcode().ends_message();
+        if is_read(packet)
+            && let Some(first) = self.numbering.to_nic(path)
+        {
+            self.asked.push_back(first + span(packet, self.terms.mtu));
+        }
+        self.forward(now, shared, frame, packet, path);
+    }
+
+    /// Sends the request with number `path` to the NIC, and around it what the NIC needs to be asked for again.
+    fn forward(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+        path: u64,
+    ) {
+        let Some(nic) = self.numbering.to_nic(path) else {
+            shared.counters.too_old += 1;
+            return;
+        };
+        if self.wire_next != nic {
+            let mut begin = nic;
+            let is_before = |fetch: &&Fetch, begin: u64| fetch.end == begin && !self.is_executed(fetch);
+            while let Some(fetch) = self.fetches.iter().find(|fetch| is_before(fetch, begin)) {
+                begin = fetch.first;
+            }
+            self.ask_again_from(now, shared, begin);
+        }
+        let psn = Psn::from_sequence(nic);
+        if psn == packet.psn() && packet.bth().version == 0 {
+            shared.pass(LAN, frame);
+        } else {
+            shared.counters.renumbered += 1;
+            let change = Change { psn, msn: None, version: 0, ack_request: false };
+            let renumbered = changed(&mut shared.pool, frame, packet, &change);
+            shared.send(LAN, renumbered);
+        }
+        self.wire_next = nic + span(packet, self.terms.mtu);
+        self.ask_again_from(now, shared, self.wire_next);
+    }
+
+    /// Sends the fetches that begin at `begin` in the NIC's numbers, one behind the other, as far as they are not executed.
+    fn ask_again_from(&mut self, now: Instant, shared: &mut Shared, begin: u64) {
+        let mut at = begin;
+        while let Some(index) = self.fetches.iter().position(|fetch| fetch.first == at) {
+            let fetch = self.fetches[index];
+            if self.is_executed(&fetch) {
+                break;
+            }
+            shared.counters.fetches_repeated += 1;
+            self.ask_nic(now, shared, index);
+            at = fetch.end;
+            self.wire_next = at;
+        }
+    }
+
+    /// The NIC has room for further READs.
+    fn go_on(&mut self, now: Instant, shared: &mut Shared) {
+        while let Some(frame) = self.waiting.front().cloned() {
+            let Ok(Some(packet)) = Packet::parse(frame.head()) else { break };
+            if self.is_full_for(&packet) {
+                break;
+            }
+            self.waiting.pop_front();
+            self.forward_next(now, shared, &frame.as_frame(), &packet);
+        }
+        self.fetch(now, shared);
+    }
+
+    /// The NIC answers a request: the target's, or a fetch.
+    pub(crate) fn handle_response(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
+        if !frame.icrc_is_right() {
+            shared.counters.rx_icrc_encapsulated += 1;
+            return;
+        }
+        let Some(nic) = packet.psn().unwrap_near(self.executed) else { return };
+        match self.numbering.to_path(nic) {
+            Place::Gone => shared.counters.too_old += 1,
+            Place::Extra { first, path } => self.handle_fetched(now, shared, frame, packet, [nic, first, path]),
+            Place::Path(path) => {
+                let syndrome = packet.aeth().map(|aeth| aeth.syndrome);
+                let is_ack = matches!(syndrome, None | Some(Syndrome::Ack { .. }));
+                self.is_refused |= is_fatal(syndrome);
+                self.note_executed(now, shared, nic + u64::from(is_ack));
+                self.pass_response(shared, frame, packet, path, self.numbering.count_to(nic));
+            }
+        }
+        self.go_on(now, shared);
+    }
+
+    /// Passes a response on with number `path`; the NIC counts `extras` messages that the path does not.
+    fn pass_response(
+        &mut self,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+        path: u64,
+        extras: u64,
+    ) {
+        let psn = Psn::from_sequence(path);
+        if psn == packet.psn() && extras == 0 {
+            return shared.pass(INNER, frame);
+        }
+        shared.counters.renumbered += 1;
+        let msn = packet.aeth().map(|aeth| less(aeth.msn, extras));
+        let change = Change { psn, msn, version: packet.bth().version, ack_request: false };
+        let renumbered = changed(&mut shared.pool, frame, packet, &change);
+        shared.send(INNER, renumbered);
+    }
+
+    /// The NIC has executed everything before `below`. What it then owes of a fetch is lost.
+    fn note_executed(&mut self, now: Instant, shared: &mut Shared, below: u64) {
+        if below <= self.executed {
+            return;
+        }
+        self.executed = below;
+        while self.asked.front().is_some_and(|end| *end <= below) {
+            self.asked.pop_front();
+        }
+        let mut index = 0;
+        while index < self.fetches.len() {
+            let fetch = &mut self.fetches[index];
+            let is_owed = fetch.end < below && !std::mem::replace(&mut fetch.is_repeated, true);
+            if !(is_owed && self.repeat(now, shared, index)) {
+                index += 1;
+            }
+        }
+    }
+
+    /// A response with a number that only the NIC has: `nic`, of the fetch at `first`, before `path`.
+    fn handle_fetched(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+        [nic, first, path]: [u64; 3],
+    ) {
+        let syndrome = packet.aeth().map(|aeth| aeth.syndrome);
+        if is_fatal(syndrome) {
+            return self.refuse(shared);
+        }
+        if syndrome == Some(Syndrome::Nak(NakCode::PsnSequence)) {
+            self.note_executed(now, shared, nic);
+            self.pass_response(shared, frame, packet, path, self.numbering.count_to(first - 1));
+            self.ask_again_from(now, shared, first);
+            return;
+        }
+        if packet.opcode().verb() != Some(Verb::ReadResponse) {
+            return self.note_executed(now, shared, nic + 1);
+        }
+        if self.executed < first {
+            self.acknowledge(shared, packet, path - 1, self.numbering.count_to(first));
+        }
+        self.note_executed(now, shared, nic + 1);
+        let Some(index) = self.fetches.iter().position(|fetch| fetch.first == first) else { return };
+        let fetch = &mut self.fetches[index];
+        let at = (nic - first) * u64::from(self.terms.mtu);
+        let is_right_len = frame.payload.len() as u64
+            == u64::from(fetch.range.len).saturating_sub(at).min(u64::from(self.terms.mtu));
+        if nic != fetch.next || !is_right_len {
+            // One is missing. Those that follow it are not kept.
+            if nic > fetch.next && !std::mem::replace(&mut fetch.is_repeated, true) {
+                self.repeat(now, shared, index);
+            }
+            return;
+        }
+        fetch.next += 1;
+        fetch.tries = 0;
+        fetch.is_repeated = false;
+        let fetch = *fetch;
+        if !fetch.is_cancelled {
+            shared.counters.fetched_bytes += frame.payload.len() as u64;
+            let index = (nic - first) as u32;
+            self.tell(shared, fetch.number, Local::Data { index }, frame.payload);
+        }
+        if fetch.next == fetch.end {
+            shared.counters.fetched += u64::from(!fetch.is_cancelled);
+            self.fetches.remove(index);
+        }
+    }
+
+    /// The NIC does not say what it has executed before a READ that it answers: the answer says it.
+    fn acknowledge(&self, shared: &mut Shared, packet: &Packet<'_>, path: u64, extras: u64) {
+        let Some(mut aeth) = packet.aeth() else { return };
+        aeth.msn = less(aeth.msn, extras);
+        let of = packet.bth();
+        let psn = Psn::from_sequence(path);
+        let bth =
+            Bth { migreq: of.migreq, pkey: of.pkey, ..Bth::new(Opcode::RC_ACK, self.terms.target_qpn, psn) };
+        let template = PathTemplate::new(&path_of(packet));
+        let mut head = Head::begin(&template, &bth);
+        head.push_aeth(&aeth);
+        let pad_len = head.finish(&template, 0);
+        let trailer = Trailer::Sealed { pad_len };
+        shared.pass(INNER, &Frame { head: head.bytes(), payload: Payload::EMPTY, trailer });
+    }
+
+    /// The NIC refuses a fetch, and with it everything that follows.
+    fn refuse(&mut self, shared: &mut Shared) {
+        shared.counters.fetches_refused += u64::from(!self.is_refused);
+        self.is_refused = true;
+        self.wanted.clear();
+        for index in 0..self.fetches.len() {
+            self.cancel(shared, index);
+        }
+        self.fetches.clear();
+    }
+}
+
+fn is_fatal(syndrome: Option<Syndrome>) -> bool {
+    matches!(syndrome, Some(Syndrome::Nak(code)) if code != NakCode::PsnSequence)
+}
+
+fn less(msn: longhaul_units::Msn, messages: u64) -> longhaul_units::Msn {
+    longhaul_units::Msn::new(msn.get().wrapping_sub(messages as u32))
+}

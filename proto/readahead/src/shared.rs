@@ -1,0 +1,171 @@
+//! What all connections share.
+
+use crate::{Config, Counters};
+use longhaul_node::{Frame, FrameBuf, FramePool, Side};
+use longhaul_units::{Duration, Instant};
+use longhaul_wire::{Packet, Verb};
+use std::collections::VecDeque;
+
+/// The side of the hosts.
+pub const LAN: Side = 0;
+/// The side of the accelerators, and of the far box behind them.
+pub const INNER: Side = 1;
+
+/// Longest payload that a frame pool keeps.
+const PAYLOAD_MAX: usize = 16 << 10;
+/// Buffers for fetched data that are kept for the next.
+const SPARE_MAX: usize = 64;
+
+/// Frames that wait for room on one side, bounded in bytes of memory.
+#[derive(Default)]
+pub(crate) struct Queue {
+    frames: VecDeque<FrameBuf>,
+    bytes: u64,
+}
+
+impl Queue {
+    pub(crate) fn pop(&mut self) -> Option<FrameBuf> {
+        let frame = self.frames.pop_front()?;
+        self.bytes -= frame.footprint() as u64;
+        Some(frame)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// Names one use of a slot in the table of connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ConnectionId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// Deadlines that are all set for the same time ahead, so that they come in the order in which they were set.
+#[derive(Default)]
+pub(crate) struct Alarms(VecDeque<(Instant, ConnectionId, u64)>);
+
+impl Alarms {
+    pub(crate) fn set(&mut self, at: Instant, id: ConnectionId, what: u64) {
+        // A clock that goes back must not make the order wrong.
+        let at = self.0.back().map_or(at, |last| last.0.max(at));
+        self.0.push_back((at, id, what));
+    }
+
+    pub(crate) fn next_at(&self) -> Option<Instant> {
+        self.0.front().map(|alarm| alarm.0)
+    }
+
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(ConnectionId, u64)> {
+        let &(at, id, what) = self.0.front()?;
+        (at <= now).then(|| self.0.pop_front()).flatten().map(|_| (id, what))
+    }
+}
+
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) pool: FramePool,
+    pub(crate) counters: Counters,
+    pub(crate) queues: [Queue; 2],
+    /// Fetches that may have to be repeated, by the NIC's first number.
+    pub(crate) retries: Alarms,
+    /// Held ranges that nobody may want any more, by serial.
+    pub(crate) expiries: Alarms,
+    /// Connections with answers that can go on.
+    pub(crate) answering: VecDeque<ConnectionId>,
+    pub(crate) held_bytes: u64,
+    /// Nothing further is offered or fetched.
+    pub(crate) draining: bool,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config) -> Self {
+        Shared {
+            config,
+            pool: FramePool::new(),
+            counters: Counters::default(),
+            queues: Default::default(),
+            retries: Alarms::default(),
+            expiries: Alarms::default(),
+            answering: VecDeque::new(),
+            held_bytes: 0,
+            draining: false,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Sends `frame` as it is.
+    pub(crate) fn pass(&mut self, side: Side, frame: &Frame<'_>) {
+        if frame.is_empty()
+            || frame.payload.len() > PAYLOAD_MAX
+            || frame.head.len() > longhaul_wire::HEAD_MAX
+        {
+            self.counters.queue_full += 1;
+            return;
+        }
+        let held = self.pool.hold(frame);
+        self.send(side, held);
+    }
+
+    pub(crate) fn send(&mut self, side: Side, frame: FrameBuf) {
+        let bytes = frame.footprint() as u64;
+        let queue = &mut self.queues[side];
+        if queue.bytes + bytes > self.config.queue_bytes_max {
+            self.counters.queue_full += 1;
+            return;
+        }
+        queue.bytes += bytes;
+        queue.frames.push_back(frame);
+    }
+
+    /// An empty buffer for `len` bytes, which count as held.
+    pub(crate) fn take_buffer(&mut self, len: u32) -> Vec<u8> {
+        self.held_bytes += u64::from(len);
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.reserve_exact(len as usize);
+        buffer
+    }
+
+    /// What [`Shared::take_buffer`] gave for `len` bytes.
+    pub(crate) fn return_buffer(&mut self, buffer: Vec<u8>, len: u32) {
+        self.held_bytes -= u64::from(len);
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(buffer);
+        }
+    }
+
+    pub(crate) fn retry_at(&self, now: Instant) -> Instant {
+        now + self.config.retry_after
+    }
+
+    pub(crate) fn held_for(&self) -> Duration {
+        self.config.held_for
+    }
+}
+
+/// Numbers that a request takes: one for each packet of its answer.
+pub(crate) fn span(packet: &Packet<'_>, mtu: u32) -> u64 {
+    match packet.opcode().verb() {
+        Some(Verb::ReadRequest) => {
+            packet.reth().map_or(1, |reth| packets(reth.len, mtu))
+        }
+        _ => 1,
+    }
+}
+
+/// Packets of a READ's answer.
+pub(crate) fn packets(len: u32, mtu: u32) -> u64 {
+    u64::from(len.div_ceil(mtu).max(1))
+}
+
+/// True for what takes one of the responder's resources: a READ or an atomic.
+pub(crate) fn is_read(packet: &Packet<'_>) -> bool {
+    matches!(packet.opcode().verb(), Some(Verb::ReadRequest | Verb::CmpSwap | Verb::FetchAdd))
+}

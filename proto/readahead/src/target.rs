@@ -1,0 +1,492 @@
+//! The connection of a target on this box's LAN: its READs are answered from what the far box has fetched.
+//!
+//! The NIC's numbers have the READs that are answered here, the path's do not. Answers go out in the order of the NIC's numbers:
+//! what acknowledges anything behind a READ waits until that is answered, and the answer waits until everything before the READ is
+//! acknowledged, which it implies.
+
+use crate::command::Range;
+use crate::held::Holdings;
+use crate::initiator::{Terms, first_number};
+use crate::local::{Change, Local, VERSION, changed, has_offer, path_of, with_offer};
+use crate::numbering::{Numbering, Place};
+use crate::shared::{ConnectionId, INNER, LAN, Shared, is_read, packets, span};
+use longhaul_node::{Frame, FrameBuf, Payload, Trailer, Transmit};
+use longhaul_units::{Instant, Msn, Psn};
+use longhaul_wire::{
+    Aeth, Bth, Head, NakCode, Opcode, Packet, Path, PathTemplate, Position, Reth, Syndrome, Verb,
+};
+use std::collections::VecDeque;
+
+/// Answers that wait, or may be asked for again.
+const ANSWERS_MAX: usize = 512;
+/// Responses that wait behind an answer.
+const BEHIND_MAX: usize = 256;
+
+/// A READ that is answered here.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    first: u64,
+    end: u64,
+    /// The path's number of what follows it.
+    path: u64,
+    /// Where this run of responses began, and the next.
+    run: u64,
+    next: u64,
+    /// Whose data it is, and from which byte on.
+    serial: u64,
+    at: u32,
+    range: Range,
+    /// Messages up to it that the path does not count.
+    extras: u64,
+    /// READs and atomics that the NIC had begun before.
+    reads: u64,
+}
+
+impl Answer {
+    fn is_done(&self) -> bool {
+        self.next == self.end
+    }
+
+    /// Bytes of the response with number `next`: from where to where in the held data.
+    fn bytes(&self, mtu: u32) -> [usize; 2] {
+        let from = (self.next - self.first) as usize * mtu as usize;
+        let to = (from + mtu as usize).min(self.range.len as usize);
+        [self.at as usize + from, self.at as usize + to]
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Target {
+    id: ConnectionId,
+    terms: Terms,
+    numbering: Numbering,
+    pub(crate) holdings: Holdings,
+    /// The far box reads ahead: requests carry the mark.
+    is_marking: bool,
+    /// The NIC's next request.
+    next: u64,
+    /// On the path: everything before is acknowledged. And the messages counted there.
+    acked: u64,
+    msn: Msn,
+    credits: Syndrome,
+    answers: VecDeque<Answer>,
+    /// Responses behind the first answer that is not done, with the NIC's number.
+    behind: VecDeque<(u64, FrameBuf)>,
+    /// READs and atomics that the NIC has begun.
+    reads: u64,
+    to_nic: Option<(Path, Bth)>,
+    is_queued: bool,
+    has_failed: bool,
+}
+
+impl Target {
+    pub(crate) fn new(id: ConnectionId, terms: Terms, ranges_max: u32) -> Self {
+        let start = first_number(terms.target_psn);
+        Target {
+            id,
+            terms,
+            numbering: Numbering::new(start, ranges_max as usize),
+            holdings: Holdings::default(),
+            is_marking: false,
+            next: start,
+            acked: start,
+            msn: Msn::new(0),
+            credits: Syndrome::ACK_UNLIMITED,
+            answers: VecDeque::new(),
+            behind: VecDeque::new(),
+            reads: 0,
+            to_nic: None,
+            is_queued: false,
+            has_failed: false,
+        }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_marking && !self.has_failed
+    }
+
+    pub(crate) fn answering(&self) -> usize {
+        self.answers.iter().filter(|answer| !answer.is_done()).count()
+    }
+
+    pub(crate) fn shift(&self) -> u64 {
+        match self.numbering.to_path(self.next) {
+            Place::Path(path) => self.next - path,
+            Place::Extra { .. } | Place::Gone => 0,
+        }
+    }
+
+    /// A request of the initiator's came from the far box.
+    pub(crate) fn handle_command(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+        if has_offer(packet) {
+            shared.counters.connections += u64::from(!self.is_marking);
+            self.is_marking = true;
+            let plain = with_offer(&mut shared.pool, frame, packet, false);
+            shared.send(LAN, plain);
+        } else {
+            shared.pass(LAN, frame);
+        }
+        if !frame.icrc_is_right() {
+            return;
+        }
+        self.to_nic = Some((path_of(packet), packet.bth()));
+        let begins = matches!(packet.opcode().position(), Position::First | Position::Only);
+        if packet.opcode().verb() == Some(Verb::Send) && begins {
+            let command = frame.payload.as_bytes().and_then(|payload| self.terms.protocol.command(payload));
+            self.holdings.note_passed(shared, packet.psn(), command.as_ref());
+        }
+    }
+
+    /// The far box says something of a fetch.
+    pub(crate) fn handle_local(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
+        let local = frame.icrc_is_right().then(|| Local::read(packet, &frame.payload)).flatten();
+        let Some((number, local)) = local.filter(|_| self.is_ready()) else {
+            shared.counters.stray += 1;
+            return;
+        };
+        match local {
+            Local::Announce(announcement) => {
+                if let Some(serial) = self.holdings.announce(shared, number, announcement) {
+                    let at = now + shared.held_for();
+                    shared.expiries.set(at, self.id, serial);
+                }
+            }
+            Local::Data { index } => {
+                let data = frame.payload.as_bytes();
+                let taken = data.is_some_and(|data| self.holdings.extend(number, index, self.terms.mtu, data));
+                shared.counters.stray += u64::from(!taken);
+            }
+            Local::Cancel => self.holdings.cancel(shared, number),
+        }
+        self.go_on(shared);
+    }
+
+    /// The time of a held range is over.
+    pub(crate) fn handle_expiry(&mut self, shared: &mut Shared, serial: u64) {
+        self.holdings.expire(shared, serial);
+        while let Some(index) = self.answers.iter().position(|a| a.serial == serial && a.is_done()) {
+            self.answers.remove(index);
+            self.holdings.release(shared, serial);
+        }
+        self.go_on(shared);
+    }
+
+    /// A request of the target's came from its NIC.
+    pub(crate) fn handle_request(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+        if !self.is_marking {
+            let number = packet.psn().unwrap_near(self.next);
+            if number == Some(self.next) && frame.icrc_is_right() {
+                self.note_begun(packet);
+            }
+            return shared.pass(INNER, frame);
+        }
+        if !frame.icrc_is_right() {
+            shared.counters.rx_icrc_encapsulated += 1;
+            return;
+        }
+        let Some(number) = packet.psn().unwrap_near(self.next).filter(|_| !self.has_failed) else { return };
+        if number == self.next {
+            self.note_begun(packet);
+            self.note_end_of_command(shared, frame, packet);
+            self.forget_answers(shared);
+            if let (Some(Verb::ReadRequest), Some(reth)) = (packet.opcode().verb(), packet.reth()) {
+                if self.take(shared, number, &reth) {
+                    return;
+                }
+                shared.counters.reads_passed += 1;
+            }
+        }
+        match self.numbering.to_path(number) {
+            Place::Path(path) => {
+                shared.counters.renumbered += 1;
+                let change = Change {
+                    psn: Psn::from_sequence(path),
+                    msn: None,
+                    version: VERSION,
+                    ack_request: packet.opcode().ends_message() && !is_read(packet),
+                };
+                let renumbered = changed(&mut shared.pool, frame, packet, &change);
+                shared.send(INNER, renumbered);
+            }
+            Place::Extra { first, .. } => self.answer_again(shared, number, first, packet),
+            Place::Gone => shared.counters.too_old += 1,
+        }
+    }
+
+    fn note_begun(&mut self, packet: &Packet<'_>) {
+        self.next += span(packet, self.terms.mtu);
+        self.reads += u64::from(is_read(packet));
+    }
+
+    fn note_end_of_command(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+        let begins = matches!(packet.opcode().position(), Position::First | Position::Only);
+        if packet.opcode().verb() == Some(Verb::Send) && begins {
+            let answered = frame.payload.as_bytes().and_then(|payload| self.terms.protocol.answered(payload));
+            self.holdings.end_command(shared, answered, packet.invalidate());
+        }
+    }
+
+    /// READs are answered in order, and no more than so many are outstanding: what is further back has reached the NIC.
+    fn forget_answers(&mut self, shared: &mut Shared) {
+        while let Some(answer) = self.answers.front().copied() {
+            if !answer.is_done() || self.reads < answer.reads + self.terms.reads_max as u64 {
+                return;
+            }
+            self.answers.pop_front();
+            self.holdings.release(shared, answer.serial);
+        }
+    }
+
+    /// The READ with this number, the next, is answered here. False: what it wants is not held.
+    fn take(&mut self, shared: &mut Shared, number: u64, reth: &Reth) -> bool {
+        let range = Range { address: reth.virtual_address, rkey: reth.rkey, len: reth.len };
+        let Place::Path(path) = self.numbering.to_path(number) else { return false };
+        let acked_nic = self.numbering.to_nic(self.acked).unwrap_or(0);
+        let is_room = self.answers.len() < ANSWERS_MAX && self.numbering.has_room(acked_nic);
+        if range.len == 0 || !is_room {
+            return false;
+        }
+        let Some((serial, at)) = self.holdings.claim(&range) else { return false };
+        let len = packets(range.len, self.terms.mtu);
+        self.numbering.push(number, len, acked_nic);
+        self.answers.push_back(Answer {
+            first: number,
+            end: number + len,
+            path,
+            run: number,
+            next: number,
+            serial,
+            at,
+            range,
+            extras: self.numbering.count_to(number),
+            reads: self.reads,
+        });
+        shared.counters.answered += 1;
+        self.go_on(shared);
+        true
+    }
+
+    /// The NIC asks again for what was answered here at `first`, from `number` on.
+    fn answer_again(&mut self, shared: &mut Shared, number: u64, first: u64, packet: &Packet<'_>) {
+        let Some(answer) = self.answers.iter_mut().find(|answer| answer.first == first) else {
+            shared.counters.too_old += 1;
+            return;
+        };
+        let skipped = (number - first) * u64::from(self.terms.mtu);
+        let rest = Range {
+            address: answer.range.address + skipped,
+            len: answer.range.len - skipped as u32,
+            ..answer.range
+        };
+        let asked = packet.reth().map(|r| Range { address: r.virtual_address, rkey: r.rkey, len: r.len });
+        if asked != Some(rest) {
+            shared.counters.stray += 1;
+            return;
+        }
+        if answer.is_done() || answer.next > number {
+            (answer.run, answer.next) = (number, number);
+            shared.counters.answered_again += 1;
+        }
+        self.go_on(shared);
+    }
+
+    /// A response for the NIC came from the far box, or from an accelerator.
+    pub(crate) fn handle_response(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+        if !frame.icrc_is_right() {
+            shared.counters.rx_icrc_encapsulated += 1;
+            return;
+        }
+        let Some(path) = packet.psn().unwrap_near(self.acked) else { return };
+        let aeth = packet.aeth();
+        let is_ack = aeth.is_none_or(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
+        let below = path + u64::from(is_ack);
+        if below >= self.acked {
+            self.acked = below;
+            if let Some(aeth) = aeth {
+                self.msn = aeth.msn;
+                if is_ack {
+                    self.credits = aeth.syndrome;
+                }
+            }
+        }
+        let Some(nic) = self.numbering.to_nic(path) else {
+            shared.counters.too_old += 1;
+            return;
+        };
+        let extras = self.numbering.count_to(nic);
+        let held = if extras == 0 {
+            shared.pool.hold(frame)
+        } else {
+            shared.counters.renumbered += 1;
+            let msn = aeth.map(|aeth| aeth.msn.plus(extras as u32));
+            let change = Change {
+                psn: Psn::from_sequence(nic),
+                msn,
+                version: packet.bth().version,
+                ack_request: false,
+            };
+            changed(&mut shared.pool, frame, packet, &change)
+        };
+        let is_plain_ack = is_ack && packet.opcode().verb() == Some(Verb::Acknowledge);
+        self.pass_in_order(shared, nic, held, is_plain_ack);
+        self.go_on(shared);
+    }
+
+    /// Sends a response on, or keeps it until the answers before it are given.
+    fn pass_in_order(&mut self, shared: &mut Shared, nic: u64, frame: FrameBuf, is_plain_ack: bool) {
+        if self.first_open().is_none_or(|answer| nic < answer.first) {
+            return shared.send(LAN, frame);
+        }
+        // One ACK stands for those before it, unless a READ lies between.
+        if is_plain_ack
+            && let Some((last, kept)) = self.behind.back_mut()
+            && *last <= nic
+            && is_ack(kept)
+            && !self.answers.iter().any(|answer| answer.first > *last && answer.first <= nic)
+        {
+            (*last, *kept) = (nic, frame);
+            return;
+        }
+        if self.behind.len() >= BEHIND_MAX {
+            shared.counters.queue_full += 1;
+            return;
+        }
+        self.behind.push_back((nic, frame));
+    }
+
+    fn first_open(&self) -> Option<&Answer> {
+        self.answers.iter().find(|answer| !answer.is_done())
+    }
+
+    /// Puts the connection among those that have something to send, if it has.
+    fn go_on(&mut self, shared: &mut Shared) {
+        if self.is_queued || self.has_failed {
+            return;
+        }
+        let can_go_on = self.first_open().is_some_and(|answer| {
+            let held = self.holdings.get(answer.serial);
+            let to = answer.bytes(self.terms.mtu)[1];
+            answer.path <= self.acked && held.is_none_or(|held| held.data.len() >= to || held.is_ended)
+        });
+        if can_go_on {
+            self.is_queued = true;
+            shared.answering.push_back(self.id);
+        }
+    }
+
+    /// Its turn among those that have something to send: at most `room` responses. Returns how many.
+    pub(crate) fn send_answers(
+        &mut self,
+        shared: &mut Shared,
+        out: &mut dyn Transmit,
+        room: usize,
+    ) -> usize {
+        self.is_queued = false;
+        let mut sent = 0;
+        while sent < room {
+            let Some(index) = self.answers.iter().position(|answer| !answer.is_done()) else { break };
+            if self.answers[index].path > self.acked || !self.send_one(shared, out, index) {
+                break;
+            }
+            sent += 1;
+            if self.answers[index].is_done() {
+                self.send_behind(shared);
+                // What was kept goes first.
+                break;
+            }
+        }
+        self.go_on(shared);
+        sent
+    }
+
+    /// Sends the next response of the answer at `index`. False when its data is not there.
+    fn send_one(&mut self, shared: &mut Shared, out: &mut dyn Transmit, index: usize) -> bool {
+        let answer = self.answers[index];
+        let [from, to] = answer.bytes(self.terms.mtu);
+        let held = self.holdings.get(answer.serial);
+        let Some(data) = held.and_then(|held| held.data.get(from..to)) else {
+            if held.is_none_or(|held| held.is_ended) {
+                self.fail(shared, &answer);
+            }
+            return false;
+        };
+        let Some((path, like)) = &self.to_nic else { return false };
+        let is_last = answer.next + 1 == answer.end;
+        let opcode = match (answer.next == answer.run, is_last) {
+            (true, true) => Opcode::RC_READ_RESPONSE_ONLY,
+            (true, false) => Opcode::RC_READ_RESPONSE_FIRST,
+            (false, false) => Opcode::RC_READ_RESPONSE_MIDDLE,
+            (false, true) => Opcode::RC_READ_RESPONSE_LAST,
+        };
+        let psn = Psn::from_sequence(answer.next);
+        let bth =
+            Bth { migreq: like.migreq, pkey: like.pkey, ..Bth::new(opcode, self.terms.target_qpn, psn) };
+        let template = PathTemplate::new(path);
+        let mut head = Head::begin(&template, &bth);
+        if opcode.has_aeth() {
+            let msn = self.msn.plus(answer.extras as u32);
+            head.push_aeth(&Aeth { syndrome: self.credits, msn });
+        }
+        let pad_len = head.finish(&template, data.len());
+        let trailer = Trailer::Sealed { pad_len };
+        out.transmit(LAN, &Frame { head: head.bytes(), payload: Payload::Bytes(data), trailer });
+        shared.counters.answered_bytes += data.len() as u64;
+        self.answers[index].next += 1;
+        true
+    }
+
+    /// Responses that waited for an answer which is done go on.
+    fn send_behind(&mut self, shared: &mut Shared) {
+        let open = self.first_open().map(|answer| answer.first);
+        while let Some((nic, _)) = self.behind.front() {
+            if open.is_some_and(|first| *nic >= first) {
+                return;
+            }
+            if let Some((_, frame)) = self.behind.pop_front() {
+                shared.send(LAN, frame);
+            }
+        }
+    }
+
+    /// The data of a READ that the path does not have will not come: the connection ends.
+    fn fail(&mut self, shared: &mut Shared, answer: &Answer) {
+        shared.counters.answers_failed += 1;
+        self.has_failed = true;
+        if let Some((path, like)) = &self.to_nic {
+            let psn = Psn::from_sequence(answer.next);
+            let bth = Bth {
+                migreq: like.migreq,
+                pkey: like.pkey,
+                ..Bth::new(Opcode::RC_ACK, self.terms.target_qpn, psn)
+            };
+            let template = PathTemplate::new(path);
+            let mut head = Head::begin(&template, &bth);
+            let msn = self.msn.plus(answer.extras as u32 - 1);
+            head.push_aeth(&Aeth { syndrome: Syndrome::Nak(NakCode::RemoteOperational), msn });
+            let pad_len = head.finish(&template, 0);
+            let trailer = Trailer::Sealed { pad_len };
+            shared.pass(LAN, &Frame { head: head.bytes(), payload: Payload::EMPTY, trailer });
+        }
+        self.clear(shared);
+    }
+
+    /// Lets everything go.
+    pub(crate) fn clear(&mut self, shared: &mut Shared) {
+        self.answers.clear();
+        self.behind.clear();
+        self.holdings.clear(shared);
+    }
+}
+
+fn is_ack(frame: &FrameBuf) -> bool {
+    let packet = Packet::parse(frame.head()).ok().flatten();
+    packet.and_then(|packet| packet.aeth()).is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }))
+        && packet.is_some_and(|packet| packet.opcode().verb() == Some(Verb::Acknowledge))
+}
