@@ -19,6 +19,12 @@ pub struct Range {
 impl Range {
     const NONE: Range = Range { address: 0, rkey: RKey(0), len: 0 };
 
+    /// True when both have bytes in common, under the same key.
+    pub fn overlaps(&self, other: &Range) -> bool {
+        let end = |range: &Range| range.address.saturating_add(u64::from(range.len));
+        other.rkey == self.rkey && self.address < end(other) && other.address < end(self)
+    }
+
     /// True when all of `other` lies in it, under the same key.
     pub fn contains(&self, other: &Range) -> bool {
         other.rkey == self.rkey
@@ -145,5 +151,7 @@ mod tests {
         for outside in [range(999, 7, 5), range(1050, 7, 51), range(1000, 8, 100), range(u64::MAX, 7, 9)] {
             assert!(!all.contains(&outside), "{outside:?}");
         }
+        assert!(all.overlaps(&range(1099, 7, 1)) && all.overlaps(&range(900, 7, 500)));
+        assert!(!all.overlaps(&range(1100, 7, 1)) && !all.overlaps(&range(1050, 8, 1)));
     }
 }

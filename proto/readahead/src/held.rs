@@ -31,24 +31,20 @@ pub(crate) struct Held {
 pub(crate) struct Holdings {
     held: VecDeque<Held>,
     serial: u64,
-    /// PSN and keys of commands that have passed, and the last command's PSN.
-    passed: VecDeque<(Psn, RKey)>,
+    /// PSN and ranges of commands that have passed, and the last command's PSN.
+    passed: VecDeque<(Psn, Range)>,
     last_passed: Option<Psn>,
     /// Commands with a PSN up to this one are not remembered.
     forgotten: Option<Psn>,
 }
 
 impl Holdings {
-    pub(crate) fn len(&self) -> usize {
-        self.held.len()
-    }
-
     /// Bytes that have arrived.
     pub(crate) fn bytes(&self) -> u64 {
         self.held.iter().map(|held| held.data.len() as u64).sum()
     }
 
-    /// A SEND passes to the target: what it names is not what was fetched under the same key for a command before it. `None`: it
+    /// A SEND passes to the target: what it names is not what was fetched for a command before it. `None`: it
     /// may name anything.
     pub(crate) fn note_passed(&mut self, shared: &mut Shared, psn: Psn, command: Option<&Command>) {
         if self.last_passed.is_none_or(|last| psn.is_after(last)) {
@@ -56,13 +52,13 @@ impl Holdings {
         }
         for held in &mut self.held {
             let is_older = psn.is_after(held.announcement.capsule);
-            let key = held.announcement.range.rkey;
+            let own = &held.announcement.range;
             let is_named = command
-                .is_none_or(|command| !command.is_whole || command.ranges().iter().any(|r| r.rkey == key));
+                .is_none_or(|command| !command.is_whole || command.ranges().iter().any(|r| r.overlaps(own)));
             held.is_open &= !(is_older && is_named);
         }
         match command.filter(|command| command.is_whole) {
-            Some(command) => self.passed.extend(command.ranges().iter().map(|range| (psn, range.rkey))),
+            Some(command) => self.passed.extend(command.ranges().iter().map(|range| (psn, *range))),
             None => self.forget(psn),
         }
         while self.passed.len() > PASSED_MAX {
@@ -83,7 +79,7 @@ impl Holdings {
     fn is_latest(&self, announcement: &Announcement) -> bool {
         let Announcement { capsule, range, .. } = announcement;
         self.forgotten.is_none_or(|forgotten| capsule.is_after(forgotten))
-            && !self.passed.iter().any(|(psn, key)| *key == range.rkey && psn.is_after(*capsule))
+            && !self.passed.iter().any(|(psn, other)| other.overlaps(range) && psn.is_after(*capsule))
     }
 
     /// A range is being fetched. Returns its serial, when there is room for it.

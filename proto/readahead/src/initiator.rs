@@ -159,7 +159,7 @@ impl Initiator {
         // Their memory is in use for something else by now.
         let ranges = command.ranges();
         self.wanted.retain(|wanted| {
-            command.is_whole && ranges.iter().all(|range| range.rkey != wanted.announcement.range.rkey)
+            command.is_whole && !ranges.iter().any(|range| range.overlaps(&wanted.announcement.range))
         });
         if !command.is_stable {
             return;
@@ -350,7 +350,8 @@ impl Initiator {
     /// The target answers a command, or READs by itself what was wanted: the memory may be another's afterwards.
     fn note_end_of_command(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
         if let (Some(Verb::ReadRequest), Some(reth)) = (packet.opcode().verb(), packet.reth()) {
-            self.wanted.retain(|wanted| wanted.announcement.range.rkey != reth.rkey);
+            let read = Range { address: reth.virtual_address, rkey: reth.rkey, len: reth.len };
+            self.wanted.retain(|wanted| !read.overlaps(&wanted.announcement.range));
             return;
         }
         let begins = matches!(packet.opcode().position(), Position::First | Position::Only);
@@ -529,7 +530,8 @@ impl Initiator {
             return;
         }
         if packet.opcode().verb() != Some(Verb::ReadResponse) {
-            return self.note_executed(now, shared, nic + 1);
+            self.note_executed(now, shared, nic + 1);
+            return self.pass_response(shared, frame, packet, path - 1, self.numbering.count_to(first));
         }
         if self.executed < first {
             self.acknowledge(shared, packet, path - 1, self.numbering.count_to(first));

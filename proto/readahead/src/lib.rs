@@ -7,7 +7,7 @@
 //!
 //! **Whose memory, and why it is not stale.** Only that of commands whose protocol says that the initiator does not change it before
 //! the command is answered ([`Protocol`], docs/read-ahead.md). What is held for a command is used for no READ after the command's
-//! answer, nor after a later command that names the same key.
+//! answer, nor after a later command that names the same memory.
 //!
 //! **Numbers.** A fetch takes PSNs of the initiator's NIC that the target's does not know of, and a READ answered here takes PSNs of
 //! the target's NIC that the initiator's does not know of. Between the boxes the connection has neither: each box translates PSN and

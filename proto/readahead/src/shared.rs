@@ -30,10 +30,6 @@ impl Queue {
         Some(frame)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.frames.is_empty()
-    }
-
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,0 +1,121 @@
+//! Both boxes, between two unmodified RNICs: what is fetched ahead is right, whatever the hosts do.
+
+mod sites;
+
+use longhaul_accel::Mode;
+use longhaul_readahead::{Config, Protocol};
+use longhaul_units::Duration;
+use sites::program::{Programs, Work};
+use sites::{Between, INITIATOR, Setup, TARGET};
+
+const ONE: Work = Work { commands: 1, depth: 1, len: 32 << 10, is_wild: false };
+
+/// Round trips of 50 ms that the last of a few commands takes, one at a time.
+fn round_trips(setup: &Setup) -> f64 {
+    let mut programs = Programs::new(setup, Work { commands: 4, ..ONE });
+    programs.run();
+    let last = *programs.latencies.last().unwrap();
+    last.as_secs_f64() / 0.05
+}
+
+fn off() -> [Config; 2] {
+    [Config::default(), Config::default()]
+}
+
+#[test]
+fn a_command_takes_one_round_trip_instead_of_two() {
+    for between in [Between::Path, Between::Boxes(Mode::Early), Between::Boxes(Mode::Off)] {
+        let without = round_trips(&Setup { between, read_ahead: off(), ..Setup::default() });
+        let with = round_trips(&Setup { between, ..Setup::default() });
+        println!("{between:?}: {without:.3} and {with:.3} round trips");
+        assert!((2.0..2.02).contains(&without), "{between:?}: {without} round trips without");
+        assert!((1.0..1.02).contains(&with), "{between:?}: {with} round trips with");
+    }
+}
+
+#[test]
+fn one_box_alone_changes_nothing() {
+    for site in [INITIATOR, TARGET] {
+        let mut read_ahead = off();
+        read_ahead[site] = Config::of(&Protocol::ALL);
+        let setup = Setup { read_ahead, ..Setup::default() };
+        let mut programs = Programs::new(&setup, Work { commands: 4, ..ONE });
+        programs.run();
+        assert!(programs.sites.counters(site).renumbered == 0);
+        assert_eq!(programs.sites.counters(INITIATOR).fetched, 0);
+    }
+}
+
+#[test]
+fn every_range_is_fetched_once_and_answered_once() {
+    let work = Work { commands: 200, depth: 16, ..ONE };
+    let mut programs = Programs::new(&Setup::default(), work);
+    programs.run();
+    let [near, far] = [INITIATOR, TARGET].map(|site| programs.sites.counters(site));
+    // Only the first commands come before the boxes know each other.
+    assert!(near.fetched >= 200 - 2 * 16, "{near:?}");
+    assert_eq!(near.fetched, far.answered);
+    assert_eq!(near.fetched_bytes, near.fetched * (32 << 10));
+    assert_eq!(near.fetched_bytes, far.answered_bytes);
+    assert_eq!((far.answered_again, far.answers_failed, far.discarded), (0, 0, 0));
+    assert_eq!(programs.sites.read_ahead[TARGET].borrow().held_bytes() > 0, true);
+    programs.rest(Duration::from_ms(10_000));
+    assert_eq!(programs.sites.read_ahead[TARGET].borrow().held_bytes(), 0, "nothing is held for ever");
+}
+
+fn wild(setup: &Setup, commands: u64) -> Programs {
+    let work = Work { commands, depth: 24, len: 24 << 10, is_wild: true };
+    let mut programs = Programs::new(setup, work);
+    programs.run();
+    programs.check_constant();
+    programs.rest(Duration::from_ms(10_000));
+    assert_eq!(programs.sites.read_ahead[TARGET].borrow().held_bytes(), 0);
+    programs
+}
+
+#[test]
+fn targets_do_what_they_may() {
+    for seed in 0..6 {
+        let programs = wild(&Setup { seed, ..Setup::default() }, 300);
+        let [near, far] = [INITIATOR, TARGET].map(|site| programs.sites.counters(site));
+        println!("{near:?}\n{far:?}");
+        assert!(far.answered > 50 && far.discarded > 5, "{far:?}");
+        assert_eq!(near.fetches_refused + far.answers_failed + near.unmarked, 0);
+    }
+}
+
+#[test]
+fn lans_that_lose_packets_make_no_data_wrong() {
+    for seed in 0..8 {
+        let lan_loss = [[0.01, 0.0], [0.0, 0.01], [0.01, 0.01], [0.03, 0.003]][seed as usize % 4];
+        let setup = Setup { seed, lan_loss, ..Setup::default() };
+        let programs = wild(&setup, 200);
+        let [near, far] = [INITIATOR, TARGET].map(|site| programs.sites.counters(site));
+        println!("{near:?}\n{far:?}");
+        assert!(far.answered > 20, "{far:?}");
+    }
+}
+
+#[test]
+fn whole_boxes_carry_it_whatever_the_path_loses() {
+    let modes = [Mode::Early, Mode::Far, Mode::Tail, Mode::Off];
+    for seed in 0..8 {
+        let between = Between::Boxes(modes[seed as usize % 4]);
+        let wan_loss = if seed < 4 { 0.0 } else { 0.01 };
+        let lan_loss = if seed % 2 == 0 { [0.0; 2] } else { [0.005; 2] };
+        let setup = Setup { seed, between, wan_loss, lan_loss, ..Setup::default() };
+        let programs = wild(&setup, 200);
+        let [near, far] = [INITIATOR, TARGET].map(|site| programs.sites.counters(site));
+        println!("{between:?} {near:?}\n{far:?}");
+        assert!(far.answered > 20, "{far:?}");
+    }
+}
+
+#[test]
+fn an_initiator_that_serves_two_reads_at_once_is_never_asked_for_more() {
+    for seed in 0..4 {
+        let setup = Setup { seed, reads_max: 2, ..Setup::default() };
+        let programs = wild(&setup, 150);
+        assert!(programs.sites.counters(TARGET).answered > 10);
+    }
+}
