@@ -4,10 +4,12 @@
 //! them, in every ordinary test run.
 
 mod device;
+mod read_ahead;
 mod seal;
 mod session;
 
 pub use device::{datagram, management, reliable, unreliable};
+pub use read_ahead::{announced, read_ahead};
 pub use seal::sealed;
 pub use session::{session, tunnelled};
 

@@ -325,3 +325,13 @@ fn write_seeds() {
         std::fs::write(folder.join(format!("capture/pcap-{name}")), bytes).unwrap();
     }
 }
+
+#[test]
+fn announced() {
+    replay("announced", fuzz::announced);
+}
+
+#[test]
+fn read_ahead() {
+    replay_by("read_ahead", fuzz::read_ahead, 200);
+}

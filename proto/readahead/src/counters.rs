@@ -60,7 +60,7 @@ declare_counters! {
     unmarked,
     /// Packets with numbers from before all that is remembered; dropped.
     too_old,
-    /// Packets between the boxes that fitted nothing here; dropped.
+    /// Packets between the boxes that fitted nothing here, or nothing any more: data of a command that is over; dropped.
     stray,
     /// Frames dropped because a queue was full, or a frame too long.
     queue_full,

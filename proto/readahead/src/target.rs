@@ -402,7 +402,9 @@ impl Target {
                 break;
             }
         }
-        self.go_on(shared);
+        if sent > 0 {
+            self.go_on(shared);
+        }
         sent
     }
 
