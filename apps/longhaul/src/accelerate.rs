@@ -7,6 +7,7 @@ use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory};
 use crate::wan_box::{self, Paths, WanBox, WanRate};
 use longhaul_accel::{Config, Mode, Policy, Prefix, Rule};
+use longhaul_readahead::Protocol;
 use longhaul_units::{BitRate, Duration as Span};
 use serde::Deserialize;
 use std::ops::RangeInclusive;
@@ -30,6 +31,7 @@ Examples:
   longhaul accelerate --lan eth1 --wan eth2 --wan eth3 --rate 10G --distance 1000km --transport     two paths: one may fail
   longhaul accelerate --lan tap:lh0 --wan memif:/run/wan.sock,master
   longhaul accelerate --lan eth1 --wan eth2 --lan eth3 --wan eth4      two pairs
+  longhaul accelerate --lan eth1 --wan eth2 --transport --read-ahead nvme,rpc      storage: writes take one round trip
   longhaul accelerate --lan eth1 --wan eth2 --mode tail      completions that say what they always did
   longhaul accelerate --config /etc/longhaul/accelerate.toml
   longhaul accelerate --lan eth1 --wan eth2 --health 127.0.0.1:9100      health and metrics by HTTP
@@ -103,6 +105,11 @@ struct Acceleration {
     /// Another site's box, by a name and its public key; may be repeated
     #[arg(long, value_name = "NAME=KEY")]
     peer: Vec<Peer>,
+    /// Fetch at once what commands of these protocols let their target READ, which saves writes a round trip: nvme (NVMe-oF), rpc
+    /// (NFS over RDMA). At both sites, with --transport; their connections then need both boxes [default: none]
+    #[arg(long, value_name = "nvme,rpc", value_delimiter = ',')]
+    #[serde(deserialize_with = "protocols_written")]
+    read_ahead: Vec<Protocol>,
     /// Flows known at once [default: 4096]
     #[arg(long, value_name = "N")]
     flows: Option<u32>,
@@ -156,6 +163,11 @@ fn qpns(written: &toml::Value) -> Result<RangeInclusive<u32>, String> {
     }
 }
 
+fn protocols_written<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Protocol>, D::Error> {
+    let words = Vec::<String>::deserialize(from)?;
+    words.iter().map(|word| word.parse().map_err(serde::de::Error::custom)).collect()
+}
+
 fn memory_written<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Size>, D::Error> {
     by(from, memory)
 }
@@ -185,6 +197,11 @@ impl Settings for Acceleration {
             wan_rate: self.wan_rate.or(below.wan_rate),
             key: self.key.clone().or_else(|| below.key.clone()),
             peer: if self.peer.is_empty() { below.peer.clone() } else { self.peer.clone() },
+            read_ahead: if self.read_ahead.is_empty() {
+                below.read_ahead.clone()
+            } else {
+                self.read_ahead.clone()
+            },
             flows: self.flows.or(below.flows),
             mode: self.mode.or(below.mode),
             policy: self.policy.clone().or_else(|| below.policy.clone()),
@@ -229,6 +246,7 @@ impl Kind for Acceleration {
             ("wan_rate", self.wan_rate == to.wan_rate, false),
             ("key", self.key == to.key, false),
             ("peer", self.peer == to.peer, false),
+            ("read_ahead", self.read_ahead == to.read_ahead, false),
             ("flows", self.flows == to.flows, false),
             ("mode", self.mode == to.mode, true),
             ("policy", self.policy == to.policy, true),
@@ -316,6 +334,12 @@ impl Acceleration {
         let config = self.accelerator()?;
         let sealing = self.sealing()?;
         if !self.transport {
+            if !self.read_ahead.is_empty() {
+                return Err(Problem::new(
+                    "--read-ahead without --transport",
+                    "it takes a whole box at both sites: add --transport",
+                ));
+            }
             return match self.wan_rate {
                 None => wan_box::alone(config),
                 Some(_) => Err(Problem::new(
@@ -326,7 +350,11 @@ impl Acceleration {
         }
         let rate = WanRate::or_known(self.wan_rate, self.rate);
         let paths = Paths { count: paths, known: self.rate, rate, delay: self.delay() };
-        wan_box::whole(config, &paths, boxes::random_seed(), sealing)
+        let reading_ahead = (!self.read_ahead.is_empty()).then(|| longhaul_readahead::Config {
+            seed: boxes::random_seed(),
+            ..longhaul_readahead::Config::of(&self.read_ahead)
+        });
+        wan_box::whole(config, &paths, boxes::random_seed(), sealing, reading_ahead)
     }
 }
 
@@ -443,10 +471,24 @@ mod tests {
 
     #[test]
     fn every_setting_can_be_written_in_a_file() {
-        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'\ntransport = true\nwan_rate = 'adaptive'";
-        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport --wan-rate adaptive";
+        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'\ntransport = true\nwan_rate = 'adaptive'\nread_ahead = ['nvme', 'rpc']";
+        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport --wan-rate adaptive --read-ahead nvme,rpc";
         assert_eq!(toml::from_str::<Acceleration>(file).unwrap(), settings(arguments));
         assert!(toml::from_str::<Acceleration>("memory = '1'").is_err(), "too little");
+        assert!(toml::from_str::<Acceleration>("read_ahead = ['iser']").is_err(), "no such protocol");
+    }
+
+    #[test]
+    fn reading_ahead_takes_a_whole_box() {
+        let alone = settings("--read-ahead nvme").wan_box(1);
+        assert!(alone.err().unwrap().to_string().contains("--read-ahead without --transport"));
+        let whole = settings("--read-ahead nvme --transport").wan_box(1).unwrap();
+        let config = wan_box::read_ahead(&whole).unwrap().config();
+        assert_eq!(config.protocols, [(Protocol::Nvme, 4420)]);
+        assert!(
+            wan_box::read_ahead(&settings("--transport").wan_box(1).unwrap()).is_none(),
+            "off by default"
+        );
     }
 
     /// A plan from a file of one pair and `text`, or why there is none.

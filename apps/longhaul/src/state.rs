@@ -1,7 +1,9 @@
 //! What the elements of a network say about themselves, for people and as JSON.
 
+mod read_ahead;
 mod transport;
 
+pub use read_ahead::{ReadAheadState, write_read_ahead};
 pub use transport::{PathState, SealState, TransportState, write_transport};
 
 use crate::problem::Problem;

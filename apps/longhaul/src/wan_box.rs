@@ -3,15 +3,19 @@
 use crate::problem::Problem;
 use longhaul_accel::{Accelerator, Config, ConfigError};
 use longhaul_node::{Chain, Mirrored};
+use longhaul_readahead::ReadAhead;
 use longhaul_seal::Seal;
 use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wan::{PathConfig, Rate, Transport};
 use serde::Deserialize;
 use std::str::FromStr;
 
-/// Side 0 is the LAN, side 1 the WAN: the near accelerator; behind it the far one, turned round, and the transport, where
-/// there are any; and the seal where the boxes have keys.
-pub type WanBox = Chain<Accelerator, Chain<Mirrored<Accelerator>, Chain<Transport, Seal>>>;
+/// Side 0 is the LAN, side 1 the WAN: what reads ahead, where that is asked for, and the halves.
+pub type WanBox = Chain<ReadAhead, Halves>;
+
+/// The near accelerator; behind it the far one, turned round, and the transport, where there are any; and the seal where the
+/// boxes have keys.
+type Halves = Chain<Accelerator, Chain<Mirrored<Accelerator>, Chain<Transport, Seal>>>;
 
 /// How fast a transport sends, as it is written: `adaptive`, `port`, or a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -59,7 +63,7 @@ impl WanRate {
 
 /// A box that is an accelerator alone.
 pub fn alone(config: Config) -> Result<WanBox, Problem> {
-    Ok(Chain::new(Some(accelerator(config)?), None))
+    Ok(Chain::new(None, Some(Chain::new(Some(accelerator(config)?), None))))
 }
 
 /// What is known of the paths of a whole box, and how they are used; all alike.
@@ -76,12 +80,13 @@ pub struct Paths {
 
 /// A whole box. `burst_bytes` leave the transport back to back after
 /// a pause. Both boxes of a path take another `seed`, and so does each start of a box. With `sealing` all that the boxes send each
-/// other is encrypted.
+/// other is encrypted; with `reading_ahead` what commands announce is fetched ahead.
 pub fn whole(
     config: Config,
     paths: &Paths,
     seed: u64,
     sealing: Option<longhaul_seal::Config>,
+    reading_ahead: Option<longhaul_readahead::Config>,
 ) -> Result<WanBox, Problem> {
     let round_trip = paths.delay.unwrap_or(Duration::ZERO).times(2);
     let path = PathConfig { rate: paths.rate, burst_bytes: config.burst_bytes };
@@ -97,7 +102,9 @@ pub fn whole(
     let [near, far] = config.halves(round_trip);
     let seal = sealing.map(Seal::new).transpose().map_err(|e| Problem::plain(format!("keys: {e}")))?;
     let behind = Chain::new(Some(Mirrored(accelerator(far)?)), Some(Chain::new(Some(transport), seal)));
-    Ok(Chain::new(Some(accelerator(near)?), Some(behind)))
+    let ahead = reading_ahead.map(ReadAhead::new).transpose();
+    let ahead = ahead.map_err(|e| Problem::plain(format!("read-ahead: {e}")))?;
+    Ok(Chain::new(ahead, Some(Chain::new(Some(accelerator(near)?), Some(behind)))))
 }
 
 /// What the accelerators of a box go by: near, and far where there is one.
@@ -142,6 +149,9 @@ pub fn reconfigure(whole: &mut WanBox, configs: Configs) -> Result<(), ConfigErr
 
 /// Lets the flows of a box go, or takes them in again, as [`Accelerator::set_draining`].
 pub fn set_draining(whole: &mut WanBox, now: Instant, draining: bool) {
+    if let Some(ahead) = whole.left_mut() {
+        ahead.set_draining(draining);
+    }
     if let Some(near) = near_mut(whole) {
         near.set_draining(now, draining);
     }
@@ -151,11 +161,11 @@ pub fn set_draining(whole: &mut WanBox, now: Instant, draining: bool) {
 }
 
 fn near_mut(whole: &mut WanBox) -> Option<&mut Accelerator> {
-    whole.left_mut()
+    whole.right_mut()?.left_mut()
 }
 
 fn far_mut(whole: &mut WanBox) -> Option<&mut Accelerator> {
-    Some(&mut whole.right_mut()?.left_mut()?.0)
+    Some(&mut whole.right_mut()?.right_mut()?.left_mut()?.0)
 }
 
 fn accelerator(config: Config) -> Result<Accelerator, Problem> {
@@ -164,22 +174,27 @@ fn accelerator(config: Config) -> Result<Accelerator, Problem> {
 
 /// The half for the requesters of this site.
 pub fn near(whole: &WanBox) -> Option<&Accelerator> {
-    whole.left()
+    whole.right()?.left()
 }
 
 /// The half for the responders of this site.
 pub fn far(whole: &WanBox) -> Option<&Accelerator> {
-    Some(&whole.right()?.left()?.0)
+    Some(&whole.right()?.right()?.left()?.0)
 }
 
 /// What is between the boxes.
 pub fn transport(whole: &WanBox) -> Option<&Transport> {
-    whole.right()?.right()?.left()
+    whole.right()?.right()?.right()?.left()
 }
 
 /// What encrypts between them.
 pub fn seal(whole: &WanBox) -> Option<&Seal> {
-    whole.right()?.right()?.right()
+    whole.right()?.right()?.right()?.right()
+}
+
+/// What reads ahead.
+pub fn read_ahead(whole: &WanBox) -> Option<&ReadAhead> {
+    whole.left()
 }
 
 #[cfg(test)]

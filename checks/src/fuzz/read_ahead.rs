@@ -124,7 +124,8 @@ impl Box {
             ca_guid: 2,
             private_data: &[],
         });
-        for (side, from, to, message) in [(side, initiator, target, req), (1 - side, target, initiator, rep)] {
+        for (side, from, to, message) in [(side, initiator, target, req), (1 - side, target, initiator, rep)]
+        {
             let mut mad = [0; MAD_LEN];
             message.write(&Header::new(5), &mut mad);
             let template = PathTemplate::new(&path(from, to));
@@ -138,8 +139,7 @@ impl Box {
 
     /// As it comes from a port, with a right ICRC.
     fn give(&mut self, side: Side, head: &[u8], payload: &[u8], pad_len: u8) {
-        let frame =
-            Frame { head, payload: Payload::Bytes(payload), trailer: Trailer::Sealed { pad_len } };
+        let frame = Frame { head, payload: Payload::Bytes(payload), trailer: Trailer::Sealed { pad_len } };
         let mut bytes = vec![0; frame.len()];
         frame.write_to(&mut bytes);
         let head = Head::copy_of(&bytes);

@@ -9,9 +9,7 @@ use crate::numbering::{Numbering, Place};
 use crate::shared::{ConnectionId, INNER, LAN, Shared, is_read, packets, span};
 use longhaul_node::{Frame, FrameBuf, Payload, Trailer};
 use longhaul_units::{Instant, Psn, Qpn};
-use longhaul_wire::{
-    Bth, Head, NakCode, Opcode, Packet, Path, PathTemplate, Position, Reth, Syndrome, Verb,
-};
+use longhaul_wire::{Bth, Head, NakCode, Opcode, Packet, Path, PathTemplate, Position, Reth, Syndrome, Verb};
 use std::collections::VecDeque;
 
 /// Numbers and limits that a connection begins with.
@@ -116,7 +114,10 @@ impl Initiator {
 
     pub(crate) fn is_ready(&self) -> bool {
         !self.is_refused
-            && self.marked_from.and_then(|from| self.numbering.to_nic(from)).is_some_and(|at| at <= self.executed)
+            && self
+                .marked_from
+                .and_then(|from| self.numbering.to_nic(from))
+                .is_some_and(|at| at <= self.executed)
     }
 
     pub(crate) fn fetching(&self) -> usize {
@@ -191,7 +192,8 @@ impl Initiator {
             let is_between = !self.in_message && !self.has_gap && self.next == self.forwarded;
             let is_free = self.fetches.len() < fetches_max && self.in_use() < self.terms.reads_max;
             let Some(first) = self.numbering.to_nic(self.forwarded) else { return };
-            let is_known = self.is_ready() && first == self.wire_next && self.numbering.has_room(self.executed);
+            let is_known =
+                self.is_ready() && first == self.wire_next && self.numbering.has_room(self.executed);
             if !(is_between && is_free && is_known && self.to_nic.is_some()) {
                 return;
             }
@@ -459,7 +461,9 @@ impl Initiator {
         let Some(nic) = packet.psn().unwrap_near(self.executed) else { return };
         match self.numbering.to_path(nic) {
             Place::Gone => shared.counters.too_old += 1,
-            Place::Extra { first, path } => self.handle_fetched(now, shared, frame, packet, [nic, first, path]),
+            Place::Extra { first, path } => {
+                self.handle_fetched(now, shared, frame, packet, [nic, first, path])
+            }
             Place::Path(path) => {
                 let syndrome = packet.aeth().map(|aeth| aeth.syndrome);
                 let is_ack = matches!(syndrome, None | Some(Syndrome::Ack { .. }));

@@ -1,7 +1,7 @@
 //! NVMe over Fabrics: command and response capsules of its RDMA transport.
 //!
-//! Source: NVM Express Base Specification 2.0, figures 88 (common command format) and 96 (keyed SGL data block); NVM Express
-//! RDMA Transport Specification 1.0, sections 3.2 and 4 (private data, capsules).
+//! Source: NVM Express Base Specification 2.0 (common command format, keyed SGL data block); NVM Express RDMA Transport
+//! Specification 1.0 (private data, capsules); held against Linux `include/linux/nvme.h` and `nvme-rdma.h`.
 
 use crate::command::{Command, Range};
 use longhaul_units::RKey;
@@ -22,7 +22,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 /// True for the private data of a request to connect an I/O queue: record format 0, queue not 0, sizes that fit.
 pub(crate) fn is_io_queue(private_data: &[u8]) -> bool {
     let field = |at| u16_at(private_data, at);
-    let (Some(format), Some(queue), Some(receives), Some(sends)) = (field(0), field(2), field(4), field(6)) else {
+    let (Some(format), Some(queue), Some(receives), Some(sends)) = (field(0), field(2), field(4), field(6))
+    else {
         return false;
     };
     format == 0 && queue != 0 && receives > 0 && sends > 0

@@ -98,9 +98,7 @@ impl Shared {
 
     /// Sends `frame` as it is.
     pub(crate) fn pass(&mut self, side: Side, frame: &Frame<'_>) {
-        if frame.is_empty()
-            || frame.payload.len() > PAYLOAD_MAX
-            || frame.head.len() > longhaul_wire::HEAD_MAX
+        if frame.is_empty() || frame.payload.len() > PAYLOAD_MAX || frame.head.len() > longhaul_wire::HEAD_MAX
         {
             self.counters.queue_full += 1;
             return;
@@ -149,9 +147,7 @@ impl Shared {
 /// Numbers that a request takes: one for each packet of its answer.
 pub(crate) fn span(packet: &Packet<'_>, mtu: u32) -> u64 {
     match packet.opcode().verb() {
-        Some(Verb::ReadRequest) => {
-            packet.reth().map_or(1, |reth| packets(reth.len, mtu))
-        }
+        Some(Verb::ReadRequest) => packet.reth().map_or(1, |reth| packets(reth.len, mtu)),
         _ => 1,
     }
 }

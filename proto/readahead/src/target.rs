@@ -160,7 +160,8 @@ impl Target {
             }
             Local::Data { index } => {
                 let data = frame.payload.as_bytes();
-                let taken = data.is_some_and(|data| self.holdings.extend(number, index, self.terms.mtu, data));
+                let taken =
+                    data.is_some_and(|data| self.holdings.extend(number, index, self.terms.mtu, data));
                 shared.counters.stray += u64::from(!taken);
             }
             Local::Cancel => self.holdings.cancel(shared, number),
@@ -382,12 +383,7 @@ impl Target {
     }
 
     /// Its turn among those that have something to send: at most `room` responses. Returns how many.
-    pub(crate) fn send_answers(
-        &mut self,
-        shared: &mut Shared,
-        out: &mut dyn Transmit,
-        room: usize,
-    ) -> usize {
+    pub(crate) fn send_answers(&mut self, shared: &mut Shared, out: &mut dyn Transmit, room: usize) -> usize {
         self.is_queued = false;
         let mut sent = 0;
         while sent < room {

@@ -3,12 +3,13 @@
 mod sites;
 
 use longhaul_accel::Mode;
-use longhaul_readahead::{Config, Protocol};
+use longhaul_readahead::{Config, Protocol, ReadAhead};
+use longhaul_rnic::Status;
 use longhaul_units::Duration;
 use sites::program::{Programs, Work};
 use sites::{Between, INITIATOR, Setup, TARGET};
 
-const ONE: Work = Work { commands: 1, depth: 1, len: 32 << 10, is_wild: false };
+const ONE: Work = Work { commands: 1, depth: 1, len: 32 << 10, bad_key_in: None, is_wild: false };
 
 /// Round trips of 50 ms that the last of a few commands takes, one at a time.
 fn round_trips(setup: &Setup) -> f64 {
@@ -58,13 +59,13 @@ fn every_range_is_fetched_once_and_answered_once() {
     assert_eq!(near.fetched_bytes, near.fetched * (32 << 10));
     assert_eq!(near.fetched_bytes, far.answered_bytes);
     assert_eq!((far.answered_again, far.answers_failed, far.discarded), (0, 0, 0));
-    assert_eq!(programs.sites.read_ahead[TARGET].borrow().held_bytes() > 0, true);
+    assert!(programs.sites.read_ahead[TARGET].borrow().held_bytes() > 0);
     programs.rest(Duration::from_ms(10_000));
     assert_eq!(programs.sites.read_ahead[TARGET].borrow().held_bytes(), 0, "nothing is held for ever");
 }
 
 fn wild(setup: &Setup, commands: u64) -> Programs {
-    let work = Work { commands, depth: 24, len: 24 << 10, is_wild: true };
+    let work = Work { commands, depth: 24, len: 24 << 10, is_wild: true, ..ONE };
     let mut programs = Programs::new(setup, work);
     programs.run();
     programs.check_constant();
@@ -118,4 +119,76 @@ fn an_initiator_that_serves_two_reads_at_once_is_never_asked_for_more() {
         let programs = wild(&setup, 150);
         assert!(programs.sites.counters(TARGET).answered > 10);
     }
+}
+
+/// Commands that are answered when a box loses its memory.
+const BEFORE: u64 = 60;
+
+#[test]
+fn a_box_that_loses_its_memory_ends_the_connection() {
+    for between in [Between::Path, Between::Boxes(Mode::Early), Between::Boxes(Mode::Off)] {
+        for site in [INITIATOR, TARGET] {
+            let setup = Setup { between, ..Setup::default() };
+            let work = Work { commands: 4 * BEFORE, depth: 24, len: 24 << 10, is_wild: true, ..ONE };
+            let mut programs = Programs::new(&setup, work);
+            assert_eq!(programs.run_to(BEFORE), Ok(()));
+            let config = programs.sites.read_ahead[site].borrow().config().clone();
+            *programs.sites.read_ahead[site].borrow_mut() = ReadAhead::new(config).unwrap();
+            let outcome = programs.run_to(4 * BEFORE);
+            let told = [Status::RetryExceeded, Status::RemoteOperation];
+            assert!(
+                matches!(outcome, Err((TARGET, status)) if told.contains(&status)),
+                "{between:?} {site}: {outcome:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_fetched_nothing_yet_ends_too_rather_than_being_guessed_about() {
+    let mut programs = Programs::new(&Setup::default(), Work { commands: 2, ..ONE });
+    assert_eq!(programs.run_to(1), Ok(()));
+    let config = programs.sites.read_ahead[INITIATOR].borrow().config().clone();
+    *programs.sites.read_ahead[INITIATOR].borrow_mut() = ReadAhead::new(config).unwrap();
+    assert_eq!(programs.run_to(2), Err((TARGET, Status::RetryExceeded)));
+}
+
+#[test]
+fn a_fetch_that_is_refused_ends_the_connection_and_is_counted() {
+    let work = Work { commands: 40, depth: 4, bad_key_in: Some(20), ..ONE };
+    let mut without = Programs::new(&Setup { read_ahead: off(), ..Setup::default() }, work);
+    without.run();
+    let mut with = Programs::new(&Setup::default(), work);
+    let outcome = with.run_to(work.commands);
+    // Its NIC's QP is in error, as by a READ of the target's.
+    assert_eq!(outcome, Err((INITIATOR, Status::WrFlush)));
+    with.rest(Duration::from_ms(10_000));
+    assert_eq!(with.sites.counters(INITIATOR).fetches_refused, 1);
+    let mut told = with.completions(TARGET).into_iter().map(|completion| completion.status);
+    let told = told.find(|status| *status != Status::Success);
+    assert_eq!(told, Some(Status::RetryExceeded), "the target is refused nothing that it did not ask for");
+}
+
+#[test]
+fn a_box_that_drains_fetches_nothing_further() {
+    let mut programs = Programs::new(&Setup::default(), Work { commands: 80, depth: 4, ..ONE });
+    assert_eq!(programs.run_to(20), Ok(()));
+    programs.sites.read_ahead[INITIATOR].borrow_mut().set_draining(true);
+    let before = programs.sites.counters(INITIATOR).fetched;
+    assert_eq!(programs.run_to(80), Ok(()));
+    assert!(programs.sites.counters(INITIATOR).fetched <= before + 4, "but what was under way");
+}
+
+#[test]
+fn a_lost_fetch_is_sent_again_in_its_place_as_soon_as_the_nic_misses_it() {
+    let slow = Config { retry_after: Duration::from_ms(30_000), ..Config::of(&Protocol::ALL) };
+    let setup = Setup { read_ahead: [slow.clone(), slow], ..Setup::default() };
+    let mut programs = Programs::new(&setup, Work { commands: 60, depth: 8, ..ONE });
+    assert_eq!(programs.run_to(20), Ok(()));
+    let start = programs.sites.now;
+    programs.sites.lost_reads.set(3);
+    assert_eq!(programs.run_to(60), Ok(()));
+    let took = programs.sites.now.since(start);
+    assert!(programs.sites.counters(INITIATOR).fetches_repeated >= 3 && programs.sites.lost_reads.get() == 0);
+    assert!(took < Duration::from_ms(2000), "{took}: not by the timer");
 }

@@ -1,7 +1,7 @@
 //! What can be between two ports, and what it says about itself.
 
 use super::status::{AcceleratorState, FibreState};
-use crate::state::{LinkStatus, SealState, TransportState, named};
+use crate::state::{LinkStatus, ReadAheadState, SealState, TransportState, named};
 use crate::wan_box::{self, WanBox};
 use longhaul_accel::{Accelerator, FlowStatus};
 use longhaul_link::Link;
@@ -47,6 +47,11 @@ pub trait Element: Node + Send + 'static {
         None
     }
 
+    /// What it reads ahead.
+    fn read_ahead(&self) -> Option<ReadAheadState> {
+        None
+    }
+
     /// Its flows in the slots from `first` on, with their slots, [`FLOWS_AT_ONCE`] at most.
     fn flows(&self, _first: u32) -> Vec<(u32, FlowStatus)> {
         Vec::new()
@@ -85,6 +90,10 @@ impl Element for WanBox {
     fn transport(&self, now: Instant) -> Option<TransportState> {
         let seal = wan_box::seal(self).map(|seal| SealState::of(seal, now));
         wan_box::transport(self).map(|transport| TransportState::of(transport, seal))
+    }
+
+    fn read_ahead(&self) -> Option<ReadAheadState> {
+        wan_box::read_ahead(self).map(ReadAheadState::of)
     }
 
     fn flows(&self, first: u32) -> Vec<(u32, FlowStatus)> {

@@ -6,7 +6,7 @@ use super::plan::Pair;
 use super::port::{BoxPort, PortName, mtu};
 use super::status::{AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates};
 use crate::problem::Problem;
-use crate::state::{Flow, TransportState, named};
+use crate::state::{Flow, ReadAheadState, TransportState, named};
 use longhaul_accel::FlowStatus;
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
 use longhaul_node::Side;
@@ -61,6 +61,7 @@ struct ElementState {
     accelerator: Option<AcceleratorState>,
     responders: Option<AcceleratorState>,
     transport: Option<TransportState>,
+    read_ahead: Option<ReadAheadState>,
     fibre: Option<FibreState>,
 }
 
@@ -71,6 +72,7 @@ impl ElementState {
             accelerator: element.accelerator(),
             responders: element.responders(),
             transport: element.transport(now),
+            read_ahead: element.read_ahead(),
             fibre: element.fibre(),
         }
     }
@@ -213,6 +215,7 @@ impl<E: Element> Observer<E> {
             accelerator: state.accelerator,
             responders: state.responders,
             transport: state.transport,
+            read_ahead: state.read_ahead,
             fibre: state.fibre,
         }
     }

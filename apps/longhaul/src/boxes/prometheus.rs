@@ -2,7 +2,7 @@
 
 use super::control::Answer;
 use super::status::{AcceleratorState, FibreState, PairStatus, PortStatus};
-use crate::state::{Flow, TransportState};
+use crate::state::{Flow, ReadAheadState, TransportState};
 use longhaul_accel::{Counters, DropReason, FlowState, Mode};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -102,6 +102,9 @@ impl Metrics {
         }
         if let Some(transport) = &pair.transport {
             self.transport(of_pair, transport);
+        }
+        if let Some(state) = &pair.read_ahead {
+            self.read_ahead(of_pair, state);
         }
         if let Some(fibre) = &pair.fibre {
             self.fibre(of_pair, fibre);
@@ -302,6 +305,16 @@ impl Metrics {
                     self.count(&format!("longhaul_transport_path_{name}"), help, &of_path, value);
                 }
             }
+        }
+    }
+
+    fn read_ahead(&mut self, of_pair: [(&str, &str); 2], state: &ReadAheadState) {
+        let plain = labels(&of_pair);
+        let help = "Memory set aside for what has been fetched ahead.";
+        self.gauge("longhaul_read_ahead_held_bytes", help, &plain, state.held_bytes as f64);
+        for (name, help) in longhaul_readahead::Counters::NAMES {
+            let value = state.counters.get(*name).copied().unwrap_or(0);
+            self.count(&format!("longhaul_read_ahead_{name}"), help, &plain, value);
         }
     }
 

@@ -2,7 +2,8 @@
 
 use crate::quantity::Size;
 use crate::state::{
-    Flow, LinkStatus, Named, TransportState, nonzero, write_flow, write_link, write_transport,
+    Flow, LinkStatus, Named, ReadAheadState, TransportState, nonzero, write_flow, write_link,
+    write_read_ahead, write_transport,
 };
 use longhaul_host::DriverCounters;
 use longhaul_port::PortCounters;
@@ -38,6 +39,9 @@ pub struct PairStatus {
     pub responders: Option<AcceleratorState>,
     #[serde(default)]
     pub transport: Option<TransportState>,
+    /// Where it is on.
+    #[serde(default)]
+    pub read_ahead: Option<ReadAheadState>,
     pub fibre: Option<FibreState>,
 }
 
@@ -184,6 +188,9 @@ impl BoxStatus {
             }
             if let Some(transport) = &pair.transport {
                 write_transport(transport, text)?;
+            }
+            if let Some(read_ahead) = &pair.read_ahead {
+                write_read_ahead(read_ahead, text)?;
             }
             if let Some(fibre) = &pair.fibre {
                 write_fibre(fibre, pair.frame_loop.lateness_us_max, text)?;

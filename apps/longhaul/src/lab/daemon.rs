@@ -373,7 +373,9 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
             delay: Some(fibre.delay),
         };
         let build = || match spec.accelerate {
-            Accelerate::Transport => wan_box::whole(config, &paths, spec.seed.wrapping_add(number), None),
+            Accelerate::Transport => {
+                wan_box::whole(config, &paths, spec.seed.wrapping_add(number), None, None)
+            }
             _ => wan_box::alone(config),
         };
         present.then(build).transpose()

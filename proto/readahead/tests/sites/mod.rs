@@ -20,7 +20,7 @@ use longhaul_wire::mad::{
     GSI_QKEY, Header, MAD_LEN, Message, RdmaCmHeader, Rep, Req, ReqPath, ServiceId, TransportService,
 };
 use longhaul_wire::{Bth, Deth, HEAD_MAX, Head, MacAddr, Opcode, Packet, Path, PathTemplate};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -57,19 +57,37 @@ impl Memory for Bytes {
 
 /// A node that a test keeps a hand on; what comes in goes through bytes.
 ///
-/// With `false` it hears no connection manager: the connection is there already.
-pub struct Held<N>(pub Rc<RefCell<N>>, pub bool);
+/// A host hears no connection manager: the connection is there already.
+pub struct Held<N> {
+    node: Rc<RefCell<N>>,
+    is_host: bool,
+    /// READ requests to it that are still to be lost.
+    lost_reads: Rc<Cell<u32>>,
+}
+
+impl<N> Held<N> {
+    fn new(node: &Rc<RefCell<N>>, is_host: bool) -> Self {
+        Held { node: node.clone(), is_host, lost_reads: Rc::default() }
+    }
+
+    fn is_lost(&self, packet: &Packet<'_>) -> bool {
+        let left = self.lost_reads.get();
+        let is_lost = packet.opcode() == Opcode::RC_READ_REQUEST && left > 0;
+        self.lost_reads.set(left - u32::from(is_lost));
+        is_lost || packet.dest_qp() == Qpn::GSI
+    }
+}
 
 impl<N: Node> Node for Held<N> {
     fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
         let packet = Packet::parse(frame.head).ok().flatten();
-        if !self.1 && packet.is_some_and(|packet| packet.dest_qp() == Qpn::GSI) {
+        if self.is_host && packet.is_some_and(|packet| self.is_lost(&packet)) {
             return;
         }
         let mut bytes = vec![0; frame.len()];
         frame.write_to(&mut bytes);
         let head = Head::copy_of(&bytes);
-        let node = &mut *self.0.borrow_mut();
+        let node = &mut *self.node.borrow_mut();
         match Frame::received(&head, &bytes) {
             Ok(frame) => node.handle_frame(now, side, &frame),
             Err(_) => node.handle_frame(now, side, &Frame::opaque(&bytes)),
@@ -77,19 +95,19 @@ impl<N: Node> Node for Held<N> {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        self.0.borrow_mut().handle_timeout(now);
+        self.node.borrow_mut().handle_timeout(now);
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
-        self.0.borrow_mut().poll_transmit(now, out);
+        self.node.borrow_mut().poll_transmit(now, out);
     }
 
     fn poll_timeout(&self) -> Option<Deadline> {
-        self.0.borrow().poll_timeout()
+        self.node.borrow().poll_timeout()
     }
 
     fn intake(&self, side: Side) -> usize {
-        self.0.borrow().intake(side)
+        self.node.borrow().intake(side)
     }
 }
 
@@ -148,6 +166,8 @@ pub struct Sites {
     pub now: Instant,
     pub hosts: [Host; 2],
     pub read_ahead: [Rc<RefCell<ReadAhead>>; 2],
+    /// READ requests to the initiator that are still to be lost.
+    pub lost_reads: Rc<Cell<u32>>,
     row: Box<dyn Node>,
     setup: Setup,
 }
@@ -224,11 +244,16 @@ impl Sites {
             let config = setup.read_ahead[site].clone();
             Rc::new(RefCell::new(ReadAhead::new(config).expect("valid")))
         });
+        let lost_reads = Rc::new(Cell::new(0));
         let site = |number: usize| {
-            let mut row: Box<dyn Node> = Box::new(Mirrored(Held(hosts[number].rnic.clone(), false)));
+            let mut host = Held::new(&hosts[number].rnic, true);
+            if number == INITIATOR {
+                host.lost_reads = lost_reads.clone();
+            }
+            let mut row: Box<dyn Node> = Box::new(Mirrored(host));
             let seed = setup.seed << 4 | number as u64;
             row = join(row, link(Duration::from_us(2), setup.lan_loss[number], seed));
-            row = join(row, Box::new(Held(read_ahead[number].clone(), true)));
+            row = join(row, Box::new(Held::new(&read_ahead[number], false)));
             match setup.between {
                 Between::Path => row,
                 Between::Boxes(mode) => join(row, whole_box(setup, mode, number as u64)),
@@ -238,7 +263,7 @@ impl Sites {
         let wan = link(setup.delay, setup.wan_loss, setup.seed);
         let row = join(join(near, wan), Box::new(Mirrored(far)));
         let mut sites =
-            Sites { now: Instant::from_ns(1000), hosts, read_ahead, row, setup: setup.clone() };
+            Sites { now: Instant::from_ns(1000), hosts, read_ahead, lost_reads, row, setup: setup.clone() };
         sites.connect();
         sites
     }
@@ -369,7 +394,7 @@ impl Sites {
         let frame =
             Frame { head: head.bytes(), payload: Payload::Bytes(&mad), trailer: Trailer::Sealed { pad_len } };
         assert!(frame.head.len() <= HEAD_MAX);
-        Held(self.read_ahead[from].clone(), true).handle_frame(self.now, longhaul_readahead::LAN, &frame);
+        Held::new(&self.read_ahead[from], false).handle_frame(self.now, longhaul_readahead::LAN, &frame);
     }
 
     /// Lets everything send, goes to the next moment at which anything happens, but no further than to `end`, and lets it happen.

@@ -25,6 +25,8 @@ pub struct Work {
     pub depth: usize,
     /// Longest data, at most 64 KiB; the least is a quarter.
     pub len: usize,
+    /// This command names memory under a key that is not valid; its target leaves it.
+    pub bad_key_in: Option<u64>,
     /// Each command's target does whatever a target may; else it READs at once and answers.
     pub is_wild: bool,
 }
@@ -95,15 +97,22 @@ impl Programs {
         programs
     }
 
-    /// Runs until every command is answered; how long that took.
-    pub fn run(&mut self) -> Duration {
-        let start = self.sites.now;
-        let end = start + Duration::from_ms(120_000);
-        while (self.latencies.len() as u64) < self.work.commands {
+    /// Runs until every command is answered.
+    pub fn run(&mut self) {
+        let outcome = self.run_to(self.work.commands);
+        assert_eq!(outcome, Ok(()), "{} of {} are done", self.latencies.len(), self.work.commands);
+    }
+
+    /// Runs until so many commands are answered, or a work request fails: on which host, and how.
+    pub fn run_to(&mut self, commands: u64) -> Result<(), (usize, Status)> {
+        let end = self.sites.now + Duration::from_ms(120_000);
+        while (self.latencies.len() as u64) < commands {
             self.issue();
             for host in [INITIATOR, TARGET] {
                 for completion in self.completions(host) {
-                    assert_eq!(completion.status, Status::Success, "host {host}: {completion:?}");
+                    if completion.status != Status::Success {
+                        return Err((host, completion.status));
+                    }
                     self.take(host, &completion);
                 }
             }
@@ -114,9 +123,10 @@ impl Programs {
                 self.act(number);
             }
             let until = self.later.first_key_value().map_or(end, |(&(at, _), ())| at.min(end));
-            assert!(self.sites.step(until) || until < end, "{} of {} are done", self.latencies.len(), self.work.commands);
+            let goes_on = self.sites.step(until) || until < end;
+            assert!(goes_on, "{} of {} are done, and nothing happens", self.latencies.len(), commands);
         }
-        self.sites.now.since(start)
+        Ok(())
     }
 
     /// Lets time pass.
@@ -180,7 +190,9 @@ impl Programs {
             } else {
                 self.work.len
             };
+            let is_bad = self.work.bad_key_in == Some(number);
             let plan = match self.rng.below(10) {
+                _ if is_bad => Plan::Leave,
                 _ if !wild => Plan::Read(1),
                 0 | 1 => Plan::Leave,
                 2 | 3 => Plan::Write,
@@ -194,7 +206,8 @@ impl Programs {
             capsule[2..4].copy_from_slice(&(number as u16).to_le_bytes());
             capsule[24..32].copy_from_slice(&(BASE + (slot * SLOT) as u64).to_le_bytes());
             capsule[32..35].copy_from_slice(&(len as u32).to_le_bytes()[..3]);
-            capsule[35..39].copy_from_slice(&self.sites.rkey(INITIATOR).0.to_le_bytes());
+            capsule[35..39]
+                .copy_from_slice(&(self.sites.rkey(INITIATOR).0 ^ u32::from(is_bad)).to_le_bytes());
             capsule[39] = 0x40;
             capsule[40..48].copy_from_slice(&number.to_le_bytes());
             let at = CAPSULES + slot * 64;
@@ -315,6 +328,9 @@ impl Programs {
     pub fn check_constant(&self) {
         let there = self.read(INITIATOR, CONSTANT, CONSTANT_LEN);
         let here = self.read(TARGET, CONSTANT, CONSTANT_LEN);
-        assert!(here.iter().zip(&there).all(|(here, there)| *here == 0 || here == there), "a READ that passed");
+        assert!(
+            here.iter().zip(&there).all(|(here, there)| *here == 0 || here == there),
+            "a READ that passed"
+        );
     }
 }
