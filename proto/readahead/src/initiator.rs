@@ -56,6 +56,13 @@ struct Fetch {
     is_cancelled: bool,
 }
 
+/// A READ or atomic of the target's: its first number on the path, and where its numbers end at the NIC.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    path: u64,
+    end: u64,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Initiator {
@@ -76,8 +83,8 @@ pub(crate) struct Initiator {
     executed: u64,
     /// What the NIC was sent last ends before this number.
     wire_next: u64,
-    /// READs and atomics of the target's at the NIC: where their numbers end.
-    asked: VecDeque<u64>,
+    /// READs and atomics of the target's whose last answer has not come.
+    asked: VecDeque<Asked>,
     fetches: VecDeque<Fetch>,
     wanted: VecDeque<Wanted>,
     to_nic: Option<(Path, Bth)>,
@@ -182,7 +189,12 @@ impl Initiator {
 
     /// READs that the NIC has before it.
     fn in_use(&self) -> usize {
-        self.asked.len() + self.fetches.len()
+        self.asked.iter().filter(|asked| asked.end > self.executed).count() + self.fetches.len()
+    }
+
+    /// No acknowledgement made here passes a READ of the target's that is not answered: for who gets it, that would be answered.
+    fn acknowledged_by(&self, path: u64) -> u64 {
+        self.asked.iter().map(|asked| asked.path).fold(path, u64::min)
     }
 
     /// Asks the NIC for what is wanted, as far as that is possible now.
@@ -379,7 +391,10 @@ impl Initiator {
         if is_read(packet)
             && let Some(first) = self.numbering.to_nic(path)
         {
-            self.asked.push_back(first + span(packet, self.terms.mtu));
+            if self.asked.len() >= 2 * self.terms.reads_max {
+                self.asked.pop_front();
+            }
+            self.asked.push_back(Asked { path, end: first + span(packet, self.terms.mtu) });
         }
         self.forward(now, shared, frame, packet, path);
     }
@@ -468,6 +483,9 @@ impl Initiator {
                 let syndrome = packet.aeth().map(|aeth| aeth.syndrome);
                 let is_ack = matches!(syndrome, None | Some(Syndrome::Ack { .. }));
                 self.is_refused |= is_fatal(syndrome);
+                if packet.opcode().verb() != Some(Verb::Acknowledge) {
+                    self.asked.retain(|asked| asked.end != nic + 1);
+                }
                 self.note_executed(now, shared, nic + u64::from(is_ack));
                 self.pass_response(shared, frame, packet, path, self.numbering.count_to(nic));
             }
@@ -501,9 +519,6 @@ impl Initiator {
             return;
         }
         self.executed = below;
-        while self.asked.front().is_some_and(|end| *end <= below) {
-            self.asked.pop_front();
-        }
         let mut index = 0;
         while index < self.fetches.len() {
             let fetch = &mut self.fetches[index];
@@ -535,10 +550,10 @@ impl Initiator {
         }
         if packet.opcode().verb() != Some(Verb::ReadResponse) {
             self.note_executed(now, shared, nic + 1);
-            return self.pass_response(shared, frame, packet, path - 1, self.numbering.count_to(first));
+            return self.pass_acknowledge(shared, frame, packet, path);
         }
         if self.executed < first {
-            self.acknowledge(shared, packet, path - 1, self.numbering.count_to(first));
+            self.acknowledge(shared, packet, path);
         }
         self.note_executed(now, shared, nic + 1);
         let Some(index) = self.fetches.iter().position(|fetch| fetch.first == first) else { return };
@@ -568,10 +583,20 @@ impl Initiator {
         }
     }
 
-    /// The NIC does not say what it has executed before a READ that it answers: the answer says it.
-    fn acknowledge(&self, shared: &mut Shared, packet: &Packet<'_>, path: u64, extras: u64) {
+    /// The NIC acknowledges a fetch: on the path, what lies before `path`.
+    fn pass_acknowledge(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>, path: u64) {
+        let last = self.acknowledged_by(path) - 1;
+        if let Some(nic) = self.numbering.to_nic(last) {
+            self.pass_response(shared, frame, packet, last, self.numbering.count_to(nic));
+        }
+    }
+
+    /// The NIC does not say what it has executed before a READ that it answers: the answer says it of all before `path`.
+    fn acknowledge(&self, shared: &mut Shared, packet: &Packet<'_>, path: u64) {
         let Some(mut aeth) = packet.aeth() else { return };
-        aeth.msn = less(aeth.msn, extras);
+        let path = self.acknowledged_by(path) - 1;
+        let Some(nic) = self.numbering.to_nic(path) else { return };
+        aeth.msn = less(aeth.msn, self.numbering.count_to(nic));
         let of = packet.bth();
         let psn = Psn::from_sequence(path);
         let bth =

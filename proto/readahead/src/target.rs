@@ -55,6 +55,23 @@ impl Answer {
     }
 }
 
+/// A READ or atomic that went on to the initiator: the path's numbers of its responses, from the next one on.
+#[derive(Clone, Copy, Debug)]
+struct Passed {
+    next: u64,
+    end: u64,
+}
+
+/// What a packet for the target's NIC answers with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Response {
+    Ack,
+    Nak,
+    /// Data that has to come next, and other.
+    NextData,
+    Data,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -66,6 +83,8 @@ pub(crate) struct Target {
     is_marking: bool,
     /// The NIC's next request.
     next: u64,
+    /// Behind the last of its requests that went on, those behind a gap among them: before this no number changes its meaning.
+    top: u64,
     /// On the path: everything before is acknowledged. And the messages counted there.
     acked: u64,
     msn: Msn,
@@ -75,6 +94,8 @@ pub(crate) struct Target {
     behind: VecDeque<(u64, FrameBuf)>,
     /// READs and atomics that the NIC has begun.
     reads: u64,
+    /// Those of them that are not answered here, and whose responses have not all come.
+    passed: VecDeque<Passed>,
     to_nic: Option<(Path, Bth)>,
     is_queued: bool,
     has_failed: bool,
@@ -90,12 +111,14 @@ impl Target {
             holdings: Holdings::default(),
             is_marking: false,
             next: start,
+            top: start,
             acked: start,
             msn: Msn::new(0),
             credits: Syndrome::ACK_UNLIMITED,
             answers: VecDeque::new(),
             behind: VecDeque::new(),
             reads: 0,
+            passed: VecDeque::new(),
             to_nic: None,
             is_queued: false,
             has_failed: false,
@@ -183,9 +206,12 @@ impl Target {
     pub(crate) fn handle_request(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
         if !self.is_marking {
             let number = packet.psn().unwrap_near(self.next);
-            if number == Some(self.next) && frame.icrc_is_right() {
+            if let Some(number) = number.filter(|number| *number == self.next && frame.icrc_is_right()) {
                 self.note_begun(packet);
+                self.note_passed(number, packet);
             }
+            let end = number.map_or(0, |number| number + span(packet, self.terms.mtu));
+            self.top = self.top.max(end);
             return shared.pass(INNER, frame);
         }
         if !frame.icrc_is_right() {
@@ -203,9 +229,11 @@ impl Target {
                 }
                 shared.counters.reads_passed += 1;
             }
+            self.note_passed(number, packet);
         }
         match self.numbering.to_path(number) {
             Place::Path(path) => {
+                self.top = self.top.max(number + span(packet, self.terms.mtu));
                 shared.counters.renumbered += 1;
                 let change = Change {
                     psn: Psn::from_sequence(path),
@@ -219,6 +247,26 @@ impl Target {
             Place::Extra { first, .. } => self.answer_again(shared, number, first, packet),
             Place::Gone => shared.counters.too_old += 1,
         }
+    }
+
+    fn note_passed(&mut self, number: u64, packet: &Packet<'_>) {
+        let Place::Path(next) = self.numbering.to_path(number) else { return };
+        if is_read(packet) {
+            if self.passed.len() >= 2 * self.terms.reads_max {
+                self.passed.pop_front();
+            }
+            self.passed.push_back(Passed { next, end: next + span(packet, self.terms.mtu) });
+        }
+    }
+
+    /// True when `path` is the next response that has to come to the READs that passed.
+    fn is_next_response(&mut self, path: u64) -> bool {
+        let Some(front) = self.passed.front_mut().filter(|front| front.next == path) else { return false };
+        front.next += 1;
+        if front.next == front.end {
+            self.passed.pop_front();
+        }
+        true
     }
 
     fn note_begun(&mut self, packet: &Packet<'_>) {
@@ -251,7 +299,7 @@ impl Target {
         let Place::Path(path) = self.numbering.to_path(number) else { return false };
         let acked_nic = self.numbering.to_nic(self.acked).unwrap_or(0);
         let is_room = self.answers.len() < ANSWERS_MAX && self.numbering.has_room(acked_nic);
-        if range.len == 0 || !is_room {
+        if range.len == 0 || !is_room || number < self.top {
             return false;
         }
         let Some((serial, at)) = self.holdings.claim(&range) else { return false };
@@ -335,18 +383,28 @@ impl Target {
             };
             changed(&mut shared.pool, frame, packet, &change)
         };
-        let is_plain_ack = is_ack && packet.opcode().verb() == Some(Verb::Acknowledge);
-        self.pass_in_order(shared, nic, held, is_plain_ack);
+        let kind = match packet.opcode().verb() {
+            Some(Verb::Acknowledge) if is_ack => Response::Ack,
+            Some(Verb::Acknowledge) => Response::Nak,
+            _ if self.is_next_response(path) => Response::NextData,
+            _ => Response::Data,
+        };
+        self.pass_in_order(shared, nic, held, kind);
         self.go_on(shared);
     }
 
     /// Sends a response on, or keeps it until the answers before it are given.
-    fn pass_in_order(&mut self, shared: &mut Shared, nic: u64, frame: FrameBuf, is_plain_ack: bool) {
+    fn pass_in_order(&mut self, shared: &mut Shared, nic: u64, frame: FrameBuf, kind: Response) {
         if self.first_open().is_none_or(|answer| nic < answer.first) {
             return shared.send(LAN, frame);
         }
+        // Behind a gap it is of no use to the NIC. Were it kept until that is closed, the NIC would take it, while the accelerators,
+        // who saw it come too early, wait for it to come again.
+        if kind == Response::Data {
+            return;
+        }
         // One ACK stands for those before it, unless a READ lies between.
-        if is_plain_ack
+        if kind == Response::Ack
             && let Some((last, kept)) = self.behind.back_mut()
             && *last <= nic
             && is_ack(kept)

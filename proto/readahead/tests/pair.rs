@@ -4,8 +4,8 @@ mod sites;
 
 use longhaul_accel::Mode;
 use longhaul_readahead::{Config, Protocol, ReadAhead};
-use longhaul_rnic::Status;
-use longhaul_units::Duration;
+use longhaul_rnic::{Mtu, Status};
+use longhaul_units::{Duration, Rng, SplitMix64};
 use sites::program::{Programs, Work};
 use sites::{Between, INITIATOR, Setup, TARGET};
 
@@ -191,4 +191,57 @@ fn a_lost_fetch_is_sent_again_in_its_place_as_soon_as_the_nic_misses_it() {
     let took = programs.sites.now.since(start);
     assert!(programs.sites.counters(INITIATOR).fetches_repeated >= 3 && programs.sites.lost_reads.get() == 0);
     assert!(took < Duration::from_ms(2000), "{took}: not by the timer");
+}
+
+/// Any of what may be different, by a seed.
+fn any(seed: u64) -> Setup {
+    let mut rng = SplitMix64::new(seed);
+    let modes = [Mode::Early, Mode::Far, Mode::Tail, Mode::Off];
+    let boxes = Between::Boxes(modes[rng.below(4) as usize]);
+    let mut one_of = |of: [f64; 4]| of[rng.below(4) as usize];
+    let lan_loss = [one_of([0.0, 0.0, 0.003, 0.02]), one_of([0.0, 0.0, 0.003, 0.02])];
+    let wan_loss = one_of([0.0, 0.0, 0.002, 0.02]);
+    let between = if rng.below(3) == 0 { Between::Path } else { boxes };
+    let wan_loss = if between == Between::Path { 0.0 } else { wan_loss };
+    // Whose READs' answers a LAN loses, mode tail can make wait for longer than its NIC is patient: docs/read-ahead.md.
+    let is_tail = between == Between::Boxes(Mode::Tail);
+    let lan_loss = if is_tail { [0.0; 2] } else { lan_loss };
+    let config = Config {
+        fetches_max: 1 + rng.below(16) as u8,
+        announced_max: 4 + rng.below(60) as u8,
+        waiting_max: 1 + rng.below(64) as u16,
+        ranges_max: 16 + rng.below(500) as u32,
+        held_bytes_max: (64 << 10) + rng.below(2 << 20),
+        range_bytes_max: 64 << 10,
+        ..Config::of(&Protocol::ALL)
+    };
+    Setup {
+        between,
+        wan_loss,
+        lan_loss,
+        seed,
+        delay: Duration::from_us(50 + rng.below(30_000)),
+        mtu: [Mtu::B512, Mtu::B1024, Mtu::B4096][rng.below(3) as usize],
+        reads_max: 2 + rng.below(15) as u8,
+        first_psns: [rng.next_u64() as u32, rng.next_u64() as u32],
+        read_ahead: [config.clone(), config],
+    }
+}
+
+#[test]
+fn whatever_the_circumstances() {
+    for seed in 0..24 {
+        println!("seed {seed}: {:?}", any(seed));
+        wild(&any(seed), 150);
+    }
+}
+
+#[test]
+#[ignore = "minutes"]
+fn whatever_the_circumstances_at_length() {
+    let first = std::env::var("LONGHAUL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1000);
+    for seed in first..first + 400 {
+        println!("LONGHAUL_SEED={seed}: {:?}", any(seed));
+        wild(&any(seed), 300);
+    }
 }
