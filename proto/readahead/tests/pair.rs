@@ -203,9 +203,8 @@ fn any(seed: u64) -> Setup {
     let wan_loss = one_of([0.0, 0.0, 0.002, 0.02]);
     let between = if rng.below(3) == 0 { Between::Path } else { boxes };
     let wan_loss = if between == Between::Path { 0.0 } else { wan_loss };
-    // Whose READs' answers a LAN loses, mode tail can make wait for longer than its NIC is patient: docs/read-ahead.md.
-    let is_tail = between == Between::Boxes(Mode::Tail);
-    let lan_loss = if is_tail { [0.0; 2] } else { lan_loss };
+    // A target whose READs' answers a LAN loses can wait for boxes longer than its NIC is patient: docs/read-ahead.md.
+    let lan_loss = if between == Between::Path { lan_loss } else { [0.0; 2] };
     let config = Config {
         fetches_max: 1 + rng.below(16) as u8,
         announced_max: 4 + rng.below(60) as u8,
