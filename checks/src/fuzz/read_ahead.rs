@@ -196,7 +196,7 @@ pub fn read_ahead(data: &[u8]) {
         let payload = payload.repeat(if what & 8 == 0 { 1 } else { 16 });
         let pad_len = head.finish(&template, payload.len());
         node.give(side, head.bytes(), &payload, pad_len);
-        node.now = node.now + Duration::from_us(u64::from(time) * u64::from(time) * 100);
+        node.now += Duration::from_us(u64::from(time) * u64::from(time) * 100);
         if node.node.poll_timeout().is_some_and(|due| due.at <= node.now) {
             node.node.handle_timeout(node.now);
             node.settle();
