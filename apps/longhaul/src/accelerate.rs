@@ -29,6 +29,7 @@ Examples:
   longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km
   longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km --transport     at both sites: loss is repaired
   longhaul accelerate --lan eth1 --wan eth2 --wan eth3 --rate 10G --distance 1000km --transport     two paths: one may fail
+  longhaul accelerate --lan eth1 --wan eth2 --wan eth3 --transport --key west.key --peer east=KEY     and both encrypted
   longhaul accelerate --lan tap:lh0 --wan memif:/run/wan.sock,master
   longhaul accelerate --lan eth1 --wan eth2 --lan eth3 --wan eth4      two pairs
   longhaul accelerate --lan eth1 --wan eth2 --transport --read-ahead nvme,rpc      storage: writes take one round trip
@@ -179,7 +180,6 @@ impl Settings for Acceleration {
             _ if !self.transport => {
                 "several are the paths of a transport: add --transport, or a --lan for each"
             }
-            _ if self.key.is_some() => "a transport with --key has one path: leave one of them out",
             2..=PATHS_MAX => return Ok(()),
             _ => "a transport has 1 to 15 paths",
         };
@@ -399,6 +399,7 @@ fn warn_of_mtus(pairs: &[Pair<Acceleration>]) {
 mod tests {
     use super::*;
     use clap::Parser;
+    use std::os::unix::fs::PermissionsExt;
 
     #[derive(Parser)]
     struct Cli {
@@ -421,19 +422,36 @@ mod tests {
     }
 
     #[test]
-    fn several_paths_are_those_of_a_transport_without_keys() {
+    fn several_paths_are_those_of_a_transport() {
         for (arguments, paths, part) in [
             ("", 2, "add --transport, or a --lan for each"),
-            ("--transport --key x", 2, "with --key has one path"),
             ("--transport", 16, "1 to 15 paths"),
             ("--transport", 0, "1 to 15 paths"),
         ] {
             let refusal = settings(arguments).allows(paths).unwrap_err();
             assert!(refusal.contains(part), "{arguments}: {refusal}");
         }
-        assert!(settings("").allows(1).is_ok() && settings("--transport --key x").allows(1).is_ok());
+        assert!(settings("").allows(1).is_ok() && settings("--transport --key x").allows(2).is_ok());
         let fifteen = settings("--transport --rate 1G --distance 10km");
         assert!(fifteen.allows(15).is_ok() && fifteen.wan_box(15).is_ok());
+    }
+
+    #[test]
+    fn keys_are_for_all_paths() {
+        let file = std::env::temp_dir().join(format!("longhaul-paths-{:x}.key", boxes::random_seed()));
+        let own = longhaul_seal::PrivateKey::generate(&longhaul_seal::Seed::new([1; 32]));
+        let far = longhaul_seal::PrivateKey::generate(&longhaul_seal::Seed::new([2; 32])).public();
+        std::fs::write(&file, own.to_text().as_bytes()).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let arguments = format!("--transport --key {} --peer east={far}", file.display());
+        let built = [1, 2, 15].map(|paths| settings(&arguments).wan_box(paths));
+        std::fs::remove_file(&file).unwrap();
+        for (paths, made) in [1, 2, 15].into_iter().zip(built) {
+            let made = made.unwrap_or_else(|why| panic!("{paths} paths: {why}"));
+            let count = |of: Option<usize>| of.expect("a whole box");
+            assert_eq!(count(wan_box::transport(&made).map(|node| node.config().paths.len())), paths);
+            assert_eq!(count(wan_box::seal(&made).map(|seal| seal.config().paths.into())), paths);
+        }
     }
 
     #[test]

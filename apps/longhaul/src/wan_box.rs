@@ -4,18 +4,18 @@ use crate::problem::Problem;
 use longhaul_accel::{Accelerator, Config, ConfigError};
 use longhaul_node::{Chain, Mirrored};
 use longhaul_readahead::ReadAhead;
-use longhaul_seal::Seal;
+use longhaul_seal::{Seal, Sealed};
 use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wan::{PathConfig, Rate, Transport};
 use serde::Deserialize;
 use std::str::FromStr;
 
-/// Side 0 is the LAN, side 1 the WAN: what reads ahead, where that is asked for, and the halves.
+/// Side 0 is the LAN, sides from 1 on are the paths of the WAN: what reads ahead, where that is asked for, and the halves.
 pub type WanBox = Chain<ReadAhead, Halves>;
 
-/// The near accelerator; behind it the far one, turned round, and the transport, where there are any; and the seal where the
+/// The near accelerator; behind it the far one, turned round, and the transport, where there are any, with its paths sealed where the
 /// boxes have keys.
-type Halves = Chain<Accelerator, Chain<Mirrored<Accelerator>, Chain<Transport, Seal>>>;
+type Halves = Chain<Accelerator, Chain<Mirrored<Accelerator>, Sealed<Transport>>>;
 
 /// How fast a transport sends, as it is written: `adaptive`, `port`, or a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -80,7 +80,7 @@ pub struct Paths {
 
 /// A whole box. `burst_bytes` leave the transport back to back after
 /// a pause. Both boxes of a path take another `seed`, and so does each start of a box. With `sealing` all that the boxes send each
-/// other is encrypted; with `reading_ahead` what commands announce is fetched ahead.
+/// other, on every path, is encrypted; with `reading_ahead` what commands announce is fetched ahead.
 pub fn whole(
     config: Config,
     paths: &Paths,
@@ -100,8 +100,9 @@ pub fn whole(
     let transport = Transport::new(longhaul_wan::Config { box_id: seed, seed, ..sized });
     let transport = transport.map_err(|e| Problem::plain(format!("transport: {e}")))?;
     let [near, far] = config.halves(round_trip);
+    let sealing = sealing.map(|sealing| longhaul_seal::Config { paths: paths.count as u8, ..sealing });
     let seal = sealing.map(Seal::new).transpose().map_err(|e| Problem::plain(format!("keys: {e}")))?;
-    let behind = Chain::new(Some(Mirrored(accelerator(far)?)), Some(Chain::new(Some(transport), seal)));
+    let behind = Chain::new(Some(Mirrored(accelerator(far)?)), Some(Sealed::new(transport, seal)));
     let ahead = reading_ahead.map(ReadAhead::new).transpose();
     let ahead = ahead.map_err(|e| Problem::plain(format!("read-ahead: {e}")))?;
     Ok(Chain::new(ahead, Some(Chain::new(Some(accelerator(near)?), Some(behind)))))
@@ -184,12 +185,12 @@ pub fn far(whole: &WanBox) -> Option<&Accelerator> {
 
 /// What is between the boxes.
 pub fn transport(whole: &WanBox) -> Option<&Transport> {
-    whole.right()?.right()?.right()?.left()
+    Some(whole.right()?.right()?.right()?.node())
 }
 
 /// What encrypts between them.
 pub fn seal(whole: &WanBox) -> Option<&Seal> {
-    whole.right()?.right()?.right()?.right()
+    whole.right()?.right()?.right()?.seal()
 }
 
 /// What reads ahead.

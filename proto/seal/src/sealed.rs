@@ -8,20 +8,21 @@ const BATCH: usize = 64;
 const ROUNDS_MAX: usize = 64;
 
 /// A node with its WAN sides sealed: side 0 is its own, each further side `n` is its side `n` with a [`Seal`]'s path `n - 1`
-/// before it.
+/// before it. Without a seal it is the node alone.
 ///
-/// With one path it is what `Chain<N, Seal>` is; it is here for a transport with several.
+/// One seal serves all paths: there is one handshake with a far box, over whichever path gets through, and each path has numbers and
+/// a window of its own under the keys. So a path that comes back needs no handshake, and keys are replaced while any path works.
 pub struct Sealed<N> {
     node: N,
-    seal: Seal,
+    seal: Option<Seal>,
     /// Work was left over at this moment because the two had too much to say to each other.
     unfinished_at: Option<Instant>,
 }
 
 impl<N: Node> Sealed<N> {
-    /// Puts `seal` before the WAN sides of `node`, of which it must have as many as the seal has paths.
-    pub fn new(node: N, seal: Seal) -> Self {
-        Sealed { node, seal, unfinished_at: None }
+    /// Puts `seal` before the WAN sides of `node`, of which it must have as many as the seal has paths. `None`: nothing is sealed.
+    pub fn new(node: N, seal: impl Into<Option<Seal>>) -> Self {
+        Sealed { node, seal: seal.into(), unfinished_at: None }
     }
 
     /// The node inside.
@@ -34,14 +35,14 @@ impl<N: Node> Sealed<N> {
         &mut self.node
     }
 
-    /// The seal.
-    pub fn seal(&self) -> &Seal {
-        &self.seal
+    /// The seal, if there is one.
+    pub fn seal(&self) -> Option<&Seal> {
+        self.seal.as_ref()
     }
 
-    /// The seal.
-    pub fn seal_mut(&mut self) -> &mut Seal {
-        &mut self.seal
+    /// The seal, if there is one.
+    pub fn seal_mut(&mut self) -> Option<&mut Seal> {
+        self.seal.as_mut()
     }
 }
 
@@ -119,29 +120,30 @@ impl<N: Node> Transmit for Inward<'_, N> {
 
 impl<N: Node> Node for Sealed<N> {
     fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
-        match side.checked_sub(1) {
-            None => self.node.handle_frame(now, side, frame),
-            Some(path) => self.seal.handle_frame(now, Seal::wan(path), frame),
+        match (side.checked_sub(1), &mut self.seal) {
+            (Some(path), Some(seal)) => seal.handle_frame(now, Seal::wan(path), frame),
+            _ => self.node.handle_frame(now, side, frame),
         }
     }
 
     fn handle_timeout(&mut self, now: Instant) {
         self.node.handle_timeout(now);
-        self.seal.handle_timeout(now);
+        self.seal.iter_mut().for_each(|seal| seal.handle_timeout(now));
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
         self.unfinished_at = None;
+        let Some(seal) = &mut self.seal else { return self.node.poll_transmit(now, out) };
         for _ in 0..ROUNDS_MAX {
-            let mut outward = Outward { now, seal: &mut self.seal, out, room: BATCH, refused: None };
+            let mut outward = Outward { now, seal, out, room: BATCH, refused: None };
             self.node.poll_transmit(now, &mut outward);
             let (is_cut_short, not_out) = (outward.room == 0, outward.refused);
             let mut inward = Inward { now, node: &mut self.node, out, room: BATCH, refused: None };
-            self.seal.poll_transmit(now, &mut inward);
+            seal.poll_transmit(now, &mut inward);
             let (has_heard, not_in) = (inward.room < BATCH, inward.refused);
             // The node has heard something, or was cut short, or either has room again for what it refused.
             let can_go_on = is_cut_short
-                || not_out.is_some_and(|side| self.seal.intake(side) > 0)
+                || not_out.is_some_and(|side| seal.intake(side) > 0)
                 || not_in.is_some_and(|side| self.node.intake(side) > 0);
             if !has_heard && !can_go_on {
                 return;
@@ -153,14 +155,14 @@ impl<N: Node> Node for Sealed<N> {
     fn poll_timeout(&self) -> Option<Deadline> {
         let unfinished =
             self.unfinished_at.map(|at| Deadline { at, reason: "more to pass through the seal" });
-        let inside = Deadline::earliest(self.node.poll_timeout(), self.seal.poll_timeout());
-        Deadline::earliest(unfinished, inside)
+        let seal = self.seal.as_ref().and_then(Seal::poll_timeout);
+        Deadline::earliest(unfinished, Deadline::earliest(self.node.poll_timeout(), seal))
     }
 
     fn intake(&self, side: Side) -> usize {
-        match side.checked_sub(1) {
-            None => self.node.intake(side),
-            Some(path) => self.seal.intake(Seal::wan(path)),
+        match (side.checked_sub(1), &self.seal) {
+            (Some(path), Some(seal)) => seal.intake(Seal::wan(path)),
+            _ => self.node.intake(side),
         }
     }
 }

@@ -48,11 +48,19 @@ struct Line<A, B> {
     left: A,
     right: B,
     fibres: Vec<Link>,
+    /// Paths that lose everything, both ways.
+    is_cut: Vec<bool>,
     came: Vec<Vec<u8>>,
     crossed: Vec<Vec<u8>>,
 }
 
 impl<A: Node, B: Node> Line<A, B> {
+    fn new(left: A, right: B, paths: usize) -> Self {
+        let is_cut = vec![false; paths];
+        let (came, crossed) = (Vec::new(), Vec::new());
+        Line { now: Instant::ZERO, left, right, fibres: fibres(paths), is_cut, came, crossed }
+    }
+
     fn pump(&mut self) {
         loop {
             let mut is_idle = true;
@@ -63,6 +71,9 @@ impl<A: Node, B: Node> Line<A, B> {
                 match side.checked_sub(1) {
                     Some(path) => {
                         self.crossed.push(bytes.clone());
+                        if self.is_cut[path] {
+                            continue;
+                        }
                         give(&mut self.fibres[path], self.now, from, &bytes);
                     }
                     None if from == 1 => self.came.push(bytes),
@@ -101,7 +112,8 @@ impl<A: Node, B: Node> Line<A, B> {
         self.now = until;
     }
 
-    fn carry(&mut self, is_met: impl Fn(&Self) -> bool) {
+    /// Has hosts talk until the boxes have found each other.
+    fn meet(&mut self, is_met: impl Fn(&Self) -> bool) {
         for _ in 0..50 {
             give(&mut self.left, self.now, INNER, &packet(u64::MAX));
             self.run_for(Duration::from_ms(100));
@@ -113,8 +125,11 @@ impl<A: Node, B: Node> Line<A, B> {
         self.run_for(Duration::from_ms(200));
         self.came.clear();
         self.crossed.clear();
-        let packets: Vec<_> = (0..5000).map(packet).collect();
-        for packet in &packets {
+    }
+
+    /// All of `packets` come out, in their order.
+    fn send(&mut self, packets: &[Vec<u8>]) {
+        for packet in packets {
             while self.left.intake(INNER) == 0 {
                 self.run_for(Duration::from_us(100));
             }
@@ -124,11 +139,26 @@ impl<A: Node, B: Node> Line<A, B> {
         self.run_for(Duration::from_ms(500));
         assert_eq!(self.came.len(), packets.len());
         assert!(self.came == packets, "each once, in order, byte for byte");
-        assert!(self.crossed.len() > 5000);
+        self.came.clear();
+    }
+
+    /// Nothing of the transport crossed in the clear, on any path.
+    fn assert_sealed(&self) {
         for bytes in &self.crossed {
-            assert_eq!((&bytes[36..38], bytes[42]), (&4797_u16.to_be_bytes()[..], 0xe1), "sealed");
+            assert_eq!((&bytes[36..38], bytes[42] >> 4), (&4797_u16.to_be_bytes()[..], 0xe), "sealed");
         }
     }
+
+    fn carry(&mut self, is_met: impl Fn(&Self) -> bool) {
+        self.meet(is_met);
+        self.send(&packets());
+        assert!(self.crossed.len() > 5000);
+        self.assert_sealed();
+    }
+}
+
+fn packets() -> Vec<Vec<u8>> {
+    (0..5000).map(packet).collect()
 }
 
 fn fibres(paths: usize) -> Vec<Link> {
@@ -142,43 +172,82 @@ fn fibres(paths: usize) -> Vec<Link> {
     (0..paths as u64).map(|n| Link::new(fibre(n)).unwrap()).collect()
 }
 
+type Both = Line<Sealed<Transport>, Sealed<Transport>>;
+
+/// Which paths answer the left box.
+fn paths_up(line: &Both) -> Vec<bool> {
+    let mut sessions = line.left.node().sessions();
+    sessions.next().map(|session| session.paths.iter().map(|path| path.is_up).collect()).unwrap_or_default()
+}
+
+#[test]
+fn what_a_cut_path_carried_comes_by_the_other_while_keys_are_replaced() {
+    let end = |n: u8| Sealed::new(transport(n, 2), seal(n, 0, 2));
+    for cut in 0..2 {
+        let mut line = Line::new(end(0), end(1), 2);
+        line.meet(|line| paths_up(line) == [true, true]);
+        let rekeys = |line: &Both| line.left.seal().unwrap().counters().rekeys;
+        // Cut with frames under way on it.
+        for packet in &packets()[..200] {
+            give(&mut line.left, line.now, INNER, packet);
+        }
+        line.run_for(Duration::from_us(500));
+        line.is_cut[cut] = true;
+        let before = rekeys(&line);
+        line.run_for(Duration::from_ms(300));
+        assert!(line.came == packets()[..200], "path {cut} is cut");
+        assert_eq!(paths_up(&line), [cut == 1, cut == 0]);
+        line.came.clear();
+        line.send(&packets());
+        assert!(rekeys(&line) > before + 1, "keys are replaced over the other path");
+        // It needs no handshake to come back.
+        line.is_cut[cut] = false;
+        line.run_for(Duration::from_ms(300));
+        assert_eq!(paths_up(&line), [true, true]);
+        line.send(&packets());
+        line.assert_sealed();
+        let drops = line.right.seal().unwrap().counters().drops;
+        assert_eq!(drops.get(longhaul_seal::DropReason::Unauthenticated), 0);
+        assert_eq!(drops.get(longhaul_seal::DropReason::ClearRefused), 0);
+    }
+}
+
+#[test]
+fn boxes_find_each_other_by_whichever_path_works() {
+    let end = |n: u8| Sealed::new(transport(n, 2), seal(n, 0, 2));
+    let mut line = Line::new(end(0), end(1), 2);
+    line.is_cut[0] = true;
+    line.meet(|line| paths_up(line) == [false, true]);
+    line.send(&packets());
+    line.is_cut[0] = false;
+    line.run_for(Duration::from_ms(500));
+    assert_eq!(paths_up(&line), [true, true]);
+    line.send(&packets());
+    line.assert_sealed();
+}
+
 #[test]
 fn several_paths_are_sealed_by_one() {
     let end = |n: u8| Sealed::new(transport(n, 2), seal(n, 0, 2));
-    let mut line = Line {
-        now: Instant::ZERO,
-        left: end(0),
-        right: end(1),
-        fibres: fibres(2),
-        came: Vec::new(),
-        crossed: Vec::new(),
-    };
-    type Both = Line<Sealed<Transport>, Sealed<Transport>>;
+    let mut line = Line::new(end(0), end(1), 2);
     let is_met = |line: &Both| {
         [&line.left, &line.right]
             .iter()
             .all(|end| end.node().sessions().any(|s| s.paths.iter().all(|p| p.is_up)))
     };
     line.carry(is_met);
-    assert!(line.left.seal().counters().rekeys >= 2, "{:#?}", line.left.seal().counters());
+    assert!(line.left.seal().unwrap().counters().rekeys >= 2, "{:#?}", line.left.seal().unwrap().counters());
     // The far box restarts: both layers find its new life.
     line.right = Sealed::new(transport(1, 2), seal(1, 1, 2));
     line.run_for(Duration::from_ms(1000));
     line.carry(is_met);
-    assert_eq!(line.left.seal().counters().drops.get(longhaul_seal::DropReason::Unauthenticated), 0);
+    assert_eq!(line.left.seal().unwrap().counters().drops.get(longhaul_seal::DropReason::Unauthenticated), 0);
 }
 
 #[test]
 fn with_one_path_a_chain_does_the_same() {
     let end = |n: u8| Chain::new(Some(transport(n, 1)), Some(seal(n, 0, 1)));
-    let mut line = Line {
-        now: Instant::ZERO,
-        left: end(0),
-        right: end(1),
-        fibres: fibres(1),
-        came: Vec::new(),
-        crossed: Vec::new(),
-    };
+    let mut line = Line::new(end(0), end(1), 1);
     type Row = Chain<Transport, Seal>;
     let is_met = |line: &Line<Row, Row>| {
         [&line.left, &line.right].iter().all(|end| end.left().unwrap().sessions().any(|s| s.is_open))

@@ -2,7 +2,7 @@
 
 use super::control::Answer;
 use super::status::{AcceleratorState, FibreState, PairStatus, PortStatus};
-use crate::state::{Flow, ReadAheadState, TransportState};
+use crate::state::{Flow, ReadAheadState, SealState, TransportState};
 use longhaul_accel::{Counters, DropReason, FlowState, Mode};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -271,6 +271,9 @@ impl Metrics {
             let help = "Frames that the transport did not pass on.";
             self.count("longhaul_transport_drops", help, &labels(&with_reason), *value);
         }
+        if let Some(seal) = &state.seal {
+            self.seal(of_pair, seal);
+        }
         for session in &state.sessions {
             let of_session = [&of_pair[..], &[("far_box", &*session.far_box)]].concat();
             for (name, help, value) in [
@@ -315,6 +318,28 @@ impl Metrics {
         for (name, help) in longhaul_readahead::Counters::NAMES {
             let value = state.counters.get(*name).copied().unwrap_or(0);
             self.count(&format!("longhaul_read_ahead_{name}"), help, &plain, value);
+        }
+    }
+
+    fn seal(&mut self, of_pair: [(&str, &str); 2], state: &SealState) {
+        for (name, value) in &state.counters {
+            let help = "As docs/wan-encryption.md has it.";
+            self.count(&format!("longhaul_seal_{name}"), help, &labels(&of_pair), *value);
+        }
+        for (reason, value) in &state.drops {
+            let with_reason = labels(&[&of_pair[..], &[("reason", &**reason)]].concat());
+            self.count("longhaul_seal_drops", "Frames that the seal did not pass on.", &with_reason, *value);
+        }
+        for peer in &state.peers {
+            let of_peer = labels(&[&of_pair[..], &[("peer", &*peer.name)]].concat());
+            let help = "1 while there are keys with a far box.";
+            let has_keys = f64::from(u8::from(peer.key_age_s.is_some()));
+            self.gauge("longhaul_seal_peer_has_keys", help, &of_peer, has_keys);
+            if let Some(age) = peer.key_age_s {
+                self.gauge("longhaul_seal_peer_key_age_seconds", "Age of the keys in use.", &of_peer, age);
+            }
+            let help = "Handshakes with a far box that came to keys.";
+            self.count("longhaul_seal_peer_handshakes", help, &of_peer, peer.handshakes);
         }
     }
 
