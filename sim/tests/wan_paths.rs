@@ -124,8 +124,9 @@ fn nearly_all_writes_complete_without_a_repetition_though_frames_are_lost() {
         let mut with: Vec<f64> = (1..=5).map(|seed| p999(seed, mode, "adaptive", "1e-3")).collect();
         with.sort_by(f64::total_cmp);
         assert!(with[2] < clean + 0.1, "{mode}: {with:?} round trips, {clean} without loss");
+        // A WRITE of which something is repeated takes two round trips at least.
         let without = p999(1, mode, "off", "1e-3");
-        assert!(without > clean + 0.9, "{mode}: {without} round trips without parity");
+        assert!(without > 2.0 && without > clean + 0.6, "{mode}: {without} round trips without parity");
     }
 }
 

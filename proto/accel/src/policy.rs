@@ -1,8 +1,8 @@
 //! What a completion is to say, flow by flow: modes, and the rules that choose one.
 
 use crate::FlowKey;
+use longhaul_wire::Prefix;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use thiserror::Error;
@@ -99,82 +99,6 @@ pub(crate) enum Duty {
     Pass,
 }
 
-/// The addresses that begin with the same bits: `10.0.0.0/8`, `fd00::/8`, or a single address.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Prefix {
-    address: IpAddr,
-    len: u8,
-}
-
-impl Prefix {
-    /// The addresses that share their first `len` bits with `address`; at most 32 or 128, by its family.
-    ///
-    /// # Errors
-    /// [`PolicyError::Prefix`] when `len` is more, or when `address` has other bits set than these.
-    pub fn new(address: IpAddr, len: u8) -> Result<Self, PolicyError> {
-        let prefix = Prefix { address, len };
-        if len > width(address) {
-            let why = format!("an address of its family has {} bits", width(address));
-            return Err(PolicyError::Prefix(prefix.to_string(), why));
-        }
-        let network = prefix.network();
-        if network != address {
-            let why = format!("the address has bits beyond the prefix; {network}/{len} may be meant");
-            return Err(PolicyError::Prefix(prefix.to_string(), why));
-        }
-        Ok(prefix)
-    }
-
-    /// True for an address that begins with these bits.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        width(address) == width(self.address) && Prefix { address, len: self.len }.network() == self.network()
-    }
-
-    fn network(&self) -> IpAddr {
-        match self.address {
-            IpAddr::V4(a) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.len)).unwrap_or(0);
-                IpAddr::V4((a.to_bits() & mask).into())
-            }
-            IpAddr::V6(a) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.len)).unwrap_or(0);
-                IpAddr::V6(Ipv6Addr::from_bits(a.to_bits() & mask))
-            }
-        }
-    }
-
-    fn covers(&self, other: &Prefix) -> bool {
-        self.len <= other.len && self.contains(other.address)
-    }
-}
-
-fn width(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.len)
-    }
-}
-
-impl FromStr for Prefix {
-    type Err = PolicyError;
-
-    fn from_str(text: &str) -> Result<Self, PolicyError> {
-        let unreadable = |why: &str| PolicyError::Prefix(text.to_owned(), why.to_owned());
-        let (address, len) = text.split_once('/').map_or((text, None), |(a, len)| (a, Some(len)));
-        let address: IpAddr = address
-            .parse()
-            .map_err(|_| unreadable("write an address, or its first bits as in 10.1.0.0/16 or fd00::/8"))?;
-        let len = match len {
-            None => width(address),
-            Some(len) => len.parse().map_err(|_| unreadable("behind the / stands a number of bits"))?,
-        };
-        Prefix::new(address, len)
-    }
-}
-
 /// Which flows have which mode. What is left out fits all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
@@ -229,7 +153,7 @@ impl Rule {
             ));
         }
         if let (Some(source), Some(destination)) = (self.source, self.destination)
-            && width(source.address) != width(destination.address)
+            && source.is_ipv4() != destination.is_ipv4()
         {
             return fault(format!(
                 "no packet goes from {source} to {destination}: one is IPv4, the other IPv6"
@@ -343,9 +267,6 @@ pub enum PolicyError {
     /// No mode has this name.
     #[error("'{0}' is no mode: say early, far, tail or off")]
     Mode(String),
-    /// Not a prefix, and why.
-    #[error("'{0}' is no address prefix: {1}")]
-    Prefix(String, String),
     /// A rule that makes no sense.
     #[error("policy rule {number}: {why}")]
     Rule {
@@ -400,31 +321,6 @@ mod tests {
             "source 10.1.0.0/16 mode off; source 10.0.0.0/8 qpn 100-200 mode tail; destination fd00::/8 dscp 26 mode \
              far; default early"
         );
-    }
-
-    #[test]
-    fn prefixes_are_read_as_people_write_them() {
-        for (text, inside, outside) in [
-            ("10.0.0.0/8", "10.255.0.1", "11.0.0.1"),
-            ("192.168.1.7", "192.168.1.7", "192.168.1.6"),
-            ("0.0.0.0/0", "255.1.1.1", "::1"),
-            ("::/0", "fe80::1", "10.0.0.1"),
-            ("fd00:1::/32", "fd00:1:2::9", "fd00:2::9"),
-        ] {
-            let prefix: Prefix = text.parse().unwrap();
-            assert!(prefix.contains(inside.parse().unwrap()), "{text}");
-            assert!(!prefix.contains(outside.parse().unwrap()), "{text}");
-        }
-        for (text, part) in [
-            ("10.0.0.1/8", "10.0.0.0/8 may be meant"),
-            ("10.0.0.0/33", "has 32 bits"),
-            ("10.0.0.0/-1", "a number of bits"),
-            ("host", "write an address"),
-            ("", "write an address"),
-        ] {
-            let error = text.parse::<Prefix>().unwrap_err().to_string();
-            assert!(error.contains(part), "{error}");
-        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod packet;
 mod path;
 mod pause;
 pub mod pcap;
+mod prefix;
 mod udp;
 
 pub use bth::Bth;
@@ -29,6 +30,7 @@ pub use opcode::{Opcode, Position, Transport, Verb};
 pub use packet::Packet;
 pub use path::{Ipv4Fragmentation, MacAddr, Path, PathTemplate};
 pub use pause::{PRIORITIES, Pause, priority_of};
+pub use prefix::{Prefix, PrefixError};
 pub use udp::Udp;
 
 /// UDP destination port of RoCEv2.
