@@ -1,6 +1,7 @@
 //! `longhaul accelerate`: an accelerator between two ports.
 
 use crate::boxes::{self, Difference, Given, Kind, Pair, PortName, Process, Settings, by, plan, written};
+use crate::far::{self, Far};
 use crate::fibre::ack_window_bytes;
 use crate::key::{self, Peer};
 use crate::problem::Problem;
@@ -30,6 +31,7 @@ Examples:
   longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km --transport     at both sites: loss is repaired
   longhaul accelerate --lan eth1 --wan eth2 --wan eth3 --rate 10G --distance 1000km --transport     two paths: one may fail
   longhaul accelerate --lan eth1 --wan eth2 --wan eth3 --transport --key west.key --peer east=KEY     and both encrypted
+  longhaul accelerate --lan eth1 --wan eth2 --transport --far 10.2.0.0/16=10.2.0.1 --far 10.3.0.0/16=10.3.0.1     two far sites
   longhaul accelerate --lan tap:lh0 --wan memif:/run/wan.sock,master
   longhaul accelerate --lan eth1 --wan eth2 --lan eth3 --wan eth4      two pairs
   longhaul accelerate --lan eth1 --wan eth2 --transport --read-ahead nvme,rpc      storage: writes take one round trip
@@ -92,7 +94,8 @@ struct Acceleration {
     #[serde(deserialize_with = "written")]
     give_up: Option<Span>,
     /// Be a whole box: besides, complete what comes from the other site's requesters, and carry all of it to the box there, which
-    /// has this set too, by a transport that repairs what the path loses. The WAN port's MTU must be 64 more than the hosts'
+    /// has this set too, by a transport that repairs what the path loses. Frames that are too long for the path go in parts: best is an MTU
+    /// of the WAN port, and of the path, that is 64 more than the hosts'
     #[arg(long)]
     transport: bool,
     /// How fast the transport sends: 'adaptive' finds what the path has room for, shares it with others and never exceeds --rate;
@@ -111,6 +114,13 @@ struct Acceleration {
     #[arg(long, value_name = "nvme,rpc", value_delimiter = ',')]
     #[serde(deserialize_with = "protocols_written")]
     read_ahead: Vec<Protocol>,
+    /// A site's addresses, and an address behind its box that is asked for in place of them all; without one, each is asked for by
+    /// itself. Other addresses are then not asked for, unless --probe; may be repeated
+    #[arg(long, value_name = "PREFIX[=ADDRESS]")]
+    far: Vec<Far>,
+    /// Besides --far, ask along the path whether a box serves any other address that hosts send to, as without --far
+    #[arg(long)]
+    probe: bool,
     /// Flows known at once [default: 4096]
     #[arg(long, value_name = "N")]
     flows: Option<u32>,
@@ -202,6 +212,8 @@ impl Settings for Acceleration {
             } else {
                 self.read_ahead.clone()
             },
+            far: if self.far.is_empty() { below.far.clone() } else { self.far.clone() },
+            probe: self.probe || below.probe,
             flows: self.flows.or(below.flows),
             mode: self.mode.or(below.mode),
             policy: self.policy.clone().or_else(|| below.policy.clone()),
@@ -219,14 +231,22 @@ impl Settings for Acceleration {
         self.policy = Some(rules);
         Ok(())
     }
+
+    fn take_far(&mut self, boxes: Vec<toml::Table>) -> Result<(), String> {
+        self.far = Far::read_all(boxes)?;
+        // Refused here, where the file's name is told.
+        longhaul_wan::Config { far: self.far_boxes(), ..Default::default() }
+            .check()
+            .map_err(|e| e.to_string())
+    }
 }
 
 impl Kind for Acceleration {
     type Element = WanBox;
     const COMMAND: &'static str = "accelerate";
 
-    fn build(&self, paths: usize) -> Result<WanBox, Problem> {
-        self.wan_box(paths)
+    fn build(&self, behind: &[PortName]) -> Result<WanBox, Problem> {
+        self.wan_box(behind.iter().map(boxes::mtu).collect())
     }
 
     fn warn(pairs: &[Pair<Self>]) {
@@ -247,6 +267,8 @@ impl Kind for Acceleration {
             ("key", self.key == to.key, false),
             ("peer", self.peer == to.peer, false),
             ("read_ahead", self.read_ahead == to.read_ahead, false),
+            ("far", self.far == to.far, false),
+            ("probe", self.probe == to.probe, false),
             ("flows", self.flows == to.flows, false),
             ("mode", self.mode == to.mode, true),
             ("policy", self.policy == to.policy, true),
@@ -330,9 +352,21 @@ impl Acceleration {
         Ok(Some(longhaul_seal::Config { ciphers: longhaul_seal::Cipher::for_this_processor(), ..config }))
     }
 
-    fn wan_box(&self, paths: usize) -> Result<WanBox, Problem> {
+    fn far_boxes(&self) -> Vec<longhaul_wan::FarBox> {
+        self.far.iter().map(|far| far.0).collect()
+    }
+
+    /// With a path for each port of which this is the MTU.
+    fn wan_box(&self, mtus: Vec<Option<u32>>) -> Result<WanBox, Problem> {
         let config = self.accelerator()?;
         let sealing = self.sealing()?;
+        if !self.transport && !self.far.is_empty() {
+            return Err(Problem::new(
+                "--far without --transport",
+                "far boxes are for the transport between boxes: add --transport",
+            ));
+        }
+        far::check_not_own(&self.far)?;
         if !self.transport {
             if !self.read_ahead.is_empty() {
                 return Err(Problem::new(
@@ -349,7 +383,14 @@ impl Acceleration {
             };
         }
         let rate = WanRate::or_known(self.wan_rate, self.rate);
-        let paths = Paths { count: paths, known: self.rate, rate, delay: self.delay() };
+        let paths = Paths {
+            mtus,
+            known: self.rate,
+            rate,
+            delay: self.delay(),
+            far: self.far_boxes(),
+            asks_others: self.far.is_empty() || self.probe,
+        };
         let reading_ahead = (!self.read_ahead.is_empty()).then(|| longhaul_readahead::Config {
             seed: boxes::random_seed(),
             ..longhaul_readahead::Config::of(&self.read_ahead)
@@ -376,7 +417,7 @@ pub fn run(args: Args) -> Result<ExitCode, Problem> {
     boxes::run(has_file, move || plan("accelerate", SIDES, given.clone(), &process, &settings))
 }
 
-/// Frames of full length that will not get through are better told of before they come.
+/// Frames of full length that will not get through whole are better told of before they come.
 fn warn_of_mtus(pairs: &[Pair<Acceleration>]) {
     for pair in pairs.iter().filter(|pair| pair.settings.transport) {
         let Some((lan, wans)) = pair.ports.split_first() else { continue };
@@ -387,7 +428,7 @@ fn warn_of_mtus(pairs: &[Pair<Acceleration>]) {
         for (wan, path) in mtus.filter(|(_, path)| *path < hosts + overhead) {
             let text = format!(
                 "the transport needs an MTU of {} on {wan}, {overhead} more than on {lan}, and it is {path}: \
-                 frames of full length will not get through; raise it, and the path's, or lower the hosts'",
+                 frames of full length will go in parts; raise it, and the path's, or lower the hosts'",
                 hosts + overhead
             );
             boxes::journal::of_pair(boxes::journal::Level::Warning, &pair.name, &text);
@@ -433,7 +474,7 @@ mod tests {
         }
         assert!(settings("").allows(1).is_ok() && settings("--transport --key x").allows(2).is_ok());
         let fifteen = settings("--transport --rate 1G --distance 10km");
-        assert!(fifteen.allows(15).is_ok() && fifteen.wan_box(15).is_ok());
+        assert!(fifteen.allows(15).is_ok() && fifteen.wan_box(vec![None; 15]).is_ok());
     }
 
     #[test]
@@ -444,7 +485,7 @@ mod tests {
         std::fs::write(&file, own.to_text().as_bytes()).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
         let arguments = format!("--transport --key {} --peer east={far}", file.display());
-        let built = [1, 2, 15].map(|paths| settings(&arguments).wan_box(paths));
+        let built = [1, 2, 15].map(|paths| settings(&arguments).wan_box(vec![None; paths]));
         std::fs::remove_file(&file).unwrap();
         for (paths, made) in [1, 2, 15].into_iter().zip(built) {
             let made = made.unwrap_or_else(|why| panic!("{paths} paths: {why}"));
@@ -467,11 +508,24 @@ mod tests {
             "--transport --wan-rate adaptive",
             "--transport --wan-rate 25G --distance 1000km",
         ] {
-            assert!(settings(arguments).wan_box(1).is_ok(), "{arguments}");
+            assert!(settings(arguments).wan_box(vec![None]).is_ok(), "{arguments}");
         }
-        let refusal = settings("--wan-rate port").wan_box(1).err().unwrap().to_string();
+        assert!(
+            settings("--transport --far 10.2.0.0/16=192.0.2.7 --far fd00::/8 --probe")
+                .wan_box(vec![None])
+                .is_ok()
+        );
+        for (arguments, part) in [
+            ("--far 10.2.0.0/16", "--far without --transport"),
+            ("--transport --far 10.2.0.0/16 --far 10.2.3.0/24", "10.2.0.0/16 and 10.2.3.0/24 overlap"),
+            ("--transport --far 127.0.0.0/8=127.0.0.1", "this machine's own address 127.0.0.1"),
+        ] {
+            let refusal = settings(arguments).wan_box(vec![None]).err().unwrap().to_string();
+            assert!(refusal.contains(part), "{arguments}: {refusal}");
+        }
+        let refusal = settings("--wan-rate port").wan_box(vec![None]).err().unwrap().to_string();
         assert!(refusal.contains("--wan-rate without --transport"), "{refusal}");
-        let refusal = settings("--flows 0").wan_box(1).err().unwrap().to_string();
+        let refusal = settings("--flows 0").wan_box(vec![None]).err().unwrap().to_string();
         assert!(refusal.contains("flows_max is 0; it must lie between 1 and"), "{refusal}");
     }
 
@@ -489,8 +543,8 @@ mod tests {
 
     #[test]
     fn every_setting_can_be_written_in_a_file() {
-        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'\ntransport = true\nwan_rate = 'adaptive'\nread_ahead = ['nvme', 'rpc']";
-        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport --wan-rate adaptive --read-ahead nvme,rpc";
+        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'\ntransport = true\nwan_rate = 'adaptive'\nread_ahead = ['nvme', 'rpc']\nfar = ['10.2.0.0/16=10.2.0.1']\nprobe = true";
+        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport --wan-rate adaptive --read-ahead nvme,rpc --far 10.2.0.0/16=10.2.0.1 --probe";
         assert_eq!(toml::from_str::<Acceleration>(file).unwrap(), settings(arguments));
         assert!(toml::from_str::<Acceleration>("memory = '1'").is_err(), "too little");
         assert!(toml::from_str::<Acceleration>("read_ahead = ['iser']").is_err(), "no such protocol");
@@ -498,15 +552,25 @@ mod tests {
 
     #[test]
     fn reading_ahead_takes_a_whole_box() {
-        let alone = settings("--read-ahead nvme").wan_box(1);
+        let alone = settings("--read-ahead nvme").wan_box(vec![None]);
         assert!(alone.err().unwrap().to_string().contains("--read-ahead without --transport"));
-        let whole = settings("--read-ahead nvme --transport").wan_box(1).unwrap();
+        let whole = settings("--read-ahead nvme --transport").wan_box(vec![None]).unwrap();
         let config = wan_box::read_ahead(&whole).unwrap().config();
         assert_eq!(config.protocols, [(Protocol::Nvme, 4420)]);
         assert!(
-            wan_box::read_ahead(&settings("--transport").wan_box(1).unwrap()).is_none(),
+            wan_box::read_ahead(&settings("--transport").wan_box(vec![None]).unwrap()).is_none(),
             "off by default"
         );
+    }
+
+    #[test]
+    fn far_boxes_of_a_file_are_those_of_its_pairs() {
+        let text = "transport = true\n[[far]]\nprefix = '10.2.0.0/16'\nbox = '192.0.2.7'\n[[far]]\nprefix = '10.3.0.0/16'";
+        let made = planned(text).unwrap().wan_box(vec![None]).unwrap();
+        let config = wan_box::transport(&made).unwrap().config();
+        assert_eq!((config.far.len(), config.asks_others), (2, false));
+        let refusal = planned(&format!("{text}\n[[far]]\nprefix = '10.3.4.0/24'")).unwrap_err();
+        assert!(refusal.starts_with("FILE: 10.3.0.0/16 and 10.3.4.0/24 overlap"), "{refusal}");
     }
 
     /// A plan from a file of one pair and `text`, or why there is none.
@@ -525,7 +589,7 @@ mod tests {
     fn rules_of_a_file_go_before_the_mode() {
         let text = "mode = 'far'\n[[policy]]\nsource = '10.1.0.0/16'\nqpn = '100-200'\nmode = 'tail'\n\
                     [[policy]]\ndestination = 'fd00::1'\ndscp = 26\nqpn = 17\nmode = 'off'";
-        let made = planned(text).unwrap().wan_box(1).unwrap();
+        let made = planned(text).unwrap().wan_box(vec![None]).unwrap();
         let accelerator = wan_box::near(&made).unwrap();
         assert_eq!(
             accelerator.config().policy.to_string(),

@@ -132,10 +132,8 @@ pub fn run<S: Kind>(
     S::warn(&plan.pairs);
     let planner: Option<Planner<S>> = if has_file { Some(Box::new(planner)) } else { None };
     let privileges = Privileges::decide(plan.user.as_deref(), plan.keep_privileges)?;
-    let elements = plan
-        .pairs
-        .iter()
-        .map(|pair| pair.settings.build(pair.ports.len() - 1).map_err(|e| of_pair(pair, &e)));
+    let elements =
+        plan.pairs.iter().map(|pair| pair.settings.build(&pair.ports[1..]).map_err(|e| of_pair(pair, &e)));
     let elements = elements.collect::<Result<Vec<S::Element>, Problem>>()?;
     // From here on a signal ends the box in order.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])

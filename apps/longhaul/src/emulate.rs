@@ -161,7 +161,7 @@ impl Kind for Emulation {
     type Element = Link;
     const COMMAND: &'static str = "emulate";
 
-    fn build(&self, _sides_behind: usize) -> Result<Link, Problem> {
+    fn build(&self, _behind: &[PortName]) -> Result<Link, Problem> {
         self.link()
     }
 

@@ -9,6 +9,7 @@ mod demo;
 mod doctor;
 mod emulate;
 mod exec;
+mod far;
 mod fibre;
 mod key;
 mod lab;

@@ -6,7 +6,7 @@ use longhaul_node::{Chain, Mirrored};
 use longhaul_readahead::ReadAhead;
 use longhaul_seal::{Seal, Sealed};
 use longhaul_units::{BitRate, Duration, Instant};
-use longhaul_wan::{PathConfig, Rate, Transport};
+use longhaul_wan::{FarBox, PathConfig, Rate, Transport};
 use serde::Deserialize;
 use std::str::FromStr;
 
@@ -68,14 +68,17 @@ pub fn alone(config: Config) -> Result<WanBox, Problem> {
 
 /// What is known of the paths of a whole box, and how they are used; all alike.
 pub struct Paths {
-    /// 1 to 15.
-    pub count: usize,
+    /// The MTU of each one's port, where it has one; 1 to 15.
+    pub mtus: Vec<Option<u32>>,
     /// Rate of each.
     pub known: Option<BitRate>,
     /// What each is sent on at.
     pub rate: Rate,
     /// One way.
     pub delay: Option<Duration>,
+    /// Far boxes that are known, and whether others are asked for.
+    pub far: Vec<FarBox>,
+    pub asks_others: bool,
 }
 
 /// A whole box. `burst_bytes` leave the transport back to back after
@@ -89,18 +92,26 @@ pub fn whole(
     reading_ahead: Option<longhaul_readahead::Config>,
 ) -> Result<WanBox, Problem> {
     let round_trip = paths.delay.unwrap_or(Duration::ZERO).times(2);
-    let path = PathConfig { rate: paths.rate, burst_bytes: config.burst_bytes };
-    let all = vec![path; paths.count];
+    let count = paths.mtus.len();
+    let around = if sealing.is_some() { longhaul_seal::OVERHEAD as u32 } else { 0 };
+    let path = |mtu: &Option<u32>| {
+        let most = PathConfig::default().mtu_max;
+        // The port itself refuses what is longer.
+        let of_port = mtu.map_or(most, |mtu| mtu.saturating_sub(around).clamp(576, most.into()) as u16);
+        PathConfig { rate: paths.rate, burst_bytes: config.burst_bytes, mtu_max: of_port }
+    };
+    let all: Vec<_> = paths.mtus.iter().map(path).collect();
     let sized = match paths.known.or(paths.rate.most()) {
         Some(rate) if paths.delay.is_some() => {
-            longhaul_wan::Config::for_paths(all, rate.bytes_in(round_trip) * paths.count as u64)
+            longhaul_wan::Config::for_paths(all, rate.bytes_in(round_trip) * count as u64)
         }
         _ => longhaul_wan::Config { paths: all, ..longhaul_wan::Config::default() },
     };
-    let transport = Transport::new(longhaul_wan::Config { box_id: seed, seed, ..sized });
+    let (far, asks_others) = (paths.far.clone(), paths.asks_others);
+    let transport = Transport::new(longhaul_wan::Config { box_id: seed, seed, far, asks_others, ..sized });
     let transport = transport.map_err(|e| Problem::plain(format!("transport: {e}")))?;
     let [near, far] = config.halves(round_trip);
-    let sealing = sealing.map(|sealing| longhaul_seal::Config { paths: paths.count as u8, ..sealing });
+    let sealing = sealing.map(|sealing| longhaul_seal::Config { paths: count as u8, ..sealing });
     let seal = sealing.map(Seal::new).transpose().map_err(|e| Problem::plain(format!("keys: {e}")))?;
     let behind = Chain::new(Some(Mirrored(accelerator(far)?)), Some(Sealed::new(transport, seal)));
     let ahead = reading_ahead.map(ReadAhead::new).transpose();

@@ -1,7 +1,8 @@
 //! Which far box serves which address beyond the WAN.
 
-use crate::Config;
+use crate::far::FarBoxes;
 use crate::key::{AddressKey, Map, map};
+use crate::{Config, FarBox, FarStatus};
 use longhaul_node::Side;
 use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::Path;
@@ -55,6 +56,7 @@ pub(crate) struct Addresses {
     known: Map<AddressKey, Reach>,
     /// Those asked for, in the order in which they are asked for again.
     asking: VecDeque<(Instant, AddressKey)>,
+    far: FarBoxes,
     max: usize,
     sides: usize,
     every: Duration,
@@ -66,6 +68,7 @@ impl Addresses {
         Addresses {
             known: map(config.seed ^ 1),
             asking: VecDeque::new(),
+            far: FarBoxes::new(config.far.clone(), config.asks_others),
             max: config.addresses_max as usize,
             sides: config.paths.len(),
             every: config.hello_every,
@@ -73,8 +76,14 @@ impl Addresses {
         }
     }
 
+    /// What stands for the destination of `way` in the table. `None`: nobody is asked for it.
+    fn key(&self, way: &Path) -> Option<AddressKey> {
+        Some(AddressKey::destination(&self.far.ask_along(*way)?))
+    }
+
     /// Who serves the destination of `way`; asks if that is not known.
     pub(crate) fn find(&mut self, now: Instant, way: Path, rng: &mut impl Rng) -> Found {
+        let Some(way) = self.far.ask_along(way) else { return Found::Nobody };
         let key = AddressKey::destination(&way);
         match self.known.get(&key) {
             Some(Reach::By(session)) => return Found::By(*session),
@@ -103,9 +112,16 @@ impl Addresses {
         self.known.len() < self.max
     }
 
-    /// `session` serves the destination of `way`.
+    /// `session` serves the destination of `way`: a host there has sent a frame by it. For a whole site that is not enough.
+    pub(crate) fn learn_of_host(&mut self, now: Instant, way: &Path, session: u32) {
+        if self.key(way) == Some(AddressKey::destination(way)) {
+            self.learn(now, way, session);
+        }
+    }
+
+    /// `session` serves the destination of `way`, and all for which that stands: its box has answered there.
     pub(crate) fn learn(&mut self, now: Instant, way: &Path, session: u32) {
-        let key = AddressKey::destination(way);
+        let Some(key) = self.key(way) else { return };
         if self.make_room(now, key) {
             self.known.insert(key, Reach::By(session));
         }
@@ -113,7 +129,7 @@ impl Addresses {
 
     /// The question that an answer belongs to, which came from the destination of `way`: when it was asked.
     pub(crate) fn asked(&self, way: &Path, nonce: u64) -> Option<Instant> {
-        match self.known.get(&AddressKey::destination(way)) {
+        match self.known.get(&self.key(way)?) {
             Some(Reach::Asking(question)) if question.nonce == nonce => Some(question.asked_at),
             _ => None,
         }
@@ -122,7 +138,8 @@ impl Addresses {
     /// Nobody serves the destination of `way` for a while.
     pub(crate) fn pause(&mut self, now: Instant, way: &Path) {
         let again_at = now + self.pause;
-        if let Some(reach) = self.known.get_mut(&AddressKey::destination(way)) {
+        let Some(key) = self.key(way) else { return };
+        if let Some(reach) = self.known.get_mut(&key) {
             *reach = Reach::None { again_at };
         }
     }
@@ -157,6 +174,28 @@ impl Addresses {
             return Some(ask);
         }
         None
+    }
+
+    /// What is known of the far boxes of the configuration. `box_of` names a session's.
+    pub(crate) fn far(&self, box_of: impl Fn(u32) -> Option<u64>) -> Vec<FarStatus> {
+        let status = |far: &FarBox| {
+            let is_of = |key: &AddressKey| match far.via {
+                Some(via) => key.address() == via,
+                None => far.prefix.contains(key.address()),
+            };
+            let mut status = FarStatus { far: *far, reached: Vec::new(), is_silent: false };
+            for (_, reach) in self.known.iter().filter(|(key, _)| is_of(key)) {
+                match reach {
+                    Reach::By(session) => status.reached.extend(box_of(*session)),
+                    Reach::None { .. } => status.is_silent = true,
+                    Reach::Asking(_) => {}
+                }
+            }
+            status.reached.sort_unstable();
+            status.reached.dedup();
+            status
+        };
+        self.far.iter().map(status).collect()
     }
 
     pub(crate) fn next_at(&self) -> Option<Instant> {

@@ -1,4 +1,8 @@
+use crate::FarBox;
+use crate::far::FAR_MAX;
 use longhaul_units::{BitRate, Duration};
+use longhaul_wire::Prefix;
+use std::net::IpAddr;
 use thiserror::Error;
 
 /// How fast a path is sent on; repetitions, parity and what boxes say to each other count.
@@ -42,11 +46,15 @@ pub struct PathConfig {
     pub rate: Rate,
     /// Bytes that may leave back to back after a pause, for a path with a rate. At least 1. Default 64 KiB.
     pub burst_bytes: u64,
+    /// Longest IP packet that the path is asked for, in bytes: what gets through is found by PINGs of up to that length, and frames
+    /// that are longer go in parts. What stands between the transport and the path adds its own, a seal 32. 576 to 9216. Default
+    /// 4352, more than 4 KiB of RoCE and what may be around it.
+    pub mtu_max: u16,
 }
 
 impl Default for PathConfig {
     fn default() -> Self {
-        PathConfig { rate: Rate::Port, burst_bytes: 64 << 10 }
+        PathConfig { rate: Rate::Port, burst_bytes: 64 << 10, mtu_max: 4352 }
     }
 }
 
@@ -111,6 +119,10 @@ pub struct Config {
     pub streams_max: u32,
     /// Addresses of which is known whether a far box serves them. 1 to 2^20. Default 4096.
     pub addresses_max: u32,
+    /// Far boxes that are known: whom to ask for the addresses of a site. At most 256, with no address in two of them. Default none.
+    pub far: Vec<FarBox>,
+    /// Whether addresses of none of these are asked for too. Default true.
+    pub asks_others: bool,
     /// Bytes that wait for room on a side without being tunnelled. At least 64 KiB. Default 32 MiB.
     pub passthrough_bytes_max: u64,
     /// Numbered datagrams after which an acknowledgement is sent at once. 1 to 64. Default 32.
@@ -159,6 +171,8 @@ impl Default for Config {
             sessions_max: 8,
             streams_max: 16_384,
             addresses_max: 4096,
+            far: Vec::new(),
+            asks_others: true,
             passthrough_bytes_max: 32 << 20,
             ack_every: 32,
             ack_delay_max: Duration::from_ms(1),
@@ -197,6 +211,32 @@ pub enum ConfigError {
         /// The value given.
         value: u32,
     },
+    /// Two far boxes for one address.
+    #[error("{one} and {other} overlap: give each address one far box")]
+    FarOverlap {
+        /// A prefix.
+        one: Prefix,
+        /// The other one.
+        other: Prefix,
+    },
+    /// An address that none of a site's traffic can be sent to.
+    #[error("{via} is of another family than {prefix}: name an address of the site's own family")]
+    FarFamily {
+        /// Whom to ask.
+        via: IpAddr,
+        /// The site.
+        prefix: Prefix,
+    },
+    /// An address that stands for two sites.
+    #[error("{via} is to be asked for {prefix} and lies in {other}, whose far box is another")]
+    FarVia {
+        /// Whom to ask.
+        via: IpAddr,
+        /// For which site.
+        prefix: Prefix,
+        /// The one that it lies in.
+        other: Prefix,
+    },
     /// The port of RoCEv2.
     #[error("port is 4791, which is RoCEv2's own: give another that both boxes share, as 4797 is")]
     Port,
@@ -227,6 +267,8 @@ impl Config {
         let ms = |n: u64| n * 1_000_000;
         let fields = [
             ("paths", self.paths.len() as u64, 1, 15),
+            ("mtu_max", self.paths.iter().map(|path| u64::from(path.mtu_max)).min().unwrap_or(0), 576, 9216),
+            ("mtu_max", self.paths.iter().map(|path| u64::from(path.mtu_max)).max().unwrap_or(0), 576, 9216),
             ("port", u64::from(self.port), 1, 65_535),
             ("send_bytes_max", self.send_bytes_max, 64 << 10, u64::MAX >> 8),
             ("queue_bytes_max", self.queue_bytes_max, 64 << 10, u64::MAX >> 8),
@@ -236,6 +278,7 @@ impl Config {
             ("sessions_max", u64::from(self.sessions_max), 1, 256),
             ("streams_max", u64::from(self.streams_max), 1, 1 << 16),
             ("addresses_max", u64::from(self.addresses_max), 1, 1 << 20),
+            ("far", self.far.len() as u64, 0, FAR_MAX as u64),
             ("passthrough_bytes_max", self.passthrough_bytes_max, 64 << 10, u64::MAX >> 8),
             ("ack_every", u64::from(self.ack_every), 1, 64),
             ("ack_delay_max_ns", self.ack_delay_max.as_ns(), 10_000, ms(100)),
@@ -258,13 +301,61 @@ impl Config {
         if !self.numbers_max.is_power_of_two() {
             return Err(ConfigError::NumbersMax { value: self.numbers_max });
         }
-        if self.port == longhaul_wire::ROCEV2_PORT { Err(ConfigError::Port) } else { Ok(()) }
+        if self.port == longhaul_wire::ROCEV2_PORT {
+            return Err(ConfigError::Port);
+        }
+        self.check_far()
+    }
+
+    fn check_far(&self) -> Result<(), ConfigError> {
+        for (at, FarBox { prefix, via }) in self.far.iter().enumerate() {
+            let before = self.far[..at].iter().map(|far| far.prefix);
+            if let Some(one) = before.into_iter().find(|one| one.covers(prefix) || prefix.covers(one)) {
+                return Err(ConfigError::FarOverlap { one, other: *prefix });
+            }
+            let Some(via) = *via else { continue };
+            if via.is_ipv4() != prefix.is_ipv4() {
+                return Err(ConfigError::FarFamily { via, prefix: *prefix });
+            }
+            let its_site = self.far.iter().find(|far| far.prefix.contains(via) && far.via != Some(via));
+            if let Some(FarBox { prefix: other, .. }) = its_site {
+                return Err(ConfigError::FarVia { via, prefix: *prefix, other: *other });
+            }
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn far_boxes_that_contradict_each_other_are_refused() {
+        let check = |far: &[(&str, Option<&str>)]| {
+            let far = far.iter().map(|(prefix, via)| FarBox {
+                prefix: prefix.parse().unwrap(),
+                via: via.map(|via| via.parse().unwrap()),
+            });
+            let checked = Config { far: far.collect(), ..Config::default() }.check();
+            checked.map_err(|why| why.to_string())
+        };
+        let (one, two) = (("10.2.0.0/16", Some("192.0.2.7")), ("10.3.0.0/16", Some("10.3.0.1")));
+        assert_eq!(check(&[one, two, ("fd00::/8", None)]), Ok(()));
+        assert_eq!(check(&[one, ("10.4.0.0/16", one.1)]), Ok(()), "one box may have two sites");
+        for (far, part) in [
+            ([one, ("10.2.3.0/24", None)], "10.2.0.0/16 and 10.2.3.0/24 overlap"),
+            ([("10.2.3.0/24", None), one], "10.2.3.0/24 and 10.2.0.0/16 overlap"),
+            ([one, ("fd00::/8", one.1)], "192.0.2.7 is of another family than fd00::/8"),
+            (
+                [two, ("10.5.0.0/16", Some("10.3.0.9"))],
+                "10.3.0.9 is to be asked for 10.5.0.0/16 and lies in 10.3.0.0/16",
+            ),
+        ] {
+            let refusal = check(&far).unwrap_err();
+            assert!(refusal.contains(part), "{refusal}");
+        }
+    }
 
     #[test]
     fn a_field_out_of_range_is_named_with_its_range() {

@@ -77,6 +77,18 @@ declare_counters! {
     parity_unused,
     /// Frames and stream records that parity brought.
     repaired,
+    /// Frames and parts of frames that were split because they are too long for a path.
+    split,
+    /// Transmissions of parts of frames.
+    parts_sent,
+    /// Frames that came in parts and were put together.
+    assembled,
+    /// PINGs that ask for the length that a path takes.
+    mtu_probes,
+    /// Times that long datagrams were found not to get through any more.
+    mtu_black_holes,
+    /// PARITY datagrams left out because they are too long for the path.
+    parity_too_long,
     /// Transmissions that ask the far box for an answer after a silence.
     tail_probes,
     /// Transmissions taken for lost that had arrived.

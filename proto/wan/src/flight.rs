@@ -70,10 +70,17 @@ pub(crate) struct Flight {
     pub(crate) arrived_bytes: u64,
     pub(crate) lost: u64,
     pub(crate) spurious: u64,
+    /// Transmissions of more bytes on the wire than this are long.
+    pub(crate) long_from: u64,
+    /// Long ones lost behind the newest long one that arrived.
+    pub(crate) long_lost: u32,
+    /// The number behind that.
+    long_arrived_to: u64,
 }
 
 impl Flight {
-    pub(crate) fn new() -> Self {
+    /// Nothing has been sent; what has more bytes on the wire than `long_from` is long.
+    pub(crate) fn new(long_from: u64) -> Self {
         Flight {
             base: 0,
             ring: VecDeque::new(),
@@ -92,6 +99,9 @@ impl Flight {
             arrived_bytes: 0,
             lost: 0,
             spurious: 0,
+            long_from,
+            long_lost: 0,
+            long_arrived_to: 0,
         }
     }
 
@@ -225,6 +235,10 @@ impl Flight {
         }
         self.arrived += 1;
         self.arrived_bytes += u64::from(bytes);
+        if u64::from(bytes) > self.long_from && number >= self.long_arrived_to {
+            self.long_arrived_to = number + 1;
+            self.long_lost = 0;
+        }
         if self.largest_arrived.is_none_or(|(largest, _)| number > largest) {
             self.largest_arrived = Some((number, at));
             self.newest_rtt = now.since(at) - delay;
@@ -259,6 +273,8 @@ impl Flight {
                 self.in_flight -= 1;
                 self.in_flight_bytes -= u64::from(sent.bytes);
                 self.lost += 1;
+                let is_long = u64::from(sent.bytes) > self.long_from;
+                self.long_lost += u32::from(is_long && self.scan >= self.long_arrived_to);
                 self.loss.lost();
                 told(sent.record, Fate::Lost);
             }
@@ -296,6 +312,23 @@ impl Flight {
         self.open_from = None;
     }
 
+    /// True when something in flight has more bytes on the wire than `bytes`.
+    pub(crate) fn has_longer(&self, bytes: u64) -> bool {
+        self.ring.iter().any(|sent| sent.state == State::InFlight && u64::from(sent.bytes) > bytes)
+    }
+
+    /// What is in flight and has more bytes on the wire than `bytes` will not arrive: it is too long for the path.
+    pub(crate) fn give_up_longer(&mut self, bytes: u64, mut told: impl FnMut(u32, Fate)) {
+        let in_flight = self.ring.iter_mut().filter(|sent| sent.state == State::InFlight);
+        for sent in in_flight.filter(|sent| u64::from(sent.bytes) > bytes) {
+            sent.state = State::Lost;
+            self.in_flight -= 1;
+            self.in_flight_bytes -= u64::from(sent.bytes);
+            self.lost += 1;
+            told(sent.record, Fate::Lost);
+        }
+    }
+
     /// When something may be found lost that nobody acknowledges.
     pub(crate) fn detect_at(&self) -> Option<Instant> {
         let (largest, _) = self.largest_arrived?;
@@ -323,7 +356,7 @@ mod tests {
     }
 
     fn flight(count: u32) -> Flight {
-        let mut flight = Flight::new();
+        let mut flight = Flight::new(900);
         (0..count).for_each(|n| flight.note(at(u64::from(n)), n, 1000));
         flight
     }

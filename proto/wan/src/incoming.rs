@@ -1,7 +1,8 @@
 //! What one session receives: each stream's frames in their order, with room for what waits for those before it.
 
-use crate::format::{Kind, Prefix};
-use longhaul_node::FrameBuf;
+use crate::format::{Extent, Kind, Prefix};
+use crate::partial::{Fit, Partial, Piece};
+use longhaul_node::{FrameBuf, FramePool};
 use slab::Slab;
 use std::collections::VecDeque;
 
@@ -13,6 +14,8 @@ pub(crate) enum Item {
     Frame(FrameBuf),
     End,
     Void,
+    /// Parts of a frame. It keeps its place in the ring, the front too, until it is whole.
+    Partial(Partial),
 }
 
 /// What is to become of what arrives.
@@ -50,6 +53,9 @@ pub(crate) struct Incoming {
     bytes: u64,
     bytes_peak: u64,
     bytes_max: u64,
+    /// Lists of pieces that are not in use.
+    rooms: Vec<Vec<Piece>>,
+    scratch: Vec<u8>,
     /// Room that the far box was last told of.
     told_room: u64,
 }
@@ -65,6 +71,8 @@ impl Incoming {
             bytes: 0,
             bytes_peak: 0,
             bytes_max,
+            rooms: Vec::new(),
+            scratch: Vec::new(),
             told_room: bytes_max,
         }
     }
@@ -102,6 +110,29 @@ impl Incoming {
     /// How `sequence` (its low half) of `stream` stands, for a frame that takes `cost` bytes of memory.
     #[inline]
     pub(crate) fn look(&self, stream: u32, sequence: u32, cost: u32) -> Verdict {
+        self.judge(stream, sequence, cost, |partial| partial.is_some().then_some(Fit::Wanted))
+    }
+
+    /// The same for a part of a frame, `len` bytes at `extent`.
+    pub(crate) fn look_at_part(
+        &self,
+        (stream, sequence): (u32, u32),
+        extent: Extent,
+        len: u16,
+        cost: u32,
+    ) -> Verdict {
+        self.judge(stream, sequence, cost, |partial| Some(partial?.fit(extent, len)))
+    }
+
+    /// `fit` is asked what something is to what is there of its place, of which it may be given the parts.
+    #[inline]
+    fn judge(
+        &self,
+        stream: u32,
+        sequence: u32,
+        cost: u32,
+        fit: impl Fn(Option<&Partial>) -> Option<Fit>,
+    ) -> Verdict {
         let (slot, generation) = (stream as u16, (stream >> 16) as u16);
         if usize::from(slot) >= self.streams_max {
             return Verdict::Outside;
@@ -111,9 +142,19 @@ impl Incoming {
                 0 if !held.is_open => return Verdict::Duplicate,
                 0 => {
                     let distance = sequence.wrapping_sub(held.next as u32) as i32;
-                    let waits = |d: usize| held.ring.get(d).is_some_and(|&index| index != NONE);
-                    if distance < 0 || waits(distance as usize) {
+                    if distance < 0 {
                         return Verdict::Duplicate;
+                    }
+                    if let Some(&index) = held.ring.get(distance as usize).filter(|&&index| index != NONE) {
+                        let there = match self.waiting.get(index as usize) {
+                            Some((Item::Partial(partial), _)) => Some(partial),
+                            _ => None,
+                        };
+                        match fit(there) {
+                            Some(Fit::Wanted) => {}
+                            Some(Fit::Unfit) => return Verdict::Outside,
+                            Some(Fit::Covered) | None => return Verdict::Duplicate,
+                        }
                     }
                     (distance, held.ring.len())
                 }
@@ -145,16 +186,10 @@ impl Incoming {
         mut deliver: impl FnMut(FrameBuf, u32),
     ) -> bool {
         let (slot, generation) = (usize::from(stream as u16), (stream >> 16) as u16);
-        if self.streams.len() <= slot {
-            self.streams.resize_with(slot + 1, || None);
-        }
-        let held = &mut self.streams[slot];
-        let is_begun = held.as_ref().is_none_or(|held| held.generation != generation);
-        if is_begun {
-            *held =
-                Some(StreamIn { generation, is_open: true, next: 0, ring: VecDeque::new(), prefix: None });
-        }
-        let Some(held) = held else { return false };
+        let is_begun = self.begin(slot, generation);
+        // What came in parts and comes whole now has no use for them.
+        self.take_partial(slot, sequence);
+        let Some(held) = &mut self.streams[slot] else { return false };
         self.bytes += u64::from(cost);
         self.bytes_peak = self.bytes_peak.max(self.bytes);
         let distance = sequence.wrapping_sub(held.next as u32) as usize;
@@ -172,7 +207,7 @@ impl Incoming {
             self.places -= usize::from(held.ring.pop_front().is_some());
             match item {
                 Item::Frame(frame) => deliver(frame, cost),
-                Item::Void => self.bytes -= u64::from(cost),
+                Item::Void | Item::Partial(_) => self.bytes -= u64::from(cost),
                 Item::End => {
                     held.is_open = false;
                     self.places -= held.ring.len();
@@ -184,11 +219,87 @@ impl Incoming {
                 }
             }
             ready = match held.ring.front() {
-                Some(&index) if index != NONE => Some(self.waiting.remove(index as usize)),
+                Some(&index) if index != NONE => match self.waiting.get(index as usize) {
+                    Some((Item::Partial(_), _)) | None => None,
+                    Some(_) => Some(self.waiting.remove(index as usize)),
+                },
                 _ => None,
             };
         }
         is_begun
+    }
+
+    /// Makes a stream that something comes of. True when it is new.
+    #[inline]
+    fn begin(&mut self, slot: usize, generation: u16) -> bool {
+        if self.streams.len() <= slot {
+            self.streams.resize_with(slot + 1, || None);
+        }
+        let held = &mut self.streams[slot];
+        let is_begun = held.as_ref().is_none_or(|held| held.generation != generation);
+        if is_begun {
+            *held =
+                Some(StreamIn { generation, is_open: true, next: 0, ring: VecDeque::new(), prefix: None });
+        }
+        is_begun
+    }
+
+    /// Takes the parts out that are there of a place, whose memory is given back.
+    #[inline]
+    fn take_partial(&mut self, slot: usize, sequence: u32) -> Option<Partial> {
+        let held = self.streams[slot].as_mut()?;
+        let distance = sequence.wrapping_sub(held.next as u32) as usize;
+        let place = held.ring.get_mut(distance).filter(|index| **index != NONE)?;
+        if !matches!(self.waiting.get(*place as usize), Some((Item::Partial(_), _))) {
+            return None;
+        }
+        let (item, cost) = self.waiting.remove(*place as usize);
+        *place = NONE;
+        self.bytes -= u64::from(cost);
+        match item {
+            Item::Partial(partial) => Some(partial),
+            _ => None,
+        }
+    }
+
+    /// Takes a part that [`Incoming::look_at_part`] said [`Verdict::Take`] to. Returns whether that is the beginning of a stream, and if
+    /// the frame is whole by it, the frame: to be given to [`Incoming::take`]. `Some(None)`: its bytes are none of a frame.
+    pub(crate) fn take_part(
+        &mut self,
+        pool: &mut FramePool,
+        (stream, sequence): (u32, u32),
+        udp_checksum: u16,
+        total: u16,
+        piece: Piece,
+        cost: u32,
+    ) -> (bool, Option<Option<FrameBuf>>) {
+        let (slot, generation) = (usize::from(stream as u16), (stream >> 16) as u16);
+        let is_begun = self.begin(slot, generation);
+        let Some(held) = &mut self.streams[slot] else { return (false, None) };
+        let distance = sequence.wrapping_sub(held.next as u32) as usize;
+        let len = held.ring.len().max(distance + 1);
+        self.places += len - held.ring.len();
+        held.ring.resize(len, NONE);
+        let rooms = &mut self.rooms;
+        let place = &mut held.ring[distance];
+        if *place == NONE {
+            let partial = Partial::new(total, udp_checksum, rooms.pop().unwrap_or_default());
+            *place = self.waiting.insert((Item::Partial(partial), 0)) as u32;
+        }
+        self.bytes += u64::from(cost);
+        self.bytes_peak = self.bytes_peak.max(self.bytes);
+        let Some((Item::Partial(partial), of_all)) = self.waiting.get_mut(*place as usize) else {
+            return (is_begun, None);
+        };
+        *of_all += cost;
+        partial.add(piece);
+        if !partial.is_whole() {
+            return (is_begun, None);
+        }
+        let Some(partial) = self.take_partial(slot, sequence) else { return (is_begun, None) };
+        let frame = partial.assemble(pool, &mut self.scratch);
+        self.rooms.push(partial.into_room());
+        (is_begun, Some(frame))
     }
 
     /// A frame of `stream`, which has begun, came with these headers.

@@ -2,7 +2,7 @@ use foldhash::fast::FixedState;
 use longhaul_units::Qpn;
 use longhaul_wire::{Packet, Path, Transport};
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// Names a stream: frames of one go out in the order in which they came.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -84,6 +84,11 @@ fn vlan(head: &[u8], ip: usize) -> Option<u16> {
 impl AddressKey {
     pub(crate) fn new(address: IpAddr, vlan: u16) -> Self {
         AddressKey { address: bits(address), vlan }
+    }
+
+    pub(crate) fn address(&self) -> IpAddr {
+        let address = Ipv6Addr::from_bits(self.address);
+        address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
     }
 
     /// The destination of frames along `path`.

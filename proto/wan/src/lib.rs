@@ -24,25 +24,30 @@
 //! **Memory** is bounded at both ends. The far box says how much room it has and never lets go of what it has
 //! acknowledged; the near one takes no more than it may keep ([`longhaul_node::Node::intake`]).
 //!
+//! **Length** ([`PathStatus::mtu`]): how long a datagram may be on a path is found by padded PINGs. A frame that is longer goes in
+//! parts, each of which is numbered, acknowledged and under parity as a frame is; the far box puts them together.
+//!
 //! **Rate** ([`Rate`]): that of the configuration, the port's, or what the path's bottleneck has room for ([`longhaul_cc::PathRate`]).
 //!
-//! **What it does not do.** It does not encrypt, so that whoever can read the path can forge; it does not split frames that are too
-//! long for a path.
+//! **What it does not do.** It does not encrypt, so that whoever can read the path can forge; it does not split what passes untunnelled.
 #![forbid(unsafe_code)]
 
 mod addresses;
 mod arrivals;
 mod config;
 mod counters;
+mod far;
 mod flight;
 pub mod format;
 mod handshake;
 mod incoming;
 mod key;
+mod mtu;
 mod outgoing;
 mod pace;
 mod parity_in;
 mod parity_out;
+mod partial;
 mod path;
 mod rtt;
 mod session;
@@ -53,10 +58,11 @@ mod transport;
 
 pub use config::{Config, ConfigError, Parity, PathConfig, Rate};
 pub use counters::{Counters, DropReason, Drops};
+pub use far::FarBox;
 pub use format::{Hello, Refusal, VERSION};
 pub use key::StreamKey;
 pub(crate) use shared::PAYLOAD_MAX;
-pub use status::{PathStatus, Refused, SessionStatus};
+pub use status::{FarStatus, PathStatus, Refused, SessionStatus};
 pub use transport::{INNER, Transport};
 
 impl std::fmt::Debug for Transport {

@@ -8,6 +8,7 @@ use longhaul_units::{Duration, Instant};
 use longhaul_wire::Udp;
 use slab::Slab;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// One frame, or a record that takes a place in a stream as one does.
 pub(crate) struct Record {
@@ -16,6 +17,8 @@ pub(crate) struct Record {
     pub(crate) kind: Kind,
     pub(crate) stream: u32,
     pub(crate) sequence: u64,
+    /// What of the frame's payload it carries, where that is not all.
+    pub(crate) part: Option<(u16, u16)>,
     cost: u32,
     /// Queue entries and transmissions that name it.
     refs: u32,
@@ -48,12 +51,22 @@ pub(crate) struct Next {
     copies_left: u8,
 }
 
+impl Record {
+    /// What of its payload it carries.
+    pub(crate) fn range(&self) -> Range<usize> {
+        let len = self.frame.as_ref().map_or(0, |frame| frame.as_frame().payload.len());
+        self.part.map_or(0..len, |(from, to)| from.into()..to.into())
+    }
+}
+
 /// See the module.
 pub(crate) struct Outgoing {
     records: Slab<Record>,
     fresh: VecDeque<u32>,
     /// Memory of those.
     fresh_bytes: u64,
+    /// Parts of what was about to be sent.
+    parts: VecDeque<Next>,
     /// Records to be sent again, and how often.
     repeats: VecDeque<(u32, u8)>,
     /// Further copies, and when they are due.
@@ -82,6 +95,7 @@ impl Outgoing {
             records: Slab::new(),
             fresh: VecDeque::new(),
             fresh_bytes: 0,
+            parts: VecDeque::new(),
             repeats: VecDeque::new(),
             copies: VecDeque::new(),
             streams: Vec::new(),
@@ -170,6 +184,7 @@ impl Outgoing {
             kind,
             stream: u32::from(stream.generation) << 16 | u32::from(slot),
             sequence: stream.next,
+            part: None,
             cost,
             refs: 1,
             was_sent: false,
@@ -203,7 +218,8 @@ impl Outgoing {
     /// True when something waits that may be sent at `now`.
     #[inline]
     pub(crate) fn has_next(&self, now: Instant) -> bool {
-        !self.repeats.is_empty()
+        !self.parts.is_empty()
+            || !self.repeats.is_empty()
             || self.copies.front().is_some_and(|&(at, ..)| at <= now)
             || self.fresh.front().is_some_and(|&record| self.may_send(record))
     }
@@ -211,7 +227,7 @@ impl Outgoing {
     /// True when a repetition waits.
     #[inline]
     pub(crate) fn has_repeat(&self) -> bool {
-        !self.repeats.is_empty()
+        self.parts.front().map_or(!self.repeats.is_empty(), |part| part.is_repeat)
     }
 
     /// The far box has room for this one.
@@ -229,7 +245,9 @@ impl Outgoing {
     /// What is to be sent: repetitions first. The caller sends it, or gives up on it by [`Outgoing::release`].
     pub(crate) fn next(&mut self, now: Instant) -> Option<Next> {
         loop {
-            let next = if let Some((record, copies)) = self.repeats.pop_front() {
+            let next = if let Some(part) = self.parts.pop_front() {
+                part
+            } else if let Some((record, copies)) = self.repeats.pop_front() {
                 Next { record, is_repeat: true, copies_left: copies - 1 }
             } else if self.copies.front().is_some_and(|&(at, ..)| at <= now) {
                 let (_, record, copies) = self.copies.pop_front()?;
@@ -262,6 +280,41 @@ impl Outgoing {
         if let Some(record) = self.records.get_mut(record as usize) {
             record.kind = Kind::Void;
         }
+    }
+
+    /// Instead of `next`, `count` parts of what it carries are to be sent next; each has its share of the memory.
+    pub(crate) fn split(&mut self, next: Next, count: usize) {
+        let Some(whole) = self.records.get_mut(next.record as usize) else { return };
+        let range = whole.range();
+        let (Some(frame), false) = (whole.frame.take(), whole.is_done) else { return };
+        let Record { udp, kind, stream, sequence, cost, was_sent, .. } = *whole;
+        // Should it have arrived after all, its parts are there for nothing.
+        whole.is_done = true;
+        let len = range.len().div_ceil(count.max(1)).max(1);
+        let count = range.len().div_ceil(len).max(1);
+        let share = cost / count as u32;
+        for at in (0..count).rev() {
+            let from = (range.start + at * len).min(range.end);
+            let to = (from + len).min(range.end);
+            let record = Record {
+                frame: Some(frame.clone()),
+                udp,
+                kind,
+                stream,
+                sequence,
+                part: Some((from as u16, to as u16)),
+                cost: if at == 0 { cost - share * (count as u32 - 1) } else { share },
+                refs: 1,
+                was_sent,
+                is_done: false,
+            };
+            let record = self.records.insert(record) as u32;
+            self.parts.push_front(Next { record, ..next });
+        }
+        if let Some(stream) = self.streams.get_mut(usize::from(stream as u16)) {
+            stream.unacknowledged += count as u32 - 1;
+        }
+        self.release(next.record);
     }
 
     /// `next` has been sent: the place in the queue that named it has become a transmission. Further copies follow

@@ -1,10 +1,12 @@
 //! One way to the far box, as one session sees it.
 
 use crate::flight::{Fate, Flight};
+use crate::mtu::{LOST_IN_A_ROW, PathMtu};
 use crate::pace::Pace;
 use crate::parity_out::ParityOut;
 use crate::shared::Gate;
 use crate::{Config, PathConfig};
+use longhaul_cc::wire_bytes;
 use longhaul_fec::Body;
 use longhaul_node::Deadline;
 use longhaul_units::{Duration, Instant};
@@ -18,8 +20,15 @@ const BACKOFF_MAX: u32 = 4;
 const PING_AGAIN_MIN: Duration = Duration::from_ms(10);
 /// The same while it is not known how long the path is.
 const PING_AGAIN_UNKNOWN: Duration = Duration::from_ms(100);
+/// Ethernet with a tag, in front of an IP packet.
+const ETHERNET: usize = 18;
 /// PINGs that may be unanswered: they follow each other within a quarter of a round trip at most.
 const ASKED_MAX: usize = 8;
+
+/// The most bytes on the wire of an IP packet of this length.
+fn on_wire(len: u16) -> u64 {
+    wire_bytes(usize::from(len) + ETHERNET)
+}
 
 /// A PING that is not answered.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +43,11 @@ pub(crate) struct WayOut {
     pub(crate) parity: ParityOut,
     /// Where the rate adapts.
     pub(crate) pace: Option<Pace>,
+    pub(crate) mtu: PathMtu,
+    /// Frames and parts that were split for this path.
+    pub(crate) split: u64,
+    /// Numbers that had arrived when the last of what is in flight was repeated.
+    arrived_at_tail: Option<u64>,
     pub(crate) is_up: bool,
     /// When something was last heard that answers what went out here.
     progress_at: Instant,
@@ -51,10 +65,14 @@ pub(crate) struct WayOut {
 impl WayOut {
     /// A way of which it is not known whether it works: it is asked at once.
     pub(crate) fn new(now: Instant, config: &Config, path: &PathConfig, seed: u64) -> Self {
+        let mtu = PathMtu::new(now, path.mtu_max);
         WayOut {
-            flight: Flight::new(),
+            flight: Flight::new(on_wire(mtu.floor())),
             parity: ParityOut::new(config.parity),
             pace: Pace::new(path, seed),
+            mtu,
+            split: 0,
+            arrived_at_tail: None,
             is_up: false,
             progress_at: now,
             waits_since: None,
@@ -144,6 +162,9 @@ impl WayOut {
     pub(crate) fn note_progress(&mut self, now: Instant) {
         self.progress_at = now;
         self.tail_probes = 0;
+        if self.flight.in_flight() == 0 {
+            self.arrived_at_tail = None;
+        }
         if self.flight.in_flight() == 0 && self.asked.is_empty() {
             self.waits_since = None;
         } else if self.waits_since.is_some() {
@@ -165,6 +186,33 @@ impl WayOut {
         self.is_up = true;
         self.note_progress(now);
         true
+    }
+
+    /// The answer to a PING that asked for a length. False: to none of ours.
+    pub(crate) fn answered_length(&mut self, now: Instant, nonce: u64) -> bool {
+        let is_ours = self.mtu.answered(now, nonce);
+        self.flight.long_from = on_wire(self.mtu.floor());
+        is_ours
+    }
+
+    /// Long datagrams do not get through any more: what is under way of them is lost, and what they lost says nothing of the rest.
+    fn collapse(&mut self, now: Instant, told: impl FnMut(u32, Fate)) {
+        self.flight.long_lost = 0;
+        if !self.mtu.collapse(now) {
+            return;
+        }
+        self.flight.long_from = on_wire(self.mtu.floor());
+        self.parity.reset(self.flight.next_number());
+        self.pace.iter_mut().for_each(Pace::reset);
+        self.flight.give_up_longer(on_wire(self.mtu.get()), told);
+    }
+
+    /// Takes for lost what is, after acknowledgements and in time.
+    pub(crate) fn detect(&mut self, now: Instant, mut told: impl FnMut(u32, Fate)) {
+        self.flight.detect(now, &mut told);
+        if self.flight.long_lost >= LOST_IN_A_ROW {
+            self.collapse(now, told);
+        }
     }
 
     fn flush_at(&self, config: &Config) -> Option<Instant> {
@@ -213,7 +261,7 @@ impl WayOut {
             let next = self.flight.next_number();
             self.flight.cover(now, next, next);
         }
-        self.flight.detect(now, &mut told);
+        self.detect(now, &mut told);
         if self.out_at(config).is_some_and(|at| at <= now) {
             self.is_up = false;
             self.outages += 1;
@@ -222,6 +270,8 @@ impl WayOut {
             self.ping_at = now;
             self.parity.reset(self.flight.next_number());
             self.pace.iter_mut().for_each(Pace::reset);
+            self.mtu.restart(now);
+            self.flight.long_from = on_wire(self.mtu.floor());
             self.flight.give_up(told);
             return true;
         }
@@ -229,6 +279,12 @@ impl WayOut {
             self.flight.tail(TAIL).for_each(&mut probe);
             self.tail_probes += 1;
             self.last_sent_at = now;
+            // PINGs are answered, or the path would be out, and none of this is: it may be too long.
+            let arrived = self.flight.arrived;
+            let is_silent = self.arrived_at_tail.replace(arrived) == Some(arrived);
+            if is_silent && self.flight.has_longer(self.flight.long_from) {
+                self.collapse(now, told);
+            }
         }
         false
     }

@@ -1,11 +1,10 @@
 //! A session with one far box: streams, paths and what they owe each other.
 
 mod receive;
+mod send;
 
 use crate::arrivals::Arrivals;
-use crate::format::{
-    Ack, Close, Datagram, Header, Kind, ParityDatagram, Ping, PingStep, Place, encapsulate, symbol_body,
-};
+use crate::format::{Ack, Close, Datagram, Header, Kind, Ping, PingStep};
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
 use crate::pace::Pace;
@@ -14,10 +13,13 @@ use crate::path::{Asked, WayOut};
 use crate::shared::{Gate, Shared};
 use crate::{Config, DropReason, PathStatus, Rate, SessionStatus};
 use longhaul_cc::wire_bytes;
-use longhaul_fec::{Body, HEAD_MAX as SYMBOL_HEAD_MAX};
-use longhaul_node::{Deadline, Frame, Side, Transmit};
+use longhaul_node::{Deadline, Side, Transmit};
 use longhaul_units::{Duration, Instant, Rng};
-use longhaul_wire::{HEAD_MAX, Path};
+use longhaul_wire::Path;
+use std::collections::VecDeque;
+
+/// PINGs of one path that wait to be answered; of more, the newest count.
+const PONGS_MAX: usize = 8;
 
 /// Who the far box is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +68,7 @@ pub(crate) struct Session {
     /// What parity has brought and is to be handled.
     repaired: Vec<receive::Repaired>,
     /// PINGs to be answered, by side.
-    pongs: Vec<Option<Ping>>,
+    pongs: Vec<VecDeque<Ping>>,
     control_number: u32,
     control_heard: Option<u32>,
     down_since: Option<Instant>,
@@ -90,7 +92,7 @@ impl Session {
             ways_out: ways_out(now, config, local),
             ways_in: Vec::new(),
             repaired: Vec::new(),
-            pongs: vec![None; config.paths.len()],
+            pongs: vec![VecDeque::with_capacity(PONGS_MAX); config.paths.len()],
             control_number: 0,
             control_heard: None,
             down_since: Some(now),
@@ -179,7 +181,7 @@ impl Session {
         if is_progress {
             way.note_progress(now);
         }
-        way.flight.detect(now, |record, fate| out.settle(record, fate, copies));
+        way.detect(now, |record, fate| out.settle(record, fate, copies));
         way.parity.hear(now, &way.flight, ack.repaired, ack.bursts);
         way.parity.look(now, &way.flight, shared.config.copies_max);
         if let Some(pace) = &mut way.pace {
@@ -209,16 +211,21 @@ impl Session {
                     way.arrivals.skip_to(ping.next_number);
                     way.is_asked = true;
                 }
-                if let Some(pong) = self.pongs.get_mut(side - 1) {
-                    *pong = Some(*ping);
+                if let Some(pongs) = self.pongs.get_mut(side - 1) {
+                    if pongs.len() == PONGS_MAX {
+                        pongs.pop_front();
+                    }
+                    pongs.push_back(*ping);
                 }
                 true
             }
             step => {
                 let way = self.ways_out.get_mut(usize::from(header.path));
                 let is_ours = match (way, step) {
-                    (Some(way), PingStep::Unknown) => way.has_asked(ping.nonce),
-                    (Some(way), _) => way.answered(now, ping.nonce),
+                    (Some(way), PingStep::Unknown) => {
+                        way.has_asked(ping.nonce) || way.mtu.has_asked(ping.nonce)
+                    }
+                    (Some(way), _) => way.answered(now, ping.nonce) || way.answered_length(now, ping.nonce),
                     (None, _) => false,
                 };
                 if !is_ours {
@@ -316,103 +323,6 @@ impl Session {
         None
     }
 
-    /// Sends the parity that is due on `path`.
-    fn send_parity(
-        &mut self,
-        now: Instant,
-        shared: &mut Shared,
-        gates: &mut [Gate],
-        remote: u32,
-        path: usize,
-        out: &mut dyn Transmit,
-    ) {
-        let way = &mut self.ways_out[path];
-        let Some(parity) = way.parity.next() else { return };
-        let header = Header { path: path as u8, ..Header::new(Kind::Parity, remote) };
-        let datagram = ParityDatagram::new(&self.way, shared.config.port, &header, &parity);
-        let Some(datagram) = datagram else { return };
-        let frame = datagram.frame();
-        let bytes = wire_bytes(frame.len());
-        gates[path].take(now, bytes);
-        shared.counters.wan_frames_out += 1;
-        shared.counters.parity_sent += 1;
-        out.transmit(path + 1, &frame);
-        way.take(now, bytes);
-        way.note_parity_sent(now);
-    }
-
-    /// Sends one record by `path`. False: nothing is to be sent.
-    fn send_next(
-        &mut self,
-        now: Instant,
-        shared: &mut Shared,
-        gates: &mut [Gate],
-        remote: u32,
-        path: usize,
-        out: &mut dyn Transmit,
-    ) -> bool {
-        let Some(next) = self.out.next(now) else { return false };
-        let way = &mut self.ways_out[path];
-        if next.is_repeat
-            && let Some(frame) = self.out.record(next.record).and_then(|record| record.frame.as_ref())
-            && !frame.as_frame().icrc_is_right()
-        {
-            // The far box dropped it for that: it came here so.
-            shared.counters.void += 1;
-            self.out.void(next.record);
-        }
-        let Some(record) = self.out.record(next.record) else { return true };
-        let header = Header {
-            path: path as u8,
-            number: way.flight.next_number() as u32,
-            stream: record.stream,
-            sequence: record.sequence as u32,
-            ..Header::new(record.kind, remote)
-        };
-        let port = shared.config.port;
-        let protects = way.parity.is_on().then(|| way.flight.next_number());
-        let mut symbol = [0; SYMBOL_HEAD_MAX];
-        let len = match (&record.frame, record.kind) {
-            (Some(held), Kind::Data) => {
-                let inner = held.as_frame();
-                let header = Header { udp_checksum: record.udp.checksum(inner.head), ..header };
-                let mut head = [0; HEAD_MAX];
-                let Some(head_len) = encapsulate(inner.head, record.udp, port, &header, &mut head) else {
-                    // Refused when it came.
-                    self.out.release(next.record);
-                    return true;
-                };
-                let frame = Frame { head: &head[..head_len], ..inner };
-                out.transmit(path + 1, &frame);
-                if let Some(number) = protects {
-                    let len = Place::of(&header).write_head(Some(&inner), &mut symbol);
-                    way.protect(now, number, &symbol[..len], &symbol_body(&inner), wire_bytes(frame.len()));
-                }
-                frame.len()
-            }
-            _ => {
-                let datagram = Datagram::new(&self.way, port, &header, |_| 0);
-                out.transmit(path + 1, &datagram.frame());
-                if let Some(number) = protects {
-                    let len = Place::of(&header).write_head(None, &mut symbol);
-                    way.protect(now, number, &symbol[..len], &Body::EMPTY, 0);
-                }
-                datagram.frame().len()
-            }
-        };
-        let bytes = wire_bytes(len);
-        gates[path].take(now, bytes);
-        way.parity.note_data(now, bytes);
-        way.take(now, bytes);
-        way.note_sent(now, next.record, bytes);
-        shared.counters.wan_frames_out += 1;
-        shared.counters.sent += 1;
-        shared.counters.repeated += u64::from(next.is_repeat);
-        let spacing = way.flight.rtt.smoothed().divided_by(64).min(Duration::from_ms(1));
-        self.out.sent(now, next, spacing);
-        true
-    }
-
     fn send_control(
         &mut self,
         now: Instant,
@@ -422,10 +332,9 @@ impl Session {
         out: &mut dyn Transmit,
     ) {
         for path in 0..self.ways_out.len() {
-            if let Some(ping) = self.pongs[path]
-                && out.room(path + 1) > 0
+            while out.room(path + 1) > 0
+                && let Some(ping) = self.pongs[path].pop_front()
             {
-                self.pongs[path] = None;
                 let header = Header { path: ping_path(&ping), ..self.control(Kind::Ping, remote) };
                 let pong = Ping { step: PingStep::Answer, session: self.local, ..ping };
                 self.send(now, shared, gates, (path, &header), |body| pong.write(body), out);
@@ -433,6 +342,7 @@ impl Session {
             if self.ways_out[path].wants_ping(now) && out.room(path + 1) > 0 {
                 self.send_ping(now, shared, gates, remote, path, out);
             }
+            self.send_probes(now, shared, gates, remote, path, out);
         }
         for about in 0..self.ways_in.len() {
             self.send_ack(now, shared, gates, remote, about, out);
@@ -536,6 +446,8 @@ impl Session {
         let later = |at: &Instant| *at > self.polled_at;
         let ways = self.ways_out.iter().map(|way| way.deadline(config));
         let pings = self.ways_out.iter().map(|way| at(Some(way.ping_at).filter(later), "keep-alive"));
+        let up = self.ways_out.iter().filter(|way| way.is_up);
+        let probes = up.map(|way| at(Some(way.mtu.next_at()).filter(later), "the length that a path takes"));
         let acks = self.ways_in.iter().map(|way| way.arrivals.ack_at(delay, config.ack_every).filter(later));
         let acks = acks.map(|ack| at(ack, "acknowledgement"));
         let over = self.down_since.map(|since| since + config.dead_after);
@@ -544,7 +456,7 @@ impl Session {
             at(over, "end of a session"),
             at(Some(self.sweep_at), "idle streams"),
         ];
-        ways.chain(pings).chain(acks).chain(own).fold(None, Deadline::earliest)
+        ways.chain(pings).chain(probes).chain(acks).chain(own).fold(None, Deadline::earliest)
     }
 
     pub(crate) fn status(&self, config: &Config) -> SessionStatus {
@@ -566,6 +478,10 @@ impl Session {
             outages: way.outages,
             rate: way.pace.as_ref().map(|pace| pace.rate().rate()).or(path.rate.most()),
             delivered: way.pace.as_ref().and_then(|pace| pace.rate().delivered()),
+            mtu: way.mtu.get(),
+            mtu_is_settled: way.mtu.is_settled(),
+            split: way.split,
+            black_holes: way.mtu.black_holes,
             queue_delay: way.pace.as_ref().map(|pace| pace.rate().queue_delay()),
             limited_by: match path.rate {
                 Rate::Port => "port",

@@ -1,3 +1,4 @@
+use crate::FarBox;
 use crate::format::Refusal;
 use longhaul_units::{BitRate, Duration};
 
@@ -41,9 +42,28 @@ pub struct PathStatus {
     pub delivered: Option<BitRate>,
     /// How long frames wait in the bottleneck's queue, where the rate adapts.
     pub queue_delay: Option<Duration>,
+    /// Length of the longest IP packet that is known to get through, in bytes, as the transport sends it.
+    pub mtu: u16,
+    /// Nothing longer is likely to get through; until then it is looked for.
+    pub mtu_is_settled: bool,
+    /// Frames, and parts of frames, that were split because this path does not take them.
+    pub split: u64,
+    /// Times that long datagrams were found not to get through any more.
+    pub black_holes: u64,
     /// What holds it back: "port", "rate" (that of the configuration), or where it adapts, a
     /// [`longhaul_cc::RateLimitedBy`]'s name.
     pub limited_by: &'static str,
+}
+
+/// Bytes around the payload of the longest RoCE packet: IPv6, UDP, the transport's header, BTH, RETH, immediate, ICRC, and what parity
+/// needs.
+const AROUND_PAYLOAD: u16 = 40 + 8 + 24 + 12 + 16 + 4 + 4 + 40;
+
+impl PathStatus {
+    /// The greatest MTU of RoCE, in bytes of payload, whose packets the path takes whole. `None`: it takes none whole.
+    pub fn roce_mtu(&self) -> Option<u16> {
+        [4096, 2048, 1024, 512, 256].into_iter().find(|payload| payload + AROUND_PAYLOAD <= self.mtu)
+    }
 }
 
 /// Snapshot of a session with one far box.
@@ -77,6 +97,17 @@ pub struct SessionStatus {
     pub duplicates_in: u64,
     /// Datagrams from it with a congestion mark.
     pub congested_in: u64,
+}
+
+/// What is known of a far box of the configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FarStatus {
+    /// As it is configured.
+    pub far: FarBox,
+    /// Boxes that answer for its prefix: one, or where each address is asked for by itself, perhaps several.
+    pub reached: Vec<u64>,
+    /// Of what was asked for, some has no answer: that traffic passes as it is.
+    pub is_silent: bool,
 }
 
 /// A far box with which there is no session.

@@ -2,12 +2,13 @@ use crate::addresses::{Addresses, Found};
 use crate::config::{Config, ConfigError};
 use crate::format::{
     Ack, BODY_MAX, Close, Header, Kind, Outer, ParityBody, Ping, PingStep, VERSION, body_of, encapsulate,
+    ping_body_of, take_piece,
 };
 use crate::key::{Map, StreamKey, WireKey, map};
 use crate::session::Session;
 use crate::sessions::Sessions;
 use crate::shared::{Body, Gate, Letter, Shared};
-use crate::{Counters, DropReason, Hello, Refused, SessionStatus};
+use crate::{Counters, DropReason, FarStatus, Hello, Refused, SessionStatus};
 use longhaul_cc::{Pacer, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{Duration, Instant, Rng};
@@ -84,6 +85,15 @@ impl Transport {
     /// A snapshot of each session.
     pub fn sessions(&self) -> impl Iterator<Item = SessionStatus> + '_ {
         self.sessions.iter().map(|session| session.status(self.config()))
+    }
+
+    /// What is known of the far boxes of the configuration, in its order.
+    pub fn far(&self) -> Vec<FarStatus> {
+        let box_of = |local| {
+            let mut sessions = self.sessions.iter();
+            sessions.find(|session| session.local == local && session.remote.is_some()).map(|s| s.peer.box_id)
+        };
+        self.addresses.far(box_of)
     }
 
     /// The far box that was refused, or refused this one, last.
@@ -196,12 +206,17 @@ impl Transport {
             return self.shared.pass(side, frame);
         };
         let header = outer.header;
-        if header.kind == Kind::Parity {
-            return self.handle_parity(now, side, frame, &outer);
+        match header.kind {
+            Kind::Parity => return self.handle_parity(now, side, frame, &outer),
+            Kind::Part => return self.handle_part(now, side, frame, &outer),
+            _ => {}
         }
         let mut body = [0; BODY_MAX];
-        let is_frame = header.kind == Kind::Data;
-        let body = if is_frame { Some(&[][..]) } else { body_of(frame, outer.udp, &mut body) };
+        let body = match header.kind {
+            Kind::Data => Some(&[][..]),
+            Kind::Ping => ping_body_of(frame, outer.udp, &mut body),
+            _ => body_of(frame, outer.udp, &mut body),
+        };
         let is_sound = body.is_some_and(|body| Header::is_sound(outer.header_bytes(frame.head), body));
         let (Some(body), true) = (body, is_sound) else { return self.unsound(side, frame, &header) };
         let way_back = control_way(outer.udp.path(frame.head).reversed());
@@ -222,7 +237,7 @@ impl Transport {
             Kind::Data | Kind::End | Kind::Void => {
                 if let Some(way) = session.handle_numbered(now, shared, side, frame, &outer) {
                     let local = session.local;
-                    self.addresses.learn(now, &way.reversed(), local);
+                    self.addresses.learn_of_host(now, &way.reversed(), local);
                 }
             }
             Kind::Ack => match Ack::read(body) {
@@ -245,7 +260,24 @@ impl Transport {
                 }
                 _ => shared.counters.drops.count(DropReason::Unasked),
             },
-            Kind::Parity | Kind::Hello => {}
+            Kind::Parity | Kind::Part | Kind::Hello => {}
+        }
+    }
+
+    fn handle_part(&mut self, now: Instant, side: Side, frame: &Frame<'_>, outer: &Outer) {
+        let header = &outer.header;
+        let Some((extent, held)) = take_piece(&mut self.shared.pool, frame, outer) else {
+            return self.unsound(side, frame, header);
+        };
+        if header.version != VERSION {
+            return self.drop(DropReason::Version);
+        }
+        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some()) else {
+            return self.drop(DropReason::UnknownSession);
+        };
+        if let Some(way) = session.handle_part(now, &mut self.shared, side, outer, (extent, held)) {
+            let local = session.local;
+            self.addresses.learn_of_host(now, &way.reversed(), local);
         }
     }
 

@@ -226,7 +226,7 @@ mod tests {
         type Element = Link;
         const COMMAND: &'static str = "test";
 
-        fn build(&self, _sides_behind: usize) -> Result<Link, Problem> {
+        fn build(&self, _behind: &[PortName]) -> Result<Link, Problem> {
             Err(Problem::plain("not here"))
         }
 

@@ -104,6 +104,7 @@ impl<E: Element> Running<E> {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let keeper = Keeper {
             pair: pair.name.clone(),
+            told: Vec::new(),
             watches: pair.named_ports(E::SIDES).map(|(side, port)| Watch::new(side, port.clone())).collect(),
             rates_since: clock.now(),
             seen: Arc::clone(&seen),
@@ -249,6 +250,8 @@ fn in_parts<T>(from: impl Fn(u32) -> Option<Vec<(u32, T)>>) -> Option<Vec<T>> {
 /// What the pair's thread does beside moving frames.
 struct Keeper {
     pair: String,
+    /// What is not as it should be between this box and others, as was told last.
+    told: Vec<String>,
     watches: Vec<Watch>,
     rates_since: Moment,
     seen: Arc<Mutex<Seen>>,
@@ -384,8 +387,8 @@ impl Watch {
     }
 }
 
-impl<E> Hook<E, BoxPort> for Keeper {
-    fn attend(&mut self, now: Moment, _: &mut E, ports: &mut [BoxPort], counters: &DriverCounters) {
+impl<E: Element> Hook<E, BoxPort> for Keeper {
+    fn attend(&mut self, now: Moment, element: &mut E, ports: &mut [BoxPort], counters: &DriverCounters) {
         let elapsed = now.since(self.rates_since);
         let has_rates = elapsed >= RATE_INTERVAL;
         let mut state = Vec::with_capacity(ports.len());
@@ -405,6 +408,13 @@ impl<E> Hook<E, BoxPort> for Keeper {
         }
         if has_rates {
             self.rates_since = now;
+            let news = element.transport(now).map(|state| state.news()).unwrap_or_default();
+            for text in news.iter().filter(|text| !self.told.contains(text)) {
+                journal::of_pair(Level::Warning, &self.pair, text);
+            }
+            if !news.is_empty() {
+                self.told = news;
+            }
         }
         let seen = Seen { ports: state, frame_loop: LoopStatus::of(counters) };
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;

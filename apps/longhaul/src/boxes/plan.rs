@@ -66,6 +66,14 @@ pub trait Settings: Clone + Default + DeserializeOwned {
     fn take_policy(&mut self, _rules: Vec<toml::Table>) -> Result<(), String> {
         Err("[[policy]] is for 'longhaul accelerate': take it out".to_string())
     }
+
+    /// Takes a file's `[[far]]` tables, which hold for all pairs.
+    ///
+    /// # Errors
+    /// What is wrong with them. A box without a transport has none.
+    fn take_far(&mut self, _boxes: Vec<toml::Table>) -> Result<(), String> {
+        Err("[[far]] is for 'longhaul accelerate': take it out".to_string())
+    }
 }
 
 /// A setting that is not the same in two configurations.
@@ -84,11 +92,11 @@ pub trait Kind: Settings + Send + Sync + 'static {
     /// `accelerate` or `emulate`.
     const COMMAND: &'static str;
 
-    /// Makes it, with so many sides behind the first.
+    /// Makes it, with a side for each of these ports behind the first.
     ///
     /// # Errors
     /// When the settings make no sense together.
-    fn build(&self, sides_behind: usize) -> Result<Self::Element, Problem>;
+    fn build(&self, behind: &[PortName]) -> Result<Self::Element, Problem>;
 
     /// Writes to the journal what will not work as it should.
     fn warn(_pairs: &[Pair<Self>]) {}
@@ -173,6 +181,9 @@ pub fn plan<S: Settings>(
         }
         if !file.policy.is_empty() {
             file.defaults.settings.take_policy(std::mem::take(&mut file.policy)).map_err(of_file)?;
+        }
+        if !file.far.is_empty() {
+            file.defaults.settings.take_far(std::mem::take(&mut file.far)).map_err(of_file)?;
         }
         let below = settings.over(&file.defaults.settings);
         for (number, table) in (1..).zip(file.pair) {
@@ -297,6 +308,7 @@ struct File<S: Settings> {
     pcap_frames: Option<u64>,
     dpdk: Dpdk,
     policy: Vec<toml::Table>,
+    far: Vec<toml::Table>,
     #[serde(bound(deserialize = ""))]
     defaults: Table<S>,
     #[serde(bound(deserialize = ""))]
@@ -315,6 +327,7 @@ impl<S: Settings> Default for File<S> {
             pcap_frames: None,
             dpdk: Dpdk::default(),
             policy: Vec::new(),
+            far: Vec::new(),
             defaults: Table::default(),
             pair: Vec::new(),
         }
@@ -549,6 +562,7 @@ mod tests {
             ("\n\nuser = [".into(), "FILE:3: "),
             (format!("{pair}pcap_lan = 7"), "FILE: pair 1: 'pcap_lan' is to be a string"),
             (format!("{pair}[[policy]]\nmode = \"off\""), "FILE: [[policy]] is for 'longhaul accelerate'"),
+            (format!("{pair}[[far]]\nprefix = \"::/0\""), "FILE: [[far]] is for 'longhaul accelerate'"),
             (format!("{pair}{pair}"), "port eth1 is named twice"),
             (format!("{pair}pcap_lan = \"x\"\npcap_wan = \"x\""), "two recordings go to x"),
             ("[[pair]]\nlan = \"eth1\"\nwan = \"udp:x\"".into(), "FILE: pair 1: wan: not a port"),

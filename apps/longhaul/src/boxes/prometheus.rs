@@ -298,7 +298,15 @@ impl Metrics {
                 );
                 let help = "Part that stays lost after repair.";
                 self.gauge("longhaul_transport_path_residual_loss", help, &of_path, path.residual);
+                let help = "Longest IP packet that is known to get through.";
+                self.gauge("longhaul_transport_path_mtu_bytes", help, &of_path, path.mtu.into());
                 for (name, help, value) in [
+                    (
+                        "split",
+                        "Frames and parts that were split because the path does not take them.",
+                        path.split,
+                    ),
+                    ("black_holes", "Times that long packets no longer got through.", path.black_holes),
                     ("sent", "Numbered transmissions.", path.sent),
                     ("lost", "Transmissions taken for lost.", path.lost),
                     ("outages", "Times that the path was taken for out.", path.outages),

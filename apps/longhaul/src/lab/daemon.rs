@@ -367,10 +367,12 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
             ..longhaul_accel::Config::default()
         };
         let paths = Paths {
-            count: 1,
+            mtus: vec![None],
             known: Some(spec.rate),
             rate: Rate::Fixed(spec.rate),
             delay: Some(fibre.delay),
+            far: Vec::new(),
+            asks_others: true,
         };
         let build = || match spec.accelerate {
             Accelerate::Transport => {

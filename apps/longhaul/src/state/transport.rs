@@ -3,7 +3,7 @@
 use super::{Named, named, nonzero};
 use longhaul_seal::{PeerStatus, Seal};
 use longhaul_units::Instant;
-use longhaul_wan::{PathStatus, SessionStatus, Transport, VERSION};
+use longhaul_wan::{FarStatus, PathStatus, SessionStatus, Transport, VERSION};
 use serde::{Deserialize, Serialize};
 use std::fmt::{Result, Write};
 
@@ -15,9 +15,47 @@ pub struct TransportState {
     /// Why there is no session with the box that was refused last, or that refused this one.
     pub refused: Option<String>,
     pub sessions: Vec<SessionState>,
+    /// Far boxes of the configuration.
+    #[serde(default)]
+    pub far: Vec<FarState>,
     /// What encrypts it.
     #[serde(default)]
     pub seal: Option<SealState>,
+}
+
+/// A far box of the configuration.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FarState {
+    pub prefix: String,
+    /// What is asked for in place of all of these; none: each by itself.
+    pub via: Option<String>,
+    /// Boxes that answer for it.
+    pub reached: Vec<String>,
+    /// Of what was asked for, some has no answer: that traffic passes as it is.
+    pub is_silent: bool,
+}
+
+impl FarState {
+    fn of(status: FarStatus) -> Self {
+        FarState {
+            prefix: status.far.prefix.to_string(),
+            via: status.far.via.map(|via| via.to_string()),
+            reached: status.reached.iter().map(|id| format!("{id:016x}")).collect(),
+            is_silent: status.is_silent,
+        }
+    }
+
+    /// In words.
+    fn outcome(&self) -> String {
+        match (&self.reached[..], self.is_silent) {
+            ([], false) => "not asked yet: it is when hosts send there".to_string(),
+            ([], true) => "no answer: its traffic passes as it is".to_string(),
+            (reached, false) => format!("reached: {}", reached.join(", ")),
+            (reached, true) => {
+                format!("reached: {}; for some of its addresses no answer", reached.join(", "))
+            }
+        }
+    }
 }
 
 /// What encrypts between this box and others.
@@ -112,6 +150,21 @@ pub struct PathState {
     /// What holds it back.
     #[serde(default)]
     pub limited_by: String,
+    /// The longest IP packet that is known to get through, in bytes, with all that this box puts around a frame.
+    #[serde(default)]
+    pub mtu: u16,
+    /// Nothing longer is likely to get through.
+    #[serde(default)]
+    pub mtu_is_settled: bool,
+    /// Frames, and parts of frames, that were split because the path does not take them.
+    #[serde(default)]
+    pub split: u64,
+    /// Times that long packets were found not to get through any more.
+    #[serde(default)]
+    pub black_holes: u64,
+    /// The greatest MTU of RoCE whose packets go whole; none: no packet does.
+    #[serde(default)]
+    pub roce_mtu: Option<u16>,
 }
 
 impl TransportState {
@@ -130,6 +183,37 @@ impl TransportState {
         })
     }
 
+    /// The lines that say which far boxes do not answer, and which paths take less than hosts send, and what to do.
+    pub fn news(&self) -> Vec<String> {
+        let silent = self.far.iter().filter(|far| far.is_silent && far.reached.is_empty());
+        let mut news: Vec<String> = silent
+            .map(|far| {
+                let at = far.via.as_deref().unwrap_or("any of its addresses");
+                format!(
+                    "no far box answers for {} at {at}: its traffic passes as it is; it is asked again",
+                    far.prefix
+                )
+            })
+            .collect();
+        for session in &self.sessions {
+            for (number, path) in (1..).zip(&session.paths) {
+                if path.split == 0 || !path.mtu_is_settled || !path.is_up {
+                    continue;
+                }
+                let cure = match path.roce_mtu {
+                    Some(most) => format!("an RoCE MTU of {most} on the hosts avoids that"),
+                    None => "no RoCE MTU avoids that".to_string(),
+                };
+                news.push(format!(
+                    "path {number} to box {} takes IP packets of {} bytes: longer frames go in parts, which costs some of its rate; \
+                     {cure}, or a greater MTU on the path",
+                    session.far_box, path.mtu,
+                ));
+            }
+        }
+        news
+    }
+
     /// Of a transport, and the seal behind it.
     pub fn of(transport: &Transport, seal: Option<SealState>) -> Self {
         let counters = transport.counters();
@@ -141,15 +225,18 @@ impl TransportState {
                 let versions = format!("it speaks versions {least} to {most}, this box {VERSION}");
                 format!("box {:016x}: {:?}; {versions}", refused.box_id, refused.reason)
             }),
-            sessions: transport.sessions().map(SessionState::of).collect(),
+            sessions: transport.sessions().map(|session| SessionState::of(session, seal.is_some())).collect(),
+            far: transport.far().into_iter().map(FarState::of).collect(),
             seal,
         }
     }
 }
 
 impl SessionState {
-    fn of(session: SessionStatus) -> Self {
+    fn of(session: SessionStatus, is_sealed: bool) -> Self {
+        let around = if is_sealed { longhaul_seal::OVERHEAD as u16 } else { 0 };
         let path = |path: PathStatus| PathState {
+            roce_mtu: path.roce_mtu(),
             is_up: path.is_up,
             rtt_us: path.rtt.map(|rtt| rtt.as_secs_f64() * 1e6),
             loss: path.loss,
@@ -166,6 +253,10 @@ impl SessionState {
             delivered_bps: path.delivered.map(|rate| rate.as_bps()),
             queue_us: path.queue_delay.map(|delay| delay.as_secs_f64() * 1e6),
             limited_by: path.limited_by.to_string(),
+            mtu: path.mtu + around,
+            mtu_is_settled: path.mtu_is_settled,
+            split: path.split,
+            black_holes: path.black_holes,
         };
         SessionState {
             far_box: format!("{:016x}", session.box_id),
@@ -199,6 +290,10 @@ pub fn write_transport(transport: &TransportState, text: &mut String) -> Result 
     if let Some(seal) = &transport.seal {
         write_seal(seal, text)?;
     }
+    for far in &transport.far {
+        let via = far.via.as_ref().map_or_else(String::new, |via| format!(" by {via}"));
+        writeln!(text, "    far box for {}{via}: {}", far.prefix, far.outcome())?;
+    }
     if transport.sessions.is_empty() {
         writeln!(text, "    no far box found; traffic passes as it is")?;
     }
@@ -229,6 +324,12 @@ pub fn write_transport(transport: &TransportState, text: &mut String) -> Result 
                 path.parity_sent,
                 path.parity,
                 path.outages,
+            )?;
+            let search = if path.mtu_is_settled { "" } else { " at least" };
+            writeln!(
+                text,
+                "        takes IP packets of{search} {} bytes; {} frames split, {} black holes",
+                path.mtu, path.split, path.black_holes,
             )?;
             if let (Some(rate), Some(queue)) = (path.rate_bps, path.queue_us) {
                 writeln!(

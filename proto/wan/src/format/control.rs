@@ -7,6 +7,7 @@ use longhaul_wire::{HEAD_MAX, Path, PathTemplate, Udp};
 /// Longest body of a control datagram, in bytes.
 pub(crate) const BODY_MAX: usize = 768;
 pub(crate) const HELLO_LEN: usize = 64;
+/// Length of a PING without padding.
 pub(crate) const PING_LEN: usize = 32;
 pub(crate) const CLOSE_LEN: usize = 16;
 const ACK_FIXED: usize = 32;
@@ -355,9 +356,54 @@ impl Datagram {
     }
 }
 
+/// What long PINGs end with.
+static PADDING: [u8; PROBE_MAX] = [0; PROBE_MAX];
+/// Longest IP packet that a PING is made, in bytes.
+pub(crate) const PROBE_MAX: usize = 9216;
+
+/// A PING padded to a length, built to be sent.
+pub(crate) struct ProbeDatagram {
+    head: [u8; HEAD_MAX],
+    head_len: usize,
+    padding: usize,
+}
+
+impl ProbeDatagram {
+    /// `ping` along `path` to `port`, as an IP packet of `len` bytes, or of as many as it takes.
+    pub(crate) fn new(path: &Path, port: u16, header: &Header, ping: &Ping, len: u16) -> Self {
+        let datagram = Datagram::new(path, port, header, |body| ping.write(body));
+        let (mut head, at) = (datagram.head, datagram.head_len);
+        let head_len = at + datagram.body_len;
+        head[at..head_len].copy_from_slice(&datagram.body[..datagram.body_len]);
+        let mut padding = 0;
+        if let Some(udp) = Udp::find(&head) {
+            padding = (usize::from(len) + udp.ip).saturating_sub(head_len).min(PROBE_MAX);
+            udp.lengthen(&mut head, padding as i32);
+        }
+        ProbeDatagram { head, head_len, padding }
+    }
+
+    /// The frame to send.
+    pub(crate) fn frame(&self) -> Frame<'_> {
+        let padding = Payload::Bytes(&PADDING[..self.padding]);
+        Frame { head: &self.head[..self.head_len], payload: padding, trailer: Trailer::None }
+    }
+}
+
+/// The body of a PING without its padding, as [`body_of`]. `None`: it is cut short.
+pub(crate) fn ping_body_of<'a>(frame: &Frame<'_>, udp: Udp, out: &'a mut [u8; BODY_MAX]) -> Option<&'a [u8]> {
+    let len = udp.payload_len(frame.head)?.checked_sub(HEADER_LEN)?;
+    let is_whole = udp.payload() + HEADER_LEN + len <= frame.len();
+    copy_body(frame, udp, len.min(PING_LEN), out).filter(|_| is_whole)
+}
+
 /// The body of a control datagram that came in `frame`: copied out, because its pieces may lie apart.
 pub(crate) fn body_of<'a>(frame: &Frame<'_>, udp: Udp, out: &'a mut [u8; BODY_MAX]) -> Option<&'a [u8]> {
     let len = udp.payload_len(frame.head)?.checked_sub(HEADER_LEN)?;
+    copy_body(frame, udp, len, out)
+}
+
+fn copy_body<'a>(frame: &Frame<'_>, udp: Udp, len: usize, out: &'a mut [u8; BODY_MAX]) -> Option<&'a [u8]> {
     let out = out.get_mut(..len)?;
     let in_head = frame.head.get(udp.payload() + HEADER_LEN..)?;
     let in_head = &in_head[..in_head.len().min(len)];

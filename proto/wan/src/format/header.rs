@@ -1,7 +1,7 @@
 use crc32fast::Hasher;
 
 /// The version of the format that this crate speaks.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Length of the transport header in bytes.
 pub const HEADER_LEN: usize = 24;
 
@@ -28,15 +28,26 @@ pub enum Kind {
     Hello = 6,
     /// A session is over.
     Close = 7,
+    /// A part of a tunnelled frame that is too long for the path; it takes a number, and all of a frame's one place in the stream.
+    Part = 8,
 }
 
 impl Kind {
-    const ALL: [Kind; 8] =
-        [Kind::Data, Kind::Parity, Kind::End, Kind::Void, Kind::Ack, Kind::Ping, Kind::Hello, Kind::Close];
+    const ALL: [Kind; 9] = [
+        Kind::Data,
+        Kind::Parity,
+        Kind::End,
+        Kind::Void,
+        Kind::Ack,
+        Kind::Ping,
+        Kind::Hello,
+        Kind::Close,
+        Kind::Part,
+    ];
 
     /// True for what takes a number of its path and is acknowledged by it.
     pub const fn is_numbered(self) -> bool {
-        matches!(self, Kind::Data | Kind::End | Kind::Void)
+        matches!(self, Kind::Data | Kind::Part | Kind::End | Kind::Void)
     }
 }
 
@@ -80,7 +91,7 @@ impl Header {
         }
     }
 
-    /// The 24 bytes. Of a datagram without a frame the check covers `body` too; the ICRC covers a frame.
+    /// The 24 bytes. Of a datagram without a frame the check covers `body` too; the ICRC covers a frame, and a part is none.
     #[inline]
     pub fn write(&self, body: &[u8]) -> [u8; HEADER_LEN] {
         self.write_over([body])
@@ -148,7 +159,7 @@ mod tests {
 
     pub(crate) fn any_header() -> impl Strategy<Value = Header> {
         let words = any::<[u32; 4]>();
-        (0..16_u8, 0..8_usize, 0..16_u8, 0..16_u8, any::<u16>(), words).prop_map(
+        (0..16_u8, 0..Kind::ALL.len(), 0..16_u8, 0..16_u8, any::<u16>(), words).prop_map(
             |(version, kind, path, flags, udp_checksum, [session, number, stream, sequence])| Header {
                 version,
                 kind: Kind::ALL[kind],

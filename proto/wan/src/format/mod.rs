@@ -1,14 +1,16 @@
-//! Version 1 of the wire format: `docs/wan-transport.md` describes it.
+//! Version 2 of the wire format: `docs/wan-transport.md` describes it.
 //!
 //! Nothing here panics on any bytes or allocates.
 
 mod control;
 mod header;
 mod parity;
+mod part;
 mod tunnel;
 
 pub use control::{Ack, AckEntry, Close, Hello, HelloStep, Ping, PingStep, Refusal};
-pub(crate) use control::{BODY_MAX, Datagram, body_of};
+pub(crate) use control::{BODY_MAX, Datagram, ProbeDatagram, body_of, ping_body_of};
 pub use header::{HEADER_LEN, Header, Kind, VERSION};
 pub(crate) use parity::{ParityBody, ParityDatagram, Place, Prefix, symbol_body};
+pub(crate) use part::{Extent, Piece, assemble, piece_len, take_piece};
 pub(crate) use tunnel::{Outer, encapsulate, take_out};

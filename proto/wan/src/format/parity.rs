@@ -1,6 +1,6 @@
 //! PARITY datagrams, what of a numbered datagram they protect, and how that becomes a frame again.
 
-use super::{HEADER_LEN, Header, Kind};
+use super::{Extent, HEADER_LEN, Header, Kind};
 use longhaul_fec::{Body, HEAD_BLOCK_MAX, HEAD_MAX as SYMBOL_HEAD_MAX, Parity, ParityId};
 use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
 use longhaul_wire::{Ecn, HEAD_MAX, ICRC_LEN, Layout, Path, PathTemplate, ROCEV2_PORT, Split, Udp, split};
@@ -21,12 +21,14 @@ pub(crate) struct Place {
     /// Low half. A sum over other datagrams than parity was made of does not give the number that is missing, although it
     /// gives a right ICRC if they are an odd number of one length.
     pub(crate) number: u32,
+    /// Of a [`Kind::Part`].
+    pub(crate) extent: Extent,
 }
 
 impl Place {
     pub(crate) fn of(header: &Header) -> Self {
         let Header { kind, udp_checksum, stream, sequence, number, .. } = *header;
-        Place { kind, udp_checksum, stream, sequence, number }
+        Place { kind, udp_checksum, stream, sequence, number, extent: Extent::default() }
     }
 
     /// Writes what both ends know alike of the datagram's headers: nothing that a router changes. Returns its length.
@@ -44,8 +46,13 @@ impl Place {
         out[15..18].copy_from_slice(if udp.is_ipv6 { &[0; 3] } else { &id });
         out[18..20].copy_from_slice(&frame.head[udp.udp..udp.udp + 2]);
         let transport = &frame.head[udp.payload()..];
-        let mut len = FIXED + transport.len();
-        out[FIXED..len].copy_from_slice(transport);
+        let mut len = FIXED;
+        if self.kind == Kind::Part {
+            len += Extent::LEN;
+            out[FIXED..len].copy_from_slice(&self.extent.write());
+        }
+        out[len..len + transport.len()].copy_from_slice(transport);
+        len += transport.len();
         if let Trailer::Received { pad, pad_len, icrc } = frame.trailer {
             let pad = &pad[..usize::from(pad_len)];
             out[len..len + pad.len()].copy_from_slice(pad);
@@ -60,15 +67,21 @@ impl Place {
     pub(crate) fn read_head(head: &[u8]) -> Option<(Place, &[u8])> {
         let (fixed, rest) = head.split_first_chunk::<RECORD>()?;
         let [kind, c0, c1, s0, s1, s2, s3, q0, q1, q2, q3, n0, n1, n2, n3] = *fixed;
-        let kind = [Kind::Data, Kind::End, Kind::Void].into_iter().find(|known| *known as u8 == kind)?;
+        let kinds = [Kind::Data, Kind::Part, Kind::End, Kind::Void];
+        let kind = kinds.into_iter().find(|known| *known as u8 == kind)?;
+        let extent = match kind {
+            Kind::Part => Extent::read(*rest.get(FIXED - RECORD..)?.first_chunk()?),
+            _ => Extent::default(),
+        };
         let place = Place {
             kind,
             udp_checksum: u16::from_be_bytes([c0, c1]),
             stream: u32::from_be_bytes([s0, s1, s2, s3]),
             sequence: u32::from_be_bytes([q0, q1, q2, q3]),
             number: u32::from_be_bytes([n0, n1, n2, n3]),
+            extent,
         };
-        (kind == Kind::Data || rest.is_empty()).then_some((place, rest))
+        (matches!(kind, Kind::Data | Kind::Part) || rest.is_empty()).then_some((place, rest))
     }
 }
 
@@ -100,22 +113,14 @@ impl Prefix {
         Some(Prefix { bytes, len: len as u8 })
     }
 
-    /// The frame whose head, behind [`Place::read_head`], and body came back. `None`: they are none of a frame.
-    pub(crate) fn rebuild(
-        &self,
-        pool: &mut FramePool,
-        place: &Place,
-        head: &[u8],
-        body: &Body<'_>,
-    ) -> Option<FrameBuf> {
-        let (&[id0, id1, flags, p0, p1], transport) = head.split_first_chunk::<{ FIXED - RECORD }>()?;
+    /// Headers up to UDP as `first`, the bytes behind [`Place::read_head`], has them. A mark says what befell another frame.
+    fn restored(&self, first: [u8; FIXED - RECORD]) -> Option<([u8; HEAD_MAX], Udp)> {
+        let [id0, id1, flags, p0, p1] = first;
         let prefix = &self.bytes[..usize::from(self.len)];
         let udp = Udp::find(prefix)?;
         let at = prefix.len();
         let mut out = [0; HEAD_MAX];
         out[..at].copy_from_slice(prefix);
-        out.get_mut(at..at + transport.len())?.copy_from_slice(transport);
-        // A mark says what befell another frame.
         let class_at = udp.ip + 1;
         if Ecn::of(&out[..at]) == Some(Ecn::Congested) {
             out[class_at] ^= if udp.is_ipv6 { 1 << 4 } else { 1 };
@@ -128,6 +133,46 @@ impl Prefix {
             out[udp.ip + 10..udp.ip + 12].fill(0);
         }
         out[udp.udp..udp.udp + 2].copy_from_slice(&[p0, p1]);
+        Some((out, udp))
+    }
+
+    /// The piece of a frame whose head, behind [`Place::read_head`], and body came back. `None`: they are none of a piece.
+    pub(crate) fn rebuild_piece(
+        &self,
+        pool: &mut FramePool,
+        place: &Place,
+        head: &[u8],
+        body: &Body<'_>,
+    ) -> Option<FrameBuf> {
+        let (first, rest) = head.split_first_chunk::<{ FIXED - RECORD }>()?;
+        let near = rest.get(Extent::LEN..)?;
+        let (mut out, _) = self.restored(*first)?;
+        let at = usize::from(self.len);
+        out.get_mut(at..at + near.len())?.copy_from_slice(near);
+        let payload = match *body {
+            Body::Bytes([bytes, [], []]) if near.is_empty() => Payload::Bytes(bytes),
+            Body::Virtual(len) => Payload::Synthetic { len },
+            Body::Bytes(_) => return None,
+        };
+        let (len, Extent { offset, total }) = (near.len() + body.len(), place.extent);
+        let is_whole = len > 0 && usize::from(offset) + len <= usize::from(total);
+        let head = &out[..at + near.len()];
+        (is_whole && body.len() <= crate::PAYLOAD_MAX)
+            .then(|| pool.hold(&Frame { head, payload, trailer: Trailer::None }))
+    }
+
+    /// The frame whose head, behind [`Place::read_head`], and body came back. `None`: they are none of a frame.
+    pub(crate) fn rebuild(
+        &self,
+        pool: &mut FramePool,
+        place: &Place,
+        head: &[u8],
+        body: &Body<'_>,
+    ) -> Option<FrameBuf> {
+        let (first, transport) = head.split_first_chunk::<{ FIXED - RECORD }>()?;
+        let (mut out, udp) = self.restored(*first)?;
+        let at = usize::from(self.len);
+        out.get_mut(at..at + transport.len())?.copy_from_slice(transport);
         udp.set_destination_port(&mut out, ROCEV2_PORT);
         udp.set_checksum(&mut out, place.udp_checksum);
         let headers = Layout::find(&out[..at + transport.len()]).ok().flatten()?.payload;
@@ -335,6 +380,7 @@ mod tests {
             let frame = Frame { head: &built, payload, trailer };
             let place = Place {
                 kind: Kind::Data, udp_checksum: words[0] as u16, stream: words[1], sequence: words[2], number: words[0],
+                extent: Extent::default(),
             };
             let mut symbol = [0; SYMBOL_HEAD_MAX];
             let symbol_len = place.write_head(Some(&frame), &mut symbol);

@@ -93,7 +93,7 @@ pub(crate) fn take_out(pool: &mut FramePool, frame: &Frame<'_>, outer: &Outer) -
 }
 
 /// As it comes from a port: the headers' end is not where `head` ends, and the trailer lies behind the payload.
-fn take_out_of_bytes(
+pub(super) fn take_out_of_bytes(
     pool: &mut FramePool,
     head: &[u8],
     rest: &[u8],

@@ -3,14 +3,15 @@
 use super::Session;
 use crate::DropReason;
 use crate::arrivals::Arrival;
-use crate::format::{Kind, Outer, ParityBody, Place, Prefix, take_out};
+use crate::format::{Extent, Kind, Outer, ParityBody, Place, Prefix, piece_len, take_out};
 use crate::incoming::{Incoming, Item, Verdict};
 use crate::outgoing::cost;
+use crate::partial::Piece;
 use crate::shared::Shared;
 use longhaul_fec::Body;
 use longhaul_node::{Frame, FrameBuf, FramePool, Side};
 use longhaul_units::Instant;
-use longhaul_wire::{Ecn, Path};
+use longhaul_wire::{Ecn, Path, Udp};
 
 /// A datagram that parity brought.
 pub(super) struct Repaired {
@@ -79,6 +80,76 @@ impl Session {
             self.show(now, shared, path, number, place, kept);
         }
         (is_begun && is_frame).then(|| outer.udp.path(frame.head))
+    }
+
+    /// A part of a frame, which is held with its headers up to UDP. The address behind the far box, when a stream begins.
+    pub(crate) fn handle_part(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        side: Side,
+        outer: &Outer,
+        (extent, held): (Extent, FrameBuf),
+    ) -> Option<Path> {
+        let header = &outer.header;
+        let path = usize::from(header.path);
+        let number = self.admit(shared, side, path, header.number)?;
+        let way = self.ways_in.get_mut(path)?;
+        let place = Place { extent, ..Place::of(header) };
+        let len = piece_len(&held, outer.udp) as u16;
+        let at = (header.stream, header.sequence);
+        let verdict = self.incoming.look_at_part(at, extent, len, cost(&held));
+        if let Some(reason) = refusal(verdict) {
+            shared.counters.drops.count(reason);
+            return None;
+        }
+        let is_duplicate = verdict == Verdict::Duplicate;
+        if is_duplicate {
+            shared.counters.drops.count(DropReason::Duplicate);
+            shared.counters.duplicates += 1;
+            way.arrivals.duplicates += 1;
+        }
+        way.arrivals.note(now, number);
+        if !is_duplicate && Ecn::of(held.head()) == Some(Ecn::Congested) {
+            way.arrivals.congested += 1;
+            shared.counters.congested += 1;
+        }
+        let is_coded = way.parity.is_on();
+        let kept = Some(held.clone()).filter(|_| is_coded);
+        let way_in = outer.udp.path(held.head());
+        let is_begun = !is_duplicate && self.deliver_part(shared, &place, held);
+        if is_coded {
+            self.show(now, shared, path, number, place, kept);
+        }
+        is_begun.then_some(way_in)
+    }
+
+    /// Puts a part that [`Verdict::Take`] was said to with the others of its frame, and that into its stream if it is whole. True when
+    /// that is the beginning of the stream.
+    fn deliver_part(&mut self, shared: &mut Shared, place: &Place, held: FrameBuf) -> bool {
+        let Some(udp) = Udp::find(held.head()) else { return false };
+        let is_wanted =
+            self.ways_in.iter().any(|way| way.parity.is_on()) || self.incoming.prefix(place.stream).is_none();
+        let prefix = if is_wanted { Prefix::of(held.head()) } else { None };
+        let Extent { offset, total } = place.extent;
+        let (len, cost) = (piece_len(&held, udp) as u16, cost(&held));
+        let piece = Piece { offset, len, held };
+        let at = (place.stream, place.sequence);
+        let pool = &mut shared.pool;
+        let (is_begun, frame) = self.incoming.take_part(pool, at, place.udp_checksum, total, piece, cost);
+        if let Some(prefix) = prefix {
+            self.incoming.note_prefix(place.stream, prefix);
+        }
+        if let Some(frame) = frame {
+            // Each part's check was right: what is wrong came so to the near box.
+            let frame = frame.filter(|frame| frame.as_frame().icrc_is_right());
+            let is_right = frame.is_some();
+            shared.counters.assembled += u64::from(is_right);
+            shared.counters.void += u64::from(!is_right);
+            let kind = if is_right { Kind::Data } else { Kind::Void };
+            self.deliver(shared, &Place { kind, ..*place }, frame);
+        }
+        is_begun
     }
 
     /// The number whose low half is `low`, if it has not come on `path` and may.
@@ -176,19 +247,33 @@ impl Session {
             if way.arrivals.look(number) != Arrival::First {
                 continue;
             }
-            if !frame.as_ref().is_none_or(|frame| frame.as_frame().icrc_is_right()) {
+            let is_part = place.kind == Kind::Part;
+            if !is_part && !frame.as_ref().is_none_or(|frame| frame.as_frame().icrc_is_right()) {
                 shared.counters.drops.count(DropReason::Corrupted);
                 continue;
             }
-            let verdict = self.incoming.look(place.stream, place.sequence, frame.as_ref().map_or(0, cost));
+            let estimate = frame.as_ref().map_or(0, cost);
+            let verdict = match frame.as_ref().filter(|_| is_part) {
+                Some(held) => {
+                    let len = Udp::find(held.head()).map_or(0, |udp| piece_len(held, udp)) as u16;
+                    self.incoming.look_at_part((place.stream, place.sequence), place.extent, len, estimate)
+                }
+                None => self.incoming.look(place.stream, place.sequence, estimate),
+            };
             if let Some(reason) = refusal(verdict) {
                 shared.counters.drops.count(reason);
                 continue;
             }
             shared.counters.repaired += 1;
             way.arrivals.note_repaired(now, number);
-            if verdict == Verdict::Take {
-                self.deliver(shared, &place, frame);
+            match frame {
+                _ if verdict != Verdict::Take => {}
+                Some(held) if is_part => {
+                    self.deliver_part(shared, &place, held);
+                }
+                frame => {
+                    self.deliver(shared, &place, frame);
+                }
             }
         }
     }
@@ -214,6 +299,7 @@ fn rebuild(
     let (place, rest) = Place::read_head(head).filter(|(place, _)| place.number == number as u32)?;
     let frame = match place.kind {
         Kind::Data => Some(incoming.prefix(place.stream)?.rebuild(pool, &place, rest, body)?),
+        Kind::Part => Some(incoming.prefix(place.stream)?.rebuild_piece(pool, &place, rest, body)?),
         _ => None,
     };
     Some(Repaired { number, place, frame })

@@ -1,0 +1,44 @@
+//! Far boxes that the configuration names: who is asked for the addresses of a site.
+
+use longhaul_wire::{Path, Prefix};
+use std::net::IpAddr;
+
+/// Most of [`crate::Config::far`]: each is looked at once for each address that is learnt.
+pub(crate) const FAR_MAX: usize = 256;
+
+/// A site's far box, known from the configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FarBox {
+    /// The site's addresses. No two far boxes have one in common.
+    pub prefix: Prefix,
+    /// An address behind the far box, of the same family: it is asked for in place of all those of the site, and what it answers
+    /// holds for them. `None`: each address is asked for by itself, as where nothing is configured.
+    pub via: Option<IpAddr>,
+}
+
+/// See the module.
+pub(crate) struct FarBoxes {
+    far: Vec<FarBox>,
+    asks_others: bool,
+}
+
+impl FarBoxes {
+    pub(crate) fn new(far: Vec<FarBox>, asks_others: bool) -> Self {
+        FarBoxes { far, asks_others }
+    }
+
+    /// The way that stands for `way` and all others to the same site. `None`: nobody is to be asked for its destination.
+    pub(crate) fn ask_along(&self, way: Path) -> Option<Path> {
+        match self.far.iter().find(|far| far.prefix.contains(way.destination_ip)) {
+            Some(FarBox { via: Some(via), .. }) => Some(Path { destination_ip: *via, ..way }),
+            Some(_) => Some(way),
+            // An answer comes from where the question went.
+            None if self.far.iter().any(|far| far.via == Some(way.destination_ip)) => Some(way),
+            None => self.asks_others.then_some(way),
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &FarBox> {
+        self.far.iter()
+    }
+}

@@ -1,0 +1,271 @@
+//! PART datagrams: a frame that is too long for a path in pieces, and how these become the frame again.
+
+use super::{HEADER_LEN, Header, Outer};
+use longhaul_fec::Body;
+use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
+use longhaul_wire::{Ecn, HEAD_MAX, ROCEV2_PORT, Split, Udp, split};
+use std::ops::Range;
+
+/// Which bytes of what follows UDP in a tunnelled frame a PART carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Extent {
+    /// Where they begin.
+    pub(crate) offset: u16,
+    /// How many there are in all parts.
+    pub(crate) total: u16,
+}
+
+impl Extent {
+    /// Bytes between the transport header and those of the frame.
+    pub(crate) const LEN: usize = 4;
+
+    pub(crate) fn write(self) -> [u8; Self::LEN] {
+        let ([o0, o1], [t0, t1]) = (self.offset.to_be_bytes(), self.total.to_be_bytes());
+        [o0, o1, t0, t1]
+    }
+
+    pub(crate) fn read([o0, o1, t0, t1]: [u8; Self::LEN]) -> Self {
+        Extent { offset: u16::from_be_bytes([o0, o1]), total: u16::from_be_bytes([t0, t1]) }
+    }
+}
+
+/// What of the headers up to UDP is no router's to change and comes out with the frame: the check of a PART covers it, as the ICRC does
+/// for a whole frame. IPv4's identification and flags, addresses, UDP's source port.
+struct Constant {
+    bytes: [u8; 34],
+    len: usize,
+}
+
+impl Constant {
+    fn of(head: &[u8], udp: Udp) -> Self {
+        let fields = match udp.is_ipv6 {
+            true => [udp.ip + 8..udp.ip + 40, udp.udp..udp.udp + 2, 0..0],
+            false => [udp.ip + 4..udp.ip + 7, udp.ip + 12..udp.ip + 20, udp.udp..udp.udp + 2],
+        };
+        let mut constant = Constant { bytes: [0; 34], len: 0 };
+        for field in fields {
+            let end = constant.len + field.len();
+            constant.bytes[constant.len..end].copy_from_slice(&head[field]);
+            constant.len = end;
+        }
+        constant
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Bytes that a held piece carries: behind UDP in its head, a simulation's alone, and its payload.
+pub(crate) fn piece_len(held: &FrameBuf, udp: Udp) -> usize {
+    let frame = held.as_frame();
+    frame.head.len().saturating_sub(udp.payload()) + frame.payload.len()
+}
+
+/// A piece of a frame that is to be sent: so much of its payload, with the headers behind UDP before the first byte and pad and
+/// ICRC behind the last.
+pub(crate) struct Piece<'a> {
+    pub(crate) extent: Extent,
+    inner: Frame<'a>,
+    udp: Udp,
+    /// The headers behind UDP, in the first piece.
+    near: &'a [u8],
+    payload: Payload<'a>,
+    /// Pad and ICRC, in the last piece.
+    end: [u8; 7],
+    end_len: usize,
+}
+
+impl<'a> Piece<'a> {
+    /// `range` of the payload of `inner`.
+    pub(crate) fn of(inner: Frame<'a>, udp: Udp, range: Range<usize>, payload: &'a [u8]) -> Self {
+        let (headers, payload_len) = (&inner.head[udp.payload()..], inner.payload.len());
+        let total = headers.len() + payload_len + inner.trailer.len();
+        let is_first = range.start == 0;
+        let offset = if is_first { 0 } else { headers.len() + range.start };
+        let is_last = range.end == payload_len;
+        let (mut end, mut end_len) = ([0; 7], 0);
+        if is_last && let Trailer::Received { pad, pad_len, icrc } = inner.trailer {
+            let pad_len = usize::from(pad_len);
+            end[..pad_len].copy_from_slice(&pad[..pad_len]);
+            end[pad_len..pad_len + icrc.len()].copy_from_slice(&icrc);
+            end_len = pad_len + icrc.len();
+        }
+        let payload = match inner.payload {
+            Payload::Synthetic { .. } => {
+                let behind = if is_last { inner.trailer.len() } else { 0 };
+                Payload::Synthetic { len: range.len() + behind }
+            }
+            _ => Payload::Bytes(payload.get(range).unwrap_or_default()),
+        };
+        let near = if is_first { headers } else { &[] };
+        let extent = Extent { offset: offset as u16, total: total as u16 };
+        Piece { extent, inner, udp, near, payload, end, end_len }
+    }
+
+    /// Writes the headers, up to where the payload begins. Returns their length; `None`: too long.
+    pub(crate) fn write_head(&self, port: u16, header: &Header, out: &mut [u8; HEAD_MAX]) -> Option<usize> {
+        let at = self.udp.payload();
+        let extent_at = at + HEADER_LEN;
+        let near_at = extent_at + Extent::LEN;
+        let len = near_at + self.near.len();
+        out.get_mut(near_at..len)?.copy_from_slice(self.near);
+        out[..at].copy_from_slice(&self.inner.head[..at]);
+        let extent = self.extent.write();
+        let bytes = self.payload.as_bytes().unwrap_or_default();
+        let constant = Constant::of(self.inner.head, self.udp);
+        let covered = [constant.bytes(), &extent, self.near, bytes, self.end()];
+        out[at..extent_at].copy_from_slice(&header.write_over(covered));
+        out[extent_at..near_at].copy_from_slice(&extent);
+        self.udp.set_destination_port(out, port);
+        self.udp.set_checksum(out, 0);
+        let behind = len - at + self.payload.len() + self.end_len;
+        let before = self.udp.payload_len(self.inner.head)?;
+        self.udp.lengthen(out, behind as i32 - before as i32).then_some(len)
+    }
+
+    /// What follows the headers.
+    pub(crate) fn payload(&self) -> Payload<'a> {
+        self.payload
+    }
+
+    /// Pad and ICRC, in the last piece.
+    fn end(&self) -> &[u8] {
+        &self.end[..self.end_len]
+    }
+
+    /// The end of the frame that carries it.
+    pub(crate) fn trailer(&self) -> Trailer {
+        if self.end_len > 0 { self.inner.trailer } else { Trailer::None }
+    }
+
+    /// The headers that parity protects, as whoever holds the piece has them.
+    pub(crate) fn symbol_head(&self) -> &'a [u8] {
+        let near = if self.payload.as_bytes().is_none() { self.near.len() } else { 0 };
+        &self.inner.head[..self.udp.payload() + near]
+    }
+
+    /// What parity protects of the rest.
+    pub(crate) fn symbol_body(&self) -> Body<'_> {
+        match &self.payload {
+            Payload::Bytes(bytes) => Body::Bytes([self.near, bytes, self.end()]),
+            payload => Body::Virtual(payload.len()),
+        }
+    }
+}
+
+/// Takes the piece out of a PART: headers up to UDP, and its bytes as payload. `None`: cut short, damaged, or of no extent.
+pub(crate) fn take_piece(
+    pool: &mut FramePool,
+    frame: &Frame<'_>,
+    outer: &Outer,
+) -> Option<(Extent, FrameBuf)> {
+    let at = outer.udp.payload();
+    let near_at = at + HEADER_LEN + Extent::LEN;
+    let extent = *frame.head.get(at + HEADER_LEN..)?.first_chunk::<{ Extent::LEN }>()?;
+    let len = outer.udp.payload_len(frame.head)?.checked_sub(HEADER_LEN + Extent::LEN)?;
+    let near = frame.head.get(near_at..)?;
+    let near = &near[..near.len().min(len)];
+    let header = outer.header_bytes(frame.head);
+    let constant = Constant::of(frame.head, outer.udp);
+    let held = if let Payload::Synthetic { len: far } = frame.payload {
+        let is_sound = Header::is_sound_over(header, [constant.bytes(), &extent, near]);
+        if !is_sound || near.len() + far != len || far > crate::PAYLOAD_MAX {
+            return None;
+        }
+        let mut head = [0; HEAD_MAX];
+        head[..at].copy_from_slice(&frame.head[..at]);
+        head[at..at + near.len()].copy_from_slice(near);
+        let payload = Payload::Synthetic { len: far };
+        pool.hold(&Frame { head: &head[..at + near.len()], payload, trailer: Trailer::None })
+    } else {
+        if len > crate::PAYLOAD_MAX {
+            return None;
+        }
+        let mut is_sound = false;
+        let held = pool.build(at, len, Trailer::None, |head, bytes| {
+            head.copy_from_slice(&frame.head[..at]);
+            let (first, rest) = bytes.split_at_mut(near.len());
+            first.copy_from_slice(near);
+            is_sound = copy_behind_head(frame, rest).is_some()
+                && Header::is_sound_over(header, [constant.bytes(), &extent, &*first, &*rest]);
+        });
+        if !is_sound {
+            return None;
+        }
+        held
+    };
+    let extent = Extent::read(extent);
+    let end = usize::from(extent.offset) + len;
+    (len > 0 && end <= usize::from(extent.total)).then_some((extent, held))
+}
+
+/// Copies what follows the head of `frame`, of which there may be more, to `out`.
+fn copy_behind_head(frame: &Frame<'_>, out: &mut [u8]) -> Option<()> {
+    let payload = frame.payload.as_bytes()?;
+    let (first, rest) = out.split_at_mut(payload.len().min(out.len()));
+    first.copy_from_slice(&payload[..first.len()]);
+    if rest.is_empty() {
+        return Some(());
+    }
+    let Trailer::Received { pad, pad_len, icrc } = frame.trailer else { return None };
+    let end = pad[..usize::from(pad_len)].iter().chain(&icrc);
+    if rest.len() > frame.trailer.len() {
+        return None;
+    }
+    rest.iter_mut().zip(end).for_each(|(out, byte)| *out = *byte);
+    Some(())
+}
+
+/// Puts pieces, which together are all of a frame's bytes behind UDP, back together. `None`: they are none of a RoCE packet.
+///
+/// Whether its ICRC is right is not looked at. Of headers that routers change it has those of one piece, and a congestion mark if any
+/// piece has one. `scratch` is room to work in.
+pub(crate) fn assemble<'a>(
+    pool: &mut FramePool,
+    scratch: &mut Vec<u8>,
+    udp_checksum: u16,
+    total: u16,
+    pieces: impl Iterator<Item = (u16, &'a FrameBuf)> + Clone,
+) -> Option<FrameBuf> {
+    let is_marked = |held: &FrameBuf| Ecn::of(held.head()) == Some(Ecn::Congested);
+    let (_, first) = pieces.clone().next()?;
+    let model = pieces.clone().map(|(_, held)| held).find(|held| is_marked(held)).unwrap_or(first);
+    let udp = Udp::find(model.head())?;
+    let (at, total) = (udp.payload(), usize::from(total));
+    if !udp.is_ipv6 && model.head()[udp.ip] != 0x45 {
+        return None;
+    }
+    let mut head = [0; HEAD_MAX];
+    head[..at].copy_from_slice(&model.head()[..at]);
+    if !udp.is_ipv6 {
+        head[udp.ip + 10..udp.ip + 12].fill(0);
+    }
+    udp.set_destination_port(&mut head, ROCEV2_PORT);
+    udp.set_checksum(&mut head, udp_checksum);
+    udp.finish_lengths(&mut head, total);
+    let is_synthetic = |held: &FrameBuf| matches!(held.as_frame().payload, Payload::Synthetic { .. });
+    if pieces.clone().all(|(_, held)| is_synthetic(held)) {
+        let (_, first) = pieces.clone().find(|(offset, _)| *offset == 0)?;
+        let near = first.head().get(at..)?;
+        head.get_mut(at..at + near.len())?.copy_from_slice(near);
+        let head = &head[..at + near.len()];
+        let Ok(Split::Roce { layout, payload_len, pad }) = split(head, at + total) else { return None };
+        let payload = Payload::Synthetic { len: payload_len };
+        let trailer = Trailer::Sealed { pad_len: pad as u8 };
+        let is_whole = layout.payload == head.len() && payload_len <= crate::PAYLOAD_MAX;
+        return is_whole.then(|| pool.hold(&Frame { head, payload, trailer }));
+    }
+    scratch.clear();
+    scratch.resize(total, 0);
+    for (offset, held) in pieces {
+        let bytes = held.payload();
+        let from = usize::from(offset);
+        scratch.get_mut(from..from + bytes.len())?.copy_from_slice(bytes);
+    }
+    let near = total.min(HEAD_MAX - at);
+    head[at..at + near].copy_from_slice(&scratch[..near]);
+    let head = &head[..at + near];
+    let Ok(Split::Roce { layout, payload_len, pad }) = split(head, at + total) else { return None };
+    super::tunnel::take_out_of_bytes(pool, head, &scratch[near..], layout.payload, payload_len, pad)
+}

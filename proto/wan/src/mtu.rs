@@ -1,0 +1,292 @@
+//! How long a datagram may be on one path: found by asking with padded PINGs, after RFC 8899.
+//!
+//! A path begins with what nearly every one takes. Several lengths are asked for at once, the longest first, and then what lies
+//! between the longest that was answered and the shortest that was not. What was found is taken back when long datagrams are lost
+//! one after another while others come through, and looked for again.
+//!
+//! Lengths are those of IP packets as the transport sends them: what stands between it and the path, a seal say, takes its own share
+//! without being asked.
+
+use longhaul_units::{Duration, Instant};
+
+/// Least length that is relied on, in bytes: what IPv4 hosts must take.
+pub(crate) const MTU_MIN: u16 = 576;
+/// Length that a path is trusted to take without being asked, in bytes (RFC 8899's BASE_PLPMTU).
+pub(crate) const MTU_BASE: u16 = 1200;
+/// Lengths that many paths have, the longest first: 4 KiB of RoCE with all that may be around them, Ethernet, Ethernet with a seal.
+const USUAL: [u16; 4] = [4264, 1500, 1468, MTU_BASE];
+/// Lengths asked for at once.
+const AT_ONCE: usize = USUAL.len() + 1;
+/// Times that a length is asked for before it is taken for too long.
+const TRIES: u8 = 3;
+/// What is not worth another question, in bytes.
+const RESOLUTION: u16 = 8;
+/// Time after which something longer is tried again: the path may have changed.
+const RAISE_AFTER: Duration = Duration::from_ms(60_000);
+/// Datagrams longer than [`PathMtu::floor`] lost one after another after which they do not get through.
+pub(crate) const LOST_IN_A_ROW: u32 = 16;
+
+/// A PING of this length is under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probe {
+    pub(crate) nonce: u64,
+    /// Of the IP packet.
+    pub(crate) len: u16,
+    is_answered: bool,
+}
+
+/// See the module.
+pub(crate) struct PathMtu {
+    most: u16,
+    /// The longest that is known to get through.
+    current: u16,
+    /// The shortest that is known not to, or one more than the most.
+    too_long: u16,
+    round: [Option<Probe>; AT_ONCE],
+    /// Rounds in a row of which something was not answered.
+    tries: u8,
+    /// When the next round is due.
+    next_at: Instant,
+    /// Times that what was found was taken back.
+    pub(crate) black_holes: u64,
+}
+
+impl PathMtu {
+    /// Of a path of which nothing is known; never more than `most` is tried.
+    pub(crate) fn new(now: Instant, most: u16) -> Self {
+        PathMtu {
+            most,
+            current: MTU_BASE.min(most),
+            too_long: most + 1,
+            round: [None; AT_ONCE],
+            tries: 0,
+            next_at: now,
+            black_holes: 0,
+        }
+    }
+
+    /// Length of the longest datagram that may be sent, in bytes.
+    #[inline]
+    pub(crate) fn get(&self) -> u16 {
+        self.current
+    }
+
+    /// True when nothing that is much longer is likely to get through.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.too_long - self.current <= RESOLUTION
+    }
+
+    /// The path was out and may be another one, or was out because it takes less than was thought: begins anew with what every one
+    /// takes.
+    pub(crate) fn restart(&mut self, now: Instant) {
+        self.restart_from(now, MTU_MIN);
+    }
+
+    fn restart_from(&mut self, now: Instant, len: u16) {
+        let current = len.min(self.most);
+        *self = PathMtu { current, black_holes: self.black_holes, ..PathMtu::new(now, self.most) };
+    }
+
+    pub(crate) fn next_at(&self) -> Instant {
+        self.next_at
+    }
+
+    /// What is to be asked now, the longest first. `patience` is how long an answer may take; `nonce` makes a secret for each.
+    pub(crate) fn ask(
+        &mut self,
+        now: Instant,
+        patience: Duration,
+        nonce: impl FnMut() -> u64,
+    ) -> [Option<Probe>; AT_ONCE] {
+        if self.next_at > now {
+            return [None; AT_ONCE];
+        }
+        if self.is_settled() {
+            self.too_long = self.most + 1;
+        }
+        self.close_round();
+        if self.is_settled() {
+            self.next_at = now + RAISE_AFTER;
+            return [None; AT_ONCE];
+        }
+        self.next_at = now + patience;
+        self.begin_round(nonce);
+        self.round
+    }
+
+    /// Draws the conclusions from a round whose time is over.
+    fn close_round(&mut self) {
+        let unanswered = self.round.iter().flatten().filter(|probe| !probe.is_answered);
+        let shortest = unanswered.map(|probe| probe.len).filter(|len| *len > self.current).min();
+        self.round = [None; AT_ONCE];
+        self.tries = if shortest.is_some() { self.tries + 1 } else { 0 };
+        if let Some(shortest) = shortest.filter(|_| self.tries == TRIES) {
+            self.too_long = self.too_long.min(shortest);
+            self.tries = 0;
+        }
+    }
+
+    fn begin_round(&mut self, mut nonce: impl FnMut() -> u64) {
+        let is_open = |len: u16| len > self.current && len < self.too_long;
+        let [usual, ethernet, sealed, base] = USUAL;
+        let mut lens = [self.most, usual, ethernet, sealed, base];
+        if !lens.iter().any(|len| is_open(*len)) {
+            lens = [self.current + (self.too_long - self.current) / 2, 0, 0, 0, 0];
+        }
+        let mut before = 0;
+        let mut round = [None; AT_ONCE];
+        for (place, len) in round.iter_mut().zip(lens) {
+            let is_asked = is_open(len) && len != before;
+            *place = is_asked.then(|| Probe { nonce: nonce(), len, is_answered: false });
+            before = len;
+        }
+        self.round = round;
+    }
+
+    /// True when a PING with this secret was sent in this round.
+    pub(crate) fn has_asked(&self, nonce: u64) -> bool {
+        self.round.iter().flatten().any(|probe| probe.nonce == nonce)
+    }
+
+    /// The answer to a PING. False: to none of ours.
+    pub(crate) fn answered(&mut self, now: Instant, nonce: u64) -> bool {
+        let Some(probe) = self.round.iter_mut().flatten().find(|probe| probe.nonce == nonce) else {
+            return false;
+        };
+        probe.is_answered = true;
+        self.current = self.current.max(probe.len);
+        if self.round.iter().flatten().all(|probe| probe.is_answered) {
+            self.next_at = now;
+        }
+        true
+    }
+
+    /// What a datagram must be longer than to say something of the path, in bytes.
+    pub(crate) fn floor(&self) -> u16 {
+        if self.current > MTU_BASE { MTU_BASE } else { MTU_MIN.min(self.most) }
+    }
+
+    /// Long datagrams do not get through: goes back to what every path takes, and looks again. False: there is nothing to go back
+    /// to.
+    pub(crate) fn collapse(&mut self, now: Instant) -> bool {
+        let floor = self.floor();
+        if floor >= self.current {
+            return false;
+        }
+        self.restart_from(now, floor);
+        self.black_holes += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RTT: Duration = Duration::from_ms(10);
+
+    /// Asks until nothing longer is worth a question. How often it asked, and for how long.
+    fn search(
+        mtu: &mut PathMtu,
+        mut now: Instant,
+        mut gets_through: impl FnMut(u16) -> bool,
+    ) -> (u32, Instant) {
+        let (mut nonce, mut probes) = (0, 0);
+        while !mtu.is_settled() {
+            let asked = mtu.ask(now, RTT.times(2), || {
+                nonce += 1;
+                nonce
+            });
+            for probe in asked.into_iter().flatten() {
+                probes += 1;
+                if gets_through(probe.len) {
+                    assert!(mtu.answered(now + RTT, probe.nonce));
+                }
+            }
+            if mtu.is_settled() {
+                break;
+            }
+            assert!(mtu.next_at() > now, "time goes on");
+            now = mtu.next_at();
+            assert!(probes < 200);
+        }
+        (probes, now)
+    }
+
+    fn path(mtu: u16) -> PathMtu {
+        let mut path = PathMtu::new(Instant::ZERO, 4352);
+        search(&mut path, Instant::ZERO, |len| len <= mtu);
+        path
+    }
+
+    #[test]
+    fn usual_lengths_are_found_in_one_round_trip() {
+        for len in [1468, 1500, 4264, 4352] {
+            let mut mtu = PathMtu::new(Instant::ZERO, 4352);
+            for probe in mtu.ask(Instant::ZERO, RTT, || 7).into_iter().flatten() {
+                if probe.len <= len {
+                    mtu.round.iter_mut().flatten().find(|p| p.len == probe.len).unwrap().nonce =
+                        u64::from(len);
+                }
+            }
+            mtu.answered(Instant::ZERO + RTT, u64::from(len));
+            assert_eq!(mtu.get(), len);
+        }
+    }
+
+    #[test]
+    fn what_does_not_get_through_is_taken_back_and_looked_for_again() {
+        let mut mtu = path(4352);
+        assert_eq!(mtu.floor(), MTU_BASE);
+        assert!(mtu.collapse(Instant::ZERO));
+        assert_eq!((mtu.get(), mtu.floor(), mtu.black_holes), (MTU_BASE, MTU_MIN, 1));
+        assert!(mtu.collapse(Instant::ZERO));
+        assert!(!mtu.collapse(Instant::ZERO), "there is nothing below");
+        assert_eq!((mtu.get(), mtu.black_holes), (MTU_MIN, 2));
+        search(&mut mtu, Instant::ZERO, |len| len <= 1500);
+        assert_eq!(mtu.get(), 1500);
+    }
+
+    #[test]
+    fn a_path_that_grows_is_found_to() {
+        let mut mtu = path(1500);
+        let now = mtu.next_at() + RAISE_AFTER;
+        let asked = mtu.ask(now, RTT, || 9);
+        assert!(asked.into_iter().flatten().any(|probe| probe.len == 4352));
+        let mut mtu = path(4352);
+        let now = mtu.next_at() + RAISE_AFTER;
+        assert!(mtu.ask(now, RTT, || 9).iter().all(Option::is_none), "there is nothing longer");
+    }
+
+    #[test]
+    fn answers_to_no_question_change_nothing() {
+        let mut mtu = PathMtu::new(Instant::ZERO, 4352);
+        mtu.ask(Instant::ZERO, RTT, || 5);
+        assert!(!mtu.answered(Instant::ZERO, 6) && !mtu.has_asked(6) && mtu.has_asked(5));
+        assert_eq!(mtu.get(), MTU_BASE);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever the path takes is found to a few bytes and never exceeded; loss costs questions alone.
+        #[test]
+        fn what_a_path_takes_is_found(of in 576..9500_u16, most in 1200..9300_u16, seed in any::<u64>()) {
+            let mut mtu = PathMtu::new(Instant::ZERO, most);
+            if of < MTU_BASE && mtu.get() > of {
+                prop_assert!(mtu.collapse(Instant::ZERO));
+            }
+            let mut chance = seed;
+            let (probes, took) = search(&mut mtu, Instant::ZERO, |len| {
+                chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                len <= of && chance >> 60 != 0
+            });
+            let expected = of.min(most);
+            prop_assert!(mtu.get() <= expected);
+            // A question lost three times in a row is one in four thousand.
+            prop_assert!(mtu.get() + RESOLUTION >= expected || mtu.get() + 2000 > expected, "{} of {expected}", mtu.get());
+            prop_assert!(probes < 150 && took <= Instant::ZERO + RTT.times(200));
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! What a session sends under numbers, in parts where it is too long for its path, what protects it, and what finds out how long it
+//! may be.
+
+use super::Session;
+use crate::Parity;
+use crate::format::{
+    Datagram, Extent, HEADER_LEN, Header, Kind, ParityDatagram, Piece, Ping, PingStep, Place, ProbeDatagram,
+    encapsulate, symbol_body,
+};
+use crate::outgoing::{Next, Record};
+use crate::path::WayOut;
+use crate::shared::{Gate, Shared};
+use longhaul_cc::wire_bytes;
+use longhaul_fec::{Body, HEAD_MAX as SYMBOL_HEAD_MAX};
+use longhaul_node::{Frame, Payload, Trailer, Transmit};
+use longhaul_units::{Duration, Instant, Rng};
+use longhaul_wire::{HEAD_MAX, Path, Udp};
+use std::net::IpAddr;
+
+/// Bytes by which a PARITY may be longer than the longest frame that it protects, and than the longest part.
+const PARITY_OVER_FRAME: usize = 40;
+const PARITY_OVER_PART: usize = 24;
+/// Bytes by which IPv6's header is longer than IPv4's.
+const IPV6_MORE: usize = 20;
+
+impl Session {
+    /// Sends one record by `path`, or makes parts of it. False: nothing is to be sent.
+    pub(super) fn send_next(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        gates: &mut [Gate],
+        remote: u32,
+        path: usize,
+        out: &mut dyn Transmit,
+    ) -> bool {
+        let Some(next) = self.out.next(now) else { return false };
+        let way = &mut self.ways_out[path];
+        if next.is_repeat
+            && let Some(record) = self.out.record(next.record)
+            && record.part.is_none()
+            && record.frame.as_ref().is_some_and(|frame| !frame.as_frame().icrc_is_right())
+        {
+            // The far box dropped it for that: it came here so.
+            shared.counters.void += 1;
+            self.out.void(next.record);
+        }
+        let Some(record) = self.out.record(next.record) else { return true };
+        let reserve = Reserve::of(shared, &self.way);
+        if let Some(parts) = parts_needed(record, way.mtu.get().into(), reserve) {
+            way.split += 1;
+            shared.counters.split += 1;
+            self.out.split(next, parts);
+            return true;
+        }
+        let header = Header {
+            path: path as u8,
+            number: way.flight.next_number() as u32,
+            stream: record.stream,
+            sequence: record.sequence as u32,
+            ..Header::new(record.kind, remote)
+        };
+        let port = shared.config.port;
+        let sent = match (&record.frame, record.kind, record.part) {
+            (Some(held), Kind::Data, None) => {
+                let inner = held.as_frame();
+                send_whole(now, way, port, record.udp, &header, &inner, (path, out))
+            }
+            (Some(held), Kind::Data, Some(_)) => {
+                let inner = held.as_frame();
+                let piece = Piece::of(inner, record.udp, record.range(), held.payload());
+                let udp_checksum = record.udp.checksum(inner.head);
+                let header = Header { kind: Kind::Part, udp_checksum, ..header };
+                shared.counters.parts_sent += 1;
+                send_piece(now, way, port, &header, &piece, (path, out))
+            }
+            _ => Some(send_record(now, way, &self.way, port, &header, (path, out))),
+        };
+        match sent {
+            Some(len) => self.note_sent(now, shared, gates, path, next, len),
+            // Refused when it came.
+            None => self.out.release(next.record),
+        }
+        true
+    }
+
+    fn note_sent(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        gates: &mut [Gate],
+        path: usize,
+        next: Next,
+        len: usize,
+    ) {
+        let way = &mut self.ways_out[path];
+        let bytes = wire_bytes(len);
+        gates[path].take(now, bytes);
+        way.parity.note_data(now, bytes);
+        way.take(now, bytes);
+        way.note_sent(now, next.record, bytes);
+        shared.counters.wan_frames_out += 1;
+        shared.counters.sent += 1;
+        shared.counters.repeated += u64::from(next.is_repeat);
+        let spacing = way.flight.rtt.smoothed().divided_by(64).min(Duration::from_ms(1));
+        self.out.sent(now, next, spacing);
+    }
+
+    /// Sends the parity that is due on `path`.
+    pub(super) fn send_parity(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        gates: &mut [Gate],
+        remote: u32,
+        path: usize,
+        out: &mut dyn Transmit,
+    ) {
+        let way = &mut self.ways_out[path];
+        let mtu = usize::from(way.mtu.get());
+        let Some(parity) = way.parity.next() else { return };
+        let header = Header { path: path as u8, ..Header::new(Kind::Parity, remote) };
+        let datagram = ParityDatagram::new(&self.way, shared.config.port, &header, &parity);
+        let Some(datagram) = datagram else { return };
+        let frame = datagram.frame();
+        if Udp::find(frame.head).is_none_or(|udp| frame.len() - udp.ip > mtu) {
+            // Its group began when more got through, or has headers of many kinds.
+            shared.counters.parity_too_long += 1;
+            return;
+        }
+        let bytes = wire_bytes(frame.len());
+        gates[path].take(now, bytes);
+        shared.counters.wan_frames_out += 1;
+        shared.counters.parity_sent += 1;
+        out.transmit(path + 1, &frame);
+        way.take(now, bytes);
+        way.note_parity_sent(now);
+    }
+
+    /// Asks how long a datagram may be on `path`, if that is due.
+    pub(super) fn send_probes(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        gates: &mut [Gate],
+        remote: u32,
+        path: usize,
+        out: &mut dyn Transmit,
+    ) {
+        let way = &mut self.ways_out[path];
+        if !way.is_up || way.mtu.next_at() > now || out.room(path + 1) == 0 {
+            return;
+        }
+        let patience = way.flight.rtt.patience() + shared.config.path_out_after;
+        let rng = &mut shared.rng;
+        let probes = way.mtu.ask(now, patience, || rng.next_u64() << 4 | path as u64);
+        let next_number = way.flight.next_number();
+        for probe in probes.into_iter().flatten() {
+            let header = Header { path: path as u8, ..self.control(Kind::Ping, remote) };
+            let ping = Ping { step: PingStep::Ask, session: self.local, nonce: probe.nonce, next_number };
+            let datagram = ProbeDatagram::new(&self.way, shared.config.port, &header, &ping, probe.len);
+            let frame = datagram.frame();
+            let bytes = wire_bytes(frame.len());
+            gates[path].take(now, bytes);
+            self.ways_out[path].take(now, bytes);
+            shared.counters.wan_frames_out += 1;
+            shared.counters.mtu_probes += 1;
+            out.transmit(path + 1, &frame);
+        }
+    }
+}
+
+/// What a frame, or a part, must leave of the path's length so that parity over it fits too.
+#[derive(Clone, Copy)]
+struct Reserve {
+    has_parity: bool,
+    /// PARITY goes by IPv6.
+    is_ipv6: bool,
+}
+
+impl Reserve {
+    fn of(shared: &Shared, way: &Path) -> Self {
+        let is_ipv6 = matches!(way.destination_ip, IpAddr::V6(_));
+        Reserve { has_parity: shared.config.parity != Parity::Off, is_ipv6 }
+    }
+
+    fn bytes(self, udp: Udp, over: usize) -> usize {
+        let of_ip = if self.is_ipv6 && !udp.is_ipv6 { IPV6_MORE } else { 0 };
+        if self.has_parity { over + of_ip } else { 0 }
+    }
+}
+
+/// Into how many parts a record must be split so that they fit `mtu`, the length of an IP packet. `None`: it fits as it is, or cannot
+/// be split.
+fn parts_needed(record: &Record, mtu: usize, reserve: Reserve) -> Option<usize> {
+    let inner = record.frame.as_ref().filter(|_| record.kind == Kind::Data)?.as_frame();
+    let udp = record.udp;
+    let range = record.range();
+    let headers = inner.head.len() - udp.payload();
+    let outer = udp.payload() - udp.ip + HEADER_LEN;
+    let len = match record.part {
+        None => inner.len() - udp.ip + HEADER_LEN + reserve.bytes(udp, PARITY_OVER_FRAME),
+        Some(_) => {
+            let near = if range.start == 0 { headers } else { 0 };
+            let end = if range.end == inner.payload.len() { inner.trailer.len() } else { 0 };
+            outer + Extent::LEN + near + range.len() + end + reserve.bytes(udp, PARITY_OVER_PART)
+        }
+    };
+    let has_options = !udp.is_ipv6 && inner.head[udp.ip] != 0x45;
+    if len <= mtu || range.len() <= 1 || has_options {
+        return None;
+    }
+    let around =
+        outer + Extent::LEN + headers.max(inner.trailer.len()) + reserve.bytes(udp, PARITY_OVER_PART);
+    Some(range.len().div_ceil(mtu.saturating_sub(around).max(64)).max(2))
+}
+
+/// Sends a frame as it is. Its length; `None`: it does not fit a tunnel.
+#[inline]
+fn send_whole(
+    now: Instant,
+    way: &mut WayOut,
+    port: u16,
+    udp: Udp,
+    header: &Header,
+    inner: &Frame<'_>,
+    (path, out): (usize, &mut dyn Transmit),
+) -> Option<usize> {
+    let header = Header { udp_checksum: udp.checksum(inner.head), ..*header };
+    let mut head = [0; HEAD_MAX];
+    let head_len = encapsulate(inner.head, udp, port, &header, &mut head)?;
+    let frame = Frame { head: &head[..head_len], ..*inner };
+    out.transmit(path + 1, &frame);
+    if way.parity.is_on() {
+        let mut symbol = [0; SYMBOL_HEAD_MAX];
+        let len = Place::of(&header).write_head(Some(inner), &mut symbol);
+        let number = way.flight.next_number();
+        way.protect(now, number, &symbol[..len], &symbol_body(inner), wire_bytes(frame.len()));
+    }
+    Some(frame.len())
+}
+
+/// Sends a part of a frame. Its length; `None`: it does not fit a tunnel.
+fn send_piece(
+    now: Instant,
+    way: &mut WayOut,
+    port: u16,
+    header: &Header,
+    piece: &Piece<'_>,
+    (path, out): (usize, &mut dyn Transmit),
+) -> Option<usize> {
+    let mut head = [0; HEAD_MAX];
+    let head_len = piece.write_head(port, header, &mut head)?;
+    let trailer = piece.trailer();
+    let frame = Frame { head: &head[..head_len], payload: piece.payload(), trailer };
+    out.transmit(path + 1, &frame);
+    if way.parity.is_on() {
+        let mut symbol = [0; SYMBOL_HEAD_MAX];
+        let place = Place { extent: piece.extent, ..Place::of(header) };
+        let of_head = Frame { head: piece.symbol_head(), payload: Payload::EMPTY, trailer: Trailer::None };
+        let len = place.write_head(Some(&of_head), &mut symbol);
+        let number = way.flight.next_number();
+        way.protect(now, number, &symbol[..len], &piece.symbol_body(), wire_bytes(frame.len()));
+    }
+    Some(frame.len())
+}
+
+/// Sends what takes a place in a stream and has no frame. Its length.
+fn send_record(
+    now: Instant,
+    way: &mut WayOut,
+    control_way: &Path,
+    port: u16,
+    header: &Header,
+    (path, out): (usize, &mut dyn Transmit),
+) -> usize {
+    let datagram = Datagram::new(control_way, port, header, |_| 0);
+    out.transmit(path + 1, &datagram.frame());
+    if way.parity.is_on() {
+        let mut symbol = [0; SYMBOL_HEAD_MAX];
+        let len = Place::of(header).write_head(None, &mut symbol);
+        let number = way.flight.next_number();
+        way.protect(now, number, &symbol[..len], &Body::EMPTY, 0);
+    }
+    datagram.frame().len()
+}
