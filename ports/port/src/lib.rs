@@ -13,11 +13,14 @@
 //! * [`loopback`]: two ports in one process, joined back to back;
 //! * [`tap`]: wraps any port and records both directions in a capture file.
 //!
+//! [`circuit`] wraps any port too: its frames go inside others, between two stations of a layer-2 circuit.
+//!
 //! Deliberately absent: buffer ownership that outlives a call, and any queue that can grow.
 //!
 //! `rustix` is used for eventfd because it returns owned descriptors and typed errors, which leaves
 //! no unsafe block around a system call.
 
+pub mod circuit;
 mod counters;
 mod descriptors;
 #[cfg_attr(loom, path = "doorbell_model.rs")]
@@ -28,6 +31,7 @@ pub mod null;
 mod port;
 pub mod tap;
 
+pub use circuit::{Circuit, CircuitPort};
 pub use counters::{DropCounters, DropReason, PortCounters};
 pub use descriptors::Descriptors;
 pub use doorbell::Doorbell;

@@ -369,6 +369,9 @@ impl Watch {
                 .into_iter(),
             );
         }
+        if let Some(foreign) = port.foreign() {
+            rx_drops.insert("foreign".to_string(), foreign);
+        }
         PortStatus {
             side: self.side.clone(),
             port: self.name.to_string(),

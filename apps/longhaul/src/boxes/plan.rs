@@ -255,7 +255,9 @@ fn pair_name(first: &PortName, second: &[PortName]) -> String {
 /// A port in the name of its pair.
 fn short(port: &PortName) -> String {
     match port {
-        PortName::Interface(name) | PortName::Tap(name) => name.clone(),
+        PortName::Interface(name) | PortName::Tap(name) | PortName::Ethernet { interface: name, .. } => {
+            name.clone()
+        }
         PortName::Dpdk { devargs } => devargs.split(',').next().unwrap_or_default().to_string(),
         PortName::Memif { path, .. } => {
             path.file_stem().map_or_else(|| "memif".to_string(), |stem| stem.to_string_lossy().into_owned())

@@ -5,6 +5,7 @@ use super::privileges::Privileges;
 use crate::problem::Problem;
 use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_netdev::{NetdevCounters, PacketConfig, PacketPort, TapConfig, interface};
+use longhaul_port::circuit::{Circuit, CircuitPort, ETHERTYPE_EXPERIMENTAL, ETHERTYPE_MIN, VLAN_MAX};
 use longhaul_port::tap::{self, TapPort as RecordingPort};
 use longhaul_port::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError};
 use serde::Deserialize;
@@ -36,6 +37,8 @@ pub enum PortName {
     Tap(String),
     /// `memif:PATH[,master|slave]`: shared memory.
     Memif { path: PathBuf, is_master: bool },
+    /// `ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]`: a layer-2 circuit to the station with that address.
+    Ethernet { interface: String, peer: [u8; 6], vlan: Option<u16>, ethertype: u16 },
     /// `dpdk:DEVICE[,ARGUMENT=VALUE…]`: a device of DPDK's.
     Dpdk { devargs: String },
 }
@@ -88,14 +91,13 @@ impl Dpdk {
 impl PortName {
     /// True when both cannot be open at once.
     pub fn is_same_as(&self, other: &PortName) -> bool {
-        use PortName::{Dpdk, Interface, Memif, Tap};
+        use PortName::{Dpdk, Memif};
         match (self, other) {
-            (Interface(one) | Tap(one), Interface(another) | Tap(another)) => one == another,
             (Memif { path: one, .. }, Memif { path: another, .. }) => one == another,
             (Dpdk { devargs: one }, Dpdk { devargs: another }) => {
                 one.split(',').next() == another.split(',').next()
             }
-            _ => false,
+            (one, another) => one.interface().is_some() && one.interface() == another.interface(),
         }
     }
 
@@ -103,6 +105,7 @@ impl PortName {
     pub fn interface(&self) -> Option<&str> {
         match self {
             PortName::Interface(name) | PortName::Tap(name) => Some(name),
+            PortName::Ethernet { interface, .. } => Some(interface),
             PortName::Memif { .. } | PortName::Dpdk { .. } => None,
         }
     }
@@ -110,7 +113,9 @@ impl PortName {
     /// The longest frame that its port takes in, in bytes.
     pub fn frame_bytes_max(&self) -> usize {
         match self {
-            PortName::Interface(_) | PortName::Tap(_) => INTERFACE_FRAME_BYTES_MAX,
+            PortName::Interface(_) | PortName::Tap(_) | PortName::Ethernet { .. } => {
+                INTERFACE_FRAME_BYTES_MAX
+            }
             PortName::Memif { .. } | PortName::Dpdk { .. } => JUMBO_FRAME_BYTES_MAX,
         }
     }
@@ -127,6 +132,16 @@ impl PortName {
             PortName::Tap(name) => {
                 let config = TapConfig { frame_bytes_max, ..TapConfig::new(name) };
                 longhaul_netdev::TapPort::open(&config).map(BoxPort::Tap).map_err(|e| refused(&e))
+            }
+            PortName::Ethernet { interface: name, peer, vlan, ethertype } => {
+                let own = interface::mac(name).map_err(|e| refused(&e))?;
+                if own == *peer {
+                    return Err(refused(&format!("{} is its own address: name the far station's", Mac(own))));
+                }
+                let config = PacketConfig { frame_bytes_max, ..PacketConfig::new(name) };
+                let port = PacketPort::open(&config).map_err(|e| refused(&e))?;
+                let circuit = Circuit { own, peer: *peer, vlan: *vlan, ethertype: *ethertype };
+                Ok(BoxPort::Circuit(CircuitPort::new(port, circuit)))
             }
             PortName::Memif { path, is_master } => {
                 let config = MemifConfig { frame_bytes_max, ..MemifConfig::new("longhaul-box") };
@@ -150,6 +165,16 @@ impl fmt::Display for PortName {
             PortName::Memif { path, is_master } => {
                 write!(f, "memif:{},{}", path.display(), if *is_master { "master" } else { "slave" })
             }
+            PortName::Ethernet { interface, peer, vlan, ethertype } => {
+                write!(f, "ethernet:{interface},{}", Mac(*peer))?;
+                if let Some(vlan) = vlan {
+                    write!(f, "@{vlan}")?;
+                }
+                if *ethertype != ETHERTYPE_EXPERIMENTAL {
+                    write!(f, ",{ethertype:#06x}")?;
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -158,14 +183,17 @@ impl FromStr for PortName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || "not a port: write eth1, tap:NAME, memif:PATH[,master|slave] or dpdk:DEVICE".to_string();
+        let wrong = || {
+            "not a port: write eth1, tap:NAME, memif:PATH[,master|slave], dpdk:DEVICE or ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]"
+                .to_string()
+        };
         match text.split_once(':') {
             None if text.is_empty() || text.contains(['/', ' ']) => Err(wrong()),
             None => Ok(PortName::Interface(text.to_string())),
             Some((_, "")) => Err(wrong()),
             Some(("dpdk", devargs)) if devargs.starts_with(',') || devargs.contains(' ') => Err(wrong()),
             Some(("dpdk", devargs)) => Ok(PortName::Dpdk { devargs: devargs.to_string() }),
+            Some(("ethernet", rest)) => circuit(rest),
             Some(("tap", name)) => Ok(PortName::Tap(name.to_string())),
             Some(("memif", rest)) => {
                 let (path, is_master) = match rest.rsplit_once(',') {
@@ -181,6 +209,66 @@ impl FromStr for PortName {
             }
             Some(_) => Err(wrong()),
         }
+    }
+}
+
+/// `INTERFACE,MAC[@VLAN][,ETHERTYPE]`.
+fn circuit(text: &str) -> Result<PortName, String> {
+    let mut parts = text.split(',');
+    let (interface, station) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let ethertype = parts.next();
+    if interface.is_empty() || interface.contains(['/', ' ', ':']) || parts.next().is_some() {
+        return Err("a circuit is ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE], as in ethernet:eth2,02:00:00:00:00:07@100".into());
+    }
+    let (mac, vlan) = station.split_once('@').map_or((station, None), |(mac, vlan)| (mac, Some(vlan)));
+    let vlan = vlan.map(|vlan| {
+        let number = vlan.parse::<u16>().ok().filter(|number| (1..=VLAN_MAX).contains(number));
+        number.ok_or_else(|| format!("'{vlan}' is no VLAN: they go from 1 to {VLAN_MAX}"))
+    });
+    let ethertype = ethertype.map_or(Ok(ETHERTYPE_EXPERIMENTAL), |text| {
+        let number = text.strip_prefix("0x").and_then(|digits| u16::from_str_radix(digits, 16).ok());
+        let number = number.filter(|number| *number >= ETHERTYPE_MIN && !TAKEN.contains(number));
+        number.ok_or_else(|| {
+            format!(
+                "'{text}' is no EtherType for a circuit: write one that nobody else uses there, as 0x88b5 is"
+            )
+        })
+    })?;
+    Ok(PortName::Ethernet {
+        interface: interface.to_string(),
+        peer: mac_of(mac)?,
+        vlan: vlan.transpose()?,
+        ethertype,
+    })
+}
+
+/// EtherTypes of what else is on circuits: IPv4, ARP, VLAN tags, IPv6, pause frames, LLDP.
+const TAKEN: [u16; 8] = [0x0800, 0x0806, 0x8100, 0x88a8, 0x9100, 0x86dd, 0x8808, 0x88cc];
+
+fn mac_of(text: &str) -> Result<[u8; 6], String> {
+    let mut mac = [0; 6];
+    let mut bytes = text.split(':');
+    let is_read = mac.iter_mut().all(|byte| {
+        let read = bytes
+            .next()
+            .filter(|digits| digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        read.map(|read| *byte = read).is_some()
+    });
+    match (is_read && bytes.next().is_none(), mac[0] & 1) {
+        (true, 0) if mac != [0; 6] => Ok(mac),
+        (true, _) => Err(format!("{text} is no address of one station")),
+        (false, _) => Err(format!("'{text}' is no Ethernet address, as 02:00:00:00:00:07 is")),
+    }
+}
+
+/// An Ethernet address for people.
+struct Mac([u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, last] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{last:02x}")
     }
 }
 
@@ -200,6 +288,7 @@ pub enum BoxPort {
     Memif(MemifPort),
     #[cfg(feature = "dpdk")]
     Dpdk(Box<longhaul_dpdk::DpdkPort>),
+    Circuit(CircuitPort<PacketPort>),
     Recorded(Box<RecordingPort<BoxPort, Recording>>),
 }
 
@@ -221,6 +310,7 @@ impl BoxPort {
             BoxPort::Memif(_) => None,
             #[cfg(feature = "dpdk")]
             BoxPort::Dpdk(_) => None,
+            BoxPort::Circuit(port) => Some(port.inner().netdev_counters()),
             BoxPort::Recorded(port) => port.inner().netdev_counters(),
         }
     }
@@ -231,14 +321,26 @@ impl BoxPort {
         match self {
             BoxPort::Dpdk(port) => Some(port.dpdk_counters()),
             BoxPort::Recorded(port) => port.inner().dpdk_counters(),
-            BoxPort::Packet(_) | BoxPort::Tap(_) | BoxPort::Memif(_) => None,
+            BoxPort::Packet(_) | BoxPort::Tap(_) | BoxPort::Memif(_) | BoxPort::Circuit(_) => None,
+        }
+    }
+
+    /// Frames on a circuit that were not the far station's.
+    pub fn foreign(&self) -> Option<u64> {
+        match self {
+            BoxPort::Circuit(port) => Some(port.foreign()),
+            BoxPort::Recorded(port) => port.inner().foreign(),
+            _ => None,
         }
     }
 }
 
-/// The MTU of a port, in bytes, as it is now; `None` where there is no such thing, or nobody tells.
+/// The MTU of a port, in bytes, as it is now; `None` where there is no such thing, or nobody tells. On a circuit the Ethernet header
+/// of what is carried, with a tag, is payload.
 pub fn mtu(name: &PortName) -> Option<u32> {
-    interface::mtu(name.interface()?).ok()
+    let mtu = interface::mtu(name.interface()?).ok()?;
+    let is_circuit = matches!(name, PortName::Ethernet { .. });
+    Some(if is_circuit { mtu.saturating_sub(18) } else { mtu })
 }
 
 macro_rules! each_kind {
@@ -249,6 +351,7 @@ macro_rules! each_kind {
             BoxPort::Memif($port) => $call,
             #[cfg(feature = "dpdk")]
             BoxPort::Dpdk($port) => $call,
+            BoxPort::Circuit($port) => $call,
             BoxPort::Recorded($port) => $call,
         }
     };
@@ -354,6 +457,36 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(port.clone()));
             assert_eq!(port.to_string().parse(), Ok(port));
+        }
+        let circuit = |vlan, ethertype| PortName::Ethernet {
+            interface: "eth2".into(),
+            peer: [2, 0, 0, 0, 0, 7],
+            vlan,
+            ethertype,
+        };
+        for (text, port) in [
+            ("ethernet:eth2,02:00:00:00:00:07", circuit(None, 0x88b5)),
+            ("ethernet:eth2,02:00:00:00:00:07@100", circuit(Some(100), 0x88b5)),
+            ("ethernet:eth2,02:00:00:00:00:07@4094,0x88b6", circuit(Some(4094), 0x88b6)),
+        ] {
+            assert_eq!(text.parse(), Ok(port.clone()));
+            assert_eq!(port.to_string(), text);
+            assert!(port.is_same_as(&PortName::Interface("eth2".into())));
+        }
+        for (text, part) in [
+            ("ethernet:02:00:00:00:00:07", "a circuit is ethernet:INTERFACE,MAC"),
+            ("ethernet:eth2", "'' is no Ethernet address"),
+            ("ethernet:eth2,02:00:00:00:00", "is no Ethernet address"),
+            ("ethernet:eth2,+2:00:00:00:00:07", "is no Ethernet address"),
+            ("ethernet:eth2,ff:ff:ff:ff:ff:ff", "no address of one station"),
+            ("ethernet:eth2,02:00:00:00:00:07@0", "'0' is no VLAN"),
+            ("ethernet:eth2,02:00:00:00:00:07@4095", "'4095' is no VLAN"),
+            ("ethernet:eth2,02:00:00:00:00:07,0x0800", "no EtherType for a circuit"),
+            ("ethernet:eth2,02:00:00:00:00:07,34997", "no EtherType for a circuit"),
+            ("ethernet:eth2,02:00:00:00:00:07,0x88b5,x", "a circuit is"),
+        ] {
+            let refusal = text.parse::<PortName>().unwrap_err();
+            assert!(refusal.contains(part), "{text}: {refusal}");
         }
         for text in [
             "",

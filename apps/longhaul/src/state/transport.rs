@@ -309,39 +309,43 @@ pub fn write_transport(transport: &TransportState, text: &mut String) -> Result 
             session.receive_bytes,
         )?;
         for (number, path) in (1..).zip(&session.paths) {
-            let link = if path.is_up { "up" } else { "out" };
-            let rtt =
-                path.rtt_us.map_or_else(|| "not measured".to_string(), |us| format!("{:.3} ms", us / 1e3));
-            writeln!(
-                text,
-                "      path {number} {link}: round trip {rtt}, loss {:.1e}, {} in flight, {} sent, {} lost, {} repaired by {} \
-                 parities ({}), out {} times",
-                path.loss,
-                path.in_flight,
-                path.sent,
-                path.lost,
-                path.repaired,
-                path.parity_sent,
-                path.parity,
-                path.outages,
-            )?;
-            let search = if path.mtu_is_settled { "" } else { " at least" };
-            writeln!(
-                text,
-                "        takes IP packets of{search} {} bytes; {} frames split, {} black holes",
-                path.mtu, path.split, path.black_holes,
-            )?;
-            if let (Some(rate), Some(queue)) = (path.rate_bps, path.queue_us) {
-                writeln!(
-                    text,
-                    "        sent on at {:.3} Gbit/s, of which {:.3} come through; queue {:.3} ms; limited by: {}",
-                    rate as f64 / 1e9,
-                    path.delivered_bps.unwrap_or(0) as f64 / 1e9,
-                    queue / 1e3,
-                    path.limited_by,
-                )?;
-            }
+            write_path(number, path, text)?;
         }
+    }
+    Ok(())
+}
+
+fn write_path(number: usize, path: &PathState, text: &mut String) -> Result {
+    let link = if path.is_up { "up" } else { "out" };
+    let rtt = path.rtt_us.map_or_else(|| "not measured".to_string(), |us| format!("{:.3} ms", us / 1e3));
+    writeln!(
+        text,
+        "      path {number} {link}: round trip {rtt}, loss {:.1e}, {} in flight, {} sent, {} lost, {} repaired by {} \
+         parities ({}), out {} times",
+        path.loss,
+        path.in_flight,
+        path.sent,
+        path.lost,
+        path.repaired,
+        path.parity_sent,
+        path.parity,
+        path.outages,
+    )?;
+    let search = if path.mtu_is_settled { "" } else { " at least" };
+    writeln!(
+        text,
+        "        takes IP packets of{search} {} bytes; {} frames split, {} black holes",
+        path.mtu, path.split, path.black_holes,
+    )?;
+    if let (Some(rate), Some(queue)) = (path.rate_bps, path.queue_us) {
+        writeln!(
+            text,
+            "        sent on at {:.3} Gbit/s, of which {:.3} come through; queue {:.3} ms; limited by: {}",
+            rate as f64 / 1e9,
+            path.delivered_bps.unwrap_or(0) as f64 / 1e9,
+            queue / 1e3,
+            path.limited_by,
+        )?;
     }
     Ok(())
 }
