@@ -261,11 +261,7 @@ mod accelerators {
     fn with_a_transport_and_keys_repair_what_the_path_loses() {
         require("ib_write_bw", "perftest");
         let Some(network) = Network::new("whole boxes with keys", 1500) else { return };
-        let keys = ["near", "far"].map(|name| {
-            let file = network.runtime.path().join(name);
-            let made = Program::start(&mut network.runtime.longhaul(&format!("key new {}", file.display())));
-            (file, made.succeed(LIMIT).stdout.trim().to_owned())
-        });
+        let keys = keys(&network);
         let start = |own: usize, name: &str, ports: &str| {
             let ((file, _), (_, peer)) = (&keys[own], &keys[1 - own]);
             let rest = "--rate 1G --distance 100km --transport";
@@ -291,6 +287,94 @@ mod accelerators {
         assert!(seal["counters"]["sealed"].as_u64() > Some(10_000), "{state:#}");
         for one in [near, fibre, far] {
             one.end();
+        }
+    }
+
+    /// Key files of two boxes, and each one's public key.
+    fn keys(network: &Network) -> [(PathBuf, String); 2] {
+        ["near", "far"].map(|name| {
+            let file = network.runtime.path().join(name);
+            let made = Program::start(&mut network.runtime.longhaul(&format!("key new {}", file.display())));
+            (file, made.succeed(LIMIT).stdout.trim().to_owned())
+        })
+    }
+
+    #[test]
+    fn carry_in_parts_what_the_path_does_not_take() {
+        require("ib_write_bw", "perftest");
+        let Some(network) = Network::new("whole boxes over a path of 1500 bytes", 9000) else { return };
+        for interface in ["w1", "w2", "e1", "e2"] {
+            network.middle.set(&format!("link set {interface} mtu 1500"));
+        }
+        let keys = keys(&network);
+        let start = |own: usize, name: &str, ports: &str| {
+            let ((file, _), (_, peer)) = (&keys[own], &keys[1 - own]);
+            let rest = "--rate 1G --distance 100km --transport";
+            network.start(&format!(
+                "accelerate --name {name} {ports} {rest} --key {} --peer other={peer}",
+                file.display()
+            ))
+        };
+        let near = start(0, "near", "--lan west --wan w1");
+        let fibre = network.start("emulate --a w2 --b e2 --distance 100km --rate 1G --loss 1e-3");
+        let far = start(1, "far", "--lan east --wan e1");
+        network.transfer("ib_write_bw -R -s 65536 -m 4096 -n 400", || {});
+        let state = network.status(&near);
+        let path = &state["pairs"][0]["transport"]["sessions"][0]["paths"][0];
+        assert_eq!(
+            (&path["mtu"], &path["mtu_is_settled"], &path["roce_mtu"]),
+            (&1500.into(), &true.into(), &1024.into())
+        );
+        assert!(path["split"].as_u64() >= Some(400 * 16), "{state:#}");
+        let assembled = &network.status(&far)["pairs"][0]["transport"]["counters"]["assembled"];
+        assert!(assembled.as_u64() >= Some(400 * 16), "{assembled}");
+        network.wait_for(&near, "a second to tell it", |state| state["uptime_s"].as_f64() > Some(2.0));
+        std::thread::sleep(Duration::from_secs(2));
+        let ended = near.end();
+        assert!(ended.stderr.contains("an RoCE MTU of 1024 on the hosts avoids that"), "{ended}");
+        for one in [fibre, far] {
+            one.end();
+        }
+    }
+
+    #[test]
+    fn carry_everything_over_a_circuit_between_two_stations() {
+        require("ib_write_bw", "perftest");
+        let Some(network) = Network::new("a circuit between two stations", 9000) else { return };
+        let [west, east] = ["02:00:00:00:01:01", "02:00:00:00:02:01"];
+        network.middle.set(&format!("link set w1 address {west}"));
+        network.middle.set(&format!("link set e1 address {east}"));
+        let keys = keys(&network);
+        let start = |own: usize, name: &str, ports: &str| {
+            let ((file, _), (_, peer)) = (&keys[own], &keys[1 - own]);
+            let rest = "--rate 1G --distance 100km --transport";
+            network.start(&format!(
+                "accelerate --name {name} {ports} {rest} --key {} --peer other={peer}",
+                file.display()
+            ))
+        };
+        let near = start(0, "near", &format!("--lan west --wan ethernet:w1,{east}@100"));
+        let crossed = network.runtime.path().join("crossed.pcap");
+        let fibre = network.start(&format!(
+            "emulate --a w2 --b e2 --distance 100km --rate 1G --loss 1e-3 --keep-privileges --pcap-a {}",
+            crossed.display()
+        ));
+        let far = start(1, "far", &format!("--lan east --wan ethernet:e1,{west}@100"));
+        network.round_trip(RIGHT, 1000, 2);
+        network.transfer("ib_write_bw -R -s 65536 -m 4096 -n 400", || {});
+        let state = network.status(&near);
+        assert_eq!(state["pairs"][0]["transport"]["sessions"][0]["is_open"], true, "{state:#}");
+        assert!(
+            state["pairs"][0]["transport"]["seal"]["counters"]["sealed"].as_u64() > Some(5000),
+            "{state:#}"
+        );
+        for one in [near, fibre, far] {
+            one.end();
+        }
+        let frames = recorded(&crossed);
+        assert!(frames.len() >= 1000);
+        for frame in frames {
+            assert_eq!(frame[12..18], [0x81, 0, 0, 100, 0x88, 0xb5], "{frame:02x?}");
         }
     }
 

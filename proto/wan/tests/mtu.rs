@@ -104,10 +104,10 @@ fn share_of_rate(loss: f64, payload_len: usize) -> f64 {
 /// What a path can carry is what it does of frames of 1024 bytes, the most that RoCE has for it.
 #[test]
 fn a_path_of_1500_bytes_is_filled_by_frames_of_4096() {
-    for (loss, least) in [(0.0, 0.98), (1e-3, 0.98), (1e-2, 0.95)] {
+    for (loss, least) in [(0.0, 0.93), (1e-3, 0.93), (1e-2, 0.90)] {
         let (whole, parts) = (share_of_rate(loss, 1024), share_of_rate(loss, 4096));
-        assert!(parts > least * whole, "{loss}: {parts} in parts, {whole} of 1024 bytes");
-        assert!(parts > 0.85, "{loss}: {parts}");
+        assert!(parts > whole, "{loss}: {parts} in parts, {whole} of 1024 bytes");
+        assert!(parts > least, "{loss}: {parts}");
     }
 }
 

@@ -154,8 +154,7 @@ impl Prefix {
             Body::Virtual(len) => Payload::Synthetic { len },
             Body::Bytes(_) => return None,
         };
-        let (len, Extent { offset, total }) = (near.len() + body.len(), place.extent);
-        let is_whole = len > 0 && usize::from(offset) + len <= usize::from(total);
+        let is_whole = place.extent.takes(near.len() + body.len());
         let head = &out[..at + near.len()];
         (is_whole && body.len() <= crate::PAYLOAD_MAX)
             .then(|| pool.hold(&Frame { head, payload, trailer: Trailer::None }))

@@ -27,6 +27,12 @@ impl Extent {
     pub(crate) fn read([o0, o1, t0, t1]: [u8; Self::LEN]) -> Self {
         Extent { offset: u16::from_be_bytes([o0, o1]), total: u16::from_be_bytes([t0, t1]) }
     }
+
+    /// True when `len` bytes can begin there, and the frame is none that is longer than a pool takes.
+    pub(crate) fn takes(self, len: usize) -> bool {
+        let (offset, total) = (usize::from(self.offset), usize::from(self.total));
+        len > 0 && offset + len <= total && total <= crate::PAYLOAD_MAX
+    }
 }
 
 /// What of the headers up to UDP is no router's to change and comes out with the frame: the check of a PART covers it, as the ICRC does
@@ -196,8 +202,7 @@ pub(crate) fn take_piece(
         held
     };
     let extent = Extent::read(extent);
-    let end = usize::from(extent.offset) + len;
-    (len > 0 && end <= usize::from(extent.total)).then_some((extent, held))
+    extent.takes(len).then_some((extent, held))
 }
 
 /// Copies what follows the head of `frame`, of which there may be more, to `out`.
@@ -268,4 +273,132 @@ pub(crate) fn assemble<'a>(
     let head = &head[..at + near];
     let Ok(Split::Roce { layout, payload_len, pad }) = split(head, at + total) else { return None };
     super::tunnel::take_out_of_bytes(pool, head, &scratch[near..], layout.payload, payload_len, pad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Kind;
+    use longhaul_units::{Psn, Qpn};
+    use longhaul_wire::{Bth, Head, MacAddr, Opcode, Path, PathTemplate};
+    use proptest::prelude::*;
+
+    fn head(is_ipv6: bool, payload_len: usize) -> (Head, u8) {
+        let ips = if is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
+        let [source_ip, destination_ip] = ips.map(|ip| ip.parse().unwrap());
+        let template = PathTemplate::new(&Path {
+            source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
+            vlan: None,
+            source_ip,
+            destination_ip,
+            traffic_class: 2,
+            hop_limit: 64,
+            flow_label: 0,
+            udp_source_port: 0xc123,
+        });
+        let mut head = Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
+        let pad = head.finish(&template, payload_len);
+        (head, pad)
+    }
+
+    fn bytes_of(frame: &Frame<'_>) -> Vec<u8> {
+        let mut bytes = vec![0; frame.len()];
+        frame.write_to(&mut bytes);
+        bytes
+    }
+
+    /// The pieces of a frame cut at `cuts`, as they come from a port.
+    fn cross(inner: &Frame<'_>, payload: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
+        let udp = Udp::find(inner.head).unwrap();
+        let cut = |ends: &[usize]| {
+            let piece = Piece::of(*inner, udp, ends[0]..ends[1], payload);
+            let mut head = [0; HEAD_MAX];
+            let header = Header { udp_checksum: 77, ..Header::new(Kind::Part, 1) };
+            let len = piece.write_head(4797, &header, &mut head).unwrap();
+            let trailer = piece.trailer();
+            bytes_of(&Frame { head: &head[..len], payload: piece.payload(), trailer })
+        };
+        cuts.windows(2).map(cut).collect()
+    }
+
+    fn taken(pool: &mut FramePool, wire: &[u8]) -> Option<(Extent, FrameBuf)> {
+        let head = Head::copy_of(wire);
+        let frame = Frame::received(&head, wire).unwrap_or_else(|_| Frame::opaque(wire));
+        let outer = Outer::find(frame.head, 4797).filter(|outer| outer.header.kind == Kind::Part)?;
+        take_piece(pool, &frame, &outer)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// However it is cut, with a wrong bit nothing of it is taken, and without the frame comes back byte for byte.
+        #[test]
+        fn a_frame_comes_back_byte_for_byte(
+            is_ipv6: bool,
+            len in 2..5000_usize,
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+            wrong in any::<prop::sample::Index>(),
+            padding in 0..40_usize,
+        ) {
+            let (built, pad_len) = head(is_ipv6, len);
+            let mut inner_head = built.bytes().to_vec();
+            let udp = Udp::find(&inner_head).unwrap();
+            udp.set_checksum(&mut inner_head, 77);
+            let payload: Vec<u8> = (0..len).map(|n| (n * 7) as u8).collect();
+            let trailer = Trailer::Received { pad: [0; 3], pad_len, icrc: [1, 2, 3, 4] };
+            let inner = Frame { head: &inner_head, payload: Payload::Bytes(&payload), trailer };
+            let mut ends: Vec<usize> = cuts.iter().map(|cut| 1 + cut.index(len - 1)).chain([0, len]).collect();
+            ends.sort_unstable();
+            ends.dedup();
+            let mut pool = FramePool::new();
+            let mut pieces = Vec::new();
+            for wire in cross(&inner, &payload, &ends) {
+                let mut damaged = wire.clone();
+                // From the transport header on all is covered, and of what is before it what the ICRC covers.
+                let at = udp.payload() + wrong.index(wire.len() - udp.payload());
+                damaged[at] ^= 4;
+                prop_assert!(taken(&mut pool, &damaged).is_none());
+                let mut damaged = wire.clone();
+                damaged[udp.udp - 1] ^= 4;
+                prop_assert!(taken(&mut pool, &damaged).is_none(), "an address");
+                prop_assert!(taken(&mut pool, &wire[..wire.len() - 1]).is_none(), "cut short");
+                let mut padded = wire.clone();
+                padded.resize(wire.len() + padding, 0);
+                pieces.push(taken(&mut pool, &padded).unwrap());
+            }
+            pieces.reverse();
+            let total = pieces[0].0.total;
+            let held = pieces.iter().map(|(extent, held)| (extent.offset, held));
+            let back = assemble(&mut pool, &mut Vec::new(), 77, total, held).unwrap();
+            prop_assert_eq!(bytes_of(&back.as_frame()), bytes_of(&inner));
+        }
+
+        /// Any bytes, of any extent: a whole packet comes of them or nothing.
+        #[test]
+        fn any_pieces_are_put_together_or_refused(
+            is_ipv6: bool,
+            total in any::<u16>(),
+            pieces in prop::collection::vec((any::<u16>(), prop::collection::vec(any::<u8>(), 0..300)), 1..8),
+            has_bth: bool,
+        ) {
+            let (built, _) = head(is_ipv6, 100);
+            let at = Udp::find(built.bytes()).unwrap().payload();
+            let mut pool = FramePool::new();
+            let mut held = Vec::new();
+            for (offset, mut bytes) in pieces {
+                let offset = if has_bth { 0 } else { offset };
+                if has_bth {
+                    bytes.splice(0..bytes.len().min(12), built.bytes()[at..].iter().copied());
+                }
+                if (Extent { offset, total }).takes(bytes.len()) {
+                    held.push((offset, pool.hold_pieces(&built.bytes()[..at], [&bytes, &[]], Trailer::None)));
+                }
+            }
+            let held = held.iter().map(|(offset, held)| (*offset, held));
+            if let Some(back) = assemble(&mut pool, &mut Vec::new(), 0, total, held) {
+                prop_assert_eq!(back.len(), at + usize::from(total));
+            }
+        }
+    }
 }
