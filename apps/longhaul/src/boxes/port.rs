@@ -281,7 +281,6 @@ impl TryFrom<String> for PortName {
 }
 
 /// A port of any kind.
-#[expect(clippy::large_enum_variant, reason = "there are a few, and none is ever moved")]
 pub enum BoxPort {
     Packet(PacketPort),
     Tap(longhaul_netdev::TapPort),
