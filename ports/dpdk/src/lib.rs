@@ -3,14 +3,14 @@
 //! Without the feature `libdpdk` this crate is empty. With it, it needs Debian's `libdpdk-dev` to build, and to run the
 //! packages of the drivers in use.
 //!
-//! * [`eal::start`] starts DPDK, once in a process, before the first port;
-//! * [`DpdkPort::open`] attaches a device, such as `0000:3b:00.0` or `net_memif0,role=client,socket=/run/x`, and starts it;
+//! * `eal::start` starts DPDK, once in a process, before the first port;
+//! * `DpdkPort::open` attaches a device, such as `0000:3b:00.0` or `net_memif0,role=client,socket=/run/x`, and starts it;
 //!   it is given back when the port is dropped.
 //!
 //! Frames are handed out where they lie in DPDK's buffers, and built there: this crate copies only frames that a driver
-//! spread over several buffers. Everything that makes a device useless is refused by [`DpdkPort::open`] with the command
+//! spread over several buffers. Everything that makes a device useless is refused by `DpdkPort::open` with the command
 //! that cures it; afterwards a link that comes and goes, a queue that stands still and a pool that runs dry are counted
-//! ([`DpdkCounters`]) and nothing more.
+//! (`DpdkCounters`) and nothing more.
 //!
 //! Several receive queues are looked at in turn by the one thread that drives the port. A flow stays in one queue, so
 //! that its frames stay in order.
