@@ -303,10 +303,15 @@ impl Accelerator {
         if !self.is_sound(WAN, frame) {
             return;
         }
-        if let Some(slot) = self.flows.by_requester(WireKey::of_wan_packet(packet)) {
+        let key = WireKey::of_wan_packet(packet);
+        if let Some(slot) = self.flows.by_requester(key) {
             let Some(flow) = self.flows.get_mut(slot) else { return };
             if flow.is_over_for(packet) && self.try_to_pair(now, packet) {
                 // The requester's QPN lives again, with another responder.
+                if self.flows.by_requester(key) != Some(slot) {
+                    self.shared.counters.flows_reset += 1;
+                    self.remove_flow(slot);
+                }
                 return self.pass(WAN, frame);
             }
             let Some(flow) = self.flows.get_mut(slot) else { return };

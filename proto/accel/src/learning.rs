@@ -147,11 +147,14 @@ impl Flow {
         Some(asked.requester_qpn)
     }
 
-    /// True when nothing is owed to this flow's requester and `packet`, an ACK, is not its last one again: another flow's
-    /// requester may have its QPN now.
+    /// True when `packet`, an ACK, is for what this flow never sent, or when nothing is stored and it is not the last ACK again:
+    /// another flow's requester may have this one's QPN now.
     pub(crate) fn is_over_for(&self, packet: &Packet<'_>) -> bool {
-        self.store.is_empty()
-            && packet.psn().unwrap_near(self.store.responder_next) != Some(self.store.responder_next - 1)
+        let seq = packet.psn().unwrap_near(self.store.responder_next);
+        match self.store.is_empty() {
+            true => seq != Some(self.store.responder_next - 1),
+            false => seq.is_some_and(|seq| seq >= self.store.sent_to()),
+        }
     }
 
     /// True when an ACK of `packet`'s PSN can be one for what is remembered here.

@@ -1411,3 +1411,27 @@ mod congestion {
         assert_eq!(script.accel.counters().rp_cnp_handled, 0);
     }
 }
+
+/// A requester's process died with data stored, and its QPN lives again with another responder, whose ACKs are not the old flow's.
+#[test]
+fn a_queue_pair_number_that_lives_again_is_let_go_by_a_flow_that_still_has_data() {
+    let mut script = run("connect psn=100
+        lan: write_only 100 A
+        > wan write_only 100 A
+        > lan ack 100 msn=1");
+    script.wire.responder_qpn += 1;
+    script.go_on(
+        "lan: write_only 500000 A
+        > wan write_only 500000 A
+        wan: ack 500000 msn=7
+        > lan ack 500000 msn=7           # passed: not what the old flow ever sent
+        lan: write_only 500001 A
+        > wan write_only 500001 A
+        wan: ack 500001 msn=8
+        > lan ack 500001 msn=8",
+    );
+    let flows: Vec<_> = script.accel.flows().collect();
+    assert_eq!(flows.len(), 1, "{flows:?}");
+    assert_eq!(flows[0].state, FlowState::Terminated);
+    assert_eq!(flows[0].key.responder_qpn, Qpn::new(frames::RESPONDER_QPN + 1));
+}
