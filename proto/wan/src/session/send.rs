@@ -233,10 +233,7 @@ fn send_whole(
     let frame = Frame { head: &head[..head_len], ..*inner };
     out.transmit(path + 1, &frame);
     if way.parity.is_on() {
-        let mut symbol = [0; SYMBOL_HEAD_MAX];
-        let len = Place::of(&header).write_head(Some(inner), &mut symbol);
-        let number = way.flight.next_number();
-        way.protect(now, number, &symbol[..len], &symbol_body(inner), wire_bytes(frame.len()));
+        protect(now, way, &Place::of(&header), Some(inner), &symbol_body(inner), wire_bytes(frame.len()));
     }
     Some(frame.len())
 }
@@ -256,12 +253,9 @@ fn send_piece(
     let frame = Frame { head: &head[..head_len], payload: piece.payload(), trailer };
     out.transmit(path + 1, &frame);
     if way.parity.is_on() {
-        let mut symbol = [0; SYMBOL_HEAD_MAX];
         let place = Place { extent: piece.extent, ..Place::of(header) };
         let of_head = Frame { head: piece.symbol_head(), payload: Payload::EMPTY, trailer: Trailer::None };
-        let len = place.write_head(Some(&of_head), &mut symbol);
-        let number = way.flight.next_number();
-        way.protect(now, number, &symbol[..len], &piece.symbol_body(), wire_bytes(frame.len()));
+        protect(now, way, &place, Some(&of_head), &piece.symbol_body(), wire_bytes(frame.len()));
     }
     Some(frame.len())
 }
@@ -278,10 +272,23 @@ fn send_record(
     let datagram = Datagram::new(control_way, port, header, |_| 0);
     out.transmit(path + 1, &datagram.frame());
     if way.parity.is_on() {
-        let mut symbol = [0; SYMBOL_HEAD_MAX];
-        let len = Place::of(header).write_head(None, &mut symbol);
-        let number = way.flight.next_number();
-        way.protect(now, number, &symbol[..len], &Body::EMPTY, 0);
+        protect(now, way, &Place::of(header), None, &Body::EMPTY, 0);
     }
     datagram.frame().len()
+}
+
+/// Puts under parity what is sent under the next number, and takes so many bytes on the wire.
+#[inline]
+fn protect(
+    now: Instant,
+    way: &mut WayOut,
+    place: &Place,
+    frame: Option<&Frame<'_>>,
+    body: &Body<'_>,
+    wire_bytes: u64,
+) {
+    let mut symbol = [0; SYMBOL_HEAD_MAX];
+    let len = place.write_head(frame, &mut symbol);
+    let number = way.flight.next_number();
+    way.protect(now, number, &symbol[..len], body, wire_bytes);
 }
