@@ -34,6 +34,15 @@ pub(crate) unsafe extern "C-unwind" fn wait_for_event(fd: c_int) -> bool {
     unsafe { read(fd, &raw mut count, size_of::<u64>()) >= 0 }
 }
 
+/// Sleeps, unless a signal comes. May be cancelled as [`wait_for_event`].
+pub(crate) extern "C-unwind" fn pause(milliseconds: c_int) {
+    unsafe extern "C-unwind" {
+        fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, milliseconds: c_int) -> c_int;
+    }
+    // SAFETY: no descriptors.
+    unsafe { poll(std::ptr::null_mut(), 0, milliseconds) };
+}
+
 /// Sets the calling thread's `errno`.
 pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: the location belongs to this thread.

@@ -28,7 +28,7 @@ use super::name::{self, Local};
 use super::queues::move_to_error;
 use super::{datagram, multicast};
 use crate::address::public_address;
-use crate::guard::{guarded, minus_one, wait_for_event};
+use crate::guard::{guarded, minus_one, pause, wait_for_event};
 use crate::object::{self, Acknowledgements, Kind};
 
 /// Most private data that an event carries: that of a SIDR_REQ without its header is less.
@@ -119,10 +119,17 @@ pub(super) unsafe extern "C-unwind" fn rdma_get_cm_event(
         let prepared = guarded(Err(libc::EIO), || unsafe { prepare(channel, event) });
         let ours = match prepared {
             Ok(ours) => ours,
+            // SAFETY: as above.
+            Err(_) if unsafe { is_destroyed(channel) } => return gone(),
             Err(errno) => return minus_one(errno),
         };
         // SAFETY: the channel's own descriptor.
-        if !unsafe { wait_for_event(ours.queue.fd()) } {
+        let waited = unsafe { wait_for_event(ours.queue.fd()) };
+        // SAFETY: as above.
+        if unsafe { is_destroyed(channel) } {
+            return gone();
+        }
+        if !waited {
             return -1;
         }
         // SAFETY: the caller gives room for a pointer.
@@ -136,6 +143,25 @@ pub(super) unsafe extern "C-unwind" fn rdma_get_cm_event(
             return result;
         }
     }
+}
+
+/// Whether what `channel` points to is no channel any more.
+///
+/// # Safety
+/// As [`object::resolve`].
+unsafe fn is_destroyed(channel: *mut rdma_event_channel) -> bool {
+    // SAFETY: passed on to the caller.
+    !channel.is_null() && unsafe { object::resolve::<Channel>(channel) }.is_none()
+}
+
+/// Waiting on a channel that has been destroyed ends with an error, but not at once.
+///
+/// A thread that is asleep here when another one destroys the channel is never woken. Programs rely on it:
+/// they destroy the channel and end, and a thread that comes back here just then (rping's) would end the
+/// process with an error of its own.
+fn gone() -> c_int {
+    pause(1000);
+    minus_one(libc::EBADF)
 }
 
 /// Checks the arguments, and gives the engine a turn when no event is queued.
@@ -615,7 +641,6 @@ pub(super) unsafe fn acknowledge_before(id: *mut rdma_cm_id) {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
-    use std::time::Duration;
 
     use longhaul_abi_defs::RDMA_PS_TCP;
     use longhaul_cm::{ConnectRequest, ConnectionManager};

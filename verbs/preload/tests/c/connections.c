@@ -423,6 +423,22 @@ static void cancellation(void)
     RETURNS(0, rdma_destroy_id(listener));
 }
 
+static void *wait_and_fail(void *channel)
+{
+    struct rdma_cm_event *event;
+    rdma_get_cm_event(channel, &event);
+    exit(9);
+}
+
+/* A program may end while a thread of its own is about to wait on a channel that is gone. */
+static void an_end(struct rdma_event_channel *channel)
+{
+    pthread_t thread;
+    rdma_destroy_event_channel(channel);
+    pthread_create(&thread, NULL, wait_and_fail, channel);
+    usleep(50000);
+}
+
 /* Ports are of a port space, and of who has them. */
 static void ports(void)
 {
@@ -576,6 +592,7 @@ int main(int argc, char **argv)
         cancellation();
         ports();
         multicast();
+        an_end(rdma_create_event_channel());
         return verdict();
     }
     if (argc != 3)
