@@ -2,7 +2,7 @@ use crate::frame::{Frame, Payload, Trailer};
 use longhaul_wire::HEAD_MAX;
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::sync::Arc;
+use triomphe::{Arc, ThinArc};
 
 /// Payload sizes of pooled buffers: powers of two, from this one up to a jumbo frame.
 const CLASS_MIN: usize = 256;
@@ -27,23 +27,45 @@ pub struct FramePool {
     classes: [Class; CLASSES],
 }
 
+/// What is in a buffer: headers from 0, payload from [`HEAD_MAX`] on.
+type Buffer = ThinArc<Content, u8>;
+
+/// What the bytes of a buffer are.
+#[derive(Clone, Copy)]
+struct Content {
+    payload_len: u32,
+    head_len: u8,
+    is_synthetic: bool,
+    trailer: Trailer,
+}
+
+impl Content {
+    const NONE: Content =
+        Content { payload_len: 0, head_len: 0, is_synthetic: false, trailer: Trailer::None };
+}
+
+/// True when nobody but the pool refers to it.
+#[inline]
+fn is_free(buffer: &Buffer) -> bool {
+    buffer.with_arc(Arc::is_unique)
+}
+
 /// The buffers of one size.
 #[derive(Default)]
 struct Class {
     /// In the order in which they were given out, which is about that in which they come back.
-    in_use: VecDeque<Arc<[u8]>>,
+    in_use: VecDeque<Buffer>,
     /// The one that came back last is used first, so that no more memory is touched than is held at once.
-    free: Vec<Arc<[u8]>>,
+    free: Vec<Buffer>,
     /// Buffers taken since all in use were last looked at.
     taken: usize,
 }
 
 impl Class {
     /// A buffer that nobody else holds, if there is one.
-    fn take(&mut self) -> Option<Arc<[u8]>> {
+    fn take(&mut self) -> Option<Buffer> {
         for _ in 0..RECLAIMED_MAX {
-            let came_back = self.in_use.front_mut().is_some_and(|buffer| Arc::get_mut(buffer).is_some());
-            if !came_back {
+            if !self.in_use.front().is_some_and(is_free) {
                 break;
             }
             self.free.extend(self.in_use.pop_front());
@@ -56,10 +78,10 @@ impl Class {
     }
 
     /// The buffer given out first may be held for long; those behind it need not be.
-    fn search(&mut self) -> Option<Arc<[u8]>> {
+    fn search(&mut self) -> Option<Buffer> {
         for _ in 0..LOOKS.min(self.in_use.len()) {
-            let mut buffer = self.in_use.pop_front()?;
-            if Arc::get_mut(&mut buffer).is_some() {
+            let buffer = self.in_use.pop_front()?;
+            if is_free(&buffer) {
                 return Some(buffer);
             }
             self.in_use.push_back(buffer);
@@ -70,14 +92,14 @@ impl Class {
     /// Where many are held for long, all those behind them are looked for, instead of making new ones: at most once for
     /// half as many taken as there are, so that there are never more than twice as many as are held at once.
     #[cold]
-    fn sweep(&mut self) -> Option<Arc<[u8]>> {
+    fn sweep(&mut self) -> Option<Buffer> {
         if self.taken < SWEEP_MIN.max(self.in_use.len() / 2) {
             return None;
         }
         self.taken = 0;
         let free = &mut self.free;
-        self.in_use.retain_mut(|buffer| {
-            let is_held = Arc::get_mut(buffer).is_none();
+        self.in_use.retain(|buffer| {
+            let is_held = !is_free(buffer);
             if !is_held {
                 free.push(buffer.clone());
             }
@@ -90,14 +112,9 @@ impl Class {
 /// A frame that somebody keeps. Clones share the bytes.
 #[derive(Clone)]
 pub struct FrameBuf {
-    /// Headers from 0, payload from [`HEAD_MAX`] on.
-    bytes: Arc<[u8]>,
+    buffer: Buffer,
     /// The payload lies in this one instead, which is another frame's: a tunnel's frames differ in their headers alone.
-    payload_from: Option<Arc<[u8]>>,
-    head_len: u8,
-    is_synthetic: bool,
-    payload_len: u32,
-    trailer: Trailer,
+    payload_from: Option<Buffer>,
 }
 
 impl FramePool {
@@ -118,32 +135,29 @@ impl FramePool {
         let payload_len = frame.payload.len();
         let is_synthetic = matches!(frame.payload, Payload::Synthetic { .. });
         let stored_len = if is_synthetic { 0 } else { payload_len };
-        let bytes = self.buffer(stored_len, |out| {
+        let content = Content {
+            payload_len: payload_len as u32,
+            head_len: frame.head.len() as u8,
+            is_synthetic,
+            trailer: frame.trailer,
+        };
+        let buffer = self.fill(stored_len, content, |out| {
             out[..frame.head.len()].copy_from_slice(frame.head);
             frame.payload.copy_to(&mut out[HEAD_MAX..HEAD_MAX + stored_len]);
         });
-        FrameBuf {
-            bytes,
-            payload_from: None,
-            head_len: frame.head.len() as u8,
-            is_synthetic,
-            payload_len: payload_len as u32,
-            trailer: frame.trailer,
-        }
+        FrameBuf { buffer, payload_from: None }
     }
 
     #[inline]
     fn hold_shared(&mut self, frame: &Frame<'_>, origin: &FrameBuf) -> FrameBuf {
-        if std::ptr::eq(frame.head, origin.head()) {
-            return FrameBuf { trailer: frame.trailer, ..origin.clone() };
+        let content = origin.content();
+        if std::ptr::eq(frame.head, origin.head()) && frame.trailer == content.trailer {
+            return origin.clone();
         }
+        let content = Content { head_len: frame.head.len() as u8, trailer: frame.trailer, ..*content };
         FrameBuf {
-            bytes: self.buffer(0, |out| out[..frame.head.len()].copy_from_slice(frame.head)),
-            payload_from: Some(origin.payload_from.as_ref().unwrap_or(&origin.bytes).clone()),
-            head_len: frame.head.len() as u8,
-            is_synthetic: origin.is_synthetic,
-            payload_len: origin.payload_len,
-            trailer: frame.trailer,
+            buffer: self.fill(0, content, |out| out[..frame.head.len()].copy_from_slice(frame.head)),
+            payload_from: Some(origin.payload_buffer().clone()),
         }
     }
 
@@ -174,44 +188,54 @@ impl FramePool {
         trailer: Trailer,
         fill: impl FnOnce(&mut [u8], &mut [u8]),
     ) -> FrameBuf {
-        let bytes = self.buffer(payload_len, |out| {
+        let content = Content {
+            payload_len: payload_len as u32,
+            head_len: head_len as u8,
+            is_synthetic: false,
+            trailer,
+        };
+        let buffer = self.fill(payload_len, content, |out| {
             let (head, payload) = out.split_at_mut(HEAD_MAX);
             fill(&mut head[..head_len], &mut payload[..payload_len]);
         });
-        FrameBuf {
-            bytes,
-            payload_from: None,
-            head_len: head_len as u8,
-            is_synthetic: false,
-            payload_len: payload_len as u32,
-            trailer,
-        }
+        FrameBuf { buffer, payload_from: None }
     }
 
     /// Memory that keeping a frame with `payload_len` bytes of payload costs, in bytes.
     pub const fn footprint(payload_len: usize) -> usize {
-        size_of::<FrameBuf>() + HEAD_MAX + payload_class_bytes(payload_len)
+        size_of::<FrameBuf>() + BUFFER_OVERHEAD + HEAD_MAX + payload_class_bytes(payload_len)
     }
 
-    fn buffer(&mut self, payload_len: usize, fill: impl FnOnce(&mut [u8])) -> Arc<[u8]> {
+    /// A buffer for so many bytes of payload, which `write` has written.
+    #[inline]
+    fn fill(&mut self, payload_len: usize, content: Content, write: impl FnOnce(&mut [u8])) -> Buffer {
         let size = payload_class_bytes(payload_len);
         let class = (size / CLASS_MIN).trailing_zeros() as usize;
         assert!(class < CLASSES, "payload of {payload_len} bytes");
         let class = &mut self.classes[class];
-        let mut taken = class.take().unwrap_or_else(|| vec![0; HEAD_MAX + size].into());
-        match Arc::get_mut(&mut taken) {
-            Some(bytes) => fill(bytes),
+        let mut taken = class
+            .take()
+            .unwrap_or_else(|| ThinArc::from_header_and_slice(Content::NONE, &vec![0; HEAD_MAX + size]));
+        taken.with_arc_mut(|taken| match Arc::get_mut(taken) {
+            Some(inside) => {
+                *inside.header_mut() = content;
+                write(inside.slice_mut());
+            }
             None => unreachable!("just found to be unshared"),
-        }
+        });
         class.in_use.push_back(taken.clone());
         taken
     }
 }
 
+/// Bytes of a buffer beside those of the frame: reference count, [`Content`], length.
+const BUFFER_OVERHEAD: usize = 2 * size_of::<usize>() + size_of::<Content>();
+
 /// Loads the lines with the count in front of the bytes and the start of the payload; the CPU goes on meanwhile, and
 /// fetches what follows by itself.
 #[inline]
-fn fetch(bytes: &[u8]) {
+fn fetch(buffer: &Buffer) {
+    let bytes = &buffer.slice;
     black_box((bytes[0], bytes[HEAD_MAX], bytes[HEAD_MAX + 128]));
 }
 
@@ -232,38 +256,51 @@ impl FrameBuf {
     /// was last touched a round trip ago.
     #[inline]
     pub fn fetch(&self) {
-        fetch(&self.bytes);
-        self.payload_from.iter().for_each(|bytes| fetch(bytes));
+        fetch(&self.buffer);
+        self.payload_from.iter().for_each(fetch);
+    }
+
+    #[inline]
+    fn content(&self) -> &Content {
+        &self.buffer.header.header
+    }
+
+    #[inline]
+    fn payload_buffer(&self) -> &Buffer {
+        self.payload_from.as_ref().unwrap_or(&self.buffer)
     }
 
     /// The headers.
     #[inline]
     pub fn head(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.head_len)]
+        &self.buffer.slice[..usize::from(self.content().head_len)]
     }
 
     /// The payload; empty when it is synthetic.
     #[inline]
     pub fn payload(&self) -> &[u8] {
-        let len = if self.is_synthetic { 0 } else { self.payload_len as usize };
-        &self.payload_from.as_ref().unwrap_or(&self.bytes)[HEAD_MAX..HEAD_MAX + len]
+        let content = self.content();
+        let len = if content.is_synthetic { 0 } else { content.payload_len as usize };
+        &self.payload_buffer().slice[HEAD_MAX..HEAD_MAX + len]
     }
 
     /// The frame, for sending it on.
     #[inline]
     pub fn as_frame(&self) -> Frame<'_> {
-        let payload = if self.is_synthetic {
-            Payload::Synthetic { len: self.payload_len as usize }
+        let content = self.content();
+        let payload = if content.is_synthetic {
+            Payload::Synthetic { len: content.payload_len as usize }
         } else {
             Payload::Shared(self)
         };
-        Frame { head: self.head(), payload, trailer: self.trailer }
+        Frame { head: self.head(), payload, trailer: content.trailer }
     }
 
     /// Length of the frame in bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        usize::from(self.head_len) + self.payload_len as usize + self.trailer.len()
+        let Content { payload_len, head_len, trailer, .. } = self.content();
+        usize::from(*head_len) + *payload_len as usize + trailer.len()
     }
 
     /// True when the frame has no bytes.
@@ -336,7 +373,7 @@ mod tests {
                 held.pop_front();
             }
             if round > 1000 {
-                touched.insert(held.back().map(|frame| frame.bytes.as_ptr()));
+                touched.insert(held.back().map(|frame| frame.head().as_ptr()));
             }
         }
         assert!(touched.len() < 16, "{} buffers in turn", touched.len());
@@ -369,7 +406,7 @@ mod tests {
         let mut pool = FramePool::new();
         let held = pool.hold(&Frame::opaque(&[1; 500]));
         let again = pool.hold(&held.as_frame());
-        assert!(Arc::ptr_eq(&held.bytes, &again.bytes));
+        assert_eq!(held.payload().as_ptr(), again.payload().as_ptr());
         let mut out = vec![0; again.len()];
         again.as_frame().write_to(&mut out);
         assert_eq!(out, [1; 500]);
