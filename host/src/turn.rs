@@ -122,6 +122,8 @@ pub(crate) fn turn_over<N: Node + ?Sized, P: Port>(
 ) -> (Turn, PortSet) {
     let mut done = Turn::default();
     let mut gave = PortSet::default();
+    // Asked while the node has nothing to think over: what frames do to its deadlines it says after it has sent.
+    let due = node.poll_timeout();
     for side in among.sides() {
         let port = &mut ports[side];
         if let Err(error) = port.service() {
@@ -137,7 +139,7 @@ pub(crate) fn turn_over<N: Node + ?Sized, P: Port>(
     }
     let now = clock();
     done.now = now;
-    if let Some(due) = node.poll_timeout()
+    if let Some(due) = due
         && due.at <= now
     {
         node.handle_timeout(now);

@@ -1,6 +1,6 @@
-//! Puts packets through one flow, for counting instructions:
-//! `perf stat -e instructions:u target/release/examples/count received 100000`, and the same with 0 packets to
-//! subtract what building them takes.
+//! Puts packets through flows, for counting instructions: `count FORM PACKETS [PAYLOAD [FLOWS]]`, with 4096 bytes and one
+//! flow unless told. `perf stat -e instructions:u target/release/examples/count received 100000`, and the same with
+//! `build` at the end to subtract what building the packets takes.
 
 #[path = "../benches/load/mod.rs"]
 mod load;
@@ -19,9 +19,12 @@ fn main() {
             std::process::exit(2);
         }
     };
-    let packets: usize = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(100_000);
-    let build_only = arguments.next().is_some();
-    let mut load = Load::new(form, 4096, 1);
+    let mut numbers = arguments.by_ref().map_while(|argument| argument.parse::<usize>().ok());
+    let packets = numbers.next().unwrap_or(100_000);
+    let payload_len = numbers.next().unwrap_or(4096);
+    let flows = numbers.next().unwrap_or(1);
+    let build_only = std::env::args().next_back().is_some_and(|last| last == "build");
+    let mut load = Load::new(form, payload_len, flows as u32);
     for _ in 0..packets / CHUNK {
         load.prepare();
         if !build_only {

@@ -34,8 +34,8 @@ pub struct Accelerator {
     pub(crate) flows: FlowTable,
     connections: Connections,
     timers: Timers,
-    /// Flows to which something has happened since their timer was set.
-    to_arm: Vec<SlotId>,
+    /// Flows to which something has happened since their duties were last seen to.
+    touched: Vec<SlotId>,
     /// Flows that owe their requester an answer.
     lan_ring: VecDeque<SlotId>,
     /// Flows that have something to send to their responder.
@@ -54,12 +54,12 @@ struct HeldDreq {
     until: Instant,
 }
 
-/// Has the timer of `flow` set when what it depends on is done changing.
+/// Has the duties and the timer of `flow` seen to when a batch of frames is done changing them.
 #[inline]
-fn arm_later(to_arm: &mut Vec<SlotId>, id: SlotId, flow: &mut Flow) {
-    if !flow.is_to_arm {
-        flow.is_to_arm = true;
-        to_arm.push(id);
+fn touch(touched: &mut Vec<SlotId>, id: SlotId, flow: &mut Flow) {
+    if !flow.is_touched {
+        flow.is_touched = true;
+        touched.push(id);
     }
 }
 
@@ -107,7 +107,7 @@ impl Accelerator {
             flows: FlowTable::new(config.flows_max, config.seed),
             connections: Connections::new(config.connections_max, config.seed),
             timers: Timers::default(),
-            to_arm: Vec::new(),
+            touched: Vec::new(),
             lan_ring: VecDeque::new(),
             wan_ring: VecDeque::new(),
             dreqs: VecDeque::new(),
@@ -264,7 +264,7 @@ impl Accelerator {
         if let Some(requester) = flow.fail_if_lost(now, &mut self.shared) {
             self.flows.pair(slot, requester);
         }
-        self.settle(slot);
+        self.touch(slot);
     }
 
     fn watch_new_flow(&mut self, now: Instant, packet: &Packet<'_>) -> Option<u32> {
@@ -316,7 +316,7 @@ impl Accelerator {
             }
             let Some(flow) = self.flows.get_mut(slot) else { return };
             flow.handle_response(now, &mut self.shared, frame, packet);
-            self.settle(slot);
+            self.touch(slot);
             return;
         }
         self.pass(WAN, frame);
@@ -382,7 +382,7 @@ impl Accelerator {
         let Some(flow) = self.flows.get_mut(slot) else { return false };
         if flow.take_evidence(now, &mut self.shared, packet, aeth) {
             self.flows.pair(slot, packet.dest_qp());
-            self.settle(slot);
+            self.touch(slot);
         }
         true
     }
@@ -405,7 +405,7 @@ impl Accelerator {
                     if let Some(flow) = self.flows.get_mut(slot) {
                         flow.closing = true;
                     }
-                    self.settle(slot);
+                    self.touch(slot);
                 }
             }
         }
@@ -475,19 +475,37 @@ impl Accelerator {
         }
     }
 
-    /// Puts the flow where its duties are seen to, after anything happened to it.
-    pub(crate) fn settle(&mut self, slot: u32) {
+    /// After anything happened to the flow: whoever looks for it finds it at once, its duties are seen to later.
+    #[inline]
+    pub(crate) fn touch(&mut self, slot: u32) {
+        let id = self.flows.id(slot);
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        touch(&mut self.touched, id, flow);
+        if flow.state != FlowState::Learning {
+            return;
+        }
+        if flow.requester_qpn.is_some() {
+            self.flows.unpair(slot);
+        } else if flow.goes_on && !flow.is_candidate {
+            self.flows.nominate(slot);
+        }
+    }
+
+    /// Sees to the duties of all flows to which something has happened.
+    pub(crate) fn settle_touched(&mut self) {
+        for at in 0..self.touched.len() {
+            let id = self.touched[at];
+            if self.flows.is_current(id) {
+                self.settle(id.slot);
+            }
+        }
+    }
+
+    /// Puts the flow where its duties are seen to.
+    fn settle(&mut self, slot: u32) {
         let id = self.flows.id(slot);
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.step_aside_if_draining(&mut self.shared);
-        if flow.state == FlowState::Learning && flow.requester_qpn.is_some() {
-            self.flows.unpair(slot);
-            return;
-        }
-        if flow.state == FlowState::Learning && flow.goes_on && !flow.is_candidate {
-            self.flows.nominate(slot);
-            return;
-        }
         if !flow.in_lan_ring && flow.owes_requester() {
             flow.in_lan_ring = true;
             self.lan_ring.push_back(id);
@@ -496,7 +514,7 @@ impl Accelerator {
             flow.in_wan_ring = true;
             self.wan_ring.push_back(id);
         }
-        arm_later(&mut self.to_arm, id, flow);
+        touch(&mut self.touched, id, flow);
         let (delivered, closing) = (flow.store.is_empty(), flow.closing);
         if flow.dreq_held && (delivered || flow.state != FlowState::Terminated) {
             self.release_dreqs(None);
@@ -564,16 +582,17 @@ impl Accelerator {
         let mut room = out.room(WAN);
         self.wan_gate.waiting_until = None;
         while !(self.wan_ring.is_empty() && self.shared.to_wan.is_empty()) {
-            while self.turn_left > 0 {
-                if room == 0 || !self.wan_gate.is_open(now) {
-                    return;
-                }
-                let sent = if self.flows_turn { self.send_stored(now, out) } else { self.send_passed(out) };
-                let Some(bytes) = sent else { break };
-                self.wan_gate.take(now, bytes);
-                self.shared.counters.wan_frames_out += 1;
-                room -= 1;
-                self.turn_left -= 1;
+            let most = room.min(self.turn_left);
+            let sent = if self.flows_turn {
+                self.send_stored(now, out, most)
+            } else {
+                self.send_passed(now, out, most)
+            };
+            self.shared.counters.wan_frames_out += sent as u64;
+            room -= sent;
+            self.turn_left -= sent;
+            if self.turn_left > 0 && (room == 0 || !self.wan_gate.is_open(now)) {
+                return;
             }
             if self.flows_turn {
                 self.next_flow();
@@ -583,33 +602,44 @@ impl Accelerator {
         }
     }
 
-    fn send_passed(&mut self, out: &mut dyn Transmit) -> Option<u64> {
-        let frame = self.shared.to_wan.pop()?;
-        out.transmit(WAN, &frame.as_frame());
-        Some(wire_bytes(frame.len()))
+    /// Sends frames that are passed on, so many at most. Returns how many.
+    fn send_passed(&mut self, now: Instant, out: &mut dyn Transmit, most: usize) -> usize {
+        let mut sent = 0;
+        while sent < most && self.wan_gate.is_open(now) {
+            let Some(frame) = self.shared.to_wan.pop() else { break };
+            out.transmit(WAN, &frame.as_frame());
+            self.wan_gate.take(now, wire_bytes(frame.len()));
+            sent += 1;
+        }
+        sent
     }
 
-    /// Sends one stored packet of the flow whose turn it is. `None` when that has nothing to send.
-    fn send_stored(&mut self, now: Instant, out: &mut dyn Transmit) -> Option<u64> {
-        let &id = self.wan_ring.front()?;
-        let flow = self.flows.is_current(id).then(|| self.flows.get_mut(id.slot)).flatten()?;
-        if !flow.owes_responder() || !self.shared.to_wan.has_passed(flow.wan_mark) {
-            return None;
+    /// Sends stored packets of the flow whose turn it is, so many at most. Returns how many.
+    fn send_stored(&mut self, now: Instant, out: &mut dyn Transmit, most: usize) -> usize {
+        let Some(&id) = self.wan_ring.front() else { return 0 };
+        let flow = self.flows.is_current(id).then(|| self.flows.get_mut(id.slot)).flatten();
+        let Some(flow) = flow.filter(|flow| self.shared.to_wan.has_passed(flow.wan_mark)) else { return 0 };
+        let mut sent = 0;
+        while sent < most
+            && self.wan_gate.is_open(now)
+            && flow.owes_responder()
+            && !flow.is_held_back(now, &self.shared)
+        {
+            let bytes = flow.send_next(now, &mut self.shared, |frame| out.transmit(WAN, frame));
+            let Some(bytes) = bytes else { break };
+            self.wan_gate.take(now, bytes);
+            sent += 1;
         }
-        let sent = match flow.is_held_back(now, &self.shared) {
-            true => None,
-            false => flow.send_next(now, &mut self.shared, |frame| out.transmit(WAN, frame)),
-        };
-        arm_later(&mut self.to_arm, id, flow);
+        touch(&mut self.touched, id, flow);
         sent
     }
 
     /// Sets timers: once for all that a batch of frames did to a flow.
     fn arm(&mut self) {
-        for id in self.to_arm.drain(..) {
+        for id in self.touched.drain(..) {
             let flow = self.flows.is_current(id).then(|| self.flows.get_mut(id.slot)).flatten();
             if let Some(flow) = flow {
-                flow.is_to_arm = false;
+                flow.is_touched = false;
                 let at = flow.deadline(&self.shared.config).map(|deadline| deadline.at);
                 flow.armed = self.timers.arm(id, flow.armed, at);
             }
@@ -660,6 +690,7 @@ impl Node for Accelerator {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
+        self.settle_touched();
         self.arm();
         while let Some((at, id)) = self.timers.pop_due(now) {
             if !self.flows.is_current(id) {
@@ -671,7 +702,7 @@ impl Node for Accelerator {
             }
             flow.armed = None;
             flow.handle_timeout(now, &mut self.shared);
-            self.settle(id.slot);
+            self.touch(id.slot);
         }
         let flows = &self.flows;
         self.timers.tidy(flows.len(), |id, at| {
@@ -683,6 +714,7 @@ impl Node for Accelerator {
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
+        self.settle_touched();
         self.transmit_to_lan(now, out);
         self.transmit_to_wan(now, out);
         self.arm();
@@ -697,7 +729,7 @@ impl Node for Accelerator {
             .timers
             .next()
             .map(|(at, id)| Deadline { at, reason: deadline(id).map_or("stale timer", |due| due.reason) });
-        let flow = self.to_arm.iter().fold(armed, |first, id| Deadline::earliest(first, deadline(*id)));
+        let flow = self.touched.iter().fold(armed, |first, id| Deadline::earliest(first, deadline(*id)));
         let gate = |gate: &Gate, reason| gate.waiting_until.map(|at| Deadline { at, reason });
         let pacing =
             Deadline::earliest(gate(&self.wan_gate, "WAN pacing"), gate(&self.lan_gate, "LAN pacing"));

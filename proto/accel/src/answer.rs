@@ -9,8 +9,9 @@ const ECN_ECT0: u8 = 2;
 /// How frames to a requester look: what the real responder sends, as far as it was seen.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    path: Option<PathTemplate>,
-    /// `path` is that of real frames of the responder, not deduced from requests.
+    /// The acknowledge packet sent last, or one like it: only numbers differ from one to the next.
+    head: Option<Head>,
+    /// It looks like real frames of the responder, and is not deduced from requests.
     real: bool,
     migreq: bool,
     pkey: u16,
@@ -18,7 +19,7 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn new(migreq: bool) -> Self {
-        Answer { path: None, real: false, migreq, pkey: PKEY_DEFAULT }
+        Answer { head: None, real: false, migreq, pkey: PKEY_DEFAULT }
     }
 
     /// True until a real frame of the responder was seen.
@@ -29,9 +30,9 @@ impl Answer {
     /// Deduces the way back from a request, as long as no real frame showed it.
     #[inline]
     pub(crate) fn learn_from_request(&mut self, packet: &Packet<'_>) {
-        if self.path.is_none() {
-            self.path = Some(template(packet, true));
+        if self.head.is_none() {
             self.pkey = packet.bth().pkey;
+            self.head = Some(self.acknowledge_on(&template(packet, true)));
         }
     }
 
@@ -39,46 +40,59 @@ impl Answer {
     #[inline]
     pub(crate) fn learn_from_responder(&mut self, packet: &Packet<'_>) {
         let bth = packet.bth();
-        self.migreq = bth.migreq;
-        self.pkey = bth.pkey;
-        let same = self.real && self.path.as_ref().is_some_and(|path| is_on(path, packet));
+        let same = self.real
+            && (self.migreq, self.pkey) == (bth.migreq, bth.pkey)
+            && self.head.as_ref().is_some_and(|head| is_on(head.bytes(), packet));
         if !same {
-            self.path = Some(template(packet, false));
+            (self.migreq, self.pkey) = (bth.migreq, bth.pkey);
+            self.head = Some(self.acknowledge_on(&template(packet, false)));
             self.real = true;
         }
     }
 
+    #[cold]
+    fn acknowledge_on(&self, path: &PathTemplate) -> Head {
+        let mut bth = Bth::new(Opcode::RC_ACK, Qpn::default(), Psn::default());
+        bth.migreq = self.migreq;
+        bth.pkey = self.pkey;
+        let mut head = Head::begin(path, &bth);
+        head.push_aeth(&Aeth { syndrome: Syndrome::ACK_UNLIMITED, msn: Msn::default() });
+        head.finish(path, 0);
+        head
+    }
+
     /// Builds an acknowledge packet and hands it to `send`. False when the way back is not known.
+    #[inline]
     pub(crate) fn send(
-        &self,
+        &mut self,
         requester: Qpn,
         psn: Psn,
         syndrome: Syndrome,
         msn: Msn,
         send: impl FnOnce(&Frame<'_>),
     ) -> bool {
-        let Some(path) = &self.path else { return false };
-        let mut bth = Bth::new(Opcode::RC_ACK, requester, psn);
-        bth.migreq = self.migreq;
-        bth.pkey = self.pkey;
-        let mut head = Head::begin(path, &bth);
-        head.push_aeth(&Aeth { syndrome, msn });
-        let pad_len = head.finish(path, 0);
-        send(&Frame { head: head.bytes(), payload: Payload::EMPTY, trailer: Trailer::Sealed { pad_len } });
+        let Some(head) = &mut self.head else { return false };
+        head.acknowledge_again(requester, psn, &Aeth { syndrome, msn });
+        let trailer = Trailer::Sealed { pad_len: 0 };
+        send(&Frame { head: head.bytes(), payload: Payload::EMPTY, trailer });
         true
     }
 }
 
-/// True when `packet` came with the addresses and the source port of `path`.
-fn is_on(path: &PathTemplate, packet: &Packet<'_>) -> bool {
-    let layout = packet.layout();
-    let (known, seen) = (path.bytes(), packet.head());
-    let addresses =
-        if layout.is_ipv6 { layout.ip + 8..layout.ip + 40 } else { layout.ip + 12..layout.ip + 20 };
-    known.len() == layout.udp + 8
-        && known[..layout.ip] == seen[..layout.ip]
-        && known[addresses.clone()] == seen[addresses]
-        && known[layout.udp..layout.udp + 2] == seen[layout.udp..layout.udp + 2]
+/// True when `packet` came with the addresses and the source port of the frame whose headers are `known`.
+#[inline]
+fn is_on(known: &[u8], packet: &Packet<'_>) -> bool {
+    let (layout, seen) = (packet.layout(), packet.head());
+    // Ethernet, then IPv4 addresses and the port, at constant places for nearly every packet.
+    if (layout.ip, layout.udp, layout.is_ipv6) == (14, 34, false)
+        && let (Some(known), Some(seen)) = (known.first_chunk::<36>(), seen.first_chunk::<36>())
+    {
+        return known[..14] == seen[..14] && known[26..] == seen[26..];
+    }
+    let addresses = if layout.is_ipv6 { 8..40 } else { 12..20 };
+    let places =
+        [0..layout.ip, layout.ip + addresses.start..layout.ip + addresses.end, layout.udp..layout.udp + 2];
+    places.into_iter().all(|place| known.get(place.clone()) == seen.get(place))
 }
 
 /// A congestion mark says something about the packet that carried it, not about the ones built here.

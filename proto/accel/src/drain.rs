@@ -29,8 +29,9 @@ impl Accelerator {
                 flow.withheld_until = None;
                 flow.advance_frontier(now, &self.shared);
             }
-            self.settle(slot);
+            self.touch(slot);
         }
+        self.settle_touched();
     }
 
     /// True from [`Accelerator::set_draining`] on.

@@ -230,8 +230,8 @@ pub(crate) struct Flow {
     // Towards the accelerator's tables.
     pub(crate) used: bool,
     pub(crate) armed: Option<Instant>,
-    /// Its timer is to be set.
-    pub(crate) is_to_arm: bool,
+    /// Its duties are to be seen to, and its timer to be set.
+    pub(crate) is_touched: bool,
     pub(crate) in_lan_ring: bool,
     pub(crate) in_wan_ring: bool,
     pub(crate) dreq_held: bool,
@@ -312,7 +312,7 @@ impl Flow {
             wan_mark: 0,
             used: true,
             armed: None,
-            is_to_arm: false,
+            is_touched: false,
             in_lan_ring: false,
             in_wan_ring: false,
             dreq_held: false,
@@ -466,35 +466,55 @@ impl Flow {
     }
 
     /// The next moment at which this flow wants [`Flow::handle_timeout`].
+    #[inline]
     pub(crate) fn deadline(&self, config: &Config) -> Option<Deadline> {
         if self.state != FlowState::Terminated {
             return None;
         }
-        let retransmission = match self.rnr_until {
-            Some(at) => Some(Deadline { at, reason: "RNR wait" }),
-            None if self.store.is_outstanding() && self.probe != Probe::Due => {
-                Some(Deadline { at: self.retransmission_due(config), reason: "retransmission timer" })
-            }
-            None => None,
-        };
-        let slowed = self.slowed_until.map(|at| Deadline { at, reason: "rate that congestion leaves" });
-        let retransmission = Deadline::earliest(retransmission, slowed);
-        let recovery = self.store.awaited.front().and_then(|awaited| awaited.recover_at);
-        let recovery = recovery.map(|at| Deadline { at, reason: "gap in READ responses" });
+        let is_outstanding =
+            self.rnr_until.is_none() && self.store.is_outstanding() && self.probe != Probe::Due;
+        let retransmission = is_outstanding
+            .then(|| Deadline { at: self.retransmission_due(config), reason: "retransmission timer" });
+        // Of most flows nothing else is awaited.
+        let is_steady = self.rnr_until.is_none()
+            && self.slowed_until.is_none()
+            && self.store.awaited.is_empty()
+            && !matches!(self.probe, Probe::Answered(_))
+            && self.withheld_until.is_none()
+            && self.replay.is_none()
+            && !self.store_was_full;
+        if is_steady {
+            retransmission
+        } else {
+            Deadline::earliest(retransmission, self.rarer_deadline(config))
+        }
+    }
+
+    /// The next moment but for the retransmission timer.
+    #[cold]
+    fn rarer_deadline(&self, config: &Config) -> Option<Deadline> {
         let answered = match self.probe {
-            Probe::Answered(at) => Some(Deadline { at, reason: "what a probe's answer means" }),
+            Probe::Answered(at) => Some(at),
             _ => None,
         };
-        let recovery = Deadline::earliest(recovery, answered);
-        let withheld = self.withheld_until.map(|at| Deadline { at, reason: "withheld pseudo-ACK" });
-        let replay = self.replay.map(|replay| Deadline {
-            at: replay.at + self.replay_patience(config),
-            reason: "responses of a repeated READ",
-        });
-        let full = self.refused_at.filter(|_| self.store_was_full);
-        let full = full.map(|at| Deadline { at: at + ROOM_CHECK_EVERY, reason: "room in the store" });
-        let store = Deadline::earliest(Deadline::earliest(retransmission, recovery), full);
-        Deadline::earliest(store, Deadline::earliest(withheld, replay))
+        let due = [
+            (self.rnr_until, "RNR wait"),
+            (self.slowed_until, "rate that congestion leaves"),
+            (self.store.awaited.front().and_then(|awaited| awaited.recover_at), "gap in READ responses"),
+            (answered, "what a probe's answer means"),
+            (self.withheld_until, "withheld pseudo-ACK"),
+            (
+                self.replay.map(|replay| replay.at + self.replay_patience(config)),
+                "responses of a repeated READ",
+            ),
+            (
+                self.refused_at.filter(|_| self.store_was_full).map(|at| at + ROOM_CHECK_EVERY),
+                "room in the store",
+            ),
+        ];
+        due.into_iter()
+            .filter_map(|(at, reason)| Some(Deadline { at: at?, reason }))
+            .reduce(|first, next| if next.at < first.at { next } else { first })
     }
 
     /// Counts from the last progress, or from when the oldest packet was sent if that was later.

@@ -1,6 +1,6 @@
 use foldhash::fast::FixedState;
 use longhaul_units::Qpn;
-use longhaul_wire::Packet;
+use longhaul_wire::{Packet, address_bits};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -44,63 +44,48 @@ pub(crate) struct WireKey {
 
 impl WireKey {
     #[inline]
-    fn new(lan: IpAddr, wan: IpAddr, qpn: Qpn, vlan: u16) -> Self {
-        WireKey::of_number(lan, wan, vlan, qpn.get())
-    }
-
-    #[inline]
-    fn of_number(lan: IpAddr, wan: IpAddr, vlan: u16, number: u32) -> Self {
-        let number = u64::from(vlan) << 32 | u64::from(number);
-        WireKey { lan: address_bits(lan), wan: address_bits(wan), number }
+    fn new(lan: u128, wan: u128, vlan: u16, number: u32) -> Self {
+        WireKey { lan, wan, number: u64::from(vlan) << 32 | u64::from(number) }
     }
 
     /// Key of a connection: who asked for it, whom, and the asker's communication id.
     pub(crate) fn of_connection(initiator: IpAddr, target: IpAddr, vlan: u16, comm_id: u32) -> Self {
-        WireKey::of_number(initiator, target, vlan, comm_id)
+        WireKey::new(address_bits(initiator), address_bits(target), vlan, comm_id)
     }
 
     /// Key of a request from the LAN: responder's QPN.
     #[inline]
     pub(crate) fn of_lan_packet(packet: &Packet<'_>) -> Self {
         let vlan = vlan(packet).unwrap_or_default();
-        WireKey::new(packet.source_ip(), packet.destination_ip(), packet.dest_qp(), vlan)
+        WireKey::new(packet.source_bits(), packet.destination_bits(), vlan, packet.dest_qp().get())
     }
 
     /// Key of a packet from the WAN: requester's QPN.
     #[inline]
     pub(crate) fn of_wan_packet(packet: &Packet<'_>) -> Self {
         let vlan = vlan(packet).unwrap_or_default();
-        WireKey::new(packet.destination_ip(), packet.source_ip(), packet.dest_qp(), vlan)
+        WireKey::new(packet.destination_bits(), packet.source_bits(), vlan, packet.dest_qp().get())
     }
 
     /// Key of a packet from the WAN whose requester is not known: addresses alone.
     pub(crate) fn of_wan_pair(packet: &Packet<'_>) -> Self {
         let vlan = vlan(packet).unwrap_or_default();
-        WireKey::new(packet.destination_ip(), packet.source_ip(), Qpn::default(), vlan)
+        WireKey::new(packet.destination_bits(), packet.source_bits(), vlan, 0)
     }
 }
 
 impl FlowKey {
     pub(crate) fn wire(&self) -> WireKey {
-        WireKey::new(self.requester, self.responder, self.responder_qpn, self.vlan)
+        self.to_requester(self.responder_qpn)
     }
 
     /// Key of what goes to the flow's requester.
     pub(crate) fn to_requester(self, qpn: Qpn) -> WireKey {
-        WireKey::new(self.requester, self.responder, qpn, self.vlan)
+        WireKey::new(address_bits(self.requester), address_bits(self.responder), self.vlan, qpn.get())
     }
 
     pub(crate) fn pair(&self) -> WireKey {
         self.to_requester(Qpn::default())
-    }
-}
-
-/// IPv4 as an IPv4-mapped IPv6 address, so that the two families cannot meet.
-#[inline]
-fn address_bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(a) => 0xffff_0000_0000 | u128::from(a.to_bits()),
-        IpAddr::V6(a) => a.to_bits(),
     }
 }
 

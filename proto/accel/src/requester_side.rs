@@ -110,7 +110,8 @@ impl Flow {
             self.resolve_by_request(packet);
         }
         let seq = self.sequence_of(packet);
-        self.note_going_back(packet, seq);
+        let request = self.request_of(packet);
+        self.note_going_back(seq, request.span);
         let expected = self.store.end();
         if self.state == FlowState::Terminated && self.begins_anew(packet, frame.payload.len(), seq) {
             shared.counters.flows_reset += 1;
@@ -125,7 +126,7 @@ impl Flow {
                 self.nak_owed = true;
                 self.drop_frame(shared, DropReason::PsnGap);
             }
-            FlowState::Terminated if seq == expected => self.accept(now, shared, frame, packet),
+            FlowState::Terminated if seq == expected => self.accept(now, shared, frame, request),
             FlowState::Terminated if seq > expected => self.note_gap(shared, seq),
             FlowState::Terminated => self.handle_duplicate(now, shared, frame, packet, seq),
         }
@@ -148,11 +149,11 @@ impl Flow {
 
     /// A requester that goes back begins with the first packet that it misses an answer to. If that lies behind a
     /// repeated READ, the READ's answers have come.
-    fn note_going_back(&mut self, packet: &Packet<'_>, seq: u64) {
+    fn note_going_back(&mut self, seq: u64, span: Option<u64>) {
         if seq < self.lan_next && self.replay.is_some_and(|replay| replay.last < seq) {
             self.replay = None;
         }
-        self.lan_next = seq + self.request_of(packet).span.unwrap_or(1);
+        self.lan_next = seq + span.unwrap_or(1);
     }
 
     /// First and middle packets of a message are as long as the path MTU.
@@ -234,8 +235,7 @@ impl Flow {
         }
     }
 
-    fn accept(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
-        let request = self.request_of(packet);
+    fn accept(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, request: Request) {
         let span = request.span.unwrap_or(1);
         if !self.has_room(shared, frame.payload.len(), span) {
             self.store_was_full = true;

@@ -123,6 +123,17 @@ impl Head {
         pad
     }
 
+    /// Makes finished headers, with a BTH and nothing but an AETH behind it, those of another acknowledge packet on the same path.
+    /// No length changes, and with it no checksum.
+    #[inline]
+    pub fn acknowledge_again(&mut self, dest_qp: Qpn, psn: Psn, aeth: &Aeth) {
+        let end = usize::from(self.len);
+        let Some(tail) = self.bytes[..end].last_chunk_mut::<{ Bth::LEN + Aeth::LEN }>() else { return };
+        tail[5..8].copy_from_slice(&dest_qp.get().to_be_bytes()[1..]);
+        tail[9..12].copy_from_slice(&psn.get().to_be_bytes()[1..]);
+        tail[12..].copy_from_slice(&aeth.write());
+    }
+
     /// The bytes so far.
     #[inline]
     pub fn bytes(&self) -> &[u8] {

@@ -27,7 +27,7 @@ pub use extended::{
 pub use head::{CNP_PAYLOAD, HEAD_MAX, Head};
 pub use layout::{Layout, Malformed, Split, split};
 pub use opcode::{Opcode, Position, Transport, Verb};
-pub use packet::Packet;
+pub use packet::{Packet, address_bits};
 pub use path::{Ipv4Fragmentation, MacAddr, Path, PathTemplate};
 pub use pause::{PRIORITIES, Pause, priority_of};
 pub use prefix::{Prefix, PrefixError};

@@ -8,25 +8,64 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     head: &'a [u8],
-    layout: Layout,
+    offsets: Offsets,
+}
+
+/// A [`Layout`] in one register: a packet is handed on by value, and copying it piece by piece would stall the loads that
+/// follow. All headers lie in the first 255 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Offsets {
+    ip: u8,
+    udp: u8,
+    bth: u8,
+    payload: u8,
+    is_ipv6: bool,
+}
+
+/// Where IPv4 addresses lie among those of IPv6 (RFC 4291, section 2.5.5.2).
+const IPV4_MAPPED: u128 = 0xffff_0000_0000;
+
+/// An address as 128 bits, an IPv4 address as the IPv6 address that it is mapped to: the two families cannot meet.
+#[inline]
+pub fn address_bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(a) => IPV4_MAPPED | u128::from(a.to_bits()),
+        IpAddr::V6(a) => a.to_bits(),
+    }
 }
 
 impl<'a> Packet<'a> {
     /// `Ok(None)` when the frame is not RoCEv2.
     #[inline]
     pub fn parse(head: &'a [u8]) -> Result<Option<Self>, Malformed> {
-        Ok(Layout::find(head)?.map(|layout| Packet { head, layout }))
+        Ok(Layout::find(head)?.map(|Layout { ip, is_ipv6, udp, bth, payload }| Packet {
+            head,
+            offsets: Offsets {
+                ip: ip as u8,
+                udp: udp as u8,
+                bth: bth as u8,
+                payload: payload as u8,
+                is_ipv6,
+            },
+        }))
     }
 
     /// Header offsets.
     #[inline]
     pub fn layout(&self) -> Layout {
-        self.layout
+        let Offsets { ip, udp, bth, payload, is_ipv6 } = self.offsets;
+        Layout {
+            ip: usize::from(ip),
+            is_ipv6,
+            udp: usize::from(udp),
+            bth: usize::from(bth),
+            payload: usize::from(payload),
+        }
     }
 
     /// All header bytes, up to the payload.
     pub fn head(&self) -> &'a [u8] {
-        &self.head[..self.layout.payload]
+        &self.head[..self.layout().payload]
     }
 
     // `Layout::find` held every offset used below against the length, so that the only way to
@@ -39,7 +78,7 @@ impl<'a> Packet<'a> {
     /// The opcode alone.
     #[inline]
     pub fn opcode(&self) -> Opcode {
-        Opcode(self.head[self.layout.bth])
+        Opcode(self.head[self.layout().bth])
     }
 
     /// The PSN alone.
@@ -57,14 +96,14 @@ impl<'a> Packet<'a> {
     /// The base transport header.
     #[inline]
     pub fn bth(&self) -> Bth {
-        match self.array(self.layout.bth) {
+        match self.array(self.layout().bth) {
             Some(b) => Bth::read(b),
             None => unreachable!("Layout::find checked the BTH"),
         }
     }
 
     fn extended(&self) -> usize {
-        self.layout.bth + Bth::LEN
+        self.layout().bth + Bth::LEN
     }
 
     /// RETH, when the opcode has one.
@@ -115,7 +154,7 @@ impl<'a> Packet<'a> {
         if !self.opcode().has_immediate() {
             return None;
         }
-        self.array(self.layout.payload - 4).copied()
+        self.array(self.layout().payload - 4).copied()
     }
 
     /// The rkey to invalidate, when the opcode has it.
@@ -123,33 +162,34 @@ impl<'a> Packet<'a> {
         if !self.opcode().has_invalidate() {
             return None;
         }
-        self.array(self.layout.payload - 4).map(|b| RKey(u32::from_be_bytes(*b)))
+        self.array(self.layout().payload - 4).map(|b| RKey(u32::from_be_bytes(*b)))
     }
 
     /// IPv4 ToS or IPv6 traffic class: DSCP and ECN.
     #[inline]
     pub fn traffic_class(&self) -> u8 {
-        let ip = self.layout.ip;
-        if self.layout.is_ipv6 { self.head[ip] << 4 | self.head[ip + 1] >> 4 } else { self.head[ip + 1] }
+        let ip = self.layout().ip;
+        if self.layout().is_ipv6 { self.head[ip] << 4 | self.head[ip + 1] >> 4 } else { self.head[ip + 1] }
     }
 
     /// IPv4 TTL or IPv6 hop limit.
     pub fn hop_limit(&self) -> u8 {
-        self.head[self.layout.ip + if self.layout.is_ipv6 { 7 } else { 8 }]
+        self.head[self.layout().ip + if self.layout().is_ipv6 { 7 } else { 8 }]
     }
 
     /// IPv4 identification and DF; `None` for IPv6.
     pub fn ipv4_fragmentation(&self) -> Option<Ipv4Fragmentation> {
-        let [i0, i1, flags, _] = *self.array(self.layout.ip + 4)?;
-        (!self.layout.is_ipv6).then_some(Ipv4Fragmentation {
+        let [i0, i1, flags, _] = *self.array(self.layout().ip + 4)?;
+        (!self.layout().is_ipv6).then_some(Ipv4Fragmentation {
             identification: u16::from_be_bytes([i0, i1]),
             dont_fragment: flags & 0x40 != 0,
         })
     }
 
+    #[inline]
     fn address(&self, v4_at: usize, v6_at: usize) -> IpAddr {
-        let ip = self.layout.ip;
-        if self.layout.is_ipv6 {
+        let ip = self.layout().ip;
+        if self.layout().is_ipv6 {
             match self.array::<16>(ip + v6_at) {
                 Some(b) => IpAddr::V6(Ipv6Addr::from(*b)),
                 None => unreachable!("Layout::find checked the IPv6 header"),
@@ -174,14 +214,39 @@ impl<'a> Packet<'a> {
         self.address(16, 24)
     }
 
+    /// The address at one of two offsets from the IP header as 128 bits: an IPv4 address as the IPv6 address that it is
+    /// mapped to.
+    #[inline]
+    fn address_bits(&self, v4_at: usize, v6_at: usize) -> u128 {
+        let ip = self.layout().ip;
+        // `Layout::find` checked the IP header.
+        if self.layout().is_ipv6 {
+            self.array::<16>(ip + v6_at).map_or(0, |b| u128::from_be_bytes(*b))
+        } else {
+            self.array::<4>(ip + v4_at).map_or(0, |b| IPV4_MAPPED | u128::from(u32::from_be_bytes(*b)))
+        }
+    }
+
+    /// [`address_bits`] of the IP source, without a detour: for tables that are looked up per packet.
+    #[inline]
+    pub fn source_bits(&self) -> u128 {
+        self.address_bits(12, 8)
+    }
+
+    /// [`address_bits`] of the IP destination.
+    #[inline]
+    pub fn destination_bits(&self) -> u128 {
+        self.address_bits(16, 24)
+    }
+
     /// UDP source port.
     #[inline]
     pub fn udp_source_port(&self) -> u16 {
-        u16::from_be_bytes([self.head[self.layout.udp], self.head[self.layout.udp + 1]])
+        u16::from_be_bytes([self.head[self.layout().udp], self.head[self.layout().udp + 1]])
     }
 
     /// Addresses and markings as a [`Path`], from which a [`crate::PathTemplate`] builds frames like this one.
     pub fn path(&self) -> Path {
-        Udp::from(self.layout).path(self.head)
+        Udp::from(self.layout()).path(self.head)
     }
 }

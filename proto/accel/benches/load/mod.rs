@@ -20,7 +20,7 @@ pub enum Form {
 }
 
 /// Packets between two drains.
-pub const CHUNK: usize = 16;
+pub const CHUNK: usize = 64;
 
 /// Counts what leaves.
 #[derive(Default)]
@@ -43,7 +43,8 @@ impl Transmit for Nowhere {
 pub struct Load {
     accel: Accelerator,
     form: Form,
-    psn: u64,
+    /// Packets put through.
+    sent: u64,
     now: Instant,
     heads: Vec<Head>,
     trailers: Vec<Trailer>,
@@ -74,7 +75,7 @@ impl Load {
         let mut load = Load {
             accel: Accelerator::new(Config { flows_max: 1 << 16, ..Config::default() }).expect("valid"),
             form,
-            psn: 0,
+            sent: 0,
             now: Instant::from_ns(1000),
             heads: Vec::new(),
             trailers: Vec::new(),
@@ -92,9 +93,8 @@ impl Load {
     /// Two messages and their ACKs make a flow known.
     fn pair(&mut self) {
         for flow in 0..self.flows {
-            self.psn = 0;
-            for _ in 0..2 {
-                let bth = Bth { ack_request: true, ..self.bth(flow) };
+            for psn in 0..2 {
+                let bth = Bth { ack_request: true, ..bth(flow, psn) };
                 let mut head = Head::begin(&self.requests, &bth);
                 let pad_len = head.finish(&self.requests, 0);
                 let frame = Frame {
@@ -103,24 +103,22 @@ impl Load {
                     trailer: Trailer::Sealed { pad_len },
                 };
                 self.accel.handle_frame(self.now, LAN, &frame);
-                self.acknowledge(flow, self.psn);
+                self.acknowledge(flow, psn);
                 self.accel.poll_transmit(self.now, &mut Nowhere::default());
-                self.psn += 1;
             }
         }
         let known = self.accel.flows().filter(|f| f.state == longhaul_accel::FlowState::Terminated).count();
         assert_eq!(known, self.flows as usize);
     }
 
-    fn bth(&self, flow: u32) -> Bth {
-        // Every flow has PSNs of its own, so that an ACK fits only one.
-        let psn = Psn::from_sequence(self.psn + u64::from(flow) * 100);
-        Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0x1000 + flow), psn)
+    /// Flow and PSN of the packet with this number: flows take turns.
+    fn packet(&self, number: u64) -> (u32, u64) {
+        let flows = u64::from(self.flows);
+        ((number % flows) as u32, 2 + number / flows)
     }
 
     fn acknowledge(&mut self, flow: u32, psn: u64) {
-        let psn_of_flow = Psn::from_sequence(psn + u64::from(flow) * 100);
-        let bth = Bth::new(Opcode::RC_ACK, Qpn::new(0x80_0000 + flow), psn_of_flow);
+        let bth = Bth::new(Opcode::RC_ACK, Qpn::new(0x80_0000 + flow), psn_on_wire(flow, psn));
         let mut head = Head::begin(&self.answers, &bth);
         head.push_aeth(&Aeth { syndrome: Syndrome::ACK_UNLIMITED, msn: Msn::new(psn as u32 + 1) });
         let pad_len = head.finish(&self.answers, 0);
@@ -129,17 +127,15 @@ impl Load {
         self.accel.handle_frame(self.now, WAN, &frame);
     }
 
-    /// Builds the next chunk: [`CHUNK`] packets for each of the flows in turn.
+    /// Builds the next [`CHUNK`] packets.
     pub fn prepare(&mut self) {
         self.heads.clear();
         self.trailers.clear();
         self.held.clear();
         let checked = matches!(self.form, Form::Received | Form::Shared);
-        for i in 0..CHUNK * self.flows as usize {
-            let (flow, round) = (i as u32 % self.flows, i / self.flows as usize);
-            let mut bth = self.bth(flow);
-            bth.psn = bth.psn.plus(round as u32);
-            bth.ack_request = round % 8 == 7;
+        for number in self.sent..self.sent + CHUNK as u64 {
+            let (flow, psn) = self.packet(number);
+            let bth = Bth { ack_request: true, ..bth(flow, psn) };
             let mut head = Head::begin(&self.requests, &bth);
             let pad_len = head.finish(&self.requests, self.payload.len());
             let trailer = if checked {
@@ -173,11 +169,22 @@ impl Load {
         }
         self.now += longhaul_units::Duration::from_us(5);
         self.accel.poll_transmit(self.now, &mut out);
-        self.psn += CHUNK as u64;
-        for flow in 0..self.flows {
-            // The responder is a chunk behind.
-            self.acknowledge(flow, self.psn - 1 - CHUNK as u64);
+        // The responder is a chunk behind, and answers what came of a flow in one chunk with one ACK.
+        let flows_heard = CHUNK.min(self.flows as usize) as u64;
+        for number in self.sent.saturating_sub(flows_heard)..self.sent {
+            let (flow, psn) = self.packet(number);
+            self.acknowledge(flow, psn);
         }
-        assert!(out.frames as usize > self.heads.len() + self.held.len(), "{} frames out", out.frames);
+        self.sent += CHUNK as u64;
+        assert!(out.frames >= CHUNK as u64, "{} frames out", out.frames);
     }
+}
+
+/// Every flow has PSNs of its own, so that an ACK fits only one.
+fn psn_on_wire(flow: u32, psn: u64) -> Psn {
+    Psn::from_sequence(psn + u64::from(flow) * 100)
+}
+
+fn bth(flow: u32, psn: u64) -> Bth {
+    Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0x1000 + flow), psn_on_wire(flow, psn))
 }
