@@ -641,6 +641,7 @@ pub(super) unsafe fn acknowledge_before(id: *mut rdma_cm_id) {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+    use std::time::Duration;
 
     use longhaul_abi_defs::RDMA_PS_TCP;
     use longhaul_cm::{ConnectRequest, ConnectionManager};
