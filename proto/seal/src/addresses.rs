@@ -3,7 +3,7 @@
 use crate::session::Way;
 use foldhash::fast::FixedState;
 use longhaul_units::Instant;
-use longhaul_wire::{Path, Udp};
+use longhaul_wire::{Path, Udp, address_bits};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -21,11 +21,7 @@ pub(crate) struct AddressKey {
 
 impl AddressKey {
     fn of(address: IpAddr, vlan: Option<u16>) -> Self {
-        let address = match address {
-            IpAddr::V4(a) => 0xffff_0000_0000 | u128::from(a.to_bits()),
-            IpAddr::V6(a) => a.to_bits(),
-        };
-        AddressKey { address, vlan: vlan.unwrap_or_default() & 0xfff }
+        AddressKey { address: address_bits(address), vlan: vlan.unwrap_or_default() & 0xfff }
     }
 
     /// The destination of datagrams along `way`.
@@ -38,14 +34,7 @@ impl AddressKey {
     pub(crate) fn in_head(head: &[u8], udp: Udp, is_source: bool) -> Self {
         let vlan =
             if udp.ip >= 18 { u16::from_be_bytes([head[udp.ip - 4] & 0xf, head[udp.ip - 3]]) } else { 0 };
-        let address = if udp.is_ipv6 {
-            let at = udp.ip + if is_source { 8 } else { 24 };
-            u128::from_be_bytes(head[at..].first_chunk().copied().unwrap_or_default())
-        } else {
-            let at = udp.ip + if is_source { 12 } else { 16 };
-            let address = u32::from_be_bytes(head[at..].first_chunk().copied().unwrap_or_default());
-            0xffff_0000_0000 | u128::from(address)
-        };
+        let address = if is_source { udp.source_bits(head) } else { udp.destination_bits(head) };
         AddressKey { address, vlan }
     }
 }

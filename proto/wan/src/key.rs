@@ -1,6 +1,6 @@
 use foldhash::fast::FixedState;
 use longhaul_units::Qpn;
-use longhaul_wire::{Packet, Path, Transport};
+use longhaul_wire::{Packet, Path, Transport, address_bits};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -32,19 +32,12 @@ pub(crate) struct AddressKey {
     vlan: u16,
 }
 
-fn bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(a) => 0xffff_0000_0000 | u128::from(a.to_bits()),
-        IpAddr::V6(a) => a.to_bits(),
-    }
-}
-
 impl WireKey {
     #[inline]
     pub(crate) fn of(key: &StreamKey) -> Self {
         WireKey {
-            source: bits(key.source),
-            destination: bits(key.destination),
+            source: address_bits(key.source),
+            destination: address_bits(key.destination),
             qpn_vlan: u64::from(key.qpn.get()) << 16 | u64::from(key.vlan),
         }
     }
@@ -83,7 +76,7 @@ fn vlan(head: &[u8], ip: usize) -> Option<u16> {
 
 impl AddressKey {
     pub(crate) fn new(address: IpAddr, vlan: u16) -> Self {
-        AddressKey { address: bits(address), vlan }
+        AddressKey { address: address_bits(address), vlan }
     }
 
     pub(crate) fn address(&self) -> IpAddr {

@@ -27,11 +27,11 @@ pub use extended::{
 pub use head::{CNP_PAYLOAD, HEAD_MAX, Head};
 pub use layout::{Layout, Malformed, Split, split};
 pub use opcode::{Opcode, Position, Transport, Verb};
-pub use packet::{Packet, address_bits};
+pub use packet::Packet;
 pub use path::{Ipv4Fragmentation, MacAddr, Path, PathTemplate};
 pub use pause::{PRIORITIES, Pause, priority_of};
 pub use prefix::{Prefix, PrefixError};
-pub use udp::Udp;
+pub use udp::{Udp, address_bits};
 
 /// UDP destination port of RoCEv2.
 pub const ROCEV2_PORT: u16 = 4791;

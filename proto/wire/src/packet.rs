@@ -22,18 +22,6 @@ struct Offsets {
     is_ipv6: bool,
 }
 
-/// Where IPv4 addresses lie among those of IPv6 (RFC 4291, section 2.5.5.2).
-const IPV4_MAPPED: u128 = 0xffff_0000_0000;
-
-/// An address as 128 bits, an IPv4 address as the IPv6 address that it is mapped to: the two families cannot meet.
-#[inline]
-pub fn address_bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(a) => IPV4_MAPPED | u128::from(a.to_bits()),
-        IpAddr::V6(a) => a.to_bits(),
-    }
-}
-
 impl<'a> Packet<'a> {
     /// `Ok(None)` when the frame is not RoCEv2.
     #[inline]
@@ -214,29 +202,16 @@ impl<'a> Packet<'a> {
         self.address(16, 24)
     }
 
-    /// The address at one of two offsets from the IP header as 128 bits: an IPv4 address as the IPv6 address that it is
-    /// mapped to.
-    #[inline]
-    fn address_bits(&self, v4_at: usize, v6_at: usize) -> u128 {
-        let ip = self.layout().ip;
-        // `Layout::find` checked the IP header.
-        if self.layout().is_ipv6 {
-            self.array::<16>(ip + v6_at).map_or(0, |b| u128::from_be_bytes(*b))
-        } else {
-            self.array::<4>(ip + v4_at).map_or(0, |b| IPV4_MAPPED | u128::from(u32::from_be_bytes(*b)))
-        }
-    }
-
-    /// [`address_bits`] of the IP source, without a detour: for tables that are looked up per packet.
+    /// [`crate::address_bits`] of the IP source.
     #[inline]
     pub fn source_bits(&self) -> u128 {
-        self.address_bits(12, 8)
+        Udp::from(self.layout()).source_bits(self.head)
     }
 
-    /// [`address_bits`] of the IP destination.
+    /// [`crate::address_bits`] of the IP destination.
     #[inline]
     pub fn destination_bits(&self) -> u128 {
-        self.address_bits(16, 24)
+        Udp::from(self.layout()).destination_bits(self.head)
     }
 
     /// UDP source port.

@@ -15,7 +15,20 @@ pub struct Udp {
     pub udp: usize,
 }
 
+/// Where IPv4 addresses lie among those of IPv6 (RFC 4291, section 2.5.5.2).
+const IPV4_MAPPED: u128 = 0xffff_0000_0000;
+
+/// An address as 128 bits, an IPv4 address as the IPv6 address that it is mapped to: the two families cannot meet.
+#[inline]
+pub fn address_bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(a) => IPV4_MAPPED | u128::from(a.to_bits()),
+        IpAddr::V6(a) => a.to_bits(),
+    }
+}
+
 impl From<Layout> for Udp {
+    #[inline]
     fn from(layout: Layout) -> Self {
         Udp { ip: layout.ip, is_ipv6: layout.is_ipv6, udp: layout.udp }
     }
@@ -44,6 +57,29 @@ impl Udp {
             is_ipv6,
             udp,
         })
+    }
+
+    #[inline]
+    fn bits(&self, head: &[u8], v4_at: usize, v6_at: usize) -> u128 {
+        let ip = head.get(self.ip..).unwrap_or_default();
+        if self.is_ipv6 {
+            ip.get(v6_at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u128::from_be_bytes(*b))
+        } else {
+            let v4 = ip.get(v4_at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_be_bytes(*b));
+            IPV4_MAPPED | u128::from(v4)
+        }
+    }
+
+    /// [`address_bits`] of the IP source, read at once: for tables that are looked into for each packet.
+    #[inline]
+    pub fn source_bits(&self, head: &[u8]) -> u128 {
+        self.bits(head, 12, 8)
+    }
+
+    /// [`address_bits`] of the IP destination.
+    #[inline]
+    pub fn destination_bits(&self, head: &[u8]) -> u128 {
+        self.bits(head, 16, 24)
     }
 
     /// First byte behind the UDP header.
