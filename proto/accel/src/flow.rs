@@ -195,6 +195,8 @@ pub(crate) struct Flow {
     pub(crate) is_candidate: bool,
     /// When its last request came, while it is learnt.
     pub(crate) heard_at: Instant,
+    /// Behind the last of its requests that passed while it is learnt, and when that came: so far its requester may be acknowledged.
+    pub(crate) passed_to: (Psn, Instant),
     /// The responder has asked for what its requester may no longer have.
     pub(crate) asked: Option<Asked>,
 
@@ -289,6 +291,7 @@ impl Flow {
             goes_on: false,
             is_candidate: false,
             heard_at: now,
+            passed_to: (beginning.psn, now),
             asked: None,
             rtt: Rtt::default(),
             timer_base: now,
@@ -352,6 +355,7 @@ impl Flow {
     pub(crate) fn restart_learning(&mut self, shared: &mut Shared, packet: &Packet<'_>) {
         self.discard_store(shared, first_sequence(packet.psn()));
         self.lan_next = self.begins_at;
+        self.passed_to.0 = packet.psn();
         self.learnt = Learnt::Traffic;
         self.settle_mode(&shared.config, packet);
         self.unresolved_read = None;

@@ -5,7 +5,7 @@ use crate::requester_side::WINDOW;
 use crate::store::Kind;
 use crate::{FlowState, Learnt};
 use longhaul_node::Frame;
-use longhaul_units::{Duration, Instant, Msn, Qpn};
+use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
 use longhaul_wire::{Aeth, NakCode, Packet};
 
 /// Memory that a flow may take while it is only watched.
@@ -51,6 +51,10 @@ impl Flow {
         let request = self.request_of(packet);
         let seq = self.sequence_of(packet);
         let is_next = self.started && seq == self.store.end();
+        let end = Psn::from_sequence(seq + request.span.unwrap_or(1));
+        if end.is_after(self.passed_to.0) || now.since(self.passed_to.1) >= shared.config.give_up_after {
+            self.passed_to = (end, now);
+        }
         self.note_whether_it_has(now, seq, request.kind);
         if self.started && (self.store.start()..self.store.end()).contains(&seq) {
             self.resent_at = now;
@@ -169,6 +173,9 @@ impl Flow {
 
     /// An ACK that fits this flow only. The first is remembered; when a second one counts the messages as this flow
     /// does, the flow is terminated from here on. True when that has happened.
+    ///
+    /// Not while the requester goes back over what has passed: answers to the first time can take it past all that is remembered,
+    /// and what it sent then would lie behind a gap that nobody can fill.
     pub(crate) fn take_evidence(
         &mut self,
         now: Instant,
@@ -179,8 +186,10 @@ impl Flow {
         let seq = self.sequence_of(packet);
         let Some(entry) = self.store.entry(self.store.index_of(seq)) else { return false };
         let seen = Tentative { requester_qpn: packet.dest_qp(), msn: aeth.msn, messages: entry.messages };
+        let goes_back = self.passed_to.0.is_after(Psn::from_sequence(self.store.end()));
         let agrees = self.tentative.is_some_and(|before| {
-            before.requester_qpn == seen.requester_qpn
+            !goes_back
+                && before.requester_qpn == seen.requester_qpn
                 && i64::from(seen.msn.since(before.msn)) == seen.messages as i64 - before.messages as i64
                 && seen.messages > before.messages
         });

@@ -115,7 +115,11 @@ impl Flow {
         let expected = self.store.end();
         if self.state == FlowState::Terminated && self.begins_anew(packet, frame.payload.len(), seq) {
             shared.counters.flows_reset += 1;
+            let may_go_back = self.store.is_empty() && seq < expected;
             self.restart_learning(shared, packet);
+            if may_go_back {
+                self.passed_to = (Psn::from_sequence(expected), now);
+            }
         }
         match self.state {
             FlowState::Learning => self.watch_request(now, shared, frame, packet),
@@ -360,8 +364,9 @@ impl Flow {
         let span = self.request_of(packet).span.unwrap_or(1);
         let last = seq + span - 1;
         let resolved = self.unresolved_read.is_none();
-        if let Some(awaited) = self.store.awaited_at(seq) {
-            let lost = awaited.recover_at.is_some() || seq < awaited.next;
+        if let Some(awaited) = self.store.awaited_at(seq).copied() {
+            let asks_again = seq < awaited.next;
+            let lost = awaited.recover_at.is_some() || asks_again;
             let fits = !resolved || awaited.last == last;
             if !fits || !awaited.sent_at.is_some_and(|at| lost || overdue(at)) {
                 self.drop_frame(shared, DropReason::ReadInFlight);
@@ -371,20 +376,27 @@ impl Flow {
             self.store.replace_request(seq, held.clone());
             self.store.count_request_sent(seq, now);
             self.resent_at = now;
+            if asks_again {
+                self.note_replay(now, seq, last);
+            }
             shared.queue_to_wan(held);
         } else {
             if self.replay.is_some_and(|r| (r.first..=r.last).contains(&seq) && !overdue(r.at)) {
                 self.drop_frame(shared, DropReason::ReadInFlight);
                 return;
             }
-            // Answered once already: until the answer has come again, an ACK for anything behind it would tell the
-            // requester that it is lost.
-            let first = self.replay.map_or(seq, |r| r.first.min(seq));
-            let last = self.replay.map_or(last, |r| r.last.max(last));
-            self.replay = Some(Replay { first, last, at: now });
+            self.note_replay(now, seq, last);
             shared.pass_to_wan(frame);
         }
         shared.counters.reads_replayed += 1;
+    }
+
+    /// Responses from `first` to `last` have passed, and are asked for again: until they have come again, an ACK for anything
+    /// behind them would tell the requester that they are lost.
+    fn note_replay(&mut self, now: Instant, first: u64, last: u64) {
+        let first = self.replay.map_or(first, |replay| replay.first.min(first));
+        let last = self.replay.map_or(last, |replay| replay.last.max(last));
+        self.replay = Some(Replay { first, last, at: now });
     }
 
     /// A request of a failed flow.

@@ -406,6 +406,9 @@ impl Store {
     }
 
     /// Puts `frame`, a retry for the rest of a READ from `seq` on, in place of the stored request.
+    ///
+    /// The next response stays the next when the retry asks for earlier ones again: its requester may have sent it before these
+    /// came, and takes what follows them. One that lost them asks for all that follows as well, whatever is counted here.
     pub(crate) fn replace_request(&mut self, seq: u64, frame: FrameBuf) {
         let index = self.index_of(seq);
         if let Some(entry) = self.entries.get_mut(index) {
@@ -415,7 +418,7 @@ impl Store {
         }
         if let Some(awaited) = self.awaited_at(seq) {
             awaited.first = seq;
-            awaited.next = seq;
+            awaited.next = awaited.next.max(seq);
         }
     }
 

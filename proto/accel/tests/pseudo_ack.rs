@@ -277,6 +277,28 @@ mod outstanding_read {
              > lan read_last 103 msn=1");
     }
 
+    /// A requester that goes back asks for all READs behind, also for those whose responses are just coming to it.
+    #[test]
+    fn one_asked_for_again_while_its_responses_come_is_answered_with_the_last_of_them() {
+        run("connect psn=100 mtu=1024
+             lan: read 100 dma=3072 A
+             > wan read 100 A dma=3072
+             lan: send_only 103 A
+             > wan send_only 103 A
+             after 20ms
+             wan: read_first 100 msn=1
+             > lan read_first 100 msn=1
+             wan: read_middle 101
+             > lan read_middle 101
+             lan: read 100 dma=3072 A      # left before the two came
+             > wan read 100 A dma=3072
+             wan: read_last 102 msn=1
+             > lan read_last 102 msn=1
+             > lan ack 103 msn=2
+             wan: read_first 100 msn=2
+             > lan read_first 100 msn=2");
+    }
+
     #[test]
     fn it_is_resent_after_a_gap_if_the_requester_keeps_waiting() {
         let script = run("connect psn=100 mtu=1024
@@ -905,6 +927,48 @@ mod pairing {
         script.go_on("lan: write_only 500 A\n > wan write_only 500 A");
         script.go_on("lan: write_only 501 A\n > wan write_only 501 A");
         script
+    }
+
+    #[test]
+    fn waits_until_a_requester_that_went_back_is_as_far_again() {
+        let mut script = run("lan: read 100 dma=64 A
+             > wan read 100 A dma=64
+             lan: send_only 101 A
+             > wan send_only 101 A
+             lan: send_only 102 A
+             > wan send_only 102 A
+             lan: send_only 103 A
+             > wan send_only 103 A
+             lan: read 104 dma=64 A
+             > wan read 104 A dma=64
+             wan: read_only 100 msn=1      # lost on the LAN; the requester goes back
+             > lan read_only 100 msn=1
+             lan: read 100 dma=64 A
+             > wan read 100 A dma=64
+             lan: send_only 101 A
+             > wan send_only 101 A
+             lan: send_only 102 A          # lost from here on
+             > wan send_only 102 A
+             wan: ack 101 msn=2
+             > lan ack 101 msn=2
+             wan: ack 102 msn=3
+             > lan ack 102 msn=3
+             wan: ack 103 msn=4
+             > lan ack 103 msn=4
+             wan: read_only 104 msn=5      # it has everything by now
+             > lan read_only 104 msn=5
+             lan: send_only 105 A
+             > wan send_only 105 A
+             lan: send_only 106 A
+             > wan send_only 106 A
+             wan: ack 105 msn=6
+             > lan ack 105 msn=6");
+        assert_eq!(script.status().state, FlowState::Learning);
+        script.go_on(
+            "wan: ack 106 msn=7
+             > lan ack 106 msn=7",
+        );
+        assert_eq!(script.status().state, FlowState::Terminated);
     }
 
     #[test]
