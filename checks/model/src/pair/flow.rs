@@ -89,6 +89,7 @@ pub struct Flow {
     acked_to: Seq,
     wanted_to: Seq,
     lan_next: Seq,
+    passed_to: Seq,
     ack_again: bool,
     /// The packet that revealed a gap.
     gap: Option<Seq>,
@@ -130,6 +131,7 @@ impl Flow {
             acked_to: start,
             wanted_to: start,
             lan_next: start,
+            passed_to: start,
             ack_again: false,
             gap: None,
             nak_owed: false,

@@ -18,6 +18,7 @@ impl Flow {
     pub(super) fn watch_request(&mut self, rules: Rules<'_>, seq: Seq, out: &mut Out<'_>) {
         out.wan.push(Frame::Request(seq));
         let is_next = self.started && seq == self.end;
+        self.passed_to = self.passed_to.max(seq + 1);
         self.note_whether_it_has(rules, seq);
         if self.started && (self.start..self.end).contains(&seq) {
             return;
@@ -90,7 +91,8 @@ impl Flow {
     /// Mirrors `Flow::take_evidence`. Messages are counted from the scenario's first: MSNs agree with that.
     fn take_evidence(&mut self, rules: Rules<'_>, next: Seq) {
         let messages = rules.scenario.messages_below(next);
-        let agrees = self.tentative.is_some_and(|before| messages > before);
+        let goes_back = self.passed_to > self.end;
+        let agrees = self.tentative.is_some_and(|before| !goes_back && messages > before);
         self.tentative = Some(messages);
         self.asked = None;
         self.release(rules, next, true);

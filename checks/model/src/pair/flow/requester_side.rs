@@ -15,7 +15,10 @@ impl Flow {
         }
         self.note_going_back(seq);
         if self.state == FlowState::Terminated && self.begins_anew(rules, seq) {
+            let may_go_back = self.start == self.end && seq < self.end;
+            let passed_to = if may_go_back { self.end } else { seq };
             self.restart_learning(rules, seq);
+            self.passed_to = passed_to;
         }
         match self.state {
             FlowState::Learning => self.watch_request(rules, seq, out),
