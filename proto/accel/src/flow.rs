@@ -130,6 +130,16 @@ pub(crate) struct Replay {
     pub(crate) at: Instant,
 }
 
+/// How far the requests of a flow that is learnt have passed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard {
+    /// When the last one came.
+    pub(crate) at: Instant,
+    /// Behind the last in their order, and when that came: so far the requester may be acknowledged.
+    pub(crate) to: Psn,
+    pub(crate) to_at: Instant,
+}
+
 /// Numbers that a flow starts with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beginning {
@@ -193,10 +203,8 @@ pub(crate) struct Flow {
     pub(crate) goes_on: bool,
     /// Among those that an unpaired ACK is held against.
     pub(crate) is_candidate: bool,
-    /// When its last request came, while it is learnt.
-    pub(crate) heard_at: Instant,
-    /// Behind the last of its requests that passed while it is learnt, and when that came: so far its requester may be acknowledged.
-    pub(crate) passed_to: (Psn, Instant),
+    /// What was heard of its requester while it is learnt.
+    pub(crate) heard: Heard,
     /// The responder has asked for what its requester may no longer have.
     pub(crate) asked: Option<Asked>,
 
@@ -290,8 +298,7 @@ impl Flow {
             tentative: None,
             goes_on: false,
             is_candidate: false,
-            heard_at: now,
-            passed_to: (beginning.psn, now),
+            heard: Heard { at: now, to: beginning.psn, to_at: now },
             asked: None,
             rtt: Rtt::default(),
             timer_base: now,
@@ -355,7 +362,7 @@ impl Flow {
     pub(crate) fn restart_learning(&mut self, shared: &mut Shared, packet: &Packet<'_>) {
         self.discard_store(shared, first_sequence(packet.psn()));
         self.lan_next = self.begins_at;
-        self.passed_to.0 = packet.psn();
+        self.heard.to = packet.psn();
         self.learnt = Learnt::Traffic;
         self.settle_mode(&shared.config, packet);
         self.unresolved_read = None;

@@ -47,13 +47,13 @@ impl Flow {
         let Some(held) = shared.hold(frame) else { return };
         shared.queue_to_wan(held.clone());
         self.request_port = packet.udp_source_port();
-        self.heard_at = now;
+        self.heard.at = now;
         let request = self.request_of(packet);
         let seq = self.sequence_of(packet);
         let is_next = self.started && seq == self.store.end();
         let end = Psn::from_sequence(seq + request.span.unwrap_or(1));
-        if end.is_after(self.passed_to.0) || now.since(self.passed_to.1) >= shared.config.give_up_after {
-            self.passed_to = (end, now);
+        if end.is_after(self.heard.to) || now.since(self.heard.to_at) >= shared.config.give_up_after {
+            (self.heard.to, self.heard.to_at) = (end, now);
         }
         self.note_whether_it_has(now, seq, request.kind);
         if self.started && (self.store.start()..self.store.end()).contains(&seq) {
@@ -186,7 +186,7 @@ impl Flow {
         let seq = self.sequence_of(packet);
         let Some(entry) = self.store.entry(self.store.index_of(seq)) else { return false };
         let seen = Tentative { requester_qpn: packet.dest_qp(), msn: aeth.msn, messages: entry.messages };
-        let goes_back = self.passed_to.0.is_after(Psn::from_sequence(self.store.end()));
+        let goes_back = self.heard.to.is_after(Psn::from_sequence(self.store.end()));
         let agrees = self.tentative.is_some_and(|before| {
             !goes_back
                 && before.requester_qpn == seen.requester_qpn

@@ -118,7 +118,7 @@ impl Flow {
             let may_go_back = self.store.is_empty() && seq < expected;
             self.restart_learning(shared, packet);
             if may_go_back {
-                self.passed_to = (Psn::from_sequence(expected), now);
+                (self.heard.to, self.heard.to_at) = (Psn::from_sequence(expected), now);
             }
         }
         match self.state {

@@ -165,11 +165,11 @@ impl FlowTable {
     /// Unpaired ACKs between this flow's addresses may be its own, which goes on. When there are many such flows, it has to
     /// wait until one of them is learnt or silent.
     pub(crate) fn nominate(&mut self, slot: u32) {
-        let Some((pair, now)) = self.get(slot).map(|flow| (flow.key.pair(), flow.heard_at)) else { return };
+        let Some((pair, now)) = self.get(slot).map(|flow| (flow.key.pair(), flow.heard.at)) else { return };
         let mut candidates = self.unpaired.remove(&pair).unwrap_or_default();
         if candidates.len() >= CANDIDATES_MAX {
             let may_go = |&slot: &u32| {
-                self.get(slot).is_none_or(|flow| !flow.goes_on || now.since(flow.heard_at) > CANDIDATE_SILENT)
+                self.get(slot).is_none_or(|flow| !flow.goes_on || now.since(flow.heard.at) > CANDIDATE_SILENT)
             };
             if let Some(at) = candidates.iter().position(may_go) {
                 let gone = candidates.swap_remove(at);
