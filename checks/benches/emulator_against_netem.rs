@@ -122,9 +122,13 @@ fn errors_here(frames: u32) -> Value {
     all.push(report("a veth pair alone", 0, &probe(&w1, &w2, frames)));
     let (left, right) = (Raw::open(&network.left, "eth0"), Raw::open(&network.right, "eth0"));
     for delay in DELAYS_US {
-        let fibre = network.start(&format!("emulate --a west --b east --delay {delay}us --rate 100G"));
-        all.push(report("longhaul emulate", delay, &probe(&left, &right, frames)));
-        fibre.end();
+        for option in ["", " --precise"] {
+            let command = format!("emulate --a west --b east --delay {delay}us --rate 100G{option}");
+            let fibre = network.start(&command);
+            let what = format!("longhaul emulate{option}");
+            all.push(report(&what, delay, &probe(&left, &right, frames)));
+            fibre.end();
+        }
     }
     json!(all)
 }

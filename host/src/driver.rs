@@ -34,6 +34,8 @@ pub struct DriverConfig {
     pub yield_below: usize,
     /// The longest time between two calls of [`Hook::attend`].
     pub hook_interval: Duration,
+    /// It neither sleeps nor yields: for a processor that nobody else is to use, where a deadline is to be met within a turn.
+    pub spins: bool,
 }
 
 impl Default for DriverConfig {
@@ -45,6 +47,7 @@ impl Default for DriverConfig {
             blocked_sleep: Duration::from_us(50),
             yield_below: 0,
             hook_interval: Duration::from_ms(50),
+            spins: false,
         }
     }
 }
@@ -231,9 +234,11 @@ impl<N: Node, P: Port> Driver<N, P> {
             now = done.now;
             if done.is_busy() {
                 last_busy = now;
-                if done.received + done.transmitted < self.config.yield_below {
+                if done.received + done.transmitted < self.config.yield_below && !self.config.spins {
                     std::thread::yield_now();
                 }
+            } else if self.config.spins {
+                std::hint::spin_loop();
             } else {
                 self.wait(last_busy, hook_due, &done, &mut hook);
                 now = self.clock.now();

@@ -4,8 +4,8 @@
 //! stopped, yields the processor while there is little to do, and sleeps when there is nothing. Whoever has a loop
 //! of their own (the verbs engine) uses [`turn`], [`Clock`], [`WakeUp`] and [`Parker`] by themselves.
 //!
-//! It knows no protocol, and it is made for machines with fewer processors than busy threads: it never spins
-//! without offering the processor to others.
+//! It knows no protocol, and it is made for machines with fewer processors than busy threads: unless it is told to
+//! ([`DriverConfig::spins`]), it never spins without offering the processor to others.
 
 mod clock;
 mod driver;

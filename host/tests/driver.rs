@@ -105,6 +105,19 @@ mod frames {
         assert!(finished.counters.sleeps > 0, "sleeps while frames travel");
     }
 
+    #[test]
+    fn a_driver_that_spins_never_sleeps_and_answers_all_the_same() {
+        let mut rig = start(Duration::from_ms(1), DriverConfig { spins: true, ..quiet() });
+        for number in 0..20 {
+            send(&mut rig.a, number, rig.clock.now());
+            assert_eq!(receive(&mut rig.b)[0].0, number);
+        }
+        assert_eq!(rig.handle.ask(|_, link: &mut Link| link.counters(0).delivered_frames), Ok(20));
+        let finished = rig.finish();
+        assert_eq!(finished.counters.sleeps, 0);
+        assert!(finished.counters.idle_turns > 0);
+    }
+
     /// Each frame has to wake a driver that is asleep or about to sleep: a lost wake-up hangs the test.
     #[test]
     fn wake_a_driver_that_is_about_to_sleep() {

@@ -48,8 +48,10 @@ pub(crate) struct Outlet {
 }
 
 impl Outlet {
+    /// Of the end of a cable that is side `entry` of its wire.
     pub fn new(
         config: &LinkConfig,
+        entry: Side,
         seed: u64,
         gap: Duration,
         station: usize,
@@ -57,7 +59,7 @@ impl Outlet {
     ) -> Result<Self, LinkError> {
         let time = |bytes| config.rate.map(|rate| rate.time_for_bytes(bytes));
         Ok(Outlet {
-            wire: Wire::new(config, seed)?,
+            wire: Wire::new(config, entry, seed)?,
             packer: Packer::default(),
             to,
             station,

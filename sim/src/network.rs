@@ -111,12 +111,12 @@ impl Network {
                     let outbox = parts[from_region].outboxes;
                     parts[from_region].outboxes += 1;
                     crossings.push(Crossing { from: from_region, outbox, to: to_region, inlet });
-                    let delay = cable.wires[end].delay;
+                    let delay = cable.wires[end].delay_min();
                     lookahead = Some(lookahead.map_or(delay, |least| least.min(delay)));
                     Destination::There(outbox)
                 };
-                let mut outlet =
-                    Outlet::new(&cable.wires[end], cable.seeds[end], cable.gaps[end], from, destination)?;
+                let (wire, seed, gap) = (&cable.wires[end], cable.seeds[end], cable.gaps[end]);
+                let mut outlet = Outlet::new(wire, end, seed, gap, from, destination)?;
                 outlet.train_max = cable.train_max;
                 outlet.recorders = std::mem::take(&mut recorders[end]);
                 let part = &mut parts[from_region];
@@ -310,7 +310,7 @@ fn regions(stations: usize, cables: &[CablePlan]) -> Vec<usize> {
         at
     }
     for cable in cables {
-        let delay = cable.wires[0].delay.min(cable.wires[1].delay);
+        let delay = cable.wires[0].delay_min().min(cable.wires[1].delay_min());
         if delay < CUT_DELAY_MIN {
             let [a, b] = cable.ends.map(|(station, _)| root(&mut of, station));
             of[a.max(b)] = a.min(b);

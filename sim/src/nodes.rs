@@ -41,7 +41,7 @@ impl<N: Node> Nodes<N> {
                 }
                 let inlet = Destination::Here(inlets.len());
                 inlets.push(Inlet::new(to.0, to.1));
-                let mut outlet = Outlet::new(&wire, seeds.next_u64(), Duration::ZERO, from.0, inlet)?;
+                let mut outlet = Outlet::new(&wire, end, seeds.next_u64(), Duration::ZERO, from.0, inlet)?;
                 outlet.packer.keeps_bytes = true;
                 let sides: &mut Vec<usize> = &mut sides[from.0];
                 sides.resize(sides.len().max(from.1 + 1), usize::MAX);

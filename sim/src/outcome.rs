@@ -120,7 +120,7 @@ pub struct WireOutcome {
     pub entered_bytes: u64,
     /// Frames that arrived.
     pub delivered_frames: u64,
-    /// Frames lost on the way, at random or by a cut, as configured.
+    /// Frames lost on the way, at random, by a cut or by a rule, as configured.
     pub lost_frames: u64,
     /// Frames for which the queue had no room.
     pub queue_full_frames: u64,

@@ -85,7 +85,9 @@ pub(crate) fn cable_at(scenario: &Scenario, end: (usize, Side)) -> Option<&Cable
 /// Whether the station at the other end of a side obeys each pause, and each arrives: nothing lossless need be dropped.
 pub(crate) fn is_sound(scenario: &Scenario, end: (usize, Side)) -> bool {
     let Some(cable) = cable_at(scenario, end) else { return false };
-    let is_safe = cable.wire.loss <= 0.0 && cable.wire.impairments.is_none() && cable.wire.rate.is_some();
+    let wire = &cable.wire;
+    let is_plain = wire.impairments.is_none() && wire.rules.is_empty() && wire.changes.is_empty();
+    let is_safe = wire.loss <= 0.0 && is_plain && wire.rate.is_some();
     let other = if cable.ends[0] == end { cable.ends[1].0 } else { cable.ends[0].0 };
     let obeys = match &scenario.stations[other].kind {
         StationKind::Host(profile) => profile.pfc,

@@ -144,7 +144,7 @@ impl Simulation {
                     plan.gaps[end] = Duration::from_ns(profile.packet_ns);
                 }
                 if let Some(profile) = profile(cable.ends[1 - end].0) {
-                    plan.wires[end].delay = plan.wires[end].delay + Duration::from_ns(profile.responder_ns);
+                    plan.wires[end].add_delay(Duration::from_ns(profile.responder_ns));
                 }
                 plan.recorders[end] = record(number, end).into_iter().collect();
             }
@@ -155,7 +155,7 @@ impl Simulation {
             |end: usize, cable: &crate::scenario::Cable| scenario.stations[cable.ends[end].0].name.clone();
         let network = Network::new(Plan { stations, cables }).map_err(|why| {
             let cable =
-                scenario.cables.iter().find(|cable| longhaul_link::Wire::new(&cable.wire, 0).is_err());
+                scenario.cables.iter().find(|cable| longhaul_link::Wire::new(&cable.wire, 0, 0).is_err());
             match cable {
                 Some(cable) => ScenarioError::Cable(name(0, cable), name(1, cable), why),
                 None => ScenarioError::Cable(String::new(), String::new(), why),
@@ -218,13 +218,14 @@ impl Simulation {
         for (number, cable) in self.scenario.cables.iter().enumerate() {
             for end in [0, 1] {
                 let counters = network.passed(number, end);
+                let lost = [DropReason::Loss, DropReason::Cut, DropReason::Rule];
                 wires.push(WireOutcome {
                     from: stations[cable.ends[end].0].name.clone(),
                     to: stations[cable.ends[1 - end].0].name.clone(),
                     entered_frames: counters.entered_frames,
                     entered_bytes: counters.entered_bytes,
                     delivered_frames: counters.delivered_frames,
-                    lost_frames: counters.drops.get(DropReason::Loss) + counters.drops.get(DropReason::Cut),
+                    lost_frames: lost.map(|reason| counters.drops.get(reason)).iter().sum(),
                     queue_full_frames: counters.drops.get(DropReason::QueueFull),
                     ecn_marked_frames: counters.ecn_marked_frames,
                     late_frames: counters.late_frames,

@@ -39,6 +39,10 @@ const fn accel(what: &'static str, arguments: &'static str, preparations: &'stat
     Counted { package: "accel", example: "count", what, arguments, preparations: Some(preparations) }
 }
 
+const fn link(what: &'static str, arguments: &'static str) -> Counted {
+    Counted { package: "link", example: "count_frames", what, arguments, preparations: None }
+}
+
 const COUNTED: &[Counted] = &[
     wire("take a frame apart", "split N"),
     wire("parse BTH and RETH", "parse N"),
@@ -50,6 +54,9 @@ const COUNTED: &[Counted] = &[
     rnic("WRITE of 0 B, both ends", "0 N"),
     rnic("WRITE of 64 B, both ends", "64 N"),
     rnic("WRITE of 4 KiB, both ends", "4096 N"),
+    link("62 B", "short N"),
+    link("62 B, a rule for others", "short_with_rule N"),
+    link("4 KiB with copy", "copied_4096 N"),
     accel("4 KiB, own work", "own N", "own N build"),
     accel("4 KiB with copy", "copied N", "copied N build"),
     accel("4 KiB with copy and ICRC", "received N", "received N build"),
@@ -76,7 +83,7 @@ pub fn run(root: &Path) -> Result<(), String> {
 fn build_examples(root: &Path) -> Result<PathBuf, String> {
     let mut build = Command::new(env!("CARGO"));
     build.current_dir(root).args(["build", "--release", "--quiet", "--examples"]);
-    for package in ["wire", "rnic", "accel"] {
+    for package in ["wire", "rnic", "link", "accel"] {
         build.args(["-p", &format!("longhaul-{package}")]);
     }
     let status = build.status().map_err(|e| format!("cannot run cargo: {e}"))?;

@@ -153,6 +153,9 @@ pub fn run<S: Kind>(
         let behind: Vec<String> = pair.ports[1..].iter().map(PortName::to_string).collect();
         let text = format!("between {} and {}", pair.ports[0], behind.join(", "));
         journal::of_pair(Level::Info, &pair.name, &text);
+        if let Some(text) = pair.settings.summary() {
+            journal::of_pair(Level::Info, &pair.name, &text);
+        }
     }
     let observers = running.iter().map(Running::observer).collect();
     let operation = Arc::new(Operation::new(plan, planner, privileges::user_name(), observers));

@@ -1,10 +1,10 @@
 //! `longhaul emulate`: a fibre of any length between two ports.
 
 use crate::boxes::{self, Difference, Given, Kind, PortName, Process, Settings, by, plan, written};
-use crate::fibre::{Ecn, Fibre, bursts, cuts};
+use crate::fibre::{Ecn, Fibre, as_texts, bursts, cuts};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory, probability};
-use longhaul_link::{Impairments, Link};
+use longhaul_link::{Change, Impairments, Link, Rule};
 use longhaul_units::{BitRate, Duration as Span};
 use serde::{Deserialize, Deserializer};
 use std::convert::Infallible;
@@ -20,6 +20,9 @@ Examples:
   longhaul emulate --a eth1 --b eth2 --delay 5ms --rate 10G --loss 1e-4
   longhaul emulate --a eth1 --b eth2 --loss 1e-3 --loss-burst 20     # 20 in a row on average
   longhaul emulate --a eth1 --b eth2 --reorder 0.01 --reorder-delay 200us --duplicate 1e-3 --corrupt 1e-5
+  longhaul emulate --a eth1 --b eth2 --rule 'read-response from a: lose 1%' --rule 'roce qpn 0x17: mark'
+  longhaul emulate --a eth1 --b eth2 --rule 'write from a: corrupt icrc once' --rule 'any: delay 0-100us'
+  longhaul emulate --a eth1 --b eth2 --at '10s cut 50ms' --at '5s-20s loss 1e-3' --at '60s delay 20ms'
   longhaul emulate --a tap:lh0 --b tap:lh1 --distance 380km --queue 2M --ecn
   longhaul emulate --a eth1 --b eth2 --a eth3 --b eth4 --distance 100km      two fibres
   longhaul emulate --a dpdk:0000:3b:00.0 --b dpdk:0000:3b:00.1 --distance 100km --rate 100G
@@ -103,6 +106,16 @@ struct Emulation {
     #[arg(long, value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
     corrupt: Option<f64>,
+    /// Do something to some frames alone: 'WHAT [CONDITION ...]: ACTION [HOW OFTEN]', as in 'read-response from a: lose 1%'. May
+    /// be given several times; docs/emulator.md has all of it
+    #[arg(long, value_name = "RULE")]
+    #[serde(deserialize_with = "as_texts::deserialize")]
+    rule: Vec<Rule>,
+    /// Have it change at a time from the start: '10s cut 50ms', '5s-20s loss 1e-3', '30s rate 1G', '60s delay 20ms'. May be
+    /// given several times
+    #[arg(long, value_name = "CHANGE")]
+    #[serde(deserialize_with = "as_texts::deserialize")]
+    at: Vec<Change>,
     /// Queue in front of it, each way; what does not fit is dropped [default: 16M]
     #[arg(long)]
     #[serde(deserialize_with = "written")]
@@ -117,6 +130,9 @@ struct Emulation {
     #[arg(long, value_parser = memory)]
     #[serde(deserialize_with = "memory_written")]
     memory: Option<Size>,
+    /// Neither sleep nor yield: what is due leaves within a microsecond or so, and each pair of ports takes a whole processor
+    #[arg(long)]
+    precise: bool,
     /// Seed of all that chance decides [default: 1]
     #[arg(long)]
     seed: Option<u64>,
@@ -129,6 +145,11 @@ fn memory_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Size>, D:
 fn probability_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     let number = f64::deserialize(from)?;
     probability(&number.to_string()).map(Some).map_err(serde::de::Error::custom)
+}
+
+/// A list that is given at all stands for another.
+fn one_or_other<T: Clone>(above: &[T], below: &[T]) -> Vec<T> {
+    if above.is_empty() { below } else { above }.to_vec()
 }
 
 impl Settings for Emulation {
@@ -149,9 +170,12 @@ impl Settings for Emulation {
             reorder_delay: self.reorder_delay.or(below.reorder_delay),
             duplicate: self.duplicate.or(below.duplicate),
             corrupt: self.corrupt.or(below.corrupt),
+            rule: one_or_other(&self.rule, &below.rule),
+            at: one_or_other(&self.at, &below.at),
             queue: self.queue.or(below.queue),
             ecn: self.ecn.or(below.ecn),
             memory: self.memory.or(below.memory),
+            precise: self.precise || below.precise,
             seed: self.seed.or(below.seed),
         }
     }
@@ -163,6 +187,14 @@ impl Kind for Emulation {
 
     fn build(&self, _behind: &[PortName]) -> Result<Link, Problem> {
         self.link()
+    }
+
+    fn summary(&self) -> Option<String> {
+        self.fibre().ok().map(|fibre| fibre.summary())
+    }
+
+    fn is_precise(&self) -> bool {
+        self.precise
     }
 
     fn differences(&self, to: &Self) -> Vec<Difference> {
@@ -210,6 +242,8 @@ impl Emulation {
                 duplication: self.duplicate.unwrap_or(0.0),
                 corruption: self.corrupt.unwrap_or(0.0),
             },
+            rules: self.rule.clone(),
+            changes: self.at.clone(),
             queue: self.queue.unwrap_or(Fibre::QUEUE),
             ecn: self.ecn.unwrap_or(Ecn::Off),
             memory: self.memory.unwrap_or(Fibre::MEMORY),
@@ -248,8 +282,56 @@ mod tests {
     }
 
     fn settings(arguments: &str) -> Emulation {
-        let arguments = std::iter::once("emulate").chain(arguments.split_whitespace());
+        settings_of(arguments.split_whitespace())
+    }
+
+    fn settings_of<'a>(arguments: impl Iterator<Item = &'a str>) -> Emulation {
+        let arguments = std::iter::once("emulate").chain(arguments);
         Cli::try_parse_from(arguments).unwrap_or_else(|e| panic!("{e}")).args.settings
+    }
+
+    const LISTS: [&str; 8] = [
+        "--rule",
+        "read-response from a: lose 1%",
+        "--rule",
+        "qpn 0x17: mark",
+        "--at",
+        "10s cut 50ms",
+        "--at",
+        "5s-20s loss 1e-3",
+    ];
+
+    #[test]
+    fn rules_and_changes_reach_the_fibre_of_a_box_and_of_a_lab() {
+        let lab = Lab::parse_from(std::iter::once("up").chain(LISTS)).spec;
+        let written = serde_json::to_string(&lab).unwrap();
+        let read: Spec = serde_json::from_str(&written).unwrap();
+        let link = settings_of(LISTS.into_iter()).link().unwrap();
+        assert_eq!(
+            (&read.fibre().rules, &read.fibre().changes),
+            (&link.config().rules, &link.config().changes)
+        );
+        assert_eq!((link.config().rules.len(), link.config().changes.len()), (2, 2));
+        let refusal =
+            Cli::try_parse_from(["emulate", "--rule", "write: loose 1%"]).err().unwrap().to_string();
+        assert!(refusal.contains("character 8") && refusal.contains("say lose"), "{refusal}");
+    }
+
+    #[test]
+    fn a_pairs_rules_stand_for_the_defaults() {
+        let rules = |text: &str| toml::from_str::<Emulation>(text).unwrap();
+        let (pair, defaults) = (rules("rule = ['any: lose']"), rules("rule = ['cm: lose', 'ack: lose']"));
+        assert_eq!(pair.over(&defaults).rule, pair.rule);
+        assert_eq!(settings("").over(&defaults).rule, defaults.rule);
+    }
+
+    #[test]
+    fn the_start_says_how_long_the_memory_reaches() {
+        let text = settings("--distance 1000km --memory 1G").summary().unwrap();
+        assert!(
+            text.starts_with("5 ms one way at 10 Gbit/s; 1 GiB of memory are lossless up to a delay of "),
+            "{text}"
+        );
     }
 
     #[test]
@@ -307,7 +389,11 @@ mod tests {
         let plan = read.unwrap();
         let chances = "--loss 1e-4 --loss-burst 8 --loss-in-burst 0.5 --cut-for 50ms --cut-every 10s --reorder 1e-3 --reorder-delay 1ms --duplicate 1e-4 --corrupt 1e-6 --seed 1";
         let rest = "--rate 10G --queue 16M --memory 4G --ecn 1M:4M:0.1 --distance 1000km";
-        assert_eq!(plan.pairs[0].settings, settings(&format!("{chances} {rest}")));
+        let words = format!("{chances} {rest}");
+        assert_eq!(
+            plan.pairs[0].settings,
+            settings_of(words.split_whitespace().chain(["--precise"]).chain(LISTS))
+        );
         assert!(plan.pairs.iter().all(|pair| pair.settings.link().is_ok()));
         assert!(plan.pairs[1].pcaps.iter().all(Option::is_some) && plan.control.is_some());
     }
@@ -315,11 +401,13 @@ mod tests {
     #[test]
     fn every_setting_can_be_written_in_a_file() {
         let file = "delay = '1ms'\nrate = '1G'\nloss = 0.25\nloss_burst = 4.0\nloss_in_burst = 0.75\ncut_for = '1s'\nqueue = '1M'\necn = 'on'\nmemory = '2G'\nseed = 3\n\
-             reorder = 0.5\nreorder_delay = '2ms'\nduplicate = 0.125\ncorrupt = 1e-3";
+             reorder = 0.5\nreorder_delay = '2ms'\nduplicate = 0.125\ncorrupt = 1e-3\nprecise = true";
         let arguments = "--delay 1ms --rate 1G --loss 0.25 --loss-burst 4 --loss-in-burst 0.75 --cut-for 1s --queue 1M --ecn --memory 2G --seed 3 \
-                         --reorder 0.5 --reorder-delay 2ms --duplicate 0.125 --corrupt 1e-3";
+                         --reorder 0.5 --reorder-delay 2ms --duplicate 0.125 --corrupt 1e-3 --precise";
         assert_eq!(toml::from_str::<Emulation>(file).unwrap(), settings(arguments));
         for wrong in [
+            "rule = ['write: loose']",
+            "at = ['10 cut']",
             "loss = 2",
             "loss_in_burst = 2",
             "reorder = -1",

@@ -2,14 +2,14 @@
 
 use crate::problem::Problem;
 use crate::quantity::{Size, probability};
-use longhaul_link::{Bursts, Cut, Impairments, Link, LinkConfig, RedConfig};
+use longhaul_link::{Bursts, Change, Cut, Impairments, Link, LinkConfig, RedConfig, Rule};
 use longhaul_units::{BitRate, Duration as Span, Instant};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// A fibre with the queue in front of it, both directions alike.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Fibre {
     /// One way.
     pub delay: Span,
@@ -22,6 +22,10 @@ pub struct Fibre {
     pub cut: Option<Cut>,
     /// What else befalls frames.
     pub impairments: Impairments,
+    /// What is done to some frames alone.
+    pub rules: Vec<Rule>,
+    /// What changes while it runs.
+    pub changes: Vec<Change>,
     /// In front of it, each way.
     pub queue: Size,
     /// What that does before it drops.
@@ -45,7 +49,11 @@ impl Fibre {
     /// # Errors
     /// When the memory does not hold what can be under way: with the longest delay that it is enough for.
     pub fn link(&self) -> Result<Link, Problem> {
-        Link::new(LinkConfig {
+        Link::new(self.config()).map_err(|e| Problem::plain(e.to_string()))
+    }
+
+    fn config(&self) -> LinkConfig {
+        LinkConfig {
             delay: self.delay,
             rate: Some(self.rate),
             queue_bytes: self.queue.bytes(),
@@ -54,10 +62,29 @@ impl Fibre {
             bursts: self.bursts,
             cut: self.cut,
             impairments: self.impairments,
+            rules: self.rules.clone(),
+            changes: self.changes.clone(),
             seed: self.seed,
             memory_bytes_max: self.memory.bytes(),
-        })
-        .map_err(|e| Problem::plain(e.to_string()))
+        }
+    }
+
+    /// What it is like, and the longest delay that its memory is enough for.
+    pub fn summary(&self) -> String {
+        let config = self.config();
+        let held = |delay: Option<Span>| {
+            delay.map_or_else(String::new, |delay| format!("{:.1} ms", delay.as_secs_f64() * 1e3))
+        };
+        format!(
+            "{} one way at {}; {} of memory are lossless up to a delay of {} whatever the frames, of {} with payloads of 1 KiB \
+             and of {} with 4 KiB",
+            self.delay,
+            self.rate,
+            self.memory,
+            held(config.lossless_delay_max(config.memory_bytes_max)),
+            held(config.lossless_delay_at(config.memory_bytes_max, 1024)),
+            held(config.lossless_delay_at(config.memory_bytes_max, 4096)),
+        )
     }
 }
 
@@ -149,5 +176,26 @@ impl TryFrom<String> for Ecn {
 impl From<Ecn> for String {
     fn from(ecn: Ecn) -> String {
         ecn.to_string()
+    }
+}
+
+/// Rules or changes as the texts that they are read from.
+pub mod as_texts {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    pub fn serialize<T: Display, S: Serializer>(all: &[T], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(all.iter().map(T::to_string))
+    }
+
+    pub fn deserialize<'de, T, D>(from: D) -> Result<Vec<T>, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        let texts = Vec::<String>::deserialize(from)?;
+        texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
     }
 }

@@ -9,6 +9,7 @@ pub use transport::{PathState, SealState, TransportState, write_transport};
 use crate::problem::Problem;
 use longhaul_accel::FlowStatus;
 use longhaul_link::{Link, LinkCounters};
+use longhaul_node::Side;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -35,6 +36,17 @@ pub struct LinkStatus {
     pub corrupted_frames: u64,
     pub queue_bytes_max: u64,
     pub drops: Named,
+    /// Those for this direction.
+    #[serde(default)]
+    pub rules: Vec<RuleStatus>,
+}
+
+/// What a rule of a fibre did in one direction.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RuleStatus {
+    pub rule: String,
+    pub selected_frames: u64,
+    pub struck_frames: u64,
 }
 
 /// One accelerated flow.
@@ -78,11 +90,11 @@ impl LinkStatus {
         ["a to b", "b to a"]
             .into_iter()
             .zip(0..)
-            .map(|(name, side)| Self::one(name, &link.counters(side)))
+            .map(|(name, side)| Self::one(name, &link.counters(side), rules(link, side)))
             .collect()
     }
 
-    fn one(direction: &str, c: &LinkCounters) -> Self {
+    fn one(direction: &str, c: &LinkCounters, rules: Vec<RuleStatus>) -> Self {
         LinkStatus {
             direction: direction.to_string(),
             entered_frames: c.entered_frames,
@@ -95,8 +107,22 @@ impl LinkStatus {
             corrupted_frames: c.corrupted_frames,
             queue_bytes_max: c.queue_bytes_max,
             drops: c.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
+            rules,
         }
     }
+}
+
+/// What the rules of `link` did to frames that entered by `side`.
+fn rules(link: &Link, side: Side) -> Vec<RuleStatus> {
+    let rules = link.config().rules.iter().zip(link.rule_counters(side));
+    rules
+        .filter(|(rule, _)| rule.is_for(side))
+        .map(|(rule, counters)| RuleStatus {
+            rule: rule.to_string(),
+            selected_frames: counters.selected_frames,
+            struck_frames: counters.struck_frames,
+        })
+        .collect()
 }
 
 impl Flow {
@@ -167,7 +193,11 @@ pub fn write_link(before: &str, link: &LinkStatus, text: &mut String) -> std::fm
         such(link.corrupted_frames, "corrupted"),
         link.queue_bytes_max,
         nonzero(&link.drops)
-    )
+    )?;
+    for RuleStatus { rule, selected_frames, struck_frames } in &link.rules {
+        writeln!(text, "{before}  '{rule}': {struck_frames} of {selected_frames} frames")?;
+    }
+    Ok(())
 }
 
 /// Two lines about `flow`, for people.

@@ -1,7 +1,13 @@
-use crate::direction::{MEMORY_PER_FRAME_MAX, MEMORY_PER_SHORT_FRAME};
+use crate::direction::{MEMORY_PER_FRAME_MAX, MEMORY_PER_SHORT_FRAME, memory_of};
+use crate::rule::{Action, RULES_MAX, Rule};
+use crate::schedule::{CHANGES_MAX, Change, Setting};
 use longhaul_cc::{RedConfig, wire_bytes};
+use longhaul_node::FramePool;
 use longhaul_units::{BitRate, Duration, Instant};
 use thiserror::Error;
+
+/// Bytes of a RoCEv2 packet over IPv4 beside its payload, where it has no extended headers: Ethernet, IP, UDP, BTH, ICRC.
+const PACKET_OVERHEAD: usize = 14 + 20 + 8 + 12 + 4;
 
 /// What a link is like; both directions are alike.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +35,11 @@ pub struct LinkConfig {
     pub cut: Option<Cut>,
     /// What else befalls frames on the way.
     pub impairments: Impairments,
+    /// What is done to some frames alone, in this order: [`RULES_MAX`] at most. Each takes about 20 ns for a frame that it is
+    /// asked about; none takes nothing.
+    pub rules: Vec<Rule>,
+    /// What changes while it runs: [`CHANGES_MAX`] at most.
+    pub changes: Vec<Change>,
     /// Seed of all that chance decides; each direction draws from its own streams.
     pub seed: u64,
     /// Bound on the memory for frames in flight, both directions together, in bytes. At 10 Gbit/s a link needs at
@@ -116,11 +127,6 @@ impl Impairments {
     pub fn is_none(&self) -> bool {
         self.late <= 0.0 && self.duplication <= 0.0 && self.corruption <= 0.0
     }
-
-    /// Times that a frame can be under way at once.
-    fn copies_max(&self) -> u64 {
-        if self.duplication > 0.0 { 2 } else { 1 }
-    }
 }
 
 impl Default for LinkConfig {
@@ -135,6 +141,8 @@ impl Default for LinkConfig {
             bursts: None,
             cut: None,
             impairments: Impairments::default(),
+            rules: Vec::new(),
+            changes: Vec::new(),
             seed: 0,
             memory_bytes_max: 2 << 30,
         }
@@ -152,13 +160,25 @@ impl LinkConfig {
     }
 
     /// The longest delay at which `memory_bytes` hold all that can be in flight at this rate and queue, whatever
-    /// the frames' sizes. `None` without a rate: then there is no such bound.
+    /// the frames' sizes. `None` without a rate: then there is no such bound. Of rates that change the highest counts.
     pub fn lossless_delay_max(&self, memory_bytes: u64) -> Option<Duration> {
-        let rate = self.rate?;
+        self.delay_held(memory_bytes, MEMORY_PER_SHORT_FRAME, wire_bytes(0))
+    }
+
+    /// As [`LinkConfig::lossless_delay_max`], if all frames are RoCEv2 packets over IPv4 with payloads of `payload_len` bytes, up
+    /// to 16 KiB.
+    pub fn lossless_delay_at(&self, memory_bytes: u64, payload_len: usize) -> Option<Duration> {
+        let frame_bytes = memory_of(FramePool::footprint(payload_len));
+        self.delay_held(memory_bytes, frame_bytes, wire_bytes(payload_len + PACKET_OVERHEAD))
+    }
+
+    /// The longest delay for frames that take so much memory each, and so many bytes of the wire.
+    fn delay_held(&self, memory_bytes: u64, memory_per_frame: u64, wire_per_frame: u64) -> Option<Duration> {
+        let rate = self.rate_max()?;
         let wire_bytes = u128::from(memory_bytes / 2).saturating_sub(u128::from(MEMORY_PER_FRAME_MAX))
-            * u128::from(wire_bytes(0))
-            / u128::from(MEMORY_PER_SHORT_FRAME);
-        let wire_bytes = wire_bytes / u128::from(self.impairments.copies_max());
+            * u128::from(wire_per_frame)
+            / u128::from(memory_per_frame);
+        let wire_bytes = wire_bytes / u128::from(self.copies_max());
         let in_fibre = wire_bytes.saturating_sub(u128::from(self.queue_bytes));
         let ps = in_fibre.saturating_mul(8_000_000_000_000) / u128::from(rate.as_bps());
         let all = Duration::from_ps(u64::try_from(ps).unwrap_or(u64::MAX));
@@ -168,10 +188,10 @@ impl LinkConfig {
     /// Memory that this link needs to lose nothing for want of it, in bytes; the inverse of
     /// [`LinkConfig::lossless_delay_max`]. `None` without a rate.
     pub fn memory_bytes_needed(&self) -> Option<u64> {
-        let rate = self.rate?;
-        let ps = u128::from((self.delay + self.late_by()).as_ps());
+        let rate = self.rate_max()?;
+        let ps = u128::from((self.delay_max() + self.late_by()).as_ps());
         let in_fibre = (ps * u128::from(rate.as_bps())).div_ceil(8_000_000_000_000);
-        let copies = u128::from(self.impairments.copies_max());
+        let copies = u128::from(self.copies_max());
         let wire = (in_fibre + u128::from(self.queue_bytes)).saturating_mul(copies);
         let held =
             (wire.saturating_mul(u128::from(MEMORY_PER_SHORT_FRAME))).div_ceil(u128::from(wire_bytes(0)));
@@ -179,9 +199,53 @@ impl LinkConfig {
         Some(u64::try_from(both).unwrap_or(u64::MAX))
     }
 
+    /// The longest delay that it ever has, without what rules and lateness add.
+    pub fn delay_max(&self) -> Duration {
+        self.changed_delays().fold(self.delay, Duration::max)
+    }
+
+    fn changed_delays(&self) -> impl Iterator<Item = Duration> {
+        self.changes.iter().filter_map(|change| match change.to {
+            Setting::Delay(delay) => Some(delay),
+            _ => None,
+        })
+    }
+
+    /// The shortest delay that it ever has.
+    pub fn delay_min(&self) -> Duration {
+        self.changed_delays().fold(self.delay, Duration::min)
+    }
+
+    /// Makes it longer by so much delay, whatever changes.
+    pub fn add_delay(&mut self, more: Duration) {
+        self.delay = self.delay + more;
+        for change in &mut self.changes {
+            if let Setting::Delay(delay) = &mut change.to {
+                *delay = *delay + more;
+            }
+        }
+    }
+
+    /// The highest rate that it ever has.
+    fn rate_max(&self) -> Option<BitRate> {
+        let changed = self.changes.iter().filter_map(|change| match change.to {
+            Setting::Rate(rate) => Some(rate),
+            _ => None,
+        });
+        Some(changed.fold(self.rate?, BitRate::max))
+    }
+
     /// How much later than by the delay the last frames are.
     fn late_by(&self) -> Duration {
-        if self.impairments.late > 0.0 { self.impairments.late_by } else { Duration::ZERO }
+        let late = if self.impairments.late > 0.0 { self.impairments.late_by } else { Duration::ZERO };
+        self.rules.iter().fold(late, |sum, rule| sum + rule.delay_max())
+    }
+
+    /// Times that a frame can be under way at once.
+    fn copies_max(&self) -> u64 {
+        let duplicates = self.impairments.duplication > 0.0
+            || self.rules.iter().any(|rule| rule.action == Action::Duplicate);
+        if duplicates { 2 } else { 1 }
     }
 
     /// What has nothing to do with memory.
@@ -202,6 +266,19 @@ impl LinkConfig {
                 return Err(LinkError::Impairment { what, probability });
             }
         }
+        for (what, count, most) in
+            [("rules", self.rules.len(), RULES_MAX), ("changes", self.changes.len(), CHANGES_MAX)]
+        {
+            if count > most {
+                return Err(LinkError::TooMany { what, count, most });
+            }
+        }
+        for (number, rule) in (1..).zip(&self.rules) {
+            if let Some(why) = rule.fault() {
+                return Err(LinkError::Rule { number, why });
+            }
+        }
+        self.changes.iter().try_for_each(|change| change.check(self))?;
         match self.ecn.filter(|ecn| !ecn.is_valid()) {
             Some(ecn) => Err(LinkError::Ecn { ecn }),
             None => Ok(()),
@@ -211,9 +288,9 @@ impl LinkConfig {
     pub(crate) fn check(&self) -> Result<(), LinkError> {
         self.check_wire()?;
         match (self.lossless_delay_max(self.memory_bytes_max), self.memory_bytes_needed()) {
-            (Some(delay_max), Some(memory_bytes_needed)) if self.delay > delay_max => {
+            (Some(delay_max), Some(memory_bytes_needed)) if self.delay_max() > delay_max => {
                 Err(LinkError::Memory {
-                    delay: self.delay,
+                    delay: self.delay_max(),
                     delay_max,
                     memory_bytes_max: self.memory_bytes_max,
                     memory_bytes_needed,
@@ -286,6 +363,32 @@ pub enum LinkError {
     Ecn {
         /// The values given.
         ecn: RedConfig,
+    },
+    /// A rule that makes no sense.
+    #[error("rule {number} makes no sense: {why}")]
+    Rule {
+        /// Which, counted from 1.
+        number: usize,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A change that makes no sense.
+    #[error("the change '{change}' makes no sense: {why}")]
+    Change {
+        /// Which.
+        change: Change,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// More than a link takes.
+    #[error("{count} {what} are too many: give {most} at most")]
+    TooMany {
+        /// What of.
+        what: &'static str,
+        /// How many were given.
+        count: usize,
+        /// How many there may be.
+        most: usize,
     },
     /// What is in flight could exceed the memory.
     #[error(

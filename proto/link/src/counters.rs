@@ -8,6 +8,8 @@ pub enum DropReason {
     Loss,
     /// It came while the fibre was cut.
     Cut,
+    /// Lost by a rule.
+    Rule,
     /// The memory bound was reached, which a link with a rate is refused for when it is made.
     Memory,
     /// Longer than any frame that a port delivers (16 KiB of payload).
@@ -16,8 +18,14 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in counter order.
-    pub const ALL: [DropReason; 5] =
-        [DropReason::QueueFull, DropReason::Loss, DropReason::Cut, DropReason::Memory, DropReason::TooLong];
+    pub const ALL: [DropReason; 6] = [
+        DropReason::QueueFull,
+        DropReason::Loss,
+        DropReason::Cut,
+        DropReason::Rule,
+        DropReason::Memory,
+        DropReason::TooLong,
+    ];
 
     /// The name used in metrics.
     pub const fn name(self) -> &'static str {
@@ -25,6 +33,7 @@ impl DropReason {
             DropReason::QueueFull => "queue_full",
             DropReason::Loss => "loss",
             DropReason::Cut => "cut",
+            DropReason::Rule => "rule",
             DropReason::Memory => "memory",
             DropReason::TooLong => "too_long",
         }
@@ -69,7 +78,7 @@ pub struct LinkCounters {
     pub delivered_frames: u64,
     /// Bytes that left at the other side.
     pub delivered_bytes: u64,
-    /// Of the frames delivered, those that the queue marked.
+    /// Of the frames delivered, those that the queue or a rule marked.
     pub ecn_marked_frames: u64,
     /// Frames that were late, so that others could overtake them.
     pub late_frames: u64,

@@ -1,5 +1,6 @@
 use crate::config::{LinkConfig, LinkError};
 use crate::counters::{DropReason, LinkCounters};
+use crate::rule::RuleCounters;
 use crate::wire::{Arrival, PAYLOAD_LEN_MAX, Wire, corrupt};
 use longhaul_node::{Frame, FrameBuf, FramePool, Side, Transmit};
 use longhaul_units::Instant;
@@ -16,7 +17,7 @@ pub(crate) const MEMORY_PER_FRAME_MAX: u64 = memory_of(FramePool::footprint(PAYL
 pub(crate) const MEMORY_PER_SHORT_FRAME: u64 = memory_of(FramePool::footprint(0));
 
 /// What a frame of this footprint costs in the ring, which grows by doubling, so that half of it can be empty.
-const fn memory_of(footprint: usize) -> u64 {
+pub(crate) const fn memory_of(footprint: usize) -> u64 {
     (footprint - size_of::<FrameBuf>() + 2 * size_of::<InFlight>()) as u64
 }
 
@@ -56,15 +57,15 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// One direction of a link that is like `config`, with half of its memory. `seed` stands in for the
-    /// configuration's.
+    /// The direction of a link that is like `config` which frames enter by side `entry`, with half of its memory. `seed`
+    /// stands in for the configuration's.
     ///
     /// # Errors
     /// As [`Link::new`](crate::Link::new).
-    pub fn new(config: &LinkConfig, seed: u64) -> Result<Self, LinkError> {
+    pub fn new(config: &LinkConfig, entry: Side, seed: u64) -> Result<Self, LinkError> {
         config.check()?;
         Ok(Direction {
-            wire: Wire::new(config, seed)?,
+            wire: Wire::new(config, entry, seed)?,
             memory_bytes_max: config.memory_bytes_max / 2,
             memory_bytes: 0,
             memory_bytes_peak: 0,
@@ -114,7 +115,7 @@ impl Direction {
             }
             let frame = front.frame.as_frame();
             if let Some(bit) = front.corrupted_bit {
-                send_corrupted(&frame, bit, side, out);
+                send_corrupted(&frame, bit, front.is_marked, side, out);
             } else if front.is_marked {
                 send_marked(&frame, side, out);
             } else {
@@ -153,6 +154,11 @@ impl Direction {
             ..self.wire.counters()
         }
     }
+
+    /// What each rule did, by its place in the configuration; empty without rules for this direction.
+    pub fn rule_counters(&self) -> &[RuleCounters] {
+        self.wire.rule_counters()
+    }
 }
 
 /// The way whose front is due first.
@@ -169,11 +175,14 @@ fn earlier<'a>(
     }
 }
 
-/// Sends `frame` with a bit turned over.
+/// Sends `frame` with a bit turned over, marked before if it is to be.
 #[cold]
-fn send_corrupted(frame: &Frame<'_>, bit: u32, side: Side, out: &mut dyn Transmit) {
+fn send_corrupted(frame: &Frame<'_>, bit: u32, is_marked: bool, side: Side, out: &mut dyn Transmit) {
     let mut bytes = vec![0; frame.len()];
     frame.write_to(&mut bytes);
+    if is_marked {
+        Ecn::mark(&mut bytes);
+    }
     corrupt(&mut bytes, bit);
     let head = Head::copy_of(&bytes);
     // What no longer makes sense is carried as it is.

@@ -6,15 +6,21 @@
 //! is one first-in-first-out ring with one deadline, that of its front, so a frame costs the same over any
 //! distance. The same seed and the same frames at the same times give the same drops and marks.
 //!
-//! Frames can also be late, so that others overtake them, arrive twice, or arrive with a wrong bit ([`Impairments`]).
+//! Frames can also be late, so that others overtake them, arrive twice, or arrive with a wrong bit ([`Impairments`]). A
+//! [`Rule`] does something to some frames alone, by what they are as RoCEv2 packets; a [`Change`] has the link be another
+//! from a moment on.
 #![forbid(unsafe_code)]
 
+mod adversity;
 mod chance;
 mod config;
 mod counters;
 mod direction;
 mod link;
+mod rule;
+mod schedule;
 mod serialiser;
+mod text;
 mod wire;
 
 pub use config::{Bursts, Cut, Impairments, LinkConfig, LinkError};
@@ -22,4 +28,7 @@ pub use counters::{DropCounters, DropReason, LinkCounters};
 pub use direction::{Direction, send_marked};
 pub use link::Link;
 pub use longhaul_cc::RedConfig;
+pub use rule::{Action, PacketKind, PacketKinds, RULES_MAX, Rule, RuleCounters, Selection, Turn, What};
+pub use schedule::{CHANGES_MAX, Change, Setting};
+pub use text::TextError;
 pub use wire::{Arrival, PAYLOAD_LEN_MAX, Wire, corrupt};

@@ -1,6 +1,7 @@
 use crate::config::{LinkConfig, LinkError};
 use crate::counters::LinkCounters;
 use crate::direction::Direction;
+use crate::rule::RuleCounters;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_units::{Instant, Rng, SplitMix64};
 
@@ -18,13 +19,12 @@ impl Link {
     /// A link with nothing in flight.
     ///
     /// # Errors
-    /// [`LinkError::Loss`] when the loss is no probability; [`LinkError::Ecn`] when the marking makes no sense;
-    /// [`LinkError::Memory`] when more could be in flight
-    /// than the memory given holds.
+    /// [`LinkError::Memory`] when more could be in flight than the memory given holds; any other when something in the
+    /// configuration makes no sense.
     pub fn new(config: LinkConfig) -> Result<Self, LinkError> {
         let mut seeds = SplitMix64::new(config.seed);
-        let mut direction = || Direction::new(&config, seeds.next_u64());
-        let directions = [direction()?, direction()?];
+        let mut direction = |entry| Direction::new(&config, entry, seeds.next_u64());
+        let directions = [direction(0)?, direction(1)?];
         Ok(Link { config, directions })
     }
 
@@ -39,6 +39,14 @@ impl Link {
     /// For any other side.
     pub fn counters(&self, entry: Side) -> LinkCounters {
         self.directions[entry].counters()
+    }
+
+    /// What each rule of the configuration did to frames that entered by side `entry`, 0 or 1; empty without rules for these.
+    ///
+    /// # Panics
+    /// For any other side.
+    pub fn rule_counters(&self, entry: Side) -> &[RuleCounters] {
+        self.directions[entry].rule_counters()
     }
 }
 

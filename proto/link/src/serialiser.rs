@@ -53,6 +53,12 @@ impl Serialiser {
         if self.rest == 0 { self.free_at } else { self.free_at + Duration::from_ps(1) }
     }
 
+    /// Sends at another rate what comes from here on, behind what came before.
+    pub(crate) fn set_rate(&mut self, rate: BitRate) {
+        let free_at = if self.rest == 0 { self.free_at } else { self.free_at + Duration::from_ps(1) };
+        *self = Serialiser { free_at, ..Serialiser::new(rate) };
+    }
+
     pub(crate) fn rate(&self) -> BitRate {
         self.rate
     }

@@ -1,11 +1,17 @@
+use crate::adversity::Adversity;
 use crate::chance::Chance;
-use crate::config::{Cut, Impairments, LinkConfig, LinkError};
+use crate::config::{Bursts, LinkConfig, LinkError};
 use crate::counters::{DropReason, LinkCounters};
+use crate::rule::RuleCounters;
+use crate::schedule::{Conditions, Timeline};
 use crate::serialiser::Serialiser;
-use longhaul_cc::{Red, wire_bytes};
-use longhaul_node::Frame;
+use longhaul_cc::{Red, RedConfig, wire_bytes};
+use longhaul_node::{Frame, Side};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 use longhaul_wire::{Ecn, HEAD_MAX};
+
+/// Later than any change.
+const NEVER: Instant = Instant::from_ps(u64::MAX);
 
 /// Longest payload that a link carries, in bytes.
 pub const PAYLOAD_LEN_MAX: usize = 16 * 1024;
@@ -16,7 +22,7 @@ pub struct Arrival {
     /// When its last bit reaches the far end. It never decreases from one frame to the next that is late, or to the next
     /// that is not.
     pub due: Instant,
-    /// The queue marks it: [`Ecn::mark`] when it leaves.
+    /// The queue or a rule marks it: [`Ecn::mark`] when it leaves.
     pub is_marked: bool,
     /// It takes the slow way: frames behind it can overtake it.
     pub is_late: bool,
@@ -39,48 +45,6 @@ pub fn corrupt(frame: &mut [u8], bit: u32) {
     }
 }
 
-/// Bits of a frame that are never turned over: a frame with another destination would not be seen at all.
-const ADDRESS_BITS: u64 = 96;
-
-/// What else befalls frames. Each kind has a stream of its own: one does not change what another does.
-struct Harm {
-    late: Chance,
-    late_by: Duration,
-    duplication: Chance,
-    corruption: Chance,
-    bits: SplitMix64,
-}
-
-impl Harm {
-    fn new(config: &Impairments, seed: u64) -> Self {
-        let mut seeds = SplitMix64::new(seed.rotate_left(32) ^ 0x696d_7061_6972);
-        let mut stream = |probability| Chance::new(probability, seeds.next_u64());
-        let [late, duplication, corruption] =
-            [config.late, config.duplication, config.corruption].map(&mut stream);
-        Harm {
-            late,
-            late_by: config.late_by,
-            duplication,
-            corruption,
-            bits: SplitMix64::new(seeds.next_u64()),
-        }
-    }
-
-    /// What befalls a frame of `len` bytes that would arrive at `due`.
-    fn befall(&mut self, due: Instant, is_marked: bool, len: usize, counters: &mut LinkCounters) -> Arrival {
-        let is_late = self.late.take();
-        let is_duplicated = self.duplication.take();
-        let is_corrupted = self.corruption.take();
-        counters.late_frames += u64::from(is_late);
-        counters.duplicated_frames += u64::from(is_duplicated);
-        counters.corrupted_frames += u64::from(is_corrupted);
-        let bits = (8 * len as u64).saturating_sub(ADDRESS_BITS);
-        let corrupted_bit = (is_corrupted && bits > 0).then(|| (ADDRESS_BITS + self.bits.below(bits)) as u32);
-        let due = if is_late { due + self.late_by } else { due };
-        Arrival { due, is_marked, is_late, is_duplicated, corrupted_bit }
-    }
-}
-
 /// Queue, rate, loss and delay of one direction, without the frames: it says when and whether a frame arrives.
 ///
 /// A [`Direction`](crate::Direction) keeps the frames until then; a simulation keeps what it needs of them.
@@ -92,24 +56,38 @@ pub struct Wire {
     queue_wait_max: Duration,
     red: Option<Red>,
     losses: Chance,
-    cut: Option<Cut>,
     /// `None`: nothing else befalls any frame.
-    harm: Option<Box<Harm>>,
+    adversity: Option<Box<Adversity>>,
+    /// When the schedule has something next; the end of time without one.
+    next_change_at: Instant,
+    schedule: Option<Box<Schedule>>,
     last_due: Instant,
     wait_max: Duration,
     counters: LinkCounters,
 }
 
+/// What changes, and what it takes to go by it.
+struct Schedule {
+    timeline: Timeline,
+    /// What holds at this moment.
+    conditions: Conditions,
+    queue_bytes: u64,
+    ecn: Option<RedConfig>,
+    bursts: Option<Bursts>,
+    /// Of the streams that begin anew.
+    seeds: SplitMix64,
+}
+
 impl Wire {
-    /// One direction of a link that is like `config`, whose memory bound is somebody else's to hold. `seed` stands in
-    /// for the configuration's.
+    /// The direction of a link that is like `config` which frames enter by side `entry`; its memory bound is somebody else's
+    /// to hold. `seed` stands in for the configuration's.
     ///
     /// # Errors
     /// As [`Link::new`](crate::Link::new), but for memory.
-    pub fn new(config: &LinkConfig, seed: u64) -> Result<Self, LinkError> {
+    pub fn new(config: &LinkConfig, entry: Side, seed: u64) -> Result<Self, LinkError> {
         config.check_wire()?;
         let red = config.ecn.zip(config.rate);
-        Ok(Wire {
+        let mut wire = Wire {
             delay: config.delay,
             serialiser: config.rate.map(Serialiser::new),
             queue_wait_max: config
@@ -118,12 +96,51 @@ impl Wire {
             // A stream of its own: marks do not change which frames are lost.
             red: red.map(|(ecn, rate)| Red::new(&ecn, rate, !seed)),
             losses: Chance::in_bursts(config.loss, config.bursts.as_ref(), seed),
-            cut: config.cut,
-            harm: (!config.impairments.is_none()).then(|| Box::new(Harm::new(&config.impairments, seed))),
+            adversity: Adversity::new(config, entry, seed),
+            next_change_at: NEVER,
+            schedule: None,
             last_due: Instant::ZERO,
             wait_max: Duration::ZERO,
             counters: LinkCounters::default(),
-        })
+        };
+        let timeline = Timeline::new(config);
+        if let Some(at) = timeline.next_at() {
+            wire.next_change_at = at;
+            wire.schedule = Some(Box::new(Schedule {
+                timeline,
+                conditions: Conditions::of(config),
+                queue_bytes: config.queue_bytes,
+                ecn: config.ecn,
+                bursts: config.bursts,
+                seeds: SplitMix64::new(seed ^ 0x7363_6865_6475_6c65),
+            }));
+        }
+        Ok(wire)
+    }
+
+    /// Goes by what the schedule says of this moment.
+    #[cold]
+    fn change(&mut self, now: Instant) {
+        let Some(schedule) = &mut self.schedule else { return };
+        if let Some(conditions) = schedule.timeline.advance(now) {
+            let before = std::mem::replace(&mut schedule.conditions, conditions);
+            let (losses_seed, marks_seed) = (schedule.seeds.next_u64(), schedule.seeds.next_u64());
+            self.delay = conditions.delay;
+            if conditions.loss != before.loss {
+                self.losses = Chance::in_bursts(conditions.loss, schedule.bursts.as_ref(), losses_seed);
+            }
+            if let (Some(rate), Some(serialiser)) = (conditions.rate, &mut self.serialiser)
+                && conditions.rate != before.rate
+            {
+                // A wait is so many bytes at one rate.
+                let queue_bytes = serialiser.rate().bytes_in(std::mem::take(&mut self.wait_max));
+                self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(queue_bytes);
+                serialiser.set_rate(rate);
+                self.queue_wait_max = rate.time_for_bytes(schedule.queue_bytes);
+                self.red = schedule.ecn.map(|ecn| Red::new(&ecn, rate, marks_seed));
+            }
+        }
+        self.next_change_at = schedule.timeline.next_at().unwrap_or(NEVER);
     }
 
     /// A frame comes to the queue.
@@ -132,35 +149,71 @@ impl Wire {
     /// Why it is dropped; it has been counted.
     #[inline]
     pub fn enter(&mut self, now: Instant, frame: &Frame<'_>) -> Result<Arrival, DropReason> {
+        self.enter_at(now, frame, 0)
+    }
+
+    /// A frame comes to the queue, that at `place` of a train.
+    #[inline]
+    fn enter_at(&mut self, now: Instant, frame: &Frame<'_>, place: u32) -> Result<Arrival, DropReason> {
         let len = frame.len();
         self.counters.entered_frames += 1;
         self.counters.entered_bytes += len as u64;
-        let taken = self.take(now, len, frame);
+        let taken = self.take(now, len, frame, place);
         if let Err(reason) = taken {
             self.drop(reason);
         }
         taken
     }
 
-    fn take(&mut self, now: Instant, len: usize, frame: &Frame<'_>) -> Result<Arrival, DropReason> {
+    #[inline]
+    fn take(
+        &mut self,
+        now: Instant,
+        len: usize,
+        frame: &Frame<'_>,
+        place: u32,
+    ) -> Result<Arrival, DropReason> {
         if frame.head.len() > HEAD_MAX || frame.payload.len() > PAYLOAD_LEN_MAX {
             return Err(DropReason::TooLong);
         }
+        if now >= self.next_change_at {
+            self.change(now);
+        }
         let backlog = self.backlog(now);
         let sent_at = self.serialise(now, backlog, wire_bytes(len)).ok_or(DropReason::QueueFull)?;
+        if self.adversity.is_some() {
+            return self.take_adverse(sent_at, backlog, frame, place);
+        }
         // A lost frame has used the wire all the same.
-        if self.cut.is_some_and(|cut| cut.is_on(sent_at)) {
+        if self.losses.take() {
+            return Err(DropReason::Loss);
+        }
+        self.last_due = self.last_due.max(sent_at + self.delay);
+        Ok(Arrival::unharmed(self.last_due, marks(&mut self.red, backlog, frame.head)))
+    }
+
+    /// A frame whose last bit is sent at `sent_at`, after a wait of `backlog`.
+    fn take_adverse(
+        &mut self,
+        sent_at: Instant,
+        backlog: Duration,
+        frame: &Frame<'_>,
+        place: u32,
+    ) -> Result<Arrival, DropReason> {
+        let Some(adversity) = &mut self.adversity else { unreachable!("who calls has looked") };
+        if adversity.is_cut(sent_at) {
             return Err(DropReason::Cut);
         }
         if self.losses.take() {
             return Err(DropReason::Loss);
         }
-        self.last_due = self.last_due.max(sent_at + self.delay);
-        let (due, is_marked) = (self.last_due, self.marks(backlog, frame.head));
-        Ok(match &mut self.harm {
-            None => Arrival::unharmed(due, is_marked),
-            Some(harm) => harm.befall(due, is_marked, len, &mut self.counters),
-        })
+        let effects = adversity.judge(frame, place);
+        if effects.is_lost {
+            return Err(DropReason::Rule);
+        }
+        self.last_due = self.last_due.max(sent_at + self.delay + effects.delay);
+        let is_marked = marks(&mut self.red, backlog, frame.head);
+        Ok(adversity.befall(self.last_due, is_marked, frame.len(), effects, &mut self.counters))
     }
 
     /// A train of `count` frames like `frame` comes to the queue at once. `arrived` is told of each part of it that gets
@@ -175,9 +228,11 @@ impl Wire {
     ) {
         let bytes = wire_bytes(frame.len());
         let all_fit = self.backlog(now) + self.time_of(bytes * count) <= self.queue_wait_max;
-        if self.red.is_some() || self.harm.is_some() || self.cut.is_some() || !all_fit {
+        let has_more_to_it =
+            self.red.is_some() || self.adversity.is_some() || now >= self.next_change_at || !all_fit;
+        if has_more_to_it {
             for place in 0..count {
-                if let Ok(arrival) = self.enter(now, frame) {
+                if let Ok(arrival) = self.enter_at(now, frame, place as u32) {
                     arrived(arrival, place, 1);
                 }
             }
@@ -232,16 +287,6 @@ impl Wire {
         Some(serialiser.send(now, bytes))
     }
 
-    /// True when a frame with these headers that finds `backlog` in front of it is to be marked.
-    fn marks(&mut self, backlog: Duration, head: &[u8]) -> bool {
-        match &mut self.red {
-            Some(red) if backlog > Duration::ZERO => {
-                Ecn::of(head) == Some(Ecn::Capable) && red.marks(backlog)
-            }
-            _ => false,
-        }
-    }
-
     /// Counts a frame that entered and has arrived.
     #[inline]
     pub fn deliver(&mut self, len: usize, is_marked: bool) {
@@ -255,11 +300,26 @@ impl Wire {
         self.counters.drops.count(reason);
     }
 
+    /// What each rule did, by its place in the configuration; empty without rules for this direction.
+    pub fn rule_counters(&self) -> &[RuleCounters] {
+        self.adversity.as_ref().map_or(&[], |adversity| adversity.rule_counters())
+    }
+
     /// What it did so far. Of memory it knows nothing.
     pub fn counters(&self) -> LinkCounters {
-        let queue_bytes_max = self.serialiser.as_ref().map_or(0, |s| s.rate().bytes_in(self.wait_max));
+        let queue_bytes = self.serialiser.as_ref().map_or(0, |s| s.rate().bytes_in(self.wait_max));
+        let queue_bytes_max = self.counters.queue_bytes_max.max(queue_bytes);
         let gone = self.counters.delivered_frames + self.counters.drops.total();
         let came = self.counters.entered_frames + self.counters.duplicated_frames;
         LinkCounters { in_flight_frames: came - gone, queue_bytes_max, ..self.counters }
+    }
+}
+
+/// True when `red` marks a frame with these headers that finds `backlog` in front of it.
+#[inline]
+fn marks(red: &mut Option<Red>, backlog: Duration, head: &[u8]) -> bool {
+    match red {
+        Some(red) if backlog > Duration::ZERO => Ecn::of(head) == Some(Ecn::Capable) && red.marks(backlog),
+        _ => false,
     }
 }

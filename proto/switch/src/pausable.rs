@@ -89,7 +89,7 @@ impl Port {
     fn new(config: &SwitchConfig, pfc: &PfcConfig, port: usize, seed: u64) -> Result<Self, LinkError> {
         let of = &pfc.ports[port];
         let plain = LinkConfig { rate: Some(of.rate), ecn: config.ecn, ..LinkConfig::default() };
-        let wire = Wire::new(&plain, seed)?;
+        let wire = Wire::new(&plain, 0, seed)?;
         let room = [pfc.xon_bytes, pfc.xoff_bytes, pfc.xoff_bytes.saturating_add(of.headroom_bytes)];
         Ok(Port {
             address: address_of(port),

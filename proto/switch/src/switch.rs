@@ -67,7 +67,7 @@ impl Switch {
         let seeds: Vec<u64> = (0..config.ports).map(|_| seeds.next_u64()).collect();
         let outputs = match &config.pfc {
             None => {
-                let of = |(port, seed)| Direction::new(&config.output(port), seed);
+                let of = |(port, seed)| Direction::new(&config.output(port), 0, seed);
                 let outputs = seeds.into_iter().enumerate().map(of);
                 Outputs::Plain(outputs.collect::<Result<_, _>>()?)
             }

@@ -10,10 +10,11 @@ use crate::profile::NicProfile;
 use crate::scenario::{Cable, Flow, StationKind, StationPlan};
 use longhaul_accel::Mode;
 use longhaul_cc::RedConfig;
-use longhaul_link::{Bursts, Cut, Impairments, LinkConfig};
+use longhaul_link::{Bursts, Cut, Impairments, LinkConfig, TextError};
 use longhaul_node::Side;
 use longhaul_switch::{PORTS_MAX, SwitchConfig};
 use longhaul_units::{BitRate, Duration, Instant};
+use std::str::FromStr;
 
 /// A cable of a few metres.
 const SHORT: Duration = Duration::from_ns(25);
@@ -496,13 +497,17 @@ impl<'a> Drafts<'a> {
         self.decide_rates();
         let (mut cables, mut links) = (Vec::new(), Vec::new());
         for link in &self.links {
-            let wire = LinkConfig { rate: Some(self.rate(link)?), ..link.wire.clone() };
+            let mut wire = LinkConfig { rate: Some(self.rate(link)?), ..link.wire.clone() };
             // The first end of a cable is the one that sends what may be lost.
             let (first, loss_toward_second_only) = match link.loses {
                 [false, true] => (1, true),
                 [_, backward] => (0, !backward && wire.loss > 0.0),
             };
             let ends = [link.ends[first], link.ends[1 - first]];
+            for rule in &mut wire.rules {
+                // Side a is that of the end that the file names first.
+                rule.selection.from = rule.selection.from.map(|side| side ^ first);
+            }
             cables.push(Cable { ends, wire, loss_toward_second_only });
             links.push(LinkPlan { name: link.name.clone(), first, record: link.record.clone() });
         }
@@ -574,6 +579,8 @@ fn link<'a>(fields: &Fields<'a>, name: String, ends: [(usize, Side); 2]) -> Resu
             bursts: bursts(fields)?,
             cut: cut(fields)?,
             impairments: impairments(fields)?,
+            rules: listed(fields, "rule")?,
+            changes: listed(fields, "at")?,
             queue_bytes,
             ecn: marking(fields, queue_bytes),
             ..LinkConfig::default()
@@ -622,6 +629,12 @@ fn impairments(fields: &Fields<'_>) -> Result<Impairments, FileError> {
         duplication: fields.real("duplicate").unwrap_or(0.0),
         corruption: fields.real("corrupt").unwrap_or(0.0),
     })
+}
+
+/// Rules or changes, with semicolons between them.
+fn listed<T: FromStr<Err = TextError>>(fields: &Fields<'_>, key: &str) -> Result<Vec<T>, FileError> {
+    let texts = fields.text(key).unwrap_or_default().split(';').map(str::trim);
+    texts.filter(|text| !text.is_empty()).map(|text| text.parse().map_err(|e| fields.error(key, e))).collect()
 }
 
 fn marking(fields: &Fields<'_>, queue_bytes: u64) -> Option<RedConfig> {

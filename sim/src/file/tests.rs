@@ -114,6 +114,38 @@ mod the_usual_case {
     }
 
     #[test]
+    fn rules_and_changes_are_lists_whose_side_a_is_the_end_named_first() {
+        let keys = "rule = 'read-response from b: lose 1%; cm: lose once;'\nat = '10s cut 50ms; 30s rate 1G'";
+        for (direction, sides) in [("both", [Some(1), None]), ("backward", [Some(0), None])] {
+            let text = format!("[path]\nloss = 1e-3\nloss_direction = '{direction}'\n{keys}\n[flow]");
+            let wire = load(&text).unwrap().scenario.cables[0].wire.clone();
+            assert_eq!(wire.rules.iter().map(|rule| rule.selection.from).collect::<Vec<_>>(), sides);
+            assert_eq!(wire.changes.len(), 2);
+        }
+        assert_refused("[path]\nrule = 'cm: lose; writ: lose'\n[flow]", 2, &["'writ: lose', character 1"]);
+        assert_refused("[path]\nat = '10 cut'\n[flow]", 2, &["not a time"]);
+    }
+
+    /// A WRITE loses one packet by name, and is whole in the end.
+    #[test]
+    fn a_rule_and_a_cut_strike_in_a_simulation() {
+        let run = |keys: &str| {
+            let text = format!(
+                "[path]\ndistance = '10km'\nrate = '10G'\n{keys}\n[flow]\nop = 'write'\nsize = '1M'\niterations = 20"
+            );
+            let simulation = crate::Simulation::new(load(&text).unwrap().scenario, |_, _| None).unwrap();
+            let outcome = simulation.run(1, |_| true);
+            assert!(outcome.violations.is_empty(), "{:?}", outcome.violations);
+            outcome.wires.iter().map(|wire| wire.lost_frames).collect::<Vec<u64>>()
+        };
+        assert_eq!(run(""), [0, 0]);
+        assert_eq!(run("rule = 'write from a: lose number 700'"), [1, 0]);
+        assert_eq!(run("rule = 'write from b: lose number 700'"), [0, 0]);
+        assert_eq!(run("rule = 'ack from b: lose first 2; nak: lose'"), [0, 2]);
+        assert!(run("at = '5ms cut 100us'")[0] > 10);
+    }
+
+    #[test]
     fn losses_come_in_bursts_and_cuts_at_their_time() {
         let keys = "loss = 1e-3\nloss_burst = 8\nloss_in_burst = 0.5\ncut_at = '3ms'\ncut_for = '1ms'\ncut_every = '5ms'";
         let wire = load(&format!("[path]\n{keys}\n[flow]")).unwrap().scenario.cables[0].wire.clone();

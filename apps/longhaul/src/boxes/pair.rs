@@ -2,7 +2,7 @@
 
 use super::element::{Element, FLOWS_AT_ONCE};
 use super::journal::{self, Level};
-use super::plan::Pair;
+use super::plan::{Kind, Pair};
 use super::port::{BoxPort, PortName, mtu};
 use super::status::{AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates};
 use crate::problem::Problem;
@@ -87,7 +87,7 @@ struct Seen {
 
 impl<E: Element> Running<E> {
     /// Starts the thread. `when_over` is called on it when it ends, however it ends.
-    pub fn start<S>(
+    pub fn start<S: Kind>(
         pair: &Pair<S>,
         element: E,
         ports: Vec<BoxPort>,
@@ -98,6 +98,7 @@ impl<E: Element> Running<E> {
         let config = DriverConfig {
             turn: TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() },
             hook_interval: HOOK_INTERVAL,
+            spins: pair.settings.is_precise(),
             ..DriverConfig::default()
         };
         let (driver, handle) = Driver::new(element, ports, clock, config).map_err(refused)?;

@@ -101,6 +101,16 @@ pub trait Kind: Settings + Send + Sync + 'static {
     /// Writes to the journal what will not work as it should.
     fn warn(_pairs: &[Pair<Self>]) {}
 
+    /// What stands between the ports of a pair, for the journal, where there is something to say about it.
+    fn summary(&self) -> Option<String> {
+        None
+    }
+
+    /// True when frames are to be met at the moment that they are due, at the price of a processor.
+    fn is_precise(&self) -> bool {
+        false
+    }
+
     /// In what `to` is not the same.
     fn differences(&self, to: &Self) -> Vec<Difference>;
 

@@ -383,6 +383,14 @@ impl Metrics {
                     *value,
                 );
             }
+            for (number, rule) in (1..).zip(&direction.rules) {
+                let number = i32::to_string(&number);
+                let of_rule = labels(&[&way[..], &[("number", &*number), ("rule", &*rule.rule)]].concat());
+                let help = "Frames that a rule selected.";
+                self.count("longhaul_fibre_rule_selected_frames", help, &of_rule, rule.selected_frames);
+                let help = "Frames that a rule did something to.";
+                self.count("longhaul_fibre_rule_struck_frames", help, &of_rule, rule.struck_frames);
+            }
         }
     }
 }

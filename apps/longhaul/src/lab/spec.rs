@@ -1,9 +1,9 @@
 //! What a lab consists of.
 
-use crate::fibre::{Ecn, Fibre, bursts, cuts};
+use crate::fibre::{Ecn, Fibre, as_texts, bursts, cuts};
 use crate::quantity::{Distance, Size, memory, probability};
 use longhaul_host::PORTS_MAX;
-use longhaul_link::{Impairments, RedConfig};
+use longhaul_link::{Change, Impairments, RedConfig, Rule};
 use longhaul_units::{BitRate, Duration as Span};
 use longhaul_wire::MacAddr;
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,16 @@ pub struct Spec {
     #[arg(long, value_name = "TIME", requires = "cut_for")]
     #[serde(with = "time_as_ps", default)]
     pub cut_every: Option<Span>,
+    /// Do something to some frames on the fibre alone: 'WHAT [CONDITION ...]: ACTION [HOW OFTEN]', as in 'read-response from a:
+    /// lose 1%'. May be given several times; docs/emulator.md has all of it
+    #[arg(long, value_name = "RULE")]
+    #[serde(with = "as_texts", default)]
+    pub rule: Vec<Rule>,
+    /// Have the fibre change at a time from the start of the lab: '10s cut 50ms', '5s-20s loss 1e-3', '30s rate 1G', '60s delay
+    /// 20ms'. May be given several times
+    #[arg(long, value_name = "CHANGE")]
+    #[serde(with = "as_texts", default)]
+    pub at: Vec<Change>,
     /// Queue in front of the fibre, each way, and of each port of a switch; what does not fit is dropped
     #[arg(long, default_value = "16M")]
     pub queue: Size,
@@ -90,7 +100,11 @@ impl Spec {
         let bursts = self.loss_burst.map(|frames| format!(" in bursts of {frames}")).unwrap_or_default();
         let loss = if self.loss > 0.0 { format!(", loss {}{bursts}", self.loss) } else { String::new() };
         let cuts = self.cut_for.map(|lasts| format!(", cut for {lasts} at a time")).unwrap_or_default();
-        format!("{hosts}{} of fibre at {}{loss}{cuts}{ecn}, {accelerators}", self.distance, self.rate)
+        let rules = match self.rule.len() + self.at.len() {
+            0 => String::new(),
+            count => format!(", {count} rules and changes"),
+        };
+        format!("{hosts}{} of fibre at {}{loss}{cuts}{rules}{ecn}, {accelerators}", self.distance, self.rate)
     }
 
     /// The lab's hosts, from a on.
@@ -132,6 +146,8 @@ impl Spec {
             bursts: bursts(self.loss_burst, None),
             cut: cuts(self.cut_for, self.cut_every),
             impairments: Impairments::default(),
+            rules: self.rule.clone(),
+            changes: self.at.clone(),
             queue: self.queue,
             ecn: self.ecn,
             memory: self.memory,

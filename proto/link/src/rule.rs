@@ -1,0 +1,379 @@
+//! Rules: which frames something is done to, and what.
+//!
+//! A rule is a line of text, [`Rule::from_str`], such as `read-response from a: lose 1%`; docs/emulator.md has the grammar
+//! with examples. It selects frames by what they are ([`Selection`]), takes some of those by number or by chance, and does
+//! one [`Action`] to them. All rules look at a frame in their order, and each does what it has to do; behind the one that
+//! loses it no other sees it.
+//!
+//! Frames that an action cannot be done to are not selected: there is no ICRC to corrupt in what is not RoCEv2, and no mark for
+//! a sender that does not react to marks.
+
+mod active;
+mod text;
+
+pub(crate) use active::{ActiveRules, Effects};
+pub use active::RuleCounters;
+
+use crate::config::Bursts;
+use longhaul_node::{Frame, Side};
+use longhaul_units::{Duration, Psn, Qpn};
+use longhaul_wire::{Ecn, Opcode, Packet, Prefix, Syndrome, Transport, Verb};
+use std::ops::RangeInclusive;
+
+/// Rules of one link at most: each looks at each frame.
+pub const RULES_MAX: usize = 64;
+
+/// What a RoCEv2 packet is, by its opcode and, for acknowledgements, by their syndrome.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum PacketKind {
+    /// SEND of any transport and in any position, but for datagrams to QP 1.
+    Send,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ request.
+    ReadRequest,
+    /// RDMA READ response.
+    ReadResponse,
+    /// Compare and swap, fetch and add.
+    Atomic,
+    /// Positive acknowledgement.
+    Ack,
+    /// Negative acknowledgement, but for RNR.
+    Nak,
+    /// Receiver not ready.
+    RnrNak,
+    /// Acknowledgement of an atomic, with the original value.
+    AtomicAck,
+    /// Congestion notification.
+    Cnp,
+    /// Datagram to QP 1, which carries the connection manager's messages.
+    Cm,
+    /// Any other opcode, or an acknowledgement with a reserved syndrome.
+    Other,
+}
+
+impl PacketKind {
+    /// All of them.
+    pub const ALL: [PacketKind; 12] = [
+        PacketKind::Send,
+        PacketKind::Write,
+        PacketKind::ReadRequest,
+        PacketKind::ReadResponse,
+        PacketKind::Atomic,
+        PacketKind::Ack,
+        PacketKind::Nak,
+        PacketKind::RnrNak,
+        PacketKind::AtomicAck,
+        PacketKind::Cnp,
+        PacketKind::Cm,
+        PacketKind::Other,
+    ];
+
+    /// Its name in rules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PacketKind::Send => "send",
+            PacketKind::Write => "write",
+            PacketKind::ReadRequest => "read-request",
+            PacketKind::ReadResponse => "read-response",
+            PacketKind::Atomic => "atomic",
+            PacketKind::Ack => "ack",
+            PacketKind::Nak => "nak",
+            PacketKind::RnrNak => "rnr-nak",
+            PacketKind::AtomicAck => "atomic-ack",
+            PacketKind::Cnp => "cnp",
+            PacketKind::Cm => "cm",
+            PacketKind::Other => "other",
+        }
+    }
+
+    /// That of `packet`.
+    pub fn of(packet: &Packet<'_>) -> Self {
+        let opcode = packet.opcode();
+        if opcode == Opcode::CNP {
+            return PacketKind::Cnp;
+        }
+        match opcode.verb() {
+            Some(Verb::Send) if opcode.transport() == Transport::Ud && packet.dest_qp() == Qpn::GSI => {
+                PacketKind::Cm
+            }
+            Some(Verb::Send) => PacketKind::Send,
+            Some(Verb::Write) => PacketKind::Write,
+            Some(Verb::ReadRequest) => PacketKind::ReadRequest,
+            Some(Verb::ReadResponse) => PacketKind::ReadResponse,
+            Some(Verb::CmpSwap | Verb::FetchAdd) => PacketKind::Atomic,
+            Some(Verb::AtomicAcknowledge) => PacketKind::AtomicAck,
+            Some(Verb::Acknowledge) => match packet.aeth().map(|aeth| aeth.syndrome) {
+                Some(Syndrome::Ack { .. }) => PacketKind::Ack,
+                Some(Syndrome::RnrNak { .. }) => PacketKind::RnrNak,
+                Some(Syndrome::Nak(_)) => PacketKind::Nak,
+                Some(Syndrome::Reserved(_)) | None => PacketKind::Other,
+            },
+            None => PacketKind::Other,
+        }
+    }
+}
+
+/// Some kinds of packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PacketKinds(u16);
+
+impl PacketKinds {
+    /// None of them: to add to.
+    pub const NONE: PacketKinds = PacketKinds(0);
+    /// All of them.
+    pub const ALL: PacketKinds = PacketKinds((1 << PacketKind::ALL.len()) - 1);
+
+    /// These and `kind`.
+    #[must_use]
+    pub const fn and(self, kind: PacketKind) -> Self {
+        PacketKinds(self.0 | 1 << kind as u8)
+    }
+
+    /// True when `kind` is one of them.
+    pub const fn contains(self, kind: PacketKind) -> bool {
+        self.0 & 1 << kind as u8 != 0
+    }
+}
+
+/// What frames a rule is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What {
+    /// All.
+    Any,
+    /// Those that are not well-formed RoCEv2: TCP, ARP, and what claims to be RoCEv2 and is malformed.
+    NotRoce,
+    /// RoCEv2 packets of these kinds.
+    Roce(PacketKinds),
+}
+
+/// Which frames a rule selects. Conditions on packets hold for RoCEv2 alone; those that are left out fit all.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Selection {
+    /// What they are.
+    pub what: What,
+    /// The side that they enter by. `None`: either.
+    pub from: Option<Side>,
+    /// BTH opcodes.
+    pub opcodes: Option<RangeInclusive<u8>>,
+    /// Destination QPNs, 24 bits.
+    pub qpns: Option<RangeInclusive<u32>>,
+    /// PSNs, 24 bits. A first one above the last goes on behind the largest with 0.
+    pub psns: Option<RangeInclusive<u32>>,
+    /// IP source.
+    pub source: Option<Prefix>,
+    /// IP destination.
+    pub destination: Option<Prefix>,
+    /// UDP source ports.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// DSCPs, 0 to 63.
+    pub dscps: Option<RangeInclusive<u8>>,
+}
+
+impl Selection {
+    /// All frames of a kind.
+    pub const fn of(what: What) -> Self {
+        Selection {
+            what,
+            from: None,
+            opcodes: None,
+            qpns: None,
+            psns: None,
+            source: None,
+            destination: None,
+            ports: None,
+            dscps: None,
+        }
+    }
+
+    fn has_packet_conditions(&self) -> bool {
+        self.opcodes.is_some()
+            || self.qpns.is_some()
+            || self.psns.is_some()
+            || self.source.is_some()
+            || self.destination.is_some()
+            || self.ports.is_some()
+            || self.dscps.is_some()
+    }
+
+    /// True when the frame is one of them; `place` is its place in a train.
+    fn fits(&self, packet: Option<&Packet<'_>>, place: u32) -> bool {
+        match (self.what, packet) {
+            (What::Any, _) | (What::NotRoce, None) => true,
+            (What::NotRoce, Some(_)) | (What::Roce(_), None) => false,
+            (What::Roce(kinds), Some(packet)) => {
+                kinds.contains(PacketKind::of(packet)) && self.fits_packet(packet, place)
+            }
+        }
+    }
+
+    fn fits_packet(&self, packet: &Packet<'_>, place: u32) -> bool {
+        fn within<T: PartialOrd>(range: &Option<RangeInclusive<T>>, value: impl FnOnce() -> T) -> bool {
+            range.as_ref().is_none_or(|range| range.contains(&value()))
+        }
+        within(&self.opcodes, || packet.opcode().0)
+            && within(&self.qpns, || packet.dest_qp().get())
+            && within(&self.ports, || packet.udp_source_port())
+            && within(&self.dscps, || packet.traffic_class() >> 2)
+            && self.psns.as_ref().is_none_or(|psns| {
+                let since = |psn: Psn| psn.minus(*psns.start()).get();
+                since(packet.psn().plus(place)) <= since(Psn::new(*psns.end()))
+            })
+            && self.source.is_none_or(|prefix| prefix.contains(packet.source_ip()))
+            && self.destination.is_none_or(|prefix| prefix.contains(packet.destination_ip()))
+    }
+
+    fn fault(&self) -> Option<&'static str> {
+        let above = |range: &Option<RangeInclusive<u32>>, max: u32| {
+            range.as_ref().is_some_and(|range| range.start().max(range.end()) > &max)
+        };
+        let is_wrong_way = |range: &Option<RangeInclusive<u32>>| range.as_ref().is_some_and(|r| r.is_empty());
+        match self.what {
+            What::Roce(kinds) if kinds == PacketKinds::NONE => return Some("it is about no kind of packet"),
+            What::Any | What::NotRoce if self.has_packet_conditions() => {
+                return Some("its conditions are about RoCEv2 packets alone: say roce, or a kind of packet");
+            }
+            _ => {}
+        }
+        if above(&self.qpns, Qpn::MAX) || above(&self.psns, Qpn::MAX) {
+            return Some("QPNs and PSNs go up to 0xffffff");
+        }
+        if self.dscps.as_ref().is_some_and(|range| *range.end() > 63) {
+            return Some("a DSCP goes from 0 to 63");
+        }
+        let is_empty = is_wrong_way(&self.qpns)
+            || self.opcodes.as_ref().is_some_and(RangeInclusive::is_empty)
+            || self.ports.as_ref().is_some_and(RangeInclusive::is_empty)
+            || self.dscps.as_ref().is_some_and(RangeInclusive::is_empty);
+        if is_empty {
+            return Some("a range goes from the smaller number to the larger one");
+        }
+        match (self.source, self.destination) {
+            (Some(source), Some(destination)) if source.is_ipv4() != destination.is_ipv4() => {
+                Some("no packet goes from IPv4 to IPv6")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What is done to a frame.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// It is lost; it has used the wire all the same.
+    Lose,
+    /// It is marked as having met congestion (ECN), where its sender reacts to that.
+    Mark,
+    /// A bit of its ICRC is turned over.
+    CorruptIcrc,
+    /// A bit of its payload is turned over, and the ICRC left as it is.
+    CorruptPayload,
+    /// It arrives twice.
+    Duplicate,
+    /// It takes longer, by a time in this range, all of it equally likely; those behind it wait for it.
+    Delay(RangeInclusive<Duration>),
+    /// It takes longer, likewise, and those behind it overtake it, but for others that are overtaken.
+    Reorder(RangeInclusive<Duration>),
+}
+
+/// Which of the frames that a rule selects it may do something to. Each direction counts for itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Turn {
+    /// All of them.
+    #[default]
+    Each,
+    /// The first so many.
+    First(u64),
+    /// One of so many: the last of them.
+    Every(u64),
+    /// That with this number alone, counted from 1.
+    Number(u64),
+}
+
+impl Turn {
+    /// True for the frame with this number, counted from 1.
+    fn takes(self, number: u64) -> bool {
+        match self {
+            Turn::Each => true,
+            Turn::First(count) => number <= count,
+            Turn::Every(count) => number.is_multiple_of(count),
+            Turn::Number(one) => number == one,
+        }
+    }
+}
+
+/// Frames that something is done to, and what.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rule {
+    /// Which frames.
+    pub selection: Selection,
+    /// What is done to them.
+    pub action: Action,
+    /// Which of those.
+    pub turn: Turn,
+    /// With which probability, 0 to 1.
+    pub probability: f64,
+    /// Mean length of bursts, in selected frames, 1 to 10^9: within one, all of them. `None`: each is drawn for by itself.
+    pub burst_frames: Option<f64>,
+    /// How often at most, in each direction. `None`: without limit.
+    pub at_most: Option<u64>,
+}
+
+impl Rule {
+    /// Does this to all of them.
+    pub const fn new(selection: Selection, action: Action) -> Self {
+        Rule { selection, action, turn: Turn::Each, probability: 1.0, burst_frames: None, at_most: None }
+    }
+
+    /// Why it makes no sense, if it does not.
+    pub fn fault(&self) -> Option<&'static str> {
+        let is_no_probability = !(0.0..=1.0).contains(&self.probability);
+        let is_never = matches!(self.turn, Turn::Every(0) | Turn::Number(0) | Turn::First(0));
+        match &self.action {
+            Action::Delay(times) | Action::Reorder(times) if times.is_empty() => {
+                return Some("a range goes from the shorter time to the longer one");
+            }
+            _ if is_no_probability => return Some("its probability is no number from 0 to 1"),
+            _ if is_never || self.at_most == Some(0) => return Some("it would never do anything"),
+            _ => {}
+        }
+        match self.bursts() {
+            Some(bursts) if !(1.0..=1e9).contains(&bursts.frames) => {
+                Some("bursts have a mean length from 1 to 1000000000 frames")
+            }
+            Some(bursts) if self.probability > bursts.mean_max() => {
+                Some("bursts as short cannot be as frequent: give a lower probability, or longer ones")
+            }
+            _ => self.selection.fault(),
+        }
+    }
+
+    fn bursts(&self) -> Option<Bursts> {
+        self.burst_frames.map(|frames| Bursts { frames, loss: 1.0 })
+    }
+
+    /// True when frames that enter by this side can be selected.
+    pub fn is_for(&self, entry: Side) -> bool {
+        self.selection.from.is_none_or(|from| from == entry)
+    }
+
+    /// How much longer a frame can take because of it.
+    pub(crate) fn delay_max(&self) -> Duration {
+        match &self.action {
+            Action::Delay(times) | Action::Reorder(times) => *times.end(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// True when it selects the frame, which is `packet` if it is RoCEv2.
+    fn selects(&self, frame: &Frame<'_>, packet: Option<&Packet<'_>>, place: u32) -> bool {
+        self.selection.fits(packet, place)
+            && match self.action {
+                Action::Mark => Ecn::of(frame.head) == Some(Ecn::Capable),
+                Action::CorruptIcrc => packet.is_some(),
+                Action::CorruptPayload => !frame.payload.is_empty(),
+                _ => true,
+            }
+    }
+}
