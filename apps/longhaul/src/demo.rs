@@ -116,6 +116,8 @@ fn start_lab(args: &Args, cell: &Cell, results: &Results) -> Result<Lab, Problem
         loss_burst: None,
         cut_for: None,
         cut_every: None,
+        rule: Vec::new(),
+        at: Vec::new(),
         queue: Size::from_bytes(16 << 20),
         ecn: Ecn::Off,
         memory: Size::from_bytes(4 << 30),

@@ -21,15 +21,34 @@ pub(crate) const fn memory_of(footprint: usize) -> u64 {
     (footprint - size_of::<FrameBuf>() + 2 * size_of::<InFlight>()) as u64
 }
 
-/// A frame on its way.
+/// A frame on its way: one line of the cache.
 #[derive(Clone)]
 struct InFlight {
     due: Instant,
-    /// To be marked when it leaves: the copy in the store may be shared.
-    is_marked: bool,
-    /// To be turned over when it leaves, likewise.
-    corrupted_bit: Option<u32>,
     frame: FrameBuf,
+    change: OnTheWay,
+}
+
+const _: () = assert!(size_of::<InFlight>() == 64);
+
+/// What is done to a frame when it leaves: the copy in the store may be shared.
+#[derive(Clone, Copy)]
+struct OnTheWay {
+    /// Turned over; [`OnTheWay::NO_BIT`]: none.
+    corrupted_bit: u32,
+    is_marked: bool,
+}
+
+impl OnTheWay {
+    /// Beyond the last bit of any frame.
+    const NO_BIT: u32 = u32::MAX;
+
+    fn of(arrival: &Arrival) -> Self {
+        OnTheWay {
+            corrupted_bit: arrival.corrupted_bit.unwrap_or(Self::NO_BIT),
+            is_marked: arrival.is_marked,
+        }
+    }
 }
 
 impl InFlight {
@@ -86,8 +105,8 @@ impl Direction {
             (0..copies).for_each(|_| self.wire.drop(DropReason::Memory));
             return;
         }
-        let Arrival { due, is_marked, corrupted_bit, .. } = arrival;
-        let entry = InFlight { due, is_marked, corrupted_bit, frame: self.pool.hold(frame) };
+        let entry =
+            InFlight { due: arrival.due, change: OnTheWay::of(&arrival), frame: self.pool.hold(frame) };
         self.memory_bytes += copies * entry.memory_bytes();
         self.memory_bytes_peak = self.memory_bytes_peak.max(self.memory_bytes);
         let way = if arrival.is_late { &mut self.late } else { &mut self.ring };
@@ -114,14 +133,15 @@ impl Direction {
                 soon.frame.fetch();
             }
             let frame = front.frame.as_frame();
-            if let Some(bit) = front.corrupted_bit {
-                send_corrupted(&frame, bit, front.is_marked, side, out);
-            } else if front.is_marked {
+            let OnTheWay { corrupted_bit, is_marked } = front.change;
+            if corrupted_bit != OnTheWay::NO_BIT {
+                send_corrupted(&frame, corrupted_bit, is_marked, side, out);
+            } else if is_marked {
                 send_marked(&frame, side, out);
             } else {
                 out.transmit(side, &frame);
             }
-            self.wire.deliver(frame.len(), front.is_marked);
+            self.wire.deliver(frame.len(), is_marked);
             self.memory_bytes -= front.memory_bytes();
             way.pop_front();
         }

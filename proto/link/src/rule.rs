@@ -11,8 +11,8 @@
 mod active;
 mod text;
 
-pub(crate) use active::{ActiveRules, Effects};
 pub use active::RuleCounters;
+pub(crate) use active::{ActiveRules, Effects};
 
 use crate::config::Bursts;
 use longhaul_node::{Frame, Side};
