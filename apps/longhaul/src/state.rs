@@ -44,6 +44,8 @@ pub struct LinkStatus {
 /// What a rule of a fibre did in one direction.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RuleStatus {
+    /// Its place among all rules of the fibre, from 1 on.
+    pub number: usize,
     pub rule: String,
     pub selected_frames: u64,
     pub struck_frames: u64,
@@ -114,10 +116,11 @@ impl LinkStatus {
 
 /// What the rules of `link` did to frames that entered by `side`.
 fn rules(link: &Link, side: Side) -> Vec<RuleStatus> {
-    let rules = link.config().rules.iter().zip(link.rule_counters(side));
+    let rules = (1..).zip(link.config().rules.iter().zip(link.rule_counters(side)));
     rules
-        .filter(|(rule, _)| rule.is_for(side))
-        .map(|(rule, counters)| RuleStatus {
+        .filter(|(_, (rule, _))| rule.is_for(side))
+        .map(|(number, (rule, counters))| RuleStatus {
+            number,
             rule: rule.to_string(),
             selected_frames: counters.selected_frames,
             struck_frames: counters.struck_frames,
@@ -194,7 +197,7 @@ pub fn write_link(before: &str, link: &LinkStatus, text: &mut String) -> std::fm
         link.queue_bytes_max,
         nonzero(&link.drops)
     )?;
-    for RuleStatus { rule, selected_frames, struck_frames } in &link.rules {
+    for RuleStatus { rule, selected_frames, struck_frames, .. } in &link.rules {
         writeln!(text, "{before}  '{rule}': {struck_frames} of {selected_frames} frames")?;
     }
     Ok(())

@@ -383,8 +383,8 @@ impl Metrics {
                     *value,
                 );
             }
-            for (number, rule) in (1..).zip(&direction.rules) {
-                let number = i32::to_string(&number);
+            for rule in &direction.rules {
+                let number = rule.number.to_string();
                 let of_rule = labels(&[&way[..], &[("number", &*number), ("rule", &*rule.rule)]].concat());
                 let help = "Frames that a rule selected.";
                 self.count("longhaul_fibre_rule_selected_frames", help, &of_rule, rule.selected_frames);
