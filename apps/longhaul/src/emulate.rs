@@ -130,7 +130,7 @@ struct Emulation {
     #[arg(long, value_parser = memory)]
     #[serde(deserialize_with = "memory_written")]
     memory: Option<Size>,
-    /// Neither sleep nor yield: what is due leaves within a microsecond or so, and each pair of ports takes a whole processor
+    /// Neither sleep nor yield, so that what is due leaves at once; each pair of ports takes a whole processor, all of the time
     #[arg(long)]
     precise: bool,
     /// Seed of all that chance decides [default: 1]

@@ -125,8 +125,8 @@ pub(crate) fn time_text(time: Duration) -> String {
 pub(crate) fn rate_text(rate: BitRate) -> String {
     let bps = rate.as_bps();
     match bps {
-        _ if bps % 1_000_000_000 == 0 => format!("{}G", bps / 1_000_000_000),
-        _ if bps % 1_000_000 == 0 => format!("{}M", bps / 1_000_000),
+        _ if bps.is_multiple_of(1_000_000_000) => format!("{}G", bps / 1_000_000_000),
+        _ if bps.is_multiple_of(1_000_000) => format!("{}M", bps / 1_000_000),
         _ => bps.to_string(),
     }
 }
