@@ -4,6 +4,7 @@
 //! The checks run the release build of the program, as a user does; `cargo xtask ci` builds it first.
 
 mod back_to_back;
+pub mod counting;
 pub mod fuzz;
 pub mod guest;
 pub mod interop;

@@ -1,6 +1,7 @@
 //! What the device costs in memory, counted by the allocator: nothing per packet once it is warm, and little per idle
 //! queue pair. One test at a time looks at the counts, so that there is only one here.
 
+use longhaul_checks::counting::Counting;
 use longhaul_node::{Frame, Gather, Node, Payload, Side, Transmit};
 use longhaul_rnic::{
     Access, AddressVector, AhId, Config, CqId, Destination, Memory, MrKeys, Mtu, PdId, QpAttr, QpInit,
@@ -8,37 +9,10 @@ use longhaul_rnic::{
 };
 use longhaul_units::{Duration, Instant, Psn, Qpn};
 use longhaul_wire::{Head, MacAddr};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-
-/// Counts calls, and bytes that are in use.
-struct Counting;
-
-static CALLS: AtomicU64 = AtomicU64::new(0);
-static BYTES: AtomicI64 = AtomicI64::new(0);
-
-// SAFETY: every call goes to the system's allocator with the arguments that it came with; counting touches nothing
-// that it hands out.
-unsafe impl GlobalAlloc for Counting {
-    // SAFETY: the caller keeps the contract of `GlobalAlloc`, which is the system allocator's too.
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::Relaxed);
-        BYTES.fetch_add(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.alloc(layout) }
-    }
-
-    // SAFETY: the caller keeps the contract of `GlobalAlloc`, which is the system allocator's too.
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        BYTES.fetch_sub(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting::new();
 
 const MEMORY_LEN: usize = 1 << 20;
 const QKEY: u32 = 5;
@@ -276,7 +250,7 @@ fn bytes_per_idle_qp(kind: QpKind, shared: bool) -> i64 {
         end.device.create_srq(&init).unwrap()
     });
     // The tables' own growth is not a QP's.
-    let before = BYTES.load(Ordering::Relaxed);
+    let before = ALLOCATOR.bytes();
     for _ in 0..COUNT {
         let init = QpInit {
             pd: end.pd,
@@ -294,7 +268,7 @@ fn bytes_per_idle_qp(kind: QpKind, shared: bool) -> i64 {
         let qpn = end.device.create_qp(&init).unwrap();
         end.connect(qpn, kind, 2, Qpn::new(0x99));
     }
-    (BYTES.load(Ordering::Relaxed) - before) / COUNT as i64
+    (ALLOCATOR.bytes() - before) / COUNT as i64
 }
 
 #[test]
@@ -306,9 +280,9 @@ fn nothing_is_allocated_per_packet_and_little_per_idle_queue_pair() {
     }
     let mut traffic = Traffic::new();
     (0..100).for_each(|_| traffic.round());
-    let (calls, packets) = (CALLS.load(Ordering::Relaxed), traffic.packets);
+    let (calls, packets) = (ALLOCATOR.calls(), traffic.packets);
     (0..100).for_each(|_| traffic.round());
-    let allocated = CALLS.load(Ordering::Relaxed) - calls;
+    let allocated = ALLOCATOR.calls() - calls;
     assert!(traffic.packets - packets > 1000);
     assert_eq!(allocated, 0, "allocations for {} packets", traffic.packets - packets);
 }

@@ -394,6 +394,7 @@ impl Acceleration {
             delay: self.delay(),
             far: self.far_boxes(),
             asks_others: self.far.is_empty() || self.probe,
+            parity: longhaul_wan::Parity::default(),
         };
         let reading_ahead = (!self.read_ahead.is_empty()).then(|| longhaul_readahead::Config {
             seed: boxes::random_seed(),

@@ -1,6 +1,7 @@
 //! The `longhaul` program: thin mains over the crates that do the work.
 
 mod accelerate;
+mod bench;
 mod boxes;
 mod compare;
 mod counters;
@@ -89,6 +90,9 @@ enum Command {
     Report(report::Args),
     /// Hold two files of results against each other
     Compare(compare::Args),
+    /// Measure on this machine: what a packet costs in a box
+    #[command(subcommand)]
+    Bench(bench::Command),
 }
 
 /// Exit code for a command line that cannot be understood.
@@ -125,6 +129,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => return plan::run(&args),
         Command::Sim(args) => return sim::run(&args),
         Command::Sweep(args) => return sweep::run(&args),
+        Command::Bench(command) => return bench::run(&command),
     };
     match outcome {
         Ok(code) => code,

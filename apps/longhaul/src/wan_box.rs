@@ -6,7 +6,7 @@ use longhaul_node::{Chain, Mirrored};
 use longhaul_readahead::ReadAhead;
 use longhaul_seal::{Seal, Sealed};
 use longhaul_units::{BitRate, Duration, Instant};
-use longhaul_wan::{FarBox, PathConfig, Rate, Transport};
+use longhaul_wan::{FarBox, Parity, PathConfig, Rate, Transport};
 use serde::Deserialize;
 use std::str::FromStr;
 
@@ -79,6 +79,8 @@ pub struct Paths {
     /// Far boxes that are known, and whether others are asked for.
     pub far: Vec<FarBox>,
     pub asks_others: bool,
+    /// When parity is sent.
+    pub parity: Parity,
 }
 
 /// A whole box. `burst_bytes` leave the transport back to back after
@@ -107,8 +109,9 @@ pub fn whole(
         }
         _ => longhaul_wan::Config { paths: all, ..longhaul_wan::Config::default() },
     };
-    let (far, asks_others) = (paths.far.clone(), paths.asks_others);
-    let transport = Transport::new(longhaul_wan::Config { box_id: seed, seed, far, asks_others, ..sized });
+    let (far, asks_others, parity) = (paths.far.clone(), paths.asks_others, paths.parity);
+    let of_transport = longhaul_wan::Config { box_id: seed, seed, far, asks_others, parity, ..sized };
+    let transport = Transport::new(of_transport);
     let transport = transport.map_err(|e| Problem::plain(format!("transport: {e}")))?;
     let [near, far] = config.halves(round_trip);
     let sealing = sealing.map(|sealing| longhaul_seal::Config { paths: count as u8, ..sealing });

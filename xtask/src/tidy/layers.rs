@@ -82,6 +82,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("doctor", &["proto/units", "proto/wire"]),
     ("planner", &[]),
     ("bench", &[]),
+    ("datapath", &["proto/units", "proto/wire", "proto/node", "host", "ports/port"]),
     (
         "sim",
         &[

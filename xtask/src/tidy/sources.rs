@@ -16,9 +16,10 @@ const EXCEPTIONS: &[(&str, &str)] = &[];
 
 pub fn check(root: &Path) -> Result<Vec<String>, String> {
     let mut faults = Vec::new();
-    for folder in
-        ["proto", "ports", "host", "verbs", "apps", "doctor", "sim", "planner", "bench", "checks", "xtask"]
-    {
+    for folder in [
+        "proto", "ports", "host", "verbs", "apps", "doctor", "sim", "planner", "bench", "datapath", "checks",
+        "xtask",
+    ] {
         if !root.join(folder).join("README.md").exists() {
             faults.push(format!("{folder}/README.md, which states the folder's rule, is missing"));
         }

@@ -373,6 +373,7 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
             delay: Some(fibre.delay),
             far: Vec::new(),
             asks_others: true,
+            parity: longhaul_wan::Parity::default(),
         };
         let build = || match spec.accelerate {
             Accelerate::Transport => {

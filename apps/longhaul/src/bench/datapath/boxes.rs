@@ -1,0 +1,360 @@
+//! What can be measured, and how it is put between requesters and responders.
+
+use crate::fibre::{Ecn, Fibre};
+use crate::problem::Problem;
+use crate::quantity::{Distance, Size};
+use crate::wan_box::{self, Paths, WanBox};
+use clap::ValueEnum;
+use longhaul_accel::{Accelerator, Config, DropReason, FlowState};
+use longhaul_datapath::{Bridge, Load, LoadConfig, NodeStage, Row, Seen, Stage};
+use longhaul_link::{Impairments, Link, LinkConfig};
+use longhaul_port::loopback::{self, LoopbackPort};
+use longhaul_seal::{PeerConfig, PrivateKey, Seed};
+use longhaul_units::{BitRate, Duration as Span};
+use longhaul_wan::{Parity, Rate};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fmt;
+use std::io;
+use std::process::{Child, Command};
+use std::sync::OnceLock;
+
+/// Frames of each ring between two stages: more than a turn takes, and few enough to stay in the cache as a NIC's do.
+const RING_SLOTS: usize = 256;
+/// The longest frame: 4 KiB of payload with what a transport, parity and a seal put around it.
+pub const FRAME_BYTES_MAX: usize = 4608;
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Kind {
+    /// The load by itself, its two ends joined
+    #[value(name = "load")]
+    None,
+    /// Frames copied from port to port: the floor of what a box can cost
+    Forward,
+    /// 'longhaul accelerate', one box: checks, stores, acknowledges, passes on, releases
+    Accelerator,
+    /// 'longhaul accelerate --transport' at both ends of a path: both boxes together
+    Paired,
+    /// 'longhaul emulate'
+    Emulator,
+}
+
+impl Kind {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::None => "load",
+            Kind::Forward => "forward",
+            Kind::Accelerator => "accelerator",
+            Kind::Paired => "paired",
+            Kind::Emulator => "emulator",
+        }
+    }
+
+    /// Whether requesters hear at once that a packet was stored.
+    pub fn acknowledges_early(self) -> bool {
+        matches!(self, Kind::Accelerator | Kind::Paired)
+    }
+
+    /// Whether it takes nothing that it has no room to pass on.
+    pub fn pushes_back(self) -> bool {
+        self.acknowledges_early()
+    }
+
+    /// Whether the long path is a part of it, and not behind it.
+    pub fn has_the_path_inside(self) -> bool {
+        matches!(self, Kind::Paired | Kind::Emulator)
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cell {
+    pub kind: Kind,
+    pub payload_bytes: usize,
+    pub flows: u32,
+    pub distance: Distance,
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cell { kind, payload_bytes, flows, distance } = self;
+        let size = Size::from_bytes(*payload_bytes as u64);
+        write!(f, "{} {size}, {flows} QPs, {distance}", kind.name())
+    }
+}
+
+/// What else boxes are given.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Setup {
+    /// Of an emulated fibre.
+    pub rate: BitRate,
+    /// Of paired boxes.
+    pub parity: Parity,
+    /// Between paired boxes.
+    pub loss: f64,
+    /// Between paired boxes.
+    pub is_encrypted: bool,
+}
+
+/// Where this process might run before it was pinned.
+static UNPINNED: OnceLock<CpuSet> = OnceLock::new();
+
+/// Has this thread run on one processor.
+pub fn pin(core: usize) -> Result<(), Problem> {
+    let mut set = CpuSet::new();
+    if core >= CpuSet::MAX_CPU {
+        return Err(Problem::plain(format!("--cores {core}: no processor has that number")));
+    }
+    set.set(core);
+    let whole = sched_getaffinity(None);
+    sched_setaffinity(None, &set).map_err(|error| {
+        Problem::new(format!("cannot run on processor {core}: {error}"), "'nproc' tells how many are allowed")
+    })?;
+    if let Ok(whole) = whole {
+        UNPINNED.get_or_init(|| whole);
+    }
+    Ok(())
+}
+
+/// Starts a process that may run on any processor, wherever this thread is pinned to.
+pub fn start_unpinned(command: &mut Command) -> io::Result<Child> {
+    let Some(whole) = UNPINNED.get() else { return command.spawn() };
+    let pinned = sched_getaffinity(None)?;
+    sched_setaffinity(None, whole)?;
+    let child = command.spawn();
+    sched_setaffinity(None, &pinned)?;
+    child
+}
+
+/// The accelerator of 'longhaul accelerate' without options, with a table for so many flows.
+fn accelerator(cell: &Cell) -> Config {
+    let least = Config::default();
+    Config { flows_max: least.flows_max.max(cell.flows), seed: 1, ..least }
+}
+
+/// One box, between two ports.
+pub fn alone(cell: &Cell) -> Result<WanBox, Problem> {
+    wan_box::alone(accelerator(cell))
+}
+
+/// The fibre of 'longhaul emulate', with memory for all that it can hold.
+pub fn emulated(cell: &Cell, setup: &Setup) -> Result<Link, Problem> {
+    let fibre = |memory| Fibre {
+        delay: Span::of_fibre_m(cell.distance.metres()),
+        rate: setup.rate,
+        loss: 0.0,
+        bursts: None,
+        cut: None,
+        impairments: Impairments::default(),
+        queue: Fibre::QUEUE,
+        ecn: Ecn::Off,
+        memory,
+        seed: 1,
+    };
+    let sized = LinkConfig {
+        delay: Span::of_fibre_m(cell.distance.metres()),
+        rate: Some(setup.rate),
+        queue_bytes: Fibre::QUEUE.bytes(),
+        ..LinkConfig::default()
+    };
+    let memory = sized.memory_bytes_needed().map_or(Fibre::MEMORY, Size::from_bytes);
+    fibre(memory.max(Fibre::MEMORY)).link()
+}
+
+/// What is between paired boxes: only when it is more than a cable.
+fn path(cell: &Cell, setup: &Setup) -> Result<Option<Link>, Problem> {
+    let delay = Span::of_fibre_m(cell.distance.metres());
+    if setup.loss <= 0.0 && delay == Span::ZERO {
+        return Ok(None);
+    }
+    let config = LinkConfig { delay, loss: setup.loss, seed: 1, ..LinkConfig::default() };
+    Link::new(config).map(Some).map_err(|e| Problem::plain(e.to_string()))
+}
+
+/// Box 1 or 2 of a pair.
+fn whole(number: u8, cell: &Cell, setup: &Setup) -> Result<WanBox, Problem> {
+    let key = |number: u8| PrivateKey::generate(&Seed::new([number; 32]));
+    let sealing = setup.is_encrypted.then(|| {
+        let peer =
+            PeerConfig { name: "far".into(), public_key: key(3 - number).public(), preshared_key: None };
+        let config = longhaul_seal::Config::new(key(number), vec![peer], Seed::new([10 + number; 32]));
+        longhaul_seal::Config { ciphers: longhaul_seal::Cipher::for_this_processor(), ..config }
+    });
+    let paths = Paths {
+        mtus: vec![None],
+        known: None,
+        rate: Rate::Port,
+        delay: Some(Span::of_fibre_m(cell.distance.metres())),
+        far: Vec::new(),
+        asks_others: true,
+        parity: setup.parity,
+    };
+    wan_box::whole(accelerator(cell), &paths, number.into(), sealing, None)
+}
+
+/// A load with a box between its ends, in one thread.
+pub fn row(cell: &Cell, setup: &Setup, load: LoadConfig) -> Result<Row<LoopbackPort>, Problem> {
+    let load = Load::new(load).map_err(|e| Problem::plain(e.to_string()))?;
+    let ring = |name: &str| {
+        loopback::pair(name, RING_SLOTS, FRAME_BYTES_MAX)
+            .map_err(|e| Problem::plain(format!("cannot make a ring: {e}")))
+    };
+    let (near, a) = ring("requesters")?;
+    if cell.kind == Kind::None {
+        return Ok(Row::new(load, near, a, Vec::new()));
+    }
+    let (b, far) = ring("responders")?;
+    let stages: Vec<Box<dyn Stage>> = match cell.kind {
+        Kind::None | Kind::Forward => vec![Box::new(Bridge::new([a, b]))],
+        Kind::Accelerator => vec![Box::new(NodeStage::new("accelerator", alone(cell)?, vec![a, b], of_near))],
+        Kind::Emulator => {
+            vec![Box::new(NodeStage::new("emulator", emulated(cell, setup)?, vec![a, b], of_link))]
+        }
+        Kind::Paired => {
+            let (near_wan, into_path) = ring("near")?;
+            let (near, far) = (whole(1, cell, setup)?, whole(2, cell, setup)?);
+            let near = NodeStage::new("near", near, vec![a, near_wan], of_near);
+            match path(cell, setup)? {
+                None => vec![
+                    Box::new(near),
+                    Box::new(NodeStage::new("far", far, vec![b, into_path], of_far)) as Box<dyn Stage>,
+                ],
+                Some(link) => {
+                    let (out_of_path, far_wan) = ring("far")?;
+                    let link = NodeStage::new("path", link, vec![into_path, out_of_path], of_link);
+                    vec![
+                        Box::new(near),
+                        Box::new(link.between_boxes()),
+                        Box::new(NodeStage::new("far", far, vec![b, far_wan], of_far)),
+                    ]
+                }
+            }
+        }
+    };
+    Ok(Row::new(load, near, far, stages))
+}
+
+/// Of an accelerator by itself, or the near one of a pair.
+pub fn of_near(whole: &WanBox) -> Seen {
+    let mut seen = wan_box::near(whole).map(of_accelerator).unwrap_or_default();
+    if let Some(transport) = wan_box::transport(whole) {
+        let counters = transport.counters();
+        seen.drops.extend(counters.drops.iter().map(|(reason, count)| (reason.name(), count)));
+        seen.counts.extend([
+            ("tunnelled_frames", counters.tunnelled),
+            ("sent_datagrams", counters.sent),
+            ("repeated_frames", counters.repeated),
+            ("parity_datagrams", counters.parity_sent),
+        ]);
+        if !transport.sessions().any(|session| session.is_open) {
+            seen.ready_flows = Some(0);
+        }
+    }
+    seen
+}
+
+/// Of the far box of a pair.
+fn of_far(whole: &WanBox) -> Seen {
+    let mut seen = wan_box::far(whole).map(of_accelerator).unwrap_or_default();
+    if let Some(transport) = wan_box::transport(whole) {
+        let counters = transport.counters();
+        seen.drops.extend(counters.drops.iter().map(|(reason, count)| (reason.name(), count)));
+        seen.counts
+            .extend([("repaired_frames", counters.repaired), ("delivered_frames", counters.delivered)]);
+    }
+    seen
+}
+
+fn of_accelerator(node: &Accelerator) -> Seen {
+    let counters = node.counters();
+    // Real acknowledgements end at an accelerator: that is what it is for.
+    let drops = counters.drops.iter().filter(|(reason, _)| *reason != DropReason::AckAbsorbed);
+    let terminated = node.flows().filter(|flow| flow.state == FlowState::Terminated).count();
+    Seen {
+        drops: drops.map(|(reason, count)| (reason.name(), count)).collect(),
+        ready_flows: Some(terminated as u32),
+        counts: vec![
+            ("stored_bytes", node.stored_bytes()),
+            ("pseudo_acks", counters.pseudo_acks),
+            ("absorbed_acks", counters.acks_absorbed),
+            ("timeouts", counters.local_ack_timeout_err),
+        ],
+    }
+}
+
+/// Of a fibre: what it loses because it was told to is no drop.
+pub fn of_link(link: &Link) -> Seen {
+    let mut seen = Seen::default();
+    for side in 0..2 {
+        let drops = link.counters(side).drops;
+        let own = drops.iter().filter(|(reason, _)| *reason != longhaul_link::DropReason::Loss);
+        seen.drops.extend(own.filter(|(_, count)| *count > 0).map(|(reason, count)| (reason.name(), count)));
+        seen.counts.push(("lost_frames", drops.get(longhaul_link::DropReason::Loss)));
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_datapath::Plan;
+    use std::time::Duration;
+
+    fn brief() -> Plan {
+        Plan {
+            warm_up: Duration::from_millis(20),
+            lasts: Duration::from_secs(20),
+            packets_max: Some(20_000),
+            ack_delay: Span::ZERO,
+        }
+    }
+
+    fn setup() -> Setup {
+        let rate = BitRate::from_gbps(800).unwrap();
+        Setup { rate, parity: Parity::Off, loss: 0.0, is_encrypted: false }
+    }
+
+    #[track_caller]
+    fn measured(kind: Kind, setup: &Setup, distance: Distance) -> longhaul_datapath::Measured {
+        let cell = Cell { kind, payload_bytes: 1024, flows: 20, distance };
+        let load = LoadConfig { flows: cell.flows, ..LoadConfig::new(cell.payload_bytes) };
+        let mut row = row(&cell, setup, load).unwrap();
+        row.pair().unwrap_or_else(|e| panic!("{cell}: {e}"));
+        let measured = row.measure(&brief(), |_| true).unwrap_or_else(|e| panic!("{cell}: {e}"));
+        assert!(measured.counters.arrived >= 20_000, "{cell}: {measured:?}");
+        let counters = measured.counters;
+        assert_eq!(
+            (measured.lost, counters.behind_gaps, counters.corrupt),
+            (0, 0, 0),
+            "{cell}: {measured:?}"
+        );
+        assert_eq!((counters.refusals, counters.foreign), (0, 0), "{cell}: {measured:?}");
+        assert_eq!(measured.box_ticks_per_packet().is_none(), kind == Kind::None);
+        measured
+    }
+
+    #[test]
+    fn every_box_passes_on_what_it_is_given() {
+        for kind in Kind::value_variants() {
+            measured(*kind, &setup(), Distance::from_km(0));
+        }
+    }
+
+    #[test]
+    fn paired_boxes_send_parity_and_encrypt_over_a_path_that_loses() {
+        let lossy = Setup { parity: Parity::Always, loss: 1e-2, is_encrypted: true, ..setup() };
+        let measured = measured(Kind::Paired, &lossy, Distance::from_km(0));
+        let near = &measured.stages[0].seen;
+        let parity = near.counts.iter().find(|(name, _)| *name == "parity_datagrams");
+        assert!(parity.is_some_and(|(_, count)| *count > 0), "{near:?}");
+        assert_eq!(measured.stages.iter().map(|stage| stage.is_box).collect::<Vec<_>>(), [true, false, true]);
+    }
+
+    #[test]
+    fn a_fibre_of_any_length_has_the_memory_that_it_takes() {
+        let cell =
+            Cell { kind: Kind::Emulator, payload_bytes: 64, flows: 1, distance: Distance::from_km(10_000) };
+        assert!(emulated(&cell, &setup()).is_ok());
+    }
+}

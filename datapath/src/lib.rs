@@ -1,0 +1,26 @@
+//! Load for boxes in real time: what a packet costs in a box, and how many it passes on.
+//!
+//! A [`Row`] is a [`Load`] with stages between its two ports: frames leave at the requesters' port, pass the stages, and
+//! arrive at the responders' port; acknowledgements go the other way. All of it runs in one thread, to completion, so that
+//! the time inside each stage is known; a row without stages is what the load costs by itself, or has its box in another
+//! process. A stage is a node, driven by [`longhaul_host::turn`] as a box's driver does, or a [`Bridge`] that only copies.
+//!
+//! The load is made to be cheap: frames are prebuilt, of which the PSN, the request for an acknowledgement and the ICRC
+//! change; and the ICRC comes out of tables, because it is linear. The responders count, look at PSNs, check every 1024th
+//! ICRC, and acknowledge when asked to, coalesced as a NIC does.
+//!
+//! It does not send READs, atomics or connection management, repairs loss by going back alone, and does not choose what is
+//! measured: that is the business of `longhaul bench datapath`.
+#![forbid(unsafe_code)]
+
+mod load;
+mod meter;
+mod packets;
+mod row;
+mod stage;
+
+pub use load::{Load, LoadConfig, LoadCounters, LoadError};
+pub use meter::{Counts, HardwareCounters, Ticks, resident_bytes};
+pub use packets::{FLOWS_MAX, PAYLOAD_MAX};
+pub use row::{Failure, Measured, Plan, Progress, Row, StageCost};
+pub use stage::{Bridge, NodeStage, Seen, Stage};
