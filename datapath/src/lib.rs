@@ -20,7 +20,7 @@ mod row;
 mod stage;
 
 pub use load::{Load, LoadConfig, LoadCounters, LoadError};
-pub use meter::{Counts, HardwareCounters, Ticks, resident_bytes};
+pub use meter::{Counts, HardwareCounters, Ticks, processor_time, resident_bytes};
 pub use packets::{FLOWS_MAX, PAYLOAD_MAX};
 pub use row::{Failure, Measured, Plan, Progress, Row, StageCost};
 pub use stage::{Bridge, NodeStage, Seen, Stage};

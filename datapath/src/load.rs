@@ -22,8 +22,10 @@ const NONE: u8 = u8::MAX;
 /// What a load is like.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LoadConfig {
-    /// Queue pairs, which take turns packet by packet: 1 to [`FLOWS_MAX`].
+    /// Queue pairs, which take turns: 1 to [`FLOWS_MAX`].
     pub flows: u32,
+    /// Packets that one sends before it is the next one's turn, as a NIC's scheduler has it: 1 to 128.
+    pub in_a_row: u32,
     /// Payload of each packet, a WRITE of its own, in bytes: 1 to [`PAYLOAD_MAX`].
     pub payload_bytes: usize,
     /// Each so many packets of a flow one asks for an acknowledgement: 1 to 128.
@@ -40,10 +42,12 @@ pub struct LoadConfig {
 }
 
 impl LoadConfig {
-    /// 64 flows, each 128 packets deep, that ask for each 16th acknowledgement; bursts of 64.
+    /// 64 flows, each 128 packets deep, that take turns after 16 packets, of which the last asks for an acknowledgement; bursts
+    /// of 64.
     pub fn new(payload_bytes: usize) -> Self {
         LoadConfig {
             flows: 64,
+            in_a_row: 16,
             payload_bytes,
             ack_every: 16,
             depth: 128,
@@ -60,6 +64,7 @@ impl LoadConfig {
     pub fn check(&self) -> Result<(), LoadError> {
         let fields = [
             ("flows", u64::from(self.flows), 1, u64::from(FLOWS_MAX)),
+            ("in_a_row", u64::from(self.in_a_row), 1, 128),
             ("payload_bytes", self.payload_bytes as u64, 1, PAYLOAD_MAX as u64),
             ("ack_every", u64::from(self.ack_every), 1, 128),
             ("depth", u64::from(self.depth), u64::from(self.ack_every), 1 << 22),
@@ -168,7 +173,9 @@ pub struct Load {
     writes: Writes,
     acks: Acks,
     flows: Vec<Flow>,
+    /// Whose turn it is, and how many packets of the turn are left.
     cursor: u32,
+    left: u32,
     /// Packets between the two ends.
     in_flight: u64,
     /// How many packets each flow may have sent in all, while pairing.
@@ -215,6 +222,7 @@ impl Load {
             owed: VecDeque::with_capacity(flows.len().max(4096)),
             flows,
             cursor: 0,
+            left: config.in_a_row,
             in_flight: 0,
             quota: u64::MAX,
             samples: vec![Sample::default(); SAMPLES],
@@ -264,6 +272,12 @@ impl Load {
         self.quota = packets.unwrap_or(u64::MAX);
     }
 
+    /// Sends again all that is not acknowledged, as a requester does whose timer has run out.
+    pub fn repeat(&mut self) {
+        self.flows.iter_mut().for_each(|flow| flow.next = flow.acked);
+        self.in_flight = 0;
+    }
+
     /// How long acknowledgements take from here on.
     pub fn set_ack_delay(&mut self, delay: Duration) {
         self.config.ack_delay = delay;
@@ -296,18 +310,18 @@ impl Load {
     pub fn send(&mut self, port: &mut impl Port) -> Result<usize, PortError> {
         let may = usize::try_from(self.config.in_flight - self.in_flight).unwrap_or(usize::MAX);
         let room = port.transmit_room().min(self.config.burst).min(may);
-        let flows = self.config.flows;
+        let flows = self.config.flows as usize;
         let len = self.writes.frame_len();
         // Flows that may not send are passed over, and looked at again in the next burst.
-        let mut looks = room + (flows as usize).min(256);
+        let mut looks = room + flows.min(256);
         let mut sent = 0;
         while sent < room && looks > 0 {
             looks -= 1;
             let number = self.cursor;
-            self.cursor = if number + 1 == flows { 0 } else { number + 1 };
             let flow = &mut self.flows[number as usize];
             let seq = flow.next;
             if seq - flow.acked >= u64::from(self.config.depth) || seq - flow.first >= self.quota {
+                self.next_turn();
                 continue;
             }
             let count = seq - flow.first + 1;
@@ -322,6 +336,10 @@ impl Load {
             flow.next += 1;
             sent += 1;
             self.sample(number, seq);
+            self.left -= 1;
+            if self.left == 0 {
+                self.next_turn();
+            }
         }
         self.counters.sent += sent as u64;
         self.in_flight += sent as u64;
@@ -329,6 +347,11 @@ impl Load {
             port.flush()?;
         }
         Ok(sent)
+    }
+
+    fn next_turn(&mut self) {
+        self.cursor = if self.cursor + 1 == self.config.flows { 0 } else { self.cursor + 1 };
+        self.left = self.config.in_a_row;
     }
 
     /// Takes the time of a packet, if it is one's turn and a sample is free.
@@ -566,6 +589,35 @@ mod tests {
     }
 
     #[test]
+    fn flows_take_turns_after_so_many_packets() {
+        let (mut near, mut far) = loopback::pair("test", 256, 4352).unwrap();
+        let config = LoadConfig { flows: 3, in_a_row: 4, ack_every: 4, ..LoadConfig::new(64) };
+        let mut load = Load::new(config).unwrap();
+        load.send(&mut near).unwrap();
+        let mut seen = Vec::new();
+        let writes = Writes::new(3, 64);
+        far.receive(13, &mut |frame| seen.extend(writes.read(frame).map(|r| (r.flow, r.wants_ack)))).unwrap();
+        let flows = seen.iter().map(|(flow, _)| *flow).collect::<Vec<_>>();
+        assert_eq!(flows, [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 0]);
+        assert!(seen.iter().enumerate().all(|(at, (_, wants))| *wants == (at % 4 == 3)), "{seen:?}");
+    }
+
+    #[test]
+    fn what_was_lost_without_a_trace_is_repeated() {
+        let (mut near, mut far) = loopback::pair("test", 256, 4352).unwrap();
+        let mut load = load(2);
+        load.set_quota(Some(1));
+        load.send(&mut near).unwrap();
+        far.receive(64, &mut |_| {}).unwrap();
+        assert_eq!((load.send(&mut near).unwrap(), load.is_paired()), (0, false));
+        load.repeat();
+        assert_eq!(load.send(&mut near).unwrap(), 2);
+        load.respond(&mut far, Instant::ZERO).unwrap();
+        load.take_acks(&mut near).unwrap();
+        assert!(load.is_paired());
+    }
+
+    #[test]
     fn no_more_is_under_way_than_may_be() {
         let (mut near, mut far) = loopback::pair("test", 256, 4352).unwrap();
         let mut load = Load::new(LoadConfig { in_flight: 70, ..LoadConfig::new(64) }).unwrap();
@@ -579,7 +631,7 @@ mod tests {
         let (mut near, mut far) = loopback::pair("test", 256, 4352).unwrap();
         let mut load = load(3);
         load.send(&mut near).unwrap();
-        // The first of the three flows loses its first packet.
+        // The first flow loses its first packet.
         let mut skipped = 0;
         far.receive(1, &mut |_| skipped += 1).unwrap();
         assert_eq!(skipped, 1);

@@ -3,7 +3,7 @@
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter, Group};
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Reads the processor's time-stamp counter, which ticks at a constant rate whatever the clock's frequency, and knows how
 /// long a tick is. Where there is no such counter a tick is a nanosecond of the system's clock.
@@ -34,7 +34,7 @@ impl Ticks {
         self.0.delta_as_nanos(start, self.now()).max(1)
     }
 
-    /// Ticks per second, measured for `50 ms`.
+    /// Ticks per second, measured for 50 ms.
     pub fn per_second(&self) -> f64 {
         let (start, since) = (self.now(), Instant::now());
         while since.elapsed().as_millis() < 50 {
@@ -106,6 +106,12 @@ impl HardwareCounters {
             cache_misses: scaled(&self.cache_misses),
         })
     }
+}
+
+/// How long this thread has had a processor.
+pub fn processor_time() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(used.tv_sec.max(0) as u64, used.tv_nsec.clamp(0, 999_999_999) as u32)
 }
 
 /// Memory that this process has in use, in bytes; 0 where nobody tells.

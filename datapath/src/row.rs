@@ -1,6 +1,6 @@
 //! A load, what stands between its ends, and the loop around them.
 
-use crate::meter::{Counts, HardwareCounters, Ticks, resident_bytes};
+use crate::meter::{Counts, HardwareCounters, Ticks, processor_time, resident_bytes};
 use crate::stage::{Seen, Stage};
 use crate::{Load, LoadCounters};
 use hdrhistogram::Histogram;
@@ -14,6 +14,8 @@ use thiserror::Error;
 const ROUNDS: u64 = 256;
 /// Longest wait for links to come up, for flows to be paired, and for what is under way to arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// When packets without an acknowledgement are sent again meanwhile: whoever is behind the next port may not have come yet.
+const REPEAT_AFTER: Duration = Duration::from_millis(500);
 /// Packets, each with its acknowledgement, that each flow exchanges at least before it is measured: two make a flow known.
 const PAIRING_PACKETS: u64 = 4;
 /// How often progress is told and memory looked at.
@@ -105,8 +107,8 @@ pub struct Measured {
     pub frame_len: usize,
     /// How long it took.
     pub elapsed: Duration,
-    /// The same, in ticks.
-    pub elapsed_ticks: u64,
+    /// How long the thread had a processor meanwhile.
+    pub used: Duration,
     /// Packets that had not arrived when all had had time to.
     pub lost: u64,
     /// What each stage took.
@@ -132,12 +134,22 @@ impl Measured {
         self.packets_per_s() * self.payload_bytes as f64 * 8.0
     }
 
-    /// Ticks in busy turns of all stages of the box, per packet that arrived. `None` without a box or packets.
+    /// The part of the time in which the thread had a processor: less than 1 where others wanted it too.
+    pub fn processor_share(&self) -> f64 {
+        (self.used.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9)).min(1.0)
+    }
+
+    /// Ticks in busy turns of `stage`, per packet that arrived. What others had of the processor meanwhile is taken off, as if
+    /// it had come upon all stages alike.
+    pub fn ticks_per_packet(&self, stage: &StageCost) -> f64 {
+        stage.busy_ticks as f64 * self.processor_share() / self.counters.arrived.max(1) as f64
+    }
+
+    /// [`Measured::ticks_per_packet`] of all stages of the box. `None` without a box or packets.
     pub fn box_ticks_per_packet(&self) -> Option<f64> {
         let of_box = || self.stages.iter().filter(|stage| stage.is_box);
-        let ticks: u64 = of_box().map(|stage| stage.busy_ticks).sum();
         let is_there = of_box().next().is_some() && self.counters.arrived > 0;
-        is_there.then(|| ticks as f64 / self.counters.arrived as f64)
+        is_there.then(|| of_box().map(|stage| self.ticks_per_packet(stage)).sum())
     }
 }
 
@@ -212,6 +224,8 @@ impl<P: Port> Row<P> {
     /// # Errors
     /// Nobody at the other end, no acknowledgements, or flows that a stage does not know.
     pub fn pair(&mut self) -> Result<(), Failure> {
+        // Ports that nobody is at drop what they are given.
+        self.load.set_quota(Some(0));
         let deadline = Instant::now() + PATIENCE;
         while self.service()? == LinkState::Down {
             if Instant::now() > deadline {
@@ -224,11 +238,16 @@ impl<P: Port> Row<P> {
         let deadline = Instant::now() + PATIENCE;
         for packets in 1.. {
             self.load.set_quota(Some(packets));
+            let mut repeat_at = Instant::now() + REPEAT_AFTER;
             while !self.load.is_paired() {
                 for _ in 0..ROUNDS {
                     self.round()?;
                 }
                 self.service()?;
+                if Instant::now() > repeat_at {
+                    repeat_at = Instant::now() + REPEAT_AFTER;
+                    self.load.repeat();
+                }
                 if Instant::now() > deadline {
                     let flows = self.load.config().flows as usize;
                     let unacknowledged = self.load.unpaired();
@@ -289,10 +308,11 @@ impl<P: Port> Row<P> {
         {
             counters = None;
         }
-        let (start, start_ticks) = (Instant::now(), self.ticks.now());
+        let (start, start_used) = (Instant::now(), processor_time());
         let packets_max = plan.packets_max.map(|packets| before.arrived + packets);
         self.run(plan.lasts, packets_max, began, &mut most, &mut tell)?;
-        let (elapsed, elapsed_ticks) = (start.elapsed(), self.ticks.now() - start_ticks);
+        let elapsed = start.elapsed();
+        let used = processor_time().saturating_sub(start_used);
         let counts = counters.and_then(|mut counters| counters.stop().ok());
         let after = self.load.counters();
         let stages = self.costs();
@@ -304,7 +324,7 @@ impl<P: Port> Row<P> {
             payload_bytes: self.load.config().payload_bytes,
             frame_len: self.load.frame_len(),
             elapsed,
-            elapsed_ticks,
+            used,
             lost,
             stages,
             counts,
@@ -403,6 +423,8 @@ mod tests {
         assert_eq!(measured.stages.len(), 1);
         assert!(measured.stages[0].busy_ticks > 0 && measured.box_ticks_per_packet().unwrap() > 1.0);
         assert!(measured.one_way.len() > 100 && measured.acknowledged.len() > 100);
+        let share = measured.processor_share();
+        assert!(share > 0.0 && share <= 1.0, "{share}");
         assert!(measured.goodput_bps() > measured.packets_per_s());
     }
 

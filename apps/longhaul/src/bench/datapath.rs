@@ -56,7 +56,7 @@ pub struct Args {
     /// Payload of each packet; several are separated by commas
     #[arg(long, value_delimiter = ',', default_value = "512,4K", value_name = "SIZE")]
     size: Vec<Size>,
-    /// QPs that take turns packet by packet; several are separated by commas
+    /// QPs that take turns; several are separated by commas
     #[arg(long, value_delimiter = ',', default_value = "64", value_name = "N")]
     flows: Vec<u32>,
     /// How far away responders are; several are separated by commas
@@ -92,6 +92,9 @@ pub struct Args {
     /// Measure paired boxes without parity and keys too, and bare coding and encryption: is the whole more than their sum?
     #[arg(long)]
     parts: bool,
+    /// Packets of a QP before it is the next one's turn
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    in_a_row: u32,
     /// Packets of a QP to one that asks for an acknowledgement
     #[arg(long, default_value_t = 16, value_name = "N")]
     ack_every: u32,
@@ -213,6 +216,7 @@ impl Args {
         };
         LoadConfig {
             flows: cell.flows,
+            in_a_row: self.in_a_row,
             payload_bytes: cell.payload_bytes,
             ack_every: self.ack_every,
             depth: self.depth.unwrap_or(depth),

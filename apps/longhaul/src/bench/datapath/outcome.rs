@@ -170,7 +170,7 @@ impl Outcome {
         let mut values = BTreeMap::from([
             ("packets_per_s".to_owned(), measured.packets_per_s()),
             ("goodput_bps".to_owned(), measured.goodput_bps()),
-            ("cycles_per_packet".to_owned(), measured.elapsed_ticks as f64 / packets),
+            ("processor_share".to_owned(), measured.processor_share()),
             ("lost_packets".to_owned(), measured.lost as f64),
             ("dropped_frames".to_owned(), self.drops().values().sum::<u64>() as f64),
             ("acks_per_packet".to_owned(), measured.counters.acks_taken as f64 / packets),
@@ -190,7 +190,7 @@ impl Outcome {
         put("instructions_per_packet", counted.map(|[instructions, _]| instructions));
         put("cache_misses_per_packet", counted.map(|[_, misses]| misses));
         for stage in measured.stages.iter().filter(|_| measured.stages.len() > 1) {
-            put(&format!("{}_cycles_per_packet", stage.name), Some(stage.busy_ticks as f64 / packets));
+            put(&format!("{}_cycles_per_packet", stage.name), Some(measured.ticks_per_packet(stage)));
         }
         if let Some(parts) = &self.parts {
             parts.values().into_iter().for_each(|(name, value)| put(name, Some(value)));

@@ -49,7 +49,7 @@ pub fn render(machine: &Machine, outcomes: &[Outcome], is_memif: bool) -> String
     text.push_str(&aligned(&rows));
     text.push('\n');
     for outcome in outcomes {
-        for line in notes(machine, outcome) {
+        for line in notes(outcome) {
             let _ = writeln!(text, "{}: {line}", outcome.cell);
         }
     }
@@ -120,7 +120,7 @@ fn time(ns: u64) -> String {
     }
 }
 
-fn notes(machine: &Machine, outcome: &Outcome) -> Vec<String> {
+fn notes(outcome: &Outcome) -> Vec<String> {
     let measured = &outcome.measured;
     let mut notes = Vec::new();
     if let Some(alone) = outcome.load_alone_pps
@@ -160,21 +160,23 @@ fn notes(machine: &Machine, outcome: &Outcome) -> Vec<String> {
             counters.behind_gaps, counters.duplicates
         ));
     }
+    let share = measured.processor_share();
+    if share < 0.98 && outcome.box_used_ns.is_none() {
+        notes.push(format!(
+            "others had the processor for {:.0} % of the time, which is taken off the box's cycles, and not off M/s and times",
+            100.0 * (1.0 - share)
+        ));
+    }
     let [start, _, most] = measured.resident_bytes;
-    notes.push(format!(
-        "memory {} MiB, grew by {:.1} MiB; {:.0} cycles per packet with the load",
-        most >> 20,
-        (most - start) as f64 / f64::from(1 << 20),
-        machine.ticks_per_s / measured.packets_per_s().max(1.0)
-    ));
+    let grew = (most - start) as f64 / f64::from(1 << 20);
+    notes.push(format!("memory {} MiB, grew by {grew:.1} MiB", most >> 20));
     notes
 }
 
 fn stages(measured: &Measured) -> String {
-    let packets = measured.counters.arrived.max(1) as f64;
     let each = measured.stages.iter().map(|stage| {
         let between = if stage.is_box { "" } else { " (not counted)" };
-        format!("{} {:.0}{between}", stage.name, stage.busy_ticks as f64 / packets)
+        format!("{} {:.0}{between}", stage.name, measured.ticks_per_packet(stage))
     });
     each.collect::<Vec<_>>().join(", ")
 }
