@@ -366,15 +366,16 @@ impl<P: Port> Row<P> {
     }
 
     fn costs(&self) -> Vec<StageCost> {
-        let cost = |(stage, spent): (&Box<dyn Stage>, &Spent)| StageCost {
+        let all = self.stages.iter().zip(&self.spent);
+        all.map(|(stage, spent)| StageCost {
             name: stage.name(),
             is_box: stage.is_box(),
             busy_ticks: spent.busy_ticks,
             idle_ticks: spent.idle_ticks,
             busy_turns: spent.busy_turns,
             seen: stage.seen(),
-        };
-        self.stages.iter().zip(&self.spent).map(cost).collect()
+        })
+        .collect()
     }
 
     /// Lets what is under way arrive: how many packets did not.
