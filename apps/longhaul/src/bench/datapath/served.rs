@@ -182,10 +182,11 @@ fn when_input_ends(then: impl FnOnce() + Send + 'static) {
     });
 }
 
-fn drive<N: Node>(node: N, ports: [MemifPort; 2], look: fn(&N) -> Seen) -> Result<Farewell, Problem>
-where
-    N: Send + 'static,
-{
+fn drive<N: Node + Send + 'static>(
+    node: N,
+    ports: [MemifPort; 2],
+    look: fn(&N) -> Seen,
+) -> Result<Farewell, Problem> {
     let turn = TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() };
     let config = DriverConfig { turn, ..DriverConfig::default() };
     let driver = Driver::new(node, ports.into(), Clock::start(), config);
