@@ -42,7 +42,7 @@ Examples:
   longhaul box status accelerate --watch
   longhaul accelerate drain        before it is ended: its connections live on without it
 
-PORT is an interface that exists (eth1), tap:NAME, which is made if need be, memif:PATH[,master|slave], where longhaul was built
+PORT is an interface that exists (eth1), the same by AF_XDP with less work for each frame (xdp:eth1[,OPTION...]), tap:NAME, which is made if need be, memif:PATH[,master|slave], where longhaul was built
 with DPDK dpdk:DEVICE with arguments of its driver (dpdk:0000:3b:00.0), or for a layer-2 circuit
 between two stations ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE], which carries all frames under that EtherType (0x88b5) to the far
 box's port, whose address is MAC. Give interfaces

@@ -16,6 +16,7 @@ mod privileges;
 mod prometheus;
 mod status;
 mod top;
+mod xdp;
 
 pub use orders::{DRAIN_EXAMPLES, Drain, drain};
 pub use plan::{Difference, Given, Kind, Pair, Process, Settings, by, plan, written};

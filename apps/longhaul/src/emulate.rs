@@ -29,7 +29,7 @@ Examples:
   longhaul emulate --config /etc/longhaul/emulate.toml
   longhaul box status emulate --json
 
-PORT is an interface that exists (eth1), tap:NAME, which is made if need be, memif:PATH[,master|slave], or, where longhaul
+PORT is an interface that exists (eth1), the same by AF_XDP with less work for each frame (xdp:eth1[,OPTION...]), tap:NAME, which is made if need be, memif:PATH[,master|slave], or, where longhaul
 was built with DPDK, dpdk:DEVICE with arguments of its driver (dpdk:0000:3b:00.0). Give interfaces no addresses, and set their MTU to the hosts'. Everything is delayed, not only RoCEv2. Runs until Ctrl-C or SIGTERM; SIGUSR1
 prints the status.";
 

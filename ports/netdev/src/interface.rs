@@ -48,6 +48,18 @@ pub fn mtu(interface: &str) -> Result<u32, NetdevError> {
     ask(interface, "reading its MTU", |fd| request::mtu(fd, interface))
 }
 
+/// Queues that the interface receives by; 1 where the driver does not tell.
+///
+/// # Errors
+/// [`NetdevError::NoSuchInterface`], [`NetdevError::BadName`].
+pub fn queues(interface: &str) -> Result<u32, NetdevError> {
+    ask(interface, "reading its queues", |fd| match request::receive_queues(fd, interface) {
+        Ok(queues) => Ok(queues.max(1)),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+        Err(error) => Err(error),
+    })
+}
+
 /// The interface's MAC address.
 ///
 /// # Errors

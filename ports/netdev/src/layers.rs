@@ -2,8 +2,8 @@
 
 use crate::segment::NotUnderstood;
 
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_BRIDGED: u16 = 0x6558;
 const ETHERTYPES_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const ETHERNET_BYTES: usize = 14;
@@ -42,7 +42,7 @@ fn word(frame: &[u8], at: usize) -> Result<u16, NotUnderstood> {
 }
 
 /// What follows the Ethernet header at `at`: its type and where it starts.
-fn behind_ethernet(frame: &[u8], at: usize) -> Result<(u16, usize), NotUnderstood> {
+pub(crate) fn behind_ethernet(frame: &[u8], at: usize) -> Result<(u16, usize), NotUnderstood> {
     let mut next = at + ETHERNET_BYTES;
     for _ in 0..CHAIN_MAX {
         let ethertype = word(frame, next - 2)?;
@@ -55,7 +55,7 @@ fn behind_ethernet(frame: &[u8], at: usize) -> Result<(u16, usize), NotUnderstoo
 }
 
 /// What the IP header at `at` carries: its protocol and where it starts.
-fn behind_ip(frame: &[u8], ethertype: u16, at: usize) -> Result<(u8, usize), NotUnderstood> {
+pub(crate) fn behind_ip(frame: &[u8], ethertype: u16, at: usize) -> Result<(u8, usize), NotUnderstood> {
     let first = byte(frame, at)?;
     match (ethertype, first >> 4) {
         (ETHERTYPE_IPV4, 4) if first & 0xf >= 5 => {

@@ -48,15 +48,16 @@ mod error;
 mod filter;
 pub mod interface;
 mod layers;
-mod merging;
+pub mod offloads;
 mod packet;
 mod receiver;
+pub mod repair;
 mod request;
 mod segment;
 mod sender;
 mod socket;
 mod tap;
-mod watch;
+pub mod watch;
 
 pub use config::{PacketConfig, TapConfig};
 pub use counters::NetdevCounters;

@@ -10,9 +10,8 @@ use crate::config::PacketConfig;
 use crate::counters::NetdevCounters;
 use crate::error::NetdevError;
 use crate::interface;
-use crate::merging::Merging;
+use crate::offloads::{ReceiveOffloads, Unwanted};
 use crate::receiver::Receiver;
-use crate::request;
 use crate::sender::Sender;
 use crate::socket::PacketSocket;
 use crate::watch::{Link, Presence, Watch};
@@ -33,7 +32,7 @@ pub struct PacketPort {
     /// Readable when the send buffer has room, while `sending` is in it.
     ready: OwnedFd,
     awaits_room: bool,
-    merging: Option<Merging>,
+    merging: Option<ReceiveOffloads>,
     ports: PortCounters,
     counters: NetdevCounters,
 }
@@ -97,8 +96,9 @@ impl PacketPort {
         self.index = Some(index);
         self.merging = None;
         if !self.config.keep_merging {
-            let carrier = request::carrier().map_err(|error| ("making a socket", error))?;
-            self.merging = Some(Merging::turn_off(carrier, &self.config.interface, index));
+            let unwanted = Unwanted { kernel_merging: true, device_merging: true, tags_off: false };
+            let merging = ReceiveOffloads::turn_off(&self.config.interface, index, unwanted);
+            self.merging = Some(merging.map_err(|error| ("making a socket", error))?);
         }
         Ok(())
     }

@@ -15,6 +15,20 @@ struct EthtoolValue {
     data: u32,
 }
 
+/// `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct EthtoolChannels {
+    command: u32,
+    maxima: [u32; 4],
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+
+const ETHTOOL_GET_CHANNELS: u32 = 0x3c;
+
 /// A socket that does nothing but carry requests, in the network namespace of the calling thread.
 pub(crate) fn carrier() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
@@ -102,6 +116,15 @@ fn ethtool(fd: impl AsFd, interface: &str, value: &mut EthtoolValue) -> io::Resu
     let mut request = named(interface);
     request.ifr_ifru.ifru_data = std::ptr::from_mut(value).cast();
     perform(fd, libc::SIOCETHTOOL as u32, &mut request)
+}
+
+/// Receive queues in use, as the driver tells.
+pub(crate) fn receive_queues(fd: impl AsFd, interface: &str) -> io::Result<u32> {
+    let mut channels = EthtoolChannels { command: ETHTOOL_GET_CHANNELS, ..EthtoolChannels::default() };
+    let mut request = named(interface);
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    perform(fd, libc::SIOCETHTOOL as u32, &mut request)?;
+    Ok(channels.rx.saturating_add(channels.combined))
 }
 
 /// Asks the driver for one number.

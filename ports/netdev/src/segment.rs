@@ -22,9 +22,9 @@ const GSO_ECN: u8 = 0x80;
 
 const TCP_SEQUENCE: usize = 4;
 const TCP_FLAGS: usize = 13;
-const TCP_CHECKSUM: usize = 16;
+pub(crate) const TCP_CHECKSUM: usize = 16;
 const UDP_LENGTH: usize = 4;
-const UDP_CHECKSUM: usize = 6;
+pub(crate) const UDP_CHECKSUM: usize = 6;
 const SCTP_CHECKSUM: usize = 8;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
@@ -47,6 +47,12 @@ pub(crate) struct Offload {
 }
 
 impl Offload {
+    /// TCP, to be split into segments with so many bytes of payload, whatever is in its checksum's place.
+    pub(crate) fn tcp(is_ipv6: bool, segment_bytes: usize) -> Self {
+        let kind = if is_ipv6 { GSO_TCP_IPV6 } else { GSO_TCP_IPV4 };
+        Offload { kind, segment_bytes, ..Offload::default() }
+    }
+
     /// Reads a `virtio_net_hdr`, which is in the machine's byte order.
     pub(crate) fn parse(bytes: &[u8; OFFLOAD_BYTES]) -> Self {
         let word = |at: usize| usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
@@ -87,11 +93,11 @@ impl Offload {
     }
 }
 
-fn put(frame: &mut [u8], at: usize, value: u16) {
+pub(crate) fn put(frame: &mut [u8], at: usize, value: u16) {
     frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-fn get(frame: &[u8], at: usize) -> u16 {
+pub(crate) fn get(frame: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }
 
@@ -271,7 +277,7 @@ fn write_tunnel(part: &mut [u8], udp: usize, ip: usize) {
 }
 
 /// The sum of addresses and protocol for the IP header at `ip`.
-fn pseudo_sum(frame: &[u8], ip: usize, protocol: u8) -> u16 {
+pub(crate) fn pseudo_sum(frame: &[u8], ip: usize, protocol: u8) -> u16 {
     let addresses = if frame[ip] >> 4 == 6 { ip + 8..ip + 40 } else { ip + 12..ip + 20 };
     checksum::add(checksum::sum(&frame[addresses]), u16::from(protocol))
 }

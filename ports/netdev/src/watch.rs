@@ -1,4 +1,4 @@
-//! Whether an interface is there, up and connected.
+//! Whether an interface is there, up and connected: for ports that live on one.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -20,11 +20,12 @@ const RENAMED_MAX: usize = 3;
 
 /// How an interface is, as of the last look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Presence {
+pub enum Presence {
     /// Neither the interface that the port is on nor one of its name is there.
     Absent,
     /// The former is, or else the latter, with this index.
     Present {
+        /// Its index.
         index: u32,
         /// Somebody wants it to be up.
         is_up: bool,
@@ -34,7 +35,8 @@ pub(crate) enum Presence {
 }
 
 impl Presence {
-    pub(crate) fn index(self) -> Option<u32> {
+    /// The index of what is there.
+    pub fn index(self) -> Option<u32> {
         match self {
             Presence::Present { index, .. } => Some(index),
             Presence::Absent => None,
@@ -43,7 +45,7 @@ impl Presence {
 }
 
 /// Watches one interface. What the kernel tells is only taken as a reason to look: it may lose messages.
-pub(crate) struct Watch {
+pub struct Watch {
     events: OwnedFd,
     /// What to look for when there is none.
     interface: String,
@@ -56,7 +58,10 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Watches in the network namespace of the calling thread. The first look is due.
-    pub(crate) fn new(interface: &str) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn new(interface: &str) -> io::Result<Self> {
         let now = Instant::now();
         Ok(Self {
             events: link_events()?,
@@ -69,24 +74,24 @@ impl Watch {
     }
 
     /// The interface's name, as of the last look.
-    pub(crate) fn interface(&self) -> &str {
+    pub fn interface(&self) -> &str {
         self.renamed.as_deref().unwrap_or(&self.interface)
     }
 
     /// Has the next [`Watch::look`] look, whether something was told or not.
-    pub(crate) fn suspect(&mut self) {
+    pub fn suspect(&mut self) {
         self.must_look = true;
         self.look_after = Instant::now();
     }
 
     /// Has the next [`Watch::look`] ask whether something was told.
-    pub(crate) fn wake(&mut self) {
+    pub fn wake(&mut self) {
         self.look_after = Instant::now();
     }
 
     /// How the interface is, if that may have changed; mostly nothing but a look at the clock. `index` is that of the
     /// interface that the port is on, if it is on one.
-    pub(crate) fn look(&mut self, index: Option<u32>) -> Option<Presence> {
+    pub fn look(&mut self, index: Option<u32>) -> Option<Presence> {
         let now = Instant::now();
         if now < self.look_after {
             return None;
@@ -138,7 +143,7 @@ impl Watch {
     }
 
     /// Readable when something was told.
-    pub(crate) fn descriptor(&self) -> libc::c_int {
+    pub fn descriptor(&self) -> libc::c_int {
         self.events.as_raw_fd()
     }
 }
@@ -171,22 +176,31 @@ fn link_events() -> io::Result<OwnedFd> {
 
 /// The state of a port's link, and why it is down.
 #[derive(Debug)]
-pub(crate) struct Link {
-    pub(crate) state: LinkState,
+pub struct Link {
+    /// As of the last look.
+    pub state: LinkState,
     reason: Option<String>,
 }
 
+impl Default for Link {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Link {
-    pub(crate) fn new() -> Self {
+    /// Down, for no reason yet.
+    pub fn new() -> Self {
         Self { state: LinkState::Down, reason: None }
     }
 
-    pub(crate) fn reason(&self) -> Option<&str> {
+    /// Why it is down.
+    pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
     /// Takes over how the interface is, and returns whether the link came up by that.
-    pub(crate) fn follow(&mut self, interface: &str, presence: Presence) -> bool {
+    pub fn follow(&mut self, interface: &str, presence: Presence) -> bool {
         let cause = match presence {
             Presence::Absent => format!("interface {interface} was deleted"),
             Presence::Present { is_up: false, .. } => {
@@ -205,14 +219,14 @@ impl Link {
     }
 
     /// The link is down for a reason that the interface does not show.
-    pub(crate) fn fail(&mut self, cause: String) {
+    pub fn fail(&mut self, cause: String) {
         self.state = LinkState::Down;
         self.reason = Some(cause);
     }
 }
 
 /// Whether a call failed because the interface is down or gone, which the next look tells more of.
-pub(crate) fn is_down(error: &io::Error) -> bool {
+pub fn is_down(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EIO | libc::EBADFD)

@@ -44,6 +44,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ports/memif", &["ports/port"]),
     ("ports/udp", &["ports/port"]),
     ("ports/netdev", &["ports/port"]),
+    ("ports/af_xdp", &["ports/port", "ports/netdev"]),
     ("ports/dpdk", &["ports/port"]),
     ("host", &["proto/units", "proto/wire", "proto/node", "ports/port"]),
     (

@@ -6,8 +6,9 @@ use super::plan::{Kind, Pair};
 use super::port::{BoxPort, PortName, mtu};
 use super::status::{AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates};
 use crate::problem::Problem;
-use crate::state::{Flow, ReadAheadState, TransportState, named};
+use crate::state::{Flow, Named, ReadAheadState, TransportState, named};
 use longhaul_accel::FlowStatus;
+use longhaul_af_xdp::XdpCounters;
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
 use longhaul_node::Side;
 use longhaul_port::{DropReason, LinkState, Port, PortCounters, PortError};
@@ -335,7 +336,7 @@ impl Watch {
             |drops: &longhaul_port::DropCounters| named(drops.iter().map(|(reason, n)| (reason.name(), n)));
         let (mut rx_drops, mut tx_drops) = (drops(&counters.rx_drops), drops(&counters.tx_drops));
         *tx_drops.entry(DropReason::FrameTooLong.name().to_string()).or_default() += self.refused_too_long;
-        let mut other = crate::state::Named::new();
+        let mut other = Named::new();
         if let Some(netdev) = port.netdev_counters() {
             rx_drops.insert("buffer_full".to_string(), netdev.rx_buffer_full);
             rx_drops.insert("not_splittable".to_string(), netdev.rx_not_splittable);
@@ -352,6 +353,9 @@ impl Watch {
                 ]
                 .into_iter(),
             );
+        }
+        if let Some(xdp) = port.xdp_counters() {
+            other = xdp_counters(&xdp, &mut rx_drops, &mut tx_drops);
         }
         #[cfg(feature = "dpdk")]
         if let Some(dpdk) = port.dpdk_counters() {
@@ -376,6 +380,7 @@ impl Watch {
         PortStatus {
             side: self.side.clone(),
             port: self.name.to_string(),
+            manner: port.manner(),
             link_is_up: port.link_state() == LinkState::Up,
             link_ups: counters.link_ups,
             rx_frames: counters.rx_frames,
@@ -389,6 +394,28 @@ impl Watch {
             other,
         }
     }
+}
+
+/// Adds the drops of an AF_XDP port to the others, and returns what it counts beside them.
+fn xdp_counters(xdp: &XdpCounters, rx_drops: &mut Named, tx_drops: &mut Named) -> Named {
+    rx_drops.insert("ring_full".to_string(), xdp.rx_ring_full);
+    rx_drops.insert("no_buffer".to_string(), xdp.rx_no_buffer);
+    rx_drops.insert("kernel".to_string(), xdp.rx_dropped);
+    rx_drops.insert("not_splittable".to_string(), xdp.rx_not_splittable);
+    tx_drops.insert("refused".to_string(), xdp.tx_refused);
+    tx_drops.insert("queue_full".to_string(), xdp.tx_queue_full);
+    named(
+        [
+            ("rx_checksums_filled", xdp.rx_checksums_filled),
+            ("rx_split", xdp.rx_split),
+            ("rx_gathered", xdp.rx_gathered),
+            ("tx_blocked", xdp.tx_blocked),
+            ("tx_stalls", xdp.tx_stalls),
+            ("detached", xdp.detached),
+            ("reattached", xdp.reattached),
+        ]
+        .into_iter(),
+    )
 }
 
 impl<E: Element> Hook<E, BoxPort> for Keeper {

@@ -268,6 +268,7 @@ fn short(port: &PortName) -> String {
         PortName::Interface(name) | PortName::Tap(name) | PortName::Ethernet { interface: name, .. } => {
             name.clone()
         }
+        PortName::Xdp(xdp) => xdp.interface.clone(),
         PortName::Dpdk { devargs } => devargs.split(',').next().unwrap_or_default().to_string(),
         PortName::Memif { path, .. } => {
             path.file_stem().map_or_else(|| "memif".to_string(), |stem| stem.to_string_lossy().into_owned())

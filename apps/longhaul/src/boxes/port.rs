@@ -2,7 +2,9 @@
 
 use super::journal;
 use super::privileges::Privileges;
+use super::xdp::Xdp;
 use crate::problem::Problem;
+use longhaul_af_xdp::{XdpCounters, XdpPort};
 use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_netdev::{NetdevCounters, PacketConfig, PacketPort, TapConfig, interface};
 use longhaul_port::circuit::{Circuit, CircuitPort, ETHERTYPE_EXPERIMENTAL, ETHERTYPE_MIN, VLAN_MAX};
@@ -35,6 +37,8 @@ pub enum PortName {
     Interface(String),
     /// `tap:NAME`: a TAP device.
     Tap(String),
+    /// `xdp:INTERFACE[,OPTION…]`: an interface that exists, by AF_XDP.
+    Xdp(Xdp),
     /// `memif:PATH[,master|slave]`: shared memory.
     Memif { path: PathBuf, is_master: bool },
     /// `ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]`: a layer-2 circuit to the station with that address.
@@ -105,7 +109,7 @@ impl PortName {
     pub fn interface(&self) -> Option<&str> {
         match self {
             PortName::Interface(name) | PortName::Tap(name) => Some(name),
-            PortName::Ethernet { interface, .. } => Some(interface),
+            PortName::Ethernet { interface, .. } | PortName::Xdp(Xdp { interface, .. }) => Some(interface),
             PortName::Memif { .. } | PortName::Dpdk { .. } => None,
         }
     }
@@ -113,7 +117,7 @@ impl PortName {
     /// The longest frame that its port takes in, in bytes.
     pub fn frame_bytes_max(&self) -> usize {
         match self {
-            PortName::Interface(_) | PortName::Tap(_) | PortName::Ethernet { .. } => {
+            PortName::Interface(_) | PortName::Tap(_) | PortName::Ethernet { .. } | PortName::Xdp(_) => {
                 INTERFACE_FRAME_BYTES_MAX
             }
             PortName::Memif { .. } | PortName::Dpdk { .. } => JUMBO_FRAME_BYTES_MAX,
@@ -151,6 +155,9 @@ impl PortName {
                 };
                 opened.map(BoxPort::Memif).map_err(|e| refused(&e))
             }
+            PortName::Xdp(xdp) => XdpPort::open(&xdp.config(frame_bytes_max))
+                .map(|port| BoxPort::Xdp(Box::new(port)))
+                .map_err(|e| refused(&e)),
             PortName::Dpdk { devargs } => dpdk.open(devargs),
         }
     }
@@ -161,6 +168,7 @@ impl fmt::Display for PortName {
         match self {
             PortName::Interface(name) => f.write_str(name),
             PortName::Tap(name) => write!(f, "tap:{name}"),
+            PortName::Xdp(xdp) => xdp.fmt(f),
             PortName::Dpdk { devargs } => write!(f, "dpdk:{devargs}"),
             PortName::Memif { path, is_master } => {
                 write!(f, "memif:{},{}", path.display(), if *is_master { "master" } else { "slave" })
@@ -184,7 +192,7 @@ impl FromStr for PortName {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            "not a port: write eth1, tap:NAME, memif:PATH[,master|slave], dpdk:DEVICE or ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]"
+            "not a port: write eth1, xdp:INTERFACE[,OPTION...], tap:NAME, memif:PATH[,master|slave], dpdk:DEVICE or ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]"
                 .to_string()
         };
         match text.split_once(':') {
@@ -194,6 +202,7 @@ impl FromStr for PortName {
             Some(("dpdk", devargs)) if devargs.starts_with(',') || devargs.contains(' ') => Err(wrong()),
             Some(("dpdk", devargs)) => Ok(PortName::Dpdk { devargs: devargs.to_string() }),
             Some(("ethernet", rest)) => circuit(rest),
+            Some(("xdp", rest)) => rest.parse().map(PortName::Xdp),
             Some(("tap", name)) => Ok(PortName::Tap(name.to_string())),
             Some(("memif", rest)) => {
                 let (path, is_master) = match rest.rsplit_once(',') {
@@ -284,6 +293,7 @@ impl TryFrom<String> for PortName {
 pub enum BoxPort {
     Packet(PacketPort),
     Tap(longhaul_netdev::TapPort),
+    Xdp(Box<XdpPort>),
     Memif(MemifPort),
     #[cfg(feature = "dpdk")]
     Dpdk(Box<longhaul_dpdk::DpdkPort>),
@@ -306,11 +316,29 @@ impl BoxPort {
         match self {
             BoxPort::Packet(port) => Some(port.netdev_counters()),
             BoxPort::Tap(port) => Some(port.netdev_counters()),
-            BoxPort::Memif(_) => None,
+            BoxPort::Memif(_) | BoxPort::Xdp(_) => None,
             #[cfg(feature = "dpdk")]
             BoxPort::Dpdk(_) => None,
             BoxPort::Circuit(port) => Some(port.inner().netdev_counters()),
             BoxPort::Recorded(port) => port.inner().netdev_counters(),
+        }
+    }
+
+    /// What only AF_XDP ports count.
+    pub fn xdp_counters(&self) -> Option<XdpCounters> {
+        match self {
+            BoxPort::Xdp(port) => Some(port.xdp_counters()),
+            BoxPort::Recorded(port) => port.inner().xdp_counters(),
+            _ => None,
+        }
+    }
+
+    /// How it is attached, in words, where there are several ways.
+    pub fn manner(&self) -> Option<String> {
+        match self {
+            BoxPort::Xdp(port) => Some(port.manner().to_string()),
+            BoxPort::Recorded(port) => port.inner().manner(),
+            _ => None,
         }
     }
 
@@ -320,7 +348,7 @@ impl BoxPort {
         match self {
             BoxPort::Dpdk(port) => Some(port.dpdk_counters()),
             BoxPort::Recorded(port) => port.inner().dpdk_counters(),
-            BoxPort::Packet(_) | BoxPort::Tap(_) | BoxPort::Memif(_) | BoxPort::Circuit(_) => None,
+            _ => None,
         }
     }
 
@@ -347,6 +375,7 @@ macro_rules! each_kind {
         match $self {
             BoxPort::Packet($port) => $call,
             BoxPort::Tap($port) => $call,
+            BoxPort::Xdp($port) => $call,
             BoxPort::Memif($port) => $call,
             #[cfg(feature = "dpdk")]
             BoxPort::Dpdk($port) => $call,
@@ -520,6 +549,7 @@ mod tests {
         let port = |text: &str| text.parse::<PortName>().unwrap();
         assert!(port("lh0").is_same_as(&port("tap:lh0")));
         assert!(port("memif:/a,master").is_same_as(&port("memif:/a")));
+        assert!(port("xdp:eth1,generic").is_same_as(&port("eth1")));
         assert!(!port("eth1").is_same_as(&port("eth2")));
         assert!(!port("eth1").is_same_as(&port("memif:eth1")));
         assert!(port("dpdk:net_null0").is_same_as(&port("dpdk:net_null0,size=64")));

@@ -51,6 +51,9 @@ pub struct PortStatus {
     /// `lan`, `wan`, `a` or `b`.
     pub side: String,
     pub port: String,
+    /// How it moves frames, where there are several ways: `native, zero copy, 2 queues`.
+    #[serde(default)]
+    pub manner: Option<String>,
     pub link_is_up: bool,
     pub link_ups: u64,
     pub rx_frames: u64,
@@ -205,6 +208,7 @@ impl BoxStatus {
 
 fn write_port(port: &PortStatus, text: &mut String) -> Result {
     let link = if port.link_is_up { "up" } else { "down" };
+    let manner = port.manner.as_ref().map_or_else(String::new, |manner| format!(" ({manner})"));
     let way = |frames: u64, bytes: u64, bits_per_s: f64, frames_per_s: f64| {
         format!(
             "{frames} frames, {bytes} bytes ({} Gbit/s, {frames_per_s:.0} frames/s)",
@@ -214,7 +218,7 @@ fn write_port(port: &PortStatus, text: &mut String) -> Result {
     let r = &port.rates;
     writeln!(
         text,
-        "  {} {}, {link}: in {}; out {}; drops in: {}; out: {}",
+        "  {} {}{manner}, {link}: in {}; out {}; drops in: {}; out: {}",
         port.side,
         port.port,
         way(port.rx_frames, port.rx_bytes, r.rx_bits_per_s, r.rx_frames_per_s),

@@ -1,0 +1,203 @@
+//! Boxes over AF_XDP ports, between hosts that are network namespaces of this machine. Skipped, loudly, where namespaces or
+//! AF_XDP are not to be had.
+
+use longhaul_checks::guest::skip_loudly;
+use longhaul_checks::network::{LIMIT, Network, RIGHT, RIGHT_6, Raw, RunningBox};
+use longhaul_checks::{Program, require};
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+
+/// A network for boxes with AF_XDP ports.
+fn network(what: &str, mtu: u32) -> Option<Network> {
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0) };
+    if fd < 0 {
+        skip_loudly(what, &std::io::Error::last_os_error());
+        return None;
+    }
+    // SAFETY: the descriptor was just made, and is nobody else's.
+    unsafe { libc::close(fd) };
+    Network::new(what, mtu)
+}
+
+/// Accelerators around a fibre, all of whose ports are AF_XDP's with these options.
+fn chain(network: &Network, options: &str) -> [RunningBox; 3] {
+    let port = |name: &str| format!("xdp:{name}{options}");
+    let [west, w1, w2, e2, e1, east] = ["west", "w1", "w2", "e2", "e1", "east"].map(port);
+    [
+        network.start(&format!("accelerate --name near --lan {west} --wan {w1} --rate 1G --distance 1000km")),
+        network.start(&format!("emulate --a {w2} --b {e2} --distance 1000km --rate 1G")),
+        network.start(&format!("accelerate --name far --lan {east} --wan {e1} --rate 1G --distance 1000km")),
+    ]
+}
+
+fn ports(status: &Value) -> &Vec<Value> {
+    status["pairs"][0]["ports"].as_array().expect("ports")
+}
+
+/// Whether an XDP program runs at `interface`, where the boxes are.
+fn has_program(network: &Network, interface: &str) -> bool {
+    let show = || Command::new("ip").args(["link", "show", interface]).output();
+    let shown = network.middle.inside(show).expect("ip");
+    String::from_utf8_lossy(&shown.stdout).contains("xdp")
+}
+
+/// iperf3 by TCP from left to right for a second: bits each second that arrived.
+fn iperf3(network: &Network) -> f64 {
+    let command = |host: &longhaul_checks::network::Namespace, arguments: &[&str]| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &host.name, "iperf3"]).args(arguments);
+        Program::start(&mut command)
+    };
+    let server = command(&network.right, &["-s", "-1"]);
+    std::thread::sleep(Duration::from_millis(500));
+    let client = command(&network.left, &["-c", RIGHT, "-t", "1", "-J"]).succeed(LIMIT);
+    server.succeed(LIMIT);
+    let report: Value = serde_json::from_str(&client.stdout).expect("JSON");
+    report["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate")
+}
+
+/// Everything gets through, and RoCEv2 is accelerated.
+fn carries_and_accelerates(mtu: u32, options: &str, is_native: bool) {
+    require("ib_write_bw", "perftest");
+    require("iperf3", "iperf3");
+    let Some(network) = network("boxes over AF_XDP ports", mtu) else { return };
+    let boxes = chain(&network, options);
+    for to in [RIGHT, RIGHT_6] {
+        let shortest = network.round_trip(to, 64, 10);
+        assert!(shortest >= Duration::from_millis(10), "{to}: {shortest:?}");
+    }
+    network.round_trip(RIGHT, mtu as usize - 28, 2);
+    network.stream(16 << 20);
+    assert!(iperf3(&network) > 1e6);
+    let (left, right) = (Raw::open(&network.left, "eth0"), Raw::open(&network.right, "eth0"));
+    for header in [&[0x88_u8, 0xb5][..], &[0x81, 0, 0x60, 5, 0x88, 0xb5], &[0x88, 0xcc]] {
+        let len = mtu as usize + 14 + if header[0] == 0x81 { 4 } else { 0 };
+        let mut sent = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 7], header].concat();
+        sent.extend((sent.len()..len).map(|at| at as u8));
+        left.send(&sent);
+        let came = right.receive(|came| came.get(6..12) == sent.get(6..12));
+        assert!(came == sent, "{:x?} came as {:x?}", &sent[..24], &came[..24.min(came.len())]);
+    }
+    let roce_mtu = if mtu > 4200 { 4096 } else { 1024 };
+    network.transfer(&format!("ib_write_bw -R -s 65536 -m {roce_mtu} -n 400"), || {});
+    let near = network.status(&boxes[0]);
+    let counters = &near["pairs"][0]["accelerator"]["counters"];
+    assert!(counters["stored_packets"].as_u64() >= Some(400 * 65536 / roce_mtu), "{near:#}");
+    assert!(counters["pseudo_acks"].as_u64() >= Some(100), "{near:#}");
+    for one in &boxes {
+        let status = network.status(one);
+        for port in ports(&status) {
+            let manner = port["manner"].as_str().expect("a manner");
+            assert_eq!(manner.starts_with("native"), is_native, "{status:#}");
+            for (drop, count) in port["rx_drops"].as_object().expect("drops") {
+                assert_eq!(count, 0, "{drop}: {status:#}");
+            }
+            assert_eq!((&port["other"]["tx_stalls"], &port["peer_violations"]), (&0.into(), &0.into()));
+        }
+    }
+    let lan = &ports(&near)[0]["other"];
+    assert!(lan["rx_checksums_filled"].as_u64() > Some(0), "hosts leave no checksum open: {near:#}");
+    for one in boxes {
+        one.end();
+    }
+    assert!(!has_program(&network, "west"));
+}
+
+#[test]
+fn in_native_mode_carry_everything_and_accelerate() {
+    carries_and_accelerates(1500, "", true);
+}
+
+#[test]
+fn in_native_mode_carry_frames_over_several_buffers() {
+    carries_and_accelerates(9000, ",native", true);
+}
+
+#[test]
+fn in_generic_mode_carry_everything_and_accelerate() {
+    carries_and_accelerates(1500, ",generic", false);
+}
+
+#[test]
+fn in_generic_mode_carry_frames_over_several_buffers() {
+    carries_and_accelerates(9000, ",generic", false);
+}
+
+#[test]
+fn survive_cables_that_are_pulled() {
+    let Some(network) = network("cables that are pulled", 1500) else { return };
+    let fibre = network.start("emulate --a xdp:west --b xdp:east --distance 10km");
+    network.round_trip(RIGHT, 64, 2);
+    let is_up = |status: &Value, side: usize| status["pairs"][0]["ports"][side]["link_is_up"] == true;
+    for (namespace, interface, side) in
+        [(&network.left, "eth0", 0), (&network.right, "eth0", 1), (&network.middle, "west", 0)]
+    {
+        namespace.set(&format!("link set {interface} down"));
+        network.wait_for(&fibre, "down", |status| !is_up(status, side));
+        namespace.set(&format!("link set {interface} up"));
+        network.wait_for(&fibre, "up", |status| is_up(status, side));
+        network.round_trip(RIGHT, 64, 2);
+    }
+    let ended = fibre.end();
+    for (line, count) in [("a port xdp:west went down", 2), ("b port xdp:east went down", 1), ("is up", 5)] {
+        assert_eq!(ended.stderr.matches(line).count(), count, "{line}: {ended}");
+    }
+}
+
+#[test]
+fn leave_nothing_behind_when_they_are_killed() {
+    let Some(network) = network("a box that is killed", 1500) else { return };
+    let ports = "emulate --a xdp:west --b xdp:east --delay 1ms";
+    for signal in [libc::SIGKILL, libc::SIGTERM] {
+        let fibre = network.start(ports);
+        network.round_trip(RIGHT, 64, 2);
+        assert!(has_program(&network, "west") && has_program(&network, "east"));
+        fibre.signal(signal);
+        fibre.program.finish(LIMIT);
+        assert!(!has_program(&network, "west") && !has_program(&network, "east"));
+    }
+    // The queues are free again.
+    network.start(ports).end();
+}
+
+#[test]
+fn that_want_roce_alone_leave_all_else_to_a_bridge() {
+    require("ib_write_bw", "perftest");
+    let Some(network) = network("a box beside a bridge", 1500) else { return };
+    network.middle.set("link add lhbr0 type bridge");
+    for interface in ["west", "east"] {
+        network.middle.set(&format!("link set {interface} master lhbr0"));
+    }
+    network.middle.set("link set lhbr0 addrgenmode none up");
+    let fibre = network.start("emulate --a xdp:west,only=roce --b xdp:east,only=roce --delay 5ms");
+    let shortest = network.round_trip(RIGHT, 64, 50);
+    assert!(shortest < Duration::from_millis(5), "not by the bridge: {shortest:?}");
+    network.stream(16 << 20);
+    let carried = |status: &Value| ports(status)[0]["rx_frames"].as_u64().expect("a number");
+    assert_eq!(carried(&network.status(&fibre)), 0);
+    network.transfer("ib_write_bw -s 65536 -m 1024 -n 100", || {});
+    let status = network.status(&fibre);
+    assert!(carried(&status) >= 100 * 64, "{status:#}");
+    fibre.end();
+}
+
+#[test]
+fn that_cannot_be_opened_say_why_in_a_line() {
+    let Some(network) = network("AF_XDP ports that cannot be opened", 1500) else { return };
+    network.middle.set("link add lhbr0 type bridge");
+    for (port, parts) in [
+        ("xdp:nothere0", ["no interface nothere0", "west"]),
+        ("xdp:lhbr0,native", ["refuses native mode", "generic"]),
+        ("xdp:west,native,zerocopy", ["no zero copy", "zerocopy"]),
+        ("xdp:west,queues=64", ["queues=", "ethtool -L west"]),
+        ("xdp:west,fast", ["'fast' is no option", "queues=N"]),
+    ] {
+        let mut command =
+            network.middle.longhaul(&network.runtime, &format!("emulate --a {port} --b tap:lhq"));
+        let done = Program::start(&mut command).finish(LIMIT);
+        assert!(!done.status.success(), "{port}: {done}");
+        assert!(parts.iter().all(|part| done.stderr.contains(part)), "{port}: {done}");
+    }
+}

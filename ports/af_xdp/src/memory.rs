@@ -1,0 +1,209 @@
+//! Mapped memory: the buffers of frames, and the rings that the kernel shares.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+/// A mapping of this process'.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is process-wide and lives until drop.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn new(base: *mut std::ffi::c_void, bytes: usize) -> io::Result<Self> {
+        let base = NonNull::new(base.cast());
+        let base = base.ok_or_else(|| io::Error::other("the kernel mapped memory at address zero"))?;
+        Ok(Self { base, bytes })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made for this one; all references into it borrow this one.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// The memory of all buffers, which are [`Buffers::EACH`] bytes long and named by their number.
+#[derive(Debug)]
+pub(crate) struct Buffers(Mapping);
+
+impl Buffers {
+    /// Bytes of a buffer: the page size, the most that the kernel takes.
+    pub(crate) const EACH: usize = 4096;
+
+    pub(crate) fn new(count: u32) -> io::Result<Self> {
+        let bytes = count as usize * Self::EACH;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::POPULATE);
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
+        let base = unsafe { mmap_anonymous(null_mut(), bytes, access, flags)? };
+        Mapping::new(base, bytes).map(Self)
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.0.base.as_ptr() as u64
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+
+    /// `len` bytes from the address `at`, which the kernel counts from the first buffer. The caller has the buffer back from the
+    /// kernel, which therefore does not write to it.
+    ///
+    /// # Panics
+    /// When they are not all there.
+    #[inline]
+    pub(crate) fn at(&mut self, at: u64, len: usize) -> &mut [u8] {
+        let start = at as usize;
+        assert!(start.checked_add(len).is_some_and(|end| end <= self.0.bytes), "{len} bytes at {at}");
+        // SAFETY: inside the mapping, as was checked, and borrowed exclusively with it.
+        unsafe { std::slice::from_raw_parts_mut(self.0.base.add(start).as_ptr(), len) }
+    }
+}
+
+/// Where the parts of a ring lie, in bytes from the start of its mapping: as the kernel says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub(crate) producer: u64,
+    pub(crate) consumer: u64,
+    pub(crate) flags: u64,
+    pub(crate) entries: u64,
+}
+
+/// The memory of one ring, which this process and the kernel share. All access is atomic.
+#[derive(Debug)]
+pub(crate) struct RingMemory {
+    mapping: Mapping,
+    producer: usize,
+    consumer: usize,
+    flags: usize,
+    entries: usize,
+    size: u32,
+    /// Words of 64 bits in each entry.
+    entry_words: usize,
+}
+
+impl RingMemory {
+    /// Maps the ring that the socket has at `offset`, after a look at where the kernel says its parts are.
+    pub(crate) fn map(
+        socket: BorrowedFd<'_>,
+        offset: u64,
+        layout: Layout,
+        size: u32,
+        entry_words: usize,
+    ) -> io::Result<Self> {
+        let bytes = bytes(layout, size, entry_words)?;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
+        let base = unsafe { mmap(null_mut(), bytes, access, flags, socket, offset)? };
+        Self::of(Mapping::new(base, bytes)?, layout, size, entry_words)
+    }
+
+    /// A ring in memory that nobody shares.
+    #[cfg(test)]
+    pub(crate) fn private(layout: Layout, size: u32, entry_words: usize) -> io::Result<Self> {
+        let bytes = bytes(layout, size, entry_words)?;
+        // SAFETY: as in `map`.
+        let base = unsafe {
+            mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?
+        };
+        Self::of(Mapping::new(base, bytes)?, layout, size, entry_words)
+    }
+
+    fn of(mapping: Mapping, layout: Layout, size: u32, entry_words: usize) -> io::Result<Self> {
+        let [producer, consumer, flags, entries] =
+            [layout.producer, layout.consumer, layout.flags, layout.entries].map(|at| at as usize);
+        Ok(Self { mapping, producer, consumer, flags, entries, size, entry_words })
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    #[inline]
+    fn index(&self, at: usize) -> &AtomicU32 {
+        // SAFETY: `bytes` checked that the word lies inside the mapping, and is aligned in it.
+        unsafe { AtomicU32::from_ptr(self.mapping.base.add(at).cast().as_ptr()) }
+    }
+
+    #[inline]
+    pub(crate) fn producer(&self) -> &AtomicU32 {
+        self.index(self.producer)
+    }
+
+    #[inline]
+    pub(crate) fn consumer(&self) -> &AtomicU32 {
+        self.index(self.consumer)
+    }
+
+    #[inline]
+    pub(crate) fn flags(&self) -> &AtomicU32 {
+        self.index(self.flags)
+    }
+
+    /// A word of the entry that a free-running index stands for.
+    #[inline]
+    pub(crate) fn word(&self, index: u32, word: usize) -> &AtomicU64 {
+        debug_assert!(word < self.entry_words);
+        let slot = (index & (self.size - 1)) as usize;
+        let at = self.entries + (slot * self.entry_words + word % self.entry_words) * 8;
+        // SAFETY: `bytes` checked that all entries lie inside the mapping, and that the first is aligned; the slot is below the size,
+        // which is a power of two, and the word below the words of an entry.
+        unsafe { AtomicU64::from_ptr(self.mapping.base.add(at).cast().as_ptr()) }
+    }
+}
+
+/// The bytes of such a ring.
+///
+/// # Errors
+/// When parts lie where no kernel would have them.
+fn bytes(layout: Layout, size: u32, entry_words: usize) -> io::Result<usize> {
+    let wrong = || io::Error::other(format!("the kernel describes a ring that cannot be: {layout:?}"));
+    let entries = u64::from(size) * entry_words as u64 * 8;
+    let end = layout.entries.checked_add(entries).filter(|end| *end < 1 << 30).ok_or_else(wrong)?;
+    let words = [layout.producer, layout.consumer, layout.flags];
+    let are_words =
+        words.iter().all(|at| at.is_multiple_of(4) && at.checked_add(4).is_some_and(|at| at <= end));
+    if !size.is_power_of_two() || !layout.entries.is_multiple_of(8) || !are_words {
+        return Err(wrong());
+    }
+    Ok(end as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUT: Layout = Layout { producer: 0, consumer: 64, flags: 128, entries: 192 };
+
+    #[test]
+    fn a_ring_that_cannot_be_is_refused() {
+        assert!(RingMemory::private(LAYOUT, 64, 2).is_ok());
+        for layout in [
+            Layout { producer: 1, ..LAYOUT },
+            Layout { consumer: u64::MAX - 3, ..LAYOUT },
+            Layout { flags: 192 + 64 * 16, ..LAYOUT },
+            Layout { entries: 196, ..LAYOUT },
+            Layout { entries: u64::MAX - 7, ..LAYOUT },
+            Layout { entries: 1 << 30, ..LAYOUT },
+        ] {
+            assert!(RingMemory::private(layout, 64, 2).is_err(), "{layout:?}");
+        }
+        assert!(RingMemory::private(LAYOUT, 63, 2).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "2 bytes at 8191")]
+    fn no_byte_behind_the_last_buffer_is_reached() {
+        Buffers::new(2).unwrap().at(8191, 2);
+    }
+}

@@ -1,0 +1,378 @@
+//! An interface as a [`Port`].
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longhaul_netdev::interface;
+use longhaul_netdev::watch::{Link, Watch};
+use longhaul_port::{
+    Descriptors, DropReason, LinkState, Port, PortCapabilities, PortCounters, PortError, check_length,
+};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+pub use crate::attachment::Manner;
+use crate::attachment::{Attachment, ONE_BUFFER};
+use crate::config::XdpConfig;
+use crate::counters::XdpCounters;
+use crate::error::XdpError;
+use crate::memory::Buffers;
+use crate::receiver::{Receiver, Taker};
+use crate::ring::Violation;
+use crate::sender::{Sent, drop_for_link};
+use crate::socket::Statistics;
+
+/// An Ethernet header, in bytes.
+const HEADER_BYTES: usize = 14;
+/// A VLAN tag, in bytes.
+const TAG_BYTES: usize = 4;
+/// How long the kernel may take to let go of a queue whose socket was closed.
+const RELEASED_WITHIN: Duration = Duration::from_secs(2);
+/// How often that is tried.
+const TRY_EVERY: Duration = Duration::from_millis(20);
+/// How long a sleep is while the device takes no frames: nothing tells when it does.
+const LOOK_AGAIN_NS: i64 = 100_000;
+
+/// Frames that come in and go out at an interface by AF_XDP. See the [crate's documentation](crate).
+pub struct XdpPort {
+    name: Arc<str>,
+    config: XdpConfig,
+    /// Index of the interface that the attachment is at.
+    index: Option<u32>,
+    attachment: Option<Attachment>,
+    manner: Manner,
+    watch: Watch,
+    link: Link,
+    receiver: Receiver,
+    /// For frames of several buffers, and those that nobody gets.
+    scratch: Box<[u8]>,
+    frame_bytes_max: usize,
+    /// Of the interface, in bytes, as of the last look.
+    mtu: usize,
+    /// Readable some time after it was set: for sleeps while the device takes no frames.
+    timer: OwnedFd,
+    is_timer_set: bool,
+    ports: PortCounters,
+    counters: XdpCounters,
+    /// What the kernel counted for attachments that are gone.
+    before: Statistics,
+}
+
+impl XdpPort {
+    /// Opens the port on an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// [`XdpError`], which says what to do about it.
+    pub fn open(config: &XdpConfig) -> Result<Self, XdpError> {
+        config.validate()?;
+        // For its errors.
+        interface::mac(&config.interface)?;
+        let refused =
+            |operation| move |source| XdpError::of(&config.interface, operation, "CAP_NET_ADMIN", source);
+        let watch = Watch::new(&config.interface).map_err(refused("asking to be told of changes"))?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+            .map_err(|error| refused("making a timer")(error.into()))?;
+        let index = interface::index(&config.interface)?;
+        let attachment = attach(config, index)?;
+        let frame_bytes_max = config.frame_bytes_max.min(attachment.frame_bytes_max());
+        let mut port = Self {
+            name: config.name.as_str().into(),
+            config: config.clone(),
+            index: Some(index),
+            manner: attachment.manner.clone(),
+            attachment: Some(attachment),
+            watch,
+            link: Link::new(),
+            receiver: Receiver::new(),
+            scratch: vec![0; frame_bytes_max].into(),
+            frame_bytes_max,
+            mtu: 0,
+            timer,
+            is_timer_set: false,
+            ports: PortCounters::default(),
+            counters: XdpCounters::default(),
+            before: Statistics::default(),
+        };
+        port.look();
+        Ok(port)
+    }
+
+    /// The interface's name, which may have changed.
+    #[must_use]
+    pub fn interface(&self) -> &str {
+        self.watch.interface()
+    }
+
+    /// How the port is attached, or was last.
+    #[must_use]
+    pub fn manner(&self) -> &Manner {
+        &self.manner
+    }
+
+    /// The counters that other ports do not have, with what the kernel says of its own.
+    #[must_use]
+    pub fn xdp_counters(&self) -> XdpCounters {
+        let present = self.attachment.as_ref().map(Attachment::statistics).unwrap_or_default();
+        XdpCounters {
+            rx_dropped: self.before.rx_dropped + present.rx_dropped,
+            rx_ring_full: self.before.rx_ring_full + present.rx_ring_full,
+            rx_no_buffer: self.before.rx_no_buffer + present.rx_no_buffer,
+            tx_refused: self.before.tx_invalid + present.tx_invalid,
+            ..self.counters
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn socket(&self) -> std::os::fd::BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.attachment.as_ref().expect("it is attached").queues[0].socket.as_fd()
+    }
+
+    /// Follows the interface if it may have changed.
+    fn look(&mut self) {
+        let Some(presence) = self.watch.look(self.index) else { return };
+        if self.index.is_some() && self.index != presence.index() {
+            self.detach();
+            self.counters.detached += 1;
+        }
+        if let Some(index) = presence.index() {
+            self.mtu = interface::mtu(self.watch.interface()).map_or(self.mtu, |mtu| mtu as usize);
+            if self.attachment.is_none() && !self.attach_again(index) {
+                return;
+            }
+        }
+        if self.link.follow(self.watch.interface(), presence) {
+            self.ports.link_ups += 1;
+        }
+    }
+
+    /// Whether it is attached afterwards.
+    fn attach_again(&mut self, index: u32) -> bool {
+        match Attachment::new(&self.config, index) {
+            Ok(attachment) => {
+                self.manner = attachment.manner.clone();
+                self.attachment = Some(attachment);
+                self.index = Some(index);
+                self.counters.reattached += 1;
+                true
+            }
+            Err(error) => {
+                self.link.fail(format!("attaching again: {error}"));
+                false
+            }
+        }
+    }
+
+    fn detach(&mut self) {
+        if let Some(attachment) = self.attachment.take() {
+            self.before = self.before.and(attachment.statistics());
+        }
+        self.index = None;
+    }
+
+    /// Lets go of everything because the kernel broke the rules; the next look attaches again.
+    fn give_up(&mut self, violation: &Violation) -> PortError {
+        self.detach();
+        self.ports.peer_violations += 1;
+        self.link.fail(format!("the kernel broke the rules of the rings: {violation}"));
+        self.watch.suspect();
+        PortError::PeerViolation { port: self.name.to_string(), detail: violation.to_string() }
+    }
+
+    /// Hands over what was built.
+    fn send(&mut self) -> Result<(), PortError> {
+        let Some(attachment) = &mut self.attachment else { return Ok(()) };
+        let socket = &attachment.queues[0].socket;
+        match attachment.sender.send(socket, &mut self.counters) {
+            Ok(Sent::Down) => {
+                self.watch.suspect();
+                Ok(())
+            }
+            Ok(Sent::All | Sent::Blocked) => Ok(()),
+            Err(violation) => Err(self.give_up(&violation)),
+        }
+    }
+
+    /// Room for frames of the longest that the interface takes.
+    fn room(&mut self) -> Result<usize, Violation> {
+        let longest = (self.mtu + HEADER_BYTES + TAG_BYTES).min(self.frame_bytes_max);
+        match &mut self.attachment {
+            Some(attachment) if self.link.state == LinkState::Up => attachment.sender.room(longest),
+            // What has nowhere to go is taken and dropped.
+            _ => Ok(self.config.transmit_frames as usize),
+        }
+    }
+
+    fn slots(&self) -> usize {
+        self.config.transmit_frames as usize
+            / self.frame_bytes_max.min(ONE_BUFFER.max(self.mtu)).div_ceil(Buffers::EACH)
+    }
+
+    /// Builds a frame for which there is room; false: the interface takes none so long.
+    fn build(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
+        let longest = self.mtu + HEADER_BYTES;
+        let Some(attachment) = &mut self.attachment else { return false };
+        // Whether there is a tag shows when it is built.
+        if len <= Buffers::EACH && len <= longest {
+            attachment.sender.build(&mut attachment.buffers, len, fill);
+            return true;
+        }
+        let frame = &mut self.scratch[..len];
+        fill(frame);
+        let is_tagged = frame.get(12..14) == Some(&[0x81, 0x00]);
+        if len > longest + if is_tagged { TAG_BYTES } else { 0 } {
+            return false;
+        }
+        attachment.sender.spread(&mut attachment.buffers, frame);
+        true
+    }
+
+    fn set_timer(&mut self, ns: i64) {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = Timespec { tv_sec: 0, tv_nsec: ns };
+        let time = Itimerspec { it_interval: zero, it_value: value };
+        // Cannot fail for such times; without it a sleep would be longer.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time);
+        self.is_timer_set = ns > 0;
+    }
+}
+
+/// Attaches, and is patient with a queue that somebody has just let go of: the kernel does that in the background.
+fn attach(config: &XdpConfig, index: u32) -> Result<Attachment, XdpError> {
+    let start = Instant::now();
+    loop {
+        match Attachment::new(config, index) {
+            Err(XdpError::QueueInUse { .. }) if start.elapsed() < RELEASED_WITHIN => {
+                std::thread::sleep(TRY_EVERY);
+            }
+            done => return done,
+        }
+    }
+}
+
+impl Port for XdpPort {
+    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        let Some(Attachment { queues, buffers, .. }) = &mut self.attachment else { return Ok(0) };
+        let mut taker = Taker {
+            each,
+            mtu: self.mtu,
+            frame_bytes_max: self.frame_bytes_max,
+            ports: &mut self.ports,
+            counters: &mut self.counters,
+        };
+        let received = self.receiver.receive(queues, buffers, max, &mut taker);
+        received.map_err(|violation| self.give_up(&violation))
+    }
+
+    fn transmit_room(&mut self) -> usize {
+        // A violation is met again, and told, where that is possible.
+        match self.room() {
+            Ok(0) => {
+                let _ = self.send();
+                self.room().unwrap_or(0)
+            }
+            room => room.unwrap_or(0),
+        }
+    }
+
+    fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
+        check_length(len, self.frame_bytes_max)?;
+        if self.link.state == LinkState::Down || self.attachment.is_none() {
+            fill(&mut self.scratch[..len]);
+            drop_for_link(&mut self.ports);
+            return Ok(true);
+        }
+        if self.transmit_room() == 0 {
+            self.ports.tx_full = self.ports.tx_full.wrapping_add(1);
+            return Ok(false);
+        }
+        if self.build(len, fill) {
+            self.ports.count_tx(len);
+        } else {
+            self.ports.tx_drops.count(DropReason::FrameTooLong);
+        }
+        if self.attachment.as_ref().is_some_and(|attachment| attachment.sender.is_worth_sending()) {
+            self.send()?;
+        }
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        self.send()
+    }
+
+    fn arm(&mut self) -> Result<bool, PortError> {
+        if self.receiver.holds_frames() {
+            return Ok(true);
+        }
+        self.send()?;
+        let Some(attachment) = &self.attachment else { return Ok(false) };
+        let looked = attachment.queues.iter().try_fold(false, |any, queue| Ok(any || queue.has_frames()?));
+        let is_blocked = attachment.sender.is_blocked();
+        match looked {
+            Ok(false) => {
+                if is_blocked {
+                    self.set_timer(LOOK_AGAIN_NS);
+                }
+                Ok(false)
+            }
+            Ok(true) => Ok(true),
+            Err(violation) => Err(self.give_up(&violation)),
+        }
+    }
+
+    fn disarm(&mut self) {
+        if self.is_timer_set {
+            self.set_timer(0);
+        }
+        self.watch.wake();
+    }
+
+    fn descriptors(&self) -> Descriptors {
+        let ready = self.attachment.as_ref().map(|attachment| attachment.ready.as_raw_fd());
+        ready.into_iter().chain([self.watch.descriptor(), self.timer.as_raw_fd()]).collect()
+    }
+
+    fn service(&mut self) -> Result<LinkState, PortError> {
+        self.look();
+        let Some(attachment) = &self.attachment else { return Ok(self.link.state) };
+        match attachment.sender.waiting() {
+            Ok(0) => {}
+            Ok(_) if self.link.state == LinkState::Down => {}
+            Ok(_) => {
+                self.send()?;
+                let watched = self
+                    .attachment
+                    .as_mut()
+                    .map_or(Ok(()), |attachment| attachment.sender.watch(Instant::now(), &mut self.counters));
+                watched.map_err(|violation| self.give_up(&violation))?;
+            }
+            Err(violation) => return Err(self.give_up(&violation)),
+        }
+        Ok(self.link.state)
+    }
+
+    fn link_state(&self) -> LinkState {
+        self.link.state
+    }
+
+    fn last_disconnect(&self) -> Option<&str> {
+        self.link.reason()
+    }
+
+    fn capabilities(&self) -> PortCapabilities {
+        PortCapabilities {
+            kind: "af_xdp",
+            name: Arc::clone(&self.name),
+            frame_bytes_max: self.frame_bytes_max,
+            transmit_slots: self.slots(),
+            interrupts: true,
+        }
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.ports
+    }
+}

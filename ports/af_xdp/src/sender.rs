@@ -1,0 +1,180 @@
+//! Frames built by the caller, and their way to the kernel.
+
+use std::time::{Duration, Instant};
+
+use longhaul_port::{DropReason, PortCounters};
+
+use crate::counters::XdpCounters;
+use crate::memory::Buffers;
+use crate::ring::{Consuming, Descriptor, Producing, Violation};
+use crate::socket::XdpSocket;
+
+/// Frames that are handed to the kernel without waiting for a flush, while their bytes are in the cache; the kernel copies no
+/// more in one call where it copies.
+const PUBLISH_AT: usize = 32;
+/// A queue that takes nothing for so long has stalled.
+const STALLED_AFTER: Duration = Duration::from_millis(500);
+
+/// How a call to the kernel ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sent {
+    /// It took all, or will by itself.
+    All,
+    /// It takes no more for the moment.
+    Blocked,
+    /// The interface is down or gone.
+    Down,
+}
+
+/// The sending half of a socket.
+pub(crate) struct Sender {
+    transmit: Producing,
+    completion: Consuming,
+    /// Buffers that nobody has.
+    free: Vec<u32>,
+    /// For each buffer whether the kernel has it.
+    lent: Box<[bool]>,
+    /// Parts written and not published.
+    unpublished: usize,
+    /// The kernel took none the last time that it was called.
+    is_blocked: bool,
+    /// How many parts waited when the kernel last took any, since when none, and whether that was counted.
+    stuck: Option<(u32, Instant, bool)>,
+}
+
+impl Sender {
+    /// Sends from the first `count` buffers.
+    pub(crate) fn new(transmit: Producing, completion: Consuming, count: u32) -> Self {
+        Self {
+            transmit,
+            completion,
+            free: (0..count).rev().collect(),
+            lent: vec![false; count as usize].into(),
+            unpublished: 0,
+            is_blocked: false,
+            stuck: None,
+        }
+    }
+
+    /// Frames of so many bytes that can be built now.
+    #[inline]
+    pub(crate) fn room(&mut self, frame_bytes: usize) -> Result<usize, Violation> {
+        let parts = frame_bytes.div_ceil(Buffers::EACH);
+        if self.free.len() < parts {
+            self.reclaim()?;
+        }
+        Ok(self.free.len().min(self.transmit.room()? as usize) / parts)
+    }
+
+    /// Takes back the buffers of what was sent.
+    #[inline]
+    fn reclaim(&mut self) -> Result<(), Violation> {
+        let available = self.completion.available()?;
+        for ahead in 0..available {
+            let address = self.completion.address(ahead);
+            let number = (address / Buffers::EACH as u64) as usize;
+            match self.lent.get_mut(number) {
+                Some(lent) if *lent => *lent = false,
+                _ => return Err(Violation(format!("the buffer at {address} was not sent, and came back"))),
+            }
+            self.free.push(number as u32);
+        }
+        if available > 0 {
+            self.completion.release(available);
+        }
+        Ok(())
+    }
+
+    /// Has a frame built that fits a buffer; there has to be room.
+    #[inline]
+    pub(crate) fn build(&mut self, buffers: &mut Buffers, len: usize, fill: &mut dyn FnMut(&mut [u8])) {
+        let Some(number) = self.free.pop() else { return };
+        let address = u64::from(number) * Buffers::EACH as u64;
+        fill(buffers.at(address, len));
+        self.lend(number, Descriptor { address, len: len as u32, goes_on: false });
+    }
+
+    /// Spreads a frame over several buffers; there has to be room.
+    pub(crate) fn spread(&mut self, buffers: &mut Buffers, frame: &[u8]) {
+        let mut parts = frame.chunks(Buffers::EACH).peekable();
+        while let Some(part) = parts.next() {
+            let Some(number) = self.free.pop() else { return };
+            let address = u64::from(number) * Buffers::EACH as u64;
+            buffers.at(address, part.len()).copy_from_slice(part);
+            let goes_on = parts.peek().is_some();
+            self.lend(number, Descriptor { address, len: part.len() as u32, goes_on });
+        }
+    }
+
+    #[inline]
+    fn lend(&mut self, number: u32, descriptor: Descriptor) {
+        self.lent[number as usize] = true;
+        self.transmit.push(descriptor);
+        self.unpublished += 1;
+    }
+
+    /// Whether as many frames wait as are best handed over together.
+    #[inline]
+    pub(crate) fn is_worth_sending(&self) -> bool {
+        !self.is_blocked && self.unpublished >= PUBLISH_AT
+    }
+
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
+    /// Parts that the kernel has not taken.
+    pub(crate) fn waiting(&self) -> Result<u32, Violation> {
+        self.transmit.pending()
+    }
+
+    /// Hands what was built to the kernel, and calls it as often as it takes any.
+    pub(crate) fn send(&mut self, socket: &XdpSocket, counters: &mut XdpCounters) -> Result<Sent, Violation> {
+        if self.unpublished > 0 {
+            self.unpublished = 0;
+            self.transmit.publish();
+        }
+        self.is_blocked = false;
+        let mut waiting = self.transmit.pending()?;
+        while waiting > 0 && self.transmit.wants_call() {
+            counters.tx_calls += 1;
+            let failure = socket.call_to_send().err().and_then(|error| error.raw_os_error());
+            self.reclaim()?;
+            let before = std::mem::replace(&mut waiting, self.transmit.pending()?);
+            match failure {
+                Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADF) => return Ok(Sent::Down),
+                // The frame that it tells of is gone.
+                Some(libc::EBUSY) => counters.tx_queue_full += 1,
+                _ => {}
+            }
+            if waiting == before && failure != Some(libc::EBUSY) {
+                // Without a failure it is under way by itself.
+                self.is_blocked = failure.is_some();
+                counters.tx_blocked += u64::from(self.is_blocked);
+                break;
+            }
+        }
+        Ok(if self.is_blocked { Sent::Blocked } else { Sent::All })
+    }
+
+    /// Notices a device that takes nothing.
+    pub(crate) fn watch(&mut self, now: Instant, counters: &mut XdpCounters) -> Result<(), Violation> {
+        let waiting = self.transmit.pending()?;
+        match &mut self.stuck {
+            _ if waiting == 0 => self.stuck = None,
+            Some((before, since, is_counted)) if *before == waiting => {
+                if !*is_counted && now.duration_since(*since) > STALLED_AFTER {
+                    *is_counted = true;
+                    counters.tx_stalls += 1;
+                }
+            }
+            _ => self.stuck = Some((waiting, now, false)),
+        }
+        Ok(())
+    }
+}
+
+/// Counts a frame that was to be sent while there is no link.
+pub(crate) fn drop_for_link(ports: &mut PortCounters) {
+    ports.tx_drops.count(DropReason::LinkDown);
+}

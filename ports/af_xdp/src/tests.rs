@@ -1,0 +1,114 @@
+//! Ports on veth pairs, in network namespaces that go away with the threads that made them.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use longhaul_netdev::{PacketConfig, PacketPort};
+use longhaul_port::{LinkState, Port};
+
+use crate::{Mode, XdpConfig, XdpPort};
+
+mod frames;
+mod interfaces;
+mod steering;
+
+/// An EtherType for experiments, which no kernel answers.
+const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs `test` in a namespace of its own, where that and AF_XDP are possible.
+fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    let done = std::thread::spawn(|| {
+        // SAFETY: takes a number; only this thread is affected.
+        let may_unshare = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+        let has_ip =
+            may_unshare && Command::new("ip").arg("link").output().is_ok_and(|out| out.status.success());
+        if !has_ip || crate::socket::XdpSocket::new().is_err() {
+            return eprintln!("SKIPPED: this test needs root, AF_XDP and `ip`");
+        }
+        // Frames of the kernel's own would be in the way.
+        std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").ok();
+        test();
+    });
+    done.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// Runs lines of commands in the namespace of the calling thread.
+fn sh(lines: &str) {
+    let output = Command::new("sh").args(["-e", "-c", lines]).output().unwrap();
+    assert!(output.status.success(), "{lines}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A veth pair `ea`, `eb`, up.
+fn veth(mtu: u32, queues: u32) {
+    let end = |name| format!("{name} mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
+    sh(&format!("ip link add {} type veth peer name {}", end("ea"), end("eb")));
+    sh("ip link set ea up; ip link set eb up");
+}
+
+fn open(interface: &str, mode: Mode) -> XdpPort {
+    let config = XdpConfig { mode, receive_frames: 256, transmit_frames: 256, ..XdpConfig::new(interface) };
+    let mut port = XdpPort::open(&config).unwrap_or_else(|error| panic!("{error}"));
+    await_link(&mut port, LinkState::Up);
+    port
+}
+
+fn open_packet(interface: &str) -> PacketPort {
+    let mut port = PacketPort::open(&PacketConfig::new(interface)).unwrap();
+    await_link(&mut port, LinkState::Up);
+    port
+}
+
+/// A frame for experiments, of `len` bytes.
+fn frame(len: usize, seed: u8) -> Vec<u8> {
+    let mut frame: Vec<u8> = (0..len).map(|at| (at as u8).wrapping_mul(7) ^ (at >> 8) as u8 ^ seed).collect();
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+    frame[12..14].copy_from_slice(&ETHERTYPE);
+    frame
+}
+
+fn send(port: &mut impl Port, frame: &[u8]) {
+    assert!(port.transmit(frame.len(), &mut |slot| slot.copy_from_slice(frame)).unwrap());
+    port.flush().unwrap();
+}
+
+/// Everything that waits and was not sent by the kernel.
+fn receive(port: &mut impl Port) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    port.receive(64, &mut |frame| frames.push(frame.to_vec())).unwrap();
+    frames
+}
+
+/// Waits for `count` frames.
+fn receive_all(port: &mut impl Port, count: usize) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    until("frames", || {
+        port.service().unwrap();
+        frames.append(&mut receive(port));
+        frames.len() >= count
+    });
+    frames
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "no {what} in {PATIENCE:?}");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+fn await_link(port: &mut impl Port, state: LinkState) {
+    until("link change", || port.service().unwrap() == state);
+    assert_eq!(port.link_state(), state);
+    assert_eq!(port.last_disconnect().is_none(), state == LinkState::Up, "{:?}", port.last_disconnect());
+}
+
+/// Sleeps until a descriptor is readable, as drivers do; false when none is in time.
+fn sleep_on(port: &mut impl Port, limit: Duration) -> bool {
+    let fd = |fd: &i32| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
+    let mut fds: Vec<_> = port.descriptors().iter().map(fd).collect();
+    // SAFETY: a live, exclusive slice whose length is given.
+    let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as _, limit.as_millis() as _) };
+    ready > 0
+}
