@@ -172,7 +172,7 @@ fn attach(config: &XdpConfig, index: u32, mtu: u32) -> Result<Attached, XdpError
         Mode::Generic => &[false],
     };
     for &is_native in ways {
-        // One in one buffer is the first choice: it makes a veth's other end cut long segments itself.
+        // The one in one buffer first: more drivers take it.
         for (program, takes_parts) in [(whole.as_ref(), false), (parts.as_ref().ok(), true)] {
             let Some(program) = program else { continue };
             match bpf::link(program.as_fd(), index, is_native) {
@@ -233,7 +233,8 @@ fn open_queues(
 ) -> Result<(Vec<Queue>, Sender, Buffers), XdpError> {
     let name = &config.interface;
     let refused = |operation| move |source| XdpError::of(name, operation, "CAP_NET_RAW", source);
-    let buffer_count = config.transmit_frames + u32::from(count) * config.receive_frames;
+    let frames = config.frames_of_each(count);
+    let buffer_count = config.transmit_frames + u32::from(count) * frames;
     let buffers = Buffers::new(buffer_count).map_err(refused("getting memory for buffers"))?;
     first.register(&buffers).map_err(|error| match error.raw_os_error() {
         Some(libc::ENOBUFS | libc::ENOMEM) => {
@@ -258,12 +259,11 @@ fn open_queues(
                 socket
             }
         };
-        let receive =
-            ring(&socket, Ring::Receive, config.receive_frames).map_err(refused("making a ring"))?;
-        let fill = ring(&socket, Ring::Fill, config.receive_frames).map_err(refused("making a ring"))?;
-        let buffer = config.transmit_frames + number * config.receive_frames;
+        let receive = ring(&socket, Ring::Receive, frames).map_err(refused("making a ring"))?;
+        let fill = ring(&socket, Ring::Fill, frames).map_err(refused("making a ring"))?;
+        let buffer = config.transmit_frames + number * frames;
         let (receive, fill) = (Consuming::new(receive), Producing::new(fill));
-        let queue = Queue::new(socket, receive, fill, buffer, config.receive_frames)
+        let queue = Queue::new(socket, receive, fill, buffer, frames)
             .map_err(|violation| refused("lending buffers")(io::Error::other(violation.0)))?;
         bind(config, index, mtu, number, &queue.socket, queues.first().map(|first| &first.socket), attached)?;
         queues.push(queue);

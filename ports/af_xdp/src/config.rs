@@ -4,6 +4,10 @@ use std::fmt::Display;
 
 use crate::error::XdpError;
 
+/// Over all queues, and what each gets at least.
+const RECEIVE_FRAMES_DEFAULT: u32 = 8192;
+const RECEIVE_FRAMES_LEAST: u32 = 1024;
+
 /// Where the program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
@@ -61,9 +65,10 @@ pub struct XdpConfig {
     /// The interface's first queues that are received from, 1 to [`XdpConfig::QUEUES_MAX`]. `None`: all, and no more than that.
     /// What comes in by another goes to the kernel.
     pub queues: Option<u16>,
-    /// Frames that each queue holds for the port, a power of two from 64 to 16384. Each takes 4 KiB of memory that is never
-    /// swapped; a frame of more than 3840 bytes takes several. The default of 2048 is 8 MiB for each queue.
-    pub receive_frames: u32,
+    /// Frames that each queue holds for the port, a power of two from 64 to 16384: as many as come while the port's thread
+    /// waits for a processor. Each takes 4 KiB of memory that is never swapped; a frame of more than 3840 bytes takes several.
+    /// `None`: 8192 over all queues, 32 MiB, and 1024 for each at least.
+    pub receive_frames: Option<u32>,
     /// Buffers of 4 KiB for frames to be sent, a power of two from 64 to 16384: as many as are on their way to the wire. The
     /// default of 1024 is 4 MiB.
     pub transmit_frames: u32,
@@ -88,11 +93,17 @@ impl XdpConfig {
             copying: Copying::Auto,
             wanted: Wanted::Everything,
             queues: None,
-            receive_frames: 2048,
+            receive_frames: None,
             transmit_frames: 1024,
             promiscuous: true,
             frame_bytes_max: 9018,
         }
+    }
+
+    /// Frames that each of so many queues holds.
+    pub(crate) fn frames_of_each(&self, queues: u16) -> u32 {
+        let share = RECEIVE_FRAMES_DEFAULT / u32::from(queues.max(1));
+        self.receive_frames.unwrap_or_else(|| (1 << share.ilog2()).max(RECEIVE_FRAMES_LEAST))
     }
 
     pub(crate) fn validate(&self) -> Result<(), XdpError> {
@@ -104,8 +115,8 @@ impl XdpConfig {
         {
             return refuse("queues", &queues, "1 to 64");
         }
-        for (field, frames) in
-            [("receive_frames", self.receive_frames), ("transmit_frames", self.transmit_frames)]
+        let receive_frames = self.frames_of_each(1);
+        for (field, frames) in [("receive_frames", receive_frames), ("transmit_frames", self.transmit_frames)]
         {
             if !frames.is_power_of_two() || !(64..=16384).contains(&frames) {
                 return refuse(field, &frames, "a power of two from 64 to 16384");
@@ -130,11 +141,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn queues_share_the_default_of_frames() {
+        let config = XdpConfig::new("eth1");
+        let shares = [1, 2, 3, 8, 9, 64].map(|queues| config.frames_of_each(queues));
+        assert_eq!(shares, [8192, 4096, 2048, 1024, 1024, 1024]);
+        let config = XdpConfig { receive_frames: Some(64), ..config };
+        assert_eq!(config.frames_of_each(3), 64);
+    }
+
+    #[test]
     fn what_is_out_of_range_is_refused_by_name() {
         let refusals: [(fn(&mut XdpConfig), &str); 6] = [
             (|config| config.queues = Some(0), "queues is 0"),
             (|config| config.queues = Some(65), "queues is 65"),
-            (|config| config.receive_frames = 100, "receive_frames is 100"),
+            (|config| config.receive_frames = Some(100), "receive_frames is 100"),
             (|config| config.transmit_frames = 32, "transmit_frames is 32"),
             (|config| config.frame_bytes_max = 63, "frame_bytes_max is 63"),
             (

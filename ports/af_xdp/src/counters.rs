@@ -6,10 +6,11 @@
 pub struct XdpCounters {
     /// Frames lost because the port did not take them fast enough: the receive ring was full. The kernel's count.
     pub rx_ring_full: u64,
-    /// Times that a frame found no buffer to be received in. The kernel's count.
-    pub rx_no_buffer: u64,
-    /// Frames that the kernel dropped for another reason: mostly those longer than a buffer, where they cannot lie in several. The
+    /// Times that a frame found no buffer to be received in. Where the kernel copies it is lost, and counted in `rx_dropped` too. The
     /// kernel's count.
+    pub rx_no_buffer: u64,
+    /// Frames that the kernel dropped although the ring had room: for want of a buffer, or as longer than one where they cannot lie in
+    /// several. The kernel's count.
     pub rx_dropped: u64,
     /// Frames received in several buffers, and copied into one piece.
     pub rx_gathered: u64,

@@ -47,7 +47,8 @@ fn veth(mtu: u32, queues: u32) {
 }
 
 fn open(interface: &str, mode: Mode) -> XdpPort {
-    let config = XdpConfig { mode, receive_frames: 256, transmit_frames: 256, ..XdpConfig::new(interface) };
+    let config =
+        XdpConfig { mode, receive_frames: Some(256), transmit_frames: 256, ..XdpConfig::new(interface) };
     let mut port = XdpPort::open(&config).unwrap_or_else(|error| panic!("{error}"));
     await_link(&mut port, LinkState::Up);
     port

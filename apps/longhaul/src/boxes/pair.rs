@@ -267,6 +267,8 @@ struct Watch {
     link_ups: u64,
     /// That a frame did not fit was told.
     told_too_long: bool,
+    /// That a frame cannot be split was told.
+    told_not_splittable: bool,
     /// Frames that the port refused without counting them.
     refused_too_long: u64,
     complaints: Complaints,
@@ -283,6 +285,7 @@ impl Watch {
             link: None,
             link_ups: 0,
             told_too_long: false,
+            told_not_splittable: false,
             refused_too_long: 0,
             complaints: Complaints::default(),
             then: PortCounters::default(),
@@ -329,6 +332,19 @@ impl Watch {
         Some(format!(
             "a frame is longer than {limit}; it and its like are dropped and counted as frame_too_long: {cure}"
         ))
+    }
+
+    /// The line that says that senders on this machine leave too much to do, once.
+    fn not_splittable_news(&mut self, port: &BoxPort) -> Option<String> {
+        let dropped = port.xdp_counters()?.rx_not_splittable;
+        if dropped == 0 || std::mem::replace(&mut self.told_not_splittable, true) {
+            return None;
+        }
+        Some(
+            "a frame came that is longer than the MTU and no TCP, left by a host on this machine for a device to split; it and its like \
+             are dropped and counted as not_splittable: 'ethtool -K eth0 tx-udp-segmentation off' at that host"
+                .to_string(),
+        )
     }
 
     fn status(&self, port: &BoxPort, counters: &PortCounters) -> PortStatus {
@@ -399,7 +415,6 @@ impl Watch {
 /// Adds the drops of an AF_XDP port to the others, and returns what it counts beside them.
 fn xdp_counters(xdp: &XdpCounters, rx_drops: &mut Named, tx_drops: &mut Named) -> Named {
     rx_drops.insert("ring_full".to_string(), xdp.rx_ring_full);
-    rx_drops.insert("no_buffer".to_string(), xdp.rx_no_buffer);
     rx_drops.insert("kernel".to_string(), xdp.rx_dropped);
     rx_drops.insert("not_splittable".to_string(), xdp.rx_not_splittable);
     tx_drops.insert("refused".to_string(), xdp.tx_refused);
@@ -409,6 +424,7 @@ fn xdp_counters(xdp: &XdpCounters, rx_drops: &mut Named, tx_drops: &mut Named) -
             ("rx_checksums_filled", xdp.rx_checksums_filled),
             ("rx_split", xdp.rx_split),
             ("rx_gathered", xdp.rx_gathered),
+            ("rx_no_buffer", xdp.rx_no_buffer),
             ("tx_blocked", xdp.tx_blocked),
             ("tx_stalls", xdp.tx_stalls),
             ("detached", xdp.detached),
@@ -425,7 +441,11 @@ impl<E: Element> Hook<E, BoxPort> for Keeper {
         let mut state = Vec::with_capacity(ports.len());
         for (watch, port) in self.watches.iter_mut().zip(&*ports) {
             let counted = port.counters();
-            let news = [watch.link_news(port, counted.link_ups), watch.too_long_news(&counted)];
+            let news = [
+                watch.link_news(port, counted.link_ups),
+                watch.too_long_news(&counted),
+                watch.not_splittable_news(port),
+            ];
             for text in news.into_iter().flatten() {
                 let level = if port.link_state() == LinkState::Up { Level::Info } else { Level::Warning };
                 let text = format!("{} port {} {text}", watch.side, watch.name);

@@ -19,15 +19,14 @@ pub struct Xdp {
 impl Xdp {
     /// What its port is opened with.
     pub fn config(&self, frame_bytes_max: usize) -> XdpConfig {
-        let defaults = XdpConfig::new(&self.interface);
         XdpConfig {
             mode: self.mode,
             copying: self.copying,
             wanted: self.wanted,
             queues: self.queues,
-            receive_frames: self.frames.unwrap_or(defaults.receive_frames),
+            receive_frames: self.frames,
             frame_bytes_max,
-            ..defaults
+            ..XdpConfig::new(&self.interface)
         }
     }
 
@@ -131,7 +130,7 @@ mod tests {
         let xdp: Xdp = "eth1,native,queues=2,frames=512,only=roce".parse().unwrap();
         let config = xdp.config(9000);
         assert_eq!((config.mode, config.queues, config.wanted), (Mode::Native, Some(2), Wanted::Roce));
-        assert_eq!((config.receive_frames, config.frame_bytes_max), (512, 9000));
+        assert_eq!((config.receive_frames, config.frame_bytes_max), (Some(512), 9000));
     }
 
     #[test]
