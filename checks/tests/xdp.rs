@@ -78,7 +78,8 @@ fn carries_and_accelerates(mtu: u32, options: &str, is_native: bool) {
     }
     network.round_trip(RIGHT, mtu as usize - 28, 2);
     network.stream(16 << 20);
-    assert!(iperf3(&network) > 1e6);
+    // What stalls for each lost segment gets less.
+    assert!(iperf3(&network) > 10e6);
     let (left, right) = (Raw::open(&network.left, "eth0"), Raw::open(&network.right, "eth0"));
     for header in [&[0x88_u8, 0xb5][..], &[0x81, 0, 0x60, 5, 0x88, 0xb5], &[0x88, 0xcc]] {
         let len = mtu as usize + 14 + if header[0] == 0x81 { 4 } else { 0 };

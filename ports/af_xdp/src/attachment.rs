@@ -172,8 +172,12 @@ fn attach(config: &XdpConfig, index: u32, mtu: u32) -> Result<Attached, XdpError
         Mode::Generic => &[false],
     };
     for &is_native in ways {
-        // The one in one buffer first: more drivers take it.
-        for (program, takes_parts) in [(whole.as_ref(), false), (parts.as_ref().ok(), true)] {
+        // In the driver one buffer first: more have zero copy for it. Behind it long segments of this machine's senders may come.
+        let mut programs = [(whole.as_ref(), false), (parts.as_ref().ok(), true)];
+        if !is_native {
+            programs.reverse();
+        }
+        for (program, takes_parts) in programs {
             let Some(program) = program else { continue };
             match bpf::link(program.as_fd(), index, is_native) {
                 Ok(link) => return Ok(Attached { link, map, is_native, takes_parts, refusal }),

@@ -151,7 +151,8 @@ mod tests {
 
     #[test]
     fn what_is_out_of_range_is_refused_by_name() {
-        let refusals: [(fn(&mut XdpConfig), &str); 6] = [
+        type Change = fn(&mut XdpConfig);
+        let refusals: [(Change, &str); 6] = [
             (|config| config.queues = Some(0), "queues is 0"),
             (|config| config.queues = Some(65), "queues is 65"),
             (|config| config.receive_frames = Some(100), "receive_frames is 100"),
