@@ -147,6 +147,8 @@ pub fn emulated(cell: &Cell, setup: &Setup) -> Result<Link, Problem> {
         bursts: None,
         cut: None,
         impairments: Impairments::default(),
+        rules: Vec::new(),
+        changes: Vec::new(),
         queue: Fibre::QUEUE,
         ecn: Ecn::Off,
         memory,
