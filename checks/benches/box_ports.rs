@@ -34,6 +34,7 @@ fn main() {
     require("iperf3", "iperf3");
     require("ib_write_bw", "perftest");
     let Some(network) = Network::new("what boxes carry", args.mtu) else { return };
+    network.cut_datagrams_at_hosts();
     let mut samples: [[Vec<f64>; 2]; KINDS.len()] = Default::default();
     for _ in 0..args.rounds.rounds {
         for ((_, before, after), samples) in KINDS.iter().zip(&mut samples) {

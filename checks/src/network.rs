@@ -244,6 +244,18 @@ impl Network {
         })
     }
 
+    /// Has hosts cut long UDP datagrams themselves, as real cables make them: AF_XDP ports in generic mode cannot.
+    ///
+    /// # Panics
+    /// Without ethtool.
+    pub fn cut_datagrams_at_hosts(&self) {
+        for host in [&self.left, &self.right] {
+            let off = || Command::new("ethtool").args(["-K", "eth0", "tx-udp-segmentation", "off"]).output();
+            let done = host.inside(off).unwrap_or_else(|e| panic!("ethtool: {e}: apt-get install ethtool"));
+            assert!(done.status.success(), "{done:?}");
+        }
+    }
+
     /// Sends `bytes` by TCP from left to right and checks them there.
     ///
     /// # Panics

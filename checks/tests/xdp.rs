@@ -65,11 +65,7 @@ fn carries_and_accelerates(mtu: u32, options: &str, is_native: bool) {
     let Some(network) = network("boxes over AF_XDP ports", mtu) else { return };
     if !is_native {
         // In native mode the kernel does that. TCP segments are left for the box to cut.
-        for host in [&network.left, &network.right] {
-            let off = || Command::new("ethtool").args(["-K", "eth0", "tx-udp-segmentation", "off"]).output();
-            let done = host.inside(off).unwrap_or_else(|e| panic!("ethtool: {e}: apt-get install ethtool"));
-            assert!(done.status.success(), "{done:?}");
-        }
+        network.cut_datagrams_at_hosts();
     }
     let boxes = chain(&network, options);
     for to in [RIGHT, RIGHT_6] {
