@@ -244,6 +244,24 @@ impl Network {
         })
     }
 
+    /// Sets interfaces down and up again, one after another: those of both hosts, and the one that `fibre` has at its side a.
+    /// What the box sees of each is waited for, and what is sent after it arrives.
+    ///
+    /// # Panics
+    /// When the box does not tell, or nothing arrives.
+    pub fn pull_cables(&self, fibre: &RunningBox) {
+        let is_up = |status: &Value, side: usize| status["pairs"][0]["ports"][side]["link_is_up"] == true;
+        for (namespace, interface, side) in
+            [(&self.left, "eth0", 0), (&self.right, "eth0", 1), (&self.middle, "west", 0)]
+        {
+            namespace.set(&format!("link set {interface} down"));
+            self.wait_for(fibre, "down", |status| !is_up(status, side));
+            namespace.set(&format!("link set {interface} up"));
+            self.wait_for(fibre, "up", |status| is_up(status, side));
+            self.round_trip(RIGHT, 64, 2);
+        }
+    }
+
     /// Has hosts cut long UDP datagrams themselves, as real cables make them: AF_XDP ports in generic mode cannot.
     ///
     /// # Panics

@@ -113,16 +113,8 @@ mod a_fibre {
         let Some(network) = Network::new("cables that are pulled", 1500) else { return };
         let fibre = network.start("emulate --a west --b east --distance 10km");
         network.round_trip(RIGHT, 64, 2);
+        network.pull_cables(&fibre);
         let is_up = |status: &Value, side: usize| status["pairs"][0]["ports"][side]["link_is_up"] == true;
-        for (namespace, interface, side) in
-            [(&network.left, "eth0", 0), (&network.right, "eth0", 1), (&network.middle, "west", 0)]
-        {
-            namespace.set(&format!("link set {interface} down"));
-            network.wait_for(&fibre, "down", |status| !is_up(status, side));
-            namespace.set(&format!("link set {interface} up"));
-            network.wait_for(&fibre, "up", |status| is_up(status, side));
-            network.round_trip(RIGHT, 64, 2);
-        }
         network.middle.set("link del west");
         network.wait_for(&fibre, "down", |status| !is_up(status, 0));
         network.middle.set("link add west mtu 1500 type veth peer name left mtu 1500");
