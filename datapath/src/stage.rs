@@ -2,7 +2,7 @@
 
 use longhaul_host::{Clock, MalformedFrames, TurnConfig, turn};
 use longhaul_node::Node;
-use longhaul_port::{Port, PortError};
+use longhaul_port::{Port, PortError, Received};
 
 /// Frames that a [`Bridge`] carries at once: as many as a box takes from a port in a turn.
 const BURST: usize = 64;
@@ -88,7 +88,8 @@ impl<N: Node, P: Port> Stage for NodeStage<N, P> {
     }
 }
 
-/// Copies frames from one port to the other, both ways, and nothing else: what any box costs at least.
+/// Passes frames from one port to the other, both ways, and nothing else: what any box costs at least. What is lent passes by
+/// reference, the rest by a copy.
 pub struct Bridge<P> {
     ports: [P; 2],
 }
@@ -113,8 +114,12 @@ fn carry<P: Port>(from: &mut P, to: &mut P) -> Result<usize, PortError> {
     from.service()?;
     let room = to.transmit_room().min(BURST);
     let mut failed = None;
-    let carried = from.receive(room, &mut |frame| {
-        if let Err(error) = to.transmit(frame.len(), &mut |out| out.copy_from_slice(frame)) {
+    let carried = from.receive_lent(room, &mut |frame| {
+        let sent = match frame {
+            Received::Passing(bytes) => to.transmit(bytes.len(), &mut |out| out.copy_from_slice(bytes)),
+            Received::Lent(lease) => to.transmit_lent(lease),
+        };
+        if let Err(error) = sent {
             failed.get_or_insert(error);
         }
     })?;

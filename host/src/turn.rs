@@ -1,5 +1,5 @@
-use longhaul_node::{Deadline, Frame, Node, Payload, Side, Trailer, Transmit};
-use longhaul_port::{Port, PortError};
+use longhaul_node::{Deadline, Frame, Node, Payload, Side, Transmit};
+use longhaul_port::{Port, PortError, Received};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::Head;
 
@@ -92,7 +92,8 @@ impl Turn {
 /// is never told that a frame arrived before it was sent; and once more before the node sends.
 ///
 /// Headers are copied before they are looked at, so that a peer who shares the memory cannot change them
-/// afterwards; a payload is copied by the node or from port to port. A port's error goes to `report` and stops
+/// afterwards; a payload is copied by the node or from port to port. What a port lends is neither: the node may keep
+/// it, and a port that can passes it on by reference. A port's error goes to `report` and stops
 /// neither the other ports nor the node.
 ///
 /// # Panics
@@ -159,20 +160,28 @@ fn receive<N: Node + ?Sized, P: Port>(
     done: &mut Turn,
 ) -> Result<(), PortError> {
     let (mut received, mut malformed, mut arrived) = (0, 0, None);
-    let outcome = port.receive(config.receive_batch.max(1), &mut |bytes| {
+    let outcome = port.receive_lent(config.receive_batch.max(1), &mut |given| {
         received += 1;
-        let head = Head::copy_of(bytes);
-        let frame = match Frame::received(&head, bytes) {
-            Ok(frame) => frame,
-            Err(_) => {
-                malformed += 1;
-                if config.malformed == MalformedFrames::Drop {
-                    return;
+        let head;
+        let (frame, is_well_formed) = match given {
+            Received::Passing(bytes) => {
+                head = Head::copy_of(bytes);
+                match Frame::received(&head, bytes) {
+                    Ok(frame) => (frame, true),
+                    Err(_) => (Frame::received_opaque(&head, bytes), false),
                 }
-                let head = head.bytes();
-                Frame { head, payload: Payload::Bytes(&bytes[head.len()..]), trailer: Trailer::None }
             }
+            Received::Lent(lease) => match Frame::lent(lease) {
+                Ok(frame) => (frame, true),
+                Err(_) => (Frame::lent_opaque(lease), false),
+            },
         };
+        if !is_well_formed {
+            malformed += 1;
+            if config.malformed == MalformedFrames::Drop {
+                return;
+            }
+        }
         node.handle_frame(*arrived.get_or_insert_with(clock), side, &frame);
     });
     done.received += received;
@@ -222,7 +231,15 @@ impl<P: Port> Transmit for Outlet<'_, P> {
 
     #[inline]
     fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
-        let sent = self.ports[side].transmit(frame.len(), &mut |slot| frame.write_to(slot));
+        let port = &mut self.ports[side];
+        let lease = match frame.payload {
+            Payload::Shared(held) => held.lease_of(frame),
+            _ => None,
+        };
+        let sent = match lease {
+            Some(lease) => port.transmit_lent(lease),
+            None => port.transmit(frame.len(), &mut |slot| frame.write_to(slot)),
+        };
         match sent {
             Ok(true) => {
                 self.done.transmitted += 1;

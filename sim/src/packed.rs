@@ -167,7 +167,7 @@ impl Packer {
     pub fn pack(&mut self, frame: &Frame<'_>, due: Instant, is_marked: bool) -> (Packet, News) {
         let carries_bytes = self.keeps_bytes
             || matches!(frame.payload, Payload::Bytes(bytes) if !bytes.is_empty())
-            || matches!(frame.payload, Payload::Shared(_));
+            || matches!(frame.payload, Payload::Shared(_) | Payload::Lent { .. });
         let mut packet = Packet::whole(frame, due, is_marked);
         if let (Ok(Some(layout)), Trailer::Sealed { pad_len }) = (Layout::find(frame.head), frame.trailer)
             && !carries_bytes

@@ -1,7 +1,8 @@
 //! The frame port: the one contract between a frame loop and whatever moves Ethernet frames.
 //!
 //! A [`Port`] hands received frames out by reference and lets frames be built in place, so the only
-//! copy on either side is the one that its user decides on. It knows no protocol above the frame.
+//! copy on either side is the one that its user decides on; a port that owns what it received
+//! [lends](Received::Lent) it beyond the call. It knows no protocol above the frame.
 //!
 //! Lifecycle: a port is constructed by its own crate, starts [`LinkState::Down`] or
 //! [`LinkState::Up`], is polled with [`Port::receive`], [`Port::transmit`] and [`Port::flush`], and is
@@ -15,7 +16,7 @@
 //!
 //! [`circuit`] wraps any port too: its frames go inside others, between two stations of a layer-2 circuit.
 //!
-//! Deliberately absent: buffer ownership that outlives a call, and any queue that can grow.
+//! Deliberately absent: any queue that can grow.
 //!
 //! `rustix` is used for eventfd because it returns owned descriptors and typed errors, which leaves
 //! no unsafe block around a system call.
@@ -36,7 +37,8 @@ pub use counters::{DropCounters, DropReason, PortCounters};
 pub use descriptors::Descriptors;
 pub use doorbell::Doorbell;
 pub use error::PortError;
+pub use longhaul_lease::Lease;
 pub use loopback::LoopbackPort;
 pub use null::NullPort;
-pub use port::{FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, check_length};
+pub use port::{FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, Received, check_length};
 pub use tap::TapPort;

@@ -1,6 +1,6 @@
 //! Two ports in one process, joined back to back by two bounded rings of preallocated slots.
 //!
-//! Each direction is a single-producer single-consumer ring. The two ports may live on different
+//! A receiver may keep what it is lent; the slot gets another buffer then. What some port lends passes by reference. Each direction is a single-producer single-consumer ring. The two ports may live on different
 //! threads. When one is dropped the other goes down; frames that had been flushed can still be
 //! received.
 
@@ -9,24 +9,39 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+
+use longhaul_lease::{Circulation, Lease};
 
 use crate::port::{FRAME_BYTES_MIN, check_length};
-use crate::{Descriptors, Doorbell, DropReason, LinkState, Port, PortCapabilities, PortCounters, PortError};
+use crate::{
+    Descriptors, Doorbell, DropReason, LinkState, Port, PortCapabilities, PortCounters, PortError, Received,
+};
 
 /// Keeps an index on a cache line of its own, so that the two sides do not slow each other down.
 #[repr(align(128))]
 #[derive(Default)]
 struct OwnLine<T>(T);
 
+/// Buffers that receivers may keep at once; beyond, they get frames that pass.
+const KEPT_MAX: usize = 65_536;
+
+/// A frame on its way.
+struct Slot {
+    /// Filled by the sender, lent by the receiver.
+    own: Lease,
+    /// What was lent to the sender; it goes instead.
+    passed_on: Option<Lease>,
+    /// Whether a receiver may keep it.
+    is_lent: bool,
+}
+
 /// One direction. Slots `tail..head` belong to the receiver, the others to the sender.
 struct Lane {
-    bytes: Box<[UnsafeCell<u8>]>,
-    lengths: Box<[AtomicU32]>,
-    stride: usize,
+    slots: Box<[UnsafeCell<Slot>]>,
     head: OwnLine<AtomicUsize>,
     tail: OwnLine<AtomicUsize>,
     receiver_armed: OwnLine<AtomicBool>,
@@ -34,17 +49,21 @@ struct Lane {
     joined: AtomicBool,
 }
 
-// SAFETY: `bytes` is the only field that is not Sync by itself. A slot of it is touched only by the
+// SAFETY: `slots` is the only field that is not Sync by itself. A slot is touched only by the
 // side that owns it, and ownership moves by a Release store and an Acquire load of `head` or `tail`.
 unsafe impl Sync for Lane {}
 
 impl Lane {
     fn new(slots: usize, frame_bytes_max: usize) -> io::Result<Self> {
-        let stride = frame_bytes_max.next_multiple_of(64);
+        let slot = |_| {
+            UnsafeCell::new(Slot {
+                own: Lease::with_capacity(frame_bytes_max),
+                passed_on: None,
+                is_lent: true,
+            })
+        };
         Ok(Self {
-            bytes: (0..slots * stride).map(|_| UnsafeCell::new(0)).collect(),
-            lengths: (0..slots).map(|_| AtomicU32::new(0)).collect(),
-            stride,
+            slots: (0..slots).map(slot).collect(),
             head: OwnLine::default(),
             tail: OwnLine::default(),
             receiver_armed: OwnLine::default(),
@@ -53,18 +72,9 @@ impl Lane {
         })
     }
 
-    fn slots(&self) -> usize {
-        self.lengths.len()
-    }
-
-    /// The first byte of the slot at a free-running index.
-    fn slot(&self, index: usize) -> *mut u8 {
-        let slot = index & (self.slots() - 1);
-        UnsafeCell::raw_get(self.bytes[slot * self.stride..].as_ptr())
-    }
-
-    fn length(&self, index: usize) -> &AtomicU32 {
-        &self.lengths[index & (self.slots() - 1)]
+    /// The slot at a free-running index.
+    fn slot(&self, index: usize) -> *mut Slot {
+        self.slots[index & (self.slots.len() - 1)].get()
     }
 }
 
@@ -77,6 +87,8 @@ pub struct LoopbackPort {
     out_head: usize,
     out_published: usize,
     out_tail: usize,
+    /// Buffers that receivers keep, of slots that got another.
+    kept: Circulation<Lease>,
     inward: Arc<Lane>,
     /// Next slot to read, and the sender's index as last seen.
     in_tail: usize,
@@ -90,7 +102,8 @@ pub struct LoopbackPort {
 /// Two ports joined back to back.
 ///
 /// `slots` is the bound of each direction in frames and is rounded up to a power of two;
-/// `frame_bytes_max` is in bytes. The pair takes `2 * slots * frame_bytes_max` bytes of memory.
+/// `frame_bytes_max` is in bytes. The pair takes `2 * slots * frame_bytes_max` bytes of memory, and as many for each frame
+/// that a receiver keeps, of at most 65,536 in each direction.
 ///
 /// # Errors
 /// When the process is out of descriptors.
@@ -106,6 +119,7 @@ pub fn pair(name: &str, slots: usize, frame_bytes_max: usize) -> io::Result<(Loo
         out_head: 0,
         out_published: 0,
         out_tail: 0,
+        kept: Circulation::default(),
         inward: Arc::clone(inward),
         in_tail: 0,
         in_head: 0,
@@ -120,7 +134,7 @@ impl LoopbackPort {
     /// Slots free for building, looking at the receiver's index only when `wanted` are not known to
     /// be free.
     fn room(&mut self, wanted: usize) -> usize {
-        let slots = self.out.slots();
+        let slots = self.out.slots.len();
         let known = slots - self.out_head.wrapping_sub(self.out_tail);
         if known >= wanted {
             return known;
@@ -128,24 +142,38 @@ impl LoopbackPort {
         self.out_tail = self.out.tail.0.load(Ordering::Acquire);
         slots - self.out_head.wrapping_sub(self.out_tail)
     }
+
+    /// Takes the next slot to build in; `None`, and counted, when there is none.
+    fn next_slot(&mut self) -> Option<*mut Slot> {
+        if self.room(1) == 0 {
+            self.counters.tx_full = self.counters.tx_full.wrapping_add(1);
+            return None;
+        }
+        let slot = self.out.slot(self.out_head);
+        self.out_head = self.out_head.wrapping_add(1);
+        Some(slot)
+    }
 }
 
 impl Port for LoopbackPort {
     fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        self.receive_lent(max, &mut |received| each(received.bytes()))
+    }
+
+    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
         if self.in_head == self.in_tail {
             self.in_head = self.inward.head.0.load(Ordering::Acquire);
         }
         let count = self.in_head.wrapping_sub(self.in_tail).min(max);
         for _ in 0..count {
-            let len = self.inward.length(self.in_tail).load(Ordering::Relaxed) as usize;
-            debug_assert!(len <= self.frame_bytes_max);
             // SAFETY: `in_tail` is before `in_head`, so the sender published this slot and will not
-            // write it until `tail` has passed it; `len` is at most the slot's stride, because
-            // `transmit` checked it.
-            let frame = unsafe { std::slice::from_raw_parts(self.inward.slot(self.in_tail), len) };
-            each(frame);
+            // touch it until `tail` has passed it.
+            let slot = unsafe { &mut *self.inward.slot(self.in_tail) };
+            let passed_on = slot.passed_on.take();
+            let lease = passed_on.as_ref().unwrap_or(&slot.own);
+            each(if slot.is_lent { Received::Lent(lease) } else { Received::Passing(lease.bytes()) });
+            self.counters.count_rx(lease.bytes().len());
             self.in_tail = self.in_tail.wrapping_add(1);
-            self.counters.count_rx(len);
         }
         if count > 0 {
             self.inward.tail.0.store(self.in_tail, Ordering::Release);
@@ -164,16 +192,31 @@ impl Port for LoopbackPort {
             self.counters.tx_drops.count(DropReason::LinkDown);
             return Ok(true);
         }
-        if self.room(1) == 0 {
-            self.counters.tx_full = self.counters.tx_full.wrapping_add(1);
-            return Ok(false);
+        let Some(slot) = self.next_slot() else { return Ok(false) };
+        // SAFETY: `next_slot` gives a slot that is free, so the receiver does not touch it before `head` passes it.
+        let slot = unsafe { &mut *slot };
+        if !slot.own.is_returned() {
+            let other = self.kept.take().unwrap_or_else(|| Lease::with_capacity(self.frame_bytes_max));
+            self.kept.give(std::mem::replace(&mut slot.own, other));
         }
-        // SAFETY: the slot at `out_head` is free, so the receiver does not touch it before `head`
-        // passes it; `len` is at most `frame_bytes_max`, which is at most the stride.
-        let frame = unsafe { std::slice::from_raw_parts_mut(self.out.slot(self.out_head), len) };
-        fill(frame);
-        self.out.length(self.out_head).store(len as u32, Ordering::Relaxed);
-        self.out_head = self.out_head.wrapping_add(1);
+        slot.is_lent = self.kept.len() < KEPT_MAX;
+        slot.own.fill(len, fill);
+        self.counters.count_tx(len);
+        Ok(true)
+    }
+
+    fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
+        let len = lease.bytes().len();
+        check_length(len, self.frame_bytes_max)?;
+        if self.link_state() == LinkState::Down {
+            self.counters.tx_drops.count(DropReason::LinkDown);
+            return Ok(true);
+        }
+        let Some(slot) = self.next_slot() else { return Ok(false) };
+        // SAFETY: as in `transmit`.
+        let slot = unsafe { &mut *slot };
+        slot.passed_on = Some(lease.clone());
+        slot.is_lent = true;
         self.counters.count_tx(len);
         Ok(true)
     }
@@ -230,7 +273,7 @@ impl Port for LoopbackPort {
             kind: "loopback",
             name: Arc::clone(&self.name),
             frame_bytes_max: self.frame_bytes_max,
-            transmit_slots: self.out.slots(),
+            transmit_slots: self.out.slots.len(),
             interrupts: true,
         }
     }
@@ -302,6 +345,69 @@ mod tests {
         assert_eq!(b.receive(4, &mut |_| ()).unwrap(), 0);
         a.flush().unwrap();
         assert_eq!(b.receive(4, &mut |_| ()).unwrap(), 1);
+    }
+
+    /// The frames that wait, kept.
+    fn keep(port: &mut LoopbackPort) -> Vec<Lease> {
+        let mut kept = Vec::new();
+        port.receive_lent(64, &mut |received| match received {
+            Received::Lent(lease) => kept.push(lease.clone()),
+            Received::Passing(_) => panic!("not lent"),
+        })
+        .unwrap();
+        kept
+    }
+
+    #[test]
+    fn what_a_receiver_keeps_stays_as_it_was() {
+        let (mut a, mut b) = pair("lo", 4, 64).unwrap();
+        let mut kept = Vec::new();
+        for number in 0..50 {
+            assert!(a.transmit(14 + number, &mut |frame| frame.fill(number as u8)).unwrap());
+            a.flush().unwrap();
+            kept.extend(keep(&mut b));
+        }
+        for (number, lease) in kept.iter().enumerate() {
+            assert_eq!(lease.bytes(), vec![number as u8; 14 + number]);
+        }
+        drop(kept);
+        for number in 0..400 {
+            assert!(a.transmit(20, &mut |frame| frame.fill(number as u8)).unwrap());
+            a.flush().unwrap();
+            assert_eq!(keep(&mut b)[0].bytes(), [number as u8; 20]);
+        }
+        assert!(a.kept.len() <= 50, "buffers that came back are used again");
+    }
+
+    #[test]
+    fn what_is_lent_is_passed_on_by_reference() {
+        let (mut a, mut b) = pair("lo", 4, 64).unwrap();
+        let (mut c, mut d) = pair("next", 4, 64).unwrap();
+        assert!(a.transmit(20, &mut |frame| frame.fill(5)).unwrap());
+        a.flush().unwrap();
+        let lease = keep(&mut b).remove(0);
+        for _ in 0..4 {
+            assert!(c.transmit_lent(&lease).unwrap());
+        }
+        assert!(!c.transmit_lent(&lease).unwrap(), "no slot is free");
+        c.flush().unwrap();
+        let passed = keep(&mut d);
+        assert_eq!(passed.len(), 4);
+        assert!(passed.iter().all(|other| other.is_same(&lease)));
+        drop(passed);
+        // A frame of its own goes through the same slots afterwards.
+        assert!(c.transmit(14, &mut |frame| frame.fill(6)).unwrap());
+        c.flush().unwrap();
+        assert_eq!(keep(&mut d)[0].bytes(), [6; 14]);
+        assert!(c.transmit_lent(&Lease::with_capacity(0)).is_err(), "too short for a frame");
+        drop((c, d));
+        let (mut alone, _) = pair("alone", 4, 64).unwrap();
+        assert!(alone.transmit_lent(&lease).unwrap());
+        assert_eq!(alone.counters().tx_drops.get(DropReason::LinkDown), 1);
+        assert!(!lease.is_returned(), "the slot of its own port has it");
+        drop((a, b));
+        assert_eq!(lease.bytes(), [5; 20]);
+        assert!(lease.is_returned());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use longhaul_lease::Lease;
+
 use crate::{Descriptors, PortCounters, PortError};
 
 /// Shortest frame a port carries, in bytes: an Ethernet header without payload.
@@ -46,6 +48,26 @@ pub fn check_length(len: usize, frame_bytes_max: usize) -> Result<(), PortError>
     Ok(())
 }
 
+/// A frame that a port hands out.
+#[derive(Clone, Copy, Debug)]
+pub enum Received<'a> {
+    /// Bytes that are there during the call alone, and that a hostile peer may change.
+    Passing(&'a [u8]),
+    /// Bytes that stay, unchanged, as long as anybody keeps a clone.
+    Lent(&'a Lease),
+}
+
+impl<'a> Received<'a> {
+    /// The bytes.
+    #[inline]
+    pub fn bytes(self) -> &'a [u8] {
+        match self {
+            Received::Passing(bytes) => bytes,
+            Received::Lent(lease) => lease.bytes(),
+        }
+    }
+}
+
 /// A place where Ethernet frames (destination MAC to last byte, no FCS) enter and leave.
 ///
 /// It knows no protocol. No method blocks, and none allocates per frame.
@@ -61,6 +83,16 @@ pub trait Port: Send {
     /// down by then; the port stays usable and comes up again with the next peer.
     fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError>;
 
+    /// As [`Port::receive`], and frames that the port can lend, which a reader may keep, come as that.
+    ///
+    /// A port lends what nobody changes any more. When too many are kept, it hands out frames that pass.
+    ///
+    /// # Errors
+    /// As [`Port::receive`].
+    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+        self.receive(max, &mut |bytes| each(Received::Passing(bytes)))
+    }
+
     /// Free transmit slots right now, each for a frame of up to `capabilities().frame_bytes_max`.
     fn transmit_room(&mut self) -> usize;
 
@@ -75,6 +107,15 @@ pub trait Port: Send {
     /// [`PortError::FrameTooLong`] and [`PortError::FrameTooShort`] when `len` is out of range;
     /// [`PortError::PeerViolation`] as in [`Port::receive`].
     fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError>;
+
+    /// As [`Port::transmit`], of a frame that some port lends: by reference where this port can, else by copy.
+    ///
+    /// # Errors
+    /// As [`Port::transmit`].
+    fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
+        let bytes = lease.bytes();
+        self.transmit(bytes.len(), &mut |out| out.copy_from_slice(bytes))
+    }
 
     /// Publishes the frames built since the last flush, and wakes the peer when it asked for that.
     ///
@@ -130,6 +171,13 @@ macro_rules! forward_port {
             ) -> Result<usize, PortError> {
                 (**self).receive(max, each)
             }
+            fn receive_lent(
+                &mut self,
+                max: usize,
+                each: &mut dyn FnMut(Received<'_>),
+            ) -> Result<usize, PortError> {
+                (**self).receive_lent(max, each)
+            }
             fn transmit_room(&mut self) -> usize {
                 (**self).transmit_room()
             }
@@ -139,6 +187,9 @@ macro_rules! forward_port {
                 fill: &mut dyn FnMut(&mut [u8]),
             ) -> Result<bool, PortError> {
                 (**self).transmit(len, fill)
+            }
+            fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
+                (**self).transmit_lent(lease)
             }
             fn flush(&mut self) -> Result<(), PortError> {
                 (**self).flush()

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError};
+use crate::{Descriptors, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError, Received};
 
 /// Magic number of a pcap file with nanosecond timestamps.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -184,6 +184,14 @@ impl<P: Port, W: Write + Send> Port for TapPort<P, W> {
         })
     }
 
+    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+        let recorder = &mut self.recorder;
+        self.inner.receive_lent(max, &mut |frame| {
+            recorder.record(frame.bytes());
+            each(frame);
+        })
+    }
+
     fn transmit_room(&mut self) -> usize {
         self.inner.transmit_room()
     }
@@ -194,6 +202,14 @@ impl<P: Port, W: Write + Send> Port for TapPort<P, W> {
             fill(frame);
             recorder.record(frame);
         })
+    }
+
+    fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
+        let sent = self.inner.transmit_lent(lease)?;
+        if sent {
+            self.recorder.record(lease.bytes());
+        }
+        Ok(sent)
     }
 
     fn flush(&mut self) -> Result<(), PortError> {

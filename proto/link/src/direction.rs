@@ -21,15 +21,13 @@ pub(crate) const fn memory_of(footprint: usize) -> u64 {
     (footprint - size_of::<FrameBuf>() + 2 * size_of::<InFlight>()) as u64
 }
 
-/// A frame on its way: half a line of the cache.
+/// A frame on its way.
 #[derive(Clone)]
 struct InFlight {
     due: Instant,
     frame: FrameBuf,
     change: OnTheWay,
 }
-
-const _: () = assert!(size_of::<InFlight>() == 32);
 
 /// What is done to a frame when it leaves: the copy in the store may be shared.
 #[derive(Clone, Copy)]

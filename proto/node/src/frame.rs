@@ -1,4 +1,5 @@
 use crate::pool::FrameBuf;
+use longhaul_lease::Lease;
 use longhaul_wire::{HEAD_MAX, Head, ICRC_LEN, Layout, Malformed, Split, icrc, split};
 
 /// One Ethernet frame without FCS, in up to three parts: headers, payload, and pad with ICRC.
@@ -22,6 +23,15 @@ pub enum Payload<'a> {
     Bytes(&'a [u8]),
     /// That of a frame in a pool: keeping it costs a reference count, not a copy.
     Shared(&'a FrameBuf),
+    /// `len` bytes from `at` in what a port lends: keeping it costs a reference count, not a copy.
+    Lent {
+        /// A whole frame's bytes.
+        lease: &'a Lease,
+        /// Where the payload begins, in bytes.
+        at: u32,
+        /// Its length in bytes.
+        len: u32,
+    },
     /// Pieces of registered memory, read when the frame is written out.
     Memory(&'a dyn Gather, &'a [Segment]),
     /// `len` bytes that nobody looks at; a simulation's payload.
@@ -78,6 +88,19 @@ pub enum Trailer {
 }
 
 impl Trailer {
+    /// The pad, so many bytes, and the ICRC that `end` begins with.
+    ///
+    /// # Panics
+    /// When it is shorter.
+    #[inline]
+    pub(crate) fn received(end: &[u8], pad_len: usize) -> Trailer {
+        let (pad_bytes, icrc_bytes) = end.split_at(pad_len);
+        let (mut pad, mut icrc) = ([0; 3], [0; ICRC_LEN]);
+        pad[..pad_len].copy_from_slice(pad_bytes);
+        icrc.copy_from_slice(&icrc_bytes[..ICRC_LEN]);
+        Trailer::Received { pad, pad_len: pad_len as u8, icrc }
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         match *self {
@@ -94,7 +117,7 @@ impl Trailer {
     }
 }
 
-impl Payload<'_> {
+impl<'a> Payload<'a> {
     /// No payload.
     pub const EMPTY: Payload<'static> = Payload::Bytes(&[]);
 
@@ -104,6 +127,7 @@ impl Payload<'_> {
         match self {
             Payload::Bytes(bytes) => bytes.len(),
             Payload::Shared(held) => held.payload().len(),
+            Payload::Lent { len, .. } => *len as usize,
             Payload::Memory(_, segments) => segments.iter().map(|s| s.len).sum(),
             Payload::Synthetic { len } | Payload::Train { len, .. } => *len,
         }
@@ -125,10 +149,11 @@ impl Payload<'_> {
 
     /// The bytes, when they lie in one piece.
     #[inline]
-    pub fn as_bytes(&self) -> Option<&[u8]> {
+    pub fn as_bytes(&self) -> Option<&'a [u8]> {
         match self {
             Payload::Bytes(bytes) => Some(bytes),
             Payload::Shared(held) => Some(held.payload()),
+            Payload::Lent { lease, at, len } => Some(&lease.bytes()[*at as usize..][..*len as usize]),
             Payload::Memory(..) | Payload::Synthetic { .. } | Payload::Train { .. } => None,
         }
     }
@@ -136,9 +161,10 @@ impl Payload<'_> {
     /// Copies everything to `out`, which has [`Payload::len`] bytes. Synthetic payload is written as zeros.
     #[inline]
     pub fn copy_to(&self, out: &mut [u8]) {
+        if let Some(bytes) = self.as_bytes() {
+            return out.copy_from_slice(bytes);
+        }
         match self {
-            Payload::Bytes(bytes) => out.copy_from_slice(bytes),
-            Payload::Shared(held) => out.copy_from_slice(held.payload()),
             Payload::Memory(memory, segments) => {
                 let mut rest = out;
                 for segment in *segments {
@@ -147,7 +173,7 @@ impl Payload<'_> {
                     rest = after;
                 }
             }
-            Payload::Synthetic { .. } | Payload::Train { .. } => out.fill(0),
+            _ => out.fill(0),
         }
     }
 }
@@ -157,6 +183,7 @@ impl std::fmt::Debug for Payload<'_> {
         let kind = match self {
             Payload::Bytes(_) => "bytes",
             Payload::Shared(_) => "shared",
+            Payload::Lent { .. } => "lent",
             Payload::Memory(..) => "memory",
             Payload::Synthetic { .. } => "synthetic",
             Payload::Train { .. } => "train",
@@ -172,24 +199,44 @@ impl<'a> Frame<'a> {
     /// a peer who still owns `bytes` cannot change a header after it was checked.
     #[inline]
     pub fn received(head: &'a Head, bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
-        let head = head.bytes();
-        match split(head, bytes.len())? {
-            Split::Other => {
-                Ok(Frame { head, payload: Payload::Bytes(&bytes[head.len()..]), trailer: Trailer::None })
-            }
+        match split(head.bytes(), bytes.len())? {
+            Split::Other => Ok(Frame::received_opaque(head, bytes)),
             Split::Roce { layout, payload_len, pad } => {
-                let payload_end = layout.payload + payload_len;
-                let mut pad_bytes = [0; 3];
-                pad_bytes[..pad].copy_from_slice(&bytes[payload_end..payload_end + pad]);
-                let mut icrc = [0; ICRC_LEN];
-                icrc.copy_from_slice(&bytes[payload_end + pad..payload_end + pad + ICRC_LEN]);
-                Ok(Frame {
-                    head: &head[..layout.payload],
-                    payload: Payload::Bytes(&bytes[layout.payload..payload_end]),
-                    trailer: Trailer::Received { pad: pad_bytes, pad_len: pad as u8, icrc },
-                })
+                let (payload, end) = bytes[layout.payload..].split_at(payload_len);
+                let trailer = Trailer::received(end, pad);
+                Ok(Frame { head: &head.bytes()[..layout.payload], payload: Payload::Bytes(payload), trailer })
             }
         }
+    }
+
+    /// A received frame that is only carried; `head` as in [`Frame::received`].
+    #[inline]
+    pub fn received_opaque(head: &'a Head, bytes: &'a [u8]) -> Frame<'a> {
+        let head = head.bytes();
+        Frame { head, payload: Payload::Bytes(&bytes[head.len()..]), trailer: Trailer::None }
+    }
+
+    /// Takes a received frame apart that its port lends, so that nobody changes it.
+    #[inline]
+    pub fn lent(lease: &'a Lease) -> Result<Frame<'a>, Malformed> {
+        let bytes = lease.bytes();
+        let head = &bytes[..bytes.len().min(HEAD_MAX)];
+        let (head_len, payload_len, trailer) = match split(head, bytes.len())? {
+            Split::Other => return Ok(Frame::lent_opaque(lease)),
+            Split::Roce { layout, payload_len, pad } => {
+                (layout.payload, payload_len, Trailer::received(&bytes[layout.payload + payload_len..], pad))
+            }
+        };
+        let payload = Payload::Lent { lease, at: head_len as u32, len: payload_len as u32 };
+        Ok(Frame { head: &head[..head_len], payload, trailer })
+    }
+
+    /// As [`Frame::opaque`], of a frame that its port lends.
+    pub fn lent_opaque(lease: &'a Lease) -> Frame<'a> {
+        let bytes = lease.bytes();
+        let head = &bytes[..bytes.len().min(HEAD_MAX)];
+        let payload = Payload::Lent { lease, at: head.len() as u32, len: (bytes.len() - head.len()) as u32 };
+        Frame { head, payload, trailer: Trailer::None }
     }
 
     /// A frame that is only carried, never looked into.

@@ -82,9 +82,11 @@ fn for_each_piece(
 }
 
 fn scatter_part<C: Context>(ctx: &mut C, address: u64, payload: &Payload<'_>, start: usize, len: usize) {
+    if let Some(bytes) = payload.as_bytes() {
+        return ctx.scatter(address, &Payload::Bytes(&bytes[start..start + len]));
+    }
     match *payload {
-        Payload::Bytes(bytes) => ctx.scatter(address, &Payload::Bytes(&bytes[start..start + len])),
-        Payload::Shared(held) => ctx.scatter(address, &Payload::Bytes(&held.payload()[start..start + len])),
+        Payload::Bytes(_) | Payload::Shared(_) | Payload::Lent { .. } => {}
         Payload::Synthetic { .. } | Payload::Train { .. } => {
             ctx.scatter(address, &Payload::Synthetic { len });
         }

@@ -126,8 +126,10 @@ pub struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Over {
-    /// In one thread
+    /// In one thread; frames pass by reference
     Rings,
+    /// In one thread; frames are copied into rings and out of them, as by ports that have to
+    CopyingRings,
     /// Shared memory between processes
     Memif,
 }
@@ -189,6 +191,7 @@ impl Args {
             parity: self.parity.into(),
             loss: self.loss.unwrap_or(if has_parity { 1e-3 } else { 0.0 }),
             is_encrypted: self.keys,
+            copies: self.over == Over::CopyingRings,
         }
     }
 
@@ -255,7 +258,7 @@ impl Args {
                 return Err(Failure::value(why));
             }
         }
-        if self.beside.is_some() && self.over == Over::Rings {
+        if self.beside.is_some() && self.over != Over::Memif {
             return Err(Failure::value("--beside testpmd: it is measured over memif: add --over memif"));
         }
         if self.parts
@@ -303,7 +306,7 @@ fn measure(args: &Args) -> Result<ExitCode, Failure> {
     if args.json {
         output::print(&outcome::json(&machine, &outcomes)?)?;
     } else {
-        output::print(&text::render(&machine, &outcomes, args.over == Over::Memif))?;
+        output::print(&text::render(&machine, &outcomes))?;
     }
     if let Some(writer) = &mut writer {
         for outcome in &outcomes {
@@ -347,7 +350,9 @@ impl Bench<'_> {
         let plan = self.args.plan(cell);
         let setup = self.setup.clone();
         let mut outcome = match self.args.over {
-            Over::Rings => Outcome::new(cell, &setup, self.over_rings(cell, &setup, &plan, place)?),
+            Over::Rings | Over::CopyingRings => {
+                Outcome::new(cell, &setup, self.over_rings(cell, &setup, &plan, place)?)
+            }
             Over::Memif => self.over_memif(cell, &plan, place)?,
         };
         outcome.load_alone_pps = Some(alone.packets_per_s());

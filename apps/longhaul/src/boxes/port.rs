@@ -9,7 +9,9 @@ use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_netdev::{NetdevCounters, PacketConfig, PacketPort, TapConfig, interface};
 use longhaul_port::circuit::{Circuit, CircuitPort, ETHERTYPE_EXPERIMENTAL, ETHERTYPE_MIN, VLAN_MAX};
 use longhaul_port::tap::{self, TapPort as RecordingPort};
-use longhaul_port::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError};
+use longhaul_port::{
+    Descriptors, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError, Received,
+};
 use serde::Deserialize;
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -390,12 +392,20 @@ impl Port for BoxPort {
         each_kind!(self, port => port.receive(max, each))
     }
 
+    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+        each_kind!(self, port => port.receive_lent(max, each))
+    }
+
     fn transmit_room(&mut self) -> usize {
         each_kind!(self, port => port.transmit_room())
     }
 
     fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
         each_kind!(self, port => port.transmit(len, fill))
+    }
+
+    fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
+        each_kind!(self, port => port.transmit_lent(lease))
     }
 
     fn flush(&mut self) -> Result<(), PortError> {

@@ -266,11 +266,7 @@ impl<'a> ParityBody<'a> {
         let rest = len - behind.len();
         let far = match frame.payload {
             Payload::Synthetic { len } if near.is_empty() && len == rest => Body::Virtual(len),
-            payload => Body::bytes(match payload {
-                Payload::Bytes(bytes) => bytes.get(..rest)?,
-                Payload::Shared(held) => held.payload().get(..rest)?,
-                _ => return None,
-            }),
+            payload => Body::bytes(payload.as_bytes()?.get(..rest)?),
         };
         Some(ParityBody { head, near, far })
     }

@@ -6,9 +6,8 @@ use crate::quantity::{Distance, Size};
 use crate::wan_box::{self, Paths, WanBox};
 use clap::ValueEnum;
 use longhaul_accel::{Accelerator, Config, DropReason, FlowState};
-use longhaul_datapath::{Bridge, Load, LoadConfig, NodeStage, Row, Seen, Stage};
+use longhaul_datapath::{Bridge, Load, LoadConfig, NodeStage, RingEnd, Row, Seen, Stage};
 use longhaul_link::{Impairments, Link, LinkConfig};
-use longhaul_port::loopback::{self, LoopbackPort};
 use longhaul_seal::{PeerConfig, PrivateKey, Seed};
 use longhaul_units::{BitRate, Duration as Span};
 use longhaul_wan::{Parity, Rate};
@@ -29,7 +28,7 @@ pub enum Kind {
     /// The load by itself, its two ends joined
     #[value(name = "load")]
     None,
-    /// Frames copied from port to port: the floor of what a box can cost
+    /// Frames passed from port to port: the floor of what a box can cost
     Forward,
     /// 'longhaul accelerate', one box: checks, stores, acknowledges, passes on, releases
     Accelerator,
@@ -95,6 +94,8 @@ pub struct Setup {
     pub loss: f64,
     /// Between paired boxes.
     pub is_encrypted: bool,
+    /// Rings take copies of frames.
+    pub copies: bool,
 }
 
 /// Where this process might run before it was pinned.
@@ -196,10 +197,10 @@ fn whole(number: u8, cell: &Cell, setup: &Setup) -> Result<WanBox, Problem> {
 }
 
 /// A load with a box between its ends, in one thread.
-pub fn row(cell: &Cell, setup: &Setup, load: LoadConfig) -> Result<Row<LoopbackPort>, Problem> {
+pub fn row(cell: &Cell, setup: &Setup, load: LoadConfig) -> Result<Row<RingEnd>, Problem> {
     let load = Load::new(load).map_err(|e| Problem::plain(e.to_string()))?;
     let ring = |name: &str| {
-        loopback::pair(name, RING_SLOTS, FRAME_BYTES_MAX)
+        RingEnd::pair(name, RING_SLOTS, FRAME_BYTES_MAX, setup.copies)
             .map_err(|e| Problem::plain(format!("cannot make a ring: {e}")))
     };
     let (near, a) = ring("requesters")?;
@@ -314,7 +315,7 @@ mod tests {
 
     fn setup() -> Setup {
         let rate = BitRate::from_gbps(800).unwrap();
-        Setup { rate, parity: Parity::Off, loss: 0.0, is_encrypted: false }
+        Setup { rate, parity: Parity::Off, loss: 0.0, is_encrypted: false, copies: false }
     }
 
     #[track_caller]

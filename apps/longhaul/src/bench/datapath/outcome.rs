@@ -141,6 +141,15 @@ impl Outcome {
         faults
     }
 
+    /// What is between load and box.
+    pub fn over(&self) -> &'static str {
+        match (self.box_used_ns, self.setup.copies) {
+            (Some(_), _) => "memif",
+            (None, true) => "copying-rings",
+            (None, false) => "rings",
+        }
+    }
+
     fn point(&self) -> Point {
         let cell = &self.cell;
         let parity = match self.setup.parity {
@@ -153,7 +162,7 @@ impl Outcome {
             .with("payload_bytes", cell.payload_bytes as u64)
             .with("qps", cell.flows)
             .with("distance_km", cell.distance.km())
-            .with("over", if self.box_used_ns.is_some() { "memif" } else { "rings" });
+            .with("over", self.over());
         if cell.kind != super::Kind::Paired {
             return point;
         }
@@ -267,7 +276,7 @@ mod tests {
     fn outcome() -> Outcome {
         let cell = Cell { kind: Kind::Forward, payload_bytes: 64, flows: 3, distance: Distance::from_km(0) };
         let rate = BitRate::from_gbps(10).unwrap();
-        let setup = Setup { rate, parity: Parity::Off, loss: 0.0, is_encrypted: false };
+        let setup = Setup { rate, parity: Parity::Off, loss: 0.0, is_encrypted: false, copies: false };
         let plan = Plan {
             warm_up: Duration::ZERO,
             lasts: Duration::from_secs(10),

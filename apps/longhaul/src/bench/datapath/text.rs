@@ -28,7 +28,7 @@ const COLUMNS: [&str; 15] = [
 ];
 
 /// All of it, with what is to be known of the machine.
-pub fn render(machine: &Machine, outcomes: &[Outcome], is_memif: bool) -> String {
+pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
     let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
     rows.extend(outcomes.iter().map(|outcome| row(machine, outcomes, outcome)));
     let mut text = String::new();
@@ -40,10 +40,10 @@ pub fn render(machine: &Machine, outcomes: &[Outcome], is_memif: bool) -> String
         machine.cores,
         machine.ticks_per_s / 1e9,
         machine.kernel,
-        if is_memif {
-            "over memif, the box in a process of its own"
-        } else {
-            "over rings, all in one thread"
+        match outcomes.first().map(Outcome::over) {
+            Some("memif") => "over memif, the box in a process of its own",
+            Some("copying-rings") => "over rings that copy, all in one thread",
+            _ => "over rings, all in one thread",
         }
     );
     text.push_str(&aligned(&rows));
