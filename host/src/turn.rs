@@ -160,29 +160,28 @@ fn receive<N: Node + ?Sized, P: Port>(
     done: &mut Turn,
 ) -> Result<(), PortError> {
     let (mut received, mut malformed, mut arrived) = (0, 0, None);
+    let carries = config.malformed == MalformedFrames::Carry;
+    let mut hand_over =
+        |frame: &Frame<'_>| node.handle_frame(*arrived.get_or_insert_with(clock), side, frame);
+    // A frame is not moved once it is taken apart: loads of what was stored in other pieces stall.
     let outcome = port.receive_lent(config.receive_batch.max(1), &mut |given| {
         received += 1;
-        let head;
-        let (frame, is_well_formed) = match given {
+        match given {
             Received::Passing(bytes) => {
-                head = Head::copy_of(bytes);
+                let head = Head::copy_of(bytes);
                 match Frame::received(&head, bytes) {
-                    Ok(frame) => (frame, true),
-                    Err(_) => (Frame::received_opaque(&head, bytes), false),
+                    Ok(ref frame) => return hand_over(frame),
+                    Err(_) if carries => hand_over(&Frame::received_opaque(&head, bytes)),
+                    Err(_) => {}
                 }
             }
             Received::Lent(lease) => match Frame::lent(lease) {
-                Ok(frame) => (frame, true),
-                Err(_) => (Frame::lent_opaque(lease), false),
+                Ok(ref frame) => return hand_over(frame),
+                Err(_) if carries => hand_over(&Frame::lent_opaque(lease)),
+                Err(_) => {}
             },
-        };
-        if !is_well_formed {
-            malformed += 1;
-            if config.malformed == MalformedFrames::Drop {
-                return;
-            }
         }
-        node.handle_frame(*arrived.get_or_insert_with(clock), side, &frame);
+        malformed += 1;
     });
     done.received += received;
     done.malformed += malformed;

@@ -47,26 +47,30 @@ impl FlowTable {
     }
 
     /// Finds the flow of a request from the LAN.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn by_responder(&mut self, key: WireKey) -> Option<u32> {
-        if let Some((last, slot)) = self.last_lan
-            && last == key
-        {
-            return Some(slot);
+        match self.last_lan {
+            Some((last, slot)) if last == key => Some(slot),
+            _ => self.find_by_responder(key),
         }
+    }
+
+    fn find_by_responder(&mut self, key: WireKey) -> Option<u32> {
         let slot = *self.by_responder.get(&key)?;
         self.last_lan = Some((key, slot));
         Some(slot)
     }
 
     /// Finds the flow whose requester a packet from the WAN goes to.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn by_requester(&mut self, key: WireKey) -> Option<u32> {
-        if let Some((last, slot)) = self.last_wan
-            && last == key
-        {
-            return Some(slot);
+        match self.last_wan {
+            Some((last, slot)) if last == key => Some(slot),
+            _ => self.find_by_requester(key),
         }
+    }
+
+    fn find_by_requester(&mut self, key: WireKey) -> Option<u32> {
         let slot = *self.by_requester.get(&key)?;
         self.last_wan = Some((key, slot));
         Some(slot)

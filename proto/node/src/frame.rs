@@ -94,19 +94,20 @@ impl Trailer {
     /// When it is shorter.
     #[inline]
     pub(crate) fn received(end: &[u8], pad_len: usize) -> Trailer {
-        let (pad_bytes, icrc_bytes) = end.split_at(pad_len);
         let (mut pad, mut icrc) = ([0; 3], [0; ICRC_LEN]);
-        pad[..pad_len].copy_from_slice(pad_bytes);
-        icrc.copy_from_slice(&icrc_bytes[..ICRC_LEN]);
+        if pad_len > 0 {
+            pad[..pad_len].copy_from_slice(&end[..pad_len]);
+        }
+        icrc.copy_from_slice(&end[pad_len..pad_len + ICRC_LEN]);
         Trailer::Received { pad, pad_len: pad_len as u8, icrc }
     }
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        match *self {
+        match self {
             Trailer::None => 0,
             Trailer::Received { pad_len, .. } | Trailer::Sealed { pad_len } => {
-                usize::from(pad_len) + ICRC_LEN
+                usize::from(*pad_len) + ICRC_LEN
             }
         }
     }
@@ -197,7 +198,7 @@ impl<'a> Frame<'a> {
     ///
     /// `head` is a private copy of the frame's first [`HEAD_MAX`] bytes (or all of it, when shorter), so that
     /// a peer who still owns `bytes` cannot change a header after it was checked.
-    #[inline]
+    #[inline(always)]
     pub fn received(head: &'a Head, bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
         match split(head.bytes(), bytes.len())? {
             Split::Other => Ok(Frame::received_opaque(head, bytes)),
@@ -217,7 +218,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Takes a received frame apart that its port lends, so that nobody changes it.
-    #[inline]
+    #[inline(always)]
     pub fn lent(lease: &'a Lease) -> Result<Frame<'a>, Malformed> {
         let bytes = lease.bytes();
         let head = &bytes[..bytes.len().min(HEAD_MAX)];
@@ -287,11 +288,12 @@ impl<'a> Frame<'a> {
     /// opaque frame has wrong lengths.
     #[inline]
     pub fn icrc_is_right(&self) -> bool {
-        match (self.trailer, self.payload.as_bytes()) {
+        // By reference: a trailer is moved in other pieces than it was stored in, which stalls.
+        match (&self.trailer, self.payload.as_bytes()) {
             (Trailer::Received { pad, pad_len, icrc }, Some(payload)) => {
-                icrc_of(self.head, payload, &pad[..usize::from(pad_len)]) == icrc
+                icrc_of(self.head, payload, &pad[..usize::from(*pad_len)]) == *icrc
             }
-            (trailer, _) => trailer != Trailer::None,
+            (trailer, _) => !matches!(trailer, Trailer::None),
         }
     }
 }
