@@ -1,4 +1,4 @@
-use longhaul_node::{Deadline, Frame, Node, Payload, Side, Transmit};
+use longhaul_node::{Deadline, Frame, FrameBuf, Node, Side, Transmit};
 use longhaul_port::{Port, PortError, Received};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::Head;
@@ -230,15 +230,25 @@ impl<P: Port> Transmit for Outlet<'_, P> {
 
     #[inline]
     fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
-        let port = &mut self.ports[side];
-        let lease = match frame.payload {
-            Payload::Shared(held) => held.lease_of(frame),
-            _ => None,
-        };
-        let sent = match lease {
-            Some(lease) => port.transmit_lent(lease),
-            None => port.transmit(frame.len(), &mut |slot| frame.write_to(slot)),
-        };
+        let sent = self.ports[side].transmit(frame.len(), &mut |slot| frame.write_to(slot));
+        self.count(side, sent);
+    }
+
+    #[inline]
+    fn transmit_held(&mut self, side: Side, held: &FrameBuf) {
+        match held.lease() {
+            Some(lease) => {
+                let sent = self.ports[side].transmit_lent(lease);
+                self.count(side, sent);
+            }
+            None => self.transmit(side, &held.as_frame()),
+        }
+    }
+}
+
+impl<P: Port> Outlet<'_, P> {
+    #[inline]
+    fn count(&mut self, side: Side, sent: Result<bool, PortError>) {
         match sent {
             Ok(true) => {
                 self.done.transmitted += 1;

@@ -203,7 +203,7 @@ impl Accelerator {
                 let slot = self.flows.by_requester(WireKey::of_wan_packet(packet));
                 if let Some(flow) = slot.and_then(|slot| self.flows.get_mut(slot))
                     && flow.answer.is_deduced()
-                    && frame.icrc_is_right()
+                    && frame.icrc_is_right_at(&packet.layout())
                 {
                     flow.answer.learn_from_responder(packet);
                 }
@@ -216,7 +216,7 @@ impl Accelerator {
 
     /// The network before a responder is congested: both its flow and the requester slow down.
     fn handle_cnp(&mut self, now: Instant, frame: &Frame<'_>, packet: &Packet<'_>) {
-        if !self.is_sound(WAN, frame) {
+        if !self.is_sound(WAN, frame, packet) {
             return;
         }
         let slot = self.flows.by_requester(WireKey::of_wan_packet(packet));
@@ -236,8 +236,8 @@ impl Accelerator {
     }
 
     /// False when the ICRC is wrong: the frame was passed on for the receiver to judge.
-    fn is_sound(&mut self, side: Side, frame: &Frame<'_>) -> bool {
-        let sound = frame.icrc_is_right();
+    fn is_sound(&mut self, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) -> bool {
+        let sound = frame.icrc_is_right_at(&packet.layout());
         if !sound {
             self.shared.counters.rx_icrc_encapsulated += 1;
             self.pass(side, frame);
@@ -246,7 +246,7 @@ impl Accelerator {
     }
 
     fn handle_lan_request(&mut self, now: Instant, frame: &Frame<'_>, packet: &Packet<'_>) {
-        if !self.is_sound(LAN, frame) {
+        if !self.is_sound(LAN, frame, packet) {
             return;
         }
         let key = WireKey::of_lan_packet(packet);
@@ -300,7 +300,7 @@ impl Accelerator {
     }
 
     fn handle_wan_response(&mut self, now: Instant, frame: &Frame<'_>, packet: &Packet<'_>) {
-        if !self.is_sound(WAN, frame) {
+        if !self.is_sound(WAN, frame, packet) {
             return;
         }
         let key = WireKey::of_wan_packet(packet);
@@ -388,7 +388,7 @@ impl Accelerator {
     }
 
     fn handle_management(&mut self, now: Instant, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) {
-        if !self.is_sound(side, frame) {
+        if !self.is_sound(side, frame, packet) {
             return;
         }
         let Some(payload) = frame.payload.as_bytes() else { return self.pass(side, frame) };
@@ -535,7 +535,7 @@ impl Accelerator {
                 Some(sent) => sent,
                 None => match self.shared.to_lan.pop() {
                     Some(frame) => {
-                        out.transmit(LAN, &frame.as_frame());
+                        out.transmit_held(LAN, &frame);
                         wire_bytes(frame.len())
                     }
                     None => break,
@@ -607,7 +607,7 @@ impl Accelerator {
         let mut sent = 0;
         while sent < most && self.wan_gate.is_open(now) {
             let Some(frame) = self.shared.to_wan.pop() else { break };
-            out.transmit(WAN, &frame.as_frame());
+            out.transmit_held(WAN, &frame);
             self.wan_gate.take(now, wire_bytes(frame.len()));
             sent += 1;
         }
@@ -625,7 +625,7 @@ impl Accelerator {
             && flow.owes_responder()
             && !flow.is_held_back(now, &self.shared)
         {
-            let bytes = flow.send_next(now, &mut self.shared, |frame| out.transmit(WAN, frame));
+            let bytes = flow.send_next(now, &mut self.shared, out);
             let Some(bytes) = bytes else { break };
             self.wan_gate.take(now, bytes);
             sent += 1;

@@ -1,10 +1,10 @@
 //! What a terminated flow does with what its responder sends, and how it sends to it.
 
 use crate::flow::{Cause, Flow, Probe, Shared};
-use crate::{DropReason, FlowState};
+use crate::{DropReason, FlowState, WAN};
 use longhaul_cc::dcqcn::CnpOutcome;
 use longhaul_cc::wire_bytes;
-use longhaul_node::{Frame, Trailer};
+use longhaul_node::{Frame, FrameBuf, Trailer, Transmit};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Aeth, Head, NakCode, Packet, Syndrome, Verb, credits, rnr_timer};
 
@@ -370,26 +370,25 @@ impl Flow {
         ready > now
     }
 
-    /// Hands the next packet for the responder to `send`. Returns the bytes that it takes on the wire.
+    /// Sends the next packet for the responder. Returns the bytes that it takes on the wire.
     pub(crate) fn send_next(
         &mut self,
         now: Instant,
         shared: &mut Shared,
-        send: impl FnOnce(&Frame<'_>),
+        out: &mut dyn Transmit,
     ) -> Option<u64> {
         if self.probe == Probe::Due {
-            return self.send_probe(now, shared, send);
+            return self.send_probe(now, shared, out);
         }
         let restart_timer = !self.store.is_outstanding();
         let (window, before) = (self.window, self.store.responder_next);
         let entry = self.store.next_to_send()?;
-        let frame = entry.frame.as_frame();
-        let bytes = wire_bytes(frame.len());
+        let bytes = wire_bytes(entry.frame.len());
         if window.is_open((entry.last + 1).saturating_sub(before)) {
-            send(&frame);
+            out.transmit_held(WAN, &entry.frame);
         } else {
             // Nothing follows before an answer.
-            send_asking(&frame, send);
+            send_asking(&entry.frame, out);
         }
         self.limiter.take(now, bytes, &shared.dcqcn);
         if self.store.count_sent(now) {
@@ -411,12 +410,7 @@ impl Flow {
     }
 
     /// Sends the oldest packet again and asks for an ACK, which tells what the responder has.
-    fn send_probe(
-        &mut self,
-        now: Instant,
-        shared: &mut Shared,
-        send: impl FnOnce(&Frame<'_>),
-    ) -> Option<u64> {
+    fn send_probe(&mut self, now: Instant, shared: &mut Shared, out: &mut dyn Transmit) -> Option<u64> {
         self.probe = Probe::Sent(now);
         self.timed = None;
         self.resent_at = now;
@@ -427,9 +421,8 @@ impl Flow {
         let first = self.store.entry(index)?.first;
         let entry = self.store.front_mut_at(index)?;
         entry.times_sent = entry.times_sent.saturating_add(1);
-        let frame = entry.frame.as_frame();
-        let bytes = wire_bytes(frame.len());
-        send_asking(&frame, send);
+        let bytes = wire_bytes(entry.frame.len());
+        send_asking(&entry.frame, out);
         self.store.count_request_sent(first, now);
         self.counters.retransmits_timeout += 1;
         shared.counters.retransmits_timeout += 1;
@@ -437,14 +430,16 @@ impl Flow {
     }
 }
 
-/// Sends `frame` with AckReq set, if it can be.
-fn send_asking(frame: &Frame<'_>, send: impl FnOnce(&Frame<'_>)) {
-    let Some(head) = ask_for_ack(frame) else { return send(frame) };
+/// Sends a kept request with AckReq set, if it can be.
+fn send_asking(held: &FrameBuf, out: &mut dyn Transmit) {
+    let frame = held.as_frame();
+    let Some(head) = ask_for_ack(&frame) else { return out.transmit_held(WAN, held) };
     let pad_len = match frame.trailer {
         Trailer::Received { pad_len, .. } | Trailer::Sealed { pad_len } => pad_len,
         Trailer::None => 0,
     };
-    send(&Frame { head: head.bytes(), payload: frame.payload, trailer: Trailer::Sealed { pad_len } });
+    let trailer = Trailer::Sealed { pad_len };
+    out.transmit(WAN, &Frame { head: head.bytes(), payload: frame.payload, trailer });
 }
 
 /// The frame's headers with AckReq set; `None` when it is set already, or cannot be.

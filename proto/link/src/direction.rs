@@ -130,16 +130,15 @@ impl Direction {
             if let Some(soon) = way.get(FETCH_AHEAD) {
                 soon.frame.fetch();
             }
-            let frame = front.frame.as_frame();
             let OnTheWay { corrupted_bit, is_marked } = front.change;
             if corrupted_bit != OnTheWay::NO_BIT {
-                send_corrupted(&frame, corrupted_bit, is_marked, side, out);
+                send_corrupted(&front.frame.as_frame(), corrupted_bit, is_marked, side, out);
             } else if is_marked {
-                send_marked(&frame, side, out);
+                send_marked(&front.frame.as_frame(), side, out);
             } else {
-                out.transmit(side, &frame);
+                out.transmit_held(side, &front.frame);
             }
-            self.wire.deliver(frame.len(), is_marked);
+            self.wire.deliver(front.frame.len(), is_marked);
             self.memory_bytes -= front.memory_bytes();
             way.pop_front();
         }

@@ -1,4 +1,4 @@
-use crate::{Deadline, Frame, Node, Side, Transmit};
+use crate::{Deadline, Frame, FrameBuf, Node, Side, Transmit};
 use longhaul_units::Instant;
 
 /// Frames that one node may pass to its neighbour before the neighbour gets to act.
@@ -180,6 +180,14 @@ impl<N: Node, O: Observer> Transmit for Joint<'_, N, O> {
         self.observer.observe(self.now, self.toward, frame);
         self.to.handle_frame(self.now, 1 - self.toward, frame);
     }
+
+    #[inline]
+    fn transmit_held(&mut self, side: Side, held: &FrameBuf) {
+        if side != self.toward {
+            return self.out.transmit_held(side, held);
+        }
+        self.transmit(side, &held.as_frame());
+    }
 }
 
 /// The outside, with the place of the absent node at `end` watched as the joint that it is.
@@ -202,6 +210,14 @@ impl<O: Observer> Transmit for Cable<'_, O> {
             self.observer.observe(self.now, side, frame);
         }
         self.out.transmit(side, frame);
+    }
+
+    #[inline]
+    fn transmit_held(&mut self, side: Side, held: &FrameBuf) {
+        if side == self.end {
+            self.observer.observe(self.now, side, &held.as_frame());
+        }
+        self.out.transmit_held(side, held);
     }
 }
 

@@ -288,10 +288,21 @@ impl<'a> Frame<'a> {
     /// opaque frame has wrong lengths.
     #[inline]
     pub fn icrc_is_right(&self) -> bool {
+        self.has_icrc(|payload, pad| icrc_of(self.head, payload, pad))
+    }
+
+    /// As [`Frame::icrc_is_right`], with the layout of the headers at hand.
+    #[inline]
+    pub fn icrc_is_right_at(&self, layout: &Layout) -> bool {
+        self.has_icrc(|payload, pad| icrc::of(self.head, layout, payload, pad))
+    }
+
+    #[inline]
+    fn has_icrc(&self, compute: impl FnOnce(&[u8], &[u8]) -> [u8; ICRC_LEN]) -> bool {
         // By reference: a trailer is moved in other pieces than it was stored in, which stalls.
         match (&self.trailer, self.payload.as_bytes()) {
             (Trailer::Received { pad, pad_len, icrc }, Some(payload)) => {
-                icrc_of(self.head, payload, &pad[..usize::from(*pad_len)]) == *icrc
+                compute(payload, &pad[..usize::from(*pad_len)]) == *icrc
             }
             (trailer, _) => !matches!(trailer, Trailer::None),
         }

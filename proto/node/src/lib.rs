@@ -58,6 +58,12 @@ pub trait Transmit {
     /// Takes one frame. With room asked for and granted it cannot fail; without, the frame is dropped and
     /// counted by the taker.
     fn transmit(&mut self, side: Side, frame: &Frame<'_>);
+
+    /// As [`Transmit::transmit`], of a kept frame that goes as it is: who takes it need not look into it.
+    #[inline]
+    fn transmit_held(&mut self, side: Side, held: &FrameBuf) {
+        self.transmit(side, &held.as_frame());
+    }
 }
 
 /// A pure state machine with numbered sides.

@@ -1,4 +1,4 @@
-use crate::{Deadline, Frame, Node, Side, Transmit};
+use crate::{Deadline, Frame, FrameBuf, Node, Side, Transmit};
 use longhaul_units::Instant;
 
 /// A node with two sides, turned round: its side 0 is the inner node's side 1 and the other way about.
@@ -19,6 +19,11 @@ impl Transmit for MirroredOut<'_> {
     #[inline]
     fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
         self.0.transmit(1 - side, frame);
+    }
+
+    #[inline]
+    fn transmit_held(&mut self, side: Side, held: &FrameBuf) {
+        self.0.transmit_held(1 - side, held);
     }
 }
 

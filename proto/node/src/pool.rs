@@ -355,12 +355,12 @@ impl FrameBuf {
         std::ptr::eq(frame.head, self.head()) && frame.trailer == self.trailer()
     }
 
-    /// The bytes of `frame`, whose payload is this one's, if a port has lent them as they are.
+    /// The frame's bytes, if a port has lent them.
     #[inline]
-    pub fn lease_of(&self, frame: &Frame<'_>) -> Option<&Lease> {
+    pub fn lease(&self) -> Option<&Lease> {
         match &self.0 {
-            Kept::Lent { lease, .. } if self.is_whole(frame) => Some(lease),
-            _ => None,
+            Kept::Lent { lease, .. } => Some(lease),
+            Kept::Pooled { .. } => None,
         }
     }
 
@@ -383,7 +383,12 @@ impl FrameBuf {
 
     /// Memory that keeping this frame costs, in bytes; a payload that is another frame's too is counted for both.
     pub fn footprint(&self) -> usize {
-        FramePool::footprint(self.payload().len())
+        let payload_len = match &self.0 {
+            Kept::Pooled { buffer, .. } if buffer.content().is_synthetic => 0,
+            Kept::Pooled { buffer, .. } => buffer.content().payload_len,
+            Kept::Lent { parts, .. } => parts.payload_len,
+        };
+        FramePool::footprint(payload_len as usize)
     }
 }
 
@@ -533,10 +538,10 @@ mod tests {
             assert_eq!((written(&held.as_frame()), held.len()), (bytes.clone(), bytes.len()));
             let again = pool.hold(&held.as_frame());
             for held in [&held, &again] {
-                assert!(held.lease_of(&held.as_frame()).is_some_and(|found| found.is_same(&lease)));
+                assert!(held.lease().is_some_and(|found| found.is_same(&lease)));
             }
             let opaque = pool.hold(&Frame::lent_opaque(&lease));
-            assert!(opaque.lease_of(&opaque.as_frame()).is_some());
+            assert!(opaque.lease().is_some());
             assert_eq!(written(&opaque.as_frame()), bytes);
             drop((held, again, opaque));
             assert!(lease.is_returned());
@@ -557,14 +562,13 @@ mod tests {
             let held = pool.hold(&frame);
             pool.hold(&Frame { head: &other_head, ..held.as_frame() })
         }] {
-            assert!(held.lease_of(&held.as_frame()).is_none());
+            assert!(held.lease().is_none());
             assert_eq!(written(&held.as_frame()), expected);
             assert_eq!(held.payload().as_ptr(), lease.bytes()[end..].as_ptr());
         }
         let held = pool.hold(&frame);
-        assert!(
-            held.lease_of(&Frame { trailer: Trailer::Sealed { pad_len: 0 }, ..held.as_frame() }).is_none()
-        );
+        let sealed = pool.hold(&Frame { trailer: Trailer::Sealed { pad_len: 0 }, ..held.as_frame() });
+        assert!(sealed.lease().is_none());
         let bare = pool.hold(&Frame { trailer: Trailer::None, ..frame });
         assert_eq!(written(&bare.as_frame()), &bytes[..bytes.len() - 4]);
     }

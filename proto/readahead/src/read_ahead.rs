@@ -225,7 +225,7 @@ impl ReadAhead {
     fn send_queued(&mut self, side: Side, out: &mut dyn Transmit, room: &mut usize) -> bool {
         while *room > 0 {
             let Some(frame) = self.shared.queues[side].pop() else { return true };
-            out.transmit(side, &frame.as_frame());
+            out.transmit_held(side, &frame);
             *room -= 1;
         }
         false

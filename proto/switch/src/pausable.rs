@@ -273,7 +273,7 @@ impl Pausable {
                 Sending::Frame(queued) if queued.is_marked => {
                     send_marked(&queued.frame.as_frame(), port, out);
                 }
-                Sending::Frame(queued) => out.transmit(port, &queued.frame.as_frame()),
+                Sending::Frame(queued) => out.transmit_held(port, &queued.frame),
             }
             from.free_at = if std::mem::take(&mut from.is_blocked) { now } else { *due };
             let Some((_, Sending::Frame(queued))) = from.sending.take() else { continue };
