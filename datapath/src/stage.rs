@@ -116,8 +116,8 @@ fn carry<P: Port>(from: &mut P, to: &mut P) -> Result<usize, PortError> {
     let mut failed = None;
     let carried = from.receive_lent(room, &mut |frame| {
         let sent = match frame {
-            Received::Passing(bytes) => to.transmit(bytes.len(), &mut |out| out.copy_from_slice(bytes)),
             Received::Lent(lease) => to.transmit_lent(lease),
+            frame => to.transmit(frame.bytes().len(), &mut |out| out.copy_from_slice(frame.bytes())),
         };
         if let Err(error) = sent {
             failed.get_or_insert(error);

@@ -183,6 +183,8 @@ pub struct Driver<N, P> {
     counters: DriverCounters,
     /// Ports that had a peer, or frames, when all were last looked at.
     live: PortSet,
+    /// The latest moment that the node has heard of.
+    told: Instant,
     /// When all ports are looked at again: at once after a sleep, which a port may have ended.
     look_around_at: Instant,
 }
@@ -209,9 +211,19 @@ impl<N: Node, P: Port> Driver<N, P> {
         let handle = Handle { shared: Arc::clone(&shared), requests: sender };
         let counters = DriverCounters::default();
         let parker = Parker::new();
-        let (live, look_around_at) = (PortSet::first(ports.len()), Instant::ZERO);
-        let driver =
-            Driver { node, ports, config, clock, parker, shared, requests, counters, live, look_around_at };
+        let driver = Driver {
+            live: PortSet::first(ports.len()),
+            told: Instant::ZERO,
+            look_around_at: Instant::ZERO,
+            node,
+            ports,
+            config,
+            clock,
+            parker,
+            shared,
+            requests,
+            counters,
+        };
         Ok((driver, handle))
     }
 
@@ -223,10 +235,12 @@ impl<N: Node, P: Port> Driver<N, P> {
         let mut hook_due = now;
         while !self.shared.must_stop.load(Ordering::Acquire) {
             if self.shared.wake.take() {
+                self.told = now;
                 self.work_off_requests(now);
                 last_busy = now;
             }
             if now >= hook_due {
+                self.told = now;
                 hook.attend(now, &mut self.node, &mut self.ports, &self.counters);
                 hook_due = now + self.config.hook_interval;
             }
@@ -259,7 +273,10 @@ impl<N: Node, P: Port> Driver<N, P> {
             hook.port_error(side, error);
         };
         let (node, ports) = (&mut self.node, &mut self.ports);
-        let (done, gave) = turn_over(node, ports, among, &|| clock.now(), &self.config.turn, &mut report);
+        let mut told = Some(self.told);
+        let (done, gave) =
+            turn_over(node, ports, among, &|| clock.now(), &self.config.turn, &mut told, &mut report);
+        self.told = done.now;
         if looks_around {
             self.look_around_at = now + LOOK_AROUND;
             self.live = gave;

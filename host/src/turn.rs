@@ -107,11 +107,12 @@ pub fn turn<N: Node + ?Sized, P: Port>(
     report: &mut dyn FnMut(Side, PortError),
 ) -> Turn {
     let all = PortSet::first(ports.len());
-    turn_over(node, ports, all, clock, config, report).0
+    turn_over(node, ports, all, clock, config, &mut None, report).0
 }
 
 /// As [`turn`], but services and receives from the ports `among` alone; the node sends to all. Also tells which ports
-/// frames came from.
+/// frames came from. `told` is the latest moment that the node has heard of, and is brought up to date: with it, a
+/// frame that its port has [stamped](Received::Stamped) arrives when it did, or then if that is later.
 #[inline]
 pub(crate) fn turn_over<N: Node + ?Sized, P: Port>(
     node: &mut N,
@@ -119,6 +120,7 @@ pub(crate) fn turn_over<N: Node + ?Sized, P: Port>(
     among: PortSet,
     clock: &impl Fn() -> Instant,
     config: &TurnConfig,
+    told: &mut Option<Instant>,
     report: &mut dyn FnMut(Side, PortError),
 ) -> (Turn, PortSet) {
     let mut done = Turn::default();
@@ -131,7 +133,7 @@ pub(crate) fn turn_over<N: Node + ?Sized, P: Port>(
             report(side, error);
         }
         let before = done.received;
-        if let Err(error) = receive(node, side, port, clock, config, &mut done) {
+        if let Err(error) = receive(node, side, port, clock, config, told, &mut done) {
             report(side, error);
         }
         if done.received > before {
@@ -140,6 +142,9 @@ pub(crate) fn turn_over<N: Node + ?Sized, P: Port>(
     }
     let now = clock();
     done.now = now;
+    if let Some(told) = told {
+        *told = now;
+    }
     if let Some(due) = due
         && due.at <= now
     {
@@ -157,35 +162,56 @@ fn receive<N: Node + ?Sized, P: Port>(
     port: &mut P,
     clock: &impl Fn() -> Instant,
     config: &TurnConfig,
+    told: &mut Option<Instant>,
     done: &mut Turn,
 ) -> Result<(), PortError> {
     let (mut received, mut malformed, mut arrived) = (0, 0, None);
     let carries = config.malformed == MalformedFrames::Carry;
-    let mut hand_over =
-        |frame: &Frame<'_>| node.handle_frame(*arrived.get_or_insert_with(clock), side, frame);
+    let mut hand_over = |age: Option<std::time::Duration>, frame: &Frame<'_>| {
+        let now = *arrived.get_or_insert_with(clock);
+        let at = match (age, told.as_mut()) {
+            (Some(age), Some(told)) => before(now, age).max(*told),
+            _ => now,
+        };
+        if let Some(told) = told {
+            *told = at;
+        }
+        node.handle_frame(at, side, frame);
+    };
     // A frame is not moved once it is taken apart: loads of what was stored in other pieces stall.
     let outcome = port.receive_lent(config.receive_batch.max(1), &mut |given| {
         received += 1;
-        match given {
-            Received::Passing(bytes) => {
-                let head = Head::copy_of(bytes);
-                match Frame::received(&head, bytes) {
-                    Ok(ref frame) => return hand_over(frame),
-                    Err(_) if carries => hand_over(&Frame::received_opaque(&head, bytes)),
-                    Err(_) => {}
-                }
-            }
+        let (bytes, age) = match given {
             Received::Lent(lease) => match Frame::lent(lease) {
-                Ok(ref frame) => return hand_over(frame),
-                Err(_) if carries => hand_over(&Frame::lent_opaque(lease)),
-                Err(_) => {}
+                Ok(ref frame) => return hand_over(None, frame),
+                Err(_) => {
+                    malformed += 1;
+                    if carries {
+                        hand_over(None, &Frame::lent_opaque(lease));
+                    }
+                    return;
+                }
             },
+            Received::Passing(bytes) => (bytes, None),
+            Received::Stamped(bytes, age) => (bytes, Some(age)),
+        };
+        let head = Head::copy_of(bytes);
+        match Frame::received(&head, bytes) {
+            Ok(ref frame) => return hand_over(age, frame),
+            Err(_) if carries => hand_over(age, &Frame::received_opaque(&head, bytes)),
+            Err(_) => {}
         }
         malformed += 1;
     });
     done.received += received;
     done.malformed += malformed;
     outcome.map(|_| ())
+}
+
+/// The moment that was `age` before `now`.
+fn before(now: Instant, age: std::time::Duration) -> Instant {
+    let age = Duration::from_ns(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
+    Instant::from_ps(now.as_ps().saturating_sub(age.as_ps()))
 }
 
 fn transmit<N: Node + ?Sized, P: Port>(
@@ -263,5 +289,120 @@ impl<P: Port> Outlet<'_, P> {
                 (self.report)(side, error);
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use longhaul_port::{Descriptors, LinkState, LoopbackPort, PortCapabilities, PortCounters, loopback};
+
+    /// When frames arrived.
+    #[derive(Default)]
+    struct Arrivals(Vec<u64>);
+
+    impl Node for Arrivals {
+        fn handle_frame(&mut self, now: Instant, _side: Side, _frame: &Frame<'_>) {
+            self.0.push(now.as_ns());
+        }
+        fn handle_timeout(&mut self, _now: Instant) {}
+        fn poll_transmit(&mut self, _now: Instant, _out: &mut dyn Transmit) {}
+        fn poll_timeout(&self) -> Option<Deadline> {
+            None
+        }
+    }
+
+    /// Each frame says how many µs ago it came; 0: it has no stamp.
+    struct Stamping(LoopbackPort);
+
+    impl Port for Stamping {
+        fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+            self.0.receive(max, each)
+        }
+        fn receive_lent(
+            &mut self,
+            max: usize,
+            each: &mut dyn FnMut(Received<'_>),
+        ) -> Result<usize, PortError> {
+            self.0.receive(max, &mut |bytes| {
+                let age = std::time::Duration::from_micros(bytes[20].into());
+                each(if age.is_zero() { Received::Passing(bytes) } else { Received::Stamped(bytes, age) });
+            })
+        }
+        fn transmit_room(&mut self) -> usize {
+            self.0.transmit_room()
+        }
+        fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
+            self.0.transmit(len, fill)
+        }
+        fn flush(&mut self) -> Result<(), PortError> {
+            self.0.flush()
+        }
+        fn arm(&mut self) -> Result<bool, PortError> {
+            self.0.arm()
+        }
+        fn disarm(&mut self) {
+            self.0.disarm();
+        }
+        fn descriptors(&self) -> Descriptors {
+            self.0.descriptors()
+        }
+        fn service(&mut self) -> Result<LinkState, PortError> {
+            self.0.service()
+        }
+        fn link_state(&self) -> LinkState {
+            self.0.link_state()
+        }
+        fn capabilities(&self) -> PortCapabilities {
+            self.0.capabilities()
+        }
+        fn counters(&self) -> PortCounters {
+            self.0.counters()
+        }
+    }
+
+    /// The times that a node is told in a turn at `now`, of frames that are so many µs old, and what it was told last.
+    fn arrivals(now_us: u64, told_us: Option<u64>, ages_us: &[u8]) -> (Vec<u64>, Option<u64>) {
+        let (mut outside, inside) = loopback::pair("stamped", 16, 64).unwrap();
+        for age in ages_us {
+            assert!(
+                outside
+                    .transmit(60, &mut |slot| {
+                        slot.fill(0);
+                        slot[20] = *age;
+                    })
+                    .unwrap()
+            );
+        }
+        outside.flush().unwrap();
+        let mut node = Arrivals::default();
+        let mut told = told_us.map(|us| Instant::from_ns(us * 1000));
+        let (done, _) = turn_over(
+            &mut node,
+            &mut [Stamping(inside)],
+            PortSet::first(1),
+            &|| Instant::from_ns(now_us * 1000),
+            &TurnConfig::default(),
+            &mut told,
+            &mut |_, error| panic!("{error}"),
+        );
+        assert_eq!(done.received, ages_us.len());
+        (node.0.iter().map(|ns| ns / 1000).collect(), told.map(|at| at.as_ns() / 1000))
+    }
+
+    #[test]
+    fn a_stamped_frame_arrives_when_it_did() {
+        assert_eq!(arrivals(100, Some(10), &[30, 20, 5, 0]), (vec![70, 80, 95, 100], Some(100)));
+    }
+
+    #[test]
+    fn a_node_never_hears_of_an_earlier_moment_than_before() {
+        assert_eq!(arrivals(100, Some(90), &[30, 5, 20, 0, 1]), (vec![90, 95, 95, 100, 100], Some(100)));
+        assert_eq!(arrivals(5, Some(0), &[200]), (vec![0], Some(5)), "older than the clock");
+    }
+
+    #[test]
+    fn stamps_do_not_count_for_who_does_not_know_what_the_node_was_told() {
+        assert_eq!(arrivals(100, None, &[30, 0]), (vec![100, 100], None));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use libc::c_int;
 
@@ -13,15 +14,20 @@ const HEADROOM: usize = 18;
 /// Longest frame that the kernel makes with the usual limits: an IP packet, an Ethernet header, two tags.
 const FRAME_BYTES: usize = 65535 + 14 + 2 * TAG_BYTES;
 const STRIDE: usize = (HEADROOM + FRAME_BYTES).next_multiple_of(64);
+/// Longer no frame waits for a port that is served.
+const AGE_MAX: Duration = Duration::from_secs(1);
 /// Length of a `cmsghdr`: length, level, type.
 const CONTROL_HEADER: usize = size_of::<libc::cmsghdr>();
 
-/// Ancillary data: one `tpacket_auxdata`.
+/// Ancillary data: a time stamp and a `tpacket_auxdata`.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-struct Control([u8; 64]);
+struct Control([u8; CONTROL_BYTES]);
 
-const _: () = assert!(CONTROL_HEADER + size_of::<libc::tpacket_auxdata>() <= 64);
+const CONTROL_BYTES: usize = 96;
+const _: () = assert!(
+    2 * CONTROL_HEADER + size_of::<libc::timespec>() + size_of::<libc::tpacket_auxdata>() <= CONTROL_BYTES
+);
 
 /// Frames from the kernel.
 pub(crate) struct ReceiveBatch {
@@ -34,6 +40,9 @@ pub(crate) struct ReceiveBatch {
     controls: Box<[Control]>,
     offloads: Box<[[u8; OFFLOAD_BYTES]]>,
     buffers: Box<[u8]>,
+    /// When the last call came back, by the clock of the day, in nanoseconds; only where frames are stamped.
+    received_at: Option<u128>,
+    stamps: bool,
 }
 
 // SAFETY: the pointers in `headers` and `parts` are written and used in `receive` alone, which a thread reaches only
@@ -46,6 +55,8 @@ pub(crate) struct Received<'a> {
     pub(crate) offload: Offload,
     /// It got its VLAN tag back.
     pub(crate) is_tagged: bool,
+    /// How long before the call that took it from the kernel it arrived.
+    pub(crate) age: Option<Duration>,
 }
 
 /// Why there is no frame in a message.
@@ -62,7 +73,7 @@ impl ReceiveBatch {
     /// Frames in one call at most.
     pub(crate) const FRAMES: usize = 64;
 
-    pub(crate) fn new(takes_all: bool) -> Self {
+    pub(crate) fn new(takes_all: bool, stamps: bool) -> Self {
         // SAFETY: integers and null pointers, all of which may be zero.
         let (header, address): (libc::mmsghdr, libc::sockaddr_ll) = unsafe { std::mem::zeroed() };
         let part = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
@@ -71,10 +82,12 @@ impl ReceiveBatch {
             headers: vec![header; Self::FRAMES].into(),
             parts: vec![part; 2 * Self::FRAMES].into(),
             addresses: vec![address; Self::FRAMES].into(),
-            controls: vec![Control([0; 64]); Self::FRAMES].into(),
+            controls: vec![Control([0; CONTROL_BYTES]); Self::FRAMES].into(),
             offloads: vec![[0; OFFLOAD_BYTES]; Self::FRAMES].into(),
             // Memory that is taken when frames as long come.
             buffers: vec![0; STRIDE * Self::FRAMES].into(),
+            received_at: None,
+            stamps,
         }
     }
 
@@ -110,7 +123,9 @@ impl ReceiveBatch {
                 std::ptr::null_mut(),
             )
         };
-        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+        let received = usize::try_from(received).map_err(|_| io::Error::last_os_error());
+        self.received_at = self.stamps.then(clock_of_the_day);
+        received
     }
 
     /// The frame in message `at`, with the VLAN tag that the kernel took off.
@@ -131,13 +146,16 @@ impl ReceiveBatch {
             return Err(NoFrame::TooShort);
         }
         let offload = Offload::parse(&self.offloads[at]);
-        let tag = self.controls[at].tag(header.msg_hdr.msg_controllen);
+        let (control, len) = (&self.controls[at], header.msg_hdr.msg_controllen);
+        let tag = control.tag(len);
+        let age = self.received_at.and_then(|now| age(now, control.arrival(len)?));
         let buffer = &mut self.buffers[at * STRIDE..(at + 1) * STRIDE];
         let Some(tag) = tag else {
             return Ok(Received {
                 frame: &mut buffer[HEADROOM..HEADROOM + bytes],
                 offload,
                 is_tagged: false,
+                age,
             });
         };
         let start = HEADROOM - TAG_BYTES;
@@ -145,7 +163,7 @@ impl ReceiveBatch {
         buffer.copy_within(HEADROOM..HEADROOM + 12, start);
         buffer[start + 12..start + 12 + TAG_BYTES].copy_from_slice(&tag);
         let frame = &mut buffer[start..HEADROOM + bytes];
-        Ok(Received { frame, offload: offload.shifted(TAG_BYTES), is_tagged: true })
+        Ok(Received { frame, offload: offload.shifted(TAG_BYTES), is_tagged: true, age })
     }
 
     /// The frame in message `at` again, after [`Self::open`] gave one.
@@ -156,16 +174,47 @@ impl ReceiveBatch {
     }
 }
 
+/// In nanoseconds since 1970: the clock of the kernel's stamps.
+fn clock_of_the_day() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos())
+}
+
+/// The age of a frame, unless that clock was set in between: a stamp may lie in the future then, or long ago.
+fn age(now: u128, arrival: u128) -> Option<Duration> {
+    let age = now.checked_sub(arrival).and_then(|age| u64::try_from(age).ok()).map(Duration::from_nanos)?;
+    (age < AGE_MAX).then_some(age)
+}
+
 impl Control {
+    /// The data of that kind in the first `len` bytes.
+    fn find(&self, len: usize, wanted: (c_int, c_int)) -> Option<&[u8]> {
+        let mut rest = self.0.get(..len)?;
+        loop {
+            let (header, behind) = rest.split_at_checked(CONTROL_HEADER)?;
+            let (length, kind) = header.split_first_chunk()?;
+            let length = usize::from_ne_bytes(*length);
+            let data = behind.get(..length.checked_sub(CONTROL_HEADER)?)?;
+            let (level, kind) = kind.split_first_chunk()?;
+            let found = (c_int::from_ne_bytes(*level), c_int::from_ne_bytes(*kind.first_chunk()?));
+            if found == wanted {
+                return Some(data);
+            }
+            rest = rest.get(length.next_multiple_of(size_of::<usize>())..)?;
+        }
+    }
+
+    /// When the frame arrived, by the clock of the day, in nanoseconds.
+    fn arrival(&self, len: usize) -> Option<u128> {
+        let data = self.find(len, (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS))?;
+        let (seconds, nanoseconds) = data.split_first_chunk()?;
+        let seconds = u64::try_from(i64::from_ne_bytes(*seconds)).ok()?;
+        let nanoseconds = u64::try_from(i64::from_ne_bytes(*nanoseconds.first_chunk()?)).ok()?;
+        Some(u128::from(seconds) * 1_000_000_000 + u128::from(nanoseconds))
+    }
+
     /// The VLAN tag in the first `len` bytes.
     fn tag(&self, len: usize) -> Option<[u8; TAG_BYTES]> {
-        let bytes = self.0.get(..len)?;
-        let (header, data) = bytes.split_at_checked(CONTROL_HEADER)?;
-        let int = |at: usize| Some(c_int::from_ne_bytes(*header.get(at..)?.first_chunk()?));
-        let kind = (int(CONTROL_HEADER - 8)?, int(CONTROL_HEADER - 4)?);
-        if kind != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
-            return None;
-        }
+        let data = self.find(len, (libc::SOL_PACKET, libc::PACKET_AUXDATA))?;
         let word = |at: usize| Some(u16::from_ne_bytes(*data.get(at..)?.first_chunk()?));
         let status = u32::from_ne_bytes(*data.first_chunk()?);
         if status & libc::TP_STATUS_VLAN_VALID == 0 {

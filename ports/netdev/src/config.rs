@@ -72,6 +72,9 @@ pub struct PacketConfig {
     /// identification of every frame is not known any more. Off: turned off, and put back when the port is
     /// dropped; both take a privilege.
     pub keep_merging: bool,
+    /// Has the kernel stamp frames as they arrive, so that their age is known when they are handed out. A little more
+    /// work for each frame, on all interfaces of the host.
+    pub stamps: bool,
     /// Receives this alone; the kernel drops everything else uncopied. `None`: every frame.
     pub wanted: Option<Wanted>,
 }
@@ -90,6 +93,7 @@ impl PacketConfig {
             send_buffer_bytes: 256 << 10,
             bypass_queue: false,
             keep_merging: false,
+            stamps: false,
             wanted: None,
         }
     }

@@ -2,8 +2,11 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
-use longhaul_port::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError, check_length};
+use longhaul_port::{
+    Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError, Received, check_length,
+};
 use rustix::event::epoll;
 
 use crate::config::PacketConfig;
@@ -141,9 +144,16 @@ impl PacketPort {
 
 impl Port for PacketPort {
     fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        self.receive_lent(max, &mut |received| each(received.bytes()))
+    }
+
+    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+        let mut hand_out = |frame: &[u8], age: Option<Duration>| {
+            each(age.map_or(Received::Passing(frame), |age| Received::Stamped(frame, age)));
+        };
         let handed = self
             .receiver
-            .receive(&self.receiving, max, each, &mut self.ports, &mut self.counters)
+            .receive(&self.receiving, max, &mut hand_out, &mut self.ports, &mut self.counters)
             .map_err(|error| PortError::io("receiving frames", error))?;
         if handed.is_down {
             self.watch.suspect();

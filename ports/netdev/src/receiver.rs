@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use longhaul_port::{DropReason, PortCounters};
 
@@ -23,8 +24,8 @@ pub(crate) struct Receiver {
     /// The next message to be looked at.
     next: usize,
     splitter: Splitter,
-    /// The message that is being split, and whether it got its VLAN tag back.
-    split: (usize, bool),
+    /// The message that is being split, whether it got its VLAN tag back, and its age.
+    split: (usize, bool, Option<Duration>),
 }
 
 /// How a `receive` ended.
@@ -37,12 +38,12 @@ pub(crate) struct Handed {
 impl Receiver {
     pub(crate) fn new(config: &PacketConfig) -> Self {
         Self {
-            batch: ReceiveBatch::new(config.promiscuous),
+            batch: ReceiveBatch::new(config.promiscuous, config.stamps),
             frame_bytes_max: config.frame_bytes_max,
             messages: 0,
             next: 0,
             splitter: Splitter::IDLE,
-            split: (0, false),
+            split: (0, false, None),
         }
     }
 
@@ -51,7 +52,7 @@ impl Receiver {
         !self.splitter.is_done() || self.next < self.messages
     }
 
-    /// Hands out up to `max` frames.
+    /// Hands out up to `max` frames, each with its age where frames are stamped.
     ///
     /// # Errors
     /// What the kernel answered, when it is not one of the usual things.
@@ -59,7 +60,7 @@ impl Receiver {
         &mut self,
         socket: &impl AsFd,
         max: usize,
-        each: &mut dyn FnMut(&[u8]),
+        each: &mut dyn FnMut(&[u8], Option<Duration>),
         ports: &mut PortCounters,
         counters: &mut NetdevCounters,
     ) -> io::Result<Handed> {
@@ -112,13 +113,13 @@ impl Receiver {
     /// Looks at the next message; hands its frame out, or begins to split it. Returns the frames handed out.
     fn open(
         &mut self,
-        each: &mut dyn FnMut(&[u8]),
+        each: &mut dyn FnMut(&[u8], Option<Duration>),
         ports: &mut PortCounters,
         counters: &mut NetdevCounters,
     ) -> usize {
         let at = self.next;
         self.next += 1;
-        let Received { frame, offload, is_tagged } = match self.batch.open(at) {
+        let Received { frame, offload, is_tagged, age } = match self.batch.open(at) {
             Ok(received) => received,
             Err(NoFrame::TooLong) => {
                 ports.rx_drops.count(DropReason::FrameTooLong);
@@ -144,19 +145,24 @@ impl Receiver {
                 return 0;
             }
             if offload.is_split() {
-                self.split = (at, is_tagged);
+                self.split = (at, is_tagged, age);
                 return 0;
             }
         }
-        hand_out(frame, self.frame_bytes_max, each, ports)
+        hand_out(frame, age, self.frame_bytes_max, each, ports)
     }
 
-    fn hand_out_parts(&mut self, max: usize, each: &mut dyn FnMut(&[u8]), ports: &mut PortCounters) -> usize {
-        let (at, is_tagged) = self.split;
+    fn hand_out_parts(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(&[u8], Option<Duration>),
+        ports: &mut PortCounters,
+    ) -> usize {
+        let (at, is_tagged, age) = self.split;
         let frame = self.batch.frame(at, is_tagged);
         let mut handed = 0;
         while handed < max && !self.splitter.is_done() {
-            handed += hand_out(self.splitter.next(frame), self.frame_bytes_max, each, ports);
+            handed += hand_out(self.splitter.next(frame), age, self.frame_bytes_max, each, ports);
         }
         handed
     }
@@ -165,8 +171,9 @@ impl Receiver {
 /// Hands out a frame that is not too long, and returns how many these are.
 fn hand_out(
     frame: &[u8],
+    age: Option<Duration>,
     frame_bytes_max: usize,
-    each: &mut dyn FnMut(&[u8]),
+    each: &mut dyn FnMut(&[u8], Option<Duration>),
     ports: &mut PortCounters,
 ) -> usize {
     if frame.len() > frame_bytes_max {
@@ -174,6 +181,6 @@ fn hand_out(
         return 0;
     }
     ports.count_rx(frame.len());
-    each(frame);
+    each(frame, age);
     1
 }

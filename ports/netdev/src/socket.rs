@@ -34,6 +34,9 @@ impl PacketSocket {
         let this = Self::new(libc::ETH_P_ALL)?;
         this.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
         this.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1)?;
+        if config.stamps {
+            this.set::<c_int>(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1)?;
+        }
         // Kernels before 4.20 do not know it; the receiver looks again.
         let _ = this.set::<c_int>(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1);
         this.set_buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.receive_buffer_bytes)?;

@@ -369,7 +369,7 @@ mod tests {
         let mut kept = Vec::new();
         port.receive_lent(64, &mut |received| match received {
             Received::Lent(lease) => kept.push(lease.clone()),
-            Received::Passing(_) => panic!("not lent"),
+            _ => panic!("not lent"),
         })
         .unwrap();
         kept

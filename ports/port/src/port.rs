@@ -1,6 +1,7 @@
 //! The [`Port`] trait and what a port says about itself.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use longhaul_lease::Lease;
 
@@ -53,6 +54,8 @@ pub fn check_length(len: usize, frame_bytes_max: usize) -> Result<(), PortError>
 pub enum Received<'a> {
     /// Bytes that are there during the call alone, and that a hostile peer may change.
     Passing(&'a [u8]),
+    /// As [`Received::Passing`], and how long ago the frame arrived at the host, by the kernel's stamp.
+    Stamped(&'a [u8], Duration),
     /// Bytes that stay, unchanged, as long as anybody keeps a clone.
     Lent(&'a Lease),
 }
@@ -62,7 +65,7 @@ impl<'a> Received<'a> {
     #[inline]
     pub fn bytes(self) -> &'a [u8] {
         match self {
-            Received::Passing(bytes) => bytes,
+            Received::Passing(bytes) | Received::Stamped(bytes, _) => bytes,
             Received::Lent(lease) => lease.bytes(),
         }
     }

@@ -1,4 +1,6 @@
-use longhaul_port::{DropReason, LinkState, Port, PortError};
+use std::time::{Duration, Instant};
+
+use longhaul_port::{DropReason, LinkState, Port, PortError, Received};
 
 use super::*;
 use crate::{PacketConfig, PacketPort};
@@ -35,6 +37,51 @@ mod carries {
             assert_eq!(a.counters().tx_drops.total() + b.counters().rx_drops.total(), 0);
             let bytes: usize = frames.iter().map(Vec::len).sum();
             assert_eq!((a.counters().tx_frames, a.counters().tx_bytes), (9, bytes as u64));
+        });
+    }
+
+    /// The ages of so many of the experiments' frames; `None` for those without a stamp.
+    fn ages(port: &mut PacketPort, count: usize) -> Vec<Option<Duration>> {
+        let mut ages = Vec::new();
+        until("frames", || {
+            port.receive_lent(64, &mut |received| {
+                let frame = received.bytes();
+                if frame[12..14] != ETHERTYPE && frame[16..18] != ETHERTYPE {
+                    return;
+                }
+                ages.push(match received {
+                    Received::Stamped(_, age) => Some(age),
+                    Received::Passing(_) => None,
+                    Received::Lent(_) => panic!("a packet socket lends nothing"),
+                });
+            })
+            .unwrap();
+            ages.len() >= count
+        });
+        ages
+    }
+
+    #[test]
+    fn stamped_frames_with_their_age() {
+        in_namespace(|| {
+            let (mut a, mut b) = pair();
+            let config = PacketConfig { stamps: true, ..PacketConfig::new("eb") };
+            let mut stamped = PacketPort::open(&config).unwrap();
+            await_link(&mut stamped, LinkState::Up);
+            let tagged = tagged(&frame(200, 3), [0x81, 0x00, 0x00, 0x07]);
+            for frame in [frame(60, 1), tagged.clone()] {
+                let before = Instant::now();
+                send(&mut a, &frame);
+                let sent = Instant::now();
+                std::thread::sleep(Duration::from_millis(20));
+                let waited = sent.elapsed();
+                let ages = ages(&mut stamped, 1);
+                let [Some(age)] = ages[..] else { panic!("{ages:?}") };
+                assert!(waited <= age && age <= before.elapsed(), "{waited:?} {age:?}");
+            }
+            assert_eq!(ages(&mut b, 2), [None, None]);
+            send(&mut a, &tagged);
+            assert_eq!(receive_all(&mut stamped, 1), [tagged], "the tag is put back beside the stamp");
         });
     }
 
