@@ -6,6 +6,9 @@ use longhaul_port::{Port, PortError, Received};
 
 /// Frames that a [`Bridge`] carries at once: as many as a box takes from a port in a turn.
 const BURST: usize = 64;
+/// Steps in a row of a node to which more came than it takes at once: what stands before it may send more frames than it is given,
+/// and would otherwise outrun it for ever.
+const STEPS_MAX: usize = 4;
 
 /// What a stage says of itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -71,9 +74,19 @@ impl<N: Node, P: Port> Stage for NodeStage<N, P> {
         let config = TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() };
         let errors = &mut self.port_errors;
         // As a driver does, which goes on: a frame that was too long for the port is no reason to stop.
-        let done = turn(&mut self.node, &mut self.ports, &|| clock.now(), &config, &mut |_, _| *errors += 1);
+        let mut step =
+            || turn(&mut self.node, &mut self.ports, &|| clock.now(), &config, &mut |_, _| *errors += 1);
+        let mut done = step();
+        let is_busy = done.is_busy();
         self.refused += done.refused as u64;
-        Ok(done.is_busy())
+        for _ in 1..STEPS_MAX {
+            if done.received < config.receive_batch {
+                break;
+            }
+            done = step();
+            self.refused += done.refused as u64;
+        }
+        Ok(is_busy)
     }
 
     fn is_box(&self) -> bool {
