@@ -75,10 +75,29 @@ pub(crate) const ENTRY_OVERHEAD: usize = size_of::<Entry>() - size_of::<FrameBuf
 
 /// Room for entries of stores that are empty: a flow that rests keeps none, and one that begins again allocates none.
 #[derive(Debug, Default)]
-pub(crate) struct Spare(Vec<VecDeque<Entry>>);
+pub(crate) struct Spare {
+    rooms: Vec<VecDeque<Entry>>,
+    /// Entries that they have room for.
+    entries: usize,
+}
 
-/// Stores that fill and empty by turns.
-const SPARES_MAX: usize = 8;
+/// Entries that rooms nobody uses may have room for, 16 MiB: those of many flows that fill and empty by turns over a long path.
+const SPARE_ENTRIES_MAX: usize = 1 << 18;
+
+impl Spare {
+    fn keep(&mut self, room: VecDeque<Entry>) {
+        if self.entries + room.capacity() <= SPARE_ENTRIES_MAX {
+            self.entries += room.capacity();
+            self.rooms.push(room);
+        }
+    }
+
+    fn take(&mut self) -> VecDeque<Entry> {
+        let room = self.rooms.pop().unwrap_or_default();
+        self.entries -= room.capacity();
+        room
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -221,10 +240,7 @@ impl Store {
     #[inline]
     pub(crate) fn rest(&mut self, spare: &mut Spare) {
         if self.entries.is_empty() && self.entries.capacity() > 0 {
-            let room = std::mem::take(&mut self.entries);
-            if spare.0.len() < SPARES_MAX {
-                spare.0.push(room);
-            }
+            spare.keep(std::mem::take(&mut self.entries));
         }
     }
 
@@ -232,7 +248,7 @@ impl Store {
     #[inline]
     pub(crate) fn wake(&mut self, spare: &mut Spare) {
         if self.entries.capacity() == 0 {
-            self.entries = spare.0.pop().unwrap_or_default();
+            self.entries = spare.take();
         }
     }
 
