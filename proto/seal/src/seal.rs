@@ -138,19 +138,15 @@ impl Seal {
         Seed::new(seed)
     }
 
-    fn pass(&mut self, path: usize, is_inward: bool, frame: &Frame<'_>) {
+    /// A frame that passes as it is.
+    fn pass(&mut self, frame: &Frame<'_>) -> Option<FrameBuf> {
         let is_short = frame.payload.len() <= PAYLOAD_MAX && frame.head.len() <= HEAD_MAX;
         if frame.is_empty() || !is_short || frame.payload.count() > 1 {
-            return self.drop(DropReason::Oversized);
+            self.drop(DropReason::Oversized);
+            return None;
         }
-        let held = self.pool.hold(frame);
-        let lane = &mut self.lanes[path];
-        let queue = if is_inward { &mut lane.to_inner } else { &mut lane.to_wan };
-        if queue.push(held, 0) {
-            self.counters.passed += 1;
-        } else {
-            self.drop(DropReason::QueueFull);
-        }
+        self.counters.passed += 1;
+        Some(self.pool.hold(frame))
     }
 
     /// The headers of a frame for the port, and the length of what follows them. `Err`: it cannot be taken.
@@ -168,36 +164,40 @@ impl Seal {
         })
     }
 
-    fn handle_inner(&mut self, now: Instant, path: usize, frame: &Frame<'_>) {
+    /// What the transport sends on a path, as it is to leave there.
+    #[inline]
+    pub(crate) fn outbound(&mut self, now: Instant, path: usize, frame: &Frame<'_>) -> Option<FrameBuf> {
         self.counters.inner_frames_in += 1;
         let (udp, len) = match self.datagram(frame) {
-            None => return self.pass(path, false, frame),
-            Some(Err(reason)) => return self.drop(reason),
+            None => return self.pass(frame),
+            Some(Err(reason)) => {
+                self.drop(reason);
+                return None;
+            }
             Some(Ok(datagram)) => datagram,
         };
         let peer = self.addresses.peer(&AddressKey::in_head(frame.head, udp, false));
         let local = peer.and_then(|peer| self.peers[peer].current);
         let Some(session) = local.and_then(|local| self.sessions.get_mut(local)) else {
-            return self.without_keys(now, path, udp.path(frame.head));
+            self.without_keys(now, path, udp.path(frame.head));
+            return None;
         };
         let peer = session.peer;
         let datagram = Clear { kind: Kind::Data, path, frame, udp, len };
         let sealed = datagram.seal(now, &mut self.pool, session);
         let is_due = session.is_due(now);
-        match sealed {
-            Ok(held) => {
-                if self.lanes[path].to_wan.push(held, 0) {
-                    self.counters.sealed += 1;
-                } else {
-                    self.drop(DropReason::QueueFull);
-                }
+        match &sealed {
+            Ok(_) => self.counters.sealed += 1,
+            Err(DropReason::NoKeys) => {
+                self.without_keys(now, path, udp.path(frame.head));
+                return None;
             }
-            Err(DropReason::NoKeys) => return self.without_keys(now, path, udp.path(frame.head)),
-            Err(reason) => self.drop(reason),
+            Err(reason) => self.drop(*reason),
         }
         if is_due {
             self.rekey(now, peer, Way { path, headers: own_way(udp.path(frame.head)) });
         }
+        sealed.ok()
     }
 
     /// A datagram of the transport cannot be sealed: it makes the seal ask who is there, and is lost.
@@ -206,22 +206,45 @@ impl Seal {
         self.call(now, Way { path, headers: own_way(headers) }, false);
     }
 
-    fn handle_wan(&mut self, now: Instant, path: usize, frame: &Frame<'_>) {
+    /// What came on a path, as the transport is to have it: with the number of bytes of the payload that stand at the end of the
+    /// head as well.
+    #[inline]
+    pub(crate) fn inbound(&mut self, now: Instant, path: usize, frame: &Frame<'_>) -> Option<(FrameBuf, u8)> {
         self.counters.wan_frames_in += 1;
         let (udp, len) = match self.datagram(frame) {
-            None => return self.pass(path, true, frame),
-            Some(Err(reason)) => return self.drop(reason),
+            None => return self.pass(frame).map(|held| (held, 0)),
+            Some(Err(reason)) => {
+                self.drop(reason);
+                return None;
+            }
             Some(Ok(datagram)) => datagram,
         };
-        let header = match Header::read(&frame.head[udp.payload()..]) {
-            Found::Clear => return self.drop(DropReason::ClearRefused),
-            Found::Foreign => return self.drop(DropReason::Version),
-            Found::Header(_) if len < HEADER_LEN => return self.drop(DropReason::Malformed),
-            Found::Header(header) => header,
+        let refusal = match Header::read(&frame.head[udp.payload()..]) {
+            Found::Clear => DropReason::ClearRefused,
+            Found::Foreign => DropReason::Version,
+            Found::Header(_) if len < HEADER_LEN => DropReason::Malformed,
+            Found::Header(header) if matches!(header.kind, Kind::Data | Kind::Control) => {
+                return self.handle_sealed(now, path, frame, udp, len, &header);
+            }
+            Found::Header(header) => {
+                self.handle_open_message(now, path, frame, udp, len, &header);
+                return None;
+            }
         };
-        if matches!(header.kind, Kind::Data | Kind::Control) {
-            return self.handle_sealed(now, path, frame, udp, len, &header);
-        }
+        self.drop(refusal);
+        None
+    }
+
+    /// A datagram of the seal's own that is not sealed.
+    fn handle_open_message(
+        &mut self,
+        now: Instant,
+        path: usize,
+        frame: &Frame<'_>,
+        udp: Udp,
+        len: usize,
+        header: &Header,
+    ) {
         let mut body = [0; BODY_MAX];
         let body = body.get_mut(..len - HEADER_LEN);
         let Some(body) = body.filter(|body| body.len() <= BODY_MAX) else {
@@ -231,9 +254,10 @@ impl Seal {
             return self.drop(DropReason::Malformed);
         }
         let way = Way { path, headers: own_way(udp.path(frame.head).reversed()) };
-        self.handle_message(now, way, None, &header, body);
+        self.handle_message(now, way, None, header, body);
     }
 
+    #[inline]
     fn handle_sealed(
         &mut self,
         now: Instant,
@@ -242,13 +266,19 @@ impl Seal {
         udp: Udp,
         len: usize,
         header: &Header,
-    ) {
+    ) -> Option<(FrameBuf, u8)> {
         let way = || Way { path, headers: own_way(udp.path(frame.head).reversed()) };
         let session = self.sessions.get_mut(header.index).filter(|session| !session.is_over(now));
-        let Some(session) = session else { return self.notify(now, &way(), header) };
+        let Some(session) = session else {
+            self.notify(now, &way(), header);
+            return None;
+        };
         let (held, in_head) = match open(&mut self.pool, session, frame, udp, len, header) {
             Ok(opened) => opened,
-            Err(reason) => return self.drop(reason),
+            Err(reason) => {
+                self.drop(reason);
+                return None;
+            }
         };
         self.counters.opened += 1;
         let (local, peer) = (session.local, session.peer);
@@ -263,10 +293,29 @@ impl Seal {
             self.confirmed(now, peer);
         }
         if header.kind == Kind::Control {
-            return self.handle_control(now, way(), local, &held);
+            self.handle_control(now, way(), local, &held);
+            return None;
         }
-        if !self.lanes[path].to_inner.push(held, in_head) {
-            self.drop(DropReason::QueueFull);
+        Some((held, in_head))
+    }
+
+    /// True when nothing waits to leave on a path.
+    #[inline]
+    pub(crate) fn is_clear_outward(&self, path: usize) -> bool {
+        self.lanes.get(path).is_some_and(|lane| lane.to_wan.is_empty())
+    }
+
+    /// True when nothing that came on a path waits for the transport.
+    #[inline]
+    pub(crate) fn is_clear_inward(&self, path: usize) -> bool {
+        self.lanes.get(path).is_some_and(|lane| lane.to_inner.is_empty())
+    }
+
+    /// What of the deadlines has changed is looked at.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        if self.is_changed {
+            self.find_deadline();
         }
     }
 
@@ -474,6 +523,16 @@ fn open(
     Ok((held, in_head as u8))
 }
 
+/// What [`Seal::inbound`] gives, as a frame.
+#[inline]
+pub(crate) fn opened(held: &FrameBuf, in_head: u8) -> Frame<'_> {
+    if in_head == 0 {
+        return held.as_frame();
+    }
+    let payload = Payload::Bytes(&held.payload()[usize::from(in_head)..]);
+    Frame { payload, ..held.as_frame() }
+}
+
 /// The tag at `at`.
 #[inline]
 fn tag_at(frame: &Frame<'_>, at: usize) -> Option<[u8; TAG_LEN]> {
@@ -491,14 +550,17 @@ impl Node for Seal {
         if path >= self.lanes.len() {
             return;
         }
-        if side == Seal::inner(path) {
-            self.handle_inner(now, path, frame);
+        let is_full = if side == Seal::inner(path) {
+            let held = self.outbound(now, path, frame);
+            held.is_some_and(|held| !self.lanes[path].to_wan.push(held, 0))
         } else {
-            self.handle_wan(now, path, frame);
+            let held = self.inbound(now, path, frame);
+            held.is_some_and(|(held, in_head)| !self.lanes[path].to_inner.push(held, in_head))
+        };
+        if is_full {
+            self.drop(DropReason::QueueFull);
         }
-        if self.is_changed {
-            self.find_deadline();
-        }
+        self.settle();
     }
 
     fn handle_timeout(&mut self, now: Instant) {
@@ -520,12 +582,7 @@ impl Node for Seal {
             while !lane.to_inner.is_empty() && out.room(inner) > 0 {
                 let Some((held, in_head)) = lane.to_inner.pop() else { break };
                 self.counters.inner_frames_out += 1;
-                if in_head == 0 {
-                    out.transmit(inner, &held.as_frame());
-                } else {
-                    let payload = Payload::Bytes(&held.payload()[usize::from(in_head)..]);
-                    out.transmit(inner, &Frame { payload, ..held.as_frame() });
-                }
+                out.transmit(inner, &opened(&held, in_head));
             }
         }
     }

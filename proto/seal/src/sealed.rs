@@ -1,8 +1,9 @@
 use crate::Seal;
+use crate::seal::opened;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_units::Instant;
 
-/// Frames that one may pass to the other before the other gets to act.
+/// Frames that wait in the seal which the node takes before it gets to act.
 const BATCH: usize = 64;
 /// Rounds of passing to and fro in one call.
 const ROUNDS_MAX: usize = 64;
@@ -46,27 +47,25 @@ impl<N: Node> Sealed<N> {
     }
 }
 
-/// Where the inner node's frames go: side 0 out, others to the seal.
+/// Where the inner node's frames go: side 0 out, others through the seal and out. Only where there is no room, or something waits
+/// already, does the seal keep them: what waits is better kept by the node, which knows what it is.
 struct Outward<'a> {
     now: Instant,
     seal: &'a mut Seal,
     out: &'a mut dyn Transmit,
-    room: usize,
     /// The side whose frames the seal did not take.
     refused: Option<Side>,
 }
 
 impl Transmit for Outward<'_> {
+    #[inline]
     fn room(&mut self, side: Side) -> usize {
         match side.checked_sub(1) {
-            None => self.out.room(side),
-            Some(path) => {
-                let intake = self.seal.intake(Seal::inner(path));
-                if intake == 0 {
-                    self.refused = Some(Seal::inner(path));
-                }
-                self.room.min(intake)
+            Some(path) if !self.seal.is_clear_outward(path) => {
+                self.refused = Some(side);
+                0
             }
+            _ => self.out.room(side),
         }
     }
 
@@ -74,14 +73,17 @@ impl Transmit for Outward<'_> {
         if side == 0 { self.out.train_max(side) } else { 1 }
     }
 
+    #[inline]
     fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
-        match side.checked_sub(1) {
-            None => self.out.transmit(side, frame),
-            Some(path) => {
-                self.room = self.room.saturating_sub(1);
-                self.seal.handle_frame(self.now, Seal::inner(path), frame);
-            }
+        let Some(path) = side.checked_sub(1) else { return self.out.transmit(side, frame) };
+        if !self.seal.is_clear_outward(path) || self.out.room(side) == 0 {
+            return self.seal.handle_frame(self.now, Seal::inner(path), frame);
         }
+        if let Some(held) = self.seal.outbound(self.now, path, frame) {
+            self.seal.counters.wan_frames_out += 1;
+            self.out.transmit(side, &held.as_frame());
+        }
+        self.seal.settle();
     }
 }
 
@@ -120,10 +122,17 @@ impl<N: Node> Transmit for Inward<'_, N> {
 
 impl<N: Node> Node for Sealed<N> {
     fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
-        match (side.checked_sub(1), &mut self.seal) {
-            (Some(path), Some(seal)) => seal.handle_frame(now, Seal::wan(path), frame),
-            _ => self.node.handle_frame(now, side, frame),
+        let (Some(path), Some(seal)) = (side.checked_sub(1), &mut self.seal) else {
+            return self.node.handle_frame(now, side, frame);
+        };
+        if !seal.is_clear_inward(path) || self.node.intake(side) == 0 {
+            return seal.handle_frame(now, Seal::wan(path), frame);
         }
+        if let Some((held, in_head)) = seal.inbound(now, path, frame) {
+            seal.counters.inner_frames_out += 1;
+            self.node.handle_frame(now, side, &opened(&held, in_head));
+        }
+        seal.settle();
     }
 
     fn handle_timeout(&mut self, now: Instant) {
@@ -135,15 +144,14 @@ impl<N: Node> Node for Sealed<N> {
         self.unfinished_at = None;
         let Some(seal) = &mut self.seal else { return self.node.poll_transmit(now, out) };
         for _ in 0..ROUNDS_MAX {
-            let mut outward = Outward { now, seal, out, room: BATCH, refused: None };
+            let mut outward = Outward { now, seal, out, refused: None };
             self.node.poll_transmit(now, &mut outward);
-            let (is_cut_short, not_out) = (outward.room == 0, outward.refused);
+            let not_out = outward.refused;
             let mut inward = Inward { now, node: &mut self.node, out, room: BATCH, refused: None };
             seal.poll_transmit(now, &mut inward);
             let (has_heard, not_in) = (inward.room < BATCH, inward.refused);
-            // The node has heard something, or was cut short, or either has room again for what it refused.
-            let can_go_on = is_cut_short
-                || not_out.is_some_and(|side| seal.intake(side) > 0)
+            // The node has heard something, or either has room again for what it refused.
+            let can_go_on = not_out.is_some_and(|side| seal.is_clear_outward(side - 1))
                 || not_in.is_some_and(|side| self.node.intake(side) > 0);
             if !has_heard && !can_go_on {
                 return;
