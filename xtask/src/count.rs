@@ -39,6 +39,10 @@ const fn accel(what: &'static str, arguments: &'static str, preparations: &'stat
     Counted { package: "accel", example: "count", what, arguments, preparations: Some(preparations) }
 }
 
+const fn wan(what: &'static str, arguments: &'static str, preparations: &'static str) -> Counted {
+    Counted { package: "wan", example: "count_tunnelled", what, arguments, preparations: Some(preparations) }
+}
+
 const fn link(what: &'static str, arguments: &'static str) -> Counted {
     Counted { package: "link", example: "count_frames", what, arguments, preparations: None }
 }
@@ -60,6 +64,9 @@ const COUNTED: &[Counted] = &[
     accel("4 KiB, own work", "own N", "own N build"),
     accel("4 KiB with copy", "copied N", "copied N build"),
     accel("4 KiB with copy and ICRC", "received N", "received N build"),
+    wan("512 B, own work, both boxes", "own N 512", "build N 512"),
+    wan("the same, 64 streams", "own N 512 64", "build N 512 64"),
+    wan("512 B, as over ports", "copied N 512", "build N 512"),
 ];
 
 pub fn run(root: &Path) -> Result<(), String> {
@@ -83,7 +90,7 @@ pub fn run(root: &Path) -> Result<(), String> {
 fn build_examples(root: &Path) -> Result<PathBuf, String> {
     let mut build = Command::new(env!("CARGO"));
     build.current_dir(root).args(["build", "--release", "--quiet", "--examples"]);
-    for package in ["wire", "rnic", "link", "accel"] {
+    for package in ["wire", "rnic", "link", "accel", "wan"] {
         build.args(["-p", &format!("longhaul-{package}")]);
     }
     let status = build.status().map_err(|e| format!("cannot run cargo: {e}"))?;
