@@ -435,7 +435,9 @@ fn send_asking(held: &FrameBuf, out: &mut dyn Transmit) {
     let frame = held.as_frame();
     let Some(head) = ask_for_ack(&frame) else { return out.transmit_held(WAN, held) };
     let pad_len = match frame.trailer {
-        Trailer::Received { pad_len, .. } | Trailer::Sealed { pad_len } => pad_len,
+        Trailer::Received { pad_len, .. }
+        | Trailer::Checked { pad_len, .. }
+        | Trailer::Sealed { pad_len } => pad_len,
         Trailer::None => 0,
     };
     let trailer = Trailer::Sealed { pad_len };

@@ -80,6 +80,15 @@ pub enum Trailer {
         /// The ICRC as it stands on the wire, right or wrong.
         icrc: [u8; ICRC_LEN],
     },
+    /// As [`Trailer::Received`], of a frame whose ICRC a node before this one in the same box has found right.
+    Checked {
+        /// Pad bytes; the first `pad_len` count.
+        pad: [u8; 3],
+        /// 0 to 3.
+        pad_len: u8,
+        /// The ICRC as it stands on the wire.
+        icrc: [u8; ICRC_LEN],
+    },
     /// A packet that a node built: zero pad, and an ICRC that whoever writes it out computes.
     Sealed {
         /// 0 to 3.
@@ -106,10 +115,24 @@ impl Trailer {
     pub fn len(&self) -> usize {
         match self {
             Trailer::None => 0,
-            Trailer::Received { pad_len, .. } | Trailer::Sealed { pad_len } => {
-                usize::from(*pad_len) + ICRC_LEN
-            }
+            Trailer::Received { pad_len, .. }
+            | Trailer::Checked { pad_len, .. }
+            | Trailer::Sealed { pad_len } => usize::from(*pad_len) + ICRC_LEN,
         }
+    }
+
+    /// Pad and ICRC as they stand on the wire, where they are at hand: how many bytes of pad, and these with the ICRC behind.
+    #[inline]
+    pub fn on_wire(&self) -> Option<(usize, [u8; 3 + ICRC_LEN])> {
+        let (Trailer::Received { pad, pad_len, icrc } | Trailer::Checked { pad, pad_len, icrc }) = *self
+        else {
+            return None;
+        };
+        let pad_len = usize::from(pad_len);
+        let mut bytes = [0; 3 + ICRC_LEN];
+        bytes[..3].copy_from_slice(&pad);
+        bytes[pad_len..pad_len + ICRC_LEN].copy_from_slice(&icrc);
+        Some((pad_len, bytes))
     }
 
     /// True for [`Trailer::None`].
@@ -270,7 +293,7 @@ impl<'a> Frame<'a> {
         self.payload.copy_to(payload);
         match self.trailer {
             Trailer::None => {}
-            Trailer::Received { pad, pad_len, icrc } => {
+            Trailer::Received { pad, pad_len, icrc } | Trailer::Checked { pad, pad_len, icrc } => {
                 let (pad_out, icrc_out) = trailer.split_at_mut(usize::from(pad_len));
                 pad_out.copy_from_slice(&pad[..usize::from(pad_len)]);
                 icrc_out.copy_from_slice(&icrc);
@@ -283,7 +306,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// True when the ICRC is right. Sealed frames are right by construction, and payloads whose bytes are not at hand
+    /// True when the ICRC is right. Sealed frames are right by construction, checked ones were found right, and payloads whose bytes are not at hand
     /// have nothing to check. A frame without an ICRC has none that is right: what looks like RoCEv2 and came as an
     /// opaque frame has wrong lengths.
     #[inline]

@@ -166,7 +166,9 @@ pub(crate) fn changed(
         head.bytes[at..at + 3].copy_from_slice(&msn.get().to_be_bytes()[1..]);
     }
     let pad_len = match frame.trailer {
-        Trailer::Received { pad_len, .. } | Trailer::Sealed { pad_len } => pad_len,
+        Trailer::Received { pad_len, .. }
+        | Trailer::Checked { pad_len, .. }
+        | Trailer::Sealed { pad_len } => pad_len,
         Trailer::None => 0,
     };
     pool.hold(&Frame { head: head.bytes(), payload: frame.payload, trailer: Trailer::Sealed { pad_len } })

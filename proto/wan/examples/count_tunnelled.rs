@@ -118,8 +118,7 @@ impl Frames {
             let pad_len = head.finish(&self.template, self.payload.len());
             let packet = Packet::parse(head.bytes()).expect("well formed").expect("RoCEv2");
             let pad = [0; 3];
-            let icrc =
-                icrc::of(head.bytes(), &packet.layout(), &self.payload, &pad[..usize::from(pad_len)]);
+            let icrc = icrc::of(head.bytes(), &packet.layout(), &self.payload, &pad[..usize::from(pad_len)]);
             let trailer = Trailer::Received { pad, pad_len, icrc };
             let payload = Payload::Bytes(&self.payload);
             self.held.push(self.pool.hold(&Frame { head: head.bytes(), payload, trailer }));

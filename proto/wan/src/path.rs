@@ -20,6 +20,8 @@ const BACKOFF_MAX: u32 = 4;
 const PING_AGAIN_MIN: Duration = Duration::from_ms(10);
 /// The same while it is not known how long the path is.
 const PING_AGAIN_UNKNOWN: Duration = Duration::from_ms(100);
+/// A deadline that is met so much later than it was due says that this box was held up, and nothing of the path.
+const HELD_UP: Duration = Duration::from_ms(2);
 /// Ethernet with a tag, in front of an IP packet.
 const ETHERNET: usize = 18;
 /// PINGs that may be unanswered: they follow each other within a quarter of a round trip at most.
@@ -51,6 +53,8 @@ pub(crate) struct WayOut {
     pub(crate) is_up: bool,
     /// When something was last heard that answers what went out here.
     progress_at: Instant,
+    /// When this box went on after it had been held up: it waits anew from there, once between two answers.
+    resumed_at: Option<Instant>,
     /// Since when an answer is awaited.
     waits_since: Option<Instant>,
     last_sent_at: Instant,
@@ -75,6 +79,7 @@ impl WayOut {
             arrived_at_tail: None,
             is_up: false,
             progress_at: now,
+            resumed_at: None,
             waits_since: None,
             last_sent_at: now,
             asked: VecDeque::with_capacity(ASKED_MAX),
@@ -161,6 +166,7 @@ impl WayOut {
     #[inline]
     pub(crate) fn note_progress(&mut self, now: Instant) {
         self.progress_at = now;
+        self.resumed_at = None;
         self.tail_probes = 0;
         if self.flight.in_flight() == 0 {
             self.arrived_at_tail = None;
@@ -235,12 +241,25 @@ impl WayOut {
         let window = self.flight.reordering.window(rtt.smoothed());
         let wait = rtt.patience() + window + self.ack_delay(config).times(2);
         let wait = wait.times(1 << self.tail_probes.min(BACKOFF_MAX));
-        Some(self.last_sent_at.max(self.progress_at) + wait)
+        Some(self.last_sent_at.max(self.waits_anew_from()) + wait)
+    }
+
+    /// The last moment that shows that an answer may still come.
+    fn waits_anew_from(&self) -> Instant {
+        self.resumed_at.unwrap_or(self.progress_at).max(self.progress_at)
+    }
+
+    /// Answers may have come while this box was held up, and lie unread.
+    fn note_if_held_up(&mut self, now: Instant, config: &Config) {
+        let due = [self.out_at(config), self.tail_at(config)].into_iter().flatten().min();
+        if self.resumed_at.is_none() && due.is_some_and(|due| now.since(due) >= HELD_UP) {
+            self.resumed_at = Some(now);
+        }
     }
 
     fn out_at(&self, config: &Config) -> Option<Instant> {
         let since = self.waits_since.filter(|_| self.is_up)?;
-        Some(since.max(self.progress_at) + self.flight.rtt.patience() + config.path_out_after)
+        Some(since.max(self.waits_anew_from()) + self.flight.rtt.patience() + config.path_out_after)
     }
 
     /// True when the next PING is due.
@@ -262,10 +281,12 @@ impl WayOut {
             self.flight.cover(now, next, next);
         }
         self.detect(now, &mut told);
+        self.note_if_held_up(now, config);
         if self.out_at(config).is_some_and(|at| at <= now) {
             self.is_up = false;
             self.outages += 1;
             self.waits_since = None;
+            self.resumed_at = None;
             self.asked.clear();
             self.ping_at = now;
             self.parity.reset(self.flight.next_number());
@@ -302,5 +323,66 @@ impl WayOut {
         ]
         .into_iter()
         .fold(None, Deadline::earliest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_ms(1);
+
+    /// A way with one datagram under way, sent now.
+    fn waiting(now: Instant, config: &Config) -> WayOut {
+        let mut way = WayOut::new(now, config, &PathConfig::default(), 1);
+        way.note_rtt(now, RTT);
+        way.is_up = true;
+        way.note_sent(now, 0, 500);
+        way
+    }
+
+    /// Meets the deadlines that are due at `now`: whether the way is out by that, and what it repeats.
+    fn tick(way: &mut WayOut, now: Instant, config: &Config) -> (bool, u32) {
+        let mut repeated = 0;
+        let is_out = way.tick(now, config, |_, _| {}, |_| repeated += 1);
+        (is_out, repeated)
+    }
+
+    #[test]
+    fn silence_counts_from_when_a_box_that_was_held_up_goes_on() {
+        let (config, start) = (Config::default(), Instant::from_ns(1_000_000));
+        let mut way = waiting(start, &config);
+        let late = start + Duration::from_ms(200);
+        assert_eq!(tick(&mut way, late, &config), (false, 0));
+        let due = way.deadline(&config).unwrap();
+        assert!(due.at > late, "{due:?}");
+        way.note_progress(due.at);
+        assert!(way.is_up);
+    }
+
+    #[test]
+    fn a_box_that_is_held_up_all_the_time_gives_a_path_up_too() {
+        let (config, mut now) = (Config::default(), Instant::from_ns(1_000_000));
+        let mut way = waiting(now, &config);
+        let ticks = (1..10).find(|_| {
+            now += Duration::from_ms(200);
+            tick(&mut way, now, &config).0
+        });
+        assert_eq!(ticks, Some(2));
+    }
+
+    #[test]
+    fn who_is_in_time_repeats_and_gives_up_at_once() {
+        let (config, start) = (Config::default(), Instant::from_ns(1_000_000));
+        let mut way = waiting(start, &config);
+        let due = way.deadline(&config).unwrap();
+        assert_eq!(due.reason, "tail probe");
+        assert_eq!(tick(&mut way, due.at, &config), (false, 1));
+        let mut now = due.at;
+        while !tick(&mut way, now, &config).0 {
+            now = way.deadline(&config).unwrap().at;
+        }
+        let most = config.path_out_after + way.flight.rtt.patience();
+        assert!(now.since(start) <= most, "after {:?}", now.since(start));
     }
 }

@@ -207,13 +207,36 @@ impl Transport {
         };
         let header = outer.header;
         match header.kind {
-            Kind::Parity => return self.handle_parity(now, side, frame, &outer),
-            Kind::Part => return self.handle_part(now, side, frame, &outer),
-            _ => {}
+            Kind::Data => self.handle_data(now, side, frame, &outer),
+            Kind::Parity => self.handle_parity(now, side, frame, &outer),
+            Kind::Part => self.handle_part(now, side, frame, &outer),
+            _ => self.handle_without_frame(now, side, frame, &outer),
         }
+    }
+
+    /// A tunnelled frame.
+    #[inline]
+    fn handle_data(&mut self, now: Instant, side: Side, frame: &Frame<'_>, outer: &Outer) {
+        let header = &outer.header;
+        if !Header::is_sound(outer.header_bytes(frame.head), &[]) {
+            return self.unsound(side, frame, header);
+        }
+        if header.version != VERSION {
+            return self.drop(DropReason::Version);
+        }
+        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some()) else {
+            return self.drop(DropReason::UnknownSession);
+        };
+        if session.handle_numbered(now, &mut self.shared, side, frame, outer) {
+            let (local, way) = (session.local, outer.udp.path(frame.head));
+            self.addresses.learn_of_host(now, &way.reversed(), local);
+        }
+    }
+
+    fn handle_without_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>, outer: &Outer) {
+        let header = outer.header;
         let mut body = [0; BODY_MAX];
         let body = match header.kind {
-            Kind::Data => Some(&[][..]),
             Kind::Ping => ping_body_of(frame, outer.udp, &mut body),
             _ => body_of(frame, outer.udp, &mut body),
         };
@@ -234,11 +257,8 @@ impl Transport {
         };
         let shared = &mut self.shared;
         match header.kind {
-            Kind::Data | Kind::End | Kind::Void => {
-                if let Some(way) = session.handle_numbered(now, shared, side, frame, &outer) {
-                    let local = session.local;
-                    self.addresses.learn_of_host(now, &way.reversed(), local);
-                }
+            Kind::End | Kind::Void => {
+                session.handle_numbered(now, shared, side, frame, outer);
             }
             Kind::Ack => match Ack::read(body) {
                 Some(ack) => session.handle_ack(now, shared, &header, &ack),
@@ -260,7 +280,7 @@ impl Transport {
                 }
                 _ => shared.counters.drops.count(DropReason::Unasked),
             },
-            Kind::Parity | Kind::Part | Kind::Hello => {}
+            Kind::Data | Kind::Parity | Kind::Part | Kind::Hello => {}
         }
     }
 

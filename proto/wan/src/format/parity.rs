@@ -53,12 +53,10 @@ impl Place {
         }
         out[len..len + transport.len()].copy_from_slice(transport);
         len += transport.len();
-        if let Trailer::Received { pad, pad_len, icrc } = frame.trailer {
-            let pad = &pad[..usize::from(pad_len)];
-            out[len..len + pad.len()].copy_from_slice(pad);
-            len += pad.len();
-            out[len..len + ICRC_LEN].copy_from_slice(&icrc);
-            len += ICRC_LEN;
+        if let Some((pad_len, end)) = frame.trailer.on_wire() {
+            let end = &end[..pad_len + ICRC_LEN];
+            out[len..len + end.len()].copy_from_slice(end);
+            len += end.len();
         }
         len
     }

@@ -1,9 +1,10 @@
 //! PART datagrams: a frame that is too long for a path in pieces, and how these become the frame again.
 
+use super::tunnel::InBytes;
 use super::{HEADER_LEN, Header, Outer};
 use longhaul_fec::Body;
 use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
-use longhaul_wire::{Ecn, HEAD_MAX, ROCEV2_PORT, Split, Udp, split};
+use longhaul_wire::{Ecn, HEAD_MAX, ICRC_LEN, ROCEV2_PORT, Split, Udp, split};
 use std::ops::Range;
 
 /// Which bytes of what follows UDP in a tunnelled frame a PART carries.
@@ -91,11 +92,8 @@ impl<'a> Piece<'a> {
         let offset = if is_first { 0 } else { headers.len() + range.start };
         let is_last = range.end == payload_len;
         let (mut end, mut end_len) = ([0; 7], 0);
-        if is_last && let Trailer::Received { pad, pad_len, icrc } = inner.trailer {
-            let pad_len = usize::from(pad_len);
-            end[..pad_len].copy_from_slice(&pad[..pad_len]);
-            end[pad_len..pad_len + icrc.len()].copy_from_slice(&icrc);
-            end_len = pad_len + icrc.len();
+        if is_last && let Some((pad_len, bytes)) = inner.trailer.on_wire() {
+            (end, end_len) = (bytes, pad_len + ICRC_LEN);
         }
         let payload = match inner.payload {
             Payload::Synthetic { .. } => {
@@ -213,12 +211,11 @@ fn copy_behind_head(frame: &Frame<'_>, out: &mut [u8]) -> Option<()> {
     if rest.is_empty() {
         return Some(());
     }
-    let Trailer::Received { pad, pad_len, icrc } = frame.trailer else { return None };
-    let end = pad[..usize::from(pad_len)].iter().chain(&icrc);
+    let (_, end) = frame.trailer.on_wire()?;
     if rest.len() > frame.trailer.len() {
         return None;
     }
-    rest.iter_mut().zip(end).for_each(|(out, byte)| *out = *byte);
+    rest.copy_from_slice(&end[..rest.len()]);
     Some(())
 }
 
@@ -272,7 +269,8 @@ pub(crate) fn assemble<'a>(
     head[at..at + near].copy_from_slice(&scratch[..near]);
     let head = &head[..at + near];
     let Ok(Split::Roce { layout, payload_len, pad }) = split(head, at + total) else { return None };
-    super::tunnel::take_out_of_bytes(pool, head, &scratch[near..], layout.payload, payload_len, pad)
+    let whole = Frame { head, payload: Payload::Bytes(&scratch[near..]), trailer: Trailer::None };
+    Some(InBytes::find(head, &whole, layout, payload_len, pad)?.hold(pool))
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 use super::{HEADER_LEN, Header};
+use crate::DropReason;
 use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
-use longhaul_wire::{HEAD_MAX, ICRC_LEN, ROCEV2_PORT, Split, Udp, split};
+use longhaul_wire::icrc::Icrc;
+use longhaul_wire::{HEAD_MAX, ICRC_LEN, Layout, ROCEV2_PORT, Split, Udp, split};
 
 /// Checksum of an IPv4 header that does not survive the way there and back: no sum of a header gives it.
 const IPV4_CHECKSUM_NEVER: [u8; 2] = [0xff, 0xff];
@@ -59,16 +61,21 @@ impl Outer {
     }
 }
 
-/// Takes the tunnelled frame out, byte for byte what went in but for what routers change. `None`: there is none.
+/// Takes the tunnelled frame out, byte for byte what went in but for what routers change.
 ///
-/// Its ICRC is not looked at.
+/// # Errors
+/// [`DropReason::Malformed`]: there is none. [`DropReason::Corrupted`]: its ICRC is wrong.
 #[inline]
-pub(crate) fn take_out(pool: &mut FramePool, frame: &Frame<'_>, outer: &Outer) -> Option<FrameBuf> {
+pub(crate) fn take_out(
+    pool: &mut FramePool,
+    frame: &Frame<'_>,
+    outer: &Outer,
+) -> Result<FrameBuf, DropReason> {
     let at = outer.udp.payload();
     let mut bytes = [0; HEAD_MAX];
-    let len = frame.head.len().checked_sub(HEADER_LEN)?;
+    let len = frame.head.len().checked_sub(HEADER_LEN).ok_or(DropReason::Malformed)?;
     if frame.head.len() > HEAD_MAX {
-        return None;
+        return Err(DropReason::Malformed);
     }
     bytes[..at].copy_from_slice(&frame.head[..at]);
     bytes[at..len].copy_from_slice(&frame.head[at + HEADER_LEN..]);
@@ -76,54 +83,114 @@ pub(crate) fn take_out(pool: &mut FramePool, frame: &Frame<'_>, outer: &Outer) -
     udp.set_destination_port(&mut bytes, ROCEV2_PORT);
     udp.set_checksum(&mut bytes, outer.header.udp_checksum);
     if !udp.lengthen(&mut bytes, -(HEADER_LEN as i32)) {
-        return None;
+        return Err(DropReason::Malformed);
     }
     let head = &bytes[..len];
     let Ok(Split::Roce { layout, payload_len, pad }) = split(head, frame.len() - HEADER_LEN) else {
-        return None;
+        return Err(DropReason::Malformed);
     };
     if frame.trailer.is_empty() {
-        return take_out_of_bytes(pool, head, frame.payload.as_bytes()?, layout.payload, payload_len, pad);
+        let inner = InBytes::find(head, frame, layout, payload_len, pad).ok_or(DropReason::Malformed)?;
+        return if inner.icrc_is_right() { Ok(inner.hold_checked(pool)) } else { Err(DropReason::Corrupted) };
     }
     let is_whole = layout.payload == len
         && payload_len == frame.payload.len()
         && pad + ICRC_LEN == frame.trailer.len()
         && !matches!(frame.payload, Payload::Train { .. } | Payload::Memory(..));
-    is_whole.then(|| pool.hold(&Frame { head, payload: frame.payload, trailer: frame.trailer }))
+    let inner = Frame { head, payload: frame.payload, trailer: frame.trailer };
+    match is_whole {
+        true if inner.icrc_is_right() => Ok(pool.hold(&inner)),
+        true => Err(DropReason::Corrupted),
+        false => Err(DropReason::Malformed),
+    }
 }
 
-/// As it comes from a port: the headers' end is not where `head` ends, and the trailer lies behind the payload.
-pub(super) fn take_out_of_bytes(
-    pool: &mut FramePool,
-    head: &[u8],
-    rest: &[u8],
-    payload_at: usize,
-    payload_len: usize,
-    pad: usize,
-) -> Option<FrameBuf> {
-    let (head, behind) = head.split_at(payload_at);
-    let at = |at: usize| {
-        if at < behind.len() { behind.get(at).copied() } else { rest.get(at - behind.len()).copied() }
-    };
-    let mut pad_bytes = [0; 3];
-    for (place, byte) in pad_bytes[..pad].iter_mut().enumerate() {
-        *byte = at(payload_len + place)?;
+/// A frame as it comes from a port: the headers' end is not where `head` ends, and the trailer lies behind the payload.
+pub(super) struct InBytes<'a> {
+    /// Headers alone.
+    head: &'a [u8],
+    layout: Layout,
+    /// Both pieces of the payload.
+    payload: [&'a [u8]; 2],
+    pad: [u8; 3],
+    pad_len: usize,
+    icrc: [u8; ICRC_LEN],
+    /// All of the payload, where a port lends it.
+    lent: Option<Payload<'a>>,
+}
+
+impl<'a> InBytes<'a> {
+    /// Of a tunnelled `frame`; `head` is that of the frame inside. `None`: cut short.
+    #[inline]
+    pub(super) fn find(
+        head: &'a [u8],
+        frame: &Frame<'a>,
+        layout: Layout,
+        payload_len: usize,
+        pad_len: usize,
+    ) -> Option<Self> {
+        let rest = frame.payload.as_bytes()?;
+        let (head, behind) = head.split_at(layout.payload);
+        let at = |at: usize| {
+            if at < behind.len() { behind.get(at).copied() } else { rest.get(at - behind.len()).copied() }
+        };
+        let mut pad = [0; 3];
+        for (place, byte) in pad[..pad_len].iter_mut().enumerate() {
+            *byte = at(payload_len + place)?;
+        }
+        let mut icrc = [0; ICRC_LEN];
+        for (place, byte) in icrc.iter_mut().enumerate() {
+            *byte = at(payload_len + pad_len + place)?;
+        }
+        let first = &behind[..behind.len().min(payload_len)];
+        let second = rest.get(..payload_len - first.len())?;
+        let begin = layout.payload + HEADER_LEN;
+        let lent = match frame.payload {
+            Payload::Lent { lease, at, .. }
+                if std::ptr::eq(frame.head.as_ptr(), lease.bytes().as_ptr())
+                    && at as usize == frame.head.len() =>
+            {
+                Some(Payload::Lent { lease, at: begin as u32, len: payload_len as u32 })
+            }
+            _ => None,
+        };
+        let is_short = payload_len <= crate::PAYLOAD_MAX;
+        is_short.then_some(InBytes { head, layout, payload: [first, second], pad, pad_len, icrc, lent })
     }
-    let mut icrc = [0; ICRC_LEN];
-    for (place, byte) in icrc.iter_mut().enumerate() {
-        *byte = at(payload_len + pad + place)?;
+
+    #[inline]
+    fn icrc_is_right(&self) -> bool {
+        let mut icrc = Icrc::over_head(self.head, &self.layout);
+        self.payload.iter().for_each(|piece| icrc.update(piece));
+        icrc.update(&self.pad[..self.pad_len]);
+        icrc.finish() == self.icrc
     }
-    let first = &behind[..behind.len().min(payload_len)];
-    let second = rest.get(..payload_len - first.len())?;
-    let trailer = Trailer::Received { pad: pad_bytes, pad_len: pad as u8, icrc };
-    (payload_len <= crate::PAYLOAD_MAX).then(|| pool.hold_pieces(head, [first, second], trailer))
+
+    /// Keeps it as one whose ICRC was found right: by reference where it can, else by one copy.
+    #[inline]
+    fn hold_checked(&self, pool: &mut FramePool) -> FrameBuf {
+        let InBytes { head, pad, icrc, .. } = *self;
+        let trailer = Trailer::Checked { pad, pad_len: self.pad_len as u8, icrc };
+        match self.lent {
+            Some(payload) => pool.hold(&Frame { head, payload, trailer }),
+            None => pool.hold_pieces(head, self.payload, trailer),
+        }
+    }
+
+    /// Keeps it by one copy. Its ICRC is not looked at.
+    pub(super) fn hold(&self, pool: &mut FramePool) -> FrameBuf {
+        let InBytes { head, pad, icrc, .. } = *self;
+        pool.hold_pieces(head, self.payload, Trailer::Received { pad, pad_len: self.pad_len as u8, icrc })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::format::Kind;
+    use longhaul_lease::Lease;
     use longhaul_units::{Psn, Qpn};
+    use longhaul_wire::icrc;
     use longhaul_wire::{Bth, Head, MacAddr, Opcode, Path, PathTemplate};
     use proptest::prelude::*;
     use std::net::IpAddr;
@@ -201,7 +268,10 @@ mod tests {
             let payload: Vec<u8> = (0..sample.payload_len).map(|n| n as u8).collect();
             let mut pool = FramePool::new();
             let held = pool.hold(&Frame { head: &inner_head, payload: Payload::Bytes(&payload), trailer: Trailer::None });
-            let trailer = Trailer::Received { pad: [0, 7, 0], pad_len, icrc: [1, 2, 3, 4] };
+            let layout = Layout::find(&inner_head).unwrap().unwrap();
+            let pad = [0, 7, 0];
+            let icrc = icrc::of(&inner_head, &layout, &payload, &pad[..usize::from(pad_len)]);
+            let trailer = Trailer::Received { pad, pad_len, icrc };
             let (payload, trailer) = match sample.form {
                 0 => (Payload::Bytes(&payload), trailer),
                 1 => (Payload::Shared(&held), trailer),
@@ -235,6 +305,18 @@ mod tests {
             let outer = Outer::find(received.head, PORT).unwrap();
             let taken = take_out(&mut pool, &received, &outer).unwrap();
             prop_assert_eq!(&bytes_of(&taken.as_frame()), &expected);
+
+            // By a port that lends: the same, where it lies.
+            let mut lease = Lease::with_capacity(wire.len());
+            lease.fill(wire.len(), &mut |out| out.copy_from_slice(&wire));
+            let received = Frame::lent(&lease).unwrap();
+            let taken = take_out(&mut pool, &received, &outer).unwrap();
+            prop_assert_eq!(&bytes_of(&taken.as_frame()), &expected);
+            prop_assert!(lease.bytes().as_ptr_range().contains(&taken.payload().as_ptr()), "it was copied");
+            wire[crossed - 1] ^= 1;
+            let head = Head::copy_of(&wire);
+            let received = Frame::received(&head, &wire).unwrap();
+            prop_assert_eq!(take_out(&mut pool, &received, &outer).unwrap_err(), DropReason::Corrupted);
         }
 
         /// Frames cut short, lengthened and with wrong bytes are taken out as something whole or not at all.
@@ -259,7 +341,7 @@ mod tests {
             let head = Head::copy_of(&wire);
             let frame = Frame::received(&head, &wire).unwrap_or_else(|_| Frame::opaque(&wire));
             if let Some(outer) = Outer::find(frame.head, PORT)
-                && let Some(taken) = take_out(&mut FramePool::new(), &frame, &outer)
+                && let Ok(taken) = take_out(&mut FramePool::new(), &frame, &outer)
             {
                 prop_assert!(taken.len() + HEADER_LEN <= frame.len());
             }

@@ -21,7 +21,8 @@ pub(super) struct Repaired {
 }
 
 impl Session {
-    /// A numbered datagram whose header is sound. The address behind the far box, when a stream begins.
+    /// A numbered datagram whose header is sound. True when a stream begins with it, so that its source is known to be behind the
+    /// far box.
     pub(crate) fn handle_numbered(
         &mut self,
         now: Instant,
@@ -29,18 +30,18 @@ impl Session {
         side: Side,
         frame: &Frame<'_>,
         outer: &Outer,
-    ) -> Option<Path> {
+    ) -> bool {
         let header = &outer.header;
         let path = usize::from(header.path);
-        let number = self.admit(shared, side, path, header.number)?;
-        let way = self.ways_in.get_mut(path)?;
+        let Some(number) = self.admit(shared, side, path, header.number) else { return false };
+        let Some(way) = self.ways_in.get_mut(path) else { return false };
         let is_frame = header.kind == Kind::Data;
         let estimate = if is_frame { FramePool::footprint(frame.payload.len()) as u32 } else { 0 };
         let drops = &mut shared.counters.drops;
         let verdict = self.incoming.look(header.stream, header.sequence, estimate);
         if let Some(reason) = refusal(verdict) {
             drops.count(reason);
-            return None;
+            return false;
         }
         let is_duplicate = verdict == Verdict::Duplicate;
         if is_duplicate {
@@ -50,20 +51,18 @@ impl Session {
             way.arrivals.note(now, number);
             // Its group may lack another.
             if !way.parity.is_on() {
-                return None;
+                return false;
             }
         }
         let mut held = None;
         if is_frame {
-            let Some(taken) = take_out(&mut shared.pool, frame, outer) else {
-                drops.count(DropReason::Malformed);
-                return None;
-            };
-            if !taken.as_frame().icrc_is_right() {
-                drops.count(DropReason::Corrupted);
-                return None;
+            match take_out(&mut shared.pool, frame, outer) {
+                Ok(taken) => held = Some(taken),
+                Err(reason) => {
+                    drops.count(reason);
+                    return false;
+                }
             }
-            held = Some(taken);
         }
         if !is_duplicate {
             way.arrivals.note(now, number);
@@ -74,12 +73,12 @@ impl Session {
         }
         let is_coded = way.parity.is_on();
         let place = Place::of(header);
-        let kept = held.clone().filter(|_| is_coded);
+        let kept = if is_coded { held.clone() } else { None };
         let is_begun = !is_duplicate && self.deliver(shared, &place, held);
         if is_coded {
             self.show(now, shared, path, number, place, kept);
         }
-        (is_begun && is_frame).then(|| outer.udp.path(frame.head))
+        is_begun && is_frame
     }
 
     /// A part of a frame, which is held with its headers up to UDP. The address behind the far box, when a stream begins.

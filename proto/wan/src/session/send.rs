@@ -46,8 +46,10 @@ impl Session {
             self.out.void(next.record);
         }
         let Some(record) = self.out.record(next.record) else { return true };
-        let reserve = Reserve::of(shared, &self.way);
-        if let Some(parts) = parts_needed(record, way.mtu.get().into(), reserve) {
+        let (mtu, reserve) = (usize::from(way.mtu.get()), Reserve::of(shared, &self.way));
+        if !fits_whole(record, mtu, reserve)
+            && let Some(parts) = parts_needed(record, mtu, reserve)
+        {
             way.split += 1;
             shared.counters.split += 1;
             self.out.split(next, parts);
@@ -188,6 +190,13 @@ impl Reserve {
         let of_ip = if self.is_ipv6 && !udp.is_ipv6 { IPV6_MORE } else { 0 };
         if self.has_parity { over + of_ip } else { 0 }
     }
+}
+
+/// True for a frame that fits `mtu` as it is.
+#[inline]
+fn fits_whole(record: &Record, mtu: usize, reserve: Reserve) -> bool {
+    let Some(frame) = record.frame.as_ref().filter(|_| record.part.is_none()) else { return false };
+    frame.len() - record.udp.ip + HEADER_LEN + reserve.bytes(record.udp, PARITY_OVER_FRAME) <= mtu
 }
 
 /// Into how many parts a record must be split so that they fit `mtu`, the length of an IP packet. `None`: it fits as it is, or cannot
