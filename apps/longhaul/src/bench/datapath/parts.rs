@@ -5,7 +5,6 @@ use super::boxes::Setup;
 use super::outcome::Outcome;
 use longhaul_datapath::{Measured, Ticks};
 use longhaul_fec::{Body, Encoder, Layout};
-use longhaul_wan::Parity;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use std::hint::black_box;
 
@@ -35,7 +34,7 @@ impl Parts {
     /// Measures the bare parts.
     pub fn measure(whole: &Outcome, plain: &Measured, setup: &Setup) -> Self {
         let (ticks, payload) = (Ticks::new(), whole.measured.payload_bytes);
-        let coding = if setup.parity == Parity::Off { 0.0 } else { coding(&ticks, payload) };
+        let coding = if is_coded(&whole.measured) { coding(&ticks, payload) } else { 0.0 };
         let encryption = if setup.is_encrypted { encryption(&ticks, whole.measured.frame_len) } else { 0.0 };
         Parts {
             whole: whole.measured.box_ticks_per_packet().unwrap_or(0.0),
@@ -59,6 +58,12 @@ impl Parts {
             ("to_parts_ratio", self.ratio()),
         ]
     }
+}
+
+/// True when any parity was sent: where nothing is lost, even `always` asks for none.
+fn is_coded(whole: &Measured) -> bool {
+    let counts = whole.stages.iter().flat_map(|stage| &stage.seen.counts);
+    counts.into_iter().any(|(name, count)| *name == "parity_datagrams" && *count > 0)
 }
 
 fn median(mut rounds: Vec<f64>) -> f64 {
