@@ -1,6 +1,6 @@
 use crate::Seal;
 use crate::seal::opened;
-use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
+use longhaul_node::{Deadline, Frame, FrameBuf, Node, Side, Transmit};
 use longhaul_units::Instant;
 
 /// Frames that wait in the seal which the node takes before it gets to act.
@@ -84,6 +84,11 @@ impl Transmit for Outward<'_> {
             self.out.transmit(side, &held.as_frame());
         }
         self.seal.settle();
+    }
+
+    #[inline]
+    fn transmit_held(&mut self, side: Side, held: &FrameBuf) {
+        if side == 0 { self.out.transmit_held(side, held) } else { self.transmit(side, &held.as_frame()) }
     }
 }
 

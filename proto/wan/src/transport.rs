@@ -351,7 +351,7 @@ impl Transport {
             if let Some((soon, ..)) = self.shared.to_inner.get(4) {
                 soon.fetch();
             }
-            out.transmit(INNER, &frame.as_frame());
+            out.transmit_held(INNER, &frame);
             self.shared.counters.delivered += 1;
             self.shared.counters.inner_frames_out += 1;
             if let Some(session) = self.sessions.get_mut(local) {
@@ -360,7 +360,7 @@ impl Transport {
         }
         while !self.shared.pass_in.is_empty() && out.room(INNER) > 0 {
             let Some(frame) = self.shared.pass_in.pop() else { return };
-            out.transmit(INNER, &frame.as_frame());
+            out.transmit_held(INNER, &frame);
             self.shared.counters.inner_frames_out += 1;
         }
     }
