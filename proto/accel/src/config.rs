@@ -5,7 +5,8 @@ use thiserror::Error;
 /// What an accelerator is given: limits, rates and times.
 ///
 /// Memory is bounded by `total_bytes_max` (stored requests of all flows) plus twice `passthrough_bytes_max` plus
-/// about 1 KiB per flow of `flows_max`. Buffers are pooled and grow with what is held at once.
+/// about 1 KiB per flow of `flows_max` and 16 MiB for the bookkeeping of stores that are empty. Buffers are pooled and grow with
+/// what is held at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Bytes of memory that one flow's store may take, counted with buffers and bookkeeping. At least 64 KiB.
