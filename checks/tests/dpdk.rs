@@ -115,7 +115,8 @@ fn what_cannot_be_had_is_told_in_one_line_with_its_cure() {
     for (port, eal, more, words) in [
         ("dpdk:net_nosuch0", EAL, "--dpdk-queues=1", ["net_nosuch0", "apt-get install"]),
         ("dpdk:ffff:ff:1f.7", EAL, "--dpdk-queues=1", ["no PCI device", "dpdk-devbind.py"]),
-        ("dpdk:net_memif7", EAL, "--dpdk-queues=2", ["does not spread flows", "--dpdk-queues=1"]),
+        ("dpdk:net_memif7", EAL, "--dpdk-queues=2", ["has 1 receive queues", "--dpdk-queues=1"]),
+        ("dpdk:net_ring7", EAL, "--dpdk-queues=2", ["does not spread frames", "--dpdk-spread=device"]),
         ("dpdk:net_null7", "--no-huge -m 64", "--dpdk-queues=32", ["no memory for", "--dpdk-eal='-m"]),
         ("dpdk:net_null7", EAL, "--dpdk-mtu=20000", ["the MTU is 20000", "68 to 16362"]),
         ("dpdk:net_null7", "--no-huge --nonsense", "--dpdk-queues=1", ["DPDK does not start", "--nonsense"]),

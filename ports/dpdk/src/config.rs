@@ -2,11 +2,24 @@
 
 use crate::error::DpdkError;
 use std::fmt::Display;
+use std::num::NonZeroUsize;
 
 /// Two VLAN tags and the Ethernet header, in bytes: what a frame is longer than its MTU.
 pub(crate) const AROUND_MTU: usize = 14 + 2 * 4;
 
-/// Configuration of one port.
+/// How a device is to choose the receive queue of a frame, where there are several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Spread {
+    /// By the two IP addresses, the same for both directions of a flow: two devices with as many queues choose the
+    /// same one for it. A device that cannot is refused.
+    #[default]
+    ByAddresses,
+    /// However the device does it by itself, as net_ring, net_null, net_tap, net_af_packet and net_af_xdp do. The two
+    /// directions of a flow may come by different queues.
+    ByDevice,
+}
+
+/// Configuration of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DpdkConfig {
     /// The device and its arguments, as DPDK takes them: `0000:3b:00.0`, `net_memif0,role=client`.
@@ -14,9 +27,11 @@ pub struct DpdkConfig {
     /// The MTU that the flows behind this port need, in bytes: a device that cannot take it is refused. `None`: as much
     /// as the device takes, up to [`DpdkConfig::MTU_DEFAULT`].
     pub mtu: Option<u16>,
-    /// Receive queues, over which the device spreads flows: 1 to 64. More than one helps where a device limits what one
-    /// queue takes.
+    /// Receive queues of each port, over which the device spreads flows: 1 to 64. More than one helps where a device limits
+    /// what one queue takes.
     pub rx_queues: u16,
+    /// How the device spreads frames over all receive queues of all its ports.
+    pub spread: Spread,
     /// Frames that each queue holds at the device, each way. A device may take less.
     pub queue_frames: u16,
     /// Bytes of frame that one buffer holds, at least 256. A longer frame lies in several, where the device can do that;
@@ -29,8 +44,11 @@ impl DpdkConfig {
     /// The MTU that a port takes unless told otherwise, in bytes: jumbo frames.
     pub const MTU_DEFAULT: u16 = 9216;
 
-    /// The most receive queues.
+    /// The most receive queues of a port.
     pub const RX_QUEUES_MAX: u16 = 64;
+
+    /// The most ports of a device.
+    pub const PORTS_MAX: u16 = 64;
 
     /// The largest MTU that can be asked for, in bytes: frames of 16 KiB.
     pub const MTU_MAX: u16 = (16 << 10) - AROUND_MTU as u16;
@@ -38,10 +56,17 @@ impl DpdkConfig {
     /// The defaults: jumbo frames, one queue of 1024 frames each way, buffers of 4352 bytes.
     #[must_use]
     pub fn new(devargs: &str) -> Self {
-        Self { devargs: devargs.to_owned(), mtu: None, rx_queues: 1, queue_frames: 1024, buffer_bytes: 4352 }
+        Self {
+            devargs: devargs.to_owned(),
+            mtu: None,
+            rx_queues: 1,
+            spread: Spread::default(),
+            queue_frames: 1024,
+            buffer_bytes: 4352,
+        }
     }
 
-    pub(crate) fn validate(&self) -> Result<(), DpdkError> {
+    pub(crate) fn validate(&self, ports: NonZeroUsize) -> Result<(), DpdkError> {
         let refuse = |field, value: &dyn Display, range| {
             Err(DpdkError::Config { field, value: value.to_string(), range })
         };
@@ -55,6 +80,9 @@ impl DpdkConfig {
         }
         if !(1..=Self::RX_QUEUES_MAX).contains(&self.rx_queues) {
             return refuse("the number of receive queues", &self.rx_queues, "1 to 64");
+        }
+        if ports.get() > Self::PORTS_MAX.into() {
+            return refuse("the number of queues", &ports, "1 to 64");
         }
         if !(64..=32768).contains(&self.queue_frames) {
             return refuse("the length of queues", &self.queue_frames, "64 to 32768 frames");

@@ -1,14 +1,16 @@
-//! An attached device and its pool of buffers.
+//! An attached device, shared by its ports, and their pools of buffers.
 
 use crate::config::{AROUND_MTU, DpdkConfig};
 use crate::eal;
 use crate::error::DpdkError;
 use crate::pci;
-use crate::shim::{self, Info, Pool, Setup, Statistics};
+use crate::pool::BufferPool;
+use crate::rss;
+use crate::shim::{self, Info, Setup, Statistics};
 use std::ffi::CString;
 use std::path::Path;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// A driver whose client connects once, when it is started, and which carries frames longer than it says.
@@ -22,54 +24,8 @@ const RESTART_AFTER: Duration = Duration::from_secs(1);
 const MORE_BUFFERS: u32 = 2048;
 /// Drivers are written for buffers of this size, in bytes; some refuse smaller ones.
 const BUFFER_BYTES_USUAL: usize = 2048;
-/// What DPDK needs around each buffer, in bytes: its headroom, its structure and the pool's.
-const AROUND_BUFFER: usize = 128 + 128 + 64;
-const ENOMEM: i32 = -12;
 const EEXIST: i32 = -17;
-
-/// The buffers of one port.
-pub(crate) struct BufferPool {
-    pool: NonNull<Pool>,
-    buffers: u32,
-    /// Bytes of frame in each.
-    pub(crate) buffer_bytes: usize,
-}
-
-impl BufferPool {
-    fn new(buffers: u32, buffer_bytes: usize, socket: i32) -> Result<Self, DpdkError> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("longhaul_{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let name = CString::new(name).expect("no zero in it");
-        // SAFETY: DPDK runs, and the name is zero-terminated; it is copied.
-        let pool = unsafe { shim::lh_pool(name.as_ptr(), buffers, buffer_bytes as u32, socket) };
-        let Some(pool) = NonNull::new(pool) else {
-            let megabytes = (((buffer_bytes + AROUND_BUFFER) * buffers as usize) >> 20) + 64;
-            let reason = eal::reason(ENOMEM);
-            return Err(DpdkError::NoMemory { buffers, bytes: buffer_bytes, reason, megabytes });
-        };
-        Ok(Self { pool, buffers, buffer_bytes })
-    }
-
-    pub(crate) fn as_ptr(&self) -> *mut Pool {
-        self.pool.as_ptr()
-    }
-
-    /// Buffers that nobody has.
-    pub(crate) fn free_buffers(&self) -> usize {
-        // SAFETY: the pool lives as long as this.
-        unsafe { shim::lh_pool_free_buffers(self.pool.as_ptr()) as usize }
-    }
-}
-
-impl Drop for BufferPool {
-    fn drop(&mut self) {
-        // A device of another port may hold some, as those of one ring do: then it stays.
-        if self.free_buffers() == self.buffers as usize {
-            // SAFETY: all buffers are back, and nobody else has the pool.
-            unsafe { shim::lh_pool_free(self.pool.as_ptr()) };
-        }
-    }
-}
+const ENOTSUP: i32 = -95;
 
 /// A device's port, which gives the device back when dropped.
 struct Attached(u16);
@@ -103,97 +59,124 @@ impl Drop for Attached {
     }
 }
 
-/// An attached and configured device.
+/// An attached and configured device. Its ports share it, and the last one to go stops it and gives it back.
 pub(crate) struct Device {
     attached: Attached,
     name: String,
     driver: String,
     mtu: usize,
-    is_started: bool,
-    /// It connects when it is started, and does not try again.
+    ports: u16,
+    is_started: AtomicBool,
+    is_up: AtomicBool,
+    /// It connects when it is started, and does not try again. Such a device has one port.
     connects_once: bool,
-    /// After the device, which holds buffers of it.
-    pool: BufferPool,
+    watch: Mutex<LinkWatch>,
+    /// One for each port; after the device, which holds buffers of them.
+    pools: Vec<BufferPool>,
 }
 
-// SAFETY: DPDK's functions for one port may be called from any thread, one at a time; so may those of a pool. `&Device`
-// is shared by nobody: the port that owns it is used through `&mut` by its data path, and counters are only read.
-unsafe impl Send for Device {}
-
 impl Device {
-    /// Attaches, configures and starts the device.
-    pub(crate) fn open(config: &DpdkConfig) -> Result<Self, DpdkError> {
-        config.validate()?;
+    /// Attaches, configures and starts the device, with so many ports.
+    pub(crate) fn open(config: &DpdkConfig, ports: u16) -> Result<Self, DpdkError> {
         pci::check(config.device(), Path::new("/sys/bus/pci/devices"))?;
         let attached = Attached::new(config)?;
-        let name = config.device().to_owned();
-        let failed = |operation, error| DpdkError::Device {
-            device: config.device().to_owned(),
-            operation,
-            reason: eal::reason(error),
-        };
-        // SAFETY: zeros are a value of it: numbers and an array of them.
-        let mut info: Info = unsafe { std::mem::zeroed() };
+        let mut info = Info::default();
         // SAFETY: the port is attached, and `info` is written at most.
         let done = unsafe { shim::lh_describe(attached.0, &raw mut info) };
         if done < 0 {
-            return Err(failed("asking what it can do", done));
+            return Err(failed(config, "asking what it can do", done));
         }
         let driver = text(&info);
+        check_queues(config, ports, &info, &driver)?;
+        let hash_key = rss::key_for(config, ports, &info, &driver)?;
         let mtu = fitting_mtu(config, &info, &driver)?;
         let frame_bytes_max = mtu + AROUND_MTU;
         let may_chain = info.takes_chains != 0 && info.gives_chains != 0;
         let whole = frame_bytes_max.next_multiple_of(64).max(BUFFER_BYTES_USUAL);
         let buffer_bytes = if may_chain { config.buffer_bytes.min(whole) } else { whole };
         let buffers = (u32::from(config.rx_queues) + 1) * u32::from(config.queue_frames) + MORE_BUFFERS;
-        let pool = BufferPool::new(buffers, buffer_bytes, info.socket)?;
-        let is_server = ["role=server", "role=master"].iter().any(|role| config.devargs.contains(role));
-        let connects_once = driver == MEMIF && !is_server;
-        let mut device = Device { attached, name, driver, mtu, is_started: false, connects_once, pool };
-        let setup = Setup {
-            pool: device.pool.as_ptr(),
-            mtu: (mtu as u32).min(info.mtu_max),
-            rx_queues: config.rx_queues,
-            rx_slots: config.queue_frames,
-            tx_slots: config.queue_frames,
-            chains: u8::from(buffer_bytes < frame_bytes_max),
+        let pools: Result<Vec<_>, _> =
+            (0..ports).map(|_| BufferPool::new(buffers, buffer_bytes, info.socket)).collect();
+        let connects_once = driver == MEMIF && !is_server(config);
+        let device = Device {
+            attached,
+            name: config.device().to_owned(),
+            driver,
+            mtu,
+            ports,
+            is_started: AtomicBool::new(false),
+            is_up: AtomicBool::new(false),
+            connects_once,
+            watch: Mutex::default(),
+            pools: pools?,
         };
-        // SAFETY: the port is attached, and the pool lives until it is detached: it is dropped after it.
-        let done = unsafe { shim::lh_configure(device.port(), &raw const setup) };
-        if done < 0 {
-            return Err(failed("configuring it", done));
-        }
+        device.configure(config, &info, hash_key.as_deref())?;
         match device.start() {
             // Nobody is there to connect to.
-            Err(_) if device.connects_once => Ok(device),
-            Err(error) => Err(failed("starting it", error)),
-            Ok(()) => Ok(device),
+            Err(_) if device.connects_once => return Ok(device),
+            Err(error) => return Err(failed(config, "starting it", error)),
+            Ok(()) => {}
+        }
+        if let Some(key) = hash_key {
+            device.spread(config, &key)?;
+        }
+        Ok(device)
+    }
+
+    fn configure(&self, config: &DpdkConfig, info: &Info, hash_key: Option<&[u8]>) -> Result<(), DpdkError> {
+        let pools: Vec<_> = self.pools.iter().map(BufferPool::as_ptr).collect();
+        let setup = Setup {
+            pools: pools.as_ptr(),
+            hash_key: hash_key.map_or(std::ptr::null(), <[u8]>::as_ptr),
+            mtu: (self.mtu as u32).min(info.mtu_max),
+            tx_queues: self.ports,
+            rx_queues_each: config.rx_queues,
+            rx_slots: config.queue_frames,
+            tx_slots: config.queue_frames,
+            chains: u8::from(self.pools[0].buffer_bytes < self.mtu + AROUND_MTU),
+        };
+        // SAFETY: the port is attached; there is a pool for each sending queue, which lives until the port is detached, since
+        // it is dropped after it; the key is as long as `info` says.
+        let done = unsafe { shim::lh_configure(self.id(), &raw const setup) };
+        if done < 0 { Err(failed(config, "configuring it", done)) } else { Ok(()) }
+    }
+
+    /// Has the device spread frames by `key`, and asks whether it does.
+    fn spread(&self, config: &DpdkConfig, key: &[u8]) -> Result<(), DpdkError> {
+        let queues = self.ports * config.rx_queues;
+        // SAFETY: the port is started, and the key as long as the device says.
+        match unsafe { shim::lh_spread_evenly(self.id(), key.as_ptr(), queues) } {
+            0.. => Ok(()),
+            ENOTSUP => {
+                Err(rss::no_rss(config, &self.driver, "the same for both directions: it keeps another key"))
+            }
+            error => Err(failed(config, "having it spread frames", error)),
         }
     }
 
-    fn start(&mut self) -> Result<(), i32> {
+    fn start(&self) -> Result<(), i32> {
         // SAFETY: the port is attached and configured.
-        let done = unsafe { shim::lh_start(self.attached.0) };
-        self.is_started = done == 0;
+        let done = unsafe { shim::lh_start(self.id()) };
+        self.is_started.store(done == 0, Ordering::Release);
         if done < 0 { Err(done) } else { Ok(()) }
     }
 
-    /// Has a client connect again.
-    fn restart(&mut self) -> Result<(), i32> {
-        if self.is_started {
-            self.is_started = false;
-            // SAFETY: the port is attached and started.
-            unsafe { shim::lh_stop(self.attached.0) };
+    /// Has a client connect again: only where one port, which calls this, has the device.
+    fn restart(&self) -> Result<(), i32> {
+        if self.is_started.swap(false, Ordering::AcqRel) {
+            // SAFETY: the port is attached and started, and nobody uses its queues: the one port is here.
+            unsafe { shim::lh_stop(self.id()) };
         }
         self.start()
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// DPDK's number of it.
+    pub(crate) fn id(&self) -> u16 {
         self.attached.0
     }
 
-    pub(crate) fn pool(&self) -> &BufferPool {
-        &self.pool
+    pub(crate) fn pool(&self, port: u16) -> &BufferPool {
+        &self.pools[usize::from(port)]
     }
 
     pub(crate) fn driver(&self) -> &str {
@@ -205,21 +188,54 @@ impl Device {
     }
 
     /// Frames may be received and sent.
+    #[inline]
     pub(crate) fn is_started(&self) -> bool {
-        self.is_started
+        self.is_started.load(Ordering::Acquire)
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
         let mut statistics = Statistics::default();
         // SAFETY: the port is attached, and `statistics` is written at most. A device without them leaves zeros.
-        unsafe { shim::lh_statistics(self.attached.0, &raw mut statistics) };
+        unsafe { shim::lh_statistics(self.id(), &raw mut statistics) };
         statistics
+    }
+
+    /// Whether the link is up. Has a device that would stay down for good try again.
+    pub(crate) fn look(&self, now: Instant) -> bool {
+        match self.watch.try_lock() {
+            Ok(mut watch) => watch.look(self, now),
+            Err(TryLockError::Poisoned(watch)) => watch.into_inner().look(self, now),
+            // Another port looks.
+            Err(TryLockError::WouldBlock) => {}
+        }
+        self.is_up.load(Ordering::Relaxed)
+    }
+
+    /// Why the link is down, where the device says.
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.watch().reason.clone()
+    }
+
+    pub(crate) fn restarts(&self) -> u64 {
+        self.watch().restarts
+    }
+
+    fn watch(&self) -> MutexGuard<'_, LinkWatch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn link_is_up(&self) -> bool {
         // SAFETY: the port is attached.
-        self.is_started && unsafe { shim::lh_link_is_up(self.attached.0) } == 1
+        self.is_started() && unsafe { shim::lh_link_is_up(self.id()) } == 1
     }
+}
+
+fn failed(config: &DpdkConfig, operation: &'static str, error: i32) -> DpdkError {
+    DpdkError::Device { device: config.device().to_owned(), operation, reason: eal::reason(error) }
+}
+
+fn is_server(config: &DpdkConfig) -> bool {
+    ["role=server", "role=master"].iter().any(|role| config.devargs.contains(role))
 }
 
 fn text(info: &Info) -> String {
@@ -230,12 +246,6 @@ fn text(info: &Info) -> String {
 /// The MTU for the port, in bytes; refuses a device that cannot do what is asked for.
 fn fitting_mtu(config: &DpdkConfig, info: &Info, driver: &str) -> Result<usize, DpdkError> {
     let device = || config.device().to_owned();
-    if config.rx_queues > 1 && info.hashes_udp == 0 {
-        return Err(DpdkError::NoRss { device: device(), driver: driver.to_owned() });
-    }
-    if config.rx_queues > info.rx_queues_max {
-        return Err(DpdkError::Queues { device: device(), most: info.rx_queues_max });
-    }
     let wanted = config.mtu.unwrap_or(DpdkConfig::MTU_DEFAULT);
     if u32::from(wanted) <= info.mtu_max || driver == MEMIF {
         return Ok(wanted.into());
@@ -248,24 +258,47 @@ fn fitting_mtu(config: &DpdkConfig, info: &Info, driver: &str) -> Result<usize, 
     }
 }
 
+/// Refuses more ports or queues than the device has.
+fn check_queues(config: &DpdkConfig, ports: u16, info: &Info, driver: &str) -> Result<(), DpdkError> {
+    let rx_queues = usize::from(ports) * usize::from(config.rx_queues);
+    // The peer of a memif decides how many rings there are; what is not there the driver takes for the first.
+    let [rx_most, tx_most] = if driver == MEMIF { [1; 2] } else { [info.rx_queues_max, info.tx_queues_max] };
+    let refuse = |kind, most, wanted| {
+        let device = config.device().to_owned();
+        let cure = match driver {
+            "net_af_packet" => "give it 'qpairs=N' among its arguments, or the box fewer cores",
+            "net_af_xdp" => "give it 'queue_count=N' among its arguments, or the box fewer cores",
+            "net_pcap" => "give it as many 'rx_pcap=' and 'tx_pcap=' among its arguments",
+            _ => "--dpdk-queues=1, and no more cores than queues",
+        };
+        Err(DpdkError::Queues { device, driver: driver.to_owned(), kind, most, wanted, cure })
+    };
+    if rx_queues > rx_most.into() {
+        return refuse("receive", rx_most, rx_queues);
+    }
+    if ports > tx_most {
+        return refuse("transmit", tx_most, ports.into());
+    }
+    Ok(())
+}
+
 /// Sees a link come and go.
 #[derive(Debug, Default)]
-pub(crate) struct LinkWatch {
+struct LinkWatch {
     restart_at: Option<Instant>,
     restarts: u64,
     reason: Option<String>,
 }
 
 impl LinkWatch {
-    /// True when the link is up. Has a device that would stay down for good try again.
-    pub(crate) fn look(&mut self, device: &mut Device, now: Instant) -> bool {
-        if device.link_is_up() {
+    fn look(&mut self, device: &Device, now: Instant) {
+        let is_up = device.link_is_up();
+        device.is_up.store(is_up, Ordering::Relaxed);
+        if is_up {
             self.restart_at = None;
             self.reason = None;
-            return true;
-        }
-        if device.connects_once {
-            let patience = if device.is_started { RESTART_AFTER } else { START_EVERY };
+        } else if device.connects_once {
+            let patience = if device.is_started() { RESTART_AFTER } else { START_EVERY };
             if now >= *self.restart_at.get_or_insert(now + patience) {
                 self.restart_at = None;
                 self.restarts += 1;
@@ -274,16 +307,6 @@ impl LinkWatch {
                 }
             }
         }
-        false
-    }
-
-    pub(crate) fn restarts(&self) -> u64 {
-        self.restarts
-    }
-
-    /// Why it is down, where the device says.
-    pub(crate) fn reason(&self) -> Option<&str> {
-        self.reason.as_deref()
     }
 }
 
@@ -291,32 +314,38 @@ impl LinkWatch {
 mod tests {
     use super::*;
 
+    const SMALL: &str = "net_small";
+
     fn fitting(change: fn(&mut DpdkConfig), driver: &str) -> Result<usize, String> {
-        let info = Info {
-            driver: [0; 64],
-            mtu_max: 1500,
-            socket: 0,
-            rx_queues_max: 4,
-            takes_chains: 0,
-            gives_chains: 0,
-            hashes_udp: 1,
-        };
+        let info = Info { mtu_max: 1500, rx_queues_max: 4, tx_queues_max: 3, ..Info::default() };
         let mut config = DpdkConfig::new("0000:3b:00.0,x=y");
         change(&mut config);
-        fitting_mtu(&config, &info, driver).map_err(|error| error.to_string())
+        check_queues(&config, 2, &info, driver)
+            .and_then(|()| fitting_mtu(&config, &info, driver))
+            .map_err(|error| error.to_string())
     }
 
     #[test]
     fn what_a_device_lacks_is_told_with_what_it_has() {
-        assert_eq!(fitting(|_| (), "net_small"), Ok(1500), "as much as it takes");
-        assert_eq!(fitting(|config| config.mtu = Some(1400), "net_small"), Ok(1400));
-        assert_eq!(fitting(|config| config.mtu = Some(9000), MEMIF), Ok(9000), "it takes more than it says");
-        let error = fitting(|config| config.mtu = Some(9000), "net_small").unwrap_err();
+        assert_eq!(fitting(|_| (), SMALL), Ok(1500), "as much as it takes");
+        assert_eq!(fitting(|config| config.mtu = Some(1400), SMALL), Ok(1400));
+        let error = fitting(|config| config.mtu = Some(9000), SMALL).unwrap_err();
         assert!(
             error.starts_with("0000:3b:00.0 (net_small) ") && error.contains("--dpdk-mtu=1500"),
             "{error}"
         );
-        let error = fitting(|config| config.rx_queues = 5, "net_small").unwrap_err();
-        assert!(error.contains("--dpdk-queues=4"), "{error}");
+        assert_eq!(fitting(|config| config.rx_queues = 2, SMALL), Ok(1500));
+        let error = fitting(|config| config.rx_queues = 3, SMALL).unwrap_err();
+        assert!(error.contains("has 4 receive queues, and 6 are asked for: --dpdk-queues=1"), "{error}");
+        let error = fitting(|config| config.rx_queues = 3, "net_af_packet").unwrap_err();
+        assert!(error.contains("'qpairs=N'"), "{error}");
+        let error = fitting(|_| (), MEMIF).unwrap_err();
+        assert!(error.contains("has 1 receive queues, and 2 are asked for"), "{error}");
+    }
+
+    #[test]
+    fn a_memif_takes_more_than_it_says() {
+        let (config, info) = (DpdkConfig::new("net_memif0"), Info { mtu_max: 1500, ..Info::default() });
+        assert_eq!(fitting_mtu(&config, &info, MEMIF), Ok(9216));
     }
 }

@@ -80,21 +80,34 @@ pub enum DpdkError {
         /// The device.
         device: String,
     },
-    /// The device does not spread flows over queues.
-    #[error("{device} ({driver}) does not spread flows of UDP over queues: --dpdk-queues=1")]
+    /// The device does not spread flows over queues as is asked for.
+    #[error(
+        "{device} ({driver}) does not spread frames by their two IP addresses, {lacks}: --dpdk-queues=1 on one core, or \
+         --dpdk-spread=device"
+    )]
     NoRss {
         /// The device.
         device: String,
         /// Its driver.
         driver: String,
+        /// What it lacks.
+        lacks: &'static str,
     },
     /// The device has fewer queues than were asked for.
-    #[error("{device} has {most} receive queues: --dpdk-queues={most}")]
+    #[error("{device} ({driver}) has {most} {kind} queues, and {wanted} are asked for: {cure}")]
     Queues {
         /// The device.
         device: String,
+        /// Its driver.
+        driver: String,
+        /// Which kind: receive or transmit.
+        kind: &'static str,
         /// How many there are.
         most: u16,
+        /// How many were asked for.
+        wanted: usize,
+        /// What gives it more, or asks for fewer.
+        cure: &'static str,
     },
     /// The device takes no frames as long as the flows need.
     #[error(

@@ -1,6 +1,7 @@
 //! Frames in DPDK's buffers: those that came, and those that are to go.
 
 use crate::device::Device;
+use crate::pool::BufferPool;
 use crate::shim::{self, BURST_MAX, RawFrame};
 
 /// Frames that were received and have not been given back.
@@ -26,7 +27,7 @@ impl Burst {
         self.give_back();
         let count = max.min(BURST_MAX) as u32;
         // SAFETY: the port is started and has this queue, only this thread uses it, and there is room for `count` frames.
-        let came = unsafe { shim::lh_receive(device.port(), queue, self.frames.as_mut_ptr(), count) };
+        let came = unsafe { shim::lh_receive(device.id(), queue, self.frames.as_mut_ptr(), count) };
         self.came = came as usize;
         self.came
     }
@@ -98,6 +99,8 @@ pub(crate) struct Outgoing {
     empty: Vec<RawFrame>,
     /// What the longest frame takes.
     buffers_max: usize,
+    /// The device's queue that they go by.
+    queue: u16,
     no_buffer: u64,
 }
 
@@ -108,27 +111,26 @@ impl Outgoing {
     /// The most frames between two flushes.
     pub(crate) const FRAMES_MAX: usize = 256;
 
-    pub(crate) fn new(device: &Device, frame_bytes_max: usize) -> Self {
-        let buffers_max = frame_bytes_max.div_ceil(device.pool().buffer_bytes);
+    pub(crate) fn new(pool: &BufferPool, queue: u16, frame_bytes_max: usize) -> Self {
+        let buffers_max = frame_bytes_max.div_ceil(pool.buffer_bytes);
         let empty = Vec::with_capacity((Self::FRAMES_MAX * buffers_max).next_multiple_of(BURST_MAX));
-        Self { built: Vec::with_capacity(Self::FRAMES_MAX), sent: 0, empty, buffers_max, no_buffer: 0 }
+        Self { built: Vec::with_capacity(Self::FRAMES_MAX), sent: 0, empty, buffers_max, queue, no_buffer: 0 }
     }
 
     /// Frames that can be built now, each of the greatest length.
-    pub(crate) fn room(&mut self, device: &Device) -> usize {
-        self.stock_up(device);
+    pub(crate) fn room(&mut self, pool: &BufferPool) -> usize {
+        self.stock_up(pool);
         (Self::FRAMES_MAX - self.built.len()).min(self.empty.len() / self.buffers_max)
     }
 
     /// Gets empty buffers, as many as there is room for, or as the pool has.
-    fn stock_up(&mut self, device: &Device) {
+    fn stock_up(&mut self, pool: &BufferPool) {
         while self.empty.capacity() - self.empty.len() >= BURST_MAX {
             let had = self.empty.len();
             self.empty.resize(had + BURST_MAX, RawFrame::NONE);
             let more = &mut self.empty[had..];
-            // SAFETY: the pool lives as long as the device, and there is room for so many frames.
-            let done =
-                unsafe { shim::lh_allocate(device.pool().as_ptr(), more.as_mut_ptr(), BURST_MAX as u32) };
+            // SAFETY: the pool is there, and there is room for so many frames.
+            let done = unsafe { shim::lh_allocate(pool.as_ptr(), more.as_mut_ptr(), BURST_MAX as u32) };
             if done < 0 {
                 self.empty.truncate(had);
                 self.no_buffer = self.no_buffer.wrapping_add(1);
@@ -142,18 +144,18 @@ impl Outgoing {
     #[inline]
     pub(crate) fn build(
         &mut self,
-        device: &Device,
+        pool: &BufferPool,
         len: usize,
         scratch: &mut [u8],
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> bool {
-        let buffer_bytes = device.pool().buffer_bytes;
+        let buffer_bytes = pool.buffer_bytes;
         let needed = len.div_ceil(buffer_bytes);
         if self.built.len() == Self::FRAMES_MAX {
             return false;
         }
         if self.empty.len() < needed {
-            self.stock_up(device);
+            self.stock_up(pool);
             if self.empty.len() < needed {
                 return false;
             }
@@ -183,7 +185,8 @@ impl Outgoing {
             let rest = &self.built[self.sent..];
             let count = rest.len().min(BURST_MAX);
             // SAFETY: the port is started and has this queue, only this thread uses it; what it takes is no longer ours.
-            let taken = unsafe { shim::lh_transmit(device.port(), rest.as_ptr(), count as u32) } as usize;
+            let taken =
+                unsafe { shim::lh_transmit(device.id(), self.queue, rest.as_ptr(), count as u32) } as usize;
             self.sent += taken;
             if taken < count {
                 break;

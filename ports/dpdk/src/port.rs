@@ -1,7 +1,7 @@
 //! A device of DPDK's as a [`Port`].
 
 use crate::config::{AROUND_MTU, DpdkConfig};
-use crate::device::{Device, LinkWatch};
+use crate::device::Device;
 use crate::eal;
 use crate::error::DpdkError;
 use crate::frames::{Burst, Outgoing};
@@ -9,6 +9,8 @@ use longhaul_port::{
     Descriptors, DropReason, FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, PortCounters, PortError,
     check_length,
 };
+use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const STALLED_AFTER: Duration = Duration::from_millis(500);
 
 /// What only ports of DPDK count. Free-running since the port was made, but for the device's own, which some devices
-/// begin anew when they are started again.
+/// begin anew when they are started again. What the device counts for all its ports at once, the first one has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DpdkCounters {
     /// Frames that the device dropped because its queue was full: they were not received fast enough.
@@ -27,7 +29,7 @@ pub struct DpdkCounters {
     pub rx_errors: u64,
     /// Frames that the driver dropped because the pool had no buffer.
     pub rx_no_buffer: u64,
-    /// Frames received although the device found their IPv4 checksum wrong.
+    /// Frames received although the device found their IPv4 or UDP checksum wrong.
     pub rx_bad_checksum: u64,
     /// Frames received in several buffers, and copied into one piece.
     pub rx_gathered: u64,
@@ -41,69 +43,94 @@ pub struct DpdkCounters {
     pub restarts: u64,
 }
 
-/// One device, with as many receive queues as configured and one to send by. See the crate's documentation.
+/// Some queues of one device: as many to receive from as configured, and one to send by. See the crate's documentation.
 pub struct DpdkPort {
     name: Arc<str>,
+    /// Which of the device's ports it is.
+    number: u16,
     outgoing: Outgoing,
     burst: Burst,
-    rx_queues: u16,
-    /// The queue that is looked at first in the next call.
+    /// The device's receive queues that are this port's.
+    rx_queues: Range<u16>,
+    /// The one that is looked at first in the next call.
     rx_queue: u16,
     frame_bytes_max: usize,
     /// For frames in several buffers, and for those that nobody gets. Its length is the longest frame.
     scratch: Box<[u8]>,
     link: LinkState,
-    watch: LinkWatch,
     looked_at: Option<Instant>,
     /// Since when the device has taken none of the frames that wait, and whether that was counted.
     stuck: Option<(Instant, bool)>,
     counters: PortCounters,
     other: DpdkCounters,
+    reason: Option<String>,
     /// Last, so that it is closed once all of its buffers are back.
-    device: Device,
+    device: Arc<Device>,
+}
+
+/// Attaches a device and starts it, with as many ports: each has queues, a pool of buffers and counters of its own, and may
+/// be driven by a thread of its own. The device stops when the last of them is dropped. A link that is down is no error.
+///
+/// Which frame comes by which port [`DpdkConfig::spread`] says.
+///
+/// # Errors
+/// See [`DpdkError`]: everything that makes the device useless for `config`, before it takes a frame.
+pub fn open_queues(config: &DpdkConfig, queues: NonZeroUsize) -> Result<Vec<DpdkPort>, DpdkError> {
+    config.validate(queues)?;
+    let ports = queues.get() as u16;
+    let device = Arc::new(Device::open(config, ports)?);
+    Ok((0..ports).map(|number| DpdkPort::new(config, Arc::clone(&device), number)).collect())
 }
 
 impl DpdkPort {
-    /// Attaches a device and starts it. A link that is down is no error.
+    /// Attaches a device and starts it, with one port. A link that is down is no error.
     ///
     /// # Errors
     /// See [`DpdkError`]: everything that makes the device useless for `config`, before it takes a frame.
     pub fn open(config: &DpdkConfig) -> Result<Self, DpdkError> {
-        let device = Device::open(config)?;
+        let mut ports = open_queues(config, NonZeroUsize::MIN)?;
+        Ok(ports.remove(0))
+    }
+
+    fn new(config: &DpdkConfig, device: Arc<Device>, number: u16) -> Self {
         let frame_bytes_max = device.mtu() + AROUND_MTU;
-        let outgoing = Outgoing::new(&device, frame_bytes_max);
+        let first = number * config.rx_queues;
         let mut port = Self {
             name: config.device().into(),
-            outgoing,
+            number,
+            outgoing: Outgoing::new(device.pool(number), number, frame_bytes_max),
             burst: Burst::new(),
-            rx_queues: config.rx_queues,
-            rx_queue: 0,
+            rx_queues: first..first + config.rx_queues,
+            rx_queue: first,
             frame_bytes_max,
             scratch: vec![0; frame_bytes_max].into_boxed_slice(),
             link: LinkState::Down,
-            watch: LinkWatch::default(),
             looked_at: None,
             stuck: None,
             counters: PortCounters::default(),
             other: DpdkCounters::default(),
+            reason: None,
             device,
         };
         port.look(Instant::now());
-        Ok(port)
+        port
     }
 
     /// What only ports of DPDK count, with what the device says now.
     #[must_use]
     pub fn dpdk_counters(&self) -> DpdkCounters {
+        let own = DpdkCounters { tx_no_buffer: self.outgoing.no_buffer(), ..self.other };
+        if self.number > 0 {
+            return own;
+        }
         let device = self.device.statistics();
         DpdkCounters {
             rx_missed: device.rx_missed,
             rx_errors: device.rx_errors,
             rx_no_buffer: device.rx_no_mbuf,
             tx_errors: device.tx_errors,
-            tx_no_buffer: self.outgoing.no_buffer(),
-            restarts: self.watch.restarts(),
-            ..self.other
+            restarts: self.device.restarts(),
+            ..own
         }
     }
 
@@ -122,12 +149,12 @@ impl DpdkPort {
     /// Buffers of the port's pool that nobody has.
     #[must_use]
     pub fn free_buffers(&self) -> usize {
-        self.device.pool().free_buffers()
+        self.device.pool(self.number).free_buffers()
     }
 
     #[cfg(test)]
     pub(crate) fn pool(&self) -> *mut crate::shim::Pool {
-        self.device.pool().as_ptr()
+        self.device.pool(self.number).as_ptr()
     }
 
     #[cfg(test)]
@@ -143,8 +170,8 @@ impl DpdkPort {
     /// Asks for the state of the link.
     fn look(&mut self, now: Instant) {
         eal::know_this_thread();
-        let is_up = self.watch.look(&mut self.device, now);
-        let link = if is_up { LinkState::Up } else { LinkState::Down };
+        let link = if self.device.look(now) { LinkState::Up } else { LinkState::Down };
+        self.reason = if link == LinkState::Up { None } else { self.device.reason() };
         if link == self.link {
             return;
         }
@@ -217,7 +244,7 @@ impl Port for DpdkPort {
         if !self.device.is_started() {
             return Ok(0);
         }
-        for _ in 0..self.rx_queues {
+        for _ in self.rx_queues.clone() {
             while taken < max {
                 let wanted = (max - taken).min(Burst::FRAMES_MAX);
                 let (came, given) = self.receive_from(self.rx_queue, wanted, each);
@@ -228,7 +255,10 @@ impl Port for DpdkPort {
                 }
             }
             // The next call begins with the next queue, so that a full one keeps none waiting.
-            self.rx_queue = if self.rx_queue + 1 < self.rx_queues { self.rx_queue + 1 } else { 0 };
+            self.rx_queue += 1;
+            if self.rx_queue == self.rx_queues.end {
+                self.rx_queue = self.rx_queues.start;
+            }
             if taken == max {
                 break;
             }
@@ -237,7 +267,11 @@ impl Port for DpdkPort {
     }
 
     fn transmit_room(&mut self) -> usize {
-        if self.link == LinkState::Down { Outgoing::FRAMES_MAX } else { self.outgoing.room(&self.device) }
+        if self.link == LinkState::Down {
+            Outgoing::FRAMES_MAX
+        } else {
+            self.outgoing.room(self.device.pool(self.number))
+        }
     }
 
     fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
@@ -247,7 +281,7 @@ impl Port for DpdkPort {
             self.counters.tx_drops.count(DropReason::LinkDown);
             return Ok(true);
         }
-        if !self.outgoing.build(&self.device, len, &mut self.scratch, fill) {
+        if !self.outgoing.build(self.device.pool(self.number), len, &mut self.scratch, fill) {
             self.counters.tx_full = self.counters.tx_full.wrapping_add(1);
             return Ok(false);
         }
@@ -288,7 +322,7 @@ impl Port for DpdkPort {
     }
 
     fn last_disconnect(&self) -> Option<&str> {
-        self.watch.reason()
+        self.reason.as_deref()
     }
 
     fn capabilities(&self) -> PortCapabilities {

@@ -20,7 +20,15 @@
 
 /* Buffers that each thread keeps at hand of a pool. */
 #define POOL_CACHE 256
-#define RSS_FLOWS (RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_NONFRAG_IPV6_UDP)
+/* Both addresses and nothing else: where UDP is not named, its ports play no part. */
+#define RSS_ADDRESSES (RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_IPV6)
+#define RSS_ADDRESSES_TOO (RTE_ETH_RSS_FRAG_IPV4 | RTE_ETH_RSS_NONFRAG_IPV4_OTHER | RTE_ETH_RSS_FRAG_IPV6 | \
+                           RTE_ETH_RSS_NONFRAG_IPV6_OTHER | RTE_ETH_RSS_IPV6_EX)
+#define RSS_PORTS (RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_NONFRAG_IPV6_UDP | RTE_ETH_RSS_IPV6_UDP_EX | \
+                   RTE_ETH_RSS_PORT)
+/* The longest key and table of any driver. */
+#define HASH_KEY_MAX 255
+#define SPREAD_SLOTS_MAX 4096
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static char log_line[512];
@@ -128,11 +136,23 @@ int lh_describe(uint16_t port, struct lh_info *out)
         around = info.max_rx_pktlen - info.max_mtu;
     out->mtu_max = RTE_MIN((uint32_t)info.max_mtu, info.max_rx_pktlen - around);
     out->rx_queues_max = info.max_rx_queues;
+    out->tx_queues_max = info.max_tx_queues;
+    out->spread_slots = info.reta_size <= SPREAD_SLOTS_MAX ? info.reta_size : 0;
     out->takes_chains = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
     out->gives_chains = (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER) != 0;
-    out->hashes_udp = (info.flow_type_rss_offloads & RSS_FLOWS) != 0;
+    out->hashes_addresses = (info.flow_type_rss_offloads & RSS_ADDRESSES) == RSS_ADDRESSES;
+    out->hash_key_bytes = info.hash_key_size;
     out->socket = rte_eth_dev_socket_id(port);
     return 0;
+}
+
+static struct rte_eth_rss_conf hash_by_addresses(const struct rte_eth_dev_info *info, uint8_t *key)
+{
+    return (struct rte_eth_rss_conf){
+        .rss_key = key,
+        .rss_key_len = info->hash_key_size,
+        .rss_hf = (RSS_ADDRESSES | RSS_ADDRESSES_TOO) & info->flow_type_rss_offloads,
+    };
 }
 
 int lh_configure(uint16_t port, const struct lh_setup *setup)
@@ -142,11 +162,15 @@ int lh_configure(uint16_t port, const struct lh_setup *setup)
     if (done < 0)
         return done;
     struct rte_eth_conf conf = { .rxmode = { .mtu = setup->mtu } };
-    if (setup->rx_queues > 1) {
+    uint16_t rx_queues = (uint16_t)(setup->tx_queues * setup->rx_queues_each);
+    uint8_t key[HASH_KEY_MAX];
+    if (setup->hash_key != NULL) {
+        memcpy(key, setup->hash_key, info.hash_key_size);
         conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
-        conf.rx_adv_conf.rss_conf.rss_hf = RSS_FLOWS & info.flow_type_rss_offloads;
+        conf.rx_adv_conf.rss_conf = hash_by_addresses(&info, key);
     }
-    conf.rxmode.offloads = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM & info.rx_offload_capa;
+    conf.rxmode.offloads =
+        (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM) & info.rx_offload_capa;
     if (setup->chains) {
         conf.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_SCATTER & info.rx_offload_capa;
         conf.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS & info.tx_offload_capa;
@@ -155,18 +179,61 @@ int lh_configure(uint16_t port, const struct lh_setup *setup)
         conf.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE & info.tx_offload_capa;
     }
     uint16_t rx_slots = setup->rx_slots, tx_slots = setup->tx_slots;
-    if ((done = rte_eth_dev_configure(port, setup->rx_queues, 1, &conf)) < 0 ||
+    if ((done = rte_eth_dev_configure(port, rx_queues, setup->tx_queues, &conf)) < 0 ||
         (done = rte_eth_dev_adjust_nb_rx_tx_desc(port, &rx_slots, &tx_slots)) < 0)
         return done;
     unsigned socket = (unsigned)rte_eth_dev_socket_id(port);
-    for (uint16_t queue = 0; queue < setup->rx_queues; queue++) {
-        done = rte_eth_rx_queue_setup(port, queue, rx_slots, socket, NULL, setup->pool);
+    for (uint16_t queue = 0; queue < rx_queues; queue++) {
+        struct rte_mempool *pool = setup->pools[queue / setup->rx_queues_each];
+        done = rte_eth_rx_queue_setup(port, queue, rx_slots, socket, NULL, pool);
         if (done < 0)
             return done;
     }
     struct rte_eth_txconf txconf = info.default_txconf;
     txconf.offloads = conf.txmode.offloads;
-    return rte_eth_tx_queue_setup(port, 0, tx_slots, socket, &txconf);
+    for (uint16_t queue = 0; queue < setup->tx_queues; queue++) {
+        done = rte_eth_tx_queue_setup(port, queue, tx_slots, socket, &txconf);
+        if (done < 0)
+            return done;
+    }
+    return 0;
+}
+
+int lh_spread_evenly(uint16_t port, const uint8_t *hash_key, uint16_t queues)
+{
+    struct rte_eth_dev_info info;
+    int done = rte_eth_dev_info_get(port, &info);
+    if (done < 0)
+        return done;
+    uint8_t key[HASH_KEY_MAX];
+    memcpy(key, hash_key, info.hash_key_size);
+    struct rte_eth_rss_conf wanted = hash_by_addresses(&info, key);
+    /* Drivers that cannot change it took it when they were configured. */
+    done = rte_eth_dev_rss_hash_update(port, &wanted);
+    if (done < 0 && done != -ENOTSUP)
+        return done;
+    if (info.reta_size > 0 && info.reta_size <= SPREAD_SLOTS_MAX) {
+        struct rte_eth_rss_reta_entry64 table[SPREAD_SLOTS_MAX / RTE_ETH_RETA_GROUP_SIZE];
+        memset(table, 0, sizeof table);
+        for (uint16_t slot = 0; slot < info.reta_size; slot++) {
+            struct rte_eth_rss_reta_entry64 *group = &table[slot / RTE_ETH_RETA_GROUP_SIZE];
+            group->mask |= RTE_BIT64(slot % RTE_ETH_RETA_GROUP_SIZE);
+            group->reta[slot % RTE_ETH_RETA_GROUP_SIZE] = slot % queues;
+        }
+        done = rte_eth_dev_rss_reta_update(port, table, info.reta_size);
+        if (done < 0 && done != -ENOTSUP)
+            return done;
+    }
+    uint8_t taken[HASH_KEY_MAX] = { 0 };
+    struct rte_eth_rss_conf found = { .rss_key = taken, .rss_key_len = info.hash_key_size };
+    done = rte_eth_dev_rss_hash_conf_get(port, &found);
+    if (done == -ENOTSUP)
+        return 0;
+    if (done < 0)
+        return done;
+    int is_as_wanted = (found.rss_hf & RSS_ADDRESSES) == RSS_ADDRESSES && (found.rss_hf & RSS_PORTS) == 0 &&
+                       memcmp(taken, hash_key, info.hash_key_size) == 0;
+    return is_as_wanted ? 0 : -ENOTSUP;
 }
 
 int lh_start(uint16_t port)
@@ -207,8 +274,12 @@ int lh_statistics(uint16_t port, struct lh_stats *out)
 
 struct rte_mempool *lh_pool(const char *name, unsigned buffers, unsigned buffer_bytes, int socket)
 {
-    return rte_pktmbuf_pool_create(name, buffers, POOL_CACHE, 0,
-                                   (uint16_t)(buffer_bytes + RTE_PKTMBUF_HEADROOM), socket);
+    uint16_t room = (uint16_t)(buffer_bytes + RTE_PKTMBUF_HEADROOM);
+    struct rte_mempool *pool = rte_pktmbuf_pool_create(name, buffers, POOL_CACHE, 0, room, socket);
+    /* Slower memory is better than none. */
+    if (pool == NULL && socket != SOCKET_ID_ANY)
+        pool = rte_pktmbuf_pool_create(name, buffers, POOL_CACHE, 0, room, SOCKET_ID_ANY);
+    return pool;
 }
 
 void lh_pool_free(struct rte_mempool *pool)
@@ -219,6 +290,12 @@ void lh_pool_free(struct rte_mempool *pool)
 unsigned lh_pool_free_buffers(const struct rte_mempool *pool)
 {
     return rte_mempool_avail_count(pool);
+}
+
+static inline uint16_t has_bad_sum(uint64_t flags)
+{
+    return (flags & RTE_MBUF_F_RX_IP_CKSUM_MASK) == RTE_MBUF_F_RX_IP_CKSUM_BAD ||
+           (flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_BAD;
 }
 
 unsigned lh_receive(uint16_t port, uint16_t queue, struct lh_frame *frames, unsigned count)
@@ -234,8 +311,7 @@ unsigned lh_receive(uint16_t port, uint16_t queue, struct lh_frame *frames, unsi
             .bytes = rte_pktmbuf_mtod(mbuf, uint8_t *),
             .len = mbuf->nb_segs == 1 ? mbuf->data_len : mbuf->pkt_len,
             .segments = mbuf->nb_segs,
-            .has_bad_sum =
-                (mbuf->ol_flags & RTE_MBUF_F_RX_IP_CKSUM_MASK) == RTE_MBUF_F_RX_IP_CKSUM_BAD,
+            .has_bad_sum = has_bad_sum(mbuf->ol_flags),
         };
     }
     return came;
@@ -293,7 +369,7 @@ void lh_spread(struct lh_frame *frames, unsigned count, const uint8_t *bytes, ui
     frames[0].segments = (uint16_t)count;
 }
 
-unsigned lh_transmit(uint16_t port, const struct lh_frame *frames, unsigned count)
+unsigned lh_transmit(uint16_t port, uint16_t queue, const struct lh_frame *frames, unsigned count)
 {
     struct rte_mbuf *mbufs[LH_BURST_MAX];
     uint16_t burst = (uint16_t)RTE_MIN(count, (unsigned)LH_BURST_MAX);
@@ -305,7 +381,7 @@ unsigned lh_transmit(uint16_t port, const struct lh_frame *frames, unsigned coun
         }
         mbufs[at] = mbuf;
     }
-    return rte_eth_tx_burst(port, 0, mbufs, burst);
+    return rte_eth_tx_burst(port, queue, mbufs, burst);
 }
 
 void lh_free(const struct lh_frame *frames, unsigned count)

@@ -15,15 +15,20 @@ struct lh_info {
     uint32_t mtu_max;
     int32_t socket;          /* NUMA node, or -1 */
     uint16_t rx_queues_max;
+    uint16_t tx_queues_max;
+    uint16_t spread_slots;   /* of the table from hashes to queues; 0: it has none that can be set */
     uint8_t takes_chains;    /* sends frames that lie in several buffers */
     uint8_t gives_chains;    /* spreads received frames over several buffers */
-    uint8_t hashes_udp;      /* spreads flows of UDP over queues */
+    uint8_t hashes_addresses; /* spreads frames over queues by their two IP addresses alone */
+    uint8_t hash_key_bytes;  /* 0: the key cannot be set */
 };
 
 struct lh_setup {
-    struct rte_mempool *pool;
+    struct rte_mempool *const *pools; /* one for each sending queue and its receiving ones */
+    const uint8_t *hash_key;          /* of info.hash_key_bytes; NULL: as the device spreads frames by itself */
     uint32_t mtu;
-    uint16_t rx_queues;
+    uint16_t tx_queues;
+    uint16_t rx_queues_each;          /* receiving queues that go with one sending queue */
     uint16_t rx_slots;
     uint16_t tx_slots;
     uint8_t chains;          /* frames may be longer than a buffer */
@@ -35,7 +40,7 @@ struct lh_frame {
     uint8_t *bytes;          /* of the first segment */
     uint32_t len;            /* of all segments */
     uint16_t segments;
-    uint16_t has_bad_sum;    /* the device found its IPv4 checksum wrong */
+    uint16_t has_bad_sum;    /* the device found its IPv4 or UDP checksum wrong */
 };
 
 struct lh_stats {
@@ -63,6 +68,9 @@ int lh_attach(const char *device, const char *devargs, uint16_t *port);
 int lh_detach(uint16_t port);
 int lh_describe(uint16_t port, struct lh_info *info);
 int lh_configure(uint16_t port, const struct lh_setup *setup);
+/* Has a started port spread frames over queues by the key that it was configured with, and asks whether it does:
+ * -ENOTSUP when it goes by another one. */
+int lh_spread_evenly(uint16_t port, const uint8_t *hash_key, uint16_t queues);
 int lh_start(uint16_t port);
 int lh_stop(uint16_t port);
 /* 1 when the link is up, 0 when it is down. */
@@ -83,7 +91,7 @@ int lh_allocate(struct rte_mempool *pool, struct lh_frame *frames, unsigned coun
 /* Lays len bytes into so many empty frames, each but the last one full, and makes the first one all of them. */
 void lh_spread(struct lh_frame *frames, unsigned count, const uint8_t *bytes, uint32_t len);
 /* Sends at most LH_BURST_MAX frames and returns how many the device took, from the first on. */
-unsigned lh_transmit(uint16_t port, const struct lh_frame *frames, unsigned count);
+unsigned lh_transmit(uint16_t port, uint16_t queue, const struct lh_frame *frames, unsigned count);
 void lh_free(const struct lh_frame *frames, unsigned count);
 
 #endif

@@ -15,21 +15,34 @@ pub(crate) struct Mbuf {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct Info {
     pub(crate) driver: [c_char; 64],
     pub(crate) mtu_max: u32,
     pub(crate) socket: i32,
     pub(crate) rx_queues_max: u16,
+    pub(crate) tx_queues_max: u16,
+    pub(crate) spread_slots: u16,
     pub(crate) takes_chains: u8,
     pub(crate) gives_chains: u8,
-    pub(crate) hashes_udp: u8,
+    pub(crate) hashes_addresses: u8,
+    pub(crate) hash_key_bytes: u8,
+}
+
+impl Default for Info {
+    fn default() -> Self {
+        // SAFETY: zeros are a value of it: numbers and an array of them.
+        unsafe { std::mem::zeroed() }
+    }
 }
 
 #[repr(C)]
 pub(crate) struct Setup {
-    pub(crate) pool: *mut Pool,
+    pub(crate) pools: *const *mut Pool,
+    pub(crate) hash_key: *const u8,
     pub(crate) mtu: u32,
-    pub(crate) rx_queues: u16,
+    pub(crate) tx_queues: u16,
+    pub(crate) rx_queues_each: u16,
     pub(crate) rx_slots: u16,
     pub(crate) tx_slots: u16,
     pub(crate) chains: u8,
@@ -77,6 +90,7 @@ unsafe extern "C" {
     pub(crate) fn lh_detach(port: u16) -> c_int;
     pub(crate) fn lh_describe(port: u16, info: *mut Info) -> c_int;
     pub(crate) fn lh_configure(port: u16, setup: *const Setup) -> c_int;
+    pub(crate) fn lh_spread_evenly(port: u16, hash_key: *const u8, queues: u16) -> c_int;
     pub(crate) fn lh_start(port: u16) -> c_int;
     pub(crate) fn lh_stop(port: u16) -> c_int;
     pub(crate) fn lh_link_is_up(port: u16) -> c_int;
@@ -93,6 +107,6 @@ unsafe extern "C" {
     pub(crate) fn lh_gather(frame: *const RawFrame, out: *mut u8);
     pub(crate) fn lh_allocate(pool: *mut Pool, frames: *mut RawFrame, count: c_uint) -> c_int;
     pub(crate) fn lh_spread(frames: *mut RawFrame, count: c_uint, bytes: *const u8, len: u32);
-    pub(crate) fn lh_transmit(port: u16, frames: *const RawFrame, count: c_uint) -> c_uint;
+    pub(crate) fn lh_transmit(port: u16, queue: u16, frames: *const RawFrame, count: c_uint) -> c_uint;
     pub(crate) fn lh_free(frames: *const RawFrame, count: c_uint);
 }

@@ -1,17 +1,22 @@
 //! DPDK's virtual devices in this process, without huge pages. DPDK starts once for all of them.
 
 use crate::shim::{self, BURST_MAX, RawFrame};
-use crate::{DpdkConfig, DpdkError, DpdkPort, eal};
+use crate::{DpdkConfig, DpdkError, DpdkPort, Spread, eal, open_queues};
 use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_port::{DropReason, LinkState, Port};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn open(config: &DpdkConfig) -> Result<DpdkPort, DpdkError> {
-    eal::start("--no-huge -m 512").expect("DPDK");
-    DpdkPort::open(config)
+    Ok(open_ports(config, 1)?.remove(0))
+}
+
+fn open_ports(config: &DpdkConfig, ports: usize) -> Result<Vec<DpdkPort>, DpdkError> {
+    eal::start("--no-huge -m 768").expect("DPDK");
+    open_queues(config, NonZeroUsize::new(ports).unwrap())
 }
 
 fn opened(devargs: &str) -> DpdkPort {
@@ -148,7 +153,8 @@ mod queues {
 
     #[test]
     fn have_their_turns_although_one_of_them_is_always_full() {
-        let config = DpdkConfig { rx_queues: 3, ..DpdkConfig::new("net_null30,size=100") };
+        let devargs = "net_null30,size=100";
+        let config = DpdkConfig { rx_queues: 3, spread: Spread::ByDevice, ..DpdkConfig::new(devargs) };
         let mut port = open(&config).unwrap();
         up(&mut port);
         for turn in 1..=7 {
@@ -158,6 +164,41 @@ mod queues {
         // More than one burst at once.
         assert_eq!(port.receive(1000, &mut |_| {}).unwrap(), 1000);
         assert_eq!(port.counters().rx_frames, 7 * 64 + 1000);
+    }
+
+    #[test]
+    fn of_one_device_serve_as_many_threads() {
+        let config = DpdkConfig { spread: Spread::ByDevice, ..DpdkConfig::new("net_ring_threads0") };
+        let ports = open_ports(&config, 3).unwrap();
+        std::thread::scope(|threads| {
+            for mut port in ports {
+                threads.spawn(move || {
+                    echo(&mut port, &many_lengths(9238));
+                    assert_eq!(port.counters().rx_frames, port.counters().tx_frames);
+                });
+            }
+        });
+        // The last of them gave the device back.
+        opened("net_ring_threads0");
+    }
+
+    #[test]
+    fn of_one_device_keep_to_themselves() {
+        let config =
+            DpdkConfig { rx_queues: 2, spread: Spread::ByDevice, ..DpdkConfig::new("net_ring_own0") };
+        let mut ports = open_ports(&config, 2).unwrap();
+        // What the ring with number 1 gets by the second port, it hands to its second receive queue: the first port's.
+        up(&mut ports[1]);
+        assert!(send(&mut ports[1], 5, 100));
+        ports[1].flush().unwrap();
+        assert_eq!(ports[1].receive(64, &mut |_| {}).unwrap(), 0);
+        assert_eq!(ports[0].receive(64, &mut |frame| check(frame, 5, 100)).unwrap(), 1);
+        let pools: Vec<_> = ports.iter().map(DpdkPort::pool).collect();
+        assert_ne!(pools[0], pools[1]);
+        // The device goes on with those that are left.
+        drop(ports.remove(0));
+        up(&mut ports[0]);
+        assert!(send(&mut ports[0], 6, 100));
     }
 }
 
@@ -257,6 +298,12 @@ mod trouble {
         }
     }
 
+    /// For the memory that these tests have.
+    fn too_large(devargs: &str) -> DpdkConfig {
+        let spread = Spread::ByDevice;
+        DpdkConfig { queue_frames: 32768, rx_queues: 4, spread, ..DpdkConfig::new(devargs) }
+    }
+
     #[test]
     fn is_told_in_one_line_with_its_cure() {
         let new = DpdkConfig::new;
@@ -269,8 +316,14 @@ mod trouble {
             (new(""), ["the device", "arguments behind commas"]),
             (DpdkConfig { mtu: Some(40), ..new("net_null40") }, ["the MTU is 40", "68 to 16362"]),
             (DpdkConfig { rx_queues: 0, ..new("net_null40") }, ["is 0", "1 to 64"]),
-            (DpdkConfig { rx_queues: 2, ..new("net_memif8") }, ["net_memif", "--dpdk-queues=1"]),
-            (DpdkConfig { queue_frames: 32768, ..new("net_null40") }, ["no memory for", "'-m "]),
+            (DpdkConfig { rx_queues: 2, ..new("net_memif8") }, ["has 1 receive queues", "--dpdk-queues=1"]),
+            (DpdkConfig { rx_queues: 2, ..new("net_ring_no0") }, ["does not offer", "--dpdk-spread=device"]),
+            (DpdkConfig { rx_queues: 2, ..new("net_null40") }, ["key cannot be set", "--dpdk-queues=1"]),
+            (
+                DpdkConfig { rx_queues: 17, spread: Spread::ByDevice, ..new("net_ring_no0") },
+                ["has 16 receive queues, and 17", "--dpdk-queues=1"],
+            ),
+            (too_large("net_null40"), ["no memory for", "'-m "]),
         ] {
             let error = refused(&config);
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
@@ -280,8 +333,7 @@ mod trouble {
 
     #[test]
     fn with_a_device_leaves_it_for_another_attempt() {
-        let config = DpdkConfig { queue_frames: 32768, ..DpdkConfig::new("net_null41") };
-        refused(&config);
+        refused(&too_large("net_null41"));
         let first = opened("net_null41");
         let error = refused(&DpdkConfig::new("net_null41"));
         assert!(error.contains("net_null41 is in use"), "{error}");
@@ -293,7 +345,7 @@ mod trouble {
     fn other_arguments_than_those_it_runs_with_are_refused() {
         opened("net_null42");
         let error = eal::start("--no-huge -m 64").unwrap_err().to_string();
-        assert!(error.contains("--no-huge -m 512"), "{error}");
+        assert!(error.contains("--no-huge -m 768"), "{error}");
     }
 
     #[test]

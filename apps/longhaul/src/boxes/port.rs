@@ -62,6 +62,19 @@ pub struct Dpdk {
     /// Receive queues of each dpdk: port, over which its device spreads flows [default: 1]
     #[arg(long = "dpdk-queues", value_name = "N")]
     pub queues: Option<u16>,
+    /// How a dpdk: port's device spreads frames over several queues [default: addresses]
+    #[arg(long = "dpdk-spread", value_name = "HOW")]
+    pub spread: Option<DpdkSpread>,
+}
+
+/// How a device spreads frames over its queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DpdkSpread {
+    /// By the two IP addresses, the same for both directions of a flow; a device that cannot is refused
+    Addresses,
+    /// However the device does it
+    Device,
 }
 
 impl Dpdk {
@@ -71,14 +84,19 @@ impl Dpdk {
             eal: self.eal.clone().or(below.eal),
             mtu: self.mtu.or(below.mtu),
             queues: self.queues.or(below.queues),
+            spread: self.spread.or(below.spread),
         }
     }
 
     #[cfg(feature = "dpdk")]
     fn open(&self, devargs: &str) -> Result<BoxPort, Problem> {
-        use longhaul_dpdk::{DpdkConfig, DpdkPort, eal};
+        use longhaul_dpdk::{DpdkConfig, DpdkPort, Spread, eal};
         let mut config = DpdkConfig { mtu: self.mtu, ..DpdkConfig::new(devargs) };
         config.rx_queues = self.queues.unwrap_or(config.rx_queues);
+        config.spread = match self.spread {
+            Some(DpdkSpread::Device) => Spread::ByDevice,
+            Some(DpdkSpread::Addresses) | None => Spread::ByAddresses,
+        };
         eal::start(self.eal.as_deref().unwrap_or_default())
             .and_then(|()| DpdkPort::open(&config))
             .map(|port| BoxPort::Dpdk(Box::new(port)))

@@ -1,0 +1,62 @@
+//! Pools of buffers.
+
+use crate::eal;
+use crate::error::DpdkError;
+use crate::shim::{self, Pool};
+use std::ffi::CString;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What DPDK needs around each buffer, in bytes: its headroom, its structure and the pool's.
+const AROUND_BUFFER: usize = 128 + 128 + 64;
+const ENOMEM: i32 = -12;
+
+/// The buffers of one port.
+pub(crate) struct BufferPool {
+    pool: NonNull<Pool>,
+    buffers: u32,
+    /// Bytes of frame in each.
+    pub(crate) buffer_bytes: usize,
+}
+
+// SAFETY: a pool's functions may be called from any thread, and all at once.
+unsafe impl Send for BufferPool {}
+// SAFETY: as above.
+unsafe impl Sync for BufferPool {}
+
+impl BufferPool {
+    /// `socket` is the NUMA node that the memory is to be of, or -1.
+    pub(crate) fn new(buffers: u32, buffer_bytes: usize, socket: i32) -> Result<Self, DpdkError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("longhaul_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = CString::new(name).expect("no zero in it");
+        // SAFETY: DPDK runs, and the name is zero-terminated; it is copied.
+        let pool = unsafe { shim::lh_pool(name.as_ptr(), buffers, buffer_bytes as u32, socket) };
+        let Some(pool) = NonNull::new(pool) else {
+            let megabytes = (((buffer_bytes + AROUND_BUFFER) * buffers as usize) >> 20) + 64;
+            let reason = eal::reason(ENOMEM);
+            return Err(DpdkError::NoMemory { buffers, bytes: buffer_bytes, reason, megabytes });
+        };
+        Ok(Self { pool, buffers, buffer_bytes })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut Pool {
+        self.pool.as_ptr()
+    }
+
+    /// Buffers that nobody has.
+    pub(crate) fn free_buffers(&self) -> usize {
+        // SAFETY: the pool lives as long as this.
+        unsafe { shim::lh_pool_free_buffers(self.pool.as_ptr()) as usize }
+    }
+}
+
+impl Drop for BufferPool {
+    fn drop(&mut self) {
+        // A device of another port may hold some, as those of one ring do: then it stays.
+        if self.free_buffers() == self.buffers as usize {
+            // SAFETY: all buffers are back, and nobody else has the pool.
+            unsafe { shim::lh_pool_free(self.pool.as_ptr()) };
+        }
+    }
+}
