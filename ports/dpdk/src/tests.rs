@@ -6,9 +6,14 @@ use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_port::{DropReason, LinkState, Port};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+mod interfaces;
+
 const LIMIT: Duration = Duration::from_secs(20);
+/// Held where a net_memif is: another one that comes or goes meanwhile makes the driver's own thread crash now and then.
+static MEMIFS: Mutex<()> = Mutex::new(());
 
 fn open(config: &DpdkConfig) -> Result<DpdkPort, DpdkError> {
     Ok(open_ports(config, 1)?.remove(0))
@@ -217,6 +222,7 @@ mod a_peer {
 
     #[test]
     fn is_reached_by_shared_memory_in_both_roles_and_comes_back() {
+        let _alone = MEMIFS.lock().unwrap_or_else(PoisonError::into_inner);
         for (role, other_is_master) in [("server", false), ("client", true)] {
             let path = Scratch::new(role);
             let socket = path.0.display();
@@ -306,6 +312,7 @@ mod trouble {
 
     #[test]
     fn is_told_in_one_line_with_its_cure() {
+        let _alone = MEMIFS.lock().unwrap_or_else(PoisonError::into_inner);
         let new = DpdkConfig::new;
         for (config, words) in [
             (new("net_nosuch0"), ["net_nosuch0", "apt-get install librte-meta-net"]),
