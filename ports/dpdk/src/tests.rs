@@ -6,14 +6,16 @@ use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_port::{DropReason, LinkState, Port};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 mod interfaces;
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// Held where a net_memif is: another one that comes or goes meanwhile makes the driver's own thread crash now and then.
-static MEMIFS: Mutex<()> = Mutex::new(());
+/// Held while DPDK's memory is taken: some tests take all of it for a moment.
+static MEMORY: Mutex<()> = Mutex::new(());
+/// Held by those tests, and where a net_memif is: when its driver gets no memory for a message, it crashes.
+static ALL_MEMORY: Mutex<()> = Mutex::new(());
 
 fn open(config: &DpdkConfig) -> Result<DpdkPort, DpdkError> {
     Ok(open_ports(config, 1)?.remove(0))
@@ -21,7 +23,12 @@ fn open(config: &DpdkConfig) -> Result<DpdkPort, DpdkError> {
 
 fn open_ports(config: &DpdkConfig, ports: usize) -> Result<Vec<DpdkPort>, DpdkError> {
     eal::start("--no-huge -m 768").expect("DPDK");
+    let _turn = turn(&MEMORY);
     open_queues(config, NonZeroUsize::new(ports).unwrap())
+}
+
+fn turn(of: &Mutex<()>) -> MutexGuard<'_, ()> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn opened(devargs: &str) -> DpdkPort {
@@ -222,7 +229,7 @@ mod a_peer {
 
     #[test]
     fn is_reached_by_shared_memory_in_both_roles_and_comes_back() {
-        let _alone = MEMIFS.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = turn(&ALL_MEMORY);
         for (role, other_is_master) in [("server", false), ("client", true)] {
             let path = Scratch::new(role);
             let socket = path.0.display();
@@ -312,7 +319,7 @@ mod trouble {
 
     #[test]
     fn is_told_in_one_line_with_its_cure() {
-        let _alone = MEMIFS.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = turn(&ALL_MEMORY);
         let new = DpdkConfig::new;
         for (config, words) in [
             (new("net_nosuch0"), ["net_nosuch0", "apt-get install librte-meta-net"]),
@@ -340,6 +347,7 @@ mod trouble {
 
     #[test]
     fn with_a_device_leaves_it_for_another_attempt() {
+        let _alone = turn(&ALL_MEMORY);
         refused(&too_large("net_null41"));
         let first = opened("net_null41");
         let error = refused(&DpdkConfig::new("net_null41"));
