@@ -34,9 +34,12 @@ pub struct DpdkConfig {
     pub spread: Spread,
     /// Frames that each queue holds at the device, each way. A device may take less.
     pub queue_frames: u16,
+    /// Received frames of each port that others may keep where they lie, at most. Of those beyond it copies are kept, so that
+    /// the device never runs out of buffers for what is kept. 0: copies of all.
+    pub lent_frames: u16,
     /// Bytes of frame that one buffer holds, at least 256. A longer frame lies in several, where the device can do that;
-    /// else buffers are as long as the longest frame. Each port has `(rx_queues + 1) * queue_frames + 2048` buffers. The
-    /// default of 4352 carries a 4096-byte RDMA payload with all its headers in one.
+    /// else buffers are as long as the longest frame. Each port has
+    /// `(rx_queues + 1) * queue_frames + lent_frames + 2048` buffers. The default of 4352 carries a 4096-byte RDMA payload with all its headers in one.
     pub buffer_bytes: usize,
 }
 
@@ -53,7 +56,7 @@ impl DpdkConfig {
     /// The largest MTU that can be asked for, in bytes: frames of 16 KiB.
     pub const MTU_MAX: u16 = (16 << 10) - AROUND_MTU as u16;
 
-    /// The defaults: jumbo frames, one queue of 1024 frames each way, buffers of 4352 bytes.
+    /// The defaults: jumbo frames, one queue of 1024 frames each way, 4096 frames lent, buffers of 4352 bytes.
     #[must_use]
     pub fn new(devargs: &str) -> Self {
         Self {
@@ -62,6 +65,7 @@ impl DpdkConfig {
             rx_queues: 1,
             spread: Spread::default(),
             queue_frames: 1024,
+            lent_frames: 4096,
             buffer_bytes: 4352,
         }
     }

@@ -72,7 +72,27 @@ pub(crate) struct Device {
     connects_once: bool,
     watch: Mutex<LinkWatch>,
     /// One for each port; after the device, which holds buffers of them.
-    pools: Vec<BufferPool>,
+    pools: Vec<PortPools>,
+}
+
+/// What one port has buffers from.
+pub(crate) struct PortPools {
+    /// For frames that are received or built.
+    pub(crate) buffers: BufferPool,
+    /// For frames that are sent by reference; none where nothing is lent.
+    pub(crate) references: Option<BufferPool>,
+}
+
+impl PortPools {
+    fn new(config: &DpdkConfig, buffer_bytes: usize, socket: i32) -> Result<Self, DpdkError> {
+        let (frames, lent) = (u32::from(config.queue_frames), u32::from(config.lent_frames));
+        let buffers = (u32::from(config.rx_queues) + 1) * frames + MORE_BUFFERS + lent;
+        let references = (lent > 0).then(|| BufferPool::of_references(frames + MORE_BUFFERS, socket));
+        Ok(PortPools {
+            buffers: BufferPool::new(buffers, buffer_bytes, socket)?,
+            references: references.transpose()?,
+        })
+    }
 }
 
 impl Device {
@@ -94,9 +114,8 @@ impl Device {
         let may_chain = info.takes_chains != 0 && info.gives_chains != 0;
         let whole = frame_bytes_max.next_multiple_of(64).max(BUFFER_BYTES_USUAL);
         let buffer_bytes = if may_chain { config.buffer_bytes.min(whole) } else { whole };
-        let buffers = (u32::from(config.rx_queues) + 1) * u32::from(config.queue_frames) + MORE_BUFFERS;
         let pools: Result<Vec<_>, _> =
-            (0..ports).map(|_| BufferPool::new(buffers, buffer_bytes, info.socket)).collect();
+            (0..ports).map(|_| PortPools::new(config, buffer_bytes, info.socket)).collect();
         let connects_once = driver == MEMIF && !is_server(config);
         let device = Device {
             attached,
@@ -124,7 +143,7 @@ impl Device {
     }
 
     fn configure(&self, config: &DpdkConfig, info: &Info, hash_key: Option<&[u8]>) -> Result<(), DpdkError> {
-        let pools: Vec<_> = self.pools.iter().map(BufferPool::as_ptr).collect();
+        let pools: Vec<_> = self.pools.iter().map(|pools| pools.buffers.as_ptr()).collect();
         let setup = Setup {
             pools: pools.as_ptr(),
             hash_key: hash_key.map_or(std::ptr::null(), <[u8]>::as_ptr),
@@ -133,7 +152,8 @@ impl Device {
             rx_queues_each: config.rx_queues,
             rx_slots: config.queue_frames,
             tx_slots: config.queue_frames,
-            chains: u8::from(self.pools[0].buffer_bytes < self.mtu + AROUND_MTU),
+            chains: u8::from(self.pools[0].buffers.buffer_bytes < self.mtu + AROUND_MTU),
+            refers: u8::from(config.lent_frames > 0),
         };
         // SAFETY: the port is attached; there is a pool for each sending queue, which lives until the port is detached, since
         // it is dropped after it; the key is as long as `info` says.
@@ -175,7 +195,8 @@ impl Device {
         self.attached.0
     }
 
-    pub(crate) fn pool(&self, port: u16) -> &BufferPool {
+    #[inline]
+    pub(crate) fn pools(&self, port: u16) -> &PortPools {
         &self.pools[usize::from(port)]
     }
 
@@ -232,6 +253,11 @@ impl Device {
 
 fn failed(config: &DpdkConfig, operation: &'static str, error: i32) -> DpdkError {
     DpdkError::Device { device: config.device().to_owned(), operation, reason: eal::reason(error) }
+}
+
+/// Whether what a driver received stays as it is: a net_memif that copies nothing leaves it to its peer.
+pub(crate) fn owns_frames(driver: &str, config: &DpdkConfig) -> bool {
+    driver != MEMIF || !config.devargs.contains("zero-copy")
 }
 
 fn is_server(config: &DpdkConfig) -> bool {

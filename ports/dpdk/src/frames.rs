@@ -1,8 +1,11 @@
 //! Frames in DPDK's buffers: those that came, and those that are to go.
 
 use crate::device::Device;
+use crate::lent::{LENT_BYTES_MIN, LentBuffers};
 use crate::pool::BufferPool;
 use crate::shim::{self, BURST_MAX, RawFrame};
+use longhaul_lease::Lease;
+use std::ffi::c_void;
 
 /// Frames that were received and have not been given back.
 pub(crate) struct Burst {
@@ -38,11 +41,25 @@ impl Burst {
         Received(&self.frames[..self.came][at])
     }
 
-    /// Frees all of them.
+    /// Whether [`Burst::lend`] may be called for it.
+    #[inline]
+    pub(crate) fn is_lendable(&self, at: usize) -> bool {
+        let frame = &self.frames[..self.came][at];
+        frame.segments == 1 && frame.len as usize >= LENT_BYTES_MIN
+    }
+
+    /// Shows one of them to `each`, which may keep it. False: too many are kept. It is not to be asked for again.
+    #[inline]
+    pub(crate) fn lend(&mut self, at: usize, to: &mut LentBuffers, each: &mut dyn FnMut(&Lease)) -> bool {
+        to.lend(&mut self.frames[..self.came][at], each)
+    }
+
+    /// Frees all of them that nobody keeps.
     #[inline]
     pub(crate) fn give_back(&mut self) {
         if self.came > 0 {
-            // SAFETY: these came with the last burst, and are freed once: `came` is 0 from here on.
+            // SAFETY: these came with the last burst, and are freed once: `came` is 0 from here on. Buffers that were kept are no
+            // longer there.
             unsafe { shim::lh_free(self.frames.as_ptr(), self.came as u32) };
             self.came = 0;
         }
@@ -177,6 +194,30 @@ impl Outgoing {
         true
     }
 
+    /// Adds a frame that somebody lends. False: there is no room, no buffer in `references`, or the frame lies in memory that is
+    /// not DPDK's.
+    #[inline]
+    pub(crate) fn refer(&mut self, references: &BufferPool, lease: &Lease) -> bool {
+        if self.built.len() == Self::FRAMES_MAX {
+            return false;
+        }
+        let (bytes, mut frame) = (lease.bytes(), RawFrame::NONE);
+        let opaque = into_opaque(lease.clone());
+        // SAFETY: the pool is one of references; the bytes stay as they are as long as there is a clone of the lease, and the one
+        // that goes along is let go of by `let_go` alone.
+        let done = unsafe {
+            let (at, len) = (bytes.as_ptr(), bytes.len() as u32);
+            shim::lh_refer(references.as_ptr(), at, len, let_go, opaque, &raw mut frame)
+        };
+        if done < 0 {
+            // SAFETY: the lease from above, which did not go along.
+            drop(unsafe { from_opaque(opaque) });
+            return false;
+        }
+        self.built.push(frame);
+        true
+    }
+
     /// Hands the device what it takes. True when it took all, or something.
     #[inline]
     pub(crate) fn send(&mut self, device: &Device) -> bool {
@@ -229,6 +270,28 @@ impl Outgoing {
     pub(crate) fn no_buffer(&self) -> u64 {
         self.no_buffer
     }
+}
+
+/// A lease as what DPDK carries along: it is a pointer.
+fn into_opaque(lease: Lease) -> *mut c_void {
+    // SAFETY: as long as it is carried it is not looked at.
+    unsafe { std::mem::transmute::<Lease, *mut c_void>(lease) }
+}
+
+/// # Safety
+/// `opaque` is of [`into_opaque`], and is taken back once.
+unsafe fn from_opaque(opaque: *mut c_void) -> Lease {
+    // SAFETY: it was one.
+    unsafe { std::mem::transmute::<*mut c_void, Lease>(opaque) }
+}
+
+/// What DPDK calls when a frame that was sent by reference is gone.
+///
+/// # Safety
+/// `lease` is of [`into_opaque`], and this is called once for it.
+unsafe extern "C" fn let_go(_bytes: *mut c_void, lease: *mut c_void) {
+    // SAFETY: as the caller says. A lease may be dropped by any thread.
+    drop(unsafe { from_opaque(lease) });
 }
 
 impl Drop for Outgoing {

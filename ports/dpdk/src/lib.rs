@@ -30,6 +30,7 @@ mod device;
 pub mod eal;
 mod error;
 mod frames;
+mod lent;
 mod pci;
 mod pool;
 mod port;

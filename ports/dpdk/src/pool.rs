@@ -27,11 +27,27 @@ unsafe impl Sync for BufferPool {}
 impl BufferPool {
     /// `socket` is the NUMA node that the memory is to be of, or -1.
     pub(crate) fn new(buffers: u32, buffer_bytes: usize, socket: i32) -> Result<Self, DpdkError> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("longhaul_{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let name = CString::new(name).expect("no zero in it");
+        let name = Self::name();
         // SAFETY: DPDK runs, and the name is zero-terminated; it is copied.
         let pool = unsafe { shim::lh_pool(name.as_ptr(), buffers, buffer_bytes as u32, socket) };
+        Self::made(pool, buffers, buffer_bytes)
+    }
+
+    /// Buffers without memory, which refer to that of others.
+    pub(crate) fn of_references(buffers: u32, socket: i32) -> Result<Self, DpdkError> {
+        let name = Self::name();
+        // SAFETY: as in `new`.
+        let pool = unsafe { shim::lh_reference_pool(name.as_ptr(), buffers, socket) };
+        Self::made(pool, buffers, 0)
+    }
+
+    fn name() -> CString {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("longhaul_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        CString::new(name).expect("no zero in it")
+    }
+
+    fn made(pool: *mut Pool, buffers: u32, buffer_bytes: usize) -> Result<Self, DpdkError> {
         let Some(pool) = NonNull::new(pool) else {
             let megabytes = (((buffer_bytes + AROUND_BUFFER) * buffers as usize) >> 20) + 64;
             let reason = eal::reason(ENOMEM);

@@ -1,13 +1,14 @@
 //! A device of DPDK's as a [`Port`].
 
 use crate::config::{AROUND_MTU, DpdkConfig};
-use crate::device::Device;
+use crate::device::{Device, owns_frames};
 use crate::eal;
 use crate::error::DpdkError;
 use crate::frames::{Burst, Outgoing};
+use crate::lent::LentBuffers;
 use longhaul_port::{
-    Descriptors, DropReason, FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, PortCounters, PortError,
-    check_length,
+    Descriptors, DropReason, FRAME_BYTES_MIN, Lease, LinkState, Port, PortCapabilities, PortCounters,
+    PortError, Received, check_length,
 };
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -33,10 +34,14 @@ pub struct DpdkCounters {
     pub rx_bad_checksum: u64,
     /// Frames received in several buffers, and copied into one piece.
     pub rx_gathered: u64,
+    /// Frames that could not be kept where they lie, because as many are kept as may be. Who keeps them has copied them.
+    pub rx_not_lent: u64,
     /// Frames that the device did not send.
     pub tx_errors: u64,
     /// Times that a frame to send found no buffer in the pool.
     pub tx_no_buffer: u64,
+    /// Frames that were sent from where they were received, without a copy.
+    pub tx_by_reference: u64,
     /// Times that the device took nothing for half a second although its link was up and frames waited.
     pub tx_stalls: u64,
     /// Times that the device was stopped and started to have its link come up again.
@@ -50,6 +55,7 @@ pub struct DpdkPort {
     number: u16,
     outgoing: Outgoing,
     burst: Burst,
+    lent: LentBuffers,
     /// The device's receive queues that are this port's.
     rx_queues: Range<u16>,
     /// The one that is looked at first in the next call.
@@ -95,11 +101,13 @@ impl DpdkPort {
     fn new(config: &DpdkConfig, device: Arc<Device>, number: u16) -> Self {
         let frame_bytes_max = device.mtu() + AROUND_MTU;
         let first = number * config.rx_queues;
+        let lent_most = if owns_frames(device.driver(), config) { config.lent_frames.into() } else { 0 };
         let mut port = Self {
             name: config.device().into(),
             number,
-            outgoing: Outgoing::new(device.pool(number), number, frame_bytes_max),
+            outgoing: Outgoing::new(&device.pools(number).buffers, number, frame_bytes_max),
             burst: Burst::new(),
+            lent: LentBuffers::new(lent_most),
             rx_queues: first..first + config.rx_queues,
             rx_queue: first,
             frame_bytes_max,
@@ -149,12 +157,17 @@ impl DpdkPort {
     /// Buffers of the port's pool that nobody has.
     #[must_use]
     pub fn free_buffers(&self) -> usize {
-        self.device.pool(self.number).free_buffers()
+        self.device.pools(self.number).buffers.free_buffers()
     }
 
     #[cfg(test)]
     pub(crate) fn pool(&self) -> *mut crate::shim::Pool {
-        self.device.pool(self.number).as_ptr()
+        self.device.pools(self.number).buffers.as_ptr()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sweep(&mut self) {
+        self.lent.sweep();
     }
 
     #[cfg(test)]
@@ -208,48 +221,19 @@ impl DpdkPort {
         }
     }
 
-    /// Takes at most `max` frames from one queue and returns how many there were, and how many were handed to `each`.
-    fn receive_from(&mut self, queue: u16, max: usize, each: &mut dyn FnMut(&[u8])) -> (usize, usize) {
-        let came = self.burst.receive(&self.device, queue, max);
-        let mut handed = 0;
-        for at in 0..came {
-            let frame = self.burst.frame(at);
-            self.other.rx_bad_checksum += u64::from(frame.has_bad_sum());
-            let len = frame.len();
-            if len > self.frame_bytes_max {
-                self.counters.rx_drops.count(DropReason::FrameTooLong);
-            } else if len < FRAME_BYTES_MIN {
-                self.counters.rx_drops.count(DropReason::FrameTooShort);
-            } else {
-                self.counters.count_rx(len);
-                handed += 1;
-                match frame.in_one_piece() {
-                    Some(bytes) => each(bytes),
-                    None => {
-                        self.other.rx_gathered += 1;
-                        frame.gather(&mut self.scratch[..len]);
-                        each(&self.scratch[..len]);
-                    }
-                }
-            }
-        }
-        self.burst.give_back();
-        (came, handed)
-    }
-}
-
-impl Port for DpdkPort {
-    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+    /// Takes at most `max` frames and hands them to `each`; returns how many.
+    fn receive_by(&mut self, max: usize, may_lend: bool, each: &mut dyn FnMut(Received<'_>)) -> usize {
         let (mut taken, mut handed) = (0, 0);
         if !self.device.is_started() {
-            return Ok(0);
+            return 0;
         }
         for _ in self.rx_queues.clone() {
             while taken < max {
                 let wanted = (max - taken).min(Burst::FRAMES_MAX);
-                let (came, given) = self.receive_from(self.rx_queue, wanted, each);
+                let came = self.burst.receive(&self.device, self.rx_queue, wanted);
+                handed += (0..came).filter(|at| self.hand_over(*at, may_lend, each)).count();
+                self.burst.give_back();
                 taken += came;
-                handed += given;
                 if came < wanted {
                     break;
                 }
@@ -263,14 +247,55 @@ impl Port for DpdkPort {
                 break;
             }
         }
-        Ok(handed)
+        handed
+    }
+
+    /// Hands one frame of the burst to `each`, unless it is no frame.
+    #[inline]
+    fn hand_over(&mut self, at: usize, may_lend: bool, each: &mut dyn FnMut(Received<'_>)) -> bool {
+        let frame = self.burst.frame(at);
+        self.other.rx_bad_checksum += u64::from(frame.has_bad_sum());
+        let len = frame.len();
+        if !(FRAME_BYTES_MIN..=self.frame_bytes_max).contains(&len) {
+            let is_short = len < FRAME_BYTES_MIN;
+            let reason = if is_short { DropReason::FrameTooShort } else { DropReason::FrameTooLong };
+            self.counters.rx_drops.count(reason);
+            return false;
+        }
+        self.counters.count_rx(len);
+        if may_lend && self.burst.is_lendable(at) {
+            if self.burst.lend(at, &mut self.lent, &mut |lease| each(Received::Lent(lease))) {
+                return true;
+            }
+            self.other.rx_not_lent = self.other.rx_not_lent.wrapping_add(1);
+        }
+        let frame = self.burst.frame(at);
+        match frame.in_one_piece() {
+            Some(bytes) => each(Received::Passing(bytes)),
+            None => {
+                self.other.rx_gathered += 1;
+                frame.gather(&mut self.scratch[..len]);
+                each(Received::Passing(&self.scratch[..len]));
+            }
+        }
+        true
+    }
+}
+
+impl Port for DpdkPort {
+    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        Ok(self.receive_by(max, false, &mut |received| each(received.bytes())))
+    }
+
+    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+        Ok(self.receive_by(max, self.lent.are_possible(), each))
     }
 
     fn transmit_room(&mut self) -> usize {
         if self.link == LinkState::Down {
             Outgoing::FRAMES_MAX
         } else {
-            self.outgoing.room(self.device.pool(self.number))
+            self.outgoing.room(&self.device.pools(self.number).buffers)
         }
     }
 
@@ -281,12 +306,26 @@ impl Port for DpdkPort {
             self.counters.tx_drops.count(DropReason::LinkDown);
             return Ok(true);
         }
-        if !self.outgoing.build(self.device.pool(self.number), len, &mut self.scratch, fill) {
+        if !self.outgoing.build(&self.device.pools(self.number).buffers, len, &mut self.scratch, fill) {
             self.counters.tx_full = self.counters.tx_full.wrapping_add(1);
             return Ok(false);
         }
         self.counters.count_tx(len);
         Ok(true)
+    }
+
+    fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
+        let bytes = lease.bytes();
+        check_length(bytes.len(), self.frame_bytes_max)?;
+        if self.link == LinkState::Up
+            && let Some(references) = &self.device.pools(self.number).references
+            && self.outgoing.refer(references, lease)
+        {
+            self.counters.count_tx(bytes.len());
+            self.other.tx_by_reference = self.other.tx_by_reference.wrapping_add(1);
+            return Ok(true);
+        }
+        self.transmit(bytes.len(), &mut |out| out.copy_from_slice(bytes))
     }
 
     fn flush(&mut self) -> Result<(), PortError> {

@@ -15,6 +15,7 @@
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
+#include <rte_memory.h>
 #include <rte_mempool.h>
 #include <rte_prefetch.h>
 
@@ -174,7 +175,7 @@ int lh_configure(uint16_t port, const struct lh_setup *setup)
     if (setup->chains) {
         conf.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_SCATTER & info.rx_offload_capa;
         conf.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS & info.tx_offload_capa;
-    } else {
+    } else if (!setup->refers) {
         /* All that is sent is of one pool and has one holder. */
         conf.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE & info.tx_offload_capa;
     }
@@ -280,6 +281,36 @@ struct rte_mempool *lh_pool(const char *name, unsigned buffers, unsigned buffer_
     if (pool == NULL && socket != SOCKET_ID_ANY)
         pool = rte_pktmbuf_pool_create(name, buffers, POOL_CACHE, 0, room, SOCKET_ID_ANY);
     return pool;
+}
+
+struct rte_mempool *lh_reference_pool(const char *name, unsigned buffers, int socket)
+{
+    uint16_t notes = RTE_ALIGN(sizeof(struct rte_mbuf_ext_shared_info), RTE_MBUF_PRIV_ALIGN);
+    struct rte_mempool *pool = rte_pktmbuf_pool_create(name, buffers, POOL_CACHE, notes, 0, socket);
+    if (pool == NULL && socket != SOCKET_ID_ANY)
+        pool = rte_pktmbuf_pool_create(name, buffers, POOL_CACHE, notes, 0, SOCKET_ID_ANY);
+    return pool;
+}
+
+int lh_refer(struct rte_mempool *references, const uint8_t *bytes, uint32_t len, void (*let_go)(void *bytes, void *lease),
+             void *lease, struct lh_frame *frame)
+{
+    const struct rte_memseg *memory = rte_mem_virt2memseg(bytes, NULL);
+    if (memory == NULL)
+        return -EFAULT;
+    struct rte_mbuf *mbuf = rte_pktmbuf_alloc(references);
+    if (mbuf == NULL)
+        return -ENOMEM;
+    struct rte_mbuf_ext_shared_info *shared = rte_mbuf_to_priv(mbuf);
+    shared->free_cb = let_go;
+    shared->fcb_opaque = lease;
+    rte_mbuf_ext_refcnt_set(shared, 1);
+    rte_iova_t iova = memory->iova;
+    if (iova != RTE_BAD_IOVA)
+        iova += RTE_PTR_DIFF(bytes, memory->addr);
+    rte_pktmbuf_attach_extbuf(mbuf, (void *)(uintptr_t)bytes, iova, (uint16_t)len, shared);
+    *frame = (struct lh_frame){ .mbuf = mbuf, .bytes = (uint8_t *)(uintptr_t)bytes, .len = len, .segments = 1 };
+    return 0;
 }
 
 void lh_pool_free(struct rte_mempool *pool)

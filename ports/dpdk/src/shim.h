@@ -32,6 +32,7 @@ struct lh_setup {
     uint16_t rx_slots;
     uint16_t tx_slots;
     uint8_t chains;          /* frames may be longer than a buffer */
+    uint8_t refers;          /* frames may be sent by lh_refer */
 };
 
 /* A frame in one mbuf, or in a chain of them. */
@@ -90,6 +91,12 @@ void lh_gather(const struct lh_frame *frame, uint8_t *out);
 int lh_allocate(struct rte_mempool *pool, struct lh_frame *frames, unsigned count);
 /* Lays len bytes into so many empty frames, each but the last one full, and makes the first one all of them. */
 void lh_spread(struct lh_frame *frames, unsigned count, const uint8_t *bytes, uint32_t len);
+/* A pool of buffers without memory of their own. */
+struct rte_mempool *lh_reference_pool(const char *name, unsigned buffers, int socket);
+/* A frame that lies elsewhere in DPDK's memory, where nobody changes it before let_go is called with lease, by whichever
+ * thread. -EFAULT: it lies in other memory, which devices cannot reach. */
+int lh_refer(struct rte_mempool *references, const uint8_t *bytes, uint32_t len, void (*let_go)(void *bytes, void *lease),
+             void *lease, struct lh_frame *frame);
 /* Sends at most LH_BURST_MAX frames and returns how many the device took, from the first on. */
 unsigned lh_transmit(uint16_t port, uint16_t queue, const struct lh_frame *frames, unsigned count);
 void lh_free(const struct lh_frame *frames, unsigned count);

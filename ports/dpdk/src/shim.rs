@@ -1,6 +1,6 @@
 //! The functions of `shim.c`, as they are declared in `shim.h`.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// A pool of buffers.
 #[repr(C)]
@@ -46,6 +46,7 @@ pub(crate) struct Setup {
     pub(crate) rx_slots: u16,
     pub(crate) tx_slots: u16,
     pub(crate) chains: u8,
+    pub(crate) refers: u8,
 }
 
 #[repr(C)]
@@ -101,6 +102,15 @@ unsafe extern "C" {
         buffer_bytes: c_uint,
         socket: c_int,
     ) -> *mut Pool;
+    pub(crate) fn lh_reference_pool(name: *const c_char, buffers: c_uint, socket: c_int) -> *mut Pool;
+    pub(crate) fn lh_refer(
+        references: *mut Pool,
+        bytes: *const u8,
+        len: u32,
+        let_go: unsafe extern "C" fn(*mut c_void, *mut c_void),
+        lease: *mut c_void,
+        frame: *mut RawFrame,
+    ) -> c_int;
     pub(crate) fn lh_pool_free(pool: *mut Pool);
     pub(crate) fn lh_pool_free_buffers(pool: *const Pool) -> c_uint;
     pub(crate) fn lh_receive(port: u16, queue: u16, frames: *mut RawFrame, count: c_uint) -> c_uint;

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 mod interfaces;
+mod lending;
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// Held while DPDK's memory is taken: some tests take all of it for a moment.

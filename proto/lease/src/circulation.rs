@@ -72,6 +72,11 @@ impl<T: Returned> Circulation<T> {
         self.len() == 0
     }
 
+    /// All items, in use or not.
+    pub fn into_items(self) -> impl Iterator<Item = T> {
+        self.in_use.into_iter().chain(self.free)
+    }
+
     /// The item given out first may be held for long; those behind it need not be.
     fn search(&mut self) -> Option<T> {
         for _ in 0..LOOKS.min(self.in_use.len()) {
