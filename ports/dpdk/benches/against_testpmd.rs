@@ -1,5 +1,6 @@
-//! Frames per second from one device to another: by DPDK's testpmd, which swaps their addresses in place, and by two ports,
-//! each frame copied from one to the other, as a box does at least once.
+//! Frames per second from one device to another: by DPDK's testpmd, which swaps their addresses in place, and by two ports:
+//! each frame copied from one to the other, sent on from where it lies, and kept for a while before that, as a box does
+//! that stores it.
 //!
 //! `cargo bench -p longhaul-dpdk --features libdpdk`
 //!
@@ -7,44 +8,66 @@
 //! Ratios are of runs of the same round.
 
 use longhaul_dpdk::{DpdkConfig, DpdkPort, eal};
-use longhaul_port::Port;
+use longhaul_port::{Lease, Port, PortError, Received};
+use std::collections::VecDeque;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const LENGTHS: [usize; 3] = [64, 1024, 4096];
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 const FOR: Duration = Duration::from_secs(1);
+
+/// What is done with a frame between the two ports.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    Copied,
+    Referred,
+    /// So many are kept before the first goes on.
+    Kept(usize),
+}
+
+const MANNERS: [Manner; 3] = [Manner::Copied, Manner::Referred, Manner::Kept(2048)];
 
 fn main() {
     eal::start("--no-huge -m 512").unwrap_or_else(|e| panic!("{e}"));
-    for (at, len) in LENGTHS.into_iter().enumerate() {
+    let mut number = 0;
+    for len in LENGTHS {
         for copy in [0, 1] {
-            let mut ratios = Vec::new();
-            let mut figures = Vec::new();
-            for round in 0..ROUNDS {
-                let number = 100 * at + 10 * copy + 2 * round;
-                let (theirs, ours) = (by_testpmd(len, copy), by_ports(len, copy, number));
-                ratios.push(ours / theirs);
-                figures.push((theirs / 1e6, ours / 1e6));
+            let mut theirs = Vec::new();
+            let mut ours = MANNERS.map(|_| Vec::new());
+            for _ in 0..ROUNDS {
+                theirs.push(by_testpmd(len, copy));
+                for (manner, rates) in MANNERS.into_iter().zip(&mut ours) {
+                    rates.push(by_ports(len, copy, number, manner));
+                    number += 2;
+                }
             }
-            ratios.sort_by(f64::total_cmp);
             println!(
-                "{len} B, copied by the device that receives: {copy}; ours to testpmd's: median {:.3}, {:.3} to {:.3}; millions per second \
-                 (testpmd, ours): {figures:.2?}",
-                ratios[ROUNDS / 2],
-                ratios[0],
-                ratios[ROUNDS - 1],
+                "{len} B, copied by the device that receives: {copy}; testpmd {} M/s",
+                spread(&theirs, 1e6)
             );
+            for (manner, rates) in MANNERS.into_iter().zip(&ours) {
+                let ratios: Vec<f64> =
+                    rates.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
+                println!("  {manner:?}: {} M/s, to testpmd's {}", spread(rates, 1e6), spread(&ratios, 1.0));
+            }
         }
     }
+}
+
+/// Median, least and greatest.
+fn spread(values: &[f64], unit: f64) -> String {
+    let mut sorted: Vec<f64> = values.iter().map(|value| value / unit).collect();
+    sorted.sort_by(f64::total_cmp);
+    format!("{:.3} ({:.3} to {:.3})", sorted[sorted.len() / 2], sorted[0], sorted[sorted.len() - 1])
 }
 
 fn devices(len: usize, copy: usize, number: usize) -> [String; 2] {
     [format!("net_null{number},size={len},copy={copy}"), format!("net_null{},no-rx=1", number + 1)]
 }
 
-fn by_ports(len: usize, copy: usize, number: usize) -> f64 {
+fn by_ports(len: usize, copy: usize, number: usize, manner: Manner) -> f64 {
     let open = |devargs: &String| {
         let mut port = DpdkPort::open(&DpdkConfig::new(devargs)).unwrap_or_else(|e| panic!("{e}"));
         port.service().expect("a port");
@@ -52,17 +75,44 @@ fn by_ports(len: usize, copy: usize, number: usize) -> f64 {
     };
     let [from, to] = devices(len, copy, number);
     let (mut from, mut to) = (open(&from), open(&to));
+    let mut kept: VecDeque<Lease> = VecDeque::new();
     let start = Instant::now();
     while start.elapsed() < FOR {
         for _ in 0..100 {
-            let room = to.transmit_room();
-            let sent = from.receive(room.min(64), &mut |frame| {
-                to.transmit(frame.len(), &mut |out| out.copy_from_slice(frame)).expect("it fits");
-            });
-            sent.and_then(|_| to.flush()).expect("ports");
+            pass(&mut from, &mut to, manner, &mut kept).expect("ports");
         }
     }
     to.counters().tx_frames as f64 / start.elapsed().as_secs_f64()
+}
+
+/// One burst.
+fn pass(
+    from: &mut DpdkPort,
+    to: &mut DpdkPort,
+    manner: Manner,
+    kept: &mut VecDeque<Lease>,
+) -> Result<(), PortError> {
+    let burst = to.transmit_room().min(64);
+    let mut copy = |frame: &[u8]| {
+        to.transmit(frame.len(), &mut |out| out.copy_from_slice(frame)).expect("it fits");
+    };
+    let hold = match manner {
+        Manner::Copied => {
+            from.receive(burst, &mut copy)?;
+            return to.flush();
+        }
+        Manner::Referred => 0,
+        Manner::Kept(frames) => frames,
+    };
+    from.receive_lent(burst, &mut |frame| match frame {
+        Received::Passing(bytes) => copy(bytes),
+        Received::Lent(lease) => kept.push_back(lease.clone()),
+    })?;
+    while kept.len() > hold {
+        let lease = kept.pop_front().expect("more than none");
+        to.transmit_lent(&lease)?;
+    }
+    to.flush()
 }
 
 fn by_testpmd(len: usize, copy: usize) -> f64 {

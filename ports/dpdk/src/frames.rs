@@ -58,8 +58,8 @@ impl Burst {
     #[inline]
     pub(crate) fn give_back(&mut self) {
         if self.came > 0 {
-            // SAFETY: these came with the last burst, and are freed once: `came` is 0 from here on. Buffers that were kept are no
-            // longer there.
+            // SAFETY: these came with the last burst, and are freed once: `came` is 0 from here on. In place of those that
+            // are kept there are others, or none.
             unsafe { shim::lh_free(self.frames.as_ptr(), self.came as u32) };
             self.came = 0;
         }
@@ -114,6 +114,8 @@ pub(crate) struct Outgoing {
     sent: usize,
     /// Of one buffer each.
     empty: Vec<RawFrame>,
+    /// Without memory, to refer with.
+    references: Vec<RawFrame>,
     /// What the longest frame takes.
     buffers_max: usize,
     /// The device's queue that they go by.
@@ -131,7 +133,8 @@ impl Outgoing {
     pub(crate) fn new(pool: &BufferPool, queue: u16, frame_bytes_max: usize) -> Self {
         let buffers_max = frame_bytes_max.div_ceil(pool.buffer_bytes);
         let empty = Vec::with_capacity((Self::FRAMES_MAX * buffers_max).next_multiple_of(BURST_MAX));
-        Self { built: Vec::with_capacity(Self::FRAMES_MAX), sent: 0, empty, buffers_max, queue, no_buffer: 0 }
+        let (built, references) = (Vec::with_capacity(Self::FRAMES_MAX), Vec::with_capacity(BURST_MAX));
+        Self { built, sent: 0, empty, references, buffers_max, queue, no_buffer: 0 }
     }
 
     /// Frames that can be built now, each of the greatest length.
@@ -198,24 +201,37 @@ impl Outgoing {
     /// not DPDK's.
     #[inline]
     pub(crate) fn refer(&mut self, references: &BufferPool, lease: &Lease) -> bool {
-        if self.built.len() == Self::FRAMES_MAX {
+        if self.built.len() == Self::FRAMES_MAX || !self.stock_up_references(references) {
             return false;
         }
-        let (bytes, mut frame) = (lease.bytes(), RawFrame::NONE);
-        let opaque = into_opaque(lease.clone());
-        // SAFETY: the pool is one of references; the bytes stay as they are as long as there is a clone of the lease, and the one
-        // that goes along is let go of by `let_go` alone.
-        let done = unsafe {
-            let (at, len) = (bytes.as_ptr(), bytes.len() as u32);
-            shim::lh_refer(references.as_ptr(), at, len, let_go, opaque, &raw mut frame)
-        };
+        let Some(frame) = self.references.last_mut() else { return false };
+        let (bytes, opaque) = (lease.bytes(), into_opaque(lease.clone()));
+        // SAFETY: the frame is an empty one of a pool of references; the bytes stay as they are as long as there is a clone of the
+        // lease, and the one that goes along is let go of by `let_go` alone.
+        let done = unsafe { shim::lh_refer(frame, bytes.as_ptr(), bytes.len() as u32, let_go, opaque) };
         if done < 0 {
             // SAFETY: the lease from above, which did not go along.
             drop(unsafe { from_opaque(opaque) });
             return false;
         }
-        self.built.push(frame);
+        self.built.extend(self.references.pop());
         true
+    }
+
+    /// True when there is a buffer to refer with.
+    #[inline]
+    fn stock_up_references(&mut self, pool: &BufferPool) -> bool {
+        if !self.references.is_empty() {
+            return true;
+        }
+        self.references.resize(BURST_MAX, RawFrame::NONE);
+        // SAFETY: the pool is there, and there is room for so many frames.
+        let done =
+            unsafe { shim::lh_allocate(pool.as_ptr(), self.references.as_mut_ptr(), BURST_MAX as u32) };
+        if done < 0 {
+            self.references.clear();
+        }
+        done == 0
     }
 
     /// Hands the device what it takes. True when it took all, or something.
@@ -297,7 +313,9 @@ unsafe extern "C" fn let_go(_bytes: *mut c_void, lease: *mut c_void) {
 impl Drop for Outgoing {
     fn drop(&mut self) {
         self.forget();
-        // SAFETY: these are empty and nobody else's.
-        unsafe { shim::lh_free(self.empty.as_ptr(), self.empty.len() as u32) };
+        for rest in [&self.empty, &self.references] {
+            // SAFETY: these are empty and nobody else's.
+            unsafe { shim::lh_free(rest.as_ptr(), rest.len() as u32) };
+        }
     }
 }

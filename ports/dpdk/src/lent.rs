@@ -11,13 +11,13 @@ pub(crate) const LENT_BYTES_MIN: usize = 256;
 /// in its place.
 pub(crate) struct LentBuffers {
     kept: Circulation<LentBuffer>,
-    /// A lease that nobody kept.
-    spare: Option<Lease>,
+    /// One whose frame nobody kept.
+    spare: Option<LentBuffer>,
     /// The most that are kept at once.
     most: usize,
 }
 
-/// A lease and the buffer behind it. Only who takes it out of circulation frees the buffer: clones do not.
+/// A lease and the buffer behind it, null at first. Clones do not free the buffer, nor does dropping it.
 #[derive(Clone)]
 struct LentBuffer {
     lease: Lease,
@@ -26,18 +26,6 @@ struct LentBuffer {
 
 // SAFETY: the buffer is this one's, others only read it, and DPDK's buffers may be freed by any thread.
 unsafe impl Send for LentBuffer {}
-
-impl LentBuffer {
-    /// Gives the buffer back and returns the lease, which is returned already.
-    #[inline]
-    fn free(self) -> Lease {
-        assert!(self.lease.is_returned(), "somebody has its frame");
-        let frame = RawFrame { mbuf: self.mbuf, ..RawFrame::NONE };
-        // SAFETY: nobody else has the buffer, nor its bytes, and this is gone: it is freed once.
-        unsafe { shim::lh_free(&raw const frame, 1) };
-        self.lease
-    }
-}
 
 impl Returned for LentBuffer {
     #[inline]
@@ -56,54 +44,61 @@ impl LentBuffers {
         self.most > 0
     }
 
-    /// Shows a frame of one buffer to `each`. When that keeps it, the buffer is taken out of `frame`. False, without a call:
-    /// too many are kept.
+    /// Shows a frame of one buffer to `each`. The buffer is kept here until nobody has the frame; `frame` gets another one in
+    /// its place, or none, that is to be freed. False, without a call: too many are kept.
     #[inline]
     pub(crate) fn lend(&mut self, frame: &mut RawFrame, each: &mut dyn FnMut(&Lease)) -> bool {
         debug_assert_eq!(frame.segments, 1, "one buffer");
-        let Some(mut lease) = self.lease() else { return false };
+        let Some(mut place) = self.place() else { return false };
         // SAFETY: a buffer's data, of which the driver says that it has `len` bytes. Nobody writes there before the buffer is
-        // freed, and it is freed, here or by the frame's owner, only once this lease, which alone has the slice, is returned.
-        lease.put(unsafe { std::slice::from_raw_parts(frame.bytes, frame.len as usize) });
-        let mbuf = std::mem::replace(&mut frame.mbuf, null_mut());
-        // If this panics, the buffer is nobody's, and stays.
-        each(&lease);
-        if lease.is_returned() {
-            frame.mbuf = mbuf;
-            self.spare = Some(lease);
+        // freed, and from here on it is freed only once this lease, which alone has the slice, is returned.
+        place.lease.put(unsafe { std::slice::from_raw_parts(frame.bytes, frame.len as usize) });
+        std::mem::swap(&mut place.mbuf, &mut frame.mbuf);
+        // If this panics, the buffer stays where it is for good.
+        each(&place.lease);
+        if place.is_returned() {
+            self.spare = Some(place);
         } else {
-            self.kept.give(LentBuffer { lease, mbuf });
+            self.kept.give(place);
         }
         true
     }
 
-    /// A lease that nobody else has.
+    /// One whose frame nobody has any more.
     #[inline]
-    fn lease(&mut self) -> Option<Lease> {
-        self.spare.take().or_else(|| match self.kept.take() {
-            Some(kept) => Some(kept.free()),
-            None => (self.kept.len() < self.most).then(Lease::empty),
+    fn place(&mut self) -> Option<LentBuffer> {
+        let place = self.spare.take().or_else(|| self.kept.take());
+        place.or_else(|| {
+            let is_room = self.kept.len() < self.most;
+            is_room.then(|| LentBuffer { lease: Lease::empty(), mbuf: null_mut() })
         })
     }
 
-    /// Gives back all that nobody has any more.
-    #[cfg(test)]
-    pub(crate) fn sweep(&mut self) {
-        for kept in std::mem::take(&mut self.kept).into_items() {
-            if kept.is_returned() {
-                kept.free();
+    /// Frees what nobody has any more, and returns the rest.
+    fn sweep(&mut self) -> Circulation<LentBuffer> {
+        let mut rest = Circulation::default();
+        for place in std::mem::take(&mut self.kept).into_items().chain(self.spare.take()) {
+            if place.is_returned() {
+                let frame = RawFrame { mbuf: place.mbuf, ..RawFrame::NONE };
+                // SAFETY: nobody else has the buffer, nor its bytes, and it is freed once: `place` is not used again.
+                unsafe { shim::lh_free(&raw const frame, 1) };
             } else {
-                self.kept.give(kept);
+                rest.give(place);
             }
         }
+        rest
+    }
+
+    /// Frees what nobody has any more.
+    #[cfg(test)]
+    pub(crate) fn tidy(&mut self) {
+        self.kept = self.sweep();
     }
 }
 
 impl Drop for LentBuffers {
     fn drop(&mut self) {
         // Buffers whose frames somebody still has stay where they are for good, and with them their pool.
-        for kept in std::mem::take(&mut self.kept).into_items().filter(Returned::is_returned) {
-            kept.free();
-        }
+        self.sweep();
     }
 }

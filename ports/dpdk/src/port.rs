@@ -166,8 +166,8 @@ impl DpdkPort {
     }
 
     #[cfg(test)]
-    pub(crate) fn sweep(&mut self) {
-        self.lent.sweep();
+    pub(crate) fn tidy(&mut self) {
+        self.lent.tidy();
     }
 
     #[cfg(test)]

@@ -292,15 +292,13 @@ struct rte_mempool *lh_reference_pool(const char *name, unsigned buffers, int so
     return pool;
 }
 
-int lh_refer(struct rte_mempool *references, const uint8_t *bytes, uint32_t len, void (*let_go)(void *bytes, void *lease),
-             void *lease, struct lh_frame *frame)
+int lh_refer(struct lh_frame *frame, const uint8_t *bytes, uint32_t len, void (*let_go)(void *bytes, void *lease),
+             void *lease)
 {
     const struct rte_memseg *memory = rte_mem_virt2memseg(bytes, NULL);
     if (memory == NULL)
         return -EFAULT;
-    struct rte_mbuf *mbuf = rte_pktmbuf_alloc(references);
-    if (mbuf == NULL)
-        return -ENOMEM;
+    struct rte_mbuf *mbuf = frame->mbuf;
     struct rte_mbuf_ext_shared_info *shared = rte_mbuf_to_priv(mbuf);
     shared->free_cb = let_go;
     shared->fcb_opaque = lease;
@@ -309,7 +307,8 @@ int lh_refer(struct rte_mempool *references, const uint8_t *bytes, uint32_t len,
     if (iova != RTE_BAD_IOVA)
         iova += RTE_PTR_DIFF(bytes, memory->addr);
     rte_pktmbuf_attach_extbuf(mbuf, (void *)(uintptr_t)bytes, iova, (uint16_t)len, shared);
-    *frame = (struct lh_frame){ .mbuf = mbuf, .bytes = (uint8_t *)(uintptr_t)bytes, .len = len, .segments = 1 };
+    frame->bytes = (uint8_t *)(uintptr_t)bytes;
+    frame->len = len;
     return 0;
 }
 

@@ -93,12 +93,13 @@ int lh_allocate(struct rte_mempool *pool, struct lh_frame *frames, unsigned coun
 void lh_spread(struct lh_frame *frames, unsigned count, const uint8_t *bytes, uint32_t len);
 /* A pool of buffers without memory of their own. */
 struct rte_mempool *lh_reference_pool(const char *name, unsigned buffers, int socket);
-/* A frame that lies elsewhere in DPDK's memory, where nobody changes it before let_go is called with lease, by whichever
- * thread. -EFAULT: it lies in other memory, which devices cannot reach. */
-int lh_refer(struct rte_mempool *references, const uint8_t *bytes, uint32_t len, void (*let_go)(void *bytes, void *lease),
-             void *lease, struct lh_frame *frame);
+/* Makes an empty frame of such a pool one that lies elsewhere in DPDK's memory, where nobody changes it before let_go is
+ * called with lease, by whichever thread. -EFAULT: it lies in other memory, which devices cannot reach. */
+int lh_refer(struct lh_frame *frame, const uint8_t *bytes, uint32_t len, void (*let_go)(void *bytes, void *lease),
+             void *lease);
 /* Sends at most LH_BURST_MAX frames and returns how many the device took, from the first on. */
 unsigned lh_transmit(uint16_t port, uint16_t queue, const struct lh_frame *frames, unsigned count);
+/* Frees frames, but for those whose mbuf is NULL. */
 void lh_free(const struct lh_frame *frames, unsigned count);
 
 #endif

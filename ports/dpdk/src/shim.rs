@@ -104,12 +104,11 @@ unsafe extern "C" {
     ) -> *mut Pool;
     pub(crate) fn lh_reference_pool(name: *const c_char, buffers: c_uint, socket: c_int) -> *mut Pool;
     pub(crate) fn lh_refer(
-        references: *mut Pool,
+        frame: *mut RawFrame,
         bytes: *const u8,
         len: u32,
         let_go: unsafe extern "C" fn(*mut c_void, *mut c_void),
         lease: *mut c_void,
-        frame: *mut RawFrame,
     ) -> c_int;
     pub(crate) fn lh_pool_free(pool: *mut Pool);
     pub(crate) fn lh_pool_free_buffers(pool: *const Pool) -> c_uint;

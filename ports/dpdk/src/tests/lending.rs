@@ -34,7 +34,7 @@ fn take(port: &mut DpdkPort, number: usize, len: usize) -> Option<Lease> {
 
 /// All buffers that nobody has.
 fn free(port: &mut DpdkPort) -> usize {
-    port.sweep();
+    port.tidy();
     port.free_buffers() + port.empty_buffers()
 }
 
@@ -110,7 +110,7 @@ fn frames_are_sent_from_where_they_were_received() {
         assert_eq!(arrived.bytes().as_ptr(), at, "the very same bytes");
     }
     assert_eq!((to.dpdk_counters().tx_by_reference, to.counters().tx_frames), (200, 200));
-    to.sweep();
+    to.tidy();
     assert_eq!([free(&mut from), free(&mut to)], all);
 }
 
@@ -191,7 +191,7 @@ fn any_order_of_keeping_sending_and_letting_go_leaves_bytes_whole_and_no_buffer_
         }
         drop(kept);
         // What was sent from where it lay is let go one after the other.
-        (0..20).for_each(|_| port.sweep());
+        (0..20).for_each(|_| port.tidy());
         prop_assert_eq!(free(port), all);
     });
 }
