@@ -105,6 +105,9 @@ fn unmodified_programs_run_through_them() {
     let port = &status["pairs"][0]["ports"][0];
     assert!(port["rx_frames"].as_u64() >= Some(200 * 64), "{status:#}");
     assert_eq!((&port["other"]["tx_stalls"], &port["rx_drops"]["no_buffer"]), (&0.into(), &0.into()));
+    // The fibre kept the WRITEs' packets where they came, and they left from there.
+    let other = &status["pairs"][0]["ports"][1]["other"];
+    assert!(other["tx_by_reference"].as_u64() >= Some(200 * 64), "{status:#}");
     fibre.end();
 }
 
@@ -117,7 +120,7 @@ fn what_cannot_be_had_is_told_in_one_line_with_its_cure() {
         ("dpdk:ffff:ff:1f.7", EAL, "--dpdk-queues=1", ["no PCI device", "dpdk-devbind.py"]),
         ("dpdk:net_memif7", EAL, "--dpdk-queues=2", ["has 1 receive queues", "--dpdk-queues=1"]),
         ("dpdk:net_ring7", EAL, "--dpdk-queues=2", ["does not spread frames", "--dpdk-spread=device"]),
-        ("dpdk:net_null7", "--no-huge -m 64", "--dpdk-queues=32", ["no memory for", "--dpdk-eal='-m"]),
+        ("dpdk:net_null7", "--no-huge -m 64", "--dpdk-lent=65535", ["no memory for", "--dpdk-eal='-m"]),
         ("dpdk:net_null7", EAL, "--dpdk-mtu=20000", ["the MTU is 20000", "68 to 16362"]),
         ("dpdk:net_null7", "--no-huge --nonsense", "--dpdk-queues=1", ["DPDK does not start", "--nonsense"]),
     ] {

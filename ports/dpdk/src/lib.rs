@@ -9,7 +9,8 @@
 //! * `open_queues` makes as many ports of one device, each with queues and buffers of its own and for a thread of its own.
 //!
 //! Frames are handed out where they lie in DPDK's buffers, and built there: this crate copies only frames that a driver
-//! spread over several buffers. Everything that makes a device useless is refused by `DpdkPort::open` with the command
+//! spread over several buffers. Others are lent, up to a bound, and what is lent by any port of DPDK's leaves from where
+//! it lies. Everything that makes a device useless is refused by `DpdkPort::open` with the command
 //! that cures it; afterwards a link that comes and goes, a queue that stands still and a pool that runs dry are counted
 //! (`DpdkCounters`) and nothing more.
 //!
@@ -21,8 +22,8 @@
 //! Trust: drivers of virtual devices run in this process. What they say of a buffer is believed as DPDK's own code does.
 //!
 //! Deliberately absent: interrupts (a thread that sleeps looks every 100 µs), time stamps (their unit is the device's own,
-//! and no stable function of 22.11 converts them), checksums of what is sent (frames come with theirs), frames kept beyond
-//! the call in DPDK's own buffers.
+//! and no stable function of 22.11 converts them), checksums of what is sent (frames come with theirs), frames lent in several
+//! buffers.
 #![cfg(feature = "libdpdk")]
 
 mod config;

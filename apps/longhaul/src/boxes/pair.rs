@@ -383,6 +383,8 @@ impl Watch {
                 [
                     ("rx_bad_checksum", dpdk.rx_bad_checksum),
                     ("rx_gathered", dpdk.rx_gathered),
+                    ("rx_not_lent", dpdk.rx_not_lent),
+                    ("tx_by_reference", dpdk.tx_by_reference),
                     ("tx_no_buffer", dpdk.tx_no_buffer),
                     ("tx_stalls", dpdk.tx_stalls),
                     ("restarts", dpdk.restarts),

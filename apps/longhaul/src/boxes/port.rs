@@ -65,6 +65,9 @@ pub struct Dpdk {
     /// How a dpdk: port's device spreads frames over several queues [default: addresses]
     #[arg(long = "dpdk-spread", value_name = "HOW")]
     pub spread: Option<DpdkSpread>,
+    /// Received frames of each dpdk: port that the box may keep in DPDK's memory; of more it keeps copies [default: 4096]
+    #[arg(long = "dpdk-lent", value_name = "FRAMES")]
+    pub lent: Option<u16>,
 }
 
 /// How a device spreads frames over its queues.
@@ -85,6 +88,7 @@ impl Dpdk {
             mtu: self.mtu.or(below.mtu),
             queues: self.queues.or(below.queues),
             spread: self.spread.or(below.spread),
+            lent: self.lent.or(below.lent),
         }
     }
 
@@ -93,6 +97,7 @@ impl Dpdk {
         use longhaul_dpdk::{DpdkConfig, DpdkPort, Spread, eal};
         let mut config = DpdkConfig { mtu: self.mtu, ..DpdkConfig::new(devargs) };
         config.rx_queues = self.queues.unwrap_or(config.rx_queues);
+        config.lent_frames = self.lent.unwrap_or(config.lent_frames);
         config.spread = match self.spread {
             Some(DpdkSpread::Device) => Spread::ByDevice,
             Some(DpdkSpread::Addresses) | None => Spread::ByAddresses,
