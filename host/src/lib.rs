@@ -4,17 +4,24 @@
 //! stopped, yields the processor while there is little to do, and sleeps when there is nothing. Whoever has a loop
 //! of their own (the verbs engine) uses [`turn`], [`Clock`], [`WakeUp`] and [`Parker`] by themselves.
 //!
+//! Several cores share ports by [`join`]: each has a [`Driver`] with a node of its own, and frames that arrive at the wrong
+//! one are handed over. [`placement`] says which processors they run on.
+//!
 //! It knows no protocol, and it is made for machines with fewer processors than busy threads: unless it is told to
 //! ([`DriverConfig::spins`]), it never spins without offering the processor to others.
 
+mod alarm;
 mod clock;
 mod driver;
+mod mesh;
 mod parker;
+pub mod placement;
 mod turn;
 mod wake;
 
 pub use clock::Clock;
 pub use driver::{Driver, DriverConfig, DriverCounters, Finished, Handle, Hook, Stopped};
+pub use mesh::{CorePort, HandedOver, Spread, join};
 pub use parker::{Parker, Woken};
 pub use turn::{MalformedFrames, PORTS_MAX, Turn, TurnConfig, turn};
 pub use wake::WakeUp;

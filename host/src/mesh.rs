@@ -1,0 +1,284 @@
+//! Several cores that share the ports of one box, without a lock between them.
+//!
+//! Each core has a node of its own and a queue of every port, and which core a frame belongs to follows from the frame
+//! ([`Spread`]). A frame that arrives at another core's queue, because the device spreads in another way, is handed over
+//! through a ring from that core to this one: so devices decide how fast it is and never what comes out. There is a ring
+//! for each side and each two cores, with one writer and one reader.
+
+use crate::alarm::Alarm;
+use longhaul_node::Side;
+use longhaul_port::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError};
+use longhaul_wire::pair_hash;
+use rtrb::{Consumer, Producer, RingBuffer};
+use std::io;
+use std::sync::Arc;
+
+/// What goes before a frame in a ring: its length.
+const LENGTH_BYTES: usize = size_of::<u32>();
+
+/// Which core a frame belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spread {
+    /// All that two hosts send each other, both ways, is of one core ([`pair_hash`]): for nodes that know flows.
+    ByPair,
+    /// All that comes by one side is of one core, side 0 of the first, side 1 of the second: for nodes that keep the
+    /// order of all that they carry one way.
+    BySide,
+}
+
+impl Spread {
+    /// The core, of so many, that a frame from `side` belongs to.
+    #[inline]
+    #[must_use]
+    pub fn core(self, side: Side, frame: &[u8], cores: usize) -> usize {
+        match self {
+            Spread::ByPair => pair_hash(frame) as usize % cores,
+            Spread::BySide => side % cores,
+        }
+    }
+}
+
+/// What became of frames that arrived at the queue of a core to which they do not belong, since the port was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HandedOver {
+    /// Frames given to the other cores.
+    pub given: u64,
+    /// Frames that the other cores gave to this one.
+    pub taken: u64,
+    /// Frames dropped because the ring to their core was full, or too short for them.
+    pub ring_full: u64,
+}
+
+/// The way to another core.
+struct Outlet {
+    ring: Producer<u8>,
+    alarm: Arc<Alarm>,
+    /// It was given something since it was last told.
+    is_due: bool,
+}
+
+/// The way from another core.
+struct Inlet {
+    ring: Consumer<u8>,
+    /// The length of a frame whose bytes were not there yet.
+    awaited: Option<usize>,
+}
+
+impl Inlet {
+    fn has_frames(&self) -> bool {
+        self.awaited.is_some() || !self.ring.is_empty()
+    }
+
+    /// Hands out up to `max` frames and returns how many there were. `scratch` is for a frame that the ring's end cuts in two.
+    fn receive(&mut self, max: usize, scratch: &mut [u8], each: &mut dyn FnMut(&[u8])) -> usize {
+        for received in 0..max {
+            let length = self.awaited.take().or_else(|| self.length());
+            let Some(length) = length else { return received };
+            let Ok(frame) = self.ring.read_chunk(length) else {
+                self.awaited = Some(length);
+                return received;
+            };
+            match frame.as_slices() {
+                (whole, []) => each(whole),
+                (first, rest) => {
+                    let joined = &mut scratch[..length];
+                    joined[..first.len()].copy_from_slice(first);
+                    joined[first.len()..].copy_from_slice(rest);
+                    each(joined);
+                }
+            }
+            frame.commit_all();
+        }
+        max
+    }
+
+    fn length(&mut self) -> Option<usize> {
+        let mut length = [0; LENGTH_BYTES];
+        self.ring.pop_entire_slice(&mut length).ok()?;
+        Some(u32::from_ne_bytes(length) as usize)
+    }
+}
+
+/// One core's queue of a port: receives the frames that belong to the core, from its own queue and from the others, and
+/// sends by its own queue.
+///
+/// [`Port::receive`] counts what it handed to other cores too, as work that was there; [`Port::counters`] are those of the
+/// queue.
+pub struct CorePort<P> {
+    queue: P,
+    side: Side,
+    spread: Spread,
+    /// By core; none for this one.
+    outlets: Vec<Option<Outlet>>,
+    inlets: Vec<Inlet>,
+    /// The inlet that is looked at first.
+    next: usize,
+    /// This core's, which all of its ports share.
+    alarm: Arc<Alarm>,
+    scratch: Box<[u8]>,
+    handed_over: HandedOver,
+}
+
+/// Joins the queues of ports that several cores have: `queues[core][side]`, the same number of sides for each. Between each two
+/// cores and for each side there is a ring of `ring_bytes`, each way, or of two frames of the greatest length if that is
+/// more.
+///
+/// # Errors
+/// When the process is out of descriptors.
+pub fn join<P: Port>(
+    queues: Vec<Vec<P>>,
+    spread: Spread,
+    ring_bytes: usize,
+) -> io::Result<Vec<Vec<CorePort<P>>>> {
+    let cores = queues.len();
+    let alarms = (0..cores).map(|_| Alarm::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
+    let longest = queues.iter().flatten().map(|queue| queue.capabilities().frame_bytes_max).max();
+    let longest = longest.unwrap_or_default();
+    let ring_bytes = ring_bytes.max(2 * (LENGTH_BYTES + longest));
+    let port = |core: usize, side: Side, queue: P| CorePort {
+        queue,
+        side,
+        spread,
+        outlets: (0..cores).map(|_| None).collect(),
+        inlets: Vec::new(),
+        next: 0,
+        alarm: Arc::clone(&alarms[core]),
+        scratch: vec![0; longest].into(),
+        handed_over: HandedOver::default(),
+    };
+    let of_core = |(core, queues): (usize, Vec<P>)| {
+        queues.into_iter().enumerate().map(|(side, queue)| port(core, side, queue)).collect()
+    };
+    let mut ports: Vec<Vec<CorePort<P>>> = queues.into_iter().enumerate().map(of_core).collect();
+    let sides = ports.first().map_or(0, Vec::len);
+    for from in 0..cores {
+        for to in (0..cores).filter(|to| *to != from) {
+            for side in 0..sides {
+                let (producer, consumer) = RingBuffer::new(ring_bytes);
+                let alarm = Arc::clone(&alarms[to]);
+                ports[from][side].outlets[to] = Some(Outlet { ring: producer, alarm, is_due: false });
+                ports[to][side].inlets.push(Inlet { ring: consumer, awaited: None });
+            }
+        }
+    }
+    Ok(ports)
+}
+
+impl<P> CorePort<P> {
+    /// The core's own queue.
+    pub fn queue(&self) -> &P {
+        &self.queue
+    }
+
+    /// What was handed over.
+    pub fn handed_over(&self) -> HandedOver {
+        self.handed_over
+    }
+
+    /// From the other cores.
+    fn receive_handed_over(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> usize {
+        let count = self.inlets.len();
+        let mut received = 0;
+        for at in 0..count {
+            let inlet = &mut self.inlets[(self.next + at) % count];
+            received += inlet.receive(max - received, &mut self.scratch, each);
+        }
+        // Whoever is looked at last finds the least room.
+        self.next = (self.next + 1) % count.max(1);
+        self.handed_over.taken += received as u64;
+        received
+    }
+}
+
+/// Gives a frame to another core, or drops and counts it.
+fn hand_over(outlet: &mut Outlet, frame: &[u8], counters: &mut HandedOver) {
+    let length = (frame.len() as u32).to_ne_bytes();
+    // Asked for first, so that both parts go in or neither does.
+    let has_room = outlet.ring.write_chunk_uninit(LENGTH_BYTES + frame.len()).is_ok();
+    let is_given = has_room
+        && outlet.ring.push_entire_slice(&length).is_ok()
+        && outlet.ring.push_entire_slice(frame).is_ok();
+    if is_given {
+        counters.given += 1;
+        outlet.is_due = true;
+    } else {
+        counters.ring_full += 1;
+    }
+}
+
+impl<P: Port> Port for CorePort<P> {
+    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        // The queue gets half of the batch at least, and all of it when the others bring nothing.
+        let from_others = self.receive_handed_over((max / 2).max(1), each);
+        let CorePort { queue, side, spread, outlets, scratch, handed_over, .. } = self;
+        let cores = outlets.len();
+        let received = queue.receive(max - from_others, &mut |frame| match outlets
+            .get_mut(spread.core(*side, frame, cores))
+        {
+            Some(Some(_)) if frame.len() > scratch.len() => handed_over.ring_full += 1,
+            Some(Some(outlet)) => hand_over(outlet, frame, handed_over),
+            _ => each(frame),
+        });
+        for outlet in self.outlets.iter_mut().flatten() {
+            if std::mem::take(&mut outlet.is_due) {
+                outlet.alarm.tell();
+            }
+        }
+        received.map(|received| received + from_others)
+    }
+
+    fn transmit_room(&mut self) -> usize {
+        self.queue.transmit_room()
+    }
+
+    fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
+        self.queue.transmit(len, fill)
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        self.queue.flush()
+    }
+
+    fn arm(&mut self) -> Result<bool, PortError> {
+        self.alarm.set();
+        if self.inlets.iter().any(Inlet::has_frames) {
+            return Ok(true);
+        }
+        self.queue.arm()
+    }
+
+    fn disarm(&mut self) {
+        // Once for all ports of the core.
+        if self.side == 0 {
+            self.alarm.unset();
+        }
+        self.queue.disarm();
+    }
+
+    fn descriptors(&self) -> Descriptors {
+        self.queue.descriptors().iter().copied().chain([self.alarm.descriptor()]).collect()
+    }
+
+    fn service(&mut self) -> Result<LinkState, PortError> {
+        self.queue.service()
+    }
+
+    fn link_state(&self) -> LinkState {
+        self.queue.link_state()
+    }
+
+    fn last_disconnect(&self) -> Option<&str> {
+        self.queue.last_disconnect()
+    }
+
+    fn capabilities(&self) -> PortCapabilities {
+        self.queue.capabilities()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.queue.counters()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,160 @@
+//! Where frames of two hosts belong, whichever of them sends.
+
+/// Behind so many VLAN tags an address is found.
+const TAGS_MAX: usize = 2;
+
+/// Source and destination of IPv4 behind the Ethernet header, and of IPv6.
+const IPV4_ADDRESSES: [usize; 2] = [12, 16];
+const IPV6_ADDRESSES: [usize; 2] = [8, 24];
+
+/// A number for the two hosts that a frame goes between: the same for both directions and for all that they exchange,
+/// fragments included. Frames of many pairs spread over all numbers; take the remainder by what they are to spread over.
+///
+/// The two are told by their IPv4 or IPv6 addresses behind up to two VLAN tags, by their MAC addresses in all other
+/// frames and in those that end before the addresses do. The VLAN plays no part. A frame without whole MAC addresses
+/// has number 0. Whoever sends can choose addresses whose numbers are equal: what is bounded for one number is
+/// bounded for them.
+///
+/// The two addresses are mixed before they are added up. Their exclusive or alone, which the symmetric hashes of NICs
+/// go by, is the same for 10.0.0.1 with 10.1.0.1 and for 10.0.0.2 with 10.1.0.2, and so for all pairs of two sites
+/// numbered alike. Only operations of classic BPF on 32 bits are used, so that a filter in the kernel can compute it.
+#[inline]
+#[must_use]
+pub fn pair_hash(frame: &[u8]) -> u32 {
+    let mut at = 12;
+    for _ in 0..TAGS_MAX {
+        if matches!(frame.get(at..at + 2), Some([0x81, 0x00] | [0x88, 0xa8])) {
+            at += 4;
+        }
+    }
+    let by_ip = match frame.get(at..at + 2) {
+        Some([0x08, 0x00]) => pair::<4>(frame, at + 2, IPV4_ADDRESSES),
+        Some([0x86, 0xdd]) => pair::<16>(frame, at + 2, IPV6_ADDRESSES),
+        _ => None,
+    };
+    by_ip.or_else(|| pair::<6>(frame, 0, [0, 6])).map_or(0, scattered)
+}
+
+/// The sum of both addresses' numbers, if the frame has them.
+#[inline]
+fn pair<const LEN: usize>(frame: &[u8], from: usize, places: [usize; 2]) -> Option<u32> {
+    let [one, other] = places.map(|place| frame.get(from + place..)?.first_chunk::<LEN>());
+    Some(mixed(one?).wrapping_add(mixed(other?)))
+}
+
+/// An address as a number, four bytes at a time, and what is left as a shorter one.
+#[inline]
+fn mixed(address: &[u8]) -> u32 {
+    let (words, rest) = address.as_chunks::<4>();
+    let words = words.iter().map(|word| u32::from_be_bytes(*word));
+    let rest = rest.first_chunk::<2>().map(|rest| u16::from_be_bytes(*rest).into());
+    words.chain(rest).fold(0, |hash, word| scattered(hash ^ word))
+}
+
+/// Has every bit depend on all below it, and the low ones on the high ones. The factor is the golden ratio's.
+#[inline]
+fn scattered(word: u32) -> u32 {
+    let word = word.wrapping_mul(PAIR_HASH_FACTOR);
+    word ^ (word >> PAIR_HASH_SHIFT)
+}
+
+/// What [`pair_hash`] multiplies by, for whoever computes it elsewhere.
+pub const PAIR_HASH_FACTOR: u32 = 0x9e37_79b1;
+
+/// By how many bits it shifts to the right.
+pub const PAIR_HASH_SHIFT: u32 = 15;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A frame with these tags and addresses, and the same the other way.
+    fn both_ways(tags: usize, source: &[u8], destination: &[u8], payload: &[u8]) -> [Vec<u8>; 2] {
+        let is_ipv4 = source.len() == 4;
+        [(source, destination), (destination, source)].map(|(source, destination)| {
+            let mut frame = [[source[0] | 2; 6], [destination[0] | 2; 6]].concat();
+            for tag in [&[0x81, 0x00, 0x60, 0x05], &[0x88, 0xa8, 0x00, 0x64]].iter().take(tags) {
+                frame.extend_from_slice(*tag);
+            }
+            frame.extend(if is_ipv4 { [0x08, 0x00] } else { [0x86, 0xdd] });
+            frame.extend(vec![0x45; if is_ipv4 { 12 } else { 8 }]);
+            frame.extend([source, destination, payload].concat());
+            frame
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn both_directions_are_one(
+            tags in 0..=2_usize,
+            ipv4 in any::<Option<[[u8; 4]; 2]>>(),
+            ipv6 in any::<[[u8; 16]; 2]>(),
+            payloads in any::<[Vec<u8>; 2]>(),
+        ) {
+            let [source, destination]: [&[u8]; 2] = match &ipv4 {
+                Some([source, destination]) => [source, destination],
+                None => [&ipv6[0], &ipv6[1]],
+            };
+            let [there, _] = both_ways(tags, source, destination, &payloads[0]);
+            let [_, back] = both_ways(tags, source, destination, &payloads[1]);
+            prop_assert_eq!(pair_hash(&there), pair_hash(&back));
+            let [untagged, _] = both_ways(0, source, destination, &[]);
+            prop_assert_eq!(pair_hash(&there), pair_hash(&untagged), "the VLAN plays no part");
+        }
+
+        #[test]
+        fn other_frames_go_by_their_macs(macs in any::<[[u8; 6]; 2]>(), rest in any::<Vec<u8>>()) {
+            let frame = |macs: [[u8; 6]; 2]| [&macs.concat(), &[0x88, 0xb5][..], &rest].concat();
+            let [one, other] = macs;
+            prop_assert_eq!(pair_hash(&frame([one, other])), pair_hash(&frame([other, one])));
+        }
+
+        #[test]
+        fn any_bytes_have_a_number(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            pair_hash(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_frame_cut_short_goes_by_its_macs() {
+        let [whole, _] = both_ways(1, &[10, 0, 0, 1], &[10, 0, 0, 2], &[]);
+        let by_macs = pair_hash(&[&whole[..12], &[0x88, 0xb5]].concat());
+        assert_ne!(pair_hash(&whole), by_macs);
+        for len in 12..whole.len() {
+            assert_eq!(pair_hash(&whole[..len]), by_macs, "{len}");
+        }
+        assert_eq!(pair_hash(&whole[..11]), 0);
+    }
+
+    /// As many hosts at either site, each with its partner and with all.
+    #[test]
+    fn pairs_of_hosts_spread_evenly() {
+        let number = |one: [u8; 4], other: [u8; 4]| pair_hash(&both_ways(0, &one, &other, &[])[0]);
+        for cores in [2, 3, 4, 8, 16] {
+            for (pairs, what) in [
+                (
+                    (1..=240).map(|host| number([10, 0, 0, host], [10, 1, 0, host])).collect::<Vec<u32>>(),
+                    "partners",
+                ),
+                ((1..=240).map(|host| number([10, 0, 0, 7], [10, 1, 0, host])).collect(), "one to all"),
+                (
+                    (0..240).map(|at| number([10, 0, 0, 1 + at / 16], [10, 0, 0, 101 + at % 16])).collect(),
+                    "all to all",
+                ),
+            ] {
+                let mut loads = vec![0_usize; cores];
+                for pair in pairs {
+                    loads[pair as usize % cores] += 1;
+                }
+                // Five deviations of a fair choice.
+                let mean = 240.0 / cores as f64;
+                let most = mean + 5.0 * mean.sqrt();
+                assert!(
+                    loads.iter().all(|load| (*load as f64) < most && *load > 0),
+                    "{what}, {cores}: {loads:?}"
+                );
+            }
+        }
+    }
+}
