@@ -2,6 +2,7 @@
 
 use crate::error::NetdevError;
 use crate::filter::Wanted;
+use crate::part::Part;
 
 /// Room for a 9000-byte MTU, an Ethernet header and a VLAN tag.
 const FRAME_BYTES_DEFAULT: usize = 9018;
@@ -77,6 +78,9 @@ pub struct PacketConfig {
     pub stamps: bool,
     /// Receives this alone; the kernel drops everything else uncopied. `None`: every frame.
     pub wanted: Option<Wanted>,
+    /// Receives this part of the frames; other ports on the same interface have the others. Together with `wanted` it
+    /// has to be [`Part::All`].
+    pub part: Part,
 }
 
 impl PacketConfig {
@@ -95,6 +99,7 @@ impl PacketConfig {
             keep_merging: false,
             stamps: false,
             wanted: None,
+            part: Part::All,
         }
     }
 
@@ -103,6 +108,14 @@ impl PacketConfig {
         check_frame_bytes_max(self.frame_bytes_max)?;
         if !(1..=4096).contains(&self.transmit_slots) {
             return refuse("transmit_slots", format!("{} is not in 1 to 4096", self.transmit_slots));
+        }
+        match self.part {
+            Part::All => {}
+            _ if self.wanted.is_some() => return refuse("part", "a socket has one filter".to_owned()),
+            Part::OfPairs { index, of } if index >= of => {
+                return refuse("part", format!("{index} is not among {of}"));
+            }
+            _ => {}
         }
         for (field, bytes) in [
             ("send_buffer_bytes", self.send_buffer_bytes),

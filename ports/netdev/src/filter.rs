@@ -1,4 +1,5 @@
-//! A filter in the kernel, so that a program on an interface of this machine costs nothing for the machine's other traffic.
+//! Filters in the kernel: so that a program on an interface of this machine costs nothing for the machine's other traffic,
+//! and so that each of several sockets gets its part of the frames.
 //!
 //! A program of classic BPF. The kernel takes a frame's outermost VLAN tag off before it runs; frames with further ones
 //! pass, and are looked at by whoever wanted the others. Source: Linux, `Documentation/networking/filter.rst`.

@@ -1,5 +1,6 @@
 //! An interface of the host as a [`Port`].
 
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use crate::counters::NetdevCounters;
 use crate::error::NetdevError;
 use crate::interface;
 use crate::offloads::{ReceiveOffloads, Unwanted};
+use crate::part::Part;
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::socket::PacketSocket;
@@ -76,6 +78,21 @@ impl PacketPort {
         port.attach(index).map_err(|(operation, source)| refused(operation)(source))?;
         port.look();
         Ok(port)
+    }
+
+    /// Opens so many ports on one interface, for as many cores: all frames of two hosts, both ways, come by one of them, and
+    /// each sends by itself. Each has buffers of its own, of the configured sizes; `part` of the configuration is set for
+    /// each.
+    ///
+    /// # Errors
+    /// As [`PacketPort::open`].
+    pub fn open_queues(config: &PacketConfig, queues: NonZeroUsize) -> Result<Vec<Self>, NetdevError> {
+        if queues == NonZeroUsize::MIN {
+            return Self::open(config).map(|port| vec![port]);
+        }
+        let of = u32::try_from(queues.get()).unwrap_or(u32::MAX);
+        let queue = |index| Self::open(&PacketConfig { part: Part::OfPairs { index, of }, ..config.clone() });
+        (0..of).map(queue).collect()
     }
 
     /// The interface's name, which may have changed.

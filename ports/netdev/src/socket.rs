@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use libc::c_int;
 
 use crate::config::PacketConfig;
-use crate::filter::Wanted;
 
 /// A packet socket, bound to an interface, non-blocking.
 pub(crate) struct PacketSocket {
@@ -40,13 +39,13 @@ impl PacketSocket {
         // Kernels before 4.20 do not know it; the receiver looks again.
         let _ = this.set::<c_int>(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1);
         this.set_buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.receive_buffer_bytes)?;
-        config.wanted.map_or(Ok(()), |wanted| this.filter(&wanted))?;
+        let wanted = config.wanted.map(|wanted| wanted.program());
+        wanted.or_else(|| config.part.program()).map_or(Ok(()), |program| this.filter(program))?;
         Ok(this)
     }
 
     /// Takes nothing else.
-    fn filter(&self, wanted: &Wanted) -> io::Result<()> {
-        let mut program = wanted.program();
+    fn filter(&self, mut program: Vec<libc::sock_filter>) -> io::Result<()> {
         let len = program.len() as u16;
         self.set(
             libc::SOL_SOCKET,
