@@ -374,6 +374,14 @@ impl Network {
     /// # Panics
     /// When the server ends at once.
     pub fn begin(&self, arguments: &str) -> Transfer {
+        self.begin_from(LEFT, arguments)
+    }
+
+    /// The same from another IPv4 address of the host on the left.
+    ///
+    /// # Panics
+    /// As [`Network::begin`].
+    pub fn begin_from(&self, client: &str, arguments: &str) -> Transfer {
         let at = |host: &Namespace, ip: &str, peer: &str| {
             let program = format!("exec --udp={ip} -- {arguments} -d longhaul0 {peer}");
             Program::start(&mut host.longhaul(&self.runtime, &program))
@@ -383,7 +391,7 @@ impl Network {
         while !waits_for_clients(server.id()) {
             assert!(server.is_running() && Instant::now() < deadline, "{}", server.finish(LIMIT));
         }
-        Transfer { client: at(&self.left, LEFT, RIGHT), server }
+        Transfer { client: at(&self.left, client, RIGHT), server }
     }
 
     /// Runs a program of perftest as [`Network::begin`] does, and `meanwhile` while it runs.

@@ -1,6 +1,8 @@
 //! `longhaul accelerate`: an accelerator between two ports.
 
-use crate::boxes::{self, Difference, Given, Kind, Pair, PortName, Process, Settings, by, plan, written};
+use crate::boxes::{
+    self, Cores, Difference, Given, Kind, Pair, PortName, Process, Settings, by, plan, written,
+};
 use crate::far::{self, Far};
 use crate::fibre::ack_window_bytes;
 use crate::key::{self, Peer};
@@ -8,9 +10,12 @@ use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory};
 use crate::wan_box::{self, Paths, WanBox, WanRate};
 use longhaul_accel::{Config, Mode, Policy, Prefix, Rule};
+use longhaul_host::Spread;
+use longhaul_host::placement::CoreList;
 use longhaul_readahead::Protocol;
 use longhaul_units::{BitRate, Duration as Span};
 use serde::Deserialize;
+use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,6 +42,7 @@ Examples:
   longhaul accelerate --lan eth1 --wan eth2 --lan eth3 --wan eth4      two pairs
   longhaul accelerate --lan eth1 --wan eth2 --transport --read-ahead nvme,rpc      storage: writes take one round trip
   longhaul accelerate --lan eth1 --wan eth2 --mode tail      completions that say what they always did
+  longhaul accelerate --lan eth1 --wan eth2 --cores 4      four cores share the ports; --cores 4-7: those processors
   longhaul accelerate --config /etc/longhaul/accelerate.toml
   longhaul accelerate --lan eth1 --wan eth2 --health 127.0.0.1:9100      health and metrics by HTTP
   longhaul box status accelerate --watch
@@ -133,6 +139,15 @@ struct Acceleration {
     #[arg(long)]
     #[serde(deserialize_with = "written")]
     mode: Option<Mode>,
+    /// Cores that share the ports: how many, as 2, or which processors they run on, as 4-7 or 0,2. All that two hosts send each
+    /// other is of one core; docs/cores.md says what NICs are told [default: 1]
+    #[arg(long, value_name = "LIST")]
+    #[serde(deserialize_with = "boxes::cores_written")]
+    cores: Option<CoreList>,
+    /// NUMA node whose processors the cores run on, where --cores says how many [default: that of the first port's device, where there
+    /// are several]
+    #[arg(long, value_name = "NODE")]
+    numa: Option<u32>,
     /// Rules of a file, which go before `mode`.
     #[arg(skip)]
     #[serde(skip)]
@@ -220,8 +235,14 @@ impl Settings for Acceleration {
             probe: self.probe || below.probe,
             flows: self.flows.or(below.flows),
             mode: self.mode.or(below.mode),
+            cores: self.cores.clone().or_else(|| below.cores.clone()),
+            numa: self.numa.or(below.numa),
             policy: self.policy.clone().or_else(|| below.policy.clone()),
         }
+    }
+
+    fn cores(&self) -> Cores {
+        Cores { list: self.cores.clone(), numa: self.numa }
     }
 
     fn take_policy(&mut self, rules: Vec<toml::Table>) -> Result<(), String> {
@@ -248,6 +269,36 @@ impl Settings for Acceleration {
 impl Kind for Acceleration {
     type Element = WanBox;
     const COMMAND: &'static str = "accelerate";
+    const SPREAD: Spread = Spread::ByPair;
+
+    fn allows_cores(&self, count: NonZeroUsize) -> Result<(), Problem> {
+        if self.transport {
+            return Err(Problem::new(
+                format!("--cores {count} with --transport: the session between two boxes is of one core"),
+                "leave --cores out, or give each of several pairs of ports its own hosts",
+            ));
+        }
+        self.wan_box(vec![None]).map(drop).map_err(|e| {
+            Problem::new(
+                format!("a core's part of what {count} cores share: {e}"),
+                "give more --memory and --flows, or fewer cores",
+            )
+        })
+    }
+
+    fn summary(&self) -> Option<String> {
+        let count = self.cores().count();
+        if count == NonZeroUsize::MIN {
+            return None;
+        }
+        let config = self.config();
+        let rate = config.wan_rate.map_or_else(String::new, |rate| format!(", at up to {rate}"));
+        Some(format!(
+            "{count} cores, each for its part of the pairs of hosts: with {} of the memory, {} of the flows{rate}",
+            Size::from_bytes(config.total_bytes_max),
+            config.flows_max,
+        ))
+    }
 
     fn build(&self, behind: &[PortName]) -> Result<WanBox, Problem> {
         self.wan_box(behind.iter().map(boxes::mtu).collect())
@@ -276,6 +327,8 @@ impl Kind for Acceleration {
             ("flows", self.flows == to.flows, false),
             ("mode", self.mode == to.mode, true),
             ("policy", self.policy == to.policy, true),
+            ("cores", self.cores == to.cores, false),
+            ("numa", self.numa == to.numa, false),
         ];
         let differing = all.into_iter().filter(|(_, same, _)| !same);
         differing.map(|(key, _, is_live)| Difference { key, is_live }).collect()
@@ -302,7 +355,10 @@ impl Acceleration {
 
     fn config(&self) -> Config {
         let least = Config::default();
-        let total_bytes_max = self.memory.map_or(least.total_bytes_max, Size::bytes);
+        let share = |of_all: u64| of_all / self.cores().count().get() as u64;
+        let total_bytes_max = share(self.memory.map_or(least.total_bytes_max, Size::bytes));
+        // Never more than the path takes, so that a core has no more than its part of that either.
+        let part = |rate: BitRate| BitRate::from_bps(share(rate.as_bps()).max(1));
         let window = match (self.window, self.rate, self.distance) {
             (Some(window), _, _) => window.bytes(),
             (None, Some(rate), Some(distance)) => ack_window_bytes(rate, Span::of_fibre_m(distance.metres())),
@@ -315,9 +371,11 @@ impl Acceleration {
             flow_bytes_max,
             ack_window_bytes: window,
             total_bytes_max,
-            wan_rate: self.rate,
+            wan_rate: self.rate.and_then(part),
+            passthrough_bytes_max: share(least.passthrough_bytes_max),
             give_up_after: self.give_up.unwrap_or(least.give_up_after),
-            flows_max: self.flows.unwrap_or(least.flows_max),
+            flows_max: share(self.flows.unwrap_or(least.flows_max).into()) as u32,
+            connections_max: share(least.connections_max.into()) as u32,
             seed: boxes::random_seed(),
             ..least
         }

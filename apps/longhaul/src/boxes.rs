@@ -1,12 +1,14 @@
 //! Transparent boxes: an accelerator or a fibre between two ports of this machine.
 //!
-//! Each pair of ports has a thread of its own. An idle one sleeps in the kernel, so that many pairs cost nothing; busy
+//! Each pair of ports has a thread of its own, or one for each of the cores that share it. An idle one sleeps in the kernel, so that many pairs cost nothing; busy
 //! ones share the processors as the scheduler sees fit, and none waits for another's frames.
 
 mod control;
+mod cores;
 mod element;
 mod http;
 pub mod journal;
+mod merge;
 mod operation;
 mod orders;
 mod pair;
@@ -18,6 +20,7 @@ mod status;
 mod top;
 mod xdp;
 
+pub use cores::{Cores, cores_written};
 pub use orders::{DRAIN_EXAMPLES, Drain, drain};
 pub use plan::{Difference, Given, Kind, Pair, Process, Settings, by, plan, written};
 pub use port::{PortName, mtu};
@@ -28,6 +31,7 @@ use crate::problem::Problem;
 use crate::state;
 use clap::Subcommand;
 use control::{Answer, Control, Place};
+use cores::Places;
 use journal::Level;
 use longhaul_host::Clock;
 use operation::{Operated, Operation, Planner};
@@ -133,9 +137,13 @@ pub fn run<S: Kind>(
     S::warn(&plan.pairs);
     let planner: Option<Planner<S>> = if has_file { Some(Box::new(planner)) } else { None };
     let privileges = Privileges::decide(plan.user.as_deref(), plan.keep_privileges)?;
-    let elements =
-        plan.pairs.iter().map(|pair| pair.settings.build(&pair.ports[1..]).map_err(|e| of_pair(pair, &e)));
-    let elements = elements.collect::<Result<Vec<S::Element>, Problem>>()?;
+    let places = plan.pairs.iter().map(|pair| cores::decide(pair).map_err(|e| of_pair(pair, &e)));
+    let places = places.collect::<Result<Vec<Places>, Problem>>()?;
+    let elements = plan.pairs.iter().map(|pair| {
+        let build = || pair.settings.build(&pair.ports[1..]).map_err(|e| of_pair(pair, &e));
+        (0..pair.settings.cores().count().get()).map(|_| build()).collect()
+    });
+    let elements = elements.collect::<Result<Vec<Vec<S::Element>>, Problem>>()?;
     // From here on a signal ends the box in order.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])
         .map_err(|e| Problem::plain(format!("cannot handle signals: {e}")))?;
@@ -145,9 +153,10 @@ pub fn run<S: Kind>(
     privileges.apply()?;
     let clock = Clock::start();
     let mut running = Vec::new();
-    for ((pair, element), ports) in plan.pairs.iter().zip(elements).zip(ports) {
+    for (((pair, elements), ports), places) in plan.pairs.iter().zip(elements).zip(ports).zip(&places) {
         let ended = signals.handle();
-        running.push(Running::start(pair, element, ports, clock, move || ended.close())?);
+        let cores = elements.into_iter().zip(ports).collect();
+        running.push(Running::start(pair, cores, places, clock, move || ended.close())?);
     }
     journal::line(&format!("{} '{}' {privileges}", S::COMMAND, plan.name));
     for pair in &plan.pairs {
@@ -196,26 +205,34 @@ fn wait_for_end<S: Kind>(signals: &mut Signals, operation: &Operation<S>) -> boo
     false
 }
 
-/// Opens the ports of all pairs.
-fn ports<S>(plan: &Plan<S>, privileges: &Privileges) -> Result<Vec<Vec<BoxPort>>, Problem> {
-    let ports =
-        plan.pairs.iter().map(|pair| pair.ports.iter().map(|port| open(port, plan, privileges)).collect());
-    let ports = ports.collect::<Result<Vec<Vec<BoxPort>>, Problem>>()?;
+/// Opens the ports of all pairs: of each pair, for each of its cores, a queue of each port.
+fn ports<S: Kind>(plan: &Plan<S>, privileges: &Privileges) -> Result<Vec<Vec<Vec<BoxPort>>>, Problem> {
+    let open = |pair: &Pair<S>| -> Result<Vec<Vec<BoxPort>>, Problem> {
+        let count = pair.settings.cores().count();
+        let mut cores: Vec<Vec<BoxPort>> = (0..count.get()).map(|_| Vec::new()).collect();
+        for (side, name) in pair.ports.iter().enumerate() {
+            let queues = name.open_queues(&plan.dpdk, side, count, S::SPREAD)?;
+            if let PortName::Memif { path, is_master: true } = name {
+                privileges.hand_over(path)?;
+            }
+            for (core, queue) in cores.iter_mut().zip(queues) {
+                core.push(queue);
+            }
+        }
+        let failed = |e| Problem::plain(format!("pair {}: cannot share its ports: {e}", pair.name));
+        cores::join(cores, S::SPREAD).map_err(failed)
+    };
+    let ports = plan.pairs.iter().map(open).collect::<Result<Vec<_>, Problem>>()?;
     // Not before it is known that there is something to record.
     let record = |(port, path): (BoxPort, &Option<PathBuf>)| match path {
         Some(path) => port.recorded(path, plan.pcap_frames, privileges),
         None => Ok(port),
     };
-    let ports = plan.pairs.iter().zip(ports);
-    ports.map(|(pair, ports)| ports.into_iter().zip(&pair.pcaps).map(record).collect()).collect()
-}
-
-fn open<S>(name: &PortName, plan: &Plan<S>, privileges: &Privileges) -> Result<BoxPort, Problem> {
-    let port = name.open(&plan.dpdk)?;
-    if let PortName::Memif { path, is_master: true } = name {
-        privileges.hand_over(path)?;
-    }
-    Ok(port)
+    let ports = plan.pairs.iter().zip(ports).map(|(pair, cores)| {
+        let of_core = |ports: Vec<BoxPort>| ports.into_iter().zip(&pair.pcaps).map(record).collect();
+        cores.into_iter().map(of_core).collect()
+    });
+    ports.collect()
 }
 
 fn of_pair<S>(pair: &Pair<S>, problem: &Problem) -> Problem {

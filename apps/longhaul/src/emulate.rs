@@ -1,13 +1,16 @@
 //! `longhaul emulate`: a fibre of any length between two ports.
 
-use crate::boxes::{self, Difference, Given, Kind, PortName, Process, Settings, by, plan, written};
+use crate::boxes::{self, Cores, Difference, Given, Kind, PortName, Process, Settings, by, plan, written};
 use crate::fibre::{Ecn, Fibre, as_texts, bursts, cuts};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory, probability};
+use longhaul_host::Spread;
+use longhaul_host::placement::CoreList;
 use longhaul_link::{Change, Impairments, Link, Rule};
 use longhaul_units::{BitRate, Duration as Span};
 use serde::{Deserialize, Deserializer};
 use std::convert::Infallible;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -26,6 +29,7 @@ Examples:
   longhaul emulate --a tap:lh0 --b tap:lh1 --distance 380km --queue 2M --ecn
   longhaul emulate --a eth1 --b eth2 --a eth3 --b eth4 --distance 100km      two fibres
   longhaul emulate --a dpdk:0000:3b:00.0 --b dpdk:0000:3b:00.1 --distance 100km --rate 100G
+  longhaul emulate --a eth1 --b eth2 --distance 100km --cores 2,3      each direction on a core of its own: processors 2 and 3
   longhaul emulate --config /etc/longhaul/emulate.toml
   longhaul box status emulate --json
 
@@ -136,6 +140,15 @@ struct Emulation {
     /// Seed of all that chance decides [default: 1]
     #[arg(long)]
     seed: Option<u64>,
+    /// Cores that share the ports: how many, as 2, or which processors they run on, as 4-7 or 0,2. With two,
+    /// each direction has one [default: 1]
+    #[arg(long, value_name = "LIST")]
+    #[serde(deserialize_with = "boxes::cores_written")]
+    cores: Option<CoreList>,
+    /// NUMA node whose processors the cores run on, where --cores says how many [default: that of the first port's device, where there
+    /// are several]
+    #[arg(long, value_name = "NODE")]
+    numa: Option<u32>,
 }
 
 fn memory_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Size>, D::Error> {
@@ -177,13 +190,31 @@ impl Settings for Emulation {
             memory: self.memory.or(below.memory),
             precise: self.precise || below.precise,
             seed: self.seed.or(below.seed),
+            cores: self.cores.clone().or_else(|| below.cores.clone()),
+            numa: self.numa.or(below.numa),
         }
+    }
+
+    fn cores(&self) -> Cores {
+        Cores { list: self.cores.clone(), numa: self.numa }
     }
 }
 
 impl Kind for Emulation {
     type Element = Link;
     const COMMAND: &'static str = "emulate";
+    // Rate and order are those of a direction, which no two cores can keep together.
+    const SPREAD: Spread = Spread::BySide;
+
+    fn allows_cores(&self, count: NonZeroUsize) -> Result<(), Problem> {
+        if count.get() > SIDES.len() {
+            return Err(Problem::new(
+                format!("{count} cores for the two directions of a fibre"),
+                "say --cores 2: each direction has one",
+            ));
+        }
+        Ok(())
+    }
 
     fn build(&self, _behind: &[PortName]) -> Result<Link, Problem> {
         self.link()

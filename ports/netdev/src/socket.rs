@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use libc::c_int;
 
 use crate::config::PacketConfig;
+use crate::part::Part;
 
 /// A packet socket, bound to an interface, non-blocking.
 pub(crate) struct PacketSocket {
@@ -30,7 +31,7 @@ impl PacketSocket {
 
     /// Receives every frame that comes in, or those that are wanted, with what the kernel knows of it.
     pub(crate) fn receiving(config: &PacketConfig) -> io::Result<Self> {
-        let this = Self::new(libc::ETH_P_ALL)?;
+        let this = Self::new(if config.part == Part::Nothing { 0 } else { libc::ETH_P_ALL })?;
         this.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
         this.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1)?;
         if config.stamps {

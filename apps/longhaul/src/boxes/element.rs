@@ -18,7 +18,7 @@ pub trait Element: Node + Send + 'static {
     const SIDES: [&'static str; 2];
 
     /// What it is told when its configuration changes while it runs.
-    type Change: Send + 'static;
+    type Change: Clone + Send + 'static;
 
     /// Goes by `change` from here on.
     ///

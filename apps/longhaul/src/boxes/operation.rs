@@ -132,7 +132,7 @@ impl<S: Kind> Operated for Operation<S> {
         }
         for (observer, change) in changes {
             let refused = |why| Problem::plain(format!("pair {}: {why}", observer.name()));
-            observer.apply(change).map_err(refused)?;
+            observer.apply(&change).map_err(refused)?;
         }
         *plan = to;
         journal::line(&match &told[..] {
@@ -205,10 +205,13 @@ fn fixed_in_pair<S: Kind>(from: &Pair<S>, to: &Pair<S>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::boxes::cores::Cores;
     use crate::boxes::plan::{Difference, Settings};
     use crate::boxes::port::PortName;
+    use longhaul_host::Spread;
     use longhaul_link::Link;
     use serde::Deserialize;
+    use std::num::NonZeroUsize;
 
     #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
     struct Numbers {
@@ -220,11 +223,20 @@ mod tests {
         fn over(&self, _below: &Self) -> Self {
             self.clone()
         }
+
+        fn cores(&self) -> Cores {
+            Cores::default()
+        }
     }
 
     impl Kind for Numbers {
         type Element = Link;
         const COMMAND: &'static str = "test";
+        const SPREAD: Spread = Spread::BySide;
+
+        fn allows_cores(&self, _count: NonZeroUsize) -> Result<(), Problem> {
+            Ok(())
+        }
 
         fn build(&self, _behind: &[PortName]) -> Result<Link, Problem> {
             Err(Problem::plain("not here"))

@@ -1,14 +1,16 @@
-//! One pair of ports with what is between them, on a thread of its own.
+//! One pair of ports with what is between them, on a thread of its own, or on one for each of the cores that share it.
 
+use super::cores::Places;
 use super::element::{Element, FLOWS_AT_ONCE};
 use super::journal::{self, Level};
 use super::plan::{Kind, Pair};
 use super::port::{BoxPort, PortName, mtu};
-use super::status::{AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates};
+use super::status::{AcceleratorState, CoreStatus, FibreState, LoopStatus, PairStatus, PortStatus, Rates};
 use crate::problem::Problem;
 use crate::state::{Flow, Named, ReadAheadState, TransportState, named};
 use longhaul_accel::FlowStatus;
 use longhaul_af_xdp::XdpCounters;
+use longhaul_host::placement::{list_text, run_on};
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
 use longhaul_node::Side;
 use longhaul_port::{DropReason, LinkState, Port, PortCounters, PortError};
@@ -33,13 +35,19 @@ const TURNS_WITHIN: Duration = Duration::from_secs(1);
 
 /// A pair at work.
 pub struct Running<E> {
-    thread: JoinHandle<Option<ElementState>>,
+    /// Of each core.
+    threads: Vec<JoinHandle<Option<ElementState>>>,
     observer: Observer<E>,
 }
 
 /// Sees a pair from any thread.
 pub struct Observer<E> {
     name: String,
+    cores: Vec<Core<E>>,
+}
+
+/// Sees one of the cores that share a pair's ports.
+struct Core<E> {
     handle: Handle<E>,
     seen: Arc<Mutex<Seen>>,
     /// The last question whether the thread turns, while it is not answered: more than one would pile up.
@@ -48,12 +56,12 @@ pub struct Observer<E> {
 
 impl<E> Clone for Observer<E> {
     fn clone(&self) -> Self {
-        Observer {
-            name: self.name.clone(),
-            handle: self.handle.clone(),
-            seen: Arc::clone(&self.seen),
-            asked: Arc::clone(&self.asked),
-        }
+        let core = |core: &Core<E>| Core {
+            handle: core.handle.clone(),
+            seen: Arc::clone(&core.seen),
+            asked: Arc::clone(&core.asked),
+        };
+        Observer { name: self.name.clone(), cores: self.cores.iter().map(core).collect() }
     }
 }
 
@@ -79,47 +87,69 @@ impl ElementState {
     }
 }
 
-/// What the pair's thread last said of its ports and of itself.
+/// What a core's thread last said of its ports and of itself.
 #[derive(Clone, Default)]
 struct Seen {
     ports: Vec<PortStatus>,
     frame_loop: LoopStatus,
+    /// Where several share the ports.
+    core: Option<CoreStatus>,
 }
 
 impl<E: Element> Running<E> {
-    /// Starts the thread. `when_over` is called on it when it ends, however it ends.
+    /// Starts a thread for each core, which has an element and a queue of each port. `when_over` is called on each when it ends,
+    /// however it ends.
     pub fn start<S: Kind>(
         pair: &Pair<S>,
-        element: E,
-        ports: Vec<BoxPort>,
+        cores: Vec<(E, Vec<BoxPort>)>,
+        places: &Places,
         clock: Clock,
-        when_over: impl FnOnce() + Send + 'static,
+        when_over: impl FnOnce() + Clone + Send + 'static,
     ) -> Result<Self, Problem> {
-        let refused = |e: std::io::Error| Problem::plain(format!("pair {}: cannot run: {e}", pair.name));
-        let config = DriverConfig {
-            turn: TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() },
-            hook_interval: HOOK_INTERVAL,
-            spins: pair.settings.is_precise(),
-            ..DriverConfig::default()
+        let mut running = Running {
+            threads: Vec::new(),
+            observer: Observer { name: pair.name.clone(), cores: Vec::new() },
         };
-        let (driver, handle) = Driver::new(element, ports, clock, config).map_err(refused)?;
-        let seen = Arc::new(Mutex::new(Seen::default()));
-        let keeper = Keeper {
-            pair: pair.name.clone(),
-            told: Vec::new(),
-            watches: pair.named_ports(E::SIDES).map(|(side, port)| Watch::new(side, port.clone())).collect(),
-            rates_since: clock.now(),
-            seen: Arc::clone(&seen),
-        };
-        let over = WhenOver(Some(when_over));
-        let thread = Builder::new().name(format!("pair {}", pair.name)).spawn(move || {
-            let _over = over;
-            // The ports end with it, and their recordings are complete.
-            let element = driver.run(keeper).node;
-            with_flows(ElementState::of(&element, clock.now()), |first| Some(element.flows(first)))
-        });
-        let observer = Observer { name: pair.name.clone(), handle, seen, asked: Arc::default() };
-        Ok(Running { thread: thread.map_err(refused)?, observer })
+        let is_shared = cores.len() > 1;
+        for (number, ((element, ports), place)) in cores.into_iter().zip(places).enumerate() {
+            let refused = |e: std::io::Error| Problem::plain(format!("pair {}: cannot run: {e}", pair.name));
+            let config = DriverConfig {
+                turn: TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() },
+                hook_interval: HOOK_INTERVAL,
+                spins: pair.settings.is_precise(),
+                ..DriverConfig::default()
+            };
+            let (driver, handle) = Driver::new(element, ports, clock, config).map_err(refused)?;
+            let seen = Arc::new(Mutex::new(Seen::default()));
+            let processors = place.as_deref().map(list_text);
+            let keeper = Keeper {
+                pair: pair.name.clone(),
+                core: CoreStatus { core: number, processors, ..CoreStatus::default() },
+                is_shared,
+                told: Vec::new(),
+                watches: pair
+                    .named_ports(E::SIDES)
+                    .map(|(side, port)| Watch::new(side, port.clone()))
+                    .collect(),
+                rates_since: clock.now(),
+                seen: Arc::clone(&seen),
+            };
+            let over = WhenOver(Some(when_over.clone()));
+            let (name, place) = (pair.name.clone(), place.clone());
+            let thread = Builder::new().name(format!("pair {name}")).spawn(move || {
+                let _over = over;
+                if let Some(Err(error)) = place.map(|processors| run_on(&processors)) {
+                    let text = format!("core {number} runs anywhere: {error}");
+                    journal::of_pair(Level::Warning, &name, &text);
+                }
+                // The ports end with it, and their recordings are complete.
+                let element = driver.run(keeper).node;
+                with_flows(ElementState::of(&element, clock.now()), |first| Some(element.flows(first)))
+            });
+            running.threads.push(thread.map_err(refused)?);
+            running.observer.cores.push(Core { handle, seen, asked: Arc::default() });
+        }
+        Ok(running)
     }
 
     /// What sees it.
@@ -130,11 +160,17 @@ impl<E: Element> Running<E> {
     /// Ends it, recordings included: its last state.
     ///
     /// # Errors
-    /// When its thread had died.
+    /// When a thread of it had died.
     pub fn end(self) -> Result<PairStatus, ()> {
-        self.observer.handle.stop();
-        let state = self.thread.join().map_err(|_| ())?.ok_or(())?;
-        Ok(self.observer.with(state))
+        for core in &self.observer.cores {
+            core.handle.stop();
+        }
+        let ended: Vec<_> = self.threads.into_iter().map(JoinHandle::join).collect();
+        let states = ended.into_iter().zip(&self.observer.cores).map(|(state, core)| {
+            let state = state.map_err(|_| ())?.ok_or(())?;
+            Ok(core.with(&self.observer.name, state))
+        });
+        PairStatus::of_cores(states.collect::<Result<_, ()>>()?).ok_or(())
     }
 }
 
@@ -155,8 +191,51 @@ impl<E: Element> Observer<E> {
         &self.name
     }
 
-    /// True when its thread comes round.
+    /// True when its threads come round.
     pub fn is_turning(&self) -> bool {
+        self.cores.iter().all(Core::is_turning)
+    }
+
+    /// Has the element of each core go by `change`. They are alike, so that all of them do, or none.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn apply(&self, change: &E::Change) -> Result<(), String> {
+        for core in &self.cores {
+            let change = change.clone();
+            let applied = core.handle.ask(|_, element: &mut E| element.apply(change));
+            applied.unwrap_or_else(|stopped| Err(stopped.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Lets its flows go, or takes them in again. `None` when it has none, or has stopped.
+    pub fn set_draining(&self, draining: bool) -> Option<()> {
+        let told = |core: &Core<E>| {
+            let told = core.handle.ask(move |now, element: &mut E| element.set_draining(now, draining));
+            told.is_ok_and(|has_flows| has_flows).then_some(())
+        };
+        self.cores.iter().map(told).collect()
+    }
+
+    /// Its state without flows, which may be many; `None` once it has stopped.
+    pub fn brief(&self) -> Option<PairStatus> {
+        let states = self.cores.iter().map(|core| Some(core.with(&self.name, core.state()?)));
+        PairStatus::of_cores(states.collect::<Option<_>>()?)
+    }
+
+    /// Its state; `None` once it has stopped.
+    pub fn status(&self) -> Option<PairStatus> {
+        let states = self.cores.iter().map(|core| {
+            let flows = |first| core.handle.ask(move |_, element: &mut E| element.flows(first)).ok();
+            Some(core.with(&self.name, with_flows(core.state()?, flows)?))
+        });
+        PairStatus::of_cores(states.collect::<Option<_>>()?)
+    }
+}
+
+impl<E: Element> Core<E> {
+    fn is_turning(&self) -> bool {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let answered = match asked.take() {
             Some(answered) => answered,
@@ -179,40 +258,15 @@ impl<E: Element> Observer<E> {
         answer.is_ok()
     }
 
-    /// Has the element go by `change`.
-    ///
-    /// # Errors
-    /// Why it does not.
-    pub fn apply(&self, change: E::Change) -> Result<(), String> {
-        let applied = self.handle.ask(|_, element: &mut E| element.apply(change));
-        applied.unwrap_or_else(|stopped| Err(stopped.to_string()))
+    /// Without flows.
+    fn state(&self) -> Option<ElementState> {
+        self.handle.ask(|now, element: &mut E| ElementState::of(element, now)).ok()
     }
 
-    /// Lets its flows go, or takes them in again. `None` when it has none, or has stopped.
-    pub fn set_draining(&self, draining: bool) -> Option<()> {
-        let told = self.handle.ask(move |now, element: &mut E| element.set_draining(now, draining));
-        told.is_ok_and(|has_flows| has_flows).then_some(())
-    }
-
-    /// Its state without flows, which may be many; `None` once it has stopped.
-    pub fn brief(&self) -> Option<PairStatus> {
-        self.handle
-            .ask(|now, element: &mut E| ElementState::of(element, now))
-            .ok()
-            .map(|state| self.with(state))
-    }
-
-    /// Its state; `None` once it has stopped.
-    pub fn status(&self) -> Option<PairStatus> {
-        let state = self.handle.ask(|now, element: &mut E| ElementState::of(element, now)).ok()?;
-        let flows = |first| self.handle.ask(move |_, element: &mut E| element.flows(first)).ok();
-        Some(self.with(with_flows(state, flows)?))
-    }
-
-    fn with(&self, state: ElementState) -> PairStatus {
+    fn with(&self, pair: &str, state: ElementState) -> PairStatus {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         PairStatus {
-            name: self.name.clone(),
+            name: pair.to_string(),
             ports: seen.ports,
             frame_loop: seen.frame_loop,
             accelerator: state.accelerator,
@@ -220,6 +274,7 @@ impl<E: Element> Observer<E> {
             transport: state.transport,
             read_ahead: state.read_ahead,
             fibre: state.fibre,
+            cores: seen.core.into_iter().collect(),
         }
     }
 }
@@ -249,9 +304,12 @@ fn in_parts<T>(from: impl Fn(u32) -> Option<Vec<(u32, T)>>) -> Option<Vec<T>> {
     Some(all)
 }
 
-/// What the pair's thread does beside moving frames.
+/// What a core's thread does beside moving frames.
 struct Keeper {
     pair: String,
+    /// Which core it is of.
+    core: CoreStatus,
+    is_shared: bool,
     /// What is not as it should be between this box and others, as was told last.
     told: Vec<String>,
     watches: Vec<Watch>,
@@ -436,6 +494,21 @@ fn xdp_counters(xdp: &XdpCounters, rx_drops: &mut Named, tx_drops: &mut Named) -
     )
 }
 
+impl Keeper {
+    fn core_status(&self, ports: &[BoxPort], counters: &DriverCounters) -> CoreStatus {
+        let mut status = CoreStatus {
+            received_frames: ports.iter().map(|port| port.counters().rx_frames).sum(),
+            turns: counters.turns,
+            sleeps: counters.sleeps,
+            ..self.core.clone()
+        };
+        for handed_over in ports.iter().filter_map(BoxPort::handed_over) {
+            status.add(handed_over);
+        }
+        status
+    }
+}
+
 impl<E: Element> Hook<E, BoxPort> for Keeper {
     fn attend(&mut self, now: Moment, element: &mut E, ports: &mut [BoxPort], counters: &DriverCounters) {
         let elapsed = now.since(self.rates_since);
@@ -448,7 +521,9 @@ impl<E: Element> Hook<E, BoxPort> for Keeper {
                 watch.too_long_news(&counted),
                 watch.not_splittable_news(port),
             ];
-            for text in news.into_iter().flatten() {
+            // The link is one: the first core tells of it.
+            let news = news.into_iter().skip(usize::from(self.core.core > 0));
+            for text in news.flatten() {
                 let level = if port.link_state() == LinkState::Up { Level::Info } else { Level::Warning };
                 let text = format!("{} port {} {text}", watch.side, watch.name);
                 journal::of_pair(level, &self.pair, &text);
@@ -469,7 +544,8 @@ impl<E: Element> Hook<E, BoxPort> for Keeper {
                 self.told = news;
             }
         }
-        let seen = Seen { ports: state, frame_loop: LoopStatus::of(counters) };
+        let core = self.is_shared.then(|| self.core_status(ports, counters));
+        let seen = Seen { ports: state, frame_loop: LoopStatus::of(counters), core };
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     }
 

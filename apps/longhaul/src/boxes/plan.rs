@@ -1,14 +1,17 @@
 //! What a box is to do: pairs of ports with their settings, from the command line and from a file.
 
+use super::cores::Cores;
 use super::element::Element;
 use super::journal::Form;
 use super::port::{Dpdk, PortName};
 use crate::problem::Problem;
+use longhaul_host::Spread;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -59,6 +62,9 @@ pub trait Settings: Clone + Default + DeserializeOwned {
     /// These, and what they leave out from `below`.
     fn over(&self, below: &Self) -> Self;
 
+    /// The cores that share a pair's ports.
+    fn cores(&self) -> Cores;
+
     /// Takes a file's `[[policy]]` tables, which hold for all pairs.
     ///
     /// # Errors
@@ -91,8 +97,17 @@ pub trait Kind: Settings + Send + Sync + 'static {
     type Element: Element;
     /// `accelerate` or `emulate`.
     const COMMAND: &'static str;
+    /// Which core a frame belongs to where several share the ports.
+    const SPREAD: Spread;
 
-    /// Makes it, with a side for each of these ports behind the first.
+    /// Whether its settings allow for so many cores, more than one.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    fn allows_cores(&self, count: NonZeroUsize) -> Result<(), Problem>;
+
+    /// Makes it, with a side for each of these ports behind the first: for one core, with that one's part of what is
+    /// bounded for all.
     ///
     /// # Errors
     /// When the settings make no sense together.
@@ -467,6 +482,8 @@ pub fn by<'de, D: Deserializer<'de>, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::boxes::cores_written;
+    use longhaul_host::placement::CoreList;
 
     #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
     #[serde(default)]
@@ -474,16 +491,28 @@ mod tests {
         #[serde(deserialize_with = "written")]
         one: Option<u32>,
         two: Option<u32>,
+        #[serde(deserialize_with = "cores_written")]
+        cores: Option<CoreList>,
+        numa: Option<u32>,
     }
 
     impl Settings for Numbers {
         fn over(&self, below: &Self) -> Self {
-            Numbers { one: self.one.or(below.one), two: self.two.or(below.two) }
+            Numbers {
+                one: self.one.or(below.one),
+                two: self.two.or(below.two),
+                cores: self.cores.clone().or_else(|| below.cores.clone()),
+                numa: self.numa.or(below.numa),
+            }
+        }
+
+        fn cores(&self) -> Cores {
+            Cores { list: self.cores.clone(), numa: self.numa }
         }
     }
 
     fn numbers(one: impl Into<Option<u32>>, two: impl Into<Option<u32>>) -> Numbers {
-        Numbers { one: one.into(), two: two.into() }
+        Numbers { one: one.into(), two: two.into(), ..Numbers::default() }
     }
 
     fn given(left: &str, right: &str) -> Given {
@@ -560,6 +589,22 @@ mod tests {
         let file = "[[pair]]\nlan = 'eth1'\nwan = ['eth2', 3]";
         let refusal = planned(Some(file), Given::default(), Numbers::default()).unwrap_err();
         assert!(refusal.contains("'wan' is to be a list of strings, not of type integer"), "{refusal}");
+    }
+
+    #[test]
+    fn cores_are_a_number_or_a_list() {
+        let cores = |text: &str| {
+            let file = format!("[[pair]]\nlan = 'eth1'\nwan = 'eth2'\n{text}");
+            let plan = planned(Some(&file), Given::default(), Numbers::default());
+            plan.map(|plan| plan.pairs[0].settings.cores())
+        };
+        assert_eq!(cores("").unwrap().count().get(), 1);
+        assert_eq!(cores("cores = 3\n").unwrap().count().get(), 3);
+        let listed = cores("cores = '4-5,7'\nnuma = 1").unwrap();
+        assert_eq!((listed.list.unwrap().to_string(), listed.numa), ("4-5,7".to_string(), Some(1)));
+        for text in ["cores = 0", "cores = '7-4'", "cores = '1,1'", "cores = -1", "cores = true"] {
+            assert!(cores(text).unwrap_err().starts_with("FILE:"), "{text}");
+        }
     }
 
     #[test]

@@ -5,8 +5,9 @@ use super::privileges::Privileges;
 use super::xdp::Xdp;
 use crate::problem::Problem;
 use longhaul_af_xdp::{XdpCounters, XdpPort};
+use longhaul_host::{CorePort, HandedOver, Spread};
 use longhaul_memif::{MemifConfig, MemifPort};
-use longhaul_netdev::{NetdevCounters, PacketConfig, PacketPort, TapConfig, interface};
+use longhaul_netdev::{NetdevCounters, PacketConfig, PacketPort, Part, TapConfig, interface};
 use longhaul_port::circuit::{Circuit, CircuitPort, ETHERTYPE_EXPERIMENTAL, ETHERTYPE_MIN, VLAN_MAX};
 use longhaul_port::tap::{self, TapPort as RecordingPort};
 use longhaul_port::{
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -149,28 +151,77 @@ impl PortName {
         }
     }
 
+    /// Whether so many cores can share it, more than one.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    pub fn check_queues(&self, count: NonZeroUsize) -> Result<(), Problem> {
+        let why = match self {
+            PortName::Interface(_) | PortName::Ethernet { .. } => return Ok(()),
+            PortName::Tap(_) => "a TAP device has one queue here",
+            PortName::Memif { .. } => "shared memory has one queue here",
+            PortName::Xdp(_) => "an xdp: port is of one core",
+            PortName::Dpdk { .. } => "a dpdk: port is of one core",
+        };
+        Err(Problem::new(
+            format!("{count} cores cannot share port {self}: {why}"),
+            "leave --cores out, or name an interface, as eth1",
+        ))
+    }
+
+    /// Opens a queue of it for each of so many cores, on a side of a pair.
+    pub fn open_queues(
+        &self,
+        dpdk: &Dpdk,
+        side: usize,
+        count: NonZeroUsize,
+        spread: Spread,
+    ) -> Result<Vec<BoxPort>, Problem> {
+        if count == NonZeroUsize::MIN {
+            return self.open(dpdk).map(|port| vec![port]);
+        }
+        self.check_queues(count)?;
+        let name = self.interface().unwrap_or_default();
+        let config = PacketConfig { frame_bytes_max: self.frame_bytes_max(), ..PacketConfig::new(name) };
+        let queues = match spread {
+            Spread::ByPair => PacketPort::open_queues(&config, count),
+            Spread::BySide => (0..count.get())
+                .map(|core| {
+                    let part = if side % count == core { Part::All } else { Part::Nothing };
+                    PacketPort::open(&PacketConfig { part, ..config.clone() })
+                })
+                .collect(),
+        };
+        let queues = queues.map_err(|e| Problem::plain(format!("cannot open port {self}: {e}")))?;
+        queues.into_iter().map(|queue| self.around(queue)).collect()
+    }
+
+    /// The port that a packet socket's is of.
+    fn around(&self, port: PacketPort) -> Result<BoxPort, Problem> {
+        let PortName::Ethernet { interface: name, peer, vlan, ethertype } = self else {
+            return Ok(BoxPort::Packet(port));
+        };
+        let refused = |e: &dyn fmt::Display| Problem::plain(format!("cannot open port {self}: {e}"));
+        let own = interface::mac(name).map_err(|e| refused(&e))?;
+        if own == *peer {
+            return Err(refused(&format!("{} is its own address: name the far station's", Mac(own))));
+        }
+        let circuit = Circuit { own, peer: *peer, vlan: *vlan, ethertype: *ethertype };
+        Ok(BoxPort::Circuit(CircuitPort::new(port, circuit)))
+    }
+
     /// Opens it.
     pub fn open(&self, dpdk: &Dpdk) -> Result<BoxPort, Problem> {
         let refused = |e: &dyn fmt::Display| Problem::plain(format!("cannot open port {self}: {e}"));
         let frame_bytes_max = self.frame_bytes_max();
         match self {
-            PortName::Interface(name) => {
+            PortName::Interface(name) | PortName::Ethernet { interface: name, .. } => {
                 let config = PacketConfig { frame_bytes_max, ..PacketConfig::new(name) };
-                PacketPort::open(&config).map(BoxPort::Packet).map_err(|e| refused(&e))
+                PacketPort::open(&config).map_err(|e| refused(&e)).and_then(|port| self.around(port))
             }
             PortName::Tap(name) => {
                 let config = TapConfig { frame_bytes_max, ..TapConfig::new(name) };
                 longhaul_netdev::TapPort::open(&config).map(BoxPort::Tap).map_err(|e| refused(&e))
-            }
-            PortName::Ethernet { interface: name, peer, vlan, ethertype } => {
-                let own = interface::mac(name).map_err(|e| refused(&e))?;
-                if own == *peer {
-                    return Err(refused(&format!("{} is its own address: name the far station's", Mac(own))));
-                }
-                let config = PacketConfig { frame_bytes_max, ..PacketConfig::new(name) };
-                let port = PacketPort::open(&config).map_err(|e| refused(&e))?;
-                let circuit = Circuit { own, peer: *peer, vlan: *vlan, ethertype: *ethertype };
-                Ok(BoxPort::Circuit(CircuitPort::new(port, circuit)))
             }
             PortName::Memif { path, is_master } => {
                 let config = MemifConfig { frame_bytes_max, ..MemifConfig::new("longhaul-box") };
@@ -324,6 +375,8 @@ pub enum BoxPort {
     Dpdk(Box<longhaul_dpdk::DpdkPort>),
     Circuit(CircuitPort<PacketPort>),
     Recorded(Box<RecordingPort<BoxPort, Recording>>),
+    /// One core's queue of it.
+    Shared(Box<CorePort<BoxPort>>),
 }
 
 impl BoxPort {
@@ -346,6 +399,7 @@ impl BoxPort {
             BoxPort::Dpdk(_) => None,
             BoxPort::Circuit(port) => Some(port.inner().netdev_counters()),
             BoxPort::Recorded(port) => port.inner().netdev_counters(),
+            BoxPort::Shared(port) => port.queue().netdev_counters(),
         }
     }
 
@@ -354,6 +408,7 @@ impl BoxPort {
         match self {
             BoxPort::Xdp(port) => Some(port.xdp_counters()),
             BoxPort::Recorded(port) => port.inner().xdp_counters(),
+            BoxPort::Shared(port) => port.queue().xdp_counters(),
             _ => None,
         }
     }
@@ -363,6 +418,7 @@ impl BoxPort {
         match self {
             BoxPort::Xdp(port) => Some(port.manner().to_string()),
             BoxPort::Recorded(port) => port.inner().manner(),
+            BoxPort::Shared(port) => port.queue().manner(),
             _ => None,
         }
     }
@@ -373,6 +429,7 @@ impl BoxPort {
         match self {
             BoxPort::Dpdk(port) => Some(port.dpdk_counters()),
             BoxPort::Recorded(port) => port.inner().dpdk_counters(),
+            BoxPort::Shared(port) => port.queue().dpdk_counters(),
             _ => None,
         }
     }
@@ -382,6 +439,15 @@ impl BoxPort {
         match self {
             BoxPort::Circuit(port) => Some(port.foreign()),
             BoxPort::Recorded(port) => port.inner().foreign(),
+            BoxPort::Shared(port) => port.queue().foreign(),
+            _ => None,
+        }
+    }
+
+    /// What it handed over to other cores, where several share it.
+    pub fn handed_over(&self) -> Option<HandedOver> {
+        match self {
+            BoxPort::Shared(port) => Some(port.handed_over()),
             _ => None,
         }
     }
@@ -406,6 +472,7 @@ macro_rules! each_kind {
             BoxPort::Dpdk($port) => $call,
             BoxPort::Circuit($port) => $call,
             BoxPort::Recorded($port) => $call,
+            BoxPort::Shared($port) => $call,
         }
     };
 }

@@ -1,7 +1,7 @@
 //! What boxes count, in Prometheus' text format.
 
 use super::control::Answer;
-use super::status::{AcceleratorState, FibreState, PairStatus, PortStatus};
+use super::status::{AcceleratorState, CoreStatus, FibreState, PairStatus, PortStatus};
 use crate::state::{Flow, ReadAheadState, SealState, TransportState};
 use longhaul_accel::{Counters, DropReason, FlowState, Mode};
 use std::collections::BTreeMap;
@@ -92,6 +92,9 @@ impl Metrics {
             &labels(&of_pair),
             lateness,
         );
+        for core in &pair.cores {
+            self.core(of_pair, core);
+        }
         for (half, state) in [("requesters", &pair.accelerator), ("responders", &pair.responders)] {
             if let Some(state) = state {
                 self.accelerator(&[&of_pair[..], &[("half", half)]].concat(), state);
@@ -108,6 +111,19 @@ impl Metrics {
         }
         if let Some(fibre) = &pair.fibre {
             self.fibre(of_pair, fibre);
+        }
+    }
+
+    fn core(&mut self, of_pair: [(&str, &str); 2], core: &CoreStatus) {
+        let number = core.core.to_string();
+        let of_core = labels(&[&of_pair[..], &[("core", &*number)]].concat());
+        for (name, help, value) in [
+            ("received_frames", "Frames from a core's own queues of the ports.", core.received_frames),
+            ("handed_over", "Frames of them given to the cores that they belong to.", core.handed_over),
+            ("ring_full", "Frames dropped because the ring to their core was full.", core.ring_full),
+            ("sleeps", "Times that a core slept.", core.sleeps),
+        ] {
+            self.count(&format!("longhaul_box_core_{name}"), help, &of_core, value);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::state::{
     Flow, LinkStatus, Named, ReadAheadState, TransportState, nonzero, write_flow, write_link,
     write_read_ahead, write_transport,
 };
-use longhaul_host::DriverCounters;
+use longhaul_host::{DriverCounters, HandedOver};
 use longhaul_port::PortCounters;
 use longhaul_units::Duration as Span;
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,35 @@ pub struct PairStatus {
     #[serde(default)]
     pub read_ahead: Option<ReadAheadState>,
     pub fibre: Option<FibreState>,
+    /// What each core does, where several share the ports.
+    #[serde(default)]
+    pub cores: Vec<CoreStatus>,
+}
+
+/// One of several cores that share a pair's ports.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CoreStatus {
+    pub core: usize,
+    /// The processors that it may run on, as `4` or `0-3`; none: wherever the system puts it.
+    pub processors: Option<String>,
+    /// Frames from its own queues of the ports, those that belong to other cores among them.
+    pub received_frames: u64,
+    /// Frames given to the cores that they belong to, and taken from others.
+    pub handed_over: u64,
+    pub taken_over: u64,
+    /// Frames dropped because the ring to their core was full.
+    pub ring_full: u64,
+    pub turns: u64,
+    pub sleeps: u64,
+}
+
+impl CoreStatus {
+    /// Adds what a port of the core handed over.
+    pub fn add(&mut self, handed_over: HandedOver) {
+        self.handed_over += handed_over.given;
+        self.taken_over += handed_over.taken;
+        self.ring_full += handed_over.ring_full;
+    }
 }
 
 /// A port. Bytes are those of frames, without FCS.
@@ -186,6 +215,9 @@ impl BoxStatus {
             for port in &pair.ports {
                 write_port(port, text)?;
             }
+            for core in &pair.cores {
+                write_core(core, text)?;
+            }
             if let Some(accelerator) = &pair.accelerator {
                 write_accelerator(accelerator, text)?;
             }
@@ -225,6 +257,17 @@ fn write_port(port: &PortStatus, text: &mut String) -> Result {
         way(port.tx_frames, port.tx_bytes, r.tx_bits_per_s, r.tx_frames_per_s),
         nonzero(&port.rx_drops),
         nonzero(&port.tx_drops),
+    )
+}
+
+fn write_core(core: &CoreStatus, text: &mut String) -> Result {
+    let CoreStatus { core, processors, received_frames, handed_over, taken_over, ring_full, sleeps, .. } =
+        core;
+    let place = processors.as_ref().map_or_else(String::new, |of| format!(" on processor {of}"));
+    writeln!(
+        text,
+        "  core {core}{place}: {received_frames} frames in, {handed_over} of them handed over, {taken_over} taken over, {ring_full} \
+         dropped at full rings; {sleeps} sleeps"
     )
 }
 

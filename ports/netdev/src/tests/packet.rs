@@ -121,6 +121,85 @@ mod carries {
     }
 }
 
+mod shared_by_cores {
+    use super::*;
+    use crate::Part;
+    use std::num::NonZeroUsize;
+
+    /// Between two hosts, with a tag or without, and a number.
+    fn between(from: u8, to: u8, is_tagged: bool, number: u8) -> Vec<u8> {
+        let tag: &[u8] = if is_tagged { &[0x81, 0x00, 0, 5] } else { &[] };
+        let start = [&[2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from], tag, &[0x08, 0x00, 0x45]].concat();
+        [&start[..], &[0; 11], &[10, 0, 0, from, 10, 0, 0, to], &[number; 40]].concat()
+    }
+
+    /// The hosts' frames among those that come, until there are `count`, and any that come with the last.
+    fn of_hosts(queue: &mut PacketPort, count: usize) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        until("frames", || {
+            queue.service().unwrap();
+            let mut keep = |frame: &[u8]| {
+                if frame[..5] == [2, 0, 0, 0, 0] {
+                    frames.push(frame.to_vec());
+                }
+            };
+            queue.receive(256, &mut keep).unwrap();
+            frames.len() >= count
+        });
+        frames
+    }
+
+    #[test]
+    fn each_pair_of_hosts_comes_by_one_queue_and_all_send() {
+        in_namespace(|| {
+            let (mut a, b) = pair();
+            drop(b);
+            let mut queues =
+                PacketPort::open_queues(&PacketConfig::new("eb"), NonZeroUsize::new(3).unwrap()).unwrap();
+            queues.iter_mut().for_each(|queue| await_link(queue, LinkState::Up));
+            await_link(&mut a, LinkState::Up);
+            let mut expected = vec![Vec::new(); 3];
+            for host in 1..40 {
+                for frame in [between(host, 200, false, 1), between(200, host, true, 2), frame(60, host)] {
+                    expected[longhaul_wire::pair_hash(&frame) as usize % 3].push(frame.clone());
+                    send(&mut a, &frame);
+                }
+            }
+            for (queue, expected) in queues.iter_mut().zip(&expected) {
+                assert!(expected.len() > 3);
+                assert_eq!(of_hosts(queue, expected.len()), *expected);
+            }
+            for (number, queue) in (0..).zip(&mut queues) {
+                send(queue, &frame(100, number));
+                assert_eq!(receive_all(&mut a, 1), [frame(100, number)]);
+            }
+        });
+    }
+
+    #[test]
+    fn nothing_comes_by_a_port_that_only_sends() {
+        in_namespace(|| {
+            let (mut a, mut b) = pair();
+            let config = PacketConfig { part: Part::Nothing, ..PacketConfig::new("eb") };
+            let mut sends = PacketPort::open(&config).unwrap();
+            await_link(&mut sends, LinkState::Up);
+            send(&mut a, &frame(60, 1));
+            assert_eq!(receive_all(&mut b, 1), [frame(60, 1)]);
+            assert!(!sends.arm().unwrap() && receive(&mut sends).is_empty());
+            send(&mut sends, &frame(60, 2));
+            assert_eq!(receive_all(&mut a, 1), [frame(60, 2)]);
+        });
+    }
+
+    #[test]
+    fn parts_that_cannot_be_are_refused() {
+        for part in [Part::OfPairs { index: 2, of: 2 }, Part::OfPairs { index: 0, of: 0 }] {
+            let refusal = PacketPort::open(&PacketConfig { part, ..PacketConfig::new("lo") }).err().unwrap();
+            assert!(refusal.to_string().contains("is not among"), "{refusal}");
+        }
+    }
+}
+
 mod splits {
     use super::*;
     use crate::interface;

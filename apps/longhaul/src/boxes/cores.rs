@@ -1,0 +1,135 @@
+//! The cores that a pair of ports is shared by: how many, where they run, and whether its ports can be shared.
+
+use super::journal::{self, Level};
+use super::plan::{Kind, Pair};
+use super::port::BoxPort;
+use crate::problem::Problem;
+use longhaul_host::Spread;
+use longhaul_host::placement::{self, CoreList, list_text};
+use serde::{Deserialize, Deserializer};
+use std::num::NonZeroUsize;
+
+/// A ring between two cores, each way and for each side, in bytes: a hundred frames of 4 KiB, thousands of ACKs.
+const RING_BYTES: usize = 512 << 10;
+
+/// What is said of the cores of a pair.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cores {
+    pub list: Option<CoreList>,
+    /// The NUMA node whose processors they run on.
+    pub numa: Option<u32>,
+}
+
+/// A list of cores in a file: a number, or a text as on the command line.
+pub fn cores_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<CoreList>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(u64),
+        Text(String),
+    }
+    let text = match Written::deserialize(from)? {
+        Written::Number(number) => number.to_string(),
+        Written::Text(text) => text,
+    };
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+impl Cores {
+    /// How many.
+    pub fn count(&self) -> NonZeroUsize {
+        self.list.as_ref().map_or(NonZeroUsize::MIN, CoreList::count)
+    }
+}
+
+/// The processors that each of a pair's cores may run on; none: wherever the system puts it.
+pub type Places = Vec<Option<Vec<usize>>>;
+
+/// Decides where the cores of a pair run, before anything is opened.
+///
+/// # Errors
+/// When there are too few processors, its ports cannot be shared, or its settings rule several cores out.
+pub fn decide<S: Kind>(pair: &Pair<S>) -> Result<Places, Problem> {
+    let asked = pair.settings.cores();
+    let count = asked.count();
+    if count > NonZeroUsize::MIN {
+        pair.settings.allows_cores(count)?;
+        for port in &pair.ports {
+            port.check_queues(count)?;
+        }
+        if pair.pcaps.iter().any(Option::is_some) {
+            return Err(Problem::new(
+                format!("a recording of ports that {count} cores share"),
+                "leave --cores out while recording",
+            ));
+        }
+    }
+    let Some(list) = &asked.list else {
+        return match asked.numa {
+            None => Ok(vec![None]),
+            Some(node) => of_node(node, count).map(|processors| vec![Some(processors)]),
+        };
+    };
+    let failed = |e: &dyn std::fmt::Display| Problem::plain(format!("--cores {list}: {e}"));
+    let allowed = placement::allowed().map_err(|e| failed(&e))?;
+    list.check(&allowed).map_err(|e| failed(&e))?;
+    let near = pair.ports.iter().find_map(|port| placement::node_of_interface(port.interface()?));
+    match list {
+        CoreList::These(_) if asked.numa.is_some() => Err(Problem::new(
+            format!("--numa beside --cores {list}, which says which processors"),
+            "leave one of them out, or say how many cores, as --cores 2",
+        )),
+        CoreList::These(processors) => {
+            if let Some(node) = near {
+                warn_of_node(pair, node, processors);
+            }
+            Ok(processors.iter().map(|one| Some(vec![*one])).collect())
+        }
+        CoreList::Any(_) => {
+            let node = asked.numa.map(|node| of_node(node, count)).transpose()?;
+            // Where the device's node has too few, any will do.
+            let processors = node.or_else(|| of_node(near?, count).ok());
+            Ok(vec![processors; count.get()])
+        }
+    }
+}
+
+/// The processors of a NUMA node that this process may use.
+fn of_node(node: u32, count: NonZeroUsize) -> Result<Vec<usize>, Problem> {
+    let failed = |e: std::io::Error| Problem::plain(format!("--numa {node}: {e}"));
+    let of_node = placement::processors_of_node(node).map_err(failed)?;
+    let allowed = placement::allowed().map_err(failed)?;
+    let processors: Vec<usize> = of_node.into_iter().filter(|one| allowed.contains(one)).collect();
+    if processors.len() < count.get() {
+        let has = if processors.is_empty() { "none".to_string() } else { list_text(&processors) };
+        return Err(Problem::new(
+            format!("{count} cores on NUMA node {node}, of whose processors this process may use {has}"),
+            "ask for fewer, or leave --numa out",
+        ));
+    }
+    Ok(processors)
+}
+
+fn warn_of_node<S>(pair: &Pair<S>, node: u32, processors: &[usize]) {
+    let Ok(near) = placement::processors_of_node(node) else { return };
+    let far: Vec<usize> = processors.iter().copied().filter(|one| !near.contains(one)).collect();
+    if !far.is_empty() {
+        let text = format!(
+            "processors {} are on another NUMA node than the ports' device, which is at node {node} with processors {}: each frame \
+             crosses between the nodes",
+            list_text(&far),
+            list_text(&near)
+        );
+        journal::of_pair(Level::Warning, &pair.name, &text);
+    }
+}
+
+/// Joins the queues of each core, `queues[core][side]`. One core has them as they are.
+pub fn join(queues: Vec<Vec<BoxPort>>, spread: Spread) -> std::io::Result<Vec<Vec<BoxPort>>> {
+    if queues.len() < 2 {
+        return Ok(queues);
+    }
+    let joined = longhaul_host::join(queues, spread, RING_BYTES)?;
+    let port = |port| BoxPort::Shared(Box::new(port));
+    Ok(joined.into_iter().map(|ports| ports.into_iter().map(port).collect()).collect())
+}
