@@ -7,7 +7,9 @@
 
 use crate::alarm::Alarm;
 use longhaul_node::Side;
-use longhaul_port::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError};
+use longhaul_port::{
+    Descriptors, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError, Received,
+};
 use longhaul_wire::pair_hash;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::io;
@@ -70,7 +72,7 @@ impl Inlet {
     }
 
     /// Hands out up to `max` frames and returns how many there were. `scratch` is for a frame that the ring's end cuts in two.
-    fn receive(&mut self, max: usize, scratch: &mut [u8], each: &mut dyn FnMut(&[u8])) -> usize {
+    fn receive(&mut self, max: usize, scratch: &mut [u8], each: &mut dyn FnMut(Received<'_>)) -> usize {
         for received in 0..max {
             let length = self.awaited.take().or_else(|| self.length());
             let Some(length) = length else { return received };
@@ -79,12 +81,12 @@ impl Inlet {
                 return received;
             };
             match frame.as_slices() {
-                (whole, []) => each(whole),
+                (whole, []) => each(Received::Passing(whole)),
                 (first, rest) => {
                     let joined = &mut scratch[..length];
                     joined[..first.len()].copy_from_slice(first);
                     joined[first.len()..].copy_from_slice(rest);
-                    each(joined);
+                    each(Received::Passing(joined));
                 }
             }
             frame.commit_all();
@@ -176,7 +178,7 @@ impl<P> CorePort<P> {
     }
 
     /// From the other cores.
-    fn receive_handed_over(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> usize {
+    fn receive_handed_over(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> usize {
         let count = self.inlets.len();
         let mut received = 0;
         for at in 0..count {
@@ -208,16 +210,21 @@ fn hand_over(outlet: &mut Outlet, frame: &[u8], counters: &mut HandedOver) {
 
 impl<P: Port> Port for CorePort<P> {
     fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        self.receive_lent(max, &mut |frame| each(frame.bytes()))
+    }
+
+    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
         // The queue gets half of the batch at least, and all of it when the others bring nothing.
         let from_others = self.receive_handed_over((max / 2).max(1), each);
         let CorePort { queue, side, spread, outlets, scratch, handed_over, .. } = self;
         let cores = outlets.len();
-        let received = queue.receive(max - from_others, &mut |frame| match outlets
-            .get_mut(spread.core(*side, frame, cores))
-        {
-            Some(Some(_)) if frame.len() > scratch.len() => handed_over.ring_full += 1,
-            Some(Some(outlet)) => hand_over(outlet, frame, handed_over),
-            _ => each(frame),
+        let received = queue.receive_lent(max - from_others, &mut |given| {
+            let frame = given.bytes();
+            match outlets.get_mut(spread.core(*side, frame, cores)) {
+                Some(Some(_)) if frame.len() > scratch.len() => handed_over.ring_full += 1,
+                Some(Some(outlet)) => hand_over(outlet, frame, handed_over),
+                _ => each(given),
+            }
         });
         for outlet in self.outlets.iter_mut().flatten() {
             if std::mem::take(&mut outlet.is_due) {
@@ -233,6 +240,10 @@ impl<P: Port> Port for CorePort<P> {
 
     fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
         self.queue.transmit(len, fill)
+    }
+
+    fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
+        self.queue.transmit_lent(lease)
     }
 
     fn flush(&mut self) -> Result<(), PortError> {
