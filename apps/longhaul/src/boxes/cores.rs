@@ -7,6 +7,7 @@ use crate::problem::Problem;
 use longhaul_host::Spread;
 use longhaul_host::placement::{self, CoreList, list_text};
 use serde::{Deserialize, Deserializer};
+use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 
 /// A ring between two cores, each way and for each side, in bytes: a hundred frames of 4 KiB, thousands of ACKs.
@@ -97,7 +98,12 @@ pub fn decide<S: Kind>(pair: &Pair<S>) -> Result<Places, Problem> {
 /// The processors of a NUMA node that this process may use.
 fn of_node(node: u32, count: NonZeroUsize) -> Result<Vec<usize>, Problem> {
     let failed = |e: std::io::Error| Problem::plain(format!("--numa {node}: {e}"));
-    let of_node = placement::processors_of_node(node).map_err(failed)?;
+    let of_node = placement::processors_of_node(node).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => {
+            Problem::new(format!("there is no NUMA node {node}"), "'lscpu' shows which there are")
+        }
+        _ => failed(e),
+    })?;
     let allowed = placement::allowed().map_err(failed)?;
     let processors: Vec<usize> = of_node.into_iter().filter(|one| allowed.contains(one)).collect();
     if processors.len() < count.get() {
