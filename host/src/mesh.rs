@@ -152,14 +152,14 @@ pub fn join<P: Port>(
         queues.into_iter().enumerate().map(|(side, queue)| port(core, side, queue)).collect()
     };
     let mut ports: Vec<Vec<CorePort<P>>> = queues.into_iter().enumerate().map(of_core).collect();
-    let sides = ports.first().map_or(0, Vec::len);
     for from in 0..cores {
         for to in (0..cores).filter(|to| *to != from) {
-            for side in 0..sides {
+            let Ok([givers, takers]) = ports.get_disjoint_mut([from, to]) else { continue };
+            for (giver, taker) in givers.iter_mut().zip(takers) {
                 let (producer, consumer) = RingBuffer::new(ring_bytes);
-                let alarm = Arc::clone(&alarms[to]);
-                ports[from][side].outlets[to] = Some(Outlet { ring: producer, alarm, is_due: false });
-                ports[to][side].inlets.push(Inlet { ring: consumer, awaited: None });
+                let alarm = Arc::clone(&taker.alarm);
+                giver.outlets[to] = Some(Outlet { ring: producer, alarm, is_due: false });
+                taker.inlets.push(Inlet { ring: consumer, awaited: None });
             }
         }
     }

@@ -145,7 +145,7 @@ fn read_list(text: &str) -> Option<Vec<usize>> {
     Some(all)
 }
 
-/// As [`read_list`] reads it.
+/// Processors as `0-3,8`, the way the kernel writes them.
 #[must_use]
 pub fn list_text(processors: &[usize]) -> String {
     let mut parts: Vec<String> = Vec::new();
