@@ -526,6 +526,18 @@ mod tests {
     }
 
     #[test]
+    fn cores_have_their_parts_of_what_is_bounded_for_all() {
+        let one = settings("--rate 10G --distance 1000km --memory 1G --flows 4096").config();
+        let four = settings("--rate 10G --distance 1000km --memory 1G --flows 4096 --cores 4").config();
+        assert_eq!((four.total_bytes_max, four.flows_max), (one.total_bytes_max / 4, one.flows_max / 4));
+        assert_eq!(four.wan_rate.map(BitRate::as_bps), Some(2_500_000_000));
+        assert_eq!(four.passthrough_bytes_max, one.passthrough_bytes_max / 4);
+        assert_eq!(four.connections_max, one.connections_max / 4);
+        assert_eq!(four.ack_window_bytes, one.ack_window_bytes, "a flow's is its own");
+        assert!(four.flow_bytes_max <= four.total_bytes_max);
+    }
+
+    #[test]
     fn several_paths_are_those_of_a_transport() {
         for (arguments, paths, part) in [
             ("", 2, "add --transport, or a --lan for each"),
@@ -606,8 +618,8 @@ mod tests {
 
     #[test]
     fn every_setting_can_be_written_in_a_file() {
-        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'\ntransport = true\nwan_rate = 'adaptive'\nread_ahead = ['nvme', 'rpc']\nfar = ['10.2.0.0/16=10.2.0.1']\nprobe = true";
-        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport --wan-rate adaptive --read-ahead nvme,rpc --far 10.2.0.0/16=10.2.0.1 --probe";
+        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'\ntransport = true\nwan_rate = 'adaptive'\nread_ahead = ['nvme', 'rpc']\nfar = ['10.2.0.0/16=10.2.0.1']\nprobe = true\ncores = '4-5'\nnuma = 1";
+        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport --wan-rate adaptive --read-ahead nvme,rpc --far 10.2.0.0/16=10.2.0.1 --probe --cores 4-5 --numa 1";
         assert_eq!(toml::from_str::<Acceleration>(file).unwrap(), settings(arguments));
         assert!(toml::from_str::<Acceleration>("memory = '1'").is_err(), "too little");
         assert!(toml::from_str::<Acceleration>("read_ahead = ['iser']").is_err(), "no such protocol");

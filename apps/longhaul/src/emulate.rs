@@ -423,7 +423,7 @@ mod tests {
         let words = format!("{chances} {rest}");
         assert_eq!(
             plan.pairs[0].settings,
-            settings_of(words.split_whitespace().chain(["--precise"]).chain(LISTS))
+            settings_of(words.split_whitespace().chain(["--precise", "--cores", "2,3"]).chain(LISTS))
         );
         assert!(plan.pairs.iter().all(|pair| pair.settings.link().is_ok()));
         assert!(plan.pairs[1].pcaps.iter().all(Option::is_some) && plan.control.is_some());
@@ -432,9 +432,9 @@ mod tests {
     #[test]
     fn every_setting_can_be_written_in_a_file() {
         let file = "delay = '1ms'\nrate = '1G'\nloss = 0.25\nloss_burst = 4.0\nloss_in_burst = 0.75\ncut_for = '1s'\nqueue = '1M'\necn = 'on'\nmemory = '2G'\nseed = 3\n\
-             reorder = 0.5\nreorder_delay = '2ms'\nduplicate = 0.125\ncorrupt = 1e-3\nprecise = true";
+             reorder = 0.5\nreorder_delay = '2ms'\nduplicate = 0.125\ncorrupt = 1e-3\nprecise = true\ncores = 2\nnuma = 1";
         let arguments = "--delay 1ms --rate 1G --loss 0.25 --loss-burst 4 --loss-in-burst 0.75 --cut-for 1s --queue 1M --ecn --memory 2G --seed 3 \
-                         --reorder 0.5 --reorder-delay 2ms --duplicate 0.125 --corrupt 1e-3 --precise";
+                         --reorder 0.5 --reorder-delay 2ms --duplicate 0.125 --corrupt 1e-3 --precise --cores 2 --numa 1";
         assert_eq!(toml::from_str::<Emulation>(file).unwrap(), settings(arguments));
         for wrong in [
             "rule = ['write: loose']",
