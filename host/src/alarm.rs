@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// Wakes one thread that is about to sleep, or sleeps, on its descriptor, when others bring it something.
 ///
-/// Telling a thread that is awake costs a fence and a load; a sleeping one is told by one system call, however many
-/// tell it.
+/// Telling a thread that is awake costs a fence and a load, telling one that sleeps a system call, until it is awake.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     is_set: AtomicBool,
@@ -37,7 +36,7 @@ impl Alarm {
     #[inline]
     pub(crate) fn tell(&self) {
         fence(Ordering::SeqCst);
-        if self.is_set.load(Ordering::Relaxed) && self.is_set.swap(false, Ordering::AcqRel) {
+        if self.is_set.load(Ordering::Relaxed) {
             // Fails only for a descriptor that is no eventfd, which this one is.
             let _ = self.bell.ring();
         }
