@@ -10,20 +10,29 @@
 //! change; and the ICRC comes out of tables, because it is linear. The responders count, look at PSNs, check every 1024th
 //! ICRC, and acknowledge when asked to, coalesced as a NIC does.
 //!
-//! It does not send READs, atomics or connection management, repairs loss by going back alone, and does not choose what is
-//! measured: that is the business of `longhaul bench datapath`.
+//! An [`End`] is an end of queue pairs instead: the software RNIC at a port, used as a program uses it. It tells what its steps
+//! take, and what the time in them goes into.
+//!
+//! The load does not send READs, atomics or connection management, repairs loss by going back alone, and does not choose what is
+//! measured: that is the business of `longhaul bench`.
 #![forbid(unsafe_code)]
 
+mod end;
 mod load;
 mod meter;
 mod packets;
 mod ring_end;
 mod row;
 mod stage;
+mod watch;
 
+pub use end::{
+    End, EndCounters, EndError, Introduction, Operation, QPS_MAX, Role, StepTicks, TransferConfig,
+};
 pub use load::{Load, LoadConfig, LoadCounters, LoadError};
 pub use meter::{Counts, HardwareCounters, Ticks, processor_time, resident_bytes};
 pub use packets::{FLOWS_MAX, PAYLOAD_MAX};
 pub use ring_end::RingEnd;
 pub use row::{Failure, Measured, Plan, Progress, Row, StageCost};
 pub use stage::{Bridge, NodeStage, Seen, Stage};
+pub use watch::{Part, PartTicks};

@@ -1,6 +1,7 @@
 //! `longhaul bench`: measurements of this machine.
 
 mod datapath;
+mod rnic;
 
 use std::process::ExitCode;
 
@@ -9,11 +10,14 @@ use std::process::ExitCode;
 pub enum Command {
     /// What a packet costs in a box, and how many it passes on
     Datapath(Box<datapath::Args>),
+    /// How fast the software RNIC sends and receives, and what its time goes into
+    Rnic(Box<rnic::Args>),
 }
 
 /// Runs it.
 pub fn run(command: &Command) -> ExitCode {
     match command {
         Command::Datapath(args) => datapath::run(args),
+        Command::Rnic(args) => rnic::run(args),
     }
 }

@@ -18,7 +18,7 @@ mod privileges;
 mod prometheus;
 mod status;
 mod top;
-mod xdp;
+pub mod xdp;
 
 pub use cores::{Cores, cores_written};
 pub use orders::{DRAIN_EXAMPLES, Drain, drain};

@@ -84,7 +84,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("doctor", &["proto/units", "proto/wire"]),
     ("planner", &[]),
     ("bench", &[]),
-    ("datapath", &["proto/units", "proto/wire", "proto/node", "host", "ports/port"]),
+    ("datapath", &["proto/units", "proto/wire", "proto/node", "proto/rnic", "host", "ports/port"]),
     (
         "sim",
         &[

@@ -1,12 +1,12 @@
 //! `longhaul bench datapath`: what a packet costs in a box, and how many it passes on.
 
-mod boxes;
-mod outcome;
+pub(super) mod boxes;
+pub(super) mod outcome;
 mod parts;
-mod profile;
-mod served;
+pub(super) mod profile;
+pub(super) mod served;
 mod testpmd;
-mod text;
+pub(super) mod text;
 
 use crate::output;
 use crate::problem::Problem;
@@ -160,7 +160,7 @@ impl From<ParityName> for Parity {
     }
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.001..=1e6).contains(&seconds) => Ok(seconds),
         _ => Err("not a time: write seconds from 0.001 to 1000000".to_owned()),

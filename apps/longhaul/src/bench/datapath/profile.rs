@@ -77,7 +77,7 @@ impl Profile {
 
     fn draw(&self, stacks: &[u8]) -> io::Result<()> {
         let mut options = Options::default();
-        "longhaul bench datapath".clone_into(&mut options.title);
+        "longhaul bench".clone_into(&mut options.title);
         options.min_width = LEAST_PERCENT;
         let mut graph = BufWriter::new(File::create(&self.graph)?);
         flamegraph::from_reader(&mut options, stacks, &mut graph)?;

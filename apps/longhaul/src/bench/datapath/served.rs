@@ -44,6 +44,11 @@ impl Sockets {
         Ok(Sockets(path))
     }
 
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+
     /// The requesters' socket and the responders'.
     pub fn paths(&self) -> [PathBuf; 2] {
         sockets(&self.0)

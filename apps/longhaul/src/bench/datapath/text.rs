@@ -62,7 +62,8 @@ pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
     text
 }
 
-fn aligned(rows: &[Vec<String>]) -> String {
+/// Columns as wide as their widest cell, the first to the left.
+pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
     let mut text = String::new();

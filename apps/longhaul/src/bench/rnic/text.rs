@@ -1,0 +1,98 @@
+//! The tables.
+
+use super::outcome::{Cost, Outcome};
+use crate::bench::datapath::outcome::Machine;
+use crate::bench::datapath::text::aligned;
+use crate::quantity::Size;
+use longhaul_datapath::Part;
+use std::fmt::Write as _;
+
+const COLUMNS: [&str; 13] = [
+    "over",
+    "op",
+    "message",
+    "MTU",
+    "QPs",
+    "Gbit/s",
+    "sender Gbit/s",
+    "cycles",
+    "per byte",
+    "receiver Gbit/s",
+    "cycles",
+    "per byte",
+    "repeated",
+];
+
+/// All of it, with what is to be known of the machine.
+pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
+    let mut text = String::new();
+    let Machine { processor, cores, kernel, ticks_per_s, .. } = machine;
+    // Writing to a String cannot fail.
+    let _ =
+        writeln!(text, "{processor}, {cores} cores, {:.2} GHz of ticks, Linux {kernel}", ticks_per_s / 1e9);
+    let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
+    rows.extend(outcomes.iter().map(row));
+    text.push_str(&aligned(&rows));
+    if outcomes.iter().any(|outcome| outcome.watched.is_some()) {
+        text.push_str("\ncycles per packet, while watched\n");
+        text.push_str(&aligned(&parts(outcomes)));
+    }
+    text.push('\n');
+    for outcome in outcomes {
+        let [start, _, most] = outcome.ends[0].resident_bytes;
+        let _ = writeln!(
+            text,
+            "{}: memory {} MiB, grew by {:.1} MiB",
+            outcome.cell,
+            most.max(start) >> 20,
+            outcome.memory_growth() as f64 / f64::from(1 << 20)
+        );
+    }
+    text
+}
+
+fn row(outcome: &Outcome) -> Vec<String> {
+    let cell = &outcome.cell;
+    let of_end = |cost: &Cost| {
+        [
+            format!("{:.1}", cost.goodput_bps / 1e9),
+            format!("{:.0}", cost.ticks_per_packet),
+            format!("{:.3}", cost.ticks_per_packet / cell.payload_bytes()),
+        ]
+    };
+    let [sender, receiver] = outcome.costs();
+    let mut row = vec![
+        cell.over.name().to_owned(),
+        cell.operation.name().to_owned(),
+        Size::from_bytes(cell.message_bytes.into()).to_string(),
+        cell.mtu.bytes().to_string(),
+        cell.qps.to_string(),
+        format!("{:.1}", outcome.goodput_bps() / 1e9),
+    ];
+    row.extend(of_end(&sender));
+    row.extend(of_end(&receiver));
+    row.push(outcome.retransmits().to_string());
+    row
+}
+
+/// A line for each end that was watched.
+fn parts(outcomes: &[Outcome]) -> Vec<Vec<String>> {
+    let mut head = vec!["".to_owned(), "end".to_owned()];
+    head.extend(Part::ALL.map(|part| part.name().to_owned()));
+    head.extend(["rest", "watched", "unwatched"].map(str::to_owned));
+    let mut rows = vec![head];
+    for outcome in outcomes {
+        let Some(watched) = outcome.watched_costs() else { continue };
+        for ((name, watched), plain) in ["sender", "receiver"].iter().zip(watched).zip(outcome.costs()) {
+            let mut row = vec![outcome.cell.to_string(), (*name).to_owned()];
+            let parts = watched.parts.unwrap_or_default();
+            row.extend(parts.iter().map(|(_, ticks)| format!("{ticks:.0}")));
+            let rest = watched.ticks_per_packet - parts.iter().map(|(_, ticks)| ticks).sum::<f64>();
+            row.extend(
+                [rest, watched.ticks_per_packet, plain.ticks_per_packet].map(|ticks| format!("{ticks:.0}")),
+            );
+            rows.push(row);
+        }
+    }
+    rows
+}

@@ -1,0 +1,589 @@
+//! An end of RC queue pairs over a port: the software RNIC as programs use it, with a meter around it.
+
+use crate::meter::Ticks;
+use crate::watch::{Part, PartTicks, Region, Watch, Watched};
+use longhaul_host::{Clock, TurnConfig, turn};
+use longhaul_port::{LinkState, Port, PortError};
+use longhaul_rnic::{
+    Access, AddressVector, Completion, Config, Counter, CqId, Event, MrKeys, Mtu, QpAttr, QpEvent, QpInit,
+    QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge, Status,
+};
+use longhaul_units::{Psn, Qpn, RKey};
+use longhaul_wire::MacAddr;
+use std::net::IpAddr;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Most bytes of registered memory at an end.
+const MEMORY_MAX: u64 = 1 << 30;
+/// Most queue pairs.
+pub const QPS_MAX: u32 = 1024;
+/// Most messages under way on a queue pair.
+const DEPTH_MAX: u32 = 1024;
+/// Local ACK timeout by its code: 0.54 s, more than a process waits for its turn on a busy machine.
+const TIMEOUT_CODE: u8 = 17;
+/// Completions taken at once, as programs do.
+const POLL_BATCH: usize = 16;
+
+/// What requesters do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// RDMA WRITE.
+    Write,
+    /// SEND.
+    Send,
+    /// RDMA READ: the payload comes from the responder.
+    Read,
+}
+
+/// What goes between two ends. Both are given the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TransferConfig {
+    /// What requesters do.
+    pub operation: Operation,
+    /// Length of each message in bytes, 1 to 2^30. Each queue pair has one buffer of that length, which all its messages are
+    /// of; so much memory for all of them together.
+    pub message_bytes: u32,
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// Queue pairs, 1 to [`QPS_MAX`].
+    pub qps: u32,
+    /// Messages of a queue pair that are under way, 1 to 1024; of READs, at most 128.
+    pub depth: u32,
+    /// Whether to tell what the time goes into ([`End::part_ticks`]), which takes time by itself.
+    pub is_watched: bool,
+}
+
+impl TransferConfig {
+    /// Whether an end can be made of it.
+    ///
+    /// # Errors
+    /// The bound that it breaks, as a sentence.
+    pub fn check(&self) -> Result<(), String> {
+        let depth_max = if self.operation == Operation::Read { 128 } else { DEPTH_MAX };
+        if !(1..=QPS_MAX).contains(&self.qps) {
+            return Err(format!("qps {}: from 1 to {QPS_MAX}", self.qps));
+        }
+        if !(1..=depth_max).contains(&self.depth) {
+            return Err(format!("depth {}: from 1 to {depth_max}", self.depth));
+        }
+        if self.message_bytes == 0 || self.memory_bytes() > MEMORY_MAX {
+            return Err(format!(
+                "messages of {} bytes on {} queue pairs: at least 1 byte each, and {MEMORY_MAX} in all",
+                self.message_bytes, self.qps
+            ));
+        }
+        Ok(())
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        u64::from(self.message_bytes) * u64::from(self.qps)
+    }
+}
+
+/// Which end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Posts the work requests.
+    Requester,
+    /// Owns the memory that they name, or posts receives.
+    Responder,
+}
+
+impl Role {
+    fn number(self) -> u8 {
+        match self {
+            Role::Requester => 1,
+            Role::Responder => 2,
+        }
+    }
+
+    fn peer(self) -> Role {
+        match self {
+            Role::Requester => Role::Responder,
+            Role::Responder => Role::Requester,
+        }
+    }
+
+    fn ip(self) -> IpAddr {
+        IpAddr::from([10, 77, 0, self.number()])
+    }
+}
+
+/// What the other end has to know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Introduction {
+    /// Number of each queue pair.
+    pub qpns: Vec<u32>,
+    /// Key of the memory.
+    pub rkey: u32,
+}
+
+/// Why a transfer ended.
+#[derive(Debug, Error)]
+pub enum EndError {
+    /// The configuration makes no sense.
+    #[error("{0}")]
+    Config(String),
+    /// The port failed.
+    #[error("a port failed: {0}")]
+    Port(#[from] PortError),
+    /// The device refused a call.
+    #[error("the device refused {what}: {why}")]
+    Refused {
+        /// What was asked of it.
+        what: &'static str,
+        /// Its reason.
+        why: String,
+    },
+    /// A message ended with an error.
+    #[error("queue pair {qpn}: a message ended with '{status:?}'")]
+    Failed {
+        /// The queue pair.
+        qpn: u32,
+        /// As completed.
+        status: Status,
+    },
+    /// A queue pair broke.
+    #[error("queue pair {qpn} broke: {event:?}")]
+    Broken {
+        /// The queue pair.
+        qpn: u32,
+        /// What happened to it.
+        event: QpEvent,
+    },
+}
+
+fn refused<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> EndError {
+    move |why| EndError::Refused { what, why: why.to_string() }
+}
+
+/// Ticks of the time-stamp counter in [`End::step`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StepTicks {
+    /// In steps in which anything happened.
+    pub busy: u64,
+    /// In steps in which nothing happened.
+    pub idle: u64,
+    /// Steps in which anything happened.
+    pub busy_steps: u64,
+}
+
+/// What an end did, since it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EndCounters {
+    /// Messages completed.
+    pub messages: u64,
+    /// Frames sent.
+    pub tx_frames: u64,
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Packets sent again.
+    pub retransmits: u64,
+    /// Frames received and dropped.
+    pub drops: u64,
+}
+
+/// One RNIC with its port, and the program that uses it.
+///
+/// Lifecycle: made, [connected](End::connect) to what the other end said of itself, then [stepped](End::step) until it is told to
+/// [stop](End::stop) and is [quiet](End::is_quiet).
+pub struct End<P> {
+    role: Role,
+    config: TransferConfig,
+    device: Rnic<Region>,
+    ports: [Watched<P>; 1],
+    cq: CqId,
+    keys: MrKeys,
+    peer_rkey: RKey,
+    qpns: Vec<Qpn>,
+    /// The place of a queue pair for each message that may be posted there.
+    ready: Vec<u32>,
+    under_way: u64,
+    is_stopped: bool,
+    messages: u64,
+    clock: Clock,
+    ticks: Ticks,
+    spent: StepTicks,
+    watch: Option<Arc<Watch>>,
+}
+
+impl<P: Port> End<P> {
+    /// An end at `port`, whose memory holds bytes of its own.
+    ///
+    /// # Errors
+    /// [`EndError::Config`], [`EndError::Refused`].
+    pub fn new(role: Role, config: TransferConfig, port: P) -> Result<Self, EndError> {
+        config.check().map_err(EndError::Config)?;
+        let watch = config.is_watched.then(|| Arc::new(Watch::new()));
+        let len = config.memory_bytes();
+        let region = Region { bytes: pattern(role, len as usize), watch: watch.clone() };
+        let mac = MacAddr([2, 0, 10, 77, 0, role.number()]);
+        let mut device = Rnic::new(Config::new(mac, role.ip()), region);
+        let pd = device.alloc_pd().map_err(refused("a protection domain"))?;
+        // Receives of twice the depth wait, and as many sends may be done at once.
+        let cq = device.create_cq(4 * config.depth * config.qps).map_err(refused("a completion queue"))?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let keys = device.reg_mr(pd, 0, len, 0, access).map_err(refused("a memory region"))?;
+        let init = QpInit {
+            pd,
+            kind: QpKind::Rc,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            sq_depth: config.depth,
+            rq_depth: 2 * config.depth,
+            send_sge_max: 1,
+            recv_sge_max: 1,
+            inline_max: 0,
+            signal_all: true,
+        };
+        let qpns = (0..config.qps).map(|_| device.create_qp(&init).map_err(refused("a queue pair")));
+        let qpns = qpns.collect::<Result<Vec<_>, _>>()?;
+        let each = match (role, config.operation) {
+            (Role::Requester, _) => config.depth,
+            (Role::Responder, Operation::Send) => 2 * config.depth,
+            (Role::Responder, _) => 0,
+        };
+        Ok(End {
+            role,
+            config,
+            device,
+            ports: [Watched { port, watch: watch.clone() }],
+            cq,
+            keys,
+            peer_rkey: RKey(0),
+            ready: (0..each).flat_map(|_| 0..config.qps).collect(),
+            qpns,
+            under_way: 0,
+            is_stopped: false,
+            messages: 0,
+            clock: Clock::start(),
+            ticks: Ticks::new(),
+            spent: StepTicks::default(),
+            watch,
+        })
+    }
+
+    /// What to tell the other end.
+    pub fn introduction(&self) -> Introduction {
+        Introduction { qpns: self.qpns.iter().map(|qpn| qpn.get()).collect(), rkey: self.keys.rkey.0 }
+    }
+
+    /// Connects each queue pair with the other end's of the same place.
+    ///
+    /// # Errors
+    /// [`EndError::Refused`].
+    pub fn connect(&mut self, peer: &Introduction) -> Result<(), EndError> {
+        if peer.qpns.len() != self.qpns.len() {
+            let what = format!("the other end has {} queue pairs, not {}", peer.qpns.len(), self.qpns.len());
+            return Err(EndError::Config(what));
+        }
+        self.peer_rkey = RKey(peer.rkey);
+        let steps = steps(self.role, &self.config);
+        let now = self.clock.now();
+        for (&qpn, &peer_qpn) in self.qpns.iter().zip(&peer.qpns) {
+            for attr in &steps {
+                let is_first = attr.state == Some(QpState::ReadyToReceive);
+                let attr = QpAttr { dest_qpn: is_first.then(|| Qpn::new(peer_qpn)), ..*attr };
+                self.device.modify_qp(now, qpn, &attr).map_err(refused("a connection"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks after the port; the state of its link.
+    ///
+    /// # Errors
+    /// The port's.
+    pub fn service(&mut self) -> Result<LinkState, EndError> {
+        Ok(self.ports[0].service()?)
+    }
+
+    /// Takes what is done, posts what may be, and has the device take its turn; true when anything happened.
+    ///
+    /// # Errors
+    /// The port's, or a queue pair that failed.
+    pub fn step(&mut self) -> Result<bool, EndError> {
+        let start = self.ticks.now();
+        let before = self.watch.as_deref().map(|watch| {
+            watch.begin(Part::Post);
+            watch.spent()
+        });
+        let done = self.take_completions()?;
+        self.post()?;
+        let watch = self.watch.clone();
+        if let Some(watch) = &watch {
+            watch.enter(Part::Protocol);
+        }
+        let (clock, mut failed) = (self.clock, None);
+        let turned =
+            turn(&mut self.device, &mut self.ports, &|| clock.now(), &TurnConfig::default(), &mut |_, e| {
+                failed.get_or_insert(e);
+            });
+        while let Some(event) = self.device.poll_event() {
+            if let Event::Qp {
+                qpn,
+                kind: kind @ (QpEvent::Fatal | QpEvent::RequestError | QpEvent::AccessError),
+            } = event
+            {
+                return Err(EndError::Broken { qpn: qpn.get(), event: kind });
+            }
+        }
+        let is_busy = done > 0 || turned.is_busy();
+        if let (Some(watch), Some(before)) = (&watch, before) {
+            watch.enter(Part::Post);
+            if !is_busy {
+                watch.set_spent(before);
+            }
+        }
+        let took = self.ticks.now() - start;
+        if is_busy {
+            self.spent.busy += took;
+            self.spent.busy_steps += 1;
+        } else {
+            self.spent.idle += took;
+        }
+        failed.map_or(Ok(is_busy), |error| Err(error.into()))
+    }
+
+    fn take_completions(&mut self) -> Result<usize, EndError> {
+        let (first, ready, mut failed) = (self.qpns[0].get(), &mut self.ready, None);
+        let mut all = 0;
+        loop {
+            let taken = self.device.poll_cq(self.cq, POLL_BATCH, |completion: Completion| {
+                if completion.status != Status::Success {
+                    failed.get_or_insert((completion.qpn.get(), completion.status));
+                }
+                // Numbers are given out one after another.
+                ready.push(completion.qpn.get() - first);
+            });
+            all += taken;
+            if taken < POLL_BATCH {
+                break;
+            }
+        }
+        self.messages += all as u64;
+        self.under_way -= all as u64;
+        failed.map_or(Ok(all), |(qpn, status)| Err(EndError::Failed { qpn, status }))
+    }
+
+    fn post(&mut self) -> Result<(), EndError> {
+        if self.is_stopped && self.role == Role::Requester {
+            return Ok(());
+        }
+        if self.ready.is_empty() {
+            return Ok(());
+        }
+        let (len, now) = (self.config.message_bytes, self.clock.now());
+        while let Some(at) = self.ready.pop() {
+            let (qpn, address) = (self.qpns[at as usize], u64::from(at) * u64::from(len));
+            let segments = [Sge { address, len, lkey: self.keys.lkey }];
+            if self.role == Role::Responder {
+                let request = RecvWr { wr_id: 0, segments: &segments };
+                self.device.post_recv(qpn, &request).map_err(refused("a receive"))?;
+            } else {
+                let request = self.request(&segments, address);
+                self.device.post_send(now, qpn, &request).map_err(refused("a message"))?;
+            }
+            self.under_way += 1;
+        }
+        Ok(())
+    }
+
+    fn request<'a>(&self, segments: &'a [Sge], remote_address: u64) -> SendWr<'a> {
+        let rkey = self.peer_rkey;
+        let op = match self.config.operation {
+            Operation::Write => SendOp::Write { remote_address, rkey, immediate: None },
+            Operation::Send => SendOp::Send { immediate: None, invalidate: None },
+            Operation::Read => SendOp::Read { remote_address, rkey },
+        };
+        SendWr { wr_id: 0, op, segments, inline: false, signaled: true, solicited: false, fence: false }
+    }
+
+    /// Posts no further messages.
+    pub fn stop(&mut self) {
+        self.is_stopped = true;
+    }
+
+    /// True for a requester of which no message is under way.
+    pub fn is_quiet(&self) -> bool {
+        self.under_way == 0
+    }
+
+    /// What it did.
+    pub fn counters(&self) -> EndCounters {
+        let counters = self.device.counters();
+        EndCounters {
+            messages: self.messages,
+            tx_frames: counters.get(Counter::TxFrames),
+            rx_frames: counters.get(Counter::RxFrames),
+            retransmits: counters.get(Counter::TxRetransmits),
+            drops: counters.drops(),
+        }
+    }
+
+    /// What its steps took.
+    pub fn step_ticks(&self) -> StepTicks {
+        self.spent
+    }
+
+    /// What the time of busy steps went into; `None` when it is not watched.
+    pub fn part_ticks(&self) -> Option<PartTicks> {
+        self.watch.as_deref().map(Watch::spent)
+    }
+
+    /// The registered memory.
+    pub fn memory(&self) -> &[u8] {
+        &self.device.memory().bytes
+    }
+}
+
+/// Bytes that differ from place to place, and between the two ends.
+fn pattern(role: Role, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 8)) as u8 ^ role.number()).collect()
+}
+
+/// The changes of state of a queue pair; the peer's number is missing.
+fn steps(role: Role, config: &TransferConfig) -> [QpAttr; 3] {
+    let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
+    let reads = config.depth.min(128) as u8;
+    let address =
+        AddressVector { destination_ip: role.peer().ip(), hop_limit: 64, traffic_class: 0, flow_label: 0 };
+    [
+        QpAttr {
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(Access::REMOTE_WRITE | Access::REMOTE_READ),
+            ..to(QpState::Init)
+        },
+        QpAttr {
+            path_mtu: Some(config.mtu),
+            address: Some(address),
+            rq_psn: Some(Psn::new(0)),
+            max_dest_rd_atomic: Some(reads),
+            min_rnr_timer: Some(1),
+            ..to(QpState::ReadyToReceive)
+        },
+        QpAttr {
+            sq_psn: Some(Psn::new(0)),
+            timeout: Some(TIMEOUT_CODE),
+            retry_cnt: Some(7),
+            rnr_retry: Some(7),
+            max_rd_atomic: Some(reads),
+            ..to(QpState::ReadyToSend)
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_port::loopback::{self, LoopbackPort};
+
+    fn config(operation: Operation) -> TransferConfig {
+        TransferConfig {
+            operation,
+            message_bytes: 20_000,
+            mtu: Mtu::B4096,
+            qps: 3,
+            depth: 4,
+            is_watched: false,
+        }
+    }
+
+    fn pair(config: TransferConfig) -> [End<LoopbackPort>; 2] {
+        let (near, far) = loopback::pair("wire", 64, 4352).unwrap();
+        let mut near = End::new(Role::Requester, config, near).unwrap();
+        let mut far = End::new(Role::Responder, config, far).unwrap();
+        near.connect(&far.introduction()).unwrap();
+        far.connect(&near.introduction()).unwrap();
+        [near, far]
+    }
+
+    fn run([near, far]: &mut [End<LoopbackPort>; 2], messages: u64) {
+        while near.counters().messages < messages {
+            near.step().unwrap();
+            far.step().unwrap();
+        }
+        near.stop();
+        while !near.is_quiet() {
+            near.step().unwrap();
+            far.step().unwrap();
+        }
+    }
+
+    #[test]
+    fn each_operation_moves_the_memory() {
+        for operation in [Operation::Write, Operation::Send, Operation::Read] {
+            let mut ends = pair(config(operation));
+            assert_ne!(ends[0].memory(), ends[1].memory());
+            run(&mut ends, 50);
+            let [near, far] = &ends;
+            assert_eq!(near.memory(), far.memory(), "{operation:?}");
+            let sender = if operation == Operation::Read { Role::Responder } else { Role::Requester };
+            assert_eq!(near.memory(), pattern(sender, 60_000), "{operation:?}");
+            let (near, far) = (near.counters(), far.counters());
+            assert!(
+                near.messages >= 50 && near.retransmits + near.drops + far.drops == 0,
+                "{near:?} {far:?}"
+            );
+            assert_eq!((near.tx_frames, near.rx_frames), (far.rx_frames, far.tx_frames));
+            assert_eq!(far.messages, if operation == Operation::Send { near.messages } else { 0 });
+        }
+    }
+
+    #[test]
+    fn parts_are_told_when_watched_and_make_up_the_steps() {
+        let mut ends = pair(TransferConfig { is_watched: true, ..config(Operation::Write) });
+        run(&mut ends, 200);
+        for (end, is_sender) in ends.iter().zip([true, false]) {
+            let [post, protocol, copy, seal, port] = end.part_ticks().unwrap();
+            assert!(protocol > 0 && copy > 0 && port > 0, "{:?}", end.part_ticks());
+            let sum = post + protocol + copy + seal + port;
+            assert!(sum <= end.step_ticks().busy, "{sum} of {:?}", end.step_ticks());
+            assert!(!is_sender || seal > 0);
+        }
+        assert!(pair(config(Operation::Write)).iter().all(|end| end.part_ticks().is_none()));
+    }
+
+    #[test]
+    fn a_step_without_work_is_idle() {
+        let [mut near, mut far] = pair(config(Operation::Write));
+        assert!(!far.step().unwrap());
+        assert!(near.step().unwrap());
+        assert_eq!((far.step_ticks().busy, far.step_ticks().busy_steps), (0, 0));
+        assert!(near.step_ticks().busy > 0 && near.step_ticks().busy_steps == 1);
+    }
+
+    #[test]
+    fn a_message_that_nobody_may_take_is_told() {
+        let [mut near, mut far] = pair(config(Operation::Write));
+        near.peer_rkey = RKey(0x1234_5678);
+        let failure = (0..100).find_map(|_| {
+            let near = near.step().err();
+            near.or(far.step().err())
+        });
+        assert!(matches!(failure, Some(EndError::Failed { .. } | EndError::Broken { .. })), "{failure:?}");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let fine = config(Operation::Read);
+        assert!(fine.check().is_ok());
+        for (config, part) in [
+            (TransferConfig { qps: 0, ..fine }, "qps"),
+            (TransferConfig { qps: QPS_MAX + 1, ..fine }, "qps"),
+            (TransferConfig { depth: 0, ..fine }, "depth"),
+            (TransferConfig { depth: 129, ..fine }, "depth"),
+            (TransferConfig { message_bytes: 0, ..fine }, "1 byte"),
+            (TransferConfig { message_bytes: 1 << 30, ..fine }, "in all"),
+        ] {
+            let why = config.check().unwrap_err();
+            assert!(why.contains(part), "{why}");
+        }
+        let (port, _) = loopback::pair("wire", 64, 4352).unwrap();
+        let mut near = End::new(Role::Requester, fine, port).unwrap();
+        assert!(near.connect(&Introduction { qpns: vec![1], rkey: 0 }).is_err());
+    }
+}
