@@ -1,12 +1,19 @@
-//! What boxes allocate while traffic passes them over real rings: accelerators, fibres and paired boxes nothing, once they are warm.
-//! One test at a time looks at the counts, so that there is only one here.
+//! What boxes allocate while traffic passes them over real rings, accelerators, fibres and paired boxes, and what two ends of
+//! queue pairs do, software RNIC, turns and port: nothing, once they are warm. One test at a time looks at the counts, so that
+//! there is only one here.
 
 use longhaul_accel::{Accelerator, Config, FlowState};
+use longhaul_checks::RuntimeDir;
 use longhaul_checks::counting::Counting;
-use longhaul_datapath::{Bridge, Load, LoadConfig, NodeStage, Row, Seen, Stage};
+use longhaul_datapath::{
+    Bridge, End, Load, LoadConfig, NodeStage, Operation, Role, Row, Seen, Stage, TransferConfig,
+};
 use longhaul_link::{Link, LinkConfig};
+use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_node::{Chain, Mirrored};
 use longhaul_port::loopback::{self, LoopbackPort};
+use longhaul_port::{LinkState, Port};
+use longhaul_rnic::Mtu;
 use longhaul_seal::{PeerConfig, PrivateKey, Seal, Sealed, Seed};
 use longhaul_units::{BitRate, Duration};
 use longhaul_wan::Transport;
@@ -102,8 +109,20 @@ fn stretch(row: &mut Row<LoopbackPort>) -> u64 {
     ALLOCATOR.calls() - before
 }
 
-#[test]
-fn no_packet_costs_an_allocation() {
+/// Repeats `stretch`, which tells its allocations, until several in a row have none.
+fn assert_steady(what: &str, mut stretch: impl FnMut() -> u64) {
+    let mut allocated = Vec::with_capacity(STRETCHES_MAX);
+    let is_steady = |allocated: &[u64]| {
+        allocated.len() >= IN_A_ROW && allocated.iter().rev().take(IN_A_ROW).all(|&calls| calls == 0)
+    };
+    while allocated.len() < STRETCHES_MAX && !is_steady(&allocated) {
+        allocated.push(stretch());
+    }
+    println!("{what}: allocations for {STRETCH} packets each: {allocated:?}");
+    assert!(is_steady(&allocated), "{what}: {allocated:?}");
+}
+
+fn boxes() {
     for what in [
         Between::Bridge,
         Between::Accelerator,
@@ -118,15 +137,50 @@ fn no_packet_costs_an_allocation() {
             let load = Load::new(LoadConfig { flows: 64, ..LoadConfig::new(payload_bytes) }).unwrap();
             let mut row = Row::new(load, near, far, stages(what, a, b));
             row.pair().unwrap_or_else(|e| panic!("{what:?}: {e}"));
-            let mut allocated = Vec::with_capacity(STRETCHES_MAX);
-            let is_steady = |allocated: &[u64]| {
-                allocated.len() >= IN_A_ROW && allocated.iter().rev().take(IN_A_ROW).all(|&calls| calls == 0)
-            };
-            while allocated.len() < STRETCHES_MAX && !is_steady(&allocated) {
-                allocated.push(stretch(&mut row));
-            }
-            println!("{what:?}, {payload_bytes} B: allocations for {STRETCH} packets each: {allocated:?}");
-            assert!(is_steady(&allocated), "{what:?}, {payload_bytes} B: {allocated:?}");
+            assert_steady(&format!("{what:?}, {payload_bytes} B"), || stretch(&mut row));
+        }
+    }
+}
+
+/// Two ends of queue pairs that are joined by `ports`, in this thread.
+fn ends<P: Port>(operation: Operation, qps: u32, [near, far]: [P; 2]) {
+    let (mtu, message_bytes, depth) = (Mtu::B4096, 65_536, 16);
+    let config = TransferConfig { operation, message_bytes, mtu, qps, depth, is_watched: false };
+    let kind = near.capabilities().kind;
+    let mut near = End::new(Role::Requester, config, near).unwrap();
+    let mut far = End::new(Role::Responder, config, far).unwrap();
+    near.connect(&far.introduction()).unwrap();
+    far.connect(&near.introduction()).unwrap();
+    while [near.service().unwrap(), far.service().unwrap()].contains(&LinkState::Down) {}
+    assert_steady(&format!("{operation:?} by {qps} queue pairs over {kind}"), || {
+        let (before, until) = (ALLOCATOR.calls(), near.step_ticks().packets + STRETCH);
+        while near.step_ticks().packets < until {
+            near.step().unwrap();
+            far.step().unwrap();
+        }
+        ALLOCATOR.calls() - before
+    });
+}
+
+fn memif() -> [MemifPort; 2] {
+    let runtime = RuntimeDir::new();
+    let socket = runtime.path().join("ends.sock");
+    let config = MemifConfig { frame_bytes_max: 4608, ..MemifConfig::new("end") };
+    let far = MemifPort::master(&socket, 0, config.clone()).unwrap();
+    let mut ports = [MemifPort::slave(&socket, 0, config).unwrap(), far];
+    // The folder goes; those who are connected stay so.
+    while ports.iter_mut().map(|port| port.service().unwrap()).any(|link| link == LinkState::Down) {}
+    ports
+}
+
+#[test]
+fn no_packet_costs_an_allocation() {
+    boxes();
+    for operation in [Operation::Write, Operation::Send, Operation::Read] {
+        for qps in [1, 64] {
+            let (near, far) = ring("ends");
+            ends(operation, qps, [near, far]);
+            ends(operation, qps, memif());
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::meter::Ticks;
 use crate::watch::{Part, PartTicks, Region, Watch, Watched};
+use hdrhistogram::Histogram;
 use longhaul_host::{Clock, TurnConfig, turn};
 use longhaul_port::{LinkState, Port, PortError};
 use longhaul_rnic::{
@@ -158,6 +159,11 @@ fn refused<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> EndErr
     move |why| EndError::Refused { what, why: why.to_string() }
 }
 
+/// Packets with payload over which the ticks of steps are averaged before they are recorded.
+const SLICE_PACKETS: u64 = 1024;
+/// Ticks per packet beyond which all are alike.
+const SLICE_TICKS_MAX: u64 = 1 << 32;
+
 /// Ticks of the time-stamp counter in [`End::step`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StepTicks {
@@ -167,6 +173,35 @@ pub struct StepTicks {
     pub idle: u64,
     /// Steps in which anything happened.
     pub busy_steps: u64,
+    /// Packets with payload, sent or received.
+    pub packets: u64,
+}
+
+/// What a packet takes, as the median of stretches of 1024 packets: a stretch in which the processor was taken away does not
+/// count for more than another.
+struct Slices {
+    /// What the present one has so far.
+    ticks: u64,
+    packets: u64,
+    each: Histogram<u64>,
+}
+
+impl Slices {
+    fn new() -> Self {
+        // Bounds and digits are valid.
+        let each = Histogram::new_with_bounds(1, SLICE_TICKS_MAX, 3).unwrap_or_else(|_| unreachable!());
+        Slices { ticks: 0, packets: 0, each }
+    }
+
+    #[inline]
+    fn add(&mut self, ticks: u64, packets: u64) {
+        self.ticks += ticks;
+        self.packets += packets;
+        if self.packets >= SLICE_PACKETS {
+            self.each.saturating_record(self.ticks / self.packets);
+            (self.ticks, self.packets) = (0, 0);
+        }
+    }
 }
 
 /// What an end did, since it was made.
@@ -205,6 +240,7 @@ pub struct End<P> {
     clock: Clock,
     ticks: Ticks,
     spent: StepTicks,
+    slices: Slices,
     watch: Option<Arc<Watch>>,
 }
 
@@ -261,6 +297,7 @@ impl<P: Port> End<P> {
             clock: Clock::start(),
             ticks: Ticks::new(),
             spent: StepTicks::default(),
+            slices: Slices::new(),
             watch,
         })
     }
@@ -305,7 +342,7 @@ impl<P: Port> End<P> {
     /// # Errors
     /// The port's, or a queue pair that failed.
     pub fn step(&mut self) -> Result<bool, EndError> {
-        let start = self.ticks.now();
+        let (start, packets) = (self.ticks.now(), self.packets());
         let before = self.watch.as_deref().map(|watch| {
             watch.begin(Part::Post);
             watch.spent()
@@ -339,8 +376,11 @@ impl<P: Port> End<P> {
         }
         let took = self.ticks.now() - start;
         if is_busy {
+            let packets = self.packets() - packets;
             self.spent.busy += took;
             self.spent.busy_steps += 1;
+            self.spent.packets += packets;
+            self.slices.add(took, packets);
         } else {
             self.spent.idle += took;
         }
@@ -423,12 +463,37 @@ impl<P: Port> End<P> {
         }
     }
 
-    /// What its steps took.
+    /// Packets with payload so far, sent again or not.
+    #[inline]
+    fn packets(&self) -> u64 {
+        let sends = (self.role == Role::Requester) != (self.config.operation == Operation::Read);
+        self.device.counters().get(if sends { Counter::TxFrames } else { Counter::RxFrames })
+    }
+
+    /// Forgets what steps took so far.
+    pub fn measure_anew(&mut self) {
+        self.spent = StepTicks::default();
+        self.slices = Slices::new();
+        if let Some(watch) = &self.watch {
+            watch.set_spent(PartTicks::default());
+        }
+    }
+
+    /// What its steps took since it was made, or [`End::measure_anew`].
     pub fn step_ticks(&self) -> StepTicks {
         self.spent
     }
 
-    /// What the time of busy steps went into; `None` when it is not watched.
+    /// Ticks of busy steps for a packet with payload, as the median of stretches of 1024 packets; the mean of all where there was
+    /// no such stretch.
+    pub fn ticks_per_packet(&self) -> f64 {
+        if self.slices.each.is_empty() {
+            return self.spent.busy as f64 / self.spent.packets.max(1) as f64;
+        }
+        self.slices.each.value_at_quantile(0.5) as f64
+    }
+
+    /// What the time of busy steps went into, likewise; `None` when it is not watched.
     pub fn part_ticks(&self) -> Option<PartTicks> {
         self.watch.as_deref().map(Watch::spent)
     }
@@ -545,6 +610,8 @@ mod tests {
             assert!(!is_sender || seal > 0);
         }
         assert!(pair(config(Operation::Write)).iter().all(|end| end.part_ticks().is_none()));
+        ends[0].measure_anew();
+        assert_eq!((ends[0].part_ticks(), ends[0].step_ticks()), (Some([0; 5]), StepTicks::default()));
     }
 
     #[test]
@@ -554,6 +621,28 @@ mod tests {
         assert!(near.step().unwrap());
         assert_eq!((far.step_ticks().busy, far.step_ticks().busy_steps), (0, 0));
         assert!(near.step_ticks().busy > 0 && near.step_ticks().busy_steps == 1);
+    }
+
+    #[test]
+    fn packets_with_payload_are_counted_at_both_ends() {
+        for operation in [Operation::Write, Operation::Send, Operation::Read] {
+            let mut ends = pair(config(operation));
+            run(&mut ends, 500);
+            let messages = ends[0].counters().messages;
+            for end in &ends {
+                assert_eq!(end.step_ticks().packets, 5 * messages, "{operation:?}");
+                assert!(end.ticks_per_packet() >= 1.0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stretch_that_was_disturbed_counts_as_one() {
+        let mut slices = Slices::new();
+        for ticks in [100, 100, 1_000_000, 100, 110] {
+            (0..16).for_each(|_| slices.add(64 * ticks, 64));
+        }
+        assert_eq!((slices.each.len(), slices.each.value_at_quantile(0.5)), (5, 100));
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use crate::meter::Ticks;
 use longhaul_node::{Gather, Payload};
-use longhaul_port::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError};
+use longhaul_port::{
+    Descriptors, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError, Received,
+};
 use longhaul_rnic::Memory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -131,6 +133,15 @@ impl<P: Port> Port for Watched<P> {
     }
 
     #[inline]
+    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+        let Some(watch) = self.watch.as_deref() else { return self.port.receive_lent(max, each) };
+        let before = watch.enter(Part::Port);
+        let received = self.port.receive_lent(max, &mut |frame| within(Some(watch), before, || each(frame)));
+        watch.enter(before);
+        received
+    }
+
+    #[inline]
     fn transmit_room(&mut self) -> usize {
         within(self.watch.as_deref(), Part::Port, || self.port.transmit_room())
     }
@@ -142,6 +153,11 @@ impl<P: Port> Port for Watched<P> {
         let sent = self.port.transmit(len, &mut |slot| within(Some(watch), Part::Seal, || fill(slot)));
         watch.enter(before);
         sent
+    }
+
+    #[inline]
+    fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
+        within(self.watch.as_deref(), Part::Port, || self.port.transmit_lent(lease))
     }
 
     #[inline]

@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::quantity::Size;
 use crate::sim::{Failure, INTERRUPTED, Interrupt, Progress};
 use clap::ValueEnum;
-use figures::{EndFigures, Snapshot};
+use figures::{EndFigures, Start};
 use line::Line;
 use longhaul_bench::{ResultWriter, Started};
 use longhaul_datapath::{End, EndError, Operation, Role, Ticks, TransferConfig, resident_bytes};
@@ -350,7 +350,7 @@ impl Bench<'_> {
         let began = Instant::now();
         self.run(&mut near, &mut far, Duration::from_secs_f64(warm_up), None, (began, whole, place))?;
         far.begin()?;
-        let start = Snapshot::of(&near);
+        let start = Start::of(&mut near);
         let messages_max = self.args.messages.map(|more| near.counters().messages + more);
         let most = self.run(
             &mut near,
@@ -359,7 +359,7 @@ impl Bench<'_> {
             messages_max,
             (began, whole, place),
         )?;
-        let near_figures = Snapshot::of(&near).since(&start, most);
+        let near_figures = start.until_now(&near, most);
         let far_figures = far.end()?;
         near.stop();
         let deadline = Instant::now() + PATIENCE;

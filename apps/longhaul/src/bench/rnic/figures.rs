@@ -1,54 +1,46 @@
 //! What one end did while it was measured.
 
-use longhaul_datapath::{End, EndCounters, PartTicks, StepTicks, processor_time, resident_bytes};
+use longhaul_datapath::{End, EndCounters, PartTicks, processor_time, resident_bytes};
 use longhaul_port::Port;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// An end at one moment.
-pub struct Snapshot {
+/// An end as it begins to be measured.
+pub struct Start {
     at: Instant,
     used: Duration,
     counters: EndCounters,
-    steps: StepTicks,
-    parts: Option<PartTicks>,
     resident_bytes: u64,
 }
 
-impl Snapshot {
+impl Start {
     /// Now, by the thread that steps it.
-    pub fn of<P: Port>(end: &End<P>) -> Self {
-        Snapshot {
+    pub fn of<P: Port>(end: &mut End<P>) -> Self {
+        end.measure_anew();
+        Start {
             at: Instant::now(),
             used: processor_time(),
             counters: end.counters(),
-            steps: end.step_ticks(),
-            parts: end.part_ticks(),
             resident_bytes: resident_bytes(),
         }
     }
 
     /// What was done since; `most` is the most memory that was in use meanwhile, as far as anybody looked.
-    pub fn since(&self, start: &Snapshot, most: u64) -> EndFigures {
-        let parts = self.parts.zip(start.parts).map(|(now, before)| {
-            let mut parts = now;
-            parts.iter_mut().zip(before).for_each(|(now, before)| *now -= before);
-            parts
-        });
-        let [first, last] = [start.resident_bytes, self.resident_bytes];
+    pub fn until_now<P: Port>(&self, end: &End<P>, most: u64) -> EndFigures {
+        let (counters, steps, last) = (end.counters(), end.step_ticks(), resident_bytes());
         EndFigures {
-            elapsed_ns: (self.at - start.at).as_nanos() as u64,
-            used_ns: (self.used - start.used).as_nanos() as u64,
-            busy_ticks: self.steps.busy - start.steps.busy,
-            idle_ticks: self.steps.idle - start.steps.idle,
-            busy_steps: self.steps.busy_steps - start.steps.busy_steps,
-            messages: self.counters.messages - start.counters.messages,
-            tx_frames: self.counters.tx_frames - start.counters.tx_frames,
-            rx_frames: self.counters.rx_frames - start.counters.rx_frames,
-            retransmits: self.counters.retransmits - start.counters.retransmits,
-            drops: self.counters.drops - start.counters.drops,
-            parts,
-            resident_bytes: [first, last, most.max(first).max(last)],
+            elapsed_ns: self.at.elapsed().as_nanos() as u64,
+            used_ns: (processor_time().saturating_sub(self.used)).as_nanos() as u64,
+            busy_ticks: steps.busy,
+            idle_ticks: steps.idle,
+            busy_steps: steps.busy_steps,
+            packets: steps.packets,
+            ticks_per_packet: end.ticks_per_packet(),
+            messages: counters.messages - self.counters.messages,
+            retransmits: counters.retransmits - self.counters.retransmits,
+            drops: counters.drops - self.counters.drops,
+            parts: end.part_ticks(),
+            resident_bytes: [self.resident_bytes, last, most.max(self.resident_bytes).max(last)],
         }
     }
 }
@@ -63,11 +55,14 @@ pub struct EndFigures {
     pub busy_ticks: u64,
     pub idle_ticks: u64,
     pub busy_steps: u64,
+    /// With payload.
+    pub packets: u64,
+    /// Of busy steps, as the median of stretches.
+    pub ticks_per_packet: f64,
     pub messages: u64,
-    pub tx_frames: u64,
-    pub rx_frames: u64,
     pub retransmits: u64,
     pub drops: u64,
+    /// Of busy steps.
     pub parts: Option<PartTicks>,
     /// As it began, at its end, and at most.
     pub resident_bytes: [u64; 3],

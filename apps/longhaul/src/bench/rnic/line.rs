@@ -1,6 +1,6 @@
 //! What the two ends are joined by.
 
-use super::figures::{EndFigures, Snapshot};
+use super::figures::{EndFigures, Start};
 use crate::boxes::xdp::Xdp;
 use crate::problem::Problem;
 use crate::sim::Failure;
@@ -38,7 +38,7 @@ pub trait FarEnd {
 /// A responder in this thread.
 pub struct InOneThread {
     end: End<LoopbackPort>,
-    start: Option<Snapshot>,
+    start: Option<Start>,
 }
 
 impl InOneThread {
@@ -59,13 +59,13 @@ impl FarEnd for InOneThread {
     }
 
     fn begin(&mut self) -> Result<(), Failure> {
-        self.start = Some(Snapshot::of(&self.end));
+        self.start = Some(Start::of(&mut self.end));
         Ok(())
     }
 
     fn end(&mut self) -> Result<EndFigures, Failure> {
         let start = self.start.take();
-        Ok(start.map(|start| Snapshot::of(&self.end).since(&start, resident_bytes())).unwrap_or_default())
+        Ok(start.map(|start| start.until_now(&self.end, resident_bytes())).unwrap_or_default())
     }
 }
 

@@ -53,9 +53,7 @@ impl fmt::Display for Cell {
 /// What an end costs, of a packet with payload.
 #[derive(Clone, Debug)]
 pub struct Cost {
-    /// Packets with payload that it sent or received.
-    pub packets: u64,
-    /// Ticks of the time-stamp counter in its busy steps.
+    /// Ticks of the time-stamp counter in its busy steps, as the median of stretches.
     pub ticks_per_packet: f64,
     /// Payload that it would send or take in with a processor to itself.
     pub goodput_bps: f64,
@@ -80,38 +78,31 @@ impl Outcome {
         Outcome { cell, ends, watched: None, ticks_per_s: machine.ticks_per_s }
     }
 
-    /// The part of its steps in which an end had a processor: less than 1 where others wanted it too.
-    fn processor_share(&self, ends: &[EndFigures; 2], end: usize) -> f64 {
-        let steps = |end: &EndFigures| (end.busy_ticks + end.idle_ticks) as f64 / self.ticks_per_s;
-        let steps_s = match self.cell.over {
-            // One thread for both.
-            Over::Rings => ends.iter().map(steps).sum(),
-            Over::Memif | Over::Xdp => steps(&ends[end]),
-        };
-        (ends[end].used_ns as f64 / 1e9 / f64::max(steps_s, 1e-9)).min(1.0)
-    }
-
-    fn cost_of(&self, ends: &[EndFigures; 2], end: usize) -> Cost {
-        let figures = &ends[end];
-        let packets = if end == self.cell.sender() { figures.tx_frames } else { figures.rx_frames };
-        let share = self.processor_share(ends, end);
-        let each = |ticks: u64| ticks as f64 * share / packets.max(1) as f64;
-        let ticks_per_packet = each(figures.busy_ticks);
+    fn cost_of(&self, end: &EndFigures) -> Cost {
+        let ticks_per_packet = end.ticks_per_packet;
         let goodput_bps = self.cell.payload_bytes() * 8.0 * self.ticks_per_s / ticks_per_packet.max(1e-9);
-        let parts = figures.parts.map(|ticks| Part::ALL.into_iter().zip(ticks.map(each)).collect());
-        Cost { packets, ticks_per_packet, goodput_bps, parts }
+        // Each part's share of all, of what is usual.
+        let each = |ticks: u64| ticks_per_packet * ticks as f64 / end.busy_ticks.max(1) as f64;
+        let parts = end.parts.map(|ticks| Part::ALL.into_iter().zip(ticks.map(each)).collect());
+        Cost { ticks_per_packet, goodput_bps, parts }
     }
 
     /// Of the end that payload comes from, and of the end that it goes to.
     pub fn costs(&self) -> [Cost; 2] {
         let sender = self.cell.sender();
-        [sender, 1 - sender].map(|end| self.cost_of(&self.ends, end))
+        [sender, 1 - sender].map(|end| self.cost_of(&self.ends[end]))
     }
 
     /// As [`Outcome::costs`], of the watched run.
     pub fn watched_costs(&self) -> Option<[Cost; 2]> {
         let (watched, sender) = (self.watched.as_ref()?, self.cell.sender());
-        Some([sender, 1 - sender].map(|end| self.cost_of(watched, end)))
+        Some([sender, 1 - sender].map(|end| self.cost_of(&watched[end])))
+    }
+
+    /// Ticks per packet of the sender (0) or receiver (1), with all that came between.
+    fn mean_ticks(&self, at: usize) -> f64 {
+        let end = &self.ends[if at == 0 { self.cell.sender() } else { 1 - self.cell.sender() }];
+        end.busy_ticks as f64 / end.packets.max(1) as f64
     }
 
     /// Payload of messages that were completed, in bits per second.
@@ -161,6 +152,7 @@ impl Outcome {
         for (at, (who, cost)) in ["sender", "receiver"].into_iter().zip(self.costs()).enumerate() {
             let mut put = |name: &str, value: f64| values.insert(format!("{who}_{name}"), value);
             put("cycles_per_packet", cost.ticks_per_packet);
+            put("mean_cycles_per_packet", self.mean_ticks(at));
             put("cycles_per_byte", cost.ticks_per_packet / self.cell.payload_bytes());
             put("goodput_bps", cost.goodput_bps);
             let Some(watched) = watched.as_ref().map(|costs| &costs[at]) else { continue };
@@ -206,47 +198,37 @@ pub fn json(machine: &Machine, outcomes: &[Outcome]) -> Result<String, Problem> 
 mod tests {
     use super::*;
 
-    fn outcome(over: Over, operation: OperationName) -> Outcome {
-        let cell = Cell { over, operation, message_bytes: 65_536, mtu: Mtu::B4096, qps: 1, depth: 16 };
-        let end = EndFigures {
+    fn outcome(operation: OperationName) -> Outcome {
+        let cell =
+            Cell { over: Over::Rings, operation, message_bytes: 65_536, mtu: Mtu::B4096, qps: 1, depth: 16 };
+        let requester = EndFigures {
             elapsed_ns: 1_000_000_000,
-            used_ns: 1_000_000_000,
-            busy_ticks: 250_000_000,
-            idle_ticks: 250_000_000,
-            busy_steps: 100,
+            busy_ticks: 16_000_000,
+            packets: 16_000,
+            ticks_per_packet: 800.0,
+            messages: 1000,
             ..EndFigures::default()
         };
-        let requester = EndFigures { messages: 1000, tx_frames: 16_000, rx_frames: 1000, ..end.clone() };
-        let responder = EndFigures { tx_frames: 1000, rx_frames: 16_000, ..end };
+        let responder = EndFigures { messages: 0, ticks_per_packet: 400.0, ..requester.clone() };
         Outcome { cell, ends: [requester, responder], watched: None, ticks_per_s: 1e9 }
     }
 
     #[test]
-    fn a_cost_is_of_a_packet_with_payload() {
-        let write = outcome(Over::Rings, OperationName::Write);
-        let [sender, receiver] = write.costs();
-        assert_eq!((sender.packets, receiver.packets), (16_000, 16_000));
-        assert!((sender.ticks_per_packet - 15_625.0).abs() < 1e-6, "{sender:?}");
-        assert!((sender.goodput_bps - 4096.0 * 8.0 / 15_625e-9).abs() < 1.0, "{sender:?}");
-        assert!((write.goodput_bps() - 65_536.0 * 8000.0).abs() < 1.0);
-        let mut read = outcome(Over::Rings, OperationName::Read);
-        read.ends.swap(0, 1);
-        assert_eq!(read.costs()[0].packets, 16_000, "the responder sends");
-    }
-
-    #[test]
-    fn what_others_had_of_the_processor_is_taken_off() {
-        for (over, share) in [(Over::Rings, 0.5), (Over::Memif, 1.0)] {
-            let mut busy = outcome(over, OperationName::Write);
-            busy.ends.iter_mut().for_each(|end| end.used_ns = 500_000_000);
-            let expected = 15_625.0 * share;
-            assert!((busy.costs()[0].ticks_per_packet - expected).abs() < 1e-6, "{:?}", busy.costs());
+    fn the_sender_is_where_payload_comes_from() {
+        for (operation, expected) in
+            [(OperationName::Write, [800.0, 400.0]), (OperationName::Read, [400.0, 800.0])]
+        {
+            let outcome = outcome(operation);
+            assert_eq!(outcome.costs().map(|cost| cost.ticks_per_packet), expected);
+            let sender = &outcome.costs()[0];
+            assert!((sender.goodput_bps - 4096.0 * 8e9 / expected[0]).abs() < 1.0, "{sender:?}");
+            assert!((outcome.goodput_bps() - 65_536.0 * 8000.0).abs() < 1.0);
         }
     }
 
     #[test]
     fn memory_that_grows_is_a_fault() {
-        let mut grew = outcome(Over::Rings, OperationName::Write);
+        let mut grew = outcome(OperationName::Write);
         assert_eq!(grew.faults(Some(Size::from_bytes(0))), None);
         grew.ends[1].resident_bytes = [1 << 20, 2 << 20, 5 << 20];
         assert_eq!(grew.faults(Some(Size::from_bytes(4 << 20))), None);
@@ -255,12 +237,12 @@ mod tests {
 
     #[test]
     fn parts_come_from_the_watched_run() {
-        let mut both = outcome(Over::Rings, OperationName::Write);
+        let mut both = outcome(OperationName::Write);
         let mut watched = both.ends.clone();
-        watched[0].parts = Some([16_000, 32_000, 48_000, 64_000, 80_000]);
+        watched[0].parts = Some([1_000_000, 2_000_000, 4_000_000, 8_000_000, 1_000_000]);
         both.watched = Some(watched);
         let values = both.values();
-        assert_eq!(values["sender_copy_cycles_per_packet"], 3.0);
+        assert_eq!(values["sender_copy_cycles_per_packet"], 200.0);
         assert!(
             values.values().all(|value| value.is_finite())
                 && !values.contains_key("receiver_copy_cycles_per_packet")

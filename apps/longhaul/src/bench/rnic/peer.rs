@@ -1,6 +1,6 @@
 //! A responder in a process of its own, which is told by lines of JSON on its standard input what to do.
 
-use super::figures::{EndFigures, Snapshot};
+use super::figures::{EndFigures, Start};
 use super::line::FarEnd;
 use super::outcome::Cell;
 use super::{Args, LOOK_EVERY, STEPS, failure};
@@ -126,6 +126,11 @@ pub fn serve<P: Port>(port: P, config: TransferConfig) -> Result<ExitCode, Failu
     let Introduction { qpns, rkey } = end.introduction();
     say(&Hello { qpns, rkey })?;
     let orders = orders();
+    // What came before the queue pairs are connected would be lost.
+    match orders.recv() {
+        Ok(Order::Connect { qpns, rkey }) => end.connect(&Introduction { qpns, rkey }).map_err(failure)?,
+        _ => return Err(Problem::plain("nobody said who the requester is").into()),
+    }
     let mut start = None;
     let (mut look_at, mut most) = (Instant::now() + LOOK_EVERY, 0);
     loop {
@@ -135,10 +140,10 @@ pub fn serve<P: Port>(port: P, config: TransferConfig) -> Result<ExitCode, Failu
             }
             Ok(Order::Begin) => (start, most) = (Some(Snapshot::of(&end)), 0),
             Ok(Order::End) => {
-                let figures = start.take().map(|start| Snapshot::of(&end).since(&start, most));
+                let figures = start.take().map(|start| start.until_now(&end, most));
                 say(&figures.unwrap_or_default())?;
             }
-            Err(TryRecvError::Empty) => {}
+            Ok(Order::Connect { .. }) | Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => return Ok(ExitCode::SUCCESS),
         }
         for _ in 0..STEPS {
