@@ -135,10 +135,7 @@ pub fn serve<P: Port>(port: P, config: TransferConfig) -> Result<ExitCode, Failu
     let (mut look_at, mut most) = (Instant::now() + LOOK_EVERY, 0);
     loop {
         match orders.try_recv() {
-            Ok(Order::Connect { qpns, rkey }) => {
-                end.connect(&Introduction { qpns, rkey }).map_err(failure)?
-            }
-            Ok(Order::Begin) => (start, most) = (Some(Snapshot::of(&end)), 0),
+            Ok(Order::Begin) => (start, most) = (Some(Start::of(&mut end)), 0),
             Ok(Order::End) => {
                 let figures = start.take().map(|start| start.until_now(&end, most));
                 say(&figures.unwrap_or_default())?;
