@@ -169,7 +169,7 @@ fn memif() -> [MemifPort; 2] {
     let far = MemifPort::master(&socket, 0, config.clone()).unwrap();
     let mut ports = [MemifPort::slave(&socket, 0, config).unwrap(), far];
     // The folder goes; those who are connected stay so.
-    while ports.iter_mut().map(|port| port.service().unwrap()).any(|link| link == LinkState::Down) {}
+    while ports.each_mut().map(|port| port.service().unwrap()).contains(&LinkState::Down) {}
     ports
 }
 
