@@ -16,7 +16,7 @@ fn frame_of(core: usize, len: usize) -> Vec<u8> {
         let rest = vec![0; len - start.len()];
         [start, rest].concat()
     };
-    (1..=255).map(frame).find(|frame| Spread::ByPair.core(0, frame, 2) == core).expect("one of 255")
+    (1..=255).map(frame).find(|frame| Spread::ByPair.core(0, frame, 2) == Some(core)).expect("one of 255")
 }
 
 fn over_two_cores(c: &mut Criterion) {

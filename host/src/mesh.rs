@@ -26,16 +26,19 @@ pub enum Spread {
     /// All that comes by one side is of one core, side 0 of the first, side 1 of the second: for nodes that keep the
     /// order of all that they carry one way.
     BySide,
+    /// A frame is of the core at whose queue it arrives: for ports whose devices spread by the pair of addresses, all alike.
+    AsItArrives,
 }
 
 impl Spread {
-    /// The core, of so many, that a frame from `side` belongs to.
+    /// The core, of so many, that a frame from `side` belongs to; `None`: the one where it is.
     #[inline]
     #[must_use]
-    pub fn core(self, side: Side, frame: &[u8], cores: usize) -> usize {
+    pub fn core(self, side: Side, frame: &[u8], cores: usize) -> Option<usize> {
         match self {
-            Spread::ByPair => pair_hash(frame) as usize % cores,
-            Spread::BySide => side % cores,
+            Spread::ByPair => Some(pair_hash(frame) as usize % cores),
+            Spread::BySide => Some(side % cores),
+            Spread::AsItArrives => None,
         }
     }
 }
@@ -220,7 +223,8 @@ impl<P: Port> Port for CorePort<P> {
         let cores = outlets.len();
         let received = queue.receive_lent(max - from_others, &mut |given| {
             let frame = given.bytes();
-            match outlets.get_mut(spread.core(*side, frame, cores)) {
+            let outlet = spread.core(*side, frame, cores).and_then(|core| outlets.get_mut(core));
+            match outlet {
                 Some(Some(_)) if frame.len() > scratch.len() => handed_over.ring_full += 1,
                 Some(Some(outlet)) => hand_over(outlet, frame, handed_over),
                 _ => each(given),

@@ -270,6 +270,7 @@ impl Kind for Acceleration {
     type Element = WanBox;
     const COMMAND: &'static str = "accelerate";
     const SPREAD: Spread = Spread::ByPair;
+    const STAMPS: bool = false;
 
     fn allows_cores(&self, count: NonZeroUsize) -> Result<(), Problem> {
         if self.transport {

@@ -37,7 +37,7 @@ use longhaul_host::Clock;
 use operation::{Operated, Operation, Planner};
 use pair::Running;
 use plan::Plan;
-use port::BoxPort;
+use port::{BoxPort, Opening};
 use privileges::Privileges;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -208,10 +208,11 @@ fn wait_for_end<S: Kind>(signals: &mut Signals, operation: &Operation<S>) -> boo
 /// Opens the ports of all pairs: of each pair, for each of its cores, a queue of each port.
 fn ports<S: Kind>(plan: &Plan<S>, privileges: &Privileges) -> Result<Vec<Vec<Vec<BoxPort>>>, Problem> {
     let open = |pair: &Pair<S>| -> Result<Vec<Vec<BoxPort>>, Problem> {
-        let count = pair.settings.cores().count();
+        let opening = Opening { count: pair.settings.cores().count(), spread: S::SPREAD, stamps: S::STAMPS };
+        let count = opening.count;
         let mut cores: Vec<Vec<BoxPort>> = (0..count.get()).map(|_| Vec::new()).collect();
         for (side, name) in pair.ports.iter().enumerate() {
-            let queues = name.open_queues(&plan.dpdk, side, count, S::SPREAD)?;
+            let queues = name.open_queues(&plan.dpdk, side, opening)?;
             if let PortName::Memif { path, is_master: true } = name {
                 privileges.hand_over(path)?;
             }
@@ -220,7 +221,7 @@ fn ports<S: Kind>(plan: &Plan<S>, privileges: &Privileges) -> Result<Vec<Vec<Vec
             }
         }
         let failed = |e| Problem::plain(format!("pair {}: cannot share its ports: {e}", pair.name));
-        cores::join(cores, S::SPREAD).map_err(failed)
+        cores::join(cores, cores::spread(pair, &plan.dpdk)).map_err(failed)
     };
     let ports = plan.pairs.iter().map(open).collect::<Result<Vec<_>, Problem>>()?;
     // Not before it is known that there is something to record.

@@ -205,6 +205,7 @@ impl Kind for Emulation {
     const COMMAND: &'static str = "emulate";
     // Rate and order are those of a direction, which no two cores can keep together.
     const SPREAD: Spread = Spread::BySide;
+    const STAMPS: bool = true;
 
     fn allows_cores(&self, count: NonZeroUsize) -> Result<(), Problem> {
         if count.get() > SIDES.len() {

@@ -2,7 +2,7 @@
 
 use super::journal::{self, Level};
 use super::plan::{Kind, Pair};
-use super::port::BoxPort;
+use super::port::{BoxPort, Dpdk};
 use crate::problem::Problem;
 use longhaul_host::Spread;
 use longhaul_host::placement::{self, CoreList, list_text};
@@ -56,7 +56,7 @@ pub fn decide<S: Kind>(pair: &Pair<S>) -> Result<Places, Problem> {
     if count > NonZeroUsize::MIN {
         pair.settings.allows_cores(count)?;
         for port in &pair.ports {
-            port.check_queues(count)?;
+            port.check_queues(count, S::SPREAD)?;
         }
         if pair.pcaps.iter().any(Option::is_some) {
             return Err(Problem::new(
@@ -128,6 +128,12 @@ fn warn_of_node<S>(pair: &Pair<S>, node: u32, processors: &[usize]) {
         );
         journal::of_pair(Level::Warning, &pair.name, &text);
     }
+}
+
+/// Which core a frame of the pair belongs to: where all of its ports' devices spread by addresses alike, they decide.
+pub fn spread<S: Kind>(pair: &Pair<S>, dpdk: &Dpdk) -> Spread {
+    let decide = S::SPREAD == Spread::ByPair && pair.ports.iter().all(|port| port.spreads_by_addresses(dpdk));
+    if decide { Spread::AsItArrives } else { S::SPREAD }
 }
 
 /// Joins the queues of each core, `queues[core][side]`. One core has them as they are.

@@ -233,6 +233,7 @@ mod tests {
         type Element = Link;
         const COMMAND: &'static str = "test";
         const SPREAD: Spread = Spread::BySide;
+        const STAMPS: bool = false;
 
         fn allows_cores(&self, _count: NonZeroUsize) -> Result<(), Problem> {
             Ok(())

@@ -99,6 +99,8 @@ pub trait Kind: Settings + Send + Sync + 'static {
     const COMMAND: &'static str;
     /// Which core a frame belongs to where several share the ports.
     const SPREAD: Spread;
+    /// Whether it counts when a frame arrived, and not only when it is taken from its port.
+    const STAMPS: bool;
 
     /// Whether its settings allow for so many cores, more than one.
     ///

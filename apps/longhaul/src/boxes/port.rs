@@ -94,9 +94,10 @@ impl Dpdk {
         }
     }
 
+    /// Opens a queue of the device for each of so many cores.
     #[cfg(feature = "dpdk")]
-    fn open(&self, devargs: &str) -> Result<BoxPort, Problem> {
-        use longhaul_dpdk::{DpdkConfig, DpdkPort, Spread, eal};
+    fn open(&self, devargs: &str, count: NonZeroUsize) -> Result<Vec<BoxPort>, Problem> {
+        use longhaul_dpdk::{DpdkConfig, Spread, eal, open_queues};
         let mut config = DpdkConfig { mtu: self.mtu, ..DpdkConfig::new(devargs) };
         config.rx_queues = self.queues.unwrap_or(config.rx_queues);
         config.lent_frames = self.lent.unwrap_or(config.lent_frames);
@@ -104,19 +105,30 @@ impl Dpdk {
             Some(DpdkSpread::Device) => Spread::ByDevice,
             Some(DpdkSpread::Addresses) | None => Spread::ByAddresses,
         };
-        eal::start(self.eal.as_deref().unwrap_or_default())
-            .and_then(|()| DpdkPort::open(&config))
-            .map(|port| BoxPort::Dpdk(Box::new(port)))
-            .map_err(|e| Problem::plain(format!("cannot open port dpdk:{devargs}: {e}")))
+        let queues = eal::start(self.eal.as_deref().unwrap_or_default())
+            .and_then(|()| open_queues(&config, count))
+            .map_err(|e| Problem::plain(format!("cannot open port dpdk:{devargs}: {e}")))?;
+        Ok(queues.into_iter().map(|port| BoxPort::Dpdk(Box::new(port))).collect())
     }
 
     #[cfg(not(feature = "dpdk"))]
-    fn open(&self, devargs: &str) -> Result<BoxPort, Problem> {
+    fn open(&self, devargs: &str, _count: NonZeroUsize) -> Result<Vec<BoxPort>, Problem> {
         Err(Problem::new(
             format!("cannot open port dpdk:{devargs}: this longhaul was built without DPDK"),
             "build it with 'apt-get install libdpdk-dev && cargo build --release -p longhaul --features dpdk'",
         ))
     }
+}
+
+/// How the ports of a pair are opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// The cores that share them.
+    pub count: NonZeroUsize,
+    /// Which core a frame belongs to.
+    pub spread: Spread,
+    /// Ports that can tell when a frame arrived are to tell it.
+    pub stamps: bool,
 }
 
 impl PortName {
@@ -151,17 +163,18 @@ impl PortName {
         }
     }
 
-    /// Whether so many cores can share it, more than one.
+    /// Whether so many cores, more than one, can share it so.
     ///
     /// # Errors
     /// Why not, and what to do.
-    pub fn check_queues(&self, count: NonZeroUsize) -> Result<(), Problem> {
+    pub fn check_queues(&self, count: NonZeroUsize, spread: Spread) -> Result<(), Problem> {
         let why = match self {
             PortName::Interface(_) | PortName::Ethernet { .. } => return Ok(()),
+            PortName::Dpdk { .. } if spread != Spread::BySide => return Ok(()),
             PortName::Tap(_) => "a TAP device has one queue here",
             PortName::Memif { .. } => "shared memory has one queue here",
             PortName::Xdp(_) => "an xdp: port is of one core",
-            PortName::Dpdk { .. } => "a dpdk: port is of one core",
+            PortName::Dpdk { .. } => "the queues of a device keep no order together",
         };
         Err(Problem::new(
             format!("{count} cores cannot share port {self}: {why}"),
@@ -169,22 +182,50 @@ impl PortName {
         ))
     }
 
-    /// Opens a queue of it for each of so many cores, on a side of a pair.
-    pub fn open_queues(
-        &self,
-        dpdk: &Dpdk,
-        side: usize,
-        count: NonZeroUsize,
-        spread: Spread,
-    ) -> Result<Vec<BoxPort>, Problem> {
-        if count == NonZeroUsize::MIN {
-            return self.open(dpdk).map(|port| vec![port]);
+    /// Whether its device, where several cores share it, gives each the frames of the same pairs of addresses as others do.
+    pub fn spreads_by_addresses(&self, dpdk: &Dpdk) -> bool {
+        matches!(self, PortName::Dpdk { .. }) && dpdk.spread != Some(DpdkSpread::Device)
+    }
+
+    /// Opens a queue of it for each core, on a side of a pair.
+    pub fn open_queues(&self, dpdk: &Dpdk, side: usize, opening: Opening) -> Result<Vec<BoxPort>, Problem> {
+        if opening.count > NonZeroUsize::MIN {
+            self.check_queues(opening.count, opening.spread)?;
         }
-        self.check_queues(count)?;
-        let name = self.interface().unwrap_or_default();
-        let config = PacketConfig { frame_bytes_max: self.frame_bytes_max(), ..PacketConfig::new(name) };
+        let refused = |e: &dyn fmt::Display| Problem::plain(format!("cannot open port {self}: {e}"));
+        let frame_bytes_max = self.frame_bytes_max();
+        let whole = match self {
+            PortName::Interface(name) | PortName::Ethernet { interface: name, .. } => {
+                return self.open_sockets(name, side, opening);
+            }
+            PortName::Dpdk { devargs } => return dpdk.open(devargs, opening.count),
+            PortName::Tap(name) => {
+                let config = TapConfig { frame_bytes_max, ..TapConfig::new(name) };
+                longhaul_netdev::TapPort::open(&config).map(BoxPort::Tap).map_err(|e| refused(&e))
+            }
+            PortName::Memif { path, is_master } => {
+                let config = MemifConfig { frame_bytes_max, ..MemifConfig::new("longhaul-box") };
+                let opened = match is_master {
+                    true => MemifPort::master(path, MEMIF_ID, config),
+                    false => MemifPort::slave(path, MEMIF_ID, config),
+                };
+                opened.map(BoxPort::Memif).map_err(|e| refused(&e))
+            }
+            PortName::Xdp(xdp) => XdpPort::open(&xdp.config(frame_bytes_max))
+                .map(|port| BoxPort::Xdp(Box::new(port)))
+                .map_err(|e| refused(&e)),
+        };
+        whole.map(|port| vec![port])
+    }
+
+    /// Opens packet sockets at its interface for each core.
+    fn open_sockets(&self, interface: &str, side: usize, opening: Opening) -> Result<Vec<BoxPort>, Problem> {
+        let Opening { count, spread, stamps } = opening;
+        let frame_bytes_max = self.frame_bytes_max();
+        let config = PacketConfig { frame_bytes_max, stamps, ..PacketConfig::new(interface) };
         let queues = match spread {
-            Spread::ByPair => PacketPort::open_queues(&config, count),
+            _ if count == NonZeroUsize::MIN => PacketPort::open(&config).map(|port| vec![port]),
+            Spread::ByPair | Spread::AsItArrives => PacketPort::open_queues(&config, count),
             Spread::BySide => (0..count.get())
                 .map(|core| {
                     let part = if side % count == core { Part::All } else { Part::Nothing };
@@ -208,34 +249,6 @@ impl PortName {
         }
         let circuit = Circuit { own, peer: *peer, vlan: *vlan, ethertype: *ethertype };
         Ok(BoxPort::Circuit(CircuitPort::new(port, circuit)))
-    }
-
-    /// Opens it.
-    pub fn open(&self, dpdk: &Dpdk) -> Result<BoxPort, Problem> {
-        let refused = |e: &dyn fmt::Display| Problem::plain(format!("cannot open port {self}: {e}"));
-        let frame_bytes_max = self.frame_bytes_max();
-        match self {
-            PortName::Interface(name) | PortName::Ethernet { interface: name, .. } => {
-                let config = PacketConfig { frame_bytes_max, ..PacketConfig::new(name) };
-                PacketPort::open(&config).map_err(|e| refused(&e)).and_then(|port| self.around(port))
-            }
-            PortName::Tap(name) => {
-                let config = TapConfig { frame_bytes_max, ..TapConfig::new(name) };
-                longhaul_netdev::TapPort::open(&config).map(BoxPort::Tap).map_err(|e| refused(&e))
-            }
-            PortName::Memif { path, is_master } => {
-                let config = MemifConfig { frame_bytes_max, ..MemifConfig::new("longhaul-box") };
-                let opened = match is_master {
-                    true => MemifPort::master(path, MEMIF_ID, config),
-                    false => MemifPort::slave(path, MEMIF_ID, config),
-                };
-                opened.map(BoxPort::Memif).map_err(|e| refused(&e))
-            }
-            PortName::Xdp(xdp) => XdpPort::open(&xdp.config(frame_bytes_max))
-                .map(|port| BoxPort::Xdp(Box::new(port)))
-                .map_err(|e| refused(&e)),
-            PortName::Dpdk { devargs } => dpdk.open(devargs),
-        }
     }
 }
 
