@@ -15,7 +15,7 @@ mod lending;
 const LIMIT: Duration = Duration::from_secs(20);
 /// Held while DPDK's memory is taken: some tests take all of it for a moment.
 static MEMORY: Mutex<()> = Mutex::new(());
-/// Held by those tests, and where a net_memif is: when its driver gets no memory for a message, it crashes.
+/// Held by those tests.
 static ALL_MEMORY: Mutex<()> = Mutex::new(());
 
 fn open(config: &DpdkConfig) -> Result<DpdkPort, DpdkError> {
@@ -217,6 +217,8 @@ mod queues {
 
 mod a_peer {
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
 
     fn memif(path: &Scratch, is_master: bool) -> MemifPort {
         let config = MemifConfig { frame_bytes_max: 9238, ring_size_log2: 9, ..MemifConfig::new("test") };
@@ -228,9 +230,38 @@ mod a_peer {
         opened.unwrap()
     }
 
+    /// Set in a process that runs one test alone.
+    const ALONE: &str = "LONGHAUL_DPDK_TEST_ALONE";
+
+    /// DPDK 22.11's net_memif crashes at one disconnect in hundreds: its interrupt thread looks at a control channel that was
+    /// freed. So it has a process of its own, and another one when that is what happened.
+    fn apart(test: &str, body: impl FnOnce()) {
+        if std::env::var_os(ALONE).is_some() {
+            return body();
+        }
+        for _ in 0..3 {
+            let program = std::env::current_exe().unwrap();
+            let ended = Command::new(program).args(["--exact", test]).env(ALONE, "1").output().unwrap();
+            if ended.status.success() {
+                assert!(String::from_utf8_lossy(&ended.stdout).contains("1 passed"), "{test}: no such test");
+                return;
+            }
+            let told = [ended.stdout, ended.stderr].concat();
+            assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{}", String::from_utf8_lossy(&told));
+            eprintln!("!!! {test}: net_memif has crashed in DPDK's interrupt thread; once more");
+        }
+        panic!("net_memif crashed three times in a row");
+    }
+
     #[test]
     fn is_reached_by_shared_memory_in_both_roles_and_comes_back() {
-        let _alone = turn(&ALL_MEMORY);
+        apart(
+            "tests::a_peer::is_reached_by_shared_memory_in_both_roles_and_comes_back",
+            by_shared_memory_in_both_roles,
+        );
+    }
+
+    fn by_shared_memory_in_both_roles() {
         for (role, other_is_master) in [("server", false), ("client", true)] {
             let path = Scratch::new(role);
             let socket = path.0.display();
