@@ -132,8 +132,9 @@ fn warn_of_node<S>(pair: &Pair<S>, node: u32, processors: &[usize]) {
 
 /// Which core a frame of the pair belongs to: where all of its ports' devices spread by addresses alike, they decide.
 pub fn spread<S: Kind>(pair: &Pair<S>, dpdk: &Dpdk) -> Spread {
-    let decide = S::SPREAD == Spread::ByPair && pair.ports.iter().all(|port| port.spreads_by_addresses(dpdk));
-    if decide { Spread::AsItArrives } else { S::SPREAD }
+    let cores = pair.settings.cores().count();
+    let devices_decide = pair.ports.iter().all(|port| port.spreads_by_addresses(dpdk, cores));
+    if S::SPREAD == Spread::ByPair && devices_decide { Spread::AsItArrives } else { S::SPREAD }
 }
 
 /// Joins the queues of each core, `queues[core][side]`. One core has them as they are.

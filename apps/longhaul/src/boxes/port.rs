@@ -182,9 +182,13 @@ impl PortName {
         ))
     }
 
-    /// Whether its device, where several cores share it, gives each the frames of the same pairs of addresses as others do.
-    pub fn spreads_by_addresses(&self, dpdk: &Dpdk) -> bool {
-        matches!(self, PortName::Dpdk { .. }) && dpdk.spread != Some(DpdkSpread::Device)
+    /// Whether its device gives each of so many cores the frames of the same pairs of addresses as other such devices do: tables
+    /// of different lengths, all powers of two, name the same queue when the number of queues is one too.
+    pub fn spreads_by_addresses(&self, dpdk: &Dpdk, cores: NonZeroUsize) -> bool {
+        let queues = cores.get() * usize::from(dpdk.queues.unwrap_or(1));
+        matches!(self, PortName::Dpdk { .. })
+            && dpdk.spread != Some(DpdkSpread::Device)
+            && queues.is_power_of_two()
     }
 
     /// Opens a queue of it for each core, on a side of a pair.
@@ -585,6 +589,36 @@ impl Write for Recording {
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn devices_decide_where_their_tables_name_the_same_queue() {
+        let port: PortName = "dpdk:0000:3b:00.0".parse().unwrap();
+        let decides = |cores, queues, spread| {
+            let dpdk = Dpdk { queues, spread, ..Dpdk::default() };
+            port.spreads_by_addresses(&dpdk, NonZeroUsize::new(cores).unwrap())
+        };
+        assert!(decides(4, None, None) && decides(2, Some(4), Some(DpdkSpread::Addresses)));
+        assert!(!decides(3, None, None) && !decides(2, Some(3), None));
+        assert!(!decides(4, None, Some(DpdkSpread::Device)));
+        let other: PortName = "eth1".parse().unwrap();
+        assert!(!other.spreads_by_addresses(&Dpdk::default(), NonZeroUsize::MIN));
+    }
+
+    #[test]
+    fn queues_are_for_ports_that_have_several() {
+        let refusal = |text: &str, spread| {
+            let port: PortName = text.parse().unwrap();
+            port.check_queues(NonZeroUsize::new(2).unwrap(), spread).err().map(|e| e.to_string())
+        };
+        for text in ["eth1", "ethernet:eth2,02:00:00:00:00:07"] {
+            assert_eq!((refusal(text, Spread::ByPair), refusal(text, Spread::BySide)), (None, None));
+        }
+        assert_eq!(refusal("dpdk:net_null0", Spread::ByPair), None);
+        for text in ["tap:lh0", "memif:/run/a.sock", "xdp:eth1", "dpdk:net_null0"] {
+            let why = refusal(text, Spread::BySide).unwrap();
+            assert!(why.contains(text) && why.contains("leave --cores out"), "{why}");
+        }
+    }
 
     #[test]
     fn ports_are_interfaces_taps_memif_sockets_and_devices_of_dpdk() {
