@@ -24,7 +24,8 @@ pub enum Part {
     },
 }
 
-/// By what numbers are mixed: the factor, and how far they are shifted to the right.
+/// By what `longhaul_wire::pair_hash` mixes numbers, which this crate knows in its tests alone: they hold the program against
+/// it. The factor, and how far numbers are shifted to the right.
 const FACTOR: u32 = 0x9e37_79b1;
 const SHIFT: u32 = 15;
 

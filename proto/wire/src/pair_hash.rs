@@ -54,15 +54,13 @@ fn mixed(address: &[u8]) -> u32 {
 /// Has every bit depend on all below it, and the low ones on the high ones. The factor is the golden ratio's.
 #[inline]
 fn scattered(word: u32) -> u32 {
-    let word = word.wrapping_mul(PAIR_HASH_FACTOR);
-    word ^ (word >> PAIR_HASH_SHIFT)
+    let word = word.wrapping_mul(FACTOR);
+    word ^ (word >> SHIFT)
 }
 
-/// What [`pair_hash`] multiplies by, for whoever computes it elsewhere.
-pub const PAIR_HASH_FACTOR: u32 = 0x9e37_79b1;
-
-/// By how many bits it shifts to the right.
-pub const PAIR_HASH_SHIFT: u32 = 15;
+/// What is multiplied by, and by how many bits it is shifted to the right.
+const FACTOR: u32 = 0x9e37_79b1;
+const SHIFT: u32 = 15;
 
 #[cfg(test)]
 mod tests {
