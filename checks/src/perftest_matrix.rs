@@ -153,6 +153,10 @@ impl Case {
         if !self.variation.options.is_empty() {
             line += &format!(" {}", self.variation.options);
         }
+        if self.transport == Transport::Rc && !self.variation.options.contains("-u ") {
+            // A second, seven times: pairs starve one another, and who waits for a processor is not gone.
+            line += " -u 18";
+        }
         line
     }
 

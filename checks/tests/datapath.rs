@@ -84,7 +84,8 @@ fn stages(what: Between, a: LoopbackPort, b: LoopbackPort) -> Vec<Box<dyn Stage>
             vec![Box::new(NodeStage::new("accelerator", node, vec![a, b], terminated))]
         }
         Between::Link { delay } => {
-            let rate = BitRate::from_gbps(100);
+            // So slow that everything the load may have under way is soon within.
+            let rate = BitRate::from_gbps(1);
             let node = Link::new(LinkConfig { delay, rate, ..LinkConfig::default() }).unwrap();
             vec![Box::new(NodeStage::new("link", node, vec![a, b], nothing_to_say))]
         }

@@ -22,7 +22,7 @@ use std::time::Instant;
 enum Order {
     /// Who the requester is.
     Connect { qpns: Vec<u32>, rkey: u32 },
-    /// Figures count from now on.
+    /// Figures count from now on; the answer is `null`.
     Begin,
     /// Say them.
     End,
@@ -103,7 +103,9 @@ impl FarEnd for Child {
     }
 
     fn begin(&mut self) -> Result<(), Failure> {
-        Ok(self.tell(&Order::Begin)?)
+        self.tell(&Order::Begin)?;
+        // The order may be a while on its way: what came of the requester's messages until then would not count.
+        Ok(self.hear()?)
     }
 
     fn end(&mut self) -> Result<EndFigures, Failure> {
@@ -135,7 +137,10 @@ pub fn serve<P: Port>(port: P, config: TransferConfig) -> Result<ExitCode, Failu
     let (mut look_at, mut most) = (Instant::now() + LOOK_EVERY, 0);
     loop {
         match orders.try_recv() {
-            Ok(Order::Begin) => (start, most) = (Some(Start::of(&mut end)), 0),
+            Ok(Order::Begin) => {
+                (start, most) = (Some(Start::of(&mut end)), 0);
+                say(&())?;
+            }
             Ok(Order::End) => {
                 let figures = start.take().map(|start| start.until_now(&end, most));
                 say(&figures.unwrap_or_default())?;
