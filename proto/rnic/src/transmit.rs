@@ -12,6 +12,8 @@ use longhaul_work::{Counter, Emit};
 /// Hands frames to the taker and notes what they cost.
 struct Out<'a> {
     to: &'a mut dyn Transmit,
+    /// Frames handed over, of which one may stand for several.
+    taken: usize,
     frames: u64,
     bytes: u64,
     wire: u64,
@@ -21,6 +23,7 @@ impl Emit for Out<'_> {
     #[inline]
     fn emit(&mut self, frame: &Frame<'_>) {
         let (len, count) = (frame.len(), u64::from(frame.payload.count()));
+        self.taken += 1;
         self.frames += count;
         self.bytes += count * len as u64;
         self.wire += count * wire_bytes(len);
@@ -44,7 +47,7 @@ impl<M: Memory> Rnic<M> {
             return;
         }
         let mut room = to.room(0);
-        let mut out = Out { to, frames: 0, bytes: 0, wire: 0 };
+        let mut out = Out { to, taken: 0, frames: 0, bytes: 0, wire: 0 };
         if self.hops_pending() {
             self.send_by_segment(now, &mut room, &mut out);
         }
@@ -56,14 +59,14 @@ impl<M: Memory> Rnic<M> {
                     break;
                 }
             }
-            out.wire = 0;
-            if !self.send_mad(now, &mut out) && !self.send_cnp(&mut out) && !self.send_turn(now, &mut out) {
-                continue;
+            (out.wire, out.taken) = (0, 0);
+            if !self.send_mad(now, &mut out) && !self.send_cnp(&mut out) {
+                self.send_turn(now, room, &mut out);
             }
             if let Some(pacer) = &mut self.pacer {
                 pacer.take(now, out.wire);
             }
-            room -= 1;
+            room -= out.taken;
         }
         // Questions that have arisen just now.
         if self.hops_pending() {
@@ -135,14 +138,24 @@ impl<M: Memory> Rnic<M> {
         sent
     }
 
-    /// One packet of the QP whose turn it is. False when it turned out to have none.
+    /// Packets, at most `room`, that the QP whose turn it is may send before it is looked at again: more than one only
+    /// when no other waits, and nothing counts what it sends.
     #[inline]
-    fn send_turn(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
-        let Some(slot) = self.turns.pop() else { return false };
+    fn run_max(&self, room: usize, is_limited: bool) -> usize {
+        let is_alone = self.turns.is_empty() && !self.mads_pending() && !self.cnps_pending();
+        if is_alone && !is_limited && self.pacer.is_none() { room } else { 1 }
+    }
+
+    /// One packet of the QP whose turn it is, or several when no other waits. None when it turns out to have none.
+    #[inline]
+    fn send_turn(&mut self, now: Instant, room: usize, out: &mut Out<'_>) {
+        let Some(slot) = self.turns.pop() else { return };
         if self.pauses.is_any() && self.waits_for_link(slot) {
-            return false;
+            return;
         }
-        let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return false };
+        let Some(Some(qp)) = self.qps.get(slot as usize) else { return };
+        let run_max = self.run_max(room, qp.limiter.is_active());
+        let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return };
         qp.is_listed = false;
         let qp = &mut **qp;
         let (mut responds, mut requests) = (qp.responder_can_transmit(), qp.requester_can_transmit(now));
@@ -159,23 +172,28 @@ impl<M: Memory> Rnic<M> {
         }
         let responder_first = responds && (qp.responder_first || !requests);
         let is_data = !responder_first || answers;
+        // Where both halves have something to send they take turns.
+        let run_max = if responds && requests { 1 } else { run_max };
         let mut ctx = Qp::context(&qp.init, qp.access, &mut self.env);
         let before = out.wire;
-        let sent = if responder_first {
+        let mut sent = 0;
+        if responder_first {
             let queue = shared_queue(&mut self.srqs, &qp.init).unwrap_or(&mut qp.recv);
-            qp.transport.transmit_response(queue, &mut ctx, &qp.template, out)
+            while sent < run_max && qp.transport.transmit_response(queue, &mut ctx, &qp.template, out) {
+                sent += 1;
+            }
         } else if requests {
-            qp.transport.transmit_request(now, &mut ctx, &qp.template, out)
-        } else {
-            false
-        };
-        if sent && is_data {
+            while sent < run_max && qp.transport.transmit_request(now, &mut ctx, &qp.template, out) {
+                sent += 1;
+            }
+        }
+        if sent > 0 && is_data {
             qp.limiter.take(now, out.wire - before, &self.dcqcn);
         }
         qp.responder_first = !responder_first;
         // A request that cannot be sent now waits for an event, and what a rate holds back for its time: neither for
         // a turn.
-        let listed = if sent {
+        let listed = if sent > 0 {
             Listed::Both
         } else if held_back {
             Listed::No
@@ -183,6 +201,5 @@ impl<M: Memory> Rnic<M> {
             Listed::Responses
         };
         self.settle_listed(now, slot, listed);
-        sent
     }
 }
