@@ -24,7 +24,7 @@ static ALLOCATOR: Counting = Counting::new();
 /// Packets of a stretch, and stretches within which several in a row must be without an allocation: until then tables and pools
 /// grow to what this load keeps in them.
 const STRETCH: u64 = 10_000;
-const STRETCHES_MAX: usize = 60;
+const STRETCHES_MAX: usize = 200;
 const IN_A_ROW: usize = 4;
 
 type Whole = Chain<Accelerator, Chain<Mirrored<Accelerator>, Sealed<Transport>>>;

@@ -16,6 +16,7 @@ const CLASSES: usize = 7;
 #[derive(Default)]
 pub struct FramePool {
     classes: [Circulation<Buffer>; CLASSES],
+    leases: [Circulation<Lease>; CLASSES],
 }
 
 /// Headers from 0, payload from [`HEAD_MAX`] on.
@@ -226,6 +227,21 @@ impl FramePool {
         FrameBuf(Kept::Pooled { buffer, payload: Place::Here })
     }
 
+    /// Makes a frame of `len` bytes, which `write` writes where they will lie, and lends it: who takes it apart may keep a part
+    /// by reference. What `write` does not write is left over from another frame.
+    ///
+    /// # Panics
+    /// When it is longer than [`HEAD_MAX`] and 16 KiB.
+    #[inline]
+    pub fn lend(&mut self, len: usize, write: &mut dyn FnMut(&mut [u8])) -> Lease {
+        let (class, size) = payload_class(len.saturating_sub(HEAD_MAX));
+        let class = &mut self.leases[class];
+        let mut taken = class.take().unwrap_or_else(|| Lease::with_capacity(HEAD_MAX + size));
+        taken.fill(len, write);
+        class.give(taken.clone());
+        taken
+    }
+
     /// Memory that keeping a frame with `payload_len` bytes of payload costs, in bytes.
     pub const fn footprint(payload_len: usize) -> usize {
         size_of::<FrameBuf>() + BUFFER_OVERHEAD + HEAD_MAX + payload_class_bytes(payload_len)
@@ -234,9 +250,7 @@ impl FramePool {
     /// A buffer for so many bytes of payload, which `write` has written.
     #[inline]
     fn fill(&mut self, payload_len: usize, content: Content, write: impl FnOnce(&mut [u8])) -> Buffer {
-        let size = payload_class_bytes(payload_len);
-        let class = (size / CLASS_MIN).trailing_zeros() as usize;
-        assert!(class < CLASSES, "payload of {payload_len} bytes");
+        let (class, size) = payload_class(payload_len);
         let class = &mut self.classes[class];
         let mut taken = class.take().unwrap_or_else(|| {
             Buffer(ThinArc::from_header_and_slice(Content::NONE, &vec![0; HEAD_MAX + size]))
@@ -255,6 +269,15 @@ impl FramePool {
 
 /// Bytes of a buffer beside those of the frame: reference count, [`Content`], length.
 const BUFFER_OVERHEAD: usize = 2 * size_of::<usize>() + size_of::<Content>();
+
+/// The class of buffers that take `payload_len` bytes, and their room.
+#[inline]
+fn payload_class(payload_len: usize) -> (usize, usize) {
+    let size = payload_class_bytes(payload_len);
+    let class = (size / CLASS_MIN).trailing_zeros() as usize;
+    assert!(class < CLASSES, "payload of {payload_len} bytes");
+    (class, size)
+}
 
 /// Room for the payload in the smallest buffer that takes `payload_len` bytes.
 const fn payload_class_bytes(payload_len: usize) -> usize {
@@ -413,6 +436,22 @@ mod tests {
         let third = pool.hold(&Frame::opaque(&bytes));
         assert_eq!(buffers(&pool), 2, "the first buffer came back");
         drop((second, third));
+    }
+
+    #[test]
+    fn a_part_of_what_it_lends_is_kept_by_reference() {
+        let mut pool = FramePool::new();
+        let lease =
+            pool.lend(1000, &mut |out| out.iter_mut().zip(0..).for_each(|(byte, at)| *byte = at as u8));
+        let payload = Payload::Lent { lease: &lease, at: 200, len: 500 };
+        let kept = pool.hold(&Frame { head: &[7; 60], payload, trailer: Trailer::None });
+        assert!(std::ptr::eq(kept.payload(), &lease.bytes()[200..700]));
+        drop(lease);
+        let other = pool.lend(1000, &mut |out| out.fill(0));
+        assert_eq!((kept.payload()[0], other.bytes()[0]), (200, 0), "its bytes stay while a part is kept");
+        drop(kept);
+        pool.lend(900, &mut |out| out.fill(1));
+        assert_eq!(pool.leases[2].len(), 2, "the first came back");
     }
 
     #[test]

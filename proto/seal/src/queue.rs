@@ -6,8 +6,7 @@ const FRAME_COST: u64 = FramePool::footprint(4096 + 256) as u64;
 
 /// Frames that wait for room on one side, in the order they came, bounded in bytes of memory.
 pub(crate) struct Queue {
-    /// With the number of bytes of the payload that stand at the end of the head as well.
-    frames: VecDeque<(FrameBuf, u8)>,
+    frames: VecDeque<FrameBuf>,
     bytes: u64,
     bytes_max: u64,
 }
@@ -19,21 +18,21 @@ impl Queue {
 
     /// False: it is full, and the frame is gone.
     #[inline(always)]
-    pub(crate) fn push(&mut self, frame: FrameBuf, in_head: u8) -> bool {
+    pub(crate) fn push(&mut self, frame: FrameBuf) -> bool {
         let bytes = frame.footprint() as u64;
         let fits = self.bytes + bytes <= self.bytes_max;
         if fits {
             self.bytes += bytes;
-            self.frames.push_back((frame, in_head));
+            self.frames.push_back(frame);
         }
         fits
     }
 
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<(FrameBuf, u8)> {
-        let (frame, in_head) = self.frames.pop_front()?;
+    pub(crate) fn pop(&mut self) -> Option<FrameBuf> {
+        let frame = self.frames.pop_front()?;
         self.bytes -= frame.footprint() as u64;
-        Some((frame, in_head))
+        Some(frame)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

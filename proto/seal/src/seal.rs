@@ -206,13 +206,12 @@ impl Seal {
         self.call(now, Way { path, headers: own_way(headers) }, false);
     }
 
-    /// What came on a path, as the transport is to have it: with the number of bytes of the payload that stand at the end of the
-    /// head as well.
+    /// What came on a path, as the transport is to have it.
     #[inline]
-    pub(crate) fn inbound(&mut self, now: Instant, path: usize, frame: &Frame<'_>) -> Option<(FrameBuf, u8)> {
+    pub(crate) fn inbound(&mut self, now: Instant, path: usize, frame: &Frame<'_>) -> Option<FrameBuf> {
         self.counters.wan_frames_in += 1;
         let (udp, len) = match self.datagram(frame) {
-            None => return self.pass(frame).map(|held| (held, 0)),
+            None => return self.pass(frame),
             Some(Err(reason)) => {
                 self.drop(reason);
                 return None;
@@ -266,14 +265,14 @@ impl Seal {
         udp: Udp,
         len: usize,
         header: &Header,
-    ) -> Option<(FrameBuf, u8)> {
+    ) -> Option<FrameBuf> {
         let way = || Way { path, headers: own_way(udp.path(frame.head).reversed()) };
         let session = self.sessions.get_mut(header.index).filter(|session| !session.is_over(now));
         let Some(session) = session else {
             self.notify(now, &way(), header);
             return None;
         };
-        let (held, in_head) = match open(&mut self.pool, session, frame, udp, len, header) {
+        let held = match open(&mut self.pool, session, frame, udp, len, header) {
             Ok(opened) => opened,
             Err(reason) => {
                 self.drop(reason);
@@ -293,10 +292,11 @@ impl Seal {
             self.confirmed(now, peer);
         }
         if header.kind == Kind::Control {
-            self.handle_control(now, way(), local, &held);
+            let message = held.lease().map_or(&[][..], |lease| &lease.bytes()[udp.payload()..]);
+            self.handle_control(now, way(), local, message);
             return None;
         }
-        Some((held, in_head))
+        Some(held)
     }
 
     /// True when nothing waits to leave on a path.
@@ -319,13 +319,13 @@ impl Seal {
         }
     }
 
-    fn handle_control(&mut self, now: Instant, way: Way, local: u32, held: &FrameBuf) {
-        if held.payload().is_empty() {
+    fn handle_control(&mut self, now: Instant, way: Way, local: u32, message: &[u8]) {
+        if message.is_empty() {
             return;
         }
-        match Header::read(held.payload()) {
+        match Header::read(message) {
             Found::Header(header) => {
-                self.handle_message(now, way, Some(local), &header, &held.payload()[HEADER_LEN..]);
+                self.handle_message(now, way, Some(local), &header, &message[HEADER_LEN..]);
             }
             Found::Foreign | Found::Clear => self.drop(DropReason::Malformed),
         }
@@ -443,7 +443,8 @@ impl Clear<'_> {
             return Ok(pool.hold(&Frame { head: &head[..end], payload, trailer: frame.trailer }));
         }
         let mut outcome = Err(DropReason::Malformed);
-        let held = pool.build(at + HEADER_LEN, len + TAG_LEN, Trailer::None, |head, out| {
+        let lease = pool.lend(at + HEADER_LEN + len + TAG_LEN, &mut |out| {
+            let (head, out) = out.split_at_mut(at + HEADER_LEN);
             if !write_head(head) {
                 outcome = Err(DropReason::Oversized);
                 return;
@@ -460,14 +461,11 @@ impl Clear<'_> {
                 outcome = Ok(());
             }
         });
-        outcome.map(|()| held)
+        outcome.map(|()| pool.hold(&Frame::lent_opaque(&lease)))
     }
 }
 
 /// Opens a sealed datagram with `len` bytes behind UDP. The keys remember that it came.
-///
-/// What was sealed is the payload; its first bytes, so many as are returned, stand behind the headers as well, because a frame
-/// that comes from a port has in its head all that a head can hold.
 #[inline(always)]
 fn open(
     pool: &mut FramePool,
@@ -476,7 +474,7 @@ fn open(
     udp: Udp,
     len: usize,
     header: &Header,
-) -> Result<(FrameBuf, u8), DropReason> {
+) -> Result<FrameBuf, DropReason> {
     let at = udp.payload();
     let len = len.checked_sub(OVERHEAD).ok_or(DropReason::Malformed)?;
     if len > PAYLOAD_MAX {
@@ -501,36 +499,30 @@ fn open(
         let payload = Payload::Synthetic { len: payload_len };
         let head = &head[..at + rest.len()];
         session.take(header.path, header.number, len);
-        return Ok((pool.hold(&Frame { head, payload, trailer: frame.trailer }), 0));
+        return Ok(pool.hold(&Frame { head, payload, trailer: frame.trailer }));
     }
     let tag = tag_at(frame, at + HEADER_LEN + len).ok_or(DropReason::Malformed)?;
     let bound = Bound::new(&header.write(), frame.head, udp);
-    let in_head = len.min(HEAD_MAX - at);
     let mut outcome = Err(DropReason::Malformed);
-    let held = pool.build(at + in_head, len, Trailer::None, |head, text| {
+    let lease = pool.lend(at + len, &mut |out| {
+        let (head, text) = out.split_at_mut(at);
         if !write_head(head) || copy_out(frame, at + HEADER_LEN, text).is_none() {
             return;
         }
-        if session.opening.open(header.nonce(), bound.bytes(), text, tag) {
-            head[at..].copy_from_slice(&text[..in_head]);
-            outcome = Ok(());
-        } else {
-            outcome = Err(DropReason::Unauthenticated);
-        }
+        outcome = match session.opening.open(header.nonce(), bound.bytes(), text, tag) {
+            true => Ok(()),
+            false => Err(DropReason::Unauthenticated),
+        };
     });
     outcome?;
     session.take(header.path, header.number, len);
-    Ok((held, in_head as u8))
+    Ok(pool.hold(&Frame::lent_opaque(&lease)))
 }
 
-/// What [`Seal::inbound`] gives, as a frame.
+/// What [`Seal::inbound`] gives, as a frame of which parts can be kept by reference.
 #[inline]
-pub(crate) fn opened(held: &FrameBuf, in_head: u8) -> Frame<'_> {
-    if in_head == 0 {
-        return held.as_frame();
-    }
-    let payload = Payload::Bytes(&held.payload()[usize::from(in_head)..]);
-    Frame { payload, ..held.as_frame() }
+pub(crate) fn opened(held: &FrameBuf) -> Frame<'_> {
+    held.lease().map_or_else(|| held.as_frame(), Frame::lent_opaque)
 }
 
 /// The tag at `at`.
@@ -552,10 +544,10 @@ impl Node for Seal {
         }
         let is_full = if side == Seal::inner(path) {
             let held = self.outbound(now, path, frame);
-            held.is_some_and(|held| !self.lanes[path].to_wan.push(held, 0))
+            held.is_some_and(|held| !self.lanes[path].to_wan.push(held))
         } else {
             let held = self.inbound(now, path, frame);
-            held.is_some_and(|(held, in_head)| !self.lanes[path].to_inner.push(held, in_head))
+            held.is_some_and(|held| !self.lanes[path].to_inner.push(held))
         };
         if is_full {
             self.drop(DropReason::QueueFull);
@@ -575,14 +567,14 @@ impl Node for Seal {
         for (path, lane) in self.lanes.iter_mut().enumerate() {
             let (inner, wan) = (Seal::inner(path), Seal::wan(path));
             while !lane.to_wan.is_empty() && out.room(wan) > 0 {
-                let Some((held, _)) = lane.to_wan.pop() else { break };
+                let Some(held) = lane.to_wan.pop() else { break };
                 self.counters.wan_frames_out += 1;
-                out.transmit(wan, &held.as_frame());
+                out.transmit_held(wan, &held);
             }
             while !lane.to_inner.is_empty() && out.room(inner) > 0 {
-                let Some((held, in_head)) = lane.to_inner.pop() else { break };
+                let Some(held) = lane.to_inner.pop() else { break };
                 self.counters.inner_frames_out += 1;
-                out.transmit(inner, &opened(&held, in_head));
+                out.transmit(inner, &opened(&held));
             }
         }
     }

@@ -81,7 +81,7 @@ impl Transmit for Outward<'_> {
         }
         if let Some(held) = self.seal.outbound(self.now, path, frame) {
             self.seal.counters.wan_frames_out += 1;
-            self.out.transmit(side, &held.as_frame());
+            self.out.transmit_held(side, &held);
         }
         self.seal.settle();
     }
@@ -123,6 +123,13 @@ impl<N: Node> Transmit for Inward<'_, N> {
         self.room = self.room.saturating_sub(1);
         self.node.handle_frame(self.now, outer, frame);
     }
+
+    fn transmit_held(&mut self, side: Side, held: &FrameBuf) {
+        if side == Seal::wan(side / 2) {
+            return self.out.transmit_held(side / 2 + 1, held);
+        }
+        self.transmit(side, &held.as_frame());
+    }
 }
 
 impl<N: Node> Node for Sealed<N> {
@@ -133,9 +140,9 @@ impl<N: Node> Node for Sealed<N> {
         if !seal.is_clear_inward(path) || self.node.intake(side) == 0 {
             return seal.handle_frame(now, Seal::wan(path), frame);
         }
-        if let Some((held, in_head)) = seal.inbound(now, path, frame) {
+        if let Some(held) = seal.inbound(now, path, frame) {
             seal.counters.inner_frames_out += 1;
-            self.node.handle_frame(now, side, &opened(&held, in_head));
+            self.node.handle_frame(now, side, &opened(&held));
         }
         seal.settle();
     }
