@@ -1,8 +1,8 @@
 //! Two ports in one process, joined back to back by two bounded rings of preallocated slots.
 //!
-//! A receiver may keep what it is lent; the slot gets another buffer then. What some port lends passes by reference. Each direction is a single-producer single-consumer ring. The two ports may live on different
-//! threads. When one is dropped the other goes down; frames that had been flushed can still be
-//! received.
+//! A receiver may keep what it is lent; the slot gets another buffer then. What some port lends passes by reference. Each
+//! direction is a single-producer single-consumer ring. The two ports may live on different threads. When one is dropped the
+//! other goes down; frames that had been flushed can still be received.
 
 use std::cell::UnsafeCell;
 use std::hint::black_box;
