@@ -1,6 +1,10 @@
 //! `longhaul bench`: measurements of this machine.
 
 mod datapath;
+mod machine;
+mod pinning;
+mod profile;
+mod reporting;
 mod rnic;
 
 use std::process::ExitCode;

@@ -1,25 +1,22 @@
 //! `longhaul bench datapath`: what a packet costs in a box, and how many it passes on.
 
-pub(super) mod boxes;
-pub(super) mod outcome;
+mod boxes;
+mod outcome;
 mod parts;
-pub(super) mod profile;
 pub(super) mod served;
 mod testpmd;
 pub(super) mod text;
 
-use crate::output;
+use super::reporting::{Reporting, Run};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size, probability};
-use crate::sim::{Failure, INTERRUPTED, Interrupt, Progress};
+use crate::sim::Failure;
 use boxes::{Cell, Kind, Setup};
 use clap::ValueEnum;
-use longhaul_bench::{ResultWriter, Started};
-use longhaul_datapath::{FLOWS_MAX, LoadConfig, PAYLOAD_MAX, Plan, Ticks};
+use longhaul_datapath::{FLOWS_MAX, LoadConfig, PAYLOAD_MAX, Plan};
 use longhaul_units::{BitRate, Duration as Span};
 use longhaul_wan::Parity;
-use outcome::{Machine, Outcome};
-use profile::Profile;
+use outcome::Outcome;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -107,18 +104,8 @@ pub struct Args {
     /// Processors to run on: the load's, and over memif the box's [default: any]
     #[arg(long, value_delimiter = ',', value_name = "CPU,CPU")]
     cores: Vec<usize>,
-    /// Fail when memory grows by more than this while it is measured
-    #[arg(long, value_name = "SIZE")]
-    memory_growth_max: Option<Size>,
-    /// Write a flame graph of all that is measured; needs perf
-    #[arg(long, value_name = "FILE")]
-    flamegraph: Option<PathBuf>,
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    json: bool,
-    /// Append the results to this file, as one JSON object on a line
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
+    #[command(flatten)]
+    reporting: Reporting,
     /// Be the box of another process, between the two sockets in this folder
     #[arg(long, hide = true, value_name = "DIR")]
     serve: Option<PathBuf>,
@@ -285,73 +272,29 @@ fn measure(args: &Args) -> Result<ExitCode, Failure> {
     if args.beside.is_some() {
         testpmd::check_installed()?;
     }
-    let profile = args.flamegraph.as_deref().map(Profile::check).transpose()?;
-    let mut writer = match &args.out {
-        Some(out) => Some(ResultWriter::resume(out).map_err(|e| Problem::plain(e.to_string()))?.0),
-        None => None,
-    };
-    if let Some(&core) = args.cores.first() {
-        boxes::pin(core)?;
-    }
-    let interrupt = Interrupt::listen()?;
-    let machine = Machine::look(&Ticks::new());
-    let started = Started::now();
-    let profile = profile.map(Profile::start).transpose()?;
-    let outcomes = Bench { args, setup, interrupt: interrupt.clone(), progress: Progress::new() }.all();
-    let profiled = profile.map(Profile::finish).transpose();
-    let outcomes = match outcomes {
-        Err(_) if interrupt.came() => return Ok(ExitCode::from(INTERRUPTED)),
-        outcomes => outcomes?,
-    };
-    if args.json {
-        output::print(&outcome::json(&machine, &outcomes)?)?;
-    } else {
-        output::print(&text::render(&machine, &outcomes))?;
-    }
-    if let Some(writer) = &mut writer {
-        for outcome in &outcomes {
-            let record = outcome.record(&machine).from_run(started.provenance(None, 1));
-            writer.record(&record).map_err(|e| Problem::plain(e.to_string()))?;
-        }
-    }
-    profiled?;
-    let faults: Vec<String> =
-        outcomes.iter().flat_map(|outcome| outcome.faults(args.memory_growth_max)).collect();
-    faults.iter().for_each(|fault| eprintln!("longhaul bench datapath: {fault}"));
-    Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    args.reporting.measure(&args.cells(), args.cores.first().copied(), |run, cell, place| {
+        Bench { args, setup: &setup, run }.one(cell, place)
+    })
 }
 
-/// One run of the command.
+/// The measurement of a cell.
 struct Bench<'a> {
     args: &'a Args,
-    setup: Setup,
-    interrupt: Interrupt,
-    progress: Progress,
+    setup: &'a Setup,
+    run: &'a mut Run,
 }
 
 impl Bench<'_> {
-    fn all(&mut self) -> Result<Vec<Outcome>, Failure> {
-        let cells = self.args.cells();
-        let mut outcomes = Vec::new();
-        for (at, cell) in cells.iter().enumerate() {
-            let place = format!("{} of {}: {cell}", at + 1, cells.len());
-            outcomes.push(self.one(cell, &place)?);
-        }
-        self.progress.done();
-        Ok(outcomes)
-    }
-
     fn one(&mut self, cell: &Cell, place: &str) -> Result<Outcome, Failure> {
         // What the load does by itself, briefly: the most that could be measured here.
         let alone = Cell { kind: Kind::None, ..*cell };
         let brief = Plan { lasts: Duration::from_millis(300), packets_max: None, ..self.args.plan(&alone) };
         let brief = Plan { warm_up: Duration::from_millis(100), ack_delay: Span::ZERO, ..brief };
-        let alone = self.over_rings(&alone, &self.setup.clone(), &brief, &format!("{place}, load alone"))?;
+        let alone = self.over_rings(&alone, self.setup, &brief, &format!("{place}, load alone"))?;
         let plan = self.args.plan(cell);
-        let setup = self.setup.clone();
         let mut outcome = match self.args.over {
             Over::Rings | Over::CopyingRings => {
-                Outcome::new(cell, &setup, self.over_rings(cell, &setup, &plan, place)?)
+                Outcome::new(cell, self.setup, self.over_rings(cell, self.setup, &plan, place)?)
             }
             Over::Memif => self.over_memif(cell, &plan, place)?,
         };
@@ -379,12 +322,11 @@ impl Bench<'_> {
     }
 
     fn over_memif(&mut self, cell: &Cell, plan: &Plan, place: &str) -> Result<Outcome, Failure> {
-        let served = served::Served::start(self.args.cores.get(1).copied(), cell, &self.setup)?;
+        let served = served::Served::start(self.args.cores.get(1).copied(), cell, self.setup)?;
         let mut row = served.row(self.args.load(cell))?;
         row.pair().map_err(failure)?;
         let (measured, used_ns) = served.measure(&mut row, plan, self.teller(plan, place))?;
-        let setup = self.setup.clone();
-        Ok(Outcome { box_used_ns: Some(used_ns), ..Outcome::new(cell, &setup, measured) })
+        Ok(Outcome { box_used_ns: Some(used_ns), ..Outcome::new(cell, self.setup, measured) })
     }
 
     fn beside_testpmd(&mut self, cell: &Cell, plan: &Plan, place: &str) -> Result<f64, Failure> {
@@ -407,7 +349,7 @@ impl Bench<'_> {
     ) -> Result<parts::Parts, Failure> {
         let plain = Setup { parity: Parity::Off, is_encrypted: false, ..self.setup.clone() };
         let plain = self.over_rings(cell, &plain, plan, &format!("{place}, plain"))?;
-        Ok(parts::Parts::measure(whole, &plain, &self.setup))
+        Ok(parts::Parts::measure(whole, &plain, self.setup))
     }
 
     fn teller<'t>(
@@ -415,17 +357,11 @@ impl Bench<'_> {
         plan: &Plan,
         place: &'t str,
     ) -> impl FnMut(&longhaul_datapath::Progress) -> bool + use<'t> {
-        let whole = (plan.warm_up + plan.lasts).as_secs_f64();
-        let (progress, interrupt) = (&mut self.progress, &self.interrupt);
+        let (run, whole) = (&mut *self.run, plan.warm_up + plan.lasts);
         move |at| {
-            if progress.is_due() {
-                let memory = Size::from_bytes(at.resident_bytes >> 20 << 20);
-                let (seconds, millions) = (at.elapsed.as_secs_f64(), at.arrived as f64 / 1e6);
-                progress.show(&format!(
-                    "{place}: {seconds:.0} of {whole:.0} s, {millions:.1} M packets, {memory}"
-                ));
-            }
-            !interrupt.came()
+            let millions = at.arrived as f64 / 1e6;
+            let done = format_args!("{millions:.1} M packets");
+            run.goes_on(place, [at.elapsed, whole], done, at.resident_bytes)
         }
     }
 }

@@ -6,20 +6,17 @@ mod outcome;
 mod peer;
 mod text;
 
-use super::datapath::boxes;
-use super::datapath::outcome::Machine;
-use super::datapath::profile::Profile;
 use super::datapath::seconds;
+use super::pinning;
+use super::reporting::{Reporting, Run};
 use crate::boxes::xdp::Xdp;
-use crate::output;
 use crate::problem::Problem;
 use crate::quantity::Size;
-use crate::sim::{Failure, INTERRUPTED, Interrupt, Progress};
+use crate::sim::Failure;
 use clap::ValueEnum;
 use figures::{EndFigures, Start};
 use line::Line;
-use longhaul_bench::{ResultWriter, Started};
-use longhaul_datapath::{End, EndError, Operation, Role, Ticks, TransferConfig, resident_bytes};
+use longhaul_datapath::{End, EndError, Operation, Role, TransferConfig, resident_bytes};
 use longhaul_port::{LinkState, Port};
 use longhaul_rnic::Mtu;
 use outcome::{Cell, Outcome};
@@ -83,18 +80,8 @@ pub struct Args {
     /// Processors to run on: the requester's, and over memif and xdp the responder's [default: any]
     #[arg(long, value_delimiter = ',', value_name = "CPU,CPU")]
     cores: Vec<usize>,
-    /// Fail when memory of an end grows by more than this while it is measured
-    #[arg(long, value_name = "SIZE")]
-    memory_growth_max: Option<Size>,
-    /// Write a flame graph of all that is measured; needs perf
-    #[arg(long, value_name = "FILE")]
-    flamegraph: Option<PathBuf>,
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    json: bool,
-    /// Append the results to this file, as one JSON object on a line
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
+    #[command(flatten)]
+    reporting: Reporting,
     /// Be the responder of another process, by the memif socket in this folder
     #[arg(long, hide = true, value_name = "DIR")]
     serve: Option<PathBuf>,
@@ -174,7 +161,7 @@ impl Args {
     fn serve(&self, folder: PathBuf) -> Result<ExitCode, Failure> {
         self.check()?;
         if let Some(&core) = self.cores.first() {
-            boxes::pin(core)?;
+            pinning::pin(core)?;
         }
         let cells = self.cells();
         let cell = cells.first().ok_or_else(|| Problem::plain("nothing to serve"))?;
@@ -235,42 +222,9 @@ impl Args {
 
 fn measure(args: &Args) -> Result<ExitCode, Failure> {
     args.check()?;
-    let profile = args.flamegraph.as_deref().map(Profile::check).transpose()?;
-    let mut writer = match &args.out {
-        Some(out) => Some(ResultWriter::resume(out).map_err(|e| Problem::plain(e.to_string()))?.0),
-        None => None,
-    };
-    if let Some(&core) = args.cores.first() {
-        boxes::pin(core)?;
-    }
-    let interrupt = Interrupt::listen()?;
-    let machine = Machine::look(&Ticks::new());
-    let started = Started::now();
-    let profile = profile.map(Profile::start).transpose()?;
-    let mut bench =
-        Bench { args, machine: &machine, interrupt: interrupt.clone(), progress: Progress::new() };
-    let outcomes = bench.all();
-    let profiled = profile.map(Profile::finish).transpose();
-    let outcomes = match outcomes {
-        Err(_) if interrupt.came() => return Ok(ExitCode::from(INTERRUPTED)),
-        outcomes => outcomes?,
-    };
-    if args.json {
-        output::print(&outcome::json(&machine, &outcomes)?)?;
-    } else {
-        output::print(&text::render(&machine, &outcomes))?;
-    }
-    if let Some(writer) = &mut writer {
-        for outcome in &outcomes {
-            let record = outcome.record(&machine).from_run(started.provenance(None, 1));
-            writer.record(&record).map_err(|e| Problem::plain(e.to_string()))?;
-        }
-    }
-    profiled?;
-    let faults: Vec<String> =
-        outcomes.iter().flat_map(|outcome| outcome.faults(args.memory_growth_max)).collect();
-    faults.iter().for_each(|fault| eprintln!("longhaul bench rnic: {fault}"));
-    Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    args.reporting.measure(&args.cells(), args.cores.first().copied(), |run, cell, place| {
+        Bench { args, run }.whole(cell, place)
+    })
 }
 
 /// How long links may take to come up, and messages to end.
@@ -280,29 +234,20 @@ const STEPS: u32 = 64;
 /// How often progress is told and memory looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// One run of the command.
+/// The measurement of a cell.
 struct Bench<'a> {
     args: &'a Args,
-    machine: &'a Machine,
-    interrupt: Interrupt,
-    progress: Progress,
+    run: &'a mut Run,
 }
 
 impl Bench<'_> {
-    fn all(&mut self) -> Result<Vec<Outcome>, Failure> {
-        let cells = self.args.cells();
-        let mut outcomes = Vec::new();
-        for (at, cell) in cells.iter().enumerate() {
-            let place = format!("{} of {}: {cell}", at + 1, cells.len());
-            let mut outcome = self.one(cell, false, &place)?;
-            if self.args.parts {
-                let watched = self.one(cell, true, &format!("{place}, watched"))?;
-                outcome.watched = Some(watched.ends);
-            }
-            outcomes.push(outcome);
+    /// With a second run that is watched, if that is wanted.
+    fn whole(&mut self, cell: &Cell, place: &str) -> Result<Outcome, Failure> {
+        let mut outcome = self.one(cell, false, place)?;
+        if self.args.parts {
+            outcome.watched = Some(self.one(cell, true, &format!("{place}, watched"))?.ends);
         }
-        self.progress.done();
-        Ok(outcomes)
+        Ok(outcome)
     }
 
     fn one(&mut self, cell: &Cell, is_watched: bool, place: &str) -> Result<Outcome, Failure> {
@@ -325,7 +270,7 @@ impl Bench<'_> {
                 self.between(config, near, far, place)?
             }
         };
-        Ok(Outcome::new(*cell, ends, self.machine))
+        Ok(Outcome::new(*cell, ends, &self.run.machine))
     }
 
     /// Measures a requester at `port` with a responder that is stepped here or runs elsewhere.
@@ -345,20 +290,13 @@ impl Bench<'_> {
                 return Err(Problem::plain("nobody came to the other end within 20 s").into());
             }
         }
-        let (warm_up, lasts) = (self.args.warm_up, self.args.seconds);
-        let whole = warm_up + lasts;
-        let began = Instant::now();
-        self.run(&mut near, &mut far, Duration::from_secs_f64(warm_up), None, (began, whole, place))?;
+        let [warm_up, lasts] = [self.args.warm_up, self.args.seconds].map(Duration::from_secs_f64);
+        let whole = (Instant::now(), warm_up + lasts, place);
+        self.work(&mut near, &mut far, warm_up, None, whole)?;
         far.begin()?;
         let start = Start::of(&mut near);
         let messages_max = self.args.messages.map(|more| near.counters().messages + more);
-        let most = self.run(
-            &mut near,
-            &mut far,
-            Duration::from_secs_f64(lasts),
-            messages_max,
-            (began, whole, place),
-        )?;
+        let most = self.work(&mut near, &mut far, lasts, messages_max, whole)?;
         let near_figures = start.until_now(&near, most);
         let far_figures = far.end()?;
         near.stop();
@@ -374,13 +312,13 @@ impl Bench<'_> {
     }
 
     /// Lets both ends work for a while; the most memory in use meanwhile.
-    fn run<P: Port, F: line::FarEnd>(
+    fn work<P: Port, F: line::FarEnd>(
         &mut self,
         near: &mut End<P>,
         far: &mut F,
         lasts: Duration,
         messages_max: Option<u64>,
-        (began, whole, place): (Instant, f64, &str),
+        (began, whole, place): (Instant, Duration, &str),
     ) -> Result<u64, Failure> {
         let deadline = Instant::now() + lasts;
         let (mut look_at, mut most) = (Instant::now() + LOOK_EVERY, 0);
@@ -395,16 +333,10 @@ impl Bench<'_> {
             if now >= look_at {
                 look_at = now + LOOK_EVERY;
                 most = resident_bytes().max(most);
-                if self.interrupt.came() {
+                let thousands = near.counters().messages as f64 / 1e3;
+                let done = format_args!("{thousands:.0} thousand messages");
+                if !self.run.goes_on(place, [now - began, whole], done, most) {
                     return Err(Problem::plain("interrupted").into());
-                }
-                if self.progress.is_due() {
-                    let (seconds, memory) =
-                        (began.elapsed().as_secs_f64(), Size::from_bytes(most >> 20 << 20));
-                    let messages = near.counters().messages as f64 / 1e3;
-                    self.progress.show(&format!(
-                        "{place}: {seconds:.0} of {whole:.0} s, {messages:.0} thousand messages, {memory}"
-                    ));
                 }
             }
             if now >= deadline || messages_max.is_some_and(|most| near.counters().messages >= most) {

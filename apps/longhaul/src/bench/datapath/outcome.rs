@@ -2,13 +2,13 @@
 
 use super::boxes::{Cell, Setup};
 use super::parts::Parts;
-use crate::problem::Problem;
-use crate::quantity::Size;
-use longhaul_bench::{Point, Record, Source};
-use longhaul_datapath::{Counts, HardwareCounters, Measured, Ticks};
+use super::text;
+use crate::bench::machine::Machine;
+use crate::bench::reporting;
+use longhaul_bench::Point;
+use longhaul_datapath::{Counts, Measured};
 use longhaul_wan::Parity;
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use times::{QUANTILES, quantiles};
 
@@ -23,35 +23,6 @@ mod times {
     pub fn quantiles(measured: &Measured) -> [[u64; 4]; 2] {
         [&measured.one_way, &measured.acknowledged]
             .map(|times| QUANTILES.map(|(_, part)| times.value_at_quantile(part)))
-    }
-}
-
-/// The machine, as far as it matters.
-#[derive(Clone, Debug, Serialize)]
-pub struct Machine {
-    pub processor: String,
-    pub cores: usize,
-    pub kernel: String,
-    pub ticks_per_s: f64,
-    /// Why the processor's event counters are not to be had; `None` when they are.
-    pub no_counters: Option<String>,
-}
-
-impl Machine {
-    /// This one.
-    pub fn look(ticks: &Ticks) -> Self {
-        let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let info = file("/proc/cpuinfo");
-        let model = info.lines().find(|line| line.starts_with("model name"));
-        let processor =
-            model.and_then(|line| line.split_once(':')).map_or("unknown", |(_, name)| name.trim());
-        Machine {
-            processor: processor.to_owned(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-            kernel: file("/proc/sys/kernel/osrelease").trim().to_owned(),
-            ticks_per_s: ticks.per_second(),
-            no_counters: HardwareCounters::open().err().map(|error| error.to_string()),
-        }
     }
 }
 
@@ -114,33 +85,6 @@ impl Outcome {
         self.measured.stages.iter().flat_map(of_stage).collect()
     }
 
-    /// Bytes by which memory grew while it was measured, at most.
-    pub fn memory_growth(&self) -> u64 {
-        let [start, _, most] = self.measured.resident_bytes;
-        most - start
-    }
-
-    /// What must not be.
-    pub fn faults(&self, memory_growth_max: Option<Size>) -> Vec<String> {
-        let (measured, cell) = (&self.measured, &self.cell);
-        let counters = &measured.counters;
-        let mut faults = Vec::new();
-        if measured.lost > 0 {
-            faults.push(format!("{cell}: {} packets did not arrive", measured.lost));
-        }
-        if counters.corrupt > 0 {
-            faults.push(format!("{cell}: {} of {} ICRCs were wrong", counters.corrupt, counters.checked));
-        }
-        if counters.refusals > 0 {
-            faults.push(format!("{cell}: {} refusals of connections", counters.refusals));
-        }
-        if let Some(most) = memory_growth_max.filter(|most| self.memory_growth() > most.bytes()) {
-            let grew = Size::from_bytes(self.memory_growth());
-            faults.push(format!("{cell}: memory grew by {grew}, by more than {most}"));
-        }
-        faults
-    }
-
     /// What is between load and box.
     pub fn over(&self) -> &'static str {
         match (self.box_used_ns, self.setup.copies) {
@@ -148,6 +92,23 @@ impl Outcome {
             (None, true) => "copying-rings",
             (None, false) => "rings",
         }
+    }
+
+    /// Instructions and cache misses of the box for a packet: those of all, less the load's own.
+    pub fn counted(&self) -> Option<[f64; 2]> {
+        let (all, (alone, packets)) = (self.measured.counts?, self.load_alone_counts?);
+        let arrived = self.measured.counters.arrived.max(1) as f64;
+        let own = |all: u64, alone: u64| all as f64 / arrived - alone as f64 / packets.max(1) as f64;
+        Some([own(all.instructions, alone.instructions), own(all.cache_misses, alone.cache_misses)])
+    }
+}
+
+impl reporting::Outcome for Outcome {
+    type Cell = Cell;
+    const WHAT: &'static str = "datapath";
+
+    fn cell(&self) -> &Cell {
+        &self.cell
     }
 
     fn point(&self) -> Point {
@@ -172,8 +133,7 @@ impl Outcome {
             .with("loss", self.setup.loss)
     }
 
-    /// Figures by name; names end in their units.
-    pub fn values(&self, machine: &Machine) -> BTreeMap<String, f64> {
+    fn values(&self, machine: &Machine) -> BTreeMap<String, f64> {
         let measured = &self.measured;
         let packets = measured.counters.arrived.max(1) as f64;
         let mut values = BTreeMap::from([
@@ -212,47 +172,41 @@ impl Outcome {
         values
     }
 
-    /// Instructions and cache misses of the box for a packet: those of all, less the load's own.
-    pub fn counted(&self) -> Option<[f64; 2]> {
-        let (all, (alone, packets)) = (self.measured.counts?, self.load_alone_counts?);
-        let arrived = self.measured.counters.arrived.max(1) as f64;
-        let own = |all: u64, alone: u64| all as f64 / arrived - alone as f64 / packets.max(1) as f64;
-        Some([own(all.instructions, alone.instructions), own(all.cache_misses, alone.cache_misses)])
-    }
-
-    /// As a line of a file of results.
-    pub fn record(&self, machine: &Machine) -> Record {
-        let mut record = Record::new("datapath", Source::Measured, self.point());
-        record.values.extend(self.values(machine));
-        let Machine { processor, cores, kernel, ticks_per_s, .. } = machine;
-        record.note(format!(
-            "{processor}, {cores} cores, {:.2} GHz of ticks, Linux {kernel}",
-            ticks_per_s / 1e9
-        ))
-    }
-}
-
-/// What `--json` prints.
-pub fn json(machine: &Machine, outcomes: &[Outcome]) -> Result<String, Problem> {
-    let results: Vec<_> = outcomes
-        .iter()
-        .map(|outcome| {
-            let stages: Vec<_> = outcome.measured.stages.iter().map(stage).collect();
-            json!({
-                "point": outcome.point(),
-                "values": outcome.values(machine),
-                "drops": outcome.drops(),
-                "stages": stages,
-                "elapsed_s": outcome.measured.elapsed.as_secs_f64(),
-            })
+    fn details(&self) -> Value {
+        let stages: Vec<_> = self.measured.stages.iter().map(stage).collect();
+        json!({
+            "drops": self.drops(),
+            "stages": stages,
+            "elapsed_s": self.measured.elapsed.as_secs_f64(),
         })
-        .collect();
-    let output = json!({ "schema": "longhaul-datapath/1", "machine": machine, "results": results });
-    let text = serde_json::to_string_pretty(&output);
-    Ok(text.map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))? + "\n")
+    }
+
+    fn memory_growth(&self) -> u64 {
+        let [start, _, most] = self.measured.resident_bytes;
+        most - start
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let (lost, counters) = (self.measured.lost, &self.measured.counters);
+        let mut faults = Vec::new();
+        if lost > 0 {
+            faults.push(format!("{lost} packets did not arrive"));
+        }
+        if counters.corrupt > 0 {
+            faults.push(format!("{} of {} ICRCs were wrong", counters.corrupt, counters.checked));
+        }
+        if counters.refusals > 0 {
+            faults.push(format!("{} refusals of connections", counters.refusals));
+        }
+        faults
+    }
+
+    fn table(machine: &Machine, outcomes: &[Self]) -> String {
+        text::render(machine, outcomes)
+    }
 }
 
-fn stage(cost: &longhaul_datapath::StageCost) -> serde_json::Value {
+fn stage(cost: &longhaul_datapath::StageCost) -> Value {
     let counts: BTreeMap<_, _> = cost.seen.counts.iter().copied().collect();
     json!({
         "name": cost.name,
@@ -268,6 +222,7 @@ fn stage(cost: &longhaul_datapath::StageCost) -> serde_json::Value {
 mod tests {
     use super::super::boxes::{self, Kind};
     use super::*;
+    use crate::bench::reporting::Outcome as _;
     use crate::quantity::Distance;
     use longhaul_datapath::{LoadConfig, Plan};
     use longhaul_units::{BitRate, Duration as Span};
@@ -291,15 +246,14 @@ mod tests {
     #[test]
     fn what_must_not_be_is_told() {
         let fine = outcome();
-        assert_eq!(fine.faults(None), Vec::<String>::new());
+        assert_eq!(fine.faults(), Vec::<String>::new());
         let mut bad = fine.clone();
         bad.measured.lost = 7;
         bad.measured.counters.corrupt = 1;
         bad.measured.resident_bytes = [1 << 20, 2 << 20, 5 << 20];
-        let faults = bad.faults(Some(Size::from_bytes(4 << 20)));
-        assert_eq!(faults.len(), 2, "{faults:?}");
-        let faults = bad.faults(Some(Size::from_bytes(3 << 20)));
-        assert!(faults.len() == 3 && faults[2].contains("memory grew by 4 MiB"), "{faults:?}");
+        let faults = bad.faults();
+        assert!(faults.len() == 2 && faults[0].contains('7') && faults[1].contains("ICRC"), "{faults:?}");
+        assert_eq!(bad.memory_growth(), 4 << 20);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A box in a process of its own, between two memif sockets.
 
 use super::boxes::{self, Cell, FRAME_BYTES_MAX, Kind, Setup};
+use crate::bench::pinning;
 use crate::problem::Problem;
 use crate::sim::Failure;
 use longhaul_datapath::{Bridge, Load, LoadConfig, Measured, Plan, Progress, Row, Seen};
@@ -100,7 +101,7 @@ impl Served {
         command.args(["--distance", &format!("{}m", cell.distance.metres())]);
         command.args(core.map(|core| format!("--cores={core}")));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let child = boxes::start_unpinned(&mut command).map_err(refused)?;
+        let child = pinning::start_unpinned(&mut command).map_err(refused)?;
         Ok(Served { child, sockets, flows: cell.flows })
     }
 
@@ -161,7 +162,7 @@ impl Drop for Served {
 /// Is the box between the sockets in `folder`, until standard input ends.
 pub fn serve(folder: &Path, cell: &Cell, setup: &Setup, core: Option<usize>) -> Result<ExitCode, Problem> {
     if let Some(core) = core {
-        boxes::pin(core)?;
+        pinning::pin(core)?;
     }
     let [near, far] = sockets(folder);
     let slave = |path: &Path, name: &str| {

@@ -1,7 +1,7 @@
 //! DPDK's own forwarder over the same ports: what others do with the same load.
 
-use super::boxes;
 use super::served::{RING_FRAMES, Sockets};
+use crate::bench::pinning;
 use crate::problem::Problem;
 use longhaul_datapath::{LoadConfig, Row};
 use longhaul_memif::MemifPort;
@@ -60,7 +60,7 @@ impl Beside {
         command.args(["--", "-i", "--forward-mode=macswap", "--burst=64", "--total-num-mbufs=8192"]);
         command.arg("--mbuf-size=4864");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = boxes::start_unpinned(&mut command).map_err(refused)?;
+        let mut child = pinning::start_unpinned(&mut command).map_err(refused)?;
         if let Some(stdin) = &mut child.stdin {
             writeln!(stdin, "start").map_err(refused)?;
         }

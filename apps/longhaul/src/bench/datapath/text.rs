@@ -1,7 +1,8 @@
 //! The table.
 
 use super::boxes::Kind;
-use super::outcome::{Machine, Outcome};
+use super::outcome::Outcome;
+use crate::bench::machine::Machine;
 use crate::quantity::Size;
 use longhaul_datapath::Measured;
 use std::fmt::Write as _;
@@ -35,11 +36,7 @@ pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "{}, {} cores, {:.2} GHz of ticks, Linux {}; {}",
-        machine.processor,
-        machine.cores,
-        machine.ticks_per_s / 1e9,
-        machine.kernel,
+        "{machine}; {}",
         match outcomes.first().map(Outcome::over) {
             Some("memif") => "over memif, the box in a process of its own",
             Some("copying-rings") => "over rings that copy, all in one thread",

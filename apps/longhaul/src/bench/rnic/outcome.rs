@@ -1,14 +1,14 @@
 //! What came of a measurement, as figures by name.
 
 use super::figures::EndFigures;
-use super::{OperationName, Over};
-use crate::bench::datapath::outcome::Machine;
-use crate::problem::Problem;
+use super::{OperationName, Over, text};
+use crate::bench::machine::Machine;
+use crate::bench::reporting;
 use crate::quantity::Size;
-use longhaul_bench::{Point, Record, Source};
+use longhaul_bench::Point;
 use longhaul_datapath::{Part, TransferConfig};
 use longhaul_rnic::Mtu;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -116,17 +116,14 @@ impl Outcome {
     pub fn retransmits(&self) -> u64 {
         self.ends.iter().map(|end| end.retransmits).sum()
     }
+}
 
-    /// Bytes by which memory of an end grew while it was measured, at most; over rings they share it.
-    pub fn memory_growth(&self) -> u64 {
-        self.ends.iter().map(|end| end.resident_bytes[2] - end.resident_bytes[0]).max().unwrap_or(0)
-    }
+impl reporting::Outcome for Outcome {
+    type Cell = Cell;
+    const WHAT: &'static str = "rnic";
 
-    /// What must not be.
-    pub fn faults(&self, memory_growth_max: Option<Size>) -> Option<String> {
-        let most = memory_growth_max.filter(|most| self.memory_growth() > most.bytes())?;
-        let grew = Size::from_bytes(self.memory_growth());
-        Some(format!("{}: memory grew by {grew}, by more than {most}", self.cell))
+    fn cell(&self) -> &Cell {
+        &self.cell
     }
 
     fn point(&self) -> Point {
@@ -140,8 +137,7 @@ impl Outcome {
             .with("depth", cell.depth)
     }
 
-    /// Figures by name; names end in their units.
-    pub fn values(&self) -> BTreeMap<String, f64> {
+    fn values(&self, _machine: &Machine) -> BTreeMap<String, f64> {
         let mut values = BTreeMap::from([
             ("goodput_bps".to_owned(), self.goodput_bps()),
             ("retransmitted_packets".to_owned(), self.retransmits() as f64),
@@ -166,37 +162,28 @@ impl Outcome {
         values
     }
 
-    /// As a line of a file of results.
-    pub fn record(&self, machine: &Machine) -> Record {
-        let mut record = Record::new("rnic", Source::Measured, self.point());
-        record.values.extend(self.values());
-        let Machine { processor, cores, kernel, ticks_per_s, .. } = machine;
-        let ghz = ticks_per_s / 1e9;
-        record.note(format!("{processor}, {cores} cores, {ghz:.2} GHz of ticks, Linux {kernel}"))
+    fn details(&self) -> Value {
+        json!({ "requester": self.ends[0], "responder": self.ends[1] })
     }
-}
 
-/// What `--json` prints.
-pub fn json(machine: &Machine, outcomes: &[Outcome]) -> Result<String, Problem> {
-    let results: Vec<_> = outcomes
-        .iter()
-        .map(|outcome| {
-            json!({
-                "point": outcome.point(),
-                "values": outcome.values(),
-                "requester": outcome.ends[0],
-                "responder": outcome.ends[1],
-            })
-        })
-        .collect();
-    let output = json!({ "schema": "longhaul-rnic/1", "machine": machine, "results": results });
-    let text = serde_json::to_string_pretty(&output);
-    Ok(text.map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))? + "\n")
+    /// Of an end; over rings they share it.
+    fn memory_growth(&self) -> u64 {
+        self.ends.iter().map(|end| end.resident_bytes[2] - end.resident_bytes[0]).max().unwrap_or(0)
+    }
+
+    fn faults(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn table(machine: &Machine, outcomes: &[Self]) -> String {
+        text::render(machine, outcomes)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::reporting::Outcome as _;
 
     fn outcome(operation: OperationName) -> Outcome {
         let cell =
@@ -227,12 +214,11 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_grows_is_a_fault() {
+    fn memory_grows_by_what_it_does_at_either_end() {
         let mut grew = outcome(OperationName::Write);
-        assert_eq!(grew.faults(Some(Size::from_bytes(0))), None);
+        assert_eq!(grew.memory_growth(), 0);
         grew.ends[1].resident_bytes = [1 << 20, 2 << 20, 5 << 20];
-        assert_eq!(grew.faults(Some(Size::from_bytes(4 << 20))), None);
-        assert!(grew.faults(Some(Size::from_bytes(3 << 20))).is_some_and(|fault| fault.contains("4 MiB")));
+        assert_eq!(grew.memory_growth(), 4 << 20);
     }
 
     #[test]
@@ -241,7 +227,8 @@ mod tests {
         let mut watched = both.ends.clone();
         watched[0].parts = Some([1_000_000, 2_000_000, 4_000_000, 8_000_000, 1_000_000]);
         both.watched = Some(watched);
-        let values = both.values();
+        let machine = Machine::look(&longhaul_datapath::Ticks::new());
+        let values = both.values(&machine);
         assert_eq!(values["sender_copy_cycles_per_packet"], 200.0);
         assert!(
             values.values().all(|value| value.is_finite())

@@ -4,7 +4,7 @@ use super::figures::{EndFigures, Start};
 use super::line::FarEnd;
 use super::outcome::Cell;
 use super::{Args, LOOK_EVERY, STEPS, failure};
-use crate::bench::datapath::boxes;
+use crate::bench::pinning;
 use crate::problem::Problem;
 use crate::sim::Failure;
 use longhaul_datapath::{End, Introduction, Role, TransferConfig, resident_bytes};
@@ -60,7 +60,7 @@ impl Child {
         }
         command.args(args.cores.get(1).map(|core| format!("--cores={core}")));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = boxes::start_unpinned(&mut command).map_err(refused)?;
+        let mut process = pinning::start_unpinned(&mut command).map_err(refused)?;
         let answers = process.stdout.take().map(BufReader::new);
         let answers = answers.ok_or_else(|| Problem::plain("the responder has no output"))?;
         Ok(Child { process, answers })

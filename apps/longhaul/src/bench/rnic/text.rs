@@ -1,8 +1,9 @@
 //! The tables.
 
 use super::outcome::{Cost, Outcome};
-use crate::bench::datapath::outcome::Machine;
 use crate::bench::datapath::text::aligned;
+use crate::bench::machine::Machine;
+use crate::bench::reporting::Outcome as _;
 use crate::quantity::Size;
 use longhaul_datapath::Part;
 use std::fmt::Write as _;
@@ -25,11 +26,7 @@ const COLUMNS: [&str; 13] = [
 
 /// All of it, with what is to be known of the machine.
 pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
-    let mut text = String::new();
-    let Machine { processor, cores, kernel, ticks_per_s, .. } = machine;
-    // Writing to a String cannot fail.
-    let _ =
-        writeln!(text, "{processor}, {cores} cores, {:.2} GHz of ticks, Linux {kernel}", ticks_per_s / 1e9);
+    let mut text = format!("{machine}\n");
     let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
     rows.extend(outcomes.iter().map(row));
     text.push_str(&aligned(&rows));
@@ -40,6 +37,7 @@ pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
     text.push('\n');
     for outcome in outcomes {
         let [start, _, most] = outcome.ends[0].resident_bytes;
+        // Writing to a String cannot fail.
         let _ = writeln!(
             text,
             "{}: memory {} MiB, grew by {:.1} MiB",

@@ -1,6 +1,6 @@
 //! A flame graph of what is measured, recorded by perf.
 
-use super::boxes;
+use super::pinning;
 use crate::problem::Problem;
 use inferno::collapse::Collapse as _;
 use inferno::collapse::perf::Folder;
@@ -44,7 +44,7 @@ impl Profile {
         command.args(["record", "-q", "-F", FREQUENCY, "--call-graph", "dwarf,16384", "-e", "cpu-clock:u"]);
         command.args(["-p", &std::process::id().to_string(), "-o"]).arg(&self.data);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let recorder = boxes::start_unpinned(&mut command);
+        let recorder = pinning::start_unpinned(&mut command);
         self.recorder = Some(recorder.map_err(|e| Problem::plain(format!("cannot start {PROGRAM}: {e}")))?);
         Ok(self)
     }

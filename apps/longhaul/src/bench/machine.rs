@@ -1,0 +1,41 @@
+//! The machine that is measured.
+
+use longhaul_datapath::{HardwareCounters, Ticks};
+use serde::Serialize;
+use std::fmt;
+
+/// The machine, as far as it matters.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    pub processor: String,
+    pub cores: usize,
+    pub kernel: String,
+    pub ticks_per_s: f64,
+    /// Why the processor's event counters are not to be had; `None` when they are.
+    pub no_counters: Option<String>,
+}
+
+impl Machine {
+    /// This one.
+    pub fn look(ticks: &Ticks) -> Self {
+        let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let info = file("/proc/cpuinfo");
+        let model = info.lines().find(|line| line.starts_with("model name"));
+        let processor =
+            model.and_then(|line| line.split_once(':')).map_or("unknown", |(_, name)| name.trim());
+        Machine {
+            processor: processor.to_owned(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: file("/proc/sys/kernel/osrelease").trim().to_owned(),
+            ticks_per_s: ticks.per_second(),
+            no_counters: HardwareCounters::open().err().map(|error| error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine { processor, cores, kernel, ticks_per_s, .. } = self;
+        write!(f, "{processor}, {cores} cores, {:.2} GHz of ticks, Linux {kernel}", ticks_per_s / 1e9)
+    }
+}

@@ -1,0 +1,233 @@
+//! What all measurements of a table have in common: how they are begun, watched and broken off, and how what came of them is told.
+
+use super::machine::Machine;
+use super::pinning;
+use super::profile::Profile;
+use crate::output;
+use crate::problem::Problem;
+use crate::quantity::Size;
+use crate::sim::{Failure, INTERRUPTED, Interrupt, Progress};
+use longhaul_bench::{Point, Record, ResultWriter, Source, Started};
+use longhaul_datapath::Ticks;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How what came of it is told.
+#[derive(Debug, clap::Args)]
+pub struct Reporting {
+    /// Fail when memory grows by more than this while it is measured
+    #[arg(long, value_name = "SIZE")]
+    memory_growth_max: Option<Size>,
+    /// Write a flame graph of all that is measured; needs perf
+    #[arg(long, value_name = "FILE")]
+    flamegraph: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// Append the results to this file, as one JSON object on a line
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// What came of one line of a table.
+pub trait Outcome: Sized {
+    /// What the line is of.
+    type Cell: Display;
+    /// What is measured, as the command and its results call it.
+    const WHAT: &'static str;
+
+    /// What it came of.
+    fn cell(&self) -> &Self::Cell;
+    /// The cell, by what results name it.
+    fn point(&self) -> Point;
+    /// Figures by name; names end in their units.
+    fn values(&self, machine: &Machine) -> BTreeMap<String, f64>;
+    /// What `--json` has besides point and values, as an object.
+    fn details(&self) -> Value;
+    /// Bytes by which memory grew while it was measured, at most.
+    fn memory_growth(&self) -> u64;
+    /// What must not be, besides memory that grows.
+    fn faults(&self) -> Vec<String>;
+    /// All of them as text, with what is to be known of the machine.
+    fn table(machine: &Machine, outcomes: &[Self]) -> String;
+
+    /// As a line of a file of results.
+    fn record(&self, machine: &Machine) -> Record {
+        let mut record = Record::new(Self::WHAT, Source::Measured, self.point());
+        record.values.extend(self.values(machine));
+        record.note(machine.to_string())
+    }
+}
+
+impl Reporting {
+    /// Measures each cell, on one processor where that is given, and tells what came of them.
+    ///
+    /// `one` is given the run, a cell, and which of all it is in words.
+    pub fn measure<O: Outcome>(
+        &self,
+        cells: &[O::Cell],
+        core: Option<usize>,
+        one: impl FnMut(&mut Run, &O::Cell, &str) -> Result<O, Failure>,
+    ) -> Result<ExitCode, Failure> {
+        let profile = self.flamegraph.as_deref().map(Profile::check).transpose()?;
+        let mut writer = match &self.out {
+            Some(out) => Some(ResultWriter::resume(out).map_err(|e| Problem::plain(e.to_string()))?.0),
+            None => None,
+        };
+        core.map(pinning::pin).transpose()?;
+        let interrupt = Interrupt::listen()?;
+        let machine = Machine::look(&Ticks::new());
+        let started = Started::now();
+        let profile = profile.map(Profile::start).transpose()?;
+        let mut run = Run { machine, interrupt, progress: Progress::new() };
+        let outcomes = run.each(cells, one);
+        let profiled = profile.map(Profile::finish).transpose();
+        let outcomes = match outcomes {
+            Err(_) if run.interrupt.came() => return Ok(ExitCode::from(INTERRUPTED)),
+            outcomes => outcomes?,
+        };
+        let machine = &run.machine;
+        output::print(&if self.json { json(machine, &outcomes)? } else { O::table(machine, &outcomes) })?;
+        if let Some(writer) = &mut writer {
+            for outcome in &outcomes {
+                let record = outcome.record(machine).from_run(started.provenance(None, 1));
+                writer.record(&record).map_err(|e| Problem::plain(e.to_string()))?;
+            }
+        }
+        profiled?;
+        let faults: Vec<String> = outcomes.iter().flat_map(|outcome| self.faults(outcome)).collect();
+        faults.iter().for_each(|fault| eprintln!("longhaul bench {}: {fault}", O::WHAT));
+        Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn faults<O: Outcome>(&self, outcome: &O) -> Vec<String> {
+        let mut faults = outcome.faults();
+        let growth = outcome.memory_growth();
+        if let Some(most) = self.memory_growth_max.filter(|most| growth > most.bytes()) {
+            faults.push(format!("memory grew by {}, by more than {most}", Size::from_bytes(growth)));
+        }
+        faults.into_iter().map(|fault| format!("{}: {fault}", outcome.cell())).collect()
+    }
+}
+
+/// What `--json` prints.
+fn json<O: Outcome>(machine: &Machine, outcomes: &[O]) -> Result<String, Problem> {
+    let result = |outcome: &O| {
+        let mut result = outcome.details();
+        result["point"] = json!(outcome.point());
+        result["values"] = json!(outcome.values(machine));
+        result
+    };
+    let results: Vec<_> = outcomes.iter().map(result).collect();
+    let schema = format!("longhaul-{}/1", O::WHAT);
+    let output = json!({ "schema": schema, "machine": machine, "results": results });
+    let text = serde_json::to_string_pretty(&output);
+    Ok(text.map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))? + "\n")
+}
+
+/// One run of a command.
+pub struct Run {
+    /// What is measured.
+    pub machine: Machine,
+    interrupt: Interrupt,
+    progress: Progress,
+}
+
+impl Run {
+    fn each<C: Display, O>(
+        &mut self,
+        cells: &[C],
+        mut one: impl FnMut(&mut Run, &C, &str) -> Result<O, Failure>,
+    ) -> Result<Vec<O>, Failure> {
+        let mut outcomes = Vec::new();
+        for (at, cell) in cells.iter().enumerate() {
+            outcomes.push(one(self, cell, &format!("{} of {}: {cell}", at + 1, cells.len()))?);
+        }
+        self.progress.done();
+        Ok(outcomes)
+    }
+
+    /// Tells how far the measurement at `place` is when that is due; whether it goes on.
+    pub fn goes_on(
+        &mut self,
+        place: &str,
+        [elapsed, whole]: [Duration; 2],
+        done: impl Display,
+        resident_bytes: u64,
+    ) -> bool {
+        if self.progress.is_due() {
+            let memory = Size::from_bytes(resident_bytes >> 20 << 20);
+            let [elapsed, whole] = [elapsed, whole].map(|time| time.as_secs_f64());
+            self.progress.show(&format!("{place}: {elapsed:.0} of {whole:.0} s, {done}, {memory}"));
+        }
+        !self.interrupt.came()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Grown(u64);
+
+    impl Outcome for Grown {
+        type Cell = &'static str;
+        const WHAT: &'static str = "growth";
+
+        fn cell(&self) -> &&'static str {
+            &"here"
+        }
+
+        fn point(&self) -> Point {
+            Point::new().with("qps", 1_u32)
+        }
+
+        fn values(&self, _machine: &Machine) -> BTreeMap<String, f64> {
+            BTreeMap::from([("memory_growth_bytes".to_owned(), self.0 as f64)])
+        }
+
+        fn details(&self) -> Value {
+            json!({ "drops": 0 })
+        }
+
+        fn memory_growth(&self) -> u64 {
+            self.0
+        }
+
+        fn faults(&self) -> Vec<String> {
+            vec!["it is wrong".to_owned()]
+        }
+
+        fn table(_machine: &Machine, _outcomes: &[Self]) -> String {
+            String::new()
+        }
+    }
+
+    fn faults(memory_growth_max: Option<u64>) -> Vec<String> {
+        let memory_growth_max = memory_growth_max.map(Size::from_bytes);
+        let reporting = Reporting { memory_growth_max, flamegraph: None, json: false, out: None };
+        reporting.faults(&Grown(4 << 20))
+    }
+
+    #[test]
+    fn memory_that_grows_is_a_fault_besides_an_outcomes_own() {
+        assert_eq!(faults(None), ["here: it is wrong"]);
+        assert_eq!(faults(Some(4 << 20)), ["here: it is wrong"]);
+        let both = ["here: it is wrong", "here: memory grew by 4 MiB, by more than 3 MiB"];
+        assert_eq!(faults(Some(3 << 20)), both);
+    }
+
+    #[test]
+    fn json_names_schema_machine_and_all_of_an_outcome() {
+        let text = json(&Machine::look(&Ticks::new()), &[Grown(7)]).unwrap();
+        let output: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(output["schema"], "longhaul-growth/1");
+        assert!(output["machine"]["cores"].as_u64().is_some_and(|cores| cores > 0));
+        let expected = json!({ "point": { "qps": 1 }, "values": { "memory_growth_bytes": 7.0 }, "drops": 0 });
+        assert_eq!(output["results"], json!([expected]));
+    }
+}
