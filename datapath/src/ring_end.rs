@@ -1,7 +1,5 @@
 use longhaul_port::loopback::{self, LoopbackPort};
-use longhaul_port::{
-    Descriptors, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError, Received,
-};
+use longhaul_port::{Lease, Port, PortError, Received, forward_port};
 use std::io;
 
 /// One end of an in-process ring between two stages.
@@ -23,23 +21,11 @@ impl RingEnd {
 }
 
 impl Port for RingEnd {
-    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
-        self.port.receive(max, each)
-    }
-
     fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
         if self.copies {
             return self.port.receive(max, &mut |bytes| each(Received::Passing(bytes)));
         }
         self.port.receive_lent(max, each)
-    }
-
-    fn transmit_room(&mut self) -> usize {
-        self.port.transmit_room()
-    }
-
-    fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
-        self.port.transmit(len, fill)
     }
 
     fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
@@ -50,35 +36,6 @@ impl Port for RingEnd {
         self.port.transmit_lent(lease)
     }
 
-    fn flush(&mut self) -> Result<(), PortError> {
-        self.port.flush()
-    }
-
-    fn arm(&mut self) -> Result<bool, PortError> {
-        self.port.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.port.disarm();
-    }
-
-    fn descriptors(&self) -> Descriptors {
-        self.port.descriptors()
-    }
-
-    fn service(&mut self) -> Result<LinkState, PortError> {
-        self.port.service()
-    }
-
-    fn link_state(&self) -> LinkState {
-        self.port.link_state()
-    }
-
-    fn capabilities(&self) -> PortCapabilities {
-        self.port.capabilities()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
+    forward_port!(|self| self.port => receive, transmit_room, transmit, flush, arm, disarm, descriptors);
+    forward_port!(|self| self.port => service, link_state, capabilities, counters);
 }

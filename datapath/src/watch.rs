@@ -2,9 +2,7 @@
 
 use crate::meter::Ticks;
 use longhaul_node::{Gather, Payload};
-use longhaul_port::{
-    Descriptors, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError, Received,
-};
+use longhaul_port::{Lease, LinkState, Port, PortError, Received, forward_port};
 use longhaul_rnic::Memory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -165,34 +163,12 @@ impl<P: Port> Port for Watched<P> {
         within(self.watch.as_deref(), Part::Port, || self.port.flush())
     }
 
-    fn arm(&mut self) -> Result<bool, PortError> {
-        self.port.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.port.disarm();
-    }
-
-    fn descriptors(&self) -> Descriptors {
-        self.port.descriptors()
-    }
-
     #[inline]
     fn service(&mut self) -> Result<LinkState, PortError> {
         within(self.watch.as_deref(), Part::Port, || self.port.service())
     }
 
-    fn link_state(&self) -> LinkState {
-        self.port.link_state()
-    }
-
-    fn capabilities(&self) -> PortCapabilities {
-        self.port.capabilities()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
+    forward_port!(|self| self.port => arm, disarm, descriptors, link_state, capabilities, counters);
 }
 
 /// Memory whose addresses begin at 0, all of it registered; tells a watch when it is copied, if there is one.

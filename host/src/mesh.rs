@@ -7,9 +7,7 @@
 
 use crate::alarm::Alarm;
 use longhaul_node::Side;
-use longhaul_port::{
-    Descriptors, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError, Received,
-};
+use longhaul_port::{Descriptors, Port, PortError, Received, forward_port};
 use longhaul_wire::pair_hash;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::io;
@@ -238,22 +236,6 @@ impl<P: Port> Port for CorePort<P> {
         received.map(|received| received + from_others)
     }
 
-    fn transmit_room(&mut self) -> usize {
-        self.queue.transmit_room()
-    }
-
-    fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
-        self.queue.transmit(len, fill)
-    }
-
-    fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
-        self.queue.transmit_lent(lease)
-    }
-
-    fn flush(&mut self) -> Result<(), PortError> {
-        self.queue.flush()
-    }
-
     fn arm(&mut self) -> Result<bool, PortError> {
         self.alarm.set();
         if self.inlets.iter().any(Inlet::has_frames) {
@@ -274,25 +256,8 @@ impl<P: Port> Port for CorePort<P> {
         self.queue.descriptors().iter().copied().chain([self.alarm.descriptor()]).collect()
     }
 
-    fn service(&mut self) -> Result<LinkState, PortError> {
-        self.queue.service()
-    }
-
-    fn link_state(&self) -> LinkState {
-        self.queue.link_state()
-    }
-
-    fn last_disconnect(&self) -> Option<&str> {
-        self.queue.last_disconnect()
-    }
-
-    fn capabilities(&self) -> PortCapabilities {
-        self.queue.capabilities()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.queue.counters()
-    }
+    forward_port!(|self| self.queue => transmit_room, transmit, transmit_lent, flush, service, link_state);
+    forward_port!(|self| self.queue => last_disconnect, capabilities, counters);
 }
 
 #[cfg(all(test, not(loom)))]

@@ -296,7 +296,7 @@ impl<P: Port> Outlet<'_, P> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use longhaul_port::{Descriptors, LinkState, LoopbackPort, PortCapabilities, PortCounters, loopback};
+    use longhaul_port::{LoopbackPort, forward_port, loopback};
 
     /// When frames arrived.
     #[derive(Default)]
@@ -317,9 +317,6 @@ mod tests {
     struct Stamping(LoopbackPort);
 
     impl Port for Stamping {
-        fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
-            self.0.receive(max, each)
-        }
         fn receive_lent(
             &mut self,
             max: usize,
@@ -330,36 +327,9 @@ mod tests {
                 each(if age.is_zero() { Received::Passing(bytes) } else { Received::Stamped(bytes, age) });
             })
         }
-        fn transmit_room(&mut self) -> usize {
-            self.0.transmit_room()
-        }
-        fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
-            self.0.transmit(len, fill)
-        }
-        fn flush(&mut self) -> Result<(), PortError> {
-            self.0.flush()
-        }
-        fn arm(&mut self) -> Result<bool, PortError> {
-            self.0.arm()
-        }
-        fn disarm(&mut self) {
-            self.0.disarm();
-        }
-        fn descriptors(&self) -> Descriptors {
-            self.0.descriptors()
-        }
-        fn service(&mut self) -> Result<LinkState, PortError> {
-            self.0.service()
-        }
-        fn link_state(&self) -> LinkState {
-            self.0.link_state()
-        }
-        fn capabilities(&self) -> PortCapabilities {
-            self.0.capabilities()
-        }
-        fn counters(&self) -> PortCounters {
-            self.0.counters()
-        }
+
+        forward_port!(|self| self.0 => receive, transmit_room, transmit, flush, arm, disarm, descriptors);
+        forward_port!(|self| self.0 => service, link_state, capabilities, counters);
     }
 
     /// The times that a node is told in a turn at `now`, of frames that are so many µs old, and what it was told last.

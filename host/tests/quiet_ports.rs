@@ -2,9 +2,7 @@
 
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters};
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
-use longhaul_port::{
-    Descriptors, LinkState, LoopbackPort, Port, PortCapabilities, PortCounters, PortError, loopback,
-};
+use longhaul_port::{LinkState, LoopbackPort, Port, PortError, forward_port, loopback};
 use longhaul_units::{Duration, Instant};
 
 /// Counts the looks at a port, which says of itself what it is told to.
@@ -15,27 +13,6 @@ struct Watched {
 }
 
 impl Port for Watched {
-    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
-        self.inner.receive(max, each)
-    }
-    fn transmit_room(&mut self) -> usize {
-        self.inner.transmit_room()
-    }
-    fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
-        self.inner.transmit(len, fill)
-    }
-    fn flush(&mut self) -> Result<(), PortError> {
-        self.inner.flush()
-    }
-    fn arm(&mut self) -> Result<bool, PortError> {
-        self.inner.arm()
-    }
-    fn disarm(&mut self) {
-        self.inner.disarm();
-    }
-    fn descriptors(&self) -> Descriptors {
-        self.inner.descriptors()
-    }
     fn service(&mut self) -> Result<LinkState, PortError> {
         self.looks += 1;
         self.inner.service()
@@ -43,12 +20,9 @@ impl Port for Watched {
     fn link_state(&self) -> LinkState {
         self.state
     }
-    fn capabilities(&self) -> PortCapabilities {
-        self.inner.capabilities()
-    }
-    fn counters(&self) -> PortCounters {
-        self.inner.counters()
-    }
+
+    forward_port!(|self| self.inner => receive, transmit_room, transmit, flush, arm, disarm, descriptors);
+    forward_port!(|self| self.inner => capabilities, counters);
 }
 
 /// Counts the frames that come by each side.

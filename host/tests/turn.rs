@@ -3,9 +3,7 @@
 use longhaul_host::{MalformedFrames, TurnConfig, turn};
 use longhaul_link::{Link, LinkConfig};
 use longhaul_node::Node;
-use longhaul_port::{
-    Descriptors, LinkState, LoopbackPort, Port, PortCapabilities, PortCounters, PortError, loopback,
-};
+use longhaul_port::{Descriptors, LinkState, LoopbackPort, Port, PortError, forward_port, loopback};
 use longhaul_units::{Duration, Instant};
 
 const NOW: Instant = Instant::from_ns(1);
@@ -205,12 +203,6 @@ mod port_errors {
             self.0.receive(max, each)?;
             Err(violation())
         }
-        fn transmit_room(&mut self) -> usize {
-            self.0.transmit_room()
-        }
-        fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
-            self.0.transmit(len, fill)
-        }
         fn flush(&mut self) -> Result<(), PortError> {
             self.0.flush()?;
             Err(violation())
@@ -228,12 +220,8 @@ mod port_errors {
         fn link_state(&self) -> LinkState {
             LinkState::Down
         }
-        fn capabilities(&self) -> PortCapabilities {
-            self.0.capabilities()
-        }
-        fn counters(&self) -> PortCounters {
-            self.0.counters()
-        }
+
+        forward_port!(|self| self.0 => transmit_room, transmit, capabilities, counters);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! choice. So what crosses the circuit has two addresses and one EtherType, whatever hosts send: for circuits whose provider takes no
 //! others. Both ends have such a port; what else comes is counted and dropped.
 
-use crate::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError, check_length};
+use crate::{Port, PortCapabilities, PortError, check_length, forward_port};
 
 /// The EtherType for local experiments (IEEE 802, first one).
 pub const ETHERTYPE_EXPERIMENTAL: u16 = 0x88b5;
@@ -117,10 +117,6 @@ impl<P: Port> Port for CircuitPort<P> {
         Ok(count)
     }
 
-    fn transmit_room(&mut self) -> usize {
-        self.port.transmit_room()
-    }
-
     fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
         check_length(len, self.frame_bytes_max())?;
         let (circuit, overhead) = (self.circuit, self.circuit.overhead());
@@ -131,41 +127,12 @@ impl<P: Port> Port for CircuitPort<P> {
         })
     }
 
-    fn flush(&mut self) -> Result<(), PortError> {
-        self.port.flush()
-    }
-
-    fn arm(&mut self) -> Result<bool, PortError> {
-        self.port.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.port.disarm();
-    }
-
-    fn descriptors(&self) -> Descriptors {
-        self.port.descriptors()
-    }
-
-    fn service(&mut self) -> Result<LinkState, PortError> {
-        self.port.service()
-    }
-
-    fn link_state(&self) -> LinkState {
-        self.port.link_state()
-    }
-
-    fn last_disconnect(&self) -> Option<&str> {
-        self.port.last_disconnect()
-    }
-
     fn capabilities(&self) -> PortCapabilities {
         PortCapabilities { frame_bytes_max: self.frame_bytes_max(), ..self.port.capabilities() }
     }
 
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
+    forward_port!(|self| self.port => transmit_room, flush, arm, disarm, descriptors, service, link_state);
+    forward_port!(|self| self.port => last_disconnect, counters);
 }
 
 #[cfg(test)]

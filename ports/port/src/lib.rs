@@ -27,6 +27,7 @@ mod descriptors;
 #[cfg_attr(loom, path = "doorbell_model.rs")]
 mod doorbell;
 mod error;
+mod forward;
 pub mod loopback;
 pub mod null;
 mod port;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use longhaul_lease::Lease;
 
-use crate::{Descriptors, PortCounters, PortError};
+use crate::{Descriptors, PortCounters, PortError, forward_port};
 
 /// Shortest frame a port carries, in bytes: an Ethernet header without payload.
 pub const FRAME_BYTES_MIN: usize = 14;
@@ -164,65 +164,14 @@ pub trait Port: Send {
     fn counters(&self) -> PortCounters;
 }
 
-macro_rules! forward_port {
-    ($($wrapper:ty),*) => {$(
-        impl<P: Port + ?Sized> Port for $wrapper {
-            fn receive(
-                &mut self,
-                max: usize,
-                each: &mut dyn FnMut(&[u8]),
-            ) -> Result<usize, PortError> {
-                (**self).receive(max, each)
-            }
-            fn receive_lent(
-                &mut self,
-                max: usize,
-                each: &mut dyn FnMut(Received<'_>),
-            ) -> Result<usize, PortError> {
-                (**self).receive_lent(max, each)
-            }
-            fn transmit_room(&mut self) -> usize {
-                (**self).transmit_room()
-            }
-            fn transmit(
-                &mut self,
-                len: usize,
-                fill: &mut dyn FnMut(&mut [u8]),
-            ) -> Result<bool, PortError> {
-                (**self).transmit(len, fill)
-            }
-            fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
-                (**self).transmit_lent(lease)
-            }
-            fn flush(&mut self) -> Result<(), PortError> {
-                (**self).flush()
-            }
-            fn arm(&mut self) -> Result<bool, PortError> {
-                (**self).arm()
-            }
-            fn disarm(&mut self) {
-                (**self).disarm();
-            }
-            fn descriptors(&self) -> Descriptors {
-                (**self).descriptors()
-            }
-            fn service(&mut self) -> Result<LinkState, PortError> {
-                (**self).service()
-            }
-            fn link_state(&self) -> LinkState {
-                (**self).link_state()
-            }
-            fn last_disconnect(&self) -> Option<&str> {
-                (**self).last_disconnect()
-            }
-            fn capabilities(&self) -> PortCapabilities {
-                (**self).capabilities()
-            }
-            fn counters(&self) -> PortCounters {
-                (**self).counters()
-            }
-        }
-    )*};
+impl<P: Port + ?Sized> Port for Box<P> {
+    forward_port!(|self| **self => receive, receive_lent, transmit_room, transmit, transmit_lent, flush);
+    forward_port!(|self| **self => arm, disarm, descriptors, service, link_state, last_disconnect);
+    forward_port!(|self| **self => capabilities, counters);
 }
 
-forward_port!(Box<P>, &mut P);
+impl<P: Port + ?Sized> Port for &mut P {
+    forward_port!(|self| **self => receive, receive_lent, transmit_room, transmit, transmit_lent, flush);
+    forward_port!(|self| **self => arm, disarm, descriptors, service, link_state, last_disconnect);
+    forward_port!(|self| **self => capabilities, counters);
+}

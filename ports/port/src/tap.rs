@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::{Descriptors, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError, Received};
+use crate::{Lease, LinkState, Port, PortError, Received, forward_port};
 
 /// Magic number of a pcap file with nanosecond timestamps.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -192,10 +192,6 @@ impl<P: Port, W: Write + Send> Port for TapPort<P, W> {
         })
     }
 
-    fn transmit_room(&mut self) -> usize {
-        self.inner.transmit_room()
-    }
-
     fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
         let recorder = &mut self.recorder;
         self.inner.transmit(len, &mut |frame| {
@@ -212,42 +208,13 @@ impl<P: Port, W: Write + Send> Port for TapPort<P, W> {
         Ok(sent)
     }
 
-    fn flush(&mut self) -> Result<(), PortError> {
-        self.inner.flush()
-    }
-
-    fn arm(&mut self) -> Result<bool, PortError> {
-        self.inner.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.inner.disarm();
-    }
-
-    fn descriptors(&self) -> Descriptors {
-        self.inner.descriptors()
-    }
-
     fn service(&mut self) -> Result<LinkState, PortError> {
         self.recorder.write_out_old(Instant::now);
         self.inner.service()
     }
 
-    fn link_state(&self) -> LinkState {
-        self.inner.link_state()
-    }
-
-    fn last_disconnect(&self) -> Option<&str> {
-        self.inner.last_disconnect()
-    }
-
-    fn capabilities(&self) -> PortCapabilities {
-        self.inner.capabilities()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.inner.counters()
-    }
+    forward_port!(|self| self.inner => transmit_room, flush, arm, disarm, descriptors, link_state);
+    forward_port!(|self| self.inner => last_disconnect, capabilities, counters);
 }
 
 impl<P: Port, W: Write + Send> Drop for TapPort<P, W> {

@@ -10,9 +10,7 @@ use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_netdev::{NetdevCounters, PacketConfig, PacketPort, Part, TapConfig, interface};
 use longhaul_port::circuit::{Circuit, CircuitPort, ETHERTYPE_EXPERIMENTAL, ETHERTYPE_MIN, VLAN_MAX};
 use longhaul_port::tap::{self, TapPort as RecordingPort};
-use longhaul_port::{
-    Descriptors, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError, Received,
-};
+use longhaul_port::{Port, forward_port};
 use serde::Deserialize;
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -495,61 +493,9 @@ macro_rules! each_kind {
 }
 
 impl Port for BoxPort {
-    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
-        each_kind!(self, port => port.receive(max, each))
-    }
-
-    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
-        each_kind!(self, port => port.receive_lent(max, each))
-    }
-
-    fn transmit_room(&mut self) -> usize {
-        each_kind!(self, port => port.transmit_room())
-    }
-
-    fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
-        each_kind!(self, port => port.transmit(len, fill))
-    }
-
-    fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
-        each_kind!(self, port => port.transmit_lent(lease))
-    }
-
-    fn flush(&mut self) -> Result<(), PortError> {
-        each_kind!(self, port => port.flush())
-    }
-
-    fn arm(&mut self) -> Result<bool, PortError> {
-        each_kind!(self, port => port.arm())
-    }
-
-    fn disarm(&mut self) {
-        each_kind!(self, port => port.disarm());
-    }
-
-    fn descriptors(&self) -> Descriptors {
-        each_kind!(self, port => port.descriptors())
-    }
-
-    fn service(&mut self) -> Result<LinkState, PortError> {
-        each_kind!(self, port => port.service())
-    }
-
-    fn link_state(&self) -> LinkState {
-        each_kind!(self, port => port.link_state())
-    }
-
-    fn last_disconnect(&self) -> Option<&str> {
-        each_kind!(self, port => port.last_disconnect())
-    }
-
-    fn capabilities(&self) -> PortCapabilities {
-        each_kind!(self, port => port.capabilities())
-    }
-
-    fn counters(&self) -> PortCounters {
-        each_kind!(self, port => port.counters())
-    }
+    forward_port!(|self| each_kind! => receive, receive_lent, transmit_room, transmit, transmit_lent, flush);
+    forward_port!(|self| each_kind! => arm, disarm, descriptors, service, link_state, last_disconnect);
+    forward_port!(|self| each_kind! => capabilities, counters);
 }
 
 /// A capture file. What goes wrong with it is told once, because the recording ends with it.
