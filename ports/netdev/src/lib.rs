@@ -47,6 +47,7 @@
 //! Deliberately absent: addresses, routes and neighbours, and setting an existing interface up.
 
 mod batch;
+mod bpf;
 mod checksum;
 mod config;
 mod counters;

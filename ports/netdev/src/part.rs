@@ -1,8 +1,9 @@
 //! Which of an interface's frames a port gets when several share it.
 //!
-//! A program of classic BPF, as in `filter`, which the kernel runs for each frame and port. The kernel has taken the
+//! A program of classic BPF, which the kernel runs for each frame and port. The kernel has taken the
 //! outermost VLAN tag off before. No load goes beyond the frame: such a one would have all ports lose it.
 
+use crate::bpf::{self, ETHERTYPE, Program, Target};
 use libc::sock_filter;
 
 /// A part of the frames of an interface.
@@ -29,30 +30,15 @@ pub enum Part {
 const FACTOR: u32 = 0x9e37_79b1;
 const SHIFT: u32 = 15;
 
-/// Load four bytes, or two, from a place in the frame; its length.
-const LOAD_4: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-const LOAD_2: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
-const LOAD_LENGTH: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_LEN) as u16;
-/// Keep the number in the one cell that is used, and fetch it into the index; make it the index.
-const KEEP: u16 = libc::BPF_ST as u16;
-const FETCH_INDEX: u16 = (libc::BPF_LDX | libc::BPF_MEM) as u16;
-const TO_INDEX: u16 = (libc::BPF_MISC | libc::BPF_TAX) as u16;
-/// Arithmetic with a constant, and with the index.
-const MULTIPLY: u16 = (libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K) as u16;
-const SHIFT_RIGHT: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K) as u16;
-const REMAINDER: u16 = (libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K) as u16;
-const XOR_INDEX: u16 = (libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X) as u16;
-const ADD_INDEX: u16 = (libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X) as u16;
-/// Jump if equal, if at least, always.
-const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ) as u16;
-const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE) as u16;
-const ALWAYS: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
-const END: u16 = libc::BPF_RET as u16;
-
-/// Where the EtherType stands, and how much further a VLAN tag moves it.
-const ETHERTYPE: u32 = 12;
+/// How much further a VLAN tag moves the EtherType.
 const TAG_BYTES: u32 = 4;
 const CELL: u32 = 0;
+
+/// Behind a tag; another EtherType; where the MAC addresses decide; where a number is there.
+const TAGGED: Target = Target::At("tagged");
+const OTHER: Target = Target::At("other");
+const MACS: Target = Target::At("MACs");
+const DECIDE: Target = Target::At("decide");
 
 /// Where two addresses are, and how long each is.
 #[derive(Clone, Copy)]
@@ -83,67 +69,32 @@ impl Part {
             Part::OfPairs { index, of } => (index, of.max(1)),
         };
         let mut program = Program::default();
-        program.load(LOAD_2, ETHERTYPE);
+        program.add(bpf::LOAD_2, ETHERTYPE);
         program.by_ip(ETHERTYPE);
         for tag in [libc::ETH_P_8021Q, libc::ETH_P_8021AD] {
-            program.jump(IF_EQUAL, tag as u32, Target::Tagged, Target::Next);
+            program.jump(bpf::IF_EQUAL, tag as u32, TAGGED, Target::Next);
         }
-        program.jump(ALWAYS, 0, Target::Macs, Target::Next);
-        program.place(Target::Tagged);
+        program.jump(bpf::ALWAYS, 0, MACS, Target::Next);
+        program.place(TAGGED);
         program.unless_shorter(ETHERTYPE + TAG_BYTES + 2);
-        program.load(LOAD_2, ETHERTYPE + TAG_BYTES);
+        program.add(bpf::LOAD_2, ETHERTYPE + TAG_BYTES);
         program.by_ip(ETHERTYPE + TAG_BYTES);
-        program.place(Target::Macs);
+        program.place(MACS);
         program.number(Addresses::MAC);
-        program.place(Target::Decide);
+        program.place(DECIDE);
         program.scatter();
-        program.load(REMAINDER, of);
-        program.jump(IF_EQUAL, index, Target::Next, Target::Drop);
-        program.load(END, u32::MAX);
-        program.place(Target::Drop);
-        program.load(END, 0);
+        program.add(bpf::REMAINDER, of);
+        program.jump(bpf::IF_EQUAL, index, Target::Take, Target::Drop);
         Some(program.assembled())
     }
 }
 
-/// Where jumps go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Target {
-    Next,
-    /// Past so many instructions.
-    Past(u8),
-    Tagged,
-    Macs,
-    Decide,
-    Drop,
-}
-
-/// Instructions, and the places that jumps go to, which are all behind them.
-#[derive(Default)]
-struct Program {
-    code: Vec<(sock_filter, [Target; 2])>,
-    places: Vec<(Target, usize)>,
-}
-
+/// Parts of a program, with the places of [`Part::program`].
 impl Program {
-    /// An instruction that is no jump.
-    fn load(&mut self, code: u16, k: u32) {
-        self.code.push((sock_filter { code, jt: 0, jf: 0, k }, [Target::Next; 2]));
-    }
-
-    fn jump(&mut self, code: u16, with: u32, if_so: Target, if_not: Target) {
-        self.code.push((sock_filter { code, jt: 0, jf: 0, k: with }, [if_so, if_not]));
-    }
-
-    /// The next instruction is this target.
-    fn place(&mut self, target: Target) {
-        self.places.push((target, self.code.len()));
-    }
-
     /// Goes by the MACs when the frame has fewer bytes.
     fn unless_shorter(&mut self, bytes: u32) {
-        self.load(LOAD_LENGTH, 0);
-        self.jump(IF_AT_LEAST, bytes, Target::Next, Target::Macs);
+        self.add(bpf::LOAD_LENGTH, 0);
+        self.jump(bpf::IF_AT_LEAST, bytes, Target::Next, MACS);
     }
 
     /// Decides by IP addresses if the EtherType at this place, which is loaded and stays so otherwise, says that there are
@@ -152,65 +103,42 @@ impl Program {
         for (kind, addresses) in
             [(libc::ETH_P_IP, Addresses::ipv4(ethertype)), (libc::ETH_P_IPV6, Addresses::ipv6(ethertype))]
         {
-            let start = self.code.len();
-            self.jump(IF_EQUAL, kind as u32, Target::Next, Target::Next);
+            self.jump(bpf::IF_EQUAL, kind as u32, Target::Next, OTHER);
             self.unless_shorter(addresses.destination + addresses.bytes);
             self.number(addresses);
-            self.jump(ALWAYS, 0, Target::Decide, Target::Next);
-            let past = self.code.len() - start - 1;
-            self.code[start].1[1] = Target::Past(past as u8);
+            self.jump(bpf::ALWAYS, 0, DECIDE, Target::Next);
+            self.place(OTHER);
         }
     }
 
     /// The sum of both addresses' numbers.
     fn number(&mut self, addresses: Addresses) {
         self.mix(addresses.source, addresses.bytes);
-        self.load(KEEP, CELL);
+        self.add(bpf::KEEP, CELL);
         self.mix(addresses.destination, addresses.bytes);
-        self.load(FETCH_INDEX, CELL);
-        self.load(ADD_INDEX, 0);
+        self.add(bpf::FETCH_INDEX, CELL);
+        self.add(bpf::ADD_INDEX, 0);
     }
 
     /// Four bytes at a time, and what is left.
     fn mix(&mut self, address: u32, bytes: u32) {
         for at in (0..bytes).step_by(4) {
             if at > 0 {
-                self.load(TO_INDEX, 0);
+                self.add(bpf::TO_INDEX, 0);
             }
-            self.load(if bytes - at >= 4 { LOAD_4 } else { LOAD_2 }, address + at);
+            self.add(if bytes - at >= 4 { bpf::LOAD_4 } else { bpf::LOAD_2 }, address + at);
             if at > 0 {
-                self.load(XOR_INDEX, 0);
+                self.add(bpf::XOR_INDEX, 0);
             }
             self.scatter();
         }
     }
 
     fn scatter(&mut self) {
-        self.load(MULTIPLY, FACTOR);
-        self.load(TO_INDEX, 0);
-        self.load(SHIFT_RIGHT, SHIFT);
-        self.load(XOR_INDEX, 0);
-    }
-
-    fn assembled(self) -> Vec<sock_filter> {
-        let distance = |from: usize, target: Target| match target {
-            Target::Next => 0,
-            Target::Past(count) => count.into(),
-            placed => {
-                let place = self.places.iter().find(|(target, _)| *target == placed);
-                place.map_or(0, |(_, at)| at - from - 1)
-            }
-        };
-        let resolved = |(at, &(mut instruction, [if_so, if_not])): (usize, &(sock_filter, [Target; 2]))| {
-            if instruction.code == ALWAYS {
-                instruction.k = distance(at, if_so) as u32;
-            } else {
-                // The program is short enough, as its test sees.
-                (instruction.jt, instruction.jf) = (distance(at, if_so) as u8, distance(at, if_not) as u8);
-            }
-            instruction
-        };
-        self.code.iter().enumerate().map(resolved).collect()
+        self.add(bpf::MULTIPLY, FACTOR);
+        self.add(bpf::TO_INDEX, 0);
+        self.add(bpf::SHIFT_RIGHT, SHIFT);
+        self.add(bpf::XOR_INDEX, 0);
     }
 }
 
