@@ -2,7 +2,7 @@
 
 use std::io;
 
-use longhaul_netdev::{NetdevError, interface};
+use longhaul_netdev::NetdevError;
 use thiserror::Error;
 
 /// An error of [`crate::XdpPort::open`]. Each names its cure where there is one.
@@ -19,7 +19,7 @@ pub enum XdpError {
         /// What it has to be.
         range: &'static str,
     },
-    /// The interface is not there, or is no Ethernet interface.
+    /// The interface is not there or no Ethernet interface, or the operating system refused what no other variant names.
     #[error(transparent)]
     Interface(#[from] NetdevError),
     /// The process lacks a privilege.
@@ -129,16 +129,6 @@ pub enum XdpError {
         /// Its answer.
         source: io::Error,
     },
-    /// The operating system refused something else.
-    #[error("{interface}: {operation}: {source}")]
-    Io {
-        /// The interface.
-        interface: String,
-        /// What was being done.
-        operation: &'static str,
-        /// The operating system's answer.
-        source: io::Error,
-    },
 }
 
 impl XdpError {
@@ -149,16 +139,13 @@ impl XdpError {
         capability: &'static str,
         source: io::Error,
     ) -> Self {
-        let interface = interface.to_owned();
         match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => XdpError::NotPermitted { interface, operation, capability },
-            Some(libc::ENODEV | libc::ENXIO) => {
-                let existing = interface::list().unwrap_or_default();
-                NetdevError::NoSuchInterface { interface, existing }.into()
+            Some(libc::EPERM | libc::EACCES) => {
+                XdpError::NotPermitted { interface: interface.to_owned(), operation, capability }
             }
             Some(libc::EAFNOSUPPORT | libc::ENOSYS | libc::ENOPROTOOPT) => Self::too_old(operation, source),
-            Some(libc::ENETDOWN) => XdpError::Down { interface },
-            _ => XdpError::Io { interface, operation, source },
+            Some(libc::ENETDOWN) => XdpError::Down { interface: interface.to_owned() },
+            _ => NetdevError::of(interface, operation, capability, source).into(),
         }
     }
 

@@ -102,12 +102,7 @@ pub enum NetdevError {
 
 impl NetdevError {
     /// Names what `source` means for `interface` where it is the usual cause; `capability` is what `operation` takes.
-    pub(crate) fn of(
-        interface: &str,
-        operation: &'static str,
-        capability: &'static str,
-        source: io::Error,
-    ) -> Self {
+    pub fn of(interface: &str, operation: &'static str, capability: &'static str, source: io::Error) -> Self {
         let interface = interface.to_owned();
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
