@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use longhaul_namespace::{sh, veth};
 use longhaul_netdev::{PacketConfig, PacketPort};
 use longhaul_port::{LinkState, Port};
 
@@ -17,33 +18,11 @@ const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs `test` in a namespace of its own, where that and AF_XDP are possible.
-fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    let done = std::thread::spawn(|| {
-        // SAFETY: takes a number; only this thread is affected.
-        let may_unshare = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
-        let has_ip =
-            may_unshare && Command::new("ip").arg("link").output().is_ok_and(|out| out.status.success());
-        if !has_ip || crate::socket::XdpSocket::new().is_err() {
-            return eprintln!("SKIPPED: this test needs root, AF_XDP and `ip`");
-        }
-        // Frames of the kernel's own would be in the way.
-        std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").ok();
-        test();
-    });
-    done.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-}
-
-/// Runs lines of commands in the namespace of the calling thread.
-fn sh(lines: &str) {
-    let output = Command::new("sh").args(["-e", "-c", lines]).output().unwrap();
-    assert!(output.status.success(), "{lines}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// A veth pair `ea`, `eb`, up.
-fn veth(mtu: u32, queues: u32) {
-    let end = |name| format!("{name} mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
-    sh(&format!("ip link add {} type veth peer name {}", end("ea"), end("eb")));
-    sh("ip link set ea up; ip link set eb up");
+fn in_namespace(test: impl FnOnce() + Send) {
+    if crate::socket::XdpSocket::new().is_err() {
+        return eprintln!("SKIPPED: this test needs root and AF_XDP");
+    }
+    longhaul_namespace::in_namespace(test);
 }
 
 fn open(interface: &str, mode: Mode) -> XdpPort {

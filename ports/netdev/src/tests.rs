@@ -6,6 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use longhaul_namespace::{in_namespace, sh};
 use longhaul_port::{LinkState, Port};
 
 mod interfaces;
@@ -32,11 +33,7 @@ impl Host {
         let (jobs, waiting) = channel::<Job>();
         let (answer, answered) = channel();
         let running = std::thread::spawn(move || {
-            // SAFETY: takes a number; only this thread is affected.
-            let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-            assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-            // Frames of the kernel's own would be in the way.
-            std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").ok();
+            longhaul_namespace::enter().unwrap();
             // SAFETY: takes nothing.
             answer.send(unsafe { libc::gettid() }).unwrap();
             waiting.into_iter().for_each(|job| job());
@@ -66,34 +63,9 @@ impl Drop for Host {
     }
 }
 
-/// Runs lines of commands in the namespace of the calling thread.
-fn sh(lines: &str) {
-    let output = Command::new("sh").args(["-e", "-c", lines]).output().unwrap();
-    assert!(output.status.success(), "{lines}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
 /// Runs lines of commands in the namespace of the calling thread, and returns whether that succeeded.
 fn may_sh(lines: &str) -> bool {
     Command::new("sh").args(["-e", "-c", lines]).output().unwrap().status.success()
-}
-
-/// Runs `test` in a namespace of its own, where that is possible.
-fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    if !has_privileges() {
-        eprintln!("SKIPPED: this test needs CAP_NET_ADMIN, CAP_SYS_ADMIN and `ip`");
-        return;
-    }
-    Host::new().run(test);
-}
-
-fn has_privileges() -> bool {
-    std::thread::spawn(|| {
-        // SAFETY: takes a number; only this thread is affected.
-        let may_unshare = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
-        may_unshare && Command::new("ip").arg("link").output().is_ok_and(|output| output.status.success())
-    })
-    .join()
-    .unwrap()
 }
 
 /// A frame for experiments, of `len` bytes.

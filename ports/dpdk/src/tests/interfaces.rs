@@ -1,41 +1,11 @@
 //! Drivers for interfaces of the host, in network namespaces that go away with the threads that made them.
 
 use super::*;
+use longhaul_namespace::{in_namespace, sh, veth};
 use longhaul_netdev::{PacketConfig, PacketPort};
-use std::process::Command;
 
 /// An EtherType for experiments, which no kernel answers.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
-
-/// Runs `test` in a namespace of its own, where that is possible.
-fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    let done = std::thread::spawn(|| {
-        // SAFETY: takes a number; only this thread is affected.
-        let may_unshare = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
-        let has_ip =
-            may_unshare && Command::new("ip").arg("link").output().is_ok_and(|out| out.status.success());
-        if !has_ip {
-            return eprintln!("SKIPPED: this test needs root and `ip`");
-        }
-        // Frames of the kernel's own would be in the way.
-        std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").ok();
-        test();
-    });
-    done.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-}
-
-/// Runs lines of commands in the namespace of the calling thread.
-fn sh(lines: &str) {
-    let output = Command::new("sh").args(["-e", "-c", lines]).output().unwrap();
-    assert!(output.status.success(), "{lines}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// A veth pair `ea`, `eb`, up.
-fn veth(queues: u32) {
-    let end = |name| format!("{name} numrxqueues {queues} numtxqueues {queues}");
-    sh(&format!("ip link add {} type veth peer name {}", end("ea"), end("eb")));
-    sh("ip link set ea up; ip link set eb up");
-}
 
 fn host_port(interface: &str) -> PacketPort {
     let mut port = PacketPort::open(&PacketConfig::new(interface)).unwrap();
@@ -100,7 +70,7 @@ fn both_ways(device: &mut DpdkPort, host: &mut PacketPort) {
 #[test]
 fn that_the_kernel_keeps_are_reached_by_packet_sockets() {
     in_namespace(|| {
-        veth(1);
+        veth(1500, 1);
         let mut port = opened("net_af_packet_veth0,iface=ea");
         both_ways(&mut port, &mut host_port("eb"));
         assert_eq!((port.driver(), port.mtu()), ("net_af_packet", 1500));
@@ -110,7 +80,7 @@ fn that_the_kernel_keeps_are_reached_by_packet_sockets() {
 #[test]
 fn several_packet_sockets_share_what_comes() {
     in_namespace(|| {
-        veth(1);
+        veth(1500, 1);
         let config =
             DpdkConfig { spread: Spread::ByDevice, ..DpdkConfig::new("net_af_packet_two0,iface=ea") };
         let refused = open_ports(&config, 2).map(|_| ()).unwrap_err().to_string();
@@ -153,7 +123,7 @@ fn that_flap_are_counted_and_go_on() {
 #[test]
 fn that_the_kernel_keeps_are_reached_by_af_xdp() {
     in_namespace(|| {
-        veth(1);
+        veth(1500, 1);
         let mut port = match open(&DpdkConfig::new("net_af_xdp_veth0,iface=ea")) {
             Ok(port) => port,
             Err(error) => return eprintln!("SKIPPED: {error}"),
