@@ -105,8 +105,8 @@ fn pass(
         Manner::Kept(frames) => frames,
     };
     from.receive_lent(burst, &mut |frame| match frame {
-        Received::Passing(bytes) => copy(bytes),
         Received::Lent(lease) => kept.push_back(lease.clone()),
+        passing => copy(passing.bytes()),
     })?;
     while kept.len() > hold {
         let lease = kept.pop_front().expect("more than none");
