@@ -52,15 +52,22 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// False, and counted, when `frame` is too long to be kept.
+    #[inline]
+    pub(crate) fn may_hold(&mut self, frame: &Frame<'_>) -> bool {
+        let may = !frame.is_empty()
+            && frame.payload.len() <= PAYLOAD_MAX
+            && frame.head.len() <= longhaul_wire::HEAD_MAX;
+        if !may {
+            self.counters.drops.count(DropReason::Oversized);
+        }
+        may
+    }
+
     /// Keeps `frame`, unless it is too long to be kept.
     #[inline]
     pub(crate) fn hold(&mut self, frame: &Frame<'_>) -> Option<FrameBuf> {
-        if frame.is_empty() || frame.payload.len() > PAYLOAD_MAX || frame.head.len() > longhaul_wire::HEAD_MAX
-        {
-            self.counters.drops.count(DropReason::Oversized);
-            return None;
-        }
-        Some(self.pool.hold(frame))
+        self.may_hold(frame).then(|| self.pool.hold(frame))
     }
 
     pub(crate) fn pass_to_wan(&mut self, frame: &Frame<'_>) {

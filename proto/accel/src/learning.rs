@@ -168,7 +168,7 @@ impl Flow {
             && self.started
             && self.requester_qpn.is_none()
             && (self.store.start()..self.store.end()).contains(&seq)
-            && self.store.entry(self.store.index_of(seq)).is_some_and(|entry| entry.last == seq)
+            && self.store.entry(self.store.index_of(seq)).is_some_and(|entry| entry.last() == seq)
     }
 
     /// An ACK that fits this flow only. The first is remembered; when a second one counts the messages as this flow

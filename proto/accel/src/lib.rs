@@ -52,6 +52,7 @@ mod config;
 mod connections;
 mod counters;
 mod drain;
+mod entries;
 mod flow;
 mod key;
 mod learning;

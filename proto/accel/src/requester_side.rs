@@ -4,7 +4,7 @@ use crate::flow::{Flow, Gap, Replay, Shared, credits_left};
 use crate::policy::Duty;
 use crate::store::{ENTRY_OVERHEAD, Kind};
 use crate::{DropReason, FlowState};
-use longhaul_node::{Frame, FramePool};
+use longhaul_node::{Frame, FrameBuf, FramePool};
 use longhaul_units::{Duration, Instant, Psn};
 use longhaul_wire::{NakCode, Opcode, Packet, Position, Syndrome, Verb, credit_code};
 
@@ -247,7 +247,9 @@ impl Flow {
             self.drop_frame(shared, DropReason::StoreFull);
             return;
         }
-        let Some(held) = shared.hold(frame) else { return };
+        if !shared.may_hold(frame) {
+            return;
+        }
         if self.store.is_empty() {
             self.alive_at = now;
         }
@@ -260,7 +262,15 @@ impl Flow {
             self.unresolved_read = Some(request.read_len);
         }
         self.store.wake(&mut shared.spare);
-        shared.stored_bytes += self.store.push(held, span, request.kind, request.ends, request.ack_request);
+        // Twice the same, so that what a port lends is put together where it stays: moved in other pieces than it was stored in, it
+        // would wait for all stores before it.
+        shared.stored_bytes += match FrameBuf::lent_whole(frame) {
+            Some(held) => self.store.push(held, span, request.kind, request.ends, request.ack_request),
+            None => {
+                let held = shared.pool.hold(frame);
+                self.store.push(held, span, request.kind, request.ends, request.ack_request)
+            }
+        };
         self.count_stored(shared, frame.payload.len());
         if request.kind != Kind::Response {
             self.since_ack += 1;

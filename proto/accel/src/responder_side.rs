@@ -344,7 +344,7 @@ impl Flow {
         let Some(first) = self.store.awaited.front().map(|awaited| awaited.first) else { return };
         self.store.count_request_sent(first, now);
         self.resent_at = now;
-        let frame = self.store.entry(self.store.index_of(first)).map(|entry| entry.frame.clone());
+        let frame = self.store.entry(self.store.index_of(first)).and_then(|entry| entry.frame.clone());
         if let Some(frame) = frame {
             shared.queue_to_wan(frame);
             self.counters.retransmits_read += 1;
@@ -383,12 +383,13 @@ impl Flow {
         let restart_timer = !self.store.is_outstanding();
         let (window, before) = (self.window, self.store.responder_next);
         let entry = self.store.next_to_send()?;
-        let bytes = wire_bytes(entry.frame.len());
-        if window.is_open((entry.last + 1).saturating_sub(before)) {
-            out.transmit_held(WAN, &entry.frame);
+        let frame = entry.frame.as_ref()?;
+        let bytes = wire_bytes(frame.len());
+        if window.is_open((entry.last() + 1).saturating_sub(before)) {
+            out.transmit_held(WAN, frame);
         } else {
             // Nothing follows before an answer.
-            send_asking(&entry.frame, out);
+            send_asking(frame, out);
         }
         self.limiter.take(now, bytes, &shared.dcqcn);
         if self.store.count_sent(now) {
@@ -421,8 +422,9 @@ impl Flow {
         let first = self.store.entry(index)?.first;
         let entry = self.store.front_mut_at(index)?;
         entry.times_sent = entry.times_sent.saturating_add(1);
-        let bytes = wire_bytes(entry.frame.len());
-        send_asking(&entry.frame, out);
+        let frame = entry.frame.as_ref()?;
+        let bytes = wire_bytes(frame.len());
+        send_asking(frame, out);
         self.store.count_request_sent(first, now);
         self.counters.retransmits_timeout += 1;
         shared.counters.retransmits_timeout += 1;

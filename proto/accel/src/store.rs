@@ -4,15 +4,17 @@
 //! Three positions move through it: what the responder has (the front), what is to be sent next (the cursor) and
 //! what may be acknowledged to the requester (the frontier).
 
+use crate::entries::Entries;
 use longhaul_node::FrameBuf;
 use longhaul_units::Instant;
 use longhaul_wire::Packet;
 use std::collections::VecDeque;
 
 /// What stands in the way of acknowledging a request early.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Kind {
     /// Nothing: SEND or WRITE with data.
+    #[default]
     Plain,
     /// READ or atomic: its own response answers it.
     Response,
@@ -21,19 +23,22 @@ pub(crate) enum Kind {
     EndToEnd,
 }
 
-/// One stored request packet.
-#[derive(Debug)]
+/// One stored request packet, in a line of the cache.
+#[derive(Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct Entry {
-    pub(crate) frame: FrameBuf,
-    /// First and last PSN; a READ takes one for each of its response packets.
+    /// There always is one, but in a place that holds no packet.
+    pub(crate) frame: Option<FrameBuf>,
+    /// First PSN.
     pub(crate) first: u64,
-    pub(crate) last: u64,
     /// Messages completed once this packet is executed, counted from the flow's start.
     pub(crate) messages: u64,
-    /// It completes one itself.
-    pub(crate) ends: bool,
     pub(crate) sent_at: Instant,
+    /// PSNs, at least 1; a READ takes one for each of its response packets.
+    pub(crate) span: u32,
     pub(crate) bytes: u32,
+    /// It completes a message itself.
+    pub(crate) ends: bool,
     pub(crate) times_sent: u8,
     pub(crate) kind: Kind,
     pub(crate) ack_request: bool,
@@ -42,6 +47,12 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Last PSN.
+    #[inline]
+    pub(crate) fn last(&self) -> u64 {
+        self.first + u64::from(self.span) - 1
+    }
+
     /// Messages completed before this packet.
     pub(crate) fn messages_before(&self) -> u64 {
         self.messages - u64::from(self.ends)
@@ -76,7 +87,7 @@ pub(crate) const ENTRY_OVERHEAD: usize = size_of::<Entry>() - size_of::<FrameBuf
 /// Room for entries of stores that are empty: a flow that rests keeps none, and one that begins again allocates none.
 #[derive(Debug, Default)]
 pub(crate) struct Spare {
-    rooms: Vec<VecDeque<Entry>>,
+    rooms: Vec<Entries>,
     /// Entries that they have room for.
     entries: usize,
 }
@@ -85,14 +96,14 @@ pub(crate) struct Spare {
 const SPARE_ENTRIES_MAX: usize = 1 << 18;
 
 impl Spare {
-    fn keep(&mut self, room: VecDeque<Entry>) {
+    fn keep(&mut self, room: Entries) {
         if self.entries + room.capacity() <= SPARE_ENTRIES_MAX {
             self.entries += room.capacity();
             self.rooms.push(room);
         }
     }
 
-    fn take(&mut self) -> VecDeque<Entry> {
+    fn take(&mut self) -> Entries {
         let room = self.rooms.pop().unwrap_or_default();
         self.entries -= room.capacity();
         room
@@ -101,7 +112,7 @@ impl Spare {
 
 #[derive(Debug)]
 pub(crate) struct Store {
-    entries: VecDeque<Entry>,
+    entries: Entries,
     cursor: usize,
     /// Entries before this one lie below the frontier; `frontier_bytes` is their memory.
     frontier_index: usize,
@@ -120,7 +131,7 @@ impl Store {
     /// An empty store whose first packet is `start`.
     pub(crate) fn new(start: u64) -> Self {
         Store {
-            entries: VecDeque::new(),
+            entries: Entries::default(),
             cursor: 0,
             frontier_index: 0,
             frontier_bytes: 0,
@@ -187,7 +198,7 @@ impl Store {
     #[inline]
     pub(crate) fn sent_before(&self) -> u64 {
         let last = self.cursor.checked_sub(1).and_then(|index| self.entries.get(index));
-        last.map_or(self.responder_next, |entry| entry.last + 1)
+        last.map_or(self.responder_next, |entry| entry.last() + 1)
     }
 
     /// Entries not sent, or to be sent again.
@@ -207,7 +218,7 @@ impl Store {
 
     /// Frames to be sent, in their order.
     pub(crate) fn waiting_frames(&self) -> impl Iterator<Item = &FrameBuf> {
-        self.entries.range(self.cursor..).map(|entry| &entry.frame)
+        self.entries.from(self.cursor).filter_map(|entry| entry.frame.as_ref())
     }
 
     pub(crate) fn front_mut_at(&mut self, index: usize) -> Option<&mut Entry> {
@@ -220,7 +231,7 @@ impl Store {
 
     /// Index of the first entry that ends at or behind `seq`.
     pub(crate) fn index_of(&self, seq: u64) -> usize {
-        self.entries.partition_point(|e| e.last < seq)
+        self.entries.partition_point(|e| e.last() < seq)
     }
 
     /// True when another request than `packet` is stored under its number: its QP number has a new owner.
@@ -228,11 +239,12 @@ impl Store {
     /// READs are not compared: one that is repeated may ask for what is left of it.
     pub(crate) fn contradicts(&self, seq: u64, packet: &Packet<'_>, payload_len: usize) -> bool {
         let Some(entry) = self.entries.get(self.index_of(seq)) else { return false };
-        if entry.kind == Kind::Response || entry.last != seq {
+        if entry.kind == Kind::Response || entry.last() != seq {
             return false;
         }
-        let Ok(Some(stored)) = Packet::parse(entry.frame.head()) else { return false };
-        (stored.opcode(), stored.reth(), entry.frame.as_frame().payload.len())
+        let Some(frame) = &entry.frame else { return false };
+        let Ok(Some(stored)) = Packet::parse(frame.head()) else { return false };
+        (stored.opcode(), stored.reth(), frame.as_frame().payload.len())
             != (packet.opcode(), packet.reth(), payload_len)
     }
 
@@ -253,7 +265,7 @@ impl Store {
     }
 
     /// Appends the packet at [`Store::end`]. Returns the memory that it takes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(
         &mut self,
         frame: FrameBuf,
@@ -271,28 +283,29 @@ impl Store {
         if kind == Kind::Response {
             self.awaited.push_back(Awaited { first, last, next: first, sent_at: None, recover_at: None });
         }
-        self.entries.push_back(Entry {
-            frame,
-            first,
-            last,
-            messages: self.messages,
-            ends,
-            sent_at: Instant::ZERO,
-            bytes: bytes as u32,
-            times_sent: 0,
-            kind,
-            ack_request,
-            answered: false,
-        });
+        let messages = self.messages;
+        let entry = self.entries.push_back();
+        // One by one, as they are read.
+        entry.frame = Some(frame);
+        entry.first = first;
+        entry.messages = messages;
+        entry.sent_at = Instant::ZERO;
+        entry.span = span as u32;
+        entry.bytes = bytes as u32;
+        entry.ends = ends;
+        entry.times_sent = 0;
+        entry.kind = kind;
+        entry.ack_request = ack_request;
+        entry.answered = false;
         bytes as u64
     }
 
     /// Gives the last entry, a READ, `span` PSNs.
     pub(crate) fn resolve_span(&mut self, span: u64) {
         if let (Some(entry), Some(awaited)) = (self.entries.back_mut(), self.awaited.back_mut()) {
-            entry.last = entry.first + span - 1;
-            awaited.last = entry.last;
-            self.end = entry.last + 1;
+            entry.span = span as u32;
+            awaited.last = entry.last();
+            self.end = entry.last() + 1;
             if self.sent_to > entry.first {
                 self.sent_to = self.end;
             }
@@ -301,9 +314,11 @@ impl Store {
 
     /// Takes everything as sent at `now` by somebody else.
     pub(crate) fn count_all_as_sent(&mut self, now: Instant) {
-        for entry in self.entries.range_mut(self.cursor..) {
-            entry.sent_at = now;
-            entry.times_sent = 1;
+        for index in self.cursor..self.entries.len() {
+            if let Some(entry) = self.entries.get_mut(index) {
+                entry.sent_at = now;
+                entry.times_sent = 1;
+            }
         }
         for awaited in &mut self.awaited {
             awaited.sent_at.get_or_insert(now);
@@ -323,7 +338,7 @@ impl Store {
                 return true;
             }
             self.frontier_bytes += u64::from(entry.bytes);
-            self.frontier = entry.last + 1;
+            self.frontier = entry.last() + 1;
             self.frontier_messages = entry.messages;
             self.frontier_index += 1;
         }
@@ -349,25 +364,25 @@ impl Store {
         let mut awaited = 0;
         while let Some(entry) = self.entries.get(count) {
             let is_awaited = entry.kind == Kind::Response && !entry.answered;
-            if entry.last >= limit || (is_awaited && !forced) {
+            if entry.last() >= limit || (is_awaited && !forced) {
                 break;
             }
-            // Its buffer is freed below.
-            entry.frame.fetch();
+            if let Some(frame) = &entry.frame {
+                frame.fetch_count();
+            }
             count += 1;
             awaited += usize::from(is_awaited);
             released.bytes += u64::from(entry.bytes);
-            let by_name = entry.last + 1 == limit && entry.times_sent == 1 && entry.ack_request;
+            let by_name = entry.last() + 1 == limit && entry.times_sent == 1 && entry.ack_request;
             released.sample = by_name.then_some(entry.sent_at);
             if count <= self.frontier_index {
                 self.frontier_bytes -= u64::from(entry.bytes);
             } else {
-                self.frontier = entry.last + 1;
+                self.frontier = entry.last() + 1;
                 self.frontier_messages = entry.messages;
             }
         }
-        // Mostly one or a few: a drain would cost more to set up.
-        (0..count).for_each(|_| drop(self.entries.pop_front()));
+        self.entries.drop_front(count);
         self.awaited.drain(..awaited);
         self.bytes -= released.bytes;
         self.cursor = self.cursor.saturating_sub(count);
@@ -384,7 +399,7 @@ impl Store {
     /// The next packet to send. What the responder is known to have is skipped.
     pub(crate) fn next_to_send(&mut self) -> Option<&Entry> {
         while let Some(entry) = self.entries.get(self.cursor) {
-            if entry.last >= self.responder_next {
+            if entry.last() >= self.responder_next {
                 break;
             }
             self.cursor += 1;
@@ -398,7 +413,7 @@ impl Store {
         let again = entry.times_sent > 0;
         entry.times_sent = entry.times_sent.saturating_add(1);
         entry.sent_at = now;
-        let (kind, first, last) = (entry.kind, entry.first, entry.last);
+        let (kind, first, last) = (entry.kind, entry.first, entry.last());
         self.cursor += 1;
         self.sent_to = self.sent_to.max(last + 1);
         if kind == Kind::Response {
@@ -428,8 +443,9 @@ impl Store {
     pub(crate) fn replace_request(&mut self, seq: u64, frame: FrameBuf) {
         let index = self.index_of(seq);
         if let Some(entry) = self.entries.get_mut(index) {
-            entry.frame = frame;
+            entry.frame = Some(frame);
             entry.times_sent = entry.times_sent.saturating_add(1);
+            entry.span = (entry.last() + 1 - seq) as u32;
             entry.first = seq;
         }
         if let Some(awaited) = self.awaited_at(seq) {
@@ -451,7 +467,7 @@ impl Store {
 impl Store {
     /// The PSN behind the last stored packet that asked for an ACK.
     pub(crate) fn last_wish(&self) -> Option<u64> {
-        let wish = self.entries.iter().rev().find(|e| e.ack_request && e.kind != Kind::Response);
-        wish.map(|e| e.last + 1)
+        let wish = self.entries.from(0).rev().find(|e| e.ack_request && e.kind != Kind::Response);
+        wish.map(|e| e.last() + 1)
     }
 }

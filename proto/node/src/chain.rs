@@ -29,11 +29,20 @@ pub struct Chain<L, R, O = ()> {
 pub trait Observer {
     /// `frame` passes at `now`, on its way to the chain's side `toward`, 0 or 1.
     fn observe(&mut self, now: Instant, toward: Side, frame: &Frame<'_>);
+
+    /// As [`Observer::observe`], of a kept frame: who watches nothing need not look into it.
+    #[inline]
+    fn observe_held(&mut self, now: Instant, toward: Side, held: &FrameBuf) {
+        self.observe(now, toward, &held.as_frame());
+    }
 }
 
 impl Observer for () {
     #[inline]
     fn observe(&mut self, _now: Instant, _toward: Side, _frame: &Frame<'_>) {}
+
+    #[inline]
+    fn observe_held(&mut self, _now: Instant, _toward: Side, _held: &FrameBuf) {}
 }
 
 impl<F: FnMut(Instant, Side, &Frame<'_>)> Observer for F {
@@ -48,6 +57,13 @@ impl<O: Observer> Observer for Option<O> {
     fn observe(&mut self, now: Instant, toward: Side, frame: &Frame<'_>) {
         if let Some(observer) = self {
             observer.observe(now, toward, frame);
+        }
+    }
+
+    #[inline]
+    fn observe_held(&mut self, now: Instant, toward: Side, held: &FrameBuf) {
+        if let Some(observer) = self {
+            observer.observe_held(now, toward, held);
         }
     }
 }
@@ -215,7 +231,7 @@ impl<O: Observer> Transmit for Cable<'_, O> {
     #[inline]
     fn transmit_held(&mut self, side: Side, held: &FrameBuf) {
         if side == self.end {
-            self.observer.observe(self.now, side, &held.as_frame());
+            self.observer.observe_held(self.now, side, held);
         }
         self.out.transmit_held(side, held);
     }

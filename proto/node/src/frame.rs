@@ -101,12 +101,16 @@ impl Trailer {
     ///
     /// # Panics
     /// When it is shorter.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn received(end: &[u8], pad_len: usize) -> Trailer {
-        let (mut pad, mut icrc) = ([0; 3], [0; ICRC_LEN]);
-        if pad_len > 0 {
-            pad[..pad_len].copy_from_slice(&end[..pad_len]);
+        // As nearly all packets are: the ICRC stays in one piece.
+        if pad_len == 0
+            && let Some(&icrc) = end.first_chunk::<ICRC_LEN>()
+        {
+            return Trailer::Received { pad: [0; 3], pad_len: 0, icrc };
         }
+        let (mut pad, mut icrc) = ([0; 3], [0; ICRC_LEN]);
+        pad[..pad_len].copy_from_slice(&end[..pad_len]);
         icrc.copy_from_slice(&end[pad_len..pad_len + ICRC_LEN]);
         Trailer::Received { pad, pad_len: pad_len as u8, icrc }
     }

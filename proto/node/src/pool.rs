@@ -162,19 +162,8 @@ impl FramePool {
     #[inline]
     fn hold_lent(&mut self, frame: &Frame<'_>, lease: &Lease, at: u32, len: u32) -> FrameBuf {
         let bytes = lease.bytes();
-        let pad_len = frame.trailer.len().saturating_sub(ICRC_LEN) as u8;
-        let parts = Parts {
-            payload_len: len,
-            head_len: frame.head.len() as u8,
-            pad_len,
-            is_roce: !frame.trailer.is_empty(),
-        };
-        let is_whole = std::ptr::eq(frame.head.as_ptr(), bytes.as_ptr())
-            && frame.head.len() == at as usize
-            && frame.len() == bytes.len()
-            && frame.trailer == parts.trailer(bytes);
-        if is_whole {
-            return FrameBuf(Kept::Lent { lease: lease.clone(), parts });
+        if let Some(whole) = FrameBuf::lent_whole(frame) {
+            return whole;
         }
         let Ok(payload_at) = u8::try_from(at) else {
             return self
@@ -304,6 +293,27 @@ impl std::fmt::Debug for FrameBuf {
 }
 
 impl FrameBuf {
+    /// Keeps `frame` if it is as a port lent it: what [`FramePool::hold`] does for it, in line and without a pool.
+    #[inline(always)]
+    pub fn lent_whole(frame: &Frame<'_>) -> Option<FrameBuf> {
+        let Payload::Lent { lease, at, len } = frame.payload else { return None };
+        let bytes = lease.bytes();
+        let (is_roce, pad_len) = match &frame.trailer {
+            Trailer::None => (false, 0),
+            Trailer::Received { pad, pad_len, icrc } => {
+                let (end, pad) = (bytes.len().checked_sub(ICRC_LEN)?, pad.get(..usize::from(*pad_len))?);
+                let is_same = bytes[end..] == *icrc && (pad.is_empty() || bytes[..end].ends_with(pad));
+                is_same.then_some((true, *pad_len))?
+            }
+            Trailer::Checked { .. } | Trailer::Sealed { .. } => return None,
+        };
+        let is_whole = std::ptr::eq(frame.head.as_ptr(), bytes.as_ptr())
+            && frame.head.len() == at as usize
+            && frame.len() == bytes.len();
+        let parts = Parts { payload_len: len, head_len: frame.head.len() as u8, pad_len, is_roce };
+        is_whole.then(|| FrameBuf(Kept::Lent { lease: lease.clone(), parts }))
+    }
+
     /// Starts to load the frame into the cache, for who will send it or let go of it in a moment: over a long path it
     /// was last touched a round trip ago.
     #[inline]
@@ -321,6 +331,22 @@ impl FrameBuf {
                 }
             }
             Kept::Lent { lease, .. } => fetch_lent(lease),
+        }
+    }
+
+    /// Starts to load what letting go of it touches: not the bytes.
+    #[inline]
+    pub fn fetch_count(&self) {
+        match &self.0 {
+            Kept::Pooled { buffer, payload } => {
+                black_box(buffer.is_returned());
+                match payload {
+                    Place::Here => {}
+                    Place::In(other) => _ = black_box(other.is_returned()),
+                    Place::Lent(lease) => _ = black_box(lease.is_returned()),
+                }
+            }
+            Kept::Lent { lease, .. } => _ = black_box(lease.is_returned()),
         }
     }
 

@@ -100,7 +100,7 @@ impl Layout {
 
     /// The quick way for nearly every packet: no tag, IPv4 without options and fragments, UDP to our port.
     /// `None`: anything else.
-    #[inline]
+    #[inline(always)]
     fn find_plain(head: &[u8]) -> Option<Result<Layout, Malformed>> {
         let h = head.first_chunk::<54>()?;
         let is_plain = [h[12], h[13], h[14], h[23]] == [0x08, 0x00, 0x45, PROTOCOL_UDP]
@@ -164,15 +164,22 @@ impl Layout {
 /// Finds the boundaries of a whole frame, `frame_len` bytes long, whose leading bytes are `head`.
 ///
 /// `head` is the frame itself or a private copy of its first [`crate::HEAD_MAX`] bytes.
-#[inline]
+#[inline(always)]
 pub fn split(head: &[u8], frame_len: usize) -> Result<Split, Malformed> {
-    // Twice the same call, so that the usual case is compiled with its constant offsets.
+    // In line for nearly every packet: offsets are constants then, and what is found is not moved in other pieces than it was
+    // stored in, which stalls.
     match Layout::find_plain(head) {
-        Some(found) => bounds(head, found?, frame_len),
-        None => match Layout::find_any(head)? {
-            Some(layout) => bounds(head, layout, frame_len),
-            None => Ok(Split::Other),
-        },
+        Some(Ok(layout)) => bounds(head, layout, frame_len),
+        Some(Err(malformed)) => Err(malformed),
+        None => split_any(head, frame_len),
+    }
+}
+
+#[inline(never)]
+fn split_any(head: &[u8], frame_len: usize) -> Result<Split, Malformed> {
+    match Layout::find_any(head)? {
+        Some(layout) => bounds(head, layout, frame_len),
+        None => Ok(Split::Other),
     }
 }
 
