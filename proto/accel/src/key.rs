@@ -48,6 +48,12 @@ impl WireKey {
         WireKey { lan, wan, number: u64::from(vlan) << 32 | u64::from(number) }
     }
 
+    /// The same addresses and VLAN with another QPN.
+    #[inline]
+    pub(crate) fn with_qpn(self, qpn: Qpn) -> Self {
+        WireKey { number: self.number >> 32 << 32 | u64::from(qpn.get()), ..self }
+    }
+
     /// Key of a connection: who asked for it, whom, and the asker's communication id.
     pub(crate) fn of_connection(initiator: IpAddr, target: IpAddr, vlan: u16, comm_id: u32) -> Self {
         WireKey::new(address_bits(initiator), address_bits(target), vlan, comm_id)

@@ -54,6 +54,7 @@ mod counters;
 mod drain;
 mod entries;
 mod flow;
+mod index;
 mod key;
 mod learning;
 mod policy;

@@ -1,6 +1,7 @@
 //! The flows: slots, and the ways to find one.
 
 use crate::flow::Flow;
+use crate::index::Index;
 use crate::key::{Map, WireKey, map};
 use crate::timers::SlotId;
 use longhaul_units::{Duration, Qpn};
@@ -23,12 +24,25 @@ pub(crate) struct FlowTable {
     flows_max: usize,
     /// Where the search for a flow to evict goes on.
     hand: usize,
-    by_responder: Map<WireKey, u32>,
-    by_requester: Map<WireKey, u32>,
+    by_responder: Index,
+    by_requester: Index,
     /// Flows without a known requester QPN, by the pair of addresses.
     unpaired: Map<WireKey, Vec<u32>>,
     last_lan: Option<(WireKey, u32)>,
     last_wan: Option<(WireKey, u32)>,
+}
+
+/// Whether the flow in a slot is the one that requests with `key` belong to.
+fn has_responder<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> bool + 'a {
+    |slot| slots.get(slot as usize).and_then(|s| s.flow.as_deref()).is_some_and(|flow| flow.wire == *key)
+}
+
+/// Whether the flow in a slot is the one that responses with `key` belong to.
+fn has_requester<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> bool + 'a {
+    |slot| {
+        let flow = slots.get(slot as usize).and_then(|s| s.flow.as_deref());
+        flow.is_some_and(|flow| flow.requester_qpn.is_some_and(|qpn| flow.wire.with_qpn(qpn) == *key))
+    }
 }
 
 impl FlowTable {
@@ -38,8 +52,8 @@ impl FlowTable {
             free: Vec::new(),
             flows_max: flows_max as usize,
             hand: 0,
-            by_responder: map(seed),
-            by_requester: map(seed ^ 1),
+            by_responder: Index::new(seed),
+            by_requester: Index::new(seed ^ 1),
             unpaired: map(seed ^ 2),
             last_lan: None,
             last_wan: None,
@@ -56,7 +70,7 @@ impl FlowTable {
     }
 
     fn find_by_responder(&mut self, key: WireKey) -> Option<u32> {
-        let slot = *self.by_responder.get(&key)?;
+        let slot = self.by_responder.get(&key, has_responder(&self.slots, &key))?;
         self.last_lan = Some((key, slot));
         Some(slot)
     }
@@ -71,7 +85,7 @@ impl FlowTable {
     }
 
     fn find_by_requester(&mut self, key: WireKey) -> Option<u32> {
-        let slot = *self.by_requester.get(&key)?;
+        let slot = self.by_requester.get(&key, has_requester(&self.slots, &key))?;
         self.last_wan = Some((key, slot));
         Some(slot)
     }
@@ -141,7 +155,7 @@ impl FlowTable {
             }
             None => return None,
         };
-        self.by_responder.insert(flow.key.wire(), slot);
+        self.by_responder.insert(&flow.wire, slot, has_responder(&self.slots, &flow.wire));
         let mut flow = flow;
         match flow.requester_qpn {
             Some(qpn) => self.set_requester(slot, &flow, qpn),
@@ -152,7 +166,8 @@ impl FlowTable {
     }
 
     fn set_requester(&mut self, slot: u32, flow: &Flow, qpn: Qpn) {
-        self.by_requester.insert(flow.key.to_requester(qpn), slot);
+        let key = flow.key.to_requester(qpn);
+        self.by_requester.insert(&key, slot, has_requester(&self.slots, &key));
         self.last_wan = None;
     }
 
@@ -205,9 +220,7 @@ impl FlowTable {
 
     fn forget_requester(&mut self, slot: u32, flow_key: &crate::FlowKey, qpn: Qpn) {
         let key = flow_key.to_requester(qpn);
-        if self.by_requester.get(&key) == Some(&slot) {
-            self.by_requester.remove(&key);
-        }
+        self.by_requester.remove(&key, slot);
         self.last_wan = None;
     }
 
@@ -216,7 +229,8 @@ impl FlowTable {
         let Some(flow) = self.get(slot) else { return };
         let key = flow.key;
         self.remove_candidate(slot, key.pair());
-        self.by_requester.insert(key.to_requester(qpn), slot);
+        let to_requester = key.to_requester(qpn);
+        self.by_requester.insert(&to_requester, slot, has_requester(&self.slots, &to_requester));
         self.last_wan = None;
     }
 
@@ -238,7 +252,7 @@ impl FlowTable {
         let flow = self.slots.get_mut(slot as usize)?.flow.take()?;
         self.slots[slot as usize].generation = self.slots[slot as usize].generation.wrapping_add(1);
         self.free.push(slot);
-        self.by_responder.remove(&flow.key.wire());
+        self.by_responder.remove(&flow.wire, slot);
         self.last_lan = None;
         match flow.requester_qpn {
             Some(qpn) => self.forget_requester(slot, &flow.key, qpn),
