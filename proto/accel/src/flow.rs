@@ -2,7 +2,6 @@
 
 use crate::allowance::Allowance;
 use crate::answer::Answer;
-use crate::key::WireKey;
 use crate::learning::Asked;
 use crate::policy::Duty;
 use crate::queue::Queue;
@@ -162,8 +161,6 @@ pub(crate) struct Beginning {
 
 pub(crate) struct Flow {
     pub(crate) key: FlowKey,
-    /// [`FlowKey::wire`] of it.
-    pub(crate) wire: WireKey,
     pub(crate) requester_qpn: Option<Qpn>,
     pub(crate) state: FlowState,
     pub(crate) mode: Mode,
@@ -273,7 +270,6 @@ impl Flow {
     fn blank(now: Instant, key: FlowKey, beginning: Beginning, start: u64) -> Self {
         Flow {
             key,
-            wire: key.wire(),
             requester_qpn: beginning.requester_qpn,
             state: FlowState::Learning,
             mode: Mode::Early,

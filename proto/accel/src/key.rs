@@ -48,12 +48,6 @@ impl WireKey {
         WireKey { lan, wan, number: u64::from(vlan) << 32 | u64::from(number) }
     }
 
-    /// The same addresses and VLAN with another QPN.
-    #[inline]
-    pub(crate) fn with_qpn(self, qpn: Qpn) -> Self {
-        WireKey { number: self.number >> 32 << 32 | u64::from(qpn.get()), ..self }
-    }
-
     /// Key of a connection: who asked for it, whom, and the asker's communication id.
     pub(crate) fn of_connection(initiator: IpAddr, target: IpAddr, vlan: u16, comm_id: u32) -> Self {
         WireKey::new(address_bits(initiator), address_bits(target), vlan, comm_id)
@@ -81,11 +75,13 @@ impl WireKey {
 }
 
 impl FlowKey {
+    #[inline]
     pub(crate) fn wire(&self) -> WireKey {
         self.to_requester(self.responder_qpn)
     }
 
     /// Key of what goes to the flow's requester.
+    #[inline]
     pub(crate) fn to_requester(self, qpn: Qpn) -> WireKey {
         WireKey::new(address_bits(self.requester), address_bits(self.responder), self.vlan, qpn.get())
     }

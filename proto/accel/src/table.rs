@@ -34,14 +34,16 @@ pub(crate) struct FlowTable {
 
 /// Whether the flow in a slot is the one that requests with `key` belong to.
 fn has_responder<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> bool + 'a {
-    |slot| slots.get(slot as usize).and_then(|s| s.flow.as_deref()).is_some_and(|flow| flow.wire == *key)
+    |slot| {
+        slots.get(slot as usize).and_then(|s| s.flow.as_deref()).is_some_and(|flow| flow.key.wire() == *key)
+    }
 }
 
 /// Whether the flow in a slot is the one that responses with `key` belong to.
 fn has_requester<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> bool + 'a {
     |slot| {
         let flow = slots.get(slot as usize).and_then(|s| s.flow.as_deref());
-        flow.is_some_and(|flow| flow.requester_qpn.is_some_and(|qpn| flow.wire.with_qpn(qpn) == *key))
+        flow.is_some_and(|flow| flow.requester_qpn.is_some_and(|qpn| flow.key.to_requester(qpn) == *key))
     }
 }
 
@@ -155,7 +157,8 @@ impl FlowTable {
             }
             None => return None,
         };
-        self.by_responder.insert(&flow.wire, slot, has_responder(&self.slots, &flow.wire));
+        let key = flow.key.wire();
+        self.by_responder.insert(&key, slot, has_responder(&self.slots, &key));
         let mut flow = flow;
         match flow.requester_qpn {
             Some(qpn) => self.set_requester(slot, &flow, qpn),
@@ -252,7 +255,7 @@ impl FlowTable {
         let flow = self.slots.get_mut(slot as usize)?.flow.take()?;
         self.slots[slot as usize].generation = self.slots[slot as usize].generation.wrapping_add(1);
         self.free.push(slot);
-        self.by_responder.remove(&flow.wire, slot);
+        self.by_responder.remove(&flow.key.wire(), slot);
         self.last_lan = None;
         match flow.requester_qpn {
             Some(qpn) => self.forget_requester(slot, &flow.key, qpn),
