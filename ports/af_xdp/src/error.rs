@@ -66,6 +66,20 @@ pub enum XdpError {
         /// How many were asked for.
         wanted: u16,
     },
+    /// The interface has too few queues for the cores that are to share it.
+    #[error(
+        "{interface} has {queues} {} for {cores} cores, each of which takes one of its own to receive and to send by: \
+         `ethtool -L {interface} combined {cores}` (`rx {cores} tx {cores}` where `ethtool -l` counts them apart), or fewer --cores",
+        if *queues == 1 { "queue" } else { "queues" }
+    )]
+    QueuesForCores {
+        /// The interface.
+        interface: String,
+        /// How many it both receives and sends by, of those that were asked for.
+        queues: u32,
+        /// How many ports are to share it.
+        cores: u16,
+    },
     /// The driver does not run the program.
     #[error(
         "the driver of {interface} refuses native mode ({reason}): leave `native` out, or write `generic`"

@@ -11,7 +11,9 @@
 //! * **Long frames**: buffers are pages of 4 KiB, of which the kernel leaves 3840 bytes for a received frame. Longer ones come in
 //!   several, for which it takes Linux 6.6, and are copied into one piece. Neither unaligned chunks nor huge pages help: the
 //!   kernel takes no chunk that is longer than a page.
-//! * **Order**: received frames keep the order of their queue; all are sent by the first queue, so that they keep theirs.
+//! * **Order**: received frames keep the order of their queue; all are sent by the port's first queue, so that they keep theirs.
+//! * **Several threads**: [`XdpPort::open_queues`] gives each a port with its part of the queues. They have the program in common, and
+//!   nothing that is touched when a frame passes.
 //!
 //! Lifecycle: opened in the network namespace of the calling thread; up when the interface is up and has a carrier. No state of the
 //! interface ends a port: set down, without carrier or deleted, it is down, counts what it drops and says why; it is up again
@@ -32,13 +34,14 @@
 //! Instructions are put together here and loaded by bpf(2): the program is forty of them, for which no compiler is worth
 //! having. System calls go through `libc`, as rustix has no sockets of this kind.
 //!
-//! Deliberately absent: sending by several queues, busy polling in the kernel, time stamps, hardware offload of the program.
+//! Deliberately absent: sending by several queues of a port, busy polling in the kernel, time stamps, hardware offload of the program.
 
 mod attachment;
 mod bpf;
 mod config;
 mod counters;
 mod error;
+mod installed;
 mod memory;
 mod port;
 mod program;

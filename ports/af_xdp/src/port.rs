@@ -1,5 +1,6 @@
 //! An interface as a [`Port`].
 
+use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,11 +14,12 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
+use crate::attachment::Attachment;
 pub use crate::attachment::Manner;
-use crate::attachment::{Attachment, ONE_BUFFER};
 use crate::config::XdpConfig;
 use crate::counters::XdpCounters;
 use crate::error::XdpError;
+use crate::installed::{ONE_BUFFER, Share};
 use crate::memory::Buffers;
 use crate::receiver::{Receiver, Taker};
 use crate::ring::Violation;
@@ -39,6 +41,7 @@ const LOOK_AGAIN_NS: i64 = 100_000;
 pub struct XdpPort {
     name: Arc<str>,
     config: XdpConfig,
+    share: Share,
     /// Index of the interface that the attachment is at.
     index: Option<u32>,
     attachment: Option<Attachment>,
@@ -66,6 +69,21 @@ impl XdpPort {
     /// # Errors
     /// [`XdpError`], which says what to do about it.
     pub fn open(config: &XdpConfig) -> Result<Self, XdpError> {
+        Self::open_share(config, Share::whole())
+    }
+
+    /// Opens so many ports that share the interface's queues, for as many threads: the first one has the first queue and sends by
+    /// it, and so on; what is left goes round. They have one program, which is gone with the last of them, and each has
+    /// buffers of its own: as many to send from as one port would have, and its part of those to receive in.
+    ///
+    /// # Errors
+    /// [`XdpError`]: also when there are fewer queues, to receive by or to send by, than ports.
+    pub fn open_queues(config: &XdpConfig, ports: NonZeroUsize) -> Result<Vec<Self>, XdpError> {
+        let ports = u16::try_from(ports.get()).unwrap_or(u16::MAX);
+        Share::of(ports).map(|share| Self::open_share(config, share)).collect()
+    }
+
+    fn open_share(config: &XdpConfig, share: Share) -> Result<Self, XdpError> {
         config.validate()?;
         // For its errors.
         interface::mac(&config.interface)?;
@@ -75,11 +93,12 @@ impl XdpPort {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
             .map_err(|error| refused("making a timer")(error.into()))?;
         let index = interface::index(&config.interface)?;
-        let attachment = attach(config, index)?;
+        let attachment = attach(config, index, &share)?;
         let frame_bytes_max = config.frame_bytes_max.min(attachment.frame_bytes_max());
         let mut port = Self {
             name: config.name.as_str().into(),
             config: config.clone(),
+            share,
             index: Some(index),
             manner: attachment.manner.clone(),
             attachment: Some(attachment),
@@ -150,7 +169,7 @@ impl XdpPort {
 
     /// Whether it is attached afterwards.
     fn attach_again(&mut self, index: u32) -> bool {
-        match Attachment::new(&self.config, index) {
+        match Attachment::new(&self.config, index, &self.share) {
             Ok(attachment) => {
                 self.manner = attachment.manner.clone();
                 self.attachment = Some(attachment);
@@ -240,10 +259,10 @@ impl XdpPort {
 }
 
 /// Attaches, and is patient with a queue that somebody has just let go of: the kernel does that in the background.
-fn attach(config: &XdpConfig, index: u32) -> Result<Attachment, XdpError> {
+fn attach(config: &XdpConfig, index: u32, share: &Share) -> Result<Attachment, XdpError> {
     let start = Instant::now();
     loop {
-        match Attachment::new(config, index) {
+        match Attachment::new(config, index, share) {
             Err(XdpError::QueueInUse { .. }) if start.elapsed() < RELEASED_WITHIN => {
                 std::thread::sleep(TRY_EVERY);
             }

@@ -11,6 +11,7 @@ use crate::{Mode, XdpConfig, XdpPort};
 
 mod frames;
 mod interfaces;
+mod shared;
 mod steering;
 
 /// An EtherType for experiments, which no kernel answers.

@@ -48,16 +48,25 @@ pub fn mtu(interface: &str) -> Result<u32, NetdevError> {
     ask(interface, "reading its MTU", |fd| request::mtu(fd, interface))
 }
 
-/// Queues that the interface receives by; 1 where the driver does not tell.
+/// Queues of an interface that are in use, one of each at least.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Queues {
+    /// Those that it receives by.
+    pub receive: u32,
+    /// Those that it sends by.
+    pub send: u32,
+}
+
+/// Queues of the interface; one of each where the driver does not tell.
 ///
 /// # Errors
 /// [`NetdevError::NoSuchInterface`], [`NetdevError::BadName`].
-pub fn queues(interface: &str) -> Result<u32, NetdevError> {
-    ask(interface, "reading its queues", |fd| match request::receive_queues(fd, interface) {
-        Ok(queues) => Ok(queues.max(1)),
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
-        Err(error) => Err(error),
-    })
+pub fn queues(interface: &str) -> Result<Queues, NetdevError> {
+    let told = ask(interface, "reading its queues", |fd| match request::queues(fd, interface) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok([1, 1]),
+        told => told,
+    });
+    told.map(|[receive, send]| Queues { receive: receive.max(1), send: send.max(1) })
 }
 
 /// The interface's MAC address.

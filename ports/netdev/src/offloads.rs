@@ -25,6 +25,7 @@ pub struct Unwanted {
 }
 
 /// What was turned off, and is put back when this is dropped, as far as that is permitted then.
+#[derive(Debug)]
 pub struct ReceiveOffloads {
     carrier: OwnedFd,
     index: u32,

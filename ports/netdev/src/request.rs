@@ -118,13 +118,13 @@ fn ethtool(fd: impl AsFd, interface: &str, value: &mut EthtoolValue) -> io::Resu
     perform(fd, libc::SIOCETHTOOL as u32, &mut request)
 }
 
-/// Receive queues in use, as the driver tells.
-pub(crate) fn receive_queues(fd: impl AsFd, interface: &str) -> io::Result<u32> {
+/// Queues in use to receive and to send, as the driver tells.
+pub(crate) fn queues(fd: impl AsFd, interface: &str) -> io::Result<[u32; 2]> {
     let mut channels = EthtoolChannels { command: ETHTOOL_GET_CHANNELS, ..EthtoolChannels::default() };
     let mut request = named(interface);
     request.ifr_ifru.ifru_data = (&raw mut channels).cast();
     perform(fd, libc::SIOCETHTOOL as u32, &mut request)?;
-    Ok(channels.rx.saturating_add(channels.combined))
+    Ok([channels.rx, channels.tx].map(|alone| alone.saturating_add(channels.combined)))
 }
 
 /// Asks the driver for one number.
