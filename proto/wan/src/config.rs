@@ -95,6 +95,10 @@ pub struct Config {
     pub seed: u64,
     /// Digest of what both boxes must agree on; a far box with another is refused. Default 0.
     pub policy: u64,
+    /// Transports that this box shares its work among, this one included: all that two addresses send each other is of one, by a
+    /// rule that both boxes have ([`longhaul_wire::pair_hash`]), so that each meets one at the far box. That must have as
+    /// many, or it is refused. 1 to 255. Default 1.
+    pub cores: u8,
     /// Bytes of memory for frames that a far box has not acknowledged, for each session. Twice the bandwidth times RTT
     /// of all paths keeps them full under any loss (250 MB at 100 Gbit/s and 10 ms). At least 64 KiB. Default 256 MiB.
     pub send_bytes_max: u64,
@@ -163,6 +167,7 @@ impl Default for Config {
             box_id: 0,
             seed: 0,
             policy: 0,
+            cores: 1,
             send_bytes_max: 256 << 20,
             queue_bytes_max: 1 << 20,
             receive_bytes_max: 320 << 20,
@@ -270,6 +275,7 @@ impl Config {
             ("mtu_max", self.paths.iter().map(|path| u64::from(path.mtu_max)).min().unwrap_or(0), 576, 9216),
             ("mtu_max", self.paths.iter().map(|path| u64::from(path.mtu_max)).max().unwrap_or(0), 576, 9216),
             ("port", u64::from(self.port), 1, 65_535),
+            ("cores", u64::from(self.cores), 1, 255),
             ("send_bytes_max", self.send_bytes_max, 64 << 10, u64::MAX >> 8),
             ("queue_bytes_max", self.queue_bytes_max, 64 << 10, u64::MAX >> 8),
             ("receive_bytes_max", self.receive_bytes_max, 64 << 10, u64::MAX >> 8),

@@ -123,6 +123,8 @@ declare_counters! {
     refused_version,
     /// Far boxes refused, or refused by, because the policies differ.
     refused_policy,
+    /// Far boxes refused, or refused by, because they have another number of cores.
+    refused_cores,
     /// Streams that found no room in the table: their frames pass untunnelled.
     stream_table_full,
     /// Addresses that found no room in the table: frames to them pass untunnelled.

@@ -49,6 +49,7 @@ impl Transport {
             cookie,
             room_bytes: config.receive_bytes_max,
             paths: config.paths.len() as u8,
+            cores: config.cores,
         }
     }
 
@@ -96,6 +97,8 @@ impl Transport {
             Some(Refusal::Version)
         } else if hello.policy != self.config().policy {
             Some(Refusal::Policy)
+        } else if !self.has_as_many_cores(hello) {
+            Some(Refusal::Cores)
         } else {
             None
         };
@@ -123,6 +126,10 @@ impl Transport {
             return self.drop(DropReason::Unasked);
         }
         self.accept(now, side, hello, way);
+    }
+
+    fn has_as_many_cores(&self, hello: &Hello) -> bool {
+        hello.cores.max(1) == self.config().cores
     }
 
     /// The session that is open with this box.
@@ -186,6 +193,11 @@ impl Transport {
         let Some(asked_at) = self.addresses.asked(&way, hello.nonce) else {
             return self.drop(DropReason::Unasked);
         };
+        if !self.has_as_many_cores(hello) {
+            // It knows of no cores, or it would have refused.
+            self.addresses.pause(now, &way);
+            return self.note_refusal(hello, Refusal::Cores);
+        }
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
         if let Some(session) = self.session_of(&peer) {
             let local = session.local;
@@ -264,6 +276,7 @@ impl Transport {
         match reason {
             Refusal::Version => self.shared.counters.refused_version += 1,
             Refusal::Policy => self.shared.counters.refused_policy += 1,
+            Refusal::Cores => self.shared.counters.refused_cores += 1,
             Refusal::Full => {}
         }
         self.refused = Some(Refused {
@@ -271,6 +284,7 @@ impl Transport {
             reason,
             versions: (hello.version_min, hello.version_max),
             policy: hello.policy,
+            cores: hello.cores.max(1),
         });
     }
 
@@ -290,5 +304,49 @@ impl Transport {
         let random = self.shared.rng.next_u64() as u32;
         let shared = &self.shared;
         self.sessions.insert(random, |local| Session::new(now, shared, local, peer, way))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use longhaul_wire::MacAddr;
+
+    fn way() -> Path {
+        Path {
+            source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
+            vlan: None,
+            source_ip: [10, 0, 0, 1].into(),
+            destination_ip: [10, 0, 0, 2].into(),
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            udp_source_port: 0xc123,
+        }
+    }
+
+    /// What an asking box makes of an answer that says so many cores: sessions, and the number that was refused.
+    fn answered(cores: u8) -> (usize, Option<u8>) {
+        let mut asker = Transport::new(Config { box_id: 1, cores: 2, ..Config::default() }).unwrap();
+        let now = Instant::from_ps(1_000_000);
+        asker.addresses.find(now, way(), &mut asker.shared.rng);
+        asker.ask(now);
+        let Some(Letter { body: Body::Hello(asked), header, .. }) = asker.shared.letters.pop_front() else {
+            panic!("nothing was asked")
+        };
+        assert_eq!((asked.step, asked.cores), (HelloStep::Ask, 2));
+        let answer = Hello { step: HelloStep::Answer, box_id: 2, cookie: 7, cores, ..asked };
+        asker.handle_hello(now, 1, &header, &answer, way());
+        (asker.sessions.iter().count(), asker.refused.map(|refused| refused.cores))
+    }
+
+    #[test]
+    fn a_box_that_answers_although_it_has_other_cores_is_refused() {
+        assert_eq!(answered(2), (1, None));
+        assert_eq!(answered(3), (0, Some(3)));
+        // One that knows of no cores.
+        assert_eq!(answered(0), (0, Some(1)));
     }
 }

@@ -121,4 +121,6 @@ pub struct Refused {
     pub versions: (u8, u8),
     /// Its policy digest.
     pub policy: u64,
+    /// Cores that it has.
+    pub cores: u8,
 }

@@ -339,6 +339,28 @@ mod sessions {
     }
 
     #[test]
+    fn another_number_of_cores_is_refused_by_name_and_traffic_passes() {
+        let fibre = fibre(10, 2);
+        let boxes = [1, 2].map(|id| Config { cores: id as u8, ..config(id, 1, fibre.rate) });
+        for (from, far) in [(0, 1), (1, 0)] {
+            let mut net = Net::new(boxes.clone(), vec![fibre.clone()]);
+            net.sources[from] = vec![Source::new(0, 5, 1000, true, 100)];
+            net.finish(Duration::from_ms(100));
+            net.run_for(Duration::from_ms(20));
+            assert_eq!(net.boxes[from].counters().passed, 100);
+            for (node, other) in [(from, far), (far, from)] {
+                let refused = net.boxes[node].refused().unwrap();
+                assert_eq!(
+                    (refused.reason, refused.box_id, refused.cores),
+                    (Refusal::Cores, other as u64 + 1, other as u8 + 1)
+                );
+                assert_eq!(net.boxes[node].counters().refused_cores, 1);
+                assert_eq!(net.boxes[node].sessions().count(), 0);
+            }
+        }
+    }
+
+    #[test]
     fn a_close_ends_both_ends() {
         let mut net = Net::of(fibre(10, 2));
         net.meet();

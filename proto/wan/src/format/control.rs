@@ -194,6 +194,8 @@ pub enum Refusal {
     Policy,
     /// It has as many sessions as it may.
     Full,
+    /// They share their work among different numbers of cores.
+    Cores,
 }
 
 /// Which part of the exchange a [`Hello`] is.
@@ -237,6 +239,9 @@ pub struct Hello {
     pub room_bytes: u64,
     /// Paths that the sender has, 1 to 15.
     pub paths: u8,
+    /// Transports that the sender's box shares its work among, by pairs of addresses; 0 is one, as boxes have it that know of no
+    /// others.
+    pub cores: u8,
 }
 
 impl Hello {
@@ -249,13 +254,14 @@ impl Hello {
             HelloStep::Refuse(Refusal::Version) => (5, 1),
             HelloStep::Refuse(Refusal::Policy) => (5, 2),
             HelloStep::Refuse(Refusal::Full) => (5, 3),
+            HelloStep::Refuse(Refusal::Cores) => (5, 4),
         };
         let mut writer = Writer { out, at: 0 };
         writer.put([step, reason, self.version_min, self.version_max]).put(self.session.to_be_bytes());
         for word in [self.box_id, self.instance, self.policy, self.nonce, self.cookie, self.room_bytes] {
             writer.put(word.to_be_bytes());
         }
-        writer.put([self.paths]).put([0; 7]);
+        writer.put([self.paths, self.cores]).put([0; 6]);
         writer.at
     }
 
@@ -273,6 +279,7 @@ impl Hello {
             (5, 1) => HelloStep::Refuse(Refusal::Version),
             (5, 2) => HelloStep::Refuse(Refusal::Policy),
             (5, 3) => HelloStep::Refuse(Refusal::Full),
+            (5, 4) => HelloStep::Refuse(Refusal::Cores),
             _ => return None,
         };
         Some(Hello {
@@ -287,6 +294,7 @@ impl Hello {
             cookie: reader.u64()?,
             room_bytes: reader.u64()?,
             paths: reader.u8()?,
+            cores: reader.u8()?,
         })
     }
 }
@@ -438,7 +446,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn bodies_come_back(words in any::<[u64; 8]>(), count in 0..=Ack::ENTRIES_MAX, step in 1..=7_u8) {
+        fn bodies_come_back(words in any::<[u64; 8]>(), count in 0..=Ack::ENTRIES_MAX, step in 1..=8_u8) {
             let mut out = [0; BODY_MAX];
             let mut ack = Ack {
                 largest: words[0] as u32, delay_ns: words[1] as u32, room_bytes: words[2], congested: words[3] as u32,
@@ -458,11 +466,11 @@ mod tests {
             let step = match step {
                 1 => HelloStep::Ask, 2 => HelloStep::Answer, 3 => HelloStep::Open, 4 => HelloStep::Accept,
                 5 => HelloStep::Refuse(Refusal::Version), 6 => HelloStep::Refuse(Refusal::Policy),
-                _ => HelloStep::Refuse(Refusal::Full),
+                7 => HelloStep::Refuse(Refusal::Full), _ => HelloStep::Refuse(Refusal::Cores),
             };
             let hello = Hello {
                 step, version_min: 1, version_max: 3, session: words[0] as u32, box_id: words[1], instance: words[2],
-                policy: words[3], nonce: words[4], cookie: words[5], room_bytes: words[6], paths: 2,
+                policy: words[3], nonce: words[4], cookie: words[5], room_bytes: words[6], paths: 2, cores: 3,
             };
             let len = hello.write(&mut out);
             prop_assert_eq!(len, HELLO_LEN);
