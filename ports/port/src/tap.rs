@@ -6,10 +6,15 @@
 //! one system call: when it is full, when the last wanted frame is in it, and, as long as the port is
 //! serviced, when its first record is a second old. A failed write ends the recording and never disturbs the traffic:
 //! see [`TapPort::recording_error`].
+//!
+//! Several ports can write one file ([`TapPort::sharing`]): the queues that threads have of one device. A lock keeps their
+//! records apart and in the order of their times. It is taken for each frame, and no more once the recording is over.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::{Lease, LinkState, Port, PortError, Received, forward_port};
@@ -125,10 +130,40 @@ impl<W: Write> Recorder<W> {
     }
 }
 
+impl<W: Write> Drop for Recorder<W> {
+    fn drop(&mut self) {
+        self.write_out();
+    }
+}
+
+/// What the ports that write one file share.
+struct Recording<W: Write> {
+    recorder: Mutex<Recorder<W>>,
+    /// Nothing more is taken: nobody needs to ask the recorder.
+    is_over: AtomicBool,
+}
+
+impl<W: Write> Recording<W> {
+    fn recorder(&self) -> MutexGuard<'_, Recorder<W>> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self, frame: &[u8]) {
+        if self.is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut recorder = self.recorder();
+        recorder.record(frame);
+        if recorder.frames_left == 0 {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 /// A port that records every frame of the port inside it.
 pub struct TapPort<P: Port, W: Write + Send = File> {
     inner: P,
-    recorder: Recorder<W>,
+    recording: Arc<Recording<W>>,
 }
 
 impl<P: Port> TapPort<P> {
@@ -147,26 +182,42 @@ impl<P: Port, W: Write + Send> TapPort<P, W> {
     /// # Errors
     /// When the file header cannot be written.
     pub fn new(inner: P, sink: W, config: TapConfig) -> io::Result<Self> {
-        Ok(Self { inner, recorder: Recorder::new(sink, config)? })
+        Ok(Self { inner, recording: Self::recording(sink, config)? })
+    }
+
+    /// Records all of these ports into one `sink`, as one port: `config` holds for them together. It is complete when the last
+    /// of them is dropped.
+    ///
+    /// # Errors
+    /// When the file header cannot be written.
+    pub fn sharing(inners: Vec<P>, sink: W, config: TapConfig) -> io::Result<Vec<Self>> {
+        let recording = Self::recording(sink, config)?;
+        let port = |inner| Self { inner, recording: Arc::clone(&recording) };
+        Ok(inners.into_iter().map(port).collect())
+    }
+
+    fn recording(sink: W, config: TapConfig) -> io::Result<Arc<Recording<W>>> {
+        let recorder = Mutex::new(Recorder::new(sink, config)?);
+        Ok(Arc::new(Recording { recorder, is_over: AtomicBool::new(false) }))
     }
 
     /// Writes everything recorded so far.
     ///
     /// # Errors
-    /// The first write error of the whole recording, which ended it.
-    pub fn write_out(&mut self) -> Result<(), &io::Error> {
-        self.recorder.write_out();
-        self.recorder.error.as_ref().map_or(Ok(()), Err)
+    /// What the first write error of the whole recording was, which ended it.
+    pub fn write_out(&mut self) -> Result<(), io::ErrorKind> {
+        self.recording.recorder().write_out();
+        self.recording_error().map_or(Ok(()), Err)
     }
 
     /// Why the recording ended early, if it did.
-    pub fn recording_error(&self) -> Option<&io::Error> {
-        self.recorder.error.as_ref()
+    pub fn recording_error(&self) -> Option<io::ErrorKind> {
+        self.recording.recorder().error.as_ref().map(io::Error::kind)
     }
 
     /// Frames recorded so far, both directions together.
     pub fn frames_recorded(&self) -> u64 {
-        self.recorder.frames
+        self.recording.recorder().frames
     }
 
     /// The port inside.
@@ -177,50 +228,46 @@ impl<P: Port, W: Write + Send> TapPort<P, W> {
 
 impl<P: Port, W: Write + Send> Port for TapPort<P, W> {
     fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
-        let recorder = &mut self.recorder;
+        let recording = &self.recording;
         self.inner.receive(max, &mut |frame| {
-            recorder.record(frame);
+            recording.record(frame);
             each(frame);
         })
     }
 
     fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
-        let recorder = &mut self.recorder;
+        let recording = &self.recording;
         self.inner.receive_lent(max, &mut |frame| {
-            recorder.record(frame.bytes());
+            recording.record(frame.bytes());
             each(frame);
         })
     }
 
     fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
-        let recorder = &mut self.recorder;
+        let recording = &self.recording;
         self.inner.transmit(len, &mut |frame| {
             fill(frame);
-            recorder.record(frame);
+            recording.record(frame);
         })
     }
 
     fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
         let sent = self.inner.transmit_lent(lease)?;
         if sent {
-            self.recorder.record(lease.bytes());
+            self.recording.record(lease.bytes());
         }
         Ok(sent)
     }
 
     fn service(&mut self) -> Result<LinkState, PortError> {
-        self.recorder.write_out_old(Instant::now);
+        if !self.recording.is_over.load(Ordering::Relaxed) {
+            self.recording.recorder().write_out_old(Instant::now);
+        }
         self.inner.service()
     }
 
     forward_port!(|self| self.inner => transmit_room, flush, arm, disarm, descriptors, link_state);
     forward_port!(|self| self.inner => last_disconnect, capabilities, counters);
-}
-
-impl<P: Port, W: Write + Send> Drop for TapPort<P, W> {
-    fn drop(&mut self) {
-        self.recorder.write_out();
-    }
 }
 
 #[cfg(test)]
@@ -264,6 +311,17 @@ mod tests {
         records
     }
 
+    /// When the records were taken, in nanoseconds.
+    fn times(file: &[u8]) -> Vec<u64> {
+        let mut at = 24;
+        let next = || {
+            let header = file.get(at..at + 16)?;
+            at += 16 + word(header, 8) as usize;
+            Some(u64::from(word(header, 0)) * 1_000_000_000 + u64::from(word(header, 4)))
+        };
+        std::iter::from_fn(next).collect()
+    }
+
     #[test]
     fn records_both_directions_and_flushes_on_drop() {
         let sink = SharedSink::default();
@@ -293,6 +351,35 @@ mod tests {
         let expected: Vec<_> = (0..3u8).map(|number| (100, vec![number; 16])).collect();
         assert_eq!(records(&file), expected);
         assert_eq!(word(&file, 16), 16);
+    }
+
+    #[test]
+    fn ports_that_share_a_file_share_its_bound_and_lose_no_record() {
+        let sink = SharedSink::default();
+        let (ports, _far): (Vec<_>, Vec<_>) = (0..4).map(|_| loopback::pair("lo", 512, 128).unwrap()).unzip();
+        let config = TapConfig { frames_max: Some(700), buffer_bytes: 200, ..TapConfig::default() };
+        let taps = TapPort::sharing(ports, sink.clone(), config).unwrap();
+        std::thread::scope(|scope| {
+            for (mut tap, number) in taps.into_iter().zip(0u8..) {
+                scope.spawn(move || {
+                    for at in 0..200u8 {
+                        assert!(tap.transmit(60, &mut |frame| frame.fill(number ^ at << 2)).unwrap());
+                    }
+                });
+            }
+        });
+        // The last port is gone, and what was left is written.
+        let file = sink.0.lock().unwrap();
+        let records = records(&file);
+        assert_eq!(records.len(), 700);
+        for number in 0..4 {
+            let of_one = records.iter().filter(|(_, bytes)| bytes[0] & 3 == number);
+            let order: Vec<u8> = of_one.map(|(_, bytes)| (bytes[0] ^ number) >> 2).collect();
+            let wanted: Vec<u8> = (0..order.len()).map(|at| at as u8 & 63).collect();
+            assert_eq!(order, wanted, "port {number}");
+        }
+        let times: Vec<u64> = times(&file);
+        assert!(times.is_sorted(), "records stand in the order of their times");
     }
 
     #[test]
