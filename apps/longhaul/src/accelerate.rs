@@ -14,6 +14,7 @@ use longhaul_host::Spread;
 use longhaul_host::placement::CoreList;
 use longhaul_readahead::Protocol;
 use longhaul_units::{BitRate, Duration as Span};
+use longhaul_wan::Rate;
 use serde::Deserialize;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -273,10 +274,13 @@ impl Kind for Acceleration {
     const STAMPS: bool = false;
 
     fn allows_cores(&self, count: NonZeroUsize) -> Result<(), Problem> {
-        if self.transport {
+        let with_address = self.far.iter().find_map(|far| Some((far.0.prefix, far.0.via?)));
+        if let Some((prefix, via)) = with_address {
             return Err(Problem::new(
-                format!("--cores {count} with --transport: the session between two boxes is of one core"),
-                "leave --cores out, or give each of several pairs of ports its own hosts",
+                format!(
+                    "--far {prefix}={via} with --cores {count}: each core asks for the addresses of its own hosts"
+                ),
+                format!("say --far {prefix}: each address is then asked for by itself"),
             ));
         }
         self.wan_box(vec![None]).map(drop).map_err(|e| {
@@ -358,8 +362,6 @@ impl Acceleration {
         let least = Config::default();
         let share = |of_all: u64| of_all / self.cores().count().get() as u64;
         let total_bytes_max = share(self.memory.map_or(least.total_bytes_max, Size::bytes));
-        // Never more than the path takes, so that a core has no more than its part of that either.
-        let part = |rate: BitRate| BitRate::from_bps(share(rate.as_bps()).max(1));
         let window = match (self.window, self.rate, self.distance) {
             (Some(window), _, _) => window.bytes(),
             (None, Some(rate), Some(distance)) => ack_window_bytes(rate, Span::of_fibre_m(distance.metres())),
@@ -372,7 +374,7 @@ impl Acceleration {
             flow_bytes_max,
             ack_window_bytes: window,
             total_bytes_max,
-            wan_rate: self.rate.and_then(part),
+            wan_rate: self.rate.and_then(|rate| self.part_of_rate(rate)),
             passthrough_bytes_max: share(least.passthrough_bytes_max),
             give_up_after: self.give_up.unwrap_or(least.give_up_after),
             flows_max: share(self.flows.unwrap_or(least.flows_max).into()) as u32,
@@ -380,6 +382,11 @@ impl Acceleration {
             seed: boxes::random_seed(),
             ..least
         }
+    }
+
+    /// A core's part of a rate: the path is never given more than it takes.
+    fn part_of_rate(&self, rate: BitRate) -> Option<BitRate> {
+        BitRate::from_bps((rate.as_bps() / self.cores().count().get() as u64).max(1))
     }
 
     /// What encrypts, if the boxes have keys.
@@ -445,19 +452,27 @@ impl Acceleration {
                 )),
             };
         }
-        let rate = WanRate::or_known(self.wan_rate, self.rate);
+        let part = |rate: BitRate| self.part_of_rate(rate);
+        let rate = match WanRate::or_known(self.wan_rate, self.rate) {
+            Rate::Port => Rate::Port,
+            Rate::Fixed(rate) => part(rate).map_or(Rate::Port, Rate::Fixed),
+            Rate::Adaptive { most } => Rate::Adaptive { most: most.and_then(part) },
+        };
         let paths = Paths {
             mtus,
-            known: self.rate,
+            known: self.rate.and_then(part),
             rate,
+            cores: self.cores().count(),
             delay: self.delay(),
             far: self.far_boxes(),
             asks_others: self.far.is_empty() || self.probe,
             parity: longhaul_wan::Parity::default(),
         };
-        let reading_ahead = (!self.read_ahead.is_empty()).then(|| longhaul_readahead::Config {
-            seed: boxes::random_seed(),
-            ..longhaul_readahead::Config::of(&self.read_ahead)
+        let reading_ahead = (!self.read_ahead.is_empty()).then(|| {
+            let of_all = longhaul_readahead::Config::of(&self.read_ahead);
+            let part = of_all.held_bytes_max / self.cores().count().get() as u64;
+            let held_bytes_max = part.max(of_all.range_bytes_max.into());
+            longhaul_readahead::Config { seed: boxes::random_seed(), held_bytes_max, ..of_all }
         });
         wan_box::whole(config, &paths, boxes::random_seed(), sealing, reading_ahead)
     }

@@ -225,15 +225,28 @@ fn ports<S: Kind>(plan: &Plan<S>, privileges: &Privileges) -> Result<Vec<Vec<Vec
     };
     let ports = plan.pairs.iter().map(open).collect::<Result<Vec<_>, Problem>>()?;
     // Not before it is known that there is something to record.
-    let record = |(port, path): (BoxPort, &Option<PathBuf>)| match path {
-        Some(path) => port.recorded(path, plan.pcap_frames, privileges),
-        None => Ok(port),
-    };
-    let ports = plan.pairs.iter().zip(ports).map(|(pair, cores)| {
-        let of_core = |ports: Vec<BoxPort>| ports.into_iter().zip(&pair.pcaps).map(record).collect();
-        cores.into_iter().map(of_core).collect()
-    });
-    ports.collect()
+    plan.pairs.iter().zip(ports).map(|(pair, cores)| recorded(plan, pair, cores, privileges)).collect()
+}
+
+/// Has the ports of a pair recorded as it says: what all cores do at one goes to one file.
+fn recorded<S: Kind>(
+    plan: &Plan<S>,
+    pair: &Pair<S>,
+    cores: Vec<Vec<BoxPort>>,
+    privileges: &Privileges,
+) -> Result<Vec<Vec<BoxPort>>, Problem> {
+    let mut done: Vec<Vec<BoxPort>> = cores.iter().map(|_| Vec::new()).collect();
+    let mut cores: Vec<_> = cores.into_iter().map(Vec::into_iter).collect();
+    for path in &pair.pcaps {
+        let mut queues: Vec<BoxPort> = cores.iter_mut().filter_map(Iterator::next).collect();
+        if let Some(path) = path {
+            queues = BoxPort::recorded(queues, path, plan.pcap_frames, privileges)?;
+        }
+        for (core, queue) in done.iter_mut().zip(queues) {
+            core.push(queue);
+        }
+    }
+    Ok(done)
 }
 
 fn of_pair<S>(pair: &Pair<S>, problem: &Problem) -> Problem {

@@ -8,6 +8,7 @@ use longhaul_seal::{Seal, Sealed};
 use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wan::{FarBox, Parity, PathConfig, Rate, Transport};
 use serde::Deserialize;
+use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 /// Side 0 is the LAN, sides from 1 on are the paths of the WAN: what reads ahead, where that is asked for, and the halves.
@@ -81,6 +82,8 @@ pub struct Paths {
     pub asks_others: bool,
     /// When parity is sent.
     pub parity: Parity,
+    /// How many boxes like this share the paths, each for its part of the pairs of hosts; rates are a part already.
+    pub cores: NonZeroUsize,
 }
 
 /// A whole box. `burst_bytes` leave the transport back to back after
@@ -110,7 +113,15 @@ pub fn whole(
         _ => longhaul_wan::Config { paths: all, ..longhaul_wan::Config::default() },
     };
     let (far, asks_others, parity) = (paths.far.clone(), paths.asks_others, paths.parity);
-    let of_transport = longhaul_wan::Config { box_id: seed, seed, far, asks_others, parity, ..sized };
+    let of_transport = longhaul_wan::Config {
+        box_id: seed,
+        seed,
+        far,
+        asks_others,
+        parity,
+        cores: u8::try_from(paths.cores.get()).unwrap_or(u8::MAX),
+        ..part_of(sized, paths)
+    };
     let transport = Transport::new(of_transport);
     let transport = transport.map_err(|e| Problem::plain(format!("transport: {e}")))?;
     let [near, far] = config.halves(round_trip);
@@ -120,6 +131,18 @@ pub fn whole(
     let ahead = reading_ahead.map(ReadAhead::new).transpose();
     let ahead = ahead.map_err(|e| Problem::plain(format!("read-ahead: {e}")))?;
     Ok(Chain::new(ahead, Some(Chain::new(Some(accelerator(near)?), Some(behind)))))
+}
+
+/// A core's part of the memory of a transport that was sized by its part of the rate, if that is known.
+fn part_of(config: longhaul_wan::Config, paths: &Paths) -> longhaul_wan::Config {
+    let cores = paths.cores.get() as u64;
+    let passthrough_bytes_max = config.passthrough_bytes_max / cores;
+    if paths.known.or(paths.rate.most()).is_some() && paths.delay.is_some() {
+        return longhaul_wan::Config { passthrough_bytes_max, ..config };
+    }
+    let (send_bytes_max, receive_bytes_max) =
+        (config.send_bytes_max / cores, config.receive_bytes_max / cores);
+    longhaul_wan::Config { passthrough_bytes_max, send_bytes_max, receive_bytes_max, ..config }
 }
 
 /// What the accelerators of a box go by: near, and far where there is one.

@@ -10,8 +10,11 @@ use serde::{Deserialize, Deserializer};
 use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 
-/// A ring between two cores, each way and for each side, in bytes: a hundred frames of 4 KiB, thousands of ACKs.
-const RING_BYTES: usize = 512 << 10;
+/// The rings to a core from all others together, for each side, in bytes: what comes within milliseconds, while it waits for its
+/// processor, as a socket of its own holds it. More costs its frames their place in the processor's caches.
+const RINGS_BYTES: usize = 4 << 20;
+/// A ring between two cores at least: a hundred frames of 4 KiB, thousands of ACKs.
+const RING_BYTES_MIN: usize = 512 << 10;
 
 /// What is said of the cores of a pair.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,12 +60,6 @@ pub fn decide<S: Kind>(pair: &Pair<S>) -> Result<Places, Problem> {
         pair.settings.allows_cores(count)?;
         for port in &pair.ports {
             port.check_queues(count, S::SPREAD)?;
-        }
-        if pair.pcaps.iter().any(Option::is_some) {
-            return Err(Problem::new(
-                format!("a recording of ports that {count} cores share"),
-                "leave --cores out while recording",
-            ));
         }
     }
     let Some(list) = &asked.list else {
@@ -139,10 +136,11 @@ pub fn spread<S: Kind>(pair: &Pair<S>, dpdk: &Dpdk) -> Spread {
 
 /// Joins the queues of each core, `queues[core][side]`. One core has them as they are.
 pub fn join(queues: Vec<Vec<BoxPort>>, spread: Spread) -> std::io::Result<Vec<Vec<BoxPort>>> {
-    if queues.len() < 2 {
+    let others = queues.len().saturating_sub(1);
+    if others == 0 {
         return Ok(queues);
     }
-    let joined = longhaul_host::join(queues, spread, RING_BYTES)?;
+    let joined = longhaul_host::join(queues, spread, (RINGS_BYTES / others).max(RING_BYTES_MIN))?;
     let port = |port| BoxPort::Shared(Box::new(port));
     Ok(joined.into_iter().map(|ports| ports.into_iter().map(port).collect()).collect())
 }

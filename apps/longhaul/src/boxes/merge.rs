@@ -1,7 +1,7 @@
 //! The state of a pair from those of the cores that share it.
 
 use super::status::{AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates};
-use crate::state::{LinkStatus, Named};
+use crate::state::{LinkStatus, Named, ReadAheadState, SealState, TransportState};
 
 impl PairStatus {
     /// The state of the pair whose cores are in these states, of which there is at least one.
@@ -12,7 +12,6 @@ impl PairStatus {
         })
     }
 
-    /// Whole boxes, which have a transport and may read ahead, run on one core.
     fn add(&mut self, other: PairStatus) {
         for (port, other) in self.ports.iter_mut().zip(other.ports) {
             port.add(other);
@@ -27,6 +26,12 @@ impl PairStatus {
         }
         if let (Some(fibre), Some(other)) = (&mut self.fibre, other.fibre) {
             fibre.add(other);
+        }
+        if let (Some(transport), Some(other)) = (&mut self.transport, other.transport) {
+            transport.add(other);
+        }
+        if let (Some(read_ahead), Some(other)) = (&mut self.read_ahead, other.read_ahead) {
+            read_ahead.add(other);
         }
         self.cores.extend(other.cores);
     }
@@ -77,6 +82,46 @@ impl AcceleratorState {
         add_named(&mut self.counters, other.counters);
         add_named(&mut self.drops, other.drops);
         self.flows.extend(other.flows);
+    }
+}
+
+impl TransportState {
+    /// Each core has sessions of its own, with that one of a far box's cores which has the same hosts.
+    fn add(&mut self, other: TransportState) {
+        add_named(&mut self.counters, other.counters);
+        add_named(&mut self.drops, other.drops);
+        self.refused = self.refused.take().or(other.refused);
+        self.sessions.extend(other.sessions);
+        for (far, other) in self.far.iter_mut().zip(other.far) {
+            far.reached.extend(other.reached);
+            far.is_silent |= other.is_silent;
+        }
+        if let (Some(seal), Some(other)) = (&mut self.seal, other.seal) {
+            seal.add(other);
+        }
+    }
+}
+
+impl SealState {
+    fn add(&mut self, other: SealState) {
+        add_named(&mut self.counters, other.counters);
+        add_named(&mut self.drops, other.drops);
+        for (peer, other) in self.peers.iter_mut().zip(other.peers) {
+            peer.handshakes += other.handshakes;
+            // The oldest keys are those to ask about.
+            if peer.key_age_s < other.key_age_s {
+                (peer.cipher, peer.key_age_s) = (other.cipher, other.key_age_s);
+            }
+        }
+    }
+}
+
+impl ReadAheadState {
+    fn add(&mut self, other: ReadAheadState) {
+        self.held_bytes += other.held_bytes;
+        self.held_bytes_max += other.held_bytes_max;
+        add_named(&mut self.counters, other.counters);
+        self.connections.extend(other.connections);
     }
 }
 

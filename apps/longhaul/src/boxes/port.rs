@@ -167,11 +167,10 @@ impl PortName {
     /// Why not, and what to do.
     pub fn check_queues(&self, count: NonZeroUsize, spread: Spread) -> Result<(), Problem> {
         let why = match self {
-            PortName::Interface(_) | PortName::Ethernet { .. } => return Ok(()),
+            PortName::Interface(_) | PortName::Ethernet { .. } | PortName::Xdp(_) => return Ok(()),
             PortName::Dpdk { .. } if spread != Spread::BySide => return Ok(()),
             PortName::Tap(_) => "a TAP device has one queue here",
             PortName::Memif { .. } => "shared memory has one queue here",
-            PortName::Xdp(_) => "an xdp: port is of one core",
             PortName::Dpdk { .. } => "the queues of a device keep no order together",
         };
         Err(Problem::new(
@@ -201,6 +200,11 @@ impl PortName {
                 return self.open_sockets(name, side, opening);
             }
             PortName::Dpdk { devargs } => return dpdk.open(devargs, opening.count),
+            PortName::Xdp(xdp) => {
+                let queues = XdpPort::open_queues(&xdp.config(frame_bytes_max), opening.count);
+                let queues = queues.map_err(|e| refused(&e))?;
+                return Ok(queues.into_iter().map(|port| BoxPort::Xdp(Box::new(port))).collect());
+            }
             PortName::Tap(name) => {
                 let config = TapConfig { frame_bytes_max, ..TapConfig::new(name) };
                 longhaul_netdev::TapPort::open(&config).map(BoxPort::Tap).map_err(|e| refused(&e))
@@ -213,9 +217,6 @@ impl PortName {
                 };
                 opened.map(BoxPort::Memif).map_err(|e| refused(&e))
             }
-            PortName::Xdp(xdp) => XdpPort::open(&xdp.config(frame_bytes_max))
-                .map(|port| BoxPort::Xdp(Box::new(port)))
-                .map_err(|e| refused(&e)),
         };
         whole.map(|port| vec![port])
     }
@@ -395,13 +396,19 @@ pub enum BoxPort {
 }
 
 impl BoxPort {
-    /// Has all that passes by it, both ways, written to a capture file at `path`: `frames` of it, 0 for no limit.
-    pub fn recorded(self, path: &Path, frames: u64, privileges: &Privileges) -> Result<Self, Problem> {
+    /// Has all that passes by the queues of a port, both ways, written to a capture file at `path`: `frames` of it, 0 for no
+    /// limit.
+    pub fn recorded(
+        queues: Vec<Self>,
+        path: &Path,
+        frames: u64,
+        privileges: &Privileges,
+    ) -> Result<Vec<Self>, Problem> {
         let config = tap::TapConfig { frames_max: (frames > 0).then_some(frames), ..Default::default() };
-        Recording::create(path, privileges)
-            .and_then(|recording| RecordingPort::new(self, recording, config))
-            .map(|port| BoxPort::Recorded(Box::new(port)))
-            .map_err(|e| Problem::plain(format!("cannot record to {}: {e}", path.display())))
+        let recorded = Recording::create(path, privileges)
+            .and_then(|recording| RecordingPort::sharing(queues, recording, config))
+            .map_err(|e| Problem::plain(format!("cannot record to {}: {e}", path.display())))?;
+        Ok(recorded.into_iter().map(|port| BoxPort::Recorded(Box::new(port))).collect())
     }
 
     /// What only ports of network interfaces count.
@@ -463,6 +470,7 @@ impl BoxPort {
     pub fn handed_over(&self) -> Option<HandedOver> {
         match self {
             BoxPort::Shared(port) => Some(port.handed_over()),
+            BoxPort::Recorded(port) => port.inner().handed_over(),
             _ => None,
         }
     }
@@ -556,11 +564,11 @@ mod tests {
             let port: PortName = text.parse().unwrap();
             port.check_queues(NonZeroUsize::new(2).unwrap(), spread).err().map(|e| e.to_string())
         };
-        for text in ["eth1", "ethernet:eth2,02:00:00:00:00:07"] {
+        for text in ["eth1", "ethernet:eth2,02:00:00:00:00:07", "xdp:eth1"] {
             assert_eq!((refusal(text, Spread::ByPair), refusal(text, Spread::BySide)), (None, None));
         }
         assert_eq!(refusal("dpdk:net_null0", Spread::ByPair), None);
-        for text in ["tap:lh0", "memif:/run/a.sock", "xdp:eth1", "dpdk:net_null0"] {
+        for text in ["tap:lh0", "memif:/run/a.sock", "dpdk:net_null0"] {
             let why = refusal(text, Spread::BySide).unwrap();
             assert!(why.contains(text) && why.contains("leave --cores out"), "{why}");
         }

@@ -23,6 +23,7 @@ use longhaul_wan::Rate;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::num::NonZeroUsize;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -374,6 +375,7 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
             far: Vec::new(),
             asks_others: true,
             parity: longhaul_wan::Parity::default(),
+            cores: NonZeroUsize::MIN,
         };
         let build = || match spec.accelerate {
             Accelerate::Transport => {

@@ -3,7 +3,7 @@
 use super::{Named, named, nonzero};
 use longhaul_seal::{PeerStatus, Seal};
 use longhaul_units::Instant;
-use longhaul_wan::{FarStatus, PathStatus, SessionStatus, Transport, VERSION};
+use longhaul_wan::{FarStatus, PathStatus, Refusal, SessionStatus, Transport, VERSION};
 use serde::{Deserialize, Serialize};
 use std::fmt::{Result, Write};
 
@@ -183,7 +183,7 @@ impl TransportState {
         })
     }
 
-    /// The lines that say which far boxes do not answer, and which paths take less than hosts send, and what to do.
+    /// The lines that say which far boxes do not answer or were refused, and which paths take less than hosts send, and what to do.
     pub fn news(&self) -> Vec<String> {
         let silent = self.far.iter().filter(|far| far.is_silent && far.reached.is_empty());
         let mut news: Vec<String> = silent
@@ -195,6 +195,9 @@ impl TransportState {
                 )
             })
             .collect();
+        if let Some(refused) = &self.refused {
+            news.push(format!("its traffic passes as it is: no session with {refused}"));
+        }
         for session in &self.sessions {
             for (number, path) in (1..).zip(&session.paths) {
                 if path.split == 0 || !path.mtu_is_settled || !path.is_up {
@@ -222,8 +225,14 @@ impl TransportState {
             drops: named(counters.drops.iter().map(|(reason, n)| (reason.name(), n))),
             refused: transport.refused().map(|refused| {
                 let (least, most) = refused.versions;
-                let versions = format!("it speaks versions {least} to {most}, this box {VERSION}");
-                format!("box {:016x}: {:?}; {versions}", refused.box_id, refused.reason)
+                let (its, own) = (refused.cores, transport.config().cores);
+                let why = match refused.reason {
+                    Refusal::Cores => {
+                        format!("it has {its} cores, and this one {own}: give both the same --cores")
+                    }
+                    reason => format!("{reason:?}; it speaks versions {least} to {most}, this box {VERSION}"),
+                };
+                format!("box {:016x}: {why}", refused.box_id)
             }),
             sessions: transport.sessions().map(|session| SessionState::of(session, seal.is_some())).collect(),
             far: transport.far().into_iter().map(FarState::of).collect(),

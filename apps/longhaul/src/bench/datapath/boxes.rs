@@ -12,6 +12,7 @@ use longhaul_seal::{PeerConfig, PrivateKey, Seed};
 use longhaul_units::{BitRate, Duration as Span};
 use longhaul_wan::{Parity, Rate};
 use std::fmt;
+use std::num::NonZeroUsize;
 
 /// Frames of each ring between two stages: more than a turn takes, and few enough to stay in the cache as a NIC's do.
 const RING_SLOTS: usize = 256;
@@ -158,6 +159,7 @@ fn whole(number: u8, cell: &Cell, setup: &Setup) -> Result<WanBox, Problem> {
         far: Vec::new(),
         asks_others: true,
         parity: setup.parity,
+        cores: NonZeroUsize::MIN,
     };
     wan_box::whole(accelerator(cell), &paths, number.into(), sealing, None)
 }
