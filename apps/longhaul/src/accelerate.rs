@@ -44,6 +44,7 @@ Examples:
   longhaul accelerate --lan eth1 --wan eth2 --transport --read-ahead nvme,rpc      storage: writes take one round trip
   longhaul accelerate --lan eth1 --wan eth2 --mode tail      completions that say what they always did
   longhaul accelerate --lan eth1 --wan eth2 --cores 4      four cores share the ports; --cores 4-7: those processors
+  longhaul accelerate --lan xdp:eth1 --wan xdp:eth2 --cores 4      by AF_XDP, from interfaces with as many queues
   longhaul accelerate --config /etc/longhaul/accelerate.toml
   longhaul accelerate --lan eth1 --wan eth2 --health 127.0.0.1:9100      health and metrics by HTTP
   longhaul box status accelerate --watch
@@ -141,7 +142,7 @@ struct Acceleration {
     #[serde(deserialize_with = "written")]
     mode: Option<Mode>,
     /// Cores that share the ports: how many, as 2, or which processors they run on, as 4-7 or 0,2. All that two hosts send each
-    /// other is of one core; docs/cores.md says what NICs are told [default: 1]
+    /// other is of one core; with --transport both boxes need as many; docs/cores.md says what NICs are told [default: 1]
     #[arg(long, value_name = "LIST")]
     #[serde(deserialize_with = "boxes::cores_written")]
     cores: Option<CoreList>,
