@@ -9,7 +9,7 @@ use crate::key::{self, Peer};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory};
 use crate::wan_box::{self, Paths, WanBox, WanRate};
-use longhaul_accel::{Config, Mode, Policy, Prefix, Rule};
+use longhaul_accel::{Config, JointRate, Mode, Policy, Prefix, Rule};
 use longhaul_host::Spread;
 use longhaul_host::placement::CoreList;
 use longhaul_readahead::Protocol;
@@ -298,7 +298,10 @@ impl Kind for Acceleration {
             return None;
         }
         let config = self.config();
-        let rate = config.wan_rate.map_or_else(String::new, |rate| format!(", at up to {rate}"));
+        let rate = config.wan_rate.map_or_else(String::new, |rate| match self.transport {
+            true => format!(", at up to {rate}"),
+            false => format!(", at up to {rate} together"),
+        });
         Some(format!(
             "{count} cores, each for its part of the pairs of hosts: with {} of the memory, {} of the flows{rate}",
             Size::from_bytes(config.total_bytes_max),
@@ -306,8 +309,11 @@ impl Kind for Acceleration {
         ))
     }
 
-    fn build(&self, behind: &[PortName]) -> Result<WanBox, Problem> {
-        self.wan_box(behind.iter().map(boxes::mtu).collect())
+    fn build(&self, behind: &[PortName]) -> Result<Vec<WanBox>, Problem> {
+        let config = self.accelerator()?;
+        let mtus: Vec<_> = behind.iter().map(boxes::mtu).collect();
+        let of_core = |_| self.of_core(Config { seed: boxes::random_seed(), ..config.clone() }, mtus.clone());
+        (0..self.cores().count().get()).map(of_core).collect()
     }
 
     fn warn(pairs: &[Pair<Self>]) {
@@ -346,7 +352,7 @@ impl Kind for Acceleration {
 }
 
 impl Acceleration {
-    /// What its accelerators go by.
+    /// What its accelerators go by. What the cores have in common is in it: it is asked for once for all of them.
     fn accelerator(&self) -> Result<Config, Problem> {
         let rules = self.policy.clone().unwrap_or_default();
         let policy = Policy::new(rules, self.mode.unwrap_or_default());
@@ -363,6 +369,9 @@ impl Acceleration {
         let least = Config::default();
         let share = |of_all: u64| of_all / self.cores().count().get() as u64;
         let total_bytes_max = share(self.memory.map_or(least.total_bytes_max, Size::bytes));
+        // A transport has its own, and memory that goes by it.
+        let is_joint = !self.transport && self.cores().count() > NonZeroUsize::MIN;
+        let wan_rate = if is_joint { self.rate } else { self.rate.and_then(|rate| self.part_of_rate(rate)) };
         let window = match (self.window, self.rate, self.distance) {
             (Some(window), _, _) => window.bytes(),
             (None, Some(rate), Some(distance)) => ack_window_bytes(rate, Span::of_fibre_m(distance.metres())),
@@ -375,7 +384,8 @@ impl Acceleration {
             flow_bytes_max,
             ack_window_bytes: window,
             total_bytes_max,
-            wan_rate: self.rate.and_then(|rate| self.part_of_rate(rate)),
+            wan_rate,
+            wan_joint: wan_rate.filter(|_| is_joint).map(JointRate::new),
             passthrough_bytes_max: share(least.passthrough_bytes_max),
             give_up_after: self.give_up.unwrap_or(least.give_up_after),
             flows_max: share(self.flows.unwrap_or(least.flows_max).into()) as u32,
@@ -427,9 +437,13 @@ impl Acceleration {
         self.far.iter().map(|far| far.0).collect()
     }
 
-    /// With a path for each port of which this is the MTU.
+    /// An only core's, with a path for each port of which this is the MTU.
     fn wan_box(&self, mtus: Vec<Option<u32>>) -> Result<WanBox, Problem> {
-        let config = self.accelerator()?;
+        self.of_core(self.accelerator()?, mtus)
+    }
+
+    /// One core's.
+    fn of_core(&self, config: Config, mtus: Vec<Option<u32>>) -> Result<WanBox, Problem> {
         let sealing = self.sealing()?;
         if !self.transport && !self.far.is_empty() {
             return Err(Problem::new(
@@ -547,10 +561,25 @@ mod tests {
         let one = settings("--rate 10G --distance 1000km --memory 1G --flows 4096").config();
         let four = settings("--rate 10G --distance 1000km --memory 1G --flows 4096 --cores 4").config();
         assert_eq!((four.total_bytes_max, four.flows_max), (one.total_bytes_max / 4, one.flows_max / 4));
-        assert_eq!(four.wan_rate.map(BitRate::as_bps), Some(2_500_000_000));
+        // The rate they share, those that are made together and those that are told of a change.
+        assert_eq!((four.wan_rate, four.wan_joint.map(|joint| joint.rate())), (one.wan_rate, one.wan_rate));
+        assert_eq!(one.wan_joint, None);
+        let built = settings("--rate 10G --memory 1G --cores 2").build(&["eth1".parse().unwrap()]).unwrap();
+        let joints = built.iter().map(|one| wan_box::near(one).unwrap().config().wan_joint.clone().unwrap());
+        let joints: Vec<JointRate> = joints.collect();
+        assert!(joints.len() == 2 && joints[0] == joints[1], "{joints:?}");
         assert_eq!(four.passthrough_bytes_max, one.passthrough_bytes_max / 4);
         assert_eq!(four.connections_max, one.connections_max / 4);
         assert_eq!(four.ack_window_bytes, one.ack_window_bytes, "a flow's is its own");
+        // A transport has its part of it, and of the memory that goes by it.
+        let whole = settings("--rate 10G --distance 1000km --memory 1G --transport --cores 4");
+        let built = whole.build(&["eth1".parse().unwrap()]).unwrap();
+        assert_eq!(built.len(), 4);
+        for one in &built {
+            let transport = wan_box::transport(one).unwrap().config();
+            assert_eq!(transport.paths[0].rate.most().map(BitRate::as_bps), Some(2_500_000_000));
+            assert_eq!((transport.cores, transport.send_bytes_max), (4, 2 * 12_500_000 / 4));
+        }
         assert!(four.flow_bytes_max <= four.total_bytes_max);
     }
 

@@ -139,10 +139,8 @@ pub fn run<S: Kind>(
     let privileges = Privileges::decide(plan.user.as_deref(), plan.keep_privileges)?;
     let places = plan.pairs.iter().map(|pair| cores::decide(pair).map_err(|e| of_pair(pair, &e)));
     let places = places.collect::<Result<Vec<Places>, Problem>>()?;
-    let elements = plan.pairs.iter().map(|pair| {
-        let build = || pair.settings.build(&pair.ports[1..]).map_err(|e| of_pair(pair, &e));
-        (0..pair.settings.cores().count().get()).map(|_| build()).collect()
-    });
+    let build = |pair: &Pair<S>| pair.settings.build(&pair.ports[1..]).map_err(|e| of_pair(pair, &e));
+    let elements = plan.pairs.iter().map(build);
     let elements = elements.collect::<Result<Vec<Vec<S::Element>>, Problem>>()?;
     // From here on a signal ends the box in order.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])

@@ -217,8 +217,8 @@ impl Kind for Emulation {
         Ok(())
     }
 
-    fn build(&self, _behind: &[PortName]) -> Result<Link, Problem> {
-        self.link()
+    fn build(&self, _behind: &[PortName]) -> Result<Vec<Link>, Problem> {
+        (0..self.cores().count().get()).map(|_| self.link()).collect()
     }
 
     fn summary(&self) -> Option<String> {

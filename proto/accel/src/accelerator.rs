@@ -8,7 +8,7 @@ use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers};
 use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Learnt, Policy};
 use longhaul_cc::dcqcn::Dcqcn;
-use longhaul_cc::{Pacer, wire_bytes};
+use longhaul_cc::{JointPacer, JointRate, Pacer, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side, Trailer, Transmit};
 use longhaul_units::{BitRate, Instant, Qpn};
 use longhaul_wire::{NakCode, Packet, Pause, Syndrome, Transport, Verb};
@@ -74,27 +74,43 @@ fn dcqcn(config: &Config) -> Dcqcn {
 
 /// A side's rate limit, and when it lets the next frame through if one is waiting.
 struct Gate {
-    pacer: Option<Pacer>,
+    pacing: Pacing,
     waiting_until: Option<Instant>,
 }
 
+enum Pacing {
+    None,
+    Alone(Pacer),
+    Joint(JointPacer),
+}
+
 impl Gate {
-    fn new(rate: Option<BitRate>, burst_bytes: u64) -> Self {
-        Gate { pacer: rate.map(|rate| Pacer::new(rate, burst_bytes)), waiting_until: None }
+    fn new(rate: Option<BitRate>, joint: Option<&JointRate>, burst_bytes: u64) -> Self {
+        let pacing = match (rate, joint) {
+            (None, _) => Pacing::None,
+            (Some(rate), None) => Pacing::Alone(Pacer::new(rate, burst_bytes)),
+            (Some(_), Some(joint)) => Pacing::Joint(JointPacer::new(joint.clone())),
+        };
+        Gate { pacing, waiting_until: None }
     }
 
     #[inline]
     fn is_open(&mut self, now: Instant) -> bool {
-        let Some(pacer) = &self.pacer else { return true };
-        let ready = pacer.ready_at(now);
+        let ready = match &self.pacing {
+            Pacing::None => return true,
+            Pacing::Alone(pacer) => pacer.ready_at(now),
+            Pacing::Joint(pacer) => pacer.ready_at(now),
+        };
         self.waiting_until = (ready > now).then_some(ready);
         ready <= now
     }
 
     #[inline]
     fn take(&mut self, now: Instant, bytes: u64) {
-        if let Some(pacer) = &mut self.pacer {
-            pacer.take(now, bytes);
+        match &mut self.pacing {
+            Pacing::None => {}
+            Pacing::Alone(pacer) => pacer.take(now, bytes),
+            Pacing::Joint(pacer) => pacer.take(now, bytes),
         }
     }
 }
@@ -111,8 +127,8 @@ impl Accelerator {
             lan_ring: VecDeque::new(),
             wan_ring: VecDeque::new(),
             dreqs: VecDeque::new(),
-            lan_gate: Gate::new(config.lan_rate, config.burst_bytes),
-            wan_gate: Gate::new(config.wan_rate, config.burst_bytes),
+            lan_gate: Gate::new(config.lan_rate, None, config.burst_bytes),
+            wan_gate: Gate::new(config.wan_rate, config.wan_joint.as_ref(), config.burst_bytes),
             flows_turn: false,
             turn_left: TURN,
             shared: Shared {
@@ -153,10 +169,10 @@ impl Accelerator {
         // A gate whose rate stays keeps account of what has passed.
         let is_same = |one, other| one == other && before.burst_bytes == config.burst_bytes;
         if !is_same(before.lan_rate, config.lan_rate) {
-            self.lan_gate = Gate::new(config.lan_rate, config.burst_bytes);
+            self.lan_gate = Gate::new(config.lan_rate, None, config.burst_bytes);
         }
-        if !is_same(before.wan_rate, config.wan_rate) {
-            self.wan_gate = Gate::new(config.wan_rate, config.burst_bytes);
+        if !is_same(before.wan_rate, config.wan_rate) || before.wan_joint != config.wan_joint {
+            self.wan_gate = Gate::new(config.wan_rate, config.wan_joint.as_ref(), config.burst_bytes);
         }
         self.shared.dcqcn = dcqcn(&config);
         self.shared.config = config;

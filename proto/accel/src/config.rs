@@ -1,4 +1,5 @@
 use crate::policy::{Policy, Role};
+use longhaul_cc::JointRate;
 use longhaul_units::{BitRate, Duration};
 use thiserror::Error;
 
@@ -41,6 +42,9 @@ pub struct Config {
     /// Rate towards the WAN, in bits per second on the wire. Give it the link's rate, so that neither a requester's
     /// burst nor a retransmission overruns the link's queue. `None`: as fast as the port takes frames.
     pub wan_rate: Option<BitRate>,
+    /// What other accelerators have in common with this one that feed the same path: `wan_rate`, of which each then takes what
+    /// the others leave. `None`: it is this one's alone.
+    pub wan_joint: Option<JointRate>,
     /// Rate towards the LAN, as `wan_rate`. `None` suits a LAN that is not slower than the WAN.
     pub lan_rate: Option<BitRate>,
     /// Whether a flow whose responder sends congestion notifications (CNPs) slows down by DCQCN, from `wan_rate` or 100 Gbit/s
@@ -89,6 +93,7 @@ impl Default for Config {
             connections_max: 4096,
             passthrough_bytes_max: 32 << 20,
             wan_rate: None,
+            wan_joint: None,
             lan_rate: None,
             heed_cnps: true,
             burst_bytes: 64 << 10,
@@ -141,6 +146,7 @@ impl Config {
         let near = Config {
             role: Role::Near,
             wan_rate: None,
+            wan_joint: None,
             heed_cnps: false,
             ack_first_bytes: self.ack_window_bytes,
             rto_min,
@@ -148,7 +154,8 @@ impl Config {
             rto_max: self.rto_max.max(rto_min),
             ..self.clone()
         };
-        [near, Config { role: Role::Far, wan_rate: self.lan_rate, lan_rate: None, ..self }]
+        let (wan_rate, wan_joint) = (self.lan_rate, None);
+        [near, Config { role: Role::Far, wan_rate, wan_joint, lan_rate: None, ..self }]
     }
 
     /// Holds every field against its range.

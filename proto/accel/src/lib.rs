@@ -72,6 +72,7 @@ pub use accelerator::{Accelerator, LAN, WAN};
 pub use config::{Config, ConfigError};
 pub use counters::{Counters, DropReason, Drops};
 pub use key::FlowKey;
+pub use longhaul_cc::JointRate;
 pub use longhaul_wire::Prefix;
 pub use policy::{Mode, Policy, PolicyError, RULES_MAX, Role, Rule};
 pub use status::{FlowCounters, FlowState, FlowStatus, Learnt};

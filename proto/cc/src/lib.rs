@@ -1,18 +1,21 @@
 //! How fast to send: what a frame costs on the wire, the pacing of a sender to a rate, and the rate that congestion
 //! leaves it.
 //!
-//! Whoever feeds a link paces itself to the link's rate with a [`Pacer`], so that no queue fills on the way. A QP
+//! Whoever feeds a link paces itself to the link's rate with a [`Pacer`], so that no queue fills on the way; several that feed one
+//! share a [`JointRate`]. A QP
 //! whose program or whose path limits it has a [`RateLimiter`]; how a path does that is in [`dcqcn`]. Who sends all that goes
 //! over a long path asks [`PathRate`] what the path has room for.
 //! Nothing here looks into a frame.
 #![forbid(unsafe_code)]
 
 pub mod dcqcn;
+mod joint;
 mod limiter;
 mod pacer;
 mod path_rate;
 mod red;
 
+pub use joint::{JointPacer, JointRate};
 pub use limiter::{RateLimit, RateLimiter};
 pub use pacer::Pacer;
 pub use path_rate::{Heard, PathRate, RateLimitedBy};

@@ -239,7 +239,7 @@ mod tests {
             Ok(())
         }
 
-        fn build(&self, _behind: &[PortName]) -> Result<Link, Problem> {
+        fn build(&self, _behind: &[PortName]) -> Result<Vec<Link>, Problem> {
             Err(Problem::plain("not here"))
         }
 

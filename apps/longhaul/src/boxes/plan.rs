@@ -108,12 +108,11 @@ pub trait Kind: Settings + Send + Sync + 'static {
     /// Why not, and what to do.
     fn allows_cores(&self, count: NonZeroUsize) -> Result<(), Problem>;
 
-    /// Makes it, with a side for each of these ports behind the first: for one core, with that one's part of what is
-    /// bounded for all.
+    /// Makes one for each core, with its part of what is bounded for all, and a side for each of these ports behind the first.
     ///
     /// # Errors
     /// When the settings make no sense together.
-    fn build(&self, behind: &[PortName]) -> Result<Self::Element, Problem>;
+    fn build(&self, behind: &[PortName]) -> Result<Vec<Self::Element>, Problem>;
 
     /// Writes to the journal what will not work as it should.
     fn warn(_pairs: &[Pair<Self>]) {}

@@ -1,0 +1,190 @@
+use longhaul_units::{BitRate, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that are claimed together: fewer, and senders on several threads would pass a cache line on for each frame.
+const BATCH_BYTES: u64 = 16 << 10;
+
+/// The rate of a path that several senders feed, on one thread or on several: what one of them leaves is there for the others.
+///
+/// All that they have in common is until when the path is spoken for. Clones stand for the same path, and are equal.
+#[derive(Clone, Debug)]
+pub struct JointRate {
+    rate: BitRate,
+    /// In picoseconds, as [`Instant`].
+    spoken_for_until: Arc<AtomicU64>,
+}
+
+impl PartialEq for JointRate {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.spoken_for_until, &other.spoken_for_until)
+    }
+}
+
+impl JointRate {
+    /// A path of this rate, counted in bytes on the wire ([`crate::wire_bytes`]), of which nothing is spoken for.
+    pub fn new(rate: BitRate) -> Self {
+        JointRate { rate, spoken_for_until: Arc::default() }
+    }
+
+    /// The rate of all senders together.
+    pub fn rate(&self) -> BitRate {
+        self.rate
+    }
+
+    /// Claims the path's time for `bytes`, behind all that was claimed before; returns when that time begins.
+    fn claim(&self, now: Instant, bytes: u64) -> Instant {
+        let takes = self.rate.time_for_bytes(bytes).as_ps();
+        let later = |until: u64| Some(until.max(now.as_ps()).saturating_add(takes));
+        // Nothing else is told by it, so that no order of memory is needed.
+        let claimed = self.spoken_for_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+        let (Ok(before) | Err(before)) = claimed;
+        Instant::from_ps(before.max(now.as_ps()))
+    }
+}
+
+/// One sender's account with a [`JointRate`], used as a [`crate::Pacer`] is.
+///
+/// What a sender has sent it claims once that comes to 16 KiB, and goes on when the time that it has claimed begins: when
+/// all claimed before it has passed. So senders that always have something get equal parts, in turns of 16 KiB, and none waits
+/// for one that has nothing. Over any stretch of time `t` all of them together send `rate * t` at most, and beyond that each of
+/// them twice what it claims together: 32 KiB and two frames. Nothing is saved up in a pause.
+#[derive(Debug)]
+pub struct JointPacer {
+    joint: JointRate,
+    /// Sent and not claimed, in bytes on the wire.
+    unclaimed: u64,
+    ready: Instant,
+}
+
+impl JointPacer {
+    /// A sender that has sent nothing.
+    pub fn new(joint: JointRate) -> Self {
+        JointPacer { joint, unclaimed: 0, ready: Instant::ZERO }
+    }
+
+    /// When the next frame may go; `now` when one may go right away.
+    #[inline]
+    pub fn ready_at(&self, now: Instant) -> Instant {
+        self.ready.max(now)
+    }
+
+    /// Counts `bytes` on the wire as sent at `now`.
+    #[inline]
+    pub fn take(&mut self, now: Instant, bytes: u64) {
+        self.unclaimed = self.unclaimed.saturating_add(bytes);
+        if self.unclaimed >= BATCH_BYTES {
+            self.ready = self.joint.claim(now, std::mem::take(&mut self.unclaimed));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_units::Duration;
+    use proptest::prelude::*;
+
+    const FRAME: u64 = 4248;
+
+    fn senders(joint: &JointRate, count: usize) -> Vec<JointPacer> {
+        (0..count).map(|_| JointPacer::new(joint.clone())).collect()
+    }
+
+    /// Has the senders of `who`, which always have something, send frames until `end`: bytes of each.
+    fn run(pacers: &mut [JointPacer], who: &[usize], mut now: Instant, end: Instant) -> Vec<u64> {
+        let mut sent = vec![0; pacers.len()];
+        loop {
+            for &one in who {
+                while pacers[one].ready_at(now) <= now {
+                    pacers[one].take(now, FRAME);
+                    sent[one] += FRAME;
+                }
+            }
+            let next = who.iter().map(|one| pacers[*one].ready_at(now)).min().unwrap();
+            if next >= end {
+                return sent;
+            }
+            now = next;
+        }
+    }
+
+    #[test]
+    fn those_that_have_something_share_all_of_it_alike_and_the_others_cost_nothing() {
+        let rate = BitRate::from_gbps(10).unwrap();
+        let joint = JointRate::new(rate);
+        let mut pacers = senders(&joint, 4);
+        let ms = |ms: u64| Instant::ZERO + Duration::from_ms(ms);
+        for (who, from, to) in
+            [(&[0, 1, 2, 3][..], 0, 100), (&[2], 100, 200), (&[1, 3], 200, 300), (&[0, 1, 2, 3], 500, 600)]
+        {
+            let sent = run(&mut pacers, who, ms(from), ms(to));
+            let (all, share) =
+                (rate.bytes_in(Duration::from_ms(100)), sent.iter().sum::<u64>() / who.len() as u64);
+            let slack = 4 * 2 * (BATCH_BYTES + FRAME);
+            assert!(sent.iter().sum::<u64>().abs_diff(all) <= slack, "{sent:?} of {all}");
+            assert!(who.iter().all(|one| sent[*one].abs_diff(share) <= slack), "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn claims_of_several_threads_all_count() {
+        let rate = BitRate::from_gbps(100).unwrap();
+        let joint = JointRate::new(rate);
+        std::thread::scope(|scope| {
+            for mut pacer in senders(&joint, 4) {
+                scope.spawn(move || {
+                    let mut now = Instant::ZERO;
+                    for _ in 0..10_000 {
+                        now = pacer.ready_at(now);
+                        pacer.take(now, FRAME);
+                    }
+                });
+            }
+        });
+        // Each claim counted, however they met.
+        let claimed = 4 * (10_000 / 4) * 4 * FRAME;
+        let until = joint.spoken_for_until.load(Ordering::Relaxed);
+        assert!(until >= rate.time_for_bytes(claimed).as_ps(), "{until}");
+    }
+
+    #[test]
+    fn extreme_values_saturate() {
+        let joint = JointRate::new(BitRate::from_bps(1).unwrap());
+        let mut pacer = JointPacer::new(joint.clone());
+        for _ in 0..3 {
+            pacer.take(Instant::from_ps(u64::MAX), u64::MAX);
+        }
+        assert_eq!(pacer.ready_at(Instant::ZERO), Instant::from_ps(u64::MAX));
+        assert!(joint == joint.clone() && joint != JointRate::new(joint.rate()));
+    }
+
+    proptest! {
+        #[test]
+        fn together_they_never_exceed_the_rate(
+            bps in 1_000_000_u64..1_000_000_000_000,
+            count in 1..5_usize,
+            frames in prop::collection::vec((0..5_usize, 84_u64..FRAME, 0_u64..10_000_000), 1..400),
+        ) {
+            let joint = JointRate::new(BitRate::from_bps(bps).unwrap());
+            let mut pacers = senders(&joint, count);
+            let mut now = Instant::from_ns(5);
+            let mut sent: Vec<(Instant, u64)> = Vec::new();
+            for (who, bytes, pause_ps) in frames {
+                let pacer = &mut pacers[who % count];
+                now = pacer.ready_at(now + Duration::from_ps(pause_ps));
+                pacer.take(now, bytes);
+                sent.push((now, bytes));
+            }
+            let beyond = count as u64 * 2 * (BATCH_BYTES + FRAME);
+            for (first, &(from, _)) in sent.iter().enumerate() {
+                let mut bytes = 0;
+                for &(to, len) in &sent[first..] {
+                    bytes += len;
+                    let passed = joint.rate().bytes_in(to.since(from) + Duration::from_ps(1));
+                    prop_assert!(bytes <= passed + 1 + beyond, "{bytes} B in {:?}", to.since(from));
+                }
+            }
+        }
+    }
+}
