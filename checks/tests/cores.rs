@@ -339,6 +339,10 @@ fn tunnel_by_a_session_of_each_core(what: &str, keys: [String; 2]) {
             (&transport["refused"], &transport["counters"]["lost_with_session"]),
             (&Value::Null, &0.into())
         );
+        if transport["seal"].is_object() {
+            // Each core's, and no more.
+            assert_eq!(transport["seal"]["peers"][0]["handshakes"], 2, "{status:#}");
+        }
         assert_eq!(of_cores(&status, "handed_over"), [0, 0], "{status:#}");
         // Each is paced to its part of the path.
         for session in sessions {

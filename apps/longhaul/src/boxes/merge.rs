@@ -219,6 +219,40 @@ mod tests {
     }
 
     #[test]
+    fn sessions_of_all_cores_are_listed_and_what_they_count_is_added_up() {
+        let transport = |number: usize, far_box: &str, n: u64| {
+            let transport = serde_json::json!({
+                "counters": {"tunnelled": n},
+                "drops": {"corrupted": n},
+                "refused": (number == 1).then_some("box 7"),
+                "sessions": [{
+                    "far_box": far_box, "is_open": true, "streams_out": 0, "streams_in": 0, "send_bytes": 0, "send_bytes_peak": 0,
+                    "receive_bytes": 0, "receive_bytes_peak": 0, "far_room_bytes": 0, "paths": []
+                }],
+                "far": [{"prefix": "10.2.0.0/16", "via": null, "reached": [far_box], "is_silent": number == 1}],
+                "seal": {
+                    "public_key": "own",
+                    "peers": [{"name": "far", "public_key": "its", "cipher": "c", "key_age_s": n, "handshakes": n}],
+                    "counters": {"sealed": n}, "drops": {}
+                }
+            });
+            let transport = Some(serde_json::from_value(transport).unwrap());
+            PairStatus { transport, ..core(number, n) }
+        };
+        let pair = PairStatus::of_cores(vec![transport(0, "a", 3), transport(1, "b", 5)]).unwrap();
+        let sum = pair.transport.unwrap();
+        assert_eq!((sum.counters["tunnelled"], sum.drops["corrupted"]), (8, 8));
+        assert_eq!(sum.sessions.iter().map(|one| &*one.far_box).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!((&*sum.far[0].reached, sum.far[0].is_silent), (&["a".to_string(), "b".into()][..], true));
+        let seal = sum.seal.unwrap();
+        assert_eq!(
+            (seal.counters["sealed"], seal.peers[0].handshakes, seal.peers[0].key_age_s),
+            (8, 8, Some(5.0))
+        );
+        assert_eq!(sum.refused.as_deref(), Some("box 7"));
+    }
+
+    #[test]
     fn a_port_is_up_when_it_is_for_all_cores() {
         let mut half = core(1, 0);
         half.ports[0].link_is_up = false;
