@@ -284,13 +284,11 @@ fn record_a_port_into_one_file() {
         file.display()
     );
     let near = network.start(&command);
-    let count = |address: &str| {
-        let write = "ib_write_bw -s 65536 -m 1024 -n 20";
-        let Transfer { client, server } = network.begin_from(address, write);
+    for address in [LEFT, LEFT_TOO] {
+        let Transfer { client, server } = network.begin_from(address, "ib_write_bw -s 65536 -m 1024 -n 20");
         client.succeed(LIMIT);
         server.succeed(LIMIT);
-    };
-    [LEFT, LEFT_TOO].map(count);
+    }
     let handled = network.status(&near)["pairs"][0]["ports"][0].clone();
     near.end();
     let recorded = std::fs::read(&file).expect("a recording");
