@@ -93,7 +93,8 @@ fn the_program_goes_with_the_last_of_them() {
         assert_eq!(receive_all(&mut here[0], 1), [frame(100, 1)]);
         assert_eq!(receive_all(&mut kernel, 1), [frame(100, 0)]);
         drop(here);
-        assert!(programs("ea").is_empty());
+        // A program that another test is about to start may have its descriptor for a moment.
+        until("end of the program", || programs("ea").is_empty());
         // Nothing is left behind.
         open_queues(&config("ea", Mode::Native), 2).unwrap();
     });
