@@ -145,7 +145,7 @@ fn frames_of_one_and_of_several_buffers_come_back_as_they_were() {
             wait_for(&mut port, LinkState::Up);
             echo_all(&mut port, window);
             testpmd.command("stop");
-            drop(port);
+            // Before our port goes: net_memif's threads may both close one whose peer has left, and crash at it.
             ended(testpmd);
         }
     }
