@@ -54,7 +54,7 @@ impl Alarm {
     }
 
     /// Sleeps as `ppoll` does on the descriptor.
-    #[cfg(loom)]
+    #[cfg(all(test, loom))]
     pub(crate) fn sleep_in_model(&self) {
         self.bell.wait();
     }
