@@ -10,7 +10,7 @@ use crate::program::{Finished, Program, longhaul};
 use crate::{RuntimeDir, Turn};
 use serde_json::Value;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -21,6 +21,19 @@ use std::time::{Duration, Instant};
 /// For everything that is quick unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Whether AF_XDP sockets are to be had; what is skipped without them is told loudly.
+pub fn has_af_xdp(what: &str) -> bool {
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0) };
+    if fd < 0 {
+        skip_loudly(what, &io::Error::last_os_error());
+        return false;
+    }
+    // SAFETY: the descriptor was just made, and is nobody else's.
+    unsafe { libc::close(fd) };
+    true
+}
 
 /// A network namespace; removed when dropped.
 pub struct Namespace {
@@ -182,6 +195,16 @@ impl Network {
         let done = Program::start(&mut command).finish(LIMIT);
         let boxes = done.status.success().then(|| serde_json::from_str::<Value>(&done.stdout))?;
         Some(boxes.unwrap_or_else(|e| panic!("{e}: {done}"))[0].clone())
+    }
+
+    /// Whether an XDP program runs at `interface`, where the boxes are.
+    ///
+    /// # Panics
+    /// When `ip` does not run.
+    pub fn has_xdp_program(&self, interface: &str) -> bool {
+        let show = || Command::new("ip").args(["link", "show", interface]).output();
+        let shown = self.middle.inside(show).expect("ip");
+        String::from_utf8_lossy(&shown.stdout).contains("xdp")
     }
 
     /// Its status.

@@ -2,7 +2,7 @@
 //! namespaces cannot be made, and where there is one processor.
 
 use longhaul_checks::guest::skip_loudly;
-use longhaul_checks::network::{LEFT, LIMIT, Network, RIGHT, RIGHT_6, Raw, RunningBox, Transfer};
+use longhaul_checks::network::{LEFT, LIMIT, Network, RIGHT, RIGHT_6, Raw, RunningBox, Transfer, has_af_xdp};
 use longhaul_checks::{Program, RuntimeDir, require};
 use longhaul_wire::{pair_hash, pcap};
 use serde_json::Value;
@@ -77,6 +77,17 @@ fn are_accelerated_on_both_cores(network: &Network, one: &RunningBox, mtu: u64) 
     assert_eq!(of_ports, of_cores(&status, "received_frames").iter().sum::<u64>(), "{status:#}");
 }
 
+/// Sends all that hosts send by an accelerator on two cores: its state then.
+fn carries_everything(network: &Network, near: &RunningBox) -> Value {
+    for to in [RIGHT, RIGHT_6] {
+        network.round_trip(to, 1472 - 20, 20);
+    }
+    network.stream(16 << 20);
+    transfers(network, 1024);
+    are_accelerated_on_both_cores(network, near, 1024);
+    network.status(near)
+}
+
 #[test]
 fn share_the_flows_of_an_accelerator() {
     require("ib_write_bw", "perftest");
@@ -85,13 +96,7 @@ fn share_the_flows_of_an_accelerator() {
     // Programs end when responders have everything: what is left then is no reason not to have drained.
     let command = "accelerate --name near --lan west --wan east --cores 0-1 --memory 512M --mode tail";
     let near = network.start(command);
-    for to in [RIGHT, RIGHT_6] {
-        network.round_trip(to, 1472 - 20, 20);
-    }
-    network.stream(16 << 20);
-    transfers(&network, 1024);
-    are_accelerated_on_both_cores(&network, &near, 1024);
-    let status = network.status(&near);
+    let status = carries_everything(&network, &near);
     // The kernel gives each frame to the core that it belongs to.
     assert_eq!(of_cores(&status, "handed_over"), [0, 0], "{status:#}");
     assert_eq!(of_cores(&status, "ring_full"), [0, 0], "{status:#}");
@@ -168,15 +173,7 @@ fn hand_over_what_comes_by_the_wrong_queue() {
 
 /// Sets how many queues the interfaces of hosts and boxes have, where AF_XDP sockets can be had.
 fn with_queues(what: &str, queues: u32) -> Option<Network> {
-    let network = network(what, 1500)?;
-    // SAFETY: takes numbers only.
-    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0) };
-    if fd < 0 {
-        skip_loudly(what, &std::io::Error::last_os_error());
-        return None;
-    }
-    // SAFETY: the descriptor was just made, and is nobody else's.
-    unsafe { libc::close(fd) };
+    let network = has_af_xdp(what).then(|| network(what, 1500)).flatten()?;
     let Network { left, middle, right, .. } = &network;
     for (namespace, interface) in [(left, "eth0"), (middle, "west"), (middle, "east"), (right, "eth0")] {
         let set = format!("-L {interface} rx {queues} tx {queues}");
@@ -187,26 +184,14 @@ fn with_queues(what: &str, queues: u32) -> Option<Network> {
     Some(network)
 }
 
-fn has_program(network: &Network, interface: &str) -> bool {
-    let show = || Command::new("ip").args(["link", "show", interface]).output();
-    let shown = network.middle.inside(show).expect("ip");
-    String::from_utf8_lossy(&shown.stdout).contains("xdp")
-}
-
 /// What comes by a queue follows from how the hosts' kernels choose one, and not from whose it is.
 #[test]
 fn share_the_queues_of_xdp_ports() {
     require("ib_write_bw", "perftest");
     let Some(network) = with_queues("an accelerator on two cores over AF_XDP ports", 2) else { return };
     let near = network.start("accelerate --name near --lan xdp:west --wan xdp:east --cores 2 --memory 512M");
-    assert!(has_program(&network, "west") && has_program(&network, "east"));
-    for to in [RIGHT, RIGHT_6] {
-        network.round_trip(to, 1472 - 20, 20);
-    }
-    network.stream(16 << 20);
-    transfers(&network, 1024);
-    are_accelerated_on_both_cores(&network, &near, 1024);
-    let status = network.status(&near);
+    assert!(network.has_xdp_program("west") && network.has_xdp_program("east"));
+    let status = carries_everything(&network, &near);
     let given: u64 = of_cores(&status, "handed_over").iter().sum();
     let taken: u64 = of_cores(&status, "taken_over").iter().sum();
     // Frames under way from one to the other are few.
@@ -217,7 +202,7 @@ fn share_the_queues_of_xdp_ports() {
     // What a core's socket takes while the link comes and goes is its own.
     network.pull_cables(&near);
     near.end();
-    assert!(!has_program(&network, "west") && !has_program(&network, "east"));
+    assert!(!network.has_xdp_program("west") && !network.has_xdp_program("east"));
 }
 
 #[test]
@@ -250,7 +235,7 @@ fn have_a_direction_of_a_fibre_each_over_xdp_ports() {
                 && sum(entered) + of_all("ring_full") == sum(came)
         },
     );
-    assert!(!has_program(&network, "west") && !has_program(&network, "east"));
+    assert!(!network.has_xdp_program("west") && !network.has_xdp_program("east"));
 }
 
 fn carry_a_direction_each(

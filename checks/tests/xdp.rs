@@ -1,8 +1,7 @@
 //! Boxes over AF_XDP ports, between hosts that are network namespaces of this machine. Skipped, loudly, where namespaces or
 //! AF_XDP are not to be had.
 
-use longhaul_checks::guest::skip_loudly;
-use longhaul_checks::network::{LIMIT, Network, RIGHT, RIGHT_6, Raw, RunningBox};
+use longhaul_checks::network::{LIMIT, Network, RIGHT, RIGHT_6, Raw, RunningBox, has_af_xdp};
 use longhaul_checks::{Program, require};
 use serde_json::Value;
 use std::process::Command;
@@ -10,15 +9,7 @@ use std::time::Duration;
 
 /// A network for boxes with AF_XDP ports.
 fn network(what: &str, mtu: u32) -> Option<Network> {
-    // SAFETY: takes numbers only.
-    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0) };
-    if fd < 0 {
-        skip_loudly(what, &std::io::Error::last_os_error());
-        return None;
-    }
-    // SAFETY: the descriptor was just made, and is nobody else's.
-    unsafe { libc::close(fd) };
-    Network::new(what, mtu)
+    has_af_xdp(what).then(|| Network::new(what, mtu)).flatten()
 }
 
 /// Accelerators around a fibre, all of whose ports are AF_XDP's with these options.
@@ -34,13 +25,6 @@ fn chain(network: &Network, options: &str) -> [RunningBox; 3] {
 
 fn ports(status: &Value) -> &Vec<Value> {
     status["pairs"][0]["ports"].as_array().expect("ports")
-}
-
-/// Whether an XDP program runs at `interface`, where the boxes are.
-fn has_program(network: &Network, interface: &str) -> bool {
-    let show = || Command::new("ip").args(["link", "show", interface]).output();
-    let shown = network.middle.inside(show).expect("ip");
-    String::from_utf8_lossy(&shown.stdout).contains("xdp")
 }
 
 /// iperf3 by TCP from left to right for a second: bits each second that arrived.
@@ -109,7 +93,7 @@ fn carries_and_accelerates(mtu: u32, options: &str, is_native: bool) {
     for one in boxes {
         one.end();
     }
-    assert!(!has_program(&network, "west"));
+    assert!(!network.has_xdp_program("west"));
 }
 
 #[test]
@@ -151,10 +135,10 @@ fn leave_nothing_behind_when_they_are_killed() {
     for signal in [libc::SIGKILL, libc::SIGTERM] {
         let fibre = network.start(ports);
         network.round_trip(RIGHT, 64, 2);
-        assert!(has_program(&network, "west") && has_program(&network, "east"));
+        assert!(network.has_xdp_program("west") && network.has_xdp_program("east"));
         fibre.signal(signal);
         fibre.program.finish(LIMIT);
-        assert!(!has_program(&network, "west") && !has_program(&network, "east"));
+        assert!(!network.has_xdp_program("west") && !network.has_xdp_program("east"));
     }
     // The queues are free again.
     network.start(ports).end();
