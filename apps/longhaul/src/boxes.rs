@@ -221,30 +221,30 @@ fn ports<S: Kind>(plan: &Plan<S>, privileges: &Privileges) -> Result<Vec<Vec<Vec
         let failed = |e| Problem::plain(format!("pair {}: cannot share its ports: {e}", pair.name));
         cores::join(cores, cores::spread(pair, &plan.dpdk)).map_err(failed)
     };
-    let ports = plan.pairs.iter().map(open).collect::<Result<Vec<_>, Problem>>()?;
+    let mut ports = plan.pairs.iter().map(open).collect::<Result<Vec<_>, Problem>>()?;
     // Not before it is known that there is something to record.
-    plan.pairs.iter().zip(ports).map(|(pair, cores)| recorded(plan, pair, cores, privileges)).collect()
+    for (pair, cores) in plan.pairs.iter().zip(&mut ports) {
+        record(plan, pair, cores, privileges)?;
+    }
+    Ok(ports)
 }
 
 /// Has the ports of a pair recorded as it says: what all cores do at one goes to one file.
-fn recorded<S: Kind>(
+fn record<S: Kind>(
     plan: &Plan<S>,
     pair: &Pair<S>,
-    cores: Vec<Vec<BoxPort>>,
+    cores: &mut [Vec<BoxPort>],
     privileges: &Privileges,
-) -> Result<Vec<Vec<BoxPort>>, Problem> {
-    let mut done: Vec<Vec<BoxPort>> = cores.iter().map(|_| Vec::new()).collect();
-    let mut cores: Vec<_> = cores.into_iter().map(Vec::into_iter).collect();
-    for path in &pair.pcaps {
-        let mut queues: Vec<BoxPort> = cores.iter_mut().filter_map(Iterator::next).collect();
-        if let Some(path) = path {
-            queues = BoxPort::recorded(queues, path, plan.pcap_frames, privileges)?;
-        }
-        for (core, queue) in done.iter_mut().zip(queues) {
-            core.push(queue);
+) -> Result<(), Problem> {
+    for (side, path) in pair.pcaps.iter().enumerate() {
+        let Some(path) = path else { continue };
+        let queues = cores.iter_mut().map(|ports| ports.remove(side)).collect();
+        let recorded = BoxPort::recorded(queues, path, plan.pcap_frames, privileges)?;
+        for (ports, queue) in cores.iter_mut().zip(recorded) {
+            ports.insert(side, queue);
         }
     }
-    Ok(done)
+    Ok(())
 }
 
 fn of_pair<S>(pair: &Pair<S>, problem: &Problem) -> Problem {
