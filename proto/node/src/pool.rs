@@ -216,19 +216,23 @@ impl FramePool {
         FrameBuf(Kept::Pooled { buffer, payload: Place::Here })
     }
 
-    /// Makes a frame of `len` bytes, which `write` writes where they will lie, and lends it: who takes it apart may keep a part
-    /// by reference. What `write` does not write is left over from another frame.
+    /// Makes a frame of `len` bytes, which `write` writes where they will lie, and keeps it as one that a port has
+    /// [lent](FrameBuf::lease): who takes it apart may keep a part by reference. What `write` does not write is left over from
+    /// another frame.
     ///
     /// # Panics
     /// When it is longer than [`HEAD_MAX`] and 16 KiB.
     #[inline]
-    pub fn lend(&mut self, len: usize, write: &mut dyn FnMut(&mut [u8])) -> Lease {
-        let (class, size) = payload_class(len.saturating_sub(HEAD_MAX));
+    pub fn lend(&mut self, len: usize, write: &mut dyn FnMut(&mut [u8])) -> FrameBuf {
+        let payload_len = len.saturating_sub(HEAD_MAX);
+        let (class, size) = payload_class(payload_len);
         let class = &mut self.leases[class];
-        let mut taken = class.take().unwrap_or_else(|| Lease::with_capacity(HEAD_MAX + size));
-        taken.fill(len, write);
-        class.give(taken.clone());
-        taken
+        let mut lease = class.take().unwrap_or_else(|| Lease::with_capacity(HEAD_MAX + size));
+        lease.fill(len, write);
+        class.give(lease.clone());
+        let head_len = (len - payload_len) as u8;
+        let parts = Parts { payload_len: payload_len as u32, head_len, pad_len: 0, is_roce: false };
+        FrameBuf(Kept::Lent { lease, parts })
     }
 
     /// Memory that keeping a frame with `payload_len` bytes of payload costs, in bytes.
@@ -467,14 +471,17 @@ mod tests {
     #[test]
     fn a_part_of_what_it_lends_is_kept_by_reference() {
         let mut pool = FramePool::new();
-        let lease =
+        let whole =
             pool.lend(1000, &mut |out| out.iter_mut().zip(0..).for_each(|(byte, at)| *byte = at as u8));
-        let payload = Payload::Lent { lease: &lease, at: 200, len: 500 };
+        let lease = whole.lease().unwrap();
+        assert!(pool.hold(&Frame::lent_opaque(lease)).lease().unwrap().is_same(lease));
+        let payload = Payload::Lent { lease, at: 200, len: 500 };
         let kept = pool.hold(&Frame { head: &[7; 60], payload, trailer: Trailer::None });
         assert!(std::ptr::eq(kept.payload(), &lease.bytes()[200..700]));
-        drop(lease);
+        assert_eq!((whole.head(), whole.len()), (&lease.bytes()[..HEAD_MAX], 1000));
+        drop(whole);
         let other = pool.lend(1000, &mut |out| out.fill(0));
-        assert_eq!((kept.payload()[0], other.bytes()[0]), (200, 0), "its bytes stay while a part is kept");
+        assert_eq!((kept.payload()[0], other.payload()[0]), (200, 0), "its bytes stay while a part is kept");
         drop(kept);
         pool.lend(900, &mut |out| out.fill(1));
         assert_eq!(pool.leases[2].len(), 2, "the first came back");

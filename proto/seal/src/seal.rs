@@ -443,7 +443,7 @@ impl Clear<'_> {
             return Ok(pool.hold(&Frame { head: &head[..end], payload, trailer: frame.trailer }));
         }
         let mut outcome = Err(DropReason::Malformed);
-        let lease = pool.lend(at + HEADER_LEN + len + TAG_LEN, &mut |out| {
+        let held = pool.lend(at + HEADER_LEN + len + TAG_LEN, &mut |out| {
             let (head, out) = out.split_at_mut(at + HEADER_LEN);
             if !write_head(head) {
                 outcome = Err(DropReason::Oversized);
@@ -461,7 +461,7 @@ impl Clear<'_> {
                 outcome = Ok(());
             }
         });
-        outcome.map(|()| pool.hold(&Frame::lent_opaque(&lease)))
+        outcome.map(|()| held)
     }
 }
 
@@ -504,7 +504,7 @@ fn open(
     let tag = tag_at(frame, at + HEADER_LEN + len).ok_or(DropReason::Malformed)?;
     let bound = Bound::new(&header.write(), frame.head, udp);
     let mut outcome = Err(DropReason::Malformed);
-    let lease = pool.lend(at + len, &mut |out| {
+    let held = pool.lend(at + len, &mut |out| {
         let (head, text) = out.split_at_mut(at);
         if !write_head(head) || copy_out(frame, at + HEADER_LEN, text).is_none() {
             return;
@@ -516,7 +516,7 @@ fn open(
     });
     outcome?;
     session.take(header.path, header.number, len);
-    Ok(pool.hold(&Frame::lent_opaque(&lease)))
+    Ok(held)
 }
 
 /// What [`Seal::inbound`] gives, as a frame of which parts can be kept by reference.
