@@ -310,35 +310,20 @@ impl Transport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Config;
-    use longhaul_wire::MacAddr;
-
-    fn way() -> Path {
-        Path {
-            source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
-            destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
-            vlan: None,
-            source_ip: [10, 0, 0, 1].into(),
-            destination_ip: [10, 0, 0, 2].into(),
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-            udp_source_port: 0xc123,
-        }
-    }
+    use crate::{Config, samples};
 
     /// What an asking box makes of an answer that says so many cores: sessions, and the number that was refused.
     fn answered(cores: u8) -> (usize, Option<u8>) {
         let mut asker = Transport::new(Config { box_id: 1, cores: 2, ..Config::default() }).unwrap();
-        let now = Instant::from_ps(1_000_000);
-        asker.addresses.find(now, way(), &mut asker.shared.rng);
+        let (now, way) = (Instant::from_ps(1_000_000), samples::way(["10.0.0.1", "10.0.0.2"], None));
+        asker.addresses.find(now, way, &mut asker.shared.rng);
         asker.ask(now);
         let Some(Letter { body: Body::Hello(asked), header, .. }) = asker.shared.letters.pop_front() else {
             panic!("nothing was asked")
         };
         assert_eq!((asked.step, asked.cores), (HelloStep::Ask, 2));
         let answer = Hello { step: HelloStep::Answer, box_id: 2, cookie: 7, cores, ..asked };
-        asker.handle_hello(now, 1, &header, &answer, way());
+        asker.handle_hello(now, 1, &header, &answer, way);
         (asker.sessions.iter().count(), asker.refused.map(|refused| refused.cores))
     }
 

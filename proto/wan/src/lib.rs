@@ -50,6 +50,8 @@ mod parity_out;
 mod partial;
 mod path;
 mod rtt;
+#[cfg(test)]
+mod samples;
 mod session;
 mod sessions;
 mod shared;

@@ -17,6 +17,7 @@ pub struct Reth {
 impl Reth {
     /// Length on the wire, in bytes.
     pub const LEN: usize = 16;
+
     /// Reads the 16 bytes.
     #[inline]
     pub fn read(b: &[u8; 16]) -> Self {

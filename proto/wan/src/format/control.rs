@@ -425,22 +425,9 @@ fn copy_body<'a>(frame: &Frame<'_>, udp: Udp, len: usize, out: &'a mut [u8; BODY
 mod tests {
     use super::*;
     use crate::format::{Kind, Outer};
-    use longhaul_wire::{Head, MacAddr};
+    use crate::samples;
+    use longhaul_wire::Head;
     use proptest::prelude::*;
-
-    fn path(ips: [&str; 2], vlan: Option<u16>) -> Path {
-        Path {
-            source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
-            destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
-            vlan,
-            source_ip: ips[0].parse().unwrap(),
-            destination_ip: ips[1].parse().unwrap(),
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-            udp_source_port: 0xc123,
-        }
-    }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
@@ -493,7 +480,7 @@ mod tests {
         fn datagrams_cross_a_port(is_ipv6: bool, vlan in prop::option::of(1..4095_u16), body_len in 0..BODY_MAX, cut in 0..900_usize) {
             let ips = if is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
             let header = Header { number: 9, ..Header::new(Kind::Ack, 5) };
-            let datagram = Datagram::new(&path(ips, vlan), 4797, &header, |out| {
+            let datagram = Datagram::new(&samples::way(ips, vlan), 4797, &header, |out| {
                 out[..body_len].fill(0x5a);
                 body_len
             });

@@ -293,25 +293,14 @@ impl<'a> ParityBody<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::samples;
     use longhaul_units::{Psn, Qpn, RKey};
     use longhaul_wire::{AtomicEth, Bth, Head, MacAddr, Opcode};
     use proptest::prelude::*;
-    use std::net::IpAddr;
 
     fn way(is_ipv6: bool, vlan: Option<u16>) -> Path {
         let ips = if is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
-        let [source_ip, destination_ip] = ips.map(|ip| ip.parse::<IpAddr>().unwrap());
-        Path {
-            source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
-            destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
-            vlan,
-            source_ip,
-            destination_ip,
-            traffic_class: 2,
-            hop_limit: 64,
-            flow_label: 0,
-            udp_source_port: 0xc123,
-        }
+        Path { traffic_class: 2, ..samples::way(ips, vlan) }
     }
 
     fn head(way: &Path, payload_len: usize, is_atomic: bool) -> (Head, u8) {

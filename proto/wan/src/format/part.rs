@@ -277,24 +277,14 @@ pub(crate) fn assemble<'a>(
 mod tests {
     use super::*;
     use crate::format::Kind;
+    use crate::samples;
     use longhaul_units::{Psn, Qpn};
-    use longhaul_wire::{Bth, Head, MacAddr, Opcode, Path, PathTemplate};
+    use longhaul_wire::{Bth, Head, Opcode, Path, PathTemplate};
     use proptest::prelude::*;
 
     fn head(is_ipv6: bool, payload_len: usize) -> (Head, u8) {
         let ips = if is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
-        let [source_ip, destination_ip] = ips.map(|ip| ip.parse().unwrap());
-        let template = PathTemplate::new(&Path {
-            source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
-            destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
-            vlan: None,
-            source_ip,
-            destination_ip,
-            traffic_class: 2,
-            hop_limit: 64,
-            flow_label: 0,
-            udp_source_port: 0xc123,
-        });
+        let template = PathTemplate::new(&Path { traffic_class: 2, ..samples::way(ips, None) });
         let mut head = Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
         let pad = head.finish(&template, payload_len);
         (head, pad)

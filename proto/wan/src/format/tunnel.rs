@@ -188,12 +188,12 @@ impl<'a> InBytes<'a> {
 mod tests {
     use super::*;
     use crate::format::Kind;
+    use crate::samples;
     use longhaul_lease::Lease;
     use longhaul_units::{Psn, Qpn};
     use longhaul_wire::icrc;
-    use longhaul_wire::{Bth, Head, MacAddr, Opcode, Path, PathTemplate};
+    use longhaul_wire::{Bth, Head, Opcode, Path, PathTemplate};
     use proptest::prelude::*;
-    use std::net::IpAddr;
 
     const PORT: u16 = 4797;
 
@@ -223,18 +223,7 @@ mod tests {
 
     fn head(sample: &Sample) -> (Head, u8) {
         let ips = if sample.is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
-        let [source_ip, destination_ip] = ips.map(|ip| ip.parse::<IpAddr>().unwrap());
-        let template = PathTemplate::new(&Path {
-            source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
-            destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
-            vlan: sample.vlan,
-            source_ip,
-            destination_ip,
-            traffic_class: 2,
-            hop_limit: 64,
-            flow_label: 0,
-            udp_source_port: 0xc123,
-        });
+        let template = PathTemplate::new(&Path { traffic_class: 2, ..samples::way(ips, sample.vlan) });
         let opcode = if sample.atomic { Opcode::RC_CMP_SWAP } else { Opcode::RC_SEND_ONLY };
         let mut head = Head::begin(&template, &Bth::new(opcode, Qpn::new(5), Psn::new(9)));
         if sample.atomic {
