@@ -303,22 +303,26 @@ impl Flow {
     }
 
     /// Lets pseudo-ACKs follow the store, unless the responder is too far behind.
+    ///
+    /// While they are withheld, [`Config::ack_hold_max`](crate::Config::ack_hold_max) bounds the time between two
+    /// advances of the frontier: deliveries that free too little for the next advance do not restart it.
     pub(crate) fn advance_frontier(&mut self, now: Instant, shared: &Shared) {
         let config = &shared.config;
         let scarce = shared.stored_bytes > config.total_high();
         let high =
             if scarce { config.flow_high().min(config.total_bytes_max / 16) } else { config.flow_high() };
+        let before = self.store.frontier().0;
         let is_withheld = if shared.draining {
             self.store.owes_delivery()
         } else {
             self.store.advance_frontier(high.min(self.allowance.bytes(config)))
         };
-        if is_withheld {
-            let until = now + self.ack_hold(shared);
-            self.withheld_until.get_or_insert(until);
-        } else {
-            self.withheld_until = None;
-        }
+        let has_advanced = self.store.frontier().0 > before;
+        self.withheld_until = match self.withheld_until {
+            _ if !is_withheld => None,
+            Some(until) if !has_advanced => Some(until),
+            _ => Some(now + self.ack_hold(shared)),
+        };
     }
 
     /// One sequence NAK per gap; and one more if the requester seems not to have got it.

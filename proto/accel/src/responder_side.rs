@@ -212,10 +212,6 @@ impl Flow {
         }
         let idle = self.store.is_empty();
         self.allowance.note_delivered(now, &shared.config, &self.rtt, released.bytes, idle);
-        if !shared.draining {
-            // When the accelerator drains, what is delivered was acknowledged before: its requester hears nothing of it.
-            self.withheld_until = None;
-        }
         self.advance_frontier(now, shared);
         self.ask_again_if_roomy(shared);
     }

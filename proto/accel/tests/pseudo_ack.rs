@@ -1237,6 +1237,34 @@ mod patience {
     }
 
     #[test]
+    fn small_deliveries_do_not_postpone_the_next_ack() {
+        let config = Config {
+            flow_bytes_max: 16 << 20,
+            ack_first_bytes: 1 << 20,
+            rto_min: Duration::from_ms(500),
+            rto_initial: Duration::from_ms(500),
+            ..config()
+        };
+        let mut script = run_with(config, "connect psn=100 mtu=4096");
+        for psn in 100..1000 {
+            let bytes = script.wire.requester_frame(&format!("write_only {psn} A len=4096"));
+            script::deliver(&mut script.accel, script.now, LAN, &bytes);
+        }
+        let mut acked = Vec::new();
+        for delivered in 100..150 {
+            script.accel.poll_transmit(script.now, &mut script::Sink::default());
+            acked.push(script.status().unacknowledged_psn.get());
+            script.now += Duration::from_ms(4);
+            script.accel.handle_timeout(script.now);
+            let ack = script.wire.responder_frame(&format!("ack {delivered} msn={}", delivered - 99));
+            script::deliver(&mut script.accel, script.now, WAN, &ack);
+        }
+        // One packet in 4 ms is less than the allowance shrinks by: the requester lives on what is acknowledged every 10 ms.
+        let longest = acked.chunk_by(|one, next| one == next).map(<[_]>::len).max();
+        assert!(longest <= Some(4), "no ACK in {longest:?} times 4 ms: {acked:?}");
+    }
+
+    #[test]
     fn flows_share_a_paced_wan_by_turns() {
         let rate = BitRate::from_gbps(1).unwrap();
         let mut script = run_with(
