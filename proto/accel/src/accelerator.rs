@@ -2,16 +2,18 @@ use crate::config::{Config, ConfigError};
 use crate::connections::{Action, Connections};
 use crate::flow::{Beginning, Flow, Shared, dscp};
 use crate::key::{WireKey, vlan};
+use crate::learning::Looks;
 use crate::queue::Queue;
 use crate::store::Spare;
 use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers};
+use crate::trace::Fit;
 use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Learnt, Policy};
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_cc::{JointPacer, JointRate, Pacer, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side, Trailer, Transmit};
 use longhaul_units::{BitRate, Instant, Qpn};
-use longhaul_wire::{NakCode, Packet, Pause, Syndrome, Transport, Verb};
+use longhaul_wire::{Packet, Pause, Transport, Verb};
 use std::collections::VecDeque;
 
 /// The side of the requesters that the accelerator answers.
@@ -140,6 +142,7 @@ impl Accelerator {
                 dcqcn: dcqcn(&config),
                 to_lan: Queue::new(config.passthrough_bytes_max),
                 to_wan: Queue::new(config.passthrough_bytes_max),
+                looks: Looks::default(),
                 config,
             },
         })
@@ -266,21 +269,36 @@ impl Accelerator {
             return;
         }
         let key = WireKey::of_lan_packet(packet);
-        let known = self.flows.by_responder(key);
-        if known.is_none() && self.shared.draining {
-            self.shared.counters.passed_draining += 1;
-            return self.pass(LAN, frame);
-        }
-        let Some(slot) = known.or_else(|| self.watch_new_flow(now, packet)) else {
+        let slot = match self.flows.by_responder(key) {
+            Some(slot) => self.life_of(now, slot, frame, packet),
+            None if self.shared.draining => {
+                self.shared.counters.passed_draining += 1;
+                return self.pass(LAN, frame);
+            }
+            None => self.watch_new_flow(now, packet),
+        };
+        let Some(slot) = slot else {
             self.shared.counters.flow_table_full += 1;
             return self.pass(LAN, frame);
         };
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.handle_request(now, &mut self.shared, frame, packet);
-        if let Some(requester) = flow.fail_if_lost(now, &mut self.shared) {
-            self.flows.pair(slot, requester);
+        if flow.learning.is_some() {
+            self.follow(now, slot);
         }
         self.touch(slot);
+    }
+
+    /// Keeps in step what unpaired ACKs are held against, after a request of a flow that is learnt.
+    fn follow(&mut self, now: Instant, slot: u32) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        if let Some(requester) = flow.fail_if_lost(now, &mut self.shared) {
+            return self.flows.pair(slot, requester);
+        }
+        if std::mem::take(&mut flow.is_unpaired) {
+            self.flows.unpair(slot);
+        }
+        self.flows.nominate(slot);
     }
 
     fn watch_new_flow(&mut self, now: Instant, packet: &Packet<'_>) -> Option<u32> {
@@ -298,20 +316,31 @@ impl Accelerator {
             migreq: false,
             dscp: dscp(packet),
         };
-        self.add_flow(Flow::new(now, &self.shared.config, key, beginning))
-    }
-
-    fn add_flow(&mut self, flow: Flow) -> Option<u32> {
-        if let Some(slot) = self.flows.victim() {
-            self.shared.counters.flows_evicted += 1;
-            self.remove_flow(slot);
+        let flow = Flow::new(now, &self.shared.config, key, beginning);
+        self.make_room(now);
+        let slot = self.flows.insert(flow);
+        if slot.is_none() {
+            self.note_unfollowed(now, key.pair());
         }
-        self.flows.insert(flow)
+        slot
     }
 
-    fn remove_flow(&mut self, slot: u32) {
-        if let Some(mut flow) = self.flows.remove(slot) {
-            flow.close(&mut self.shared);
+    /// Removes a flow if the table is full and one can go.
+    pub(crate) fn make_room(&mut self, now: Instant) {
+        let Some(slot) = self.flows.victim() else { return };
+        self.shared.counters.flows_evicted += 1;
+        let followed = self.flows.get(slot).filter(|flow| flow.learning.is_some() && !flow.is_stray());
+        if let Some(pair) = followed.map(|flow| flow.key.pair()) {
+            self.note_unfollowed(now, pair);
+        }
+        self.remove_flow(slot);
+    }
+
+    pub(crate) fn remove_flow(&mut self, slot: u32) {
+        let Some(mut flow) = self.flows.remove(slot) else { return };
+        flow.close(&mut self.shared);
+        if let Some(successor) = flow.successor.filter(|&id| self.flows.is_current(id)) {
+            self.flows.take_requests(successor.slot);
         }
     }
 
@@ -320,19 +349,13 @@ impl Accelerator {
             return;
         }
         let key = WireKey::of_wan_packet(packet);
-        if let Some(slot) = self.flows.by_requester(key) {
-            let Some(flow) = self.flows.get_mut(slot) else { return };
-            if flow.is_over_for(packet) && self.try_to_pair(now, packet) {
-                // The requester's QPN lives again, with another responder.
-                if self.flows.by_requester(key) != Some(slot) {
-                    self.shared.counters.flows_reset += 1;
-                    self.remove_flow(slot);
-                }
-                return self.pass(WAN, frame);
+        let slot = self.flows.orphan(key, packet.psn()).or_else(|| self.flows.by_requester(key));
+        if let Some(slot) = slot {
+            if !self.is_for_others(now, slot, frame, packet) {
+                let Some(flow) = self.flows.get_mut(slot) else { return };
+                flow.handle_response(now, &mut self.shared, frame, packet);
+                self.touch(slot);
             }
-            let Some(flow) = self.flows.get_mut(slot) else { return };
-            flow.handle_response(now, &mut self.shared, frame, packet);
-            self.touch(slot);
             return;
         }
         self.pass(WAN, frame);
@@ -342,64 +365,34 @@ impl Accelerator {
         }
     }
 
-    /// A sequence NAK for an unknown QP may ask for what a box before this one has acknowledged.
-    fn note_asked(&mut self, now: Instant, packet: &Packet<'_>) {
-        let Some(aeth) = packet.aeth().filter(|aeth| aeth.syndrome == Syndrome::Nak(NakCode::PsnSequence))
-        else {
-            return;
+    /// True when a response to the requester of the flow in `slot` has passed, because that flow is only learnt, or because
+    /// the response is for another life of its QPs.
+    fn is_for_others(&mut self, now: Instant, slot: u32, frame: &Frame<'_>, packet: &Packet<'_>) -> bool {
+        let Some(flow) = self.flows.get(slot) else { return false };
+        let is_learnt = flow.state == FlowState::Learning;
+        let is_for_successor = || {
+            let next = flow.successor.filter(|&id| self.flows.is_current(id));
+            let next = next.and_then(|id| self.flows.get(id.slot)?.learning.as_deref());
+            next.is_some_and(|next| next.trace.fit(now, packet.psn()) != Fit::No)
+                && !flow.has_outstanding(packet.psn())
         };
-        let pair = WireKey::of_wan_pair(packet);
-        let mut behind = None;
-        for &slot in self.flows.candidates(pair) {
-            let Some(flow) = self.flows.get(slot) else { continue };
-            if flow.begins_behind(packet) && behind.is_none() {
-                behind = Some(slot);
-            } else if flow.begins_behind(packet) || flow.may_have_asked(packet) {
-                // It can be of several flows.
-                return;
+        let aeth = packet.aeth().filter(|_| packet.opcode().verb() == Some(Verb::Acknowledge));
+        if is_learnt || is_for_successor() {
+            self.pass(WAN, frame);
+            let Some(aeth) = aeth else { return true };
+            if !(is_learnt && self.take_over(now, slot, packet, aeth)) {
+                self.try_to_pair(now, packet);
             }
+            return true;
         }
-        if let Some(flow) = behind.and_then(|slot| self.flows.get_mut(slot)) {
-            flow.note_asked(now, packet, aeth);
-        }
-    }
-
-    /// An ACK for an unknown QP names the requester of the one flow that it fits. True when there is one.
-    fn try_to_pair(&mut self, now: Instant, packet: &Packet<'_>) -> bool {
-        let Some(aeth) = packet.aeth() else { return false };
-        if !matches!(aeth.syndrome, Syndrome::Ack { .. }) {
+        if aeth.is_none() || !flow.is_over_for(now, packet) || !self.try_to_pair(now, packet) {
             return false;
         }
-        let pair = WireKey::of_wan_pair(packet);
-        let port = packet.udp_source_port();
-        let mut fitting = [None, None];
-        let mut fitting_by_port = [None, None];
-        for &slot in self.flows.candidates(pair) {
-            let Some(flow) = self.flows.get(slot) else { continue };
-            let is_taken = flow.tentative.is_some_and(|t| t.requester_qpn != packet.dest_qp());
-            if is_taken || !flow.could_pair(packet) {
-                continue;
-            }
-            // The first two are enough to tell one from several.
-            let first_free = |found: &[Option<u32>; 2]| usize::from(found[0].is_some());
-            fitting[first_free(&fitting)] = Some(slot);
-            if flow.request_port == port {
-                fitting_by_port[first_free(&fitting_by_port)] = Some(slot);
-            }
+        // The requester's QPN lives again, with another responder.
+        if self.flows.by_requester(WireKey::of_wan_packet(packet)) != Some(slot) {
+            self.orphan(slot);
         }
-        let slot = match (fitting, fitting_by_port) {
-            ([Some(slot), None], _) | (_, [Some(slot), None]) => slot,
-            ([None, _], _) => return false,
-            _ => {
-                self.shared.counters.pairing_ambiguous += 1;
-                return false;
-            }
-        };
-        let Some(flow) = self.flows.get_mut(slot) else { return false };
-        if flow.take_evidence(now, &mut self.shared, packet, aeth) {
-            self.flows.pair(slot, packet.dest_qp());
-            self.touch(slot);
-        }
+        self.pass(WAN, frame);
         true
     }
 
@@ -435,16 +428,15 @@ impl Accelerator {
         }
         let requester = beginning.requester_qpn.unwrap_or_default();
         if let Some(slot) = self.flows.by_requester(key.to_requester(requester)) {
-            // The requester's QPN lives again, with another responder.
-            self.shared.counters.flows_reset += 1;
-            self.remove_flow(slot);
+            self.orphan(slot);
         }
         if self.shared.draining {
             return;
         }
         let mut flow = Flow::new(now, &self.shared.config, key, beginning);
         flow.wan_mark = self.shared.to_wan.mark();
-        match self.add_flow(flow) {
+        self.make_room(now);
+        match self.flows.insert(flow) {
             Some(_) => self.shared.counters.flows_from_cm += 1,
             None => self.shared.counters.flow_table_full += 1,
         }
@@ -491,19 +483,12 @@ impl Accelerator {
         }
     }
 
-    /// After anything happened to the flow: whoever looks for it finds it at once, its duties are seen to later.
+    /// After anything happened to the flow: its duties are seen to later.
     #[inline]
     pub(crate) fn touch(&mut self, slot: u32) {
         let id = self.flows.id(slot);
-        let Some(flow) = self.flows.get_mut(slot) else { return };
-        touch(&mut self.touched, id, flow);
-        if flow.state != FlowState::Learning {
-            return;
-        }
-        if flow.requester_qpn.is_some() {
-            self.flows.unpair(slot);
-        } else if flow.goes_on && !flow.is_candidate {
-            self.flows.nominate(slot);
+        if let Some(flow) = self.flows.get_mut(slot) {
+            touch(&mut self.touched, id, flow);
         }
     }
 
@@ -532,10 +517,11 @@ impl Accelerator {
         }
         touch(&mut self.touched, id, flow);
         let (delivered, closing) = (flow.store.is_empty(), flow.closing);
+        let has_successor = flow.successor.is_some();
         if flow.dreq_held && (delivered || flow.state != FlowState::Terminated) {
             self.release_dreqs(None);
         }
-        if closing && delivered {
+        if delivered && (closing || has_successor) {
             self.remove_flow(slot);
         }
     }

@@ -121,6 +121,8 @@ declare_counters! {
     flows_evicted,
     /// Flows sent back to learning: their PSNs no longer fitted.
     flows_reset,
+    /// Requests that began another life of a flow's QPs while data of the one before was still to be delivered.
+    other_lives,
     /// Requests of connections that found no room in the flow table and pass untouched.
     flow_table_full,
     /// Requests of unknown connections that pass untouched because the accelerator drains.

@@ -6,7 +6,7 @@
 //! miss. No PSN or MSN differs between the two then, so that either may go on with the other at once.
 
 use crate::flow::{Flow, Shared};
-use crate::{Accelerator, FlowState};
+use crate::{Accelerator, FlowState, PassReason};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Packet, Syndrome};
 
@@ -71,6 +71,7 @@ impl Flow {
         self.unresolved_read = None;
         self.forget_duties();
         self.state = FlowState::Passing;
+        self.pass_reason = PassReason::Draining;
         self.aside_from = Some(from);
     }
 

@@ -2,14 +2,16 @@
 
 use crate::allowance::Allowance;
 use crate::answer::Answer;
-use crate::learning::Asked;
+use crate::learning::{Learning, Looks};
 use crate::policy::Duty;
 use crate::queue::Queue;
 use crate::rtt::Rtt;
 use crate::store::{Kind, Spare, Store};
+use crate::timers::SlotId;
 use crate::window::Window;
 use crate::{
     Config, Counters, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt, Mode,
+    PassReason,
 };
 use longhaul_cc::RateLimiter;
 use longhaul_cc::dcqcn::Dcqcn;
@@ -49,6 +51,7 @@ pub(crate) struct Shared {
     pub(crate) dcqcn: Dcqcn,
     pub(crate) to_lan: Queue,
     pub(crate) to_wan: Queue,
+    pub(crate) looks: Looks,
 }
 
 impl Shared {
@@ -98,8 +101,6 @@ impl Shared {
 pub(crate) struct Gap {
     /// The packet that revealed it.
     pub(crate) revealed_by: u64,
-    /// How often that packet came without the gap being filled.
-    pub(crate) repeats: u8,
 }
 
 /// A question to a silent responder: the oldest packet, sent again with AckReq.
@@ -121,14 +122,6 @@ pub(crate) enum Cause {
     Timeout,
 }
 
-/// A first ACK that fitted only this flow; a second one must agree with it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tentative {
-    pub(crate) requester_qpn: Qpn,
-    pub(crate) msn: Msn,
-    pub(crate) messages: u64,
-}
-
 /// READs or atomics that the requester asked for again after they had been answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replay {
@@ -137,14 +130,12 @@ pub(crate) struct Replay {
     pub(crate) at: Instant,
 }
 
-/// How far the requests of a flow that is learnt have passed.
+/// A packet that comes again and again although it was acknowledged each time: its sender takes no such answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Heard {
-    /// When the last one came.
+pub(crate) struct Repeated {
+    pub(crate) seq: u64,
+    pub(crate) times: u8,
     pub(crate) at: Instant,
-    /// Behind the last in their order, and when that came: so far the requester may be acknowledged.
-    pub(crate) to: Psn,
-    pub(crate) to_at: Instant,
 }
 
 /// Numbers that a flow starts with.
@@ -203,17 +194,22 @@ pub(crate) struct Flow {
     pub(crate) replay: Option<Replay>,
     /// Behind the last packet that came.
     pub(crate) lan_next: u64,
+    /// Behind the packet with the highest number that came.
+    pub(crate) lan_latest: u64,
     pub(crate) lan_mark: u64,
     pub(crate) request_port: u16,
-    pub(crate) tentative: Option<Tentative>,
-    /// A second packet came that goes on from the first: it is no stray.
-    pub(crate) goes_on: bool,
-    /// Among those that an unpaired ACK is held against.
-    pub(crate) is_candidate: bool,
-    /// What was heard of its requester while it is learnt.
-    pub(crate) heard: Heard,
-    /// The responder has asked for what its requester may no longer have.
-    pub(crate) asked: Option<Asked>,
+    /// What is known of a flow whose requester's QPN is not; kept until it is terminated.
+    pub(crate) learning: Option<Box<Learning>>,
+    /// Another life of its QPs, to which requests that do not fit this one belong.
+    pub(crate) successor: Option<SlotId>,
+    /// Its requester may be another one: the table is to forget the QPN.
+    pub(crate) is_unpaired: bool,
+    /// Why it passes, if it does.
+    pub(crate) pass_reason: PassReason,
+    /// A packet that its requester repeats in spite of the answer.
+    pub(crate) repeated: Option<Repeated>,
+    /// The QPN of its requester has another owner, which is answered by others.
+    pub(crate) is_orphan: bool,
 
     // Towards the responder.
     pub(crate) rtt: Rtt,
@@ -300,13 +296,15 @@ impl Flow {
             allowance: Allowance::new(),
             replay: None,
             lan_next: start,
+            lan_latest: start,
             lan_mark: 0,
             request_port: 0,
-            tentative: None,
-            goes_on: false,
-            is_candidate: false,
-            heard: Heard { at: now, to: beginning.psn, to_at: now },
-            asked: None,
+            learning: beginning.requester_qpn.is_none().then(|| Box::new(Learning::new(now, start))),
+            is_unpaired: false,
+            pass_reason: PassReason::Mode,
+            successor: None,
+            repeated: None,
+            is_orphan: false,
             rtt: Rtt::default(),
             timer_base: now,
             alive_at: now,
@@ -352,6 +350,7 @@ impl Flow {
     fn take_mode(&mut self, config: &Config, dscp: u8) {
         self.mode = config.policy.mode_of(&self.key, dscp);
         self.duty = self.mode.duty(config.role);
+        self.pass_reason = PassReason::Mode;
         self.state = match (self.duty, self.learnt) {
             (Duty::Pass, _) => FlowState::Passing,
             (_, Learnt::ConnectionManager) => FlowState::Terminated,
@@ -366,24 +365,26 @@ impl Flow {
     }
 
     /// Lets everything stored go and expects `packet` next, as a flow of which nothing is known.
-    pub(crate) fn restart_learning(&mut self, shared: &mut Shared, packet: &Packet<'_>) {
+    pub(crate) fn restart_learning(&mut self, now: Instant, shared: &mut Shared, packet: &Packet<'_>) {
         self.discard_store(shared, first_sequence(packet.psn()));
         self.lan_next = self.begins_at;
-        self.heard.to = packet.psn();
+        self.lan_latest = self.begins_at;
+        let mut learning = Box::new(Learning::new(now, self.begins_at));
+        learning.place = self.learning.take().and_then(|before| before.place);
+        self.learning = Some(learning);
+        self.is_unpaired = true;
         self.learnt = Learnt::Traffic;
         self.settle_mode(&shared.config, packet);
         self.unresolved_read = None;
         self.started = false;
         self.forget_duties();
-        self.tentative = None;
-        self.goes_on = false;
-        self.asked = None;
         self.aside_from = None;
         self.credit_limit = None;
         self.responder_messages = 0;
     }
 
     pub(crate) fn forget_duties(&mut self) {
+        self.repeated = None;
         self.wish = None;
         self.ack_again = false;
         self.gap = None;
@@ -442,6 +443,9 @@ impl Flow {
 
     /// True when an acknowledge packet is to be sent to the requester.
     pub(crate) fn owes_requester(&self) -> bool {
+        if self.is_orphan {
+            return false;
+        }
         match self.state {
             FlowState::Learning | FlowState::Passing => false,
             FlowState::Failed => self.fatal_owed,
@@ -603,6 +607,7 @@ impl Flow {
             key: self.key,
             requester_qpn: self.requester_qpn,
             state: self.state,
+            pass_reason: passing.then_some(self.pass_reason),
             mode: self.mode,
             role: config.role,
             learnt: self.learnt,

@@ -1,22 +1,78 @@
 //! Learning a flow from its traffic: requests are remembered as they pass, ACKs name the requester's QP and the MSN.
+//!
+//! Two steps. First the flow is *paired*: two ACKs to one QP that can be for no other flow between these addresses,
+//! and that count the messages as its requests do, name its requester. That takes numbers alone ([`Trace`]). Then it is
+//! *taken over*: at the first ACK behind which the store has everything that its requester sent.
 
-use crate::flow::{Flow, Shared, Tentative, first_sequence};
-use crate::requester_side::WINDOW;
+use crate::flow::{Flow, Shared, first_sequence};
+use crate::requester_side::{Request, WINDOW};
 use crate::store::Kind;
-use crate::{FlowState, Learnt};
+use crate::trace::{Count, Fit, Trace};
+use crate::{FlowState, Learnt, PassReason};
 use longhaul_node::Frame;
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
 use longhaul_wire::{Aeth, NakCode, Packet};
 
 /// Memory that a flow may take while it is only watched.
 const WATCHED_BYTES_MAX: u64 = 16 << 20;
+/// A flow that is not paired within this time, and so many requests, passes for good.
+const LEARNT_WITHIN: Duration = Duration::from_ms(10_000);
+const LEARNT_WITHIN_REQUESTS: u64 = 1000;
+/// Candidates looked at per millisecond for ACKs to unknown QPs: about a hundredth of a core's time.
+const LOOKS_PER_MS: usize = 1 << 15;
+
+/// What is known of a flow while it is learnt.
+#[derive(Debug)]
+pub(crate) struct Learning {
+    pub(crate) trace: Trace,
+    /// What the last ACK told that can be for this flow alone.
+    evidence: Option<Evidence>,
+    /// Where it stands among the candidates of its pair of addresses.
+    pub(crate) place: Option<u32>,
+    /// A second packet came that goes on from the one before: it is no stray.
+    goes_on: bool,
+    heard: Heard,
+    /// The responder has asked for what its requester may no longer have.
+    asked: Option<Asked>,
+    began_at: Instant,
+    requests: u64,
+}
+
+/// How far the requests of a flow that is learnt have passed.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    /// Behind the last in their order, and when that came: so far the requester may be acknowledged.
+    to: Psn,
+    to_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Evidence {
+    requester_qpn: Qpn,
+    msn: Msn,
+    count: Count,
+}
+
+impl Evidence {
+    /// True when both are ACKs to one QP that count the same messages.
+    fn agrees_with(&self, before: &Evidence) -> bool {
+        let messages = self.count.since(before.count);
+        self.requester_qpn == before.requester_qpn
+            && messages.is_some_and(|messages| before.msn.plus(messages) == self.msn)
+    }
+
+    /// True when it also shows progress since then: one ACK twice is one.
+    fn confirms(&self, before: &Evidence) -> bool {
+        self.agrees_with(before) && self.msn != before.msn
+    }
+}
 
 /// A sequence NAK for a packet from before all that this box has seen of a flow.
 ///
 /// A requester that still has the packet goes back to it. One that goes back, and not so far, was acknowledged the packet by
 /// a box that has ended since: nobody can send it any more, and the requester does not know.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+struct Asked {
     for_sequence: u64,
     requester_qpn: Qpn,
     msn: Msn,
@@ -35,86 +91,56 @@ const TIMES_GONE_BACK: u32 = 5;
 /// Time from one to the next, which tells repetitions from what the LAN duplicates or reorders.
 const GONE_BACK_APART: Duration = Duration::from_ms(1);
 
-impl Flow {
-    /// Passes a request on and remembers it, as long as what is remembered has no gap.
-    pub(crate) fn watch_request(
-        &mut self,
-        now: Instant,
-        shared: &mut Shared,
-        frame: &Frame<'_>,
-        packet: &Packet<'_>,
-    ) {
-        let Some(held) = shared.hold(frame) else { return };
-        shared.queue_to_wan(held.clone());
-        self.request_port = packet.udp_source_port();
-        self.heard.at = now;
-        let request = self.request_of(packet);
-        let seq = self.sequence_of(packet);
-        let is_next = self.started && seq == self.store.end();
+/// Bounds the work on ACKs that no known flow claims.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    left: usize,
+    since: Instant,
+}
+
+impl Looks {
+    /// True when `candidates` may be looked through now.
+    pub(crate) fn take(&mut self, now: Instant, candidates: usize) -> bool {
+        if now.since(self.since) >= Duration::from_ms(1) {
+            (self.since, self.left) = (now, LOOKS_PER_MS);
+        }
+        let may = self.left >= candidates.min(LOOKS_PER_MS);
+        if may {
+            self.left = self.left.saturating_sub(candidates);
+        }
+        may
+    }
+}
+
+impl Learning {
+    /// Of a flow whose next packet is `start`.
+    pub(crate) fn new(now: Instant, start: u64) -> Self {
+        Learning {
+            trace: Trace::new(start),
+            evidence: None,
+            place: None,
+            goes_on: false,
+            heard: Heard { to: Psn::from_sequence(start), to_at: now },
+            asked: None,
+            began_at: now,
+            requests: 0,
+        }
+    }
+
+    /// The requester has sent everything before `to` earlier, and goes back.
+    pub(crate) fn may_go_back_from(&mut self, now: Instant, to: u64) {
+        self.heard = Heard { to: Psn::from_sequence(to), to_at: now };
+    }
+
+    fn note(&mut self, now: Instant, seq: u64, request: &Request, heard_for: Duration) {
+        self.goes_on |= self.requests > 0 && seq == self.trace.end();
+        self.requests += 1;
+        self.trace.note(now, request.requested(seq));
         let end = Psn::from_sequence(seq + request.span.unwrap_or(1));
-        if end.is_after(self.heard.to) || now.since(self.heard.to_at) >= shared.config.give_up_after {
-            (self.heard.to, self.heard.to_at) = (end, now);
+        if end.is_after(self.heard.to) || now.since(self.heard.to_at) >= heard_for {
+            self.heard = Heard { to: end, to_at: now };
         }
         self.note_whether_it_has(now, seq, request.kind);
-        if self.started && (self.store.start()..self.store.end()).contains(&seq) {
-            self.resent_at = now;
-            return;
-        }
-        let config = &shared.config;
-        // What is only watched leaves room for what has been promised.
-        let is_small = self.store.bytes() < WATCHED_BYTES_MAX.min(config.flow_bytes_max / 2)
-            && shared.stored_bytes < config.total_bytes_max / 2;
-        let (Some(span), true) =
-            (request.span, self.has_room(shared, frame.payload.len(), request.span.unwrap_or(1)))
-        else {
-            self.started = false;
-            shared.stored_bytes -= self.store.restart(first_sequence(packet.psn()));
-            return;
-        };
-        if !is_next || !is_small {
-            shared.stored_bytes -= self.store.restart(first_sequence(packet.psn()));
-            self.tentative = None;
-        }
-        self.started = true;
-        if request.kind == Kind::Response && self.store.is_empty() && self.tentative.is_none() {
-            // Its own responses answer it. A flow of READs alone is not worth remembering.
-            let next = first_sequence(packet.psn()) + span;
-            shared.stored_bytes -= self.store.restart(next);
-            return;
-        }
-        self.goes_on |= is_next;
-        self.store.wake(&mut shared.spare);
-        shared.stored_bytes += self.store.push(held, span, request.kind, request.ends, request.ack_request);
-        self.store.count_all_as_sent(now);
-    }
-
-    /// True when a sequence NAK for `packet`'s PSN can be an answer to what is remembered here, or to what passed unremembered.
-    pub(crate) fn may_have_asked(&self, packet: &Packet<'_>) -> bool {
-        let seq = self.sequence_of(packet);
-        !self.started || self.store.is_empty() || (self.store.start()..=self.store.end()).contains(&seq)
-    }
-
-    /// True when it can be one for a packet before what is remembered here.
-    pub(crate) fn begins_behind(&self, packet: &Packet<'_>) -> bool {
-        let seq = self.sequence_of(packet);
-        self.state == FlowState::Learning
-            && self.requester_qpn.is_none()
-            && self.started
-            && seq < self.store.start()
-            && self.store.start() - seq < WINDOW
-    }
-
-    /// The responder asks for a packet from before what is remembered.
-    pub(crate) fn note_asked(&mut self, now: Instant, packet: &Packet<'_>, aeth: Aeth) {
-        self.asked = Some(Asked {
-            for_sequence: self.sequence_of(packet),
-            requester_qpn: packet.dest_qp(),
-            msn: aeth.msn,
-            last: self.lan_next - 1,
-            oldest: u64::MAX,
-            went_back: 0,
-            at: now,
-        });
     }
 
     fn note_whether_it_has(&mut self, now: Instant, seq: u64, kind: Kind) {
@@ -138,13 +164,122 @@ impl Flow {
         }
     }
 
+    fn has_gone_on_in_vain(&self, now: Instant) -> bool {
+        self.requests > LEARNT_WITHIN_REQUESTS && now.since(self.began_at) >= LEARNT_WITHIN
+    }
+}
+
+impl Flow {
+    /// True for a flow of which a single packet has come.
+    pub(crate) fn is_stray(&self) -> bool {
+        self.learning.as_deref().is_some_and(|learning| !learning.goes_on)
+    }
+
+    /// Takes the numbers of a request in, while they may name its requester.
+    pub(crate) fn trace(&mut self, now: Instant, shared: &Shared, seq: u64, request: &Request) {
+        if let Some(learning) = &mut self.learning {
+            learning.note(now, seq, request, shared.config.give_up_after);
+        }
+    }
+
+    /// Passes a request on and remembers it, as long as what is remembered has no gap.
+    pub(crate) fn watch_request(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
+        let Some(held) = shared.hold(frame) else { return };
+        shared.queue_to_wan(held.clone());
+        let request = self.request_of(packet);
+        let seq = self.sequence_of(packet);
+        self.trace(now, shared, seq, &request);
+        let is_paired = self.requester_qpn.is_some();
+        if !is_paired && self.learning.as_deref().is_some_and(|learning| learning.has_gone_on_in_vain(now)) {
+            return self.pass_for(shared, PassReason::NotLearnt);
+        }
+        let is_next = self.started && seq == self.store.end();
+        if self.started && (self.store.start()..self.store.end()).contains(&seq) {
+            self.resent_at = now;
+            return;
+        }
+        let config = &shared.config;
+        // What is only watched leaves room for what has been promised.
+        let is_small = self.store.bytes() < WATCHED_BYTES_MAX.min(config.flow_bytes_max / 2)
+            && shared.stored_bytes < config.total_bytes_max / 2;
+        let (Some(span), true) =
+            (request.span, self.has_room(shared, frame.payload.len(), request.span.unwrap_or(1)))
+        else {
+            self.started = false;
+            shared.stored_bytes -= self.store.restart(first_sequence(packet.psn()));
+            return;
+        };
+        if !is_next || !(is_small || is_paired) {
+            shared.stored_bytes -= self.store.restart(first_sequence(packet.psn()));
+        }
+        self.started = true;
+        let is_suspected = self.learning.as_deref().is_some_and(|learning| learning.evidence.is_some());
+        if request.kind == Kind::Response && self.store.is_empty() && !is_suspected {
+            // Its own responses answer it. A flow of READs alone is not worth remembering.
+            let next = first_sequence(packet.psn()) + span;
+            shared.stored_bytes -= self.store.restart(next);
+            return;
+        }
+        self.store.wake(&mut shared.spare);
+        shared.stored_bytes += self.store.push(held, span, request.kind, request.ends, request.ack_request);
+        self.store.count_all_as_sent(now);
+    }
+
+    /// Passes all requests from here on, and keeps none.
+    pub(crate) fn pass_for(&mut self, shared: &mut Shared, reason: PassReason) {
+        self.discard_store(shared, self.store.end());
+        self.started = false;
+        self.unresolved_read = None;
+        self.forget_duties();
+        self.state = FlowState::Passing;
+        self.pass_reason = reason;
+    }
+
+    /// True when a sequence NAK for `packet`'s PSN can be an answer to what is remembered here, or to what passed unremembered.
+    pub(crate) fn may_have_asked(&self, packet: &Packet<'_>) -> bool {
+        let seq = self.sequence_of(packet);
+        !self.started || self.store.is_empty() || (self.store.start()..=self.store.end()).contains(&seq)
+    }
+
+    /// True when it can be one for a packet before what is remembered here.
+    pub(crate) fn begins_behind(&self, packet: &Packet<'_>) -> bool {
+        let seq = self.sequence_of(packet);
+        self.state == FlowState::Learning
+            && self.requester_qpn.is_none()
+            && self.started
+            && seq < self.store.start()
+            && self.store.start() - seq < WINDOW
+    }
+
+    /// The responder asks for a packet from before what is remembered.
+    pub(crate) fn note_asked(&mut self, now: Instant, packet: &Packet<'_>, aeth: Aeth) {
+        let for_sequence = self.sequence_of(packet);
+        let last = self.lan_next - 1;
+        if let Some(learning) = &mut self.learning {
+            learning.asked = Some(Asked {
+                for_sequence,
+                requester_qpn: packet.dest_qp(),
+                msn: aeth.msn,
+                last,
+                oldest: u64::MAX,
+                went_back: 0,
+                at: now,
+            });
+        }
+    }
+
     /// Fails the flow, when the responder has asked for what its requester no longer has. Returns the requester's QPN.
     ///
     /// The NAK acknowledges all before the PSN that it names, so that this must be the first that the requester still has.
     pub(crate) fn fail_if_lost(&mut self, now: Instant, shared: &mut Shared) -> Option<Qpn> {
-        let asked = self.asked.filter(|asked| asked.went_back >= TIMES_GONE_BACK)?;
-        self.asked = None;
-        self.requester_qpn = Some(asked.requester_qpn);
+        let is_lost = |asked: &mut Asked| asked.went_back >= TIMES_GONE_BACK;
+        let asked = self.learning.as_deref_mut()?.asked.take_if(is_lost)?;
         (self.acked_to, self.acked_messages) = (asked.oldest, 0);
         self.msn_base = asked.msn;
         self.fail(now, shared, NakCode::RemoteOperational, false);
@@ -153,7 +288,10 @@ impl Flow {
 
     /// True when `packet`, an ACK, is for what this flow never sent, or when nothing is stored and it is not the last ACK again:
     /// another flow's requester may have this one's QPN now.
-    pub(crate) fn is_over_for(&self, packet: &Packet<'_>) -> bool {
+    pub(crate) fn is_over_for(&self, now: Instant, packet: &Packet<'_>) -> bool {
+        if let Some(learning) = &self.learning {
+            return learning.trace.fit(now, packet.psn()) == Fit::No;
+        }
         let seq = packet.psn().unwrap_near(self.store.responder_next);
         match self.store.is_empty() {
             true => seq != Some(self.store.responder_next - 1),
@@ -161,55 +299,84 @@ impl Flow {
         }
     }
 
-    /// True when an ACK of `packet`'s PSN can be one for what is remembered here.
-    pub(crate) fn could_pair(&self, packet: &Packet<'_>) -> bool {
+    /// An ACK that can be for this flow only. True when it is the second in a row to this QP, and shows that the QP's
+    /// responder counts the messages of this flow: the QP is its requester.
+    pub(crate) fn take_evidence(
+        &mut self,
+        shared: &mut Shared,
+        packet: &Packet<'_>,
+        aeth: Aeth,
+        count: Count,
+    ) -> bool {
         let seq = self.sequence_of(packet);
-        self.state == FlowState::Learning
-            && self.started
-            && self.requester_qpn.is_none()
-            && (self.store.start()..self.store.end()).contains(&seq)
-            && self.store.entry(self.store.index_of(seq)).is_some_and(|entry| entry.last() == seq)
+        let Some(learning) = &mut self.learning else { return false };
+        let evidence = Evidence { requester_qpn: packet.dest_qp(), msn: aeth.msn, count };
+        let before = learning.evidence.replace(evidence);
+        learning.asked = None;
+        if self.state != FlowState::Learning {
+            return false;
+        }
+        let is_confirmed = before.is_some_and(|before| evidence.confirms(&before));
+        if !is_confirmed {
+            self.release_watched(shared, seq);
+        }
+        is_confirmed
     }
 
-    /// An ACK that fits this flow only. The first is remembered; when a second one counts the messages as this flow
-    /// does, the flow is terminated from here on. True when that has happened.
+    fn release_watched(&mut self, shared: &mut Shared, seq: u64) {
+        let released = self.store.release(seq + 1, true);
+        self.store.rest(&mut shared.spare);
+        shared.stored_bytes -= released.bytes;
+    }
+
+    /// An ACK to the requester of a flow that is paired. `None` when it cannot be for this flow: the pairing is void.
+    /// True when everything that the requester has sent behind it is stored: the flow is terminated from here on.
     ///
     /// Not while the requester goes back over what has passed: answers to the first time can take it past all that is remembered,
     /// and what it sent then would lie behind a gap that nobody can fill.
-    pub(crate) fn take_evidence(
+    pub(crate) fn take_over(
         &mut self,
         now: Instant,
         shared: &mut Shared,
         packet: &Packet<'_>,
         aeth: Aeth,
-    ) -> bool {
+    ) -> Option<bool> {
+        let learning = self.learning.as_deref_mut()?;
+        let heard_to = learning.heard.to;
+        match (learning.trace.fit(now, packet.psn()), &learning.evidence) {
+            (Fit::Yes(count), Some(before)) => {
+                let evidence = Evidence { requester_qpn: packet.dest_qp(), msn: aeth.msn, count };
+                if !evidence.agrees_with(before) {
+                    return None;
+                }
+            }
+            (Fit::No, _) => return None,
+            _ => return Some(false),
+        }
+        learning.asked = None;
         let seq = self.sequence_of(packet);
-        let Some(entry) = self.store.entry(self.store.index_of(seq)) else { return false };
-        let seen = Tentative { requester_qpn: packet.dest_qp(), msn: aeth.msn, messages: entry.messages };
-        let goes_back = self.heard.to.is_after(Psn::from_sequence(self.store.end()));
-        let agrees = self.tentative.is_some_and(|before| {
-            !goes_back
-                && before.requester_qpn == seen.requester_qpn
-                && i64::from(seen.msn.since(before.msn)) == seen.messages as i64 - before.messages as i64
-                && seen.messages > before.messages
-        });
-        self.tentative = Some(seen);
-        self.asked = None;
+        let goes_back = heard_to.is_after(Psn::from_sequence(self.store.end()));
+        let entry = self.store.entry(self.store.index_of(seq)).filter(|entry| entry.last() == seq);
+        let messages = match entry {
+            Some(entry) => entry.messages,
+            None if self.store.is_empty() && seq + 1 == self.store.end() => self.store.messages(),
+            None => return Some(false),
+        };
+        if goes_back || !self.started {
+            self.release_watched(shared, seq);
+            return Some(false);
+        }
         let released = self.store.release(seq + 1, true);
         self.store.rest(&mut shared.spare);
         shared.stored_bytes -= released.bytes;
-        if !agrees {
-            return false;
-        }
+        self.learning = None;
         self.state = FlowState::Terminated;
         self.learnt = Learnt::Traffic;
-        self.requester_qpn = Some(seen.requester_qpn);
-        self.tentative = None;
-        self.msn_base = longhaul_units::Msn::new(aeth.msn.get().wrapping_sub(seen.messages as u32));
+        self.msn_base = Msn::new(aeth.msn.get().wrapping_sub(messages as u32));
         self.store.responder_next = seq + 1;
         self.acked_to = seq + 1;
-        self.acked_messages = seen.messages;
-        self.responder_messages = seen.messages;
+        self.acked_messages = messages;
+        self.responder_messages = messages;
         self.wanted_to = self.store.last_wish().unwrap_or(seq + 1);
         self.alive_at = now;
         self.timer_base = now;
@@ -223,6 +390,6 @@ impl Flow {
         }
         self.note_credits(aeth);
         self.advance_frontier(now, shared);
-        true
+        Some(true)
     }
 }

@@ -1,15 +1,17 @@
 //! What a terminated flow does with requests from the LAN, and what it answers.
 
 use crate::flow::{Flow, Gap, Replay, Shared, credits_left};
+use crate::lives::REPEATS_MAX;
 use crate::policy::Duty;
 use crate::store::{ENTRY_OVERHEAD, Kind};
+use crate::trace::Requested;
 use crate::{DropReason, FlowState};
 use longhaul_node::{Frame, FrameBuf, FramePool};
 use longhaul_units::{Duration, Instant, Psn};
 use longhaul_wire::{NakCode, Opcode, Packet, Position, Syndrome, Verb, credit_code};
 
 /// A gap of more PSNs than this, with nothing undelivered, is a QP that begins anew rather than loss on a LAN.
-const GAP_MAX: u64 = 4096;
+pub(crate) const GAP_MAX: u64 = 4096;
 /// A packet this far ahead of or behind what is expected belongs to another life of the QP.
 pub(crate) const WINDOW: u64 = 1 << 22;
 /// Time after which a failed flow is learnt afresh.
@@ -32,6 +34,11 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// What learning a flow needs of it.
+    pub(crate) fn requested(&self, seq: u64) -> Requested {
+        Requested { seq, span: self.span, span_max: read_span_max(self.read_len), ends: self.ends }
+    }
+
     fn of(packet: &Packet<'_>, path_mtu: Option<u32>) -> Request {
         let opcode = packet.opcode();
         let mut request = Request {
@@ -68,6 +75,11 @@ fn read_span(len: u32, path_mtu: Option<u32>) -> Option<u64> {
     }
 }
 
+/// PSNs that a READ of `len` bytes takes at most.
+pub(crate) fn read_span_max(len: u32) -> u64 {
+    u64::from(len.div_ceil(MTUS[0]).max(1))
+}
+
 fn is_answered_by_data(packet: &Packet<'_>) -> bool {
     matches!(packet.opcode().verb(), Some(Verb::ReadRequest | Verb::CmpSwap | Verb::FetchAdd))
 }
@@ -96,11 +108,11 @@ impl Flow {
         }
         self.learn_path_mtu(packet, frame.payload.len());
         let may_be_taken_in = self.aside_from.is_some() && !shared.draining;
-        if self.state == FlowState::Passing && (may_be_taken_in || self.is_another_life(packet)) {
-            self.restart_learning(shared, packet);
+        if self.state == FlowState::Passing && (may_be_taken_in || self.passes_another_life(packet)) {
+            self.restart_learning(now, shared, packet);
         }
         if self.state == FlowState::Passing {
-            return self.pass_request(shared, frame, packet);
+            return self.pass_request(now, shared, frame, packet);
         }
         self.answer.learn_from_request(packet);
         if self.state == FlowState::Failed {
@@ -113,39 +125,43 @@ impl Flow {
         let request = self.request_of(packet);
         self.note_going_back(seq, request.span);
         let expected = self.store.end();
-        if self.state == FlowState::Terminated && self.begins_anew(packet, frame.payload.len(), seq) {
+        if self.state == FlowState::Terminated && self.begins_anew(packet, seq) {
             shared.counters.flows_reset += 1;
-            let may_go_back = self.store.is_empty() && seq < expected;
-            self.restart_learning(shared, packet);
-            if may_go_back {
-                (self.heard.to, self.heard.to_at) = (Psn::from_sequence(expected), now);
+            self.restart_learning(now, shared, packet);
+            if let Some(learning) = self.learning.as_mut().filter(|_| seq < expected) {
+                learning.may_go_back_from(now, expected);
             }
         }
+        self.lan_latest = self.lan_latest.max(self.lan_next);
         match self.state {
             FlowState::Learning => self.watch_request(now, shared, frame, packet),
-            FlowState::Passing => self.pass_request(shared, frame, packet),
+            FlowState::Passing => self.pass_request(now, shared, frame, packet),
             FlowState::Failed => {}
             FlowState::Terminated if self.unresolved_read.is_some() && seq >= expected => {
                 // Asked for again once the READ is answered.
                 self.nak_owed = true;
                 self.drop_frame(shared, DropReason::PsnGap);
             }
-            FlowState::Terminated if seq == expected => self.accept(now, shared, frame, request),
-            FlowState::Terminated if seq > expected => self.note_gap(shared, seq),
+            FlowState::Terminated if seq == expected => {
+                self.accept(now, shared, frame, request, packet.udp_source_port())
+            }
+            FlowState::Terminated if seq > expected => self.note_gap(now, shared, seq),
             FlowState::Terminated => self.handle_duplicate(now, shared, frame, packet, seq),
         }
     }
 
     /// True when `packet` of a flow that passes cannot go on from the one before, so that the mode is looked up again.
-    fn is_another_life(&self, packet: &Packet<'_>) -> bool {
+    fn passes_another_life(&self, packet: &Packet<'_>) -> bool {
         let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
         seq > self.lan_next + GAP_MAX || self.lan_next > seq + WINDOW
     }
 
     /// A request of a flow whose mode is to pass it.
-    fn pass_request(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+    fn pass_request(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
         let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
-        self.lan_next = seq + self.request_of(packet).span.unwrap_or(1);
+        let request = self.request_of(packet);
+        self.lan_next = seq + request.span.unwrap_or(1);
+        self.trace(now, shared, seq, &request);
         self.counters.passed_packets += 1;
         shared.counters.passed += 1;
         shared.pass_to_wan(frame);
@@ -172,36 +188,17 @@ impl Flow {
         self.path_mtu = known.or(self.path_mtu);
     }
 
-    /// True when `seq` cannot come from the connection that the store belongs to, or when nothing is lost by
-    /// learning afresh.
-    fn begins_anew(&self, packet: &Packet<'_>, payload_len: usize, seq: u64) -> bool {
+    /// True when `seq` may come from another life of the requester, and nothing is lost by learning it afresh.
+    fn begins_anew(&self, packet: &Packet<'_>, seq: u64) -> bool {
         let expected = self.store.end();
-        if seq == expected {
+        if seq == expected || !self.store.is_empty() || (self.store_was_full && self.may_be_sent(seq)) {
             return false;
-        }
-        // A requester whose packets are refused may run far ahead.
-        if seq.abs_diff(expected) > WINDOW && !self.store_was_full {
-            return true;
-        }
-        // Acknowledging it would complete what was never stored.
-        if self.store.contradicts(seq, packet, payload_len) {
-            return true;
-        }
-        // Otherwise what is stored, and has been acknowledged, is delivered first.
-        if !self.store.is_empty() {
-            return false;
-        }
-        if !self.started && seq < expected {
-            return true;
         }
         if seq < expected {
             // With everything delivered the responder itself can answer, whoever asks.
-            return !is_answered_by_data(packet);
+            return !self.started || !is_answered_by_data(packet) || !self.may_be_sent(seq);
         }
-        match self.gap {
-            Some(gap) if gap.revealed_by == seq => true,
-            _ => seq - expected > GAP_MAX,
-        }
+        self.gap.is_some_and(|gap| gap.revealed_by == seq) || !self.may_be_sent(seq)
     }
 
     /// While a READ's length in PSNs is unknown, the next request shows it.
@@ -239,7 +236,7 @@ impl Flow {
         }
     }
 
-    fn accept(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, request: Request) {
+    fn accept(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, request: Request, port: u16) {
         let span = request.span.unwrap_or(1);
         if !self.has_room(shared, frame.payload.len(), span) {
             self.store_was_full = true;
@@ -254,8 +251,12 @@ impl Flow {
             self.alive_at = now;
         }
         self.allowance.note_busy(now);
-        self.started = true;
+        if !self.started {
+            self.started = true;
+            self.request_port = port;
+        }
         self.gap = None;
+        self.repeated = None;
         self.nak_owed = false;
         self.store_was_full = false;
         if request.span.is_none() {
@@ -326,20 +327,22 @@ impl Flow {
     }
 
     /// One sequence NAK per gap; and one more if the requester seems not to have got it.
-    fn note_gap(&mut self, shared: &mut Shared, seq: u64) {
+    fn note_gap(&mut self, now: Instant, shared: &mut Shared, seq: u64) {
         if self.store_was_full {
             // The NAK comes when there is room.
             self.drop_frame(shared, DropReason::StoreFull);
             return;
         }
-        match &mut self.gap {
+        match self.gap {
             Some(gap) if gap.revealed_by == seq => {
-                gap.repeats = gap.repeats.saturating_add(1);
                 self.nak_owed = true;
+                if self.nak_is_due() {
+                    self.note_repeated(now, seq);
+                }
             }
             Some(_) => {}
             None => {
-                self.gap = Some(Gap { revealed_by: seq, repeats: 0 });
+                self.gap = Some(Gap { revealed_by: seq });
                 self.nak_owed = true;
                 shared.counters.out_of_sequence += 1;
             }
@@ -358,6 +361,9 @@ impl Flow {
         if is_answered_by_data(packet) {
             self.handle_repeated_request(now, shared, frame, packet, seq);
             return;
+        }
+        if seq < self.acked_to && self.replay.is_none() {
+            self.note_repeated(now, seq);
         }
         self.ack_again = true;
         shared.counters.duplicate_request += 1;
@@ -415,10 +421,14 @@ impl Flow {
 
     /// A request of a failed flow.
     fn refuse(&mut self, now: Instant, shared: &mut Shared, packet: &Packet<'_>) {
-        let distance = self.sequence_of(packet).abs_diff(self.acked_to);
-        if distance > WINDOW || now.since(self.failed_at) >= FAILED_FOR {
+        let seq = self.sequence_of(packet);
+        self.note_repeated(now, seq);
+        let is_another_life = !self.may_be_sent(seq)
+            || self.repeated.is_some_and(|repeated| repeated.times >= REPEATS_MAX)
+            || (self.request_port != 0 && self.request_port != packet.udp_source_port());
+        if is_another_life || now.since(self.failed_at) >= FAILED_FOR {
             shared.counters.flows_reset += 1;
-            self.restart_learning(shared, packet);
+            self.restart_learning(now, shared, packet);
             return;
         }
         self.fatal_owed = true;

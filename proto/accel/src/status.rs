@@ -8,7 +8,7 @@ pub enum FlowState {
     Learning,
     /// Requests are stored and pseudo-ACKed; delivery is the accelerator's duty.
     Terminated,
-    /// Everything passes because the flow's mode says so. Nothing is stored or owed.
+    /// Everything passes; [`PassReason`] says why. Nothing is stored or owed.
     Passing,
     /// Pseudo-ACKed data could not be delivered: every further request is answered by a fatal NAK.
     Failed,
@@ -26,6 +26,31 @@ impl FlowState {
             FlowState::Terminated => "terminated",
             FlowState::Passing => "passing",
             FlowState::Failed => "failed",
+        }
+    }
+}
+
+/// Why a flow passes untouched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PassReason {
+    /// The flow's mode says so.
+    Mode,
+    /// The accelerator drains.
+    Draining,
+    /// Its traffic named no requester within 10 s and 1000 requests: no ACK came by, or each could be another flow's.
+    NotLearnt,
+    /// No answer of the responder comes by this box.
+    OneWay,
+}
+
+impl PassReason {
+    /// Lower-case name for reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PassReason::Mode => "mode",
+            PassReason::Draining => "draining",
+            PassReason::NotLearnt => "not-learnt",
+            PassReason::OneWay => "one-way",
         }
     }
 }
@@ -58,6 +83,8 @@ pub struct FlowStatus {
     pub requester_qpn: Option<Qpn>,
     /// What is done with it.
     pub state: FlowState,
+    /// Why it passes, if it does.
+    pub pass_reason: Option<PassReason>,
     /// What its completions say, by the policy in force when it was learnt.
     pub mode: Mode,
     /// Which of two boxes this one is for it.

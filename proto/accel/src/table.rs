@@ -1,15 +1,13 @@
 //! The flows: slots, and the ways to find one.
 
+use crate::FlowState;
+use crate::candidates::Candidates;
 use crate::flow::Flow;
 use crate::index::Index;
 use crate::key::{Map, WireKey, map};
 use crate::timers::SlotId;
-use longhaul_units::{Duration, Qpn};
+use longhaul_units::{Instant, Psn, Qpn};
 
-/// Flows between the same two addresses that are considered when directions are paired.
-const CANDIDATES_MAX: usize = 64;
-/// Silence of a candidate's requester after which another flow may take its place.
-const CANDIDATE_SILENT: Duration = Duration::from_ms(1000);
 /// Slots looked at when one is needed and none is free.
 const LOOKS_MAX: usize = 64;
 
@@ -27,7 +25,9 @@ pub(crate) struct FlowTable {
     by_responder: Index,
     by_requester: Index,
     /// Flows without a known requester QPN, by the pair of addresses.
-    unpaired: Map<WireKey, Vec<u32>>,
+    unpaired: Map<WireKey, Candidates>,
+    /// Flows whose requester's QPN has another owner, and that still have data to deliver.
+    orphans: Vec<u32>,
     last_lan: Option<(WireKey, u32)>,
     last_wan: Option<(WireKey, u32)>,
 }
@@ -57,6 +57,7 @@ impl FlowTable {
             by_responder: Index::new(seed),
             by_requester: Index::new(seed ^ 1),
             unpaired: map(seed ^ 2),
+            orphans: Vec::new(),
             last_lan: None,
             last_wan: None,
         }
@@ -136,8 +137,8 @@ impl FlowTable {
         for _ in 0..LOOKS_MAX.max(2 * self.slots.len().min(LOOKS_MAX)) {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(flow) = self.slots[self.hand].flow.as_deref_mut() else { continue };
-            let is_watched = flow.state != crate::FlowState::Terminated;
-            if flow.state == crate::FlowState::Learning && !flow.goes_on {
+            let is_watched = flow.state != FlowState::Terminated;
+            if flow.state == FlowState::Learning && flow.is_stray() {
                 return Some(self.hand as u32);
             }
             if !std::mem::take(&mut flow.used) && (flow.store.is_empty() || is_watched) {
@@ -149,6 +150,14 @@ impl FlowTable {
 
     /// Takes a flow in. Its key must not be known. `None` when the table is full.
     pub(crate) fn insert(&mut self, flow: Flow) -> Option<u32> {
+        let key = flow.key.wire();
+        let slot = self.insert_successor(flow)?;
+        self.by_responder.insert(&key, slot, has_responder(&self.slots, &key));
+        Some(slot)
+    }
+
+    /// Takes in another life of a flow that is known: requests find that one first. `None` when the table is full.
+    pub(crate) fn insert_successor(&mut self, flow: Flow) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None if self.slots.len() < self.flows_max => {
@@ -157,15 +166,18 @@ impl FlowTable {
             }
             None => return None,
         };
-        let key = flow.key.wire();
-        self.by_responder.insert(&key, slot, has_responder(&self.slots, &key));
-        let mut flow = flow;
-        match flow.requester_qpn {
-            Some(qpn) => self.set_requester(slot, &flow, qpn),
-            None => flow.is_candidate = self.add_candidate(slot, flow.key.pair()),
+        if let Some(qpn) = flow.requester_qpn {
+            self.set_requester(slot, &flow, qpn);
         }
         self.slots[slot as usize].flow = Some(Box::new(flow));
         Some(slot)
+    }
+
+    /// Requests that belonged to another life of the flow in `slot` are its own from here on.
+    pub(crate) fn take_requests(&mut self, slot: u32) {
+        let Some(key) = self.get(slot).map(|flow| flow.key.wire()) else { return };
+        self.by_responder.insert(&key, slot, has_responder(&self.slots, &key));
+        self.last_lan = None;
     }
 
     fn set_requester(&mut self, slot: u32, flow: &Flow, qpn: Qpn) {
@@ -174,50 +186,39 @@ impl FlowTable {
         self.last_wan = None;
     }
 
-    /// True when there was room.
-    fn add_candidate(&mut self, slot: u32, pair: WireKey) -> bool {
-        let candidates = self.unpaired.entry(pair).or_default();
-        let has_room = candidates.len() < CANDIDATES_MAX;
-        if has_room {
-            candidates.push(slot);
-        }
-        has_room
-    }
-
-    /// Unpaired ACKs between this flow's addresses may be its own, which goes on. When there are many such flows, it has to
-    /// wait until one of them is learnt or silent.
+    /// Lets unpaired ACKs be held against what the flow in `slot` has requested so far, unless it is paired.
     pub(crate) fn nominate(&mut self, slot: u32) {
-        let Some((pair, now)) = self.get(slot).map(|flow| (flow.key.pair(), flow.heard.at)) else { return };
-        let mut candidates = self.unpaired.remove(&pair).unwrap_or_default();
-        if candidates.len() >= CANDIDATES_MAX {
-            let may_go = |&slot: &u32| {
-                self.get(slot).is_none_or(|flow| !flow.goes_on || now.since(flow.heard.at) > CANDIDATE_SILENT)
-            };
-            if let Some(at) = candidates.iter().position(may_go) {
-                let gone = candidates.swap_remove(at);
-                if let Some(flow) = self.get_mut(gone) {
-                    flow.is_candidate = false;
-                }
-            }
-        }
-        if candidates.len() < CANDIDATES_MAX {
-            candidates.push(slot);
-            if let Some(flow) = self.get_mut(slot) {
-                flow.is_candidate = true;
-            }
-        }
-        self.unpaired.insert(pair, candidates);
+        let Some(flow) = self.slots.get_mut(slot as usize).and_then(|slot| slot.flow.as_deref_mut()) else {
+            return;
+        };
+        let pair = flow.key.pair();
+        let Some(learning) = flow.learning.as_deref_mut().filter(|_| flow.requester_qpn.is_none()) else {
+            return;
+        };
+        self.unpaired.entry(pair).or_default().put(slot, &mut learning.place, learning.trace.range());
     }
 
-    fn remove_candidate(&mut self, slot: u32, pair: WireKey) {
-        if let Some(candidates) = self.unpaired.get_mut(&pair) {
-            candidates.retain(|&candidate| candidate != slot);
-            if candidates.is_empty() {
-                self.unpaired.remove(&pair);
-            }
+    fn remove_candidate(&mut self, slot: u32) {
+        let Some(flow) = self.get_mut(slot) else { return };
+        let pair = flow.key.pair();
+        let Some(place) = flow.learning.as_deref_mut().and_then(|learning| learning.place.take()) else {
+            return;
+        };
+        let Some(candidates) = self.unpaired.get_mut(&pair) else { return };
+        let moved = candidates.take_out(place);
+        if candidates.is_empty() {
+            self.unpaired.remove(&pair);
         }
-        if let Some(flow) = self.get_mut(slot) {
-            flow.is_candidate = false;
+        if let Some(learning) = moved.and_then(|slot| self.get_mut(slot)?.learning.as_deref_mut()) {
+            learning.place = Some(place);
+        }
+    }
+
+    /// A requester between these addresses is not followed: until `until` an ACK that fits one flow may be its.
+    pub(crate) fn note_unfollowed(&mut self, pair: WireKey, until: Instant) {
+        // Where none is followed, none can be mistaken.
+        if let Some(candidates) = self.unpaired.get_mut(&pair) {
+            candidates.note_unfollowed(until);
         }
     }
 
@@ -229,15 +230,15 @@ impl FlowTable {
 
     /// The requester's QPN of the flow in `slot` has become known.
     pub(crate) fn pair(&mut self, slot: u32, qpn: Qpn) {
-        let Some(flow) = self.get(slot) else { return };
-        let key = flow.key;
-        self.remove_candidate(slot, key.pair());
-        let to_requester = key.to_requester(qpn);
+        self.remove_candidate(slot);
+        let Some(flow) = self.get_mut(slot) else { return };
+        flow.requester_qpn = Some(qpn);
+        let to_requester = flow.key.to_requester(qpn);
         self.by_requester.insert(&to_requester, slot, has_requester(&self.slots, &to_requester));
         self.last_wan = None;
     }
 
-    /// The flow in `slot` is learnt afresh, so that its requester may be another one.
+    /// The requester of the flow in `slot` may be another one.
     pub(crate) fn unpair(&mut self, slot: u32) {
         let Some(flow) = self.get_mut(slot) else { return };
         let key = flow.key;
@@ -246,21 +247,41 @@ impl FlowTable {
         }
     }
 
-    /// Slots of flows that an unpaired response between these addresses could belong to.
-    pub(crate) fn candidates(&self, pair: WireKey) -> &[u32] {
-        self.unpaired.get(&pair).map_or(&[], Vec::as_slice)
+    /// Responses to the requester of the flow in `slot` are no longer its own: its QPN has another owner.
+    pub(crate) fn let_requester_go(&mut self, slot: u32) {
+        let Some(flow) = self.get(slot) else { return };
+        if let Some(qpn) = flow.requester_qpn {
+            let key = flow.key;
+            self.forget_requester(slot, &key, qpn);
+            self.orphans.push(slot);
+        }
+    }
+
+    /// The flow without a requester that an ACK or NAK with `key` for `psn` is for.
+    pub(crate) fn orphan(&self, key: WireKey, psn: Psn) -> Option<u32> {
+        let is_for = |flow: &Flow| {
+            flow.requester_qpn.is_some_and(|qpn| flow.key.to_requester(qpn) == key)
+                && flow.has_outstanding(psn)
+        };
+        self.orphans.iter().copied().find(|&slot| self.get(slot).is_some_and(is_for))
+    }
+
+    /// Flows that an unpaired response between these addresses could belong to.
+    pub(crate) fn candidates(&self, pair: WireKey) -> Option<&Candidates> {
+        self.unpaired.get(&pair)
     }
 
     pub(crate) fn remove(&mut self, slot: u32) -> Option<Box<Flow>> {
+        self.remove_candidate(slot);
         let flow = self.slots.get_mut(slot as usize)?.flow.take()?;
         self.slots[slot as usize].generation = self.slots[slot as usize].generation.wrapping_add(1);
         self.free.push(slot);
         self.by_responder.remove(&flow.key.wire(), slot);
         self.last_lan = None;
-        match flow.requester_qpn {
-            Some(qpn) => self.forget_requester(slot, &flow.key, qpn),
-            None => self.remove_candidate(slot, flow.key.pair()),
+        if let Some(qpn) = flow.requester_qpn {
+            self.forget_requester(slot, &flow.key, qpn);
         }
+        self.orphans.retain(|&orphan| orphan != slot);
         Some(flow)
     }
 }

@@ -2,7 +2,7 @@
 
 mod script;
 
-use longhaul_accel::{Config, DropReason, FlowState, LAN, Learnt, WAN};
+use longhaul_accel::{Config, DropReason, FlowState, LAN, Learnt, PassReason, WAN};
 use longhaul_node::{Frame, Node};
 use longhaul_units::{BitRate, Duration, Qpn};
 use longhaul_wire::{Head, Opcode, Packet, PathTemplate};
@@ -797,8 +797,8 @@ mod reset {
              > lan ack 101 msn=2
              lan: send_only 100 A
              > wan send_only 100 A");
-        assert_eq!(script.accel.counters().flows_reset, 1);
-        assert_eq!(script.accel.counters().duplicate_request, 0);
+        let counters = script.accel.counters();
+        assert_eq!((counters.other_lives, counters.duplicate_request), (1, 0));
     }
 
     #[test]
@@ -814,16 +814,125 @@ mod reset {
              > lan ack 101 msn=2");
     }
 
+    /// Data is stored for a QP that is reset: both ends connect again, without the CM, at another PSN.
+    const RESET: &str = "connect psn=100
+         lan: write_only 100 A
+         > wan write_only 100 A
+         > lan ack 100 msn=1";
+
     #[test]
-    fn a_psn_outside_the_window_goes_back_to_learning() {
-        let script = run("connect psn=100
+    fn another_life_of_both_qps_passes_at_once_and_ends_the_one_before_when_the_responder_is_in_it() {
+        for psn in [8_000_000, 30_000, 16_000_000] {
+            let mut script = run(RESET);
+            script.go_on(&format!(
+                "lan: write_only {psn} A
+                 > wan write_only {psn} A
+                 lan: write_only {second} A
+                 > wan write_only {second} A
+                 wan: ack {psn} msn=1
+                 > lan ack {psn} msn=1",
+                second = psn + 1
+            ));
+            assert_eq!(script.accel.counters().stored_lost, 0, "one ACK may be for another flow");
+            script.go_on(&format!(
+                "wan: ack {second} msn=2
+                 > lan ack {second} msn=2
+                 lan: write_only {third} A
+                 > wan write_only {third} A
+                 > lan ack {third} msn=3",
+                second = psn + 1,
+                third = psn + 2
+            ));
+            assert_eq!(script.accel.counters().stored_lost, 1);
+            assert_eq!(script.accel.flows().count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_stray_packet_changes_nothing() {
+        let mut script = run(RESET);
+        script.go_on(
+            "lan: write_only 8000000 A      # anybody can send this
+             > wan write_only 8000000 A
+             lan: write_only 101 A
+             > wan write_only 101 A
+             > lan ack 101 msn=2
+             wan: ack 101 msn=2",
+        );
+        assert_eq!(script.accel.flows().count(), 1);
+        assert_eq!(script.status().state, FlowState::Terminated);
+        assert_eq!(script.accel.counters().stored_lost, 0);
+    }
+
+    #[test]
+    fn another_life_that_begins_where_the_one_before_might_go_on_passes_when_it_insists() {
+        let mut script = run(RESET);
+        script.go_on(
+            "lan: write_only 300 A
+             > lan nak 101 sequence msn=1   # of which it knows nothing
+             after 3ms
+             lan: write_only 300 A
+             > lan nak 101 sequence msn=1
+             after 3ms
+             lan: write_only 300 A
+             > lan nak 101 sequence msn=1
+             after 3ms
+             lan: write_only 300 A
+             > lan nak 101 sequence msn=1
+             after 1ms
+             lan: write_only 300 A
+             > wan write_only 300 A
+             wan: ack 300 msn=1
+             > lan ack 300 msn=1
+             lan: write_only 301 A
+             > wan write_only 301 A
+             wan: ack 301 msn=2
+             > lan ack 301 msn=2",
+        );
+        assert_eq!(script.status().state, FlowState::Terminated);
+        assert_eq!(script.accel.counters().stored_lost, 1);
+    }
+
+    #[test]
+    fn one_that_begins_behind_what_is_stored_passes_when_it_insists() {
+        let mut script = run(RESET);
+        for _ in 0..4 {
+            script.go_on("lan: write_only 90 A\n > lan ack 100 msn=1");
+            script.now += Duration::from_ms(1);
+        }
+        script.go_on("lan: write_only 90 A\n > wan write_only 90 A\n wan: ack 90 msn=1\n > lan ack 90 msn=1");
+    }
+
+    #[test]
+    fn another_source_port_tells_lives_apart() {
+        let mut script = run(RESET);
+        script.wire.requester.udp_source_port += 1;
+        script.go_on("lan: write_only 300 A\n > wan write_only 300 A");
+        assert_eq!(script.accel.counters().other_lives, 1);
+    }
+
+    #[test]
+    fn a_failed_flow_lets_another_life_pass_at_once() {
+        let failed = "connect psn=100
              lan: write_only 100 A
              > wan write_only 100 A
              > lan ack 100 msn=1
-             lan: write_only 8000000 A
-             > wan write_only 8000000 A");
-        assert_eq!(script.status().state, FlowState::Learning);
-        assert_eq!(script.accel.counters().stored_lost, 1);
+             wan: nak 100 access msn=0
+             lan: write_only 101 A
+             > lan nak 101 operational msn=1";
+        let mut script = run(failed);
+        script.go_on("lan: write_only 30000 A\n > wan write_only 30000 A");
+        let mut script = run(failed);
+        script.wire.requester.udp_source_port += 1;
+        script.go_on("lan: write_only 102 A\n > wan write_only 102 A");
+        // One that is told, and asks again all the same, never heard of the flow.
+        let mut script = run(failed);
+        for _ in 0..2 {
+            script.now += Duration::from_ms(1);
+            script.go_on("lan: write_only 101 A\n > lan nak 101 operational msn=1");
+        }
+        script.now += Duration::from_ms(1);
+        script.go_on("lan: write_only 101 A\n > wan write_only 101 A");
     }
 
     #[test]
@@ -917,13 +1026,9 @@ mod pairing {
     use super::*;
 
     /// Two flows between the same hosts whose outstanding ranges overlap.
-    fn two_flows(same_port: bool) -> Script {
+    fn two_flows() -> Script {
         let mut script = run("lan: write_only 500 A\n > wan write_only 500 A");
         script.wire.responder_qpn = 0x33;
-        script.wire.requester.udp_source_port = 0xc0aa;
-        if same_port {
-            script.wire.responder.udp_source_port = 0xc0aa;
-        }
         script.go_on("lan: write_only 500 A\n > wan write_only 500 A");
         script.go_on("lan: write_only 501 A\n > wan write_only 501 A");
         script
@@ -960,12 +1065,11 @@ mod pairing {
              lan: send_only 105 A
              > wan send_only 105 A
              lan: send_only 106 A
-             > wan send_only 106 A
-             wan: ack 105 msn=6
-             > lan ack 105 msn=6");
+             > wan send_only 106 A");
         assert_eq!(script.status().state, FlowState::Learning);
         script.go_on(
-            "wan: ack 106 msn=7
+            "wan: ack 105 msn=6
+             > lan ack 105 msn=6
              > lan ack 106 msn=7",
         );
         assert_eq!(script.status().state, FlowState::Terminated);
@@ -973,16 +1077,26 @@ mod pairing {
 
     #[test]
     fn an_ambiguous_ack_pairs_nothing() {
-        let mut script = two_flows(false);
+        let mut script = two_flows();
         script.go_on("wan: ack 500 msn=1\n > lan ack 500 msn=1");
         assert_eq!(script.accel.counters().pairing_ambiguous, 1);
     }
 
     #[test]
-    fn an_equal_source_port_decides() {
-        let mut script = two_flows(true);
+    fn the_count_of_messages_since_the_connection_began_decides() {
+        let mut script = run("lan: write_only 499 A
+             > wan write_only 499 A
+             lan: write_only 500 A
+             > wan write_only 500 A
+             lan: write_only 501 A
+             > wan write_only 501 A");
+        script.wire.responder_qpn = 0x33;
         script.go_on(
-            "wan: ack 500 msn=1
+            "lan: write_only 500 A
+             > wan write_only 500 A
+             lan: write_only 501 A
+             > wan write_only 501 A
+             wan: ack 500 msn=1             # the other requester has sent two messages by then
              > lan ack 500 msn=1
              wan: ack 501 msn=2
              > lan ack 501 msn=2
@@ -1032,6 +1146,69 @@ mod pairing {
         }
         learn(&mut script, 0x33, 90_000);
         assert_eq!(script.accel.counters().flows_from_traffic, 1);
+    }
+
+    /// As NCCL, MPI and perftest connect: out of band, with PSNs of their own, and all QPs at once.
+    #[test]
+    fn two_thousand_flows_at_once_are_learnt_and_each_is_answered_as_itself() {
+        const FLOWS: u32 = 2000;
+        let mut script = run("");
+        let start = |flow: u32| flow.wrapping_mul(0x9e37_79b1) & 0xff_ffff;
+        for packet in 0..8 {
+            for flow in 0..FLOWS {
+                script.wire.responder_qpn = 0x4000 + flow;
+                let psn = (start(flow) + packet) & 0xff_ffff;
+                let bytes = script.wire.requester_frame(&format!("write_only {psn} A"));
+                script::deliver(&mut script.accel, script.now, LAN, &bytes);
+            }
+        }
+        for packet in 0..4 {
+            for flow in 0..FLOWS {
+                script.now += Duration::from_us(100);
+                script.wire.requester_qpn = 0x8000 + flow;
+                let psn = (start(flow) + packet) & 0xff_ffff;
+                let bytes = script.wire.responder_frame(&format!("ack {psn} msn={}", packet + 1));
+                script::deliver(&mut script.accel, script.now, WAN, &bytes);
+            }
+        }
+        let paired = |flow: &longhaul_accel::FlowStatus| {
+            let number = flow.key.responder_qpn.get() - 0x4000;
+            flow.requester_qpn.is_none_or(|qpn| qpn.get() == 0x8000 + number)
+        };
+        assert!(script.accel.flows().all(|flow| paired(&flow)), "a flow has another one's requester");
+        let learnt = script.accel.counters().flows_from_traffic;
+        assert!(learnt > u64::from(FLOWS) * 99 / 100, "{learnt} of {FLOWS} flows");
+    }
+
+    /// The PSNs of a flow that is learnt do not make it the owner of an ACK to a requester that was not followed.
+    #[test]
+    fn an_ack_that_a_flow_no_longer_remembers_is_nobodys() {
+        let mut script = run("");
+        for psn in [500, 501, 900] {
+            script.go_on(&format!("lan: write_only {psn} A\n > wan write_only {psn} A"));
+        }
+        script.wire.responder_qpn = 0x33;
+        for psn in [500, 501] {
+            script.go_on(&format!("lan: write_only {psn} A\n > wan write_only {psn} A"));
+        }
+        script.go_on("wan: ack 500 msn=7\n > lan ack 500 msn=7\n wan: ack 501 msn=8\n > lan ack 501 msn=8");
+        assert_eq!(script.accel.counters().flows_from_traffic, 0);
+        assert_eq!(script.accel.counters().pairing_ambiguous, 2);
+    }
+
+    #[test]
+    fn what_cannot_be_learnt_passes_for_good() {
+        let mut script = run("");
+        for psn in 0..1200 {
+            script.go_on(&format!("lan: write_only {psn} A\n > wan write_only {psn} A"));
+            script.now += Duration::from_ms(10);
+        }
+        let flow = script.status();
+        assert_eq!((flow.state, flow.pass_reason), (FlowState::Passing, Some(PassReason::NotLearnt)));
+        assert_eq!(flow.stored_bytes, 0);
+        script.go_on(
+            "wan: ack 1199 msn=1\n > lan ack 1199 msn=1\n lan: write_only 1200 A\n > wan write_only 1200 A",
+        );
     }
 }
 
@@ -1504,13 +1681,14 @@ mod congestion {
     }
 }
 
-/// A requester's process died with data stored, and its QPN lives again with another responder, whose ACKs are not the old flow's.
+/// A requester's process ended with data stored, and its QPN lives again with another responder.
 #[test]
-fn a_queue_pair_number_that_lives_again_is_let_go_by_a_flow_that_still_has_data() {
+fn what_is_stored_for_a_requester_whose_number_lives_again_is_delivered() {
     let mut script = run("connect psn=100
         lan: write_only 100 A
         > wan write_only 100 A
         > lan ack 100 msn=1");
+    let old = script.wire.responder_qpn;
     script.wire.responder_qpn += 1;
     script.go_on(
         "lan: write_only 500000 A
@@ -1520,10 +1698,19 @@ fn a_queue_pair_number_that_lives_again_is_let_go_by_a_flow_that_still_has_data(
         lan: write_only 500001 A
         > wan write_only 500001 A
         wan: ack 500001 msn=8
-        > lan ack 500001 msn=8",
+        > lan ack 500001 msn=8
+        lan: write_only 500002 A
+        > wan write_only 500002 A
+        > lan ack 500002 msn=9
+        wan: ack 500002 msn=9",
     );
-    let flows: Vec<_> = script.accel.flows().collect();
-    assert_eq!(flows.len(), 1, "{flows:?}");
-    assert_eq!(flows[0].state, FlowState::Terminated);
-    assert_eq!(flows[0].key.responder_qpn, Qpn::new(frames::RESPONDER_QPN + 1));
+    assert_eq!(script.accel.flows().count(), 2);
+    script.wire.responder_qpn = old;
+    script.go_on(
+        "after 100ms
+        > wan write_only 100 A
+        wan: ack 100 msn=1",
+    );
+    assert_eq!(script.accel.flows().count(), 1);
+    assert_eq!(script.accel.counters().stored_lost, 0);
 }

@@ -1,0 +1,157 @@
+//! One life of a QP after another.
+//!
+//! A QP that is reset, or created anew under a number that was in use before, begins at a PSN of its own. What the box still
+//! has to deliver may belong to the life before. So a request that does not go on from there changes nothing for
+//! the flow: it passes, as does all that follows it, and is watched as a flow of its own, the *successor*. When the
+//! responder's ACKs show that it is in that life, the flow before goes, and with it what nobody can take any more.
+
+use crate::accelerator::Accelerator;
+use crate::flow::{Beginning, Flow, Repeated, dscp};
+use crate::requester_side::GAP_MAX;
+use crate::trace::OUTSTANDING_MAX;
+use crate::{FlowState, Learnt};
+use longhaul_node::Frame;
+use longhaul_units::{Duration, Instant, Psn};
+use longhaul_wire::Packet;
+
+/// Times that a packet comes again in spite of its answer until its sender is taken for one that does not know the flow.
+pub(crate) const REPEATS_MAX: u8 = 3;
+/// Time from one to the next, which tells repetitions from what the LAN duplicates.
+const REPEATED_APART: Duration = Duration::from_ms(1);
+
+impl Accelerator {
+    /// The flow that a request belongs to: the one in `slot`, or another life of its QPs. `None` when there is no room for that.
+    #[inline]
+    pub(crate) fn life_of(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) -> Option<u32> {
+        let flow = self.flows.get(slot)?;
+        if flow.successor.is_none() && !flow.is_another_life(packet, frame.payload.len()) {
+            return Some(slot);
+        }
+        self.other_life_of(now, slot, frame, packet)
+    }
+
+    #[cold]
+    fn other_life_of(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) -> Option<u32> {
+        let flow = self.flows.get(slot)?;
+        let is_expected = flow.sequence_of(packet) == flow.store.end();
+        let is_another_life = flow.is_another_life(packet, frame.payload.len());
+        let successor = flow.successor.filter(|&id| self.flows.is_current(id));
+        if let Some(id) = successor {
+            let next = self.flows.get(id.slot)?;
+            let seq = next.sequence_in_trace(packet);
+            let trace = &next.learning.as_deref()?.trace;
+            if seq == trace.end() || (!is_expected && trace.goes_on_with(seq)) {
+                return Some(id.slot);
+            }
+            if !is_expected && !is_another_life {
+                return Some(slot);
+            }
+            // The life before goes on, or yet another one begins.
+            self.remove_flow(id.slot);
+        }
+        let key = self.flows.get(slot)?.key;
+        self.flows.get_mut(slot)?.successor = None;
+        if is_expected || !is_another_life {
+            return Some(slot);
+        }
+        let beginning = Beginning {
+            learnt: Learnt::Traffic,
+            requester_qpn: None,
+            psn: packet.psn(),
+            path_mtu: None,
+            migreq: false,
+            dscp: dscp(packet),
+        };
+        let next = Flow::new(now, &self.shared.config, key, beginning);
+        let id = self.flows.id(slot);
+        self.make_room(now);
+        if !self.flows.is_current(id) {
+            return self.flows.insert(next);
+        }
+        let successor = self.flows.insert_successor(next)?;
+        self.flows.get_mut(slot)?.successor = Some(self.flows.id(successor));
+        self.shared.counters.other_lives += 1;
+        Some(successor)
+    }
+
+    /// The responder is in the life of the flow in `slot`: one before it ends.
+    pub(crate) fn supersede(&mut self, slot: u32) {
+        let Some(key) = self.flows.get(slot).map(|flow| flow.key.wire()) else { return };
+        let Some(before) = self.flows.by_responder(key).filter(|&before| before != slot) else { return };
+        if self.flows.get(before).and_then(|flow| flow.successor) == Some(self.flows.id(slot)) {
+            self.shared.counters.flows_reset += 1;
+            self.remove_flow(before);
+        }
+    }
+
+    /// The QPN of the requester of the flow in `slot` has another owner. What is stored is delivered, and nobody answered.
+    pub(crate) fn orphan(&mut self, slot: u32) {
+        self.flows.let_requester_go(slot);
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        flow.is_orphan = true;
+        flow.closing = true;
+        self.shared.counters.flows_reset += 1;
+        self.touch(slot);
+    }
+}
+
+impl Flow {
+    /// True when `packet` cannot come from the requester of what is stored, so that it must not be taken for its next or
+    /// its last.
+    pub(crate) fn is_another_life(&self, packet: &Packet<'_>, payload_len: usize) -> bool {
+        let seq = self.sequence_of(packet);
+        if seq == self.store.end() || self.state != FlowState::Terminated || self.store.is_empty() {
+            return false;
+        }
+        !self.may_be_sent(seq)
+            || (self.request_port != 0 && self.request_port != packet.udp_source_port())
+            || self.repeated.is_some_and(|repeated| repeated.seq == seq && repeated.times >= REPEATS_MAX)
+            || self.store.contradicts(seq, packet, payload_len)
+    }
+
+    /// True when a requester of this flow may send `seq` now: it goes on, goes back, or the LAN lost packets before it.
+    pub(crate) fn may_be_sent(&self, seq: u64) -> bool {
+        let read = self.unresolved_read.map_or(0, crate::requester_side::read_span_max);
+        let latest = self.lan_latest.max(self.store.end());
+        seq + OUTSTANDING_MAX > self.acked_to && seq <= latest + read + GAP_MAX
+    }
+
+    /// A packet came that its requester should not send again, and is answered.
+    pub(crate) fn note_repeated(&mut self, now: Instant, seq: u64) {
+        match &mut self.repeated {
+            Some(repeated) if repeated.seq == seq => {
+                if now.since(repeated.at) >= REPEATED_APART {
+                    repeated.times = repeated.times.saturating_add(1);
+                    repeated.at = now;
+                }
+            }
+            // The packets behind the first that is repeated are repeated with it.
+            Some(repeated) if repeated.seq < seq => {}
+            _ => self.repeated = Some(Repeated { seq, times: 0, at: now }),
+        }
+    }
+
+    /// True when an answer of the responder that names `psn` can be to what is stored here.
+    pub(crate) fn has_outstanding(&self, psn: Psn) -> bool {
+        let seq = psn.unwrap_near(self.store.responder_next).unwrap_or(0);
+        !self.store.is_empty() && seq + 1 >= self.store.responder_next && seq < self.store.sent_to()
+    }
+
+    /// Unwraps a PSN near what is watched.
+    fn sequence_in_trace(&self, packet: &Packet<'_>) -> u64 {
+        let end = self.learning.as_deref().map_or(0, |learning| learning.trace.end());
+        packet.psn().unwrap_near(end).unwrap_or(0)
+    }
+}

@@ -1,0 +1,107 @@
+//! Whose requester an ACK to an unknown QP goes to.
+//!
+//! A wrong answer would acknowledge one flow's requests to another one's requester, so none is a guess: the owner of an ACK
+//! is the only flow between these addresses that can have sent what it names, and all flows between them are
+//! followed. What leaves several pairs none, and everything goes on passing.
+
+use crate::accelerator::Accelerator;
+use crate::key::WireKey;
+use crate::trace::{Count, Fit};
+use longhaul_units::{Duration, Instant, Msn};
+use longhaul_wire::{Aeth, NakCode, Packet, Syndrome};
+
+/// How long a requester that is not followed may still be acknowledged.
+const UNFOLLOWED_FOR: Duration = Duration::from_ms(1000);
+
+impl Accelerator {
+    /// An ACK for an unknown QP names the requester of the one flow that it fits. True when there is one.
+    pub(crate) fn try_to_pair(&mut self, now: Instant, packet: &Packet<'_>) -> bool {
+        let Some(aeth) = packet.aeth().filter(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. })) else {
+            return false;
+        };
+        let Some((slot, count)) = self.owner_of_ack(now, packet, aeth.msn) else { return false };
+        let Some(flow) = self.flows.get_mut(slot) else { return false };
+        if flow.take_evidence(&mut self.shared, packet, aeth, count) {
+            self.flows.pair(slot, packet.dest_qp());
+            self.take_over(now, slot, packet, aeth);
+        }
+        true
+    }
+
+    /// The only flow that an ACK to an unknown QP can be for, and the messages that its requester has completed by then.
+    ///
+    /// Of several that have used the PSN it is the only one whose messages since its first packet are as many as the
+    /// responder has counted since the connection began.
+    fn owner_of_ack(&mut self, now: Instant, packet: &Packet<'_>, msn: Msn) -> Option<(u32, Count)> {
+        let candidates = self.flows.candidates(WireKey::of_wan_pair(packet))?;
+        if !candidates.are_complete(now) || !self.shared.looks.take(now, candidates.len()) {
+            return None;
+        }
+        let (mut fitting, mut exact) = ((None, 0), (None, 0));
+        for slot in candidates.acknowledged_by(packet.psn()) {
+            let learning = self.flows.get(slot).and_then(|flow| flow.learning.as_deref());
+            match learning.map(|learning| learning.trace.fit(now, packet.psn())) {
+                None | Some(Fit::No) => {}
+                Some(Fit::Maybe) => fitting.1 += 2,
+                Some(Fit::Yes(count)) => {
+                    fitting = (Some((slot, count)), fitting.1 + 1);
+                    if count.is_from_the_start(msn.get()) {
+                        exact = (Some((slot, count)), exact.1 + 1);
+                    }
+                }
+            }
+        }
+        match (fitting, exact) {
+            ((owner, 1), _) | (_, (owner, 1)) => owner,
+            ((_, 0), _) => None,
+            _ => {
+                self.shared.counters.pairing_ambiguous += 1;
+                None
+            }
+        }
+    }
+
+    /// An ACK to the requester of a flow that is learnt. False when it cannot be for that flow, so that the QP is unknown again.
+    pub(crate) fn take_over(&mut self, now: Instant, slot: u32, packet: &Packet<'_>, aeth: Aeth) -> bool {
+        let Some(flow) = self.flows.get_mut(slot) else { return false };
+        match flow.take_over(now, &mut self.shared, packet, aeth) {
+            Some(true) => self.supersede(slot),
+            Some(false) => {}
+            None => {
+                self.flows.unpair(slot);
+                self.flows.nominate(slot);
+                return false;
+            }
+        }
+        self.touch(slot);
+        true
+    }
+
+    /// Requests pass that belong to no flow in the table.
+    pub(crate) fn note_unfollowed(&mut self, now: Instant, pair: WireKey) {
+        self.flows.note_unfollowed(pair, now + UNFOLLOWED_FOR);
+    }
+
+    /// A sequence NAK for an unknown QP may ask for what a box before this one has acknowledged.
+    pub(crate) fn note_asked(&mut self, now: Instant, packet: &Packet<'_>) {
+        let is_nak = |aeth: &Aeth| aeth.syndrome == Syndrome::Nak(NakCode::PsnSequence);
+        let Some(aeth) = packet.aeth().filter(is_nak) else { return };
+        let Some(candidates) = self.flows.candidates(WireKey::of_wan_pair(packet)) else { return };
+        if !self.shared.looks.take(now, candidates.len()) {
+            return;
+        }
+        let mut behind = None;
+        for slot in candidates.all() {
+            let Some(flow) = self.flows.get(slot) else { continue };
+            if flow.begins_behind(packet) && behind.is_none() {
+                behind = Some(slot);
+            } else if flow.begins_behind(packet) || flow.may_have_asked(packet) {
+                // It can be of several flows.
+                return;
+            }
+        }
+        if let Some(flow) = behind.and_then(|slot| self.flows.get_mut(slot)) {
+            flow.note_asked(now, packet, aeth);
+        }
+    }
+}
