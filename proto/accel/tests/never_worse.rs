@@ -4,8 +4,9 @@ mod fleet;
 
 use fleet::boxes::Boxes;
 use fleet::plan::Mix;
-use fleet::{Outcome, Setup, run};
-use longhaul_link::LinkConfig;
+use fleet::{Failure, Outcome, Setup, run};
+use longhaul_link::{Cut, LinkConfig};
+use longhaul_units::{Duration, Instant};
 
 fn show(outcome: &Outcome) -> String {
     let Outcome { ended, failures, violations, unfinished, flows, .. } = outcome;
@@ -63,5 +64,78 @@ mod without_the_connection_manager {
     #[ignore = "issue point 1"]
     fn a_hundred_with_the_transport() {
         many_are_served(&many(1, Boxes::Whole, 100, 1));
+    }
+}
+
+/// QPs are reset with data in flight, and connected anew with other PSNs and another UDP source port.
+mod reused {
+    use super::*;
+
+    fn reused(seed: u64, boxes: Boxes, gap: Duration) -> Setup {
+        let setup = Setup::new(seed, boxes);
+        Setup {
+            qps: 4,
+            mix: Mix::SendsAndWrites,
+            messages: 400,
+            lives: 3,
+            lifetime: Duration::from_ms(25) + gap,
+            gap,
+            ..setup
+        }
+    }
+
+    fn go_on(boxes: Boxes) {
+        for (seed, gap_ms) in [(1, 0), (2, 0), (3, 20), (4, 90)] {
+            let outcome = run(&reused(seed, boxes, Duration::from_ms(gap_ms)));
+            assert!(outcome.is_clean(), "gap {gap_ms} ms, seed {seed}: {}", show(&outcome));
+        }
+    }
+
+    #[test]
+    fn without_boxes() {
+        go_on(Boxes::None);
+    }
+
+    #[test]
+    #[ignore = "issue point 2"]
+    fn through_accelerators() {
+        go_on(Boxes::Both);
+    }
+
+    #[test]
+    #[ignore = "issue point 2"]
+    fn through_whole_boxes() {
+        go_on(Boxes::Whole);
+    }
+
+    /// The path is cut for longer than boxes wait, so that the first life fails. The second has nothing to do with it.
+    fn after_a_failure(boxes: Boxes) {
+        let mut setup = reused(1, boxes, Duration::from_ms(10_000));
+        setup.lives = 2;
+        setup.lifetime = Duration::from_ms(30_000);
+        let (at, lasts) = (Instant::ZERO + Duration::from_ms(20), Duration::from_ms(29_000));
+        setup.fibre.cut = Some(Cut { at, lasts, every: None });
+        let outcome = run(&setup);
+        let is_first = |failure: &Failure| failure.life == 0;
+        assert!(outcome.failures.iter().all(is_first), "{}", show(&outcome));
+        assert!(!outcome.failures.is_empty(), "the path was not cut");
+        assert!(outcome.violations.is_empty() && outcome.unfinished.is_empty(), "{}", show(&outcome));
+    }
+
+    #[test]
+    fn after_a_failure_without_boxes() {
+        after_a_failure(Boxes::None);
+    }
+
+    #[test]
+    #[ignore = "issue point 2"]
+    fn after_a_failure_through_accelerators() {
+        after_a_failure(Boxes::Both);
+    }
+
+    #[test]
+    #[ignore = "issue point 2"]
+    fn after_a_failure_through_whole_boxes() {
+        after_a_failure(Boxes::Whole);
     }
 }
