@@ -139,3 +139,39 @@ mod reused {
         after_a_failure(Boxes::Whole);
     }
 }
+
+mod explore {
+    use super::*;
+    use fleet::boxes::Kill;
+    use longhaul_accel::Mode;
+
+    #[test]
+    #[ignore = "explore"]
+    fn kills() {
+        for mode in [Mode::Tail, Mode::Off, Mode::Far, Mode::Early] {
+            for boxes in [Boxes::Both, Boxes::Paired, Boxes::Whole] {
+                let mut failed = Vec::new();
+                let mut statuses = Vec::new();
+                for seed in 1..13 {
+                    let setup = Setup::new(seed, boxes);
+                    let mut setup = Setup {
+                        qps: 4, mix: Mix::SendsAndWrites, messages: 400, depth: 32, receives: 32, mode,
+                        both_ways: false, mtu: longhaul_rnic::Mtu::B1024,
+                        kills: vec![Kill { number: 0, at: Instant::ZERO + Duration::from_ms(15 + 2 * seed), away: Duration::from_ms(700) }],
+                        ..setup
+                    };
+                    setup.nic.timeout = 17;
+                    setup.fibre.loss = 1e-3;
+                    let outcome = run(&setup);
+                    if !outcome.is_clean() { failed.push((seed, outcome.failures.len())); }
+                    statuses.extend(outcome.failures.iter().map(|f| (f.status, f.message)));
+                    if !outcome.violations.is_empty() || !outcome.unfinished.is_empty() { println!("{}", show(&outcome)); }
+                    for (qp, [(completed, placed), _]) in outcome.counts.iter().enumerate() {
+                        if completed > placed { println!("seed {seed} QP {qp}: {completed} completed, {placed} placed"); }
+                    }
+                }
+                println!("{mode} {boxes:?}: {failed:?} {statuses:?}");
+            }
+        }
+    }
+}
