@@ -4,9 +4,12 @@ mod fleet;
 
 use fleet::boxes::Boxes;
 use fleet::plan::Mix;
-use fleet::{Failure, Outcome, Setup, run};
-use longhaul_link::{Cut, LinkConfig};
-use longhaul_units::{Duration, Instant};
+use fleet::{Failure, Nic, Outcome, Setup, run};
+use longhaul_accel::Mode;
+use longhaul_link::{Bursts, Cut, Impairments, LinkConfig};
+use longhaul_rnic::Mtu;
+use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
+use std::ops::Range;
 
 fn show(outcome: &Outcome) -> String {
     let Outcome { ended, failures, violations, unfinished, flows, .. } = outcome;
@@ -140,38 +143,126 @@ mod reused {
     }
 }
 
-mod explore {
-    use super::*;
-    use fleet::boxes::Kill;
-    use longhaul_accel::Mode;
+/// Anything that the harness can vary, drawn from the seed. Small enough that a run takes milliseconds.
+fn drawn(seed: u64) -> Setup {
+    let mut rng = SplitMix64::new(seed ^ 0x6e65_7665_7277_6f72);
+    let rng = &mut rng;
+    let boxes = one_of(rng, &[Boxes::One, Boxes::Both, Boxes::Paired, Boxes::Whole]);
+    let setup = Setup::new(seed, boxes);
+    let rate = BitRate::from_gbps(one_of(rng, &[1, 10, 100])).expect("not zero");
+    let (mtu, km) = (one_of(rng, &[Mtu::B256, Mtu::B1024, Mtu::B4096]), one_of(rng, &[1, 100, 1000, 3000]));
+    let fibre = impaired(rng, LinkConfig::fibre_km(km, rate));
+    let (qps, both_ways) = (one_of(rng, &[1, 2, 4, 8, 16, 32, 70, 130]), rng.chance(0.7));
+    let size_max = one_of(rng, &[64, 2 << 10, 16 << 10, 100 << 10]);
+    let packets_each = u64::from(size_max / mtu.bytes() / 2 + 2);
+    let messages = (PACKETS / packets_each / (qps as u64 * (1 + u64::from(both_ways)))).clamp(3, 100);
+    let gap = Duration::from_ms(one_of(rng, &[0, 0, 1, 20, 90]));
+    Setup {
+        mode: one_of(rng, &[Mode::Early, Mode::Early, Mode::Far, Mode::Tail, Mode::Off]),
+        qps,
+        both_ways,
+        mix: one_of(
+            rng,
+            &[Mix::Everything, Mix::Everything, Mix::WritesAndReads, Mix::SendsAndWrites, Mix::Writes],
+        ),
+        messages: messages as usize,
+        size_max,
+        depth: one_of(rng, &[1, 4, 16, 64]),
+        receives: one_of(rng, &[1, 4, 16, 64]),
+        receive_delay: Duration::from_us(one_of(rng, &[0, 0, 0, 20, 700])),
+        mtu,
+        rate,
+        nic: nic(rng, fibre.delay.times(2)),
+        fibre,
+        lives: one_of(rng, &[1, 1, 1, 2, 3]),
+        lifetime: Duration::from_us(500 + rng.below(60_000)) + gap,
+        gap,
+        stagger: Duration::from_us(one_of(rng, &[0, 0, 100, 5000])),
+        random_ports: rng.chance(0.5),
+        ..setup
+    }
+}
 
-    #[test]
-    #[ignore = "explore"]
-    fn kills() {
-        for mode in [Mode::Tail, Mode::Off, Mode::Far, Mode::Early] {
-            for boxes in [Boxes::Both, Boxes::Paired, Boxes::Whole] {
-                let mut failed = Vec::new();
-                let mut statuses = Vec::new();
-                for seed in 1..13 {
-                    let setup = Setup::new(seed, boxes);
-                    let mut setup = Setup {
-                        qps: 4, mix: Mix::SendsAndWrites, messages: 400, depth: 32, receives: 32, mode,
-                        both_ways: false, mtu: longhaul_rnic::Mtu::B1024,
-                        kills: vec![Kill { number: 0, at: Instant::ZERO + Duration::from_ms(15 + 2 * seed), away: Duration::from_ms(700) }],
-                        ..setup
-                    };
-                    setup.nic.timeout = 17;
-                    setup.fibre.loss = 1e-3;
-                    let outcome = run(&setup);
-                    if !outcome.is_clean() { failed.push((seed, outcome.failures.len())); }
-                    statuses.extend(outcome.failures.iter().map(|f| (f.status, f.message)));
-                    if !outcome.violations.is_empty() || !outcome.unfinished.is_empty() { println!("{}", show(&outcome)); }
-                    for (qp, [(completed, placed), _]) in outcome.counts.iter().enumerate() {
-                        if completed > placed { println!("seed {seed} QP {qp}: {completed} completed, {placed} placed"); }
-                    }
-                }
-                println!("{mode} {boxes:?}: {failed:?} {statuses:?}");
-            }
-        }
+/// About so many packets carry payload in a drawn run.
+const PACKETS: u64 = 2000;
+
+fn one_of<T: Copy>(rng: &mut SplitMix64, all: &[T]) -> T {
+    all[rng.below(all.len() as u64) as usize]
+}
+
+fn impaired(rng: &mut SplitMix64, fibre: LinkConfig) -> LinkConfig {
+    let loss = one_of(rng, &[0.0, 0.0, 1e-4, 1e-3, 1e-2]);
+    let bursts = (loss > 0.0 && rng.chance(0.3)).then_some(Bursts { frames: 4.0, loss: 1.0 });
+    let late_by = Duration::from_us(1 + rng.below(1000));
+    let impairments = Impairments {
+        late: one_of(rng, &[0.0, 0.0, 0.0, 1e-3, 1e-2]),
+        late_by,
+        duplication: one_of(rng, &[0.0, 0.0, 0.0, 1e-2]),
+        corruption: one_of(rng, &[0.0, 0.0, 0.0, 1e-3]),
+    };
+    let at = Instant::ZERO + Duration::from_us(rng.below(30_000));
+    let cut =
+        rng.chance(0.1).then(|| Cut { at, lasts: Duration::from_us(1 + rng.below(30_000)), every: None });
+    LinkConfig { loss, bursts, impairments, cut, ..fibre }
+}
+
+/// Its local ACK timeout is longer than the round trip; otherwise it can do nothing over that distance.
+fn nic(rng: &mut SplitMix64, round_trip: Duration) -> Nic {
+    let is_enough =
+        |code: &u8| Duration::of_ack_timeout(*code).is_some_and(|time| time > round_trip.times(3));
+    let least = (8..20).find(is_enough).expect("round trips are short");
+    Nic {
+        timeout: one_of(rng, &[least, 14.max(least), 14.max(least), 18]),
+        rnr_timer: one_of(rng, &[1, 12, 16]),
+        reads: one_of(rng, &[1, 4, 16]),
+        ack_every: one_of(rng, &[1, 16, 64]),
+        ack_request_every: one_of(rng, &[4, 64, 1 << 20]),
+        window_packets: one_of(rng, &[128, 1 << 23, 1 << 23]),
+        window_messages: one_of(rng, &[8, 128, u32::MAX]),
+        adaptive: rng.chance(0.1).then_some(round_trip.times(3) + Duration::from_ms(2)),
+        report_credits: rng.chance(0.3),
+    }
+}
+
+/// What the run of `seed` with boxes has, and the one without has not.
+fn worse(seed: u64) -> Option<String> {
+    let setup = drawn(seed);
+    let boxed = run(&setup);
+    if boxed.is_clean() {
+        return None;
+    }
+    let plain = run(&Setup { boxes: Boxes::None, ..setup.clone() });
+    let is_integrity = !boxed.violations.is_empty();
+    (plain.is_clean() || is_integrity).then(|| format!("{setup:#?}\n{}", show(&boxed)))
+}
+
+fn runs(seeds: Range<u64>) {
+    let outcome = |seed| std::panic::catch_unwind(|| worse(seed)).unwrap_or_else(|_| Some("panicked".into()));
+    let bad: Vec<(u64, String)> = seeds.filter_map(|seed| Some((seed, outcome(seed)?))).collect();
+    let Some((seed, why)) = bad.first() else { return };
+    let all: Vec<u64> = bad.iter().map(|(seed, _)| *seed).collect();
+    panic!(
+        "worse than without boxes: {why}\nseeds {all:?}; repeat the first with\n    \
+         LONGHAUL_SEED={seed} cargo test -p longhaul-accel --test never_worse the_run_of_a_seed -- --ignored --nocapture"
+    );
+}
+
+#[test]
+fn any_run() {
+    runs(0..300);
+}
+
+#[test]
+#[ignore = "nightly: ten thousand of `any_run`"]
+fn any_run_of_many() {
+    runs(300..10_300);
+}
+
+#[test]
+#[ignore = "by hand: one seed of `any_run`"]
+fn the_run_of_a_seed() {
+    let seed = std::env::var("LONGHAUL_SEED").ok().and_then(|seed| seed.parse().ok());
+    if let Some(seed) = seed {
+        runs(seed..seed + 1);
     }
 }
