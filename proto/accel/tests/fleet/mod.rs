@@ -282,10 +282,12 @@ impl Fleet {
             let counts = [0, 1].map(|host| self.host(host).counts(qp));
             outcome.counts.push([(counts[0].0, counts[1].1), (counts[1].0, counts[0].1)]);
         }
+        let has_failed = |&qp: &usize| [0, 1].into_iter().any(|host| self.host(host).has_failed(qp));
+        let whole: Vec<usize> = (0..self.setup.qps).filter(|qp| !has_failed(qp)).collect();
         for number in [0, 1] {
             let Station::Host(host) = &mut self.nodes[number] else { continue };
             if unfinished.is_empty() {
-                host.check_words();
+                host.check_words(&whole);
             }
             outcome.failures.append(&mut host.failures);
             outcome.violations.append(&mut host.violations);
