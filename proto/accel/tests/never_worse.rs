@@ -4,7 +4,7 @@ mod fleet;
 
 use fleet::boxes::Boxes;
 use fleet::plan::Mix;
-use fleet::{Failure, Nic, Outcome, Setup, run};
+use fleet::{Connect, Failure, Nic, Outcome, Setup, run};
 use longhaul_accel::Mode;
 use longhaul_link::{Bursts, Cut, Impairments, LinkConfig};
 use longhaul_rnic::Mtu;
@@ -25,6 +25,9 @@ fn show(outcome: &Outcome) -> String {
 fn plain() {
     for seed in 1..5 {
         let outcome = run(&Setup { qps: 8, ..Setup::new(seed, Boxes::None) });
+        assert!(outcome.is_clean(), "{}", show(&outcome));
+        let managed = Setup { connect: Connect::Manager, lives: 3, ..Setup::new(seed, Boxes::None) };
+        let outcome = run(&managed);
         assert!(outcome.is_clean(), "{}", show(&outcome));
     }
 }
@@ -158,6 +161,7 @@ fn drawn(seed: u64) -> Setup {
     let messages = (PACKETS / packets_each / (qps as u64 * (1 + u64::from(both_ways)))).clamp(3, 100);
     let gap = Duration::from_ms(one_of(rng, &[0, 0, 1, 20, 90]));
     Setup {
+        connect: one_of(rng, &[Connect::Aside, Connect::Manager]),
         mode: one_of(rng, &[Mode::Early, Mode::Early, Mode::Far, Mode::Tail, Mode::Off]),
         qps,
         both_ways,
@@ -206,11 +210,14 @@ fn impaired(rng: &mut SplitMix64, fibre: LinkConfig) -> LinkConfig {
     LinkConfig { loss, bursts, impairments, cut, ..fibre }
 }
 
+/// Shortest local ACK timeout: 4 ms.
+const TIMEOUT_LEAST: u8 = 10;
+
 /// Its local ACK timeout is longer than the round trip; otherwise it can do nothing over that distance.
 fn nic(rng: &mut SplitMix64, round_trip: Duration) -> Nic {
     let is_enough =
         |code: &u8| Duration::of_ack_timeout(*code).is_some_and(|time| time > round_trip.times(3));
-    let least = (8..20).find(is_enough).expect("round trips are short");
+    let least = (TIMEOUT_LEAST..20).find(is_enough).expect("round trips are short");
     Nic {
         timeout: one_of(rng, &[least, 14.max(least), 14.max(least), 18]),
         rnr_timer: one_of(rng, &[1, 12, 16]),

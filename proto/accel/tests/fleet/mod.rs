@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod boxes;
+mod manager;
 mod memory;
 pub mod plan;
 mod program;
@@ -19,8 +20,9 @@ use longhaul_rnic::{Config, Mtu};
 use longhaul_sim::{Cable, Nodes};
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
 use plan::{Mix, Plan, Stream};
-pub use program::Failure;
 use program::Host;
+#[allow(unused_imports, reason = "each test binary uses a part")]
+pub use program::{End, Failure};
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -69,12 +71,22 @@ impl Nic {
     }
 }
 
+/// How QPs get connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Connect {
+    /// Both programs know everything of each other, without a packet.
+    Aside,
+    /// By the connection manager: asked for by the first host, and disconnected by it.
+    Manager,
+}
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub seed: u64,
     pub boxes: Boxes,
     pub mode: Mode,
+    pub connect: Connect,
     pub qps: usize,
     pub both_ways: bool,
     pub mix: Mix,
@@ -108,6 +120,7 @@ impl Setup {
             seed,
             boxes,
             mode: Mode::Early,
+            connect: Connect::Aside,
             qps: 1,
             both_ways: true,
             mix: Mix::Everything,

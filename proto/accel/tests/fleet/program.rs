@@ -2,16 +2,22 @@
 
 use super::memory::{self, Area, Pattern};
 use super::plan::{Kind, Message, Plan};
-use super::{Setup, address_of};
+use super::{Connect, Setup, address_of};
+use longhaul_cm::{ConnectionId, DisconnectCause, RejectReason, ServiceId, Waited};
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_rnic::{
-    Access, AddressVector, Completion, CompletionOp, Config, CqId, MrKeys, QpAttr, QpInit, QpKind, QpState,
-    RecvWr, Rnic, SendOp, SendWr, Sge, Status,
+    Access, AddressVector, Completion, CompletionOp, Config, CqId, Event, MrKeys, QpAttr, QpInit, QpKind,
+    QpState, RecvWr, Rnic, SendOp, SendWr, Sge, Status,
 };
 use longhaul_units::{Duration, Instant, Qpn, RKey};
 use longhaul_wire::MacAddr;
 use std::collections::VecDeque;
 use std::rc::Rc;
+
+/// Where the second host listens.
+pub(super) const PORT: u16 = 18515;
+/// READs and atomics that a QP serves at a time.
+pub(super) const READS_SERVED: u8 = 16;
 
 /// What both ends of a QP know of the other.
 #[derive(Clone, Copy)]
@@ -21,29 +27,41 @@ pub struct Peer {
 }
 
 /// One end of a QP.
-struct Queue {
-    qpn: Qpn,
+pub(super) struct Queue {
+    pub(super) qpn: Qpn,
     peer: Option<Peer>,
-    life: usize,
-    is_up: bool,
-    may_send: bool,
+    /// Of the connection manager's.
+    pub(super) connection: Option<ConnectionId>,
+    pub(super) life: usize,
+    pub(super) is_up: bool,
+    pub(super) may_send: bool,
     has_failed: bool,
     /// Messages, receives and receive completions so far, over all lives.
     posted: usize,
-    completed: usize,
+    pub(super) completed: usize,
     receives_posted: usize,
     received: usize,
 }
 
 /// What happens to a QP without a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Turn {
+pub(super) enum Turn {
     /// Both ends are reset, whatever is in flight.
     Down,
     /// They get new numbers, and take receives.
     Up,
     /// Both are up: requests may begin.
     Begin,
+}
+
+/// How a QP's life ended before its time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    Completion(Status),
+    Rejected(RejectReason),
+    Unreachable(Waited),
+    /// The peer's, or nobody's, wish.
+    Disconnected(DisconnectCause),
 }
 
 /// An error that a program saw.
@@ -54,17 +72,17 @@ pub struct Failure {
     pub qp: usize,
     pub life: usize,
     pub message: usize,
-    pub status: Status,
+    pub end: End,
 }
 
 pub struct Host {
-    number: usize,
-    setup: Setup,
-    plan: Rc<Plan>,
+    pub(super) number: usize,
+    pub(super) setup: Setup,
+    pub(super) plan: Rc<Plan>,
     pub rnic: Rnic<Pattern>,
     cq: CqId,
     keys: MrKeys,
-    queues: Vec<Queue>,
+    pub(super) queues: Vec<Queue>,
     /// In the order of their time.
     turns: VecDeque<(Instant, usize, Turn)>,
     /// Receives that are posted late.
@@ -81,6 +99,8 @@ impl Host {
         config.port_rate = Some(setup.rate);
         config.qpn_first = 0x11 + 0x400 * number as u32;
         setup.nic.apply(&mut config);
+        config.cm.connections_max = config.cm.connections_max.max(2 * setup.qps * setup.lives);
+        config.cm.half_open_max = config.cm.half_open_max.max(setup.qps);
         let mut rnic = Rnic::new(config, Pattern::new(number, plan, setup.mtu.bytes()));
         let pd = rnic.alloc_pd().unwrap();
         let cq = rnic.create_cq(1 << 20).unwrap();
@@ -102,6 +122,7 @@ impl Host {
         let queues = (0..setup.qps).map(|_| Queue {
             qpn: rnic.create_qp(&init).unwrap(),
             peer: None,
+            connection: None,
             life: 0,
             is_up: false,
             may_send: false,
@@ -112,6 +133,9 @@ impl Host {
             received: 0,
         });
         let queues = queues.collect();
+        if setup.connect == Connect::Manager && number == 1 {
+            rnic.cm().listen(ServiceId::tcp(PORT), setup.qps).unwrap();
+        }
         Host {
             number,
             setup: setup.clone(),
@@ -120,7 +144,7 @@ impl Host {
             cq,
             keys,
             queues,
-            turns: turns(setup, plan),
+            turns: turns(setup, plan, number),
             receives: VecDeque::new(),
             failures: Vec::new(),
             violations: Vec::new(),
@@ -140,7 +164,12 @@ impl Host {
     pub fn is_done(&self, qp: usize) -> bool {
         let queue = &self.queues[qp];
         let [mine, theirs] = [self.number, 1 - self.number].map(|from| &self.plan.streams[qp][from]);
-        queue.life + 1 == self.setup.lives
+        let is_last = queue.life + 1 == self.setup.lives;
+        if queue.has_failed && self.setup.connect == Connect::Manager {
+            // Nobody asks for another connection.
+            return true;
+        }
+        is_last
             && queue.is_up
             && (queue.has_failed
                 || queue.completed == mine.messages.len()
@@ -217,27 +246,62 @@ impl Host {
         for qp in std::mem::take(&mut self.touched) {
             self.post(now, qp);
         }
-        while self.rnic.poll_event().is_some() {}
+        while let Some(event) = self.rnic.poll_event() {
+            if let Event::Cm(event) = event {
+                self.manage(now, event);
+            }
+        }
     }
 
     fn take_turn(&mut self, now: Instant, qp: usize, turn: Turn) {
         match turn {
             Turn::Down => {
-                let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
-                self.rnic.modify_qp(now, self.queues[qp].qpn, &reset).unwrap();
-                self.queues[qp].is_up = false;
-                self.queues[qp].may_send = false;
+                self.reset(now, qp);
                 self.begin_life(qp, self.queues[qp].life + 1);
+                if let Some(connection) = self.queues[qp].connection {
+                    // It is established, or has ended already.
+                    let _ = self.rnic.cm().disconnect(now, connection);
+                }
             }
-            Turn::Up => self.connect(now, qp),
-            Turn::Begin => {
-                self.queues[qp].may_send = true;
-                self.post(now, qp);
+            Turn::Up => {
+                self.initialize(now, qp);
+                match self.setup.connect {
+                    Connect::Aside => self.make_ready(now, qp),
+                    Connect::Manager => self.ask(now, qp),
+                }
             }
+            Turn::Begin => self.begin(now, qp),
         }
     }
 
-    fn begin_life(&mut self, qp: usize, life: usize) {
+    /// Adds a turn to those to come.
+    pub(super) fn add_turn(&mut self, at: Instant, qp: usize, turn: Turn) {
+        let place = self.turns.partition_point(|&(other, ..)| other <= at);
+        self.turns.insert(place, (at, qp, turn));
+    }
+
+    pub(super) fn begin(&mut self, now: Instant, qp: usize) {
+        self.queues[qp].may_send = true;
+        self.post(now, qp);
+    }
+
+    pub(super) fn reset(&mut self, now: Instant, qp: usize) {
+        let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
+        self.rnic.modify_qp(now, self.queues[qp].qpn, &reset).unwrap();
+        self.queues[qp].is_up = false;
+        self.queues[qp].may_send = false;
+    }
+
+    pub(super) fn fail(&mut self, at: Instant, qp: usize, message: usize, end: End) {
+        let queue = &mut self.queues[qp];
+        if !queue.has_failed {
+            let (host, life) = (self.number, queue.life);
+            self.failures.push(Failure { at, host, qp, life, message, end });
+        }
+        queue.has_failed = true;
+    }
+
+    pub(super) fn begin_life(&mut self, qp: usize, life: usize) {
         let [mine, theirs] = [self.number, 1 - self.number].map(|from| &self.plan.streams[qp][from]);
         let queue = &mut self.queues[qp];
         queue.life = life;
@@ -248,7 +312,20 @@ impl Host {
         self.rnic.memory_mut().begin_life(qp, life);
     }
 
-    fn connect(&mut self, now: Instant, qp: usize) {
+    pub(super) fn initialize(&mut self, now: Instant, qp: usize) {
+        let attr = QpAttr {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(Access::ALL),
+            ..QpAttr::default()
+        };
+        self.rnic.modify_qp(now, self.queues[qp].qpn, &attr).unwrap();
+        self.queues[qp].is_up = true;
+        self.post_receives(qp, self.setup.receives as usize);
+    }
+
+    pub(super) fn make_ready(&mut self, now: Instant, qp: usize) {
         let Queue { qpn, life, peer, .. } = self.queues[qp];
         let peer = peer.expect("introduced");
         let psn = |host| Some(self.plan.first_psn(qp, host, life));
@@ -262,19 +339,12 @@ impl Host {
         let nic = &self.setup.nic;
         let steps = [
             QpAttr {
-                state: Some(QpState::Init),
-                pkey_index: Some(0),
-                port: Some(1),
-                access: Some(Access::ALL),
-                ..QpAttr::default()
-            },
-            QpAttr {
                 state: Some(QpState::ReadyToReceive),
                 path_mtu: Some(self.setup.mtu),
                 address: Some(address),
                 dest_qpn: Some(peer.qpn),
                 rq_psn: psn(1 - self.number),
-                max_dest_rd_atomic: Some(16),
+                max_dest_rd_atomic: Some(READS_SERVED),
                 min_rnr_timer: Some(nic.rnr_timer),
                 ..QpAttr::default()
             },
@@ -289,8 +359,6 @@ impl Host {
             },
         ];
         steps.iter().for_each(|attr| self.rnic.modify_qp(now, qpn, attr).unwrap());
-        self.queues[qp].is_up = true;
-        self.post_receives(qp, self.setup.receives as usize);
     }
 
     fn post_receives(&mut self, qp: usize, most: usize) {
@@ -337,15 +405,9 @@ impl Host {
 
     fn complete(&mut self, now: Instant, completion: &Completion) {
         let qp = (completion.qpn.get() - self.rnic.config().qpn_first) as usize;
-        let queue = &mut self.queues[qp];
         if completion.status != Status::Success {
-            if !queue.has_failed {
-                let (life, message) = (queue.life, completion.wr_id as usize);
-                let (host, status) = (self.number, completion.status);
-                self.failures.push(Failure { at: now, host, qp, life, message, status });
-            }
-            queue.has_failed = true;
-            return;
+            let message = completion.wr_id as usize;
+            return self.fail(now, qp, message, End::Completion(completion.status));
         }
         let is_receive = matches!(completion.op, CompletionOp::Recv | CompletionOp::RecvWriteImmediate);
         let wrong = if is_receive { self.receive(now, qp, completion) } else { self.take(qp, completion) };
@@ -408,13 +470,19 @@ impl Host {
     }
 }
 
-/// When QPs change; the same at both ends but for the order within a moment.
-fn turns(setup: &Setup, plan: &Plan) -> VecDeque<(Instant, usize, Turn)> {
+/// When QPs change; the same at both ends but for the order within a moment. The connection manager's other turns follow
+/// from its events.
+fn turns(setup: &Setup, plan: &Plan, host: usize) -> VecDeque<(Instant, usize, Turn)> {
     let mut turns = Vec::new();
     for qp in 0..setup.qps {
         let offset = plan.number(qp, 0, 0, 3) % (setup.stagger.as_ns() + 1);
+        let first = Instant::ZERO + Duration::from_ns(offset);
+        if setup.connect == Connect::Manager {
+            turns.extend((host == 0).then_some((first, qp, Turn::Up)));
+            continue;
+        }
         for life in 0..setup.lives {
-            let at = Instant::ZERO + Duration::from_ns(offset) + setup.lifetime.times(life as u64);
+            let at = first + setup.lifetime.times(life as u64);
             let up = if life > 0 { at + setup.gap } else { at };
             if life > 0 {
                 turns.push((at, qp, Turn::Down));
