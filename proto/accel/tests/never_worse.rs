@@ -255,6 +255,7 @@ fn runs(seeds: Range<u64>) {
 }
 
 #[test]
+#[ignore = "issue points 1, 2 and 3"]
 fn any_run() {
     runs(0..300);
 }

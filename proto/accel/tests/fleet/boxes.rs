@@ -27,7 +27,7 @@ type Halves = Chain<Accelerator, Mirrored<Accelerator>>;
 enum Parts {
     Near(Accelerator),
     Halves(Halves),
-    Whole(Whole),
+    Whole(Box<Whole>),
 }
 
 macro_rules! each {
@@ -69,7 +69,7 @@ impl Parts {
                     ..sized
                 });
                 let behind = Chain::new(Some(Mirrored(accelerator(far))), Some(transport.expect("valid")));
-                Parts::Whole(Chain::new(Some(accelerator(near)), Some(behind)))
+                Parts::Whole(Box::new(Chain::new(Some(accelerator(near)), Some(behind))))
             }
         }
     }
@@ -129,7 +129,9 @@ impl Site {
             self.lives += 1;
             self.parts = Parts::new(&self.setup, self.number, self.lives);
         }
-        if let Some(kill) = self.kills.pop_front_if(|kill| kill.at <= now) {
+        if self.kills.front().is_some_and(|kill| kill.at <= now)
+            && let Some(kill) = self.kills.pop_front()
+        {
             self.back_at = Some(now + kill.away);
         }
     }

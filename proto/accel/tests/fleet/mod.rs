@@ -201,8 +201,20 @@ pub struct Outcome {
     pub unfinished: Vec<String>,
     /// Of each accelerator: its flows, in words, where a QP came to no end.
     pub flows: Vec<String>,
-    /// By QP: messages completed at their requester and placed at their responder, of both directions.
-    pub counts: Vec<[(usize, usize); 2]>,
+    /// By QP and requester.
+    pub counts: Vec<[Count; 2]>,
+}
+
+/// What has become of one direction of a QP, over all its lives.
+#[derive(Clone, Copy, Debug)]
+pub struct Count {
+    pub messages: usize,
+    /// Messages that are completed at their requester, in order.
+    pub completed: usize,
+    /// The first one of which the responder lacks bytes.
+    pub placed: usize,
+    /// The last READ or atomic that is completed.
+    pub fence: Option<usize>,
 }
 
 impl Outcome {
@@ -282,6 +294,10 @@ impl Fleet {
             let next = end.min(self.now() + Duration::from_ms(1));
             self.run_until(next);
         }
+        if !self.setup.kills.is_empty() {
+            // What boxes have is delivered, even where a requester has given up.
+            self.run_until(self.now() + Duration::from_ms(3000));
+        }
         self.outcome()
     }
 
@@ -292,8 +308,8 @@ impl Fleet {
             outcome.unfinished.extend([0, 1].map(|host| self.host(host).describe(qp)));
         }
         for qp in 0..self.setup.qps {
-            let counts = [0, 1].map(|host| self.host(host).counts(qp));
-            outcome.counts.push([(counts[0].0, counts[1].1), (counts[1].0, counts[0].1)]);
+            let [a, b] = [self.host(0), self.host(1)];
+            outcome.counts.push([a.count(qp, b), b.count(qp, a)]);
         }
         let has_failed = |&qp: &usize| [0, 1].into_iter().any(|host| self.host(host).has_failed(qp));
         let whole: Vec<usize> = (0..self.setup.qps).filter(|qp| !has_failed(qp)).collect();

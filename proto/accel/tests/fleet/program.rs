@@ -2,7 +2,7 @@
 
 use super::memory::{self, Area, Pattern};
 use super::plan::{Kind, Message, Plan};
-use super::{Connect, Setup, address_of};
+use super::{Connect, Count, Setup, address_of};
 use longhaul_cm::{ConnectionId, DisconnectCause, RejectReason, ServiceId, Waited};
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_rnic::{
@@ -197,9 +197,18 @@ impl Host {
         )
     }
 
-    /// Messages of this host that completed, of a QP's last life; and how many of the peer's have come.
-    pub fn counts(&self, qp: usize) -> (usize, usize) {
-        (self.queues[qp].completed, self.rnic.memory().placed(qp))
+    /// What has become of this host's requests.
+    pub fn count(&self, qp: usize, responder: &Host) -> Count {
+        let messages = &self.plan.streams[qp][self.number].messages;
+        let completed = self.queues[qp].completed;
+        let fence = (0..completed).rev().find(|&message| messages[message].kind.fetches());
+        let placed = responder.rnic.memory().placed(qp);
+        Count { messages: messages.len(), completed, placed, fence }
+    }
+
+    /// A message that this host requests.
+    pub fn message(&self, qp: usize, index: usize) -> Message {
+        self.plan.streams[qp][self.number].messages[index]
     }
 
     /// Atomics of the last life are all done, each once, on QPs that came to their end.
