@@ -1,0 +1,169 @@
+//! What stands between a host and the fibre.
+
+use super::Setup;
+use longhaul_accel::{Accelerator, Config, Policy, Role};
+use longhaul_node::{Chain, Deadline, Frame, Mirrored, Node, Side, Transmit};
+use longhaul_units::{Duration, Instant};
+use longhaul_wan::{PathConfig, Rate, Transport};
+use std::collections::VecDeque;
+
+/// Which boxes a run has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Boxes {
+    None,
+    /// An accelerator at one end alone: the first host's.
+    One,
+    /// An accelerator at each end.
+    Both,
+    /// Both, each with a far half too.
+    Paired,
+    /// Whole boxes with the transport.
+    Whole,
+}
+
+type Whole = Chain<Accelerator, Chain<Mirrored<Accelerator>, Transport>>;
+type Halves = Chain<Accelerator, Mirrored<Accelerator>>;
+
+enum Parts {
+    Near(Accelerator),
+    Halves(Halves),
+    Whole(Box<Whole>),
+}
+
+macro_rules! each {
+    ($parts:expr, $node:ident => $call:expr) => {
+        match $parts {
+            Parts::Near($node) => $call,
+            Parts::Halves($node) => $call,
+            Parts::Whole($node) => $call,
+        }
+    };
+}
+
+impl Parts {
+    fn new(setup: &Setup, number: usize, lives: u64) -> Parts {
+        let config = Config {
+            policy: Policy::all(setup.mode),
+            wan_rate: Some(setup.rate),
+            lan_rate: Some(setup.rate),
+            seed: setup.seed ^ lives << 8 ^ number as u64,
+            ..Config::default()
+        };
+        let accelerator = |config| Accelerator::new(config).expect("valid");
+        let round_trip = setup.fibre.delay.times(2);
+        match setup.boxes {
+            Boxes::None => unreachable!("no box"),
+            Boxes::One | Boxes::Both => Parts::Near(accelerator(config)),
+            Boxes::Paired => {
+                let far =
+                    Config { role: Role::Far, wan_rate: config.lan_rate, lan_rate: None, ..config.clone() };
+                Parts::Halves(Chain::new(Some(accelerator(config)), Some(Mirrored(accelerator(far)))))
+            }
+            Boxes::Whole => {
+                let [near, far] = config.halves(round_trip);
+                let path = PathConfig { rate: Rate::Fixed(setup.rate), ..PathConfig::default() };
+                let sized = longhaul_wan::Config::for_paths(vec![path], setup.rate.bytes_in(round_trip));
+                let transport = Transport::new(longhaul_wan::Config {
+                    box_id: 1 + number as u64,
+                    seed: setup.seed << 16 | lives << 8 | number as u64,
+                    ..sized
+                });
+                let behind = Chain::new(Some(Mirrored(accelerator(far))), Some(transport.expect("valid")));
+                Parts::Whole(Box::new(Chain::new(Some(accelerator(near)), Some(behind))))
+            }
+        }
+    }
+
+    fn accelerators(&self) -> Vec<&Accelerator> {
+        match self {
+            Parts::Near(near) => vec![near],
+            Parts::Halves(halves) => {
+                halves.left().into_iter().chain(halves.right().map(|far| &far.0)).collect()
+            }
+            Parts::Whole(whole) => {
+                let far = whole.right().and_then(Chain::left).map(|far| &far.0);
+                whole.left().into_iter().chain(far).collect()
+            }
+        }
+    }
+}
+
+/// When a box is killed, and when it is back with empty memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Kill {
+    pub number: usize,
+    pub at: Instant,
+    pub away: Duration,
+}
+
+/// A box that may be killed. Side 0 is the LAN.
+pub struct Site {
+    setup: Setup,
+    number: usize,
+    parts: Parts,
+    kills: VecDeque<Kill>,
+    back_at: Option<Instant>,
+    lives: u64,
+}
+
+impl Site {
+    pub fn new(setup: &Setup, number: usize) -> Site {
+        let mut kills: Vec<Kill> = setup.kills.iter().filter(|kill| kill.number == number).copied().collect();
+        kills.sort_by_key(|kill| kill.at);
+        let parts = Parts::new(setup, number, 0);
+        Site { setup: setup.clone(), number, parts, kills: kills.into(), back_at: None, lives: 0 }
+    }
+
+    pub fn accelerators(&self) -> Vec<&Accelerator> {
+        self.parts.accelerators()
+    }
+
+    fn is_away(&self) -> bool {
+        self.back_at.is_some()
+    }
+
+    /// Dies and comes back when it is time.
+    fn live(&mut self, now: Instant) {
+        if self.back_at.is_some_and(|at| at <= now) {
+            self.back_at = None;
+            self.lives += 1;
+            self.parts = Parts::new(&self.setup, self.number, self.lives);
+        }
+        if self.kills.front().is_some_and(|kill| kill.at <= now)
+            && let Some(kill) = self.kills.pop_front()
+        {
+            self.back_at = Some(now + kill.away);
+        }
+    }
+}
+
+impl Node for Site {
+    fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
+        self.live(now);
+        if !self.is_away() {
+            each!(&mut self.parts, node => node.handle_frame(now, side, frame));
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.live(now);
+        if !self.is_away() {
+            each!(&mut self.parts, node => node.handle_timeout(now));
+        }
+    }
+
+    fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
+        if !self.is_away() {
+            each!(&mut self.parts, node => node.poll_transmit(now, out));
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Deadline> {
+        let own = match self.back_at {
+            Some(at) => Some(Deadline { at, reason: "back" }),
+            None => each!(&self.parts, node => node.poll_timeout()),
+        };
+        let kill = self.kills.front().map(|kill| Deadline { at: kill.at, reason: "killed" });
+        Deadline::earliest(own, kill)
+    }
+}
