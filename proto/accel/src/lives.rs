@@ -15,7 +15,7 @@ use longhaul_units::{Duration, Instant, Psn};
 use longhaul_wire::Packet;
 
 /// Times that a packet comes again in spite of its answer until its sender is taken for one that does not know the flow.
-pub(crate) const REPEATS_MAX: u8 = 3;
+pub(crate) const REPEATS_MAX: u8 = 2;
 /// Time from one to the next, which tells repetitions from what the LAN duplicates.
 const REPEATED_APART: Duration = Duration::from_ms(1);
 

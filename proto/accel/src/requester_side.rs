@@ -334,18 +334,16 @@ impl Flow {
             return;
         }
         match self.gap {
-            Some(gap) if gap.revealed_by == seq => {
-                self.nak_owed = true;
-                if self.nak_is_due() {
-                    self.note_repeated(now, seq);
-                }
-            }
+            Some(gap) if gap.revealed_by == seq => self.nak_owed = true,
             Some(_) => {}
             None => {
                 self.gap = Some(Gap { revealed_by: seq });
                 self.nak_owed = true;
                 shared.counters.out_of_sequence += 1;
             }
+        }
+        if self.nak_is_due() {
+            self.note_repeated(now, seq);
         }
         self.drop_frame(shared, DropReason::PsnGap);
     }
