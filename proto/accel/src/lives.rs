@@ -17,7 +17,7 @@ use longhaul_wire::Packet;
 /// Times that a packet comes again in spite of its answer until its sender is taken for one that does not know the flow.
 pub(crate) const REPEATS_MAX: u8 = 2;
 /// Time from one to the next, which tells repetitions from what the LAN duplicates.
-const REPEATED_APART: Duration = Duration::from_ms(1);
+pub(crate) const REPEATED_APART: Duration = Duration::from_ms(1);
 
 impl Accelerator {
     /// The flow that a request belongs to: the one in `slot`, or another life of its QPs. `None` when there is no room for that.

@@ -1,7 +1,7 @@
 //! What a terminated flow does with requests from the LAN, and what it answers.
 
-use crate::flow::{Flow, Gap, Replay, Shared, credits_left};
-use crate::lives::REPEATS_MAX;
+use crate::flow::{Flow, Gap, Probe, Replay, Shared, credits_left};
+use crate::lives::{REPEATED_APART, REPEATS_MAX};
 use crate::policy::Duty;
 use crate::store::{ENTRY_OVERHEAD, Kind};
 use crate::trace::Requested;
@@ -18,6 +18,8 @@ pub(crate) const WINDOW: u64 = 1 << 22;
 const FAILED_FOR: Duration = Duration::from_ms(60_000);
 /// Memory beyond the limit for first packets of flows that store nothing, while others fill the memory.
 const RESERVE: u64 = 64 << 10;
+/// Shortest local ACK timeout that NICs are set to.
+const ACK_TIMEOUT_MIN: Duration = Duration::from_ms(4);
 /// Path MTUs that exist, in bytes.
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
@@ -360,12 +362,28 @@ impl Flow {
             self.handle_repeated_request(now, shared, frame, packet, seq);
             return;
         }
-        if seq < self.acked_to && self.replay.is_none() {
+        if seq >= self.store.frontier().0 {
+            self.ask_for_requester(now);
+        } else if seq < self.acked_to && self.replay.is_none() {
             self.note_repeated(now, seq);
         }
         self.ack_again = true;
         shared.counters.duplicate_request += 1;
         self.drop_frame(shared, DropReason::Duplicate);
+    }
+
+    /// The requester repeats what only the responder can answer: its timer has ended, and so has the patience of this box, which
+    /// without it would be the requester's.
+    fn ask_for_requester(&mut self, now: Instant) {
+        let asked_at = match self.probe {
+            Probe::Due | Probe::Answered(_) => return,
+            Probe::Sent(at) => at,
+            Probe::None => self.timer_base,
+        };
+        let overdue = now.since(asked_at) >= self.rtt.smoothed().map_or(ACK_TIMEOUT_MIN, |rtt| rtt.max(REPEATED_APART));
+        if overdue && self.store.is_outstanding() && self.rnr_until.is_none() {
+            self.probe = Probe::Due;
+        }
     }
 
     /// A READ or atomic that came before. It goes through when its original is not about to be answered.
@@ -377,7 +395,11 @@ impl Flow {
         packet: &Packet<'_>,
         seq: u64,
     ) {
-        let patience = self.rtt.patience(&shared.config);
+        self.ask_for_requester(now);
+        let patience = match self.rtt.smoothed() {
+            Some(_) => self.rtt.patience(&shared.config),
+            None => ACK_TIMEOUT_MIN,
+        };
         let overdue = |sent_at: Instant| now.since(sent_at) >= patience;
         let span = self.request_of(packet).span.unwrap_or(1);
         let last = seq + span - 1;

@@ -247,9 +247,9 @@ mod outstanding_read {
         let script = run("connect psn=100
              lan: read 100 dma=64 A
              > wan read 100 A dma=64
-             after 2ms
+             after 1ms
              lan: read 100 dma=64 A
-             after 4ms
+             after 2ms
              lan: read 100 dma=64 A
              wan: read_only 100 msn=1
              > lan read_only 100 msn=1");
@@ -699,7 +699,8 @@ mod keep_alive {
              lan: write_only 101 A
              > wan write_only 101 A
              after 10ms
-             lan: write_only 100 A len=0    # a retry is no reason to answer
+             lan: write_only 100 A len=0    # a retry is no reason to answer, but one to ask
+             > wan write_only 100 A len=0
              wan: ack 100 msn=1
              > lan ack 101 msn=2");
     }
