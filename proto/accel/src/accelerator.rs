@@ -3,10 +3,11 @@ use crate::connections::{Action, Connections};
 use crate::flow::{Beginning, Flow, Shared, dscp};
 use crate::key::{WireKey, vlan};
 use crate::queue::Queue;
+use crate::shares::Shares;
 use crate::store::Spare;
 use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers};
-use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Learnt, Policy};
+use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Learnt, Policy, TenantStatus};
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_cc::{JointPacer, JointRate, Pacer, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side, Trailer, Transmit};
@@ -57,8 +58,8 @@ struct HeldDreq {
 /// Has the duties and the timer of `flow` seen to when a batch of frames is done changing them.
 #[inline]
 fn touch(touched: &mut Vec<SlotId>, id: SlotId, flow: &mut Flow) {
-    if !flow.is_touched {
-        flow.is_touched = true;
+    if !flow.queued.is_touched {
+        flow.queued.is_touched = true;
         touched.push(id);
     }
 }
@@ -134,7 +135,7 @@ impl Accelerator {
             shared: Shared {
                 pool: FramePool::new(),
                 counters: Counters::default(),
-                stored_bytes: 0,
+                shares: Shares::new(config.seed),
                 spare: Spare::default(),
                 draining: false,
                 dcqcn: dcqcn(&config),
@@ -186,7 +187,12 @@ impl Accelerator {
 
     /// Memory that the stores of all flows take, in bytes.
     pub fn stored_bytes(&self) -> u64 {
-        self.shared.stored_bytes
+        self.shared.shares.stored()
+    }
+
+    /// A snapshot of each tenant that has flows, in no particular order.
+    pub fn tenants(&self) -> impl Iterator<Item = TenantStatus> + '_ {
+        self.shared.shares.status(&self.shared.config)
     }
 
     /// A snapshot of each flow, in no particular order.
@@ -301,17 +307,22 @@ impl Accelerator {
         self.add_flow(Flow::new(now, &self.shared.config, key, beginning))
     }
 
-    fn add_flow(&mut self, flow: Flow) -> Option<u32> {
+    fn add_flow(&mut self, mut flow: Flow) -> Option<u32> {
         if let Some(slot) = self.flows.victim() {
             self.shared.counters.flows_evicted += 1;
             self.remove_flow(slot);
         }
+        if !self.flows.has_room() {
+            return None;
+        }
+        flow.tenant = self.shared.shares.join(&self.shared.config, flow.key.requester);
         self.flows.insert(flow)
     }
 
     fn remove_flow(&mut self, slot: u32) {
         if let Some(mut flow) = self.flows.remove(slot) {
             flow.close(&mut self.shared);
+            self.shared.shares.leave(flow.tenant);
         }
     }
 
@@ -522,12 +533,12 @@ impl Accelerator {
         let id = self.flows.id(slot);
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.step_aside_if_draining(&mut self.shared);
-        if !flow.in_lan_ring && flow.owes_requester() {
-            flow.in_lan_ring = true;
+        if !flow.queued.in_lan_ring && flow.owes_requester() {
+            flow.queued.in_lan_ring = true;
             self.lan_ring.push_back(id);
         }
-        if !flow.in_wan_ring && flow.owes_responder() {
-            flow.in_wan_ring = true;
+        if !flow.queued.in_wan_ring && flow.owes_responder() {
+            flow.queued.in_wan_ring = true;
             self.wan_ring.push_back(id);
         }
         touch(&mut self.touched, id, flow);
@@ -579,7 +590,7 @@ impl Accelerator {
             return None;
         }
         self.lan_ring.pop_front();
-        flow.in_lan_ring = false;
+        flow.queued.in_lan_ring = false;
         let mut bytes = 0;
         if flow.owes_requester() {
             flow.answer_requester(now, &mut self.shared, |frame| {
@@ -655,7 +666,7 @@ impl Accelerator {
         for id in self.touched.drain(..) {
             let flow = self.flows.is_current(id).then(|| self.flows.get_mut(id.slot)).flatten();
             if let Some(flow) = flow {
-                flow.is_touched = false;
+                flow.queued.is_touched = false;
                 let at = flow.deadline(&self.shared.config).map(|deadline| deadline.at);
                 flow.armed = self.timers.arm(id, flow.armed, at);
             }
@@ -672,7 +683,7 @@ impl Accelerator {
         if flow.owes_responder() {
             self.wan_ring.push_back(id);
         } else {
-            flow.in_wan_ring = false;
+            flow.queued.in_wan_ring = false;
         }
     }
 }

@@ -63,28 +63,29 @@ impl Flow {
         let config = &shared.config;
         // What is only watched leaves room for what has been promised.
         let is_small = self.store.bytes() < WATCHED_BYTES_MAX.min(config.flow_bytes_max / 2)
-            && shared.stored_bytes < config.total_bytes_max / 2;
+            && shared.shares.may_watch(config, self.tenant);
         let (Some(span), true) =
             (request.span, self.has_room(shared, frame.payload.len(), request.span.unwrap_or(1)))
         else {
             self.started = false;
-            shared.stored_bytes -= self.store.restart(first_sequence(packet.psn()));
+            shared.shares.sub(self.tenant, self.store.restart(first_sequence(packet.psn())));
             return;
         };
         if !is_next || !is_small {
-            shared.stored_bytes -= self.store.restart(first_sequence(packet.psn()));
+            shared.shares.sub(self.tenant, self.store.restart(first_sequence(packet.psn())));
             self.tentative = None;
         }
         self.started = true;
         if request.kind == Kind::Response && self.store.is_empty() && self.tentative.is_none() {
             // Its own responses answer it. A flow of READs alone is not worth remembering.
             let next = first_sequence(packet.psn()) + span;
-            shared.stored_bytes -= self.store.restart(next);
+            shared.shares.sub(self.tenant, self.store.restart(next));
             return;
         }
         self.goes_on |= is_next;
         self.store.wake(&mut shared.spare);
-        shared.stored_bytes += self.store.push(held, span, request.kind, request.ends, request.ack_request);
+        let bytes = self.store.push(held, span, request.kind, request.ends, request.ack_request);
+        shared.shares.add(self.tenant, bytes);
         self.store.count_all_as_sent(now);
     }
 
@@ -197,7 +198,7 @@ impl Flow {
         self.asked = None;
         let released = self.store.release(seq + 1, true);
         self.store.rest(&mut shared.spare);
-        shared.stored_bytes -= released.bytes;
+        shared.shares.sub(self.tenant, released.bytes);
         if !agrees {
             return false;
         }
