@@ -4,11 +4,12 @@ use crate::flow::{Beginning, Flow, Shared, dscp};
 use crate::key::{WireKey, vlan};
 use crate::learning::Looks;
 use crate::queue::Queue;
+use crate::shares::Shares;
 use crate::store::Spare;
 use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers};
 use crate::trace::Fit;
-use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Learnt, Policy};
+use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Learnt, Policy, TenantStatus};
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_cc::{JointPacer, JointRate, Pacer, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side, Trailer, Transmit};
@@ -59,8 +60,8 @@ struct HeldDreq {
 /// Has the duties and the timer of `flow` seen to when a batch of frames is done changing them.
 #[inline]
 fn touch(touched: &mut Vec<SlotId>, id: SlotId, flow: &mut Flow) {
-    if !flow.is_touched {
-        flow.is_touched = true;
+    if !flow.queued.is_touched {
+        flow.queued.is_touched = true;
         touched.push(id);
     }
 }
@@ -136,7 +137,7 @@ impl Accelerator {
             shared: Shared {
                 pool: FramePool::new(),
                 counters: Counters::default(),
-                stored_bytes: 0,
+                shares: Shares::new(config.seed),
                 spare: Spare::default(),
                 draining: false,
                 dcqcn: dcqcn(&config),
@@ -189,7 +190,12 @@ impl Accelerator {
 
     /// Memory that the stores of all flows take, in bytes.
     pub fn stored_bytes(&self) -> u64 {
-        self.shared.stored_bytes
+        self.shared.shares.stored()
+    }
+
+    /// A snapshot of each tenant that has flows, in no particular order.
+    pub fn tenants(&self) -> impl Iterator<Item = TenantStatus> + '_ {
+        self.shared.shares.status(&self.shared.config)
     }
 
     /// A snapshot of each flow, in no particular order.
@@ -317,16 +323,29 @@ impl Accelerator {
             dscp: dscp(packet),
         };
         let flow = Flow::new(now, &self.shared.config, key, beginning);
-        self.make_room(now);
-        let slot = self.flows.insert(flow);
+        let slot = self.add_flow(now, flow);
         if slot.is_none() {
             self.note_unfollowed(now, key.pair());
         }
         slot
     }
 
-    /// Removes a flow if the table is full and one can go.
-    pub(crate) fn make_room(&mut self, now: Instant) {
+    fn add_flow(&mut self, now: Instant, flow: Flow) -> Option<u32> {
+        let flow = self.admit(now, flow)?;
+        self.flows.insert(flow)
+    }
+
+    /// Makes room for `flow` if there is none and another one can go, and makes it one of its tenant's.
+    pub(crate) fn admit(&mut self, now: Instant, mut flow: Flow) -> Option<Flow> {
+        self.evict(now);
+        if !self.flows.has_room() {
+            return None;
+        }
+        flow.tenant = self.shared.shares.join(&self.shared.config, flow.key.requester);
+        Some(flow)
+    }
+
+    fn evict(&mut self, now: Instant) {
         let Some(slot) = self.flows.victim() else { return };
         self.shared.counters.flows_evicted += 1;
         let followed = self.flows.get(slot).filter(|flow| flow.learning.is_some() && !flow.is_stray());
@@ -339,6 +358,7 @@ impl Accelerator {
     pub(crate) fn remove_flow(&mut self, slot: u32) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         flow.close(&mut self.shared);
+        self.shared.shares.leave(flow.tenant);
         if let Some(successor) = flow.successor.filter(|&id| self.flows.is_current(id)) {
             self.flows.take_requests(successor.slot);
         }
@@ -435,8 +455,7 @@ impl Accelerator {
         }
         let mut flow = Flow::new(now, &self.shared.config, key, beginning);
         flow.wan_mark = self.shared.to_wan.mark();
-        self.make_room(now);
-        match self.flows.insert(flow) {
+        match self.add_flow(now, flow) {
             Some(_) => self.shared.counters.flows_from_cm += 1,
             None => self.shared.counters.flow_table_full += 1,
         }
@@ -507,12 +526,12 @@ impl Accelerator {
         let id = self.flows.id(slot);
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.step_aside_if_draining(&mut self.shared);
-        if !flow.in_lan_ring && flow.owes_requester() {
-            flow.in_lan_ring = true;
+        if !flow.queued.in_lan_ring && flow.owes_requester() {
+            flow.queued.in_lan_ring = true;
             self.lan_ring.push_back(id);
         }
-        if !flow.in_wan_ring && flow.owes_responder() {
-            flow.in_wan_ring = true;
+        if !flow.queued.in_wan_ring && flow.owes_responder() {
+            flow.queued.in_wan_ring = true;
             self.wan_ring.push_back(id);
         }
         touch(&mut self.touched, id, flow);
@@ -565,7 +584,7 @@ impl Accelerator {
             return None;
         }
         self.lan_ring.pop_front();
-        flow.in_lan_ring = false;
+        flow.queued.in_lan_ring = false;
         let mut bytes = 0;
         if flow.owes_requester() {
             flow.answer_requester(now, &mut self.shared, |frame| {
@@ -641,7 +660,7 @@ impl Accelerator {
         for id in self.touched.drain(..) {
             let flow = self.flows.is_current(id).then(|| self.flows.get_mut(id.slot)).flatten();
             if let Some(flow) = flow {
-                flow.is_touched = false;
+                flow.queued.is_touched = false;
                 let at = flow.deadline(&self.shared.config).map(|deadline| deadline.at);
                 flow.armed = self.timers.arm(id, flow.armed, at);
             }
@@ -658,7 +677,7 @@ impl Accelerator {
         if flow.owes_responder() {
             self.wan_ring.push_back(id);
         } else {
-            flow.in_wan_ring = false;
+            flow.queued.in_wan_ring = false;
         }
     }
 }

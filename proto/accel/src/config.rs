@@ -28,6 +28,11 @@ pub struct Config {
     /// Bytes of memory that the stores of all flows may take together; flows that store nothing may take 64 KiB
     /// beyond it for their first packets. At least `flow_bytes_max`. Default 1 GiB.
     pub total_bytes_max: u64,
+    /// Bits of a requester's IPv4 address that name its tenant. Tenants share `total_bytes_max`: one that needs more than an
+    /// equal share has what the others leave. At most 32, the default: each address is a tenant.
+    pub tenant_prefix_ipv4: u8,
+    /// As `tenant_prefix_ipv4`, of IPv6 addresses. At most 128, the default.
+    pub tenant_prefix_ipv6: u8,
     /// PSNs that one flow may have outstanding, READ ranges included. 1 to 2^22, well under half of the 24-bit
     /// space so that a wrap is safe. Default 2^21.
     pub flow_psns_max: u32,
@@ -88,6 +93,8 @@ impl Default for Config {
             ack_window_bytes: 64 << 20,
             ack_first_bytes: 6 << 20,
             total_bytes_max: 1 << 30,
+            tenant_prefix_ipv4: 32,
+            tenant_prefix_ipv6: 128,
             flow_psns_max: 1 << 21,
             flows_max: 4096,
             connections_max: 4096,
@@ -165,6 +172,8 @@ impl Config {
             ("ack_window_bytes", self.ack_window_bytes, 4 << 10, u64::MAX >> 8),
             ("ack_first_bytes", self.ack_first_bytes, 64 << 10, u64::MAX >> 8),
             ("total_bytes_max", self.total_bytes_max, self.flow_bytes_max, u64::MAX >> 8),
+            ("tenant_prefix_ipv4", self.tenant_prefix_ipv4.into(), 0, 32),
+            ("tenant_prefix_ipv6", self.tenant_prefix_ipv6.into(), 0, 128),
             ("flow_psns_max", u64::from(self.flow_psns_max), 1, 1 << 22),
             ("flows_max", u64::from(self.flows_max), 1, 1 << 20),
             ("connections_max", u64::from(self.connections_max), 1, 1 << 20),
@@ -192,6 +201,8 @@ impl Config {
         to.check()?;
         let fixed = [
             ("flows_max", self.flows_max == to.flows_max),
+            ("tenant_prefix_ipv4", self.tenant_prefix_ipv4 == to.tenant_prefix_ipv4),
+            ("tenant_prefix_ipv6", self.tenant_prefix_ipv6 == to.tenant_prefix_ipv6),
             ("connections_max", self.connections_max == to.connections_max),
             ("passthrough_bytes_max", self.passthrough_bytes_max == to.passthrough_bytes_max),
             ("role", self.role == to.role),
@@ -208,7 +219,7 @@ impl Config {
         self.ack_window_bytes.min(self.flow_bytes_max / 4 * 3)
     }
 
-    /// Stored bytes of all flows above which pseudo-ACKs wait for the responder.
+    /// Stored bytes of a lone tenant above which pseudo-ACKs wait for the responder.
     pub(crate) fn total_high(&self) -> u64 {
         self.total_bytes_max / 4 * 3
     }

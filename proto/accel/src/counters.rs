@@ -81,6 +81,8 @@ declare_counters! {
     ack_delay_ns,
     /// Sequence NAKs sent to requesters.
     sequence_naks,
+    /// RNR NAKs sent to requesters that wait for an acknowledgement while their responder is not ready, or there is no room.
+    rnr_naks,
     /// Fatal NAKs sent to requesters: the accelerator could not keep what it had promised.
     fatal_naks,
     /// Duplicate request packets that were acknowledged again.
@@ -138,6 +140,8 @@ declare_drops! {
     StoreFull = "store_full",
     /// A request packet behind a gap; a sequence NAK was sent.
     PsnGap = "psn_gap",
+    /// A request packet that came while its requester is to wait: the responder is not ready. Answered by an RNR NAK.
+    NotReady = "not_ready",
     /// A request packet that is stored or delivered already; acknowledged again.
     Duplicate = "duplicate",
     /// A duplicate READ or atomic whose original is in flight.

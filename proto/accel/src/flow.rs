@@ -2,10 +2,12 @@
 
 use crate::allowance::Allowance;
 use crate::answer::Answer;
+use crate::hold::Hold;
 use crate::learning::{Learning, Looks};
 use crate::policy::Duty;
 use crate::queue::Queue;
 use crate::rtt::Rtt;
+use crate::shares::{Shares, TenantId};
 use crate::store::{Kind, Spare, Store};
 use crate::timers::SlotId;
 use crate::window::Window;
@@ -42,8 +44,8 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) pool: FramePool,
     pub(crate) counters: Counters,
-    /// Memory that all stores take.
-    pub(crate) stored_bytes: u64,
+    /// Memory that stores take.
+    pub(crate) shares: Shares,
     pub(crate) spare: Spare,
     /// Nothing more is acknowledged early, and no flow taken in.
     pub(crate) draining: bool,
@@ -150,8 +152,19 @@ pub(crate) struct Beginning {
     pub(crate) dscp: u8,
 }
 
+/// Which of the accelerator's queues a flow is in.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Queued {
+    /// That of flows whose duties are processed and whose timers are set at the end of a batch.
+    pub(crate) is_touched: bool,
+    pub(crate) in_lan_ring: bool,
+    pub(crate) in_wan_ring: bool,
+}
+
 pub(crate) struct Flow {
     pub(crate) key: FlowKey,
+    /// Whose memory its store takes.
+    pub(crate) tenant: TenantId,
     pub(crate) requester_qpn: Option<Qpn>,
     pub(crate) state: FlowState,
     pub(crate) mode: Mode,
@@ -186,6 +199,7 @@ pub(crate) struct Flow {
     /// With what a failed flow's requester is told so.
     pub(crate) fatal_code: NakCode,
     pub(crate) store_was_full: bool,
+    pub(crate) hold: Hold,
     /// When a packet was last refused for lack of room, or room was last looked for.
     pub(crate) refused_at: Option<Instant>,
     /// While pseudo-ACKs are withheld: when a little is acknowledged nevertheless.
@@ -243,10 +257,7 @@ pub(crate) struct Flow {
     // Towards the accelerator's tables.
     pub(crate) used: bool,
     pub(crate) armed: Option<Instant>,
-    /// Its duties are to be seen to, and its timer to be set.
-    pub(crate) is_touched: bool,
-    pub(crate) in_lan_ring: bool,
-    pub(crate) in_wan_ring: bool,
+    pub(crate) queued: Queued,
     pub(crate) dreq_held: bool,
 
     pub(crate) counters: FlowCounters,
@@ -266,6 +277,7 @@ impl Flow {
     fn blank(now: Instant, key: FlowKey, beginning: Beginning, start: u64) -> Self {
         Flow {
             key,
+            tenant: TenantId::default(),
             requester_qpn: beginning.requester_qpn,
             state: FlowState::Learning,
             mode: Mode::Early,
@@ -291,6 +303,7 @@ impl Flow {
             fatal_owed: false,
             fatal_code: NakCode::RemoteOperational,
             store_was_full: false,
+            hold: Hold::default(),
             refused_at: None,
             withheld_until: None,
             allowance: Allowance::new(),
@@ -327,9 +340,7 @@ impl Flow {
             wan_mark: 0,
             used: true,
             armed: None,
-            is_touched: false,
-            in_lan_ring: false,
-            in_wan_ring: false,
+            queued: Queued::default(),
             dreq_held: false,
             counters: FlowCounters::default(),
             drops: Drops::default(),
@@ -391,6 +402,7 @@ impl Flow {
         self.nak_owed = false;
         self.fatal_owed = false;
         self.store_was_full = false;
+        self.hold = Hold::default();
         self.withheld_until = None;
         self.allowance = Allowance::new();
         self.replay = None;
@@ -412,7 +424,7 @@ impl Flow {
             let delivered = self.store.index_of(self.store.responder_next);
             shared.counters.stored_lost += acked.saturating_sub(delivered) as u64;
         }
-        shared.stored_bytes -= self.store.restart(start);
+        shared.shares.sub(self.tenant, self.store.restart(start));
         self.begins_at = start;
         self.acked_to = start;
         self.acked_messages = 0;
@@ -454,7 +466,8 @@ impl Flow {
                 self.replay.is_none()
                     && ((self.ack_again && frontier > self.begins_at)
                         || self.wanted_to.min(frontier) > self.acked_to
-                        || self.nak_is_due())
+                        || self.nak_is_due()
+                        || self.owes_wait())
             }
         }
     }
@@ -558,13 +571,16 @@ impl Flow {
             self.replay = None;
         }
         if self.withheld_until.is_some_and(|at| at <= now) {
-            self.store.advance_frontier_by(TRICKLE_BYTES);
+            if !self.hold.is_for_responder() {
+                self.store.advance_frontier_by(TRICKLE_BYTES);
+            }
             self.withheld_until = Some(now + self.ack_hold(shared));
             self.advance_frontier(now, shared);
         }
         if self.store_was_full && self.refused_at.is_some_and(|at| at + ROOM_CHECK_EVERY <= now) {
             self.refused_at = Some(now);
             self.ask_again_if_roomy(shared);
+            self.check_refused(now);
         }
         if self.store.awaited.front().and_then(|awaited| awaited.recover_at).is_some_and(|at| at <= now) {
             self.resend_front_request(now, shared);

@@ -207,27 +207,28 @@ impl Flow {
         let config = &shared.config;
         // What is only watched leaves room for what has been promised.
         let is_small = self.store.bytes() < WATCHED_BYTES_MAX.min(config.flow_bytes_max / 2)
-            && shared.stored_bytes < config.total_bytes_max / 2;
+            && shared.shares.may_watch(config, self.tenant);
         let (Some(span), true) =
             (request.span, self.has_room(shared, frame.payload.len(), request.span.unwrap_or(1)))
         else {
             self.started = false;
-            shared.stored_bytes -= self.store.restart(first_sequence(packet.psn()));
+            shared.shares.sub(self.tenant, self.store.restart(first_sequence(packet.psn())));
             return;
         };
         if !is_next || !(is_small || is_paired) {
-            shared.stored_bytes -= self.store.restart(first_sequence(packet.psn()));
+            shared.shares.sub(self.tenant, self.store.restart(first_sequence(packet.psn())));
         }
         self.started = true;
         let is_suspected = self.learning.as_deref().is_some_and(|learning| learning.evidence.is_some());
         if request.kind == Kind::Response && self.store.is_empty() && !is_suspected {
             // Its own responses answer it. A flow of READs alone is not worth remembering.
             let next = first_sequence(packet.psn()) + span;
-            shared.stored_bytes -= self.store.restart(next);
+            shared.shares.sub(self.tenant, self.store.restart(next));
             return;
         }
         self.store.wake(&mut shared.spare);
-        shared.stored_bytes += self.store.push(held, span, request.kind, request.ends, request.ack_request);
+        let bytes = self.store.push(held, span, request.kind, request.ends, request.ack_request);
+        shared.shares.add(self.tenant, bytes);
         self.store.count_all_as_sent(now);
     }
 
@@ -326,7 +327,7 @@ impl Flow {
     fn release_watched(&mut self, shared: &mut Shared, seq: u64) {
         let released = self.store.release(seq + 1, true);
         self.store.rest(&mut shared.spare);
-        shared.stored_bytes -= released.bytes;
+        shared.shares.sub(self.tenant, released.bytes);
     }
 
     /// An ACK to the requester of a flow that is paired. `None` when it cannot be for this flow: the pairing is void.
@@ -368,7 +369,7 @@ impl Flow {
         }
         let released = self.store.release(seq + 1, true);
         self.store.rest(&mut shared.spare);
-        shared.stored_bytes -= released.bytes;
+        shared.shares.sub(self.tenant, released.bytes);
         self.learning = None;
         self.state = FlowState::Terminated;
         self.learnt = Learnt::Traffic;

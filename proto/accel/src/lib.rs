@@ -30,8 +30,12 @@
 //! acknowledgement refills it. So the requester is let run ahead of the responder by no more than the responder
 //! takes in about 32 ms or two round trips, at the measured pace: much on a clean path, little under loss, where
 //! go-back-N delivers one stretch between two losses per round trip. While a pseudo-ACK is withheld for that, a few
-//! packets are acknowledged every [`Config::ack_hold_max`]. What this cannot bound: a responder that answers a SEND
-//! before the READ with RNR NAKs for longer than the budget.
+//! packets are acknowledged every [`Config::ack_hold_max`]. A requester that waits for an acknowledgement while the responder
+//! is not ready gets RNR NAKs itself, so that its RNR retry counter decides how long it waits.
+//!
+//! **Tenants.** Memory is shared by tenants, which are prefixes of requesters' addresses: one that needs more than an equal share
+//! has what the others leave ([`Accelerator::tenants`]). A tenant above its share is acknowledged nothing further; nothing
+//! that was acknowledged is evicted.
 //!
 //! **Congestion.** CNPs are passed to their requester, and heeded: the flow slows down towards the responder as DCQCN has it, so
 //! that what is stored does not go on at full rate into a congested network. A far box, between which and the responder nothing
@@ -55,6 +59,7 @@ mod counters;
 mod drain;
 mod entries;
 mod flow;
+mod hold;
 mod index;
 mod key;
 mod learning;
@@ -65,6 +70,7 @@ mod queue;
 mod requester_side;
 mod responder_side;
 mod rtt;
+mod shares;
 mod status;
 mod store;
 mod table;
@@ -79,4 +85,5 @@ pub use key::FlowKey;
 pub use longhaul_cc::JointRate;
 pub use longhaul_wire::Prefix;
 pub use policy::{Mode, Policy, PolicyError, RULES_MAX, Role, Rule};
+pub use shares::TenantStatus;
 pub use status::{FlowCounters, FlowState, FlowStatus, Learnt, PassReason};

@@ -75,11 +75,7 @@ impl Accelerator {
             dscp: dscp(packet),
         };
         let next = Flow::new(now, &self.shared.config, key, beginning);
-        let id = self.flows.id(slot);
-        self.make_room(now);
-        if !self.flows.is_current(id) {
-            return self.flows.insert(next);
-        }
+        let next = self.admit(now, next)?;
         let successor = self.flows.insert_successor(next)?;
         self.flows.get_mut(slot)?.successor = Some(self.flows.id(successor));
         self.shared.counters.other_lives += 1;

@@ -16,8 +16,6 @@ pub(crate) const GAP_MAX: u64 = 4096;
 pub(crate) const WINDOW: u64 = 1 << 22;
 /// Time after which a failed flow is learnt afresh.
 const FAILED_FOR: Duration = Duration::from_ms(60_000);
-/// Memory beyond the limit for first packets of flows that store nothing, while others fill the memory.
-const RESERVE: u64 = 64 << 10;
 /// Shortest local ACK timeout that NICs are set to.
 const ACK_TIMEOUT_MIN: Duration = Duration::from_ms(4);
 /// Path MTUs that exist, in bytes.
@@ -135,6 +133,9 @@ impl Flow {
             }
         }
         self.lan_latest = self.lan_latest.max(self.lan_next);
+        if self.state == FlowState::Terminated && self.makes_wait(seq) {
+            return self.drop_frame(shared, DropReason::NotReady);
+        }
         match self.state {
             FlowState::Learning => self.watch_request(now, shared, frame, packet),
             FlowState::Passing => self.pass_request(now, shared, frame, packet),
@@ -243,6 +244,8 @@ impl Flow {
         if !self.has_room(shared, frame.payload.len(), span) {
             self.store_was_full = true;
             self.refused_at = Some(now);
+            self.note_refused(now, self.store.end());
+            shared.shares.count_refused(self.tenant);
             self.drop_frame(shared, DropReason::StoreFull);
             return;
         }
@@ -261,19 +264,21 @@ impl Flow {
         self.repeated = None;
         self.nak_owed = false;
         self.store_was_full = false;
+        self.hold.note_accepted();
         if request.span.is_none() {
             self.unresolved_read = Some(request.read_len);
         }
         self.store.wake(&mut shared.spare);
         // Twice the same, so that what a port lends is put together where it stays: moved in other pieces than it was stored in, it
         // would wait for all stores before it.
-        shared.stored_bytes += match FrameBuf::lent_whole(frame) {
+        let bytes = match FrameBuf::lent_whole(frame) {
             Some(held) => self.store.push(held, span, request.kind, request.ends, request.ack_request),
             None => {
                 let held = shared.pool.hold(frame);
                 self.store.push(held, span, request.kind, request.ends, request.ack_request)
             }
         };
+        shared.shares.add(self.tenant, bytes);
         self.count_stored(shared, frame.payload.len());
         if request.kind != Kind::Response {
             self.since_ack += 1;
@@ -285,6 +290,7 @@ impl Flow {
             }
         }
         self.advance_frontier(now, shared);
+        self.note_stored_while_not_ready();
     }
 
     pub(crate) fn count_stored(&mut self, shared: &mut Shared, payload_len: usize) {
@@ -297,9 +303,8 @@ impl Flow {
     pub(crate) fn has_room(&self, shared: &Shared, payload_len: usize, span: u64) -> bool {
         let bytes = (FramePool::footprint(payload_len) + ENTRY_OVERHEAD) as u64;
         self.store.bytes() + bytes <= shared.config.flow_bytes_max
-            && (shared.stored_bytes + bytes <= shared.config.total_bytes_max
-                // Other flows' stores do not stop this one altogether.
-                || (self.store.is_empty() && shared.stored_bytes + bytes <= shared.config.total_bytes_max + RESERVE))
+            // Other flows' stores do not stop this one altogether.
+            && shared.shares.has_room(&shared.config, self.tenant, bytes, self.store.is_empty())
             && (self.store.psns() + span <= u64::from(shared.config.flow_psns_max)
                 // The longest READ of all fits at least when it is alone.
                 || (self.store.is_empty() && span <= 1 << 23))
@@ -311,9 +316,7 @@ impl Flow {
     /// advances of the frontier: deliveries that free too little for the next advance do not restart it.
     pub(crate) fn advance_frontier(&mut self, now: Instant, shared: &Shared) {
         let config = &shared.config;
-        let scarce = shared.stored_bytes > config.total_high();
-        let high =
-            if scarce { config.flow_high().min(config.total_bytes_max / 16) } else { config.flow_high() };
+        let high = shared.shares.flow_high(config, self.tenant, config.flow_high());
         let before = self.store.frontier().0;
         let is_withheld = if shared.draining {
             self.store.owes_delivery()
@@ -380,7 +383,8 @@ impl Flow {
             Probe::Sent(at) => at,
             Probe::None => self.timer_base,
         };
-        let overdue = now.since(asked_at) >= self.rtt.smoothed().map_or(ACK_TIMEOUT_MIN, |rtt| rtt.max(REPEATED_APART));
+        let overdue =
+            now.since(asked_at) >= self.rtt.smoothed().map_or(ACK_TIMEOUT_MIN, |rtt| rtt.max(REPEATED_APART));
         if overdue && self.store.is_outstanding() && self.rnr_until.is_none() {
             self.probe = Probe::Due;
         }
@@ -465,10 +469,13 @@ impl Flow {
         let Some(requester) = self.requester_qpn else { return };
         let (frontier, messages) = self.store.frontier();
         let nak = self.nak_is_due();
+        let waits = !nak && self.owes_wait();
         let (psn, syndrome, messages) = if self.fatal_owed {
             (self.acked_to, Syndrome::Nak(self.fatal_code), self.acked_messages)
         } else if nak {
             (frontier, Syndrome::Nak(NakCode::PsnSequence), messages)
+        } else if waits {
+            (frontier, self.take_wait(now, shared), messages)
         } else {
             (frontier.wrapping_sub(1), self.acknowledgement(messages), messages)
         };
@@ -486,7 +493,7 @@ impl Flow {
             self.nak_owed = false;
             self.counters.sequence_naks += 1;
             shared.counters.sequence_naks += 1;
-        } else {
+        } else if !waits {
             self.counters.pseudo_acks += 1;
             shared.counters.pseudo_acks += 1;
             self.measure_ack_delay(now, shared, frontier);

@@ -75,7 +75,7 @@ impl Flow {
                 self.alive_at = now;
                 self.take_delivered(now, shared, seq);
                 self.go_back(seq, Cause::Rnr);
-                self.rnr_until = Some(now + rnr_timer(timer_code));
+                self.note_not_ready(now, &shared.config, rnr_timer(timer_code));
                 self.counters.rnr_nak_absorbed += 1;
                 shared.counters.rnr_nak_absorbed += 1;
                 self.absorb(shared);
@@ -113,8 +113,9 @@ impl Flow {
     }
 
     fn go_back(&mut self, seq: u64, cause: Cause) {
-        if cause != Cause::Rnr {
-            self.window.note_loss(self.outstanding());
+        match cause {
+            Cause::Rnr => self.window.note_not_ready(self.outstanding()),
+            Cause::Nak | Cause::Timeout => self.window.note_loss(self.outstanding()),
         }
         self.cause = cause;
         self.probe = Probe::None;
@@ -182,6 +183,7 @@ impl Flow {
         self.measure_recovery(now, next);
         self.window.note_delivered(next - self.store.responder_next, u64::from(shared.config.flow_psns_max));
         self.store.responder_next = next;
+        self.hold.note_ready();
         self.let_go(now, shared);
         self.note_progress(now);
     }
@@ -206,7 +208,7 @@ impl Flow {
             return;
         }
         self.counters.delivered_packets += released.packets;
-        shared.stored_bytes -= released.bytes;
+        shared.shares.sub(self.tenant, released.bytes);
         if let Some(sent_at) = released.sample.filter(|&at| at > self.resent_at) {
             self.rtt.sample(sent_at, now);
         }
@@ -220,12 +222,12 @@ impl Flow {
     pub(crate) fn ask_again_if_roomy(&mut self, shared: &Shared) {
         let config = &shared.config;
         let roomy = self.store.bytes() <= config.flow_bytes_max / 2
-            && (shared.stored_bytes <= config.total_bytes_max / 8 * 7 || self.store.is_empty())
+            && (shared.shares.is_roomy(config, self.tenant) || self.store.is_empty())
             && self.store.psns() <= u64::from(config.flow_psns_max) / 2;
         if self.store_was_full && roomy {
             self.store_was_full = false;
             self.gap = None;
-            self.nak_owed = true;
+            self.nak_owed = !self.is_coming_back();
         }
     }
 

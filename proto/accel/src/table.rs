@@ -130,7 +130,7 @@ impl FlowTable {
     /// The flow that has to go for another one to come; `None` when there is room, or when none can go. What showed a single
     /// packet goes first: no flood of those drives out what is known.
     pub(crate) fn victim(&mut self) -> Option<u32> {
-        if !self.free.is_empty() || self.slots.len() < self.flows_max {
+        if self.has_room() {
             return None;
         }
         let mut other = None;
@@ -146,6 +146,11 @@ impl FlowTable {
             }
         }
         other
+    }
+
+    /// True when one more flow can be taken in.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.slots.len() < self.flows_max
     }
 
     /// Takes a flow in. Its key must not be known. `None` when the table is full.

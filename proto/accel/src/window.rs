@@ -12,12 +12,17 @@ const GROWTH: u64 = 32;
 ///
 /// A requester's send queue bounds what a NIC has outstanding. A box stores more than that, and go-back-N would send all of
 /// it again for each packet that a full queue drops.
+///
+/// A responder that is not ready leaves a quarter of what was outstanding, if it goes on down to a single packet, and each packet that it
+/// takes then lets one more be outstanding: what is sent for nothing is less than what it takes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Window {
     /// The box stands before the responder's LAN, where what is lost is lost to congestion.
     is_far: bool,
     most: Option<u64>,
     delivered: u64,
+    /// Since the responder was not ready.
+    trial: Option<u64>,
 }
 
 impl Window {
@@ -34,7 +39,7 @@ impl Window {
     /// True when a packet may be sent with so many PSNs outstanding.
     #[inline]
     pub(crate) fn is_open(&self, outstanding: u64) -> bool {
-        self.most.is_none_or(|most| outstanding < most)
+        self.most.is_none_or(|most| outstanding < most) && self.trial.is_none_or(|trial| outstanding < trial)
     }
 
     /// A packet was lost with so many outstanding. The same loss, or one found while what it made necessary is still sent, shows
@@ -48,9 +53,19 @@ impl Window {
         self.delivered = 0;
     }
 
+    /// The responder was not ready for a packet, with so many outstanding.
+    pub(crate) fn note_not_ready(&mut self, outstanding: u64) {
+        let quarter = outstanding / 4;
+        self.trial = Some(self.trial.map_or(quarter.max(LEAST), |trial| trial.min(quarter.max(1))));
+    }
+
     /// So many PSNs were delivered. A window that holds `all` that may be stored is none.
     #[inline]
     pub(crate) fn note_delivered(&mut self, psns: u64, all: u64) {
+        if let Some(trial) = self.trial {
+            let grown = trial + psns;
+            self.trial = (grown < all).then_some(grown);
+        }
         let Some(most) = self.most else { return };
         self.delivered += psns;
         if self.delivered >= most {
@@ -69,6 +84,22 @@ mod tests {
     fn there_is_none_before_a_loss() {
         let mut window = Window::default();
         window.note_delivered(1 << 20, 1 << 21);
+        assert!(window.is_open(1 << 30));
+    }
+
+    #[test]
+    fn a_responder_that_is_not_ready_is_sent_less_and_less_until_it_takes_something() {
+        let mut window = Window::of(Role::Near);
+        let mut sent = 0;
+        for _ in 0..20 {
+            let outstanding = (0..4096).find(|&n| !window.is_open(n)).unwrap_or(4096);
+            sent += outstanding;
+            window.note_not_ready(outstanding);
+        }
+        assert!(sent < 2 * 4096 && window.is_open(0) && !window.is_open(1), "{sent}");
+        window.note_delivered(1, 1 << 21);
+        assert!(window.is_open(1) && !window.is_open(2));
+        (0..20).for_each(|_| window.note_delivered(1 << 20, 1 << 21));
         assert!(window.is_open(1 << 30));
     }
 

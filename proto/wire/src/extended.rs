@@ -164,6 +164,14 @@ pub fn rnr_timer(code: u8) -> Duration {
     Duration::from_us(RNR_US[usize::from(code & 0x1f)])
 }
 
+/// The code of the shortest RNR timer that is at least `wait`; of the longest one if none is.
+pub fn rnr_timer_code(wait: Duration) -> u8 {
+    (0..RNR_US.len() as u8)
+        .filter(|&code| rnr_timer(code) >= wait)
+        .min_by_key(|&code| rnr_timer(code))
+        .unwrap_or_default()
+}
+
 /// Datagram extended transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deth {

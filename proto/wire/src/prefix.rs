@@ -41,6 +41,12 @@ impl Prefix {
         Ok(prefix)
     }
 
+    /// The prefix of `len` bits that `address` is in; `len` is cut to the address's own length.
+    pub fn around(address: IpAddr, len: u8) -> Self {
+        let len = len.min(width(address));
+        Prefix { address: Prefix { address, len }.network(), len }
+    }
+
     /// True for an address that begins with these bits.
     pub fn contains(&self, address: IpAddr) -> bool {
         width(address) == width(self.address) && Prefix { address, len: self.len }.network() == self.network()
@@ -113,6 +119,13 @@ mod tests {
             let prefix: Prefix = text.parse().unwrap();
             assert!(prefix.contains(inside.parse().unwrap()), "{text}");
             assert!(!prefix.contains(outside.parse().unwrap()), "{text}");
+        }
+        for (address, len, text) in [
+            ("10.1.2.3", 16, "10.1.0.0/16"),
+            ("10.1.2.3", 40, "10.1.2.3"),
+            ("fd00::7:8", 112, "fd00::7:0/112"),
+        ] {
+            assert_eq!(Prefix::around(address.parse().unwrap(), len), text.parse().unwrap());
         }
         for (text, part) in [
             ("10.0.0.1/8", "10.0.0.0/8 may be meant"),

@@ -38,7 +38,8 @@ pub struct Terms {
     pub mtu: Mtu,
 }
 
-fn ip(host: usize) -> IpAddr {
+/// The address of a host.
+pub fn ip(host: usize) -> IpAddr {
     IpAddr::from([10, 77, 0, host as u8 + 1])
 }
 
@@ -84,10 +85,31 @@ pub fn completions<M: Memory>(rnic: &mut Rnic<M>, cq: CqId) -> Vec<Completion> {
     all
 }
 
+/// The other end of a connection.
+pub struct Peer {
+    pub host: usize,
+    pub qpn: Qpn,
+}
+
 /// Connects the queue pair of `host` with the other one.
 pub fn connect<M: Memory>(rnic: &mut Rnic<M>, now: Instant, ends: &[End], host: usize, terms: Terms) {
-    let peer = 1 - host;
-    let address = AddressVector { destination_ip: ip(peer), hop_limit: 64, traffic_class: 0, flow_label: 0 };
+    let peer = Peer { host: 1 - host, qpn: ends[1 - host].qpn };
+    let psns = [terms.psns[host], terms.psns[1 - host]];
+    join(rnic, now, ends[host].qpn, &peer, psns, terms.mtu, 7);
+}
+
+/// Connects a queue pair with `peer`, whose first PSN is the second of `psns`.
+pub fn join<M: Memory>(
+    rnic: &mut Rnic<M>,
+    now: Instant,
+    qpn: Qpn,
+    peer: &Peer,
+    psns: [u32; 2],
+    mtu: Mtu,
+    rnr_retry: u8,
+) {
+    let address =
+        AddressVector { destination_ip: ip(peer.host), hop_limit: 64, traffic_class: 0, flow_label: 0 };
     let transitions = [
         QpAttr {
             state: Some(QpState::Init),
@@ -98,26 +120,26 @@ pub fn connect<M: Memory>(rnic: &mut Rnic<M>, now: Instant, ends: &[End], host: 
         },
         QpAttr {
             state: Some(QpState::ReadyToReceive),
-            path_mtu: Some(terms.mtu),
+            path_mtu: Some(mtu),
             address: Some(address),
-            dest_qpn: Some(ends[peer].qpn),
-            rq_psn: Some(Psn::new(terms.psns[peer])),
+            dest_qpn: Some(peer.qpn),
+            rq_psn: Some(Psn::new(psns[1])),
             max_dest_rd_atomic: Some(16),
             min_rnr_timer: Some(12),
             ..QpAttr::default()
         },
         QpAttr {
             state: Some(QpState::ReadyToSend),
-            sq_psn: Some(Psn::new(terms.psns[host])),
+            sq_psn: Some(Psn::new(psns[0])),
             timeout: Some(14),
             retry_cnt: Some(7),
-            rnr_retry: Some(7),
+            rnr_retry: Some(rnr_retry),
             max_rd_atomic: Some(16),
             ..QpAttr::default()
         },
     ];
     for attr in transitions {
-        rnic.modify_qp(now, ends[host].qpn, &attr).unwrap();
+        rnic.modify_qp(now, qpn, &attr).unwrap();
     }
 }
 
