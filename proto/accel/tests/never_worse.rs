@@ -55,19 +55,16 @@ mod without_the_connection_manager {
     }
 
     #[test]
-    #[ignore = "issue point 1"]
     fn three_hundred_over_one_km() {
         many_are_served(&many(1, Boxes::Both, 300, 1));
     }
 
     #[test]
-    #[ignore = "issue point 1"]
     fn a_hundred_over_a_thousand_km() {
         many_are_served(&many(1, Boxes::Both, 100, 1000));
     }
 
     #[test]
-    #[ignore = "issue point 1"]
     fn a_hundred_with_the_transport() {
         many_are_served(&many(1, Boxes::Whole, 100, 1));
     }
@@ -103,13 +100,11 @@ mod reused {
     }
 
     #[test]
-    #[ignore = "issue point 2"]
     fn through_accelerators() {
         go_on(Boxes::Both);
     }
 
     #[test]
-    #[ignore = "issue point 2"]
     fn through_whole_boxes() {
         go_on(Boxes::Whole);
     }
@@ -134,13 +129,11 @@ mod reused {
     }
 
     #[test]
-    #[ignore = "issue point 2"]
     fn after_a_failure_through_accelerators() {
         after_a_failure(Boxes::Both);
     }
 
     #[test]
-    #[ignore = "issue point 2"]
     fn after_a_failure_through_whole_boxes() {
         after_a_failure(Boxes::Whole);
     }
@@ -255,7 +248,6 @@ fn runs(seeds: Range<u64>) {
 }
 
 #[test]
-#[ignore = "issue points 1, 2 and 3"]
 fn any_run() {
     runs(0..300);
 }
