@@ -55,6 +55,7 @@ mod samples;
 mod session;
 mod sessions;
 mod shared;
+mod silence;
 mod status;
 mod transport;
 

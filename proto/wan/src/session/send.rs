@@ -150,7 +150,9 @@ impl Session {
         out: &mut dyn Transmit,
     ) {
         let way = &mut self.ways_out[path];
-        if !way.is_up || way.mtu.next_at() > now || out.room(path + 1) == 0 {
+        // Of a far box that does not answer anything nothing can be learnt.
+        let is_silent = !way.is_up || way.is_overdue(now, &shared.config);
+        if is_silent || way.mtu.next_at() > now || out.room(path + 1) == 0 {
             return;
         }
         let patience = way.flight.rtt.patience() + shared.config.path_out_after;
