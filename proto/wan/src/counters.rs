@@ -63,6 +63,8 @@ declare_counters! {
     passed,
     /// Frames taken into a stream.
     tunnelled,
+    /// Of those, UC and UD, whose senders nothing holds back.
+    unpaced,
     /// Frames handed inside in the order of their stream.
     delivered,
     /// Transmissions of frames and stream records, the first ones included.
@@ -136,6 +138,8 @@ declare_counters! {
 declare_drops! {
     /// The store for a far box is full: whoever sends does not wait for room.
     StoreFull = "store_full",
+    /// A UC or UD frame beyond its source's share of the queue and the store: nothing holds its sender back.
+    ShareFull = "share_full",
     /// A queue for passed-through frames is full.
     QueueFull = "queue_full",
     /// A frame longer than 16 KiB, or one without any bytes.

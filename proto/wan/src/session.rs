@@ -87,7 +87,7 @@ impl Session {
             peer,
             opening: None,
             way,
-            out: Outgoing::new(config.send_bytes_max, config.streams_max),
+            out: Outgoing::new(config),
             incoming: Incoming::new(config.receive_bytes_max, config.streams_max, config.reorder_frames_max),
             ways_out: ways_out(now, config, local),
             ways_in: Vec::new(),

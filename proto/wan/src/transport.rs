@@ -4,7 +4,7 @@ use crate::format::{
     Ack, BODY_MAX, Close, Header, Kind, Outer, ParityBody, Ping, PingStep, VERSION, body_of, encapsulate,
     ping_body_of, take_piece,
 };
-use crate::key::{Map, StreamKey, WireKey, map};
+use crate::key::{Map, Pacing, StreamKey, WireKey, map};
 use crate::session::Session;
 use crate::sessions::Sessions;
 use crate::shared::{Body, Gate, Letter, Shared};
@@ -148,7 +148,7 @@ impl Transport {
 
     fn handle_inner(&mut self, now: Instant, frame: &Frame<'_>) {
         self.shared.counters.inner_frames_in += 1;
-        let Some((key, layout)) = tunnelled(frame) else { return self.shared.pass(INNER, frame) };
+        let Some((key, pacing, layout)) = tunnelled(frame) else { return self.shared.pass(INNER, frame) };
         let wire_key = WireKey::of(&key);
         let stream = match self.streams.get(&wire_key) {
             Some(&stream) => Some(stream),
@@ -157,10 +157,13 @@ impl Transport {
         let Some((local, slot)) = stream else { return self.shared.pass(INNER, frame) };
         let Some(session) = self.sessions.get_mut(local) else { return self.shared.pass(INNER, frame) };
         let held = hold(&mut self.shared.pool, frame, &layout);
-        if session.out.push(now, slot, layout.into(), held) {
-            self.shared.counters.tunnelled += 1;
-        } else {
-            self.shared.counters.drops.count(DropReason::StoreFull);
+        let counters = &mut self.shared.counters;
+        match session.out.push(now, slot, pacing, layout.into(), held) {
+            Ok(()) => {
+                counters.tunnelled += 1;
+                counters.unpaced += u64::from(pacing == Pacing::None);
+            }
+            Err(reason) => counters.drops.count(reason),
         }
     }
 
@@ -410,9 +413,9 @@ fn control_way(way: Path) -> Path {
     Path { hop_limit: HOP_LIMIT, traffic_class: way.traffic_class & !ECN_BITS, ..way }
 }
 
-/// The stream of a frame that is tunnelled, and where its headers stand.
+/// The stream of a frame that is tunnelled, what holds its sender back, and where its headers stand.
 #[inline]
-fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Layout)> {
+fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Pacing, Layout)> {
     if frame.trailer.is_empty() || frame.payload.len() > crate::PAYLOAD_MAX || frame.payload.count() > 1 {
         return None;
     }
@@ -421,7 +424,8 @@ fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Layout)> {
         && payload_len == frame.payload.len()
         && pad + ICRC_LEN == frame.trailer.len();
     let packet = Packet::parse(frame.head).ok().flatten().filter(|_| is_whole)?;
-    Some((StreamKey::of(&packet)?, layout))
+    let (key, pacing) = StreamKey::of(&packet)?;
+    Some((key, pacing, layout))
 }
 
 /// Keeps a frame with its ICRC: the far box checks it, and what is tunnelled is no longer what whoever writes a frame

@@ -5,15 +5,17 @@ mod starved;
 
 use longhaul_link::{Link, LinkConfig};
 use longhaul_node::{Deadline, Frame, Node, Payload, Side, Trailer, Transmit};
-use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn};
+use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, RKey};
 use longhaul_wan::{Config, INNER, PathConfig, Transport};
-use longhaul_wire::{Bth, Head, MacAddr, Opcode, Packet, Path, PathTemplate, icrc};
+use longhaul_wire::{Bth, Deth, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Reth, icrc};
 pub use starved::Starved;
 use std::collections::{HashMap, VecDeque};
 
 /// A frame of a stream: its place stands in the PSN.
 pub struct Source {
     pub qpn: u32,
+    /// Of its packets, in turn.
+    opcodes: &'static [Opcode],
     template: PathTemplate,
     payload_len: usize,
     /// The payload is there, and depends on the place.
@@ -45,6 +47,7 @@ impl Source {
         let template = PathTemplate::new(&host_path(from));
         Source {
             qpn,
+            opcodes: &[Opcode::RC_SEND_ONLY],
             template,
             payload_len,
             has_bytes,
@@ -60,9 +63,26 @@ impl Source {
         Source { every, ..self }
     }
 
+    /// The same of these packets, in turn.
+    pub fn of(self, opcodes: &'static [Opcode]) -> Self {
+        Source { opcodes, ..self }
+    }
+
+    /// The same between other hosts.
+    pub fn along(self, path: &Path) -> Self {
+        Source { template: PathTemplate::new(path), ..self }
+    }
+
     fn head(&self) -> (Head, u8) {
-        let bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(self.qpn), Psn::from_sequence(self.next));
+        let opcode = self.opcodes[self.next as usize % self.opcodes.len()];
+        let bth = Bth::new(opcode, Qpn::new(self.qpn), Psn::from_sequence(self.next));
         let mut head = Head::begin(&self.template, &bth);
+        if opcode.transport() == longhaul_wire::Transport::Ud {
+            head.push_deth(&Deth { qkey: 7, reserved_8: 0, source_qp: Qpn::new(9) });
+        }
+        if matches!(opcode, Opcode::UC_WRITE_FIRST | Opcode::UC_WRITE_ONLY) {
+            head.push_reth(&Reth { virtual_address: 1, rkey: RKey(2), len: 3 });
+        }
         let pad = head.finish(&self.template, self.payload_len);
         (head, pad)
     }
@@ -107,6 +127,8 @@ pub struct Host {
     /// Frames that were not the next of their stream.
     pub out_of_order: u64,
     pub is_strict: bool,
+    /// Frames that came behind a later one of their stream, or twice.
+    pub went_back: u64,
     /// Frames that no stream's receiver takes.
     pub others: u64,
     /// Frames that it takes at all; for a slow one.
@@ -129,6 +151,7 @@ impl Host {
         };
         let next = self.next.entry(packet.dest_qp().get()).or_default();
         let place = packet.psn().unwrap_near(*next).expect("no place before the first");
+        self.went_back += u64::from(place < *next);
         if place != *next {
             self.out_of_order += 1;
             assert!(!self.is_strict, "stream {} at {next}: {place} came", packet.dest_qp());
