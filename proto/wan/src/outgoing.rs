@@ -12,6 +12,10 @@ use slab::Slab;
 use std::collections::VecDeque;
 use std::ops::Range;
 
+/// Transmissions of one record that were lost, with nothing of its stream ever acknowledged, after which the stream is taken not to
+/// reach the far box.
+const ASTRAY: u32 = 64;
+
 /// One frame, or a record that takes a place in a stream as one does.
 pub(crate) struct Record {
     pub(crate) frame: Option<FrameBuf>,
@@ -22,6 +26,8 @@ pub(crate) struct Record {
     /// What of the frame's payload it carries, where that is not all.
     pub(crate) part: Option<(u16, u16)>,
     pacing: Pacing,
+    /// Transmissions taken for lost.
+    lost: u32,
     cost: u32,
     /// Queue entries and transmissions that name it.
     refs: u32,
@@ -35,6 +41,8 @@ enum StreamState {
     Closed,
     Open,
     Closing,
+    /// Nothing of it reaches the far box. Its place is not used again.
+    Astray,
 }
 
 struct StreamOut {
@@ -42,6 +50,8 @@ struct StreamOut {
     generation: u16,
     next: u64,
     unacknowledged: u32,
+    /// Something of it has arrived.
+    is_reached: bool,
     used_at: Instant,
     state: StreamState,
     /// Whose share its unpaced frames take.
@@ -82,6 +92,8 @@ pub(crate) struct Outgoing {
     streams: Vec<StreamOut>,
     closed: Vec<u16>,
     streams_max: usize,
+    /// Streams of which nothing arrives, since they were last asked for.
+    pub(crate) astray: Vec<WireKey>,
     /// Memory of what is not acknowledged.
     bytes: u64,
     bytes_peak: u64,
@@ -112,6 +124,7 @@ impl Outgoing {
             copies: VecDeque::new(),
             streams: Vec::new(),
             closed: Vec::new(),
+            astray: Vec::new(),
             streams_max: config.streams_max as usize,
             bytes: 0,
             bytes_peak: 0,
@@ -160,6 +173,7 @@ impl Outgoing {
                     generation: u16::MAX,
                     next: 0,
                     unacknowledged: 0,
+                    is_reached: false,
                     used_at: now,
                     state: StreamState::Closed,
                     source: 0,
@@ -173,6 +187,7 @@ impl Outgoing {
         stream.key = Some(key);
         stream.generation = stream.generation.wrapping_add(1);
         stream.next = 0;
+        stream.is_reached = false;
         stream.used_at = now;
         stream.state = StreamState::Open;
         Some(slot)
@@ -192,6 +207,9 @@ impl Outgoing {
         frame: FrameBuf,
     ) -> Result<(), DropReason> {
         let cost = cost(&frame);
+        if self.streams.get(usize::from(slot)).is_some_and(|stream| stream.state == StreamState::Astray) {
+            return Err(DropReason::Astray);
+        }
         if self.bytes + u64::from(cost) > self.bytes_max {
             return Err(DropReason::StoreFull);
         }
@@ -224,6 +242,7 @@ impl Outgoing {
             sequence: stream.next,
             part: None,
             pacing,
+            lost: 0,
             cost,
             refs: 1,
             was_sent: false,
@@ -352,6 +371,7 @@ impl Outgoing {
                 sequence,
                 part: Some((from as u16, to as u16)),
                 pacing,
+                lost: 0,
                 cost: if at == 0 { cost - share * (count as u32 - 1) } else { share },
                 refs: 1,
                 was_sent,
@@ -399,8 +419,38 @@ impl Outgoing {
                 self.acknowledge(record);
                 self.release(record);
             }
-            Fate::Lost => self.repeat(record, copies),
+            Fate::Lost => {
+                self.note_lost(record);
+                self.repeat(record, copies);
+            }
             Fate::Forgotten => self.release(record),
+        }
+    }
+
+    /// Gives up a stream of which one record has been lost too often for a path that works.
+    fn note_lost(&mut self, index: u32) {
+        let Some(record) = self.records.get_mut(index as usize).filter(|record| !record.is_done) else {
+            return;
+        };
+        record.lost += 1;
+        let (is_too_often, id) = (record.lost >= ASTRAY, record.stream);
+        let Some(stream) = self.streams.get_mut(usize::from(id as u16)) else { return };
+        if !is_too_often || stream.is_reached {
+            return;
+        }
+        stream.state = StreamState::Astray;
+        self.astray.extend(stream.key.take().map(|key| WireKey::of(&key)));
+        let source = stream.source;
+        for (_, record) in
+            self.records.iter_mut().filter(|(_, record)| record.stream == id && !record.is_done)
+        {
+            record.is_done = true;
+            record.frame = None;
+            self.bytes -= u64::from(record.cost);
+            self.outstanding -= if record.was_sent { u64::from(record.cost) } else { 0 };
+            if record.pacing == Pacing::None {
+                self.unpaced.acknowledge(source, record.cost);
+            }
         }
     }
 
@@ -420,6 +470,7 @@ impl Outgoing {
             self.unpaced.acknowledge(stream.source, record.cost);
         }
         stream.unacknowledged -= 1;
+        stream.is_reached = true;
         if stream.state == StreamState::Closing && stream.unacknowledged == 0 {
             stream.state = StreamState::Closed;
             self.unpaced.leave(stream.source);

@@ -280,6 +280,8 @@ impl Session {
             }
         }
         shared.counters.tail_probes += probes;
+        shared.counters.streams_astray += self.out.astray.len() as u64;
+        shared.streams_astray.append(&mut self.out.astray);
         if !self.is_up() {
             let since = *self.down_since.get_or_insert(now);
             return now.since(since) < config.dead_after;

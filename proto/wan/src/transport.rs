@@ -32,6 +32,8 @@ pub struct Transport {
     pub(crate) addresses: Addresses,
     /// Streams to a far box: their session and their place in it.
     streams: Map<WireKey, (u32, u16)>,
+    /// Streams of which nothing arrives at the far box of this session: they pass.
+    astray: Map<WireKey, u32>,
     gates: Vec<Gate>,
     pub(crate) refused: Option<Refused>,
     /// This life of the box.
@@ -58,6 +60,7 @@ impl Transport {
             sessions: Sessions::new(config.sessions_max),
             addresses: Addresses::new(&config),
             streams: map(config.seed ^ 2),
+            astray: map(config.seed ^ 4),
             gates: config.paths.iter().map(gate).collect(),
             refused: None,
             instance: 0,
@@ -140,6 +143,7 @@ impl Transport {
         self.note_ended(&session);
         self.addresses.forget(now, local, wait);
         self.streams.retain(|_, (of, _)| *of != local);
+        self.astray.retain(|_, of| *of != local);
         if session.remote.is_some() {
             self.shared.counters.sessions_closed += 1;
         }
@@ -176,6 +180,9 @@ impl Transport {
         head: &[u8],
         layout: Layout,
     ) -> Option<(u32, u16)> {
+        if self.astray.contains_key(&wire_key) {
+            return None;
+        }
         let counters = &mut self.shared.counters;
         let udp = Udp::from(layout);
         let way = control_way(udp.path(head));
@@ -472,6 +479,10 @@ impl Node for Transport {
         }
         for key in std::mem::take(&mut self.shared.streams_ended) {
             self.streams.remove(&key);
+        }
+        for key in std::mem::take(&mut self.shared.streams_astray) {
+            let stream = self.streams.remove(&key);
+            self.astray.extend(stream.map(|(local, _)| (key, local)));
         }
         self.ask(now);
     }

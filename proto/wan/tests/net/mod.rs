@@ -7,7 +7,7 @@ use longhaul_link::{Link, LinkConfig};
 use longhaul_node::{Deadline, Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, RKey};
 use longhaul_wan::{Config, INNER, PathConfig, Transport};
-use longhaul_wire::{Bth, Deth, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Reth, icrc};
+use longhaul_wire::{Bth, Deth, Ecn, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Reth, icrc};
 pub use starved::Starved;
 use std::collections::{HashMap, VecDeque};
 
@@ -127,6 +127,8 @@ pub struct Host {
     /// Frames that were not the next of their stream.
     pub out_of_order: u64,
     pub is_strict: bool,
+    /// Frames with a congestion mark.
+    pub marked: u64,
     /// Frames that came behind a later one of their stream, or twice.
     pub went_back: u64,
     /// Frames that no stream's receiver takes.
@@ -151,6 +153,7 @@ impl Host {
         };
         let next = self.next.entry(packet.dest_qp().get()).or_default();
         let place = packet.psn().unwrap_near(*next).expect("no place before the first");
+        self.marked += u64::from(Ecn::of(frame.head) == Some(Ecn::Congested));
         self.went_back += u64::from(place < *next);
         if place != *next {
             self.out_of_order += 1;
