@@ -3,7 +3,8 @@
 
 use longhaul_checks::network::{LEFT, LIMIT, Network, RIGHT, RIGHT_6, Raw, RunningBox};
 use longhaul_checks::{Program, longhaul, require};
-use longhaul_wire::pcap;
+use longhaul_units::Qpn;
+use longhaul_wire::{Packet, Transport, pcap};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -280,6 +281,49 @@ mod accelerators {
         for one in [near, fibre, far] {
             one.end();
         }
+    }
+
+    #[test]
+    fn with_a_transport_and_keys_repair_and_hide_uc_and_ud() {
+        require("ib_send_bw", "perftest");
+        let Some(network) = Network::new("UC and UD between whole boxes with keys", 1500) else { return };
+        let keys = keys(&network);
+        let start = |own: usize, name: &str, ports: &str| {
+            let ((file, _), (_, peer)) = (&keys[own], &keys[1 - own]);
+            let rest = "--rate 1G --distance 100km --transport";
+            let keys = format!("--key {} --peer other={peer}", file.display());
+            network.start(&format!("accelerate --name {name} {ports} {rest} {keys}"))
+        };
+        let near = start(0, "near", "--lan west --wan w1");
+        let crossed = network.runtime.path().join("crossed.pcap");
+        let fibre = network.start(&format!(
+            "emulate --a w2 --b e2 --distance 100km --rate 1G --loss 1e-2 --reorder 1e-2 --keep-privileges --pcap-a {}",
+            crossed.display()
+        ));
+        let far = start(1, "far", "--lan east --wan e1");
+        // Until the boxes know each other, frames pass.
+        network.transfer("ib_write_bw -s 4096 -m 1024 -n 100", || {});
+        // Every message must arrive, or the receiver waits for it for ever: each has its receive from the beginning.
+        for line in [
+            "ib_send_bw -c UD -s 1024 -m 1024 -n 1000 -r 1000",
+            "ib_send_bw -c UC -s 8192 -m 1024 -n 1000 -r 1000",
+            "ib_write_bw -c UC -s 65536 -m 1024 -n 400",
+        ] {
+            network.transfer(line, || {});
+        }
+        let counters = &network.status(&near)["pairs"][0]["transport"]["counters"];
+        let of = |name: &str| counters[name].as_u64().unwrap_or_default();
+        assert!(of("unpaced") >= 1000 + 8 * 1000 + 64 * 400, "{counters:#}");
+        assert!(of("repeated") + of("parity_sent") > 100, "{counters:#}");
+        for one in [near, fibre, far] {
+            one.end();
+        }
+        let opcodes = recorded(&crossed).into_iter().filter_map(|frame| {
+            let packet = Packet::parse(&frame).ok().flatten()?;
+            (packet.dest_qp() != Qpn::GSI).then(|| packet.opcode().transport())
+        });
+        let in_clear = opcodes.filter(|of| matches!(of, Transport::Uc | Transport::Ud)).count();
+        assert_eq!(in_clear, 0, "frames of UC and UD in the clear");
     }
 
     /// Key files of two boxes, and each one's public key.

@@ -141,8 +141,8 @@ pub struct Config {
     /// missing; the oldest go first. Four blocks of parity suit every path: 2 RTTs' worth, 134 MB at most with 4 KiB. 64 KiB
     /// to 4 GiB. Default 64 MiB.
     pub parity_bytes_max: u64,
-    /// Silence of a path, beyond its RTT, after which it is out and what it carried is repeated elsewhere. Above the
-    /// longest hold-up of a box. 1 ms to 10 s. Default 25 ms.
+    /// Silence of a path, beyond its RTT, after which it is out and what it carried is repeated elsewhere, if another path shows
+    /// that the far box runs; ten times as long if none does. 1 ms to 10 s. Default 25 ms.
     pub path_out_after: Duration,
     /// Time after which an idle path is asked whether it works. 1 ms to 60 s. Default 100 ms.
     pub keep_alive: Duration,

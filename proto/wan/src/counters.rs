@@ -63,6 +63,8 @@ declare_counters! {
     passed,
     /// Frames taken into a stream.
     tunnelled,
+    /// Of those, UC and UD, whose senders nothing holds back.
+    unpaced,
     /// Frames handed inside in the order of their stream.
     delivered,
     /// Transmissions of frames and stream records, the first ones included.
@@ -127,6 +129,8 @@ declare_counters! {
     refused_cores,
     /// Streams that found no room in the table: their frames pass untunnelled.
     stream_table_full,
+    /// Streams of which nothing arrives although the paths work, as where another box gets them: their frames pass untunnelled.
+    streams_astray,
     /// Addresses that found no room in the table: frames to them pass untunnelled.
     address_table_full,
     /// RoCEv2 frames that do not fit a tunnel; passed on untunnelled.
@@ -136,6 +140,10 @@ declare_counters! {
 declare_drops! {
     /// The store for a far box is full: whoever sends does not wait for room.
     StoreFull = "store_full",
+    /// A UC or UD frame beyond its source's share of the queue and the store: nothing holds its sender back.
+    ShareFull = "share_full",
+    /// A frame of a stream of which nothing arrives at the far box.
+    Astray = "astray",
     /// A queue for passed-through frames is full.
     QueueFull = "queue_full",
     /// A frame longer than 16 KiB, or one without any bytes.

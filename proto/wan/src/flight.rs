@@ -2,6 +2,7 @@
 
 use crate::format::AckEntry;
 use crate::rtt::{LossMeter, Reordering, Rtt};
+use crate::silence::HELD_UP;
 use longhaul_units::{Duration, Instant};
 use std::collections::VecDeque;
 
@@ -21,6 +22,9 @@ struct Sent {
     bytes: u16,
     state: State,
 }
+
+/// The most that acknowledgements are awaited longer because this box was held up.
+const UNREAD_MAX: Duration = Duration::from_ms(25);
 
 /// What becomes of a transmission of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +62,10 @@ pub(crate) struct Flight {
     in_flight: u64,
     in_flight_bytes: u64,
     largest_arrived: Option<(u64, Instant)>,
+    /// Acknowledgements may lie unread until then, because this box was held up.
+    unread_until: Instant,
+    /// The first unresolved number for which that was granted.
+    unread_for: Option<u64>,
     /// Round trip of the largest number that arrived.
     newest_rtt: Duration,
     pub(crate) rtt: Rtt,
@@ -90,6 +98,8 @@ impl Flight {
             in_flight: 0,
             in_flight_bytes: 0,
             largest_arrived: None,
+            unread_until: Instant::ZERO,
+            unread_for: None,
             newest_rtt: Duration::ZERO,
             rtt: Rtt::default(),
             reordering: Reordering::default(),
@@ -257,6 +267,7 @@ impl Flight {
         self.reordering.turn(now, rtt);
         let Some((largest, newest_at)) = self.largest_arrived else { return };
         let window = self.reordering.window(rtt);
+        self.note_if_held_up(now);
         while self.scan < largest {
             while self.covers.front().is_some_and(|cover| cover.end <= self.scan) {
                 self.covers.pop_front();
@@ -265,7 +276,8 @@ impl Flight {
             let Some(sent) = self.ring.get(place) else { break };
             if sent.state == State::InFlight {
                 let Some(at) = self.sent_wholly_at(self.scan, sent.at) else { break };
-                if at + window > newest_at && at + self.newest_rtt + window > now {
+                let is_awaited = at + self.newest_rtt + window > now || self.unread_until > now;
+                if at + window > newest_at && is_awaited {
                     break;
                 }
                 let sent = &mut self.ring[place];
@@ -281,6 +293,17 @@ impl Flight {
             self.scan += 1;
         }
         self.forget(now, told);
+    }
+
+    /// A deadline that this box meets late says nothing of the path: acknowledgements are awaited as long again, once for each
+    /// number.
+    fn note_if_held_up(&mut self, now: Instant) {
+        let Some(due) = self.detect_at() else { return };
+        let late = now.since(due);
+        if late >= HELD_UP && self.unread_for != Some(self.scan) {
+            self.unread_for = Some(self.scan);
+            self.unread_until = now + late.min(UNREAD_MAX);
+        }
     }
 
     /// Lets go of what is resolved, and of what was lost so long ago that it will not come.
@@ -312,6 +335,13 @@ impl Flight {
         self.open_from = None;
     }
 
+    /// Long transmissions in flight, at most `most`, that were sent before `at`.
+    pub(crate) fn long_before(&self, at: Instant, most: usize) -> usize {
+        let before = self.ring.iter().take_while(|sent| sent.at < at);
+        let is_long = |sent: &&Sent| u64::from(sent.bytes) > self.long_from && sent.state == State::InFlight;
+        before.filter(is_long).take(most).count()
+    }
+
     /// True when something in flight has more bytes on the wire than `bytes`.
     pub(crate) fn has_longer(&self, bytes: u64) -> bool {
         self.ring.iter().any(|sent| sent.state == State::InFlight && u64::from(sent.bytes) > bytes)
@@ -337,7 +367,7 @@ impl Flight {
         }
         let sent = self.ring.get((self.scan - self.base) as usize)?;
         let at = self.sent_wholly_at(self.scan, sent.at)?;
-        Some(at + self.newest_rtt + self.reordering.window(self.rtt.smoothed()))
+        Some((at + self.newest_rtt + self.reordering.window(self.rtt.smoothed())).max(self.unread_until))
     }
 
     /// The newest transmissions of which nothing has been heard, at most `count`.

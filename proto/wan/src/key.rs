@@ -2,7 +2,7 @@ use foldhash::fast::FixedState;
 use longhaul_units::Qpn;
 use longhaul_wire::{Packet, Path, Transport, address_bits};
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Names a stream: frames of one go out in the order in which they came.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -15,6 +15,15 @@ pub struct StreamKey {
     pub destination: IpAddr,
     /// Their destination QP: requests and responses for it keep their order.
     pub qpn: Qpn,
+}
+
+/// What holds the sender of a frame back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pacing {
+    /// It waits for answers of its peer: RC with its CNPs, and MADs.
+    Acknowledged,
+    /// Nothing does: UC and UD.
+    None,
 }
 
 /// The same in numbers: hashed in three words and a half.
@@ -44,24 +53,28 @@ impl WireKey {
 }
 
 impl StreamKey {
-    /// The stream of a packet that is tunnelled: reliable connections' and the connection manager's. `None`: it passes.
+    /// The stream of a packet that is tunnelled, and what holds its sender back. `None`: it passes, as multicast does.
     #[inline]
-    pub(crate) fn of(packet: &Packet<'_>) -> Option<StreamKey> {
-        let is_tunnelled = match packet.opcode().transport() {
-            Transport::Rc => true,
-            Transport::Ud => packet.dest_qp() == Qpn::GSI,
-            _ => false,
+    pub(crate) fn of(packet: &Packet<'_>) -> Option<(StreamKey, Pacing)> {
+        let qpn = packet.dest_qp();
+        let destination = packet.destination_ip();
+        let pacing = match packet.opcode().transport() {
+            // NICs send few CNPs, and what shares a stream shares a queue.
+            Transport::Rc | Transport::Cnp => Pacing::Acknowledged,
+            Transport::Uc => Pacing::None,
+            Transport::Ud if qpn == Qpn::GSI => Pacing::Acknowledged,
+            Transport::Ud if qpn.get() == 0 || is_multicast(destination) => return None,
+            Transport::Ud => Pacing::None,
+            Transport::Other => return None,
         };
-        if !is_tunnelled {
-            return None;
-        }
-        Some(StreamKey {
-            vlan: vlan(packet.head(), packet.layout().ip)?,
-            source: packet.source_ip(),
-            destination: packet.destination_ip(),
-            qpn: packet.dest_qp(),
-        })
+        let vlan = vlan(packet.head(), packet.layout().ip)?;
+        Some((StreamKey { vlan, source: packet.source_ip(), destination, qpn }, pacing))
     }
+}
+
+/// No one box serves these addresses.
+fn is_multicast(address: IpAddr) -> bool {
+    address.is_multicast() || address == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 /// The VLAN that a frame with its IP header at `ip` is in; 0: none. `None`: behind two tags, or one of another type.

@@ -4,7 +4,7 @@
 //! A [`Transport`] is a [`longhaul_node::Node`]: side 0 ([`INNER`]) is the hosts', sides 1 and up are the WAN's paths. It
 //! knows frames and streams, and nothing of what a packet means to a reliable connection.
 //!
-//! **Lifecycle.** Frames of reliable connections, and the connection manager's, to an address that is not known make it
+//! **Lifecycle.** Frames of RC, UC and UD (multicast aside) to an address that is not known make it
 //! ask along the path whether a box serves that address ([`Hello`]). Until one answers, and where none does, everything
 //! passes as it is. A session with a far box holds streams and paths; it ends when the far box says so, restarts, or is
 //! silent for [`Config::dead_after`], and what was under way is then lost: those who speak reliable connections decide by
@@ -20,6 +20,9 @@
 //!
 //! **Parity** ([`Parity`], `longhaul_fec`) saves a lost frame the round trip: it goes over the frames of a path in the order of
 //! their numbers, and what the far box computes from it counts as arrived.
+//!
+//! **UC and UD** have no acknowledgements that hold their senders back. Their frames are repaired as RC's are, but wait in
+//! queues of their own, one for each source; what exceeds a source's share is dropped before it enters a stream (`unpaced`).
 //!
 //! **Memory** is bounded at both ends. The far box says how much room it has and never lets go of what it has
 //! acknowledged; the near one takes no more than it may keep ([`longhaul_node::Node::intake`]).
@@ -55,8 +58,10 @@ mod samples;
 mod session;
 mod sessions;
 mod shared;
+mod silence;
 mod status;
 mod transport;
+mod unpaced;
 
 pub use config::{Config, ConfigError, Parity, PathConfig, Rate};
 pub use counters::{Counters, DropReason, Drops};

@@ -7,6 +7,7 @@
 //! Lengths are those of IP packets as the transport sends them: what stands between it and the path, a seal say, takes its own share
 //! without being asked.
 
+use crate::silence::HELD_UP;
 use longhaul_units::{Duration, Instant};
 
 /// Least length that is relied on, in bytes: what IPv4 hosts must take.
@@ -47,6 +48,8 @@ pub(crate) struct PathMtu {
     tries: u8,
     /// When the next round is due.
     next_at: Instant,
+    /// This round has been given more time because this box was held up.
+    is_extended: bool,
     /// Times that what was found was taken back.
     pub(crate) black_holes: u64,
 }
@@ -61,6 +64,7 @@ impl PathMtu {
             round: [None; AT_ONCE],
             tries: 0,
             next_at: now,
+            is_extended: false,
             black_holes: 0,
         }
     }
@@ -101,6 +105,12 @@ impl PathMtu {
         if self.next_at > now {
             return [None; AT_ONCE];
         }
+        let is_open = self.round.iter().flatten().any(|probe| !probe.is_answered);
+        let is_late = now.since(self.next_at) >= HELD_UP;
+        if is_open && is_late && !std::mem::replace(&mut self.is_extended, true) {
+            self.next_at = now + patience;
+            return [None; AT_ONCE];
+        }
         if self.is_settled() {
             self.too_long = self.most + 1;
         }
@@ -133,6 +143,7 @@ impl PathMtu {
         if !lens.iter().any(|len| is_open(*len)) {
             lens = [self.current + (self.too_long - self.current) / 2, 0, 0, 0, 0];
         }
+        self.is_extended = false;
         let mut before = 0;
         let mut round = [None; AT_ONCE];
         for (place, len) in round.iter_mut().zip(lens) {

@@ -2,13 +2,19 @@
 
 use crate::flight::Fate;
 use crate::format::Kind;
-use crate::key::{StreamKey, WireKey};
+use crate::key::{Pacing, StreamKey, WireKey};
+use crate::unpaced::Unpaced;
+use crate::{Config, DropReason};
 use longhaul_node::{FrameBuf, FramePool};
 use longhaul_units::{Duration, Instant};
-use longhaul_wire::Udp;
+use longhaul_wire::{Udp, address_bits};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::ops::Range;
+
+/// Transmissions of one record that were lost, with nothing of its stream ever acknowledged, after which the stream is taken not to
+/// reach the far box.
+const ASTRAY: u32 = 64;
 
 /// One frame, or a record that takes a place in a stream as one does.
 pub(crate) struct Record {
@@ -19,6 +25,9 @@ pub(crate) struct Record {
     pub(crate) sequence: u64,
     /// What of the frame's payload it carries, where that is not all.
     pub(crate) part: Option<(u16, u16)>,
+    pacing: Pacing,
+    /// Transmissions taken for lost.
+    lost: u32,
     cost: u32,
     /// Queue entries and transmissions that name it.
     refs: u32,
@@ -32,6 +41,8 @@ enum StreamState {
     Closed,
     Open,
     Closing,
+    /// Nothing of it reaches the far box. Its place is not used again.
+    Astray,
 }
 
 struct StreamOut {
@@ -39,8 +50,12 @@ struct StreamOut {
     generation: u16,
     next: u64,
     unacknowledged: u32,
+    /// Something of it has arrived.
+    is_reached: bool,
     used_at: Instant,
     state: StreamState,
+    /// Whose share its unpaced frames take.
+    source: u32,
 }
 
 /// What is to be sent next.
@@ -65,6 +80,9 @@ pub(crate) struct Outgoing {
     fresh: VecDeque<u32>,
     /// Memory of those.
     fresh_bytes: u64,
+    /// Those whose senders nothing holds back: they and the others take turns.
+    unpaced: Unpaced,
+    is_unpaced_turn: bool,
     /// Parts of what was about to be sent.
     parts: VecDeque<Next>,
     /// Records to be sent again, and how often.
@@ -74,6 +92,8 @@ pub(crate) struct Outgoing {
     streams: Vec<StreamOut>,
     closed: Vec<u16>,
     streams_max: usize,
+    /// Streams of which nothing arrives, since they were last asked for.
+    pub(crate) astray: Vec<WireKey>,
     /// Memory of what is not acknowledged.
     bytes: u64,
     bytes_peak: u64,
@@ -90,17 +110,22 @@ pub(crate) fn cost(frame: &FrameBuf) -> u32 {
 }
 
 impl Outgoing {
-    pub(crate) fn new(bytes_max: u64, streams_max: u32) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
+        let bytes_max = config.send_bytes_max;
+        let unpaced = Unpaced::new(config.passthrough_bytes_max, bytes_max / 2, config.seed ^ 3);
         Outgoing {
             records: Slab::new(),
             fresh: VecDeque::new(),
             fresh_bytes: 0,
+            unpaced,
+            is_unpaced_turn: false,
             parts: VecDeque::new(),
             repeats: VecDeque::new(),
             copies: VecDeque::new(),
             streams: Vec::new(),
             closed: Vec::new(),
-            streams_max: streams_max as usize,
+            astray: Vec::new(),
+            streams_max: config.streams_max as usize,
             bytes: 0,
             bytes_peak: 0,
             bytes_max,
@@ -122,7 +147,7 @@ impl Outgoing {
         self.bytes_max.saturating_sub(self.bytes)
     }
 
-    /// Memory of what was never sent.
+    /// Memory of what was never sent and whose senders can be held back.
     pub(crate) fn fresh_bytes(&self) -> u64 {
         self.fresh_bytes
     }
@@ -148,55 +173,91 @@ impl Outgoing {
                     generation: u16::MAX,
                     next: 0,
                     unacknowledged: 0,
+                    is_reached: false,
                     used_at: now,
                     state: StreamState::Closed,
+                    source: 0,
                 });
                 (self.streams.len() - 1) as u16
             }
             None => return None,
         };
         let stream = &mut self.streams[usize::from(slot)];
+        stream.source = self.unpaced.join(address_bits(key.source));
         stream.key = Some(key);
         stream.generation = stream.generation.wrapping_add(1);
         stream.next = 0;
+        stream.is_reached = false;
         stream.used_at = now;
         stream.state = StreamState::Open;
         Some(slot)
     }
 
-    /// Takes a frame into a stream. False: no room.
+    /// Takes a frame into a stream.
+    ///
+    /// # Errors
+    /// Why there is no room for it.
     #[inline]
-    pub(crate) fn push(&mut self, now: Instant, slot: u16, udp: Udp, frame: FrameBuf) -> bool {
+    pub(crate) fn push(
+        &mut self,
+        now: Instant,
+        slot: u16,
+        pacing: Pacing,
+        udp: Udp,
+        frame: FrameBuf,
+    ) -> Result<(), DropReason> {
         let cost = cost(&frame);
-        if self.bytes + u64::from(cost) > self.bytes_max {
-            return false;
+        if self.streams.get(usize::from(slot)).is_some_and(|stream| stream.state == StreamState::Astray) {
+            return Err(DropReason::Astray);
         }
-        self.append(now, slot, Kind::Data, udp, Some(frame), cost);
-        true
+        if self.bytes + u64::from(cost) > self.bytes_max {
+            return Err(DropReason::StoreFull);
+        }
+        let is_taken = self.append(now, slot, (Kind::Data, pacing), udp, Some(frame), cost);
+        if is_taken { Ok(()) } else { Err(DropReason::ShareFull) }
     }
 
+    /// False: it exceeds the share of its source.
     #[inline]
-    fn append(&mut self, now: Instant, slot: u16, kind: Kind, udp: Udp, frame: Option<FrameBuf>, cost: u32) {
-        let Some(stream) = self.streams.get_mut(usize::from(slot)) else { return };
-        let record = Record {
+    fn append(
+        &mut self,
+        now: Instant,
+        slot: u16,
+        (kind, pacing): (Kind, Pacing),
+        udp: Udp,
+        frame: Option<FrameBuf>,
+        cost: u32,
+    ) -> bool {
+        let Some(stream) = self.streams.get_mut(usize::from(slot)) else { return false };
+        let place = self.records.vacant_entry();
+        let index = place.key() as u32;
+        if pacing == Pacing::None && !self.unpaced.push(stream.source, index, cost) {
+            return false;
+        }
+        place.insert(Record {
             frame,
             udp,
             kind,
             stream: u32::from(stream.generation) << 16 | u32::from(slot),
             sequence: stream.next,
             part: None,
+            pacing,
+            lost: 0,
             cost,
             refs: 1,
             was_sent: false,
             is_done: false,
-        };
+        });
         stream.next += 1;
         stream.unacknowledged += 1;
         stream.used_at = now;
         self.bytes += u64::from(cost);
         self.bytes_peak = self.bytes_peak.max(self.bytes);
-        self.fresh_bytes += u64::from(cost);
-        self.fresh.push_back(self.records.insert(record) as u32);
+        if pacing == Pacing::Acknowledged {
+            self.fresh_bytes += u64::from(cost);
+            self.fresh.push_back(index);
+        }
+        true
     }
 
     /// Ends streams that carried nothing since `since`. Returns the keys of those that ended.
@@ -210,7 +271,8 @@ impl Outgoing {
             stream.state = StreamState::Closing;
             ended.extend(stream.key.take().map(|key| WireKey::of(&key)));
             let nowhere = Udp { ip: 0, is_ipv6: false, udp: 0 };
-            self.append(now, slot as u16, Kind::End, nowhere, None, 0);
+            let end = (Kind::End, Pacing::Acknowledged);
+            self.append(now, slot as u16, end, nowhere, None, 0);
         }
         ended
     }
@@ -221,20 +283,24 @@ impl Outgoing {
         !self.parts.is_empty()
             || !self.repeats.is_empty()
             || self.copies.front().is_some_and(|&(at, ..)| at <= now)
-            || self.fresh.front().is_some_and(|&record| self.may_send(record))
+            || self.next_fresh().is_some()
+    }
+
+    /// What is to be sent first of what was never sent, and its memory: by turns of what is paced and of what is not.
+    #[inline]
+    fn next_fresh(&self) -> Option<(u32, Pacing, u64)> {
+        let paced = self.fresh.front().map(|&record| (record, Pacing::Acknowledged));
+        let unpaced = self.unpaced.front().map(|record| (record, Pacing::None));
+        let (record, pacing) = if self.is_unpaced_turn { unpaced.or(paced) } else { paced.or(unpaced) }?;
+        let cost = self.records.get(record as usize).map_or(0, |record| u64::from(record.cost));
+        // The far box has room for it.
+        (self.outstanding + cost <= self.room).then_some((record, pacing, cost))
     }
 
     /// True when a repetition waits.
     #[inline]
     pub(crate) fn has_repeat(&self) -> bool {
         self.parts.front().map_or(!self.repeats.is_empty(), |part| part.is_repeat)
-    }
-
-    /// The far box has room for this one.
-    #[inline]
-    fn may_send(&self, record: u32) -> bool {
-        let cost = self.records.get(record as usize).map_or(0, |record| u64::from(record.cost));
-        self.outstanding + cost <= self.room
     }
 
     /// When a further copy is due, if nothing else waits.
@@ -253,13 +319,14 @@ impl Outgoing {
                 let (_, record, copies) = self.copies.pop_front()?;
                 Next { record, is_repeat: true, copies_left: copies - 1 }
             } else {
-                let &record = self.fresh.front()?;
-                if !self.may_send(record) {
-                    return None;
+                let (record, pacing, cost) = self.next_fresh()?;
+                if pacing == Pacing::None {
+                    self.unpaced.pop(cost);
+                } else {
+                    self.fresh.pop_front();
+                    self.fresh_bytes -= cost;
                 }
-                self.fresh.pop_front();
-                let cost = self.records.get(record as usize).map_or(0, |record| u64::from(record.cost));
-                self.fresh_bytes -= cost;
+                self.is_unpaced_turn = pacing == Pacing::Acknowledged;
                 Next { record, is_repeat: false, copies_left: 0 }
             };
             if self.records.get(next.record as usize).is_some_and(|record| !record.is_done) {
@@ -287,7 +354,7 @@ impl Outgoing {
         let Some(whole) = self.records.get_mut(next.record as usize) else { return };
         let range = whole.range();
         let (Some(frame), false) = (whole.frame.take(), whole.is_done) else { return };
-        let Record { udp, kind, stream, sequence, cost, was_sent, .. } = *whole;
+        let Record { udp, kind, stream, sequence, pacing, cost, was_sent, .. } = *whole;
         // Should it have arrived after all, its parts are there for nothing.
         whole.is_done = true;
         let len = range.len().div_ceil(count.max(1)).max(1);
@@ -303,6 +370,8 @@ impl Outgoing {
                 stream,
                 sequence,
                 part: Some((from as u16, to as u16)),
+                pacing,
+                lost: 0,
                 cost: if at == 0 { cost - share * (count as u32 - 1) } else { share },
                 refs: 1,
                 was_sent,
@@ -350,8 +419,38 @@ impl Outgoing {
                 self.acknowledge(record);
                 self.release(record);
             }
-            Fate::Lost => self.repeat(record, copies),
+            Fate::Lost => {
+                self.note_lost(record);
+                self.repeat(record, copies);
+            }
             Fate::Forgotten => self.release(record),
+        }
+    }
+
+    /// Gives up a stream of which one record has been lost too often for a path that works.
+    fn note_lost(&mut self, index: u32) {
+        let Some(record) = self.records.get_mut(index as usize).filter(|record| !record.is_done) else {
+            return;
+        };
+        record.lost += 1;
+        let (is_too_often, id) = (record.lost >= ASTRAY, record.stream);
+        let Some(stream) = self.streams.get_mut(usize::from(id as u16)) else { return };
+        if !is_too_often || stream.is_reached {
+            return;
+        }
+        stream.state = StreamState::Astray;
+        self.astray.extend(stream.key.take().map(|key| WireKey::of(&key)));
+        let source = stream.source;
+        for (_, record) in
+            self.records.iter_mut().filter(|(_, record)| record.stream == id && !record.is_done)
+        {
+            record.is_done = true;
+            record.frame = None;
+            self.bytes -= u64::from(record.cost);
+            self.outstanding -= if record.was_sent { u64::from(record.cost) } else { 0 };
+            if record.pacing == Pacing::None {
+                self.unpaced.acknowledge(source, record.cost);
+            }
         }
     }
 
@@ -367,9 +466,14 @@ impl Outgoing {
         self.outstanding -= u64::from(record.cost);
         let slot = record.stream as u16;
         let Some(stream) = self.streams.get_mut(usize::from(slot)) else { return };
+        if record.pacing == Pacing::None {
+            self.unpaced.acknowledge(stream.source, record.cost);
+        }
         stream.unacknowledged -= 1;
+        stream.is_reached = true;
         if stream.state == StreamState::Closing && stream.unacknowledged == 0 {
             stream.state = StreamState::Closed;
+            self.unpaced.leave(stream.source);
             self.closed.push(slot);
         }
     }

@@ -5,6 +5,7 @@ use crate::mtu::{LOST_IN_A_ROW, PathMtu};
 use crate::pace::Pace;
 use crate::parity_out::ParityOut;
 use crate::shared::Gate;
+use crate::silence::{HELD_UP, Silence};
 use crate::{Config, PathConfig};
 use longhaul_cc::wire_bytes;
 use longhaul_fec::Body;
@@ -20,8 +21,6 @@ const BACKOFF_MAX: u32 = 4;
 const PING_AGAIN_MIN: Duration = Duration::from_ms(10);
 /// The same while it is not known how long the path is.
 const PING_AGAIN_UNKNOWN: Duration = Duration::from_ms(100);
-/// A deadline that is met so much later than it was due says that this box was held up, and nothing of the path.
-const HELD_UP: Duration = Duration::from_ms(2);
 /// Ethernet with a tag, in front of an IP packet.
 const ETHERNET: usize = 18;
 /// PINGs that may be unanswered: they follow each other within a quarter of a round trip at most.
@@ -48,21 +47,22 @@ pub(crate) struct WayOut {
     pub(crate) mtu: PathMtu,
     /// Frames and parts that were split for this path.
     pub(crate) split: u64,
-    /// Numbers that had arrived when the last of what is in flight was repeated.
-    arrived_at_tail: Option<u64>,
+    /// Numbers that had arrived when the last of what is in flight was first repeated, and when that was.
+    arrived_at_tail: Option<(u64, Instant)>,
     pub(crate) is_up: bool,
-    /// When something was last heard that answers what went out here.
-    progress_at: Instant,
-    /// When this box went on after it had been held up: it waits anew from there, once between two answers.
-    resumed_at: Option<Instant>,
-    /// Since when an answer is awaited.
-    waits_since: Option<Instant>,
+    pub(crate) silence: Silence,
     last_sent_at: Instant,
+    /// When the newest PING that was answered was sent.
+    answered_from: Instant,
+    /// Numbers that had arrived when a PING was answered that had overtaken long datagrams, and when that was.
+    arrived_at_answer: Option<(u64, Instant)>,
     /// PINGs without an answer, the newest last.
     asked: VecDeque<Asked>,
     /// When the next PING is due.
     pub(crate) ping_at: Instant,
     tail_probes: u32,
+    /// When deadlines were last met.
+    ticked_at: Instant,
     pub(crate) outages: u64,
 }
 
@@ -78,13 +78,14 @@ impl WayOut {
             split: 0,
             arrived_at_tail: None,
             is_up: false,
-            progress_at: now,
-            resumed_at: None,
-            waits_since: None,
+            silence: Silence::new(now),
             last_sent_at: now,
+            answered_from: now,
+            arrived_at_answer: None,
             asked: VecDeque::with_capacity(ASKED_MAX),
             ping_at: now,
             tail_probes: 0,
+            ticked_at: now,
             outages: 0,
         }
     }
@@ -123,7 +124,7 @@ impl WayOut {
     pub(crate) fn note_sent(&mut self, now: Instant, record: u32, bytes: u64) {
         self.flight.note(now, record, bytes);
         self.last_sent_at = now;
-        self.waits_since.get_or_insert(now);
+        self.silence.wait(now);
     }
 
     /// Puts a datagram, which goes out now under `number`, the next, under parity: its protected head and its body.
@@ -148,34 +149,64 @@ impl WayOut {
 
     /// Notes that it was asked.
     pub(crate) fn note_asked(&mut self, config: &Config, asked: Asked) {
-        self.waits_since.get_or_insert(asked.at);
+        self.silence.wait(asked.at);
         if self.asked.len() == ASKED_MAX {
             self.asked.pop_front();
         }
         self.asked.push_back(asked);
-        let quarter = self.flight.rtt.smoothed().divided_by(4);
         let again = match self.is_up {
-            true => config.keep_alive.max(quarter),
-            false if quarter == Duration::ZERO => PING_AGAIN_UNKNOWN,
-            false => quarter.max(PING_AGAIN_MIN),
+            true => config.keep_alive.max(self.ask_again()),
+            false if self.flight.rtt.smoothed() == Duration::ZERO => PING_AGAIN_UNKNOWN,
+            false => self.ask_again(),
         };
         self.ping_at = asked.at + again;
+    }
+
+    /// Time between two PINGs of a path that does not answer.
+    fn ask_again(&self) -> Duration {
+        self.flight.rtt.smoothed().divided_by(4).max(PING_AGAIN_MIN)
+    }
+
+    /// When the next PING is due: soon after an answer is overdue, and then again and again.
+    pub(crate) fn ping_at(&self, config: &Config) -> Instant {
+        let Some(overdue) = self.overdue_at(config) else { return self.ping_at };
+        let again = self.asked.back().map(|asked| asked.at + self.ask_again());
+        self.ping_at.min(again.map_or(overdue, |again| again.max(overdue)))
+    }
+
+    /// When the far box is late to answer.
+    fn overdue_at(&self, config: &Config) -> Option<Instant> {
+        let since = self.silence.since().filter(|_| self.is_up)?;
+        Some(since + self.flight.rtt.patience() + Silence::overdue_after(config))
+    }
+
+    /// True while an answer is overdue.
+    pub(crate) fn is_overdue(&self, now: Instant, config: &Config) -> bool {
+        self.overdue_at(config).is_some_and(|at| at <= now)
+    }
+
+    /// True when nothing was heard here lately because nothing was asked.
+    pub(crate) fn is_unasked(&self, now: Instant, config: &Config) -> bool {
+        let lately = Silence::overdue_after(config).times(2);
+        self.is_up && self.silence.is_idle() && self.silence.heard_at() + lately <= now
+    }
+
+    /// Up to when answers show that the far box ran, as long as none is overdue.
+    pub(crate) fn far_ran_at(&self, now: Instant, config: &Config) -> Option<Instant> {
+        let half = self.flight.rtt.smoothed().divided_by(2).as_ps();
+        let at = Instant::from_ps(self.silence.heard_at().as_ps().saturating_sub(half));
+        (self.is_up && !self.is_overdue(now, config)).then_some(at)
     }
 
     /// The far box has answered something that went out here.
     #[inline]
     pub(crate) fn note_progress(&mut self, now: Instant) {
-        self.progress_at = now;
-        self.resumed_at = None;
         self.tail_probes = 0;
-        if self.flight.in_flight() == 0 {
+        let is_in_flight = self.flight.in_flight() > 0;
+        if !is_in_flight {
             self.arrived_at_tail = None;
         }
-        if self.flight.in_flight() == 0 && self.asked.is_empty() {
-            self.waits_since = None;
-        } else if self.waits_since.is_some() {
-            self.waits_since = Some(now);
-        }
+        self.silence.end(now, is_in_flight || !self.asked.is_empty());
     }
 
     /// True when a PING with this secret has no answer.
@@ -188,10 +219,27 @@ impl WayOut {
         let Some(place) = self.asked.iter().position(|asked| asked.nonce == nonce) else { return false };
         let asked = self.asked[place];
         self.asked.drain(..=place);
+        self.answered_from = self.answered_from.max(asked.at);
+        self.note_overtaken(now, asked.at);
         self.note_rtt(now, now.since(asked.at));
         self.is_up = true;
         self.note_progress(now);
         true
+    }
+
+    /// A PING that was sent at `asked_at` is answered: long datagrams do not get through if two PINGs do, the second of them sent
+    /// after the acknowledgement that the first one asked for, and no long one.
+    fn note_overtaken(&mut self, now: Instant, asked_at: Instant) {
+        let arrived = self.flight.arrived;
+        if self.flight.long_before(asked_at, LOST_IN_A_ROW as usize) < LOST_IN_A_ROW as usize {
+            self.arrived_at_answer = None;
+            return;
+        }
+        match self.arrived_at_answer {
+            Some((before, at)) if before == arrived && asked_at < at => {}
+            Some((before, _)) if before == arrived => self.flight.long_lost = LOST_IN_A_ROW,
+            _ => self.arrived_at_answer = Some((arrived, now)),
+        }
     }
 
     /// The answer to a PING that asked for a length. False: to none of ours.
@@ -241,37 +289,47 @@ impl WayOut {
         let window = self.flight.reordering.window(rtt.smoothed());
         let wait = rtt.patience() + window + self.ack_delay(config).times(2);
         let wait = wait.times(1 << self.tail_probes.min(BACKOFF_MAX));
-        Some(self.last_sent_at.max(self.waits_anew_from()) + wait)
-    }
-
-    /// The last moment that shows that an answer may still come.
-    fn waits_anew_from(&self) -> Instant {
-        self.resumed_at.unwrap_or(self.progress_at).max(self.progress_at)
+        Some(self.last_sent_at.max(self.silence.waits_anew_from()) + wait)
     }
 
     /// Answers may have come while this box was held up, and lie unread.
     fn note_if_held_up(&mut self, now: Instant, config: &Config) {
-        let due = [self.out_at(config), self.tail_at(config)].into_iter().flatten().min();
-        if self.resumed_at.is_none() && due.is_some_and(|due| now.since(due) >= HELD_UP) {
-            self.resumed_at = Some(now);
+        let due = [self.overdue_at(config), self.tail_at(config)].into_iter().flatten();
+        let due =
+            due.chain(self.out_at(config).into_iter().flatten()).filter(|at| *at > self.ticked_at).min();
+        if due.is_some_and(|due| now.since(due) >= HELD_UP) {
+            self.silence.excuse(now, config);
         }
+        self.ticked_at = now;
     }
 
-    fn out_at(&self, config: &Config) -> Option<Instant> {
-        let since = self.waits_since.filter(|_| self.is_up)?;
-        Some(since.max(self.waits_anew_from()) + self.flight.rtt.patience() + config.path_out_after)
+    /// When the path is out: the first moment if the far box runs, as `far_ran_at` shows, and the last one. Nobody gains if a path is
+    /// left because the far box waits for a core.
+    fn out_at(&self, config: &Config) -> Option<[Instant; 2]> {
+        let since = self.silence.since().filter(|_| self.is_up)?;
+        let answer_at = since + self.flight.rtt.patience();
+        Some([answer_at + config.path_out_after, answer_at + Silence::longest(config)])
+    }
+
+    /// True when the path is out.
+    fn is_out(&self, now: Instant, config: &Config, far_ran_at: Option<Instant>) -> bool {
+        let Some([first, last]) = self.out_at(config) else { return false };
+        let far_ran = far_ran_at.is_some_and(|at| at + config.path_out_after >= first);
+        last <= now || first <= now && far_ran
     }
 
     /// True when the next PING is due.
-    pub(crate) fn wants_ping(&self, now: Instant) -> bool {
-        self.ping_at <= now
+    pub(crate) fn wants_ping(&self, now: Instant, config: &Config) -> bool {
+        self.ping_at(config) <= now
     }
 
-    /// What time brings: losses, a tail to be repeated, the end of the way. True when it is out.
+    /// What time brings: losses, a tail to be repeated, the end of the way. True when it is out. `far_ran_at` is up to when other
+    /// paths show that the far box ran.
     pub(crate) fn tick(
         &mut self,
         now: Instant,
         config: &Config,
+        far_ran_at: Option<Instant>,
         mut told: impl FnMut(u32, Fate),
         mut probe: impl FnMut(u32),
     ) -> bool {
@@ -282,11 +340,10 @@ impl WayOut {
         }
         self.detect(now, &mut told);
         self.note_if_held_up(now, config);
-        if self.out_at(config).is_some_and(|at| at <= now) {
+        if self.is_out(now, config, far_ran_at) {
             self.is_up = false;
             self.outages += 1;
-            self.waits_since = None;
-            self.resumed_at = None;
+            self.silence.give_up();
             self.asked.clear();
             self.ping_at = now;
             self.parity.reset(self.flight.next_number());
@@ -300,25 +357,31 @@ impl WayOut {
             self.flight.tail(TAIL).for_each(&mut probe);
             self.tail_probes += 1;
             self.last_sent_at = now;
-            // PINGs are answered, or the path would be out, and none of this is: it may be too long.
+            // A PING that was sent later is answered, and none of this is: it may be too long.
             let arrived = self.flight.arrived;
-            let is_silent = self.arrived_at_tail.replace(arrived) == Some(arrived);
+            let first = self.arrived_at_tail.filter(|(before, _)| *before == arrived);
+            self.arrived_at_tail = first.or(Some((arrived, now)));
+            let is_silent = first.is_some_and(|(_, at)| self.answered_from > at);
             if is_silent && self.flight.has_longer(self.flight.long_from) {
+                self.arrived_at_tail = None;
                 self.collapse(now, told);
             }
         }
         false
     }
 
-    /// When [`WayOut::tick`] is to be called next.
-    pub(crate) fn deadline(&self, config: &Config) -> Option<Deadline> {
+    /// When [`WayOut::tick`] is to be called next. `polled_at` is when the session was last let send.
+    pub(crate) fn deadline(&self, config: &Config, polled_at: Instant) -> Option<Deadline> {
         let at = |at: Option<Instant>, reason| at.map(|at| Deadline { at, reason });
         let tail = self.tail_at(config).filter(|_| self.is_up);
+        let ping = Some(self.ping_at(config)).filter(|at| *at > polled_at);
+        let out = self.out_at(config).map(|[first, last]| if first > polled_at { first } else { last });
         [
             at(self.flight.detect_at(), "loss detection"),
             at(tail, "tail probe"),
+            at(ping, "keep-alive"),
             at(self.flush_at(config), "parity of a tail"),
-            at(self.out_at(config), "answer of a path"),
+            at(out, "answer of a path"),
             at(self.pace.as_ref().and_then(Pace::waiting_until), "pacing"),
         ]
         .into_iter()
@@ -329,6 +392,7 @@ impl WayOut {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rtt::Rtt;
 
     const RTT: Duration = Duration::from_ms(1);
 
@@ -341,10 +405,11 @@ mod tests {
         way
     }
 
-    /// Meets the deadlines that are due at `now`: whether the way is out by that, and what it repeats.
-    fn tick(way: &mut WayOut, now: Instant, config: &Config) -> (bool, u32) {
+    /// Meets the deadlines that are due at `now`: whether the way is out by that, and what it repeats. `far_runs`: another path
+    /// shows that the far box runs.
+    fn tick(way: &mut WayOut, now: Instant, config: &Config, far_runs: bool) -> (bool, u32) {
         let mut repeated = 0;
-        let is_out = way.tick(now, config, |_, _| {}, |_| repeated += 1);
+        let is_out = way.tick(now, config, far_runs.then_some(now), |_, _| {}, |_| repeated += 1);
         (is_out, repeated)
     }
 
@@ -352,9 +417,12 @@ mod tests {
     fn silence_counts_from_when_a_box_that_was_held_up_goes_on() {
         let (config, start) = (Config::default(), Instant::from_ns(1_000_000));
         let mut way = waiting(start, &config);
-        let late = start + Duration::from_ms(200);
-        assert_eq!(tick(&mut way, late, &config), (false, 0));
-        let due = way.deadline(&config).unwrap();
+        let mut late = start;
+        for _ in 0..3 {
+            late += Duration::from_ms(80);
+            assert_eq!(tick(&mut way, late, &config, true), (false, 0));
+        }
+        let due = way.deadline(&config, late).unwrap();
         assert!(due.at > late, "{due:?}");
         way.note_progress(due.at);
         assert!(way.is_up);
@@ -366,23 +434,58 @@ mod tests {
         let mut way = waiting(now, &config);
         let ticks = (1..10).find(|_| {
             now += Duration::from_ms(200);
-            tick(&mut way, now, &config).0
+            tick(&mut way, now, &config, true).0
         });
         assert_eq!(ticks, Some(2));
     }
 
-    #[test]
-    fn who_is_in_time_repeats_and_gives_up_at_once() {
-        let (config, start) = (Config::default(), Instant::from_ns(1_000_000));
-        let mut way = waiting(start, &config);
-        let due = way.deadline(&config).unwrap();
+    /// How long a way lasts of which nothing is heard, in a box that is in time.
+    fn lasts(config: &Config, far_runs: bool) -> (Duration, Rtt) {
+        let start = Instant::from_ns(1_000_000);
+        let mut way = waiting(start, config);
+        let due = way.deadline(config, start).unwrap();
         assert_eq!(due.reason, "tail probe");
-        assert_eq!(tick(&mut way, due.at, &config), (false, 1));
+        assert_eq!(tick(&mut way, due.at, config, far_runs), (false, 1));
         let mut now = due.at;
-        while !tick(&mut way, now, &config).0 {
-            now = way.deadline(&config).unwrap().at;
+        while !tick(&mut way, now, config, far_runs).0 {
+            now = way.deadline(config, now).unwrap().at;
         }
-        let most = config.path_out_after + way.flight.rtt.patience();
-        assert!(now.since(start) <= most, "after {:?}", now.since(start));
+        (now.since(start), way.flight.rtt)
+    }
+
+    #[test]
+    fn a_silent_path_is_left_at_once_if_another_one_shows_that_the_far_box_runs() {
+        let config = Config::default();
+        let (lasts, rtt) = lasts(&config, true);
+        assert!(lasts <= config.path_out_after + rtt.patience(), "after {lasts:?}");
+    }
+
+    #[test]
+    fn a_far_box_that_is_silent_on_all_paths_is_waited_for() {
+        let config = Config::default();
+        let (lasts, rtt) = lasts(&config, false);
+        assert_eq!(lasts, Silence::longest(&config) + rtt.patience());
+    }
+
+    #[test]
+    fn long_datagrams_are_given_up_only_after_a_short_one_was_answered() {
+        let (config, mut now) = (Config::default(), Instant::from_ns(1_000_000));
+        let mut way = waiting(now, &config);
+        way.note_sent(now, 1, 1400);
+        let mut asked = 0;
+        while asked < 3 {
+            now = way.deadline(&config, now).unwrap().at;
+            assert!(!tick(&mut way, now, &config, false).0);
+            if way.wants_ping(now, &config) {
+                asked += 1;
+                way.note_asked(&config, Asked { nonce: asked, at: now });
+            }
+        }
+        assert_eq!((way.mtu.black_holes, way.tail_probes > 1), (0, true), "the far box may be held up");
+        assert!(way.answered(now, asked));
+        while way.mtu.black_holes == 0 {
+            now = way.deadline(&config, now).unwrap().at;
+            assert!(!tick(&mut way, now, &config, false).0);
+        }
     }
 }

@@ -87,7 +87,7 @@ impl Session {
             peer,
             opening: None,
             way,
-            out: Outgoing::new(config.send_bytes_max, config.streams_max),
+            out: Outgoing::new(config),
             incoming: Incoming::new(config.receive_bytes_max, config.streams_max, config.reorder_frames_max),
             ways_out: ways_out(now, config, local),
             ways_in: Vec::new(),
@@ -166,6 +166,7 @@ impl Session {
         };
         let copies = way.flight.loss.copies(way.flight.in_flight(), shared.config.copies_max);
         let (out, spurious) = (&mut self.out, way.flight.spurious);
+        let was_overdue = way.is_overdue(now, &shared.config);
         let mut is_progress = false;
         let delay = Duration::from_ns(ack.delay_ns.into());
         let is_believed = way.flight.take(now, ack.entries(), delay, |record, fate| {
@@ -186,6 +187,9 @@ impl Session {
         way.parity.look(now, &way.flight, shared.config.copies_max);
         if let Some(pace) = &mut way.pace {
             pace.hear(now, &way.flight, ack.congested);
+        }
+        if is_progress && was_overdue {
+            self.note_resumed(now, &shared.config, usize::from(header.path));
         }
         let is_newer = |heard: u32| (header.number.wrapping_sub(heard) as i32) > 0;
         if self.control_heard.is_none_or(is_newer) {
@@ -221,6 +225,7 @@ impl Session {
             }
             step => {
                 let way = self.ways_out.get_mut(usize::from(header.path));
+                let was_overdue = way.as_ref().is_some_and(|way| way.is_overdue(now, &shared.config));
                 let is_ours = match (way, step) {
                     (Some(way), PingStep::Unknown) => {
                         way.has_asked(ping.nonce) || way.mtu.has_asked(ping.nonce)
@@ -232,10 +237,25 @@ impl Session {
                     shared.counters.drops.count(DropReason::Unasked);
                 } else if step == PingStep::Answer {
                     self.down_since = None;
+                    if was_overdue {
+                        self.note_resumed(now, &shared.config, usize::from(header.path));
+                    }
                 }
                 !(is_ours && step == PingStep::Unknown)
             }
         }
+    }
+
+    /// The far box answers again after it was silent on `path`: perhaps it was held up, and answers to the other paths follow.
+    fn note_resumed(&mut self, now: Instant, config: &Config, path: usize) {
+        let others = self.ways_out.iter_mut().enumerate().filter(|(other, _)| *other != path);
+        others.for_each(|(_, way)| way.silence.excuse(now, config));
+    }
+
+    /// Up to when the paths other than `path` show that the far box ran.
+    fn far_ran_at(&self, now: Instant, config: &Config, path: usize) -> Option<Instant> {
+        let others = self.ways_out.iter().enumerate().filter(|(other, _)| *other != path);
+        others.filter_map(|(_, way)| way.far_ran_at(now, config)).max()
     }
 
     /// What time brings. False: the session is over.
@@ -245,7 +265,9 @@ impl Session {
         }
         let config = &shared.config;
         let mut probes = 0;
-        for way in &mut self.ways_out {
+        for path in 0..self.ways_out.len() {
+            let far_ran_at = self.far_ran_at(now, config, path);
+            let way = &mut self.ways_out[path];
             let copies = way.flight.loss.copies(way.flight.in_flight(), config.copies_max);
             let out = std::cell::RefCell::new(&mut self.out);
             let told = |record, fate| out.borrow_mut().settle(record, fate, copies);
@@ -253,11 +275,13 @@ impl Session {
                 probes += 1;
                 out.borrow_mut().repeat(record, 1);
             };
-            if way.tick(now, config, told, probe) {
+            if way.tick(now, config, far_ran_at, told, probe) {
                 shared.counters.path_outages += 1;
             }
         }
         shared.counters.tail_probes += probes;
+        shared.counters.streams_astray += self.out.astray.len() as u64;
+        shared.streams_astray.append(&mut self.out.astray);
         if !self.is_up() {
             let since = *self.down_since.get_or_insert(now);
             return now.since(since) < config.dead_after;
@@ -331,6 +355,7 @@ impl Session {
         remote: u32,
         out: &mut dyn Transmit,
     ) {
+        let is_overdue = self.ways_out.iter().any(|way| way.is_overdue(now, &shared.config));
         for path in 0..self.ways_out.len() {
             while out.room(path + 1) > 0
                 && let Some(ping) = self.pongs[path].pop_front()
@@ -339,7 +364,10 @@ impl Session {
                 let pong = Ping { step: PingStep::Answer, session: self.local, ..ping };
                 self.send(now, shared, gates, (path, &header), |body| pong.write(body), out);
             }
-            if self.ways_out[path].wants_ping(now) && out.room(path + 1) > 0 {
+            let way = &self.ways_out[path];
+            // Another path shows whether the far box runs.
+            let is_witness = is_overdue && way.is_unasked(now, &shared.config);
+            if (is_witness || way.wants_ping(now, &shared.config)) && out.room(path + 1) > 0 {
                 self.send_ping(now, shared, gates, remote, path, out);
             }
             self.send_probes(now, shared, gates, remote, path, out);
@@ -444,8 +472,7 @@ impl Session {
         let at = |at: Option<Instant>, reason| at.map(|at| Deadline { at, reason });
         // What was due when it was last let send waits for room or for a pacer, not for time.
         let later = |at: &Instant| *at > self.polled_at;
-        let ways = self.ways_out.iter().map(|way| way.deadline(config));
-        let pings = self.ways_out.iter().map(|way| at(Some(way.ping_at).filter(later), "keep-alive"));
+        let ways = self.ways_out.iter().map(|way| way.deadline(config, self.polled_at));
         let up = self.ways_out.iter().filter(|way| way.is_up);
         let probes = up.map(|way| at(Some(way.mtu.next_at()).filter(later), "the length that a path takes"));
         let acks = self.ways_in.iter().map(|way| way.arrivals.ack_at(delay, config.ack_every).filter(later));
@@ -456,7 +483,7 @@ impl Session {
             at(over, "end of a session"),
             at(Some(self.sweep_at), "idle streams"),
         ];
-        ways.chain(pings).chain(probes).chain(acks).chain(own).fold(None, Deadline::earliest)
+        ways.chain(probes).chain(acks).chain(own).fold(None, Deadline::earliest)
     }
 
     pub(crate) fn status(&self, config: &Config) -> SessionStatus {

@@ -26,6 +26,8 @@ pub(crate) struct Shared {
     pub(crate) letters: VecDeque<Letter>,
     /// Streams that have ended since the table was last told.
     pub(crate) streams_ended: Vec<WireKey>,
+    /// The same of streams of which nothing arrives at the far box.
+    pub(crate) streams_astray: Vec<WireKey>,
 }
 
 /// A datagram to be sent that belongs to no session's state.
@@ -63,6 +65,7 @@ impl Shared {
             pass_out: Queue::new(config.passthrough_bytes_max),
             letters: VecDeque::new(),
             streams_ended: Vec::new(),
+            streams_astray: Vec::new(),
             config,
         }
     }

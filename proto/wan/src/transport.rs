@@ -4,7 +4,7 @@ use crate::format::{
     Ack, BODY_MAX, Close, Header, Kind, Outer, ParityBody, Ping, PingStep, VERSION, body_of, encapsulate,
     ping_body_of, take_piece,
 };
-use crate::key::{Map, StreamKey, WireKey, map};
+use crate::key::{Map, Pacing, StreamKey, WireKey, map};
 use crate::session::Session;
 use crate::sessions::Sessions;
 use crate::shared::{Body, Gate, Letter, Shared};
@@ -32,6 +32,8 @@ pub struct Transport {
     pub(crate) addresses: Addresses,
     /// Streams to a far box: their session and their place in it.
     streams: Map<WireKey, (u32, u16)>,
+    /// Streams of which nothing arrives at the far box of this session: they pass.
+    astray: Map<WireKey, u32>,
     gates: Vec<Gate>,
     pub(crate) refused: Option<Refused>,
     /// This life of the box.
@@ -58,6 +60,7 @@ impl Transport {
             sessions: Sessions::new(config.sessions_max),
             addresses: Addresses::new(&config),
             streams: map(config.seed ^ 2),
+            astray: map(config.seed ^ 4),
             gates: config.paths.iter().map(gate).collect(),
             refused: None,
             instance: 0,
@@ -140,6 +143,7 @@ impl Transport {
         self.note_ended(&session);
         self.addresses.forget(now, local, wait);
         self.streams.retain(|_, (of, _)| *of != local);
+        self.astray.retain(|_, of| *of != local);
         if session.remote.is_some() {
             self.shared.counters.sessions_closed += 1;
         }
@@ -148,7 +152,7 @@ impl Transport {
 
     fn handle_inner(&mut self, now: Instant, frame: &Frame<'_>) {
         self.shared.counters.inner_frames_in += 1;
-        let Some((key, layout)) = tunnelled(frame) else { return self.shared.pass(INNER, frame) };
+        let Some((key, pacing, layout)) = tunnelled(frame) else { return self.shared.pass(INNER, frame) };
         let wire_key = WireKey::of(&key);
         let stream = match self.streams.get(&wire_key) {
             Some(&stream) => Some(stream),
@@ -157,10 +161,13 @@ impl Transport {
         let Some((local, slot)) = stream else { return self.shared.pass(INNER, frame) };
         let Some(session) = self.sessions.get_mut(local) else { return self.shared.pass(INNER, frame) };
         let held = hold(&mut self.shared.pool, frame, &layout);
-        if session.out.push(now, slot, layout.into(), held) {
-            self.shared.counters.tunnelled += 1;
-        } else {
-            self.shared.counters.drops.count(DropReason::StoreFull);
+        let counters = &mut self.shared.counters;
+        match session.out.push(now, slot, pacing, layout.into(), held) {
+            Ok(()) => {
+                counters.tunnelled += 1;
+                counters.unpaced += u64::from(pacing == Pacing::None);
+            }
+            Err(reason) => counters.drops.count(reason),
         }
     }
 
@@ -173,6 +180,9 @@ impl Transport {
         head: &[u8],
         layout: Layout,
     ) -> Option<(u32, u16)> {
+        if self.astray.contains_key(&wire_key) {
+            return None;
+        }
         let counters = &mut self.shared.counters;
         let udp = Udp::from(layout);
         let way = control_way(udp.path(head));
@@ -410,9 +420,9 @@ fn control_way(way: Path) -> Path {
     Path { hop_limit: HOP_LIMIT, traffic_class: way.traffic_class & !ECN_BITS, ..way }
 }
 
-/// The stream of a frame that is tunnelled, and where its headers stand.
+/// The stream of a frame that is tunnelled, what holds its sender back, and where its headers stand.
 #[inline]
-fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Layout)> {
+fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Pacing, Layout)> {
     if frame.trailer.is_empty() || frame.payload.len() > crate::PAYLOAD_MAX || frame.payload.count() > 1 {
         return None;
     }
@@ -421,7 +431,8 @@ fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Layout)> {
         && payload_len == frame.payload.len()
         && pad + ICRC_LEN == frame.trailer.len();
     let packet = Packet::parse(frame.head).ok().flatten().filter(|_| is_whole)?;
-    Some((StreamKey::of(&packet)?, layout))
+    let (key, pacing) = StreamKey::of(&packet)?;
+    Some((key, pacing, layout))
 }
 
 /// Keeps a frame with its ICRC: the far box checks it, and what is tunnelled is no longer what whoever writes a frame
@@ -468,6 +479,10 @@ impl Node for Transport {
         }
         for key in std::mem::take(&mut self.shared.streams_ended) {
             self.streams.remove(&key);
+        }
+        for key in std::mem::take(&mut self.shared.streams_astray) {
+            let stream = self.streams.remove(&key);
+            self.astray.extend(stream.map(|(local, _)| (key, local)));
         }
         self.ask(now);
     }

@@ -198,6 +198,12 @@ impl TransportState {
         if let Some(refused) = &self.refused {
             news.push(format!("its traffic passes as it is: no session with {refused}"));
         }
+        if let Some(astray) = self.counters.get("streams_astray").filter(|count| **count > 0) {
+            news.push(format!(
+                "nothing of {astray} streams reaches their far box although its paths work: they pass as they are; does another box \
+                 share its site (ECMP)? Let all packets of a site pass one box"
+            ));
+        }
         for session in &self.sessions {
             for (number, path) in (1..).zip(&session.paths) {
                 if path.split == 0 || !path.mtu_is_settled || !path.is_up {

@@ -60,7 +60,7 @@ pub struct Header {
     pub kind: Kind,
     /// The path that the number belongs to, 0 to 15; of an [`Kind::Ack`]: the path that it is about.
     pub path: u8,
-    /// 4 bits, sent as 0 and not looked at.
+    /// 4 bits: [`Header::MARKED_BEFORE`]; the others are sent as 0 and not looked at.
     pub flags: u8,
     /// UDP checksum of the tunnelled frame; 0 in other datagrams.
     pub udp_checksum: u16,
@@ -76,6 +76,9 @@ pub struct Header {
 }
 
 impl Header {
+    /// Flag of a frame that had a congestion mark before it was tunnelled: its mark says nothing of the path.
+    pub const MARKED_BEFORE: u8 = 1;
+
     /// A header with nothing but its kind and its session.
     pub const fn new(kind: Kind, session: u32) -> Self {
         Header {

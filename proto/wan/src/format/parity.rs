@@ -7,6 +7,8 @@ use longhaul_wire::{Ecn, HEAD_MAX, ICRC_LEN, Layout, Path, PathTemplate, ROCEV2_
 
 /// A protected head up to the BTH: that of a record, IPv4 identification and flags, UDP source port.
 const FIXED: usize = 20;
+/// Beside the kind in a protected head: the frame had a congestion mark before it was tunnelled.
+const MARKED: u8 = 1 << 7;
 /// A protected head that has no frame: kind, UDP checksum, stream, sequence, number.
 const RECORD: usize = 15;
 
@@ -14,6 +16,8 @@ const RECORD: usize = 15;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     pub(crate) kind: Kind,
+    /// It had a congestion mark before it was tunnelled.
+    pub(crate) was_marked: bool,
     pub(crate) udp_checksum: u16,
     pub(crate) stream: u32,
     /// Low half.
@@ -27,13 +31,14 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn of(header: &Header) -> Self {
-        let Header { kind, udp_checksum, stream, sequence, number, .. } = *header;
-        Place { kind, udp_checksum, stream, sequence, number, extent: Extent::default() }
+        let Header { kind, udp_checksum, stream, sequence, number, flags, .. } = *header;
+        let was_marked = flags & Header::MARKED_BEFORE != 0;
+        Place { kind, was_marked, udp_checksum, stream, sequence, number, extent: Extent::default() }
     }
 
     /// Writes what both ends know alike of the datagram's headers: nothing that a router changes. Returns its length.
     pub(crate) fn write_head(&self, frame: Option<&Frame<'_>>, out: &mut [u8; SYMBOL_HEAD_MAX]) -> usize {
-        out[0] = self.kind as u8;
+        out[0] = self.kind as u8 | if self.was_marked { MARKED } else { 0 };
         out[1..3].copy_from_slice(&self.udp_checksum.to_be_bytes());
         out[3..7].copy_from_slice(&self.stream.to_be_bytes());
         out[7..11].copy_from_slice(&self.sequence.to_be_bytes());
@@ -65,14 +70,16 @@ impl Place {
     pub(crate) fn read_head(head: &[u8]) -> Option<(Place, &[u8])> {
         let (fixed, rest) = head.split_first_chunk::<RECORD>()?;
         let [kind, c0, c1, s0, s1, s2, s3, q0, q1, q2, q3, n0, n1, n2, n3] = *fixed;
+        let was_marked = kind & MARKED != 0;
         let kinds = [Kind::Data, Kind::Part, Kind::End, Kind::Void];
-        let kind = kinds.into_iter().find(|known| *known as u8 == kind)?;
+        let kind = kinds.into_iter().find(|known| *known as u8 == kind & !MARKED)?;
         let extent = match kind {
             Kind::Part => Extent::read(*rest.get(FIXED - RECORD..)?.first_chunk()?),
             _ => Extent::default(),
         };
         let place = Place {
             kind,
+            was_marked,
             udp_checksum: u16::from_be_bytes([c0, c1]),
             stream: u32::from_be_bytes([s0, s1, s2, s3]),
             sequence: u32::from_be_bytes([q0, q1, q2, q3]),
@@ -111,8 +118,9 @@ impl Prefix {
         Some(Prefix { bytes, len: len as u8 })
     }
 
-    /// Headers up to UDP as `first`, the bytes behind [`Place::read_head`], has them. A mark says what befell another frame.
-    fn restored(&self, first: [u8; FIXED - RECORD]) -> Option<([u8; HEAD_MAX], Udp)> {
+    /// Headers up to UDP as `first`, the bytes behind [`Place::read_head`], has them. The mark is the frame's own: that of the latest
+    /// one says what befell another.
+    fn restored(&self, place: &Place, first: [u8; FIXED - RECORD]) -> Option<([u8; HEAD_MAX], Udp)> {
         let [id0, id1, flags, p0, p1] = first;
         let prefix = &self.bytes[..usize::from(self.len)];
         let udp = Udp::find(prefix)?;
@@ -120,8 +128,11 @@ impl Prefix {
         let mut out = [0; HEAD_MAX];
         out[..at].copy_from_slice(prefix);
         let class_at = udp.ip + 1;
-        if Ecn::of(&out[..at]) == Some(Ecn::Congested) {
-            out[class_at] ^= if udp.is_ipv6 { 1 << 4 } else { 1 };
+        let ecn_at = if udp.is_ipv6 { 4 } else { 0 };
+        if place.was_marked {
+            out[class_at] |= 3 << ecn_at;
+        } else if Ecn::of(&out[..at]) == Some(Ecn::Congested) {
+            out[class_at] ^= 1 << ecn_at;
         }
         if !udp.is_ipv6 {
             if prefix[udp.ip] != 0x45 {
@@ -144,7 +155,7 @@ impl Prefix {
     ) -> Option<FrameBuf> {
         let (first, rest) = head.split_first_chunk::<{ FIXED - RECORD }>()?;
         let near = rest.get(Extent::LEN..)?;
-        let (mut out, _) = self.restored(*first)?;
+        let (mut out, _) = self.restored(place, *first)?;
         let at = usize::from(self.len);
         out.get_mut(at..at + near.len())?.copy_from_slice(near);
         let payload = match *body {
@@ -167,7 +178,7 @@ impl Prefix {
         body: &Body<'_>,
     ) -> Option<FrameBuf> {
         let (first, transport) = head.split_first_chunk::<{ FIXED - RECORD }>()?;
-        let (mut out, udp) = self.restored(*first)?;
+        let (mut out, udp) = self.restored(place, *first)?;
         let at = usize::from(self.len);
         out.get_mut(at..at + transport.len())?.copy_from_slice(transport);
         udp.set_destination_port(&mut out, ROCEV2_PORT);
@@ -345,6 +356,10 @@ mod tests {
             let expected_head = head(&on_arrival(&sent_by), len, is_atomic).0;
             let (mut built, mut expected_head) = (built.bytes().to_vec(), expected_head.bytes().to_vec());
             let udp = Udp::find(&built).unwrap();
+            let was_marked = words[1] & 1 == 1;
+            if was_marked {
+                expected_head[udp.ip + 1] |= if is_ipv6 { 3 << 4 } else { 3 };
+            }
             for head in [&mut built, &mut expected_head] {
                 if !is_ipv6 {
                     head[udp.ip + 4..udp.ip + 6].copy_from_slice(&id[..2]);
@@ -361,7 +376,7 @@ mod tests {
             };
             let frame = Frame { head: &built, payload, trailer };
             let place = Place {
-                kind: Kind::Data, udp_checksum: words[0] as u16, stream: words[1], sequence: words[2], number: words[0],
+                kind: Kind::Data, was_marked, udp_checksum: words[0] as u16, stream: words[1], sequence: words[2], number: words[0],
                 extent: Extent::default(),
             };
             let mut symbol = [0; SYMBOL_HEAD_MAX];

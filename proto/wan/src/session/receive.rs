@@ -3,7 +3,7 @@
 use super::Session;
 use crate::DropReason;
 use crate::arrivals::Arrival;
-use crate::format::{Extent, Kind, Outer, ParityBody, Place, Prefix, piece_len, take_out};
+use crate::format::{Extent, Header, Kind, Outer, ParityBody, Place, Prefix, piece_len, take_out};
 use crate::incoming::{Incoming, Item, Verdict};
 use crate::outgoing::cost;
 use crate::partial::Piece;
@@ -67,7 +67,7 @@ impl Session {
         if !is_duplicate {
             way.arrivals.note(now, number);
         }
-        if Ecn::of(frame.head) == Some(Ecn::Congested) {
+        if is_marked_on_path(frame.head, header) {
             way.arrivals.congested += 1;
             shared.counters.congested += 1;
         }
@@ -109,7 +109,7 @@ impl Session {
             way.arrivals.duplicates += 1;
         }
         way.arrivals.note(now, number);
-        if !is_duplicate && Ecn::of(held.head()) == Some(Ecn::Congested) {
+        if !is_duplicate && is_marked_on_path(held.head(), header) {
             way.arrivals.congested += 1;
             shared.counters.congested += 1;
         }
@@ -276,6 +276,12 @@ impl Session {
             }
         }
     }
+}
+
+/// True for a datagram with a congestion mark that its frame did not have before.
+#[inline]
+fn is_marked_on_path(head: &[u8], header: &Header) -> bool {
+    header.flags & Header::MARKED_BEFORE == 0 && Ecn::of(head) == Some(Ecn::Congested)
 }
 
 /// Why something is not even acknowledged.

@@ -14,7 +14,7 @@ use longhaul_cc::wire_bytes;
 use longhaul_fec::{Body, HEAD_MAX as SYMBOL_HEAD_MAX};
 use longhaul_node::{Frame, Payload, Trailer, Transmit};
 use longhaul_units::{Duration, Instant, Rng};
-use longhaul_wire::{HEAD_MAX, Path, Udp};
+use longhaul_wire::{Ecn, HEAD_MAX, Path, Udp};
 use std::net::IpAddr;
 
 /// Bytes by which a PARITY may be longer than the longest frame that it protects, and than the longest part.
@@ -72,7 +72,8 @@ impl Session {
                 let inner = held.as_frame();
                 let piece = Piece::of(inner, record.udp, record.range(), held.payload());
                 let udp_checksum = record.udp.checksum(inner.head);
-                let header = Header { kind: Kind::Part, udp_checksum, ..header };
+                let flags = flags(inner.head, record.udp);
+                let header = Header { kind: Kind::Part, udp_checksum, flags, ..header };
                 shared.counters.parts_sent += 1;
                 send_piece(now, way, port, &header, &piece, (path, out))
             }
@@ -150,7 +151,9 @@ impl Session {
         out: &mut dyn Transmit,
     ) {
         let way = &mut self.ways_out[path];
-        if !way.is_up || way.mtu.next_at() > now || out.room(path + 1) == 0 {
+        // Of a far box that does not answer anything nothing can be learnt.
+        let is_silent = !way.is_up || way.is_overdue(now, &shared.config);
+        if is_silent || way.mtu.next_at() > now || out.room(path + 1) == 0 {
             return;
         }
         let patience = way.flight.rtt.patience() + shared.config.path_out_after;
@@ -225,6 +228,14 @@ fn parts_needed(record: &Record, mtu: usize, reserve: Reserve) -> Option<usize> 
     Some(range.len().div_ceil(mtu.saturating_sub(around).max(64)).max(2))
 }
 
+/// Flags of a frame with these headers.
+#[inline]
+fn flags(head: &[u8], udp: Udp) -> u8 {
+    let (at, shift) = if udp.is_ipv6 { (udp.ip + 1, 4) } else { (udp.ip + 1, 0) };
+    let is_marked = Ecn::of_traffic_class(head[at] >> shift) == Ecn::Congested;
+    if is_marked { Header::MARKED_BEFORE } else { 0 }
+}
+
 /// Sends a frame as it is. Its length; `None`: it does not fit a tunnel.
 #[inline]
 fn send_whole(
@@ -236,7 +247,7 @@ fn send_whole(
     inner: &Frame<'_>,
     (path, out): (usize, &mut dyn Transmit),
 ) -> Option<usize> {
-    let header = Header { udp_checksum: udp.checksum(inner.head), ..*header };
+    let header = Header { udp_checksum: udp.checksum(inner.head), flags: flags(inner.head, udp), ..*header };
     let mut head = [0; HEAD_MAX];
     let head_len = encapsulate(inner.head, udp, port, &header, &mut head)?;
     let frame = Frame { head: &head[..head_len], ..*inner };

@@ -1,16 +1,21 @@
 //! Two transports and the fibres between them, in virtual time, with hosts that send streams and check what comes out.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+mod starved;
+
 use longhaul_link::{Link, LinkConfig};
 use longhaul_node::{Deadline, Frame, Node, Payload, Side, Trailer, Transmit};
-use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn};
+use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, RKey};
 use longhaul_wan::{Config, INNER, PathConfig, Transport};
-use longhaul_wire::{Bth, Head, MacAddr, Opcode, Packet, Path, PathTemplate, icrc};
+use longhaul_wire::{Bth, Deth, Ecn, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Reth, icrc};
+pub use starved::Starved;
 use std::collections::{HashMap, VecDeque};
 
 /// A frame of a stream: its place stands in the PSN.
 pub struct Source {
     pub qpn: u32,
+    /// Of its packets, in turn.
+    opcodes: &'static [Opcode],
     template: PathTemplate,
     payload_len: usize,
     /// The payload is there, and depends on the place.
@@ -42,6 +47,7 @@ impl Source {
         let template = PathTemplate::new(&host_path(from));
         Source {
             qpn,
+            opcodes: &[Opcode::RC_SEND_ONLY],
             template,
             payload_len,
             has_bytes,
@@ -57,9 +63,26 @@ impl Source {
         Source { every, ..self }
     }
 
+    /// The same of these packets, in turn.
+    pub fn of(self, opcodes: &'static [Opcode]) -> Self {
+        Source { opcodes, ..self }
+    }
+
+    /// The same between other hosts.
+    pub fn along(self, path: &Path) -> Self {
+        Source { template: PathTemplate::new(path), ..self }
+    }
+
     fn head(&self) -> (Head, u8) {
-        let bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(self.qpn), Psn::from_sequence(self.next));
+        let opcode = self.opcodes[self.next as usize % self.opcodes.len()];
+        let bth = Bth::new(opcode, Qpn::new(self.qpn), Psn::from_sequence(self.next));
         let mut head = Head::begin(&self.template, &bth);
+        if opcode.transport() == longhaul_wire::Transport::Ud {
+            head.push_deth(&Deth { qkey: 7, reserved_8: 0, source_qp: Qpn::new(9) });
+        }
+        if matches!(opcode, Opcode::UC_WRITE_FIRST | Opcode::UC_WRITE_ONLY) {
+            head.push_reth(&Reth { virtual_address: 1, rkey: RKey(2), len: 3 });
+        }
         let pad = head.finish(&self.template, self.payload_len);
         (head, pad)
     }
@@ -104,6 +127,10 @@ pub struct Host {
     /// Frames that were not the next of their stream.
     pub out_of_order: u64,
     pub is_strict: bool,
+    /// Frames with a congestion mark.
+    pub marked: u64,
+    /// Frames that came behind a later one of their stream, or twice.
+    pub went_back: u64,
     /// Frames that no stream's receiver takes.
     pub others: u64,
     /// Frames that it takes at all; for a slow one.
@@ -126,6 +153,8 @@ impl Host {
         };
         let next = self.next.entry(packet.dest_qp().get()).or_default();
         let place = packet.psn().unwrap_near(*next).expect("no place before the first");
+        self.marked += u64::from(Ecn::of(frame.head) == Some(Ecn::Congested));
+        self.went_back += u64::from(place < *next);
         if place != *next {
             self.out_of_order += 1;
             assert!(!self.is_strict, "stream {} at {next}: {place} came", packet.dest_qp());
@@ -162,6 +191,8 @@ pub struct Net {
     pub is_cut: Vec<[bool; 2]>,
     /// Sees what a fibre hands to a box (0 or 1), and says which of it is lost.
     pub loses: Option<Loses>,
+    /// Boxes whose thread waits for a core now and then.
+    pub starved: [Option<Starved>; 2],
     /// Frames that a test has put on the way to a box.
     pub strange: VecDeque<(usize, Side, Vec<u8>)>,
     turn: usize,
@@ -200,6 +231,7 @@ struct Landing<'a> {
     boxes: &'a mut [Transport; 2],
     is_cut: [bool; 2],
     loses: &'a mut Option<Loses>,
+    starved: &'a mut [Option<Starved>; 2],
     is_idle: bool,
 }
 
@@ -210,8 +242,12 @@ impl Transmit for Landing<'_> {
     fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
         self.is_idle = false;
         let is_lost = self.loses.as_mut().is_some_and(|loses| loses(side, frame));
-        if !self.is_cut[1 - side] && !is_lost {
-            self.boxes[side].handle_frame(self.now, self.path + 1, frame);
+        if self.is_cut[1 - side] || is_lost {
+            return;
+        }
+        match &mut self.starved[side] {
+            Some(starved) => starved.keep(self.path + 1, frame),
+            None => self.boxes[side].handle_frame(self.now, self.path + 1, frame),
         }
     }
 }
@@ -236,6 +272,7 @@ impl Net {
             fibres: fibres.into_iter().map(|fibre| Link::new(fibre).unwrap()).collect(),
             is_cut,
             loses: None,
+            starved: [None, None],
             strange: VecDeque::new(),
             turn: 0,
         }
@@ -266,7 +303,7 @@ impl Net {
 
     fn feed(&mut self) -> bool {
         let mut is_idle = true;
-        for end in 0..2 {
+        for end in (0..2).filter(|end| self.starved[*end].as_ref().is_none_or(Starved::is_running)) {
             let count = self.sources[end].len();
             let (now, node) = (self.now, &mut self.boxes[end]);
             while count > 0 && node.intake(INNER) > 0 {
@@ -301,7 +338,13 @@ impl Net {
                 self.boxes[to].handle_frame(self.now, side, &frame);
                 is_idle = false;
             }
+            for (node, starved) in self.boxes.iter_mut().zip(&mut self.starved) {
+                is_idle &= starved.as_mut().is_none_or(|starved| !starved.turn(self.now, node));
+            }
             for from in 0..2 {
+                if self.starved[from].as_ref().is_some_and(|starved| !starved.is_running()) {
+                    continue;
+                }
                 self.hosts[from].now = self.now;
                 let mut out = Out {
                     now: self.now,
@@ -322,6 +365,7 @@ impl Net {
                     boxes: &mut self.boxes,
                     is_cut,
                     loses: &mut self.loses,
+                    starved: &mut self.starved,
                     is_idle: true,
                 };
                 fibre.poll_transmit(self.now, &mut landing);
@@ -337,7 +381,10 @@ impl Net {
         self.pump();
         let (mut at_once, mut last) = (0, None);
         loop {
-            let boxes = self.boxes.iter().map(Node::poll_timeout);
+            let boxes = self.boxes.iter().zip(&self.starved).map(|(node, starved)| match starved {
+                Some(starved) => starved.deadline(node),
+                None => node.poll_timeout(),
+            });
             let paced = self.sources.iter().flatten().filter(|s| s.next < s.until && s.next_at > self.now);
             let paced = paced.map(|source| Some(Deadline { at: source.next_at, reason: "the next frame" }));
             let fibres = self.fibres.iter().map(Node::poll_timeout);
@@ -347,7 +394,12 @@ impl Net {
             assert!(at_once < 1000, "time stands still for {:?} and {:?}", next.reason, last);
             last = Some(next.reason);
             self.now = self.now.max(next.at);
-            self.boxes.iter_mut().for_each(|node| node.handle_timeout(self.now));
+            for (node, starved) in self.boxes.iter_mut().zip(&mut self.starved) {
+                match starved {
+                    Some(starved) => starved.pass_time(self.now),
+                    None => node.handle_timeout(self.now),
+                }
+            }
             self.fibres.iter_mut().for_each(|fibre| fibre.handle_timeout(self.now));
             self.pump();
         }
