@@ -13,7 +13,7 @@ use longhaul_work::{
 /// Most PSNs that may be outstanding. Source: IBTA, volume 1, section 9.7.2.
 pub const WINDOW_MAX: u32 = 1 << 23;
 /// Packets up to which a retransmission of everything outstanding costs little more than a probe.
-pub const PROBE_ABOVE: u32 = 64;
+pub const PROBE_ABOVE: u32 = 8;
 /// Bytes that an atomic works on.
 pub(crate) const ATOMIC_LEN: u64 = 8;
 /// Added to the first PSN, so that 64-bit sequence numbers can be unwrapped below it.
@@ -51,8 +51,8 @@ pub struct RequesterConfig {
     /// Ask for an ACK with the packet that fills the window as well, so that all of it comes back in a round trip. Kernel rxe
     /// does not.
     pub ack_request_at_window_end: bool,
-    /// With more packets than this outstanding, the first local ACK timeout retransmits the last packet alone, and the
-    /// answer tells what is missing. `u32::MAX` always retransmits everything, as NICs do.
+    /// With more packets than this outstanding, a local ACK timeout retransmits the first and the last alone, and
+    /// the answer tells what is missing. `u32::MAX` always retransmits everything, as NICs do.
     pub probe_above: u32,
     /// Obey end-to-end credits.
     pub obey_credits: bool,
@@ -92,8 +92,11 @@ impl Default for RequesterConfig {
 enum Repair {
     /// Nothing has been retransmitted since the last progress.
     None,
-    /// The last packet was retransmitted, to learn what the responder has.
-    Probing,
+    /// The first and the last packet are retransmitted, to learn what the responder has.
+    Probing {
+        /// The first has not left yet.
+        first_due: bool,
+    },
     /// Everything unacknowledged is being retransmitted: further NAKs for the same gap are echoes.
     GoingBack,
 }
@@ -372,6 +375,9 @@ impl Requester {
             return false;
         }
         self.rnr_until = None;
+        if self.repair == (Repair::Probing { first_due: true }) {
+            return self.send_first(now, ctx, template, emit);
+        }
         let psn = self.next;
         let is_unasked = self.asked <= self.una;
         let built = if self.queue.get(self.current).awaits_response() {
@@ -394,6 +400,34 @@ impl Requester {
         if is_unasked {
             self.timer_at = self.timeout().map(|t| now + t);
         }
+        true
+    }
+
+    /// Retransmits the oldest unacknowledged packet out of turn, for a probe.
+    #[cold]
+    fn send_first<C: Context>(
+        &mut self,
+        now: Instant,
+        ctx: &mut C,
+        template: &PathTemplate,
+        emit: &mut impl Emit,
+    ) -> bool {
+        self.repair = Repair::Probing { first_due: false };
+        let turn = (self.next, self.current, self.reads, self.since_ack_request, self.asked);
+        (self.next, self.current) = (self.una, self.done);
+        let built = if self.queue.get(self.current).awaits_response() {
+            self.send_question(ctx, template, emit)
+        } else {
+            self.send_data(ctx, template, emit)
+        };
+        let packets = self.next - self.una;
+        (self.next, self.current, self.reads, self.since_ack_request, self.asked) = turn;
+        if !built {
+            self.fail(ctx, Status::LocalProtection);
+            return false;
+        }
+        ctx.counters().add(Counter::TxRetransmits, packets);
+        self.timer_at = self.timeout().map(|t| now + t);
         true
     }
 

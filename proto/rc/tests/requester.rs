@@ -1012,7 +1012,7 @@ scripts! {
         ";
     }
     probe {
-        repeats_the_last_packet_alone: "
+        repeats_the_first_and_the_last_packet_alone: "
             config mtu=256 timeout=1ms probe_above=3
             post write len=1000
             post send len=300
@@ -1023,14 +1023,15 @@ scripts! {
             out send.first psn=4
             wait 1ms
             count local_ack_timeout_err 1
+            out write.first psn=0 ackreq
             out send.first psn=4 ackreq
-            count tx_retransmits 1
+            count tx_retransmits 2
             out send.last psn=5
             quiet
             in ack psn=5
             done 1 Success
             done 2 Success
-            count tx_retransmits 1
+            count tx_retransmits 2
         ";
         a_window_that_costs_no_more_is_repeated_at_once: "
             config mtu=256 timeout=1ms probe_above=3
@@ -1054,6 +1055,7 @@ scripts! {
             out write.only psn=1
             out write.only psn=2
             wait 1ms
+            out write.only psn=0
             out write.only psn=2
             in ack psn=0
             done 1 Success
@@ -1063,7 +1065,24 @@ scripts! {
             done 3 Success
             in ack psn=2
             count rx_ghost_ack 1
-            count tx_retransmits 1
+            count tx_retransmits 2
+        ";
+        a_late_ack_ends_one_that_has_not_left: "
+            config mtu=256 timeout=1ms probe_above=1
+            post write len=10
+            post write len=10
+            post write len=10
+            out write.only psn=0
+            out write.only psn=1
+            out write.only psn=2
+            wait 1ms
+            in ack psn=0
+            done 1 Success
+            out write.only psn=2
+            quiet
+            in ack psn=2
+            done 2 Success
+            done 3 Success
         ";
         a_nak_tells_where_to_go_back_to: "
             config mtu=256 timeout=1ms probe_above=1 retry=1
@@ -1073,6 +1092,7 @@ scripts! {
             out write.middle psn=2
             out write.last psn=3
             wait 1ms
+            out write.first psn=0
             out write.last psn=3
             in nak.seq psn=2
             out write.middle psn=2
@@ -1086,6 +1106,7 @@ scripts! {
             out write.first psn=0
             out write.last psn=1
             wait 1ms
+            out write.first psn=0
             out write.last psn=1 ackreq
             in nak.seq psn=0
             out write.first psn=0
@@ -1093,17 +1114,17 @@ scripts! {
             in ack psn=1
             done 1 Success
         ";
-        without_an_answer_everything_is_repeated: "
+        each_costs_a_retry: "
             config mtu=256 timeout=1ms probe_above=1 retry=2
             post write len=700
             out write.first psn=0
             out write.middle psn=1
             out write.last psn=2
             wait 1ms
+            out write.first psn=0
             out write.last psn=2
             wait 1ms
             out write.first psn=0
-            out write.middle psn=1
             out write.last psn=2
             wait 1ms
             done 1 RetryExceeded
@@ -1116,29 +1137,50 @@ scripts! {
             in resp.first psn=0 len=256
             wait 1ms
             out read psn=1 va=256 dma=744
+            quiet
             in resp.first psn=1 len=256
             in resp.middle psn=2 len=256
             in resp.last psn=3 len=232
             done 1 Success
         ";
-        the_last_of_several_reads_shows_what_is_missing: "
+        the_first_and_last_of_several_reads_show_what_is_missing: "
             config mtu=256 timeout=1ms probe_above=1
             post read len=300
             post read len=300
+            post read len=300
             out read psn=0
             out read psn=2
-            wait 1ms
-            out read psn=2
-            quiet
-            in resp.first psn=2 len=256
-            count implied_nak_seq_err 1
-            out read psn=0
-            out read psn=2
+            out read psn=4
             in resp.first psn=0 len=256
-            in resp.last psn=1 len=44
+            wait 1ms
+            out read psn=1 va=256 dma=44
+            out read psn=4
+            quiet
+            in resp.only psn=1 len=44
             done 1 Success
+            in resp.first psn=4 len=256
+            count implied_nak_seq_err 1
+            out read psn=2
+            out read psn=4
             in resp.first psn=2 len=256
             in resp.last psn=3 len=44
+            done 2 Success
+            in resp.first psn=4 len=256
+            in resp.last psn=5 len=44
+            done 3 Success
+        ";
+        an_atomic_is_repeated_like_a_read: "
+            config mtu=256 timeout=1ms probe_above=1
+            post fetch_add
+            post write len=10
+            out fetch_add psn=0
+            out write.only psn=1
+            wait 1ms
+            out fetch_add psn=0
+            out write.only psn=1
+            in atomic.ack psn=0
+            done 1 Success
+            in ack psn=1
             done 2 Success
         ";
         without_credits_it_goes_back_instead: "

@@ -255,7 +255,7 @@ impl Requester {
 
     /// The responder misses the oldest unacknowledged packet. The answer to a probe costs no second retry.
     fn repair_gap<C: Context>(&mut self, ctx: &mut C) {
-        if self.repair == Repair::Probing || self.take_retry(ctx) {
+        if matches!(self.repair, Repair::Probing { .. }) || self.take_retry(ctx) {
             self.go_back();
         }
     }
@@ -265,7 +265,7 @@ impl Requester {
         if !self.take_retry(ctx) {
             return;
         }
-        if self.repair == Repair::None && self.next - self.una > u64::from(self.config.probe_above) {
+        if self.next - self.una > u64::from(self.config.probe_above) {
             self.probe();
             if self.can_transmit(now) {
                 return;
@@ -313,8 +313,9 @@ impl Requester {
         true
     }
 
-    /// Retransmits the last packet, asking for an ACK: a responder that has it repeats its latest ACK, and one that
-    /// misses anything before it sends a NAK.
+    /// Retransmits the last packet, asking for an ACK, and before it the first. A responder that has all of them
+    /// repeats its latest ACK; one that misses a packet between sends a NAK; one whose NAK was lost sends none
+    /// before the first has come.
     fn probe(&mut self) {
         let between_messages =
             self.current == self.tail || self.next == self.queue.get(self.current).first_psn;
@@ -326,7 +327,7 @@ impl Requester {
         } else {
             self.next -= 1;
         }
-        self.repair = Repair::Probing;
+        self.repair = Repair::Probing { first_due: self.next > self.una };
         self.asked = self.una;
         self.timer_at = None;
         self.since_ack_request = self.ack_request_every();
