@@ -275,6 +275,7 @@ impl Host {
         config.ack_request_every = profile.ack_request_every;
         // A profile says all that there is about when a NIC asks.
         config.ack_request_at_window_end = false;
+        config.probe_above = u32::MAX;
         config.ack_every = profile.ack_every;
         config.adaptive_timeout =
             profile.adaptive_retransmission.then(|| Duration::from_ns(profile.adaptive_first_ns));

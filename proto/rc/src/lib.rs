@@ -12,5 +12,5 @@
 mod requester;
 mod responder;
 
-pub use requester::{Requester, RequesterConfig, RequesterSnapshot, WINDOW_MAX};
+pub use requester::{PROBE_ABOVE, Requester, RequesterConfig, RequesterSnapshot, WINDOW_MAX};
 pub use responder::{Fault, Responder, ResponderConfig, ResponderSnapshot};

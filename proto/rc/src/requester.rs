@@ -12,6 +12,8 @@ use longhaul_work::{
 
 /// Most PSNs that may be outstanding. Source: IBTA, volume 1, section 9.7.2.
 pub const WINDOW_MAX: u32 = 1 << 23;
+/// Packets up to which a retransmission of everything outstanding costs little more than a probe.
+pub const PROBE_ABOVE: u32 = 8;
 /// Bytes that an atomic works on.
 pub(crate) const ATOMIC_LEN: u64 = 8;
 /// Added to the first PSN, so that 64-bit sequence numbers can be unwrapped below it.
@@ -49,6 +51,9 @@ pub struct RequesterConfig {
     /// Ask for an ACK with the packet that fills the window as well, so that all of it comes back in a round trip. Kernel rxe
     /// does not.
     pub ack_request_at_window_end: bool,
+    /// With more packets than this outstanding, a local ACK timeout retransmits the first and the last alone, and
+    /// the answer tells what is missing. `u32::MAX` always retransmits everything, as NICs do.
+    pub probe_above: u32,
     /// Obey end-to-end credits.
     pub obey_credits: bool,
     /// MigReq bit to send.
@@ -74,11 +79,26 @@ impl Default for RequesterConfig {
             window_messages: u32::MAX,
             ack_request_every: 64,
             ack_request_at_window_end: true,
+            probe_above: PROBE_ABOVE,
             obey_credits: true,
             migreq: false,
             pkey: longhaul_wire::PKEY_DEFAULT,
         }
     }
+}
+
+/// How far the repair of a loss has come; progress ends it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Repair {
+    /// Nothing has been retransmitted since the last progress.
+    None,
+    /// The first and the last packet are retransmitted, to learn what the responder has.
+    Probing {
+        /// The first has not left yet.
+        first_due: bool,
+    },
+    /// Everything unacknowledged is being retransmitted: further NAKs for the same gap are echoes.
+    GoingBack,
 }
 
 /// The sending half of an RC QP.
@@ -91,7 +111,11 @@ impl Default for RequesterConfig {
 /// one to send from next, `tail` the next to be posted. The same for PSNs, unwrapped to 64 bits: `una` is the
 /// oldest unacknowledged (for a READ: the next response), `next` the next to send, `sent` what lies behind the
 /// highest ever sent, `planned` the first of the next message to be posted. `una` lies in `done`, `next` in
-/// `current`.
+/// `current`. `asked` lies behind the latest packet that asks for an answer: an ACK is outstanding if and only if
+/// `una < asked`.
+///
+/// The local ACK timer measures the time since a packet that asks for an answer was sent, or since the last
+/// progress (IBTA, volume 1, section 9.7.6.1.3). Until one asks, every packet restarts the timer.
 #[derive(Debug)]
 pub struct Requester {
     queue: SendQueue,
@@ -102,13 +126,13 @@ pub struct Requester {
     una: u64,
     next: u64,
     sent: u64,
+    asked: u64,
     planned: u64,
     /// READs and atomics from `done` up to `current` that await responses.
     reads: u32,
     retries_left: u8,
     rnr_left: u8,
-    /// Gone back, and nothing acknowledged since: further NAKs for the same gap are echoes.
-    recovering: bool,
+    repair: Repair,
     rnr_until: Option<Instant>,
     timer_at: Option<Instant>,
     /// Messages that consume a receive may have an index below this; `None` without limit.
@@ -135,7 +159,7 @@ pub struct RequesterSnapshot {
     pub retries_left: u8,
     /// Waiting for an RNR timer.
     pub rnr_wait: bool,
-    /// Gone back without progress since.
+    /// Retransmitting, without progress since.
     pub recovering: bool,
     /// When the local ACK timer runs out.
     pub timer_at: Option<Instant>,
@@ -155,11 +179,12 @@ impl Requester {
             una: 0,
             next: 0,
             sent: 0,
+            asked: 0,
             planned: 0,
             reads: 0,
             retries_left: 0,
             rnr_left: 0,
-            recovering: false,
+            repair: Repair::None,
             rnr_until: None,
             timer_at: None,
             credit_limit: None,
@@ -176,11 +201,11 @@ impl Requester {
         let first = SEQUENCE_BASE + u64::from(config.sq_psn.get());
         self.config = config;
         (self.done, self.current, self.tail) = (0, 0, 0);
-        (self.una, self.next, self.sent, self.planned) = (first, first, first, first);
+        (self.una, self.next, self.sent, self.asked, self.planned) = (first, first, first, first, first);
         self.reads = 0;
         self.retries_left = config.retry_cnt;
         self.rnr_left = config.rnr_retry;
-        self.recovering = false;
+        self.repair = Repair::None;
         self.rnr_until = None;
         self.timer_at = None;
         self.credit_limit = None;
@@ -248,7 +273,7 @@ impl Requester {
             reads: self.reads,
             retries_left: self.retries_left,
             rnr_wait: self.rnr_until.is_some(),
-            recovering: self.recovering,
+            recovering: self.repair != Repair::None,
             timer_at: self.timer_at,
         }
     }
@@ -350,7 +375,11 @@ impl Requester {
             return false;
         }
         self.rnr_until = None;
+        if self.repair == (Repair::Probing { first_due: true }) {
+            return self.send_first(now, ctx, template, emit);
+        }
         let psn = self.next;
+        let is_unasked = self.asked <= self.una;
         let built = if self.queue.get(self.current).awaits_response() {
             self.send_question(ctx, template, emit)
         } else {
@@ -368,9 +397,37 @@ impl Requester {
             ctx.counters().add(Counter::TxRetransmits, self.next.min(self.sent) - psn);
         }
         self.sent = self.sent.max(self.next);
-        if self.timer_at.is_none() {
+        if is_unasked {
             self.timer_at = self.timeout().map(|t| now + t);
         }
+        true
+    }
+
+    /// Retransmits the oldest unacknowledged packet out of turn, for a probe.
+    #[cold]
+    fn send_first<C: Context>(
+        &mut self,
+        now: Instant,
+        ctx: &mut C,
+        template: &PathTemplate,
+        emit: &mut impl Emit,
+    ) -> bool {
+        self.repair = Repair::Probing { first_due: false };
+        let turn = (self.next, self.current, self.reads, self.since_ack_request, self.asked);
+        (self.next, self.current) = (self.una, self.done);
+        let built = if self.queue.get(self.current).awaits_response() {
+            self.send_question(ctx, template, emit)
+        } else {
+            self.send_data(ctx, template, emit)
+        };
+        let packets = self.next - self.una;
+        (self.next, self.current, self.reads, self.since_ack_request, self.asked) = turn;
+        if !built {
+            self.fail(ctx, Status::LocalProtection);
+            return false;
+        }
+        ctx.counters().add(Counter::TxRetransmits, packets);
+        self.timer_at = self.timeout().map(|t| now + t);
         true
     }
 
@@ -436,6 +493,7 @@ impl Requester {
         let wqe = self.queue.get_mut(self.current);
         wqe.restart_psn = next;
         self.next = wqe.end_psn;
+        self.asked = self.next;
         self.current += 1;
         self.reads += 1;
         self.since_ack_request = 0;
@@ -496,8 +554,13 @@ impl Requester {
         } else if self.queue.emit(self.current, (offset, len), (head.bytes(), pad_len), ctx, emit).is_err() {
             return false;
         }
-        self.since_ack_request = if bth.ack_request { 0 } else { self.since_ack_request + count };
         self.next += u64::from(count);
+        if bth.ack_request {
+            self.since_ack_request = 0;
+            self.asked = self.next;
+        } else {
+            self.since_ack_request += count;
+        }
         self.current += u64::from(last);
         true
     }
@@ -517,8 +580,13 @@ impl Requester {
             self.rnr_until = None;
         }
         if self.timer_at.is_some_and(|at| at <= now) {
+            if self.asked <= self.una && self.can_transmit(now) {
+                // The port has had no room for the packet that asks: nobody owes an answer.
+                self.timer_at = self.timeout().map(|t| now + t);
+                return;
+            }
             ctx.counters().count(Counter::LocalAckTimeoutErr);
-            self.retry(ctx);
+            self.answer_timeout(now, ctx);
         }
     }
 

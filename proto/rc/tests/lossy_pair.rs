@@ -44,6 +44,7 @@ struct Plan {
     first_psn: u32,
     max_rd_atomic: u32,
     window_packets: u32,
+    probe_above: u32,
     /// Of 100 packets, how many are lost, come twice, come late.
     loses: u64,
     repeats: u64,
@@ -73,12 +74,13 @@ fn plans() -> impl Strategy<Value = Plan> {
         any::<u64>(),
         prop_oneof![Just(0), Just(0xff_fff0), 0..1u32 << 24],
         1..5u32,
-        1..20u32,
+        (1..20u32, prop_oneof![0..8u32, Just(PROBE_ABOVE)]),
         (0..30u64, 0..30u64, 0..30u64),
         any::<[bool; 2]>(),
     )
-        .prop_map(|(operations, seed, first_psn, max_rd_atomic, window_packets, channel, flags)| {
+        .prop_map(|(operations, seed, first_psn, max_rd_atomic, window, channel, flags)| {
             let (loses, repeats, delays) = channel;
+            let (window_packets, probe_above) = window;
             let [report_credits, asks_at_window_end] = flags;
             Plan {
                 operations,
@@ -86,6 +88,7 @@ fn plans() -> impl Strategy<Value = Plan> {
                 first_psn,
                 max_rd_atomic,
                 window_packets,
+                probe_above,
                 loses,
                 repeats,
                 delays,
@@ -170,6 +173,7 @@ impl Pair {
             rnr_retry: 7,
             window_packets: plan.window_packets,
             ack_request_at_window_end: plan.asks_at_window_end,
+            probe_above: plan.probe_above,
             ..*requester.config()
         });
         let responder = Responder::new(ResponderConfig {
@@ -438,6 +442,7 @@ fn repetitions_of_atomics_do_occur() {
         first_psn: 0,
         max_rd_atomic: 4,
         window_packets: 20,
+        probe_above: PROBE_ABOVE,
         loses: 20,
         repeats: 20,
         delays: 20,

@@ -825,6 +825,68 @@ scripts! {
             in ack psn=2
             done 1 Success
         ";
+        begins_with_the_packet_that_asks: "
+            config mtu=256 timeout=1ms
+            post write len=700
+            out write.first psn=0 !ackreq
+            wait 900us
+            out write.middle psn=1 !ackreq
+            wait 900us
+            out write.last psn=2 ackreq
+            wait 999us
+            quiet
+            count local_ack_timeout_err 0
+            wait 1us
+            count local_ack_timeout_err 1
+            in ack psn=2
+            done 1 Success
+        ";
+        waits_for_the_port_to_take_the_packet_that_asks: "
+            config mtu=256 timeout=1ms retry=0
+            post write len=500
+            out write.first psn=0
+            wait 50ms
+            count local_ack_timeout_err 0
+            out write.last psn=1 ackreq
+            wait 999us
+            count local_ack_timeout_err 0
+            wait 1us
+            done 1 RetryExceeded
+        ";
+        an_earlier_packet_that_asked_keeps_it_running: "
+            config mtu=256 timeout=1ms
+            post write len=10
+            post write len=700
+            out write.only psn=0 ackreq
+            wait 600us
+            out write.first psn=1
+            wait 399us
+            count local_ack_timeout_err 0
+            wait 1us
+            count local_ack_timeout_err 1
+            out write.only psn=0
+            out write.first psn=1
+            out write.middle psn=2
+            out write.last psn=3
+        ";
+        goes_by_progress_once_that_is_answered: "
+            config mtu=256 timeout=1ms
+            post write len=10
+            post write len=700
+            out write.only psn=0
+            out write.first psn=1
+            wait 600us
+            in ack psn=0
+            done 1 Success
+            wait 900us
+            out write.middle psn=2
+            wait 900us
+            out write.last psn=3 ackreq
+            wait 999us
+            count local_ack_timeout_err 0
+            in ack psn=3
+            done 2 Success
+        ";
         starts_again_with_every_acknowledgement: "
             config timeout=1ms
             post write len=1
@@ -947,6 +1009,195 @@ scripts! {
             quiet
             in ack psn=0
             done 1 Success
+        ";
+    }
+    probe {
+        repeats_the_first_and_the_last_packet_alone: "
+            config mtu=256 timeout=1ms probe_above=3
+            post write len=1000
+            post send len=300
+            out write.first psn=0
+            out write.middle psn=1
+            out write.middle psn=2
+            out write.last psn=3
+            out send.first psn=4
+            wait 1ms
+            count local_ack_timeout_err 1
+            out write.first psn=0 ackreq
+            out send.first psn=4 ackreq
+            count tx_retransmits 2
+            out send.last psn=5
+            quiet
+            in ack psn=5
+            done 1 Success
+            done 2 Success
+            count tx_retransmits 2
+        ";
+        a_window_that_costs_no_more_is_repeated_at_once: "
+            config mtu=256 timeout=1ms probe_above=3
+            post write len=700
+            out write.first psn=0
+            out write.middle psn=1
+            out write.last psn=2
+            wait 1ms
+            out write.first psn=0
+            out write.middle psn=1
+            out write.last psn=2
+            in ack psn=2
+            done 1 Success
+        ";
+        a_late_ack_is_no_reason_to_go_back: "
+            config mtu=256 timeout=1ms probe_above=1
+            post write len=10
+            post write len=10
+            post write len=10
+            out write.only psn=0
+            out write.only psn=1
+            out write.only psn=2
+            wait 1ms
+            out write.only psn=0
+            out write.only psn=2
+            in ack psn=0
+            done 1 Success
+            quiet
+            in ack psn=2
+            done 2 Success
+            done 3 Success
+            in ack psn=2
+            count rx_ghost_ack 1
+            count tx_retransmits 2
+        ";
+        a_late_ack_ends_one_that_has_not_left: "
+            config mtu=256 timeout=1ms probe_above=1
+            post write len=10
+            post write len=10
+            post write len=10
+            out write.only psn=0
+            out write.only psn=1
+            out write.only psn=2
+            wait 1ms
+            in ack psn=0
+            done 1 Success
+            out write.only psn=2
+            quiet
+            in ack psn=2
+            done 2 Success
+            done 3 Success
+        ";
+        a_nak_tells_where_to_go_back_to: "
+            config mtu=256 timeout=1ms probe_above=1 retry=1
+            post write len=1000
+            out write.first psn=0
+            out write.middle psn=1
+            out write.middle psn=2
+            out write.last psn=3
+            wait 1ms
+            out write.first psn=0
+            out write.last psn=3
+            in nak.seq psn=2
+            out write.middle psn=2
+            out write.last psn=3
+            in ack psn=3
+            done 1 Success
+        ";
+        its_answer_costs_no_second_retry: "
+            config mtu=256 timeout=1ms probe_above=1 retry=1
+            post write len=500
+            out write.first psn=0
+            out write.last psn=1
+            wait 1ms
+            out write.first psn=0
+            out write.last psn=1 ackreq
+            in nak.seq psn=0
+            out write.first psn=0
+            out write.last psn=1
+            in ack psn=1
+            done 1 Success
+        ";
+        each_costs_a_retry: "
+            config mtu=256 timeout=1ms probe_above=1 retry=2
+            post write len=700
+            out write.first psn=0
+            out write.middle psn=1
+            out write.last psn=2
+            wait 1ms
+            out write.first psn=0
+            out write.last psn=2
+            wait 1ms
+            out write.first psn=0
+            out write.last psn=2
+            wait 1ms
+            done 1 RetryExceeded
+            count local_ack_timeout_err 3
+        ";
+        a_read_is_asked_for_from_where_responses_are_missing: "
+            config mtu=256 timeout=1ms probe_above=1
+            post read len=1000
+            out read psn=0
+            in resp.first psn=0 len=256
+            wait 1ms
+            out read psn=1 va=256 dma=744
+            quiet
+            in resp.first psn=1 len=256
+            in resp.middle psn=2 len=256
+            in resp.last psn=3 len=232
+            done 1 Success
+        ";
+        the_first_and_last_of_several_reads_show_what_is_missing: "
+            config mtu=256 timeout=1ms probe_above=1
+            post read len=300
+            post read len=300
+            post read len=300
+            out read psn=0
+            out read psn=2
+            out read psn=4
+            in resp.first psn=0 len=256
+            wait 1ms
+            out read psn=1 va=256 dma=44
+            out read psn=4
+            quiet
+            in resp.only psn=1 len=44
+            done 1 Success
+            in resp.first psn=4 len=256
+            count implied_nak_seq_err 1
+            out read psn=2
+            out read psn=4
+            in resp.first psn=2 len=256
+            in resp.last psn=3 len=44
+            done 2 Success
+            in resp.first psn=4 len=256
+            in resp.last psn=5 len=44
+            done 3 Success
+        ";
+        an_atomic_is_repeated_like_a_read: "
+            config mtu=256 timeout=1ms probe_above=1
+            post fetch_add
+            post write len=10
+            out fetch_add psn=0
+            out write.only psn=1
+            wait 1ms
+            out fetch_add psn=0
+            out write.only psn=1
+            in atomic.ack psn=0
+            done 1 Success
+            in ack psn=1
+            done 2 Success
+        ";
+        without_credits_it_goes_back_instead: "
+            config mtu=256 timeout=1ms probe_above=1
+            post send len=1
+            post send len=700
+            out send.only psn=0
+            out send.first psn=1
+            out send.middle psn=2
+            out send.last psn=3
+            in ack psn=0 msn=1 credits=0
+            done 1 Success
+            wait 1ms
+            out send.first psn=1 ackreq
+            quiet
+            in ack psn=3 msn=2
+            done 2 Success
         ";
     }
     rnr_nak {

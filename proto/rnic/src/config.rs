@@ -67,6 +67,9 @@ pub struct Config {
     pub ack_request_every: u32,
     /// It asks with the packet that fills its window as well; kernel rxe does not.
     pub ack_request_at_window_end: bool,
+    /// Packets outstanding beyond which a requester's first local ACK timeout retransmits the last packet alone;
+    /// `u32::MAX` always retransmits everything, as NICs do.
+    pub probe_above: u32,
     /// A responder acknowledges at least this often, in packets, whether asked or not.
     pub ack_every: u32,
     /// Report the receive queue's depth as end-to-end credits; otherwise "no limit" (code 31), as kernel rxe does.
@@ -117,6 +120,7 @@ impl Config {
             window_messages: u32::MAX,
             ack_request_every: 64,
             ack_request_at_window_end: true,
+            probe_above: longhaul_rc::PROBE_ABOVE,
             ack_every: 64,
             report_credits: false,
             obey_credits: true,

@@ -77,6 +77,9 @@ use table::Table;
 /// software does in batches.
 const PORT_BATCHES: u64 = 32;
 
+/// Frames after which timers count although the port may hold more: as many as a port's ring holds.
+const BACKLOG_MAX: usize = 2048;
+
 /// What gives a QP another turn.
 #[derive(Clone, Copy)]
 enum Listed {
@@ -101,7 +104,12 @@ pub struct Rnic<M: Memory> {
     /// Numbers given back, oldest first: used again only when all others have been.
     free_qpns: VecDeque<u32>,
     turns: Turns,
+    /// RNR and local ACK timers.
     timers: Timers,
+    /// QPs that a rate holds back.
+    paced: Timers,
+    /// Frames taken since the port was last empty.
+    backlog: usize,
     pacer: Option<Pacer>,
     paced_until: Option<Instant>,
     mad_psn: Psn,
@@ -137,6 +145,8 @@ impl<M: Memory> Rnic<M> {
             free_qpns: VecDeque::new(),
             turns: Turns::default(),
             timers: Timers::default(),
+            paced: Timers::default(),
+            backlog: 0,
             pacer: config.port_rate.map(|rate| {
                 Pacer::in_batches(rate, config.port_burst_bytes, config.port_burst_bytes / PORT_BATCHES)
             }),
@@ -187,6 +197,16 @@ impl<M: Memory> Rnic<M> {
         self.env.events.pop_front().or_else(|| self.cm.poll_event().map(Event::Cm))
     }
 
+    /// Says that the driver has taken `frames` from the port, and whether it may hold more. While it does, an
+    /// ACK may be among them, and no local ACK timer expires; [`BACKLOG_MAX`] bounds that.
+    pub fn note_received(&mut self, frames: usize, more_may_wait: bool) {
+        self.backlog = if more_may_wait { self.backlog + frames } else { 0 };
+    }
+
+    fn is_behind(&self) -> bool {
+        (1..BACKLOG_MAX).contains(&self.backlog)
+    }
+
     fn slot(&self, qpn: Qpn) -> Option<u32> {
         let slot = qpn.get().checked_sub(self.config.qpn_first)?;
         matches!(self.qps.get(slot as usize), Some(Some(_))).then_some(slot)
@@ -215,6 +235,18 @@ impl<M: Memory> Rnic<M> {
             self.timers.want(slot, deadline.at, &mut qp.timer_entry);
         }
         self.spread_overruns();
+    }
+
+    fn expire_timers(&mut self, now: Instant) {
+        while let Some((at, slot)) = self.timers.pop(now) {
+            let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { continue };
+            if qp.timer_entry != Some(at) {
+                continue;
+            }
+            qp.timer_entry = None;
+            qp.transport.handle_timeout(now, &mut Qp::context(&qp.init, qp.access, &mut self.env));
+            self.settle(now, slot);
+        }
     }
 
     /// After completions: tells the QPs of CQs that lost one.
@@ -254,19 +286,20 @@ impl<M: Memory> Node for Rnic<M> {
         if let Some(neighbours) = self.hops.neighbours_mut() {
             neighbours.handle_timeout(now);
         }
-        while let Some((at, slot)) = self.timers.pop(now) {
+        while let Some((at, slot)) = self.paced.pop(now) {
             let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { continue };
-            if qp.timer_entry != Some(at) {
-                continue;
+            if qp.paced_entry == Some(at) {
+                qp.paced_entry = None;
+                self.settle(now, slot);
             }
-            qp.timer_entry = None;
-            qp.transport.handle_timeout(now, &mut Qp::context(&qp.init, qp.access, &mut self.env));
-            self.settle(now, slot);
+        }
+        if !self.is_behind() {
+            self.expire_timers(now);
         }
         let qps = &self.qps;
-        self.timers.tidy(qps.len(), |at, slot| {
-            qps.get(slot as usize).and_then(Option::as_ref).is_some_and(|qp| qp.timer_entry == Some(at))
-        });
+        let entries = |slot: u32| qps.get(slot as usize).and_then(Option::as_deref);
+        self.timers.tidy(qps.len(), |at, slot| entries(slot).is_some_and(|qp| qp.timer_entry == Some(at)));
+        self.paced.tidy(qps.len(), |at, slot| entries(slot).is_some_and(|qp| qp.paced_entry == Some(at)));
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
@@ -275,6 +308,8 @@ impl<M: Memory> Node for Rnic<M> {
 
     fn poll_timeout(&self) -> Option<Deadline> {
         let timer = self.timers.next().map(|at| Deadline { at, reason: "retransmission timer" });
+        let limited = self.paced.next().map(|at| Deadline { at, reason: "rate limit" });
+        let timer = Deadline::earliest(timer, limited);
         let paced = self.paced_until.map(|at| Deadline { at, reason: "port rate" });
         let own = Deadline::earliest(Deadline::earliest(timer, paced), self.cm.poll_timeout());
         let own = Deadline::earliest(own, self.pauses.deadline());

@@ -38,6 +38,8 @@ pub(crate) struct Qp {
     pub is_listed: bool,
     /// The time of this QP's entry in the device's timers.
     pub timer_entry: Option<Instant>,
+    /// The same among the QPs that a rate holds back.
+    pub paced_entry: Option<Instant>,
     /// Whose turn it is when both halves have something to send.
     pub responder_first: bool,
     communicates: bool,
@@ -139,6 +141,7 @@ impl Qp {
             notification: NotificationPoint::new(),
             is_listed: false,
             timer_entry: None,
+            paced_entry: None,
             responder_first: true,
             communicates: false,
             drain_event: false,

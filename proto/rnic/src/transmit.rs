@@ -165,7 +165,7 @@ impl<M: Memory> Rnic<M> {
             let ready = qp.limiter.ready_at(now, &self.dcqcn);
             held_back = ready > now;
             if held_back {
-                self.timers.want(slot, ready, &mut qp.timer_entry);
+                self.paced.want(slot, ready, &mut qp.paced_entry);
                 requests = false;
                 responds &= !answers;
             }

@@ -125,6 +125,7 @@ impl Transport {
                 window_messages: config.window_messages.max(1),
                 ack_request_every: config.ack_request_every.max(1),
                 ack_request_at_window_end: config.ack_request_at_window_end,
+                probe_above: config.probe_above,
                 obey_credits: config.obey_credits,
                 migreq,
                 pkey,

@@ -476,7 +476,10 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, l
                         if piece.addr.is_null() {
                             return Err(libc::EINVAL);
                         }
-                        inline.extend_from_slice(std::slice::from_raw_parts(piece.addr.cast(), piece.length));
+                        let begin = inline.len();
+                        inline.resize(begin + piece.length, 0);
+                        // Peers may be writing to what the program has registered.
+                        ProcessMemory::new().load(piece.addr as u64, &mut inline[begin..]);
                     }
                 }
                 Ok(Data::Inline(first..inline.len()))

@@ -227,6 +227,7 @@ impl DeviceState {
             0
         });
         self.frames_may_wait = received == FRAMES_PER_TURN;
+        self.rnic.note_received(received, self.frames_may_wait);
         received
     }
 

@@ -169,6 +169,10 @@ fn drive(engine: &Arc<Engine>, memory: &mut Memory) -> Option<Situation> {
             return Some(Situation::StandingBy);
         }
         match look(engine, memory, now)? {
+            Found::Backlog => {
+                memory.idle_since = now;
+                continue;
+            }
             Found::Work => memory.idle_since = now,
             Found::DueSoon => {}
             Found::Nothing => {
@@ -185,6 +189,9 @@ fn drive(engine: &Arc<Engine>, memory: &mut Memory) -> Option<Situation> {
 
 /// What a look of the driving thread has found.
 enum Found {
+    /// As many frames as a turn takes. To give the processor away would leave the rest for a time slice of each
+    /// process that wants it.
+    Backlog,
     /// Frames received or sent.
     Work,
     /// Nothing yet.
@@ -211,11 +218,12 @@ fn look(engine: &Engine, memory: &mut Memory, now: Instant) -> Option<Found> {
     if state.turn(now, Driver::Thread) > 0 {
         // While it looks by itself, the peer need not ring.
         state.disarm();
+        let found = if state.frames_may_wait { Found::Backlog } else { Found::Work };
         drop(state);
         if !memory.waits {
             memory.placement.keep_off(engine.hand_over.polled_on(), now);
         }
-        return Some(Found::Work);
+        return Some(found);
     }
     let due_soon = state.out_of_room || state.rnic.poll_timeout().is_some_and(|due| due.at < now + DUE_SOON);
     Some(if due_soon { Found::DueSoon } else { Found::Nothing })

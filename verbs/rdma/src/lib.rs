@@ -22,6 +22,7 @@ mod placement;
 mod segment;
 #[cfg_attr(loom, path = "semaphore_model.rs")]
 mod semaphore;
+mod shared_bytes;
 mod verbs;
 
 pub use acknowledgements::Acknowledgements;

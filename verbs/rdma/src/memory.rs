@@ -1,9 +1,11 @@
 //! Registered memory of the process itself: addresses are the program's own.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use longhaul_node::{Gather, Payload};
 use longhaul_rnic::Memory;
+
+use crate::shared_bytes::SharedBytes;
 
 /// Reads and writes the process's memory at the addresses of its registered regions.
 ///
@@ -25,14 +27,18 @@ impl ProcessMemory {
     pub const unsafe fn new() -> Self {
         Self { _private: () }
     }
+
+    /// Copies `to.len()` bytes from `address`.
+    #[inline]
+    pub fn load(&self, address: u64, to: &mut [u8]) {
+        at(address, to.len()).load(to);
+    }
 }
 
 impl Gather for ProcessMemory {
     #[inline]
     fn gather(&self, address: u64, out: &mut [u8]) {
-        // SAFETY: whoever made this value vouched for registered ranges, and the device checked that this
-        // one is registered; `out` is private memory of the caller and cannot overlap it.
-        unsafe { std::ptr::copy_nonoverlapping(address as *const u8, out.as_mut_ptr(), out.len()) };
+        self.load(address, out);
     }
 }
 
@@ -40,39 +46,37 @@ impl Memory for ProcessMemory {
     /// The last byte is written last, because programs poll it to learn that a WRITE has arrived.
     #[inline]
     fn scatter(&mut self, address: u64, payload: &Payload<'_>) {
-        let len = payload.len();
-        let Some(body) = len.checked_sub(1) else { return };
-        let target = address as *mut u8;
-        if let Some(bytes) = payload.as_bytes() {
-            // SAFETY: whoever made this value vouched for registered ranges, and the device checked that
-            // this one is registered and `len` long.
-            unsafe {
-                std::ptr::copy(bytes.as_ptr(), target, body);
-                fence(Ordering::Release);
-                target.add(body).write_volatile(bytes[body]);
-            }
-        } else {
-            // SAFETY: as above.
-            let out = unsafe { std::slice::from_raw_parts_mut(target, len) };
-            payload.copy_to(out);
+        match payload.as_bytes() {
+            Some(bytes) => at(address, bytes.len()).publish(bytes),
+            None => scatter_pieces(address, payload),
         }
     }
 
     fn fetch_add(&mut self, address: u64, add: u64) -> u64 {
-        word(address).fetch_add(add, Ordering::SeqCst)
+        at(address, size_of::<u64>()).word().fetch_add(add, Ordering::SeqCst)
     }
 
     fn compare_swap(&mut self, address: u64, compare: u64, swap: u64) -> u64 {
-        let swapped = word(address).compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
+        let word = at(address, size_of::<u64>()).word();
+        let swapped = word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
         swapped.unwrap_or_else(|found| found)
     }
 }
 
-/// The 8 bytes at `address`, which programs may be using with atomic instructions of their own.
-fn word<'a>(address: u64) -> &'a AtomicU64 {
+/// A payload that does not lie in one piece; ports receive none.
+#[cold]
+fn scatter_pieces(address: u64, payload: &Payload<'_>) {
+    let mut bytes = vec![0; payload.len()];
+    payload.copy_to(&mut bytes);
+    at(address, bytes.len()).publish(&bytes);
+}
+
+/// A range of registered memory.
+#[inline]
+fn at(address: u64, len: usize) -> SharedBytes {
     // SAFETY: whoever made the memory vouched for registered ranges, and the device checked that this one is
-    // registered, 8 bytes long and aligned.
-    unsafe { AtomicU64::from_ptr(address as *mut u64) }
+    // registered, `len` bytes long and, for an atomic, aligned.
+    unsafe { SharedBytes::new(address as *mut u8, len) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What comes back: ACKs, NAKs, READ responses and atomic ACKs, and the repair that they start.
 
-use super::Requester;
+use super::{Repair, Requester};
 use longhaul_node::Payload;
 use longhaul_units::{Instant, Msn, Psn};
 use longhaul_wire::{Aeth, NakCode, Opcode, Position, Syndrome, Verb, credits, rnr_timer};
@@ -39,11 +39,8 @@ impl Requester {
             Syndrome::Nak(NakCode::PsnSequence) => {
                 if self.advance(now, psn, ctx) {
                     self.implied_nak(ctx);
-                } else if self.recovering {
-                    ctx.counters().count(DropReason::NakIgnored);
                 } else {
-                    ctx.counters().count(Counter::PacketSeqErr);
-                    self.retry(ctx);
+                    self.sequence_nak(ctx);
                 }
             }
             Syndrome::Nak(
@@ -203,7 +200,7 @@ impl Requester {
         self.una = to;
         self.retries_left = self.config.retry_cnt;
         self.rnr_left = self.config.rnr_retry;
-        self.recovering = false;
+        self.repair = Repair::None;
         self.rnr_until = None;
     }
 
@@ -239,12 +236,42 @@ impl Requester {
         });
     }
 
+    fn sequence_nak<C: Context>(&mut self, ctx: &mut C) {
+        if self.repair == Repair::GoingBack {
+            ctx.counters().count(DropReason::NakIgnored);
+            return;
+        }
+        ctx.counters().count(Counter::PacketSeqErr);
+        self.repair_gap(ctx);
+    }
+
     fn implied_nak<C: Context>(&mut self, ctx: &mut C) {
-        if self.recovering {
+        if self.repair == Repair::GoingBack {
             return;
         }
         ctx.counters().count(Counter::ImpliedNakSeqErr);
-        self.retry(ctx);
+        self.repair_gap(ctx);
+    }
+
+    /// The responder misses the oldest unacknowledged packet. The answer to a probe costs no second retry.
+    fn repair_gap<C: Context>(&mut self, ctx: &mut C) {
+        if matches!(self.repair, Repair::Probing { .. }) || self.take_retry(ctx) {
+            self.go_back();
+        }
+    }
+
+    /// The local ACK timer has expired.
+    pub(super) fn answer_timeout<C: Context>(&mut self, now: Instant, ctx: &mut C) {
+        if !self.take_retry(ctx) {
+            return;
+        }
+        if self.next - self.una > u64::from(self.config.probe_above) {
+            self.probe();
+            if self.can_transmit(now) {
+                return;
+            }
+        }
+        self.go_back();
     }
 
     fn not_ready<C: Context>(&mut self, now: Instant, timer_code: u8, ctx: &mut C) {
@@ -275,14 +302,35 @@ impl Requester {
         self.fail(ctx, status);
     }
 
-    pub(super) fn retry<C: Context>(&mut self, ctx: &mut C) {
+    /// Takes one of the retries; without any left, the requester fails.
+    fn take_retry<C: Context>(&mut self, ctx: &mut C) -> bool {
         if self.retries_left == 0 {
             ctx.counters().count(Counter::RetryExceededErr);
             self.fail(ctx, Status::RetryExceeded);
-            return;
+            return false;
         }
         self.retries_left -= 1;
-        self.go_back();
+        true
+    }
+
+    /// Retransmits the last packet, asking for an ACK, and before it the first. A responder that has all of them
+    /// repeats its latest ACK; one that misses a packet between sends a NAK; one whose NAK was lost sends none
+    /// before the first has come.
+    fn probe(&mut self) {
+        let between_messages =
+            self.current == self.tail || self.next == self.queue.get(self.current).first_psn;
+        self.current -= u64::from(between_messages);
+        let wqe = self.queue.get(self.current);
+        if wqe.awaits_response() {
+            self.next = wqe.first_psn.max(self.una);
+            self.reads -= 1;
+        } else {
+            self.next -= 1;
+        }
+        self.repair = Repair::Probing { first_due: self.next > self.una };
+        self.asked = self.una;
+        self.timer_at = None;
+        self.since_ack_request = self.ack_request_every();
     }
 
     /// Sends again from the oldest unacknowledged PSN.
@@ -290,7 +338,8 @@ impl Requester {
         self.next = self.una;
         self.current = self.done;
         self.reads = 0;
-        self.recovering = true;
+        self.repair = Repair::GoingBack;
+        self.asked = self.una;
         self.timer_at = None;
         self.since_ack_request = 0;
     }

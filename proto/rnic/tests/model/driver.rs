@@ -81,6 +81,7 @@ impl Driver {
             config.window_messages = messages;
             config.ack_request_every = ask_every as u32;
             config.ack_request_at_window_end = ask_every % 2 == 0;
+            config.probe_above = ask_every as u32 / 4;
             config.inline_max = INLINE_MAX;
             config.dcqcn =
                 BitRate::from_gbps(10).filter(|_| congestion).and_then(|rate| Dcqcn::nvidia(rate).ok());

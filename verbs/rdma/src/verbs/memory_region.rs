@@ -9,6 +9,7 @@ use longhaul_units::RKey;
 
 use super::ProtectionDomain;
 use crate::error::RdmaError;
+use crate::shared_bytes::SharedBytes;
 
 const PAGE: usize = 4096;
 
@@ -70,6 +71,13 @@ impl MemoryRegion {
         self.bytes.as_ref().map_or(std::ptr::null_mut(), |bytes| bytes.at.as_ptr())
     }
 
+    fn bytes_at(&self, offset: usize, len: usize) -> SharedBytes {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(is_inside, "{len} bytes at {offset} of a region of {} bytes", self.len);
+        // SAFETY: inside the region, which is mapped while `self` is and never referred to.
+        unsafe { SharedBytes::new(self.at().add(offset), len) }
+    }
+
     /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -105,12 +113,7 @@ impl MemoryRegion {
     /// # Panics
     /// When the range is outside the region.
     pub fn write(&self, offset: usize, from: &[u8]) {
-        assert!(
-            offset.checked_add(from.len()).is_some_and(|end| end <= self.len),
-            "write outside the region"
-        );
-        // SAFETY: inside the region, as just asserted; `from` is not, because nobody has references into it.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.at().add(offset), from.len()) };
+        self.bytes_at(offset, from.len()).store(from);
     }
 
     /// Copies from the region.
@@ -118,9 +121,7 @@ impl MemoryRegion {
     /// # Panics
     /// When the range is outside the region.
     pub fn read(&self, offset: usize, to: &mut [u8]) {
-        assert!(offset.checked_add(to.len()).is_some_and(|end| end <= self.len), "read outside the region");
-        // SAFETY: as in `write`.
-        unsafe { std::ptr::copy_nonoverlapping(self.at().add(offset), to.as_mut_ptr(), to.len()) };
+        self.bytes_at(offset, to.len()).load(to);
     }
 
     /// A copy of a part.
