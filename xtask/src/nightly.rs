@@ -1,7 +1,7 @@
 //! `cargo xtask nightly`: everything that takes longer than `cargo xtask ci` may.
 
 use crate::cargo::{RELEASE, cargo, target};
-use crate::{ci, interop};
+use crate::{ci, fuzz, interop};
 use std::fmt;
 use std::path::Path;
 use std::process::Command;
@@ -17,6 +17,8 @@ const LENGTHS: &[(&str, &str)] = &[
     ("LONGHAUL_MODEL_EPISODES", "20000"),
     // Mutations of each entry of a fuzz target's corpus.
     ("LONGHAUL_FUZZ_ROUNDS", "5000"),
+    // Minutes of coverage-guided fuzzing, all targets together.
+    ("LONGHAUL_FUZZ_MINUTES", "60"),
     // Minutes of transfers over a fibre that loses and is cut.
     ("LONGHAUL_SOAK_MINUTES", "30"),
 ];
@@ -54,6 +56,12 @@ const STAGES: &[Stage] = &[
     },
     Stage { name: "dpdk", what: "ports of DPDK's, with what is #[ignore]d", minutes: 3, work: dpdk },
     Stage { name: "reproduce", what: "every published experiment, checked", minutes: 15, work: reproduce },
+    Stage {
+        name: "fuzz",
+        what: "coverage-guided fuzzing from the committed corpora",
+        minutes: 60,
+        work: fuzzing,
+    },
     Stage { name: "soak", what: "transfers over a fibre that loses and is cut", minutes: 31, work: soak },
     Stage { name: "sanitize", what: "unsafe code under AddressSanitizer", minutes: 5, work: sanitize },
 ];
@@ -229,6 +237,17 @@ fn reproduce(root: &Path) -> Result<Done, String> {
         return Ok(Done::Passed);
     }
     Err(format!("longhaul reproduce --check: {status}; the report is {}/reproduction.html", folder.display()))
+}
+
+fn fuzzing(root: &Path) -> Result<Done, String> {
+    if !is_there("c++", &["--version"]) {
+        return Ok(Done::Skipped("a C++ compiler is missing: apt-get install g++".to_owned()));
+    }
+    let minutes: u64 = length("LONGHAUL_FUZZ_MINUTES")
+        .parse()
+        .map_err(|_| "LONGHAUL_FUZZ_MINUTES is no number of minutes".to_owned())?;
+    fuzz::all(root, 60 * minutes)?;
+    Ok(Done::Passed)
 }
 
 fn soak(root: &Path) -> Result<Done, String> {
