@@ -74,7 +74,7 @@ pub fn run(root: &Path, words: &[String]) -> Result<(), String> {
     }
     let stages = chosen(words)?;
     let minutes: u64 = stages.iter().map(|stage| stage.minutes).sum();
-    eprintln!("== {} stages, about {minutes} minutes without builds", stages.len());
+    eprintln!("== stages: {}, about {minutes} minutes without builds", stages.len());
     let outcomes: Vec<Outcome> =
         stages.iter().enumerate().map(|(at, stage)| one(root, stage, at + 1, stages.len())).collect();
     summarise(&outcomes)
@@ -170,7 +170,24 @@ fn deny(root: &Path) -> Result<Done, String> {
     if !is_there("cargo", &["deny", "--version"]) {
         return Ok(Done::Skipped("cargo-deny is missing: cargo install --locked cargo-deny".to_owned()));
     }
-    cargo(root, &["deny", "check"], &[])?;
+    // The fuzzer is a workspace of its own.
+    let manifests = ["--manifest-path=Cargo.toml", "--manifest-path=checks/fuzz/Cargo.toml"];
+    let check = |manifest: &str, what: &[&str]| {
+        let arguments =
+            ["deny", manifest, "--config=deny.toml", "check", "-A=license-exception-not-encountered"];
+        cargo(root, &[&arguments[..], what].concat(), &[])
+    };
+    for manifest in manifests {
+        check(manifest, &["licenses", "sources"])?;
+    }
+    if cargo(root, &["deny", "--config=deny.toml", "fetch", "db"], &[]).is_err() {
+        let why =
+            "licences and sources are right, advisories were NOT checked: their database cannot be fetched";
+        return Ok(Done::Skipped(format!("{why}; run this with access to github.com")));
+    }
+    for manifest in manifests {
+        check(manifest, &["advisories"])?;
+    }
     Ok(Done::Passed)
 }
 
