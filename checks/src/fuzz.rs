@@ -1,13 +1,15 @@
 //! What the fuzz targets do with hostile bytes. A finding is a panic.
 //!
-//! `fuzz/` wraps these in libFuzzer; `tests/fuzz_corpus.rs` replays the committed corpora, and mutations of
+//! `fuzz/` runs these under libFuzzer (`cargo xtask fuzz`); `tests/fuzz_corpus.rs` replays the committed corpora, and mutations of
 //! them, in every ordinary test run.
 
+mod accelerator;
 mod device;
 mod read_ahead;
 mod seal;
 mod session;
 
+pub use accelerator::accelerator;
 pub use device::{datagram, management, reliable, unreliable};
 pub use read_ahead::{announced, read_ahead};
 pub use seal::sealed;
@@ -18,6 +20,35 @@ use longhaul_node::{Frame, FramePool};
 use longhaul_wire::mad::{MAD_LEN, Mad, Message};
 use longhaul_wire::pcap::{Decoder, Step};
 use longhaul_wire::{Head, Packet};
+
+/// What is done with one input.
+pub type Target = fn(&[u8]);
+
+/// Every target by its name, which is that of its corpus in `fuzz/corpus/`.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("accelerator", accelerator),
+    ("announced", announced),
+    ("capture", capture),
+    ("datagram", datagram),
+    ("frame", frame),
+    ("mad", mad),
+    ("management", management),
+    ("memif_control", longhaul_memif::hostile::control),
+    ("memif_rings", longhaul_memif::hostile::rings),
+    ("read_ahead", read_ahead),
+    ("reliable", reliable),
+    ("sealed", sealed),
+    ("segments", longhaul_netdev::hostile::undescribed),
+    ("segments_described", longhaul_netdev::hostile::described),
+    ("session", session),
+    ("tunnelled", tunnelled),
+    ("unreliable", unreliable),
+];
+
+/// The target with this name.
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS.iter().find(|(of, _)| *of == name).map(|(_, run)| *run)
+}
 
 /// One frame from a port: split, parse, check, keep, write out.
 pub fn frame(data: &[u8]) {

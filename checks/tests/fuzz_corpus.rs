@@ -49,12 +49,9 @@ fn mutate(rng: &mut SplitMix64, entry: &[u8], other: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn replay(target: &str, run: fn(&[u8])) {
-    replay_by(target, run, 2000);
-}
-
 /// With so many mutations of each entry unless told otherwise.
-fn replay_by(target: &str, run: fn(&[u8]), rounds: u64) {
+fn replay(target: &str, rounds: u64) {
+    let run = fuzz::target(target).expect("a target");
     let rounds = from_environment("LONGHAUL_FUZZ_ROUNDS", rounds);
     let seed = from_environment("LONGHAUL_FUZZ_SEED", 1);
     let check = |bytes: &[u8], source: &str| {
@@ -88,54 +85,42 @@ fn replay_by(target: &str, run: fn(&[u8]), rounds: u64) {
     }
 }
 
-#[test]
-fn frame() {
-    replay("frame", fuzz::frame);
+/// A test for each target, with the mutations of each entry.
+macro_rules! targets {
+    ($($name:ident $rounds:literal)*) => {
+        mod replayed {
+            $(#[test]
+            fn $name() {
+                super::replay(stringify!($name), $rounds);
+            })*
+        }
+
+        #[test]
+        fn every_target_is_replayed() {
+            let replayed = [$(stringify!($name)),*];
+            assert_eq!(fuzz::TARGETS.iter().map(|(name, _)| *name).collect::<Vec<_>>(), replayed);
+        }
+    };
 }
 
-#[test]
-fn capture_file() {
-    replay("capture", fuzz::capture);
-}
-
-#[test]
-fn mad() {
-    replay("mad", fuzz::mad);
-}
-
-#[test]
-fn reliable() {
-    replay("reliable", fuzz::reliable);
-}
-
-#[test]
-fn unreliable() {
-    replay("unreliable", fuzz::unreliable);
-}
-
-#[test]
-fn datagram() {
-    replay("datagram", fuzz::datagram);
-}
-
-#[test]
-fn management() {
-    replay("management", fuzz::management);
-}
-
-#[test]
-fn sealed() {
-    replay("sealed", fuzz::sealed);
-}
-
-#[test]
-fn session() {
-    replay_by("session", fuzz::session, 100);
-}
-
-#[test]
-fn tunnelled() {
-    replay_by("tunnelled", fuzz::tunnelled, 100);
+targets! {
+    accelerator 200
+    announced 2000
+    capture 2000
+    datagram 2000
+    frame 2000
+    mad 2000
+    management 2000
+    memif_control 300
+    memif_rings 2000
+    read_ahead 200
+    reliable 2000
+    sealed 2000
+    segments 300
+    segments_described 300
+    session 100
+    tunnelled 100
+    unreliable 2000
 }
 
 /// A packet of the sequence targets: opcode by its place among the transport's, PSN mode and distance, then the rest
@@ -324,14 +309,4 @@ fn write_seeds() {
         bytes.extend(&file);
         std::fs::write(folder.join(format!("capture/pcap-{name}")), bytes).unwrap();
     }
-}
-
-#[test]
-fn announced() {
-    replay("announced", fuzz::announced);
-}
-
-#[test]
-fn read_ahead() {
-    replay_by("read_ahead", fuzz::read_ahead, 200);
 }

@@ -1,7 +1,8 @@
 //! `cargo xtask ci`: every check, in the order in which failures are cheap.
 
+use crate::cargo::{RELEASE, cargo, target};
 use crate::tidy;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ const STEPS: &[(&str, &[&str])] = &[
     ("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
     ("documentation", &["doc", "--workspace", "--no-deps", "--quiet"]),
     // End-to-end tests run the program and the library that it preloads.
-    ("build", &["build", "--release", "--quiet", "-p", "longhaul", "-p", "longhaul-preload"]),
+    ("build", RELEASE),
     ("tests", &["test", "--workspace", "--no-fail-fast"]),
 ];
 
@@ -43,14 +44,18 @@ pub fn run(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
+pub const DPDK_IS_MISSING: &str = "DPDK is not installed: apt-get install pkg-config libdpdk-dev dpdk-dev";
+
+pub fn has_dpdk() -> bool {
+    let found = Command::new("pkg-config").args(["--atleast-version=22.11", "libdpdk"]).status();
+    found.is_ok_and(|status| status.success())
+}
+
 /// What is built with DPDK: the port's own tests and, end to end, boxes over it. Skipped, loudly, where it is not installed:
 /// the default build must not need it.
 pub fn dpdk(root: &Path) -> Result<(), String> {
-    let found = Command::new("pkg-config").args(["--atleast-version=22.11", "libdpdk"]).status();
-    if !found.is_ok_and(|status| status.success()) {
-        eprintln!(
-            "\n!!! SKIPPED: everything with DPDK, which is not installed: apt-get install pkg-config libdpdk-dev dpdk-dev\n"
-        );
+    if !has_dpdk() {
+        eprintln!("\n!!! SKIPPED: everything with DPDK: {DPDK_IS_MISSING}\n");
         return Ok(());
     }
     let port = ["-p=longhaul-dpdk", "--features=longhaul-dpdk/libdpdk"];
@@ -63,22 +68,17 @@ pub fn dpdk(root: &Path) -> Result<(), String> {
     cargo(root, &quiet("test", port), &[])?;
     // The one for releases takes twice as long to build, and tells no more here.
     cargo(root, &quiet("build", program), &[])?;
-    cargo(root, &["build", "--release", "--quiet", "-p=longhaul", "-p=longhaul-preload"], &[])?;
+    cargo(root, RELEASE, &[])?;
     let with_dpdk = target(root).join("debug/longhaul");
     let with_dpdk = with_dpdk.to_string_lossy();
     cargo(root, &["test", "-p=longhaul-checks", "--test=dpdk"], &[("LONGHAUL_WITH_DPDK", &with_dpdk)])
-}
-
-/// Where cargo builds.
-fn target(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
 }
 
 /// The long form of a test that runs for half a minute among the others.
 pub fn soak(root: &Path, minutes: &str) -> Result<(), String> {
     let minutes: u64 =
         minutes.parse().map_err(|_| format!("'{minutes}' is no number of minutes: give one, as 30"))?;
-    cargo(root, &["build", "--release", "--quiet", "-p=longhaul", "-p=longhaul-preload"], &[])?;
+    cargo(root, RELEASE, &[])?;
     let test = ["test", "-p=longhaul-checks", "--test=integrity", "soak::", "--", "--nocapture"];
     cargo(root, &test, &[("LONGHAUL_SOAK_SECONDS", &(60 * minutes).to_string())])
 }
@@ -88,7 +88,16 @@ pub fn soak(root: &Path, minutes: &str) -> Result<(), String> {
 pub fn sanitize(root: &Path) -> Result<(), String> {
     let status = Command::new("rustup")
         .current_dir(root)
-        .args(["run", "nightly", "cargo", "test", "--lib", "--no-fail-fast", "--target-dir=target/sanitize"])
+        .args([
+            "run",
+            "nightly",
+            "cargo",
+            "test",
+            "--locked",
+            "--lib",
+            "--no-fail-fast",
+            "--target-dir=target/sanitize",
+        ])
         // For another target than the host's, or else build scripts would be sanitized too.
         .args([
             "--target=x86_64-unknown-linux-gnu",
@@ -109,15 +118,4 @@ fn step(name: &str, work: impl FnOnce() -> Result<(), String>) -> Result<(), Str
     work().map_err(|e| format!("{name}: {e}"))?;
     eprintln!("== {name}: {:.0} s", started.elapsed().as_secs_f64());
     Ok(())
-}
-
-fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), String> {
-    let status = Command::new(env!("CARGO"))
-        .current_dir(root)
-        .env("RUSTDOCFLAGS", "-D warnings")
-        .envs(variables.iter().copied())
-        .args(arguments)
-        .status()
-        .map_err(|e| format!("cannot run cargo: {e}"))?;
-    if status.success() { Ok(()) } else { Err(format!("cargo {} failed", arguments.join(" "))) }
 }

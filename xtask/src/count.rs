@@ -4,6 +4,7 @@
 //! callgrind give the cost of one round without that of starting up. Valgrind knows no AVX-512, so that the ICRC
 //! takes more instructions here than on the CPU.
 
+use crate::cargo;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -88,8 +89,7 @@ pub fn run(root: &Path) -> Result<(), String> {
 
 /// Builds the examples; the folder that they are in.
 fn build_examples(root: &Path) -> Result<PathBuf, String> {
-    let mut build = Command::new(env!("CARGO"));
-    build.current_dir(root).args(["build", "--release", "--quiet", "--examples"]);
+    let mut build = cargo::command(root, &["build", "--release", "--quiet", "--examples"]);
     for package in ["wire", "rnic", "link", "accel", "wan"] {
         build.args(["-p", &format!("longhaul-{package}")]);
     }
@@ -97,8 +97,7 @@ fn build_examples(root: &Path) -> Result<PathBuf, String> {
     if !status.success() {
         return Err("cargo build --examples failed".to_string());
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(target.join("release/examples"))
+    Ok(cargo::target(root).join("release/examples"))
 }
 
 fn per_round(program: &Path, arguments: &str) -> Result<f64, String> {

@@ -1,10 +1,10 @@
 //! `cargo xtask interop`: the scenarios with the kernel's rxe, by name, or a shell in a guest.
 
+use crate::cargo::{RELEASE, cargo};
 use std::path::Path;
-use std::process::Command;
 
 /// Test targets that boot guests.
-const SCENARIOS: [&str; 7] = [
+pub const SCENARIOS: [&str; 7] = [
     "kernel_guest",
     "interop_rnic",
     "interop_rnic_ports",
@@ -15,9 +15,9 @@ const SCENARIOS: [&str; 7] = [
 ];
 
 pub fn run(root: &Path, words: Vec<String>) -> Result<(), String> {
-    cargo(root, &["build", "--release", "-p=longhaul", "-p=longhaul-preload"])?;
+    cargo(root, RELEASE, &[])?;
     if words.first().is_some_and(|word| word == "shell") {
-        return cargo(root, &["run", "--quiet", "-p=longhaul-checks", "--bin=rxe_guest"]);
+        return cargo(root, &["run", "--quiet", "-p=longhaul-checks", "--bin=rxe_guest"], &[]);
     }
     let targets = SCENARIOS.map(|name| format!("--test={name}"));
     let mut arguments = vec!["test", "-p=longhaul-checks"];
@@ -25,14 +25,5 @@ pub fn run(root: &Path, words: Vec<String>) -> Result<(), String> {
     // Those too that take too long for every run.
     arguments.extend(["--", "--nocapture", "--include-ignored"]);
     arguments.extend(words.iter().map(String::as_str));
-    cargo(root, &arguments)
-}
-
-fn cargo(root: &Path, arguments: &[&str]) -> Result<(), String> {
-    let status = Command::new(env!("CARGO")).current_dir(root).args(arguments).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("cargo {}: {status}", arguments.join(" "))),
-        Err(e) => Err(format!("cannot run cargo: {e}")),
-    }
+    cargo(root, &arguments, &[])
 }

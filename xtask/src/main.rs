@@ -1,9 +1,12 @@
 //! Developer tasks: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask sanitize`, `cargo xtask interop`,
-//! `cargo xtask dpdk`, `cargo xtask soak`, `cargo xtask count`.
+//! `cargo xtask dpdk`, `cargo xtask soak`, `cargo xtask nightly`, `cargo xtask fuzz`, `cargo xtask count`.
 
+mod cargo;
 mod ci;
 mod count;
+mod fuzz;
 mod interop;
+mod nightly;
 mod tidy;
 
 use std::path::PathBuf;
@@ -20,6 +23,10 @@ usage: cargo xtask COMMAND
   dpdk      what is built with DPDK, where it is installed: part of ci
   soak      half an hour, or as many minutes as are given, of transfers through boxes over a fibre that loses and is
             cut, between hosts that die and come again
+  nightly   everything that takes too long for ci: all stages, or those named; '--list' lists them and how long they take
+  fuzz      coverage-guided fuzzing on the stable toolchain: every target for a minute, or
+            [TARGET ...] [--time SECONDS | --runs N]; '--list' lists the targets, '--minimise' puts into the committed
+            corpora what was found and covers something new
   count     instructions per packet of the hot paths, by valgrind's callgrind";
 
 fn main() -> ExitCode {
@@ -31,6 +38,8 @@ fn main() -> ExitCode {
         Some("dpdk") => ci::dpdk(&workspace()),
         Some("interop") => interop::run(&workspace(), arguments.collect()),
         Some("soak") => ci::soak(&workspace(), arguments.next().as_deref().unwrap_or("30")),
+        Some("nightly") => nightly::run(&workspace(), &arguments.collect::<Vec<_>>()),
+        Some("fuzz") => fuzz::run(&workspace(), &arguments.collect::<Vec<_>>()),
         Some("count") => count::run(&workspace()),
         Some("--help" | "-h") => {
             println!("{USAGE}");

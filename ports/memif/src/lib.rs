@@ -13,8 +13,8 @@
 //! never blocks. Frames that a departed peer had published can still be received.
 //!
 //! Trust: a peer may write anything into the shared memory and onto the control channel at any time.
-//! Everything from there is read once and checked before use; a broken rule disconnects the peer and
-//! is reported as [`longhaul_port::PortError::PeerViolation`]. It can garble the frames that it
+//! Everything from there is copied to private memory once, and checked before use; a broken rule disconnects the peer
+//! and is reported as [`longhaul_port::PortError::PeerViolation`]. It can garble the frames that it
 //! sends itself, and with a forged interrupt descriptor it can stall the thread that wakes it.
 //!
 //! Deliberately absent: several queue pairs, private headers, IP mode, zero-copy out of foreign
@@ -26,6 +26,8 @@
 mod config;
 mod control;
 mod handshake;
+#[cfg(all(feature = "hostile", not(loom)))]
+pub mod hostile;
 mod listener;
 mod message;
 mod port;
@@ -36,6 +38,7 @@ mod ring;
 mod ring_memory;
 mod sender;
 mod socket;
+mod stretch;
 mod violation;
 
 #[cfg(all(test, not(loom)))]

@@ -6,15 +6,16 @@
 //! and advances tail, and this side posts a buffer again as soon as it has been read.
 //!
 //! Positions and, as slave, the buffers behind the descriptors are known privately. From shared
-//! memory come only the peer's index and a copy of each descriptor, and both are checked.
+//! memory come only the peer's index and a copy of each descriptor, and both are checked. A frame is
+//! copied to private memory before anybody sees a byte of it.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use longhaul_port::{DropReason, FRAME_BYTES_MIN, PortCounters};
 
 use crate::region::Region;
 use crate::ring::{Descriptor, FLAG_NEXT, Ring};
+use crate::stretch::Stretch;
 use crate::violation::{Violation, violation};
 
 /// The slave's own buffers for one ring, one per slot.
@@ -36,9 +37,9 @@ impl Buffers {
         self.first + slot as u32 * self.stride
     }
 
-    /// Address of a slot's buffer.
+    /// A slot's buffer.
     #[inline]
-    pub(crate) fn at(&self, slot: usize) -> NonNull<u8> {
+    pub(crate) fn at(&self, slot: usize) -> Stretch<'_> {
         self.region
             .at(self.offset(slot), self.bytes as usize)
             .expect("the layout of our own region has every buffer inside it")
@@ -55,9 +56,8 @@ enum Source {
 }
 
 /// One checked piece of a frame.
-struct Segment {
-    bytes: NonNull<u8>,
-    len: usize,
+struct Segment<'a> {
+    bytes: Stretch<'a>,
     more: bool,
 }
 
@@ -65,7 +65,7 @@ struct Segment {
 enum Gathered {
     /// Its end is not published yet.
     Incomplete,
-    /// `bytes` in total over `descriptors`; they are in the scratch buffer unless that is too small.
+    /// `bytes` in total over `descriptors`; they are in `private` unless that is too small.
     Complete { descriptors: u16, bytes: usize },
 }
 
@@ -84,8 +84,8 @@ pub(crate) struct Receiver {
     chained: bool,
     /// The peer has left: what was published stays readable, and nothing more is taken.
     ended: bool,
-    /// For frames that span descriptors. Its length is the longest frame.
-    scratch: Box<[u8]>,
+    /// The frame at hand. Its length is that of the longest frame.
+    private: Box<[u8]>,
 }
 
 impl Receiver {
@@ -105,8 +105,8 @@ impl Receiver {
 
     fn new(ring: Ring, source: Source, frame_bytes_max: usize) -> Self {
         ring.request_interrupts(false);
-        let scratch = vec![0; frame_bytes_max].into_boxed_slice();
-        Self { ring, source, next: 0, returned: 0, published: 0, chained: false, ended: false, scratch }
+        let private = vec![0; frame_bytes_max].into_boxed_slice();
+        Self { ring, source, next: 0, returned: 0, published: 0, chained: false, ended: false, private }
     }
 
     /// Begins at another index than 0.
@@ -199,8 +199,8 @@ impl Receiver {
         counters: &mut PortCounters,
         each: &mut dyn FnMut(&[u8]),
     ) -> Result<Option<bool>, Violation> {
-        let segment = self.segment(self.next)?;
-        let (descriptors, len) = if segment.more {
+        let Segment { bytes, more } = segment(&self.ring, &self.source, self.next)?;
+        let (descriptors, len) = if more {
             match self.gather()? {
                 Gathered::Complete { descriptors, bytes } => {
                     self.chained = true;
@@ -209,9 +209,12 @@ impl Receiver {
                 Gathered::Incomplete => return Ok(None),
             }
         } else {
-            (1, segment.len)
+            if let Some(private) = self.private.get_mut(..bytes.len()) {
+                bytes.copy_to(private);
+            }
+            (1, bytes.len())
         };
-        let fits = if len > self.scratch.len() {
+        let fits = if len > self.private.len() {
             counters.rx_drops.count(DropReason::FrameTooLong);
             false
         } else if len < FRAME_BYTES_MIN {
@@ -219,56 +222,26 @@ impl Receiver {
             false
         } else {
             counters.count_rx(len);
-            if segment.more {
-                each(&self.scratch[..len]);
-            } else {
-                // SAFETY: `segment` checked that `len` bytes from here lie in a region that
-                // `source` keeps mapped and that cannot shrink. The peer owns this memory too and
-                // may write it at any time, against the protocol; `Port::receive` warns its reader
-                // of that. This side does not write it before `give_back`.
-                each(unsafe { std::slice::from_raw_parts(segment.bytes.as_ptr(), len) });
-            }
+            each(&self.private[..len]);
             true
         };
         self.next = self.next.wrapping_add(descriptors);
         Ok(Some(fits))
     }
 
-    /// Checks one descriptor.
-    #[inline]
-    fn segment(&self, index: u16) -> Result<Segment, Violation> {
-        let descriptor = self.ring.descriptor(index);
-        let len = descriptor.length as usize;
-        let bytes = match &self.source {
-            Source::Announced(regions) => locate(regions, descriptor)?,
-            Source::Own(buffers) => {
-                if descriptor.length > buffers.bytes {
-                    let (length, bytes) = (descriptor.length, buffers.bytes);
-                    return Err(violation!("frame of {length} bytes in a buffer of {bytes} bytes"));
-                }
-                buffers.at(self.ring.slot(index))
-            }
-        };
-        Ok(Segment { bytes, len, more: descriptor.flags & FLAG_NEXT != 0 })
-    }
-
-    /// Copies a chained frame into the scratch buffer. What does not fit is measured and skipped.
+    /// Copies a chained frame into private memory. What does not fit is measured and skipped.
     #[cold]
     fn gather(&mut self) -> Result<Gathered, Violation> {
         self.look()?;
         let mut index = self.next;
         let mut bytes = 0usize;
         while index != self.published {
-            let segment = self.segment(index)?;
-            if let Some(room) = self.scratch.get_mut(bytes..bytes.saturating_add(segment.len)) {
-                // SAFETY: the source is checked as for any segment and the destination is `room`;
-                // private memory and a shared mapping cannot overlap. A peer that writes meanwhile
-                // changes which bytes are copied, and nothing else.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(segment.bytes.as_ptr(), room.as_mut_ptr(), segment.len);
-                }
+            let segment = segment(&self.ring, &self.source, index)?;
+            let end = bytes.saturating_add(segment.bytes.len());
+            if let Some(room) = self.private.get_mut(bytes..end) {
+                segment.bytes.copy_to(room);
             }
-            bytes = bytes.saturating_add(segment.len);
+            bytes = end;
             index = index.wrapping_add(1);
             if !segment.more {
                 let descriptors = index.wrapping_sub(self.next);
@@ -324,9 +297,26 @@ impl Receiver {
     }
 }
 
-/// The address of a descriptor's bytes in the regions that the slave announced.
+/// Checks one descriptor.
 #[inline]
-pub(crate) fn locate(regions: &[Arc<Region>], descriptor: Descriptor) -> Result<NonNull<u8>, Violation> {
+fn segment<'a>(ring: &Ring, source: &'a Source, index: u16) -> Result<Segment<'a>, Violation> {
+    let descriptor = ring.descriptor(index);
+    let bytes = match source {
+        Source::Announced(regions) => locate(regions, descriptor)?,
+        Source::Own(buffers) => {
+            if descriptor.length > buffers.bytes {
+                let (length, bytes) = (descriptor.length, buffers.bytes);
+                return Err(violation!("frame of {length} bytes in a buffer of {bytes} bytes"));
+            }
+            buffers.at(ring.slot(index)).first(descriptor.length as usize)
+        }
+    };
+    Ok(Segment { bytes, more: descriptor.flags & FLAG_NEXT != 0 })
+}
+
+/// A descriptor's bytes in the regions that the slave announced.
+#[inline]
+pub(crate) fn locate(regions: &[Arc<Region>], descriptor: Descriptor) -> Result<Stretch<'_>, Violation> {
     let Descriptor { region: index, length, offset, .. } = descriptor;
     let Some(region) = regions.get(usize::from(index)) else {
         let known = regions.len();

@@ -7,6 +7,7 @@ use std::ptr::{NonNull, null_mut};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::stretch::Stretch;
 use crate::violation::{Violation, violation};
 
 /// A mapped region. The peer can change its bytes at any time, and nothing here reads them.
@@ -76,13 +77,22 @@ impl Region {
 
     /// The address of `offset`, when `len` bytes from there lie inside the region.
     #[inline]
-    pub(crate) fn at(&self, offset: u32, len: usize) -> Option<NonNull<u8>> {
+    pub(crate) fn address(&self, offset: u32, len: usize) -> Option<NonNull<u8>> {
         let offset = offset as usize;
         if offset.checked_add(len)? > self.bytes {
             return None;
         }
         // SAFETY: `offset` is at most the mapped size, checked above.
         Some(unsafe { self.base.add(offset) })
+    }
+
+    /// The `len` bytes at `offset`, when they lie inside the region.
+    #[inline]
+    pub(crate) fn at(&self, offset: u32, len: usize) -> Option<Stretch<'_>> {
+        let address = self.address(offset, len)?;
+        // SAFETY: `address` checked that these bytes lie in the mapping, which is there until drop. `create` and
+        // `from_peer` saw to it that the file behind it cannot shrink.
+        Some(unsafe { Stretch::new(self, address, len) })
     }
 }
 

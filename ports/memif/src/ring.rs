@@ -212,9 +212,8 @@ mod tests {
         assert_eq!(ring.descriptor(1), descriptor);
         ring.write_length(5, 9, 8, 7);
         assert_eq!(ring.descriptor(1), Descriptor { flags: 9, region: 8, length: 7, offset: 4 });
-        let base = region.at(64, 256).unwrap();
-        // SAFETY: the region is mapped, 320 bytes of it were checked, and no one else writes it.
-        let bytes = unsafe { std::slice::from_raw_parts(base.as_ptr(), 256) };
+        let mut bytes = [0; 256];
+        region.at(64, 256).unwrap().copy_to(&mut bytes);
         assert_eq!(bytes[0..4], COOKIE.to_ne_bytes());
         assert_eq!(bytes[4..6], 1u16.to_ne_bytes());
         assert_eq!(bytes[6..8], 0x1234u16.to_ne_bytes());

@@ -32,7 +32,7 @@ unsafe impl Send for RingMemory {}
 impl RingMemory {
     /// The memory at `offset`, a multiple of 16, when all of the ring lies inside the region.
     pub(crate) fn new(region: &Arc<Region>, offset: u32, size_log2: u8) -> Option<Self> {
-        let base = region.at(offset, DESCRIPTORS_AT + (DESCRIPTOR_BYTES << size_log2))?;
+        let base = region.address(offset, DESCRIPTORS_AT + (DESCRIPTOR_BYTES << size_log2))?;
         Some(Self { base, _region: Arc::clone(region) })
     }
 

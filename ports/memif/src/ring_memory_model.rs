@@ -25,7 +25,7 @@ struct Fields {
 
 impl RingMemory {
     pub(crate) fn new(region: &Arc<Region>, offset: u32, size_log2: u8) -> Option<Self> {
-        region.at(offset, DESCRIPTORS_AT + (DESCRIPTOR_BYTES << size_log2))?;
+        region.address(offset, DESCRIPTORS_AT + (DESCRIPTOR_BYTES << size_log2))?;
         Some(RingMemory(Arc::new(Fields {
             cookie: AtomicU32::new(0),
             flags: AtomicU16::new(0),

@@ -47,8 +47,8 @@ pub(crate) struct Sender {
     /// The consumer's index as last read.
     seen: u16,
     bell: Doorbell,
-    /// For frames that have to be spread over a chain. Its length is the longest frame.
-    scratch: Box<[u8]>,
+    /// For frames that are spread over a chain. Its length is that of the longest frame.
+    private: Box<[u8]>,
 }
 
 impl Sender {
@@ -70,8 +70,8 @@ impl Sender {
     }
 
     fn new(ring: Ring, target: Target, bell: Doorbell, frame_bytes_max: usize) -> Self {
-        let scratch = vec![0; frame_bytes_max].into_boxed_slice();
-        Self { ring, target, next: 0, published: 0, seen: 0, bell, scratch }
+        let private = vec![0; frame_bytes_max].into_boxed_slice();
+        Self { ring, target, next: 0, published: 0, seen: 0, bell, private }
     }
 
     /// Begins at another index than 0.
@@ -131,7 +131,7 @@ impl Sender {
             return Ok(0);
         }
         let posted = posted(&self.ring, self.next)?;
-        Ok(free / self.scratch.len().div_ceil(posted.length as usize))
+        Ok(free / self.private.len().div_ceil(posted.length as usize))
     }
 
     /// Builds one frame of `len` bytes, which is at most the length given to the constructor.
@@ -143,7 +143,7 @@ impl Sender {
                 return Ok(Built::Full);
             }
         }
-        let (bytes, region) = match &self.target {
+        let (to, region) = match &self.target {
             Target::Own(buffers) => (buffers.at(self.ring.slot(self.next)), 0),
             Target::Posted(regions) => {
                 let posted = posted(&self.ring, self.next)?;
@@ -153,11 +153,7 @@ impl Sender {
                 (locate(regions, posted)?, posted.region)
             }
         };
-        // SAFETY: `len` bytes from here lie in a mapped region that cannot shrink: a buffer of our
-        // own holds the longest frame, and a posted one was checked. The slot is free, so an honest
-        // peer does not touch it before it is published; what a hostile one does to it only changes
-        // the bytes that it gets.
-        fill(unsafe { std::slice::from_raw_parts_mut(bytes.as_ptr(), len) });
+        to.first(len).build(fill);
         self.ring.write_length(self.next, 0, region, len as u32);
         self.next = self.next.wrapping_add(1);
         Ok(Built::Yes)
@@ -182,11 +178,11 @@ impl Sender {
             if free < self.ring.size() {
                 return Ok(Built::Full);
             }
-            fill(&mut self.scratch[..len]);
+            fill(&mut self.private[..len]);
             return Ok(Built::NeverFits);
         }
-        fill(&mut self.scratch[..len]);
-        let mut rest = &self.scratch[..len];
+        fill(&mut self.private[..len]);
+        let mut rest = &self.private[..len];
         let mut index = self.next;
         while !rest.is_empty() {
             if index == self.seen {
@@ -194,12 +190,7 @@ impl Sender {
             }
             let buffer = posted(&self.ring, index)?;
             let (part, later) = rest.split_at(rest.len().min(buffer.length as usize));
-            let bytes = locate(regions, buffer)?;
-            // SAFETY: `locate` checked that the buffer lies in a mapped region, and `part` is no
-            // longer than it; private memory and a shared mapping cannot overlap.
-            unsafe {
-                std::ptr::copy_nonoverlapping(part.as_ptr(), bytes.as_ptr(), part.len());
-            }
+            locate(regions, buffer)?.first(part.len()).copy_from(part);
             let flags = if later.is_empty() { 0 } else { FLAG_NEXT };
             self.ring.write_length(index, flags, buffer.region, part.len() as u32);
             index = index.wrapping_add(1);

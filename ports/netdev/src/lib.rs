@@ -53,6 +53,8 @@ mod config;
 mod counters;
 mod error;
 mod filter;
+#[cfg(feature = "hostile")]
+pub mod hostile;
 pub mod interface;
 mod layers;
 pub mod offloads;

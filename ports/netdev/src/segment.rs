@@ -12,7 +12,7 @@ pub(crate) const OFFLOAD_BYTES: usize = 10;
 /// Ethernet, tags, a tunnel, IP and TCP with all options.
 const HEADERS_MAX: usize = 384;
 /// Fewer bytes in a segment than no TCP agrees on; it would make tens of thousands of one frame.
-const SEGMENT_BYTES_MIN: usize = 8;
+pub(crate) const SEGMENT_BYTES_MIN: usize = 8;
 
 const NEEDS_CHECKSUM: u8 = 1;
 const GSO_TCP_IPV4: u8 = 1;
@@ -85,6 +85,20 @@ impl Offload {
     /// The frame has to be split.
     pub(crate) fn is_split(&self) -> bool {
         self.kind != 0
+    }
+
+    /// Where the sender says that the transport header is.
+    pub(crate) fn transport(&self) -> Option<usize> {
+        self.needs_checksum.then_some(self.checksum_start)
+    }
+
+    /// The protocol of the parts.
+    pub(crate) fn protocol(&self) -> Result<u8, NotUnderstood> {
+        match self.kind {
+            GSO_TCP_IPV4 | GSO_TCP_IPV6 => Ok(PROTOCOL_TCP),
+            GSO_UDP => Ok(PROTOCOL_UDP),
+            _ => Err(NotUnderstood),
+        }
     }
 
     /// The same when `bytes` have been inserted into the Ethernet header.
@@ -162,14 +176,9 @@ impl Splitter {
     /// Begins with another frame.
     pub(crate) fn begin(&mut self, frame: &[u8], offload: &Offload) -> Result<(), NotUnderstood> {
         self.at = self.end;
-        let protocol = match offload.kind {
-            GSO_TCP_IPV4 | GSO_TCP_IPV6 => PROTOCOL_TCP,
-            GSO_UDP => PROTOCOL_UDP,
-            _ => return Err(NotUnderstood),
-        };
+        let protocol = offload.protocol()?;
         let is_tcp = protocol == PROTOCOL_TCP;
-        let transport = offload.needs_checksum.then_some(offload.checksum_start);
-        let layers = Layers::find(frame, protocol, transport)?;
+        let layers = Layers::find(frame, protocol, offload.transport())?;
         let segment_bytes = offload.segment_bytes;
         // The longest of the length fields has to hold the rest of the longest part.
         let fits = layers.payload + segment_bytes.min(frame.len()) <= usize::from(u16::MAX);

@@ -288,6 +288,26 @@ mod shared_memory {
     use super::*;
 
     #[test]
+    fn a_frame_that_was_handed_out_changes_no_more() {
+        let path = TestPath::new();
+        let mut port = master(&path);
+        let slave = RawSlave::connected(&path, &mut port);
+        slave.fill(0, 0, 60, 1);
+        slave.fill(1, FLAG_NEXT, 60, 1);
+        slave.fill(2, 0, 60, 1);
+        slave.s2m.publish_head(3);
+        let handed = port.receive(8, &mut |frame| {
+            let before = frame.to_vec();
+            slave.poke(S2M_BUFFERS, &[2; 3 * BUFFER_BYTES as usize]);
+            assert!(frame == before, "the peer wrote into a frame under the reader's hands");
+            for index in 0..3 {
+                slave.fill(index, if index == 1 { FLAG_NEXT } else { 0 }, 60, 1);
+            }
+        });
+        assert_eq!(handed.unwrap(), 2);
+    }
+
+    #[test]
     fn head_beyond_the_ring() {
         caught("receive ring head 9 is impossible", |slave| slave.s2m.publish_head(9), receive);
         caught("head 65535 is impossible", |slave| slave.s2m.publish_head(u16::MAX), receive);

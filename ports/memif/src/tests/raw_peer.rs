@@ -113,15 +113,13 @@ impl RawSlave {
     }
 
     pub(super) fn poke(&self, offset: u32, bytes: &[u8]) {
-        let to = self.region.at(offset, bytes.len()).unwrap();
-        // SAFETY: the region has room for these bytes, and the test is the only writer.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+        self.region.at(offset, bytes.len()).unwrap().copy_from(bytes);
     }
 
     pub(super) fn peek(&self, offset: u32, len: usize) -> Vec<u8> {
-        let from = self.region.at(offset, len).unwrap();
-        // SAFETY: the region has these bytes, and nobody writes them meanwhile.
-        unsafe { std::slice::from_raw_parts(from.as_ptr(), len) }.to_vec()
+        let mut bytes = vec![0; len];
+        self.region.at(offset, len).unwrap().copy_to(&mut bytes);
+        bytes
     }
 }
 

@@ -1,0 +1,216 @@
+//! Copies between private memory and memory that a peer may write at any time.
+//!
+//! The only code of this crate that touches the bytes of frames in a region. A reference to them would be unsound: the
+//! compiler assumes that bytes behind `&[u8]` do not change, and another process may change these. [`Stretch`] is an
+//! address and a length instead. It moves bytes by instructions in `asm!`, which the compiler does not see into, so that it
+//! neither repeats, nor merges, nor omits an access. A peer that writes during a copy changes which bytes are copied, and
+//! nothing else.
+//!
+//! Invariants:
+//!
+//! * a stretch lies inside the region it borrows, and the region stays mapped, at its full size, for that long;
+//! * each byte is accessed once per copy, in ascending order: headers before payload;
+//! * what is copied out is looked at only after the copy, in private memory.
+
+use core::arch::asm;
+use core::arch::x86_64::__m128i;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use crate::region::Region;
+
+/// Bytes of a region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stretch<'a> {
+    base: NonNull<u8>,
+    len: usize,
+    region: PhantomData<&'a Region>,
+}
+
+/// Reads a `$kind` at `$from` with one load.
+macro_rules! load {
+    ($class:ident, $kind:ty, $instruction:literal, $from:expr) => {{
+        let value: $kind;
+        asm!($instruction, value = out($class) value, from = in(reg) $from, options(nostack, preserves_flags));
+        value
+    }};
+}
+
+/// Writes `$value` at `$to` with one store.
+macro_rules! store {
+    ($class:ident, $instruction:literal, $to:expr, $value:expr) => {
+        asm!($instruction, to = in(reg) $to, value = in($class) $value, options(nostack, preserves_flags))
+    };
+}
+
+impl<'a> Stretch<'a> {
+    /// # Safety
+    /// `len` bytes from `base` lie in a mapping that `_region` keeps, and that cannot shrink.
+    pub(crate) unsafe fn new(_region: &'a Region, base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len, region: PhantomData }
+    }
+
+    pub(crate) fn len(self) -> usize {
+        self.len
+    }
+
+    /// The first `len` bytes.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[inline]
+    pub(crate) fn first(self, len: usize) -> Self {
+        assert!(len <= self.len, "{len} of {} bytes", self.len);
+        Self { len, ..self }
+    }
+
+    /// Copies all of it to `out`.
+    ///
+    /// # Panics
+    /// When `out` has another length.
+    #[inline]
+    pub(crate) fn copy_to(self, out: &mut [u8]) {
+        assert_eq!(out.len(), self.len, "lengths differ");
+        let (mut from, mut to) = (self.base.as_ptr().cast_const(), out.as_mut_ptr());
+        let mut left = self.len;
+        // SAFETY: by the invariants, loads from the first `left` bytes at `from` do not fault; `out` has as many. Both
+        // pointers move and `left` shrinks by what was copied, and no step copies more than `left`.
+        unsafe {
+            while left >= 64 {
+                let a = load!(xmm_reg, __m128i, "movdqu {value}, [{from}]", from);
+                let b = load!(xmm_reg, __m128i, "movdqu {value}, [{from} + 16]", from);
+                let c = load!(xmm_reg, __m128i, "movdqu {value}, [{from} + 32]", from);
+                let d = load!(xmm_reg, __m128i, "movdqu {value}, [{from} + 48]", from);
+                to.cast::<[__m128i; 4]>().write_unaligned([a, b, c, d]);
+                (from, to, left) = (from.add(64), to.add(64), left - 64);
+            }
+            while left >= 16 {
+                let value = load!(xmm_reg, __m128i, "movdqu {value}, [{from}]", from);
+                to.cast::<__m128i>().write_unaligned(value);
+                (from, to, left) = (from.add(16), to.add(16), left - 16);
+            }
+            if left >= 8 {
+                to.cast::<u64>().write_unaligned(load!(reg, u64, "mov {value}, [{from}]", from));
+                (from, to, left) = (from.add(8), to.add(8), left - 8);
+            }
+            if left >= 4 {
+                to.cast::<u32>().write_unaligned(load!(reg, u32, "mov {value:e}, [{from}]", from));
+                (from, to, left) = (from.add(4), to.add(4), left - 4);
+            }
+            while left > 0 {
+                to.write(load!(reg_byte, u8, "mov {value}, [{from}]", from));
+                (from, to, left) = (from.add(1), to.add(1), left - 1);
+            }
+        }
+    }
+
+    /// Lends all of it to `fill`, which writes every byte and reads none that it has not written.
+    ///
+    /// The one place where there is a reference to shared memory, because [`longhaul_port::Port::transmit`] builds frames
+    /// in place: a copy from private memory takes 50 ns for 4 KiB. What is built there goes to the peer and nowhere else.
+    /// One that writes while a frame is built gets other bytes, or a wrong ICRC, in a frame of its own.
+    #[inline]
+    pub(crate) fn build(self, fill: &mut dyn FnMut(&mut [u8])) {
+        // SAFETY: by the invariants these bytes are mapped, and this side has no other reference to them: a slot that is
+        // being filled is free. An honest peer does not touch it before it is published.
+        fill(unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) });
+    }
+
+    /// Copies `bytes` over all of it.
+    ///
+    /// # Panics
+    /// When `bytes` has another length.
+    #[inline]
+    pub(crate) fn copy_from(self, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.len, "lengths differ");
+        let (mut from, mut to) = (bytes.as_ptr(), self.base.as_ptr());
+        let mut left = self.len;
+        // SAFETY: as in `copy_to`, with the directions exchanged. The mapping is writable.
+        unsafe {
+            while left >= 64 {
+                let [a, b, c, d] = from.cast::<[__m128i; 4]>().read_unaligned();
+                store!(xmm_reg, "movdqu [{to}], {value}", to, a);
+                store!(xmm_reg, "movdqu [{to} + 16], {value}", to, b);
+                store!(xmm_reg, "movdqu [{to} + 32], {value}", to, c);
+                store!(xmm_reg, "movdqu [{to} + 48], {value}", to, d);
+                (from, to, left) = (from.add(64), to.add(64), left - 64);
+            }
+            while left >= 16 {
+                store!(xmm_reg, "movdqu [{to}], {value}", to, from.cast::<__m128i>().read_unaligned());
+                (from, to, left) = (from.add(16), to.add(16), left - 16);
+            }
+            if left >= 8 {
+                store!(reg, "mov [{to}], {value}", to, from.cast::<u64>().read_unaligned());
+                (from, to, left) = (from.add(8), to.add(8), left - 8);
+            }
+            if left >= 4 {
+                store!(reg, "mov [{to}], {value:e}", to, from.cast::<u32>().read_unaligned());
+                (from, to, left) = (from.add(4), to.add(4), left - 4);
+            }
+            while left > 0 {
+                store!(reg_byte, "mov [{to}], {value}", to, from.read());
+                (from, to, left) = (from.add(1), to.add(1), left - 1);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_at_every_place_is_copied_and_nothing_beside_it() {
+        let region = Region::create(4096).unwrap();
+        let all = region.at(0, 512).unwrap();
+        let bytes: Vec<u8> = (0..=255).cycle().skip(1).take(300).collect();
+        for offset in 0..17 {
+            for len in 0..=bytes.len() {
+                all.copy_from(&[0xee; 512]);
+                let stretch = region.at(offset, len).unwrap();
+                stretch.copy_from(&bytes[..len]);
+                let mut out = [0xdd; 320];
+                stretch.copy_to(&mut out[8..8 + len]);
+                assert_eq!(out[8..8 + len], bytes[..len]);
+                assert!(out[..8].iter().chain(&out[8 + len..]).all(|byte| *byte == 0xdd), "{offset} {len}");
+                let mut around = [0; 512];
+                all.copy_to(&mut around);
+                let (at, end) = (offset as usize, offset as usize + len);
+                assert!(
+                    around[..at].iter().chain(&around[end..]).all(|byte| *byte == 0xee),
+                    "{offset} {len}"
+                );
+            }
+        }
+    }
+
+    /// A peer that writes all the time changes bytes, and a copy holds only such as were there.
+    #[test]
+    fn a_copy_has_nothing_but_what_was_there_while_a_peer_writes() {
+        let region = Region::create(1 << 16).unwrap();
+        let stretch = region.at(3, 1001).unwrap();
+        stretch.copy_from(&[1; 1001]);
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (region, done) = (&region, &done);
+            scope.spawn(move || {
+                let stretch = region.at(3, 1001).unwrap();
+                for round in 0..2000 {
+                    stretch.copy_from(&[1 + (round & 1) as u8; 1001]);
+                }
+                done.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+            let mut out = [0; 1001];
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                stretch.copy_to(&mut out);
+                assert!(out.iter().all(|byte| [1, 2].contains(byte)));
+            }
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "lengths differ")]
+    fn a_shorter_buffer_is_refused() {
+        Region::create(4096).unwrap().at(0, 64).unwrap().copy_to(&mut [0; 63]);
+    }
+}

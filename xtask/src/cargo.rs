@@ -1,0 +1,35 @@
+//! Runs cargo with the committed Cargo.lock.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Release builds that end-to-end tests run.
+pub const RELEASE: &[&str] = &["build", "--release", "--quiet", "-p=longhaul", "-p=longhaul-preload"];
+
+/// Runs `cargo ARGUMENTS` in `root` with `variables` added to the environment.
+pub fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), String> {
+    let status = command(root, arguments)
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .envs(variables.iter().copied())
+        .status()
+        .map_err(|e| format!("cannot run cargo: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("cargo {} failed", arguments.join(" "))) }
+}
+
+/// `cargo ARGUMENTS`, with `--locked` for each subcommand that resolves dependencies.
+pub fn command(root: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.current_dir(root);
+    let (subcommand, rest) = arguments.split_at(1.min(arguments.len()));
+    command.args(subcommand);
+    if subcommand != ["fmt"] {
+        command.arg("--locked");
+    }
+    command.args(rest);
+    command
+}
+
+/// Target directory of the workspace.
+pub fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
+}
