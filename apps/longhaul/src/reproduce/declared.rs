@@ -506,7 +506,7 @@ mod tests {
     fn a_reduced_experiment_is_a_part_of_the_whole_in_which_something_is_judged() {
         for ((few, reduced), (many, whole)) in all(Extent::Reduced).zip(all(Extent::Whole)) {
             let name = &whole.name;
-            assert!(few.len() <= many.len() && few.len() <= 100, "{name}: {} of {}", few.len(), many.len());
+            assert!(few.len() <= many.len() && few.len() <= 150, "{name}: {} of {}", few.len(), many.len());
             assert!(reduced.published.iter().all(|cell| whole.published.contains(cell)), "{name}");
             let is_judged = |point: &Point| whole.expectations.iter().any(|it| it.holds_at(point));
             let mut points = few.iter().map(|planned| &planned.point);
