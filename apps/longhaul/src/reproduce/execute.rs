@@ -241,18 +241,14 @@ best_by = ["way"]
         let (points, _) = declared.plan(Extent::Whole).expect("a plan");
         let records = execute(&declared, &points, 2, |_| ()).expect("records");
         let of = |way: &str, source| {
-            let mut records = records.iter().filter(move |record| {
-                record.source == source && record.point.to_string() == format!("way {way}")
-            });
-            let all = records.by_ref().fold(
-                (BTreeMap::new(), BTreeMap::new()),
-                |(mut values, mut failed), record| {
-                    values.extend(record.values.clone());
-                    failed.extend(record.failed.clone());
-                    (values, failed)
-                },
-            );
-            all
+            let at = format!("way {way}");
+            let of = records.iter().filter(|it| it.source == source && it.point.to_string() == at);
+            let (mut values, mut failed) = (BTreeMap::new(), BTreeMap::new());
+            for record in of {
+                values.extend(record.values.clone());
+                failed.extend(record.failed.clone());
+            }
+            (values, failed)
         };
         let (values, failed) = of("near", Source::Simulated);
         assert!(values["goodput_bps"] > 0.0 && failed.is_empty(), "{records:#?}");
