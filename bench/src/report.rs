@@ -334,6 +334,7 @@ pub(crate) fn outcome(tally: &Tally) -> String {
     if clauses.is_empty() {
         clauses.push(match tally.unjudged {
             0 => "nothing to compare".to_owned(),
+            1 => "1 figure, of which nothing was expected".to_owned(),
             count => format!("{count} figures, of which nothing was expected"),
         });
     }
