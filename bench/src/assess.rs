@@ -4,7 +4,7 @@ mod layout;
 
 pub(crate) use layout::{Layout, Series};
 
-use crate::expectation::Expectation;
+use crate::expectation::{Basis, Expectation};
 use crate::experiment::Experiment;
 use crate::point::Point;
 use crate::record::{Provenance, Record, Source};
@@ -50,6 +50,9 @@ pub struct Judgement {
     pub deviation: Option<f64>,
     /// Whether that is close enough.
     pub verdict: Verdict,
+    /// Who expects it: of several expectations, the first of [`Basis::ALL`]. None where nothing is expected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub basis: Option<Basis>,
 }
 
 /// One value at one point.
@@ -63,7 +66,10 @@ pub struct Cell {
     pub suspect: bool,
     /// By source.
     pub figures: BTreeMap<Source, Figure>,
-    /// By source; the reference has none.
+    /// Sources whose run ended in an error, with the error. They have no figure, whatever other runs gave.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub failures: BTreeMap<Source, String>,
+    /// By source; the reference has one only where something is expected of it alone.
     pub judgements: BTreeMap<Source, Judgement>,
 }
 
@@ -71,37 +77,85 @@ impl Cell {
     /// True when agreement of `source` here proves nothing, because a constant was fitted here.
     pub fn is_fitted(&self, source: Source) -> bool {
         let fitted = |source| self.figures.get(&source).is_some_and(|figure: &Figure| figure.fitted);
-        fitted(source) || fitted(Source::Published)
+        fitted(source) || fitted(Source::Published) || fitted(Source::Theory)
+    }
+}
+
+/// Judged figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Close enough, and nothing was fitted there.
+    pub within: usize,
+    /// Close enough where a constant was fitted, which proves nothing.
+    pub fitted: usize,
+    /// Not close enough.
+    pub beyond: usize,
+    /// Expected and not there.
+    pub missing: usize,
+}
+
+impl Counts {
+    /// All.
+    pub fn judged(&self) -> usize {
+        self.within + self.fitted + self.beyond + self.missing
+    }
+
+    fn add(&mut self, other: Counts) {
+        self.within += other.within;
+        self.fitted += other.fitted;
+        self.beyond += other.beyond;
+        self.missing += other.missing;
     }
 }
 
 /// How many figures are as expected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// Close enough, and nothing was fitted there.
-    pub within: usize,
-    /// Close enough where a constant was fitted.
-    pub fitted: usize,
-    /// Not close enough.
-    pub beyond: usize,
-    /// Expected and not there.
-    pub missing: usize,
+    /// By whoever expects it.
+    #[serde(flatten)]
+    pub all: Counts,
+    /// What documents say.
+    pub published: Counts,
+    /// What formulas say.
+    pub theory: Counts,
+    /// Goals of our own.
+    pub own: Counts,
     /// Shown, and nothing was expected.
     pub unjudged: usize,
+    /// Without a figure because a run ended in an error, expected or not.
+    pub failed: usize,
 }
 
 impl Tally {
     /// Of which something was expected.
     pub fn judged(&self) -> usize {
-        self.within + self.fitted + self.beyond + self.missing
+        self.all.judged()
+    }
+
+    /// What `basis` expects.
+    pub fn of(&self, basis: Basis) -> Counts {
+        match basis {
+            Basis::Published => self.published,
+            Basis::Theory => self.theory,
+            Basis::Own => self.own,
+        }
+    }
+
+    fn count(&mut self, basis: Basis, counts: Counts) {
+        self.all.add(counts);
+        match basis {
+            Basis::Published => self.published.add(counts),
+            Basis::Theory => self.theory.add(counts),
+            Basis::Own => self.own.add(counts),
+        }
     }
 
     pub(crate) fn add(&mut self, other: Tally) {
-        self.within += other.within;
-        self.fitted += other.fitted;
-        self.beyond += other.beyond;
-        self.missing += other.missing;
+        for basis in Basis::ALL {
+            self.count(basis, other.of(basis));
+        }
         self.unjudged += other.unjudged;
+        self.failed += other.failed;
     }
 }
 
@@ -129,7 +183,12 @@ pub struct Assessment {
     layout: Layout,
 }
 
-type Figures = BTreeMap<(String, Point), BTreeMap<Source, Figure>>;
+/// What all sources say of one cell.
+#[derive(Debug, Default)]
+struct Gathered {
+    figures: BTreeMap<Source, Figure>,
+    failures: BTreeMap<Source, String>,
+}
 
 impl Assessment {
     /// Holds `records` against each other and against the published cells of `experiment`. Records of other
@@ -138,18 +197,22 @@ impl Assessment {
     pub fn new(experiment: &Experiment, records: &[Record]) -> Self {
         let mut all: Vec<Record> = experiment.published_records().collect();
         all.extend(records.iter().filter(|r| r.experiment == experiment.name).cloned());
-        let figures = gather(&all);
+        let gathered = gather(&all);
         let points: Vec<&Point> = all.iter().map(|record| &record.point).collect();
         let layout = Layout::new(experiment, &points);
-        let present: BTreeSet<Source> = figures.values().flat_map(|f| f.keys().copied()).collect();
-        let preferred = [Source::Published, Source::Measured, Source::Simulated];
+        let of = |cell: &Gathered| {
+            [cell.figures.keys().copied().collect(), cell.failures.keys().copied().collect()]
+        };
+        let present: BTreeSet<Source> =
+            gathered.values().flat_map(of).flat_map(|sources: Vec<Source>| sources).collect();
+        let preferred = [Source::Published, Source::Theory, Source::Measured, Source::Simulated];
         // Simulations alone are what is judged, not what others are held against.
         let serves =
             |source: &Source| present.contains(source) && (*source != Source::Simulated || present.len() > 1);
         let reference = experiment.reference.or_else(|| preferred.into_iter().find(serves));
         let judge = Judge { experiment, reference, present: &present };
         let mut cells: Vec<Cell> =
-            figures.into_iter().map(|((value, point), figures)| judge.cell(value, point, figures)).collect();
+            gathered.into_iter().map(|((value, point), of)| judge.cell(value, point, of)).collect();
         let shown = &experiment.values;
         cells.retain(|cell| shown.is_empty() || shown.contains(&cell.value));
         let place = |cell: &Cell| shown.iter().position(|value| *value == cell.value);
@@ -182,14 +245,21 @@ impl Assessment {
     pub fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         for cell in &self.cells {
+            tally.failed += cell.failures.len();
             for (source, judgement) in &cell.judgements {
+                let Some(basis) = judgement.basis else {
+                    tally.unjudged += usize::from(cell.figures.contains_key(source));
+                    continue;
+                };
+                let (mut counts, one) = (Counts::default(), 1);
                 match judgement.verdict {
-                    Verdict::Within if cell.is_fitted(*source) => tally.fitted += 1,
-                    Verdict::Within => tally.within += 1,
-                    Verdict::Beyond => tally.beyond += 1,
-                    Verdict::Missing => tally.missing += 1,
-                    Verdict::Unjudged => tally.unjudged += 1,
+                    Verdict::Within if cell.is_fitted(*source) => counts.fitted = one,
+                    Verdict::Within => counts.within = one,
+                    Verdict::Beyond => counts.beyond = one,
+                    Verdict::Missing => counts.missing = one,
+                    Verdict::Unjudged => {}
                 }
+                tally.count(basis, counts);
             }
         }
         tally
@@ -199,7 +269,7 @@ impl Assessment {
     pub fn is_met(&self) -> bool {
         let tally = self.tally();
         let expects = !self.experiment.expectations.is_empty();
-        tally.beyond == 0 && tally.missing == 0 && (!expects || tally.judged() > 0)
+        tally.all.beyond == 0 && tally.all.missing == 0 && (!expects || tally.judged() > 0)
     }
 
     /// The judged figure that lies farthest from its reference.
@@ -234,44 +304,45 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn cell(&self, value: String, point: Point, figures: BTreeMap<Source, Figure>) -> Cell {
+    fn cell(&self, value: String, point: Point, of: Gathered) -> Cell {
+        let Gathered { figures, failures } = of;
         let suspect = self.experiment.is_suspect(&point, &value);
         let is_of = |expectation: &&Expectation| expectation.value == value && expectation.holds_at(&point);
         let expectations: Vec<&Expectation> = self.experiment.expectations.iter().filter(is_of).collect();
         let against = self.reference.and_then(|source| figures.get(&source)).map(|figure| figure.mean);
+        // What should be held against a run that ended in an error is owed, not excused.
+        let is_reference_owed = self.reference.is_some_and(|source| failures.contains_key(&source));
+        let has_reference = (against.is_some() || is_reference_owed) && !suspect;
         let mut judgements = BTreeMap::new();
         for source in Source::ALL {
-            let expected = expectations.iter().filter(|expectation| {
-                let has_reference = against.is_some() && !suspect;
+            let expected = expectations.iter().copied().filter(|expectation| {
                 expectation.judges(source, self.reference)
                     && (has_reference || !expectation.tolerance.is_relative())
             });
-            let mut expected = expected.peekable();
-            let is_expected = expected.peek().is_some();
-            let verdict = match figures.get(&source) {
-                _ if Some(source) == self.reference => continue,
-                None if !is_expected => continue,
-                // Expected of everybody means everybody who has figures at all.
-                None if !self.present.contains(&source)
-                    && expected.all(|expectation| expectation.sources.is_empty()) =>
-                {
-                    continue;
-                }
+            let expected: Vec<&Expectation> = expected.collect();
+            let basis = expected.iter().map(|expectation| expectation.basis).min();
+            let is_shown = figures.contains_key(&source) && Some(source) != self.reference;
+            // Expected of everybody means everybody who has figures at all.
+            let is_elsewhere =
+                !self.present.contains(&source) && expected.iter().all(|e| e.sources.is_empty());
+            if basis.is_none() && !is_shown || is_elsewhere {
+                continue;
+            }
+            let is_owed = is_reference_owed && expected.iter().any(|e| e.tolerance.is_relative());
+            let is_met = |figure, e: &&Expectation| e.tolerance.is_met(figure, against.unwrap_or(f64::NAN));
+            let verdict = match figures.get(&source).map(|figure| figure.mean) {
+                _ if basis.is_none() => Verdict::Unjudged,
                 None => Verdict::Missing,
-                Some(_) if !is_expected => Verdict::Unjudged,
-                Some(figure) => {
-                    let reference = against.unwrap_or(f64::NAN);
-                    match expected.all(|e| e.tolerance.is_met(figure.mean, reference)) {
-                        true => Verdict::Within,
-                        false => Verdict::Beyond,
-                    }
-                }
+                Some(_) if is_owed => Verdict::Missing,
+                Some(figure) if expected.iter().all(|e| is_met(figure, e)) => Verdict::Within,
+                Some(_) => Verdict::Beyond,
             };
             let figure = figures.get(&source).map(|figure| figure.mean);
             let deviation = figure.zip(against).and_then(|(figure, against)| deviation(figure, against));
-            judgements.insert(source, Judgement { deviation, verdict });
+            let deviation = deviation.filter(|_| Some(source) != self.reference);
+            judgements.insert(source, Judgement { deviation, verdict, basis });
         }
-        Cell { point, value, suspect, figures, judgements }
+        Cell { point, value, suspect, figures, failures, judgements }
     }
 }
 
@@ -284,24 +355,26 @@ pub(crate) fn deviation(figure: f64, reference: f64) -> Option<f64> {
     }
 }
 
-/// Figures of each value at each point.
-fn gather(records: &[Record]) -> Figures {
+/// What each source says of each value at each point.
+fn gather(records: &[Record]) -> BTreeMap<(String, Point), Gathered> {
     // What is repeated and what is replaced: runs are told apart by this.
     let run = |index: usize, record: &Record| match record.source {
         Source::Measured => index as u64,
         Source::Simulated => record.seed().unwrap_or(0),
-        Source::Published | Source::Predicted => 0,
+        Source::Published | Source::Theory | Source::Predicted => 0,
     };
-    type Runs<'a> = BTreeMap<u64, (f64, &'a Record)>;
+    type Runs<'a> = BTreeMap<u64, (Result<f64, &'a str>, &'a Record)>;
     let mut all: BTreeMap<(String, Point), BTreeMap<Source, Runs>> = BTreeMap::new();
     for (index, record) in records.iter().enumerate() {
-        for (value, figure) in &record.values {
+        let figures = record.values.iter().map(|(value, figure)| (value, Ok(*figure)));
+        let failures = record.failed.iter().map(|(value, why)| (value, Err(why.as_str())));
+        for (value, figure) in figures.chain(failures) {
             let cell = all.entry((value.clone(), record.point.clone())).or_default();
-            cell.entry(record.source).or_default().insert(run(index, record), (*figure, record));
+            cell.entry(record.source).or_default().insert(run(index, record), (figure, record));
         }
     }
-    let figure = |runs: Runs| {
-        let figures = || runs.values().map(|(figure, _)| *figure);
+    let figure = |runs: &Runs| {
+        let figures = || runs.values().filter_map(|(figure, _)| figure.ok());
         let (least, most) =
             (figures().fold(f64::INFINITY, f64::min), figures().fold(f64::NEG_INFINITY, f64::max));
         Figure {
@@ -314,9 +387,23 @@ fn gather(records: &[Record]) -> Figures {
             note: runs.values().rev().find_map(|(_, record)| record.note.clone()),
         }
     };
-    all.into_iter()
-        .map(|(cell, sources)| (cell, sources.into_iter().map(|(s, runs)| (s, figure(runs))).collect()))
-        .collect()
+    let mut cells = BTreeMap::new();
+    for (cell, sources) in all {
+        let mut gathered = Gathered::default();
+        for (source, runs) in sources {
+            let mut failures = runs.values().filter_map(|(figure, _)| figure.err());
+            match failures.next() {
+                None => drop(gathered.figures.insert(source, figure(&runs))),
+                Some(why) if runs.len() == 1 => drop(gathered.failures.insert(source, why.to_owned())),
+                Some(why) => {
+                    let failed = format!("{} of {} runs: {why}", 1 + failures.count(), runs.len());
+                    gathered.failures.insert(source, failed);
+                }
+            }
+        }
+        cells.insert(cell, gathered);
+    }
+    cells
 }
 
 fn runs(records: &[Record]) -> Vec<Runs> {

@@ -95,7 +95,8 @@ fn notes(cell: &Cell) -> String {
         .figures
         .iter()
         .filter_map(|(source, figure)| figure.note.as_ref().map(|note| format!("{}: {note}", source.name())));
-    notes.collect::<Vec<_>>().join("; ")
+    let failures = cell.failures.iter().map(|(source, why)| format!("{} failed: {why}", source.name()));
+    notes.chain(failures).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

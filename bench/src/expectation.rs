@@ -43,6 +43,33 @@ impl Tolerance {
     }
 }
 
+/// Who says what a value should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// A document whose authors measured it or claim it. Only figures that meet these count as reproduced.
+    Published,
+    /// A formula, or a document's own arithmetic.
+    Theory,
+    /// This project: a goal, or agreement of its own parts.
+    #[default]
+    Own,
+}
+
+impl Basis {
+    /// All, in the order of reports.
+    pub const ALL: [Basis; 3] = [Basis::Published, Basis::Theory, Basis::Own];
+
+    /// Its name, as in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Basis::Published => "published",
+            Basis::Theory => "theory",
+            Basis::Own => "own",
+        }
+    }
+}
+
 /// What a parameter has to be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -67,6 +94,67 @@ impl Condition {
     }
 }
 
+/// Conditions on parameters by their names.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Conditions(pub BTreeMap<String, Condition>);
+
+impl Conditions {
+    /// True if every condition holds at `point`. One on a parameter that `point` lacks does not hold.
+    pub fn hold_at(&self, point: &Point) -> bool {
+        self.0
+            .iter()
+            .all(|(parameter, condition)| point.get(parameter).is_some_and(|value| condition.holds(value)))
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Display for Conditions {
+    /// ` where message is 4 KiB and op is read`; empty without conditions.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (parameter, condition)) in self.0.iter().enumerate() {
+            f.write_str(if i == 0 { " where " } else { " and " })?;
+            let quantity = Quantity::of(parameter);
+            write!(f, "{} is ", quantity.label())?;
+            match condition {
+                Condition::Is(value) => f.write_str(&value.humanised(parameter))?,
+                Condition::OneOf(values) => {
+                    let names: Vec<_> = values.iter().map(|value| value.humanised(parameter)).collect();
+                    f.write_str(&names.join(" or "))?;
+                }
+                Condition::Between(least, most) => {
+                    write!(f, "{} to {}", quantity.humanised(*least), quantity.humanised(*most))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Published figures that nothing is expected to meet, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Exemption {
+    /// Names of the values.
+    pub values: Vec<String>,
+    /// Where, all conditions together.
+    #[serde(default, rename = "where", skip_serializing_if = "Conditions::is_empty")]
+    pub conditions: Conditions,
+    /// Why, in a sentence.
+    pub reason: String,
+}
+
+impl fmt::Display for Exemption {
+    /// A sentence for people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values: Vec<_> = self.values.iter().map(|value| Quantity::of(value).label().to_owned()).collect();
+        write!(f, "{}{}: {}", values.join(" and "), self.conditions, self.reason)
+    }
+}
+
 /// That a value agrees with the reference, at the points where its conditions hold. A point is judged by every
 /// expectation that holds there, and by none where none does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,23 +163,34 @@ pub struct Expectation {
     pub value: String,
     /// How closely.
     pub tolerance: Tolerance,
+    /// Who says so.
+    #[serde(default)]
+    pub basis: Basis,
     /// Whose figures are judged; empty: everybody's but the reference's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Source>,
     /// Conditions on parameters, all of which have to hold.
-    #[serde(default, rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
-    pub conditions: BTreeMap<String, Condition>,
+    #[serde(default, rename = "where", skip_serializing_if = "Conditions::is_empty")]
+    pub conditions: Conditions,
 }
 
 impl Expectation {
-    /// Of `value`, everywhere, of every source.
+    /// A goal of our own for `value`, everywhere, of every source.
     pub fn new(value: &str, tolerance: Tolerance) -> Self {
-        Expectation { value: value.to_owned(), tolerance, sources: Vec::new(), conditions: BTreeMap::new() }
+        let (sources, conditions) = (Vec::new(), Conditions::default());
+        Expectation { value: value.to_owned(), tolerance, basis: Basis::Own, sources, conditions }
     }
 
     /// That `value` lies within so many percent of the reference.
     pub fn percent(value: &str, percent: f64) -> Self {
         Self::new(value, Tolerance::Percent(percent))
+    }
+
+    /// Because `basis` says so.
+    #[must_use]
+    pub fn by(mut self, basis: Basis) -> Self {
+        self.basis = basis;
+        self
     }
 
     /// Of this source too; without any, of all.
@@ -104,7 +203,7 @@ impl Expectation {
     /// Where `parameter` is this.
     #[must_use]
     pub fn only(mut self, parameter: &str, value: impl Into<Scalar>) -> Self {
-        self.conditions.insert(parameter.to_owned(), Condition::Is(value.into()));
+        self.conditions.0.insert(parameter.to_owned(), Condition::Is(value.into()));
         self
     }
 
@@ -112,27 +211,26 @@ impl Expectation {
     #[must_use]
     pub fn one_of<T: Into<Scalar>>(mut self, parameter: &str, values: impl IntoIterator<Item = T>) -> Self {
         let values = values.into_iter().map(Into::into).collect();
-        self.conditions.insert(parameter.to_owned(), Condition::OneOf(values));
+        self.conditions.0.insert(parameter.to_owned(), Condition::OneOf(values));
         self
     }
 
     /// Where `parameter` is a number from `least` to `most`, both included.
     #[must_use]
     pub fn between(mut self, parameter: &str, least: f64, most: f64) -> Self {
-        self.conditions.insert(parameter.to_owned(), Condition::Between(least, most));
+        self.conditions.0.insert(parameter.to_owned(), Condition::Between(least, most));
         self
     }
 
     /// True when every condition holds at `point`.
     pub fn holds_at(&self, point: &Point) -> bool {
-        self.conditions
-            .iter()
-            .all(|(parameter, condition)| point.get(parameter).is_some_and(|value| condition.holds(value)))
+        self.conditions.hold_at(point)
     }
 
-    /// True when it judges figures of `source`.
+    /// True if it judges figures of `source`: the reference only by what needs none, and never what documents say.
     pub fn judges(&self, source: Source, reference: Option<Source>) -> bool {
-        Some(source) != reference && (self.sources.is_empty() || self.sources.contains(&source))
+        let is_judged = !source.is_given() && (Some(source) != reference || !self.tolerance.is_relative());
+        is_judged && (self.sources.is_empty() || self.sources.contains(&source))
     }
 }
 
@@ -149,21 +247,7 @@ impl fmt::Display for Expectation {
             Tolerance::AtLeast(least) => write!(f, "at least {}", quantity.humanised(least))?,
             Tolerance::AtMost(most) => write!(f, "at most {}", quantity.humanised(most))?,
         }
-        for (i, (parameter, condition)) in self.conditions.iter().enumerate() {
-            f.write_str(if i == 0 { " where " } else { " and " })?;
-            let quantity = Quantity::of(parameter);
-            write!(f, "{} is ", quantity.label())?;
-            match condition {
-                Condition::Is(value) => f.write_str(&value.humanised(parameter))?,
-                Condition::OneOf(values) => {
-                    let names: Vec<_> = values.iter().map(|value| value.humanised(parameter)).collect();
-                    f.write_str(&names.join(" or "))?;
-                }
-                Condition::Between(least, most) => {
-                    write!(f, "{} to {}", quantity.humanised(*least), quantity.humanised(*most))?;
-                }
-            }
-        }
+        write!(f, "{}", self.conditions)?;
         for (i, source) in self.sources.iter().enumerate() {
             write!(f, "{}{}", if i == 0 { ": " } else { ", " }, source.name())?;
         }

@@ -1,6 +1,6 @@
 //! What a set of records is about.
 
-use crate::expectation::Expectation;
+use crate::expectation::{Exemption, Expectation};
 use crate::point::{Point, Scalar};
 use crate::record::{Record, Source};
 use serde::{Deserialize, Serialize};
@@ -16,9 +16,12 @@ pub struct Document {
     pub place: String,
 }
 
-/// A published figure.
+/// A figure that others are held against: a document's, or a formula's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PublishedCell {
+    /// Published, or theory.
+    #[serde(default = "published", skip_serializing_if = "is_published")]
+    pub source: Source,
     /// Parameters.
     pub point: Point,
     /// Figures by name.
@@ -29,13 +32,24 @@ pub struct PublishedCell {
     /// The document itself seems wrong here: shown, and nothing is judged by it. The note says why.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspect: bool,
+    /// A constant was fitted on it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fitted: bool,
+}
+
+fn published() -> Source {
+    Source::Published
+}
+
+fn is_published(source: &Source) -> bool {
+    *source == Source::Published
 }
 
 impl PublishedCell {
     /// One figure.
     pub fn new(point: Point, value: &str, figure: f64) -> Self {
         let values = BTreeMap::from([(value.to_owned(), figure)]);
-        PublishedCell { point, values, note: None, suspect: false }
+        PublishedCell { source: Source::Published, point, values, note: None, suspect: false, fitted: false }
     }
 
     /// As one that seems wrong.
@@ -99,12 +113,15 @@ pub struct Experiment {
     /// Names for people of parameters, values, and of parameters' texts: `goodput_bps` → `goodput`, `read` → `READ`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// What the others are held against; without it, the first that there is of published, measured, simulated.
+    /// What the others are held against; without it, the first that there is of published, theory, measured, simulated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<Source>,
     /// How closely.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expectations: Vec<Expectation>,
+    /// Published figures that nothing is expected to meet.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exemptions: Vec<Exemption>,
     /// What no document says.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<Assumption>,
@@ -135,7 +152,8 @@ impl Experiment {
         self.published.iter().map(|cell| Record {
             values: cell.values.clone(),
             note: cell.note.clone(),
-            ..Record::new(&self.name, Source::Published, cell.point.clone())
+            fitted: cell.fitted,
+            ..Record::new(&self.name, cell.source, cell.point.clone())
         })
     }
 

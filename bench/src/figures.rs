@@ -12,7 +12,7 @@ const SERIES_MAX: usize = COLOURS.len();
 /// How each source is drawn.
 fn look(source: Source) -> (Style, Marker) {
     match source {
-        Source::Published => (Style::Points, Marker::Hollow),
+        Source::Published | Source::Theory => (Style::Points, Marker::Hollow),
         Source::Predicted => (Style::Dashed, Marker::None),
         Source::Simulated => (Style::Solid, Marker::Filled),
         Source::Measured => (Style::Dotted, Marker::Filled),

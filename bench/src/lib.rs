@@ -1,7 +1,7 @@
 //! Results, and what is made of them.
 //!
-//! A [`Record`] is one point of one experiment, from one [`Source`]: published by others, predicted by the planner,
-//! simulated, or measured. An [`Experiment`] says what a set of records is about: published cells, how closely they have
+//! A [`Record`] is one point of one experiment, from one [`Source`]: published by others, given by a formula, predicted by
+//! the planner, simulated, or measured. An [`Experiment`] says what a set of records is about: published cells, how closely they have
 //! to be met, what was assumed. Both lie in result files of one JSON object per line ([`ResultFile`], [`ResultWriter`];
 //! docs/results.md has the schema). An [`Assessment`] holds sources against each other; a [`Report`] shows
 //! assessments as one HTML file, [`Comparison`] two sets of records side by side.
@@ -24,9 +24,9 @@ mod report;
 mod results;
 mod table;
 
-pub use assess::{Assessment, Cell, Figure, Judgement, Tally, Verdict};
+pub use assess::{Assessment, Cell, Counts, Figure, Judgement, Tally, Verdict};
 pub use compare::{Comparison, Difference, Unmatched};
-pub use expectation::{Condition, Expectation, Tolerance};
+pub use expectation::{Basis, Condition, Conditions, Exemption, Expectation, Tolerance};
 pub use experiment::{Assumption, Document, Experiment, PublishedCell};
 pub use figures::figures;
 pub use plot::{Line, Marker, Plot, PlotAxis, PlotError, Scale, Style};

@@ -14,6 +14,8 @@ pub const SCHEMA: u32 = 1;
 pub enum Source {
     /// Others measured or printed it.
     Published,
+    /// A formula gives it.
+    Theory,
     /// The planner's formulas.
     Predicted,
     /// The protocol code in virtual time.
@@ -24,16 +26,23 @@ pub enum Source {
 
 impl Source {
     /// All, in the order of columns.
-    pub const ALL: [Source; 4] = [Source::Published, Source::Predicted, Source::Simulated, Source::Measured];
+    pub const ALL: [Source; 5] =
+        [Source::Published, Source::Theory, Source::Predicted, Source::Simulated, Source::Measured];
 
     /// Its name, as in files.
     pub fn name(self) -> &'static str {
         match self {
             Source::Published => "published",
+            Source::Theory => "theory",
             Source::Predicted => "predicted",
             Source::Simulated => "simulated",
             Source::Measured => "measured",
         }
+    }
+
+    /// True if no run of ours produces its figures: others are held against them.
+    pub fn is_given(self) -> bool {
+        matches!(self, Source::Published | Source::Theory)
     }
 }
 
@@ -114,6 +123,9 @@ pub struct Record {
     /// Results by name, which ends in the unit; finite.
     #[serde(serialize_with = "numbers")]
     pub values: BTreeMap<String, f64>,
+    /// Values that the run owes because it ended in an error, with the error.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub failed: BTreeMap<String, String>,
     /// How it came about; published figures have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
@@ -137,6 +149,7 @@ impl Record {
             source,
             point,
             values: BTreeMap::new(),
+            failed: BTreeMap::new(),
             provenance: None,
             note: None,
             fitted: false,
@@ -147,6 +160,13 @@ impl Record {
     #[must_use]
     pub fn value(mut self, name: &str, value: f64) -> Self {
         self.values.insert(name.to_owned(), value);
+        self
+    }
+
+    /// Without the value `name`, because the run ended in an error.
+    #[must_use]
+    pub fn failure(mut self, name: &str, why: impl Into<String>) -> Self {
+        self.failed.insert(name.to_owned(), why.into());
         self
     }
 

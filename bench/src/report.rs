@@ -3,7 +3,8 @@
 mod page;
 mod section;
 
-use crate::assess::{Assessment, Tally};
+use crate::assess::{Assessment, Counts, Tally};
+use crate::expectation::Basis;
 use crate::experiment::Experiment;
 use crate::figures::figures;
 use crate::plot::PlotError;
@@ -170,10 +171,13 @@ impl Report {
             for table in tables(assessment, TEXT_WIDTH) {
                 let _ = writeln!(text, "{}", table.text());
             }
-            let _ = writeln!(text, "{}\n", outcome(&assessment.tally()));
+            for exemption in &experiment.exemptions {
+                let _ = writeln!(text, "{}", folded(&format!("Not judged: {exemption}")));
+            }
+            let _ = writeln!(text, "{}\n", folded(&outcome(&assessment.tally())));
         }
         if self.assessments.len() > 1 {
-            let _ = writeln!(text, "{}", self.outcome());
+            let _ = writeln!(text, "{}", folded(&self.outcome()));
         }
         text
     }
@@ -188,6 +192,9 @@ impl Report {
             let _ = write!(text, "\n## {}\n", page::title(assessment.experiment()));
             for table in tables(assessment, MARKDOWN_WIDTH) {
                 let _ = write!(text, "\n{}", table.markdown());
+            }
+            for exemption in &assessment.experiment().exemptions {
+                let _ = write!(text, "\nNot judged: {exemption}\n");
             }
             let _ = write!(text, "\n{}\n", outcome(&assessment.tally()));
         }
@@ -273,6 +280,25 @@ impl Report {
     }
 }
 
+/// `text` in lines of a terminal, the second and further ones indented.
+fn folded(text: &str) -> String {
+    let (mut folded, mut width) = (String::new(), 0);
+    for word in text.split(' ') {
+        let len = word.chars().count();
+        if width > 0 && width + 1 + len > TEXT_WIDTH {
+            folded.push_str("\n ");
+            width = 1;
+        }
+        if width > 0 {
+            folded.push(' ');
+            width += 1;
+        }
+        folded.push_str(word);
+        width += len;
+    }
+    folded
+}
+
 fn make(folder: &Path) -> Result<(), ReportError> {
     std::fs::create_dir_all(folder).map_err(|error| ReportError::Io { path: folder.to_owned(), error })
 }
@@ -281,25 +307,41 @@ fn write(path: &Path, text: &str) -> Result<(), ReportError> {
     std::fs::write(path, text).map_err(|error| ReportError::Io { path: path.to_owned(), error })
 }
 
-/// A tally in a sentence.
-pub(crate) fn outcome(tally: &Tally) -> String {
-    if tally.judged() == 0 {
-        return match tally.unjudged {
-            0 => "nothing to compare".to_owned(),
-            count => format!("{count} figures, of which nothing was expected"),
-        };
+/// What `basis` expects, in words: none where it expects nothing.
+pub(crate) fn clause(tally: &Tally, basis: Basis) -> Option<String> {
+    let Counts { within, fitted, beyond, missing } = tally.of(basis);
+    if within + fitted + beyond + missing == 0 {
+        return None;
     }
-    let good = tally.within + tally.fitted;
-    let mut text = format!("{good} of {} figures as expected", tally.judged());
-    let parts = [
-        (tally.fitted, "where a constant was fitted"),
-        (tally.beyond, "beyond tolerance"),
-        (tally.missing, "missing"),
-    ];
+    // Where a constant was fitted agreement proves nothing: such figures are beside the others, not among them.
+    let judged = within + beyond + missing;
+    let mut text = match basis {
+        Basis::Published => format!("{within} of {judged} published figures reproduced"),
+        Basis::Theory => format!("{within} of {judged} figures as theory has them"),
+        Basis::Own => format!("{within} of {judged} own goals met"),
+    };
+    let parts =
+        [(fitted, "more where a constant was fitted"), (beyond, "beyond tolerance"), (missing, "missing")];
     for (count, what) in parts.into_iter().filter(|(count, _)| *count > 0) {
         let _ = write!(text, ", {count} {what}");
     }
-    text
+    Some(text)
+}
+
+/// A tally in a sentence.
+pub(crate) fn outcome(tally: &Tally) -> String {
+    let mut clauses: Vec<String> = Basis::ALL.into_iter().filter_map(|basis| clause(tally, basis)).collect();
+    if clauses.is_empty() {
+        clauses.push(match tally.unjudged {
+            0 => "nothing to compare".to_owned(),
+            1 => "1 figure, of which nothing was expected".to_owned(),
+            count => format!("{count} figures, of which nothing was expected"),
+        });
+    }
+    if tally.failed > 0 {
+        clauses.push(format!("{} without a figure because a run ended in an error", tally.failed));
+    }
+    clauses.join("; ")
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Cells in rows and columns.
 
 use crate::assess::{Assessment, Cell, Series, Verdict};
+use crate::expectation::Basis;
 use crate::quantity::{Quantity, Unit, percent};
 use crate::record::Source;
 use serde::Serialize;
@@ -24,12 +25,16 @@ pub struct TableColumn {
 /// One figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TableCell {
-    /// In the table's unit, rounded; empty when missing.
+    /// In the table's unit, rounded; `failed` where the run ended in an error; empty when missing.
     pub text: String,
     /// As a fraction of the reference.
     pub deviation: Option<f64>,
     /// Against the reference; none for the reference itself.
     pub verdict: Option<Verdict>,
+    /// Who expects something here.
+    pub basis: Option<Basis>,
+    /// The run ended in an error, which the note is.
+    pub failed: bool,
     /// A constant was fitted here.
     pub fitted: bool,
     /// The document seems wrong here.
@@ -66,17 +71,25 @@ impl TableCell {
     fn new(cell: &Cell, source: Source, format: impl Fn(f64) -> String) -> Option<Self> {
         let figure = cell.figures.get(&source);
         let judgement = cell.judgements.get(&source);
-        if figure.is_none() && judgement.is_none() {
+        let failure = cell.failures.get(&source);
+        if figure.is_none() && judgement.is_none() && failure.is_none() {
             return None;
         }
+        let text = match (figure, failure) {
+            (Some(figure), _) => format(figure.mean),
+            (None, Some(_)) => "failed".to_owned(),
+            (None, None) => String::new(),
+        };
         Some(TableCell {
-            text: figure.map_or(String::new(), |figure| format(figure.mean)),
+            text,
             deviation: judgement.and_then(|judgement| judgement.deviation),
             verdict: judgement.map(|judgement| judgement.verdict),
+            basis: judgement.and_then(|judgement| judgement.basis),
+            failed: failure.is_some(),
             fitted: figure.is_some() && cell.is_fitted(source),
-            suspect: cell.suspect && source == Source::Published,
+            suspect: cell.suspect && source.is_given(),
             runs: figure.map_or(0, |figure| figure.runs),
-            note: figure.and_then(|figure| figure.note.clone()),
+            note: failure.cloned().or_else(|| figure.and_then(|figure| figure.note.clone())),
         })
     }
 
@@ -85,15 +98,20 @@ impl TableCell {
         self.deviation.map_or(String::new(), percent)
     }
 
-    /// What stands for the verdict: ✓, ✗, ◆ where a constant was fitted, † where the document seems wrong.
+    /// What stands for the verdict: ✓ or ✗, with ᵗ where theory says what is expected and ᵒ where only we do; ◆ where a
+    /// constant was fitted; † where the document seems wrong.
     pub fn symbol(&self) -> &'static str {
-        match (self.verdict, self.fitted) {
-            (Some(Verdict::Within), false) => "✓",
-            (Some(Verdict::Within), true) => "◆",
-            (Some(Verdict::Beyond), false) => "✗",
-            (Some(Verdict::Beyond), true) => "✗◆",
-            (Some(Verdict::Missing), _) => "missing",
-            (Some(Verdict::Unjudged) | None, true) => "◇",
+        match (self.verdict, self.fitted, self.basis) {
+            (Some(Verdict::Within), true, _) => "◆",
+            (Some(Verdict::Within), false, Some(Basis::Theory)) => "✓ᵗ",
+            (Some(Verdict::Within), false, Some(Basis::Own)) => "✓ᵒ",
+            (Some(Verdict::Within), false, _) => "✓",
+            (Some(Verdict::Beyond), true, _) => "✗◆",
+            (Some(Verdict::Beyond), false, Some(Basis::Theory)) => "✗ᵗ",
+            (Some(Verdict::Beyond), false, Some(Basis::Own)) => "✗ᵒ",
+            (Some(Verdict::Beyond), false, _) => "✗",
+            (Some(Verdict::Missing), ..) => "missing",
+            (Some(Verdict::Unjudged) | None, true, _) => "◇",
             _ if self.suspect => "†",
             _ => "",
         }
@@ -203,8 +221,11 @@ fn columns<'a>(
     group: &str,
     cells: impl Iterator<Item = &'a Cell>,
 ) -> Vec<TableColumn> {
-    let present: BTreeSet<Source> =
-        cells.flat_map(|cell| cell.figures.keys().chain(cell.judgements.keys()).copied()).collect();
+    let present: BTreeSet<Source> = cells
+        .flat_map(|cell| {
+            cell.figures.keys().chain(cell.failures.keys()).chain(cell.judgements.keys()).copied()
+        })
+        .collect();
     let column = |source| TableColumn {
         group: group.to_owned(),
         source,
@@ -321,6 +342,24 @@ impl Table {
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
     }
 
+    /// A line for each run that ended in an error.
+    fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        for row in &self.rows {
+            for (column, cell) in self.columns.iter().zip(&row.cells) {
+                let Some(cell) = cell.as_ref().filter(|cell| cell.failed) else { continue };
+                let at = [row.label.as_str(), column.group.as_str(), column.source.name()];
+                let at: Vec<_> = at.into_iter().filter(|part| !part.is_empty()).collect();
+                failures.push(format!(
+                    "failed at {}: {}",
+                    at.join(", "),
+                    cell.note.as_deref().unwrap_or_default()
+                ));
+            }
+        }
+        failures
+    }
+
     /// For a terminal.
     pub fn text(&self) -> String {
         let mut grid = vec![vec![self.rows_are.clone()]];
@@ -366,6 +405,9 @@ impl Table {
             });
             let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
         }
+        for failure in self.failures() {
+            let _ = writeln!(text, "{failure}");
+        }
         text
     }
 
@@ -384,6 +426,9 @@ impl Table {
                 let _ = write!(text, " {} |", escaped(&Self::cell_text(cell.as_ref())));
             }
             text.push('\n');
+        }
+        for failure in self.failures() {
+            let _ = write!(text, "\n{}\n", escaped(&failure));
         }
         text
     }
@@ -405,7 +450,7 @@ mod tests {
             }
         }
         let experiment = Experiment {
-            expectations: vec![Expectation::percent("goodput_bps", 1.0)],
+            expectations: vec![Expectation::percent("goodput_bps", 1.0).by(Basis::Published)],
             labels: [("read", "READ"), ("send", "SEND")].map(|(a, b)| (a.to_owned(), b.to_owned())).into(),
             ..Experiment::new("c1", "")
         };

@@ -12,9 +12,6 @@ use longhaul_checks::samples::{Keep, Rounds};
 use longhaul_checks::{Turn, samples};
 use serde_json::{Value, json};
 
-/// What ours is to be at least, as a multiple of rxe.
-const GOAL: f64 = 2.0;
-
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
@@ -41,11 +38,10 @@ impl Series {
         samples::median(&self.samples)
     }
 
-    /// Round by round, how many times as good `ours` is; the median.
-    fn ratio(&self, ours: &Series) -> f64 {
+    /// Round by round, how many times as good `ours` is.
+    fn ratios(&self, ours: &Series) -> Vec<f64> {
         let pairs = ours.samples.iter().zip(&self.samples);
-        let samples = pairs.map(|(&ours, &theirs)| self.figure.ratio(ours, theirs)).collect();
-        Series { samples, ..*self }.median()
+        pairs.map(|(&ours, &theirs)| self.figure.ratio(ours, theirs)).collect()
     }
 }
 
@@ -83,33 +79,48 @@ fn main() {
             "cpu": args.cpu,
             "longhaul": env!("CARGO_PKG_VERSION"), "rounds": args.rounds.rounds, "seconds": args.rounds.seconds,
         },
-        "goal": GOAL,
-        "series": all.iter().map(|series| to_json(series, ours(&all, series.figure))).collect::<Vec<_>>(),
+        "series": all.iter().map(|series| to_json(series, peer(&all, series))).collect::<Vec<_>>(),
     });
     args.keep.write("against_rxe.json", &result);
 }
 
-fn ours(all: &[Series], figure: Figure) -> &Series {
-    let found = all.iter().find(|series| series.figure == figure && series.stack == Stack::Longhaul);
-    found.expect("every figure is measured on every stack")
+/// Of the same figure, what `series` is held against.
+fn peer<'a>(all: &'a [Series], series: &Series) -> Option<&'a Series> {
+    let stack = series.stack.peer()?;
+    all.iter().find(|other| other.figure == series.figure && other.stack == stack)
 }
 
 fn report(all: &[Series]) {
-    println!("{:<28} {:<16} {:>10} {:<7} {:>12}", "in one guest, emulated", "", "median", "", "ours is");
+    println!(
+        "{:<28} {:<32} {:>10} {:<7} {:>8} {:>8}  times rxe on the same medium",
+        "in one guest, emulated", "", "median", "", "least", "most"
+    );
     for series in all {
-        let Series { figure, stack, .. } = series;
-        let ratio = match stack {
-            Stack::Longhaul => format!("goal {GOAL}"),
-            _ => format!("{:.2} times", series.ratio(ours(all, *figure))),
-        };
-        let (name, unit) = (figure.name(), figure.unit());
-        println!("{name:<28} {:<16} {:>10.2} {unit:<7} {ratio:>12}", stack.name(), series.median());
+        let Series { figure, stack, samples, .. } = series;
+        let ratio = peer(all, series).map_or(String::new(), |peer| {
+            let ratios = peer.ratios(series);
+            let (least, most) = spread(&ratios);
+            format!("{:.2} ({least:.2} to {most:.2})", samples::median(&ratios))
+        });
+        let ((name, unit), (least, most)) = ((figure.name(), figure.unit()), spread(samples));
+        let median = series.median();
+        println!(
+            "{name:<28} {:<32} {median:>10.2} {unit:<7} {least:>8.2} {most:>8.2}  {ratio}",
+            stack.name()
+        );
     }
 }
 
-fn to_json(series: &Series, ours: &Series) -> Value {
+fn spread(samples: &[f64]) -> (f64, f64) {
+    samples.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), sample| {
+        (least.min(*sample), most.max(*sample))
+    })
+}
+
+fn to_json(series: &Series, peer: Option<&Series>) -> Value {
     json!({
         "figure": series.figure.name(), "unit": series.figure.unit(), "stack": series.stack.name(),
-        "median": series.median(), "samples": series.samples, "ours_is_times": series.ratio(ours),
+        "median": series.median(), "samples": series.samples,
+        "times_rxe_on_the_same_medium": peer.map(|peer| peer.ratios(series)),
     })
 }

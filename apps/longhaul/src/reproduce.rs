@@ -1,4 +1,4 @@
-//! `longhaul reproduce`: published tables and figures, predicted and simulated.
+//! `longhaul reproduce`: published tables, formulas and our own goals, predicted and simulated.
 
 mod declared;
 mod execute;
@@ -6,7 +6,7 @@ mod predict;
 
 use crate::output;
 use crate::problem::Problem;
-use declared::{Declared, named, names};
+use declared::{Declared, Extent, named, names};
 use longhaul_bench::{Report, ResultWriter};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -20,9 +20,10 @@ Examples:
   longhaul reproduce --list
   longhaul reproduce --check --csv tables --results results.jsonl
 
-Each experiment is one published table or figure: what others measured, what the planner predicts, what the simulator gives with
-the protocol code, and how far these are apart. Cells that a constant was fitted on are marked; the others are prediction.
-Exit code: 0; 1 with --check when a cell is off; 2 when something cannot be done.";
+An experiment holds the planner's predictions and the simulated protocol code against a document's figures, a formula, or a
+goal of this project. Only the first count as reproduced. Cells that a constant was fitted on are marked and counted apart.
+A run that ends in an error is a cell that says so, and missing where something was expected.
+Exit code: 0; 1 with --check when a cell is off or missing; 2 when something cannot be done.";
 
 /// Exit code when a cell is off.
 const OFF: u8 = 1;
@@ -35,7 +36,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Experiments; without any, all
+    /// Experiments, by name or as files like those in labs/experiments; without any, all
     names: Vec<String>,
     /// List the experiments and end
     #[arg(long)]
@@ -55,6 +56,9 @@ pub struct Args {
     /// End with exit code 1 when a cell is off or missing
     #[arg(long)]
     check: bool,
+    /// Run a part of each experiment that takes seconds
+    #[arg(long)]
+    reduced: bool,
     /// Points that run at the same time [default: the number of processors]
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -92,8 +96,12 @@ fn reproduce(args: &Args) -> Result<bool, Problem> {
         .jobs
         .map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
     let mut report = Report::new("Published results of RDMA over distance, predicted and simulated");
+    let extent = if args.reduced { Extent::Reduced } else { Extent::Whole };
+    if args.reduced {
+        report = report.notice("Each experiment is reduced to a part of its points (--reduced).");
+    }
     for declared in &experiments {
-        let (points, experiment) = declared.plan()?;
+        let (points, experiment) = declared.plan(extent)?;
         let progress = Progress::new(&experiment.name, points.len());
         let records = execute::execute(declared, &points, jobs, |done| progress.show(done))?;
         progress.end();

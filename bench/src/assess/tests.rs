@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Expectation, Experiment, Provenance, PublishedCell, Tolerance};
+use crate::{Basis, Expectation, Experiment, Provenance, PublishedCell, Tolerance};
 
 fn at(op: &str, bytes: u32) -> Point {
     Point::new().with("op", op).with("message_bytes", bytes)
@@ -12,7 +12,7 @@ fn experiment() -> Experiment {
             PublishedCell::new(at("read", 8192), "goodput_bps", 4e9),
             PublishedCell::new(at("send", 4096), "goodput_bps", 8e9).suspect("printed twice"),
         ],
-        expectations: vec![Expectation::percent("goodput_bps", 1.0)],
+        expectations: vec![Expectation::percent("goodput_bps", 1.0).by(Basis::Published)],
         ..Experiment::new("c1", "Table C-1")
     }
 }
@@ -46,7 +46,8 @@ fn a_figure_is_held_against_the_published_one() {
 #[test]
 fn what_is_expected_and_not_there_is_missing() {
     let assessment = Assessment::new(&experiment(), &[simulated("read", 4096, 1, 2e9)]);
-    assert_eq!(assessment.tally(), Tally { within: 1, missing: 1, ..Tally::default() });
+    let counts = Counts { within: 1, missing: 1, ..Counts::default() };
+    assert_eq!(assessment.tally(), Tally { all: counts, published: counts, ..Tally::default() });
     // Where nobody has a figure at all, nothing was judged, which is no success either.
     let nobody = Assessment::new(&experiment(), &[]);
     assert_eq!(nobody.tally(), Tally::default());
@@ -54,7 +55,7 @@ fn what_is_expected_and_not_there_is_missing() {
     // Whoever is asked by name has to be there.
     let mut named = experiment();
     named.expectations = vec![Expectation::percent("goodput_bps", 1.0).of(Source::Simulated)];
-    assert_eq!(Assessment::new(&named, &[]).tally().missing, 2);
+    assert_eq!(Assessment::new(&named, &[]).tally().all.missing, 2);
 }
 
 #[test]
@@ -64,7 +65,8 @@ fn simulations_alone_are_held_against_what_is_expected_of_them() {
     let records = [simulated("read", 4096, 1, 2e9), simulated("read", 8192, 1, 4e9)];
     let records = records.map(|record| Record { experiment: "alone".to_owned(), ..record });
     let assessment = Assessment::new(&alone, &records);
-    assert_eq!(assessment.tally(), Tally { within: 1, beyond: 1, ..Tally::default() });
+    let counts = Counts { within: 1, beyond: 1, ..Counts::default() };
+    assert_eq!(assessment.tally(), Tally { all: counts, own: counts, ..Tally::default() });
 }
 
 #[test]
@@ -80,7 +82,97 @@ fn a_suspect_figure_is_shown_and_judges_nothing() {
 fn fitted_cells_are_counted_apart() {
     let records = [simulated("read", 4096, 1, 2e9).fitted(), simulated("read", 8192, 1, 4e9)];
     let tally = Assessment::new(&experiment(), &records).tally();
-    assert_eq!((tally.within, tally.fitted, tally.beyond), (1, 1, 0));
+    assert_eq!(tally.all, Counts { within: 1, fitted: 1, ..Counts::default() });
+    // A cell of the document that a constant was fitted on, whoever agrees with it.
+    let mut on_document = experiment();
+    on_document.published[0].fitted = true;
+    let records = [simulated("read", 4096, 1, 2e9), simulated("read", 8192, 1, 4e9)];
+    assert_eq!(Assessment::new(&on_document, &records).tally().all, tally.all);
+}
+
+#[test]
+fn what_theory_and_we_expect_is_counted_apart_from_what_documents_say() {
+    let mut experiment = experiment();
+    experiment.published.truncate(1);
+    let theory =
+        PublishedCell { source: Source::Theory, ..PublishedCell::new(at("send", 4096), "gain", 3.0) };
+    experiment.published.push(theory);
+    let of = |value, tolerance, basis| Expectation::new(value, tolerance).by(basis);
+    experiment.expectations.extend([
+        of("gain", Tolerance::AtLeast(2.0), Basis::Theory),
+        of("latency_ns", Tolerance::AtMost(5.0), Basis::Own),
+        // Beside a document's figure a goal of our own is no second figure.
+        of("goodput_bps", Tolerance::AtLeast(1e9), Basis::Own),
+    ]);
+    let records = [
+        simulated("read", 4096, 1, 2e9),
+        simulated("send", 4096, 1, 1e9).value("gain", 2.5).value("latency_ns", 6.0),
+    ];
+    let tally = Assessment::new(&experiment, &records).tally();
+    let [within, beyond] =
+        [(1, 0), (0, 1)].map(|(within, beyond)| Counts { within, beyond, ..Counts::default() });
+    assert_eq!((tally.published, tally.theory), (within, within));
+    assert_eq!(tally.own, Counts { within: 1, ..beyond });
+}
+
+#[test]
+fn simulations_that_others_are_held_against_have_to_meet_goals_too() {
+    let mut experiment = Experiment::new("c1", "");
+    experiment.expectations = vec![Expectation::new("goodput_bps", Tolerance::AtLeast(3e9))];
+    let predicted = Record { source: Source::Predicted, ..simulated("read", 4096, 1, 4e9) };
+    let assessment = Assessment::new(&experiment, &[predicted, simulated("read", 4096, 1, 2e9)]);
+    assert_eq!(assessment.reference(), Some(Source::Simulated));
+    let verdict = |source| assessment.cells()[0].judgements[&source].verdict;
+    assert_eq!(verdict(Source::Predicted), Verdict::Within);
+    assert_eq!(verdict(Source::Simulated), Verdict::Beyond);
+}
+
+mod a_run_that_ends_in_an_error {
+    use super::*;
+
+    fn failed(bytes: u32, seed: u64) -> Record {
+        let record = simulated("read", bytes, seed, 0.0);
+        Record { values: BTreeMap::new(), ..record }.failure("goodput_bps", "RetryExceeded")
+    }
+
+    #[test]
+    fn is_missing_where_something_was_expected_of_it() {
+        let assessment = Assessment::new(&experiment(), &[failed(4096, 1), simulated("read", 8192, 1, 4e9)]);
+        let cell = &assessment.cells()[0];
+        assert_eq!(cell.failures[&Source::Simulated], "RetryExceeded");
+        assert_eq!(cell.judgements[&Source::Simulated].verdict, Verdict::Missing);
+        let tally = assessment.tally();
+        assert_eq!((tally.published.within, tally.published.missing, tally.failed), (1, 1, 1));
+        assert!(!assessment.is_met());
+    }
+
+    #[test]
+    fn is_shown_where_nothing_was() {
+        let experiment = Experiment::new("c1", "");
+        let assessment = Assessment::new(&experiment, &[failed(4096, 1)]);
+        assert_eq!((assessment.cells().len(), assessment.is_met()), (1, true));
+        assert_eq!(assessment.tally(), Tally { failed: 1, ..Tally::default() });
+    }
+
+    #[test]
+    fn is_not_hidden_by_other_seeds_but_by_the_same_one_run_again() {
+        let [first, second] = [failed(4096, 1), simulated("read", 4096, 2, 2e9)];
+        let cells = Assessment::new(&experiment(), &[first.clone(), second.clone()]).cells().to_vec();
+        assert_eq!(cells[0].failures[&Source::Simulated], "1 of 2 runs: RetryExceeded");
+        assert!(!cells[0].figures.contains_key(&Source::Simulated));
+        let again = Assessment::new(&experiment(), &[first, second, simulated("read", 4096, 1, 2e9)]);
+        assert_eq!(again.cells()[0].judgements[&Source::Simulated].verdict, Verdict::Within);
+    }
+
+    #[test]
+    fn is_owed_by_whoever_should_be_held_against_it() {
+        let mut experiment = Experiment::new("c1", "");
+        experiment.reference = Some(Source::Simulated);
+        experiment.expectations = vec![Expectation::percent("goodput_bps", 2.0)];
+        let predicted = Record { source: Source::Predicted, ..simulated("read", 4096, 1, 4e9) };
+        let assessment = Assessment::new(&experiment, &[predicted, failed(4096, 1)]);
+        assert_eq!(assessment.tally().own, Counts { missing: 1, ..Counts::default() });
+    }
 }
 
 #[test]

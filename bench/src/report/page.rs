@@ -1,7 +1,8 @@
 //! The page around the sections: head, summary, contents.
 
 use super::{Report, ReportError, outcome, section};
-use crate::assess::{Assessment, Tally};
+use crate::assess::{Assessment, Counts};
+use crate::expectation::Basis;
 use crate::experiment::Experiment;
 use crate::plot::COLOURS;
 use crate::quantity::percent;
@@ -38,7 +39,7 @@ pub(super) fn title(experiment: &Experiment) -> &str {
 pub(super) fn badge(assessment: &Assessment) -> (&'static str, &'static str, &'static str) {
     let tally = assessment.tally();
     match (assessment.is_met(), tally.judged()) {
-        (false, _) if tally.beyond == 0 && tally.missing > 0 => ("bad", "✗", "incomplete"),
+        (false, _) if tally.all.beyond == 0 && tally.all.missing > 0 => ("bad", "✗", "incomplete"),
         (false, 0) => ("bad", "✗", "not judged"),
         (false, _) => ("bad", "✗", "off"),
         (true, 0) => ("none", "–", "nothing expected"),
@@ -92,27 +93,31 @@ fn origin(report: &Report) -> String {
 }
 
 fn summary(report: &Report, html: &mut String) {
-    let Tally { within, fitted, beyond, missing, unjudged } = report.summary().tally;
     let tally = report.summary().tally;
+    let Counts { fitted, beyond, missing, .. } = tally.all;
     let _ = write!(html, "<section class=\"summary\">\n<p class=\"headline\">");
     let class = if report.summary().is_met() { "good" } else { "bad" };
-    if tally.judged() > 0 {
-        let good = within + fitted;
+    let published = tally.published;
+    if published.judged() > published.fitted {
         let _ = write!(
             html,
-            "<span class=\"figure {class}\">{good} of {}</span> figures are as expected",
-            tally.judged()
+            "<span class=\"figure {class}\">{} of {}</span> published figures are reproduced",
+            published.within,
+            published.judged() - published.fitted
         );
     } else {
         html.push_str(&escaped(&outcome(&tally)));
     }
     html.push_str("</p>\n<ul class=\"tiles\">\n");
     let tiles = [
-        ("good", "✓", within, "within tolerance, nothing fitted there"),
+        ("good", "✓", published.within, "published figures reproduced, nothing fitted there"),
+        ("good", "✓ᵗ", tally.theory.within, "as theory has them"),
+        ("good", "✓ᵒ", tally.own.within, "goals of our own met"),
         ("fit", "◆", fitted, "within tolerance where a constant was fitted"),
         ("bad", "✗", beyond, "beyond tolerance"),
         ("bad", "○", missing, "expected and missing"),
-        ("none", "–", unjudged, "shown for comparison, nothing expected"),
+        ("bad", "!", tally.failed, "without a figure because a run ended in an error"),
+        ("none", "–", tally.unjudged, "shown for comparison, nothing expected"),
     ];
     for (class, symbol, count, what) in tiles {
         let class = if count == 0 { "none" } else { class };
@@ -127,12 +132,16 @@ fn summary(report: &Report, html: &mut String) {
 fn contents(report: &Report, html: &mut String) {
     html.push_str(
         "<nav>\n<h2>Contents and outcome</h2>\n<table class=\"contents\">\n<thead><tr><th>Experiment</th>\
-         <th>Published in</th><th class=\"n\">✓</th><th class=\"n\">◆</th><th class=\"n\">✗</th>\
-         <th class=\"n\">missing</th><th class=\"n\">farthest off</th><th>Outcome</th></tr></thead>\n<tbody>\n",
+         <th>Published in</th><th class=\"n\">reproduced</th><th class=\"n\">theory</th><th class=\"n\">own</th>\
+         <th class=\"n\">◆</th><th class=\"n\">✗</th><th class=\"n\">missing</th><th class=\"n\">farthest off</th><th>Outcome</th></tr></thead>\n<tbody>\n",
     );
     for (i, assessment) in report.assessments.iter().enumerate() {
         let experiment = assessment.experiment();
         let tally = assessment.tally();
+        let met = |basis| match tally.of(basis) {
+            counts if counts.judged() == counts.fitted => "–".to_owned(),
+            counts => format!("{} of {}", counts.within, counts.judged() - counts.fitted),
+        };
         let (class, symbol, words) = badge(assessment);
         let document = experiment.document.as_ref();
         let place = document.map_or("–".to_owned(), |document| {
@@ -144,14 +153,16 @@ fn contents(report: &Report, html: &mut String) {
             html,
             "<tr><td><a href=\"#e{}\">{}</a></td><td class=\"doc\">{}</td><td class=\"n\">{}</td>\
              <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-             <td><span class=\"badge {class}\">{symbol} {words}</span></td></tr>",
+             <td class=\"n\">{}</td><td class=\"n\">{}</td><td><span class=\"badge {class}\">{symbol} {words}</span></td></tr>",
             i + 1,
             escaped(title(experiment)),
             escaped(&place),
-            tally.within,
-            tally.fitted,
-            tally.beyond,
-            tally.missing,
+            met(Basis::Published),
+            met(Basis::Theory),
+            met(Basis::Own),
+            tally.all.fitted,
+            tally.all.beyond,
+            tally.all.missing,
             worst
         );
     }
@@ -162,12 +173,15 @@ fn legend(html: &mut String) {
     html.push_str(
         "<section class=\"legend\">\n<h2>How to read this</h2>\n<dl>\n\
          <dt>published</dt><dd>measured or printed by others, as typed from their document</dd>\n\
+         <dt>theory</dt><dd>a formula gives it</dd>\n\
          <dt>predicted</dt><dd>the planner's formulas</dd>\n\
          <dt>simulated</dt><dd>the protocol code itself in virtual time</dd>\n\
          <dt>measured</dt><dd>in real time, on the machine named under provenance</dd>\n\
          <dt>+0.31 %</dt><dd>distance from the reference, which is the first column of each group</dd>\n\
-         <dt><span class=\"good\">✓</span> <span class=\"bad\">✗</span></dt><dd>within or beyond what was expected there; \
-         without a sign, nothing was expected</dd>\n\
+         <dt><span class=\"good\">✓</span> <span class=\"bad\">✗</span></dt><dd>within or beyond what a document leads to \
+         expect; without a sign, nothing was expected</dd>\n\
+         <dt>✓ᵗ ✓ᵒ</dt><dd>as theory has it; a goal of our own. Neither counts as reproduced</dd>\n\
+         <dt>failed</dt><dd>the run ended in an error; missing, where something was expected</dd>\n\
          <dt><span class=\"fit\">◆</span> <span class=\"fit\">◇</span></dt><dd>a constant was fitted on this cell, so agreement here \
          proves nothing (◆ within tolerance, ◇ not judged)</dd>\n\
          <dt>†</dt><dd>the document itself seems wrong here; nothing is judged by it</dd>\n</dl>\n</section>\n",

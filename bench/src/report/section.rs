@@ -7,7 +7,6 @@ use crate::experiment::Document;
 use crate::figures::figures;
 use crate::plot::Plot;
 use crate::quantity::{Quantity, percent};
-use crate::record::Source;
 use crate::table::{Table, TableCell, TableColumn, tables};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -85,7 +84,11 @@ fn expected(assessment: &Assessment, html: &mut String) {
     }
     html.push_str(".</p>\n<p><b>Expected:</b></p>\n<ul class=\"expected\">\n");
     for expectation in expectations {
-        let _ = writeln!(html, "<li>{}</li>", escaped(&expectation.to_string()));
+        let (basis, text) = (expectation.basis.name(), escaped(&expectation.to_string()));
+        let _ = writeln!(html, "<li><b>{basis}:</b> {text}</li>");
+    }
+    for exemption in &assessment.experiment().exemptions {
+        let _ = writeln!(html, "<li><b>not judged:</b> {}</li>", escaped(&exemption.to_string()));
     }
     html.push_str("</ul>\n");
 }
@@ -181,19 +184,20 @@ fn one_cell(column: &TableColumn, cell: Option<&TableCell>, first: &str, notes: 
     if let Some(number) = cell.note.as_ref().and_then(|note| notes.iter().position(|n| n == note)) {
         let _ = write!(html, "<sup>{}</sup>", number + 1);
     }
+    let class = match cell.verdict {
+        Some(Verdict::Within) if !cell.fitted => "good",
+        Some(Verdict::Beyond | Verdict::Missing) => "bad",
+        Some(Verdict::Unjudged) => "",
+        None if cell.failed => "bad",
+        Some(Verdict::Within) | None => "fit",
+    };
+    let symbol = cell.symbol();
     if column.is_reference {
-        let symbol = cell.symbol();
-        let _ = if symbol.is_empty() { Ok(()) } else { write!(html, " <span class=\"fit\">{symbol}</span>") };
+        let _ =
+            if symbol.is_empty() { Ok(()) } else { write!(html, " <span class=\"{class}\">{symbol}</span>") };
         html.push_str("</td>");
         return;
     }
-    let class = match cell.verdict {
-        Some(Verdict::Within) if cell.fitted => "fit",
-        Some(Verdict::Within) => "good",
-        Some(Verdict::Beyond | Verdict::Missing) => "bad",
-        _ => "",
-    };
-    let symbol = cell.symbol();
     let _ = write!(
         html,
         "</td><td class=\"d {class}\">{}<span class=\"symbol\">{symbol}</span></td>",
@@ -244,7 +248,7 @@ fn assumptions(assessment: &Assessment, html: &mut String) {
 }
 
 fn provenance(assessment: &Assessment, html: &mut String) {
-    let runs: Vec<&Runs> = assessment.runs().iter().filter(|runs| runs.source != Source::Published).collect();
+    let runs: Vec<&Runs> = assessment.runs().iter().filter(|runs| !runs.source.is_given()).collect();
     if runs.is_empty() {
         return;
     }

@@ -11,7 +11,7 @@ fn experiment(name: &str) -> Experiment {
             PublishedCell::new(point(4096), "goodput_bps", 2e9),
             PublishedCell::new(point(8192), "goodput_bps", 4e9),
         ],
-        expectations: vec![Expectation::percent("goodput_bps", 1.0)],
+        expectations: vec![Expectation::percent("goodput_bps", 1.0).by(Basis::Published)],
         ..Experiment::new(name, "Goodput <b>at</b> a distance")
     }
 }
@@ -30,11 +30,60 @@ fn report() -> Report {
 fn the_summary_counts_over_all_experiments() {
     let summary = report().summary();
     assert_eq!((summary.experiments, summary.experiments_off), (2, 1));
-    let tally = Tally { within: 2, fitted: 1, beyond: 1, ..Tally::default() };
+    let counts = Counts { within: 2, fitted: 1, beyond: 1, missing: 0 };
+    let tally = Tally { all: counts, published: counts, ..Tally::default() };
     assert_eq!((summary.tally, summary.is_met()), (tally, false));
-    assert!(report().text().ends_with(
-        "2 experiments: 3 of 4 figures as expected, 1 where a constant was fitted, 1 beyond tolerance\n"
-    ));
+    let outcome = "2 experiments: 2 of 3 published figures reproduced, 1 more where a constant was fitted, \
+                   1 beyond tolerance";
+    assert_eq!(report().outcome(), outcome);
+    let folded = outcome.replace(", 1 beyond tolerance", ", 1 beyond\n  tolerance\n");
+    assert!(report().text().ends_with(&folded), "{}", report().text());
+}
+
+#[test]
+fn text_json_and_page_tell_apart_who_expects_what_and_say_what_failed() {
+    let mut experiment = experiment("a");
+    experiment.expectations = Basis::ALL
+        .into_iter()
+        .zip(["goodput_bps", "gain", "latency_ns"])
+        .map(|(basis, value)| Expectation::new(value, Tolerance::AtLeast(1.0)).by(basis))
+        .collect();
+    experiment.exemptions.push(Exemption {
+        values: vec!["goodput_min_bps".to_owned()],
+        conditions: Conditions::default(),
+        reason: "the document has no such runs".to_owned(),
+    });
+    let good = simulated("a", 4096, 2e9).value("gain", 3.0).value("latency_ns", 0.5);
+    let failed = Record { values: Default::default(), ..simulated("a", 8192, 0.0) };
+    let records = [good, failed.failure("goodput_bps", "RetryExceeded")];
+    let report = Report::new("A report").experiment(&experiment, &records);
+    let text = report.text().replace("\n  ", " ");
+    let outcome = "1 of 2 published figures reproduced, 1 missing; 1 of 1 figures as theory has them; \
+                   0 of 1 own goals met, 1 beyond tolerance; 1 without a figure because a run ended in an error";
+    for part in [
+        "2  2  0.00 %  ✓",
+        "failed  missing",
+        "failed at 8 KiB, simulated: RetryExceeded",
+        "✓ᵗ",
+        "✗ᵒ",
+        "Not judged: goodput min: the document has no such runs",
+        outcome,
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
+    let tally = &json["experiments"][0]["tally"];
+    assert_eq!([&tally["published"]["within"], &tally["theory"]["within"], &tally["own"]["beyond"]], [1; 3]);
+    assert_eq!((&tally["failed"], &tally["missing"]), (&1.into(), &1.into()));
+    assert!(json.to_string().contains("\"simulated\":\"RetryExceeded\""), "{json:#}");
+    let html = report.html().unwrap();
+    for part in
+        ["1 of 2</span> published figures are reproduced", "<b>theory:</b>", "<b>own:</b>", "RetryExceeded"]
+    {
+        assert!(html.contains(part), "{part}");
+    }
+    let csv = report.assessments()[0].csv();
+    assert!(csv.contains("missing") && csv.contains("simulated failed: RetryExceeded"), "{csv}");
 }
 
 #[test]

@@ -59,7 +59,7 @@ mod schema {
             ),
             (
                 r#"{"schema":1,"experiment":"x","source":"guessed","point":{},"values":{}}"#,
-                "x.jsonl line 1: not a result: unknown variant `guessed`, expected one of `published`, `predicted`, `simulated`, `measured`",
+                "x.jsonl line 1: not a result: unknown variant `guessed`, expected one of `published`, `theory`, `predicted`, `simulated`, `measured`",
             ),
             (
                 r#"{"schema":1,"experiment":"x","source":"simulated","point":{},"values":{"a_bps":null}}"#,

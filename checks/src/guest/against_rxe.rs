@@ -1,8 +1,9 @@
 //! The kernel's rxe and our device in one guest: the same programs, one after the other.
 //!
-//! rxe is measured in two ways: over two devices on a veth pair, where frames take the kernel's network stack as they
-//! do between machines, and one device that talks to itself, where they do not. Ours is two processes and two devices
-//! over shared memory. All compute the ICRC.
+//! Like is held against like. Over a veth pair frames take the kernel's way between two interfaces, as they do between
+//! machines: rxe on its ends, ours by packet sockets, and ours by UDP sockets, whose runs of packets the kernel passes on
+//! uncut (GSO), which rxe does not do. Without an interface, rxe talks to itself, and ours is two processes over shared
+//! memory. All compute the ICRC.
 
 use super::{Guest, GuestConfig};
 use crate::longhaul;
@@ -28,22 +29,38 @@ pub const CPU: &str = "max,-pclmulqdq";
 pub enum Stack {
     /// Kernel rxe, two devices joined by a veth pair.
     RxeVeth,
+    /// Our device in two processes, by packet sockets on the ends of a veth pair.
+    LonghaulVeth,
+    /// Our device in two processes, by UDP sockets in network namespaces joined by a veth pair.
+    LonghaulUdp,
     /// Kernel rxe, one device that talks to itself.
     RxeLooped,
     /// Our device in two processes, back to back over memif.
-    Longhaul,
+    LonghaulMemif,
 }
 
 impl Stack {
     /// All, in the order of a table.
-    pub const ALL: [Stack; 3] = [Stack::RxeVeth, Stack::RxeLooped, Stack::Longhaul];
+    pub const ALL: [Stack; 5] =
+        [Stack::RxeVeth, Stack::LonghaulVeth, Stack::LonghaulUdp, Stack::RxeLooped, Stack::LonghaulMemif];
 
     /// For a table.
     pub fn name(self) -> &'static str {
         match self {
             Stack::RxeVeth => "rxe, veth pair",
+            Stack::LonghaulVeth => "longhaul, veth pair",
+            Stack::LonghaulUdp => "longhaul, UDP over a veth pair",
             Stack::RxeLooped => "rxe, looped",
-            Stack::Longhaul => "longhaul, memif",
+            Stack::LonghaulMemif => "longhaul, memif",
+        }
+    }
+
+    /// What it is held against: rxe over the same kind of medium. None of rxe itself.
+    pub fn peer(self) -> Option<Stack> {
+        match self {
+            Stack::LonghaulVeth | Stack::LonghaulUdp => Some(Stack::RxeVeth),
+            Stack::LonghaulMemif => Some(Stack::RxeLooped),
+            Stack::RxeVeth | Stack::RxeLooped => None,
         }
     }
 }
@@ -129,22 +146,56 @@ pub fn prepare(guest: &Guest) {
 pub fn measure(guest: &Guest, stack: Stack, figure: Figure, seconds: u32) -> f64 {
     let command = format!("{} -u {ACK_TIMEOUT} -p {PORT}", figure.command(seconds));
     // The IPv4 address of an rxe device is its GID 1.
-    let (server, client) = match stack {
-        Stack::RxeVeth => (format!("{command} -d rxe2 -x 1"), format!("{command} -d rxe1 -x 1")),
-        Stack::RxeLooped => (format!("{command} -d rxe0 -x 1"), format!("{command} -d rxe0 -x 1")),
-        Stack::Longhaul => {
-            (attached(&command, "master", "10.77.0.2"), attached(&command, "slave", "10.77.0.1"))
+    let rxe = |device: u8| format!("{command} -d rxe{device} -x 1");
+    let limit = LIMIT + Duration::from_secs(seconds.into());
+    let local =
+        |server: &str, client: &str| guest.pair(server, &format!("{client} 127.0.0.1"), PORT, limit).1;
+    let client = match stack {
+        Stack::RxeVeth => local(&rxe(2), &rxe(1)),
+        Stack::RxeLooped => local(&rxe(0), &rxe(0)),
+        Stack::LonghaulMemif => {
+            let end = |role, ip| {
+                ours(
+                    &command,
+                    &[(attach::ENV_SOCKET, "/tmp/memif"), (attach::ENV_ROLE, role), (attach::ENV_IP, ip)],
+                )
+            };
+            local(&end("master", "10.77.0.2"), &end("slave", "10.77.0.1"))
+        }
+        Stack::LonghaulVeth => {
+            let end = |interface, ip, mac| {
+                let place =
+                    [(attach::ENV_INTERFACE, interface), (attach::ENV_IP, ip), (attach::ENV_MAC, mac)];
+                ours(&command, &[&place[..], &[(attach::ENV_PREFIX_LEN, "24")]].concat())
+            };
+            local(
+                &end("veth4", "10.9.2.2", "02:00:0a:09:02:02"),
+                &end("veth3", "10.9.2.1", "02:00:0a:09:02:01"),
+            )
+        }
+        Stack::LonghaulUdp => {
+            let end = |namespace: &str, ip| {
+                let place = [(attach::ENV_UDP_PORT, "4791"), (attach::ENV_IP, ip)];
+                format!("ip netns exec {namespace} env {}", ours(&command, &place))
+            };
+            let server = guest.spawn(&end("far", "10.9.3.2"), limit);
+            // State 0A: listening.
+            let listens = format!(
+                "ip netns exec far grep -qh ':{PORT:04X} [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6"
+            );
+            let client =
+                format!("until {listens}; do sleep 0.05; done; {} 10.9.3.2", end("near", "10.9.3.1"));
+            let client = guest.succeed(&client, limit);
+            server.succeed();
+            client
         }
     };
-    let limit = LIMIT + Duration::from_secs(seconds.into());
-    let (_, client) = guest.pair(&server, &format!("{client} 127.0.0.1"), PORT, limit);
     let column = if figure == Figure::SendLatency { TYPICAL } else { BANDWIDTH };
     figures(&client.stdout)[column]
 }
 
-/// `command` on our device.
-fn attached(command: &str, role: &str, ip: &str) -> String {
-    let (socket, roles, address) = (attach::ENV_SOCKET, attach::ENV_ROLE, attach::ENV_IP);
-    // Not exported: the shell itself is to run without.
-    format!("{socket}=/tmp/memif {roles}={role} {address}={ip} LD_PRELOAD={PRELOADED} {command} -d longhaul0")
+/// `command` on our device, which is where `place` says. Not exported: the shell itself is to run without.
+fn ours(command: &str, place: &[(&str, &str)]) -> String {
+    let place: Vec<String> = place.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    format!("{} LD_PRELOAD={PRELOADED} {command} -d longhaul0", place.join(" "))
 }

@@ -1,4 +1,5 @@
-# rxe0 talks to itself; rxe1 and rxe2 talk to each other over a veth pair.
+# rxe0 talks to itself; rxe1 and rxe2 talk to each other over a veth pair. veth3 and veth4 are bare, for packet sockets;
+# veth5 and veth6 join two network namespaces, for UDP sockets: port 4791 of this one is rxe's.
 set -e
 ip link add own0 type dummy
 ip link add veth1 type veth peer name veth2
@@ -16,3 +17,15 @@ ip neighbour replace 10.9.1.1 lladdr "$(cat /sys/class/net/veth1/address)" dev v
 rdma link add rxe0 type rxe netdev own0
 rdma link add rxe1 type rxe netdev veth1
 rdma link add rxe2 type rxe netdev veth2
+ip link add veth3 mtu 4500 type veth peer name veth4 mtu 4500
+ip link set veth3 addrgenmode none up
+ip link set veth4 addrgenmode none up
+ip link add veth5 mtu 4500 type veth peer name veth6 mtu 4500
+for end in near=veth5=10.9.3.1 far=veth6=10.9.3.2; do
+    namespace=${end%%=*} device=${end#*=}
+    ip netns add "$namespace"
+    ip link set "${device%=*}" netns "$namespace"
+    ip -n "$namespace" address add "${device#*=}/24" dev "${device%=*}"
+    ip -n "$namespace" link set lo up
+    ip -n "$namespace" link set "${device%=*}" up
+done

@@ -1,7 +1,7 @@
 //! Experiments as labs/experiments declares them.
 
 use crate::problem::Problem;
-use longhaul_bench::{Experiment, Point, PublishedCell, Scalar};
+use longhaul_bench::{Conditions, Experiment, Point, PublishedCell, Scalar, Source};
 use longhaul_sim::file::{Axis, ParameterValue, ScenarioFile};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -17,9 +17,12 @@ const EXPERIMENTS: &[(&str, &str)] = embedded!("experiments", ".toml":
     "ntt-distance" "ntt-frameworks" "iown-c1" "iown-d1" "step1" "step1-reads" "go-back-n" "lossy-wan" "ceiling" "power" "planner-grid"
 );
 
+/// Tables of what formulas give.
+const THEORY: &[(&str, &str)] = embedded!("theory", ".csv": "go_back_n");
+
 /// Published tables.
-const TABLES: &[(&str, &str)] = embedded!("published", ".csv":
-    "go_back_n" "iown1_power" "iown1_step1_claims" "iown2_c1_throughput_380km" "iown2_d1_latency_380km" "ntt_claims"
+const PUBLISHED: &[(&str, &str)] = embedded!("published", ".csv":
+    "iown1_power" "iown1_step1_claims" "iown2_c1_throughput_380km" "iown2_d1_latency_380km" "ntt_claims"
     "ntt_distance_throughput" "thesis_results"
 );
 
@@ -55,6 +58,30 @@ pub struct Declared {
     /// Claims of a document that are arithmetic and no simulation.
     #[serde(default, rename = "arithmetic")]
     pub arithmetic: Vec<Arithmetic>,
+    /// The part of it that takes seconds.
+    #[serde(default)]
+    reduced: Reduction,
+}
+
+/// What an experiment is reduced to.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reduction {
+    /// Points where all of these hold; everywhere without any.
+    #[serde(default, rename = "where")]
+    only: Conditions,
+    /// Keys of the scenario at each of them.
+    #[serde(default)]
+    set: BTreeMap<String, toml::Value>,
+}
+
+/// How much of an experiment is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// The part that takes seconds.
+    Reduced,
 }
 
 /// Some points.
@@ -73,8 +100,8 @@ pub struct Run {
     /// Keys of the scenario that vary, as for `longhaul sweep`.
     #[serde(default)]
     vary: BTreeMap<String, String>,
-    /// Published figures to vary by.
-    published: Option<Rows>,
+    /// Figures to vary by, which the run is held against.
+    reference: Option<Rows>,
     /// The runs by whose goodput at the same values of what varies its own is divided: values `gain_over_NAME`.
     #[serde(default)]
     pub against: Vec<String>,
@@ -88,7 +115,7 @@ pub struct Run {
     pub simulated_only: bool,
 }
 
-/// Rows of a published table.
+/// Rows of a table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rows {
@@ -107,6 +134,10 @@ struct Rows {
     value: String,
     #[serde(default = "one")]
     times: f64,
+    /// Further columns of figures, and the values that they are. Runs without chance are all alike: what these are held
+    /// against is the run's own figure of `value`.
+    #[serde(default)]
+    also: BTreeMap<String, String>,
     /// Rows that a constant was fitted on.
     #[serde(default)]
     fitted: Vec<f64>,
@@ -156,6 +187,10 @@ pub struct Planned {
     pub scenario: ScenarioFile,
     /// A constant was fitted here.
     pub fitted: bool,
+    /// Values that are further names of another, which comes first.
+    pub copies: Vec<(String, String)>,
+    /// What it is held against.
+    cells: Vec<PublishedCell>,
 }
 
 /// Names of the experiments.
@@ -163,16 +198,23 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     EXPERIMENTS.iter().map(|(name, _)| *name)
 }
 
-/// The experiment of this name.
+/// The experiment of this name, or in the file `name` if that ends in `.toml`.
 pub fn named(name: &str) -> Result<Declared, Problem> {
+    let parsed = |text: &str| {
+        toml::from_str(text).map_err(|error| Problem::plain(format!("experiment {name}: {error}")))
+    };
+    if name.ends_with(".toml") {
+        let text = std::fs::read_to_string(name);
+        return parsed(&text.map_err(|error| Problem::plain(format!("cannot read {name}: {error}")))?);
+    }
     let Some((_, text)) = EXPERIMENTS.iter().find(|(known, _)| *known == name) else {
         let known: Vec<_> = names().collect();
         return Err(Problem::new(
             format!("no experiment is called '{name}'"),
-            format!("there are {}", known.join(", ")),
+            format!("there are {}, and files ending in .toml", known.join(", ")),
         ));
     };
-    toml::from_str(text).map_err(|error| Problem::plain(format!("experiment {name}: {error}")))
+    parsed(text)
 }
 
 impl Declared {
@@ -181,29 +223,38 @@ impl Declared {
         &self.runs
     }
 
-    /// All points, and the experiment with its published cells.
-    pub fn plan(&self) -> Result<(Vec<Planned>, Experiment), Problem> {
+    /// The points of `extent`, and the experiment with the cells that these are held against.
+    pub fn plan(&self, extent: Extent) -> Result<(Vec<Planned>, Experiment), Problem> {
+        let everything = Reduction::default();
+        let reduction = if extent == Extent::Reduced { &self.reduced } else { &everything };
         let mut experiment = self.experiment.clone();
+        experiment.published.retain(|cell| reduction.only.hold_at(&cell.point));
         for (key, label) in LABELS {
             experiment.labels.entry((*key).to_owned()).or_insert_with(|| (*label).to_owned());
         }
         let mut points = Vec::new();
         for (number, run) in self.runs.iter().enumerate() {
-            let text = toml::to_string(&self.scenario).map_err(|e| Problem::plain(e.to_string()))?;
-            let mut base = ScenarioFile::parse(&experiment.name, &text).map_err(problem)?;
-            for (key, value) in &run.set {
-                base.set(key, &plain(value)).map_err(problem)?;
-            }
-            let own =
-                run.point.iter().fold(Point::new(), |point, (key, value)| point.with(key, value.clone()));
-            let start =
-                Planned { point: own, varied: Vec::new(), run: number, scenario: base, fitted: false };
-            let mut of_run = vec![start];
+            let mut of_run = vec![self.start(number, run)?];
             for (key, values) in &run.vary {
                 of_run = vary(of_run, key, values)?;
             }
-            if let Some(rows) = &run.published {
-                of_run = rows.apply(of_run, run.best_by.as_deref(), &mut experiment)?;
+            if let Some(rows) = &run.reference {
+                of_run = rows.apply(of_run, &experiment.name)?;
+            }
+            of_run.retain(|planned| reduction.only.hold_at(&planned.point));
+            for planned in &mut of_run {
+                for (key, value) in &reduction.set {
+                    planned.scenario.set(key, &plain(value)).map_err(problem)?;
+                }
+                let cells = planned.cells.drain(..).map(|cell| match &run.best_by {
+                    Some(keys) => PublishedCell { point: only(&cell.point, keys), ..cell },
+                    None => cell,
+                });
+                for cell in cells {
+                    if !experiment.published.contains(&cell) {
+                        experiment.published.push(cell);
+                    }
+                }
             }
             for seed in 1..=run.repeat {
                 for point in &of_run {
@@ -217,6 +268,25 @@ impl Declared {
             claim.publish(&mut experiment)?;
         }
         Ok((points, experiment))
+    }
+
+    /// What all points of `run` have.
+    fn start(&self, number: usize, run: &Run) -> Result<Planned, Problem> {
+        let text = toml::to_string(&self.scenario).map_err(|e| Problem::plain(e.to_string()))?;
+        let mut scenario = ScenarioFile::parse(&self.experiment.name, &text).map_err(problem)?;
+        for (key, value) in &run.set {
+            scenario.set(key, &plain(value)).map_err(problem)?;
+        }
+        let point = run.point.iter().fold(Point::new(), |point, (key, value)| point.with(key, value.clone()));
+        Ok(Planned {
+            point,
+            varied: Vec::new(),
+            run: number,
+            scenario,
+            fitted: false,
+            copies: Vec::new(),
+            cells: Vec::new(),
+        })
     }
 }
 
@@ -249,17 +319,11 @@ impl Planned {
 }
 
 impl Rows {
-    /// Each point with each row, whose figures become published cells.
-    fn apply(
-        &self,
-        points: Vec<Planned>,
-        best_by: Option<&[String]>,
-        experiment: &mut Experiment,
-    ) -> Result<Vec<Planned>, Problem> {
+    /// Each point with each row, held against its figures.
+    fn apply(&self, points: Vec<Planned>, experiment: &str) -> Result<Vec<Planned>, Problem> {
         let table = Table::named(&self.table)?;
         let mut all = Vec::new();
         for row in table.rows().filter(|row| self.only.iter().all(|(column, is)| row.text(column) == is)) {
-            let figure = row.number(&self.figure)?;
             let x = self.column.as_ref().map(|column| row.text(column));
             for point in &points {
                 let mut planned = match (&self.key, x) {
@@ -271,22 +335,25 @@ impl Rows {
                     Some(number) => self.fitted.contains(&number),
                     None => !self.fitted.is_empty(),
                 };
-                let at = best_by.map_or_else(|| planned.point.clone(), |keys| only(&planned.point, keys));
-                let cell = PublishedCell::new(at, &self.value, figure * self.times);
-                let suspect = x.and_then(|x| self.suspect.get(x));
-                let cell = match suspect {
-                    Some(why) => cell.suspect(why),
-                    None => cell,
-                };
-                if !experiment.published.contains(&cell) {
-                    experiment.published.push(cell);
+                let first = (&self.figure, &self.value);
+                for (column, value) in std::iter::once(first).chain(&self.also) {
+                    let figure = row.number(column)? * self.times;
+                    let cell = PublishedCell {
+                        source: table.source,
+                        ..PublishedCell::new(planned.point.clone(), value, figure)
+                    };
+                    planned.cells.push(match x.and_then(|x| self.suspect.get(x)) {
+                        Some(why) => cell.suspect(why),
+                        None => cell,
+                    });
                 }
+                let copies = self.also.values().map(|value| (self.value.clone(), value.clone()));
+                planned.copies = copies.collect();
                 all.push(planned);
             }
         }
         if all.is_empty() {
-            let table = &self.table;
-            return Err(Problem::plain(format!("{}: no row of {table} fits", experiment.name)));
+            return Err(Problem::plain(format!("{experiment}: no row of {} fits", self.table)));
         }
         Ok(all)
     }
@@ -341,9 +408,11 @@ fn problem(error: longhaul_sim::file::FileError) -> Problem {
     Problem::plain(error.to_string())
 }
 
-/// A published table.
+/// A table.
 struct Table {
     name: String,
+    /// Who its figures are from.
+    source: Source,
     /// Cells by column.
     rows: Vec<BTreeMap<String, String>>,
 }
@@ -356,13 +425,15 @@ struct Row<'a> {
 
 impl Table {
     fn named(name: &str) -> Result<Self, Problem> {
-        let found = TABLES.iter().find(|(known, _)| *known == name);
-        let (_, text) =
-            found.ok_or_else(|| Problem::plain(format!("no published table is called {name}")))?;
+        let find = |tables: &'static [(&str, &str)]| tables.iter().find(|(known, _)| *known == name);
+        let (source, (_, text)) = find(PUBLISHED)
+            .map(|found| (Source::Published, found))
+            .or_else(|| find(THEORY).map(|found| (Source::Theory, found)))
+            .ok_or_else(|| Problem::plain(format!("no table is called {name}")))?;
         let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
         let rows: Result<_, csv::Error> = reader.deserialize().collect();
         let rows = rows.map_err(|error| Problem::plain(format!("table {name}: {error}")))?;
-        Ok(Table { name: name.to_owned(), rows })
+        Ok(Table { name: name.to_owned(), source, rows })
     }
 
     fn rows(&self) -> impl Iterator<Item = Row<'_>> {
@@ -383,5 +454,75 @@ impl<'a> Row<'a> {
         let name = &self.table.name;
         let wrong = |_| Problem::plain(format!("{name}: '{text}' in column {column} is no number"));
         Ok(parts.map_err(wrong)?.iter().sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_bench::{Basis, Tolerance};
+
+    fn all(extent: Extent) -> impl Iterator<Item = (Vec<Planned>, Experiment)> {
+        names().map(move |name| named(name).and_then(|declared| declared.plan(extent)).expect("a plan"))
+    }
+
+    #[test]
+    fn every_figure_of_a_document_is_expected_or_left_out_for_a_reason() {
+        for (_, experiment) in all(Extent::Whole) {
+            for cell in experiment.published.iter().filter(|cell| !cell.suspect) {
+                for value in cell.values.keys() {
+                    let expected = experiment.expectations.iter().any(|expectation| {
+                        expectation.value == *value
+                            && expectation.holds_at(&cell.point)
+                            && expectation.tolerance.is_relative()
+                    });
+                    let mut exempt = experiment.exemptions.iter();
+                    let exempt =
+                        exempt.any(|it| it.values.contains(value) && it.conditions.hold_at(&cell.point));
+                    assert!(expected != exempt, "{}: {value} at {}", experiment.name, cell.point);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_to_be_near_a_figure_has_one_from_whoever_is_named() {
+        for (_, experiment) in all(Extent::Whole) {
+            let relative = experiment.expectations.iter().filter(|it| it.tolerance.is_relative());
+            for expectation in relative.filter(|it| it.basis != Basis::Own) {
+                let mut cells = experiment.published.iter();
+                let has_one = cells.any(|cell| {
+                    let is_said = cell.source == Source::Published || expectation.basis == Basis::Theory;
+                    is_said
+                        && cell.values.contains_key(&expectation.value)
+                        && expectation.holds_at(&cell.point)
+                });
+                assert!(has_one, "{}: {expectation}", experiment.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_reduced_experiment_is_a_part_of_the_whole_in_which_something_is_judged() {
+        for ((few, reduced), (many, whole)) in all(Extent::Reduced).zip(all(Extent::Whole)) {
+            let name = &whole.name;
+            assert!(few.len() <= many.len() && few.len() <= 150, "{name}: {} of {}", few.len(), many.len());
+            assert!(reduced.published.iter().all(|cell| whole.published.contains(cell)), "{name}");
+            let is_judged = |point: &Point| whole.expectations.iter().any(|it| it.holds_at(point));
+            let mut points = few.iter().map(|planned| &planned.point);
+            let mut cells = reduced.published.iter().map(|cell| &cell.point);
+            assert!(points.any(is_judged) || cells.any(is_judged), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_gain_that_a_document_claims_is_its_figure() {
+        let claims = Table::named("ntt_claims").expect("a table");
+        let claim = claims.rows().find(|row| row.text("claim") == "accelerator_gain_512B").expect("a row");
+        let frameworks = named("ntt-frameworks").expect("an experiment").experiment;
+        let cell = frameworks.published.first().expect("a cell");
+        assert_eq!(cell.values["gain_over_standard"], claim.number("value").expect("a number"));
+        let expectation = &frameworks.expectations[0];
+        assert!(expectation.holds_at(&cell.point) && matches!(expectation.tolerance, Tolerance::Percent(_)));
     }
 }

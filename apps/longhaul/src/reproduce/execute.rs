@@ -4,7 +4,7 @@ use super::declared::{Declared, Planned, Run, only};
 use super::predict::predict;
 use crate::problem::Problem;
 use longhaul_bench::{Point, Record, Source, Started};
-use longhaul_sim::{Outcome, Simulation};
+use longhaul_sim::{Outcome, Scenario, Simulation, Test};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -60,35 +60,66 @@ pub fn execute(
     Ok(records)
 }
 
-/// Simulated, and predicted.
+/// Simulated, and predicted. A run that ends in an error is a record that says so.
 fn one(experiment: &str, run: &Run, planned: &Planned) -> Result<Vec<Record>, Problem> {
     let here = |error: String| Problem::plain(format!("{experiment}, {:?}: {error}", planned.varied));
     let no_files = &mut |name: &str| Err(format!("{name} is not in the program"));
     let scenario = planned.scenario.load(no_files).map_err(|e| here(e.to_string()))?.scenario;
-    let fitted = |record: Record| if planned.fitted { record.fitted() } else { record };
     let mut records = Vec::new();
-    let started = Started::now();
     if !run.simulated_only {
-        let prediction = predict(&scenario)?;
-        let record = Record::new(experiment, Source::Predicted, planned.point.clone())
-            .from_run(started.provenance(None, 1))
-            .value("goodput_bps", prediction.goodput_bps)
-            .value("latency_ns", prediction.latency_ns)
-            .note(format!("limit: {}", prediction.limit));
-        records.push(fitted(record));
+        records.push(predicted(experiment, planned, &scenario));
     }
-    let seed = scenario.seed;
+    let started = Started::now();
+    let (seed, owed) = (scenario.seed, owed(&scenario));
     let simulation = Simulation::new(scenario, |_, _| None).map_err(|e| here(e.to_string()))?;
     let outcome = simulation.run(1, |_| true);
-    let faults = outcome.violations.iter().chain(&outcome.unfinished);
-    if let Some(fault) = faults.chain(outcome.flows[0].failure.as_ref()).next() {
-        return Err(here(fault.clone()));
+    let record = Record::new(experiment, Source::Simulated, planned.point.clone());
+    let record = match fault(&outcome) {
+        Some(why) => owed.iter().fold(record, |record, value| record.failure(value, why)),
+        None => figures(record, &outcome),
+    };
+    records.push(record.from_run(started.provenance(Some(seed), 1)));
+    Ok(records.into_iter().map(|record| finished(record, planned)).collect())
+}
+
+/// By the planner.
+fn predicted(experiment: &str, planned: &Planned, scenario: &Scenario) -> Record {
+    let started = Started::now();
+    let record = Record::new(experiment, Source::Predicted, planned.point.clone());
+    let record = match predict(scenario) {
+        Ok(prediction) => record
+            .value("goodput_bps", prediction.goodput_bps)
+            .value("latency_ns", prediction.latency_ns)
+            .note(format!("limit: {}", prediction.limit)),
+        Err(problem) => {
+            let why = problem.to_string();
+            ["goodput_bps", "latency_ns"]
+                .into_iter()
+                .fold(record, |record, value| record.failure(value, &why))
+        }
+    };
+    record.from_run(started.provenance(None, 1))
+}
+
+/// Values that a simulation gives unless it ends in an error.
+fn owed(scenario: &Scenario) -> &'static [&'static str] {
+    match scenario.flows.first().map(|flow| flow.test) {
+        Some(Test::Latency { .. }) => &["goodput_bps", "frame_efficiency_percent", "latency_ns"],
+        _ => &["goodput_bps", "frame_efficiency_percent"],
     }
+}
+
+/// Why a run is no result.
+fn fault(outcome: &Outcome) -> Option<&str> {
+    let failure = outcome.flows.iter().filter_map(|flow| flow.failure.as_ref());
+    outcome.violations.iter().chain(failure).chain(&outcome.unfinished).next().map(String::as_str)
+}
+
+fn figures(record: Record, outcome: &Outcome) -> Record {
     let flow = &outcome.flows[0];
-    let mut record = Record::new(experiment, Source::Simulated, planned.point.clone())
-        .from_run(started.provenance(Some(seed), 1))
+    let mut record = record
         .value("goodput_bps", flow.goodput_bps)
-        .value("frame_efficiency_percent", frame_efficiency_percent(&outcome));
+        .value("frame_efficiency_percent", frame_efficiency_percent(outcome));
     if let Some(latency) = flow.latency {
         record = record.value("latency_ns", latency.median_ns);
     }
@@ -96,8 +127,20 @@ fn one(experiment: &str, run: &Run, planned: &Planned) -> Result<Vec<Record>, Pr
     if lost > 0 {
         record = record.value("lost_packets", lost as f64);
     }
-    records.push(fitted(record));
-    Ok(records)
+    record
+}
+
+/// With its further names, and whether a constant was fitted there.
+fn finished(mut record: Record, planned: &Planned) -> Record {
+    for (value, copy) in &planned.copies {
+        if let Some(figure) = record.values.get(value).copied() {
+            record.values.insert(copy.clone(), figure);
+        }
+        if let Some(why) = record.failed.get(value).cloned() {
+            record.failed.insert(copy.clone(), why);
+        }
+    }
+    if planned.fitted { record.fitted() } else { record }
 }
 
 /// Payload among the bytes of frames that the first cable carried in the direction of the payload.
@@ -121,11 +164,17 @@ fn gains(declared: &Declared, points: &[Planned], results: &[(usize, Vec<Record>
             let Some((_, others)) = counterpart else { continue };
             let value = format!("gain_over_{other}");
             for record in records {
+                let Some(beside) = others.iter().find(|other| other.source == record.source) else {
+                    continue;
+                };
                 let goodput = |record: &Record| record.values.get("goodput_bps").copied();
-                let beside = others.iter().find(|other| other.source == record.source).and_then(goodput);
-                if let (Some(own), Some(beside)) = (goodput(record), beside) {
-                    let gain = Record { values: BTreeMap::new(), ..record.clone() };
+                let (values, failed) = (BTreeMap::new(), BTreeMap::new());
+                let gain = Record { values, failed, ..record.clone() };
+                if let (Some(own), Some(beside)) = (goodput(record), goodput(beside)) {
                     gains.push(gain.value(&value, own / beside));
+                } else if let Some(why) = [record, beside].iter().find_map(|of| of.failed.get("goodput_bps"))
+                {
+                    gains.push(gain.failure(&value, why));
                 }
             }
         }
@@ -133,12 +182,16 @@ fn gains(declared: &Declared, points: &[Planned], results: &[(usize, Vec<Record>
     gains
 }
 
-/// The most goodput of each source, at a point with these parameters alone.
+/// The most goodput of each source, at a point with these parameters alone. Where any of the runs ended in an error the
+/// most is not known: then it is that error.
 fn best(records: impl Iterator<Item = Record>, keys: &[String]) -> Vec<Record> {
     let mut best: BTreeMap<(Source, Point), Record> = BTreeMap::new();
     for record in records {
         let point = only(&record.point, keys);
-        let goodput = |record: &Record| record.values.get("goodput_bps").copied().unwrap_or(0.0);
+        let goodput = |record: &Record| match record.failed.is_empty() {
+            true => record.values.get("goodput_bps").copied().unwrap_or(0.0),
+            false => f64::INFINITY,
+        };
         let key = (record.source, point.clone());
         if best.get(&key).is_none_or(|known| goodput(known) < goodput(&record)) {
             let at = record.point.iter().filter(|(key, _)| point.get(key).is_none());
@@ -147,4 +200,63 @@ fn best(records: impl Iterator<Item = Record>, keys: &[String]) -> Vec<Record> {
         }
     }
     best.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reproduce::declared::Extent;
+
+    /// A flow that is over in time within a kilometre, and not over 10,000; the best of each, and a gain.
+    const EXPERIMENT: &str = r#"
+[experiment]
+name = "late"
+[scenario]
+time_max = "10ms"
+[scenario.path]
+rate = "10G"
+distance = "1km"
+nic = "connectx6"
+[[scenario.flow]]
+op = "write"
+size = "4K"
+iterations = 100
+[[run]]
+name = "near"
+point = { way = "near" }
+[[run]]
+name = "far"
+point = { way = "far" }
+set = { "path.distance" = "10000km" }
+against = ["near"]
+[[run]]
+point = { way = "best" }
+vary = { "path.distance" = "1km,10000km" }
+best_by = ["way"]
+"#;
+
+    #[test]
+    fn a_run_that_ends_in_an_error_leaves_the_others_their_figures() {
+        let declared: Declared = toml::from_str(EXPERIMENT).expect("an experiment");
+        let (points, _) = declared.plan(Extent::Whole).expect("a plan");
+        let records = execute(&declared, &points, 2, |_| ()).expect("records");
+        let of = |way: &str, source| {
+            let at = format!("way {way}");
+            let of = records.iter().filter(|it| it.source == source && it.point.to_string() == at);
+            let (mut values, mut failed) = (BTreeMap::new(), BTreeMap::new());
+            for record in of {
+                values.extend(record.values.clone());
+                failed.extend(record.failed.clone());
+            }
+            (values, failed)
+        };
+        let (values, failed) = of("near", Source::Simulated);
+        assert!(values["goodput_bps"] > 0.0 && failed.is_empty(), "{records:#?}");
+        for way in ["far", "best"] {
+            let (values, failed) = of(way, Source::Simulated);
+            assert_eq!((values.len(), failed["goodput_bps"].as_str()), (0, "its time was over"), "{way}");
+        }
+        assert_eq!(of("far", Source::Simulated).1["gain_over_near"], "its time was over");
+        assert!(of("far", Source::Predicted).0["gain_over_near"] < 1.0);
+    }
 }
