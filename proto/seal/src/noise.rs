@@ -4,9 +4,8 @@
 
 use crate::cipher::Preference;
 use crate::format::{NOISE_INIT_LEN, NOISE_RESPONSE_LEN, Terms};
-use crate::keys::{KEY_LEN, PresharedKey, PrivateKey, PublicKey, Seed};
-use chacha20::ChaCha20Rng;
-use chacha20::rand_core::{Rng, SeedableRng};
+use crate::keys::{KEY_LEN, PresharedKey, PrivateKey, PublicKey};
+use longhaul_secret::{SecretRng, Seed};
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
@@ -33,18 +32,18 @@ impl Keys {
 /// Draws a handshake's randomness from a seed of its own.
 struct Seeded(Seed);
 
-struct Stream(ChaCha20Rng);
+struct Stream(SecretRng);
 
 impl Random for Stream {
     fn try_fill_bytes(&mut self, out: &mut [u8]) -> Result<(), Error> {
-        self.0.fill_bytes(out);
+        self.0.fill(out);
         Ok(())
     }
 }
 
 impl CryptoResolver for Seeded {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(Stream(ChaCha20Rng::from_seed(*self.0.0))))
+        Some(Box::new(Stream(SecretRng::new(&self.0))))
     }
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
         DefaultResolver.resolve_dh(choice)

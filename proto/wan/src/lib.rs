@@ -57,12 +57,14 @@ mod sessions;
 mod shared;
 mod status;
 mod transport;
+mod waiting;
 
 pub use config::{Config, ConfigError, Parity, PathConfig, Rate};
 pub use counters::{Counters, DropReason, Drops};
 pub use far::FarBox;
 pub use format::{Hello, Refusal, VERSION};
 pub use key::StreamKey;
+pub use longhaul_secret::Seed;
 pub(crate) use shared::PAYLOAD_MAX;
 pub use status::{FarStatus, PathStatus, Refused, SessionStatus};
 pub use transport::{INNER, Transport};

@@ -17,9 +17,9 @@ pub(crate) const TAIL: usize = 8;
 /// Tail probes in a row that double the wait for the next.
 const BACKOFF_MAX: u32 = 4;
 /// Least time between two PINGs of a path that is out.
-const PING_AGAIN_MIN: Duration = Duration::from_ms(10);
+pub(crate) const PING_AGAIN_MIN: Duration = Duration::from_ms(10);
 /// The same while it is not known how long the path is.
-const PING_AGAIN_UNKNOWN: Duration = Duration::from_ms(100);
+pub(crate) const PING_AGAIN_UNKNOWN: Duration = Duration::from_ms(100);
 /// A deadline that is met so much later than it was due says that this box was held up, and nothing of the path.
 const HELD_UP: Duration = Duration::from_ms(2);
 /// Ethernet with a tag, in front of an IP packet.

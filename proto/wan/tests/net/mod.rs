@@ -4,7 +4,7 @@
 use longhaul_link::{Link, LinkConfig};
 use longhaul_node::{Deadline, Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn};
-use longhaul_wan::{Config, INNER, PathConfig, Transport};
+use longhaul_wan::{Config, INNER, PathConfig, Seed, Transport};
 use longhaul_wire::{Bth, Head, MacAddr, Opcode, Packet, Path, PathTemplate, icrc};
 use std::collections::{HashMap, VecDeque};
 
@@ -219,7 +219,7 @@ impl Transmit for Landing<'_> {
 pub fn config(box_id: u64, paths: usize, rate: Option<BitRate>) -> Config {
     Config {
         box_id,
-        seed: 1000 + box_id,
+        seed: Seed::of_scenario(1000 + box_id),
         paths: vec![PathConfig { rate: rate.into(), ..PathConfig::default() }; paths],
         ..Config::default()
     }
