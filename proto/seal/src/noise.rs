@@ -182,4 +182,43 @@ mod tests {
         let (_, response) = responder.answer(None, TERMS).unwrap();
         assert!(initiator.finish(&response).is_none());
     }
+
+    /// A handshake of two boxes with these secrets: the first message, the response, and what the initiator derives.
+    fn agree(shared: Option<&PresharedKey>) -> ([u8; NOISE_INIT_LEN], Keys) {
+        let (near, far) = (key(1), key(2));
+        let (mut initiator, init) =
+            Initiator::begin(&near, &far.public(), shared, Seed::new([3; 32]), b"bound", TERMS).unwrap();
+        let responder = Responder::read(&far, Seed::new([4; 32]), b"bound", &init).unwrap();
+        let (_, response) = responder.answer(shared, TERMS).unwrap();
+        (init, initiator.finish(&response).unwrap().0)
+    }
+
+    #[test]
+    fn what_was_recorded_stays_closed_to_who_gets_the_private_keys_later() {
+        let (init, keys) = agree(None);
+        // With the private key of the responder it can be read who began, and no more: the ephemeral keys of that time are gone.
+        let later = Responder::read(&key(2), Seed::new([5; 32]), b"bound", &init).unwrap();
+        assert_eq!(later.who, key(1).public());
+        let (guessed, _) = later.answer(None, TERMS).unwrap();
+        assert_ne!(*guessed.to_responder, *keys.to_responder);
+        assert_ne!(*guessed.to_initiator, *keys.to_initiator);
+        // Nor does the initiator's private key give what the first message began.
+        let begun = Initiator::begin(&key(1), &key(2).public(), None, Seed::new([6; 32]), b"bound", TERMS);
+        assert_ne!(begun.unwrap().1, init);
+    }
+
+    #[test]
+    fn keys_depend_on_the_preshared_key_too() {
+        let [one, other] = [60, 61].map(|n| PresharedKey::generate(&Seed::new([n; 32])));
+        // All that X25519 hides is the same in each: who knows it still lacks the pre-shared key.
+        let all = [agree(None), agree(Some(&one)), agree(Some(&other))];
+        let seen: Vec<_> = all.iter().map(|(init, _)| *init).collect();
+        assert!(seen.iter().all(|init| *init == seen[0]));
+        for (at, (_, keys)) in all.iter().enumerate() {
+            for (_, others) in &all[..at] {
+                assert_ne!(*keys.to_responder, *others.to_responder);
+                assert_ne!(*keys.to_initiator, *others.to_initiator);
+            }
+        }
+    }
 }
