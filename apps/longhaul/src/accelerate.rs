@@ -126,16 +126,17 @@ struct Acceleration {
     /// Another site's box, by a name and its public key; may be repeated
     #[arg(long, value_name = "NAME=KEY")]
     peer: Vec<Peer>,
-    /// A secret that this box shares with a peer besides, in a file made by 'longhaul key psk'; may be repeated
+    /// A secret that this box shares with a peer besides, in a file made by 'longhaul key psk'; may
+    /// be repeated
     #[arg(long, value_name = "NAME=FILE")]
     psk: Vec<Psk>,
-    /// With --key: addresses beyond the WAN whose RDMA traffic may cross it in the clear, for hosts without a box; all other RDMA
-    /// traffic is encrypted or dropped; may be repeated
+    /// With --key: addresses beyond the WAN whose RDMA traffic may cross it in the clear, for hosts
+    /// without a box; all other RDMA traffic is encrypted or dropped; may be repeated
     #[arg(long, value_name = "PREFIX")]
     #[serde(deserialize_with = "prefixes_written")]
     clear: Vec<Prefix>,
-    /// With --key: let any RDMA traffic that no box with a key serves cross the WAN in the clear, instead of dropping it. Who drops
-    /// the encrypted datagrams then gets to read the traffic
+    /// With --key: let any RDMA traffic that no box with a key serves cross the WAN in the clear,
+    /// instead of dropping it. Who drops the encrypted datagrams then gets to read the traffic
     #[arg(long)]
     key_optional: bool,
     /// Fetch at once what commands of these protocols let their target READ, which saves writes a round trip: nvme (NVMe-oF), rpc

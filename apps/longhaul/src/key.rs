@@ -71,7 +71,8 @@ fn make(file: &Path) -> Result<PrivateKey, Problem> {
     Ok(key)
 }
 
-/// Writes the text of a key to a new file that nobody else may read; `cure` is for a file that is there already.
+/// Writes the text of a key to a new file that nobody else may read; `cure` is for a file that is
+/// there already.
 fn write(file: &Path, text: &str, cure: &str) -> Result<(), Problem> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
     let written = opened.and_then(|mut opened| {

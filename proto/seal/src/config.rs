@@ -23,7 +23,8 @@ pub struct PeerConfig {
 
 /// What a seal is given: keys, limits and times.
 ///
-/// Memory: twice `queue_bytes_max` for each path, 128 KiB of datagrams that wait for keys, `window` / 4 bytes for each path of each set of keys, of which a peer has three
+/// Memory: twice `queue_bytes_max` for each path, 128 KiB of datagrams that wait for keys, `window`
+/// / 4 bytes for each path of each set of keys, of which a peer has three
 /// at most, and about 100 bytes for each address.
 #[derive(Clone, Debug)]
 pub struct Config {

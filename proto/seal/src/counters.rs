@@ -102,7 +102,8 @@ declare_drops! {
     Unauthenticated = "unauthenticated",
     /// A number that was there before, or so old that nobody knows.
     Replayed = "replayed",
-    /// From inside: there are no keys, and it has waited for them in vain. Whoever sent it repeats it.
+    /// From inside: there are no keys, and it has waited for them in vain. Whoever sent it repeats
+    /// it.
     NoKeys = "no_keys",
     /// A frame longer than 16 KiB, or a train.
     Oversized = "oversized",

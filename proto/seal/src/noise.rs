@@ -183,7 +183,8 @@ mod tests {
         assert!(initiator.finish(&response).is_none());
     }
 
-    /// A handshake of two boxes with these secrets: the first message, the response, and what the initiator derives.
+    /// A handshake of two boxes with these secrets: the first message, the response, and what the
+    /// initiator derives.
     fn agree(shared: Option<&PresharedKey>) -> ([u8; NOISE_INIT_LEN], Keys) {
         let (near, far) = (key(1), key(2));
         let (mut initiator, init) =
@@ -196,7 +197,8 @@ mod tests {
     #[test]
     fn what_was_recorded_stays_closed_to_who_gets_the_private_keys_later() {
         let (init, keys) = agree(None);
-        // With the private key of the responder it can be read who began, and no more: the ephemeral keys of that time are gone.
+        // With the private key of the responder it can be read who began, and no more: the
+        // ephemeral keys of that time are gone.
         let later = Responder::read(&key(2), Seed::new([5; 32]), b"bound", &init).unwrap();
         assert_eq!(later.who, key(1).public());
         let (guessed, _) = later.answer(None, TERMS).unwrap();

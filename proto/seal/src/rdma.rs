@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub enum Cleartext {
     /// That from and to these addresses beyond the WAN. With none of them, no RDMA.
     Of(Vec<Prefix>),
-    /// All of it: what no far box with a key serves passes as it is, and so does what an attacker who drops sealed datagrams
-    /// makes the transport give up.
+    /// All of it: what no far box with a key serves passes as it is, and so does what an attacker
+    /// who drops sealed datagrams makes the transport give up.
     Any,
 }
 
@@ -114,7 +114,8 @@ impl Headers<'_> {
     }
 }
 
-/// The ends of a frame that is RDMA, or of which too little can be seen to be sure that it is not: a host may take it.
+/// The ends of a frame that is RDMA, or of which too little can be seen to be sure that it is not:
+/// a host may take it.
 pub(crate) fn find(frame: &Frame<'_>) -> Option<Ends> {
     let headers = Headers { bytes: frame.head };
     let is_short = frame.head.len() < frame.len();

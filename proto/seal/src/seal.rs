@@ -131,7 +131,8 @@ impl Seal {
         })
     }
 
-    /// Why there are no keys with far boxes that are there; empty: with all that were found there are.
+    /// Why there are no keys with far boxes that are there; empty: with all that were found there
+    /// are.
     pub fn troubles(&self, now: Instant) -> Vec<Trouble> {
         let unknown = self.unknown_key.filter(|(_, at)| now.since(*at) < UNKNOWN_KEY_FOR);
         let unknown = unknown.map(|(key, _)| Trouble::UnknownKey { address: key.address() });
@@ -140,7 +141,8 @@ impl Seal {
         unknown.into_iter().chain(self.peers.iter().filter_map(of_peer)).collect()
     }
 
-    /// A box behind `key` is none of the peers. The first address is kept while it goes on: one mistake makes one trouble.
+    /// A box behind `key` is none of the peers. The first address is kept while it goes on: one
+    /// mistake makes one trouble.
     pub(crate) fn note_unknown_key(&mut self, now: Instant, key: AddressKey) {
         match &mut self.unknown_key {
             Some((of, at)) if *of != key && now.since(*at) < UNKNOWN_KEY_FOR => {}
@@ -222,7 +224,8 @@ impl Seal {
         sealed.ok()
     }
 
-    /// A datagram of the transport cannot be sealed yet: it makes the seal ask who is there, and waits.
+    /// A datagram of the transport cannot be sealed yet: it makes the seal ask who is there, and
+    /// waits.
     fn without_keys(&mut self, now: Instant, path: usize, frame: &Frame<'_>, udp: Udp) {
         let until = now + self.config.ask_every.times(u64::from(TRIES));
         let held = self.pool.hold(frame);
@@ -235,7 +238,8 @@ impl Seal {
         self.call(now, Way { path, headers: own_way(udp.path(frame.head)) }, false);
     }
 
-    /// There are keys with a peer, or it is known to be behind a further address: what waited for that leaves.
+    /// There are keys with a peer, or it is known to be behind a further address: what waited for
+    /// that leaves.
     pub(crate) fn release_waiting(&mut self, now: Instant) {
         for waiter in self.waiting.take() {
             let frame = waiter.frame.as_frame();

@@ -22,11 +22,13 @@ pub enum Trouble {
 /// Why a peer that is there does not come to keys with this box.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoKeys {
-    /// It answers questions, and no handshake: this box is none of its peers, or it has another public key of it.
+    /// It answers questions, and no handshake: this box is none of its peers, or it has another
+    /// public key of it.
     Unanswered,
     /// Its response proves another pre-shared key, or none.
     PresharedKey,
-    /// It began a handshake and did not go on after the response: for it that proves another pre-shared key, or none.
+    /// It began a handshake and did not go on after the response: for it that proves another
+    /// pre-shared key, or none.
     Unfinished,
     /// No cipher is common.
     Cipher,

@@ -1,4 +1,5 @@
-//! Datagrams of the transport that wait for keys: those with which it looks for a far box, and not more.
+//! Datagrams of the transport that wait for keys: those with which it looks for a far box, and not
+//! more.
 
 use longhaul_node::FrameBuf;
 use longhaul_units::Instant;

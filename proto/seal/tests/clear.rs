@@ -1,4 +1,5 @@
-//! With keys RDMA never crosses the WAN in the clear, whatever the path does, and none that comes in the clear is taken.
+//! With keys RDMA never crosses the WAN in the clear, whatever the path does, and none that comes
+//! in the clear is taken.
 
 mod line;
 mod net;
@@ -66,7 +67,8 @@ fn the_first_packets_wait_for_the_keys_and_those_to_a_new_address_for_an_answer(
         );
         assert_eq!(in_the_clear(&line), 0, "{address}");
     }
-    // Keys take two round trips of 2 ms, and the session as many; of the second address a round trip of each.
+    // Keys take two round trips of 2 ms, and the session as many; of the second address a round
+    // trip of each.
     let waited = line.left.node().counters().waited;
     assert!((80..=140).contains(&waited), "{waited} packets waited, one each 100 us");
     assert_eq!(line.left.seal().unwrap().counters().drops.total(), 0);
@@ -133,7 +135,8 @@ fn rdma_in_the_clear_is_taken_from_nobody() {
     talk(&mut line, &host_path(0), 100);
     line.run_for(Duration::from_ms(100));
     line.came.clear();
-    // The very packet that the responder waits for, an ACK for the requester, and one of a stranger.
+    // The very packet that the responder waits for, an ACK for the requester, and one of a
+    // stranger.
     let stranger = Path { source_ip: "10.0.7.1".parse().unwrap(), ..host_path(0) };
     for path in [host_path(0), stranger] {
         give(&mut line.right, line.now, 1, &packet_along(&path, Opcode::RC_SEND_ONLY, 9, 100));

@@ -1,7 +1,8 @@
 //! Secrets of a box: cryptographic randomness from a seed, and tags that prove their maker.
 //!
-//! On real ports a [`Seed`] comes from the operating system, a fresh one at each start. In virtual time it follows from the
-//! scenario's seed, so that a run is repeatable. What is sent never reveals the seed or what else was drawn from it.
+//! On real ports a [`Seed`] comes from the operating system, a fresh one at each start. In virtual
+//! time it follows from the scenario's seed, so that a run is repeatable. What is sent never
+//! reveals the seed or what else was drawn from it.
 #![forbid(unsafe_code)]
 
 use chacha20::ChaCha20Rng;
@@ -14,9 +15,11 @@ use zeroize::Zeroizing;
 /// Length of a seed, in bytes.
 pub const SEED_LEN: usize = 32;
 
-/// 32 secret bytes that a node draws all its randomness from. Overwritten when dropped, and never shown.
+/// 32 secret bytes that a node draws all its randomness from. Overwritten when dropped, and never
+/// shown.
 ///
-/// Two lives of a box must not have the same seed: they would make the same names, cookies and keys.
+/// Two lives of a box must not have the same seed: they would make the same names, cookies and
+/// keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Seed(Zeroizing<[u8; SEED_LEN]>);
 
@@ -47,7 +50,8 @@ impl fmt::Debug for Seed {
     }
 }
 
-/// A cryptographic generator (ChaCha20, RFC 8439): who sees some of its output can compute none of the rest.
+/// A cryptographic generator (ChaCha20, RFC 8439): who sees some of its output can compute none of
+/// the rest.
 pub struct SecretRng(ChaCha20Rng);
 
 impl SecretRng {
@@ -92,7 +96,8 @@ impl TagKey {
         TagKey(hmac::Key::new(hmac::HMAC_SHA256, &*key))
     }
 
-    /// The tag of `parts`, one behind the other. Each part must have a fixed length, or two lists could have one tag.
+    /// The tag of `parts`, one behind the other. Each part must have a fixed length, or two lists
+    /// could have one tag.
     pub fn tag(&self, parts: &[&[u8]]) -> [u8; 16] {
         let mut mac = hmac::Context::with_key(&self.0);
         parts.iter().for_each(|part| mac.update(part));

@@ -120,8 +120,8 @@ impl Addresses {
         self.key(way) == Some(AddressKey::destination(way)) && self.learn(now, way, session)
     }
 
-    /// `session` serves the destination of `way`, and all for which that stands: its box has answered there. True when that
-    /// was being asked for.
+    /// `session` serves the destination of `way`, and all for which that stands: its box has
+    /// answered there. True when that was being asked for.
     pub(crate) fn learn(&mut self, now: Instant, way: &Path, session: u32) -> bool {
         let Some(key) = self.key(way) else { return false };
         if !self.make_room(now, key) {
@@ -147,8 +147,8 @@ impl Addresses {
         }
     }
 
-    /// `session` is over: its addresses are asked for afresh, after `wait`. Questions that its box may have answered in
-    /// another life are repeated at once.
+    /// `session` is over: its addresses are asked for afresh, after `wait`. Questions that its box
+    /// may have answered in another life are repeated at once.
     pub(crate) fn forget(&mut self, now: Instant, session: u32, wait: Duration) {
         self.asking.iter_mut().for_each(|(at, _)| *at = now.min(*at));
         for reach in self.known.values_mut() {

@@ -89,10 +89,11 @@ pub struct Config {
     /// UDP destination port of tunnelled frames and control datagrams; not 4791. Both boxes must have the same. Default
     /// 4797.
     pub port: u16,
-    /// Names this box; two boxes that meet must differ. It is sent to whoever asks, and must not follow from `seed`.
+    /// Names this box; two boxes that meet must differ. It is sent to whoever asks, and must not
+    /// follow from `seed`.
     pub box_id: u64,
-    /// Where the instance, session numbers, cookies and nonces come from. It must be another at each start of a box: a far box
-    /// tells by what follows from it that this one has restarted.
+    /// Where the instance, session numbers, cookies and nonces come from. It must be another at
+    /// each start of a box: a far box tells by what follows from it that this one has restarted.
     pub seed: Seed,
     /// Digest of what both boxes must agree on; a far box with another is refused. Default 0.
     pub policy: u64,
@@ -128,10 +129,12 @@ pub struct Config {
     pub far: Vec<FarBox>,
     /// Whether addresses of none of these are asked for too. Default true.
     pub asks_others: bool,
-    /// Addresses that no far box serves: none is asked for, and frames to them pass. At most 256 prefixes. Default none.
+    /// Addresses that no far box serves: none is asked for, and frames to them pass. At most 256
+    /// prefixes. Default none.
     pub without_box: Vec<Prefix>,
-    /// Bytes of memory for frames that wait while a far box is looked for, instead of passing: for a path on which they would
-    /// be dropped in the clear. A frame waits as long as an address is asked for. At most 1 GiB. Default 0: frames pass.
+    /// Bytes of memory for frames that wait while a far box is looked for, instead of passing: for
+    /// a path on which they would be dropped in the clear. A frame waits as long as an address is
+    /// asked for. At most 1 GiB. Default 0: frames pass.
     pub waiting_bytes_max: u64,
     /// Bytes that wait for room on a side without being tunnelled. At least 64 KiB. Default 32 MiB.
     pub passthrough_bytes_max: u64,

@@ -162,7 +162,8 @@ declare_drops! {
     TooManyQuestions = "too_many_questions",
     /// An answer to what was not asked, or with a wrong cookie.
     Unasked = "unasked",
-    /// A HELLO in the name of a box whose session stands: that is asked first whether it is still there.
+    /// A HELLO in the name of a box whose session stands: that is asked first whether it is still
+    /// there.
     SessionStands = "session_stands",
     /// A datagram of another version.
     Version = "version",

@@ -130,9 +130,10 @@ impl Transport {
         hello.cores.max(1) == self.config().cores
     }
 
-    /// True when a new life of the box of this number may have a session: none stands, or the one that does is silent.
-    /// Otherwise that is challenged: a box that has restarted answers that it does not know the session, which ends it. A
-    /// box number is no secret, and whoever uses another's gets no further.
+    /// True when a new life of the box of this number may have a session: none stands, or the one
+    /// that does is silent. Otherwise that is challenged: a box that has restarted answers that it
+    /// does not know the session, which ends it. A box number is no secret, and whoever uses
+    /// another's gets no further.
     fn gives_way(&mut self, now: Instant, box_id: u64) -> bool {
         let mut sessions = self.sessions.iter_mut();
         let standing = sessions.find(|session| session.peer.box_id == box_id && session.remote.is_some());

@@ -154,7 +154,8 @@ impl Session {
         !self.is_up() && self.down_since.is_some_and(|since| now.since(since) >= patience)
     }
 
-    /// Asks the far box on every path, at once, whether it still knows the session; not more often than it can answer.
+    /// Asks the far box on every path, at once, whether it still knows the session; not more often
+    /// than it can answer.
     pub(crate) fn challenge(&mut self, now: Instant, shared: &mut Shared) {
         let Some(remote) = self.remote else { return };
         let rtt = self.ways_out.iter().map(|way| way.flight.rtt.smoothed()).max();

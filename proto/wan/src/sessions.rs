@@ -1,4 +1,5 @@
-//! Sessions by their number. Each is drawn at random over all 32 bits: who cannot read the path has to guess it.
+//! Sessions by their number. Each is drawn at random over all 32 bits: who cannot read the path has
+//! to guess it.
 
 use crate::session::Session;
 use longhaul_secret::SecretRng;

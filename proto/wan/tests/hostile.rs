@@ -226,7 +226,8 @@ struct Stranger {
 }
 
 impl Stranger {
-    /// In the name of box 1, with its very seed or with another, at 10.0.7.1 behind the fibre of `net`.
+    /// In the name of box 1, with its very seed or with another, at 10.0.7.1 behind the fibre of
+    /// `net`.
     fn new(net: &mut Net, seed: u64) -> Self {
         let node = Transport::new(Config { seed: Seed::of_scenario(seed), ..config(1, 1, None) }).unwrap();
         let path = Path { source_ip: "10.0.7.1".parse().unwrap(), ..host_path(0) };
@@ -312,7 +313,8 @@ fn said_by(box_id: u64, seed: u64) -> [u64; 2] {
     node.handle_timeout(Instant::ZERO);
     let said = drain(&mut node, Instant::ZERO).into_iter().map(|(_, bytes)| bytes);
     let hello = said.into_iter().find(|bytes| bytes.len() == 42 + 24 + 64).expect("a question");
-    // As docs/wan-transport.md has it: step to session 8 bytes, box 8, instance 8, policy 8, nonce 8.
+    // As docs/wan-transport.md has it: step to session 8 bytes, box 8, instance 8, policy 8, nonce
+    // 8.
     let word = |at: usize| u64::from_be_bytes(hello[42 + 24 + at..][..8].try_into().unwrap());
     assert_eq!(word(8), box_id);
     [word(16), word(32)]
@@ -324,7 +326,8 @@ fn nothing_that_is_sent_follows_from_the_number_of_a_box() {
     // Two boxes of one number have nothing in common; what is drawn follows from the seed alone.
     assert!(all[0].iter().all(|value| !all[1].contains(value)));
     assert_eq!(all[1], all[2]);
-    // Nor is any of it what a generator for simulations makes of a box number, or of another value that is sent.
+    // Nor is any of it what a generator for simulations makes of a box number, or of another value
+    // that is sent.
     for seed in [1, all[0][0], all[0][1]] {
         let mut rng = SplitMix64::new(seed);
         assert!((0..1000).all(|_| !all[0].contains(&rng.next_u64())));
