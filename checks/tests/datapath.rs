@@ -36,8 +36,12 @@ fn ring(name: &str) -> (LoopbackPort, LoopbackPort) {
 fn whole(number: u8, is_sealed: bool, delay: Duration) -> Whole {
     let [near, far] = Config { seed: number.into(), ..Config::default() }.halves(delay.times(2));
     let seed = u64::from(number);
-    let transport =
-        Transport::new(longhaul_wan::Config { box_id: seed, seed, ..Default::default() }).unwrap();
+    let transport = Transport::new(longhaul_wan::Config {
+        box_id: seed,
+        seed: Seed::of_scenario(seed),
+        ..Default::default()
+    })
+    .unwrap();
     let key = |number: u8| PrivateKey::generate(&Seed::new([number; 32]));
     let seal = is_sealed.then(|| {
         let peer =

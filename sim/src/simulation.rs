@@ -285,7 +285,10 @@ fn station(
         StationKind::WanBox(parts) => {
             let near = accelerator(&plan.name, &parts.near, seed)?;
             let far = accelerator(&plan.name, &parts.far, seed ^ 1)?;
-            let transport = Transport::new(longhaul_wan::Config { seed, ..parts.transport.clone() });
+            let transport = Transport::new(longhaul_wan::Config {
+                seed: longhaul_wan::Seed::of_scenario(seed),
+                ..parts.transport.clone()
+            });
             let transport = transport.map_err(|why| ScenarioError::Transport(plan.name.clone(), why))?;
             let near = Watched::new(near, [rate(0), None]);
             Station::WanBox(Box::new(wan_box::join(near, far, transport)))

@@ -5,14 +5,15 @@ use crate::boxes::{
 };
 use crate::far::{self, Far};
 use crate::fibre::ack_window_bytes;
-use crate::key::{self, Peer};
+use crate::key::{self, Peer, Psk};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory};
-use crate::wan_box::{self, Paths, WanBox, WanRate};
+use crate::wan_box::{self, Identity, Paths, WanBox, WanRate};
 use longhaul_accel::{Config, JointRate, Mode, Policy, Prefix, Rule};
 use longhaul_host::Spread;
 use longhaul_host::placement::CoreList;
 use longhaul_readahead::Protocol;
+use longhaul_seal::Cleartext;
 use longhaul_units::{BitRate, Duration as Span};
 use longhaul_wan::Rate;
 use serde::Deserialize;
@@ -29,6 +30,10 @@ const PATHS_MAX: usize = 15;
 
 /// Bytes by which the transport lengthens a frame at most: those that carry parity are the longest.
 const TRANSPORT_OVERHEAD: u32 = 64;
+
+/// What --key-optional means for whoever relies on the keys.
+const KEYS_ARE_OPTIONAL: &str = "keys are optional (--key-optional): RDMA traffic that no box with a key serves crosses the WAN in the \
+     clear, and is taken from it";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -121,6 +126,19 @@ struct Acceleration {
     /// Another site's box, by a name and its public key; may be repeated
     #[arg(long, value_name = "NAME=KEY")]
     peer: Vec<Peer>,
+    /// A secret that this box shares with a peer besides, in a file made by 'longhaul key psk'; may
+    /// be repeated
+    #[arg(long, value_name = "NAME=FILE")]
+    psk: Vec<Psk>,
+    /// With --key: addresses beyond the WAN whose RDMA traffic may cross it in the clear, for hosts
+    /// without a box; all other RDMA traffic is encrypted or dropped; may be repeated
+    #[arg(long, value_name = "PREFIX")]
+    #[serde(deserialize_with = "prefixes_written")]
+    clear: Vec<Prefix>,
+    /// With --key: let any RDMA traffic that no box with a key serves cross the WAN in the clear,
+    /// instead of dropping it. Who drops the encrypted datagrams then gets to read the traffic
+    #[arg(long)]
+    key_optional: bool,
     /// Fetch at once what commands of these protocols let their target READ, which saves writes a round trip: nvme (NVMe-oF), rpc
     /// (NFS over RDMA). At both sites, with --transport; their connections then need both boxes [default: none]
     #[arg(long, value_name = "nvme,rpc", value_delimiter = ',')]
@@ -200,6 +218,11 @@ fn protocols_written<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Pr
     words.iter().map(|word| word.parse().map_err(serde::de::Error::custom)).collect()
 }
 
+fn prefixes_written<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Prefix>, D::Error> {
+    let texts = Vec::<String>::deserialize(from)?;
+    texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect()
+}
+
 fn memory_written<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Size>, D::Error> {
     by(from, memory)
 }
@@ -228,6 +251,9 @@ impl Settings for Acceleration {
             wan_rate: self.wan_rate.or(below.wan_rate),
             key: self.key.clone().or_else(|| below.key.clone()),
             peer: if self.peer.is_empty() { below.peer.clone() } else { self.peer.clone() },
+            psk: if self.psk.is_empty() { below.psk.clone() } else { self.psk.clone() },
+            clear: if self.clear.is_empty() { below.clear.clone() } else { self.clear.clone() },
+            key_optional: self.key_optional || below.key_optional,
             read_ahead: if self.read_ahead.is_empty() {
                 below.read_ahead.clone()
             } else {
@@ -318,6 +344,16 @@ impl Kind for Acceleration {
 
     fn warn(pairs: &[Pair<Self>]) {
         warn_of_mtus(pairs);
+        for pair in pairs {
+            for note in pair.settings.notes() {
+                boxes::journal::of_pair(boxes::journal::Level::Warning, &pair.name, &note);
+            }
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let is_optional = self.key_optional && self.key.is_some();
+        is_optional.then(|| KEYS_ARE_OPTIONAL.to_string()).into_iter().collect()
     }
 
     fn differences(&self, to: &Self) -> Vec<Difference> {
@@ -333,6 +369,9 @@ impl Kind for Acceleration {
             ("wan_rate", self.wan_rate == to.wan_rate, false),
             ("key", self.key == to.key, false),
             ("peer", self.peer == to.peer, false),
+            ("psk", self.psk == to.psk, false),
+            ("clear", self.clear == to.clear, false),
+            ("key_optional", self.key_optional == to.key_optional, false),
             ("read_ahead", self.read_ahead == to.read_ahead, false),
             ("far", self.far == to.far, false),
             ("probe", self.probe == to.probe, false),
@@ -403,10 +442,16 @@ impl Acceleration {
     /// What encrypts, if the boxes have keys.
     fn sealing(&self) -> Result<Option<longhaul_seal::Config>, Problem> {
         let Some(file) = &self.key else {
-            return match self.peer.first() {
+            let what = [
+                self.peer.first().map(|peer| format!("--peer {}", peer.name)),
+                self.psk.first().map(|psk| format!("--psk for {}", psk.peer)),
+                self.clear.first().map(|prefix| format!("--clear {prefix}")),
+                self.key_optional.then(|| "--key-optional".to_string()),
+            ];
+            return match what.into_iter().flatten().next() {
                 None => Ok(None),
-                Some(peer) => Err(Problem::new(
-                    format!("--peer {} without --key", peer.name),
+                Some(what) => Err(Problem::new(
+                    format!("{what} without --key"),
                     "this box needs a key of its own: 'longhaul key new FILE' makes one",
                 )),
             };
@@ -423,14 +468,47 @@ impl Acceleration {
                 "say whom to talk to, as in --peer east=PUBLIC_KEY",
             ));
         }
-        let peer = |peer: &Peer| longhaul_seal::PeerConfig {
-            name: peer.name.clone(),
-            public_key: peer.key,
-            preshared_key: None,
+        let peer = |peer: &Peer| {
+            let psk = self.psk.iter().find(|psk| psk.peer == peer.name);
+            Ok(longhaul_seal::PeerConfig {
+                name: peer.name.clone(),
+                public_key: peer.key,
+                preshared_key: psk.map(|psk| key::read(&psk.file)).transpose()?,
+            })
         };
-        let peers = self.peer.iter().map(peer).collect();
+        let peers = self.peer.iter().map(peer).collect::<Result<Vec<_>, Problem>>()?;
+        if let Some(psk) = self.psk.iter().find(|psk| peers.iter().all(|peer| peer.name != psk.peer)) {
+            return Err(Problem::new(
+                format!("--psk for '{}', which no --peer names", psk.peer),
+                "name the peer as in its --peer",
+            ));
+        }
         let config = longhaul_seal::Config::new(key::read(file)?, peers, key::seed()?);
-        Ok(Some(longhaul_seal::Config { ciphers: longhaul_seal::Cipher::for_this_processor(), ..config }))
+        let ciphers = longhaul_seal::Cipher::for_this_processor();
+        Ok(Some(longhaul_seal::Config { ciphers, cleartext: self.cleartext()?, ..config }))
+    }
+
+    /// What RDMA may cross the WAN in the clear although there are keys.
+    fn cleartext(&self) -> Result<Cleartext, Problem> {
+        if self.key_optional {
+            return match self.clear.first() {
+                None => Ok(Cleartext::Any),
+                Some(prefix) => Err(Problem::new(
+                    format!("--clear {prefix} with --key-optional"),
+                    "drop one of them: with --key-optional everything may cross in the clear",
+                )),
+            };
+        }
+        for clear in &self.clear {
+            let overlaps = |far: &&Far| far.0.prefix.covers(clear) || clear.covers(&far.0.prefix);
+            if let Some(far) = self.far.iter().find(overlaps) {
+                return Err(Problem::new(
+                    format!("--clear {clear} and --far {} overlap", far.0.prefix),
+                    "traffic either has a far box that encrypts it, or crosses in the clear",
+                ));
+            }
+        }
+        Ok(Cleartext::Of(self.clear.clone()))
     }
 
     fn far_boxes(&self) -> Vec<longhaul_wan::FarBox> {
@@ -489,7 +567,8 @@ impl Acceleration {
             let held_bytes_max = part.max(of_all.range_bytes_max.into());
             longhaul_readahead::Config { seed: boxes::random_seed(), held_bytes_max, ..of_all }
         });
-        wan_box::whole(config, &paths, boxes::random_seed(), sealing, reading_ahead)
+        let identity = Identity { box_id: boxes::random_seed(), seed: key::seed()? };
+        wan_box::whole(config, &paths, identity, sealing, reading_ahead)
     }
 }
 
@@ -617,6 +696,61 @@ mod tests {
     }
 
     #[test]
+    fn keys_fail_closed_unless_they_are_told_otherwise() {
+        let dir = std::env::temp_dir().join(format!("longhaul-keys-{:x}", boxes::random_seed()));
+        std::fs::create_dir(&dir).unwrap();
+        let seed = |n: u8| longhaul_seal::Seed::new([n; 32]);
+        let write = |name: &str, text: &str| {
+            let file = dir.join(name);
+            std::fs::write(&file, text).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+            file.display().to_string()
+        };
+        let own = write("key", &longhaul_seal::PrivateKey::generate(&seed(1)).to_text());
+        let psk = write("psk", &longhaul_seal::PresharedKey::generate(&seed(3)).to_text());
+        let far = longhaul_seal::PrivateKey::generate(&seed(2)).public();
+        let with = |more: &str| settings(&format!("--transport --key {own} --peer east={far} {more}"));
+        let built = |more: &str| with(more).wan_box(vec![None]).map_err(|e| e.to_string());
+        let seal_of = |made: &WanBox| wan_box::seal(made).unwrap().config().clone();
+        let of_transport = |made: &WanBox| wan_box::transport(made).unwrap().config().clone();
+
+        let closed = built("").unwrap();
+        assert_eq!(seal_of(&closed).cleartext, Cleartext::Of(vec![]));
+        assert!(of_transport(&closed).waiting_bytes_max > 0, "frames wait instead of passing");
+        assert!(of_transport(&closed).box_id != 0 && with("").notes().is_empty());
+        let some = built("--clear 10.9.0.0/16").unwrap();
+        let prefix: Prefix = "10.9.0.0/16".parse().unwrap();
+        assert_eq!(seal_of(&some).cleartext, Cleartext::Of(vec![prefix]));
+        assert_eq!(of_transport(&some).without_box, [prefix]);
+        let open = built("--key-optional").unwrap();
+        assert_eq!(seal_of(&open).cleartext, Cleartext::Any);
+        assert_eq!(of_transport(&open).waiting_bytes_max, 0);
+        assert_eq!(with("--key-optional").notes(), [KEYS_ARE_OPTIONAL]);
+        assert!(seal_of(&closed).peers[0].preshared_key.is_none());
+        let shared = built(&format!("--psk east={psk}")).unwrap();
+        assert!(seal_of(&shared).peers[0].preshared_key.is_some());
+
+        for (more, part) in [
+            (format!("--psk west={psk}"), "--psk for 'west', which no --peer names"),
+            (format!("--psk east={psk}x"), "No such file"),
+            ("--clear 10.9.0.0/16 --key-optional".to_string(), "--clear 10.9.0.0/16 with --key-optional"),
+            ("--clear 10.9.0.0/16 --far 10.9.1.0/24".to_string(), "10.9.1.0/24 overlap"),
+        ] {
+            let refusal = built(&more).err().unwrap();
+            assert!(refusal.contains(part), "{more}: {refusal}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+        for (arguments, part) in [
+            ("--transport --key-optional", "--key-optional without --key"),
+            ("--transport --clear 10.0.0.0/8", "--clear 10.0.0.0/8 without --key"),
+            ("--transport --psk east=x", "--psk for east without --key"),
+        ] {
+            let refusal = settings(arguments).wan_box(vec![None]).err().unwrap().to_string();
+            assert!(refusal.contains(part), "{arguments}: {refusal}");
+        }
+    }
+
+    #[test]
     fn what_it_is_given_can_always_be_built() {
         for arguments in [
             "",
@@ -664,8 +798,8 @@ mod tests {
 
     #[test]
     fn every_setting_can_be_written_in_a_file() {
-        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'\ntransport = true\nwan_rate = 'adaptive'\nread_ahead = ['nvme', 'rpc']\nfar = ['10.2.0.0/16=10.2.0.1']\nprobe = true\ncores = '4-5'\nnuma = 1";
-        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport --wan-rate adaptive --read-ahead nvme,rpc --far 10.2.0.0/16=10.2.0.1 --probe --cores 4-5 --numa 1";
+        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'\ntransport = true\nwan_rate = 'adaptive'\nread_ahead = ['nvme', 'rpc']\nfar = ['10.2.0.0/16=10.2.0.1']\nprobe = true\ncores = '4-5'\nnuma = 1\npsk = ['east=/x/psk']\nclear = ['10.9.0.0/16', 'fd00::/8']\nkey_optional = true";
+        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport --wan-rate adaptive --read-ahead nvme,rpc --far 10.2.0.0/16=10.2.0.1 --probe --cores 4-5 --numa 1 --psk east=/x/psk --clear 10.9.0.0/16 --clear fd00::/8 --key-optional";
         assert_eq!(toml::from_str::<Acceleration>(file).unwrap(), settings(arguments));
         assert!(toml::from_str::<Acceleration>("memory = '1'").is_err(), "too little");
         assert!(toml::from_str::<Acceleration>("read_ahead = ['iser']").is_err(), "no such protocol");

@@ -4,7 +4,7 @@ use crate::problem::Problem;
 use longhaul_accel::{Accelerator, Config, ConfigError};
 use longhaul_node::{Chain, Mirrored};
 use longhaul_readahead::ReadAhead;
-use longhaul_seal::{Seal, Sealed};
+use longhaul_seal::{Cleartext, Seal, Sealed};
 use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wan::{FarBox, Parity, PathConfig, Rate, Transport};
 use serde::Deserialize;
@@ -86,13 +86,34 @@ pub struct Paths {
     pub cores: NonZeroUsize,
 }
 
+/// What a transport is told apart by: its number, which it sends to whoever asks, and a secret,
+/// which has nothing to do with it.
+pub struct Identity {
+    pub box_id: u64,
+    pub seed: longhaul_wan::Seed,
+}
+
+impl Identity {
+    /// That of a box whose runs are to be alike.
+    pub fn of_scenario(number: u64) -> Self {
+        Identity { box_id: number, seed: longhaul_wan::Seed::of_scenario(number) }
+    }
+}
+
+/// Memory for frames that wait for a far box because they may not leave in the clear, in bytes.
+const WAITING_BYTES_MAX: u64 = 16 << 20;
+
+/// Time between two searches for a far box where nothing passes without one.
+const PAUSE_WHEN_CLOSED: Duration = Duration::from_ms(1000);
+
 /// A whole box. `burst_bytes` leave the transport back to back after
-/// a pause. Both boxes of a path take another `seed`, and so does each start of a box. With `sealing` all that the boxes send each
+/// a pause. Both boxes of a path have another `identity`, and so has each start of a box. With
+/// `sealing` all that the boxes send each
 /// other, on every path, is encrypted; with `reading_ahead` what commands announce is fetched ahead.
 pub fn whole(
     config: Config,
     paths: &Paths,
-    seed: u64,
+    identity: Identity,
     sealing: Option<longhaul_seal::Config>,
     reading_ahead: Option<longhaul_readahead::Config>,
 ) -> Result<WanBox, Problem> {
@@ -113,10 +134,19 @@ pub fn whole(
         _ => longhaul_wan::Config { paths: all, ..longhaul_wan::Config::default() },
     };
     let (far, asks_others, parity) = (paths.far.clone(), paths.asks_others, paths.parity);
+    let closed = sealing.as_ref().and_then(|sealing| match &sealing.cleartext {
+        Cleartext::Of(prefixes) => Some(prefixes.clone()),
+        Cleartext::Any => None,
+    });
+    let is_closed = closed.is_some();
+    let waiting = if is_closed { WAITING_BYTES_MAX / paths.cores.get() as u64 } else { 0 };
     let of_transport = longhaul_wan::Config {
-        box_id: seed,
-        seed,
+        box_id: identity.box_id,
+        seed: identity.seed,
         far,
+        without_box: closed.unwrap_or_default(),
+        waiting_bytes_max: waiting,
+        hello_pause: if is_closed { PAUSE_WHEN_CLOSED } else { sized.hello_pause },
         asks_others,
         parity,
         cores: u8::try_from(paths.cores.get()).unwrap_or(u8::MAX),
@@ -125,7 +155,10 @@ pub fn whole(
     let transport = Transport::new(of_transport);
     let transport = transport.map_err(|e| Problem::plain(format!("transport: {e}")))?;
     let [near, far] = config.halves(round_trip);
-    let sealing = sealing.map(|sealing| longhaul_seal::Config { paths: count as u8, ..sealing });
+    let sealing = sealing.map(|sealing| {
+        let ask_pause = if is_closed { PAUSE_WHEN_CLOSED } else { sealing.ask_pause };
+        longhaul_seal::Config { paths: count as u8, ask_pause, ..sealing }
+    });
     let seal = sealing.map(Seal::new).transpose().map_err(|e| Problem::plain(format!("keys: {e}")))?;
     let behind = Chain::new(Some(Mirrored(accelerator(far)?)), Some(Sealed::new(transport, seal)));
     let ahead = reading_ahead.map(ReadAhead::new).transpose();

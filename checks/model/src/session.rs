@@ -17,6 +17,9 @@ use stateright::{Model, Property};
 /// Frames at most: their numbers are bits of a byte.
 pub const FRAMES_MAX: u8 = 8;
 
+/// Names after which nobody asks any more: only boxes that never come to a session need as many.
+const NAMES_MAX: u8 = 40;
+
 /// Mistakes that a rule can be told to make.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Slip {
@@ -32,10 +35,10 @@ pub enum Slip {
     AcknowledgesAhead,
     /// What a former session did not deliver keeps its place in the order of the next.
     KeepsSequence,
-    /// A cookie is good beyond the session that it was given for.
-    LastingCookies,
     /// Who asks for a session that there is not is not told so.
     KeepsSilent,
+    /// Whoever opens a session in the name of a box ends the one that stands with it.
+    TakesOver,
 }
 
 /// How much is sent, and what may go wrong.
@@ -51,6 +54,8 @@ pub struct Scenario {
     pub early_repeats: u8,
     /// Crashes of either box. It is back at once.
     pub crashes: u8,
+    /// Sessions that a stranger asks box 1 for, in the name of box 0.
+    pub strangers: u8,
     /// Boxes that ask for a session by themselves.
     pub askers: Vec<usize>,
     /// As `OPEN_TRIES` in `proto/wan/src/handshake.rs`.
@@ -68,6 +73,7 @@ impl Scenario {
             duplicates: 0,
             early_repeats: 0,
             crashes: 0,
+            strangers: 0,
             askers: vec![0],
             open_tries: 3,
             slip: None,
@@ -103,6 +109,7 @@ pub struct State {
     /// Names that were given: instances, sessions and nonces are all different.
     names: u8,
     crashes: u8,
+    strangers: u8,
     losses: u8,
     duplicates: u8,
     early_repeats: u8,
@@ -129,6 +136,8 @@ pub enum Action {
     Repeat(u8),
     /// A box crashes and is back.
     Crash(usize),
+    /// A stranger asks box 1 for a session in the name of box 0.
+    Strange,
 }
 
 impl State {
@@ -140,6 +149,7 @@ impl State {
             handed_out: Vec::new(),
             names: 2,
             crashes: 0,
+            strangers: 0,
             losses: 0,
             duplicates: 0,
             early_repeats: 0,
@@ -185,7 +195,8 @@ impl Tunnel {
         let mut actions = Vec::new();
         if state.under_way.is_empty() {
             self.actions(state, &mut actions);
-            actions.retain(|action| !matches!(action, Action::Crash(_) | Action::Repeat(_)));
+            actions
+                .retain(|action| !matches!(action, Action::Crash(_) | Action::Repeat(_) | Action::Strange));
         }
         state.under_way.is_empty() && actions.is_empty() && state.ends[0].waiting() == 0
     }
@@ -216,8 +227,9 @@ impl Model for Tunnel {
         if state.crashes < scenario.crashes {
             actions.extend([Action::Crash(0), Action::Crash(1)]);
         }
+        actions.extend((state.strangers < scenario.strangers).then_some(Action::Strange));
         let is_quiet = state.under_way.is_empty();
-        let asking = |at: &usize| state.ends[*at].may_ask(is_quiet);
+        let asking = |at: &usize| state.names < NAMES_MAX && state.ends[*at].may_ask(is_quiet);
         actions.extend(scenario.askers.iter().copied().filter(asking).map(Action::Ask));
         if is_quiet {
             actions.extend([0, 1].into_iter().filter(|at| state.ends[*at].is_opening()).map(Action::PressOn));
@@ -262,6 +274,10 @@ impl Model for Tunnel {
             Action::Crash(at) => {
                 state.crashes += 1;
                 state.step(scenario, at, End::restart);
+            }
+            Action::Strange => {
+                state.strangers += 1;
+                state.step(scenario, 1, End::handle_stranger);
             }
         }
         Some(state)

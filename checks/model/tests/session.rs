@@ -35,6 +35,14 @@ fn a_box_restarts() {
 }
 
 #[test]
+fn a_stranger_in_the_name_of_a_box_ends_no_session_of_it() {
+    let base = Scenario { strangers: 2, frames: 2, ..Scenario::new() };
+    holds("two strangers", tunnel(base.clone()));
+    holds("a stranger and a loss", tunnel(Scenario { strangers: 1, losses: 1, ..base.clone() }));
+    holds("a stranger and a crash", tunnel(Scenario { strangers: 1, crashes: 1, ..base }));
+}
+
+#[test]
 #[ignore = "a minute and more: wider bounds"]
 fn wider_bounds() {
     let base = Scenario { crashes: 1, frames: 2, ..Scenario::new() };
@@ -52,6 +60,7 @@ fn wider_bounds() {
 fn mistakes_are_found() {
     let base = Scenario { duplicates: 1, losses: 1, early_repeats: 1, ..Scenario::new() };
     let crash = Scenario { crashes: 1, duplicates: 1, frames: 2, ..Scenario::new() };
+    let strange = Scenario { strangers: 1, frames: 2, ..Scenario::new() };
     for (slip, scenario) in [
         (Slip::TakesAnySession, &crash),
         (Slip::SameSeed, &crash),
@@ -59,8 +68,8 @@ fn mistakes_are_found() {
         (Slip::ForgetsSequence, &base),
         (Slip::AcknowledgesAhead, &base),
         (Slip::KeepsSequence, &crash),
-        (Slip::LastingCookies, &crash),
         (Slip::KeepsSilent, &crash),
+        (Slip::TakesOver, &strange),
     ] {
         finds(&format!("{slip:?}"), tunnel(Scenario { slip: Some(slip), ..scenario.clone() }));
     }

@@ -35,8 +35,12 @@ impl Box for Chain<Transport, Seal> {
 
 fn transport(n: u8) -> Transport {
     let paths = vec![PathConfig { rate: RATE.into(), ..PathConfig::default() }];
-    let config =
-        longhaul_wan::Config { box_id: n.into(), seed: 70 + u64::from(n), paths, ..Default::default() };
+    let config = longhaul_wan::Config {
+        box_id: n.into(),
+        seed: Seed::of_scenario(70 + u64::from(n)),
+        paths,
+        ..Default::default()
+    };
     Transport::new(config).expect("a configuration that is right")
 }
 

@@ -5,7 +5,7 @@ use foldhash::fast::FixedState;
 use longhaul_units::Instant;
 use longhaul_wire::{Path, Udp, address_bits};
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// Questions under way at once.
 const CALLS_MAX: usize = 64;
@@ -22,6 +22,11 @@ pub(crate) struct AddressKey {
 impl AddressKey {
     fn of(address: IpAddr, vlan: Option<u16>) -> Self {
         AddressKey { address: address_bits(address), vlan: vlan.unwrap_or_default() & 0xfff }
+    }
+
+    pub(crate) fn address(&self) -> IpAddr {
+        let address = Ipv6Addr::from_bits(self.address);
+        address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
     }
 
     /// The destination of datagrams along `way`.

@@ -1,5 +1,7 @@
+use crate::Cleartext;
 use crate::cipher::Cipher;
-use crate::keys::{PresharedKey, PrivateKey, PublicKey, Seed};
+use crate::keys::{PresharedKey, PrivateKey, PublicKey};
+use longhaul_secret::Seed;
 use longhaul_units::Duration;
 use thiserror::Error;
 
@@ -21,7 +23,8 @@ pub struct PeerConfig {
 
 /// What a seal is given: keys, limits and times.
 ///
-/// Memory: twice `queue_bytes_max` for each path, `window` / 4 bytes for each path of each set of keys, of which a peer has three
+/// Memory: twice `queue_bytes_max` for each path, 128 KiB of datagrams that wait for keys, `window`
+/// / 4 bytes for each path of each set of keys, of which a peer has three
 /// at most, and about 100 bytes for each address.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -35,6 +38,8 @@ pub struct Config {
     pub paths: u8,
     /// UDP destination port of the datagrams that are sealed; that of the transport. Default 4797.
     pub port: u16,
+    /// What RDMA may cross the WAN unsealed, both ways. Default none.
+    pub cleartext: Cleartext,
     /// Ciphers that this box takes, best first; one or two. Default AES-256-GCM, ChaCha20-Poly1305; for real ports
     /// [`Cipher::for_this_processor`].
     pub ciphers: Vec<Cipher>,
@@ -74,6 +79,7 @@ impl Config {
             seed,
             paths: 1,
             port: 4797,
+            cleartext: Cleartext::Of(Vec::new()),
             ciphers: vec![Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305],
             rekey_after: Duration::from_ms(120_000),
             rekey_bytes: 1 << 40,

@@ -61,6 +61,8 @@ declare_counters! {
     wan_frames_out,
     /// Frames that are not for the port, passed on as they are.
     passed,
+    /// Datagrams that waited for keys, or for an answer of who is behind their address.
+    waited,
     /// Datagrams sealed.
     sealed,
     /// Datagrams opened: authentic, whole and not there before.
@@ -86,6 +88,10 @@ declare_counters! {
 declare_drops! {
     /// From the WAN: a datagram to the port that is not sealed.
     ClearRefused = "clear_refused",
+    /// From the WAN: RDMA in the clear, which is not allowed from that address.
+    ClearRdmaIn = "clear_rdma_in",
+    /// From inside: RDMA that no stream to a far box carries, and that may not leave in the clear.
+    ClearRdmaOut = "clear_rdma_out",
     /// A datagram of this format that makes no sense.
     Malformed = "malformed",
     /// A datagram of another version of this format.
@@ -96,7 +102,8 @@ declare_drops! {
     Unauthenticated = "unauthenticated",
     /// A number that was there before, or so old that nobody knows.
     Replayed = "replayed",
-    /// From inside: there are no keys yet. Whoever sent it repeats it.
+    /// From inside: there are no keys, and it has waited for them in vain. Whoever sent it repeats
+    /// it.
     NoKeys = "no_keys",
     /// A frame longer than 16 KiB, or a train.
     Oversized = "oversized",

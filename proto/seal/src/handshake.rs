@@ -12,11 +12,10 @@ use crate::noise::{Initiator, Responder};
 use crate::peers::{Pending, Shaking};
 use crate::seal::Seal;
 use crate::session::{Agreed, Session, Way};
-use crate::{DropReason, PublicKey};
-use chacha20::rand_core::Rng;
-use longhaul_units::{Duration, Instant};
+use crate::{DropReason, NoKeys, PublicKey};
+use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::Path;
-use ring::{digest, hmac};
+use ring::digest;
 use std::net::IpAddr;
 
 /// How long a cookie is good for, at least.
@@ -67,13 +66,13 @@ fn bound(is_inside: bool, nonce: u64, index: u32, headers: &Path) -> Vec<u8> {
 impl Seal {
     /// Proves that its holder gets what is sent to its address.
     fn cookie(&self, epoch: u64, nonce: u64, headers: &Path) -> Token {
-        let mut mac = hmac::Context::with_key(&self.secret);
-        mac.update(&epoch.to_be_bytes());
-        mac.update(&nonce.to_be_bytes());
-        mac.update(&octets(headers.source_ip));
-        mac.update(&octets(headers.destination_ip));
-        mac.update(&headers.vlan.unwrap_or_default().to_be_bytes());
-        token(mac.sign().as_ref())
+        self.cookies.tag(&[
+            &epoch.to_be_bytes(),
+            &nonce.to_be_bytes(),
+            &octets(headers.source_ip),
+            &octets(headers.destination_ip),
+            &headers.vlan.unwrap_or_default().to_be_bytes(),
+        ])
     }
 
     fn header(kind: Kind, way: &Way, index: u32, number: u64) -> Header {
@@ -105,6 +104,8 @@ impl Seal {
         if !self.addresses.learn(now, key, peer) {
             self.counters.address_table_full += 1;
         }
+        self.forget_unknown_key(key);
+        self.release_waiting(now);
     }
 
     /// A datagram under keys that there are not: its sender learns that. Nothing is kept, and the notice proves nothing.
@@ -173,6 +174,7 @@ impl Seal {
             .position(|peer| is_same(&who(header.number, &peer.config.public_key), &answer.who));
         let Some(peer) = peer else {
             self.addresses.pause(now, key, now + self.config.ask_pause);
+            self.note_unknown_key(now, key);
             return self.drop(DropReason::NoPeer);
         };
         self.learn(now, key, peer);
@@ -189,7 +191,7 @@ impl Seal {
         }
     }
 
-    fn has_keys(&self, now: Instant, peer: usize) -> bool {
+    pub(crate) fn has_keys(&self, now: Instant, peer: usize) -> bool {
         let session = self.peers[peer].current.and_then(|local| self.sessions.get(local));
         session.is_some_and(|session| !session.is_over(now))
     }
@@ -224,9 +226,9 @@ impl Seal {
     fn begin(&mut self, now: Instant, peer: usize, way: Way, asked: Option<(u64, Token)>) {
         let is_inside = asked.is_none();
         let (nonce, cookie) = asked.unwrap_or_else(|| (self.rng.next_u64(), [0; 16]));
-        let random = self.rng.next_u32();
+        let random = self.rng.next_u64() as u32;
         let Some(local) = self.sessions.reserve(random, peer) else { return };
-        let seed = self.draw_seed();
+        let seed = self.rng.draw_seed();
         let terms = Terms { ciphers: Preference::of(&self.config.ciphers) };
         let of = &mut self.peers[peer];
         let (far, shared) = (&of.config.public_key, of.config.preshared_key.as_ref());
@@ -254,7 +256,11 @@ impl Seal {
         if shaking.tries == TRIES {
             self.abandon(peer);
             self.peers[peer].quiet_until = now + self.config.ask_pause;
-            return if is_inside { self.call(now, way, true) } else { self.give_up(now, &way) };
+            if is_inside {
+                return self.call(now, way, true);
+            }
+            self.peers[peer].note_trouble(NoKeys::Unanswered);
+            return self.give_up(now, &way);
         }
         let (tries, local, nonce, body) = (shaking.tries, shaking.local, shaking.nonce, shaking.body);
         shaking.tries += 1;
@@ -305,13 +311,14 @@ impl Seal {
             return self.drop(DropReason::TooManyHandshakes);
         }
         let bound = bound(inside.is_some(), header.number, init.index, &way.headers.reversed());
-        let seed = self.draw_seed();
+        let seed = self.rng.draw_seed();
         let Some(responder) = Responder::read(&self.config.private_key, seed, &bound, &init.noise) else {
             return self.drop(DropReason::HandshakeForged);
         };
         let peer = self.peers.iter().position(|peer| peer.config.public_key == responder.who);
         let sealed_by = inside.and_then(|local| Some(self.sessions.get(local)?.peer));
         let Some(peer) = peer.filter(|peer| sealed_by.is_none_or(|by| by == *peer)) else {
+            self.note_unknown_key(now, AddressKey::destination(&way.headers));
             return self.drop(DropReason::HandshakeStranger);
         };
         if self.is_ours_to_finish(peer, inside.is_some()) {
@@ -350,6 +357,7 @@ impl Seal {
         remote: u32,
     ) -> Option<[u8; Response::LEN]> {
         let Some(cipher) = Preference::of(&self.config.ciphers).agree(responder.ciphers) else {
+            self.peers[peer].note_trouble(NoKeys::Cipher);
             self.drop(DropReason::HandshakeCipher);
             return None;
         };
@@ -357,7 +365,7 @@ impl Seal {
         if let Some(former) = self.peers[peer].pending.take() {
             self.sessions.remove(former.local);
         }
-        let random = self.rng.next_u32();
+        let random = self.rng.next_u64() as u32;
         let local = self.sessions.reserve(random, peer)?;
         let of = &self.peers[peer].config;
         let chosen = Terms { ciphers: Preference::of(&[cipher]) };
@@ -398,6 +406,7 @@ impl Seal {
         let Some(shaking) = &mut self.peers[peer].shaking else { return };
         let noise: &[u8; NOISE_RESPONSE_LEN] = &response.noise;
         let Some((keys, terms)) = shaking.noise.finish(noise) else {
+            self.peers[peer].note_trouble(NoKeys::PresharedKey);
             return self.drop(DropReason::HandshakeForged);
         };
         let local = shaking.local;
@@ -433,6 +442,7 @@ impl Seal {
         self.counters.handshakes_done += 1;
         let of = &mut self.peers[peer];
         of.handshakes += 1;
+        of.trouble = None;
         of.quiet_until = now;
         if let Some(old) = of.current.replace(local) {
             self.counters.rekeys += 1;
@@ -441,6 +451,7 @@ impl Seal {
                 self.sessions.remove(before);
             }
         }
+        self.release_waiting(now);
     }
 
     fn handle_calls(&mut self, now: Instant) {
@@ -467,10 +478,16 @@ impl Seal {
     /// Does what is due.
     pub(crate) fn handle_due(&mut self, now: Instant) {
         self.handle_calls(now);
+        for _ in 0..self.waiting.drop_due(now) {
+            self.drop(DropReason::NoKeys);
+        }
         for peer in 0..self.peers.len() {
             self.press_on(now, peer);
             let of = &mut self.peers[peer];
             let pending = of.pending.take_if(|pending| pending.until <= now).map(|pending| pending.local);
+            if pending.is_some() {
+                of.note_trouble(NoKeys::Unfinished);
+            }
             let previous = of.previous.take_if(|(_, until)| *until <= now).map(|(local, _)| local);
             let over = |local: &mut u32| self.sessions.get(*local).is_none_or(|s| s.ends_at <= now);
             let current = of.current.take_if(over);

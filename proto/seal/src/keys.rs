@@ -1,8 +1,7 @@
 //! Keys and their text form: base64 of 32 bytes, 44 characters, as WireGuard writes its own.
 
 use base64ct::{Base64, Encoding};
-use chacha20::ChaCha20Rng;
-use chacha20::rand_core::{Rng, SeedableRng};
+use longhaul_secret::{SecretRng, Seed};
 use snow::params::DHChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use std::fmt;
@@ -59,7 +58,7 @@ fn read(text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
 /// 32 fresh bytes from `seed`, which is secret and used for nothing else.
 fn generate(seed: &Seed) -> Zeroizing<[u8; KEY_LEN]> {
     let mut key = Zeroizing::new([0; KEY_LEN]);
-    ChaCha20Rng::from_seed(*seed.0).fill_bytes(&mut *key);
+    SecretRng::new(seed).fill(&mut *key);
     key
 }
 
@@ -73,26 +72,6 @@ fn multiply(private: &[u8; KEY_LEN], point: Option<&[u8; KEY_LEN]>) -> Option<[u
         None => out.copy_from_slice(dh.pubkey()),
     }
     (out != [0; KEY_LEN]).then_some(out)
-}
-
-/// 32 secret random bytes that a seal draws all its randomness from. Overwritten when dropped, and never shown.
-///
-/// On real ports they come from the operating system, others at each start: two lives of a box with one seed make the same
-/// keys. In virtual time they make a run repeatable.
-#[derive(Clone)]
-pub struct Seed(pub(crate) Zeroizing<[u8; KEY_LEN]>);
-
-impl Seed {
-    /// Wraps the bytes.
-    pub fn new(bytes: [u8; KEY_LEN]) -> Self {
-        Seed(Zeroizing::new(bytes))
-    }
-}
-
-impl fmt::Debug for Seed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Seed(secret)")
-    }
 }
 
 /// The secret that a box proves itself with: an X25519 private key. Overwritten when dropped, and never shown but by

@@ -3,12 +3,13 @@
 //! It knows UDP datagrams to one port and nothing of what is in them. `docs/wan-encryption.md` describes the format.
 //!
 //! **Lifecycle.** A datagram from the transport to an address that is not known makes the seal ask along the path, with that
-//! datagram's own addresses, who is there; the datagram itself is lost, as the transport repeats it. A box that is one of the
-//! configured peers answers, a handshake (Noise IKpsk2) follows, and from then on datagrams are sealed. Keys are replaced by age
-//! and by volume while the old ones go on.
+//! datagram's own addresses, who is there; the datagram itself waits. A box that is one of the
+//! configured peers answers, a handshake (Noise IKpsk2) follows, and from then on datagrams are
+//! sealed. Keys are replaced by age and by volume while the old ones go on.
 //!
-//! **What passes.** Frames that are not for the port, both ways, untouched. To the port, nothing leaves unsealed and nothing
-//! unsealed is taken.
+//! **What passes.** To the port, nothing leaves unsealed and nothing unsealed is taken. RDMA in the
+//! clear is dropped both ways, unless the configuration allows it ([`Cleartext`]). All other frames
+//! pass, both ways, untouched.
 //!
 //! **Bytes.** A sealed frame is copied once, into a pooled buffer in which it is encrypted. In virtual time a payload may be a mere
 //! length ([`longhaul_node::Payload::Synthetic`]): then the datagram has the format's headers and length, but nothing is
@@ -31,20 +32,26 @@ mod keys;
 mod noise;
 mod peers;
 mod queue;
+mod rdma;
 mod seal;
 mod sealed;
 mod session;
 mod status;
+mod trouble;
+mod waiting;
 mod window;
 
 pub use cipher::Cipher;
 pub use config::{Config, ConfigError, PeerConfig};
 pub use counters::{Counters, DropReason, Drops};
 pub use format::{OVERHEAD, VERSION};
-pub use keys::{KEY_LEN, KEY_TEXT_LEN, KeyError, PresharedKey, PrivateKey, PublicKey, Seed};
+pub use keys::{KEY_LEN, KEY_TEXT_LEN, KeyError, PresharedKey, PrivateKey, PublicKey};
+pub use longhaul_secret::Seed;
+pub use rdma::Cleartext;
 pub use seal::Seal;
 pub use sealed::Sealed;
 pub use status::{KeysStatus, PeerStatus};
+pub use trouble::{NoKeys, Trouble};
 
 impl std::fmt::Debug for Seal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

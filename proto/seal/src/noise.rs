@@ -4,9 +4,8 @@
 
 use crate::cipher::Preference;
 use crate::format::{NOISE_INIT_LEN, NOISE_RESPONSE_LEN, Terms};
-use crate::keys::{KEY_LEN, PresharedKey, PrivateKey, PublicKey, Seed};
-use chacha20::ChaCha20Rng;
-use chacha20::rand_core::{Rng, SeedableRng};
+use crate::keys::{KEY_LEN, PresharedKey, PrivateKey, PublicKey};
+use longhaul_secret::{SecretRng, Seed};
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
@@ -33,18 +32,18 @@ impl Keys {
 /// Draws a handshake's randomness from a seed of its own.
 struct Seeded(Seed);
 
-struct Stream(ChaCha20Rng);
+struct Stream(SecretRng);
 
 impl Random for Stream {
     fn try_fill_bytes(&mut self, out: &mut [u8]) -> Result<(), Error> {
-        self.0.fill_bytes(out);
+        self.0.fill(out);
         Ok(())
     }
 }
 
 impl CryptoResolver for Seeded {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(Stream(ChaCha20Rng::from_seed(*self.0.0))))
+        Some(Box::new(Stream(SecretRng::new(&self.0))))
     }
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
         DefaultResolver.resolve_dh(choice)
@@ -182,5 +181,46 @@ mod tests {
         let responder = Responder::read(&far, seed(), b"bound", &init).unwrap();
         let (_, response) = responder.answer(None, TERMS).unwrap();
         assert!(initiator.finish(&response).is_none());
+    }
+
+    /// A handshake of two boxes with these secrets: the first message, the response, and what the
+    /// initiator derives.
+    fn agree(shared: Option<&PresharedKey>) -> ([u8; NOISE_INIT_LEN], Keys) {
+        let (near, far) = (key(1), key(2));
+        let (mut initiator, init) =
+            Initiator::begin(&near, &far.public(), shared, Seed::new([3; 32]), b"bound", TERMS).unwrap();
+        let responder = Responder::read(&far, Seed::new([4; 32]), b"bound", &init).unwrap();
+        let (_, response) = responder.answer(shared, TERMS).unwrap();
+        (init, initiator.finish(&response).unwrap().0)
+    }
+
+    #[test]
+    fn what_was_recorded_stays_closed_to_who_gets_the_private_keys_later() {
+        let (init, keys) = agree(None);
+        // With the private key of the responder it can be read who began, and no more: the
+        // ephemeral keys of that time are gone.
+        let later = Responder::read(&key(2), Seed::new([5; 32]), b"bound", &init).unwrap();
+        assert_eq!(later.who, key(1).public());
+        let (guessed, _) = later.answer(None, TERMS).unwrap();
+        assert_ne!(*guessed.to_responder, *keys.to_responder);
+        assert_ne!(*guessed.to_initiator, *keys.to_initiator);
+        // Nor does the initiator's private key give what the first message began.
+        let begun = Initiator::begin(&key(1), &key(2).public(), None, Seed::new([6; 32]), b"bound", TERMS);
+        assert_ne!(begun.unwrap().1, init);
+    }
+
+    #[test]
+    fn keys_depend_on_the_preshared_key_too() {
+        let [one, other] = [60, 61].map(|n| PresharedKey::generate(&Seed::new([n; 32])));
+        // All that X25519 hides is the same in each: who knows it still lacks the pre-shared key.
+        let all = [agree(None), agree(Some(&one)), agree(Some(&other))];
+        let seen: Vec<_> = all.iter().map(|(init, _)| *init).collect();
+        assert!(seen.iter().all(|init| *init == seen[0]));
+        for (at, (_, keys)) in all.iter().enumerate() {
+            for (_, others) in &all[..at] {
+                assert_ne!(*keys.to_responder, *others.to_responder);
+                assert_ne!(*keys.to_initiator, *others.to_initiator);
+            }
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! What is under way with each peer.
 
+use crate::NoKeys;
 use crate::config::PeerConfig;
 use crate::format::{Init, Response};
 use crate::noise::Initiator;
@@ -45,6 +46,8 @@ pub(crate) struct Peer {
     /// No notice of unknown keys is believed before.
     pub(crate) deaf_until: Instant,
     pub(crate) handshakes: u64,
+    /// Why there are no keys.
+    pub(crate) trouble: Option<NoKeys>,
 }
 
 impl Peer {
@@ -58,6 +61,14 @@ impl Peer {
             quiet_until: Instant::ZERO,
             deaf_until: Instant::ZERO,
             handshakes: 0,
+            trouble: None,
+        }
+    }
+
+    /// There are no keys, for the first reason that was found.
+    pub(crate) fn note_trouble(&mut self, why: NoKeys) {
+        if self.current.is_none() {
+            self.trouble.get_or_insert(why);
         }
     }
 

@@ -1,18 +1,17 @@
-use crate::addresses::{AddressKey, Addresses};
+use crate::addresses::{AddressKey, Addresses, TRIES};
 use crate::budget::Budget;
 use crate::config::{Config, ConfigError};
 use crate::format::{BODY_MAX, Bound, Found, HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN, copy_out, headers};
-use crate::keys::{PublicKey, Seed};
+use crate::keys::PublicKey;
 use crate::peers::Peer;
 use crate::queue::Queue;
 use crate::session::{Session, Sessions, Way};
-use crate::{Counters, DropReason, PeerStatus};
-use chacha20::ChaCha20Rng;
-use chacha20::rand_core::{Rng, SeedableRng};
+use crate::waiting::{Waiter, Waiting};
+use crate::{Counters, DropReason, PeerStatus, Trouble};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
-use longhaul_units::Instant;
+use longhaul_secret::{SecretRng, TagKey};
+use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::{HEAD_MAX, Path, Udp};
-use ring::hmac;
 use std::collections::VecDeque;
 
 /// Longest payload that a pool takes, in bytes.
@@ -21,6 +20,8 @@ const PAYLOAD_MAX: usize = 16 * 1024;
 const LETTERS_MAX: usize = 256;
 /// Hop limit of the seal's own datagrams.
 const HOP_LIMIT: u8 = 64;
+/// A box without a known key that was not met for so long is no trouble any more.
+const UNKNOWN_KEY_FOR: Duration = Duration::from_ms(300_000);
 /// The ECN field in the traffic class.
 const ECN_BITS: u8 = 3;
 
@@ -37,9 +38,8 @@ struct Lane {
 pub struct Seal {
     pub(crate) config: Config,
     pub(crate) counters: Counters,
-    pub(crate) rng: ChaCha20Rng,
-    /// Cookies are made with it.
-    pub(crate) secret: hmac::Key,
+    pub(crate) rng: SecretRng,
+    pub(crate) cookies: TagKey,
     pub(crate) own: PublicKey,
     pub(crate) peers: Vec<Peer>,
     pub(crate) sessions: Sessions,
@@ -50,6 +50,9 @@ pub struct Seal {
     /// First messages that were answered of late.
     pub(crate) answered: VecDeque<[u8; 32]>,
     pub(crate) pool: FramePool,
+    pub(crate) waiting: Waiting,
+    /// Behind it a box was found whose key is none of the peers', at this time for the last time.
+    unknown_key: Option<(AddressKey, Instant)>,
     lanes: Vec<Lane>,
     letters: VecDeque<(Side, FrameBuf)>,
     /// What the next deadline is may have changed.
@@ -64,16 +67,14 @@ impl Seal {
     /// A field of `config` out of its range, or keys that do not fit together.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
-        let mut rng = ChaCha20Rng::from_seed(*config.seed.0);
-        let mut secret = [0; 32];
-        rng.fill_bytes(&mut secret);
+        let mut rng = SecretRng::new(&config.seed);
         let lane = |_| Lane {
             to_inner: Queue::new(config.queue_bytes_max),
             to_wan: Queue::new(config.queue_bytes_max),
         };
         Ok(Seal {
             counters: Counters::default(),
-            secret: hmac::Key::new(hmac::HMAC_SHA256, &secret),
+            cookies: TagKey::draw(&mut rng),
             own: config.private_key.public(),
             peers: config.peers.iter().cloned().map(Peer::new).collect(),
             sessions: Sessions::new(config.peers.len()),
@@ -83,6 +84,8 @@ impl Seal {
             handshakes: Budget::new(config.handshakes_per_s),
             answered: VecDeque::new(),
             pool: FramePool::new(),
+            waiting: Waiting::default(),
+            unknown_key: None,
             lanes: (0..config.paths).map(lane).collect(),
             letters: VecDeque::new(),
             is_changed: false,
@@ -128,18 +131,40 @@ impl Seal {
         })
     }
 
+    /// Why there are no keys with far boxes that are there; empty: with all that were found there
+    /// are.
+    pub fn troubles(&self, now: Instant) -> Vec<Trouble> {
+        let unknown = self.unknown_key.filter(|(_, at)| now.since(*at) < UNKNOWN_KEY_FOR);
+        let unknown = unknown.map(|(key, _)| Trouble::UnknownKey { address: key.address() });
+        let of_peer =
+            |peer: &Peer| Some(Trouble::Peer { name: peer.config.name.clone(), why: peer.trouble? });
+        unknown.into_iter().chain(self.peers.iter().filter_map(of_peer)).collect()
+    }
+
+    /// A box behind `key` is none of the peers. The first address is kept while it goes on: one
+    /// mistake makes one trouble.
+    pub(crate) fn note_unknown_key(&mut self, now: Instant, key: AddressKey) {
+        match &mut self.unknown_key {
+            Some((of, at)) if *of != key && now.since(*at) < UNKNOWN_KEY_FOR => {}
+            unknown => *unknown = Some((key, now)),
+        }
+    }
+
+    /// A peer is behind `key`.
+    pub(crate) fn forget_unknown_key(&mut self, key: AddressKey) {
+        self.unknown_key.take_if(|(unknown, _)| *unknown == key);
+    }
+
     pub(crate) fn drop(&mut self, reason: DropReason) {
         self.counters.drops.count(reason);
     }
 
-    pub(crate) fn draw_seed(&mut self) -> Seed {
-        let mut seed = [0; 32];
-        self.rng.fill_bytes(&mut seed);
-        Seed::new(seed)
-    }
-
-    /// A frame that passes as it is.
-    fn pass(&mut self, frame: &Frame<'_>) -> Option<FrameBuf> {
+    /// A frame that passes as it is, if it may.
+    fn pass(&mut self, frame: &Frame<'_>, is_outbound: bool) -> Option<FrameBuf> {
+        if !self.config.cleartext.allows(frame, is_outbound) {
+            self.drop(if is_outbound { DropReason::ClearRdmaOut } else { DropReason::ClearRdmaIn });
+            return None;
+        }
         let is_short = frame.payload.len() <= PAYLOAD_MAX && frame.head.len() <= HEAD_MAX;
         if frame.is_empty() || !is_short || frame.payload.count() > 1 {
             self.drop(DropReason::Oversized);
@@ -167,9 +192,8 @@ impl Seal {
     /// What the transport sends on a path, as it is to leave there.
     #[inline]
     pub(crate) fn outbound(&mut self, now: Instant, path: usize, frame: &Frame<'_>) -> Option<FrameBuf> {
-        self.counters.inner_frames_in += 1;
         let (udp, len) = match self.datagram(frame) {
-            None => return self.pass(frame),
+            None => return self.pass(frame, true),
             Some(Err(reason)) => {
                 self.drop(reason);
                 return None;
@@ -179,7 +203,7 @@ impl Seal {
         let peer = self.addresses.peer(&AddressKey::in_head(frame.head, udp, false));
         let local = peer.and_then(|peer| self.peers[peer].current);
         let Some(session) = local.and_then(|local| self.sessions.get_mut(local)) else {
-            self.without_keys(now, path, udp.path(frame.head));
+            self.without_keys(now, path, frame, udp);
             return None;
         };
         let peer = session.peer;
@@ -189,7 +213,7 @@ impl Seal {
         match &sealed {
             Ok(_) => self.counters.sealed += 1,
             Err(DropReason::NoKeys) => {
-                self.without_keys(now, path, udp.path(frame.head));
+                self.without_keys(now, path, frame, udp);
                 return None;
             }
             Err(reason) => self.drop(*reason),
@@ -200,10 +224,36 @@ impl Seal {
         sealed.ok()
     }
 
-    /// A datagram of the transport cannot be sealed: it makes the seal ask who is there, and is lost.
-    fn without_keys(&mut self, now: Instant, path: usize, headers: Path) {
-        self.drop(DropReason::NoKeys);
-        self.call(now, Way { path, headers: own_way(headers) }, false);
+    /// A datagram of the transport cannot be sealed yet: it makes the seal ask who is there, and
+    /// waits.
+    fn without_keys(&mut self, now: Instant, path: usize, frame: &Frame<'_>, udp: Udp) {
+        let until = now + self.config.ask_every.times(u64::from(TRIES));
+        let held = self.pool.hold(frame);
+        if self.waiting.push(Waiter { until, path, frame: held }) {
+            self.counters.waited += 1;
+            self.is_changed = true;
+        } else {
+            self.drop(DropReason::NoKeys);
+        }
+        self.call(now, Way { path, headers: own_way(udp.path(frame.head)) }, false);
+    }
+
+    /// There are keys with a peer, or it is known to be behind a further address: what waited for
+    /// that leaves.
+    pub(crate) fn release_waiting(&mut self, now: Instant) {
+        for waiter in self.waiting.take() {
+            let frame = waiter.frame.as_frame();
+            let key = Udp::find(frame.head).map(|udp| AddressKey::in_head(frame.head, udp, false));
+            let peer = key.and_then(|key| self.addresses.peer(&key));
+            if peer.is_none_or(|peer| !self.has_keys(now, peer)) {
+                self.waiting.push(waiter);
+                continue;
+            }
+            let held = self.outbound(now, waiter.path, &frame);
+            if held.is_some_and(|held| !self.lanes[waiter.path].to_wan.push(held)) {
+                self.drop(DropReason::QueueFull);
+            }
+        }
     }
 
     /// What came on a path, as the transport is to have it.
@@ -211,7 +261,7 @@ impl Seal {
     pub(crate) fn inbound(&mut self, now: Instant, path: usize, frame: &Frame<'_>) -> Option<FrameBuf> {
         self.counters.wan_frames_in += 1;
         let (udp, len) = match self.datagram(frame) {
-            None => return self.pass(frame),
+            None => return self.pass(frame, false),
             Some(Err(reason)) => {
                 self.drop(reason);
                 return None;
@@ -387,7 +437,8 @@ impl Seal {
         let peers = self.peers.iter().map(|peer| {
             peer.deadline(peer.current.and_then(|local| Some(self.sessions.get(local)?.ends_at)))
         });
-        self.deadline = peers.fold(calls, Deadline::earliest);
+        let waiting = self.waiting.next_at().map(|at| Deadline { at, reason: "keys" });
+        self.deadline = peers.fold(Deadline::earliest(calls, waiting), Deadline::earliest);
     }
 }
 
@@ -543,6 +594,7 @@ impl Node for Seal {
             return;
         }
         let is_full = if side == Seal::inner(path) {
+            self.counters.inner_frames_in += 1;
             let held = self.outbound(now, path, frame);
             held.is_some_and(|held| !self.lanes[path].to_wan.push(held))
         } else {

@@ -79,6 +79,7 @@ impl Transmit for Outward<'_> {
         if !self.seal.is_clear_outward(path) || self.out.room(side) == 0 {
             return self.seal.handle_frame(self.now, Seal::inner(path), frame);
         }
+        self.seal.counters.inner_frames_in += 1;
         if let Some(held) = self.seal.outbound(self.now, path, frame) {
             self.seal.counters.wan_frames_out += 1;
             self.out.transmit_held(side, &held);

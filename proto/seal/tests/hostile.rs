@@ -235,7 +235,10 @@ fn addresses_without_end_take_no_more_than_their_bounds() {
     // 64 at a time, five times each, a quarter of a second apart.
     let asked = node.counters().asks_sent;
     assert!((300..=2000).contains(&asked), "{asked}");
-    assert_eq!(node.counters().drops.get(DropReason::NoKeys), 5000);
+    let counters = node.counters();
+    assert!(counters.waited >= 64, "{counters:#?}");
+    // All but those that still wait.
+    assert!((5000 - 64..=5000).contains(&counters.drops.get(DropReason::NoKeys)), "{counters:#?}");
 }
 
 /// One to four wrongs: bits, bytes, a cut, an end of another datagram.

@@ -4,7 +4,7 @@ mod net;
 
 use longhaul_link::{Impairments, LinkConfig};
 use longhaul_node::{Frame, Node, Payload, Trailer, Transmit};
-use longhaul_seal::{Cipher, Config, DropReason, OVERHEAD, PeerConfig, PresharedKey, Seal, Seed};
+use longhaul_seal::{Cipher, Cleartext, Config, DropReason, OVERHEAD, PeerConfig, PresharedKey, Seal, Seed};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 use longhaul_wire::Head;
 use net::{Net, PORT, config, datagram, drain, fibre, give, host_path, key};
@@ -15,12 +15,14 @@ const fn ms(ms: u64) -> Duration {
 }
 
 #[test]
-fn the_first_datagram_asks_and_the_next_ones_are_sealed() {
+fn the_first_datagram_asks_and_waits_and_the_next_ones_are_sealed() {
     let mut net = Net::plain();
     net.send(0, 0, 1, 1000);
-    net.run_for(ms(20));
-    assert!(net.came[1].is_empty(), "nothing leaves before there are keys");
-    assert_eq!(net.dropped(0, DropReason::NoKeys), 1);
+    net.run_for(Duration::from_us(4900));
+    assert!(net.came[1].is_empty(), "nothing leaves before there are keys, after two round trips");
+    net.run_for(ms(1));
+    assert_eq!((net.numbers(1), net.boxes[0].counters().waited), (vec![1], 1));
+    net.came = Default::default();
     for (from, number) in [(0, 2), (1, 3), (0, 4)] {
         net.send(from, 0, number, 1000);
         net.run_for(ms(5));
@@ -68,8 +70,22 @@ fn what_comes_out_is_what_went_in_and_is_not_seen_on_the_way() {
 }
 
 #[test]
+fn datagrams_that_wait_are_bounded_and_not_kept_for_long() {
+    let mut net = Net::plain();
+    net.is_cut = true;
+    for number in 0..1000 {
+        net.send(0, 0, number, 100);
+    }
+    let counters = net.boxes[0].counters();
+    assert_eq!((counters.waited, counters.drops.get(DropReason::NoKeys)), (64, 936));
+    net.run_for(ms(1300));
+    assert_eq!(net.dropped(0, DropReason::NoKeys), 1000);
+    assert_eq!(net.boxes[0].poll_timeout(), None, "nothing is kept");
+}
+
+#[test]
 fn other_traffic_passes_both_ways_with_or_without_a_far_box() {
-    let mut node = Seal::new(config(0, 0)).unwrap();
+    let mut node = Seal::new(Config { cleartext: Cleartext::Any, ..config(0, 0) }).unwrap();
     let arp = [[0xff; 6].as_slice(), &[2; 6], &[8, 6], &[7; 46]].concat();
     let roce = datagram(&host_path(0), 4791, 1, 1000);
     let mut fragment = datagram(&host_path(0), PORT, 1, 1000);
@@ -105,7 +121,7 @@ fn both_at_once_come_to_one_set_of_keys() {
         net.send(0, 0, 2, 100);
         net.send(1, 0, 3, 100);
         net.run_for(ms(10));
-        assert_eq!((net.numbers(1), net.numbers(0)), (vec![2], vec![3]));
+        assert_eq!((net.numbers(1), net.numbers(0)), (vec![1, 2], vec![1, 3]), "the first ones waited");
     }
 }
 
@@ -124,7 +140,10 @@ fn lost_messages_of_a_handshake_are_repeated() {
 fn each_datagram_comes_once_at_most_and_intact_whatever_the_wire_does() {
     let impairments = Impairments { late: 0.2, late_by: ms(3), duplication: 0.1, corruption: 0.05 };
     let wire = LinkConfig { loss: 0.05, impairments, ..fibre() };
-    let boxes = [config(0, 0), config(1, 0)].map(|c| Config { rekey_bytes: 256 << 10, ..c });
+    let boxes = [config(0, 0), config(1, 0)].map(|c| {
+        // Keys end at four times that: a lost handshake message must be repeated before.
+        Config { rekey_bytes: 256 << 10, ask_every: ms(5), ..c }
+    });
     let mut net = Net::new(boxes, vec![wire]);
     net.meet();
     for number in 0..4000 {
@@ -489,7 +508,9 @@ fn each_address_is_served_by_its_own_peer_and_may_move_to_another() {
         handshakes
     };
     step(1, serves, &[(0, 1, 1), (0, 2, 2), (1, 2, 3)], &mut came);
-    assert_eq!(came, [], "asked, and agreed on keys");
+    came.sort_unstable();
+    assert_eq!(came, [(1, 1), (2, 2), (2, 3)], "asked, agreed on keys, and sealed what waited");
+    came.clear();
     let handshakes = step(2, serves, &[(0, 1, 1), (0, 2, 2), (1, 2, 3), (2, 1, 4)], &mut came);
     came.sort_unstable();
     assert_eq!(came, [(1, 1), (1, 4), (2, 2), (2, 3)]);

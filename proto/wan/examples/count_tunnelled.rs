@@ -6,7 +6,7 @@
 
 use longhaul_node::{Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{Duration, Instant, Psn, Qpn};
-use longhaul_wan::{Config, INNER, Transport};
+use longhaul_wan::{Config, INNER, Seed, Transport};
 use longhaul_wire::icrc;
 use longhaul_wire::{Bth, Head, MacAddr, Opcode, Packet, Path, PathTemplate};
 
@@ -62,8 +62,10 @@ struct Pair {
 
 impl Pair {
     fn new(form: Form) -> Self {
-        let transport =
-            |id| Transport::new(Config { box_id: id, seed: id, ..Config::default() }).expect("valid");
+        let transport = |id| {
+            Transport::new(Config { box_id: id, seed: Seed::of_scenario(id), ..Config::default() })
+                .expect("valid")
+        };
         let boxes = [transport(1), transport(2)];
         Pair { boxes, now: Instant::from_ns(1000), form, bytes: vec![0; 16 << 10] }
     }

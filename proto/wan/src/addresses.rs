@@ -9,7 +9,7 @@ use longhaul_wire::Path;
 use std::collections::VecDeque;
 
 /// Questions before an address counts as without a far box.
-const TRIES: u32 = 5;
+pub(crate) const TRIES: u32 = 5;
 /// Addresses that are asked for at once.
 const ASKING_MAX: usize = 256;
 
@@ -37,7 +37,9 @@ enum Reach {
 pub(crate) enum Found {
     /// The session that serves it.
     By(u32),
-    /// Nothing yet, or no box.
+    /// It is being asked for.
+    Asking,
+    /// No box, as far as is known.
     Nobody,
     /// There is no room to find out.
     Full,
@@ -64,11 +66,11 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config, seed: u64) -> Self {
         Addresses {
-            known: map(config.seed ^ 1),
+            known: map(seed),
             asking: VecDeque::new(),
-            far: FarBoxes::new(config.far.clone(), config.asks_others),
+            far: FarBoxes::new(config),
             max: config.addresses_max as usize,
             sides: config.paths.len(),
             every: config.hello_every,
@@ -87,7 +89,7 @@ impl Addresses {
         let key = AddressKey::destination(&way);
         match self.known.get(&key) {
             Some(Reach::By(session)) => return Found::By(*session),
-            Some(Reach::Asking(_)) => return Found::Nobody,
+            Some(Reach::Asking(_)) => return Found::Asking,
             Some(Reach::None { again_at }) if *again_at > now => return Found::Nobody,
             _ => {}
         }
@@ -100,7 +102,7 @@ impl Addresses {
         let question = Question { nonce: rng.next_u64(), tries: 0, asked_at: now, way };
         self.known.insert(key, Reach::Asking(question));
         self.asking.push_front((now, key));
-        Found::Nobody
+        Found::Asking
     }
 
     /// True when `key` has a place in the table.
@@ -113,18 +115,19 @@ impl Addresses {
     }
 
     /// `session` serves the destination of `way`: a host there has sent a frame by it. For a whole site that is not enough.
-    pub(crate) fn learn_of_host(&mut self, now: Instant, way: &Path, session: u32) {
-        if self.key(way) == Some(AddressKey::destination(way)) {
-            self.learn(now, way, session);
-        }
+    /// True when that was being asked for.
+    pub(crate) fn learn_of_host(&mut self, now: Instant, way: &Path, session: u32) -> bool {
+        self.key(way) == Some(AddressKey::destination(way)) && self.learn(now, way, session)
     }
 
-    /// `session` serves the destination of `way`, and all for which that stands: its box has answered there.
-    pub(crate) fn learn(&mut self, now: Instant, way: &Path, session: u32) {
-        let Some(key) = self.key(way) else { return };
-        if self.make_room(now, key) {
-            self.known.insert(key, Reach::By(session));
+    /// `session` serves the destination of `way`, and all for which that stands: its box has
+    /// answered there. True when that was being asked for.
+    pub(crate) fn learn(&mut self, now: Instant, way: &Path, session: u32) -> bool {
+        let Some(key) = self.key(way) else { return false };
+        if !self.make_room(now, key) {
+            return false;
         }
+        matches!(self.known.insert(key, Reach::By(session)), Some(Reach::Asking(_)))
     }
 
     /// The question that an answer belongs to, which came from the destination of `way`: when it was asked.
@@ -144,8 +147,10 @@ impl Addresses {
         }
     }
 
-    /// `session` is over: its addresses are asked for afresh, after `wait`.
+    /// `session` is over: its addresses are asked for afresh, after `wait`. Questions that its box
+    /// may have answered in another life are repeated at once.
     pub(crate) fn forget(&mut self, now: Instant, session: u32, wait: Duration) {
+        self.asking.iter_mut().for_each(|(at, _)| *at = now.min(*at));
         for reach in self.known.values_mut() {
             if matches!(reach, Reach::By(by) if *by == session) {
                 *reach = Reach::None { again_at: now + wait };

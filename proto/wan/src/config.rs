@@ -1,5 +1,6 @@
 use crate::FarBox;
 use crate::far::FAR_MAX;
+use longhaul_secret::Seed;
 use longhaul_units::{BitRate, Duration};
 use longhaul_wire::Prefix;
 use std::net::IpAddr;
@@ -88,11 +89,12 @@ pub struct Config {
     /// UDP destination port of tunnelled frames and control datagrams; not 4791. Both boxes must have the same. Default
     /// 4797.
     pub port: u16,
-    /// Names this box; two boxes that meet must differ.
+    /// Names this box; two boxes that meet must differ. It is sent to whoever asks, and must not
+    /// follow from `seed`.
     pub box_id: u64,
-    /// Seed of session numbers, cookies and hash tables. It must be another at each start of a box: a far box tells by
-    /// what follows from it that this one has restarted, and a stranger who knows it can forge.
-    pub seed: u64,
+    /// Where the instance, session numbers, cookies and nonces come from. It must be another at
+    /// each start of a box: a far box tells by what follows from it that this one has restarted.
+    pub seed: Seed,
     /// Digest of what both boxes must agree on; a far box with another is refused. Default 0.
     pub policy: u64,
     /// Transports that this box shares its work among, this one included: all that two addresses send each other is of one, by a
@@ -127,6 +129,13 @@ pub struct Config {
     pub far: Vec<FarBox>,
     /// Whether addresses of none of these are asked for too. Default true.
     pub asks_others: bool,
+    /// Addresses that no far box serves: none is asked for, and frames to them pass. At most 256
+    /// prefixes. Default none.
+    pub without_box: Vec<Prefix>,
+    /// Bytes of memory for frames that wait while a far box is looked for, instead of passing: for
+    /// a path on which they would be dropped in the clear. A frame waits as long as an address is
+    /// asked for. At most 1 GiB. Default 0: frames pass.
+    pub waiting_bytes_max: u64,
     /// Bytes that wait for room on a side without being tunnelled. At least 64 KiB. Default 32 MiB.
     pub passthrough_bytes_max: u64,
     /// Numbered datagrams after which an acknowledgement is sent at once. 1 to 64. Default 32.
@@ -165,7 +174,7 @@ impl Default for Config {
             paths: vec![PathConfig::default()],
             port: 4797,
             box_id: 0,
-            seed: 0,
+            seed: Seed::default(),
             policy: 0,
             cores: 1,
             send_bytes_max: 256 << 20,
@@ -178,6 +187,8 @@ impl Default for Config {
             addresses_max: 4096,
             far: Vec::new(),
             asks_others: true,
+            without_box: Vec::new(),
+            waiting_bytes_max: 0,
             passthrough_bytes_max: 32 << 20,
             ack_every: 32,
             ack_delay_max: Duration::from_ms(1),
@@ -285,6 +296,8 @@ impl Config {
             ("streams_max", u64::from(self.streams_max), 1, 1 << 16),
             ("addresses_max", u64::from(self.addresses_max), 1, 1 << 20),
             ("far", self.far.len() as u64, 0, FAR_MAX as u64),
+            ("without_box", self.without_box.len() as u64, 0, FAR_MAX as u64),
+            ("waiting_bytes_max", self.waiting_bytes_max, 0, 1 << 30),
             ("passthrough_bytes_max", self.passthrough_bytes_max, 64 << 10, u64::MAX >> 8),
             ("ack_every", u64::from(self.ack_every), 1, 64),
             ("ack_delay_max_ns", self.ack_delay_max.as_ns(), 10_000, ms(100)),

@@ -135,6 +135,8 @@ declare_counters! {
     address_table_full,
     /// RoCEv2 frames that do not fit a tunnel; passed on untunnelled.
     untunnelable,
+    /// Frames that waited while a far box was looked for.
+    waited,
 }
 
 declare_drops! {
@@ -168,6 +170,9 @@ declare_drops! {
     TooManyQuestions = "too_many_questions",
     /// An answer to what was not asked, or with a wrong cookie.
     Unasked = "unasked",
+    /// A HELLO in the name of a box whose session stands: that is asked first whether it is still
+    /// there.
+    SessionStands = "session_stands",
     /// A datagram of another version.
     Version = "version",
 }

@@ -1,5 +1,6 @@
 //! Far boxes that the configuration names: who is asked for the addresses of a site.
 
+use crate::Config;
 use longhaul_wire::{Path, Prefix};
 use std::net::IpAddr;
 
@@ -19,16 +20,21 @@ pub struct FarBox {
 /// See the module.
 pub(crate) struct FarBoxes {
     far: Vec<FarBox>,
+    without: Vec<Prefix>,
     asks_others: bool,
 }
 
 impl FarBoxes {
-    pub(crate) fn new(far: Vec<FarBox>, asks_others: bool) -> Self {
-        FarBoxes { far, asks_others }
+    pub(crate) fn new(config: &Config) -> Self {
+        let Config { far, without_box, asks_others, .. } = config;
+        FarBoxes { far: far.clone(), without: without_box.clone(), asks_others: *asks_others }
     }
 
     /// The way that stands for `way` and all others to the same site. `None`: nobody is to be asked for its destination.
     pub(crate) fn ask_along(&self, way: Path) -> Option<Path> {
+        if self.without.iter().any(|prefix| prefix.contains(way.destination_ip)) {
+            return None;
+        }
         match self.far.iter().find(|far| far.prefix.contains(way.destination_ip)) {
             Some(FarBox { via: Some(via), .. }) => Some(Path { destination_ip: *via, ..way }),
             Some(_) => Some(way),

@@ -9,9 +9,9 @@ use crate::shared::{Body, Letter};
 use crate::transport::Transport;
 use crate::{DropReason, Refused};
 use longhaul_node::Side;
-use longhaul_units::{Duration, Instant, Rng};
-use longhaul_wire::Path;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use longhaul_secret::TagKey;
+use longhaul_units::{Duration, Instant};
+use longhaul_wire::{Path, address_bits};
 
 /// How long a cookie is good for, at least.
 const COOKIE_LIFE_NS: u64 = 10_000_000_000;
@@ -19,19 +19,20 @@ const COOKIE_LIFE_NS: u64 = 10_000_000_000;
 const OPEN_TRIES: u32 = 8;
 /// Least time from one to the next; it doubles each time.
 const OPEN_AGAIN_MIN: Duration = Duration::from_ms(10);
-/// Sessions that have ended, of which is known that they were there.
-const ENDED_MAX: usize = 16;
 
-/// Proves that its holder gets what is sent to its address. SipHash over a secret and what it is for: whoever does not
-/// know the secret cannot make one.
-///
-/// `standing` is the session that is open with the holder's box, 0 for none: a cookie opens no session in place of one that
-/// was opened after it was given. So an OPEN that comes late, or that somebody says again, ends nothing.
-fn cookie(secret: u64, way: &Path, hello: &Hello, epoch: u64, standing: u32) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (secret, epoch, way.source_ip, way.destination_ip, way.vlan, standing).hash(&mut hasher);
-    (hello.box_id, hello.instance, hello.nonce).hash(&mut hasher);
-    hasher.finish()
+/// Proves that its holder gets what is sent to its address: a tag of `key` over what it is for.
+fn cookie(key: &TagKey, way: &Path, hello: &Hello, epoch: u64) -> u64 {
+    let tag = key.tag(&[
+        &epoch.to_be_bytes(),
+        &address_bits(way.source_ip).to_be_bytes(),
+        &address_bits(way.destination_ip).to_be_bytes(),
+        // One more than any tag has: no VLAN.
+        &way.vlan.map_or(1 << 16, u32::from).to_be_bytes(),
+        &hello.box_id.to_be_bytes(),
+        &hello.instance.to_be_bytes(),
+        &hello.nonce.to_be_bytes(),
+    ]);
+    u64::from_be_bytes(tag.first_chunk().copied().unwrap_or_default())
 }
 
 impl Transport {
@@ -109,20 +110,17 @@ impl Transport {
         }
         let epoch = now.as_ns() / COOKIE_LIFE_NS;
         if hello.step == HelloStep::Ask {
-            let standing = self.standing(hello.box_id).unwrap_or(0);
-            let cookie = cookie(self.secret, &way, hello, epoch, standing);
+            let asker = Peer { box_id: hello.box_id, instance: hello.instance };
+            if self.session_of(&asker).is_none() {
+                // It has perhaps restarted: what it says of its former life comes before its OPEN.
+                self.gives_way(now, hello.box_id);
+            }
+            let cookie = cookie(&self.cookies, &way, hello, epoch);
             let answer = self.hello(HelloStep::Answer, 0, hello.nonce, cookie);
             return self.post_hello(side, way, 0, answer);
         }
-        let is_ours = |standing| {
-            let matches = |epoch| cookie(self.secret, &way, hello, epoch, standing) == hello.cookie;
-            matches(epoch) || epoch > 0 && matches(epoch - 1)
-        };
-        let may_open = match self.standing(hello.box_id) {
-            Some(standing) => is_ours(standing) || self.is_open_with(hello),
-            None => is_ours(0) || self.ended_of(hello.box_id).any(is_ours),
-        };
-        if hello.session == 0 || !may_open {
+        let is_ours = |epoch| cookie(&self.cookies, &way, hello, epoch) == hello.cookie;
+        if hello.session == 0 || !(is_ours(epoch) || epoch > 0 && is_ours(epoch - 1)) {
             return self.drop(DropReason::Unasked);
         }
         self.accept(now, side, hello, way);
@@ -132,42 +130,29 @@ impl Transport {
         hello.cores.max(1) == self.config().cores
     }
 
-    /// The session that is open with this box.
-    fn standing(&self, box_id: u64) -> Option<u32> {
-        let mut of_box = self.sessions.iter().filter(|session| session.peer.box_id == box_id);
-        of_box.find(|session| session.remote.is_some()).map(|session| session.local)
-    }
-
-    /// The session that `hello` names is open: what answered it was lost.
-    fn is_open_with(&self, hello: &Hello) -> bool {
-        let peer = Peer { box_id: hello.box_id, instance: hello.instance };
-        self.session_of(&peer).is_some_and(|session| session.remote == Some(hello.session))
-    }
-
-    /// Sessions with this box that have ended lately.
-    fn ended_of(&self, box_id: u64) -> impl Iterator<Item = u32> + '_ {
-        self.ended.iter().filter(move |(of, _)| *of == box_id).map(|(_, local)| *local)
-    }
-
-    /// A session has ended: a cookie may have been given while it was open.
-    pub(crate) fn note_ended(&mut self, session: &Session) {
-        if session.remote.is_some() {
-            self.ended.truncate(ENDED_MAX - 1);
-            self.ended.push_front((session.peer.box_id, session.local));
+    /// True when a new life of the box of this number may have a session: none stands, or the one
+    /// that does is silent. Otherwise that is challenged: a box that has restarted answers that it
+    /// does not know the session, which ends it. A box number is no secret, and whoever uses
+    /// another's gets no further.
+    fn gives_way(&mut self, now: Instant, box_id: u64) -> bool {
+        let mut sessions = self.sessions.iter_mut();
+        let standing = sessions.find(|session| session.peer.box_id == box_id && session.remote.is_some());
+        let Some(session) = standing else { return true };
+        if session.is_silent(now, self.shared.config.hello_every) {
+            return true;
         }
+        session.challenge(now, &mut self.shared);
+        false
     }
 
     /// Opens a session with a box that has shown its cookie.
     fn accept(&mut self, now: Instant, side: Side, hello: &Hello, way: Path) {
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
-        let known = self.session_of(&peer).map(|session| (session.local, session.remote));
-        let local = match known {
-            Some((local, remote)) if remote.is_none_or(|remote| remote == hello.session) => Some(local),
-            Some((local, _)) => {
-                // It has forgotten the session and begins anew.
-                self.end(now, local, Duration::ZERO);
-                self.begin(now, peer, way)
-            }
+        let known = self.session_of(&peer);
+        let known = known.filter(|session| session.remote.is_none_or(|remote| remote == hello.session));
+        let local = match known.map(|session| session.local) {
+            Some(local) => Some(local),
+            None if !self.gives_way(now, hello.box_id) => return self.drop(DropReason::SessionStands),
             None => {
                 self.end_former_life(now, &peer);
                 self.begin(now, peer, way)
@@ -186,6 +171,7 @@ impl Transport {
             let heard = (side, None);
             session.open(now, &mut self.shared, hello.session, hello.paths, hello.room_bytes, heard);
         }
+        self.release_waiting(now);
     }
 
     /// The answer to a question: there is a box.
@@ -201,7 +187,12 @@ impl Transport {
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
         if let Some(session) = self.session_of(&peer) {
             let local = session.local;
-            return self.addresses.learn(now, &way, local);
+            self.addresses.learn(now, &way, local);
+            return self.release_waiting(now);
+        }
+        if !self.gives_way(now, hello.box_id) {
+            // The question is repeated once the session of its former life has ended.
+            return self.drop(DropReason::SessionStands);
         }
         self.end_former_life(now, &peer);
         let Some(local) = self.begin(now, peer, way) else {
@@ -256,6 +247,7 @@ impl Transport {
         }
         let heard = (side, (opening.tries == 1).then(|| now.since(opening.asked_at)));
         session.open(now, &mut self.shared, hello.session, hello.paths, hello.room_bytes, heard);
+        self.release_waiting(now);
     }
 
     fn handle_refusal(&mut self, now: Instant, hello: &Hello, reason: Refusal, way: Path) {
@@ -288,7 +280,7 @@ impl Transport {
         });
     }
 
-    /// A box with another instance has restarted: what was agreed with its former life is void.
+    /// What was agreed with a former life of this box is void.
     fn end_former_life(&mut self, now: Instant, peer: &Peer) {
         let former = self.sessions.iter().find(|session| session.peer.box_id == peer.box_id);
         if let Some(local) = former.map(|session| session.local) {
@@ -301,9 +293,9 @@ impl Transport {
     }
 
     fn begin(&mut self, now: Instant, peer: Peer, way: Path) -> Option<u32> {
-        let random = self.shared.rng.next_u64() as u32;
-        let shared = &self.shared;
-        self.sessions.insert(random, |local| Session::new(now, shared, local, peer, way))
+        let local = self.sessions.draw_number(&mut self.shared.rng)?;
+        self.sessions.insert(Session::new(now, &mut self.shared, local, peer, way));
+        Some(local)
     }
 }
 

@@ -62,12 +62,14 @@ mod silence;
 mod status;
 mod transport;
 mod unpaced;
+mod waiting;
 
 pub use config::{Config, ConfigError, Parity, PathConfig, Rate};
 pub use counters::{Counters, DropReason, Drops};
 pub use far::FarBox;
 pub use format::{Hello, Refusal, VERSION};
 pub use key::StreamKey;
+pub use longhaul_secret::Seed;
 pub(crate) use shared::PAYLOAD_MAX;
 pub use status::{FarStatus, PathStatus, Refused, SessionStatus};
 pub use transport::{INNER, Transport};

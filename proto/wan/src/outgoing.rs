@@ -110,9 +110,10 @@ pub(crate) fn cost(frame: &FrameBuf) -> u32 {
 }
 
 impl Outgoing {
-    pub(crate) fn new(config: &Config) -> Self {
+    /// `seed`: of its hash tables.
+    pub(crate) fn new(config: &Config, seed: u64) -> Self {
         let bytes_max = config.send_bytes_max;
-        let unpaced = Unpaced::new(config.passthrough_bytes_max, bytes_max / 2, config.seed ^ 3);
+        let unpaced = Unpaced::new(config.passthrough_bytes_max, bytes_max / 2, seed);
         Outgoing {
             records: Slab::new(),
             fresh: VecDeque::new(),

@@ -18,9 +18,9 @@ pub(crate) const TAIL: usize = 8;
 /// Tail probes in a row that double the wait for the next.
 const BACKOFF_MAX: u32 = 4;
 /// Least time between two PINGs of a path that is out.
-const PING_AGAIN_MIN: Duration = Duration::from_ms(10);
+pub(crate) const PING_AGAIN_MIN: Duration = Duration::from_ms(10);
 /// The same while it is not known how long the path is.
-const PING_AGAIN_UNKNOWN: Duration = Duration::from_ms(100);
+pub(crate) const PING_AGAIN_UNKNOWN: Duration = Duration::from_ms(100);
 /// Ethernet with a tag, in front of an IP packet.
 const ETHERNET: usize = 18;
 /// PINGs that may be unanswered: they follow each other within a quarter of a round trip at most.

@@ -9,8 +9,8 @@ use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
 use crate::pace::Pace;
 use crate::parity_in::ParityIn;
-use crate::path::{Asked, WayOut};
-use crate::shared::{Gate, Shared};
+use crate::path::{Asked, PING_AGAIN_MIN, PING_AGAIN_UNKNOWN, WayOut};
+use crate::shared::{Body, Gate, Letter, Shared};
 use crate::{Config, DropReason, PathStatus, Rate, SessionStatus};
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Deadline, Side, Transmit};
@@ -72,6 +72,8 @@ pub(crate) struct Session {
     control_number: u32,
     control_heard: Option<u32>,
     down_since: Option<Instant>,
+    /// When it was last asked out of turn whether it is still there.
+    challenged_at: Option<Instant>,
     sweep_at: Instant,
     /// When it was last let send: what was due then waits for room or for a pacer.
     polled_at: Instant,
@@ -79,7 +81,8 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(now: Instant, shared: &Shared, local: u32, peer: Peer, way: Path) -> Self {
+    pub(crate) fn new(now: Instant, shared: &mut Shared, local: u32, peer: Peer, way: Path) -> Self {
+        let [seed, tables_seed] = [shared.rng.next_u64(), shared.rng.next_u64()];
         let config = &shared.config;
         Session {
             local,
@@ -87,15 +90,16 @@ impl Session {
             peer,
             opening: None,
             way,
-            out: Outgoing::new(config),
+            out: Outgoing::new(config, tables_seed),
             incoming: Incoming::new(config.receive_bytes_max, config.streams_max, config.reorder_frames_max),
-            ways_out: ways_out(now, config, local),
+            ways_out: ways_out(now, config, seed),
             ways_in: Vec::new(),
             repaired: Vec::new(),
             pongs: vec![VecDeque::with_capacity(PONGS_MAX); config.paths.len()],
             control_number: 0,
             control_heard: None,
             down_since: Some(now),
+            challenged_at: None,
             sweep_at: now + config.stream_idle.divided_by(2),
             polled_at: Instant::ZERO,
             turn: 0,
@@ -143,6 +147,42 @@ impl Session {
 
     pub(crate) fn is_up(&self) -> bool {
         self.ways_out.iter().any(|way| way.is_up)
+    }
+
+    /// No path has answered for `patience`.
+    pub(crate) fn is_silent(&self, now: Instant, patience: Duration) -> bool {
+        !self.is_up() && self.down_since.is_some_and(|since| now.since(since) >= patience)
+    }
+
+    /// Asks the far box on every path, at once, whether it still knows the session; not more often
+    /// than it can answer.
+    pub(crate) fn challenge(&mut self, now: Instant, shared: &mut Shared) {
+        let Some(remote) = self.remote else { return };
+        let rtt = self.ways_out.iter().map(|way| way.flight.rtt.smoothed()).max();
+        let again = match rtt {
+            None | Some(Duration::ZERO) => PING_AGAIN_UNKNOWN,
+            Some(rtt) => rtt.divided_by(2).max(PING_AGAIN_MIN),
+        };
+        if self.challenged_at.is_some_and(|at| now.since(at) < again) {
+            return;
+        }
+        self.challenged_at = Some(now);
+        for path in 0..self.ways_out.len() {
+            let (header, ping) = self.ask_path(now, shared, remote, path);
+            let (way, body) = (self.way, Body::Ping(ping));
+            shared.post(Letter { side: path + 1, way, header, body });
+        }
+    }
+
+    /// A PING of `path`, from 0.
+    fn ask_path(&mut self, now: Instant, shared: &mut Shared, remote: u32, path: usize) -> (Header, Ping) {
+        // The path stands in the low bits, so that the answer says which way the question went.
+        let nonce = shared.rng.next_u64() << 4 | path as u64;
+        let way = &mut self.ways_out[path];
+        let next_number = way.flight.next_number();
+        way.note_asked(&shared.config, Asked { nonce, at: now });
+        let ping = Ping { step: PingStep::Ask, session: self.local, nonce, next_number };
+        (Header { path: path as u8, ..self.control(Kind::Ping, remote) }, ping)
     }
 
     /// True while this path, from 0, answers.
@@ -386,13 +426,7 @@ impl Session {
         path: usize,
         out: &mut dyn Transmit,
     ) {
-        // The path stands in the low bits, so that the answer says which way the question went.
-        let nonce = shared.rng.next_u64() << 4 | path as u64;
-        let way = &mut self.ways_out[path];
-        let next_number = way.flight.next_number();
-        way.note_asked(&shared.config, Asked { nonce, at: now });
-        let ping = Ping { step: PingStep::Ask, session: self.local, nonce, next_number };
-        let header = Header { path: path as u8, ..self.control(Kind::Ping, remote) };
+        let (header, ping) = self.ask_path(now, shared, remote, path);
         self.send(now, shared, gates, (path, &header), |body| ping.write(body), out);
     }
 
@@ -538,9 +572,8 @@ impl Session {
     }
 }
 
-fn ways_out(now: Instant, config: &Config, local: u32) -> Vec<WayOut> {
-    let seed = |path: u64| config.seed ^ u64::from(local) << 8 ^ path;
-    (0..).zip(&config.paths).map(|(path, of)| WayOut::new(now, config, of, seed(path))).collect()
+fn ways_out(now: Instant, config: &Config, seed: u64) -> Vec<WayOut> {
+    (0..).zip(&config.paths).map(|(path, of)| WayOut::new(now, config, of, seed ^ path)).collect()
 }
 
 /// The asker's path: it answers by what it asked, whatever side it came by.

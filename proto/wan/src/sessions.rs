@@ -1,48 +1,58 @@
-//! Sessions by their number, whose low bits are their place: nothing is hashed.
+//! Sessions by their number. Each is drawn at random over all 32 bits: who cannot read the path has
+//! to guess it.
 
 use crate::session::Session;
+use longhaul_secret::SecretRng;
+use longhaul_units::Rng;
 
 pub(crate) struct Sessions {
-    places: Vec<Option<Box<Session>>>,
+    /// Their numbers, by themselves: each datagram has this looked through.
+    numbers: Vec<u32>,
+    all: Vec<Session>,
     max: usize,
 }
 
 impl Sessions {
     pub(crate) fn new(max: u32) -> Self {
-        Sessions { places: Vec::new(), max: max as usize }
+        Sessions { numbers: Vec::new(), all: Vec::new(), max: max as usize }
     }
 
-    /// `random` makes up all but the place in the number. `None`: there are as many as there may be.
-    pub(crate) fn insert(&mut self, random: u32, make: impl FnOnce(u32) -> Session) -> Option<u32> {
-        let place = match self.places.iter().position(Option::is_none) {
-            Some(place) => place,
-            None if self.places.len() < self.max => {
-                self.places.push(None);
-                self.places.len() - 1
+    /// A number for one more. `None`: there are as many as there may be.
+    pub(crate) fn draw_number(&self, rng: &mut SecretRng) -> Option<u32> {
+        if self.all.len() == self.max {
+            return None;
+        }
+        loop {
+            let number = rng.next_u64() as u32;
+            // 0 names no session.
+            if number != 0 && !self.numbers.contains(&number) {
+                return Some(number);
             }
-            None => return None,
-        };
-        // Never 0, which names no session.
-        let local = (random | 0x100) & !0xff | place as u32;
-        self.places[place] = Some(Box::new(make(local)));
-        Some(local)
+        }
     }
 
+    pub(crate) fn insert(&mut self, session: Session) {
+        self.numbers.push(session.local);
+        self.all.push(session);
+    }
+
+    #[inline]
     pub(crate) fn get_mut(&mut self, local: u32) -> Option<&mut Session> {
-        let session = self.places.get_mut((local & 0xff) as usize)?.as_deref_mut()?;
-        (session.local == local).then_some(session)
+        let place = self.numbers.iter().position(|number| *number == local)?;
+        self.all.get_mut(place)
     }
 
-    pub(crate) fn remove(&mut self, local: u32) -> Option<Box<Session>> {
-        self.get_mut(local)?;
-        self.places[(local & 0xff) as usize].take()
+    pub(crate) fn remove(&mut self, local: u32) -> Option<Session> {
+        let place = self.numbers.iter().position(|number| *number == local)?;
+        self.numbers.remove(place);
+        Some(self.all.remove(place))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Session> {
-        self.places.iter().flatten().map(|session| &**session)
+        self.all.iter()
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session> {
-        self.places.iter_mut().flatten().map(|session| &mut **session)
+        self.all.iter_mut()
     }
 }

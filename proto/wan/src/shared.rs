@@ -5,7 +5,8 @@ use crate::key::WireKey;
 use crate::{Config, Counters, DropReason};
 use longhaul_cc::Pacer;
 use longhaul_node::{Frame, FrameBuf, FramePool, Side};
-use longhaul_units::{BitRate, Instant, SplitMix64};
+use longhaul_secret::SecretRng;
+use longhaul_units::{BitRate, Instant};
 use longhaul_wire::Path;
 use std::collections::VecDeque;
 
@@ -18,7 +19,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) counters: Counters,
     pub(crate) pool: FramePool,
-    pub(crate) rng: SplitMix64,
+    pub(crate) rng: SecretRng,
     /// Frames in the order of their streams, with their session and their memory.
     pub(crate) to_inner: VecDeque<(FrameBuf, u32, u32)>,
     pub(crate) pass_in: Queue,
@@ -59,7 +60,7 @@ impl Shared {
         Shared {
             counters: Counters::default(),
             pool: FramePool::new(),
-            rng: SplitMix64::new(config.seed),
+            rng: SecretRng::new(&config.seed),
             to_inner: VecDeque::new(),
             pass_in: Queue::new(config.passthrough_bytes_max),
             pass_out: Queue::new(config.passthrough_bytes_max),

@@ -1,4 +1,4 @@
-use crate::addresses::{Addresses, Found};
+use crate::addresses::{Addresses, Found, TRIES};
 use crate::config::{Config, ConfigError};
 use crate::format::{
     Ack, BODY_MAX, Close, Header, Kind, Outer, ParityBody, Ping, PingStep, VERSION, body_of, encapsulate,
@@ -8,12 +8,13 @@ use crate::key::{Map, Pacing, StreamKey, WireKey, map};
 use crate::session::Session;
 use crate::sessions::Sessions;
 use crate::shared::{Body, Gate, Letter, Shared};
+use crate::waiting::Waiting;
 use crate::{Counters, DropReason, FarStatus, Hello, Refused, SessionStatus};
 use longhaul_cc::{Pacer, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
+use longhaul_secret::TagKey;
 use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::{HEAD_MAX, ICRC_LEN, Layout, Packet, Path, Split, Udp, icrc, split};
-use std::collections::VecDeque;
 
 /// The side of the hosts, or of the node that stands between them and the transport.
 pub const INNER: Side = 0;
@@ -38,9 +39,8 @@ pub struct Transport {
     pub(crate) refused: Option<Refused>,
     /// This life of the box.
     pub(crate) instance: u64,
-    pub(crate) secret: u64,
-    /// Sessions that have ended last: their box, and their number here.
-    pub(crate) ended: VecDeque<(u64, u32)>,
+    pub(crate) cookies: TagKey,
+    waiting: Waiting,
     /// Answers to strangers that may be given at `answers_at`.
     answers: u64,
     answers_at: Instant,
@@ -56,23 +56,23 @@ impl Transport {
         let gate = |path: &crate::PathConfig| {
             Gate::new(path.rate.most().map(|rate| Pacer::new(rate, path.burst_bytes)))
         };
-        let mut transport = Transport {
+        let gates = config.paths.iter().map(gate).collect();
+        let mut shared = Shared::new(config);
+        let config = &shared.config;
+        Ok(Transport {
             sessions: Sessions::new(config.sessions_max),
-            addresses: Addresses::new(&config),
-            streams: map(config.seed ^ 2),
-            astray: map(config.seed ^ 4),
-            gates: config.paths.iter().map(gate).collect(),
+            addresses: Addresses::new(config, shared.rng.next_u64()),
+            streams: map(shared.rng.next_u64()),
+            astray: map(shared.rng.next_u64()),
+            gates,
             refused: None,
-            instance: 0,
-            secret: 0,
-            ended: VecDeque::new(),
+            instance: shared.rng.next_u64(),
+            cookies: TagKey::draw(&mut shared.rng),
+            waiting: Waiting::new(config.waiting_bytes_max),
             answers: u64::from(config.answers_per_s),
             answers_at: Instant::ZERO,
-            shared: Shared::new(config),
-        };
-        transport.instance = transport.shared.rng.next_u64();
-        transport.secret = transport.shared.rng.next_u64();
-        Ok(transport)
+            shared,
+        })
     }
 
     /// The configuration in force.
@@ -140,7 +140,6 @@ impl Transport {
     /// A session is over. Its addresses are asked for again after `wait`.
     pub(crate) fn end(&mut self, now: Instant, local: u32, wait: Duration) {
         let Some(session) = self.sessions.remove(local) else { return };
-        self.note_ended(&session);
         self.addresses.forget(now, local, wait);
         self.streams.retain(|_, (of, _)| *of != local);
         self.astray.retain(|_, of| *of != local);
@@ -152,13 +151,24 @@ impl Transport {
 
     fn handle_inner(&mut self, now: Instant, frame: &Frame<'_>) {
         self.shared.counters.inner_frames_in += 1;
+        let wait_until = now + self.config().hello_every.times(u64::from(TRIES));
+        self.tunnel(now, wait_until, frame);
+    }
+
+    /// Takes a frame from inside into its stream, if it has one; otherwise it waits, or passes.
+    #[inline]
+    fn tunnel(&mut self, now: Instant, wait_until: Instant, frame: &Frame<'_>) {
         let Some((key, pacing, layout)) = tunnelled(frame) else { return self.shared.pass(INNER, frame) };
         let wire_key = WireKey::of(&key);
         let stream = match self.streams.get(&wire_key) {
-            Some(&stream) => Some(stream),
+            Some(&stream) => Stream::Open(stream),
             None => self.open_stream(now, key, wire_key, frame.head, layout),
         };
-        let Some((local, slot)) = stream else { return self.shared.pass(INNER, frame) };
+        let (local, slot) = match stream {
+            Stream::Open(stream) => stream,
+            Stream::Soon => return self.wait(wait_until, frame),
+            Stream::None => return self.shared.pass(INNER, frame),
+        };
         let Some(session) = self.sessions.get_mut(local) else { return self.shared.pass(INNER, frame) };
         let held = hold(&mut self.shared.pool, frame, &layout);
         let counters = &mut self.shared.counters;
@@ -171,6 +181,25 @@ impl Transport {
         }
     }
 
+    /// A far box is looked for: the frame waits where there is room, and passes otherwise.
+    fn wait(&mut self, until: Instant, frame: &Frame<'_>) {
+        if self.config().waiting_bytes_max == 0 {
+            return self.shared.pass(INNER, frame);
+        }
+        let held = self.shared.pool.hold(frame);
+        match self.waiting.push((until, held)) {
+            Ok(()) => self.shared.counters.waited += 1,
+            Err(held) => self.shared.pass(INNER, &held.as_frame()),
+        }
+    }
+
+    /// A far box has been found: frames that waited for it go on, in their order.
+    pub(crate) fn release_waiting(&mut self, now: Instant) {
+        for (until, held) in self.waiting.take() {
+            self.tunnel(now, until, &held.as_frame());
+        }
+    }
+
     /// A stream for frames like this, if a far box serves their destination.
     fn open_stream(
         &mut self,
@@ -179,35 +208,37 @@ impl Transport {
         wire_key: WireKey,
         head: &[u8],
         layout: Layout,
-    ) -> Option<(u32, u16)> {
+    ) -> Stream {
         if self.astray.contains_key(&wire_key) {
-            return None;
+            return Stream::None;
         }
         let counters = &mut self.shared.counters;
         let udp = Udp::from(layout);
         let way = control_way(udp.path(head));
         let local = match self.addresses.find(now, way, &mut self.shared.rng) {
             Found::By(local) => local,
-            Found::Nobody => return None,
+            Found::Asking => return Stream::Soon,
+            Found::Nobody => return Stream::None,
             Found::Full => {
                 counters.address_table_full += 1;
-                return None;
+                return Stream::None;
             }
         };
         // Held against the format once a stream: its frames are alike.
         let mut out = [0; HEAD_MAX];
         if encapsulate(head, udp, self.shared.config.port, &Header::new(Kind::Data, 0), &mut out).is_none() {
             counters.untunnelable += 1;
-            return None;
+            return Stream::None;
         }
-        let session = self.sessions.get_mut(local)?;
-        session.remote?;
+        let Some(session) = self.sessions.get_mut(local).filter(|session| session.remote.is_some()) else {
+            return Stream::Soon;
+        };
         let Some(slot) = session.out.open(now, key) else {
             counters.stream_table_full += 1;
-            return None;
+            return Stream::None;
         };
         self.streams.insert(wire_key, (local, slot));
-        Some((local, slot))
+        Stream::Open((local, slot))
     }
 
     fn handle_wan(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
@@ -239,7 +270,14 @@ impl Transport {
         };
         if session.handle_numbered(now, &mut self.shared, side, frame, outer) {
             let (local, way) = (session.local, outer.udp.path(frame.head));
-            self.addresses.learn_of_host(now, &way.reversed(), local);
+            self.learn_of_host(now, &way.reversed(), local);
+        }
+    }
+
+    /// A host along `way` has sent a frame by the session `local`.
+    fn learn_of_host(&mut self, now: Instant, way: &Path, local: u32) {
+        if self.addresses.learn_of_host(now, way, local) {
+            self.release_waiting(now);
         }
     }
 
@@ -307,7 +345,7 @@ impl Transport {
         };
         if let Some(way) = session.handle_part(now, &mut self.shared, side, outer, (extent, held)) {
             let local = session.local;
-            self.addresses.learn_of_host(now, &way.reversed(), local);
+            self.learn_of_host(now, &way.reversed(), local);
         }
     }
 
@@ -414,6 +452,16 @@ impl Transport {
     }
 }
 
+/// What becomes of a frame that no stream has carried before.
+enum Stream {
+    /// Its session, and its place there.
+    Open((u32, u16)),
+    /// A far box is looked for, or about to open a session.
+    Soon,
+    /// No far box serves its destination.
+    None,
+}
+
 /// Control datagrams go the way of hosts' frames, with a hop limit of their own (that of a frame that has come a long way
 /// is spent) and without its mark.
 fn control_way(way: Path) -> Path {
@@ -484,6 +532,9 @@ impl Node for Transport {
             let stream = self.streams.remove(&key);
             self.astray.extend(stream.map(|(local, _)| (key, local)));
         }
+        while let Some(held) = self.waiting.pop_due(now) {
+            self.shared.pass(INNER, &held.as_frame());
+        }
         self.ask(now);
     }
 
@@ -500,7 +551,8 @@ impl Node for Transport {
     fn poll_timeout(&self) -> Option<Deadline> {
         let pacing = self.gates.iter().filter_map(Gate::waiting_until).min();
         let pacing = pacing.map(|at| Deadline { at, reason: "pacing" });
-        let asking = self.addresses.next_at().map(|at| Deadline { at, reason: "looking for a far box" });
+        let asking = self.addresses.next_at().into_iter().chain(self.waiting.next_at()).min();
+        let asking = asking.map(|at| Deadline { at, reason: "looking for a far box" });
         let sessions = self.sessions.iter().map(|session: &Session| session.deadline(&self.shared));
         sessions.fold(Deadline::earliest(pacing, asking), Deadline::earliest)
     }

@@ -4,12 +4,14 @@
 mod net;
 
 use longhaul_link::LinkConfig;
-use longhaul_node::{Frame, Node, Side, Transmit};
-use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
-use longhaul_wan::{Config, DropReason, INNER, Transport};
-use longhaul_wire::{Head, PathTemplate};
+use longhaul_node::{Frame, Node, Payload, Side, Trailer, Transmit};
+use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, Rng, SplitMix64};
+use longhaul_wan::{Config, DropReason, INNER, Seed, Transport};
+use longhaul_wire::{Bth, Head, Opcode, Path, PathTemplate};
 use net::{Net, Source, config, host_path};
 use proptest::prelude::*;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// Keeps what leaves, as bytes.
 #[derive(Default)]
@@ -148,11 +150,12 @@ fn a_request_of_a_former_life_to_open_a_session_ends_none() {
     }));
     net.meet();
     let former = std::mem::take(&mut *heard.borrow_mut());
-    net.boxes[0] = Transport::new(Config { seed: 77, ..config(1, 1, None) }).unwrap();
+    net.boxes[0] = Transport::new(Config { seed: Seed::of_scenario(77), ..config(1, 1, None) }).unwrap();
     net.meet();
     let closed = net.boxes[1].counters().sessions_closed;
     assert_eq!(closed, 1, "of its former life");
-    for said in [former, heard.borrow().clone()] {
+    let latter = heard.borrow().clone();
+    for said in [former, latter] {
         net.strange.extend(said.into_iter().map(|frame| (1, 1, frame)));
         net.run_for(Duration::from_ms(1));
         assert_eq!(net.boxes[1].counters().sessions_closed, closed);
@@ -212,5 +215,121 @@ proptest! {
         if let Some(session) = net.boxes[1].sessions().next() {
             prop_assert!(session.receive_bytes < 1 << 20);
         }
+    }
+}
+
+/// A box at another address, and what it hears of what is sent there.
+struct Stranger {
+    node: Transport,
+    path: Path,
+    heard: Rc<RefCell<Vec<Vec<u8>>>>,
+}
+
+impl Stranger {
+    /// In the name of box 1, with its very seed or with another, at 10.0.7.1 behind the fibre of
+    /// `net`.
+    fn new(net: &mut Net, seed: u64) -> Self {
+        let node = Transport::new(Config { seed: Seed::of_scenario(seed), ..config(1, 1, None) }).unwrap();
+        let path = Path { source_ip: "10.0.7.1".parse().unwrap(), ..host_path(0) };
+        let heard = Rc::new(RefCell::new(Vec::new()));
+        let keeps = heard.clone();
+        net.loses = Some(Box::new(move |_, frame| {
+            let mut bytes = vec![0; frame.len()];
+            frame.write_to(&mut bytes);
+            let is_for_it = bytes[30..34] == [10, 0, 7, 1];
+            if is_for_it {
+                keeps.borrow_mut().push(bytes);
+            }
+            is_for_it
+        }));
+        Stranger { node, path, heard }
+    }
+
+    /// Tries to open a session with box 2, as a box does for a host behind it.
+    fn open(&mut self, net: &mut Net) {
+        // With another first, so that of one seed the instance alone is the same.
+        for destination in ["10.0.9.9", "10.0.1.1"] {
+            let path = Path { destination_ip: destination.parse().unwrap(), ..self.path };
+            let template = PathTemplate::new(&path);
+            let mut head =
+                Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0xffff), Psn::new(0)));
+            let pad_len = head.finish(&template, 0);
+            let trailer = Trailer::Sealed { pad_len };
+            let frame = Frame { head: head.bytes(), payload: Payload::Bytes(&[]), trailer };
+            self.node.handle_frame(net.now, INNER, &frame);
+        }
+        for _ in 0..400 {
+            self.node.handle_timeout(net.now);
+            for bytes in self.heard.borrow_mut().drain(..) {
+                give(&mut self.node, net.now, 1, &bytes);
+            }
+            let said = drain(&mut self.node, net.now).into_iter().map(|(_, bytes)| (1, 1, bytes));
+            net.strange.extend(said);
+            net.run_for(Duration::from_ms(5));
+        }
+    }
+}
+
+#[test]
+fn who_uses_the_number_of_a_box_that_answers_ends_no_session_of_it() {
+    // That of box 1, whose instance is then the same too, and another.
+    for seed in [1001, 77] {
+        let mut net = Net::of(LinkConfig { delay: Duration::from_ms(5), ..LinkConfig::default() });
+        net.meet();
+        let before: Vec<u64> = net.boxes.iter().map(|node| node.counters().sessions_opened).collect();
+        net.sources[0] = vec![Source::new(0, 5, 100, true, 2000).every(Duration::from_us(100))];
+        let mut stranger = Stranger::new(&mut net, seed);
+        stranger.open(&mut net);
+        net.finish(Duration::from_ms(100));
+        for (node, before) in net.boxes.iter().zip(before) {
+            let counters = node.counters();
+            assert_eq!((counters.sessions_closed, counters.sessions_opened), (0, before), "seed {seed}");
+            assert_eq!((node.sessions().count(), counters.lost_with_session), (1, 0));
+        }
+        assert!(net.boxes[1].counters().drops.get(DropReason::SessionStands) > 0);
+        assert_eq!(stranger.node.counters().sessions_opened, 0);
+    }
+}
+
+#[test]
+fn a_box_that_has_restarted_is_back_after_the_round_trips_of_its_handshake() {
+    let mut net = Net::of(LinkConfig { delay: Duration::from_ms(5), ..LinkConfig::default() });
+    net.meet();
+    net.run_for(Duration::from_ms(20));
+    net.boxes[0] = Transport::new(Config { seed: Seed::of_scenario(77), ..config(1, 1, None) }).unwrap();
+    net.sources[0] = vec![Source::new(0, 5, 100, true, 1)];
+    // Question, answer, request and acceptance, as if its former life had not been.
+    net.run_for(Duration::from_ms(21));
+    assert!(net.boxes.iter().all(|node| node.sessions().count() == 1));
+    assert!(net.boxes.iter().all(|node| node.sessions().all(|session| session.is_open)));
+    assert_eq!(net.boxes[1].counters().sessions_closed, 1);
+}
+
+/// The values of a HELLO that a box of this number and seed sends first.
+fn said_by(box_id: u64, seed: u64) -> [u64; 2] {
+    let mut node =
+        Transport::new(Config { seed: Seed::of_scenario(seed), ..config(box_id, 1, None) }).unwrap();
+    Source::new(0, 5, 100, true, 1).send(|frame| node.handle_frame(Instant::ZERO, INNER, frame));
+    node.handle_timeout(Instant::ZERO);
+    let said = drain(&mut node, Instant::ZERO).into_iter().map(|(_, bytes)| bytes);
+    let hello = said.into_iter().find(|bytes| bytes.len() == 42 + 24 + 64).expect("a question");
+    // As docs/wan-transport.md has it: step to session 8 bytes, box 8, instance 8, policy 8, nonce
+    // 8.
+    let word = |at: usize| u64::from_be_bytes(hello[42 + 24 + at..][..8].try_into().unwrap());
+    assert_eq!(word(8), box_id);
+    [word(16), word(32)]
+}
+
+#[test]
+fn nothing_that_is_sent_follows_from_the_number_of_a_box() {
+    let all = [said_by(1, 5), said_by(1, 6), said_by(2, 6)].map(|values| values.to_vec());
+    // Two boxes of one number have nothing in common; what is drawn follows from the seed alone.
+    assert!(all[0].iter().all(|value| !all[1].contains(value)));
+    assert_eq!(all[1], all[2]);
+    // Nor is any of it what a generator for simulations makes of a box number, or of another value
+    // that is sent.
+    for seed in [1, all[0][0], all[0][1]] {
+        let mut rng = SplitMix64::new(seed);
+        assert!((0..1000).all(|_| !all[0].contains(&rng.next_u64())));
     }
 }

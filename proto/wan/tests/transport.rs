@@ -5,7 +5,7 @@ mod net;
 use longhaul_link::{Impairments, LinkConfig};
 use longhaul_node::{Frame, Node};
 use longhaul_units::{BitRate, Duration};
-use longhaul_wan::{Config, DropReason, INNER, Refusal, Transport};
+use longhaul_wan::{Config, DropReason, INNER, Refusal, Seed, Transport};
 use net::{Net, Source, config};
 use proptest::prelude::*;
 
@@ -304,7 +304,7 @@ mod sessions {
             net.sources[0] = vec![Source::new(0, 5, 1000, true, u64::MAX)];
             net.run_for(Duration::from_ms(20));
             net.hosts[1].is_strict = false;
-            let again = Config { seed: 77, ..net.boxes[restarted].config().clone() };
+            let again = Config { seed: Seed::of_scenario(77), ..net.boxes[restarted].config().clone() };
             net.boxes[restarted] = Transport::new(again).unwrap();
             // What passes while there is no session must not use up the numbers: hosts pause.
             net.sources[0].clear();

@@ -187,7 +187,7 @@ fn serve_one(stream: UnixStream, of: &dyn Operated) -> io::Result<()> {
         Some(Request::Health) => {
             let reasons = of.not_ready();
             let error = (!reasons.is_empty()).then(|| reasons.join("; "));
-            serde_json::to_vec(&Outcome { done: vec![], error })?
+            serde_json::to_vec(&Outcome { done: of.notes(), error })?
         }
         Some(Request::Reload) => serde_json::to_vec(&outcome(of.reload()))?,
         Some(Request::Drain) => serde_json::to_vec(&outcome(of.set_draining(true).map(|()| vec![])))?,
@@ -447,6 +447,7 @@ mod tests {
             user: "nobody".to_string(),
             uptime_s: 1.0,
             not_ready: vec![],
+            notes: vec![],
             pairs: vec![],
         };
         let says = [

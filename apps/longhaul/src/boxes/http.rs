@@ -169,7 +169,7 @@ impl Asked {
 fn answer(asked: &Asked, of: &dyn Operated) -> Response {
     let lines = |reasons: Vec<String>| reasons.into_iter().map(|reason| reason + "\n").collect::<String>();
     let judged = |reasons: Vec<String>| match reasons.is_empty() {
-        true => Response::text("200 OK", "ok\n"),
+        true => Response::text("200 OK", &format!("ok\n{}", lines(of.notes()))),
         false => Response::text("503 Service Unavailable", &lines(reasons)),
     };
     let response = match &*asked.path {
@@ -237,6 +237,7 @@ mod tests {
                 user: "nobody".to_string(),
                 uptime_s: 1.0,
                 not_ready: self.not_ready.clone(),
+                notes: vec![],
                 pairs: vec![],
             };
             self.stuck.is_empty().then_some(status)

@@ -104,10 +104,14 @@ impl TransportState {
 
 impl SealState {
     fn add(&mut self, other: SealState) {
+        let news = other.troubles.into_iter().filter(|trouble| !self.troubles.contains(trouble));
+        let news: Vec<String> = news.collect();
+        self.troubles.extend(news);
         add_named(&mut self.counters, other.counters);
         add_named(&mut self.drops, other.drops);
         for (peer, other) in self.peers.iter_mut().zip(other.peers) {
             peer.handshakes += other.handshakes;
+            peer.is_shaking_hands |= other.is_shaking_hands;
             // The oldest keys are those to ask about.
             if peer.key_age_s < other.key_age_s {
                 (peer.cipher, peer.key_age_s) = (other.cipher, other.key_age_s);

@@ -20,6 +20,11 @@ pub trait Operated: Send + Sync {
     /// Why it does not do what it is there for, in words; empty: it does.
     fn not_ready(&self) -> Vec<String>;
 
+    /// What weakens it by its configuration, in words.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Which of its pairs hang, in words.
     fn stuck(&self) -> Vec<String>;
 
@@ -74,6 +79,7 @@ impl<S: Kind> Operation<S> {
             user: self.user.clone(),
             uptime_s: self.started.elapsed().as_secs_f64(),
             not_ready: pairs.iter().flat_map(PairStatus::not_ready).collect(),
+            notes: self.notes(),
             pairs,
         }
     }
@@ -95,6 +101,15 @@ impl<S: Kind> Operated for Operation<S> {
         }
         let pairs = self.pairs.iter().map(pair::Observer::brief).collect::<Option<Vec<PairStatus>>>();
         pairs.map_or_else(|| vec!["it is ending".to_string()], |pairs| self.with(pairs).not_ready)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_pair = |pair: &Pair<S>| {
+            let notes = pair.settings.notes().into_iter();
+            notes.map(|note| format!("pair {}: {note}", pair.name)).collect::<Vec<_>>()
+        };
+        plan.pairs.iter().flat_map(of_pair).collect()
     }
 
     fn stuck(&self) -> Vec<String> {

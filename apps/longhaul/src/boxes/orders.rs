@@ -106,8 +106,9 @@ pub fn reload(args: &Reload) -> Result<ExitCode, Problem> {
 /// Why it does not, or that it does not answer.
 pub fn health(args: &Health) -> Result<ExitCode, Problem> {
     let reached = Reached::find(args.name.as_deref(), args.control.as_deref())?;
-    reached.order(Request::Health)?;
-    output::print("ready\n")?;
+    let notes = reached.order(Request::Health)?;
+    let notes: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
+    output::print(&format!("ready\n{notes}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -117,6 +117,11 @@ pub trait Kind: Settings + Send + Sync + 'static {
     /// Writes to the journal what will not work as it should.
     fn warn(_pairs: &[Pair<Self>]) {}
 
+    /// What in these settings weakens what they ask for, for health and status.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What stands between the ports of a pair, for the journal, where there is something to say about it.
     fn summary(&self) -> Option<String> {
         None

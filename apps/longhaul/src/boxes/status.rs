@@ -23,6 +23,9 @@ pub struct BoxStatus {
     /// Why it does not do what it is there for, in words; empty: it does.
     #[serde(default)]
     pub not_ready: Vec<String>,
+    /// What weakens it by its configuration, in words.
+    #[serde(default)]
+    pub notes: Vec<String>,
     pub pairs: Vec<PairStatus>,
 }
 
@@ -205,10 +208,13 @@ impl BoxStatus {
     }
 
     fn write(&self, text: &mut String) -> Result {
-        let BoxStatus { name, command, pid, user, uptime_s, not_ready, pairs } = self;
+        let BoxStatus { name, command, pid, user, uptime_s, not_ready, notes, pairs } = self;
         writeln!(text, "{command} '{name}', up {uptime_s:.0} s (pid {pid}, user {user})")?;
         if !not_ready.is_empty() {
             writeln!(text, "not ready: {}", not_ready.join("; "))?;
+        }
+        for note in notes {
+            writeln!(text, "note: {note}")?;
         }
         for pair in pairs {
             writeln!(text, "pair {}", pair.name)?;

@@ -379,7 +379,8 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
         };
         let build = || match spec.accelerate {
             Accelerate::Transport => {
-                wan_box::whole(config, &paths, spec.seed.wrapping_add(number), None, None)
+                let identity = wan_box::Identity::of_scenario(spec.seed.wrapping_add(number));
+                wan_box::whole(config, &paths, identity, None, None)
             }
             _ => wan_box::alone(config),
         };

@@ -1,7 +1,7 @@
 //! What is between two boxes, for people and as JSON.
 
 use super::{Named, named, nonzero};
-use longhaul_seal::{PeerStatus, Seal};
+use longhaul_seal::{Cleartext, NoKeys, PeerStatus, Seal, Trouble};
 use longhaul_units::Instant;
 use longhaul_wan::{FarStatus, PathStatus, Refusal, SessionStatus, Transport, VERSION};
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub struct FarState {
     pub via: Option<String>,
     /// Boxes that answer for it.
     pub reached: Vec<String>,
-    /// Of what was asked for, some has no answer: that traffic passes as it is.
+    /// Of what was asked for, some has no answer.
     pub is_silent: bool,
 }
 
@@ -45,11 +45,11 @@ impl FarState {
         }
     }
 
-    /// In words.
-    fn outcome(&self) -> String {
+    /// In words; `fate` is what becomes of traffic without a far box.
+    fn outcome(&self, fate: &str) -> String {
         match (&self.reached[..], self.is_silent) {
             ([], false) => "not asked yet: it is when hosts send there".to_string(),
-            ([], true) => "no answer: its traffic passes as it is".to_string(),
+            ([], true) => format!("no answer: its traffic {fate}"),
             (reached, false) => format!("reached: {}", reached.join(", ")),
             (reached, true) => {
                 format!("reached: {}; for some of its addresses no answer", reached.join(", "))
@@ -64,6 +64,12 @@ pub struct SealState {
     /// This box's.
     pub public_key: String,
     pub peers: Vec<PeerState>,
+    /// What RDMA may cross the WAN in the clear: `none`, `any`, or prefixes.
+    #[serde(default)]
+    pub in_the_clear: String,
+    /// Why there are no keys with boxes that are there.
+    #[serde(default)]
+    pub troubles: Vec<String>,
     pub counters: Named,
     pub drops: Named,
 }
@@ -77,6 +83,29 @@ pub struct PeerState {
     pub cipher: Option<String>,
     pub key_age_s: Option<f64>,
     pub handshakes: u64,
+    #[serde(default)]
+    pub is_shaking_hands: bool,
+}
+
+/// What an operator reads, and does.
+fn trouble(trouble: &Trouble) -> String {
+    let (name, why) = match trouble {
+        Trouble::UnknownKey { address } => {
+            return format!(
+                "the box at {address} has a key that is none of the peers': compare --peer with what 'longhaul key show' prints there"
+            );
+        }
+        Trouble::Peer { name, why } => (name, why),
+    };
+    let why = match why {
+        NoKeys::Unanswered => {
+            "is there and answers no handshake: compare its --peer with what 'longhaul key show' prints here"
+        }
+        NoKeys::PresharedKey => "has another pre-shared key, or none: give both boxes the same --psk",
+        NoKeys::Unfinished => "begins handshakes and does not finish them: give both boxes the same --psk",
+        NoKeys::Cipher => "has no cipher in common with this box: update the older one",
+    };
+    format!("peer {name} {why}")
 }
 
 impl SealState {
@@ -89,8 +118,17 @@ impl SealState {
             cipher: peer.keys.map(|keys| keys.cipher.name().to_string()),
             key_age_s: peer.keys.map(|keys| keys.age.as_secs_f64()),
             handshakes: peer.handshakes,
+            is_shaking_hands: peer.is_shaking_hands,
         };
         SealState {
+            in_the_clear: match &seal.config().cleartext {
+                Cleartext::Any => "any".to_string(),
+                Cleartext::Of(prefixes) if prefixes.is_empty() => "none".to_string(),
+                Cleartext::Of(prefixes) => {
+                    prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+                }
+            },
+            troubles: seal.troubles(now).iter().map(trouble).collect(),
             public_key: seal.public_key().to_string(),
             peers: seal.peers(now).map(peer).collect(),
             counters: named(counters.values()),
@@ -174,6 +212,9 @@ impl TransportState {
         {
             return None;
         }
+        if let Some(trouble) = self.seal.iter().flat_map(|seal| &seal.troubles).next() {
+            return Some(trouble.clone());
+        }
         Some(match (&self.refused, self.sessions.iter().find(|session| session.is_open)) {
             (Some(refused), _) => format!("no far box is reached; refused {refused}"),
             (None, Some(session)) => format!("every path to box {} is out", session.far_box),
@@ -183,20 +224,34 @@ impl TransportState {
         })
     }
 
+    /// What becomes of traffic that no far box serves.
+    fn fate(&self) -> &'static str {
+        match &self.seal {
+            Some(seal) if seal.in_the_clear != "any" => "is dropped where it is RDMA (--key)",
+            _ => "passes as it is",
+        }
+    }
+
     /// The lines that say which far boxes do not answer or were refused, and which paths take less than hosts send, and what to do.
     pub fn news(&self) -> Vec<String> {
-        let silent = self.far.iter().filter(|far| far.is_silent && far.reached.is_empty());
+        let troubles: Vec<String> = self.seal.iter().flat_map(|seal| seal.troubles.clone()).collect();
+        // A box that is there has its own line, now or once its handshake has ended in vain.
+        let is_there = |seal: &SealState| seal.peers.iter().any(|peer| peer.is_shaking_hands);
+        let is_known = !troubles.is_empty() || self.seal.as_ref().is_some_and(is_there);
+        let silent = self.far.iter().filter(|far| !is_known && far.is_silent && far.reached.is_empty());
+        let fate = self.fate();
         let mut news: Vec<String> = silent
             .map(|far| {
                 let at = far.via.as_deref().unwrap_or("any of its addresses");
                 format!(
-                    "no far box answers for {} at {at}: its traffic passes as it is; it is asked again",
+                    "no far box answers for {} at {at}: its traffic {fate}; it is asked again",
                     far.prefix
                 )
             })
+            .chain(troubles)
             .collect();
         if let Some(refused) = &self.refused {
-            news.push(format!("its traffic passes as it is: no session with {refused}"));
+            news.push(format!("its traffic {fate}: no session with {refused}"));
         }
         if let Some(astray) = self.counters.get("streams_astray").filter(|count| **count > 0) {
             news.push(format!(
@@ -307,10 +362,10 @@ pub fn write_transport(transport: &TransportState, text: &mut String) -> Result 
     }
     for far in &transport.far {
         let via = far.via.as_ref().map_or_else(String::new, |via| format!(" by {via}"));
-        writeln!(text, "    far box for {}{via}: {}", far.prefix, far.outcome())?;
+        writeln!(text, "    far box for {}{via}: {}", far.prefix, far.outcome(transport.fate()))?;
     }
     if transport.sessions.is_empty() {
-        writeln!(text, "    no far box found; traffic passes as it is")?;
+        writeln!(text, "    no far box found; traffic {}", transport.fate())?;
     }
     for session in &transport.sessions {
         let state = if session.is_open { "open" } else { "being opened" };
@@ -366,7 +421,15 @@ fn write_path(number: usize, path: &PathState, text: &mut String) -> Result {
 }
 
 fn write_seal(seal: &SealState, text: &mut String) -> Result {
-    writeln!(text, "    sealed by {}; drops: {}", seal.public_key, nonzero(&seal.drops))?;
+    let SealState { public_key, in_the_clear, drops, .. } = seal;
+    writeln!(
+        text,
+        "    sealed by {public_key}; RDMA in the clear: {in_the_clear}; drops: {}",
+        nonzero(drops)
+    )?;
+    for trouble in &seal.troubles {
+        writeln!(text, "      {trouble}")?;
+    }
     for peer in &seal.peers {
         let keys = match (&peer.cipher, peer.key_age_s) {
             (Some(cipher), Some(age)) => format!("{cipher}, keys {age:.0} s old"),
@@ -375,4 +438,55 @@ fn write_seal(seal: &SealState, text: &mut String) -> Result {
         writeln!(text, "      {} {}: {keys}, {} handshakes", peer.name, peer.public_key, peer.handshakes)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_wan::Config;
+
+    fn sealed(troubles: &[&str], in_the_clear: &str, is_shaking_hands: bool) -> TransportState {
+        let peer = PeerState {
+            name: "east".to_string(),
+            public_key: String::new(),
+            cipher: None,
+            key_age_s: None,
+            handshakes: 0,
+            is_shaking_hands,
+        };
+        let seal = SealState {
+            public_key: String::new(),
+            peers: vec![peer],
+            in_the_clear: in_the_clear.to_string(),
+            troubles: troubles.iter().map(ToString::to_string).collect(),
+            counters: Named::new(),
+            drops: Named::new(),
+        };
+        let mut state = TransportState::of(&Transport::new(Config::default()).unwrap(), Some(seal));
+        let (prefix, via) = ("10.2.0.0/16".to_string(), Some("10.2.0.1".to_string()));
+        state.far.push(FarState { prefix, via, reached: vec![], is_silent: true });
+        state
+    }
+
+    #[test]
+    fn keys_that_do_not_fit_are_one_line_and_the_same_reason_in_health() {
+        let state = sealed(&["peer east has another pre-shared key"], "none", false);
+        assert_eq!(state.news(), ["peer east has another pre-shared key"]);
+        assert_eq!(state.not_ready().as_deref(), Some("peer east has another pre-shared key"));
+        let mut text = String::new();
+        write_transport(&state, &mut text).unwrap();
+        assert!(text.contains("      peer east has another pre-shared key\n"), "{text}");
+        // Nothing is said of a box that is silent while one is there and shakes hands.
+        assert_eq!(sealed(&[], "none", true).news(), [""; 0]);
+    }
+
+    #[test]
+    fn what_becomes_of_traffic_is_said_as_it_is() {
+        let silent = |in_the_clear| sealed(&[], in_the_clear, false).news().join("");
+        assert!(silent("none").contains("its traffic is dropped where it is RDMA"), "{}", silent("none"));
+        assert!(silent("any").contains("its traffic passes as it is"), "{}", silent("any"));
+        let mut text = String::new();
+        write_transport(&sealed(&[], "none", false), &mut text).unwrap();
+        assert!(text.contains("RDMA in the clear: none") && !text.contains("passes as it is"), "{text}");
+    }
 }

@@ -85,8 +85,6 @@ pub enum Datagram {
 pub struct Cookie {
     /// Stands for the secret of the one who gives it.
     life: u8,
-    /// The session that was open with the asker then; 0 for none.
-    standing: u8,
 }
 
 /// Mirrors `Opening`.
@@ -128,8 +126,6 @@ pub struct End {
     session: Option<Session>,
     /// The nonce of the question for a far box.
     question: Option<u8>,
-    /// The open session that ended last; 0 for none.
-    ended: u8,
     /// What a former session did not deliver, for [`Slip::KeepsSequence`].
     sequence_from: u8,
 }
@@ -152,7 +148,7 @@ impl Step<'_> {
 
 impl End {
     pub(super) fn new(instance: u8) -> Self {
-        End { instance, session: None, question: None, ended: 0, sequence_from: 0 }
+        End { instance, session: None, question: None, sequence_from: 0 }
     }
 
     /// The name of its session, once it is open.
@@ -195,19 +191,8 @@ impl End {
         step.out.push(Datagram::Ask { nonce });
     }
 
-    fn cookie(&self, step: &Step<'_>) -> Cookie {
-        let standing = if step.slip == Some(Slip::LastingCookies) { 0 } else { self.open().unwrap_or(0) };
-        Cookie { life: self.instance, standing }
-    }
-
-    /// Mirrors `handle_request`: a cookie is good for what was open when it was given, and for nothing that was opened since.
-    fn may_open(&self, instance: u8, remote: u8, cookie: Cookie, step: &Step<'_>) -> bool {
-        let known = self.session.as_ref();
-        let is_again =
-            known.is_some_and(|known| known.peer_instance == instance && known.remote == Some(remote));
-        let was_open =
-            self.open().is_none() && cookie == Cookie { standing: self.ended, ..self.cookie(step) };
-        cookie == self.cookie(step) || is_again || was_open
+    fn cookie(&self) -> Cookie {
+        Cookie { life: self.instance }
     }
 
     pub(super) fn restart(&mut self, step: &mut Step<'_>) {
@@ -216,7 +201,6 @@ impl End {
     }
 
     fn end(&mut self, step: &Step<'_>) {
-        self.ended = self.open().unwrap_or(self.ended);
         if let Some(session) = self.session.take()
             && step.slip == Some(Slip::KeepsSequence)
         {
@@ -246,12 +230,12 @@ impl End {
     pub(super) fn handle(&mut self, datagram: Datagram, step: &mut Step<'_>) {
         match datagram {
             Datagram::Ask { nonce } => {
-                let (instance, cookie) = (self.instance, self.cookie(step));
+                let (instance, cookie) = (self.instance, self.cookie());
                 step.out.push(Datagram::Answer { instance, nonce, cookie });
             }
             Datagram::Answer { instance, nonce, cookie } => self.handle_answer(instance, nonce, cookie, step),
             Datagram::Open { instance, session, nonce, cookie } => {
-                if self.may_open(instance, session, cookie, step) {
+                if cookie == self.cookie() {
                     self.accept(instance, session, nonce, step);
                 }
             }
@@ -298,6 +282,9 @@ impl End {
         if self.session.as_ref().is_some_and(|session| session.peer_instance == instance) {
             return;
         }
+        if !self.gives_way(step) {
+            return;
+        }
         // Mirrors `end_former_life`.
         self.end(step);
         self.begin(step, instance).opening = Some(Opening { cookie, nonce, tries: 0 });
@@ -316,10 +303,29 @@ impl End {
         step.out.push(Datagram::Open { instance, session: session.local, nonce, cookie });
     }
 
+    /// A stranger in the name of the other box asks, hears the cookie, and opens a session.
+    pub(super) fn handle_stranger(&mut self, step: &mut Step<'_>) {
+        let (instance, session, nonce) = (step.name(), step.name(), step.name());
+        let cookie = self.cookie();
+        self.handle(Datagram::Open { instance, session, nonce, cookie }, step);
+    }
+
+    /// Mirrors `gives_way` and `challenge`, without silence: whoever is challenged answers.
+    fn gives_way(&mut self, step: &mut Step<'_>) -> bool {
+        if self.open().is_none() || step.slip == Some(Slip::TakesOver) {
+            return true;
+        }
+        self.ping(step);
+        false
+    }
+
     fn accept(&mut self, instance: u8, remote: u8, nonce: u8, step: &mut Step<'_>) {
         let is_known = self.session.as_ref().is_some_and(|session| {
             session.peer_instance == instance && session.remote.is_none_or(|known| known == remote)
         });
+        if !is_known && !self.gives_way(step) {
+            return;
+        }
         if !is_known {
             // It has forgotten the session, or lives another life.
             self.end(step);

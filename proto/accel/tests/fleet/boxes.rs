@@ -4,7 +4,7 @@ use super::Setup;
 use longhaul_accel::{Accelerator, Config, Policy, Role};
 use longhaul_node::{Chain, Deadline, Frame, Mirrored, Node, Side, Transmit};
 use longhaul_units::{Duration, Instant};
-use longhaul_wan::{PathConfig, Rate, Transport};
+use longhaul_wan::{PathConfig, Rate, Seed, Transport};
 use std::collections::VecDeque;
 
 /// Which boxes a run has.
@@ -65,7 +65,7 @@ impl Parts {
                 let sized = longhaul_wan::Config::for_paths(vec![path], setup.rate.bytes_in(round_trip));
                 let transport = Transport::new(longhaul_wan::Config {
                     box_id: 1 + number as u64,
-                    seed: setup.seed << 16 | lives << 8 | number as u64,
+                    seed: Seed::of_scenario(setup.seed << 16 | lives << 8 | number as u64),
                     ..sized
                 });
                 let behind = Chain::new(Some(Mirrored(accelerator(far))), Some(transport.expect("valid")));

@@ -5,7 +5,7 @@ use super::{RowOf, Setup, rate};
 use longhaul_accel::{Accelerator, Role};
 use longhaul_node::{Chain, Deadline, Frame, Mirrored, Node, Side, Transmit};
 use longhaul_units::Instant;
-use longhaul_wan::{PathConfig, Rate, Transport};
+use longhaul_wan::{PathConfig, Rate, Seed, Transport};
 
 type Halves = Chain<Accelerator, Chain<Mirrored<Accelerator>, Transport>>;
 
@@ -40,7 +40,7 @@ impl Whole {
         let transport = Transport::new(longhaul_wan::Config {
             paths: vec![PathConfig { rate: Rate::Fixed(rate()), ..PathConfig::default() }],
             box_id: 1 + role as u64,
-            seed: setup.seed << 16 | lives << 8 | role as u64,
+            seed: Seed::of_scenario(setup.seed << 16 | lives << 8 | role as u64),
             ..longhaul_wan::Config::default()
         });
         let behind = Chain::new(Some(Mirrored(accelerator(far))), Some(transport.expect("valid")));

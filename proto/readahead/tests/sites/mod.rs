@@ -15,7 +15,7 @@ use longhaul_rnic::{
     Access, AddressVector, CqId, Memory, MrKeys, Mtu, QpAttr, QpInit, QpKind, QpState, Rnic,
 };
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, RKey};
-use longhaul_wan::{PathConfig, Rate, Transport};
+use longhaul_wan::{PathConfig, Rate, Seed, Transport};
 use longhaul_wire::mad::{
     GSI_QKEY, Header, MAD_LEN, Message, RdmaCmHeader, Rep, Req, ReqPath, ServiceId, TransportService,
 };
@@ -204,7 +204,7 @@ fn whole_box(setup: &Setup, mode: Mode, number: u64) -> Box<dyn Node> {
     let transport = Transport::new(longhaul_wan::Config {
         paths: vec![PathConfig { rate: Rate::Fixed(rate()), ..PathConfig::default() }],
         box_id: 1 + number,
-        seed: setup.seed << 8 | number,
+        seed: Seed::of_scenario(setup.seed << 8 | number),
         ..longhaul_wan::Config::default()
     });
     let behind = Chain::new(Some(Mirrored(far)), Some(transport.expect("valid")));

@@ -5,7 +5,7 @@ use crate::net::{Source, host_path};
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Frame, FrameBuf, FramePool, Node, Side, Transmit};
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
-use longhaul_wan::{Config, INNER, PathStatus, Transport};
+use longhaul_wan::{Config, INNER, PathStatus, Seed, Transport};
 use longhaul_wire::{Ecn, HEAD_MAX};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -428,7 +428,7 @@ impl Shares {
 pub fn adaptive(id: u64, bdp: u64) -> Config {
     Config {
         box_id: id,
-        seed: 1000 + id,
+        seed: Seed::of_scenario(1000 + id),
         ..Config::for_paths(
             vec![longhaul_wan::PathConfig {
                 rate: longhaul_wan::Rate::Adaptive { most: None },

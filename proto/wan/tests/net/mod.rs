@@ -6,7 +6,7 @@ mod starved;
 use longhaul_link::{Link, LinkConfig};
 use longhaul_node::{Deadline, Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, RKey};
-use longhaul_wan::{Config, INNER, PathConfig, Transport};
+use longhaul_wan::{Config, INNER, PathConfig, Seed, Transport};
 use longhaul_wire::{Bth, Deth, Ecn, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Reth, icrc};
 pub use starved::Starved;
 use std::collections::{HashMap, VecDeque};
@@ -255,7 +255,7 @@ impl Transmit for Landing<'_> {
 pub fn config(box_id: u64, paths: usize, rate: Option<BitRate>) -> Config {
     Config {
         box_id,
-        seed: 1000 + box_id,
+        seed: Seed::of_scenario(1000 + box_id),
         paths: vec![PathConfig { rate: rate.into(), ..PathConfig::default() }; paths],
         ..Config::default()
     }

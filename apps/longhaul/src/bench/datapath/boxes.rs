@@ -3,7 +3,7 @@
 use crate::fibre::{Ecn, Fibre};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size};
-use crate::wan_box::{self, Paths, WanBox};
+use crate::wan_box::{self, Identity, Paths, WanBox};
 use clap::ValueEnum;
 use longhaul_accel::{Accelerator, Config, DropReason, FlowState};
 use longhaul_datapath::{Bridge, Load, LoadConfig, NodeStage, RingEnd, Row, Seen, Stage};
@@ -161,7 +161,7 @@ fn whole(number: u8, cell: &Cell, setup: &Setup) -> Result<WanBox, Problem> {
         parity: setup.parity,
         cores: NonZeroUsize::MIN,
     };
-    wan_box::whole(accelerator(cell), &paths, number.into(), sealing, None)
+    wan_box::whole(accelerator(cell), &paths, Identity::of_scenario(number.into()), sealing, None)
 }
 
 /// A load with a box between its ends, in one thread.
