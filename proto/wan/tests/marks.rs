@@ -5,7 +5,7 @@ mod net;
 use longhaul_link::LinkConfig;
 use longhaul_node::{Frame, Node};
 use longhaul_units::{BitRate, Duration, Instant};
-use longhaul_wan::{Config, DropReason, Parity, Transport};
+use longhaul_wan::{Config, DropReason, Parity, Seed, Transport};
 use longhaul_wire::{Ecn, Path, Udp};
 use net::{Net, Source, config, host_path};
 use std::cell::RefCell;
@@ -40,8 +40,9 @@ fn a_mark_from_before_the_tunnel_is_the_frames_own() {
 #[test]
 fn streams_that_another_box_gets_pass() {
     let mut net = net(Parity::Adaptive, 0.001);
-    let other =
-        Rc::new(RefCell::new(Transport::new(Config { box_id: 3, seed: 3, ..Config::default() }).unwrap()));
+    let other = Rc::new(RefCell::new(
+        Transport::new(Config { box_id: 3, seed: Seed::of_scenario(3), ..Config::default() }).unwrap(),
+    ));
     let hashed = Rc::clone(&other);
     net.loses = Some(Box::new(move |to, frame: &Frame<'_>| {
         let is_other = to == 1

@@ -14,7 +14,7 @@ use longhaul_node::{
 use longhaul_rnic::{Completion, Memory, Mtu, RecvWr, Rnic, SendOp, SendWr};
 use longhaul_sim::{Cable, Nodes};
 use longhaul_units::{BitRate, Duration, Instant};
-use longhaul_wan::{PathConfig, Rate, Transport};
+use longhaul_wan::{PathConfig, Rate, Seed, Transport};
 use longhaul_wire::Packet;
 use std::collections::VecDeque;
 
@@ -98,7 +98,7 @@ impl Path {
             let transport = Transport::new(longhaul_wan::Config {
                 paths: vec![PathConfig { rate: Rate::Fixed(setup.rate), ..PathConfig::default() }],
                 box_id: number,
-                seed: setup.seed << 8 | number,
+                seed: Seed::of_scenario(setup.seed << 8 | number),
                 ..longhaul_wan::Config::default()
             });
             let behind = Chain::new(Some(Mirrored(accelerator(far))), Some(transport.expect("valid")));
