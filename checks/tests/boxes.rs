@@ -10,6 +10,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -283,6 +284,39 @@ mod accelerators {
         }
     }
 
+    /// Threads that have to wait for a core are no failed path.
+    #[test]
+    #[ignore = "nightly: all cores are busy for ten seconds"]
+    fn with_a_transport_take_no_path_for_out_while_all_cores_are_busy() {
+        require("ib_write_bw", "perftest");
+        let Some(network) = Network::new("whole boxes on busy cores", 1500) else { return };
+        let start = |name: &str, ports: &str| {
+            network
+                .start(&format!("accelerate --name {name} {ports} --rate 200M --distance 100km --transport"))
+        };
+        let near = start("near", "--lan west --wan w1");
+        let fibre = network.start("emulate --a w2 --b e2 --distance 100km --rate 200M");
+        let far = start("far", "--lan east --wan e1");
+        let (is_over, at_last) = (AtomicBool::new(false), Instant::now() + LIMIT);
+        let spins = || !is_over.load(Ordering::Relaxed) && Instant::now() < at_last;
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| while spins() {});
+            }
+            network.transfer("ib_write_bw -R -b -s 65536 -m 1024 -D 10", || {});
+            is_over.store(true, Ordering::Relaxed);
+        });
+        for one in [near, far] {
+            let state = network.status(&one);
+            let transport = &state["pairs"][0]["transport"];
+            let path = &transport["sessions"][0]["paths"][0];
+            assert_eq!((&path["outages"], &path["black_holes"]), (&0.into(), &0.into()), "{transport:#}");
+            println!("{} of {} lost", path["lost"], path["sent"]);
+            one.end();
+        }
+        fibre.end();
+    }
+
     #[test]
     fn with_a_transport_and_keys_repair_and_hide_uc_and_ud() {
         require("ib_send_bw", "perftest");
@@ -303,18 +337,23 @@ mod accelerators {
         let far = start(1, "far", "--lan east --wan e1");
         // Until the boxes know each other, frames pass.
         network.transfer("ib_write_bw -s 4096 -m 1024 -n 100", || {});
-        // Every message must arrive, or the receiver waits for it for ever: each has its receive from the beginning.
+        // A receiver waits for ever for a SEND that a box's port has no room for: they are few, and each has its receive from the
+        // beginning. WRITEs may lose some there.
         for line in [
-            "ib_send_bw -c UD -s 1024 -m 1024 -n 1000 -r 1000",
-            "ib_send_bw -c UC -s 8192 -m 1024 -n 1000 -r 1000",
+            "ib_send_bw -c UD -s 1024 -m 1024 -n 200 -r 200",
+            "ib_send_bw -c UC -s 2048 -m 1024 -n 100 -r 100",
             "ib_write_bw -c UC -s 65536 -m 1024 -n 400",
         ] {
             network.transfer(line, || {});
         }
         let counters = &network.status(&near)["pairs"][0]["transport"]["counters"];
         let of = |name: &str| counters[name].as_u64().unwrap_or_default();
-        assert!(of("unpaced") >= 1000 + 8 * 1000 + 64 * 400, "{counters:#}");
-        assert!(of("repeated") + of("parity_sent") > 100, "{counters:#}");
+        assert!(of("unpaced") > 200 + 2 * 100 + 1000, "{counters:#}");
+        assert!(of("repeated") + of("parity_sent") > 10, "{counters:#}");
+        let taken = of("tunnelled");
+        network.wait_for(&far, "everything that was taken", |state| {
+            state["pairs"][0]["transport"]["counters"]["delivered"].as_u64() >= Some(taken)
+        });
         for one in [near, fibre, far] {
             one.end();
         }
