@@ -1,6 +1,5 @@
 //! Hundreds of QPs on devices that are late: a driver comes round seldom, and takes few frames a turn.
 
-#[allow(dead_code, reason = "shared with tests over wires")]
 mod pair;
 
 use longhaul_node::{Frame, Node, Side, Transmit};
