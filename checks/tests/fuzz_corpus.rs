@@ -1,4 +1,5 @@
-//! Hostile bytes: the committed corpora of the fuzz targets, every prefix of each entry, and seeded mutations.
+//! Hostile bytes: the committed corpora of the fuzz targets, every prefix of each entry, and seeded mutations; and what the
+//! fuzzer found that covers more, as it is.
 //!
 //! `LONGHAUL_FUZZ_ROUNDS` sets the mutations per entry, `LONGHAUL_FUZZ_SEED` the seed. A failure prints both
 //! and leaves the offending bytes in a file that belongs into the corpus.
@@ -18,9 +19,11 @@ fn from_environment(name: &str, default: u64) -> u64 {
     }
 }
 
-fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
-    let mut files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+/// The inputs of a target in one of the two folders, in the order of their names.
+fn inputs(folder: &str, target: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(folder).join(target);
+    let Ok(entries) = std::fs::read_dir(&folder) else { return Vec::new() };
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files.into_iter().map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
 }
@@ -66,7 +69,10 @@ fn replay(target: &str, rounds: u64) {
             std::panic::resume_unwind(panic);
         }
     };
-    let corpus = corpus(target);
+    for (path, entry) in inputs("found", target) {
+        check(&entry, &path.display().to_string());
+    }
+    let corpus = inputs("corpus", target);
     assert!(corpus.len() >= 10, "the corpus of {target} has {} entries", corpus.len());
     let mut rng = SplitMix64::new(seed);
     for (path, entry) in &corpus {

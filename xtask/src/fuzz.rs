@@ -27,7 +27,6 @@ const LENGTHS_MAX: &[(&str, u32)] = &[
     ("segments", 2000),
     ("segments_described", 2000),
     ("session", 512),
-    ("session_sealed", 512),
 ];
 const LENGTH_MAX: u32 = 512;
 /// Bytes of committed corpora, all targets together.
@@ -78,7 +77,7 @@ pub fn all(root: &Path, seconds: u64) -> Result<(), String> {
 
 /// The targets are the folders of committed corpora.
 fn targets(root: &Path) -> Result<Vec<String>, String> {
-    let folder = committed(root, "");
+    let folder = corpus(root, "");
     let unreadable = |e| format!("{}: {e}", folder.display());
     let mut names = Vec::new();
     for entry in fs::read_dir(&folder).map_err(unreadable)? {
@@ -108,12 +107,18 @@ fn parse(words: &[String], all: &[String]) -> Result<Asked, String> {
     Ok(asked)
 }
 
-fn committed(root: &Path, target: &str) -> PathBuf {
+/// Committed inputs that people made, and findings.
+fn corpus(root: &Path, target: &str) -> PathBuf {
     root.join("checks/fuzz/corpus").join(target)
 }
 
-/// Where inputs that were found lie between runs.
+/// Committed inputs that the fuzzer made.
 fn found(root: &Path, target: &str) -> PathBuf {
+    root.join("checks/fuzz/found").join(target)
+}
+
+/// Where inputs of the fuzzer lie between runs.
+fn learnt(root: &Path, target: &str) -> PathBuf {
     cargo::target(root).join("fuzz-corpus").join(target)
 }
 
@@ -123,8 +128,10 @@ fn build(root: &Path) -> Result<PathBuf, String> {
     let manifest = "--manifest-path=checks/fuzz/Cargo.toml";
     let platform = format!("--target={PLATFORM}");
     let arguments = ["build", "--release", "--quiet", manifest, &platform, &folder_argument];
-    cargo::cargo(root, &arguments, &[("RUSTFLAGS", RUSTFLAGS)])
-        .map_err(|e| format!("{e}; it needs a C++ compiler: apt-get install g++"))?;
+    if Command::new("c++").arg("--version").output().is_err() {
+        return Err("libFuzzer needs a C++ compiler: apt-get install g++".to_owned());
+    }
+    cargo::cargo(root, &arguments, &[("RUSTFLAGS", RUSTFLAGS)])?;
     Ok(folder.join(PLATFORM).join("release/longhaul-fuzz"))
 }
 
@@ -144,13 +151,14 @@ fn each(root: &Path, program: &Path, targets: &[String], limit: Limit) -> Result
     if findings.is_empty() { Ok(()) } else { Err(format!("findings: {}", findings.join(", "))) }
 }
 
-fn folders(root: &Path, target: &str) -> Result<(PathBuf, PathBuf, String), String> {
-    let (found, committed) = (found(root, target), committed(root, target));
+/// The folders of inputs, that of the fuzzer's own first, and the beginning of a finding's path.
+fn folders(root: &Path, target: &str) -> Result<([PathBuf; 3], String), String> {
+    let inputs = [learnt(root, target), found(root, target), corpus(root, target)];
     let findings = cargo::target(root).join("fuzz-findings");
-    for folder in [&found, &findings] {
+    for folder in inputs.iter().chain([&findings]) {
         fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     }
-    Ok((found, committed, format!("{}/{target}-", findings.display())))
+    Ok((inputs, format!("{}/{target}-", findings.display())))
 }
 
 fn fuzzer(program: &Path, target: &str) -> Command {
@@ -162,7 +170,7 @@ fn fuzzer(program: &Path, target: &str) -> Command {
 
 /// Runs the fuzzer on one target; returns the executions.
 fn one(root: &Path, program: &Path, target: &str, limit: Limit) -> Result<u64, String> {
-    let (found, committed, findings) = folders(root, target)?;
+    let (inputs, findings) = folders(root, target)?;
     let limit = match limit {
         Limit::Seconds(seconds) => format!("-max_total_time={seconds}"),
         Limit::Runs(runs) => format!("-runs={runs}"),
@@ -171,7 +179,7 @@ fn one(root: &Path, program: &Path, target: &str, limit: Limit) -> Result<u64, S
     let mut child = fuzzer(program, target)
         .args([&limit, "-print_final_stats=1", "-timeout=20", "-rss_limit_mb=2048", "-reload=0"])
         .arg(format!("-artifact_prefix={findings}"))
-        .args([&found, &committed])
+        .args(&inputs)
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| format!("cannot run {}: {e}", program.display()))?;
@@ -194,7 +202,7 @@ fn one(root: &Path, program: &Path, target: &str, limit: Limit) -> Result<u64, S
     if status.success() {
         return Ok(executions);
     }
-    Err(format!("{rest}{target}: {status}; the input is {findings}*: put it into {}", committed.display()))
+    Err(format!("{rest}{target}: {status}; the input is {findings}*: put it into {}", inputs[2].display()))
 }
 
 /// Adds a line to the journal of executions.
@@ -205,26 +213,27 @@ fn note(root: &Path, target: &str, executions: u64, seconds: f64) -> Result<(), 
         .map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Adds to the committed corpora what covers something that they do not, shortest inputs first.
+/// Commits what covers something that committed inputs do not, shortest first.
 fn minimise(root: &Path, program: &Path, targets: &[String]) -> Result<(), String> {
     for target in targets {
-        let (found, committed, _) = folders(root, target)?;
+        let ([learnt, found, corpus], _) = folders(root, target)?;
         let short = cargo::target(root).join("fuzz-short").join(target);
         let _ = fs::remove_dir_all(&short);
-        copy_short(&found, &short).map_err(|e| format!("{}: {e}", short.display()))?;
-        let before = count(&committed);
+        copy_short(&learnt, &short).map_err(|e| format!("{}: {e}", short.display()))?;
+        copy_short(&corpus, &short).map_err(|e| format!("{}: {e}", short.display()))?;
+        let before = count(&found);
         let merged = fuzzer(program, target)
             .arg("-merge=1")
-            .args([&committed, &short])
+            .args([&found, &short])
             .stderr(Stdio::null())
             .status()
             .map_err(|e| format!("cannot run {}: {e}", program.display()))?;
         if !merged.success() {
             return Err(format!("{target}: merging its corpus: {merged}"));
         }
-        println!("{target}: {before} inputs, now {}", count(&committed));
+        println!("{target}: {before} inputs, now {}", count(&found));
     }
-    let bytes = bytes_of(&committed(root, ""));
+    let bytes = bytes_of(&corpus(root, "")) + bytes_of(&found(root, ""));
     println!("{bytes} bytes in all");
     if bytes > COMMITTED_MAX {
         return Err(format!(

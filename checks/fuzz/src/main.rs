@@ -14,7 +14,7 @@ fn target() -> fuzz::Target {
     })
 }
 
-libfuzzer_sys::fuzz_target!(init: let _ = TARGET.set(target()), |data: &[u8]| {
+libfuzzer_sys::fuzz_target!(init: assert!(TARGET.set(target()).is_ok()), |data: &[u8]| {
     if let Some(run) = TARGET.get() {
         run(data);
     }

@@ -57,8 +57,14 @@ struct Said {
     next: u32,
     una: u32,
     msn: u32,
-    /// PSNs of requests with a right ICRC that reached the box from its LAN.
-    requested: HashSet<u32>,
+    /// PSNs of requests with a right ICRC that reached the box from its LAN: the first of each, and how many it takes.
+    requested: Vec<(Psn, u32)>,
+}
+
+impl Said {
+    fn has_requested(&self, psn: Psn) -> bool {
+        self.requested.iter().any(|&(first, psns)| (0..psns as i32).contains(&psn.since(first)))
+    }
 }
 
 #[derive(Default)]
@@ -150,7 +156,7 @@ impl Play {
             let is_read = fields.bth.opcode == Opcode::RC_READ_REQUEST;
             let read = fields.reth.filter(|_| is_read).map_or(0, |reth| reth.len);
             let psns = read.div_ceil(256).clamp(1, READ_PSNS_MAX);
-            self.said[connection].requested.extend((0..psns).map(|by| fields.bth.psn.plus(by).get()));
+            self.said[connection].requested.push((fields.bth.psn, psns));
         }
         let head = Head::copy_of(&bytes);
         match Frame::received(&head, &bytes) {
@@ -183,13 +189,13 @@ impl Play {
         if fields.bth.opcode != Opcode::RC_ACK || self.came[WAN].iter().any(|came| came == bytes) {
             return;
         }
-        let Some(connection) = connection_of(WAN, fields.bth.dest_qp) else { return };
-        let said = &self.said[connection];
         if !matches!(fields.aeth.map(|aeth| aeth.syndrome), Some(Syndrome::Ack { .. })) {
             return;
         }
-        let psn = fields.bth.psn.get();
-        assert!(said.requested.contains(&psn), "an ACK of PSN {psn}, which nobody sent: {fields:?}");
+        // Which QP of the requester's a connection has is what the connection manager's messages say.
+        let psn = fields.bth.psn;
+        let is_known = self.said.iter().any(|said| said.has_requested(psn));
+        assert!(is_known, "an ACK of PSN {psn}, which nobody sent: {fields:?}");
     }
 
     fn check_bounds(&self) {
