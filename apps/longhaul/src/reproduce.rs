@@ -18,6 +18,7 @@ Examples:
   longhaul reproduce
   longhaul reproduce iown-c1 ntt-distance --out c1.html
   longhaul reproduce --list
+  longhaul reproduce --reduced --check
   longhaul reproduce --check --csv tables --results results.jsonl
 
 An experiment holds the planner's predictions and the simulated protocol code against a document's figures, a formula, or a
