@@ -81,7 +81,7 @@ impl Layout {
 
     /// Bytes of one lane.
     pub fn len(shape: Shape) -> usize {
-        6 * shape.arena() + shape.readable() + 64 + MARK_ROOM
+        6 * shape.arena() + shape.readable() + 64 + 2 * MARK_ROOM
     }
 
     fn arena(self, number: usize) -> usize {
@@ -112,8 +112,8 @@ impl Layout {
         self.readable() + self.shape.readable()
     }
 
-    fn mark(self) -> usize {
-        self.word() + 64
+    fn mark(self, batch: usize) -> usize {
+        self.word() + 64 + batch % 2 * MARK_ROOM
     }
 
     /// What the side's peers READ.
@@ -145,6 +145,8 @@ pub struct Lane {
     theirs: Vec<Step>,
     sent: VecDeque<(Expected, Option<Step>)>,
     received: VecDeque<Expected>,
+    /// Receives of the next batch: the peer has begun it.
+    early: VecDeque<Completion>,
     targets: [Area; 2],
     inboxes: [Area; 2],
     fetched: Area,
@@ -183,6 +185,7 @@ impl Lane {
             theirs: Vec::new(),
             sent: VecDeque::new(),
             received: VecDeque::new(),
+            early: VecDeque::new(),
             targets: [0, 1].map(|batch| Area::new(layout.target(batch), arena)),
             inboxes: [0, 1].map(|batch| Area::new(layout.inbox(batch), arena)),
             fetched: Area::new(layout.fetched(), arena),
@@ -251,7 +254,7 @@ impl Lane {
                 self.qp.post_recv(wr_id(batch, index), &[])?;
             }
         }
-        let mark = [region.piece(self.layout.mark(), MARK_LEN as u32)];
+        let mark = [region.piece(self.layout.mark(batch), MARK_LEN as u32)];
         Ok(self.qp.post_recv(mark_id(batch), &mark)?)
     }
 
@@ -358,7 +361,12 @@ impl Lane {
         region: &MemoryRegion,
     ) -> Result<(), Fault> {
         let is_receive = matches!(completion.op, CompletionOp::Recv | CompletionOp::RecvWriteImmediate);
-        let expected = match is_receive && completion.status == Status::Success {
+        let is_receive = is_receive && completion.status == Status::Success;
+        if is_receive && self.received.is_empty() {
+            self.early.push_back(*completion);
+            return Ok(());
+        }
+        let expected = match is_receive {
             true => self.received.pop_front(),
             false => self.sent.pop_front().map(|(expected, step)| {
                 // The program may use the memory again: whoever sends it once more sends something else.
@@ -378,6 +386,8 @@ impl Lane {
             if !self.is_done() {
                 self.post_batch(pd, region)?;
             }
+            let mut early = std::mem::take(&mut self.early).into_iter();
+            early.try_for_each(|completion| self.take(&completion, pd, region))?;
         }
         Ok(())
     }
@@ -396,7 +406,7 @@ impl Lane {
         self.inboxes[parity].compare(region, "what the peer sent")?;
         self.fetched.compare(region, "what was fetched")?;
         let mut mark = [0; MARK_LEN];
-        region.read(self.layout.mark(), &mut mark);
+        region.read(self.layout.mark(self.batch), &mut mark);
         let (number, key) = mark.split_at(8);
         if number != (self.batch as u64).to_be_bytes() {
             return Err(format!("a mark says {number:x?}").into());

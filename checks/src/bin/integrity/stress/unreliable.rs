@@ -1,4 +1,5 @@
-//! UC and UD queue pairs beside the lanes: what arrives is whole, and on UC in order, each once.
+//! UC and UD queue pairs beside the lanes: what arrives is whole, and on UC in order, each once, if the
+//! path keeps the order: a UC responder takes whatever message begins.
 
 use crate::Fault;
 use crate::plan::fill;
@@ -34,8 +35,8 @@ pub struct Loose {
     posted: u64,
     completed: u64,
     next_at: Instant,
-    /// UC: the number that the next message has at least.
-    expected: u64,
+    /// UC: the number that the next message has at least, where the path keeps the order.
+    expected: Option<u64>,
     pub received: u64,
 }
 
@@ -46,6 +47,7 @@ impl Loose {
         kind: QpKind,
         server: bool,
         seed: u64,
+        any_order: bool,
     ) -> Result<Self, Fault> {
         let settings = QueuePairSettings {
             kind,
@@ -76,7 +78,7 @@ impl Loose {
             posted: 0,
             completed: 0,
             next_at: Instant::now(),
-            expected: 0,
+            expected: (kind == QpKind::Uc && !any_order).then_some(0),
             received: 0,
         };
         (0..BUFFERS).try_for_each(|buffer| loose.post_receive(buffer))?;
@@ -166,10 +168,12 @@ impl Loose {
         if completion.immediate.map(u32::from_be_bytes) != immediate {
             return wrong("has another immediate");
         }
-        if self.kind == QpKind::Uc && number < self.expected {
-            return wrong("came again, or behind a later one");
+        if let Some(expected) = &mut self.expected {
+            if number < *expected {
+                return wrong("came again, or behind a later one");
+            }
+            *expected = number + 1;
         }
-        self.expected = self.expected.max(number + 1);
         self.received += 1;
         self.post_receive(buffer)
     }
