@@ -114,6 +114,41 @@ mod reused {
         go_on(Boxes::Whole);
     }
 
+    /// Lives that end before their flows are learnt, on a lossy path.
+    fn briefly(boxes: Boxes) {
+        for seed in [4, 9, 10, 11] {
+            let setup = Setup::new(seed, boxes);
+            let mut fibre = LinkConfig::fibre_km(1, setup.rate);
+            fibre.loss = 1e-2;
+            let mut setup = Setup {
+                qps: 4,
+                mtu: Mtu::B256,
+                messages: 60,
+                depth: 24,
+                lives: 6,
+                lifetime: Duration::from_us(2000 + 700 * seed),
+                gap: Duration::from_us(500),
+                random_ports: false,
+                fibre,
+                ..setup
+            };
+            setup.nic.timeout = 17;
+            let outcome = run(&setup);
+            assert!(outcome.is_clean(), "seed {seed}: {}", show(&outcome));
+        }
+    }
+
+    #[test]
+    fn briefly_without_boxes() {
+        briefly(Boxes::None);
+    }
+
+    #[test]
+    #[ignore = "issue point 2"]
+    fn briefly_through_whole_boxes() {
+        briefly(Boxes::Whole);
+    }
+
     /// The path is cut for longer than boxes wait, so that the first life fails. The second has nothing to do with it.
     fn after_a_failure(boxes: Boxes) {
         let mut setup = reused(1, boxes, Duration::from_ms(10_000));

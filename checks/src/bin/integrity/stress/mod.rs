@@ -231,10 +231,11 @@ impl Stress {
             self.loose.iter_mut().try_for_each(|loose| loose.send(now))?;
             found.clear();
             self.cq.poll(64, |completion| found.push(completion))?;
+            let mut is_heard = false;
             for completion in &found {
-                self.take(round, completion)?;
+                is_heard |= self.take(round, completion)?;
             }
-            if !found.is_empty() {
+            if is_heard {
                 heard = now;
             } else if heard.elapsed() > SILENCE_MAX {
                 let missing = round.lanes.iter().filter(|lane| !lane.is_done()).take(4);
@@ -245,12 +246,14 @@ impl Stress {
         Ok(())
     }
 
-    fn take(&mut self, round: &mut Round, completion: &Completion) -> Result<(), Fault> {
+    /// True when it is a lane's: those beside complete whatever the network does.
+    fn take(&mut self, round: &mut Round, completion: &Completion) -> Result<bool, Fault> {
         if let Some(&lane) = round.by_qpn.get(&completion.qpn) {
-            return round.lanes[lane].take(completion, &self.session.pd, &self.region);
+            round.lanes[lane].take(completion, &self.session.pd, &self.region)?;
+            return Ok(true);
         }
-        let loose = self.loose.iter_mut().find(|loose| loose.qp.qpn() == completion.qpn);
-        loose.map_or(Ok(()), |loose| loose.take(completion))
+        let mut loose = self.loose.iter_mut().filter(|loose| loose.qp.qpn() == completion.qpn);
+        loose.try_for_each(|loose| loose.take(completion)).map(|()| false)
     }
 
     /// What the other side's atomics have made of this side's words.
