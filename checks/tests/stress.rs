@@ -1,5 +1,5 @@
-//! Every operation on many queue pairs through an emulated WAN that does anything to frames: each byte, immediate,
-//! completion and atomic sum is checked by `integrity stress` at both ends.
+//! Every operation on many queue pairs through an emulated WAN that does anything to frames: each
+//! byte, immediate, completion and atomic sum is checked by `integrity stress` at both ends.
 
 use longhaul_checks::{Finished, Program, TestLab, free_tcp_port};
 use longhaul_units::{Rng, SplitMix64};
@@ -54,7 +54,8 @@ impl Trial {
         let ills = one_of(rng, &ILLS);
         let km = one_of(rng, &[1, 100, 1000]);
         let qps = one_of(rng, &[1, 4, 16, 40, 100]);
-        // With many queue pairs the device alone is late otherwise, and NICs give up without any box.
+        // With many queue pairs the device alone is late otherwise, and NICs give up without any
+        // box.
         let is_many = qps > 16;
         let mtu = one_of(rng, if is_many { &[1024, 4096] } else { &[256, 1024, 4096] });
         let sizes: &[(usize, usize)] = match is_many {
@@ -70,7 +71,8 @@ impl Trial {
         Trial::new(seed, accelerate, km, ills, &task, seconds)
     }
 
-    /// Both ends' results, the client's first; panics with all that is known when one of them finds anything.
+    /// Both ends' results, the client's first; panics with all that is known when one of them finds
+    /// anything.
     fn run(&self, again: &str) -> [Value; 2] {
         let lab = TestLab::up_with(&self.lab);
         let port = free_tcp_port();
@@ -154,8 +156,8 @@ fn a_hundred_without_the_connection_manager() {
     }
 }
 
-/// `LONGHAUL_STRESS_SECONDS` says for how long, `LONGHAUL_SEED` with which seed to begin: with one second it is the trial
-/// of that seed.
+/// `LONGHAUL_STRESS_SECONDS` says for how long, `LONGHAUL_SEED` with which seed to begin: with one
+/// second it is the trial of that seed.
 #[test]
 #[ignore = "nightly: an hour of drawn trials"]
 fn an_hour() {

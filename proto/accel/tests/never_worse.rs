@@ -73,7 +73,8 @@ mod without_the_connection_manager {
     }
 }
 
-/// QPs are reset with data in flight, and connected anew with other PSNs and another UDP source port.
+/// QPs are reset with data in flight, and connected anew with other PSNs and another UDP source
+/// port.
 mod reused {
     use super::*;
 
@@ -149,7 +150,8 @@ mod reused {
         briefly(Boxes::Whole);
     }
 
-    /// The path is cut for longer than boxes wait, so that the first life fails. The second has nothing to do with it.
+    /// The path is cut for longer than boxes wait, so that the first life fails. The second has
+    /// nothing to do with it.
     fn after_a_failure(boxes: Boxes) {
         let mut setup = reused(1, boxes, Duration::from_ms(10_000));
         setup.lives = 2;
@@ -181,7 +183,8 @@ mod reused {
     }
 }
 
-/// Anything that the harness can vary, drawn from the seed. Small enough that a run takes milliseconds.
+/// Anything that the harness can vary, drawn from the seed. Small enough that a run takes
+/// milliseconds.
 fn drawn(seed: u64) -> Setup {
     let mut rng = SplitMix64::new(seed ^ 0x6e65_7665_7277_6f72);
     let rng = &mut rng;
@@ -248,7 +251,8 @@ fn impaired(rng: &mut SplitMix64, fibre: LinkConfig) -> LinkConfig {
 /// Shortest local ACK timeout: 4 ms.
 const TIMEOUT_LEAST: u8 = 10;
 
-/// Its local ACK timeout is longer than the round trip; otherwise it can do nothing over that distance.
+/// Its local ACK timeout is longer than the round trip; otherwise it can do nothing over that
+/// distance.
 fn nic(rng: &mut SplitMix64, round_trip: Duration) -> Nic {
     let is_enough =
         |code: &u8| Duration::of_ack_timeout(*code).is_some_and(|time| time > round_trip.times(3));

@@ -1,4 +1,5 @@
-//! Boxes are killed at random moments and come back with empty memory; docs/semantics.md says what may come of it.
+//! Boxes are killed at random moments and come back with empty memory; docs/semantics.md says what
+//! may come of it.
 
 mod fleet;
 
@@ -75,7 +76,8 @@ impl Judge<'_> {
         }
     }
 
-    /// What must not be; false beside it where the program merely hears of a loss in another way than it should.
+    /// What must not be; false beside it where the program merely hears of a loss in another way
+    /// than it should.
     fn verdict(&self) -> Option<(bool, String)> {
         let Count { completed, placed, fence, messages } = self.count;
         let is_silent = completed == messages;

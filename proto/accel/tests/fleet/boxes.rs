@@ -26,7 +26,7 @@ type Halves = Chain<Accelerator, Mirrored<Accelerator>>;
 
 enum Parts {
     Near(Accelerator),
-    Halves(Halves),
+    Halves(Box<Halves>),
     Whole(Box<Whole>),
 }
 
@@ -57,7 +57,8 @@ impl Parts {
             Boxes::Paired => {
                 let far =
                     Config { role: Role::Far, wan_rate: config.lan_rate, lan_rate: None, ..config.clone() };
-                Parts::Halves(Chain::new(Some(accelerator(config)), Some(Mirrored(accelerator(far)))))
+                let far = Some(Mirrored(accelerator(far)));
+                Parts::Halves(Box::new(Chain::new(Some(accelerator(config)), far)))
             }
             Boxes::Whole => {
                 let [near, far] = config.halves(round_trip);

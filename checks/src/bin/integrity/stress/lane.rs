@@ -1,8 +1,9 @@
 //! One RC queue pair, with what both sides do on it and the memory for that.
 //!
-//! A side posts a batch and then a SEND that marks its end. Once the other's mark is there, so is all that the other did
-//! in that batch; then memory is compared, and the next batch begins. Targets and receives of two batches alternate: the
-//! mark of a batch says that those of the one before have been compared.
+//! A side posts a batch and then a SEND that marks its end. Once the other's mark is there, so is
+//! all that the other did in that batch; then memory is compared, and the next batch begins.
+//! Targets and receives of two batches alternate: the mark of a batch says that those of the one
+//! before have been compared.
 
 use super::plan::{Shape, Step, Verb};
 use crate::Fault;
@@ -153,7 +154,8 @@ pub struct Lane {
     peer_readable: Vec<u8>,
     /// What the peer's word holds after all that was posted.
     pub peer_word: u64,
-    /// Regions that the peer invalidates in even and in odd batches, and the key that the peer's mark lent.
+    /// Regions that the peer invalidates in even and in odd batches, and the key that the peer's
+    /// mark lent.
     lent: [Option<MemoryRegion>; 2],
     borrowed: Option<RKey>,
     pub tally: Tally,
@@ -369,7 +371,8 @@ impl Lane {
         let expected = match is_receive {
             true => self.received.pop_front(),
             false => self.sent.pop_front().map(|(expected, step)| {
-                // The program may use the memory again: whoever sends it once more sends something else.
+                // The program may use the memory again: whoever sends it once more sends something
+                // else.
                 if let Some(step) = step.filter(|step| !step.verb.fetches()) {
                     region.write(self.layout.source() + step.local, &vec![0xee; step.len]);
                 }

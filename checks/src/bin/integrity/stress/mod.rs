@@ -1,7 +1,8 @@
 //! Every operation on many queue pairs, both ways at once, round after round for a time.
 //!
-//! In a round each queue pair runs its batches, or is abandoned with data in flight; then all are connected anew, with other
-//! PSNs: the same ones after a reset, or others by the connection manager.
+//! In a round each queue pair runs its batches, or is abandoned with data in flight; then all are
+//! connected anew, with other PSNs: the same ones after a reset, or others by the connection
+//! manager.
 
 mod lane;
 mod plan;
@@ -152,7 +153,8 @@ impl Stress {
         Ok(Stress { session, args, server, path, cq, region, listener, spare, loose, tally })
     }
 
-    /// Connects all lanes, runs them to their end or gives them up, and checks what is left to check.
+    /// Connects all lanes, runs them to their end or gives them up, and checks what is left to
+    /// check.
     fn round(&mut self, seed: u64, is_given_up: bool) -> Result<(), Fault> {
         let mut round = self.lanes(seed)?;
         self.connect(seed, &mut round)?;

@@ -89,7 +89,8 @@ impl Shape {
         let at = (lane as u64) << 32 | (number as u64) << 1 | u64::from(server);
         let mut rng = SplitMix64::new(self.seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut steps: Vec<Step> = Vec::new();
-        // Behind what came before: in the source, in what is fetched, in the target, in the receives.
+        // Behind what came before: in the source, in what is fetched, in the target, in the
+        // receives.
         let mut ends = [0; 4];
         let mut bytes = 0;
         while bytes < self.batch_bytes && steps.len() < STEPS_MAX {

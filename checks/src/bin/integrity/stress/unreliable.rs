@@ -1,5 +1,5 @@
-//! UC and UD queue pairs beside the lanes: what arrives is whole, and on UC in order, each once, if the
-//! path keeps the order: a UC responder takes whatever message begins.
+//! UC and UD queue pairs beside the lanes: what arrives is whole, and on UC in order, each once, if
+//! the path keeps the order: a UC responder takes whatever message begins.
 
 use crate::Fault;
 use crate::plan::fill;
