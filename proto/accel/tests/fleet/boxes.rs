@@ -25,7 +25,7 @@ type Whole = Chain<Accelerator, Chain<Mirrored<Accelerator>, Transport>>;
 type Halves = Chain<Accelerator, Mirrored<Accelerator>>;
 
 enum Parts {
-    Near(Accelerator),
+    Near(Box<Accelerator>),
     Halves(Box<Halves>),
     Whole(Box<Whole>),
 }
@@ -53,7 +53,7 @@ impl Parts {
         let round_trip = setup.fibre.delay.times(2);
         match setup.boxes {
             Boxes::None => unreachable!("no box"),
-            Boxes::One | Boxes::Both => Parts::Near(accelerator(config)),
+            Boxes::One | Boxes::Both => Parts::Near(Box::new(accelerator(config))),
             Boxes::Paired => {
                 let far =
                     Config { role: Role::Far, wan_rate: config.lan_rate, lan_rate: None, ..config.clone() };
