@@ -9,6 +9,7 @@ use super::plan::{Shape, Step, Verb};
 use crate::Fault;
 use crate::plan::fill;
 use crate::session::Remote;
+use crate::transfer;
 use longhaul_rdma::{
     Access, Completion, CompletionOp, MemoryRegion, Piece, ProtectionDomain, QueuePair, SendOp, Status,
 };
@@ -442,6 +443,5 @@ fn mark_id(batch: usize) -> u64 {
 
 /// `len` bytes from `from` on, in `count` pieces; none of nothing.
 fn pieces(region: &MemoryRegion, from: usize, len: usize, count: usize) -> Vec<Piece> {
-    let bounds: Vec<usize> = (0..=count).map(|i| if count == 0 { 0 } else { len * i / count }).collect();
-    bounds.windows(2).map(|w| region.piece(from + w[0], (w[1] - w[0]) as u32)).collect()
+    if len == 0 { Vec::new() } else { transfer::pieces(region, from, len, count) }
 }
