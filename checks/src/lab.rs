@@ -2,6 +2,7 @@
 
 use crate::pair::{self, LIMIT, Ready};
 use crate::program::{Finished, Program, longhaul};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -105,9 +106,18 @@ impl TestLab {
     /// # Panics
     /// When the lab does not come up.
     pub fn up(arguments: &str) -> Self {
+        Self::up_with(arguments.split_whitespace())
+    }
+
+    /// The same with arguments that may hold spaces, as rules do.
+    ///
+    /// # Panics
+    /// As [`TestLab::up`].
+    pub fn up_with(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         let turn = Turn::take();
         let lab = TestLab { runtime: RuntimeDir::new(), _turn: turn };
-        lab.up_again(arguments);
+        let mut command = lab.runtime.longhaul(&format!("lab up --name {NAME}"));
+        Program::start(command.args(arguments)).succeed(LIMIT);
         lab
     }
 

@@ -8,6 +8,7 @@ mod flood;
 mod plan;
 mod refusal;
 mod session;
+mod stress;
 mod transfer;
 
 use clap::Parser;
@@ -41,6 +42,8 @@ enum Task {
     Transfer(transfer::Args),
     /// What a responder must refuse
     Refusal(refusal::Args),
+    /// Every operation on many queue pairs, both ways, for a time
+    Stress(stress::Args),
     /// WRITEs from the client, until all are done or the queue pair fails
     Flood(flood::Args),
 }
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.task {
         Task::Transfer(args) => transfer::run(cli.place, args),
         Task::Refusal(args) => refusal::run(cli.place, args),
+        Task::Stress(args) => stress::run(cli.place, args),
         Task::Flood(args) => flood::run(cli.place, args),
     };
     match outcome {

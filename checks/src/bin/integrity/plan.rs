@@ -123,7 +123,7 @@ impl Shape {
 }
 
 /// Half of the sizes are around multiples of a path MTU, the others spread evenly over the powers of two.
-fn size(largest: usize, rng: &mut SplitMix64) -> usize {
+pub fn size(largest: usize, rng: &mut SplitMix64) -> usize {
     let len = if rng.chance(0.5) {
         let packets = rng.below(6) as usize;
         (packets * 1024 + rng.below(3) as usize).saturating_sub(1)

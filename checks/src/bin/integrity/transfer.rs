@@ -163,7 +163,7 @@ fn mark_id(batch: usize) -> u64 {
 }
 
 /// `len` bytes from `from` on, in `count` pieces.
-fn pieces(region: &MemoryRegion, from: usize, len: usize, count: usize) -> Vec<Piece> {
+pub fn pieces(region: &MemoryRegion, from: usize, len: usize, count: usize) -> Vec<Piece> {
     let count = count.clamp(1, len.max(1));
     let bounds: Vec<usize> = (0..=count).map(|i| len * i / count).collect();
     bounds.windows(2).map(|w| region.piece(from + w[0], (w[1] - w[0]) as u32)).collect()

@@ -25,8 +25,8 @@ type Whole = Chain<Accelerator, Chain<Mirrored<Accelerator>, Transport>>;
 type Halves = Chain<Accelerator, Mirrored<Accelerator>>;
 
 enum Parts {
-    Near(Accelerator),
-    Halves(Halves),
+    Near(Box<Accelerator>),
+    Halves(Box<Halves>),
     Whole(Box<Whole>),
 }
 
@@ -53,11 +53,12 @@ impl Parts {
         let round_trip = setup.fibre.delay.times(2);
         match setup.boxes {
             Boxes::None => unreachable!("no box"),
-            Boxes::One | Boxes::Both => Parts::Near(accelerator(config)),
+            Boxes::One | Boxes::Both => Parts::Near(Box::new(accelerator(config))),
             Boxes::Paired => {
                 let far =
                     Config { role: Role::Far, wan_rate: config.lan_rate, lan_rate: None, ..config.clone() };
-                Parts::Halves(Chain::new(Some(accelerator(config)), Some(Mirrored(accelerator(far)))))
+                let far = Some(Mirrored(accelerator(far)));
+                Parts::Halves(Box::new(Chain::new(Some(accelerator(config)), far)))
             }
             Boxes::Whole => {
                 let [near, far] = config.halves(round_trip);

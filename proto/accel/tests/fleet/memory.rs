@@ -1,7 +1,7 @@
 //! Memory whose bytes follow from their address, and that knows which byte must be written next.
 //!
-//! Every message has places of its own at both ends. What is written is held against the plan at once: each packet
-//! once, in order, in its place, with the bytes that its sender has there.
+//! Every message has places of its own at both ends. What is written is held against the plan at
+//! once: each packet once, in order, in its place, with the bytes that its sender has there.
 
 use super::plan::{Plan, Stream};
 use longhaul_node::{Gather, Payload};
@@ -143,7 +143,8 @@ impl Pattern {
         }
     }
 
-    /// The packet that has to come next in an area, if any: address, length; its bytes go to `expected`.
+    /// The packet that has to come next in an area, if any: address, length; its bytes go to
+    /// `expected`.
     fn next(&mut self, qp: usize, area: Area) -> Option<(u64, usize)> {
         let is_fetch = area == Area::Fetched;
         let (cursor, from) = match is_fetch {

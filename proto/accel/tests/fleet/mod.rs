@@ -1,8 +1,9 @@
-//! Many queue pairs between two hosts, with boxes or without, over a fibre that may do anything, in virtual time.
+//! Many queue pairs between two hosts, with boxes or without, over a fibre that may do anything, in
+//! virtual time.
 //!
-//! Both programs draw what they do from the seed, so that each end knows what must come: every byte, immediate,
-//! completion and atomic result is held against the [plan](plan). QPs may be reset with data in flight and begin anew with
-//! other PSNs; boxes may be killed and come back.
+//! Both programs draw what they do from the seed, so that each end knows what must come: every
+//! byte, immediate, completion and atomic result is held against the [plan](plan). QPs may be reset
+//! with data in flight and begin anew with other PSNs; boxes may be killed and come back.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -102,7 +103,8 @@ pub struct Setup {
     /// The fibre, and both LANs but for their delay.
     pub fibre: LinkConfig,
     pub nic: Nic,
-    /// How often each QP is connected; from one connection to the next; and how long it is down in between.
+    /// How often each QP is connected; from one connection to the next; and how long it is down in
+    /// between.
     pub lives: usize,
     pub lifetime: Duration,
     pub gap: Duration,

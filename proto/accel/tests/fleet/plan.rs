@@ -1,4 +1,5 @@
-//! What the programs of a run do: drawn from the seed, known to both ends, so that each can check the other.
+//! What the programs of a run do: drawn from the seed, known to both ends, so that each can check
+//! the other.
 
 use longhaul_units::{Psn, Rng, SplitMix64};
 

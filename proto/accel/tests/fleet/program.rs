@@ -479,8 +479,8 @@ impl Host {
     }
 }
 
-/// When QPs change; the same at both ends but for the order within a moment. The connection manager's other turns follow
-/// from its events.
+/// When QPs change; the same at both ends but for the order within a moment. The connection
+/// manager's other turns follow from its events.
 fn turns(setup: &Setup, plan: &Plan, host: usize) -> VecDeque<(Instant, usize, Turn)> {
     let mut turns = Vec::new();
     for qp in 0..setup.qps {
