@@ -44,6 +44,7 @@ pub struct Accelerator {
     dreqs: VecDeque<HeldDreq>,
     lan_gate: Gate,
     wan_gate: Gate,
+    flow_changes: u64,
     flows_turn: bool,
     /// Frames that whoever has the turn may still send.
     turn_left: usize,
@@ -130,6 +131,7 @@ impl Accelerator {
             dreqs: VecDeque::new(),
             lan_gate: Gate::new(config.lan_rate, None, config.burst_bytes),
             wan_gate: Gate::new(config.wan_rate, config.wan_joint.as_ref(), config.burst_bytes),
+            flow_changes: 0,
             flows_turn: false,
             turn_left: TURN,
             shared: Shared {
@@ -203,6 +205,17 @@ impl Accelerator {
     /// A snapshot of each flow in the slots from `first` on, with its slot. A flow keeps its slot as long as it lives.
     pub fn flows_from(&self, first: u32) -> impl Iterator<Item = (u32, FlowStatus)> + '_ {
         self.flows.from(first).map(|(slot, flow)| (slot, flow.status(&self.shared.config)))
+    }
+
+    /// QPNs of each established flow: its responder's, and its requester's once known.
+    pub fn established(&self) -> impl Iterator<Item = (Qpn, Option<Qpn>)> + '_ {
+        let flows = self.flows.from(0).map(|(_, flow)| flow).filter(|flow| flow.state != FlowState::Learning);
+        flows.map(|flow| (flow.key.responder_qpn, flow.requester_qpn))
+    }
+
+    /// How often a flow was established or forgotten: [`Accelerator::established`] differs only when this does.
+    pub fn flow_changes(&self) -> u64 {
+        self.flow_changes
     }
 
     /// A snapshot of one flow.
@@ -284,6 +297,7 @@ impl Accelerator {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.handle_request(now, &mut self.shared, frame, packet);
         if let Some(requester) = flow.fail_if_lost(now, &mut self.shared) {
+            self.flow_changes += 1;
             self.flows.pair(slot, requester);
         }
         self.touch(slot);
@@ -315,12 +329,14 @@ impl Accelerator {
         if !self.flows.has_room() {
             return None;
         }
+        self.flow_changes += u64::from(flow.state != FlowState::Learning);
         flow.tenant = self.shared.shares.join(&self.shared.config, flow.key.requester);
         self.flows.insert(flow)
     }
 
     fn remove_flow(&mut self, slot: u32) {
         if let Some(mut flow) = self.flows.remove(slot) {
+            self.flow_changes += u64::from(flow.state != FlowState::Learning);
             flow.close(&mut self.shared);
             self.shared.shares.leave(flow.tenant);
         }
@@ -408,6 +424,7 @@ impl Accelerator {
         };
         let Some(flow) = self.flows.get_mut(slot) else { return false };
         if flow.take_evidence(now, &mut self.shared, packet, aeth) {
+            self.flow_changes += 1;
             self.flows.pair(slot, packet.dest_qp());
             self.touch(slot);
         }
