@@ -169,6 +169,11 @@ pub fn join<P: Port>(
 
 impl<P> CorePort<P> {
     /// The core's own queue.
+    pub fn queue_mut(&mut self) -> &mut P {
+        &mut self.queue
+    }
+
+    /// The queue that it is around.
     pub fn queue(&self) -> &P {
         &self.queue
     }

@@ -151,6 +151,13 @@ struct Acceleration {
     /// Besides --far, ask along the path whether a box serves any other address that hosts send to, as without --far
     #[arg(long)]
     probe: bool,
+    /// Bits of a host's IPv4 address that name its tenant: tenants share the memory, each has as much as the others if it needs as
+    /// much [default: 32]
+    #[arg(long, value_name = "BITS")]
+    tenant_prefix_ipv4: Option<u8>,
+    /// As --tenant-prefix-ipv4, of IPv6 addresses [default: 128]
+    #[arg(long, value_name = "BITS")]
+    tenant_prefix_ipv6: Option<u8>,
     /// Flows known at once [default: 4096]
     #[arg(long, value_name = "N")]
     flows: Option<u32>,
@@ -261,6 +268,8 @@ impl Settings for Acceleration {
             },
             far: if self.far.is_empty() { below.far.clone() } else { self.far.clone() },
             probe: self.probe || below.probe,
+            tenant_prefix_ipv4: self.tenant_prefix_ipv4.or(below.tenant_prefix_ipv4),
+            tenant_prefix_ipv6: self.tenant_prefix_ipv6.or(below.tenant_prefix_ipv6),
             flows: self.flows.or(below.flows),
             mode: self.mode.or(below.mode),
             cores: self.cores.clone().or_else(|| below.cores.clone()),
@@ -423,6 +432,8 @@ impl Acceleration {
             flow_bytes_max,
             ack_window_bytes: window,
             total_bytes_max,
+            tenant_prefix_ipv4: self.tenant_prefix_ipv4.unwrap_or(least.tenant_prefix_ipv4),
+            tenant_prefix_ipv6: self.tenant_prefix_ipv6.unwrap_or(least.tenant_prefix_ipv6),
             wan_rate,
             wan_joint: wan_rate.filter(|_| is_joint).map(JointRate::new),
             passthrough_bytes_max: share(least.passthrough_bytes_max),

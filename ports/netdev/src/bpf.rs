@@ -12,12 +12,16 @@ pub(crate) const LOAD_LENGTH: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_LEN)
 /// The length of the IPv4 header at a place, into the index; two bytes from there on.
 pub(crate) const INDEX_BY_IPV4: u16 = (libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH) as u16;
 pub(crate) const LOAD_2_INDEXED: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_IND) as u16;
-/// Keep the number in a cell, and fetch it into the index; make it the index.
+/// Keep the number in a cell, fetch it into the index, and fetch it; load a constant; make the number the index.
 pub(crate) const KEEP: u16 = libc::BPF_ST as u16;
 pub(crate) const FETCH_INDEX: u16 = (libc::BPF_LDX | libc::BPF_MEM) as u16;
+pub(crate) const FETCH: u16 = (libc::BPF_LD | libc::BPF_MEM) as u16;
+pub(crate) const LOAD_CONSTANT: u16 = (libc::BPF_LD | libc::BPF_IMM) as u16;
 pub(crate) const TO_INDEX: u16 = (libc::BPF_MISC | libc::BPF_TAX) as u16;
 /// Arithmetic with a constant, and with the index.
 pub(crate) const MULTIPLY: u16 = (libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K) as u16;
+pub(crate) const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
+pub(crate) const SHIFT_RIGHT_BY_INDEX: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_X) as u16;
 pub(crate) const SHIFT_RIGHT: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K) as u16;
 pub(crate) const REMAINDER: u16 = (libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K) as u16;
 pub(crate) const XOR_INDEX: u16 = (libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X) as u16;

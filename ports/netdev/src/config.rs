@@ -76,6 +76,9 @@ pub struct PacketConfig {
     /// Has the kernel stamp frames as they arrive, so that their age is known when they are handed out. A little more
     /// work for each frame, on all interfaces of the host.
     pub stamps: bool,
+    /// Serves known RoCEv2 flows first, then other RoCEv2, then everything else, each with a receive buffer of its own: see
+    /// [`crate::PacketPort::prefer`]. Frames of different classes may overtake each other. Not together with `wanted`.
+    pub by_class: bool,
     /// Receives this alone; the kernel drops everything else uncopied. `None`: every frame.
     pub wanted: Option<Wanted>,
     /// Receives this part of the frames; other ports on the same interface have the others. Together with `wanted` it
@@ -98,6 +101,7 @@ impl PacketConfig {
             bypass_queue: false,
             keep_merging: false,
             stamps: false,
+            by_class: false,
             wanted: None,
             part: Part::All,
         }
@@ -108,6 +112,9 @@ impl PacketConfig {
         check_frame_bytes_max(self.frame_bytes_max)?;
         if !(1..=4096).contains(&self.transmit_slots) {
             return refuse("transmit_slots", format!("{} is not in 1 to 4096", self.transmit_slots));
+        }
+        if self.by_class && self.wanted.is_some() {
+            return refuse("by_class", "a socket has one filter".to_owned());
         }
         match self.part {
             Part::All => {}

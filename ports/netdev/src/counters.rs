@@ -9,6 +9,8 @@ pub struct NetdevCounters {
     pub tx_calls: u64,
     /// Frames lost because the receive buffer was full. Up to a second late.
     pub rx_buffer_full: u64,
+    /// Of these, frames of known flows, where the port serves by class.
+    pub rx_buffer_full_preferred: u64,
     /// Frames whose checksum a sender on this host had left open, and which was filled in.
     pub rx_checksums_filled: u64,
     /// Frames longer than a wire carries, made by a sender on this host or merged by the kernel, that were split.

@@ -44,11 +44,15 @@
 //! the interface is down before Linux 6.13, and its place in the group goes by who joined when. The kernel runs one filter of
 //! thirty instructions for each socket and frame.
 //!
+//! Floods: a port that serves by class ([`PacketConfig::by_class`]) has a socket and a receive buffer for each of three
+//! classes, sorted by filters of the same kind, so that frames of unknown traffic do not push out those of known flows.
+//!
 //! Deliberately absent: addresses, routes and neighbours, and setting an existing interface up.
 
 mod batch;
 mod bpf;
 mod checksum;
+mod class;
 mod config;
 mod counters;
 mod error;
@@ -69,6 +73,7 @@ mod socket;
 mod tap;
 pub mod watch;
 
+pub use class::PreferredQps;
 pub use config::{PacketConfig, TapConfig};
 pub use counters::NetdevCounters;
 pub use error::NetdevError;

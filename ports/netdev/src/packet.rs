@@ -10,6 +10,7 @@ use longhaul_port::{
 };
 use rustix::event::epoll;
 
+use crate::class::{Class, PreferredQps};
 use crate::config::PacketConfig;
 use crate::counters::NetdevCounters;
 use crate::error::NetdevError;
@@ -21,6 +22,16 @@ use crate::sender::Sender;
 use crate::socket::PacketSocket;
 use crate::watch::{Link, Presence, Watch};
 
+/// Frames of unknown traffic that are handed out in one call, of each class, while those of known flows wait.
+const UNKNOWN_MAX: usize = 8;
+
+/// A socket, and what was taken from it.
+struct Inlet {
+    class: Option<Class>,
+    socket: PacketSocket,
+    receiver: Receiver,
+}
+
 /// Frames that come in and go out at an interface that exists: a physical one, veth, the host's side of a TAP device
 /// that a virtual machine has. See the [crate's documentation](crate).
 pub struct PacketPort {
@@ -30,9 +41,9 @@ pub struct PacketPort {
     index: Option<u32>,
     watch: Watch,
     link: Link,
-    receiving: PacketSocket,
+    /// One for each class of frames, the one that is served first first; or one for all.
+    inlets: Vec<Inlet>,
     sending: PacketSocket,
-    receiver: Receiver,
     sender: Sender,
     /// Readable when the send buffer has room, while `sending` is in it.
     ready: OwnedFd,
@@ -53,7 +64,14 @@ impl PacketPort {
         interface::mac(&config.interface)?;
         let refused =
             |operation| move |source| NetdevError::of(&config.interface, operation, "CAP_NET_RAW", source);
-        let receiving = PacketSocket::receiving(config).map_err(refused("opening a packet socket"))?;
+        let classes: Vec<Option<Class>> =
+            if config.by_class { Class::ALL.map(Some).to_vec() } else { vec![None] };
+        let inlet = |class| {
+            let socket = PacketSocket::receiving(config, class)?;
+            Ok(Inlet { class, socket, receiver: Receiver::new(config) })
+        };
+        let inlets = classes.into_iter().map(inlet).collect::<Result<_, _>>();
+        let inlets = inlets.map_err(refused("opening a packet socket"))?;
         let sending = PacketSocket::sending(config).map_err(refused("opening a packet socket"))?;
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| refused("making a descriptor to wait on")(error.into()))?;
@@ -64,9 +82,8 @@ impl PacketPort {
             index: None,
             watch,
             link: Link::new(),
-            receiving,
+            inlets,
             sending,
-            receiver: Receiver::new(config),
             sender: Sender::new(config.transmit_slots, config.frame_bytes_max),
             ready,
             awaits_room: false,
@@ -107,11 +124,30 @@ impl PacketPort {
         self.counters
     }
 
+    /// Serves packets to these QPs before all other frames from here on, where the port serves by class. For a moment the
+    /// kernel may hand out a frame twice, or none of the frames to a QP that is preferred no longer.
+    ///
+    /// # Errors
+    /// When the kernel refuses the filters; nothing has changed then, or some.
+    pub fn prefer(&mut self, qps: &PreferredQps) -> std::io::Result<()> {
+        for inlet in &self.inlets {
+            if let Some(class @ (Class::Preferred | Class::Roce)) = inlet.class {
+                inlet.socket.filter(class.program(qps, self.config.part))?;
+            }
+        }
+        Ok(())
+    }
+
     fn attach(&mut self, index: u32) -> Result<(), (&'static str, std::io::Error)> {
         self.sending.bind(index).map_err(|error| ("binding", error))?;
-        self.receiving.bind(index).map_err(|error| ("binding", error))?;
+        for inlet in &self.inlets {
+            inlet.socket.bind(index).map_err(|error| ("binding", error))?;
+        }
         if self.config.promiscuous {
-            self.receiving.make_promiscuous(index).map_err(|error| ("asking for frames to others", error))?;
+            self.inlets[0]
+                .socket
+                .make_promiscuous(index)
+                .map_err(|error| ("asking for frames to others", error))?;
         }
         self.index = Some(index);
         self.merging = None;
@@ -126,7 +162,13 @@ impl PacketPort {
     /// Follows the interface if it may have changed.
     fn look(&mut self) {
         let Some(presence) = self.watch.look(self.index) else { return };
-        self.counters.rx_buffer_full += self.receiving.take_losses();
+        for inlet in &self.inlets {
+            let lost = inlet.socket.take_losses();
+            self.counters.rx_buffer_full += lost;
+            if inlet.class == Some(Class::Preferred) {
+                self.counters.rx_buffer_full_preferred += lost;
+            }
+        }
         self.follow(presence);
         if self.link.state == LinkState::Down {
             self.sender.drop_all(&mut self.ports);
@@ -171,14 +213,27 @@ impl Port for PacketPort {
         let mut hand_out = |frame: &[u8], age: Option<Duration>| {
             each(age.map_or(Received::Passing(frame), |age| Received::Stamped(frame, age)));
         };
-        let handed = self
-            .receiver
-            .receive(&self.receiving, max, &mut hand_out, &mut self.ports, &mut self.counters)
-            .map_err(|error| PortError::io("receiving frames", error))?;
-        if handed.is_down {
+        let (mut frames, mut is_down) = (0, false);
+        let count = self.inlets.len();
+        for (at, inlet) in self.inlets.iter_mut().enumerate() {
+            // Each class gets something; those behind the first one little while that one is busy.
+            let behind = UNKNOWN_MAX.min(max / 4) * (count - 1 - at);
+            let left = (max - frames).saturating_sub(behind);
+            let most = if at > 0 && frames > 0 { left.min(UNKNOWN_MAX) } else { left };
+            if most == 0 {
+                continue;
+            }
+            let handed = inlet
+                .receiver
+                .receive(&inlet.socket, most, &mut hand_out, &mut self.ports, &mut self.counters)
+                .map_err(|error| PortError::io("receiving frames", error))?;
+            frames += handed.frames;
+            is_down |= handed.is_down;
+        }
+        if is_down {
             self.watch.suspect();
         }
-        Ok(handed.frames)
+        Ok(frames)
     }
 
     fn transmit_room(&mut self) -> usize {
@@ -210,7 +265,7 @@ impl Port for PacketPort {
 
     fn arm(&mut self) -> Result<bool, PortError> {
         // The sockets are readable for as long as something waits in them: only what was taken out counts here.
-        if self.receiver.holds_frames() {
+        if self.inlets.iter().any(|inlet| inlet.receiver.holds_frames()) {
             return Ok(true);
         }
         if self.sender.waiting() > 0 {
@@ -234,9 +289,8 @@ impl Port for PacketPort {
     }
 
     fn descriptors(&self) -> Descriptors {
-        [self.receiving.as_fd().as_raw_fd(), self.watch.descriptor(), self.ready.as_raw_fd()]
-            .into_iter()
-            .collect()
+        let inlets = self.inlets.iter().map(|inlet| inlet.socket.as_fd().as_raw_fd());
+        inlets.chain([self.watch.descriptor(), self.ready.as_raw_fd()]).collect()
     }
 
     fn service(&mut self) -> Result<LinkState, PortError> {

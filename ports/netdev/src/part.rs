@@ -64,11 +64,20 @@ impl Addresses {
 impl Part {
     /// As instructions; `None`: none are needed.
     pub(crate) fn program(self) -> Option<Vec<sock_filter>> {
+        if matches!(self, Part::All | Part::Nothing) {
+            return None;
+        }
+        let mut program = Program::default();
+        self.append_to(&mut program);
+        Some(program.assembled())
+    }
+
+    /// Appends instructions that end with the frame taken or dropped.
+    pub(crate) fn append_to(self, program: &mut Program) {
         let (index, of) = match self {
-            Part::All | Part::Nothing => return None,
+            Part::All | Part::Nothing => return program.jump(bpf::ALWAYS, 0, Target::Take, Target::Next),
             Part::OfPairs { index, of } => (index, of.max(1)),
         };
-        let mut program = Program::default();
         program.add(bpf::LOAD_2, ETHERTYPE);
         program.by_ip(ETHERTYPE);
         for tag in [libc::ETH_P_8021Q, libc::ETH_P_8021AD] {
@@ -85,7 +94,6 @@ impl Part {
         program.scatter();
         program.add(bpf::REMAINDER, of);
         program.jump(bpf::IF_EQUAL, index, Target::Take, Target::Drop);
-        Some(program.assembled())
     }
 }
 
@@ -143,7 +151,7 @@ impl Program {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use longhaul_wire::pair_hash;
     use proptest::prelude::*;
@@ -151,16 +159,20 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     /// A way through a program in the kernel, which any socket has.
-    struct Filtered {
+    pub(crate) struct Filtered {
         to: UnixDatagram,
         from: UnixDatagram,
     }
 
     impl Filtered {
-        fn new(part: Part) -> Self {
+        /// That of a part; `None`: it is all.
+        pub(crate) fn of(part: Part) -> Option<Self> {
+            part.program().map(Filtered::new)
+        }
+
+        pub(crate) fn new(mut program: Vec<sock_filter>) -> Self {
             let (to, from) = UnixDatagram::pair().unwrap();
             from.set_nonblocking(true).unwrap();
-            let mut program = part.program().unwrap();
             let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
             let size = size_of_val(&filter) as libc::socklen_t;
             // SAFETY: the descriptor is open, and the program is live and of the given length.
@@ -172,7 +184,7 @@ mod tests {
             Filtered { to, from }
         }
 
-        fn takes(&self, frame: &[u8]) -> bool {
+        pub(crate) fn takes(&self, frame: &[u8]) -> bool {
             // What the filter drops, the sender is told of.
             let _ = self.to.send(frame);
             let mut received = [0; 256];
@@ -181,7 +193,7 @@ mod tests {
     }
 
     fn parts(of: u32) -> Vec<Filtered> {
-        (0..of).map(|index| Filtered::new(Part::OfPairs { index, of })).collect()
+        (0..of).filter_map(|index| Filtered::of(Part::OfPairs { index, of })).collect()
     }
 
     /// Frames as the kernel has them: with one tag at most.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::c_int;
 
+use crate::class::{Class, PreferredQps};
 use crate::config::PacketConfig;
 use crate::part::Part;
 
@@ -30,7 +31,7 @@ impl PacketSocket {
     }
 
     /// Receives every frame that comes in, or those that are wanted, with what the kernel knows of it.
-    pub(crate) fn receiving(config: &PacketConfig) -> io::Result<Self> {
+    pub(crate) fn receiving(config: &PacketConfig, class: Option<Class>) -> io::Result<Self> {
         let this = Self::new(if config.part == Part::Nothing { 0 } else { libc::ETH_P_ALL })?;
         this.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
         this.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1)?;
@@ -40,13 +41,17 @@ impl PacketSocket {
         // Kernels before 4.20 do not know it; the receiver looks again.
         let _ = this.set::<c_int>(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1);
         this.set_buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.receive_buffer_bytes)?;
+        let of_class = class.map(|class| class.program(&PreferredQps::default(), config.part));
         let wanted = config.wanted.map(|wanted| wanted.program());
-        wanted.or_else(|| config.part.program()).map_or(Ok(()), |program| this.filter(program))?;
+        of_class
+            .or(wanted)
+            .or_else(|| config.part.program())
+            .map_or(Ok(()), |program| this.filter(program))?;
         Ok(this)
     }
 
-    /// Takes nothing else.
-    fn filter(&self, mut program: Vec<libc::sock_filter>) -> io::Result<()> {
+    /// Takes nothing else from here on. Takes no privilege.
+    pub(crate) fn filter(&self, mut program: Vec<libc::sock_filter>) -> io::Result<()> {
         let len = program.len() as u16;
         self.set(
             libc::SOL_SOCKET,

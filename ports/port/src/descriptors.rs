@@ -14,7 +14,7 @@ pub struct Descriptors {
 
 impl Descriptors {
     /// The most descriptors that one port may name.
-    pub const CAPACITY: usize = 4;
+    pub const CAPACITY: usize = 8;
 
     /// An empty list.
     #[must_use]

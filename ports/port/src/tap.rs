@@ -221,6 +221,11 @@ impl<P: Port, W: Write + Send> TapPort<P, W> {
     }
 
     /// The port inside.
+    pub fn inner_mut(&mut self) -> &mut P {
+        &mut self.inner
+    }
+
+    /// The port that is recorded.
     pub fn inner(&self) -> &P {
         &self.inner
     }

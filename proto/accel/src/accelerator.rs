@@ -46,6 +46,7 @@ pub struct Accelerator {
     dreqs: VecDeque<HeldDreq>,
     lan_gate: Gate,
     wan_gate: Gate,
+    pub(crate) flow_changes: u64,
     flows_turn: bool,
     /// Frames that whoever has the turn may still send.
     turn_left: usize,
@@ -132,6 +133,7 @@ impl Accelerator {
             dreqs: VecDeque::new(),
             lan_gate: Gate::new(config.lan_rate, None, config.burst_bytes),
             wan_gate: Gate::new(config.wan_rate, config.wan_joint.as_ref(), config.burst_bytes),
+            flow_changes: 0,
             flows_turn: false,
             turn_left: TURN,
             shared: Shared {
@@ -206,6 +208,17 @@ impl Accelerator {
     /// A snapshot of each flow in the slots from `first` on, with its slot. A flow keeps its slot as long as it lives.
     pub fn flows_from(&self, first: u32) -> impl Iterator<Item = (u32, FlowStatus)> + '_ {
         self.flows.from(first).map(|(slot, flow)| (slot, flow.status(&self.shared.config)))
+    }
+
+    /// QPNs of each established flow: its responder's, and its requester's once known.
+    pub fn established(&self) -> impl Iterator<Item = (Qpn, Option<Qpn>)> + '_ {
+        let flows = self.flows.from(0).map(|(_, flow)| flow).filter(|flow| flow.state != FlowState::Learning);
+        flows.map(|flow| (flow.key.responder_qpn, flow.requester_qpn))
+    }
+
+    /// How often a flow was established or forgotten: [`Accelerator::established`] differs only when this does.
+    pub fn flow_changes(&self) -> u64 {
+        self.flow_changes
     }
 
     /// A snapshot of one flow.
@@ -299,9 +312,11 @@ impl Accelerator {
     fn follow(&mut self, now: Instant, slot: u32) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         if let Some(requester) = flow.fail_if_lost(now, &mut self.shared) {
+            self.flow_changes += 1;
             return self.flows.pair(slot, requester);
         }
         if std::mem::take(&mut flow.is_unpaired) {
+            self.flow_changes += 1;
             self.flows.unpair(slot);
         }
         self.flows.nominate(slot);
@@ -341,6 +356,7 @@ impl Accelerator {
         if !self.flows.has_room() {
             return None;
         }
+        self.flow_changes += u64::from(flow.state != FlowState::Learning);
         flow.tenant = self.shared.shares.join(&self.shared.config, flow.key.requester);
         Some(flow)
     }
@@ -357,6 +373,7 @@ impl Accelerator {
 
     pub(crate) fn remove_flow(&mut self, slot: u32) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
+        self.flow_changes += u64::from(flow.state != FlowState::Learning);
         flow.close(&mut self.shared);
         self.shared.shares.leave(flow.tenant);
         if let Some(successor) = flow.successor.filter(|&id| self.flows.is_current(id)) {

@@ -65,7 +65,10 @@ impl Accelerator {
     pub(crate) fn take_over(&mut self, now: Instant, slot: u32, packet: &Packet<'_>, aeth: Aeth) -> bool {
         let Some(flow) = self.flows.get_mut(slot) else { return false };
         match flow.take_over(now, &mut self.shared, packet, aeth) {
-            Some(true) => self.supersede(slot),
+            Some(true) => {
+                self.flow_changes += 1;
+                self.supersede(slot);
+            }
             Some(false) => {}
             None => {
                 self.flows.unpair(slot);

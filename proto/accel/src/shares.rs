@@ -121,18 +121,15 @@ impl Shares {
         self.stored
     }
 
-    #[inline]
     fn stored_by(&self, id: TenantId) -> u64 {
         self.tenants.get(id.0 as usize).map_or(0, |tenant| tenant.stored)
     }
 
-    #[inline]
     fn free_bytes(&self, config: &Config) -> u64 {
         config.total_bytes_max.saturating_sub(self.stored)
     }
 
     /// Memory that a tenant may take before its requests are acknowledged no sooner than delivered.
-    #[inline]
     fn share(&self, config: &Config) -> u64 {
         AHEAD_OF_FREE * self.free_bytes(config)
     }
@@ -141,6 +138,12 @@ impl Shares {
     /// tenant above its share leaves each of its flows a sixteenth of that.
     #[inline]
     pub(crate) fn flow_high(&self, config: &Config, id: TenantId, flow_high: u64) -> u64 {
+        // No tenant can be above its share then.
+        if self.stored <= config.total_high() { flow_high } else { self.scarce_high(config, id, flow_high) }
+    }
+
+    #[cold]
+    fn scarce_high(&self, config: &Config, id: TenantId, flow_high: u64) -> u64 {
         let share = self.share(config);
         if self.stored_by(id) > share { flow_high.min(share / 16) } else { flow_high }
     }
@@ -148,6 +151,13 @@ impl Shares {
     /// True when a tenant may store `bytes` more. `is_first`: for a flow that stores nothing.
     #[inline]
     pub(crate) fn has_room(&self, config: &Config, id: TenantId, bytes: u64, is_first: bool) -> bool {
+        // No tenant can be above its limit then.
+        let is_plenty = self.stored + bytes <= config.total_bytes_max / (STORED_OF_FREE + 1) * STORED_OF_FREE;
+        is_plenty || self.has_scarce_room(config, id, bytes, is_first)
+    }
+
+    #[cold]
+    fn has_scarce_room(&self, config: &Config, id: TenantId, bytes: u64, is_first: bool) -> bool {
         let fits = self.stored_by(id) + bytes <= STORED_OF_FREE * self.free_bytes(config);
         fits || (is_first && self.stored + bytes <= config.total_bytes_max + RESERVE)
     }

@@ -128,12 +128,12 @@ impl FlowTable {
     }
 
     /// The flow that has to go for another one to come; `None` when there is room, or when none can go. What showed a single
-    /// packet goes first: no flood of those drives out what is known.
+    /// packet goes first, and what is not terminated before what is: no flood drives out what is known.
     pub(crate) fn victim(&mut self) -> Option<u32> {
         if self.has_room() {
             return None;
         }
-        let mut other = None;
+        let (mut watched, mut idle) = (None, None);
         for _ in 0..LOOKS_MAX.max(2 * self.slots.len().min(LOOKS_MAX)) {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(flow) = self.slots[self.hand].flow.as_deref_mut() else { continue };
@@ -141,11 +141,14 @@ impl FlowTable {
             if flow.state == FlowState::Learning && flow.is_stray() {
                 return Some(self.hand as u32);
             }
-            if !std::mem::take(&mut flow.used) && (flow.store.is_empty() || is_watched) {
-                other = other.or(Some(self.hand as u32));
+            let was_used = std::mem::take(&mut flow.used);
+            if is_watched && !was_used {
+                watched = watched.or(Some(self.hand as u32));
+            } else if !was_used && flow.store.is_empty() {
+                idle = idle.or(Some(self.hand as u32));
             }
         }
-        other
+        watched.or(idle)
     }
 
     /// True when one more flow can be taken in.

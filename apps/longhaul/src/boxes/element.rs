@@ -1,16 +1,20 @@
 //! What can be between two ports, and what it says about itself.
 
-use super::status::{AcceleratorState, FibreState};
+use super::status::{AcceleratorState, FibreState, Tenant};
 use crate::state::{LinkStatus, ReadAheadState, SealState, TransportState, named};
 use crate::wan_box::{self, WanBox};
-use longhaul_accel::{Accelerator, FlowStatus};
+use longhaul_accel::{Accelerator, FlowStatus, TenantStatus};
 use longhaul_link::Link;
+use longhaul_netdev::PreferredQps;
 use longhaul_node::Node;
 use longhaul_units::Instant;
 use std::convert::Infallible;
 
 /// Flows that [`Element::flows`] gives at once: no frame waits for more than these to be copied, however many there are.
 pub const FLOWS_AT_ONCE: usize = 256;
+
+/// Tenants that a status lists of each accelerator.
+const TENANTS_LISTED: usize = 64;
 
 /// A node with two sides that a box is made of.
 pub trait Element: Node + Send + 'static {
@@ -49,6 +53,12 @@ pub trait Element: Node + Send + 'static {
 
     /// What it reads ahead.
     fn read_ahead(&self) -> Option<ReadAheadState> {
+        None
+    }
+
+    /// QPs of its established flows, by side: packets to them are served first. `None`: as when `told` was last set, which is
+    /// brought up to date.
+    fn preferred(&self, _told: &mut u64) -> Option<[PreferredQps; 2]> {
         None
     }
 
@@ -96,6 +106,23 @@ impl Element for WanBox {
         wan_box::read_ahead(self).map(ReadAheadState::of)
     }
 
+    fn preferred(&self, told: &mut u64) -> Option<[PreferredQps; 2]> {
+        let (near, far) = (wan_box::near(self), wan_box::far(self));
+        let changes = near.into_iter().chain(far).map(Accelerator::flow_changes).sum();
+        if std::mem::replace(told, changes) == changes {
+            return None;
+        }
+        let mut sides = [PreferredQps::default(), PreferredQps::default()];
+        // The sides that requests and responses come in by; those of the transport are preferred as they are.
+        for (accelerator, [requests, responses]) in [(near, [0, 1]), (far, [1, 0])] {
+            for (responder, requester) in accelerator.into_iter().flat_map(Accelerator::established) {
+                sides[requests].insert(responder.get());
+                requester.into_iter().for_each(|qpn| sides[responses].insert(qpn.get()));
+            }
+        }
+        Some(sides)
+    }
+
     fn flows(&self, first: u32) -> Vec<(u32, FlowStatus)> {
         let near = wan_box::near(self).into_iter().flat_map(|near| near.flows_from(first));
         let of_far = |far: &'_ Accelerator| -> Vec<_> {
@@ -115,8 +142,16 @@ fn accelerator(node: &Accelerator) -> AcceleratorState {
         is_draining: node.is_draining(),
         counters: named(counters.values()),
         drops: named(counters.drops.iter().map(|(reason, n)| (reason.name(), n))),
+        tenants: tenants(node),
         flows: Vec::new(),
     }
+}
+
+/// The tenants that store most.
+fn tenants(node: &Accelerator) -> Vec<Tenant> {
+    let mut tenants: Vec<TenantStatus> = node.tenants().collect();
+    tenants.sort_by_key(|tenant| std::cmp::Reverse((tenant.stored_bytes, tenant.refused_packets)));
+    tenants.iter().take(TENANTS_LISTED).map(Tenant::of).collect()
 }
 
 impl Element for Link {

@@ -1,6 +1,6 @@
 //! The state of a pair from those of the cores that share it.
 
-use super::status::{AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates};
+use super::status::{AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates, Tenant};
 use crate::state::{LinkStatus, Named, ReadAheadState, SealState, TransportState};
 
 impl PairStatus {
@@ -81,7 +81,22 @@ impl AcceleratorState {
         self.is_draining |= other.is_draining;
         add_named(&mut self.counters, other.counters);
         add_named(&mut self.drops, other.drops);
+        for other in other.tenants {
+            match self.tenants.iter_mut().find(|tenant| tenant.prefix == other.prefix) {
+                Some(tenant) => tenant.add(&other),
+                None => self.tenants.push(other),
+            }
+        }
         self.flows.extend(other.flows);
+    }
+}
+
+impl Tenant {
+    fn add(&mut self, other: &Tenant) {
+        self.flows += other.flows;
+        self.stored_bytes += other.stored_bytes;
+        self.share_bytes += other.share_bytes;
+        self.refused_packets += other.refused_packets;
     }
 }
 
@@ -193,6 +208,13 @@ mod tests {
             is_draining: number == 1,
             counters: named([("pseudo_acks", n)].into_iter()),
             drops: Named::new(),
+            tenants: vec![Tenant {
+                prefix: "10.0.0.1".into(),
+                flows: 1,
+                stored_bytes: n,
+                share_bytes: 50,
+                refused_packets: n,
+            }],
             flows: Vec::new(),
         };
         PairStatus {
@@ -218,6 +240,8 @@ mod tests {
         let accelerator = pair.accelerator.as_ref().unwrap();
         assert_eq!((accelerator.stored_bytes, accelerator.stored_bytes_max), (10, 300));
         assert_eq!((accelerator.counters["pseudo_acks"], accelerator.is_draining), (10, true));
+        let [tenant] = &accelerator.tenants[..] else { panic!("one tenant") };
+        assert_eq!((tenant.flows, tenant.stored_bytes, tenant.share_bytes), (3, 10, 150));
         assert_eq!(pair.cores.iter().map(|core| core.core).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(PairStatus::of_cores(Vec::new()).is_none());
     }

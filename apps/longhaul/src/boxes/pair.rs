@@ -132,6 +132,7 @@ impl<E: Element> Running<E> {
                     .map(|(side, port)| Watch::new(side, port.clone()))
                     .collect(),
                 rates_since: clock.now(),
+                preferred: 0,
                 seen: Arc::clone(&seen),
             };
             let over = WhenOver(Some(when_over.clone()));
@@ -314,6 +315,8 @@ struct Keeper {
     told: Vec<String>,
     watches: Vec<Watch>,
     rates_since: Moment,
+    /// Changes of flows that ports were last told of.
+    preferred: u64,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -418,6 +421,7 @@ impl Watch {
             tx_drops.insert("queue_full".to_string(), netdev.tx_queue_full);
             other = named(
                 [
+                    ("rx_buffer_full_known", netdev.rx_buffer_full_preferred),
                     ("rx_checksums_filled", netdev.rx_checksums_filled),
                     ("rx_split", netdev.rx_split),
                     ("rx_tags_restored", netdev.rx_tags_restored),
@@ -511,6 +515,17 @@ impl Keeper {
 
 impl<E: Element> Hook<E, BoxPort> for Keeper {
     fn attend(&mut self, now: Moment, element: &mut E, ports: &mut [BoxPort], counters: &DriverCounters) {
+        if let Some(sides) = element.preferred(&mut self.preferred) {
+            for ((watch, port), qps) in self.watches.iter().zip(&mut *ports).zip(&sides) {
+                if let Err(error) = port.prefer(qps) {
+                    let text = format!(
+                        "{} port {} does not serve known flows first: {error}",
+                        watch.side, watch.name
+                    );
+                    journal::of_pair(Level::Warning, &self.pair, &text);
+                }
+            }
+        }
         let elapsed = now.since(self.rates_since);
         let has_rates = elapsed >= RATE_INTERVAL;
         let mut state = Vec::with_capacity(ports.len());

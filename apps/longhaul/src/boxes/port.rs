@@ -7,7 +7,7 @@ use crate::problem::Problem;
 use longhaul_af_xdp::{XdpCounters, XdpPort};
 use longhaul_host::{CorePort, HandedOver, Spread};
 use longhaul_memif::{MemifConfig, MemifPort};
-use longhaul_netdev::{NetdevCounters, PacketConfig, PacketPort, Part, TapConfig, interface};
+use longhaul_netdev::{NetdevCounters, PacketConfig, PacketPort, Part, PreferredQps, TapConfig, interface};
 use longhaul_port::circuit::{Circuit, CircuitPort, ETHERTYPE_EXPERIMENTAL, ETHERTYPE_MIN, VLAN_MAX};
 use longhaul_port::tap::{self, TapPort as RecordingPort};
 use longhaul_port::{Port, forward_port};
@@ -225,7 +225,9 @@ impl PortName {
     fn open_sockets(&self, interface: &str, side: usize, opening: Opening) -> Result<Vec<BoxPort>, Problem> {
         let Opening { count, spread, stamps } = opening;
         let frame_bytes_max = self.frame_bytes_max();
-        let config = PacketConfig { frame_bytes_max, stamps, ..PacketConfig::new(interface) };
+        // A fibre keeps the order of all frames, and so stamps them; an accelerator may serve known flows first.
+        let by_class = !stamps;
+        let config = PacketConfig { frame_bytes_max, stamps, by_class, ..PacketConfig::new(interface) };
         let queues = match spread {
             _ if count == NonZeroUsize::MIN => PacketPort::open(&config).map(|port| vec![port]),
             Spread::ByPair | Spread::AsItArrives => PacketPort::open_queues(&config, count),
@@ -409,6 +411,19 @@ impl BoxPort {
             .and_then(|recording| RecordingPort::sharing(queues, recording, config))
             .map_err(|e| Problem::plain(format!("cannot record to {}: {e}", path.display())))?;
         Ok(recorded.into_iter().map(|port| BoxPort::Recorded(Box::new(port))).collect())
+    }
+
+    /// Has packets to these QPs served before all other frames, where the port can.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn prefer(&mut self, qps: &PreferredQps) -> std::io::Result<()> {
+        match self {
+            BoxPort::Packet(port) => port.prefer(qps),
+            BoxPort::Recorded(port) => port.inner_mut().prefer(qps),
+            BoxPort::Shared(port) => port.queue_mut().prefer(qps),
+            _ => Ok(()),
+        }
     }
 
     /// What only ports of network interfaces count.

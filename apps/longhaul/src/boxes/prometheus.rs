@@ -1,7 +1,7 @@
 //! What boxes count, in Prometheus' text format.
 
 use super::control::Answer;
-use super::status::{AcceleratorState, CoreStatus, FibreState, PairStatus, PortStatus};
+use super::status::{AcceleratorState, CoreStatus, FibreState, PairStatus, PortStatus, Tenant};
 use crate::state::{Flow, ReadAheadState, SealState, TransportState};
 use longhaul_accel::{Counters, DropReason, FlowState, Mode};
 use std::collections::BTreeMap;
@@ -180,6 +180,9 @@ impl Metrics {
             &plain,
             state.stored_bytes_max as f64,
         );
+        for tenant in &state.tenants {
+            self.tenant(of_half, tenant);
+        }
         for (name, help) in Counters::NAMES {
             let value = state.counters.get(*name).copied().unwrap_or(0);
             self.count(&format!("longhaul_accelerator_{name}"), help, &plain, value);
@@ -194,6 +197,28 @@ impl Metrics {
                 value,
             );
         }
+    }
+
+    /// One of those that store most.
+    fn tenant(&mut self, of_half: &[(&str, &str)], tenant: &Tenant) {
+        let of_tenant = labels(&[of_half, &[("tenant", &*tenant.prefix)]].concat());
+        for (name, help, value) in [
+            ("store_bytes", "Memory that a tenant's stored requests take.", tenant.stored_bytes),
+            (
+                "share_bytes",
+                "Memory above which a tenant's requests are acknowledged no sooner than delivered.",
+                tenant.share_bytes,
+            ),
+            ("flows", "Flows of a tenant.", tenant.flows.into()),
+        ] {
+            self.gauge(&format!("longhaul_accelerator_tenant_{name}"), help, &of_tenant, value as f64);
+        }
+        self.count(
+            "longhaul_accelerator_tenant_refused_packets",
+            "A tenant's request packets refused for lack of memory.",
+            &of_tenant,
+            tenant.refused_packets,
+        );
     }
 
     /// Those of both halves.
@@ -463,6 +488,26 @@ mod tests {
         assert_eq!(retransmits.lines().count(), 3 * FLOWS_LISTED);
         let retransmits = &metrics.0["longhaul_accelerator_flow_retransmits_total"];
         assert_eq!((retransmits.kind, retransmits.help.is_empty()), ("counter", false));
+    }
+
+    #[test]
+    fn a_tenant_has_its_share_in_metrics() {
+        let tenant = Tenant {
+            prefix: "10.1.0.0/16".to_string(),
+            flows: 3,
+            stored_bytes: 1000,
+            share_bytes: 5000,
+            refused_packets: 7,
+        };
+        let mut metrics = Metrics::default();
+        metrics.tenant(&[("box", "b"), ("half", "requesters")], &tenant);
+        for (name, value) in
+            [("tenant_store_bytes", 1000), ("tenant_share_bytes", 5000), ("tenant_refused_packets_total", 7)]
+        {
+            let name = format!("longhaul_accelerator_{name}");
+            let labels = "box=\"b\",half=\"requesters\",tenant=\"10.1.0.0/16\"";
+            assert_eq!(metrics.0[&*name].samples, format!("{name}{{{labels}}} {value}\n"));
+        }
     }
 
     #[test]

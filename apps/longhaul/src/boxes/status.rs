@@ -5,11 +5,12 @@ use crate::state::{
     Flow, LinkStatus, Named, ReadAheadState, TransportState, nonzero, write_flow, write_link,
     write_read_ahead, write_transport,
 };
+use longhaul_accel::TenantStatus;
 use longhaul_host::{DriverCounters, HandedOver};
 use longhaul_port::PortCounters;
 use longhaul_units::Duration as Span;
 use serde::{Deserialize, Serialize};
-use std::fmt::{Result, Write};
+use std::fmt::{self, Result, Write};
 
 /// A box at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -161,7 +162,44 @@ pub struct AcceleratorState {
     pub is_draining: bool,
     pub counters: Named,
     pub drops: Named,
+    /// Those that store most.
+    #[serde(default)]
+    pub tenants: Vec<Tenant>,
     pub flows: Vec<Flow>,
+}
+
+/// Requesters whose addresses begin alike, and what they have of the store.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tenant {
+    pub prefix: String,
+    pub flows: u32,
+    pub stored_bytes: u64,
+    /// Above this its requests are acknowledged no sooner than delivered.
+    pub share_bytes: u64,
+    /// Request packets refused for lack of memory.
+    pub refused_packets: u64,
+}
+
+impl Tenant {
+    /// From what an accelerator says.
+    pub fn of(tenant: &TenantStatus) -> Self {
+        Tenant {
+            prefix: tenant.prefix.to_string(),
+            flows: tenant.flows,
+            stored_bytes: tenant.stored_bytes,
+            share_bytes: tenant.share_bytes,
+            refused_packets: tenant.refused_packets,
+        }
+    }
+}
+
+/// In words.
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tenant { prefix, flows, stored_bytes, share_bytes, refused_packets } = self;
+        write!(f, "tenant {prefix}: {flows} flows, {stored_bytes} bytes stored of a share of {share_bytes}")?;
+        if *refused_packets > 0 { write!(f, ", {refused_packets} packets refused") } else { Ok(()) }
+    }
 }
 
 /// An emulated fibre.
@@ -305,6 +343,9 @@ fn write_accelerator(accelerator: &AcceleratorState, text: &mut String) -> Resul
         count("passed"),
         nonzero(&accelerator.drops),
     )?;
+    for tenant in &accelerator.tenants {
+        writeln!(text, "  {tenant}")?;
+    }
     for flow in &accelerator.flows {
         write_flow(flow, text)?;
     }

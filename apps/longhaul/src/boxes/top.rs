@@ -24,6 +24,7 @@ Examples:
 
 Keys: q ends it, s sorts flows by rate, stored bytes, delay or name, p or space pauses. A flow's rate is that of the payload
 that its box stores; one that passes by its mode has packets per second alone. What columns mean:
+  share     of the store, for a tenant: above it, requests are acknowledged no sooner than delivered
   store     bytes of requests that the responder is not known to have
   ack       how long requests wait for their pseudo-ACK
   resent    packets per second that the box sends again

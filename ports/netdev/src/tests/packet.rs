@@ -212,7 +212,7 @@ mod splits {
             let (_a, mut b) = pair();
             let (mut frame, offload) = build(headers, &[7; 20_000], segment_bytes, true);
             frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
-            let socket = crate::socket::PacketSocket::receiving(&PacketConfig::new("ea")).unwrap();
+            let socket = crate::socket::PacketSocket::receiving(&PacketConfig::new("ea"), None).unwrap();
             socket.bind(interface::index("ea").unwrap()).unwrap();
             let frame = [&offload.bytes()[..], &frame].concat();
             assert_eq!(rustix::io::write(&socket, &frame).unwrap(), frame.len());

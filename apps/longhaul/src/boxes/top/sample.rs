@@ -119,6 +119,9 @@ impl Snapshot {
     }
 }
 
+/// Tenants of each pair that have a line: those that store most.
+const TENANTS_SHOWN: usize = 8;
+
 fn box_lines(state: &BoxStatus) -> Vec<String> {
     let mut lines = vec![format!("{} {}, up {:.0} s", state.command, state.name, state.uptime_s)];
     if !state.not_ready.is_empty() {
@@ -135,6 +138,9 @@ fn box_lines(state: &BoxStatus) -> Vec<String> {
             format!(", {} of {} bytes stored", pair.stored_bytes(), accelerator.stored_bytes_max)
         });
         lines.push(format!("  {}: {ports}{store}", pair.name));
+        let tenants = pair.accelerator.iter().chain(&pair.responders).flat_map(|one| &one.tenants);
+        let busy = tenants.filter(|tenant| tenant.stored_bytes + tenant.refused_packets > 0);
+        lines.extend(busy.take(TENANTS_SHOWN).map(|tenant| format!("    {tenant}")));
     }
     lines
 }
@@ -252,6 +258,9 @@ pub mod tests {
             "name": "one", "ports": [], "frame_loop": frame_loop, "fibre": null,
             "accelerator": {
                 "stored_bytes": 0, "stored_bytes_max": 0, "counters": {}, "drops": {},
+                "tenants": [{
+                    "prefix": "10.0.0.1", "flows": 2, "stored_bytes": 505, "share_bytes": 3000, "refused_packets": 0
+                }],
                 "flows": [flow(0x11, 5, 100.0), flow(0x22, 500, 200.0)]
             },
             "transport": {"counters": {}, "drops": {}, "refused": null, "sessions": [session]}
@@ -284,6 +293,13 @@ pub mod tests {
         assert_eq!(rates, [8e9, 0.0]);
         let path = &snapshot.paths[0];
         assert_eq!((path.repaired_per_s, path.sent_per_s), (7.0, 0.0));
+    }
+
+    #[test]
+    fn tenants_have_their_shares_below_their_pair() {
+        let snapshot = Snapshot::between(None, &sample());
+        let line = "    tenant 10.0.0.1: 2 flows, 505 bytes stored of a share of 3000";
+        assert!(snapshot.boxes.iter().any(|one| one == line), "{:?}", snapshot.boxes);
     }
 
     #[test]
