@@ -28,8 +28,6 @@ const QUEUE_MAX: u64 = 1 << 20;
 const FRAME_COST: u64 = FramePool::footprint(4096) as u64;
 /// Frames that one source may send before the next has its turn.
 const TURN: usize = 16;
-/// DREQs held at once; more pass at once.
-const DREQS_HELD_MAX: usize = 256;
 
 /// A transparent box between a LAN and a WAN; see the crate's documentation.
 pub struct Accelerator {
@@ -55,6 +53,8 @@ pub struct Accelerator {
 struct HeldDreq {
     frame: FrameBuf,
     flow: SlotId,
+    /// The PSN behind what was delivered when the wait began, or went on.
+    delivered_to: u64,
     until: Instant,
 }
 
@@ -490,33 +490,40 @@ impl Accelerator {
             self.shared.counters.drops.count(DropReason::DreqHeld);
             return true;
         }
-        if self.dreqs.len() >= DREQS_HELD_MAX {
-            return false;
-        }
         let Some(held) = self.shared.hold(frame) else { return true };
         flow.dreq_held = true;
         let until = now + self.shared.config.dreq_hold_max;
-        self.dreqs.push_back(HeldDreq { frame: held, flow: id, until });
+        let delivered_to = flow.store.responder_next;
+        self.dreqs.push_back(HeldDreq { frame: held, flow: id, delivered_to, until });
         self.shared.counters.dreqs_held += 1;
         true
     }
 
-    /// Lets go the DREQs whose flow is delivered or whose time is over.
+    /// Forwards the DREQs whose flow is delivered, or has delivered nothing within [`Config::dreq_hold_max`].
     fn release_dreqs(&mut self, now: Option<Instant>) {
+        let mut extended = VecDeque::new();
         for _ in 0..self.dreqs.len() {
-            let Some(held) = self.dreqs.pop_front() else { break };
+            let Some(mut held) = self.dreqs.pop_front() else { break };
             let flow = self.flows.is_current(held.flow).then(|| self.flows.get_mut(held.flow.slot)).flatten();
-            let waits =
-                flow.as_ref().is_some_and(|f| !f.store.is_empty() && f.state == FlowState::Terminated);
-            if waits && now.is_none_or(|now| held.until > now) {
-                self.dreqs.push_back(held);
+            let Some(flow) = flow else {
+                self.shared.queue_to_wan(held.frame);
                 continue;
+            };
+            let is_owed = !flow.store.is_empty() && flow.state == FlowState::Terminated;
+            match now.filter(|&now| held.until <= now) {
+                None if is_owed => self.dreqs.push_back(held),
+                Some(now) if is_owed && flow.store.responder_next > held.delivered_to => {
+                    held.delivered_to = flow.store.responder_next;
+                    held.until = now + self.shared.config.dreq_hold_max;
+                    extended.push_back(held);
+                }
+                _ => {
+                    flow.dreq_held = false;
+                    self.shared.queue_to_wan(held.frame);
+                }
             }
-            if let Some(flow) = flow {
-                flow.dreq_held = false;
-            }
-            self.shared.queue_to_wan(held.frame);
         }
+        self.dreqs.append(&mut extended);
     }
 
     /// After anything happened to the flow: its duties are seen to later.

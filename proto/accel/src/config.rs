@@ -71,8 +71,8 @@ pub struct Config {
     /// released; then a little (64 KiB) is acknowledged nevertheless, so that the requester's timer and retry
     /// counter start afresh. Keep it well below the requester's local ACK timeout (perftest: 67 ms). Default 10 ms.
     pub ack_hold_max: Duration,
-    /// How long a DREQ from the LAN waits for the store to be delivered; below the 4.3 s after which Linux resends
-    /// it. Default 3 s.
+    /// How long a DREQ from the LAN waits without anything of the store being delivered; while deliveries go on it waits
+    /// as long as they take. Default 3 s, below the 4.3 s after which Linux resends it.
     pub dreq_hold_max: Duration,
     /// Packets stored since the last pseudo-ACK after which one is sent even if none was asked for. 1 to 128
     /// (kernel rxe stalls without progress within 129). Default 64.

@@ -222,6 +222,8 @@ pub(crate) struct Flow {
     pub(crate) pass_reason: PassReason,
     /// A packet that its requester repeats in spite of the answer.
     pub(crate) repeated: Option<Repeated>,
+    /// An ACK behind all that is stored: the requester sent that before this box was on its path.
+    pub(crate) acked_elsewhere: Option<u64>,
     /// The QPN of its requester has another owner, which is answered by others.
     pub(crate) is_orphan: bool,
 
@@ -317,6 +319,7 @@ impl Flow {
             pass_reason: PassReason::Mode,
             successor: None,
             repeated: None,
+            acked_elsewhere: None,
             is_orphan: false,
             rtt: Rtt::default(),
             timer_base: now,
@@ -396,6 +399,7 @@ impl Flow {
 
     pub(crate) fn forget_duties(&mut self) {
         self.repeated = None;
+        self.acked_elsewhere = None;
         self.wish = None;
         self.ack_again = false;
         self.gap = None;

@@ -5,7 +5,7 @@
 //! *taken over*: at the first ACK behind which the store has everything that its requester sent.
 
 use crate::flow::{Flow, Shared, first_sequence};
-use crate::requester_side::{Request, WINDOW};
+use crate::requester_side::Request;
 use crate::store::Kind;
 use crate::trace::{Count, Fit, Trace};
 use crate::{FlowState, Learnt, PassReason};
@@ -87,7 +87,7 @@ struct Asked {
 
 /// Times that a requester goes back without reaching what it was asked for until that is taken for lost: it may have sent
 /// that each time, and the LAN have lost it.
-const TIMES_GONE_BACK: u32 = 5;
+const TIMES_GONE_BACK: u32 = 3;
 /// Time from one to the next, which tells repetitions from what the LAN duplicates or reorders.
 const GONE_BACK_APART: Duration = Duration::from_ms(1);
 
@@ -242,20 +242,17 @@ impl Flow {
         self.pass_reason = reason;
     }
 
-    /// True when a sequence NAK for `packet`'s PSN can be an answer to what is remembered here, or to what passed unremembered.
+    /// True when a sequence NAK for `packet`'s PSN can be an answer to what has passed.
     pub(crate) fn may_have_asked(&self, packet: &Packet<'_>) -> bool {
-        let seq = self.sequence_of(packet);
-        !self.started || self.store.is_empty() || (self.store.start()..=self.store.end()).contains(&seq)
+        let seq = self.sequence_in_trace(packet);
+        self.learning.as_deref().is_some_and(|learning| learning.trace.may_hold(seq))
     }
 
-    /// True when it can be one for a packet before what is remembered here.
+    /// True when it can be one for a packet from before this box was on the path.
     pub(crate) fn begins_behind(&self, packet: &Packet<'_>) -> bool {
-        let seq = self.sequence_of(packet);
+        let seq = self.sequence_in_trace(packet);
         self.state == FlowState::Learning
-            && self.requester_qpn.is_none()
-            && self.started
-            && seq < self.store.start()
-            && self.store.start() - seq < WINDOW
+            && self.learning.as_deref().is_some_and(|learning| learning.trace.begins_behind(seq))
     }
 
     /// The responder asks for a packet from before what is remembered.

@@ -146,7 +146,7 @@ impl Flow {
     }
 
     /// Unwraps a PSN near what is watched.
-    fn sequence_in_trace(&self, packet: &Packet<'_>) -> u64 {
+    pub(crate) fn sequence_in_trace(&self, packet: &Packet<'_>) -> u64 {
         let end = self.learning.as_deref().map_or(0, |learning| learning.trace.end());
         packet.psn().unwrap_near(end).unwrap_or(0)
     }

@@ -124,6 +124,10 @@ impl Flow {
         let seq = self.sequence_of(packet);
         let request = self.request_of(packet);
         self.note_going_back(seq, request.span);
+        if self.acked_elsewhere.is_some_and(|acked| seq == acked + 1) {
+            self.store.release(self.store.end(), true);
+            self.restart_learning(now, shared, packet);
+        }
         let expected = self.store.end();
         if self.state == FlowState::Terminated && self.begins_anew(packet, seq) {
             shared.counters.flows_reset += 1;

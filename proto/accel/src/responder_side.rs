@@ -1,7 +1,8 @@
 //! What a terminated flow does with what its responder sends, and how it sends to it.
 
 use crate::flow::{Cause, Flow, Probe, Shared};
-use crate::{DropReason, FlowState, WAN};
+use crate::trace::OUTSTANDING_MAX;
+use crate::{DropReason, FlowState, Learnt, WAN};
 use longhaul_cc::dcqcn::CnpOutcome;
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Frame, FrameBuf, Trailer, Transmit};
@@ -54,8 +55,7 @@ impl Flow {
         let reference = self.store.responder_next;
         let seq = packet.psn().unwrap_near(reference).unwrap_or(0);
         if seq >= self.store.sent_to() {
-            self.drop_frame(shared, DropReason::AckOutside);
-            return;
+            return self.handle_ack_outside(shared, frame, seq);
         }
         if self.store.awaited.front().is_some_and(|awaited| awaited.last < seq) {
             // What is behind a READ was answered, so that the READ's responses are lost.
@@ -90,6 +90,17 @@ impl Flow {
             }
             _ => self.absorb(shared),
         }
+    }
+
+    /// An ACK for what this box never sent. The requester of a flow that was learnt in mid-life may have sent it before: it
+    /// knows. When it goes on behind it, what is stored is delivered.
+    fn handle_ack_outside(&mut self, shared: &mut Shared, frame: &Frame<'_>, seq: u64) {
+        let end = self.store.end();
+        if self.learnt != Learnt::Traffic || !(end..end + OUTSTANDING_MAX).contains(&seq) {
+            return self.drop_frame(shared, DropReason::AckOutside);
+        }
+        self.acked_elsewhere = Some(seq);
+        shared.pass_to_lan(frame);
     }
 
     fn absorb(&mut self, shared: &mut Shared) {

@@ -111,6 +111,16 @@ impl Trace {
         (self.first..=self.latest + GAP_MAX).contains(&seq)
     }
 
+    /// True when the requester has sent `seq`, or sends it next.
+    pub(crate) fn may_hold(&self, seq: u64) -> bool {
+        (self.first..=self.latest).contains(&seq)
+    }
+
+    /// True when the requester may have sent `seq` before its first packet here.
+    pub(crate) fn begins_behind(&self, seq: u64) -> bool {
+        seq < self.first && seq + OUTSTANDING_MAX > self.first
+    }
+
     /// The lowest and the highest PSN (exclusive) that an ACK for this flow may name: [`Trace::fit`] says no to all others.
     pub(crate) fn range(&self) -> (Psn, Psn) {
         let lowest = if self.forgotten_at.is_some() { self.forgotten_from() } else { self.known };
