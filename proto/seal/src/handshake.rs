@@ -364,6 +364,11 @@ impl Seal {
         self.abandon(peer);
         if let Some(former) = self.peers[peer].pending.take() {
             self.sessions.remove(former.local);
+            // It had its response for as long as it repeats its first message.
+            let patience = self.config.ask_every.times(u64::from(TRIES));
+            if former.until + patience <= now + PENDING_LIFE {
+                self.peers[peer].note_trouble(NoKeys::Unfinished);
+            }
         }
         let random = self.rng.next_u64() as u32;
         let local = self.sessions.reserve(random, peer)?;

@@ -211,9 +211,11 @@ fn a_wrong_key_is_one_trouble_at_either_end_and_right_ones_are_none() {
 #[test]
 fn another_preshared_key_is_one_trouble_at_either_end() {
     let shared = |n: u8, secret: u8| {
-        with_peer(n, |peer| {
+        let config = with_peer(n, |peer| {
             peer.preshared_key = Some(PresharedKey::generate(&Seed::new([secret; 32])));
-        })
+        });
+        // Another handshake begins before the last one's keys have expired.
+        Config { ask_pause: Duration::from_ms(1000), ..config }
     };
     assert_eq!(troubles([shared(0, 60), shared(1, 60)]), [vec![], vec![]]);
     for boxes in [[shared(0, 60), shared(1, 61)], [shared(0, 60), config(1, 0)]] {
