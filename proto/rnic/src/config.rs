@@ -67,7 +67,7 @@ pub struct Config {
     pub ack_request_every: u32,
     /// It asks with the packet that fills its window as well; kernel rxe does not.
     pub ack_request_at_window_end: bool,
-    /// Packets outstanding beyond which a requester's first local ACK timeout retransmits the last packet alone;
+    /// Packets outstanding beyond which a requester's local ACK timeout retransmits the first and the last packet alone;
     /// `u32::MAX` always retransmits everything, as NICs do.
     pub probe_above: u32,
     /// A responder acknowledges at least this often, in packets, whether asked or not.
