@@ -230,12 +230,11 @@ impl Outgoing {
         cost: u32,
     ) -> bool {
         let Some(stream) = self.streams.get_mut(usize::from(slot)) else { return false };
-        let place = self.records.vacant_entry();
-        let index = place.key() as u32;
+        let index = self.records.vacant_key() as u32;
         if pacing == Pacing::None && !self.unpaced.push(stream.source, index, cost) {
             return false;
         }
-        place.insert(Record {
+        self.records.insert(Record {
             frame,
             udp,
             kind,
@@ -291,8 +290,11 @@ impl Outgoing {
     #[inline]
     fn next_fresh(&self) -> Option<(u32, Pacing, u64)> {
         let paced = self.fresh.front().map(|&record| (record, Pacing::Acknowledged));
-        let unpaced = self.unpaced.front().map(|record| (record, Pacing::None));
-        let (record, pacing) = if self.is_unpaced_turn { unpaced.or(paced) } else { paced.or(unpaced) }?;
+        let (record, pacing) = match self.unpaced.front().map(|record| (record, Pacing::None)) {
+            None => paced?,
+            Some(unpaced) if self.is_unpaced_turn => unpaced,
+            Some(unpaced) => paced.unwrap_or(unpaced),
+        };
         let cost = self.records.get(record as usize).map_or(0, |record| u64::from(record.cost));
         // The far box has room for it.
         (self.outstanding + cost <= self.room).then_some((record, pacing, cost))

@@ -84,6 +84,10 @@ impl Unpaced {
     #[inline]
     pub(crate) fn front(&self) -> Option<u32> {
         let id = *self.turns.front()?;
+        self.front_of(id)
+    }
+
+    fn front_of(&self, id: u32) -> Option<u32> {
         self.sources.get(id as usize)?.queue.front().copied()
     }
 
