@@ -25,7 +25,6 @@ fn goes_on(seed: u64) {
 }
 
 #[test]
-#[ignore = "issue point 3"]
 fn a_requester_outlasts_one_loss_in_a_hundred() {
     [1, 16, 24].into_iter().for_each(goes_on);
 }

@@ -368,6 +368,8 @@ impl Flow {
         self.store.rest(&mut shared.spare);
         shared.shares.sub(self.tenant, released.bytes);
         self.learning = None;
+        // What it sent while it was learnt may have been another life.
+        self.lan_latest = self.store.end();
         self.state = FlowState::Terminated;
         self.learnt = Learnt::Traffic;
         self.msn_base = Msn::new(aeth.msn.get().wrapping_sub(messages as u32));

@@ -140,7 +140,6 @@ mod reused {
     }
 
     #[test]
-    #[ignore = "issue point 2"]
     fn briefly_through_whole_boxes() {
         briefly(Boxes::Whole);
     }
