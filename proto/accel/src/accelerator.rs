@@ -376,7 +376,7 @@ impl Accelerator {
         self.flow_changes += u64::from(flow.state != FlowState::Learning);
         flow.close(&mut self.shared);
         self.shared.shares.leave(flow.tenant);
-        if let Some(successor) = flow.successor.filter(|&id| self.flows.is_current(id)) {
+        if let Some(successor) = flow.lives.successor.filter(|&id| self.flows.is_current(id)) {
             self.flows.take_requests(successor.slot);
         }
     }
@@ -408,7 +408,7 @@ impl Accelerator {
         let Some(flow) = self.flows.get(slot) else { return false };
         let is_learnt = flow.state == FlowState::Learning;
         let is_for_successor = || {
-            let next = flow.successor.filter(|&id| self.flows.is_current(id));
+            let next = flow.lives.successor.filter(|&id| self.flows.is_current(id));
             let next = next.and_then(|id| self.flows.get(id.slot)?.learning.as_deref());
             next.is_some_and(|next| next.trace.fit(now, packet.psn()) != Fit::No)
                 && !flow.has_outstanding(packet.psn())
@@ -560,7 +560,7 @@ impl Accelerator {
         }
         touch(&mut self.touched, id, flow);
         let (delivered, closing) = (flow.store.is_empty(), flow.closing);
-        let has_successor = flow.successor.is_some();
+        let has_successor = flow.lives.successor.is_some();
         if flow.dreq_held && (delivered || flow.state != FlowState::Terminated) {
             self.release_dreqs(None);
         }

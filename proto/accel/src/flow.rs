@@ -4,12 +4,12 @@ use crate::allowance::Allowance;
 use crate::answer::Answer;
 use crate::hold::Hold;
 use crate::learning::{Learning, Looks};
+use crate::lives::Lives;
 use crate::policy::Duty;
 use crate::queue::Queue;
 use crate::rtt::Rtt;
 use crate::shares::{Shares, TenantId};
 use crate::store::{Kind, Spare, Store};
-use crate::timers::SlotId;
 use crate::window::Window;
 use crate::{
     Config, Counters, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt, Mode,
@@ -132,14 +132,6 @@ pub(crate) struct Replay {
     pub(crate) at: Instant,
 }
 
-/// A packet that comes again and again although it was acknowledged each time: its sender takes no such answer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Repeated {
-    pub(crate) seq: u64,
-    pub(crate) times: u8,
-    pub(crate) at: Instant,
-}
-
 /// Numbers that a flow starts with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beginning {
@@ -211,21 +203,13 @@ pub(crate) struct Flow {
     /// Behind the packet with the highest number that came.
     pub(crate) lan_latest: u64,
     pub(crate) lan_mark: u64,
-    pub(crate) request_port: u16,
     /// What is known of a flow whose requester's QPN is not; kept until it is terminated.
     pub(crate) learning: Option<Box<Learning>>,
-    /// Another life of its QPs, to which requests that do not fit this one belong.
-    pub(crate) successor: Option<SlotId>,
+    pub(crate) lives: Lives,
     /// Its requester may be another one: the table is to forget the QPN.
     pub(crate) is_unpaired: bool,
     /// Why it passes, if it does.
     pub(crate) pass_reason: PassReason,
-    /// A packet that its requester repeats in spite of the answer.
-    pub(crate) repeated: Option<Repeated>,
-    /// An ACK behind all that is stored: the requester sent that before this box was on its path.
-    pub(crate) acked_elsewhere: Option<u64>,
-    /// The QPN of its requester has another owner, which is answered by others.
-    pub(crate) is_orphan: bool,
 
     // Towards the responder.
     pub(crate) rtt: Rtt,
@@ -313,14 +297,10 @@ impl Flow {
             lan_next: start,
             lan_latest: start,
             lan_mark: 0,
-            request_port: 0,
             learning: beginning.requester_qpn.is_none().then(|| Box::new(Learning::new(now, start))),
             is_unpaired: false,
             pass_reason: PassReason::Mode,
-            successor: None,
-            repeated: None,
-            acked_elsewhere: None,
-            is_orphan: false,
+            lives: Lives::default(),
             rtt: Rtt::default(),
             timer_base: now,
             alive_at: now,
@@ -398,8 +378,8 @@ impl Flow {
     }
 
     pub(crate) fn forget_duties(&mut self) {
-        self.repeated = None;
-        self.acked_elsewhere = None;
+        self.lives.repeated = None;
+        self.lives.acked_elsewhere = None;
         self.wish = None;
         self.ack_again = false;
         self.gap = None;
@@ -459,7 +439,7 @@ impl Flow {
 
     /// True when an acknowledge packet is to be sent to the requester.
     pub(crate) fn owes_requester(&self) -> bool {
-        if self.is_orphan {
+        if self.lives.is_orphan {
             return false;
         }
         match self.state {

@@ -6,8 +6,9 @@
 //! responder's ACKs show that it is in that life, the flow before goes, and with it what nobody can take any more.
 
 use crate::accelerator::Accelerator;
-use crate::flow::{Beginning, Flow, Repeated, dscp};
+use crate::flow::{Beginning, Flow, dscp};
 use crate::requester_side::GAP_MAX;
+use crate::timers::SlotId;
 use crate::trace::OUTSTANDING_MAX;
 use crate::{FlowState, Learnt};
 use longhaul_node::Frame;
@@ -18,6 +19,29 @@ use longhaul_wire::Packet;
 pub(crate) const REPEATS_MAX: u8 = 2;
 /// Time from one to the next, which tells repetitions from what the LAN duplicates.
 pub(crate) const REPEATED_APART: Duration = Duration::from_ms(1);
+
+/// A packet that comes again and again although it was acknowledged each time: its sender takes no such answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Repeated {
+    seq: u64,
+    pub(crate) times: u8,
+    at: Instant,
+}
+
+/// What tells the lives of a flow's QPs apart.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lives {
+    /// Another life, to which requests belong that do not fit this one.
+    pub(crate) successor: Option<SlotId>,
+    /// UDP source port of the requester, 0 until its first request: it keeps that for life.
+    pub(crate) request_port: u16,
+    /// A packet that its requester repeats in spite of the answer.
+    pub(crate) repeated: Option<Repeated>,
+    /// An ACK behind all that is stored: the requester sent that before this box was on its path.
+    pub(crate) acked_elsewhere: Option<u64>,
+    /// The QPN of its requester has another owner, which is answered by others.
+    pub(crate) is_orphan: bool,
+}
 
 impl Accelerator {
     /// The flow that a request belongs to: the one in `slot`, or another life of its QPs. `None` when there is no room for that.
@@ -30,7 +54,7 @@ impl Accelerator {
         packet: &Packet<'_>,
     ) -> Option<u32> {
         let flow = self.flows.get(slot)?;
-        if flow.successor.is_none() && !flow.is_another_life(packet, frame.payload.len()) {
+        if flow.lives.successor.is_none() && !flow.is_another_life(packet, frame.payload.len()) {
             return Some(slot);
         }
         self.other_life_of(now, slot, frame, packet)
@@ -47,7 +71,7 @@ impl Accelerator {
         let flow = self.flows.get(slot)?;
         let is_expected = flow.sequence_of(packet) == flow.store.end();
         let is_another_life = flow.is_another_life(packet, frame.payload.len());
-        let successor = flow.successor.filter(|&id| self.flows.is_current(id));
+        let successor = flow.lives.successor.filter(|&id| self.flows.is_current(id));
         if let Some(id) = successor {
             let next = self.flows.get(id.slot)?;
             let seq = next.sequence_in_trace(packet);
@@ -62,7 +86,7 @@ impl Accelerator {
             self.remove_flow(id.slot);
         }
         let key = self.flows.get(slot)?.key;
-        self.flows.get_mut(slot)?.successor = None;
+        self.flows.get_mut(slot)?.lives.successor = None;
         if is_expected || !is_another_life {
             return Some(slot);
         }
@@ -77,7 +101,7 @@ impl Accelerator {
         let next = Flow::new(now, &self.shared.config, key, beginning);
         let next = self.admit(now, next)?;
         let successor = self.flows.insert_successor(next)?;
-        self.flows.get_mut(slot)?.successor = Some(self.flows.id(successor));
+        self.flows.get_mut(slot)?.lives.successor = Some(self.flows.id(successor));
         self.shared.counters.other_lives += 1;
         Some(successor)
     }
@@ -86,7 +110,7 @@ impl Accelerator {
     pub(crate) fn supersede(&mut self, slot: u32) {
         let Some(key) = self.flows.get(slot).map(|flow| flow.key.wire()) else { return };
         let Some(before) = self.flows.by_responder(key).filter(|&before| before != slot) else { return };
-        if self.flows.get(before).and_then(|flow| flow.successor) == Some(self.flows.id(slot)) {
+        if self.flows.get(before).and_then(|flow| flow.lives.successor) == Some(self.flows.id(slot)) {
             self.shared.counters.flows_reset += 1;
             self.remove_flow(before);
         }
@@ -96,7 +120,7 @@ impl Accelerator {
     pub(crate) fn orphan(&mut self, slot: u32) {
         self.flows.let_requester_go(slot);
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        flow.is_orphan = true;
+        flow.lives.is_orphan = true;
         flow.closing = true;
         self.shared.counters.flows_reset += 1;
         self.touch(slot);
@@ -112,8 +136,11 @@ impl Flow {
             return false;
         }
         !self.may_be_sent(seq)
-            || (self.request_port != 0 && self.request_port != packet.udp_source_port())
-            || self.repeated.is_some_and(|repeated| repeated.seq == seq && repeated.times >= REPEATS_MAX)
+            || (self.lives.request_port != 0 && self.lives.request_port != packet.udp_source_port())
+            || self
+                .lives
+                .repeated
+                .is_some_and(|repeated| repeated.seq == seq && repeated.times >= REPEATS_MAX)
             || self.store.contradicts(seq, packet, payload_len)
     }
 
@@ -126,7 +153,7 @@ impl Flow {
 
     /// A packet came that its requester should not send again, and is answered.
     pub(crate) fn note_repeated(&mut self, now: Instant, seq: u64) {
-        match &mut self.repeated {
+        match &mut self.lives.repeated {
             Some(repeated) if repeated.seq == seq => {
                 if now.since(repeated.at) >= REPEATED_APART {
                     repeated.times = repeated.times.saturating_add(1);
@@ -135,7 +162,7 @@ impl Flow {
             }
             // The packets behind the first that is repeated are repeated with it.
             Some(repeated) if repeated.seq < seq => {}
-            _ => self.repeated = Some(Repeated { seq, times: 0, at: now }),
+            _ => self.lives.repeated = Some(Repeated { seq, times: 0, at: now }),
         }
     }
 

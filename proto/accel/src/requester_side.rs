@@ -124,7 +124,7 @@ impl Flow {
         let seq = self.sequence_of(packet);
         let request = self.request_of(packet);
         self.note_going_back(seq, request.span);
-        if self.acked_elsewhere.is_some_and(|acked| seq == acked + 1) {
+        if self.lives.acked_elsewhere.is_some_and(|acked| seq == acked + 1) {
             self.store.release(self.store.end(), true);
             self.restart_learning(now, shared, packet);
         }
@@ -262,10 +262,10 @@ impl Flow {
         self.allowance.note_busy(now);
         if !self.started {
             self.started = true;
-            self.request_port = port;
+            self.lives.request_port = port;
         }
         self.gap = None;
-        self.repeated = None;
+        self.lives.repeated = None;
         self.nak_owed = false;
         self.store_was_full = false;
         self.hold.note_accepted();
@@ -452,8 +452,8 @@ impl Flow {
         let seq = self.sequence_of(packet);
         self.note_repeated(now, seq);
         let is_another_life = !self.may_be_sent(seq)
-            || self.repeated.is_some_and(|repeated| repeated.times >= REPEATS_MAX)
-            || (self.request_port != 0 && self.request_port != packet.udp_source_port());
+            || self.lives.repeated.is_some_and(|repeated| repeated.times >= REPEATS_MAX)
+            || (self.lives.request_port != 0 && self.lives.request_port != packet.udp_source_port());
         if is_another_life || now.since(self.failed_at) >= FAILED_FOR {
             shared.counters.flows_reset += 1;
             self.restart_learning(now, shared, packet);

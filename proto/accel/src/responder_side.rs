@@ -99,7 +99,7 @@ impl Flow {
         if self.learnt != Learnt::Traffic || !(end..end + OUTSTANDING_MAX).contains(&seq) {
             return self.drop_frame(shared, DropReason::AckOutside);
         }
-        self.acked_elsewhere = Some(seq);
+        self.lives.acked_elsewhere = Some(seq);
         shared.pass_to_lan(frame);
     }
 
