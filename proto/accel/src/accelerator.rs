@@ -14,7 +14,7 @@ use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_cc::{JointPacer, JointRate, Pacer, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side, Trailer, Transmit};
 use longhaul_units::{BitRate, Instant, Qpn};
-use longhaul_wire::{Packet, Pause, Transport, Verb};
+use longhaul_wire::{Aeth, Packet, Pause, Syndrome, Transport, Verb};
 use std::collections::VecDeque;
 
 /// The side of the requesters that the accelerator answers.
@@ -413,7 +413,9 @@ impl Accelerator {
             next.is_some_and(|next| next.trace.fit(now, packet.psn()) != Fit::No)
                 && !flow.has_outstanding(packet.psn())
         };
-        let aeth = packet.aeth().filter(|_| packet.opcode().verb() == Some(Verb::Acknowledge));
+        let is_ack = |aeth: &Aeth| matches!(aeth.syndrome, Syndrome::Ack { .. });
+        let is_acknowledge = packet.opcode().verb() == Some(Verb::Acknowledge);
+        let aeth = packet.aeth().filter(|aeth| is_acknowledge && is_ack(aeth));
         if is_learnt || is_for_successor() {
             self.pass(WAN, frame);
             let Some(aeth) = aeth else { return true };

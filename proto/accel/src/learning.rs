@@ -316,13 +316,14 @@ impl Flow {
         }
         let is_confirmed = before.is_some_and(|before| evidence.confirms(&before));
         if !is_confirmed {
-            self.release_watched(shared, seq);
+            self.release_all_below(shared, seq + 1);
         }
         is_confirmed
     }
 
-    fn release_watched(&mut self, shared: &mut Shared, seq: u64) {
-        let released = self.store.release(seq + 1, true);
+    /// Releases everything below `limit`, answered or not.
+    pub(crate) fn release_all_below(&mut self, shared: &mut Shared, limit: u64) {
+        let released = self.store.release(limit, true);
         self.store.rest(&mut shared.spare);
         shared.shares.sub(self.tenant, released.bytes);
     }
@@ -361,7 +362,7 @@ impl Flow {
             None => return Some(false),
         };
         if goes_back || !self.started {
-            self.release_watched(shared, seq);
+            self.release_all_below(shared, seq + 1);
             return Some(false);
         }
         let released = self.store.release(seq + 1, true);

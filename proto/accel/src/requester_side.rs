@@ -124,11 +124,12 @@ impl Flow {
         let seq = self.sequence_of(packet);
         let request = self.request_of(packet);
         self.note_going_back(seq, request.span);
-        if self.lives.acked_elsewhere.is_some_and(|acked| seq == acked + 1) {
-            self.store.release(self.store.end(), true);
+        let expected = self.store.end();
+        if seq > expected && self.lives.acked_elsewhere == Some(seq - 1) {
+            // It goes on behind what it knows to be delivered.
+            self.release_all_below(shared, expected);
             self.restart_learning(now, shared, packet);
         }
-        let expected = self.store.end();
         if self.state == FlowState::Terminated && self.begins_anew(packet, seq) {
             shared.counters.flows_reset += 1;
             self.restart_learning(now, shared, packet);

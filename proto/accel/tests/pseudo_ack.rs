@@ -1051,9 +1051,9 @@ mod pairing {
         script
     }
 
-    #[test]
-    fn waits_until_a_requester_that_went_back_is_as_far_again() {
-        let mut script = run("lan: read 100 dma=64 A
+    /// A flow whose requester has gone back to 100 and is known; the responder has everything to 104.
+    fn went_back() -> Script {
+        run("lan: read 100 dma=64 A
              > wan read 100 A dma=64
              lan: send_only 101 A
              > wan send_only 101 A
@@ -1078,11 +1078,18 @@ mod pairing {
              wan: ack 103 msn=4
              > lan ack 103 msn=4
              wan: read_only 104 msn=5      # it has everything by now
-             > lan read_only 104 msn=5
-             lan: send_only 105 A
+             > lan read_only 104 msn=5")
+    }
+
+    #[test]
+    fn waits_until_a_requester_that_went_back_is_as_far_again() {
+        let mut script = went_back();
+        script.go_on(
+            "lan: send_only 105 A
              > wan send_only 105 A
              lan: send_only 106 A
-             > wan send_only 106 A");
+             > wan send_only 106 A",
+        );
         assert_eq!(script.status().state, FlowState::Learning);
         script.go_on(
             "wan: ack 105 msn=6
@@ -1195,6 +1202,21 @@ mod pairing {
         assert!(script.accel.flows().all(|flow| paired(&flow)), "a flow has another one's requester");
         let learnt = script.accel.counters().flows_from_traffic;
         assert!(learnt > u64::from(FLOWS) * 99 / 100, "{learnt} of {FLOWS} flows");
+    }
+
+    /// A NAK names what is missing, also within a message, where the counts of messages agree.
+    #[test]
+    fn a_nak_is_no_reason_to_take_a_flow_over() {
+        let mut script = went_back();
+        script.go_on(
+            "lan: write_first 105
+             > wan write_first 105
+             lan: write_middle 106
+             > wan write_middle 106
+             wan: nak 105 sequence msn=5
+             > lan nak 105 sequence msn=5",
+        );
+        assert_eq!(script.status().state, FlowState::Learning);
     }
 
     /// The PSNs of a flow that is learnt do not make it the owner of an ACK to a requester that was not followed.
@@ -1645,6 +1667,27 @@ mod lost_promises {
         script.go_on("lan: write_only 505 A\n > wan write_only 505 A");
         assert_eq!(script.status().state, FlowState::Learning);
         assert_eq!(script.accel.counters().stored_lost, 0);
+    }
+
+    #[test]
+    fn an_ack_ahead_of_a_requester_that_leaves_nothing_out_releases_nothing() {
+        let mut script = run("lan: write_only 500 A
+             > wan write_only 500 A
+             lan: write_only 501 A
+             > wan write_only 501 A
+             wan: ack 500 msn=3
+             > lan ack 500 msn=3
+             wan: ack 501 msn=4
+             > lan ack 501 msn=4
+             wan: ack 503 msn=6            # of another life of the QPs
+             > lan ack 503 msn=6");
+        for psn in 502..505 {
+            script.go_on(&format!(
+                "lan: write_only {psn} A\n > wan write_only {psn} A\n > lan ack {psn} msn={}",
+                psn - 497
+            ));
+        }
+        assert_eq!(script.status().stored_frames, 3);
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Says that the driver has taken `frames` from the port, and whether it may hold more. While it does, an
-    /// ACK may be among them, and no local ACK timer expires; [`BACKLOG_MAX`] bounds that.
+    /// ACK may be among them, and no local ACK timer expires; `BACKLOG_MAX` bounds that.
     pub fn note_received(&mut self, frames: usize, more_may_wait: bool) {
         self.backlog = if more_may_wait { self.backlog + frames } else { 0 };
     }
