@@ -87,7 +87,7 @@ struct Asked {
 
 /// Times that a requester goes back without reaching what it was asked for until that is taken for lost: it may have sent
 /// that each time, and the LAN have lost it.
-const TIMES_GONE_BACK: u32 = 3;
+const TIMES_GONE_BACK: u32 = 5;
 /// Time from one to the next, which tells repetitions from what the LAN duplicates or reorders.
 const GONE_BACK_APART: Duration = Duration::from_ms(1);
 

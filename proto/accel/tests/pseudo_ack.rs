@@ -1594,7 +1594,7 @@ mod lost_promises {
     #[test]
     fn a_requester_that_cannot_go_back_far_enough_is_told() {
         let mut script = after_a_restart();
-        repeat(&mut script, 500, 2);
+        repeat(&mut script, 500, 4);
         script.go_on(
             "after 5ms
              lan: write_only 500 A
@@ -1610,7 +1610,7 @@ mod lost_promises {
     #[test]
     fn one_that_does_is_not() {
         let mut script = after_a_restart();
-        repeat(&mut script, 500, 2);
+        repeat(&mut script, 500, 4);
         repeat(&mut script, 480, 1);
         repeat(&mut script, 500, 10);
         assert_eq!(script.accel.counters().flows_failed, 0);
@@ -1637,9 +1637,9 @@ mod lost_promises {
              > lan nak 480 sequence msn=3");
         repeat(&mut script, 501, 1);
         // From here on the LAN loses 500.
-        repeat(&mut script, 501, 2);
+        repeat(&mut script, 501, 4);
         assert_eq!(script.accel.counters().flows_failed, 0);
-        repeat(&mut script, 500, 2);
+        repeat(&mut script, 500, 4);
         assert_eq!(script.accel.counters().flows_failed, 0);
         script.go_on(
             "after 5ms
@@ -1693,7 +1693,7 @@ mod lost_promises {
     #[test]
     fn progress_shows_that_nothing_is_lost() {
         let mut script = after_a_restart();
-        repeat(&mut script, 500, 2);
+        repeat(&mut script, 500, 4);
         script.go_on("wan: ack 500 msn=4\n > lan ack 500 msn=4");
         repeat(&mut script, 501, 10);
         assert_eq!(script.accel.counters().flows_failed, 0);
