@@ -92,10 +92,16 @@ const TIMES_GONE_BACK: u32 = 5;
 const GONE_BACK_APART: Duration = Duration::from_ms(1);
 
 /// Bounds the work on ACKs that no known flow claims.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Looks {
     left: usize,
     since: Instant,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Looks { left: LOOKS_PER_MS, since: Instant::ZERO }
+    }
 }
 
 impl Looks {
