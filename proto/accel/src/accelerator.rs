@@ -288,7 +288,14 @@ impl Accelerator {
             return;
         }
         let key = WireKey::of_lan_packet(packet);
-        let slot = match self.flows.by_responder(key) {
+        let known = self.flows.by_responder(key);
+        if let Some(slot) = known
+            && let Some(flow) = self.flows.get_mut(slot)
+            && flow.expects(packet)
+        {
+            return self.handle_flow_request(now, slot, frame, packet);
+        }
+        let slot = match known {
             Some(slot) => self.life_of(now, slot, frame, packet),
             None if self.shared.draining => {
                 self.shared.counters.passed_draining += 1;
@@ -300,6 +307,11 @@ impl Accelerator {
             self.shared.counters.flow_table_full += 1;
             return self.pass(LAN, frame);
         };
+        self.handle_flow_request(now, slot, frame, packet);
+    }
+
+    #[inline]
+    fn handle_flow_request(&mut self, now: Instant, slot: u32, frame: &Frame<'_>, packet: &Packet<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.handle_request(now, &mut self.shared, frame, packet);
         if flow.learning.is_some() {
@@ -386,14 +398,15 @@ impl Accelerator {
             return;
         }
         let key = WireKey::of_wan_packet(packet);
-        let slot = self.flows.orphan(key, packet.psn()).or_else(|| self.flows.by_requester(key));
-        if let Some(slot) = slot {
-            if !self.is_for_others(now, slot, frame, packet) {
-                let Some(flow) = self.flows.get_mut(slot) else { return };
-                flow.handle_response(now, &mut self.shared, frame, packet);
-                self.touch(slot);
+        let orphan = if self.flows.has_orphans() { self.flows.orphan(key, packet.psn()) } else { None };
+        if let Some(slot) = orphan.or_else(|| self.flows.by_requester(key)) {
+            let Some(flow) = self.flows.get_mut(slot) else { return };
+            if !flow.is_answered_by(packet) && self.is_for_others(now, slot, frame, packet) {
+                return;
             }
-            return;
+            let Some(flow) = self.flows.get_mut(slot) else { return };
+            flow.handle_response(now, &mut self.shared, frame, packet);
+            return self.touch(slot);
         }
         self.pass(WAN, frame);
         if packet.opcode().verb() == Some(Verb::Acknowledge) {
@@ -404,6 +417,7 @@ impl Accelerator {
 
     /// True when a response to the requester of the flow in `slot` has passed, because that flow is only learnt, or because
     /// the response is for another life of its QPs.
+    #[cold]
     fn is_for_others(&mut self, now: Instant, slot: u32, frame: &Frame<'_>, packet: &Packet<'_>) -> bool {
         let Some(flow) = self.flows.get(slot) else { return false };
         let is_learnt = flow.state == FlowState::Learning;

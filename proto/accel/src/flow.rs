@@ -468,6 +468,7 @@ impl Flow {
     }
 
     /// True when a stored packet may be sent to the responder.
+    #[inline]
     pub(crate) fn owes_responder(&mut self) -> bool {
         self.state == FlowState::Terminated
             && self.rnr_until.is_none()
@@ -475,6 +476,7 @@ impl Flow {
             && (self.probe == Probe::Due || self.may_send_next())
     }
 
+    #[inline]
     fn may_send_next(&mut self) -> bool {
         self.store.next_to_send().is_some() && self.window.is_open(self.outstanding())
     }

@@ -45,23 +45,8 @@ pub(crate) struct Lives {
 
 impl Accelerator {
     /// The flow that a request belongs to: the one in `slot`, or another life of its QPs. `None` when there is no room for that.
-    #[inline]
-    pub(crate) fn life_of(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        frame: &Frame<'_>,
-        packet: &Packet<'_>,
-    ) -> Option<u32> {
-        let flow = self.flows.get(slot)?;
-        if flow.lives.successor.is_none() && !flow.is_another_life(packet, frame.payload.len()) {
-            return Some(slot);
-        }
-        self.other_life_of(now, slot, frame, packet)
-    }
-
     #[cold]
-    fn other_life_of(
+    pub(crate) fn life_of(
         &mut self,
         now: Instant,
         slot: u32,
@@ -71,6 +56,9 @@ impl Accelerator {
         let flow = self.flows.get(slot)?;
         let is_expected = flow.sequence_of(packet) == flow.store.end();
         let is_another_life = flow.is_another_life(packet, frame.payload.len());
+        if flow.lives.successor.is_none() && !is_another_life {
+            return Some(slot);
+        }
         let successor = flow.lives.successor.filter(|&id| self.flows.is_current(id));
         if let Some(id) = successor {
             let next = self.flows.get(id.slot)?;
@@ -128,6 +116,12 @@ impl Accelerator {
 }
 
 impl Flow {
+    /// True when `packet` is the next of this flow, and no other life of its QPs is known.
+    #[inline]
+    pub(crate) fn expects(&self, packet: &Packet<'_>) -> bool {
+        self.lives.successor.is_none() && packet.psn() == Psn::from_sequence(self.store.end())
+    }
+
     /// True when `packet` cannot come from the requester of what is stored, so that it must not be taken for its next or
     /// its last.
     pub(crate) fn is_another_life(&self, packet: &Packet<'_>, payload_len: usize) -> bool {
@@ -167,9 +161,16 @@ impl Flow {
     }
 
     /// True when an answer of the responder that names `psn` can be to what is stored here.
+    #[inline]
     pub(crate) fn has_outstanding(&self, psn: Psn) -> bool {
         let seq = psn.unwrap_near(self.store.responder_next).unwrap_or(0);
         !self.store.is_empty() && seq + 1 >= self.store.responder_next && seq < self.store.sent_to()
+    }
+
+    /// True when a response can be for no other flow or life: it names what is outstanding here.
+    #[inline]
+    pub(crate) fn is_answered_by(&self, packet: &Packet<'_>) -> bool {
+        self.state == FlowState::Terminated && self.has_outstanding(packet.psn())
     }
 
     /// Unwraps a PSN near what is watched.

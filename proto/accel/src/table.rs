@@ -265,6 +265,11 @@ impl FlowTable {
         }
     }
 
+    #[inline]
+    pub(crate) fn has_orphans(&self) -> bool {
+        !self.orphans.is_empty()
+    }
+
     /// The flow without a requester that an ACK or NAK with `key` for `psn` is for.
     pub(crate) fn orphan(&self, key: WireKey, psn: Psn) -> Option<u32> {
         let is_for = |flow: &Flow| {
