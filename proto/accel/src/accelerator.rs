@@ -8,13 +8,12 @@ use crate::shares::Shares;
 use crate::store::Spare;
 use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers};
-use crate::trace::Fit;
 use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Learnt, Policy, TenantStatus};
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_cc::{JointPacer, JointRate, Pacer, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side, Trailer, Transmit};
 use longhaul_units::{BitRate, Instant, Qpn};
-use longhaul_wire::{Aeth, Packet, Pause, Syndrome, Transport, Verb};
+use longhaul_wire::{Packet, Pause, Transport, Verb};
 use std::collections::VecDeque;
 
 /// The side of the requesters that the accelerator answers.
@@ -264,7 +263,7 @@ impl Accelerator {
         self.pass(WAN, frame);
     }
 
-    fn pass(&mut self, side: Side, frame: &Frame<'_>) {
+    pub(crate) fn pass(&mut self, side: Side, frame: &Frame<'_>) {
         self.shared.counters.passed += 1;
         if side == LAN {
             self.shared.pass_to_wan(frame);
@@ -413,40 +412,6 @@ impl Accelerator {
             self.try_to_pair(now, packet);
             self.note_asked(now, packet);
         }
-    }
-
-    /// True when a response to the requester of the flow in `slot` has passed, because that flow is only learnt, or because
-    /// the response is for another life of its QPs.
-    #[cold]
-    fn is_for_others(&mut self, now: Instant, slot: u32, frame: &Frame<'_>, packet: &Packet<'_>) -> bool {
-        let Some(flow) = self.flows.get(slot) else { return false };
-        let is_learnt = flow.state == FlowState::Learning;
-        let is_for_successor = || {
-            let next = flow.lives.successor.filter(|&id| self.flows.is_current(id));
-            let next = next.and_then(|id| self.flows.get(id.slot)?.learning.as_deref());
-            next.is_some_and(|next| next.trace.fit(now, packet.psn()) != Fit::No)
-                && !flow.has_outstanding(packet.psn())
-        };
-        let is_ack = |aeth: &Aeth| matches!(aeth.syndrome, Syndrome::Ack { .. });
-        let is_acknowledge = packet.opcode().verb() == Some(Verb::Acknowledge);
-        let aeth = packet.aeth().filter(|aeth| is_acknowledge && is_ack(aeth));
-        if is_learnt || is_for_successor() {
-            self.pass(WAN, frame);
-            let Some(aeth) = aeth else { return true };
-            if !(is_learnt && self.take_over(now, slot, packet, aeth)) {
-                self.try_to_pair(now, packet);
-            }
-            return true;
-        }
-        if aeth.is_none() || !flow.is_over_for(now, packet) || !self.try_to_pair(now, packet) {
-            return false;
-        }
-        // The requester's QPN lives again, with another responder.
-        if self.flows.by_requester(WireKey::of_wan_packet(packet)) != Some(slot) {
-            self.orphan(slot);
-        }
-        self.pass(WAN, frame);
-        true
     }
 
     fn handle_management(&mut self, now: Instant, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) {

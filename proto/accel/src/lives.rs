@@ -5,15 +5,16 @@
 //! the flow: it passes, as does all that follows it, and is watched as a flow of its own, the *successor*. When the
 //! responder's ACKs show that it is in that life, the flow before goes, and with it what nobody can take any more.
 
-use crate::accelerator::Accelerator;
+use crate::accelerator::{Accelerator, WAN};
 use crate::flow::{Beginning, Flow, dscp};
+use crate::key::WireKey;
 use crate::requester_side::GAP_MAX;
 use crate::timers::SlotId;
-use crate::trace::OUTSTANDING_MAX;
+use crate::trace::{Fit, OUTSTANDING_MAX};
 use crate::{FlowState, Learnt};
 use longhaul_node::Frame;
 use longhaul_units::{Duration, Instant, Psn};
-use longhaul_wire::Packet;
+use longhaul_wire::{Aeth, Packet, Syndrome, Verb};
 
 /// Times that a packet comes again in spite of its answer until its sender is taken for one that does not know the flow.
 pub(crate) const REPEATS_MAX: u8 = 2;
@@ -92,6 +93,46 @@ impl Accelerator {
         self.flows.get_mut(slot)?.lives.successor = Some(self.flows.id(successor));
         self.shared.counters.other_lives += 1;
         Some(successor)
+    }
+
+    /// True when a response to the requester of the flow in `slot` has passed, because that flow is only learnt, or because
+    /// the response is for another life of its QPs.
+    #[cold]
+    pub(crate) fn is_for_others(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) -> bool {
+        let Some(flow) = self.flows.get(slot) else { return false };
+        let is_learnt = flow.state == FlowState::Learning;
+        let is_for_successor = || {
+            let next = flow.lives.successor.filter(|&id| self.flows.is_current(id));
+            let next = next.and_then(|id| self.flows.get(id.slot)?.learning.as_deref());
+            next.is_some_and(|next| next.trace.fit(now, packet.psn()) != Fit::No)
+                && !flow.has_outstanding(packet.psn())
+        };
+        let is_ack = |aeth: &Aeth| matches!(aeth.syndrome, Syndrome::Ack { .. });
+        let is_acknowledge = packet.opcode().verb() == Some(Verb::Acknowledge);
+        let aeth = packet.aeth().filter(|aeth| is_acknowledge && is_ack(aeth));
+        if is_learnt || is_for_successor() {
+            self.pass(WAN, frame);
+            let Some(aeth) = aeth else { return true };
+            if !(is_learnt && self.take_over(now, slot, packet, aeth)) {
+                self.try_to_pair(now, packet);
+            }
+            return true;
+        }
+        if aeth.is_none() || !flow.is_over_for(now, packet) || !self.try_to_pair(now, packet) {
+            return false;
+        }
+        // The requester's QPN lives again, with another responder.
+        if self.flows.by_requester(WireKey::of_wan_packet(packet)) != Some(slot) {
+            self.orphan(slot);
+        }
+        self.pass(WAN, frame);
+        true
     }
 
     /// The responder is in the life of the flow in `slot`: one before it ends.

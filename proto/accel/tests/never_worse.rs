@@ -240,8 +240,9 @@ fn impaired(rng: &mut SplitMix64, fibre: LinkConfig) -> LinkConfig {
     LinkConfig { loss, bursts, impairments, cut, ..fibre }
 }
 
-/// Shortest local ACK timeout: 4 ms.
-const TIMEOUT_LEAST: u8 = 10;
+/// Shortest local ACK timeout: 17 ms. A session of the transport whose first PING is lost takes 100 ms to carry anything, and
+/// eight timeouts of 8 ms are over by then.
+const TIMEOUT_LEAST: u8 = 12;
 
 /// Its local ACK timeout is longer than the round trip; otherwise it can do nothing over that
 /// distance.
