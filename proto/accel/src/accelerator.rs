@@ -1,6 +1,6 @@
 use crate::config::{Config, ConfigError};
 use crate::connections::{Action, Connections};
-use crate::flow::{Beginning, Flow, Shared, dscp};
+use crate::flow::{Beginning, Flow, Shared};
 use crate::key::{WireKey, vlan};
 use crate::learning::Looks;
 use crate::queue::Queue;
@@ -8,7 +8,7 @@ use crate::shares::Shares;
 use crate::store::Spare;
 use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers};
-use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Learnt, Policy, TenantStatus};
+use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Policy, TenantStatus};
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_cc::{JointPacer, JointRate, Pacer, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side, Trailer, Transmit};
@@ -340,14 +340,7 @@ impl Accelerator {
             responder_qpn: packet.dest_qp(),
             vlan: vlan(packet).unwrap_or_default(),
         };
-        let beginning = Beginning {
-            learnt: Learnt::Traffic,
-            requester_qpn: None,
-            psn: packet.psn(),
-            path_mtu: None,
-            migreq: false,
-            dscp: dscp(packet),
-        };
+        let beginning = Beginning::of_traffic(packet);
         let flow = Flow::new(now, &self.shared.config, key, beginning);
         let slot = self.add_flow(now, flow);
         if slot.is_none() {

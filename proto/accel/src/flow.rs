@@ -153,6 +153,20 @@ pub(crate) struct Queued {
     pub(crate) in_wan_ring: bool,
 }
 
+impl Beginning {
+    /// Of a flow that is learnt from its traffic, from `packet` on.
+    pub(crate) fn of_traffic(packet: &Packet<'_>) -> Self {
+        Beginning {
+            learnt: Learnt::Traffic,
+            requester_qpn: None,
+            psn: packet.psn(),
+            path_mtu: None,
+            migreq: false,
+            dscp: dscp(packet),
+        }
+    }
+}
+
 pub(crate) struct Flow {
     pub(crate) key: FlowKey,
     /// Whose memory its store takes.

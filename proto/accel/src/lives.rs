@@ -5,13 +5,13 @@
 //! the flow: it passes, as does all that follows it, and is watched as a flow of its own, the *successor*. When the
 //! responder's ACKs show that it is in that life, the flow before goes, and with it what nobody can take any more.
 
+use crate::FlowState;
 use crate::accelerator::{Accelerator, WAN};
-use crate::flow::{Beginning, Flow, dscp};
+use crate::flow::{Beginning, Flow};
 use crate::key::WireKey;
 use crate::requester_side::GAP_MAX;
 use crate::timers::SlotId;
 use crate::trace::{Fit, OUTSTANDING_MAX};
-use crate::{FlowState, Learnt};
 use longhaul_node::Frame;
 use longhaul_units::{Duration, Instant, Psn};
 use longhaul_wire::{Aeth, Packet, Syndrome, Verb};
@@ -79,14 +79,7 @@ impl Accelerator {
         if is_expected || !is_another_life {
             return Some(slot);
         }
-        let beginning = Beginning {
-            learnt: Learnt::Traffic,
-            requester_qpn: None,
-            psn: packet.psn(),
-            path_mtu: None,
-            migreq: false,
-            dscp: dscp(packet),
-        };
+        let beginning = Beginning::of_traffic(packet);
         let next = Flow::new(now, &self.shared.config, key, beginning);
         let next = self.admit(now, next)?;
         let successor = self.flows.insert_successor(next)?;
@@ -171,12 +164,17 @@ impl Flow {
             return false;
         }
         !self.may_be_sent(seq)
-            || (self.lives.request_port != 0 && self.lives.request_port != packet.udp_source_port())
+            || self.comes_by_another_port(packet)
             || self
                 .lives
                 .repeated
                 .is_some_and(|repeated| repeated.seq == seq && repeated.times >= REPEATS_MAX)
             || self.store.contradicts(seq, packet, payload_len)
+    }
+
+    /// True when `packet` has not the source port that the requester has kept so far.
+    pub(crate) fn comes_by_another_port(&self, packet: &Packet<'_>) -> bool {
+        self.lives.request_port != 0 && self.lives.request_port != packet.udp_source_port()
     }
 
     /// True when a requester of this flow may send `seq` now: it goes on, goes back, or the LAN lost packets before it.

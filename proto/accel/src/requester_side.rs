@@ -454,7 +454,7 @@ impl Flow {
         self.note_repeated(now, seq);
         let is_another_life = !self.may_be_sent(seq)
             || self.lives.repeated.is_some_and(|repeated| repeated.times >= REPEATS_MAX)
-            || (self.lives.request_port != 0 && self.lives.request_port != packet.udp_source_port());
+            || self.comes_by_another_port(packet);
         if is_another_life || now.since(self.failed_at) >= FAILED_FOR {
             shared.counters.flows_reset += 1;
             self.restart_learning(now, shared, packet);
