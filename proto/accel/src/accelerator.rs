@@ -291,9 +291,23 @@ impl Accelerator {
         if let Some(slot) = known
             && let Some(flow) = self.flows.get_mut(slot)
             && flow.expects(packet)
+            && flow.only_stores()
         {
-            return self.handle_flow_request(now, slot, frame, packet);
+            flow.store_next(now, &mut self.shared, frame, packet);
+            return self.touch(slot);
         }
+        self.handle_other_request(now, known, frame, packet);
+    }
+
+    /// A request that is not the next of a flow in which nothing else is to be done. `known`: by its addresses and QPN.
+    #[inline(never)]
+    fn handle_other_request(
+        &mut self,
+        now: Instant,
+        known: Option<u32>,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
         let slot = match known {
             Some(slot) => self.life_of(now, slot, frame, packet),
             None if self.shared.draining => {
@@ -306,11 +320,6 @@ impl Accelerator {
             self.shared.counters.flow_table_full += 1;
             return self.pass(LAN, frame);
         };
-        self.handle_flow_request(now, slot, frame, packet);
-    }
-
-    #[inline]
-    fn handle_flow_request(&mut self, now: Instant, slot: u32, frame: &Frame<'_>, packet: &Packet<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.handle_request(now, &mut self.shared, frame, packet);
         if flow.learning.is_some() {
@@ -392,11 +401,14 @@ impl Accelerator {
         let key = WireKey::of_wan_packet(packet);
         let orphan = if self.flows.has_orphans() { self.flows.orphan(key, packet.psn()) } else { None };
         if let Some(slot) = orphan.or_else(|| self.flows.by_requester(key)) {
-            let Some(flow) = self.flows.get_mut(slot) else { return };
-            if !flow.is_answered_by(packet) && self.is_for_others(now, slot, frame, packet) {
-                return;
+            let Some(mut flow) = self.flows.get_mut(slot) else { return };
+            if !flow.is_answered_by(packet) {
+                if self.is_for_others(now, slot, frame, packet) {
+                    return;
+                }
+                let Some(again) = self.flows.get_mut(slot) else { return };
+                flow = again;
             }
-            let Some(flow) = self.flows.get_mut(slot) else { return };
             flow.handle_response(now, &mut self.shared, frame, packet);
             return self.touch(slot);
         }
@@ -503,9 +515,10 @@ impl Accelerator {
     /// After anything happened to the flow: its duties are seen to later.
     #[inline]
     pub(crate) fn touch(&mut self, slot: u32) {
-        let id = self.flows.id(slot);
-        if let Some(flow) = self.flows.get_mut(slot) {
-            touch(&mut self.touched, id, flow);
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        if !flow.queued.is_touched {
+            flow.queued.is_touched = true;
+            self.touched.push(self.flows.id(slot));
         }
     }
 

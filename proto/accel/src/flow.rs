@@ -214,7 +214,7 @@ pub(crate) struct Flow {
     pub(crate) replay: Option<Replay>,
     /// Behind the last packet that came.
     pub(crate) lan_next: u64,
-    /// Behind the packet with the highest number that came.
+    /// Behind the packet with the highest number that came, but for what is stored.
     pub(crate) lan_latest: u64,
     pub(crate) lan_mark: u64,
     /// What is known of a flow whose requester's QPN is not; kept until it is terminated.
@@ -422,6 +422,7 @@ impl Flow {
             let delivered = self.store.index_of(self.store.responder_next);
             shared.counters.stored_lost += acked.saturating_sub(delivered) as u64;
         }
+        self.lan_latest = self.lan_latest.max(self.store.end());
         shared.shares.sub(self.tenant, self.store.restart(start));
         self.begins_at = start;
         self.acked_to = start;
@@ -492,7 +493,7 @@ impl Flow {
 
     #[inline]
     fn may_send_next(&mut self) -> bool {
-        self.store.next_to_send().is_some() && self.window.is_open(self.outstanding())
+        self.store.next_to_send().is_some() && self.window.is_open(|| self.outstanding())
     }
 
     /// PSNs that are sent and not to be sent again, and of which the responder is not known to have any.

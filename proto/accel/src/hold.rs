@@ -49,6 +49,7 @@ impl Hold {
     }
 
     /// The responder is not ready: what is acknowledged to the requester would not be delivered soon.
+    #[inline]
     pub(crate) fn is_for_responder(&self) -> bool {
         self.not_ready.is_some()
     }

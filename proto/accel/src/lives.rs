@@ -156,6 +156,15 @@ impl Flow {
         self.lives.successor.is_none() && packet.psn() == Psn::from_sequence(self.store.end())
     }
 
+    /// True when the next request needs nothing but to be stored.
+    #[inline]
+    pub(crate) fn only_stores(&self) -> bool {
+        self.state == FlowState::Terminated
+            && self.mode_is_final
+            && self.unresolved_read.is_none()
+            && !self.hold.is_for_responder()
+    }
+
     /// True when `packet` cannot come from the requester of what is stored, so that it must not be taken for its next or
     /// its last.
     pub(crate) fn is_another_life(&self, packet: &Packet<'_>, payload_len: usize) -> bool {

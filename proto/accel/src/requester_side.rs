@@ -94,6 +94,23 @@ impl Flow {
         request
     }
 
+    /// The request that this flow expects came, with a right ICRC, and the flow [only stores](Flow::only_stores).
+    #[inline]
+    pub(crate) fn store_next(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
+        self.used = true;
+        self.learn_path_mtu(packet, frame.payload.len());
+        self.answer.learn_from_request(packet);
+        let request = self.request_of(packet);
+        self.note_going_back(self.store.end(), request.span);
+        self.accept(now, shared, frame, request, packet);
+    }
+
     /// A request of this flow came from the LAN, with a right ICRC.
     pub(crate) fn handle_request(
         &mut self,
@@ -107,9 +124,11 @@ impl Flow {
             self.settle_mode(&shared.config, packet);
         }
         self.learn_path_mtu(packet, frame.payload.len());
-        let may_be_taken_in = self.aside_from.is_some() && !shared.draining;
-        if self.state == FlowState::Passing && (may_be_taken_in || self.passes_another_life(packet)) {
-            self.restart_learning(now, shared, packet);
+        if self.state == FlowState::Passing {
+            let may_be_taken_in = self.aside_from.is_some() && !shared.draining;
+            if may_be_taken_in || self.passes_another_life(packet) {
+                self.restart_learning(now, shared, packet);
+            }
         }
         if self.state == FlowState::Passing {
             return self.pass_request(now, shared, frame, packet);
@@ -150,9 +169,7 @@ impl Flow {
                 self.nak_owed = true;
                 self.drop_frame(shared, DropReason::PsnGap);
             }
-            FlowState::Terminated if seq == expected => {
-                self.accept(now, shared, frame, request, packet.udp_source_port())
-            }
+            FlowState::Terminated if seq == expected => self.accept(now, shared, frame, request, packet),
             FlowState::Terminated if seq > expected => self.note_gap(now, shared, seq),
             FlowState::Terminated => self.handle_duplicate(now, shared, frame, packet, seq),
         }
@@ -178,7 +195,7 @@ impl Flow {
     /// A requester that goes back begins with the first packet that it misses an answer to. If that lies behind a
     /// repeated READ, the READ's answers have come.
     fn note_going_back(&mut self, seq: u64, span: Option<u64>) {
-        if seq < self.lan_next && self.replay.is_some_and(|replay| replay.last < seq) {
+        if self.replay.is_some_and(|replay| seq < self.lan_next && replay.last < seq) {
             self.replay = None;
         }
         self.lan_next = seq + span.unwrap_or(1);
@@ -244,15 +261,17 @@ impl Flow {
         }
     }
 
-    fn accept(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, request: Request, port: u16) {
+    fn accept(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        request: Request,
+        packet: &Packet<'_>,
+    ) {
         let span = request.span.unwrap_or(1);
         if !self.has_room(shared, frame.payload.len(), span) {
-            self.store_was_full = true;
-            self.refused_at = Some(now);
-            self.note_refused(now, self.store.end());
-            shared.shares.count_refused(self.tenant);
-            self.drop_frame(shared, DropReason::StoreFull);
-            return;
+            return self.refuse_for_room(now, shared);
         }
         if !shared.may_hold(frame) {
             return;
@@ -263,7 +282,7 @@ impl Flow {
         self.allowance.note_busy(now);
         if !self.started {
             self.started = true;
-            self.lives.request_port = port;
+            self.lives.request_port = packet.udp_source_port();
         }
         self.gap = None;
         self.lives.repeated = None;
@@ -298,6 +317,17 @@ impl Flow {
         self.note_stored_while_not_ready();
     }
 
+    #[cold]
+    fn refuse_for_room(&mut self, now: Instant, shared: &mut Shared) {
+        self.lan_latest = self.lan_latest.max(self.lan_next);
+        self.store_was_full = true;
+        self.refused_at = Some(now);
+        self.note_refused(now, self.store.end());
+        shared.shares.count_refused(self.tenant);
+        self.drop_frame(shared, DropReason::StoreFull);
+    }
+
+    #[inline]
     pub(crate) fn count_stored(&mut self, shared: &mut Shared, payload_len: usize) {
         self.counters.stored_packets += 1;
         self.counters.stored_payload_bytes += payload_len as u64;
@@ -328,12 +358,11 @@ impl Flow {
         } else {
             self.store.advance_frontier(high.min(self.allowance.bytes(config)))
         };
-        let has_advanced = self.store.frontier().0 > before;
-        self.withheld_until = match self.withheld_until {
-            _ if !is_withheld => None,
-            Some(until) if !has_advanced => Some(until),
-            _ => Some(now + self.ack_hold(shared)),
-        };
+        if !is_withheld {
+            self.withheld_until = None;
+        } else if self.withheld_until.is_none() || self.store.frontier().0 > before {
+            self.withheld_until = Some(now + self.ack_hold(shared));
+        }
     }
 
     /// One sequence NAK per gap; and one more if the requester seems not to have got it.

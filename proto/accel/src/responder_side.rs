@@ -394,7 +394,7 @@ impl Flow {
         let entry = self.store.next_to_send()?;
         let frame = entry.frame.as_ref()?;
         let bytes = wire_bytes(frame.len());
-        if window.is_open((entry.last() + 1).saturating_sub(before)) {
+        if window.is_open(|| (entry.last() + 1).saturating_sub(before)) {
             out.transmit_held(WAN, frame);
         } else {
             // Nothing follows before an answer.

@@ -1,20 +1,22 @@
 //! Shares of the store: how much of its memory each tenant may take.
 //!
-//! A tenant is a prefix of requesters' addresses. Its limits are multiples of the memory that is free (dynamic thresholds,
-//! Choudhury and Hahne 1998), so that a lone tenant may take nearly everything, `n` busy ones converge on equal shares, one
-//! that needs less than its share leaves the rest to the others, and some memory is free for the next one to come. Nothing
-//! stored is evicted: a tenant above its limits is acknowledged nothing further, and then refused, until its responders have
-//! taken enough.
+//! A tenant is a prefix of requesters' addresses. Its limits are multiples of the memory that is
+//! free (dynamic thresholds, Choudhury and Hahne 1998), so that a lone tenant may take nearly
+//! everything, `n` busy ones converge on equal shares, one that needs less than its share leaves
+//! the rest to the others, and some memory is free for the next one to come. Nothing stored is
+//! evicted: a tenant above its limits is acknowledged nothing further, and then refused, until its
+//! responders have taken enough.
 
 use crate::Config;
 use crate::key::{Map, map};
 use longhaul_wire::Prefix;
 use std::net::IpAddr;
 
-/// A tenant that stores more than this multiple of the free memory runs ahead of its responders no further: a lone one may
-/// take three quarters of the memory.
+/// A tenant that stores more than this multiple of the free memory runs ahead of its responders no
+/// further: a lone one may take three quarters of the memory.
 const AHEAD_OF_FREE: u64 = 3;
-/// A tenant's requests are stored, unacknowledged ones included, up to this multiple of the free memory.
+/// A tenant's requests are stored, unacknowledged ones included, up to this multiple of the free
+/// memory.
 const STORED_OF_FREE: u64 = 31;
 
 /// Memory beyond a tenant's limit for first packets of flows that store nothing.
@@ -33,7 +35,8 @@ pub struct TenantStatus {
     pub flows: u32,
     /// Memory that their stores take, in bytes.
     pub stored_bytes: u64,
-    /// Memory above which its requests are acknowledged no sooner than delivered, in bytes. It follows from what is free.
+    /// Memory above which its requests are acknowledged no sooner than delivered, in bytes. It
+    /// follows from what is free.
     pub share_bytes: u64,
     /// Request packets refused for lack of memory since the tenant's first flow was learnt.
     pub refused_packets: u64,
@@ -134,8 +137,9 @@ impl Shares {
         AHEAD_OF_FREE * self.free_bytes(config)
     }
 
-    /// Bytes that one flow of a tenant may have acknowledged and undelivered, of `flow_high` that it may have otherwise. A
-    /// tenant above its share leaves each of its flows a sixteenth of that.
+    /// Bytes that one flow of a tenant may have acknowledged and undelivered, of `flow_high` that
+    /// it may have otherwise. A tenant above its share leaves each of its flows a sixteenth of
+    /// that.
     #[inline]
     pub(crate) fn flow_high(&self, config: &Config, id: TenantId, flow_high: u64) -> u64 {
         // No tenant can be above its share then.
@@ -167,7 +171,8 @@ impl Shares {
         self.stored_by(id) <= STORED_OF_FREE / 4 * self.free_bytes(config)
     }
 
-    /// True when a flow that is only watched may be remembered: it leaves room for what has been promised.
+    /// True when a flow that is only watched may be remembered: it leaves room for what has been
+    /// promised.
     pub(crate) fn may_watch(&self, config: &Config, id: TenantId) -> bool {
         self.stored_by(id) < self.free_bytes(config)
     }

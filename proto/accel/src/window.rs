@@ -7,22 +7,35 @@ const LEAST: u64 = 16;
 /// By which part of itself a window grows while so much is delivered.
 const GROWTH: u64 = 32;
 
-/// The outstanding window of a flow, in PSNs: none until packets are lost, then half of what was outstanding, growing by a
-/// 32nd with each window delivered.
+/// The outstanding window of a flow, in PSNs: none until packets are lost, then half of what was
+/// outstanding, growing by a 32nd with each window delivered.
 ///
-/// A requester's send queue bounds what a NIC has outstanding. A box stores more than that, and go-back-N would send all of
-/// it again for each packet that a full queue drops.
+/// A requester's send queue bounds what a NIC has outstanding. A box stores more than that, and
+/// go-back-N would send all of it again for each packet that a full queue drops.
 ///
-/// A responder that is not ready leaves a quarter of what was outstanding, if it goes on down to a single packet, and each packet that it
-/// takes then lets one more be outstanding: what is sent for nothing is less than what it takes.
-#[derive(Clone, Copy, Debug, Default)]
+/// A responder that is not ready leaves a quarter of what was outstanding, if it goes on down to a
+/// single packet, and each packet that it takes then lets one more be outstanding: what is sent for
+/// nothing is less than what it takes.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
+    /// What of `most` and `trial` is less, or [`NONE`]: nothing else is looked at for a packet of
+    /// most flows.
+    bound: u64,
     /// The box stands before the responder's LAN, where what is lost is lost to congestion.
     is_far: bool,
-    most: Option<u64>,
+    most: u64,
     delivered: u64,
     /// Since the responder was not ready.
-    trial: Option<u64>,
+    trial: u64,
+}
+
+/// No window.
+const NONE: u64 = u64::MAX;
+
+impl Default for Window {
+    fn default() -> Self {
+        Window { bound: NONE, is_far: false, most: NONE, delivered: 0, trial: NONE }
+    }
 }
 
 impl Window {
@@ -38,41 +51,50 @@ impl Window {
 
     /// True when a packet may be sent with so many PSNs outstanding.
     #[inline]
-    pub(crate) fn is_open(&self, outstanding: u64) -> bool {
-        self.most.is_none_or(|most| outstanding < most) && self.trial.is_none_or(|trial| outstanding < trial)
+    pub(crate) fn is_open(&self, outstanding: impl FnOnce() -> u64) -> bool {
+        self.bound == NONE || outstanding() < self.bound
     }
 
-    /// A packet was lost with so many outstanding. The same loss, or one found while what it made necessary is still sent, shows
-    /// fewer outstanding, and leaves the window as it is.
+    /// A packet was lost with so many outstanding. The same loss, or one found while what it made
+    /// necessary is still sent, shows fewer outstanding, and leaves the window as it is.
     pub(crate) fn note_loss(&mut self, outstanding: u64) {
         if !self.is_far {
             return;
         }
-        let half = (outstanding / 2).max(LEAST);
-        self.most = Some(self.most.map_or(half, |most| most.min(half)));
+        self.most = self.most.min((outstanding / 2).max(LEAST));
         self.delivered = 0;
+        self.bound = self.most.min(self.trial);
     }
 
     /// The responder was not ready for a packet, with so many outstanding.
     pub(crate) fn note_not_ready(&mut self, outstanding: u64) {
-        let quarter = outstanding / 4;
-        self.trial = Some(self.trial.map_or(quarter.max(LEAST), |trial| trial.min(quarter.max(1))));
+        let least = if self.trial == NONE { LEAST } else { 1 };
+        self.trial = self.trial.min((outstanding / 4).max(least));
+        self.bound = self.most.min(self.trial);
     }
 
     /// So many PSNs were delivered. A window that holds `all` that may be stored is none.
     #[inline]
     pub(crate) fn note_delivered(&mut self, psns: u64, all: u64) {
-        if let Some(trial) = self.trial {
-            let grown = trial + psns;
-            self.trial = (grown < all).then_some(grown);
+        if self.bound != NONE {
+            self.grow(psns, all);
         }
-        let Some(most) = self.most else { return };
-        self.delivered += psns;
-        if self.delivered >= most {
-            self.delivered = 0;
-            let grown = most + (most / GROWTH).max(1);
-            self.most = (grown < all).then_some(grown);
+    }
+
+    #[cold]
+    fn grow(&mut self, psns: u64, all: u64) {
+        let up_to_all = |grown: u64| if grown < all { grown } else { NONE };
+        if self.trial != NONE {
+            self.trial = up_to_all(self.trial + psns);
         }
+        if self.most != NONE {
+            self.delivered += psns;
+            if self.delivered >= self.most {
+                self.delivered = 0;
+                self.most = up_to_all(self.most + (self.most / GROWTH).max(1));
+            }
+        }
+        self.bound = self.most.min(self.trial);
     }
 }
 
@@ -84,7 +106,7 @@ mod tests {
     fn there_is_none_before_a_loss() {
         let mut window = Window::default();
         window.note_delivered(1 << 20, 1 << 21);
-        assert!(window.is_open(1 << 30));
+        assert!(window.is_open(|| 1 << 30));
     }
 
     #[test]
@@ -92,40 +114,40 @@ mod tests {
         let mut window = Window::of(Role::Near);
         let mut sent = 0;
         for _ in 0..20 {
-            let outstanding = (0..4096).find(|&n| !window.is_open(n)).unwrap_or(4096);
+            let outstanding = (0..4096).find(|&n| !window.is_open(|| n)).unwrap_or(4096);
             sent += outstanding;
             window.note_not_ready(outstanding);
         }
-        assert!(sent < 2 * 4096 && window.is_open(0) && !window.is_open(1), "{sent}");
+        assert!(sent < 2 * 4096 && window.is_open(|| 0) && !window.is_open(|| 1), "{sent}");
         window.note_delivered(1, 1 << 21);
-        assert!(window.is_open(1) && !window.is_open(2));
+        assert!(window.is_open(|| 1) && !window.is_open(|| 2));
         (0..20).for_each(|_| window.note_delivered(1 << 20, 1 << 21));
-        assert!(window.is_open(1 << 30));
+        assert!(window.is_open(|| 1 << 30));
     }
 
     #[test]
     fn a_near_box_has_none() {
         let mut window = Window::of(Role::Near);
         window.note_loss(3200);
-        assert!(window.is_open(1 << 30));
+        assert!(window.is_open(|| 1 << 30));
     }
 
     #[test]
     fn a_loss_halves_what_is_outstanding_and_deliveries_bring_it_back() {
         let mut window = Window::of(Role::Far);
         window.note_loss(3200);
-        assert!(window.is_open(1599) && !window.is_open(1600));
+        assert!(window.is_open(|| 1599) && !window.is_open(|| 1600));
         window.note_loss(40);
-        assert!(window.is_open(19) && !window.is_open(20));
+        assert!(window.is_open(|| 19) && !window.is_open(|| 20));
         window.note_loss(2);
-        assert!(window.is_open(15) && !window.is_open(16));
+        assert!(window.is_open(|| 15) && !window.is_open(|| 16));
         let mut psns = 0;
-        while !window.is_open(32) {
+        while !window.is_open(|| 32) {
             window.note_delivered(4, 1000);
             psns += 4;
         }
         assert!((300..600).contains(&psns), "twice as much after {psns} PSNs");
         (0..100_000).for_each(|_| window.note_delivered(4, 1000));
-        assert!(window.is_open(u64::MAX), "as large as all that there is");
+        assert!(window.is_open(|| u64::MAX), "as large as all that there is");
     }
 }
