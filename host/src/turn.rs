@@ -1,4 +1,4 @@
-use longhaul_node::{Deadline, Frame, FrameBuf, Node, Side, Transmit};
+use longhaul_node::{Deadline, Frame, FrameBuf, Node, Side, TRAILER_MAX, Transmit};
 use longhaul_port::{Port, PortError, Received};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::Head;
@@ -257,7 +257,10 @@ impl<P: Port> Transmit for Outlet<'_, P> {
 
     #[inline]
     fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
-        let sent = self.ports[side].transmit(frame.len(), &mut |slot| frame.write_to(slot));
+        let sent = match frame.pieces(&mut [0; TRAILER_MAX]) {
+            Some(pieces) => self.ports[side].transmit_pieces(&pieces),
+            None => self.ports[side].transmit(frame.len(), &mut |slot| frame.write_to(slot)),
+        };
         self.count(side, sent);
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longhaul_port::{
-    Descriptors, DropReason, LinkState, Port, PortCapabilities, PortCounters, PortError, check_length,
+    Descriptors, DropReason, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError, check_length,
 };
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -309,6 +309,20 @@ impl MemifPort {
         }
     }
 
+    /// What became of a frame of `len` bytes: false when no slot is free.
+    #[inline]
+    fn count_built(&mut self, len: usize, result: Result<Built, Violation>) -> Result<bool, PortError> {
+        match self.enforce(result)? {
+            Built::Yes => self.counters.count_tx(len),
+            Built::Full => {
+                self.counters.tx_full = self.counters.tx_full.wrapping_add(1);
+                return Ok(false);
+            }
+            Built::NeverFits => self.counters.tx_drops.count(DropReason::FrameTooLong),
+        }
+        Ok(true)
+    }
+
     fn clear_interrupts(&mut self) -> Result<(), PortError> {
         if self.interrupted {
             if let Stage::Up { queues, .. } = &self.stage {
@@ -366,15 +380,22 @@ impl Port for MemifPort {
             return Ok(true);
         };
         let result = queues.sender.build(len, fill);
-        match self.enforce(result)? {
-            Built::Yes => self.counters.count_tx(len),
-            Built::Full => {
-                self.counters.tx_full = self.counters.tx_full.wrapping_add(1);
-                return Ok(false);
-            }
-            Built::NeverFits => self.counters.tx_drops.count(DropReason::FrameTooLong),
-        }
-        Ok(true)
+        self.count_built(len, result)
+    }
+
+    fn transmit_pieces(&mut self, pieces: &[&[u8]; 3]) -> Result<bool, PortError> {
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        check_length(len, self.config.frame_bytes_max)?;
+        let Stage::Up { queues, .. } = &mut self.stage else {
+            self.counters.tx_drops.count(DropReason::LinkDown);
+            return Ok(true);
+        };
+        let result = queues.sender.send(len, pieces);
+        self.count_built(len, result)
+    }
+
+    fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
+        self.transmit_pieces(&[lease.bytes(), &[], &[]])
     }
 
     fn flush(&mut self) -> Result<(), PortError> {

@@ -9,11 +9,12 @@
 use std::io;
 use std::sync::Arc;
 
-use longhaul_port::Doorbell;
+use longhaul_port::{Doorbell, join};
 
 use crate::receiver::{Buffers, locate};
 use crate::region::Region;
 use crate::ring::{Descriptor, FLAG_NEXT, Ring};
+use crate::stretch::Stretch;
 use crate::violation::{Violation, violation};
 
 #[derive(Debug)]
@@ -47,7 +48,7 @@ pub(crate) struct Sender {
     /// The consumer's index as last read.
     seen: u16,
     bell: Doorbell,
-    /// For frames that are spread over a chain. Its length is that of the longest frame.
+    /// The frame that is built. Its length is that of the longest frame.
     private: Box<[u8]>,
 }
 
@@ -135,8 +136,35 @@ impl Sender {
     }
 
     /// Builds one frame of `len` bytes, which is at most the length given to the constructor.
+    ///
+    /// In private memory: the peer may write to where it goes.
     #[inline]
     pub(crate) fn build(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<Built, Violation> {
+        self.put(len, fill, |fill, to, private| {
+            fill(private);
+            to.copy_from(private);
+        })
+    }
+
+    /// As [`Sender::build`], of `len` bytes that lie in `pieces`: they are copied once, straight to where they go.
+    #[inline]
+    pub(crate) fn send(&mut self, len: usize, pieces: &[&[u8]; 3]) -> Result<Built, Violation> {
+        self.put(len, &mut |out| join(pieces, out), |_, to, _| {
+            let mut rest = to;
+            for piece in pieces {
+                rest = rest.copy_first_from(piece);
+            }
+        })
+    }
+
+    /// Has `write` put a frame of `len` bytes, which `fill` builds, into the next buffer, if it fits there.
+    #[inline]
+    fn put<F: FnMut(&mut [u8]) + ?Sized>(
+        &mut self,
+        len: usize,
+        fill: &mut F,
+        write: impl FnOnce(&mut F, Stretch<'_>, &mut [u8]),
+    ) -> Result<Built, Violation> {
         if self.free() == 0 {
             self.look()?;
             if self.free() == 0 {
@@ -148,12 +176,12 @@ impl Sender {
             Target::Posted(regions) => {
                 let posted = posted(&self.ring, self.next)?;
                 if (posted.length as usize) < len {
-                    return self.build_chain(len, fill);
+                    return self.build_chain(len, |private| fill(private));
                 }
                 (locate(regions, posted)?, posted.region)
             }
         };
-        to.first(len).build(fill);
+        write(fill, to.first(len), &mut self.private[..len]);
         self.ring.write_length(self.next, 0, region, len as u32);
         self.next = self.next.wrapping_add(1);
         Ok(Built::Yes)
@@ -161,7 +189,7 @@ impl Sender {
 
     /// Builds a frame in private memory and spreads it over several posted buffers.
     #[cold]
-    fn build_chain(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<Built, Violation> {
+    fn build_chain(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<Built, Violation> {
         self.look()?;
         let Target::Posted(regions) = &self.target else {
             unreachable!("a buffer of our own holds the longest frame")
@@ -174,14 +202,13 @@ impl Sender {
                 break;
             }
         }
-        if room < len {
-            if free < self.ring.size() {
-                return Ok(Built::Full);
-            }
-            fill(&mut self.private[..len]);
-            return Ok(Built::NeverFits);
+        if room < len && free < self.ring.size() {
+            return Ok(Built::Full);
         }
         fill(&mut self.private[..len]);
+        if room < len {
+            return Ok(Built::NeverFits);
+        }
         let mut rest = &self.private[..len];
         let mut index = self.next;
         while !rest.is_empty() {

@@ -17,7 +17,7 @@
 ///         self.port.service()
 ///     }
 ///
-///     forward_port!(|self| self.port => receive, receive_lent, transmit_room, transmit, transmit_lent, flush);
+///     forward_port!(|self| self.port => receive, receive_lent, transmit_room, transmit, transmit_pieces, transmit_lent, flush);
 ///     forward_port!(|self| self.port => arm, disarm, descriptors, link_state, last_disconnect, capabilities, counters);
 /// }
 /// ```
@@ -64,6 +64,11 @@ macro_rules! forward_port {
             fill: &mut dyn FnMut(&mut [u8]),
         ) -> Result<bool, $crate::PortError> {
             $crate::forward_port!(@call $self $port transmit(len, fill))
+        }
+    };
+    (@transmit_pieces $self:ident $port:tt) => {
+        fn transmit_pieces(&mut $self, pieces: &[&[u8]; 3]) -> Result<bool, $crate::PortError> {
+            $crate::forward_port!(@call $self $port transmit_pieces(pieces))
         }
     };
     (@transmit_lent $self:ident $port:tt) => {

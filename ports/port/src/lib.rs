@@ -41,5 +41,5 @@ pub use error::PortError;
 pub use longhaul_lease::Lease;
 pub use loopback::LoopbackPort;
 pub use null::NullPort;
-pub use port::{FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, Received, check_length};
+pub use port::{FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, Received, check_length, join};
 pub use tap::TapPort;

@@ -111,6 +111,14 @@ pub trait Port: Send {
     /// [`PortError::PeerViolation`] as in [`Port::receive`].
     fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError>;
 
+    /// As [`Port::transmit`], of a frame whose bytes are at hand in these pieces.
+    ///
+    /// # Errors
+    /// As [`Port::transmit`].
+    fn transmit_pieces(&mut self, pieces: &[&[u8]; 3]) -> Result<bool, PortError> {
+        self.transmit(pieces.iter().map(|piece| piece.len()).sum(), &mut |out| join(pieces, out))
+    }
+
     /// As [`Port::transmit`], of a frame that some port lends: by reference where this port can, else by copy.
     ///
     /// # Errors
@@ -165,13 +173,26 @@ pub trait Port: Send {
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {
-    forward_port!(|self| **self => receive, receive_lent, transmit_room, transmit, transmit_lent, flush);
+    forward_port!(|self| **self => receive, receive_lent, transmit_room, transmit, transmit_pieces, transmit_lent, flush);
     forward_port!(|self| **self => arm, disarm, descriptors, service, link_state, last_disconnect);
     forward_port!(|self| **self => capabilities, counters);
 }
 
 impl<P: Port + ?Sized> Port for &mut P {
-    forward_port!(|self| **self => receive, receive_lent, transmit_room, transmit, transmit_lent, flush);
+    forward_port!(|self| **self => receive, receive_lent, transmit_room, transmit, transmit_pieces, transmit_lent, flush);
     forward_port!(|self| **self => arm, disarm, descriptors, service, link_state, last_disconnect);
     forward_port!(|self| **self => capabilities, counters);
+}
+
+/// Copies `pieces` to `out`, one behind another.
+///
+/// # Panics
+/// When `out` is not as long as all of them.
+pub fn join(pieces: &[&[u8]; 3], out: &mut [u8]) {
+    let [first, second, third] = pieces;
+    let (first_out, rest) = out.split_at_mut(first.len());
+    let (second_out, third_out) = rest.split_at_mut(second.len());
+    first_out.copy_from_slice(first);
+    second_out.copy_from_slice(second);
+    third_out.copy_from_slice(third);
 }

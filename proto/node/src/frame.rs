@@ -2,6 +2,9 @@ use crate::pool::FrameBuf;
 use longhaul_lease::Lease;
 use longhaul_wire::{HEAD_MAX, Head, ICRC_LEN, Layout, Malformed, Split, icrc, split};
 
+/// Longest trailer: pad and ICRC.
+pub const TRAILER_MAX: usize = 3 + ICRC_LEN;
+
 /// One Ethernet frame without FCS, in up to three parts: headers, payload, and pad with ICRC.
 ///
 /// For RoCEv2 `head` ends with the last extended header and `payload` is the packet's payload alone. Any other
@@ -308,6 +311,25 @@ impl<'a> Frame<'a> {
                 icrc_out.copy_from_slice(&icrc_of(self.head, payload, pad_out));
             }
         }
+    }
+
+    /// Headers, payload and trailer, whose bytes go to `end`, with the ICRC of a sealed frame. `None` when the payload's bytes are
+    /// not at hand in one piece.
+    #[inline]
+    pub fn pieces<'b>(&'b self, end: &'b mut [u8; TRAILER_MAX]) -> Option<[&'b [u8]; 3]> {
+        let payload = self.payload.as_bytes()?;
+        let len = self.trailer.len();
+        let (pad, icrc) = match &self.trailer {
+            Trailer::None => return Some([self.head, payload, &[]]),
+            Trailer::Received { pad, icrc, .. } | Trailer::Checked { pad, icrc, .. } => (*pad, *icrc),
+            Trailer::Sealed { pad_len } => {
+                ([0; 3], icrc_of(self.head, payload, &[0; 3][..usize::from(*pad_len)]))
+            }
+        };
+        let pad_len = len - ICRC_LEN;
+        end[..3].copy_from_slice(&pad);
+        end[pad_len..len].copy_from_slice(&icrc);
+        Some([self.head, payload, &end[..len]])
     }
 
     /// True when the ICRC is right. Sealed frames are right by construction, checked ones were found right, and payloads whose bytes are not at hand

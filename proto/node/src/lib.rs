@@ -11,7 +11,7 @@ mod mirrored;
 mod pool;
 
 pub use chain::{Chain, Observer};
-pub use frame::{Frame, Gather, Payload, Segment, Trailer};
+pub use frame::{Frame, Gather, Payload, Segment, TRAILER_MAX, Trailer};
 pub use mirrored::Mirrored;
 pub use pool::{FrameBuf, FramePool};
 

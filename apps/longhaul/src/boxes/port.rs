@@ -516,7 +516,7 @@ macro_rules! each_kind {
 }
 
 impl Port for BoxPort {
-    forward_port!(|self| each_kind! => receive, receive_lent, transmit_room, transmit, transmit_lent, flush);
+    forward_port!(|self| each_kind! => receive, receive_lent, transmit_room, transmit, transmit_pieces, transmit_lent, flush);
     forward_port!(|self| each_kind! => arm, disarm, descriptors, service, link_state, last_disconnect);
     forward_port!(|self| each_kind! => capabilities, counters);
 }
