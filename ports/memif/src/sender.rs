@@ -250,3 +250,71 @@ fn posted(ring: &Ring, index: u16) -> Result<Descriptor, Violation> {
     }
     Ok(descriptor)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const RING: u8 = 2;
+    const BUFFERS: u32 = 1024;
+    const BUFFER_BYTES: u32 = 128;
+    const LEN: usize = 100;
+
+    /// A sender as slave and one as master, each with the region that it sends by.
+    fn senders() -> [(Sender, Arc<Region>); 2] {
+        [false, true].map(|is_master| {
+            let region = Arc::new(Region::create(4096).unwrap());
+            let ring = Ring::new(&region, 0, RING).unwrap();
+            ring.format(BUFFERS, BUFFER_BYTES, BUFFER_BYTES);
+            let bell = Doorbell::new().unwrap();
+            let sender = if is_master {
+                ring.publish_head(1 << RING);
+                Sender::master(ring, vec![Arc::clone(&region)], bell, 300)
+            } else {
+                let (stride, bytes) = (BUFFER_BYTES, BUFFER_BYTES);
+                let buffers = Buffers { region: Arc::clone(&region), first: BUFFERS, stride, bytes };
+                Sender::slave(ring, buffers, bell, BUFFER_BYTES as usize)
+            };
+            (sender, region)
+        })
+    }
+
+    fn first_buffers(region: &Region) -> [u8; 2 * BUFFER_BYTES as usize] {
+        let mut out = [0; 2 * BUFFER_BYTES as usize];
+        region.at(BUFFERS, out.len()).unwrap().copy_to(&mut out);
+        out
+    }
+
+    #[test]
+    fn what_a_peer_writes_while_a_frame_is_built_is_not_in_it() {
+        for (mut sender, region) in senders() {
+            let built = sender.build(LEN, &mut |frame| {
+                frame.fill(1);
+                region.at(BUFFERS, LEN).unwrap().copy_from(&[2; LEN]);
+                assert!(frame.iter().all(|byte| *byte == 1), "the peer writes to what is built");
+            });
+            assert_eq!(built.unwrap(), Built::Yes);
+            assert_eq!(first_buffers(&region)[..LEN], [1; LEN]);
+        }
+    }
+
+    #[test]
+    fn pieces_are_joined_and_nothing_beside_them_is_written() {
+        for (mut sender, region) in senders() {
+            region.at(BUFFERS, 256).unwrap().copy_from(&[0xee; 256]);
+            assert_eq!(sender.send(LEN, &[&[1; 54], &[2; 39], &[3; 7]]).unwrap(), Built::Yes);
+            let expected = [vec![1; 54], vec![2; 39], vec![3; 7], vec![0xee; 156]].concat();
+            assert_eq!(first_buffers(&region)[..], expected);
+        }
+    }
+
+    #[test]
+    fn pieces_that_are_longer_than_a_buffer_are_spread_over_several() {
+        let [_, (mut sender, region)] = senders();
+        assert_eq!(sender.send(200, &[&[1; 54], &[2; 142], &[3; 4]]).unwrap(), Built::Yes);
+        let expected = [vec![1; 54], vec![2; 142], vec![3; 4], vec![0; 56]].concat();
+        assert_eq!(first_buffers(&region)[..], expected);
+        assert_eq!(sender.ring.descriptor(0).flags & FLAG_NEXT, FLAG_NEXT);
+        assert_eq!([0, 1].map(|index| sender.ring.descriptor(index).length), [128, 72]);
+    }
+}

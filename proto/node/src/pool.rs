@@ -572,6 +572,8 @@ mod tests {
     fn written(frame: &Frame<'_>) -> Vec<u8> {
         let mut out = vec![0; frame.len()];
         frame.write_to(&mut out);
+        let mut end = [0xee; crate::TRAILER_MAX];
+        assert_eq!(frame.pieces(&mut end).expect("bytes at hand").concat(), out, "in pieces");
         out
     }
 
