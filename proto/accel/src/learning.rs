@@ -9,7 +9,7 @@ use crate::question::ask_instead_of;
 use crate::requester_side::Request;
 use crate::store::Kind;
 use crate::trace::{Count, Fit, Trace};
-use crate::{FlowState, Learnt, PassReason};
+use crate::{Config, FlowState, Learnt, PassReason, Role};
 use longhaul_node::Frame;
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
 use longhaul_wire::{Aeth, NakCode, Packet, Syndrome};
@@ -165,16 +165,19 @@ impl Learning {
     }
 
     /// Takes a request in. True when its responder is to be asked how far it is.
-    fn note(&mut self, now: Instant, seq: u64, request: &Request, heard_for: Duration) -> bool {
+    fn note(&mut self, now: Instant, seq: u64, request: &Request, config: &Config) -> bool {
         self.goes_on |= self.requests > 0 && seq == self.trace.end();
         self.requests += 1;
         self.trace.note(now, request.requested(seq));
         let end = Psn::from_sequence(seq + request.span.unwrap_or(1));
-        if end.is_after(self.heard.to) || now.since(self.heard.to_at) >= heard_for {
+        if end.is_after(self.heard.to) || now.since(self.heard.to_at) >= config.give_up_after {
             self.heard = Heard { to: end, to_at: now };
         }
         self.asked.take_if(|asked| seq <= asked.for_sequence);
-        self.returns.note(now, seq)
+        // A near box sends a READ again alone, with older packets undelivered: a NIC does not.
+        let shows_oldest = request.kind != Kind::Response || config.role == Role::Near;
+        shows_oldest
+            && self.returns.note(now, seq)
             && self.returns.times >= ASKED_AFTER
             && !self.asked.is_some_and(|asked| asked.is_sure)
     }
@@ -201,7 +204,7 @@ impl Flow {
     /// True when its responder is to be asked how far it is.
     pub(crate) fn trace(&mut self, now: Instant, shared: &Shared, seq: u64, request: &Request) -> bool {
         let learning = self.learning.as_deref_mut();
-        learning.is_some_and(|learning| learning.note(now, seq, request, shared.config.give_up_after))
+        learning.is_some_and(|learning| learning.note(now, seq, request, &shared.config))
     }
 
     /// Passes a request on and remembers it, as long as what is remembered has no gap.

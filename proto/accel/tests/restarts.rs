@@ -145,7 +145,7 @@ fn runs(seeds: Range<u64>, mode: Mode) -> Option<String> {
         wrong.unwrap_or_else(|_| vec!["panicked".into()])
     };
     let bad = seeds.map(|seed| (seed, judged(seed))).filter(|(_, wrong)| !wrong.is_empty());
-    let bad: Vec<(u64, Vec<String>)> = bad.collect();
+    let bad: Vec<(u64, Vec<String>)> = bad.inspect(|bad| eprintln!("{mode}: {bad:?}")).collect();
     let (first, _) = bad.first()?;
     let lines = bad.iter().map(|(seed, wrong)| format!("seed {seed}: {}", wrong.join("\n    ")));
     Some(format!(
