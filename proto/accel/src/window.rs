@@ -13,8 +13,9 @@ const GROWTH: u64 = 32;
 /// A requester's send queue bounds what a NIC has outstanding. A box stores more than that, and go-back-N would send all of
 /// it again for each packet that a full queue drops.
 ///
-/// A responder that is not ready leaves a quarter of what was outstanding, if it goes on down to a single packet, and each packet that it
-/// takes then lets one more be outstanding: what is sent for nothing is less than what it takes.
+/// A responder that is not ready leaves a quarter of what was outstanding, if it goes on down to a single packet, or twice what it has taken
+/// since it was last not ready, and each packet that it takes then lets one more be outstanding: what is sent for nothing is
+/// less than what it takes, and one that takes a few packets at a time gets them in one round trip.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Window {
     /// The box stands before the responder's LAN, where what is lost is lost to congestion.
@@ -22,7 +23,14 @@ pub(crate) struct Window {
     most: Option<u64>,
     delivered: u64,
     /// Since the responder was not ready.
-    trial: Option<u64>,
+    trial: Option<Trial>,
+}
+
+/// What may be outstanding to a responder that was not ready, and what it has taken since then.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    most: u64,
+    taken: u64,
 }
 
 impl Window {
@@ -39,7 +47,8 @@ impl Window {
     /// True when a packet may be sent with so many PSNs outstanding.
     #[inline]
     pub(crate) fn is_open(&self, outstanding: u64) -> bool {
-        self.most.is_none_or(|most| outstanding < most) && self.trial.is_none_or(|trial| outstanding < trial)
+        self.most.is_none_or(|most| outstanding < most)
+            && self.trial.is_none_or(|trial| outstanding < trial.most)
     }
 
     /// A packet was lost with so many outstanding. The same loss, or one found while what it made necessary is still sent, shows
@@ -56,15 +65,19 @@ impl Window {
     /// The responder was not ready for a packet, with so many outstanding.
     pub(crate) fn note_not_ready(&mut self, outstanding: u64) {
         let quarter = outstanding / 4;
-        self.trial = Some(self.trial.map_or(quarter.max(LEAST), |trial| trial.min(quarter.max(1))));
+        let most = match self.trial {
+            None => quarter.max(LEAST),
+            Some(Trial { most, taken }) => most.min(quarter.max(1)).max(2 * taken),
+        };
+        self.trial = Some(Trial { most, taken: 0 });
     }
 
     /// So many PSNs were delivered. A window that holds `all` that may be stored is none.
     #[inline]
     pub(crate) fn note_delivered(&mut self, psns: u64, all: u64) {
         if let Some(trial) = self.trial {
-            let grown = trial + psns;
-            self.trial = (grown < all).then_some(grown);
+            let grown = Trial { most: trial.most + psns, taken: trial.taken + psns };
+            self.trial = (grown.most < all).then_some(grown);
         }
         let Some(most) = self.most else { return };
         self.delivered += psns;
@@ -101,6 +114,24 @@ mod tests {
         assert!(window.is_open(1) && !window.is_open(2));
         (0..20).for_each(|_| window.note_delivered(1 << 20, 1 << 21));
         assert!(window.is_open(1 << 30));
+    }
+
+    #[test]
+    fn a_responder_that_takes_a_few_packets_at_a_time_gets_them_in_one_round() {
+        for takes in [1, 3, 16, 100] {
+            let mut window = Window::of(Role::Near);
+            let (mut sent, mut taken) = (0, 0);
+            for round in 0..40 {
+                let outstanding = (0..4096).find(|&n| !window.is_open(n)).unwrap_or(4096);
+                let delivered = takes.min(outstanding);
+                if round >= 20 {
+                    (sent, taken) = (sent + outstanding, taken + delivered);
+                }
+                window.note_delivered(delivered, 1 << 21);
+                window.note_not_ready(outstanding);
+            }
+            assert!(taken == 20 * takes && sent <= 2 * taken, "{takes}: {taken} of {sent}");
+        }
     }
 
     #[test]

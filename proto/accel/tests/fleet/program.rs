@@ -363,8 +363,8 @@ impl Host {
                 state: Some(QpState::ReadyToSend),
                 sq_psn: psn(self.number),
                 timeout: Some(nic.timeout),
-                retry_cnt: Some(7),
-                rnr_retry: Some(7),
+                retry_cnt: Some(nic.retries),
+                rnr_retry: Some(nic.rnr_retries),
                 max_rd_atomic: Some(nic.reads),
                 ..QpAttr::default()
             },
