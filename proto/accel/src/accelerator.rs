@@ -323,7 +323,8 @@ impl Accelerator {
         self.touch(slot);
     }
 
-    /// Keeps in step what unpaired ACKs are held against, after a request of a flow that is learnt, and what its responder says.
+    /// Keeps in step what unpaired ACKs are held against, after a request of a flow that is learnt,
+    /// and what its responder says.
     pub(crate) fn follow(&mut self, now: Instant, slot: u32) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         if let Some(requester) = flow.fail_if_lost(now, &mut self.shared) {

@@ -69,8 +69,8 @@ impl Evidence {
     }
 }
 
-/// The responder expects a packet from before all that this box has seen of a flow: it has sent a sequence NAK, or has said
-/// so twice when it was asked.
+/// The responder expects a packet from before all that this box has seen of a flow: it has sent a
+/// sequence NAK, or has said so twice when it was asked.
 ///
 /// A requester that still has the packet goes back to it. One that goes back, and not so far, was acknowledged the packet by
 /// a box that has ended since: nobody can send it any more, and the requester does not know.
@@ -108,8 +108,8 @@ impl Returns {
 
 /// Times that a requester goes back to one packet until its responder is asked.
 const ASKED_AFTER: u32 = 2;
-/// Times that a requester goes back without reaching what its responder lacks until that is taken for lost: it may have sent
-/// that each time, and the LAN have lost it.
+/// Times that a requester goes back without reaching what its responder lacks until that is taken
+/// for lost: it may have sent that each time, and the LAN have lost it.
 const TIMES_GONE_BACK: u32 = 4;
 /// Time from one to the next, which tells repetitions from what the LAN duplicates or reorders.
 const GONE_BACK_APART: Duration = Duration::from_ms(1);
@@ -296,7 +296,8 @@ impl Flow {
         learning.asked = Some(Asked { for_sequence, requester_qpn, msn: aeth.msn, is_sure });
     }
 
-    /// Fails the flow, when the responder lacks what its requester no longer has. Returns the requester's QPN.
+    /// Fails the flow, when the responder lacks what its requester no longer has. Returns the
+    /// requester's QPN.
     ///
     /// The NAK acknowledges all before the PSN that it names, so that this must be the first that the requester still has.
     pub(crate) fn fail_if_lost(&mut self, now: Instant, shared: &mut Shared) -> Option<Qpn> {

@@ -85,8 +85,8 @@ impl Accelerator {
         self.flows.note_unfollowed(pair, now + UNFOLLOWED_FOR);
     }
 
-    /// A sequence NAK for an unknown QP, or an answer to a question, may show that a responder lacks what a box before this one has
-    /// acknowledged.
+    /// A sequence NAK for an unknown QP, or an answer to a question, may show that a responder
+    /// lacks what a box before this one has acknowledged.
     pub(crate) fn note_asked(&mut self, now: Instant, packet: &Packet<'_>) {
         let Some(aeth) = packet.aeth() else { return };
         let next = match aeth.syndrome {

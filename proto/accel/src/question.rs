@@ -1,11 +1,13 @@
 //! Asking a responder how far it is, on behalf of a requester whose packets lead nowhere.
 //!
-//! A responder sends one sequence NAK for a gap. If that passed while a box was away, the box that is back sees a requester
-//! repeat one packet, and no answer. But every responder answers a duplicate WRITE or SEND with its latest ACK, which
-//! names the PSN that it has come to. So the box sends one: a WRITE MIDDLE without payload, of a PSN far behind.
+//! A responder sends one sequence NAK for a gap. If that passed while a box was away, the box that
+//! is back sees a requester repeat one packet, and no answer. But every responder answers a
+//! duplicate WRITE or SEND with its latest ACK, which names the PSN that it has come to. So the box
+//! sends one: a WRITE MIDDLE without payload, of a PSN far behind.
 //!
-//! Nothing can be taken from it. Behind what is expected it is a duplicate, before it the gap is there already, and as the packet
-//! that is expected it is refused: a middle packet is as long as the path MTU.
+//! Nothing can be taken from it. Behind what is expected it is a duplicate, before it the gap is
+//! there already, and as the packet that is expected it is refused: a middle packet is as long as
+//! the path MTU.
 
 use crate::FlowState;
 use crate::accelerator::{Accelerator, LAN};
@@ -16,8 +18,8 @@ use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Duration, Instant, Psn};
 use longhaul_wire::{Bth, Head, Opcode, Packet};
 
-/// PSNs that a question lies behind the packet that is repeated: more than are lost with a box, and few enough that a box that
-/// knows the flow does not take it for another life's.
+/// PSNs that a question lies behind the packet that is repeated: more than are lost with a box, and
+/// few enough that a box that knows the flow does not take it for another life's.
 const BEHIND: u64 = OUTSTANDING_MAX / 2;
 
 /// Longest time that an answer takes.
@@ -40,7 +42,8 @@ pub(crate) fn ask_instead_of(now: Instant, shared: &mut Shared, packet: &Packet<
     shared.counters.questions += 1;
 }
 
-/// True for a question, of this box's or of one before it: no NIC sends a middle packet without payload.
+/// True for a question, of this box's or of one before it: no NIC sends a middle packet without
+/// payload.
 pub(crate) fn is_question(frame: &Frame<'_>, packet: &Packet<'_>) -> bool {
     packet.opcode() == Opcode::RC_WRITE_MIDDLE && frame.payload.is_empty()
 }

@@ -13,9 +13,10 @@ const GROWTH: u64 = 32;
 /// A requester's send queue bounds what a NIC has outstanding. A box stores more than that, and go-back-N would send all of
 /// it again for each packet that a full queue drops.
 ///
-/// A responder that is not ready leaves a quarter of what was outstanding, if it goes on down to a single packet, or twice what it has taken
-/// since it was last not ready, and each packet that it takes then lets one more be outstanding: what is sent for nothing is
-/// less than what it takes, and one that takes a few packets at a time gets them in one round trip.
+/// A responder that is not ready leaves a quarter of what was outstanding, if it goes on down to a
+/// single packet, or twice what it has taken since it was last not ready, and each packet that it
+/// takes then lets one more be outstanding: what is sent for nothing is less than what it takes,
+/// and one that takes a few packets at a time gets them in one round trip.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Window {
     /// The box stands before the responder's LAN, where what is lost is lost to congestion.

@@ -175,8 +175,8 @@ mod reused {
     }
 }
 
-/// A receiver that posts a receive at a time, late, gets what it takes meanwhile in one round trip: the end of its connection
-/// waits behind that, and the peer for the end.
+/// A receiver that posts a receive at a time, late, gets what it takes meanwhile in one round trip:
+/// the end of its connection waits behind that, and the peer for the end.
 #[test]
 fn a_slow_receiver_far_away_is_done_before_its_peer_gives_up() {
     let setup = Setup::new(2624, Boxes::One);
@@ -281,8 +281,9 @@ fn impaired(rng: &mut SplitMix64, fibre: LinkConfig) -> LinkConfig {
     LinkConfig { loss, bursts, impairments, cut, ..fibre }
 }
 
-/// Shortest time in which a requester is through with its retries. It is let run ahead of its responder by what that takes in
-/// 32 ms, so that a keep-alive or a READ may wait as long behind what is stored; without a box nothing is stored.
+/// Shortest time in which a requester is through with its retries. It is let run ahead of its
+/// responder by what that takes in 32 ms, so that a keep-alive or a READ may wait as long behind
+/// what is stored; without a box nothing is stored.
 const PATIENCE_LEAST: Duration = Duration::from_ms(64);
 
 /// Its local ACK timeout is longer than the round trip; otherwise it can do nothing over that

@@ -1,5 +1,5 @@
-//! Asking a responder how far it is, for a requester whose packets lead nowhere: what was lost with a box that has ended since
-//! is told even where the responder's sequence NAK was lost with it.
+//! Asking a responder how far it is, for a requester whose packets lead nowhere: what was lost with
+//! a box that has ended since is told even where the responder's sequence NAK was lost with it.
 
 mod script;
 
@@ -9,7 +9,8 @@ use script::{Script, run};
 /// 2^17 PSNs before 500.
 const QUESTION: &str = "write_middle 16646644 A len=0";
 
-/// A flow whose requester has gone back to 500 three times; the responder has answered twice that it has all before `next`.
+/// A flow whose requester has gone back to 500 three times; the responder has answered twice that
+/// it has all before `next`.
 fn asked_twice(next: u32) -> Script {
     let before = next - 1;
     let mut script = run("lan: write_only 500 A\n > wan write_only 500 A");

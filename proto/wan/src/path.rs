@@ -21,8 +21,8 @@ const BACKOFF_MAX: u32 = 4;
 pub(crate) const PING_AGAIN_MIN: Duration = Duration::from_ms(10);
 /// The same while it is not known how long the path is.
 pub(crate) const PING_AGAIN_UNKNOWN: Duration = Duration::from_ms(100);
-/// Times that the wait for the answer of a path of unknown length doubles, from [`PING_AGAIN_MIN`] on: hosts wait for it too, and
-/// the PINGs that are remembered cover as long a path as there is.
+/// Times that the wait for the answer of a path of unknown length doubles, from [`PING_AGAIN_MIN`]
+/// on: hosts wait for it too, and the PINGs that are remembered cover as long a path as there is.
 const ASKED_DOUBLES: u32 = 4;
 /// Ethernet with a tag, in front of an IP packet.
 const ETHERNET: usize = 18;

@@ -132,7 +132,8 @@ impl Pattern {
         self.placed[qp].message
     }
 
-    /// Behind the last of the peer's messages that is known to be here: of one without bytes nothing shows here.
+    /// Behind the last of the peer's messages that is known to be here: of one without bytes
+    /// nothing shows here.
     pub fn reached(&self, qp: usize) -> usize {
         self.reached[qp]
     }

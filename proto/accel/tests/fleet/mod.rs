@@ -219,7 +219,8 @@ pub struct Count {
     pub completed: usize,
     /// The first one of which the responder lacks bytes.
     pub placed: usize,
-    /// Behind the last one that the responder is known to have. Of READs, and of WRITEs without bytes, it is not.
+    /// Behind the last one that the responder is known to have. Of READs, and of WRITEs without
+    /// bytes, it is not.
     pub reached: usize,
     /// The last READ or atomic that is completed.
     pub fence: Option<usize>,
