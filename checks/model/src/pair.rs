@@ -372,7 +372,8 @@ impl State {
         scenario: &'a Scenario,
         role: Role,
     ) -> Option<(Rules<'a>, &'a mut Station, Out<'a>)> {
-        let rules = Rules { scenario, duty: scenario.mode.duty(role, scenario.slip), slip: scenario.slip };
+        let duty = scenario.mode.duty(role, scenario.slip);
+        let rules = Rules { scenario, role, duty, slip: scenario.slip };
         let [_, near_far, far_responder, _, far_near, near_requester] = &mut self.lines;
         let [near, far] = &mut self.boxes;
         let (station, lan, wan, lan_frames, wan_frames) = match role {

@@ -3,6 +3,7 @@ use crate::connections::{Action, Connections};
 use crate::flow::{Beginning, Flow, Shared};
 use crate::key::{WireKey, vlan};
 use crate::learning::Looks;
+use crate::question::is_question;
 use crate::queue::Queue;
 use crate::shares::Shares;
 use crate::store::Spare;
@@ -308,6 +309,9 @@ impl Accelerator {
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
+        if is_question(frame, packet) {
+            return self.handle_question(known, frame);
+        }
         let slot = match known {
             Some(slot) => self.life_of(now, slot, frame, packet),
             None if self.shared.draining => {
@@ -328,8 +332,9 @@ impl Accelerator {
         self.touch(slot);
     }
 
-    /// Keeps in step what unpaired ACKs are held against, after a request of a flow that is learnt.
-    fn follow(&mut self, now: Instant, slot: u32) {
+    /// Keeps in step what unpaired ACKs are held against, after a request of a flow that is learnt,
+    /// and what its responder says.
+    pub(crate) fn follow(&mut self, now: Instant, slot: u32) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         if let Some(requester) = flow.fail_if_lost(now, &mut self.shared) {
             self.flow_changes += 1;
@@ -413,8 +418,7 @@ impl Accelerator {
             return self.touch(slot);
         }
         self.pass(WAN, frame);
-        if packet.opcode().verb() == Some(Verb::Acknowledge) {
-            self.try_to_pair(now, packet);
+        if packet.opcode().verb() == Some(Verb::Acknowledge) && !self.try_to_pair(now, packet) {
             self.note_asked(now, packet);
         }
     }

@@ -96,7 +96,7 @@ fn is_on(known: &[u8], packet: &Packet<'_>) -> bool {
 }
 
 /// A congestion mark says something about the packet that carried it, not about the ones built here.
-fn template(packet: &Packet<'_>, reversed: bool) -> PathTemplate {
+pub(crate) fn template(packet: &Packet<'_>, reversed: bool) -> PathTemplate {
     let mut path = packet.path();
     if path.traffic_class & ECN_MASK == ECN_CE {
         path.traffic_class = path.traffic_class & !ECN_MASK | ECN_ECT0;

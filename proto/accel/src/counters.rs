@@ -117,6 +117,8 @@ declare_counters! {
     flows_from_traffic,
     /// ACKs that fitted several candidate flows and paired none.
     pairing_ambiguous,
+    /// Responders asked how far they are, for requesters whose packets lead nowhere.
+    questions,
     /// Flows given up: pseudo-ACKed data could not be delivered.
     flows_failed,
     /// Flows removed to make room for others.

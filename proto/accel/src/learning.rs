@@ -5,13 +5,14 @@
 //! *taken over*: at the first ACK behind which the store has everything that its requester sent.
 
 use crate::flow::{Flow, Shared, first_sequence};
+use crate::question::ask_instead_of;
 use crate::requester_side::Request;
 use crate::store::Kind;
 use crate::trace::{Count, Fit, Trace};
-use crate::{FlowState, Learnt, PassReason};
+use crate::{Config, FlowState, Learnt, PassReason, Role};
 use longhaul_node::Frame;
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
-use longhaul_wire::{Aeth, NakCode, Packet};
+use longhaul_wire::{Aeth, NakCode, Packet, Syndrome};
 
 /// Memory that a flow may take while it is only watched.
 const WATCHED_BYTES_MAX: u64 = 16 << 20;
@@ -32,7 +33,8 @@ pub(crate) struct Learning {
     /// A second packet came that goes on from the one before: it is no stray.
     goes_on: bool,
     heard: Heard,
-    /// The responder has asked for what its requester may no longer have.
+    returns: Returns,
+    /// The responder lacks what its requester may no longer have.
     asked: Option<Asked>,
     began_at: Instant,
     requests: u64,
@@ -67,7 +69,8 @@ impl Evidence {
     }
 }
 
-/// A sequence NAK for a packet from before all that this box has seen of a flow.
+/// The responder expects a packet from before all that this box has seen of a flow: it has sent a
+/// sequence NAK, or has said so twice when it was asked.
 ///
 /// A requester that still has the packet goes back to it. One that goes back, and not so far, was acknowledged the packet by
 /// a box that has ended since: nobody can send it any more, and the requester does not know.
@@ -76,18 +79,38 @@ struct Asked {
     for_sequence: u64,
     requester_qpn: Qpn,
     msn: Msn,
+    is_sure: bool,
+}
+
+/// Where a requester goes back to, time and again: what lies before has been acknowledged to it.
+#[derive(Clone, Copy, Debug)]
+struct Returns {
     /// The latest request.
     last: u64,
-    /// The earliest request that the requester went back to, and how often and when it did. What lies before has been
-    /// acknowledged to it. READs and atomics do not count: they may be repeated alone.
-    oldest: u64,
-    went_back: u32,
+    to: u64,
+    times: u32,
     at: Instant,
 }
 
-/// Times that a requester goes back without reaching what it was asked for until that is taken for lost: it may have sent
-/// that each time, and the LAN have lost it.
-const TIMES_GONE_BACK: u32 = 5;
+impl Returns {
+    /// Takes a request in. True when it is one that the requester goes back to, once more.
+    fn note(&mut self, now: Instant, seq: u64) -> bool {
+        let goes_back = seq <= self.last;
+        self.last = seq;
+        if !goes_back || now.since(self.at) < GONE_BACK_APART && seq == self.to {
+            return false;
+        }
+        let times = if seq == self.to { self.times + 1 } else { 1 };
+        (self.to, self.times, self.at) = (seq, times, now);
+        true
+    }
+}
+
+/// Times that a requester goes back to one packet until its responder is asked.
+const ASKED_AFTER: u32 = 2;
+/// Times that a requester goes back without reaching what its responder lacks until that is taken
+/// for lost: it may have sent that each time, and the LAN have lost it.
+const TIMES_GONE_BACK: u32 = 4;
 /// Time from one to the next, which tells repetitions from what the LAN duplicates or reorders.
 const GONE_BACK_APART: Duration = Duration::from_ms(1);
 
@@ -96,11 +119,13 @@ const GONE_BACK_APART: Duration = Duration::from_ms(1);
 pub(crate) struct Looks {
     left: usize,
     since: Instant,
+    /// Answers to questions may come until then.
+    pub(crate) answers_until: Instant,
 }
 
 impl Default for Looks {
     fn default() -> Self {
-        Looks { left: LOOKS_PER_MS, since: Instant::ZERO }
+        Looks { left: LOOKS_PER_MS, since: Instant::ZERO, answers_until: Instant::ZERO }
     }
 }
 
@@ -127,6 +152,7 @@ impl Learning {
             place: None,
             goes_on: false,
             heard: Heard { to: Psn::from_sequence(start), to_at: now },
+            returns: Returns { last: 0, to: 0, times: 0, at: Instant::ZERO },
             asked: None,
             began_at: now,
             requests: 0,
@@ -138,36 +164,28 @@ impl Learning {
         self.heard = Heard { to: Psn::from_sequence(to), to_at: now };
     }
 
-    fn note(&mut self, now: Instant, seq: u64, request: &Request, heard_for: Duration) {
+    /// Takes a request in. True when its responder is to be asked how far it is.
+    fn note(&mut self, now: Instant, seq: u64, request: &Request, config: &Config) -> bool {
         self.goes_on |= self.requests > 0 && seq == self.trace.end();
         self.requests += 1;
         self.trace.note(now, request.requested(seq));
         let end = Psn::from_sequence(seq + request.span.unwrap_or(1));
-        if end.is_after(self.heard.to) || now.since(self.heard.to_at) >= heard_for {
+        if end.is_after(self.heard.to) || now.since(self.heard.to_at) >= config.give_up_after {
             self.heard = Heard { to: end, to_at: now };
         }
-        self.note_whether_it_has(now, seq, request.kind);
+        self.asked.take_if(|asked| seq <= asked.for_sequence);
+        // A near box sends a READ again alone, with older packets undelivered: a NIC does not.
+        let shows_oldest = request.kind != Kind::Response || config.role == Role::Near;
+        shows_oldest
+            && self.returns.note(now, seq)
+            && self.returns.times >= ASKED_AFTER
+            && !self.asked.is_some_and(|asked| asked.is_sure)
     }
 
-    fn note_whether_it_has(&mut self, now: Instant, seq: u64, kind: Kind) {
-        let Some(asked) = &mut self.asked else { return };
-        if seq <= asked.for_sequence {
-            self.asked = None;
-            return;
-        }
-        if kind == Kind::Response {
-            return;
-        }
-        let goes_back = seq <= asked.last;
-        asked.last = seq;
-        if goes_back && seq < asked.oldest {
-            asked.oldest = seq;
-            asked.went_back = 0;
-        }
-        if goes_back && seq == asked.oldest && now.since(asked.at) >= GONE_BACK_APART {
-            asked.went_back += 1;
-            asked.at = now;
-        }
+    /// Its requester goes on.
+    fn note_progress(&mut self) {
+        self.asked = None;
+        self.returns.times = 0;
     }
 
     fn has_gone_on_in_vain(&self, now: Instant) -> bool {
@@ -182,10 +200,11 @@ impl Flow {
     }
 
     /// Takes the numbers of a request in, while they may name its requester.
-    pub(crate) fn trace(&mut self, now: Instant, shared: &Shared, seq: u64, request: &Request) {
-        if let Some(learning) = &mut self.learning {
-            learning.note(now, seq, request, shared.config.give_up_after);
-        }
+    ///
+    /// True when its responder is to be asked how far it is.
+    pub(crate) fn trace(&mut self, now: Instant, shared: &Shared, seq: u64, request: &Request) -> bool {
+        let learning = self.learning.as_deref_mut();
+        learning.is_some_and(|learning| learning.note(now, seq, request, &shared.config))
     }
 
     /// Passes a request on and remembers it, as long as what is remembered has no gap.
@@ -200,7 +219,9 @@ impl Flow {
         shared.queue_to_wan(held.clone());
         let request = self.request_of(packet);
         let seq = self.sequence_of(packet);
-        self.trace(now, shared, seq, &request);
+        if self.trace(now, shared, seq, &request) {
+            ask_instead_of(now, shared, packet, seq);
+        }
         let is_paired = self.requester_qpn.is_some();
         if !is_paired && self.learning.as_deref().is_some_and(|learning| learning.has_gone_on_in_vain(now)) {
             return self.pass_for(shared, PassReason::NotLearnt);
@@ -248,43 +269,44 @@ impl Flow {
         self.pass_reason = reason;
     }
 
-    /// True when a sequence NAK for `packet`'s PSN can be an answer to what has passed.
-    pub(crate) fn may_have_asked(&self, packet: &Packet<'_>) -> bool {
-        let seq = self.sequence_in_trace(packet);
-        self.learning.as_deref().is_some_and(|learning| learning.trace.may_hold(seq))
+    /// True when the responder that expects `next` can be that of what has passed.
+    pub(crate) fn may_have_asked(&self, next: Psn) -> bool {
+        let learning = self.learning.as_deref();
+        learning.is_some_and(|learning| learning.trace.may_hold(learning.trace.sequence_of(next)))
     }
 
-    /// True when it can be one for a packet from before this box was on the path.
-    pub(crate) fn begins_behind(&self, packet: &Packet<'_>) -> bool {
-        let seq = self.sequence_in_trace(packet);
-        self.state == FlowState::Learning
-            && self.learning.as_deref().is_some_and(|learning| learning.trace.begins_behind(seq))
+    /// True when it can be one that lacks packets from before this box was on the path.
+    pub(crate) fn begins_behind(&self, next: Psn) -> bool {
+        let learning = self.learning.as_deref().filter(|_| self.state == FlowState::Learning);
+        learning.is_some_and(|learning| learning.trace.begins_behind(learning.trace.sequence_of(next)))
     }
 
-    /// The responder asks for a packet from before what is remembered.
-    pub(crate) fn note_asked(&mut self, now: Instant, packet: &Packet<'_>, aeth: Aeth) {
-        let for_sequence = self.sequence_of(packet);
-        let last = self.lan_next - 1;
-        if let Some(learning) = &mut self.learning {
-            learning.asked = Some(Asked {
-                for_sequence,
-                requester_qpn: packet.dest_qp(),
-                msn: aeth.msn,
-                last,
-                oldest: u64::MAX,
-                went_back: 0,
-                at: now,
-            });
+    /// The responder says that it expects `next`, from before what is remembered.
+    pub(crate) fn note_asked(&mut self, next: Psn, requester_qpn: Qpn, aeth: Aeth) {
+        let Some(learning) = &mut self.learning else { return };
+        let for_sequence = learning.trace.sequence_of(next);
+        let is_answer = matches!(aeth.syndrome, Syndrome::Ack { .. });
+        if is_answer && learning.returns.times < ASKED_AFTER {
+            // To nothing that was asked.
+            return;
         }
+        let is_same =
+            |asked: Asked| (asked.for_sequence, asked.requester_qpn) == (for_sequence, requester_qpn);
+        let is_sure = !is_answer || learning.asked.is_some_and(is_same);
+        learning.asked = Some(Asked { for_sequence, requester_qpn, msn: aeth.msn, is_sure });
     }
 
-    /// Fails the flow, when the responder has asked for what its requester no longer has. Returns the requester's QPN.
+    /// Fails the flow, when the responder lacks what its requester no longer has. Returns the
+    /// requester's QPN.
     ///
     /// The NAK acknowledges all before the PSN that it names, so that this must be the first that the requester still has.
     pub(crate) fn fail_if_lost(&mut self, now: Instant, shared: &mut Shared) -> Option<Qpn> {
-        let is_lost = |asked: &mut Asked| asked.went_back >= TIMES_GONE_BACK;
-        let asked = self.learning.as_deref_mut()?.asked.take_if(is_lost)?;
-        (self.acked_to, self.acked_messages) = (asked.oldest, 0);
+        let learning = self.learning.as_deref_mut()?;
+        let Returns { to, times, .. } = learning.returns;
+        let is_lost =
+            |asked: &mut Asked| asked.is_sure && times >= TIMES_GONE_BACK && asked.for_sequence < to;
+        let asked = learning.asked.take_if(is_lost)?;
+        (self.acked_to, self.acked_messages) = (to, 0);
         self.msn_base = asked.msn;
         self.fail(now, shared, NakCode::RemoteOperational, false);
         Some(asked.requester_qpn)
@@ -316,7 +338,7 @@ impl Flow {
         let Some(learning) = &mut self.learning else { return false };
         let evidence = Evidence { requester_qpn: packet.dest_qp(), msn: aeth.msn, count };
         let before = learning.evidence.replace(evidence);
-        learning.asked = None;
+        learning.note_progress();
         if self.state != FlowState::Learning {
             return false;
         }
@@ -358,7 +380,7 @@ impl Flow {
             (Fit::No, _) => return None,
             _ => return Some(false),
         }
-        learning.asked = None;
+        learning.note_progress();
         let seq = self.sequence_of(packet);
         let goes_back = heard_to.is_after(Psn::from_sequence(self.store.end()));
         let entry = self.store.entry(self.store.index_of(seq)).filter(|entry| entry.last() == seq);

@@ -66,6 +66,7 @@ mod learning;
 mod lives;
 mod pairing;
 mod policy;
+mod question;
 mod queue;
 mod requester_side;
 mod responder_side;

@@ -85,10 +85,15 @@ impl Accelerator {
         self.flows.note_unfollowed(pair, now + UNFOLLOWED_FOR);
     }
 
-    /// A sequence NAK for an unknown QP may ask for what a box before this one has acknowledged.
+    /// A sequence NAK for an unknown QP, or an answer to a question, may show that a responder
+    /// lacks what a box before this one has acknowledged.
     pub(crate) fn note_asked(&mut self, now: Instant, packet: &Packet<'_>) {
-        let is_nak = |aeth: &Aeth| aeth.syndrome == Syndrome::Nak(NakCode::PsnSequence);
-        let Some(aeth) = packet.aeth().filter(is_nak) else { return };
+        let Some(aeth) = packet.aeth() else { return };
+        let next = match aeth.syndrome {
+            Syndrome::Nak(NakCode::PsnSequence) => packet.psn(),
+            Syndrome::Ack { .. } if now < self.shared.looks.answers_until => packet.psn().plus(1),
+            _ => return,
+        };
         let Some(candidates) = self.flows.candidates(WireKey::of_wan_pair(packet)) else { return };
         if !self.shared.looks.take(now, candidates.len()) {
             return;
@@ -96,15 +101,18 @@ impl Accelerator {
         let mut behind = None;
         for slot in candidates.all() {
             let Some(flow) = self.flows.get(slot) else { continue };
-            if flow.begins_behind(packet) && behind.is_none() {
+            if flow.begins_behind(next) && behind.is_none() {
                 behind = Some(slot);
-            } else if flow.begins_behind(packet) || flow.may_have_asked(packet) {
+            } else if flow.begins_behind(next) || flow.may_have_asked(next) {
                 // It can be of several flows.
                 return;
             }
         }
-        if let Some(flow) = behind.and_then(|slot| self.flows.get_mut(slot)) {
-            flow.note_asked(now, packet, aeth);
+        let Some(slot) = behind else { return };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.note_asked(next, packet.dest_qp(), aeth);
         }
+        self.follow(now, slot);
+        self.touch(slot);
     }
 }

@@ -111,6 +111,11 @@ impl Trace {
         (self.first..=self.latest + GAP_MAX).contains(&seq)
     }
 
+    /// Unwraps a PSN near what the requester sends now.
+    pub(crate) fn sequence_of(&self, psn: Psn) -> u64 {
+        psn.unwrap_near(self.end).unwrap_or(0)
+    }
+
     /// True when the requester has sent `seq`, or sends it next.
     pub(crate) fn may_hold(&self, seq: u64) -> bool {
         (self.first..=self.latest).contains(&seq)

@@ -14,8 +14,9 @@ const GROWTH: u64 = 32;
 /// go-back-N would send all of it again for each packet that a full queue drops.
 ///
 /// A responder that is not ready leaves a quarter of what was outstanding, if it goes on down to a
-/// single packet, and each packet that it takes then lets one more be outstanding: what is sent for
-/// nothing is less than what it takes.
+/// single packet, or twice what it has taken since it was last not ready, and each packet that it
+/// takes then lets one more be outstanding: what is sent for nothing is less than what it takes,
+/// and one that takes a few packets at a time gets them in one round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     /// What of `most` and `trial` is less, or [`NONE`]: nothing else is looked at for a packet of
@@ -26,7 +27,14 @@ pub(crate) struct Window {
     most: u64,
     delivered: u64,
     /// Since the responder was not ready.
-    trial: u64,
+    trial: Option<Trial>,
+}
+
+/// What may be outstanding to a responder that was not ready, and what it has taken since then.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    most: u64,
+    taken: u64,
 }
 
 /// No window.
@@ -34,7 +42,7 @@ const NONE: u64 = u64::MAX;
 
 impl Default for Window {
     fn default() -> Self {
-        Window { bound: NONE, is_far: false, most: NONE, delivered: 0, trial: NONE }
+        Window { bound: NONE, is_far: false, most: NONE, delivered: 0, trial: None }
     }
 }
 
@@ -63,14 +71,18 @@ impl Window {
         }
         self.most = self.most.min((outstanding / 2).max(LEAST));
         self.delivered = 0;
-        self.bound = self.most.min(self.trial);
+        self.rebound();
     }
 
     /// The responder was not ready for a packet, with so many outstanding.
     pub(crate) fn note_not_ready(&mut self, outstanding: u64) {
-        let least = if self.trial == NONE { LEAST } else { 1 };
-        self.trial = self.trial.min((outstanding / 4).max(least));
-        self.bound = self.most.min(self.trial);
+        let quarter = outstanding / 4;
+        let most = match self.trial {
+            None => quarter.max(LEAST),
+            Some(Trial { most, taken }) => most.min(quarter.max(1)).max(2 * taken),
+        };
+        self.trial = Some(Trial { most, taken: 0 });
+        self.rebound();
     }
 
     /// So many PSNs were delivered. A window that holds `all` that may be stored is none.
@@ -83,18 +95,23 @@ impl Window {
 
     #[cold]
     fn grow(&mut self, psns: u64, all: u64) {
-        let up_to_all = |grown: u64| if grown < all { grown } else { NONE };
-        if self.trial != NONE {
-            self.trial = up_to_all(self.trial + psns);
+        if let Some(trial) = self.trial {
+            let grown = Trial { most: trial.most + psns, taken: trial.taken + psns };
+            self.trial = (grown.most < all).then_some(grown);
         }
         if self.most != NONE {
             self.delivered += psns;
             if self.delivered >= self.most {
                 self.delivered = 0;
-                self.most = up_to_all(self.most + (self.most / GROWTH).max(1));
+                let grown = self.most + (self.most / GROWTH).max(1);
+                self.most = if grown < all { grown } else { NONE };
             }
         }
-        self.bound = self.most.min(self.trial);
+        self.rebound();
+    }
+
+    fn rebound(&mut self) {
+        self.bound = self.trial.map_or(self.most, |trial| self.most.min(trial.most));
     }
 }
 
@@ -123,6 +140,24 @@ mod tests {
         assert!(window.is_open(|| 1) && !window.is_open(|| 2));
         (0..20).for_each(|_| window.note_delivered(1 << 20, 1 << 21));
         assert!(window.is_open(|| 1 << 30));
+    }
+
+    #[test]
+    fn a_responder_that_takes_a_few_packets_at_a_time_gets_them_in_one_round() {
+        for takes in [1, 3, 16, 100] {
+            let mut window = Window::of(Role::Near);
+            let (mut sent, mut taken) = (0, 0);
+            for round in 0..40 {
+                let outstanding = (0..4096).find(|&n| !window.is_open(|| n)).unwrap_or(4096);
+                let delivered = takes.min(outstanding);
+                if round >= 20 {
+                    (sent, taken) = (sent + outstanding, taken + delivered);
+                }
+                window.note_delivered(delivered, 1 << 21);
+                window.note_not_ready(outstanding);
+            }
+            assert!(taken == 20 * takes && sent <= 2 * taken, "{takes}: {taken} of {sent}");
+        }
     }
 
     #[test]

@@ -21,6 +21,9 @@ const BACKOFF_MAX: u32 = 4;
 pub(crate) const PING_AGAIN_MIN: Duration = Duration::from_ms(10);
 /// The same while it is not known how long the path is.
 pub(crate) const PING_AGAIN_UNKNOWN: Duration = Duration::from_ms(100);
+/// Times that the wait for the answer of a path of unknown length doubles, from [`PING_AGAIN_MIN`]
+/// on: hosts wait for it too, and the PINGs that are remembered cover as long a path as there is.
+const ASKED_DOUBLES: u32 = 4;
 /// Ethernet with a tag, in front of an IP packet.
 const ETHERNET: usize = 18;
 /// PINGs that may be unanswered: they follow each other within a quarter of a round trip at most.
@@ -156,7 +159,10 @@ impl WayOut {
         self.asked.push_back(asked);
         let again = match self.is_up {
             true => config.keep_alive.max(self.ask_again()),
-            false if self.flight.rtt.smoothed() == Duration::ZERO => PING_AGAIN_UNKNOWN,
+            false if self.flight.rtt.smoothed() == Duration::ZERO => {
+                let asked_before = (self.asked.len() as u32 - 1).min(ASKED_DOUBLES);
+                PING_AGAIN_MIN.times(1 << asked_before)
+            }
             false => self.ask_again(),
         };
         self.ping_at = asked.at + again;
@@ -221,6 +227,10 @@ impl WayOut {
         self.asked.drain(..=place);
         self.answered_from = self.answered_from.max(asked.at);
         self.note_overtaken(now, asked.at);
+        if self.flight.rtt.smoothed() == Duration::ZERO {
+            // It was asked often because it did not answer.
+            self.ping_at = self.ping_at.max(asked.at + PING_AGAIN_UNKNOWN);
+        }
         self.note_rtt(now, now.since(asked.at));
         self.is_up = true;
         self.note_progress(now);

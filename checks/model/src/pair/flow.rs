@@ -5,8 +5,8 @@ mod requester_side;
 mod responder_side;
 
 use super::line::{Frame, Line};
-use super::{Duty, Scenario, Seq, Slip};
-use learning::Asked;
+use super::{Duty, Role, Scenario, Seq, Slip};
+use learning::Returns;
 
 /// As far as timeouts are counted for which of two timers is the longer one.
 const BACKOFF_MAX: u8 = 5;
@@ -36,6 +36,7 @@ enum Probe {
 #[derive(Clone, Copy)]
 pub(super) struct Rules<'a> {
     pub(super) scenario: &'a Scenario,
+    pub(super) role: Role,
     pub(super) duty: Duty,
     pub(super) slip: Option<Slip>,
 }
@@ -104,7 +105,8 @@ pub struct Flow {
     backoff: u8,
     tentative: Option<u8>,
     goes_on: bool,
-    asked: Option<Asked>,
+    returns: Returns,
+    asked: Option<Seq>,
 }
 
 impl Flow {
@@ -143,6 +145,7 @@ impl Flow {
             backoff: 0,
             tentative: None,
             goes_on: false,
+            returns: Returns::default(),
             asked: None,
         }
     }

@@ -88,6 +88,10 @@ pub struct Pattern {
     placed: Vec<Cursor>,
     fetched: Vec<Cursor>,
     words: HashMap<u64, u64>,
+    /// By QP: behind the last of the peer's messages that is known to be here.
+    reached: Vec<usize>,
+    /// By word: behind the last atomic on it.
+    reached_atomic: HashMap<u64, usize>,
     pub violations: Vec<String>,
     expected: Vec<u8>,
     got: Vec<u8>,
@@ -103,6 +107,8 @@ impl Pattern {
             placed: vec![Cursor::default(); qps],
             fetched: vec![Cursor::default(); qps],
             words: HashMap::new(),
+            reached: vec![0; qps],
+            reached_atomic: HashMap::new(),
             violations: Vec::new(),
             expected: vec![0; mtu as usize],
             got: vec![0; mtu as usize],
@@ -124,6 +130,12 @@ impl Pattern {
     /// The first of the peer's messages of which bytes are missing.
     pub fn placed(&self, qp: usize) -> usize {
         self.placed[qp].message
+    }
+
+    /// Behind the last of the peer's messages that is known to be here: of one without bytes
+    /// nothing shows here.
+    pub fn reached(&self, qp: usize) -> usize {
+        self.reached[qp]
     }
 
     /// The first of this host's READs and atomics of which bytes are missing.
@@ -182,7 +194,22 @@ impl Pattern {
         cursor.offset += len as u32;
         let stream = &self.plan.streams[qp][from];
         let is_fetch = area == Area::Fetched;
+        if !is_fetch && cursor.offset == stream.messages[cursor.message].len {
+            self.reached[qp] = self.reached[qp].max(cursor.message + 1);
+        }
         cursor.settle(stream, |m| stream.messages[m].kind.fetches() == is_fetch);
+    }
+
+    /// The peer's next atomic has come.
+    fn reach_atomic(&mut self, address: u64) {
+        let (qp, _, offset) = place(address);
+        let stream = &self.plan.streams[qp][1 - self.host];
+        let from = self.reached_atomic.get(&address).copied();
+        let from = from.unwrap_or_else(|| stream.first_of(offset as usize / 8));
+        let next = (from..stream.messages.len()).find(|&message| stream.messages[message].kind.is_atomic());
+        let Some(next) = next else { return };
+        self.reached_atomic.insert(address, next + 1);
+        self.reached[qp] = self.reached[qp].max(next + 1);
     }
 }
 
@@ -216,6 +243,7 @@ impl Memory for Pattern {
     }
 
     fn fetch_add(&mut self, address: u64, add: u64) -> u64 {
+        self.reach_atomic(address);
         let word = self.words.entry(address).or_default();
         let found = *word;
         *word = found.wrapping_add(add);
@@ -223,6 +251,7 @@ impl Memory for Pattern {
     }
 
     fn compare_swap(&mut self, address: u64, compare: u64, swap: u64) -> u64 {
+        self.reach_atomic(address);
         let word = self.words.entry(address).or_default();
         let found = *word;
         if found == compare {

@@ -36,6 +36,8 @@ fn address_of(host: usize) -> IpAddr {
 pub struct Nic {
     pub timeout: u8,
     pub rnr_timer: u8,
+    pub retries: u8,
+    pub rnr_retries: u8,
     pub reads: u8,
     pub ack_every: u32,
     pub ack_request_every: u32,
@@ -50,6 +52,8 @@ impl Default for Nic {
         Nic {
             timeout: 14,
             rnr_timer: 12,
+            retries: 7,
+            rnr_retries: 7,
             reads: 16,
             ack_every: 64,
             ack_request_every: 64,
@@ -215,6 +219,9 @@ pub struct Count {
     pub completed: usize,
     /// The first one of which the responder lacks bytes.
     pub placed: usize,
+    /// Behind the last one that the responder is known to have. Of READs, and of WRITEs without
+    /// bytes, it is not.
+    pub reached: usize,
     /// The last READ or atomic that is completed.
     pub fence: Option<usize>,
 }

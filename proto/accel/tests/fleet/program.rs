@@ -202,8 +202,10 @@ impl Host {
         let messages = &self.plan.streams[qp][self.number].messages;
         let completed = self.queues[qp].completed;
         let fence = (0..completed).rev().find(|&message| messages[message].kind.fetches());
-        let placed = responder.rnic.memory().placed(qp);
-        Count { messages: messages.len(), completed, placed, fence }
+        let [placed, reached] = [Pattern::placed, Pattern::reached].map(|of| of(responder.rnic.memory(), qp));
+        let received = &self.plan.streams[qp][self.number].receives[..responder.queues[qp].received];
+        let reached = reached.max(received.last().map_or(0, |&message| message + 1));
+        Count { messages: messages.len(), completed, placed, reached, fence }
     }
 
     /// A message that this host requests.
@@ -361,8 +363,8 @@ impl Host {
                 state: Some(QpState::ReadyToSend),
                 sq_psn: psn(self.number),
                 timeout: Some(nic.timeout),
-                retry_cnt: Some(7),
-                rnr_retry: Some(7),
+                retry_cnt: Some(nic.retries),
+                rnr_retry: Some(nic.rnr_retries),
                 max_rd_atomic: Some(nic.reads),
                 ..QpAttr::default()
             },

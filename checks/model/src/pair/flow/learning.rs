@@ -2,15 +2,14 @@
 
 use super::{Flow, FlowState, Out, Rules};
 use crate::pair::line::Frame;
-use crate::pair::{Seq, Slip};
+use crate::pair::{Role, Seq, Slip};
 
-/// Mirrors `Asked`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Asked {
-    for_sequence: Seq,
-    last: Seq,
-    oldest: Seq,
-    went_back: u8,
+/// Mirrors `Returns`; more than matter are not counted.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Returns {
+    last: Option<Seq>,
+    to: Seq,
+    times: u8,
 }
 
 impl Flow {
@@ -42,30 +41,26 @@ impl Flow {
     }
 
     fn note_whether_it_has(&mut self, rules: Rules<'_>, seq: Seq) {
-        let Some(asked) = &mut self.asked else { return };
-        if seq <= asked.for_sequence {
-            self.asked = None;
+        self.asked.take_if(|for_sequence| seq <= *for_sequence);
+        if rules.scenario.is_read(seq) && rules.role == Role::Far {
             return;
         }
-        if rules.scenario.is_read(seq) {
-            return;
-        }
-        let goes_back = seq <= asked.last;
-        asked.last = seq;
-        if goes_back && seq < asked.oldest {
-            (asked.oldest, asked.went_back) = (seq, 0);
-        }
-        if goes_back && seq == asked.oldest {
-            asked.went_back += 1;
+        let Returns { last, to, times } = self.returns;
+        self.returns.last = Some(seq);
+        if last.is_some_and(|last| seq <= last) {
+            let times = if seq == to { times + 1 } else { 1 };
+            (self.returns.to, self.returns.times) = (seq, times.min(rules.scenario.times_gone_back));
         }
     }
 
     /// Mirrors `Flow::fail_if_lost`.
     pub(super) fn fail_if_lost(&mut self, rules: Rules<'_>) {
-        let Some(asked) = self.asked.filter(|asked| asked.went_back >= rules.scenario.times_gone_back) else {
+        let Returns { to, times, .. } = self.returns;
+        let is_lost = |asked: &mut Seq| times >= rules.scenario.times_gone_back && *asked < to;
+        if self.asked.take_if(is_lost).is_none() {
             return;
-        };
-        self.acked_to = asked.oldest;
+        }
+        self.acked_to = to;
         self.fail(rules, false);
     }
 
@@ -77,8 +72,8 @@ impl Flow {
         match frame {
             Frame::Ack(next) if self.could_pair(next) => self.take_evidence(rules, next),
             Frame::Nak(seq) if self.started && seq < self.start => {
-                let (last, oldest) = (self.lan_next - 1, Seq::MAX);
-                self.asked = Some(Asked { for_sequence: seq, last, oldest, went_back: 0 });
+                self.asked = Some(seq);
+                self.fail_if_lost(rules);
             }
             _ => {}
         }
@@ -95,6 +90,7 @@ impl Flow {
         let agrees = self.tentative.is_some_and(|before| !goes_back && messages > before);
         self.tentative = Some(messages);
         self.asked = None;
+        self.returns.times = 0;
         self.release(rules, next, true);
         if !agrees {
             return;
