@@ -457,7 +457,7 @@ impl Accelerator {
         let Some(slot) = self.flows.by_responder(key.wire()) else { return false };
         let id = self.flows.id(slot);
         let Some(flow) = self.flows.get_mut(slot) else { return false };
-        if flow.store.is_empty() || flow.state != FlowState::Terminated {
+        if flow.store.is_empty() || !flow.delivers() {
             return false;
         }
         if flow.dreq_held {
@@ -483,7 +483,7 @@ impl Accelerator {
                 self.shared.queue_to_wan(held.frame);
                 continue;
             };
-            let is_owed = !flow.store.is_empty() && flow.state == FlowState::Terminated;
+            let is_owed = !flow.store.is_empty() && flow.delivers();
             match now.filter(|&now| held.until <= now) {
                 None if is_owed => self.dreqs.push_back(held),
                 Some(now) if is_owed && flow.store.responder_next > held.delivered_to => {
@@ -535,7 +535,7 @@ impl Accelerator {
         touch(&mut self.touched, id, flow);
         let (delivered, closing) = (flow.store.is_empty(), flow.closing);
         let has_successor = flow.lives.successor.is_some();
-        if flow.dreq_held && (delivered || flow.state != FlowState::Terminated) {
+        if flow.dreq_held && (delivered || !flow.delivers()) {
             self.release_dreqs(None);
         }
         if delivered && (closing || has_successor) {

@@ -5,6 +5,7 @@ use crate::answer::Answer;
 use crate::hold::Hold;
 use crate::learning::{Learning, Looks};
 use crate::lives::Lives;
+use crate::one_way::Silence;
 use crate::policy::Duty;
 use crate::queue::Queue;
 use crate::rtt::Rtt;
@@ -220,6 +221,7 @@ pub(crate) struct Flow {
     /// What is known of a flow whose requester's QPN is not; kept until it is terminated.
     pub(crate) learning: Option<Box<Learning>>,
     pub(crate) lives: Lives,
+    pub(crate) silence: Silence,
     /// Its requester may be another one: the table is to forget the QPN.
     pub(crate) is_unpaired: bool,
     /// Why it passes, if it does.
@@ -315,6 +317,7 @@ impl Flow {
             is_unpaired: false,
             pass_reason: PassReason::Mode,
             lives: Lives::default(),
+            silence: Silence::default(),
             rtt: Rtt::default(),
             timer_base: now,
             alive_at: now,
@@ -394,6 +397,7 @@ impl Flow {
     pub(crate) fn forget_duties(&mut self) {
         self.lives.repeated = None;
         self.lives.acked_elsewhere = None;
+        self.silence = Silence::default();
         self.wish = None;
         self.ack_again = false;
         self.gap = None;
@@ -417,10 +421,14 @@ impl Flow {
 
     /// Discards what is stored; counts what had been acknowledged and is lost.
     pub(crate) fn discard_store(&mut self, shared: &mut Shared, start: u64) {
-        if self.state == FlowState::Terminated {
-            let acked = self.store.index_of(self.acked_to);
-            let delivered = self.store.index_of(self.store.responder_next);
-            shared.counters.stored_lost += acked.saturating_sub(delivered) as u64;
+        match self.state {
+            FlowState::Terminated => {
+                let acked = self.store.index_of(self.acked_to);
+                let delivered = self.store.index_of(self.store.responder_next);
+                shared.counters.stored_lost += acked.saturating_sub(delivered) as u64;
+            }
+            FlowState::Passing => shared.counters.stored_unconfirmed += self.store.len() as u64,
+            FlowState::Learning | FlowState::Failed => {}
         }
         shared.shares.sub(self.tenant, self.store.restart(start));
         self.begins_at = start;
@@ -484,7 +492,7 @@ impl Flow {
     /// True when a stored packet may be sent to the responder.
     #[inline]
     pub(crate) fn owes_responder(&mut self) -> bool {
-        self.state == FlowState::Terminated
+        self.delivers()
             && self.rnr_until.is_none()
             && self.slowed_until.is_none()
             && (self.probe == Probe::Due || self.may_send_next())
@@ -503,7 +511,7 @@ impl Flow {
     /// The next moment at which this flow wants [`Flow::handle_timeout`].
     #[inline]
     pub(crate) fn deadline(&self, config: &Config) -> Option<Deadline> {
-        if self.state != FlowState::Terminated {
+        if !self.delivers() {
             return None;
         }
         let is_outstanding =
@@ -564,7 +572,7 @@ impl Flow {
 
     /// Looks at every timer of the flow.
     pub(crate) fn handle_timeout(&mut self, now: Instant, shared: &mut Shared) {
-        if self.state != FlowState::Terminated {
+        if !self.delivers() {
             return;
         }
         if self.replay.is_some_and(|replay| replay.at + self.replay_patience(&shared.config) <= now) {
@@ -606,9 +614,11 @@ impl Flow {
         }
         shared.counters.local_ack_timeout_err += 1;
         self.counters.timeouts += 1;
+        if self.delivers_remains() {
+            return self.insist_on_remains(now, shared);
+        }
         if now.since(self.alive_at) >= shared.config.give_up_after {
-            self.fail(now, shared, NakCode::RemoteOperational, false);
-            return;
+            return self.pass_one_way(now, shared);
         }
         self.backoff += 1;
         self.timer_base = now;

@@ -160,7 +160,7 @@ impl Flow {
     /// its last.
     pub(crate) fn is_another_life(&self, packet: &Packet<'_>, payload_len: usize) -> bool {
         let seq = self.sequence_of(packet);
-        if seq == self.store.end() || self.state != FlowState::Terminated || self.store.is_empty() {
+        if seq == self.store.end() || !self.delivers() || self.store.is_empty() {
             return false;
         }
         !self.may_be_sent(seq)

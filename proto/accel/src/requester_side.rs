@@ -123,7 +123,11 @@ impl Flow {
         }
         let seq = self.sequence_of(packet);
         let request = self.request_of(packet);
-        self.note_going_back(seq, request.span);
+        if seq < self.lan_next && self.goes_back_one_way(now, seq) {
+            self.pass_one_way(now, shared);
+            return self.pass_request(now, shared, frame, packet);
+        }
+        self.lan_next = seq + request.span.unwrap_or(1);
         let expected = self.store.end();
         if seq > expected && self.lives.acked_elsewhere == Some(seq - 1) {
             // It goes on behind what it knows to be delivered.
@@ -160,6 +164,10 @@ impl Flow {
 
     /// True when `packet` of a flow that passes cannot go on from the one before, so that the mode is looked up again.
     fn passes_another_life(&self, packet: &Packet<'_>) -> bool {
+        if self.delivers_remains() {
+            // To be told apart as one that stores is.
+            return false;
+        }
         let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
         seq > self.lan_next + GAP_MAX || self.lan_next > seq + WINDOW
     }
@@ -169,6 +177,7 @@ impl Flow {
         let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
         let request = self.request_of(packet);
         self.lan_next = seq + request.span.unwrap_or(1);
+        self.lan_latest = self.lan_latest.max(self.lan_next);
         self.trace(now, shared, seq, &request);
         self.counters.passed_packets += 1;
         shared.counters.passed += 1;
@@ -176,12 +185,13 @@ impl Flow {
     }
 
     /// A requester that goes back begins with the first packet that it misses an answer to. If that lies behind a
-    /// repeated READ, the READ's answers have come.
-    fn note_going_back(&mut self, seq: u64, span: Option<u64>) {
-        if seq < self.lan_next && self.replay.is_some_and(|replay| replay.last < seq) {
+    /// repeated READ, the READ's answers have come. True when they come another way.
+    #[cold]
+    fn goes_back_one_way(&mut self, now: Instant, seq: u64) -> bool {
+        if self.replay.is_some_and(|replay| replay.last < seq) {
             self.replay = None;
         }
-        self.lan_next = seq + span.unwrap_or(1);
+        self.shows_one_way(now, seq)
     }
 
     /// First and middle packets of a message are as long as the path MTU.
@@ -247,6 +257,12 @@ impl Flow {
     fn accept(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, request: Request, port: u16) {
         let span = request.span.unwrap_or(1);
         if !self.has_room(shared, frame.payload.len(), span) {
+            if self.was_never_answered() {
+                self.pass_one_way(now, shared);
+                self.counters.passed_packets += 1;
+                shared.counters.passed += 1;
+                return shared.pass_to_wan(frame);
+            }
             self.store_was_full = true;
             self.refused_at = Some(now);
             self.note_refused(now, self.store.end());
