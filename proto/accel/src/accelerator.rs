@@ -349,7 +349,7 @@ impl Accelerator {
         slot
     }
 
-    fn add_flow(&mut self, now: Instant, flow: Flow) -> Option<u32> {
+    pub(crate) fn add_flow(&mut self, now: Instant, flow: Flow) -> Option<u32> {
         let flow = self.admit(now, flow)?;
         self.flows.insert(flow)
     }
@@ -414,22 +414,35 @@ impl Accelerator {
         let Some(payload) = frame.payload.as_bytes() else { return self.pass(side, frame) };
         match self.connections.handle(side, packet, payload) {
             Action::Pass => {}
-            Action::Begin(key, beginning) => self.begin_flow(now, key, beginning),
+            Action::Begin(key, beginning) => {
+                self.begin_flow(now, key, beginning);
+                self.leave_alternate_path(now, key, beginning);
+            }
+            Action::Alternate(key, beginning) => {
+                self.pass_for_alternate_path(now, key);
+                self.leave_alternate_path(now, key, beginning);
+            }
             Action::Hold(key) => {
                 if self.hold_dreq(now, frame, &key) {
                     return;
                 }
             }
-            Action::End(key) => {
-                if let Some(slot) = self.flows.by_responder(key.wire()) {
-                    if let Some(flow) = self.flows.get_mut(slot) {
-                        flow.closing = true;
-                    }
-                    self.touch(slot);
+            Action::End(key, beginning) => {
+                let other = beginning.alternate.map(|addresses| key.on_path(addresses));
+                for key in [key].into_iter().chain(other) {
+                    self.close_flow(key);
                 }
             }
         }
         self.pass(side, frame);
+    }
+
+    fn close_flow(&mut self, key: FlowKey) {
+        let Some(slot) = self.flows.by_responder(key.wire()) else { return };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.closing = true;
+        }
+        self.touch(slot);
     }
 
     fn begin_flow(&mut self, now: Instant, key: FlowKey, beginning: Beginning) {

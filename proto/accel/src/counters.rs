@@ -121,6 +121,8 @@ declare_counters! {
     flows_failed,
     /// Flows that pass because no answer of their responder comes by.
     flows_one_way,
+    /// Connections with an alternate path (APM), whose flows pass.
+    alternate_paths,
     /// Flows removed to make room for others.
     flows_evicted,
     /// Flows sent back to learning: their PSNs no longer fitted.

@@ -21,6 +21,7 @@ use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool};
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
 use longhaul_wire::{NakCode, Packet};
+use std::net::IpAddr;
 
 /// Sequence numbers start this far up, so that PSNs before the first one have one too.
 const SEQUENCE_BASE: u64 = 1 << 32;
@@ -139,10 +140,29 @@ pub(crate) struct Beginning {
     pub(crate) learnt: Learnt,
     pub(crate) requester_qpn: Option<Qpn>,
     pub(crate) psn: Psn,
+    /// What the connection manager's messages say; its end points may use another one.
     pub(crate) path_mtu: Option<u32>,
+    /// The requester's and the responder's address on an alternate path.
+    pub(crate) alternate: Option<[IpAddr; 2]>,
     pub(crate) migreq: bool,
     /// DSCP of the packet that shows them.
     pub(crate) dscp: u8,
+}
+
+/// A stored READ whose range of PSNs is not known, because the path MTU is not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnresolvedRead {
+    pub(crate) len: u32,
+    /// A request came behind it and did not tell.
+    pub(crate) for_long: bool,
+}
+
+/// What the connection manager's messages say, and packets are to show.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) path_mtu: Option<u32>,
+    /// The connection has an alternate path.
+    pub(crate) has_alternate: bool,
 }
 
 /// Which of the accelerator's queues a flow is in.
@@ -162,6 +182,7 @@ impl Beginning {
             requester_qpn: None,
             psn: packet.psn(),
             path_mtu: None,
+            alternate: None,
             migreq: false,
             dscp: dscp(packet),
         }
@@ -179,13 +200,15 @@ pub(crate) struct Flow {
     /// A request has shown the DSCP that the mode goes by.
     pub(crate) mode_is_final: bool,
     pub(crate) learnt: Learnt,
+    /// As its packets have shown it.
     pub(crate) path_mtu: Option<u32>,
+    pub(crate) told: Told,
     pub(crate) answer: Answer,
     pub(crate) store: Store,
     /// MSN at which the store counts no messages.
     pub(crate) msn_base: Msn,
-    /// Length of the last stored READ, while the path MTU that gives its PSN range is not known.
-    pub(crate) unresolved_read: Option<u32>,
+    /// The last stored READ, while its range of PSNs is not known.
+    pub(crate) unresolved_read: Option<UnresolvedRead>,
     /// The first PSN: nothing before it is acknowledged.
     pub(crate) begins_at: u64,
     /// False until the first request was stored.
@@ -221,7 +244,6 @@ pub(crate) struct Flow {
     /// What is known of a flow whose requester's QPN is not; kept until it is terminated.
     pub(crate) learning: Option<Box<Learning>>,
     pub(crate) lives: Lives,
-    pub(crate) silence: Silence,
     /// Its requester may be another one: the table is to forget the QPN.
     pub(crate) is_unpaired: bool,
     /// Why it passes, if it does.
@@ -286,7 +308,8 @@ impl Flow {
             duty: Duty::Acknowledge,
             mode_is_final: false,
             learnt: beginning.learnt,
-            path_mtu: beginning.path_mtu,
+            path_mtu: None,
+            told: Told { path_mtu: beginning.path_mtu, has_alternate: beginning.alternate.is_some() },
             answer: Answer::new(beginning.migreq),
             store: Store::new(start),
             msn_base: Msn::new(0),
@@ -317,7 +340,6 @@ impl Flow {
             is_unpaired: false,
             pass_reason: PassReason::Mode,
             lives: Lives::default(),
-            silence: Silence::default(),
             rtt: Rtt::default(),
             timer_base: now,
             alive_at: now,
@@ -361,9 +383,11 @@ impl Flow {
     fn take_mode(&mut self, config: &Config, dscp: u8) {
         self.mode = config.policy.mode_of(&self.key, dscp);
         self.duty = self.mode.duty(config.role);
-        self.pass_reason = PassReason::Mode;
+        let has_path_only = self.told.has_alternate && self.duty != Duty::Pass;
+        self.pass_reason = if has_path_only { PassReason::AlternatePath } else { PassReason::Mode };
         self.state = match (self.duty, self.learnt) {
             (Duty::Pass, _) => FlowState::Passing,
+            _ if self.told.has_alternate => FlowState::Passing,
             (_, Learnt::ConnectionManager) => FlowState::Terminated,
             (_, Learnt::Traffic) => FlowState::Learning,
         };
@@ -397,7 +421,7 @@ impl Flow {
     pub(crate) fn forget_duties(&mut self) {
         self.lives.repeated = None;
         self.lives.acked_elsewhere = None;
-        self.silence = Silence::default();
+        self.lives.silence = Silence::default();
         self.wish = None;
         self.ack_again = false;
         self.gap = None;

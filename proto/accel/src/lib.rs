@@ -53,6 +53,7 @@
 
 mod accelerator;
 mod allowance;
+mod alternate_path;
 mod answer;
 mod candidates;
 mod config;

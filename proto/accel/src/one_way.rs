@@ -63,20 +63,20 @@ impl Flow {
         if self.state != FlowState::Terminated || !(self.acked_to..=self.store.end()).contains(&seq) {
             return false;
         }
-        let is_answered = self.silence.at.is_some_and(|at| self.alive_at > at);
+        let is_answered = self.lives.silence.at.is_some_and(|at| self.alive_at > at);
         if is_answered || self.rnr_until.is_some() || self.hold.is_for_responder() {
-            self.silence = Silence::default();
+            self.lives.silence = Silence::default();
         }
-        if self.silence.at.is_some_and(|at| now.since(at) < APART) {
+        if self.lives.silence.at.is_some_and(|at| now.since(at) < APART) {
             return false;
         }
         // A READ that is answered in part is asked for the rest of.
         let skips = seq > self.acked_to && self.store.awaited_at(seq).is_none_or(|read| read.first == seq);
-        self.silence.at = Some(now);
-        self.silence.returns = self.silence.returns.saturating_add(1);
-        self.silence.skips = self.silence.skips.saturating_add(u8::from(skips));
+        self.lives.silence.at = Some(now);
+        self.lives.silence.returns = self.lives.silence.returns.saturating_add(1);
+        self.lives.silence.skips = self.lives.silence.skips.saturating_add(u8::from(skips));
         let returns = if self.answer.is_deduced() { RETURNS_UNHEARD } else { RETURNS };
-        self.silence.skips >= SKIPS || self.silence.returns >= returns
+        self.lives.silence.skips >= SKIPS || self.lives.silence.returns >= returns
     }
 
     /// True when no answer has ever come by and none will: a packet is refused for want of room.
@@ -84,8 +84,26 @@ impl Flow {
         self.answer.is_deduced() && self.backoff >= TIMEOUTS
     }
 
-    /// Passes requests from here on, unacknowledged. What was acknowledged is kept and sent again.
+    /// Passes requests from here on: nobody answers here.
     pub(crate) fn pass_one_way(&mut self, now: Instant, shared: &mut Shared) {
+        self.pass_but_for_remains(now, shared, PassReason::OneWay);
+        shared.counters.flows_one_way += 1;
+    }
+
+    /// The connection takes an alternate path: requests pass from here on.
+    pub(crate) fn pass_for_alternate_path(&mut self, now: Instant, shared: &mut Shared) {
+        self.told.has_alternate = true;
+        match self.state {
+            FlowState::Terminated => self.pass_but_for_remains(now, shared, PassReason::AlternatePath),
+            FlowState::Learning => self.pass_for(shared, PassReason::AlternatePath),
+            FlowState::Passing if self.pass_reason == PassReason::Mode => {}
+            FlowState::Passing => self.pass_reason = PassReason::AlternatePath,
+            FlowState::Failed => {}
+        }
+    }
+
+    /// Passes requests, unacknowledged. What was acknowledged is kept and sent again.
+    fn pass_but_for_remains(&mut self, now: Instant, shared: &mut Shared, reason: PassReason) {
         // What was not sent, before what is to pass. What finds no room is sent again, by this box
         // or by its requester.
         for frame in self.store.waiting_frames() {
@@ -98,18 +116,18 @@ impl Flow {
         self.unresolved_read = None;
         self.forget_duties();
         self.state = FlowState::Passing;
-        self.pass_reason = PassReason::OneWay;
+        self.pass_reason = reason;
         self.wan_mark = shared.to_wan.mark();
-        shared.counters.flows_one_way += 1;
+        self.timer_base = now;
         if self.store.is_empty() {
             self.let_remains_go(shared);
-        } else {
+        } else if reason == PassReason::OneWay {
             self.resend_remains(now);
         }
     }
 
     fn resend_remains(&mut self, now: Instant) {
-        self.silence.resends = self.silence.resends.saturating_add(1);
+        self.lives.silence.resends = self.lives.silence.resends.saturating_add(1);
         self.timer_base = now;
         self.cause = Cause::Timeout;
         self.store.rewind_to(self.store.responder_next);
@@ -118,7 +136,7 @@ impl Flow {
     /// The retransmission timer of a flow that passes has ended.
     pub(crate) fn insist_on_remains(&mut self, now: Instant, shared: &mut Shared) {
         let is_long = now.since(self.alive_at) >= shared.config.give_up_after;
-        if is_long && self.silence.resends >= RESENDS {
+        if is_long && self.lives.silence.resends >= RESENDS {
             return self.let_remains_go(shared);
         }
         self.backoff += 1;
@@ -130,11 +148,10 @@ impl Flow {
         self.discard_store(shared, self.store.end());
     }
 
-    /// True until an answer shows that the responder's come by this box.
-    pub(crate) fn is_one_way(&self) -> bool {
-        self.state == FlowState::Passing
-            && self.pass_reason == PassReason::OneWay
-            && self.aside_from.is_none()
+    /// True for a flow that passes and of which something was acknowledged, until it is known to be
+    /// delivered.
+    pub(crate) fn may_owe_remains(&self) -> bool {
+        self.state == FlowState::Passing && self.started && self.aside_from.is_none()
     }
 
     /// An answer came by, after all. Its requester is waiting for those behind what was
@@ -147,7 +164,7 @@ impl Flow {
         packet: &Packet<'_>,
     ) {
         let from = self.store.end();
-        let seq = packet.psn().unwrap_near(from).unwrap_or(0);
+        let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
         let is_acknowledge = packet.opcode().verb() == Some(Verb::Acknowledge);
         let aeth = packet.aeth().filter(|_| is_acknowledge);
         self.alive_at = now;

@@ -1,6 +1,6 @@
 //! What a terminated flow does with requests from the LAN, and what it answers.
 
-use crate::flow::{Flow, Gap, Probe, Replay, Shared, credits_left};
+use crate::flow::{Flow, Gap, Probe, Replay, Shared, UnresolvedRead, credits_left};
 use crate::lives::{REPEATED_APART, REPEATS_MAX};
 use crate::policy::Duty;
 use crate::store::{ENTRY_OVERHEAD, Kind};
@@ -107,7 +107,7 @@ impl Flow {
             self.settle_mode(&shared.config, packet);
         }
         self.learn_path_mtu(packet, frame.payload.len());
-        let may_be_taken_in = self.aside_from.is_some() && !shared.draining;
+        let may_be_taken_in = self.aside_from.is_some() && !shared.draining && !self.told.has_alternate;
         if self.state == FlowState::Passing && (may_be_taken_in || self.passes_another_life(packet)) {
             self.restart_learning(now, shared, packet);
         }
@@ -219,20 +219,27 @@ impl Flow {
         self.gap.is_some_and(|gap| gap.revealed_by == seq) || !self.may_be_sent(seq)
     }
 
-    /// While a READ's length in PSNs is unknown, the next request shows it.
+    /// While a READ's length in PSNs is unknown, the next request shows it, or one that shows the
+    /// path MTU. Those behind the next are not looked at: they may lie where another MTU has the
+    /// next.
     fn resolve_by_request(&mut self, packet: &Packet<'_>) {
-        let Some(len) = self.unresolved_read else { return };
+        let Some(UnresolvedRead { len, for_long }) = self.unresolved_read else { return };
         // The stored READ counts as one PSN until then.
         let first = self.store.end() - 1;
         let Some(distance) = packet.psn().unwrap_near(first).and_then(|seq| seq.checked_sub(first)) else {
             return;
         };
-        let mut fitting = MTUS.into_iter().filter(|&mtu| read_span(len, Some(mtu)) == Some(distance));
-        if let Some(mtu) = fitting.next() {
-            // Several may give the same range, which is all that is needed here.
-            self.path_mtu = if fitting.next().is_none() { Some(mtu) } else { self.path_mtu };
-            self.store.resolve_span(distance);
+        let is_fitting = |mtu: &u32| read_span(len, Some(*mtu)) == Some(distance);
+        // Where it is not the MTU that was told, the LAN may have lost requests: the response
+        // tells.
+        let may_tell = !for_long && self.told.path_mtu.is_none_or(|told| is_fitting(&told));
+        let by_distance = Some(distance).filter(|_| may_tell && MTUS.iter().any(is_fitting));
+        if let Some(span) = self.path_mtu.and_then(|mtu| read_span(len, Some(mtu))).or(by_distance) {
+            self.store.resolve_span(span);
             self.unresolved_read = None;
+        }
+        if let Some(read) = &mut self.unresolved_read {
+            read.for_long |= distance > 0;
         }
     }
 
@@ -242,13 +249,17 @@ impl Flow {
         if matches!(position, Position::First | Position::Middle) {
             self.set_path_mtu(payload_len);
         }
-        let Some(len) = self.unresolved_read else { return };
+        let Some(UnresolvedRead { len, .. }) = self.unresolved_read else { return };
         // The unresolved READ is the last packet stored; earlier ones are answered before it.
-        if packet.psn().unwrap_near(self.store.end()).is_none_or(|seq| seq + 1 < self.store.end()) {
+        let first = self.store.end() - 1;
+        let Some(distance) = packet.psn().unwrap_near(first).and_then(|seq| seq.checked_sub(first)) else {
             return;
-        }
-        let span = if position == Position::Only { Some(1) } else { read_span(len, self.path_mtu) };
-        if let Some(span) = span {
+        };
+        // Nothing behind it was sent.
+        let ends_it = matches!(position, Position::Only | Position::Last);
+        let fits = |span: &u64| MTUS.iter().any(|&mtu| read_span(len, Some(mtu)) == Some(*span));
+        let span = if ends_it { Some(distance + 1) } else { read_span(len, self.path_mtu) };
+        if let Some(span) = span.filter(fits) {
             self.store.resolve_span(span);
             self.unresolved_read = None;
         }
@@ -287,7 +298,7 @@ impl Flow {
         self.store_was_full = false;
         self.hold.note_accepted();
         if request.span.is_none() {
-            self.unresolved_read = Some(request.read_len);
+            self.unresolved_read = Some(UnresolvedRead { len: request.read_len, for_long: false });
         }
         self.store.wake(&mut shared.spare);
         // Twice the same, so that what a port lends is put together where it stays: moved in other pieces than it was stored in, it

@@ -26,7 +26,7 @@ impl Flow {
     ) {
         self.used = true;
         self.answer.learn_from_responder(packet);
-        if self.is_one_way() {
+        if self.may_owe_remains() {
             return self.handle_late_answer(now, shared, frame, packet);
         }
         if self.state != FlowState::Terminated {

@@ -42,12 +42,20 @@ pub enum PassReason {
     NotLearnt,
     /// No answer of the responder comes by this box: answers take another way, or there are none.
     OneWay,
+    /// Its connection has an alternate path (APM), or was asked to take one: requests may move to a
+    /// way that this box does not see, and back.
+    AlternatePath,
 }
 
 impl PassReason {
     /// All of them.
-    pub const ALL: [PassReason; 4] =
-        [PassReason::Mode, PassReason::Draining, PassReason::NotLearnt, PassReason::OneWay];
+    pub const ALL: [PassReason; 5] = [
+        PassReason::Mode,
+        PassReason::Draining,
+        PassReason::NotLearnt,
+        PassReason::OneWay,
+        PassReason::AlternatePath,
+    ];
 
     /// Lower-case name for reports.
     pub const fn name(self) -> &'static str {
@@ -56,6 +64,7 @@ impl PassReason {
             PassReason::Draining => "draining",
             PassReason::NotLearnt => "not-learnt",
             PassReason::OneWay => "one-way",
+            PassReason::AlternatePath => "alternate-path",
         }
     }
 }

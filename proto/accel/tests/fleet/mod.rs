@@ -101,6 +101,8 @@ pub struct Setup {
     /// From a receive's completion to the next one's being posted.
     pub receive_delay: Duration,
     pub mtu: Mtu,
+    /// What the connection manager's messages say of it.
+    pub mtu_told: Option<Mtu>,
     pub rate: BitRate,
     /// The fibre, and both LANs but for their delay.
     pub fibre: LinkConfig,
@@ -137,6 +139,7 @@ impl Setup {
             receives: 16,
             receive_delay: Duration::ZERO,
             mtu: Mtu::B1024,
+            mtu_told: None,
             rate,
             fibre: LinkConfig::fibre_km(1000, rate),
             nic: Nic::default(),
