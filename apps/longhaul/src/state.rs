@@ -7,7 +7,7 @@ pub use read_ahead::{ReadAheadState, write_read_ahead};
 pub use transport::{PathState, SealState, TransportState, write_transport};
 
 use crate::problem::Problem;
-use longhaul_accel::FlowStatus;
+use longhaul_accel::{FlowStatus, PassReason};
 use longhaul_link::{Link, LinkCounters};
 use longhaul_node::Side;
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,9 @@ pub struct Flow {
     /// 0: none.
     pub vlan: u16,
     pub state: String,
+    /// Why it passes, if it does.
+    #[serde(default)]
+    pub pass_reason: Option<String>,
     /// What its completions say: `early`, `far`, `tail` or `off`.
     pub mode: String,
     /// Which box of a pair this one is for it: `near` or `far`.
@@ -129,6 +132,16 @@ fn rules(link: &Link, side: Side) -> Vec<RuleStatus> {
 }
 
 impl Flow {
+    /// Why it passes, if its mode is not the reason.
+    pub fn notable_reason(&self) -> Option<&str> {
+        self.pass_reason.as_deref().filter(|reason| *reason != PassReason::Mode.name())
+    }
+
+    fn state_and_reason(&self) -> String {
+        let reason = self.notable_reason().map_or_else(String::new, |reason| format!(": {reason}"));
+        format!("{}{reason}", self.state)
+    }
+
     /// From what an accelerator says.
     pub fn of(f: &FlowStatus) -> Self {
         Flow {
@@ -138,6 +151,7 @@ impl Flow {
             responder_qpn: f.key.responder_qpn.get(),
             vlan: f.key.vlan,
             state: f.state.name().to_string(),
+            pass_reason: f.pass_reason.map(|reason| reason.name().to_string()),
             mode: f.mode.name().to_string(),
             role: f.role.name().to_string(),
             learnt: f.learnt.name().to_string(),
@@ -216,7 +230,7 @@ pub fn write_flow(flow: &Flow, text: &mut String) -> std::fmt::Result {
         flow.responder,
         flow.responder_qpn,
         flow.mode,
-        flow.state,
+        flow.state_and_reason(),
         flow.learnt,
         flow.stored_bytes,
         flow.stored_frames,

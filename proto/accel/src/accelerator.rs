@@ -363,7 +363,7 @@ impl Accelerator {
         slot
     }
 
-    fn add_flow(&mut self, now: Instant, flow: Flow) -> Option<u32> {
+    pub(crate) fn add_flow(&mut self, now: Instant, flow: Flow) -> Option<u32> {
         let flow = self.admit(now, flow)?;
         self.flows.insert(flow)
     }
@@ -430,22 +430,35 @@ impl Accelerator {
         let Some(payload) = frame.payload.as_bytes() else { return self.pass(side, frame) };
         match self.connections.handle(side, packet, payload) {
             Action::Pass => {}
-            Action::Begin(key, beginning) => self.begin_flow(now, key, beginning),
+            Action::Begin(key, beginning) => {
+                self.begin_flow(now, key, beginning);
+                self.leave_alternate_path(now, key, beginning);
+            }
+            Action::Alternate(key, beginning) => {
+                self.pass_for_alternate_path(now, key);
+                self.leave_alternate_path(now, key, beginning);
+            }
             Action::Hold(key) => {
                 if self.hold_dreq(now, frame, &key) {
                     return;
                 }
             }
-            Action::End(key) => {
-                if let Some(slot) = self.flows.by_responder(key.wire()) {
-                    if let Some(flow) = self.flows.get_mut(slot) {
-                        flow.closing = true;
-                    }
-                    self.touch(slot);
+            Action::End(key, beginning) => {
+                let other = beginning.alternate.map(|addresses| key.on_path(addresses));
+                for key in [key].into_iter().chain(other) {
+                    self.close_flow(key);
                 }
             }
         }
         self.pass(side, frame);
+    }
+
+    fn close_flow(&mut self, key: FlowKey) {
+        let Some(slot) = self.flows.by_responder(key.wire()) else { return };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.closing = true;
+        }
+        self.touch(slot);
     }
 
     fn begin_flow(&mut self, now: Instant, key: FlowKey, beginning: Beginning) {
@@ -473,7 +486,7 @@ impl Accelerator {
         let Some(slot) = self.flows.by_responder(key.wire()) else { return false };
         let id = self.flows.id(slot);
         let Some(flow) = self.flows.get_mut(slot) else { return false };
-        if flow.store.is_empty() || flow.state != FlowState::Terminated {
+        if flow.store.is_empty() || !flow.delivers() {
             return false;
         }
         if flow.dreq_held {
@@ -499,7 +512,7 @@ impl Accelerator {
                 self.shared.queue_to_wan(held.frame);
                 continue;
             };
-            let is_owed = !flow.store.is_empty() && flow.state == FlowState::Terminated;
+            let is_owed = !flow.store.is_empty() && flow.delivers();
             match now.filter(|&now| held.until <= now) {
                 None if is_owed => self.dreqs.push_back(held),
                 Some(now) if is_owed && flow.store.responder_next > held.delivered_to => {
@@ -552,7 +565,7 @@ impl Accelerator {
         touch(&mut self.touched, id, flow);
         let (delivered, closing) = (flow.store.is_empty(), flow.closing);
         let has_successor = flow.lives.successor.is_some();
-        if flow.dreq_held && (delivered || flow.state != FlowState::Terminated) {
+        if flow.dreq_held && (delivered || !flow.delivers()) {
             self.release_dreqs(None);
         }
         if delivered && (closing || has_successor) {

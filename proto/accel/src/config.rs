@@ -64,8 +64,9 @@ pub struct Config {
     pub rto_min: Duration,
     /// Longest retransmission timeout, back-off included. At least `rto_min`. Default 2 s.
     pub rto_max: Duration,
-    /// Silence of the responder after which a flow with stored data is failed: its requester gets a fatal NAK.
-    /// An RNR NAK counts as a sign of life. Default 20 s.
+    /// Silence of the responder after which a flow with stored data passes
+    /// ([`crate::PassReason::OneWay`]), and what is stored is let go. An RNR NAK counts as a sign
+    /// of life. Default 20 s.
     pub give_up_after: Duration,
     /// How long pseudo-ACKs may be withheld while the requester is as far ahead as it may be and nothing is
     /// released; then a little (64 KiB) is acknowledged nevertheless, so that the requester's timer and retry

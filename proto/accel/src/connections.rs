@@ -9,7 +9,13 @@ use crate::key::{Map, WireKey, map, vlan};
 use longhaul_node::Side;
 use longhaul_units::{Psn, Qpn};
 use longhaul_wire::Packet;
-use longhaul_wire::mad::{Mad, Message, Rep, Req, TransportService};
+use longhaul_wire::mad::{Mad, Message, Opaque, Rep, Req, ReqPath, TransportService, ip_of_gid};
+use std::net::IpAddr;
+
+/// What a REP says of an alternate path that is taken.
+const FAILOVER_ACCEPTED: u8 = 0;
+/// Where a LAP has the alternate GIDs of its sender and of its receiver, behind the ids.
+const LAP_GIDS: [usize; 2] = [16, 32];
 
 /// What a message of the connection manager asks of the accelerator. The message itself is passed on, unless held.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +26,10 @@ pub(crate) enum Action {
     Begin(FlowKey, Beginning),
     /// The LAN side disconnects: the message waits until this flow's store is delivered.
     Hold(FlowKey),
+    /// The connection is to have an alternate path, as `Beginning` says it now.
+    Alternate(FlowKey, Beginning),
     /// The connection is over.
-    End(FlowKey),
+    End(FlowKey, Beginning),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -33,9 +41,11 @@ struct Connection {
     /// First PSN that the target is to send.
     psn: Psn,
     path_mtu: Option<u32>,
+    /// Of an alternate path: the initiator's and the target's address.
+    alternate: Option<[IpAddr; 2]>,
     migreq: bool,
     /// The target's answer, and the flow that follows from both.
-    answered: Option<(Qpn, Psn, FlowKey)>,
+    answered: Option<(Qpn, Psn, FlowKey, Beginning)>,
 }
 
 /// Connections by who asked; the oldest make room for new ones.
@@ -74,12 +84,13 @@ impl Connections {
             Message::Dreq(dreq) if side == LAN => {
                 let key = self.find(packet, dreq.local_comm_id, dreq.remote_comm_id);
                 key.and_then(|key| self.known.get(&key)?.answered)
-                    .map_or(Action::Pass, |(_, _, flow)| Action::Hold(flow))
+                    .map_or(Action::Pass, |(_, _, flow, _)| Action::Hold(flow))
             }
             Message::Drep(drep) => self
                 .remove(packet, drep.local_comm_id, drep.remote_comm_id)
                 .and_then(|connection| connection.answered)
-                .map_or(Action::Pass, |(_, _, flow)| Action::End(flow)),
+                .map_or(Action::Pass, |(_, _, flow, beginning)| Action::End(flow, beginning)),
+            Message::Lap(lap) => self.note_lap(side, packet, &lap),
             _ => Action::Pass,
         }
     }
@@ -101,6 +112,7 @@ impl Connections {
             qpn: req.qpn,
             psn: req.starting_psn,
             path_mtu: mtu_bytes(req.path_mtu),
+            alternate: alternate(&req.alternate),
             migreq: packet.bth().migreq,
             answered: None,
         };
@@ -126,7 +138,7 @@ impl Connections {
             // An answer from the side that asked: no flow crosses here.
             return Action::Pass;
         }
-        let repeated = |(qpn, psn, _)| qpn == rep.qpn && psn == rep.starting_psn;
+        let repeated = |(qpn, psn, ..): (Qpn, Psn, _, _)| qpn == rep.qpn && psn == rep.starting_psn;
         if connection.answered.is_some_and(repeated) {
             return Action::Pass;
         }
@@ -138,16 +150,39 @@ impl Connections {
             (target, initiator, rep.qpn, connection.qpn, connection.psn, connection.migreq)
         };
         let flow = FlowKey { requester, responder, responder_qpn, vlan: vlan(packet).unwrap_or_default() };
-        connection.answered = Some((rep.qpn, rep.starting_psn, flow));
+        let alternate = connection.alternate.filter(|_| rep.failover_accepted == FAILOVER_ACCEPTED);
+        let in_order = |[initiator, target]: [IpAddr; 2]| match connection.initiator_on_lan {
+            true => [initiator, target],
+            false => [target, initiator],
+        };
         let beginning = Beginning {
             learnt: Learnt::ConnectionManager,
             requester_qpn: Some(requester_qpn),
             psn,
             path_mtu: connection.path_mtu,
+            alternate: alternate.map(in_order),
             migreq,
             dscp: dscp(packet),
         };
+        connection.answered = Some((rep.qpn, rep.starting_psn, flow, beginning));
         Action::Begin(flow, beginning)
+    }
+
+    /// An established connection is to get an alternate path.
+    fn note_lap(&mut self, side: Side, packet: &Packet<'_>, lap: &Opaque<'_>) -> Action {
+        let key = self.find(packet, lap.local_comm_id, lap.remote_comm_id);
+        let known = key.and_then(|key| self.known.get_mut(&key)?.answered.as_mut());
+        let Some((_, _, flow, beginning)) = known else { return Action::Pass };
+        let [sender, receiver] = LAP_GIDS.map(|at| {
+            let gid = lap.rest.get(at..).and_then(|rest| rest.first_chunk());
+            gid.map_or(IpAddr::from([0; 4]), |gid| ip_of_gid(*gid))
+        });
+        let alternate = Some(if side == LAN { [sender, receiver] } else { [receiver, sender] });
+        if beginning.alternate == alternate {
+            return Action::Pass;
+        }
+        beginning.alternate = alternate;
+        Action::Alternate(*flow, *beginning)
     }
 
     /// The connection that a message names by its sender's and its receiver's id; either may have asked for it.
@@ -170,6 +205,15 @@ impl Connections {
         }
         Some(connection)
     }
+}
+
+/// The addresses of an alternate path: sender's and receiver's. `None` when it is none.
+fn alternate(path: &ReqPath) -> Option<[IpAddr; 2]> {
+    let is_none = path.local_lid == 0
+        && path.remote_lid == 0
+        && path.local_gid == [0; 16]
+        && path.remote_gid == [0; 16];
+    (!is_none).then(|| [path.local_gid, path.remote_gid].map(ip_of_gid))
 }
 
 /// Bytes of an MTU code, 1 to 5.

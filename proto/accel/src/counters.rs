@@ -121,6 +121,10 @@ declare_counters! {
     questions,
     /// Flows given up: pseudo-ACKed data could not be delivered.
     flows_failed,
+    /// Flows that pass because no answer of their responder comes by.
+    flows_one_way,
+    /// Connections with an alternate path (APM), whose flows pass.
+    alternate_paths,
     /// Flows removed to make room for others.
     flows_evicted,
     /// Flows sent back to learning: their PSNs no longer fitted.
@@ -133,6 +137,9 @@ declare_counters! {
     passed_draining,
     /// Pseudo-ACKed packets that were discarded undelivered: flow failed, reset or disconnected.
     stored_lost,
+    /// Pseudo-ACKed packets of one-way flows that were sent several times and let go: nobody here
+    /// can tell whether they arrived.
+    stored_unconfirmed,
     /// DREQs held until the store was delivered.
     dreqs_held,
 }

@@ -99,6 +99,15 @@ impl Entries {
         (self.slots, self.first) = (slots, 0);
     }
 
+    /// Lets go of all but the first entries.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        for index in len..self.len {
+            let place = self.place(index);
+            self.slots[place].frame = None;
+        }
+        self.len = self.len.min(len);
+    }
+
     /// Lets go of the first entries, so many at most.
     #[inline]
     pub(crate) fn drop_front(&mut self, count: usize) {

@@ -5,6 +5,7 @@ use crate::answer::Answer;
 use crate::hold::Hold;
 use crate::learning::{Learning, Looks};
 use crate::lives::Lives;
+use crate::one_way::Silence;
 use crate::policy::Duty;
 use crate::queue::Queue;
 use crate::rtt::Rtt;
@@ -20,6 +21,7 @@ use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool};
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
 use longhaul_wire::{NakCode, Packet};
+use std::net::IpAddr;
 
 /// Sequence numbers start this far up, so that PSNs before the first one have one too.
 const SEQUENCE_BASE: u64 = 1 << 32;
@@ -138,10 +140,29 @@ pub(crate) struct Beginning {
     pub(crate) learnt: Learnt,
     pub(crate) requester_qpn: Option<Qpn>,
     pub(crate) psn: Psn,
+    /// What the connection manager's messages say; its end points may use another one.
     pub(crate) path_mtu: Option<u32>,
+    /// The requester's and the responder's address on an alternate path.
+    pub(crate) alternate: Option<[IpAddr; 2]>,
     pub(crate) migreq: bool,
     /// DSCP of the packet that shows them.
     pub(crate) dscp: u8,
+}
+
+/// A stored READ whose range of PSNs is not known, because the path MTU is not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnresolvedRead {
+    pub(crate) len: u32,
+    /// A request came behind it and did not tell.
+    pub(crate) for_long: bool,
+}
+
+/// What the connection manager's messages say, and packets are to show.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) path_mtu: Option<u32>,
+    /// The connection has an alternate path.
+    pub(crate) has_alternate: bool,
 }
 
 /// Which of the accelerator's queues a flow is in.
@@ -161,6 +182,7 @@ impl Beginning {
             requester_qpn: None,
             psn: packet.psn(),
             path_mtu: None,
+            alternate: None,
             migreq: false,
             dscp: dscp(packet),
         }
@@ -178,13 +200,15 @@ pub(crate) struct Flow {
     /// A request has shown the DSCP that the mode goes by.
     pub(crate) mode_is_final: bool,
     pub(crate) learnt: Learnt,
+    /// As its packets have shown it.
     pub(crate) path_mtu: Option<u32>,
+    pub(crate) told: Told,
     pub(crate) answer: Answer,
     pub(crate) store: Store,
     /// MSN at which the store counts no messages.
     pub(crate) msn_base: Msn,
-    /// Length of the last stored READ, while the path MTU that gives its PSN range is not known.
-    pub(crate) unresolved_read: Option<u32>,
+    /// The last stored READ, while its range of PSNs is not known.
+    pub(crate) unresolved_read: Option<UnresolvedRead>,
     /// The first PSN: nothing before it is acknowledged.
     pub(crate) begins_at: u64,
     /// False until the first request was stored.
@@ -284,7 +308,8 @@ impl Flow {
             duty: Duty::Acknowledge,
             mode_is_final: false,
             learnt: beginning.learnt,
-            path_mtu: beginning.path_mtu,
+            path_mtu: None,
+            told: Told { path_mtu: beginning.path_mtu, has_alternate: beginning.alternate.is_some() },
             answer: Answer::new(beginning.migreq),
             store: Store::new(start),
             msn_base: Msn::new(0),
@@ -358,9 +383,11 @@ impl Flow {
     fn take_mode(&mut self, config: &Config, dscp: u8) {
         self.mode = config.policy.mode_of(&self.key, dscp);
         self.duty = self.mode.duty(config.role);
-        self.pass_reason = PassReason::Mode;
+        let has_path_only = self.told.has_alternate && self.duty != Duty::Pass;
+        self.pass_reason = if has_path_only { PassReason::AlternatePath } else { PassReason::Mode };
         self.state = match (self.duty, self.learnt) {
             (Duty::Pass, _) => FlowState::Passing,
+            _ if self.told.has_alternate => FlowState::Passing,
             (_, Learnt::ConnectionManager) => FlowState::Terminated,
             (_, Learnt::Traffic) => FlowState::Learning,
         };
@@ -394,6 +421,7 @@ impl Flow {
     pub(crate) fn forget_duties(&mut self) {
         self.lives.repeated = None;
         self.lives.acked_elsewhere = None;
+        self.lives.silence = Silence::default();
         self.wish = None;
         self.ack_again = false;
         self.gap = None;
@@ -417,10 +445,14 @@ impl Flow {
 
     /// Discards what is stored; counts what had been acknowledged and is lost.
     pub(crate) fn discard_store(&mut self, shared: &mut Shared, start: u64) {
-        if self.state == FlowState::Terminated {
-            let acked = self.store.index_of(self.acked_to);
-            let delivered = self.store.index_of(self.store.responder_next);
-            shared.counters.stored_lost += acked.saturating_sub(delivered) as u64;
+        match self.state {
+            FlowState::Terminated => {
+                let acked = self.store.index_of(self.acked_to);
+                let delivered = self.store.index_of(self.store.responder_next);
+                shared.counters.stored_lost += acked.saturating_sub(delivered) as u64;
+            }
+            FlowState::Passing => shared.counters.stored_unconfirmed += self.store.len() as u64,
+            FlowState::Learning | FlowState::Failed => {}
         }
         self.lan_latest = self.lan_latest.max(self.store.end());
         shared.shares.sub(self.tenant, self.store.restart(start));
@@ -485,7 +517,7 @@ impl Flow {
     /// True when a stored packet may be sent to the responder.
     #[inline]
     pub(crate) fn owes_responder(&mut self) -> bool {
-        self.state == FlowState::Terminated
+        self.delivers()
             && self.rnr_until.is_none()
             && self.slowed_until.is_none()
             && (self.probe == Probe::Due || self.may_send_next())
@@ -504,7 +536,7 @@ impl Flow {
     /// The next moment at which this flow wants [`Flow::handle_timeout`].
     #[inline]
     pub(crate) fn deadline(&self, config: &Config) -> Option<Deadline> {
-        if self.state != FlowState::Terminated {
+        if !self.delivers() {
             return None;
         }
         let is_outstanding =
@@ -565,7 +597,7 @@ impl Flow {
 
     /// Looks at every timer of the flow.
     pub(crate) fn handle_timeout(&mut self, now: Instant, shared: &mut Shared) {
-        if self.state != FlowState::Terminated {
+        if !self.delivers() {
             return;
         }
         if self.replay.is_some_and(|replay| replay.at + self.replay_patience(&shared.config) <= now) {
@@ -607,9 +639,11 @@ impl Flow {
         }
         shared.counters.local_ack_timeout_err += 1;
         self.counters.timeouts += 1;
+        if self.delivers_remains() {
+            return self.insist_on_remains(now, shared);
+        }
         if now.since(self.alive_at) >= shared.config.give_up_after {
-            self.fail(now, shared, NakCode::RemoteOperational, false);
-            return;
+            return self.pass_one_way(now, shared);
         }
         self.backoff += 1;
         self.timer_base = now;

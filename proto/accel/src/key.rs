@@ -86,6 +86,11 @@ impl FlowKey {
         WireKey::new(address_bits(self.requester), address_bits(self.responder), self.vlan, qpn.get())
     }
 
+    /// The same between the requester's and the responder's address on another path.
+    pub(crate) fn on_path(self, [requester, responder]: [IpAddr; 2]) -> FlowKey {
+        FlowKey { requester, responder, ..self }
+    }
+
     pub(crate) fn pair(&self) -> WireKey {
         self.to_requester(Qpn::default())
     }

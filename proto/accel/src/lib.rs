@@ -14,9 +14,11 @@
 //! **What a completion means.** That is the flow's [`Mode`], which a [`Policy`] chooses when the flow is learnt:
 //! `early` (this box has it), `far` (the box near the responder has it), `tail` or `off` (the responder has it). In
 //! `tail` everything but the last packet of each message is pseudo-ACKed; what passes untouched by its mode is watched
-//! and shown. When delivery becomes impossible the flow fails with a fatal NAK and stays failed; data behind a failure is
-//! never delivered. A box that loses its memory loses what it had acknowledged: the responder then misses PSNs, so that the
-//! connection breaks instead of skipping data.
+//! and shown. When the responder refuses what was acknowledged, or asks for what nobody has any
+//! more, the flow fails with a fatal NAK and stays failed; data behind a failure is never
+//! delivered. A flow whose responder is silent passes. A box that loses its memory loses what it
+//! had acknowledged: the responder then misses PSNs, so that the connection breaks instead of
+//! skipping data.
 //!
 //! **Pairs.** The box near the responder is an [`Accelerator`] too, in [`Role::Far`] and turned round: requests that come
 //! out of the WAN are stored, pseudo-ACKed and delivered over the responder's LAN. The near one takes these pseudo-ACKs
@@ -51,6 +53,7 @@
 
 mod accelerator;
 mod allowance;
+mod alternate_path;
 mod answer;
 mod candidates;
 mod config;
@@ -64,6 +67,7 @@ mod index;
 mod key;
 mod learning;
 mod lives;
+mod one_way;
 mod pairing;
 mod policy;
 mod question;

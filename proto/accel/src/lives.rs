@@ -9,7 +9,8 @@ use crate::FlowState;
 use crate::accelerator::{Accelerator, WAN};
 use crate::flow::{Beginning, Flow};
 use crate::key::WireKey;
-use crate::requester_side::GAP_MAX;
+use crate::one_way::Silence;
+use crate::requester_side::{GAP_MAX, read_span_max};
 use crate::timers::SlotId;
 use crate::trace::{Fit, OUTSTANDING_MAX};
 use longhaul_node::Frame;
@@ -40,6 +41,8 @@ pub(crate) struct Lives {
     pub(crate) repeated: Option<Repeated>,
     /// An ACK behind all that is stored: the requester sent that before this box was on its path.
     pub(crate) acked_elsewhere: Option<u64>,
+    /// What its requester does while its responder is silent.
+    pub(crate) silence: Silence,
     /// The QPN of its requester has another owner, which is answered by others.
     pub(crate) is_orphan: bool,
 }
@@ -161,6 +164,7 @@ impl Flow {
     pub(crate) fn only_stores(&self) -> bool {
         self.state == FlowState::Terminated
             && self.mode_is_final
+            && self.lan_next <= self.store.end()
             && self.unresolved_read.is_none()
             && !self.hold.is_for_responder()
     }
@@ -169,7 +173,7 @@ impl Flow {
     /// its last.
     pub(crate) fn is_another_life(&self, packet: &Packet<'_>, payload_len: usize) -> bool {
         let seq = self.sequence_of(packet);
-        if seq == self.store.end() || self.state != FlowState::Terminated || self.store.is_empty() {
+        if seq == self.store.end() || !self.delivers() || self.store.is_empty() {
             return false;
         }
         !self.may_be_sent(seq)
@@ -188,7 +192,7 @@ impl Flow {
 
     /// True when a requester of this flow may send `seq` now: it goes on, goes back, or the LAN lost packets before it.
     pub(crate) fn may_be_sent(&self, seq: u64) -> bool {
-        let read = self.unresolved_read.map_or(0, crate::requester_side::read_span_max);
+        let read = self.unresolved_read.map_or(0, |read| read_span_max(read.len));
         let latest = self.lan_latest.max(self.store.end());
         seq + OUTSTANDING_MAX > self.acked_to && seq <= latest + read + GAP_MAX
     }

@@ -1,6 +1,6 @@
 //! What a terminated flow does with requests from the LAN, and what it answers.
 
-use crate::flow::{Flow, Gap, Probe, Replay, Shared, credits_left};
+use crate::flow::{Flow, Gap, Probe, Replay, Shared, UnresolvedRead, credits_left};
 use crate::lives::{REPEATED_APART, REPEATS_MAX};
 use crate::policy::Duty;
 use crate::store::{ENTRY_OVERHEAD, Kind};
@@ -107,7 +107,7 @@ impl Flow {
         self.learn_path_mtu(packet, frame.payload.len());
         self.answer.learn_from_request(packet);
         let request = self.request_of(packet);
-        self.note_going_back(self.store.end(), request.span);
+        self.lan_next = self.store.end() + request.span.unwrap_or(1);
         self.accept(now, shared, frame, request, packet);
     }
 
@@ -125,7 +125,8 @@ impl Flow {
         }
         self.learn_path_mtu(packet, frame.payload.len());
         if self.state == FlowState::Passing {
-            let may_be_taken_in = self.aside_from.is_some() && !shared.draining;
+            let may_be_taken_in =
+                self.aside_from.is_some() && !shared.draining && !self.told.has_alternate;
             if may_be_taken_in || self.passes_another_life(packet) {
                 self.restart_learning(now, shared, packet);
             }
@@ -142,7 +143,11 @@ impl Flow {
         }
         let seq = self.sequence_of(packet);
         let request = self.request_of(packet);
-        self.note_going_back(seq, request.span);
+        if seq < self.lan_next && self.goes_back_one_way(now, seq) {
+            self.pass_one_way(now, shared);
+            return self.pass_request(now, shared, frame, packet);
+        }
+        self.lan_next = seq + request.span.unwrap_or(1);
         let expected = self.store.end();
         if seq > expected && self.lives.acked_elsewhere == Some(seq - 1) {
             // It goes on behind what it knows to be delivered.
@@ -177,6 +182,10 @@ impl Flow {
 
     /// True when `packet` of a flow that passes cannot go on from the one before, so that the mode is looked up again.
     fn passes_another_life(&self, packet: &Packet<'_>) -> bool {
+        if self.delivers_remains() {
+            // To be told apart as one that stores is.
+            return false;
+        }
         let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
         seq > self.lan_next + GAP_MAX || self.lan_next > seq + WINDOW
     }
@@ -186,6 +195,7 @@ impl Flow {
         let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
         let request = self.request_of(packet);
         self.lan_next = seq + request.span.unwrap_or(1);
+        self.lan_latest = self.lan_latest.max(self.lan_next);
         self.trace(now, shared, seq, &request);
         self.counters.passed_packets += 1;
         shared.counters.passed += 1;
@@ -193,12 +203,13 @@ impl Flow {
     }
 
     /// A requester that goes back begins with the first packet that it misses an answer to. If that lies behind a
-    /// repeated READ, the READ's answers have come.
-    fn note_going_back(&mut self, seq: u64, span: Option<u64>) {
-        if self.replay.is_some_and(|replay| seq < self.lan_next && replay.last < seq) {
+    /// repeated READ, the READ's answers have come. True when they come another way.
+    #[cold]
+    fn goes_back_one_way(&mut self, now: Instant, seq: u64) -> bool {
+        if self.replay.is_some_and(|replay| replay.last < seq) {
             self.replay = None;
         }
-        self.lan_next = seq + span.unwrap_or(1);
+        self.shows_one_way(now, seq)
     }
 
     /// First and middle packets of a message are as long as the path MTU.
@@ -226,20 +237,27 @@ impl Flow {
         self.gap.is_some_and(|gap| gap.revealed_by == seq) || !self.may_be_sent(seq)
     }
 
-    /// While a READ's length in PSNs is unknown, the next request shows it.
+    /// While a READ's length in PSNs is unknown, the next request shows it, or one that shows the
+    /// path MTU. Those behind the next are not looked at: they may lie where another MTU has the
+    /// next.
     fn resolve_by_request(&mut self, packet: &Packet<'_>) {
-        let Some(len) = self.unresolved_read else { return };
+        let Some(UnresolvedRead { len, for_long }) = self.unresolved_read else { return };
         // The stored READ counts as one PSN until then.
         let first = self.store.end() - 1;
         let Some(distance) = packet.psn().unwrap_near(first).and_then(|seq| seq.checked_sub(first)) else {
             return;
         };
-        let mut fitting = MTUS.into_iter().filter(|&mtu| read_span(len, Some(mtu)) == Some(distance));
-        if let Some(mtu) = fitting.next() {
-            // Several may give the same range, which is all that is needed here.
-            self.path_mtu = if fitting.next().is_none() { Some(mtu) } else { self.path_mtu };
-            self.store.resolve_span(distance);
+        let is_fitting = |mtu: &u32| read_span(len, Some(*mtu)) == Some(distance);
+        // Where it is not the MTU that was told, the LAN may have lost requests: the response
+        // tells.
+        let may_tell = !for_long && self.told.path_mtu.is_none_or(|told| is_fitting(&told));
+        let by_distance = Some(distance).filter(|_| may_tell && MTUS.iter().any(is_fitting));
+        if let Some(span) = self.path_mtu.and_then(|mtu| read_span(len, Some(mtu))).or(by_distance) {
+            self.store.resolve_span(span);
             self.unresolved_read = None;
+        }
+        if let Some(read) = &mut self.unresolved_read {
+            read.for_long |= distance > 0;
         }
     }
 
@@ -249,13 +267,17 @@ impl Flow {
         if matches!(position, Position::First | Position::Middle) {
             self.set_path_mtu(payload_len);
         }
-        let Some(len) = self.unresolved_read else { return };
+        let Some(UnresolvedRead { len, .. }) = self.unresolved_read else { return };
         // The unresolved READ is the last packet stored; earlier ones are answered before it.
-        if packet.psn().unwrap_near(self.store.end()).is_none_or(|seq| seq + 1 < self.store.end()) {
+        let first = self.store.end() - 1;
+        let Some(distance) = packet.psn().unwrap_near(first).and_then(|seq| seq.checked_sub(first)) else {
             return;
-        }
-        let span = if position == Position::Only { Some(1) } else { read_span(len, self.path_mtu) };
-        if let Some(span) = span {
+        };
+        // Nothing behind it was sent.
+        let ends_it = matches!(position, Position::Only | Position::Last);
+        let fits = |span: &u64| MTUS.iter().any(|&mtu| read_span(len, Some(mtu)) == Some(*span));
+        let span = if ends_it { Some(distance + 1) } else { read_span(len, self.path_mtu) };
+        if let Some(span) = span.filter(fits) {
             self.store.resolve_span(span);
             self.unresolved_read = None;
         }
@@ -271,7 +293,7 @@ impl Flow {
     ) {
         let span = request.span.unwrap_or(1);
         if !self.has_room(shared, frame.payload.len(), span) {
-            return self.refuse_for_room(now, shared);
+            return self.refuse_for_room(now, shared, frame);
         }
         if !shared.may_hold(frame) {
             return;
@@ -290,7 +312,7 @@ impl Flow {
         self.store_was_full = false;
         self.hold.note_accepted();
         if request.span.is_none() {
-            self.unresolved_read = Some(request.read_len);
+            self.unresolved_read = Some(UnresolvedRead { len: request.read_len, for_long: false });
         }
         self.store.wake(&mut shared.spare);
         // Twice the same, so that what a port lends is put together where it stays: moved in other pieces than it was stored in, it
@@ -318,7 +340,13 @@ impl Flow {
     }
 
     #[cold]
-    fn refuse_for_room(&mut self, now: Instant, shared: &mut Shared) {
+    fn refuse_for_room(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>) {
+        if self.was_never_answered() {
+            self.pass_one_way(now, shared);
+            self.counters.passed_packets += 1;
+            shared.counters.passed += 1;
+            return shared.pass_to_wan(frame);
+        }
         self.lan_latest = self.lan_latest.max(self.lan_next);
         self.store_was_full = true;
         self.refused_at = Some(now);

@@ -2,7 +2,7 @@
 
 use crate::flow::{Cause, Flow, Probe, Shared};
 use crate::trace::OUTSTANDING_MAX;
-use crate::{DropReason, FlowState, Learnt, WAN};
+use crate::{DropReason, FlowState, WAN};
 use longhaul_cc::dcqcn::CnpOutcome;
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Frame, FrameBuf, Trailer, Transmit};
@@ -26,6 +26,9 @@ impl Flow {
     ) {
         self.used = true;
         self.answer.learn_from_responder(packet);
+        if self.may_owe_remains() {
+            return self.handle_late_answer(now, shared, frame, packet);
+        }
         if self.state != FlowState::Terminated {
             let absorbed =
                 self.state == FlowState::Failed && packet.opcode().verb() == Some(Verb::Acknowledge);
@@ -44,7 +47,7 @@ impl Flow {
         }
     }
 
-    fn handle_acknowledge(
+    pub(crate) fn handle_acknowledge(
         &mut self,
         now: Instant,
         shared: &mut Shared,
@@ -92,14 +95,17 @@ impl Flow {
         }
     }
 
-    /// An ACK for what this box never sent. The requester of a flow that was learnt in mid-life may have sent it before: it
-    /// knows. When it goes on behind it, what is stored is delivered.
+    /// An ACK for what this box never sent. Its requester may have: before the flow was learnt, or
+    /// because its requests pass this box no longer. It knows. When it goes on behind it, what is
+    /// stored is delivered.
     fn handle_ack_outside(&mut self, shared: &mut Shared, frame: &Frame<'_>, seq: u64) {
         let end = self.store.end();
-        if self.learnt != Learnt::Traffic || !(end..end + OUTSTANDING_MAX).contains(&seq) {
+        if seq < end {
             return self.drop_frame(shared, DropReason::AckOutside);
         }
-        self.lives.acked_elsewhere = Some(seq);
+        if seq < end + OUTSTANDING_MAX {
+            self.lives.acked_elsewhere = Some(seq);
+        }
         shared.pass_to_lan(frame);
     }
 
@@ -187,7 +193,7 @@ impl Flow {
     }
 
     /// The responder has everything below `next`.
-    fn take_delivered(&mut self, now: Instant, shared: &mut Shared, next: u64) {
+    pub(crate) fn take_delivered(&mut self, now: Instant, shared: &mut Shared, next: u64) {
         if next <= self.store.responder_next {
             return;
         }

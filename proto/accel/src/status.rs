@@ -8,7 +8,8 @@ pub enum FlowState {
     Learning,
     /// Requests are stored and pseudo-ACKed; delivery is the accelerator's duty.
     Terminated,
-    /// Everything passes; [`PassReason`] says why. Nothing is stored or owed.
+    /// Everything passes; [`PassReason`] says why. Nothing is stored or owed but what was
+    /// acknowledged before, in [`PassReason::OneWay`].
     Passing,
     /// Pseudo-ACKed data could not be delivered: every further request is answered by a fatal NAK.
     Failed,
@@ -39,11 +40,23 @@ pub enum PassReason {
     Draining,
     /// Its traffic named no requester within 10 s and 1000 requests: no ACK came by, or each could be another flow's.
     NotLearnt,
-    /// No answer of the responder comes by this box.
+    /// No answer of the responder comes by this box: answers take another way, or there are none.
     OneWay,
+    /// Its connection has an alternate path (APM), or was asked to take one: requests may move to a
+    /// way that this box does not see, and back.
+    AlternatePath,
 }
 
 impl PassReason {
+    /// All of them.
+    pub const ALL: [PassReason; 5] = [
+        PassReason::Mode,
+        PassReason::Draining,
+        PassReason::NotLearnt,
+        PassReason::OneWay,
+        PassReason::AlternatePath,
+    ];
+
     /// Lower-case name for reports.
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,6 +64,7 @@ impl PassReason {
             PassReason::Draining => "draining",
             PassReason::NotLearnt => "not-learnt",
             PassReason::OneWay => "one-way",
+            PassReason::AlternatePath => "alternate-path",
         }
     }
 }

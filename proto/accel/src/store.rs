@@ -391,6 +391,22 @@ impl Store {
         released
     }
 
+    /// Lets go of what lies at `to` and behind it; the `messages` before that stay acknowledged.
+    /// Returns the memory let go.
+    pub(crate) fn truncate(&mut self, to: u64, messages: u64) -> u64 {
+        let keep = self.entries.partition_point(|entry| entry.first < to);
+        let freed: u64 = self.entries.from(keep).map(|entry| u64::from(entry.bytes)).sum();
+        self.entries.truncate(keep);
+        self.awaited.retain(|awaited| awaited.first < to);
+        self.bytes -= freed;
+        self.cursor = self.cursor.min(keep);
+        (self.frontier_index, self.frontier_bytes) = (keep, self.bytes);
+        (self.end, self.frontier) = (to, to);
+        (self.messages, self.frontier_messages) = (messages, messages);
+        self.sent_to = self.sent_to.min(to);
+        freed
+    }
+
     /// Sends again from `seq` on.
     pub(crate) fn rewind_to(&mut self, seq: u64) {
         self.cursor = self.cursor.min(self.index_of(seq));

@@ -137,7 +137,7 @@ impl FlowTable {
         for _ in 0..LOOKS_MAX.max(2 * self.slots.len().min(LOOKS_MAX)) {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(flow) = self.slots[self.hand].flow.as_deref_mut() else { continue };
-            let is_watched = flow.state != FlowState::Terminated;
+            let is_watched = !flow.delivers();
             if flow.state == FlowState::Learning && flow.is_stray() {
                 return Some(self.hand as u32);
             }

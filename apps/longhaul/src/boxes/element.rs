@@ -3,7 +3,7 @@
 use super::status::{AcceleratorState, FibreState, Tenant};
 use crate::state::{LinkStatus, ReadAheadState, SealState, TransportState, named};
 use crate::wan_box::{self, WanBox};
-use longhaul_accel::{Accelerator, FlowStatus, TenantStatus};
+use longhaul_accel::{Accelerator, FlowStatus, PassReason, TenantStatus};
 use longhaul_link::Link;
 use longhaul_netdev::PreferredQps;
 use longhaul_node::Node;
@@ -62,6 +62,12 @@ pub trait Element: Node + Send + 'static {
         None
     }
 
+    /// What there is to say of flows that pass although their mode is another, since `told` was
+    /// last set, which is brought up to date.
+    fn news_of_flows(&self, _told: &mut FlowsTold) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Its flows in the slots from `first` on, with their slots, [`FLOWS_AT_ONCE`] at most.
     fn flows(&self, _first: u32) -> Vec<(u32, FlowStatus)> {
         Vec::new()
@@ -71,6 +77,13 @@ pub trait Element: Node + Send + 'static {
     fn fibre(&self) -> Option<FibreState> {
         None
     }
+}
+
+/// How many flows the journal has been told of, by the reason why they pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FlowsTold {
+    one_way: u64,
+    alternate_path: u64,
 }
 
 /// Added to the slots of a box's half for responders, which come behind those of the other one.
@@ -123,6 +136,27 @@ impl Element for WanBox {
         Some(sides)
     }
 
+    fn news_of_flows(&self, told: &mut FlowsTold) -> Vec<String> {
+        let halves = || wan_box::near(self).into_iter().chain(wan_box::far(self));
+        let [mut one_way, mut alternate_path] = [0, 0];
+        for half in halves() {
+            one_way += half.counters().flows_one_way;
+            alternate_path += half.counters().alternate_paths;
+        }
+        let before = std::mem::replace(told, FlowsTold { one_way, alternate_path });
+        [
+            (one_way.saturating_sub(before.one_way), PassReason::OneWay),
+            (alternate_path.saturating_sub(before.alternate_path), PassReason::AlternatePath),
+        ]
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, reason)| {
+            let mut flows = halves().flat_map(Accelerator::flows);
+            passing(count, reason, flows.find(|flow| flow.pass_reason == Some(reason)))
+        })
+        .collect()
+    }
+
     fn flows(&self, first: u32) -> Vec<(u32, FlowStatus)> {
         let near = wan_box::near(self).into_iter().flat_map(|near| near.flows_from(first));
         let of_far = |far: &'_ Accelerator| -> Vec<_> {
@@ -132,6 +166,20 @@ impl Element for WanBox {
         let far = far.into_iter().map(|(slot, flow)| (slot + RESPONDERS, flow));
         near.chain(far).take(FLOWS_AT_ONCE).collect()
     }
+}
+
+/// That so many more flows pass, of which `first` is one.
+fn passing(count: u64, reason: PassReason, first: Option<FlowStatus>) -> String {
+    let why = match reason {
+        PassReason::AlternatePath => "their connections have an alternate path (APM)",
+        _ => "no answers of their responders come by: these take another way, or there are none",
+    };
+    let name = |flow: FlowStatus| {
+        let key = flow.key;
+        format!(", {} to {} QP {:#x} for one", key.requester, key.responder, key.responder_qpn.get())
+    };
+    let first = first.map(name).unwrap_or_default();
+    format!("flows that pass unaccelerated: {count} more ({}): {why}{first}", reason.name())
 }
 
 fn accelerator(node: &Accelerator) -> AcceleratorState {

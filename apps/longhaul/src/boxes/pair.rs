@@ -1,7 +1,7 @@
 //! One pair of ports with what is between them, on a thread of its own, or on one for each of the cores that share it.
 
 use super::cores::Places;
-use super::element::{Element, FLOWS_AT_ONCE};
+use super::element::{Element, FLOWS_AT_ONCE, FlowsTold};
 use super::journal::{self, Level};
 use super::plan::{Kind, Pair};
 use super::port::{BoxPort, PortName, mtu};
@@ -133,6 +133,7 @@ impl<E: Element> Running<E> {
                     .collect(),
                 rates_since: clock.now(),
                 preferred: 0,
+                flows_told: FlowsTold::default(),
                 seen: Arc::clone(&seen),
             };
             let over = WhenOver(Some(when_over.clone()));
@@ -317,6 +318,7 @@ struct Keeper {
     rates_since: Moment,
     /// Changes of flows that ports were last told of.
     preferred: u64,
+    flows_told: FlowsTold,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -557,6 +559,9 @@ impl<E: Element> Hook<E, BoxPort> for Keeper {
             }
             if !news.is_empty() {
                 self.told = news;
+            }
+            for text in element.news_of_flows(&mut self.flows_told) {
+                journal::of_pair(Level::Warning, &self.pair, &text);
             }
         }
         let core = self.is_shared.then(|| self.core_status(ports, counters));

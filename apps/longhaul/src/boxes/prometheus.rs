@@ -3,7 +3,7 @@
 use super::control::Answer;
 use super::status::{AcceleratorState, CoreStatus, FibreState, PairStatus, PortStatus, Tenant};
 use crate::state::{Flow, ReadAheadState, SealState, TransportState};
-use longhaul_accel::{Counters, DropReason, FlowState, Mode};
+use longhaul_accel::{Counters, DropReason, FlowState, Mode, PassReason};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -229,6 +229,12 @@ impl Metrics {
                 let with_state = [&of_pair[..], &[("state", kind), ("mode", mode)]].concat();
                 self.gauge("longhaul_accelerator_flows", "Flows known.", &labels(&with_state), count as f64);
             }
+        }
+        for reason in PassReason::ALL.map(PassReason::name) {
+            let count = flows.iter().filter(|flow| flow.pass_reason.as_deref() == Some(reason)).count();
+            let with_reason = [&of_pair[..], &[("reason", reason)]].concat();
+            let help = "Flows that pass untouched, by the reason.";
+            self.gauge("longhaul_accelerator_passing_flows", help, &labels(&with_reason), count as f64);
         }
         let mut listed: Vec<&Flow> = flows.iter().collect();
         listed.sort_by_key(|flow| std::cmp::Reverse((flow.stored_bytes, flow.stored_payload_bytes)));
@@ -457,6 +463,7 @@ mod tests {
             stored_frames: 0,
             outstanding_reads: 0,
             back_pressure: false,
+            pass_reason: None,
             stored_packets: 1,
             stored_payload_bytes: 2,
             passed_packets: 3,

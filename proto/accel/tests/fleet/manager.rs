@@ -24,7 +24,7 @@ impl Host {
             flow_control: false,
             retry_count: self.setup.nic.retries,
             rnr_retry_count: self.setup.nic.rnr_retries,
-            path_mtu_code: self.setup.mtu.code(),
+            path_mtu_code: self.setup.mtu_told.unwrap_or(self.setup.mtu).code(),
             local_ack_timeout: self.setup.nic.timeout,
             srq: false,
             traffic_class: 0,

@@ -8,12 +8,14 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod boxes;
+mod fork;
 mod manager;
 mod memory;
 pub mod plan;
 mod program;
 
 use boxes::{Boxes, Kill, Site};
+use fork::Fork;
 use longhaul_accel::{Accelerator, Mode};
 use longhaul_link::LinkConfig;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
@@ -103,6 +105,8 @@ pub struct Setup {
     /// From a receive's completion to the next one's being posted.
     pub receive_delay: Duration,
     pub mtu: Mtu,
+    /// What the connection manager's messages say of it.
+    pub mtu_told: Option<Mtu>,
     pub rate: BitRate,
     /// The fibre, and both LANs but for their delay.
     pub fibre: LinkConfig,
@@ -116,6 +120,9 @@ pub struct Setup {
     pub stagger: Duration,
     pub random_ports: bool,
     pub kills: Vec<Kill>,
+    /// What the second host sends from then on, but for the connection manager's messages, passes
+    /// no box.
+    pub detour_from: Option<Instant>,
     pub time_max: Duration,
 }
 
@@ -136,6 +143,7 @@ impl Setup {
             receives: 16,
             receive_delay: Duration::ZERO,
             mtu: Mtu::B1024,
+            mtu_told: None,
             rate,
             fibre: LinkConfig::fibre_km(1000, rate),
             nic: Nic::default(),
@@ -145,6 +153,7 @@ impl Setup {
             stagger: Duration::ZERO,
             random_ports: true,
             kills: Vec::new(),
+            detour_from: None,
             time_max: Duration::from_ms(120_000),
         }
     }
@@ -167,6 +176,7 @@ impl Setup {
 enum Station {
     Host(Box<Host>),
     Site(Box<Site>),
+    Fork(Box<Fork>),
 }
 
 macro_rules! each {
@@ -174,6 +184,7 @@ macro_rules! each {
         match $station {
             Station::Host($node) => $call,
             Station::Site($node) => $call,
+            Station::Fork($node) => $call,
         }
     };
 }
@@ -232,6 +243,21 @@ impl Outcome {
     }
 }
 
+/// Puts a fork before each host, and a fibre without faults between the two.
+fn add_detour(stations: &mut Vec<Station>, cables: &mut Vec<Cable>, setup: &Setup, from: Instant) {
+    let first = stations.len();
+    for host in [0, 1] {
+        stations.push(Station::Fork(Box::new(Fork::new((host == 1).then_some(from)))));
+        let is_host = |end: &&mut (usize, usize)| **end == (host, 0);
+        let end = cables.iter_mut().flat_map(|cable| &mut cable.ends).find(is_host);
+        *end.expect("hosts have a cable") = (first + host, 1);
+        cables.push(Cable::short([(host, 0), (first + host, 0)], setup.rate));
+    }
+    let wire = LinkConfig { delay: setup.fibre.delay, rate: setup.fibre.rate, ..LinkConfig::default() };
+    let ends = [(first, 2), (first + 1, 2)];
+    cables.push(Cable { ends, wire, loss_toward_second_only: false });
+}
+
 /// A network that runs.
 pub struct Fleet {
     setup: Setup,
@@ -261,6 +287,10 @@ impl Fleet {
                 vec![fibre([(2, 1), (3, 1)]), lan([(0, 0), (2, 0)]), lan([(1, 0), (3, 0)])]
             }
         };
+        let mut cables = cables;
+        if let Some(from) = setup.detour_from {
+            add_detour(&mut stations, &mut cables, setup, from);
+        }
         let nodes = Nodes::new(stations, &cables, setup.seed).expect("valid");
         Fleet { setup: setup.clone(), nodes }
     }
@@ -273,7 +303,7 @@ impl Fleet {
     pub fn accelerators(&self) -> Vec<&Accelerator> {
         let sites = self.nodes.iter().filter_map(|station| match station {
             Station::Site(site) => Some(site),
-            Station::Host(_) => None,
+            Station::Host(_) | Station::Fork(_) => None,
         });
         sites.flat_map(|site| site.accelerators()).collect()
     }

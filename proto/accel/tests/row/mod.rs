@@ -309,7 +309,7 @@ impl<B: Boxed> RowOf<B> {
     pub fn is_owed_anything(&mut self) -> bool {
         [Role::Near, Role::Far].into_iter().any(|role| {
             let mut flows = self.node(role).node.serving().flows();
-            flows.any(|flow| flow.state == FlowState::Terminated && flow.stored_frames > 0)
+            flows.any(|flow| flow.state != FlowState::Learning && flow.stored_frames > 0)
         })
     }
 

@@ -4,7 +4,7 @@ use longhaul_accel::LAN;
 use longhaul_node::{Frame, Payload, Side, Trailer};
 use longhaul_units::{Msn, Psn, Qpn, RKey};
 use longhaul_wire::mad::{
-    Drep, Dreq, GSI_QKEY, Header, Mad, Message, Rep, Req, ReqPath, Rtu, TransportService,
+    Drep, Dreq, GSI_QKEY, Header, Mad, Message, Opaque, Rep, Req, ReqPath, Rtu, TransportService, gid_of_ip,
 };
 use longhaul_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Head, MacAddr, NakCode, Opcode, Packet, Path, PathTemplate,
@@ -16,6 +16,36 @@ pub const REQUESTER_QPN: u32 = 0x11;
 pub const RESPONDER_QPN: u32 = 0x22;
 pub const REQUESTER_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
 pub const RESPONDER_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+
+/// Both hosts' addresses on an alternate path.
+pub const ALTERNATE_IPS: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2))];
+
+fn alternate_path() -> ReqPath {
+    let [local_gid, remote_gid] = ALTERNATE_IPS.map(gid_of_ip);
+    ReqPath {
+        local_lid: 0xffff,
+        remote_lid: 0xffff,
+        local_gid,
+        remote_gid,
+        hop_limit: 64,
+        ..ReqPath::default()
+    }
+}
+
+/// What follows the ids in a LAP of the host that sends by `path`: reserved bytes, a QPN and LIDs,
+/// the GIDs, the rest.
+fn lap_rest(path: &Path) -> [u8; 224] {
+    let [mut sender, mut receiver] = ALTERNATE_IPS;
+    if path.source_ip == RESPONDER_IP {
+        (sender, receiver) = (receiver, sender);
+    }
+    let mut rest = [0; 224];
+    rest[12..16].fill(0xff);
+    rest[16..32].copy_from_slice(&gid_of_ip(sender));
+    rest[32..48].copy_from_slice(&gid_of_ip(receiver));
+    rest
+}
 
 /// Both hosts' ways of framing.
 pub struct Wire {
@@ -104,7 +134,7 @@ impl Wire {
     fn build(&self, path: &Path, dest_qp: u32, migreq: bool, line: &str) -> Vec<u8> {
         let words = Words(line.split_whitespace().collect());
         let name = words.0[0];
-        if ["req", "rep", "rtu", "dreq", "drep"].contains(&name) {
+        if ["req", "rep", "rtu", "dreq", "drep", "lap"].contains(&name) {
             return self.management(path, migreq, name, &words);
         }
         let opcode = OPCODES.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name}?")).1;
@@ -168,7 +198,7 @@ impl Wire {
                 max_cm_retries: 15,
                 srq: false,
                 primary: ReqPath::default(),
-                alternate: ReqPath::default(),
+                alternate: if words.has("alternate") { alternate_path() } else { ReqPath::default() },
                 sap_supported: false,
                 private_data,
             }),
@@ -182,7 +212,7 @@ impl Wire {
                 responder_resources: 16,
                 initiator_depth: 16,
                 target_ack_delay: 15,
-                failover_accepted: 0,
+                failover_accepted: of("failover", 0) as u8,
                 flow_control: true,
                 rnr_retry_count: 7,
                 srq: false,
@@ -197,6 +227,11 @@ impl Wire {
                 remote_comm_id: of("rid", 2),
                 remote_qpn: Qpn::new(self.responder_qpn),
                 private_data,
+            }),
+            "lap" => Message::Lap(Opaque {
+                local_comm_id: of("id", 1),
+                remote_comm_id: of("rid", 2),
+                rest: &lap_rest(path),
             }),
             _ => {
                 Message::Drep(Drep { local_comm_id: of("rid", 2), remote_comm_id: of("id", 1), private_data })

@@ -155,7 +155,7 @@ fn flow_row(place: &str, flow: &Flow, rates: [f64; 4]) -> FlowRow {
         place: place.to_string(),
         name: format!("{} > {} QP {:#x}{vlan}", flow.requester, flow.responder, flow.responder_qpn),
         mode: flow.mode.clone(),
-        state: flow.state.clone(),
+        state: flow.notable_reason().unwrap_or(&flow.state).to_string(),
         bits_per_s: rates[0] * 8.0,
         packets_per_s: rates[1],
         stored_bytes: flow.stored_bytes,

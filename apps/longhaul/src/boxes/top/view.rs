@@ -15,7 +15,7 @@ const FLOW_WIDTHS: [Constraint; 10] = [
     Constraint::Min(16),
     Constraint::Min(32),
     Constraint::Length(5),
-    Constraint::Length(10),
+    Constraint::Length(14),
     Constraint::Length(8),
     Constraint::Length(10),
     Constraint::Length(10),

@@ -1,0 +1,190 @@
+//! Flows whose answers travel another way.
+//!
+//! Where routes differ by direction, or change, requests pass this box and the responder's ACKs do
+//! not. Its requester has them, and goes on; the box hears nothing, and cannot tell what is
+//! delivered. It has nothing to add to such a flow: from the moment that it knows, requests pass
+//! unacknowledged, as without it. What it has acknowledged by then is its own to deliver, and is
+//! sent again, all of it, a few times and as long as
+//! [`Config::give_up_after`](crate::Config::give_up_after) lasts.
+//!
+//! A path that is cut looks the same for a while. So nothing is given up for being silent: once
+//! answers come by again, a promise that is still kept is fulfilled as ever, one that was let go
+//! and is missed fails the flow, and the flow is learnt anew.
+
+use crate::flow::{Cause, Flow, Shared};
+use crate::{DropReason, FlowState, PassReason};
+use longhaul_node::Frame;
+use longhaul_units::{Duration, Instant};
+use longhaul_wire::{NakCode, Packet, Syndrome, Verb};
+
+/// Times that a requester goes back, and not as far as it was acknowledged here: what lies between
+/// was acknowledged by others. One time may be the LAN's loss.
+const SKIPS: u8 = 2;
+/// Times that it goes back to what it was not acknowledged here, when its responder was never
+/// heard.
+const RETURNS_UNHEARD: u8 = 3;
+/// The same when it was: half of the usual retries are left then.
+const RETURNS: u8 = 4;
+/// Timeouts in a row of which one to a responder that was never heard gets no other answer.
+const TIMEOUTS: u32 = 3;
+/// Time from one going back to the next, which tells repetitions from what the LAN duplicates or
+/// reorders.
+const APART: Duration = Duration::from_ms(1);
+/// Times that all that was acknowledged is sent again, at least.
+const RESENDS: u8 = 3;
+
+/// What a requester does while its responder is silent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Silence {
+    returns: u8,
+    skips: u8,
+    at: Option<Instant>,
+    /// Times that what was acknowledged was sent again since the flow passes.
+    resends: u8,
+}
+
+impl Flow {
+    /// True while what is stored is to be delivered.
+    #[inline]
+    pub(crate) fn delivers(&self) -> bool {
+        self.state == FlowState::Terminated || self.delivers_remains()
+    }
+
+    /// True when the flow passes, but for what was acknowledged before.
+    pub(crate) fn delivers_remains(&self) -> bool {
+        self.state == FlowState::Passing && !self.store.is_empty()
+    }
+
+    /// Its requester goes back to `seq`. True when that shows, or makes it likely, that the
+    /// responder's answers reach it without coming by this box; or that they reach nobody, so that
+    /// it had better have its own way.
+    pub(crate) fn shows_one_way(&mut self, now: Instant, seq: u64) -> bool {
+        // What lies behind all that is stored nobody can have acknowledged.
+        if self.state != FlowState::Terminated || !(self.acked_to..=self.store.end()).contains(&seq) {
+            return false;
+        }
+        let is_answered = self.lives.silence.at.is_some_and(|at| self.alive_at > at);
+        if is_answered || self.rnr_until.is_some() || self.hold.is_for_responder() {
+            self.lives.silence = Silence::default();
+        }
+        if self.lives.silence.at.is_some_and(|at| now.since(at) < APART) {
+            return false;
+        }
+        // A READ that is answered in part is asked for the rest of.
+        let skips = seq > self.acked_to && self.store.awaited_at(seq).is_none_or(|read| read.first == seq);
+        self.lives.silence.at = Some(now);
+        self.lives.silence.returns = self.lives.silence.returns.saturating_add(1);
+        self.lives.silence.skips = self.lives.silence.skips.saturating_add(u8::from(skips));
+        let returns = if self.answer.is_deduced() { RETURNS_UNHEARD } else { RETURNS };
+        self.lives.silence.skips >= SKIPS || self.lives.silence.returns >= returns
+    }
+
+    /// True when no answer has ever come by and none will: a packet is refused for want of room.
+    pub(crate) fn was_never_answered(&self) -> bool {
+        self.answer.is_deduced() && self.backoff >= TIMEOUTS
+    }
+
+    /// Passes requests from here on: nobody answers here.
+    pub(crate) fn pass_one_way(&mut self, now: Instant, shared: &mut Shared) {
+        self.pass_but_for_remains(now, shared, PassReason::OneWay);
+        shared.counters.flows_one_way += 1;
+    }
+
+    /// The connection takes an alternate path: requests pass from here on.
+    pub(crate) fn pass_for_alternate_path(&mut self, now: Instant, shared: &mut Shared) {
+        self.told.has_alternate = true;
+        match self.state {
+            FlowState::Terminated => self.pass_but_for_remains(now, shared, PassReason::AlternatePath),
+            FlowState::Learning => self.pass_for(shared, PassReason::AlternatePath),
+            FlowState::Passing if self.pass_reason == PassReason::Mode => {}
+            FlowState::Passing => self.pass_reason = PassReason::AlternatePath,
+            FlowState::Failed => {}
+        }
+    }
+
+    /// Passes requests, unacknowledged. What was acknowledged is kept and sent again.
+    fn pass_but_for_remains(&mut self, now: Instant, shared: &mut Shared, reason: PassReason) {
+        // What was not sent, before what is to pass. What finds no room is sent again, by this box
+        // or by its requester.
+        for frame in self.store.waiting_frames() {
+            shared.queue_to_wan(frame.clone());
+        }
+        self.store.count_all_as_sent(now);
+        let freed = self.store.truncate(self.acked_to, self.acked_messages);
+        shared.shares.sub(self.tenant, freed);
+        self.lan_latest = self.lan_latest.max(self.lan_next);
+        self.unresolved_read = None;
+        self.forget_duties();
+        self.state = FlowState::Passing;
+        self.pass_reason = reason;
+        self.wan_mark = shared.to_wan.mark();
+        self.timer_base = now;
+        if self.store.is_empty() {
+            self.let_remains_go(shared);
+        } else if reason == PassReason::OneWay {
+            self.resend_remains(now);
+        }
+    }
+
+    fn resend_remains(&mut self, now: Instant) {
+        self.lives.silence.resends = self.lives.silence.resends.saturating_add(1);
+        self.timer_base = now;
+        self.cause = Cause::Timeout;
+        self.store.rewind_to(self.store.responder_next);
+    }
+
+    /// The retransmission timer of a flow that passes has ended.
+    pub(crate) fn insist_on_remains(&mut self, now: Instant, shared: &mut Shared) {
+        let is_long = now.since(self.alive_at) >= shared.config.give_up_after;
+        if is_long && self.lives.silence.resends >= RESENDS {
+            return self.let_remains_go(shared);
+        }
+        self.backoff += 1;
+        self.resend_remains(now);
+    }
+
+    fn let_remains_go(&mut self, shared: &mut Shared) {
+        self.msn_base = self.msn_after(self.acked_messages);
+        self.discard_store(shared, self.store.end());
+    }
+
+    /// True for a flow that passes and of which something was acknowledged, until it is known to be
+    /// delivered.
+    pub(crate) fn may_owe_remains(&self) -> bool {
+        self.state == FlowState::Passing && self.started && self.aside_from.is_none()
+    }
+
+    /// An answer came by, after all. Its requester is waiting for those behind what was
+    /// acknowledged here.
+    pub(crate) fn handle_late_answer(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
+        let from = self.store.end();
+        let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
+        let is_acknowledge = packet.opcode().verb() == Some(Verb::Acknowledge);
+        let aeth = packet.aeth().filter(|_| is_acknowledge);
+        self.alive_at = now;
+        if seq >= from {
+            // The responder has everything before it.
+            self.take_delivered(now, shared, from);
+            shared.pass_to_lan(frame);
+        } else if let Some(aeth) = aeth.filter(|_| self.delivers_remains()) {
+            self.handle_acknowledge(now, shared, frame, packet, aeth);
+        } else if aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack { .. })) {
+            // It lacks what nobody has any more.
+            shared.counters.stored_lost += 1;
+            self.drop_frame(shared, DropReason::AckAbsorbed);
+            self.fail(now, shared, NakCode::RemoteOperational, false);
+            self.fatal_owed = self.lan_latest > self.acked_to;
+        } else {
+            shared.pass_to_lan(frame);
+        }
+        if self.state == FlowState::Passing && self.store.is_empty() && seq + 1 >= from {
+            self.aside_from = Some(from);
+        }
+    }
+}
