@@ -155,6 +155,19 @@ fn boxes_with_the_transport_in_mode_tail_serve_the_neighbour_of_a_slow_tenant() 
     neighbour_is_served_and_nobody_gives_up(Boxes::Whole, Mode::Tail);
 }
 
+/// In mode far the near box passes requests, so that the slow tenant's compete with the neighbour's on the path. Without
+/// boxes the neighbour's connection fails within a second.
+#[test]
+fn two_boxes_in_mode_far_leave_the_neighbour_a_part_and_nobody_gives_up() {
+    let setup = setup(Boxes::Both, Mode::Far);
+    let alone = Run::new(&setup, 0, INFINITE).writes_between(at(1000), at(1500));
+    let mut run = Run::new(&setup, SLOW_PAIRS, INFINITE);
+    let beside = run.writes_between(at(1000), at(1500));
+    assert!(beside * 4 >= alone, "{beside} WRITEs instead of {alone}");
+    let ends = run.slow_ends();
+    assert!(ends.iter().all(|status| *status == Status::Success), "{ends:?}");
+}
+
 #[test]
 fn a_requester_that_counts_its_rnr_retries_ends_by_them() {
     for boxes in [Boxes::Near, Boxes::Both, Boxes::Whole] {
