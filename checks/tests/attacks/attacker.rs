@@ -11,6 +11,9 @@ use std::rc::Rc;
 /// The attacker's own address: what is sent there comes to him, whatever his power.
 pub const OWN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 66, 0, 1));
 
+/// Somebody else's.
+pub const VICTIM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 88, 0, 1));
+
 /// A datagram in the middle of the fibre, on its way to a site: 0 or 1.
 #[derive(Clone, Debug)]
 pub struct Crossing {
@@ -44,6 +47,8 @@ pub struct Tally {
     /// Bytes that he sent, and those that came to his own address.
     pub sent_bytes: u64,
     pub heard_bytes: u64,
+    /// Bytes to somebody beyond the attacker who has nothing to do with the boxes.
+    pub victim_bytes: u64,
     pub sent: u64,
     /// What he sends next.
     pub to_send: Vec<Crossing>,
@@ -89,6 +94,10 @@ impl Node for Attacker {
         if is_to(&crossing.bytes, OWN) {
             tally.heard_bytes += crossing.bytes.len() as u64;
             return tally.heard.push(crossing.bytes);
+        }
+        if is_to(&crossing.bytes, VICTIM) {
+            tally.victim_bytes += crossing.bytes.len() as u64;
+            return;
         }
         drop(tally);
         match &mut self.power {

@@ -124,3 +124,12 @@ pub fn with_other_payload(packet: &[u8]) -> Option<Vec<u8>> {
     out[end..].copy_from_slice(&sum);
     (end - pad > layout.payload).then_some(out)
 }
+
+/// A PING that asks, as docs/wan-transport.md has it.
+pub fn ping(path: &Path, header: &Header, session: u32, nonce: u64) -> Vec<u8> {
+    let mut body = [0; 32];
+    body[0] = 1;
+    body[4..8].copy_from_slice(&session.to_be_bytes());
+    body[8..16].copy_from_slice(&nonce.to_be_bytes());
+    control(path, header, &body)
+}

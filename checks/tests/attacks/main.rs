@@ -10,8 +10,12 @@ mod attacker;
 #[path = "../../../proto/accel/tests/fleet/mod.rs"]
 mod fleet;
 mod forge;
+mod slow;
 mod stage;
+mod stranger;
 
 mod downgrade;
+mod floods;
 mod forged;
 mod replay;
+mod theft;

@@ -70,18 +70,33 @@ impl Stage {
 
     /// Until the boxes have met, and what the hosts send goes between them.
     pub fn meet(&mut self) {
+        self.meet_despite(|_| {});
+    }
+
+    fn meet_despite(&mut self, mut attack: impl FnMut(&mut Stage)) {
         for _ in 0..3000 {
+            attack(self);
             self.run_for(Duration::from_ms(1));
-            if [0, 1].iter().all(|&n| self.transport(n).counters().delivered > 20) {
+            if [0, 1].iter().all(|&n| self.transport(n).counters().tunnelled > 20) {
                 return;
             }
         }
         panic!("the boxes do not meet: {:#?}", [0, 1].map(|n| *self.transport(n).counters()));
     }
 
-    /// Lets the attack go on, each millisecond, until the hosts are done.
-    pub fn attacked(&mut self, mut attack: impl FnMut(&mut Stage)) -> Outcome {
+    /// Lets the boxes meet, and then the attack go on, each millisecond, until the hosts are done.
+    pub fn attacked(&mut self, attack: impl FnMut(&mut Stage)) -> Outcome {
         self.meet();
+        self.attacked_on(attack)
+    }
+
+    /// The same with an attack that goes on while the boxes meet.
+    pub fn attacked_from_the_first(&mut self, mut attack: impl FnMut(&mut Stage)) -> Outcome {
+        self.meet_despite(&mut attack);
+        self.attacked_on(attack)
+    }
+
+    fn attacked_on(&mut self, mut attack: impl FnMut(&mut Stage)) -> Outcome {
         let mut rounds = 0;
         while !self.fleet.is_finished() && rounds < 20_000 {
             attack(self);

@@ -114,6 +114,7 @@ fn transport(setup: &Setup, number: usize, lives: u64) -> Transport {
     if setup.boxes == Boxes::Sealed {
         // What may not leave in the clear waits.
         config.waiting_bytes_max = 16 << 20;
+        config.is_sealed = true;
         config.hello_pause = Duration::from_ms(1000);
     }
     (setup.limits.transport)(&mut config);
