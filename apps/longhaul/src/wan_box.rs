@@ -146,6 +146,7 @@ pub fn whole(
         far,
         without_box: closed.unwrap_or_default(),
         waiting_bytes_max: waiting,
+        is_sealed: sealing.is_some(),
         hello_pause: if is_closed { PAUSE_WHEN_CLOSED } else { sized.hello_pause },
         asks_others,
         parity,

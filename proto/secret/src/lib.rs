@@ -96,6 +96,11 @@ impl TagKey {
         TagKey(hmac::Key::new(hmac::HMAC_SHA256, &*key))
     }
 
+    /// The key that follows from a secret of two.
+    pub fn of(secret: &[u8]) -> Self {
+        TagKey(hmac::Key::new(hmac::HMAC_SHA256, secret))
+    }
+
     /// The tag of `parts`, one behind the other. Each part must have a fixed length, or two lists
     /// could have one tag.
     pub fn tag(&self, parts: &[&[u8]]) -> [u8; 16] {

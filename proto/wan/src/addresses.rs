@@ -130,6 +130,23 @@ impl Addresses {
         matches!(self.known.insert(key, Reach::By(session)), Some(Reach::Asking(_)))
     }
 
+    /// `session` serves the destination of `way`, as far as is known.
+    pub(crate) fn is_served(&self, way: &Path, session: u32) -> bool {
+        let reach = self.key(way).and_then(|key| self.known.get(&key));
+        matches!(reach, Some(Reach::By(by)) if *by == session)
+    }
+
+    /// Hosts here send to the destination of `way`, and no session is known to serve it.
+    pub(crate) fn is_sought(&self, way: &Path) -> bool {
+        let reach = self.key(way).and_then(|key| self.known.get(&key));
+        matches!(reach, Some(Reach::Asking(_) | Reach::None { .. }))
+    }
+
+    /// All that is asked for is asked for at once.
+    pub(crate) fn hurry(&mut self, now: Instant) {
+        self.asking.iter_mut().for_each(|(at, _)| *at = now.min(*at));
+    }
+
     /// The question that an answer belongs to, which came from the destination of `way`: when it was asked.
     pub(crate) fn asked(&self, way: &Path, nonce: u64) -> Option<Instant> {
         match self.known.get(&self.key(way)?) {
@@ -150,7 +167,7 @@ impl Addresses {
     /// `session` is over: its addresses are asked for afresh, after `wait`. Questions that its box
     /// may have answered in another life are repeated at once.
     pub(crate) fn forget(&mut self, now: Instant, session: u32, wait: Duration) {
-        self.asking.iter_mut().for_each(|(at, _)| *at = now.min(*at));
+        self.hurry(now);
         for reach in self.known.values_mut() {
             if matches!(reach, Reach::By(by) if *by == session) {
                 *reach = Reach::None { again_at: now + wait };
@@ -167,6 +184,12 @@ impl Addresses {
             self.asking.pop_front();
             let Some(reach) = self.known.get_mut(&key) else { continue };
             let Reach::Asking(question) = reach else { continue };
+            let again_at = question.asked_at + self.every;
+            if question.tries == TRIES && again_at > now {
+                // Its answer may be on the way.
+                self.asking.push_back((again_at, key));
+                continue;
+            }
             if question.tries == TRIES {
                 *reach = Reach::None { again_at: now + self.pause };
                 continue;

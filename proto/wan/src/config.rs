@@ -136,6 +136,10 @@ pub struct Config {
     /// a path on which they would be dropped in the clear. A frame waits as long as an address is
     /// asked for. At most 1 GiB. Default 0: frames pass.
     pub waiting_bytes_max: u64,
+    /// Whether all that comes by the paths is of a far box that has proved its key, as behind a
+    /// seal. Then the first frame of a stream says that its source is behind that box; otherwise
+    /// that is asked for. Default false.
+    pub is_sealed: bool,
     /// Bytes that wait for room on a side without being tunnelled. At least 64 KiB. Default 32 MiB.
     pub passthrough_bytes_max: u64,
     /// Numbered datagrams after which an acknowledgement is sent at once. 1 to 64. Default 32.
@@ -189,6 +193,7 @@ impl Default for Config {
             asks_others: true,
             without_box: Vec::new(),
             waiting_bytes_max: 0,
+            is_sealed: false,
             passthrough_bytes_max: 32 << 20,
             ack_every: 32,
             ack_delay_max: Duration::from_ms(1),

@@ -117,6 +117,9 @@ declare_counters! {
     sessions_opened,
     /// Sessions closed, by the far box, because it restarted or after its silence.
     sessions_closed,
+    /// Sessions that had carried nothing and gave way to another: of the same name, or for want of
+    /// room.
+    sessions_displaced,
     /// Frames that were lost with a session.
     lost_with_session,
     /// Times that a path was taken for out.

@@ -35,6 +35,14 @@ fn cookie(key: &TagKey, way: &Path, hello: &Hello, epoch: u64) -> u64 {
     u64::from_be_bytes(tag.first_chunk().copied().unwrap_or_default())
 }
 
+/// Shows who asks that the answer is of the box at the other end of its session, and nobody else
+/// anything: both numbers of the session are its key. 0 stands for no session.
+fn mark(answerer: u32, asker: u32, nonce: u64) -> u32 {
+    let key = TagKey::of(&[answerer.to_be_bytes(), asker.to_be_bytes()].concat());
+    let tag = key.tag(&[&nonce.to_be_bytes()]);
+    tag.first_chunk().map_or(1, |bytes| u32::from_be_bytes(*bytes)).max(1)
+}
+
 impl Transport {
     fn hello(&self, step: HelloStep, session: u32, nonce: u64, cookie: u64) -> Hello {
         let config = self.config();
@@ -111,12 +119,14 @@ impl Transport {
         let epoch = now.as_ns() / COOKIE_LIFE_NS;
         if hello.step == HelloStep::Ask {
             let asker = Peer { box_id: hello.box_id, instance: hello.instance };
-            if self.session_of(&asker).is_none() {
+            let session = self.session_of(&asker);
+            let mark = session.and_then(|of| Some(mark(of.local, of.remote?, hello.nonce)));
+            if session.is_none() {
                 // It has perhaps restarted: what it says of its former life comes before its OPEN.
-                self.gives_way(now, hello.box_id);
+                self.gives_way(now, hello.box_id, &way);
             }
             let cookie = cookie(&self.cookies, &way, hello, epoch);
-            let answer = self.hello(HelloStep::Answer, 0, hello.nonce, cookie);
+            let answer = self.hello(HelloStep::Answer, mark.unwrap_or(0), hello.nonce, cookie);
             return self.post_hello(side, way, 0, answer);
         }
         let is_ours = |epoch| cookie(&self.cookies, &way, hello, epoch) == hello.cookie;
@@ -131,14 +141,19 @@ impl Transport {
     }
 
     /// True when a new life of the box of this number may have a session: none stands, or the one
-    /// that does is silent. Otherwise that is challenged: a box that has restarted answers that it
+    /// that does is silent, or has carried nothing from here while hosts here wait for the
+    /// box along `way`. Otherwise that is challenged: a box that has restarted answers that it
     /// does not know the session, which ends it. A box number is no secret, and whoever uses
     /// another's gets no further.
-    fn gives_way(&mut self, now: Instant, box_id: u64) -> bool {
+    fn gives_way(&mut self, now: Instant, box_id: u64, way: &Path) -> bool {
+        let is_sought = self.addresses.is_sought(way);
         let mut sessions = self.sessions.iter_mut();
         let standing = sessions.find(|session| session.peer.box_id == box_id && session.remote.is_some());
         let Some(session) = standing else { return true };
         if session.is_silent(now, self.shared.config.hello_every) {
+            return true;
+        }
+        if is_sought && !session.has_carried {
             return true;
         }
         session.challenge(now, &mut self.shared);
@@ -152,7 +167,7 @@ impl Transport {
         let known = known.filter(|session| session.remote.is_none_or(|remote| remote == hello.session));
         let local = match known.map(|session| session.local) {
             Some(local) => Some(local),
-            None if !self.gives_way(now, hello.box_id) => return self.drop(DropReason::SessionStands),
+            None if !self.gives_way(now, hello.box_id, &way) => return self.drop(DropReason::SessionStands),
             None => {
                 self.end_former_life(now, &peer);
                 self.begin(now, peer, way)
@@ -170,6 +185,7 @@ impl Transport {
         {
             let heard = (side, None);
             session.open(now, &mut self.shared, hello.session, hello.paths, hello.room_bytes, heard);
+            self.addresses.hurry(now);
         }
         self.release_waiting(now);
     }
@@ -187,10 +203,19 @@ impl Transport {
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
         if let Some(session) = self.session_of(&peer) {
             let local = session.local;
-            self.addresses.learn(now, &way, local);
-            return self.release_waiting(now);
+            let is_sealed = self.config().is_sealed;
+            let is_its = |remote| hello.session == mark(remote, local, hello.nonce);
+            match session.remote {
+                // It is asked again once the session is open.
+                None if !is_sealed => return,
+                Some(remote) if !(is_sealed || is_its(remote)) => {}
+                _ => {
+                    self.addresses.learn(now, &way, local);
+                    return self.release_waiting(now);
+                }
+            }
         }
-        if !self.gives_way(now, hello.box_id) {
+        if !self.gives_way(now, hello.box_id, &way) {
             // The question is repeated once the session of its former life has ended.
             return self.drop(DropReason::SessionStands);
         }
@@ -247,6 +272,7 @@ impl Transport {
         }
         let heard = (side, (opening.tries == 1).then(|| now.since(opening.asked_at)));
         session.open(now, &mut self.shared, hello.session, hello.paths, hello.room_bytes, heard);
+        self.addresses.hurry(now);
         self.release_waiting(now);
     }
 
@@ -284,6 +310,7 @@ impl Transport {
     fn end_former_life(&mut self, now: Instant, peer: &Peer) {
         let former = self.sessions.iter().find(|session| session.peer.box_id == peer.box_id);
         if let Some(local) = former.map(|session| session.local) {
+            self.shared.counters.sessions_displaced += u64::from(former.is_some_and(Session::is_up));
             self.end(now, local, Duration::ZERO);
         }
     }
@@ -292,7 +319,22 @@ impl Transport {
         self.sessions.iter().find(|session| session.peer == *peer)
     }
 
+    /// Where there is no room for the box along `way`, for which hosts here wait, an open session
+    /// that has carried nothing from here makes some.
+    fn make_room(&mut self, now: Instant, way: &Path) {
+        if !self.sessions.is_full() || !self.addresses.is_sought(way) {
+            return;
+        }
+        let is_idle = |session: &&Session| session.remote.is_some() && !session.has_carried;
+        let idle = self.sessions.iter().find(is_idle).map(|session| session.local);
+        if let Some(local) = idle {
+            self.shared.counters.sessions_displaced += 1;
+            self.end(now, local, Duration::ZERO);
+        }
+    }
+
     fn begin(&mut self, now: Instant, peer: Peer, way: Path) -> Option<u32> {
+        self.make_room(now, &way);
         let local = self.sessions.draw_number(&mut self.shared.rng)?;
         self.sessions.insert(Session::new(now, &mut self.shared, local, peer, way));
         Some(local)

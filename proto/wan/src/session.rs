@@ -61,6 +61,8 @@ pub(crate) struct Session {
     pub(crate) opening: Option<Opening>,
     /// Addresses of control datagrams: those of hosts that talk to each other.
     pub(crate) way: Path,
+    /// It has carried something from inside.
+    pub(crate) has_carried: bool,
     pub(crate) out: Outgoing,
     pub(crate) incoming: Incoming,
     ways_out: Vec<WayOut>,
@@ -90,6 +92,7 @@ impl Session {
             peer,
             opening: None,
             way,
+            has_carried: false,
             out: Outgoing::new(config, tables_seed),
             incoming: Incoming::new(config.receive_bytes_max, config.streams_max, config.reorder_frames_max),
             ways_out: ways_out(now, config, seed),
@@ -238,19 +241,19 @@ impl Session {
         }
     }
 
-    /// False: the far box no longer knows this session.
+    /// False: the far box no longer knows this session. `way_back` is to an address that it serves.
     pub(crate) fn handle_ping(
         &mut self,
         now: Instant,
         shared: &mut Shared,
         side: Side,
         (header, ping): (&Header, &Ping),
-        way_back: Path,
+        way_back: Option<Path>,
     ) -> bool {
         match ping.step {
             PingStep::Ask => {
                 // The hosts' Ethernet addresses may have changed.
-                self.way = way_back;
+                self.way = way_back.unwrap_or(self.way);
                 if let Some(way) = self.ways_in.get_mut(usize::from(header.path)) {
                     way.arrivals.skip_to(ping.next_number);
                     way.is_asked = true;

@@ -17,9 +17,13 @@ impl Sessions {
         Sessions { numbers: Vec::new(), all: Vec::new(), max: max as usize }
     }
 
+    pub(crate) fn is_full(&self) -> bool {
+        self.all.len() == self.max
+    }
+
     /// A number for one more. `None`: there are as many as there may be.
     pub(crate) fn draw_number(&self, rng: &mut SecretRng) -> Option<u32> {
-        if self.all.len() == self.max {
+        if self.is_full() {
             return None;
         }
         loop {

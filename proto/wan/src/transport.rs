@@ -237,6 +237,7 @@ impl Transport {
             counters.stream_table_full += 1;
             return Stream::None;
         };
+        session.has_carried = true;
         self.streams.insert(wire_key, (local, slot));
         Stream::Open((local, slot))
     }
@@ -274,9 +275,10 @@ impl Transport {
         }
     }
 
-    /// A host along `way` has sent a frame by the session `local`.
+    /// A host along `way` has sent a frame by the session `local`. In the clear that says nothing:
+    /// anybody can have a session, and put any source into a frame.
     fn learn_of_host(&mut self, now: Instant, way: &Path, local: u32) {
-        if self.addresses.learn_of_host(now, way, local) {
+        if self.config().is_sealed && self.addresses.learn_of_host(now, way, local) {
             self.release_waiting(now);
         }
     }
@@ -304,6 +306,7 @@ impl Transport {
             return self.handle_stray(now, side, &header, body, way_back);
         };
         let shared = &mut self.shared;
+        let serves = |way: &Path, local| self.addresses.is_served(way, local);
         match header.kind {
             Kind::End | Kind::Void => {
                 session.handle_numbered(now, shared, side, frame, outer);
@@ -315,6 +318,7 @@ impl Transport {
             Kind::Ping => match Ping::read(body) {
                 Some(ping) => {
                     let local = session.local;
+                    let way_back = Some(way_back).filter(|way| serves(way, local));
                     if !session.handle_ping(now, shared, side, (&header, &ping), way_back) {
                         self.end(now, local, Duration::ZERO);
                     }

@@ -1,7 +1,13 @@
-//! SECURITY.md names tests; each must exist.
+//! SECURITY.md and the pages about what goes between boxes name tests; each must exist.
 
 use std::fs;
+use std::io;
 use std::path::Path;
+
+/// Pages whose statements about attackers name tests without their files.
+const PAGES: &[&str] = &["docs/wan-encryption.md", "docs/wan-transport.md"];
+/// Where those tests are.
+const FOLDERS: &[&str] = &["proto/seal", "proto/wan", "checks/tests/attacks"];
 
 pub fn check(root: &Path) -> Result<Vec<String>, String> {
     let path = root.join("SECURITY.md");
@@ -20,7 +26,35 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
             faults.push(format!("SECURITY.md: there is no fuzz target {target}"));
         }
     }
+    let mut code = String::new();
+    for folder in FOLDERS {
+        read_code(&root.join(folder), &mut code).map_err(|e| format!("{folder}: {e}"))?;
+    }
+    for page in PAGES {
+        let text = fs::read_to_string(root.join(page)).map_err(|e| format!("{page}: {e}"))?;
+        for test in sentences(&text).filter(|test| !code.contains(&format!("fn {test}("))) {
+            faults.push(format!("{page}: there is no test {test}: name the one that took its place"));
+        }
+    }
     Ok(faults)
+}
+
+fn read_code(folder: &Path, code: &mut String) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            read_code(&path, code)?;
+        } else if path.extension().is_some_and(|ext| ext == "rs") {
+            code.push_str(&fs::read_to_string(&path)?);
+        }
+    }
+    Ok(())
+}
+
+/// Names of tests are sentences: four words and more.
+fn sentences(text: &str) -> impl Iterator<Item = &str> {
+    let is_name = |word: &&str| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    quoted(text).filter(is_name).filter(|word| word.matches('_').count() > 3)
 }
 
 /// What stands between backticks.
@@ -46,5 +80,7 @@ mod tests {
             "| it holds | `a/b.rs::c_d`, `e.rs::f`, fuzz targets `g` and `h` |\n`cargo xtask` has no test";
         assert_eq!(super::tests(text).collect::<Vec<_>>(), [("a/b.rs", "c_d"), ("e.rs", "f")]);
         assert_eq!(super::targets(text).collect::<Vec<_>>(), ["g", "h"]);
+        let text = "counted by `replayed` and `too_many_questions`; `who_says_it_twice_says_it_once`";
+        assert_eq!(super::sentences(text).collect::<Vec<_>>(), ["who_says_it_twice_says_it_once"]);
     }
 }

@@ -3,6 +3,7 @@
 use super::Setup;
 use longhaul_accel::{Accelerator, Config, Policy, Role};
 use longhaul_node::{Chain, Deadline, Frame, Mirrored, Node, Side, Transmit};
+use longhaul_seal::{PeerConfig, PrivateKey, Seal, Sealed};
 use longhaul_units::{Duration, Instant};
 use longhaul_wan::{PathConfig, Rate, Seed, Transport};
 use std::collections::VecDeque;
@@ -19,9 +20,26 @@ pub enum Boxes {
     Paired,
     /// Whole boxes with the transport.
     Whole,
+    /// The same with keys: nothing of RDMA in the clear.
+    Sealed,
 }
 
-type Whole = Chain<Accelerator, Chain<Mirrored<Accelerator>, Transport>>;
+/// What a run says of its boxes beyond the defaults.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub accelerator: fn(&mut Config),
+    pub transport: fn(&mut longhaul_wan::Config),
+    pub seal: fn(&mut longhaul_seal::Config),
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { accelerator: |_| {}, transport: |_| {}, seal: |_| {} }
+    }
+}
+
+/// As `longhaul accelerate` composes them.
+type Whole = Chain<Accelerator, Chain<Mirrored<Accelerator>, Sealed<Transport>>>;
 type Halves = Chain<Accelerator, Mirrored<Accelerator>>;
 
 enum Parts {
@@ -42,13 +60,14 @@ macro_rules! each {
 
 impl Parts {
     fn new(setup: &Setup, number: usize, lives: u64) -> Parts {
-        let config = Config {
+        let mut config = Config {
             policy: Policy::all(setup.mode),
             wan_rate: Some(setup.rate),
             lan_rate: Some(setup.rate),
             seed: setup.seed ^ lives << 8 ^ number as u64,
             ..Config::default()
         };
+        (setup.limits.accelerator)(&mut config);
         let accelerator = |config| Accelerator::new(config).expect("valid");
         let round_trip = setup.fibre.delay.times(2);
         match setup.boxes {
@@ -60,16 +79,10 @@ impl Parts {
                 let far = Some(Mirrored(accelerator(far)));
                 Parts::Halves(Box::new(Chain::new(Some(accelerator(config)), far)))
             }
-            Boxes::Whole => {
+            Boxes::Whole | Boxes::Sealed => {
                 let [near, far] = config.halves(round_trip);
-                let path = PathConfig { rate: Rate::Fixed(setup.rate), ..PathConfig::default() };
-                let sized = longhaul_wan::Config::for_paths(vec![path], setup.rate.bytes_in(round_trip));
-                let transport = Transport::new(longhaul_wan::Config {
-                    box_id: 1 + number as u64,
-                    seed: Seed::of_scenario(setup.seed << 16 | lives << 8 | number as u64),
-                    ..sized
-                });
-                let behind = Chain::new(Some(Mirrored(accelerator(far))), Some(transport.expect("valid")));
+                let sealed = Sealed::new(transport(setup, number, lives), seal(setup, number, lives));
+                let behind = Chain::new(Some(Mirrored(accelerator(far))), Some(sealed));
                 Parts::Whole(Box::new(Chain::new(Some(accelerator(near)), Some(behind))))
             }
         }
@@ -87,6 +100,43 @@ impl Parts {
             }
         }
     }
+}
+
+fn transport(setup: &Setup, number: usize, lives: u64) -> Transport {
+    let path = PathConfig { rate: Rate::Fixed(setup.rate), ..PathConfig::default() };
+    let round_trip = setup.fibre.delay.times(2);
+    let sized = longhaul_wan::Config::for_paths(vec![path], setup.rate.bytes_in(round_trip));
+    let mut config = longhaul_wan::Config {
+        box_id: 1 + number as u64,
+        seed: Seed::of_scenario(setup.seed << 16 | lives << 8 | number as u64),
+        ..sized
+    };
+    if setup.boxes == Boxes::Sealed {
+        // What may not leave in the clear waits.
+        config.waiting_bytes_max = 16 << 20;
+        config.is_sealed = true;
+        config.hello_pause = Duration::from_ms(1000);
+    }
+    (setup.limits.transport)(&mut config);
+    Transport::new(config).expect("valid")
+}
+
+/// The key of a site's box.
+pub fn key(number: usize) -> PrivateKey {
+    PrivateKey::generate(&Seed::new([1 + number as u8; 32]))
+}
+
+fn seal(setup: &Setup, number: usize, lives: u64) -> Option<Seal> {
+    let peer = PeerConfig {
+        name: format!("box {}", 1 - number),
+        public_key: key(1 - number).public(),
+        preshared_key: None,
+    };
+    let seed = Seed::of_scenario(setup.seed << 16 | lives << 8 | 0x80 | number as u64);
+    let mut config = longhaul_seal::Config::new(key(number), vec![peer], seed);
+    config.ask_pause = Duration::from_ms(1000);
+    (setup.limits.seal)(&mut config);
+    (setup.boxes == Boxes::Sealed).then(|| Seal::new(config).expect("valid"))
 }
 
 /// When a box is killed, and when it is back with empty memory.
@@ -117,6 +167,21 @@ impl Site {
 
     pub fn accelerators(&self) -> Vec<&Accelerator> {
         self.parts.accelerators()
+    }
+
+    fn sealed(&self) -> Option<&Sealed<Transport>> {
+        match &self.parts {
+            Parts::Whole(whole) => whole.right().and_then(Chain::right),
+            Parts::Near(_) | Parts::Halves(_) => None,
+        }
+    }
+
+    pub fn transport(&self) -> Option<&Transport> {
+        self.sealed().map(Sealed::node)
+    }
+
+    pub fn seal(&self) -> Option<&Seal> {
+        self.sealed().and_then(Sealed::seal)
     }
 
     fn is_away(&self) -> bool {

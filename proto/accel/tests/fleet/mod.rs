@@ -14,7 +14,7 @@ mod memory;
 pub mod plan;
 mod program;
 
-use boxes::{Boxes, Kill, Site};
+use boxes::{Boxes, Kill, Limits, Site};
 use fork::Fork;
 use longhaul_accel::{Accelerator, Mode};
 use longhaul_link::LinkConfig;
@@ -29,7 +29,7 @@ pub use program::{End, Failure};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-fn address_of(host: usize) -> IpAddr {
+pub fn address_of(host: usize) -> IpAddr {
     IpAddr::from([10, 77, 0, host as u8 + 1])
 }
 
@@ -124,6 +124,7 @@ pub struct Setup {
     /// no box.
     pub detour_from: Option<Instant>,
     pub time_max: Duration,
+    pub limits: Limits,
 }
 
 impl Setup {
@@ -155,6 +156,7 @@ impl Setup {
             kills: Vec::new(),
             detour_from: None,
             time_max: Duration::from_ms(120_000),
+            limits: Limits::default(),
         }
     }
 
@@ -176,7 +178,8 @@ impl Setup {
 enum Station {
     Host(Box<Host>),
     Site(Box<Site>),
-    Fork(Box<Fork>),
+    /// Something else that frames pass.
+    Between(Box<dyn Node>),
 }
 
 macro_rules! each {
@@ -184,7 +187,7 @@ macro_rules! each {
         match $station {
             Station::Host($node) => $call,
             Station::Site($node) => $call,
-            Station::Fork($node) => $call,
+            Station::Between($node) => $call,
         }
     };
 }
@@ -247,7 +250,7 @@ impl Outcome {
 fn add_detour(stations: &mut Vec<Station>, cables: &mut Vec<Cable>, setup: &Setup, from: Instant) {
     let first = stations.len();
     for host in [0, 1] {
-        stations.push(Station::Fork(Box::new(Fork::new((host == 1).then_some(from)))));
+        stations.push(Station::Between(Box::new(Fork::new((host == 1).then_some(from)))));
         let is_host = |end: &&mut (usize, usize)| **end == (host, 0);
         let end = cables.iter_mut().flat_map(|cable| &mut cable.ends).find(is_host);
         *end.expect("hosts have a cable") = (first + host, 1);
@@ -266,6 +269,11 @@ pub struct Fleet {
 
 impl Fleet {
     pub fn new(setup: &Setup) -> Fleet {
+        Fleet::with(setup, None)
+    }
+
+    /// With `between` in the middle of the fibre: its side 0 is towards the first host.
+    pub fn with(setup: &Setup, between: Option<Box<dyn Node>>) -> Fleet {
         let plan = Rc::new(setup.plan());
         let mut hosts = [0, 1].map(|number| Host::new(number, setup, &plan));
         let peers = [hosts[0].peers(), hosts[1].peers()];
@@ -275,19 +283,28 @@ impl Fleet {
             hosts.into_iter().map(|host| Station::Host(Box::new(host))).collect();
         let lan = |ends| Cable::short(ends, setup.rate);
         let site = |number| Station::Site(Box::new(Site::new(setup, number)));
-        let fibre = |ends| Cable { ends, wire: setup.fibre.clone(), loss_toward_second_only: false };
-        let cables = match setup.boxes {
-            Boxes::None => vec![fibre([(0, 0), (1, 0)])],
+        let fibre = |wire, ends| Cable { ends, wire, loss_toward_second_only: false };
+        let (mut cables, ends) = match setup.boxes {
+            Boxes::None => (Vec::new(), [(0, 0), (1, 0)]),
             Boxes::One => {
                 stations.push(site(0));
-                vec![fibre([(2, 1), (1, 0)]), lan([(0, 0), (2, 0)])]
+                (vec![lan([(0, 0), (2, 0)])], [(2, 1), (1, 0)])
             }
-            Boxes::Both | Boxes::Paired | Boxes::Whole => {
+            Boxes::Both | Boxes::Paired | Boxes::Whole | Boxes::Sealed => {
                 stations.extend([site(0), site(1)]);
-                vec![fibre([(2, 1), (3, 1)]), lan([(0, 0), (2, 0)]), lan([(1, 0), (3, 0)])]
+                (vec![lan([(0, 0), (2, 0)]), lan([(1, 0), (3, 0)])], [(2, 1), (3, 1)])
             }
         };
-        let mut cables = cables;
+        match between {
+            None => cables.insert(0, fibre(setup.fibre.clone(), ends)),
+            Some(node) => {
+                let half = LinkConfig { delay: setup.fibre.delay.divided_by(2), ..setup.fibre.clone() };
+                let middle = stations.len();
+                stations.push(Station::Between(node));
+                cables.push(fibre(half.clone(), [ends[0], (middle, 0)]));
+                cables.push(fibre(half, [(middle, 1), ends[1]]));
+            }
+        }
         if let Some(from) = setup.detour_from {
             add_detour(&mut stations, &mut cables, setup, from);
         }
@@ -300,12 +317,19 @@ impl Fleet {
         host
     }
 
+    pub fn sites(&self) -> impl Iterator<Item = &Site> {
+        self.nodes.iter().filter_map(|station| match station {
+            Station::Site(site) => Some(site.as_ref()),
+            Station::Host(_) | Station::Between(_) => None,
+        })
+    }
+
+    pub fn site(&self, number: usize) -> &Site {
+        self.sites().nth(number).expect("there is a box")
+    }
+
     pub fn accelerators(&self) -> Vec<&Accelerator> {
-        let sites = self.nodes.iter().filter_map(|station| match station {
-            Station::Site(site) => Some(site),
-            Station::Host(_) | Station::Fork(_) => None,
-        });
-        sites.flat_map(|site| site.accelerators()).collect()
+        self.sites().flat_map(|site| site.accelerators()).collect()
     }
 
     fn unfinished(&self) -> impl Iterator<Item = usize> + '_ {
@@ -326,10 +350,20 @@ impl Fleet {
         while self.nodes.step_until(end) {}
     }
 
+    /// Every QP has come to its end.
+    pub fn is_finished(&self) -> bool {
+        self.unfinished().next().is_none()
+    }
+
+    /// Whoever stands in the middle has something to send.
+    pub fn wake(&mut self) {
+        self.nodes.iter_mut().for_each(drop);
+    }
+
     /// Runs until every QP has come to its end, or its time is over.
     pub fn run(&mut self) -> Outcome {
         let end = Instant::ZERO + self.setup.time_max;
-        while self.now() < end && self.unfinished().next().is_some() {
+        while self.now() < end && !self.is_finished() {
             let next = end.min(self.now() + Duration::from_ms(1));
             self.run_until(next);
         }
@@ -340,7 +374,7 @@ impl Fleet {
         self.outcome()
     }
 
-    fn outcome(&mut self) -> Outcome {
+    pub fn outcome(&mut self) -> Outcome {
         let unfinished: Vec<usize> = self.unfinished().collect();
         let mut outcome = Outcome { ended: self.now().since(Instant::ZERO), ..Outcome::default() };
         for &qp in unfinished.iter().take(4) {
