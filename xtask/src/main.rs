@@ -31,6 +31,9 @@ usage: cargo xtask COMMAND
   count     instructions per packet of the hot paths, by valgrind's callgrind";
 
 fn main() -> ExitCode {
+    if let Some(ended) = fuzz::instrument(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        return ended;
+    }
     let mut arguments = std::env::args().skip(1);
     let outcome = match arguments.next().as_deref() {
         Some("tidy") => tidy::run(&workspace()),
