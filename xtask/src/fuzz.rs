@@ -131,7 +131,7 @@ fn learnt(root: &Path, target: &str) -> PathBuf {
     cargo::target(root).join("fuzz-corpus").join(target)
 }
 
-fn build(root: &Path) -> Result<PathBuf, String> {
+pub fn build(root: &Path) -> Result<PathBuf, String> {
     let folder = cargo::target(root).join("fuzz");
     let folder_argument = format!("--target-dir={}", folder.display());
     let manifest = "--manifest-path=checks/fuzz/Cargo.toml";

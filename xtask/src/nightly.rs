@@ -91,11 +91,14 @@ const STAGES: [Stage; 12] = [
     stage("sanitize", 5, "unsafe code under AddressSanitizer", stages::sanitize),
 ];
 
-/// Expected minutes times this, and [`GRACE`] for builds, and a stage that goes on hangs.
+/// A stage that takes so many times what is expected hangs.
 const PATIENCE: u64 = 4;
+/// For what a stage builds first.
 const GRACE: Duration = Duration::from_secs(3600);
 /// The exit status by which a stage says that it skipped itself: Automake's.
 const SKIPPED: u8 = 77;
+/// The line by which a stage says that what it needs is built: its limit counts from there.
+const BUILT: &str = "== built";
 /// What the line with the reason begins with.
 const SKIPPED_BECAUSE: &str = "!!! SKIPPED: ";
 
@@ -179,7 +182,7 @@ fn list() {
     for length in &LENGTHS {
         println!("  {}={}", length.variable, in_force(length.variable, length.value));
     }
-    println!("\n--minutes N: N minutes for each stage, builds included; lengths are cut accordingly");
+    println!("\n--minutes N: N minutes for each stage after its builds; lengths are cut accordingly");
 }
 
 /// What the environment says, or else `usual`.
@@ -204,15 +207,12 @@ fn lengths(stage: &Stage, minutes: Option<u64>) -> Vec<(&'static str, String)> {
 
 fn one(root: &Path, stage: &'static Stage, place: &str, minutes: Option<u64>) -> Outcome {
     let started = Instant::now();
-    let (limit, is_bound) = match minutes {
-        Some(minutes) => (Duration::from_secs(60 * minutes), true),
-        None => (Duration::from_secs(60 * PATIENCE * stage.minutes) + GRACE, false),
-    };
+    let limit = Duration::from_secs(60 * minutes.unwrap_or(PATIENCE * stage.minutes));
     let variables = lengths(stage, minutes);
     let ending = process::run(root, stage.name, place, &variables, limit);
     let ended = ending.unwrap_or_else(|error| Ending::Failed { why: error, tests: vec![] });
     let ended = match ended {
-        Ending::Late { tests } if !is_bound => {
+        Ending::Late { tests } if minutes.is_none() => {
             Ending::Failed { why: format!("it did not end within {} min", limit.as_secs() / 60), tests }
         }
         Ending::Late { tests } if !tests.is_empty() => {

@@ -1,6 +1,6 @@
 //! The process of a stage: its output, its end, and its end by force.
 
-use super::{SKIPPED, SKIPPED_BECAUSE};
+use super::{BUILT, GRACE, SKIPPED, SKIPPED_BECAUSE};
 use crate::cargo::target;
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -43,11 +43,14 @@ struct Said {
     failed: Option<String>,
     tests: Vec<String>,
     last: String,
+    built_at: Option<Instant>,
 }
 
 impl Said {
     fn hear(&mut self, line: &str) {
-        if let Some(why) = line.strip_prefix(SKIPPED_BECAUSE) {
+        if line == BUILT {
+            self.built_at = Some(Instant::now());
+        } else if let Some(why) = line.strip_prefix(SKIPPED_BECAUSE) {
             self.skipped = Some(why.to_owned());
         } else if let Some(why) = line.strip_prefix(FAILED_BECAUSE) {
             self.failed = Some(why.to_owned());
@@ -68,7 +71,7 @@ fn failed_test(line: &str) -> Option<&str> {
     name.split(" ... ").next()
 }
 
-/// Runs the stage `name` for at most `limit`, with `variables` in its environment.
+/// Runs the stage `name`, once it has built what it needs for at most `limit`, with `variables` in its environment.
 pub fn run(
     root: &Path,
     name: &str,
@@ -138,7 +141,8 @@ fn wait(
             return Ok(Some(status));
         }
         let elapsed = started.elapsed();
-        if elapsed > limit {
+        let built_at = said.lock().ok().and_then(|said| said.0.built_at);
+        if built_at.map_or(elapsed > limit + GRACE, |at| at.elapsed() > limit) {
             end(child);
             return Ok(None);
         }
@@ -232,7 +236,8 @@ mod tests {
                 break all;
             }
         };
-        let said = Mutex::new((Said::default(), File::open("/dev/null").unwrap()));
+        let said = Said { built_at: Some(started), ..Said::default() };
+        let said = Mutex::new((said, File::open("/dev/null").unwrap()));
         assert_eq!(wait(&mut child, "", &said, Duration::ZERO), Ok(None));
         assert_eq!(all.len(), 3, "the shell and its two");
         let lives = |id: &u32| {

@@ -1,6 +1,6 @@
 //! What each stage runs. The lengths are in the environment, which every cargo inherits.
 
-use super::{Done, LENGTHS, in_force};
+use super::{BUILT, Done, LENGTHS, in_force};
 use crate::cargo::{RELEASE, cargo, target};
 use crate::{ci, fuzz as fuzzer, interop as scenarios};
 use std::path::Path;
@@ -18,9 +18,22 @@ const BY_HAND: [&str; 5] = [
     "--skip=every_experiment_is_as_expected",
 ];
 
-fn long(root: &Path, arguments: &[&str]) -> Result<Done, String> {
-    cargo(root, arguments, &[])?;
+/// Builds the tests that `arguments` of `cargo test` name, and then runs them.
+fn tests(root: &Path, arguments: &[&str]) -> Result<Done, String> {
+    build_tests(root, arguments)?;
+    built();
+    cargo(root, &[&["test"], arguments].concat(), &[])?;
     Ok(Done::Passed)
+}
+
+fn build_tests(root: &Path, arguments: &[&str]) -> Result<(), String> {
+    let which: Vec<&str> = arguments.iter().copied().take_while(|argument| *argument != "--").collect();
+    cargo(root, &[&["test", "--no-run", "--quiet"], &which[..]].concat(), &[])
+}
+
+/// Tells who measures the time.
+fn built() {
+    println!("{BUILT}");
 }
 
 /// What the length is: set in this process by the one that started it.
@@ -35,6 +48,7 @@ fn is_there(program: &str, arguments: &[&str]) -> bool {
 }
 
 pub fn deny(root: &Path) -> Result<Done, String> {
+    built();
     if !is_there("cargo", &["deny", "--version"]) {
         return Ok(Done::Skipped("cargo-deny is missing: cargo install --locked cargo-deny".to_owned()));
     }
@@ -60,14 +74,15 @@ pub fn deny(root: &Path) -> Result<Done, String> {
 }
 
 pub fn properties(root: &Path) -> Result<Done, String> {
-    let workspace = long(root, &["test", "--workspace", "--exclude=longhaul-checks", "--no-fail-fast"]);
-    long(root, &["test", "-p=longhaul-checks", "--test=fuzz_corpus", "--no-fail-fast"])?;
+    build_tests(root, &["-p=longhaul-checks", "--test=fuzz_corpus"])?;
+    let workspace = tests(root, &["--workspace", "--exclude=longhaul-checks", "--no-fail-fast"]);
+    tests(root, &["-p=longhaul-checks", "--test=fuzz_corpus", "--no-fail-fast"])?;
     workspace
 }
 
 pub fn ignored(root: &Path) -> Result<Done, String> {
-    let packages = ["test", "--workspace", "--exclude=longhaul-checks", "--no-fail-fast"];
-    long(root, &[&packages[..], &["--", "--ignored"], &BY_HAND].concat())
+    let packages = ["--workspace", "--exclude=longhaul-checks", "--no-fail-fast"];
+    tests(root, &[&packages[..], &["--", "--ignored"], &BY_HAND].concat())
 }
 
 /// Every test target of checks/ that neither boots guests nor has a stage of its own.
@@ -85,17 +100,17 @@ pub fn end_to_end(root: &Path) -> Result<Done, String> {
         }
     }
     targets.sort();
-    let mut arguments = vec!["test", "-p=longhaul-checks", "--no-fail-fast"];
+    let mut arguments = vec!["-p=longhaul-checks", "--no-fail-fast"];
     arguments.extend(targets.iter().map(String::as_str));
     arguments.extend(["--", "--ignored", "--nocapture"]);
     arguments.extend(BY_HAND);
-    long(root, &arguments)
+    tests(root, &arguments)
 }
 
 fn with_labs(root: &Path, name: &str) -> Result<Done, String> {
     cargo(root, RELEASE, &[])?;
     let test = format!("--test={name}");
-    long(root, &["test", "-p=longhaul-checks", &test, "--no-fail-fast", "--", "--ignored", "--nocapture"])
+    tests(root, &["-p=longhaul-checks", &test, "--no-fail-fast", "--", "--ignored", "--nocapture"])
 }
 
 pub fn stress(root: &Path) -> Result<Done, String> {
@@ -110,6 +125,9 @@ pub fn interop(root: &Path) -> Result<Done, String> {
     if !is_there("qemu-system-x86_64", &["--version"]) {
         return Ok(Done::Skipped("qemu is missing: apt-get install qemu-system-x86".to_owned()));
     }
+    cargo(root, RELEASE, &[])?;
+    build_tests(root, &["-p=longhaul-checks"])?;
+    built();
     scenarios::run(root, Vec::new())?;
     Ok(Done::Passed)
 }
@@ -118,12 +136,14 @@ pub fn dpdk(root: &Path) -> Result<Done, String> {
     if !ci::has_dpdk() {
         return Ok(Done::Skipped(ci::DPDK_IS_MISSING.to_owned()));
     }
+    built();
     ci::dpdk(root)?;
-    long(root, &["test", "-p=longhaul-dpdk", "--features=longhaul-dpdk/libdpdk", "--", "--ignored"])
+    tests(root, &["-p=longhaul-dpdk", "--features=longhaul-dpdk/libdpdk", "--", "--ignored"])
 }
 
 pub fn reproduce(root: &Path) -> Result<Done, String> {
     cargo(root, RELEASE, &[])?;
+    built();
     let program = target(root).join("release/longhaul");
     let folder = target(root).join("nightly");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -143,11 +163,16 @@ pub fn fuzz(root: &Path) -> Result<Done, String> {
     if !is_there("c++", &["--version"]) {
         return Ok(Done::Skipped("a C++ compiler is missing: apt-get install g++".to_owned()));
     }
+    fuzzer::build(root)?;
+    built();
     fuzzer::all(root, 60 * length("LONGHAUL_FUZZ_MINUTES")?)?;
     Ok(Done::Passed)
 }
 
 pub fn soak(root: &Path) -> Result<Done, String> {
+    cargo(root, RELEASE, &[])?;
+    build_tests(root, &["-p=longhaul-checks", "--test=integrity"])?;
+    built();
     ci::soak(root, &length("LONGHAUL_SOAK_MINUTES")?.to_string())?;
     Ok(Done::Passed)
 }
@@ -157,6 +182,7 @@ pub fn sanitize(root: &Path) -> Result<Done, String> {
         let cure = "rustup toolchain install nightly --component rust-src";
         return Ok(Done::Skipped(format!("AddressSanitizer needs a nightly toolchain: {cure}")));
     }
+    built();
     ci::sanitize(root)?;
     Ok(Done::Passed)
 }
