@@ -4,10 +4,11 @@
 use longhaul_checks::{Finished, Program, TestLab, free_tcp_port};
 use longhaul_units::{Rng, SplitMix64};
 use serde_json::Value;
+use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 
 /// What befalls the fibre, in words of `longhaul lab up`.
-const ILLS: [&[&str]; 10] = [
+const ILLS: [&[&str]; 19] = [
     &[],
     &["--loss", "1e-3"],
     &["--loss", "1e-2"],
@@ -27,7 +28,20 @@ const ILLS: [&[&str]; 10] = [
         "--rule",
         "roce: duplicate 1%",
     ],
+    &["--rule", "roce: mark 5%", "--queue", "1M", "--ecn", "64K:256K:0.2"],
+    &["--rule", "read-response: lose 1%", "--rule", "read-request: lose every 50"],
+    &["--rule", "atomic: lose 3%", "--rule", "atomic-ack: lose 3%", "--rule", "rnr-nak: lose 10%"],
+    &["--rule", "send: lose 1% bursts 8", "--rule", "write: lose 1% bursts 4"],
+    &["--rule", "cm: lose first 2", "--rule", "cm: duplicate", "--rule", "not-roce: lose 10%"],
+    &["--rule", "any: lose number 100", "--rule", "roce from b: corrupt icrc every 40"],
+    &["--rule", "roce: corrupt payload at-most 200", "--rule", "nak: lose once"],
+    &["--at", "2s-4s loss 2e-2", "--at", "3s cut 100ms", "--at", "5s rate 200M"],
+    &["--at", "1s delay 1ms", "--at", "3s delay 4ms", "--loss", "1e-3"],
 ];
+
+/// What each side counts, and must have done some of.
+const KINDS: [&str; 9] =
+    ["rounds", "messages", "bytes", "atomics", "invalidated", "uc", "uc_writes", "uc_immediate_writes", "ud"];
 
 /// One lab and what runs in it.
 struct Trial {
@@ -71,9 +85,8 @@ impl Trial {
         Trial::new(seed, accelerate, km, ills, &task, seconds)
     }
 
-    /// Both ends' results, the client's first; panics with all that is known when one of them finds
-    /// anything.
-    fn run(&self, again: &str) -> [Value; 2] {
+    /// Both ends' results, the client's first; all that is known when one of them finds anything.
+    fn run(&self, again: &str) -> Result<[Value; 2], String> {
         let lab = TestLab::up_with(&self.lab);
         let port = free_tcp_port();
         let start = |host: &str, place: &str| {
@@ -95,8 +108,11 @@ impl Trial {
             serde_json::from_str(&finished.stdout).ok()
         };
         match (result(client), result(server)) {
-            (Some(client), Some(server)) => [client, server],
-            _ => panic!("{both}\n=== {:?}, {}\n{}\nto repeat: {again}", self.lab, self.task, lab.status()),
+            (Some(client), Some(server)) => Ok([client, server]),
+            _ => {
+                let (status, words, task) = (lab.status(), &self.lab, &self.task);
+                Err(format!("{both}\n=== {words:?}, {task}\n{status}\nto repeat: {again}"))
+            }
         }
     }
 }
@@ -108,8 +124,9 @@ fn one_of<T: Copy>(rng: &mut SplitMix64, all: &[T]) -> T {
 fn short(accelerate: &str, km: u64, ills: usize, task: &str) {
     let again = "the same test: its seed is fixed, and load of the machine is not";
     let results = Trial::new(1, accelerate, km, ILLS[ills], task, 1.5).run(again);
+    let results = results.unwrap_or_else(|fault| panic!("{fault}"));
     for result in &results {
-        for what in ["rounds", "messages", "bytes", "atomics", "invalidated", "uc", "ud"] {
+        for what in KINDS {
             assert!(result[what].as_u64().is_some_and(|n| n > 0), "{what}: {result}");
         }
     }
@@ -166,21 +183,36 @@ fn an_hour() {
         text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text}: a number is needed"))
     };
     let limit = Duration::from_secs(number("LONGHAUL_STRESS_SECONDS", 3600));
-    let begun = Instant::now();
-    let (mut trials, mut messages, mut bytes) = (0, 0, 0);
+    let (begun, mut trials, mut failed) = (Instant::now(), 0, Vec::new());
+    let mut sums = [0; KINDS.len()];
     for seed in number("LONGHAUL_SEED", 1).. {
         let again = format!(
-            "LONGHAUL_STRESS_SECONDS=1 LONGHAUL_SEED={seed} cargo test -p longhaul-checks --test stress an_hour -- --ignored"
+            "LONGHAUL_STRESS_SECONDS=1 LONGHAUL_SEED={seed} \
+             cargo test -p longhaul-checks --test stress an_hour -- --ignored"
         );
         let trial = Trial::drawn(seed, 6.0);
         println!("seed {seed}: {:?}, {}", trial.lab, trial.task);
-        let results = trial.run(&again);
+        // A lab that does not come up is that trial's fault, and the others go on too.
+        let outcome = catch_unwind(|| trial.run(&again)).unwrap_or_else(|_| Err("panicked".to_owned()));
         trials += 1;
-        messages += results[0]["messages"].as_u64().unwrap_or(0);
-        bytes += results[0]["bytes"].as_u64().unwrap_or(0);
+        match outcome {
+            Ok([client, server]) => {
+                for (sum, kind) in sums.iter_mut().zip(KINDS) {
+                    // Lanes count what both sides do, the others what one side receives.
+                    let sides = if kind.starts_with('u') { vec![&client, &server] } else { vec![&client] };
+                    *sum += sides.iter().filter_map(|side| side[kind].as_u64()).sum::<u64>();
+                }
+            }
+            Err(fault) => {
+                eprintln!("seed {seed}: {fault}");
+                failed.push(seed);
+            }
+        }
         if begun.elapsed() > limit {
             break;
         }
     }
-    println!("{trials} trials, {messages} messages and {bytes} bytes checked");
+    let sums: Vec<String> = KINDS.iter().zip(sums).map(|(kind, sum)| format!("{kind} {sum}")).collect();
+    println!("{trials} trials in {:.0} s: {}", begun.elapsed().as_secs_f64(), sums.join(", "));
+    assert!(failed.is_empty(), "faults with the seeds {failed:?}");
 }

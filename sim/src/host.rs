@@ -275,7 +275,9 @@ impl Host {
         config.ack_request_every = profile.ack_request_every;
         // A profile says all that there is about when a NIC asks.
         config.ack_request_at_window_end = false;
+        config.ack_request_spread = false;
         config.probe_above = u32::MAX;
+        config.timeout_stretch_max = 1;
         config.ack_every = profile.ack_every;
         config.adaptive_timeout =
             profile.adaptive_retransmission.then(|| Duration::from_ns(profile.adaptive_first_ns));

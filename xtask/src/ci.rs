@@ -8,6 +8,8 @@ use std::time::Instant;
 
 const STEPS: &[(&str, &[&str])] = &[
     ("format", &["fmt", "--all", "--check"]),
+    // The fuzzer is a workspace of its own, whose Cargo.lock no other step looks at.
+    ("the fuzzer's Cargo.lock", &["tree", "--depth=0", "--manifest-path=checks/fuzz/Cargo.toml"]),
     ("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
     ("documentation", &["doc", "--workspace", "--no-deps", "--quiet"]),
     // End-to-end tests run the program and the library that it preloads.

@@ -8,14 +8,23 @@ use crate::cargo;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 /// What cargo-fuzz passes without a sanitizer.
-const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
-    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
-/// For another target than the host's by name, or else build scripts would be instrumented too.
+const INSTRUMENTATION: [&str; 5] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+];
+/// What the names of crates of ours begin with. Others are not instrumented: libFuzzer looks through all counters
+/// after each input, and would be told of each comparison in the arithmetic of ciphers.
+const OURS: &str = "longhaul";
+/// In the environment of the compiler that [`instrument`] stands before.
+const INSTRUMENTS: &str = "LONGHAUL_FUZZ_INSTRUMENTS";
+/// For another target than the host's by name, so that flags of builds for the host are other ones.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 /// Longest input of each target, in bytes, where the default does not suit.
 const LENGTHS_MAX: &[(&str, u32)] = &[
@@ -122,7 +131,7 @@ fn learnt(root: &Path, target: &str) -> PathBuf {
     cargo::target(root).join("fuzz-corpus").join(target)
 }
 
-fn build(root: &Path) -> Result<PathBuf, String> {
+pub fn build(root: &Path) -> Result<PathBuf, String> {
     let folder = cargo::target(root).join("fuzz");
     let folder_argument = format!("--target-dir={}", folder.display());
     let manifest = "--manifest-path=checks/fuzz/Cargo.toml";
@@ -131,8 +140,30 @@ fn build(root: &Path) -> Result<PathBuf, String> {
     if Command::new("c++").arg("--version").output().is_err() {
         return Err("libFuzzer needs a C++ compiler: apt-get install g++".to_owned());
     }
-    cargo::cargo(root, &arguments, &[("RUSTFLAGS", RUSTFLAGS)])?;
+    let this = std::env::current_exe().map_err(|e| format!("where is this program? {e}"))?;
+    let this = this.to_string_lossy();
+    let variables = [("RUSTC_WRAPPER", &*this), (INSTRUMENTS, "1"), ("RUSTFLAGS", "--cfg fuzzing")];
+    cargo::cargo(root, &arguments, &variables)?;
     Ok(folder.join(PLATFORM).join("release/longhaul-fuzz"))
+}
+
+/// Runs the compiler that cargo asks its wrapper for, with instrumentation for crates of ours; none if cargo is not
+/// who started this program.
+pub fn instrument(arguments: &[String]) -> Option<ExitCode> {
+    std::env::var_os(INSTRUMENTS)?;
+    let (compiler, rest) = arguments.split_first()?;
+    let mut command = Command::new(compiler);
+    command.args(rest);
+    if is_ours(rest) {
+        command.args(INSTRUMENTATION);
+    }
+    let status = command.status().ok().and_then(|status| status.code());
+    Some(ExitCode::from(status.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}
+
+fn is_ours(arguments: &[String]) -> bool {
+    let name = arguments.iter().skip_while(|argument| *argument != "--crate-name").nth(1);
+    name.is_some_and(|name| name.starts_with(OURS))
 }
 
 /// Fuzzes one target after the other; a finding ends its own target alone.
@@ -271,6 +302,14 @@ fn bytes_of(folder: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn crates_of_ours_alone_are_instrumented() {
+        let is_ours = |line: &str| is_ours(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert!(is_ours("--crate-name longhaul_wire --edition=2024 proto/wire/src/lib.rs"));
+        assert!(!is_ours("--crate-name build_script_build --edition=2024"));
+        assert!(!is_ours("--crate-name snow --edition=2024") && !is_ours("-vV"));
+    }
 
     #[test]
     fn targets_and_limits_are_read_and_anything_else_is_refused() {

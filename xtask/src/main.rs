@@ -23,13 +23,17 @@ usage: cargo xtask COMMAND
   dpdk      what is built with DPDK, where it is installed: part of ci
   soak      half an hour, or as many minutes as are given, of transfers through boxes over a fibre that loses and is
             cut, between hosts that die and come again
-  nightly   everything that takes too long for ci: all stages, or those named; '--list' lists them and how long they take
+  nightly   everything that takes too long for ci: all stages, or those named; '--list' lists them and how long they
+            take, '--minutes N' ends each after N minutes
   fuzz      coverage-guided fuzzing on the stable toolchain: every target for a minute, or
             [TARGET ...] [--time SECONDS | --runs N]; '--list' lists the targets, '--minimise' puts into the committed
             corpora what was found and covers something new
   count     instructions per packet of the hot paths, by valgrind's callgrind";
 
 fn main() -> ExitCode {
+    if let Some(ended) = fuzz::instrument(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        return ended;
+    }
     let mut arguments = std::env::args().skip(1);
     let outcome = match arguments.next().as_deref() {
         Some("tidy") => tidy::run(&workspace()),
@@ -38,7 +42,15 @@ fn main() -> ExitCode {
         Some("dpdk") => ci::dpdk(&workspace()),
         Some("interop") => interop::run(&workspace(), arguments.collect()),
         Some("soak") => ci::soak(&workspace(), arguments.next().as_deref().unwrap_or("30")),
-        Some("nightly") => nightly::run(&workspace(), &arguments.collect::<Vec<_>>()),
+        Some("nightly") => {
+            let words = arguments.collect::<Vec<_>>();
+            if let [option, stage] = &words[..]
+                && option == "--stage"
+            {
+                return nightly::run_stage(&workspace(), stage);
+            }
+            nightly::run(&workspace(), &words)
+        }
         Some("fuzz") => fuzz::run(&workspace(), &arguments.collect::<Vec<_>>()),
         Some("count") => count::run(&workspace()),
         Some("--help" | "-h") => {

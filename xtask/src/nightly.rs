@@ -1,33 +1,62 @@
 //! `cargo xtask nightly`: everything that takes longer than `cargo xtask ci` may.
+//!
+//! Each stage is a process of its own, this program again, with [`LENGTHS`] in its environment: nothing that ends
+//! it ends the others, and what it prints goes into a log too.
 
-use crate::cargo::{RELEASE, cargo, target};
-use crate::{ci, fuzz, interop};
+mod process;
+mod stages;
+
+use process::Ending;
 use std::fmt;
 use std::path::Path;
-use std::process::Command;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long the long forms of tests are. A variable that is set already keeps its value.
-const LENGTHS: &[(&str, &str)] = &[
-    // Set for all of it: a test with a long form and no count of its own asks for this one.
-    ("LONGHAUL_NIGHTLY", "1"),
+/// How long the long form of a test is.
+struct Length {
+    variable: &'static str,
+    value: u64,
+    counts: Counts,
+}
+
+/// What a [`Length`] counts, and so how `--minutes` bounds it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counts {
+    /// Nothing: it only says that this is the nightly tier.
+    Nothing,
+    /// Runs, cases, rounds: by the part of the stage's usual time that is left to it.
+    Times,
+    Seconds,
+    Minutes,
+}
+
+const fn length(variable: &'static str, value: u64, counts: Counts) -> Length {
+    Length { variable, value, counts }
+}
+
+/// In the environment of every stage. A variable that is set already keeps its value.
+const LENGTHS: [Length; 7] = [
+    // For tests with a long form and no count of their own.
+    length("LONGHAUL_NIGHTLY", 1, Counts::Nothing),
     // Cases of each property test that states no number of its own (256 otherwise).
-    ("PROPTEST_CASES", "5000"),
+    length("PROPTEST_CASES", 5000, Counts::Times),
     // Episodes of random verbs calls in proto/rnic/tests/model.
-    ("LONGHAUL_MODEL_EPISODES", "20000"),
+    length("LONGHAUL_MODEL_EPISODES", 20_000, Counts::Times),
     // Mutations of each entry of a fuzz target's corpus.
-    ("LONGHAUL_FUZZ_ROUNDS", "5000"),
-    // Minutes of coverage-guided fuzzing, all targets together.
-    ("LONGHAUL_FUZZ_MINUTES", "60"),
-    // Minutes of transfers over a fibre that loses and is cut.
-    ("LONGHAUL_SOAK_MINUTES", "30"),
+    length("LONGHAUL_FUZZ_ROUNDS", 5000, Counts::Times),
+    // Coverage-guided fuzzing, all targets together.
+    length("LONGHAUL_FUZZ_MINUTES", 60, Counts::Minutes),
+    // Transfers over a fibre that loses and is cut.
+    length("LONGHAUL_SOAK_MINUTES", 30, Counts::Minutes),
+    // Trials of checks/tests/stress.rs, drawn one after the other.
+    length("LONGHAUL_STRESS_SECONDS", 3600, Counts::Seconds),
 ];
 
 struct Stage {
     name: &'static str,
-    what: &'static str,
     /// Expected duration on two idle cores, without the builds.
     minutes: u64,
+    what: &'static str,
     work: fn(&Path) -> Result<Done, String>,
 }
 
@@ -38,82 +67,166 @@ enum Done {
     Skipped(String),
 }
 
-const STAGES: &[Stage] = &[
-    Stage { name: "deny", what: "advisories, licences and sources of dependencies", minutes: 1, work: deny },
-    Stage {
-        name: "properties",
-        what: "unit and property tests with high counts",
-        minutes: 20,
-        work: properties,
-    },
-    Stage { name: "ignored", what: "tests marked #[ignore], without programs", minutes: 45, work: ignored },
-    Stage { name: "end-to-end", what: "those of checks/, with programs", minutes: 10, work: end_to_end },
-    Stage {
-        name: "interop",
-        what: "all scenarios with the kernel's rxe in guests",
-        minutes: 60,
-        work: guests,
-    },
-    Stage { name: "dpdk", what: "ports of DPDK's, with what is #[ignore]d", minutes: 3, work: dpdk },
-    Stage { name: "reproduce", what: "every published experiment, checked", minutes: 15, work: reproduce },
-    Stage {
-        name: "fuzz",
-        what: "coverage-guided fuzzing from the committed corpora",
-        minutes: 60,
-        work: fuzzing,
-    },
-    Stage { name: "soak", what: "transfers over a fibre that loses and is cut", minutes: 31, work: soak },
-    Stage { name: "sanitize", what: "unsafe code under AddressSanitizer", minutes: 5, work: sanitize },
+const fn stage(
+    name: &'static str,
+    minutes: u64,
+    what: &'static str,
+    work: fn(&Path) -> Result<Done, String>,
+) -> Stage {
+    Stage { name, minutes, what, work }
+}
+
+const STAGES: [Stage; 12] = [
+    stage("deny", 1, "advisories, licences and sources of dependencies", stages::deny),
+    stage("properties", 20, "unit and property tests with high counts", stages::properties),
+    stage("ignored", 45, "tests marked #[ignore], without programs", stages::ignored),
+    stage("end-to-end", 10, "those of checks/, with programs", stages::end_to_end),
+    stage("stress", 62, "every operation under every impairment", stages::stress),
+    stage("many-qps", 20, "2,000 QPs at every path MTU", stages::many_qps),
+    stage("interop", 60, "all scenarios with the kernel's rxe in guests", stages::interop),
+    stage("dpdk", 3, "ports of DPDK's, with what is #[ignore]d", stages::dpdk),
+    stage("reproduce", 15, "every published experiment, checked", stages::reproduce),
+    stage("fuzz", 60, "coverage-guided fuzzing from the committed corpora", stages::fuzz),
+    stage("soak", 31, "transfers over a fibre that loses and is cut", stages::soak),
+    stage("sanitize", 5, "unsafe code under AddressSanitizer", stages::sanitize),
 ];
 
-/// Runs the stages that `words` name, or all of them; `--list` lists them.
+/// A stage that takes so many times what is expected hangs.
+const PATIENCE: u64 = 4;
+/// For what a stage builds first.
+const GRACE: Duration = Duration::from_secs(3600);
+/// The exit status by which a stage says that it skipped itself: Automake's.
+const SKIPPED: u8 = 77;
+/// The line by which a stage says that what it needs is built: its limit counts from there.
+const BUILT: &str = "== built";
+/// What the line with the reason begins with.
+const SKIPPED_BECAUSE: &str = "!!! SKIPPED: ";
+
+#[derive(Default)]
+struct Asked {
+    lists: bool,
+    /// Bound of each stage.
+    minutes: Option<u64>,
+    /// None: all.
+    stages: Vec<&'static Stage>,
+}
+
+/// Runs the stages that `words` name, or all of them: `[--list] [--minutes N] [STAGE …]`.
 pub fn run(root: &Path, words: &[String]) -> Result<(), String> {
-    if words.iter().any(|word| word == "--list") {
+    let asked = parse(words)?;
+    if asked.lists {
         list();
         return Ok(());
     }
-    let stages = chosen(words)?;
-    let minutes: u64 = stages.iter().map(|stage| stage.minutes).sum();
-    eprintln!("== stages: {}, about {minutes} minutes without builds", stages.len());
-    let outcomes: Vec<Outcome> =
-        stages.iter().enumerate().map(|(at, stage)| one(root, stage, at + 1, stages.len())).collect();
+    let stages = if asked.stages.is_empty() { STAGES.iter().collect() } else { asked.stages };
+    let minutes = |stage: &Stage| asked.minutes.map_or(stage.minutes, |bound| bound.min(stage.minutes));
+    let all: u64 = stages.iter().map(|stage| minutes(stage)).sum();
+    eprintln!("== stages: {}, about {all} minutes without builds", stages.len());
+    let of = stages.len();
+    let run = |(at, stage): (usize, &&'static Stage)| {
+        let place = format!("[{}/{of}] {}", at + 1, stage.name);
+        eprintln!("\n== {place}: {} (about {} min)", stage.what, minutes(stage));
+        let outcome = one(root, stage, &place, asked.minutes);
+        eprintln!("== [{}/{of}] {outcome}", at + 1);
+        outcome
+    };
+    let outcomes: Vec<Outcome> = stages.iter().enumerate().map(run).collect();
     summarise(&outcomes)
+}
+
+/// The process of one stage.
+pub fn run_stage(root: &Path, name: &str) -> ExitCode {
+    let Some(stage) = STAGES.iter().find(|stage| stage.name == name) else {
+        eprintln!("xtask: there is no stage '{name}'");
+        return ExitCode::from(2);
+    };
+    match (stage.work)(root) {
+        Ok(Done::Passed) => ExitCode::SUCCESS,
+        Ok(Done::Skipped(why)) => {
+            eprintln!("\n{SKIPPED_BECAUSE}{why}\n");
+            ExitCode::from(SKIPPED)
+        }
+        Err(error) => {
+            eprintln!("{}{error}", process::FAILED_BECAUSE);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(words: &[String]) -> Result<Asked, String> {
+    let mut asked = Asked::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--list" => asked.lists = true,
+            "--minutes" => {
+                let number = words.next().and_then(|word| word.parse().ok()).filter(|n| *n > 0);
+                let cure = "--minutes needs a number above 0, as in '--minutes 5'";
+                asked.minutes = Some(number.ok_or(cure)?);
+            }
+            name => asked.stages.push(STAGES.iter().find(|stage| stage.name == name).ok_or_else(|| {
+                let names = STAGES.map(|stage| stage.name).join(", ");
+                format!("there is no stage '{name}'; the stages are {names}")
+            })?),
+        }
+    }
+    Ok(asked)
 }
 
 fn list() {
     println!("{:<12} {:>7}  checks", "stage", "minutes");
-    for stage in STAGES {
+    for stage in &STAGES {
         println!("{:<12} {:>7}  {}", stage.name, stage.minutes, stage.what);
     }
     println!("\nlengths, which the environment overrides:");
-    for (name, _) in LENGTHS {
-        println!("  {name}={}", length(name));
+    for length in &LENGTHS {
+        println!("  {}={}", length.variable, in_force(length.variable, length.value));
     }
+    println!("\n--minutes N: N minutes for each stage after its builds; lengths are cut accordingly");
 }
 
-fn chosen(words: &[String]) -> Result<Vec<&'static Stage>, String> {
-    if words.is_empty() {
-        return Ok(STAGES.iter().collect());
-    }
-    let named = |word: &String| {
-        STAGES.iter().find(|stage| stage.name == word).ok_or_else(|| {
-            let names: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
-            format!("there is no stage '{word}'; the stages are {}", names.join(", "))
-        })
+/// What the environment says, or else `usual`.
+fn in_force(variable: &str, usual: u64) -> String {
+    std::env::var(variable).unwrap_or_else(|_| usual.to_string())
+}
+
+/// The lengths of a stage that `minutes` may bound, as variables.
+fn lengths(stage: &Stage, minutes: Option<u64>) -> Vec<(&'static str, String)> {
+    let bounded = |length: &Length| {
+        let Some(minutes) = minutes else { return length.value };
+        match length.counts {
+            Counts::Nothing => length.value,
+            Counts::Times => (length.value * minutes.min(stage.minutes) / stage.minutes).max(1),
+            // A part of it is left for the build and what comes besides.
+            Counts::Minutes => length.value.min(minutes.div_ceil(2)),
+            Counts::Seconds => length.value.min(30 * minutes),
+        }
     };
-    words.iter().map(named).collect()
+    LENGTHS.iter().map(|length| (length.variable, in_force(length.variable, bounded(length)))).collect()
 }
 
-/// The value in force of a variable of [`LENGTHS`].
-fn length(name: &str) -> String {
-    let default = LENGTHS.iter().find(|(of, _)| *of == name).map_or("", |(_, value)| value);
-    std::env::var(name).unwrap_or_else(|_| default.to_owned())
+fn one(root: &Path, stage: &'static Stage, place: &str, minutes: Option<u64>) -> Outcome {
+    let started = Instant::now();
+    let limit = Duration::from_secs(60 * minutes.unwrap_or(PATIENCE * stage.minutes));
+    let variables = lengths(stage, minutes);
+    let ending = process::run(root, stage.name, place, &variables, limit);
+    let ended = ending.unwrap_or_else(|error| Ending::Failed { why: error, tests: vec![] });
+    let ended = match ended {
+        Ending::Late { tests } if minutes.is_none() => {
+            Ending::Failed { why: format!("it did not end within {} min", limit.as_secs() / 60), tests }
+        }
+        Ending::Late { tests } if !tests.is_empty() => {
+            Ending::Failed { why: "and was cut short".to_owned(), tests }
+        }
+        other => other,
+    };
+    Outcome { stage, took: started.elapsed(), ended }
 }
 
 struct Outcome {
     stage: &'static Stage,
     took: Duration,
-    ended: Result<Done, String>,
+    ended: Ending,
 }
 
 impl fmt::Display for Outcome {
@@ -121,191 +234,76 @@ impl fmt::Display for Outcome {
         let seconds = self.took.as_secs();
         write!(f, "{:<12} {:>4} min {:02} s  ", self.stage.name, seconds / 60, seconds % 60)?;
         match &self.ended {
-            Ok(Done::Passed) => write!(f, "passed"),
-            Ok(Done::Skipped(why)) => write!(f, "SKIPPED: {why}"),
-            Err(error) => {
-                write!(f, "FAILED: {error}; again: cargo xtask nightly {}", self.stage.name)
+            Ending::Passed => write!(f, "passed"),
+            Ending::Skipped { why } => write!(f, "SKIPPED: {why}"),
+            Ending::Late { .. } => write!(f, "CUT SHORT: nothing failed in this time"),
+            Ending::Failed { why, tests } => {
+                write!(f, "FAILED: {why}; again: cargo xtask nightly {}", self.stage.name)?;
+                tests.iter().try_for_each(|test| write!(f, "\n{:>14}{test}", ""))
             }
         }
     }
 }
 
-fn one(root: &Path, stage: &'static Stage, number: usize, of: usize) -> Outcome {
-    eprintln!("\n== [{number}/{of}] {}: {} (about {} min)", stage.name, stage.what, stage.minutes);
-    let started = Instant::now();
-    let ended = (stage.work)(root);
-    if let Ok(Done::Skipped(why)) = &ended {
-        eprintln!("\n!!! SKIPPED: {}: {why}\n", stage.name);
-    }
-    let outcome = Outcome { stage, took: started.elapsed(), ended };
-    eprintln!("== [{number}/{of}] {outcome}");
-    outcome
-}
-
 fn summarise(outcomes: &[Outcome]) -> Result<(), String> {
-    let of = |wanted: fn(&Outcome) -> bool| outcomes.iter().filter(|outcome| wanted(outcome)).count();
-    let failed = of(|outcome| outcome.ended.is_err());
-    let skipped = of(|outcome| matches!(outcome.ended, Ok(Done::Skipped(_))));
+    let of = |wanted: fn(&Ending) -> bool| outcomes.iter().filter(|outcome| wanted(&outcome.ended)).count();
+    let passed = of(|ended| matches!(ended, Ending::Passed));
+    let failed = of(|ended| matches!(ended, Ending::Failed { .. }));
+    let skipped = of(|ended| matches!(ended, Ending::Skipped { .. }));
+    let late = of(|ended| matches!(ended, Ending::Late { .. }));
     println!("\n== summary");
     for outcome in outcomes {
         println!("{outcome}");
     }
-    println!("{} passed, {failed} failed, {skipped} skipped", outcomes.len() - failed - skipped);
+    println!("{passed} passed, {failed} failed, {skipped} skipped, {late} cut short");
     if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} stages failed", outcomes.len())) }
-}
-
-/// Runs cargo with the lengths.
-fn long(root: &Path, arguments: &[&str]) -> Result<Done, String> {
-    let values: Vec<_> = LENGTHS.iter().map(|(name, _)| (*name, length(name))).collect();
-    let variables: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    cargo(root, arguments, &variables)?;
-    Ok(Done::Passed)
-}
-
-fn is_there(program: &str, arguments: &[&str]) -> bool {
-    Command::new(program).args(arguments).output().is_ok_and(|out| out.status.success())
-}
-
-fn deny(root: &Path) -> Result<Done, String> {
-    if !is_there("cargo", &["deny", "--version"]) {
-        return Ok(Done::Skipped("cargo-deny is missing: cargo install --locked cargo-deny".to_owned()));
-    }
-    // The fuzzer is a workspace of its own.
-    let manifests = ["--manifest-path=Cargo.toml", "--manifest-path=checks/fuzz/Cargo.toml"];
-    let check = |manifest: &str, what: &[&str]| {
-        let arguments =
-            ["deny", manifest, "--config=deny.toml", "check", "-A=license-exception-not-encountered"];
-        cargo(root, &[&arguments[..], what].concat(), &[])
-    };
-    for manifest in manifests {
-        check(manifest, &["licenses", "sources"])?;
-    }
-    if cargo(root, &["deny", "--config=deny.toml", "fetch", "db"], &[]).is_err() {
-        let why =
-            "licences and sources are right, advisories were NOT checked: their database cannot be fetched";
-        return Ok(Done::Skipped(format!("{why}; run this with access to github.com")));
-    }
-    for manifest in manifests {
-        check(manifest, &["advisories"])?;
-    }
-    Ok(Done::Passed)
-}
-
-fn properties(root: &Path) -> Result<Done, String> {
-    long(root, &["test", "--workspace", "--exclude=longhaul-checks", "--no-fail-fast"])?;
-    long(root, &["test", "-p=longhaul-checks", "--test=fuzz_corpus"])
-}
-
-fn ignored(root: &Path) -> Result<Done, String> {
-    let packages = ["test", "--workspace", "--exclude=longhaul-checks", "--no-fail-fast"];
-    long(root, &[&packages[..], &["--", "--ignored"]].concat())
-}
-
-/// Every test target of checks/ that neither boots guests nor has a stage of its own.
-fn end_to_end(root: &Path) -> Result<Done, String> {
-    cargo(root, RELEASE, &[])?;
-    let folder = root.join("checks/tests");
-    let unreadable = |e| format!("{}: {e}", folder.display());
-    let mut targets = Vec::new();
-    for entry in std::fs::read_dir(&folder).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-        let is_target = path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").is_file();
-        if is_target && !interop::SCENARIOS.contains(&name) {
-            targets.push(format!("--test={name}"));
-        }
-    }
-    targets.sort();
-    let mut arguments = vec!["test", "-p=longhaul-checks", "--no-fail-fast"];
-    arguments.extend(targets.iter().map(String::as_str));
-    arguments.extend(["--", "--ignored", "--nocapture"]);
-    // The first is the stage `reproduce`, the second no test.
-    arguments.extend(["--skip=everything_is_as_published", "--skip=write_seeds"]);
-    long(root, &arguments)
-}
-
-fn guests(root: &Path) -> Result<Done, String> {
-    if !is_there("qemu-system-x86_64", &["--version"]) {
-        return Ok(Done::Skipped("qemu is missing: apt-get install qemu-system-x86".to_owned()));
-    }
-    interop::run(root, Vec::new())?;
-    Ok(Done::Passed)
-}
-
-fn dpdk(root: &Path) -> Result<Done, String> {
-    if !ci::has_dpdk() {
-        return Ok(Done::Skipped(ci::DPDK_IS_MISSING.to_owned()));
-    }
-    ci::dpdk(root)?;
-    long(root, &["test", "-p=longhaul-dpdk", "--features=longhaul-dpdk/libdpdk", "--", "--ignored"])
-}
-
-fn reproduce(root: &Path) -> Result<Done, String> {
-    cargo(root, RELEASE, &[])?;
-    let program = target(root).join("release/longhaul");
-    let folder = target(root).join("nightly");
-    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let status = Command::new(&program)
-        .current_dir(&folder)
-        .args(["reproduce", "--check"])
-        .status()
-        .map_err(|e| format!("cannot run {}: {e}", program.display()))?;
-    if status.success() {
-        return Ok(Done::Passed);
-    }
-    Err(format!("longhaul reproduce --check: {status}; the report is {}/reproduction.html", folder.display()))
-}
-
-fn fuzzing(root: &Path) -> Result<Done, String> {
-    if !is_there("c++", &["--version"]) {
-        return Ok(Done::Skipped("a C++ compiler is missing: apt-get install g++".to_owned()));
-    }
-    let minutes: u64 = length("LONGHAUL_FUZZ_MINUTES")
-        .parse()
-        .map_err(|_| "LONGHAUL_FUZZ_MINUTES is no number of minutes".to_owned())?;
-    fuzz::all(root, 60 * minutes)?;
-    Ok(Done::Passed)
-}
-
-fn soak(root: &Path) -> Result<Done, String> {
-    ci::soak(root, &length("LONGHAUL_SOAK_MINUTES"))?;
-    Ok(Done::Passed)
-}
-
-fn sanitize(root: &Path) -> Result<Done, String> {
-    if !is_there("rustup", &["run", "nightly", "rustc", "--version"]) {
-        let cure = "rustup toolchain install nightly --component rust-src";
-        return Ok(Done::Skipped(format!("AddressSanitizer needs a nightly toolchain: {cure}")));
-    }
-    ci::sanitize(root)?;
-    Ok(Done::Passed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn asked(words: &str) -> Result<Asked, String> {
+        parse(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
     #[test]
     fn stages_are_chosen_by_name_and_others_are_refused_with_the_names() {
-        let names = |words: &[&str]| {
-            let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
-            chosen(&words).map(|stages| stages.iter().map(|stage| stage.name).collect::<Vec<_>>())
-        };
-        assert_eq!(names(&[]).unwrap().len(), STAGES.len());
-        assert_eq!(names(&["soak", "deny"]), Ok(vec!["soak", "deny"]));
-        let error = names(&["soap"]).unwrap_err();
+        let names =
+            |words| asked(words).map(|asked| asked.stages.iter().map(|stage| stage.name).collect::<Vec<_>>());
+        assert_eq!(names("soak deny"), Ok(vec!["soak", "deny"]));
+        let error = names("soap").unwrap_err();
         assert!(error.contains("'soap'") && error.contains("soak"), "{error}");
+        assert_eq!(asked("deny --minutes 3").map(|asked| asked.minutes), Ok(Some(3)));
+        assert!(asked("--minutes").is_err() && asked("--minutes 0").is_err());
+    }
+
+    #[test]
+    fn minutes_bound_what_a_stage_does() {
+        let of = |name: &str, minutes, variable: &str| {
+            let stage = STAGES.iter().find(|stage| stage.name == name).unwrap();
+            let all = lengths(stage, minutes);
+            all.into_iter().find(|(of, _)| *of == variable).unwrap().1.parse::<u64>().unwrap()
+        };
+        assert_eq!(of("soak", None, "LONGHAUL_SOAK_MINUTES"), 30);
+        assert_eq!(of("soak", Some(4), "LONGHAUL_SOAK_MINUTES"), 2);
+        assert_eq!(of("stress", Some(4), "LONGHAUL_STRESS_SECONDS"), 120);
+        assert_eq!(of("properties", Some(5), "PROPTEST_CASES"), 5000 / 4);
+        assert_eq!(of("properties", Some(100), "PROPTEST_CASES"), 5000);
+        assert_eq!(of("deny", Some(1), "LONGHAUL_NIGHTLY"), 1);
     }
 
     #[test]
     fn a_failed_stage_ends_neither_the_others_nor_well() {
-        let ended = [Ok(Done::Passed), Err("broken".to_owned()), Ok(Done::Skipped("not there".to_owned()))];
+        let failed = Ending::Failed { why: "broken".to_owned(), tests: vec!["a::b".to_owned()] };
+        let skipped = Ending::Skipped { why: "not there".to_owned() };
+        let late = Ending::Late { tests: vec![] };
         let outcome = |ended| Outcome { stage: &STAGES[0], took: Duration::from_secs(61), ended };
-        let outcomes: Vec<_> = ended.into_iter().map(outcome).collect();
-        assert_eq!(summarise(&outcomes), Err("1 of 3 stages failed".to_owned()));
-        assert_eq!(summarise(&outcomes[..1]), Ok(()));
-        assert!(
-            outcomes[1].to_string().contains("1 min 01 s  FAILED: broken; again: cargo xtask nightly deny")
-        );
+        let outcomes: Vec<_> = [Ending::Passed, failed, skipped, late].into_iter().map(outcome).collect();
+        assert_eq!(summarise(&outcomes), Err("1 of 4 stages failed".to_owned()));
+        assert_eq!(summarise(&outcomes[2..]), Ok(()));
+        let text = outcomes[1].to_string();
+        assert!(text.contains("1 min 01 s  FAILED: broken; again: cargo xtask nightly deny"), "{text}");
+        assert!(text.ends_with("a::b"), "{text}");
     }
 }

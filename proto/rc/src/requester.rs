@@ -54,6 +54,12 @@ pub struct RequesterConfig {
     /// With more packets than this outstanding, a local ACK timeout retransmits the first and the last alone, and
     /// the answer tells what is missing. `u32::MAX` always retransmits everything, as NICs do.
     pub probe_above: u32,
+    /// Packets that count as sent without an AckReq when the connection begins. Where it differs from QP to QP, those
+    /// that begin together do not all ask at once, and answers tell at any time how long they take.
+    pub ack_request_phase: u32,
+    /// While the device's answers take longer than the local ACK timeout, a timer waits for up to this many times
+    /// that: 4 is what the standard allows (IBTA, volume 1, section 9.7.6.1.3).
+    pub timeout_stretch_max: u32,
     /// Obey end-to-end credits.
     pub obey_credits: bool,
     /// MigReq bit to send.
@@ -80,6 +86,8 @@ impl Default for RequesterConfig {
             ack_request_every: 64,
             ack_request_at_window_end: true,
             probe_above: PROBE_ABOVE,
+            ack_request_phase: 0,
+            timeout_stretch_max: 1,
             obey_credits: true,
             migreq: false,
             pkey: longhaul_wire::PKEY_DEFAULT,
@@ -135,6 +143,10 @@ pub struct Requester {
     repair: Repair,
     rnr_until: Option<Instant>,
     timer_at: Option<Instant>,
+    /// When the timer expires that has been waited for beyond the timeout.
+    stretched: Option<Instant>,
+    /// A packet that asked, by the PSN behind what its answer acknowledges, and when it was sent.
+    timed: Option<(u64, Instant)>,
     /// Messages that consume a receive may have an index below this; `None` without limit.
     credit_limit: Option<u64>,
     since_ack_request: u32,
@@ -187,6 +199,8 @@ impl Requester {
             repair: Repair::None,
             rnr_until: None,
             timer_at: None,
+            stretched: None,
+            timed: None,
             credit_limit: None,
             since_ack_request: 0,
             paused: false,
@@ -208,8 +222,10 @@ impl Requester {
         self.repair = Repair::None;
         self.rnr_until = None;
         self.timer_at = None;
+        self.stretched = None;
+        self.timed = None;
         self.credit_limit = None;
-        self.since_ack_request = 0;
+        self.since_ack_request = config.ack_request_phase;
         self.paused = false;
         self.failed = false;
     }
@@ -380,7 +396,8 @@ impl Requester {
         }
         let psn = self.next;
         let is_unasked = self.asked <= self.una;
-        let built = if self.queue.get(self.current).awaits_response() {
+        let is_question = self.queue.get(self.current).awaits_response();
+        let built = if is_question {
             self.send_question(ctx, template, emit)
         } else {
             self.send_data(ctx, template, emit)
@@ -395,6 +412,9 @@ impl Requester {
         }
         if psn < self.sent {
             ctx.counters().add(Counter::TxRetransmits, self.next.min(self.sent) - psn);
+        } else if self.timed.is_none() && self.asked == self.next {
+            // The first of a READ's responses is its answer.
+            self.timed = Some((if is_question { psn + 1 } else { self.next }, now));
         }
         self.sent = self.sent.max(self.next);
         if is_unasked {
@@ -585,9 +605,31 @@ impl Requester {
                 self.timer_at = self.timeout().map(|t| now + t);
                 return;
             }
-            ctx.counters().count(Counter::LocalAckTimeoutErr);
-            self.answer_timeout(now, ctx);
+            if !self.waits_on(now, ctx) {
+                ctx.counters().count(Counter::LocalAckTimeoutErr);
+                self.answer_timeout(now, ctx);
+            }
         }
+    }
+
+    /// Puts the timer off while answers take longer than the timeout: what is in line behind other QPs' packets, on a
+    /// device or a peer that is late, is not lost.
+    #[cold]
+    fn waits_on<C: Context>(&mut self, now: Instant, ctx: &C) -> bool {
+        let (Some(at), Some(timeout), None) =
+            (self.timer_at, self.config.timeout, self.config.adaptive_timeout)
+        else {
+            return false;
+        };
+        let longest = timeout.times(u64::from(self.config.timeout_stretch_max));
+        let wait = ctx.answers_take().min(longest);
+        if wait <= timeout || self.stretched == Some(at) {
+            return false;
+        }
+        let until = at + (wait - timeout);
+        self.timer_at = Some(until);
+        self.stretched = Some(until);
+        until > now
     }
 
     /// Ends the oldest work request with `status` and flushes the rest.

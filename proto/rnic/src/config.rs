@@ -70,6 +70,12 @@ pub struct Config {
     /// Packets outstanding beyond which a requester's local ACK timeout retransmits the first and the last packet alone;
     /// `u32::MAX` always retransmits everything, as NICs do.
     pub probe_above: u32,
+    /// Requesters begin to ask at different packets, so that answers do not all come at once; otherwise all do so with
+    /// packet `ack_request_every`.
+    pub ack_request_spread: bool,
+    /// While answers to any of its QPs take longer than a local ACK timeout, that waits for up to this many times its
+    /// length; 1 never waits longer. The standard allows 4.
+    pub timeout_stretch_max: u32,
     /// A responder acknowledges at least this often, in packets, whether asked or not.
     pub ack_every: u32,
     /// Report the receive queue's depth as end-to-end credits; otherwise "no limit" (code 31), as kernel rxe does.
@@ -121,6 +127,8 @@ impl Config {
             ack_request_every: 64,
             ack_request_at_window_end: true,
             probe_above: longhaul_rc::PROBE_ABOVE,
+            ack_request_spread: true,
+            timeout_stretch_max: 4,
             ack_every: 64,
             report_credits: false,
             obey_credits: true,

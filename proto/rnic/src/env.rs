@@ -6,13 +6,16 @@ use crate::table::Table;
 use crate::{Access, CqId, Event, Memory, PdId};
 use longhaul_neighbour::HopId;
 use longhaul_node::{Gather, Payload};
-use longhaul_units::{Instant, LKey, Qpn, RKey};
+use longhaul_units::{Duration, Instant, LKey, Qpn, RKey};
 use longhaul_wire::PathTemplate;
 use longhaul_work::{
     AhId, Completion, CompletionOp, Context, Counter, Counters, Denied, Intent, RecvQueue, RemoteIntent,
     Status,
 };
 use std::collections::VecDeque;
+
+/// With each answer that comes sooner, this part of how long they may take is forgotten.
+const ANSWERS_FADE: u64 = 16;
 
 /// Memory, regions, CQs, events, counters.
 pub(crate) struct Env<M> {
@@ -24,6 +27,8 @@ pub(crate) struct Env<M> {
     pub counters: Counters,
     /// The latest time that anybody told.
     pub now: Instant,
+    /// How long answers took lately: the longest, which fades with each that comes sooner.
+    pub answer_delay: Duration,
     /// CQs that have lost a completion, whose QPs have not been told.
     pub overrun: Vec<CqId>,
 }
@@ -153,5 +158,15 @@ impl<M: Memory> Context for QpContext<'_, M> {
     #[inline]
     fn counters(&mut self) -> &mut Counters {
         &mut self.env.counters
+    }
+
+    #[inline]
+    fn answered_after(&mut self, delay: Duration) {
+        let recent = self.env.answer_delay;
+        self.env.answer_delay = delay.max(recent - recent.divided_by(ANSWERS_FADE));
+    }
+
+    fn answers_take(&self) -> Duration {
+        self.env.answer_delay.times(2)
     }
 }

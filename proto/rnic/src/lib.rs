@@ -64,7 +64,7 @@ use longhaul_cc::Pacer;
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_cm::ConnectionManager;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
-use longhaul_units::{Instant, Psn, Qpn};
+use longhaul_units::{Duration, Instant, Psn, Qpn};
 use mr::MrTable;
 use multicast::Groups;
 use qp::Qp;
@@ -134,6 +134,7 @@ impl<M: Memory> Rnic<M> {
                 events: VecDeque::new(),
                 counters: Counters::default(),
                 now: Instant::ZERO,
+                answer_delay: Duration::ZERO,
                 overrun: Vec::new(),
             },
             cm: ConnectionManager::new(config.cm.clone()),

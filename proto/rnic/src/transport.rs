@@ -126,6 +126,8 @@ impl Transport {
                 ack_request_every: config.ack_request_every.max(1),
                 ack_request_at_window_end: config.ack_request_at_window_end,
                 probe_above: config.probe_above,
+                ack_request_phase: if config.ack_request_spread { phase(qpn, config) } else { 0 },
+                timeout_stretch_max: config.timeout_stretch_max.max(1),
                 obey_credits: config.obey_credits,
                 migreq,
                 pkey,
@@ -326,4 +328,10 @@ impl Transport {
             Transport::Ud { .. } => Psn::new(0),
         }
     }
+}
+
+/// The packet at which a QP begins to count towards its AckReq: neighbours in number are far apart.
+fn phase(qpn: Qpn, config: &Config) -> u32 {
+    let spread = u64::from(qpn.get().wrapping_mul(0x9e37_79b1));
+    ((spread * u64::from(config.ack_request_every)) >> 32) as u32
 }

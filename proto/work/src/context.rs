@@ -1,6 +1,6 @@
 use crate::{AhId, Completion, Counters, Sge};
 use longhaul_node::{Gather, Payload};
-use longhaul_units::{LKey, RKey};
+use longhaul_units::{Duration, LKey, RKey};
 use longhaul_wire::PathTemplate;
 
 /// What a requester or responder may do to the peer's or its own memory.
@@ -68,6 +68,14 @@ pub trait Context {
 
     /// The device's counters.
     fn counters(&mut self) -> &mut Counters;
+
+    /// An answer came so long after the packet that asked for it was sent.
+    fn answered_after(&mut self, _delay: Duration) {}
+
+    /// How long answers may take, by what those of all QPs took lately.
+    fn answers_take(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// Takes the frames that a state machine builds, one at a time, with room granted beforehand.

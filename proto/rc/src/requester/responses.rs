@@ -111,7 +111,7 @@ impl Requester {
         if last {
             self.complete_oldest(ctx);
         }
-        self.settle(now);
+        self.settle(now, ctx);
     }
 
     /// Takes the response to an atomic.
@@ -138,7 +138,7 @@ impl Requester {
         self.learn_credits(aeth);
         self.progress(psn + 1);
         self.complete_oldest(ctx);
-        self.settle(now);
+        self.settle(now, ctx);
     }
 
     /// The sequence number of a READ response or atomic ACK, the first of `count`, with everything before it
@@ -190,7 +190,7 @@ impl Requester {
             }
         }
         if self.una != before {
-            self.settle(now);
+            self.settle(now, ctx);
         }
         passed_read
     }
@@ -216,7 +216,13 @@ impl Requester {
     }
 
     /// After progress: what was acknowledged need not be sent again, and the timer begins anew.
-    fn settle(&mut self, now: Instant) {
+    fn settle<C: Context>(&mut self, now: Instant, ctx: &mut C) {
+        if let Some((end, at)) = self.timed
+            && self.una >= end
+        {
+            self.timed = None;
+            ctx.answered_after(now.since(at));
+        }
         if self.next < self.una {
             self.next = self.una;
             self.current = self.done;
@@ -339,6 +345,8 @@ impl Requester {
         self.current = self.done;
         self.reads = 0;
         self.repair = Repair::GoingBack;
+        // Which transmission an answer would belong to is not known.
+        self.timed = None;
         self.asked = self.una;
         self.timer_at = None;
         self.since_ack_request = 0;

@@ -289,6 +289,8 @@ impl Qp {
             ack_request_every: f.number("ack_request_every", 64) as u32,
             ack_request_at_window_end: !f.has("window_end_unasked"),
             probe_above: f.number("probe_above", u64::from(PROBE_ABOVE)) as u32,
+            ack_request_phase: 0,
+            timeout_stretch_max: 1,
             obey_credits: !f.has("ignore_credits"),
             migreq: f.has("migreq"),
             pkey: 0xffff,

@@ -6,6 +6,7 @@
 
 mod lane;
 mod plan;
+mod targets;
 mod unreliable;
 
 use crate::session::{Remote, Session};
@@ -114,13 +115,13 @@ pub fn run(place: Place, args: &Args) -> Result<Value, Fault> {
         }
     }
     let Tally { messages, bytes, invalidated, atomics } = stress.tally;
-    let received = |kind: fn(usize) -> bool| {
-        let of_kind = stress.loose.iter().enumerate().filter(|(number, _)| kind(*number));
-        of_kind.map(|(_, loose)| loose.received).sum::<u64>()
-    };
+    let of_loose = |count: fn(&Loose) -> u64| stress.loose.iter().map(count).sum::<u64>();
     Ok(json!({
         "seed": args.seed, "rounds": rounds, "abandoned": abandoned, "messages": messages, "bytes": bytes,
-        "invalidated": invalidated, "atomics": atomics, "uc": received(|n| n % 2 == 0), "ud": received(|n| n % 2 == 1),
+        "invalidated": invalidated, "atomics": atomics, "uc": of_loose(|loose| if loose.is_uc() { loose.received.sends } else { 0 }),
+        "uc_immediate_writes": of_loose(|loose| loose.received.writes),
+        "uc_writes": of_loose(Loose::quiet_writes),
+        "ud": of_loose(|loose| if loose.is_uc() { 0 } else { loose.received.sends }),
         "seconds": begun.elapsed().as_secs_f64(),
     }))
 }
@@ -143,10 +144,16 @@ impl Stress {
         }
         let qpns: Vec<u32> = loose.iter().map(|loose| loose.qp.qpn().get()).collect();
         let ip = session.device.engine().attach().ip_addr();
-        let theirs = session.other.swap(&json!({ "ip": ip, "qpns": qpns }))?;
+        let addresses: Vec<u64> = loose.iter().map(|loose| loose.offer().address).collect();
+        let rkeys: Vec<u32> = loose.iter().map(|loose| loose.offer().rkey.0).collect();
+        let ours = json!({ "ip": ip, "qpns": qpns, "addresses": addresses, "rkeys": rkeys });
+        let theirs = session.other.swap(&ours)?;
         let ip = theirs["ip"].as_str().unwrap_or_default().parse()?;
-        for (loose, qpn) in loose.iter_mut().zip(numbers(&theirs["qpns"])?) {
-            loose.connect(&session, ip, Qpn::new(qpn as u32), &path)?;
+        let (qpns, rkeys) = (numbers(&theirs["qpns"])?, numbers(&theirs["rkeys"])?);
+        let targets = numbers(&theirs["addresses"])?.into_iter().zip(rkeys);
+        for (loose, (qpn, (address, rkey))) in loose.iter_mut().zip(qpns.into_iter().zip(targets)) {
+            let targets = Remote { address, rkey: RKey(rkey as u32) };
+            loose.connect(&session, ip, (Qpn::new(qpn as u32), targets), &path)?;
         }
         session.other.agree("beside")?;
         let (server, spare, tally) = (place.server, Vec::new(), Tally::default());

@@ -1,9 +1,13 @@
 //! UC and UD queue pairs beside the lanes: what arrives is whole, and on UC in order, each once, if
 //! the path keeps the order: a UC responder takes whatever message begins.
+//!
+//! On UC, SENDs and WRITEs take turns, each with and without an immediate. SENDs say which of the
+//! peer's messages have been compared, so that the peer uses their slots again.
 
+use super::targets::{Claims, Extent, Targets};
 use crate::Fault;
 use crate::plan::fill;
-use crate::session::Session;
+use crate::session::{Remote, Session};
 use longhaul_rdma::{
     Access, Completion, CompletionOp, CompletionQueue, Endpoint, MemoryRegion, PathSettings, QpKind, QpState,
     QueuePair, QueuePairSettings, SendOp, Status,
@@ -14,14 +18,34 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Buffers of each side, and messages in flight at most.
-const BUFFERS: usize = 64;
+pub const BUFFERS: usize = 64;
 const IN_FLIGHT: u64 = 8;
 /// From one message to the next.
 const PAUSE: Duration = Duration::from_millis(2);
 /// A datagram's first bytes are the peer's IP header.
 const GRH: usize = 40;
-const BUFFER: usize = 4096;
+/// A UC message of three packets fits.
+pub const BUFFER: usize = 3 * 4096 + 256;
 const QKEY: u32 = 0x1717;
+/// Number, what was compared, and a hash of both.
+const HEADER: usize = 24;
+
+/// How a message is sent: UC goes through all four in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    SendImmediate,
+    Send,
+    Write,
+    WriteImmediate,
+}
+
+/// What came, by how it was sent.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Received {
+    pub sends: u64,
+    /// Those without an immediate are not among them: nothing tells of these but their bytes.
+    pub writes: u64,
+}
 
 /// One queue pair.
 pub struct Loose {
@@ -35,9 +59,13 @@ pub struct Loose {
     posted: u64,
     completed: u64,
     next_at: Instant,
-    /// UC: the number that the next message has at least, where the path keeps the order.
-    expected: Option<u64>,
-    pub received: u64,
+    any_order: bool,
+    /// One more than the highest number that came: all below are compared.
+    expected: u64,
+    targets: Targets,
+    claims: Claims,
+    remote: Option<Remote>,
+    pub received: Received,
 }
 
 impl Loose {
@@ -78,8 +106,12 @@ impl Loose {
             posted: 0,
             completed: 0,
             next_at: Instant::now(),
-            expected: (kind == QpKind::Uc && !any_order).then_some(0),
-            received: 0,
+            any_order,
+            expected: 0,
+            targets: Targets::new(&session.pd, any_order)?,
+            claims: Claims::new(),
+            remote: None,
+            received: Received::default(),
         };
         (0..BUFFERS).try_for_each(|buffer| loose.post_receive(buffer))?;
         Ok(loose)
@@ -89,12 +121,14 @@ impl Loose {
         &mut self,
         session: &Session,
         ip: IpAddr,
-        qpn: Qpn,
+        (qpn, targets): (Qpn, Remote),
         path: &PathSettings,
     ) -> Result<(), Fault> {
         self.mtu = path.mtu.bytes() as usize;
+        self.targets.set_mtu(self.mtu);
         let psn = Psn::new(0x40_0000);
         if self.kind == QpKind::Uc {
+            self.remote = Some(targets);
             return Ok(self.qp.connect(psn, &Endpoint { ip, qpn, psn }, path)?);
         }
         self.qp.modify(&QpAttr { state: Some(QpState::ReadyToReceive), ..QpAttr::default() })?;
@@ -110,15 +144,47 @@ impl Loose {
         Ok(self.qp.post_recv(buffer as u64, &[self.region.piece(buffer * BUFFER, BUFFER as u32)])?)
     }
 
-    /// The message `number` that a side sends.
-    fn message(&self, server: bool, number: u64) -> Vec<u8> {
+    /// This side's memory for WRITEs.
+    pub fn offer(&self) -> Remote {
+        self.targets.offer()
+    }
+
+    /// UC WRITEs without an immediate that arrived whole.
+    pub fn quiet_writes(&self) -> u64 {
+        self.targets.whole
+    }
+
+    pub fn is_uc(&self) -> bool {
+        self.kind == QpKind::Uc
+    }
+
+    fn kind_of(&self, number: u64) -> Kind {
+        match (self.kind, number % 4) {
+            (_, 0) | (QpKind::Ud, 2) => Kind::SendImmediate,
+            (_, 1) | (QpKind::Ud, _) => Kind::Send,
+            (_, 2) => Kind::Write,
+            _ => Kind::WriteImmediate,
+        }
+    }
+
+    fn immediate(&self, number: u64) -> Option<u32> {
+        let kind = self.kind_of(number);
+        matches!(kind, Kind::SendImmediate | Kind::WriteImmediate).then_some(number as u32)
+    }
+
+    /// The message `number` that a side sends, after it has compared all below `compared`; WRITEs
+    /// say nothing of that.
+    fn message(&self, server: bool, number: u64, compared: u64) -> Vec<u8> {
         let seed = self.seed ^ number << 1 ^ u64::from(server);
         let longest = if self.kind == QpKind::Uc { 3 * self.mtu } else { self.mtu };
         let longest = longest.min(BUFFER - GRH);
-        let len = 8 + SplitMix64::new(!seed).below((longest - 7) as u64) as usize;
+        let len = HEADER + SplitMix64::new(!seed).below((longest - HEADER + 1) as u64) as usize;
         let mut bytes = vec![0; len];
         fill(seed, &mut bytes);
         bytes[..8].copy_from_slice(&number.to_be_bytes());
+        bytes[8..16].copy_from_slice(&compared.to_be_bytes());
+        let hash = SplitMix64::new(seed ^ compared.rotate_left(32)).next_u64();
+        bytes[16..HEADER].copy_from_slice(&hash.to_be_bytes());
         bytes
     }
 
@@ -128,13 +194,19 @@ impl Loose {
             return Ok(());
         }
         let number = self.posted;
-        let bytes = self.message(self.server, number);
+        let is_write = matches!(self.kind_of(number), Kind::Write | Kind::WriteImmediate);
+        let remote = self.remote.filter(|_| is_write && self.claims.take(number));
+        let bytes = self.message(self.server, number, if remote.is_some() { 0 } else { self.expected });
         let at = (BUFFERS + number as usize % BUFFERS) * BUFFER;
         self.region.write(at, &bytes);
-        let immediate = number.is_multiple_of(2).then(|| (number as u32).to_be_bytes());
-        let op = match self.to {
-            Some(destination) => SendOp::Datagram { destination, immediate },
-            None => SendOp::Send { immediate, invalidate: None },
+        let immediate = self.immediate(number).map(u32::to_be_bytes);
+        let op = match (self.to, remote) {
+            (Some(destination), _) => SendOp::Datagram { destination, immediate },
+            (None, Some(Remote { address, rkey })) => {
+                let remote_address = address + Targets::place(number) as u64;
+                SendOp::Write { remote_address, rkey, immediate }
+            }
+            (None, None) => SendOp::Send { immediate, invalidate: None },
         };
         self.qp.post_send(number, op, &[self.region.piece(at, bytes.len() as u32)])?;
         self.posted += 1;
@@ -143,38 +215,105 @@ impl Loose {
     }
 
     pub fn take(&mut self, completion: &Completion) -> Result<(), Fault> {
-        let wrong = |what: &str| Err(format!("{:?} {what}: {completion:x?}", self.kind).into());
+        let kind = self.kind;
+        let wrong = |what: &str| Err(format!("{kind:?} {what}: {completion:x?}").into());
         if completion.status != Status::Success {
             return wrong("failed");
         }
-        if completion.op == CompletionOp::Send {
+        if matches!(completion.op, CompletionOp::Send | CompletionOp::Write) {
             if completion.wr_id != self.completed {
                 return wrong("completed out of order");
             }
             self.completed += 1;
             return Ok(());
         }
+        let number = match (completion.op, completion.immediate) {
+            (CompletionOp::RecvWriteImmediate, Some(number)) if self.remote.is_some() => {
+                u32::from_be_bytes(number).into()
+            }
+            (CompletionOp::Recv, _) => match self.sent_number(completion) {
+                Ok(number) => number,
+                Err(what) => return wrong(what),
+            },
+            _ => return wrong("is nothing that was sent"),
+        };
+        if completion.immediate.map(u32::from_be_bytes) != self.immediate(number) {
+            return wrong("has another immediate");
+        }
+        let is_new = number >= self.expected;
+        if !is_new && kind == QpKind::Uc && !self.any_order {
+            return wrong("came again, or behind a later one");
+        }
+        let is_write = completion.op == CompletionOp::RecvWriteImmediate;
+        if is_write && completion.byte_len as usize != self.message(!self.server, number, 0).len() {
+            return wrong("has another length");
+        }
+        if is_new {
+            self.compare_writes(number, is_write).map_err(|e| format!("{:?}: {e}", self.kind))?;
+            self.expected = number + 1;
+        }
+        let count = if is_write { &mut self.received.writes } else { &mut self.received.sends };
+        *count += 1;
+        self.post_receive(completion.wr_id as usize)
+    }
+
+    /// The number of a SEND whose bytes are right, and what its sender has compared.
+    fn sent_number(&mut self, completion: &Completion) -> Result<u64, &'static str> {
         let skipped = if self.kind == QpKind::Ud { GRH } else { 0 };
         let (buffer, len) = (completion.wr_id as usize, completion.byte_len as usize);
         let bytes = self.region.to_vec(buffer * BUFFER, len);
-        let Some((first, _)) = bytes.get(skipped..).and_then(|bytes| bytes.split_first_chunk()) else {
-            return wrong("is too short");
-        };
-        let number = u64::from_be_bytes(*first);
-        if bytes[skipped..] != self.message(!self.server, number) {
-            return wrong("has other bytes");
+        let message = bytes.get(skipped..).unwrap_or_default();
+        let word = |at: usize| message.get(at..at + 8)?.try_into().ok().map(u64::from_be_bytes);
+        let (Some(number), Some(compared)) = (word(0), word(8)) else { return Err("is too short") };
+        if *message != self.message(!self.server, number, compared) {
+            return Err("has other bytes");
         }
-        let immediate = number.is_multiple_of(2).then_some(number as u32);
-        if completion.immediate.map(u32::from_be_bytes) != immediate {
-            return wrong("has another immediate");
+        if compared > self.posted {
+            return Err("says that it has what was never sent");
         }
-        if let Some(expected) = &mut self.expected {
-            if number < *expected {
-                return wrong("came again, or behind a later one");
+        self.claims.hear(compared);
+        Ok(number)
+    }
+
+    /// Compares what WRITEs since the last message have left, now that `number` is there.
+    fn compare_writes(&mut self, number: u64, is_write: bool) -> Result<(), Fault> {
+        if self.kind != QpKind::Uc {
+            return Ok(());
+        }
+        // Each slot's last number comes last. The peer writes into none twice before it hears from
+        // us, so that one of several numbers is in it.
+        let first_of_last = self.expected.max((number + 1).saturating_sub(BUFFERS as u64));
+        for last in first_of_last..=number {
+            let extent = match last == number {
+                true if is_write => Extent::Whole,
+                true => continue,
+                false => Extent::AnyPart,
+            };
+            if !matches!(self.kind_of(last), Kind::Write | Kind::WriteImmediate) {
+                continue;
             }
-            *expected = number + 1;
+            let older = std::iter::successors(Some(last), |n| n.checked_sub(BUFFERS as u64));
+            let candidates: Vec<u64> = match extent {
+                Extent::Whole => vec![last],
+                Extent::AnyPart => older.take_while(|n| *n >= self.expected).collect(),
+            };
+            self.compare_slot(&candidates, extent)?;
         }
-        self.received += 1;
-        self.post_receive(buffer)
+        Ok(())
+    }
+
+    /// Compares a slot with WRITEs of which one may be in it.
+    fn compare_slot(&mut self, candidates: &[u64], extent: Extent) -> Result<(), Fault> {
+        let mut outcome = Ok(());
+        for &number in candidates {
+            let data = self.message(!self.server, number, 0);
+            let before = number.checked_sub(BUFFERS as u64);
+            let before = before.map(|before| self.message(!self.server, before, 0));
+            outcome = self.targets.compare(number, extent, &data, before.as_deref());
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
     }
 }
