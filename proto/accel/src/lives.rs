@@ -176,7 +176,10 @@ impl Flow {
         if seq == self.store.end() || !self.delivers() || self.store.is_empty() {
             return false;
         }
+        // A requester that was acknowledged anything has nothing from before its first packet left.
+        let is_before_the_first = seq < self.begins_at && self.begins_at < self.acked_to;
         !self.may_be_sent(seq)
+            || is_before_the_first
             || self.comes_by_another_port(packet)
             || self
                 .lives

@@ -931,11 +931,30 @@ mod reset {
     #[test]
     fn one_that_begins_behind_what_is_stored_passes_when_it_insists() {
         let mut script = run(RESET);
+        script.go_on(
+            "wan: ack 100 msn=1\n lan: write_only 101 A\n > wan write_only 101 A\n > lan ack 101 msn=2",
+        );
         for _ in 0..3 {
-            script.go_on("lan: write_only 90 A\n > lan ack 100 msn=1");
+            script.go_on("lan: write_only 100 A\n > lan ack 101 msn=2");
             script.now += Duration::from_ms(1);
         }
+        script.go_on("lan: write_only 100 A\n > wan write_only 100 A");
+        assert_eq!(script.accel.counters().other_lives, 1);
+    }
+
+    #[test]
+    fn one_that_begins_before_the_first_packet_of_the_life_before_passes_at_once() {
+        let mut script = run(RESET);
         script.go_on("lan: write_only 90 A\n > wan write_only 90 A\n wan: ack 90 msn=1\n > lan ack 90 msn=1");
+        assert_eq!(script.accel.counters().other_lives, 1);
+    }
+
+    #[test]
+    fn a_requester_that_was_acknowledged_nothing_goes_back_as_far_as_it_likes() {
+        let silent = Config { ack_every: 8, ..config() };
+        let mut script = run_with(silent, "connect psn=100\n lan: write_only 100\n > wan write_only 100");
+        script.go_on("lan: write_only 90 A\n > lan ack 100 msn=1");
+        assert_eq!(script.accel.counters().other_lives, 0);
     }
 
     #[test]
