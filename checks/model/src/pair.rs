@@ -122,6 +122,8 @@ pub enum Slip {
     TrustsTraffic,
     /// A silent responder is asked for ever.
     NeverGivesUp,
+    /// A flow that passes for want of answers keeps nothing of what it had acknowledged.
+    ForgetsRemains,
 }
 
 /// What is sent, what may go wrong, and how often.
@@ -419,10 +421,10 @@ impl State {
             Timer::Requester => return self.requester.handle_timeout(),
             Timer::Retransmission(role) | Timer::Recovery(role) | Timer::Replay(role) => role,
         };
-        let Some((rules, station, out)) = self.at(scenario, role) else { return };
+        let Some((rules, station, mut out)) = self.at(scenario, role) else { return };
         let Some(flow) = &mut station.flow else { return };
         match timer {
-            Timer::Retransmission(_) => flow.handle_timeout(rules),
+            Timer::Retransmission(_) => flow.handle_timeout(rules, &mut out),
             Timer::Recovery(_) => flow.resend_front_request(rules, out.wan),
             _ => flow.forget_replay(),
         }

@@ -60,6 +60,18 @@ fn a_box_crashes_and_frames_are_lost() {
     }
 }
 
+/// Silence that is none: a box passes at its first timeout, and one frame is lost.
+#[test]
+fn a_box_gives_up_too_soon() {
+    for mode in Mode::ALL {
+        for wan in [Wan::Path, Wan::Transport] {
+            let base = Scenario { give_up: 0, losses: 1, ..Scenario::new(mode, wan) };
+            holds("passes at once, a loss", base.clone());
+            holds("passes at once, a loss, a READ", fenced(&base));
+        }
+    }
+}
+
 #[test]
 fn a_host_dies_or_refuses() {
     for mode in Mode::ALL {
@@ -106,6 +118,7 @@ fn mistakes_are_found() {
         let victims = vec![Victim::Responder];
         Scenario { crashes: 1, victims, ..lossy(mode) }
     };
+    let refusal = |mode| Scenario { victims: vec![Victim::Refusal], ..responder(mode) };
     for (slip, scenario) in [
         (Slip::AcknowledgesUnstored, lossy(Mode::Early)),
         (Slip::AcknowledgesLast, responder(Mode::Tail)),
@@ -113,9 +126,10 @@ fn mistakes_are_found() {
         (Slip::NaksAtEnd, Scenario { batches: vec![vec![1, 1, 1]], ..lossy(Mode::Tail) }),
         (Slip::TakesNakForAck, lossy(Mode::Early)),
         (Slip::ForgetsSent, lossy(Mode::Early)),
-        (Slip::FailsAtEnd, responder(Mode::Tail)),
-        (Slip::TrustsTraffic, Scenario { losses: 1, ..crash(Mode::Tail, Wan::Path) }),
+        (Slip::FailsAtEnd, refusal(Mode::Tail)),
+        (Slip::TrustsTraffic, Scenario { away: Away::AWhile, losses: 1, ..crash(Mode::Tail, Wan::Path) }),
         (Slip::NeverGivesUp, responder(Mode::Early)),
+        (Slip::ForgetsRemains, Scenario { give_up: 0, ..lossy(Mode::Early) }),
     ] {
         let scenario = Scenario { slip: Some(slip), ..scenario };
         explored::finds(&format!("{slip:?}"), Pair { scenario });

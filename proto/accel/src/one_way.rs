@@ -15,7 +15,7 @@ use crate::flow::{Cause, Flow, Shared};
 use crate::{DropReason, FlowState, PassReason};
 use longhaul_node::Frame;
 use longhaul_units::{Duration, Instant};
-use longhaul_wire::{NakCode, Packet, Syndrome, Verb};
+use longhaul_wire::{Aeth, NakCode, Packet, Syndrome, Verb};
 
 /// Times that a requester goes back, and not as far as it was acknowledged here: what lies between
 /// was acknowledged by others. One time may be the LAN's loss.
@@ -150,41 +150,65 @@ impl Flow {
 
     /// True for a flow that passes and of which something was acknowledged, until it is known to be
     /// delivered.
-    pub(crate) fn may_owe_remains(&self) -> bool {
+    fn may_owe_remains(&self) -> bool {
         self.state == FlowState::Passing && self.started && self.aside_from.is_none()
     }
 
-    /// An answer came by, after all. Its requester is waiting for those behind what was
-    /// acknowledged here.
-    pub(crate) fn handle_late_answer(
+    /// A response of a flow that does not store. Passes or drops it, but for one that tells of what was
+    /// acknowledged before: true for that.
+    #[cold]
+    pub(crate) fn is_for_remains(
         &mut self,
         now: Instant,
         shared: &mut Shared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
-    ) {
+    ) -> bool {
+        let is_acknowledge = packet.opcode().verb() == Some(Verb::Acknowledge);
+        if self.may_owe_remains() {
+            let aeth = packet.aeth().filter(|_| is_acknowledge);
+            return self.handle_late_answer(now, shared, frame, packet, aeth);
+        }
+        if (self.state == FlowState::Failed && is_acknowledge) || self.is_stale_nak(packet) {
+            self.drop_frame(shared, DropReason::AckAbsorbed);
+        } else {
+            shared.pass_to_lan(frame);
+        }
+        false
+    }
+
+    /// An answer came by, after all. Its requester is waiting for those behind what was acknowledged
+    /// here; true for one to what is stored.
+    fn handle_late_answer(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+        aeth: Option<Aeth>,
+    ) -> bool {
         let from = self.store.end();
         let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
-        let is_acknowledge = packet.opcode().verb() == Some(Verb::Acknowledge);
-        let aeth = packet.aeth().filter(|_| is_acknowledge);
+        let is_ack = aeth.is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
         self.alive_at = now;
-        if seq >= from {
+        if seq >= from || (is_ack && seq + 1 == from) {
             // The responder has everything before it.
             self.take_delivered(now, shared, from);
+            self.aside_from = Some(from);
+        } else if aeth.is_some() && self.delivers_remains() {
+            return true;
+        }
+        if seq >= from || aeth.is_none() {
             shared.pass_to_lan(frame);
-        } else if let Some(aeth) = aeth.filter(|_| self.delivers_remains()) {
-            self.handle_acknowledge(now, shared, frame, packet, aeth);
-        } else if aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack { .. })) {
-            // It lacks what nobody has any more.
+        } else if is_ack || self.aside_from.is_some() {
+            self.drop_frame(shared, DropReason::AckAbsorbed);
+        } else {
+            // The responder lacks what nobody has any more.
             shared.counters.stored_lost += 1;
             self.drop_frame(shared, DropReason::AckAbsorbed);
             self.fail(now, shared, NakCode::RemoteOperational, false);
             self.fatal_owed = self.lan_latest > self.acked_to;
-        } else {
-            shared.pass_to_lan(frame);
         }
-        if self.state == FlowState::Passing && self.store.is_empty() && seq + 1 >= from {
-            self.aside_from = Some(from);
-        }
+        false
     }
 }

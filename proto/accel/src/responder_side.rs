@@ -26,17 +26,7 @@ impl Flow {
     ) {
         self.used = true;
         self.answer.learn_from_responder(packet);
-        if self.may_owe_remains() {
-            return self.handle_late_answer(now, shared, frame, packet);
-        }
-        if self.state != FlowState::Terminated {
-            let absorbed =
-                self.state == FlowState::Failed && packet.opcode().verb() == Some(Verb::Acknowledge);
-            if absorbed || self.is_stale_nak(packet) {
-                self.drop_frame(shared, DropReason::AckAbsorbed);
-            } else {
-                shared.pass_to_lan(frame);
-            }
+        if self.state != FlowState::Terminated && !self.is_for_remains(now, shared, frame, packet) {
             return;
         }
         match (packet.opcode().verb(), packet.aeth()) {
@@ -47,7 +37,7 @@ impl Flow {
         }
     }
 
-    pub(crate) fn handle_acknowledge(
+    fn handle_acknowledge(
         &mut self,
         now: Instant,
         shared: &mut Shared,

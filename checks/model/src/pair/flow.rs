@@ -1,6 +1,7 @@
 //! One box's flow, as in `proto/accel`: what it stores, what it has acknowledged, what it owes to either side.
 
 mod learning;
+mod one_way;
 mod requester_side;
 mod responder_side;
 
@@ -18,7 +19,7 @@ pub enum FlowState {
     Learning,
     /// Stores, acknowledges and delivers.
     Terminated,
-    /// Its mode is to pass.
+    /// Its mode is to pass, or nobody answers: what was acknowledged before is still delivered.
     Passing,
     /// It could not keep its word.
     Failed,
@@ -101,6 +102,8 @@ pub struct Flow {
     probe: Probe,
     /// Timeouts since the responder was last heard.
     silent: u8,
+    /// Answers come by: what was acknowledged before the flow passed is delivered.
+    is_aside: bool,
     /// Timeouts since anything was delivered, as far as they are counted.
     backoff: u8,
     tentative: Option<u8>,
@@ -142,6 +145,7 @@ impl Flow {
             replay: None,
             probe: Probe::None,
             silent: 0,
+            is_aside: false,
             backoff: 0,
             tentative: None,
             goes_on: false,
@@ -152,12 +156,22 @@ impl Flow {
 
     /// It holds this packet, and will deliver it.
     pub fn holds(&self, seq: Seq) -> bool {
-        self.state == FlowState::Terminated && (self.start..self.end).contains(&seq)
+        self.delivers() && (self.start..self.end).contains(&seq)
     }
 
     /// It owes the delivery of anything.
     pub fn owes_delivery(&self) -> bool {
-        self.state == FlowState::Terminated && self.start < self.end
+        self.delivers() && self.start < self.end
+    }
+
+    /// Mirrors `Flow::delivers`.
+    fn delivers(&self) -> bool {
+        self.state == FlowState::Terminated || self.delivers_remains()
+    }
+
+    /// Mirrors `Flow::delivers_remains`.
+    fn delivers_remains(&self) -> bool {
+        self.state == FlowState::Passing && self.start < self.end
     }
 
     /// Mirrors `handle_roce`: requests from the LAN, responses from the WAN.
@@ -180,7 +194,7 @@ impl Flow {
 
     /// Mirrors `Flow::owes_responder`.
     fn owes_responder(&mut self) -> bool {
-        self.state == FlowState::Terminated && (self.probe == Probe::Due || self.next_to_send().is_some())
+        self.delivers() && (self.probe == Probe::Due || self.next_to_send().is_some())
     }
 
     /// Mirrors `Store::restart`.
@@ -243,15 +257,17 @@ impl Flow {
 
     /// The retransmission timer runs: mirrors `Store::is_outstanding` and the condition in `Flow::deadline`.
     pub(super) fn timer_runs(&self) -> bool {
-        self.state == FlowState::Terminated && self.cursor > self.start && self.probe != Probe::Due
+        self.delivers() && self.cursor > self.start && self.probe != Probe::Due
     }
 
     /// Mirrors `Flow::check_retransmission_timer`, with a count of timeouts for `give_up_after`.
-    pub(super) fn handle_timeout(&mut self, rules: Rules<'_>) {
+    pub(super) fn handle_timeout(&mut self, rules: Rules<'_>, out: &mut Out<'_>) {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
         self.silent += u8::from(!rules.slips(Slip::NeverGivesUp));
-        if self.silent > rules.scenario.give_up {
-            self.fail(rules, false);
+        if self.delivers_remains() {
+            self.insist_on_remains(rules);
+        } else if self.silent > rules.scenario.give_up {
+            self.pass_one_way(rules, out);
         } else {
             self.probe = Probe::Due;
         }

@@ -7,7 +7,11 @@ use crate::pair::{Duty, Seq, Slip};
 impl Flow {
     /// Mirrors `Flow::handle_request`, and the call of `fail_if_lost` behind it.
     pub(super) fn handle_request(&mut self, rules: Rules<'_>, seq: Seq, out: &mut Out<'_>) {
+        if self.is_taken_in() {
+            self.restart_learning(rules, seq);
+        }
         if self.state == FlowState::Passing {
+            self.lan_next = self.lan_next.max(seq + 1);
             return out.wan.push(Frame::Request(seq));
         }
         if self.state == FlowState::Failed {

@@ -7,6 +7,15 @@ use crate::pair::{Seq, Slip};
 impl Flow {
     /// Mirrors `Accelerator::handle_wan_response` and `Flow::handle_response`.
     pub(super) fn handle_response(&mut self, rules: Rules<'_>, frame: Frame, out: &mut Out<'_>) {
+        if self.may_owe_remains() {
+            return self.handle_late_answer(rules, frame, out);
+        }
+        if let (true, Frame::Nak(seq)) = (self.is_taken_in(), frame)
+            && seq < self.end
+        {
+            // Mirrors `Flow::is_stale_nak`.
+            return;
+        }
         let is_data = matches!(frame, Frame::Response(_));
         match self.state {
             FlowState::Failed if !is_data => {}
@@ -22,7 +31,7 @@ impl Flow {
         }
     }
 
-    fn handle_acknowledge(&mut self, rules: Rules<'_>, frame: Frame, out: &mut Out<'_>) {
+    pub(super) fn handle_acknowledge(&mut self, rules: Rules<'_>, frame: Frame, out: &mut Out<'_>) {
         let reference = self.responder_next;
         let named = match frame {
             Frame::Ack(next) => next.saturating_sub(1),
