@@ -10,13 +10,12 @@ use longhaul_datapath::{
 };
 use longhaul_link::{Link, LinkConfig};
 use longhaul_memif::{MemifConfig, MemifPort};
-use longhaul_node::{Chain, Mirrored};
 use longhaul_port::loopback::{self, LoopbackPort};
 use longhaul_port::{LinkState, Port};
 use longhaul_rnic::Mtu;
-use longhaul_seal::{PeerConfig, PrivateKey, Seal, Sealed, Seed};
+use longhaul_seal::{PeerConfig, PrivateKey, Seed};
 use longhaul_units::{BitRate, Duration};
-use longhaul_wan::Transport;
+use longhaul_wan_box::{Identity, Sizing, WanBox};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::new();
@@ -27,30 +26,22 @@ const STRETCH: u64 = 10_000;
 const STRETCHES_MAX: usize = 200;
 const IN_A_ROW: usize = 4;
 
-type Whole = Chain<Accelerator, Chain<Mirrored<Accelerator>, Sealed<Transport>>>;
-
 fn ring(name: &str) -> (LoopbackPort, LoopbackPort) {
     loopback::pair(name, 256, 4608).unwrap()
 }
 
-fn whole(number: u8, is_sealed: bool, delay: Duration) -> Whole {
-    let [near, far] = Config { seed: number.into(), ..Config::default() }.halves(delay.times(2));
-    let seed = u64::from(number);
-    let transport = Transport::new(longhaul_wan::Config {
-        box_id: seed,
-        seed: Seed::of_scenario(seed),
-        ..Default::default()
-    })
-    .unwrap();
+fn whole(number: u8, is_sealed: bool, delay: Duration) -> WanBox {
+    let sizing = Sizing { delay: Some(delay), ..Sizing::default() };
+    let accelerator = Config { seed: number.into(), ..sizing.accelerator() };
+    let transport = sizing.transport(Identity::of_scenario(number.into()), 0);
+    let config = longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip());
     let key = |number: u8| PrivateKey::generate(&Seed::new([number; 32]));
     let seal = is_sealed.then(|| {
         let peer =
             PeerConfig { name: "far".into(), public_key: key(3 - number).public(), preshared_key: None };
-        Seal::new(longhaul_seal::Config::new(key(number), vec![peer], Seed::new([10 + number; 32]))).unwrap()
+        longhaul_seal::Config::new(key(number), vec![peer], Seed::new([10 + number; 32]))
     });
-    let behind =
-        Chain::new(Some(Mirrored(Accelerator::new(far).unwrap())), Some(Sealed::new(transport, seal)));
-    Chain::new(Some(Accelerator::new(near).unwrap()), Some(behind))
+    WanBox::new(seal.into_iter().fold(config, longhaul_wan_box::Config::sealed)).unwrap()
 }
 
 fn terminated(accelerator: &Accelerator) -> Seen {
@@ -58,10 +49,9 @@ fn terminated(accelerator: &Accelerator) -> Seen {
     Seen { ready_flows: Some(count as u32), ..Seen::default() }
 }
 
-fn near_of(whole: &Whole) -> Seen {
-    let mut seen = whole.left().map(terminated).unwrap_or_default();
-    let transport = whole.right().and_then(Chain::right).map(Sealed::node);
-    if !transport.is_some_and(|transport| transport.sessions().any(|session| session.is_open)) {
+fn near_of(whole: &WanBox) -> Seen {
+    let mut seen = terminated(whole.near());
+    if !whole.transport().is_some_and(|transport| transport.sessions().any(|session| session.is_open)) {
         seen.ready_flows = Some(0);
     }
     seen

@@ -29,7 +29,6 @@ mod scenario;
 mod schedule;
 mod simulation;
 mod station;
-mod wan_box;
 
 pub use host::Op;
 pub use nodes::Nodes;
@@ -43,9 +42,9 @@ pub use profile::NicProfile;
 pub use record::{EPOCH_NS, Recorder};
 pub use scenario::{Cable, Connect, Flow, Scenario, StationKind, StationPlan, Test, Until, perftest_cq_mod};
 pub use simulation::{Progress, ScenarioError, Simulation};
-pub use wan_box::WanBoxPlan;
 
 pub use longhaul_accel::Config as AcceleratorConfig;
 pub use longhaul_link::{Impairments, LinkConfig};
 pub use longhaul_rnic::Mtu;
 pub use longhaul_switch::{PfcConfig, PfcPort, SwitchConfig};
+pub use longhaul_wan_box::Config as BoxConfig;

@@ -1,9 +1,9 @@
-//! What an accelerator must never do, looked at from outside.
+//! What a box must never do, looked at from outside.
 
 use crate::pfc::PausedPorts;
-use longhaul_accel::Accelerator;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_units::{BitRate, Instant, Psn, Qpn};
+use longhaul_wan_box::WanBox;
 use longhaul_wire::{Packet, Syndrome, Transport, Verb};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -25,9 +25,9 @@ pub struct Connection {
     pub mtu_bytes: u32,
 }
 
-/// An accelerator under watch: an ACK that it sends to its LAN must be for what has come from there, with all before it.
+/// A box under watch: an ACK that it sends to its LAN must be for what has come from there, with all before it.
 pub struct Watched {
-    node: Accelerator,
+    node: WanBox,
     ports: PausedPorts,
     /// By the responder's end.
     arrived: HashMap<(IpAddr, Qpn), Arrived>,
@@ -66,8 +66,8 @@ struct Violations {
 }
 
 impl Watched {
-    /// Watches `node`, with links of these rates at its sides.
-    pub fn new(node: Accelerator, rates: [Option<BitRate>; 2]) -> Self {
+    /// Watches `node`, with a link of one of these rates at each of its sides.
+    pub fn new(node: WanBox, rates: Vec<Option<BitRate>>) -> Self {
         Watched {
             node,
             ports: PausedPorts::new(rates),
@@ -85,8 +85,8 @@ impl Watched {
         self.responders.insert(requester, responder);
     }
 
-    /// The accelerator.
-    pub fn node(&self) -> &Accelerator {
+    /// The box.
+    pub fn node(&self) -> &WanBox {
         &self.node
     }
 

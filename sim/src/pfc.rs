@@ -91,7 +91,7 @@ pub(crate) fn is_sound(scenario: &Scenario, end: (usize, Side)) -> bool {
     let other = if cable.ends[0] == end { cable.ends[1].0 } else { cable.ends[0].0 };
     let obeys = match &scenario.stations[other].kind {
         StationKind::Host(profile) => profile.pfc,
-        StationKind::Accelerator(_) | StationKind::WanBox(_) => true,
+        StationKind::Box(_) => true,
         StationKind::Switch(config) => {
             config.pfc.as_ref().is_some_and(|pfc| pfc.priority == PfcConfig::ROCE_PRIORITY)
         }
@@ -123,16 +123,16 @@ pub(crate) fn port(scenario: &Scenario, number: usize, profile: &NicProfile) -> 
     Ok(Port { rate, headroom_bytes, dcqcn })
 }
 
-/// Two ports whose MACs obey pauses: of any priority, and as a whole, because the box between them knows no priorities.
+/// The ports of a box, whose MACs obey pauses: of any priority, and as a whole, because the box knows no priorities.
 pub(crate) struct PausedPorts {
-    rates: [Option<BitRate>; 2],
-    until: [Option<Instant>; 2],
+    rates: Vec<Option<BitRate>>,
+    until: Vec<Option<Instant>>,
 }
 
 impl PausedPorts {
-    /// With links of these rates.
-    pub fn new(rates: [Option<BitRate>; 2]) -> Self {
-        PausedPorts { rates, until: [None; 2] }
+    /// With a link of each of these rates, by its side.
+    pub fn new(rates: Vec<Option<BitRate>>) -> Self {
+        PausedPorts { until: vec![None; rates.len()], rates }
     }
 
     /// A frame came by `side`, which may be a pause.

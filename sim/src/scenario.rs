@@ -2,7 +2,6 @@
 
 use crate::host::Op;
 use crate::profile::NicProfile;
-use crate::wan_box::WanBoxPlan;
 use longhaul_link::LinkConfig;
 use longhaul_rnic::Mtu;
 use longhaul_units::{BitRate, Duration};
@@ -47,10 +46,8 @@ pub struct StationPlan {
 pub enum StationKind {
     /// A host with one port: side 0.
     Host(NicProfile),
-    /// The accelerator; side 0 is the LAN, side 1 the WAN.
-    Accelerator(longhaul_accel::Config),
-    /// Both accelerators of a site and the WAN transport; side 0 is the LAN, each path has a side from 1 on.
-    WanBox(Box<WanBoxPlan>),
+    /// A box; side 0 is the LAN, each path of the WAN has a side from 1 on.
+    Box(Box<longhaul_wan_box::Config>),
     /// A switch.
     Switch(longhaul_switch::SwitchConfig),
 }

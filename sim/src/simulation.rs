@@ -11,14 +11,12 @@ use crate::pfc;
 use crate::record::Recorder;
 use crate::scenario::{Connect, Flow, Scenario, StationKind, Test, Until, perftest_cq_mod};
 use crate::station::Station;
-use crate::wan_box;
-use longhaul_accel::Accelerator;
 use longhaul_link::DropReason;
 use longhaul_node::Side;
 use longhaul_rnic::Status;
 use longhaul_switch::Switch;
 use longhaul_units::{Duration, Instant, Psn, Rng, SplitMix64};
-use longhaul_wan::Transport;
+use longhaul_wan_box::WanBox;
 use thiserror::Error;
 
 /// Where the first program of a host listens for connections: perftest's port.
@@ -98,12 +96,9 @@ pub enum ScenarioError {
     /// A switch that makes no sense.
     #[error("{0}: {1}")]
     Switch(String, longhaul_switch::SwitchError),
-    /// An accelerator that makes no sense.
+    /// A box that makes no sense.
     #[error("{0}: {1}")]
-    Accelerator(String, longhaul_accel::ConfigError),
-    /// A WAN transport that makes no sense.
-    #[error("{0}: {1}")]
-    Transport(String, longhaul_wan::ConfigError),
+    Box(String, longhaul_wan_box::ConfigError),
     /// A host that cannot be what it should.
     #[error("{0}: {1}")]
     Host(String, longhaul_rnic::VerbsError),
@@ -205,10 +200,7 @@ impl Simulation {
         let flows = self.scenario.flows.iter().zip(&self.ends);
         let flows = flows.map(|(flow, ends)| flow_outcome(network, flow, ends, &mut violations)).collect();
         let stations = &self.scenario.stations;
-        let may_hold = is_cut
-            && stations
-                .iter()
-                .any(|it| matches!(it.kind, StationKind::Accelerator(_) | StationKind::WanBox(_)));
+        let may_hold = is_cut && stations.iter().any(|it| matches!(it.kind, StationKind::Box(_)));
         for (flow, ends) in self.scenario.flows.iter().zip(&self.ends) {
             if !may_hold && is_under_way(network, flow, ends) {
                 violations.push(format!("{}: messages completed and did not arrive", flow.name));
@@ -278,20 +270,11 @@ fn station(
             let host = Host::new(number, profile, port, qps, seed);
             Station::Host(Box::new(host.map_err(|why| ScenarioError::Host(plan.name.clone(), why))?))
         }
-        StationKind::Accelerator(config) => {
-            let made = accelerator(&plan.name, config, seed)?;
-            Station::Accelerator(Box::new(Watched::new(made, [rate(0), rate(1)])))
-        }
-        StationKind::WanBox(parts) => {
-            let near = accelerator(&plan.name, &parts.near, seed)?;
-            let far = accelerator(&plan.name, &parts.far, seed ^ 1)?;
-            let transport = Transport::new(longhaul_wan::Config {
-                seed: longhaul_wan::Seed::of_scenario(seed),
-                ..parts.transport.clone()
-            });
-            let transport = transport.map_err(|why| ScenarioError::Transport(plan.name.clone(), why))?;
-            let near = Watched::new(near, [rate(0), None]);
-            Station::WanBox(Box::new(wan_box::join(near, far, transport)))
+        StationKind::Box(config) => {
+            let rates = (0..sides_of_box(config)).map(rate).collect();
+            let made = WanBox::new((**config).clone().seeded(seed));
+            let made = made.map_err(|why| ScenarioError::Box(plan.name.clone(), why))?;
+            Station::Box(Box::new(Watched::new(made, rates)))
         }
         StationKind::Switch(config) => {
             let config = addresses::with_room(config, scenario);
@@ -305,9 +288,9 @@ fn station(
     })
 }
 
-fn accelerator(name: &str, config: &longhaul_accel::Config, seed: u64) -> Result<Accelerator, ScenarioError> {
-    let made = Accelerator::new(longhaul_accel::Config { seed, ..config.clone() });
-    made.map_err(|why| ScenarioError::Accelerator(name.to_owned(), why))
+/// The LAN's, and one for each path.
+fn sides_of_box(config: &longhaul_wan_box::Config) -> Side {
+    1 + config.whole.as_ref().map_or(1, |whole| whole.transport.paths.len())
 }
 
 /// Packets that a frame may stand for on a cable.
@@ -450,8 +433,7 @@ fn connect(
             }
             for station in &mut *stations {
                 let watched = match station {
-                    Station::Accelerator(watched) => Some(&mut **watched),
-                    Station::WanBox(whole) => whole.left_mut(),
+                    Station::Box(watched) => Some(&mut **watched),
                     _ => None,
                 };
                 if let Some(watched) = watched {
@@ -555,8 +537,7 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     for (number, station) in stations.iter().enumerate() {
         let sides = match &station.kind {
             StationKind::Host(_) => 1,
-            StationKind::Accelerator(_) => 2,
-            StationKind::WanBox(parts) => 1 + parts.transport.paths.len(),
+            StationKind::Box(config) => sides_of_box(config),
             StationKind::Switch(config) => config.ports,
         };
         let of = scenario.cables.iter().flat_map(|cable| cable.ends);

@@ -2,7 +2,6 @@
 
 use crate::host::Host;
 use crate::oracle::Watched;
-use crate::wan_box::WanBox;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_switch::Switch;
 use longhaul_units::Instant;
@@ -10,18 +9,16 @@ use longhaul_units::Instant;
 /// A node of the network: the very code that runs on real ports, but for the host around the RNIC.
 pub(crate) enum Station {
     Host(Box<Host>),
-    Accelerator(Box<Watched>),
+    Box(Box<Watched>),
     Switch(Box<Switch>),
-    WanBox(Box<WanBox>),
 }
 
 macro_rules! each {
     ($station:expr, $node:ident => $call:expr) => {
         match $station {
             Station::Host($node) => $call,
-            Station::Accelerator($node) => $call,
+            Station::Box($node) => $call,
             Station::Switch($node) => $call,
-            Station::WanBox($node) => $call,
         }
     };
 }

@@ -4,18 +4,17 @@ use crate::boxes::{
     self, Cores, Difference, Given, Kind, Pair, PortName, Process, Settings, by, plan, written,
 };
 use crate::far::{self, Far};
-use crate::fibre::ack_window_bytes;
 use crate::key::{self, Peer, Psk};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory};
-use crate::wan_box::{self, Identity, Paths, WanBox, WanRate};
-use longhaul_accel::{Config, JointRate, Mode, Policy, Prefix, Rule};
+use crate::wan_rate::WanRate;
+use longhaul_accel::{Config, Mode, Policy, Prefix, Rule};
 use longhaul_host::Spread;
 use longhaul_host::placement::CoreList;
 use longhaul_readahead::Protocol;
 use longhaul_seal::Cleartext;
 use longhaul_units::{BitRate, Duration as Span};
-use longhaul_wan::Rate;
+use longhaul_wan_box::{Halves, Identity, Path, Sizing, WanBox};
 use serde::Deserialize;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -332,11 +331,15 @@ impl Kind for Acceleration {
         if count == NonZeroUsize::MIN {
             return None;
         }
-        let config = self.config();
-        let rate = config.wan_rate.map_or_else(String::new, |rate| match self.transport {
-            true => format!(", at up to {rate}"),
-            false => format!(", at up to {rate} together"),
-        });
+        let sizing = self.sizing(vec![None]);
+        let config = sizing.accelerator();
+        let rate = match self.rate {
+            None => String::new(),
+            Some(rate) if self.transport => {
+                sizing.part_of_rate(rate).map_or_else(String::new, |part| format!(", at up to {part}"))
+            }
+            Some(rate) => format!(", at up to {rate} together"),
+        };
         Some(format!(
             "{count} cores, each for its part of the pairs of hosts: with {} of the memory, {} of the flows{rate}",
             Size::from_bytes(config.total_bytes_max),
@@ -345,10 +348,10 @@ impl Kind for Acceleration {
     }
 
     fn build(&self, behind: &[PortName]) -> Result<Vec<WanBox>, Problem> {
-        let config = self.accelerator()?;
-        let mtus: Vec<_> = behind.iter().map(boxes::mtu).collect();
-        let of_core = |_| self.of_core(Config { seed: boxes::random_seed(), ..config.clone() }, mtus.clone());
-        (0..self.cores().count().get()).map(of_core).collect()
+        let sizing = self.sizing(behind.iter().map(boxes::mtu).collect());
+        let accelerator = self.accelerator(&sizing)?;
+        let of_core = |_| self.of_core(&sizing, accelerator.clone());
+        (0..sizing.cores.get()).map(of_core).collect()
     }
 
     fn warn(pairs: &[Pair<Self>]) {
@@ -394,60 +397,42 @@ impl Kind for Acceleration {
         differing.map(|(key, _, is_live)| Difference { key, is_live }).collect()
     }
 
-    fn change(&self) -> Result<wan_box::Configs, Problem> {
-        wan_box::configs(self.accelerator()?, self.delay(), self.transport)
+    fn change(&self, behind: &[PortName]) -> Result<Halves, Problem> {
+        let sizing = self.sizing(behind.iter().map(boxes::mtu).collect());
+        Halves::new(self.accelerator(&sizing)?, sizing.round_trip(), self.transport)
+            .map_err(|e| Problem::plain(e.to_string()))
     }
 }
 
 impl Acceleration {
-    /// What its accelerators go by. What the cores have in common is in it: it is asked for once for all of them.
-    fn accelerator(&self) -> Result<Config, Problem> {
-        let rules = self.policy.clone().unwrap_or_default();
-        let policy = Policy::new(rules, self.mode.unwrap_or_default());
-        let policy = policy.map_err(|e| Problem::plain(e.to_string()))?;
-        Ok(Config { policy, ..self.config() })
-    }
-
-    /// Of the long path, one way.
-    fn delay(&self) -> Option<Span> {
-        self.distance.map(|distance| Span::of_fibre_m(distance.metres()))
-    }
-
-    fn config(&self) -> Config {
-        let least = Config::default();
-        let share = |of_all: u64| of_all / self.cores().count().get() as u64;
-        let total_bytes_max = share(self.memory.map_or(least.total_bytes_max, Size::bytes));
-        // A transport has its own, and memory that goes by it.
-        let is_joint = !self.transport && self.cores().count() > NonZeroUsize::MIN;
-        let wan_rate = if is_joint { self.rate } else { self.rate.and_then(|rate| self.part_of_rate(rate)) };
-        let window = match (self.window, self.rate, self.distance) {
-            (Some(window), _, _) => window.bytes(),
-            (None, Some(rate), Some(distance)) => ack_window_bytes(rate, Span::of_fibre_m(distance.metres())),
-            _ => least.ack_window_bytes,
-        };
-        // What a requester may have outstanding beyond the window is as much again as by default.
-        let flow_bytes_max =
-            window.saturating_add(least.flow_bytes_max - least.ack_window_bytes).min(total_bytes_max);
-        Config {
-            flow_bytes_max,
-            ack_window_bytes: window,
-            total_bytes_max,
-            tenant_prefix_ipv4: self.tenant_prefix_ipv4.unwrap_or(least.tenant_prefix_ipv4),
-            tenant_prefix_ipv6: self.tenant_prefix_ipv6.unwrap_or(least.tenant_prefix_ipv6),
-            wan_rate,
-            wan_joint: wan_rate.filter(|_| is_joint).map(JointRate::new),
-            passthrough_bytes_max: share(least.passthrough_bytes_max),
-            give_up_after: self.give_up.unwrap_or(least.give_up_after),
-            flows_max: share(self.flows.unwrap_or(least.flows_max).into()) as u32,
-            connections_max: share(least.connections_max.into()) as u32,
-            seed: boxes::random_seed(),
-            ..least
+    /// With a path for each port of which this is the MTU.
+    fn sizing(&self, mtus: Vec<Option<u32>>) -> Sizing {
+        let defaults = Sizing::default();
+        let path = |mtu| Path { capacity: self.rate, rate: WanRate::or_known(self.wan_rate, self.rate), mtu };
+        Sizing {
+            paths: mtus.into_iter().map(path).collect(),
+            delay: self.distance.map(|distance| Span::of_fibre_m(distance.metres())),
+            memory_bytes: self.memory.map_or(defaults.memory_bytes, Size::bytes),
+            window_bytes: self.window.map(Size::bytes),
+            flows_max: self.flows.unwrap_or(defaults.flows_max),
+            cores: self.cores().count(),
+            ..defaults
         }
     }
 
-    /// A core's part of a rate: the path is never given more than it takes.
-    fn part_of_rate(&self, rate: BitRate) -> Option<BitRate> {
-        BitRate::from_bps((rate.as_bps() / self.cores().count().get() as u64).max(1))
+    /// The accelerator of each core. What cores have in common is in it: it is asked for once for all of them.
+    fn accelerator(&self, sizing: &Sizing) -> Result<Config, Problem> {
+        let rules = self.policy.clone().unwrap_or_default();
+        let policy = Policy::new(rules, self.mode.unwrap_or_default());
+        let policy = policy.map_err(|e| Problem::plain(e.to_string()))?;
+        let sized = sizing.accelerator();
+        Ok(Config {
+            tenant_prefix_ipv4: self.tenant_prefix_ipv4.unwrap_or(sized.tenant_prefix_ipv4),
+            tenant_prefix_ipv6: self.tenant_prefix_ipv6.unwrap_or(sized.tenant_prefix_ipv6),
+            give_up_after: self.give_up.unwrap_or(sized.give_up_after),
+            policy,
+            ..sized
+        })
     }
 
     /// What encrypts, if the boxes have keys.
@@ -528,58 +513,57 @@ impl Acceleration {
 
     /// An only core's, with a path for each port of which this is the MTU.
     fn wan_box(&self, mtus: Vec<Option<u32>>) -> Result<WanBox, Problem> {
-        self.of_core(self.accelerator()?, mtus)
+        let sizing = self.sizing(mtus);
+        self.of_core(&sizing, self.accelerator(&sizing)?)
     }
 
     /// One core's.
-    fn of_core(&self, config: Config, mtus: Vec<Option<u32>>) -> Result<WanBox, Problem> {
+    fn of_core(&self, sizing: &Sizing, accelerator: Config) -> Result<WanBox, Problem> {
+        let config = self.box_config(sizing, accelerator)?;
+        WanBox::new(config).map_err(|e| Problem::plain(e.to_string()))
+    }
+
+    /// What one core's box is made of.
+    fn box_config(&self, sizing: &Sizing, accelerator: Config) -> Result<longhaul_wan_box::Config, Problem> {
+        let accelerator = Config { seed: boxes::random_seed(), ..accelerator };
         let sealing = self.sealing()?;
-        if !self.transport && !self.far.is_empty() {
-            return Err(Problem::new(
-                "--far without --transport",
-                "far boxes are for the transport between boxes: add --transport",
-            ));
-        }
         far::check_not_own(&self.far)?;
-        if !self.transport {
-            if !self.read_ahead.is_empty() {
-                return Err(Problem::new(
-                    "--read-ahead without --transport",
-                    "it takes a whole box at both sites: add --transport",
-                ));
-            }
-            return match self.wan_rate {
-                None => wan_box::alone(config),
-                Some(_) => Err(Problem::new(
-                    "--wan-rate without --transport",
-                    "it is the transport's: add --transport, or give the path's rate by --rate",
-                )),
+        let config = if self.transport {
+            let identity = Identity { box_id: boxes::random_seed(), seed: key::seed()? };
+            let around = if sealing.is_some() { longhaul_seal::OVERHEAD } else { 0 };
+            let transport = longhaul_wan::Config {
+                far: self.far_boxes(),
+                asks_others: self.far.is_empty() || self.probe,
+                ..sizing.transport(identity, around)
             };
-        }
-        let part = |rate: BitRate| self.part_of_rate(rate);
-        let rate = match WanRate::or_known(self.wan_rate, self.rate) {
-            Rate::Port => Rate::Port,
-            Rate::Fixed(rate) => part(rate).map_or(Rate::Port, Rate::Fixed),
-            Rate::Adaptive { most } => Rate::Adaptive { most: most.and_then(part) },
+            longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip())
+        } else {
+            self.allows_no_transport()?;
+            longhaul_wan_box::Config::alone(accelerator)
         };
-        let paths = Paths {
-            mtus,
-            known: self.rate.and_then(part),
-            rate,
-            cores: self.cores().count(),
-            delay: self.delay(),
-            far: self.far_boxes(),
-            asks_others: self.far.is_empty() || self.probe,
-            parity: longhaul_wan::Parity::default(),
-        };
-        let reading_ahead = (!self.read_ahead.is_empty()).then(|| {
-            let of_all = longhaul_readahead::Config::of(&self.read_ahead);
-            let part = of_all.held_bytes_max / self.cores().count().get() as u64;
-            let held_bytes_max = part.max(of_all.range_bytes_max.into());
-            longhaul_readahead::Config { seed: boxes::random_seed(), held_bytes_max, ..of_all }
+        let config = sealing.into_iter().fold(config, longhaul_wan_box::Config::sealed);
+        let read_ahead = (!self.read_ahead.is_empty()).then(|| longhaul_readahead::Config {
+            seed: boxes::random_seed(),
+            ..sizing.read_ahead(longhaul_readahead::Config::of(&self.read_ahead))
         });
-        let identity = Identity { box_id: boxes::random_seed(), seed: key::seed()? };
-        wan_box::whole(config, &paths, identity, sealing, reading_ahead)
+        Ok(read_ahead.into_iter().fold(config, longhaul_wan_box::Config::reading_ahead))
+    }
+
+    /// Whether nothing was asked for that takes a transport.
+    fn allows_no_transport(&self) -> Result<(), Problem> {
+        let (cause, cure) = if !self.far.is_empty() {
+            ("--far without --transport", "far boxes are for the transport between boxes: add --transport")
+        } else if !self.read_ahead.is_empty() {
+            ("--read-ahead without --transport", "it takes a whole box at both sites: add --transport")
+        } else if self.wan_rate.is_some() {
+            (
+                "--wan-rate without --transport",
+                "it is the transport's: add --transport, or give the path's rate by --rate",
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Problem::new(cause, cure))
     }
 }
 
@@ -620,10 +604,19 @@ fn warn_of_mtus(pairs: &[Pair<Acceleration>]) {
     }
 }
 
+/// The box of these options, between two ports.
+#[cfg(test)]
+pub fn box_config(arguments: &str) -> longhaul_wan_box::Config {
+    let settings = tests::settings(arguments);
+    let sizing = settings.sizing(vec![None]);
+    settings.box_config(&sizing, settings.accelerator(&sizing).unwrap()).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::Parser;
+    use longhaul_accel::JointRate;
     use std::os::unix::fs::PermissionsExt;
 
     #[derive(Parser)]
@@ -632,14 +625,19 @@ mod tests {
         args: Args,
     }
 
-    fn settings(arguments: &str) -> Acceleration {
+    pub fn settings(arguments: &str) -> Acceleration {
         let arguments = std::iter::once("accelerate").chain(arguments.split_whitespace());
         Cli::try_parse_from(arguments).unwrap().args.settings
     }
 
+    fn accelerator(arguments: &str) -> Config {
+        let settings = settings(arguments);
+        settings.accelerator(&settings.sizing(vec![None])).unwrap()
+    }
+
     #[test]
     fn the_window_follows_rate_and_distance_unless_it_is_given() {
-        let window = |arguments| settings(arguments).config().ack_window_bytes;
+        let window = |arguments| accelerator(arguments).ack_window_bytes;
         assert_eq!(window(""), Config::default().ack_window_bytes);
         assert_eq!(window("--rate 10G --distance 1000km"), 50_000_000);
         assert_eq!(window("--rate 10G --distance 1km"), 16 << 20);
@@ -648,14 +646,14 @@ mod tests {
 
     #[test]
     fn cores_have_their_parts_of_what_is_bounded_for_all() {
-        let one = settings("--rate 10G --distance 1000km --memory 1G --flows 4096").config();
-        let four = settings("--rate 10G --distance 1000km --memory 1G --flows 4096 --cores 4").config();
+        let one = accelerator("--rate 10G --distance 1000km --memory 1G --flows 4096");
+        let four = accelerator("--rate 10G --distance 1000km --memory 1G --flows 4096 --cores 4");
         assert_eq!((four.total_bytes_max, four.flows_max), (one.total_bytes_max / 4, one.flows_max / 4));
         // The rate they share, those that are made together and those that are told of a change.
         assert_eq!((four.wan_rate, four.wan_joint.map(|joint| joint.rate())), (one.wan_rate, one.wan_rate));
         assert_eq!(one.wan_joint, None);
         let built = settings("--rate 10G --memory 1G --cores 2").build(&["eth1".parse().unwrap()]).unwrap();
-        let joints = built.iter().map(|one| wan_box::near(one).unwrap().config().wan_joint.clone().unwrap());
+        let joints = built.iter().map(|one| one.near().config().wan_joint.clone().unwrap());
         let joints: Vec<JointRate> = joints.collect();
         assert!(joints.len() == 2 && joints[0] == joints[1], "{joints:?}");
         assert_eq!(four.passthrough_bytes_max, one.passthrough_bytes_max / 4);
@@ -666,7 +664,7 @@ mod tests {
         let built = whole.build(&["eth1".parse().unwrap()]).unwrap();
         assert_eq!(built.len(), 4);
         for one in &built {
-            let transport = wan_box::transport(one).unwrap().config();
+            let transport = one.transport().unwrap().config();
             assert_eq!(transport.paths[0].rate.most().map(BitRate::as_bps), Some(2_500_000_000));
             assert_eq!((transport.cores, transport.send_bytes_max), (4, 2 * 12_500_000 / 4));
         }
@@ -701,8 +699,8 @@ mod tests {
         for (paths, made) in [1, 2, 15].into_iter().zip(built) {
             let made = made.unwrap_or_else(|why| panic!("{paths} paths: {why}"));
             let count = |of: Option<usize>| of.expect("a whole box");
-            assert_eq!(count(wan_box::transport(&made).map(|node| node.config().paths.len())), paths);
-            assert_eq!(count(wan_box::seal(&made).map(|seal| seal.config().paths.into())), paths);
+            assert_eq!(count(made.transport().map(|node| node.config().paths.len())), paths);
+            assert_eq!(count(made.seal().map(|seal| seal.config().paths.into())), paths);
         }
     }
 
@@ -722,8 +720,8 @@ mod tests {
         let far = longhaul_seal::PrivateKey::generate(&seed(2)).public();
         let with = |more: &str| settings(&format!("--transport --key {own} --peer east={far} {more}"));
         let built = |more: &str| with(more).wan_box(vec![None]).map_err(|e| e.to_string());
-        let seal_of = |made: &WanBox| wan_box::seal(made).unwrap().config().clone();
-        let of_transport = |made: &WanBox| wan_box::transport(made).unwrap().config().clone();
+        let seal_of = |made: &WanBox| made.seal().unwrap().config().clone();
+        let of_transport = |made: &WanBox| made.transport().unwrap().config().clone();
 
         let closed = built("").unwrap();
         assert_eq!(seal_of(&closed).cleartext, Cleartext::Of(vec![]));
@@ -821,10 +819,10 @@ mod tests {
         let alone = settings("--read-ahead nvme").wan_box(vec![None]);
         assert!(alone.err().unwrap().to_string().contains("--read-ahead without --transport"));
         let whole = settings("--read-ahead nvme --transport").wan_box(vec![None]).unwrap();
-        let config = wan_box::read_ahead(&whole).unwrap().config();
+        let config = whole.read_ahead().unwrap().config();
         assert_eq!(config.protocols, [(Protocol::Nvme, 4420)]);
         assert!(
-            wan_box::read_ahead(&settings("--transport").wan_box(vec![None]).unwrap()).is_none(),
+            settings("--transport").wan_box(vec![None]).unwrap().read_ahead().is_none(),
             "off by default"
         );
     }
@@ -833,7 +831,7 @@ mod tests {
     fn far_boxes_of_a_file_are_those_of_its_pairs() {
         let text = "transport = true\n[[far]]\nprefix = '10.2.0.0/16'\nbox = '192.0.2.7'\n[[far]]\nprefix = '10.3.0.0/16'";
         let made = planned(text).unwrap().wan_box(vec![None]).unwrap();
-        let config = wan_box::transport(&made).unwrap().config();
+        let config = made.transport().unwrap().config();
         assert_eq!((config.far.len(), config.asks_others), (2, false));
         let refusal = planned(&format!("{text}\n[[far]]\nprefix = '10.3.4.0/24'")).unwrap_err();
         assert!(refusal.starts_with("FILE: 10.3.0.0/16 and 10.3.4.0/24 overlap"), "{refusal}");
@@ -856,7 +854,7 @@ mod tests {
         let text = "mode = 'far'\n[[policy]]\nsource = '10.1.0.0/16'\nqpn = '100-200'\nmode = 'tail'\n\
                     [[policy]]\ndestination = 'fd00::1'\ndscp = 26\nqpn = 17\nmode = 'off'";
         let made = planned(text).unwrap().wan_box(vec![None]).unwrap();
-        let accelerator = wan_box::near(&made).unwrap();
+        let accelerator = made.near();
         assert_eq!(
             accelerator.config().policy.to_string(),
             "source 10.1.0.0/16 qpn 100-200 mode tail; destination fd00::1/128 qpn 17-17 dscp 26 mode off; default far"

@@ -234,7 +234,7 @@ impl Kind for Emulation {
         (!same).then_some(Difference { key: "the fibre", is_live: false }).into_iter().collect()
     }
 
-    fn change(&self) -> Result<Infallible, Problem> {
+    fn change(&self, _behind: &[PortName]) -> Result<Infallible, Problem> {
         Err(Problem::plain("a fibre does not change while it runs"))
     }
 }

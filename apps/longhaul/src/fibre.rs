@@ -99,12 +99,6 @@ pub fn cuts(lasts: Option<Span>, every: Option<Span>) -> Option<Cut> {
     lasts.map(|lasts| Cut { at: Instant::ZERO + every, lasts, every: Some(every) })
 }
 
-/// How far an accelerator lets requesters run ahead over a fibre of this `delay`, one way: twice what fits into a round
-/// trip, twice over for short packets; the floor is for turns on shared cores.
-pub fn ack_window_bytes(rate: BitRate, delay: Span) -> u64 {
-    rate.bytes_in(delay.times(2)).saturating_mul(4).max(16 << 20)
-}
-
 /// What the queues do before they drop.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

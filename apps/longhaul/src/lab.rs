@@ -14,6 +14,8 @@ mod status;
 
 pub use daemon::{Lab, Lifetime};
 pub use dir::{LabDir, preloadable, private_dir};
+#[cfg(test)]
+pub use spec::box_config;
 pub use spec::{Accelerate, HostName, LabName, Spec};
 
 use crate::output;

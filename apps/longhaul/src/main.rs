@@ -20,10 +20,12 @@ mod problem;
 mod quantity;
 mod report;
 mod reproduce;
+#[cfg(test)]
+mod same_box;
 mod sim;
 mod state;
 mod sweep;
-mod wan_box;
+mod wan_rate;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};

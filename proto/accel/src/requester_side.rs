@@ -125,8 +125,7 @@ impl Flow {
         }
         self.learn_path_mtu(packet, frame.payload.len());
         if self.state == FlowState::Passing {
-            let may_be_taken_in =
-                self.aside_from.is_some() && !shared.draining && !self.told.has_alternate;
+            let may_be_taken_in = self.aside_from.is_some() && !shared.draining && !self.told.has_alternate;
             if may_be_taken_in || self.passes_another_life(packet) {
                 self.restart_learning(now, shared, packet);
             }

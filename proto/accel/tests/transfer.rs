@@ -11,6 +11,7 @@ use longhaul_link::{Impairments, LinkConfig};
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_sim::{Cable, Connection, Nodes, Watched};
 use longhaul_units::{Duration, Instant, Psn, Qpn, Rng, SplitMix64};
+use longhaul_wan_box::WanBox;
 use peer::{MTU, Peer, Work, pattern};
 use proptest::prelude::*;
 use script::frames::{REQUESTER_IP, REQUESTER_QPN, RESPONDER_IP, RESPONDER_QPN, Wire};
@@ -159,7 +160,7 @@ impl World {
             if setup.cm {
                 connect(&mut node, peer, &wire, [a, b]);
             }
-            let mut watched = Watched::new(node, [None, None]);
+            let mut watched = Watched::new(node, vec![None, None]);
             let ends = [(REQUESTER_IP, Qpn::new(REQUESTER_QPN)), (RESPONDER_IP, Qpn::new(RESPONDER_QPN))];
             for (requester, psn) in [(0, a), (1, b)] {
                 watched.expect(&Connection {
@@ -197,7 +198,7 @@ impl World {
     }
 
     fn boxes(&self) -> impl Iterator<Item = &Accelerator> {
-        self.watched().map(Watched::node)
+        self.watched().map(|watched| watched.node().near())
     }
 
     /// Of the first box.
@@ -251,13 +252,13 @@ impl World {
     }
 }
 
-fn new_box(seed: u64) -> Accelerator {
+fn new_box(seed: u64) -> WanBox {
     let config = Config { seed, rto_initial: Duration::from_ms(50), ..Config::default() };
-    Accelerator::new(config).expect("valid")
+    WanBox::new(longhaul_wan_box::Config::alone(config)).expect("valid")
 }
 
 /// Lets the box at `peer` see the connection being made.
-fn connect(node: &mut Accelerator, peer: usize, wire: &Wire, [a, b]: [u32; 2]) {
+fn connect(node: &mut WanBox, peer: usize, wire: &Wire, [a, b]: [u32; 2]) {
     let line = format!("psn={a} rpsn={b} mtu={MTU}");
     let frames = [
         (0, wire.requester_frame(&format!("req {line}"))),

@@ -5,18 +5,16 @@ use super::fields::Fields;
 use super::schema::ACCELERATOR;
 use super::tree::{Node, Place};
 use crate::scenario::{Flow, Test};
-use crate::wan_box::WanBoxPlan;
 use longhaul_accel::{Config, Mode, Policy, Role};
 use longhaul_node::Side;
 use longhaul_units::{BitRate, Duration};
-use longhaul_wan::{Parity, PathConfig, Rate};
+use longhaul_wan::{Parity, Rate};
+use longhaul_wan_box::{Identity, Path, Sizing};
 
 /// Sides of an accelerator.
 pub(super) const LAN: Side = 0;
 pub(super) const WAN: Side = 1;
 
-/// The window at least: what a box lets a requester run ahead over a short path.
-const WINDOW_MIN: u64 = 16 << 20;
 /// Memory that may be spoken of; the configuration takes no more.
 const BYTES_MAX: u64 = u64::MAX >> 9;
 
@@ -56,105 +54,114 @@ impl<'a> Settings<'a> {
 
     /// The name that it gives.
     pub fn name(&self) -> Option<&str> {
-        self.fields.as_ref().and_then(|fields| fields.text("name"))
+        self.text("name")
     }
 
-    /// What it is given, between these links and for these flows; `delay` is that of the way across the WAN.
+    /// What it is given, between paths of these rates and a LAN of that one, and for these flows; `delay` is that of
+    /// the way across the WAN.
     ///
-    /// Unless told otherwise a requester may run ahead by four times what a round trip takes, as `longhaul accelerate` has
-    /// it with a rate and a distance, and the store is as large as that and the requesters' queues need.
+    /// It is sized as `longhaul accelerate` with a rate and a distance, for requesters that may have outstanding what
+    /// these have. Unless told otherwise its memory is what they take.
     pub fn config(
-        &self,
-        wan_rate: Option<BitRate>,
-        lan_rate: Option<BitRate>,
-        delay: Duration,
-        flows: &[Flow],
-    ) -> Result<Config, FileError> {
-        let least = Config::default();
-        let whole = |key: &str| self.fields.as_ref().and_then(|fields| fields.whole(key));
-        let number = |key: &str| self.fields.as_ref().and_then(|fields| fields.number(key));
-        let time = |key: &str| self.fields.as_ref().and_then(|fields| fields.time(key));
-        let rate = |key: &str| self.fields.as_ref().and_then(|fields| fields.rate(key));
-        let wan_rate = rate("rate").or(wan_rate);
-        let in_flight = wan_rate.map_or(0, |rate| rate.bytes_in(delay.times(2)));
-        let window = whole("window").unwrap_or_else(|| in_flight.saturating_mul(4).max(WINDOW_MIN));
-        let posted = flows.iter().map(posted_bytes).max().unwrap_or(0);
-        let ahead = posted.max(least.flow_bytes_max - least.ack_window_bytes);
-        // A window counts up to three quarters of the store.
-        let store = whole("store")
-            .unwrap_or_else(|| window.saturating_add(window / 2).saturating_add(ahead).min(BYTES_MAX));
-        let connections: u64 = flows.iter().map(|flow| u64::from(flow.qps)).sum();
-        let memory =
-            whole("memory").unwrap_or_else(|| store.saturating_mul(connections.max(4)).min(BYTES_MAX));
-        let psns = (in_flight / 1024).next_power_of_two().clamp(least.flow_psns_max.into(), 1 << 22);
-        let config = Config {
-            flow_bytes_max: store.min(memory),
-            ack_window_bytes: window,
-            total_bytes_max: memory,
-            flow_psns_max: number("psns").unwrap_or(psns as u32),
-            flows_max: number("flows").unwrap_or(least.flows_max.max(2 * connections.min(1 << 19) as u32)),
-            passthrough_bytes_max: whole("passthrough").unwrap_or(least.passthrough_bytes_max),
-            wan_rate,
-            lan_rate: rate("lan_rate").or(lan_rate),
-            ack_every: number("ack_every").unwrap_or(least.ack_every),
-            ack_hold_max: time("ack_hold").unwrap_or(least.ack_hold_max),
-            rto_min: time("rto_min").unwrap_or(least.rto_min),
-            give_up_after: time("give_up").unwrap_or(least.give_up_after),
-            policy: Policy::all(self.mode()),
-            role: self.role,
-            ..least
-        };
-        let config = Config { rto_max: config.rto_max.max(config.rto_min), ..config };
-        match config.check() {
-            Ok(()) => Ok(config),
-            Err(why) => Err(self.place.error(format!("this accelerator: {why}"))),
-        }
-    }
-}
-
-impl Settings<'_> {
-    /// A whole box with paths of these rates; otherwise as [`Settings::config`].
-    ///
-    /// A path is sent on at its rate unless `wan_rate` says otherwise. Unless told otherwise the transport keeps twice what is under way in a round trip, and takes in two and a half times
-    /// as much.
-    pub fn wan_box(
         &self,
         number: usize,
         path_rates: &[Option<BitRate>],
         lan_rate: Option<BitRate>,
         delay: Duration,
         flows: &[Flow],
-    ) -> Result<WanBoxPlan, FileError> {
-        let rate = BitRate::from_bps(path_rates.iter().flatten().map(|rate| rate.as_bps()).sum());
-        let whole = |key: &str| self.fields.as_ref().and_then(|fields| fields.whole(key));
-        let wan_rate = self.fields.as_ref().and_then(|fields| fields.text("wan_rate"));
-        let path = |&rate: &Option<BitRate>| {
-            let rate = match wan_rate {
-                Some("adaptive") => Rate::Adaptive { most: None },
-                Some("port") => Rate::Port,
-                _ => rate.into(),
-            };
-            PathConfig { rate, ..PathConfig::default() }
-        };
-        let in_flight = rate.map_or(0, |rate| rate.bytes_in(delay.times(2)));
-        let sized = longhaul_wan::Config::for_paths(path_rates.iter().map(path).collect(), in_flight);
+    ) -> Result<longhaul_wan_box::Config, FileError> {
+        let sizing = self.sizing(path_rates, delay, flows);
+        let accelerator = self.accelerator(&sizing, lan_rate);
+        let checked = accelerator.check();
+        checked.map_err(|why| self.place.error(format!("this accelerator: {why}")))?;
+        if !self.is_whole() {
+            return Ok(longhaul_wan_box::Config::alone(accelerator));
+        }
+        let sized = sizing.transport(Identity::of_scenario(number as u64), 0);
         let transport = longhaul_wan::Config {
-            box_id: number as u64,
-            send_bytes_max: whole("send_memory").unwrap_or(sized.send_bytes_max),
-            receive_bytes_max: whole("receive_memory").unwrap_or(sized.receive_bytes_max),
+            send_bytes_max: self.whole("send_memory").unwrap_or(sized.send_bytes_max),
+            receive_bytes_max: self.whole("receive_memory").unwrap_or(sized.receive_bytes_max),
             parity: self.parity(),
             ..sized
         };
-        if let Err(why) = transport.check() {
-            return Err(self.place.error(format!("this accelerator's transport: {why}")));
+        let checked = transport.check();
+        checked.map_err(|why| self.place.error(format!("this accelerator's transport: {why}")))?;
+        Ok(longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip()))
+    }
+
+    fn sizing(&self, path_rates: &[Option<BitRate>], delay: Duration, flows: &[Flow]) -> Sizing {
+        let defaults = Sizing::default();
+        let capacity = |of_link: Option<BitRate>| self.rate("rate").or(of_link);
+        let rate = |capacity: Option<BitRate>| match self.text("wan_rate") {
+            Some("adaptive") => Rate::Adaptive { most: None },
+            Some("port") => Rate::Port,
+            _ => capacity.into(),
+        };
+        let path = |&of_link: &Option<BitRate>| Path {
+            capacity: capacity(of_link),
+            rate: rate(capacity(of_link)),
+            mtu: None,
+        };
+        let posted = flows.iter().map(posted_bytes).max().unwrap_or(0);
+        let connections: u64 = flows.iter().map(|flow| u64::from(flow.qps)).sum();
+        let flows_max = defaults.flows_max.max(2 * connections.min(1 << 19) as u32);
+        let sizing = Sizing {
+            paths: path_rates.iter().map(path).collect(),
+            delay: Some(delay),
+            window_bytes: self.whole("window"),
+            outstanding_bytes: posted.max(defaults.outstanding_bytes),
+            flows_max: self.number("flows").unwrap_or(flows_max),
+            ..defaults
+        };
+        let store = self.whole("store").unwrap_or(sizing.flow_bytes());
+        let taken = store.saturating_mul(connections.max(4)).min(BYTES_MAX);
+        Sizing { memory_bytes: self.whole("memory").unwrap_or(taken), ..sizing }
+    }
+
+    fn accelerator(&self, sizing: &Sizing, lan_rate: Option<BitRate>) -> Config {
+        let sized = sizing.accelerator();
+        let rto_min = self.time("rto_min").unwrap_or(sized.rto_min);
+        Config {
+            flow_bytes_max: self
+                .whole("store")
+                .map_or(sized.flow_bytes_max, |it| it.min(sized.total_bytes_max)),
+            flow_psns_max: self.number("psns").unwrap_or(sized.flow_psns_max),
+            passthrough_bytes_max: self.whole("passthrough").unwrap_or(sized.passthrough_bytes_max),
+            lan_rate: self.rate("lan_rate").or(lan_rate),
+            ack_every: self.number("ack_every").unwrap_or(sized.ack_every),
+            ack_hold_max: self.time("ack_hold").unwrap_or(sized.ack_hold_max),
+            rto_min,
+            rto_max: sized.rto_max.max(rto_min),
+            give_up_after: self.time("give_up").unwrap_or(sized.give_up_after),
+            policy: Policy::all(self.mode()),
+            role: self.role,
+            ..sized
         }
-        let [near, far] = self.config(rate, lan_rate, delay, flows)?.halves(delay.times(2));
-        Ok(WanBoxPlan { near, far, transport })
+    }
+
+    fn whole(&self, key: &str) -> Option<u64> {
+        self.fields.as_ref()?.whole(key)
+    }
+
+    fn number(&self, key: &str) -> Option<u32> {
+        self.fields.as_ref()?.number(key)
+    }
+
+    fn time(&self, key: &str) -> Option<Duration> {
+        self.fields.as_ref()?.time(key)
+    }
+
+    fn rate(&self, key: &str) -> Option<BitRate> {
+        self.fields.as_ref()?.rate(key)
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        self.fields.as_ref()?.text(key)
     }
 
     /// When the transport sends parity.
     fn parity(&self) -> Parity {
-        match self.fields.as_ref().and_then(|fields| fields.text("parity")) {
+        match self.text("parity") {
             Some("off") => Parity::Off,
             Some("always") => Parity::Always,
             _ => Parity::Adaptive,
@@ -163,8 +170,7 @@ impl Settings<'_> {
 
     /// The mode of all flows.
     pub fn mode(&self) -> Mode {
-        let text = self.fields.as_ref().and_then(|fields| fields.text("mode"));
-        text.and_then(|text| text.parse().ok()).unwrap_or_default()
+        self.text("mode").and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 }
 

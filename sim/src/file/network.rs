@@ -137,19 +137,14 @@ impl<'a> Network<'a> {
     pub fn into_stations(mut self, flows: &[Flow]) -> Result<Vec<StationPlan>, FileError> {
         for station in 0..self.stations.len() {
             let Some(settings) = &self.settings[station] else { continue };
-            let wan_rate = self.rate_at(station, accelerator::WAN);
             let lan_rate = self.rate_at(station, accelerator::LAN);
             let reached = self.reach(station, Some(accelerator::WAN));
             let delay = reached.iter().map(|(_, delay)| *delay).max().unwrap_or_default();
-            self.stations[station].kind = if settings.is_whole() {
-                let paths = self.cables.iter().flat_map(|cable| cable.ends);
-                let paths = paths.filter(|end| end.0 == station && end.1 != accelerator::LAN).count();
-                let rates: Vec<_> = (1..=paths).map(|side| self.rate_at(station, side)).collect();
-                let plan = settings.wan_box(station, &rates, lan_rate, delay, flows)?;
-                StationKind::WanBox(Box::new(plan))
-            } else {
-                StationKind::Accelerator(settings.config(wan_rate, lan_rate, delay, flows)?)
-            };
+            let paths = self.cables.iter().flat_map(|cable| cable.ends);
+            let paths = paths.filter(|end| end.0 == station && end.1 != accelerator::LAN).count();
+            let rates: Vec<_> = (1..=paths).map(|side| self.rate_at(station, side)).collect();
+            let config = settings.config(station, &rates, lan_rate, delay, flows)?;
+            self.stations[station].kind = StationKind::Box(Box::new(config));
         }
         Ok(self.stations)
     }
@@ -516,7 +511,7 @@ impl<'a> Drafts<'a> {
             let (kind, open) = match station.draft {
                 Draft::Host(profile) => (StationKind::Host(*profile), None),
                 // Its configuration follows from its links and from the flows.
-                Draft::Accelerator(open) => (StationKind::Accelerator(Default::default()), Some(open)),
+                Draft::Accelerator(open) => (StationKind::Box(Box::default()), Some(open)),
                 Draft::Switch { rate, queue_bytes, ecn, pfc, .. } => {
                     let links = cables.iter().flat_map(|it: &Cable| it.ends.map(|end| (end, it.wire.rate)));
                     let mut ports: Vec<_> = links.filter(|(end, _)| end.0 == number).collect();

@@ -65,7 +65,7 @@ fn host(loaded: &Loaded, at: usize) -> &NicProfile {
 fn accelerator(loaded: &Loaded, name: &str) -> longhaul_accel::Config {
     let station = loaded.scenario.stations.iter().find(|station| station.name == name).unwrap();
     match &station.kind {
-        StationKind::Accelerator(config) => config.clone(),
+        StationKind::Box(config) => config.near.clone(),
         other => panic!("{other:?}"),
     }
 }
@@ -631,8 +631,8 @@ mod modes {
     fn boxes(text: &str) -> Vec<(String, Role, Mode)> {
         let stations = load(text).unwrap_or_else(|why| panic!("{why}")).scenario.stations;
         let of = |station: crate::StationPlan| match station.kind {
-            StationKind::Accelerator(config) => {
-                Some((station.name, config.role, config.policy.default_mode()))
+            StationKind::Box(config) => {
+                Some((station.name, config.near.role, config.near.policy.default_mode()))
             }
             _ => None,
         };
@@ -659,25 +659,25 @@ mod modes {
             let stations = load(text).unwrap_or_else(|why| panic!("{why}")).scenario.stations;
             let found = stations.into_iter().find(|station| station.name == name);
             match found.map(|station| station.kind) {
-                Some(StationKind::WanBox(plan)) => plan,
+                Some(StationKind::Box(config)) => (config.near, config.whole.unwrap()),
                 other => panic!("{other:?}"),
             }
         };
         let text = "[path]\ndelay = \"5ms\"\nrate = \"100G\"\naccelerators = \"both\"\n[path.accelerator]\ntransport = true\n[[flow]]\n";
-        let plan = whole(text, "far");
-        assert_eq!((plan.near.role, plan.far.role), (Role::Near, Role::Far));
+        let (near, behind) = whole(text, "far");
+        assert_eq!((near.role, behind.far.role), (Role::Near, Role::Far));
         // 125 MB are under way in a round trip, of which 50 ns are the LAN's.
-        let transport = &plan.transport;
+        let transport = &behind.transport;
         assert_eq!((transport.send_bytes_max, transport.receive_bytes_max), (250_001_250, 312_501_560));
         assert_eq!(transport.paths[0].rate.most().map(|rate| rate.as_bps()), Some(100_000_000_000));
         let adaptive = text.replace("transport = true", "transport = true\nwan_rate = \"adaptive\"");
         let rate = longhaul_wan::Rate::Adaptive { most: None };
-        assert_eq!(whole(&adaptive, "far").transport.paths[0].rate, rate);
+        assert_eq!(whole(&adaptive, "far").1.transport.paths[0].rate, rate);
         let two = TABLES_TEXT.replace(
             "[[accelerator]]\nname = \"near\"",
             "[[accelerator]]\nname = \"near\"\ntransport = true",
         );
-        assert_eq!(whole(&two, "near").transport.paths.len(), 1);
+        assert_eq!(whole(&two, "near").1.transport.paths.len(), 1);
     }
 
     #[test]

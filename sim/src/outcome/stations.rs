@@ -6,7 +6,6 @@ use crate::network::Network;
 use crate::pfc;
 use crate::scenario::{Scenario, StationKind};
 use crate::station::Station;
-use crate::wan_box;
 use longhaul_accel::Accelerator;
 use longhaul_switch::{DropReason, Switch};
 use longhaul_wan::{SessionStatus, Transport};
@@ -33,16 +32,13 @@ impl StationOutcomes {
                     }
                     all.hosts.push(HostOutcome { name, counters: host_counters(host) });
                 }
-                Station::Accelerator(watched) => {
+                Station::Box(watched) => {
                     violations.extend(watched.violation().map(|what| format!("{name}: {what}")));
-                    all.accelerators.push(accelerator(name, watched.node()));
-                }
-                Station::WanBox(whole) => {
-                    let Some(parts) = wan_box::parts(whole) else { continue };
-                    violations.extend(parts.near.violation().map(|what| format!("{name}: {what}")));
-                    all.accelerators.push(accelerator(name.clone(), parts.near.node()));
-                    all.accelerators.push(accelerator(format!("{name}-responders"), parts.far));
-                    all.accelerators.push(transport(format!("{name}-transport"), parts.transport));
+                    let node = watched.node();
+                    all.accelerators.push(accelerator(name.clone(), node.near()));
+                    let far = node.far().map(|far| accelerator(format!("{name}-responders"), far));
+                    let between = node.transport().map(|it| transport(format!("{name}-transport"), it));
+                    all.accelerators.extend(far.into_iter().chain(between));
                 }
                 Station::Switch(switch) => {
                     let (ports, dropped) = switch_ports(scenario, number, switch);

@@ -36,8 +36,10 @@ pub fn accelerated_pair(profile: &NicProfile, one_way: Duration, loss: f64) -> S
         ack_window_bytes: 2 << 30,
         ..AcceleratorConfig::default()
     };
-    let accelerator =
-        |name: &str| StationPlan { name: name.into(), kind: StationKind::Accelerator(config.clone()) };
+    let accelerator = |name: &str| StationPlan {
+        name: name.into(),
+        kind: StationKind::Box(Box::new(BoxConfig::alone(config.clone()))),
+    };
     let mut fibre = Cable::long([(2, 1), (3, 1)], rate, one_way);
     fibre.wire.loss = loss;
     Scenario {

@@ -2,12 +2,12 @@
 
 use super::status::{AcceleratorState, FibreState, Tenant};
 use crate::state::{LinkStatus, ReadAheadState, SealState, TransportState, named};
-use crate::wan_box::{self, WanBox};
 use longhaul_accel::{Accelerator, FlowStatus, PassReason, TenantStatus};
 use longhaul_link::Link;
 use longhaul_netdev::PreferredQps;
 use longhaul_node::Node;
 use longhaul_units::Instant;
+use longhaul_wan_box::{Halves, WanBox};
 use std::convert::Infallible;
 
 /// Flows that [`Element::flows`] gives at once: no frame waits for more than these to be copied, however many there are.
@@ -91,36 +91,36 @@ const RESPONDERS: u32 = 1 << 31;
 
 impl Element for WanBox {
     const SIDES: [&'static str; 2] = ["lan", "wan"];
-    type Change = wan_box::Configs;
+    type Change = Halves;
 
-    fn apply(&mut self, change: wan_box::Configs) -> Result<(), String> {
-        wan_box::reconfigure(self, change).map_err(|e| e.to_string())
+    fn apply(&mut self, change: Halves) -> Result<(), String> {
+        self.reconfigure(&change).map_err(|e| e.to_string())
     }
 
     fn set_draining(&mut self, now: Instant, draining: bool) -> bool {
-        wan_box::set_draining(self, now, draining);
+        WanBox::set_draining(self, now, draining);
         true
     }
 
     fn accelerator(&self) -> Option<AcceleratorState> {
-        wan_box::near(self).map(accelerator)
+        Some(accelerator(self.near()))
     }
 
     fn responders(&self) -> Option<AcceleratorState> {
-        wan_box::far(self).map(accelerator)
+        self.far().map(accelerator)
     }
 
     fn transport(&self, now: Instant) -> Option<TransportState> {
-        let seal = wan_box::seal(self).map(|seal| SealState::of(seal, now));
-        wan_box::transport(self).map(|transport| TransportState::of(transport, seal))
+        let seal = self.seal().map(|seal| SealState::of(seal, now));
+        WanBox::transport(self).map(|transport| TransportState::of(transport, seal))
     }
 
     fn read_ahead(&self) -> Option<ReadAheadState> {
-        wan_box::read_ahead(self).map(ReadAheadState::of)
+        WanBox::read_ahead(self).map(ReadAheadState::of)
     }
 
     fn preferred(&self, told: &mut u64) -> Option<[PreferredQps; 2]> {
-        let (near, far) = (wan_box::near(self), wan_box::far(self));
+        let (near, far) = (Some(self.near()), self.far());
         let changes = near.into_iter().chain(far).map(Accelerator::flow_changes).sum();
         if std::mem::replace(told, changes) == changes {
             return None;
@@ -137,7 +137,7 @@ impl Element for WanBox {
     }
 
     fn news_of_flows(&self, told: &mut FlowsTold) -> Vec<String> {
-        let halves = || wan_box::near(self).into_iter().chain(wan_box::far(self));
+        let halves = || std::iter::once(self.near()).chain(self.far());
         let [mut one_way, mut alternate_path] = [0, 0];
         for half in halves() {
             one_way += half.counters().flows_one_way;
@@ -158,11 +158,11 @@ impl Element for WanBox {
     }
 
     fn flows(&self, first: u32) -> Vec<(u32, FlowStatus)> {
-        let near = wan_box::near(self).into_iter().flat_map(|near| near.flows_from(first));
+        let near = self.near().flows_from(first);
         let of_far = |far: &'_ Accelerator| -> Vec<_> {
             far.flows_from(first.saturating_sub(RESPONDERS)).take(FLOWS_AT_ONCE).collect()
         };
-        let far = wan_box::far(self).map(of_far).unwrap_or_default();
+        let far = self.far().map(of_far).unwrap_or_default();
         let far = far.into_iter().map(|(slot, flow)| (slot + RESPONDERS, flow));
         near.chain(far).take(FLOWS_AT_ONCE).collect()
     }

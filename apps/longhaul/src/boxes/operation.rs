@@ -138,7 +138,7 @@ impl<S: Kind> Operated for Operation<S> {
         for ((from, to), observer) in plan.pairs.iter().zip(&to.pairs).zip(&self.pairs) {
             let differences = from.settings.differences(&to.settings);
             if !differences.is_empty() {
-                let change = to.settings.change();
+                let change = to.settings.change(&to.ports[1..]);
                 let change = change
                     .map_err(|e| Problem::plain(format!("nothing was changed: pair {}: {e}", to.name)))?;
                 changes.push((observer, change));
@@ -264,7 +264,7 @@ mod tests {
             differing.map(|(key, _, is_live)| Difference { key, is_live }).collect()
         }
 
-        fn change(&self) -> Result<std::convert::Infallible, Problem> {
+        fn change(&self, _behind: &[PortName]) -> Result<std::convert::Infallible, Problem> {
             Err(Problem::plain("not here"))
         }
     }

@@ -135,11 +135,12 @@ pub trait Kind: Settings + Send + Sync + 'static {
     /// In what `to` is not the same.
     fn differences(&self, to: &Self) -> Vec<Difference>;
 
-    /// What a running element is told so that it goes by these settings. Asked for when all differences are live.
+    /// What a running element with these ports behind the first is told so that it goes by these settings. Asked for
+    /// when all differences are live.
     ///
     /// # Errors
     /// When the settings make no sense together.
-    fn change(&self) -> Result<<Self::Element as Element>::Change, Problem>;
+    fn change(&self, behind: &[PortName]) -> Result<<Self::Element as Element>::Change, Problem>;
 }
 
 /// Two ports and what is between them; more than two where the second side has several paths.

@@ -7,11 +7,9 @@ use super::log::{Log, Recording};
 use super::node::{LabNode, Sides};
 use super::spec::{Accelerate, HostName, Spec};
 use super::status::{AcceleratorStatus, HostStatus, LabStatus, SwitchStatus};
-use crate::fibre::ack_window_bytes;
 use crate::output;
 use crate::problem::Problem;
 use crate::state::LinkStatus;
-use crate::wan_box::{self, Paths, WanBox};
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
 use longhaul_memif::{Listener, MemifConfig};
 use longhaul_node::{Chain, Mirrored, Side};
@@ -19,11 +17,10 @@ use longhaul_port::tap::{TapConfig, TapPort};
 use longhaul_port::{LinkState, NullPort, Port, PortError};
 use longhaul_switch::SwitchConfig;
 use longhaul_units::{Duration as Span, Instant as Moment};
-use longhaul_wan::Rate;
+use longhaul_wan_box::{Identity, Path as WanPath, Sizing, WanBox};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::num::NonZeroUsize;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -160,9 +157,6 @@ enum Stderr {
 
 /// How soon a program that attaches is seen, and a stop is obeyed.
 const HOOK_INTERVAL: Span = Span::from_ms(10);
-
-/// What a requester may send beyond its oldest message that is not acknowledged: perftest's 128 messages of 1 MiB.
-const REQUESTER_AHEAD_BYTES: u64 = 160 << 20;
 
 /// What a host's receive buffer takes beyond all that an accelerator stores of one flow.
 const RECEIVE_BUFFER_SPARE_BYTES: u64 = 64 << 20;
@@ -352,38 +346,8 @@ fn attach_programs(node: &mut LabNode<Fabric>, ports: &[Box<dyn Port>]) {
 fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
     let fibre = spec.fibre();
     let link = fibre.link()?;
-    let ack_window_bytes = ack_window_bytes(spec.rate, fibre.delay);
-    let flow_bytes_max = ack_window_bytes.saturating_add(REQUESTER_AHEAD_BYTES).min(spec.memory.bytes());
     let site = |present: bool, number: u64| -> Result<Option<WanBox>, Problem> {
-        let config = longhaul_accel::Config {
-            flow_bytes_max,
-            ack_window_bytes,
-            total_bytes_max: spec.memory.bytes(),
-            wan_rate: Some(spec.rate),
-            // The link's queue takes what a turn of this thread that came late lets go at once.
-            burst_bytes: spec.queue.bytes() / 4,
-            // Programs that share a core with others answer when it is their turn.
-            rto_min: Span::from_ms(30),
-            seed: spec.seed,
-            ..longhaul_accel::Config::default()
-        };
-        let paths = Paths {
-            mtus: vec![None],
-            known: Some(spec.rate),
-            rate: Rate::Fixed(spec.rate),
-            delay: Some(fibre.delay),
-            far: Vec::new(),
-            asks_others: true,
-            parity: longhaul_wan::Parity::default(),
-            cores: NonZeroUsize::MIN,
-        };
-        let build = || match spec.accelerate {
-            Accelerate::Transport => {
-                let identity = wan_box::Identity::of_scenario(spec.seed.wrapping_add(number));
-                wan_box::whole(config, &paths, identity, None, None)
-            }
-            _ => wan_box::alone(config),
-        };
+        let build = || WanBox::new(box_config(spec, number)).map_err(|e| Problem::plain(e.to_string()));
         present.then(build).transpose()
     };
     let (near, far) = (site(spec.accelerate.at_a(), 0)?, site(spec.accelerate.at_b(), 1)?);
@@ -402,8 +366,39 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
         }
     };
     // A store may empty itself at once into a program that is off its core; the rest is for a turn's worth of others.
-    let receive_buffer_bytes = flow_bytes_max.saturating_add(RECEIVE_BUFFER_SPARE_BYTES) as usize;
+    let stored = sizing(spec).accelerator().flow_bytes_max;
+    let receive_buffer_bytes = stored.saturating_add(RECEIVE_BUFFER_SPARE_BYTES) as usize;
     Ok(LabNode::new(spec.hosts(), Sides::new(spec.slots()), fabric, receive_buffer_bytes))
+}
+
+fn sizing(spec: &Spec) -> Sizing {
+    Sizing {
+        paths: vec![WanPath::of_capacity(Some(spec.rate))],
+        delay: Some(spec.fibre().delay),
+        memory_bytes: spec.memory.bytes(),
+        ..Sizing::default()
+    }
+}
+
+/// The box of a site: 0 or 1.
+pub fn box_config(spec: &Spec, site: u64) -> longhaul_wan_box::Config {
+    let sizing = sizing(spec);
+    let accelerator = longhaul_accel::Config {
+        // The link's queue takes what a turn of this thread that came late lets go at once.
+        burst_bytes: spec.queue.bytes() / 4,
+        // Programs that share a core with others answer when it is their turn.
+        rto_min: Span::from_ms(30),
+        seed: spec.seed,
+        ..sizing.accelerator()
+    };
+    match spec.accelerate {
+        Accelerate::Transport => {
+            let identity = Identity::of_scenario(spec.seed.wrapping_add(site));
+            let transport = sizing.transport(identity, 0);
+            longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip())
+        }
+        _ => longhaul_wan_box::Config::alone(accelerator),
+    }
 }
 
 fn status_of(spec: Spec, started: Instant, node: &LabNode<Fabric>) -> LabStatus {
@@ -423,8 +418,8 @@ fn status_of(spec: Spec, started: Instant, node: &LabNode<Fabric>) -> LabStatus 
             .into_iter()
             .zip(boxes)
             .filter_map(|(site, whole)| {
-                let near = wan_box::near(whole?)?;
-                Some(AcceleratorStatus::of(site, near, wan_box::transport(whole?)))
+                let whole = whole?;
+                Some(AcceleratorStatus::of(site, whole.near(), whole.transport()))
             })
             .collect(),
         spec,

@@ -1,11 +1,11 @@
 //! What joins the hosts of a lab: the wire between two hosts, or a switch at each end of it.
 
 use super::spec::HostName;
-use crate::wan_box::WanBox;
 use longhaul_link::Link;
 use longhaul_node::{Chain, Deadline, Frame, Mirrored, Node, Side, Transmit};
 use longhaul_switch::{PortCounters, Switch, SwitchConfig, SwitchError};
 use longhaul_units::Instant;
+use longhaul_wan_box::WanBox;
 
 /// From the first site to the second. A box's LAN side is toward its own site.
 pub type Wire = Chain<WanBox, Chain<Link, Mirrored<WanBox>>>;

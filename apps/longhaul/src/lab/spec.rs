@@ -339,6 +339,12 @@ impl FromStr for LabName {
     }
 }
 
+/// The box at the first site of a lab of these options.
+#[cfg(test)]
+pub fn box_config(arguments: &str) -> longhaul_wan_box::Config {
+    super::daemon::box_config(&tests::spec(arguments).unwrap(), 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -350,7 +356,7 @@ mod tests {
         spec: Spec,
     }
 
-    fn spec(arguments: &str) -> Result<Spec, String> {
+    pub fn spec(arguments: &str) -> Result<Spec, String> {
         let arguments = std::iter::once("up").chain(arguments.split_whitespace());
         Cli::try_parse_from(arguments).map(|cli| cli.spec).map_err(|e| e.to_string())
     }

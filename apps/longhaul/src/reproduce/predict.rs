@@ -13,10 +13,7 @@ pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
     let nic = planned(profile)?;
     let path = path(scenario, flow);
     let workload = workload(flow);
-    let is_accelerated = scenario
-        .stations
-        .iter()
-        .any(|station| matches!(station.kind, StationKind::Accelerator(_) | StationKind::WanBox(_)));
+    let is_accelerated = scenario.stations.iter().any(|station| matches!(station.kind, StationKind::Box(_)));
     let prediction = if is_accelerated {
         // What its LAN takes is in the scenario's cables; the box itself takes no time in the simulator.
         let lan: f64 = scenario

@@ -3,9 +3,10 @@
 use super::Setup;
 use longhaul_accel::{Accelerator, Config, Policy, Role};
 use longhaul_node::{Chain, Deadline, Frame, Mirrored, Node, Side, Transmit};
-use longhaul_seal::{PeerConfig, PrivateKey, Seal, Sealed};
+use longhaul_seal::{PeerConfig, PrivateKey, Seal};
 use longhaul_units::{Duration, Instant};
 use longhaul_wan::{PathConfig, Rate, Seed, Transport};
+use longhaul_wan_box::WanBox;
 use std::collections::VecDeque;
 
 /// Which boxes a run has.
@@ -38,22 +39,18 @@ impl Default for Limits {
     }
 }
 
-/// As `longhaul accelerate` composes them.
-type Whole = Chain<Accelerator, Chain<Mirrored<Accelerator>, Sealed<Transport>>>;
 type Halves = Chain<Accelerator, Mirrored<Accelerator>>;
 
 enum Parts {
-    Near(Box<Accelerator>),
+    Box(Box<WanBox>),
     Halves(Box<Halves>),
-    Whole(Box<Whole>),
 }
 
 macro_rules! each {
     ($parts:expr, $node:ident => $call:expr) => {
         match $parts {
-            Parts::Near($node) => $call,
+            Parts::Box($node) => $call,
             Parts::Halves($node) => $call,
-            Parts::Whole($node) => $call,
         }
     };
 }
@@ -68,57 +65,51 @@ impl Parts {
             ..Config::default()
         };
         (setup.limits.accelerator)(&mut config);
-        let accelerator = |config| Accelerator::new(config).expect("valid");
+        let made = |config| Parts::Box(Box::new(WanBox::new(config).expect("valid")));
         let round_trip = setup.fibre.delay.times(2);
         match setup.boxes {
             Boxes::None => unreachable!("no box"),
-            Boxes::One | Boxes::Both => Parts::Near(Box::new(accelerator(config))),
+            Boxes::One | Boxes::Both => made(longhaul_wan_box::Config::alone(config)),
             Boxes::Paired => {
                 let far =
                     Config { role: Role::Far, wan_rate: config.lan_rate, lan_rate: None, ..config.clone() };
-                let far = Some(Mirrored(accelerator(far)));
-                Parts::Halves(Box::new(Chain::new(Some(accelerator(config)), far)))
+                let accelerator = |config| Some(Accelerator::new(config).expect("valid"));
+                let far = accelerator(far).map(Mirrored);
+                Parts::Halves(Box::new(Chain::new(accelerator(config), far)))
             }
             Boxes::Whole | Boxes::Sealed => {
-                let [near, far] = config.halves(round_trip);
-                let sealed = Sealed::new(transport(setup, number, lives), seal(setup, number, lives));
-                let behind = Chain::new(Some(Mirrored(accelerator(far))), Some(sealed));
-                Parts::Whole(Box::new(Chain::new(Some(accelerator(near)), Some(behind))))
+                let transport = transport(setup, number, lives);
+                let whole = longhaul_wan_box::Config::whole(config, transport, round_trip);
+                let mut whole = match seal(setup, number, lives) {
+                    None => whole,
+                    Some(seal) => whole.sealed(seal),
+                };
+                let behind = whole.whole.as_mut().expect("a whole box");
+                (setup.limits.transport)(&mut behind.transport);
+                behind.seal.iter_mut().for_each(setup.limits.seal);
+                made(whole)
             }
         }
     }
 
     fn accelerators(&self) -> Vec<&Accelerator> {
         match self {
-            Parts::Near(near) => vec![near],
+            Parts::Box(made) => std::iter::once(made.near()).chain(made.far()).collect(),
             Parts::Halves(halves) => {
                 halves.left().into_iter().chain(halves.right().map(|far| &far.0)).collect()
-            }
-            Parts::Whole(whole) => {
-                let far = whole.right().and_then(Chain::left).map(|far| &far.0);
-                whole.left().into_iter().chain(far).collect()
             }
         }
     }
 }
 
-fn transport(setup: &Setup, number: usize, lives: u64) -> Transport {
+fn transport(setup: &Setup, number: usize, lives: u64) -> longhaul_wan::Config {
     let path = PathConfig { rate: Rate::Fixed(setup.rate), ..PathConfig::default() };
     let round_trip = setup.fibre.delay.times(2);
-    let sized = longhaul_wan::Config::for_paths(vec![path], setup.rate.bytes_in(round_trip));
-    let mut config = longhaul_wan::Config {
+    longhaul_wan::Config {
         box_id: 1 + number as u64,
         seed: Seed::of_scenario(setup.seed << 16 | lives << 8 | number as u64),
-        ..sized
-    };
-    if setup.boxes == Boxes::Sealed {
-        // What may not leave in the clear waits.
-        config.waiting_bytes_max = 16 << 20;
-        config.is_sealed = true;
-        config.hello_pause = Duration::from_ms(1000);
+        ..longhaul_wan::Config::for_paths(vec![path], setup.rate.bytes_in(round_trip))
     }
-    (setup.limits.transport)(&mut config);
-    Transport::new(config).expect("valid")
 }
 
 /// The key of a site's box.
@@ -126,17 +117,15 @@ pub fn key(number: usize) -> PrivateKey {
     PrivateKey::generate(&Seed::new([1 + number as u8; 32]))
 }
 
-fn seal(setup: &Setup, number: usize, lives: u64) -> Option<Seal> {
+fn seal(setup: &Setup, number: usize, lives: u64) -> Option<longhaul_seal::Config> {
     let peer = PeerConfig {
         name: format!("box {}", 1 - number),
         public_key: key(1 - number).public(),
         preshared_key: None,
     };
     let seed = Seed::of_scenario(setup.seed << 16 | lives << 8 | 0x80 | number as u64);
-    let mut config = longhaul_seal::Config::new(key(number), vec![peer], seed);
-    config.ask_pause = Duration::from_ms(1000);
-    (setup.limits.seal)(&mut config);
-    (setup.boxes == Boxes::Sealed).then(|| Seal::new(config).expect("valid"))
+    let config = || longhaul_seal::Config::new(key(number), vec![peer], seed);
+    (setup.boxes == Boxes::Sealed).then(config)
 }
 
 /// When a box is killed, and when it is back with empty memory.
@@ -169,19 +158,19 @@ impl Site {
         self.parts.accelerators()
     }
 
-    fn sealed(&self) -> Option<&Sealed<Transport>> {
+    fn wan_box(&self) -> Option<&WanBox> {
         match &self.parts {
-            Parts::Whole(whole) => whole.right().and_then(Chain::right),
-            Parts::Near(_) | Parts::Halves(_) => None,
+            Parts::Box(made) => Some(made),
+            Parts::Halves(_) => None,
         }
     }
 
     pub fn transport(&self) -> Option<&Transport> {
-        self.sealed().map(Sealed::node)
+        self.wan_box()?.transport()
     }
 
     pub fn seal(&self) -> Option<&Seal> {
-        self.sealed().and_then(Sealed::seal)
+        self.wan_box()?.seal()
     }
 
     fn is_away(&self) -> bool {

@@ -3,16 +3,15 @@
 use crate::fibre::{Ecn, Fibre};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size};
-use crate::wan_box::{self, Identity, Paths, WanBox};
 use clap::ValueEnum;
 use longhaul_accel::{Accelerator, Config, DropReason, FlowState};
 use longhaul_datapath::{Bridge, Load, LoadConfig, NodeStage, RingEnd, Row, Seen, Stage};
 use longhaul_link::{Impairments, Link, LinkConfig};
 use longhaul_seal::{PeerConfig, PrivateKey, Seed};
 use longhaul_units::{BitRate, Duration as Span};
-use longhaul_wan::{Parity, Rate};
+use longhaul_wan::Parity;
+use longhaul_wan_box::{Identity, Sizing, WanBox};
 use std::fmt;
-use std::num::NonZeroUsize;
 
 /// Frames of each ring between two stages: more than a turn takes, and few enough to stay in the cache as a NIC's do.
 const RING_SLOTS: usize = 256;
@@ -95,15 +94,19 @@ pub struct Setup {
     pub copies: bool,
 }
 
-/// The accelerator of 'longhaul accelerate' without options, with a table for so many flows.
-fn accelerator(cell: &Cell) -> Config {
-    let least = Config::default();
-    Config { flows_max: least.flows_max.max(cell.flows), seed: 1, ..least }
+/// That of 'longhaul accelerate' without options, with a table for so many flows.
+fn sizing(cell: &Cell) -> Sizing {
+    let defaults = Sizing::default();
+    Sizing { flows_max: defaults.flows_max.max(cell.flows), ..defaults }
+}
+
+fn made(config: longhaul_wan_box::Config) -> Result<WanBox, Problem> {
+    WanBox::new(config).map_err(|e| Problem::plain(e.to_string()))
 }
 
 /// One box, between two ports.
 pub fn alone(cell: &Cell) -> Result<WanBox, Problem> {
-    wan_box::alone(accelerator(cell))
+    made(longhaul_wan_box::Config::alone(Config { seed: 1, ..sizing(cell).accelerator() }))
 }
 
 /// The fibre of 'longhaul emulate', with memory for all that it can hold.
@@ -151,17 +154,16 @@ fn whole(number: u8, cell: &Cell, setup: &Setup) -> Result<WanBox, Problem> {
         let config = longhaul_seal::Config::new(key(number), vec![peer], Seed::new([10 + number; 32]));
         longhaul_seal::Config { ciphers: longhaul_seal::Cipher::for_this_processor(), ..config }
     });
-    let paths = Paths {
-        mtus: vec![None],
-        known: None,
-        rate: Rate::Port,
-        delay: Some(Span::of_fibre_m(cell.distance.metres())),
-        far: Vec::new(),
-        asks_others: true,
+    let delay = Some(Span::of_fibre_m(cell.distance.metres()));
+    let sizing = Sizing { delay, ..sizing(cell) };
+    let around = if setup.is_encrypted { longhaul_seal::OVERHEAD } else { 0 };
+    let transport = longhaul_wan::Config {
         parity: setup.parity,
-        cores: NonZeroUsize::MIN,
+        ..sizing.transport(Identity::of_scenario(number.into()), around)
     };
-    wan_box::whole(accelerator(cell), &paths, Identity::of_scenario(number.into()), sealing, None)
+    let accelerator = Config { seed: 1, ..sizing.accelerator() };
+    let config = longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip());
+    made(sealing.into_iter().fold(config, longhaul_wan_box::Config::sealed))
 }
 
 /// A load with a box between its ends, in one thread.
@@ -208,8 +210,8 @@ pub fn row(cell: &Cell, setup: &Setup, load: LoadConfig) -> Result<Row<RingEnd>,
 
 /// Of an accelerator by itself, or the near one of a pair.
 pub fn of_near(whole: &WanBox) -> Seen {
-    let mut seen = wan_box::near(whole).map(of_accelerator).unwrap_or_default();
-    if let Some(transport) = wan_box::transport(whole) {
+    let mut seen = of_accelerator(whole.near());
+    if let Some(transport) = whole.transport() {
         let counters = transport.counters();
         seen.drops.extend(counters.drops.iter().map(|(reason, count)| (reason.name(), count)));
         seen.counts.extend([
@@ -227,8 +229,8 @@ pub fn of_near(whole: &WanBox) -> Seen {
 
 /// Of the far box of a pair.
 fn of_far(whole: &WanBox) -> Seen {
-    let mut seen = wan_box::far(whole).map(of_accelerator).unwrap_or_default();
-    if let Some(transport) = wan_box::transport(whole) {
+    let mut seen = whole.far().map(of_accelerator).unwrap_or_default();
+    if let Some(transport) = whole.transport() {
         let counters = transport.counters();
         seen.drops.extend(counters.drops.iter().map(|(reason, count)| (reason.name(), count)));
         seen.counts

@@ -1,0 +1,167 @@
+//! `accelerate`, `lab` and `sim` make the same box of the same path, but for the differences listed here.
+
+use crate::accelerate;
+use crate::lab;
+use longhaul_wan_box::{Config, Whole};
+
+const PATH: [&str; 2] = ["--rate 10G --distance 1000km --memory 4G", "rate = \"10G\"\ndistance = \"1000km\""];
+
+/// Something that is not as in `accelerate`, on purpose.
+struct Difference {
+    what: &'static str,
+    why: &'static str,
+    /// Whether a box has it; only a whole box has all.
+    is_there: fn(&Config, &Config) -> bool,
+    /// Makes the second as the first.
+    mend: fn(&Config, &mut Config),
+}
+
+fn near(of: fn(&mut longhaul_accel::Config, &longhaul_accel::Config), from: &Config, to: &mut Config) {
+    of(&mut to.near, &from.near);
+}
+
+fn halves(of: fn(&mut longhaul_accel::Config, &longhaul_accel::Config), from: &Config, to: &mut Config) {
+    near(of, from, to);
+    if let (Some(from), Some(to)) = (&from.whole, &mut to.whole) {
+        of(&mut to.far, &from.far);
+    }
+}
+
+fn transport(of: fn(&mut longhaul_wan::Config, &longhaul_wan::Config), from: &Config, to: &mut Config) {
+    if let (Some(from), Some(to)) = (&from.whole, &mut to.whole) {
+        of(&mut to.transport, &from.transport);
+    }
+}
+
+fn whole(config: &Config) -> Option<&Whole> {
+    config.whole.as_deref()
+}
+
+const OF_ALL: &[Difference] = &[
+    Difference {
+        what: "seed",
+        why: "real boxes are seeded by the operating system, runs that are repeated by their scenario",
+        is_there: |from, to| from.near.seed != to.near.seed,
+        mend: |from, to| halves(|to, from| to.seed = from.seed, from, to),
+    },
+    Difference {
+        what: "transport.box_id, transport.seed",
+        why: "real boxes are named at random, those of a scenario by their number",
+        is_there: |from, to| {
+            whole(from).map(|it| it.transport.box_id) != whole(to).map(|it| it.transport.box_id)
+        },
+        mend: |from, to| {
+            transport(|to, from| (to.box_id, to.seed) = (from.box_id, from.seed.clone()), from, to)
+        },
+    },
+];
+
+const OF_LAB: &[Difference] = &[
+    Difference {
+        what: "burst_bytes",
+        why: "one thread drives all of a lab: what a late turn lets go at once, the link's queue takes",
+        is_there: |from, to| from.near.burst_bytes < to.near.burst_bytes,
+        mend: |from, to| {
+            halves(|to, from| to.burst_bytes = from.burst_bytes, from, to);
+            transport(|to, from| to.paths.clone_from(&from.paths), from, to);
+        },
+    },
+    Difference {
+        what: "rto_min",
+        why: "the lab's programs share processors, and answer when it is their turn",
+        is_there: |from, to| match (whole(from), whole(to)) {
+            (Some(from), Some(to)) => from.far.rto_min < to.far.rto_min,
+            _ => from.near.rto_min < to.near.rto_min,
+        },
+        mend: |from, to| halves(|to, from| to.rto_min = from.rto_min, from, to),
+    },
+];
+
+const OF_SIM: &[Difference] = &[
+    Difference {
+        what: "lan_rate",
+        why: "the simulator knows the rate of the LAN's cables",
+        is_there: |from, to| from.near.lan_rate != to.near.lan_rate,
+        mend: |from, to| {
+            halves(|to, from| (to.lan_rate, to.wan_rate) = (from.lan_rate, from.wan_rate), from, to);
+        },
+    },
+    Difference {
+        what: "ack_window_bytes, and what follows from it",
+        why: "the simulator counts the way to the hosts: 25 ns of LAN at each end",
+        is_there: |from, to| {
+            let (from, to) = (from.near.ack_window_bytes, to.near.ack_window_bytes);
+            from < to && to - from < from / 10_000
+        },
+        mend: |from, to| {
+            halves(
+                |to, from| {
+                    to.ack_window_bytes = from.ack_window_bytes;
+                    to.ack_first_bytes = from.ack_first_bytes;
+                    to.flow_bytes_max = from.flow_bytes_max;
+                    to.rto_min = from.rto_min;
+                    to.rto_initial = from.rto_initial;
+                },
+                from,
+                to,
+            );
+            transport(
+                |to, from| {
+                    to.send_bytes_max = from.send_bytes_max;
+                    to.receive_bytes_max = from.receive_bytes_max;
+                },
+                from,
+                to,
+            );
+        },
+    },
+];
+
+#[track_caller]
+fn assert_same(from: &Config, mut to: Config, differences: &[&[Difference]]) {
+    for Difference { what, why, is_there, mend } in differences.iter().copied().flatten() {
+        let has_none = what.starts_with("transport") && from.whole.is_none();
+        assert!(
+            has_none || is_there(from, &to),
+            "{what} is listed as another, because {why}, and is the same"
+        );
+        mend(from, &mut to);
+    }
+    assert_eq!(from.near, to.near);
+    assert_eq!(whole(from).map(|it| &it.far), whole(&to).map(|it| &it.far));
+    assert_eq!(whole(from).map(|it| &it.transport), whole(&to).map(|it| &it.transport));
+    for config in [from, &to] {
+        assert!(whole(config).is_none_or(|it| it.seal.is_none() && it.read_ahead.is_none()));
+    }
+}
+
+fn of_sim(is_whole: bool) -> Config {
+    let text = format!(
+        "[path]\n{}\naccelerators = \"both\"\n[path.accelerator]\nmemory = \"4G\"\ntransport = {is_whole}\n[[flow]]\n",
+        PATH[1]
+    );
+    let nothing = |name: &str| panic!("asks for {name}");
+    let file = longhaul_sim::file::ScenarioFile::parse("path.toml", &text).unwrap();
+    let loaded = file.load(&mut |name| nothing(name)).unwrap_or_else(|why| panic!("{why}"));
+    let kinds = loaded.scenario.stations.into_iter().map(|station| station.kind);
+    let boxes = kinds.filter_map(|kind| match kind {
+        longhaul_sim::StationKind::Box(config) => Some(*config),
+        _ => None,
+    });
+    boxes.last().expect("two boxes")
+}
+
+#[test]
+fn of_an_accelerator_alone() {
+    let real = accelerate::box_config(PATH[0]);
+    assert_same(&real, lab::box_config(&format!("{} --accelerate", PATH[0])), &[OF_ALL, OF_LAB]);
+    assert_same(&real, of_sim(false), &[OF_ALL, OF_SIM]);
+}
+
+#[test]
+fn of_a_whole_box() {
+    let real = accelerate::box_config(&format!("{} --transport", PATH[0]));
+    let in_lab = lab::box_config(&format!("{} --accelerate transport", PATH[0]));
+    assert_same(&real, in_lab, &[OF_ALL, OF_LAB]);
+    assert_same(&real, of_sim(true), &[OF_ALL, OF_SIM]);
+}

@@ -1,0 +1,224 @@
+//! The one rule by which boxes are sized.
+
+use crate::config::Identity;
+use longhaul_cc::JointRate;
+use longhaul_units::{BitRate, Duration};
+use longhaul_wan::{PathConfig, Rate};
+use std::num::NonZeroUsize;
+
+/// The least window: room for the turns of threads that share a processor.
+const WINDOW_BYTES_MIN: u64 = 16 << 20;
+/// Values above are not told from it by any part.
+const BYTES_MAX: u64 = u64::MAX >> 9;
+
+/// A way to the far site.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Path {
+    /// What it carries, in bits per second on the wire, if that is known.
+    pub capacity: Option<BitRate>,
+    /// What a transport sends on it at.
+    pub rate: Rate,
+    /// Longest IP packet of its port in bytes, where the port has such a limit.
+    pub mtu: Option<u32>,
+}
+
+impl Path {
+    /// A path of a capacity that is kept to, if it is known.
+    pub fn of_capacity(capacity: Option<BitRate>) -> Self {
+        Path { capacity, rate: capacity.into(), mtu: None }
+    }
+}
+
+/// What is known of a path, and what a box may take: all else follows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sizing {
+    /// The ways to the far site, 1 to 15; an accelerator alone has one. Their rates are those of all cores together.
+    pub paths: Vec<Path>,
+    /// One way, if it is known.
+    pub delay: Option<Duration>,
+    /// For what accelerators store, in bytes, of all cores. Default 1 GiB.
+    pub memory_bytes: u64,
+    /// How far requesters may run ahead of responders, in bytes. `None`: twice what is under way in a round trip, twice
+    /// over for short packets, and 16 MiB at least; 64 MiB where rate or delay is not known.
+    pub window_bytes: Option<u64>,
+    /// What one requester may have outstanding beyond the window, in bytes. Default 192 MiB: perftest's 128 messages
+    /// of 1 MiB, with what their packets take.
+    pub outstanding_bytes: u64,
+    /// Flows known at once, of all cores. Default 4096.
+    pub flows_max: u32,
+    /// Cores that share the paths and the memory, each for its part of the pairs of hosts. Default 1.
+    pub cores: NonZeroUsize,
+}
+
+impl Default for Sizing {
+    fn default() -> Self {
+        let defaults = longhaul_accel::Config::default();
+        Sizing {
+            paths: vec![Path::default()],
+            delay: None,
+            memory_bytes: defaults.total_bytes_max,
+            window_bytes: None,
+            outstanding_bytes: defaults.flow_bytes_max - defaults.ack_window_bytes,
+            flows_max: defaults.flows_max,
+            cores: NonZeroUsize::MIN,
+        }
+    }
+}
+
+impl Sizing {
+    /// Of all paths, if the capacity of each is known.
+    fn capacity(&self) -> Option<BitRate> {
+        let sum: Option<u64> =
+            self.paths.iter().map(|path| path.capacity.map(|capacity| capacity.as_bps())).sum();
+        BitRate::from_bps(sum?)
+    }
+
+    /// Zero if unknown.
+    pub fn round_trip(&self) -> Duration {
+        self.delay.unwrap_or(Duration::ZERO).times(2)
+    }
+
+    /// Bytes under way in a round trip, over all paths, if that is known.
+    fn in_flight_bytes(&self) -> Option<u64> {
+        self.delay?;
+        Some(self.capacity()?.bytes_in(self.round_trip()))
+    }
+
+    fn window(&self) -> u64 {
+        let of_path = |in_flight: u64| in_flight.saturating_mul(4).max(WINDOW_BYTES_MIN);
+        let unknown = longhaul_accel::Config::default().ack_window_bytes;
+        self.window_bytes.unwrap_or_else(|| self.in_flight_bytes().map_or(unknown, of_path))
+    }
+
+    /// What one flow may store. A window counts up to three quarters of it.
+    pub fn flow_bytes(&self) -> u64 {
+        let window = self.window();
+        window.saturating_add(window / 2).saturating_add(self.outstanding_bytes).min(BYTES_MAX)
+    }
+
+    /// A core's part of what all cores share.
+    fn part(&self, of_all: u64) -> u64 {
+        of_all / self.cores.get() as u64
+    }
+
+    /// A core's part of a rate: together they never give a path more than it takes.
+    pub fn part_of_rate(&self, rate: BitRate) -> Option<BitRate> {
+        BitRate::from_bps(self.part(rate.as_bps()).max(1))
+    }
+
+    /// The accelerator of each core. Cores share one rate; it is asked for once for all of them.
+    pub fn accelerator(&self) -> longhaul_accel::Config {
+        let defaults = longhaul_accel::Config::default();
+        let total_bytes_max = self.part(self.memory_bytes);
+        let wan_rate = self.capacity();
+        let is_joint = self.cores > NonZeroUsize::MIN;
+        let packets = self.in_flight_bytes().unwrap_or(0) / 1024;
+        let psns = packets.next_power_of_two().clamp(defaults.flow_psns_max.into(), 1 << 22);
+        longhaul_accel::Config {
+            flow_bytes_max: self.flow_bytes().min(total_bytes_max),
+            ack_window_bytes: self.window(),
+            total_bytes_max,
+            flow_psns_max: psns as u32,
+            flows_max: self.part(self.flows_max.into()) as u32,
+            connections_max: self.part(defaults.connections_max.into()) as u32,
+            passthrough_bytes_max: self.part(defaults.passthrough_bytes_max),
+            wan_rate,
+            wan_joint: wan_rate.filter(|_| is_joint).map(JointRate::new),
+            ..defaults
+        }
+    }
+
+    /// The transport of each core, with `around` bytes put around its datagrams by what is behind it.
+    pub fn transport(&self, identity: Identity, around: usize) -> longhaul_wan::Config {
+        let defaults = longhaul_wan::Config::default();
+        let paths: Vec<_> = self.paths.iter().map(|path| self.path(path, around)).collect();
+        let most: Option<u64> =
+            self.paths.iter().map(|path| path.capacity.or(path.rate.most()).map(|rate| rate.as_bps())).sum();
+        let sized = match (most.and_then(BitRate::from_bps), self.delay) {
+            (Some(rate), Some(_)) => {
+                longhaul_wan::Config::for_paths(paths, self.part(rate.bytes_in(self.round_trip())))
+            }
+            _ => longhaul_wan::Config {
+                paths,
+                send_bytes_max: self.part(defaults.send_bytes_max),
+                receive_bytes_max: self.part(defaults.receive_bytes_max),
+                ..defaults
+            },
+        };
+        longhaul_wan::Config {
+            box_id: identity.box_id,
+            seed: identity.seed,
+            cores: u8::try_from(self.cores.get()).unwrap_or(u8::MAX),
+            passthrough_bytes_max: self.part(sized.passthrough_bytes_max),
+            ..sized
+        }
+    }
+
+    /// A core's part of a path.
+    fn path(&self, path: &Path, around: usize) -> PathConfig {
+        let defaults = PathConfig::default();
+        let part = |rate: BitRate| self.part_of_rate(rate);
+        let rate = match path.rate {
+            Rate::Port => Rate::Port,
+            Rate::Fixed(rate) => part(rate).map_or(Rate::Port, Rate::Fixed),
+            Rate::Adaptive { most } => Rate::Adaptive { most: most.and_then(part) },
+        };
+        // The port itself refuses what is longer.
+        let mtu_max = path.mtu.map_or(defaults.mtu_max, |mtu| {
+            mtu.saturating_sub(around as u32).clamp(576, defaults.mtu_max.into()) as u16
+        });
+        PathConfig { rate, mtu_max, ..defaults }
+    }
+
+    /// The read-ahead of each core.
+    pub fn read_ahead(&self, of_all: longhaul_readahead::Config) -> longhaul_readahead::Config {
+        let held_bytes_max = self.part(of_all.held_bytes_max).max(of_all.range_bytes_max.into());
+        longhaul_readahead::Config { held_bytes_max, ..of_all }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizing(gbps: u64, ms: u64, paths: usize) -> Sizing {
+        let path = Path::of_capacity(BitRate::from_gbps(gbps));
+        Sizing { paths: vec![path; paths], delay: Some(Duration::from_ms(ms)), ..Sizing::default() }
+    }
+
+    #[test]
+    fn a_window_counts_in_full_and_is_that_of_all_paths() {
+        for (gbps, ms, paths) in [(1, 0, 1), (10, 5, 1), (10, 5, 2), (100, 5, 1)] {
+            let memory_bytes = 64 << 30;
+            let made = Sizing { memory_bytes, ..sizing(gbps, ms, paths) }.accelerator();
+            let in_flight = gbps * 125_000 * 2 * ms * paths as u64;
+            assert_eq!(made.ack_window_bytes, (4 * in_flight).max(WINDOW_BYTES_MIN));
+            assert!(made.ack_window_bytes <= made.flow_bytes_max / 4 * 3, "{gbps} Gbit/s over {ms} ms");
+        }
+        let unknown = Sizing { delay: None, ..sizing(100, 5, 1) }.accelerator();
+        let defaults = longhaul_accel::Config::default();
+        assert_eq!((unknown.ack_window_bytes, unknown.flow_psns_max), (64 << 20, defaults.flow_psns_max));
+    }
+
+    #[test]
+    fn a_long_fast_path_has_the_psns_that_it_needs() {
+        let of = |gbps, ms| sizing(gbps, ms, 1).accelerator().flow_psns_max;
+        assert_eq!(of(10, 5), longhaul_accel::Config::default().flow_psns_max);
+        // 5 GB of 1 KiB packets are more than a flow may have outstanding.
+        assert_eq!(of(400, 50), 1 << 22);
+    }
+
+    #[test]
+    fn whatever_is_planned_is_within_its_ranges() {
+        for (gbps, ms) in [(1, 0), (1, 1), (100, 5), (800, 500)] {
+            for cores in [1, 7, 64] {
+                let cores = NonZeroUsize::new(cores).unwrap();
+                for paths in [1, 15] {
+                    let sizing = Sizing { cores, ..sizing(gbps, ms, paths) };
+                    assert_eq!(sizing.accelerator().check(), Ok(()));
+                    assert_eq!(sizing.transport(Identity::of_scenario(1), 32).check(), Ok(()));
+                }
+            }
+        }
+    }
+}
