@@ -154,6 +154,14 @@ impl Flow {
         self.state == FlowState::Passing && self.started && self.aside_from.is_none()
     }
 
+    /// A request passes at `seq`. One from before what was acknowledged is another life's, or its requester
+    /// has missed that: whatever the responder lacks is no longer this box's affair.
+    pub(crate) fn note_passing(&mut self, seq: u64) {
+        if self.store.is_empty() && seq < self.store.end() {
+            self.started = false;
+        }
+    }
+
     /// A response of a flow that does not store. Passes or drops it, but for one that tells of what was
     /// acknowledged before: true for that.
     #[cold]
@@ -190,18 +198,19 @@ impl Flow {
         let from = self.store.end();
         let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
         let is_ack = aeth.is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
+        let had_remains = self.delivers_remains();
         self.alive_at = now;
         if seq >= from || (is_ack && seq + 1 == from) {
             // The responder has everything before it.
             self.take_delivered(now, shared, from);
             self.aside_from = Some(from);
-        } else if aeth.is_some() && self.delivers_remains() {
+        } else if aeth.is_some() && had_remains {
             return true;
         }
-        if seq >= from || aeth.is_none() {
-            shared.pass_to_lan(frame);
-        } else if is_ack || self.aside_from.is_some() {
+        if seq < from && is_ack && had_remains {
             self.drop_frame(shared, DropReason::AckAbsorbed);
+        } else if seq >= from || aeth.is_none() || is_ack {
+            shared.pass_to_lan(frame);
         } else {
             // The responder lacks what nobody has any more.
             shared.counters.stored_lost += 1;

@@ -249,6 +249,30 @@ mod step_by_step {
     }
 
     #[test]
+    fn another_life_behind_what_was_let_go_is_its_own_affair() {
+        let mut script = after_silence();
+        script.go_on(
+            "after 100ms
+             > wan write_only 100
+             > wan write_only 101 A
+             after 200ms
+             > wan write_only 100
+             > wan write_only 101 A
+             after 400ms
+             after 10000ms
+             lan: write_only 50 A
+             > wan write_only 50 A
+             lan: write_only 51 A
+             > wan write_only 51 A
+             wan: ack 50 msn=1
+             > lan ack 50 msn=1
+             wan: nak 51 sequence msn=1
+             > lan nak 51 sequence msn=1",
+        );
+        assert_eq!(script.accel.counters().flows_failed, 0);
+    }
+
+    #[test]
     fn a_requester_that_goes_back_behind_what_it_was_acknowledged_has_other_answers() {
         let mut script = run("connect psn=100
              lan: write_only 100 A
