@@ -144,6 +144,51 @@ mod reused {
         briefly(Boxes::Whole);
     }
 
+    /// Short lives, each of which begins `psn_step` behind the first PSN of the one before: what it sends can look
+    /// like that one's requests behind a loss, or like its repetitions, as of 100 QPs a few always do with drawn
+    /// PSNs.
+    fn nearby(boxes: Boxes) {
+        for (seed, psn_step) in [(1, 300), (2, 1500), (3, 4000), (4, -300), (5, -3000), (6, -50_000)] {
+            let setup = Setup::new(seed, boxes);
+            let rate = BitRate::from_gbps(1).expect("not zero");
+            let fibre = LinkConfig::fibre_km(100, rate);
+            let mut setup = Setup {
+                qps: 16,
+                messages: 60,
+                size_max: 4 << 10,
+                depth: 64,
+                receives: 128,
+                lives: 5,
+                lifetime: Duration::from_us(2000 + 3000 * seed),
+                gap: Duration::from_us(500),
+                stagger: Duration::from_us(500),
+                random_ports: false,
+                psn_step: Some(psn_step),
+                rate,
+                fibre,
+                ..setup
+            };
+            setup.nic.timeout = 15;
+            let outcome = run(&setup);
+            assert!(outcome.is_clean(), "{psn_step} PSNs apart: {}", show(&outcome));
+        }
+    }
+
+    #[test]
+    fn with_nearby_psns_without_boxes() {
+        nearby(Boxes::None);
+    }
+
+    #[test]
+    fn with_nearby_psns_through_accelerators() {
+        nearby(Boxes::Both);
+    }
+
+    #[test]
+    fn with_nearby_psns_through_whole_boxes() {
+        nearby(Boxes::Whole);
+    }
+
     /// The path is cut for longer than boxes wait, so that the first life fails. The second has
     /// nothing to do with it.
     fn after_a_failure(boxes: Boxes) {
