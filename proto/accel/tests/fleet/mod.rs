@@ -119,8 +119,8 @@ pub struct Setup {
     /// QPs begin within this time.
     pub stagger: Duration,
     pub random_ports: bool,
-    /// From the first PSN of a life to that of the next; drawn if `None`.
-    pub psn_step: Option<i32>,
+    /// Lives begin at one of so many PSNs by turns, each so far behind the one before; drawn if `None`.
+    pub psn_step: Option<(usize, i32)>,
     pub kills: Vec<Kill>,
     /// What the second host sends from then on, but for the connection manager's messages, passes
     /// no box.

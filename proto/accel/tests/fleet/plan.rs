@@ -167,8 +167,8 @@ pub struct Plan {
     /// Bytes between two messages' places.
     pub stride: u64,
     pub seed: u64,
-    /// From the first PSN of a life to that of the next; drawn if `None`.
-    pub psn_step: Option<i32>,
+    /// Lives begin at one of so many PSNs by turns, each so far behind the one before; drawn if `None`.
+    pub psn_step: Option<(usize, i32)>,
 }
 
 impl Plan {
@@ -177,7 +177,7 @@ impl Plan {
         let drawn = |life| self.number(qp, host, life, 1) as u32;
         let first = match self.psn_step {
             None => drawn(life),
-            Some(step) => drawn(0).wrapping_add_signed(step * life as i32),
+            Some((places, step)) => drawn(life % places).wrapping_add_signed(step * life as i32),
         };
         Psn::new(first & 0xff_ffff)
     }
