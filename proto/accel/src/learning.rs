@@ -381,6 +381,7 @@ impl Flow {
             _ => return Some(false),
         }
         learning.note_progress();
+        let first = learning.trace.first();
         let seq = self.sequence_of(packet);
         let goes_back = heard_to.is_after(Psn::from_sequence(self.store.end()));
         let entry = self.store.entry(self.store.index_of(seq)).filter(|entry| entry.last() == seq);
@@ -403,6 +404,7 @@ impl Flow {
         self.learnt = Learnt::Traffic;
         self.msn_base = Msn::new(aeth.msn.get().wrapping_sub(messages as u32));
         self.store.responder_next = seq + 1;
+        self.begins_at = first.min(seq);
         self.acked_to = seq + 1;
         self.acked_messages = messages;
         self.responder_messages = messages;

@@ -10,7 +10,7 @@ use crate::accelerator::{Accelerator, WAN};
 use crate::flow::{Beginning, Flow};
 use crate::key::WireKey;
 use crate::one_way::Silence;
-use crate::requester_side::{GAP_MAX, read_span_max};
+use crate::requester_side::{ACK_TIMEOUT_MIN, GAP_MAX, read_span_max};
 use crate::timers::SlotId;
 use crate::trace::{Fit, OUTSTANDING_MAX};
 use longhaul_node::Frame;
@@ -25,7 +25,9 @@ pub(crate) const REPEATED_APART: Duration = Duration::from_ms(1);
 /// A packet that comes again and again although it was acknowledged each time: its sender takes no such answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repeated {
-    seq: u64,
+    pub(crate) seq: u64,
+    /// The last one behind it that was repeated with it.
+    last: u64,
     pub(crate) times: u8,
     at: Instant,
 }
@@ -59,7 +61,7 @@ impl Accelerator {
     ) -> Option<u32> {
         let flow = self.flows.get(slot)?;
         let is_expected = flow.sequence_of(packet) == flow.store.end();
-        let is_another_life = flow.is_another_life(packet, frame.payload.len());
+        let mut is_another_life = flow.is_another_life(packet, frame.payload.len());
         if flow.lives.successor.is_none() && !is_another_life {
             return Some(slot);
         }
@@ -71,6 +73,7 @@ impl Accelerator {
             if seq == trace.end() || (!is_expected && trace.goes_on_with(seq)) {
                 return Some(id.slot);
             }
+            is_another_life |= !next.is_stray() && flow.has_been_left(packet);
             if !is_expected && !is_another_life {
                 return Some(slot);
             }
@@ -188,6 +191,13 @@ impl Flow {
             || self.store.contradicts(seq, packet, payload_len)
     }
 
+    /// True when `packet` is not of this flow, whose requester has gone on in another life. Had the LAN only lost the
+    /// same packet time and again, it would come back to what is stored.
+    fn has_been_left(&self, packet: &Packet<'_>) -> bool {
+        let stored = self.store.start()..self.store.end();
+        self.delivers() && !stored.is_empty() && !stored.contains(&self.sequence_of(packet))
+    }
+
     /// True when `packet` has not the source port that the requester has kept so far.
     pub(crate) fn comes_by_another_port(&self, packet: &Packet<'_>) -> bool {
         self.lives.request_port != 0 && self.lives.request_port != packet.udp_source_port()
@@ -204,14 +214,21 @@ impl Flow {
     pub(crate) fn note_repeated(&mut self, now: Instant, seq: u64) {
         match &mut self.lives.repeated {
             Some(repeated) if repeated.seq == seq => {
+                repeated.last = seq;
                 if now.since(repeated.at) >= REPEATED_APART {
                     repeated.times = repeated.times.saturating_add(1);
                     repeated.at = now;
                 }
             }
-            // The packets behind the first that is repeated are repeated with it.
-            Some(repeated) if repeated.seq < seq => {}
-            _ => self.lives.repeated = Some(Repeated { seq, times: 0, at: now }),
+            // The packets behind the first that is repeated are repeated with it, until the requester goes back, and not so
+            // far. The LAN may reorder them.
+            Some(repeated)
+                if repeated.seq < seq
+                    && (repeated.last < seq || now.since(repeated.at) < ACK_TIMEOUT_MIN) =>
+            {
+                repeated.last = repeated.last.max(seq);
+            }
+            _ => self.lives.repeated = Some(Repeated { seq, last: seq, times: 0, at: now }),
         }
     }
 

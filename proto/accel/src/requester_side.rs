@@ -17,7 +17,7 @@ pub(crate) const WINDOW: u64 = 1 << 22;
 /// Time after which a failed flow is learnt afresh.
 const FAILED_FOR: Duration = Duration::from_ms(60_000);
 /// Shortest local ACK timeout that NICs are set to.
-const ACK_TIMEOUT_MIN: Duration = Duration::from_ms(4);
+pub(crate) const ACK_TIMEOUT_MIN: Duration = Duration::from_ms(4);
 /// Path MTUs that exist, in bytes.
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
@@ -234,7 +234,9 @@ impl Flow {
             // With everything delivered the responder itself can answer, whoever asks.
             return !self.started || !is_answered_by_data(packet) || !self.may_be_sent(seq);
         }
-        self.gap.is_some_and(|gap| gap.revealed_by == seq) || !self.may_be_sent(seq)
+        self.gap.is_some_and(|gap| gap.revealed_by == seq)
+            || self.lives.repeated.is_some_and(|repeated| repeated.seq == seq)
+            || !self.may_be_sent(seq)
     }
 
     /// While a READ's length in PSNs is unknown, the next request shows it, or one that shows the
@@ -409,9 +411,7 @@ impl Flow {
                 shared.counters.out_of_sequence += 1;
             }
         }
-        if self.nak_is_due() {
-            self.note_repeated(now, seq);
-        }
+        self.note_repeated(now, seq);
         self.drop_frame(shared, DropReason::PsnGap);
     }
 

@@ -106,6 +106,11 @@ impl Trace {
         self.end
     }
 
+    /// The lowest PSN of this life.
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
     /// True when the requester may send `seq`: it goes on, goes back, or the LAN lost packets before it.
     pub(crate) fn goes_on_with(&self, seq: u64) -> bool {
         (self.first..=self.latest + GAP_MAX).contains(&seq)

@@ -144,6 +144,58 @@ mod reused {
         briefly(Boxes::Whole);
     }
 
+    /// Short lives whose first PSNs are near to those of the one before, or of the one before that: what they send
+    /// can look like that one's requests behind a loss, or like its repetitions. Of 100 QPs with drawn PSNs a few
+    /// always do.
+    fn nearby(boxes: Boxes) {
+        let steps = [(1, 300), (1, 1500), (1, 4000), (1, -300), (2, 300), (2, 1500), (2, -300), (2, -50_000)];
+        for (seed, psn_step) in (1..).zip(steps) {
+            let setup = Setup::new(seed, boxes);
+            let rate = BitRate::from_gbps(1).expect("not zero");
+            let fibre = LinkConfig::fibre_km(100, rate);
+            let mut setup = Setup {
+                qps: 40,
+                messages: 60,
+                size_max: 4 << 10,
+                depth: 64,
+                receives: 128,
+                lives: 5,
+                lifetime: Duration::from_us(9000 + 2000 * (seed % 4)),
+                gap: Duration::from_us(500),
+                stagger: Duration::from_us(500),
+                random_ports: false,
+                psn_step: Some(psn_step),
+                rate,
+                fibre,
+                ..setup
+            };
+            setup.nic.timeout = 15;
+            let outcome = run(&setup);
+            assert!(outcome.is_clean(), "{psn_step:?}: {}", show(&outcome));
+            if psn_step.0 > 1 {
+                // A requester that has gone on elsewhere since is told apart before its timer ends.
+                let is_in_time =
+                    Duration::of_ack_timeout(setup.nic.timeout).is_some_and(|it| outcome.ended < it);
+                assert!(is_in_time, "{psn_step:?}: after {}", outcome.ended);
+            }
+        }
+    }
+
+    #[test]
+    fn with_nearby_psns_without_boxes() {
+        nearby(Boxes::None);
+    }
+
+    #[test]
+    fn with_nearby_psns_through_accelerators() {
+        nearby(Boxes::Both);
+    }
+
+    #[test]
+    fn with_nearby_psns_through_whole_boxes() {
+        nearby(Boxes::Whole);
+    }
+
     /// The path is cut for longer than boxes wait, so that the first life fails. The second has
     /// nothing to do with it.
     fn after_a_failure(boxes: Boxes) {

@@ -808,6 +808,31 @@ mod disconnect {
 mod reset {
     use super::*;
 
+    /// The QP was reset while it was learnt, and again behind what its flow has stored since.
+    #[test]
+    fn what_comes_from_before_a_life_that_was_learnt_late_is_another_one() {
+        let mut script = run("lan: write_only 500 A
+             > wan write_only 500 A
+             lan: write_only 5000500 A
+             > wan write_only 5000500 A
+             wan: ack 5000500 msn=1
+             > lan ack 5000500 msn=1
+             lan: write_only 5000501 A
+             > wan write_only 5000501 A
+             wan: ack 5000501 msn=2
+             > lan ack 5000501 msn=2
+             lan: write_only 5000502 A
+             > wan write_only 5000502 A
+             > lan ack 5000502 msn=3");
+        script.go_on(
+            "lan: write_only 5000100 A
+             > wan write_only 5000100 A
+             lan: write_only 5000101 A
+             > wan write_only 5000101 A",
+        );
+        assert_eq!(script.accel.counters().other_lives, 1);
+    }
+
     #[test]
     fn a_new_connection_of_the_same_qps_starts_afresh() {
         let mut script = run("connect psn=100

@@ -119,6 +119,8 @@ pub struct Setup {
     /// QPs begin within this time.
     pub stagger: Duration,
     pub random_ports: bool,
+    /// Lives begin at one of so many PSNs by turns, each so far behind the one before; drawn if `None`.
+    pub psn_step: Option<(usize, i32)>,
     pub kills: Vec<Kill>,
     /// What the second host sends from then on, but for the connection manager's messages, passes
     /// no box.
@@ -153,6 +155,7 @@ impl Setup {
             gap: Duration::ZERO,
             stagger: Duration::ZERO,
             random_ports: true,
+            psn_step: None,
             kills: Vec::new(),
             detour_from: None,
             time_max: Duration::from_ms(120_000),
@@ -171,7 +174,8 @@ impl Setup {
             Stream::draw(seeds.next_u64(), self.mix, messages, self.lives, self.size_max)
         };
         let streams = (0..self.qps).map(|_| [stream(0), stream(1)]).collect();
-        Plan { streams, stride: u64::from(self.size_max).next_multiple_of(64) + 64, seed: self.seed }
+        let stride = u64::from(self.size_max).next_multiple_of(64) + 64;
+        Plan { streams, stride, seed: self.seed, psn_step: self.psn_step }
     }
 }
 

@@ -167,12 +167,19 @@ pub struct Plan {
     /// Bytes between two messages' places.
     pub stride: u64,
     pub seed: u64,
+    /// Lives begin at one of so many PSNs by turns, each so far behind the one before; drawn if `None`.
+    pub psn_step: Option<(usize, i32)>,
 }
 
 impl Plan {
     /// The first PSN that a host sends on a QP in a life.
     pub fn first_psn(&self, qp: usize, host: usize, life: usize) -> Psn {
-        Psn::new(self.number(qp, host, life, 1) as u32 & 0xff_ffff)
+        let drawn = |life| self.number(qp, host, life, 1) as u32;
+        let first = match self.psn_step {
+            None => drawn(life),
+            Some((places, step)) => drawn(life % places).wrapping_add_signed(step * life as i32),
+        };
+        Psn::new(first & 0xff_ffff)
     }
 
     /// A number of a QP's end in a life.
