@@ -79,7 +79,7 @@ fn acks_of_a_sender_who_guesses_wrong_change_nothing() {
     });
     stage.assert_unharmed(&outcome);
     for site in [0, 1] {
-        assert!(stage.accelerator_dropped(site, longhaul_accel::DropReason::AckOutside) > 50);
+        assert!(stage.acks_unseen(site) > 50, "{}", stage.acks_unseen(site));
     }
 }
 

@@ -132,6 +132,12 @@ impl Stage {
         all.iter().map(|accelerator| accelerator.counters().drops.get(reason)).sum()
     }
 
+    /// ACKs that the accelerators of a site forwarded for packets that they have not seen.
+    pub fn acks_unseen(&self, number: usize) -> u64 {
+        let all = self.fleet.site(number).accelerators();
+        all.iter().map(|accelerator| accelerator.counters().acks_unseen).sum()
+    }
+
     /// No box has more than its configuration lets it have.
     pub fn assert_bounded(&self) {
         for site in self.fleet.sites() {

@@ -91,6 +91,8 @@ declare_counters! {
     out_of_sequence,
     /// Real ACKs absorbed: the requester had been answered, or is answered by a pseudo-ACK.
     acks_absorbed,
+    /// ACKs for packets that this box has not seen, forwarded for the requester to judge.
+    acks_unseen,
     /// Sequence NAKs from responders, answered from the store.
     packet_seq_err,
     /// RNR NAKs from responders, waited out and answered from the store.

@@ -96,6 +96,7 @@ impl Flow {
         if seq < end + OUTSTANDING_MAX {
             self.lives.acked_elsewhere = Some(seq);
         }
+        shared.counters.acks_unseen += 1;
         shared.pass_to_lan(frame);
     }
 

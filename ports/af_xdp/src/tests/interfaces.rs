@@ -29,7 +29,8 @@ fn what_makes_it_impossible_is_said_with_its_cure() {
         let error = refusal(&three);
         assert!(matches!(error, XdpError::Queues { most: 2, wanted: 3, .. }), "{error}");
         let shared = XdpConfig { copying: Copying::ZeroCopy, mode: Mode::Native, ..XdpConfig::new("ea") };
-        assert!(matches!(refusal(&shared), XdpError::NoZeroCopy { .. }));
+        let error = refusal(&shared);
+        assert!(matches!(error, XdpError::NoZeroCopy { .. }), "{error}");
         let first = open("ea", Mode::Auto);
         assert!(first.manner().is_native, "{}", first.manner());
         assert!(matches!(refusal(&XdpConfig::new("ea")), XdpError::ProgramThere { .. }));
