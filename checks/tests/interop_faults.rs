@@ -143,8 +143,8 @@ fn tcp_beside_roce(hosts: &RxeHosts) {
     assert!(carried > 2 * 1000, "{:#?}", found.boxes);
 }
 
-/// A guest ends in the middle of a transfer: the other one's program fails, the boxes let the flow go, and a fresh guest can
-/// be talked to.
+/// A guest ends in the middle of a transfer: the boxes let the flow go, and a fresh guest can be talked to. The other
+/// one's program fails, or goes on asking as without boxes: with a retry count of 7 rxe never gives up.
 fn host_without_power(hosts: &mut RxeHosts, boxes: &Boxes, guest: usize) {
     // Both send, so that whoever is left has something to miss.
     let [client, server] = hosts.begin("ib_write_bw -b -s 65536 -D 60", LIMIT);
@@ -153,15 +153,6 @@ fn host_without_power(hosts: &mut RxeHosts, boxes: &Boxes, guest: usize) {
     let began = Instant::now();
     let (left, gone) = if guest == 1 { (client, server) } else { (server, client) };
     drop(gone);
-    while left.is_running() {
-        assert!(began.elapsed() < LIMIT, "the other end still runs");
-        sleep(Duration::from_millis(100));
-    }
-    let (stdout, stderr) = left.output();
-    let says = complaint(&stdout).or_else(|| complaint(&stderr));
-    assert!(says.is_some(), "{stdout}\n{stderr}");
-    println!("guest {guest} without power: the other end said '{says:?}' after {:?}", began.elapsed());
-    drop(left);
     for name in ["near", "far"] {
         let status = boxes.wait_for(name, "a store that is let go", LIMIT, |status| {
             accelerator(status)["stored_bytes"] == 0
@@ -172,6 +163,15 @@ fn host_without_power(hosts: &mut RxeHosts, boxes: &Boxes, guest: usize) {
             counter(&status, "flows_failed")
         );
     }
+    if left.is_running() {
+        println!("guest {guest} without power: the other end still asks after {:?}", began.elapsed());
+    } else {
+        let (stdout, stderr) = left.output();
+        let says = complaint(&stdout).or_else(|| complaint(&stderr));
+        assert!(says.is_some(), "{stdout}\n{stderr}");
+        println!("guest {guest} without power: the other end said '{says:?}'");
+    }
+    drop(left);
     hosts.boot_again(guest);
     hosts.wait_until_joined();
     for line in ["ib_write_bw -s 65536 -n 100", "ib_send_bw -s 4096 -n 200 -R"] {

@@ -30,9 +30,6 @@ const TIMEOUTS: u32 = 3;
 /// Time from one going back to the next, which tells repetitions from what the LAN duplicates or
 /// reorders.
 const APART: Duration = Duration::from_ms(1);
-/// Times that a requester goes back to one packet, and sends no new one, until it is known to get no
-/// answers by any way.
-const STUCK: u8 = 3;
 /// Times that all that was acknowledged is sent again, at least.
 const RESENDS: u8 = 3;
 
@@ -44,9 +41,6 @@ pub(crate) struct Silence {
     at: Option<Instant>,
     /// Times that what was acknowledged was sent again since the flow passes.
     resends: u8,
-    /// Times that the requester has gone back to its first unacknowledged packet since it last sent
-    /// a new one, while the flow passes.
-    stuck: u8,
 }
 
 impl Flow {
@@ -143,12 +137,7 @@ impl Flow {
     pub(crate) fn insist_on_remains(&mut self, now: Instant, shared: &mut Shared) {
         let is_long = now.since(self.alive_at) >= shared.config.give_up_after;
         if is_long && self.lives.silence.resends >= RESENDS {
-            return if self.lives.silence.stuck >= STUCK {
-                self.fail(now, shared, NakCode::RemoteOperational, false);
-                self.fatal_owed = true;
-            } else {
-                self.let_remains_go(shared);
-            };
+            return self.let_remains_go(shared);
         }
         self.backoff += 1;
         self.resend_remains(now);
@@ -167,23 +156,9 @@ impl Flow {
 
     /// A request passes at `seq`. One from before what was acknowledged is another life's, or its requester
     /// has missed that: whatever the responder lacks is no longer this box's affair.
-    pub(crate) fn note_passing(&mut self, now: Instant, seq: u64) {
+    pub(crate) fn note_passing(&mut self, seq: u64) {
         if self.store.is_empty() && seq < self.store.end() {
             self.started = false;
-        }
-        if self.delivers_remains() {
-            self.note_stuck(now, seq);
-        }
-    }
-
-    #[cold]
-    fn note_stuck(&mut self, now: Instant, seq: u64) {
-        let silence = &mut self.lives.silence;
-        if seq >= self.lan_latest {
-            silence.stuck = 0;
-        } else if seq == self.acked_to && silence.at.is_none_or(|at| now.since(at) >= APART) {
-            silence.at = Some(now);
-            silence.stuck = silence.stuck.saturating_add(1);
         }
     }
 

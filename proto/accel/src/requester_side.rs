@@ -193,7 +193,7 @@ impl Flow {
     fn pass_request(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
         let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
         let request = self.request_of(packet);
-        self.note_passing(now, seq);
+        self.note_passing(seq);
         self.lan_next = seq + request.span.unwrap_or(1);
         self.lan_latest = self.lan_latest.max(self.lan_next);
         self.trace(now, shared, seq, &request);

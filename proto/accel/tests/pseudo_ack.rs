@@ -701,35 +701,6 @@ mod recovery {
         assert_eq!((status.state, status.pass_reason), (FlowState::Passing, Some(PassReason::OneWay)));
         script.go_on("lan: write_only 101 A\n > wan write_only 101 A");
     }
-
-    #[test]
-    fn a_requester_that_gets_no_answers_by_any_way_is_told() {
-        let mut script = run("connect psn=100
-             lan: write_only 100 A
-             > wan write_only 100 A
-             > lan ack 100 msn=1
-             after 100ms
-             > wan write_only 100 A
-             after 200ms
-             > wan write_only 100 A
-             after 400ms
-             > wan write_only 100 A
-             after 800ms
-             > wan write_only 100 A
-             lan: write_only 101 A
-             > wan write_only 101 A");
-        let again = "after 2ms\n lan: write_only 101 A\n > wan write_only 101 A\n";
-        script.go_on(&again.repeat(3));
-        script.go_on(
-            "after 94ms
-             > wan write_only 100 A
-             after 200ms
-             > wan write_only 100 A
-             after 400ms
-             > lan nak 101 operational msn=1",
-        );
-        assert_eq!(script.status().state, FlowState::Failed);
-    }
 }
 
 /// Rule 9: a zero-length WRITE asks whether the peer is alive.
