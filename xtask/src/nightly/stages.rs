@@ -10,9 +10,8 @@ use std::process::Command;
 const APART: [&str; 2] = ["stress", "many_qps"];
 /// Tests that are `#[ignore]`d and no part of the tier: they need a seed from whoever runs them, write into the
 /// source tree, or are the stage `reproduce`.
-const BY_HAND: [&str; 5] = [
-    "--skip=the_run_of_a_seed",
-    "--skip=losses_that_boxes_do_not_tell",
+const BY_HAND: [&str; 4] = [
+    "--skip=those_of_some_seeds",
     "--skip=lasts_in_a_survey",
     "--skip=write_seeds",
     "--skip=every_experiment_is_as_expected",
