@@ -41,7 +41,7 @@ fn whole(number: u8, is_sealed: bool, delay: Duration) -> WanBox {
             PeerConfig { name: "far".into(), public_key: key(3 - number).public(), preshared_key: None };
         longhaul_seal::Config::new(key(number), vec![peer], Seed::new([10 + number; 32]))
     });
-    WanBox::new(seal.into_iter().fold(config, longhaul_wan_box::Config::sealed)).unwrap()
+    WanBox::new(config.sealed(seal)).unwrap()
 }
 
 fn terminated(accelerator: &Accelerator) -> Seen {

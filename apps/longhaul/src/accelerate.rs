@@ -541,12 +541,12 @@ impl Acceleration {
             self.allows_no_transport()?;
             longhaul_wan_box::Config::alone(accelerator)
         };
-        let config = sealing.into_iter().fold(config, longhaul_wan_box::Config::sealed);
+        let config = config.sealed(sealing);
         let read_ahead = (!self.read_ahead.is_empty()).then(|| longhaul_readahead::Config {
             seed: boxes::random_seed(),
             ..sizing.read_ahead(longhaul_readahead::Config::of(&self.read_ahead))
         });
-        Ok(read_ahead.into_iter().fold(config, longhaul_wan_box::Config::reading_ahead))
+        Ok(config.reading_ahead(read_ahead))
     }
 
     /// Whether nothing was asked for that takes a transport.

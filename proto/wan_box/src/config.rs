@@ -121,8 +121,8 @@ impl Config {
 
     /// With all that a whole box sends the far one encrypted, and RDMA traffic without a far box dropped or passed as
     /// `seal` says. A box without a transport has nothing to seal.
-    pub fn sealed(mut self, seal: longhaul_seal::Config) -> Self {
-        let Some(whole) = &mut self.whole else { return self };
+    pub fn sealed(mut self, seal: Option<longhaul_seal::Config>) -> Self {
+        let (Some(whole), Some(seal)) = (&mut self.whole, seal) else { return self };
         whole.transport.is_sealed = true;
         let mut seal = longhaul_seal::Config { paths: whole.transport.paths.len() as u8, ..seal };
         if let Cleartext::Of(prefixes) = &seal.cleartext {
@@ -137,9 +137,9 @@ impl Config {
     }
 
     /// With the data that commands announce fetched ahead, in a whole box.
-    pub fn reading_ahead(mut self, read_ahead: longhaul_readahead::Config) -> Self {
+    pub fn reading_ahead(mut self, read_ahead: Option<longhaul_readahead::Config>) -> Self {
         if let Some(whole) = &mut self.whole {
-            whole.read_ahead = Some(read_ahead);
+            whole.read_ahead = read_ahead;
         }
         self
     }

@@ -80,10 +80,7 @@ impl Parts {
             Boxes::Whole | Boxes::Sealed => {
                 let transport = transport(setup, number, lives);
                 let whole = longhaul_wan_box::Config::whole(config, transport, round_trip);
-                let mut whole = match seal(setup, number, lives) {
-                    None => whole,
-                    Some(seal) => whole.sealed(seal),
-                };
+                let mut whole = whole.sealed(seal(setup, number, lives));
                 let behind = whole.whole.as_mut().expect("a whole box");
                 (setup.limits.transport)(&mut behind.transport);
                 behind.seal.iter_mut().for_each(setup.limits.seal);

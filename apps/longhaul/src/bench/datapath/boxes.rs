@@ -163,7 +163,7 @@ fn whole(number: u8, cell: &Cell, setup: &Setup) -> Result<WanBox, Problem> {
     };
     let accelerator = Config { seed: 1, ..sizing.accelerator() };
     let config = longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip());
-    made(sealing.into_iter().fold(config, longhaul_wan_box::Config::sealed))
+    made(config.sealed(sealing))
 }
 
 /// A load with a box between its ends, in one thread.
