@@ -52,15 +52,17 @@ fn completions(path: &Path, nic: &NicProfile, work: &Workload, messages: u64) ->
     seen
 }
 
-/// Lots between two completions far apart.
-const LOTS: usize = 300;
+/// Round trips between two completions far apart, at least. Messages complete in bursts of up to a
+/// queue, one burst a round trip: a span that begins or ends inside one is off by one round trip.
+const ROUND_TRIPS: u64 = 200;
 
 fn endless(path: &Path, nic: &NicProfile, work: &Workload) -> f64 {
-    let lot = u64::from(work.cq_mod);
-    let warm = 20 + 2 * (u64::from(work.tx_depth) / lot) as usize;
-    let seen = completions(path, nic, work, (warm + LOTS) as u64 * lot);
-    let time = seen[seen.len() - 1] - seen[warm - 1];
-    LOTS as f64 * (lot * work.size) as f64 * 8.0 / time * 1e9
+    let (lot, depth) = (u64::from(work.cq_mod), u64::from(work.tx_depth));
+    let warm = 20 + 2 * (depth / lot);
+    let lots = 300.max((ROUND_TRIPS * depth).div_ceil(lot));
+    let seen = completions(path, nic, work, (warm + lots) * lot);
+    let time = seen[seen.len() - 1] - seen[warm as usize - 1];
+    lots as f64 * (lot * work.size) as f64 * 8.0 / time * 1e9
 }
 
 fn deviation(path: &Path, nic: &NicProfile, work: &Workload) -> f64 {
