@@ -46,11 +46,13 @@ pub enum Verdict {
 /// A figure against the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Judgement {
-    /// Distance from the reference as a fraction of it; none without a reference, or where it is zero.
+    /// Distance from the reference as a fraction of it; none without a reference, or where it is
+    /// zero.
     pub deviation: Option<f64>,
     /// Whether that is close enough.
     pub verdict: Verdict,
-    /// Who expects it: of several expectations, the first of [`Basis::ALL`]. None where nothing is expected.
+    /// Who expects it: of several expectations, the first of [`Basis::ALL`]. None where nothing is
+    /// expected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub basis: Option<Basis>,
 }
@@ -66,7 +68,8 @@ pub struct Cell {
     pub suspect: bool,
     /// By source.
     pub figures: BTreeMap<Source, Figure>,
-    /// Sources whose run ended in an error, with the error. They have no figure, whatever other runs gave.
+    /// Sources whose run ended in an error, with the error. They have no figure, whatever other
+    /// runs gave.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<Source, String>,
     /// By source; the reference has one only where something is expected of it alone.
@@ -76,7 +79,8 @@ pub struct Cell {
 impl Cell {
     /// True when agreement of `source` here proves nothing, because a constant was fitted here.
     pub fn is_fitted(&self, source: Source) -> bool {
-        let fitted = |source| self.figures.get(&source).is_some_and(|figure: &Figure| figure.fitted);
+        let fitted =
+            |source| self.figures.get(&source).is_some_and(|figure: &Figure| figure.fitted);
         fitted(source) || fitted(Source::Published) || fitted(Source::Theory)
     }
 }
@@ -191,9 +195,10 @@ struct Gathered {
 }
 
 impl Assessment {
-    /// Holds `records` against each other and against the published cells of `experiment`. Records of other
-    /// experiments are left out. Of simulations with one seed, predictions and published figures at one point, the last
-    /// counts; simulations with several seeds and measurements are averaged.
+    /// Holds `records` against each other and against the published cells of `experiment`. Records
+    /// of other experiments are left out. Of simulations with one seed, predictions and published
+    /// figures at one point, the last counts; simulations with several seeds and measurements are
+    /// averaged.
     pub fn new(experiment: &Experiment, records: &[Record]) -> Self {
         let mut all: Vec<Record> = experiment.published_records().collect();
         all.extend(records.iter().filter(|r| r.experiment == experiment.name).cloned());
@@ -207,8 +212,9 @@ impl Assessment {
             gathered.values().flat_map(of).flat_map(|sources: Vec<Source>| sources).collect();
         let preferred = [Source::Published, Source::Theory, Source::Measured, Source::Simulated];
         // Simulations alone are what is judged, not what others are held against.
-        let serves =
-            |source: &Source| present.contains(source) && (*source != Source::Simulated || present.len() > 1);
+        let serves = |source: &Source| {
+            present.contains(source) && (*source != Source::Simulated || present.len() > 1)
+        };
         let reference = experiment.reference.or_else(|| preferred.into_iter().find(serves));
         let judge = Judge { experiment, reference, present: &present };
         let mut cells: Vec<Cell> =
@@ -216,9 +222,18 @@ impl Assessment {
         let shown = &experiment.values;
         cells.retain(|cell| shown.is_empty() || shown.contains(&cell.value));
         let place = |cell: &Cell| shown.iter().position(|value| *value == cell.value);
-        cells.sort_by_cached_key(|cell| (place(cell), cell.value.clone(), layout.order(&cell.point)));
+        cells.sort_by_cached_key(|cell| {
+            (place(cell), cell.value.clone(), layout.order(&cell.point))
+        });
         let sources = Source::ALL.into_iter().filter(|source| present.contains(source)).collect();
-        Assessment { experiment: experiment.clone(), reference, sources, cells, runs: runs(&all), layout }
+        Assessment {
+            experiment: experiment.clone(),
+            reference,
+            sources,
+            cells,
+            runs: runs(&all),
+            layout,
+        }
     }
 
     /// What it is about.
@@ -265,7 +280,8 @@ impl Assessment {
         tally
     }
 
-    /// True when nothing is off or missing. Something that was expected of nobody who is there is off too.
+    /// True when nothing is off or missing. Something that was expected of nobody who is there is
+    /// off too.
     pub fn is_met(&self) -> bool {
         let tally = self.tally();
         let expects = !self.experiment.expectations.is_empty();
@@ -307,9 +323,12 @@ impl Judge<'_> {
     fn cell(&self, value: String, point: Point, of: Gathered) -> Cell {
         let Gathered { figures, failures } = of;
         let suspect = self.experiment.is_suspect(&point, &value);
-        let is_of = |expectation: &&Expectation| expectation.value == value && expectation.holds_at(&point);
-        let expectations: Vec<&Expectation> = self.experiment.expectations.iter().filter(is_of).collect();
-        let against = self.reference.and_then(|source| figures.get(&source)).map(|figure| figure.mean);
+        let is_of =
+            |expectation: &&Expectation| expectation.value == value && expectation.holds_at(&point);
+        let expectations: Vec<&Expectation> =
+            self.experiment.expectations.iter().filter(is_of).collect();
+        let against =
+            self.reference.and_then(|source| figures.get(&source)).map(|figure| figure.mean);
         // What should be held against a run that ended in an error is owed, not excused.
         let is_reference_owed = self.reference.is_some_and(|source| failures.contains_key(&source));
         let has_reference = (against.is_some() || is_reference_owed) && !suspect;
@@ -329,7 +348,8 @@ impl Judge<'_> {
                 continue;
             }
             let is_owed = is_reference_owed && expected.iter().any(|e| e.tolerance.is_relative());
-            let is_met = |figure, e: &&Expectation| e.tolerance.is_met(figure, against.unwrap_or(f64::NAN));
+            let is_met =
+                |figure, e: &&Expectation| e.tolerance.is_met(figure, against.unwrap_or(f64::NAN));
             let verdict = match figures.get(&source).map(|figure| figure.mean) {
                 _ if basis.is_none() => Verdict::Unjudged,
                 None => Verdict::Missing,
@@ -338,7 +358,8 @@ impl Judge<'_> {
                 Some(_) => Verdict::Beyond,
             };
             let figure = figures.get(&source).map(|figure| figure.mean);
-            let deviation = figure.zip(against).and_then(|(figure, against)| deviation(figure, against));
+            let deviation =
+                figure.zip(against).and_then(|(figure, against)| deviation(figure, against));
             let deviation = deviation.filter(|_| Some(source) != self.reference);
             judgements.insert(source, Judgement { deviation, verdict, basis });
         }
@@ -394,7 +415,9 @@ fn gather(records: &[Record]) -> BTreeMap<(String, Point), Gathered> {
             let mut failures = runs.values().filter_map(|(figure, _)| figure.err());
             match failures.next() {
                 None => drop(gathered.figures.insert(source, figure(&runs))),
-                Some(why) if runs.len() == 1 => drop(gathered.failures.insert(source, why.to_owned())),
+                Some(why) if runs.len() == 1 => {
+                    drop(gathered.failures.insert(source, why.to_owned()))
+                }
                 Some(why) => {
                     let failed = format!("{} of {} runs: {why}", 1 + failures.count(), runs.len());
                     gathered.failures.insert(source, failed);
@@ -410,8 +433,9 @@ fn runs(records: &[Record]) -> Vec<Runs> {
     let mut all: Vec<Runs> = Vec::new();
     for record in records {
         let same = |runs: &&mut Runs| {
-            let key =
-                |p: &Option<Provenance>| p.as_ref().map(|p| (p.longhaul.clone(), p.host.clone(), p.threads));
+            let key = |p: &Option<Provenance>| {
+                p.as_ref().map(|p| (p.longhaul.clone(), p.host.clone(), p.threads))
+            };
             runs.source == record.source && key(&runs.first) == key(&record.provenance)
         };
         let runs = match all.iter_mut().find(same) {

@@ -60,10 +60,12 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Compares `b` with `a`, runs averaged as in [`Assessment::new`]. Figures of the same source are matched; an
-    /// experiment in which the sets have one source each, not the same, is matched across the two.
+    /// Compares `b` with `a`, runs averaged as in [`Assessment::new`]. Figures of the same source
+    /// are matched; an experiment in which the sets have one source each, not the same, is matched
+    /// across the two.
     pub fn new(a: &[Record], b: &[Record], tolerance: Tolerance) -> Self {
-        let names: BTreeSet<&str> = a.iter().chain(b).map(|record| record.experiment.as_str()).collect();
+        let names: BTreeSet<&str> =
+            a.iter().chain(b).map(|record| record.experiment.as_str()).collect();
         let mut comparison = Comparison::default();
         for name in names {
             comparison.experiment(name, a, b, tolerance);
@@ -78,7 +80,8 @@ impl Comparison {
             _ => None,
         };
         let all = || Source::ALL.into_iter();
-        let pairs: Vec<_> = across.map_or_else(|| all().map(|s| (s, s)).collect(), |pair| vec![pair]);
+        let pairs: Vec<_> =
+            across.map_or_else(|| all().map(|s| (s, s)).collect(), |pair| vec![pair]);
         // One assessment, so that both sides come in the same order.
         let experiment = Experiment::new(name, "");
         let both: Vec<Record> = a.iter().chain(b).cloned().collect();
@@ -133,7 +136,8 @@ impl Comparison {
 }
 
 fn sources(name: &str, records: &[Record]) -> Vec<Source> {
-    let all: BTreeSet<Source> = records.iter().filter(|r| r.experiment == name).map(|r| r.source).collect();
+    let all: BTreeSet<Source> =
+        records.iter().filter(|r| r.experiment == name).map(|r| r.source).collect();
     all.into_iter().collect()
 }
 
@@ -146,7 +150,8 @@ mod tests {
     use super::*;
 
     fn record(source: Source, bytes: u32, goodput: f64) -> Record {
-        Record::new("x", source, Point::new().with("message_bytes", bytes)).value("goodput_bps", goodput)
+        Record::new("x", source, Point::new().with("message_bytes", bytes))
+            .value("goodput_bps", goodput)
     }
 
     #[test]
@@ -162,8 +167,11 @@ mod tests {
             record(Source::Simulated, 3, 8.0),
         ];
         let comparison = Comparison::new(&a, &b, Tolerance::Percent(1.0));
-        let found: Vec<_> =
-            comparison.differences.iter().map(|d| (d.source_a, d.deviation.unwrap(), d.is_beyond)).collect();
+        let found: Vec<_> = comparison
+            .differences
+            .iter()
+            .map(|d| (d.source_a, d.deviation.unwrap(), d.is_beyond))
+            .collect();
         assert_eq!(found.len(), 2);
         assert!(
             found[0].0 == Source::Predicted && (found[0].1 - 0.008).abs() < 1e-9 && !found[0].2,

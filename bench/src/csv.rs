@@ -15,14 +15,17 @@ fn field(text: &str) -> String {
 }
 
 impl Assessment {
-    /// One line per cell, numbers in the units of their names and in full: `experiment`, parameters, `value`, then
-    /// of each source its mean, and of those that are not the reference `_deviation_percent` and `_verdict`; of
-    /// repeated runs `_min`, `_max` and `_runs`; `fitted` names the sources that were fitted there.
+    /// One line per cell, numbers in the units of their names and in full: `experiment`,
+    /// parameters, `value`, then of each source its mean, and of those that are not the reference
+    /// `_deviation_percent` and `_verdict`; of repeated runs `_min`, `_max` and `_runs`; `fitted`
+    /// names the sources that were fitted there.
     pub fn csv(&self) -> String {
         let parameters: BTreeSet<&str> =
             self.cells().iter().flat_map(|cell| cell.point.iter().map(|(key, _)| key)).collect();
         let is_repeated = |source: &Source| {
-            self.cells().iter().any(|cell| cell.figures.get(source).is_some_and(|figure| figure.runs > 1))
+            self.cells()
+                .iter()
+                .any(|cell| cell.figures.get(source).is_some_and(|figure| figure.runs > 1))
         };
         let repeated: Vec<Source> = self.sources().iter().copied().filter(is_repeated).collect();
         let judged: BTreeSet<Source> =
@@ -38,7 +41,8 @@ impl Assessment {
                 header.extend(["min", "max", "runs"].map(|what| format!("{name}_{what}")));
             }
             if judged.contains(source) {
-                header.extend(["deviation_percent", "verdict"].map(|what| format!("{name}_{what}")));
+                header
+                    .extend(["deviation_percent", "verdict"].map(|what| format!("{name}_{what}")));
             }
         }
         header.extend(["fitted".to_owned(), "suspect".to_owned(), "note".to_owned()]);
@@ -51,7 +55,13 @@ impl Assessment {
             }));
             line.push(field(&cell.value));
             for &source in &sources {
-                figure_fields(cell, source, repeated.contains(&source), judged.contains(&source), &mut line);
+                figure_fields(
+                    cell,
+                    source,
+                    repeated.contains(&source),
+                    judged.contains(&source),
+                    &mut line,
+                );
             }
             line.push(fitted(cell));
             line.push(if cell.suspect { "yes" } else { "" }.to_owned());
@@ -63,7 +73,13 @@ impl Assessment {
     }
 }
 
-fn figure_fields(cell: &Cell, source: Source, repeated: bool, judged: bool, line: &mut Vec<String>) {
+fn figure_fields(
+    cell: &Cell,
+    source: Source,
+    repeated: bool,
+    judged: bool,
+    line: &mut Vec<String>,
+) {
     let figure = cell.figures.get(&source);
     let number = |number: Option<f64>| number.map_or(String::new(), |number| number.to_string());
     line.push(number(figure.map(|figure| figure.mean)));
@@ -86,16 +102,17 @@ fn figure_fields(cell: &Cell, source: Source, repeated: bool, judged: bool, line
 }
 
 fn fitted(cell: &Cell) -> String {
-    let sources = Source::ALL.into_iter().filter(|source| cell.figures.get(source).is_some_and(|f| f.fitted));
+    let sources =
+        Source::ALL.into_iter().filter(|source| cell.figures.get(source).is_some_and(|f| f.fitted));
     sources.map(Source::name).collect::<Vec<_>>().join(" ")
 }
 
 fn notes(cell: &Cell) -> String {
-    let notes = cell
-        .figures
-        .iter()
-        .filter_map(|(source, figure)| figure.note.as_ref().map(|note| format!("{}: {note}", source.name())));
-    let failures = cell.failures.iter().map(|(source, why)| format!("{} failed: {why}", source.name()));
+    let notes = cell.figures.iter().filter_map(|(source, figure)| {
+        figure.note.as_ref().map(|note| format!("{}: {note}", source.name()))
+    });
+    let failures =
+        cell.failures.iter().map(|(source, why)| format!("{} failed: {why}", source.name()));
     notes.chain(failures).collect::<Vec<_>>().join("; ")
 }
 

@@ -13,7 +13,8 @@ use std::fmt;
 pub enum Tolerance {
     /// So many percent of the reference, up or down.
     Percent(f64),
-    /// So much, in the value's own unit, up or down: half of the last printed digit means "to the printed digits".
+    /// So much, in the value's own unit, up or down: half of the last printed digit means "to the
+    /// printed digits".
     Absolute(f64),
     /// At least this, whatever the reference.
     AtLeast(f64),
@@ -27,14 +28,16 @@ impl Tolerance {
         matches!(self, Tolerance::Percent(_) | Tolerance::Absolute(_))
     }
 
-    /// True when `figure` meets it. Rounding of a binary fraction is no fault, but where not even that may differ: at 0 %.
+    /// True when `figure` meets it. Rounding of a binary fraction is no fault, but where not even
+    /// that may differ: at 0 %.
     pub fn is_met(self, figure: f64, reference: f64) -> bool {
         const ROUNDING: f64 = 1e-12;
         let slack = |size: f64| size.abs() * ROUNDING;
         match self {
             Tolerance::Percent(percent) => {
                 let off = (figure - reference).abs();
-                off <= reference.abs() * percent / 100.0 + if percent > 0.0 { slack(reference) } else { 0.0 }
+                off <= reference.abs() * percent / 100.0
+                    + if percent > 0.0 { slack(reference) } else { 0.0 }
             }
             Tolerance::Absolute(most) => (figure - reference).abs() <= most + slack(reference),
             Tolerance::AtLeast(least) => figure >= least - slack(least),
@@ -44,10 +47,13 @@ impl Tolerance {
 }
 
 /// Who says what a value should be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// A document whose authors measured it or claim it. Only figures that meet these count as reproduced.
+    /// A document whose authors measured it or claim it. Only figures that meet these count as
+    /// reproduced.
     Published,
     /// A formula, or a document's own arithmetic.
     Theory,
@@ -100,11 +106,12 @@ impl Condition {
 pub struct Conditions(pub BTreeMap<String, Condition>);
 
 impl Conditions {
-    /// True if every condition holds at `point`. One on a parameter that `point` lacks does not hold.
+    /// True if every condition holds at `point`. One on a parameter that `point` lacks does not
+    /// hold.
     pub fn hold_at(&self, point: &Point) -> bool {
-        self.0
-            .iter()
-            .all(|(parameter, condition)| point.get(parameter).is_some_and(|value| condition.holds(value)))
+        self.0.iter().all(|(parameter, condition)| {
+            point.get(parameter).is_some_and(|value| condition.holds(value))
+        })
     }
 
     /// True if there are none.
@@ -123,7 +130,8 @@ impl fmt::Display for Conditions {
             match condition {
                 Condition::Is(value) => f.write_str(&value.humanised(parameter))?,
                 Condition::OneOf(values) => {
-                    let names: Vec<_> = values.iter().map(|value| value.humanised(parameter)).collect();
+                    let names: Vec<_> =
+                        values.iter().map(|value| value.humanised(parameter)).collect();
                     f.write_str(&names.join(" or "))?;
                 }
                 Condition::Between(least, most) => {
@@ -150,13 +158,14 @@ pub struct Exemption {
 impl fmt::Display for Exemption {
     /// A sentence for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let values: Vec<_> = self.values.iter().map(|value| Quantity::of(value).label().to_owned()).collect();
+        let values: Vec<_> =
+            self.values.iter().map(|value| Quantity::of(value).label().to_owned()).collect();
         write!(f, "{}{}: {}", values.join(" and "), self.conditions, self.reason)
     }
 }
 
-/// That a value agrees with the reference, at the points where its conditions hold. A point is judged by every
-/// expectation that holds there, and by none where none does.
+/// That a value agrees with the reference, at the points where its conditions hold. A point is
+/// judged by every expectation that holds there, and by none where none does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Expectation {
     /// Name of the value.
@@ -209,7 +218,11 @@ impl Expectation {
 
     /// Where `parameter` is one of these.
     #[must_use]
-    pub fn one_of<T: Into<Scalar>>(mut self, parameter: &str, values: impl IntoIterator<Item = T>) -> Self {
+    pub fn one_of<T: Into<Scalar>>(
+        mut self,
+        parameter: &str,
+        values: impl IntoIterator<Item = T>,
+    ) -> Self {
         let values = values.into_iter().map(Into::into).collect();
         self.conditions.0.insert(parameter.to_owned(), Condition::OneOf(values));
         self
@@ -227,9 +240,11 @@ impl Expectation {
         self.conditions.hold_at(point)
     }
 
-    /// True if it judges figures of `source`: the reference only by what needs none, and never what documents say.
+    /// True if it judges figures of `source`: the reference only by what needs none, and never what
+    /// documents say.
     pub fn judges(&self, source: Source, reference: Option<Source>) -> bool {
-        let is_judged = !source.is_given() && (Some(source) != reference || !self.tolerance.is_relative());
+        let is_judged =
+            !source.is_given() && (Some(source) != reference || !self.tolerance.is_relative());
         is_judged && (self.sources.is_empty() || self.sources.contains(&source))
     }
 }
@@ -243,7 +258,9 @@ impl fmt::Display for Expectation {
             Tolerance::Percent(percent) => {
                 write!(f, "within {} % of the reference", significant(percent, 4))?
             }
-            Tolerance::Absolute(most) => write!(f, "within {} of the reference", quantity.humanised(most))?,
+            Tolerance::Absolute(most) => {
+                write!(f, "within {} of the reference", quantity.humanised(most))?
+            }
             Tolerance::AtLeast(least) => write!(f, "at least {}", quantity.humanised(least))?,
             Tolerance::AtMost(most) => write!(f, "at most {}", quantity.humanised(most))?,
         }
@@ -266,10 +283,18 @@ mod tests {
         assert!(!Tolerance::Percent(1.0).is_met(101.001, 100.0));
         assert!(Tolerance::Absolute(0.05e9).is_met(2.95e9, 3.0e9));
         assert!(!Tolerance::Absolute(0.05e9).is_met(2.94e9, 3.0e9));
-        assert!(Tolerance::AtLeast(40.0).is_met(40.0, 7.0) && !Tolerance::AtLeast(40.0).is_met(39.9, 7.0));
-        assert!(Tolerance::AtMost(40.0).is_met(40.0, 7.0) && !Tolerance::AtMost(40.0).is_met(40.1, 7.0));
+        assert!(
+            Tolerance::AtLeast(40.0).is_met(40.0, 7.0)
+                && !Tolerance::AtLeast(40.0).is_met(39.9, 7.0)
+        );
+        assert!(
+            Tolerance::AtMost(40.0).is_met(40.0, 7.0) && !Tolerance::AtMost(40.0).is_met(40.1, 7.0)
+        );
         assert!(!Tolerance::Percent(1.0).is_met(f64::NAN, 100.0));
-        assert!(Tolerance::Percent(0.0).is_met(0.3, 0.3) && !Tolerance::Percent(0.0).is_met(0.1 + 0.2, 0.3));
+        assert!(
+            Tolerance::Percent(0.0).is_met(0.3, 0.3)
+                && !Tolerance::Percent(0.0).is_met(0.1 + 0.2, 0.3)
+        );
     }
 
     #[test]
@@ -280,10 +305,17 @@ mod tests {
             8192.0,
         );
         let point = |op: &str, bytes: u32| Point::new().with("op", op).with("message_bytes", bytes);
-        assert!(expectation.holds_at(&point("read", 4096)) && expectation.holds_at(&point("read", 8192)));
-        assert!(!expectation.holds_at(&point("read", 8193)) && !expectation.holds_at(&point("send", 4096)));
+        assert!(
+            expectation.holds_at(&point("read", 4096))
+                && expectation.holds_at(&point("read", 8192))
+        );
+        assert!(
+            !expectation.holds_at(&point("read", 8193))
+                && !expectation.holds_at(&point("send", 4096))
+        );
         assert!(!expectation.holds_at(&Point::new().with("op", "read")));
-        let text = "goodput within 1 % of the reference where message is 4 KiB to 8 KiB and op is read";
+        let text =
+            "goodput within 1 % of the reference where message is 4 KiB to 8 KiB and op is read";
         assert_eq!(expectation.to_string(), text);
     }
 }

@@ -49,7 +49,14 @@ impl PublishedCell {
     /// One figure.
     pub fn new(point: Point, value: &str, figure: f64) -> Self {
         let values = BTreeMap::from([(value.to_owned(), figure)]);
-        PublishedCell { source: Source::Published, point, values, note: None, suspect: false, fitted: false }
+        PublishedCell {
+            source: Source::Published,
+            point,
+            values,
+            note: None,
+            suspect: false,
+            fitted: false,
+        }
     }
 
     /// As one that seems wrong.
@@ -94,8 +101,8 @@ pub struct Experiment {
     /// Published figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub published: Vec<PublishedCell>,
-    /// Parameter along the rows of tables and the x axis of plots. Without it, the number with most values; where
-    /// [`Experiment::scattered`], none.
+    /// Parameter along the rows of tables and the x axis of plots. Without it, the number with most
+    /// values; where [`Experiment::scattered`], none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub x: Option<String>,
     /// Points over many parameters: tables list the worst, and the plot shows deviations.
@@ -110,10 +117,12 @@ pub struct Experiment {
     /// Values to show, in this order; without any, all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
-    /// Names for people of parameters, values, and of parameters' texts: `goodput_bps` → `goodput`, `read` → `READ`.
+    /// Names for people of parameters, values, and of parameters' texts: `goodput_bps` → `goodput`,
+    /// `read` → `READ`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// What the others are held against; without it, the first that there is of published, theory, measured, simulated.
+    /// What the others are held against; without it, the first that there is of published, theory,
+    /// measured, simulated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<Source>,
     /// How closely.
@@ -159,8 +168,9 @@ impl Experiment {
 
     /// The document seems wrong at `point`.
     pub(crate) fn is_suspect(&self, point: &Point, value: &str) -> bool {
-        let at =
-            |cell: &PublishedCell| cell.suspect && cell.point == *point && cell.values.contains_key(value);
+        let at = |cell: &PublishedCell| {
+            cell.suspect && cell.point == *point && cell.values.contains_key(value)
+        };
         self.published.iter().any(at)
     }
 
@@ -173,10 +183,11 @@ impl Experiment {
         for (key, value) in points.iter().flat_map(|point| point.iter()) {
             values.entry(key).or_default().insert(value);
         }
-        let told = |key: &str| self.series.iter().any(|s| s == key) || self.panel.as_deref() == Some(key);
-        let numbers = values
-            .iter()
-            .filter(|(key, values)| !told(key) && values.iter().all(|value| value.as_number().is_some()));
+        let told =
+            |key: &str| self.series.iter().any(|s| s == key) || self.panel.as_deref() == Some(key);
+        let numbers = values.iter().filter(|(key, values)| {
+            !told(key) && values.iter().all(|value| value.as_number().is_some())
+        });
         // Of equals the first.
         let most = numbers.rev().max_by_key(|(_, values)| values.len());
         most.or_else(|| values.iter().find(|(key, _)| !told(key))).map(|(key, _)| (*key).to_owned())

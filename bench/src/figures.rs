@@ -19,12 +19,13 @@ fn look(source: Source) -> (Style, Marker) {
     }
 }
 
-/// Plots of each value: over the row parameter, a line for each series and source, one plot for each panel. Of scattered
-/// points, deviations over the reference.
+/// Plots of each value: over the row parameter, a line for each series and source, one plot for
+/// each panel. Of scattered points, deviations over the reference.
 pub fn figures(assessment: &Assessment) -> Vec<Plot> {
     let mut plots = Vec::new();
     for value in assessment.values() {
-        let cells: Vec<&Cell> = assessment.cells().iter().filter(|cell| cell.value == value).collect();
+        let cells: Vec<&Cell> =
+            assessment.cells().iter().filter(|cell| cell.value == value).collect();
         if assessment.layout().x.is_some() {
             over_rows(assessment, value, &cells, &mut plots);
         } else {
@@ -34,7 +35,8 @@ pub fn figures(assessment: &Assessment) -> Vec<Plot> {
     plots
 }
 
-/// What tells plots of one value apart: the panel parameter, or when there are too many series, the first parameter.
+/// What tells plots of one value apart: the panel parameter, or when there are too many series, the
+/// first parameter.
 fn splitting<'a>(layout: &'a Layout, series: &BTreeSet<Series>) -> Option<&'a str> {
     let first = || layout.varying.first().map(String::as_str);
     let too_many = series.len() > SERIES_MAX && layout.varying.len() > 1;
@@ -55,10 +57,13 @@ fn over_rows(assessment: &Assessment, value: &str, cells: &[&Cell], plots: &mut 
             _ => panels.push((name, vec![series])),
         }
     }
-    let panels: Vec<(String, Vec<Line>)> =
-        panels.into_iter().map(|(name, panel)| (name, lines(assessment, cells, &panel, split))).collect();
+    let panels: Vec<(String, Vec<Line>)> = panels
+        .into_iter()
+        .map(|(name, panel)| (name, lines(assessment, cells, &panel, split)))
+        .collect();
     // Panels have the same axes, so that they can be compared.
-    let places = || panels.iter().flat_map(|(_, lines)| lines).flat_map(|line| line.points.iter().copied());
+    let places =
+        || panels.iter().flat_map(|(_, lines)| lines).flat_map(|line| line.points.iter().copied());
     let x = layout.x.as_deref().unwrap_or_default();
     let x = match layout.x_names() {
         Some(names) => PlotAxis::of_names(&layout.name(x), &names),
@@ -70,13 +75,21 @@ fn over_rows(assessment: &Assessment, value: &str, cells: &[&Cell], plots: &mut 
         if lines.iter().all(|line| line.points.len() < 2) {
             continue;
         }
-        let title =
-            if name.is_empty() { layout.name(value) } else { format!("{}, {name}", layout.name(value)) };
+        let title = if name.is_empty() {
+            layout.name(value)
+        } else {
+            format!("{}, {name}", layout.name(value))
+        };
         plots.push(Plot { title, x: x.clone(), y: y.clone(), key: key(assessment, cells), lines });
     }
 }
 
-fn lines(assessment: &Assessment, cells: &[&Cell], panel: &[Series], split: Option<&str>) -> Vec<Line> {
+fn lines(
+    assessment: &Assessment,
+    cells: &[&Cell],
+    panel: &[Series],
+    split: Option<&str>,
+) -> Vec<Line> {
     let layout = assessment.layout();
     let x = layout.x.as_deref().unwrap_or_default();
     let has_names = layout.x_names().is_some();
@@ -135,11 +148,12 @@ fn deviations(assessment: &Assessment, value: &str, cells: &[&Cell]) -> Option<P
     if least >= most {
         return None;
     }
-    let percents =
-        assessment.experiment().expectations.iter().filter_map(|expectation| match expectation.tolerance {
+    let percents = assessment.experiment().expectations.iter().filter_map(|expectation| {
+        match expectation.tolerance {
             Tolerance::Percent(percent) if expectation.value == value => Some(percent),
             _ => None,
-        });
+        }
+    });
     let percent = percents.reduce(f64::max);
     let x_label = format!("{}, {}", layout.name(value), reference.name());
     let x = PlotAxis::of(value, &x_label, all().map(|point| point.0), None);
@@ -183,7 +197,8 @@ mod tests {
 
     #[test]
     fn a_plot_has_a_line_for_each_series() {
-        let plots = figures(&Assessment::new(&Experiment::new("x", ""), &records(&[10, 100], &[128])));
+        let plots =
+            figures(&Assessment::new(&Experiment::new("x", ""), &records(&[10, 100], &[128])));
         assert_eq!(plots.len(), 1);
         let labels: Vec<_> = plots[0].lines.iter().map(|line| line.label.as_str()).collect();
         assert_eq!(labels, ["10 km", "100 km"]);
@@ -198,7 +213,8 @@ mod tests {
             series: vec!["distance_km".to_owned()],
             ..Experiment::new("x", "")
         };
-        let plots = figures(&Assessment::new(&experiment, &records(&[10, 100, 1000], &[1, 16, 128])));
+        let plots =
+            figures(&Assessment::new(&experiment, &records(&[10, 100, 1000], &[1, 16, 128])));
         let titles: Vec<_> = plots.iter().map(|plot| plot.title.as_str()).collect();
         assert_eq!(titles, ["goodput, 10 km", "goodput, 100 km", "goodput, 1000 km"]);
         assert_eq!(plots[2].lines[2].label, "tx depth 128");

@@ -1,13 +1,14 @@
 //! Results, and what is made of them.
 //!
-//! A [`Record`] is one point of one experiment, from one [`Source`]: published by others, given by a formula, predicted by
-//! the planner, simulated, or measured. An [`Experiment`] says what a set of records is about: published cells, how closely they have
-//! to be met, what was assumed. Both lie in result files of one JSON object per line ([`ResultFile`], [`ResultWriter`];
-//! docs/results.md has the schema). An [`Assessment`] holds sources against each other; a [`Report`] shows
-//! assessments as one HTML file, [`Comparison`] two sets of records side by side.
+//! A [`Record`] is one point of one experiment, from one [`Source`]: published by others, given by
+//! a formula, predicted by the planner, simulated, or measured. An [`Experiment`] says what a set
+//! of records is about: published cells, how closely they have to be met, what was assumed. Both
+//! lie in result files of one JSON object per line ([`ResultFile`], [`ResultWriter`];
+//! docs/results.md has the schema). An [`Assessment`] holds sources against each other; a
+//! [`Report`] shows assessments as one HTML file, [`Comparison`] two sets of records side by side.
 //!
-//! It knows nothing of what produced a record, runs nothing and asks no network: a report is a pure function of its
-//! files, and the same files give the same bytes.
+//! It knows nothing of what produced a record, runs nothing and asks no network: a report is a pure
+//! function of its files, and the same files give the same bytes.
 #![forbid(unsafe_code)]
 
 mod assess;

@@ -1,8 +1,8 @@
 //! Plots as SVG.
 //!
-//! Made to be read on paper too: series differ by colour and by marker, sources by the kind of line. Names stand
-//! beside the lines' ends, outside of the data. No system font is asked for its metrics, so the same data give the
-//! same bytes everywhere.
+//! Made to be read on paper too: series differ by colour and by marker, sources by the kind of
+//! line. Names stand beside the lines' ends, outside of the data. No system font is asked for its
+//! metrics, so the same data give the same bytes everywhere.
 
 mod axis;
 mod draw;
@@ -11,8 +11,8 @@ pub use axis::{PlotAxis, Scale};
 
 use thiserror::Error;
 
-/// Colours of series, told apart by people who see colours differently (Okabe and Ito, 2008; two darkened for
-/// thin lines on white).
+/// Colours of series, told apart by people who see colours differently (Okabe and Ito, 2008; two
+/// darkened for thin lines on white).
 pub(crate) const COLOURS: [(u8, u8, u8); 7] = [
     (0x00, 0x72, 0xb2),
     (0xd5, 0x5e, 0x00),

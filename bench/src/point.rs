@@ -133,7 +133,8 @@ impl From<u64> for Scalar {
     }
 }
 
-/// Parameters of a result, by name. Names end in their unit: `message_bytes`, `distance_km`; see [`Quantity::of`].
+/// Parameters of a result, by name. Names end in their unit: `message_bytes`, `distance_km`; see
+/// [`Quantity::of`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Point(BTreeMap<String, Scalar>);

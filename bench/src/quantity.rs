@@ -67,7 +67,14 @@ impl Family {
         }
         match self {
             Family::Rate => {
-                const { &[unit("bit/s", 1.0), unit("kbit/s", 1e3), unit("Mbit/s", 1e6), unit("Gbit/s", 1e9)] }
+                const {
+                    &[
+                        unit("bit/s", 1.0),
+                        unit("kbit/s", 1e3),
+                        unit("Mbit/s", 1e6),
+                        unit("Gbit/s", 1e9),
+                    ]
+                }
             }
             Family::Bytes => {
                 const {
@@ -82,7 +89,13 @@ impl Family {
             }
             Family::Time => {
                 const {
-                    &[unit("ps", 1e-12), unit("ns", 1e-9), unit("µs", 1e-6), unit("ms", 1e-3), unit("s", 1.0)]
+                    &[
+                        unit("ps", 1e-12),
+                        unit("ns", 1e-9),
+                        unit("µs", 1e-6),
+                        unit("ms", 1e-3),
+                        unit("s", 1.0),
+                    ]
                 }
             }
             Family::Distance => const { &[unit("m", 1.0), unit("km", 1e3)] },
@@ -98,9 +111,9 @@ impl Family {
 }
 
 impl Quantity {
-    /// Of what `key` names: `goodput_bps` is a rate called goodput, `qps` a count. Endings: `_bps` with k, m, g;
-    /// `_bytes`; `_ps`, `_ns`, `_us`, `_ms`, `_s`; `_m`, `_km`; `_percent`; `_w`, `_ws`; `_per_s`, `_pps`,
-    /// `_iops`.
+    /// Of what `key` names: `goodput_bps` is a rate called goodput, `qps` a count. Endings: `_bps`
+    /// with k, m, g; `_bytes`; `_ps`, `_ns`, `_us`, `_ms`, `_s`; `_m`, `_km`; `_percent`; `_w`,
+    /// `_ws`; `_per_s`, `_pps`, `_iops`.
     pub fn of(key: &str) -> Self {
         let known = SUFFIXES.iter().find_map(|&(suffix, family, base)| {
             let name = key.strip_suffix(suffix).filter(|name| !name.is_empty())?;
@@ -109,7 +122,11 @@ impl Quantity {
         let (name, family, base) = known.unwrap_or((key, Family::Count, 1.0));
         let label = match key {
             "qps" => "QPs".to_owned(),
-            _ => name.replace('_', " ").replace("rtt", "RTT").replace("mtu", "MTU").replace("qp ", "QP "),
+            _ => name
+                .replace('_', " ")
+                .replace("rtt", "RTT")
+                .replace("mtu", "MTU")
+                .replace("qp ", "QP "),
         };
         Quantity { label, family, base }
     }
@@ -139,15 +156,23 @@ impl Quantity {
 
     fn own_unit(&self) -> Unit {
         let units = self.family.units();
-        *units.iter().rev().find(|unit| unit.divisor <= self.base * (1.0 + 1e-9)).unwrap_or(&units[0])
+        *units
+            .iter()
+            .rev()
+            .find(|unit| unit.divisor <= self.base * (1.0 + 1e-9))
+            .unwrap_or(&units[0])
     }
 
-    /// With the unit that suits it and four significant digits: `97.72 Gbit/s`, `4 KiB`, `1.905 ms`.
+    /// With the unit that suits it and four significant digits: `97.72 Gbit/s`, `4 KiB`,
+    /// `1.905 ms`.
     pub fn humanised(&self, number: f64) -> String {
         let unit = self.unit(number);
         // Sizes that are no round number in a larger unit are exact in bytes.
-        let odd = self.is_binary() && number.fract() == 0.0 && (number / unit.divisor * 64.0).fract() != 0.0;
-        let unit = if odd && number < 1e6 { Unit { name: "B", divisor: 1.0 / self.base } } else { unit };
+        let odd = self.is_binary()
+            && number.fract() == 0.0
+            && (number / unit.divisor * 64.0).fract() != 0.0;
+        let unit =
+            if odd && number < 1e6 { Unit { name: "B", divisor: 1.0 / self.base } } else { unit };
         let text = significant(number / unit.divisor, 4);
         match unit.name {
             "" => text,
@@ -157,7 +182,8 @@ impl Quantity {
     }
 }
 
-/// `number` with so many significant digits, without zeros at the end; whole numbers below ten million in full.
+/// `number` with so many significant digits, without zeros at the end; whole numbers below ten
+/// million in full.
 pub(crate) fn significant(number: f64, digits: i32) -> String {
     if number == 0.0 || !number.is_finite() {
         return if number == 0.0 { "0".to_owned() } else { number.to_string() };
@@ -219,8 +245,8 @@ mod tests {
 
     #[test]
     fn sizes_are_binary_and_exact_where_they_are_odd() {
-        let texts =
-            [2.0, 512.0, 4096.0, 8_388_608.0, 1000.0, 4178.0, 1536.0].map(|b| human("message_bytes", b));
+        let texts = [2.0, 512.0, 4096.0, 8_388_608.0, 1000.0, 4178.0, 1536.0]
+            .map(|b| human("message_bytes", b));
         assert_eq!(texts, ["2 B", "512 B", "4 KiB", "8 MiB", "1000 B", "4178 B", "1.5 KiB"]);
     }
 

@@ -87,7 +87,9 @@ impl Started {
             longhaul: env!("CARGO_PKG_VERSION").to_owned(),
             seed,
             command: std::env::args().collect::<Vec<_>>().join(" "),
-            started_at: rfc3339(self.at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())),
+            started_at: rfc3339(
+                self.at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            ),
             wall_s: (self.since.elapsed().as_secs_f64() * 1e6).round() / 1e6,
             host: host.trim().to_owned(),
             threads,
@@ -98,10 +100,12 @@ impl Started {
 /// The date and time of `unix_s` seconds after 1970, UTC.
 fn rfc3339(unix_s: u64) -> String {
     let (days, rest) = ((unix_s / 86_400) as i64, unix_s % 86_400);
-    // Years that begin in March have their leap day last; 719,468 days lie between 1 March 0000 and 1970.
+    // Years that begin in March have their leap day last; 719,468 days lie between 1 March 0000 and
+    // 1970.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
@@ -137,7 +141,10 @@ pub struct Record {
     pub fitted: bool,
 }
 
-fn numbers<S: Serializer>(values: &BTreeMap<String, f64>, serializer: S) -> Result<S::Ok, S::Error> {
+fn numbers<S: Serializer>(
+    values: &BTreeMap<String, f64>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_map(values.iter().map(|(key, value)| (key, Scalar::Number(*value))))
 }
 

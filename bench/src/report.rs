@@ -85,8 +85,9 @@ impl Report {
         self
     }
 
-    /// Of files of results, which are named in notices. Experiments come in the order in which they are first described or
-    /// have a result; those that no file describes are shown by what their records say.
+    /// Of files of results, which are named in notices. Experiments come in the order in which they
+    /// are first described or have a result; those that no file describes are shown by what their
+    /// records say.
     pub fn of_files(title: &str, files: &[(PathBuf, ResultFile)]) -> Self {
         let mut experiments: Vec<Experiment> = Vec::new();
         let mut records: Vec<Record> = Vec::new();
@@ -114,7 +115,9 @@ impl Report {
                 ));
             }
         }
-        experiments.iter().fold(report, |report, experiment| report.experiment(experiment, &records))
+        experiments
+            .iter()
+            .fold(report, |report, experiment| report.experiment(experiment, &records))
     }
 
     /// Experiments with everything that is known of them.
@@ -135,11 +138,13 @@ impl Report {
     /// What it concludes, in a sentence.
     pub fn outcome(&self) -> String {
         let count = self.assessments.len();
-        let experiments = if count == 1 { "1 experiment".to_owned() } else { format!("{count} experiments") };
+        let experiments =
+            if count == 1 { "1 experiment".to_owned() } else { format!("{count} experiments") };
         format!("{experiments}: {}", outcome(&self.summary().tally))
     }
 
-    /// One HTML file with everything in it: style, plots, tables. It asks nothing from any network and has no script.
+    /// One HTML file with everything in it: style, plots, tables. It asks nothing from any network
+    /// and has no script.
     ///
     /// # Errors
     /// A plot cannot be drawn.
@@ -247,7 +252,8 @@ impl Report {
         Ok(serde_json::to_string_pretty(&all)? + "\n")
     }
 
-    /// Writes `NAME.csv` for each experiment into `folder`, which is made when it is missing. Returns the files.
+    /// Writes `NAME.csv` for each experiment into `folder`, which is made when it is missing.
+    /// Returns the files.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -262,7 +268,8 @@ impl Report {
         Ok(files)
     }
 
-    /// Writes `NAME-1.svg` and so on for each experiment into `folder`, which is made when it is missing. Returns the files.
+    /// Writes `NAME-1.svg` and so on for each experiment into `folder`, which is made when it is
+    /// missing. Returns the files.
     ///
     /// # Errors
     /// A plot cannot be drawn, or a file cannot be written.
@@ -300,7 +307,8 @@ fn folded(text: &str) -> String {
 }
 
 fn make(folder: &Path) -> Result<(), ReportError> {
-    std::fs::create_dir_all(folder).map_err(|error| ReportError::Io { path: folder.to_owned(), error })
+    std::fs::create_dir_all(folder)
+        .map_err(|error| ReportError::Io { path: folder.to_owned(), error })
 }
 
 fn write(path: &Path, text: &str) -> Result<(), ReportError> {
@@ -313,15 +321,19 @@ pub(crate) fn clause(tally: &Tally, basis: Basis) -> Option<String> {
     if within + fitted + beyond + missing == 0 {
         return None;
     }
-    // Where a constant was fitted agreement proves nothing: such figures are beside the others, not among them.
+    // Where a constant was fitted agreement proves nothing: such figures are beside the others, not
+    // among them.
     let judged = within + beyond + missing;
     let mut text = match basis {
         Basis::Published => format!("{within} of {judged} published figures reproduced"),
         Basis::Theory => format!("{within} of {judged} figures as theory has them"),
         Basis::Own => format!("{within} of {judged} own goals met"),
     };
-    let parts =
-        [(fitted, "more where a constant was fitted"), (beyond, "beyond tolerance"), (missing, "missing")];
+    let parts = [
+        (fitted, "more where a constant was fitted"),
+        (beyond, "beyond tolerance"),
+        (missing, "missing"),
+    ];
     for (count, what) in parts.into_iter().filter(|(count, _)| *count > 0) {
         let _ = write!(text, ", {count} {what}");
     }
@@ -330,7 +342,8 @@ pub(crate) fn clause(tally: &Tally, basis: Basis) -> Option<String> {
 
 /// A tally in a sentence.
 pub(crate) fn outcome(tally: &Tally) -> String {
-    let mut clauses: Vec<String> = Basis::ALL.into_iter().filter_map(|basis| clause(tally, basis)).collect();
+    let mut clauses: Vec<String> =
+        Basis::ALL.into_iter().filter_map(|basis| clause(tally, basis)).collect();
     if clauses.is_empty() {
         clauses.push(match tally.unjudged {
             0 => "nothing to compare".to_owned(),

@@ -1,7 +1,7 @@
 //! Files of results: one JSON object per line.
 //!
-//! A line holds a record, or the description of an experiment. Each is written whole before the next begins, so what an
-//! interrupted program leaves is a file whose last line may be cut.
+//! A line holds a record, or the description of an experiment. Each is written whole before the
+//! next begins, so what an interrupted program leaves is a file whose last line may be cut.
 
 use crate::experiment::Experiment;
 use crate::record::{Record, SCHEMA};
@@ -107,7 +107,8 @@ impl ResultFile {
     /// Reads `path`. Empty lines are skipped.
     ///
     /// # Errors
-    /// The file cannot be read, a line is of another schema, or one that is not the last is damaged.
+    /// The file cannot be read, a line is of another schema, or one that is not the last is
+    /// damaged.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         let io = |error| ReadError::Io { path: path.to_owned(), error };
         Self::read_from(File::open(path).map_err(io)?, path)
@@ -135,10 +136,17 @@ impl ResultFile {
             number += 1;
             offset += taken as u64;
             if let Some(damage) = file.damage.take() {
-                return Err(ReadError::Line { path: path.to_owned(), line: damage.line, why: damage.why });
+                return Err(ReadError::Line {
+                    path: path.to_owned(),
+                    line: damage.line,
+                    why: damage.why,
+                });
             }
             let fault = if taken as u64 > LINE_BYTES_MAX {
-                Err(Fault::Content(format!("longer than {} MiB: no file of results", LINE_BYTES_MAX >> 20)))
+                Err(Fault::Content(format!(
+                    "longer than {} MiB: no file of results",
+                    LINE_BYTES_MAX >> 20
+                )))
             } else {
                 file.take(&bytes)
             };
@@ -162,7 +170,8 @@ impl ResultFile {
             return Ok(());
         }
         // First any JSON, so that a line that was cut is told from one that is no result.
-        let value: serde_json::Value = serde_json::from_slice(line).map_err(|e| syntax(e.to_string()))?;
+        let value: serde_json::Value =
+            serde_json::from_slice(line).map_err(|e| syntax(e.to_string()))?;
         if !value.is_object() {
             return Err(syntax("another value".to_owned()));
         }
@@ -242,17 +251,20 @@ impl ResultWriter {
     /// # Errors
     /// The file cannot be made.
     pub fn create(path: &Path) -> Result<Self, WriteError> {
-        let file = File::create(path).map_err(|error| WriteError::Io { path: path.to_owned(), error })?;
+        let file =
+            File::create(path).map_err(|error| WriteError::Io { path: path.to_owned(), error })?;
         Ok(ResultWriter { path: path.to_owned(), file, bytes: 0 })
     }
 
-    /// Goes on with a file, or begins it. A last line that was cut is taken away; what is whole is returned.
+    /// Goes on with a file, or begins it. A last line that was cut is taken away; what is whole is
+    /// returned.
     ///
     /// # Errors
     /// The file cannot be read or written, or is damaged before its last line.
     pub fn resume(path: &Path) -> Result<(Self, ResultFile), WriteError> {
         let io = |error| WriteError::Io { path: path.to_owned(), error };
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let options =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let mut file = options.map_err(io)?;
         let (there, end) = ResultFile::read_to_end(&file, path)?;
         file.set_len(end.whole_bytes).map_err(io)?;
@@ -270,9 +282,12 @@ impl ResultWriter {
     /// A value is not finite, the name is none, or the file cannot be written.
     pub fn record(&mut self, record: &Record) -> Result<(), WriteError> {
         check_name(&record.experiment)?;
-        let parameters = record.point.iter().filter_map(|(key, value)| Some((key, value.as_number()?)));
+        let parameters =
+            record.point.iter().filter_map(|(key, value)| Some((key, value.as_number()?)));
         let values = record.values.iter().map(|(key, value)| (key.as_str(), *value));
-        if let Some((value, number)) = parameters.chain(values).find(|(_, number)| !number.is_finite()) {
+        if let Some((value, number)) =
+            parameters.chain(values).find(|(_, number)| !number.is_finite())
+        {
             return Err(WriteError::NotFinite {
                 experiment: record.experiment.clone(),
                 point: record.point.to_string(),
@@ -293,11 +308,17 @@ impl ResultWriter {
     }
 
     fn line(&mut self, experiment: &str, content: &impl Serialize) -> Result<(), WriteError> {
-        let io = |error: serde_json::Error| WriteError::Io { path: self.path.clone(), error: error.into() };
+        let io = |error: serde_json::Error| WriteError::Io {
+            path: self.path.clone(),
+            error: error.into(),
+        };
         let mut line = serde_json::to_vec(content).map_err(io)?;
         line.push(b'\n');
         if line.len() as u64 > LINE_BYTES_MAX {
-            return Err(WriteError::TooLong { experiment: experiment.to_owned(), bytes: line.len() });
+            return Err(WriteError::TooLong {
+                experiment: experiment.to_owned(),
+                bytes: line.len(),
+            });
         }
         self.append(&line)
     }

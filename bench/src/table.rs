@@ -98,8 +98,8 @@ impl TableCell {
         self.deviation.map_or(String::new(), percent)
     }
 
-    /// What stands for the verdict: ✓ or ✗, with ᵗ where theory says what is expected and ᵒ where only we do; ◆ where a
-    /// constant was fitted; † where the document seems wrong.
+    /// What stands for the verdict: ✓ or ✗, with ᵗ where theory says what is expected and ᵒ where
+    /// only we do; ◆ where a constant was fitted; † where the document seems wrong.
     pub fn symbol(&self) -> &'static str {
         match (self.verdict, self.fitted, self.basis) {
             (Some(Verdict::Within), true, _) => "◆",
@@ -168,16 +168,20 @@ fn four_digits(figure: f64) -> String {
     }
 }
 
-/// Tables of `assessment`: one for each value and panel, or several where the series do not fit into `width`
-/// characters side by side.
+/// Tables of `assessment`: one for each value and panel, or several where the series do not fit
+/// into `width` characters side by side.
 pub fn tables(assessment: &Assessment, width: usize) -> Vec<Table> {
     let mut tables = Vec::new();
     for value in assessment.values() {
-        let cells: Vec<&Cell> = assessment.cells().iter().filter(|cell| cell.value == value).collect();
+        let cells: Vec<&Cell> =
+            assessment.cells().iter().filter(|cell| cell.value == value).collect();
         let figures = cells.iter().flat_map(|cell| cell.figures.values().map(|figure| figure.mean));
         let format = Format::of(&Quantity::of(value), figures);
-        let unit =
-            if format.unit.name.is_empty() { String::new() } else { format!(" ({})", format.unit.name) };
+        let unit = if format.unit.name.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", format.unit.name)
+        };
         let title = format!("{}{unit}", assessment.layout().name(value));
         if assessment.layout().x.is_none() {
             tables.push(scattered(assessment, &cells, &title, &format));
@@ -201,7 +205,8 @@ fn scattered(assessment: &Assessment, cells: &[&Cell], title: &str, format: &For
     let mut sorted: Vec<&Cell> = cells.to_vec();
     sorted.sort_by(|a, b| farthest(b).total_cmp(&farthest(a)));
     let title = if sorted.len() > SCATTERED_ROWS {
-        let which = if farthest(sorted[0]) > 0.0 { "that lie farthest off" } else { "that come first" };
+        let which =
+            if farthest(sorted[0]) > 0.0 { "that lie farthest off" } else { "that come first" };
         format!("{title}: the {SCATTERED_ROWS} of {} points {which}", sorted.len())
     } else {
         title.to_owned()
@@ -210,7 +215,10 @@ fn scattered(assessment: &Assessment, cells: &[&Cell], title: &str, format: &For
     let columns = columns(assessment, "", cells.iter().copied());
     let row = |cell: &&Cell| TableRow {
         label: layout.place_name(&cell.point),
-        cells: columns.iter().map(|column| TableCell::new(cell, column.source, |f| format.text(f))).collect(),
+        cells: columns
+            .iter()
+            .map(|column| TableCell::new(cell, column.source, |f| format.text(f)))
+            .collect(),
     };
     Table { title, rows_are: "point".to_owned(), rows: sorted.iter().map(row).collect(), columns }
 }
@@ -250,7 +258,8 @@ fn pivot(
     tables: &mut Vec<Table>,
 ) {
     let layout = assessment.layout();
-    let panel_place = layout.panel.as_ref().and_then(|panel| layout.varying.iter().position(|v| v == panel));
+    let panel_place =
+        layout.panel.as_ref().and_then(|panel| layout.varying.iter().position(|v| v == panel));
     let mut series: Vec<Series> = Vec::new();
     for cell in cells {
         let of = layout.series(&cell.point);
@@ -262,7 +271,11 @@ fn pivot(
     let mut groups: Vec<Vec<Series>> = Vec::new();
     let mut taken = 0;
     for one in series {
-        let group = columns(assessment, "", cells.iter().copied().filter(|c| layout.series(&c.point) == one));
+        let group = columns(
+            assessment,
+            "",
+            cells.iter().copied().filter(|c| layout.series(&c.point) == one),
+        );
         let needed = group_width(&group);
         match groups.last_mut() {
             Some(last) if panel_of(&last[0]) == panel_of(&one) && taken + needed <= width => {
@@ -298,7 +311,8 @@ fn one_table(
     let mut owners = Vec::new();
     let mut by_series: Vec<Vec<&Cell>> = Vec::new();
     for (i, series) in group.iter().enumerate() {
-        let of: Vec<&Cell> = cells.iter().copied().filter(|c| layout.series(&c.point) == *series).collect();
+        let of: Vec<&Cell> =
+            cells.iter().copied().filter(|c| layout.series(&c.point) == *series).collect();
         let name = layout.series_name(series, |key| Some(key) != panel);
         let columns = columns(assessment, &name, of.iter().copied());
         owners.extend(columns.iter().map(|_| i));
@@ -375,12 +389,14 @@ impl Table {
             let cells = row.cells.iter().zip(&symbols).map(|(cell, &width)| {
                 let text = Self::cell_text(cell.as_ref());
                 let symbol = cell.as_ref().map_or(0, |cell| cell.symbol().chars().count());
-                let lacking = if symbol > 0 { width - symbol } else { width + 2 * usize::from(width > 0) };
+                let lacking =
+                    if symbol > 0 { width - symbol } else { width + 2 * usize::from(width > 0) };
                 if text.is_empty() { text } else { text + &" ".repeat(lacking) }
             });
             grid.push(std::iter::once(row.label.clone()).chain(cells).collect());
         }
-        let width = |column: usize| grid.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+        let width =
+            |column: usize| grid.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
         let mut widths: Vec<usize> = (0..=self.columns.len()).map(width).collect();
         let mut text = format!("{}\n", self.title);
         let groups = self.groups();
@@ -451,7 +467,9 @@ mod tests {
         }
         let experiment = Experiment {
             expectations: vec![Expectation::percent("goodput_bps", 1.0).by(Basis::Published)],
-            labels: [("read", "READ"), ("send", "SEND")].map(|(a, b)| (a.to_owned(), b.to_owned())).into(),
+            labels: [("read", "READ"), ("send", "SEND")]
+                .map(|(a, b)| (a.to_owned(), b.to_owned()))
+                .into(),
             ..Experiment::new("c1", "")
         };
         Assessment::new(&experiment, &records)
@@ -459,7 +477,8 @@ mod tests {
 
     #[test]
     fn rows_are_sizes_and_columns_are_sources_of_each_series() {
-        let tables = tables(&assessment(&[(Source::Published, 1.0), (Source::Simulated, 1.02)]), 100);
+        let tables =
+            tables(&assessment(&[(Source::Published, 1.0), (Source::Simulated, 1.02)]), 100);
         let expected = "goodput (Gbit/s)\n\
             \x20        READ                           SEND\n\
             message  published           simulated  published           simulated\n\
@@ -486,8 +505,9 @@ mod tests {
         let records: Vec<Record> = (1..=40)
             .flat_map(|i| {
                 let point = Point::new().with("message_bytes", i * 1024).with("distance_km", i % 7);
-                let of =
-                    |source, figure| Record::new("grid", source, point.clone()).value("goodput_bps", figure);
+                let of = |source, figure| {
+                    Record::new("grid", source, point.clone()).value("goodput_bps", figure)
+                };
                 [of(Source::Simulated, 100.0), of(Source::Predicted, 100.0 + f64::from(i))]
             })
             .collect();

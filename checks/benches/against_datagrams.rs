@@ -1,7 +1,8 @@
-//! Our device by UDP over loopback, and bare datagrams of the same size: in runs that the kernel cuts and joins (GSO and
-//! GRO), as our device sends them, and one by one, as iperf3 does.
+//! Our device by UDP over loopback, and bare datagrams of the same size: in runs that the kernel
+//! cuts and joins (GSO and GRO), as our device sends them, and one by one, as iperf3 does.
 //!
-//! `cargo build --release -p longhaul -p longhaul-preload && cargo bench -p longhaul-checks --bench against_datagrams`
+//! `cargo build --release -p longhaul -p longhaul-preload && cargo bench -p longhaul-checks --bench
+//! against_datagrams`
 
 use clap::Parser;
 use longhaul_checks::perftest::{BANDWIDTH, figures};
@@ -30,7 +31,8 @@ fn main() {
     require("python3", "python3");
     let _turn = Turn::take();
     let runtime = RuntimeDir::new();
-    let names = ["WRITE 64 KiB by UDP, in runs", "bare datagrams, in runs", "bare datagrams, one by one"];
+    let names =
+        ["WRITE 64 KiB by UDP, in runs", "bare datagrams, in runs", "bare datagrams, one by one"];
     let mut samples: [Vec<f64>; 3] = Default::default();
     for round in 1..=args.rounds.rounds {
         eprintln!("round {round} of {}", args.rounds.rounds);
@@ -38,12 +40,19 @@ fn main() {
         samples[1].push(bare("runs", args.rounds.seconds));
         samples[2].push(bare("singles", args.rounds.seconds));
     }
-    println!("{:<32} {:>8} {:>8} {:>8}  ours is", "Gbit/s over loopback", "median", "least", "most");
+    println!(
+        "{:<32} {:>8} {:>8} {:>8}  ours is",
+        "Gbit/s over loopback", "median", "least", "most"
+    );
     for (name, of) in names.into_iter().zip(&samples) {
         let (least, most) =
             of.iter().fold((f64::MAX, 0.0_f64), |(least, most), x| (least.min(*x), most.max(*x)));
         let ratios: Vec<f64> = samples[0].iter().zip(of).map(|(ours, bare)| ours / bare).collect();
-        println!("{name:<32} {:>8.2} {least:>8.2} {most:>8.2}  {:.2} times", median(of), median(&ratios));
+        println!(
+            "{name:<32} {:>8.2} {least:>8.2} {most:>8.2}  {:.2} times",
+            median(of),
+            median(&ratios)
+        );
     }
     args.keep.write("against_datagrams.json", &json!({ "names": names, "gbits": samples }));
 }
@@ -52,8 +61,9 @@ fn main() {
 fn ours(runtime: &RuntimeDir, seconds: u32) -> f64 {
     let port = free_tcp_port();
     let end = |ip: &str, peer: &str| {
-        let program =
-            format!("ib_write_bw -F -d longhaul0 -m 4096 -s 65536 -u 18 -p {port} --report_gbits -f 1");
+        let program = format!(
+            "ib_write_bw -F -d longhaul0 -m 4096 -s 65536 -u 18 -p {port} --report_gbits -f 1"
+        );
         let line = format!("exec --udp={ip} -- {program} -D {} {peer}", seconds + 2);
         Program::start(&mut runtime.longhaul(&line))
     };

@@ -1,9 +1,10 @@
 //! The kernel's rxe and our device in one emulated guest: perftest on both, round by round.
 //!
-//! `cargo build --release -p longhaul -p longhaul-preload && cargo bench -p longhaul-checks --bench against_rxe`
+//! `cargo build --release -p longhaul -p longhaul-preload && cargo bench -p longhaul-checks --bench
+//! against_rxe`
 //!
-//! Everything is emulated, instruction by instruction: only the ratios mean something, and they too depend on what
-//! the emulator is good at.
+//! Everything is emulated, instruction by instruction: only the ratios mean something, and they too
+//! depend on what the emulator is good at.
 
 use clap::Parser;
 use longhaul_checks::guest::against_rxe::{self, Figure, Stack};
@@ -19,7 +20,8 @@ struct Args {
     /// More words for the guest's kernel, such as mitigations=off
     #[arg(long)]
     kernel_argument: Vec<String>,
-    /// QEMU's processor model; without carry-less multiplication by default, whose emulation slows our ICRC alone
+    /// QEMU's processor model; without carry-less multiplication by default, whose emulation slows
+    /// our ICRC alone
     #[arg(long, default_value = against_rxe::CPU)]
     cpu: String,
     #[command(flatten)]

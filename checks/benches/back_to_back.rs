@@ -1,10 +1,11 @@
-//! Two processes joined by shared memory, without a lab: perftest on the preloaded library, and TCP by iperf3 over
-//! the loopback interface in the same run, round by round.
+//! Two processes joined by shared memory, without a lab: perftest on the preloaded library, and TCP
+//! by iperf3 over the loopback interface in the same run, round by round.
 //!
-//! `cargo build --release -p longhaul -p longhaul-preload && cargo bench -p longhaul-checks --bench back_to_back`
+//! `cargo build --release -p longhaul -p longhaul-preload && cargo bench -p longhaul-checks --bench
+//! back_to_back`
 //!
-//! Wall time on whatever else the machine does: the load is part of the result, and the ratio to iperf3 is what
-//! can be compared between machines.
+//! Wall time on whatever else the machine does: the load is part of the result, and the ratio to
+//! iperf3 is what can be compared between machines.
 
 use clap::Parser;
 use longhaul_checks::perftest::{BANDWIDTH, MESSAGE_RATE, TYPICAL, figures};
@@ -64,12 +65,15 @@ fn main() {
     require("iperf3", "iperf3");
     let _turn = Turn::take();
     let bandwidth_time = format!("-D {} -f 1", args.rounds.seconds + 2);
-    let large = format!("ib_write_bw -d longhaul0 -F --report_gbits -m 4096 -s 65536 {bandwidth_time}");
-    let small = format!("ib_write_bw -d longhaul0 -F --report_gbits -m 4096 -s 64 {bandwidth_time}");
+    let large =
+        format!("ib_write_bw -d longhaul0 -F --report_gbits -m 4096 -s 65536 {bandwidth_time}");
+    let small =
+        format!("ib_write_bw -d longhaul0 -F --report_gbits -m 4096 -s 64 {bandwidth_time}");
     let latency = "ib_write_lat -d longhaul0 -F -m 4096 -s 2 -n 20000";
     let tcp = format!("iperf3 -c 127.0.0.1 -t {}", args.rounds.seconds);
 
-    let mut write = Series::new("WRITE 64 KiB, MTU 4096, ICRC on", "Gbit/s", "at least 20.49", &large);
+    let mut write =
+        Series::new("WRITE 64 KiB, MTU 4096, ICRC on", "Gbit/s", "at least 20.49", &large);
     let mut iperf = Series::new("TCP over loopback (iperf3)", "Gbit/s", "", &tcp);
     let mut ratio = Series::new("  ratio", "", "at least 1", "");
     let mut rate = Series::new("WRITE 64 B, one QP", "M/s", "at least 1", &small);
@@ -110,7 +114,8 @@ fn perftest(line: &str) -> Vec<f64> {
     let port = free_tcp_port();
     let server = format!("{line} -p {port}");
     let client = format!("{server} 127.0.0.1");
-    let (_, client) = BackToBack::new().pair(&server, &client, Ready::Tcp(port), Duration::from_secs(60));
+    let (_, client) =
+        BackToBack::new().pair(&server, &client, Ready::Tcp(port), Duration::from_secs(60));
     figures(&client.stdout)
 }
 
@@ -122,13 +127,15 @@ fn iperf3(seconds: u32) -> f64 {
     let server = Program::start(Command::new("iperf3").args(line.split_whitespace()));
     let server = wait_for_listener(server, port);
     let line = format!("-c 127.0.0.1 -p {port} -t {seconds} -J");
-    let client = Program::start(Command::new("iperf3").args(line.split_whitespace())).succeed(limit);
+    let client =
+        Program::start(Command::new("iperf3").args(line.split_whitespace())).succeed(limit);
     server.succeed(limit);
     received(&client)
 }
 
 fn received(client: &Finished) -> f64 {
-    let report: Value = serde_json::from_str(&client.stdout).unwrap_or_else(|e| panic!("{e} in {client}"));
+    let report: Value =
+        serde_json::from_str(&client.stdout).unwrap_or_else(|e| panic!("{e} in {client}"));
     let bps = report["end"]["sum_received"]["bits_per_second"].as_f64();
     bps.unwrap_or_else(|| panic!("no result in {client}")) / 1e9
 }
@@ -150,5 +157,6 @@ fn cores() -> usize {
 fn cpu() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("model name"));
-    line.and_then(|rest| rest.split_once(": ")).map_or("unknown CPU".to_owned(), |(_, name)| name.to_owned())
+    line.and_then(|rest| rest.split_once(": "))
+        .map_or("unknown CPU".to_owned(), |(_, name)| name.to_owned())
 }

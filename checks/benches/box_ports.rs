@@ -1,7 +1,8 @@
-//! What boxes carry over AF_XDP ports and over `AF_PACKET` ones: iperf3 and ib_write_bw between two network namespaces through
-//! an accelerator, an emulated fibre and an accelerator.
+//! What boxes carry over AF_XDP ports and over `AF_PACKET` ones: iperf3 and ib_write_bw between two
+//! network namespaces through an accelerator, an emulated fibre and an accelerator.
 //!
-//! `cargo build --release -p longhaul -p longhaul-preload && cargo bench -p longhaul-checks --bench box_ports`, as root
+//! `cargo build --release -p longhaul -p longhaul-preload && cargo bench -p longhaul-checks --bench
+//! box_ports`, as root
 //!
 //! Rounds of all kinds of ports take turns; ratios are of rounds that follow each other.
 
@@ -26,8 +27,11 @@ struct Args {
 }
 
 /// Name, and what goes around an interface's name.
-const KINDS: [(&str, &str, &str); 3] =
-    [("AF_PACKET", "", ""), ("AF_XDP generic", "xdp:", ",generic"), ("AF_XDP native", "xdp:", ",native")];
+const KINDS: [(&str, &str, &str); 3] = [
+    ("AF_PACKET", "", ""),
+    ("AF_XDP generic", "xdp:", ",generic"),
+    ("AF_XDP native", "xdp:", ",native"),
+];
 
 fn main() {
     let args = Args::parse();
@@ -41,9 +45,13 @@ fn main() {
             let port = |name: &str| format!("{before}{name}{after}");
             let [west, w1, w2, e2, e1, east] = ["west", "w1", "w2", "e2", "e1", "east"].map(port);
             let boxes = [
-                network.start(&format!("accelerate --name near --lan {west} --wan {w1} --distance 10km")),
+                network.start(&format!(
+                    "accelerate --name near --lan {west} --wan {w1} --distance 10km"
+                )),
                 network.start(&format!("emulate --a {w2} --b {e2} --distance 10km --rate 100G")),
-                network.start(&format!("accelerate --name far --lan {east} --wan {e1} --distance 10km")),
+                network.start(&format!(
+                    "accelerate --name far --lan {east} --wan {e1} --distance 10km"
+                )),
             ];
             samples[0].push(tcp(&network, args.rounds.seconds));
             samples[1].push(roce(&network, args.rounds.seconds, args.mtu));
@@ -59,11 +67,13 @@ fn main() {
     let mut all = Vec::new();
     for ((name, ..), own) in KINDS.iter().zip(&samples) {
         print!("{name:<16}");
-        for (what, own, peer) in [("TCP", &own[0], &samples[0][0]), ("RoCE", &own[1], &samples[0][1])] {
+        for (what, own, peer) in
+            [("TCP", &own[0], &samples[0][0]), ("RoCE", &own[1], &samples[0][1])]
+        {
             let ratios: Vec<f64> = own.iter().zip(peer).map(|(one, peer)| one / peer).collect();
-            let (least, most) = ratios
-                .iter()
-                .fold((f64::MAX, 0.0_f64), |(least, most), ratio| (least.min(*ratio), most.max(*ratio)));
+            let (least, most) = ratios.iter().fold((f64::MAX, 0.0_f64), |(least, most), ratio| {
+                (least.min(*ratio), most.max(*ratio))
+            });
             let (rate, ratio) = (samples::median(own), samples::median(&ratios));
             print!("  {what} {rate:>7.3} ({ratio:.2}, {least:.2} to {most:.2})");
         }

@@ -1,10 +1,11 @@
-//! What a byte costs in processor time: UDP over loopback against RDMA over this device, by message size, in the
-//! manner of Table 5.1 of W. M. de Laat's thesis (TU Delft, 2022).
+//! What a byte costs in processor time: UDP over loopback against RDMA over this device, by message
+//! size, in the manner of Table 5.1 of W. M. de Laat's thesis (TU Delft, 2022).
 //!
-//! `cargo build --release -p longhaul -p longhaul-preload && cargo bench -p longhaul-checks --bench cpu_cost`
+//! `cargo build --release -p longhaul -p longhaul-preload && cargo bench -p longhaul-checks --bench
+//! cpu_cost`
 //!
-//! The device is software: what a NIC would do is done by the program's own threads and counted here. Only the
-//! comparison within one run says anything.
+//! The device is software: what a NIC would do is done by the program's own threads and counted
+//! here. Only the comparison within one run says anything.
 
 use clap::Parser;
 use longhaul_checks::samples::Keep;
@@ -53,8 +54,10 @@ fn main() {
                         sender * 100.0,
                         receiver * 100.0
                     );
-                    rows.push(json!({ "way": name, "bytes": size, "gbits": gbits, "sender_cpus": sender,
-                                      "receiver_cpus": receiver, "cpu_seconds_per_gb": cost }));
+                    rows.push(
+                        json!({ "way": name, "bytes": size, "gbits": gbits, "sender_cpus": sender,
+                                      "receiver_cpus": receiver, "cpu_seconds_per_gb": cost }),
+                    );
                 }
                 Err(text) => eprintln!("{name}, {size} B: {text}"),
             }

@@ -1,15 +1,16 @@
-//! Our fibre and the kernel's tc netem, set to the same delay, rate and loss: what ib_write_bw reaches over each, and how much
-//! later than the delay says a frame comes out.
+//! Our fibre and the kernel's tc netem, set to the same delay, rate and loss: what ib_write_bw
+//! reaches over each, and how much later than the delay says a frame comes out.
 //!
 //! `cargo bench -p longhaul-checks --bench emulator_against_netem`
 //!
-//! The curve is between two emulated kernels with rxe. For netem it is set on both guests' own interfaces, and our fibre
-//! between them has no length; for ours the guests have none. Both rates count 24 bytes for each frame beyond what it has.
+//! The curve is between two emulated kernels with rxe. For netem it is set on both guests' own
+//! interfaces, and our fibre between them has no length; for ours the guests have none. Both rates
+//! count 24 bytes for each frame beyond what it has.
 //!
-//! The delay error is the time from just before a frame is sent to its arrival in the receiver's kernel, less the delay
-//! that was set: what sender, ports and threads add is in it. It is measured on this machine for our fibre alone, between
-//! veth pairs, and in one emulated kernel for bare veth, netem and our fibre in turn, where everything is slower and only
-//! ratios count.
+//! The delay error is the time from just before a frame is sent to its arrival in the receiver's
+//! kernel, less the delay that was set: what sender, ports and threads add is in it. It is measured
+//! on this machine for our fibre alone, between veth pairs, and in one emulated kernel for bare
+//! veth, netem and our fibre in turn, where everything is slower and only ratios count.
 
 use clap::Parser;
 use longhaul_checks::guest::{Guest, GuestConfig, skip_loudly};
@@ -52,15 +53,17 @@ fn main() {
         println!("{}", json!(probe(&Raw::here(from), &Raw::here(to), args.frames)));
         return;
     }
-    let delays = json!({ "here": errors_here(args.frames), "guest": errors_in_a_guest(args.frames) });
+    let delays =
+        json!({ "here": errors_here(args.frames), "guest": errors_in_a_guest(args.frames) });
     let curve = if args.delay_only { Value::Null } else { curve(&args) };
     args.keep.write("emulator_against_netem.json", &json!({ "delay": delays, "curve": curve }));
 }
 
-/// Nanoseconds from just before a frame is sent to its arrival, for `frames` frames a millisecond apart; frames that do not
-/// arrive are left out.
+/// Nanoseconds from just before a frame is sent to its arrival, for `frames` frames a millisecond
+/// apart; frames that do not arrive are left out.
 fn probe(from: &Raw, to: &Raw, frames: u32) -> Vec<u64> {
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
+    let now =
+        || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
     thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..frames {
@@ -92,7 +95,8 @@ fn probe(from: &Raw, to: &Raw, frames: u32) -> Vec<u64> {
 
 /// Says what one measurement found; its errors in nanoseconds.
 fn report(what: &str, delay_us: u64, times: &[u64]) -> Value {
-    let mut errors: Vec<i64> = times.iter().map(|&time| time as i64 - delay_us as i64 * 1000).collect();
+    let mut errors: Vec<i64> =
+        times.iter().map(|&time| time as i64 - delay_us as i64 * 1000).collect();
     errors.sort_unstable();
     let Some(last) = errors.len().checked_sub(1) else {
         println!("{what:<34}{delay_us:>8} µs: no frame came");
@@ -111,11 +115,16 @@ fn report(what: &str, delay_us: u64, times: &[u64]) -> Value {
 }
 
 fn heading(where_: &str) {
-    println!("{where_:<34}{:>11}{:>10}{:>10}{:>10}{:>10}   µs", "delay", "least", "median", "p99", "most");
+    println!(
+        "{where_:<34}{:>11}{:>10}{:>10}{:>10}{:>10}   µs",
+        "delay", "least", "median", "p99", "most"
+    );
 }
 
 fn errors_here(frames: u32) -> Value {
-    let Some(network) = Network::new("delay errors on this machine", 1500) else { return Value::Null };
+    let Some(network) = Network::new("delay errors on this machine", 1500) else {
+        return Value::Null;
+    };
     heading("delay error, this machine");
     let mut all = Vec::new();
     let [w1, w2] = ["w1", "w2"].map(|interface| Raw::open(&network.middle, interface));
@@ -123,7 +132,8 @@ fn errors_here(frames: u32) -> Value {
     let (left, right) = (Raw::open(&network.left, "eth0"), Raw::open(&network.right, "eth0"));
     for delay in DELAYS_US {
         for option in ["", " --precise"] {
-            let command = format!("emulate --a west --b east --delay {delay}us --rate 100G{option}");
+            let command =
+                format!("emulate --a west --b east --delay {delay}us --rate 100G{option}");
             let fibre = network.start(&command);
             let what = format!("longhaul emulate{option}");
             all.push(report(&what, delay, &probe(&left, &right, frames)));
@@ -137,7 +147,9 @@ fn errors_here(frames: u32) -> Value {
 fn guest() -> Result<Guest, String> {
     let mut config = GuestConfig::new("delays").rxe().modules(&["veth", "sch_netem"]);
     config.moved.push(("/opt/longhaul".to_owned(), longhaul()));
-    config.moved.push(("/opt/probe".to_owned(), std::env::current_exe().map_err(|e| e.to_string())?));
+    config
+        .moved
+        .push(("/opt/probe".to_owned(), std::env::current_exe().map_err(|e| e.to_string())?));
     let guest = Guest::boot(&config).map_err(|reason| reason.to_string())?;
     let setup = "set -e
         ip link add p0 type veth peer name p1
@@ -157,19 +169,25 @@ fn errors_in_a_guest(frames: u32) -> Value {
         }
     };
     let times = |from: &str, to: &str| -> Vec<u64> {
-        let done = guest.succeed(&format!("/opt/probe --frames {frames} --probe {from} {to}"), LIMIT);
+        let done =
+            guest.succeed(&format!("/opt/probe --frames {frames} --probe {from} {to}"), LIMIT);
         serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
     };
     heading("delay error, one emulated kernel");
     let mut all = vec![report("a veth pair alone", 0, &times("p0", "p1"))];
     for delay in DELAYS_US {
-        guest.succeed(&format!("tc qdisc replace dev p0 root netem delay {delay}us limit 100000"), LIMIT);
+        guest.succeed(
+            &format!("tc qdisc replace dev p0 root netem delay {delay}us limit 100000"),
+            LIMIT,
+        );
         all.push(report("tc netem", delay, &times("p0", "p1")));
         guest.succeed("tc qdisc del dev p0 root", LIMIT);
-        let line =
-            format!("/opt/longhaul emulate --a p1 --b q0 --delay {delay}us --rate 100G --keep-privileges");
+        let line = format!(
+            "/opt/longhaul emulate --a p1 --b q0 --delay {delay}us --rate 100G --keep-privileges"
+        );
         let fibre = guest.spawn(&format!("XDG_RUNTIME_DIR=/tmp {line}"), LIMIT);
-        let is_up = "until XDG_RUNTIME_DIR=/tmp /opt/longhaul box status >/dev/null; do sleep 0.1; done";
+        let is_up =
+            "until XDG_RUNTIME_DIR=/tmp /opt/longhaul box status >/dev/null; do sleep 0.1; done";
         guest.succeed(is_up, LIMIT);
         all.push(report("longhaul emulate", delay, &times("p0", "q1")));
         fibre.signal("TERM");

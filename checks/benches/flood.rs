@@ -1,11 +1,12 @@
-//! What a flood of packets that belong to nobody costs a flow that an accelerator knows, per packet.
+//! What a flood of packets that belong to nobody costs a flow that an accelerator knows, per
+//! packet.
 //!
 //! `cargo bench -p longhaul-checks --bench flood`
 //!
-//! Accelerators in this process, without ports, take turns, a chunk of packets each: one that has seen nothing but the known
-//! flow, one whose tables a flood has filled, and one that takes in as many packets of the flood as of the flow, which are
-//! not timed. Packets come as from a real port: copied, with an ICRC that is checked. What counts is the ratio within a
-//! round.
+//! Accelerators in this process, without ports, take turns, a chunk of packets each: one that has
+//! seen nothing but the known flow, one whose tables a flood has filled, and one that takes in as
+//! many packets of the flood as of the flow, which are not timed. Packets come as from a real port:
+//! copied, with an ICRC that is checked. What counts is the ratio within a round.
 
 use clap::Parser;
 use longhaul_accel::{Accelerator, Config, FlowState, LAN, WAN};
@@ -88,13 +89,15 @@ struct Box {
 impl Box {
     fn new() -> Self {
         let accelerator = Accelerator::new(Config { seed: 7, ..Config::default() }).expect("valid");
-        let mut one = Box { accelerator, port: Port(vec![0; 16 << 10]), now: Moment::from_ns(1000) };
+        let mut one =
+            Box { accelerator, port: Port(vec![0; 16 << 10]), now: Moment::from_ns(1000) };
         for psn in 0..2 {
             one.take(LAN, &request(psn, &[]));
             one.take(WAN, &answer(psn));
             one.send();
         }
-        let known = one.accelerator.flows().filter(|flow| flow.state == FlowState::Terminated).count();
+        let known =
+            one.accelerator.flows().filter(|flow| flow.state == FlowState::Terminated).count();
         assert_eq!(known, 1, "the flow is not learnt");
         one
     }
@@ -184,7 +187,10 @@ fn measure(bytes: usize, rounds: usize, flood: &[Vec<u8>]) -> [Vec<f64>; 3] {
     }
     for (one, way) in boxes.iter().zip(WAYS) {
         let stored = one.accelerator.counters().stored_packets;
-        assert!(stored >= rounds as u64 * CHUNK, "{way}: the flow is not known any more: {stored} stored");
+        assert!(
+            stored >= rounds as u64 * CHUNK,
+            "{way}: the flow is not known any more: {stored} stored"
+        );
     }
     samples
 }
@@ -192,14 +198,19 @@ fn measure(bytes: usize, rounds: usize, flood: &[Vec<u8>]) -> [Vec<f64>; 3] {
 fn main() {
     let args = Args::parse();
     let flood = flood(FLOOD);
-    println!("{:<28}{:>12}{:>12}   ns per packet, median; part of no flood", "known flow", "512 B", "4 KiB");
+    println!(
+        "{:<28}{:>12}{:>12}   ns per packet, median; part of no flood",
+        "known flow", "512 B", "4 KiB"
+    );
     let measured = [512, 4096].map(|bytes| measure(bytes, args.rounds, &flood));
     for (way, name) in WAYS.iter().enumerate() {
         let medians = measured.each_ref().map(|samples| samples::median(&samples[way]));
         let parts: Vec<String> = medians
             .iter()
             .zip(&measured)
-            .map(|(median_here, samples)| format!("{:.3}", median_here / samples::median(&samples[0])))
+            .map(|(median_here, samples)| {
+                format!("{:.3}", median_here / samples::median(&samples[0]))
+            })
             .collect();
         println!("{name:<28}{:>12.1}{:>12.1}   {}", medians[0], medians[1], parts.join(" "));
     }

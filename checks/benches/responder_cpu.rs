@@ -1,14 +1,18 @@
-//! What receiving costs the responder's process: an event for each message against an event for each group of them
-//! (solicited), and receives of each queue pair's own against shared ones. Two processes back to back over shared
-//! memory; the requester sends at a fixed rate, so that the responder sleeps in between.
+//! What receiving costs the responder's process: an event for each message against an event for
+//! each group of them (solicited), and receives of each queue pair's own against shared ones. Two
+//! processes back to back over shared memory; the requester sends at a fixed rate, so that the
+//! responder sleeps in between.
 //!
 //! `cargo bench -p longhaul-checks --bench responder_cpu`
 //!
-//! CPU time of the responder's process from getrusage, in ns per message; ways in turn, round by round.
+//! CPU time of the responder's process from getrusage, in ns per message; ways in turn, round by
+//! round.
 
 use clap::Parser;
 use longhaul_checks::samples::Keep;
-use longhaul_checks::two_processes::{OtherEnd, connect_other_end, device_of_other_end, wait_for_stop};
+use longhaul_checks::two_processes::{
+    OtherEnd, connect_other_end, device_of_other_end, wait_for_stop,
+};
 use longhaul_rdma::{
     Access, CompletionQueue, MemoryRegion, PathSettings, QueuePair, QueuePairSettings, SendOp,
     SharedReceiveQueue, Status,
@@ -70,7 +74,8 @@ fn main() {
         println!("  events: {way:<18} {median:>8.0} ns per message  ({least:.0} to {most:.0})");
         result.push(json!({ "way": way, "median_ns": median, "samples_ns": samples }));
     }
-    args.keep.write("responder_cpu.json", &json!({ "interval_us": args.interval_us, "ways": result }));
+    args.keep
+        .write("responder_cpu.json", &json!({ "interval_us": args.interval_us, "ways": result }));
 }
 
 /// CPU time that the responder spends on a message, in ns.
@@ -129,7 +134,8 @@ fn serve(args: &Args, solicited: bool, shared: bool) {
     let cq = device.create_cq(2 * (QUEUE_PAIRS * RECEIVES) as u32).expect("a completion queue");
     let memory = pd.register(MESSAGE, Access::LOCAL_WRITE).expect("memory");
     let srq = device.create_srq(&pd, 1024, 1, 0).expect("a shared receive queue");
-    let settings = QueuePairSettings { recv_depth: RECEIVES as u32, ..QueuePairSettings::default() };
+    let settings =
+        QueuePairSettings { recv_depth: RECEIVES as u32, ..QueuePairSettings::default() };
     let made: Vec<QueuePair> = (0..QUEUE_PAIRS)
         .map(|_| {
             initialized(if shared {
@@ -139,8 +145,11 @@ fn serve(args: &Args, solicited: bool, shared: bool) {
             })
         })
         .collect();
-    let receives =
-        Receives { own: made.iter().map(|qp| (qp.qpn(), qp)).collect(), shared: &srq, memory: &memory };
+    let receives = Receives {
+        own: made.iter().map(|qp| (qp.qpn(), qp)).collect(),
+        shared: &srq,
+        memory: &memory,
+    };
     if shared {
         (0..1024).for_each(|_| receives.post(None));
     } else {

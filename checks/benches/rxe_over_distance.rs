@@ -1,9 +1,10 @@
-//! Goodput between two emulated kernels with rxe through our boxes, by distance, message size and accelerators.
+//! Goodput between two emulated kernels with rxe through our boxes, by distance, message size and
+//! accelerators.
 //!
 //! `cargo bench -p longhaul-checks --bench rxe_over_distance`
 //!
-//! Emulated kernels are slow: ratios count. What distance costs without accelerators shows where rxe's window of 129
-//! packets is less than the guests could send in a round trip.
+//! Emulated kernels are slow: ratios count. What distance costs without accelerators shows where
+//! rxe's window of 129 packets is less than the guests could send in a round trip.
 
 use clap::Parser;
 use longhaul_checks::guest::skip_loudly;
@@ -60,22 +61,33 @@ fn main() {
     let medians: Vec<[f64; 3]> =
         all.iter().map(|rows| rows.each_ref().map(|samples| samples::median(samples))).collect();
     for ((name, _), row) in ways.iter().zip(&medians) {
-        let parts: Vec<String> =
-            row.iter().zip(&medians[0]).map(|(value, whole)| format!("{:.2}", value / whole)).collect();
-        println!("{name:<26}{:>10.3}{:>10.3}{:>10.3}   {}", row[0], row[1], row[2], parts.join(" "));
+        let parts: Vec<String> = row
+            .iter()
+            .zip(&medians[0])
+            .map(|(value, whole)| format!("{:.2}", value / whole))
+            .collect();
+        println!(
+            "{name:<26}{:>10.3}{:>10.3}{:>10.3}   {}",
+            row[0],
+            row[1],
+            row[2],
+            parts.join(" ")
+        );
     }
     let ways: Vec<_> = ways
         .iter()
         .zip(&all)
         .map(|((name, _), rows)| json!({ "way": name, "message_bytes": SIZES, "gbits": rows }))
         .collect();
-    args.keep.write("rxe_over_distance.json", &json!({ "seconds": args.rounds.seconds, "ways": ways }));
+    args.keep
+        .write("rxe_over_distance.json", &json!({ "seconds": args.rounds.seconds, "ways": ways }));
 }
 
 /// What ib_write_bw reaches.
 fn gbits(hosts: &RxeHosts, bytes: u32, seconds: u32) -> f64 {
     // The first and last second do not count; the timeout is above the longest round trip.
-    let line = format!("ib_write_bw -s {bytes} -D {} -f 1 -m 4096 -u 18 --report_gbits", seconds + 2);
+    let line =
+        format!("ib_write_bw -s {bytes} -D {} -f 1 -m 4096 -u 18 --report_gbits", seconds + 2);
     let client = hosts.perftest(&line, LIMIT).unwrap_or_else(|text| panic!("{text}"));
     assert_eq!(complaint(&client.stdout), None, "{client}");
     figures(&client.stdout)[BANDWIDTH]

@@ -1,18 +1,20 @@
-//! Thousands of queue pairs in one process: what an idle one costs, and what messages over many of them cost beside
-//! messages over one. Two processes back to back over shared memory; RC and UC queue pairs in equal parts take their
-//! receives from one shared queue.
+//! Thousands of queue pairs in one process: what an idle one costs, and what messages over many of
+//! them cost beside messages over one. Two processes back to back over shared memory; RC and UC
+//! queue pairs in equal parts take their receives from one shared queue.
 //!
 //! `cargo bench -p longhaul-checks --bench scale`
 //!
-//! Wall time on whatever else the machine does; the ratio between many and one, taken in turns in one run, is what
-//! can be compared.
+//! Wall time on whatever else the machine does; the ratio between many and one, taken in turns in
+//! one run, is what can be compared.
 
 use clap::Parser;
 use longhaul_checks::samples::Keep;
-use longhaul_checks::two_processes::{OtherEnd, connect_other_end, device_of_other_end, wait_for_stop};
+use longhaul_checks::two_processes::{
+    OtherEnd, connect_other_end, device_of_other_end, wait_for_stop,
+};
 use longhaul_rdma::{
-    Access, CompletionQueue, MemoryRegion, PathSettings, Piece, QpKind, QueuePair, QueuePairSettings, SendOp,
-    SharedReceiveQueue, Status,
+    Access, CompletionQueue, MemoryRegion, PathSettings, Piece, QpKind, QueuePair,
+    QueuePairSettings, SendOp, SharedReceiveQueue, Status,
 };
 use serde_json::json;
 use std::fs;
@@ -77,7 +79,11 @@ fn main() {
         args.each, args.each
     );
     for (one, many) in &rates {
-        println!("  one queue pair {:>7.2} Gbit/s   all of them {:>7.2} Gbit/s", gbps(*one), gbps(*many));
+        println!(
+            "  one queue pair {:>7.2} Gbit/s   all of them {:>7.2} Gbit/s",
+            gbps(*one),
+            gbps(*many)
+        );
     }
     let median = ratios[ratios.len() / 2];
     println!("  ratio, median {median:.2}  (goal: at least 0.80)");
@@ -97,8 +103,8 @@ fn queue_pairs(
     (0..2 * each)
         .map(|i| {
             let kind = if i % 2 == 0 { QpKind::Rc } else { QpKind::Uc };
-            let qp =
-                create(&QueuePairSettings { kind, ..QueuePairSettings::default() }).expect("a queue pair");
+            let qp = create(&QueuePairSettings { kind, ..QueuePairSettings::default() })
+                .expect("a queue pair");
             qp.initialize(&PathSettings::default()).expect("initialized");
             qp
         })

@@ -1,9 +1,11 @@
-//! NVMe-oF and NFS between two emulated kernels with rxe through our boxes: random reads and writes of 4 KiB by depth, and of
-//! 1 MiB over a longer fibre, with and without accelerators, and what bounds each, by the doctor.
+//! NVMe-oF and NFS between two emulated kernels with rxe through our boxes: random reads and writes
+//! of 4 KiB by depth, and of 1 MiB over a longer fibre, with and without accelerators, and what
+//! bounds each, by the doctor.
 //!
 //! `cargo bench -p longhaul-checks --bench storage_over_distance`
 //!
-//! Emulated kernels take a millisecond or two for an operation that hardware does in microseconds: ratios count.
+//! Emulated kernels take a millisecond or two for an operation that hardware does in microseconds:
+//! ratios count.
 
 use clap::Parser;
 use longhaul_checks::guest::skip_loudly;
@@ -49,7 +51,8 @@ fn main() {
     for storage in Storage::BOTH {
         let _boxes = hosts.join(Between::plain(0), None);
         storage.serve(&hosts);
-        storage.lend(&hosts, |path| write_and_compare(&hosts.guests()[0], path, WRITTEN_MIB, LIMIT));
+        storage
+            .lend(&hosts, |path| write_and_compare(&hosts.guests()[0], path, WRITTEN_MIB, LIMIT));
     }
     let cells = cells(&args);
     let mut all: Vec<Vec<Measured>> = vec![Vec::new(); cells.len()];
@@ -69,9 +72,9 @@ fn main() {
 /// What is measured, over which fibres.
 fn cells(args: &Args) -> Vec<(Use, Between)> {
     let over = |what: Use, km: u32| {
-        [0, km]
-            .into_iter()
-            .flat_map(move |km| [Between::plain(km), Between::accelerated(km)].map(|between| (what, between)))
+        [0, km].into_iter().flat_map(move |km| {
+            [Between::plain(km), Between::accelerated(km)].map(|between| (what, between))
+        })
     };
     let small = Use::small().filter(|_| !args.large).flat_map(|what| over(what, args.km));
     small.chain(Use::large().flat_map(|what| over(what, args.large_km))).collect()

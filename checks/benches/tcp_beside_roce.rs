@@ -2,7 +2,8 @@
 //!
 //! `cargo bench -p longhaul-checks --bench tcp_beside_roce`
 //!
-//! ib_write_bw and iperf3 between two emulated kernels with rxe. The fibre is slower than either could be.
+//! ib_write_bw and iperf3 between two emulated kernels with rxe. The fibre is slower than either
+//! could be.
 
 use clap::Parser;
 use longhaul_checks::guest::skip_loudly;
@@ -42,12 +43,17 @@ fn main() {
     };
     let mut ways = Vec::new();
     for km in [0, 100, 1000] {
-        for (name, between) in [("plain", Between::plain(km)), ("accelerators", Between::accelerated(km))] {
+        for (name, between) in
+            [("plain", Between::plain(km)), ("accelerators", Between::accelerated(km))]
+        {
             ways.push((format!("{km} km, {name}"), Between { mbits: MBITS, ..between }));
         }
     }
     println!("fibre of {MBITS} Mbit/s, medians of {} rounds, Mbit/s", args.rounds.rounds);
-    println!("{:<24}{:>12}{:>12}{:>16}{:>16}", "", "RoCE alone", "TCP alone", "RoCE beside", "TCP beside");
+    println!(
+        "{:<24}{:>12}{:>12}{:>16}{:>16}",
+        "", "RoCE alone", "TCP alone", "RoCE beside", "TCP beside"
+    );
     let mut all = Vec::new();
     for (name, between) in ways {
         let mut samples: [Vec<f64>; 4] = Default::default();
@@ -83,13 +89,17 @@ fn measure(hosts: &RxeHosts, running: Running, seconds: u32) -> [Option<f64>; 2]
     let roce = (running != Running::Tcp).then(|| hosts.begin(&line, LIMIT));
     let tcp = (running != Running::Roce).then(|| {
         let server = second.spawn("iperf3 -s -1", LIMIT);
-        // A client that finds no server reports so, and that is no failure to it. State 0A: listening.
-        second
-            .succeed("until grep -qh ':1451 .* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done", LIMIT);
+        // A client that finds no server reports so, and that is no failure to it. State 0A:
+        // listening.
+        second.succeed(
+            "until grep -qh ':1451 .* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done",
+            LIMIT,
+        );
         let client = format!("iperf3 -c {} -t {seconds} -O 1 -J", hosts.address(1));
         let done = first.succeed(&client, LIMIT);
         server.succeed();
-        let report: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
+        let report: Value =
+            serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
         let rate = report.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
         rate.unwrap_or_else(|| panic!("no rate: {done}")) / 1e6
     });

@@ -26,7 +26,8 @@ impl BackToBack {
         Self::with_server_ip(SERVER_IP.parse().expect("an address"))
     }
 
-    /// One whose server has this address, for programs that use one address for TCP and for RDMA-CM.
+    /// One whose server has this address, for programs that use one address for TCP and for
+    /// RDMA-CM.
     pub fn with_server_ip(server_ip: IpAddr) -> Self {
         BackToBack { dir: RuntimeDir::new(), server_ip }
     }
@@ -61,7 +62,9 @@ impl BackToBack {
     pub fn start(&self, server: &mut Command, ready: Ready) -> Result<Program, String> {
         let server = Program::start(server);
         match ready {
-            Ready::Tcp(port) => pair::try_wait_until(server, "it listens", || pair::is_listened_on(port)),
+            Ready::Tcp(port) => {
+                pair::try_wait_until(server, "it listens", || pair::is_listened_on(port))
+            }
             Ready::Attached => {
                 let socket = self.dir.path().join("memif");
                 let server = pair::try_wait_until(server, "it attaches", || socket.exists())?;
@@ -71,7 +74,8 @@ impl BackToBack {
         }
     }
 
-    /// Runs a server and a client, command lines split at spaces; both must succeed, the client within `limit`.
+    /// Runs a server and a client, command lines split at spaces; both must succeed, the client
+    /// within `limit`.
     ///
     /// # Errors
     /// What both have printed, when one of them fails or hangs.
@@ -90,7 +94,13 @@ impl BackToBack {
     ///
     /// # Panics
     /// When one of them fails or hangs, with what both have printed.
-    pub fn pair(&self, server: &str, client: &str, ready: Ready, limit: Duration) -> (Finished, Finished) {
+    pub fn pair(
+        &self,
+        server: &str,
+        client: &str,
+        ready: Ready,
+        limit: Duration,
+    ) -> (Finished, Finished) {
         self.try_pair(server, client, ready, limit).unwrap_or_else(|text| panic!("{text}"))
     }
 

@@ -27,8 +27,8 @@ impl Counting {
     }
 }
 
-// SAFETY: every call goes to the system's allocator with the arguments that it came with; counting touches nothing
-// that it hands out.
+// SAFETY: every call goes to the system's allocator with the arguments that it came with; counting
+// touches nothing that it hands out.
 unsafe impl GlobalAlloc for Counting {
     // SAFETY: the caller keeps the contract of `GlobalAlloc`, which is the system allocator's too.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -1,7 +1,7 @@
 //! What the fuzz targets do with hostile bytes. A finding is a panic.
 //!
-//! `fuzz/` runs these under libFuzzer (`cargo xtask fuzz`); `tests/fuzz_corpus.rs` replays the committed corpora, and mutations of
-//! them, in every ordinary test run.
+//! `fuzz/` runs these under libFuzzer (`cargo xtask fuzz`); `tests/fuzz_corpus.rs` replays the
+//! committed corpora, and mutations of them, in every ordinary test run.
 
 mod accelerator;
 mod device;
@@ -63,8 +63,10 @@ pub fn frame(data: &[u8]) {
     assert_eq!(held.as_frame().len(), frame.len());
     assert_eq!(held.as_frame().icrc_is_right(), icrc_is_right);
     if let Ok(Some(packet)) = Packet::parse(frame.head) {
-        let _ = (packet.path().reversed(), packet.bth(), packet.reth(), packet.aeth(), packet.deth());
-        let _ = (packet.atomic_eth(), packet.atomic_ack_eth(), packet.immediate(), packet.invalidate());
+        let _ =
+            (packet.path().reversed(), packet.bth(), packet.reth(), packet.aeth(), packet.deth());
+        let _ =
+            (packet.atomic_eth(), packet.atomic_ack_eth(), packet.immediate(), packet.invalidate());
     }
     if let Ok(Some((fields, right))) = Fields::read(data) {
         assert_eq!(right, icrc_is_right);

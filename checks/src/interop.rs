@@ -1,5 +1,5 @@
-//! Our device and the kernel's rxe as each other's peers: rxe runs in a guest, our programs on this machine, and a segment
-//! joins the two. And two such guests, with our boxes between them.
+//! Our device and the kernel's rxe as each other's peers: rxe runs in a guest, our programs on this
+//! machine, and a segment joins the two. And two such guests, with our boxes between them.
 
 mod chain;
 mod exchange;

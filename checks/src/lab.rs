@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// A directory of its own for everything that `longhaul` leaves on disk while it runs: no test sees the labs of
-/// another one or of a user, and what is left behind is plain to see. Removed when dropped.
+/// A directory of its own for everything that `longhaul` leaves on disk while it runs: no test sees
+/// the labs of another one or of a user, and what is left behind is plain to see. Removed when
+/// dropped.
 pub struct RuntimeDir {
     path: PathBuf,
 }
@@ -89,8 +90,8 @@ impl Drop for RuntimeDir {
 
 /// A lab; taken down when dropped.
 ///
-/// There is one at a time on the machine: labs side by side starve each other on few cores. A test that holds
-/// one must not ask for a second.
+/// There is one at a time on the machine: labs side by side starve each other on few cores. A test
+/// that holds one must not ask for a second.
 pub struct TestLab {
     runtime: RuntimeDir,
     /// Released last.
@@ -153,8 +154,9 @@ impl TestLab {
         match ready {
             Ready::Tcp(port) => pair::wait_for_listener(server, port),
             Ready::Attached => {
-                let server =
-                    pair::wait_until(server, "it attaches", || self.status()["hosts"][1]["programs"] != 0);
+                let server = pair::wait_until(server, "it attaches", || {
+                    self.status()["hosts"][1]["programs"] != 0
+                });
                 pair::wait_until_asleep(server.id());
                 server
             }
@@ -174,9 +176,16 @@ impl TestLab {
     ///
     /// # Panics
     /// When one of them does not, with what both have printed.
-    pub fn pair(&self, server: &str, client: &str, ready: Ready, limit: Duration) -> (Finished, Finished) {
+    pub fn pair(
+        &self,
+        server: &str,
+        client: &str,
+        ready: Ready,
+        limit: Duration,
+    ) -> (Finished, Finished) {
         let server = self.wait_for(self.exec("b", server), ready);
-        pair::end_both(server, &mut self.command("a", client), limit).unwrap_or_else(|text| panic!("{text}"))
+        pair::end_both(server, &mut self.command("a", client), limit)
+            .unwrap_or_else(|text| panic!("{text}"))
     }
 
     /// `longhaul lab status --json`, parsed.
@@ -195,7 +204,9 @@ impl TestLab {
     /// When the status does not tell.
     pub fn losses(&self, direction: usize) -> u64 {
         let status = self.status();
-        status["link"][direction]["drops"]["loss"].as_u64().unwrap_or_else(|| panic!("no losses in {status}"))
+        status["link"][direction]["drops"]["loss"]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no losses in {status}"))
     }
 
     /// Kills the lab's daemon as nothing else can be killed.
@@ -217,7 +228,8 @@ impl TestLab {
     /// # Panics
     /// When `lab down` fails.
     pub fn down(&self) {
-        Program::start(&mut self.runtime.longhaul(&format!("lab down --name {NAME}"))).succeed(LIMIT);
+        Program::start(&mut self.runtime.longhaul(&format!("lab down --name {NAME}")))
+            .succeed(LIMIT);
     }
 }
 

@@ -1,7 +1,9 @@
-//! What the checks share. For the end-to-end ones: labs that clean up after themselves and programs with a time
-//! limit. For the wire formats: packets as plain fields, other people's decoders, what the fuzz targets do.
+//! What the checks share. For the end-to-end ones: labs that clean up after themselves and programs
+//! with a time limit. For the wire formats: packets as plain fields, other people's decoders, what
+//! the fuzz targets do.
 //!
-//! The checks run the release build of the program, as a user does; `cargo xtask ci` builds it first.
+//! The checks run the release build of the program, as a user does; `cargo xtask ci` builds it
+//! first.
 
 mod back_to_back;
 pub mod counting;

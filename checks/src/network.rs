@@ -1,5 +1,5 @@
-//! Hosts that are network namespaces of this machine, and boxes between them: `longhaul accelerate` and
-//! `longhaul emulate` on veth pairs, in the order in which a path has them.
+//! Hosts that are network namespaces of this machine, and boxes between them: `longhaul accelerate`
+//! and `longhaul emulate` on veth pairs, in the order in which a path has them.
 
 mod raw;
 
@@ -70,8 +70,8 @@ impl Namespace {
         let file = File::open(format!("/run/netns/{}", self.name)).expect("a namespace");
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
-                // SAFETY: setns with an open descriptor has no further preconditions; it concerns this thread alone,
-                // which ends with `work`.
+                // SAFETY: setns with an open descriptor has no further preconditions; it concerns
+                // this thread alone, which ends with `work`.
                 let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
                 assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
                 work()
@@ -118,8 +118,8 @@ pub const RIGHT: &str = "10.99.0.2";
 /// IPv6 address of the right host.
 pub const RIGHT_6: &str = "fd99::2";
 
-/// Two hosts with a namespace between them, where the boxes are: `west` and `east` lead to the hosts, and `w1`-`w2` and
-/// `e1`-`e2` are cables.
+/// Two hosts with a namespace between them, where the boxes are: `west` and `east` lead to the
+/// hosts, and `w1`-`w2` and `e1`-`e2` are cables.
 pub struct Network {
     /// The host at `west`.
     pub left: Namespace,
@@ -133,7 +133,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Interfaces of `mtu` bytes. `None`: skipped, because namespaces cannot be made; `what` is said to be.
+    /// Interfaces of `mtu` bytes. `None`: skipped, because namespaces cannot be made; `what` is
+    /// said to be.
     pub fn new(what: &str, mtu: u32) -> Option<Self> {
         let turn = Turn::take();
         Self::build(mtu, turn).inspect_err(|reason| skip_loudly(what, reason)).ok()
@@ -149,7 +150,9 @@ impl Network {
             // A box's interface has nothing to say of its own.
             middle.ip(&format!("link set {interface} addrgenmode none up"))?;
         }
-        for (host, name, v4, v6) in [(&left, "left", LEFT, "fd99::1"), (&right, "right", RIGHT, RIGHT_6)] {
+        for (host, name, v4, v6) in
+            [(&left, "left", LEFT, "fd99::1"), (&right, "right", RIGHT, RIGHT_6)]
+        {
             middle.ip(&format!("link set {name} netns {}", host.name))?;
             host.ip(&format!("link set {name} name eth0 up"))?;
             host.ip(&format!("address add {v4}/24 dev eth0"))?;
@@ -267,13 +270,15 @@ impl Network {
         })
     }
 
-    /// Sets interfaces down and up again, one after another: those of both hosts, and the one that `fibre` has at its side a.
-    /// What the box sees of each is waited for, and what is sent after it arrives.
+    /// Sets interfaces down and up again, one after another: those of both hosts, and the one that
+    /// `fibre` has at its side a. What the box sees of each is waited for, and what is sent after
+    /// it arrives.
     ///
     /// # Panics
     /// When the box does not tell, or nothing arrives.
     pub fn pull_cables(&self, fibre: &RunningBox) {
-        let is_up = |status: &Value, side: usize| status["pairs"][0]["ports"][side]["link_is_up"] == true;
+        let is_up =
+            |status: &Value, side: usize| status["pairs"][0]["ports"][side]["link_is_up"] == true;
         for (namespace, interface, side) in
             [(&self.left, "eth0", 0), (&self.right, "eth0", 1), (&self.middle, "west", 0)]
         {
@@ -285,14 +290,19 @@ impl Network {
         }
     }
 
-    /// Has hosts cut long UDP datagrams themselves, as real cables make them: AF_XDP ports in generic mode cannot.
+    /// Has hosts cut long UDP datagrams themselves, as real cables make them: AF_XDP ports in
+    /// generic mode cannot.
     ///
     /// # Panics
     /// Without ethtool.
     pub fn cut_datagrams_at_hosts(&self) {
         for host in [&self.left, &self.right] {
-            let off = || Command::new("ethtool").args(["-K", "eth0", "tx-udp-segmentation", "off"]).output();
-            let done = host.inside(off).unwrap_or_else(|e| panic!("ethtool: {e}: apt-get install ethtool"));
+            let off = || {
+                Command::new("ethtool").args(["-K", "eth0", "tx-udp-segmentation", "off"]).output()
+            };
+            let done = host
+                .inside(off)
+                .unwrap_or_else(|e| panic!("ethtool: {e}: apt-get install ethtool"));
             assert!(done.status.success(), "{done:?}");
         }
     }
@@ -342,7 +352,9 @@ fn forbid_fragments(socket: &UdpSocket, is_ipv6: bool) {
     let value: libc::c_int = libc::IP_PMTUDISC_DO;
     let len = size_of_val(&value) as libc::socklen_t;
     // SAFETY: the descriptor is open, and the value is read during the call alone.
-    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) };
+    let set = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len)
+    };
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
@@ -357,8 +369,8 @@ pub struct RunningBox {
 impl RunningBox {
     /// Sends it a signal.
     pub fn signal(&self, signal: libc::c_int) {
-        // `ip netns exec` becomes the program, so that this is its own number.
-        // SAFETY: kill has no preconditions; the child was not waited for, so its number is its own.
+        // `ip netns exec` becomes the program, so that this is its own number. SAFETY: kill has no
+        // preconditions; the child was not waited for, so its number is its own.
         unsafe { libc::kill(self.program.id() as libc::pid_t, signal) };
     }
 
@@ -372,8 +384,8 @@ impl RunningBox {
     }
 }
 
-/// True when the server of perftest with this process id has its ports and nothing more to do: by RDMA-CM it listens on
-/// RoCEv2's, otherwise on a TCP port.
+/// True when the server of perftest with this process id has its ports and nothing more to do: by
+/// RDMA-CM it listens on RoCEv2's, otherwise on a TCP port.
 fn waits_for_clients(server: u32) -> bool {
     const ROCE: &str = ":12B7 ";
     const LISTENS: &str = " 00000000:0000 0A ";
@@ -383,7 +395,8 @@ fn waits_for_clients(server: u32) -> bool {
     };
     let before = time_used();
     thread::sleep(Duration::from_millis(250));
-    let sockets = |kind: &str| fs::read_to_string(format!("/proc/{server}/net/{kind}")).unwrap_or_default();
+    let sockets =
+        |kind: &str| fs::read_to_string(format!("/proc/{server}/net/{kind}")).unwrap_or_default();
     let listens = sockets("udp").contains(ROCE)
         || sockets("tcp").contains(LISTENS)
         || sockets("tcp6").contains(":0000 0A ");
@@ -391,8 +404,8 @@ fn waits_for_clients(server: u32) -> bool {
 }
 
 impl Network {
-    /// Starts a program of perftest with `arguments`, split at spaces, between our RNICs: the client on the left, and the
-    /// server on the right.
+    /// Starts a program of perftest with `arguments`, split at spaces, between our RNICs: the
+    /// client on the left, and the server on the right.
     ///
     /// # Panics
     /// When the server ends at once.

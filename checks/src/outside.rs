@@ -10,10 +10,14 @@ use std::process::{Command, Stdio};
 /// When the program is missing, with the name of Debian's `package` that has it, or when it fails.
 pub fn output(command: &mut Command, package: &str, input: &[u8]) -> String {
     let name = command.get_program().to_string_lossy().into_owned();
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap_or_else(
-            |e| panic!("{name}: {e}. This test needs the package {package}: apt-get install {package}"),
-        );
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| {
+            panic!("{name}: {e}. This test needs the package {package}: apt-get install {package}")
+        });
     let mut stdin = child.stdin.take().expect("piped");
     let input = input.to_vec();
     let feeder = std::thread::spawn(move || stdin.write_all(&input));

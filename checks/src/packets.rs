@@ -1,11 +1,12 @@
-//! A packet as plain fields: read from any frame, or made up; built by the builders that the product uses.
+//! A packet as plain fields: read from any frame, or made up; built by the builders that the
+//! product uses.
 
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Msn, Psn, Qpn, RKey};
 use longhaul_wire::pcap::{LinkType, RecordHeader};
 use longhaul_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, CNP_PAYLOAD, Deth, Head, Ipv4Fragmentation, MacAddr, Malformed,
-    Opcode, Packet, Path, PathTemplate, Reth, Split, Syndrome, Verb, icrc, pcap, split,
+    Aeth, AtomicAckEth, AtomicEth, Bth, CNP_PAYLOAD, Deth, Head, Ipv4Fragmentation, MacAddr,
+    Malformed, Opcode, Packet, Path, PathTemplate, Reth, Split, Syndrome, Verb, icrc, pcap, split,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -37,7 +38,8 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Takes a frame apart. `Ok(None)`: not RoCEv2. The second value says whether the ICRC is right.
+    /// Takes a frame apart. `Ok(None)`: not RoCEv2. The second value says whether the ICRC is
+    /// right.
     pub fn read(frame: &[u8]) -> Result<Option<(Fields, bool)>, Malformed> {
         let found = split(frame, frame.len())?;
         let (Split::Roce { layout, payload_len, .. }, Some(end)) = (found, found.end()) else {
@@ -100,7 +102,8 @@ impl Fields {
         out
     }
 
-    /// A packet of `opcode` with every field that it has set to something telling. `salt` varies all values.
+    /// A packet of `opcode` with every field that it has set to something telling. `salt` varies
+    /// all values.
     pub fn made_up(opcode: Opcode, path: Path, payload_len: usize, salt: u32) -> Fields {
         let is_cnp = opcode == Opcode::CNP;
         let bth = Bth {
@@ -130,7 +133,11 @@ impl Fields {
                 dont_fragment: salt & 8 == 0,
             }),
             bth,
-            reth: opcode.has_reth().then_some(Reth { virtual_address, rkey, len: payload_len as u32 }),
+            reth: opcode.has_reth().then_some(Reth {
+                virtual_address,
+                rkey,
+                len: payload_len as u32,
+            }),
             aeth: opcode.has_aeth().then_some(Aeth { syndrome, msn: Msn::new(0x00fe_dc00 + salt) }),
             deth: opcode.has_deth().then_some(Deth {
                 qkey: 0x1111_1111 + salt,
@@ -193,7 +200,8 @@ pub fn every_kind() -> Vec<Fields> {
     let mut all = Vec::new();
     for path in paths() {
         for opcode in opcodes() {
-            let lengths: &[usize] = if carries_payload(opcode) { &[64, 61, 66, 1023] } else { &[0] };
+            let lengths: &[usize] =
+                if carries_payload(opcode) { &[64, 61, 66, 1023] } else { &[0] };
             for &len in lengths {
                 let salt = all.len() as u32 % 251;
                 all.push(Fields::made_up(opcode, path, len, salt));

@@ -16,12 +16,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 pub enum Ready {
     /// Once its server listens on this TCP port.
     Tcp(u16),
-    /// Once its server has attached to the network and sleeps: what it listens to by RDMA-CM is its own affair.
+    /// Once its server has attached to the network and sleeps: what it listens to by RDMA-CM is its
+    /// own affair.
     Attached,
 }
 
-/// Waits until the first thread of process `id` has slept for a while without using the processor, as a server does
-/// that waits for its client; not for ever, because some spin.
+/// Waits until the first thread of process `id` has slept for a while without using the processor,
+/// as a server does that waits for its client; not for ever, because some spin.
 pub(crate) fn wait_until_asleep(id: u32) {
     const LOOKS: u32 = 6;
     const INTERVAL: Duration = Duration::from_millis(40);
@@ -35,7 +36,8 @@ pub(crate) fn wait_until_asleep(id: u32) {
     }
 }
 
-/// The processor time, in ticks, that the first thread of a process has had; `None` while it runs or waits for its turn.
+/// The processor time, in ticks, that the first thread of a process has had; `None` while it runs
+/// or waits for its turn.
 fn sleeping_since(id: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{id}/task/{id}/stat")).ok()?;
     let columns: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -43,8 +45,8 @@ fn sleeping_since(id: u32) -> Option<u64> {
     (columns.first() == Some(&"S")).then_some(ticks(11)? + ticks(12)?)
 }
 
-/// Starts `client` beside the running `server` and waits for both ends: both must succeed, the client within
-/// `limit`.
+/// Starts `client` beside the running `server` and waits for both ends: both must succeed, the
+/// client within `limit`.
 ///
 /// # Errors
 /// What both have printed, when one of them fails or hangs.
@@ -128,14 +130,16 @@ pub(crate) fn try_wait_until(
     Ok(server)
 }
 
-/// True when somebody listens on TCP `port`; asks the kernel, because a connection would be taken for a client.
+/// True when somebody listens on TCP `port`; asks the kernel, because a connection would be taken
+/// for a client.
 pub(crate) fn is_listened_on(port: u16) -> bool {
     const LISTEN: &str = "0A";
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
         let table = fs::read_to_string(table).unwrap_or_default();
         table.lines().skip(1).any(|row| {
             let mut columns = row.split_whitespace().skip(1);
-            let (local, state) = (columns.next().unwrap_or_default(), columns.nth(1).unwrap_or_default());
+            let (local, state) =
+                (columns.next().unwrap_or_default(), columns.nth(1).unwrap_or_default());
             state == LISTEN && local.ends_with(&format!(":{port:04X}"))
         })
     })

@@ -42,15 +42,17 @@ pub fn complaint(output: &str) -> Option<&str> {
     output.lines().find(|line| COMPLAINTS.iter().any(|complaint| line.contains(complaint)))
 }
 
-/// What a bandwidth row must be for anybody to believe it: something moved, not faster than memory does, and the
-/// message rate says the same as the bandwidth, in MiB/s.
+/// What a bandwidth row must be for anybody to believe it: something moved, not faster than memory
+/// does, and the message rate says the same as the bandwidth, in MiB/s.
 ///
 /// # Errors
 /// What is wrong with it.
 pub fn believable_bandwidth(row: &[f64]) -> Result<(), String> {
     /// 200 GB/s.
     const MOST: f64 = 2e5;
-    let &[size, _, _, average, rate, ..] = row else { return Err(format!("too few columns: {row:?}")) };
+    let &[size, _, _, average, rate, ..] = row else {
+        return Err(format!("too few columns: {row:?}"));
+    };
     let by_rate = rate * 1e6 * size / f64::from(1 << 20);
     if !(by_rate > 0.0 && average < MOST) {
         return Err(format!("an average of {average} MiB/s, {rate} M/s"));
@@ -63,8 +65,8 @@ pub fn believable_bandwidth(row: &[f64]) -> Result<(), String> {
     Ok(())
 }
 
-/// What a latency row must be for anybody to believe it: above nothing, below seconds, in order. With `-D` only the
-/// average is printed.
+/// What a latency row must be for anybody to believe it: above nothing, below seconds, in order.
+/// With `-D` only the average is printed.
 ///
 /// # Errors
 /// What is wrong with it.

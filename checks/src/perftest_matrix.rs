@@ -1,7 +1,9 @@
-//! Every combination of perftest's programs, transports, ways to connect and options, and what must come of each.
+//! Every combination of perftest's programs, transports, ways to connect and options, and what must
+//! come of each.
 //!
-//! A [`Case`] is one combination. It must either run to its end with figures that can be believed, or be refused by
-//! perftest itself, with a message that [`refusals`] foretells and says the reason of. There is no third outcome.
+//! A [`Case`] is one combination. It must either run to its end with figures that can be believed,
+//! or be refused by perftest itself, with a message that [`refusals`] foretells and says the reason
+//! of. There is no third outcome.
 
 mod refusals;
 mod report;
@@ -134,8 +136,8 @@ impl Case {
         }
     }
 
-    /// The server's command line; the client's has the server's address behind it. `port` is a TCP port, or one of
-    /// RDMA-CM.
+    /// The server's command line; the client's has the server's address behind it. `port` is a TCP
+    /// port, or one of RDMA-CM.
     pub fn line(&self, port: u16) -> String {
         let mut line = format!("{} -d longhaul0 -F -p {port}", self.program());
         if self.transport != Transport::Rc {
@@ -154,7 +156,8 @@ impl Case {
             line += &format!(" {}", self.variation.options);
         }
         if self.transport == Transport::Rc && !self.variation.options.contains("-u ") {
-            // A second, seven times: pairs starve one another, and who waits for a processor is not gone.
+            // A second, seven times: pairs starve one another, and who waits for a processor is not
+            // gone.
             line += " -u 18";
         }
         line
@@ -190,14 +193,16 @@ mod tests {
     #[test]
     fn no_variation_is_there_twice() {
         for (number, variation) in VARIATIONS.iter().enumerate() {
-            let again = VARIATIONS[number + 1..].iter().any(|other| other.options == variation.options);
+            let again =
+                VARIATIONS[number + 1..].iter().any(|other| other.options == variation.options);
             assert!(!again, "{}", variation.options);
         }
     }
 
     #[test]
     fn the_axes_that_every_program_is_tried_with_are_complete() {
-        let plain = VARIATIONS.iter().find(|variation| variation.options.is_empty()).expect("no options");
+        let plain =
+            VARIATIONS.iter().find(|variation| variation.options.is_empty()).expect("no options");
         let cases = Case::all();
         let of_plain = cases.iter().filter(|case| std::ptr::eq(case.variation, plain)).count();
         assert_eq!(of_plain, PROGRAMS.len() * TABLES.len());

@@ -71,7 +71,8 @@ impl Program {
         Program { name, child, output }
     }
 
-    /// Starts `command` in a process group of its own, as a shell does with what is typed at a terminal.
+    /// Starts `command` in a process group of its own, as a shell does with what is typed at a
+    /// terminal.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -81,7 +82,8 @@ impl Program {
 
     /// Ctrl-C at the terminal of a program that was started by [`Program::start_group`].
     pub fn interrupt_group(&self) {
-        // SAFETY: kill has no preconditions; the child was not waited for, so its number is its own.
+        // SAFETY: kill has no preconditions; the child was not waited for, so its number is its
+        // own.
         unsafe { libc::kill(-(self.id() as libc::pid_t), libc::SIGINT) };
     }
 
@@ -146,9 +148,9 @@ impl Program {
         let name = self.name.clone();
         match status {
             Some(status) => Ok(Finished { name, status, stdout, stderr }),
-            None => {
-                Err(format!("{name} ran longer than {limit:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}"))
-            }
+            None => Err(format!(
+                "{name} ran longer than {limit:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}"
+            )),
         }
     }
 

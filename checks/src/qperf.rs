@@ -9,12 +9,13 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// What one test printed: name and value, as `bw`, `latency`, `loc_cpus_used`; times in seconds, rates in bytes or
-/// messages per second, shares as fractions of one processor.
+/// What one test printed: name and value, as `bw`, `latency`, `loc_cpus_used`; times in seconds,
+/// rates in bytes or messages per second, shares as fractions of one processor.
 pub type Values = BTreeMap<String, f64>;
 
-/// Runs one of qperf's tests for a second, with its options, split at spaces. To its own values come
-/// `client_cpu` and `server_cpu`: seconds of processor time that each end took; qperf's are the whole machine's.
+/// Runs one of qperf's tests for a second, with its options, split at spaces. To its own values
+/// come `client_cpu` and `server_cpu`: seconds of processor time that each end took; qperf's are
+/// the whole machine's.
 ///
 /// # Errors
 /// What both ends have printed, when it fails.
@@ -23,7 +24,8 @@ pub type Values = BTreeMap<String, f64>;
 /// When qperf is missing, or this machine has no address besides loopback's.
 pub fn run(test: &str, options: &str) -> Result<Values, String> {
     require("qperf", "qperf");
-    // RDMA-CM is asked for the address that the server was found at by TCP. LIDs are those of one network.
+    // RDMA-CM is asked for the address that the server was found at by TCP. LIDs are those of one
+    // network.
     let by_cm = options.contains("-cm1");
     let ip = if by_cm { own_address() } else { IpAddr::from([127, 0, 0, 1]) };
     let place = if by_cm { BackToBack::with_server_ip(ip) } else { BackToBack::new() };
@@ -35,7 +37,8 @@ pub fn run(test: &str, options: &str) -> Result<Values, String> {
     let client_cpu = cpu_of_ended_children() - children_before;
     let server_cpu = cpu_of_process(server.id());
     // It waits for the next client.
-    let server = server.end_within(Duration::ZERO).map_or_else(|hung| hung, |ended| ended.to_string());
+    let server =
+        server.end_within(Duration::ZERO).map_or_else(|hung| hung, |ended| ended.to_string());
     if !client.status.success() || client.stderr.contains("failed") {
         return Err(format!("=== the client\n{client}\n=== the server\n{server}"));
     }
@@ -62,14 +65,19 @@ fn cpu_of_process(id: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     // Behind the name, which is in parentheses, eleven columns and then four times.
     let times = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().skip(11).take(4));
-    times.into_iter().flatten().filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / per_second
+    times.into_iter().flatten().filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>()
+        / per_second
 }
 
 /// An address of this machine that is not loopback's; nothing is sent to find it.
 fn own_address() -> IpAddr {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     let found = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
-    found.unwrap_or_else(|e| panic!("qperf needs an address of this machine besides loopback's: {e}")).ip()
+    found
+        .unwrap_or_else(|e| {
+            panic!("qperf needs an address of this machine besides loopback's: {e}")
+        })
+        .ip()
 }
 
 /// Every `name = value unit` line.

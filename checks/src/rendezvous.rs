@@ -16,7 +16,8 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Over a connection on which nothing has been said. Neither waits longer than `patience` for the other's line.
+    /// Over a connection on which nothing has been said. Neither waits longer than `patience` for
+    /// the other's line.
     ///
     /// # Errors
     /// Those of the connection.
@@ -35,7 +36,9 @@ impl Rendezvous {
         loop {
             match TcpStream::connect(address) {
                 Ok(stream) => return Rendezvous::over(stream, patience),
-                Err(e) if Instant::now() > deadline => return Err(format!("nobody at {address}: {e}").into()),
+                Err(e) if Instant::now() > deadline => {
+                    return Err(format!("nobody at {address}: {e}").into());
+                }
                 Err(_) => sleep(Duration::from_millis(20)),
             }
         }

@@ -40,7 +40,8 @@ pub fn median(samples: &[f64]) -> f64 {
 }
 
 impl Keep {
-    /// Writes the samples where the user wants them, or to `name` beside the built programs, and says where they are.
+    /// Writes the samples where the user wants them, or to `name` beside the built programs, and
+    /// says where they are.
     ///
     /// # Panics
     /// When the file cannot be written.
@@ -50,7 +51,8 @@ impl Keep {
             let deps = bench.parent().expect("a directory");
             deps.with_file_name(name)
         });
-        fs::write(&path, format!("{samples:#}\n")).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        fs::write(&path, format!("{samples:#}\n"))
+            .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         println!("samples: {}", path.display());
     }
 }

@@ -4,20 +4,22 @@
 //! requester ──near LAN── near box ──near WAN── fibre ──far WAN── far box ──far LAN── responder
 //! ```
 //!
-//! Each capture holds both directions at one port, as `longhaul accelerate --pcap-lan FILE --pcap-wan FILE` records
-//! it. All were made on one machine, so by one clock: a frame that leaves a port is recorded before it is recorded
-//! where it comes in, also in another process, and the captures are read as one in the order of their timestamps.
-//! So a flow's requester is on the side where its first packet is seen first, and a box's answer stands behind
-//! whatever the box had seen by then. The requester's segment of a flow is the outermost on its side, the
-//! responder's the outermost on the other; where a box is missing, the outermost that there is (a recording of the
-//! fibre's port will do). The order of events in a capture is that at the port: what follows from a recorded frame is
-//! recorded behind it.
+//! Each capture holds both directions at one port, as
+//! `longhaul accelerate --pcap-lan FILE --pcap-wan FILE` records it. All were made on one machine,
+//! so by one clock: a frame that leaves a port is recorded before it is recorded where it comes in,
+//! also in another process, and the captures are read as one in the order of their timestamps. So a
+//! flow's requester is on the side where its first packet is seen first, and a box's answer stands
+//! behind whatever the box had seen by then. The requester's segment of a flow is the outermost on
+//! its side, the responder's the outermost on the other; where a box is missing, the outermost that
+//! there is (a recording of the fibre's port will do). The order of events in a capture is that at
+//! the port: what follows from a recorded frame is recorded behind it.
 //!
-//! What a responder accepts is what the standard lets it: packets without a gap in PSN order, each once. The same
-//! holds for what a box may call stored. READ responses and answers to atomics are the responder's own.
+//! What a responder accepts is what the standard lets it: packets without a gap in PSN order, each
+//! once. The same holds for what a box may call stored. READ responses and answers to atomics are
+//! the responder's own.
 //!
-//! The checker knows wire formats alone, nothing of the accelerator's code. Its memory is bounded by the packets
-//! under way and a fixed number of delivered ones for each flow.
+//! The checker knows wire formats alone, nothing of the accelerator's code. Its memory is bounded
+//! by the packets under way and a fixed number of delivered ones for each flow.
 
 mod capture;
 mod connections;
@@ -101,7 +103,8 @@ impl Segments<'static> {
         let mut opened = files.map(|_| None);
         for (file, opened) in files.into_iter().zip(&mut opened) {
             let Some(path) = file else { continue };
-            let file = File::open(path).map_err(|error| ProofError::Open(path.to_owned(), error))?;
+            let file =
+                File::open(path).map_err(|error| ProofError::Open(path.to_owned(), error))?;
             *opened = Some(Box::new(file) as Box<dyn Read>);
         }
         let [near_lan, near_wan, far_wan, far_lan] = opened;
@@ -140,7 +143,8 @@ pub enum ProofError {
 pub struct Proof {
     /// What was read, from the near host to the far one.
     pub captures: Vec<CaptureSummary>,
-    /// Every flow of RC requests, in the order of their first packets; a QP that lived twice is there twice.
+    /// Every flow of RC requests, in the order of their first packets; a QP that lived twice is
+    /// there twice.
     pub flows: Vec<FlowProof>,
     /// Boxes with captures on both sides.
     pub boxes: Vec<Passage>,
@@ -155,8 +159,9 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// True when there was something to prove, all of it could be looked at, nothing was against the rules, and all that
-    /// was acknowledged arrived: a flow that failed with acknowledged packets under way breaks no rule, but proves nothing.
+    /// True when there was something to prove, all of it could be looked at, nothing was against
+    /// the rules, and all that was acknowledged arrived: a flow that failed with acknowledged
+    /// packets under way breaks no rule, but proves nothing.
     pub fn holds(&self) -> bool {
         let looked_at_all = self.responses_unpaired == 0 && self.requests_unplaced == 0;
         let lost = |flow: &FlowProof| matches!(flow.end, End::Failed { acknowledged_but_missing, .. } if acknowledged_but_missing > 0);
@@ -204,8 +209,8 @@ pub enum End {
         /// Packets sent that have not arrived.
         packets: u64,
     },
-    /// The responder or a box gave up before everything arrived, or the responder closed the connection: as a program
-    /// does that hears of the end by another way than the flow itself.
+    /// The responder or a box gave up before everything arrived, or the responder closed the
+    /// connection: as a program does that hears of the end by another way than the flow itself.
     Failed {
         /// What said so, and where.
         reason: String,
@@ -234,7 +239,8 @@ pub struct FlowProof {
     pub requester_qpn: Option<u32>,
     /// Where from.
     pub direction: Direction,
-    /// PSN and MSN were given by the connection manager; otherwise they count from the first ones seen.
+    /// PSN and MSN were given by the connection manager; otherwise they count from the first ones
+    /// seen.
     pub by_connection_manager: bool,
     /// PSN of the first request.
     pub first_psn: u32,
@@ -268,8 +274,8 @@ pub struct FlowProof {
     pub acks_passed: u64,
     /// ACKs from the responder that overtook each other on the way.
     pub acks_reordered: u64,
-    /// MigReq of the first pseudo-ACKs was not what the responder sends. That is no violation, because nothing had shown
-    /// the box what it sends.
+    /// MigReq of the first pseudo-ACKs was not what the responder sends. That is no violation,
+    /// because nothing had shown the box what it sends.
     pub migreq_guessed_wrong: bool,
     /// MSNs that were held against the count of messages.
     pub msns_checked: u64,
@@ -386,8 +392,9 @@ pub fn prove(segments: Segments<'_>) -> Result<Proof, ProofError> {
         (Segment::FarLan, far_lan),
     ];
     let given = given.into_iter().filter_map(|(segment, source)| Some((segment, source?)));
-    let mut captures =
-        given.map(|(segment, source)| Capture::new(segment, source)).collect::<Result<Vec<_>, _>>()?;
+    let mut captures = given
+        .map(|(segment, source)| Capture::new(segment, source))
+        .collect::<Result<Vec<_>, _>>()?;
     let (Some(first), Some(last)) = (captures.first(), captures.last()) else {
         return Err(ProofError::TooFew);
     };
@@ -444,7 +451,8 @@ impl Checker {
     }
 
     fn see(&mut self, at: usize, recorded: &Recorded) {
-        let place = Place { segment: self.present[at], frame: recorded.number, time_ns: recorded.time_ns };
+        let place =
+            Place { segment: self.present[at], frame: recorded.number, time_ns: recorded.time_ns };
         let seen = match Kind::of(&recorded.bytes) {
             Kind::Roce(seen) => seen,
             Kind::Other(hash) => {
@@ -460,9 +468,9 @@ impl Checker {
             return self.findings.add(place, Rule::IcrcWrong, || format!("{:?}", seen.opcode));
         }
         if !seen.udp_checksum_is_right {
-            return self
-                .findings
-                .add(place, Rule::UdpChecksumWrong, || format!("{:?}, PSN {}", seen.opcode, seen.psn));
+            return self.findings.add(place, Rule::UdpChecksumWrong, || {
+                format!("{:?}, PSN {}", seen.opcode, seen.psn)
+            });
         }
         if let Some(mad) = seen.mad() {
             self.see_end_of_connection(place, seen.way, mad);
@@ -519,7 +527,13 @@ impl Checker {
         self.requesters.insert(begun.responses(), slot);
     }
 
-    fn begin(&mut self, place: Place, way: Way, direction: Direction, first: longhaul_units::Psn) -> usize {
+    fn begin(
+        &mut self,
+        place: Place,
+        way: Way,
+        direction: Direction,
+        first: longhaul_units::Psn,
+    ) -> usize {
         let slot = self.all.len();
         self.all.push(Some(Flow::new(way, direction, first)));
         if let Some(old) = self.flows.insert(way, slot) {
@@ -538,7 +552,8 @@ impl Checker {
     fn see_request(&mut self, at: usize, place: Place, seen: &Seen<'_>) {
         let from = self.direction_from(at);
         let known = self.flows.get(&seen.way).copied();
-        let unused = known.and_then(|slot| self.all[slot].as_mut()).filter(|flow| !flow.has_begun());
+        let unused =
+            known.and_then(|slot| self.all[slot].as_mut()).filter(|flow| !flow.has_begun());
         match (from, known, unused) {
             (Some(from), Some(_), Some(flow)) => flow.direction = from,
             (Some(from), None, _) => {
@@ -558,7 +573,9 @@ impl Checker {
         let Some(flow) = &mut self.all[slot] else { return };
         if place.segment == responder {
             flow.arrive(place, seen, &mut self.findings);
-        } else if place.segment == requester && flow.send(place, seen, &mut self.findings) == Fits::No {
+        } else if place.segment == requester
+            && flow.send(place, seen, &mut self.findings) == Fits::No
+        {
             let slot = self.begin(place, seen.way, direction, seen.psn);
             if let Some(flow) = &mut self.all[slot] {
                 flow.send(place, seen, &mut self.findings);
@@ -591,11 +608,14 @@ impl Checker {
     /// The one flow without a requester's QP that the response fits.
     fn pair(&mut self, seen: &Seen<'_>) -> Option<usize> {
         let between = |way: &Way| {
-            (way.source, way.destination, way.vlan) == (seen.way.destination, seen.way.source, seen.way.vlan)
+            (way.source, way.destination, way.vlan)
+                == (seen.way.destination, seen.way.source, seen.way.vlan)
         };
         let fits = |slot: usize| {
             let flow = self.all[slot].as_ref();
-            flow.is_some_and(|flow| flow.requester_qpn.is_none() && flow.could_be_acknowledged(seen.psn))
+            flow.is_some_and(|flow| {
+                flow.requester_qpn.is_none() && flow.could_be_acknowledged(seen.psn)
+            })
         };
         let mut fitting = self.flows.iter().filter(|(way, slot)| between(way) && fits(**slot));
         let (slot, another) = (*fitting.next()?.1, fitting.next());

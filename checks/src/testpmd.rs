@@ -27,7 +27,9 @@ impl Testpmd {
     pub fn missing() -> Option<String> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found = std::env::split_paths(&path).any(|dir| dir.join(PROGRAM).is_file());
-        (!found).then(|| format!("{PROGRAM} is not installed: apt-get install dpdk-dev librte-net-memif23"))
+        (!found).then(|| {
+            format!("{PROGRAM} is not installed: apt-get install dpdk-dev librte-net-memif23")
+        })
     }
 
     /// Starts it with these virtual devices and arguments of its own, and waits for its prompt.

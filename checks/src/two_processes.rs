@@ -1,5 +1,5 @@
-//! A bench that is both ends of a connection: it starts itself once more, back to back over shared memory, and the
-//! two tell each other the numbers of their queue pairs by pipes.
+//! A bench that is both ends of a connection: it starts itself once more, back to back over shared
+//! memory, and the two tell each other the numbers of their queue pairs by pipes.
 
 use crate::back_to_back::{CLIENT_IP, SERVER_IP};
 use crate::lab::RuntimeDir;
@@ -52,7 +52,8 @@ impl OtherEnd {
     /// # Panics
     /// When the other end ends, or has made other queue pairs.
     pub fn connect(&mut self, mine: &[QueuePair]) {
-        writeln!(self.to.as_mut().expect("a pipe"), "{}", numbers(mine)).expect("our numbers are sent");
+        writeln!(self.to.as_mut().expect("a pipe"), "{}", numbers(mine))
+            .expect("our numbers are sent");
         let theirs = self.line();
         connect(mine, &theirs, SERVER_IP);
     }
@@ -117,7 +118,8 @@ fn line(from: &mut impl BufRead) -> String {
 
 fn connect(mine: &[QueuePair], numbers: &str, ip: &str) {
     let ip: IpAddr = ip.parse().expect("an address");
-    let numbers: Vec<u32> = numbers.split_whitespace().map(|n| n.parse().expect("a number")).collect();
+    let numbers: Vec<u32> =
+        numbers.split_whitespace().map(|n| n.parse().expect("a number")).collect();
     assert_eq!(numbers.len(), mine.len());
     for (qp, number) in mine.iter().zip(numbers) {
         let peer = Endpoint { ip, qpn: Qpn::new(number), psn: Psn::new(PSN) };

@@ -1,11 +1,12 @@
-//! What the device costs in memory, counted by the allocator: nothing per packet once it is warm, and little per idle
-//! queue pair. One test at a time looks at the counts, so that there is only one here.
+//! What the device costs in memory, counted by the allocator: nothing per packet once it is warm,
+//! and little per idle queue pair. One test at a time looks at the counts, so that there is only
+//! one here.
 
 use longhaul_checks::counting::Counting;
 use longhaul_node::{Frame, Gather, Node, Payload, Side, Transmit};
 use longhaul_rnic::{
-    Access, AddressVector, AhId, Config, CqId, Destination, Memory, MrKeys, Mtu, PdId, QpAttr, QpInit,
-    QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge, SrqInit,
+    Access, AddressVector, AhId, Config, CqId, Destination, Memory, MrKeys, Mtu, PdId, QpAttr,
+    QpInit, QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge, SrqInit,
 };
 use longhaul_units::{Duration, Instant, Psn, Qpn};
 use longhaul_wire::{Head, MacAddr};
@@ -72,7 +73,8 @@ fn ip(n: u8) -> IpAddr {
 }
 
 fn end(n: u8) -> End {
-    let mut device = Rnic::new(Config::new(MacAddr([2, 0, 10, 77, 0, n]), ip(n)), Flat(vec![n; MEMORY_LEN]));
+    let mut device =
+        Rnic::new(Config::new(MacAddr([2, 0, 10, 77, 0, n]), ip(n)), Flat(vec![n; MEMORY_LEN]));
     let pd = device.alloc_pd().unwrap();
     let cq = device.create_cq(4096).unwrap();
     let mr = device.reg_mr(pd, 0, MEMORY_LEN as u64, 0, Access::ALL).unwrap();
@@ -191,12 +193,17 @@ impl Traffic {
         let add = SendOp::FetchAdd { remote_address: 0, rkey, add: 1 };
         let destination = Destination { ah: self.ah, qpn: self.qps[1][2], qkey: QKEY };
         let datagram = SendOp::Datagram { destination, immediate: None };
-        for (i, ops) in
-            [&[write, send, read, add][..], &[write, send], &[datagram, datagram]].iter().enumerate()
+        for (i, ops) in [&[write, send, read, add][..], &[write, send], &[datagram, datagram]]
+            .iter()
+            .enumerate()
         {
             let segments = far.segment(10_000);
-            for _ in ops.iter().filter(|op| matches!(op, SendOp::Send { .. } | SendOp::Datagram { .. })) {
-                far.device.post_recv(self.qps[1][i], &RecvWr { wr_id: 2, segments: &segments }).unwrap();
+            for _ in
+                ops.iter().filter(|op| matches!(op, SendOp::Send { .. } | SendOp::Datagram { .. }))
+            {
+                far.device
+                    .post_recv(self.qps[1][i], &RecvWr { wr_id: 2, segments: &segments })
+                    .unwrap();
             }
             for op in *ops {
                 let len = if i == 2 {
@@ -275,7 +282,10 @@ fn bytes_per_idle_qp(kind: QpKind, shared: bool) -> i64 {
 fn nothing_is_allocated_per_packet_and_little_per_idle_queue_pair() {
     for kind in KINDS {
         let bytes = [false, true].map(|shared| bytes_per_idle_qp(kind, shared));
-        println!("{kind:?}: {} bytes for each of 2000 idle QPs, {} over an SRQ", bytes[0], bytes[1]);
+        println!(
+            "{kind:?}: {} bytes for each of 2000 idle QPs, {} over an SRQ",
+            bytes[0], bytes[1]
+        );
         assert!(bytes.iter().all(|&bytes| bytes <= 4096), "{kind:?}: {bytes:?}");
     }
     let mut traffic = Traffic::new();

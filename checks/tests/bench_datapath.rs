@@ -1,4 +1,5 @@
-//! `longhaul bench datapath`: every box over rings, boxes in processes of their own, results in files, and what it refuses.
+//! `longhaul bench datapath`: every box over rings, boxes in processes of their own, results in
+//! files, and what it refuses.
 
 use longhaul_bench::ResultFile;
 use longhaul_checks::guest::skip_loudly;
@@ -21,7 +22,8 @@ fn results(arguments: &str) -> Vec<Value> {
     let _turn = Turn::take();
     let finished = run(&format!("{arguments} {BRIEF} --json"));
     assert!(finished.status.success(), "{finished}");
-    let output: Value = serde_json::from_str(&finished.stdout).unwrap_or_else(|e| panic!("{e}: {finished}"));
+    let output: Value =
+        serde_json::from_str(&finished.stdout).unwrap_or_else(|e| panic!("{e}: {finished}"));
     assert_eq!(output["schema"], "longhaul-datapath/1");
     let results = output["results"].as_array().cloned().unwrap_or_default();
     for result in &results {
@@ -36,9 +38,11 @@ fn results(arguments: &str) -> Vec<Value> {
 
 #[test]
 fn every_box_is_measured_over_rings() {
-    let results = results("--box load,forward,accelerator,paired,emulator --size 512,4K --flows 16,200");
+    let results =
+        results("--box load,forward,accelerator,paired,emulator --size 512,4K --flows 16,200");
     assert_eq!(results.len(), 5 * 2 * 2);
-    let has_cycles = |result: &&Value| result["values"]["box_cycles_per_packet"].as_f64() > Some(1.0);
+    let has_cycles =
+        |result: &&Value| result["values"]["box_cycles_per_packet"].as_f64() > Some(1.0);
     assert_eq!(results.iter().filter(has_cycles).count(), 4 * 2 * 2, "{results:?}");
 }
 
@@ -55,7 +59,9 @@ fn distance_is_behind_an_accelerator_and_inside_an_emulator() {
 fn paired_boxes_are_held_against_their_parts() {
     let results = results("--box paired --size 2K --parity always --keys --parts");
     let values = &results[0]["values"];
-    for name in ["plain_cycles_per_packet", "coding_cycles_per_packet", "encryption_cycles_per_packet"] {
+    for name in
+        ["plain_cycles_per_packet", "coding_cycles_per_packet", "encryption_cycles_per_packet"]
+    {
         assert!(values[name].as_f64() > Some(1.0), "{name}: {values}");
     }
     assert!(values["to_parts_ratio"].as_f64() > Some(0.1), "{values}");
@@ -88,7 +94,11 @@ fn results_go_to_a_file_that_reports_read() {
     }
     let read = ResultFile::read(&file).unwrap();
     assert_eq!(read.records.len(), 2);
-    assert!(read.records.iter().all(|record| record.experiment == "datapath" && record.provenance.is_some()));
+    assert!(
+        read.records
+            .iter()
+            .all(|record| record.experiment == "datapath" && record.provenance.is_some())
+    );
 }
 
 #[test]
@@ -109,7 +119,10 @@ fn what_makes_no_sense_is_refused_in_one_line() {
     ] {
         let finished = run(arguments);
         assert!(matches!(finished.status.code(), Some(1 | 2)), "{finished}");
-        assert!(finished.stderr.contains(part) && finished.stderr.lines().count() == 1, "{finished}");
+        assert!(
+            finished.stderr.contains(part) && finished.stderr.lines().count() == 1,
+            "{finished}"
+        );
         assert_eq!(finished.stdout, "", "{finished}");
     }
 }

@@ -1,4 +1,5 @@
-//! `longhaul bench rnic`: each operation over each line, what the cycles go into, results in files, and what it refuses.
+//! `longhaul bench rnic`: each operation over each line, what the cycles go into, results in files,
+//! and what it refuses.
 
 use longhaul_bench::ResultFile;
 use longhaul_checks::guest::skip_loudly;
@@ -24,14 +25,21 @@ fn run(arguments: &str) -> Finished {
 #[track_caller]
 fn parsed(finished: &Finished) -> Vec<Value> {
     assert!(finished.status.success(), "{finished}");
-    let output: Value = serde_json::from_str(&finished.stdout).unwrap_or_else(|e| panic!("{e}: {finished}"));
+    let output: Value =
+        serde_json::from_str(&finished.stdout).unwrap_or_else(|e| panic!("{e}: {finished}"));
     assert_eq!(output["schema"], "longhaul-rnic/1");
     let results = output["results"].as_array().cloned().unwrap_or_default();
     for result in &results {
-        for name in
-            ["goodput_bps", "sender_cycles_per_packet", "receiver_cycles_per_packet", "sender_goodput_bps"]
-        {
-            assert!(result["values"][name].as_f64().is_some_and(|value| value > 0.0), "{name}: {result}");
+        for name in [
+            "goodput_bps",
+            "sender_cycles_per_packet",
+            "receiver_cycles_per_packet",
+            "sender_goodput_bps",
+        ] {
+            assert!(
+                result["values"][name].as_f64().is_some_and(|value| value > 0.0),
+                "{name}: {result}"
+            );
         }
         assert!(result["requester"]["messages"].as_u64() >= Some(500), "{result}");
     }
@@ -79,7 +87,10 @@ fn over_af_xdp_the_ends_are_at_a_cable() {
     let Some(network) = Network::new("the software RNIC's bench over AF_XDP", 9000) else { return };
     let arguments = format!("bench rnic --over xdp --interfaces w1 w2 {BRIEF} --json");
     let mut outer = Command::new("ip");
-    outer.args(["netns", "exec", &network.middle.name]).arg(longhaul()).args(arguments.split_whitespace());
+    outer
+        .args(["netns", "exec", &network.middle.name])
+        .arg(longhaul())
+        .args(arguments.split_whitespace());
     outer.env_remove("LD_PRELOAD");
     let finished = Program::start(&mut outer).finish(LIMIT);
     if finished.stderr.contains("AF_XDP") && !finished.status.success() {
@@ -118,7 +129,10 @@ fn what_makes_no_sense_is_refused_in_one_line() {
     ] {
         let finished = run(arguments);
         assert!(matches!(finished.status.code(), Some(1 | 2)), "{finished}");
-        assert!(finished.stderr.contains(part) && finished.stderr.lines().count() == 1, "{finished}");
+        assert!(
+            finished.stderr.contains(part) && finished.stderr.lines().count() == 1,
+            "{finished}"
+        );
         assert_eq!(finished.stdout, "", "{finished}");
     }
 }

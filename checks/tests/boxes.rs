@@ -1,5 +1,5 @@
-//! `longhaul accelerate` and `longhaul emulate` between hosts that are network namespaces of this machine, joined to the
-//! boxes by veth pairs. Skipped, loudly, where namespaces cannot be made.
+//! `longhaul accelerate` and `longhaul emulate` between hosts that are network namespaces of this
+//! machine, joined to the boxes by veth pairs. Skipped, loudly, where namespaces cannot be made.
 
 use longhaul_checks::network::{LEFT, LIMIT, Network, RIGHT, RIGHT_6, Raw, RunningBox};
 use longhaul_checks::{Program, longhaul, require};
@@ -51,7 +51,8 @@ fn carries_everything(network: &Network, mtu: usize) {
             from.send(&frame(header, 60 + usize::from(number % 7) * 100, number));
             if number % 50 == 49 {
                 for number in number - 49..=number {
-                    let header: &[u8] = [&EXPERIMENTAL[..], &VLAN_5, &LLDP][usize::from(number % 3)];
+                    let header: &[u8] =
+                        [&EXPERIMENTAL[..], &VLAN_5, &LLDP][usize::from(number % 3)];
                     let wanted = frame(header, 60 + usize::from(number % 7) * 100, number);
                     let came = to.receive(|came| came.get(6..12) == wanted.get(6..12));
                     assert!(came == wanted, "frame {number} is not next");
@@ -72,7 +73,9 @@ mod a_fibre {
 
     #[test]
     fn delays_everything_and_changes_nothing() {
-        let Some(network) = Network::new("an emulated fibre between namespaces", 9000) else { return };
+        let Some(network) = Network::new("an emulated fibre between namespaces", 9000) else {
+            return;
+        };
         let capture = network.runtime.path().join("a.pcap");
         let fibre = network.start(&format!(
             "emulate --a west --b east --delay 5ms --pcap-a {} --pcap-frames 0",
@@ -90,15 +93,20 @@ mod a_fibre {
 
         let status = network.status(&fibre);
         let pair = &status["pairs"][0];
-        assert_eq!((&pair["name"], &pair["fibre"]["delay_us"]), (&"west-east".into(), &5000.0.into()));
+        assert_eq!(
+            (&pair["name"], &pair["fibre"]["delay_us"]),
+            (&"west-east".into(), &5000.0.into())
+        );
         for direction in 0..2 {
             let drops = pair["fibre"]["directions"][direction]["drops"].as_object().expect("drops");
             assert!(drops.values().all(|n| *n == 0), "{status:#}");
         }
         let split = pair["ports"][0]["other"]["rx_split"].as_u64();
         assert!(split > Some(0), "the hosts leave no segmentation to their interfaces: {status:#}");
-        let text = Program::start(&mut network.runtime.longhaul("box status --prometheus")).succeed(LIMIT);
-        let sample = "longhaul_box_port_up{box=\"emulate\",pair=\"west-east\",side=\"a\",port=\"west\"} 1\n";
+        let text =
+            Program::start(&mut network.runtime.longhaul("box status --prometheus")).succeed(LIMIT);
+        let sample =
+            "longhaul_box_port_up{box=\"emulate\",pair=\"west-east\",side=\"a\",port=\"west\"} 1\n";
         assert!(text.stdout.contains(sample), "{text}");
 
         let ended = fibre.end();
@@ -106,7 +114,10 @@ mod a_fibre {
         assert!(ended.stdout.contains("a west, up: in "), "{ended}");
         let frames = recorded(&capture);
         for source in [7, 7].map(|last| [2, 0, 0, 0, 0, last]) {
-            assert!(frames.iter().filter(|frame| frame[6..12] == source).count() >= 1010, "both directions");
+            assert!(
+                frames.iter().filter(|frame| frame[6..12] == source).count() >= 1010,
+                "both directions"
+            );
         }
     }
 
@@ -116,7 +127,8 @@ mod a_fibre {
         let fibre = network.start("emulate --a west --b east --distance 10km");
         network.round_trip(RIGHT, 64, 2);
         network.pull_cables(&fibre);
-        let is_up = |status: &Value, side: usize| status["pairs"][0]["ports"][side]["link_is_up"] == true;
+        let is_up =
+            |status: &Value, side: usize| status["pairs"][0]["ports"][side]["link_is_up"] == true;
         network.middle.set("link del west");
         network.wait_for(&fibre, "down", |status| !is_up(status, 0));
         network.middle.set("link add west mtu 1500 type veth peer name left mtu 1500");
@@ -127,7 +139,9 @@ mod a_fibre {
         network.wait_for(&fibre, "up", |status| is_up(status, 0));
         network.round_trip(RIGHT, 64, 2);
         let ended = fibre.end();
-        for (line, count) in [("a port west went down", 3), ("b port east went down", 1), ("is up", 6)] {
+        for (line, count) in
+            [("a port west went down", 3), ("b port east went down", 1), ("is up", 6)]
+        {
             assert_eq!(ended.stderr.matches(line).count(), count, "{line}: {ended}");
         }
         let first = ended.stderr.lines().next().unwrap_or_default();
@@ -158,17 +172,26 @@ mod a_fibre {
         let Some(network) = Network::new("boxes joined by shared memory", 9000) else { return };
         let socket = network.runtime.path().join("joint.sock");
         let port = format!("memif:{}", socket.display());
-        let near = network.start(&format!("emulate --name near --a west --b {port},master --delay 1ms"));
-        let far = network.start(&format!("emulate --name far --a {port},slave --b east --delay 2ms"));
-        network.wait_for(&far, "attached", |status| status["pairs"][0]["ports"][0]["link_is_up"] == true);
+        let near =
+            network.start(&format!("emulate --name near --a west --b {port},master --delay 1ms"));
+        let far =
+            network.start(&format!("emulate --name far --a {port},slave --b east --delay 2ms"));
+        network.wait_for(&far, "attached", |status| {
+            status["pairs"][0]["ports"][0]["link_is_up"] == true
+        });
         let shortest = network.round_trip(RIGHT, 9000 - 28, 10);
         assert!(shortest >= Duration::from_millis(6), "{shortest:?}");
         carries_everything(&network, 9000);
         // Whoever comes back is attached again.
         near.end();
-        network.wait_for(&far, "left alone", |status| status["pairs"][0]["ports"][0]["link_is_up"] == false);
-        let near = network.start(&format!("emulate --name near --a west --b {port},master --delay 1ms"));
-        network.wait_for(&far, "attached", |status| status["pairs"][0]["ports"][0]["link_is_up"] == true);
+        network.wait_for(&far, "left alone", |status| {
+            status["pairs"][0]["ports"][0]["link_is_up"] == false
+        });
+        let near =
+            network.start(&format!("emulate --name near --a west --b {port},master --delay 1ms"));
+        network.wait_for(&far, "attached", |status| {
+            status["pairs"][0]["ports"][0]["link_is_up"] == true
+        });
         network.round_trip(RIGHT, 64, 2);
         near.end();
         far.end();
@@ -181,8 +204,9 @@ mod a_fibre {
         let text = "name = 'two'\n[defaults]\nrate = '1G'\n[[pair]]\na = 'west'\nb = 'east'\n[[pair]]\nname = 'taps'\n\
                     a = 'tap:lhx'\nb = 'tap:lhy'\ndelay = '2ms'\n";
         fs::write(&file, text).expect("a file");
-        let mut command =
-            network.middle.longhaul(&network.runtime, &format!("emulate --config {}", file.display()));
+        let mut command = network
+            .middle
+            .longhaul(&network.runtime, &format!("emulate --config {}", file.display()));
         let fibres = RunningBox { program: Program::start(&mut command), name: "two".to_owned() };
         let deadline = Instant::now() + LIMIT;
         while network.try_status("two").is_none() {
@@ -247,7 +271,10 @@ mod accelerators {
         assert_eq!(counters["rx_icrc_encapsulated"], 0, "{near:#}");
         for one in boxes {
             let ended = one.end();
-            assert!(ended.stdout.contains("fibre") || ended.stdout.contains(" pseudo-ACKs, "), "{ended}");
+            assert!(
+                ended.stdout.contains("fibre") || ended.stdout.contains(" pseudo-ACKs, "),
+                "{ended}"
+            );
         }
     }
 
@@ -291,8 +318,9 @@ mod accelerators {
         require("ib_write_bw", "perftest");
         let Some(network) = Network::new("whole boxes on busy cores", 1500) else { return };
         let start = |name: &str, ports: &str| {
-            network
-                .start(&format!("accelerate --name {name} {ports} --rate 200M --distance 100km --transport"))
+            network.start(&format!(
+                "accelerate --name {name} {ports} --rate 200M --distance 100km --transport"
+            ))
         };
         let near = start("near", "--lan west --wan w1");
         let fibre = network.start("emulate --a w2 --b e2 --distance 100km --rate 200M");
@@ -310,7 +338,11 @@ mod accelerators {
             let state = network.status(&one);
             let transport = &state["pairs"][0]["transport"];
             let path = &transport["sessions"][0]["paths"][0];
-            assert_eq!((&path["outages"], &path["black_holes"]), (&0.into(), &0.into()), "{transport:#}");
+            assert_eq!(
+                (&path["outages"], &path["black_holes"]),
+                (&0.into(), &0.into()),
+                "{transport:#}"
+            );
             println!("{} of {} lost", path["lost"], path["sent"]);
             one.end();
         }
@@ -320,7 +352,9 @@ mod accelerators {
     #[test]
     fn with_a_transport_and_keys_repair_and_hide_uc_and_ud() {
         require("ib_send_bw", "perftest");
-        let Some(network) = Network::new("UC and UD between whole boxes with keys", 1500) else { return };
+        let Some(network) = Network::new("UC and UD between whole boxes with keys", 1500) else {
+            return;
+        };
         let keys = keys(&network);
         let start = |own: usize, name: &str, ports: &str| {
             let ((file, _), (_, peer)) = (&keys[own], &keys[1 - own]);
@@ -337,8 +371,8 @@ mod accelerators {
         let far = start(1, "far", "--lan east --wan e1");
         // Until the boxes know each other, frames pass.
         network.transfer("ib_write_bw -s 4096 -m 1024 -n 100", || {});
-        // A receiver waits for ever for a SEND that a box's port has no room for: they are few, and each has its receive from the
-        // beginning. WRITEs may lose some there.
+        // A receiver waits for ever for a SEND that a box's port has no room for: they are few, and
+        // each has its receive from the beginning. WRITEs may lose some there.
         for line in [
             "ib_send_bw -c UD -s 1024 -m 1024 -n 200 -r 200",
             "ib_send_bw -c UC -s 2048 -m 1024 -n 100 -r 100",
@@ -369,7 +403,9 @@ mod accelerators {
     fn keys(network: &Network) -> [(PathBuf, String); 2] {
         ["near", "far"].map(|name| {
             let file = network.runtime.path().join(name);
-            let made = Program::start(&mut network.runtime.longhaul(&format!("key new {}", file.display())));
+            let made = Program::start(
+                &mut network.runtime.longhaul(&format!("key new {}", file.display())),
+            );
             (file, made.succeed(LIMIT).stdout.trim().to_owned())
         })
     }
@@ -377,7 +413,9 @@ mod accelerators {
     #[test]
     fn carry_in_parts_what_the_path_does_not_take() {
         require("ib_write_bw", "perftest");
-        let Some(network) = Network::new("whole boxes over a path of 1500 bytes", 9000) else { return };
+        let Some(network) = Network::new("whole boxes over a path of 1500 bytes", 9000) else {
+            return;
+        };
         for interface in ["w1", "w2", "e1", "e2"] {
             network.middle.set(&format!("link set {interface} mtu 1500"));
         }
@@ -403,7 +441,8 @@ mod accelerators {
         assert!(path["split"].as_u64() >= Some(400 * 16), "{state:#}");
         let assembled = &network.status(&far)["pairs"][0]["transport"]["counters"]["assembled"];
         assert!(assembled.as_u64() >= Some(400 * 16), "{assembled}");
-        network.wait_for(&near, "a second to tell it", |state| state["uptime_s"].as_f64() > Some(2.0));
+        network
+            .wait_for(&near, "a second to tell it", |state| state["uptime_s"].as_f64() > Some(2.0));
         std::thread::sleep(Duration::from_secs(2));
         let ended = near.end();
         assert!(ended.stderr.contains("an RoCE MTU of 1024 on the hosts avoids that"), "{ended}");
@@ -456,7 +495,9 @@ mod accelerators {
     #[test]
     fn keep_what_they_have_stored_while_a_cable_of_the_long_path_is_pulled() {
         require("ib_write_bw", "perftest");
-        let Some(network) = Network::new("a cable of the long path that is pulled", 1500) else { return };
+        let Some(network) = Network::new("a cable of the long path that is pulled", 1500) else {
+            return;
+        };
         let boxes = chain(&network);
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 4000", || {
             network.wait_for(&boxes[0], "packets in the store", |status| {
@@ -472,7 +513,11 @@ mod accelerators {
         });
         let near = network.status(&boxes[0]);
         let counters = &near["pairs"][0]["accelerator"]["counters"];
-        assert_eq!((&counters["flows_failed"], &counters["stored_lost"]), (&0.into(), &0.into()), "{near:#}");
+        assert_eq!(
+            (&counters["flows_failed"], &counters["stored_lost"]),
+            (&0.into(), &0.into()),
+            "{near:#}"
+        );
         let lost = near["pairs"][0]["ports"][1]["tx_drops"]["link_down"].as_u64();
         assert!(lost > Some(0), "nothing was sent while the cable was pulled: {near:#}");
         let [near, ..] = boxes;
@@ -502,7 +547,10 @@ mod privileges {
             assert_eq!(line(&status, caps), ["0000000000000000"], "{caps}");
         }
         assert_eq!(line(&status, "NoNewPrivs"), ["1"]);
-        assert!(!line(&status, "Uid").contains(&"0") && !line(&status, "Gid").contains(&"0"), "{status}");
+        assert!(
+            !line(&status, "Uid").contains(&"0") && !line(&status, "Gid").contains(&"0"),
+            "{status}"
+        );
         assert!(line(&status, "Groups").is_empty(), "{status}");
         assert_eq!(network.status(&dropped)["user"], "nobody");
         network.round_trip(RIGHT, 64, 1);
@@ -596,24 +644,40 @@ mod bad_arguments {
                 "there is no user 'no-such-user'; make it",
             ),
             ("accelerate --lan west --wan east --memory 1K", 2, "memory goes from"),
-            ("accelerate --lan west --wan east --config /nowhere.toml", 1, "cannot read /nowhere.toml"),
-            ("accelerate --lan west --wan east --pcap-lan /nowhere/x", 1, "cannot record to /nowhere/x"),
-            ("emulate --a west --b east --distance 5000km --rate 100G --memory 1G", 1, "lossless up to"),
+            (
+                "accelerate --lan west --wan east --config /nowhere.toml",
+                1,
+                "cannot read /nowhere.toml",
+            ),
+            (
+                "accelerate --lan west --wan east --pcap-lan /nowhere/x",
+                1,
+                "cannot record to /nowhere/x",
+            ),
+            (
+                "emulate --a west --b east --distance 5000km --rate 100G --memory 1G",
+                1,
+                "lossless up to",
+            ),
             ("emulate --a west --b east --distance 1km --delay 1ms", 2, "cannot be used with"),
             ("emulate --a west --b east --delay 5", 2, "not a time"),
             ("emulate --a west --b east --ecn 4M:1M", 2, "is above Kmax"),
             ("box status nobody-there", 1, "no box called 'nobody-there' runs here; start one"),
         ] {
-            let done =
-                Program::start(&mut network.middle.longhaul(&network.runtime, arguments)).finish(LIMIT);
+            let done = Program::start(&mut network.middle.longhaul(&network.runtime, arguments))
+                .finish(LIMIT);
             assert_eq!(done.status.code(), Some(code), "{done}");
             assert!(done.stderr.contains(part), "{part}: {done}");
             assert_eq!(done.stderr.lines().count(), 1, "{done}");
         }
         let first = network.start("emulate --a west --b east");
-        let second = Program::start(&mut network.middle.longhaul(&network.runtime, "emulate --a w1 --b w2"));
+        let second =
+            Program::start(&mut network.middle.longhaul(&network.runtime, "emulate --a w1 --b w2"));
         let refused = second.finish(LIMIT);
-        assert!(refused.stderr.contains("a box called 'emulate' runs already; end it"), "{refused}");
+        assert!(
+            refused.stderr.contains("a box called 'emulate' runs already; end it"),
+            "{refused}"
+        );
         first.end();
     }
 }

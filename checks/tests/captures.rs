@@ -1,5 +1,5 @@
-//! Packets of the Linux kernel's rxe: each decodes, carries the ICRC that we compute, and is built again from
-//! its fields byte for byte.
+//! Packets of the Linux kernel's rxe: each decodes, carries the ICRC that we compute, and is built
+//! again from its fields byte for byte.
 
 use longhaul_checks::packets::Fields;
 use longhaul_units::Qpn;
@@ -62,8 +62,8 @@ fn the_first_request_of_a_side_has_the_psn_that_its_peer_asked_for() {
         }
         if fields.bth.dest_qp == Qpn::GSI {
             let Ok(mad) = <&Mad>::try_from(fields.payload.as_slice()) else { return };
-            if let Message::Req(Req { qpn, starting_psn, .. }) | Message::Rep(Rep { qpn, starting_psn, .. }) =
-                Message::read(mad).unwrap().1
+            if let Message::Req(Req { qpn, starting_psn, .. })
+            | Message::Rep(Rep { qpn, starting_psn, .. }) = Message::read(mad).unwrap().1
             {
                 asked.insert((from, qpn), starting_psn);
             }

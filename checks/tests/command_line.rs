@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Fails unless the program ended with `code` and said one line, which contains all of `parts`, on stderr alone.
+/// Fails unless the program ended with `code` and said one line, which contains all of `parts`, on
+/// stderr alone.
 fn assert_refused(finished: &Finished, code: i32, parts: &[&str]) {
     assert_eq!(finished.status.code(), Some(code), "{finished}");
     assert_eq!(finished.stdout, "", "{finished}");
-    let line = finished.stderr.strip_suffix('\n').unwrap_or_else(|| panic!("no whole line: {finished}"));
+    let line =
+        finished.stderr.strip_suffix('\n').unwrap_or_else(|| panic!("no whole line: {finished}"));
     assert!(!line.contains('\n'), "more than one line: {finished}");
     assert!(line.starts_with("longhaul"), "{finished}");
     for part in parts {
@@ -72,7 +74,11 @@ mod bad_input {
     fn a_distance_beyond_the_memory_says_how_much_is_needed() {
         let runtime = RuntimeDir::new();
         let refused = run(&runtime, "lab up --memory 10M --distance 1000km");
-        assert_refused(&refused, 1, &["5 ms", "10 MiB of memory", "give at least", "shorter distance"]);
+        assert_refused(
+            &refused,
+            1,
+            &["5 ms", "10 MiB of memory", "give at least", "shorter distance"],
+        );
         let refused = run(&runtime, "lab run --memory 10M --distance 1000km");
         assert_refused(&refused, 1, &["10 MiB of memory", "give at least"]);
         assert!(runtime.leftovers().is_empty(), "{:?}", runtime.leftovers());
@@ -82,7 +88,8 @@ mod bad_input {
     fn the_memory_that_is_said_to_be_needed_is_enough() {
         let runtime = RuntimeDir::new();
         let refused = run(&runtime, "lab up --memory 10M --distance 1000km");
-        let (_, rest) = refused.stderr.split_once("give at least ").unwrap_or_else(|| panic!("{refused}"));
+        let (_, rest) =
+            refused.stderr.split_once("give at least ").unwrap_or_else(|| panic!("{refused}"));
         let mebibytes = rest.split(' ').next().unwrap_or_default();
         let up = run(&runtime, &format!("lab up --distance 1000km --memory {mebibytes}M"));
         assert!(up.status.success(), "{up}");
@@ -94,10 +101,18 @@ mod bad_input {
         let runtime = RuntimeDir::new();
         for command in ["lab status", "lab status --json", "lab down", "exec --host a -- true"] {
             let refused = run(&runtime, command);
-            assert_refused(&refused, 1, &["no lab called 'default' is up", "'longhaul lab up --distance"]);
+            assert_refused(
+                &refused,
+                1,
+                &["no lab called 'default' is up", "'longhaul lab up --distance"],
+            );
         }
         let refused = run(&runtime, "lab down --name other");
-        assert_refused(&refused, 1, &["no lab called 'other' is up", "longhaul lab up --name other"]);
+        assert_refused(
+            &refused,
+            1,
+            &["no lab called 'other' is up", "longhaul lab up --name other"],
+        );
         assert!(runtime.leftovers().is_empty(), "{:?}", runtime.leftovers());
     }
 
@@ -131,7 +146,11 @@ mod bad_input {
         for command in ["lab up --name check", "lab run --name check"] {
             let refused = run(lab.runtime(), command);
             let cure = "longhaul lab down --name check";
-            assert_refused(&refused, 1, &["a lab called 'check' is up already", cure, "another --name"]);
+            assert_refused(
+                &refused,
+                1,
+                &["a lab called 'check' is up already", cure, "another --name"],
+            );
         }
         assert_eq!(lab.status()["spec"]["distance"], 5000);
         let other = run(lab.runtime(), "lab up --name other --distance 7km");
@@ -147,9 +166,15 @@ mod bad_input {
         for program in &programs {
             // It has its place on the host once `exec` has become the program.
             let name = format!("/proc/{}/comm", program.id());
-            eventually("it runs", || std::fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n"));
+            eventually("it runs", || {
+                std::fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
+            });
         }
-        assert_refused(&lab.exec("a", "true").finish(LIMIT), 1, &["host a runs 16 programs", "--name"]);
+        assert_refused(
+            &lab.exec("a", "true").finish(LIMIT),
+            1,
+            &["host a runs 16 programs", "--name"],
+        );
         lab.exec("b", "true").succeed(LIMIT);
         drop(programs);
         lab.exec("a", "true").succeed(LIMIT);
@@ -198,7 +223,11 @@ mod surroundings {
         fs::set_permissions(&base, Permissions::from_mode(0o770)).unwrap();
         for command in ["lab up", "lab run", "lab status", "lab down", "exec --host a -- true"] {
             let refused = run(&runtime, command);
-            assert_refused(&refused, 1, &["not a directory of yours alone", "remove it", "XDG_RUNTIME_DIR"]);
+            assert_refused(
+                &refused,
+                1,
+                &["not a directory of yours alone", "remove it", "XDG_RUNTIME_DIR"],
+            );
         }
     }
 
@@ -206,8 +235,12 @@ mod surroundings {
     fn a_reader_of_the_output_that_has_gone_leaves_the_lab_up() {
         let runtime = RuntimeDir::new();
         for arguments in ["lab up", "lab status"] {
-            let up =
-                runtime.longhaul(arguments).stdout(closed_pipe()).stderr(Stdio::piped()).output().unwrap();
+            let up = runtime
+                .longhaul(arguments)
+                .stdout(closed_pipe())
+                .stderr(Stdio::piped())
+                .output()
+                .unwrap();
             assert!(up.status.success() && up.stderr.is_empty(), "{up:?}");
         }
         assert!(run(&runtime, "lab status").status.success());
@@ -230,7 +263,8 @@ mod surroundings {
     fn a_client_that_says_nothing_keeps_no_other_from_its_answer() {
         let lab = TestLab::up("");
         let control = lab.runtime().of_lab("check").join("control");
-        let _silent: Vec<UnixStream> = (0..3).map(|_| UnixStream::connect(&control).unwrap()).collect();
+        let _silent: Vec<UnixStream> =
+            (0..3).map(|_| UnixStream::connect(&control).unwrap()).collect();
         assert_eq!(lab.status()["spec"]["distance"], 0);
     }
 
@@ -241,7 +275,8 @@ mod surroundings {
         let installed = lab.runtime().path().join("my programs: longhaul");
         fs::create_dir(&installed).unwrap();
         for name in ["longhaul", "liblonghaul_preload.so"] {
-            fs::copy(longhaul_checks::longhaul().with_file_name(name), installed.join(name)).unwrap();
+            fs::copy(longhaul_checks::longhaul().with_file_name(name), installed.join(name))
+                .unwrap();
         }
         let mut command = Command::new(installed.join("longhaul"));
         command.env("XDG_RUNTIME_DIR", lab.runtime().path()).env_remove("LD_PRELOAD");
@@ -338,8 +373,9 @@ mod ctrl_c {
         let _turn = longhaul_checks::Turn::take();
         let runtime = RuntimeDir::new();
         let out = runtime.path().join("out");
-        let mut demo =
-            Program::start_group(&mut runtime.longhaul(&format!("demo --quick --out {}", out.display())));
+        let mut demo = Program::start_group(
+            &mut runtime.longhaul(&format!("demo --quick --out {}", out.display())),
+        );
         let group = demo.id();
         eventually("both programs run", || {
             assert!(demo.is_running(), "the demo ended early");
@@ -419,9 +455,11 @@ mod killed_lab {
         for accelerate in ["", "--accelerate"] {
             let lab = TestLab::up(&format!("--distance 100km {accelerate}"));
             let port = free_tcp_port();
-            // 2^14 times 4.096 µs and seven retries: half a second, and up to four times that as the standard has it.
+            // 2^14 times 4.096 µs and seven retries: half a second, and up to four times that as
+            // the standard has it.
             let line = format!("ib_write_bw -d longhaul0 -F -p {port} -s 65536 -D 50 -u 14");
-            let (server, client) = lab.start_pair(&line, &format!("{line} 127.0.0.1"), Ready::Tcp(port));
+            let (server, client) =
+                lab.start_pair(&line, &format!("{line} 127.0.0.1"), Ready::Tcp(port));
             eventually("data is under way", || {
                 lab.status()["link"][0]["delivered_frames"].as_u64() > Some(10_000)
             });

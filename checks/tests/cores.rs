@@ -1,8 +1,10 @@
-//! Boxes whose ports several cores share, between hosts that are network namespaces of this machine. Skipped, loudly, where
-//! namespaces cannot be made, and where there is one processor.
+//! Boxes whose ports several cores share, between hosts that are network namespaces of this
+//! machine. Skipped, loudly, where namespaces cannot be made, and where there is one processor.
 
 use longhaul_checks::guest::skip_loudly;
-use longhaul_checks::network::{LEFT, LIMIT, Network, RIGHT, RIGHT_6, Raw, RunningBox, Transfer, has_af_xdp};
+use longhaul_checks::network::{
+    LEFT, LIMIT, Network, RIGHT, RIGHT_6, Raw, RunningBox, Transfer, has_af_xdp,
+};
 use longhaul_checks::{Program, RuntimeDir, require};
 use longhaul_wire::{pair_hash, pcap};
 use serde_json::Value;
@@ -11,7 +13,8 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// A second address of the left host: what it and the right host send each other is of the other core.
+/// A second address of the left host: what it and the right host send each other is of the other
+/// core.
 const LEFT_TOO: &str = "10.99.0.11";
 
 fn network(what: &str, mtu: u32) -> Option<Network> {
@@ -60,7 +63,10 @@ fn are_accelerated_on_both_cores(network: &Network, one: &RunningBox, mtu: u64) 
         let stored = flow.and_then(|flow| flow["stored_packets"].as_u64());
         assert!(stored >= Some(200 * 65536 / mtu), "{from}: {status:#}");
         // One answers all that came between two turns, which are few on a busy machine.
-        assert!(flow.and_then(|flow| flow["pseudo_acks"].as_u64()) >= Some(10), "{from}: {status:#}");
+        assert!(
+            flow.and_then(|flow| flow["pseudo_acks"].as_u64()) >= Some(10),
+            "{from}: {status:#}"
+        );
     }
     let [received, taken, given] =
         ["received_frames", "taken_over", "handed_over"].map(|name| of_cores(&status, name));
@@ -93,8 +99,10 @@ fn share_the_flows_of_an_accelerator() {
     require("ib_write_bw", "perftest");
     let Some(network) = network("an accelerator on two cores", 1500) else { return };
     assert_ne!(core_of(LEFT), core_of(LEFT_TOO), "choose other addresses");
-    // Programs end when responders have everything: what is left then is no reason not to have drained.
-    let command = "accelerate --name near --lan west --wan east --cores 0-1 --memory 512M --mode tail";
+    // Programs end when responders have everything: what is left then is no reason not to have
+    // drained.
+    let command =
+        "accelerate --name near --lan west --wan east --cores 0-1 --memory 512M --mode tail";
     let near = network.start(command);
     let status = carries_everything(&network, &near);
     // The kernel gives each frame to the core that it belongs to.
@@ -116,7 +124,8 @@ fn share_the_flows_of_an_accelerator() {
         );
         assert!(metrics.contains(&sample), "{metrics}");
     }
-    let mut drain = network.middle.longhaul(&network.runtime, "accelerate drain near --timeout 20s");
+    let mut drain =
+        network.middle.longhaul(&network.runtime, "accelerate drain near --timeout 20s");
     let drained = Program::start(&mut drain).succeed(LIMIT);
     assert_eq!(drained.stdout, "drained: the stores are empty\n", "{drained}");
     let ended = near.end();
@@ -145,7 +154,8 @@ fn hand_over_what_comes_by_the_wrong_queue() {
     for interface in ["w1", "w2"] {
         network.middle.set(&format!("link set {interface} mtu 1600"));
     }
-    let near = format!("accelerate --name near --lan west --wan ethernet:w1,{} --cores 2", mac("w2"));
+    let near =
+        format!("accelerate --name near --lan west --wan ethernet:w1,{} --cores 2", mac("w2"));
     let far = format!("accelerate --name far --lan east --wan ethernet:w2,{} --cores 2", mac("w1"));
     let boxes = [network.start(&near), network.start(&far)];
     network.round_trip(RIGHT, 1472 - 20, 20);
@@ -175,10 +185,14 @@ fn hand_over_what_comes_by_the_wrong_queue() {
 fn with_queues(what: &str, queues: u32) -> Option<Network> {
     let network = has_af_xdp(what).then(|| network(what, 1500)).flatten()?;
     let Network { left, middle, right, .. } = &network;
-    for (namespace, interface) in [(left, "eth0"), (middle, "west"), (middle, "east"), (right, "eth0")] {
+    for (namespace, interface) in
+        [(left, "eth0"), (middle, "west"), (middle, "east"), (right, "eth0")]
+    {
         let set = format!("-L {interface} rx {queues} tx {queues}");
         let set = || Command::new("ethtool").args(set.split(' ')).output();
-        let done = namespace.inside(set).unwrap_or_else(|e| panic!("ethtool: {e}: apt-get install ethtool"));
+        let done = namespace
+            .inside(set)
+            .unwrap_or_else(|e| panic!("ethtool: {e}: apt-get install ethtool"));
         assert!(done.status.success(), "{done:?}");
     }
     Some(network)
@@ -188,8 +202,11 @@ fn with_queues(what: &str, queues: u32) -> Option<Network> {
 #[test]
 fn share_the_queues_of_xdp_ports() {
     require("ib_write_bw", "perftest");
-    let Some(network) = with_queues("an accelerator on two cores over AF_XDP ports", 2) else { return };
-    let near = network.start("accelerate --name near --lan xdp:west --wan xdp:east --cores 2 --memory 512M");
+    let Some(network) = with_queues("an accelerator on two cores over AF_XDP ports", 2) else {
+        return;
+    };
+    let near = network
+        .start("accelerate --name near --lan xdp:west --wan xdp:east --cores 2 --memory 512M");
     assert!(network.has_xdp_program("west") && network.has_xdp_program("east"));
     let status = carries_everything(&network, &near);
     let given: u64 = of_cores(&status, "handed_over").iter().sum();
@@ -197,7 +214,10 @@ fn share_the_queues_of_xdp_ports() {
     // Frames under way from one to the other are few.
     assert!(given > 100 && taken + 100 > given, "{status:#}");
     for port in status["pairs"][0]["ports"].as_array().expect("ports") {
-        assert!(port["manner"].as_str().is_some_and(|manner| manner.contains("2 queues")), "{status:#}");
+        assert!(
+            port["manner"].as_str().is_some_and(|manner| manner.contains("2 queues")),
+            "{status:#}"
+        );
     }
     // What a core's socket takes while the link comes and goes is its own.
     network.pull_cables(&near);
@@ -252,8 +272,9 @@ fn carry_a_direction_each(
     // In order, both ways, whatever they are and whoever they go between.
     let (left, right) = (Raw::open(&network.left, "eth0"), Raw::open(&network.right, "eth0"));
     for (from, to) in [(&left, &right), (&right, &left)] {
-        let frame =
-            |number: u8| [&[0xff; 6], &[2, 0, 0, 0, 0, number][..], &[0x88, 0xb5], &[number; 50]].concat();
+        let frame = |number: u8| {
+            [&[0xff; 6], &[2, 0, 0, 0, 0, number][..], &[0x88, 0xb5], &[number; 50]].concat()
+        };
         for number in 0..100 {
             from.send(&frame(number));
         }
@@ -267,7 +288,8 @@ fn carry_a_direction_each(
         let ports = status["pairs"][0]["ports"].as_array().expect("ports");
         let came: Vec<u64> = ports.iter().filter_map(|port| port["rx_frames"].as_u64()).collect();
         let directions = status["pairs"][0]["fibre"]["directions"].as_array().expect("directions");
-        let entered = directions.iter().filter_map(|direction| direction["entered_frames"].as_u64());
+        let entered =
+            directions.iter().filter_map(|direction| direction["entered_frames"].as_u64());
         let entered: Vec<u64> = entered.collect();
         came.iter().all(|frames| *frames > 200) && is_shared(status, &came, &entered)
     });
@@ -301,7 +323,11 @@ fn record_a_port_into_one_file() {
         assert!(sent.count() >= 20 * 64, "{from}, of core {core}");
     }
     let number = |name: &str| handled[name].as_u64().expect("a number") as usize;
-    assert!(records.len() >= number("rx_frames") + number("tx_frames"), "{} of {handled:#}", records.len());
+    assert!(
+        records.len() >= number("rx_frames") + number("tx_frames"),
+        "{} of {handled:#}",
+        records.len()
+    );
     assert!(records.is_sorted_by_key(|record| record.timestamp_ns));
 }
 
@@ -390,7 +416,9 @@ fn are_told_of_a_far_box_that_has_others() {
     for (one, [its, own]) in boxes.iter().zip([[1, 2], [2, 1]]) {
         let told = format!("it has {its} cores, and this one {own}: give both the same --cores");
         network.wait_for(one, "a refusal", |status| {
-            status["pairs"][0]["transport"]["refused"].as_str().is_some_and(|why| why.contains(&told))
+            status["pairs"][0]["transport"]["refused"]
+                .as_str()
+                .is_some_and(|why| why.contains(&told))
         });
     }
     for one in boxes {
@@ -407,7 +435,10 @@ fn that_cannot_be_had_are_refused_before_a_port_is_opened() {
     let accelerate = "accelerate --lan west --wan east";
     for (arguments, parts) in [
         (format!("{accelerate} --cores 0"), ["0 cores", "1 to 32"]),
-        (format!("{accelerate} --cores 30"), ["30 cores are more than the processors", "may use, 0-"]),
+        (
+            format!("{accelerate} --cores 30"),
+            ["30 cores are more than the processors", "may use, 0-"],
+        ),
         (format!("{accelerate} --cores 0,900"), ["processor 900 is not there", "may use 0-"]),
         (format!("{accelerate} --cores 1,1"), ["processor 1 is named twice", "--cores"]),
         (format!("{accelerate} --cores 2 --numa 77"), ["no NUMA node 77", "lscpu"]),
@@ -418,12 +449,18 @@ fn that_cannot_be_had_are_refused_before_a_port_is_opened() {
         ),
         (format!("{accelerate} --cores 2 --flows 1"), ["flows_max is 0", "fewer cores"]),
         ("accelerate --lan tap:lhq --wan east --cores 2".into(), ["port tap:lhq", "one queue"]),
-        ("accelerate --lan memif:/tmp/x --wan east --cores 2".into(), ["port memif:/tmp/x", "one queue"]),
+        (
+            "accelerate --lan memif:/tmp/x --wan east --cores 2".into(),
+            ["port memif:/tmp/x", "one queue"],
+        ),
         (
             "accelerate --lan xdp:west --wan east --cores 2".into(),
             ["west has 1 queue for 2 cores", "ethtool -L west combined 2"],
         ),
-        ("emulate --a west --b east --cores 3".into(), ["3 cores for the two directions", "--cores 2"]),
+        (
+            "emulate --a west --b east --cores 3".into(),
+            ["3 cores for the two directions", "--cores 2"],
+        ),
     ] {
         let mut command = network.middle.longhaul(&network.runtime, &arguments);
         let done = Program::start(&mut command).finish(LIMIT);

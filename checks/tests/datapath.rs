@@ -1,6 +1,6 @@
-//! What boxes allocate while traffic passes them over real rings, accelerators, fibres and paired boxes, and what two ends of
-//! queue pairs do, software RNIC, turns and port: nothing, once they are warm. One test at a time looks at the counts, so that
-//! there is only one here.
+//! What boxes allocate while traffic passes them over real rings, accelerators, fibres and paired
+//! boxes, and what two ends of queue pairs do, software RNIC, turns and port: nothing, once they
+//! are warm. One test at a time looks at the counts, so that there is only one here.
 
 use longhaul_accel::{Accelerator, Config, FlowState};
 use longhaul_checks::RuntimeDir;
@@ -20,8 +20,8 @@ use longhaul_wan_box::{Identity, Sizing, WanBox};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::new();
 
-/// Packets of a stretch, and stretches within which several in a row must be without an allocation: until then tables and pools
-/// grow to what this load keeps in them.
+/// Packets of a stretch, and stretches within which several in a row must be without an allocation:
+/// until then tables and pools grow to what this load keeps in them.
 const STRETCH: u64 = 10_000;
 const STRETCHES_MAX: usize = 200;
 const IN_A_ROW: usize = 4;
@@ -37,8 +37,11 @@ fn whole(number: u8, is_sealed: bool, delay: Duration) -> WanBox {
     let config = longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip());
     let key = |number: u8| PrivateKey::generate(&Seed::new([number; 32]));
     let seal = is_sealed.then(|| {
-        let peer =
-            PeerConfig { name: "far".into(), public_key: key(3 - number).public(), preshared_key: None };
+        let peer = PeerConfig {
+            name: "far".into(),
+            public_key: key(3 - number).public(),
+            preshared_key: None,
+        };
         longhaul_seal::Config::new(key(number), vec![peer], Seed::new([10 + number; 32]))
     });
     WanBox::new(config.sealed(seal)).unwrap()
@@ -51,7 +54,10 @@ fn terminated(accelerator: &Accelerator) -> Seen {
 
 fn near_of(whole: &WanBox) -> Seen {
     let mut seen = terminated(whole.near());
-    if !whole.transport().is_some_and(|transport| transport.sessions().any(|session| session.is_open)) {
+    if !whole
+        .transport()
+        .is_some_and(|transport| transport.sessions().any(|session| session.is_open))
+    {
         seen.ready_flows = Some(0);
     }
     seen
@@ -89,7 +95,12 @@ fn stages(what: Between, a: LoopbackPort, b: LoopbackPort) -> Vec<Box<dyn Stage>
             vec![
                 Box::new(NodeStage::new("near", whole(1, is_sealed, delay), vec![a, c], near_of)),
                 Box::new(NodeStage::new("path", link, vec![d, e], nothing_to_say)),
-                Box::new(NodeStage::new("far", whole(2, is_sealed, delay), vec![b, f], nothing_to_say)),
+                Box::new(NodeStage::new(
+                    "far",
+                    whole(2, is_sealed, delay),
+                    vec![b, f],
+                    nothing_to_say,
+                )),
             ]
         }
     }
@@ -108,7 +119,8 @@ fn stretch(row: &mut Row<LoopbackPort>) -> u64 {
 fn assert_steady(what: &str, mut stretch: impl FnMut() -> u64) {
     let mut allocated = Vec::with_capacity(STRETCHES_MAX);
     let is_steady = |allocated: &[u64]| {
-        allocated.len() >= IN_A_ROW && allocated.iter().rev().take(IN_A_ROW).all(|&calls| calls == 0)
+        allocated.len() >= IN_A_ROW
+            && allocated.iter().rev().take(IN_A_ROW).all(|&calls| calls == 0)
     };
     while allocated.len() < STRETCHES_MAX && !is_steady(&allocated) {
         allocated.push(stretch());
@@ -129,7 +141,8 @@ fn boxes() {
     ] {
         for payload_bytes in [512, 4096] {
             let ((near, a), (b, far)) = (ring("requesters"), ring("responders"));
-            let load = Load::new(LoadConfig { flows: 64, ..LoadConfig::new(payload_bytes) }).unwrap();
+            let load =
+                Load::new(LoadConfig { flows: 64, ..LoadConfig::new(payload_bytes) }).unwrap();
             let mut row = Row::new(load, near, far, stages(what, a, b));
             row.pair().unwrap_or_else(|e| panic!("{what:?}: {e}"));
             assert_steady(&format!("{what:?}, {payload_bytes} B"), || stretch(&mut row));

@@ -1,5 +1,6 @@
-//! `longhaul doctor` on captures of Linux's rxe: counts agree with Wireshark's dissector, and other forms of the same
-//! capture tell the same. Needs the packages tshark and wireshark-common (editcap, mergecap).
+//! `longhaul doctor` on captures of Linux's rxe: counts agree with Wireshark's dissector, and other
+//! forms of the same capture tell the same. Needs the packages tshark and wireshark-common
+//! (editcap, mergecap).
 
 use longhaul_checks::RuntimeDir;
 use longhaul_checks::outside::{output, scratch_file};
@@ -11,7 +12,8 @@ use std::process::Command;
 fn captures() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures");
     let files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|e| e == "pcap")).collect();
+    let mut files: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|e| e == "pcap")).collect();
     files.sort();
     assert!(files.len() >= 14);
     files
@@ -51,7 +53,15 @@ type Dissected = (u8, Option<u8>, u32);
 /// Every packet, as tshark sees it.
 fn dissect(capture: &Path) -> Vec<Dissected> {
     let mut command = Command::new("tshark");
-    command.arg("-r").arg(capture).args(["-n", "-T", "fields", "-E", "separator=|", "-E", "occurrence=f"]);
+    command.arg("-r").arg(capture).args([
+        "-n",
+        "-T",
+        "fields",
+        "-E",
+        "separator=|",
+        "-E",
+        "occurrence=f",
+    ]);
     for field in ["infiniband.bth.opcode", "infiniband.aeth.syndrome", "infiniband.bth.destqp"] {
         command.args(["-e", field]);
     }
@@ -71,7 +81,9 @@ fn counts_agree_with_tshark() {
     for capture in captures() {
         let (report, packets) = (report(&capture), dissect(&capture));
         let name = capture.display();
-        let count = |wanted: &dyn Fn(&Dissected) -> bool| packets.iter().filter(|p| wanted(p)).count() as u64;
+        let count = |wanted: &dyn Fn(&Dissected) -> bool| {
+            packets.iter().filter(|p| wanted(p)).count() as u64
+        };
         assert_eq!(report["capture"]["roce_packets"], packets.len(), "{name}");
         // To QP1 goes the connection manager; the upper three bits are the transport.
         let is_answer = |p: &Dissected| p.0 < 0x20 && (0x0d..=0x12).contains(&p.0);
@@ -107,8 +119,14 @@ fn other_forms_of_a_capture_tell_the_same() {
         );
         let found = report(&converted);
         for flow in 0..expected["flows"].as_array().unwrap().len() {
-            assert_eq!(found["flows"][flow]["findings"], expected["flows"][flow]["findings"], "{name}");
-            assert_eq!(found["flows"][flow]["counters"], expected["flows"][flow]["counters"], "{name}");
+            assert_eq!(
+                found["flows"][flow]["findings"], expected["flows"][flow]["findings"],
+                "{name}"
+            );
+            assert_eq!(
+                found["flows"][flow]["counters"], expected["flows"][flow]["counters"],
+                "{name}"
+            );
         }
         std::fs::remove_file(&converted).unwrap();
     }
@@ -119,7 +137,10 @@ fn interfaces_of_one_pcapng_file_are_read_together() {
     let parts = ["rc_psn_wrap.pcap", "rc_rnr_nak_then_ok.pcap"].map(capture);
     let merged = scratch_file("merged.pcapng", &[]);
     output(
-        Command::new("mergecap").args(["-F", "pcapng", "-I", "none", "-w"]).arg(&merged).args(&parts),
+        Command::new("mergecap")
+            .args(["-F", "pcapng", "-I", "none", "-w"])
+            .arg(&merged)
+            .args(&parts),
         "wireshark-common",
         &[],
     );
@@ -139,7 +160,10 @@ fn exit_codes_say_how_it_went() {
     let cut = scratch_file("truncated.pcap", &whole[..whole.len() - 3]);
     let (text, code) = doctor(&[], &cut);
     assert_eq!(code, Some(2));
-    assert!(text.contains("The file ends inside a record") && text.contains("after 25 frames"), "{text}");
+    assert!(
+        text.contains("The file ends inside a record") && text.contains("after 25 frames"),
+        "{text}"
+    );
     std::fs::remove_file(&cut).unwrap();
     assert_eq!(doctor(&[], Path::new("/does/not/exist")), (String::new(), Some(2)));
     assert_eq!(doctor(&["--flow", "9"], &capture("rc_psn_wrap.pcap")), (String::new(), Some(2)));
@@ -158,7 +182,12 @@ fn what_is_no_capture_of_rocev2_is_answered_with_what_it_is() {
     for (name, bytes, code, parts) in [
         ("arp.pcap", file(1, 60), 0, &["has no RoCEv2", "ARP", "tcpdump -i"][..]),
         ("wifi.pcap", file(105, 60), 0, &["has no RoCEv2", "link type 105", "read are Ethernet"]),
-        ("huge.pcap", file(1, u32::MAX - 15), 2, &["damaged", "at byte 24", "4294967280 captured bytes"]),
+        (
+            "huge.pcap",
+            file(1, u32::MAX - 15),
+            2,
+            &["damaged", "at byte 24", "4294967280 captured bytes"],
+        ),
         ("text.pcap", b"a text, and not a short one".to_vec(), 2, &[]),
         ("empty.pcap", Vec::new(), 2, &[]),
     ] {

@@ -1,4 +1,5 @@
-//! Boxes over ports of DPDK's. Skipped, loudly, without a `longhaul` that was built with it: `cargo xtask dpdk` builds one.
+//! Boxes over ports of DPDK's. Skipped, loudly, without a `longhaul` that was built with it:
+//! `cargo xtask dpdk` builds one.
 
 use longhaul_checks::guest::skip_loudly;
 use longhaul_checks::network::{LIMIT, Network, RIGHT};
@@ -51,8 +52,10 @@ fn a_fibre_between_two_of_them_delivers_every_frame_both_ways() {
     let Some(program) = program("a fibre between ports of DPDK's") else { return };
     let (_turn, dir) = (Turn::take(), RuntimeDir::new());
     let path = |name: &str| dir.path().join(name);
-    let there: Vec<Vec<u8>> = every_kind().iter().cycle().take(1000).map(|fields| fields.build()).collect();
-    let back: Vec<Vec<u8>> = (0..500_usize).map(|number| vec![number as u8; 60 + number * 18]).collect();
+    let there: Vec<Vec<u8>> =
+        every_kind().iter().cycle().take(1000).map(|fields| fields.build()).collect();
+    let back: Vec<Vec<u8>> =
+        (0..500_usize).map(|number| vec![number as u8; 60 + number * 18]).collect();
     fs::write(path("a-in"), capture(&there)).expect("a file");
     fs::write(path("b-in"), capture(&back)).expect("a file");
     let port = |side: &str, number: u8| {
@@ -62,10 +65,12 @@ fn a_fibre_between_two_of_them_delivers_every_frame_both_ways() {
     let (a, b) = (port("a", 0), port("b", 1));
     let arguments = ["emulate", "--a", &a, "--b", &b, "--delay", "2ms", "--dpdk-eal", EAL];
     let fibre = Program::start_group(&mut longhaul(&program, &dir, &arguments));
-    // The driver writes a block at a time, and what is left when it is closed: the box says when all went out.
+    // The driver writes a block at a time, and what is left when it is closed: the box says when
+    // all went out.
     let sent = || {
         let mut ask = longhaul(&program, &dir, &["box", "status", "emulate", "--json"]);
-        let status: Value = serde_json::from_str(&Program::start(&mut ask).finish(LIMIT).stdout).ok()?;
+        let status: Value =
+            serde_json::from_str(&Program::start(&mut ask).finish(LIMIT).stdout).ok()?;
         let of = |side: usize| status[0]["pairs"][0]["ports"][side]["tx_frames"].as_u64();
         Some((of(1)?, of(0)?))
     };
@@ -88,7 +93,8 @@ fn unmodified_programs_run_through_them() {
     for host in [&network.left, &network.right] {
         // The driver does not fill in what the kernel leaves to a card.
         let off = || Command::new("ethtool").args(["-K", "eth0", "tx", "off"]).output();
-        let done = host.inside(off).unwrap_or_else(|e| panic!("ethtool: {e}: apt-get install ethtool"));
+        let done =
+            host.inside(off).unwrap_or_else(|e| panic!("ethtool: {e}: apt-get install ethtool"));
         assert!(done.status.success(), "{done:?}");
     }
     let file = network.runtime.path().join("fibre.toml");
@@ -104,7 +110,10 @@ fn unmodified_programs_run_through_them() {
     let status = network.status(&fibre);
     let port = &status["pairs"][0]["ports"][0];
     assert!(port["rx_frames"].as_u64() >= Some(200 * 64), "{status:#}");
-    assert_eq!((&port["other"]["tx_stalls"], &port["rx_drops"]["no_buffer"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&port["other"]["tx_stalls"], &port["rx_drops"]["no_buffer"]),
+        (&0.into(), &0.into())
+    );
     // The fibre kept the WRITEs' packets where they came, and they left from there.
     let other = &status["pairs"][0]["ports"][1]["other"];
     assert!(other["tx_by_reference"].as_u64() >= Some(200 * 64), "{status:#}");
@@ -119,10 +128,25 @@ fn what_cannot_be_had_is_told_in_one_line_with_its_cure() {
         ("dpdk:net_nosuch0", EAL, "--dpdk-queues=1", ["net_nosuch0", "apt-get install"]),
         ("dpdk:ffff:ff:1f.7", EAL, "--dpdk-queues=1", ["no PCI device", "dpdk-devbind.py"]),
         ("dpdk:net_memif7", EAL, "--dpdk-queues=2", ["has 1 receive queues", "--dpdk-queues=1"]),
-        ("dpdk:net_ring7", EAL, "--dpdk-queues=2", ["does not spread frames", "--dpdk-spread=device"]),
-        ("dpdk:net_null7", "--no-huge -m 64", "--dpdk-lent=65535", ["no memory for", "--dpdk-eal='-m"]),
+        (
+            "dpdk:net_ring7",
+            EAL,
+            "--dpdk-queues=2",
+            ["does not spread frames", "--dpdk-spread=device"],
+        ),
+        (
+            "dpdk:net_null7",
+            "--no-huge -m 64",
+            "--dpdk-lent=65535",
+            ["no memory for", "--dpdk-eal='-m"],
+        ),
         ("dpdk:net_null7", EAL, "--dpdk-mtu=20000", ["the MTU is 20000", "68 to 16362"]),
-        ("dpdk:net_null7", "--no-huge --nonsense", "--dpdk-queues=1", ["DPDK does not start", "--nonsense"]),
+        (
+            "dpdk:net_null7",
+            "--no-huge --nonsense",
+            "--dpdk-queues=1",
+            ["DPDK does not start", "--nonsense"],
+        ),
     ] {
         let arguments = ["emulate", "--a", port, "--b", "lo", "--dpdk-eal", eal, more];
         let done = Program::start(&mut longhaul(&program, &dir, &arguments)).finish(LIMIT);
@@ -137,7 +161,11 @@ fn what_cannot_be_had_is_told_in_one_line_with_its_cure() {
 fn a_program_that_was_built_without_dpdk_says_how_to_build_one_with_it() {
     let (_turn, dir) = (Turn::take(), RuntimeDir::new());
     let arguments = ["emulate", "--a", "dpdk:net_null0", "--b", "dpdk:net_null1"];
-    let done = Program::start(&mut longhaul(&longhaul_checks::longhaul(), &dir, &arguments)).finish(LIMIT);
+    let done =
+        Program::start(&mut longhaul(&longhaul_checks::longhaul(), &dir, &arguments)).finish(LIMIT);
     assert!(!done.status.success(), "{done}");
-    assert!(done.stderr.contains("--features dpdk") && done.stderr.contains("libdpdk-dev"), "{done}");
+    assert!(
+        done.stderr.contains("--features dpdk") && done.stderr.contains("libdpdk-dev"),
+        "{done}"
+    );
 }

@@ -1,5 +1,6 @@
-//! What befalls boxes in service: accelerators that end while flows run and are started again, and floods of RoCEv2 frames
-//! that belong to nobody. Between our own RNICs in network namespaces; skipped, loudly, where those cannot be made.
+//! What befalls boxes in service: accelerators that end while flows run and are started again, and
+//! floods of RoCEv2 frames that belong to nobody. Between our own RNICs in network namespaces;
+//! skipped, loudly, where those cannot be made.
 
 use longhaul_checks::network::{LEFT, LIMIT, Network, RIGHT, Raw, RunningBox};
 use longhaul_checks::packets::{Fields, paths};
@@ -25,7 +26,8 @@ fn stored_bytes(status: &Value) -> u64 {
     status["pairs"][0]["accelerator"]["stored_bytes"].as_u64().expect("an accelerator")
 }
 
-/// Accelerators around a fibre of 1000 km; the fibre, and a box in front of each accelerator, record the four segments.
+/// Accelerators around a fibre of 1000 km; the fibre, and a box in front of each accelerator,
+/// record the four segments.
 struct Chain<'a> {
     network: &'a Network,
     accelerators: [RunningBox; 2],
@@ -72,9 +74,11 @@ impl<'a> Chain<'a> {
     fn wait_for_promises(&self) {
         let pseudo_acks = |status: &Value| counter(status, "pseudo_acks");
         let before = pseudo_acks(&self.network.status(&self.accelerators[0]));
-        self.network.wait_for(&self.accelerators[0], "pseudo-ACKs of what cannot be delivered", |status| {
-            pseudo_acks(status) >= before + 20
-        });
+        self.network.wait_for(
+            &self.accelerators[0],
+            "pseudo-ACKs of what cannot be delivered",
+            |status| pseudo_acks(status) >= before + 20,
+        );
     }
 
     /// Ends an accelerator by `signal` and starts another one in its place.
@@ -86,11 +90,12 @@ impl<'a> Chain<'a> {
         ended.program.finish(LIMIT)
     }
 
-    /// What the recordings prove. What a box has acknowledged and not delivered goes with it, as does what else is on its
-    /// way in it, and then the responder's own answers fall behind the box's; nothing may be changed, made up, delivered
-    /// twice or out of order. MigReq is not judged: others than the accelerators record, so that it may not have seen yet
-    /// what was recorded. Neither is the MSN: a new box's fatal NAK has the responder's, as it does not know to which the old
-    /// one had counted.
+    /// What the recordings prove. What a box has acknowledged and not delivered goes with it, as
+    /// does what else is on its way in it, and then the responder's own answers fall behind the
+    /// box's; nothing may be changed, made up, delivered twice or out of order. MigReq is not
+    /// judged: others than the accelerators record, so that it may not have seen yet what was
+    /// recorded. Neither is the MSN: a new box's fatal NAK has the responder's, as it does not know
+    /// to which the old one had counted.
     fn proof(self) -> Proof {
         for one in self.accelerators.into_iter().chain(self.others) {
             one.end();
@@ -124,20 +129,26 @@ fn accelerate(network: &Network, end: usize) -> RunningBox {
         "accelerate --name {name} --lan {},slave --wan {wan} --rate 200M --distance 1000km --give-up 3s",
         memif(network, name)
     ));
-    network.wait_for(&accelerator, "attached", |status| status["pairs"][0]["ports"][0]["link_is_up"] == true);
+    network.wait_for(&accelerator, "attached", |status| {
+        status["pairs"][0]["ports"][0]["link_is_up"] == true
+    });
     accelerator
 }
 
 mod an_accelerator_that_is_restarted {
     use super::*;
 
-    /// At the requesters' side, which has made promises: both programs fail, and new ones are accelerated.
+    /// At the requesters' side, which has made promises: both programs fail, and new ones are
+    /// accelerated.
     fn ends_its_flows(signal: libc::c_int, options: &str) {
         require("ib_write_bw", "perftest");
         let Some(network) = Network::new("an accelerator that is restarted", 1500) else { return };
         let mut chain = Chain::new(&network);
-        let transfer = network.begin(&format!("ib_write_bw {options} -s 65536 -m 1024 -n 1000000 {PATIENT}"));
-        network.wait_for(&chain.accelerators[0], "a flow", |status| counter(status, "stored_packets") > 2000);
+        let transfer =
+            network.begin(&format!("ib_write_bw {options} -s 65536 -m 1024 -n 1000000 {PATIENT}"));
+        network.wait_for(&chain.accelerators[0], "a flow", |status| {
+            counter(status, "stored_packets") > 2000
+        });
         // What it stores from here on is lost with it.
         chain.plug(0, false);
         chain.wait_for_promises();
@@ -152,7 +163,8 @@ mod an_accelerator_that_is_restarted {
         let status = network.status(&chain.accelerators[0]);
         assert!(counter(&status, "pseudo_acks") > 0, "{status:#}");
         let proof = chain.proof();
-        let lost: u64 = proof.flows.iter().map(|flow| flow.acknowledged.saturating_sub(flow.arrived)).sum();
+        let lost: u64 =
+            proof.flows.iter().map(|flow| flow.acknowledged.saturating_sub(flow.arrived)).sum();
         assert!(lost > 50, "nothing was lost: {:#?}", proof.flows);
     }
 
@@ -171,7 +183,9 @@ mod an_accelerator_that_is_restarted {
     #[test]
     fn at_the_responders_side_ends_nothing() {
         require("ib_send_bw", "perftest");
-        let Some(network) = Network::new("a far accelerator that is restarted", 1500) else { return };
+        let Some(network) = Network::new("a far accelerator that is restarted", 1500) else {
+            return;
+        };
         let mut chain = Chain::new(&network);
         network.transfer(&format!("ib_send_bw -R -s 65536 -m 1024 -n 600 {PATIENT}"), || {
             chain.wait_until_full();
@@ -182,7 +196,10 @@ mod an_accelerator_that_is_restarted {
         let proof = chain.proof();
         let longest = proof.flows.iter().max_by_key(|flow| flow.sent).expect("a flow");
         assert_eq!((longest.sent, longest.confirmed), (600 * 64, 600 * 64), "{longest:#?}");
-        assert!(longest.sequence_naks + longest.arrived_again > 0, "nothing was lost: {longest:#?}");
+        assert!(
+            longest.sequence_naks + longest.arrived_again > 0,
+            "nothing was lost: {longest:#?}"
+        );
     }
 }
 
@@ -190,12 +207,13 @@ mod a_flood_of_packets_that_belong_to_nobody {
     use super::*;
 
     const FRAMES: u64 = 60_000;
-    /// Memory that it may cost beyond what a box had, in KiB: a few KiB for each of the 4096 flows that are known at most,
-    /// and what waits for room.
+    /// Memory that it may cost beyond what a box had, in KiB: a few KiB for each of the 4096 flows
+    /// that are known at most, and what waits for room.
     const GROWTH_KIB_MAX: u64 = 64 << 10;
 
     fn resident_kib(of: &RunningBox) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", of.program.id())).expect("a process");
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", of.program.id())).expect("a process");
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
         line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
     }
@@ -204,10 +222,15 @@ mod a_flood_of_packets_that_belong_to_nobody {
     fn frame(rng: &mut SplitMix64, source: &str, destination: &str, opcode: Opcode) -> Vec<u8> {
         let known = rng.chance(0.5);
         let mut address = |known_as: &str| {
-            if known { known_as.parse().expect("IPv4") } else { Ipv4Addr::from_bits(rng.next_u64() as u32) }
+            if known {
+                known_as.parse().expect("IPv4")
+            } else {
+                Ipv4Addr::from_bits(rng.next_u64() as u32)
+            }
         };
         let (source, destination) = (address(source), address(destination));
-        let path = Path { source_ip: source.into(), destination_ip: destination.into(), ..paths()[0] };
+        let path =
+            Path { source_ip: source.into(), destination_ip: destination.into(), ..paths()[0] };
         let salt = rng.next_u64() as u32 & 0xffff;
         let mut fields = Fields::made_up(opcode, path, 64, salt);
         fields.bth.dest_qp = Qpn::new(rng.next_u64() as u32 & 0x00ff_ffff);
@@ -223,13 +246,19 @@ mod a_flood_of_packets_that_belong_to_nobody {
     fn send(network: &Network, boxes: [&RunningBox; 2], frames: u64) {
         let (left, right) = (Raw::open(&network.left, "eth0"), Raw::open(&network.right, "eth0"));
         let mut rng = SplitMix64::new(7);
-        let before = boxes.map(|one| network.status(one)["pairs"][0]["ports"][0]["rx_frames"].as_u64());
+        let before =
+            boxes.map(|one| network.status(one)["pairs"][0]["ports"][0]["rx_frames"].as_u64());
         for number in 0..frames {
             let requests = [Opcode::RC_SEND_ONLY, Opcode::RC_WRITE_ONLY, Opcode::RC_READ_REQUEST];
             let request = requests[number as usize % requests.len()];
             left.send(&frame(&mut rng, LEFT, RIGHT, request));
             let answer = [Opcode::RC_ACK, Opcode::RC_READ_RESPONSE_ONLY][number as usize % 2];
-            right.send(&frame(&mut rng, RIGHT, LEFT, if number % 4 == 0 { request } else { answer }));
+            right.send(&frame(
+                &mut rng,
+                RIGHT,
+                LEFT,
+                if number % 4 == 0 { request } else { answer },
+            ));
         }
         for (one, before) in boxes.into_iter().zip(before) {
             network.wait_for(one, "frames of the flood", |status| {
@@ -244,9 +273,11 @@ mod a_flood_of_packets_that_belong_to_nobody {
     fn costs_bounded_memory_and_is_counted_and_hurts_nobody() {
         require("ib_write_bw", "perftest");
         let Some(network) = Network::new("a flood of packets", 1500) else { return };
-        let near = network.start("accelerate --name near --lan west --wan w1 --rate 1G --distance 100km");
+        let near =
+            network.start("accelerate --name near --lan west --wan w1 --rate 1G --distance 100km");
         let fibre = network.start("emulate --a w2 --b e2 --distance 100km --rate 1G");
-        let far = network.start("accelerate --name far --lan east --wan e1 --rate 1G --distance 100km");
+        let far =
+            network.start("accelerate --name far --lan east --wan e1 --rate 1G --distance 100km");
         // Its memory is what it is once it has been used.
         network.transfer(&format!("ib_write_bw -R -s 65536 -m 1024 -n 200 {PATIENT}"), || {});
         let before = [&near, &far].map(resident_kib);
@@ -256,13 +287,27 @@ mod a_flood_of_packets_that_belong_to_nobody {
         for (one, before) in [&near, &far].into_iter().zip(before) {
             let after = resident_kib(one);
             println!("{}: {before} KiB resident before, {after} KiB after", one.name);
-            assert!(after < before + GROWTH_KIB_MAX, "{}: {before} KiB, then {after} KiB", one.name);
+            assert!(
+                after < before + GROWTH_KIB_MAX,
+                "{}: {before} KiB, then {after} KiB",
+                one.name
+            );
             let status = network.status(one);
-            let flows = status["pairs"][0]["accelerator"]["flows"].as_array().map_or(0, Vec::len) as u64;
-            let counted =
-                ["flows_evicted", "flow_table_full", "rx_icrc_encapsulated", "passed", "flows_failed"]
-                    .map(|name| (name, counter(&status, name)));
-            println!("{}: {flows} flows, {} bytes stored, {counted:?}", one.name, stored_bytes(&status));
+            let flows =
+                status["pairs"][0]["accelerator"]["flows"].as_array().map_or(0, Vec::len) as u64;
+            let counted = [
+                "flows_evicted",
+                "flow_table_full",
+                "rx_icrc_encapsulated",
+                "passed",
+                "flows_failed",
+            ]
+            .map(|name| (name, counter(&status, name)));
+            println!(
+                "{}: {flows} flows, {} bytes stored, {counted:?}",
+                one.name,
+                stored_bytes(&status)
+            );
             assert!(flows <= 4096, "{flows} flows");
             assert!(
                 counter(&status, "flows_evicted") + counter(&status, "flow_table_full") > 1000,

@@ -1,5 +1,5 @@
-//! Floods of small frames at the LAN port of `longhaul accelerate`: a known flow goes on. Skipped, loudly, where namespaces cannot
-//! be made.
+//! Floods of small frames at the LAN port of `longhaul accelerate`: a known flow goes on. Skipped,
+//! loudly, where namespaces cannot be made.
 
 use longhaul_checks::network::{Network, Raw};
 use longhaul_checks::require;
@@ -20,7 +20,8 @@ fn stray(_number: u32) -> Vec<u8> {
 fn roce(number: u32) -> Vec<u8> {
     let mut frame = vec![0; 60];
     frame[..14].copy_from_slice(&[2, 2, 2, 2, 2, 2, 4, 4, 4, 4, 4, 4, 8, 0]);
-    frame[14..34].copy_from_slice(&[69, 0, 0, 46, 0, 0, 64, 0, 64, 17, 0, 0, 10, 7, 0, 1, 10, 7, 0, 2]);
+    frame[14..34]
+        .copy_from_slice(&[69, 0, 0, 46, 0, 0, 64, 0, 64, 17, 0, 0, 10, 7, 0, 1, 10, 7, 0, 2]);
     frame[34..42].copy_from_slice(&[0xc0, 1, 0x12, 0xb7, 0, 26, 0, 0]);
     // A SEND ONLY with its QP and PSN.
     frame[42..46].copy_from_slice(&[4, 0, 0xff, 0xff]);

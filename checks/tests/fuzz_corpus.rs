@@ -1,8 +1,8 @@
-//! Hostile bytes: the committed corpora of the fuzz targets, every prefix of each entry, and seeded mutations; and what the
-//! fuzzer found that covers more, as it is.
+//! Hostile bytes: the committed corpora of the fuzz targets, every prefix of each entry, and seeded
+//! mutations; and what the fuzzer found that covers more, as it is.
 //!
-//! `LONGHAUL_FUZZ_ROUNDS` sets the mutations per entry, `LONGHAUL_FUZZ_SEED` the seed. A failure prints both
-//! and leaves the offending bytes in a file that belongs into the corpus.
+//! `LONGHAUL_FUZZ_ROUNDS` sets the mutations per entry, `LONGHAUL_FUZZ_SEED` the seed. A failure
+//! prints both and leaves the offending bytes in a file that belongs into the corpus.
 
 use longhaul_checks::fuzz;
 use longhaul_checks::outside::scratch_file;
@@ -129,8 +129,8 @@ targets! {
     unreliable 2000
 }
 
-/// A packet of the sequence targets: opcode by its place among the transport's, PSN mode and distance, then the rest
-/// of what `fuzz/device.rs` reads.
+/// A packet of the sequence targets: opcode by its place among the transport's, PSN mode and
+/// distance, then the rest of what `fuzz/device.rs` reads.
 fn step(opcode: u8, psn: (u8, i8), claimed: (u8, u8), payload: u8, syndrome: u8) -> [u8; 14] {
     let (mode, by) = psn;
     [opcode, mode, by as u8, 0, 1, 0, claimed.0, claimed.1, payload, 1, syndrome, 1, 2, 3]
@@ -160,10 +160,18 @@ fn sequences(target: &str) -> Vec<(&'static str, Vec<[u8; 14]>)> {
     all.extend([
         ("send", vec![plain(0, FULL), plain(1, FULL), plain(2, 88), plain(4, 10), plain(5, 0)]),
         ("send-too-long", vec![plain(0, FULL), plain(1, FULL), plain(1, FULL), plain(2, FULL)]),
-        ("send-out-of-order", vec![plain(1, FULL), plain(0, FULL), plain(0, FULL), plain(2, 9), plain(2, 9)]),
+        (
+            "send-out-of-order",
+            vec![plain(1, FULL), plain(0, FULL), plain(0, FULL), plain(2, 9), plain(2, 9)],
+        ),
         (
             "write",
-            vec![write(100), plain(8, 100), step(10, NEXT, (0, 0), 77, 0), step(11, NEXT, (0, 0), 7, 0)],
+            vec![
+                write(100),
+                plain(8, 100),
+                step(10, NEXT, (0, 0), 77, 0),
+                step(11, NEXT, (0, 0), 7, 0),
+            ],
         ),
         ("write-lies", vec![write(20), plain(7, FULL), plain(7, FULL), plain(8, 21)]),
         ("mixed", vec![write(100), plain(2, 9), plain(0, FULL), plain(8, 100)]),
@@ -174,7 +182,10 @@ fn sequences(target: &str) -> Vec<(&'static str, Vec<[u8; 14]>)> {
         let read = |by| step(12, (0, by), (1, 60), 0, 0);
         all.extend([
             ("read", vec![read(0), read(-4), read(-2), step(12, NEXT, (3, 0x80), 0, 0)]),
-            ("atomics", vec![plain(20, 0), plain(19, 0), step(20, (0, -2), (0, 0), 0, 0), plain(19, 0)]),
+            (
+                "atomics",
+                vec![plain(20, 0), plain(19, 0), step(20, (0, -2), (0, 0), 0, 0), plain(19, 0)],
+            ),
             ("acks", vec![ack(UNA, 0x1f), ack((2, -1), 0x1f), ack((2, 5), 0x1f), ack(FAR, 0)]),
             ("naks", vec![ack(UNA, 0x60), ack(UNA, 0x21), ack(UNA, 0x60), ack(UNA, 0x63)]),
             (
@@ -201,7 +212,8 @@ fn sequences(target: &str) -> Vec<(&'static str, Vec<[u8; 14]>)> {
     all
 }
 
-/// One of each kind with a length that it has, one of an unknown kind, of another version, and in the clear.
+/// One of each kind with a length that it has, one of an unknown kind, of another version, and in
+/// the clear.
 fn sealed_datagrams() -> Vec<(String, Vec<u8>)> {
     let lengths = [200_usize, 32, 48, 48, 140, 80, 16, 16];
     let of = |first: u8, kind: usize| {
@@ -222,11 +234,23 @@ fn sessions() -> Vec<(String, Vec<u8>)> {
     let back = |step: u8| step & 0x7f;
     let all: [(&str, &[u8]); 6] = [
         ("lost", &[send, lose, lose, come, wait, 9, send, come, back(come), wait, 200]),
-        ("doubled", &[send, double, double, come, come, wait, 1, double, back(double), back(come), come]),
+        (
+            "doubled",
+            &[send, double, double, come, come, wait, 1, double, back(double), back(come), come],
+        ),
         ("overtaken", &[send, send, late, 7, late, 9, late, 1, wait, 3, come, come, back(late), 2]),
         ("damaged", &[send, harm, 50, 1, harm, 70, 128, harm, 12, 9, harm, 37, 3, come, wait, 250]),
-        ("made-up", &[send, forge, 30, 0x10, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, forge, 4, 0x14, 0, 0, 0, come]),
-        ("silence", &[send, lose, lose, lose, wait, 255, wait, 255, send, wait, 255, come, back(come)]),
+        (
+            "made-up",
+            &[
+                send, forge, 30, 0x10, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, forge, 4, 0x14, 0, 0, 0,
+                come,
+            ],
+        ),
+        (
+            "silence",
+            &[send, lose, lose, lose, wait, 255, wait, 255, send, wait, 255, come, back(come)],
+        ),
     ];
     let of = |keys: u8| {
         move |&(name, steps): &(&str, &[u8])| (format!("{name}-{keys}"), [&[keys], steps].concat())
@@ -239,7 +263,8 @@ fn forgeries() -> Vec<(String, Vec<u8>)> {
     let of = |kind: u8, change: [u8; 8], body: &[u8]| {
         [&[0x80 | kind][..], &change, &[body.len() as u8], body].concat()
     };
-    let kinds = (0..8).map(|kind| (format!("kind-{kind}"), of(kind, [0, 0, 0, 1, 0, 0, 0, 1], &[0; 64])));
+    let kinds =
+        (0..8).map(|kind| (format!("kind-{kind}"), of(kind, [0, 0, 0, 1, 0, 0, 0, 1], &[0; 64])));
     let others = [
         ("next-frame", of(0, [0, 0, 0, 1, 0, 0, 0, 1], &[])),
         ("far-number", of(0, [0, 0, 0x7f, 0xff, 0, 0, 0x7f, 0xff], &[])),
@@ -249,8 +274,9 @@ fn forgeries() -> Vec<(String, Vec<u8>)> {
     kinds.chain(others.map(|(name, bytes)| (name.to_string(), bytes))).collect()
 }
 
-/// Writes the part of the corpora that follows from the builders; the rest are findings, kept as they are.
-/// Run by hand after the formats change: `cargo test -p longhaul-checks --test fuzz_corpus -- --ignored`.
+/// Writes the part of the corpora that follows from the builders; the rest are findings, kept as
+/// they are. Run by hand after the formats change:
+/// `cargo test -p longhaul-checks --test fuzz_corpus -- --ignored`.
 #[test]
 #[ignore = "writes into the source tree"]
 fn write_seeds() {
@@ -261,16 +287,20 @@ fn write_seeds() {
         std::fs::write(folder.join(name), fields.build()).unwrap();
     }
     let kernel = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures");
-    for name in
-        ["cm_rc_perftest_write_5000B", "cm_rc_reject_no_listener", "cm_ud_sidr_udaddy", "cm_rc_rping_100B"]
-    {
+    for name in [
+        "cm_rc_perftest_write_5000B",
+        "cm_rc_reject_no_listener",
+        "cm_ud_sidr_udaddy",
+        "cm_rc_rping_100B",
+    ] {
         let file = std::fs::read(kernel.join(format!("{name}.pcap"))).unwrap();
         let mut number = 0;
         for record in pcap::records(&file) {
             if let Ok(Some((fields, _))) = Fields::read(record.unwrap().data)
                 && fields.bth.dest_qp == Qpn::GSI
             {
-                std::fs::write(folder.join(format!("mad/{name}-{number}")), fields.payload).unwrap();
+                std::fs::write(folder.join(format!("mad/{name}-{number}")), fields.payload)
+                    .unwrap();
                 number += 1;
             }
         }
@@ -290,18 +320,25 @@ fn write_seeds() {
     }
     let to = folder.join("management");
     std::fs::create_dir_all(&to).unwrap();
-    for name in
-        ["cm_rc_perftest_write_5000B", "cm_rc_reject_no_listener", "cm_ud_sidr_udaddy", "cm_rc_rping_100B"]
-    {
-        let mads: Vec<_> =
-            (0..).map_while(|n| std::fs::read(folder.join(format!("mad/{name}-{n}"))).ok()).collect();
+    for name in [
+        "cm_rc_perftest_write_5000B",
+        "cm_rc_reject_no_listener",
+        "cm_ud_sidr_udaddy",
+        "cm_rc_rping_100B",
+    ] {
+        let mads: Vec<_> = (0..)
+            .map_while(|n| std::fs::read(folder.join(format!("mad/{name}-{n}"))).ok())
+            .collect();
         for (kind, act) in [("accepted", 0), ("rejected", 8), ("destroyed", 0x10), ("late", 4)] {
-            let bytes: Vec<u8> =
-                mads.iter().flat_map(|mad| std::iter::once(act).chain(mad.iter().copied())).collect();
+            let bytes: Vec<u8> = mads
+                .iter()
+                .flat_map(|mad| std::iter::once(act).chain(mad.iter().copied()))
+                .collect();
             std::fs::write(to.join(format!("{name}-{kind}")), bytes).unwrap();
         }
     }
-    let built = [("sealed", sealed_datagrams()), ("session", sessions()), ("tunnelled", forgeries())];
+    let built =
+        [("sealed", sealed_datagrams()), ("session", sessions()), ("tunnelled", forgeries())];
     for (target, entries) in built {
         let to = folder.join(target);
         std::fs::create_dir_all(&to).unwrap();

@@ -1,5 +1,5 @@
-//! Every byte and every completion over 1000 km, with loss and without, accelerated or not; what a responder must
-//! refuse; a network that dies. The program is `src/bin/integrity`.
+//! Every byte and every completion over 1000 km, with loss and without, accelerated or not; what a
+//! responder must refuse; a network that dies. The program is `src/bin/integrity`.
 
 use longhaul_checks::{Finished, Program, TestLab, free_tcp_port};
 use serde_json::Value;
@@ -57,7 +57,9 @@ fn counters(result: &Value) -> BTreeMap<&str, u64> {
 /// The seed, unless somebody looks for a failure or repeats one.
 fn seed() -> u64 {
     match std::env::var("LONGHAUL_SEED") {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("LONGHAUL_SEED={text}: a number is needed")),
+        Ok(text) => {
+            text.parse().unwrap_or_else(|_| panic!("LONGHAUL_SEED={text}: a number is needed"))
+        }
         Err(_) => 1,
     }
 }
@@ -85,7 +87,8 @@ mod bytes_and_completions {
 
     #[test]
     fn are_right_without_loss() {
-        let (lab, results) = transfer("are_right_without_loss", "", "--batches 40 --batch-bytes 12000000");
+        let (lab, results) =
+            transfer("are_right_without_loss", "", "--batches 40 --batch-bytes 12000000");
         assert_eq!(lab.losses(0) + lab.losses(1), 0);
         for result in &results {
             let counters = counters(result);
@@ -95,13 +98,20 @@ mod bytes_and_completions {
 
     #[test]
     fn are_right_without_loss_accelerated() {
-        transfer("are_right_without_loss_accelerated", "--accelerate", "--batches 40 --batch-bytes 12000000");
+        transfer(
+            "are_right_without_loss_accelerated",
+            "--accelerate",
+            "--batches 40 --batch-bytes 12000000",
+        );
     }
 
     #[test]
     fn are_right_with_some_loss() {
-        let (lab, _) =
-            transfer("are_right_with_some_loss", "--loss 1e-4", "--batches 30 --batch-bytes 10000000");
+        let (lab, _) = transfer(
+            "are_right_with_some_loss",
+            "--loss 1e-4",
+            "--batches 30 --batch-bytes 10000000",
+        );
         assert!(lab.losses(0) + lab.losses(1) > 0, "nothing was lost: {}", lab.status());
     }
 
@@ -132,8 +142,11 @@ mod bytes_and_completions {
 
     #[test]
     fn are_right_with_much_loss() {
-        let (lab, _) =
-            transfer("are_right_with_much_loss", "--loss 1e-2", "--batches 12 --batch-bytes 2000000");
+        let (lab, _) = transfer(
+            "are_right_with_much_loss",
+            "--loss 1e-2",
+            "--batches 12 --batch-bytes 2000000",
+        );
         assert!(lab.losses(0) > 0 && lab.losses(1) > 0, "nothing was lost: {}", lab.status());
     }
 
@@ -175,8 +188,8 @@ mod soak {
         line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
 
-    /// Loss, cuts of the fibre and hosts that die and come again: what is not broken off arrives, every byte of it, and the
-    /// lab's memory does not grow.
+    /// Loss, cuts of the fibre and hosts that die and come again: what is not broken off arrives,
+    /// every byte of it, and the lab's memory does not grow.
     #[test]
     fn every_byte_is_accounted_for_and_memory_stays_flat() {
         let time = Duration::from_secs(seconds());
@@ -187,12 +200,14 @@ mod soak {
         let pid = lab.status()["pid"].as_u64().expect("a process id");
         let (mut memory, mut whole, mut died, mut bytes) = (Vec::new(), 0_u64, 0, 0_u64);
         for seed in first_seed.. {
-            let ends = start(&lab, &format!("transfer --seed {seed} --batches 6 --batch-bytes 10000000"));
+            let ends =
+                start(&lab, &format!("transfer --seed {seed} --batches 6 --batch-bytes 10000000"));
             if seed % 4 == 0 {
                 // A host dies in the middle, one end after the other.
                 sleep(Duration::from_millis(300 + 100 * (seed % 16)));
                 let Ends { server, client } = ends;
-                let (first, second) = if seed % 8 == 0 { (client, server) } else { (server, client) };
+                let (first, second) =
+                    if seed % 8 == 0 { (client, server) } else { (server, client) };
                 drop(first);
                 drop(second);
                 died += 1;
@@ -215,9 +230,12 @@ mod soak {
              median and last: {:?}",
             [memory[0], memory[memory.len() / 2], memory[memory.len() - 1]].map(|kib| kib >> 10)
         );
-        assert!(whole > 0 && drops["loss"].as_u64() > Some(0) && drops["cut"].as_u64() > Some(0), "{status}");
-        // Tables and pools grow to their size in the first third, and what a dead host's peers still want to tell it is kept
-        // for 20 s.
+        assert!(
+            whole > 0 && drops["loss"].as_u64() > Some(0) && drops["cut"].as_u64() > Some(0),
+            "{status}"
+        );
+        // Tables and pools grow to their size in the first third, and what a dead host's peers
+        // still want to tell it is kept for 20 s.
         let (early, late) = (memory[memory.len() / 3], memory[memory.len() - 1]);
         assert!(late <= early + early / 2 + (32 << 10), "{early} to {late} KiB: {memory:?}");
     }
@@ -229,7 +247,8 @@ mod refused_requests {
     #[test]
     fn fail_at_the_requester_and_at_the_responder() {
         let lab = TestLab::up("--distance 10km");
-        let [client, server] = start(&lab, "refusal").finish().unwrap_or_else(|both| panic!("{both}"));
+        let [client, server] =
+            start(&lab, "refusal").finish().unwrap_or_else(|both| panic!("{both}"));
         assert_eq!(client["refused"], 10);
         assert_eq!(counters(&client)["req_remote_access_errors"], 10);
         assert_eq!(counters(&server)["resp_remote_access_errors"], 10);
@@ -266,7 +285,11 @@ mod killed_lab {
             assert_eq!(end["flushed"], 63, "IBV_WC_WR_FLUSH_ERR for the rest: {end}");
             assert_eq!(counters(&client)["req_transport_retries_exceeded"], 1);
             // An exponent of 14 is 67 ms; it runs out once and then seven times more.
-            assert!(killed.elapsed() > Duration::from_millis(8 * 67 - 100), "{:?}", killed.elapsed());
+            assert!(
+                killed.elapsed() > Duration::from_millis(8 * 67 - 100),
+                "{:?}",
+                killed.elapsed()
+            );
         }
     }
 }
@@ -277,7 +300,8 @@ mod plain_rc {
     /// WRITEs of one packet each, to see packets by their PSNs.
     const COUNT: u64 = 3000;
 
-    /// A request's PSN, or that of a sequence NAK, in the order in which host a's port has seen them.
+    /// A request's PSN, or that of a sequence NAK, in the order in which host a's port has seen
+    /// them.
     enum Seen {
         Request(u64),
         Nak(u64),
@@ -308,7 +332,8 @@ mod plain_rc {
     #[test]
     fn goes_back_to_the_first_missing_packet_and_sends_all_from_there_again() {
         let seed = seed();
-        let capture = std::env::temp_dir().join(format!("longhaul-check-{}.pcap", std::process::id()));
+        let capture =
+            std::env::temp_dir().join(format!("longhaul-check-{}.pcap", std::process::id()));
         let lab = TestLab::up(&format!(
             "--distance 100km --loss 1e-2 --seed {seed} --pcap {} --pcap-frames 1000000",
             capture.display()
@@ -324,12 +349,13 @@ mod plain_rc {
         // One NAK per gap: never more than packets were lost, however many came behind each.
         let (gaps, discarded) = (server["tx_psn_seq_nak"], server["out_of_sequence"]);
         assert!(gaps > 0 && gaps <= lost, "{gaps} NAKs for {lost} lost packets");
-        // Not a selective repeat: whatever came behind a gap was discarded and is sent again, with what was lost.
+        // Not a selective repeat: whatever came behind a gap was discarded and is sent again, with
+        // what was lost.
         assert!(discarded > gaps, "{discarded} packets discarded behind {gaps} gaps");
         assert!(client["tx_retransmits"] >= discarded + gaps, "{client:?} {server:?}");
 
-        // Each request follows the one before it, or begins again where a NAK says. A timeout probes with the
-        // oldest packet and the last: two jumps.
+        // Each request follows the one before it, or begins again where a NAK says. A timeout
+        // probes with the oldest packet and the last: two jumps.
         let (mut expected, mut naks, mut jumps) = (None, Vec::new(), 0);
         let mut unexplained = 0;
         for packet in &seen {
@@ -345,8 +371,15 @@ mod plain_rc {
             }
         }
         let timeouts = client["local_ack_timeout_err"];
-        assert!(jumps > 0 && naks.len() as u64 >= client["packet_seq_err"], "{jumps} of {}", naks.len());
-        assert!(unexplained <= 2 * timeouts, "{unexplained} jumps without a NAK, but {timeouts} timeouts");
+        assert!(
+            jumps > 0 && naks.len() as u64 >= client["packet_seq_err"],
+            "{jumps} of {}",
+            naks.len()
+        );
+        assert!(
+            unexplained <= 2 * timeouts,
+            "{unexplained} jumps without a NAK, but {timeouts} timeouts"
+        );
         let causes = client["packet_seq_err"] + 2 * timeouts;
         assert!(jumps <= causes, "{jumps} jumps for {causes} that NAKs and timeouts allow");
     }

@@ -15,21 +15,26 @@ fn boot() -> Option<RxeHosts> {
         .ok()
 }
 
-/// What four recordings of one run prove: nothing is acknowledged that was not stored and delivered, each byte arrives once
-/// and in order, PSNs and MSNs are right. The recordings stay in the target directory.
+/// What four recordings of one run prove: nothing is acknowledged that was not stored and
+/// delivered, each byte arrives once and in order, PSNs and MSNs are right. The recordings stay in
+/// the target directory.
 #[test]
 fn recordings_prove_that_nothing_is_promised_that_is_not_kept() {
     let _turn = Turn::take();
     let Some(hosts) = boot() else { return };
     let captures = longhaul().with_file_name("interop-segments");
     std::fs::create_dir_all(&captures).unwrap_or_else(|e| panic!("{}: {e}", captures.display()));
-    for between in [Between::accelerated(1000), Between { loss: 2e-3, ..Between::accelerated(100) }] {
+    for between in [Between::accelerated(1000), Between { loss: 2e-3, ..Between::accelerated(100) }]
+    {
         let boxes = hosts.join(between, Some(&captures));
-        for line in
-            ["ib_write_bw -s 65536 -n 100", "ib_send_bw -s 4096 -n 200 -R", "ib_read_bw -s 4096 -n 50"]
-        {
-            let client =
-                hosts.perftest(line, LIMIT).unwrap_or_else(|text| panic!("{between:?}, {line}\n{text}"));
+        for line in [
+            "ib_write_bw -s 65536 -n 100",
+            "ib_send_bw -s 4096 -n 200 -R",
+            "ib_read_bw -s 4096 -n 50",
+        ] {
+            let client = hosts
+                .perftest(line, LIMIT)
+                .unwrap_or_else(|text| panic!("{between:?}, {line}\n{text}"));
             assert_eq!(complaint(&client.stdout), None, "{client}");
         }
         boxes.stop();
@@ -60,8 +65,9 @@ fn programs_run_over_1000_km() {
             "ib_read_bw -s 65536 -n 50 -R",
             "ib_write_lat -s 2 -n 20",
         ] {
-            let client =
-                hosts.perftest(line, LIMIT).unwrap_or_else(|text| panic!("{between:?}, {line}\n{text}"));
+            let client = hosts
+                .perftest(line, LIMIT)
+                .unwrap_or_else(|text| panic!("{between:?}, {line}\n{text}"));
             assert_eq!(complaint(&client.stdout), None, "{client}");
             println!("{between:?}, {line}: {:?}", figures(&client.stdout));
         }

@@ -1,5 +1,5 @@
-//! What befalls two kernels with rxe on the way: a host that loses its power, cables that are pulled, accelerators that end.
-//! Skipped, loudly, where no guest can be had.
+//! What befalls two kernels with rxe on the way: a host that loses its power, cables that are
+//! pulled, accelerators that end. Skipped, loudly, where no guest can be had.
 
 use longhaul_checks::guest::skip_loudly;
 use longhaul_checks::interop::{Between, Boxes, Recorded, RxeHosts, segments};
@@ -12,7 +12,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(90);
-/// Requesters of rxe try seven times again; this is an ACK timeout of a second, above what a cable is pulled for.
+/// Requesters of rxe try seven times again; this is an ACK timeout of a second, above what a cable
+/// is pulled for.
 const PATIENT: &str = "-u 18";
 
 fn boot() -> Option<RxeHosts> {
@@ -32,7 +33,9 @@ fn accelerator(status: &Value) -> &Value {
 }
 
 fn counter(status: &Value, name: &str) -> u64 {
-    accelerator(status)["counters"][name].as_u64().unwrap_or_else(|| panic!("no {name}: {status:#}"))
+    accelerator(status)["counters"][name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {name}: {status:#}"))
 }
 
 /// Until `packets` more are in the near accelerator's count.
@@ -57,19 +60,28 @@ fn failed(ended: &Finished) {
 
 fn proof(captures: &Path) -> Proof {
     let files = segments(captures);
-    let segments = Segments::open(files.each_ref().map(|path| Some(path.as_path()))).expect("captures");
+    let segments =
+        Segments::open(files.each_ref().map(|path| Some(path.as_path()))).expect("captures");
     prove(segments).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Nothing was changed, made up, delivered twice or out of order; `lost` are the rules that may be broken by what was lost.
+/// Nothing was changed, made up, delivered twice or out of order; `lost` are the rules that may be
+/// broken by what was lost.
 fn nothing_wrong_but(proof: &Proof, lost: &[Rule]) {
-    let wrong: Vec<_> = proof.violations.iter().filter(|found| !lost.contains(&found.rule)).collect();
+    let wrong: Vec<_> =
+        proof.violations.iter().filter(|found| !lost.contains(&found.rule)).collect();
     assert!(wrong.is_empty(), "{wrong:#?}\n{:#?}", proof.flows);
     assert_eq!(proof.violations_total, proof.violations.len() as u64, "{:#?}", proof.violations[0]);
 }
 
 /// Pulls the cable of `guest` for `time` while `line` runs, which must go well nevertheless.
-fn survives_a_pulled_cable(hosts: &RxeHosts, boxes: &Boxes, guest: usize, line: &str, time: Duration) {
+fn survives_a_pulled_cable(
+    hosts: &RxeHosts,
+    boxes: &Boxes,
+    guest: usize,
+    line: &str,
+    time: Duration,
+) {
     let [client, server] = hosts.begin(line, LIMIT);
     wait_until_under_way(boxes, 500);
     hosts.cable(guest).plug(false);
@@ -100,18 +112,26 @@ fn pulled_cables(hosts: &RxeHosts) {
     let captures = RuntimeDir::new();
     let boxes = hosts.join(hasty(), Some(captures.path()));
     let second = Duration::from_secs(1);
-    // The responder's: the accelerator at the other end bridges it, whatever the requester's patience.
+    // The responder's: the accelerator at the other end bridges it, whatever the requester's
+    // patience.
     survives_a_pulled_cable(hosts, &boxes, 1, "ib_send_bw -s 65536 -n 300", second);
-    survives_a_pulled_cable(hosts, &boxes, 0, &format!("ib_send_bw -s 65536 -n 300 {PATIENT}"), second);
+    survives_a_pulled_cable(
+        hosts,
+        &boxes,
+        0,
+        &format!("ib_send_bw -s 65536 -n 300 {PATIENT}"),
+        second,
+    );
     boxes.stop();
     let found = proof(captures.path());
     nothing_wrong_but(&found, &[Rule::OtherLost]);
-    let whole = found.flows.iter().filter(|flow| flow.sent == 300 * 16 && flow.confirmed == flow.sent);
+    let whole =
+        found.flows.iter().filter(|flow| flow.sent == 300 * 16 && flow.confirmed == flow.sent);
     assert_eq!(whole.count(), 2, "{:#?}", found.flows);
 }
 
-/// A TCP connection through the accelerators, while RoCE goes the same way, brings the bytes that were sent, and every frame
-/// of it comes out of each box as it went in.
+/// A TCP connection through the accelerators, while RoCE goes the same way, brings the bytes that
+/// were sent, and every frame of it comes out of each box as it went in.
 fn tcp_beside_roce(hosts: &RxeHosts) {
     let captures = RuntimeDir::new();
     let between = Between { mbits: 200, ..Between::accelerated(100) };
@@ -120,7 +140,8 @@ fn tcp_beside_roce(hosts: &RxeHosts) {
     wait_until_under_way(&boxes, 100);
     let [first, second] = hosts.guests();
     let (port, address) = (5001, hosts.address(1));
-    // busybox's nc closes its side when its own input ends, and its peer takes that for the end of all.
+    // busybox's nc closes its side when its own input ends, and its peer takes that for the end of
+    // all.
     let take = format!("mkfifo /tmp/open; exec 9<>/tmp/open; nc -l -p {port} <&9 | sha256sum");
     let taker = second.spawn(&take, LIMIT);
     let giver = first.succeed(
@@ -143,8 +164,9 @@ fn tcp_beside_roce(hosts: &RxeHosts) {
     assert!(carried > 2 * 1000, "{:#?}", found.boxes);
 }
 
-/// A guest ends in the middle of a transfer: the boxes let the flow go, and a fresh guest can be talked to. The other
-/// one's program fails, or goes on asking as without boxes: with a retry count of 7 rxe never gives up.
+/// A guest ends in the middle of a transfer: the boxes let the flow go, and a fresh guest can be
+/// talked to. The other one's program fails, or goes on asking as without boxes: with a retry count
+/// of 7 rxe never gives up.
 fn host_without_power(hosts: &mut RxeHosts, boxes: &Boxes, guest: usize) {
     // Both send, so that whoever is left has something to miss.
     let [client, server] = hosts.begin("ib_write_bw -b -s 65536 -D 60", LIMIT);
@@ -164,7 +186,10 @@ fn host_without_power(hosts: &mut RxeHosts, boxes: &Boxes, guest: usize) {
         );
     }
     if left.is_running() {
-        println!("guest {guest} without power: the other end still asks after {:?}", began.elapsed());
+        println!(
+            "guest {guest} without power: the other end still asks after {:?}",
+            began.elapsed()
+        );
     } else {
         let (stdout, stderr) = left.output();
         let says = complaint(&stdout).or_else(|| complaint(&stderr));
@@ -206,7 +231,11 @@ fn a_cable_pulled_for_a_minute_ends_its_flows_with_errors_and_no_others() {
             while job.is_running() && began.elapsed() < Duration::from_secs(60) {
                 sleep(Duration::from_millis(200));
             }
-            println!("guest {guest}'s cable: an end has ended, {}, {:?}", !job.is_running(), began.elapsed());
+            println!(
+                "guest {guest}'s cable: an end has ended, {}, {:?}",
+                !job.is_running(),
+                began.elapsed()
+            );
         }
         sleep(Duration::from_secs(60).saturating_sub(began.elapsed()));
         hosts.cable(guest).plug(true);
@@ -222,7 +251,8 @@ fn a_cable_pulled_for_a_minute_ends_its_flows_with_errors_and_no_others() {
         let status = boxes.status("near");
         assert_eq!(accelerator(&status)["stored_bytes"], 0, "{status:#}");
         boxes.stop();
-        // What was acknowledged and could not be delivered was told to the requester by a fatal NAK, cable permitting.
+        // What was acknowledged and could not be delivered was told to the requester by a fatal
+        // NAK, cable permitting.
         nothing_wrong_but(&proof(captures.path()), &[Rule::OtherLost, Rule::AckedNeverArrived]);
     }
 }
@@ -232,11 +262,13 @@ fn a_cable_pulled_for_a_minute_ends_its_flows_with_errors_and_no_others() {
 fn an_accelerator_that_is_restarted_ends_its_flows_with_errors_and_new_ones_work() {
     let _turn = Turn::take();
     let Some(hosts) = boot() else { return };
-    // With perftest's seven repetitions, which rxe takes for infinitely many: it is the new box that ends the flow.
+    // With perftest's seven repetitions, which rxe takes for infinitely many: it is the new box
+    // that ends the flow.
     let line = "ib_write_bw -R -b -s 65536 -D 60";
     for signal in [libc::SIGTERM, libc::SIGKILL] {
         let captures = RuntimeDir::new();
-        // Over a fibre that is slower than the guests, so that much is acknowledged and not delivered.
+        // Over a fibre that is slower than the guests, so that much is acknowledged and not
+        // delivered.
         let between = Between { mbits: 20, ..hasty() };
         let mut boxes = hosts.join_recorded(between, Recorded::Apart(captures.path()));
         let [client, server] = hosts.begin(line, LIMIT);
@@ -255,8 +287,9 @@ fn an_accelerator_that_is_restarted_ends_its_flows_with_errors_and_new_ones_work
         assert!(counter(&status, "pseudo_acks") > 0, "{status:#}");
         boxes.stop();
         let found = proof(captures.path());
-        // Others than the accelerators record, so that one may not have seen yet what was recorded of MigReq. The new box's
-        // fatal NAK has the responder's MSN: it does not know to which the old one had counted.
+        // Others than the accelerators record, so that one may not have seen yet what was recorded
+        // of MigReq. The new box's fatal NAK has the responder's MSN: it does not know to which the
+        // old one had counted.
         let lost = [
             Rule::AckedNeverArrived,
             Rule::AckWentBack,
@@ -265,7 +298,8 @@ fn an_accelerator_that_is_restarted_ends_its_flows_with_errors_and_new_ones_work
             Rule::OtherLost,
         ];
         nothing_wrong_but(&found, &lost);
-        let lost: u64 = found.flows.iter().map(|flow| flow.acknowledged.saturating_sub(flow.arrived)).sum();
+        let lost: u64 =
+            found.flows.iter().map(|flow| flow.acknowledged.saturating_sub(flow.arrived)).sum();
         assert!(lost > 100, "nothing was lost: {:#?}", found.flows);
     }
 }

@@ -1,4 +1,5 @@
-//! Our memif ports against DPDK's net_memif in both roles. Skipped, loudly, where there is no testpmd.
+//! Our memif ports against DPDK's net_memif in both roles. Skipped, loudly, where there is no
+//! testpmd.
 
 use longhaul_checks::guest::skip_loudly;
 use longhaul_checks::testpmd::Testpmd;
@@ -59,7 +60,8 @@ impl Scene {
     fn echo(&self, more: &str) -> Testpmd {
         let role = if self.role == Role::Master { "client" } else { "server" };
         let socket = self.socket();
-        let device = format!("net_memif0,role={role},socket={},socket-abstract=no{more}", socket.display());
+        let device =
+            format!("net_memif0,role={role},socket={},socket-abstract=no{more}", socket.display());
         let mut testpmd = Testpmd::start(&[device], &["--forward-mode=io", "--port-topology=loop"]);
         testpmd.command("start");
         testpmd
@@ -82,7 +84,11 @@ fn wait_for(port: &mut MemifPort, state: LinkState) {
     let deadline = Instant::now() + LIMIT;
     while port.service().expect("no violation") != state {
         let why = port.last_disconnect();
-        assert!(Instant::now() < deadline, "the link of {:?} is not {state:?}: {why:?}", port.capabilities());
+        assert!(
+            Instant::now() < deadline,
+            "the link of {:?} is not {state:?}: {why:?}",
+            port.capabilities()
+        );
         std::thread::yield_now();
     }
 }
@@ -98,7 +104,11 @@ fn byte(number: usize, at: usize) -> u8 {
 }
 
 /// Sends `lengths` with so many under way, and takes each back as it was and in order.
-fn echo(port: &mut MemifPort, window: usize, lengths: impl ExactSizeIterator<Item = usize> + Clone) {
+fn echo(
+    port: &mut MemifPort,
+    window: usize,
+    lengths: impl ExactSizeIterator<Item = usize> + Clone,
+) {
     let (count, mut sent, mut came) = (lengths.len(), 0, 0);
     let mut to_send = lengths.clone();
     let mut expected = lengths;
@@ -116,7 +126,10 @@ fn echo(port: &mut MemifPort, window: usize, lengths: impl ExactSizeIterator<Ite
         let received = port.receive(64, &mut |frame| {
             let len = expected.next().expect("no more than was sent");
             assert_eq!(frame.len(), len, "frame {came}");
-            assert!(frame.iter().enumerate().all(|(at, is)| *is == byte(came, at)), "frame {came} differs");
+            assert!(
+                frame.iter().enumerate().all(|(at, is)| *is == byte(came, at)),
+                "frame {came} differs"
+            );
             came += 1;
         });
         received.expect("no violation");
@@ -145,7 +158,8 @@ fn frames_of_one_and_of_several_buffers_come_back_as_they_were() {
             wait_for(&mut port, LinkState::Up);
             echo_all(&mut port, window);
             testpmd.command("stop");
-            // Before our port goes: net_memif's threads may both close one whose peer has left, and crash at it.
+            // Before our port goes: net_memif's threads may both close one whose peer has left, and
+            // crash at it.
             ended(testpmd);
         }
     }
@@ -174,8 +188,8 @@ fn whoever_comes_back_is_connected_again() {
         let mut testpmd = scene.echo("");
         wait_for(&mut port, LinkState::Up);
         echo(&mut port, 4, LENGTHS.into_iter());
-        // A port of ours that goes and comes while testpmd stays. It must not forward at that moment: net_memif unmaps
-        // the rings that its forwarding thread looks into.
+        // A port of ours that goes and comes while testpmd stays. It must not forward at that
+        // moment: net_memif unmaps the rings that its forwarding thread looks into.
         for _ in 0..3 {
             let stopped = testpmd.command("stop");
             assert!(stopped.contains("TX-dropped: 0"), "{stopped}");
@@ -227,7 +241,9 @@ fn chains_with_empty_buffers_are_taken() {
         wait_for(&mut port, LinkState::Up);
         testpmd.command("stop");
         testpmd.command("set fwd txonly");
-        for (segments, len) in [("64,0,1500", 1564), ("2000,2000,2000,1000", 7000), ("60,0,0,1", 61)] {
+        for (segments, len) in
+            [("64,0,1500", 1564), ("2000,2000,2000,1000", 7000), ("60,0,0,1", 61)]
+        {
             let set = testpmd.command(&format!("set txpkts {segments}"));
             testpmd.command("start");
             let mut right = 0;
@@ -239,7 +255,8 @@ fn chains_with_empty_buffers_are_taken() {
             });
             testpmd.command("stop");
             until("no frame comes", || {
-                let rest = port.receive(64, &mut |frame| assert_eq!(frame.len(), len, "{segments}: {set}"));
+                let rest = port
+                    .receive(64, &mut |frame| assert_eq!(frame.len(), len, "{segments}: {set}"));
                 (rest.expect("no violation") == 0).then_some(())
             });
         }
@@ -261,7 +278,9 @@ fn a_wrong_secret_is_refused_and_the_right_one_taken() {
         }
         testpmd.quit();
         let testpmd = scene.echo(",secret=fibre");
-        until("the right secret is taken", || matches!(port.service(), Ok(LinkState::Up)).then_some(()));
+        until("the right secret is taken", || {
+            matches!(port.service(), Ok(LinkState::Up)).then_some(())
+        });
         echo(&mut port, 4, LENGTHS.into_iter());
         testpmd.quit();
     }

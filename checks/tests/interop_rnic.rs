@@ -1,5 +1,5 @@
-//! Our device against the kernel's rxe, each as the server and as the client of the other. Skipped, loudly, where no
-//! guest can be had.
+//! Our device against the kernel's rxe, each as the server and as the client of the other. Skipped,
+//! loudly, where no guest can be had.
 
 use longhaul_checks::Turn;
 use longhaul_checks::guest::skip_loudly;
@@ -9,7 +9,8 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-/// perftest's lines without RDMA-CM: every transport and operation that rxe has, sizes up to 8 MiB, every path MTU.
+/// perftest's lines without RDMA-CM: every transport and operation that rxe has, sizes up to 8 MiB,
+/// every path MTU.
 const PERFTEST: [&str; 17] = [
     "ib_write_bw -s 65536 -n 50",
     "ib_write_bw -s 8388608 -n 5",
@@ -70,12 +71,16 @@ fn every_program_runs_between_the_two() {
     assert!(wrong.is_empty(), "{} went wrong:\n{}", wrong.len(), wrong.join("\n\n"));
 }
 
-/// 1 % loss and reordering on what the guest sends, by the kernel's netem; then both directions suffer, because requests
-/// and their acknowledgements cross.
+/// 1 % loss and reordering on what the guest sends, by the kernel's netem; then both directions
+/// suffer, because requests and their acknowledgements cross.
 fn loses_and_reorders(peer: &RxePeer, wrong: &mut Vec<String>) {
     for netem in ["loss 1%", "delay 2ms reorder 25%", "duplicate 1%"] {
         let _netem = peer.netem(netem);
-        let lines = ["ib_write_bw -s 65536 -n 40", "ib_read_bw -s 65536 -n 40", "ib_send_bw -s 65536 -n 40"];
+        let lines = [
+            "ib_write_bw -s 65536 -n 40",
+            "ib_read_bw -s 65536 -n 40",
+            "ib_send_bw -s 65536 -n 40",
+        ];
         let exchanges = lines.map(|line| Exchange::perftest(&format!("{line} -u 15")));
         let failed = peer.failures(exchanges, Port::Udp, &[Family::V4], LIMIT);
         wrong.extend(failed.into_iter().map(|text| format!("netem {netem}: {text}")));

@@ -1,5 +1,6 @@
-//! Our device against the kernel's rxe on every port that our device can have, and at the edges of the verbs, where
-//! `src/bin/verbs_probe` looks at every byte and every completion. Skipped, loudly, where no guest can be had.
+//! Our device against the kernel's rxe on every port that our device can have, and at the edges of
+//! the verbs, where `src/bin/verbs_probe` looks at every byte and every completion. Skipped,
+//! loudly, where no guest can be had.
 
 use longhaul_checks::Turn;
 use longhaul_checks::guest::skip_loudly;
@@ -54,16 +55,26 @@ fn edges_of_the_verbs_hold_both_ways() {
     let Some(peer) = boot("e") else { return };
     let mut wrong = peer.failures([Exchange::probe("")], Port::Tap, &BOTH, LIMIT);
     for port in [Port::Udp, Port::TaggedTap, Port::Interface, Port::SharedInterface] {
-        wrong.extend(peer.failures([Exchange::probe("--only mtu_1024,messages_ud,key")], port, &BOTH, LIMIT));
+        wrong.extend(peer.failures(
+            [Exchange::probe("--only mtu_1024,messages_ud,key")],
+            port,
+            &BOTH,
+            LIMIT,
+        ));
     }
     wrong.extend(peer.failures([Exchange::rping(RPING)], Port::Tap, &BOTH, LIMIT));
     wrong.extend(peer.failures([patient(PROGRAMS[0])], Port::Interface, &BOTH, LIMIT));
-    wrong.extend(under_loss(&peer, ["--loss 0.01 --distance 100km"], ["loss 1% reorder 5% delay 1ms"], 1));
+    wrong.extend(under_loss(
+        &peer,
+        ["--loss 0.01 --distance 100km"],
+        ["loss 1% reorder 5% delay 1ms"],
+        1,
+    ));
     none(&wrong);
 }
 
-/// A fibre of ours loses in both directions; what the guest's netem does befalls what the guest sends, which is requests or
-/// their acknowledgements.
+/// A fibre of ours loses in both directions; what the guest's netem does befalls what the guest
+/// sends, which is requests or their acknowledgements.
 fn under_loss<const F: usize, const N: usize>(
     peer: &RxePeer,
     fibres: [&str; F],
@@ -132,7 +143,12 @@ fn every_byte_survives_much_loss_and_reordering() {
         "--reorder 0.05 --reorder-delay 2ms",
         "--duplicate 0.01 --corrupt 0.01",
     ];
-    let netems =
-        ["loss 1%", "loss 3%", "duplicate 1%", "delay 2ms reorder 25%", "delay 5ms 5ms loss 1% duplicate 1%"];
+    let netems = [
+        "loss 1%",
+        "loss 3%",
+        "duplicate 1%",
+        "delay 2ms reorder 25%",
+        "delay 5ms 5ms loss 1% duplicate 1%",
+    ];
     none(&under_loss(&peer, fibres, netems, 3));
 }

@@ -1,5 +1,6 @@
-//! NVMe-oF, NFS over RDMA and QEMU's live migration between two kernels with rxe, joined directly: what the same gives
-//! with accelerators and distance between is held against this. Skipped, loudly, where no kernel can be downloaded.
+//! NVMe-oF, NFS over RDMA and QEMU's live migration between two kernels with rxe, joined directly:
+//! what the same gives with accelerators and distance between is held against this. Skipped,
+//! loudly, where no kernel can be downloaded.
 
 use longhaul_checks::guest::{Guest, GuestConfig, Netdev, skip_loudly};
 use longhaul_checks::interop::storage::{self, Access, migration, nfs, nvme};
@@ -90,7 +91,8 @@ fn disks_and_files_of_another_kernel_hold_what_was_written() {
 fn a_machine_moves_with_its_memory_while_it_runs() {
     let _turn = Turn::take();
     let (source, target) = (GuestConfig::new("source"), GuestConfig::new("target"));
-    let booted = boot("migration over rxe", migration::hypervisor(source), migration::hypervisor(target));
+    let booted =
+        boot("migration over rxe", migration::hypervisor(source), migration::hypervisor(target));
     let Some(Joined { client: source, server: target, _sockets }) = booted else { return };
     for transport in migration::Transport::ALL {
         let moved = migration::migrate(&source, &target, SERVER, transport, LIMIT);

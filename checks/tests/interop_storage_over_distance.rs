@@ -1,5 +1,5 @@
-//! NVMe-oF, NFS over RDMA and QEMU's live migration between two kernels with rxe, over a fibre, with and without
-//! accelerators. Skipped, loudly, where no kernel can be downloaded.
+//! NVMe-oF, NFS over RDMA and QEMU's live migration between two kernels with rxe, over a fibre,
+//! with and without accelerators. Skipped, loudly, where no kernel can be downloaded.
 
 use longhaul_checks::guest::{GuestConfig, skip_loudly};
 use longhaul_checks::interop::storage::migration::{self, Moved, Transport};
@@ -38,7 +38,8 @@ fn disks_and_files_beyond_100_km_hold_what_was_written() {
     for between in [Between::accelerated(0), Between::plain(100), Between::accelerated(100)] {
         for storage in Storage::BOTH {
             let boxes = hosts.join(between, Some(&captures));
-            let way = format!("{} km, accelerators {}: {}", between.km, between.near, storage.name());
+            let way =
+                format!("{} km, accelerators {}: {}", between.km, between.near, storage.name());
             storage.lend(&hosts, |path| {
                 let copied = write_and_compare(client, path, COPIED_MIB, LIMIT);
                 let (written, read) = (copied.written_in, copied.read_in);
@@ -70,11 +71,20 @@ fn check_promises(way: &str, captures: &Path) {
     let proof = proof.unwrap_or_else(|e| panic!("{}: {e}", captures.display())).unwrap();
     assert!(proof.holds(), "{way}: {proof:#?}");
     let sum = |count: fn(&FlowProof) -> u64| proof.flows.iter().map(count).sum::<u64>();
-    println!("{way}: {} requests, {} came twice", sum(|flow| flow.sent), sum(|flow| flow.arrived_again));
+    println!(
+        "{way}: {} requests, {} came twice",
+        sum(|flow| flow.sent),
+        sum(|flow| flow.arrived_again)
+    );
 }
 
 /// How a machine moves; `None`: not within the time that it was given.
-fn migrate(hosts: &RxeHosts, between: Between, transport: Transport, limit: Duration) -> Option<Moved> {
+fn migrate(
+    hosts: &RxeHosts,
+    between: Between,
+    transport: Transport,
+    limit: Duration,
+) -> Option<Moved> {
     let [source, target] = hosts.guests();
     let address = hosts.address(1).parse().unwrap();
     let _boxes = hosts.join(between, None);
@@ -82,7 +92,10 @@ fn migrate(hosts: &RxeHosts, between: Between, transport: Transport, limit: Dura
     match migration::migrate(source, target, address, transport, limit) {
         Ok(moved) => {
             println!("{way}: {moved:?}");
-            assert!(moved.transferred_kib >= u64::from(migration::STILL_MIB) * 1024, "{way}: {moved:?}");
+            assert!(
+                moved.transferred_kib >= u64::from(migration::STILL_MIB) * 1024,
+                "{way}: {moved:?}"
+            );
             Some(moved)
         }
         Err(report) => {
@@ -115,7 +128,9 @@ fn a_machine_moves_over_5000_km_with_accelerators_only() {
         ] {
             let moved = migrate(&hosts, between, transport, limit);
             let [total, downtime] = match moved {
-                Some(Moved { total, downtime, .. }) => [format!("{total:.2?}"), format!("{downtime:.0?}")],
+                Some(Moved { total, downtime, .. }) => {
+                    [format!("{total:.2?}"), format!("{downtime:.0?}")]
+                }
                 None => [format!("not in {limit:.0?}"), String::new()],
             };
             table += &format!("| {} ms | {name} | {total} | {downtime} |\n", km / 200);

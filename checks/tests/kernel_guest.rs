@@ -1,5 +1,5 @@
-//! Debian's kernel under emulation: the harness itself, and rxe beside our device. Skipped, loudly, where no kernel
-//! can be downloaded.
+//! Debian's kernel under emulation: the harness itself, and rxe beside our device. Skipped, loudly,
+//! where no kernel can be downloaded.
 
 use longhaul_checks::guest::against_rxe::{self, Figure, Stack};
 use longhaul_checks::guest::{Guest, GuestConfig, Netdev, Tap, skip_loudly};
@@ -26,7 +26,11 @@ mod harness {
         let Some(guest) = boot("commands in a guest", &config) else { return };
 
         let done = guest.run("echo \"it's  here\"\ncat /etc/motto\necho aside >&2; exit 3", LIMIT);
-        assert_eq!((done.status.code(), &*done.stdout), (Some(3), "it's  here\nover distance"), "{done}");
+        assert_eq!(
+            (done.status.code(), &*done.stdout),
+            (Some(3), "it's  here\nover distance"),
+            "{done}"
+        );
         assert_eq!(done.stderr, "aside\n");
 
         let version = guest.succeed("/opt/longhaul --version", LIMIT);
@@ -48,13 +52,16 @@ mod harness {
     }
 
     fn jobs_run_side_by_side(guest: &Guest) {
-        let waits = guest.spawn("echo waiting; until [ -e /tmp/go ]; do sleep 0.05; done; echo went", LIMIT);
+        let waits = guest
+            .spawn("echo waiting; until [ -e /tmp/go ]; do sleep 0.05; done; echo went", LIMIT);
         guest.succeed("true", LIMIT);
         assert!(waits.is_running());
         guest.succeed("touch /tmp/go", LIMIT);
         assert_eq!(waits.succeed().stdout, "waiting\nwent\n");
-        let stopped =
-            guest.spawn("trap 'echo stopped; exit 5' TERM; echo up; while :; do sleep 0.05; done", LIMIT);
+        let stopped = guest.spawn(
+            "trap 'echo stopped; exit 5' TERM; echo up; while :; do sleep 0.05; done",
+            LIMIT,
+        );
         while !stopped.output().0.contains("up") {
             assert!(stopped.is_running());
         }
@@ -72,7 +79,8 @@ mod harness {
             Err(reason) => return skip_loudly(what, &reason),
         };
         let sockets = longhaul_checks::RuntimeDir::new();
-        let [first, second]: [PathBuf; 2] = ["first", "second"].map(|name| sockets.path().join(name));
+        let [first, second]: [PathBuf; 2] =
+            ["first", "second"].map(|name| sockets.path().join(name));
         let mut left = GuestConfig::new("left").programs(&[("ip", "iproute2")]);
         left.netdevs.push(Netdev::tap(&tap, "52:54:00:00:00:01", 4400));
         left.netdevs.push(Netdev::datagrams(&first, &second, "52:54:00:00:01:01", 4400));

@@ -8,8 +8,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// The port of a switch that leads to `leads_to`.
 fn switch_port<'a>(status: &'a Value, site: usize, leads_to: &str) -> &'a Value {
-    let ports =
-        status["switches"][site]["ports"].as_array().unwrap_or_else(|| panic!("no switches: {status}"));
+    let ports = status["switches"][site]["ports"]
+        .as_array()
+        .unwrap_or_else(|| panic!("no switches: {status}"));
     let found = ports.iter().find(|port| port["leads_to"] == leads_to);
     found.unwrap_or_else(|| panic!("no port to {leads_to}: {status}"))
 }
@@ -62,11 +63,15 @@ mod many_to_one {
         let sent = number(receiver, "output_frames");
         assert_eq!(number(receiver, "delivered_frames"), sent, "{receiver}");
         assert_eq!(number(receiver, "flooded_frames"), 0, "{receiver}");
-        let in_by = |site, leads_to| number(switch_port(&status, site, leads_to), "received_frames");
+        let in_by =
+            |site, leads_to| number(switch_port(&status, site, leads_to), "received_frames");
         assert_eq!(sent, in_by(1, "host d") + in_by(1, "fibre"), "{status}");
         assert_eq!(in_by(1, "fibre"), in_by(0, "host a") + in_by(0, "host c"), "{status}");
         let queued = number(receiver, "queue_bytes_max");
-        assert!(queued > 128 * 4096, "more than one sender's window waited at the port: {receiver}");
+        assert!(
+            queued > 128 * 4096,
+            "more than one sender's window waited at the port: {receiver}"
+        );
     }
 }
 
@@ -90,7 +95,12 @@ mod reach {
     fn across_the_fibre_and_two_accelerators() {
         require("rping", "rdmacm-utils");
         let lab = TestLab::up("--hosts 26 --distance 100km --accelerate");
-        lab.pair("rping -s -a 10.77.0.2 -C 10 -V", "rping -c -a 10.77.0.2 -C 10 -V", Ready::Attached, LIMIT);
+        lab.pair(
+            "rping -s -a 10.77.0.2 -C 10 -V",
+            "rping -c -a 10.77.0.2 -C 10 -V",
+            Ready::Attached,
+            LIMIT,
+        );
         let status = lab.status();
         assert_eq!(status["hosts"][25]["name"], "z", "{status}");
         assert!(number(switch_port(&status, 1, "fibre"), "received_frames") > 10, "{status}");
@@ -105,7 +115,8 @@ mod hosts {
         let lab = TestLab::up("--hosts 3");
         let refused = lab.exec("d", "true").finish(LIMIT);
         assert_eq!(refused.status.code(), Some(1), "{refused}");
-        let listed = "no host 'd' in the lab: its hosts are a (10.77.0.1), b (10.77.0.2) and c (10.77.0.3)";
+        let listed =
+            "no host 'd' in the lab: its hosts are a (10.77.0.1), b (10.77.0.2) and c (10.77.0.3)";
         assert!(refused.stderr.contains(listed), "{refused}");
         lab.exec("c", "true").succeed(LIMIT);
     }
@@ -131,7 +142,8 @@ mod hosts {
         let lab = TestLab::up("--hosts 26");
         let pid = number(&lab.status(), "pid");
         let ticks = || {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the daemon's times");
+            let stat =
+                std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the daemon's times");
             let (_, rest) = stat.rsplit_once(')').expect("a name");
             let times = rest.split_whitespace().skip(11).take(2);
             times.map(|ticks| ticks.parse::<u64>().expect("ticks")).sum::<u64>()

@@ -1,4 +1,5 @@
-//! Hundreds of queue pairs with perftest's default timeout, on processors that have other things to do.
+//! Hundreds of queue pairs with perftest's default timeout, on processors that have other things to
+//! do.
 
 use longhaul_checks::perftest::{believable_bandwidth, rows};
 use longhaul_checks::{Ready, TestLab, free_tcp_port, require};
@@ -68,7 +69,8 @@ fn thousands_of_queue_pairs_at_every_path_mtu() {
         }
         let begun = Instant::now();
         // A lab of its own: what a cell leaves behind is not the next one's.
-        let outcome = catch_unwind(|| write(&TestLab::up(&format!("--distance 1km {lab}")), &options));
+        let outcome =
+            catch_unwind(|| write(&TestLab::up(&format!("--distance 1km {lab}")), &options));
         let ended = if outcome.is_ok() { "ok" } else { "FAILED" };
         println!("{name}: {ended} after {:.0} s", begun.elapsed().as_secs_f64());
         if outcome.is_err() {

@@ -1,5 +1,5 @@
-//! Operating `longhaul accelerate` while it runs: another configuration, draining, health and metrics, the live view.
-//! Skipped, loudly, where namespaces cannot be made.
+//! Operating `longhaul accelerate` while it runs: another configuration, draining, health and
+//! metrics, the live view. Skipped, loudly, where namespaces cannot be made.
 
 use longhaul_checks::network::{LIMIT, Network, RIGHT, RunningBox};
 use longhaul_checks::{Finished, Program, require};
@@ -22,7 +22,8 @@ fn succeed(network: &Network, arguments: &str) -> Finished {
 fn start_with_file(network: &Network, name: &str, text: &str) -> RunningBox {
     write_file(network, name, text);
     let file = network.runtime.path().join(name).with_extension("toml");
-    network.start(&format!("accelerate --name {name} --keep-privileges --config {}", file.display()))
+    network
+        .start(&format!("accelerate --name {name} --keep-privileges --config {}", file.display()))
 }
 
 fn write_file(network: &Network, name: &str, text: &str) {
@@ -61,7 +62,11 @@ mod another_configuration {
         let others = path(&network);
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 1500", || {
             network.wait_for(&near_box, "a flow", |status| stored(status) > 0);
-            write_file(&network, "near", &near(&format!("{settings}\nmode = 'tail'\nwindow = '8M'")));
+            write_file(
+                &network,
+                "near",
+                &near(&format!("{settings}\nmode = 'tail'\nwindow = '8M'")),
+            );
             let done = succeed(&network, "box reload --box near");
             assert_eq!(done.stdout, "changed: pair path: window, pair path: mode\n", "{done}");
             assert_eq!(mode_of_first_flow(&network.status(&near_box)), "early");
@@ -108,8 +113,14 @@ mod another_configuration {
         let has = |key: &str, text: &str| {
             lines.iter().any(|line| line[key].as_str().is_some_and(|t| t.contains(text)))
         };
-        assert!(lines.iter().all(|line| line["box"] == "near" && line["time"].is_string()), "{ended}");
-        assert!(has("message", "changed: pair path: mode") && has("message", "told to end"), "{ended}");
+        assert!(
+            lines.iter().all(|line| line["box"] == "near" && line["time"].is_string()),
+            "{ended}"
+        );
+        assert!(
+            has("message", "changed: pair path: mode") && has("message", "told to end"),
+            "{ended}"
+        );
         assert!(has("pair", "path") && has("level", "info"), "{ended}");
         assert!(lines.iter().any(|line| line["state"]["pairs"][0]["name"] == "path"), "{ended}");
     }
@@ -121,10 +132,16 @@ mod another_configuration {
         let other = network.start("emulate --a w2 --b east");
         for (text, part) in [
             (near("mode = 'fast'"), "'fast' is no mode: say early, far, tail or off"),
-            (near("mode = 'off'\nflows = 7"), "takes a restart: pair path: flows; put it back, or restart"),
+            (
+                near("mode = 'off'\nflows = 7"),
+                "takes a restart: pair path: flows; put it back, or restart",
+            ),
             (near("transport = true"), "takes a restart: pair path: transport"),
             ("[[pair]]\nname = 'path'\nlan = 'west'\nwan = 'w9'\n".into(), "wan is w9 and was w1"),
-            (near("memory = '64K'\n[[pair]]\nlan = 'x'\nwan = 'y'"), "the pairs are path, x-y and were path"),
+            (
+                near("memory = '64K'\n[[pair]]\nlan = 'x'\nwan = 'y'"),
+                "the pairs are path, x-y and were path",
+            ),
             (format!("user = 'daemon'\n{}", near("")), "takes a restart: user"),
             (
                 format!(
@@ -139,11 +156,17 @@ mod another_configuration {
             write_file(&network, "near", &text);
             let done = finish(&network, "box reload --box near");
             assert_eq!(done.status.code(), Some(1), "{text}: {done}");
-            assert!(done.stderr.contains(part) && done.stderr.lines().count() == 1, "{part}: {done}");
+            assert!(
+                done.stderr.contains(part) && done.stderr.lines().count() == 1,
+                "{part}: {done}"
+            );
         }
         fs::remove_file(network.runtime.path().join("near.toml")).expect("removed");
         let done = finish(&network, "box reload --box near");
-        assert!(done.stderr.contains("cannot read ") && done.stderr.contains("near.toml"), "{done}");
+        assert!(
+            done.stderr.contains("cannot read ") && done.stderr.contains("near.toml"),
+            "{done}"
+        );
         network.round_trip(RIGHT, 64, 2);
         let done = finish(&network, "box reload --box emulate");
         assert!(done.stderr.contains("started without --config"), "{done}");
@@ -171,8 +194,14 @@ mod draining {
             assert_eq!(done.stdout, "drained: the stores are empty\n", "{done}");
             assert!(done.stderr.contains(" bytes stored, in 1 flows"), "{done}");
             let status = network.status(&drained);
-            assert_eq!(status["pairs"][0]["accelerator"]["flows"][0]["state"], "passing", "{status:#}");
-            assert_eq!(status["pairs"][0]["accelerator"]["counters"]["stored_lost"], 0, "{status:#}");
+            assert_eq!(
+                status["pairs"][0]["accelerator"]["flows"][0]["state"], "passing",
+                "{status:#}"
+            );
+            assert_eq!(
+                status["pairs"][0]["accelerator"]["counters"]["stored_lost"], 0,
+                "{status:#}"
+            );
             let ended = drained.end();
             assert!(ended.stdout.contains("it drains, with 0 bytes stored"), "{ended}");
             near_box = Some(start(&network));
@@ -303,7 +332,9 @@ mod health {
         require("ib_write_bw", "perftest");
         let Some(network) = Network::new("health of whole boxes", 1500) else { return };
         let start = |name: &str, ports: &str| {
-            network.start(&format!("accelerate --name {name} {ports} --rate 1G --distance 10km --transport"))
+            network.start(&format!(
+                "accelerate --name {name} {ports} --rate 1G --distance 10km --transport"
+            ))
         };
         let near_box = start("near", "--lan west --wan w1");
         let done = finish(&network, "box health near");
@@ -319,9 +350,12 @@ mod health {
         }
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 100", || {});
         let metrics = succeed(&network, "box status near --prometheus").stdout;
-        for name in
-            ["path_parity_sent_total", "path_repaired_total", "path_rtt_seconds", "path_residual_loss"]
-        {
+        for name in [
+            "path_parity_sent_total",
+            "path_repaired_total",
+            "path_rtt_seconds",
+            "path_residual_loss",
+        ] {
             assert!(
                 metrics.contains(&format!("longhaul_transport_{name}{{box=\"near\"")),
                 "{name}: {metrics}"
@@ -352,7 +386,9 @@ mod several_paths {
         require("ib_write_bw", "perftest");
         let Some(network) = Network::new("two paths of which one is cut", 1500) else { return };
         for (one, other) in [("x1", "x2"), ("y1", "y2")] {
-            network.middle.set(&format!("link add {one} mtu 1600 type veth peer name {other} mtu 1600"));
+            network
+                .middle
+                .set(&format!("link add {one} mtu 1600 type veth peer name {other} mtu 1600"));
         }
         for interface in ["x1", "x2", "y1", "y2", "w1", "w2", "e1", "e2"] {
             network.middle.set(&format!("link set {interface} mtu 1600 addrgenmode none up"));
@@ -362,7 +398,8 @@ mod several_paths {
             network.start(&format!("accelerate --name {name} {ports} {rest}"))
         };
         let near_box = start("near", "--lan west --wan w1 --wan x1");
-        let fibres = network.start("emulate --a w2 --b e2 --a x2 --b y2 --distance 10km --rate 500M");
+        let fibres =
+            network.start("emulate --a w2 --b e2 --a x2 --b y2 --distance 10km --rate 500M");
         let far_box = start("far", "--lan east --wan e1 --wan y1");
         let is_up = |status: &Value, path: usize| {
             status["pairs"][0]["transport"]["sessions"][0]["paths"][path]["is_up"] == true
@@ -376,7 +413,9 @@ mod several_paths {
                 sent(0) && sent(1)
             });
             network.middle.set("link set w2 down");
-            network.wait_for(&near_box, "a path that is out", |status| !is_up(status, 0) && is_up(status, 1));
+            network.wait_for(&near_box, "a path that is out", |status| {
+                !is_up(status, 0) && is_up(status, 1)
+            });
         });
         let status = network.status(&near_box);
         let ports = status["pairs"][0]["ports"].as_array().expect("ports");
@@ -389,7 +428,8 @@ mod several_paths {
         assert_eq!(succeed(&network, "box health near").stdout, "ready\n", "one path is enough");
         network.middle.set("link set w2 up");
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 400", || {
-            network.wait_for(&near_box, "both paths", |status| is_up(status, 0) && is_up(status, 1));
+            network
+                .wait_for(&near_box, "both paths", |status| is_up(status, 0) && is_up(status, 1));
         });
         let ended = near_box.end();
         assert!(ended.stderr.contains("between west and w1, x1"), "{ended}");
@@ -406,7 +446,8 @@ mod the_live_view {
     fn has_flows_by_rate_with_their_delays_and_metrics_have_them_too() {
         require("ib_write_bw", "perftest");
         let Some(network) = Network::new("the live view", 1500) else { return };
-        let near_box = network.start("accelerate --name near --lan west --wan w1 --rate 1G --distance 100km");
+        let near_box =
+            network.start("accelerate --name near --lan west --wan w1 --rate 1G --distance 100km");
         let fibre = network.start("emulate --a w2 --b east --distance 100km --rate 1G");
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 5000", || {
             network.wait_for(&near_box, "a flow", |status| stored(status) > 1 << 16);
@@ -414,11 +455,14 @@ mod the_live_view {
             let flow = frame.lines().find(|line| line.contains("10.99.0.1 > 10.99.0.2 QP 0x"));
             let flow = flow.unwrap_or_else(|| panic!("{frame}"));
             let words: Vec<&str> = flow.split_whitespace().collect();
-            let at = words.iter().position(|word| *word == "early").unwrap_or_else(|| panic!("{frame}"));
+            let at =
+                words.iter().position(|word| *word == "early").unwrap_or_else(|| panic!("{frame}"));
             assert_eq!((words[0], words[at + 1]), ("near/west-w1", "terminated"), "{frame}");
             let rate: f64 = words[at + 2].parse().expect("a rate");
             assert!((0.1..1.0).contains(&rate), "{frame}");
-            for part in ["accelerate near, up ", "emulate emulate, up ", "lan west in ", "bytes stored"] {
+            for part in
+                ["accelerate near, up ", "emulate emulate, up ", "lan west in ", "bytes stored"]
+            {
                 assert!(frame.contains(part), "{part}: {frame}");
             }
             let metrics = succeed(&network, "box status near --prometheus").stdout;

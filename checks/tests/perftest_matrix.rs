@@ -1,8 +1,8 @@
 //! perftest's matrix: every combination of its programs, transports, ways to connect and options.
 //!
-//! Writes the table, as Markdown and JSON, into `perftest-matrix` in the target directory, whatever comes of it.
-//! `LONGHAUL_MATRIX='ib_send_bw UD'` runs only the cases whose description has these words; a failure prints what
-//! to put there.
+//! Writes the table, as Markdown and JSON, into `perftest-matrix` in the target directory, whatever
+//! comes of it. `LONGHAUL_MATRIX='ib_send_bw UD'` runs only the cases whose description has these
+//! words; a failure prints what to put there.
 
 use longhaul_checks::perftest_matrix::{Case, Outcome, Run, json, markdown, run};
 use longhaul_checks::{Turn, longhaul, require};
@@ -37,7 +37,9 @@ fn write_tables(runs: &[Run]) {
     let release = longhaul().with_file_name("");
     let dir = release.parent().expect("the target directory").join("perftest-matrix");
     fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
-    for (name, content) in [("matrix.md", markdown(runs)), ("matrix.json", format!("{:#}\n", json(runs)))] {
+    for (name, content) in
+        [("matrix.md", markdown(runs)), ("matrix.json", format!("{:#}\n", json(runs)))]
+    {
         let path = dir.join(name);
         fs::write(&path, content).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     }

@@ -1,5 +1,5 @@
-//! `longhaul plan` at the command line: the three forms of its output agree, bad input is refused in one line, and two of
-//! them measure the path between them.
+//! `longhaul plan` at the command line: the three forms of its output agree, bad input is refused
+//! in one line, and two of them measure the path between them.
 
 use longhaul_checks::{Finished, Program, RuntimeDir, free_tcp_port};
 use serde_json::Value;
@@ -74,7 +74,10 @@ mod output {
 
     #[test]
     fn a_round_trip_stands_for_a_distance() {
-        assert_eq!(json("--rtt 3.8ms --rate 100G")["rows"], json("--distance 380km --rate 100G")["rows"]);
+        assert_eq!(
+            json("--rtt 3.8ms --rate 100G")["rows"],
+            json("--distance 380km --rate 100G")["rows"]
+        );
     }
 
     #[test]
@@ -97,9 +100,12 @@ mod output {
         let file = runtime.path().join("mine.toml");
         let rxe = concat!(env!("CARGO_MANIFEST_DIR"), "/../labs/nics/rxe.toml");
         let text = fs::read_to_string(rxe).unwrap().replace("\"rxe\"", "\"mine\"");
-        fs::write(&file, text.replace("outstanding_psns = 129", "outstanding_psns = 1024")).unwrap();
-        let arguments = format!("--distance 1000km --rate 10G --sizes 64K --nic {}", file.display());
-        let (mine, rxe) = (json(&arguments), json("--distance 1000km --rate 10G --sizes 64K --nic rxe"));
+        fs::write(&file, text.replace("outstanding_psns = 129", "outstanding_psns = 1024"))
+            .unwrap();
+        let arguments =
+            format!("--distance 1000km --rate 10G --sizes 64K --nic {}", file.display());
+        let (mine, rxe) =
+            (json(&arguments), json("--distance 1000km --rate 10G --sizes 64K --nic rxe"));
         let goodput = |plan: &Value| plan["rows"][0]["prediction"]["goodput_bps"].as_f64().unwrap();
         assert_eq!(mine["nic"]["name"], "mine");
         assert!((goodput(&mine) / goodput(&rxe) - 8.0).abs() < 0.5);
@@ -185,7 +191,11 @@ mod probe {
         };
         let probe = &measured["probe"];
         assert_eq!((&probe["probes"], &probe["answers"]), (&20.into(), &20.into()), "{probe}");
-        assert_eq!((&probe["path_mtu"], &probe["roce_mtu"]), (&9216.into(), &4096.into()), "{probe}");
+        assert_eq!(
+            (&probe["path_mtu"], &probe["roce_mtu"]),
+            (&9216.into(), &4096.into()),
+            "{probe}"
+        );
         let rtt_us = probe["rtt_median_us"].as_f64().unwrap();
         assert!(rtt_us > 0.0);
         assert!((measured["rtt_ns"].as_f64().unwrap() - rtt_us * 1e3).abs() < 1.0, "{measured}");
@@ -197,7 +207,8 @@ mod probe {
         let runtime = RuntimeDir::new();
         let socket = std::net::UdpSocket::bind("[::]:0").unwrap();
         let port = socket.local_addr().unwrap().port();
-        let done = Program::start(&mut runtime.longhaul(&format!("plan --answer {port}"))).finish(LIMIT);
+        let done =
+            Program::start(&mut runtime.longhaul(&format!("plan --answer {port}"))).finish(LIMIT);
         assert_refused(&done, 1, &["is taken", "--answer PORT"]);
     }
 

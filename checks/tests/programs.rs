@@ -82,10 +82,11 @@ mod perftest_bandwidth {
 mod perftest_latency {
     use super::*;
 
-    /// The least latency of a hundred, in µs: what the protocol makes of the distance, whatever else the machine
-    /// does.
+    /// The least latency of a hundred, in µs: what the protocol makes of the distance, whatever
+    /// else the machine does.
     fn least(lab: &TestLab, program: &str) -> f64 {
-        // perftest prints "inf" when the machine was too busy for it to measure the rate of its clock.
+        // perftest prints "inf" when the machine was too busy for it to measure the rate of its
+        // clock.
         let mut tries = (0..3).map(|_| perftest(lab, program, "-n 100", By::Tcp)[LEAST]);
         tries.find(|us| us.is_finite()).expect("a clock rate within three tries")
     }
@@ -105,7 +106,10 @@ mod perftest_latency {
             let lab = TestLab::up(&format!("--distance 1000km {accelerate}"));
             for program in ["ib_write_lat", "ib_send_lat"] {
                 let least = least(&lab, program);
-                assert!((RTT_US / 2.0..RTT_US).contains(&least), "{program}: {least} µs {accelerate}");
+                assert!(
+                    (RTT_US / 2.0..RTT_US).contains(&least),
+                    "{program}: {least} µs {accelerate}"
+                );
             }
         }
     }
@@ -118,7 +122,8 @@ mod distance {
     const DEPTH: u64 = 128;
 
     fn messages_per_rtt(lab: &TestLab, size: u32) -> f64 {
-        let row = perftest(lab, "ib_write_bw", &format!("-s {size} -D 4 -f 1 --report_gbits"), By::Tcp);
+        let row =
+            perftest(lab, "ib_write_bw", &format!("-s {size} -D 4 -f 1 --report_gbits"), By::Tcp);
         row[MESSAGE_RATE] * RTT_US
     }
 
@@ -126,8 +131,9 @@ mod distance {
     fn stalls_a_requester_at_its_queue_depth() {
         let lab = TestLab::up("--distance 1000km");
         for size in [512, 4096] {
-            // perftest signals every hundredth message and refills its queue by a hundred: the rate is 100 per round
-            // trip on a machine with nothing else to do. That it is not less is for the demo to show.
+            // perftest signals every hundredth message and refills its queue by a hundred: the rate
+            // is 100 per round trip on a machine with nothing else to do. That it is not less is
+            // for the demo to show.
             let messages = messages_per_rtt(&lab, size);
             assert!((2.0..=130.0).contains(&messages), "{size} B: {messages} messages per RTT");
         }
@@ -159,7 +165,8 @@ mod distance {
 
     #[test]
     fn leaves_a_requester_its_whole_queue_under_way() {
-        let capture = std::env::temp_dir().join(format!("longhaul-check-depth-{}.pcap", std::process::id()));
+        let capture =
+            std::env::temp_dir().join(format!("longhaul-check-depth-{}.pcap", std::process::id()));
         let lab = TestLab::up(&format!("--distance 1000km --pcap {}", capture.display()));
         perftest(&lab, "ib_write_bw", "-s 512 -n 1000", By::Tcp);
         lab.down();
@@ -171,9 +178,14 @@ mod distance {
     #[test]
     fn does_not_stall_it_with_accelerators() {
         let lab = TestLab::up("--distance 1000km --accelerate");
-        // A busy machine makes it less, for a while; no requester alone gets beyond its queue depth.
+        // A busy machine makes it less, for a while; no requester alone gets beyond its queue
+        // depth.
         let beyond = (0..3).any(|_| messages_per_rtt(&lab, 512) > 1.5 * DEPTH as f64);
-        assert!(beyond, "no more than 1.5 times the queue depth per RTT, three times: {}", lab.status());
+        assert!(
+            beyond,
+            "no more than 1.5 times the queue depth per RTT, three times: {}",
+            lab.status()
+        );
         let site_a = &lab.status()["accelerators"][0];
         assert!(site_a["counters"]["pseudo_acks"].as_u64() > Some(0), "no pseudo-ACKs in {site_a}");
     }
@@ -195,7 +207,9 @@ mod other_programs {
         require("ibv_devinfo", "ibverbs-utils");
         let lab = TestLab::up("");
         let info = lab.exec("a", "ibv_devinfo -v").succeed(LIMIT);
-        for text in ["longhaul0", "PORT_ACTIVE", "link_layer:\t\tEthernet", "::ffff:10.77.0.1, RoCE v2"] {
+        for text in
+            ["longhaul0", "PORT_ACTIVE", "link_layer:\t\tEthernet", "::ffff:10.77.0.1, RoCE v2"]
+        {
             assert!(info.stdout.contains(text), "{text} is missing in {info}");
         }
     }

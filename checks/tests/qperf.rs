@@ -1,5 +1,5 @@
-//! qperf: its RC tests connected by RDMA-CM, as RoCE needs it; its UC and UD tests never use RDMA-CM and address the
-//! peer by LID alone.
+//! qperf: its RC tests connected by RDMA-CM, as RoCE needs it; its UC and UD tests never use
+//! RDMA-CM and address the peer by LID alone.
 
 use longhaul_checks::{Turn, qperf};
 
@@ -23,7 +23,10 @@ fn bandwidth() {
 
 #[test]
 fn latency() {
-    positive(&["rc_lat", "rc_rdma_read_lat", "rc_rdma_write_lat", "rc_rdma_write_poll_lat"], "latency");
+    positive(
+        &["rc_lat", "rc_rdma_read_lat", "rc_rdma_write_lat", "rc_rdma_write_poll_lat"],
+        "latency",
+    );
 }
 
 #[test]
@@ -39,5 +42,9 @@ fn verification_of_atomics() {
 #[test]
 fn unreliable_connections_and_datagrams() {
     positive_with("", &["uc_bw", "uc_rdma_write_bw", "ud_bw"], "recv_bw");
-    positive_with("", &["uc_lat", "uc_rdma_write_lat", "uc_rdma_write_poll_lat", "ud_lat"], "latency");
+    positive_with(
+        "",
+        &["uc_lat", "uc_rdma_write_lat", "uc_rdma_write_poll_lat", "ud_lat"],
+        "latency",
+    );
 }

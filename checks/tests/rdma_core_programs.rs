@@ -100,7 +100,8 @@ mod rdma_cm {
         let _turn = Turn::take();
         let place = BackToBack::new();
         // The server never ends.
-        let _server = place.start(&mut place.server("cmtime -c 100"), Ready::Attached).expect("a server");
+        let _server =
+            place.start(&mut place.server("cmtime -c 100"), Ready::Attached).expect("a server");
         let client = format!("cmtime -s {SERVER_IP} -c 100");
         let client = Program::start(&mut place.client(&client)).succeed(LIMIT);
         let connect = client.stdout.lines().find(|line| line.trim_start().starts_with("connect "));
@@ -126,7 +127,8 @@ mod sockets_over_rdma {
         let _turn = Turn::take();
         let place = BackToBack::new();
         let server = place.start(&mut place.server("rcopy"), Ready::Attached).expect("a server");
-        let copied = std::env::temp_dir().join(format!("longhaul-check-rcopy-{}", std::process::id()));
+        let copied =
+            std::env::temp_dir().join(format!("longhaul-check-rcopy-{}", std::process::id()));
         let line = format!("rcopy /usr/bin/rcopy {SERVER_IP}:{}", copied.display());
         Program::start(&mut place.client(&line)).succeed(LIMIT);
         drop(server);
@@ -159,16 +161,19 @@ mod storage {
     use super::*;
     use std::fs;
 
-    /// fio reads its job from files. 64 messages, of which the client has `depth` under way; the server has `receives`.
+    /// fio reads its job from files. 64 messages, of which the client has `depth` under way; the
+    /// server has `receives`.
     fn fio(verb: &str, depth: u32, receives: u32) {
         require("fio", "fio");
         let _turn = Turn::take();
         let place = BackToBack::new();
         let dir = std::env::temp_dir();
-        let name = |side: &str| dir.join(format!("longhaul-check-{}-{side}.fio", std::process::id()));
+        let name =
+            |side: &str| dir.join(format!("longhaul-check-{}-{side}.fio", std::process::id()));
         let both = format!("[job]\nioengine=rdma\nport={}\nbs=64k\nsize=4m\n", free_tcp_port());
         fs::write(name("server"), format!("{both}iodepth={receives}\nrw=read\n")).expect("a file");
-        let client = format!("{both}iodepth={depth}\nrw=write\nhostname={SERVER_IP}\nverb={verb}\n");
+        let client =
+            format!("{both}iodepth={depth}\nrw=write\nhostname={SERVER_IP}\nverb={verb}\n");
         fs::write(name("client"), client).expect("a file");
         let line = |side| format!("fio {}", name(side).display());
         let (_, client) = place.pair(&line("server"), &line("client"), Ready::Attached, LIMIT);
@@ -183,8 +188,9 @@ mod storage {
         fio("write", 8, 8);
     }
 
-    /// fio connects without RNR retries, and a client that fails waits for ever. A server that does not get a processor
-    /// posts no further receives meanwhile: it has one for each message from the beginning.
+    /// fio connects without RNR retries, and a client that fails waits for ever. A server that does
+    /// not get a processor posts no further receives meanwhile: it has one for each message from
+    /// the beginning.
     #[test]
     fn fio_sends() {
         fio("send", 1, 64);

@@ -1,5 +1,5 @@
-//! A report opened in Debian's Chromium: nothing goes wrong in it, every plot is there, it fits a screen of 1280 pixels and
-//! a printed page. And the commands that make and compare results.
+//! A report opened in Debian's Chromium: nothing goes wrong in it, every plot is there, it fits a
+//! screen of 1280 pixels and a printed page. And the commands that make and compare results.
 
 #[path = "report/sample.rs"]
 mod sample;
@@ -82,7 +82,8 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("longhaul-checks-{}-{name}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("longhaul-checks-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a scratch folder");
         Scratch(path)
     }
@@ -137,8 +138,10 @@ fn probe(scratch: &Scratch, html: &str, width: u32) -> (Probe, Vec<String>) {
     let written = dom.rsplit_once("PROBE{").and_then(|(_, rest)| rest.split_once("EBORP"));
     let (json, _) = written.unwrap_or_else(|| panic!("the probe did not run: {}", finished.stderr));
     let json = format!("{{{json}");
-    let json = json.replace("&lt;", "<").replace("&gt;", ">").replace("&nbsp;", " ").replace("&amp;", "&");
-    let console = finished.stderr.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned);
+    let json =
+        json.replace("&lt;", "<").replace("&gt;", ">").replace("&nbsp;", " ").replace("&amp;", "&");
+    let console =
+        finished.stderr.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned);
     (serde_json::from_str(&json).unwrap_or_else(|e| panic!("{e}: {json}")), console.collect())
 }
 
@@ -196,7 +199,10 @@ mod in_a_browser {
         assert_eq!((probe.sections, probe.fetched.len(), probe.dead_links), (4, 0, 0));
         assert!(probe.svgs.len() >= 4, "{:?}", probe.svgs);
         for svg in &probe.svgs {
-            assert!(svg.shapes >= 2 && svg.outside.is_empty() && svg.overlaps.is_empty(), "{svg:?}");
+            assert!(
+                svg.shapes >= 2 && svg.outside.is_empty() && svg.overlaps.is_empty(),
+                "{svg:?}"
+            );
         }
     }
 
@@ -217,7 +223,8 @@ mod in_a_browser {
         // The summary, and a page or a few for each of seven experiments.
         assert!((8..=18).contains(&pages), "{pages} pages");
         // A4, lying.
-        let sizes = text.matches("/MediaBox [0 0 841.").count() + text.matches("/MediaBox [0 0 842").count();
+        let sizes = text.matches("/MediaBox [0 0 841.").count()
+            + text.matches("/MediaBox [0 0 842").count();
         assert_eq!(sizes, pages, "pages of another size");
     }
 
@@ -270,12 +277,17 @@ mod commands {
         let file = results(&scratch, "results.jsonl", 1.0);
         let text = |name: &str| scratch.file(name).display().to_string();
         let (out, csv, svg) = (text("report.html"), text("csv"), text("svg"));
-        let (code, stdout, stderr) =
-            run(&["report", &file, "--out", &out, "--csv", &csv, "--svg", &svg, "--title", "A title"]);
+        let (code, stdout, stderr) = run(&[
+            "report", &file, "--out", &out, "--csv", &csv, "--svg", &svg, "--title", "A title",
+        ]);
         assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
-        assert!(stdout.starts_with("7 experiments: ") && stdout.contains("7 tables in "), "{stdout}");
+        assert!(
+            stdout.starts_with("7 experiments: ") && stdout.contains("7 tables in "),
+            "{stdout}"
+        );
         let (experiments, records) = sample::results();
-        let direct = experiments.iter().fold(Report::new("A title"), |r, e| r.experiment(e, &records));
+        let direct =
+            experiments.iter().fold(Report::new("A title"), |r, e| r.experiment(e, &records));
         assert_eq!(std::fs::read_to_string(&out).expect("a page"), direct.html().expect("a page"));
         assert_eq!(std::fs::read_dir(&csv).expect("a folder").count(), 7);
         assert_eq!(std::fs::read_dir(&svg).expect("a folder").count(), 9);
@@ -302,11 +314,16 @@ mod commands {
         };
         let newer = refusal(&good.replacen("\"schema\":1", "\"schema\":7", 1));
         assert!(
-            newer.starts_with("longhaul report: FILE line 1: schema 7; this program reads schema 1;"),
+            newer.starts_with(
+                "longhaul report: FILE line 1: schema 7; this program reads schema 1;"
+            ),
             "{newer}"
         );
         let damaged = refusal(&good.replacen("\n{", "\n{\"schema\"\n{", 3));
-        assert!(damaged.starts_with("longhaul report: FILE line 2: not a whole JSON object"), "{damaged}");
+        assert!(
+            damaged.starts_with("longhaul report: FILE line 2: not a whole JSON object"),
+            "{damaged}"
+        );
         assert_eq!(refusal(""), "longhaul report: FILE holds no results\n");
         let (code, _, stderr) = run(&["report", "/nonexistent"]);
         assert_eq!(code, 2);
@@ -336,10 +353,14 @@ mod commands {
         // One figure among a thousand comes first.
         let text = std::fs::read_to_string(&a).expect("the sample");
         let one = scratch.file("one.jsonl");
-        std::fs::write(&one, text.replacen("\"energy_ws\":2.03}", "\"energy_ws\":3.03}", 1)).expect("a file");
+        std::fs::write(&one, text.replacen("\"energy_ws\":2.03}", "\"energy_ws\":3.03}", 1))
+            .expect("a file");
         let (code, stdout, _) = run(&["compare", &a, &one.display().to_string()]);
         let line = stdout.lines().nth(1).unwrap_or_default();
-        assert!(code == 1 && line.starts_with("power ") && line.ends_with("+49.26 %  ✗"), "{stdout}");
+        assert!(
+            code == 1 && line.starts_with("power ") && line.ends_with("+49.26 %  ✗"),
+            "{stdout}"
+        );
         let half = std::fs::read_to_string(&a).expect("the sample");
         let half: String = half.lines().take(300).map(|line| line.to_owned() + "\n").collect();
         let part = scratch.file("part.jsonl");

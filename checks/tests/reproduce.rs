@@ -1,5 +1,5 @@
-//! `longhaul reproduce`: the published tables come out, and what is off or failed is said. A part of each experiment runs
-//! here; all of it, which takes minutes, runs in the nightly tier.
+//! `longhaul reproduce`: the published tables come out, and what is off or failed is said. A part
+//! of each experiment runs here; all of it, which takes minutes, runs in the nightly tier.
 
 use longhaul_checks::{Finished, Program, RuntimeDir};
 use serde_json::Value;
@@ -21,7 +21,9 @@ fn assert_all_as_expected(arguments: &str) {
         let tally = &experiment["tally"];
         let judged: u64 = ["published", "theory", "own"]
             .iter()
-            .map(|basis| tally[basis]["within"].as_u64().unwrap() + tally[basis]["fitted"].as_u64().unwrap())
+            .map(|basis| {
+                tally[basis]["within"].as_u64().unwrap() + tally[basis]["fitted"].as_u64().unwrap()
+            })
             .sum();
         assert!(judged > 0 && tally["failed"] == 0, "{experiment:#}");
     }
@@ -76,8 +78,10 @@ fn a_run_that_ends_in_an_error_is_a_cell_that_says_so() {
         fs::write(here.join(name), LATE.replace("WHERE", only)).unwrap();
         let done = run(&runtime, &format!("reproduce {name} ceiling --check --results r.jsonl"));
         assert_eq!(done.status.code(), Some(code), "{done}");
-        for part in ["failed at 10000 km, simulated: its time was over", "2 of 2 figures as theory has them"]
-        {
+        for part in [
+            "failed at 10000 km, simulated: its time was over",
+            "2 of 2 figures as theory has them",
+        ] {
             assert!(done.stdout.contains(part), "{part}: {done}");
         }
         assert_eq!(done.stdout.contains("missing"), code == 1, "{done}");
@@ -115,7 +119,8 @@ fn an_experiment_that_there_is_not_is_refused_with_those_that_there_are() {
     }
 }
 
-/// Appendix C of the published report: the requester stops when the delta of PSNs is 15, which are 16 READs of a packet.
+/// Appendix C of the published report: the requester stops when the delta of PSNs is 15, which are
+/// 16 READs of a packet.
 #[test]
 fn the_doctor_finds_the_stall_of_16_reads_in_a_simulated_capture() {
     let runtime = RuntimeDir::new();
@@ -135,7 +140,8 @@ iterations = 2000
     let simulated = run(&runtime, "sim reads.toml --pcap-dir captures");
     assert_eq!(simulated.status.code(), Some(0), "{simulated}");
     let done = run(&runtime, "doctor --json captures/wan@a.pcap");
-    let report: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
+    let report: Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
     let flows = report["flows"].as_array().unwrap();
     let finding = flows
         .iter()

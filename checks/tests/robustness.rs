@@ -1,4 +1,5 @@
-//! What programs do to a library that lives in their process: fork, load it late, signals, closed descriptors.
+//! What programs do to a library that lives in their process: fork, load it late, signals, closed
+//! descriptors.
 
 use longhaul_checks::{BackToBack, Program, Ready, Turn, free_tcp_port, longhaul, require};
 use std::fs;
@@ -15,7 +16,8 @@ fn scenario(name: &str) {
     let _turn = Turn::take();
     let place = BackToBack::new();
     let finished =
-        Program::start(&mut place.server(&format!("{PYTHON} {} {name}", script.display()))).succeed(LIMIT);
+        Program::start(&mut place.server(&format!("{PYTHON} {} {name}", script.display())))
+            .succeed(LIMIT);
     assert!(finished.stdout.contains("survived"), "{finished}");
     assert!(!finished.stderr.contains("panicked"), "{finished}");
 }
@@ -100,7 +102,8 @@ mod memory {
         copy
     }
 
-    /// The blocks of valgrind's report that name the library; what is left when a program ends is no error.
+    /// The blocks of valgrind's report that name the library; what is left when a program ends is
+    /// no error.
     fn ours(report: &str) -> Vec<&str> {
         let blocks = report.split("<error>").skip(1);
         blocks
@@ -121,9 +124,12 @@ mod memory {
         let server = place
             .start(&mut place.server(&format!("ib_write_bw {options}")), Ready::Tcp(port))
             .unwrap_or_else(|text| panic!("{text}"));
-        let line =
-            format!("valgrind --xml=yes --xml-file={} ib_write_bw {options} 127.0.0.1", report.display());
-        let client = Program::start(place.client(&line).env("LD_PRELOAD", stripped())).succeed(LIMIT);
+        let line = format!(
+            "valgrind --xml=yes --xml-file={} ib_write_bw {options} 127.0.0.1",
+            report.display()
+        );
+        let client =
+            Program::start(place.client(&line).env("LD_PRELOAD", stripped())).succeed(LIMIT);
         server.succeed(LIMIT);
         let text = fs::read_to_string(&report).unwrap_or_else(|e| panic!("{e}: {client}"));
         fs::remove_file(&report).expect("the report");

@@ -1,5 +1,5 @@
-//! Scapy's RoCE layer computes the ICRC that we computed and reads the fields that we wrote. Needs the package
-//! python3-scapy.
+//! Scapy's RoCE layer computes the ICRC that we computed and reads the fields that we wrote. Needs
+//! the package python3-scapy.
 
 use longhaul_checks::outside::output;
 use longhaul_checks::packets::{Fields, capture, every_kind};

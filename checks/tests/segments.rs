@@ -1,5 +1,5 @@
-//! Captures of all four segments of a path prove what the accelerators on it did. Between our own RNICs in network
-//! namespaces; skipped, loudly, where those cannot be made.
+//! Captures of all four segments of a path prove what the accelerators on it did. Between our own
+//! RNICs in network namespaces; skipped, loudly, where those cannot be made.
 
 use longhaul_checks::network::{Network, RunningBox};
 use longhaul_checks::require;
@@ -35,7 +35,8 @@ fn run(network: &Network, loss: &str, program: &str) -> Proof {
     for one in boxes {
         one.end();
     }
-    let segments = Segments::open(files.each_ref().map(|file| Some(file.as_path()))).expect("captures");
+    let segments =
+        Segments::open(files.each_ref().map(|file| Some(file.as_path()))).expect("captures");
     let proof = prove(segments).unwrap_or_else(|error| panic!("{error}"));
     assert!(proof.holds(), "{program}: {}", serde_json::to_string_pretty(&proof).expect("JSON"));
     proof
@@ -56,7 +57,11 @@ fn without_loss_prove_every_rule_for_writes_sends_and_reads() {
         assert!(!carrying.is_empty(), "{program}: {proof:#?}");
         for flow in &carrying {
             assert_eq!(flow.end, End::Delivered, "{program}: {flow:#?}");
-            assert_eq!((flow.sent, flow.confirmed), (flow.arrived, flow.arrived), "{program}: {flow:#?}");
+            assert_eq!(
+                (flow.sent, flow.confirmed),
+                (flow.arrived, flow.arrived),
+                "{program}: {flow:#?}"
+            );
             assert_eq!(flow.pseudo_acks > 0, accelerated, "{program}: {flow:#?}");
         }
         let carried: u64 = proof.boxes.iter().flat_map(|passage| passage.carried).sum();
@@ -68,7 +73,8 @@ fn without_loss_prove_every_rule_for_writes_sends_and_reads() {
 fn with_loss_prove_that_every_byte_arrives_once_and_in_order() {
     require("ib_write_bw", "perftest");
     let Some(network) = Network::new("captures of four segments with loss", 1500) else { return };
-    // Not WRITEs: their server leaves when the client says so by another QP, which what is stored may come after.
+    // Not WRITEs: their server leaves when the client says so by another QP, which what is stored
+    // may come after.
     let proof = run(&network, "--loss 0.004", "ib_send_bw -R -s 65536 -m 1024 -n 40");
     let flow = proof.flows.iter().max_by_key(|flow| flow.sent).expect("a flow");
     assert_eq!((flow.sent, flow.arrived, flow.confirmed), (40 * 64, 40 * 64, 40 * 64), "{flow:#?}");

@@ -59,8 +59,9 @@ impl Place {
 
     fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.runtime.path()).unwrap();
-        let mut names: Vec<String> =
-            entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
         names.sort();
         names
     }
@@ -75,9 +76,16 @@ mod a_run {
         let example = place.succeed("sim --example");
         fs::write(place.runtime.path().join("example.toml"), example).unwrap();
         let text = place.succeed("sim example.toml");
-        for part in
-            ["example: ", "flow1", "write 64 KiB", "Gbit/s", "lan-a", "wan", "accelerator near", "host b"]
-        {
+        for part in [
+            "example: ",
+            "flow1",
+            "write 64 KiB",
+            "Gbit/s",
+            "lan-a",
+            "wan",
+            "accelerator near",
+            "host b",
+        ] {
             assert!(text.contains(part), "{part:?} is missing:\n{text}");
         }
     }
@@ -86,8 +94,8 @@ mod a_run {
     fn is_the_same_to_the_byte_on_one_thread_and_on_two() {
         let place = Place::new(SCENARIO);
         let outputs = [1, 2].map(|threads| {
-            let printed =
-                place.succeed(&format!("sim x.toml --json --threads {threads} --pcap-dir d{threads}"));
+            let printed = place
+                .succeed(&format!("sim x.toml --json --threads {threads} --pcap-dir d{threads}"));
             let segments = ["lan-a@a", "lan-a@near", "wan@near", "wan@far", "lan-b@far", "lan-b@b"];
             (printed, segments.map(|name| place.read(&format!("d{threads}/{name}.pcap"))))
         });
@@ -108,7 +116,8 @@ mod a_run {
         let far = goodput("--set path.accelerators=none --set path.distance=1000km");
         assert!(near > 10.0 * far, "{near} {far}");
         let lines = String::from_utf8(place.read("r.jsonl")).unwrap();
-        let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let records: Vec<Value> =
+            lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(records.len(), 2);
         assert_eq!(
             (&records[1]["experiment"], &records[1]["source"]),
@@ -138,7 +147,8 @@ mod a_run {
         let arguments = "sim x.toml --set flow.connect=cm --set flow.qps=4 --set path.loss=0";
         let text = place.succeed(arguments);
         assert!(text.contains("set-up: mean") && text.contains("3.801 ms"), "{text}");
-        let flow = place.json(&format!("{arguments} --json --out r.jsonl"))["outcome"]["flows"][0].clone();
+        let flow =
+            place.json(&format!("{arguments} --json --out r.jsonl"))["outcome"]["flows"][0].clone();
         let slowest = flow["setup"]["max_ns"].as_f64().unwrap();
         assert!((3.8e6..3.81e6).contains(&slowest), "{flow}");
         let record: Value = serde_json::from_slice(&place.read("r.jsonl")).unwrap();
@@ -171,14 +181,16 @@ mod captures {
     #[test]
     fn at_both_ends_show_what_left_and_what_arrived_in_the_order_of_time() {
         let place = Place::new(SCENARIO);
-        let outcome = place.json("sim x.toml --json --pcap wan@near=near.pcap --pcap wan@far=far.pcap");
+        let outcome =
+            place.json("sim x.toml --json --pcap wan@near=near.pcap --pcap wan@far=far.pcap");
         let (near, far) = (frames(&place.read("near.pcap")), frames(&place.read("far.pcap")));
         for frames in [&near, &far] {
             assert!(frames.is_sorted_by_key(|(at, _)| *at));
         }
         let wires = outcome["outcome"]["wires"].as_array().unwrap();
         let entered = |from: &str, to: &str| {
-            let wire = wires.iter().find(|wire| wire["from"] == from && wire["to"] == to).expect("a wire");
+            let wire =
+                wires.iter().find(|wire| wire["from"] == from && wire["to"] == to).expect("a wire");
             (wire["entered_frames"].as_u64().unwrap(), wire["lost_frames"].as_u64().unwrap())
         };
         let ((forth, lost), (back, lost_back)) = (entered("near", "far"), entered("far", "near"));
@@ -216,17 +228,35 @@ mod captures {
     fn show_connections_set_up_and_ended_to_tshark_and_to_the_doctor() {
         require("tshark", "tshark");
         let place = Place::new(SCENARIO);
-        place.succeed("sim x.toml --set flow.connect=cm --set flow.iterations=20 --pcap lan-a=a.pcap");
+        place.succeed(
+            "sim x.toml --set flow.connect=cm --set flow.iterations=20 --pcap lan-a=a.pcap",
+        );
         let mut tshark = Command::new("tshark");
-        tshark.current_dir(place.runtime.path()).args(["-n", "-r", "a.pcap", "-Y", "infiniband.mad"]);
+        tshark.current_dir(place.runtime.path()).args([
+            "-n",
+            "-r",
+            "a.pcap",
+            "-Y",
+            "infiniband.mad",
+        ]);
         tshark.args(["-T", "fields", "-e", "_ws.malformed", "-e", "_ws.col.Info"]);
         let text = Program::start(&mut tshark).succeed(LIMIT).stdout;
-        let messages =
-            ["ConnectRequest", "ConnectReply", "ReadyToUse", "DisconnectRequest", "DisconnectReply"];
-        assert_eq!(text.lines().collect::<Vec<_>>(), messages.map(|message| format!("\tCM: {message}")));
+        let messages = [
+            "ConnectRequest",
+            "ConnectReply",
+            "ReadyToUse",
+            "DisconnectRequest",
+            "DisconnectReply",
+        ];
+        assert_eq!(
+            text.lines().collect::<Vec<_>>(),
+            messages.map(|message| format!("\tCM: {message}"))
+        );
         let report = place.succeed("doctor a.pcap");
-        for part in ["1 request, 1 reply, 1 disconnection, 0 rejections", "set up by the connection manager"]
-        {
+        for part in [
+            "1 request, 1 reply, 1 disconnection, 0 rejections",
+            "set up by the connection manager",
+        ] {
             assert!(report.contains(part), "{part:?} is missing:\n{report}");
         }
     }
@@ -242,7 +272,8 @@ mod captures {
         let flow = &at_requester["flows"][0];
         let text = place.succeed("doctor a.pcap");
         assert!(text.contains("400 WRITE of 64 KiB"), "{text}");
-        // Near the requester answers take the whole way to and fro; near the responder next to nothing.
+        // Near the requester answers take the whole way to and fro; near the responder next to
+        // nothing.
         assert!(text.contains("min 3.8 ms"), "{text}");
         assert!(!place.succeed("doctor b.pcap").contains("min 3.8 ms, median 3.8 ms"), "{flow}");
         assert!(text.contains("The queue depth limits it: 128 messages"), "{text}");
@@ -253,8 +284,16 @@ mod captures {
         let place = Place::new(SCENARIO);
         for (arguments, code, part) in [
             ("sim x.toml --pcap wan", 2, "--pcap wan: write LINK=FILE"),
-            ("sim x.toml --pcap man=x.pcap", 2, "no link is called 'man': there are lan-a, lan-b, wan"),
-            ("sim x.toml --pcap wan@a=x.pcap", 2, "link 'wan' does not end at 'a', but at near and far"),
+            (
+                "sim x.toml --pcap man=x.pcap",
+                2,
+                "no link is called 'man': there are lan-a, lan-b, wan",
+            ),
+            (
+                "sim x.toml --pcap wan@a=x.pcap",
+                2,
+                "link 'wan' does not end at 'a', but at near and far",
+            ),
             ("sim x.toml --pcap wan=x.pcap --pcap lan-a=x.pcap", 2, "two captures go to x.pcap"),
             ("sim x.toml --pcap wan=x.toml/x.pcap", 1, "x.toml"),
         ] {
@@ -264,8 +303,10 @@ mod captures {
         }
         let mut full = Command::new("bash");
         let longhaul = longhaul_checks::longhaul();
-        let script =
-            format!("ulimit -f 64; trap '' XFSZ; exec {} sim x.toml --pcap wan=w.pcap", longhaul.display());
+        let script = format!(
+            "ulimit -f 64; trap '' XFSZ; exec {} sim x.toml --pcap wan=w.pcap",
+            longhaul.display()
+        );
         full.current_dir(place.runtime.path()).args(["-c", &script]).process_group(0);
         let ended = Program::start(&mut full).finish(LIMIT);
         assert_eq!(ended.status.code(), Some(1), "{ended}");
@@ -288,7 +329,11 @@ mod bad_input {
     #[test]
     fn in_a_file_is_named_with_its_line() {
         for (from, to, part) in [
-            ("distance", "distnace", "x.toml:5: 'distnace' in [path] is not known; did you mean 'distance'?"),
+            (
+                "distance",
+                "distnace",
+                "x.toml:5: 'distnace' in [path] is not known; did you mean 'distance'?",
+            ),
             ("\"380km\"", "\"-5km\"", "x.toml:5: distance in [path]"),
             ("\"380km\"", "\"90000km\"", "longer than 80000 km"),
             ("\"100G\"", "0", "x.toml:6: rate in [path]: 0 is out of range"),

@@ -40,8 +40,17 @@ const ILLS: [&[&str]; 19] = [
 ];
 
 /// What each side counts, and must have done some of.
-const KINDS: [&str; 9] =
-    ["rounds", "messages", "bytes", "atomics", "invalidated", "uc", "uc_writes", "uc_immediate_writes", "ud"];
+const KINDS: [&str; 9] = [
+    "rounds",
+    "messages",
+    "bytes",
+    "atomics",
+    "invalidated",
+    "uc",
+    "uc_writes",
+    "uc_immediate_writes",
+    "ud",
+];
 
 /// One lab and what runs in it.
 struct Trial {
@@ -57,7 +66,11 @@ impl Trial {
         lab.extend(ills.iter().map(|&word| word.to_owned()));
         let disorders = |word: &&str| word.contains("reorder") || word.contains("duplicate");
         let order = if ills.iter().any(disorders) { "--any-order" } else { "" };
-        Trial { lab, task: format!("stress --seed {seed} --seconds {seconds} {task} {order}"), seconds }
+        Trial {
+            lab,
+            task: format!("stress --seed {seed} --seconds {seconds} {task} {order}"),
+            seconds,
+        }
     }
 
     /// Anything, drawn from the seed.
@@ -193,13 +206,15 @@ fn an_hour() {
         let trial = Trial::drawn(seed, 6.0);
         println!("seed {seed}: {:?}, {}", trial.lab, trial.task);
         // A lab that does not come up is that trial's fault, and the others go on too.
-        let outcome = catch_unwind(|| trial.run(&again)).unwrap_or_else(|_| Err("panicked".to_owned()));
+        let outcome =
+            catch_unwind(|| trial.run(&again)).unwrap_or_else(|_| Err("panicked".to_owned()));
         trials += 1;
         match outcome {
             Ok([client, server]) => {
                 for (sum, kind) in sums.iter_mut().zip(KINDS) {
                     // Lanes count what both sides do, the others what one side receives.
-                    let sides = if kind.starts_with('u') { vec![&client, &server] } else { vec![&client] };
+                    let sides =
+                        if kind.starts_with('u') { vec![&client, &server] } else { vec![&client] };
                     *sum += sides.iter().filter_map(|side| side[kind].as_u64()).sum::<u64>();
                 }
             }
@@ -212,7 +227,8 @@ fn an_hour() {
             break;
         }
     }
-    let sums: Vec<String> = KINDS.iter().zip(sums).map(|(kind, sum)| format!("{kind} {sum}")).collect();
+    let sums: Vec<String> =
+        KINDS.iter().zip(sums).map(|(kind, sum)| format!("{kind} {sum}")).collect();
     println!("{trials} trials in {:.0} s: {}", begun.elapsed().as_secs_f64(), sums.join(", "));
     assert!(failed.is_empty(), "faults with the seeds {failed:?}");
 }

@@ -56,11 +56,13 @@ impl Place {
         self.text(&format!("{out}/results.jsonl")).matches('\n').count()
     }
 
-    /// By point and seed, the values: everything that does not depend on when and where it ran. No point is there twice.
+    /// By point and seed, the values: everything that does not depend on when and where it ran. No
+    /// point is there twice.
     fn results(&self, out: &str) -> BTreeMap<String, Value> {
         let mut results = BTreeMap::new();
         for line in self.text(&format!("{out}/results.jsonl")).lines() {
-            let record: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+            let record: Value =
+                serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
             let key = format!("{} {}", record["point"], record["provenance"]["seed"]);
             let before = results.insert(key, record["values"].clone());
             assert_eq!(before, None, "{line}");
@@ -84,7 +86,8 @@ mod a_grid {
     #[test]
     fn has_each_combination_once_and_the_same_results_on_any_number_of_cores() {
         let place = Place::new();
-        let vary = "--vary flow.size=4K..64K,x4 --vary path.distance=1km,10km --vary flow.op=write,read";
+        let vary =
+            "--vary flow.size=4K..64K,x4 --vary path.distance=1km,10km --vary flow.op=write,read";
         place.succeed(&format!("sweep x.toml {vary} --repeat 2 --jobs 1 --out one"));
         let results = place.results("one");
         assert_eq!(results.len(), 3 * 2 * 2 * 2);
@@ -142,7 +145,8 @@ mod an_interrupted_sweep {
     #[test]
     fn by_a_kill_loses_no_finished_point() {
         interrupted(|program| {
-            // SAFETY: kill has no preconditions; the child was not waited for, so its number is its own.
+            // SAFETY: kill has no preconditions; the child was not waited for, so its number is its
+            // own.
             unsafe { libc::kill(program.id() as libc::pid_t, libc::SIGKILL) };
         });
     }
@@ -158,8 +162,11 @@ mod an_interrupted_sweep {
         assert_eq!(ended.status.code(), Some(1), "{ended}");
         let there = place.results("o").len();
         assert!((1..16).contains(&there), "{there}");
-        for part in ["File too large", &format!("the {there} points finished before are whole"), "make room"]
-        {
+        for part in [
+            "File too large",
+            &format!("the {there} points finished before are whole"),
+            "make room",
+        ] {
             assert!(ended.stderr.contains(part), "{part:?} is missing: {ended}");
         }
         place.succeed(sweep);
@@ -175,7 +182,10 @@ mod refusals {
         let place = Place::new();
         for (arguments, part) in [
             ("--vary flow.iterations=1..1000000000,+1", "1000000000 points are more than 100000"),
-            ("--vary flow.size=4K..64K --repeat 4000000000", "20000000000 points are more than 100000"),
+            (
+                "--vary flow.size=4K..64K --repeat 4000000000",
+                "20000000000 points are more than 100000",
+            ),
             ("--vary flow.size=4K..64K --max-points 4", "5 points are more than 4"),
             ("--vary flow.sise=4K", "did you mean 'size'?"),
             ("--vary flow.size=8M..4K", "runs backwards"),
@@ -229,7 +239,8 @@ mod refusals {
     #[test]
     fn say_that_slurm_is_missing_before_anything_is_made() {
         let place = Place::new();
-        let mut command = place.command("sweep x.toml --vary flow.size=4K --executor slurm --out o");
+        let mut command =
+            place.command("sweep x.toml --vary flow.size=4K --executor slurm --out o");
         command.env("PATH", place.runtime.path());
         let refused = Program::start(&mut command).finish(LIMIT);
         assert!(!refused.status.success(), "{refused}");

@@ -1,4 +1,5 @@
-//! What a port's tap records, the capture reader reads: the two are written apart, since ports know no protocol.
+//! What a port's tap records, the capture reader reads: the two are written apart, since ports know
+//! no protocol.
 
 use longhaul_checks::packets::every_kind;
 use longhaul_port::tap::{TapConfig, TapPort};
@@ -23,10 +24,8 @@ fn a_recording_is_read_back_frame_by_frame() {
         assert_eq!((record.data, record.original_len), (&frame[..], frame.len()));
         assert_eq!(record.link_type, LinkType::ETHERNET);
         // Nanoseconds, not microseconds: between 2023 and 2106.
-        assert!(
-            record
-                .timestamp_ns
-                .is_some_and(|ns| (1_700_000_000_000_000_000..4_294_967_296_000_000_000).contains(&ns))
-        );
+        assert!(record.timestamp_ns.is_some_and(|ns| {
+            (1_700_000_000_000_000_000..4_294_967_296_000_000_000).contains(&ns)
+        }));
     }
 }

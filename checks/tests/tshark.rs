@@ -39,7 +39,15 @@ const FIELDS: [&str; 26] = [
 fn dissect(file: &[u8], name: &str) -> Vec<Vec<String>> {
     let path = scratch_file(name, file);
     let mut command = Command::new("tshark");
-    command.arg("-r").arg(&path).args(["-n", "-T", "fields", "-E", "separator=|", "-E", "occurrence=f"]);
+    command.arg("-r").arg(&path).args([
+        "-n",
+        "-T",
+        "fields",
+        "-E",
+        "separator=|",
+        "-E",
+        "occurrence=f",
+    ]);
     // Guesses at what the payload means are not asked for: they call an empty one malformed.
     for guess in ["rpcordma", "nvme-rdma", "smb_direct", "iser", "rpc"] {
         command.args(["--disable-protocol", guess]);
@@ -56,7 +64,8 @@ fn dissect(file: &[u8], name: &str) -> Vec<Vec<String>> {
 fn expected(fields: &Fields, frame: &[u8]) -> Vec<String> {
     let decimal = |v: u32| v.to_string();
     let flag = |v: bool| u8::from(v).to_string();
-    let hex = |v: Option<u64>, width: usize| v.map(|v| format!("0x{v:0width$x}")).unwrap_or_default();
+    let hex =
+        |v: Option<u64>, width: usize| v.map(|v| format!("0x{v:0width$x}")).unwrap_or_default();
     let bytes = |v: [u8; 4]| v.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let (reth, atomic, bth) = (fields.reth, fields.atomic, fields.bth);
     let virtual_address = reth.map(|r| r.virtual_address).or(atomic.map(|a| a.virtual_address));

@@ -1,5 +1,5 @@
-//! Boxes over AF_XDP ports, between hosts that are network namespaces of this machine. Skipped, loudly, where namespaces or
-//! AF_XDP are not to be had.
+//! Boxes over AF_XDP ports, between hosts that are network namespaces of this machine. Skipped,
+//! loudly, where namespaces or AF_XDP are not to be had.
 
 use longhaul_checks::network::{LIMIT, Network, RIGHT, RIGHT_6, Raw, RunningBox, has_af_xdp};
 use longhaul_checks::{Program, require};
@@ -17,9 +17,13 @@ fn chain(network: &Network, options: &str) -> [RunningBox; 3] {
     let port = |name: &str| format!("xdp:{name}{options}");
     let [west, w1, w2, e2, e1, east] = ["west", "w1", "w2", "e2", "e1", "east"].map(port);
     [
-        network.start(&format!("accelerate --name near --lan {west} --wan {w1} --rate 1G --distance 1000km")),
+        network.start(&format!(
+            "accelerate --name near --lan {west} --wan {w1} --rate 1G --distance 1000km"
+        )),
         network.start(&format!("emulate --a {w2} --b {e2} --distance 1000km --rate 1G")),
-        network.start(&format!("accelerate --name far --lan {east} --wan {e1} --rate 1G --distance 1000km")),
+        network.start(&format!(
+            "accelerate --name far --lan {east} --wan {e1} --rate 1G --distance 1000km"
+        )),
     ]
 }
 
@@ -84,11 +88,17 @@ fn carries_and_accelerates(mtu: u32, options: &str, is_native: bool) {
             for drop in ["not_splittable", "frame_too_long", "frame_too_short"] {
                 assert_eq!(port["rx_drops"][drop], 0, "{drop}: {status:#}");
             }
-            assert_eq!((&port["other"]["tx_stalls"], &port["peer_violations"]), (&0.into(), &0.into()));
+            assert_eq!(
+                (&port["other"]["tx_stalls"], &port["peer_violations"]),
+                (&0.into(), &0.into())
+            );
         }
     }
     let lan = &ports(&near)[0]["other"];
-    assert!(lan["rx_checksums_filled"].as_u64() > Some(0), "hosts leave no checksum open: {near:#}");
+    assert!(
+        lan["rx_checksums_filled"].as_u64() > Some(0),
+        "hosts leave no checksum open: {near:#}"
+    );
     assert_eq!(lan["rx_split"].as_u64() > Some(0), !is_native, "{near:#}");
     for one in boxes {
         one.end();
@@ -123,7 +133,9 @@ fn survive_cables_that_are_pulled() {
     network.round_trip(RIGHT, 64, 2);
     network.pull_cables(&fibre);
     let ended = fibre.end();
-    for (line, count) in [("a port xdp:west went down", 2), ("b port xdp:east went down", 1), ("is up", 5)] {
+    for (line, count) in
+        [("a port xdp:west went down", 2), ("b port xdp:east went down", 1), ("is up", 5)]
+    {
         assert_eq!(ended.stderr.matches(line).count(), count, "{line}: {ended}");
     }
 }

@@ -1,9 +1,11 @@
-//! What a turn of an accelerator takes, on a machine with other work: `turns PAYLOAD FLOWS KM TURNS`, with 512, 64, 0 and 10000
-//! unless told.
+//! What a turn of an accelerator takes, on a machine with other work:
+//! `turns PAYLOAD FLOWS KM TURNS`, with 512, 64, 0 and 10000 unless told.
 //!
-//! Every turn of 64 packets is timed by itself, so that those from which the processor was taken away do not count: what is printed
-//! are ticks of the time-stamp counter per packet, in the tenth of the turns that were quickest and in the median. Time is virtual, 300 ns a packet, so
-//! that as much is under way as on a machine of its own. To compare two builds, run them by turns and take the least.
+//! Every turn of 64 packets is timed by itself, so that those from which the processor was taken
+//! away do not count: what is printed are ticks of the time-stamp counter per packet, in the tenth
+//! of the turns that were quickest and in the median. Time is virtual, 300 ns a packet, so that as
+//! much is under way as on a machine of its own. To compare two builds, run them by turns and take
+//! the least.
 
 use longhaul_accel::{Accelerator, Config, FlowState};
 use longhaul_datapath::{Load, LoadConfig, RingEnd, Ticks};
@@ -51,8 +53,9 @@ impl Row {
         self.load.send(&mut self.near).expect("rings do not fail");
         let (config, now, before) = (TurnConfig::default(), self.now, self.ticks.now());
         for _ in 0..STEPS_MAX {
-            let done =
-                turn(&mut self.node, &mut self.ports, &|| now, &config, &mut |_, error| panic!("{error}"));
+            let done = turn(&mut self.node, &mut self.ports, &|| now, &config, &mut |_, error| {
+                panic!("{error}")
+            });
             if done.received < config.receive_batch {
                 break;
             }
@@ -69,7 +72,8 @@ impl Row {
     fn pair(&mut self) {
         let flows = self.load.config().flows as usize;
         let known = |node: &Alone| {
-            node.right().map_or(0, |a| a.flows().filter(|f| f.state == FlowState::Terminated).count())
+            node.right()
+                .map_or(0, |a| a.flows().filter(|f| f.state == FlowState::Terminated).count())
         };
         for quota in 1..100 {
             self.load.set_quota(Some(quota));
@@ -91,7 +95,8 @@ fn main() {
     row.pair();
     let round_trip = Duration::of_fibre_m(1000 * number(2, 0)).times(2);
     row.load.set_ack_delay(round_trip);
-    let warm = row.load.counters().arrived + 200_000.max(4 * round_trip.as_ns() / PER_PACKET.as_ns());
+    let warm =
+        row.load.counters().arrived + 200_000.max(4 * round_trip.as_ns() / PER_PACKET.as_ns());
     while row.load.counters().arrived < warm {
         row.round();
     }
@@ -101,5 +106,9 @@ fn main() {
     assert_eq!((did.duplicates, did.behind_gaps, did.corrupt, did.refusals), (0, 0, 0, 0));
     let each = did.arrived as f64 / took.len() as f64;
     took.sort_unstable();
-    println!("{:.1} {:.1}", took[took.len() / 10] as f64 / each, took[took.len() / 2] as f64 / each);
+    println!(
+        "{:.1} {:.1}",
+        took[took.len() / 10] as f64 / each,
+        took[took.len() / 2] as f64 / each
+    );
 }

@@ -1,4 +1,5 @@
-//! An end of RC queue pairs over a port: the software RNIC as programs use it, with a meter around it.
+//! An end of RC queue pairs over a port: the software RNIC as programs use it, with a meter around
+//! it.
 
 use crate::meter::Ticks;
 use crate::watch::{Part, PartTicks, Region, Watch, Watched};
@@ -6,8 +7,8 @@ use hdrhistogram::Histogram;
 use longhaul_host::{Clock, TurnConfig, turn};
 use longhaul_port::{LinkState, Port, PortError};
 use longhaul_rnic::{
-    Access, AddressVector, Completion, Config, Counter, CqId, Event, MrKeys, Mtu, QpAttr, QpEvent, QpInit,
-    QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge, Status,
+    Access, AddressVector, Completion, Config, Counter, CqId, Event, MrKeys, Mtu, QpAttr, QpEvent,
+    QpInit, QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge, Status,
 };
 use longhaul_units::{Psn, Qpn, RKey};
 use longhaul_wire::MacAddr;
@@ -42,8 +43,8 @@ pub enum Operation {
 pub struct TransferConfig {
     /// What requesters do.
     pub operation: Operation,
-    /// Length of each message in bytes, 1 to 2^30. Each queue pair has one buffer of that length, which all its messages are
-    /// of; so much memory for all of them together.
+    /// Length of each message in bytes, 1 to 2^30. Each queue pair has one buffer of that length,
+    /// which all its messages are of; so much memory for all of them together.
     pub message_bytes: u32,
     /// Path MTU.
     pub mtu: Mtu,
@@ -177,8 +178,8 @@ pub struct StepTicks {
     pub packets: u64,
 }
 
-/// What a packet takes, as the median of stretches of 1024 packets: a stretch in which the processor was taken away does not
-/// count for more than another.
+/// What a packet takes, as the median of stretches of 1024 packets: a stretch in which the
+/// processor was taken away does not count for more than another.
 struct Slices {
     /// What the present one has so far.
     ticks: u64,
@@ -189,7 +190,8 @@ struct Slices {
 impl Slices {
     fn new() -> Self {
         // Bounds and digits are valid.
-        let each = Histogram::new_with_bounds(1, SLICE_TICKS_MAX, 3).unwrap_or_else(|_| unreachable!());
+        let each =
+            Histogram::new_with_bounds(1, SLICE_TICKS_MAX, 3).unwrap_or_else(|_| unreachable!());
         Slices { ticks: 0, packets: 0, each }
     }
 
@@ -221,8 +223,8 @@ pub struct EndCounters {
 
 /// One RNIC with its port, and the program that uses it.
 ///
-/// Lifecycle: made, [connected](End::connect) to what the other end said of itself, then [stepped](End::step) until it is told to
-/// [stop](End::stop) and is [quiet](End::is_quiet).
+/// Lifecycle: made, [connected](End::connect) to what the other end said of itself, then
+/// [stepped](End::step) until it is told to [stop](End::stop) and is [quiet](End::is_quiet).
 pub struct End<P> {
     role: Role,
     config: TransferConfig,
@@ -258,7 +260,9 @@ impl<P: Port> End<P> {
         let mut device = Rnic::new(Config::new(mac, role.ip()), region);
         let pd = device.alloc_pd().map_err(refused("a protection domain"))?;
         // Receives of twice the depth wait, and as many sends may be done at once.
-        let cq = device.create_cq(4 * config.depth * config.qps).map_err(refused("a completion queue"))?;
+        let cq = device
+            .create_cq(4 * config.depth * config.qps)
+            .map_err(refused("a completion queue"))?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let keys = device.reg_mr(pd, 0, len, 0, access).map_err(refused("a memory region"))?;
         let init = QpInit {
@@ -274,7 +278,8 @@ impl<P: Port> End<P> {
             inline_max: 0,
             signal_all: true,
         };
-        let qpns = (0..config.qps).map(|_| device.create_qp(&init).map_err(refused("a queue pair")));
+        let qpns =
+            (0..config.qps).map(|_| device.create_qp(&init).map_err(refused("a queue pair")));
         let qpns = qpns.collect::<Result<Vec<_>, _>>()?;
         let each = match (role, config.operation) {
             (Role::Requester, _) => config.depth,
@@ -304,7 +309,10 @@ impl<P: Port> End<P> {
 
     /// What to tell the other end.
     pub fn introduction(&self) -> Introduction {
-        Introduction { qpns: self.qpns.iter().map(|qpn| qpn.get()).collect(), rkey: self.keys.rkey.0 }
+        Introduction {
+            qpns: self.qpns.iter().map(|qpn| qpn.get()).collect(),
+            rkey: self.keys.rkey.0,
+        }
     }
 
     /// Connects each queue pair with the other end's of the same place.
@@ -313,7 +321,11 @@ impl<P: Port> End<P> {
     /// [`EndError::Refused`].
     pub fn connect(&mut self, peer: &Introduction) -> Result<(), EndError> {
         if peer.qpns.len() != self.qpns.len() {
-            let what = format!("the other end has {} queue pairs, not {}", peer.qpns.len(), self.qpns.len());
+            let what = format!(
+                "the other end has {} queue pairs, not {}",
+                peer.qpns.len(),
+                self.qpns.len()
+            );
             return Err(EndError::Config(what));
         }
         self.peer_rkey = RKey(peer.rkey);
@@ -337,7 +349,8 @@ impl<P: Port> End<P> {
         Ok(self.ports[0].service()?)
     }
 
-    /// Takes what is done, posts what may be, and has the device take its turn; true when anything happened.
+    /// Takes what is done, posts what may be, and has the device take its turn; true when anything
+    /// happened.
     ///
     /// # Errors
     /// The port's, or a queue pair that failed.
@@ -354,10 +367,15 @@ impl<P: Port> End<P> {
             watch.enter(Part::Protocol);
         }
         let (clock, mut failed) = (self.clock, None);
-        let turned =
-            turn(&mut self.device, &mut self.ports, &|| clock.now(), &TurnConfig::default(), &mut |_, e| {
+        let turned = turn(
+            &mut self.device,
+            &mut self.ports,
+            &|| clock.now(),
+            &TurnConfig::default(),
+            &mut |_, e| {
                 failed.get_or_insert(e);
-            });
+            },
+        );
         while let Some(event) = self.device.poll_event() {
             if let Event::Qp {
                 qpn,
@@ -438,7 +456,15 @@ impl<P: Port> End<P> {
             Operation::Send => SendOp::Send { immediate: None, invalidate: None },
             Operation::Read => SendOp::Read { remote_address, rkey },
         };
-        SendWr { wr_id: 0, op, segments, inline: false, signaled: true, solicited: false, fence: false }
+        SendWr {
+            wr_id: 0,
+            op,
+            segments,
+            inline: false,
+            signaled: true,
+            solicited: false,
+            fence: false,
+        }
     }
 
     /// Posts no further messages.
@@ -484,8 +510,8 @@ impl<P: Port> End<P> {
         self.spent
     }
 
-    /// Ticks of busy steps for a packet with payload, as the median of stretches of 1024 packets; the mean of all where there was
-    /// no such stretch.
+    /// Ticks of busy steps for a packet with payload, as the median of stretches of 1024 packets;
+    /// the mean of all where there was no such stretch.
     pub fn ticks_per_packet(&self) -> f64 {
         if self.slices.each.is_empty() {
             return self.spent.busy as f64 / self.spent.packets.max(1) as f64;
@@ -513,8 +539,12 @@ fn pattern(role: Role, len: usize) -> Vec<u8> {
 fn steps(role: Role, config: &TransferConfig) -> [QpAttr; 3] {
     let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
     let reads = config.depth.min(128) as u8;
-    let address =
-        AddressVector { destination_ip: role.peer().ip(), hop_limit: 64, traffic_class: 0, flow_label: 0 };
+    let address = AddressVector {
+        destination_ip: role.peer().ip(),
+        hop_limit: 64,
+        traffic_class: 0,
+        flow_label: 0,
+    };
     [
         QpAttr {
             pkey_index: Some(0),
@@ -586,7 +616,8 @@ mod tests {
             run(&mut ends, 50);
             let [near, far] = &ends;
             assert_eq!(near.memory(), far.memory(), "{operation:?}");
-            let sender = if operation == Operation::Read { Role::Responder } else { Role::Requester };
+            let sender =
+                if operation == Operation::Read { Role::Responder } else { Role::Requester };
             assert_eq!(near.memory(), pattern(sender, 60_000), "{operation:?}");
             let (near, far) = (near.counters(), far.counters());
             assert!(
@@ -611,7 +642,10 @@ mod tests {
         }
         assert!(pair(config(Operation::Write)).iter().all(|end| end.part_ticks().is_none()));
         ends[0].measure_anew();
-        assert_eq!((ends[0].part_ticks(), ends[0].step_ticks()), (Some([0; 5]), StepTicks::default()));
+        assert_eq!(
+            (ends[0].part_ticks(), ends[0].step_ticks()),
+            (Some([0; 5]), StepTicks::default())
+        );
     }
 
     #[test]
@@ -653,7 +687,10 @@ mod tests {
             let near = near.step().err();
             near.or(far.step().err())
         });
-        assert!(matches!(failure, Some(EndError::Failed { .. } | EndError::Broken { .. })), "{failure:?}");
+        assert!(
+            matches!(failure, Some(EndError::Failed { .. } | EndError::Broken { .. })),
+            "{failure:?}"
+        );
     }
 
     #[test]

@@ -24,7 +24,8 @@ const NONE: u8 = u8::MAX;
 pub struct LoadConfig {
     /// Queue pairs, which take turns: 1 to [`FLOWS_MAX`].
     pub flows: u32,
-    /// Packets that one sends before it is the next one's turn, as a NIC's scheduler has it: 1 to 128.
+    /// Packets that one sends before it is the next one's turn, as a NIC's scheduler has it: 1 to
+    /// 128.
     pub in_a_row: u32,
     /// Payload of each packet, a WRITE of its own, in bytes: 1 to [`PAYLOAD_MAX`].
     pub payload_bytes: usize,
@@ -32,8 +33,8 @@ pub struct LoadConfig {
     pub ack_every: u32,
     /// Packets of a flow that may be unacknowledged: `ack_every` to 2^22.
     pub depth: u32,
-    /// Packets of all flows that may be between the two ends: as many as the rings between them hold, where something there
-    /// drops what finds no room. `burst` at least.
+    /// Packets of all flows that may be between the two ends: as many as the rings between them
+    /// hold, where something there drops what finds no room. `burst` at least.
     pub in_flight: u64,
     /// Packets that leave at once: 1 to 1024.
     pub burst: usize,
@@ -42,8 +43,8 @@ pub struct LoadConfig {
 }
 
 impl LoadConfig {
-    /// 64 flows, each 128 packets deep, that take turns after 16 packets, of which the last asks for an acknowledgement; bursts
-    /// of 64.
+    /// 64 flows, each 128 packets deep, that take turns after 16 packets, of which the last asks
+    /// for an acknowledgement; bursts of 64.
     pub fn new(payload_bytes: usize) -> Self {
         LoadConfig {
             flows: 64,
@@ -192,8 +193,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// A load that has sent nothing. Flows' PSNs are as far apart as there is room, so that an acknowledgement
-    /// fits one flow alone.
+    /// A load that has sent nothing. Flows' PSNs are as far apart as there is room, so that an
+    /// acknowledgement fits one flow alone.
     ///
     /// # Errors
     /// A field is outside its range.
@@ -210,7 +211,8 @@ impl Load {
             asked_back: false,
         };
         // Behind the first wrap, so that no number lies before zero.
-        let flows: Vec<Flow> = (0..config.flows).map(|i| flow((1 << 24) + u64::from(i) * spacing)).collect();
+        let flows: Vec<Flow> =
+            (0..config.flows).map(|i| flow((1 << 24) + u64::from(i) * spacing)).collect();
         let histogram = || Histogram::new_with_bounds(1, 60_000_000_000, 3);
         let (Ok(one_way), Ok(acknowledged)) = (histogram(), histogram()) else {
             unreachable!("bounds that are in order, and three digits");
@@ -256,7 +258,8 @@ impl Load {
         &self.one_way
     }
 
-    /// From a requester's port to the acknowledgement there, in nanoseconds, of a part of the packets.
+    /// From a requester's port to the acknowledgement there, in nanoseconds, of a part of the
+    /// packets.
     pub fn acknowledged(&self) -> &Histogram<u64> {
         &self.acknowledged
     }
@@ -267,7 +270,8 @@ impl Load {
         self.acknowledged.reset();
     }
 
-    /// Lets each flow send so many packets in all, each of which asks for an acknowledgement; `None`: as many as it may.
+    /// Lets each flow send so many packets in all, each of which asks for an acknowledgement;
+    /// `None`: as many as it may.
     pub fn set_quota(&mut self, packets: Option<u64>) {
         self.quota = packets.unwrap_or(u64::MAX);
     }
@@ -283,7 +287,8 @@ impl Load {
         self.config.ack_delay = delay;
     }
 
-    /// True when every packet sent has arrived, and every request for an acknowledgement was answered.
+    /// True when every packet sent has arrived, and every request for an acknowledgement was
+    /// answered.
     pub fn is_quiet(&self) -> bool {
         self.owed.is_empty() && self.flows.iter().all(|flow| flow.next == flow.expected)
     }
@@ -325,7 +330,8 @@ impl Load {
                 continue;
             }
             let count = seq - flow.first + 1;
-            let wants_ack = self.quota != u64::MAX || count.is_multiple_of(u64::from(self.config.ack_every));
+            let wants_ack =
+                self.quota != u64::MAX || count.is_multiple_of(u64::from(self.config.ack_every));
             let writes = &self.writes;
             let took = port.transmit(len, &mut |out| {
                 writes.write(number, Psn::from_sequence(seq), wants_ack, out);
@@ -372,7 +378,8 @@ impl Load {
         }
     }
 
-    /// Receives what came to the responders, and sends the acknowledgements that are due; how many frames either way.
+    /// Receives what came to the responders, and sends the acknowledgements that are due; how many
+    /// frames either way.
     ///
     /// # Errors
     /// The port's.
@@ -596,10 +603,16 @@ mod tests {
         load.send(&mut near).unwrap();
         let mut seen = Vec::new();
         let writes = Writes::new(3, 64);
-        far.receive(13, &mut |frame| seen.extend(writes.read(frame).map(|r| (r.flow, r.wants_ack)))).unwrap();
+        far.receive(13, &mut |frame| {
+            seen.extend(writes.read(frame).map(|r| (r.flow, r.wants_ack)))
+        })
+        .unwrap();
         let flows = seen.iter().map(|(flow, _)| *flow).collect::<Vec<_>>();
         assert_eq!(flows, [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 0]);
-        assert!(seen.iter().enumerate().all(|(at, (_, wants))| *wants == (at % 4 == 3)), "{seen:?}");
+        assert!(
+            seen.iter().enumerate().all(|(at, (_, wants))| *wants == (at % 4 == 3)),
+            "{seen:?}"
+        );
     }
 
     #[test]

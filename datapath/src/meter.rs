@@ -5,8 +5,9 @@ use perf_event::{Builder, Counter, Group};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Reads the processor's time-stamp counter, which ticks at a constant rate whatever the clock's frequency, and knows how
-/// long a tick is. Where there is no such counter a tick is a nanosecond of the system's clock.
+/// Reads the processor's time-stamp counter, which ticks at a constant rate whatever the clock's
+/// frequency, and knows how long a tick is. Where there is no such counter a tick is a nanosecond
+/// of the system's clock.
 #[derive(Clone, Debug)]
 pub struct Ticks(quanta::Clock);
 
@@ -98,8 +99,9 @@ impl HardwareCounters {
             }
             _ => 1.0,
         };
-        let scaled =
-            |counter: &Counter| data.get(counter).map_or(0, |entry| (entry.value() as f64 * share) as u64);
+        let scaled = |counter: &Counter| {
+            data.get(counter).map_or(0, |entry| (entry.value() as f64 * share) as u64)
+        };
         Ok(Counts {
             cycles: scaled(&self.cycles),
             instructions: scaled(&self.instructions),
@@ -117,7 +119,8 @@ pub fn processor_time() -> Duration {
 /// Memory that this process has in use, in bytes; 0 where nobody tells.
 pub fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    let pages: u64 =
+        statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
     pages * rustix::param::page_size() as u64
 }
 

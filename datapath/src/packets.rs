@@ -1,15 +1,19 @@
-//! Prebuilt packets: of a WRITE's frame only the PSN, the request for an acknowledgement and the ICRC change.
+//! Prebuilt packets: of a WRITE's frame only the PSN, the request for an acknowledgement and the
+//! ICRC change.
 //!
-//! A CRC is linear: turning bits of a message over turns over bits of its CRC that depend on their place alone. So the
-//! ICRC of each packet is that of the flow's packet with PSN 0, and a table entry for each byte of the PSN.
+//! A CRC is linear: turning bits of a message over turns over bits of its CRC that depend on their
+//! place alone. So the ICRC of each packet is that of the flow's packet with PSN 0, and a table
+//! entry for each byte of the PSN.
 
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Msn, Psn, Qpn, RKey};
 use longhaul_wire::{
-    Aeth, Bth, Head, Layout, MacAddr, NakCode, Opcode, Path, PathTemplate, Reth, Split, Syndrome, icrc, split,
+    Aeth, Bth, Head, Layout, MacAddr, NakCode, Opcode, Path, PathTemplate, Reth, Split, Syndrome,
+    icrc, split,
 };
 
-/// The most flows of one load: PSNs of flows start as far apart as that they are told from each other.
+/// The most flows of one load: PSNs of flows start as far apart as that they are told from each
+/// other.
 pub const FLOWS_MAX: u32 = 16_384;
 /// The longest payload of a packet, in bytes: the largest path MTU.
 pub const PAYLOAD_MAX: usize = 4096;
@@ -77,7 +81,8 @@ pub(crate) struct Writes {
 }
 
 impl Writes {
-    /// `flows` from 1 to [`FLOWS_MAX`], `payload_bytes` from 1 to [`PAYLOAD_MAX`]; the caller has checked.
+    /// `flows` from 1 to [`FLOWS_MAX`], `payload_bytes` from 1 to [`PAYLOAD_MAX`]; the caller has
+    /// checked.
     pub(crate) fn new(flows: u32, payload_bytes: usize) -> Self {
         let mut payload: Vec<u8> = (0..payload_bytes).map(|at| (at * 7 + at / 251) as u8).collect();
         payload.resize(payload_bytes.next_multiple_of(4), 0);
@@ -141,8 +146,9 @@ impl Writes {
         head.copy_from_slice(&self.heads[from..from + self.head_len]);
         let [_, a, b, c] = psn.get().to_be_bytes();
         head[PSN..PSN + 3].copy_from_slice(&[a, b, c]);
-        let turned =
-            self.of_psn[0][usize::from(a)] ^ self.of_psn[1][usize::from(b)] ^ self.of_psn[2][usize::from(c)];
+        let turned = self.of_psn[0][usize::from(a)]
+            ^ self.of_psn[1][usize::from(b)]
+            ^ self.of_psn[2][usize::from(c)];
         let mut icrc = self.icrcs[flow as usize] ^ turned;
         if wants_ack {
             head[ACK_REQUEST] = 0x80;
@@ -166,9 +172,9 @@ impl Writes {
     /// True when the frame's ICRC is right.
     pub(crate) fn is_intact(frame: &[u8]) -> bool {
         match split(frame, frame.len()) {
-            Ok(found @ Split::Roce { layout, .. }) => {
-                found.end().is_some_and(|end| icrc::of_frame(frame, &layout, end) == frame[end - 4..end])
-            }
+            Ok(found @ Split::Roce { layout, .. }) => found
+                .end()
+                .is_some_and(|end| icrc::of_frame(frame, &layout, end) == frame[end - 4..end]),
             _ => false,
         }
     }
@@ -217,8 +223,11 @@ impl Acks {
         let mut head = Head::begin(template, &bth);
         head.push_aeth(&aeth);
         let pad_len = head.finish(template, 0);
-        let frame =
-            Frame { head: head.bytes(), payload: Payload::EMPTY, trailer: Trailer::Sealed { pad_len } };
+        let frame = Frame {
+            head: head.bytes(),
+            payload: Payload::EMPTY,
+            trailer: Trailer::Sealed { pad_len },
+        };
         frame.write_to(out);
     }
 
@@ -241,7 +250,8 @@ impl Acks {
 
 /// The AETH of an acknowledgement up to message `msn`, or of a request to go back.
 pub(crate) fn aeth(msn: u64, goes_back: bool) -> Aeth {
-    let syndrome = if goes_back { Syndrome::Nak(NakCode::PsnSequence) } else { Syndrome::ACK_UNLIMITED };
+    let syndrome =
+        if goes_back { Syndrome::Nak(NakCode::PsnSequence) } else { Syndrome::ACK_UNLIMITED };
     Aeth { syndrome, msn: Msn::new(msn as u32) }
 }
 

@@ -9,19 +9,28 @@ pub struct RingEnd {
 }
 
 impl RingEnd {
-    /// Both ends. Frames pass by reference, or with `copies` are copied into the ring and out of it, as by ports that lend none.
-    /// The rest as [`loopback::pair`].
+    /// Both ends. Frames pass by reference, or with `copies` are copied into the ring and out of
+    /// it, as by ports that lend none. The rest as [`loopback::pair`].
     ///
     /// # Errors
     /// As [`loopback::pair`].
-    pub fn pair(name: &str, slots: usize, frame_bytes_max: usize, copies: bool) -> io::Result<(Self, Self)> {
+    pub fn pair(
+        name: &str,
+        slots: usize,
+        frame_bytes_max: usize,
+        copies: bool,
+    ) -> io::Result<(Self, Self)> {
         let (a, b) = loopback::pair(name, slots, frame_bytes_max)?;
         Ok((RingEnd { port: a, copies }, RingEnd { port: b, copies }))
     }
 }
 
 impl Port for RingEnd {
-    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+    fn receive_lent(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, PortError> {
         if self.copies {
             return self.port.receive(max, &mut |bytes| each(Received::Passing(bytes)));
         }

@@ -14,9 +14,11 @@ use thiserror::Error;
 const ROUNDS: u64 = 256;
 /// Longest wait for links to come up, for flows to be paired, and for what is under way to arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// When packets without an acknowledgement are sent again meanwhile: whoever is behind the next port may not have come yet.
+/// When packets without an acknowledgement are sent again meanwhile: whoever is behind the next
+/// port may not have come yet.
 const REPEAT_AFTER: Duration = Duration::from_millis(500);
-/// Packets, each with its acknowledgement, that each flow exchanges at least before it is measured: two make a flow known.
+/// Packets, each with its acknowledgement, that each flow exchanges at least before it is measured:
+/// two make a flow known.
 const PAIRING_PACKETS: u64 = 4;
 /// How often progress is told and memory looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -41,7 +43,9 @@ pub enum Failure {
         counters: Box<LoadCounters>,
     },
     /// Flows are not in the state that is to be measured.
-    #[error("{stage} has {ready} of {flows} flows; what it does for the others would be measured with them")]
+    #[error(
+        "{stage} has {ready} of {flows} flows; what it does for the others would be measured with them"
+    )]
     NotReady {
         /// Name of the stage.
         stage: &'static str,
@@ -134,13 +138,14 @@ impl Measured {
         self.packets_per_s() * self.payload_bytes as f64 * 8.0
     }
 
-    /// The part of the time in which the thread had a processor: less than 1 where others wanted it too.
+    /// The part of the time in which the thread had a processor: less than 1 where others wanted it
+    /// too.
     pub fn processor_share(&self) -> f64 {
         (self.used.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9)).min(1.0)
     }
 
-    /// Ticks in busy turns of `stage`, per packet that arrived. What others had of the processor meanwhile is taken off, as if
-    /// it had come upon all stages alike.
+    /// Ticks in busy turns of `stage`, per packet that arrived. What others had of the processor
+    /// meanwhile is taken off, as if it had come upon all stages alike.
     pub fn ticks_per_packet(&self, stage: &StageCost) -> f64 {
         stage.busy_ticks as f64 * self.processor_share() / self.counters.arrived.max(1) as f64
     }
@@ -178,7 +183,15 @@ impl<P: Port> Row<P> {
     pub fn new(load: Load, near: P, far: P, stages: Vec<Box<dyn Stage>>) -> Self {
         let spent = vec![Spent::default(); stages.len()];
         let yields = stages.is_empty();
-        Row { load, ends: [near, far], stages, spent, clock: Clock::start(), ticks: Ticks::new(), yields }
+        Row {
+            load,
+            ends: [near, far],
+            stages,
+            spent,
+            clock: Clock::start(),
+            ticks: Ticks::new(),
+            yields,
+        }
     }
 
     /// The load.
@@ -191,7 +204,8 @@ impl<P: Port> Row<P> {
         &mut self.load
     }
 
-    /// Sends a burst, has each stage take its turn, and answers what arrived; true when anything happened.
+    /// Sends a burst, has each stage take its turn, and answers what arrived; true when anything
+    /// happened.
     ///
     /// # Errors
     /// A port's.
@@ -219,7 +233,8 @@ impl<P: Port> Row<P> {
         Ok(moved > 0)
     }
 
-    /// Waits for links, and has every flow exchange a few packets with acknowledgements, so that boxes know them.
+    /// Waits for links, and has every flow exchange a few packets with acknowledgements, so that
+    /// boxes know them.
     ///
     /// # Errors
     /// Nobody at the other end, no acknowledgements, or flows that a stage does not know.
@@ -285,7 +300,8 @@ impl<P: Port> Row<P> {
         Ok(state)
     }
 
-    /// Warms up and measures. `tell` is told five times a second how far it is, and says whether to go on.
+    /// Warms up and measures. `tell` is told five times a second how far it is, and says whether to
+    /// go on.
     ///
     /// # Errors
     /// As [`Row::pair`], which comes before; or interrupted.
@@ -316,7 +332,8 @@ impl<P: Port> Row<P> {
         let counts = counters.and_then(|mut counters| counters.stop().ok());
         let after = self.load.counters();
         let stages = self.costs();
-        let (one_way, acknowledged) = (self.load.one_way().clone(), self.load.acknowledged().clone());
+        let (one_way, acknowledged) =
+            (self.load.one_way().clone(), self.load.acknowledged().clone());
         let at_end = resident_bytes();
         let lost = self.drain()?;
         Ok(Measured {
@@ -422,7 +439,9 @@ mod tests {
         assert!(measured.counters.arrived >= 20_000, "{measured:?}");
         assert_eq!((measured.lost, measured.counters.behind_gaps), (0, 0));
         assert_eq!(measured.stages.len(), 1);
-        assert!(measured.stages[0].busy_ticks > 0 && measured.box_ticks_per_packet().unwrap() > 1.0);
+        assert!(
+            measured.stages[0].busy_ticks > 0 && measured.box_ticks_per_packet().unwrap() > 1.0
+        );
         assert!(measured.one_way.len() > 100 && measured.acknowledged.len() > 100);
         let share = measured.processor_share();
         assert!(share > 0.0 && share <= 1.0, "{share}");

@@ -6,8 +6,8 @@ use longhaul_port::{Port, PortError, Received};
 
 /// Frames that a [`Bridge`] carries at once: as many as a box takes from a port in a turn.
 const BURST: usize = 64;
-/// Steps in a row of a node to which more came than it takes at once: what stands before it may send more frames than it is given,
-/// and would otherwise outrun it for ever.
+/// Steps in a row of a node to which more came than it takes at once: what stands before it may
+/// send more frames than it is given, and would otherwise outrun it for ever.
 const STEPS_MAX: usize = 4;
 
 /// What a stage says of itself.
@@ -73,9 +73,13 @@ impl<N: Node, P: Port> Stage for NodeStage<N, P> {
     fn turn(&mut self, clock: &Clock) -> Result<bool, PortError> {
         let config = TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() };
         let errors = &mut self.port_errors;
-        // As a driver does, which goes on: a frame that was too long for the port is no reason to stop.
-        let mut step =
-            || turn(&mut self.node, &mut self.ports, &|| clock.now(), &config, &mut |_, _| *errors += 1);
+        // As a driver does, which goes on: a frame that was too long for the port is no reason to
+        // stop.
+        let mut step = || {
+            turn(&mut self.node, &mut self.ports, &|| clock.now(), &config, &mut |_, _| {
+                *errors += 1
+            })
+        };
         let mut done = step();
         let is_busy = done.is_busy();
         self.refused += done.refused as u64;
@@ -101,8 +105,8 @@ impl<N: Node, P: Port> Stage for NodeStage<N, P> {
     }
 }
 
-/// Passes frames from one port to the other, both ways, and nothing else: what any box costs at least. What is lent passes by
-/// reference, the rest by a copy.
+/// Passes frames from one port to the other, both ways, and nothing else: what any box costs at
+/// least. What is lent passes by reference, the rest by a copy.
 pub struct Bridge<P> {
     ports: [P; 2],
 }
@@ -130,7 +134,9 @@ fn carry<P: Port>(from: &mut P, to: &mut P) -> Result<usize, PortError> {
     let carried = from.receive_lent(room, &mut |frame| {
         let sent = match frame {
             Received::Lent(lease) => to.transmit_lent(lease),
-            frame => to.transmit(frame.bytes().len(), &mut |out| out.copy_from_slice(frame.bytes())),
+            frame => {
+                to.transmit(frame.bytes().len(), &mut |out| out.copy_from_slice(frame.bytes()))
+            }
         };
         if let Err(error) = sent {
             failed.get_or_insert(error);

@@ -1,4 +1,5 @@
-//! Where an end's time goes: a watch that is always in one part of the work, a port and a memory that tell it when they are at work.
+//! Where an end's time goes: a watch that is always in one part of the work, a port and a memory
+//! that tell it when they are at work.
 
 use crate::meter::Ticks;
 use longhaul_node::{Gather, Payload};
@@ -12,7 +13,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub enum Part {
     /// Work requests posted and completions taken.
     Post,
-    /// Segmenting, numbering, headers, queues, acknowledgements; the ICRC of what is received; the turn around it all.
+    /// Segmenting, numbering, headers, queues, acknowledgements; the ICRC of what is received; the
+    /// turn around it all.
     Protocol,
     /// Payload copied from and to registered memory.
     Copy,
@@ -44,7 +46,8 @@ pub type PartTicks = [u64; Part::ALL.len()];
 /// Readings of which the quickest pair tells what a reading costs.
 const CALIBRATION_READINGS: usize = 1000;
 
-/// Adds the time since the last change to the part that it was in. What a reading of the counter takes is left out.
+/// Adds the time since the last change to the part that it was in. What a reading of the counter
+/// takes is left out.
 ///
 /// Ports must be `Send`, hence atomics; only one thread uses a watch at a time.
 pub(crate) struct Watch {
@@ -81,7 +84,10 @@ impl Watch {
         let left = self.part.load(Ordering::Relaxed);
         let since = now.saturating_sub(self.last.load(Ordering::Relaxed));
         let spent = &self.spent[left];
-        spent.store(spent.load(Ordering::Relaxed) + since.saturating_sub(self.reading), Ordering::Relaxed);
+        spent.store(
+            spent.load(Ordering::Relaxed) + since.saturating_sub(self.reading),
+            Ordering::Relaxed,
+        );
         self.last.store(now, Ordering::Relaxed);
         self.part.store(part as usize, Ordering::Relaxed);
         Part::ALL[left]
@@ -125,16 +131,22 @@ impl<P: Port> Port for Watched<P> {
     fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
         let Some(watch) = self.watch.as_deref() else { return self.port.receive(max, each) };
         let before = watch.enter(Part::Port);
-        let received = self.port.receive(max, &mut |frame| within(Some(watch), before, || each(frame)));
+        let received =
+            self.port.receive(max, &mut |frame| within(Some(watch), before, || each(frame)));
         watch.enter(before);
         received
     }
 
     #[inline]
-    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+    fn receive_lent(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, PortError> {
         let Some(watch) = self.watch.as_deref() else { return self.port.receive_lent(max, each) };
         let before = watch.enter(Part::Port);
-        let received = self.port.receive_lent(max, &mut |frame| within(Some(watch), before, || each(frame)));
+        let received =
+            self.port.receive_lent(max, &mut |frame| within(Some(watch), before, || each(frame)));
         watch.enter(before);
         received
     }
@@ -148,7 +160,8 @@ impl<P: Port> Port for Watched<P> {
     fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
         let Some(watch) = self.watch.as_deref() else { return self.port.transmit(len, fill) };
         let before = watch.enter(Part::Port);
-        let sent = self.port.transmit(len, &mut |slot| within(Some(watch), Part::Seal, || fill(slot)));
+        let sent =
+            self.port.transmit(len, &mut |slot| within(Some(watch), Part::Seal, || fill(slot)));
         watch.enter(before);
         sent
     }
@@ -171,7 +184,8 @@ impl<P: Port> Port for Watched<P> {
     forward_port!(|self| self.port => arm, disarm, descriptors, link_state, capabilities, counters);
 }
 
-/// Memory whose addresses begin at 0, all of it registered; tells a watch when it is copied, if there is one.
+/// Memory whose addresses begin at 0, all of it registered; tells a watch when it is copied, if
+/// there is one.
 pub(crate) struct Region {
     pub bytes: Vec<u8>,
     pub watch: Option<Arc<Watch>>,
@@ -226,7 +240,10 @@ mod tests {
         });
         watch.enter(Part::Post);
         let [post, _, copy, seal, port] = watch.spent();
-        assert!(copy >= 3 * LONG - watch.reading && port >= LONG - 2 * watch.reading, "{copy} {port}");
+        assert!(
+            copy >= 3 * LONG - watch.reading && port >= LONG - 2 * watch.reading,
+            "{copy} {port}"
+        );
         assert_eq!((post, seal), (0, 0));
     }
 

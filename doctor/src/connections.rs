@@ -28,7 +28,8 @@ pub struct Agreed {
     pub retry_count: u8,
     /// Retries after RNR NAKs; 7 for ever.
     pub rnr_retry_count: u8,
-    /// READs and atomics that the active side may have outstanding: the least of what both sides said.
+    /// READs and atomics that the active side may have outstanding: the least of what both sides
+    /// said.
     pub active_reads: u8,
     /// The same for the passive side.
     pub passive_reads: u8,
@@ -70,7 +71,8 @@ pub struct Rejected {
     pub frame: u64,
 }
 
-/// A connection that REQ and REP agree on. Packets of the active side go to `passive_qpn`, and the reverse.
+/// A connection that REQ and REP agree on. Packets of the active side go to `passive_qpn`, and the
+/// reverse.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connected {
     pub active: IpAddr,
@@ -149,7 +151,9 @@ impl Connections {
 
     /// The request stays: a reply may be repeated.
     fn answered(&mut self, passive: IpAddr, active: IpAddr, rep: &Rep<'_>) -> Option<Connected> {
-        let asked = |w: &&Waiting| (w.active, w.passive, w.comm_id) == (active, passive, rep.remote_comm_id);
+        let asked = |w: &&Waiting| {
+            (w.active, w.passive, w.comm_id) == (active, passive, rep.remote_comm_id)
+        };
         let req = self.waiting.iter().find(asked)?;
         let agreed = Agreed {
             active_qpn: req.qpn.get(),

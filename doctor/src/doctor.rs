@@ -21,12 +21,13 @@ const OTHERS_LISTED: usize = 12;
 /// What a doctor may use, and what it is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Halves of connections that are followed: about 4 KiB of memory each, 30 KiB where round trips vary. A connection has
-    /// two.
+    /// Halves of connections that are followed: about 4 KiB of memory each, 30 KiB where round
+    /// trips vary. A connection has two.
     pub halves_max: usize,
     /// Outstanding packets that all flows together may keep: 64 bytes of memory each.
     pub packets_max: usize,
-    /// The path's rate, for advice about windows. Without it, the advice goes by the highest rate seen.
+    /// The path's rate, for advice about windows. Without it, the advice goes by the highest rate
+    /// seen.
     pub rate: Option<BitRate>,
     /// Seed of the flow table, so that a capture cannot be built to make it slow.
     pub seed: u64,
@@ -145,7 +146,8 @@ impl Doctor {
         }
     }
 
-    /// Before the first packet of a second reading of the same capture, in which the flow of `trace` is drawn.
+    /// Before the first packet of a second reading of the same capture, in which the flow of
+    /// `trace` is drawn.
     pub fn tracing(options: Options, trace: Trace) -> Self {
         let mut doctor = Doctor::new(options);
         doctor.flows.traced = Some((trace.flow_id(), Box::new(trace)));
@@ -166,8 +168,9 @@ impl Doctor {
                 self.icrc.add(packet.icrc, frame);
                 if packet.bth.dest_qp == Qpn::GSI && packet.bth.opcode != Opcode::CNP {
                     let (source, destination) = (packet.source, packet.destination);
-                    let connected =
-                        packet.mad.and_then(|mad| self.connections.message(source, destination, frame, mad));
+                    let connected = packet
+                        .mad
+                        .and_then(|mad| self.connections.message(source, destination, frame, mad));
                     if let Some(connected) = connected {
                         self.flows.connected(&connected);
                     }
@@ -219,7 +222,14 @@ impl Doctor {
         let others = self.others.listed(OTHERS_LISTED);
         let encapsulated = self.others.has(crate::frame::Kind::Udp(4789))
             || self.others.has(crate::frame::Kind::IpProtocol(47));
-        summary::report(capture, self.flows, self.connections.seen, others, encapsulated, self.options)
+        summary::report(
+            capture,
+            self.flows,
+            self.connections.seen,
+            others,
+            encapsulated,
+            self.options,
+        )
     }
 
     /// What a doctor that traces has drawn.

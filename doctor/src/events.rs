@@ -1,4 +1,5 @@
-//! Findings about what happened to a flow: loss, retries, NAKs, congestion, and faults of the capture.
+//! Findings about what happened to a flow: loss, retries, NAKs, congestion, and faults of the
+//! capture.
 
 use crate::findings::{finding, times};
 use crate::flows::Half;
@@ -70,22 +71,28 @@ fn fatal(requests: &Requests) -> Option<Finding> {
     };
     let on = nak.operation.map_or(String::new(), |operation| format!(" to a {}", operation.name()));
     let what = format!("The responder answered{on} with {name}, which ends the connection");
-    let evidence =
-        format!("frame {}, PSN {}, {} after the capture began", nak.frame, nak.psn, Time(nak.at_ns));
+    let evidence = format!(
+        "frame {}, PSN {}, {} after the capture began",
+        nak.frame,
+        nak.psn,
+        Time(nak.at_ns)
+    );
     Some(with_advice(finding("fatal_nak", Failure, Seen, what, evidence), advice))
 }
 
 /// The code of the local ACK timeout that a wait suggests: the largest whose time is no longer.
 pub(crate) fn timeout_code(waited_ns: u64) -> Option<(u8, u64)> {
-    let codes = (1..32_u8).rev().filter_map(|code| Some((code, Duration::of_ack_timeout(code)?.as_ns())));
+    let codes =
+        (1..32_u8).rev().filter_map(|code| Some((code, Duration::of_ack_timeout(code)?.as_ns())));
     {
         let mut codes = codes;
         codes.find(|&(_, ns)| ns <= waited_ns + waited_ns / 20)
     }
 }
 
-/// Timeouts far shorter than configured, or a back-off: ConnectX's adaptive retransmission. Linux rxe does not back off;
-/// its retries are early because its timer, once begun, is not begun anew with what is sent later.
+/// Timeouts far shorter than configured, or a back-off: ConnectX's adaptive retransmission. Linux
+/// rxe does not back off; its retries are early because its timer, once begun, is not begun anew
+/// with what is sent later.
 fn early(half: &Half) -> Option<Finding> {
     let requests = &half.requests;
     let sum = requests.recovery.of(Cause::Timeout)?;
@@ -94,7 +101,8 @@ fn early(half: &Half) -> Option<Finding> {
     let too_short = configured.filter(|&timeout| shortest < timeout / 4 * 3 && sum.episodes >= 2);
     let backs_off = requests.recovery.backs_off();
     let retries = Count(sum.episodes, "retry").to_string().replace("retrys", "retries");
-    let tries: Vec<String> = requests.recovery.longest_tries.iter().map(|&ns| Time(ns).to_string()).collect();
+    let tries: Vec<String> =
+        requests.recovery.longest_tries.iter().map(|&ns| Time(ns).to_string()).collect();
     let evidence = format!("{retries}; the most at one packet: after {}", tries.join(", "));
     let what = match too_short {
         Some(timeout) => {
@@ -108,8 +116,10 @@ fn early(half: &Half) -> Option<Finding> {
         None => return None,
     };
     if !backs_off && half.migreq == 0 {
-        let what = format!("{what}: a timer that runs on from an earlier packet, as Linux rxe's does");
-        let evidence = format!("{evidence}; MigReq is clear, as rxe leaves it and ConnectX does not");
+        let what =
+            format!("{what}: a timer that runs on from an earlier packet, as Linux rxe's does");
+        let evidence =
+            format!("{evidence}; MigReq is clear, as rxe leaves it and ConnectX does not");
         return Some(with_advice(
             finding("early_retry", Warning, Likely, what, evidence),
             "What is sent late in its time is sent again before it can be answered. Where that is often, raise the timeout.",
@@ -131,7 +141,8 @@ fn timeouts(half: &Half) -> Option<Finding> {
     } else {
         format!("{} to {}", Time(least), Time(most))
     };
-    let what = format!("It sent packets again {} because no answer came in time", times(sum.episodes));
+    let what =
+        format!("It sent packets again {} because no answer came in time", times(sum.episodes));
     let configured = match half.agreed {
         Some(agreed) => match agreed.ack_timeout_ns {
             Some(ns) => format!("timeout {} was set up, {}", agreed.ack_timeout_code, Time(ns)),
@@ -298,7 +309,8 @@ fn nak_below_ack(requests: &Requests) -> Option<Finding> {
     (count > 0).then(|| {
         let what = format!("A packet was acknowledged and later found missing, {}", times(count));
         let evidence =
-            "a sequence NAK for a PSN below an ACK that had passed more than a round trip before".to_owned();
+            "a sequence NAK for a PSN below an ACK that had passed more than a round trip before"
+                .to_owned();
         with_advice(
             finding("acknowledged_then_missing", Failure, Seen, what, evidence),
             "One responder never does that: two parties acknowledge, or the responder is broken.",
@@ -323,8 +335,10 @@ fn unreliable_loss(requests: &Requests) -> Option<Finding> {
 fn wrong_icrc(half: &Half, back: Option<&Half>) -> Option<Finding> {
     let count = half.wrong_icrc + back.map_or(0, |b| b.wrong_icrc);
     (count > 0).then(|| {
-        let what = format!("{} with a wrong ICRC, which the receiver drops", Count(count, "packet"));
-        let evidence = format!("{} of requests, {} of answers", half.wrong_icrc, count - half.wrong_icrc);
+        let what =
+            format!("{} with a wrong ICRC, which the receiver drops", Count(count, "packet"));
+        let evidence =
+            format!("{} of requests, {} of answers", half.wrong_icrc, count - half.wrong_icrc);
         finding("wrong_icrc", Warning, Seen, what, evidence)
     })
 }
@@ -358,7 +372,13 @@ fn reordered(requests: &Requests) -> Option<Finding> {
     let count = requests.counts.reordered;
     (count > 0).then(|| {
         let what = format!("{} came out of order", Count(count, "packet"));
-        finding("reordered", Warning, Seen, what, "late, without having been asked for again".to_owned())
+        finding(
+            "reordered",
+            Warning,
+            Seen,
+            what,
+            "late, without having been asked for again".to_owned(),
+        )
     })
 }
 

@@ -21,8 +21,10 @@ pub(crate) fn of_limit(half: &Half, limited: &Limited, need: Option<&Need>) -> F
     let (rule, what, advice) = match limited.by {
         Limit::Reads(n) => reads(n, limited, need),
         Limit::QueueDepth(n) => {
-            let what =
-                format!("The queue depth limits it: {} outstanding, and no more", Count(n.into(), "message"));
+            let what = format!(
+                "The queue depth limits it: {} outstanding, and no more",
+                Count(n.into(), "message")
+            );
             (
                 "queue_depth",
                 what,
@@ -39,9 +41,11 @@ pub(crate) fn of_limit(half: &Half, limited: &Limited, need: Option<&Need>) -> F
         Limit::QueueDepthOrPsnWindow(n) => either(half, n, need),
         Limit::Bursts(n) => bursts(n),
         Limit::LineRate(bps) => ("line_rate", format!("It fills a {} line", Rate(bps)), None),
-        Limit::Recovery => {
-            ("loss_recovery", "Recovery from loss takes most of its time".to_owned(), Some(less_loss()))
-        }
+        Limit::Recovery => (
+            "loss_recovery",
+            "Recovery from loss takes most of its time".to_owned(),
+            Some(less_loss()),
+        ),
         without_figures => {
             let (rule, what, advice) = in_words(without_figures, half.has_rivals);
             (rule, what.to_owned(), advice.map(str::to_owned))
@@ -73,12 +77,16 @@ fn in_words(limit: Limit, has_rivals: bool) -> (&'static str, &'static str, Opti
         Limit::Credits => (
             "credits",
             "The responder's end-to-end credits limit it: it has too few receives posted",
-            Some("Post more receives at the responder, at least one round trip's worth of messages."),
+            Some(
+                "Post more receives at the responder, at least one round trip's worth of messages.",
+            ),
         ),
         Limit::Rnr => (
             "rnr_limit",
             "A responder without receives limits it (RNR NAKs)",
-            Some("Post receives earlier and more of them, and lower the responder's min_rnr_timer."),
+            Some(
+                "Post receives earlier and more of them, and lower the responder's min_rnr_timer.",
+            ),
         ),
         Limit::Sender => (
             "sender",
@@ -105,7 +113,9 @@ fn in_words(limit: Limit, has_rivals: bool) -> (&'static str, &'static str, Opti
         Limit::OneWay => (
             "one_way",
             "Only one direction is in the capture, so that nothing can be said about what it waits for",
-            Some("Capture both directions: with a mirror, mirror what the port receives and what it sends."),
+            Some(
+                "Capture both directions: with a mirror, mirror what the port receives and what it sends.",
+            ),
         ),
         _ => ("too_short", "Too few messages to tell what limits it", None),
     }
@@ -122,11 +132,16 @@ fn evidence(half: &Half, limited: &Limited) -> String {
             Percent(share)
         );
     }
-    let rate = half.requests.counts.wire_bytes.0.max(half.requests.counts.wire_bytes.1) as f64 * 8e9
+    let rate = half.requests.counts.wire_bytes.0.max(half.requests.counts.wire_bytes.1) as f64
+        * 8e9
         / half.requests.duration_ns() as f64;
     match limited.by {
         Limit::LineRate(_) | Limit::Paced => {
-            format!("{} on the wire, at most {} outstanding", Rate(rate), Count(levels.max(), "message"))
+            format!(
+                "{} on the wire, at most {} outstanding",
+                Rate(rate),
+                Count(levels.max(), "message")
+            )
         }
         Limit::TooShort | Limit::OneWay | Limit::Unreliable => {
             format!(
@@ -183,7 +198,10 @@ fn reads(n: u32, limited: &Limited, need: Option<&Need>) -> (&'static str, Strin
 
 fn deeper_queue(n: u32, need: &Need) -> String {
     if need.messages <= u64::from(n) {
-        return format!("{}: {n} messages should do; the rate seen may be bound elsewhere.", takes(need));
+        return format!(
+            "{}: {n} messages should do; the rate seen may be bound elsewhere.",
+            takes(need)
+        );
     }
     let nic = if need.messages > 128 {
         " On ConnectX that also needs LOG_MAX_OUTSTANDING_WQE (mlxconfig) of at least its logarithm."
@@ -207,7 +225,8 @@ fn deeper_queue(n: u32, need: &Need) -> String {
 /// A first burst that is larger than the later ones.
 fn moderation(half: &Half, n: u32) -> String {
     let bursts = &half.requests.stalls.bursts;
-    let (usual, most) = (bursts.quantile(0.4), half.requests.level_messages.max().max(u64::from(n)));
+    let (usual, most) =
+        (bursts.quantile(0.4), half.requests.level_messages.max().max(u64::from(n)));
     match usual > 1 && usual * 20 < most * 19 && usual * 2 > most {
         true => format!(
             " It sends {usual} at a time though {most} fit: it learns of completions in groups of that size (perftest -Q)."
@@ -225,12 +244,18 @@ fn wider_window(n: u32, need: &Need) -> String {
     } else {
         ""
     };
-    format!("{rxe}{}, which are {}: {}.", takes(need), Count(need.packets, "packet"), past_window(n, need))
+    format!(
+        "{rxe}{}, which are {}: {}.",
+        takes(need),
+        Count(need.packets, "packet"),
+        past_window(n, need)
+    )
 }
 
 /// What gets more into flight than a window of `n` packets.
 fn past_window(n: u32, need: &Need) -> String {
-    let larger = if need.packets == need.messages { "larger messages" } else { "a larger path MTU" };
+    let larger =
+        if need.packets == need.messages { "larger messages" } else { "a larger path MTU" };
     format!(
         "use {}, {larger}, or an accelerator near the sender; that should give {}",
         Count(need.packets.div_ceil(n.max(1).into()), "queue pair"),
@@ -245,10 +270,17 @@ fn either(half: &Half, n: u32, need: Option<&Need>) -> (&'static str, String, Op
     );
     let is_hardware = half.requests.counts.requests > 0 && half.migreq * 2 > half.packets;
     let advice = need.map(|need| {
-        let hint = if is_hardware { "MigReq is set, as hardware does: likely the queue depth. " } else { "" };
+        let hint = if is_hardware {
+            "MigReq is set, as hardware does: likely the queue depth. "
+        } else {
+            ""
+        };
         let rxe = match is_hardware || need.packets <= u64::from(n) {
             true => String::new(),
-            false => format!(" Where the requester is rxe, no queue depth helps: {}.", past_window(n, need)),
+            false => format!(
+                " Where the requester is rxe, no queue depth helps: {}.",
+                past_window(n, need)
+            ),
         };
         format!("{hint}{}{}{rxe}", deeper_queue(n, need), moderation(half, n))
     });
@@ -256,7 +288,10 @@ fn either(half: &Half, n: u32, need: Option<&Need>) -> (&'static str, String, Op
 }
 
 fn bursts(n: u64) -> (&'static str, String, Option<String>) {
-    let what = format!("It sends bursts of {} and pauses with nothing outstanding here", Count(n, "message"));
+    let what = format!(
+        "It sends bursts of {} and pauses with nothing outstanding here",
+        Count(n, "message")
+    );
     let advice = format!(
         "If this was captured near the responder, the requester's window of about {n} messages explains it, and the pauses are \
          the path's round trip; capture near the requester to be sure. Otherwise the sender pauses by itself."

@@ -1,6 +1,8 @@
-//! All flows of a capture: packets to one queue pair from one address are a half, two halves a connection.
+//! All flows of a capture: packets to one queue pair from one address are a half, two halves a
+//! connection.
 //!
-//! A half holds the requests that travel on it; the answers that travel on it belong to the other half's requests.
+//! A half holds the requests that travel on it; the answers that travel on it belong to the other
+//! half's requests.
 
 use crate::connections::{Agreed, Connected};
 use crate::frame::{Icrc, RocePacket};
@@ -135,12 +137,15 @@ impl Flows {
         if known(&there).is_some_and(|half| half.agreed == Some(agreed)) {
             return; // A repeated REP.
         }
-        let (Some(a), Some(b)) = (self.create(there, Transport::Rc), self.create(back, Transport::Rc)) else {
+        let (Some(a), Some(b)) =
+            (self.create(there, Transport::Rc), self.create(back, Transport::Rc))
+        else {
             return;
         };
         for (id, peer) in [(a, b), (b, a)] {
             let half = &mut self.halves[id];
-            (half.peer, half.pairing, half.agreed) = (Some(peer), Pairing::ConnectionManager, Some(agreed));
+            (half.peer, half.pairing, half.agreed) =
+                (Some(peer), Pairing::ConnectionManager, Some(agreed));
             half.requests.messages.mtu = agreed.path_mtu;
         }
     }
@@ -167,7 +172,9 @@ impl Flows {
             }
             return;
         }
-        if matches!(half.transport, Transport::Cnp | Transport::Other) || half.requests.counts.requests == 0 {
+        if matches!(half.transport, Transport::Cnp | Transport::Other)
+            || half.requests.counts.requests == 0
+        {
             half.transport = opcode.transport();
         }
         if opcode.is_request() {
@@ -201,7 +208,8 @@ impl Flows {
             self.halves[id].unmatched += 1;
             return;
         };
-        if self.halves[id].pairing == Pairing::Traffic && self.halves[peer].requests.is_stranger(response.psn)
+        if self.halves[id].pairing == Pairing::Traffic
+            && self.halves[peer].requests.is_stranger(response.psn)
         {
             return self.doubt(id, peer);
         }
@@ -216,18 +224,21 @@ impl Flows {
         if half.strangers * 2 > half.packets.min(16) {
             for id in [id, peer] {
                 let half = &mut self.halves[id];
-                (half.peer, half.pairing, half.strangers, half.candidates) = (None, Pairing::None, 0, None);
+                (half.peer, half.pairing, half.strangers, half.candidates) =
+                    (None, Pairing::None, 0, None);
             }
         }
     }
 
-    /// Finds whose requests the answers on half `id` belong to: those of the only half in the other direction whose
-    /// outstanding PSNs have held all answers so far.
+    /// Finds whose requests the answers on half `id` belong to: those of the only half in the other
+    /// direction whose outstanding PSNs have held all answers so far.
     fn pair(&mut self, id: usize, response: &Response) -> Option<usize> {
         let half = &self.halves[id];
         let fits = |&other: &usize| {
             let candidate = &self.halves[other];
-            other != id && candidate.peer.is_none() && candidate.requests.has_outstanding(response.psn)
+            other != id
+                && candidate.peer.is_none()
+                && candidate.requests.has_outstanding(response.psn)
         };
         let fitting: Vec<usize> = match &half.candidates {
             Some(candidates) => candidates.iter().copied().filter(fits).collect(),
@@ -237,11 +248,15 @@ impl Flows {
             }
         };
         // The kernel derives both directions' source ports from the same two queue pair numbers.
-        let same_port = |&&other: &&usize| self.halves[other].udp_source_port == half.udp_source_port;
+        let same_port =
+            |&&other: &&usize| self.halves[other].udp_source_port == half.udp_source_port;
         let mut alike = fitting.iter().filter(same_port);
         let by_port = alike.next().copied().filter(|_| alike.next().is_none());
-        let chosen =
-            if fitting.len() > 1 { by_port.map_or(fitting.clone(), |one| vec![one]) } else { fitting };
+        let chosen = if fitting.len() > 1 {
+            by_port.map_or(fitting.clone(), |one| vec![one])
+        } else {
+            fitting
+        };
         match chosen[..] {
             [] => {
                 self.halves[id].candidates = None;
@@ -250,7 +265,8 @@ impl Flows {
             [other] => {
                 for (id, peer) in [(id, other), (other, id)] {
                     let half = &mut self.halves[id];
-                    (half.peer, half.pairing, half.candidates) = (Some(peer), Pairing::Traffic, None);
+                    (half.peer, half.pairing, half.candidates) =
+                        (Some(peer), Pairing::Traffic, None);
                 }
                 Some(other)
             }

@@ -1,4 +1,5 @@
-//! One captured frame as plain values: a RoCEv2 packet with what its headers say, or something else.
+//! One captured frame as plain values: a RoCEv2 packet with what its headers say, or something
+//! else.
 
 use crate::link::{Carried, ETHERTYPE_IPV4, ETHERTYPE_IPV6, HEAD_LEN, carried};
 use longhaul_units::Qpn;
@@ -90,7 +91,8 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The captured bytes behind a head that may be a copy: `data[0]` stands `skipped` bytes into the head.
+/// The captured bytes behind a head that may be a copy: `data[0]` stands `skipped` bytes into the
+/// head.
 #[derive(Clone, Copy)]
 struct Cut<'a> {
     data: &'a [u8],
@@ -122,7 +124,10 @@ fn read_stack<'a>(head: &[u8], known: usize, frame_len: usize, cut: Cut<'a>) -> 
             }
         }
         Ok(Split::Other) => Frame::Other(kind(&head[..known.min(head.len())])),
-        Err(_) if is_cut && Layout::find(head).ok().flatten().is_none_or(|l| known < l.bth + Bth::LEN) => {
+        Err(_)
+            if is_cut
+                && Layout::find(head).ok().flatten().is_none_or(|l| known < l.bth + Bth::LEN) =>
+        {
             Frame::Cut
         }
         Err(_) => Frame::Malformed,
@@ -150,7 +155,9 @@ fn roce<'a>(
     };
     let bth = packet.bth();
     let mad = match bth.dest_qp {
-        Qpn::GSI => cut.get(layout.payload, layout.payload + MAD_LEN).and_then(|b| b.try_into().ok()),
+        Qpn::GSI => {
+            cut.get(layout.payload, layout.payload + MAD_LEN).and_then(|b| b.try_into().ok())
+        }
         _ => None,
     };
     Some(RocePacket {
@@ -192,7 +199,8 @@ fn kind(head: &[u8]) -> Kind {
         },
         other => return Kind::Ethertype(other),
     };
-    let port = big(transport).zip(big(transport + 2)).map(|(source, destination)| source.min(destination));
+    let port =
+        big(transport).zip(big(transport + 2)).map(|(source, destination)| source.min(destination));
     match (protocol, port) {
         (6, Some(port)) => Kind::Tcp(port),
         (17, Some(port)) => Kind::Udp(port),

@@ -116,7 +116,8 @@ impl Histogram {
         self.exact.iter().copied().chain(classed)
     }
 
-    /// The share of values that are at least `value`, 0 to 1; where there are classes, that are in its class or above.
+    /// The share of values that are at least `value`, 0 to 1; where there are classes, that are in
+    /// its class or above.
     pub fn share_from(&self, value: u64) -> f64 {
         let from = if self.buckets.is_some() { middle(bucket(value)) } else { value };
         let above: u64 = self.classes().filter(|&(v, _)| v >= from).map(|(_, count)| count).sum();

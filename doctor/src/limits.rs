@@ -7,7 +7,8 @@ use crate::stalls::{AtLevel, Cause, Level};
 use longhaul_units::BitRate;
 use longhaul_wire::Transport;
 
-/// Share of the waiting time that must fall on a full window, and of the flow's time that must be waiting.
+/// Share of the waiting time that must fall on a full window, and of the flow's time that must be
+/// waiting.
 const FULL_SHARE: f64 = 0.6;
 /// Share of the flow's time from which a cause is what limits it.
 const MAIN_SHARE: f64 = 0.2;
@@ -19,7 +20,8 @@ const PACKETS_MIN: u64 = 8;
 const ETHERNET_GBPS: [f64; 9] = [1.0, 2.5, 10.0, 25.0, 40.0, 50.0, 100.0, 200.0, 400.0];
 /// Packets in flight at which kernel rxe stops, with the one that is being sent.
 pub(crate) const RXE_WINDOW: std::ops::RangeInclusive<u32> = 127..=130;
-/// Ethernet, IP, UDP, BTH, ICRC, FCS, preamble and gap around a packet's payload, in bytes; a RETH is left out.
+/// Ethernet, IP, UDP, BTH, ICRC, FCS, preamble and gap around a packet's payload, in bytes; a RETH
+/// is left out.
 const PACKET_OVERHEAD: f64 = 82.0;
 
 /// What limits a flow most of the time.
@@ -43,8 +45,8 @@ pub(crate) enum Limit {
     Sender,
     /// The same, and nothing is outstanding meanwhile.
     SenderIdle,
-    /// Equal bursts with nothing outstanding between them: a full window that this capture point does not see, or a
-    /// sender that pauses.
+    /// Equal bursts with nothing outstanding between them: a full window that this capture point
+    /// does not see, or a sender that pauses.
     Bursts(u64),
     LineRate(f64),
     /// Nothing waits, nothing is full.
@@ -88,8 +90,9 @@ struct Plateau {
     near_ns: Option<(u64, u64)>,
 }
 
-/// Least filling, against the fullest, that still counts as full; and where only two waits were seen, the second of which
-/// may be smaller, because requesters that learn of completions in groups (perftest's cq-mod) post that much less.
+/// Least filling, against the fullest, that still counts as full; and where only two waits were
+/// seen, the second of which may be smaller, because requesters that learn of completions in groups
+/// (perftest's cq-mod) post that much less.
 const FULL: f64 = 0.95;
 const FULL_OF_TWO: f64 = 0.75;
 
@@ -97,7 +100,8 @@ fn plateau(levels: &[AtLevel], full: f64, of: impl Fn(&Level) -> u32) -> Option<
     let waiting = || levels.iter().filter(|l| of(&l.level) > 0);
     let total: u64 = waiting().map(|l| l.total_ns).sum();
     // A filling that was waited at once or twice may have been a burst from before the capture.
-    let repeated = waiting().filter(|l| l.count >= 2 || l.total_ns * 4 > total).map(|l| of(&l.level)).max();
+    let repeated =
+        waiting().filter(|l| l.count >= 2 || l.total_ns * 4 > total).map(|l| of(&l.level)).max();
     let at = repeated.or_else(|| waiting().map(|l| of(&l.level)).max())?;
     let mut found = Plateau {
         at,
@@ -177,9 +181,11 @@ pub(crate) fn limit(half: &Half, rate: Option<BitRate>) -> Limited {
 /// Waits with the window full: the same filling each time.
 fn full_window(half: &Half, duration: f64) -> Option<Limited> {
     let stalls = &half.requests.stalls;
-    let tallies = || [Cause::Waited, Cause::Drained].into_iter().filter_map(|cause| stalls.of(cause));
+    let tallies =
+        || [Cause::Waited, Cause::Drained].into_iter().filter_map(|cause| stalls.of(cause));
     let levels: Vec<AtLevel> = tallies().flat_map(|tally| tally.levels.iter().copied()).collect();
-    let (waits, out_of_credits) = tallies().fold((0, 0), |(w, c), t| (w + t.count, c + t.out_of_credits));
+    let (waits, out_of_credits) =
+        tallies().fold((0, 0), |(w, c), t| (w + t.count, c + t.out_of_credits));
     let full = if waits < WAITS_MIN { FULL_OF_TWO } else { FULL };
     let messages = plateau(&levels, full, |l| l.messages)?;
     let packets = plateau(&levels, full, |l| l.packets)?;
@@ -244,11 +250,16 @@ fn steady(half: &Half, rate: Option<BitRate>) -> Limited {
     if let Some(line) = rates.into_iter().find(|line| (0.93..1.02).contains(&(gbps / line))) {
         return Limited::of(Limit::LineRate(line * 1e9));
     }
-    let flat = |h: &Histogram| h.max() > 1 && h.count() > 4 * h.max() && h.share_from(h.max()) > FULL_SHARE;
-    if flat(&requests.level_reads) && requests.level_reads.count() * 2 > requests.level_messages.count() {
+    let flat = |h: &Histogram| {
+        h.max() > 1 && h.count() > 4 * h.max() && h.share_from(h.max()) > FULL_SHARE
+    };
+    if flat(&requests.level_reads)
+        && requests.level_reads.count() * 2 > requests.level_messages.count()
+    {
         return Limited::of(Limit::Reads(requests.level_reads.max() as u32));
     }
-    let (messages, packets) = (requests.level_messages.max() as u32, requests.level_packets.max() as u32);
+    let (messages, packets) =
+        (requests.level_messages.max() as u32, requests.level_packets.max() as u32);
     let by = match (flat(&requests.level_messages), flat(&requests.level_packets)) {
         (true, true) if RXE_WINDOW.contains(&packets) && messages == packets => {
             Limit::QueueDepthOrPsnWindow(messages)
@@ -276,7 +287,11 @@ pub(crate) struct Need {
 }
 
 /// `None` while the round trip or the size of messages is not known.
-pub(crate) fn need(half: &Half, near_ns: Option<(u64, u64)>, rate: Option<BitRate>) -> Option<Need> {
+pub(crate) fn need(
+    half: &Half,
+    near_ns: Option<(u64, u64)>,
+    rate: Option<BitRate>,
+) -> Option<Need> {
     let requests = &half.requests;
     let far = [&requests.rtt_ack, &requests.rtt_answer].into_iter().filter(|h| h.count() > 0);
     let far = far.map(|h| h.quantile(0.5)).max()?;

@@ -99,7 +99,10 @@ mod tests {
         sll2[..2].copy_from_slice(&[0x86, 0xdd]);
         assert_eq!(carried(LINUX_SLL2, &sll2), Carried::Network { ethertype: 0x86dd, at: 20 });
         assert_eq!(carried(RAW, &[0x60; 40]), Carried::Network { ethertype: 0x86dd, at: 0 });
-        assert_eq!(carried(NULL, &[2, 0, 0, 0, 0x45]), Carried::Network { ethertype: 0x0800, at: 4 });
+        assert_eq!(
+            carried(NULL, &[2, 0, 0, 0, 0x45]),
+            Carried::Network { ethertype: 0x0800, at: 4 }
+        );
         assert_eq!(carried(LinkType(105), &sll), Carried::Unknown);
     }
 

@@ -15,8 +15,13 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    pub const ALL: [Operation; 5] =
-        [Operation::Send, Operation::Write, Operation::Read, Operation::CmpSwap, Operation::FetchAdd];
+    pub const ALL: [Operation; 5] = [
+        Operation::Send,
+        Operation::Write,
+        Operation::Read,
+        Operation::CmpSwap,
+        Operation::FetchAdd,
+    ];
 
     pub fn of(opcode: Opcode) -> Option<Self> {
         Some(match opcode.verb()? {
@@ -130,12 +135,14 @@ impl Messages {
         }
     }
 
-    /// The request after a READ of `len` bytes stood `span` PSNs later. True when a path MTU explains that.
+    /// The request after a READ of `len` bytes stood `span` PSNs later. True when a path MTU
+    /// explains that.
     pub fn read_took(&mut self, len: u32, span: u32) -> bool {
         if let Some(mtu) = self.mtu {
             return len.div_ceil(mtu).max(1) == span;
         }
-        let mtu = [256, 512, 1024, 2048, 4096].into_iter().find(|&mtu| len.div_ceil(mtu).max(1) == span);
+        let mtu =
+            [256, 512, 1024, 2048, 4096].into_iter().find(|&mtu| len.div_ceil(mtu).max(1) == span);
         self.mtu = mtu.filter(|_| span > 1);
         mtu.is_some()
     }

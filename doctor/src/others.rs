@@ -45,8 +45,12 @@ impl Others {
         let mut kinds: Vec<_> = self.kinds.iter().map(|(&kind, &frames)| (frames, kind)).collect();
         kinds.sort_by_key(|&(frames, kind)| (std::cmp::Reverse(frames), kind));
         let beyond: u64 = kinds.iter().skip(most).map(|k| k.0).sum::<u64>() + self.rest;
-        let listed = kinds.iter().take(most).map(|&(frames, kind)| OtherTraffic { what: name(kind), frames });
-        let beyond = (beyond > 0).then(|| OtherTraffic { what: "other kinds".to_owned(), frames: beyond });
+        let listed = kinds
+            .iter()
+            .take(most)
+            .map(|&(frames, kind)| OtherTraffic { what: name(kind), frames });
+        let beyond =
+            (beyond > 0).then(|| OtherTraffic { what: "other kinds".to_owned(), frames: beyond });
         listed.chain(beyond).collect()
     }
 }
@@ -59,7 +63,9 @@ fn name(kind: Kind) -> String {
         Kind::Ethertype(0x88cc) => "LLDP".to_owned(),
         Kind::Ethertype(0x8809) => "LACP".to_owned(),
         Kind::Ethertype(0x8847) => "MPLS".to_owned(),
-        Kind::Ethertype(length) if length < 0x600 => "802.3 frames (spanning tree and the like)".to_owned(),
+        Kind::Ethertype(length) if length < 0x600 => {
+            "802.3 frames (spanning tree and the like)".to_owned()
+        }
         Kind::Ethertype(other) => format!("EtherType {other:#06x}"),
         Kind::Udp(4789) => "VXLAN (UDP port 4789)".to_owned(),
         Kind::Udp(port) => format!("UDP port {port}"),

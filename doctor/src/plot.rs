@@ -1,7 +1,8 @@
 //! Time-sequence plot of one flow: PSNs over time, as SVG.
 //!
-//! The points are gathered in a second reading of the capture, when the first has told how long the flow is: so they can
-//! be thinned to what a screen shows, and memory does not grow with the capture.
+//! The points are gathered in a second reading of the capture, when the first has told how long the
+//! flow is: so they can be thinned to what a screen shows, and memory does not grow with the
+//! capture.
 
 use crate::quantity::{Percent, Rate};
 use crate::report::Flow;
@@ -133,7 +134,8 @@ fn title(flow: &Flow) -> String {
 fn subtitle(flow: &Flow) -> String {
     const LONGEST: usize = 150;
     let Some(finding) = flow.findings.first() else { return String::new() };
-    let share = finding.share_of_time.map(|s| format!(" ({} of the time)", Percent(s))).unwrap_or_default();
+    let share =
+        finding.share_of_time.map(|s| format!(" ({} of the time)", Percent(s))).unwrap_or_default();
     let text = format!("{}{share}", finding.what);
     match text.char_indices().nth(LONGEST) {
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -146,7 +148,8 @@ fn draw(trace: &Trace, flow: &Flow, svg: &mut String) -> Result<(), Box<dyn std:
     let root = SVGBackend::with_string(svg, (WIDTH, HEIGHT)).into_drawing_area();
     root.fill(&WHITE)?;
     let root = root.titled(&title(flow), ("sans-serif", 20))?;
-    let root = root.titled(&subtitle(flow), ("sans-serif", 14).into_font().color(&BLACK.mix(0.7)))?;
+    let root =
+        root.titled(&subtitle(flow), ("sans-serif", 14).into_font().color(&BLACK.mix(0.7)))?;
     let mut chart = ChartBuilder::on(&root)
         .margin(12)
         .margin_right(24)
@@ -168,12 +171,14 @@ fn draw(trace: &Trace, flow: &Flow, svg: &mut String) -> Result<(), Box<dyn std:
             continue;
         }
         let series = match mark {
-            Mark::Nak => {
-                chart.draw_series(points.map(|p| Cross::new(p, size, color.stroke_width(2)).into_dyn()))?
-            }
-            Mark::Cnp => chart
-                .draw_series(points.map(|p| TriangleMarker::new(p, size + 1, color.filled()).into_dyn()))?,
-            _ => chart.draw_series(points.map(|p| Circle::new(p, size, color.filled()).into_dyn()))?,
+            Mark::Nak => chart.draw_series(
+                points.map(|p| Cross::new(p, size, color.stroke_width(2)).into_dyn()),
+            )?,
+            Mark::Cnp => chart.draw_series(
+                points.map(|p| TriangleMarker::new(p, size + 1, color.filled()).into_dyn()),
+            )?,
+            _ => chart
+                .draw_series(points.map(|p| Circle::new(p, size, color.filled()).into_dyn()))?,
         };
         series.label(name).legend(move |(x, y)| Circle::new((x + 8, y), 4, color.filled()));
     }

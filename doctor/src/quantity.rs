@@ -128,9 +128,13 @@ mod tests {
 
     #[test]
     fn sizes_are_exact_where_they_are_short() {
-        for (bytes, text) in
-            [(512, "512 B"), (4096, "4096 B"), (5000, "5000 B"), (65_536, "64 KiB"), (8 << 20, "8 MiB")]
-        {
+        for (bytes, text) in [
+            (512, "512 B"),
+            (4096, "4096 B"),
+            (5000, "5000 B"),
+            (65_536, "64 KiB"),
+            (8 << 20, "8 MiB"),
+        ] {
             assert_eq!(Bytes(bytes).to_string(), text);
         }
         assert_eq!(Percent(0.784).to_string(), "78 %");

@@ -22,18 +22,24 @@ pub enum ReadError {
 fn hint(error: &CaptureError) -> &'static str {
     match error {
         CaptureError::NoCapture([0x1f, 0x8b, ..]) => "; it is compressed: unpack it with gunzip",
-        CaptureError::NoCapture([0x28, 0xb5, 0x2f, 0xfd]) => "; it is compressed: unpack it with unzstd",
-        CaptureError::NoCapture([0x04, 0x22, 0x4d, 0x18]) => "; it is compressed: unpack it with unlz4",
-        CaptureError::NoCapture([0xfd, b'7', b'z', b'X']) => "; it is compressed: unpack it with unxz",
+        CaptureError::NoCapture([0x28, 0xb5, 0x2f, 0xfd]) => {
+            "; it is compressed: unpack it with unzstd"
+        }
+        CaptureError::NoCapture([0x04, 0x22, 0x4d, 0x18]) => {
+            "; it is compressed: unpack it with unlz4"
+        }
+        CaptureError::NoCapture([0xfd, b'7', b'z', b'X']) => {
+            "; it is compressed: unpack it with unxz"
+        }
         _ => "",
     }
 }
 
-/// Feeds all packets of a capture to `doctor` and tells it where the capture ended. `progress` is told the bytes read so
-/// far, once per mebibyte or so.
+/// Feeds all packets of a capture to `doctor` and tells it where the capture ended. `progress` is
+/// told the bytes read so far, once per mebibyte or so.
 ///
-/// A capture that is cut or damaged after its first packet is no error: what was read stands, and the doctor says where
-/// it ended.
+/// A capture that is cut or damaged after its first packet is no error: what was read stands, and
+/// the doctor says where it ended.
 ///
 /// # Errors
 /// When the input cannot be read, or is no capture.
@@ -65,7 +71,10 @@ pub fn examine(
                     Ok(()) => Ok(()),
                     Err(_) if begun => {
                         let missing = (bytes - buffer.bytes().len()) as u64;
-                        doctor.ended(End::Truncated { at_byte: buffer.passed, missing_bytes: missing });
+                        doctor.ended(End::Truncated {
+                            at_byte: buffer.passed,
+                            missing_bytes: missing,
+                        });
                         Ok(())
                     }
                     Err(error) => Err(ReadError::NoCapture(error)),

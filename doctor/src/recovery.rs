@@ -55,8 +55,8 @@ pub(crate) struct Recovery {
     tries_at: u64,
     /// The longest run of such tries: the waits before each.
     pub longest_tries: Vec<u64>,
-    /// Requests again before their first answer could have come: the answer came sooner after the repetition than any
-    /// round trip takes.
+    /// Requests again before their first answer could have come: the answer came sooner after the
+    /// repetition than any round trip takes.
     pub premature: u64,
 }
 
@@ -85,7 +85,12 @@ impl Recovery {
     }
 
     /// `sequence` is sent again: true when that begins an episode, and its cause.
-    pub fn cause_of(&self, sequence: u64, waited_ns: u64, rtt_min_ns: Option<u64>) -> Option<Cause> {
+    pub fn cause_of(
+        &self,
+        sequence: u64,
+        waited_ns: u64,
+        rtt_min_ns: Option<u64>,
+    ) -> Option<Cause> {
         if self.current.is_some_and(|(_, expected)| sequence >= expected) {
             return None;
         }

@@ -1,4 +1,5 @@
-//! What the doctor hands over: plain values, serialised as they stand. `docs/doctor.md` describes the JSON.
+//! What the doctor hands over: plain values, serialised as they stand. `docs/doctor.md` describes
+//! the JSON.
 
 use crate::connections::{Agreed, ConnectionManager};
 use crate::doctor::End;
@@ -85,7 +86,8 @@ pub struct IcrcCounts {
     pub not_checked: u64,
     /// The first packet with a wrong one.
     pub first_wrong_frame: Option<u64>,
-    /// The value of all wrong ones, as it stands on the wire, when at least two packets have the same.
+    /// The value of all wrong ones, as it stands on the wire, when at least two packets have the
+    /// same.
     pub constant: Option<String>,
 }
 
@@ -232,7 +234,8 @@ pub struct RoundTrip {
     pub far_ack_ns: Option<Quantiles>,
     /// From a READ or atomic to its first answer.
     pub far_answer_ns: Option<Quantiles>,
-    /// Only packets that were sent again were answered: the shortest time from first sending to answer.
+    /// Only packets that were sent again were answered: the shortest time from first sending to
+    /// answer.
     pub far_at_most_ns: Option<u64>,
     /// Capture point to requester and back, when the window limits the flow: at least and at most.
     pub near_ns: Option<(u64, u64)>,
@@ -249,7 +252,8 @@ pub struct WindowReport {
     pub reads: Option<Quantiles>,
     /// Most payload in requests.
     pub bytes_max: u64,
-    /// Most PSNs between the oldest and the newest request while only READs were outstanding: 15 for 16 READs of one packet.
+    /// Most PSNs between the oldest and the newest request while only READs were outstanding: 15
+    /// for 16 READs of one packet.
     pub read_psn_delta_max: Option<u64>,
 }
 

@@ -1,4 +1,5 @@
-//! One direction of requests: what a requester sends, what comes back, and what both say about the path.
+//! One direction of requests: what a requester sends, what comes back, and what both say about the
+//! path.
 
 use crate::histogram::Histogram;
 use crate::messages::{Messages, Operation};
@@ -7,7 +8,9 @@ use crate::recovery::{Demand, Episode, Recovery};
 use crate::stalls::{Cause, Level, Silence, Stalls, threshold_ns};
 use crate::window::{Budget, Hole, Sent, Window};
 use longhaul_units::Psn;
-use longhaul_wire::{Aeth, NakCode, Opcode, Position, Syndrome, Transport, Verb, credits, rnr_timer};
+use longhaul_wire::{
+    Aeth, NakCode, Opcode, Position, Syndrome, Transport, Verb, credits, rnr_timer,
+};
 
 /// A jump of more PSNs than this is a new life of the queue pair.
 const JUMP_MAX: u64 = 1 << 17;
@@ -78,7 +81,8 @@ pub(crate) struct Counts {
     pub missing_responses: u64,
     /// First seen when sent again: lost on the way to the capture point.
     pub lost_before: u64,
-    /// Asked for again by a sequence NAK although this point had seen it: lost behind the capture point.
+    /// Asked for again by a sequence NAK although this point had seen it: lost behind the capture
+    /// point.
     pub lost_behind: u64,
     pub reordered: u64,
     /// Acknowledged without having been seen.
@@ -128,7 +132,8 @@ pub(crate) struct Requests {
     pub peak_bytes: u64,
     pub trace: Option<Box<Trace>>,
     interval: (u64, u64),
-    /// The sequence number after the newest; sequence numbers start at 2^24, so that none lies below zero.
+    /// The sequence number after the newest; sequence numbers start at 2^24, so that none lies
+    /// below zero.
     next: u64,
     first: u64,
     acknowledged: (u64, u64),
@@ -136,7 +141,8 @@ pub(crate) struct Requests {
     quiet: Quiet,
     burst: u64,
     credit_limit: Option<u32>,
-    /// The first PSN that the responder lacks, as far as holes and NAKs tell: it discards what follows.
+    /// The first PSN that the responder lacks, as far as holes and NAKs tell: it discards what
+    /// follows.
     gap: Option<u64>,
     /// A READ or atomic that a later response has passed, and when.
     passed: Option<(u64, u64)>,
@@ -413,7 +419,9 @@ impl Requests {
                 self.counts.sequence_naks += 1;
                 self.mark(now, sequence, Mark::Nak);
                 let (acknowledged, at) = self.acknowledged;
-                if sequence < acknowledged && now.saturating_sub(at) > self.rtt_min_ns().unwrap_or(0) {
+                if sequence < acknowledged
+                    && now.saturating_sub(at) > self.rtt_min_ns().unwrap_or(0)
+                {
                     self.counts.naks_below_ack += 1;
                 }
                 self.acknowledge(sequence, now, budget);
@@ -426,7 +434,8 @@ impl Requests {
                 self.mark(now, sequence, Mark::Nak);
                 let operation = self.window.find(sequence).map(|s| s.awaits_answer);
                 let operation = operation.and_then(|is_read| is_read.then_some(Operation::Read));
-                let fatal = FatalNak { code, psn: packet.psn, at_ns: now, frame: packet.frame, operation };
+                let fatal =
+                    FatalNak { code, psn: packet.psn, at_ns: now, frame: packet.frame, operation };
                 self.fatal.get_or_insert(fatal);
                 self.acknowledge(sequence, now, budget);
             }
@@ -442,7 +451,9 @@ impl Requests {
         let (now, bytes) = (packet.now_ns, u64::from(packet.payload_len));
         let mtu = self.messages.mtu;
         let next = &mut self.next;
-        if let Some(read) = self.window.back_mut().filter(|r| r.span_is_open && r.sequence <= sequence) {
+        if let Some(read) =
+            self.window.back_mut().filter(|r| r.span_is_open && r.sequence <= sequence)
+        {
             let so_far = (sequence - read.sequence) as u32 + 1;
             let ends = matches!(position, Position::Last | Position::Only);
             let whole = mtu.zip(read.dma_len).map(|(mtu, len)| len.div_ceil(mtu)).filter(|_| !ends);
@@ -476,8 +487,12 @@ impl Requests {
             self.acknowledge(end, now, budget);
         }
         let drained_at_ns = self.window.is_empty().then_some(now);
-        self.quiet =
-            Quiet { since_ns: Some(now), level: self.window.level(), progress_ns: None, drained_at_ns };
+        self.quiet = Quiet {
+            since_ns: Some(now),
+            level: self.window.level(),
+            progress_ns: None,
+            drained_at_ns,
+        };
     }
 
     /// A round trip, when `sequence` answers a packet that was sent once.
@@ -488,7 +503,8 @@ impl Requests {
             return;
         }
         if sent.was_resent {
-            let (first, last) = (now.saturating_sub(sent.first_ns), now.saturating_sub(sent.last_ns));
+            let (first, last) =
+                (now.saturating_sub(sent.first_ns), now.saturating_sub(sent.last_ns));
             self.rtt_at_most.add(first);
             self.recovery.premature += u64::from(rtt_min.is_some_and(|rtt| last < rtt / 2));
         } else {
@@ -497,7 +513,8 @@ impl Requests {
         }
     }
 
-    /// Everything below `to` is acknowledged, except READs and atomics whose answers are not complete.
+    /// Everything below `to` is acknowledged, except READs and atomics whose answers are not
+    /// complete.
     fn acknowledge(&mut self, to: u64, now: u64, budget: &mut Budget) {
         if to > self.next {
             self.counts.missed_by_capture += to - self.next;
@@ -531,7 +548,9 @@ impl Requests {
 
     /// The implied NAK: a response passes an outstanding READ or atomic.
     fn pass(&mut self, read: &Sent, now: u64) {
-        if self.passed.is_some_and(|(sequence, _)| sequence == read.sequence) || self.recovery.has_demand() {
+        if self.passed.is_some_and(|(sequence, _)| sequence == read.sequence)
+            || self.recovery.has_demand()
+        {
             return;
         }
         self.passed = Some((read.sequence, now));
@@ -539,7 +558,8 @@ impl Requests {
         self.recovery.demanded(Demand { cause: Cause::ImpliedNak, sequence, at_ns: now });
     }
 
-    /// The answer is not in the capture, but the requester has it: what it sent later is acknowledged too.
+    /// The answer is not in the capture, but the requester has it: what it sent later is
+    /// acknowledged too.
     fn was_passed_over(&mut self, read: &Sent, to: u64) -> bool {
         let Some((_, at)) = self.passed.filter(|&(sequence, _)| sequence == read.sequence) else {
             return false;
@@ -548,7 +568,8 @@ impl Requests {
     }
 
     fn progress(&mut self, now: u64) {
-        self.quiet.progress_ns = Some((self.quiet.progress_ns.map_or(now, |(first, _)| first), now));
+        self.quiet.progress_ns =
+            Some((self.quiet.progress_ns.map_or(now, |(first, _)| first), now));
         if self.window.is_empty() {
             self.quiet.drained_at_ns.get_or_insert(now);
         }

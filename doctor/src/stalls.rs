@@ -59,7 +59,8 @@ pub(crate) struct AtLevel {
     pub level: Level,
     pub count: u64,
     pub total_ns: u64,
-    /// Shortest time from the last acknowledgement to the packet that ended the silence, and from the first one.
+    /// Shortest time from the last acknowledgement to the packet that ended the silence, and from
+    /// the first one.
     pub near_ns: Option<(u64, u64)>,
 }
 
@@ -121,10 +122,9 @@ impl Stalls {
         tally.lengths.add(length);
         tally.out_of_credits += u64::from(silence.out_of_credits);
         tally.drained_ns += silence.drained_at_ns.map_or(0, |at| silence.end_ns.saturating_sub(at));
-        let near = silence
-            .progress_ns
-            .filter(|_| silence.ended_by_request)
-            .map(|(first, last)| (silence.end_ns.saturating_sub(last), silence.end_ns.saturating_sub(first)));
+        let near = silence.progress_ns.filter(|_| silence.ended_by_request).map(|(first, last)| {
+            (silence.end_ns.saturating_sub(last), silence.end_ns.saturating_sub(first))
+        });
         tally.at_level(silence.level, length, near);
     }
 
@@ -142,7 +142,8 @@ impl Tally {
                 self.levels.push(AtLevel { level, count: 0, total_ns: 0, near_ns: None });
                 self.levels.len() - 1
             }
-            // The nearest filling takes it in: what matters later is how full, not the exact figure.
+            // The nearest filling takes it in: what matters later is how full, not the exact
+            // figure.
             None => self.nearest(level),
         };
         let at = &mut self.levels[slot];
@@ -155,8 +156,9 @@ impl Tally {
     }
 
     fn nearest(&self, level: Level) -> usize {
-        let distance =
-            |at: &AtLevel| (at.level.reads.abs_diff(level.reads), at.level.packets.abs_diff(level.packets));
+        let distance = |at: &AtLevel| {
+            (at.level.reads.abs_diff(level.reads), at.level.packets.abs_diff(level.packets))
+        };
         (0..self.levels.len()).min_by_key(|&i| distance(&self.levels[i])).unwrap_or(0)
     }
 }

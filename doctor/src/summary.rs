@@ -9,8 +9,8 @@ use crate::limits::{limit, need};
 use crate::messages::Operation;
 use crate::others::OtherTraffic;
 use crate::report::{
-    Capture, Congestion, Counters, EpisodeReport, Flow, OperationSizes, Outstanding, RecoveryReport,
-    RecoverySum, Report, RoundTrip, Severity, Side, Stall, WindowReport,
+    Capture, Congestion, Counters, EpisodeReport, Flow, OperationSizes, Outstanding,
+    RecoveryReport, RecoverySum, Report, RoundTrip, Severity, Side, Stall, WindowReport,
 };
 use crate::requests::Requests;
 use crate::stalls::Cause;

@@ -33,7 +33,8 @@ pub fn render(name: &str, report: &Report, selection: Selection) -> String {
     out
 }
 
-/// Appends `text` in lines of [`WIDTH`] columns: the first begins with `first`, the others with as many spaces.
+/// Appends `text` in lines of [`WIDTH`] columns: the first begins with `first`, the others with as
+/// many spaces.
 fn wrapped(out: &mut String, first: &str, text: &str) {
     let indent = first.chars().count();
     let mut column = indent;
@@ -148,7 +149,9 @@ fn operations(flow: &Flow) -> String {
     let operations = flow.operations.iter().map(|o| {
         let bytes = match (o.bytes.min, o.bytes.max) {
             (min, max) if min == max => format!("of {}", Bytes(min)),
-            (min, max) => format!("of {} to {} (median {})", Bytes(min), Bytes(max), Bytes(o.bytes.median)),
+            (min, max) => {
+                format!("of {} to {} (median {})", Bytes(min), Bytes(max), Bytes(o.bytes.median))
+            }
         };
         format!("{} {} {bytes}", grouped(o.bytes.samples), o.operation)
     });
@@ -166,7 +169,11 @@ fn table(out: &mut String, report: &Report, top: usize) {
         top.min(report.flows.len()),
         report.flows.len()
     );
-    let _ = writeln!(out, "  {:>4}  {:<50} {:>13}  limited by", "flow", "requester → responder", "goodput");
+    let _ = writeln!(
+        out,
+        "  {:>4}  {:<50} {:>13}  limited by",
+        "flow", "requester → responder", "goodput"
+    );
     for flow in report.flows.iter().take(top) {
         let limit = flow.limited_by.replace('_', " ");
         let goodput = Rate(flow.goodput_bps).to_string();
@@ -181,7 +188,13 @@ fn quantiles(q: &Quantiles, unit: impl Fn(u64) -> String) -> String {
     if q.min == q.max {
         return format!("{} always", unit(q.min));
     }
-    format!("min {}, median {}, p99 {}, max {}", unit(q.min), unit(q.median), unit(q.p99), unit(q.max))
+    format!(
+        "min {}, median {}, p99 {}, max {}",
+        unit(q.min),
+        unit(q.median),
+        unit(q.p99),
+        unit(q.max)
+    )
 }
 
 fn details(out: &mut String, flow: &Flow, report: &Report) {
@@ -219,14 +232,26 @@ fn reverse(flow: &Flow, report: &Report) -> String {
 fn round_trip(out: &mut String, flow: &Flow) {
     let time = |ns| Time(ns).to_string();
     if let Some(q) = &flow.round_trip.far_ack_ns {
-        line(out, "round trip", &format!("capture point → responder → back, ACKs: {}", quantiles(q, time)));
+        line(
+            out,
+            "round trip",
+            &format!("capture point → responder → back, ACKs: {}", quantiles(q, time)),
+        );
     }
     if let Some(q) = &flow.round_trip.far_answer_ns {
         let label = if flow.round_trip.far_ack_ns.is_none() { "round trip" } else { "" };
-        line(out, label, &format!("capture point → responder → back, READ answers: {}", quantiles(q, time)));
+        line(
+            out,
+            label,
+            &format!("capture point → responder → back, READ answers: {}", quantiles(q, time)),
+        );
     }
     if let Some(ns) = flow.round_trip.far_at_most_ns {
-        line(out, "round trip", &format!("only packets sent again were answered: at most {}", Time(ns)));
+        line(
+            out,
+            "round trip",
+            &format!("only packets sent again were answered: at most {}", Time(ns)),
+        );
     }
     if let Some((least, most)) = flow.round_trip.near_ns {
         let text = format!(
@@ -248,12 +273,17 @@ fn window(out: &mut String, flow: &Flow) {
         line(
             out,
             "",
-            &format!("PSNs: {}; at most {} of payload", quantiles(q, number), Bytes(window.bytes_max)),
+            &format!(
+                "PSNs: {}; at most {} of payload",
+                quantiles(q, number),
+                Bytes(window.bytes_max)
+            ),
         );
     }
     if let Some(q) = &window.reads {
-        let delta =
-            window.read_psn_delta_max.map_or(String::new(), |delta| format!("; PSN delta at most {delta}"));
+        let delta = window
+            .read_psn_delta_max
+            .map_or(String::new(), |delta| format!("; PSN delta at most {delta}"));
         line(out, "", &format!("READs and atomics: {}{delta}", quantiles(q, number)));
     }
 }
@@ -307,7 +337,11 @@ fn agreed(out: &mut String, flow: &Flow) {
     let text = format!(
         "{timeout}, {}, RNR retries {}, READs {} and {}",
         Count(agreed.retry_count.into(), "retry").to_string().replace("retrys", "retries"),
-        if agreed.rnr_retry_count == 7 { "for ever".to_owned() } else { agreed.rnr_retry_count.to_string() },
+        if agreed.rnr_retry_count == 7 {
+            "for ever".to_owned()
+        } else {
+            agreed.rnr_retry_count.to_string()
+        },
         agreed.active_reads,
         agreed.passive_reads
     );
@@ -335,9 +369,13 @@ fn counters(out: &mut String, flow: &Flow, capture: &Capture) {
         (flow.congestion.cnps_to_responder, "CNPs to the responder"),
     ];
     let shown = listed.iter().filter(|(count, _)| *count > 0);
-    let texts: Vec<String> = shown.map(|(count, what)| format!("{} {what}", grouped(*count))).collect();
-    let packets =
-        format!("{} requests, {} answers", grouped(flow.request_packets), grouped(flow.response_packets));
+    let texts: Vec<String> =
+        shown.map(|(count, what)| format!("{} {what}", grouped(*count))).collect();
+    let packets = format!(
+        "{} requests, {} answers",
+        grouped(flow.request_packets),
+        grouped(flow.response_packets)
+    );
     let start = format!("from frame {} at {}", flow.first_frame, Time(flow.start_ns));
     line(out, "packets", &[packets, start].into_iter().chain(texts).collect::<Vec<_>>().join(", "));
     if capture.untimed_frames == capture.frames {

@@ -45,8 +45,13 @@ fn no_roce(report: &Report, encapsulated: bool) -> Option<Finding> {
         return None;
     }
     if report.capture.frames == 0 {
-        let found =
-            finding("empty", Warning, Seen, "The capture has no packets".to_owned(), "0 frames".to_owned());
+        let found = finding(
+            "empty",
+            Warning,
+            Seen,
+            "The capture has no packets".to_owned(),
+            "0 frames".to_owned(),
+        );
         return Some(with_advice(found, HOW_TO_CAPTURE));
     }
     let there: Vec<String> =
@@ -56,10 +61,18 @@ fn no_roce(report: &Report, encapsulated: bool) -> Option<Finding> {
     } else {
         format!("instead: {}", there.join(", "))
     };
-    let found =
-        finding("no_roce", Warning, Seen, "The capture has no RoCEv2 (UDP port 4791)".to_owned(), evidence);
-    let tunnel =
-        if encapsulated { "There are tunnels (VXLAN, GRE), which are not looked into. " } else { "" };
+    let found = finding(
+        "no_roce",
+        Warning,
+        Seen,
+        "The capture has no RoCEv2 (UDP port 4791)".to_owned(),
+        evidence,
+    );
+    let tunnel = if encapsulated {
+        "There are tunnels (VXLAN, GRE), which are not looked into. "
+    } else {
+        ""
+    };
     Some(with_advice(found, format!("{tunnel}{HOW_TO_CAPTURE}")))
 }
 
@@ -68,24 +81,37 @@ fn ended(capture: &Capture) -> Option<Finding> {
     match &capture.end {
         End::Complete => None,
         End::Truncated { at_byte, missing_bytes } => {
-            let what = "The file ends inside a record: it was cut, or is still being written".to_owned();
-            let evidence =
-                format!("after {read}, at byte {at_byte}; at least {missing_bytes} bytes are missing");
+            let what =
+                "The file ends inside a record: it was cut, or is still being written".to_owned();
+            let evidence = format!(
+                "after {read}, at byte {at_byte}; at least {missing_bytes} bytes are missing"
+            );
             Some(finding("truncated", Warning, Seen, what, evidence))
         }
         End::Damaged { at_byte, why } => {
             let what = "The file is damaged; what stands before the damage was read".to_owned();
-            Some(finding("damaged", Warning, Seen, what, format!("after {read}, at byte {at_byte}: {why}")))
+            Some(finding(
+                "damaged",
+                Warning,
+                Seen,
+                what,
+                format!("after {read}, at byte {at_byte}: {why}"),
+            ))
         }
     }
 }
 
 fn link_types(capture: &Capture) -> Option<Finding> {
-    let unread: Vec<_> = capture.link_types.iter().filter(|l| !is_read(LinkType(l.number))).collect();
+    let unread: Vec<_> =
+        capture.link_types.iter().filter(|l| !is_read(LinkType(l.number))).collect();
     let first = unread.first()?;
     let frames: u64 = unread.iter().map(|l| l.frames).sum();
-    let what =
-        format!("{} of link type {} ({}) are not read", Count(frames, "frame"), first.number, first.name);
+    let what = format!(
+        "{} of link type {} ({}) are not read",
+        Count(frames, "frame"),
+        first.number,
+        first.name
+    );
     let evidence = "read are Ethernet, Linux cooked, raw IP and BSD loopback".to_owned();
     Some(with_advice(
         finding("link_type", Warning, Seen, what, evidence),
@@ -117,8 +143,10 @@ fn icrc(capture: &Capture) -> Option<Finding> {
 
 fn cut(capture: &Capture) -> Option<Finding> {
     (capture.cut_frames > 0).then(|| {
-        let what =
-            format!("The snap length cut {}: their ICRC is not checked", Count(capture.cut_frames, "frame"));
+        let what = format!(
+            "The snap length cut {}: their ICRC is not checked",
+            Count(capture.cut_frames, "frame")
+        );
         let evidence = match capture.cut_in_headers {
             0 => "their headers are all there".to_owned(),
             n => format!("{} ended inside their headers and tell nothing", Count(n, "frame")),
@@ -135,7 +163,10 @@ fn cut(capture: &Capture) -> Option<Finding> {
 
 fn malformed(capture: &Capture) -> Option<Finding> {
     let first = capture.first_malformed_frame?;
-    let what = format!("{} to UDP port 4791 are not well formed", Count(capture.malformed_packets, "packet"));
+    let what = format!(
+        "{} to UDP port 4791 are not well formed",
+        Count(capture.malformed_packets, "packet")
+    );
     Some(finding(
         "malformed",
         Warning,
@@ -170,17 +201,23 @@ fn answers(capture: &Capture) -> Option<Finding> {
     (count > 0).then(|| {
         let what = format!("{} belong to no request in the capture", Count(count, "answer"));
         let evidence =
-            "the capture began later, lacks a direction, or several queue pairs fit equally".to_owned();
+            "the capture began later, lacks a direction, or several queue pairs fit equally"
+                .to_owned();
         finding("answers_without_requests", Note, Seen, what, evidence)
     })
 }
 
 fn not_followed(report: &Report) -> Option<Finding> {
     (report.flows_not_followed > 0).then(|| {
-        let what =
-            format!("{} belong to more flows than are followed", Count(report.flows_not_followed, "packet"));
-        let evidence =
-            format!("{} in {}", Count(report.capture.frames, "frame"), Bytes(report.capture.frame_bytes));
+        let what = format!(
+            "{} belong to more flows than are followed",
+            Count(report.flows_not_followed, "packet")
+        );
+        let evidence = format!(
+            "{} in {}",
+            Count(report.capture.frames, "frame"),
+            Bytes(report.capture.frame_bytes)
+        );
         with_advice(
             finding("too_many_flows", Warning, Seen, what, evidence),
             "Split the capture by address: tcpdump -r IN -w OUT host ADDRESS.",
@@ -190,7 +227,10 @@ fn not_followed(report: &Report) -> Option<Finding> {
 
 fn rejected(report: &Report) -> Option<Finding> {
     let first = report.connection_manager.rejected.first()?;
-    let what = format!("{} refused a connection of {}: {}", first.source, first.destination, first.meaning);
+    let what = format!(
+        "{} refused a connection of {}: {}",
+        first.source, first.destination, first.meaning
+    );
     let evidence = format!(
         "{}; first in frame {}",
         Count(report.connection_manager.rejections, "rejection"),

@@ -1,4 +1,5 @@
-//! What the doctor says about captures of Linux's rxe, and about files that are damaged, cut or something else.
+//! What the doctor says about captures of Linux's rxe, and about files that are damaged, cut or
+//! something else.
 
 mod script;
 
@@ -66,7 +67,11 @@ mod linux_rxe {
     fn stalls_at_128_messages_over_5_ms() {
         let flow = only_flow("rc_write_512B_delay5ms_td128");
         let window = found(&flow, "window");
-        assert!(window.what.contains("128 messages of one packet each outstanding"), "{}", window.what);
+        assert!(
+            window.what.contains("128 messages of one packet each outstanding"),
+            "{}",
+            window.what
+        );
         assert_eq!(window.confidence, Confidence::Likely);
         assert!(window.share_of_time.unwrap() > 0.55);
         assert!(
@@ -118,8 +123,12 @@ mod linux_rxe {
     #[test]
     fn does_every_operation() {
         let flow = only_flow("rc_all_ops_mtu1024");
-        let counts: Vec<_> = flow.operations.iter().map(|o| (o.operation, o.bytes.samples)).collect();
-        assert_eq!(counts, [("SEND", 12), ("WRITE", 7), ("READ", 4), ("CMP_SWAP", 1), ("FETCH_ADD", 1)]);
+        let counts: Vec<_> =
+            flow.operations.iter().map(|o| (o.operation, o.bytes.samples)).collect();
+        assert_eq!(
+            counts,
+            [("SEND", 12), ("WRITE", 7), ("READ", 4), ("CMP_SWAP", 1), ("FETCH_ADD", 1)]
+        );
         assert_eq!(flow.path_mtu, Some(1024));
         assert_eq!(flow.unsized_messages, 0);
         let atomics = only_flow("rc_atomic_cmp_swap");
@@ -133,7 +142,10 @@ mod linux_rxe {
         let data = report.flows.iter().find(|f| f.operations[0].operation == "WRITE").unwrap();
         assert_eq!(data.pairing, Pairing::ConnectionManager);
         let agreed = data.agreed.unwrap();
-        assert_eq!((agreed.path_mtu, agreed.ack_timeout_code, agreed.retry_count), (Some(4096), 19, 7));
+        assert_eq!(
+            (agreed.path_mtu, agreed.ack_timeout_code, agreed.retry_count),
+            (Some(4096), 19, 7)
+        );
         assert_eq!((data.requester.qpn, data.responder.qpn), (Some(0x18), Some(0x17)));
         assert_eq!(data.operations[0].bytes.median, 5000);
         let control: Vec<_> = report.flows.iter().filter(|f| f.reverse_id.is_some()).collect();
@@ -154,7 +166,9 @@ mod linux_rxe {
         assert_eq!((uc.transport, uc.counters.unreliable_gaps, uc.path_mtu), ("UC", 0, Some(1024)));
         let ud = report("ud_pingpong");
         assert_eq!(ud.flows.len(), 2);
-        assert!(ud.flows.iter().all(|f| f.transport == "UD" && f.operations[0].bytes.median == 200));
+        assert!(
+            ud.flows.iter().all(|f| f.transport == "UD" && f.operations[0].bytes.median == 200)
+        );
     }
 
     #[test]
@@ -166,7 +180,12 @@ mod linux_rxe {
             if path.extension().is_some_and(|e| e == "pcap") {
                 let report = examined(&std::fs::read(&path).unwrap()).unwrap();
                 let icrc = &report.capture.icrc;
-                assert_eq!((icrc.wrong, icrc.right), (0, report.capture.frames), "{}", path.display());
+                assert_eq!(
+                    (icrc.wrong, icrc.right),
+                    (0, report.capture.frames),
+                    "{}",
+                    path.display()
+                );
                 assert_eq!(report.capture.end, End::Complete);
                 for flow in &report.flows {
                     let c = &flow.counters;
@@ -190,7 +209,8 @@ mod a_snap_length {
     #[test]
     fn behind_the_headers_costs_the_icrc_alone() {
         let frames = frames("rc_write_loss5pct_16k");
-        let cut: Vec<(&[u8], usize)> = frames.iter().map(|f| (&f[..f.len().min(80)], f.len())).collect();
+        let cut: Vec<(&[u8], usize)> =
+            frames.iter().map(|f| (&f[..f.len().min(80)], f.len())).collect();
         let whole: Vec<(&[u8], usize)> = frames.iter().map(|f| (&f[..], f.len())).collect();
         let (cut, whole) = (examined(&file(1, &cut)).unwrap(), examined(&file(1, &whole)).unwrap());
         assert!(cut.capture.icrc.not_checked > 1300 && cut.capture.icrc.wrong == 0);
@@ -202,7 +222,8 @@ mod a_snap_length {
     #[test]
     fn amid_the_extended_headers_leaves_what_the_bth_says() {
         let frames = frames("rc_write_512B_delay5ms_td128");
-        let cut: Vec<(&[u8], usize)> = frames.iter().map(|f| (&f[..f.len().min(54)], f.len())).collect();
+        let cut: Vec<(&[u8], usize)> =
+            frames.iter().map(|f| (&f[..f.len().min(54)], f.len())).collect();
         let report = examined(&file(1, &cut)).unwrap();
         let flow = &report.flows[0];
         assert_eq!((flow.operations[0].bytes.samples, flow.operations[0].bytes.max), (300, 512));
@@ -234,7 +255,8 @@ mod a_link_type {
     fn that_is_known_makes_no_difference() {
         let sll = [0, 0, 0, 1, 0, 6, 2, 2, 2, 2, 2, 2, 0, 0, 0x08, 0x00];
         let sll2 = [0x08, 0x00, 0, 0, 0, 0, 0, 2, 0, 1, 0, 6, 2, 2, 2, 2, 2, 2, 0, 0];
-        for (header, link_type) in [(&sll[..], 113), (&sll2, 276), (&[], 101), (&[], 228), (&[2, 0, 0, 0], 0)]
+        for (header, link_type) in
+            [(&sll[..], 113), (&sll2, 276), (&[], 101), (&[], 228), (&[2, 0, 0, 0], 0)]
         {
             let report = behind(header, link_type);
             assert_eq!(report.capture.icrc.right, 26, "{link_type}");
@@ -253,7 +275,11 @@ mod a_link_type {
     fn that_is_not_read_is_named() {
         let report = behind(&[0; 30], 127);
         let finding = rule(&report, "link_type").unwrap();
-        assert!(finding.what.contains("link type 127 (802.11 with radiotap (Wi-Fi))"), "{}", finding.what);
+        assert!(
+            finding.what.contains("link type 127 (802.11 with radiotap (Wi-Fi))"),
+            "{}",
+            finding.what
+        );
         assert!(rule(&report, "no_roce").is_some());
     }
 }
@@ -268,7 +294,8 @@ mod a_capture_without_roce {
         tcp[34..38].copy_from_slice(&[0xc0, 0, 0, 22]);
         let mut arp = tcp.clone();
         arp[12..14].copy_from_slice(&[0x08, 0x06]);
-        let frames: Vec<(&[u8], usize)> = [&tcp, &tcp, &arp].iter().map(|f| (&f[..], f.len())).collect();
+        let frames: Vec<(&[u8], usize)> =
+            [&tcp, &tcp, &arp].iter().map(|f| (&f[..], f.len())).collect();
         let report = examined(&file(1, &frames)).unwrap();
         let finding = rule(&report, "no_roce").unwrap();
         assert_eq!(finding.evidence, "instead: 2 × TCP port 22, 1 × ARP");
@@ -306,13 +333,17 @@ mod a_file {
         let end = file.len();
         file.extend([0xff; 100]);
         let report = examined(&file).unwrap();
-        let End::Damaged { at_byte, .. } = report.capture.end else { panic!("{:?}", report.capture.end) };
+        let End::Damaged { at_byte, .. } = report.capture.end else {
+            panic!("{:?}", report.capture.end)
+        };
         assert_eq!((at_byte, report.capture.frames), (end as u64, 26));
     }
 
     #[test]
     fn that_is_no_capture_is_refused() {
-        assert!(examined(b"root:x:0:0").unwrap_err().to_string().contains("neither pcap nor pcapng"));
+        assert!(
+            examined(b"root:x:0:0").unwrap_err().to_string().contains("neither pcap nor pcapng")
+        );
         assert!(examined(b"\x1f\x8b\x08\x00").unwrap_err().to_string().contains("gunzip"));
         assert!(examined(b"").is_err());
     }
@@ -342,7 +373,9 @@ mod the_output {
 
     #[test]
     fn fits_a_hundred_columns() {
-        for name in ["rc_write_loss5pct_16k", "cm_rc_perftest_write_5000B", "cm_rc_reject_no_listener"] {
+        for name in
+            ["rc_write_loss5pct_16k", "cm_rc_perftest_write_5000B", "cm_rc_reject_no_listener"]
+        {
             let text = render(name, &report(name), Selection { top: 10, flow: None });
             for line in text.lines() {
                 assert!(line.chars().count() <= 100, "{name}: {line}");
@@ -374,7 +407,9 @@ mod the_output {
         write_svg(&trace, &flow, &path).unwrap();
         let svg = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        for text in ["<svg", "sent again", "acknowledgement", "NAK, RNR NAK", "(ms)", "Recovery from loss"] {
+        for text in
+            ["<svg", "sent again", "acknowledgement", "NAK, RNR NAK", "(ms)", "Recovery from loss"]
+        {
             assert!(svg.contains(text), "{text}");
         }
     }

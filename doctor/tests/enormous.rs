@@ -1,4 +1,5 @@
-//! A capture larger than any memory. Run by hand: `cargo test --release -p longhaul-doctor --test enormous -- --ignored`.
+//! A capture larger than any memory. Run by hand:
+//! `cargo test --release -p longhaul-doctor --test enormous -- --ignored`.
 
 mod script;
 
@@ -35,7 +36,11 @@ impl Read for Endless {
             };
             frame[51..54].copy_from_slice(&(psn as u32).to_be_bytes()[1..]);
             let len = frame.len() as u32;
-            let header = RecordHeader { timestamp_ns: self.made * 500, captured_len: len, original_len: len };
+            let header = RecordHeader {
+                timestamp_ns: self.made * 500,
+                captured_len: len,
+                original_len: len,
+            };
             self.rest.extend(header.write());
             self.rest.extend_from_slice(frame);
             self.made += 1;

@@ -43,7 +43,9 @@ mod go_back_n {
     #[test]
     fn a_packet_lost_before_the_capture_point_is_seen_once() {
         let mut script = begun();
-        (10..20).filter(|&psn| psn != 12).for_each(|psn| script.write(MS + u64::from(psn) * US, psn, 1024));
+        (10..20)
+            .filter(|&psn| psn != 12)
+            .for_each(|psn| script.write(MS + u64::from(psn) * US, psn, 1024));
         script.nak(MS + 115 * US, 12, SEQUENCE);
         (12..20).for_each(|psn| script.write(MS + 150 * US + u64::from(psn) * US, psn, 1024));
         script.ack(MS + 300 * US, 19);
@@ -87,11 +89,15 @@ mod go_back_n {
     #[test]
     fn acknowledged_packets_that_were_never_seen_are_the_captures_loss() {
         let mut script = begun();
-        [10, 11, 14, 15].into_iter().for_each(|psn| script.write(MS + u64::from(psn) * US, psn, 1024));
+        [10, 11, 14, 15]
+            .into_iter()
+            .for_each(|psn| script.write(MS + u64::from(psn) * US, psn, 1024));
         script.ack(MS + 200 * US, 15);
         let flow = script.flow();
         assert_eq!(flow.counters.missed_by_capture, 2);
-        assert!(found(&flow, "incomplete_capture").advice.as_ref().unwrap().contains("tcpdump -s 128"));
+        assert!(
+            found(&flow, "incomplete_capture").advice.as_ref().unwrap().contains("tcpdump -s 128")
+        );
     }
 
     #[test]
@@ -118,7 +124,8 @@ mod receiver_not_ready {
         for n in 0..5_u64 {
             script.request(MS + n * 4 * MS, Opcode::RC_SEND_ONLY, 10, 100, 0);
             // Code 14: 1.28 ms... the requester takes longer.
-            let answer = if n < 4 { Syndrome::RnrNak { timer_code: 14 } } else { Syndrome::ACK_UNLIMITED };
+            let answer =
+                if n < 4 { Syndrome::RnrNak { timer_code: 14 } } else { Syndrome::ACK_UNLIMITED };
             script.nak(MS + n * 4 * MS + 100 * US, 10, answer);
         }
         let flow = script.flow();
@@ -169,7 +176,8 @@ mod timeout {
         assert_eq!(flow.recovery.longest_tries_ns, [2 * MS, 4 * MS, 8 * MS, 16 * MS]);
     }
 
-    /// A timeout of 67.1 ms was set up; retries come after 20 ms, of one packet and of another later.
+    /// A timeout of 67.1 ms was set up; retries come after 20 ms, of one packet and of another
+    /// later.
     fn retried_early(is_rxe: bool) -> longhaul_doctor::report::Flow {
         let mut script = Script { is_rxe, ..Script::default() };
         script.connect(14);
@@ -207,7 +215,10 @@ mod timeout {
             "{}",
             early.what
         );
-        assert!(early.what.contains("as Linux rxe's does") && early.evidence.contains("MigReq is clear"));
+        assert!(
+            early.what.contains("as Linux rxe's does")
+                && early.evidence.contains("MigReq is clear")
+        );
         assert!(!early.advice.as_ref().unwrap().contains("mlxreg"));
         assert!(!rules(&flow).contains(&"adaptive_retransmission"));
     }
@@ -280,7 +291,14 @@ mod congestion {
         let mut script = begun();
         for psn in 10..20 {
             let class = if psn % 2 == 0 { 3 } else { 2 };
-            script.marked_request(MS + u64::from(psn) * US, Opcode::RC_WRITE_ONLY, psn, 1024, 1024, class);
+            script.marked_request(
+                MS + u64::from(psn) * US,
+                Opcode::RC_WRITE_ONLY,
+                psn,
+                1024,
+                1024,
+                class,
+            );
             script.cnp(MS + u64::from(psn) * US + 50 * US);
         }
         script.ack(MS + 200 * US, 19);
@@ -331,7 +349,10 @@ mod sequence_numbers {
             script.ack(u64::from(n) * 100 * US + 50 * US, psn);
         }
         let flow = script.flow();
-        assert_eq!((flow.counters.psn_wraps, flow.counters.missed_by_capture, flow.psns), (1, 0, 40));
+        assert_eq!(
+            (flow.counters.psn_wraps, flow.counters.missed_by_capture, flow.psns),
+            (1, 0, 40)
+        );
         assert_eq!(flow.operations[0].bytes.samples, 40);
         found(&flow, "psn_wrap");
     }

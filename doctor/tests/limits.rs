@@ -8,7 +8,8 @@ use longhaul_units::BitRate;
 use longhaul_wire::{Opcode, Syndrome};
 use script::*;
 
-/// `windows` times: `depth` messages of `payload` bytes 1 µs apart, acknowledged one by one a round trip later.
+/// `windows` times: `depth` messages of `payload` bytes 1 µs apart, acknowledged one by one a round
+/// trip later.
 fn windowed(windows: u32, depth: u32, payload: usize, rtt: u64) -> Script {
     let mut script = Script::default();
     for window in 0..windows {
@@ -26,7 +27,8 @@ fn windowed(windows: u32, depth: u32, payload: usize, rtt: u64) -> Script {
 mod outstanding_reads {
     use super::*;
 
-    /// The published capture: READs of 4096 B over 100 km, 16 outstanding, the newest PSN 15 after the oldest.
+    /// The published capture: READs of 4096 B over 100 km, 16 outstanding, the newest PSN 15 after
+    /// the oldest.
     fn published(rounds: u32) -> Script {
         let mut script = Script::default();
         for round in 0..rounds {
@@ -88,7 +90,10 @@ mod outstanding_reads {
         let flow = script.flow();
         assert_eq!(flow.path_mtu, Some(2048));
         assert_eq!(flow.operations[0].bytes.samples, 80);
-        assert_eq!((flow.counters.missed_by_capture, flow.counters.lost_before_capture_point), (0, 0));
+        assert_eq!(
+            (flow.counters.missed_by_capture, flow.counters.lost_before_capture_point),
+            (0, 0)
+        );
         assert!(found(&flow, "read_limit").what.contains("4 READ requests outstanding"));
         assert_eq!(flow.payload_bytes, 80 * 5000);
     }
@@ -163,7 +168,10 @@ mod psn_window {
         let flow = script.flow();
         let limit = found(&flow, "psn_window");
         assert!(limit.what.contains("128 packets outstanding"), "{}", limit.what);
-        assert!(limit.advice.as_ref().unwrap().contains("Linux rxe stops at 129 packets"), "{limit:?}");
+        assert!(
+            limit.advice.as_ref().unwrap().contains("Linux rxe stops at 129 packets"),
+            "{limit:?}"
+        );
         assert_eq!(flow.path_mtu, Some(1024));
         assert_eq!(flow.operations[0].bytes.max, u64::from(1024 * per_message));
     }
@@ -297,10 +305,16 @@ mod many_queue_pairs {
                     })
                 };
                 let bth = |opcode, base| Bth::new(opcode, Qpn::new(base + qp), Psn::new(psn));
-                script.add(at, frame(&template(1, 2), &bth(Opcode::RC_SEND_ONLY, 0x100), |_| {}, 64));
-                let aeth = Aeth { syndrome: Syndrome::ACK_UNLIMITED, msn: longhaul_units::Msn::new(psn) };
-                let ack =
-                    frame(&template(2, 1), &bth(Opcode::RC_ACK, 0x200), |head| head.push_aeth(&aeth), 0);
+                script
+                    .add(at, frame(&template(1, 2), &bth(Opcode::RC_SEND_ONLY, 0x100), |_| {}, 64));
+                let aeth =
+                    Aeth { syndrome: Syndrome::ACK_UNLIMITED, msn: longhaul_units::Msn::new(psn) };
+                let ack = frame(
+                    &template(2, 1),
+                    &bth(Opcode::RC_ACK, 0x200),
+                    |head| head.push_aeth(&aeth),
+                    0,
+                );
                 script.add(at + 100 * US, ack);
             }
         }

@@ -1,12 +1,13 @@
-//! The emulated fibre in real time, between two loopback ports: how much later than the delay says a frame comes out, and
-//! whether anything is lost of long frames at nearly 100 Gbit/s.
+//! The emulated fibre in real time, between two loopback ports: how much later than the delay says
+//! a frame comes out, and whether anything is lost of long frames at nearly 100 Gbit/s.
 //!
 //! `cargo bench -p longhaul-host --bench emulator`
 //!
-//! One thread drives the fibre; this one sends frames, marked with the time, and takes them at the far end. The error is
-//! from just before a frame is published to just after it was found, less delay and serialisation: both ports are in it. Where
-//! other work wants the two processors, it is the scheduler that is measured; `chrt -f 1` in front of the bench's program
-//! keeps that out for half a second at a time.
+//! One thread drives the fibre; this one sends frames, marked with the time, and takes them at the
+//! far end. The error is from just before a frame is published to just after it was found, less
+//! delay and serialisation: both ports are in it. Where other work wants the two processors, it is
+//! the scheduler that is measured; `chrt -f 1` in front of the bench's program keeps that out for
+//! half a second at a time.
 
 use hdrhistogram::Histogram;
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, MalformedFrames, TurnConfig};
@@ -16,7 +17,8 @@ use longhaul_units::{BitRate, Duration, Instant};
 use std::thread::JoinHandle;
 
 const RATE_GBPS: u64 = 100;
-/// Between two frames of a measurement of delay: far less than it, so that the fibre is never empty.
+/// Between two frames of a measurement of delay: far less than it, so that the fibre is never
+/// empty.
 const GAP: Duration = Duration::from_us(20);
 const FRAMES: u64 = 30_000;
 const WARM_UP: u64 = 5_000;
@@ -37,12 +39,17 @@ impl Emulator {
         let (a, inner_a) = loopback::pair("a", 512, 8192).expect("two ports");
         let (b, inner_b) = loopback::pair("b", 512, 8192).expect("two ports");
         let clock = Clock::start();
-        let config =
-            LinkConfig { delay, rate: Some(rate), memory_bytes_max: 4 << 30, ..LinkConfig::default() };
+        let config = LinkConfig {
+            delay,
+            rate: Some(rate),
+            memory_bytes_max: 4 << 30,
+            ..LinkConfig::default()
+        };
         let link = Link::new(config).expect("a link");
         let turn = TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() };
         let config = DriverConfig { turn, spins, ..DriverConfig::default() };
-        let (driver, handle) = Driver::new(link, vec![inner_a, inner_b], clock, config).expect("a driver");
+        let (driver, handle) =
+            Driver::new(link, vec![inner_a, inner_b], clock, config).expect("a driver");
         let nothing = |_: Instant, _: &mut Link, _: &mut [LoopbackPort], _: &DriverCounters| {};
         let thread = std::thread::spawn(move || driver.run(nothing));
         Emulator { clock, a, b, handle, thread }
@@ -98,7 +105,9 @@ fn flood(offered: BitRate, delay: Duration, time: Duration) {
     let start = clock.now();
     let (mut sent, mut came, mut no_room, mut behind_max) = (0_u64, 0_u64, 0_u64, Duration::ZERO);
     let mut last_came = start;
-    while clock.now() < start + time || (came < sent && clock.now() < start + time + Duration::from_ms(500)) {
+    while clock.now() < start + time
+        || (came < sent && clock.now() < start + time + Duration::from_ms(500))
+    {
         let now = clock.now();
         for _ in 0..32 {
             let due = start + gap.times(sent);
@@ -107,7 +116,11 @@ fn flood(offered: BitRate, delay: Duration, time: Duration) {
             }
             behind_max = behind_max.max(now.since(due));
             // As a NIC writes it: the whole frame comes from elsewhere.
-            match emulator.a.transmit(len, &mut |slot| slot.fill(sent as u8)).expect("a frame that fits") {
+            match emulator
+                .a
+                .transmit(len, &mut |slot| slot.fill(sent as u8))
+                .expect("a frame that fits")
+            {
                 true => sent += 1,
                 false => {
                     no_room += 1;

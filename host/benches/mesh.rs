@@ -1,5 +1,6 @@
-//! What it costs that a frame arrives at the wrong core: from its queue to a core that it belongs to, and to one that it does
-//! not, on one processor. What a cache line's way between processors adds is not in it.
+//! What it costs that a frame arrives at the wrong core: from its queue to a core that it belongs
+//! to, and to one that it does not, on one processor. What a cache line's way between processors
+//! adds is not in it.
 #![allow(missing_docs, reason = "the benchmark harness's macros make public functions")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -12,11 +13,15 @@ const BATCH: u64 = 32;
 /// A frame between two hosts that is of `core`, of two.
 fn frame_of(core: usize, len: usize) -> Vec<u8> {
     let frame = |host: u8| {
-        let start = [&[2; 12], &[0x08, 0x00][..], &[0x45; 12], &[10, 0, 0, host, 10, 1, 0, 1]].concat();
+        let start =
+            [&[2; 12], &[0x08, 0x00][..], &[0x45; 12], &[10, 0, 0, host, 10, 1, 0, 1]].concat();
         let rest = vec![0; len - start.len()];
         [start, rest].concat()
     };
-    (1..=255).map(frame).find(|frame| Spread::ByPair.core(0, frame, 2) == Some(core)).expect("one of 255")
+    (1..=255)
+        .map(frame)
+        .find(|frame| Spread::ByPair.core(0, frame, 2) == Some(core))
+        .expect("one of 255")
 }
 
 fn over_two_cores(c: &mut Criterion) {
@@ -31,13 +36,16 @@ fn over_two_cores(c: &mut Criterion) {
             group.bench_function(BenchmarkId::new(format!("{len}B"), name), |bencher| {
                 bencher.iter(|| {
                     for _ in 0..BATCH {
-                        far.transmit(len, &mut |slot| slot[..64].copy_from_slice(&frame[..64])).unwrap();
+                        far.transmit(len, &mut |slot| slot[..64].copy_from_slice(&frame[..64]))
+                            .unwrap();
                     }
                     far.flush().unwrap();
                     let mut received = 0;
                     for ports in &mut ports {
                         ports[0]
-                            .receive(64, &mut |frame| received += u64::from(black_box(frame)[0] == 2))
+                            .receive(64, &mut |frame| {
+                                received += u64::from(black_box(frame)[0] == 2)
+                            })
                             .unwrap();
                     }
                     assert_eq!(received, BATCH);
@@ -48,7 +56,9 @@ fn over_two_cores(c: &mut Criterion) {
     for (len, name) in [(64, "hash_64B"), (4166, "hash_4166B")] {
         let frame = frame_of(0, len);
         group.throughput(Throughput::Elements(1));
-        group.bench_function(name, |bencher| bencher.iter(|| Spread::ByPair.core(0, black_box(&frame), 2)));
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| Spread::ByPair.core(0, black_box(&frame), 2))
+        });
     }
     group.finish();
 }

@@ -1,5 +1,5 @@
-//! What a frame costs from port to port: written into one loopback port, carried through a link without delay by
-//! turns, read from the other.
+//! What a frame costs from port to port: written into one loopback port, carried through a link
+//! without delay by turns, read from the other.
 #![allow(missing_docs, reason = "the benchmark harness's macros make public functions")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -19,18 +19,23 @@ fn over_loopback(c: &mut Criterion) {
         let mut now = Instant::ZERO;
         let config = TurnConfig::default();
         group.throughput(Throughput::Elements(batch));
-        group.bench_function(BenchmarkId::new(format!("{len}B"), format!("batch_{batch}")), |bencher| {
-            bencher.iter(|| {
-                for _ in 0..batch {
-                    a.transmit(len, &mut |slot| slot[..14].fill(0)).unwrap();
-                }
-                a.flush().unwrap();
-                now += longhaul_units::Duration::from_ns(1);
-                let done = turn(&mut link, &mut ports, &|| now, &config, &mut |_, error| panic!("{error}"));
-                assert_eq!(done.transmitted as u64, batch);
-                b.receive(64, &mut |frame| assert!(black_box(frame).len() == len)).unwrap();
-            });
-        });
+        group.bench_function(
+            BenchmarkId::new(format!("{len}B"), format!("batch_{batch}")),
+            |bencher| {
+                bencher.iter(|| {
+                    for _ in 0..batch {
+                        a.transmit(len, &mut |slot| slot[..14].fill(0)).unwrap();
+                    }
+                    a.flush().unwrap();
+                    now += longhaul_units::Duration::from_ns(1);
+                    let done = turn(&mut link, &mut ports, &|| now, &config, &mut |_, error| {
+                        panic!("{error}")
+                    });
+                    assert_eq!(done.transmitted as u64, batch);
+                    b.receive(64, &mut |frame| assert!(black_box(frame).len() == len)).unwrap();
+                });
+            },
+        );
     }
     group.throughput(Throughput::Elements(1));
     let clock = Clock::start();
@@ -40,7 +45,9 @@ fn over_loopback(c: &mut Criterion) {
     let mut link = Link::new(LinkConfig::default()).unwrap();
     group.bench_function("idle", |bencher| {
         bencher.iter(|| {
-            turn(&mut link, &mut ports, &|| Instant::ZERO, &TurnConfig::default(), &mut |_, e| panic!("{e}"))
+            turn(&mut link, &mut ports, &|| Instant::ZERO, &TurnConfig::default(), &mut |_, e| {
+                panic!("{e}")
+            })
         });
     });
     group.finish();

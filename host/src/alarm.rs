@@ -6,9 +6,11 @@ use std::os::fd::{AsRawFd, RawFd};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Wakes one thread that is about to sleep, or sleeps, on its descriptor, when others bring it something.
+/// Wakes one thread that is about to sleep, or sleeps, on its descriptor, when others bring it
+/// something.
 ///
-/// Telling a thread that is awake costs a fence and a load, telling one that sleeps a system call, until it is awake.
+/// Telling a thread that is awake costs a fence and a load, telling one that sleeps a system call,
+/// until it is awake.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     is_set: AtomicBool,
@@ -24,11 +26,12 @@ impl Alarm {
         Ok(Alarm { is_set: AtomicBool::new(false), bell: Doorbell::new()? })
     }
 
-    /// Has the descriptor become readable when something is brought from here on. What was brought before shows to
-    /// whoever looks afterwards.
+    /// Has the descriptor become readable when something is brought from here on. What was brought
+    /// before shows to whoever looks afterwards.
     pub(crate) fn set(&self) {
         self.is_set.store(true, Ordering::Relaxed);
-        // Pairs with that in `tell`: either this side sees what was brought, or the other one sees that it is set.
+        // Pairs with that in `tell`: either this side sees what was brought, or the other one sees
+        // that it is set.
         fence(Ordering::SeqCst);
     }
 

@@ -1,9 +1,10 @@
 use longhaul_units::Instant;
 
-/// Reads the monotonic clock of the system as time since the clock was made. Copies share the epoch.
+/// Reads the monotonic clock of the system as time since the clock was made. Copies share the
+/// epoch.
 ///
-/// A reading costs no system call where the kernel offers one without (vDSO). The resolution is a nanosecond;
-/// readings never decrease, and last 213 days.
+/// A reading costs no system call where the kernel offers one without (vDSO). The resolution is a
+/// nanosecond; readings never decrease, and last 213 days.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     epoch: std::time::Instant,

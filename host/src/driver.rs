@@ -13,7 +13,8 @@ use thiserror::Error;
 /// Requests that may wait for the driver; a further one waits with its caller.
 const REQUESTS_MAX: usize = 64;
 
-/// How often ports without a peer are looked at while there is work for others: a port costs about as much as a frame.
+/// How often ports without a peer are looked at while there is work for others: a port costs about
+/// as much as a frame.
 const LOOK_AROUND: Duration = Duration::from_ms(1);
 
 /// How a [`Driver`] spends its time.
@@ -21,20 +22,21 @@ const LOOK_AROUND: Duration = Duration::from_ms(1);
 pub struct DriverConfig {
     /// How a turn goes.
     pub turn: TurnConfig,
-    /// How long it keeps looking after something last happened, before it sleeps. Longer reacts faster and takes
-    /// more of a shared processor; it yields between looks.
+    /// How long it keeps looking after something last happened, before it sleeps. Longer reacts
+    /// faster and takes more of a shared processor; it yields between looks.
     pub idle_before_sleep: Duration,
-    /// A deadline nearer than this is awaited awake; a sleep before a later one ends half of it early. About twice
-    /// what the system takes to wake a thread.
+    /// A deadline nearer than this is awaited awake; a sleep before a later one ends half of it
+    /// early. About twice what the system takes to wake a thread.
     pub sleep_min: Duration,
     /// How long it sleeps at a time when a port is full: nothing tells when there is room again.
     pub blocked_sleep: Duration,
-    /// A turn that moved fewer frames than this yields the processor to whoever else wants it, so that work
-    /// collects into batches when processors are short. 0: only idle turns yield.
+    /// A turn that moved fewer frames than this yields the processor to whoever else wants it, so
+    /// that work collects into batches when processors are short. 0: only idle turns yield.
     pub yield_below: usize,
     /// The longest time between two calls of [`Hook::attend`].
     pub hook_interval: Duration,
-    /// It neither sleeps nor yields: for a processor that nobody else is to use, where a deadline is to be met within a turn.
+    /// It neither sleeps nor yields: for a processor that nobody else is to use, where a deadline
+    /// is to be met within a turn.
     pub spins: bool,
 }
 
@@ -90,13 +92,15 @@ impl DriverCounters {
     }
 }
 
-/// What the owner of a driver does on the driver's thread. A closure will do for [`Hook::attend`] alone.
+/// What the owner of a driver does on the driver's thread. A closure will do for [`Hook::attend`]
+/// alone.
 pub trait Hook<N, P> {
-    /// Called at least every [`DriverConfig::hook_interval`], and once before the driver ends: to publish state.
-    /// Whatever it takes, frames wait for.
+    /// Called at least every [`DriverConfig::hook_interval`], and once before the driver ends: to
+    /// publish state. Whatever it takes, frames wait for.
     fn attend(&mut self, now: Instant, node: &mut N, ports: &mut [P], counters: &DriverCounters);
 
-    /// The port at `side` met an error. It stays in use: a peer that broke the rules is gone, and another may come.
+    /// The port at `side` met an error. It stays in use: a peer that broke the rules is gone, and
+    /// another may come.
     fn port_error(&mut self, side: Side, error: PortError) {
         let _ = (side, error);
     }
@@ -144,19 +148,22 @@ impl<N> Handle<N> {
         &self.shared.wake
     }
 
-    /// Has `work` done on the node, between two turns, and does not wait for it. What it makes the node want to
-    /// send is sent in the next turn.
+    /// Has `work` done on the node, between two turns, and does not wait for it. What it makes the
+    /// node want to send is sent in the next turn.
     ///
     /// # Errors
     /// [`Stopped`].
-    pub fn request(&self, work: impl FnOnce(Instant, &mut N) + Send + 'static) -> Result<(), Stopped> {
+    pub fn request(
+        &self,
+        work: impl FnOnce(Instant, &mut N) + Send + 'static,
+    ) -> Result<(), Stopped> {
         self.requests.send(Box::new(work)).map_err(|_| Stopped)?;
         self.shared.wake.wake();
         Ok(())
     }
 
-    /// Has `work` done on the node, between two turns, and waits for its answer. Not to be called on the driver's
-    /// own thread.
+    /// Has `work` done on the node, between two turns, and waits for its answer. Not to be called
+    /// on the driver's own thread.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -200,12 +207,17 @@ pub struct Finished<N, P> {
 }
 
 impl<N: Node, P: Port> Driver<N, P> {
-    /// A driver at rest, and the handle to reach it by. Port `i` is the node's side `i`. `clock` is what `now` is
-    /// read from.
+    /// A driver at rest, and the handle to reach it by. Port `i` is the node's side `i`. `clock` is
+    /// what `now` is read from.
     ///
     /// # Errors
     /// When the process is out of descriptors.
-    pub fn new(node: N, ports: Vec<P>, clock: Clock, config: DriverConfig) -> io::Result<(Self, Handle<N>)> {
+    pub fn new(
+        node: N,
+        ports: Vec<P>,
+        clock: Clock,
+        config: DriverConfig,
+    ) -> io::Result<(Self, Handle<N>)> {
         let shared = Arc::new(Shared { must_stop: AtomicBool::new(false), wake: WakeUp::new()? });
         let (sender, requests) = sync_channel(REQUESTS_MAX);
         let handle = Handle { shared: Arc::clone(&shared), requests: sender };
@@ -248,7 +260,8 @@ impl<N: Node, P: Port> Driver<N, P> {
             now = done.now;
             if done.is_busy() {
                 last_busy = now;
-                if done.received + done.transmitted < self.config.yield_below && !self.config.spins {
+                if done.received + done.transmitted < self.config.yield_below && !self.config.spins
+                {
                     std::thread::yield_now();
                 }
             } else if self.config.spins {
@@ -274,8 +287,15 @@ impl<N: Node, P: Port> Driver<N, P> {
         };
         let (node, ports) = (&mut self.node, &mut self.ports);
         let mut told = Some(self.told);
-        let (done, gave) =
-            turn_over(node, ports, among, &|| clock.now(), &self.config.turn, &mut told, &mut report);
+        let (done, gave) = turn_over(
+            node,
+            ports,
+            among,
+            &|| clock.now(),
+            &self.config.turn,
+            &mut told,
+            &mut report,
+        );
         self.told = done.now;
         if looks_around {
             self.look_around_at = now + LOOK_AROUND;
@@ -297,7 +317,13 @@ impl<N: Node, P: Port> Driver<N, P> {
     }
 
     /// Yields or sleeps after a turn in which nothing happened.
-    fn wait(&mut self, last_busy: Instant, hook_due: Instant, done: &Turn, hook: &mut impl Hook<N, P>) {
+    fn wait(
+        &mut self,
+        last_busy: Instant,
+        hook_due: Instant,
+        done: &Turn,
+        hook: &mut impl Hook<N, P>,
+    ) {
         let now = done.now;
         let until_deadline = done.deadline.map(|deadline| deadline.at.since(now));
         let is_near = until_deadline.is_some_and(|wait| wait < self.config.sleep_min);
@@ -322,7 +348,8 @@ impl<N: Node, P: Port> Driver<N, P> {
     }
 }
 
-/// Sleeps of this thread end on time for as long as this lives; the system's default is up to 50 µs late.
+/// Sleeps of this thread end on time for as long as this lives; the system's default is up to 50 µs
+/// late.
 struct FineTimers(Option<NonZeroU64>);
 
 impl FineTimers {

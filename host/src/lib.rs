@@ -1,14 +1,17 @@
-//! Real time: the loop that drives a [`Node`](longhaul_node::Node) over [`Port`](longhaul_port::Port)s.
+//! Real time: the loop that drives a [`Node`](longhaul_node::Node) over
+//! [`Port`](longhaul_port::Port)s.
 //!
-//! [`turn`] is one bounded step: receive, act, send. [`Driver`] repeats it on a thread of its own until it is
-//! stopped, yields the processor while there is little to do, and sleeps when there is nothing. Whoever has a loop
-//! of their own (the verbs engine) uses [`turn`], [`Clock`], [`WakeUp`] and [`Parker`] by themselves.
+//! [`turn`] is one bounded step: receive, act, send. [`Driver`] repeats it on a thread of its own
+//! until it is stopped, yields the processor while there is little to do, and sleeps when there is
+//! nothing. Whoever has a loop of their own (the verbs engine) uses [`turn`], [`Clock`], [`WakeUp`]
+//! and [`Parker`] by themselves.
 //!
-//! Several cores share ports by [`join`]: each has a [`Driver`] with a node of its own, and frames that arrive at the wrong
-//! one are handed over. [`placement`] says which processors they run on.
+//! Several cores share ports by [`join`]: each has a [`Driver`] with a node of its own, and frames
+//! that arrive at the wrong one are handed over. [`placement`] says which processors they run on.
 //!
-//! It knows no protocol, and it is made for machines with fewer processors than busy threads: unless it is told to
-//! ([`DriverConfig::spins`]), it never spins without offering the processor to others.
+//! It knows no protocol, and it is made for machines with fewer processors than busy threads:
+//! unless it is told to ([`DriverConfig::spins`]), it never spins without offering the processor to
+//! others.
 
 mod alarm;
 mod clock;

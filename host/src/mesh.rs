@@ -1,9 +1,10 @@
 //! Several cores that share the ports of one box, without a lock between them.
 //!
-//! Each core has a node of its own and a queue of every port, and which core a frame belongs to follows from the frame
-//! ([`Spread`]). A frame that arrives at another core's queue, because the device spreads in another way, is handed over
-//! through a ring from that core to this one: so devices decide how fast it is and never what comes out. There is a ring
-//! for each side and each two cores, with one writer and one reader.
+//! Each core has a node of its own and a queue of every port, and which core a frame belongs to
+//! follows from the frame ([`Spread`]). A frame that arrives at another core's queue, because the
+//! device spreads in another way, is handed over through a ring from that core to this one: so
+//! devices decide how fast it is and never what comes out. There is a ring for each side and each
+//! two cores, with one writer and one reader.
 
 use crate::alarm::Alarm;
 use longhaul_node::Side;
@@ -19,12 +20,14 @@ const LENGTH_BYTES: usize = size_of::<u32>();
 /// Which core a frame belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spread {
-    /// All that two hosts send each other, both ways, is of one core ([`pair_hash`]): for nodes that know flows.
+    /// All that two hosts send each other, both ways, is of one core ([`pair_hash`]): for nodes
+    /// that know flows.
     ByPair,
-    /// All that comes by one side is of one core, side 0 of the first, side 1 of the second: for nodes that keep the
-    /// order of all that they carry one way.
+    /// All that comes by one side is of one core, side 0 of the first, side 1 of the second: for
+    /// nodes that keep the order of all that they carry one way.
     BySide,
-    /// A frame is of the core at whose queue it arrives: for ports whose devices spread by the pair of addresses, all alike.
+    /// A frame is of the core at whose queue it arrives: for ports whose devices spread by the pair
+    /// of addresses, all alike.
     AsItArrives,
 }
 
@@ -41,7 +44,8 @@ impl Spread {
     }
 }
 
-/// What became of frames that arrived at the queue of a core to which they do not belong, since the port was made.
+/// What became of frames that arrived at the queue of a core to which they do not belong, since the
+/// port was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HandedOver {
     /// Frames given to the other cores.
@@ -72,8 +76,14 @@ impl Inlet {
         self.awaited.is_some() || !self.ring.is_empty()
     }
 
-    /// Hands out up to `max` frames and returns how many there were. `scratch` is for a frame that the ring's end cuts in two.
-    fn receive(&mut self, max: usize, scratch: &mut [u8], each: &mut dyn FnMut(Received<'_>)) -> usize {
+    /// Hands out up to `max` frames and returns how many there were. `scratch` is for a frame that
+    /// the ring's end cuts in two.
+    fn receive(
+        &mut self,
+        max: usize,
+        scratch: &mut [u8],
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> usize {
         for received in 0..max {
             let length = self.awaited.take().or_else(|| self.length());
             let Some(length) = length else { return received };
@@ -102,11 +112,11 @@ impl Inlet {
     }
 }
 
-/// One core's queue of a port: receives the frames that belong to the core, from its own queue and from the others, and
-/// sends by its own queue.
+/// One core's queue of a port: receives the frames that belong to the core, from its own queue and
+/// from the others, and sends by its own queue.
 ///
-/// [`Port::receive`] counts what it handed to other cores too, as work that was there; [`Port::counters`] are those of the
-/// queue.
+/// [`Port::receive`] counts what it handed to other cores too, as work that was there;
+/// [`Port::counters`] are those of the queue.
 pub struct CorePort<P> {
     queue: P,
     side: Side,
@@ -122,9 +132,9 @@ pub struct CorePort<P> {
     handed_over: HandedOver,
 }
 
-/// Joins the queues of ports that several cores have: `queues[core][side]`, the same number of sides for each. Between each two
-/// cores and for each side there is a ring of `ring_bytes`, each way, or of two frames of the greatest length if that is
-/// more.
+/// Joins the queues of ports that several cores have: `queues[core][side]`, the same number of
+/// sides for each. Between each two cores and for each side there is a ring of `ring_bytes`, each
+/// way, or of two frames of the greatest length if that is more.
 ///
 /// # Errors
 /// When the process is out of descriptors.
@@ -219,7 +229,11 @@ impl<P: Port> Port for CorePort<P> {
         self.receive_lent(max, &mut |frame| each(frame.bytes()))
     }
 
-    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+    fn receive_lent(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, PortError> {
         // The queue gets half of the batch at least, and all of it when the others bring nothing.
         let from_others = self.receive_handed_over((max / 2).max(1), each);
         let CorePort { queue, side, spread, outlets, scratch, handed_over, .. } = self;

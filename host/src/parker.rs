@@ -6,8 +6,8 @@ use std::io;
 /// How long to sleep at a time when a port gives no wake-ups.
 const POLL_INTERVAL: Duration = Duration::from_us(100);
 
-/// How far back a descriptor is looked for that another port has too: past what a port without peer has of its own.
-/// One that is noted twice does no harm.
+/// How far back a descriptor is looked for that another port has too: past what a port without peer
+/// has of its own. One that is noted twice does no harm.
 const SHARED_WITHIN: usize = 4;
 
 /// Why a sleep ended.
@@ -26,10 +26,12 @@ pub enum Woken {
 /// Puts a thread to sleep until a port, another thread or the time wakes it.
 ///
 /// [`Parker::park`] does it in one call for whoever owns the ports. A loop that shares them calls
-/// [`Parker::arm`] under its lock, [`Parker::sleep`] without, and [`Parker::disarm`] under its lock again.
+/// [`Parker::arm`] under its lock, [`Parker::sleep`] without, and [`Parker::disarm`] under its lock
+/// again.
 ///
-/// It waits by `ppoll` on a handful of descriptors and so needs no registration: ports may change their
-/// descriptors at any time. Time is kept to a nanosecond, apart from the thread's timer slack.
+/// It waits by `ppoll` on a handful of descriptors and so needs no registration: ports may change
+/// their descriptors at any time. Time is kept to a nanosecond, apart from the thread's timer
+/// slack.
 #[derive(Debug, Default)]
 pub struct Parker {
     /// The ports' descriptors as of the last `arm`, and room for the wake-up's.
@@ -45,8 +47,8 @@ impl Parker {
         Parker::default()
     }
 
-    /// Arms all ports and notes their descriptors. `Ok(true)`: frames already wait, do not sleep; the ports are
-    /// back in polling mode then.
+    /// Arms all ports and notes their descriptors. `Ok(true)`: frames already wait, do not sleep;
+    /// the ports are back in polling mode then.
     ///
     /// # Errors
     /// What [`Port::arm`] met. The ports are back in polling mode.
@@ -65,7 +67,8 @@ impl Parker {
             self.must_poll |= !ports[at].capabilities().interrupts;
             for &fd in ports[at].descriptors().iter() {
                 // Ports of one listener share its descriptor, and follow each other.
-                let is_noted = self.fds.iter().rev().take(SHARED_WITHIN).any(|noted| noted.fd == fd);
+                let is_noted =
+                    self.fds.iter().rev().take(SHARED_WITHIN).any(|noted| noted.fd == fd);
                 if !is_noted {
                     self.fds.push(readable(fd));
                 }
@@ -76,8 +79,8 @@ impl Parker {
 
     /// Sleeps on the descriptors noted by [`Parker::arm`], on `wake`, and for at most `timeout`.
     ///
-    /// A port whose descriptors are closed in the meantime ends the sleep early or not at all, and does no other
-    /// harm.
+    /// A port whose descriptors are closed in the meantime ends the sleep early or not at all, and
+    /// does no other harm.
     ///
     /// # Errors
     /// When the system call fails for another reason than a signal.
@@ -113,8 +116,8 @@ impl Parker {
         }
     }
 
-    /// Arms the ports, sleeps unless frames already wait, and disarms. [`Port::service`] is left to the caller,
-    /// as in each [`turn`](crate::turn).
+    /// Arms the ports, sleeps unless frames already wait, and disarms. [`Port::service`] is left to
+    /// the caller, as in each [`turn`](crate::turn).
     ///
     /// # Errors
     /// What [`Port::arm`] met, or [`PortError::Io`] when sleeping failed.
@@ -145,8 +148,11 @@ fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize
         tv_nsec: (timeout.as_ns() % 1_000_000_000) as libc::c_long,
     });
     let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: `fds` is a live, exclusive slice of `pollfd` whose length is given; `limit` is null or points to a
-    // timespec that outlives the call; a null signal mask is allowed. The kernel checks the descriptors' values.
-    let count = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, limit, std::ptr::null()) };
+    // SAFETY: `fds` is a live, exclusive slice of `pollfd` whose length is given; `limit` is null
+    // or points to a timespec that outlives the call; a null signal mask is allowed. The kernel
+    // checks the descriptors' values.
+    let count = unsafe {
+        libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, limit, std::ptr::null())
+    };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }

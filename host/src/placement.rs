@@ -12,8 +12,8 @@ use thiserror::Error;
 /// The most cores of one box. Rings join each two of them.
 pub const CORES_MAX: usize = 32;
 
-/// The cores that a box runs on, as users write them: how many, as `2`, or which processors, as `4-7` or `0,2`; `3-3` is
-/// processor 3 alone.
+/// The cores that a box runs on, as users write them: how many, as `2`, or which processors, as
+/// `4-7` or `0,2`; `3-3` is processor 3 alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoreList {
     /// So many, wherever the system puts them.
@@ -65,7 +65,9 @@ impl CoreList {
     pub fn count(&self) -> NonZeroUsize {
         match self {
             CoreList::Any(count) => *count,
-            CoreList::These(processors) => NonZeroUsize::new(processors.len()).unwrap_or(NonZeroUsize::MIN),
+            CoreList::These(processors) => {
+                NonZeroUsize::new(processors.len()).unwrap_or(NonZeroUsize::MIN)
+            }
         }
     }
 
@@ -80,7 +82,10 @@ impl CoreList {
                 Err(CoreListError::TooMany { wanted: count.get(), allowed: listed() })
             }
             CoreList::Any(_) => Ok(()),
-            CoreList::These(processors) => match processors.iter().find(|one| !allowed.contains(one)) {
+            CoreList::These(processors) => match processors
+                .iter()
+                .find(|one| !allowed.contains(one))
+            {
                 Some(&processor) => Err(CoreListError::NotAllowed { processor, allowed: listed() }),
                 None => Ok(()),
             },
@@ -97,8 +102,9 @@ impl FromStr for CoreList {
             _ => Err(CoreListError::Count(count)),
         };
         if let Ok(number) = text.parse::<usize>() {
-            return count(number)
-                .map(|number| CoreList::Any(NonZeroUsize::new(number).unwrap_or(NonZeroUsize::MIN)));
+            return count(number).map(|number| {
+                CoreList::Any(NonZeroUsize::new(number).unwrap_or(NonZeroUsize::MIN))
+            });
         }
         let processors = read_list(text).ok_or_else(|| CoreListError::NotAList(text.to_owned()))?;
         count(processors.len())?;
@@ -131,7 +137,8 @@ impl fmt::Display for CoreList {
     }
 }
 
-/// `0-3,8`, as the kernel writes it too. `None` for anything else, and for more than the kernel could have.
+/// `0-3,8`, as the kernel writes it too. `None` for anything else, and for more than the kernel
+/// could have.
 fn read_list(text: &str) -> Option<Vec<usize>> {
     let mut all = Vec::new();
     for part in text.trim_end().split(',') {
@@ -167,7 +174,8 @@ pub fn allowed() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|one| set.is_set(*one)).collect())
 }
 
-/// Has the calling thread, and those that it starts, run on these processors alone. Takes no privilege.
+/// Has the calling thread, and those that it starts, run on these processors alone. Takes no
+/// privilege.
 ///
 /// # Errors
 /// When none of them is there for this process.
@@ -179,8 +187,8 @@ pub fn run_on(processors: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The NUMA node that the device of a network interface is at; `None` for devices without one, and where there is but one
-/// node.
+/// The NUMA node that the device of a network interface is at; `None` for devices without one, and
+/// where there is but one node.
 #[must_use]
 pub fn node_of_interface(interface: &str) -> Option<u32> {
     let path = Path::new("/sys/class/net").join(interface).join("device/numa_node");
@@ -199,8 +207,9 @@ fn nodes() -> usize {
 /// When there is no such node.
 pub fn processors_of_node(node: u32) -> io::Result<Vec<usize>> {
     let text = fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist"))?;
-    read_list(&text)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("its processors are '{text}'")))
+    read_list(&text).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("its processors are '{text}'"))
+    })
 }
 
 #[cfg(all(test, not(loom)))]
@@ -238,10 +247,17 @@ mod tests {
     #[test]
     fn processors_that_are_not_there_are_refused() {
         let refusal = |text: &str| read(text).unwrap().check(&[0, 1, 4]).unwrap_err().to_string();
-        assert_eq!(refusal("1-2"), "processor 2 is not there, or not for this process, which may use 0-1,4");
-        assert_eq!(refusal("4"), "4 cores are more than the processors that this process may use, 0-1,4");
+        assert_eq!(
+            refusal("1-2"),
+            "processor 2 is not there, or not for this process, which may use 0-1,4"
+        );
+        assert_eq!(
+            refusal("4"),
+            "4 cores are more than the processors that this process may use, 0-1,4"
+        );
         assert!(
-            read("3").unwrap().check(&[0, 1, 4]).is_ok() && read("4,0").unwrap().check(&[0, 1, 4]).is_ok()
+            read("3").unwrap().check(&[0, 1, 4]).is_ok()
+                && read("4,0").unwrap().check(&[0, 1, 4]).is_ok()
         );
     }
 

@@ -37,15 +37,16 @@ pub enum MalformedFrames {
     /// Dropped and counted: for a node at which packets end.
     #[default]
     Drop,
-    /// Handed to the node as an opaque frame and counted: for a node that carries what it does not understand.
+    /// Handed to the node as an opaque frame and counted: for a node that carries what it does not
+    /// understand.
     Carry,
 }
 
 /// How a turn goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TurnConfig {
-    /// Frames taken from each port before the node gets to send, at least 1. More is cheaper per frame and makes
-    /// the other ports wait longer.
+    /// Frames taken from each port before the node gets to send, at least 1. More is cheaper per
+    /// frame and makes the other ports wait longer.
     pub receive_batch: usize,
     /// What becomes of malformed frames.
     pub malformed: MalformedFrames,
@@ -70,7 +71,8 @@ pub struct Turn {
     pub transmitted: usize,
     /// Frames that the node sent and no port took: too long for it, or sent without room.
     pub refused: usize,
-    /// The node may have more to send than the ports had room for; no deadline tells when there will be.
+    /// The node may have more to send than the ports had room for; no deadline tells when there
+    /// will be.
     pub is_blocked: bool,
     /// How late the node's deadline was met, when one was due.
     pub lateness: Option<Duration>,
@@ -85,16 +87,17 @@ impl Turn {
     }
 }
 
-/// Takes one bounded step: services each port and receives a batch from it, meets the node's deadline if it is due,
-/// lets the node send, and flushes. Port `i` is the node's side `i`.
+/// Takes one bounded step: services each port and receives a batch from it, meets the node's
+/// deadline if it is due, lets the node send, and flushes. Port `i` is the node's side `i`.
 ///
-/// `clock` is read after frames were found and before the node hears of them, once for each batch, so that a node
-/// is never told that a frame arrived before it was sent; and once more before the node sends.
+/// `clock` is read after frames were found and before the node hears of them, once for each batch,
+/// so that a node is never told that a frame arrived before it was sent; and once more before the
+/// node sends.
 ///
-/// Headers are copied before they are looked at, so that a peer who shares the memory cannot change them
-/// afterwards; a payload is copied by the node or from port to port. What a port lends is neither: the node may keep
-/// it, and a port that can passes it on by reference. A port's error goes to `report` and stops
-/// neither the other ports nor the node.
+/// Headers are copied before they are looked at, so that a peer who shares the memory cannot change
+/// them afterwards; a payload is copied by the node or from port to port. What a port lends is
+/// neither: the node may keep it, and a port that can passes it on by reference. A port's error
+/// goes to `report` and stops neither the other ports nor the node.
 ///
 /// # Panics
 /// With more than [`PORTS_MAX`] ports.
@@ -110,9 +113,10 @@ pub fn turn<N: Node + ?Sized, P: Port>(
     turn_over(node, ports, all, clock, config, &mut None, report).0
 }
 
-/// As [`turn`], but services and receives from the ports `among` alone; the node sends to all. Also tells which ports
-/// frames came from. `told` is the latest moment that the node has heard of, and is brought up to date: with it, a
-/// frame that its port has [stamped](Received::Stamped) arrives when it did, or then if that is later.
+/// As [`turn`], but services and receives from the ports `among` alone; the node sends to all. Also
+/// tells which ports frames came from. `told` is the latest moment that the node has heard of, and
+/// is brought up to date: with it, a frame that its port has [stamped](Received::Stamped) arrives
+/// when it did, or then if that is later.
 #[inline]
 pub(crate) fn turn_over<N: Node + ?Sized, P: Port>(
     node: &mut N,
@@ -125,7 +129,8 @@ pub(crate) fn turn_over<N: Node + ?Sized, P: Port>(
 ) -> (Turn, PortSet) {
     let mut done = Turn::default();
     let mut gave = PortSet::default();
-    // Asked while the node has nothing to think over: what frames do to its deadlines it says after it has sent.
+    // Asked while the node has nothing to think over: what frames do to its deadlines it says after
+    // it has sent.
     let due = node.poll_timeout();
     for side in among.sides() {
         let port = &mut ports[side];
@@ -222,7 +227,8 @@ fn transmit<N: Node + ?Sized, P: Port>(
     done: &mut Turn,
 ) {
     let now = done.now;
-    let mut outlet = Outlet { ports, room: [UNASKED; PORTS_MAX], written: PortSet::default(), report, done };
+    let mut outlet =
+        Outlet { ports, room: [UNASKED; PORTS_MAX], written: PortSet::default(), report, done };
     node.poll_transmit(now, &mut outlet);
     for side in outlet.written.sides() {
         if let Err(error) = ports[side].flush() {
@@ -249,7 +255,8 @@ impl<P: Port> Transmit for Outlet<'_, P> {
     #[inline]
     fn room(&mut self, side: Side) -> usize {
         if self.room[side] == UNASKED {
-            self.room[side] = u16::try_from(self.ports[side].transmit_room()).unwrap_or(UNASKED - 1);
+            self.room[side] =
+                u16::try_from(self.ports[side].transmit_room()).unwrap_or(UNASKED - 1);
         }
         self.done.is_blocked |= self.room[side] == 0;
         self.room[side] as usize
@@ -327,7 +334,11 @@ mod tests {
         ) -> Result<usize, PortError> {
             self.0.receive(max, &mut |bytes| {
                 let age = std::time::Duration::from_micros(bytes[20].into());
-                each(if age.is_zero() { Received::Passing(bytes) } else { Received::Stamped(bytes, age) });
+                each(if age.is_zero() {
+                    Received::Passing(bytes)
+                } else {
+                    Received::Stamped(bytes, age)
+                });
             })
         }
 
@@ -335,7 +346,8 @@ mod tests {
         forward_port!(|self| self.0 => service, link_state, capabilities, counters);
     }
 
-    /// The times that a node is told in a turn at `now`, of frames that are so many µs old, and what it was told last.
+    /// The times that a node is told in a turn at `now`, of frames that are so many µs old, and
+    /// what it was told last.
     fn arrivals(now_us: u64, told_us: Option<u64>, ages_us: &[u8]) -> (Vec<u64>, Option<u64>) {
         let (mut outside, inside) = loopback::pair("stamped", 16, 64).unwrap();
         for age in ages_us {
@@ -371,7 +383,10 @@ mod tests {
 
     #[test]
     fn a_node_never_hears_of_an_earlier_moment_than_before() {
-        assert_eq!(arrivals(100, Some(90), &[30, 5, 20, 0, 1]), (vec![90, 95, 95, 100, 100], Some(100)));
+        assert_eq!(
+            arrivals(100, Some(90), &[30, 5, 20, 0, 1]),
+            (vec![90, 95, 95, 100, 100], Some(100))
+        );
         assert_eq!(arrivals(5, Some(0), &[200]), (vec![0], Some(5)), "older than the clock");
     }
 

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Wakes a sleeping loop from any thread; clones are the same wake-up.
 ///
-/// Waking is a system call only when nobody has woken it since the loop last looked. What a thread wrote before
-/// [`WakeUp::wake`] is visible to the loop once [`WakeUp::take`] has returned true for it.
+/// Waking is a system call only when nobody has woken it since the loop last looked. What a thread
+/// wrote before [`WakeUp::wake`] is visible to the loop once [`WakeUp::take`] has returned true for
+/// it.
 #[derive(Clone, Debug)]
 pub struct WakeUp(Arc<Inner>);
 

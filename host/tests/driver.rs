@@ -1,4 +1,5 @@
-//! The loop on a thread of its own, in real time. Times are checked from below only: a loaded machine may be late.
+//! The loop on a thread of its own, in real time. Times are checked from below only: a loaded
+//! machine may be late.
 
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Finished, Handle, Stopped};
 use longhaul_link::{Link, LinkConfig};
@@ -11,7 +12,8 @@ use std::thread::JoinHandle;
 /// Long enough for any machine; reached only when something hangs.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 
-/// Never calls the hook on its own account during a test, so that nothing but the wake-up in question wakes it.
+/// Never calls the hook on its own account during a test, so that nothing but the wake-up in
+/// question wakes it.
 fn quiet() -> DriverConfig {
     DriverConfig {
         hook_interval: Duration::from_ms(600_000),
@@ -118,7 +120,8 @@ mod frames {
         assert!(finished.counters.idle_turns > 0);
     }
 
-    /// Each frame has to wake a driver that is asleep or about to sleep: a lost wake-up hangs the test.
+    /// Each frame has to wake a driver that is asleep or about to sleep: a lost wake-up hangs the
+    /// test.
     #[test]
     fn wake_a_driver_that_is_about_to_sleep() {
         let mut rig = start(Duration::ZERO, quiet());
@@ -220,7 +223,8 @@ mod stop {
         let (driver, handle) =
             Driver::new(link, Vec::<LoopbackPort>::new(), Clock::start(), quiet()).unwrap();
         handle.stop();
-        let finished = driver.run(|_: Instant, _: &mut Link, _: &mut [LoopbackPort], _: &DriverCounters| {});
+        let finished =
+            driver.run(|_: Instant, _: &mut Link, _: &mut [LoopbackPort], _: &DriverCounters| {});
         assert_eq!(finished.counters.turns, 0);
     }
 }
@@ -232,12 +236,13 @@ mod idle {
     fn takes_next_to_no_processor_and_still_calls_the_hook() {
         let link = Link::new(LinkConfig::default()).unwrap();
         let (_a, inner) = loopback::pair("a", 4, 100).unwrap();
-        let config = DriverConfig { hook_interval: Duration::from_ms(5), ..DriverConfig::default() };
+        let config =
+            DriverConfig { hook_interval: Duration::from_ms(5), ..DriverConfig::default() };
         let (driver, handle) = Driver::new(link, vec![inner], Clock::start(), config).unwrap();
         let mut calls = 0;
         let mut turns_after_the_first = 0;
-        let finished =
-            driver.run(|_: Instant, _: &mut Link, _: &mut [LoopbackPort], counters: &DriverCounters| {
+        let finished = driver.run(
+            |_: Instant, _: &mut Link, _: &mut [LoopbackPort], counters: &DriverCounters| {
                 calls += 1;
                 if calls == 2 {
                     turns_after_the_first = counters.turns;
@@ -245,7 +250,8 @@ mod idle {
                 if calls == 20 {
                     handle.stop();
                 }
-            });
+            },
+        );
         assert_eq!(calls, 21, "once more at the end");
         assert!(finished.counters.turns - turns_after_the_first < 100, "{:?}", finished.counters);
     }

@@ -113,5 +113,8 @@ fn ports_without_descriptors_sleep_until_the_time() {
     let wake = WakeUp::new().unwrap();
     let mut port = NullPort::new("null", 100);
     let short = Some(Duration::from_us(10));
-    assert_eq!(Parker::new().park(std::slice::from_mut(&mut port), &wake, short).unwrap(), Woken::ByTime);
+    assert_eq!(
+        Parker::new().park(std::slice::from_mut(&mut port), &wake, short).unwrap(),
+        Woken::ByTime
+    );
 }

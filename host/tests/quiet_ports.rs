@@ -1,4 +1,5 @@
-//! Ports without a peer, of which a lab has many: they cost little while others work, and are not forgotten.
+//! Ports without a peer, of which a lab has many: they cost little while others work, and are not
+//! forgotten.
 
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters};
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
@@ -59,19 +60,23 @@ fn are_looked_at_a_thousand_times_a_second_while_others_work() {
     let (driver, handle) =
         Driver::new(Sink::default(), vec![busy_inner, quiet_inner], clock, config).unwrap();
     let (mut calls, mut looks, mut elapsed_ms) = (0, 0, 0);
-    let finished = driver.run(|now: Instant, node: &mut Sink, ports: &mut [Watched], _: &DriverCounters| {
-        calls += 1;
-        send(&mut busy);
-        if calls == 20_000 {
-            (looks, elapsed_ms) = (ports[1].looks, now.as_ns() / 1_000_000);
-            send(&mut quiet);
-        }
-        if node.0[1] == 1 {
-            handle.stop();
-        }
-    });
+    let finished =
+        driver.run(|now: Instant, node: &mut Sink, ports: &mut [Watched], _: &DriverCounters| {
+            calls += 1;
+            send(&mut busy);
+            if calls == 20_000 {
+                (looks, elapsed_ms) = (ports[1].looks, now.as_ns() / 1_000_000);
+                send(&mut quiet);
+            }
+            if node.0[1] == 1 {
+                handle.stop();
+            }
+        });
     let counters = finished.counters;
-    assert_eq!(finished.ports[0].looks, counters.turns, "a port with a peer is looked at in every turn");
+    assert_eq!(
+        finished.ports[0].looks, counters.turns,
+        "a port with a peer is looked at in every turn"
+    );
     let most = elapsed_ms + counters.sleeps + 1;
     assert!(looks <= most, "{looks} looks in {elapsed_ms} ms: {counters:?}");
     assert!(counters.turns >= 20_000, "its frame is found after that: {counters:?}");

@@ -3,7 +3,9 @@
 use longhaul_host::{MalformedFrames, TurnConfig, turn};
 use longhaul_link::{Link, LinkConfig};
 use longhaul_node::Node;
-use longhaul_port::{Descriptors, LinkState, LoopbackPort, Port, PortError, forward_port, loopback};
+use longhaul_port::{
+    Descriptors, LinkState, LoopbackPort, Port, PortError, forward_port, loopback,
+};
 use longhaul_units::{Duration, Instant};
 
 const NOW: Instant = Instant::from_ns(1);
@@ -74,7 +76,8 @@ mod frames {
         }
         let config = TurnConfig { receive_batch: 4, ..TurnConfig::default() };
         let mut link = link();
-        let batches = [0; 4].map(|_| turn(&mut link, &mut inner, &|| NOW, &config, &mut no_errors).received);
+        let batches =
+            [0; 4].map(|_| turn(&mut link, &mut inner, &|| NOW, &config, &mut no_errors).received);
         assert_eq!(batches, [4, 4, 2, 0]);
     }
 
@@ -117,7 +120,10 @@ mod frames {
             },
         );
         assert_eq!((done.refused, done.transmitted), (1, 1));
-        assert!(errors.len() == 1 && errors[0].0 == 1 && errors[0].1.contains("1000"), "{errors:?}");
+        assert!(
+            errors.len() == 1 && errors[0].0 == 1 && errors[0].1.contains("1000"),
+            "{errors:?}"
+        );
         assert_eq!(received(&mut b).len(), 1);
     }
 }
@@ -172,16 +178,31 @@ mod deadlines {
         let mut link =
             Link::new(LinkConfig { delay: Duration::from_us(5), ..LinkConfig::default() }).unwrap();
         send(&mut a, &[0; 60]);
-        let done =
-            turn(&mut link, &mut inner, &|| Instant::from_ns(0), &TurnConfig::default(), &mut no_errors);
+        let done = turn(
+            &mut link,
+            &mut inner,
+            &|| Instant::from_ns(0),
+            &TurnConfig::default(),
+            &mut no_errors,
+        );
         let deadline = done.deadline.unwrap();
         assert_eq!((deadline.at, deadline.reason), (Instant::from_ns(5000), "propagation"));
         assert_eq!(done.lateness, None);
-        let early =
-            turn(&mut link, &mut inner, &|| Instant::from_ns(4999), &TurnConfig::default(), &mut no_errors);
+        let early = turn(
+            &mut link,
+            &mut inner,
+            &|| Instant::from_ns(4999),
+            &TurnConfig::default(),
+            &mut no_errors,
+        );
         assert!(!early.is_busy());
-        let late =
-            turn(&mut link, &mut inner, &|| Instant::from_ns(5700), &TurnConfig::default(), &mut no_errors);
+        let late = turn(
+            &mut link,
+            &mut inner,
+            &|| Instant::from_ns(5700),
+            &TurnConfig::default(),
+            &mut no_errors,
+        );
         assert_eq!(late.lateness, Some(Duration::from_ns(700)));
         assert_eq!(received(&mut b).len(), 1);
         assert_eq!(link.poll_timeout(), None);
@@ -232,7 +253,9 @@ mod port_errors {
         send(&mut b, &[2; 60]);
         let mut errors = Vec::new();
         let done =
-            turn(&mut link(), &mut inner, &|| NOW, &TurnConfig::default(), &mut |side, _| errors.push(side));
+            turn(&mut link(), &mut inner, &|| NOW, &TurnConfig::default(), &mut |side, _| {
+                errors.push(side)
+            });
         assert_eq!((done.received, done.transmitted), (2, 2));
         assert_eq!((received(&mut a), received(&mut b)), (vec![vec![2; 60]], vec![vec![1; 60]]));
         assert_eq!(errors, [0, 0, 1, 1, 0, 1], "service and receive of each, then flush of each");

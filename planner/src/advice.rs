@@ -1,7 +1,7 @@
 //! What to set, as commands.
 //!
-//! Each command's source is in docs/planner.md. Names of interfaces, devices and hosts are shell variables that the first
-//! step sets, so that the rest can be pasted.
+//! Each command's source is in docs/planner.md. Names of interfaces, devices and hosts are shell
+//! variables that the first step sets, so that the rest can be pasted.
 
 mod programs;
 
@@ -93,7 +93,9 @@ fn names(plan: &Plan) -> Step {
     let peer = if device == "longhaul0" { "10.77.0.2" } else { "192.0.2.2" };
     let mut commands = lines![format!("IF=eth0 DEV={device} PEER={peer}")];
     if plan.nic.is_connectx() {
-        commands.push("PCI=$(basename \"$(readlink -f /sys/class/infiniband/$DEV/device)\")".to_owned());
+        commands.push(
+            "PCI=$(basename \"$(readlink -f /sys/class/infiniband/$DEV/device)\")".to_owned(),
+        );
     }
     Step::new(Where::BothHosts, "Names", "the commands below use these; put yours here", commands)
 }
@@ -105,8 +107,10 @@ fn interfaces(plan: &Plan) -> Step {
         commands.push(format!("sudo ip link set dev \"$IF\" mtu {mtu}"));
     }
     if is_rxe(plan) {
-        commands
-            .extend(lines!["sudo modprobe rdma_rxe", "sudo rdma link add \"$DEV\" type rxe netdev \"$IF\""]);
+        commands.extend(lines![
+            "sudo modprobe rdma_rxe",
+            "sudo rdma link add \"$DEV\" type rxe netdev \"$IF\""
+        ]);
     } else if plan.nic.is_connectx() {
         commands.push("sudo ethtool -G \"$IF\" tx 8192 rx 8192".to_owned());
     }
@@ -158,8 +162,8 @@ fn classes() -> Step {
     Step::new(Where::BothHosts, "Traffic class", why, commands)
 }
 
-/// Queue at which a switch begins to mark, as a share of what is under way, and its bounds: assumed, from common practice
-/// for 100G (Kmin 150 kB within a site) up to what a port can hold.
+/// Queue at which a switch begins to mark, as a share of what is under way, and its bounds:
+/// assumed, from common practice for 100G (Kmin 150 kB within a site) up to what a port can hold.
 const MARK_SHARE: f64 = 1.0 / 8.0;
 const MARK_LEAST: f64 = 150_000.0;
 const MARK_MOST: f64 = 2_000_000.0;
@@ -196,8 +200,11 @@ const WINDOWS_PER_RUN: u32 = 20;
 fn perftest(plan: &Plan) -> Step {
     let (op, chosen) = (plan.request.op, &plan.chosen);
     let prefix = if plan.nic.name == "longhaul" { "longhaul exec --host a -- " } else { "" };
-    let reads =
-        if op.is_answered() { format!(" -o {}", plan.nic.outstanding_reads.min(128)) } else { String::new() };
+    let reads = if op.is_answered() {
+        format!(" -o {}", plan.nic.outstanding_reads.min(128))
+    } else {
+        String::new()
+    };
     let size = if op == crate::Op::Atomic { String::new() } else { format!(" -s {}", chosen.size) };
     let arguments = |qps: u32, depth: u32| {
         format!(
@@ -215,7 +222,8 @@ fn perftest(plan: &Plan) -> Step {
         if index > 0 {
             commands.push("# or, with the raised LOG_MAX_OUTSTANDING_WQE:".to_owned());
         }
-        commands.push(format!("{}{run}             # responder", prefix.replace("host a", "host b")));
+        commands
+            .push(format!("{}{run}             # responder", prefix.replace("host a", "host b")));
         commands.push(format!("{prefix}{run} \"$PEER\"     # requester"));
     }
     let why = format!(
@@ -251,7 +259,9 @@ fn accelerators(plan: &Plan) -> Option<Step> {
     let memory = if gib > 1.0 { format!(" --memory {gib}G") } else { String::new() };
     let commands = lines![
         "# a box at each site, between the host and the long path:",
-        format!("longhaul accelerate --lan eth1 --wan eth2 --rate {gbps}G --distance {km}km{memory}"),
+        format!(
+            "longhaul accelerate --lan eth1 --wan eth2 --rate {gbps}G --distance {km}km{memory}"
+        ),
         "# or try it on one machine first:",
         format!("longhaul lab up --distance {km}km --rate 10G --accelerate"),
     ];

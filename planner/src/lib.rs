@@ -1,15 +1,17 @@
-//! What a path, a NIC and a workload give, by arithmetic: before anything is bought, and without running anything.
+//! What a path, a NIC and a workload give, by arithmetic: before anything is bought, and without
+//! running anything.
 //!
-//! [`Prediction::new`] takes a [`Path`], a [`NicProfile`] and a [`Workload`] and names the goodput to expect and the one
-//! thing that limits it. [`Plan::new`] does so for a range of message sizes and adds what a target needs: queue pairs,
-//! queue depth, timeouts, memory, what an accelerator would bring, the commands that set it all ([`Step`]), and warnings.
+//! [`Prediction::new`] takes a [`Path`], a [`NicProfile`] and a [`Workload`] and names the goodput
+//! to expect and the one thing that limits it. [`Plan::new`] does so for a range of message sizes
+//! and adds what a target needs: queue pairs, queue depth, timeouts, memory, what an accelerator
+//! would bring, the commands that set it all ([`Step`]), and warnings.
 //!
-//! Times are nanoseconds and rates bits per second, as `f64`: a prediction's error is per cent, not rounding. The model
-//! is one of messages and windows, not of packets; docs/planner.md derives it and says which published cells its
-//! constants were fitted to.
+//! Times are nanoseconds and rates bits per second, as `f64`: a prediction's error is per cent, not
+//! rounding. The model is one of messages and windows, not of packets; docs/planner.md derives it
+//! and says which published cells its constants were fitted to.
 //!
-//! What it deliberately does not do: simulate, measure, know anything of the code that it predicts, or guess at
-//! congestion by others' traffic.
+//! What it deliberately does not do: simulate, measure, know anything of the code that it predicts,
+//! or guess at congestion by others' traffic.
 #![forbid(unsafe_code)]
 
 mod accelerator;

@@ -6,7 +6,8 @@ use crate::path::Path;
 use crate::workload::Workload;
 use serde::Serialize;
 
-/// A work queue element and a completion of ConnectX take 64 bytes each (MLX5_SEND_WQE_BB and struct mlx5_cqe64 of rdma-core).
+/// A work queue element and a completion of ConnectX take 64 bytes each (MLX5_SEND_WQE_BB and
+/// struct mlx5_cqe64 of rdma-core).
 const WQE_BYTES: f64 = 64.0;
 const CQE_BYTES: f64 = 64.0;
 
@@ -23,14 +24,19 @@ pub struct Memory {
     pub accelerator_near_bytes: f64,
     /// Of the one at the far end.
     pub accelerator_far_bytes: f64,
-    /// What a switch port must still take after it has said PAUSE to the other end of the fibre: a round trip's worth, per
-    /// priority.
+    /// What a switch port must still take after it has said PAUSE to the other end of the fibre: a
+    /// round trip's worth, per priority.
     pub pfc_headroom_bytes: f64,
 }
 
 impl Memory {
     /// Of `workload` on `path`.
-    pub fn new(path: &Path, nic: &NicProfile, workload: &Workload, accelerator: &Accelerator) -> Self {
+    pub fn new(
+        path: &Path,
+        nic: &NicProfile,
+        workload: &Workload,
+        accelerator: &Accelerator,
+    ) -> Self {
         let posted = f64::from(workload.qps) * f64::from(workload.tx_depth);
         Memory {
             send_queue_bytes: posted * WQE_BYTES,
@@ -52,8 +58,10 @@ mod tests {
     fn pfc_headroom_is_a_round_trip_at_full_rate() {
         let nic = NicProfile::ideal();
         let work = Workload::perftest(Op::Write, 4096, 1, 128);
-        let headroom =
-            |km| Memory::new(&Path::of_km(km, 1e11), &nic, &work, &Accelerator::default()).pfc_headroom_bytes;
+        let headroom = |km| {
+            Memory::new(&Path::of_km(km, 1e11), &nic, &work, &Accelerator::default())
+                .pfc_headroom_bytes
+        };
         assert_eq!([headroom(10.0), headroom(1000.0)], [1.25e6, 125e6]);
     }
 }

@@ -31,12 +31,13 @@ pub struct Needs {
     pub reach: Reach,
     /// Messages under way, over all queue pairs, that the target takes.
     pub in_flight_messages: f64,
-    /// Queue pairs, with the NIC as it is; `None` where no number up to [`Needs::QPS_MAX`] suffices.
+    /// Queue pairs, with the NIC as it is; `None` where no number up to [`Needs::QPS_MAX`]
+    /// suffices.
     pub qps: Option<u32>,
     /// Queue depth of each of these.
     pub tx_depth: u32,
-    /// What the NIC must allow so that the workload's own number of queue pairs suffices, where that is more than it allows
-    /// now; `None` where it is not, or would not help.
+    /// What the NIC must allow so that the workload's own number of queue pairs suffices, where
+    /// that is more than it allows now; `None` where it is not, or would not help.
     pub raised: Option<Raised>,
 }
 
@@ -50,7 +51,8 @@ pub struct Raised {
 }
 
 impl Needs {
-    /// Queue pairs to go up to: the most in the published reports (IOWN GF PoC report 2024-06, appendix F).
+    /// Queue pairs to go up to: the most in the published reports (IOWN GF PoC report 2024-06,
+    /// appendix F).
     pub const QPS_MAX: u32 = 4096;
     /// Queue depth to go up to: a ConnectX's largest max_qp_wr (mlx5, log_max_qp_sz 15).
     pub const TX_DEPTH_MAX: u32 = 32_768;
@@ -73,7 +75,8 @@ impl Needs {
     ) -> Result<Self, Invalid> {
         let now = Prediction::new(path, nic, workload)?;
         let turn_ns = path.rtt_ns() + nic.program_turn_ns() + now.message.busy_ns;
-        let in_flight_messages = (target_bps * turn_ns / 1e9 / (workload.size as f64 * 8.0)).max(1.0);
+        let in_flight_messages =
+            (target_bps * turn_ns / 1e9 / (workload.size as f64 * 8.0)).max(1.0);
         let qps = Self::least_qps(path, nic, workload, target_bps, in_flight_messages)?;
         let tx_depth = tx_depth(in_flight_messages, qps.unwrap_or(Self::QPS_MAX), nic, workload);
         let raised = Self::raised(path, nic, workload, target_bps, in_flight_messages)?;
@@ -82,7 +85,13 @@ impl Needs {
         } else if qps.is_some() || raised.is_some() {
             Reach::Settings
         } else if accelerator.predict(path, nic, workload)?.goodput_bps >= target_bps
-            || Self::is_out_of_reach_by_distance_alone(path, nic, workload, target_bps, accelerator)?
+            || Self::is_out_of_reach_by_distance_alone(
+                path,
+                nic,
+                workload,
+                target_bps,
+                accelerator,
+            )?
         {
             Reach::Accelerator
         } else {
@@ -101,7 +110,8 @@ impl Needs {
     ) -> Result<Option<u32>, Invalid> {
         let reaches = |qps: u32| -> Result<bool, Invalid> {
             let depth = tx_depth(in_flight, qps, nic, workload);
-            let with = Workload { qps, tx_depth: depth, cq_mod: workload.cq_mod.min(depth), ..*workload };
+            let with =
+                Workload { qps, tx_depth: depth, cq_mod: workload.cq_mod.min(depth), ..*workload };
             Ok(Prediction::new(path, nic, &with)?.goodput_bps >= target_bps)
         };
         if !reaches(Self::QPS_MAX)? {
@@ -146,17 +156,25 @@ impl Needs {
         target_bps: f64,
         accelerator: &Accelerator,
     ) -> Result<bool, Invalid> {
-        let wide = Workload { qps: workload.qps.max(64), tx_depth: workload.tx_depth.max(1024), ..*workload };
+        let wide = Workload {
+            qps: workload.qps.max(64),
+            tx_depth: workload.tx_depth.max(1024),
+            ..*workload
+        };
         let with = accelerator.predict(path, nic, &wide)?;
-        Ok(!workload.op.is_answered() && with.goodput_bps >= target_bps && with.limit != Limit::Loss)
+        Ok(!workload.op.is_answered()
+            && with.goodput_bps >= target_bps
+            && with.limit != Limit::Loss)
     }
 }
 
-/// The queue depth, a power of two, with which `qps` queue pairs keep `in_flight` messages under way, or as many as the NIC
-/// allows, while two lots are on their way through the program: so the NIC never waits for it.
+/// The queue depth, a power of two, with which `qps` queue pairs keep `in_flight` messages under
+/// way, or as many as the NIC allows, while two lots are on their way through the program: so the
+/// NIC never waits for it.
 fn tx_depth(in_flight: f64, qps: u32, nic: &NicProfile, workload: &Workload) -> u32 {
     let allowed = nic.outstanding(workload.op.is_answered()) as f64;
-    let each = (in_flight / f64::from(qps)).ceil().min(allowed).min(f64::from(Needs::TX_DEPTH_MAX)) as u32;
+    let each =
+        (in_flight / f64::from(qps)).ceil().min(allowed).min(f64::from(Needs::TX_DEPTH_MAX)) as u32;
     let least = each.saturating_add(workload.cq_mod.saturating_mul(2));
     least.clamp(Needs::TX_DEPTH_MIN, Needs::TX_DEPTH_MAX).next_power_of_two()
 }

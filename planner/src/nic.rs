@@ -13,14 +13,15 @@ pub struct NicProfile {
     pub about: String,
     /// Rate of its port in bits on the wire per second: 1000 to 10^15.
     pub rate_bps: u64,
-    /// WQEs of one QP that are sent and not acknowledged, at most (ConnectX: 2^LOG_MAX_OUTSTANDING_WQE), at least 1.
+    /// WQEs of one QP that are sent and not acknowledged, at most (ConnectX:
+    /// 2^LOG_MAX_OUTSTANDING_WQE), at least 1.
     pub outstanding_wqes: u32,
     /// READs and atomics of one QP that await their responses, at most: 1 to 255.
     pub outstanding_reads: u32,
     /// Packets of one QP that are sent and not acknowledged, at most: 1 to 2^23.
     pub outstanding_psns: u32,
-    /// As requester it asks for an acknowledgement at each message's end and at least every so many packets: 1 to 2^23; more
-    /// than `outstanding_psns` count as that many.
+    /// As requester it asks for an acknowledgement at each message's end and at least every so many
+    /// packets: 1 to 2^23; more than `outstanding_psns` count as that many.
     pub ack_request_every: u32,
     /// As responder it acknowledges at least every so many packets, asked or not: 1 to 2^23.
     pub ack_every: u32,
@@ -42,8 +43,8 @@ pub struct NicProfile {
     pub timeout_code: u8,
     /// Retries without progress, 0 to 7.
     pub retry_count: u8,
-    /// The timer begins at `adaptive_first_ns` and doubles with each retry, whatever `timeout_code` says (ConnectX,
-    /// ROCE_ACCL).
+    /// The timer begins at `adaptive_first_ns` and doubles with each retry, whatever `timeout_code`
+    /// says (ConnectX, ROCE_ACCL).
     pub adaptive_retransmission: bool,
     /// See `adaptive_retransmission`.
     pub adaptive_first_ns: u64,
@@ -134,7 +135,8 @@ impl NicProfile {
             name: name.to_owned(),
             known: Self::names().collect::<Vec<_>>().join(", "),
         };
-        let (_, text) = Self::FILES.into_iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
+        let (_, text) =
+            Self::FILES.into_iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
         Self::read(text)
     }
 
@@ -143,17 +145,21 @@ impl NicProfile {
         Self::named("ideal").unwrap_or_else(|e| unreachable!("embedded profile: {e}"))
     }
 
-    /// From the text of a TOML file. Every key must be there: a profile that is silent about a limit would claim that
-    /// there is none.
+    /// From the text of a TOML file. Every key must be there: a profile that is silent about a
+    /// limit would claim that there is none.
     ///
     /// # Errors
     ///
     /// See [`NicError`].
     pub fn read(text: &str) -> Result<Self, NicError> {
         let syntax = |e: toml::de::Error| {
-            let line = e.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            let line =
+                e.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
             let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
-            NicError::Syntax(format!("{place}{}", e.message().lines().collect::<Vec<_>>().join(", ")))
+            NicError::Syntax(format!(
+                "{place}{}",
+                e.message().lines().collect::<Vec<_>>().join(", ")
+            ))
         };
         let table: toml::Table = toml::from_str(text).map_err(syntax)?;
         if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
@@ -189,20 +195,23 @@ impl NicProfile {
             ("retry_count", self.retry_count.into(), 0, 7, "0 to 7"),
             ("adaptive_first_ns", self.adaptive_first_ns, 1, NS_MAX, "1 ns to 60 s"),
         ];
-        match rules.into_iter().find(|(_, value, least, most, _)| !(least..=most).contains(&value)) {
+        match rules.into_iter().find(|(_, value, least, most, _)| !(least..=most).contains(&value))
+        {
             Some((key, value, _, _, range)) => Err(NicError::Value { key, value, range }),
             None => Ok(()),
         }
     }
 
-    /// From the last bit of a message to its acknowledgement having been acted on, beyond the round trip.
+    /// From the last bit of a message to its acknowledgement having been acted on, beyond the round
+    /// trip.
     pub(crate) fn turn_ns(&self) -> f64 {
         (2 * self.responder_ns) as f64
     }
 
     /// [`NicProfile::turn_ns`], and on to the program's next message being with the NIC.
     pub(crate) fn program_turn_ns(&self) -> f64 {
-        self.turn_ns() + (self.completion_ns + self.poll_ns + self.post_ns + self.doorbell_ns) as f64
+        self.turn_ns()
+            + (self.completion_ns + self.poll_ns + self.post_ns + self.doorbell_ns) as f64
     }
 
     /// Outstanding messages of one QP that the NIC allows for an operation.
@@ -264,7 +273,10 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_those_that_there_are() {
         let error = NicProfile::named("connectx9").unwrap_err().to_string();
-        assert!(error.contains("'connectx9'") && error.contains("connectx6, connectx6-apn, rxe"), "{error}");
+        assert!(
+            error.contains("'connectx9'") && error.contains("connectx6, connectx6-apn, rxe"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -277,7 +289,10 @@ mod tests {
         let error = refuse(&text.replace("ack_request_every = 66", ""));
         assert!(error.contains("missing field `ack_request_every`"), "{error}");
         assert!(refuse("name = ").starts_with("line 1: "));
-        assert!(refuse(&text.replace("ack_request_every = 66", "ack_request_every = -1")).contains("line "));
+        assert!(
+            refuse(&text.replace("ack_request_every = 66", "ack_request_every = -1"))
+                .contains("line ")
+        );
     }
 
     #[test]

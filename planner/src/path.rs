@@ -4,8 +4,9 @@ use crate::Invalid;
 use crate::wire::MTUS;
 use serde::Serialize;
 
-/// Light takes this long through a kilometre of fibre: 5 µs, as every distance in the published reports is counted
-/// (10 km = 50 µs one way, NTT Technical Review, table 1). A refractive index of 1.468 gives 4.9.
+/// Light takes this long through a kilometre of fibre: 5 µs, as every distance in the published
+/// reports is counted (10 km = 50 µs one way, NTT Technical Review, table 1). A refractive index of
+/// 1.468 gives 4.9.
 pub const FIBRE_NS_PER_KM: f64 = 5_000.0;
 
 /// A path: symmetric, with one bottleneck in front of which the queue is as deep as needed.
@@ -26,9 +27,17 @@ pub struct Path {
 }
 
 impl Path {
-    /// A fibre of `km` at `rate_bps`, with equipment that adds nothing, no loss, MTU 4096, IPv4 and no VLAN.
+    /// A fibre of `km` at `rate_bps`, with equipment that adds nothing, no loss, MTU 4096, IPv4 and
+    /// no VLAN.
     pub fn of_km(km: f64, rate_bps: f64) -> Self {
-        Path { one_way_ns: km * FIBRE_NS_PER_KM, rate_bps, loss: 0.0, mtu: 4096, ipv6: false, vlan: false }
+        Path {
+            one_way_ns: km * FIBRE_NS_PER_KM,
+            rate_bps,
+            loss: 0.0,
+            mtu: 4096,
+            ipv6: false,
+            vlan: false,
+        }
     }
 
     /// Round-trip time in nanoseconds, without serialisation.

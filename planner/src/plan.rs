@@ -44,11 +44,16 @@ impl Request {
     pub fn workload(&self, size: u64) -> Workload {
         let size = if self.op == Op::Atomic { 8 } else { size };
         let perftest = Workload::perftest(self.op, size, self.qps, self.tx_depth);
-        Workload { cq_mod: self.cq_mod.unwrap_or(perftest.cq_mod), iterations: self.iterations, ..perftest }
+        Workload {
+            cq_mod: self.cq_mod.unwrap_or(perftest.cq_mod),
+            iterations: self.iterations,
+            ..perftest
+        }
     }
 }
 
-/// The published formula: QD = RTT x line speed / total frame size (NTT Technical Review 2024, 4.1).
+/// The published formula: QD = RTT x line speed / total frame size (NTT Technical Review 2024,
+/// 4.1).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QueueDepth {
     /// Outstanding messages of one packet each.
@@ -174,10 +179,17 @@ impl Plan {
             return Err(Invalid::new("message sizes", 0, "at least one"));
         }
         if request.target_bps.is_some_and(|target| !(1.0..=1e15).contains(&target)) {
-            return Err(Invalid::new("target", request.target_bps.unwrap_or(0.0), "1 bit/s to 1 Pbit/s"));
+            return Err(Invalid::new(
+                "target",
+                request.target_bps.unwrap_or(0.0),
+                "1 bit/s to 1 Pbit/s",
+            ));
         }
-        let rows =
-            request.sizes.iter().map(|&size| row(path, nic, request, size)).collect::<Result<Vec<_>, _>>()?;
+        let rows = request
+            .sizes
+            .iter()
+            .map(|&size| row(path, nic, request, size))
+            .collect::<Result<Vec<_>, _>>()?;
         let timeouts = Timeouts::new(path, nic);
         let chosen = choose(&rows, request);
         let workload = Workload {
@@ -240,7 +252,8 @@ fn warnings(plan: &Plan) -> Vec<String> {
 
 fn warn_of_sizes(plan: &Plan, warnings: &mut Vec<String>) {
     let sizes = |reach| {
-        let of: Vec<u64> = plan.rows.iter().filter(|r| r.needs.reach == reach).map(|r| r.size).collect();
+        let of: Vec<u64> =
+            plan.rows.iter().filter(|r| r.needs.reach == reach).map(|r| r.size).collect();
         Some((*of.first()?, *of.last()?))
     };
     if let Some(range) = sizes(Reach::Accelerator) {
@@ -258,7 +271,9 @@ fn warn_of_sizes(plan: &Plan, warnings: &mut Vec<String>) {
         warnings.push(format!("nothing reaches the target at {}: {why}", between(range)));
     }
     let hit = plan.rows.iter().filter(|row| row.prediction.limit == Limit::Loss);
-    if let Some(row) = hit.min_by(|a, b| a.prediction.loss_factor.total_cmp(&b.prediction.loss_factor)) {
+    if let Some(row) =
+        hit.min_by(|a, b| a.prediction.loss_factor.total_cmp(&b.prediction.loss_factor))
+    {
         let (factor, loss) = (row.prediction.loss_factor, plan.path.loss);
         let cure = if plan.request.op.is_answered() {
             "more queue pairs share the cost: a loss holds up only its own"
@@ -286,7 +301,9 @@ fn never(plan: &Plan, row: &Row) -> &'static str {
         Some(Limit::LineRate) => {
             "headers alone leave less of the line rate; larger messages, or a larger MTU"
         }
-        Some(Limit::PacketRate) => "the NIC sends too few packets per second; a larger MTU, or another NIC",
+        Some(Limit::PacketRate) => {
+            "the NIC sends too few packets per second; a larger MTU, or another NIC"
+        }
         Some(Limit::MessageRate) => "the NIC begins too few messages per second; larger messages",
         Some(Limit::Program) => {
             "one program posts too few messages per second; larger messages, or several programs"
@@ -355,7 +372,8 @@ fn warn_of_path(plan: &Plan, warnings: &mut Vec<String>) {
     }
 }
 
-/// Shared buffer of a data-centre switch: 16 MB in an SN2010, 64 MB in a Spectrum-3 (NVIDIA's data sheets); a port gets part of it.
+/// Shared buffer of a data-centre switch: 16 MB in an SN2010, 64 MB in a Spectrum-3 (NVIDIA's data
+/// sheets); a port gets part of it.
 const SWITCH_BUFFER_BYTES: f64 = 16e6;
 
 fn between((least, most): (u64, u64)) -> String {

@@ -1,7 +1,7 @@
 //! The goodput to expect, and what limits it.
 //!
-//! Every limit is turned into a goodput of its own; the least of them is the prediction and names the limit. Loss then
-//! takes its share, and a run of finite length its first and last window.
+//! Every limit is turned into a goodput of its own; the least of them is the prediction and names
+//! the limit. Loss then takes its share, and a run of finite length its first and last window.
 
 use crate::nic::NicProfile;
 use crate::path::Path;
@@ -28,7 +28,8 @@ pub enum Limit {
     MessageRate,
     /// What the program takes for posting and polling.
     Program,
-    /// The program's queue: messages that it keeps posted, less those that wait for a moderated completion.
+    /// The program's queue: messages that it keeps posted, less those that wait for a moderated
+    /// completion.
     QueueDepth,
     /// WQEs of a QP that the NIC leaves unacknowledged.
     OutstandingWqes,
@@ -103,8 +104,8 @@ pub struct Prediction {
     pub ceiling_bps: f64,
     /// Share of the packets sent that are new, not sent again: 1 without loss.
     pub loss_factor: f64,
-    /// What perftest's latency test of this operation and size shows: half a round trip for WRITE and SEND, a whole one
-    /// for READ and atomics.
+    /// What perftest's latency test of this operation and size shows: half a round trip for WRITE
+    /// and SEND, a whole one for READ and atomics.
     pub latency_ns: f64,
     /// Bytes, packets and time of one message.
     pub message: Message,
@@ -159,15 +160,17 @@ impl Prediction {
     }
 }
 
-/// Waits for the NIC in a turn of the program's queue that are looked at: with so many the NIC's own limit is within 0.1 %.
+/// Waits for the NIC in a turn of the program's queue that are looked at: with so many the NIC's
+/// own limit is within 0.1 %.
 const WAITS_MAX: u64 = 1000;
-/// What a NIC hands to its port ahead of the line. Assumed, as the simulator has it: packets ahead move queue pairs apart a
-/// little sooner.
+/// What a NIC hands to its port ahead of the line. Assumed, as the simulator has it: packets ahead
+/// move queue pairs apart a little sooner.
 const PORT_BYTES: f64 = 16_384.0;
 /// Where a part of a run is played, it is at least so many times the program's queue.
 const PLAYED_QUEUES: u64 = 2;
 
-/// Whether loss takes more than [`LOSS_SHARE`], and more than the window does that is the closest limit, if one is.
+/// Whether loss takes more than [`LOSS_SHARE`], and more than the window does that is the closest
+/// limit, if one is.
 fn is_limited_by_loss(bounds: &[Bound], factor: f64) -> bool {
     let closest = bounds[0].goodput_bps;
     let without_windows = bounds.iter().find(|bound| !bound.limit.is_window());
@@ -179,7 +182,8 @@ fn is_limited_by_loss(bounds: &[Bound], factor: f64) -> bool {
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     limit: Limit,
-    /// Messages of one QP that the window has room for; a fraction where it counts packets, as the next two.
+    /// Messages of one QP that the window has room for; a fraction where it counts packets, as the
+    /// next two.
     window: f64,
     /// Messages whose places come back together.
     lot: f64,
@@ -188,8 +192,8 @@ struct Turn {
     ns: f64,
     /// Round trips in it.
     rounds: f64,
-    /// The lot that turns it is the only one, and its last message is what frees it: nothing follows that would show a
-    /// loss of that message.
+    /// The lot that turns it is the only one, and its last message is what frees it: nothing
+    /// follows that would show a loss of that message.
     ends_silently: bool,
 }
 
@@ -235,10 +239,12 @@ impl<'a> Model<'a> {
         [self.queue_turn(), self.nic_turn(), self.psn_turn()]
     }
 
-    /// The program's queue, with as many waits for the NIC's limit in each turn as cost the most. Queue pairs do not wait for
-    /// each other: those whose lots meet on the line come apart in the course of some turns.
+    /// The program's queue, with as many waits for the NIC's limit in each turn as cost the most.
+    /// Queue pairs do not wait for each other: those whose lots meet on the line come apart in the
+    /// course of some turns.
     fn queue_turn(&self) -> Turn {
-        let (nic, depth, lot) = (self.inner_turn(), self.work.tx_depth.into(), self.work.cq_mod.into());
+        let (nic, depth, lot) =
+            (self.inner_turn(), self.work.tx_depth.into(), self.work.cq_mod.into());
         if nic.limit == Limit::PsnWindow && self.counts_packets() {
             return self.queue_turn_by_packets(&nic);
         }
@@ -250,9 +256,13 @@ impl<'a> Model<'a> {
                 window: depth as f64,
                 lot: lot as f64,
                 messages: window.per_turn as f64,
-                ns: program_ns + waits as f64 * nic.ns + (window.position - 1) as f64 * self.step_ns(),
+                ns: program_ns
+                    + waits as f64 * nic.ns
+                    + (window.position - 1) as f64 * self.step_ns(),
                 rounds: (waits + 1) as f64,
-                ends_silently: waits == 0 && window.per_turn == window.position && window.per_turn == lot,
+                ends_silently: waits == 0
+                    && window.per_turn == window.position
+                    && window.per_turn == lot,
             }
         };
         // A NIC that takes the whole queue is never waited for.
@@ -262,8 +272,9 @@ impl<'a> Model<'a> {
             .fold(turn(0), |least, turn| if slower(&turn, &least).is_lt() { turn } else { least })
     }
 
-    /// The same above a window of packets, which may hold parts of messages: of these, only those that end a lot matter, each
-    /// when its last packet leaves after the first one of what the lot before it let go.
+    /// The same above a window of packets, which may hold parts of messages: of these, only those
+    /// that end a lot matter, each when its last packet leaves after the first one of what the lot
+    /// before it let go.
     fn queue_turn_by_packets(&self, nic: &Turn) -> Turn {
         let (depth, lot) = (u64::from(self.work.tx_depth), u64::from(self.work.cq_mod));
         let program_ns = self.trip_ns() + self.nic.program_turn_ns();
@@ -321,8 +332,8 @@ impl<'a> Model<'a> {
         *self.psn.get_or_init(|| self.reckoned_psn_turn())
     }
 
-    /// The window of packets. Requests with payload come back in lots that end with a message or where an
-    /// acknowledgement is asked for, or given unasked; READs as [`window::of_reads`] says.
+    /// The window of packets. Requests with payload come back in lots that end with a message or
+    /// where an acknowledgement is asked for, or given unasked; READs as [`window::of_reads`] says.
     fn reckoned_psn_turn(&self) -> Turn {
         let packets = self.message.packets;
         let psns = u64::from(self.nic.outstanding_psns);
@@ -367,7 +378,8 @@ impl<'a> Model<'a> {
     /// Every limit alone, the closest first.
     fn bounds(&self, turns: &[Turn]) -> Vec<Bound> {
         let (bits, message) = (self.bits(), &self.message);
-        let mut bounds = vec![Bound { limit: Limit::LineRate, goodput_bps: bits / message.wire_ns * 1e9 }];
+        let mut bounds =
+            vec![Bound { limit: Limit::LineRate, goodput_bps: bits / message.wire_ns * 1e9 }];
         let mut costs = |limit, ns: f64| {
             if ns > 0.0 {
                 bounds.push(Bound { limit, goodput_bps: bits / ns * 1e9 });
@@ -385,11 +397,12 @@ impl<'a> Model<'a> {
         bounds
     }
 
-    /// Go-back-N: a lost packet costs all that its queue pair has sent by the time that the gap is known, a round trip after
-    /// the packet behind it.
+    /// Go-back-N: a lost packet costs all that its queue pair has sent by the time that the gap is
+    /// known, a round trip after the packet behind it.
     fn loss_factor(&self, goodput_bps: f64) -> f64 {
         let packets_per_ns = goodput_bps / self.bits() * self.message.packets / 1e9 / self.qps;
-        let known_ns = self.path.rtt_ns() + self.nic.turn_ns() + self.message.busy_ns / self.message.packets;
+        let known_ns =
+            self.path.rtt_ns() + self.nic.turn_ns() + self.message.busy_ns / self.message.packets;
         1.0 / (1.0 + self.path.loss * packets_per_ns * known_ns)
     }
 
@@ -400,8 +413,8 @@ impl<'a> Model<'a> {
         turn.ns / (turn.ns + self.path.loss * timeout_ns)
     }
 
-    /// Over a run of finite length: from the first message to the last completion, of which loss stretches all but the way of
-    /// the last message.
+    /// Over a run of finite length: from the first message to the last completion, of which loss
+    /// stretches all but the way of the last message.
     fn with_ends(&self, endless: f64, turn: Option<&Turn>, loss_factor: f64) -> f64 {
         let Some(iterations) = self.work.iterations else { return endless * loss_factor };
         let all_bits = self.bits() * iterations as f64 * self.qps;
@@ -414,15 +427,17 @@ impl<'a> Model<'a> {
         all_bits / (busy_ns / loss_factor + way) * 1e9
     }
 
-    /// A run, played: its queue pairs begin one after the other, and how soon their lots have come apart on the line decides on
-    /// much of a short run. Of a long one, whole turns are left out until it can be played, and take what they take endlessly.
-    /// `None`: there is too much to play.
+    /// A run, played: its queue pairs begin one after the other, and how soon their lots have come
+    /// apart on the line decides on much of a short run. Of a long one, whole turns are left out
+    /// until it can be played, and take what they take endlessly. `None`: there is too much to
+    /// play.
     fn played_ns(&self, iterations: u64, endless: f64, turn: Option<&Turn>) -> Option<f64> {
         if self.counts_packets() {
             return self.played_by_packets_ns(iterations);
         }
         let most = Run::PLAYED_MAX / u64::from(self.work.qps);
-        let per_turn = turn.map_or(f64::from(self.work.cq_mod), |turn| turn.messages.max(1.0)) as u64;
+        let per_turn =
+            turn.map_or(f64::from(self.work.cq_mod), |turn| turn.messages.max(1.0)) as u64;
         let turns = iterations.saturating_sub(most).div_ceil(per_turn);
         let played = iterations.checked_sub(turns * per_turn).filter(|&played| played > 0)?;
         if turns > 0 && played < PLAYED_QUEUES * u64::from(self.work.tx_depth) {
@@ -433,20 +448,24 @@ impl<'a> Model<'a> {
         Some(self.run(played, pieces).ns() + left_out)
     }
 
-    /// Whether requests wait for acknowledgements of packets, of which a window may hold parts of messages.
+    /// Whether requests wait for acknowledgements of packets, of which a window may hold parts of
+    /// messages.
     fn counts_packets(&self) -> bool {
         let queued = u64::from(self.work.tx_depth).min(self.nic.outstanding_wqes.into()) as f64;
-        !self.work.op.is_answered() && queued * self.message.packets > f64::from(self.nic.outstanding_psns)
+        !self.work.op.is_answered()
+            && queued * self.message.packets > f64::from(self.nic.outstanding_psns)
     }
 
-    /// A run packet by packet. Of one too long for that, what is left out takes what the second half of the played part does.
+    /// A run packet by packet. Of one too long for that, what is left out takes what the second
+    /// half of the played part does.
     fn played_by_packets_ns(&self, iterations: u64) -> Option<f64> {
         let (lot, packets) = (u64::from(self.work.cq_mod), self.message.packets as u64);
         let most = Run::PACKETS_PLAYED_MAX / u64::from(self.work.qps) / packets;
         if iterations <= most {
             return Some(self.run(iterations, packets).ns());
         }
-        // Both halves are whole lots, and longer than what the queue or the window makes of the beginning.
+        // Both halves are whole lots, and longer than what the queue or the window makes of the
+        // beginning.
         let half = most / 2 / lot * lot;
         let window = u64::from(self.nic.outstanding_psns).div_ceil(packets);
         if half < lot + window.min(self.work.tx_depth.into()) {
@@ -464,7 +483,8 @@ impl<'a> Model<'a> {
             // The program waits before the NIC does.
             (room, opens) = (work.tx_depth.into(), self.message.packets as u64);
         }
-        let window = self.counts_packets().then(|| (nic.outstanding_psns.into(), self.acknowledged()));
+        let window =
+            self.counts_packets().then(|| (nic.outstanding_psns.into(), self.acknowledged()));
         Run {
             qps: work.qps as usize,
             messages,
@@ -487,7 +507,8 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Messages of a queue pair that the NIC leaves unanswered, and the packet of a message whose answer lets another begin.
+    /// Messages of a queue pair that the NIC leaves unanswered, and the packet of a message whose
+    /// answer lets another begin.
     fn room(&self) -> (u64, u64) {
         let (turn, last) = (self.inner_turn(), self.message.packets as u64);
         if self.work.op.is_answered() && turn.limit == Limit::PsnWindow {
@@ -497,8 +518,8 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Until the last message of a run has left, by windows. The program fills one queue after the other, and the last one has
-    /// its own turns before it then.
+    /// Until the last message of a run has left, by windows. The program fills one queue after the
+    /// other, and the last one has its own turns before it then.
     fn begun_in_turn_ns(&self, turn: &Turn, messages: f64) -> f64 {
         let step_ns = self.step_ns();
         // Waits for the NIC are turns of the NIC, and little longer.
@@ -507,13 +528,14 @@ impl<'a> Model<'a> {
             1.0 => (turn, 1.0),
             _ => (&nic, turn.ns / turn.messages * nic.messages / nic.ns),
         };
-        let last_ns = (self.qps - 1.0) * messages.min(self.work.tx_depth.into()) * self.nic.post_ns as f64;
+        let last_ns =
+            (self.qps - 1.0) * messages.min(self.work.tx_depth.into()) * self.nic.post_ns as f64;
         let together_ns = longer * self.windows_ns(turn, messages, self.qps * step_ns);
         together_ns.max(last_ns + longer * self.windows_ns(turn, messages, step_ns))
     }
 
-    /// Until the last of `messages` has left, one `each` ns: the lots that must have come back before it may, and what is sent
-    /// behind them.
+    /// Until the last of `messages` has left, one `each` ns: the lots that must have come back
+    /// before it may, and what is sent behind them.
     fn windows_ns(&self, turn: &Turn, messages: f64, each: f64) -> f64 {
         let beyond = messages - turn.window;
         if beyond <= 0.0 {
@@ -548,12 +570,18 @@ impl<'a> Model<'a> {
         let seen = (nic.completion_ns + nic.poll_ns) as f64;
         if self.work.op.is_answered() {
             let request = self.trip_ns() - self.path.rtt_ns();
-            return there + request + self.message.busy_ns + one_way + nic.responder_ns as f64 + seen;
+            return there
+                + request
+                + self.message.busy_ns
+                + one_way
+                + nic.responder_ns as f64
+                + seen;
         }
         there + self.sending_ns() + seen
     }
 
-    /// How long one message takes to leave, with the waits for acknowledgements that the packet window forces on it.
+    /// How long one message takes to leave, with the waits for acknowledgements that the packet
+    /// window forces on it.
     fn sending_ns(&self) -> f64 {
         let (packets, busy_ns) = (self.message.packets, self.message.busy_ns);
         let over = packets - f64::from(self.nic.outstanding_psns);

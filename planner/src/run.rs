@@ -1,17 +1,19 @@
 //! A run of finite length, message by message: how long it takes.
 //!
-//! Formulas give what a run comes to in the end, not how soon. At its start the lots of its queue pairs meet on the line, and
-//! how they come apart, turn by turn, is a matter of who came first.
+//! Formulas give what a run comes to in the end, not how soon. At its start the lots of its queue
+//! pairs meet on the line, and how they come apart, turn by turn, is a matter of who came first.
 
 use crate::window::Acknowledged;
 use std::collections::VecDeque;
 
 /// What a run is made of. All queue pairs are alike and begin together.
 ///
-/// It is perftest's loop before an idle line: the program, one thread, posts for one queue pair until its queue is full, then
-/// for the next; each completion that it polls frees a lot of places, which it fills at once. The NIC sends a packet, or a
-/// larger piece, of each queue pair in turn; of what is answered with payload a request, and the responder's NIC the pieces. Everything that follows a message's last bit takes the same time for each, so that answers and
-/// what the program posts come in the order in which they were caused, and two queues stand for a list of events.
+/// It is perftest's loop before an idle line: the program, one thread, posts for one queue pair
+/// until its queue is full, then for the next; each completion that it polls frees a lot of places,
+/// which it fills at once. The NIC sends a packet, or a larger piece, of each queue pair in turn;
+/// of what is answered with payload a request, and the responder's NIC the pieces. Everything that
+/// follows a message's last bit takes the same time for each, so that answers and what the program
+/// posts come in the order in which they were caused, and two queues stand for a list of events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     /// Queue pairs.
@@ -24,7 +26,8 @@ pub(crate) struct Run {
     pub lot: u64,
     /// Messages that the NIC leaves unanswered.
     pub room: u64,
-    /// Pieces that it leaves unacknowledged, and which ones are acknowledged; `None`: each message's last, and any number.
+    /// Pieces that it leaves unacknowledged, and which ones are acknowledged; `None`: each
+    /// message's last, and any number.
     pub window: Option<(u64, Acknowledged)>,
     /// What the program takes for posting a message.
     pub post_ns: f64,
@@ -36,9 +39,11 @@ pub(crate) struct Run {
     pub message_ns: f64,
     /// How long a request keeps the NIC busy whose answer is the message; 0 where the request is.
     pub request_ns: f64,
-    /// Pieces in which a message is sent: its packets, or fewer where there would be too many to play.
+    /// Pieces in which a message is sent: its packets, or fewer where there would be too many to
+    /// play.
     pub pieces: u64,
-    /// The piece of a message, counted from 1, whose answer lets another message begin where the NIC's limit is reached.
+    /// The piece of a message, counted from 1, whose answer lets another message begin where the
+    /// NIC's limit is reached.
     pub opens: u64,
     /// How long a message keeps the NIC busy, which then hands it to the port.
     pub nic_ns: f64,
@@ -53,9 +58,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Messages of all queue pairs, and pieces of them, that are played at most: what takes about half a millisecond.
+    /// Messages of all queue pairs, and pieces of them, that are played at most: what takes about
+    /// half a millisecond.
     pub const PLAYED_MAX: u64 = 50_000;
-    /// Packets that are played at most where a window of packets makes each one count: some milliseconds.
+    /// Packets that are played at most where a window of packets makes each one count: some
+    /// milliseconds.
     pub const PACKETS_PLAYED_MAX: u64 = 250_000;
 
     /// From the first post to the last completion seen, in nanoseconds.
@@ -114,7 +121,8 @@ struct Play<'a> {
     pairs: Vec<Pair>,
     /// When the NIC has each message that was posted, and whose it is.
     posted: VecDeque<(f64, usize)>,
-    /// When the NIC has the answer to a piece of a message, whose it is, and the number of both, counted from 1.
+    /// When the NIC has the answer to a piece of a message, whose it is, and the number of both,
+    /// counted from 1.
     answers: VecDeque<(f64, usize, [u64; 2])>,
     /// When whoever sends the pieces has each message, and whose it is.
     arrivals: VecDeque<(f64, usize)>,
@@ -171,7 +179,8 @@ impl Play<'_> {
         true
     }
 
-    /// Changes a queue pair, which joins those that have something to request if it now does and did not.
+    /// Changes a queue pair, which joins those that have something to request if it now does and
+    /// did not.
     fn with_room(&mut self, at: f64, index: usize, change: impl FnOnce(&mut Pair)) {
         let room = self.run.room;
         let pair = &mut self.pairs[index];
@@ -194,7 +203,8 @@ impl Play<'_> {
         }
     }
 
-    /// Changes a queue pair, which joins those that have pieces to send if it now may and could not.
+    /// Changes a queue pair, which joins those that have pieces to send if it now may and could
+    /// not.
     fn with_pieces(&mut self, at: f64, index: usize, change: impl FnOnce(&mut Pair)) {
         let pair = &mut self.pairs[index];
         let could_send = pair.can_send(self.run);

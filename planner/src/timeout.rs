@@ -10,8 +10,9 @@ const UNIT_NS: f64 = 4_096.0;
 const CODE_DEFAULT: u8 = 14;
 /// The longest code: 2.4 hours.
 const CODE_MAX: u8 = 31;
-/// A timer that does not fire by mistake lasts so many round trips: one for the way and one for a full window queued in front
-/// of the bottleneck, twice over, because devices begin it when they take a message up and not when it has left.
+/// A timer that does not fire by mistake lasts so many round trips: one for the way and one for a
+/// full window queued in front of the bottleneck, twice over, because devices begin it when they
+/// take a message up and not when it has left.
 const ROUND_TRIPS: f64 = 4.0;
 
 /// The first timeout that a NIC waits for, in nanoseconds; `None`: for ever.
@@ -48,7 +49,8 @@ impl Timeouts {
     /// For a path, beside what `nic` is set to.
     pub fn new(path: &Path, nic: &NicProfile) -> Self {
         let least = ROUND_TRIPS * path.rtt_ns();
-        let code = (CODE_DEFAULT..CODE_MAX).find(|&code| of_code(code) >= least).unwrap_or(CODE_MAX);
+        let code =
+            (CODE_DEFAULT..CODE_MAX).find(|&code| of_code(code) >= least).unwrap_or(CODE_MAX);
         let retry_count = 7;
         let nic_timeout_ns = timeout_ns(nic);
         Timeouts {

@@ -109,9 +109,11 @@ impl FromStr for UseCase {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        UseCase::ALL.into_iter().find(|case| case.name().eq_ignore_ascii_case(text)).ok_or_else(|| {
-            let names: Vec<_> = UseCase::ALL.map(UseCase::name).into();
-            format!("not a use that is known: {}", names.join(", "))
-        })
+        UseCase::ALL.into_iter().find(|case| case.name().eq_ignore_ascii_case(text)).ok_or_else(
+            || {
+                let names: Vec<_> = UseCase::ALL.map(UseCase::name).into();
+                format!("not a use that is known: {}", names.join(", "))
+            },
+        )
     }
 }

@@ -5,29 +5,32 @@ use std::collections::VecDeque;
 
 /// How a window of `window` places whose places come back `lot` at a time fills a round trip.
 ///
-/// A queue of 128 with a completion for each 100th: while 100 are on their way, 28 wait that nothing will ever free before
-/// the next 100; so 100, not 128, move per round trip. Lots of one give the whole window.
+/// A queue of 128 with a completion for each 100th: while 100 are on their way, 28 wait that
+/// nothing will ever free before the next 100; so 100, not 128, move per round trip. Lots of one
+/// give the whole window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Window {
     /// Places that are refilled per turn: whole lots that fit.
     pub per_turn: u64,
-    /// Which of the places that are filled together ends a lot, counted from 1: so long does the turn take beyond the
-    /// round trip.
+    /// Which of the places that are filled together ends a lot, counted from 1: so long does the
+    /// turn take beyond the round trip.
     pub position: u64,
 }
 
 impl Window {
-    /// Of `window` places in lots of `lot`; both are taken to be at least 1, the lot to be no larger than the window.
+    /// Of `window` places in lots of `lot`; both are taken to be at least 1, the lot to be no
+    /// larger than the window.
     pub fn new(window: u64, lot: u64) -> Self {
         Self::with_waits(window, lot, 0, 0)
     }
 
-    /// As [`Window::new`], behind a second window of `room` places that come back one by one and are waited for `waits` times
-    /// in each turn.
+    /// As [`Window::new`], behind a second window of `room` places that come back one by one and
+    /// are waited for `waits` times in each turn.
     ///
-    /// The message that ends a lot lets another be posted that is `window` − `lot` + 1 further on; `room` messages further on
-    /// is one that waits for its answer. The messages behind that leave one by one, until one ends a lot: a whole number of
-    /// lots after the first. That is how many move in the round trips of the turn.
+    /// The message that ends a lot lets another be posted that is `window` − `lot` + 1 further on;
+    /// `room` messages further on is one that waits for its answer. The messages behind that leave
+    /// one by one, until one ends a lot: a whole number of lots after the first. That is how many
+    /// move in the round trips of the turn.
     pub fn with_waits(window: u64, lot: u64, room: u64, waits: u64) -> Self {
         let window = window.max(1);
         let lot = lot.clamp(1, window);
@@ -42,7 +45,8 @@ impl Window {
 pub(crate) struct Acknowledged {
     /// The requester asks at a message's end, and with each so-many-th packet of it.
     pub asked_every: u64,
-    /// The responder acknowledges by itself each so-many-th packet behind one that it has acknowledged.
+    /// The responder acknowledges by itself each so-many-th packet behind one that it has
+    /// acknowledged.
     pub every: u64,
     /// Packets of a message.
     pub packets: u64,
@@ -74,12 +78,14 @@ impl Acknowledged {
         self.from(1)
     }
 
-    /// How many packets a window of `window` of them moves per turn, and how long a turn takes, both on average, where packets
-    /// leave `packet_ns` apart and acknowledgements come `answer_ns` behind them.
+    /// How many packets a window of `window` of them moves per turn, and how long a turn takes,
+    /// both on average, where packets leave `packet_ns` apart and acknowledgements come `answer_ns`
+    /// behind them.
     ///
-    /// An acknowledgement lets packets go from one beyond the window behind the acknowledgement before it; the next one that
-    /// they bring about is a turn later. Where the acknowledgements of a message differ in what they let go, they hold each
-    /// other up: so the stream is played, acknowledgement by acknowledgement, until it repeats itself.
+    /// An acknowledgement lets packets go from one beyond the window behind the acknowledgement
+    /// before it; the next one that they bring about is a turn later. Where the acknowledgements of
+    /// a message differ in what they let go, they hold each other up: so the stream is played,
+    /// acknowledgement by acknowledgement, until it repeats itself.
     pub fn turn(&self, window: u64, packet_ns: f64, answer_ns: f64) -> (f64, f64) {
         let opened = |last: u64| self.before(last) + window;
         let next = |last: u64| self.from(opened(last) + 1);
@@ -97,7 +103,8 @@ impl Acknowledged {
             }
         }
         whole.unwrap_or_else(|| {
-            // The window is too wide, or a message too long, to be played: as if the others held nothing up.
+            // The window is too wide, or a message too long, to be played: as if the others held
+            // nothing up.
             let (mut last, mut packets) = (settled, 0);
             for _ in 0..SETTLING_TURNS {
                 packets += next(last) - opened(last);
@@ -108,8 +115,14 @@ impl Acknowledged {
         })
     }
 
-    /// Each acknowledged packet of a stream that begins with nothing under way, and when it has left.
-    pub fn departures(self, window: u64, packet_ns: f64, answer_ns: f64) -> impl Iterator<Item = (u64, f64)> {
+    /// Each acknowledged packet of a stream that begins with nothing under way, and when it has
+    /// left.
+    pub fn departures(
+        self,
+        window: u64,
+        packet_ns: f64,
+        answer_ns: f64,
+    ) -> impl Iterator<Item = (u64, f64)> {
         // The last packet sent, the last that may be, and when the line is free.
         let (mut sent, mut allowed, mut line_ns) = (0, window, 0.0_f64);
         let mut coming = VecDeque::new();
@@ -136,12 +149,12 @@ const SETTLING_TURNS: u64 = 32;
 /// Acknowledgements that are played: some tens of microseconds.
 const PLAYED_MAX: u64 = 1 << 14;
 
-/// How many READs of `packets` responses a window of `window` packets lets begin per turn, and the response among a READ's,
-/// counted from 1, that ends the turn.
+/// How many READs of `packets` responses a window of `window` packets lets begin per turn, and the
+/// response among a READ's, counted from 1, that ends the turn.
 ///
-/// A READ takes the numbers of all its responses at once and begins while any number is free; each response frees its own.
-/// So the READ that is `⌈window / packets⌉` further on begins when the first response is there that leaves less than the
-/// window before it.
+/// A READ takes the numbers of all its responses at once and begins while any number is free; each
+/// response frees its own. So the READ that is `⌈window / packets⌉` further on begins when the
+/// first response is there that leaves less than the window before it.
 pub(crate) fn of_reads(window: u64, packets: u64) -> (u64, u64) {
     let messages = window.div_ceil(packets);
     (messages, messages * packets - window + 1)
@@ -164,7 +177,9 @@ mod tests {
 
     #[test]
     fn whole_lots_move_per_turn() {
-        for (window, lot) in [(128, 100), (128, 1), (128, 64), (2048, 100), (16, 16), (128, 66), (7, 3)] {
+        for (window, lot) in
+            [(128, 100), (128, 1), (128, 64), (2048, 100), (16, 16), (128, 66), (7, 3)]
+        {
             let w = Window::new(window, lot);
             assert_eq!(by_hand(window, lot, 10), w.per_turn * 10, "{window} in lots of {lot}");
         }
@@ -172,7 +187,8 @@ mod tests {
 
     /// Packets per turn, and how many of them a turn takes beyond the way.
     fn of_packets(window: u64, asked_every: u64, packets: u64) -> (f64, f64) {
-        let (moved, ns) = Acknowledged { asked_every, every: 1 << 23, packets }.turn(window, 1.0, 10_000.0);
+        let (moved, ns) =
+            Acknowledged { asked_every, every: 1 << 23, packets }.turn(window, 1.0, 10_000.0);
         (moved, ns - 10_000.0)
     }
 
@@ -215,7 +231,12 @@ mod tests {
                 }
                 if is_asked || unanswered == every {
                     unanswered = 0;
-                    assert_eq!(acknowledged.from(last + 1), packet, "{acknowledged:?} from {}", last + 1);
+                    assert_eq!(
+                        acknowledged.from(last + 1),
+                        packet,
+                        "{acknowledged:?} from {}",
+                        last + 1
+                    );
                     assert_eq!(acknowledged.from(packet), packet);
                     last = packet;
                 }
@@ -229,9 +250,13 @@ mod tests {
             [(129, 1), (129, 16), (128, 16), (129, 128), (129, 1000), (1, 1), (1, 5), (7, 3)]
         {
             let (messages, response) = of_reads(window, packets);
-            // The numbers that are taken before READ i + messages, where i's responses up to that one are there.
+            // The numbers that are taken before READ i + messages, where i's responses up to that
+            // one are there.
             let taken = |responses: u64| messages * packets - responses;
-            assert!(taken(response) < window && taken(response - 1) >= window, "{window}, {packets}");
+            assert!(
+                taken(response) < window && taken(response - 1) >= window,
+                "{window}, {packets}"
+            );
             assert!((1..=packets).contains(&response));
         }
         assert_eq!(of_reads(129, 128), (2, 128));

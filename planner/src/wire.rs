@@ -1,7 +1,7 @@
 //! Bytes on the wire.
 //!
-//! Sizes are those of IBTA volume 1 (BTH 9.2, RETH 9.3.3, AETH 9.3.5, AtomicETH 9.3.6, AtomicAckETH 9.3.7, ICRC 7.8),
-//! annex A17 (RoCEv2) and IEEE 802.3 (preamble, FCS, gap).
+//! Sizes are those of IBTA volume 1 (BTH 9.2, RETH 9.3.3, AETH 9.3.5, AtomicETH 9.3.6, AtomicAckETH
+//! 9.3.7, ICRC 7.8), annex A17 (RoCEv2) and IEEE 802.3 (preamble, FCS, gap).
 
 use crate::nic::NicProfile;
 use crate::path::Path;
@@ -20,8 +20,8 @@ const AETH: f64 = 4.0;
 const ATOMIC_ETH: f64 = 28.0;
 const ATOMIC_ACK_ETH: f64 = 8.0;
 
-/// Headers that Linux keeps free between an interface's MTU and RDMA's: GRH 40, UDP 8, BTH 12, XRC 4, AtomicETH 28,
-/// ICRC 4 (`iboe_get_mtu` in include/rdma/ib_addr.h).
+/// Headers that Linux keeps free between an interface's MTU and RDMA's: GRH 40, UDP 8, BTH 12, XRC
+/// 4, AtomicETH 28, ICRC 4 (`iboe_get_mtu` in include/rdma/ib_addr.h).
 const RESERVED: u32 = 96;
 
 /// The largest path MTU of RDMA that an interface's MTU allows; `None` below 352 bytes.
@@ -46,7 +46,8 @@ pub struct Message {
     pub reverse_bytes: f64,
     /// Time that it keeps the bottleneck busy, in the busier direction.
     pub wire_ns: f64,
-    /// Time that it keeps the port busy: [`Message::wire_ns`], or what the NIC takes for its packets, or for a message.
+    /// Time that it keeps the port busy: [`Message::wire_ns`], or what the NIC takes for its
+    /// packets, or for a message.
     pub busy_ns: f64,
 }
 
@@ -99,7 +100,8 @@ mod tests {
 
     #[test]
     fn published_efficiencies_count_frames_without_fcs_and_gaps() {
-        // Thesis, 2.4: 4096/(4096+78) with RETH and immediate, 4096/(4096+58) in the middle of a message.
+        // Thesis, 2.4: 4096/(4096+78) with RETH and immediate, 4096/(4096+58) in the middle of a
+        // message.
         let frame = 4096.0 + HEAD + 4.0;
         assert_eq!((4096.0 / frame * 1000.0).round(), 986.0);
         assert_eq!((4096.0 / (frame + RETH + 4.0) * 1000.0).round(), 981.0);
@@ -108,7 +110,9 @@ mod tests {
     #[test]
     fn interface_mtus_are_those_of_the_reports() {
         assert_eq!(interface_mtu(4096), 4200);
-        for (interface, roce) in [(1500, 1024), (4200, 4096), (4191, 2048), (9000, 4096), (576, 256)] {
+        for (interface, roce) in
+            [(1500, 1024), (4200, 4096), (4191, 2048), (9000, 4096), (576, 256)]
+        {
             assert_eq!(roce_mtu(interface), Some(roce), "{interface}");
         }
         assert_eq!(roce_mtu(351), None);

@@ -53,8 +53,9 @@ impl FromStr for Op {
     }
 }
 
-/// One program on one QP after another: posts while fewer than `tx_depth` are posted and not completed, has each
-/// `cq_mod`-th signalled, and takes `cq_mod` off the count with each completion.
+/// One program on one QP after another: posts while fewer than `tx_depth` are posted and not
+/// completed, has each `cq_mod`-th signalled, and takes `cq_mod` off the count with each
+/// completion.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Workload {
     /// What is done.
@@ -72,12 +73,13 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// perftest's moderation of completions (perftest_parameters.c: `DEF_CQ_MOD`, `MSG_SIZE_CQ_MOD_LIMIT`).
+    /// perftest's moderation of completions (perftest_parameters.c: `DEF_CQ_MOD`,
+    /// `MSG_SIZE_CQ_MOD_LIMIT`).
     const CQ_MOD: u32 = 100;
     const CQ_MOD_SIZE_MAX: u64 = 8192;
 
-    /// As perftest does it for one size, endlessly: completions for each 100th message, at most `tx_depth`, or for each
-    /// one above 8 KiB.
+    /// As perftest does it for one size, endlessly: completions for each 100th message, at most
+    /// `tx_depth`, or for each one above 8 KiB.
     pub fn perftest(op: Op, size: u64, qps: u32, tx_depth: u32) -> Self {
         let cq_mod = if size > Self::CQ_MOD_SIZE_MAX { 1 } else { Self::CQ_MOD.min(tx_depth) };
         Workload { op, size, qps, tx_depth, cq_mod, iterations: None }

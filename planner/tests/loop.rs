@@ -1,7 +1,7 @@
 //! The closed formulae against perftest's loop, message by message.
 //!
-//! The loop here knows no formula: each message starts when the program has posted it, the NIC has room, and the line is
-//! free; its answer comes a round trip after it has left.
+//! The loop here knows no formula: each message starts when the program has posted it, the NIC has
+//! room, and the line is free; its answer comes a round trip after it has left.
 
 use longhaul_planner::{NicProfile, Op, Path, Prediction, Workload};
 use proptest::prelude::*;
@@ -28,7 +28,8 @@ fn run(path: &Path, nic: &NicProfile, work: &Workload, iterations: u64) -> f64 {
         }
         program += nic.post_ns as f64;
         let known = program + nic.doorbell_ns as f64;
-        let room = number.checked_sub(u64::from(answered)).map_or(0.0, |before| answers[before as usize]);
+        let room =
+            number.checked_sub(u64::from(answered)).map_or(0.0, |before| answers[before as usize]);
         let start = known.max(room).max(line);
         line = start + message.busy_ns;
         answers.push(line + reverse_ns + path.rtt_ns() + 2.0 * nic.responder_ns as f64);

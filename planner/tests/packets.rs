@@ -1,8 +1,9 @@
-//! The closed formulae against perftest's loop, packet by packet, where a window of packets is what the NIC allows and holds
-//! no whole number of messages.
+//! The closed formulae against perftest's loop, packet by packet, where a window of packets is what
+//! the NIC allows and holds no whole number of messages.
 //!
-//! The loop here knows no formula: each packet leaves behind the one before it, when its message is with the NIC and the
-//! window has room for it; both ends count to their intervals as they send and receive.
+//! The loop here knows no formula: each packet leaves behind the one before it, when its message is
+//! with the NIC and the window has room for it; both ends count to their intervals as they send and
+//! receive.
 
 use longhaul_planner::{Limit, NicProfile, Op, Path, Prediction, Workload};
 use proptest::prelude::*;
@@ -14,7 +15,8 @@ const MTU: u64 = 4096;
 fn completions(path: &Path, nic: &NicProfile, work: &Workload, messages: u64) -> Vec<f64> {
     let packets = work.size.div_ceil(MTU);
     let packet_ns = Prediction::new(path, nic, work).unwrap().message.busy_ns / packets as f64;
-    let reverse_ns = Prediction::new(path, nic, work).unwrap().message.reverse_bytes * 8e9 / path.rate_bps;
+    let reverse_ns =
+        Prediction::new(path, nic, work).unwrap().message.reverse_bytes * 8e9 / path.rate_bps;
     let answer_ns = reverse_ns + path.rtt_ns() + 2.0 * nic.responder_ns as f64;
     let (depth, lot) = (u64::from(work.tx_depth), u64::from(work.cq_mod));
     let mut seen = Vec::new();
@@ -36,7 +38,8 @@ fn completions(path: &Path, nic: &NicProfile, work: &Workload, messages: u64) ->
             }
             line = start + packet_ns;
             (sent, asked, answered) = (sent + 1, asked + 1, answered + 1);
-            let is_asked = packet == packets || asked == nic.ack_request_every.min(nic.outstanding_psns);
+            let is_asked =
+                packet == packets || asked == nic.ack_request_every.min(nic.outstanding_psns);
             if is_asked {
                 asked = 0;
             }
@@ -99,7 +102,8 @@ proptest! {
 
 #[test]
 fn a_queue_of_one_lot_waits_for_parts_of_messages() {
-    // 75 packets: one and a part of the next in the window of 129, acknowledged at the 66th and the last.
+    // 75 packets: one and a part of the next in the window of 129, acknowledged at the 66th and the
+    // last.
     let path = Path::of_km(100.0, 100e9);
     for (depth, lot) in [(16, 16), (16, 8), (19, 16), (4, 4), (100, 100)] {
         let work = write(300 << 10, depth, lot);

@@ -1,8 +1,9 @@
-//! Whole plans: what a target takes, what is advised, what is warned of; and that no sensible input makes nonsense.
+//! Whole plans: what a target takes, what is advised, what is warned of; and that no sensible input
+//! makes nonsense.
 
 use longhaul_planner::{
-    Accelerator, Limit, MTUS, NicProfile, Op, Path, Plan, Prediction, Raised, Reach, Request, UseCase,
-    Workload,
+    Accelerator, Limit, MTUS, NicProfile, Op, Path, Plan, Prediction, Raised, Reach, Request,
+    UseCase, Workload,
 };
 use proptest::prelude::*;
 
@@ -43,11 +44,18 @@ mod needs {
                 }
                 assert_eq!(row.needs.reach, Reach::Settings, "{row:?}");
                 let with = |qps| {
-                    let work = Workload { qps, tx_depth: row.needs.tx_depth, ..request.workload(row.size) };
+                    let work = Workload {
+                        qps,
+                        tx_depth: row.needs.tx_depth,
+                        ..request.workload(row.size)
+                    };
                     Prediction::new(&path, &nic, &work).unwrap().goodput_bps
                 };
                 let qps = row.needs.qps.unwrap();
-                assert!(with(qps) >= row.needs.target_bps && with(qps - 1) < row.needs.target_bps, "{row:?}");
+                assert!(
+                    with(qps) >= row.needs.target_bps && with(qps - 1) < row.needs.target_bps,
+                    "{row:?}"
+                );
             }
         }
     }
@@ -76,7 +84,11 @@ mod needs {
         write.target_bps = Some(50e9);
         let plan_of_writes = plan(&path, "connectx6", &write);
         assert_eq!(plan_of_writes.rows[0].needs.reach, Reach::Accelerator);
-        assert!(plan_of_writes.warnings[0].contains("An accelerator does"), "{:?}", plan_of_writes.warnings);
+        assert!(
+            plan_of_writes.warnings[0].contains("An accelerator does"),
+            "{:?}",
+            plan_of_writes.warnings
+        );
         assert!(commands(&plan_of_writes).contains("longhaul accelerate --lan"));
         let read = plan(&path, "connectx6", &Request { op: Op::Read, ..write });
         assert_eq!(read.rows[0].needs.reach, Reach::Never);
@@ -101,8 +113,14 @@ mod needs {
         let lossy = plan(&path, "connectx6", &request(Op::Write, &[1 << 20]));
         assert_eq!(lossy.rows[0].prediction.limit, Limit::Loss);
         assert!(lossy.rows[0].needs.qps > clean.rows[0].needs.qps);
-        assert!(lossy.warnings.iter().any(|w| w.starts_with("loss of 1e-4")), "{:?}", lossy.warnings);
-        assert!(lossy.rows[0].accelerated.goodput_bps > 0.97 * clean.rows[0].prediction.ceiling_bps);
+        assert!(
+            lossy.warnings.iter().any(|w| w.starts_with("loss of 1e-4")),
+            "{:?}",
+            lossy.warnings
+        );
+        assert!(
+            lossy.rows[0].accelerated.goodput_bps > 0.97 * clean.rows[0].prediction.ceiling_bps
+        );
     }
 }
 
@@ -128,7 +146,8 @@ mod advice {
 
     #[test]
     fn the_software_rnic_of_the_kernel_gets_no_firmware_settings() {
-        let commands = commands(&plan(&Path::of_km(100.0, 10e9), "rxe", &request(Op::Write, &[65_536])));
+        let commands =
+            commands(&plan(&Path::of_km(100.0, 10e9), "rxe", &request(Op::Write, &[65_536])));
         assert!(commands.contains("rdma link add \"$DEV\" type rxe netdev \"$IF\""), "{commands}");
         assert!(!commands.contains("mlx"), "{commands}");
     }
@@ -147,7 +166,10 @@ mod advice {
                 ],
             ),
             (UseCase::Migration, vec!["rdma-pin-all on", "virsh migrate --live --rdma-pin-all"]),
-            (UseCase::Training, vec!["NCCL_IB_TIMEOUT=20", "NCCL_BUFFSIZE=8388608", "UCX_RC_TIMEOUT=1000ms"]),
+            (
+                UseCase::Training,
+                vec!["NCCL_IB_TIMEOUT=20", "NCCL_BUFFSIZE=8388608", "UCX_RC_TIMEOUT=1000ms"],
+            ),
             (UseCase::Database, vec!["UCX_RC_MAX_RD_ATOMIC=16"]),
             (UseCase::Cps, vec!["UCX_RC_PATH_MTU=4096"]),
             (UseCase::Telescope, vec!["-c UC --write_with_imm"]),
@@ -166,14 +188,20 @@ mod advice {
         let request = Request { use_case: Some(UseCase::Storage), ..request(Op::Read, &[1 << 20]) };
         let plan = plan(&path, "connectx6", &request);
         assert_eq!(plan.timeouts.code, 19);
-        assert!(commands(&plan).contains("--transport-ack-timeout 19") && commands(&plan).contains("-u 19"));
-        assert!(plan.timeouts.is_too_short && plan.warnings.iter().any(|w| w.contains("first timeout")));
+        assert!(
+            commands(&plan).contains("--transport-ack-timeout 19")
+                && commands(&plan).contains("-u 19")
+        );
+        assert!(
+            plan.timeouts.is_too_short && plan.warnings.iter().any(|w| w.contains("first timeout"))
+        );
     }
 
     #[test]
     fn retries_that_end_before_an_answer_leave_nothing() {
         let nic = NicProfile { timeout_code: 8, ..NicProfile::named("connectx6").unwrap() };
-        let plan = Plan::new(&Path::of_km(1000.0, 100e9), &nic, &request(Op::Write, &[4096])).unwrap();
+        let plan =
+            Plan::new(&Path::of_km(1000.0, 100e9), &nic, &request(Op::Write, &[4096])).unwrap();
         let prediction = &plan.rows[0].prediction;
         assert_eq!((prediction.limit, prediction.goodput_bps), (Limit::Retries, 0.0));
         assert!(plan.warnings.iter().any(|w| w.contains("transport retry counter exceeded")));
@@ -187,7 +215,9 @@ mod input {
     fn values_out_of_range_are_named_with_their_range() {
         let nic = NicProfile::ideal();
         let path = Path::of_km(1.0, 1e9);
-        let refuse = |path: &Path, request: &Request| Plan::new(path, &nic, request).unwrap_err().to_string();
+        let refuse = |path: &Path, request: &Request| {
+            Plan::new(path, &nic, request).unwrap_err().to_string()
+        };
         let write = request(Op::Write, &[4096]);
         for (path, request, part) in [
             (Path { one_way_ns: -1.0, ..path }, write.clone(), "one-way delay (ns) -1"),

@@ -1,14 +1,18 @@
-//! The planner against what others measured. Cells that a constant was fitted to say so; the others are prediction.
+//! The planner against what others measured. Cells that a constant was fitted to say so; the others
+//! are prediction.
 
 mod table;
 
-use longhaul_planner::{Accelerator, Limit, NicProfile, Op, Path, Prediction, QueueDepth, Request, Workload};
+use longhaul_planner::{
+    Accelerator, Limit, NicProfile, Op, Path, Prediction, QueueDepth, Request, Workload,
+};
 use table::Table;
 
-/// Equipment on the 380 km path beyond 5 µs per km, one way: fitted to the READ cell of 16 KiB of table C-1.
+/// Equipment on the 380 km path beyond 5 µs per km, one way: fitted to the READ cell of 16 KiB of
+/// table C-1.
 const EQUIPMENT_NS: f64 = 9_330.0;
-/// Time per SEND packet of 4 KiB in the BlueField-2's runs, 92.5 Gbit/s: fitted to the SEND cells of 512 KiB to 8 MiB of
-/// table C-1 (92.44 to 92.69; that of 2 MiB, 93.00, aside).
+/// Time per SEND packet of 4 KiB in the BlueField-2's runs, 92.5 Gbit/s: fitted to the SEND cells
+/// of 512 KiB to 8 MiB of table C-1 (92.44 to 92.69; that of 2 MiB, 93.00, aside).
 const SEND_PACKET_NS: u64 = 354;
 
 fn connectx() -> NicProfile {
@@ -28,12 +32,13 @@ fn deviation(predicted: f64, published: f64) -> f64 {
     predicted / published - 1.0
 }
 
-/// Table C-1: what each verb was run with. READ's printed tx-depth of 16 with perftest's moderation would move lots of 16
-/// and lose 3 % at 128 KiB; the cells show places refilled one by one, as the NIC's own limit of 16 does it under a deeper
-/// queue (the server's command line has 2048).
+/// Table C-1: what each verb was run with. READ's printed tx-depth of 16 with perftest's moderation
+/// would move lots of 16 and lose 3 % at 128 KiB; the cells show places refilled one by one, as the
+/// NIC's own limit of 16 does it under a deeper queue (the server's command line has 2048).
 fn c1(op: Op, size: u64) -> f64 {
     let (qps, iterations) = if op == Op::Read { (16, 4_096) } else { (4, 15_000) };
-    let workload = Workload { iterations: Some(iterations), ..Workload::perftest(op, size, qps, 2048) };
+    let workload =
+        Workload { iterations: Some(iterations), ..Workload::perftest(op, size, qps, 2048) };
     let mut nic = connectx();
     if op == Op::Send {
         nic.packet_ns = SEND_PACKET_NS;
@@ -47,12 +52,17 @@ mod table_c1 {
     fn worst(op: Op, column: &str, sizes: std::ops::RangeInclusive<u64>) -> f64 {
         let table = Table::read("iown2_c1_throughput_380km");
         let mut worst: f64 = 0.0;
-        for row in table.rows().filter(|row| sizes.contains(&(row.number("msg_bytes").unwrap() as u64))) {
+        for row in
+            table.rows().filter(|row| sizes.contains(&(row.number("msg_bytes").unwrap() as u64)))
+        {
             let size = row.number("msg_bytes").unwrap() as u64;
             let published = row.number(column).unwrap();
             let predicted = c1(op, size);
             let deviation = deviation(predicted, published);
-            println!("C-1 {op:5} {size:8} {published:7.2} {predicted:7.2} {:+6.2} %", 100.0 * deviation);
+            println!(
+                "C-1 {op:5} {size:8} {published:7.2} {predicted:7.2} {:+6.2} %",
+                100.0 * deviation
+            );
             worst = worst.max(deviation.abs());
         }
         worst
@@ -76,8 +86,9 @@ mod table_c1 {
 
     #[test]
     fn the_limits_have_the_reports_names() {
-        let limit =
-            |op, size, qps| predict(&taiwan(), &connectx(), &Workload::perftest(op, size, qps, 2048)).limit;
+        let limit = |op, size, qps| {
+            predict(&taiwan(), &connectx(), &Workload::perftest(op, size, qps, 2048)).limit
+        };
         assert_eq!(limit(Op::Read, 4096, 16), Limit::OutstandingReads);
         assert_eq!(limit(Op::Send, 4096, 4), Limit::OutstandingWqes);
         assert_eq!(limit(Op::Read, 1 << 20, 16), Limit::LineRate);
@@ -87,7 +98,8 @@ mod table_c1 {
 mod table_d1 {
     use super::*;
 
-    /// The printed header lost a label. Of its pairs the second is slower at large sizes, as SENDs are in table C-1.
+    /// The printed header lost a label. Of its pairs the second is slower at large sizes, as SENDs
+    /// are in table C-1.
     fn check(column: &str, op: Op, tolerance: impl Fn(u64) -> f64) {
         for row in Table::read("iown2_d1_latency_380km").rows() {
             let size = row.number("msg_bytes").unwrap() as u64;
@@ -96,9 +108,13 @@ mod table_d1 {
             if op == Op::Send {
                 nic.packet_ns = SEND_PACKET_NS;
             }
-            let predicted = predict(&taiwan(), &nic, &Workload::perftest(op, size, 1, 1)).latency_ns / 1e3;
+            let predicted =
+                predict(&taiwan(), &nic, &Workload::perftest(op, size, 1, 1)).latency_ns / 1e3;
             let deviation = deviation(predicted, published);
-            println!("D-1 {column:12} {size:8} {published:9.1} {predicted:9.1} {:+6.2} %", 100.0 * deviation);
+            println!(
+                "D-1 {column:12} {size:8} {published:9.1} {predicted:9.1} {:+6.2} %",
+                100.0 * deviation
+            );
             assert!(deviation.abs() < tolerance(size), "{column} {size}: {deviation}");
         }
     }
@@ -115,7 +131,8 @@ mod table_d1 {
 
     #[test]
     fn reads_are_within_1_percent_but_for_4_mib() {
-        // 8 MiB take 272 µs longer than 4 MiB in print: 123 Gbit/s over a line of 100. No rate fits both cells.
+        // 8 MiB take 272 µs longer than 4 MiB in print: 123 Gbit/s over a line of 100. No rate fits
+        // both cells.
         for column in ["read_tx128", "read_tx2048"] {
             check(column, Op::Read, |size| if size == 4 << 20 { 0.025 } else { 0.01 });
         }
@@ -125,13 +142,14 @@ mod table_d1 {
 mod distance_collapse {
     use super::*;
 
-    /// perftest reports MiB/s unless it is told otherwise; times 8 / 1000 that reads as "Gbit/s". The cell of 10 km (25.0) is
-    /// fitted to by the profile's costs, the others follow.
+    /// perftest reports MiB/s unless it is told otherwise; times 8 / 1000 that reads as "Gbit/s".
+    /// The cell of 10 km (25.0) is fitted to by the profile's costs, the others follow.
     const MIB_AS_GBPS: f64 = 1_048_576.0 * 8.0 / 1000.0;
 
     fn printed(rtt_us: f64) -> String {
         let path = Path { one_way_ns: rtt_us * 500.0, ..Path::of_km(0.0, 100e9) };
-        let workload = Workload { iterations: Some(5_000), ..Workload::perftest(Op::Write, 4096, 1, 128) };
+        let workload =
+            Workload { iterations: Some(5_000), ..Workload::perftest(Op::Write, 4096, 1, 128) };
         let prediction = predict(&path, &connectx(), &workload);
         assert_eq!(prediction.limit, Limit::QueueDepth);
         let gbps = prediction.goodput_bps / 1e9;
@@ -192,7 +210,10 @@ mod frameworks {
         let gain = Table::read("ntt_claims").value("claim", "accelerator_gain_512B");
         let workload = Workload::perftest(Op::Write, 512, 1, 128);
         let plain = predict(&hundred_km(), &connectx(), &workload).goodput_bps;
-        let with = Accelerator::default().predict(&hundred_km(), &connectx(), &workload).unwrap().goodput_bps;
+        let with = Accelerator::default()
+            .predict(&hundred_km(), &connectx(), &workload)
+            .unwrap()
+            .goodput_bps;
         println!("NTT accelerator: {:.1} times {:.3} Gbit/s", with / plain, plain / 1e9);
         assert!(deviation(with / plain, gain).abs() < 0.01);
     }
@@ -202,10 +223,11 @@ mod frameworks {
         let from = Table::read("ntt_claims").value("claim", "accelerator_improves_from") as u64;
         let deep = NicProfile::named("connectx6-apn").unwrap();
         for size in (0..4).map(|i| from << i) {
-            let apn =
-                predict(&hundred_km(), &deep, &Workload::perftest(Op::Write, size, 1, 2048)).goodput_bps;
+            let apn = predict(&hundred_km(), &deep, &Workload::perftest(Op::Write, size, 1, 2048))
+                .goodput_bps;
             let standard = Workload::perftest(Op::Write, size, 1, 128);
-            let with = Accelerator::default().predict(&hundred_km(), &connectx(), &standard).unwrap();
+            let with =
+                Accelerator::default().predict(&hundred_km(), &connectx(), &standard).unwrap();
             assert!(with.goodput_bps > apn, "{size}: {} against {apn}", with.goodput_bps);
         }
     }
@@ -263,7 +285,8 @@ mod step_1 {
             {
                 let published = claims.row("item", item).number(column).unwrap();
                 let nic = NicProfile::named(nic).unwrap();
-                let latency = predict(&path, &nic, &Workload::perftest(op, 8 << 20, 1, 1)).latency_ns / 1e6;
+                let latency =
+                    predict(&path, &nic, &Workload::perftest(op, 8 << 20, 1, 1)).latency_ns / 1e6;
                 println!("step 1 {column} {op} 8 MiB: {latency:.2} ms, published {published}");
                 assert!(deviation(latency, published).abs() < 0.02, "{column} {op}: {latency}");
             }
@@ -276,12 +299,17 @@ mod step_1 {
         let floor = claims.row("item", "read_1534km_qp4096_floor").number("nic_offloaded").unwrap();
         let path = Path::of_km(1534.0, 100e9);
         let apn = NicProfile::named("connectx6-apn").unwrap();
-        let read = |size, qps, depth| predict(&path, &apn, &Workload::perftest(Op::Read, size, qps, depth));
+        let read = |size, qps, depth| {
+            predict(&path, &apn, &Workload::perftest(Op::Read, size, qps, depth))
+        };
         for log in 12..=22 {
             assert!(read(1 << log, 4096, 16).goodput_bps / 1e9 > floor, "2^{log}");
         }
         let stalled = read(32_768, 1, 2048);
-        assert_eq!((stalled.limit, stalled.in_flight_messages.round()), (Limit::OutstandingReads, 16.0));
+        assert_eq!(
+            (stalled.limit, stalled.in_flight_messages.round()),
+            (Limit::OutstandingReads, 16.0)
+        );
     }
 }
 
@@ -302,7 +330,10 @@ mod theory {
                 let theory = 97.5 / (1.0 + loss * window);
                 let predicted = goodput(rtt_ms, loss);
                 println!("go-back-N {rtt_ms:6} ms {loss:e}: {theory:6.2} {predicted:6.2}");
-                assert!(deviation(predicted, theory).abs() < 0.03, "{rtt_ms} {loss}: {predicted} {theory}");
+                assert!(
+                    deviation(predicted, theory).abs() < 0.03,
+                    "{rtt_ms} {loss}: {predicted} {theory}"
+                );
             }
         }
     }

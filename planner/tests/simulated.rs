@@ -1,6 +1,7 @@
-//! The planner against figures of the simulator, which runs the protocol code: those where simpler formulas are off. Written
-//! down here from runs of `longhaul sim` at 100 Gbit/s, with the profile connectx6 unless named, so that this needs no simulator; the
-//! experiment planner-grid compares the two afresh over many more points.
+//! The planner against figures of the simulator, which runs the protocol code: those where simpler
+//! formulas are off. Written down here from runs of `longhaul sim` at 100 Gbit/s, with the profile
+//! connectx6 unless named, so that this needs no simulator; the experiment planner-grid compares
+//! the two afresh over many more points.
 
 use longhaul_planner::{Limit, NicProfile, Op, Path, Prediction, Workload};
 
@@ -13,7 +14,11 @@ fn predict(op: Op, size: u64, qps: u32, tx_depth: u32, km: f64, iterations: Opti
 
 fn assert_near(predicted: f64, simulated: f64, tolerance: f64, of: &str) {
     let deviation = predicted / simulated - 1.0;
-    assert!(deviation.abs() < tolerance, "{of}: {predicted} is {:+.2} % off {simulated}", 100.0 * deviation);
+    assert!(
+        deviation.abs() < tolerance,
+        "{of}: {predicted} is {:+.2} % off {simulated}",
+        100.0 * deviation
+    );
 }
 
 mod queue_pairs_on_one_line {
@@ -82,9 +87,16 @@ mod a_nic_that_takes_time_for_messages {
             (Op::Read, 512, 16, 100, 50.0, 1000, 10.4754),
             (Op::Write, 2048, 16, 64, 50.0, 1000, 29.6554),
         ] {
-            let work = Workload { iterations: Some(messages), ..Workload::perftest(op, size, qps, depth) };
-            let predicted = Prediction::new(&Path::of_km(km, 100e9), &nic, &work).unwrap().goodput_bps / 1e9;
-            assert_near(predicted, simulated, 0.005, &format!("{op} of {size}, {qps} x {depth}, {km} km"));
+            let work =
+                Workload { iterations: Some(messages), ..Workload::perftest(op, size, qps, depth) };
+            let predicted =
+                Prediction::new(&Path::of_km(km, 100e9), &nic, &work).unwrap().goodput_bps / 1e9;
+            assert_near(
+                predicted,
+                simulated,
+                0.005,
+                &format!("{op} of {size}, {qps} x {depth}, {km} km"),
+            );
         }
     }
 }
@@ -106,8 +118,12 @@ mod a_window_of_packets {
             // 43 fit, and the program posts 16.
             (12 << 10, 1, 16, 100.0, 1.5530),
         ] {
-            let work = Workload { iterations: Some(400), ..Workload::perftest(Op::Read, size, qps, depth) };
-            let predicted = Prediction::new(&Path::of_km(km, 100e9), &nic, &work).unwrap().goodput_bps / 1e9;
+            let work = Workload {
+                iterations: Some(400),
+                ..Workload::perftest(Op::Read, size, qps, depth)
+            };
+            let predicted =
+                Prediction::new(&Path::of_km(km, 100e9), &nic, &work).unwrap().goodput_bps / 1e9;
             assert_near(predicted, simulated, 0.02, &format!("{size}, {qps} x {depth}, {km} km"));
         }
     }
@@ -134,8 +150,14 @@ mod a_window_that_holds_no_whole_number_of_messages {
             (12 << 10, 4, [128, 100], 50.0, 1000, 19.9550),
         ] {
             let of = format!("{size}, {qps} x {depth} in lots of {cq_mod}, {km} km");
-            let work =
-                Workload { op: Op::Write, size, qps, tx_depth: depth, cq_mod, iterations: Some(messages) };
+            let work = Workload {
+                op: Op::Write,
+                size,
+                qps,
+                tx_depth: depth,
+                cq_mod,
+                iterations: Some(messages),
+            };
             let path = Path::of_km(km, 100e9);
             let predicted = |work| Prediction::new(&path, &nic, &work).unwrap().goodput_bps / 1e9;
             assert_near(predicted(work), simulated, 0.005, &of);
@@ -154,7 +176,10 @@ mod go_back_n {
         // The mean of seeds 1 to 6 over 100 ms; these scatter by 2 %. Theory: 0.3248.
         let path = Path { loss: 1e-3, ..Path::of_km(10_000.0, 100e9) };
         let nic = NicProfile { timeout_code: 15, ..NicProfile::ideal() };
-        let work = Workload { iterations: Some(23_281), ..Workload::perftest(Op::Write, 1 << 20, 1, 4096) };
+        let work = Workload {
+            iterations: Some(23_281),
+            ..Workload::perftest(Op::Write, 1 << 20, 1, 4096)
+        };
         let prediction = Prediction::new(&path, &nic, &work).unwrap();
         assert_near(prediction.goodput_bps / 1e9, 0.3237, 0.02, "mean");
         assert_near(prediction.goodput_bps / 1e9, 0.3248, 0.01, "theory");

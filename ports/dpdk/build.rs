@@ -1,4 +1,5 @@
-//! Compiles the shim against the installed libdpdk and links it; nothing without the feature `libdpdk`.
+//! Compiles the shim against the installed libdpdk and links it; nothing without the feature
+//! `libdpdk`.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -12,9 +13,10 @@ fn shim() {
         println!("cargo::rerun-if-changed={file}");
     }
     // Asked for first and linked last: the shim needs it.
-    let found = pkg_config::Config::new().atleast_version("22.11").cargo_metadata(false).probe("libdpdk");
-    let libdpdk =
-        found.unwrap_or_else(|error| panic!("{error}\nDPDK is missing: apt-get install libdpdk-dev"));
+    let found =
+        pkg_config::Config::new().atleast_version("22.11").cargo_metadata(false).probe("libdpdk");
+    let libdpdk = found
+        .unwrap_or_else(|error| panic!("{error}\nDPDK is missing: apt-get install libdpdk-dev"));
     let mut build = cc::Build::new();
     build
         .file("src/shim.c")
@@ -35,6 +37,7 @@ fn shim() {
     }
 }
 
-/// Those that the shim calls into, of the sixty that pkg-config names: the others come as drivers, when DPDK starts.
+/// Those that the shim calls into, of the sixty that pkg-config names: the others come as drivers,
+/// when DPDK starts.
 #[cfg(feature = "libdpdk")]
 const LIBRARIES: [&str; 4] = ["rte_ethdev", "rte_mbuf", "rte_mempool", "rte_eal"];

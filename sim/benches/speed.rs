@@ -1,6 +1,8 @@
-//! How fast virtual time is: events and packets per second of processor time, and memory, by distance.
+//! How fast virtual time is: events and packets per second of processor time, and memory, by
+//! distance.
 //!
-//! `cargo bench -p longhaul-sim --bench speed [NAME]`. Processor time, because other work on the machine costs wall time.
+//! `cargo bench -p longhaul-sim --bench speed [NAME]`. Processor time, because other work on the
+//! machine costs wall time.
 
 #![allow(missing_docs, reason = "a program")]
 
@@ -108,7 +110,12 @@ fn main() {
     }
     for bytes in [4096, 65_536] {
         let mut scenario = accelerated_pair(&NicProfile::default(), Duration::from_ms(5), 0.0);
-        scenario.flows.push(flow(Op::Write, bytes, 1, bandwidth(128, (1 << 30) / u64::from(bytes))));
+        scenario.flows.push(flow(
+            Op::Write,
+            bytes,
+            1,
+            bandwidth(128, (1 << 30) / u64::from(bytes)),
+        ));
         run(&format!("accelerated {bytes} B, RTT 10 ms"), scenario);
     }
 }

@@ -1,4 +1,5 @@
-//! Where hosts live, for switches: each knows from the start, as after the hosts have asked for each other's addresses.
+//! Where hosts live, for switches: each knows from the start, as after the hosts have asked for
+//! each other's addresses.
 
 use crate::host::Host;
 use crate::scenario::{Scenario, StationKind};
@@ -7,7 +8,10 @@ use longhaul_switch::{Switch, SwitchConfig, SwitchError};
 
 /// A switch's configuration, with room for all hosts' addresses.
 pub(crate) fn with_room(config: &SwitchConfig, scenario: &Scenario) -> SwitchConfig {
-    SwitchConfig { addresses_max: config.addresses_max.max(scenario.stations.len()), ..config.clone() }
+    SwitchConfig {
+        addresses_max: config.addresses_max.max(scenario.stations.len()),
+        ..config.clone()
+    }
 }
 
 /// Declares the hosts behind each of a switch's ports.

@@ -7,8 +7,8 @@ use longhaul_link::{Arrival, LinkConfig, LinkCounters, LinkError, Wire};
 use longhaul_node::{Frame, Side};
 use longhaul_units::{Duration, Instant};
 
-/// Bytes that a station may have waiting in front of a wire with a rate: a station is asked for frames as the wire
-/// can send them, a few at a time, as a NIC's port is.
+/// Bytes that a station may have waiting in front of a wire with a rate: a station is asked for
+/// frames as the wire can send them, a few at a time, as a NIC's port is.
 pub(crate) const WAITING_BYTES: u64 = 16 * 1024;
 /// A long frame, for how many find room.
 const LONG_FRAME_LEN: usize = 4096 + 128;
@@ -94,7 +94,9 @@ impl Outlet {
                     if backlog > max {
                         0
                     } else {
-                        most.min(((max - backlog).as_ps() / self.frame_time.as_ps().max(1)) as usize + 1)
+                        most.min(
+                            ((max - backlog).as_ps() / self.frame_time.as_ps().max(1)) as usize + 1,
+                        )
                     }
                 }
             }
@@ -127,7 +129,8 @@ impl Outlet {
                 }
             }
             count => wire.enter_train(now, frame, count.into(), |arrival, place, count| {
-                let (packet, news) = packer.pack_part(frame, arrival.due, place as u32, count as u16);
+                let (packet, news) =
+                    packer.pack_part(frame, arrival.due, place as u32, count as u16);
                 arrives(packet, news);
             }),
         }
@@ -140,10 +143,11 @@ impl Outlet {
             return None;
         }
         let backlog = self.wire.backlog(now);
-        // Half of what may wait is sent by then: the wire is never idle, and the station is not called for each frame unless
-        // each takes its time.
+        // Half of what may wait is sent by then: the wire is never idle, and the station is not
+        // called for each frame unless each takes its time.
         let share = if self.gap > Duration::ZERO { 1 } else { 2 };
-        let free_at = now + (backlog - self.waiting_max.map_or(Duration::ZERO, |max| max.divided_by(share)));
+        let free_at =
+            now + (backlog - self.waiting_max.map_or(Duration::ZERO, |max| max.divided_by(share)));
         Some(free_at.max(self.next_at))
     }
 

@@ -1,8 +1,8 @@
 //! Scenarios in TOML files.
 //!
-//! A file names hosts, accelerators, switches and the links between them, or says `[path]` for two hosts and a fibre; and
-//! flows. Quantities carry their units. Whatever is wrong is named with file and line, its cause and its cure. The keys are
-//! explained in [`EXAMPLE`].
+//! A file names hosts, accelerators, switches and the links between them, or says `[path]` for two
+//! hosts and a fibre; and flows. Quantities carry their units. Whatever is wrong is named with file
+//! and line, its cause and its cure. The keys are explained in [`EXAMPLE`].
 
 mod accelerator;
 mod axis;
@@ -32,7 +32,8 @@ use tree::{Entry, Node, Place, Table, Value};
 /// A file that shows every key, with comments.
 pub const EXAMPLE: &str = include_str!("file/example.toml");
 
-/// What is wrong with a file, or with what was given beside it: the place, and the cause with its cure.
+/// What is wrong with a file, or with what was given beside it: the place, and the cause with its
+/// cure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {cause}")]
 pub struct FileError {
@@ -104,7 +105,8 @@ impl fmt::Display for ParameterValue {
 }
 
 impl ScenarioFile {
-    /// Reads a file's text; `name` is what errors call it. What is unknown or of the wrong kind is found here.
+    /// Reads a file's text; `name` is what errors call it. What is unknown or of the wrong kind is
+    /// found here.
     ///
     /// # Errors
     /// [`FileError`], with the line.
@@ -122,8 +124,9 @@ impl ScenarioFile {
         }
     }
 
-    /// Sets a key: `TABLE.KEY`, in all tables of that kind, or `TABLE.NAME.KEY`, in the one of that name; `seed` and
-    /// `time_max` by themselves. `nic` and `accelerator` have keys of their own: `host.a.nic.outstanding_wqes`.
+    /// Sets a key: `TABLE.KEY`, in all tables of that kind, or `TABLE.NAME.KEY`, in the one of that
+    /// name; `seed` and `time_max` by themselves. `nic` and `accelerator` have keys of their own:
+    /// `host.a.nic.outstanding_wqes`.
     ///
     /// # Errors
     /// When there is no such key or table, or the value is none of its kind.
@@ -136,7 +139,9 @@ impl ScenarioFile {
                 Value::Text(name) => Ok(Quantity::Text(name.clone())),
                 other => Err(format!("{} is no NIC profile", other.kind())),
             },
-            Kind::Ends | Kind::Accelerator => Err("this is a table: set one of its keys".to_owned()),
+            Kind::Ends | Kind::Accelerator => {
+                Err("this is a table: set one of its keys".to_owned())
+            }
             kind => kind.read(&node.value),
         };
         let parameter = parameter(path, target.kind, read.map_err(|cause| place.error(cause))?);
@@ -243,7 +248,8 @@ impl Document {
         let known = || TABLES.iter().map(|(name, ..)| *name).chain(TOP.iter().map(|(key, _)| *key));
         for entry in &self.top.entries {
             if !known().any(|key| key == entry.key) {
-                let cause = format!("'{}' is {}", entry.key, suggest(&entry.key, known(), "none of"));
+                let cause =
+                    format!("'{}' is {}", entry.key, suggest(&entry.key, known(), "none of"));
                 return Err(entry.place.error(cause));
             }
         }
@@ -251,20 +257,22 @@ impl Document {
         for (name, keys, is_many) in TABLES {
             let what = if *is_many { format!("[[{name}]]") } else { format!("[{name}]") };
             if !is_many
-                && let Some(Node { place, value: Value::List(_) }) = self.top.get(name).map(|e| &e.node)
+                && let Some(Node { place, value: Value::List(_) }) =
+                    self.top.get(name).map(|e| &e.node)
             {
-                return Err(
-                    place.error(format!("there is one [{name}] at most: write it with single brackets"))
-                );
+                return Err(place.error(format!(
+                    "there is one [{name}] at most: write it with single brackets"
+                )));
             }
             for node in self.tables(name) {
                 let fields = Fields::of(node, &what, keys)?;
                 if let Some(inner) = fields.node("accelerator") {
                     let inner = Fields::of(inner, "[path.accelerator]", ACCELERATOR)?;
                     if inner.has("name") {
-                        return Err(
-                            inner.error("name", "[path] names its boxes near and far: take 'name' out")
-                        );
+                        return Err(inner.error(
+                            "name",
+                            "[path] names its boxes near and far: take 'name' out",
+                        ));
                     }
                 }
             }
@@ -288,8 +296,11 @@ impl Document {
             found.ok_or_else(|| axis::unknown(parts[0], TABLES.iter().map(|(name, ..)| *name)))?;
         let nodes = self.tables(table);
         if nodes.is_empty() {
-            let there: Vec<&str> =
-                TABLES.iter().map(|(name, ..)| *name).filter(|name| !self.tables(name).is_empty()).collect();
+            let there: Vec<&str> = TABLES
+                .iter()
+                .map(|(name, ..)| *name)
+                .filter(|name| !self.tables(name).is_empty())
+                .collect();
             return Err(format!("{} has no {table}; it has {}", self.file, there.join(", ")));
         }
         let mut rest = &parts[1..];
@@ -348,7 +359,9 @@ fn set_within(table: &mut Table, within: &str, key: &str, value: &Node) {
         Some(Value::Table(inner)) => inner.clone(),
         Some(Value::Text(profile)) => {
             let node = Node { place: value.place.clone(), value: Value::Text(profile.clone()) };
-            Table { entries: vec![Entry { key: "profile".into(), place: value.place.clone(), node }] }
+            Table {
+                entries: vec![Entry { key: "profile".into(), place: value.place.clone(), node }],
+            }
         }
         _ => Table::default(),
     };

@@ -19,8 +19,8 @@ use intake::Intake;
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_rnic::{
-    Access, AddressVector, Completion, Config, CqId, MrKeys, Mtu, PdId, QpAttr, QpInit, QpKind, QpState,
-    Rnic, SendOp, SendWr, Sge, VerbsError,
+    Access, AddressVector, Completion, Config, CqId, MrKeys, Mtu, PdId, QpAttr, QpInit, QpKind,
+    QpState, Rnic, SendOp, SendWr, Sge, VerbsError,
 };
 use longhaul_switch::{PauseCounters, Pauser, PfcConfig};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, RKey};
@@ -215,7 +215,15 @@ impl Nic {
     }
 
     /// Hands a work request to the device, of which it knows now. True when it took it.
-    pub fn post(&mut self, now: Instant, slot: usize, op: Op, size: u32, wr_id: u64, signaled: bool) -> bool {
+    pub fn post(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        op: Op,
+        size: u32,
+        wr_id: u64,
+        signaled: bool,
+    ) -> bool {
         let QpUse { qpn, peer_address: remote_address, peer_rkey: rkey, .. } = self.qps[slot];
         let op = match op {
             Op::Write => SendOp::Write { remote_address, rkey, immediate: None },
@@ -292,8 +300,15 @@ impl Host {
         let cq = rnic.create_cq(rnic.config().cq_depth_max)?;
         let (address, len) = Spans::extent(qps.max(1));
         let keys = rnic.reg_mr(pd, address, len, address, Access::ALL)?;
-        let nic =
-            Nic { rnic, profile: profile.clone(), pd, cq, keys, qps: Vec::new(), message_at: Instant::ZERO };
+        let nic = Nic {
+            rnic,
+            profile: profile.clone(),
+            pd,
+            cq,
+            keys,
+            qps: Vec::new(),
+            message_at: Instant::ZERO,
+        };
         Ok(Host { nic, intake: intake.map(Box::new), programs: Vec::new(), connections: None })
     }
 
@@ -303,8 +318,8 @@ impl Host {
         MacAddr([2, 0, 10, 77, high, low])
     }
 
-    /// Packets for which the NIC's receive buffer had no room, and what flow control did with it. `None`: it takes in
-    /// what a link can carry.
+    /// Packets for which the NIC's receive buffer had no room, and what flow control did with it.
+    /// `None`: it takes in what a link can carry.
     pub fn intake(&self) -> Option<(u64, PauseCounters)> {
         self.intake.as_ref().map(|intake| (intake.discarded, intake.counters()))
     }
@@ -377,23 +392,27 @@ impl Host {
         self.nic.rnic.config().ip
     }
 
-    /// Lets the connection manager connect a program's QPs when it begins; the program starts with them.
+    /// Lets the connection manager connect a program's QPs when it begins; the program starts with
+    /// them.
     pub fn call(&mut self, caller: Caller) -> Result<(), VerbsError> {
         caller.qps.iter().try_for_each(|qp| self.nic.initialize(qp.slot))?;
         self.connections.get_or_insert_default().call(caller);
         Ok(())
     }
 
-    /// Prepares QPs that the connection manager connects when they are asked for, and listens unless told otherwise.
+    /// Prepares QPs that the connection manager connects when they are asked for, and listens
+    /// unless told otherwise.
     pub fn serve(&mut self, service: Service, listens: bool) -> Result<(), VerbsError> {
         service.qps.iter().try_for_each(|qp| self.nic.initialize(qp.slot))?;
         let connections = self.connections.get_or_insert_default();
         if listens { connections.listen(service, &mut self.nic) } else { Ok(()) }
     }
 
-    /// Whether a program is done, and its connections have ended where the connection manager made them.
+    /// Whether a program is done, and its connections have ended where the connection manager made
+    /// them.
     pub fn is_done(&self, program: usize) -> bool {
-        let by_manager = self.connections.as_ref().and_then(|connections| connections.is_over(program));
+        let by_manager =
+            self.connections.as_ref().and_then(|connections| connections.is_over(program));
         by_manager.unwrap_or_else(|| self.programs[program].is_done())
     }
 
@@ -402,8 +421,8 @@ impl Host {
         self.connections.as_ref()?.failure(program)
     }
 
-    /// How long the connection manager took for a program's connections, once all had been made: sum and longest, and
-    /// how many.
+    /// How long the connection manager took for a program's connections, once all had been made:
+    /// sum and longest, and how many.
     pub fn setup_times(&self, program: usize) -> Option<(SetupTimes, usize)> {
         self.connections.as_ref()?.setup_times(program)
     }
@@ -465,7 +484,8 @@ impl Host {
 /// The receive side of a NIC that cannot take in all that a link can carry.
 fn intake(profile: &NicProfile, port: &Port, source: MacAddr) -> Option<Intake> {
     let gap = Duration::from_ns(profile.receive_packet_ns);
-    let rate = port.rate.or(BitRate::from_bps(profile.rate_bps)).filter(|_| gap > Duration::ZERO)?;
+    let rate =
+        port.rate.or(BitRate::from_bps(profile.rate_bps)).filter(|_| gap > Duration::ZERO)?;
     let room = profile.receive_buffer_bytes;
     let xoff = if profile.pfc { room.saturating_sub(port.headroom_bytes) } else { u64::MAX };
     let pauser = Pauser::new(PfcConfig::ROCE_PRIORITY, rate, [xoff / 2, xoff, room]);
@@ -484,7 +504,8 @@ impl Nic {
 
     /// What this NIC makes of a connection with this path MTU, and PSNs of its own and the peer's.
     fn terms(&self, mtu: Mtu, [first_psn, peer_psn]: [Psn; 2]) -> Terms {
-        let NicProfile { timeout_code: timeout, retry_count, outstanding_reads: reads, .. } = self.profile;
+        let NicProfile { timeout_code: timeout, retry_count, outstanding_reads: reads, .. } =
+            self.profile;
         Terms { mtu, first_psn, peer_psn, timeout, retry_count, reads }
     }
 
@@ -511,7 +532,8 @@ impl Nic {
         let to = &mut self.qps[slot];
         (to.peer_address, to.peer_rkey) = (peer.address, peer.rkey);
         let traffic_class = ROCE_DSCP << 2;
-        let address = AddressVector { destination_ip: peer.ip, hop_limit: 64, traffic_class, flow_label: 0 };
+        let address =
+            AddressVector { destination_ip: peer.ip, hop_limit: 64, traffic_class, flow_label: 0 };
         let steps = [
             QpAttr {
                 state: Some(QpState::ReadyToReceive),
@@ -571,7 +593,8 @@ impl Node for Host {
 
     #[inline]
     fn poll_timeout(&self) -> Option<Deadline> {
-        let program = self.programs.iter().filter_map(|program| each!(program, it => it.next_at())).min();
+        let program =
+            self.programs.iter().filter_map(|program| each!(program, it => it.next_at())).min();
         let program = program.map(|at| Deadline { at, reason: "program" });
         let own = Deadline::earliest(self.nic.rnic.poll_timeout(), program);
         let own = match &self.intake {

@@ -1,5 +1,5 @@
-//! Stations and cables, cut into regions that run by themselves between two moments at which they exchange what goes
-//! from one to another.
+//! Stations and cables, cut into regions that run by themselves between two moments at which they
+//! exchange what goes from one to another.
 
 use crate::cable::{Destination, Inlet, Outbox, Outlet};
 use crate::host::Host;
@@ -13,8 +13,8 @@ use std::sync::{Barrier, Mutex};
 
 /// Cables of at least this delay may part regions.
 const CUT_DELAY_MIN: Duration = Duration::from_us(20);
-/// Regions exchange this many times in the delay of the shortest cable between them: what waits to be exchanged takes
-/// memory.
+/// Regions exchange this many times in the delay of the shortest cable between them: what waits to
+/// be exchanged takes memory.
 const EXCHANGES_PER_DELAY: u64 = 16;
 /// Pieces of virtual time after which the owner is asked whether to go on.
 const PAUSES: u64 = 64;
@@ -85,7 +85,8 @@ struct Crossing {
 }
 
 impl Network {
-    /// Joins everything. Regions are what is left when all cables of at least [`CUT_DELAY_MIN`] are cut.
+    /// Joins everything. Regions are what is left when all cables of at least [`CUT_DELAY_MIN`] are
+    /// cut.
     pub fn new(plan: Plan) -> Result<Self, LinkError> {
         let region_of = regions(plan.stations.len(), &plan.cables);
         let count = region_of.iter().max().map_or(1, |last| last + 1);
@@ -125,15 +126,19 @@ impl Network {
                     sides.resize(side + 1, usize::MAX);
                 }
                 sides[side] = part.outlets.len();
-                directions
-                    .push(Direction { outlet: (from_region, part.outlets.len()), inlet: (to_region, inlet) });
+                directions.push(Direction {
+                    outlet: (from_region, part.outlets.len()),
+                    inlet: (to_region, inlet),
+                });
                 part.outlets.push(outlet);
             }
             cables.push([directions[0], directions[1]]);
         }
         let regions = parts
             .into_iter()
-            .map(|part| Region::new(part.stations, part.sides, part.outlets, part.inlets, part.outboxes))
+            .map(|part| {
+                Region::new(part.stations, part.sides, part.outlets, part.inlets, part.outboxes)
+            })
             .collect();
         let lookahead =
             lookahead.map(|delay| Duration::from_ps((delay.as_ps() / EXCHANGES_PER_DELAY).max(1)));
@@ -180,8 +185,9 @@ impl Network {
             .flat_map(|outlet| std::mem::take(&mut outlet.recorders))
     }
 
-    /// Runs until nothing happens any more, or until `end`, on `threads` threads. In between `go_on` is asked now and
-    /// then; what happens does not depend on the number of threads, and neither does when it is asked.
+    /// Runs until nothing happens any more, or until `end`, on `threads` threads. In between
+    /// `go_on` is asked now and then; what happens does not depend on the number of threads, and
+    /// neither does when it is asked.
     pub fn run(&mut self, end: Instant, threads: usize, mut go_on: impl FnMut(&Network) -> bool) {
         while self.now < end
             && let Some(next) = self.regions.iter().filter_map(Region::next_at).min()
@@ -229,12 +235,14 @@ impl Network {
     }
 
     fn run_on_threads(&mut self, threads: usize, until: impl Fn(u64) -> Instant + Sync) {
-        // What crosses, on its way: each is filled by one thread and emptied by another, on different sides of a barrier.
+        // What crosses, on its way: each is filled by one thread and emptied by another, on
+        // different sides of a barrier.
         let carried: Vec<Mutex<Outbox>> = self.crossings.iter().map(|_| Mutex::default()).collect();
         let barrier = Barrier::new(threads);
         let crossings = &self.crossings;
         let regions = self.regions.len();
-        let mut shares: Vec<Vec<(usize, &mut Region<Station>)>> = (0..threads).map(|_| Vec::new()).collect();
+        let mut shares: Vec<Vec<(usize, &mut Region<Station>)>> =
+            (0..threads).map(|_| Vec::new()).collect();
         for (number, region) in self.regions.iter_mut().enumerate() {
             shares[number * threads / regions].push((number, region));
         }

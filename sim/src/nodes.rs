@@ -10,9 +10,10 @@ use std::ops::{Index, IndexMut};
 
 /// Nodes joined by cables, in virtual time.
 ///
-/// A [`Simulation`](crate::Simulation) has hosts and programs of its own, and packets without payload. Here the owner
-/// brings nodes of one type, gives them work between two steps, and frames arrive with all their bytes. A node that it
-/// had in hand since the last step is asked first what it has to send.
+/// A [`Simulation`](crate::Simulation) has hosts and programs of its own, and packets without
+/// payload. Here the owner brings nodes of one type, gives them work between two steps, and frames
+/// arrive with all their bytes. A node that it had in hand since the last step is asked first what
+/// it has to send.
 ///
 /// `nodes[n]` is node `n`.
 pub struct Nodes<N> {
@@ -22,7 +23,8 @@ pub struct Nodes<N> {
 }
 
 impl<N: Node> Nodes<N> {
-    /// `nodes` at time zero, joined by `cables`, which name them by their place. All chance follows from `seed`.
+    /// `nodes` at time zero, joined by `cables`, which name them by their place. All chance follows
+    /// from `seed`.
     ///
     /// # Errors
     /// A cable that cannot be.
@@ -34,14 +36,17 @@ impl<N: Node> Nodes<N> {
         let mut sides = vec![Vec::new(); nodes.len()];
         let (mut outlets, mut inlets) = (Vec::new(), Vec::new());
         for cable in cables {
-            for (end, [from, to]) in [cable.ends, [cable.ends[1], cable.ends[0]]].into_iter().enumerate() {
+            for (end, [from, to]) in
+                [cable.ends, [cable.ends[1], cable.ends[0]]].into_iter().enumerate()
+            {
                 let mut wire = cable.wire.clone();
                 if end == 1 && cable.loss_toward_second_only {
                     wire.loss = 0.0;
                 }
                 let inlet = Destination::Here(inlets.len());
                 inlets.push(Inlet::new(to.0, to.1));
-                let mut outlet = Outlet::new(&wire, end, seeds.next_u64(), Duration::ZERO, from.0, inlet)?;
+                let mut outlet =
+                    Outlet::new(&wire, end, seeds.next_u64(), Duration::ZERO, from.0, inlet)?;
                 outlet.packer.keeps_bytes = true;
                 let sides: &mut Vec<usize> = &mut sides[from.0];
                 sides.resize(sides.len().max(from.1 + 1), usize::MAX);
@@ -73,14 +78,15 @@ impl<N: Node> Nodes<N> {
         self.region.stations
     }
 
-    /// Lets the nodes send, goes to the next moment at which anything happens, and lets all of it happen. False when
-    /// nothing is left to happen.
+    /// Lets the nodes send, goes to the next moment at which anything happens, and lets all of it
+    /// happen. False when nothing is left to happen.
     pub fn step(&mut self) -> bool {
         let next = self.next_at();
         next.inspect(|at| self.everything_at(*at)).is_some()
     }
 
-    /// The same, but no further than to `end`: false when nothing happens until then, and then it is `end`.
+    /// The same, but no further than to `end`: false when nothing happens until then, and then it
+    /// is `end`.
     pub fn step_until(&mut self, end: Instant) -> bool {
         let next = self.next_at().filter(|at| *at <= end);
         match next {

@@ -25,7 +25,8 @@ pub struct Connection {
     pub mtu_bytes: u32,
 }
 
-/// A box under watch: an ACK that it sends to its LAN must be for what has come from there, with all before it.
+/// A box under watch: an ACK that it sends to its LAN must be for what has come from there, with
+/// all before it.
 pub struct Watched {
     node: WanBox,
     ports: PausedPorts,
@@ -101,10 +102,15 @@ impl Watched {
     fn note(&mut self, frame: &Frame<'_>) {
         let Ok(Some(packet)) = Packet::parse(frame.head) else { return };
         let bth = packet.bth();
-        if bth.opcode.transport() != Transport::Rc || !bth.opcode.is_request() || !frame.icrc_is_right() {
+        if bth.opcode.transport() != Transport::Rc
+            || !bth.opcode.is_request()
+            || !frame.icrc_is_right()
+        {
             return;
         }
-        let Some(arrived) = self.arrived.get_mut(&(packet.destination_ip(), bth.dest_qp)) else { return };
+        let Some(arrived) = self.arrived.get_mut(&(packet.destination_ip(), bth.dest_qp)) else {
+            return;
+        };
         let Some(first) = bth.psn.unwrap_near(arrived.next) else { return };
         let packets = match packet.reth() {
             Some(reth) if bth.opcode.verb() == Some(Verb::ReadRequest) => {

@@ -14,7 +14,8 @@ pub struct Outcome {
     pub ended_at_ns: u64,
     /// Events of the event loop.
     pub events: u64,
-    /// Why the run ended before every program had: nothing was left to happen, or its time was over.
+    /// Why the run ended before every program had: nothing was left to happen, or its time was
+    /// over.
     pub unfinished: Option<String>,
     /// By flow.
     pub flows: Vec<FlowOutcome>,
@@ -28,7 +29,8 @@ pub struct Outcome {
     pub switches: Vec<SwitchOutcome>,
     /// What the scenario says and hardly means: [`Scenario::warnings`](crate::Scenario::warnings).
     pub warnings: Vec<String>,
-    /// What must never happen and did. Empty, or the simulation has found a defect of the protocol code.
+    /// What must never happen and did. Empty, or the simulation has found a defect of the protocol
+    /// code.
     pub violations: Vec<String>,
 }
 
@@ -47,7 +49,8 @@ pub struct FlowOutcome {
     pub goodput_bps: f64,
     /// Messages completed per second.
     pub messages_per_second: f64,
-    /// From posting to seeing the completion, of signaled messages; latency tests: what perftest reports.
+    /// From posting to seeing the completion, of signaled messages; latency tests: what perftest
+    /// reports.
     pub latency: Option<Latency>,
     /// What the connection manager took, if it connected all QPs.
     pub setup: Option<Setup>,
@@ -55,7 +58,8 @@ pub struct FlowOutcome {
     pub failure: Option<String>,
 }
 
-/// How long QPs took to be connected: each from the program's REQ to its QP being ready to send, in nanoseconds.
+/// How long QPs took to be connected: each from the program's REQ to its QP being ready to send, in
+/// nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Setup {
     /// The mean of the QPs.
@@ -180,8 +184,8 @@ pub struct PortOutcome {
     pub queue_bytes_max: u64,
     /// Frames that the output's queue marked.
     pub ecn_marked_frames: u64,
-    /// Frames dropped, by reason, where there were any: those that came in by this port and went to no output, and
-    /// those that its output dropped (`queue_full`, `memory`).
+    /// Frames dropped, by reason, where there were any: those that came in by this port and went to
+    /// no output, and those that its output dropped (`queue_full`, `memory`).
     pub drops: Vec<(String, u64)>,
     /// Frames sent that ask for a pause, repeated ones included.
     pub pauses_sent: u64,
@@ -193,7 +197,8 @@ pub struct PortOutcome {
     pub resumes_received: u64,
     /// How long the output was not to send its lossless priority, in nanoseconds.
     pub paused_ns: u64,
-    /// The most of the lossless priority that had come by this port and was in the switch, in bytes on the wire.
+    /// The most of the lossless priority that had come by this port and was in the switch, in bytes
+    /// on the wire.
     pub held_bytes_max: u64,
 }
 

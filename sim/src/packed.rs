@@ -1,7 +1,8 @@
 //! What is under way on a cable: packets in 64 bytes.
 //!
-//! Nearly all of a simulation's memory is packets under way. Those of one connection differ in little but their BTH, so
-//! what stands in front of it is kept once for a cable, and a packet holds its number.
+//! Nearly all of a simulation's memory is packets under way. Those of one connection differ in
+//! little but their BTH, so what stands in front of it is kept once for a cable, and a packet holds
+//! its number.
 
 use longhaul_link::corrupt;
 use longhaul_node::{Frame, Payload, Trailer};
@@ -83,7 +84,13 @@ impl Prefix {
             let words = bytes[layout.ip..layout.udp].chunks_exact(2);
             words.map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum()
         };
-        Prefix { bytes, len: layout.bth as u8, ip: layout.ip as u8, is_ipv6: layout.is_ipv6, ip_sum }
+        Prefix {
+            bytes,
+            len: layout.bth as u8,
+            ip: layout.ip as u8,
+            is_ipv6: layout.is_ipv6,
+            ip_sum,
+        }
     }
 
     /// Writes it in front of `head_len` bytes of headers, `rest_len` of which and more follow.
@@ -161,15 +168,16 @@ pub(crate) enum Whole {
 }
 
 impl Packer {
-    /// Makes a packet of `frame`. A payload that is no more than its length stays that, as does registered memory,
-    /// whose bytes nobody looks at; one that has bytes is kept.
+    /// Makes a packet of `frame`. A payload that is no more than its length stays that, as does
+    /// registered memory, whose bytes nobody looks at; one that has bytes is kept.
     #[inline]
     pub fn pack(&mut self, frame: &Frame<'_>, due: Instant, is_marked: bool) -> (Packet, News) {
         let carries_bytes = self.keeps_bytes
             || matches!(frame.payload, Payload::Bytes(bytes) if !bytes.is_empty())
             || matches!(frame.payload, Payload::Shared(_) | Payload::Lent { .. });
         let mut packet = Packet::whole(frame, due, is_marked);
-        if let (Ok(Some(layout)), Trailer::Sealed { pad_len }) = (Layout::find(frame.head), frame.trailer)
+        if let (Ok(Some(layout)), Trailer::Sealed { pad_len }) =
+            (Layout::find(frame.head), frame.trailer)
             && !carries_bytes
             && layout.payload - layout.bth <= TAIL_MAX
             && self.prefixes.len() < PREFIXES_MAX
@@ -199,9 +207,11 @@ impl Packer {
     ) -> (Packet, News) {
         let kept = if self.keeps_bytes { *frame } else { without_memory(frame) };
         let whole = match (kept.payload, wrong_bit) {
-            (Payload::Synthetic { len }, None) if !self.keeps_bytes => {
-                Whole::Head { head: Head::copy_of(kept.head), payload_len: len, trailer: kept.trailer }
-            }
+            (Payload::Synthetic { len }, None) if !self.keeps_bytes => Whole::Head {
+                head: Head::copy_of(kept.head),
+                payload_len: len,
+                trailer: kept.trailer,
+            },
             _ => {
                 let mut bytes = vec![0; frame.len()].into_boxed_slice();
                 kept.write_to(&mut bytes);
@@ -218,7 +228,13 @@ impl Packer {
 
     /// Makes packets of a part of a train: `count` of them from `place` on.
     #[inline]
-    pub fn pack_part(&mut self, frame: &Frame<'_>, due: Instant, place: u32, count: u16) -> (Packet, News) {
+    pub fn pack_part(
+        &mut self,
+        frame: &Frame<'_>,
+        due: Instant,
+        place: u32,
+        count: u16,
+    ) -> (Packet, News) {
         let (mut packet, news) = self.pack(frame, due, false);
         packet.count = count;
         if let Some(psn) = packet.tail[BTH_PSN..].first_chunk_mut::<3>() {
@@ -259,7 +275,8 @@ impl Packer {
         for (number, prefix) in self.prefixes.iter().enumerate() {
             let head = &prefix.bytes[..usize::from(prefix.len)];
             let (ip, udp) = (usize::from(prefix.ip), head.len() - 8);
-            let layout = Layout { ip, is_ipv6: prefix.is_ipv6, udp, bth: head.len(), payload: head.len() };
+            let layout =
+                Layout { ip, is_ipv6: prefix.is_ipv6, udp, bth: head.len(), payload: head.len() };
             let mut at = hash(head, &layout) as usize & (size - 1);
             while self.places[at] != 0 {
                 at = (at + 1) & (size - 1);
@@ -289,8 +306,8 @@ fn hash(head: &[u8], layout: &Layout) -> u64 {
 /// Packets that a ring takes memory for at a time.
 const CHUNK: usize = 512;
 
-/// Packets in their order, without more memory than they need: a ring that doubles would have three times as much while
-/// it grows.
+/// Packets in their order, without more memory than they need: a ring that doubles would have three
+/// times as much while it grows.
 #[derive(Default)]
 struct Chunks {
     /// The first is taken from, the last is added to.
@@ -340,7 +357,9 @@ impl Chunks {
 /// The frame with a payload that can be written out: registered memory has no bytes here.
 pub(crate) fn without_memory<'a>(frame: &Frame<'a>) -> Frame<'a> {
     match frame.payload {
-        Payload::Memory(..) => Frame { payload: Payload::Synthetic { len: frame.payload.len() }, ..*frame },
+        Payload::Memory(..) => {
+            Frame { payload: Payload::Synthetic { len: frame.payload.len() }, ..*frame }
+        }
         _ => *frame,
     }
 }
@@ -409,7 +428,9 @@ impl Ring {
             (Some(packet), Some(late)) => late.due < packet.due,
             (packet, _) => packet.is_none(),
         };
-        let Some(packet) = (if is_late { self.late.pop() } else { self.packets.pop() }) else { return };
+        let Some(packet) = (if is_late { self.late.pop() } else { self.packets.pop() }) else {
+            return;
+        };
         if packet.prefix == WHOLE {
             if let Some(whole) = self.wholes.remove(&packet.payload_len) {
                 hand_over_whole(*whole, packet.is_marked, take);
@@ -453,7 +474,11 @@ fn hand_over_whole(whole: Whole, is_marked: bool, take: impl FnOnce(&Frame<'_>))
             if is_marked {
                 Ecn::mark(&mut bytes[..len]);
             }
-            take(&Frame { head: &bytes[..len], payload: Payload::Synthetic { len: payload_len }, trailer });
+            take(&Frame {
+                head: &bytes[..len],
+                payload: Payload::Synthetic { len: payload_len },
+                trailer,
+            });
         }
     }
 }
@@ -487,8 +512,14 @@ mod tests {
         }
     }
 
-    /// The bytes of a frame, which is packed and unpacked by a cable of its own or by the one given.
-    fn through(packer: &mut Packer, ring: &mut Ring, frame: &Frame<'_>, is_marked: bool) -> Vec<u8> {
+    /// The bytes of a frame, which is packed and unpacked by a cable of its own or by the one
+    /// given.
+    fn through(
+        packer: &mut Packer,
+        ring: &mut Ring,
+        frame: &Frame<'_>,
+        is_marked: bool,
+    ) -> Vec<u8> {
         let (packet, news) = packer.pack(frame, Instant::ZERO, is_marked);
         ring.push(packet, news);
         let mut bytes = Vec::new();
@@ -541,7 +572,8 @@ mod tests {
     #[test]
     fn payload_with_bytes_keeps_them() {
         let template = PathTemplate::new(&path(1, false, None, 0));
-        let mut head = Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(7), Psn::new(1)));
+        let mut head =
+            Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(7), Psn::new(1)));
         let pad_len = head.finish(&template, 5);
         let frame = Frame {
             head: head.bytes(),
@@ -556,7 +588,8 @@ mod tests {
     fn a_mark_is_put_on_at_the_far_end() {
         let (mut packer, mut ring) = (Packer::default(), Ring::default());
         let template = PathTemplate::new(&path(1, false, None, 2));
-        let mut head = Head::begin(&template, &Bth::new(Opcode::RC_WRITE_MIDDLE, Qpn::new(7), Psn::new(1)));
+        let mut head =
+            Head::begin(&template, &Bth::new(Opcode::RC_WRITE_MIDDLE, Qpn::new(7), Psn::new(1)));
         let pad_len = head.finish(&template, 4096);
         let frame = Frame {
             head: head.bytes(),

@@ -13,12 +13,14 @@ use longhaul_wire::Pause;
 
 /// The longest RoCEv2 frame, with room to spare.
 const LONG_FRAME_LEN: usize = 4096 + 128;
-/// Longest frames of which a pause may find one under way: at both ends in the queue's output and beyond what waits in front
-/// of the wire, the one that passes XOFF, and one that the far end has begun.
+/// Longest frames of which a pause may find one under way: at both ends in the queue's output and
+/// beyond what waits in front of the wire, the one that passes XOFF, and one that the far end has
+/// begun.
 const FRAMES: u64 = 8;
 
-/// Bytes on the wire that come in after a pause was asked for, at most: what a link at `rate` carries in `round_trip`, what
-/// both ends have in front of the wire, and frames that are under way.
+/// Bytes on the wire that come in after a pause was asked for, at most: what a link at `rate`
+/// carries in `round_trip`, what both ends have in front of the wire, and frames that are under
+/// way.
 ///
 /// Source: IEEE 802.1Q, annex N ("Buffer requirements for priority-based flow control").
 pub fn pfc_headroom_bytes(rate: BitRate, round_trip: Duration) -> u64 {
@@ -30,8 +32,8 @@ fn responder_delay(profile: &NicProfile) -> Duration {
     Duration::from_ns(profile.responder_ns)
 }
 
-/// The time from asking for a pause to the last bit sent before it, but for what waits at both ends. NICs act on what they
-/// receive after a time.
+/// The time from asking for a pause to the last bit sent before it, but for what waits at both
+/// ends. NICs act on what they receive after a time.
 pub(crate) fn round_trip(cable: &Cable, kinds: [&StationKind; 2]) -> Duration {
     kinds.into_iter().fold(cable.wire.delay.times(2), |sum, kind| match kind {
         StationKind::Host(profile) => sum + responder_delay(profile),
@@ -54,7 +56,9 @@ pub(crate) fn short_headrooms(scenario: &Scenario) -> Vec<String> {
         let mut cables: Vec<_> = scenario
             .cables
             .iter()
-            .filter_map(|cable| Some((cable.ends.into_iter().find(|end| end.0 == number)?.1, cable)))
+            .filter_map(|cable| {
+                Some((cable.ends.into_iter().find(|end| end.0 == number)?.1, cable))
+            })
             .collect();
         cables.sort_by_key(|(side, _)| *side);
         for ((_, cable), port) in cables.into_iter().zip(&pfc.ports) {
@@ -82,7 +86,8 @@ pub(crate) fn cable_at(scenario: &Scenario, end: (usize, Side)) -> Option<&Cable
     scenario.cables.iter().find(|cable| cable.ends.contains(&end))
 }
 
-/// Whether the station at the other end of a side obeys each pause, and each arrives: nothing lossless need be dropped.
+/// Whether the station at the other end of a side obeys each pause, and each arrives: nothing
+/// lossless need be dropped.
 pub(crate) fn is_sound(scenario: &Scenario, end: (usize, Side)) -> bool {
     let Some(cable) = cable_at(scenario, end) else { return false };
     let wire = &cable.wire;
@@ -100,7 +105,11 @@ pub(crate) fn is_sound(scenario: &Scenario, end: (usize, Side)) -> bool {
 }
 
 /// The link at a host, and what its NIC makes of it; or what is wrong with that.
-pub(crate) fn port(scenario: &Scenario, number: usize, profile: &NicProfile) -> Result<Port, String> {
+pub(crate) fn port(
+    scenario: &Scenario,
+    number: usize,
+    profile: &NicProfile,
+) -> Result<Port, String> {
     let cable = cable_at(scenario, (number, 0));
     let rate = cable.and_then(|cable| cable.wire.rate);
     let headroom_bytes = cable.and_then(|cable| headroom_of(scenario, cable)).unwrap_or(0);
@@ -114,7 +123,9 @@ pub(crate) fn port(scenario: &Scenario, number: usize, profile: &NicProfile) -> 
     let mut dcqcn = None;
     if profile.dcqcn {
         let rate = rate.or(BitRate::from_bps(profile.rate_bps));
-        match rate.map(|rate| Dcqcn::new(&ReactionConfig::NVIDIA, &NotificationConfig::default(), rate)) {
+        match rate
+            .map(|rate| Dcqcn::new(&ReactionConfig::NVIDIA, &NotificationConfig::default(), rate))
+        {
             Some(Ok(made)) => dcqcn = Some(made),
             Some(Err(why)) => return Err(format!("DCQCN: {why}")),
             None => return Err("DCQCN needs a link with a rate".to_owned()),
@@ -123,7 +134,8 @@ pub(crate) fn port(scenario: &Scenario, number: usize, profile: &NicProfile) -> 
     Ok(Port { rate, headroom_bytes, dcqcn })
 }
 
-/// The ports of a box, whose MACs obey pauses: of any priority, and as a whole, because the box knows no priorities.
+/// The ports of a box, whose MACs obey pauses: of any priority, and as a whole, because the box
+/// knows no priorities.
 pub(crate) struct PausedPorts {
     rates: Vec<Option<BitRate>>,
     until: Vec<Option<Instant>>,

@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A NIC's limits and what it and its host take for their work. Times are in nanoseconds of virtual time.
+/// A NIC's limits and what it and its host take for their work. Times are in nanoseconds of virtual
+/// time.
 ///
-/// A profile's file has all but what the NIC does about congestion, which a scenario says of its hosts.
+/// A profile's file has all but what the NIC does about congestion, which a scenario says of its
+/// hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NicProfile {
@@ -14,14 +16,15 @@ pub struct NicProfile {
     pub about: String,
     /// Rate of its port in bits on the wire per second.
     pub rate_bps: u64,
-    /// WQEs of one QP that are sent and not acknowledged, at most (ConnectX: 2^LOG_MAX_OUTSTANDING_WQE).
+    /// WQEs of one QP that are sent and not acknowledged, at most (ConnectX:
+    /// 2^LOG_MAX_OUTSTANDING_WQE).
     pub outstanding_wqes: u32,
     /// READs and atomics of one QP that await their responses, at most: 1 to 128.
     pub outstanding_reads: u8,
     /// Packets of one QP that are sent and not acknowledged, at most: 1 to 2^23.
     pub outstanding_psns: u32,
-    /// As requester it asks for an acknowledgement at each message's end and at least every so many packets: 1 to 2^23; more
-    /// than `outstanding_psns` count as that many.
+    /// As requester it asks for an acknowledgement at each message's end and at least every so many
+    /// packets: 1 to 2^23; more than `outstanding_psns` count as that many.
     pub ack_request_every: u32,
     /// As responder it acknowledges at least every so many packets, asked or not.
     pub ack_every: u32,
@@ -43,18 +46,20 @@ pub struct NicProfile {
     pub timeout_code: u8,
     /// Retries without progress, 0 to 7.
     pub retry_count: u8,
-    /// The timer begins at `adaptive_first_ns` and doubles with each retry, whatever `timeout_code` says (ConnectX,
-    /// ROCE_ACCL).
+    /// The timer begins at `adaptive_first_ns` and doubles with each retry, whatever `timeout_code`
+    /// says (ConnectX, ROCE_ACCL).
     pub adaptive_retransmission: bool,
     /// See `adaptive_retransmission`.
     pub adaptive_first_ns: u64,
     /// Least time between two packets that it takes in: 0 keeps up with any link.
     #[serde(skip)]
     pub receive_packet_ns: u64,
-    /// Room for packets that wait to be taken in, in bytes on the wire; what does not fit is dropped.
+    /// Room for packets that wait to be taken in, in bytes on the wire; what does not fit is
+    /// dropped.
     #[serde(skip)]
     pub receive_buffer_bytes: u64,
-    /// Priority-based flow control: it obeys pause frames, and sends them while its receive buffer is full but for headroom.
+    /// Priority-based flow control: it obeys pause frames, and sends them while its receive buffer
+    /// is full but for headroom.
     #[serde(skip)]
     pub pfc: bool,
     /// DCQCN: packets are ECN-capable, marked ones are answered by CNPs, and CNPs slow their QP.

@@ -14,10 +14,11 @@ pub const EPOCH_NS: u64 = 946_684_800_000_000_000;
 /// Bytes of a frame with a management datagram (MAD), at most.
 const MAD_FRAME_LEN_MAX: usize = HEAD_MAX + MAD_LEN + 4;
 
-/// Writes the frames of a cable's direction to a capture, stamped with virtual time: as they enter it, or as they leave it.
+/// Writes the frames of a cable's direction to a capture, stamped with virtual time: as they enter
+/// it, or as they leave it.
 ///
-/// Payload that is no more than a length is written as zeros, as far as the snap length goes; the ICRC is that of the
-/// zeros. MADs are written whole.
+/// Payload that is no more than a length is written as zeros, as far as the snap length goes; the
+/// ICRC is that of the zeros. MADs are written whole.
 pub struct Recorder {
     out: Box<dyn Write + Send>,
     is_at_arrival: bool,
@@ -58,7 +59,8 @@ impl Recorder {
     fn write(&mut self, now: Instant, frame: &Frame<'_>) -> io::Result<()> {
         self.bytes.clear();
         let len = frame.len();
-        let snap_len = if is_mad(frame) { self.snap_len.max(MAD_FRAME_LEN_MAX) } else { self.snap_len };
+        let snap_len =
+            if is_mad(frame) { self.snap_len.max(MAD_FRAME_LEN_MAX) } else { self.snap_len };
         if snap_len <= frame.head.len() {
             self.bytes.extend_from_slice(&frame.head[..snap_len]);
         } else {

@@ -125,7 +125,8 @@ impl<N: Node> Region<N> {
         self.schedule.set(station, deadline);
     }
 
-    /// Takes what came from another region; everything in it arrives later than anything that has happened here.
+    /// Takes what came from another region; everything in it arrives later than anything that has
+    /// happened here.
     pub fn receive(&mut self, at: usize, outbox: &mut Outbox) {
         let inlet = &mut self.inlets[at];
         inlet.ring.append(&mut outbox.packets, &mut outbox.news);

@@ -17,16 +17,17 @@ pub struct Scenario {
     pub cables: Vec<Cable>,
     /// What programs do.
     pub flows: Vec<Flow>,
-    /// Packets that are handled as one event at most, where nothing can tell the difference: 1 handles each by itself,
-    /// up to 1024. Trains run between two hosts on a cable without marks, gaps and recording.
+    /// Packets that are handled as one event at most, where nothing can tell the difference: 1
+    /// handles each by itself, up to 1024. Trains run between two hosts on a cable without marks,
+    /// gaps and recording.
     pub train_packets_max: u32,
     /// Virtual time after which the run ends whatever is not done.
     pub time_max: Option<Duration>,
 }
 
 impl Scenario {
-    /// What can be simulated and is hardly meant, in words: a headroom for priority-based flow control that is smaller than
-    /// what comes in on the link after a pause was asked for.
+    /// What can be simulated and is hardly meant, in words: a headroom for priority-based flow
+    /// control that is smaller than what comes in on the link after a pause was asked for.
     pub fn warnings(&self) -> Vec<String> {
         crate::pfc::short_headrooms(self)
     }
@@ -105,11 +106,12 @@ pub struct Flow {
 /// How QPs get connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Connect {
-    /// Beforehand, by programs that tell each other everything elsewhere: in no time, and without a packet.
+    /// Beforehand, by programs that tell each other everything elsewhere: in no time, and without a
+    /// packet.
     #[default]
     OutOfBand,
-    /// By the RDMA connection manager, all at once from [`Flow::starts_at`] on. Traffic begins when the last is connected;
-    /// when it is over, they are disconnected.
+    /// By the RDMA connection manager, all at once from [`Flow::starts_at`] on. Traffic begins when
+    /// the last is connected; when it is over, they are disconnected.
     ConnectionManager {
         /// The responder's program is there. Without it the flow fails.
         listens: bool,
@@ -161,8 +163,8 @@ impl Default for Test {
     }
 }
 
-/// perftest's moderation of completions: each 100th message is signaled, or each one above 8 KiB, never more seldom than
-/// the send queue is deep, and once for each list.
+/// perftest's moderation of completions: each 100th message is signaled, or each one above 8 KiB,
+/// never more seldom than the send queue is deep, and once for each list.
 ///
 /// Source: perftest 4.5, `force_dependecies` in its parameters' code.
 pub fn perftest_cq_mod(message_bytes: u32, tx_depth: u32, post_list: u32) -> u32 {

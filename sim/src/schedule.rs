@@ -2,11 +2,13 @@
 
 use longhaul_units::Instant;
 
-/// For each of a fixed number of slots the moment at which it wants to be called; the earliest is at hand.
+/// For each of a fixed number of slots the moment at which it wants to be called; the earliest is
+/// at hand.
 ///
-/// A tournament: the slots are leaves of a complete binary tree, and each node above holds the earlier of its two. A
-/// change costs one comparison per level, and nothing is ever queued, so the cost does not depend on how much is under
-/// way. Of slots with the same moment the lowest comes first.
+/// A tournament: the slots are leaves of a complete binary tree, and each node above holds the
+/// earlier of its two. A change costs one comparison per level, and nothing is ever queued, so the
+/// cost does not depend on how much is under way. Of slots with the same moment the lowest comes
+/// first.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     /// From the root at 1 to the leaves, which begin at `leaves`.

@@ -146,11 +146,14 @@ impl Simulation {
             plan.train_max = trains(&scenario, cable, &plan);
             cables.push(plan);
         }
-        let name =
-            |end: usize, cable: &crate::scenario::Cable| scenario.stations[cable.ends[end].0].name.clone();
+        let name = |end: usize, cable: &crate::scenario::Cable| {
+            scenario.stations[cable.ends[end].0].name.clone()
+        };
         let network = Network::new(Plan { stations, cables }).map_err(|why| {
-            let cable =
-                scenario.cables.iter().find(|cable| longhaul_link::Wire::new(&cable.wire, 0, 0).is_err());
+            let cable = scenario
+                .cables
+                .iter()
+                .find(|cable| longhaul_link::Wire::new(&cable.wire, 0, 0).is_err());
             match cable {
                 Some(cable) => ScenarioError::Cable(name(0, cable), name(1, cable), why),
                 None => ScenarioError::Cable(String::new(), String::new(), why),
@@ -164,10 +167,11 @@ impl Simulation {
         self.network.regions()
     }
 
-    /// Runs to the end on at most `threads` threads; `watch` is told now and then where the run is, and ends it by
-    /// false. The outcome does not depend on the number of threads.
+    /// Runs to the end on at most `threads` threads; `watch` is told now and then where the run is,
+    /// and ends it by false. The outcome does not depend on the number of threads.
     pub fn run(mut self, threads: usize, mut watch: impl FnMut(Progress) -> bool) -> Outcome {
-        let end = self.scenario.time_max.map_or(Instant::from_ps(u64::MAX), |time| Instant::ZERO + time);
+        let end =
+            self.scenario.time_max.map_or(Instant::from_ps(u64::MAX), |time| Instant::ZERO + time);
         let (scenario, ends) = (&self.scenario, &self.ends);
         let mut is_stopped = false;
         self.network.run(end, threads, |network| {
@@ -175,8 +179,9 @@ impl Simulation {
             is_stopped = !watch(progress);
             // What an accelerator acknowledged goes on to its place.
             let mut flows = scenario.flows.iter().zip(ends);
-            let is_over =
-                flows.all(|(flow, ends)| is_done(network, &ends[0]) && !is_under_way(network, flow, ends));
+            let is_over = flows.all(|(flow, ends)| {
+                is_done(network, &ends[0]) && !is_under_way(network, flow, ends)
+            });
             !is_stopped && !is_over
         });
         let is_done = self.ends.iter().all(|ends| is_done(&self.network, &ends[0]));
@@ -198,7 +203,8 @@ impl Simulation {
         let network = &self.network;
         let mut violations = Vec::new();
         let flows = self.scenario.flows.iter().zip(&self.ends);
-        let flows = flows.map(|(flow, ends)| flow_outcome(network, flow, ends, &mut violations)).collect();
+        let flows =
+            flows.map(|(flow, ends)| flow_outcome(network, flow, ends, &mut violations)).collect();
         let stations = &self.scenario.stations;
         let may_hold = is_cut && stations.iter().any(|it| matches!(it.kind, StationKind::Box(_)));
         for (flow, ends) in self.scenario.flows.iter().zip(&self.ends) {
@@ -226,8 +232,10 @@ impl Simulation {
                     queue_bytes_max: counters.queue_bytes_max,
                 });
                 if counters.queue_bytes_max > cable.wire.queue_bytes {
-                    violations
-                        .push(format!("cable {number}: its queue had {} bytes", counters.queue_bytes_max));
+                    violations.push(format!(
+                        "cable {number}: its queue had {} bytes",
+                        counters.queue_bytes_max
+                    ));
                 }
             }
         }
@@ -263,12 +271,15 @@ fn station(
     let rate = |side| pfc::cable_at(scenario, (number, side))?.wire.rate;
     Ok(match &plan.kind {
         StationKind::Host(profile) => {
-            let at = |flow: &Flow| usize::from(flow.from == number) + usize::from(flow.to == number);
+            let at =
+                |flow: &Flow| usize::from(flow.from == number) + usize::from(flow.to == number);
             let qps = scenario.flows.iter().map(|flow| at(flow) * flow.qps as usize).sum();
             let port = pfc::port(scenario, number, profile)
                 .map_err(|why| ScenarioError::Nic(plan.name.clone(), why))?;
             let host = Host::new(number, profile, port, qps, seed);
-            Station::Host(Box::new(host.map_err(|why| ScenarioError::Host(plan.name.clone(), why))?))
+            Station::Host(Box::new(
+                host.map_err(|why| ScenarioError::Host(plan.name.clone(), why))?,
+            ))
         }
         StationKind::Box(config) => {
             let rates = (0..sides_of_box(config)).map(rate).collect();
@@ -283,7 +294,9 @@ fn station(
                 addresses::declare(&mut switch, number, scenario, joined)?;
                 Ok(switch)
             });
-            Station::Switch(Box::new(made.map_err(|why| ScenarioError::Switch(plan.name.clone(), why))?))
+            Station::Switch(Box::new(
+                made.map_err(|why| ScenarioError::Switch(plan.name.clone(), why))?,
+            ))
         }
     })
 }
@@ -360,7 +373,10 @@ fn flow_outcome(
             latencies = &program.latencies;
             failure = program.failure;
             if program.out_of_order > 0 {
-                violations.push(format!("{}: {} completions out of order", flow.name, program.out_of_order));
+                violations.push(format!(
+                    "{}: {} completions out of order",
+                    flow.name, program.out_of_order
+                ));
             }
         }
         Program::Latency(program) => {
@@ -376,7 +392,8 @@ fn flow_outcome(
     if flow.op != Op::Atomic {
         let misplaced: u64 = target.slots.iter().map(|&slot| nic.misplaced(slot)).sum();
         if misplaced > 0 {
-            violations.push(format!("{}: {misplaced} packets placed where others belonged", flow.name));
+            violations
+                .push(format!("{}: {misplaced} packets placed where others belonged", flow.name));
         }
     }
     let bytes = messages * u64::from(flow.message_bytes);
@@ -421,8 +438,9 @@ fn connect(
             let slots = slots.map_err(|why| ScenarioError::Host(name.clone(), why))?;
             made.push(End { host: at, program, slots });
         }
-        let psns: Vec<[Psn; 2]> =
-            (0..flow.qps).map(|_| [0, 1].map(|_| Psn::new(seeds.next_u64() as u32 & 0xff_ffff))).collect();
+        let psns: Vec<[Psn; 2]> = (0..flow.qps)
+            .map(|_| [0, 1].map(|_| Psn::new(seeds.next_u64() as u32 & 0xff_ffff)))
+            .collect();
         for (qp, psns) in psns.iter().enumerate() {
             let slots = [made[0].slots[qp], made[1].slots[qp]];
             let [a, b] = hosts(stations, flow);
@@ -442,7 +460,8 @@ fn connect(
             }
         }
         let starts_at = Instant::ZERO + flow.starts_at;
-        let start = |host: &mut Host, end: &End| host.start(end.program, starts_at, end.slots.clone());
+        let start =
+            |host: &mut Host, end: &End| host.start(end.program, starts_at, end.slots.clone());
         let [from, to] = hosts(stations, flow);
         // The responder first: it has receives posted when the first message comes.
         match flow.connect {
@@ -466,7 +485,8 @@ fn connect(
                 from.call(caller).map_err(|why| flow_error(flow, &why))?;
             }
         }
-        let [requester, responder]: [End; 2] = made.try_into().unwrap_or_else(|_| unreachable!("two made"));
+        let [requester, responder]: [End; 2] =
+            made.try_into().unwrap_or_else(|_| unreachable!("two made"));
         ends.push([requester, responder]);
     }
     Ok(ends)
@@ -517,8 +537,9 @@ fn programs(flow: &Flow) -> [(Program, QpPlan); 2] {
                 (Program::Receiver(Receiver::new(size, receives)), plan(1, receives)),
             ]
         }
-        Test::Latency { iterations } => [Role::Client, Role::Server]
-            .map(|role| (Program::Latency(host::Latency::new(role, flow.op, size, iterations)), plan(4, 4))),
+        Test::Latency { iterations } => [Role::Client, Role::Server].map(|role| {
+            (Program::Latency(host::Latency::new(role, flow.op, size, iterations)), plan(4, 4))
+        }),
     }
 }
 
@@ -555,7 +576,10 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
         for station in [flow.from, flow.to] {
             let found = exists(&what, station)?;
             if !matches!(found.kind, StationKind::Host(_)) {
-                return Err(ScenarioError::NoHost { flow: flow.name.clone(), station: found.name.clone() });
+                return Err(ScenarioError::NoHost {
+                    flow: flow.name.clone(),
+                    station: found.name.clone(),
+                });
             }
         }
         if let Some(why) = fault(flow) {
@@ -586,9 +610,9 @@ fn fault(flow: &Flow) -> Option<String> {
             Some(format!("lists of {post_list} messages do not fit a send queue of {tx_depth}"))
         }
         Test::Bandwidth { cq_mod: Some(0), .. } => Some("each 0th completion".into()),
-        Test::Bandwidth { tx_depth, cq_mod: Some(cq_mod), .. } if cq_mod > tx_depth => {
-            Some(format!("each {cq_mod}th message is signaled, but the send queue takes {tx_depth}"))
-        }
+        Test::Bandwidth { tx_depth, cq_mod: Some(cq_mod), .. } if cq_mod > tx_depth => Some(
+            format!("each {cq_mod}th message is signaled, but the send queue takes {tx_depth}"),
+        ),
         Test::Bandwidth { until: Until::Iterations(0), .. } | Test::Latency { iterations: 0 } => {
             Some("no message at all".into())
         }

@@ -1,4 +1,5 @@
-//! Connections that the RDMA connection manager makes and ends, over the network that the traffic takes.
+//! Connections that the RDMA connection manager makes and ends, over the network that the traffic
+//! takes.
 
 mod network;
 
@@ -29,7 +30,8 @@ fn counter(counters: &[(String, u64)], name: &str) -> u64 {
     counters.iter().find(|(known, _)| known == name).map_or(0, |(_, count)| *count)
 }
 
-/// Milliseconds of the first end's frames in a capture that `is` accepts, by their bytes from the BTH on.
+/// Milliseconds of the first end's frames in a capture that `is` accepts, by their bytes from the
+/// BTH on.
 fn times_ms(capture: &[u8], is: impl Fn(&[u8]) -> bool) -> Vec<f64> {
     let records = pcap::records(capture).map(|record| record.expect("a record"));
     let those = records.filter(|record| is(&record.data[42..]));
@@ -78,8 +80,12 @@ mod set_up {
         for test in [bandwidth(16, 20), Test::Latency { iterations: 20 }] {
             for op in [Op::Write, Op::WriteImmediate, Op::Send, Op::Read] {
                 let flow = by_cm(flow(op, 1000, 1, test));
-                let (outcome, capture) = captured(with(pair(&NicProfile::default(), ONE_WAY, 0.0), flow));
-                assert_eq!((outcome.flows[0].messages, outcome.flows[0].failure.as_ref()), (20, None));
+                let (outcome, capture) =
+                    captured(with(pair(&NicProfile::default(), ONE_WAY, 0.0), flow));
+                assert_eq!(
+                    (outcome.flows[0].messages, outcome.flows[0].failure.as_ref()),
+                    (20, None)
+                );
                 let Setup { mean_ns, max_ns } = setup(&outcome);
                 assert_eq!(mean_ns, max_ns);
                 assert!((10e6..10.01e6).contains(&max_ns), "{op:?}: {max_ns}");
@@ -140,8 +146,10 @@ mod set_up {
 
     #[test]
     fn is_none_of_flows_that_connect_out_of_band() {
-        let outcome =
-            run(with(pair(&NicProfile::default(), ONE_WAY, 0.0), flow(Op::Write, 100, 1, bandwidth(4, 4))));
+        let outcome = run(with(
+            pair(&NicProfile::default(), ONE_WAY, 0.0),
+            flow(Op::Write, 100, 1, bandwidth(4, 4)),
+        ));
         assert!(outcome.flows[0].setup.is_none());
     }
 }
@@ -158,7 +166,10 @@ mod with_accelerators {
         let one = flow(Op::Write, 65536, 1, bandwidth(1, 1));
         let [learnt, told] = [boxes(one.clone()), boxes(by_cm(one))];
         let elapsed = |outcome: &Outcome| outcome.flows[0].elapsed_ns;
-        assert!(elapsed(&learnt) > RTT_MS * 1_000_000, "from traffic nothing is known yet: {learnt:?}");
+        assert!(
+            elapsed(&learnt) > RTT_MS * 1_000_000,
+            "from traffic nothing is known yet: {learnt:?}"
+        );
         assert!(elapsed(&told) < 100_000, "the box answers: {told:?}");
         for (outcome, flows) in [(&learnt, 0), (&told, 1)] {
             let near = outcome.accelerators.iter().find(|it| it.name == "near").unwrap();
@@ -168,7 +179,8 @@ mod with_accelerators {
 
     #[test]
     fn the_end_waits_for_what_was_acknowledged_early() {
-        // More than the path holds, and lost at times: the far side has it long after the requester is done.
+        // More than the path holds, and lost at times: the far side has it long after the requester
+        // is done.
         let flow = by_cm(flow(Op::Write, 1 << 20, 4, bandwidth(16, 100)));
         let mut scenario = with(accelerated_pair(&NicProfile::default(), ONE_WAY, 1e-3), flow);
         scenario.seed = 3;
@@ -207,8 +219,10 @@ mod losses {
 
     #[test]
     fn of_everything_end_the_flow_with_the_cause() {
-        let scenario =
-            with(pair(&NicProfile::default(), ONE_WAY, 1.0), by_cm(flow(Op::Write, 100, 2, bandwidth(4, 4))));
+        let scenario = with(
+            pair(&NicProfile::default(), ONE_WAY, 1.0),
+            by_cm(flow(Op::Write, 100, 2, bandwidth(4, 4))),
+        );
         let outcome = Simulation::new(scenario, |_, _| None).unwrap().run(1, |_| true);
         let failure = outcome.flows[0].failure.as_deref().unwrap();
         assert_eq!(failure, "0 of 2 QPs were connected: no answer to 16 REQs in 103 s");
@@ -221,7 +235,9 @@ mod losses {
 fn who_does_not_listen_fails_the_flow_and_no_other() {
     let mut scenario = pair(&NicProfile::default(), ONE_WAY, 0.0);
     let one = flow(Op::Write, 100, 3, bandwidth(4, 4));
-    scenario.flows.push(Flow { connect: Connect::ConnectionManager { listens: false }, ..one.clone() });
+    scenario
+        .flows
+        .push(Flow { connect: Connect::ConnectionManager { listens: false }, ..one.clone() });
     scenario.flows.push(by_cm(Flow { name: "other".into(), ..one }));
     let outcome = Simulation::new(scenario, |_, _| None).unwrap().run(1, |_| true);
     let failure = outcome.flows[0].failure.as_deref().unwrap();
@@ -236,8 +252,10 @@ fn who_does_not_listen_fails_the_flow_and_no_other() {
 
 #[test]
 fn mads_are_recorded_whole_whatever_payload_is_cut_to() {
-    let scenario =
-        with(pair(&NicProfile::default(), ONE_WAY, 0.0), by_cm(flow(Op::Write, 4096, 1, bandwidth(4, 4))));
+    let scenario = with(
+        pair(&NicProfile::default(), ONE_WAY, 0.0),
+        by_cm(flow(Op::Write, 4096, 1, bandwidth(4, 4))),
+    );
     let (_, capture) = captured(scenario);
     let lengths: Vec<(usize, usize)> = pcap::records(&capture)
         .map(|record| record.unwrap())

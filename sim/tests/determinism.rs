@@ -31,7 +31,10 @@ fn everything(scenario: Scenario, threads: usize) -> (String, Vec<Vec<u8>>) {
     let outcome = simulation.unwrap().run(threads, |_| true);
     assert_eq!(outcome.violations, Vec::<String>::new());
     assert_eq!(outcome.unfinished, None);
-    (format!("{outcome:?}"), captures.into_iter().map(|capture| capture.0.lock().unwrap().clone()).collect())
+    (
+        format!("{outcome:?}"),
+        captures.into_iter().map(|capture| capture.0.lock().unwrap().clone()).collect(),
+    )
 }
 
 fn lossy(seed: u64) -> Scenario {
@@ -49,7 +52,10 @@ fn one_thread_and_two_agree_to_the_byte() {
     let (together, together_captures) = everything(lossy(7), 2);
     assert_eq!(alone, together);
     assert!(alone_captures == together_captures, "captures differ");
-    assert!(alone_captures.iter().all(|capture| capture.len() > 10_000), "all segments were recorded");
+    assert!(
+        alone_captures.iter().all(|capture| capture.len() > 10_000),
+        "all segments were recorded"
+    );
 }
 
 #[test]
@@ -74,8 +80,12 @@ fn so_they_do_where_the_connection_manager_connects() {
 fn so_they_do_where_frames_are_late_come_twice_and_are_damaged() {
     let harmed = || {
         let mut scenario = lossy(9);
-        scenario.cables[1].wire.impairments =
-            Impairments { late: 2e-3, late_by: Duration::from_us(30), duplication: 2e-3, corruption: 1e-3 };
+        scenario.cables[1].wire.impairments = Impairments {
+            late: 2e-3,
+            late_by: Duration::from_us(30),
+            duplication: 2e-3,
+            corruption: 1e-3,
+        };
         scenario
     };
     let (alone, _) = everything(harmed(), 1);
@@ -83,8 +93,9 @@ fn so_they_do_where_frames_are_late_come_twice_and_are_damaged() {
     for what in ["late_frames", "duplicated_frames", "corrupted_frames"] {
         let named = format!("{what}: ");
         let counts = alone.split(&named).skip(1);
-        let counts =
-            counts.filter_map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok());
+        let counts = counts.filter_map(|rest| {
+            rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
+        });
         assert!(counts.sum::<u64>() > 10, "{what}");
     }
 }

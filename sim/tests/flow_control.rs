@@ -75,7 +75,10 @@ mod many_to_one {
         for number in 1..=8 {
             let name = format!("s{number}");
             let told = port(&outcome, "leaf", &name);
-            assert_eq!(counter(&outcome, &name, "rx_prio_pause"), told.pauses_sent + told.resumes_sent);
+            assert_eq!(
+                counter(&outcome, &name, "rx_prio_pause"),
+                told.pauses_sent + told.resumes_sent
+            );
             assert!(counter(&outcome, &name, "rx_prio_pause_duration_ns") > 0);
             assert_eq!(counter(&outcome, &name, "packet_seq_err"), 0);
         }
@@ -135,7 +138,10 @@ mod a_slow_receiver {
         let outcome = simulate(&slow("on"));
         assert_eq!(counter(&outcome, "b", "rx_discards_phy"), 0);
         assert!(counter(&outcome, "b", "tx_prio_pause") > 1);
-        assert_eq!(counter(&outcome, "a", "rx_prio_pause"), counter(&outcome, "b", "tx_prio_pause"));
+        assert_eq!(
+            counter(&outcome, "a", "rx_prio_pause"),
+            counter(&outcome, "b", "tx_prio_pause")
+        );
         assert_eq!(counter(&outcome, "a", "tx_retransmits"), 0);
         // 4096 bytes each 200 ns.
         let goodput = outcome.flows[0].goodput_bps;
@@ -154,8 +160,8 @@ mod a_slow_receiver {
 mod two_switches {
     use super::*;
 
-    /// Two hosts behind one switch, to a slow sink and to another host behind the next: the slow sink's pauses spread to
-    /// the link between the switches, and hold up who sends to the other.
+    /// Two hosts behind one switch, to a slow sink and to another host behind the next: the slow
+    /// sink's pauses spread to the link between the switches, and hold up who sends to the other.
     fn victim(pfc: &str, between: &str) -> String {
         let mut text = String::new();
         for name in ["left", "right"] {

@@ -10,8 +10,8 @@ fn millis(mode: &str, tx_depth: u32, loss: f64) -> f64 {
          [path.accelerator]\nmode = '{mode}'\n\
          [[flow]]\nop = 'write'\nsize = '64K'\niterations = 64\ntx_depth = {tx_depth}\nstart = '1ms'\n"
     );
-    let loaded =
-        ScenarioFile::parse("modes.toml", &text).and_then(|file| file.load(&mut |name| Err(name.into())));
+    let loaded = ScenarioFile::parse("modes.toml", &text)
+        .and_then(|file| file.load(&mut |name| Err(name.into())));
     let scenario = loaded.unwrap_or_else(|why| panic!("{why}")).scenario;
     let outcome = Simulation::new(scenario, |_, _| None).unwrap().run(1, |_| true);
     assert_eq!((&outcome.violations, &outcome.unfinished), (&Vec::new(), &None), "{mode}");
@@ -22,7 +22,8 @@ fn millis(mode: &str, tx_depth: u32, loss: f64) -> f64 {
 #[test]
 fn tail_and_far_cost_a_round_trip_for_each_queue_full() {
     for (mode, one_by_one, together) in [
-        // The flow is learnt from its traffic: two messages take a round trip each, whatever the mode.
+        // The flow is learnt from its traffic: two messages take a round trip each, whatever the
+        // mode.
         ("early", 20.0..40.0, 10.0..25.0),
         ("far", 640.0..660.0, 10.0..25.0),
         ("tail", 640.0..660.0, 10.0..25.0),

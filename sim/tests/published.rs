@@ -50,7 +50,9 @@ mod perftest_at_a_distance {
 
     #[test]
     fn a_latency_test_takes_the_path_once_or_to_and_fro() {
-        for (op, path_ns) in [(Op::Write, 5e6), (Op::Send, 5e6), (Op::Read, 10e6), (Op::Atomic, 10e6)] {
+        for (op, path_ns) in
+            [(Op::Write, 5e6), (Op::Send, 5e6), (Op::Read, 10e6), (Op::Atomic, 10e6)]
+        {
             let mut scenario = pair(&NicProfile::default(), Duration::from_ms(5), 0.0);
             scenario.flows.push(flow(op, 8, 1, Test::Latency { iterations: 100 }));
             let outcome = run(scenario);
@@ -85,7 +87,8 @@ mod go_back_n {
 
     #[test]
     fn each_loss_costs_what_a_round_trip_carries() {
-        // The timer runs out only when a packet is lost twice; theory has no such thing, so it is short.
+        // The timer runs out only when a packet is lost twice; theory has no such thing, so it is
+        // short.
         let profile = NicProfile { timeout_code: 9, ..NicProfile::default() };
         for p in [1e-5, 1e-4, 1e-3] {
             let mut scenario = pair(&profile, Duration::from_us(500), p);
@@ -95,7 +98,12 @@ mod go_back_n {
             let expected = 100.0 * PAYLOAD / WIRE / (1.0 + p * window);
             let losses = outcome.wires[0].lost_frames;
             // Chance has its part in how many are lost.
-            assert_within(goodput_gbps(&outcome), expected, 0.1, &format!("p = {p}, {losses} losses"));
+            assert_within(
+                goodput_gbps(&outcome),
+                expected,
+                0.1,
+                &format!("p = {p}, {losses} losses"),
+            );
         }
     }
 }
@@ -111,7 +119,8 @@ mod accelerator {
                 scenario.flows.push(flow(Op::Write, bytes, 1, bandwidth(128, 60_000)));
                 goodput_gbps(&run(scenario))
             };
-            let (near, far) = (goodput(Duration::from_ns(25)), goodput(Duration::from_us(distance)));
+            let (near, far) =
+                (goodput(Duration::from_ns(25)), goodput(Duration::from_us(distance)));
             // What is left is the one round trip in which the box learns the flow.
             assert!(far > 0.85 * near, "{bytes} B: {far} Gbit/s at a distance, {near} without");
         }
@@ -127,7 +136,8 @@ mod trains {
             [(50, 0.0, 16), (500, 1e-4, 16), (5000, 0.0, 64), (5000, 1e-5, 64), (5000, 1e-4, 64)]
         {
             for op in [Op::Write, Op::Send, Op::Read] {
-                // With hundreds of losses on a long way chance makes more than 1 %: they are not the same packets.
+                // With hundreds of losses on a long way chance makes more than 1 %: they are not
+                // the same packets.
                 if op == Op::Read && one_way_us == 5000 && loss == 1e-4 {
                     continue;
                 }
@@ -142,9 +152,17 @@ mod trains {
                     let lost: u64 = outcome.wires.iter().map(|wire| wire.lost_frames).sum();
                     (goodput_gbps(&outcome), lost, outcome.events)
                 };
-                let ((alone, lost, events), (together, lost_too, fewer)) = (goodput(1), goodput(train));
-                println!("{one_way_us} {loss} {train} {alone} {together} {lost} {lost_too} {events} {fewer}");
-                assert_within(together, alone, 0.01, &format!("{op:?}, {one_way_us} µs, loss {loss}"));
+                let ((alone, lost, events), (together, lost_too, fewer)) =
+                    (goodput(1), goodput(train));
+                println!(
+                    "{one_way_us} {loss} {train} {alone} {together} {lost} {lost_too} {events} {fewer}"
+                );
+                assert_within(
+                    together,
+                    alone,
+                    0.01,
+                    &format!("{op:?}, {one_way_us} µs, loss {loss}"),
+                );
                 assert!(fewer * 4 < events, "{fewer} events instead of {events}");
             }
         }

@@ -14,8 +14,8 @@ fn run(path: &str, boxes: &str, flow: &str, threads: usize) -> Outcome {
 }
 
 fn outcome(text: &str, threads: usize) -> Outcome {
-    let loaded =
-        ScenarioFile::parse("boxes.toml", text).and_then(|file| file.load(&mut |name| Err(name.into())));
+    let loaded = ScenarioFile::parse("boxes.toml", text)
+        .and_then(|file| file.load(&mut |name| Err(name.into())));
     let scenario = loaded.unwrap_or_else(|why| panic!("{why}")).scenario;
     Simulation::new(scenario, |_, _| None).unwrap().run(threads, |_| true)
 }
@@ -30,10 +30,15 @@ const WHOLE: &str = "transport = true";
 
 #[test]
 fn loss_that_stops_a_pair_costs_a_whole_box_its_own_share() {
-    // In mode far a completion says that the far box has it: what is under way does not count. The requester needs a queue for
-    // the round trip and a repetition.
+    // In mode far a completion says that the far box has it: what is under way does not count. The
+    // requester needs a queue for the round trip and a repetition.
     let of = |loss: &str, boxes: &str, extra: &str| {
-        goodput(&run(&format!("accelerators = 'both'\nloss = {loss}\n{extra}"), boxes, "size = '256K'", 1))
+        goodput(&run(
+            &format!("accelerators = 'both'\nloss = {loss}\n{extra}"),
+            boxes,
+            "size = '256K'",
+            1,
+        ))
     };
     let far = "mode = 'far'";
     let (clean, lossy) = ("0.0", "1e-2");
@@ -66,7 +71,12 @@ fn every_mode_and_operation_goes_through() {
 fn a_rate_that_adapts_finds_the_path_s() {
     let of = |loss: &str| {
         let path = format!("accelerators = 'both'\nloss = {loss}");
-        goodput(&run(&path, &format!("{WHOLE}\nmode = 'far'\nwan_rate = 'adaptive'"), "size = '256K'", 1))
+        goodput(&run(
+            &path,
+            &format!("{WHOLE}\nmode = 'far'\nwan_rate = 'adaptive'"),
+            "size = '256K'",
+            1,
+        ))
     };
     let (clean, lossy) = (of("0.0"), of("1e-2"));
     assert!(clean > 8.5e9, "{clean}");

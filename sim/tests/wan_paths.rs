@@ -1,12 +1,12 @@
-//! Whole boxes over paths that are cut, reorder, lose in bursts and are shared, at small rates: what docs/simulator.md and the
-//! README say of 100 Gbit/s holds in kind.
+//! Whole boxes over paths that are cut, reorder, lose in bursts and are shared, at small rates:
+//! what docs/simulator.md and the README say of 100 Gbit/s holds in kind.
 
 use longhaul_sim::file::ScenarioFile;
 use longhaul_sim::{FlowOutcome, Outcome, Simulation};
 
 fn run(text: &str) -> Outcome {
-    let loaded =
-        ScenarioFile::parse("paths.toml", text).and_then(|file| file.load(&mut |name| Err(name.into())));
+    let loaded = ScenarioFile::parse("paths.toml", text)
+        .and_then(|file| file.load(&mut |name| Err(name.into())));
     let scenario = loaded.unwrap_or_else(|why| panic!("{why}")).scenario;
     let outcome = Simulation::new(scenario, |_, _| None).unwrap().run(1, |_| true);
     assert_eq!((&outcome.violations, &outcome.unfinished), (&Vec::new(), &None));
@@ -26,8 +26,8 @@ fn seeded(seed: u64, keys: &str, boxes: &str, flow: &str) -> Outcome {
     ))
 }
 
-/// Messages of 256 KiB that have completed `ms` after a flow began over two paths of 2 Gbit/s, of which one is cut 200 ms after
-/// everything began. Completions mean that the far box has the data.
+/// Messages of 256 KiB that have completed `ms` after a flow began over two paths of 2 Gbit/s, of
+/// which one is cut 200 ms after everything began. Completions mean that the far box has the data.
 fn completed(ms: u64, cut: &str) -> u64 {
     let link = |n: &str, cut: &str| {
         format!(
@@ -51,7 +51,9 @@ fn fifty_milliseconds_after_a_path_is_cut_the_other_one_is_full() {
     let cut = "cut_at = '200ms'";
     // The flow begins 10 to 20 ms after everything.
     let gbps = |from: u64, to: u64, cut: &str| {
-        (completed(to, cut) - completed(from, cut)) as f64 * 8.0 * 262_144.0 / (to - from) as f64 / 1e6
+        (completed(to, cut) - completed(from, cut)) as f64 * 8.0 * 262_144.0
+            / (to - from) as f64
+            / 1e6
     };
     let both = gbps(100, 180, cut);
     let survivor = gbps(240, 320, cut);
@@ -72,7 +74,10 @@ fn reordering_costs_no_goodput() {
     let without = goodput("");
     for part in ["0.01", "0.5"] {
         let with = goodput(&format!("reorder = {part}\nreorder_delay = '1ms'"));
-        assert!(with > 0.98 * without, "{with} of {without} with {part} of the frames late by 1 ms");
+        assert!(
+            with > 0.98 * without,
+            "{with} of {without} with {part} of the frames late by 1 ms"
+        );
     }
 }
 
@@ -98,8 +103,9 @@ fn flows_share_a_path_evenly() {
 
 #[test]
 fn losses_that_come_in_bursts_are_repaired_too() {
-    let goodput =
-        |keys: &str| path(keys, "mode = 'far'", "size = '256K'\nduration = '400ms'").flows[0].goodput_bps;
+    let goodput = |keys: &str| {
+        path(keys, "mode = 'far'", "size = '256K'\nduration = '400ms'").flows[0].goodput_bps
+    };
     let without = goodput("");
     for (loss, burst, least) in [("1e-3", 8, 0.95), ("1e-2", 8, 0.9), ("1e-2", 64, 0.9)] {
         let with = goodput(&format!("loss = {loss}\nloss_burst = {burst}"));
@@ -109,8 +115,8 @@ fn losses_that_come_in_bursts_are_repaired_too() {
 
 #[test]
 fn nearly_all_writes_complete_without_a_repetition_though_frames_are_lost() {
-    // Percentile 99.9 in round trips. The first flow shows the boxes what the path loses; of 32 WRITEs at once the last wait a
-    // third of a round trip for the others.
+    // Percentile 99.9 in round trips. The first flow shows the boxes what the path loses; of 32
+    // WRITEs at once the last wait a third of a round trip for the others.
     let p999 = |seed: u64, mode: &str, parity: &str, loss: &str| {
         let flow = "name = 'first'\nduration = '1500ms'\ntx_depth = 32\n[[flow]]\nname = 'measured'\nstart = '1600ms'\n\
                     tx_depth = 32\nduration = '1s'\nconnect = 'cm'";
@@ -126,15 +132,21 @@ fn nearly_all_writes_complete_without_a_repetition_though_frames_are_lost() {
         assert!(with[2] < clean + 0.1, "{mode}: {with:?} round trips, {clean} without loss");
         // A WRITE of which something is repeated takes two round trips at least.
         let without = p999(1, mode, "off", "1e-3");
-        assert!(without > 2.0 && without > clean + 0.6, "{mode}: {without} round trips without parity");
+        assert!(
+            without > 2.0 && without > clean + 0.6,
+            "{mode}: {without} round trips without parity"
+        );
     }
 }
 
-/// How long two hosts take to write 400 MB each to a third that has a port of 1 Gbit/s: next to them, or behind boxes and a path.
+/// How long two hosts take to write 400 MB each to a third that has a port of 1 Gbit/s: next to
+/// them, or behind boxes and a path.
 fn incast_ms(path: Option<&str>) -> f64 {
     let hosts: String = ["a1", "a2", "b"]
         .map(|name| {
-            format!("[[host]]\nname = '{name}'\nnic = {{ profile = 'connectx6', timeout_code = 18 }}\n")
+            format!(
+                "[[host]]\nname = '{name}'\nnic = {{ profile = 'connectx6', timeout_code = 18 }}\n"
+            )
         })
         .concat();
     let link = |from: &str, to: &str, keys: &str| {
@@ -148,7 +160,9 @@ fn incast_ms(path: Option<&str>) -> f64 {
         None => link("tor", "b", ""),
         Some(keys) => {
             ["near", "far"]
-                .map(|name| format!("[[accelerator]]\nname = '{name}'\ntransport = true\nmode = 'far'\n"))
+                .map(|name| {
+                    format!("[[accelerator]]\nname = '{name}'\ntransport = true\nmode = 'far'\n")
+                })
                 .concat()
                 + &link("tor", "near.lan", "")
                 + &link("near.wan", "far.wan", &format!("delay = '25ms'\n{keys}"))
@@ -183,7 +197,8 @@ fn two_hosts_that_write_to_one_over_a_path_take_as_long_as_side_by_side() {
     }
 }
 
-/// What a responder behind a switch that marks, and half as fast as the path, gets of a flow, and what the switch drops.
+/// What a responder behind a switch that marks, and half as fast as the path, gets of a flow, and
+/// what the switch drops.
 fn behind_a_slower_port(dcqcn: &str) -> (f64, u64) {
     let outcome = run(&format!(
         "time_max = '2s'\n[[host]]\nname = 'a'\nnic = 'connectx6'\ndcqcn = '{dcqcn}'\n[[host]]\nname = 'b'\nnic = 'connectx6'\ndcqcn = '{dcqcn}'\n\
@@ -195,8 +210,12 @@ fn behind_a_slower_port(dcqcn: &str) -> (f64, u64) {
          [[link]]\nbetween = ['leaf', 'b']\nrate = '5G'\n\
          [[flow]]\nfrom = 'a'\nto = 'b'\nsize = '64K'\ntx_depth = 128\nduration = '400ms'\nconnect = 'cm'\n"
     ));
-    let dropped =
-        outcome.switches[0].ports.iter().flat_map(|port| &port.drops).map(|(_, frames)| frames).sum();
+    let dropped = outcome.switches[0]
+        .ports
+        .iter()
+        .flat_map(|port| &port.drops)
+        .map(|(_, frames)| frames)
+        .sum();
     (outcome.flows[0].goodput_bps, dropped)
 }
 
@@ -204,7 +223,11 @@ fn behind_a_slower_port(dcqcn: &str) -> (f64, u64) {
 fn a_box_slows_down_where_the_responders_network_asks_for_it() {
     let (goodput, dropped) = behind_a_slower_port("on");
     assert!(goodput > 4.5e9 && dropped == 0, "{goodput} bit/s, {dropped} frames dropped");
-    // Where it says nothing but drops, a window of the box's keeps it from sending everything again and again.
+    // Where it says nothing but drops, a window of the box's keeps it from sending everything again
+    // and again.
     let (goodput, dropped) = behind_a_slower_port("off");
-    assert!(goodput > 4.5e9 && (1..4000).contains(&dropped), "{goodput} bit/s, {dropped} frames dropped");
+    assert!(
+        goodput > 4.5e9 && (1..4000).contains(&dropped),
+        "{goodput} bit/s, {dropped} frames dropped"
+    );
 }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Release builds that end-to-end tests run.
-pub const RELEASE: &[&str] = &["build", "--release", "--quiet", "-p=longhaul", "-p=longhaul-preload"];
+pub const RELEASE: &[&str] =
+    &["build", "--release", "--quiet", "-p=longhaul", "-p=longhaul-preload"];
 
 /// Runs `cargo ARGUMENTS` in `root` with `variables` added to the environment.
 pub fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), String> {

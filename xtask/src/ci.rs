@@ -19,8 +19,9 @@ const STEPS: &[(&str, &[&str])] = &[
 /// The same cases of every property test each time: new ones are drawn by `cargo xtask nightly`.
 const SAME_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
 
-/// What threads or processes share without one plain mutex, in every order of execution with at most so many
-/// preemptions. Loom's stand-ins for atomics and locks come by `cfg(loom)`, hence a folder of its own for what is built.
+/// What threads or processes share without one plain mutex, in every order of execution with at
+/// most so many preemptions. Loom's stand-ins for atomics and locks come by `cfg(loom)`, hence a
+/// folder of its own for what is built.
 const LOOM: (&[&str], &[(&str, &str)]) = (
     &[
         "test",
@@ -49,15 +50,16 @@ pub fn run(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-pub const DPDK_IS_MISSING: &str = "DPDK is not installed: apt-get install pkg-config libdpdk-dev dpdk-dev";
+pub const DPDK_IS_MISSING: &str =
+    "DPDK is not installed: apt-get install pkg-config libdpdk-dev dpdk-dev";
 
 pub fn has_dpdk() -> bool {
     let found = Command::new("pkg-config").args(["--atleast-version=22.11", "libdpdk"]).status();
     found.is_ok_and(|status| status.success())
 }
 
-/// What is built with DPDK: the port's own tests and, end to end, boxes over it. Skipped, loudly, where it is not installed:
-/// the default build must not need it.
+/// What is built with DPDK: the port's own tests and, end to end, boxes over it. Skipped, loudly,
+/// where it is not installed: the default build must not need it.
 pub fn dpdk(root: &Path) -> Result<(), String> {
     if !has_dpdk() {
         eprintln!("\n!!! SKIPPED: everything with DPDK: {DPDK_IS_MISSING}\n");
@@ -65,10 +67,19 @@ pub fn dpdk(root: &Path) -> Result<(), String> {
     }
     let port = ["-p=longhaul-dpdk", "--features=longhaul-dpdk/libdpdk"];
     let program = ["-p=longhaul", "--features=longhaul/dpdk"];
-    let quiet =
-        |command: &'static str, package: [&'static str; 2]| [command, "--quiet", package[0], package[1]];
-    cargo(root, &[&quiet("clippy", port)[..], &["--all-targets", "--", "-D", "warnings"]].concat(), &[])?;
-    cargo(root, &[&quiet("clippy", program)[..], &["--all-targets", "--", "-D", "warnings"]].concat(), &[])?;
+    let quiet = |command: &'static str, package: [&'static str; 2]| {
+        [command, "--quiet", package[0], package[1]]
+    };
+    cargo(
+        root,
+        &[&quiet("clippy", port)[..], &["--all-targets", "--", "-D", "warnings"]].concat(),
+        &[],
+    )?;
+    cargo(
+        root,
+        &[&quiet("clippy", program)[..], &["--all-targets", "--", "-D", "warnings"]].concat(),
+        &[],
+    )?;
     cargo(root, &[&quiet("doc", port)[..], &["--no-deps"]].concat(), &[])?;
     cargo(root, &quiet("test", port), &[])?;
     // The one for releases takes twice as long to build, and tells no more here.
@@ -76,20 +87,26 @@ pub fn dpdk(root: &Path) -> Result<(), String> {
     cargo(root, RELEASE, &[])?;
     let with_dpdk = target(root).join("debug/longhaul");
     let with_dpdk = with_dpdk.to_string_lossy();
-    cargo(root, &["test", "-p=longhaul-checks", "--test=dpdk"], &[("LONGHAUL_WITH_DPDK", &with_dpdk)])
+    cargo(
+        root,
+        &["test", "-p=longhaul-checks", "--test=dpdk"],
+        &[("LONGHAUL_WITH_DPDK", &with_dpdk)],
+    )
 }
 
 /// The long form of a test that runs for half a minute among the others.
 pub fn soak(root: &Path, minutes: &str) -> Result<(), String> {
-    let minutes: u64 =
-        minutes.parse().map_err(|_| format!("'{minutes}' is no number of minutes: give one, as 30"))?;
+    let minutes: u64 = minutes
+        .parse()
+        .map_err(|_| format!("'{minutes}' is no number of minutes: give one, as 30"))?;
     cargo(root, RELEASE, &[])?;
     let test = ["test", "-p=longhaul-checks", "--test=integrity", "soak::", "--", "--nocapture"];
     cargo(root, &test, &[("LONGHAUL_SOAK_SECONDS", &(60 * minutes).to_string())])
 }
 
-/// The tests of the crates with unsafe code under AddressSanitizer, which only a nightly toolchain has. Programs with
-/// the preloaded library are not among them: they would have to be built with it too.
+/// The tests of the crates with unsafe code under AddressSanitizer, which only a nightly toolchain
+/// has. Programs with the preloaded library are not among them: they would have to be built with it
+/// too.
 pub fn sanitize(root: &Path) -> Result<(), String> {
     let status = Command::new("rustup")
         .current_dir(root)

@@ -1,8 +1,8 @@
 //! `cargo xtask count`: instructions per packet, which do not depend on what else the machine does.
 //!
-//! The examples of the protocol crates run one path as often as they are told. Two runs of different length under
-//! callgrind give the cost of one round without that of starting up. Valgrind knows no AVX-512, so that the ICRC
-//! takes more instructions here than on the CPU.
+//! The examples of the protocol crates run one path as often as they are told. Two runs of
+//! different length under callgrind give the cost of one round without that of starting up.
+//! Valgrind knows no AVX-512, so that the ICRC takes more instructions here than on the CPU.
 
 use crate::cargo;
 use std::path::{Path, PathBuf};
@@ -37,11 +37,23 @@ const fn rnic(what: &'static str, arguments: &'static str) -> Counted {
 }
 
 const fn accel(what: &'static str, arguments: &'static str, preparations: &'static str) -> Counted {
-    Counted { package: "accel", example: "count", what, arguments, preparations: Some(preparations) }
+    Counted {
+        package: "accel",
+        example: "count",
+        what,
+        arguments,
+        preparations: Some(preparations),
+    }
 }
 
 const fn wan(what: &'static str, arguments: &'static str, preparations: &'static str) -> Counted {
-    Counted { package: "wan", example: "count_tunnelled", what, arguments, preparations: Some(preparations) }
+    Counted {
+        package: "wan",
+        example: "count_tunnelled",
+        what,
+        arguments,
+        preparations: Some(preparations),
+    }
 }
 
 const fn link(what: &'static str, arguments: &'static str) -> Counted {
@@ -101,15 +113,20 @@ fn build_examples(root: &Path) -> Result<PathBuf, String> {
 }
 
 fn per_round(program: &Path, arguments: &str) -> Result<f64, String> {
-    let (short, long) = (instructions(program, arguments, SHORT)?, instructions(program, arguments, LONG)?);
+    let (short, long) =
+        (instructions(program, arguments, SHORT)?, instructions(program, arguments, LONG)?);
     Ok(long.saturating_sub(short) as f64 / (LONG - SHORT) as f64)
 }
 
 fn instructions(program: &Path, arguments: &str, rounds: u64) -> Result<u64, String> {
     let rounds = rounds.to_string();
-    let arguments = arguments.split(' ').map(|word| if word == "N" { rounds.as_str() } else { word });
+    let arguments =
+        arguments.split(' ').map(|word| if word == "N" { rounds.as_str() } else { word });
     let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program).args(arguments);
+    valgrind
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .args(arguments);
     let out = valgrind.output().map_err(|e| format!("cannot run valgrind: {e}"))?;
     let text = String::from_utf8_lossy(&out.stderr);
     let total = text.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());

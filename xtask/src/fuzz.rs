@@ -1,8 +1,9 @@
 //! `cargo xtask fuzz`: coverage-guided fuzzing by libFuzzer, on the stable toolchain.
 //!
-//! The compiler inserts the counters (the sanitizer coverage pass of LLVM, which `-Cpasses` reaches without `-Z`). libFuzzer
-//! itself is C++ that the crate `libfuzzer-sys` builds. There is no AddressSanitizer on stable: a finding is a panic, a hang, or
-//! too much memory; `cargo xtask sanitize` runs the unsafe code under it.
+//! The compiler inserts the counters (the sanitizer coverage pass of LLVM, which `-Cpasses` reaches
+//! without `-Z`). libFuzzer itself is C++ that the crate `libfuzzer-sys` builds. There is no
+//! AddressSanitizer on stable: a finding is a panic, a hang, or too much memory;
+//! `cargo xtask sanitize` runs the unsafe code under it.
 
 use crate::cargo;
 use std::fs;
@@ -19,8 +20,9 @@ const INSTRUMENTATION: [&str; 5] = [
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
-/// What the names of crates of ours begin with. Others are not instrumented: libFuzzer looks through all counters
-/// after each input, and would be told of each comparison in the arithmetic of ciphers.
+/// What the names of crates of ours begin with. Others are not instrumented: libFuzzer looks
+/// through all counters after each input, and would be told of each comparison in the arithmetic of
+/// ciphers.
 const OURS: &str = "longhaul";
 /// In the environment of the compiler that [`instrument`] stands before.
 const INSTRUMENTS: &str = "LONGHAUL_FUZZ_INSTRUMENTS";
@@ -97,7 +99,8 @@ fn targets(root: &Path) -> Result<Vec<String>, String> {
 }
 
 fn parse(words: &[String], all: &[String]) -> Result<Asked, String> {
-    let mut asked = Asked { targets: vec![], limit: Limit::Seconds(60), minimises: false, lists: false };
+    let mut asked =
+        Asked { targets: vec![], limit: Limit::Seconds(60), minimises: false, lists: false };
     let mut words = words.iter();
     let number = |of: &str, word: Option<&String>| {
         let word = word.ok_or(format!("{of} needs a number, as in '{of} 600'"))?;
@@ -110,7 +113,12 @@ fn parse(words: &[String], all: &[String]) -> Result<Asked, String> {
             "--minimise" => asked.minimises = true,
             "--list" => asked.lists = true,
             name if all.iter().any(|target| target == name) => asked.targets.push(name.to_owned()),
-            other => return Err(format!("there is no target '{other}'; the targets are {}", all.join(", "))),
+            other => {
+                return Err(format!(
+                    "there is no target '{other}'; the targets are {}",
+                    all.join(", ")
+                ));
+            }
         }
     }
     Ok(asked)
@@ -147,8 +155,8 @@ pub fn build(root: &Path) -> Result<PathBuf, String> {
     Ok(folder.join(PLATFORM).join("release/longhaul-fuzz"))
 }
 
-/// Runs the compiler that cargo asks its wrapper for, with instrumentation for crates of ours; none if cargo is not
-/// who started this program.
+/// Runs the compiler that cargo asks its wrapper for, with instrumentation for crates of ours; none
+/// if cargo is not who started this program.
 pub fn instrument(arguments: &[String]) -> Option<ExitCode> {
     std::env::var_os(INSTRUMENTS)?;
     let (compiler, rest) = arguments.split_first()?;
@@ -194,7 +202,8 @@ fn folders(root: &Path, target: &str) -> Result<([PathBuf; 3], String), String> 
 
 fn fuzzer(program: &Path, target: &str) -> Command {
     let mut command = Command::new(program);
-    let length = LENGTHS_MAX.iter().find(|(of, _)| *of == target).map_or(LENGTH_MAX, |(_, max)| *max);
+    let length =
+        LENGTHS_MAX.iter().find(|(of, _)| *of == target).map_or(LENGTH_MAX, |(_, max)| *max);
     command.env("LONGHAUL_FUZZ_TARGET", target).arg(format!("-max_len={length}"));
     command
 }
@@ -215,8 +224,13 @@ fn one(root: &Path, program: &Path, target: &str, limit: Limit) -> Result<u64, S
         .spawn()
         .map_err(|e| format!("cannot run {}: {e}", program.display()))?;
     let (mut executions, mut rest) = (0, String::new());
-    for line in
-        child.stderr.take().map(BufReader::new).into_iter().flat_map(BufRead::lines).map_while(Result::ok)
+    for line in child
+        .stderr
+        .take()
+        .map(BufReader::new)
+        .into_iter()
+        .flat_map(BufRead::lines)
+        .map_while(Result::ok)
     {
         if let Some(count) = line.strip_prefix("stat::number_of_executed_units:") {
             executions = count.trim().parse().unwrap_or(0);
@@ -229,11 +243,17 @@ fn one(root: &Path, program: &Path, target: &str, limit: Limit) -> Result<u64, S
     let status = child.wait().map_err(|e| format!("{target}: {e}"))?;
     let seconds = started.elapsed().as_secs_f64();
     note(root, target, executions, seconds)?;
-    println!("{target}: {executions} executions in {seconds:.0} s, {:.0}/s", executions as f64 / seconds);
+    println!(
+        "{target}: {executions} executions in {seconds:.0} s, {:.0}/s",
+        executions as f64 / seconds
+    );
     if status.success() {
         return Ok(executions);
     }
-    Err(format!("{rest}{target}: {status}; the input is {findings}*: put it into {}", inputs[2].display()))
+    Err(format!(
+        "{rest}{target}: {status}; the input is {findings}*: put it into {}",
+        inputs[2].display()
+    ))
 }
 
 /// Adds a line to the journal of executions.
@@ -314,7 +334,9 @@ mod tests {
     #[test]
     fn targets_and_limits_are_read_and_anything_else_is_refused() {
         let all = ["frame".to_owned(), "mad".to_owned()];
-        let of = |words: &str| parse(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>(), &all);
+        let of = |words: &str| {
+            parse(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>(), &all)
+        };
         let asked = of("mad --runs 1000").unwrap();
         assert_eq!((asked.targets, asked.limit), (vec!["mad".to_owned()], Limit::Runs(1000)));
         assert_eq!(of("--time 5").unwrap().limit, Limit::Seconds(5));

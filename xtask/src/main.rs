@@ -1,5 +1,6 @@
-//! Developer tasks: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask sanitize`, `cargo xtask interop`,
-//! `cargo xtask dpdk`, `cargo xtask soak`, `cargo xtask nightly`, `cargo xtask fuzz`, `cargo xtask count`.
+//! Developer tasks: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask sanitize`,
+//! `cargo xtask interop`, `cargo xtask dpdk`, `cargo xtask soak`, `cargo xtask nightly`,
+//! `cargo xtask fuzz`, `cargo xtask count`.
 
 mod cargo;
 mod ci;

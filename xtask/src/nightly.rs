@@ -1,7 +1,7 @@
 //! `cargo xtask nightly`: everything that takes longer than `cargo xtask ci` may.
 //!
-//! Each stage is a process of its own, this program again, with [`LENGTHS`] in its environment: nothing that ends
-//! it ends the others, and what it prints goes into a log too.
+//! Each stage is a process of its own, this program again, with [`LENGTHS`] in its environment:
+//! nothing that ends it ends the others, and what it prints goes into a log too.
 
 mod process;
 mod stages;
@@ -119,7 +119,8 @@ pub fn run(root: &Path, words: &[String]) -> Result<(), String> {
         return Ok(());
     }
     let stages = if asked.stages.is_empty() { STAGES.iter().collect() } else { asked.stages };
-    let minutes = |stage: &Stage| asked.minutes.map_or(stage.minutes, |bound| bound.min(stage.minutes));
+    let minutes =
+        |stage: &Stage| asked.minutes.map_or(stage.minutes, |bound| bound.min(stage.minutes));
     let all: u64 = stages.iter().map(|stage| minutes(stage)).sum();
     eprintln!("== stages: {}, about {all} minutes without builds", stages.len());
     let of = stages.len();
@@ -164,10 +165,12 @@ fn parse(words: &[String]) -> Result<Asked, String> {
                 let cure = "--minutes needs a number above 0, as in '--minutes 5'";
                 asked.minutes = Some(number.ok_or(cure)?);
             }
-            name => asked.stages.push(STAGES.iter().find(|stage| stage.name == name).ok_or_else(|| {
-                let names = STAGES.map(|stage| stage.name).join(", ");
-                format!("there is no stage '{name}'; the stages are {names}")
-            })?),
+            name => asked.stages.push(STAGES.iter().find(|stage| stage.name == name).ok_or_else(
+                || {
+                    let names = STAGES.map(|stage| stage.name).join(", ");
+                    format!("there is no stage '{name}'; the stages are {names}")
+                },
+            )?),
         }
     }
     Ok(asked)
@@ -182,7 +185,9 @@ fn list() {
     for length in &LENGTHS {
         println!("  {}={}", length.variable, in_force(length.variable, length.value));
     }
-    println!("\n--minutes N: N minutes for each stage after its builds; lengths are cut accordingly");
+    println!(
+        "\n--minutes N: N minutes for each stage after its builds; lengths are cut accordingly"
+    );
 }
 
 /// What the environment says, or else `usual`.
@@ -202,7 +207,10 @@ fn lengths(stage: &Stage, minutes: Option<u64>) -> Vec<(&'static str, String)> {
             Counts::Seconds => length.value.min(30 * minutes),
         }
     };
-    LENGTHS.iter().map(|length| (length.variable, in_force(length.variable, bounded(length)))).collect()
+    LENGTHS
+        .iter()
+        .map(|length| (length.variable, in_force(length.variable, bounded(length))))
+        .collect()
 }
 
 fn one(root: &Path, stage: &'static Stage, place: &str, minutes: Option<u64>) -> Outcome {
@@ -212,9 +220,10 @@ fn one(root: &Path, stage: &'static Stage, place: &str, minutes: Option<u64>) ->
     let ending = process::run(root, stage.name, place, &variables, limit);
     let ended = ending.unwrap_or_else(|error| Ending::Failed { why: error, tests: vec![] });
     let ended = match ended {
-        Ending::Late { tests } if minutes.is_none() => {
-            Ending::Failed { why: format!("it did not end within {} min", limit.as_secs() / 60), tests }
-        }
+        Ending::Late { tests } if minutes.is_none() => Ending::Failed {
+            why: format!("it did not end within {} min", limit.as_secs() / 60),
+            tests,
+        },
         Ending::Late { tests } if !tests.is_empty() => {
             Ending::Failed { why: "and was cut short".to_owned(), tests }
         }
@@ -246,7 +255,9 @@ impl fmt::Display for Outcome {
 }
 
 fn summarise(outcomes: &[Outcome]) -> Result<(), String> {
-    let of = |wanted: fn(&Ending) -> bool| outcomes.iter().filter(|outcome| wanted(&outcome.ended)).count();
+    let of = |wanted: fn(&Ending) -> bool| {
+        outcomes.iter().filter(|outcome| wanted(&outcome.ended)).count()
+    };
     let passed = of(|ended| matches!(ended, Ending::Passed));
     let failed = of(|ended| matches!(ended, Ending::Failed { .. }));
     let skipped = of(|ended| matches!(ended, Ending::Skipped { .. }));
@@ -269,8 +280,10 @@ mod tests {
 
     #[test]
     fn stages_are_chosen_by_name_and_others_are_refused_with_the_names() {
-        let names =
-            |words| asked(words).map(|asked| asked.stages.iter().map(|stage| stage.name).collect::<Vec<_>>());
+        let names = |words| {
+            asked(words)
+                .map(|asked| asked.stages.iter().map(|stage| stage.name).collect::<Vec<_>>())
+        };
         assert_eq!(names("soak deny"), Ok(vec!["soak", "deny"]));
         let error = names("soap").unwrap_err();
         assert!(error.contains("'soap'") && error.contains("soak"), "{error}");
@@ -299,11 +312,15 @@ mod tests {
         let skipped = Ending::Skipped { why: "not there".to_owned() };
         let late = Ending::Late { tests: vec![] };
         let outcome = |ended| Outcome { stage: &STAGES[0], took: Duration::from_secs(61), ended };
-        let outcomes: Vec<_> = [Ending::Passed, failed, skipped, late].into_iter().map(outcome).collect();
+        let outcomes: Vec<_> =
+            [Ending::Passed, failed, skipped, late].into_iter().map(outcome).collect();
         assert_eq!(summarise(&outcomes), Err("1 of 4 stages failed".to_owned()));
         assert_eq!(summarise(&outcomes[2..]), Ok(()));
         let text = outcomes[1].to_string();
-        assert!(text.contains("1 min 01 s  FAILED: broken; again: cargo xtask nightly deny"), "{text}");
+        assert!(
+            text.contains("1 min 01 s  FAILED: broken; again: cargo xtask nightly deny"),
+            "{text}"
+        );
         assert!(text.ends_with("a::b"), "{text}");
     }
 }

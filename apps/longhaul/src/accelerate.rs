@@ -69,7 +69,8 @@ pub struct Args {
     /// Port to the hosts that are accelerated; one for each --wan
     #[arg(long, value_name = "PORT")]
     lan: Vec<PortName>,
-    /// Port to the long path; with --transport several for one --lan are as many paths, each with the given rate
+    /// Port to the long path; with --transport several for one --lan are as many paths, each with
+    /// the given rate
     #[arg(long, value_name = "PORT")]
     wan: Vec<PortName>,
     /// Record what passes the LAN port, both ways; for several pairs, in their order
@@ -96,8 +97,8 @@ struct Acceleration {
     #[arg(long)]
     #[serde(deserialize_with = "written")]
     distance: Option<Distance>,
-    /// How far a host may run ahead of the other end [default: four times what is under way in a round trip, at least 16M;
-    /// 64M without rate and distance]
+    /// How far a host may run ahead of the other end [default: four times what is under way in a
+    /// round trip, at least 16M; 64M without rate and distance]
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "written")]
     window: Option<Size>,
@@ -109,17 +110,20 @@ struct Acceleration {
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "written")]
     give_up: Option<Span>,
-    /// Be a whole box: besides, complete what comes from the other site's requesters, and carry all of it to the box there, which
-    /// has this set too, by a transport that repairs what the path loses. Frames that are too long for the path go in parts: best is an MTU
-    /// of the WAN port, and of the path, that is 64 more than the hosts'
+    /// Be a whole box: besides, complete what comes from the other site's requesters, and carry all
+    /// of it to the box there, which has this set too, by a transport that repairs what the path
+    /// loses. Frames that are too long for the path go in parts: best is an MTU of the WAN port,
+    /// and of the path, that is 64 more than the hosts'
     #[arg(long)]
     transport: bool,
-    /// How fast the transport sends: 'adaptive' finds what the path has room for, shares it with others and never exceeds --rate;
-    /// 'port' is as fast as the port takes frames; or a rate [default: --rate, otherwise port]
+    /// How fast the transport sends: 'adaptive' finds what the path has room for, shares it with
+    /// others and never exceeds --rate; 'port' is as fast as the port takes frames; or a rate
+    /// [default: --rate, otherwise port]
     #[arg(long, value_name = "adaptive|port|RATE")]
     wan_rate: Option<WanRate>,
-    /// This box's private key, made by 'longhaul key new': what the transport sends is encrypted, and nothing else is taken from the
-    /// WAN for it. Needs --peer, and 32 bytes more of the path's MTU
+    /// This box's private key, made by 'longhaul key new': what the transport sends is encrypted,
+    /// and nothing else is taken from the WAN for it. Needs --peer, and 32 bytes more of the path's
+    /// MTU
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Another site's box, by a name and its public key; may be repeated
@@ -138,20 +142,23 @@ struct Acceleration {
     /// instead of dropping it. Who drops the encrypted datagrams then gets to read the traffic
     #[arg(long)]
     key_optional: bool,
-    /// Fetch at once what commands of these protocols let their target READ, which saves writes a round trip: nvme (NVMe-oF), rpc
-    /// (NFS over RDMA). At both sites, with --transport; their connections then need both boxes [default: none]
+    /// Fetch at once what commands of these protocols let their target READ, which saves writes a
+    /// round trip: nvme (NVMe-oF), rpc (NFS over RDMA). At both sites, with --transport; their
+    /// connections then need both boxes [default: none]
     #[arg(long, value_name = "nvme,rpc", value_delimiter = ',')]
     #[serde(deserialize_with = "protocols_written")]
     read_ahead: Vec<Protocol>,
-    /// A site's addresses, and an address behind its box that is asked for in place of them all; without one, each is asked for by
-    /// itself. Other addresses are then not asked for, unless --probe; may be repeated
+    /// A site's addresses, and an address behind its box that is asked for in place of them all;
+    /// without one, each is asked for by itself. Other addresses are then not asked for, unless
+    /// --probe; may be repeated
     #[arg(long, value_name = "PREFIX[=ADDRESS]")]
     far: Vec<Far>,
-    /// Besides --far, ask along the path whether a box serves any other address that hosts send to, as without --far
+    /// Besides --far, ask along the path whether a box serves any other address that hosts send to,
+    /// as without --far
     #[arg(long)]
     probe: bool,
-    /// Bits of a host's IPv4 address that name its tenant: tenants share the memory, each has as much as the others if it needs as
-    /// much [default: 32]
+    /// Bits of a host's IPv4 address that name its tenant: tenants share the memory, each has as
+    /// much as the others if it needs as much [default: 32]
     #[arg(long, value_name = "BITS")]
     tenant_prefix_ipv4: Option<u8>,
     /// As --tenant-prefix-ipv4, of IPv6 addresses [default: 128]
@@ -160,18 +167,20 @@ struct Acceleration {
     /// Flows known at once [default: 4096]
     #[arg(long, value_name = "N")]
     flows: Option<u32>,
-    /// What a completion says of flows that no policy rule of a file fits: early (this box has it), far (the other site's
-    /// box has it; without one as off), tail or off (the responder has it) [default: early]
+    /// What a completion says of flows that no policy rule of a file fits: early (this box has it),
+    /// far (the other site's box has it; without one as off), tail or off (the responder has it)
+    /// [default: early]
     #[arg(long)]
     #[serde(deserialize_with = "written")]
     mode: Option<Mode>,
-    /// Cores that share the ports: how many, as 2, or which processors they run on, as 4-7 or 0,2. All that two hosts send each
-    /// other is of one core; with --transport both boxes need as many; docs/cores.md says what NICs are told [default: 1]
+    /// Cores that share the ports: how many, as 2, or which processors they run on, as 4-7 or 0,2.
+    /// All that two hosts send each other is of one core; with --transport both boxes need as many;
+    /// docs/cores.md says what NICs are told [default: 1]
     #[arg(long, value_name = "LIST")]
     #[serde(deserialize_with = "boxes::cores_written")]
     cores: Option<CoreList>,
-    /// NUMA node whose processors the cores run on, where --cores says how many [default: that of the first port's device, where there
-    /// are several]
+    /// NUMA node whose processors the cores run on, where --cores says how many [default: that of
+    /// the first port's device, where there are several]
     #[arg(long, value_name = "NODE")]
     numa: Option<u32>,
     /// Rules of a file, which go before `mode`.
@@ -335,9 +344,9 @@ impl Kind for Acceleration {
         let config = sizing.accelerator();
         let rate = match self.rate {
             None => String::new(),
-            Some(rate) if self.transport => {
-                sizing.part_of_rate(rate).map_or_else(String::new, |part| format!(", at up to {part}"))
-            }
+            Some(rate) if self.transport => sizing
+                .part_of_rate(rate)
+                .map_or_else(String::new, |part| format!(", at up to {part}")),
             Some(rate) => format!(", at up to {rate} together"),
         };
         Some(format!(
@@ -408,7 +417,11 @@ impl Acceleration {
     /// With a path for each port of which this is the MTU.
     fn sizing(&self, mtus: Vec<Option<u32>>) -> Sizing {
         let defaults = Sizing::default();
-        let path = |mtu| Path { capacity: self.rate, rate: WanRate::or_known(self.wan_rate, self.rate), mtu };
+        let path = |mtu| Path {
+            capacity: self.rate,
+            rate: WanRate::or_known(self.wan_rate, self.rate),
+            mtu,
+        };
         Sizing {
             paths: mtus.into_iter().map(path).collect(),
             delay: self.distance.map(|distance| Span::of_fibre_m(distance.metres())),
@@ -420,7 +433,8 @@ impl Acceleration {
         }
     }
 
-    /// The accelerator of each core. What cores have in common is in it: it is asked for once for all of them.
+    /// The accelerator of each core. What cores have in common is in it: it is asked for once for
+    /// all of them.
     fn accelerator(&self, sizing: &Sizing) -> Result<Config, Problem> {
         let rules = self.policy.clone().unwrap_or_default();
         let policy = Policy::new(rules, self.mode.unwrap_or_default());
@@ -473,7 +487,9 @@ impl Acceleration {
             })
         };
         let peers = self.peer.iter().map(peer).collect::<Result<Vec<_>, Problem>>()?;
-        if let Some(psk) = self.psk.iter().find(|psk| peers.iter().all(|peer| peer.name != psk.peer)) {
+        if let Some(psk) =
+            self.psk.iter().find(|psk| peers.iter().all(|peer| peer.name != psk.peer))
+        {
             return Err(Problem::new(
                 format!("--psk for '{}', which no --peer names", psk.peer),
                 "name the peer as in its --peer",
@@ -524,7 +540,11 @@ impl Acceleration {
     }
 
     /// What one core's box is made of.
-    fn box_config(&self, sizing: &Sizing, accelerator: Config) -> Result<longhaul_wan_box::Config, Problem> {
+    fn box_config(
+        &self,
+        sizing: &Sizing,
+        accelerator: Config,
+    ) -> Result<longhaul_wan_box::Config, Problem> {
         let accelerator = Config { seed: boxes::random_seed(), ..accelerator };
         let sealing = self.sealing()?;
         far::check_not_own(&self.far)?;
@@ -552,9 +572,15 @@ impl Acceleration {
     /// Whether nothing was asked for that takes a transport.
     fn allows_no_transport(&self) -> Result<(), Problem> {
         let (cause, cure) = if !self.far.is_empty() {
-            ("--far without --transport", "far boxes are for the transport between boxes: add --transport")
+            (
+                "--far without --transport",
+                "far boxes are for the transport between boxes: add --transport",
+            )
         } else if !self.read_ahead.is_empty() {
-            ("--read-ahead without --transport", "it takes a whole box at both sites: add --transport")
+            (
+                "--read-ahead without --transport",
+                "it takes a whole box at both sites: add --transport",
+            )
         } else if self.wan_rate.is_some() {
             (
                 "--wan-rate without --transport",
@@ -648,11 +674,18 @@ mod tests {
     fn cores_have_their_parts_of_what_is_bounded_for_all() {
         let one = accelerator("--rate 10G --distance 1000km --memory 1G --flows 4096");
         let four = accelerator("--rate 10G --distance 1000km --memory 1G --flows 4096 --cores 4");
-        assert_eq!((four.total_bytes_max, four.flows_max), (one.total_bytes_max / 4, one.flows_max / 4));
+        assert_eq!(
+            (four.total_bytes_max, four.flows_max),
+            (one.total_bytes_max / 4, one.flows_max / 4)
+        );
         // The rate they share, those that are made together and those that are told of a change.
-        assert_eq!((four.wan_rate, four.wan_joint.map(|joint| joint.rate())), (one.wan_rate, one.wan_rate));
+        assert_eq!(
+            (four.wan_rate, four.wan_joint.map(|joint| joint.rate())),
+            (one.wan_rate, one.wan_rate)
+        );
         assert_eq!(one.wan_joint, None);
-        let built = settings("--rate 10G --memory 1G --cores 2").build(&["eth1".parse().unwrap()]).unwrap();
+        let built =
+            settings("--rate 10G --memory 1G --cores 2").build(&["eth1".parse().unwrap()]).unwrap();
         let joints = built.iter().map(|one| one.near().config().wan_joint.clone().unwrap());
         let joints: Vec<JointRate> = joints.collect();
         assert!(joints.len() == 2 && joints[0] == joints[1], "{joints:?}");
@@ -681,14 +714,17 @@ mod tests {
             let refusal = settings(arguments).allows(paths).unwrap_err();
             assert!(refusal.contains(part), "{arguments}: {refusal}");
         }
-        assert!(settings("").allows(1).is_ok() && settings("--transport --key x").allows(2).is_ok());
+        assert!(
+            settings("").allows(1).is_ok() && settings("--transport --key x").allows(2).is_ok()
+        );
         let fifteen = settings("--transport --rate 1G --distance 10km");
         assert!(fifteen.allows(15).is_ok() && fifteen.wan_box(vec![None; 15]).is_ok());
     }
 
     #[test]
     fn keys_are_for_all_paths() {
-        let file = std::env::temp_dir().join(format!("longhaul-paths-{:x}.key", boxes::random_seed()));
+        let file =
+            std::env::temp_dir().join(format!("longhaul-paths-{:x}.key", boxes::random_seed()));
         let own = longhaul_seal::PrivateKey::generate(&longhaul_seal::Seed::new([1; 32]));
         let far = longhaul_seal::PrivateKey::generate(&longhaul_seal::Seed::new([2; 32])).public();
         std::fs::write(&file, own.to_text().as_bytes()).unwrap();
@@ -718,7 +754,8 @@ mod tests {
         let own = write("key", &longhaul_seal::PrivateKey::generate(&seed(1)).to_text());
         let psk = write("psk", &longhaul_seal::PresharedKey::generate(&seed(3)).to_text());
         let far = longhaul_seal::PrivateKey::generate(&seed(2)).public();
-        let with = |more: &str| settings(&format!("--transport --key {own} --peer east={far} {more}"));
+        let with =
+            |more: &str| settings(&format!("--transport --key {own} --peer east={far} {more}"));
         let built = |more: &str| with(more).wan_box(vec![None]).map_err(|e| e.to_string());
         let seal_of = |made: &WanBox| made.seal().unwrap().config().clone();
         let of_transport = |made: &WanBox| made.transport().unwrap().config().clone();
@@ -742,7 +779,10 @@ mod tests {
         for (more, part) in [
             (format!("--psk west={psk}"), "--psk for 'west', which no --peer names"),
             (format!("--psk east={psk}x"), "No such file"),
-            ("--clear 10.9.0.0/16 --key-optional".to_string(), "--clear 10.9.0.0/16 with --key-optional"),
+            (
+                "--clear 10.9.0.0/16 --key-optional".to_string(),
+                "--clear 10.9.0.0/16 with --key-optional",
+            ),
             ("--clear 10.9.0.0/16 --far 10.9.1.0/24".to_string(), "10.9.1.0/24 overlap"),
         ] {
             let refusal = built(&more).err().unwrap();
@@ -781,7 +821,10 @@ mod tests {
         );
         for (arguments, part) in [
             ("--far 10.2.0.0/16", "--far without --transport"),
-            ("--transport --far 10.2.0.0/16 --far 10.2.3.0/24", "10.2.0.0/16 and 10.2.3.0/24 overlap"),
+            (
+                "--transport --far 10.2.0.0/16 --far 10.2.3.0/24",
+                "10.2.0.0/16 and 10.2.3.0/24 overlap",
+            ),
             ("--transport --far 127.0.0.0/8=127.0.0.1", "this machine's own address 127.0.0.1"),
         ] {
             let refusal = settings(arguments).wan_box(vec![None]).err().unwrap().to_string();
@@ -811,7 +854,10 @@ mod tests {
         let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport --wan-rate adaptive --read-ahead nvme,rpc --far 10.2.0.0/16=10.2.0.1 --probe --cores 4-5 --numa 1 --psk east=/x/psk --clear 10.9.0.0/16 --clear fd00::/8 --key-optional";
         assert_eq!(toml::from_str::<Acceleration>(file).unwrap(), settings(arguments));
         assert!(toml::from_str::<Acceleration>("memory = '1'").is_err(), "too little");
-        assert!(toml::from_str::<Acceleration>("read_ahead = ['iser']").is_err(), "no such protocol");
+        assert!(
+            toml::from_str::<Acceleration>("read_ahead = ['iser']").is_err(),
+            "no such protocol"
+        );
     }
 
     #[test]
@@ -839,13 +885,15 @@ mod tests {
 
     /// A plan from a file of one pair and `text`, or why there is none.
     fn planned(text: &str) -> Result<Acceleration, String> {
-        let name = format!("longhaul-policy-{}-{:x}.toml", std::process::id(), boxes::random_seed());
+        let name =
+            format!("longhaul-policy-{}-{:x}.toml", std::process::id(), boxes::random_seed());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, format!("[[pair]]\nlan = 'eth1'\nwan = 'eth2'\n{text}")).unwrap();
         let process = Process { config: Some(path.clone()), ..Process::default() };
         let made = plan("accelerate", SIDES, Given::default(), &process, &settings(""));
         std::fs::remove_file(&path).unwrap();
-        let pairs = made.map_err(|e| e.to_string().replace(&path.display().to_string(), "FILE"))?.pairs;
+        let pairs =
+            made.map_err(|e| e.to_string().replace(&path.display().to_string(), "FILE"))?.pairs;
         Ok(pairs[0].settings.clone())
     }
 
@@ -877,10 +925,19 @@ mod tests {
                 "[[policy]]\nsource = 'here'\nmode = 'off'".into(),
                 "policy rule 1: 'here' is no address prefix",
             ),
-            ("[[policy]]\nsauce = '10.0.0.1'\nmode = 'off'".into(), "policy rule 1: unknown field `sauce`"),
+            (
+                "[[policy]]\nsauce = '10.0.0.1'\nmode = 'off'".into(),
+                "policy rule 1: unknown field `sauce`",
+            ),
             ("[[policy]]\ndscp = 1".into(), "policy rule 1: missing field `mode`"),
-            ("[[policy]]\nqpn = 'all'\nmode = 'off'".into(), "policy rule 1: qpn = \"all\": write a number"),
-            ("[[policy]]\nqpn = -1\nmode = 'off'".into(), "policy rule 1: qpn = -1: write a number"),
+            (
+                "[[policy]]\nqpn = 'all'\nmode = 'off'".into(),
+                "policy rule 1: qpn = \"all\": write a number",
+            ),
+            (
+                "[[policy]]\nqpn = -1\nmode = 'off'".into(),
+                "policy rule 1: qpn = -1: write a number",
+            ),
             ("[[policy]]\ndscp = 300\nmode = 'off'".into(), "policy rule 1: "),
             ("mode = 'fast'".into(), "'fast' is no mode: say early, far, tail or off"),
         ] {

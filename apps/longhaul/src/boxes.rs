@@ -1,7 +1,8 @@
 //! Transparent boxes: an accelerator or a fibre between two ports of this machine.
 //!
-//! Each pair of ports has a thread of its own, or one for each of the cores that share it. An idle one sleeps in the kernel, so that many pairs cost nothing; busy
-//! ones share the processors as the scheduler sees fit, and none waits for another's frames.
+//! Each pair of ports has a thread of its own, or one for each of the cores that share it. An idle
+//! one sleeps in the kernel, so that many pairs cost nothing; busy ones share the processors as the
+//! scheduler sees fit, and none waits for another's frames.
 
 mod control;
 mod cores;
@@ -126,8 +127,8 @@ pub fn random_seed() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// Runs a box until it is told to stop. `planner` makes its plan from its command line and, if it `has_file`, from that, now and
-/// whenever it is to read that again.
+/// Runs a box until it is told to stop. `planner` makes its plan from its command line and, if it
+/// `has_file`, from that, now and whenever it is to read that again.
 pub fn run<S: Kind>(
     has_file: bool,
     planner: impl Fn() -> Result<Plan<S>, Problem> + Send + Sync + 'static,
@@ -139,7 +140,8 @@ pub fn run<S: Kind>(
     let privileges = Privileges::decide(plan.user.as_deref(), plan.keep_privileges)?;
     let places = plan.pairs.iter().map(|pair| cores::decide(pair).map_err(|e| of_pair(pair, &e)));
     let places = places.collect::<Result<Vec<Places>, Problem>>()?;
-    let build = |pair: &Pair<S>| pair.settings.build(&pair.ports[1..]).map_err(|e| of_pair(pair, &e));
+    let build =
+        |pair: &Pair<S>| pair.settings.build(&pair.ports[1..]).map_err(|e| of_pair(pair, &e));
     let elements = plan.pairs.iter().map(build);
     let elements = elements.collect::<Result<Vec<Vec<S::Element>>, Problem>>()?;
     // From here on a signal ends the box in order.
@@ -151,7 +153,9 @@ pub fn run<S: Kind>(
     privileges.apply()?;
     let clock = Clock::start();
     let mut running = Vec::new();
-    for (((pair, elements), ports), places) in plan.pairs.iter().zip(elements).zip(ports).zip(&places) {
+    for (((pair, elements), ports), places) in
+        plan.pairs.iter().zip(elements).zip(ports).zip(&places)
+    {
         let ended = signals.handle();
         let cores = elements.into_iter().zip(ports).collect();
         running.push(Running::start(pair, cores, places, clock, move || ended.close())?);
@@ -204,9 +208,13 @@ fn wait_for_end<S: Kind>(signals: &mut Signals, operation: &Operation<S>) -> boo
 }
 
 /// Opens the ports of all pairs: of each pair, for each of its cores, a queue of each port.
-fn ports<S: Kind>(plan: &Plan<S>, privileges: &Privileges) -> Result<Vec<Vec<Vec<BoxPort>>>, Problem> {
+fn ports<S: Kind>(
+    plan: &Plan<S>,
+    privileges: &Privileges,
+) -> Result<Vec<Vec<Vec<BoxPort>>>, Problem> {
     let open = |pair: &Pair<S>| -> Result<Vec<Vec<BoxPort>>, Problem> {
-        let opening = Opening { count: pair.settings.cores().count(), spread: S::SPREAD, stamps: S::STAMPS };
+        let opening =
+            Opening { count: pair.settings.cores().count(), spread: S::SPREAD, stamps: S::STAMPS };
         let count = opening.count;
         let mut cores: Vec<Vec<BoxPort>> = (0..count.get()).map(|_| Vec::new()).collect();
         for (side, name) in pair.ports.iter().enumerate() {

@@ -82,7 +82,8 @@ pub fn run(args: &Args) -> ExitCode {
             return ExitCode::from(UNREADABLE);
         }
     };
-    let is_same = comparison.beyond() == 0 && comparison.only_a.is_empty() && comparison.only_b.is_empty();
+    let is_same =
+        comparison.beyond() == 0 && comparison.only_a.is_empty() && comparison.only_b.is_empty();
     match print(args, &comparison, is_same) {
         Ok(()) if is_same => ExitCode::SUCCESS,
         Ok(()) => ExitCode::FAILURE,
@@ -97,13 +98,15 @@ fn compare(args: &Args) -> Result<Comparison, Problem> {
     let mut files = read(&[args.a.clone(), args.b.clone()], "compare")?;
     keep_only(&mut files, &args.only)?;
     let records = |file: &ResultFile| -> Vec<Record> {
-        let published = file.experiments.iter().flat_map(|experiment| experiment.published_records());
+        let published =
+            file.experiments.iter().flat_map(|experiment| experiment.published_records());
         published.chain(file.records.iter().cloned()).collect()
     };
     let tolerance = Tolerance::Percent(args.tolerance);
     let mut comparison = Comparison::new(&records(&files[0].1), &records(&files[1].1), tolerance);
     if comparison.differences.is_empty() {
-        let cause = format!("{} and {} have no point in common", args.a.display(), args.b.display());
+        let cause =
+            format!("{} and {} have no point in common", args.a.display(), args.b.display());
         return Err(Problem::plain(cause));
     }
     if args.common {
@@ -148,7 +151,10 @@ fn text(args: &Args, comparison: &Comparison) -> String {
         if others > 0 && shown.len() < SHOWN {
             let _ = writeln!(text, "\nThe other {others} figures are the same.");
         } else if others > 0 {
-            let _ = writeln!(text, "\nThe {SHOWN} that lie farthest apart; --all lists {others} others.");
+            let _ = writeln!(
+                text,
+                "\nThe {SHOWN} that lie farthest apart; --all lists {others} others."
+            );
         }
     }
     for (name, only) in [(&args.a, &comparison.only_a), (&args.b, &comparison.only_b)] {
@@ -162,7 +168,8 @@ fn text(args: &Args, comparison: &Comparison) -> String {
         comparison.differences.len(),
         args.tolerance,
         match comparison.worst() {
-            Some(worst) if worst.deviation != Some(0.0) => format!("; farthest apart: {}", deviation(worst)),
+            Some(worst) if worst.deviation != Some(0.0) =>
+                format!("; farthest apart: {}", deviation(worst)),
             _ => "; all the same".to_owned(),
         }
     );
@@ -201,7 +208,11 @@ fn deviation(difference: &Difference) -> String {
 fn write_grid(text: &mut String, lines: &[Vec<String>]) {
     const WORDS: usize = 3;
     let width = |i: usize| {
-        lines.iter().map(|line| line[i].trim_end_matches('✗').trim_end().chars().count()).max().unwrap_or(0)
+        lines
+            .iter()
+            .map(|line| line[i].trim_end_matches('✗').trim_end().chars().count())
+            .max()
+            .unwrap_or(0)
     };
     let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
     for line in lines {

@@ -1,7 +1,7 @@
 //! `longhaul counters`: what the devices of a lab's hosts have counted.
 //!
-//! Each program's device keeps its counters as files, laid out as Linux lays out those of a NIC. A host's counters
-//! are the sums over the programs that run or have run on it.
+//! Each program's device keeps its counters as files, laid out as Linux lays out those of a NIC. A
+//! host's counters are the sums over the programs that run or have run on it.
 
 use crate::lab::{HostName, LabDir, LabName};
 use crate::output;
@@ -67,7 +67,9 @@ type Sources = Vec<(String, Vec<PathBuf>)>;
 pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     if args.paths {
         let dirs = sources(args)?.into_iter().flat_map(|(_, dirs)| dirs);
-        output::print(&dirs.fold(String::new(), |text, dir| text + &format!("{}\n", dir.display())))?;
+        output::print(
+            &dirs.fold(String::new(), |text, dir| text + &format!("{}\n", dir.display())),
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut before = BTreeMap::new();
@@ -154,7 +156,10 @@ fn rendered(
         let of = |name: &String| old.and_then(|old| old.get(name)).copied().unwrap_or(0);
         (
             host.clone(),
-            counts.iter().map(|(name, value)| (name.clone(), value.saturating_sub(of(name)))).collect(),
+            counts
+                .iter()
+                .map(|(name, value)| (name.clone(), value.saturating_sub(of(name))))
+                .collect(),
         )
     });
     Ok(table(&added.collect(), args.all))
@@ -183,7 +188,8 @@ fn table(hosts: &BTreeMap<String, Counts>, all: bool) -> String {
     text.push_str("  what it counts\n");
     let mut rows = 0;
     for name in names(hosts) {
-        let values: Vec<u64> = hosts.values().map(|counts| counts.get(name).copied().unwrap_or(0)).collect();
+        let values: Vec<u64> =
+            hosts.values().map(|counts| counts.get(name).copied().unwrap_or(0)).collect();
         if !all && values.iter().all(|value| *value == 0) {
             continue;
         }
@@ -241,7 +247,9 @@ mod tests {
         let text = prometheus(&hosts());
         assert!(text.contains("# TYPE longhaul_tx_frames_total counter\n"), "{text}");
         assert!(
-            text.contains("longhaul_tx_frames_total{device=\"longhaul0\",host=\"a\",port=\"1\"} 7\n"),
+            text.contains(
+                "longhaul_tx_frames_total{device=\"longhaul0\",host=\"a\",port=\"1\"} 7\n"
+            ),
             "{text}"
         );
     }

@@ -1,7 +1,7 @@
 //! `longhaul decode`: a capture of RoCEv2 traffic, one line or one JSON object per frame.
 //!
-//! The file streams through a small buffer, so that its size does not matter. What is found is taken apart in
-//! `decode/model.rs` and put into words in `decode/text.rs`.
+//! The file streams through a small buffer, so that its size does not matter. What is found is
+//! taken apart in `decode/model.rs` and put into words in `decode/text.rs`.
 
 mod cm;
 mod model;
@@ -77,7 +77,9 @@ enum Failure {
 fn hint(error: &CaptureError) -> &'static str {
     match error {
         CaptureError::NoCapture([0x1f, 0x8b, ..]) => "; it is compressed: unpack it with gunzip",
-        CaptureError::NoCapture([0x28, 0xb5, 0x2f, 0xfd]) => "; it is compressed: unpack it with unzstd",
+        CaptureError::NoCapture([0x28, 0xb5, 0x2f, 0xfd]) => {
+            "; it is compressed: unpack it with unzstd"
+        }
         _ => "",
     }
 }
@@ -122,7 +124,8 @@ impl Numbers {
     fn describe(&self, what: &str) -> Option<String> {
         let frames: Vec<_> = self.first.iter().map(u64::to_string).collect();
         let more = if self.count as usize > Self::SHOWN { ", …" } else { "" };
-        let (noun, frame) = if self.count == 1 { ("packet", "frame") } else { ("packets", "frames") };
+        let (noun, frame) =
+            if self.count == 1 { ("packet", "frame") } else { ("packets", "frames") };
         (self.count > 0)
             .then(|| format!("{} {noun} {what} ({frame} {}{more})", self.count, frames.join(", ")))
     }
@@ -130,14 +133,15 @@ impl Numbers {
 
 impl Tally {
     fn report(&self) -> Option<String> {
-        let parts = [self.wrong_icrc.describe("with a wrong ICRC"), self.malformed.describe("malformed")];
+        let parts =
+            [self.wrong_icrc.describe("with a wrong ICRC"), self.malformed.describe("malformed")];
         let parts: Vec<_> = parts.into_iter().flatten().collect();
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 }
 
-/// Prints the capture. Exit code 0; 1 when an ICRC is wrong or a packet malformed; 2 when the file is no capture
-/// or cannot be read to its end.
+/// Prints the capture. Exit code 0; 1 when an ICRC is wrong or a packet malformed; 2 when the file
+/// is no capture or cannot be read to its end.
 pub fn run(args: &Args) -> ExitCode {
     let mut tally = Tally::default();
     let outcome = open(&args.capture).and_then(|(name, input)| {
@@ -215,7 +219,9 @@ fn decode(
         }
     }
     match tally.other_link_type {
-        Some(link_type) if tally.ethernet == 0 => Err(Failure::LinkType(name.to_owned(), link_type)),
+        Some(link_type) if tally.ethernet == 0 => {
+            Err(Failure::LinkType(name.to_owned(), link_type))
+        }
         _ => Ok(()),
     }
 }

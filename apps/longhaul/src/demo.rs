@@ -1,4 +1,5 @@
-//! `longhaul demo`: Debian's ib_write_bw over 0, 10, 100 and 1000 km, without and with accelerators.
+//! `longhaul demo`: Debian's ib_write_bw over 0, 10, 100 and 1000 km, without and with
+//! accelerators.
 
 mod cell;
 mod perftest;
@@ -58,13 +59,20 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     for cell in cells {
         progress.step(&cell);
         for attempts_left in [1, 0] {
-            if running.as_ref().is_none_or(|(d, a, _)| (*d, *a) != (cell.distance, cell.accelerated)) {
+            if running
+                .as_ref()
+                .is_none_or(|(d, a, _)| (*d, *a) != (cell.distance, cell.accelerated))
+            {
                 // Stops the one before, whose name the next one takes.
                 drop(running.take());
             }
             let (_, _, lab) = match &mut running {
                 Some(running) => running,
-                none => none.insert((cell.distance, cell.accelerated, start_lab(args, &cell, &results)?)),
+                none => none.insert((
+                    cell.distance,
+                    cell.accelerated,
+                    start_lab(args, &cell, &results)?,
+                )),
             };
             match perftest::measure(lab, &cell, args.seconds) {
                 Ok(run) => {
@@ -96,7 +104,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     ))?;
     match failed {
         0 => Ok(ExitCode::SUCCESS),
-        _ => Err(Problem::plain(format!("{failed} of {} runs failed and are left out", progress.total))),
+        _ => Err(Problem::plain(format!(
+            "{failed} of {} runs failed and are left out",
+            progress.total
+        ))),
     }
 }
 

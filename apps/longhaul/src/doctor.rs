@@ -44,7 +44,8 @@ pub struct Args {
     /// Draw the flow's packets over time into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// The path's rate, such as 100G, for advice about windows; without it, guessed from the highest rate seen
+    /// The path's rate, such as 100G, for advice about windows; without it, guessed from the
+    /// highest rate seen
     #[arg(long, value_name = "RATE")]
     rate: Option<BitRate>,
 }
@@ -66,9 +67,13 @@ pub fn run(args: &Args) -> ExitCode {
 fn explain(args: &Args) -> Result<ExitCode, Problem> {
     let is_stdin = args.capture == Path::new("-");
     if is_stdin && args.svg.is_some() {
-        return Err(Problem::new("--svg reads the capture twice", "give a file instead of standard input"));
+        return Err(Problem::new(
+            "--svg reads the capture twice",
+            "give a file instead of standard input",
+        ));
     }
-    let options = Options { rate: args.rate, seed: RandomState::new().hash_one(0), ..Options::default() };
+    let options =
+        Options { rate: args.rate, seed: RandomState::new().hash_one(0), ..Options::default() };
     let input = open(&args.capture)?;
     let name = input.name.clone();
     let mut doctor = Doctor::new(options);
@@ -120,7 +125,10 @@ struct Input {
 fn open(path: &Path) -> Result<Input, Problem> {
     if path == Path::new("-") {
         if io::stdin().is_terminal() {
-            return Err(Problem::new("standard input is a terminal", "give a capture file or pipe one in"));
+            return Err(Problem::new(
+                "standard input is a terminal",
+                "give a capture file or pipe one in",
+            ));
         }
         let bytes = Box::new(io::stdin().lock());
         return Ok(Input { name: "standard input".to_owned(), bytes, length: None });
@@ -140,8 +148,10 @@ fn read(input: Input, doctor: &mut Doctor) -> Result<(), Problem> {
         let due = shown.map_or(begun.elapsed(), |at: Instant| at.elapsed()) >= PROGRESS_INTERVAL;
         if on_terminal && due {
             shown = Some(Instant::now());
-            let percent =
-                length.filter(|&l| l > 0).map(|l| format!(", {} %", bytes * 100 / l)).unwrap_or_default();
+            let percent = length
+                .filter(|&l| l > 0)
+                .map(|l| format!(", {} %", bytes * 100 / l))
+                .unwrap_or_default();
             eprint!("\r{} MB read{percent} \x1b[K", bytes / 1_000_000);
         }
     });
@@ -155,8 +165,9 @@ fn read(input: Input, doctor: &mut Doctor) -> Result<(), Problem> {
 fn draw(capture: &Path, options: Options, flow: &Flow, path: &Path) -> Result<(), Problem> {
     let mut doctor = Doctor::tracing(options, Trace::of(flow));
     read(open(capture)?, &mut doctor)?;
-    let trace = doctor
-        .finish_trace()
-        .ok_or_else(|| Problem::plain(format!("{} changed while it was read", capture.display())))?;
-    write_svg(&trace, flow, path).map_err(|e| Problem::plain(format!("cannot draw {}: {e}", path.display())))
+    let trace = doctor.finish_trace().ok_or_else(|| {
+        Problem::plain(format!("{} changed while it was read", capture.display()))
+    })?;
+    write_svg(&trace, flow, path)
+        .map_err(|e| Problem::plain(format!("cannot draw {}: {e}", path.display())))
 }

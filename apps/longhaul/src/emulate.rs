@@ -1,6 +1,8 @@
 //! `longhaul emulate`: a fibre of any length between two ports.
 
-use crate::boxes::{self, Cores, Difference, Given, Kind, PortName, Process, Settings, by, plan, written};
+use crate::boxes::{
+    self, Cores, Difference, Given, Kind, PortName, Process, Settings, by, plan, written,
+};
 use crate::fibre::{Ecn, Fibre, as_texts, bursts, cuts};
 use crate::problem::Problem;
 use crate::quantity::{Distance, Size, memory, probability};
@@ -78,8 +80,8 @@ struct Emulation {
     #[arg(long, value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
     loss: Option<f64>,
-    /// Mean length of bursts of losses, in frames (Gilbert and Elliott's model); --loss is the mean over all [default: each
-    /// frame is lost by itself]
+    /// Mean length of bursts of losses, in frames (Gilbert and Elliott's model); --loss is the mean
+    /// over all [default: each frame is lost by itself]
     #[arg(long, value_name = "FRAMES")]
     loss_burst: Option<f64>,
     /// Probability that a frame in a burst is lost [default: 1]
@@ -110,13 +112,13 @@ struct Emulation {
     #[arg(long, value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
     corrupt: Option<f64>,
-    /// Do something to some frames alone: 'WHAT [CONDITION ...]: ACTION [HOW OFTEN]', as in 'read-response from a: lose 1%'. May
-    /// be given several times; docs/emulator.md has all of it
+    /// Do something to some frames alone: 'WHAT [CONDITION ...]: ACTION [HOW OFTEN]', as in
+    /// 'read-response from a: lose 1%'. May be given several times; docs/emulator.md has all of it
     #[arg(long, value_name = "RULE")]
     #[serde(deserialize_with = "as_texts::deserialize")]
     rule: Vec<Rule>,
-    /// Have it change at a time from the start: '10s cut 50ms', '5s-20s loss 1e-3', '30s rate 1G', '60s delay 20ms'. May be
-    /// given several times
+    /// Have it change at a time from the start: '10s cut 50ms', '5s-20s loss 1e-3', '30s rate 1G',
+    /// '60s delay 20ms'. May be given several times
     #[arg(long, value_name = "CHANGE")]
     #[serde(deserialize_with = "as_texts::deserialize")]
     at: Vec<Change>,
@@ -124,9 +126,9 @@ struct Emulation {
     #[arg(long)]
     #[serde(deserialize_with = "written")]
     queue: Option<Size>,
-    /// Have the queue mark packets whose sender reacts to it (ECN): never up to Kmin, always beyond Kmax, in between with a
-    /// probability that rises to Pmax, 0.1 unless given. Without a value, Kmin is a sixteenth of the queue and Kmax a
-    /// quarter [default: off]
+    /// Have the queue mark packets whose sender reacts to it (ECN): never up to Kmin, always beyond
+    /// Kmax, in between with a probability that rises to Pmax, 0.1 unless given. Without a value,
+    /// Kmin is a sixteenth of the queue and Kmax a quarter [default: off]
     #[arg(long, num_args = 0..=1, default_missing_value = "on", value_name = "KMIN:KMAX[:PMAX]")]
     #[serde(deserialize_with = "written")]
     ecn: Option<Ecn>,
@@ -134,19 +136,20 @@ struct Emulation {
     #[arg(long, value_parser = memory)]
     #[serde(deserialize_with = "memory_written")]
     memory: Option<Size>,
-    /// Neither sleep nor yield, so that what is due leaves at once; each pair of ports takes a whole processor, all of the time
+    /// Neither sleep nor yield, so that what is due leaves at once; each pair of ports takes a
+    /// whole processor, all of the time
     #[arg(long)]
     precise: bool,
     /// Seed of all that chance decides [default: 1]
     #[arg(long)]
     seed: Option<u64>,
-    /// Cores that share the ports: how many, as 2, or which processors they run on, as 4-7 or 0,2. With two,
-    /// each direction has one [default: 1]
+    /// Cores that share the ports: how many, as 2, or which processors they run on, as 4-7 or 0,2.
+    /// With two, each direction has one [default: 1]
     #[arg(long, value_name = "LIST")]
     #[serde(deserialize_with = "boxes::cores_written")]
     cores: Option<CoreList>,
-    /// NUMA node whose processors the cores run on, where --cores says how many [default: that of the first port's device, where there
-    /// are several]
+    /// NUMA node whose processors the cores run on, where --cores says how many [default: that of
+    /// the first port's device, where there are several]
     #[arg(long, value_name = "NODE")]
     numa: Option<u32>,
 }
@@ -243,13 +246,20 @@ impl Emulation {
     fn fibre(&self) -> Result<Fibre, Problem> {
         let delay = match (self.delay, self.distance) {
             (Some(_), Some(_)) => {
-                return Err(Problem::new("a fibre has both a delay and a distance", "leave one of them out"));
+                return Err(Problem::new(
+                    "a fibre has both a delay and a distance",
+                    "leave one of them out",
+                ));
             }
             (Some(delay), None) => delay,
             (None, distance) => Span::of_fibre_m(distance.map_or(0, Distance::metres)),
         };
         for (given, without, what) in [
-            (self.loss_burst, self.loss, "bursts of losses without a loss: give their mean, as loss 1e-3"),
+            (
+                self.loss_burst,
+                self.loss,
+                "bursts of losses without a loss: give their mean, as loss 1e-3",
+            ),
             (
                 self.loss_in_burst,
                 self.loss_burst,
@@ -344,15 +354,18 @@ mod tests {
             (&link.config().rules, &link.config().changes)
         );
         assert_eq!((link.config().rules.len(), link.config().changes.len()), (2, 2));
-        let refusal =
-            Cli::try_parse_from(["emulate", "--rule", "write: loose 1%"]).err().unwrap().to_string();
+        let refusal = Cli::try_parse_from(["emulate", "--rule", "write: loose 1%"])
+            .err()
+            .unwrap()
+            .to_string();
         assert!(refusal.contains("character 8") && refusal.contains("say lose"), "{refusal}");
     }
 
     #[test]
     fn a_pairs_rules_stand_for_the_defaults() {
         let rules = |text: &str| toml::from_str::<Emulation>(text).unwrap();
-        let (pair, defaults) = (rules("rule = ['any: lose']"), rules("rule = ['cm: lose', 'ack: lose']"));
+        let (pair, defaults) =
+            (rules("rule = ['any: lose']"), rules("rule = ['cm: lose', 'ack: lose']"));
         assert_eq!(pair.over(&defaults).rule, pair.rule);
         assert_eq!(settings("").over(&defaults).rule, defaults.rule);
     }
@@ -361,7 +374,9 @@ mod tests {
     fn the_start_says_how_long_the_memory_reaches() {
         let text = settings("--distance 1000km --memory 1G").summary().unwrap();
         assert!(
-            text.starts_with("5 ms one way at 10 Gbit/s; 1 GiB of memory are lossless up to a delay of "),
+            text.starts_with(
+                "5 ms one way at 10 Gbit/s; 1 GiB of memory are lossless up to a delay of "
+            ),
             "{text}"
         );
     }
@@ -386,13 +401,21 @@ mod tests {
         let (km, ms) = (settings("--distance 100km"), settings("--delay 5ms"));
         assert_eq!(delay(km.over(&ms)).unwrap(), Span::from_us(500));
         assert_eq!(delay(ms.over(&km)).unwrap(), Span::from_ms(5));
-        assert!(toml::from_str::<Emulation>("delay = '5ms'\ndistance = '1km'").unwrap().fibre().is_err());
+        assert!(
+            toml::from_str::<Emulation>("delay = '5ms'\ndistance = '1km'")
+                .unwrap()
+                .fibre()
+                .is_err()
+        );
     }
 
     #[test]
     fn a_delay_that_the_memory_is_too_small_for_is_refused_with_the_longest() {
         let refusal = settings("--distance 1000km --memory 16M").link().err().unwrap().to_string();
-        assert!(refusal.contains("lossless up to") && refusal.contains("give at least"), "{refusal}");
+        assert!(
+            refusal.contains("lossless up to") && refusal.contains("give at least"),
+            "{refusal}"
+        );
     }
 
     #[test]
@@ -411,9 +434,11 @@ mod tests {
     fn what_the_example_file_has_in_comments_is_read_too() {
         let text = include_str!("../../../packaging/examples/emulate.toml");
         let is_key = |text: &str| text.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '));
-        let lines =
-            text.lines().map(|line| line.strip_prefix("# ").filter(|key| is_key(key)).unwrap_or(line));
-        let file = std::env::temp_dir().join(format!("longhaul-emulate-{}.toml", std::process::id()));
+        let lines = text
+            .lines()
+            .map(|line| line.strip_prefix("# ").filter(|key| is_key(key)).unwrap_or(line));
+        let file =
+            std::env::temp_dir().join(format!("longhaul-emulate-{}.toml", std::process::id()));
         std::fs::write(&file, lines.collect::<Vec<_>>().join("\n")).unwrap();
         let process = Process { config: Some(file.clone()), ..Process::default() };
         let read = plan("emulate", SIDES, Given::default(), &process, &settings(""));
@@ -424,7 +449,9 @@ mod tests {
         let words = format!("{chances} {rest}");
         assert_eq!(
             plan.pairs[0].settings,
-            settings_of(words.split_whitespace().chain(["--precise", "--cores", "2,3"]).chain(LISTS))
+            settings_of(
+                words.split_whitespace().chain(["--precise", "--cores", "2,3"]).chain(LISTS)
+            )
         );
         assert!(plan.pairs.iter().all(|pair| pair.settings.link().is_ok()));
         assert!(plan.pairs[1].pcaps.iter().all(Option::is_some) && plan.control.is_some());

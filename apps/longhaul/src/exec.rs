@@ -1,5 +1,5 @@
-//! `longhaul exec`: runs an unmodified verbs program on a host of a lab, on this machine's own network, or on an
-//! Ethernet segment.
+//! `longhaul exec`: runs an unmodified verbs program on a host of a lab, on this machine's own
+//! network, or on an Ethernet segment.
 
 mod segment;
 mod udp;
@@ -65,7 +65,8 @@ pub struct Args {
     /// Which lab
     #[arg(long, default_value_t)]
     lab: LabName,
-    /// No lab, but this machine's network: from this address of it, or from the one that its default route has
+    /// No lab, but this machine's network: from this address of it, or from the one that its
+    /// default route has
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, conflicts_with_all = ["host", "lab"])]
     udp: Option<Option<IpAddr>>,
     /// No lab, but the other end of this TAP device, with an address of its own
@@ -80,7 +81,8 @@ pub struct Args {
     /// Next hop to other networks
     #[arg(long, value_name = "ADDRESS", requires = "ip")]
     gateway: Option<IpAddr>,
-    /// The program's own MAC address [default: the interface's; on a TAP device, derived from the IP address]
+    /// The program's own MAC address [default: the interface's; on a TAP device, derived from the
+    /// IP address]
     #[arg(long, requires = "ip")]
     mac: Option<segment::Mac>,
     /// VLAN that the program's frames are tagged with
@@ -121,7 +123,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     })
 }
 
-/// The command that runs `program` on `host`. The command, and then the program, holds one of the host's slots.
+/// The command that runs `program` on `host`. The command, and then the program, holds one of the
+/// host's slots.
 pub fn command(dir: &LabDir, host: HostName, program: &[OsString]) -> Result<Command, Problem> {
     let spec = dir.spec()?;
     spec.check_host(host).map_err(Problem::plain)?;
@@ -137,9 +140,9 @@ pub fn command(dir: &LabDir, host: HostName, program: &[OsString]) -> Result<Com
         .env(attach::ENV_MAC, attach::mac_of(host.ip().into()).to_string())
         .env(attach::ENV_PORT_RATE_BPS, spec.rate.as_bps().to_string())
         .env(attach::ENV_COUNTERS, dir.counters(host, slot));
-    // The program inherits the open file and with it the slot, until its last process ends.
-    // SAFETY: between fork and exec only fcntl is called, which is async-signal-safe, on a descriptor that the
-    // closure owns.
+    // The program inherits the open file and with it the slot, until its last process ends. SAFETY:
+    // between fork and exec only fcntl is called, which is async-signal-safe, on a descriptor that
+    // the closure owns.
     unsafe {
         command.pre_exec(move || match libc::fcntl(lock.as_raw_fd(), libc::F_SETFD, 0) {
             0 => Ok(()),
@@ -159,7 +162,8 @@ struct Program<'a> {
 
 impl<'a> Program<'a> {
     fn find(program: &'a [OsString]) -> Result<Self, Problem> {
-        let (name, arguments) = program.split_first().ok_or_else(|| Problem::plain("no program given"))?;
+        let (name, arguments) =
+            program.split_first().ok_or_else(|| Problem::plain("no program given"))?;
         Ok(Program { name, arguments, path: find_program(name)?, library: preload_library()? })
     }
 
@@ -191,23 +195,26 @@ fn find_program(name: &OsString) -> Result<PathBuf, Problem> {
         };
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|candidate| candidate.is_file()).ok_or_else(
-        || {
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|candidate| candidate.is_file())
+        .ok_or_else(|| {
             let name = name.to_string_lossy();
             let cure = match package_of(&name) {
                 Some(package) => format!("install it with 'apt-get install {package}'"),
                 None => "check the name, or install its package".to_string(),
             };
             Problem::new(format!("no program '{name}' is installed"), cure)
-        },
-    )
+        })
 }
 
 /// Debian's package for the programs that people run here.
 fn package_of(program: &str) -> Option<&'static str> {
     match program {
-        "rping" | "ucmatose" | "udaddy" | "udpong" | "mckey" | "cmtime" | "rdma_server" | "rdma_client"
-        | "rdma_xserver" | "rdma_xclient" | "rstream" | "rcopy" => Some("rdmacm-utils"),
+        "rping" | "ucmatose" | "udaddy" | "udpong" | "mckey" | "cmtime" | "rdma_server"
+        | "rdma_client" | "rdma_xserver" | "rdma_xclient" | "rstream" | "rcopy" => {
+            Some("rdmacm-utils")
+        }
         "qperf" => Some("qperf"),
         name if name.starts_with("ibv_") => Some("ibverbs-utils"),
         name if name.starts_with("ib_") || name.starts_with("raw_ethernet_") => Some("perftest"),
@@ -218,7 +225,8 @@ fn package_of(program: &str) -> Option<&'static str> {
 /// The preload library lies beside this program.
 fn preload_library() -> Result<PathBuf, Problem> {
     const NAME: &str = "liblonghaul_preload.so";
-    let program = std::env::current_exe().map_err(|e| Problem::io("find", Path::new("this program"), &e))?;
+    let program =
+        std::env::current_exe().map_err(|e| Problem::io("find", Path::new("this program"), &e))?;
     let beside = program.with_file_name(NAME);
     if beside.exists() {
         return Ok(beside);

@@ -8,7 +8,8 @@ use serde::Deserialize;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// A site's addresses, and one behind its box that is asked for in place of them: `10.2.0.0/16=10.2.0.1`, or the addresses alone.
+/// A site's addresses, and one behind its box that is asked for in place of them:
+/// `10.2.0.0/16=10.2.0.1`, or the addresses alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Far(pub FarBox);
@@ -17,7 +18,8 @@ impl FromStr for Far {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (prefix, via) = text.split_once('=').map_or((text, None), |(prefix, via)| (prefix, Some(via)));
+        let (prefix, via) =
+            text.split_once('=').map_or((text, None), |(prefix, via)| (prefix, Some(via)));
         Far::new(prefix, via)
     }
 }
@@ -43,7 +45,9 @@ impl Far {
         let prefix = prefix.parse::<Prefix>().map_err(|e| e.to_string())?;
         let address = |via: &str| {
             via.parse::<IpAddr>().map_err(|_| {
-                format!("'{via}' is no address: name one behind the far box, as in {prefix}=ADDRESS")
+                format!(
+                    "'{via}' is no address: name one behind the far box, as in {prefix}=ADDRESS"
+                )
             })
         };
         Ok(Far(FarBox { prefix, via: via.map(address).transpose()? }))
@@ -56,7 +60,8 @@ impl Far {
     pub fn read_all(tables: Vec<toml::Table>) -> Result<Vec<Far>, String> {
         let read = |(number, table): (usize, toml::Table)| {
             let written = table.try_into::<Written>().map_err(|e| e.message().to_string());
-            let far = written.and_then(|written| Far::new(&written.prefix, written.r#box.as_deref()));
+            let far =
+                written.and_then(|written| Far::new(&written.prefix, written.r#box.as_deref()));
             far.map_err(|why| format!("far box {number}: {why}"))
         };
         (1..).zip(tables).map(read).collect()
@@ -71,8 +76,8 @@ pub fn check_not_own(far: &[Far]) -> Result<(), Problem> {
     if far.iter().all(|far| far.0.via.is_none()) {
         return Ok(());
     }
-    let all =
-        getifaddrs().map_err(|e| Problem::plain(format!("cannot list this machine's addresses: {e}")))?;
+    let all = getifaddrs()
+        .map_err(|e| Problem::plain(format!("cannot list this machine's addresses: {e}")))?;
     let own: Vec<IpAddr> = all
         .filter_map(|one| {
             let address = one.address?;
@@ -140,7 +145,9 @@ mod tests {
         assert!(not_among(&far, &[IpAddr::from([10, 0, 0, 1])]).is_ok());
         let refusal = not_among(&far, &[IpAddr::from([192, 0, 2, 7])]).unwrap_err().to_string();
         assert!(
-            refusal.starts_with("the far box for 10.2.0.0/16 has this machine's own address 192.0.2.7"),
+            refusal.starts_with(
+                "the far box for 10.2.0.0/16 has this machine's own address 192.0.2.7"
+            ),
             "{refusal}"
         );
         assert!(check_not_own(&["127.0.0.0/8=127.0.0.1".parse().unwrap()]).is_err());

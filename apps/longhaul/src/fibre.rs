@@ -47,7 +47,8 @@ impl Fibre {
     /// The emulated fibre.
     ///
     /// # Errors
-    /// When the memory does not hold what can be under way: with the longest delay that it is enough for.
+    /// When the memory does not hold what can be under way: with the longest delay that it is
+    /// enough for.
     pub fn link(&self) -> Result<Link, Problem> {
         Link::new(self.config()).map_err(|e| Problem::plain(e.to_string()))
     }
@@ -149,7 +150,10 @@ impl FromStr for Ecn {
         let (kmin, kmax, pmax) = match parts[..] {
             [kmin, kmax] => (kmin, kmax, Ecn::PMAX),
             [kmin, kmax, pmax] => (kmin, kmax, probability(pmax)?),
-            _ => return Err("not thresholds: write Kmin:Kmax or Kmin:Kmax:Pmax, as in 1M:4M:0.1".to_string()),
+            _ => {
+                return Err("not thresholds: write Kmin:Kmax or Kmin:Kmax:Pmax, as in 1M:4M:0.1"
+                    .to_string());
+            }
         };
         let (kmin, kmax) = (kmin.parse::<Size>()?, kmax.parse::<Size>()?);
         if kmin > kmax {

@@ -81,7 +81,9 @@ fn write(file: &Path, text: &str, cure: &str) -> Result<(), Problem> {
         opened.sync_all()
     });
     written.map_err(|e| match e.kind() {
-        io::ErrorKind::AlreadyExists => Problem::new(format!("{} is there already", file.display()), cure),
+        io::ErrorKind::AlreadyExists => {
+            Problem::new(format!("{} is there already", file.display()), cure)
+        }
         _ => Problem::plain(format!("{}: {e}", file.display())),
     })
 }
@@ -152,7 +154,8 @@ impl FromStr for Psk {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.split_once('=').filter(|(peer, file)| !peer.is_empty() && !file.is_empty());
+        let parts =
+            text.split_once('=').filter(|(peer, file)| !peer.is_empty() && !file.is_empty());
         let (peer, file) = parts.ok_or(
             "write a peer's name and a file, as in east=/etc/longhaul/west-east.psk; 'longhaul key psk' makes one",
         )?;
@@ -192,7 +195,8 @@ mod tests {
     #[test]
     fn what_is_no_key_is_told() {
         let file = place("bad");
-        let mut opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file).unwrap();
+        let mut opened =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file).unwrap();
         opened.write_all(b"secret\n").unwrap();
         let told = read::<PrivateKey>(&file).unwrap_err().to_string();
         assert!(told.contains("44 characters") && !told.contains("secret"), "{told}");
@@ -210,7 +214,10 @@ mod tests {
             fs::read_to_string(&file).unwrap().trim()
         );
         assert!(
-            run(&Command::Psk { file: file.clone() }).unwrap_err().to_string().contains("is there already")
+            run(&Command::Psk { file: file.clone() })
+                .unwrap_err()
+                .to_string()
+                .contains("is there already")
         );
         fs::remove_file(&file).unwrap();
         assert!("east".parse::<Psk>().is_err() && "=x".parse::<Psk>().is_err());
@@ -221,7 +228,9 @@ mod tests {
         let key = PrivateKey::generate(&Seed::new([7; 32])).public();
         let peer: Peer = format!("east={key}").parse().unwrap();
         assert_eq!((&*peer.name, peer.key), ("east", key));
-        for text in [format!("{key}"), format!("={key}"), "east".to_string(), "east=short".to_string()] {
+        for text in
+            [format!("{key}"), format!("={key}"), "east".to_string(), "east=short".to_string()]
+        {
             assert!(text.parse::<Peer>().is_err(), "{text}");
         }
     }

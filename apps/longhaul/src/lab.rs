@@ -1,7 +1,7 @@
 //! `longhaul lab`: hosts, accelerators and a fibre on one machine.
 //!
-//! `up` starts a daemon that drives accelerators and link between the hosts' ports; `exec` attaches programs to
-//! those ports; `status` and `down` talk to the daemon over its control socket.
+//! `up` starts a daemon that drives accelerators and link between the hosts' ports; `exec` attaches
+//! programs to those ports; `status` and `down` talk to the daemon over its control socket.
 
 mod control;
 mod daemon;
@@ -29,7 +29,8 @@ pub enum Command {
     /// Start a lab and return once its hosts can be used
     #[command(after_help = UP_EXAMPLES)]
     Up(Up),
-    /// Show hosts and switches, and each flow: RTT, stored bytes, pseudo-ACKs, retransmits, drops with reasons
+    /// Show hosts and switches, and each flow: RTT, stored bytes, pseudo-ACKs, retransmits, drops
+    /// with reasons
     Status(Status),
     /// Stop a lab; programs that still run in it see the cable pulled
     Down(Down),
@@ -82,7 +83,8 @@ pub fn run(command: Command) -> Result<ExitCode, Problem> {
         Command::Up(up) => start(&up),
         Command::Status(args) => {
             let state = control::ask_status(&LabDir::of(&args.name)?)?;
-            let text = if args.json { state::to_json(&state)? + "\n" } else { status::to_text(&state) };
+            let text =
+                if args.json { state::to_json(&state)? + "\n" } else { status::to_text(&state) };
             output::print(&text)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -102,7 +104,8 @@ fn start(up: &Up) -> Result<ExitCode, Problem> {
     let text = if up.json {
         state::to_json(spec)? + "\n"
     } else {
-        let hosts: String = spec.hosts().map(|host| format!("  host {host}  {}\n", host.ip())).collect();
+        let hosts: String =
+            spec.hosts().map(|host| format!("  host {host}  {}\n", host.ip())).collect();
         format!(
             "lab '{}' is up: {}\n{hosts}run programs with: longhaul exec --host a -- PROGRAM\n",
             spec.name,

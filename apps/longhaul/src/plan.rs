@@ -10,8 +10,8 @@ use crate::output;
 use crate::problem::Problem;
 use crate::quantity::{Distance, probability};
 use longhaul_planner::{
-    Accelerator, Invalid, MTUS, NicError, NicProfile, Op, Path, Plan, Request, UseCase, interface_mtu,
-    roce_mtu,
+    Accelerator, Invalid, MTUS, NicError, NicProfile, Op, Path, Plan, Request, UseCase,
+    interface_mtu, roce_mtu,
 };
 use longhaul_units::{BitRate, Duration as Span};
 use probe::Measured;
@@ -86,7 +86,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 128)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     tx_depth: u32,
-    /// Messages per completion [default: as perftest does it: 100, at most the depth, and 1 above 8 KiB]
+    /// Messages per completion [default: as perftest does it: 100, at most the depth, and 1 above 8
+    /// KiB]
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     cq_mod: Option<u32>,
@@ -100,7 +101,8 @@ pub struct Args {
     /// What it is for: its operation, sizes and target, and settings of the programs that do it
     #[arg(long = "use", value_name = "USE")]
     use_case: Option<UseCase>,
-    /// Round trip between a host and an accelerator beside it [default: 20.6us, as in NTT's measurements]
+    /// Round trip between a host and an accelerator beside it [default: 20.6us, as in NTT's
+    /// measurements]
     #[arg(long, value_name = "TIME")]
     lan_rtt: Option<Span>,
     /// Print one JSON object instead of text
@@ -194,7 +196,8 @@ fn profile(name: &str) -> Result<NicProfile, Failure> {
     }
     let text = std::fs::read_to_string(name)
         .map_err(|e| Failure::Value(Problem::io("read the NIC profile", name.as_ref(), &e)))?;
-    NicProfile::read(&text).map_err(|e: NicError| Failure::Value(Problem::plain(format!("{name}: {e}"))))
+    NicProfile::read(&text)
+        .map_err(|e: NicError| Failure::Value(Problem::plain(format!("{name}: {e}"))))
 }
 
 fn request(args: &Args) -> Result<Request, Failure> {
@@ -203,8 +206,11 @@ fn request(args: &Args) -> Result<Request, Failure> {
     let op = args.op.or(args.use_case.map(UseCase::op)).unwrap_or(Op::Write);
     let accelerator = Accelerator::default();
     if args.cq_mod.is_some_and(|cq_mod| cq_mod > args.tx_depth) {
-        let cause =
-            format!("--cq-mod {} is more than --tx-depth {}", args.cq_mod.unwrap_or(0), args.tx_depth);
+        let cause = format!(
+            "--cq-mod {} is more than --tx-depth {}",
+            args.cq_mod.unwrap_or(0),
+            args.tx_depth
+        );
         let cure = "the queue would fill before a completion is asked for";
         return Err(Failure::Value(Problem::new(cause, cure)));
     }

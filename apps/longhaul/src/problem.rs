@@ -42,7 +42,8 @@ impl std::error::Error for Problem {}
 /// What the command-line parser says, cause and tip, without the usage that it adds.
 pub fn on_one_line(message: &str) -> String {
     let lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
-    let telling = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more info"));
+    let telling =
+        lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more info"));
     let mut line = String::new();
     for part in telling {
         let between = match part {
@@ -64,10 +65,10 @@ mod tests {
     fn the_parsers_messages_become_one_line() {
         let typo = "error: unexpected argument '--dist' found\n\n  tip: a similar argument exists: '--distance'\n\n\
                     Usage: longhaul lab up --distance <DISTANCE>\n\nFor more information, try '--help'.\n";
-        let line = "unexpected argument '--dist' found; tip: a similar argument exists: '--distance'";
+        let line =
+            "unexpected argument '--dist' found; tip: a similar argument exists: '--distance'";
         assert_eq!(on_one_line(typo), line);
-        let missing =
-            "error: the following required arguments were not provided:\n  --host <HOST>\n\nUsage: x\n";
+        let missing = "error: the following required arguments were not provided:\n  --host <HOST>\n\nUsage: x\n";
         let line = "the following required arguments were not provided: --host <HOST>";
         assert_eq!(on_one_line(missing), line);
     }

@@ -97,7 +97,11 @@ impl FromStr for Size {
 pub fn memory(text: &str) -> Result<Size, String> {
     let size: Size = text.parse()?;
     let (least, most) = (Size::from_bytes(64 << 10), Size::from_bytes(1 << 40));
-    if (least..=most).contains(&size) { Ok(size) } else { Err(format!("memory goes from {least} to {most}")) }
+    if (least..=most).contains(&size) {
+        Ok(size)
+    } else {
+        Err(format!("memory goes from {least} to {most}"))
+    }
 }
 
 /// Reads a probability.

@@ -76,10 +76,13 @@ pub fn run(args: &Args) -> ExitCode {
 pub fn read(paths: &[PathBuf], command: &str) -> Result<Vec<(PathBuf, ResultFile)>, Problem> {
     let problem = |error: ReadError| match error {
         ReadError::Io { .. } => Problem::plain(error.to_string()),
-        ReadError::Schema { .. } => {
-            Problem::new(error.to_string(), "use the version of longhaul that wrote it, or run it again")
+        ReadError::Schema { .. } => Problem::new(
+            error.to_string(),
+            "use the version of longhaul that wrote it, or run it again",
+        ),
+        ReadError::Line { .. } => {
+            Problem::new(error.to_string(), "files of results: docs/results.md")
         }
-        ReadError::Line { .. } => Problem::new(error.to_string(), "files of results: docs/results.md"),
     };
     let mut files = Vec::new();
     for path in paths {
@@ -110,8 +113,10 @@ pub fn keep_only(files: &mut [(PathBuf, ResultFile)], names: &[String]) -> Resul
     if names.is_empty() {
         return Ok(());
     }
-    let described = files.iter().flat_map(|(_, file)| file.experiments.iter().map(|e| e.name.as_str()));
-    let recorded = files.iter().flat_map(|(_, file)| file.records.iter().map(|r| r.experiment.as_str()));
+    let described =
+        files.iter().flat_map(|(_, file)| file.experiments.iter().map(|e| e.name.as_str()));
+    let recorded =
+        files.iter().flat_map(|(_, file)| file.records.iter().map(|r| r.experiment.as_str()));
     let mut known: Vec<&str> = described.chain(recorded).collect();
     known.sort_unstable();
     known.dedup();

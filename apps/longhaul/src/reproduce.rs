@@ -93,10 +93,12 @@ fn reproduce(args: &Args) -> Result<bool, Problem> {
         return Ok(true);
     }
     let mut writer = args.results.as_deref().map(open).transpose()?;
-    let jobs = args
-        .jobs
-        .map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
-    let mut report = Report::new("Published results of RDMA over distance, predicted and simulated");
+    let jobs = args.jobs.map_or_else(
+        || std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        usize::from,
+    );
+    let mut report =
+        Report::new("Published results of RDMA over distance, predicted and simulated");
     let extent = if args.reduced { Extent::Reduced } else { Extent::Whole };
     if args.reduced {
         report = report.notice("Each experiment is reduced to a part of its points (--reduced).");
@@ -128,7 +130,8 @@ fn reproduce(args: &Args) -> Result<bool, Problem> {
 }
 
 fn open(path: &Path) -> Result<ResultWriter, Problem> {
-    ResultWriter::create(path).map_err(|error| Problem::plain(format!("{}: {error}", path.display())))
+    ResultWriter::create(path)
+        .map_err(|error| Problem::plain(format!("{}: {error}", path.display())))
 }
 
 /// A line that says how far it is, where somebody looks.
@@ -151,14 +154,24 @@ impl<'a> Progress<'a> {
         let Ok(mut shown) = self.shown.lock() else { return };
         if shown.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL) {
             *shown = Some(Instant::now());
-            eprint!("\r{}: {done} of {} points, {:.0?} ", self.name, self.points, self.began.elapsed());
+            eprint!(
+                "\r{}: {done} of {} points, {:.0?} ",
+                self.name,
+                self.points,
+                self.began.elapsed()
+            );
             let _ = io::stderr().flush();
         }
     }
 
     fn end(&self) {
         if io::stderr().is_terminal() {
-            eprintln!("\r{}: {} points in {:.1?}          ", self.name, self.points, self.began.elapsed());
+            eprintln!(
+                "\r{}: {} points in {:.1?}          ",
+                self.name,
+                self.points,
+                self.began.elapsed()
+            );
         }
     }
 }

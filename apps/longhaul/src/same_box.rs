@@ -1,10 +1,12 @@
-//! `accelerate`, `lab` and `sim` make the same box of the same path, but for the differences listed here.
+//! `accelerate`, `lab` and `sim` make the same box of the same path, but for the differences listed
+//! here.
 
 use crate::accelerate;
 use crate::lab;
 use longhaul_wan_box::{Config, Whole};
 
-const PATH: [&str; 2] = ["--rate 10G --distance 1000km --memory 4G", "rate = \"10G\"\ndistance = \"1000km\""];
+const PATH: [&str; 2] =
+    ["--rate 10G --distance 1000km --memory 4G", "rate = \"10G\"\ndistance = \"1000km\""];
 
 /// Something that is not as in `accelerate`, on purpose.
 struct Difference {
@@ -16,18 +18,30 @@ struct Difference {
     mend: fn(&Config, &mut Config),
 }
 
-fn near(of: fn(&mut longhaul_accel::Config, &longhaul_accel::Config), from: &Config, to: &mut Config) {
+fn near(
+    of: fn(&mut longhaul_accel::Config, &longhaul_accel::Config),
+    from: &Config,
+    to: &mut Config,
+) {
     of(&mut to.near, &from.near);
 }
 
-fn halves(of: fn(&mut longhaul_accel::Config, &longhaul_accel::Config), from: &Config, to: &mut Config) {
+fn halves(
+    of: fn(&mut longhaul_accel::Config, &longhaul_accel::Config),
+    from: &Config,
+    to: &mut Config,
+) {
     near(of, from, to);
     if let (Some(from), Some(to)) = (&from.whole, &mut to.whole) {
         of(&mut to.far, &from.far);
     }
 }
 
-fn transport(of: fn(&mut longhaul_wan::Config, &longhaul_wan::Config), from: &Config, to: &mut Config) {
+fn transport(
+    of: fn(&mut longhaul_wan::Config, &longhaul_wan::Config),
+    from: &Config,
+    to: &mut Config,
+) {
     if let (Some(from), Some(to)) = (&from.whole, &mut to.whole) {
         of(&mut to.transport, &from.transport);
     }
@@ -83,7 +97,11 @@ const OF_SIM: &[Difference] = &[
         why: "the simulator knows the rate of the LAN's cables",
         is_there: |from, to| from.near.lan_rate != to.near.lan_rate,
         mend: |from, to| {
-            halves(|to, from| (to.lan_rate, to.wan_rate) = (from.lan_rate, from.wan_rate), from, to);
+            halves(
+                |to, from| (to.lan_rate, to.wan_rate) = (from.lan_rate, from.wan_rate),
+                from,
+                to,
+            );
         },
     },
     Difference {

@@ -130,7 +130,8 @@ fn simulate(args: &Args) -> Result<ExitCode, Failure> {
     let Loaded { scenario, links } = opened.load()?;
     let points = Point::all(&args.pcap, args.pcap_dir.as_deref(), &scenario, &links)?;
     // What cannot be simulated is said before a file is made.
-    Simulation::new(scenario.clone(), |_, _| None).map_err(|e| Failure::value(in_file(path, &e)))?;
+    Simulation::new(scenario.clone(), |_, _| None)
+        .map_err(|e| Failure::value(in_file(path, &e)))?;
     for warning in scenario.warnings() {
         eprintln!("longhaul sim: warning: {warning}");
     }
@@ -158,7 +159,8 @@ fn simulate(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(writer) = &mut writer {
         if is_whole {
             let provenance = started.provenance(Some(scenario.seed), args.threads.into());
-            let record = record(&opened.experiment, &opened.parameters, &scenario, &outcome, provenance);
+            let record =
+                record(&opened.experiment, &opened.parameters, &scenario, &outcome, provenance);
             writer.record(&record).map_err(|e| Problem::plain(e.to_string()))?;
         } else {
             eprintln!("longhaul sim: the run did not end; nothing was added to the results");
@@ -168,8 +170,9 @@ fn simulate(args: &Args) -> Result<ExitCode, Failure> {
     if interrupt.came() {
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    let is_well =
-        is_whole && outcome.violations.is_empty() && outcome.flows.iter().all(|flow| flow.failure.is_none());
+    let is_well = is_whole
+        && outcome.violations.is_empty()
+        && outcome.flows.iter().all(|flow| flow.failure.is_none());
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -177,7 +177,8 @@ impl Flow {
 
 /// As JSON, indented.
 pub fn to_json(value: &impl Serialize) -> Result<String, Problem> {
-    serde_json::to_string_pretty(value).map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))
+    serde_json::to_string_pretty(value)
+        .map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))
 }
 
 /// The counters that are not zero, as `name 5, other 7`.
@@ -221,7 +222,8 @@ pub fn write_link(before: &str, link: &LinkStatus, text: &mut String) -> std::fm
 pub fn write_flow(flow: &Flow, text: &mut String) -> std::fmt::Result {
     let qpn = flow.requester_qpn.map_or("?".to_string(), |q| format!("{q:#x}"));
     let rtt = flow.rtt_us.map_or("unknown".to_string(), |us| format!("{us:.0} µs"));
-    let delay = flow.ack_delay_us.map_or(String::new(), |us| format!(", pseudo-ACKs after {us:.0} µs"));
+    let delay =
+        flow.ack_delay_us.map_or(String::new(), |us| format!(", pseudo-ACKs after {us:.0} µs"));
     let vlan = if flow.vlan == 0 { String::new() } else { format!(" in VLAN {}", flow.vlan) };
     writeln!(
         text,

@@ -80,7 +80,10 @@ struct Share {
 fn share(text: &str) -> Result<Share, String> {
     let wrong = || "not a share: write 0/4 for the first of four".to_owned();
     let (number, of) = text.split_once('/').ok_or_else(wrong)?;
-    let share = Share { number: number.parse().map_err(|_| wrong())?, of: of.parse().map_err(|_| wrong())? };
+    let share = Share {
+        number: number.parse().map_err(|_| wrong())?,
+        of: of.parse().map_err(|_| wrong())?,
+    };
     if share.number < share.of { Ok(share) } else { Err(wrong()) }
 }
 
@@ -94,7 +97,9 @@ fn sweep(args: &Args) -> Result<ExitCode, Failure> {
         Executor::Slurm => Some(slurm::Slurm::find()?),
         Executor::Local => {
             if args.tasks.is_some() || !args.sbatch.is_empty() {
-                return Err(Failure::value("--tasks and --sbatch are for Slurm; add --executor slurm"));
+                return Err(Failure::value(
+                    "--tasks and --sbatch are for Slurm; add --executor slurm",
+                ));
             }
             None
         }
@@ -111,7 +116,8 @@ fn sweep(args: &Args) -> Result<ExitCode, Failure> {
     }
     let grid = Grid::new(&opened, &args.vary, args.repeat, args.max_points)?;
     let points = grid.points(&opened)?;
-    let directory = args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(&opened.experiment));
+    let directory =
+        args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(&opened.experiment));
     let digest = store::digest(&opened);
     if let Some(share) = args.share {
         let mut store = Store::open_share(&directory, &digest, share.number)?;
@@ -131,7 +137,8 @@ fn sweep(args: &Args) -> Result<ExitCode, Failure> {
             finish(args, &opened, &grid, &missing, &mut store)
         }
         Some(slurm) => {
-            let job = slurm::Job { args, opened: &opened, directory: &directory, missing: missing.len() };
+            let job =
+                slurm::Job { args, opened: &opened, directory: &directory, missing: missing.len() };
             submit(&slurm, &job, &points, &mut store)
         }
     }
@@ -156,7 +163,11 @@ fn submit(
         let cure = format!("{} say why; the same command goes on with them", logs.display());
         return Err(Failure::Other(Problem::new(cause, cure)));
     }
-    output::print(&format!("{total} points, {} of them new: {}\n", job.missing, store.path().display()))?;
+    output::print(&format!(
+        "{total} points, {} of them new: {}\n",
+        job.missing,
+        store.path().display()
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -193,8 +204,12 @@ fn finish(
         return Err(Failure::Other(Problem::plain(cause)));
     }
     if tally.violations > 0 {
-        let cause = format!("in {} points something happened that must never happen", tally.violations);
-        return Err(Failure::Other(Problem::new(cause, "their results have a note; please report this")));
+        let cause =
+            format!("in {} points something happened that must never happen", tally.violations);
+        return Err(Failure::Other(Problem::new(
+            cause,
+            "their results have a note; please report this",
+        )));
     }
     Ok(ExitCode::SUCCESS)
 }

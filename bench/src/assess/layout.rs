@@ -24,7 +24,8 @@ pub(crate) struct Layout {
     labels: BTreeMap<String, String>,
 }
 
-/// More series than this are no curves: each point is then a row of its own, and the farthest are shown.
+/// More series than this are no curves: each point is then a row of its own, and the farthest are
+/// shown.
 const SERIES_MAX: usize = 64;
 
 impl Layout {
@@ -37,7 +38,10 @@ impl Layout {
         for point in points {
             series.insert(layout.series(point));
             if series.len() > SERIES_MAX {
-                return Self::arranged(&Experiment { scattered: true, ..experiment.clone() }, points);
+                return Self::arranged(
+                    &Experiment { scattered: true, ..experiment.clone() },
+                    points,
+                );
             }
         }
         layout
@@ -78,11 +82,19 @@ impl Layout {
             if values.iter().all(|value| value.as_number().is_some()) {
                 values.sort();
             }
-            let places = values.into_iter().enumerate().map(|(place, value)| (value.clone(), place));
+            let places =
+                values.into_iter().enumerate().map(|(place, value)| (value.clone(), place));
             (key.to_owned(), places.collect())
         });
         let panel = experiment.panel.clone().filter(|panel| varying.contains(panel));
-        Layout { x, varying, panel, constant, places: places.collect(), labels: experiment.labels.clone() }
+        Layout {
+            x,
+            varying,
+            panel,
+            constant,
+            places: places.collect(),
+            labels: experiment.labels.clone(),
+        }
     }
 
     fn place(&self, key: &str, point: &Point) -> usize {

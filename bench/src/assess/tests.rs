@@ -35,7 +35,8 @@ fn a_figure_is_held_against_the_published_one() {
     let records = [simulated("read", 4096, 1, 2.01e9), simulated("read", 8192, 1, 4.1e9)];
     let assessment = Assessment::new(&experiment(), &records);
     assert_eq!(assessment.reference(), Some(Source::Published));
-    let expected = [("message 4 KiB, op read", Verdict::Within), ("message 8 KiB, op read", Verdict::Beyond)];
+    let expected =
+        [("message 4 KiB, op read", Verdict::Within), ("message 8 KiB, op read", Verdict::Beyond)];
     assert_eq!(verdicts(&assessment), expected.map(|(point, verdict)| (point.to_owned(), verdict)));
     let (cell, source, worst) = assessment.worst().unwrap();
     assert_eq!((cell.point.clone(), source), (at("read", 8192), Source::Simulated));
@@ -94,8 +95,10 @@ fn fitted_cells_are_counted_apart() {
 fn what_theory_and_we_expect_is_counted_apart_from_what_documents_say() {
     let mut experiment = experiment();
     experiment.published.truncate(1);
-    let theory =
-        PublishedCell { source: Source::Theory, ..PublishedCell::new(at("send", 4096), "gain", 3.0) };
+    let theory = PublishedCell {
+        source: Source::Theory,
+        ..PublishedCell::new(at("send", 4096), "gain", 3.0)
+    };
     experiment.published.push(theory);
     let of = |value, tolerance, basis| Expectation::new(value, tolerance).by(basis);
     experiment.expectations.extend([
@@ -137,7 +140,8 @@ mod a_run_that_ends_in_an_error {
 
     #[test]
     fn is_missing_where_something_was_expected_of_it() {
-        let assessment = Assessment::new(&experiment(), &[failed(4096, 1), simulated("read", 8192, 1, 4e9)]);
+        let assessment =
+            Assessment::new(&experiment(), &[failed(4096, 1), simulated("read", 8192, 1, 4e9)]);
         let cell = &assessment.cells()[0];
         assert_eq!(cell.failures[&Source::Simulated], "RetryExceeded");
         assert_eq!(cell.judgements[&Source::Simulated].verdict, Verdict::Missing);
@@ -157,10 +161,12 @@ mod a_run_that_ends_in_an_error {
     #[test]
     fn is_not_hidden_by_other_seeds_but_by_the_same_one_run_again() {
         let [first, second] = [failed(4096, 1), simulated("read", 4096, 2, 2e9)];
-        let cells = Assessment::new(&experiment(), &[first.clone(), second.clone()]).cells().to_vec();
+        let cells =
+            Assessment::new(&experiment(), &[first.clone(), second.clone()]).cells().to_vec();
         assert_eq!(cells[0].failures[&Source::Simulated], "1 of 2 runs: RetryExceeded");
         assert!(!cells[0].figures.contains_key(&Source::Simulated));
-        let again = Assessment::new(&experiment(), &[first, second, simulated("read", 4096, 1, 2e9)]);
+        let again =
+            Assessment::new(&experiment(), &[first, second, simulated("read", 4096, 1, 2e9)]);
         assert_eq!(again.cells()[0].judgements[&Source::Simulated].verdict, Verdict::Within);
     }
 
@@ -191,14 +197,17 @@ fn seeds_are_averaged_and_a_seed_that_was_run_again_counts_once() {
 fn a_floor_needs_no_reference() {
     let mut experiment = Experiment::new("c1", "");
     experiment.expectations = vec![Expectation::new("goodput_bps", Tolerance::AtLeast(40e9))];
-    let of = |goodput| Record::new("c1", Source::Predicted, at("read", 4096)).value("goodput_bps", goodput);
+    let of = |goodput| {
+        Record::new("c1", Source::Predicted, at("read", 4096)).value("goodput_bps", goodput)
+    };
     assert!(Assessment::new(&experiment, &[of(41e9)]).is_met());
     assert!(!Assessment::new(&experiment, &[of(39e9)]).is_met());
 }
 
 #[test]
 fn without_published_figures_the_prediction_is_held_against_the_simulation() {
-    let predicted = Record::new("c1", Source::Predicted, at("read", 4096)).value("goodput_bps", 3e9);
+    let predicted =
+        Record::new("c1", Source::Predicted, at("read", 4096)).value("goodput_bps", 3e9);
     let assessment =
         Assessment::new(&Experiment::new("c1", ""), &[predicted, simulated("read", 4096, 1, 2e9)]);
     assert_eq!(assessment.reference(), Some(Source::Simulated));
@@ -227,7 +236,10 @@ fn series_are_what_varies_beside_the_rows_and_texts_keep_their_order() {
     experiment.published.clear();
     let assessment = Assessment::new(&experiment, &constant);
     let layout = assessment.layout();
-    assert_eq!((layout.x.as_deref(), &layout.varying[..]), (Some("message_bytes"), &["op".to_owned()][..]));
+    assert_eq!(
+        (layout.x.as_deref(), &layout.varying[..]),
+        (Some("message_bytes"), &["op".to_owned()][..])
+    );
     assert_eq!(layout.constants(), "QPs 16, rate 100 Gbit/s");
     let names: Vec<_> = assessment
         .cells()

@@ -39,15 +39,21 @@ pub struct PlotAxis {
 }
 
 impl PlotAxis {
-    /// An axis called `label` for `values` of what `key` names ([`Quantity::of`]). Without a `scale` it is
-    /// logarithmic where they span decades and none is below zero; zero then lies at its edge. Values that are not
-    /// finite are left out.
-    pub fn of(key: &str, label: &str, values: impl IntoIterator<Item = f64>, scale: Option<Scale>) -> Self {
+    /// An axis called `label` for `values` of what `key` names ([`Quantity::of`]). Without a
+    /// `scale` it is logarithmic where they span decades and none is below zero; zero then lies at
+    /// its edge. Values that are not finite are left out.
+    pub fn of(
+        key: &str,
+        label: &str,
+        values: impl IntoIterator<Item = f64>,
+        scale: Option<Scale>,
+    ) -> Self {
         let values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let (least, most) = if least <= most { (least, most) } else { (0.0, 1.0) };
-        let above_zero = values.iter().copied().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
+        let above_zero =
+            values.iter().copied().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
         let scale = match scale {
             _ if least < 0.0 || most <= 0.0 => Scale::Linear,
             Some(scale) => scale,
@@ -67,7 +73,8 @@ impl PlotAxis {
         let room = (ROOM_CHARACTERS / names.len().max(1)).max(5);
         let step = (names.len() * 6).div_ceil(ROOM_CHARACTERS).max(1);
         let ticks = names.iter().enumerate().step_by(step);
-        let ticks = ticks.map(|(i, name)| (i as f64, shortened(name, room.saturating_sub(1)))).collect();
+        let ticks =
+            ticks.map(|(i, name)| (i as f64, shortened(name, room.saturating_sub(1)))).collect();
         let most = names.len().max(1) as f64 - 0.5;
         PlotAxis {
             label: shortened(label, LABEL_CHARACTERS_MAX),
@@ -109,7 +116,8 @@ impl PlotAxis {
     fn linear(quantity: &Quantity, label: &str, least: f64, most: f64) -> Self {
         let unit = quantity.unit(least.abs().max(most.abs()));
         let (mut least, mut most) = (least / unit.divisor, most / unit.divisor);
-        // From zero, unless the data are far from it: then their differences are what is to be seen.
+        // From zero, unless the data are far from it: then their differences are what is to be
+        // seen.
         if least > 0.0 && least < 0.6 * most {
             least = 0.0;
         }
@@ -125,14 +133,21 @@ impl PlotAxis {
         let first = (least / step).ceil() as i64;
         let last = (most / step).floor() as i64;
         let digits = (-step.log10().floor()).max(0.0) as usize;
-        let digits =
-            if (step * 10_f64.powi(digits as i32)).fract().abs() > 1e-6 { digits + 1 } else { digits };
+        let digits = if (step * 10_f64.powi(digits as i32)).fract().abs() > 1e-6 {
+            digits + 1
+        } else {
+            digits
+        };
         let ticks = (first..=last).map(|i| {
             let tick = i as f64 * step;
             let is_long = tick.abs() >= 1e6;
             (
                 tick * unit.divisor,
-                if is_long { significant(tick * 1.000_000_1, 3) } else { format!("{tick:.digits$}") },
+                if is_long {
+                    significant(tick * 1.000_000_1, 3)
+                } else {
+                    format!("{tick:.digits$}")
+                },
             )
         });
         PlotAxis {
@@ -170,7 +185,8 @@ fn with_unit(label: &str, unit: &Unit, ticks_have_it: bool) -> String {
 /// 1, 2 or 5 times a power of ten: the first at or above `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
-    let factor = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|factor| factor * power >= least * 0.999);
+    let factor =
+        [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|factor| factor * power >= least * 0.999);
     factor.unwrap_or(10.0) * power
 }
 
@@ -178,7 +194,10 @@ fn round_step(least: f64) -> f64 {
 fn powers_of_two(least: f64, most: f64) -> Vec<f64> {
     let (first, last) = (least.log2().ceil() as i32, most.log2().floor() as i32);
     let step = ((last - first) / (TICKS_MAX - 1) + 1).max(1);
-    (first..=last).filter(|power| (power - first) % step == 0).map(|power| 2_f64.powi(power)).collect()
+    (first..=last)
+        .filter(|power| (power - first) % step == 0)
+        .map(|power| 2_f64.powi(power))
+        .collect()
 }
 
 /// Powers of ten from `least` to `most`, with 2 and 5 times them where these are few.
@@ -255,13 +274,19 @@ mod tests {
             (scale, &texts[..]),
             (Scale::Log, &["0.5", "1", "2", "5", "10", "20", "50", "100"].map(str::to_owned)[..])
         );
-        assert_eq!(PlotAxis::of("goodput_bps", "goodput", [0.3e9, 98e9], None).label, "goodput (Gbit/s)");
+        assert_eq!(
+            PlotAxis::of("goodput_bps", "goodput", [0.3e9, 98e9], None).label,
+            "goodput (Gbit/s)"
+        );
     }
 
     #[test]
     fn what_spans_less_or_goes_below_zero_is_linear() {
         let (scale, texts) = ticks("latency_us", &[1905.0, 4523.0], None);
-        assert_eq!((scale, &texts[..]), (Scale::Linear, &["0", "1", "2", "3", "4"].map(str::to_owned)[..]));
+        assert_eq!(
+            (scale, &texts[..]),
+            (Scale::Linear, &["0", "1", "2", "3", "4"].map(str::to_owned)[..])
+        );
         assert_eq!(ticks("distance_km", &[-1.0, 1534.0], Some(Scale::Log)).0, Scale::Linear);
         assert_eq!(ticks("x", &[5.0, 5.0], None).0, Scale::Linear);
         assert_eq!(ticks("x", &[f64::NAN], None).0, Scale::Linear);
@@ -283,7 +308,10 @@ mod tests {
                     for key in ["goodput_bps", "message_bytes", "rtt_us", "count"] {
                         let (_, texts) = ticks(key, &[least, least * factor], scale);
                         let enough = texts.len() >= 2;
-                        assert!(enough && texts.len() <= 14, "{key} {least} × {factor} {scale:?}: {texts:?}");
+                        assert!(
+                            enough && texts.len() <= 14,
+                            "{key} {least} × {factor} {scale:?}: {texts:?}"
+                        );
                     }
                 }
             }

@@ -32,7 +32,8 @@ type Pixel = (i32, i32);
 pub(super) fn draw(plot: &Plot) -> Outcome<String> {
     let mut svg = String::new();
     {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH as u32, HEIGHT as u32)).into_drawing_area();
+        let root =
+            SVGBackend::with_string(&mut svg, (WIDTH as u32, HEIGHT as u32)).into_drawing_area();
         root.fill(&PAPER)?;
         draw_on(plot, &root)?;
         root.present()?;
@@ -77,7 +78,8 @@ fn draw_on(plot: &Plot, root: &Area<'_>) -> Outcome {
         stroke(root, line.style, colour(line.series), places)?;
     }
     for kind in [Marker::Hollow, Marker::Filled] {
-        for (line, places) in plot.lines.iter().zip(&places).filter(|(line, _)| line.marker == kind) {
+        for (line, places) in plot.lines.iter().zip(&places).filter(|(line, _)| line.marker == kind)
+        {
             for place in places {
                 mark(root, kind, line.series, colour(line.series), *place)?;
             }
@@ -124,7 +126,8 @@ fn names(plot: &Plot) -> BTreeMap<usize, String> {
     names
 }
 
-/// Names beside the ends of lines, moved apart where they would overlap, each with a thin line to its end.
+/// Names beside the ends of lines, moved apart where they would overlap, each with a thin line to
+/// its end.
 fn draw_names(
     root: &Area<'_>,
     plot: &Plot,
@@ -132,8 +135,9 @@ fn draw_names(
     places: &[Vec<Pixel>],
     (top, bottom): (i32, i32),
 ) -> Outcome {
-    let right =
-        WIDTH - names.values().map(|name| name.chars().count()).max().unwrap_or(0) as i32 * CHARACTER_PX - 22;
+    let right = WIDTH
+        - names.values().map(|name| name.chars().count()).max().unwrap_or(0) as i32 * CHARACTER_PX
+        - 22;
     let mut ends: Vec<(i32, Pixel, usize)> = Vec::new();
     for series in names.keys() {
         let lines = plot.lines.iter().zip(places).filter(|(line, _)| line.series == *series);
@@ -169,8 +173,9 @@ fn stroke(root: &Area<'_>, style: Style, colour: RGBColor, places: &[Pixel]) -> 
     if places.len() < 2 {
         return Ok(());
     }
-    let dashes =
-        |size, gap, width| DashedPathElement::new(places.to_vec(), size, gap, colour.stroke_width(width));
+    let dashes = |size, gap, width| {
+        DashedPathElement::new(places.to_vec(), size, gap, colour.stroke_width(width))
+    };
     match style {
         Style::Points => {}
         Style::Solid => root.draw(&PathElement::new(places.to_vec(), colour.stroke_width(3)))?,
@@ -199,7 +204,9 @@ fn shape(which: usize, radius: f64, at: Pixel) -> Vec<Pixel> {
         (at.0 + (cos * radius * size).round() as i32, at.1 + (sin * radius * size).round() as i32)
     };
     let regular = |corners: i32, first: f64, size: f64| {
-        (0..corners).map(|i| corner(first + f64::from(i) * 360.0 / f64::from(corners), size)).collect()
+        (0..corners)
+            .map(|i| corner(first + f64::from(i) * 360.0 / f64::from(corners), size))
+            .collect()
     };
     match which {
         0 => regular(12, 0.0, 1.0),
@@ -207,9 +214,9 @@ fn shape(which: usize, radius: f64, at: Pixel) -> Vec<Pixel> {
         2 => regular(3, -90.0, 1.3),
         3 => regular(4, 0.0, 1.3),
         4 => regular(3, 90.0, 1.3),
-        5 => {
-            (0..10).map(|i| corner(f64::from(i) * 36.0 - 90.0, if i % 2 == 0 { 1.4 } else { 0.6 })).collect()
-        }
+        5 => (0..10)
+            .map(|i| corner(f64::from(i) * 36.0 - 90.0, if i % 2 == 0 { 1.4 } else { 0.6 }))
+            .collect(),
         _ => regular(6, 0.0, 1.15),
     }
 }

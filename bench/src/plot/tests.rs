@@ -61,5 +61,8 @@ fn the_same_plot_gives_the_same_bytes() {
 #[test]
 fn a_plot_without_points_is_an_error() {
     let empty = Plot { lines: Vec::new(), ..plot(&[]) };
-    assert_eq!(empty.svg().unwrap_err().to_string(), "cannot draw \"a < b & \\\"c\\\"\": it has no points");
+    assert_eq!(
+        empty.svg().unwrap_err().to_string(),
+        "cannot draw \"a < b & \\\"c\\\"\": it has no points"
+    );
 }

@@ -11,7 +11,8 @@ use std::fmt::Write;
 const STYLE: &str = include_str!("style.css");
 
 /// Colours of series on a dark page, in the order of [`COLOURS`].
-const DARK_COLOURS: [&str; 7] = ["#5cb3ee", "#ff8f45", "#3fcf9f", "#e592be", "#eeb740", "#8fd0fa", "#b5b5b5"];
+const DARK_COLOURS: [&str; 7] =
+    ["#5cb3ee", "#ff8f45", "#3fcf9f", "#e592be", "#eeb740", "#8fd0fa", "#b5b5b5"];
 
 /// `text` as it may stand in an element or a quoted attribute.
 pub(super) fn escaped(text: &str) -> String {
@@ -62,7 +63,8 @@ pub(super) fn render(report: &Report) -> Result<String, ReportError> {
         escaped(&origin(report)),
     );
     for notice in &report.notices {
-        let _ = writeln!(html, "<p class=\"notice\"><strong>Note.</strong> {}</p>", escaped(notice));
+        let _ =
+            writeln!(html, "<p class=\"notice\"><strong>Note.</strong> {}</p>", escaped(notice));
     }
     summary(report, &mut html);
     contents(report, &mut html);
@@ -79,7 +81,8 @@ fn origin(report: &Report) -> String {
     let runs = || report.assessments.iter().flat_map(Assessment::runs);
     let records: usize = runs().map(|runs| runs.records).sum();
     let latest = runs().map(|runs| runs.latest.as_str()).max().unwrap_or_default();
-    let mut versions: Vec<&str> = runs().filter_map(|r| Some(r.first.as_ref()?.longhaul.as_str())).collect();
+    let mut versions: Vec<&str> =
+        runs().filter_map(|r| Some(r.first.as_ref()?.longhaul.as_str())).collect();
     versions.sort_unstable();
     versions.dedup();
     let mut text = format!("{records} results in {} experiments", report.assessments.len());
@@ -148,7 +151,8 @@ fn contents(report: &Report, html: &mut String) {
             let parts = [document.title.as_str(), document.place.as_str()];
             parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
         });
-        let worst = assessment.worst().map_or("–".to_owned(), |(.., deviation)| percent(deviation));
+        let worst =
+            assessment.worst().map_or("–".to_owned(), |(.., deviation)| percent(deviation));
         let _ = writeln!(
             html,
             "<tr><td><a href=\"#e{}\">{}</a></td><td class=\"doc\">{}</td><td class=\"n\">{}</td>\

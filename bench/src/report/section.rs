@@ -20,7 +20,11 @@ const NOTES_MAX: usize = 12;
 /// More command lines than this are counted.
 const COMMANDS_MAX: usize = 4;
 
-pub(super) fn render(number: usize, assessment: &Assessment, html: &mut String) -> Result<(), ReportError> {
+pub(super) fn render(
+    number: usize,
+    assessment: &Assessment,
+    html: &mut String,
+) -> Result<(), ReportError> {
     let experiment = assessment.experiment();
     let (class, symbol, words) = badge(assessment);
     // Writing to a String cannot fail.
@@ -101,7 +105,8 @@ fn plots(figures: &[Plot], html: &mut String) -> Result<(), ReportError> {
     for plot in figures {
         let svg = plot.svg()?;
         let label = escaped(&format!("Plot: {}", plot.title));
-        let svg = svg.trim().replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{label}\" "), 1);
+        let svg =
+            svg.trim().replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{label}\" "), 1);
         let _ = writeln!(html, "<figure>{svg}</figure>");
     }
     html.push_str("</div>\n");
@@ -111,7 +116,11 @@ fn plots(figures: &[Plot], html: &mut String) -> Result<(), ReportError> {
 /// Notes of a table, in the order in which they come.
 fn notes(table: &Table) -> Vec<&str> {
     let mut notes: Vec<&str> = Vec::new();
-    for note in table.rows.iter().flat_map(|row| row.cells.iter().flatten()).filter_map(|c| c.note.as_deref())
+    for note in table
+        .rows
+        .iter()
+        .flat_map(|row| row.cells.iter().flatten())
+        .filter_map(|c| c.note.as_deref())
     {
         if !notes.contains(&note) {
             notes.push(note);
@@ -135,7 +144,8 @@ fn one_table(table: &Table, html: &mut String) {
         let mut first = 0;
         for (name, count) in groups {
             let span: usize = table.columns[first..first + count].iter().map(columns).sum();
-            let _ = write!(html, "<th class=\"group first\" colspan=\"{span}\">{}</th>", escaped(name));
+            let _ =
+                write!(html, "<th class=\"group first\" colspan=\"{span}\">{}</th>", escaped(name));
             first += count;
         }
         html.push_str("</tr>\n");
@@ -172,14 +182,21 @@ fn first(table: &Table, column: usize) -> &'static str {
     }
 }
 
-fn one_cell(column: &TableColumn, cell: Option<&TableCell>, first: &str, notes: &[&str], html: &mut String) {
+fn one_cell(
+    column: &TableColumn,
+    cell: Option<&TableCell>,
+    first: &str,
+    notes: &[&str],
+    html: &mut String,
+) {
     let Some(cell) = cell else {
         let span = if column.is_reference { 1 } else { 2 };
         let _ = write!(html, "<td class=\"{first}\" colspan=\"{span}\"></td>");
         return;
     };
     let reference = if column.is_reference { " reference" } else { "" };
-    let hint = cell.note.as_ref().map_or(String::new(), |note| format!(" title=\"{}\"", escaped(note)));
+    let hint =
+        cell.note.as_ref().map_or(String::new(), |note| format!(" title=\"{}\"", escaped(note)));
     let _ = write!(html, "<td class=\"{first}{reference}\"{hint}>{}", escaped(&cell.text));
     if let Some(number) = cell.note.as_ref().and_then(|note| notes.iter().position(|n| n == note)) {
         let _ = write!(html, "<sup>{}</sup>", number + 1);
@@ -193,8 +210,11 @@ fn one_cell(column: &TableColumn, cell: Option<&TableCell>, first: &str, notes: 
     };
     let symbol = cell.symbol();
     if column.is_reference {
-        let _ =
-            if symbol.is_empty() { Ok(()) } else { write!(html, " <span class=\"{class}\">{symbol}</span>") };
+        let _ = if symbol.is_empty() {
+            Ok(())
+        } else {
+            write!(html, " <span class=\"{class}\">{symbol}</span>")
+        };
         html.push_str("</td>");
         return;
     }
@@ -206,15 +226,18 @@ fn one_cell(column: &TableColumn, cell: Option<&TableCell>, first: &str, notes: 
 }
 
 fn below(table: &Table, notes: &[&str], html: &mut String) {
-    let runs = table.rows.iter().flat_map(|row| row.cells.iter().flatten()).map(|cell| cell.runs).max();
+    let runs =
+        table.rows.iter().flat_map(|row| row.cells.iter().flatten()).map(|cell| cell.runs).max();
     let runs = runs.filter(|runs| *runs > 1);
     if notes.is_empty() && runs.is_none() {
         return;
     }
     html.push_str("<ul class=\"below\">\n");
     if let Some(runs) = runs {
-        let _ =
-            writeln!(html, "<li>Means of up to {runs} runs; least and most of each are in the data.</li>");
+        let _ = writeln!(
+            html,
+            "<li>Means of up to {runs} runs; least and most of each are in the data.</li>"
+        );
     }
     for (i, note) in notes.iter().enumerate() {
         let _ = writeln!(html, "<li><sup>{}</sup> {}</li>", i + 1, escaped(note));
@@ -232,10 +255,9 @@ fn assumptions(assessment: &Assessment, html: &mut String) {
          <th>Source</th><th>Fitted on</th></tr></thead>\n<tbody>\n",
     );
     for assumption in assumptions {
-        let fitted = assumption
-            .fitted_on
-            .as_deref()
-            .map_or("–".to_owned(), |cells| format!("<span class=\"fit\">◆</span> {}", escaped(cells)));
+        let fitted = assumption.fitted_on.as_deref().map_or("–".to_owned(), |cells| {
+            format!("<span class=\"fit\">◆</span> {}", escaped(cells))
+        });
         let _ = writeln!(
             html,
             "<tr><td>{}</td><td class=\"value\">{}</td><td>{}</td><td>{fitted}</td></tr>",
@@ -248,7 +270,8 @@ fn assumptions(assessment: &Assessment, html: &mut String) {
 }
 
 fn provenance(assessment: &Assessment, html: &mut String) {
-    let runs: Vec<&Runs> = assessment.runs().iter().filter(|runs| !runs.source.is_given()).collect();
+    let runs: Vec<&Runs> =
+        assessment.runs().iter().filter(|runs| !runs.source.is_given()).collect();
     if runs.is_empty() {
         return;
     }
@@ -262,8 +285,11 @@ fn provenance(assessment: &Assessment, html: &mut String) {
             format!("longhaul {} on {}, {} {threads}", first.longhaul, first.host, first.threads)
         });
         let time = Quantity::of("wall_s").humanised(runs.wall_s);
-        let time =
-            if runs.latest.is_empty() { String::new() } else { format!("{time}, until {}", runs.latest) };
+        let time = if runs.latest.is_empty() {
+            String::new()
+        } else {
+            format!("{time}, until {}", runs.latest)
+        };
         let _ = write!(
             html,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>",
@@ -273,7 +299,8 @@ fn provenance(assessment: &Assessment, html: &mut String) {
             escaped(&seeds(&runs.seeds)),
             escaped(&time)
         );
-        for command in runs.commands.iter().filter(|command| !command.is_empty()).take(COMMANDS_MAX) {
+        for command in runs.commands.iter().filter(|command| !command.is_empty()).take(COMMANDS_MAX)
+        {
             let _ = write!(html, "<code>{}</code>", escaped(command));
         }
         if runs.commands.len() > COMMANDS_MAX {
@@ -286,7 +313,9 @@ fn provenance(assessment: &Assessment, html: &mut String) {
 
 fn seeds(seeds: &BTreeSet<u64>) -> String {
     match (seeds.first(), seeds.last()) {
-        (Some(first), Some(last)) if seeds.len() > 3 => format!("{} from {first} to {last}", seeds.len()),
+        (Some(first), Some(last)) if seeds.len() > 3 => {
+            format!("{} from {first} to {last}", seeds.len())
+        }
         (Some(_), _) => seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", "),
         _ => "none".to_owned(),
     }

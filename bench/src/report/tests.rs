@@ -73,13 +73,19 @@ fn text_json_and_page_tell_apart_who_expects_what_and_say_what_failed() {
     }
     let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
     let tally = &json["experiments"][0]["tally"];
-    assert_eq!([&tally["published"]["within"], &tally["theory"]["within"], &tally["own"]["beyond"]], [1; 3]);
+    assert_eq!(
+        [&tally["published"]["within"], &tally["theory"]["within"], &tally["own"]["beyond"]],
+        [1; 3]
+    );
     assert_eq!((&tally["failed"], &tally["missing"]), (&1.into(), &1.into()));
     assert!(json.to_string().contains("\"simulated\":\"RetryExceeded\""), "{json:#}");
     let html = report.html().unwrap();
-    for part in
-        ["1 of 2</span> published figures are reproduced", "<b>theory:</b>", "<b>own:</b>", "RetryExceeded"]
-    {
+    for part in [
+        "1 of 2</span> published figures are reproduced",
+        "<b>theory:</b>",
+        "<b>own:</b>",
+        "RetryExceeded",
+    ] {
         assert!(html.contains(part), "{part}");
     }
     let csv = report.assessments()[0].csv();

@@ -80,7 +80,11 @@ mod damage {
         let last = line(&record(2));
         for cut in 1..last.len() {
             let file = read(&format!("{whole}\n{}", &last[..cut])).unwrap();
-            assert_eq!((file.records.len(), file.damage.as_ref().unwrap().line), (1, 2), "cut at {cut}");
+            assert_eq!(
+                (file.records.len(), file.damage.as_ref().unwrap().line),
+                (1, 2),
+                "cut at {cut}"
+            );
         }
         assert_eq!(read(&format!("{whole}\n{last}")).unwrap().records.len(), 2);
     }
@@ -96,7 +100,8 @@ mod damage {
     fn other_files_are_refused() {
         let binary: Vec<u8> = (0..=255).cycle().take(5000).collect();
         assert!(ResultFile::read_from(&binary[..], Path::new("x")).is_err());
-        let error = ResultFile::read_from(io::repeat(b'x'), Path::new("x")).unwrap_err().to_string();
+        let error =
+            ResultFile::read_from(io::repeat(b'x'), Path::new("x")).unwrap_err().to_string();
         assert_eq!(error, "x line 1: longer than 16 MiB: no file of results");
         assert!(read("").unwrap().records.is_empty());
     }
@@ -149,7 +154,8 @@ mod writing {
     fn numbers_that_json_lacks_and_names_that_are_none_are_refused() {
         let scratch = Scratch::new("refused");
         let mut writer = ResultWriter::create(&scratch.0).unwrap();
-        let error = writer.record(&record(1).value("latency_us", f64::NAN)).unwrap_err().to_string();
+        let error =
+            writer.record(&record(1).value("latency_us", f64::NAN)).unwrap_err().to_string();
         assert_eq!(error, "c1 at message 1 B: latency_us is NaN, which a result cannot be");
         let infinite = Record::new("c1", Source::Simulated, Point::new().with("x", f64::INFINITY));
         assert!(writer.record(&infinite).is_err());

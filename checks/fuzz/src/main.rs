@@ -1,4 +1,5 @@
-//! libFuzzer around the target that `LONGHAUL_FUZZ_TARGET` names. `cargo xtask fuzz` builds and runs it.
+//! libFuzzer around the target that `LONGHAUL_FUZZ_TARGET` names. `cargo xtask fuzz` builds and
+//! runs it.
 #![no_main]
 
 use longhaul_checks::fuzz;

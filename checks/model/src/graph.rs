@@ -20,7 +20,8 @@ pub struct Explored {
 
 /// Tries every order of events of `model`, or as many as it takes to violate a property.
 ///
-/// stateright does not see endless runs, so that these are looked for apart, if no property is violated.
+/// stateright does not see endless runs, so that these are looked for apart, if no property is
+/// violated.
 pub fn explore<M>(model: M) -> Explored
 where
     M: Model + Clone + Send + Sync + 'static,
@@ -56,7 +57,8 @@ where
         /// The step from here that was taken last.
         step: Option<M::Action>,
     }
-    let place = |name, state: &M::State| Place::<M> { name, left: model.next_steps(state), step: None };
+    let place =
+        |name, state: &M::State| Place::<M> { name, left: model.next_steps(state), step: None };
     /// True until everything behind the state was seen.
     type IsOpen = bool;
     let mut seen: HashMap<u64, IsOpen> = HashMap::new();
@@ -74,8 +76,10 @@ where
             let name = fingerprint(&next);
             match seen.get(&name) {
                 Some(true) => {
-                    let steps =
-                        way.iter().skip_while(|place| place.name != name).flat_map(|place| &place.step);
+                    let steps = way
+                        .iter()
+                        .skip_while(|place| place.name != name)
+                        .flat_map(|place| &place.step);
                     return Some(described(steps));
                 }
                 Some(false) => {}

@@ -1,8 +1,9 @@
 //! Requester, near box, far box and responder, with what lies between them.
 //!
-//! A step hands one frame over, lets one timer fire, or brings one fault. Whoever it touched then sends all that it has to
-//! send, as the driver of a `Node` does. Timers fire when nothing else is left to happen; a bounded number fire early.
-//! Everything adverse is bounded too, so that every run ends.
+//! A step hands one frame over, lets one timer fire, or brings one fault. Whoever it touched then
+//! sends all that it has to send, as the driver of a `Node` does. Timers fire when nothing else is
+//! left to happen; a bounded number fire early. Everything adverse is bounded too, so that every
+//! run ends.
 
 mod flow;
 mod hosts;
@@ -72,8 +73,9 @@ pub enum Role {
 pub enum Wan {
     /// A path, which loses, repeats and reorders.
     Path,
-    /// A session of the transport, as [`crate::session`] shows it to be: first in, first out, nothing lost while both boxes
-    /// live. When one crashes, what is under way is lost; then it is a path until there is another session.
+    /// A session of the transport, as [`crate::session`] shows it to be: first in, first out,
+    /// nothing lost while both boxes live. When one crashes, what is under way is lost; then it is
+    /// a path until there is another session.
     Transport,
 }
 
@@ -133,8 +135,9 @@ pub struct Scenario {
     pub mode: Mode,
     /// What lies between the boxes.
     pub wan: Wan,
-    /// Messages by their packets; 0 stands for a READ of one packet. Each batch is posted when nothing is left to happen
-    /// after the one before it; from the second on nothing goes wrong any more.
+    /// Messages by their packets; 0 stands for a READ of one packet. Each batch is posted when
+    /// nothing is left to happen after the one before it; from the second on nothing goes wrong any
+    /// more.
     pub batches: Vec<Vec<u8>>,
     /// Packets that the requester has outstanding at most.
     pub window: u8,
@@ -379,7 +382,9 @@ impl State {
         let [_, near_far, far_responder, _, far_near, near_requester] = &mut self.lines;
         let [near, far] = &mut self.boxes;
         let (station, lan, wan, lan_frames, wan_frames) = match role {
-            Role::Near => (near, near_requester, near_far, scenario.lan_frames, scenario.wan_frames),
+            Role::Near => {
+                (near, near_requester, near_far, scenario.lan_frames, scenario.wan_frames)
+            }
             Role::Far => (far, far_near, far_responder, scenario.wan_frames, scenario.lan_frames),
         };
         station.is_up.then_some((rules, station, Out { lan, wan, lan_frames, wan_frames }))
@@ -447,16 +452,19 @@ impl State {
         }
     }
 
-    /// Timers that run. The requester tries again once while a box is about to; its patience outlasts that.
+    /// Timers that run. The requester tries again once while a box is about to; its patience
+    /// outlasts that.
     fn timers(&self, scenario: &Scenario) -> impl Iterator<Item = Timer> + '_ {
         let waits = self.requester.has_tried_again(scenario) && self.box_timers().next().is_some();
         let runs = self.requester.timer_runs() && !waits;
         runs.then_some(Timer::Requester).into_iter().chain(self.box_timers())
     }
 
-    /// Of two retransmission timers none fires twice more without progress than the other: each waits longer each time.
+    /// Of two retransmission timers none fires twice more without progress than the other: each
+    /// waits longer each time.
     fn box_timers(&self) -> impl Iterator<Item = Timer> + '_ {
-        let flows = self.boxes.iter().filter(|station| station.is_up).filter_map(|station| station.flow);
+        let flows =
+            self.boxes.iter().filter(|station| station.is_up).filter_map(|station| station.flow);
         let least = flows.filter(Flow::timer_runs).map(|flow| flow.backoff()).min();
         let of_box = move |role: Role| {
             let station = &self.boxes[role as usize];
@@ -545,7 +553,8 @@ impl Model for Pair {
         if state.is_quiet() {
             let before = actions.len();
             actions.extend(state.timers(scenario).map(Action::Fire));
-            let is_idle = actions.len() == before && state.requester.is_done() && !state.requester.is_over();
+            let is_idle =
+                actions.len() == before && state.requester.is_done() && !state.requester.is_over();
             if is_idle && usize::from(state.batch) + 1 < scenario.batches.len() {
                 actions.push(Action::Post);
             }
@@ -555,7 +564,8 @@ impl Model for Pair {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let scenario = &self.scenario;
         let mut state = *last;
-        let taken = |state: &mut State, route: Route, index| state.lines[route as usize].take(index);
+        let taken =
+            |state: &mut State, route: Route, index| state.lines[route as usize].take(index);
         match action {
             Action::Deliver(route) => {
                 let frame = taken(&mut state, route, 0)?;

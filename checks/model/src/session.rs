@@ -1,11 +1,13 @@
-//! The WAN transport between two boxes: how a session begins, carries frames in order, and ends with either box's life.
+//! The WAN transport between two boxes: how a session begins, carries frames in order, and ends
+//! with either box's life.
 //!
-//! Frames go one way, from box 0 to box 1; either box may ask for a session, both at once too. Datagrams are taken from what
-//! is under way in any order; some are lost, some come twice. As in [`crate::pair`], timers fire when nothing is under way,
-//! and everything adverse is bounded.
+//! Frames go one way, from box 0 to box 1; either box may ask for a session, both at once too.
+//! Datagrams are taken from what is under way in any order; some are lost, some come twice. As in
+//! [`crate::pair`], timers fire when nothing is under way, and everything adverse is bounded.
 //!
-//! Mirrored are `proto/wan/src/handshake.rs`, `transport.rs`, `session.rs` and its `receive.rs`, `incoming.rs` and
-//! `arrivals.rs`. There is one path and one stream, no parity, no congestion and no bound of memory.
+//! Mirrored are `proto/wan/src/handshake.rs`, `transport.rs`, `session.rs` and its `receive.rs`,
+//! `incoming.rs` and `arrivals.rs`. There is one path and one stream, no parity, no congestion and
+//! no bound of memory.
 
 mod end;
 
@@ -25,7 +27,8 @@ const NAMES_MAX: u8 = 40;
 pub enum Slip {
     /// A datagram is taken whatever session it names.
     TakesAnySession,
-    /// A box that restarts has the seed of its former life: the same instance, sessions and cookies.
+    /// A box that restarts has the seed of its former life: the same instance, sessions and
+    /// cookies.
     SameSeed,
     /// Frames are handed out as they come.
     HandsOutAtOnce,
@@ -170,7 +173,8 @@ impl State {
         self.under_way.sort_unstable();
     }
 
-    /// The other box does not know this one's session, is not about to, and this one does not know that.
+    /// The other box does not know this one's session, is not about to, and this one does not know
+    /// that.
     fn is_stale(&self, at: usize) -> bool {
         let remote = self.ends[at].remote();
         remote.is_some() && remote != self.ends[1 - at].open() && !self.ends[1 - at].is_opening()
@@ -195,8 +199,9 @@ impl Tunnel {
         let mut actions = Vec::new();
         if state.under_way.is_empty() {
             self.actions(state, &mut actions);
-            actions
-                .retain(|action| !matches!(action, Action::Crash(_) | Action::Repeat(_) | Action::Strange));
+            actions.retain(|action| {
+                !matches!(action, Action::Crash(_) | Action::Repeat(_) | Action::Strange)
+            });
         }
         state.under_way.is_empty() && actions.is_empty() && state.ends[0].waiting() == 0
     }
@@ -218,7 +223,9 @@ impl Model for Tunnel {
                 continue;
             }
             actions.push(Action::Deliver(index));
-            actions.extend((state.duplicates < scenario.duplicates).then_some(Action::Duplicate(index)));
+            actions.extend(
+                (state.duplicates < scenario.duplicates).then_some(Action::Duplicate(index)),
+            );
             actions.extend((state.losses < scenario.losses).then_some(Action::Lose(index)));
         }
         if state.taken.len() < usize::from(scenario.frames) && state.ends[0].remote().is_some() {
@@ -232,14 +239,19 @@ impl Model for Tunnel {
         let asking = |at: &usize| state.names < NAMES_MAX && state.ends[*at].may_ask(is_quiet);
         actions.extend(scenario.askers.iter().copied().filter(asking).map(Action::Ask));
         if is_quiet {
-            actions.extend([0, 1].into_iter().filter(|at| state.ends[*at].is_opening()).map(Action::PressOn));
+            actions.extend(
+                [0, 1].into_iter().filter(|at| state.ends[*at].is_opening()).map(Action::PressOn),
+            );
             actions.extend([0, 1].into_iter().filter(|at| state.is_stale(*at)).map(Action::Ping));
         }
         let [near, far] = &state.ends;
         let is_heard = near.remote() == far.open() && far.remote() == near.open();
         if (is_quiet && is_heard) || state.early_repeats < scenario.early_repeats {
-            actions
-                .extend((0..FRAMES_MAX).filter(|place| state.ends[0].may_repeat(*place)).map(Action::Repeat));
+            actions.extend(
+                (0..FRAMES_MAX)
+                    .filter(|place| state.ends[0].may_repeat(*place))
+                    .map(Action::Repeat),
+            );
         }
     }
 
@@ -287,8 +299,14 @@ impl Model for Tunnel {
         vec![
             Property::always("each frame is handed out once, in order", in_order),
             Property::always("a session hands out from its first frame on, without a gap", no_gap),
-            Property::always("what is acknowledged in a session has been taken by the far box", acknowledged),
-            Property::always("while both boxes live, everything is handed out in the end", everything),
+            Property::always(
+                "what is acknowledged in a session has been taken by the far box",
+                acknowledged,
+            ),
+            Property::always(
+                "while both boxes live, everything is handed out in the end",
+                everything,
+            ),
             Property::always("two boxes have one session in the end", agreed),
         ]
     }
@@ -302,7 +320,8 @@ fn no_gap(_: &Tunnel, state: &State) -> bool {
     let taken = |frame: &u8| state.taken[usize::from(*frame)];
     let places: Vec<_> = state.handed_out.iter().map(taken).collect();
     let goes_on = |pair: &[Taken]| {
-        let is_next = pair[1].session == pair[0].session && pair[1].sequence == pair[0].sequence + 1;
+        let is_next =
+            pair[1].session == pair[0].session && pair[1].sequence == pair[0].sequence + 1;
         is_next || (pair[1].session != pair[0].session && pair[1].sequence == 0)
     };
     places.first().is_none_or(|first| first.sequence == 0) && places.windows(2).all(goes_on)
@@ -312,7 +331,8 @@ fn no_gap(_: &Tunnel, state: &State) -> bool {
 fn acknowledged(_: &Tunnel, state: &State) -> bool {
     let [near, far] = &state.ends;
     let has_arrived = |frame: u8| state.handed_out.contains(&frame) || far.holds(frame);
-    let is_of_session = |taken: &Taken| near.open() == Some(taken.session) && far.remote() == near.open();
+    let is_of_session =
+        |taken: &Taken| near.open() == Some(taken.session) && far.remote() == near.open();
     let mut taken = (0..).zip(&state.taken).filter(|(_, taken)| is_of_session(taken));
     taken.all(|(frame, _)| near.owes(frame) || has_arrived(frame))
 }

@@ -1,4 +1,5 @@
-//! Every order of events of two boxes between two hosts, within bounds; and that mistakes are found.
+//! Every order of events of two boxes between two hosts, within bounds; and that mistakes are
+//! found.
 
 mod explored;
 
@@ -30,7 +31,10 @@ fn a_path_loses_repeats_and_reorders() {
         holds("one overtakes another", Scenario { overtakings: 1, ..base.clone() });
         holds("a store of one packet, a loss", Scenario { losses: 1, store: 1, ..base.clone() });
         let base = fenced(&base);
-        holds("a READ, a loss and a duplicate", Scenario { losses: 1, duplicates: 1, ..base.clone() });
+        holds(
+            "a READ, a loss and a duplicate",
+            Scenario { losses: 1, duplicates: 1, ..base.clone() },
+        );
         holds("a READ, an early timer", Scenario { early_timers: 1, ..base });
     }
 }
@@ -92,7 +96,8 @@ fn a_host_dies_or_refuses() {
 fn wider_bounds() {
     for mode in Mode::ALL {
         for wan in [Wan::Path, Wan::Transport] {
-            // As much as goes wrong with one packet is less than what a box takes for proof that its requester has it no more.
+            // As much as goes wrong with one packet is less than what a box takes for proof that
+            // its requester has it no more.
             let base = Scenario { times_gone_back: 4, ..crash(mode, wan) };
             holds("two crashes", Scenario { crashes: 2, ..base.clone() });
             let two = Scenario { crashes: 2, losses: 1, ..base.clone() };
@@ -103,9 +108,18 @@ fn wider_bounds() {
             holds("a crash, two losses, a READ", fenced(&losses));
             for scenario in [fenced(&base), base] {
                 let scenario = Scenario { losses: 1, ..scenario };
-                holds("a crash, a loss, an early timer", Scenario { early_timers: 1, ..scenario.clone() });
-                holds("a crash, a loss, a duplicate", Scenario { duplicates: 1, ..scenario.clone() });
-                holds("a crash, a loss, one overtakes another", Scenario { overtakings: 1, ..scenario });
+                holds(
+                    "a crash, a loss, an early timer",
+                    Scenario { early_timers: 1, ..scenario.clone() },
+                );
+                holds(
+                    "a crash, a loss, a duplicate",
+                    Scenario { duplicates: 1, ..scenario.clone() },
+                );
+                holds(
+                    "a crash, a loss, one overtakes another",
+                    Scenario { overtakings: 1, ..scenario },
+                );
             }
         }
     }
@@ -127,7 +141,10 @@ fn mistakes_are_found() {
         (Slip::TakesNakForAck, lossy(Mode::Early)),
         (Slip::ForgetsSent, lossy(Mode::Early)),
         (Slip::FailsAtEnd, refusal(Mode::Tail)),
-        (Slip::TrustsTraffic, Scenario { away: Away::AWhile, losses: 1, ..crash(Mode::Tail, Wan::Path) }),
+        (
+            Slip::TrustsTraffic,
+            Scenario { away: Away::AWhile, losses: 1, ..crash(Mode::Tail, Wan::Path) },
+        ),
         (Slip::NeverGivesUp, responder(Mode::Early)),
         (Slip::ForgetsRemains, Scenario { give_up: 0, ..lossy(Mode::Early) }),
     ] {

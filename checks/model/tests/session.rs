@@ -1,4 +1,5 @@
-//! Every order of events of the WAN transport between two boxes, within bounds; and that mistakes are found.
+//! Every order of events of the WAN transport between two boxes, within bounds; and that mistakes
+//! are found.
 
 mod explored;
 
@@ -15,14 +16,20 @@ fn a_path_loses_repeats_and_reorders() {
     holds("nothing goes wrong", tunnel(base.clone()));
     holds("two losses", tunnel(Scenario { losses: 2, ..base.clone() }));
     holds("a duplicate and a loss", tunnel(Scenario { duplicates: 1, losses: 1, ..base.clone() }));
-    holds("an early repetition and a loss", tunnel(Scenario { early_repeats: 1, losses: 1, ..base }));
+    holds(
+        "an early repetition and a loss",
+        tunnel(Scenario { early_repeats: 1, losses: 1, ..base }),
+    );
 }
 
 #[test]
 fn both_ask_at_once() {
     let base = Scenario { askers: vec![0, 1], frames: 1, ..Scenario::new() };
     holds("both ask, two losses", tunnel(Scenario { losses: 2, ..base.clone() }));
-    holds("both ask, a duplicate and a loss", tunnel(Scenario { duplicates: 1, losses: 1, ..base }));
+    holds(
+        "both ask, a duplicate and a loss",
+        tunnel(Scenario { duplicates: 1, losses: 1, ..base }),
+    );
 }
 
 #[test]
@@ -47,8 +54,14 @@ fn a_stranger_in_the_name_of_a_box_ends_no_session_of_it() {
 fn wider_bounds() {
     let base = Scenario { crashes: 1, frames: 2, ..Scenario::new() };
     holds("two crashes", tunnel(Scenario { crashes: 2, ..base.clone() }));
-    holds("two crashes, a duplicate", tunnel(Scenario { crashes: 2, duplicates: 1, ..base.clone() }));
-    holds("a crash, a duplicate and a loss", tunnel(Scenario { duplicates: 1, losses: 1, ..base.clone() }));
+    holds(
+        "two crashes, a duplicate",
+        tunnel(Scenario { crashes: 2, duplicates: 1, ..base.clone() }),
+    );
+    holds(
+        "a crash, a duplicate and a loss",
+        tunnel(Scenario { duplicates: 1, losses: 1, ..base.clone() }),
+    );
     holds("a crash, two duplicates", tunnel(Scenario { duplicates: 2, ..base.clone() }));
     holds("a crash and an early repetition", tunnel(Scenario { early_repeats: 1, ..base.clone() }));
     let both = Scenario { askers: vec![0, 1], frames: 1, ..base };

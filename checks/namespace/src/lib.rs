@@ -1,9 +1,11 @@
-//! Network namespaces for tests of ports: each belongs to a thread and goes away with it, also on panic.
+//! Network namespaces for tests of ports: each belongs to a thread and goes away with it, also on
+//! panic.
 
 use std::io;
 use std::process::Command;
 
-/// Gives the calling thread a namespace of its own, where the kernel sends no IPv6 frames of its own.
+/// Gives the calling thread a namespace of its own, where the kernel sends no IPv6 frames of its
+/// own.
 ///
 /// # Errors
 /// The operating system's answer: without CAP_SYS_ADMIN there is none.
@@ -24,7 +26,8 @@ pub fn enter() -> io::Result<()> {
 pub fn in_namespace(test: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let done = scope.spawn(|| {
-            let has_ip = || Command::new("ip").arg("link").output().is_ok_and(|out| out.status.success());
+            let has_ip =
+                || Command::new("ip").arg("link").output().is_ok_and(|out| out.status.success());
             if enter().is_err() || !has_ip() {
                 return eprintln!("SKIPPED: this test needs root and `ip`");
             }

@@ -1,5 +1,5 @@
-//! A guest with the kernel's rxe to try things with: each line of standard input runs in it as a shell command, and its
-//! output comes back. `cargo xtask interop shell` starts it.
+//! A guest with the kernel's rxe to try things with: each line of standard input runs in it as a
+//! shell command, and its output comes back. `cargo xtask interop shell` starts it.
 
 use longhaul_checks::interop::{Family, RxePeer};
 use std::io::{BufRead, Write, stdin, stdout};
@@ -18,7 +18,8 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let [(v4, first), (v6, second)] = [Family::V4, Family::V6].map(|family| peer.rxe_address(family));
+    let [(v4, first), (v6, second)] =
+        [Family::V4, Family::V6].map(|family| peer.rxe_address(family));
     let own = peer.own_address(Family::V4);
     eprintln!(
         "The guest has rxe0 with {v4} (GID index {first}) and {v6} (GID index {second}); this machine is {own}.\n\

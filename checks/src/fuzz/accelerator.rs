@@ -8,7 +8,8 @@ use longhaul_wire::mad::{
     Drep, Dreq, GSI_QKEY, Header, Mad, Message, Rep, Req, ReqPath, Rtu, TransportService,
 };
 use longhaul_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Head, MacAddr, NakCode, Opcode, Path, Reth, Syndrome, Verb,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Head, MacAddr, NakCode, Opcode, Path, Reth, Syndrome,
+    Verb,
 };
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
@@ -53,11 +54,13 @@ const RESPONSES: [Opcode; 6] = [
 /// What hosts have said of one connection.
 #[derive(Default)]
 struct Said {
-    /// The next PSN and message of the requester, and the first that the responder has not acknowledged.
+    /// The next PSN and message of the requester, and the first that the responder has not
+    /// acknowledged.
     next: u32,
     una: u32,
     msn: u32,
-    /// PSNs of requests with a right ICRC that reached the box from its LAN: the first of each, and how many it takes.
+    /// PSNs of requests with a right ICRC that reached the box from its LAN: the first of each, and
+    /// how many it takes.
     requested: Vec<(Psn, u32)>,
 }
 
@@ -101,7 +104,11 @@ fn path_to(side: Side) -> Path {
         flow_label: 0,
         udp_source_port: 0xc011,
     };
-    if side == LAN { path } else { Path { udp_source_port: 0xc022, hop_limit: 61, ..path.reversed() } }
+    if side == LAN {
+        path
+    } else {
+        Path { udp_source_port: 0xc022, hop_limit: 61, ..path.reversed() }
+    }
 }
 
 /// The destination QPN of frames that come in by `side`.
@@ -152,7 +159,8 @@ impl Play {
             && let Ok(Some((fields, true))) = Fields::read(&bytes)
             && let Some(connection) = connection_of(LAN, fields.bth.dest_qp)
         {
-            // The responses of a READ have PSNs too, and the path MTU that counts them is what a host says it is.
+            // The responses of a READ have PSNs too, and the path MTU that counts them is what a
+            // host says it is.
             let is_read = fields.bth.opcode == Opcode::RC_READ_REQUEST;
             let read = fields.reth.filter(|_| is_read).map_or(0, |reth| reth.len);
             let psns = read.div_ceil(256).clamp(1, READ_PSNS_MAX);
@@ -183,7 +191,8 @@ impl Play {
         tap.out
     }
 
-    /// What the box answers a requester in the responder's name acknowledges only requests that it was given.
+    /// What the box answers a requester in the responder's name acknowledges only requests that it
+    /// was given.
     fn check_answer(&self, bytes: &[u8]) {
         let Ok(Some((fields, true))) = Fields::read(bytes) else { return };
         if fields.bth.opcode != Opcode::RC_ACK || self.came[WAN].iter().any(|came| came == bytes) {
@@ -192,7 +201,8 @@ impl Play {
         if !matches!(fields.aeth.map(|aeth| aeth.syndrome), Some(Syndrome::Ack { .. })) {
             return;
         }
-        // Which QP of the requester's a connection has is what the connection manager's messages say.
+        // Which QP of the requester's a connection has is what the connection manager's messages
+        // say.
         let psn = fields.bth.psn;
         let is_known = self.said.iter().any(|said| said.has_requested(psn));
         assert!(is_known, "an ACK of PSN {psn}, which nobody sent: {fields:?}");
@@ -268,7 +278,8 @@ fn packet(side: Side, connection: usize, opcode: Opcode, psn: Psn, len: usize) -
     let mut fields = Fields::made_up(opcode, path_to(side), len, 8);
     fields.bth = Bth { pad: fields.bth.pad, ..Bth::new(opcode, qpn_to(side, connection), psn) };
     fields.payload = vec![psn.get() as u8; len];
-    fields.reth = opcode.has_reth().then_some(Reth { virtual_address: 4096, rkey: RKey(7), len: len as u32 });
+    fields.reth =
+        opcode.has_reth().then_some(Reth { virtual_address: 4096, rkey: RKey(7), len: len as u32 });
     fields.atomic = opcode.has_atomic().then_some(AtomicEth {
         virtual_address: 8,
         rkey: RKey(7),
@@ -277,11 +288,13 @@ fn packet(side: Side, connection: usize, opcode: Opcode, psn: Psn, len: usize) -
     });
     fields.atomic_ack =
         (opcode.verb() == Some(Verb::AtomicAcknowledge)).then_some(AtomicAckEth { original: 5 });
-    fields.aeth = opcode.has_aeth().then_some(Aeth { syndrome: Syndrome::ACK_UNLIMITED, msn: Msn::new(0) });
+    fields.aeth =
+        opcode.has_aeth().then_some(Aeth { syndrome: Syndrome::ACK_UNLIMITED, msn: Msn::new(0) });
     fields
 }
 
-/// A request that step bytes describe. One that its requester would send next moves on what it sends next.
+/// A request that step bytes describe. One that its requester would send next moves on what it
+/// sends next.
 fn request(play: &mut Play, side: Side, connection: usize, step: [u8; 6]) -> Vec<u8> {
     let [op, mode, by, len, flags, more] = step;
     let opcode = REQUESTS[usize::from(op) % REQUESTS.len()];
@@ -291,7 +304,8 @@ fn request(play: &mut Play, side: Side, connection: usize, step: [u8; 6]) -> Vec
         (Some(Verb::Send | Verb::Write), false) => 1024,
         _ => 0,
     };
-    let mut fields = packet(side, connection, opcode, psn, if flags & 2 == 0 { len } else { len + 3 });
+    let mut fields =
+        packet(side, connection, opcode, psn, if flags & 2 == 0 { len } else { len + 3 });
     fields.bth.ack_request = flags & 1 != 0;
     let read = opcode == Opcode::RC_READ_REQUEST;
     if let Some(reth) = fields.reth.as_mut()
@@ -312,9 +326,14 @@ fn request(play: &mut Play, side: Side, connection: usize, step: [u8; 6]) -> Vec
 fn answer(play: &mut Play, side: Side, connection: usize, step: [u8; 6]) -> Vec<u8> {
     let [op, mode, by, syndrome, msn, len] = step;
     let psn = play.psn(connection, mode, by);
-    let opcode = if op & 1 == 0 { Opcode::RC_ACK } else { RESPONSES[usize::from(op >> 1) % RESPONSES.len()] };
+    let opcode = if op & 1 == 0 {
+        Opcode::RC_ACK
+    } else {
+        RESPONSES[usize::from(op >> 1) % RESPONSES.len()]
+    };
     let is_data = opcode.verb() == Some(Verb::ReadResponse);
-    let mut fields = packet(side, connection, opcode, psn, if is_data { usize::from(len) * 4 } else { 0 });
+    let mut fields =
+        packet(side, connection, opcode, psn, if is_data { usize::from(len) * 4 } else { 0 });
     if let Some(aeth) = fields.aeth.as_mut() {
         aeth.syndrome = match syndrome & 7 {
             0..=2 => Syndrome::ACK_UNLIMITED,
@@ -337,8 +356,10 @@ fn answer(play: &mut Play, side: Side, connection: usize, step: [u8; 6]) -> Vec<
 fn management(side: Side, connection: usize, step: [u8; 6]) -> Vec<u8> {
     let [kind, id, psn, mtu, qpn, _] = step;
     let (near, far) = (1 + u32::from(id & 3), 9 + u32::from(id >> 2 & 3));
-    let psn_of = |connection: usize| Psn::new(FIRST[connection].wrapping_add(u32::from(psn)) & 0xff_ffff);
-    let qpn = |side: Side| if qpn == 0 { qpn_to(side, connection) } else { Qpn::new(u32::from(qpn)) };
+    let psn_of =
+        |connection: usize| Psn::new(FIRST[connection].wrapping_add(u32::from(psn)) & 0xff_ffff);
+    let qpn =
+        |side: Side| if qpn == 0 { qpn_to(side, connection) } else { Qpn::new(u32::from(qpn)) };
     let private_data = &[][..];
     let message = match kind % 5 {
         0 => Message::Req(Req {
@@ -401,9 +422,10 @@ fn management(side: Side, connection: usize, step: [u8; 6]) -> Vec<u8> {
     fields.build()
 }
 
-/// Frames come in by both sides, well formed and damaged, in whatever order the bytes say, and time passes. The first byte
-/// chooses mode and role; a step is seven bytes: what, from where and to whom, and six that say more. Memory stays within its bounds,
-/// no ACK names a packet that nobody sent, what is acknowledged is kept, and sent again until the box gives up.
+/// Frames come in by both sides, well formed and damaged, in whatever order the bytes say, and time
+/// passes. The first byte chooses mode and role; a step is seven bytes: what, from where and to
+/// whom, and six that say more. Memory stays within its bounds, no ACK names a packet that nobody
+/// sent, what is acknowledged is kept, and sent again until the box gives up.
 pub fn accelerator(data: &[u8]) {
     let Some((&first, steps)) = data.split_first() else { return };
     let mut play = Play::new(first);

@@ -1,17 +1,19 @@
-//! Sequences of well-formed packets that no correct peer sends, against a device: wrong opcode order, PSNs far away,
-//! responses that nobody asked for, lengths that lie. Memory that was not granted must not change.
+//! Sequences of well-formed packets that no correct peer sends, against a device: wrong opcode
+//! order, PSNs far away, responses that nobody asked for, lengths that lie. Memory that was not
+//! granted must not change.
 
 use crate::packets::Fields;
 use longhaul_cm::{Accept, Event as CmEvent, RejectReason};
 use longhaul_node::{Frame, Gather, Node, Payload, Side, Transmit};
 use longhaul_rnic::{
-    Access, AddressVector, Config, Counters, Destination, Event, Memory, Mtu, PdId, QpAttr, QpInit, QpKind,
-    QpState, RecvWr, Rnic, SendOp, SendWr, Sge,
+    Access, AddressVector, Config, Counters, Destination, Event, Memory, Mtu, PdId, QpAttr, QpInit,
+    QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge,
 };
 use longhaul_units::{Duration, Instant, LKey, Msn, Psn, Qpn, RKey};
 use longhaul_wire::mad::{GSI_QKEY, MAD_LEN, Mad, Message};
 use longhaul_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Head, MacAddr, Opcode, Path, Reth, Syndrome, Transport,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Head, MacAddr, Opcode, Path, Reth, Syndrome,
+    Transport,
 };
 use std::net::IpAddr;
 use std::ops::Range;
@@ -133,7 +135,8 @@ impl Target {
         };
         let source = region(SOURCE, Access::REMOTE_READ);
         let writable = region(WRITABLE, Access::ALL);
-        let receives = region(RECEIVES..RECEIVES + RECEIVE_COUNT * RECEIVE_STEP, Access::LOCAL_WRITE);
+        let receives =
+            region(RECEIVES..RECEIVES + RECEIVE_COUNT * RECEIVE_STEP, Access::LOCAL_WRITE);
         let results = region(RESULTS, Access::LOCAL_WRITE);
         let cq = device.create_cq(4096).expect(granted);
         let init = QpInit {
@@ -150,8 +153,12 @@ impl Target {
             signal_all: true,
         };
         let qpn = device.create_qp(&init).expect(granted);
-        let address =
-            AddressVector { destination_ip: peer_ip(), hop_limit: 9, traffic_class: 0, flow_label: 0 };
+        let address = AddressVector {
+            destination_ip: peer_ip(),
+            hop_limit: 9,
+            traffic_class: 0,
+            flow_label: 0,
+        };
         device.create_ah(Instant::ZERO, pd, &address).expect(granted);
         let mut target = Target {
             device,
@@ -173,8 +180,12 @@ impl Target {
     fn connect(&mut self) {
         let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
         let port = QpAttr { pkey_index: Some(0), port: Some(1), ..to(QpState::Init) };
-        let address =
-            AddressVector { destination_ip: peer_ip(), hop_limit: 9, traffic_class: 0, flow_label: 0 };
+        let address = AddressVector {
+            destination_ip: peer_ip(),
+            hop_limit: 9,
+            traffic_class: 0,
+            flow_label: 0,
+        };
         let peer = QpAttr {
             path_mtu: Some(Mtu::B256),
             address: Some(address),
@@ -215,8 +226,11 @@ impl Target {
 
     fn post_requests(&mut self) {
         let (remote_address, rkey) = (0x1000, RKey(9));
-        let into =
-            |at: usize, len| Sge { address: BASE + (RESULTS.start + at) as u64, len, lkey: self.results };
+        let into = |at: usize, len| Sge {
+            address: BASE + (RESULTS.start + at) as u64,
+            len,
+            lkey: self.results,
+        };
         let from = Sge { address: BASE, len: 700, lkey: self.source };
         let send = SendOp::Send { immediate: None, invalidate: None };
         let write = SendOp::Write { remote_address, rkey, immediate: None };
@@ -285,7 +299,8 @@ impl Target {
     fn check(&self) {
         let mut expected = self.before.clone();
         let memory = &self.device.memory().0;
-        let mut grant = |range: Range<usize>| expected[range.clone()].copy_from_slice(&memory[range]);
+        let mut grant =
+            |range: Range<usize>| expected[range.clone()].copy_from_slice(&memory[range]);
         if self.kind != QpKind::Ud {
             grant(WRITABLE);
         }
@@ -303,8 +318,22 @@ impl Target {
 
     /// The packet that a step of the input describes.
     fn packet(&self, step: &[u8; STEP_LEN], of: Transport) -> Vec<u8> {
-        let [op, psn_mode, psn_by, key, va_high, va_low, len_mode, len, payload, flags, syndrome, x, y, z] =
-            *step;
+        let [
+            op,
+            psn_mode,
+            psn_by,
+            key,
+            va_high,
+            va_low,
+            len_mode,
+            len,
+            payload,
+            flags,
+            syndrome,
+            x,
+            y,
+            z,
+        ] = *step;
         let opcodes: Vec<Opcode> =
             (0..=255).map(Opcode).filter(|o| o.name().is_some() && o.transport() == of).collect();
         let opcode = if op >= 0xf0 { Opcode(x) } else { opcodes[usize::from(op) % opcodes.len()] };
@@ -350,21 +379,35 @@ impl Target {
         let qkey = if flags & 8 == 0 { QKEY } else { u32::from_be_bytes([x, y, z, flags]) };
         let wide = u64::from_be_bytes([x, y, z, flags, op, key, len, syndrome]);
         let fields = Fields {
-            path: self.path(if flags & 0x80 == 0 { peer_ip() } else { IpAddr::from([10, 77, 0, 3]) }),
+            path: self.path(if flags & 0x80 == 0 {
+                peer_ip()
+            } else {
+                IpAddr::from([10, 77, 0, 3])
+            }),
             fragmentation: None,
             bth,
             reth: opcode.has_reth().then_some(Reth { virtual_address, rkey, len: claimed }),
-            aeth: opcode
-                .has_aeth()
-                .then_some(Aeth { syndrome: Syndrome::read(syndrome), msn: Msn::new(u32::from(y)) }),
-            deth: opcode.has_deth().then_some(Deth { qkey, reserved_8: z, source_qp: Qpn::new(0x77) }),
+            aeth: opcode.has_aeth().then_some(Aeth {
+                syndrome: Syndrome::read(syndrome),
+                msn: Msn::new(u32::from(y)),
+            }),
+            deth: opcode.has_deth().then_some(Deth {
+                qkey,
+                reserved_8: z,
+                source_qp: Qpn::new(0x77),
+            }),
             atomic: opcode.has_atomic().then_some(AtomicEth {
-                virtual_address: if flags & 0x10 == 0 { virtual_address & !7 } else { virtual_address },
+                virtual_address: if flags & 0x10 == 0 {
+                    virtual_address & !7
+                } else {
+                    virtual_address
+                },
                 rkey,
                 swap_or_add: wide,
                 compare: near,
             }),
-            atomic_ack: (opcode == Opcode::RC_ATOMIC_ACK).then_some(AtomicAckEth { original: wide }),
+            atomic_ack: (opcode == Opcode::RC_ATOMIC_ACK)
+                .then_some(AtomicAckEth { original: wide }),
             immediate: opcode.has_immediate().then_some([x, y, z, op]),
             invalidate: opcode.has_invalidate().then_some(rkey),
             payload: (0..payload_len).map(|i| (i as u8).wrapping_mul(x | 1)).collect(),
@@ -417,8 +460,8 @@ pub fn datagram(data: &[u8]) {
     packets(data, QpKind::Ud, Transport::Ud);
 }
 
-/// Management datagrams for QP1, one after the other, to a program that listens for whatever is asked. The byte in
-/// front of each says what the program does meanwhile.
+/// Management datagrams for QP1, one after the other, to a program that listens for whatever is
+/// asked. The byte in front of each says what the program does meanwhile.
 pub fn management(data: &[u8]) {
     let mut target = Target::new(QpKind::Rc);
     for (number, chunk) in data.chunks(1 + MAD_LEN).take(32).enumerate() {

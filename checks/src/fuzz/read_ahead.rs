@@ -1,10 +1,12 @@
-//! Commands, requests, responses and what boxes say to each other, made up, for a box that reads ahead.
+//! Commands, requests, responses and what boxes say to each other, made up, for a box that reads
+//! ahead.
 
 use longhaul_node::{Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_readahead::{Config, INNER, LAN, Protocol, RANGES_MAX, ReadAhead};
 use longhaul_units::{Duration, Instant, Psn, Qpn};
 use longhaul_wire::mad::{
-    GSI_QKEY, Header, MAD_LEN, Message, RdmaCmHeader, Rep, Req, ReqPath, ServiceId, TransportService,
+    GSI_QKEY, Header, MAD_LEN, Message, RdmaCmHeader, Rep, Req, ReqPath, ServiceId,
+    TransportService,
 };
 use longhaul_wire::{Bth, Deth, Head, MacAddr, Opcode, Packet, Path, PathTemplate};
 use std::net::IpAddr;
@@ -15,7 +17,8 @@ const INITIATOR: Qpn = Qpn::new(17);
 const TARGET: Qpn = Qpn::new(18);
 const PSN: u32 = 0xff_fff0;
 
-/// What a command or call announces, or a connection's private data is taken for, whatever the bytes are.
+/// What a command or call announces, or a connection's private data is taken for, whatever the
+/// bytes are.
 pub fn announced(data: &[u8]) {
     for protocol in Protocol::ALL {
         if let Some(command) = protocol.command(data) {
@@ -62,7 +65,8 @@ struct Box {
 }
 
 impl Box {
-    /// With a connection whose initiator is on its LAN (hosts 1 and 2), and one whose target is (hosts 3 and 4).
+    /// With a connection whose initiator is on its LAN (hosts 1 and 2), and one whose target is
+    /// (hosts 3 and 4).
     fn new() -> Self {
         let config = Config {
             held_bytes_max: HELD_MAX,
@@ -81,7 +85,8 @@ impl Box {
     fn connect(&mut self, side: Side, initiator: u8, target: u8) {
         let said = [0, 0, 1, 0, 128, 0, 127, 0];
         let [source, destination] = [initiator, target].map(|n| IpAddr::from([10, 0, 0, n]));
-        let private_data = RdmaCmHeader { source_port: 9, source, destination }.with_user_data(&said);
+        let private_data =
+            RdmaCmHeader { source_port: 9, source, destination }.with_user_data(&said);
         let req = Message::Req(Req {
             local_comm_id: 7,
             service_id: ServiceId::tcp(4420),
@@ -124,12 +129,14 @@ impl Box {
             ca_guid: 2,
             private_data: &[],
         });
-        for (side, from, to, message) in [(side, initiator, target, req), (1 - side, target, initiator, rep)]
+        for (side, from, to, message) in
+            [(side, initiator, target, req), (1 - side, target, initiator, rep)]
         {
             let mut mad = [0; MAD_LEN];
             message.write(&Header::new(5), &mut mad);
             let template = PathTemplate::new(&path(from, to));
-            let mut head = Head::begin(&template, &Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(0)));
+            let mut head =
+                Head::begin(&template, &Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(0)));
             head.push_deth(&Deth { qkey: GSI_QKEY, reserved_8: 0, source_qp: Qpn::GSI });
             let pad_len = head.finish(&template, mad.len());
             self.give(side, head.bytes(), &mad, pad_len);
@@ -139,7 +146,8 @@ impl Box {
 
     /// As it comes from a port, with a right ICRC.
     fn give(&mut self, side: Side, head: &[u8], payload: &[u8], pad_len: u8) {
-        let frame = Frame { head, payload: Payload::Bytes(payload), trailer: Trailer::Sealed { pad_len } };
+        let frame =
+            Frame { head, payload: Payload::Bytes(payload), trailer: Trailer::Sealed { pad_len } };
         let mut bytes = vec![0; frame.len()];
         frame.write_to(&mut bytes);
         let head = Head::copy_of(&bytes);
@@ -160,8 +168,9 @@ impl Box {
 
 /// Packets of two connections, from any side, one after the other.
 ///
-/// A step: connection, side and direction; opcode; version, reserved bits; two bytes of PSN distance; how much time passes; a length
-/// and so many bytes behind the BTH, extended headers included. The payload is repeated up to that length times 16 on demand.
+/// A step: connection, side and direction; opcode; version, reserved bits; two bytes of PSN
+/// distance; how much time passes; a length and so many bytes behind the BTH, extended headers
+/// included. The payload is repeated up to that length times 16 on demand.
 pub fn read_ahead(data: &[u8]) {
     let mut node = Box::new();
     let mut rest = data;
@@ -174,8 +183,11 @@ pub fn read_ahead(data: &[u8]) {
         let &[what, opcode, flags, p0, p1, time, len] = take(7) else { break };
         let body = take(usize::from(len));
         let (initiator, target) = if what & 1 == 0 { (1, 2) } else { (3, 4) };
-        let (from, to, qpn) =
-            if what & 2 == 0 { (initiator, target, TARGET) } else { (target, initiator, INITIATOR) };
+        let (from, to, qpn) = if what & 2 == 0 {
+            (initiator, target, TARGET)
+        } else {
+            (target, initiator, INITIATOR)
+        };
         let side = usize::from(what >> 2 & 1);
         let psn = Psn::new(PSN.wrapping_add(i32::from(i16::from_be_bytes([p0, p1])) as u32));
         let bth = Bth {

@@ -7,8 +7,8 @@ use longhaul_wire::{Head, Udp};
 
 /// Ethernet, IPv4 and UDP to the port, with lengths to be filled in.
 const HEADERS: [u8; 42] = [
-    2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 2, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10,
-    0, 1, 1, 0xc0, 0, 0x12, 0xbd, 0, 8, 0, 0,
+    2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 2, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0,
+    0, 1, 10, 0, 1, 1, 0xc0, 0, 0x12, 0xbd, 0, 8, 0, 0,
 ];
 
 struct Out {
@@ -25,12 +25,15 @@ impl Transmit for Out {
     }
 }
 
-/// `data` stands behind UDP. Nothing of it is handed inside, it is counted once, and it leaves nothing behind.
+/// `data` stands behind UDP. Nothing of it is handed inside, it is counted once, and it leaves
+/// nothing behind.
 pub fn sealed(data: &[u8]) {
     let data = &data[..data.len().min(16_384)];
     let key = |n: u8| PrivateKey::generate(&Seed::new([n; 32]));
     let peer = PeerConfig { name: "far".into(), public_key: key(2).public(), preshared_key: None };
-    let Ok(mut node) = Seal::new(Config::new(key(1), vec![peer], Seed::new([3; 32]))) else { return };
+    let Ok(mut node) = Seal::new(Config::new(key(1), vec![peer], Seed::new([3; 32]))) else {
+        return;
+    };
     let mut bytes = [&HEADERS[..], data].concat();
     let udp = Udp::find(&bytes).expect("UDP");
     assert!(udp.lengthen(&mut bytes, data.len() as i32));

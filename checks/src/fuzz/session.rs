@@ -1,4 +1,5 @@
-//! Whole sessions of the WAN transport, in virtual time, over a path on which somebody does what the bytes say.
+//! Whole sessions of the WAN transport, in virtual time, over a path on which somebody does what
+//! the bytes say.
 
 use longhaul_node::{Chain, Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_seal::{PeerConfig, PrivateKey, Seal, Seed};
@@ -46,7 +47,8 @@ fn transport(n: u8) -> Transport {
 
 fn sealed(n: u8) -> Chain<Transport, Seal> {
     let key = |n: u8| PrivateKey::generate(&Seed::new([n; 32]));
-    let peer = PeerConfig { name: "far".into(), public_key: key(1 - n).public(), preshared_key: None };
+    let peer =
+        PeerConfig { name: "far".into(), public_key: key(1 - n).public(), preshared_key: None };
     let config = longhaul_seal::Config::new(key(n), vec![peer], Seed::new([9 + n; 32]));
     Chain::new(Some(transport(n)), Some(Seal::new(config).expect("a configuration that is right")))
 }
@@ -66,7 +68,8 @@ fn packet(from: usize, stream: u8, place: u64) -> Vec<u8> {
         udp_source_port: 0xc000,
     };
     let template = PathTemplate::new(&path);
-    let bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(9 + u32::from(stream)), Psn::from_sequence(place));
+    let bth =
+        Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(9 + u32::from(stream)), Psn::from_sequence(place));
     let mut head = Head::begin(&template, &bth);
     // The second stream's frames are too long for some paths.
     let len = if stream == 0 { 120 } else { 2000 };
@@ -85,7 +88,8 @@ fn bytes_of(frame: &Frame<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Without what routers change, which no ICRC covers: Ethernet addresses, traffic class, hop limit, checksums, congestion marks.
+/// Without what routers change, which no ICRC covers: Ethernet addresses, traffic class, hop limit,
+/// checksums, congestion marks.
 fn covered(mut bytes: Vec<u8>) -> Vec<u8> {
     for place in [0..12, 15..16, 22..23, 24..26, 40..42, 46..47] {
         bytes[place].fill(0);
@@ -123,7 +127,8 @@ struct Line<N> {
 }
 
 impl<N: Box> Line<N> {
-    /// Two boxes that have a session, and a stream each way, over a path that takes frames of `path_bytes`.
+    /// Two boxes that have a session, and a stream each way, over a path that takes frames of
+    /// `path_bytes`.
     fn new(boxes: [N; 2], path_bytes: usize) -> Self {
         let mut line = Line {
             now: Instant::from_ns(1),
@@ -138,7 +143,11 @@ impl<N: Box> Line<N> {
         for _ in 0..100 {
             [0, 1].into_iter().for_each(|from| line.send(from, 0));
             line.deliver_all(Duration::from_ms(40));
-            if line.boxes.iter().all(|node| node.counters().tunnelled > 0 && node.counters().delivered > 0) {
+            if line
+                .boxes
+                .iter()
+                .all(|node| node.counters().tunnelled > 0 && node.counters().delivered > 0)
+            {
                 break;
             }
         }
@@ -146,7 +155,8 @@ impl<N: Box> Line<N> {
         assert!(counters.iter().all(|of| of.delivered > 0), "no session: {counters:?}");
         line.deliver_all(Duration::from_ms(40));
         line.is_strict = true;
-        line.come = line.sent.iter().map(|(&(from, stream), &next)| ((1 - from, stream), next)).collect();
+        line.come =
+            line.sent.iter().map(|(&(from, stream), &next)| ((1 - from, stream), next)).collect();
         line
     }
 
@@ -200,8 +210,12 @@ impl<N: Box> Line<N> {
     fn pass(&mut self, by: Duration) {
         let end = self.now + by;
         loop {
-            let due =
-                self.boxes.iter().filter_map(|node| node.poll_timeout()).map(|deadline| deadline.at).min();
+            let due = self
+                .boxes
+                .iter()
+                .filter_map(|node| node.poll_timeout())
+                .map(|deadline| deadline.at)
+                .min();
             let Some(at) = due.filter(|&at| at <= end) else { break };
             self.now = self.now.max(at) + Duration::from_ns(1);
             let now = self.now;
@@ -247,9 +261,10 @@ impl Script<'_> {
     }
 }
 
-/// Frames are sent, and datagrams lost, doubled, overtaken, damaged and made up, as `data` says; its first byte says whether the
-/// boxes have keys, and what the path takes. While the session lasts every frame comes out once, unchanged and in the order of its stream; and once the path
-/// is good again, all of them.
+/// Frames are sent, and datagrams lost, doubled, overtaken, damaged and made up, as `data` says;
+/// its first byte says whether the boxes have keys, and what the path takes. While the session
+/// lasts every frame comes out once, unchanged and in the order of its stream; and once the path is
+/// good again, all of them.
 pub fn session(data: &[u8]) {
     let Some((&keys, steps)) = data.split_first() else { return };
     let path_bytes = [usize::MAX, 1514, 1314, 700][usize::from(keys >> 1 & 3)];
@@ -268,7 +283,11 @@ fn play<N: Box>(mut line: Line<N>, mut script: Script<'_>) {
             0 => (0..=what >> 3 & 7).for_each(|_| line.send(to, what >> 6 & 1)),
             1 => (0..=what >> 3 & 15).for_each(|_| deliver(&mut line, to, 0)),
             2 => drop(line.ways[to].pop_front()),
-            3 => line.ways[to].front().cloned().into_iter().for_each(|again| line.ways[to].push_back(again)),
+            3 => line.ways[to]
+                .front()
+                .cloned()
+                .into_iter()
+                .for_each(|again| line.ways[to].push_back(again)),
             4 => {
                 let place = usize::from(script.byte().unwrap_or(0));
                 deliver(&mut line, to, place);
@@ -331,14 +350,22 @@ fn constant(datagram: &[u8]) -> Vec<u8> {
     [&datagram[18..21], &datagram[26..34], &datagram[34..36]].concat()
 }
 
-const KINDS: [Kind; 8] =
-    [Kind::Data, Kind::Parity, Kind::End, Kind::Void, Kind::Ack, Kind::Ping, Kind::Hello, Kind::Close];
+const KINDS: [Kind; 8] = [
+    Kind::Data,
+    Kind::Parity,
+    Kind::End,
+    Kind::Void,
+    Kind::Ack,
+    Kind::Ping,
+    Kind::Hello,
+    Kind::Close,
+];
 
-/// Somebody who reads the path of two boxes without keys makes up datagrams whose check is right. It can do what it likes with
-/// the session; what the boxes hold stays within its bounds.
+/// Somebody who reads the path of two boxes without keys makes up datagrams whose check is right.
+/// It can do what it likes with the session; what the boxes hold stays within its bounds.
 ///
-/// A step: kind and direction, changes of path, session, number, stream and sequence, a length and so many bytes of body; without
-/// any, the body is that of the latest datagram.
+/// A step: kind and direction, changes of path, session, number, stream and sequence, a length and
+/// so many bytes of body; without any, the body is that of the latest datagram.
 pub fn tunnelled(data: &[u8]) {
     let mut line = Line::new([transport(0), transport(1)], 1314);
     line.is_strict = false;

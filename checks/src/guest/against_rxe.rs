@@ -1,9 +1,10 @@
 //! The kernel's rxe and our device in one guest: the same programs, one after the other.
 //!
-//! Like is held against like. Over a veth pair frames take the kernel's way between two interfaces, as they do between
-//! machines: rxe on its ends, ours by packet sockets, and ours by UDP sockets, whose runs of packets the kernel passes on
-//! uncut (GSO), which rxe does not do. Without an interface, rxe talks to itself, and ours is two processes over shared
-//! memory. All compute the ICRC.
+//! Like is held against like. Over a veth pair frames take the kernel's way between two interfaces,
+//! as they do between machines: rxe on its ends, ours by packet sockets, and ours by UDP sockets,
+//! whose runs of packets the kernel passes on uncut (GSO), which rxe does not do. Without an
+//! interface, rxe talks to itself, and ours is two processes over shared memory. All compute the
+//! ICRC.
 
 use super::{Guest, GuestConfig};
 use crate::longhaul;
@@ -20,8 +21,8 @@ const LATENCY_MESSAGES: u32 = 1000;
 const PORT: u16 = 18515;
 const PRELOADED: &str = "/opt/longhaul/liblonghaul_preload.so";
 
-/// QEMU's processor model for the comparison. Emulated carry-less multiplication is slower than a CRC by tables,
-/// which is what rxe uses here; without it, so does our device.
+/// QEMU's processor model for the comparison. Emulated carry-less multiplication is slower than a
+/// CRC by tables, which is what rxe uses here; without it, so does our device.
 pub const CPU: &str = "max,-pclmulqdq";
 
 /// Both ends of a measurement and what carries it.
@@ -41,8 +42,13 @@ pub enum Stack {
 
 impl Stack {
     /// All, in the order of a table.
-    pub const ALL: [Stack; 5] =
-        [Stack::RxeVeth, Stack::LonghaulVeth, Stack::LonghaulUdp, Stack::RxeLooped, Stack::LonghaulMemif];
+    pub const ALL: [Stack; 5] = [
+        Stack::RxeVeth,
+        Stack::LonghaulVeth,
+        Stack::LonghaulUdp,
+        Stack::RxeLooped,
+        Stack::LonghaulMemif,
+    ];
 
     /// For a table.
     pub fn name(self) -> &'static str {
@@ -109,7 +115,9 @@ impl Figure {
             Figure::Write(bytes) => {
                 format!("ib_write_bw -F --report_gbits -m 4096 -s {bytes} -D {} -f 1", seconds + 2)
             }
-            Figure::SendLatency => format!("ib_send_lat -F -m 4096 -s 2 -n {}", LATENCY_MESSAGES * seconds),
+            Figure::SendLatency => {
+                format!("ib_send_lat -F -m 4096 -s 2 -n {}", LATENCY_MESSAGES * seconds)
+            }
         }
     }
 }
@@ -148,8 +156,9 @@ pub fn measure(guest: &Guest, stack: Stack, figure: Figure, seconds: u32) -> f64
     // The IPv4 address of an rxe device is its GID 1.
     let rxe = |device: u8| format!("{command} -d rxe{device} -x 1");
     let limit = LIMIT + Duration::from_secs(seconds.into());
-    let local =
-        |server: &str, client: &str| guest.pair(server, &format!("{client} 127.0.0.1"), PORT, limit).1;
+    let local = |server: &str, client: &str| {
+        guest.pair(server, &format!("{client} 127.0.0.1"), PORT, limit).1
+    };
     let client = match stack {
         Stack::RxeVeth => local(&rxe(2), &rxe(1)),
         Stack::RxeLooped => local(&rxe(0), &rxe(0)),
@@ -157,15 +166,22 @@ pub fn measure(guest: &Guest, stack: Stack, figure: Figure, seconds: u32) -> f64
             let end = |role, ip| {
                 ours(
                     &command,
-                    &[(attach::ENV_SOCKET, "/tmp/memif"), (attach::ENV_ROLE, role), (attach::ENV_IP, ip)],
+                    &[
+                        (attach::ENV_SOCKET, "/tmp/memif"),
+                        (attach::ENV_ROLE, role),
+                        (attach::ENV_IP, ip),
+                    ],
                 )
             };
             local(&end("master", "10.77.0.2"), &end("slave", "10.77.0.1"))
         }
         Stack::LonghaulVeth => {
             let end = |interface, ip, mac| {
-                let place =
-                    [(attach::ENV_INTERFACE, interface), (attach::ENV_IP, ip), (attach::ENV_MAC, mac)];
+                let place = [
+                    (attach::ENV_INTERFACE, interface),
+                    (attach::ENV_IP, ip),
+                    (attach::ENV_MAC, mac),
+                ];
                 ours(&command, &[&place[..], &[(attach::ENV_PREFIX_LEN, "24")]].concat())
             };
             local(
@@ -183,8 +199,10 @@ pub fn measure(guest: &Guest, stack: Stack, figure: Figure, seconds: u32) -> f64
             let listens = format!(
                 "ip netns exec far grep -qh ':{PORT:04X} [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6"
             );
-            let client =
-                format!("until {listens}; do sleep 0.05; done; {} 10.9.3.2", end("near", "10.9.3.1"));
+            let client = format!(
+                "until {listens}; do sleep 0.05; done; {} 10.9.3.2",
+                end("near", "10.9.3.1")
+            );
             let client = guest.succeed(&client, limit);
             server.succeed();
             client
@@ -194,7 +212,8 @@ pub fn measure(guest: &Guest, stack: Stack, figure: Figure, seconds: u32) -> f64
     figures(&client.stdout)[column]
 }
 
-/// `command` on our device, which is where `place` says. Not exported: the shell itself is to run without.
+/// `command` on our device, which is where `place` says. Not exported: the shell itself is to run
+/// without.
 fn ours(command: &str, place: &[(&str, &str)]) -> String {
     let place: Vec<String> = place.iter().map(|(key, value)| format!("{key}={value}")).collect();
     format!("{} LD_PRELOAD={PRELOADED} {command} -d longhaul0", place.join(" "))

@@ -1,4 +1,5 @@
-//! An initramfs: a cpio archive in the "newc" format (Linux, Documentation/driver-api/early-userspace/buffer-format).
+//! An initramfs: a cpio archive in the "newc" format (Linux,
+//! Documentation/driver-api/early-userspace/buffer-format).
 
 use super::programs;
 use std::collections::BTreeMap;
@@ -33,7 +34,8 @@ impl Archive {
         self.add(path, DIRECTORY, Vec::new());
     }
 
-    /// Puts a program or shared library of this machine there, and its shared libraries where it looks for them.
+    /// Puts a program or shared library of this machine there, and its shared libraries where it
+    /// looks for them.
     ///
     /// # Panics
     /// When it cannot be read or lacks a library.
@@ -70,7 +72,8 @@ impl Archive {
 fn append(bytes: &mut Vec<u8>, inode: u32, path: &str, mode: u32, content: &[u8]) {
     let size = u32::try_from(content.len()).expect("files of an initramfs are below 4 GiB");
     let name_size = path.len() as u32 + 1;
-    // inode, mode, uid, gid, links, mtime, size, device (major, minor), of what device, length of the name, sum
+    // inode, mode, uid, gid, links, mtime, size, device (major, minor), of what device, length of
+    // the name, sum
     let fields = [inode, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0];
     bytes.extend_from_slice(b"070701");
     for field in fields {

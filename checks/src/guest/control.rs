@@ -56,7 +56,11 @@ impl Control {
         thread::spawn(move || listener.listen(lines));
         // Streams of unbounded length come in bounded time, or not at all.
         results.set_read_timeout(Some(patience)).expect("a timeout above zero");
-        Control { commands: Mutex::new(commands), results: Mutex::new(BufReader::new(results)), ear }
+        Control {
+            commands: Mutex::new(commands),
+            results: Mutex::new(BufReader::new(results)),
+            ear,
+        }
     }
 
     /// Waits until the guest has booted.
@@ -94,7 +98,8 @@ impl Control {
     /// # Errors
     /// When they do not come.
     pub fn fetch(&self, number: u32) -> Result<(String, String), Silence> {
-        // Whoever panicked with it was in the middle of a stream; what comes now would be that stream's rest.
+        // Whoever panicked with it was in the middle of a stream; what comes now would be that
+        // stream's rest.
         let mut results = self.results.lock().map_err(|_| Silence::Gone)?;
         self.send(&format!("fetch {number}"))?;
         Ok((stream(&mut results)?, stream(&mut results)?))
@@ -148,7 +153,11 @@ impl Ear {
         self.news.notify_all();
     }
 
-    fn wait<T>(&self, limit: Duration, mut look: impl FnMut(&mut Heard) -> Option<T>) -> Result<T, Silence> {
+    fn wait<T>(
+        &self,
+        limit: Duration,
+        mut look: impl FnMut(&mut Heard) -> Option<T>,
+    ) -> Result<T, Silence> {
         let deadline = Instant::now() + limit;
         let mut heard = self.lock();
         loop {

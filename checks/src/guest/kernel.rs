@@ -10,14 +10,17 @@ use std::process::{Command, Output};
 /// The package that depends on the newest kernel.
 const NEWEST: &str = "linux-image-amd64";
 
-/// Why there is no kernel to boot. Nothing that this project can mend: checks that need one are skipped.
+/// Why there is no kernel to boot. Nothing that this project can mend: checks that need one are
+/// skipped.
 #[derive(Debug, thiserror::Error)]
 pub enum NoKernel {
     /// The package lists lack it: not Debian, or lists that were never fetched.
     #[error("apt-get knows no package {NEWEST} (Debian has it; apt-get update may help): {0}")]
     Unknown(String),
     /// It could not be fetched.
-    #[error("{package} could not be downloaded (no network, or lists older than the mirror): {reason}")]
+    #[error(
+        "{package} could not be downloaded (no network, or lists older than the mirror): {reason}"
+    )]
     Download {
         /// The package.
         package: String,
@@ -58,7 +61,8 @@ impl Kernel {
     /// When there is none to be had.
     ///
     /// # Panics
-    /// When a program is missing that a package would bring, or the target directory cannot be written.
+    /// When a program is missing that a package would bring, or the target directory cannot be
+    /// written.
     pub fn newest() -> Result<Self, NoKernel> {
         for (program, package) in [("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("depmod", "kmod")] {
             programs::find(program, package);
@@ -101,8 +105,8 @@ impl Kernel {
         &self.image
     }
 
-    /// What `modprobe` of each of `names` needs, by its path in the guest: the modules, what they depend on, and an
-    /// index of these.
+    /// What `modprobe` of each of `names` needs, by its path in the guest: the modules, what they
+    /// depend on, and an index of these.
     ///
     /// # Panics
     /// When the kernel has no such module.
@@ -122,7 +126,10 @@ impl Kernel {
         let inside = |path: &str| format!("lib/modules/{}/{path}", self.release);
         for (path, module) in wanted {
             let file = self.modules_dir.join(path);
-            files.insert(inside(path), fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display())));
+            files.insert(
+                inside(path),
+                fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display())),
+            );
             index += &format!("{path}: {}\n", module.needs.join(" "));
         }
         files.insert(inside("modules.dep"), index.into_bytes());
@@ -190,7 +197,8 @@ fn fetch(package: &str, place: &Path) -> Result<(), NoKernel> {
         let reason = String::from_utf8_lossy(&done.stderr).trim().to_owned();
         return Err(NoKernel::Download { package: package.to_owned(), reason });
     }
-    let archive = entries(&part).into_iter().find(|name| name.ends_with(".deb")).map(|name| part.join(name));
+    let archive =
+        entries(&part).into_iter().find(|name| name.ends_with(".deb")).map(|name| part.join(name));
     let archive = archive.unwrap_or_else(|| panic!("apt-get left nothing in {}", part.display()));
     unpack(&archive, &part);
     fs::rename(&part, place).unwrap_or_else(|e| panic!("{}: {e}", place.display()));
@@ -208,7 +216,8 @@ fn unpack(archive: &Path, into: &Path) {
 
 /// The kernel that was downloaded last.
 fn downloaded_before(cache: &Path) -> Option<PathBuf> {
-    let kernels = entries(cache).into_iter().filter(|name| name.contains('_') && !name.contains(".part-"));
+    let kernels =
+        entries(cache).into_iter().filter(|name| name.contains('_') && !name.contains(".part-"));
     let age = |path: &PathBuf| fs::metadata(path).and_then(|meta| meta.modified()).ok();
     kernels.map(|name| cache.join(name)).max_by_key(age)
 }
@@ -243,8 +252,9 @@ mod tests {
 
     #[test]
     fn a_module_is_found_by_either_spelling() {
-        let modules =
-            parse_dependencies("kernel/net/sch-netem.ko:\nkernel/a/b_c.ko.xz: kernel/net/sch-netem.ko\n");
+        let modules = parse_dependencies(
+            "kernel/net/sch-netem.ko:\nkernel/a/b_c.ko.xz: kernel/net/sch-netem.ko\n",
+        );
         assert_eq!(modules["sch_netem"].path, "kernel/net/sch-netem.ko");
         assert_eq!(modules[&plain("b-c")].needs, ["kernel/net/sch-netem.ko"]);
     }

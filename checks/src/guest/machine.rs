@@ -42,7 +42,8 @@ pub struct GuestConfig {
     pub netdevs: Vec<Netdev>,
     /// Loaded at boot, in this order, each after what it depends on.
     pub modules: Vec<String>,
-    /// Programs and libraries of this machine, at the same paths in the guest, with the libraries that they need.
+    /// Programs and libraries of this machine, at the same paths in the guest, with the libraries
+    /// that they need.
     pub programs: Vec<PathBuf>,
     /// Programs and libraries at other paths in the guest: (path in the guest, path here).
     pub moved: Vec<(String, PathBuf)>,
@@ -70,16 +71,19 @@ impl Netdev {
         Netdev { backend, mac: mac.to_owned(), mtu }
     }
 
-    /// Joined to another guest by a pair of socket paths, one frame for each datagram: this one's, and the other's.
+    /// Joined to another guest by a pair of socket paths, one frame for each datagram: this one's,
+    /// and the other's.
     pub fn datagrams(own: &Path, other: &Path, mac: &str, mtu: u16) -> Self {
         let (own, other) = (own.display(), other.display());
-        let backend = format!("dgram,local.type=unix,local.path={own},remote.type=unix,remote.path={other}");
+        let backend =
+            format!("dgram,local.type=unix,local.path={own},remote.type=unix,remote.path={other}");
         Netdev { backend, mac: mac.to_owned(), mtu }
     }
 }
 
 impl GuestConfig {
-    /// Two processors, 768 MiB, and only what every guest has: busybox under /bin, dash as its shell.
+    /// Two processors, 768 MiB, and only what every guest has: busybox under /bin, dash as its
+    /// shell.
     pub fn new(name: &str) -> Self {
         GuestConfig {
             name: name.to_owned(),
@@ -108,7 +112,8 @@ impl GuestConfig {
     /// When one is not installed.
     #[must_use]
     pub fn programs(mut self, programs: &[(&str, &str)]) -> Self {
-        self.programs.extend(programs.iter().map(|(program, package)| programs::find(program, package)));
+        self.programs
+            .extend(programs.iter().map(|(program, package)| programs::find(program, package)));
         self
     }
 
@@ -151,7 +156,8 @@ impl GuestConfig {
             modules.push("virtio_net".to_owned());
         }
         modules.extend(self.modules.iter().cloned());
-        archive.file("/modules", modules.iter().map(|name| format!("{name}\n")).collect::<String>());
+        archive
+            .file("/modules", modules.iter().map(|name| format!("{name}\n")).collect::<String>());
         for (path, content) in kernel.with_dependencies(&modules) {
             archive.file(&path, content);
         }
@@ -169,14 +175,23 @@ impl GuestConfig {
 
     fn qemu(&self, kernel: &Kernel, files: &Files) -> Command {
         let mut command = Command::new(programs::find("qemu-system-x86_64", "qemu-system-x86"));
-        // Emulated processors share one counter, which the kernel does not believe: reading any other clock of this
-        // machine stops all of them. The timer looks broken to a kernel that has to wait for its turn while it looks. A
-        // panic ends QEMU.
+        // Emulated processors share one counter, which the kernel does not believe: reading any
+        // other clock of this machine stops all of them. The timer looks broken to a kernel that
+        // has to wait for its turn while it looks. A panic ends QEMU.
         let arguments =
             ["quiet", "loglevel=4", "console=ttyS0", "panic=-1", "tsc=reliable", "no_timer_check"];
-        let arguments = arguments.into_iter().chain(self.kernel_arguments.iter().map(String::as_str));
+        let arguments =
+            arguments.into_iter().chain(self.kernel_arguments.iter().map(String::as_str));
         command
-            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "q35"])
+            .args([
+                "-nodefaults",
+                "-no-user-config",
+                "-display",
+                "none",
+                "-no-reboot",
+                "-machine",
+                "q35",
+            ])
             .args(["-accel", "tcg,thread=multi", "-cpu", &self.cpu])
             .args(["-m", &self.memory_mib.to_string(), "-smp", &self.processors.to_string()])
             .arg("-kernel")
@@ -252,7 +267,11 @@ impl Guest {
         let listeners = files.ports.each_ref().map(|path| must(path, UnixListener::bind(path)));
         let messages = must(&files.qemu_messages, File::create(&files.qemu_messages));
         let mut command = config.qemu(kernel, &files);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages).env_remove("LD_PRELOAD");
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(messages)
+            .env_remove("LD_PRELOAD");
         let mut qemu = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let [commands, results] = listeners.map(|listener| accept(&listener, &mut qemu, &files));
         let control = Control::new(commands, results, GRACE);
@@ -264,8 +283,8 @@ impl Guest {
         guest
     }
 
-    /// Starts `command`, a script for dash. Killed, with everything that it started, after `limit` (rounded up to
-    /// seconds); then its exit code is 137.
+    /// Starts `command`, a script for dash. Killed, with everything that it started, after `limit`
+    /// (rounded up to seconds); then its exit code is 137.
     ///
     /// # Panics
     /// When the guest has gone.
@@ -283,7 +302,8 @@ impl Guest {
         }
     }
 
-    /// Runs `command`, a script for dash, to its end, whatever its exit status; see [`Guest::spawn`] for `limit`.
+    /// Runs `command`, a script for dash, to its end, whatever its exit status; see
+    /// [`Guest::spawn`] for `limit`.
     ///
     /// # Panics
     /// When the guest has gone or does not answer.
@@ -299,11 +319,18 @@ impl Guest {
         self.spawn(command, limit).succeed()
     }
 
-    /// Runs `server` in the background, and `client` once somebody listens on TCP `port`; both must succeed.
+    /// Runs `server` in the background, and `client` once somebody listens on TCP `port`; both must
+    /// succeed.
     ///
     /// # Panics
     /// When one does not, with what both printed and the kernel's messages.
-    pub fn pair(&self, server: &str, client: &str, port: u16, limit: Duration) -> (Finished, Finished) {
+    pub fn pair(
+        &self,
+        server: &str,
+        client: &str,
+        port: u16,
+        limit: Duration,
+    ) -> (Finished, Finished) {
         let server = self.spawn(server, limit);
         // State 0A: listening.
         let listens = format!("grep -qh ':{port:04X} [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6");
@@ -313,7 +340,10 @@ impl Guest {
         }
         let client = self.run(client, limit);
         if !client.status.success() {
-            self.fail(&format!("=== the client\n{client}\n=== the server\n{}", server.finish_now()));
+            self.fail(&format!(
+                "=== the client\n{client}\n=== the server\n{}",
+                server.finish_now()
+            ));
         }
         (server.succeed(), client)
     }
@@ -322,8 +352,8 @@ impl Guest {
     pub fn kill(&self) {
         let number = self.qemu.id();
         crate::program::kill(number);
-        // Its taps are free once it has ended; whoever drops it asks how.
-        // SAFETY: all-zero is a valid siginfo_t, which the call fills in; the child was not waited for.
+        // Its taps are free once it has ended; whoever drops it asks how. SAFETY: all-zero is a
+        // valid siginfo_t, which the call fills in; the child was not waited for.
         unsafe {
             let mut how: libc::siginfo_t = std::mem::zeroed();
             libc::waitid(libc::P_PID, number, &raw mut how, libc::WEXITED | libc::WNOWAIT);
@@ -410,7 +440,8 @@ impl Job<'_> {
         let (stdout, stderr) = self.output();
         self.running = false;
         self.guest.answered(self.guest.control.forget(self.number));
-        // The low byte of a wait status is the signal, which the guest's shell has put into the code.
+        // The low byte of a wait status is the signal, which the guest's shell has put into the
+        // code.
         let status = ExitStatus::from_raw(code << 8);
         Finished { name: format!("{}: {}", self.guest.name, self.command), status, stdout, stderr }
     }
@@ -453,8 +484,8 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Makes it, with `mtu`, and this machine's address on it, such as `192.168.77.1/24`; `tag` is as in
-    /// [`Tap::without_address`].
+    /// Makes it, with `mtu`, and this machine's address on it, such as `192.168.77.1/24`; `tag` is
+    /// as in [`Tap::without_address`].
     ///
     /// # Errors
     /// When this user may not, or the kernel has no tap devices.
@@ -470,8 +501,9 @@ impl Tap {
         Ok(tap)
     }
 
-    /// Makes one that is a mere cable, with `mtu`; this machine has no address on it. `tag`, of at most 4 letters, tells it
-    /// from others of this process. Those of processes that were killed are removed.
+    /// Makes one that is a mere cable, with `mtu`; this machine has no address on it. `tag`, of at
+    /// most 4 letters, tells it from others of this process. Those of processes that were killed
+    /// are removed.
     ///
     /// # Errors
     /// When this user may not, or the kernel has no tap devices.
@@ -533,7 +565,8 @@ fn remove_abandoned_taps() {
 }
 
 fn ip(line: &str) -> Result<(), String> {
-    let done = Command::new(programs::find("ip", "iproute2")).args(line.split_whitespace()).output();
+    let done =
+        Command::new(programs::find("ip", "iproute2")).args(line.split_whitespace()).output();
     let done = done.map_err(|e| format!("ip {line}: {e}"))?;
     let reason = String::from_utf8_lossy(&done.stderr);
     if done.status.success() { Ok(()) } else { Err(format!("ip {line}: {}", reason.trim())) }
@@ -560,10 +593,14 @@ fn accept(listener: &UnixListener, qemu: &mut Child, files: &Files) -> UnixStrea
 
 /// libibverbs' driver for rxe; its name carries the version of the interface between the two.
 fn rxe_driver() -> PathBuf {
-    let drivers = fs::read_dir("/usr/lib/x86_64-linux-gnu/libibverbs").into_iter().flatten().flatten();
-    let driver =
-        drivers.map(|entry| entry.path()).find(|path| path.to_string_lossy().contains("/librxe-rdmav"));
-    driver.unwrap_or_else(|| panic!("libibverbs has no driver for rxe: apt-get install ibverbs-providers"))
+    let drivers =
+        fs::read_dir("/usr/lib/x86_64-linux-gnu/libibverbs").into_iter().flatten().flatten();
+    let driver = drivers
+        .map(|entry| entry.path())
+        .find(|path| path.to_string_lossy().contains("/librxe-rdmav"));
+    driver.unwrap_or_else(|| {
+        panic!("libibverbs has no driver for rxe: apt-get install ibverbs-providers")
+    })
 }
 
 fn must<T>(path: &Path, outcome: std::io::Result<T>) -> T {

@@ -65,6 +65,9 @@ mod tests {
     #[test]
     fn a_program_without_libraries_has_none_and_a_missing_one_is_named() {
         assert_eq!(libraries_in("\tstatically linked\n"), Ok(BTreeSet::new()));
-        assert_eq!(libraries_in("\tlibx.so.1 => not found\n"), Err("libx.so.1 => not found".to_owned()));
+        assert_eq!(
+            libraries_in("\tlibx.so.1 => not found\n"),
+            Err("libx.so.1 => not found".to_owned())
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Two guests with rxe and, between them, our boxes: unmodified kernels that know nothing of Longhaul.
+//! Two guests with rxe and, between them, our boxes: unmodified kernels that know nothing of
+//! Longhaul.
 
 use super::{MTU, PROGRAMS};
 use crate::guest::{Guest, GuestConfig, Job, Netdev, Tap};
@@ -60,8 +61,8 @@ pub enum Recorded<'a> {
     Not,
     /// The accelerators, into this directory; at an end without one, the fibre.
     ByAccelerators(&'a Path),
-    /// The fibre, and a box of its own in front of each accelerator, into this directory: the recordings go on when an
-    /// accelerator ends.
+    /// The fibre, and a box of its own in front of each accelerator, into this directory: the
+    /// recordings go on when an accelerator ends.
     Apart(&'a Path),
 }
 
@@ -79,8 +80,8 @@ struct RunningBox {
 }
 
 impl RxeHosts {
-    /// Boots both, with what `extend` adds to what they consist of. `name` tells their TAPs from others, in at most 3
-    /// letters.
+    /// Boots both, with what `extend` adds to what they consist of. `name` tells their TAPs from
+    /// others, in at most 3 letters.
     ///
     /// # Errors
     /// When this machine has no TAP devices or there is no kernel to be had: skip, loudly.
@@ -124,7 +125,8 @@ impl RxeHosts {
         ADDRESSES[guest]
     }
 
-    /// Starts the boxes between the two; with `captures`, a directory, accelerators record both of their ports there.
+    /// Starts the boxes between the two; with `captures`, a directory, accelerators record both of
+    /// their ports there.
     ///
     /// # Panics
     /// When a box does not start.
@@ -139,7 +141,8 @@ impl RxeHosts {
     pub fn join_recorded(&self, between: Between, recorded: Recorded<'_>) -> Boxes {
         let sockets = RuntimeDir::new();
         let taps = self.taps.each_ref().map(Tap::name);
-        let mut boxes = Boxes { running: Vec::new(), runtime: Arc::clone(&self.runtime), _sockets: sockets };
+        let mut boxes =
+            Boxes { running: Vec::new(), runtime: Arc::clone(&self.runtime), _sockets: sockets };
         for (name, line) in lines(between, recorded, taps, &boxes._sockets) {
             boxes.start(name, line);
         }
@@ -157,14 +160,20 @@ impl RxeHosts {
         first.succeed(&ping, LIMIT);
     }
 
-    /// Runs `server` in the second guest and `client` in the first; `{peer}` in the client's line is the server's address.
+    /// Runs `server` in the second guest and `client` in the first; `{peer}` in the client's line
+    /// is the server's address.
     ///
     /// # Errors
     /// What both printed, when one fails or hangs.
     ///
     /// # Panics
     /// When a guest has gone.
-    pub fn run(&self, server: &str, client: &str, limit: Duration) -> Result<(Finished, Finished), String> {
+    pub fn run(
+        &self,
+        server: &str,
+        client: &str,
+        limit: Duration,
+    ) -> Result<(Finished, Finished), String> {
         let [first, second] = &self.guests;
         let job = second.spawn(server, limit);
         if !second.run(super::SOMEBODY_LISTENS, LIMIT).status.success() {
@@ -175,7 +184,8 @@ impl RxeHosts {
         both(Ok(server), Ok(client))
     }
 
-    /// Starts a program of perftest at both ends, and leaves it to itself: the client's end, and the server's.
+    /// Starts a program of perftest at both ends, and leaves it to itself: the client's end, and
+    /// the server's.
     ///
     /// # Panics
     /// When nobody listens, or a guest has gone.
@@ -225,11 +235,13 @@ fn lines(
     sockets: &RuntimeDir,
 ) -> Vec<(&'static str, String)> {
     let Between { km, mbits, near, far, loss, give_up_s } = between;
-    let memif = |name: &str, role: &str| format!("memif:{},{role}", sockets.path().join(name).display());
+    let memif =
+        |name: &str, role: &str| format!("memif:{},{role}", sockets.path().join(name).display());
     let file = |dir: &Path, name: &str| dir.join(format!("{name}.pcap")).display().to_string();
     let mut lines = Vec::new();
     let mut ends = taps.map(str::to_owned);
-    for (end, wanted, name, recorder) in [(0, near, "near", "near-lan"), (1, far, "far", "far-lan")] {
+    for (end, wanted, name, recorder) in [(0, near, "near", "near-lan"), (1, far, "far", "far-lan")]
+    {
         if let Recorded::Apart(dir) = recorded {
             let tap = std::mem::replace(&mut ends[end], memif(recorder, "slave"));
             lines.push((
@@ -252,7 +264,8 @@ fn lines(
                 Recorded::Not | Recorded::Apart(_) => String::new(),
             };
             let wan = memif(name, "master");
-            let line = format!("accelerate --lan {lan} --wan {wan} --rate {mbits}M --distance {km}km");
+            let line =
+                format!("accelerate --lan {lan} --wan {wan} --rate {mbits}M --distance {km}km");
             lines.push((name, format!("{line} --give-up {give_up_s}s{record}")));
         }
     }
@@ -263,14 +276,20 @@ fn lines(
             format!(" --pcap-a {near} --pcap-b {far} --pcap-frames 0")
         }
         Recorded::ByAccelerators(dir) => {
-            let [near, far] = [(near, 'a', "near-wan"), (far, 'b', "far-wan")].map(|(taken, port, name)| {
-                if taken { String::new() } else { format!(" --pcap-{port} {}", file(dir, name)) }
-            });
+            let [near, far] =
+                [(near, 'a', "near-wan"), (far, 'b', "far-wan")].map(|(taken, port, name)| {
+                    if taken {
+                        String::new()
+                    } else {
+                        format!(" --pcap-{port} {}", file(dir, name))
+                    }
+                });
             format!("{near}{far} --pcap-frames 0")
         }
         Recorded::Not => String::new(),
     };
-    let line = format!("emulate --a {a} --b {b} --distance {km}km --rate {mbits}M --loss {loss}{record}");
+    let line =
+        format!("emulate --a {a} --b {b} --distance {km}km --rate {mbits}M --loss {loss}{record}");
     lines.push(("fibre", line));
     lines
 }
@@ -306,7 +325,13 @@ impl Boxes {
     ///
     /// # Panics
     /// When that does not happen within `limit`: `what`.
-    pub fn wait_for(&self, name: &str, what: &str, limit: Duration, is_so: impl Fn(&Value) -> bool) -> Value {
+    pub fn wait_for(
+        &self,
+        name: &str,
+        what: &str,
+        limit: Duration,
+        is_so: impl Fn(&Value) -> bool,
+    ) -> Value {
         let deadline = Instant::now() + limit;
         loop {
             let status = self.status(name);
@@ -325,7 +350,8 @@ impl Boxes {
     pub fn restart(&mut self, name: &str, signal: libc::c_int) -> Finished {
         let at = self.running.iter().position(|one| one.name == name).expect("a box of this name");
         let RunningBox { name, line, program } = self.running.remove(at);
-        // SAFETY: kill has no preconditions; the child was not waited for, so its number is its own.
+        // SAFETY: kill has no preconditions; the child was not waited for, so its number is its
+        // own.
         unsafe { libc::kill(program.id() as libc::pid_t, signal) };
         let ended = program.finish(LIMIT);
         self.start(&name, line);
@@ -340,7 +366,8 @@ impl Boxes {
         self.running
             .drain(..)
             .map(|RunningBox { program, .. }| {
-                // SAFETY: kill has no preconditions; the child was not waited for, so its number is its own.
+                // SAFETY: kill has no preconditions; the child was not waited for, so its number is
+                // its own.
                 unsafe { libc::kill(program.id() as libc::pid_t, libc::SIGTERM) };
                 program.succeed(LIMIT)
             })
@@ -348,7 +375,8 @@ impl Boxes {
     }
 }
 
-/// The four recordings that [`RxeHosts::join`] makes in `captures`, from the requester to the responder.
+/// The four recordings that [`RxeHosts::join`] makes in `captures`, from the requester to the
+/// responder.
 pub fn segments(captures: &Path) -> [PathBuf; 4] {
     ["near-lan", "near-wan", "far-wan", "far-lan"].map(|name| captures.join(format!("{name}.pcap")))
 }

@@ -28,21 +28,24 @@ pub enum Family {
     V6,
 }
 
-/// The two command lines of a test. `{device}`, `{gid}`, `{own}` and `{peer}` stand for what an end calls its device, the
-/// index of its address there, and the two addresses; `{port}` for a TCP port that nobody else has; `{host}` for the peer's
-/// IPv4 address, whatever the family, where only a TCP connection is made to it; `{probe}` for [`super::RxePeer::boot`]'s.
+/// The two command lines of a test. `{device}`, `{gid}`, `{own}` and `{peer}` stand for what an end
+/// calls its device, the index of its address there, and the two addresses; `{port}` for a TCP port
+/// that nobody else has; `{host}` for the peer's IPv4 address, whatever the family, where only a
+/// TCP connection is made to it; `{probe}` for [`super::RxePeer::boot`]'s.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     /// What waits.
     pub server: String,
     /// What begins.
     pub client: String,
-    /// The client connects a second time at once, while its server begins to listen for that: by RDMA-CM, perftest does.
+    /// The client connects a second time at once, while its server begins to listen for that: by
+    /// RDMA-CM, perftest does.
     pub connects_twice: bool,
 }
 
 impl Exchange {
-    /// perftest's programs, and those with its manners: the client's line is the server's and the server's address.
+    /// perftest's programs, and those with its manners: the client's line is the server's and the
+    /// server's address.
     pub fn perftest(line: &str) -> Self {
         // By RDMA-CM the client connects to the device, and by TCP to its machine.
         let connects_twice = line.split_whitespace().any(|word| word == "-R");

@@ -27,25 +27,31 @@ pub struct RxePeer {
 }
 
 impl RxePeer {
-    /// Boots the guest. `name` tells its devices from others, in at most 3 letters; `probe` is a program of this machine
-    /// that exchanges may name.
+    /// Boots the guest. `name` tells its devices from others, in at most 3 letters; `probe` is a
+    /// program of this machine that exchanges may name.
     ///
     /// # Errors
-    /// When this machine has no TAP devices or bridges, or there is no kernel to be had: skip, loudly.
+    /// When this machine has no TAP devices or bridges, or there is no kernel to be had: skip,
+    /// loudly.
     ///
     /// # Panics
     /// When a program is missing or the guest does not boot.
     pub fn boot(name: &str, probe: Option<&Path>) -> Result<Self, String> {
         let segment = Segment::new(name)?;
-        let mut config = GuestConfig::new("rxe").rxe().modules(&["sch_netem", "8021q"]).programs(&PROGRAMS);
+        let mut config =
+            GuestConfig::new("rxe").rxe().modules(&["sch_netem", "8021q"]).programs(&PROGRAMS);
         config.moved.extend(probe.map(|path| (PROBE.to_owned(), path.to_owned())));
         config.netdevs.push(Netdev::tap(segment.cable(), "52:54:00:00:00:02", MTU));
         let guest = Guest::boot(&config).map_err(|reason| reason.to_string())?;
         let addresses = segment.guest_setup();
-        guest.succeed(&format!("set -e\n{addresses}\nrdma link add rxe0 type rxe netdev eth0"), LIMIT);
+        guest.succeed(
+            &format!("set -e\n{addresses}\nrdma link add rxe0 type rxe netdev eth0"),
+            LIMIT,
+        );
         let list = "cat $(ls -v /sys/class/infiniband/rxe0/ports/1/gids/*)";
         let gids = guest.succeed(list, LIMIT).stdout;
-        let gids = gids.lines().enumerate().filter_map(|(index, gid)| Some((gid.parse().ok()?, index)));
+        let gids =
+            gids.lines().enumerate().filter_map(|(index, gid)| Some((gid.parse().ok()?, index)));
         let (gids, probe) = (gids.collect(), probe.map(Path::to_owned));
         Ok(RxePeer { guest, segment, gids, probe, runtime: RuntimeDir::new() })
     }
@@ -66,7 +72,8 @@ impl RxePeer {
         fibre
     }
 
-    /// Runs the server of `exchange` at `server` and its client at the other end, our device being on the segment by `port`.
+    /// Runs the server of `exchange` at `server` and its client at the other end, our device being
+    /// on the segment by `port`.
     ///
     /// # Errors
     /// What both printed, when one fails or hangs.
@@ -163,7 +170,8 @@ impl RxePeer {
     /// # Panics
     /// When netem does not take it.
     pub fn netem(&self, what: &str) -> Netem<'_> {
-        self.guest.succeed(&format!("tc qdisc replace dev eth0 root netem limit 10000 {what}"), LIMIT);
+        self.guest
+            .succeed(&format!("tc qdisc replace dev eth0 root netem limit 10000 {what}"), LIMIT);
         Netem { guest: &self.guest }
     }
 
@@ -189,7 +197,10 @@ impl RxePeer {
             std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             std::net::IpAddr::V6(ip) => ip,
         };
-        *self.gids.get(&gid).unwrap_or_else(|| panic!("rxe has no address {gid} among {:?}", self.gids))
+        *self
+            .gids
+            .get(&gid)
+            .unwrap_or_else(|| panic!("rxe has no address {gid} among {:?}", self.gids))
     }
 
     fn guest_line(&self, template: &str, port: Port, family: Family) -> String {

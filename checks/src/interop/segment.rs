@@ -1,4 +1,5 @@
-//! An Ethernet segment of this machine: a bridge, a guest's cable, and several ways for our device to be on it.
+//! An Ethernet segment of this machine: a bridge, a guest's cable, and several ways for our device
+//! to be on it.
 
 use super::{End, Family, MTU};
 use crate::guest::Tap;
@@ -100,7 +101,9 @@ impl Segment {
     pub fn guest_setup(&self) -> String {
         let add = |port, device: &str| {
             let [v4, v6] = [Family::V4, Family::V6].map(|family| address(End::Rxe, port, family));
-            format!("ip address add {v4}/24 dev {device}\nip address add {v6}/64 dev {device} nodad\n")
+            format!(
+                "ip address add {v4}/24 dev {device}\nip address add {v6}/64 dev {device} nodad\n"
+            )
         };
         format!(
             "ip link set eth0 up
@@ -112,7 +115,8 @@ impl Segment {
         )
     }
 
-    /// Puts `longhaul emulate`, with `options`, between the guest and the bridge, as long as the answer lives.
+    /// Puts `longhaul emulate`, with `options`, between the guest and the bridge, as long as the
+    /// answer lives.
     ///
     /// # Panics
     /// When it does not start.
@@ -136,7 +140,8 @@ impl Drop for Segment {
     }
 }
 
-/// A fibre between a guest and the bridge of its segment. Dropping it puts the guest's cable back on the bridge.
+/// A fibre between a guest and the bridge of its segment. Dropping it puts the guest's cable back
+/// on the bridge.
 pub struct Fibre<'a> {
     segment: &'a Segment,
     program: Option<Program>,
@@ -171,7 +176,9 @@ pub fn address(end: End, port: Port, family: Family) -> String {
 fn remove_abandoned() {
     for entry in std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(rest) = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)) else { continue };
+        let Some(rest) = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)) else {
+            continue;
+        };
         let maker = rest.trim_start_matches(|c: char| c.is_ascii_alphabetic());
         if maker.parse::<u32>().is_ok() && !Path::new("/proc").join(maker).exists() {
             // Somebody else may have removed it, or its other end.

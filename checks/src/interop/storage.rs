@@ -1,7 +1,9 @@
-//! Disks, files and live migration over RDMA between two guests that know nothing of us: NVMe-oF and NFS, both ends the
-//! kernel's own, and QEMU, over rxe0 on eth0. What lies between the guests is the caller's.
+//! Disks, files and live migration over RDMA between two guests that know nothing of us: NVMe-oF
+//! and NFS, both ends the kernel's own, and QEMU, over rxe0 on eth0. What lies between the guests
+//! is the caller's.
 //!
-//! NVMe-oF and NFS need no tools of Debian's: they are set up through what the kernel has under /sys, /proc and /dev.
+//! NVMe-oF and NFS need no tools of Debian's: they are set up through what the kernel has under
+//! /sys, /proc and /dev.
 
 pub mod migration;
 pub mod nfs;
@@ -16,7 +18,8 @@ use std::time::Duration;
 /// For what takes no time of its own.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The kernel asks for checksums by name and does not get what is not loaded.
-const CHECKSUMS: [&str; 4] = ["crc32c_generic", "crct10dif_generic", "crc64_rocksoft_generic", "t10_pi"];
+const CHECKSUMS: [&str; 4] =
+    ["crc32c_generic", "crct10dif_generic", "crc64_rocksoft_generic", "t10_pi"];
 /// What fio reads and writes of a file or disk, from its beginning.
 const FIO_MIB: u32 = 16;
 /// What databases and file systems write at once, in KiB.
@@ -28,7 +31,10 @@ pub const BLOCK_KIB: u32 = 4;
 /// When fio is not installed.
 #[must_use]
 pub fn client(config: GuestConfig) -> GuestConfig {
-    config.modules(&CHECKSUMS).modules(&["nvme_rdma", "rpcrdma", "nfsv4"]).programs(&[("fio", "fio")])
+    config
+        .modules(&CHECKSUMS)
+        .modules(&["nvme_rdma", "rpcrdma", "nfsv4"])
+        .programs(&[("fio", "fio")])
 }
 
 /// Adds what a guest needs that offers disks and files.
@@ -50,7 +56,8 @@ pub struct Copied {
     pub read_in: Duration,
 }
 
-/// Writes random bytes to the beginning of `path` in `guest`, reads them back past all caches and compares.
+/// Writes random bytes to the beginning of `path` in `guest`, reads them back past all caches and
+/// compares.
 ///
 /// # Panics
 /// When something fails or differs, or it takes longer than `limit`.
@@ -72,13 +79,15 @@ pub fn write_and_compare(guest: &Guest, path: &str, mib: u32, limit: Duration) -
     let done = guest.succeed(&script, limit);
     let lines: Vec<&str> = done.stdout.lines().collect();
     let &[began, written, read, digest] = &lines[..] else { panic!("{done}") };
-    let seconds = |text: &str| text.parse::<f64>().unwrap_or_else(|e| panic!("{text}: {e}\n{done}"));
+    let seconds =
+        |text: &str| text.parse::<f64>().unwrap_or_else(|e| panic!("{text}: {e}\n{done}"));
     let between = |from, to| Duration::from_secs_f64((seconds(to) - seconds(from)).max(0.0));
     let (written_in, read_in) = (between(began, written), between(written, read));
     Copied { mib, digest: first_word(digest), written_in, read_in }
 }
 
-/// SHA-256 of the first `mib` MiB of `path` in `guest`, as [`Copied::digest`] has it: of what a server keeps.
+/// SHA-256 of the first `mib` MiB of `path` in `guest`, as [`Copied::digest`] has it: of what a
+/// server keeps.
 ///
 /// # Panics
 /// When there are fewer, or they cannot be read.
@@ -141,12 +150,18 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// Reads or writes blocks of `kib` KiB at random in the first 16 MiB of `path`, which must be there, past the page cache,
-/// with `depth` operations under way, for `seconds`.
+/// Reads or writes blocks of `kib` KiB at random in the first 16 MiB of `path`, which must be
+/// there, past the page cache, with `depth` operations under way, for `seconds`.
 ///
 /// # Panics
 /// When fio fails, or takes half a minute longer.
-pub fn fio(guest: &Guest, path: &str, (access, kib): (Access, u32), depth: u32, seconds: u32) -> Figures {
+pub fn fio(
+    guest: &Guest,
+    path: &str,
+    (access, kib): (Access, u32),
+    depth: u32,
+    seconds: u32,
+) -> Figures {
     let how = access.name();
     let line = fio_line(path, &format!("rand{how}"), (depth, kib), FIO_MIB);
     let line = format!("{line} --time_based --runtime={seconds} --output-format=json");
@@ -154,13 +169,16 @@ pub fn fio(guest: &Guest, path: &str, (access, kib): (Access, u32), depth: u32, 
     figures(&done.stdout, how).unwrap_or_else(|| panic!("not fio's figures: {done}"))
 }
 
-/// Writes each of the first `mib` MiB of `path` once, in random order with 64 operations under way, each block with
-/// its checksum and place, reads them back and compares.
+/// Writes each of the first `mib` MiB of `path` once, in random order with 64 operations under way,
+/// each block with its checksum and place, reads them back and compares.
 ///
 /// # Panics
 /// When fio fails or finds a difference, or it takes longer than `limit`.
 pub fn verify(guest: &Guest, path: &str, mib: u32, limit: Duration) {
-    guest.succeed(&format!("{} --verify=crc32c", fio_line(path, "randwrite", (64, BLOCK_KIB), mib)), limit);
+    guest.succeed(
+        &format!("{} --verify=crc32c", fio_line(path, "randwrite", (64, BLOCK_KIB), mib)),
+        limit,
+    );
 }
 
 fn fio_line(path: &str, how: &str, (depth, kib): (u32, u32), mib: u32) -> String {

@@ -58,11 +58,13 @@ impl Raw {
     /// When the kernel does not take it.
     pub fn send(&self, frame: &[u8]) {
         // SAFETY: the descriptor is open and the buffer as long as said.
-        let sent = unsafe { libc::send(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        let sent =
+            unsafe { libc::send(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
         assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
     }
 
-    /// The next frame that comes in and that `is_wanted`, with the VLAN tag that the kernel has taken off put back.
+    /// The next frame that comes in and that `is_wanted`, with the VLAN tag that the kernel has
+    /// taken off put back.
     ///
     /// # Panics
     /// When it does not come.
@@ -83,9 +85,11 @@ impl Raw {
         self.try_receive_stamped().map(|(frame, _)| frame)
     }
 
-    /// As [`Raw::try_receive`], with the time at which the kernel got the frame, in nanoseconds since 1970.
+    /// As [`Raw::try_receive`], with the time at which the kernel got the frame, in nanoseconds
+    /// since 1970.
     pub fn try_receive_stamped(&self) -> Option<(Vec<u8>, u64)> {
-        let mut ready = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut ready =
+            libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd, as said.
         if unsafe { libc::poll(&raw mut ready, 1, 100) } != 1 {
             return None;

@@ -11,7 +11,8 @@ pub struct Refusal {
     pub why: &'static str,
 }
 
-/// The refusals that apply to `case`, none when it must run. Which of several perftest names is its affair.
+/// The refusals that apply to `case`, none when it must run. Which of several perftest names is its
+/// affair.
 pub fn refusals(case: &Case) -> Vec<&'static Refusal> {
     RULES.iter().filter(|rule| (rule.applies)(case)).map(|rule| &rule.refusal).collect()
 }

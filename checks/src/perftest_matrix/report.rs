@@ -17,10 +17,13 @@ pub fn markdown(runs: &[Run]) -> String {
          below. A dash is a combination that is not tried.\n",
     );
     for (transport, by) in TABLES {
-        let of_table: Vec<&Run> =
-            runs.iter().filter(|run| run.case.transport == transport && run.case.by == by).collect();
+        let of_table: Vec<&Run> = runs
+            .iter()
+            .filter(|run| run.case.transport == transport && run.case.by == by)
+            .collect();
         let Some(first) = of_table.first() else { continue };
-        let connected = if by == By::RdmaCm { "connected by RDMA-CM (`-R`)" } else { "connected over TCP" };
+        let connected =
+            if by == By::RdmaCm { "connected by RDMA-CM (`-R`)" } else { "connected over TCP" };
         let _ = writeln!(text, "\n## {}, {connected}\n", first.case.transport_name());
         table(&mut text, &of_table, &mut refusals);
     }
@@ -43,7 +46,9 @@ fn table(text: &mut String, runs: &[&Run], refusals: &mut Vec<&'static Refusal>)
         let cells = PROGRAMS.map(|(verb, measure)| {
             let run = runs.iter().find(|run| {
                 let case = &run.case;
-                case.verb == verb && case.measure == measure && std::ptr::eq(case.variation, variation)
+                case.verb == verb
+                    && case.measure == measure
+                    && std::ptr::eq(case.variation, variation)
             });
             run.map_or("–".to_owned(), |run| cell(run, refusals))
         });
@@ -98,7 +103,9 @@ pub fn json(runs: &[Run]) -> Value {
     let one = |run: &Run| {
         let outcome = match &run.outcome {
             Outcome::Ran(row) => json!({ "runs": row }),
-            Outcome::Refused(refusal) => json!({ "refused": refusal.message.trim(), "why": refusal.why }),
+            Outcome::Refused(refusal) => {
+                json!({ "refused": refusal.message.trim(), "why": refusal.why })
+            }
             Outcome::Failed(text) => json!({ "fails": text }),
         };
         json!({ "program": run.case.program(), "transport": run.case.transport_name(),

@@ -7,7 +7,8 @@ use crate::perftest::{believable_bandwidth, believable_latency, complaint, rows}
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(40);
-/// With `-a` perftest measures the rate of its clock for each size, a quarter of a second of computing.
+/// With `-a` perftest measures the rate of its clock for each size, a quarter of a second of
+/// computing.
 const LIMIT_OF_ALL_SIZES: Duration = Duration::from_secs(120);
 
 /// What came of a case.
@@ -37,7 +38,8 @@ pub fn run(case: Case) -> Run {
     let started = Instant::now();
     let port = free_tcp_port();
     let line = case.line(port);
-    // perftest prints "inf" when the machine was too busy for it to measure the rate of its clock: its own trouble.
+    // perftest prints "inf" when the machine was too busy for it to measure the rate of its clock:
+    // its own trouble.
     let mut outcome = Outcome::Failed(String::new());
     for _ in 0..3 {
         let outputs = attempt(&case, &line, port);
@@ -75,7 +77,9 @@ fn judge(case: &Case, outputs: Result<(String, String), String>) -> Outcome {
         }
         Ok((server, client)) => match result(case, &server, &client) {
             Ok(row) => Outcome::Ran(row),
-            Err(why) => Outcome::Failed(format!("{why}\n=== the client\n{client}\n=== the server\n{server}")),
+            Err(why) => Outcome::Failed(format!(
+                "{why}\n=== the client\n{client}\n=== the server\n{server}"
+            )),
         },
     }
 }
@@ -87,11 +91,13 @@ fn result(case: &Case, server: &str, client: &str) -> Result<Vec<f64>, String> {
             return Err(format!("it complains: {line}"));
         }
     }
-    // With `-H` every single time comes first, two columns each; with `--report-both` both ends' rows are there.
+    // With `-H` every single time comes first, two columns each; with `--report-both` both ends'
+    // rows are there.
     let rows = rows(client);
     let sizes = case.sizes();
     let both = case.variation.options.contains("--report-both");
-    let expected: Vec<u64> = if both { sizes.iter().flat_map(|&size| [size; 3]).collect() } else { sizes };
+    let expected: Vec<u64> =
+        if both { sizes.iter().flat_map(|&size| [size; 3]).collect() } else { sizes };
     if rows.iter().map(|row| row[0] as u64).ne(expected.iter().copied()) {
         return Err(format!("results of sizes {expected:?} were expected"));
     }

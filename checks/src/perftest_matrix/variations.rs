@@ -29,8 +29,8 @@ pub struct Variation {
     pub applies: fn(&Case) -> bool,
 }
 
-/// No options. Iterations are a multiple of the length of lists (16), and fewer than the receives that a program
-/// posts at first (512): an unreliable transport may lose what meets no receive.
+/// No options. Iterations are a multiple of the length of lists (16), and fewer than the receives
+/// that a program posts at first (512): an unreliable transport may lose what meets no receive.
 const PLAIN: Variation = Variation {
     options: "",
     sizes: Sizes::One(2048),
@@ -98,7 +98,11 @@ fn fetches(case: &Case) -> bool {
 pub static VARIATIONS: &[Variation] = &[
     PLAIN,
     // perftest measures its clock's rate for each size: with RDMA-CM bandwidth is enough.
-    Variation { sizes: Sizes::All, iterations: 16, ..only("-a", |case| by_tcp(case) || bandwidth(case)) },
+    Variation {
+        sizes: Sizes::All,
+        iterations: 16,
+        ..only("-a", |case| by_tcp(case) || bandwidth(case))
+    },
     plain("-b"),
     of_queue_pairs(Variation { iterations: 32, ..plain("-q 16") }, 16),
     plain("-l 16"),
@@ -120,7 +124,10 @@ pub static VARIATIONS: &[Variation] = &[
     only("-u 10", bandwidth_of_rc),
     only("--retry_count=3", |case| bandwidth_of_rc(case) && case.by == By::RdmaCm),
     // Sizes and counts.
-    Variation { sizes: Sizes::One(1), ..only("-s 1", |case| case.verb != Verb::Atomic && by_tcp(case)) },
+    Variation {
+        sizes: Sizes::One(1),
+        ..only("-s 1", |case| case.verb != Verb::Atomic && by_tcp(case))
+    },
     Variation {
         sizes: Sizes::One(1 << 23),
         iterations: 8,
@@ -140,11 +147,14 @@ pub static VARIATIONS: &[Variation] = &[
     of_queue_pairs(Variation { iterations: 32, ..only("-b -q 4 -l 16", bandwidth) }, 4),
     of_queue_pairs(Variation { iterations: 32, ..only("-q 4 --mr_per_qp", bandwidth) }, 4),
     of_queue_pairs(Variation { iterations: 32, ..only("-q 4 -e", send_bandwidth) }, 4),
-    // perftest makes the shared queue as long as one queue pair's iterations: without RNR NAKs that loses messages.
+    // perftest makes the shared queue as long as one queue pair's iterations: without RNR NAKs that
+    // loses messages.
     of_queue_pairs(
         Variation {
             iterations: 16,
-            ..only("-q 16 --use-srq", |case| send_bandwidth(case) && case.transport == Transport::Rc)
+            ..only("-q 16 --use-srq", |case| {
+                send_bandwidth(case) && case.transport == Transport::Rc
+            })
         },
         16,
     ),
@@ -164,9 +174,14 @@ pub static VARIATIONS: &[Variation] = &[
     // With `-R` this version forgets to reverse who connects to whom.
     only("--reversed", |case| bandwidth_of_rc(case) && by_tcp(case)),
     only("-H", |case| latency(case) && case.transport == Transport::Rc && by_tcp(case)),
-    Variation { for_a_time: true, ..only("-D 1 --cpu_util", |case| send_bandwidth(case) && by_tcp(case)) },
+    Variation {
+        for_a_time: true,
+        ..only("-D 1 --cpu_util", |case| send_bandwidth(case) && by_tcp(case))
+    },
     only("--rate_limit=1 --rate_limit_type=SW", write_bandwidth_of_rc_by_tcp),
-    only("--rate_limit=10 --rate_limit_type=HW", |case| case.verb == Verb::Write && bandwidth_of_rc(case)),
+    only("--rate_limit=10 --rate_limit_type=HW", |case| {
+        case.verb == Verb::Write && bandwidth_of_rc(case)
+    }),
     only("--use_old_post_send", write_bandwidth_of_rc_by_tcp),
     only("--out_json", write_bandwidth_of_rc_by_tcp),
     // What this device, or this version of perftest, has not.

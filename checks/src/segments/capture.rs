@@ -52,7 +52,10 @@ impl<'a> Capture<'a> {
         let Some(mut next) = self.next.take() else { return Ok(()) };
         loop {
             let rest = &self.buffer[self.consumed..];
-            let step = self.decoder.step(rest).map_err(|error| ProofError::Capture(self.segment, error))?;
+            let step = self
+                .decoder
+                .step(rest)
+                .map_err(|error| ProofError::Capture(self.segment, error))?;
             match step {
                 Step::Skip { consumed } => self.consumed += consumed,
                 Step::Packet { consumed, record } => {
@@ -63,7 +66,9 @@ impl<'a> Capture<'a> {
                     if record.original_len != record.data.len() {
                         return Err(ProofError::Cut(self.segment, self.frames));
                     }
-                    let time = record.timestamp_ns.ok_or(ProofError::Timeless(self.segment, self.frames))?;
+                    let time = record
+                        .timestamp_ns
+                        .ok_or(ProofError::Timeless(self.segment, self.frames))?;
                     // A clock that is set back must not bring the files out of step.
                     self.time_ns = self.time_ns.max(time);
                     next.number = self.frames;
@@ -75,7 +80,9 @@ impl<'a> Capture<'a> {
                     return Ok(());
                 }
                 Step::NeedMore { .. } if self.ended => {
-                    self.decoder.finish(rest).map_err(|error| ProofError::Capture(self.segment, error))?;
+                    self.decoder
+                        .finish(rest)
+                        .map_err(|error| ProofError::Capture(self.segment, error))?;
                     return Ok(());
                 }
                 Step::NeedMore { .. } => self.fill()?,

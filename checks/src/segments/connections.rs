@@ -53,7 +53,8 @@ impl Connections {
         }
     }
 
-    /// The flows of a connection, when a REP completes what is known of it: of who asked, of who was asked.
+    /// The flows of a connection, when a REP completes what is known of it: of who asked, of who
+    /// was asked.
     pub(super) fn see(&mut self, way: Way, mad: &Mad) -> Option<[Begun; 2]> {
         let Way { source, destination, vlan, .. } = way;
         let (_, message) = Message::read(mad).ok()?;

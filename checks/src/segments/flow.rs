@@ -66,9 +66,11 @@ pub(super) struct Flow {
     dropped: u64,
     dropped_next: u64,
     dropped_messages: u64,
-    /// DMA length of the last packet, a READ, while the path MTU that gives its PSN range is not known.
+    /// DMA length of the last packet, a READ, while the path MTU that gives its PSN range is not
+    /// known.
     unresolved: Option<u32>,
-    /// Counts of packets: came to the responder, acknowledged to the requester, acknowledged by the responder.
+    /// Counts of packets: came to the responder, acknowledged to the requester, acknowledged by the
+    /// responder.
     arrived: u64,
     answered: u64,
     confirmed: u64,
@@ -154,8 +156,10 @@ impl Flow {
             return None;
         }
         let index = self.sent.partition_point(|sent| sent.first + sent.span <= seq + 1);
-        let messages =
-            index.checked_sub(1).and_then(|i| self.sent.get(i)).map_or(self.dropped_messages, |s| s.messages);
+        let messages = index
+            .checked_sub(1)
+            .and_then(|i| self.sent.get(i))
+            .map_or(self.dropped_messages, |s| s.messages);
         Some((self.dropped + index as u64, messages))
     }
 
@@ -223,7 +227,11 @@ impl Flow {
         if seen.wants_data() {
             self.has_data = true;
             self.proof.reads_and_atomics += 1;
-            self.awaited.push_back(Awaited { first: self.next, last: self.next + span - 1, next: self.next });
+            self.awaited.push_back(Awaited {
+                first: self.next,
+                last: self.next + span - 1,
+                next: self.next,
+            });
         }
         self.sent.push_back(Sent {
             first: self.next,
@@ -262,7 +270,8 @@ impl Flow {
         let Some(last) = self.sent.back_mut() else { return };
         last.span = span;
         self.next = last.first + span;
-        if let Some(awaited) = self.awaited.back_mut().filter(|awaited| awaited.first == last.first) {
+        if let Some(awaited) = self.awaited.back_mut().filter(|awaited| awaited.first == last.first)
+        {
             awaited.last = self.next - 1;
         }
     }
@@ -279,18 +288,22 @@ impl Flow {
         let original = self.index_of(seq).and_then(|i| self.sent.get(i));
         let Some(original) = original else {
             if seq == expected {
-                findings.add(place, Rule::NeverSent, || format!("PSN {} of {}", seen.psn, self.name()));
+                findings
+                    .add(place, Rule::NeverSent, || format!("PSN {} of {}", seen.psn, self.name()));
             } else {
                 self.proof.arrived_again_unchecked += 1;
             }
             return;
         };
         if original.first == seq && original.content != seen.content {
-            let rule = if seq == expected { Rule::ContentChanged } else { Rule::RetransmissionDiffers };
+            let rule =
+                if seq == expected { Rule::ContentChanged } else { Rule::RetransmissionDiffers };
             findings.add(place, rule, || format!("PSN {} of {}", seen.psn, self.name()));
         }
         if original.path != seen.path {
-            findings.add(place, Rule::HeadersChanged, || format!("PSN {} of {}", seen.psn, self.name()));
+            findings.add(place, Rule::HeadersChanged, || {
+                format!("PSN {} of {}", seen.psn, self.name())
+            });
         }
         if seq < expected {
             self.proof.arrived_again += 1;
@@ -303,14 +316,17 @@ impl Flow {
         self.forget();
     }
 
-    /// The responder answers, or a box sends what it answered towards the requester: on the responder's segment.
+    /// The responder answers, or a box sends what it answered towards the requester: on the
+    /// responder's segment.
     pub(super) fn answer(&mut self, place: Place, seen: &Seen<'_>, findings: &mut Findings) {
         self.learn_mtu(seen);
         let seq = seen.psn.unwrap_near(self.next).unwrap_or(0);
         let Some(aeth) = seen.aeth.filter(|_| seen.opcode.verb() == Some(Verb::Acknowledge)) else {
             // Data: whatever lies before its request is there.
-            let before =
-                self.index_of(seq).and_then(|i| self.sent.get(i)).map(|sent| sent.first.saturating_sub(1));
+            let before = self
+                .index_of(seq)
+                .and_then(|i| self.sent.get(i))
+                .map(|sent| sent.first.saturating_sub(1));
             if let Some((count, _)) = before.and_then(|seq| self.covered(seq)) {
                 let answered = count + u64::from(seen.opcode.ends_message());
                 self.confirmed = self.confirmed.max(answered.min(self.arrived));
@@ -321,7 +337,9 @@ impl Flow {
         let covered = seq.saturating_sub(u64::from(!matches!(aeth.syndrome, Syndrome::Ack { .. })));
         let Some((count, messages)) = self.covered(covered) else { return };
         if count > self.arrived || covered >= self.next {
-            findings.add(place, Rule::ResponderAhead, || format!("PSN {} of {}", seen.psn, self.name()));
+            findings.add(place, Rule::ResponderAhead, || {
+                format!("PSN {} of {}", seen.psn, self.name())
+            });
             return;
         }
         if count < self.confirmed {
@@ -340,7 +358,8 @@ impl Flow {
             Syndrome::RnrNak { .. } => self.proof.rnr_naks += 1,
             Syndrome::Nak(NakCode::PsnSequence) => self.proof.sequence_naks += 1,
             Syndrome::Nak(code) => {
-                let text = || format!("NAK {code:?} on {}, frame {}", place.segment.name(), place.frame);
+                let text =
+                    || format!("NAK {code:?} on {}, frame {}", place.segment.name(), place.frame);
                 self.failed.get_or_insert_with(text);
             }
             Syndrome::Ack { .. } | Syndrome::Reserved(_) => {}
@@ -404,11 +423,15 @@ impl Flow {
 
     fn take_data(&mut self, place: Place, seen: &Seen<'_>, passed: bool, findings: &mut Findings) {
         if !passed {
-            findings.add(place, Rule::ResponseMadeUp, || format!("PSN {} of {}", seen.psn, self.name()));
+            findings.add(place, Rule::ResponseMadeUp, || {
+                format!("PSN {} of {}", seen.psn, self.name())
+            });
         }
         let seq = seen.psn.unwrap_near(self.next).unwrap_or(0);
         self.last_was_passed = true;
-        let Some(front) = self.awaited.front_mut().filter(|awaited| awaited.next == seq) else { return };
+        let Some(front) = self.awaited.front_mut().filter(|awaited| awaited.next == seq) else {
+            return;
+        };
         front.next += 1;
         let (first, is_last) = (front.first, seq == front.last);
         if is_last {
@@ -523,8 +546,13 @@ impl Flow {
     /// Its responder asks for the end of the connection `ids`.
     pub(super) fn be_closed(&mut self, place: Place, responder: IpAddr, ids: (u32, u32)) {
         let ours = self.connection == Some(ids) || self.connection == Some((ids.1, ids.0));
-        if ours && self.way.destination == responder && self.failed.is_none() && self.arrived < self.total() {
-            let text = format!("the responder closed it, {}, frame {}", place.segment.name(), place.frame);
+        if ours
+            && self.way.destination == responder
+            && self.failed.is_none()
+            && self.arrived < self.total()
+        {
+            let text =
+                format!("the responder closed it, {}, frame {}", place.segment.name(), place.frame);
             self.failed = Some(text);
         }
     }
@@ -540,8 +568,9 @@ impl Flow {
                 End::Failed { reason, acknowledged_but_missing }
             }
             (_, Some(place)) if promised > 0 && place.time_ns <= until_ns => {
-                findings
-                    .add(place, Rule::AckedNeverArrived, || format!("{promised} packets of {}", self.name()));
+                findings.add(place, Rule::AckedNeverArrived, || {
+                    format!("{promised} packets of {}", self.name())
+                });
                 End::Missing { packets: promised }
             }
             _ if missing > 0 => End::UnderWay { packets: missing },

@@ -28,10 +28,11 @@ pub(super) struct Seen<'a> {
     pub(super) icrc_is_right: bool,
     /// It is 0, for none, or right: a host that looks at it drops the packet otherwise.
     pub(super) udp_checksum_is_right: bool,
-    /// Everything from the BTH to the pad that no retransmission changes: not AckReq, not FECN, BECN and the bits beside.
+    /// Everything from the BTH to the pad that no retransmission changes: not AckReq, not FECN,
+    /// BECN and the bits beside.
     pub(super) content: u64,
-    /// Ethernet, IP and UDP headers without what differs from packet to packet or may change on the way: lengths,
-    /// IPv4 identification, ECN, checksums.
+    /// Ethernet, IP and UDP headers without what differs from packet to packet or may change on the
+    /// way: lengths, IPv4 identification, ECN, checksums.
     pub(super) path: u64,
     /// The whole packet.
     pub(super) whole: u64,
@@ -90,7 +91,10 @@ fn udp_checksum_is_right(packet: &[u8], layout: &Layout) -> bool {
     let addresses =
         if layout.is_ipv6 { layout.ip + 8..layout.ip + 40 } else { layout.ip + 12..layout.ip + 20 };
     let words = |bytes: &[u8]| -> u64 {
-        bytes.chunks(2).map(|b| u64::from(b[0]) << 8 | u64::from(b.get(1).copied().unwrap_or(0))).sum()
+        bytes
+            .chunks(2)
+            .map(|b| u64::from(b[0]) << 8 | u64::from(b.get(1).copied().unwrap_or(0)))
+            .sum()
     };
     let mut sum = words(&packet[addresses]) + PROTOCOL_UDP + udp.len() as u64 + words(udp);
     while sum > 0xffff {

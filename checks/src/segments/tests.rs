@@ -15,13 +15,15 @@ fn packet(opcode: Opcode, psn: u32, payload: usize) -> Fields {
     let mut fields = Fields::made_up(opcode, paths()[0], payload, psn % 97 * 8);
     fields.bth = Bth::new(opcode, RESPONDER_QPN, Psn::new(psn));
     fields.reth = fields.reth.map(|reth| Reth { len: 2 * MTU as u32, ..reth });
-    fields.fragmentation = fields.fragmentation.map(|f| Ipv4Fragmentation { dont_fragment: true, ..f });
+    fields.fragmentation =
+        fields.fragmentation.map(|f| Ipv4Fragmentation { dont_fragment: true, ..f });
     fields
 }
 
 /// WRITEs of two packets each.
 fn write(psn: u32, index: u32) -> Fields {
-    let opcode = if index.is_multiple_of(2) { Opcode::RC_WRITE_FIRST } else { Opcode::RC_WRITE_LAST };
+    let opcode =
+        if index.is_multiple_of(2) { Opcode::RC_WRITE_FIRST } else { Opcode::RC_WRITE_LAST };
     packet(opcode, psn, MTU)
 }
 
@@ -105,7 +107,8 @@ impl Script {
     fn prove_at(&self, segments: &[Segment]) -> Proof {
         let files = ALL.map(|segment| segments.contains(&segment).then(|| self.capture(segment)));
         let [a, b, c, d] = files.each_ref().map(|file| {
-            file.as_ref().map(|file| std::boxed::Box::new(&file[..]) as std::boxed::Box<dyn Read + '_>)
+            file.as_ref()
+                .map(|file| std::boxed::Box::new(&file[..]) as std::boxed::Box<dyn Read + '_>)
         });
         prove(Segments { near_lan: a, near_wan: b, far_wan: c, far_lan: d }).unwrap()
     }
@@ -124,10 +127,11 @@ impl Script {
     }
 }
 
-/// `count` WRITE packets from `first` on, each pseudo-acknowledged at once, before the far side has any; the real ACKs
-/// end at the near box. MSNs begin behind `base`.
+/// `count` WRITE packets from `first` on, each pseudo-acknowledged at once, before the far side has
+/// any; the real ACKs end at the near box. MSNs begin behind `base`.
 ///
-/// Near LAN: request, ACK, request, ACK, ... Far LAN: request, ACK, ... Near WAN: all requests, all real ACKs.
+/// Near LAN: request, ACK, request, ACK, ... Far LAN: request, ACK, ... Near WAN: all requests, all
+/// real ACKs.
 fn accelerated(first: u32, count: u32, base: u32) -> Script {
     let psn = |index: u32| Psn::new(first).plus(index).get();
     let mut script = Script::default();
@@ -201,7 +205,9 @@ mod what_is_right {
 
     #[test]
     fn holds_with_one_box_alone() {
-        for present in [&[NearLan, NearWan, FarLan][..], &[NearLan, FarWan], &[NearLan, FarWan, FarLan]] {
+        for present in
+            [&[NearLan, NearWan, FarLan][..], &[NearLan, FarWan], &[NearLan, FarWan, FarLan]]
+        {
             let proof = usual().prove_at(present);
             let has_box = present.contains(&NearWan);
             assert_eq!(proof.flows[0].pseudo_acks > 0, has_box, "{present:?}");
@@ -231,7 +237,11 @@ mod what_is_right {
             script.0.extend(accelerated(second, 4, 0).0);
             let proof = script.prove();
             assert!(proof.holds(), "{second}: {proof:#?}");
-            assert_eq!(proof.flows.iter().map(|flow| flow.sent).collect::<Vec<_>>(), [8, 4], "{second}");
+            assert_eq!(
+                proof.flows.iter().map(|flow| flow.sent).collect::<Vec<_>>(),
+                [8, 4],
+                "{second}"
+            );
         }
     }
 
@@ -239,7 +249,8 @@ mod what_is_right {
     fn loss_behind_the_box_is_filled_from_the_store() {
         let mut script = usual();
         // Request 4 is lost, 5 to 7 come behind the gap; the responder asks, and all come again.
-        let lost = script.0.iter().position(|(at, f)| *at == FarWan && *f == write(0, 4).build()).unwrap();
+        let lost =
+            script.0.iter().position(|(at, f)| *at == FarWan && *f == write(0, 4).build()).unwrap();
         script.0.truncate(lost);
         for index in 5..8 {
             script.at(&[FarWan, FarLan], &write(index - 4, index));
@@ -262,7 +273,8 @@ mod what_is_right {
     #[test]
     fn too_few_captures_are_refused() {
         let only = usual().capture(NearLan);
-        let segments = Segments { near_lan: Some(std::boxed::Box::new(&only[..])), ..Segments::default() };
+        let segments =
+            Segments { near_lan: Some(std::boxed::Box::new(&only[..])), ..Segments::default() };
         assert!(matches!(prove(segments), Err(ProofError::TooFew)));
         let cut = Segments {
             near_lan: Some(std::boxed::Box::new(&only[..only.len() - 1])),
@@ -333,15 +345,19 @@ mod acknowledgements {
     #[test]
     fn with_a_wrong_msn_are_found_at_the_box_and_at_the_responder() {
         let wrong = |ack: &mut Fields| ack.aeth.as_mut().unwrap().msn = Msn::new(99);
-        usual().with(NearLan, near_ack(6), wrong).breaks(NearLan, near_ack(6) as u64, Rule::MsnWrong);
+        usual().with(NearLan, near_ack(6), wrong).breaks(
+            NearLan,
+            near_ack(6) as u64,
+            Rule::MsnWrong,
+        );
         usual().with(FarLan, 12, wrong).breaks(FarLan, 12, Rule::MsnWrong);
     }
 
     #[test]
     fn with_an_illegal_syndrome_are_found() {
         for syndrome in [Syndrome::Reserved(0x85), Syndrome::Nak(NakCode::InvalidRd)] {
-            let script =
-                usual().with(NearLan, near_ack(6), |ack| ack.aeth.as_mut().unwrap().syndrome = syndrome);
+            let script = usual()
+                .with(NearLan, near_ack(6), |ack| ack.aeth.as_mut().unwrap().syndrome = syndrome);
             script.breaks(NearLan, near_ack(6) as u64, Rule::SyndromeIllegal);
         }
     }
@@ -355,18 +371,24 @@ mod acknowledgements {
             let (mut fields, _) = Fields::read(frame).unwrap().unwrap();
             if let Some(aeth) = &mut fields.aeth {
                 let messages = aeth.msn.get() - 41;
-                // The limit that the second ACK sets is 2; what is sent beyond does not matter here.
+                // The limit that the second ACK sets is 2; what is sent beyond does not matter
+                // here.
                 aeth.syndrome = limited(if messages < 2 { 1 } else { 0 });
             }
             *frame = fields.build();
         }
         let found: Vec<_> = script.prove().violations.iter().map(|v| v.rule).collect();
-        assert!(found.iter().all(|rule| *rule == Rule::CreditsInvented) && found.len() == 3, "{found:?}");
+        assert!(
+            found.iter().all(|rule| *rule == Rule::CreditsInvented) && found.len() == 3,
+            "{found:?}"
+        );
         let mut few = Script(
-            script.0[..script.0.iter().position(|(_, f)| *f == write(0, 4).build()).unwrap()].to_vec(),
+            script.0[..script.0.iter().position(|(_, f)| *f == write(0, 4).build()).unwrap()]
+                .to_vec(),
         );
         assert_eq!(few.prove().violations, []);
-        few = few.with(NearLan, near_ack(2), |ack| ack.aeth.as_mut().unwrap().syndrome = limited(31));
+        few =
+            few.with(NearLan, near_ack(2), |ack| ack.aeth.as_mut().unwrap().syndrome = limited(31));
         few.breaks(NearLan, near_ack(2) as u64, Rule::CreditsInvented);
     }
 
@@ -453,7 +475,11 @@ mod requests {
     fn swapped_on_the_way_are_no_arrival() {
         let mut script = usual();
         let at = |script: &Script, wanted: Fields| {
-            script.0.iter().position(|(at, frame)| *at == FarLan && *frame == wanted.build()).unwrap()
+            script
+                .0
+                .iter()
+                .position(|(at, frame)| *at == FarLan && *frame == wanted.build())
+                .unwrap()
         };
         let (a, b) = (at(&script, write(2, 6)), at(&script, write(3, 7)));
         script.0.swap(a, b);
@@ -609,7 +635,9 @@ mod connections {
         assert!(proof.holds(), "{proof:#?}");
         assert!(proof.flows[0].by_connection_manager);
         let late = connected(FIRST, accelerated(FIRST, PACKETS, 1)).prove();
-        assert!(late.violations.iter().all(|v| v.rule == Rule::MsnWrong) && late.violations_total > 0);
+        assert!(
+            late.violations.iter().all(|v| v.rule == Rule::MsnWrong) && late.violations_total > 0
+        );
         // The first packet is missing from the beginning.
         let skipped = connected(FIRST - 1, accelerated(FIRST, PACKETS, 0)).prove();
         assert!(skipped.violations.iter().any(|v| v.rule == Rule::AckedUnseen), "{skipped:#?}");
@@ -625,7 +653,12 @@ mod closing {
         let mut script = connections::connected(FIRST, accelerated(FIRST, PACKETS, 0));
         script.0.truncate(script.0.len() - 5);
         let dreq = |local_comm_id, remote_comm_id| {
-            let dreq = Dreq { local_comm_id, remote_comm_id, remote_qpn: REQUESTER_QPN, private_data: &[] };
+            let dreq = Dreq {
+                local_comm_id,
+                remote_comm_id,
+                remote_qpn: REQUESTER_QPN,
+                private_data: &[],
+            };
             connections::mad(&Message::Dreq(dreq), true)
         };
         let mut other = script.clone();
@@ -664,7 +697,10 @@ mod other_frames {
     fn go_through_boxes_in_both_directions() {
         let proof = script().prove();
         assert!(proof.holds(), "{proof:#?}");
-        assert_eq!(proof.boxes.iter().map(|passage| passage.carried).collect::<Vec<_>>(), [[4, 4]; 2]);
+        assert_eq!(
+            proof.boxes.iter().map(|passage| passage.carried).collect::<Vec<_>>(),
+            [[4, 4]; 2]
+        );
     }
 
     #[test]
@@ -684,7 +720,11 @@ mod other_frames {
     fn that_are_overtaken_are_found() {
         let mut script = script();
         let at = |script: &Script, number: u8| {
-            script.0.iter().position(|(at, frame)| *at == FarLan && *frame == other(number)).unwrap()
+            script
+                .0
+                .iter()
+                .position(|(at, frame)| *at == FarLan && *frame == other(number))
+                .unwrap()
         };
         let frame = script.0.remove(at(&script, 0));
         let behind = at(&script, 1) + 1;

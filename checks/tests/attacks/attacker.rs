@@ -127,7 +127,10 @@ impl Node for Attacker {
         for crossing in self.waiting.drain(..) {
             let head = Head::copy_of(&crossing.bytes);
             let frame = Frame::received(&head, &crossing.bytes);
-            out.transmit(crossing.toward, &frame.unwrap_or_else(|_| Frame::opaque(&crossing.bytes)));
+            out.transmit(
+                crossing.toward,
+                &frame.unwrap_or_else(|_| Frame::opaque(&crossing.bytes)),
+            );
         }
     }
 

@@ -16,7 +16,9 @@ fn is_for_boxes(crossing: &Crossing) -> bool {
 /// Nothing for the port of the boxes gets through from the first moment to the second.
 fn blocked(keys: Keys, from_ms: u64, to_ms: u64) -> Stage {
     let [from, to] = [from_ms, to_ms].map(|ms| Instant::ZERO + Duration::from_ms(ms));
-    let power = Power::Drop(Box::new(move |now, crossing| is_for_boxes(crossing) && now >= from && now < to));
+    let power = Power::Drop(Box::new(move |now, crossing| {
+        is_for_boxes(crossing) && now >= from && now < to
+    }));
     let mut setup = setup(2, boxes(keys));
     // NICs that have more patience than he: what fails is their own doing otherwise.
     setup.nic.timeout = 18;
@@ -98,6 +100,7 @@ fn who_changes_handshakes_gets_no_keys_and_no_lesser_ones() {
     let outcome = stage.fleet.run();
     stage.assert_unharmed(&outcome);
     let by = |reason| [0, 1].map(|site| stage.seal_dropped(site, reason)).iter().sum::<u64>();
-    let named = [DropReason::HandshakeForged, DropReason::HandshakeCookie, DropReason::NoPeer].map(by);
+    let named =
+        [DropReason::HandshakeForged, DropReason::HandshakeCookie, DropReason::NoPeer].map(by);
     assert!(named.iter().sum::<u64>() > 10, "{named:?}");
 }

@@ -60,7 +60,9 @@ fn questions(rng: &mut SplitMix64, from: IpAddr, to: usize) -> Vec<Vec<u8>> {
         datagram(from, to, &body)
     };
     let mut all = vec![hello(1, rng), hello(3, rng), ping];
-    all.extend([(0, 200), (1, 60), (2, 48), (4, 140), (6, 16)].map(|(kind, len)| sealed(kind, len, rng)));
+    all.extend(
+        [(0, 200), (1, 60), (2, 48), (4, 140), (6, 16)].map(|(kind, len)| sealed(kind, len, rng)),
+    );
     all
 }
 
@@ -201,7 +203,8 @@ fn a_session_of_his_own_takes_no_more_than_its_bounds() {
     });
     stage.assert_unharmed(&outcome);
     assert!(stage.transport_dropped(1, WanDrop::StreamOutside) > 1000);
-    let refused = [WanDrop::StreamOutside, WanDrop::NoRoom].map(|of| stage.transport_dropped(1, of));
+    let refused =
+        [WanDrop::StreamOutside, WanDrop::NoRoom].map(|of| stage.transport_dropped(1, of));
     assert!(refused.iter().sum::<u64>() > 1000, "{refused:?}");
 }
 

@@ -162,7 +162,8 @@ fn what_a_writer_alters_is_not_taken_with_keys() {
     let outcome = stage.attacked(|_| {});
     stage.assert_unharmed(&outcome);
     let changed = *changed.borrow();
-    let refused = [0, 1].map(|site| stage.seal_dropped(site, longhaul_seal::DropReason::Unauthenticated));
+    let refused =
+        [0, 1].map(|site| stage.seal_dropped(site, longhaul_seal::DropReason::Unauthenticated));
     assert!(changed > 100 && refused.iter().sum::<u64>() > changed / 2, "{refused:?} of {changed}");
 }
 

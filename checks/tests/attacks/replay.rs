@@ -138,7 +138,10 @@ fn what_a_reader_cuts_from_one_stream_does_not_fit_another() {
         stage.assert_closed();
         for site in [0, 1] {
             let refused: u64 = refused(&stage, keys, site).into_iter().sum();
-            assert!(refused > sent[site] / 2 && sent[site] > 100, "{keys:?}: {refused} of {sent:?}");
+            assert!(
+                refused > sent[site] / 2 && sent[site] > 100,
+                "{keys:?}: {refused} of {sent:?}"
+            );
         }
     }
 }

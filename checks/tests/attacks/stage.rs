@@ -154,7 +154,10 @@ impl Stage {
             for session in transport.sessions() {
                 assert!(session.send_bytes_peak <= config.send_bytes_max, "{session:?}");
                 let reserve = config.receive_bytes_max / 16;
-                assert!(session.receive_bytes_peak <= config.receive_bytes_max + reserve, "{session:?}");
+                assert!(
+                    session.receive_bytes_peak <= config.receive_bytes_max + reserve,
+                    "{session:?}"
+                );
                 assert!(session.streams_in <= config.streams_max as usize);
             }
         }
@@ -163,8 +166,14 @@ impl Stage {
     /// Every byte, completion and sum is right, and nothing has failed or is left.
     pub fn assert_unharmed(&self, outcome: &Outcome) {
         let Outcome { failures, violations, unfinished, flows, .. } = outcome;
-        assert!(outcome.is_clean(), "{failures:#?}\n{violations:#?}\n{unfinished:#?}\n{}", flows.join("\n"));
-        for (count, messages) in outcome.counts.iter().flatten().map(|count| (count, count.messages)) {
+        assert!(
+            outcome.is_clean(),
+            "{failures:#?}\n{violations:#?}\n{unfinished:#?}\n{}",
+            flows.join("\n")
+        );
+        for (count, messages) in
+            outcome.counts.iter().flatten().map(|count| (count, count.messages))
+        {
             assert_eq!((count.completed, count.placed), (messages, messages));
         }
         self.assert_bounded();

@@ -27,7 +27,8 @@ fn let_in(stage: &mut Stage, strangers: &mut [Stranger]) {
     assert!((0..2).all(|site| stage.transport(site).counters().inner_frames_in == 0), "first");
     for stranger in strangers {
         // Something comes by each session, to a QP that there is not.
-        let frame = forge::send(&path(OWN, address_of(stranger.target)), Qpn::new(0x99), Psn::new(1), &[7]);
+        let frame =
+            forge::send(&path(OWN, address_of(stranger.target)), Qpn::new(0x99), Psn::new(1), &[7]);
         let header = Header::new(Kind::Data, stranger.accepted.expect("let in"));
         let header = Header { stream: 9, number: 1000, ..header };
         let before = stage.transport(stranger.target).counters().delivered;

@@ -1,5 +1,5 @@
-//! Results of every shape that reports have to show: the published tables with figures near them, as a planner and a
-//! simulator give them.
+//! Results of every shape that reports have to show: the published tables with figures near them,
+//! as a planner and a simulator give them.
 
 use longhaul_bench::*;
 use std::path::Path;
@@ -37,8 +37,13 @@ fn labels(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> 
     pairs.iter().map(|(key, label)| ((*key).to_owned(), (*label).to_owned())).collect()
 }
 
-const VERBS: [(&str, &str); 5] =
-    [("write", "WRITE"), ("send", "SEND"), ("read", "READ"), ("message_bytes", "message"), ("qps", "QPs")];
+const VERBS: [(&str, &str); 5] = [
+    ("write", "WRITE"),
+    ("send", "SEND"),
+    ("read", "READ"),
+    ("message_bytes", "message"),
+    ("qps", "QPs"),
+];
 
 /// A prediction and a simulation near `figure`.
 fn near(experiment: &Experiment, cell: &PublishedCell, value: &str, records: &mut Vec<Record>) {
@@ -53,7 +58,11 @@ fn near(experiment: &Experiment, cell: &PublishedCell, value: &str, records: &mu
     let predicted = of(Source::Predicted, 1.0 + 0.006 * noise(seed)).note(limit);
     let simulated = of(Source::Simulated, 1.0 + 0.009 * noise(seed + 7));
     let is_fitted = cell.point.get("message_bytes").and_then(Scalar::as_number) == Some(65_536.0);
-    records.extend(if is_fitted { [predicted.fitted(), simulated.fitted()] } else { [predicted, simulated] });
+    records.extend(if is_fitted {
+        [predicted.fitted(), simulated.fitted()]
+    } else {
+        [predicted, simulated]
+    });
 }
 
 fn throughput_380km(records: &mut Vec<Record>) -> Experiment {
@@ -117,7 +126,10 @@ fn throughput_380km(records: &mut Vec<Record>) -> Experiment {
 
 fn latency_380km(records: &mut Vec<Record>) -> Experiment {
     let mut experiment = Experiment {
-        document: Some(Document { title: "IOWN GF, PoC report".to_owned(), place: "Table D-1".to_owned() }),
+        document: Some(Document {
+            title: "IOWN GF, PoC report".to_owned(),
+            place: "Table D-1".to_owned(),
+        }),
         series: vec!["op".to_owned(), "tx_depth".to_owned()],
         labels: labels(&VERBS),
         expectations: vec![Expectation::percent("latency_us", 1.0).of(Source::Simulated)],
@@ -126,13 +138,20 @@ fn latency_380km(records: &mut Vec<Record>) -> Experiment {
     let (_, rows) = published("iown2_d1_latency_380km.csv");
     for row in rows {
         let bytes: u32 = row[0].parse().expect("a size");
-        for (column, (op, depth)) in
-            [("write", 128), ("write", 2048), ("send", 128), ("send", 2048), ("read", 128), ("read", 2048)]
-                .into_iter()
-                .enumerate()
+        for (column, (op, depth)) in [
+            ("write", 128),
+            ("write", 2048),
+            ("send", 128),
+            ("send", 2048),
+            ("read", 128),
+            ("read", 2048),
+        ]
+        .into_iter()
+        .enumerate()
         {
             let figure: f64 = row[column + 1].parse().expect("a figure");
-            let point = Point::new().with("op", op).with("tx_depth", depth).with("message_bytes", bytes);
+            let point =
+                Point::new().with("op", op).with("tx_depth", depth).with("message_bytes", bytes);
             let cell = PublishedCell::new(point, "latency_us", figure);
             near(&experiment, &cell, "latency_us", records);
             experiment.published.push(cell);
@@ -148,8 +167,10 @@ fn distance_collapse(records: &mut Vec<Record>) -> Experiment {
     };
     let (_, rows) = published("ntt_distance_throughput.csv");
     for row in rows {
-        let (km, figure): (f64, f64) = (row[0].parse().expect("km"), row[3].parse().expect("a figure"));
-        let cell = PublishedCell::new(Point::new().with("distance_km", km), "goodput_bps", figure * 1e9);
+        let (km, figure): (f64, f64) =
+            (row[0].parse().expect("km"), row[3].parse().expect("a figure"));
+        let cell =
+            PublishedCell::new(Point::new().with("distance_km", km), "goodput_bps", figure * 1e9);
         near(&experiment, &cell, "goodput_bps", records);
         experiment.published.push(cell);
     }
@@ -169,15 +190,17 @@ fn frameworks(records: &mut Vec<Record>) -> Experiment {
         for km in [10, 100, 1000] {
             for power in 1..=23 {
                 let bytes = 2_f64.powi(power);
-                let goodput =
-                    (window * bytes * 8.0 / (f64::from(km) * 1e-5)).min(98e9 * bytes / (bytes + 82.0));
+                let goodput = (window * bytes * 8.0 / (f64::from(km) * 1e-5))
+                    .min(98e9 * bytes / (bytes + 82.0));
                 let point = Point::new()
                     .with("framework", framework)
                     .with("distance_km", km)
                     .with("message_bytes", bytes);
                 for (source, factor) in [(Source::Predicted, 1.0), (Source::Simulated, 0.985)] {
                     let record = Record::new("ntt-frameworks", source, point.clone());
-                    records.push(record.value("goodput_bps", goodput * factor).from_run(provenance(1)));
+                    records.push(
+                        record.value("goodput_bps", goodput * factor).from_run(provenance(1)),
+                    );
                 }
             }
         }
@@ -223,7 +246,9 @@ fn grid(records: &mut Vec<Record>) -> Experiment {
             .with("message_bytes", 512 << (i / 8 % 8))
             .with("qps", [1, 4, 16, 64, 256, 1024, 2048, 4096][(i / 64) as usize]);
         let goodput = 1e8 * 1000_f64.powf((noise(i) + 1.0) / 2.0);
-        let of = |source, figure| Record::new("grid", source, point.clone()).value("goodput_bps", figure);
+        let of = |source, figure| {
+            Record::new("grid", source, point.clone()).value("goodput_bps", figure)
+        };
         records.push(of(Source::Simulated, goodput));
         records.push(of(Source::Predicted, goodput * (1.0 + 0.021 * noise(i + 1000))));
     }
@@ -231,12 +256,16 @@ fn grid(records: &mut Vec<Record>) -> Experiment {
 }
 
 fn power(records: &mut Vec<Record>) -> Experiment {
-    let experiment = Experiment { x: Some("op".to_owned()), ..Experiment::new("power", "Energy of posting") };
-    for (op, software, nic) in [("WRITE", 2946.5, 2.01), ("SEND", 2874.26, 2.17), ("READ", 185.82, 2.03)] {
+    let experiment =
+        Experiment { x: Some("op".to_owned()), ..Experiment::new("power", "Energy of posting") };
+    for (op, software, nic) in
+        [("WRITE", 2946.5, 2.01), ("SEND", 2874.26, 2.17), ("READ", 185.82, 2.03)]
+    {
         for (how, figure) in [("software", software), ("NIC", nic)] {
             let point = Point::new().with("op", op).with("transport", how);
             for source in [Source::Published, Source::Predicted] {
-                records.push(Record::new("power", source, point.clone()).value("energy_ws", figure));
+                records
+                    .push(Record::new("power", source, point.clone()).value("energy_ws", figure));
             }
         }
     }
@@ -246,19 +275,24 @@ fn power(records: &mut Vec<Record>) -> Experiment {
 /// All of it.
 pub fn results() -> (Vec<Experiment>, Vec<Record>) {
     let mut records = Vec::new();
-    let makers = [throughput_380km, latency_380km, distance_collapse, frameworks, go_back_n, grid, power];
+    let makers =
+        [throughput_380km, latency_380km, distance_collapse, frameworks, go_back_n, grid, power];
     let experiments = makers.into_iter().map(|make| make(&mut records)).collect();
     (experiments, records)
 }
 
-/// What nobody would choose: long names, markup in them, many categories, figures over many decades, zeros.
+/// What nobody would choose: long names, markup in them, many categories, figures over many
+/// decades, zeros.
 pub fn awkward() -> (Vec<Experiment>, Vec<Record>) {
-    let long = "<b>a name that says & says \"more\" than anybody would ever want to read</b>".repeat(3);
+    let long =
+        "<b>a name that says & says \"more\" than anybody would ever want to read</b>".repeat(3);
     let mut records = Vec::new();
     let mut add = |experiment: &str, point: Point, value: &str, figure: f64| {
-        for (source, factor) in [(Source::Published, 1.0), (Source::Predicted, 1.3), (Source::Measured, 0.9)]
+        for (source, factor) in
+            [(Source::Published, 1.0), (Source::Predicted, 1.3), (Source::Measured, 0.9)]
         {
-            let record = Record::new(experiment, source, point.clone()).value(value, figure * factor);
+            let record =
+                Record::new(experiment, source, point.clone()).value(value, figure * factor);
             records.push(record.note(long.clone()).from_run(provenance(u64::MAX)));
         }
     };

@@ -1,5 +1,6 @@
-//! `--executor slurm` with Debian's Slurm on this machine alone: munged, slurmctld and slurmd with a configuration, keys and
-//! sockets of their own. Skipped, loudly, where the packages or root are missing.
+//! `--executor slurm` with Debian's Slurm on this machine alone: munged, slurmctld and slurmd with
+//! a configuration, keys and sockets of their own. Skipped, loudly, where the packages or root are
+//! missing.
 
 use super::{LIMIT, Place};
 use longhaul_checks::{Program, longhaul};
@@ -11,8 +12,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Debian's packages: commands and what they come from.
-const NEEDED: [(&str, &str); 4] =
-    [("munged", "munge"), ("slurmctld", "slurmctld"), ("slurmd", "slurmd"), ("sbatch", "slurm-client")];
+const NEEDED: [(&str, &str); 4] = [
+    ("munged", "munge"),
+    ("slurmctld", "slurmctld"),
+    ("slurmd", "slurmd"),
+    ("sbatch", "slurm-client"),
+];
 
 /// The daemons; ended when dropped.
 struct Slurm {
@@ -45,13 +50,14 @@ impl Slurm {
         fs::write(directory.join("slurm.conf"), configuration(directory)).unwrap();
         let mut slurm = Slurm { directory: directory.to_owned(), daemons: Vec::new() };
         let at = |name: &str| directory.join(name).display().to_string();
-        let munge = ["--foreground", "--force", "--num-threads=1"].map(str::to_owned).into_iter().chain([
-            format!("--key-file={}", at("munge.key")),
-            format!("--socket={}", at("munge.socket")),
-            format!("--pid-file={}", at("munged.pid")),
-            format!("--log-file={}", at("munged.log")),
-            format!("--seed-file={}", at("munged.seed")),
-        ]);
+        let munge =
+            ["--foreground", "--force", "--num-threads=1"].map(str::to_owned).into_iter().chain([
+                format!("--key-file={}", at("munge.key")),
+                format!("--socket={}", at("munge.socket")),
+                format!("--pid-file={}", at("munged.pid")),
+                format!("--log-file={}", at("munged.log")),
+                format!("--seed-file={}", at("munged.seed")),
+            ]);
         slurm.spawn("munged", munge.collect());
         slurm.wait("munged's socket", || directory.join("munge.socket").exists());
         let conf = at("slurm.conf");
@@ -59,7 +65,9 @@ impl Slurm {
         slurm.spawn("slurmd", vec!["-D".into(), "-f".into(), conf, "-N".into(), host_name()]);
         slurm.wait("a node that is idle", || {
             let mut sinfo = Command::new("sinfo");
-            sinfo.args(["--noheader", "--format=%t"]).env("SLURM_CONF", directory.join("slurm.conf"));
+            sinfo
+                .args(["--noheader", "--format=%t"])
+                .env("SLURM_CONF", directory.join("slurm.conf"));
             sinfo.output().is_ok_and(|out| out.stdout.starts_with(b"idle"))
         });
         Some(slurm)
@@ -108,7 +116,8 @@ fn host_name() -> String {
 
 fn configuration(directory: &Path) -> String {
     let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    let [controller, node] = sockets.each_ref().map(|socket| socket.local_addr().expect("bound").port());
+    let [controller, node] =
+        sockets.each_ref().map(|socket| socket.local_addr().expect("bound").port());
     let (host, at) = (host_name(), directory.display());
     format!(
         "ClusterName=check\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser=root\nSlurmdUser=root\n\
@@ -157,7 +166,8 @@ fn a_job_array_brings_the_results_of_a_local_sweep_and_goes_on_like_one() {
     let again = submit("");
     assert!(again.status.success() && !again.stderr.contains("submitted"), "{again}");
     // What sbatch refuses is said.
-    let mut refused = place.command(&format!("{sweep} --executor slurm --out p --sbatch=--partition=none"));
+    let mut refused =
+        place.command(&format!("{sweep} --executor slurm --out p --sbatch=--partition=none"));
     let refused = Program::start(refused.env("SLURM_CONF", &conf)).finish(LIMIT);
     assert_eq!(refused.status.code(), Some(1), "{refused}");
     assert!(
@@ -172,10 +182,12 @@ fn a_wait_that_is_interrupted_leaves_a_job_that_is_collected_later() {
     let Some(slurm) = Slurm::start(&place.runtime.path().join("slurm")) else { return };
     let conf = slurm.directory.join("slurm.conf");
     let sweep = "sweep x.toml --vary flow.size=4K..8K,+1K --out o";
-    let mut command = place.command(&format!("{sweep} --executor slurm --tasks 2 --sbatch=--begin=now+4"));
+    let mut command =
+        place.command(&format!("{sweep} --executor slurm --tasks 2 --sbatch=--begin=now+4"));
     let program = Program::start_group(command.env("SLURM_CONF", &conf));
     let manifest = place.runtime.path().join("o/sweep.json");
-    slurm.wait("a job", || fs::read_to_string(&manifest).is_ok_and(|text| text.contains("\"job\"")));
+    slurm
+        .wait("a job", || fs::read_to_string(&manifest).is_ok_and(|text| text.contains("\"job\"")));
     program.interrupt_group();
     let ended = program.finish(LIMIT);
     assert_eq!(ended.status.code(), Some(130), "{ended}");

@@ -8,7 +8,8 @@ use longhaul_units::{Msn, Psn, Qpn, RKey};
 use longhaul_wire::mad::{Header, MAD_LEN, Message, Rep, Req, ReqPath, TransportService};
 use longhaul_wire::pcap::{LinkType, Record};
 use longhaul_wire::{
-    Aeth, Bth, Deth, Head, ICRC_LEN, MacAddr, Opcode, Path, PathTemplate, Reth, Syndrome, icrc, split,
+    Aeth, Bth, Deth, Head, ICRC_LEN, MacAddr, Opcode, Path, PathTemplate, Reth, Syndrome, icrc,
+    split,
 };
 use std::net::IpAddr;
 
@@ -55,7 +56,12 @@ pub fn template(forward: bool, traffic_class: u8) -> PathTemplate {
 }
 
 /// A frame with zeros for payload and the right ICRC.
-pub fn frame(template: &PathTemplate, bth: &Bth, extend: impl FnOnce(&mut Head), payload: usize) -> Vec<u8> {
+pub fn frame(
+    template: &PathTemplate,
+    bth: &Bth,
+    extend: impl FnOnce(&mut Head),
+    payload: usize,
+) -> Vec<u8> {
     frame_of(template, bth, extend, &vec![0; payload])
 }
 
@@ -156,7 +162,8 @@ impl Script {
         dma_len: u32,
         class: u8,
     ) {
-        let bth = Bth { migreq: !self.is_rxe, ..Bth::new(opcode, Qpn::new(RESPONDER_QP), Psn::new(psn)) };
+        let bth =
+            Bth { migreq: !self.is_rxe, ..Bth::new(opcode, Qpn::new(RESPONDER_QP), Psn::new(psn)) };
         let reth = Reth { virtual_address: 0x1000, rkey: RKey(7), len: dma_len };
         let extend = |head: &mut Head| {
             if opcode.has_reth() {
@@ -170,7 +177,14 @@ impl Script {
         self.request(at_ns, Opcode::RC_WRITE_ONLY, psn, payload, payload as u32);
     }
 
-    pub fn answer(&mut self, at_ns: u64, opcode: Opcode, psn: u32, syndrome: Syndrome, payload: usize) {
+    pub fn answer(
+        &mut self,
+        at_ns: u64,
+        opcode: Opcode,
+        psn: u32,
+        syndrome: Syndrome,
+        payload: usize,
+    ) {
         let bth = Bth::new(opcode, Qpn::new(REQUESTER_QP), Psn::new(psn));
         let extend = |head: &mut Head| {
             if opcode.has_aeth() {

@@ -26,13 +26,17 @@ fn put(port: &mut LoopbackPort, frame: &[u8]) {
 }
 
 /// All that the ports bring until nothing comes any more: by core and side.
-fn brought(ports: &mut [Vec<CorePort<LoopbackPort>>], max: usize) -> BTreeMap<(usize, Side), Vec<Vec<u8>>> {
+fn brought(
+    ports: &mut [Vec<CorePort<LoopbackPort>>],
+    max: usize,
+) -> BTreeMap<(usize, Side), Vec<Vec<u8>>> {
     let mut all = BTreeMap::<_, Vec<Vec<u8>>>::new();
     loop {
         let mut any = false;
         for (core, ports) in ports.iter_mut().enumerate() {
             for (side, port) in ports.iter_mut().enumerate() {
-                let mut each = |frame: &[u8]| all.entry((core, side)).or_default().push(frame.to_vec());
+                let mut each =
+                    |frame: &[u8]| all.entry((core, side)).or_default().push(frame.to_vec());
                 any |= port.receive(max, &mut each).unwrap() > 0;
             }
         }
@@ -64,12 +68,11 @@ fn between(from: u8, to: u8, is_tagged: bool, is_ipv6: bool, number: u16) -> Vec
 
 /// What arrives: at which core's queue, by which side, and what.
 fn arrivals() -> impl Strategy<Value = Vec<(usize, Side, Vec<u8>)>> {
-    let flow = (1..6_u8, 6..12_u8, any::<bool>(), any::<bool>(), any::<bool>(), any::<u16>()).prop_map(
-        |(one, other, is_back, is_tagged, is_ipv6, number)| {
+    let flow = (1..6_u8, 6..12_u8, any::<bool>(), any::<bool>(), any::<bool>(), any::<u16>())
+        .prop_map(|(one, other, is_back, is_tagged, is_ipv6, number)| {
             let (from, to) = if is_back { (other, one) } else { (one, other) };
             between(from, to, is_tagged, is_ipv6, number)
-        },
-    );
+        });
     let hostile = proptest::collection::vec(any::<u8>(), 14..80);
     let cut = (14..60_usize, any::<bool>()).prop_map(|(len, is_ipv6)| {
         let whole = between(1, 7, true, is_ipv6, 0);
@@ -155,7 +158,11 @@ fn a_full_ring_drops_and_counts_and_holds_nothing_else_up() {
     }
     put(&mut far[0][0], &frame_of(0, 2, 60, 5));
     let mut own = 0;
-    assert_eq!(ports[0][0].receive(64, &mut |_| own += 1).unwrap(), 6, "those given away are work too");
+    assert_eq!(
+        ports[0][0].receive(64, &mut |_| own += 1).unwrap(),
+        6,
+        "those given away are work too"
+    );
     assert_eq!(own, 1);
     assert_eq!(ports[0][0].handed_over(), HandedOver { given: 2, taken: 0, ring_full: 3 });
     let came = brought(&mut ports, 8).remove(&(1, 0)).unwrap();
@@ -208,7 +215,8 @@ fn a_sleeping_core_is_woken_for_each_frame_it_is_given() {
                     }
                     wake.take();
                     // Far longer than anything takes.
-                    let woken = parker.park(&mut ports, &wake, Some(Duration::from_ms(20_000))).unwrap();
+                    let woken =
+                        parker.park(&mut ports, &wake, Some(Duration::from_ms(20_000))).unwrap();
                     assert_ne!(woken, Woken::ByTime, "asleep while something was there");
                 }
             });

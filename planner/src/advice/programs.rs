@@ -8,7 +8,9 @@ use crate::uses::UseCase;
 pub(super) fn steps(plan: &Plan) -> Vec<Step> {
     match plan.request.use_case {
         None => Vec::new(),
-        Some(UseCase::Storage) => vec![spdk_target(plan), spdk_initiator(plan), nvme(plan), nfs(plan)],
+        Some(UseCase::Storage) => {
+            vec![spdk_target(plan), spdk_initiator(plan), nvme(plan), nfs(plan)]
+        }
         Some(UseCase::Database) => vec![nvme(plan), nfs(plan), ucx(plan)],
         Some(UseCase::Migration) => vec![qemu(plan), libvirt()],
         Some(UseCase::Training) => vec![nccl(plan), ucx(plan)],
@@ -17,8 +19,8 @@ pub(super) fn steps(plan: &Plan) -> Vec<Step> {
     }
 }
 
-/// SPDK's largest sensible values here: io_unit_size 8192 and 8192 shared buffers were used over 1534 km (IOWN GF PoC
-/// report 2024-06, appendix D); max_queue_depth 128 is its default.
+/// SPDK's largest sensible values here: io_unit_size 8192 and 8192 shared buffers were used over
+/// 1534 km (IOWN GF PoC report 2024-06, appendix D); max_queue_depth 128 is its default.
 fn spdk_target(plan: &Plan) -> Step {
     let queues = plan.chosen.qps.clamp(1, 64);
     let in_flight = plan.bandwidth_delay_bytes;
@@ -44,9 +46,12 @@ fn spdk_initiator(plan: &Plan) -> Step {
             "scripts/rpc.py bdev_nvme_set_options --transport-ack-timeout {code} --transport-retry-count 7"
         ),
         "scripts/rpc.py bdev_nvme_attach_controller -b far -t RDMA -f ipv4 -a \"$PEER\" -s 4420 -n nqn.2016-06.io.spdk:cnode1",
-        format!("fio --ioengine=spdk --thread=1 --rw=read --bs=131072 --iodepth=128 --numjobs={queues} ..."),
+        format!(
+            "fio --ioengine=spdk --thread=1 --rw=read --bs=131072 --iodepth=128 --numjobs={queues} ..."
+        ),
     ];
-    let why = "the timeout is the same code as perftest's -u; set it before controllers are attached";
+    let why =
+        "the timeout is the same code as perftest's -u; set it before controllers are attached";
     Step::new(Where::Program, "SPDK NVMe-oF initiator", why, commands)
 }
 
@@ -55,8 +60,7 @@ fn nvme(plan: &Plan) -> Step {
     let commands = lines![format!(
         "sudo nvme connect -t rdma -a \"$PEER\" -s 4420 -n nqn.2016-06.io.spdk:cnode1 --nr-io-queues={queues} --queue-size=128"
     )];
-    let why =
-        "Linux has one queue pair per I/O queue (at most one queue per processor); 128 is its usual depth";
+    let why = "Linux has one queue pair per I/O queue (at most one queue per processor); 128 is its usual depth";
     Step::new(Where::Program, "NVMe-oF by the kernel", why, commands)
 }
 
@@ -85,7 +89,8 @@ fn qemu(plan: &Plan) -> Step {
         format!("(qemu) migrate_set_parameter max-bandwidth {bytes_per_s}M"),
         "(qemu) migrate -d rdma:192.0.2.2:4444                                 # the far side's address",
     ];
-    let why = "pinned memory needs no registration per chunk, each of which would take a round trip";
+    let why =
+        "pinned memory needs no registration per chunk, each of which would take a round trip";
     Step::new(Where::Program, "QEMU live migration", why, commands)
 }
 
@@ -93,14 +98,14 @@ fn libvirt() -> Step {
     let commands = lines![
         "virsh migrate --live --rdma-pin-all --listen-address \"$PEER\" --migrateuri rdma://\"$PEER\" vm1 qemu+tcp://\"$PEER\"/system --copy-storage-all",
     ];
-    let why =
-        "as over 380 km in the IOWN GF PoC report 2024-11, appendix F; the guest needs <memtune><hard_limit>";
+    let why = "as over 380 km in the IOWN GF PoC report 2024-11, appendix F; the guest needs <memtune><hard_limit>";
     Step::new(Where::Program, "libvirt", why, commands)
 }
 
 /// Channels to spread over: NCCL uses 2 to 32 by itself.
 const CHANNELS: f64 = 16.0;
-/// NCCL_BUFFSIZE's default, and a bound so that all channels of all peers fit into a GPU's memory: assumed.
+/// NCCL_BUFFSIZE's default, and a bound so that all channels of all peers fit into a GPU's memory:
+/// assumed.
 const BUFFER_DEFAULT: u64 = 4 << 20;
 const BUFFER_MOST: u64 = 64 << 20;
 /// NCCL_IB_TIMEOUT's default since 2.23.
@@ -143,8 +148,7 @@ fn ucx(plan: &Plan) -> Step {
         format!("export UCX_IB_NUM_PATHS={}", plan.chosen.qps.clamp(1, 16)),
         "export UCX_RNDV_SCHEME=put_zcopy",
     ];
-    let why =
-        "UCX allows 4 outstanding READs by default, and rendezvous by WRITE is not bound by them at all";
+    let why = "UCX allows 4 outstanding READs by default, and rendezvous by WRITE is not bound by them at all";
     Step::new(Where::Program, "UCX", why, commands)
 }
 
@@ -153,7 +157,8 @@ fn unreliable(plan: &Plan) -> Step {
         "ib_write_bw -c UC --write_with_imm -d \"$DEV\" -s {} -m {} -D 10 --report_gbits -F",
         plan.chosen.size, plan.path.mtu
     );
-    let commands = lines![format!("{run}             # receiver"), format!("{run} \"$PEER\"     # sender")];
+    let commands =
+        lines![format!("{run}             # receiver"), format!("{run} \"$PEER\"     # sender")];
     let why = "UC has no acknowledgements and so no window: the distance does not matter, and lost messages are flagged, not repeated";
     Step::new(Where::Program, "Unreliable connections instead", why, commands)
 }

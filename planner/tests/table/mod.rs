@@ -10,7 +10,12 @@ impl Table {
     pub fn read(name: &str) -> Self {
         let path = format!("{}/../labs/published/{name}.csv", env!("CARGO_MANIFEST_DIR"));
         let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_path(&path).unwrap();
-        Table(reader.deserialize().map(|row| Row(row.unwrap_or_else(|e| panic!("{path}: {e}")))).collect())
+        Table(
+            reader
+                .deserialize()
+                .map(|row| Row(row.unwrap_or_else(|e| panic!("{path}: {e}"))))
+                .collect(),
+        )
     }
 
     pub fn rows(&self) -> impl Iterator<Item = &Row> {

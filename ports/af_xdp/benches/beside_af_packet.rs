@@ -2,8 +2,9 @@
 //!
 //! `cargo bench -p longhaul-af-xdp`, as root: it makes a network namespace of its own.
 //!
-//! One thread sends a burst at one end and takes it at the other, so that a figure is the cost of both ends and of what the kernel
-//! does between them, on one processor. Rounds of all kinds take turns; ratios are of rounds that follow each other.
+//! One thread sends a burst at one end and takes it at the other, so that a figure is the cost of
+//! both ends and of what the kernel does between them, on one processor. Rounds of all kinds take
+//! turns; ratios are of rounds that follow each other.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -83,8 +84,7 @@ fn median(mut samples: Vec<f64>) -> (f64, f64, f64) {
 fn main() {
     // SAFETY: takes a number; only this thread, the first, is affected, and those it makes.
     let unshared = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-    let make =
-        "ip link add ea mtu 9000 type veth peer name eb mtu 9000; ip link set ea up; ip link set eb up";
+    let make = "ip link add ea mtu 9000 type veth peer name eb mtu 9000; ip link set ea up; ip link set eb up";
     let made = unshared == 0
         && Command::new("sh").args(["-e", "-c", make]).status().is_ok_and(|done| done.success());
     if !made {
@@ -95,7 +95,8 @@ fn main() {
     );
     for (mtu, lengths) in [(1500, [64, 1024, 1514].as_slice()), (9000, &[64, 4170, 9014])] {
         for end in ["ea", "eb"] {
-            let set = Command::new("ip").args(["link", "set", end, "mtu", &mtu.to_string()]).status();
+            let set =
+                Command::new("ip").args(["link", "set", end, "mtu", &mtu.to_string()]).status();
             assert!(set.is_ok_and(|done| done.success()), "cannot set the MTU");
         }
         for &len in lengths {

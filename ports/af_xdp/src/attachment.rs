@@ -49,7 +49,8 @@ impl fmt::Display for Manner {
     }
 }
 
-/// See the module. Fields go in this order: no frame comes to a socket that is gone, and buffers last.
+/// See the module. Fields go in this order: no frame comes to a socket that is gone, and buffers
+/// last.
 pub(crate) struct Attachment {
     _installed: Arc<Installed>,
     pub(crate) manner: Manner,
@@ -65,7 +66,8 @@ impl Attachment {
     /// Attaches to the interface `index`, whose name is in `config`.
     pub(crate) fn new(config: &XdpConfig, index: u32, share: &Share) -> Result<Self, XdpError> {
         let name = &config.interface;
-        let refused = |operation| move |source| XdpError::of(name, operation, "CAP_NET_RAW", source);
+        let refused =
+            |operation| move |source| XdpError::of(name, operation, "CAP_NET_RAW", source);
         // For its errors, before anything changes at the interface.
         let first = XdpSocket::new().map_err(refused("opening an AF_XDP socket"))?;
         let (numbers, of_all) = share.queues(config)?;
@@ -75,9 +77,9 @@ impl Attachment {
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| refused("making a descriptor to wait on")(error.into()))?;
         for (queue, number) in queues.iter().zip(&numbers) {
-            installed
-                .hand_to(*number, &queue.socket)
-                .map_err(|error| XdpError::of(name, "giving the program a socket", "CAP_BPF", error))?;
+            installed.hand_to(*number, &queue.socket).map_err(|error| {
+                XdpError::of(name, "giving the program a socket", "CAP_BPF", error)
+            })?;
             let data = epoll::EventData::new_u64(0);
             epoll::add(&ready, queue.socket.as_fd(), data, epoll::EventFlags::IN)
                 .map_err(|error| refused("waiting for frames")(error.into()))?;
@@ -99,7 +101,10 @@ impl Attachment {
 
     /// What the kernel counted for all queues.
     pub(crate) fn statistics(&self) -> Statistics {
-        self.queues.iter().map(|queue| queue.socket.statistics()).fold(Statistics::default(), Statistics::and)
+        self.queues
+            .iter()
+            .map(|queue| queue.socket.statistics())
+            .fold(Statistics::default(), Statistics::and)
     }
 }
 
@@ -120,7 +125,8 @@ impl Wanted<'_> {
     fn open(&self, first: XdpSocket) -> Result<(Vec<Queue>, Sender, Buffers), XdpError> {
         let Wanted { config, numbers, .. } = *self;
         let name = &config.interface;
-        let refused = |operation| move |source| XdpError::of(name, operation, "CAP_NET_RAW", source);
+        let refused =
+            |operation| move |source| XdpError::of(name, operation, "CAP_NET_RAW", source);
         let frames = config.frames_of_each(self.of_all);
         let buffer_count = config.transmit_frames + numbers.len() as u32 * frames;
         let buffers = Buffers::new(buffer_count).map_err(refused("getting memory for buffers"))?;
@@ -131,12 +137,15 @@ impl Wanted<'_> {
             _ => refused("registering buffers")(error),
         })?;
         first.set_send_buffer(config.transmit_frames as usize * SEND_BYTES_EACH);
-        let transmit =
-            ring(&first, Ring::Transmit, config.transmit_frames).map_err(refused("making a ring"))?;
-        let completion =
-            ring(&first, Ring::Completion, config.transmit_frames).map_err(refused("making a ring"))?;
-        let sender =
-            Sender::new(Producing::new(transmit), Consuming::new(completion), config.transmit_frames);
+        let transmit = ring(&first, Ring::Transmit, config.transmit_frames)
+            .map_err(refused("making a ring"))?;
+        let completion = ring(&first, Ring::Completion, config.transmit_frames)
+            .map_err(refused("making a ring"))?;
+        let sender = Sender::new(
+            Producing::new(transmit),
+            Consuming::new(completion),
+            config.transmit_frames,
+        );
         let mut queues = Vec::<Queue>::new();
         let mut first = Some(first);
         for (at, number) in (0..).zip(numbers) {
@@ -161,7 +170,12 @@ impl Wanted<'_> {
         Ok((queues, sender, buffers))
     }
 
-    fn bind(&self, queue: u16, socket: &XdpSocket, shared: Option<&XdpSocket>) -> Result<(), XdpError> {
+    fn bind(
+        &self,
+        queue: u16,
+        socket: &XdpSocket,
+        shared: Option<&XdpSocket>,
+    ) -> Result<(), XdpError> {
         let Wanted { config, index, installed, .. } = *self;
         let interface = config.interface.clone();
         let mut flags = libc::XDP_USE_NEED_WAKEUP;
@@ -182,11 +196,13 @@ impl Wanted<'_> {
             }
             Some(libc::EINVAL) if queue > 0 => {
                 let there = longhaul_netdev::interface::queues(&interface);
-                let most =
-                    there.map_or(queue, |there| there.receive.max(there.send).min(queue.into()) as u16);
+                let most = there
+                    .map_or(queue, |there| there.receive.max(there.send).min(queue.into()) as u16);
                 XdpError::Queues { interface, most, wanted: config.queues.unwrap_or(1) }
             }
-            Some(libc::EINVAL) if installed.takes_parts() => too_large(&interface, installed.mtu, &error),
+            Some(libc::EINVAL) if installed.takes_parts() => {
+                too_large(&interface, installed.mtu, &error)
+            }
             _ => XdpError::of(&interface, "binding a socket to a queue", "CAP_NET_RAW", error),
         })
     }
@@ -211,7 +227,8 @@ mod tests {
             queues: 2,
             refusal: Some("it has no XDP".to_owned()),
         };
-        let text = "generic, copying, frames over several buffers, 2 queues (native: it has no XDP)";
+        let text =
+            "generic, copying, frames over several buffers, 2 queues (native: it has no XDP)";
         assert_eq!(manner.to_string(), text);
     }
 }

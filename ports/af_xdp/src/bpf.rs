@@ -67,9 +67,11 @@ struct LinkCreate {
 /// # Safety
 /// `T` is the layout that the command takes, and its pointers lead to what they are said to.
 unsafe fn call<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_long> {
-    // SAFETY: the attributes are live, exclusive and of the given length; the caller answers for what they point to.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()) };
+    // SAFETY: the attributes are live, exclusive and of the given length; the caller answers for
+    // what they point to.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>())
+    };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
@@ -103,7 +105,11 @@ pub(crate) fn map_of_sockets(entries: u32) -> io::Result<OwnedFd> {
 }
 
 /// Has frames of the queue handed to the socket.
-pub(crate) fn put_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn put_socket(
+    map: BorrowedFd<'_>,
+    queue: u32,
+    socket: BorrowedFd<'_>,
+) -> io::Result<()> {
     let value = number(socket);
     let mut attributes = MapUpdate {
         map: number(map),
@@ -132,7 +138,8 @@ pub(crate) fn load(program: &[Instruction], takes_parts: bool) -> io::Result<Own
         interface: 0,
         attach_type: ATTACH_XDP,
     };
-    // SAFETY: the command's layout; the instructions are live and as many as given, the license ends in zero.
+    // SAFETY: the command's layout; the instructions are live and as many as given, the license
+    // ends in zero.
     unsafe { open(PROGRAM_LOAD, &mut attributes) }
 }
 

@@ -16,7 +16,8 @@ pub enum Mode {
     Auto,
     /// In the driver, or not at all.
     Native,
-    /// In the kernel, behind the driver: works with every driver, and costs about what an `AF_PACKET` socket does.
+    /// In the kernel, behind the driver: works with every driver, and costs about what an
+    /// `AF_PACKET` socket does.
     Generic,
 }
 
@@ -26,7 +27,8 @@ pub enum Copying {
     /// They do where the driver can.
     #[default]
     Auto,
-    /// The kernel copies each frame, also where the driver could share: for drivers that are at fault there.
+    /// The kernel copies each frame, also where the driver could share: for drivers that are at
+    /// fault there.
     Copy,
     /// They do, or the port is refused.
     ZeroCopy,
@@ -38,9 +40,10 @@ pub enum Wanted {
     /// Every frame, as a wire has to. The kernel sees none of them.
     #[default]
     Everything,
-    /// RoCEv2 alone, connection management included, and the datagrams between two boxes: UDP to ports 4791 and 4797, over IPv4
-    /// or IPv6, with up to two VLAN tags. All else goes the kernel's way: an interface in a bridge has ARP, neighbour discovery
-    /// and other traffic forwarded by that. An IPv4 fragment and an IPv6 packet with extension headers are such too.
+    /// RoCEv2 alone, connection management included, and the datagrams between two boxes: UDP to
+    /// ports 4791 and 4797, over IPv4 or IPv6, with up to two VLAN tags. All else goes the kernel's
+    /// way: an interface in a bridge has ARP, neighbour discovery and other traffic forwarded by
+    /// that. An IPv4 fragment and an IPv6 packet with extension headers are such too.
     Roce,
 }
 
@@ -62,20 +65,21 @@ pub struct XdpConfig {
     pub copying: Copying,
     /// What is received.
     pub wanted: Wanted,
-    /// The interface's first queues that are received from, 1 to [`XdpConfig::QUEUES_MAX`]. `None`: all, and no more than that.
-    /// What comes in by another goes to the kernel.
+    /// The interface's first queues that are received from, 1 to [`XdpConfig::QUEUES_MAX`]. `None`:
+    /// all, and no more than that. What comes in by another goes to the kernel.
     pub queues: Option<u16>,
-    /// Frames that each queue holds for the port, a power of two from 64 to 16384: as many as come while the port's thread
-    /// waits for a processor. Each takes 4 KiB of memory that is never swapped; a frame of more than 3840 bytes takes several.
-    /// `None`: 8192 over all queues, 32 MiB, and 1024 for each at least.
+    /// Frames that each queue holds for the port, a power of two from 64 to 16384: as many as come
+    /// while the port's thread waits for a processor. Each takes 4 KiB of memory that is never
+    /// swapped; a frame of more than 3840 bytes takes several. `None`: 8192 over all queues, 32
+    /// MiB, and 1024 for each at least.
     pub receive_frames: Option<u32>,
-    /// Buffers of 4 KiB for frames to be sent, a power of two from 64 to 16384: as many as are on their way to the wire. The
-    /// default of 1024 is 4 MiB.
+    /// Buffers of 4 KiB for frames to be sent, a power of two from 64 to 16384: as many as are on
+    /// their way to the wire. The default of 1024 is 4 MiB.
     pub transmit_frames: u32,
     /// Receives what is addressed to anybody, as a box in the middle of a cable has to.
     pub promiscuous: bool,
-    /// Longest frame in bytes, 64 to 65553, Ethernet header and VLAN tags included. Without frames over several buffers (before
-    /// Linux 6.6) it is 3840 at most.
+    /// Longest frame in bytes, 64 to 65553, Ethernet header and VLAN tags included. Without frames
+    /// over several buffers (before Linux 6.6) it is 3840 at most.
     pub frame_bytes_max: usize,
 }
 
@@ -116,7 +120,8 @@ impl XdpConfig {
             return refuse("queues", &queues, "1 to 64");
         }
         let receive_frames = self.frames_of_each(1);
-        for (field, frames) in [("receive_frames", receive_frames), ("transmit_frames", self.transmit_frames)]
+        for (field, frames) in
+            [("receive_frames", receive_frames), ("transmit_frames", self.transmit_frames)]
         {
             if !frames.is_power_of_two() || !(64..=16384).contains(&frames) {
                 return refuse(field, &frames, "a power of two from 64 to 16384");

@@ -1,4 +1,5 @@
-//! Why a port cannot be had, and what to do about it. The options that cures name are those of `longhaul`'s `xdp:` ports.
+//! Why a port cannot be had, and what to do about it. The options that cures name are those of
+//! `longhaul`'s `xdp:` ports.
 
 use std::io;
 
@@ -19,7 +20,8 @@ pub enum XdpError {
         /// What it has to be.
         range: &'static str,
     },
-    /// The interface is not there or no Ethernet interface, or the operating system refused what no other variant names.
+    /// The interface is not there or no Ethernet interface, or the operating system refused what no
+    /// other variant names.
     #[error(transparent)]
     Interface(#[from] NetdevError),
     /// The process lacks a privilege.
@@ -96,7 +98,8 @@ pub enum XdpError {
         /// The interface.
         interface: String,
     },
-    /// Frames as long as the interface's take several buffers, and this kernel or driver knows none such.
+    /// Frames as long as the interface's take several buffers, and this kernel or driver knows none
+    /// such.
     #[error(
         "{interface} has an MTU of {mtu} bytes, and {reason} an AF_XDP port carries {most} at most: lower it here and at the \
          hosts with `ip link set dev {interface} mtu {most}`, or use the interface without `xdp:`"
@@ -146,7 +149,8 @@ pub enum XdpError {
 }
 
 impl XdpError {
-    /// Names what `source` means for `interface` where it is the usual cause; `capability` is what `operation` takes.
+    /// Names what `source` means for `interface` where it is the usual cause; `capability` is what
+    /// `operation` takes.
     pub(crate) fn of(
         interface: &str,
         operation: &'static str,
@@ -157,7 +161,9 @@ impl XdpError {
             Some(libc::EPERM | libc::EACCES) => {
                 XdpError::NotPermitted { interface: interface.to_owned(), operation, capability }
             }
-            Some(libc::EAFNOSUPPORT | libc::ENOSYS | libc::ENOPROTOOPT) => Self::too_old(operation, source),
+            Some(libc::EAFNOSUPPORT | libc::ENOSYS | libc::ENOPROTOOPT) => {
+                Self::too_old(operation, source)
+            }
             Some(libc::ENETDOWN) => XdpError::Down { interface: interface.to_owned() },
             _ => NetdevError::of(interface, operation, capability, source).into(),
         }

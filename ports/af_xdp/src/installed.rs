@@ -1,4 +1,5 @@
-//! What an interface has once, however many ports share its queues: the program, and settings of its own.
+//! What an interface has once, however many ports share its queues: the program, and settings of
+//! its own.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -54,13 +55,21 @@ impl Share {
         let count = config.queues.unwrap_or_else(|| there.receive.clamp(1, most) as u16);
         let (queues, cores) = (there.send.min(there.receive).min(count.into()), self.of);
         if self.of > 1 && queues < u32::from(cores) {
-            return Err(XdpError::QueuesForCores { interface: config.interface.clone(), queues, cores });
+            return Err(XdpError::QueuesForCores {
+                interface: config.interface.clone(),
+                queues,
+                cores,
+            });
         }
         Ok(((self.number..count).step_by(self.of.into()).collect(), count))
     }
 
     /// The program at the interface `index`, put there if no other port has done that.
-    pub(crate) fn installed(&self, config: &XdpConfig, index: u32) -> Result<Arc<Installed>, XdpError> {
+    pub(crate) fn installed(
+        &self,
+        config: &XdpConfig,
+        index: u32,
+    ) -> Result<Arc<Installed>, XdpError> {
         let mut shared = self.installed.lock().unwrap_or_else(PoisonError::into_inner);
         // Another index is that of an interface which was made anew.
         if let Some(there) = shared.upgrade().filter(|there| there.index == index) {
@@ -96,7 +105,8 @@ struct Attached {
 impl Installed {
     fn new(config: &XdpConfig, index: u32) -> Result<Self, XdpError> {
         let name = &config.interface;
-        let refused = |operation| move |source| XdpError::of(name, operation, "CAP_NET_RAW", source);
+        let refused =
+            |operation| move |source| XdpError::of(name, operation, "CAP_NET_RAW", source);
         // Before the program: drivers refuse it beside LRO.
         let unwanted = Unwanted { kernel_merging: false, device_merging: true, tags_off: true };
         let offloads =
@@ -138,22 +148,22 @@ impl Installed {
     }
 }
 
-/// Has the program run at the interface, in the best way that there is. It finds no sockets yet, and leaves all to the kernel.
+/// Has the program run at the interface, in the best way that there is. It finds no sockets yet,
+/// and leaves all to the kernel.
 fn attach(config: &XdpConfig, index: u32, mtu: u32) -> Result<Attached, XdpError> {
     let name = &config.interface;
-    let map = bpf::map_of_sockets(u32::from(XdpConfig::QUEUES_MAX)).map_err(|error| {
-        match error.raw_os_error() {
-            Some(libc::EINVAL) => XdpError::too_old("make a map of sockets", error),
-            _ => XdpError::of(name, "making a map of sockets", "CAP_BPF", error),
-        }
+    let map = bpf::map_of_sockets(u32::from(XdpConfig::QUEUES_MAX)).map_err(|error| match error
+        .raw_os_error()
+    {
+        Some(libc::EINVAL) => XdpError::too_old("make a map of sockets", error),
+        _ => XdpError::of(name, "making a map of sockets", "CAP_BPF", error),
     })?;
     let code = program(config.wanted, map.as_fd().as_raw_fd());
     let load = |takes_parts| bpf::load(&code, takes_parts);
     let fits = mtu as usize + AROUND_MTU <= ONE_BUFFER;
-    let whole = fits
-        .then(|| load(false))
-        .transpose()
-        .map_err(|error| XdpError::of(name, "loading an XDP program", "CAP_BPF and CAP_NET_ADMIN", error))?;
+    let whole = fits.then(|| load(false)).transpose().map_err(|error| {
+        XdpError::of(name, "loading an XDP program", "CAP_BPF and CAP_NET_ADMIN", error)
+    })?;
     let parts = load(true);
     let mut refusal = None;
     let ways: &[bool] = match config.mode {
@@ -162,7 +172,8 @@ fn attach(config: &XdpConfig, index: u32, mtu: u32) -> Result<Attached, XdpError
         Mode::Generic => &[false],
     };
     for &is_native in ways {
-        // In the driver one buffer first: more have zero copy for it. Behind it long segments of this machine's senders may come.
+        // In the driver one buffer first: more have zero copy for it. Behind it long segments of
+        // this machine's senders may come.
         let mut programs = [(whole.as_ref(), false), (parts.as_ref().ok(), true)];
         if !is_native {
             programs.reverse();
@@ -170,15 +181,24 @@ fn attach(config: &XdpConfig, index: u32, mtu: u32) -> Result<Attached, XdpError
         for (program, takes_parts) in programs {
             let Some(program) = program else { continue };
             match bpf::link(program.as_fd(), index, is_native) {
-                Ok(link) => return Ok(Attached { _link: link, map, is_native, takes_parts, refusal }),
+                Ok(link) => {
+                    return Ok(Attached { _link: link, map, is_native, takes_parts, refusal });
+                }
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
                     return Err(XdpError::ProgramThere { interface: name.clone() });
                 }
                 Err(error) if is_fatal(&error) => {
-                    return Err(XdpError::of(name, "attaching an XDP program", "CAP_NET_ADMIN", error));
+                    return Err(XdpError::of(
+                        name,
+                        "attaching an XDP program",
+                        "CAP_NET_ADMIN",
+                        error,
+                    ));
                 }
                 Err(error) if is_native => refusal = Some(meaning(&error)),
-                Err(error) => return Err(XdpError::too_old("attach an XDP program by a link", error)),
+                Err(error) => {
+                    return Err(XdpError::too_old("attach an XDP program by a link", error));
+                }
             }
         }
     }
@@ -204,7 +224,9 @@ fn meaning(error: &io::Error) -> String {
     let meaning = match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => "it has no XDP",
         Some(libc::ERANGE) => "the MTU is too large for it",
-        Some(libc::ENOSPC) => "it has too few receive queues, on veth fewer than its other end sends by",
+        Some(libc::ENOSPC) => {
+            "it has too few receive queues, on veth fewer than its other end sends by"
+        }
         _ => return error.to_string(),
     };
     meaning.to_owned()
@@ -212,6 +234,7 @@ fn meaning(error: &io::Error) -> String {
 
 pub(crate) fn too_large(interface: &str, mtu: u32, error: &io::Error) -> XdpError {
     let most = (ONE_BUFFER - AROUND_MTU) as u32;
-    let reason = format!("without frames over several buffers, which Linux has from 6.6 on ({error}),");
+    let reason =
+        format!("without frames over several buffers, which Linux has from 6.6 on ({error}),");
     XdpError::MtuTooLarge { interface: interface.to_owned(), mtu, most, reason }
 }

@@ -20,7 +20,8 @@ unsafe impl Send for Mapping {}
 impl Mapping {
     fn new(base: *mut std::ffi::c_void, bytes: usize) -> io::Result<Self> {
         let base = NonNull::new(base.cast());
-        let base = base.ok_or_else(|| io::Error::other("the kernel mapped memory at address zero"))?;
+        let base =
+            base.ok_or_else(|| io::Error::other("the kernel mapped memory at address zero"))?;
         Ok(Self { base, bytes })
     }
 }
@@ -42,7 +43,8 @@ impl Buffers {
 
     pub(crate) fn new(count: u32) -> io::Result<Self> {
         let bytes = count as usize * Self::EACH;
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::POPULATE);
+        let (access, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::POPULATE);
         // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let base = unsafe { mmap_anonymous(null_mut(), bytes, access, flags)? };
         Mapping::new(base, bytes).map(Self)
@@ -56,15 +58,18 @@ impl Buffers {
         self.0.bytes
     }
 
-    /// `len` bytes from the address `at`, which the kernel counts from the first buffer. The caller has the buffer back from the
-    /// kernel, which therefore does not write to it.
+    /// `len` bytes from the address `at`, which the kernel counts from the first buffer. The caller
+    /// has the buffer back from the kernel, which therefore does not write to it.
     ///
     /// # Panics
     /// When they are not all there.
     #[inline]
     pub(crate) fn at(&mut self, at: u64, len: usize) -> &mut [u8] {
         let start = at as usize;
-        assert!(start.checked_add(len).is_some_and(|end| end <= self.0.bytes), "{len} bytes at {at}");
+        assert!(
+            start.checked_add(len).is_some_and(|end| end <= self.0.bytes),
+            "{len} bytes at {at}"
+        );
         // SAFETY: inside the mapping, as was checked, and borrowed exclusively with it.
         unsafe { std::slice::from_raw_parts_mut(self.0.base.add(start).as_ptr(), len) }
     }
@@ -93,7 +98,8 @@ pub(crate) struct RingMemory {
 }
 
 impl RingMemory {
-    /// Maps the ring that the socket has at `offset`, after a look at where the kernel says its parts are.
+    /// Maps the ring that the socket has at `offset`, after a look at where the kernel says its
+    /// parts are.
     pub(crate) fn map(
         socket: BorrowedFd<'_>,
         offset: u64,
@@ -102,7 +108,8 @@ impl RingMemory {
         entry_words: usize,
     ) -> io::Result<Self> {
         let bytes = bytes(layout, size, entry_words)?;
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        let (access, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let base = unsafe { mmap(null_mut(), bytes, access, flags, socket, offset)? };
         Self::of(Mapping::new(base, bytes)?, layout, size, entry_words)
@@ -114,7 +121,12 @@ impl RingMemory {
         let bytes = bytes(layout, size, entry_words)?;
         // SAFETY: as in `map`.
         let base = unsafe {
-            mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?
+            mmap_anonymous(
+                null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )?
         };
         Self::of(Mapping::new(base, bytes)?, layout, size, entry_words)
     }
@@ -156,8 +168,9 @@ impl RingMemory {
         debug_assert!(word < self.entry_words);
         let slot = (index & (self.size - 1)) as usize;
         let at = self.entries + (slot * self.entry_words + word % self.entry_words) * 8;
-        // SAFETY: `bytes` checked that all entries lie inside the mapping, and that the first is aligned; the slot is below the size,
-        // which is a power of two, and the word below the words of an entry.
+        // SAFETY: `bytes` checked that all entries lie inside the mapping, and that the first is
+        // aligned; the slot is below the size, which is a power of two, and the word below the
+        // words of an entry.
         unsafe { AtomicU64::from_ptr(self.mapping.base.add(at).cast().as_ptr()) }
     }
 }
@@ -167,12 +180,14 @@ impl RingMemory {
 /// # Errors
 /// When parts lie where no kernel would have them.
 fn bytes(layout: Layout, size: u32, entry_words: usize) -> io::Result<usize> {
-    let wrong = || io::Error::other(format!("the kernel describes a ring that cannot be: {layout:?}"));
+    let wrong =
+        || io::Error::other(format!("the kernel describes a ring that cannot be: {layout:?}"));
     let entries = u64::from(size) * entry_words as u64 * 8;
     let end = layout.entries.checked_add(entries).filter(|end| *end < 1 << 30).ok_or_else(wrong)?;
     let words = [layout.producer, layout.consumer, layout.flags];
-    let are_words =
-        words.iter().all(|at| at.is_multiple_of(4) && at.checked_add(4).is_some_and(|at| at <= end));
+    let are_words = words
+        .iter()
+        .all(|at| at.is_multiple_of(4) && at.checked_add(4).is_some_and(|at| at <= end));
     if !size.is_power_of_two() || !layout.entries.is_multiple_of(8) || !are_words {
         return Err(wrong());
     }

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use longhaul_netdev::interface;
 use longhaul_netdev::watch::{Link, Watch};
 use longhaul_port::{
-    Descriptors, DropReason, LinkState, Port, PortCapabilities, PortCounters, PortError, check_length,
+    Descriptors, DropReason, LinkState, Port, PortCapabilities, PortCounters, PortError,
+    check_length,
 };
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 
 use crate::attachment::Attachment;
@@ -37,7 +39,8 @@ const TRY_EVERY: Duration = Duration::from_millis(20);
 /// How long a sleep is while the device takes no frames: nothing tells when it does.
 const LOOK_AGAIN_NS: i64 = 100_000;
 
-/// Frames that come in and go out at an interface by AF_XDP. See the [crate's documentation](crate).
+/// Frames that come in and go out at an interface by AF_XDP. See the [crate's
+/// documentation](crate).
 pub struct XdpPort {
     name: Arc<str>,
     config: XdpConfig,
@@ -72,9 +75,10 @@ impl XdpPort {
         Self::open_share(config, Share::whole())
     }
 
-    /// Opens so many ports that share the interface's queues, for as many threads: the first one has the first queue and sends by
-    /// it, and so on; what is left goes round. They have one program, which is gone with the last of them, and each has
-    /// buffers of its own: as many to send from as one port would have, and its part of those to receive in.
+    /// Opens so many ports that share the interface's queues, for as many threads: the first one
+    /// has the first queue and sends by it, and so on; what is left goes round. They have one
+    /// program, which is gone with the last of them, and each has buffers of its own: as many to
+    /// send from as one port would have, and its part of those to receive in.
     ///
     /// # Errors
     /// [`XdpError`]: also when there are fewer queues, to receive by or to send by, than ports.
@@ -87,11 +91,16 @@ impl XdpPort {
         config.validate()?;
         // For its errors.
         interface::mac(&config.interface)?;
-        let refused =
-            |operation| move |source| XdpError::of(&config.interface, operation, "CAP_NET_ADMIN", source);
-        let watch = Watch::new(&config.interface).map_err(refused("asking to be told of changes"))?;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
-            .map_err(|error| refused("making a timer")(error.into()))?;
+        let refused = |operation| {
+            move |source| XdpError::of(&config.interface, operation, "CAP_NET_ADMIN", source)
+        };
+        let watch =
+            Watch::new(&config.interface).map_err(refused("asking to be told of changes"))?;
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )
+        .map_err(|error| refused("making a timer")(error.into()))?;
         let index = interface::index(&config.interface)?;
         let attachment = attach(config, index, &share)?;
         let frame_bytes_max = config.frame_bytes_max.min(attachment.frame_bytes_max());
@@ -258,7 +267,8 @@ impl XdpPort {
     }
 }
 
-/// Attaches, and is patient with a queue that somebody has just let go of: the kernel does that in the background.
+/// Attaches, and is patient with a queue that somebody has just let go of: the kernel does that in
+/// the background.
 fn attach(config: &XdpConfig, index: u32, share: &Share) -> Result<Attachment, XdpError> {
     let start = Instant::now();
     loop {
@@ -328,7 +338,8 @@ impl Port for XdpPort {
         }
         self.send()?;
         let Some(attachment) = &self.attachment else { return Ok(false) };
-        let looked = attachment.queues.iter().try_fold(false, |any, queue| Ok(any || queue.has_frames()?));
+        let looked =
+            attachment.queues.iter().try_fold(false, |any, queue| Ok(any || queue.has_frames()?));
         let is_blocked = attachment.sender.is_blocked();
         match looked {
             Ok(false) => {
@@ -362,10 +373,9 @@ impl Port for XdpPort {
             Ok(_) if self.link.state == LinkState::Down => {}
             Ok(_) => {
                 self.send()?;
-                let watched = self
-                    .attachment
-                    .as_mut()
-                    .map_or(Ok(()), |attachment| attachment.sender.watch(Instant::now(), &mut self.counters));
+                let watched = self.attachment.as_mut().map_or(Ok(()), |attachment| {
+                    attachment.sender.watch(Instant::now(), &mut self.counters)
+                });
                 watched.map_err(|violation| self.give_up(&violation))?;
             }
             Err(violation) => return Err(self.give_up(&violation)),

@@ -1,6 +1,7 @@
 //! The XDP program: which frames go to the port's sockets.
 //!
-//! Instructions of eBPF (RFC 9669), put together here. What the program does not understand stays with the kernel.
+//! Instructions of eBPF (RFC 9669), put together here. What the program does not understand stays
+//! with the kernel.
 
 use crate::config::Wanted;
 
@@ -90,7 +91,8 @@ struct Assembler {
 
 impl Assembler {
     fn push(&mut self, code: u8, to: u8, from: u8, offset: i16, immediate: i32) {
-        let registers = if cfg!(target_endian = "little") { to | from << 4 } else { to << 4 | from };
+        let registers =
+            if cfg!(target_endian = "little") { to | from << 4 } else { to << 4 | from };
         self.code.push(Instruction { code, registers, offset, immediate });
     }
 
@@ -138,7 +140,8 @@ fn on_wire(word: u16) -> i32 {
     i32::from(u16::from_ne_bytes(word.to_be_bytes()))
 }
 
-/// The program that hands what is `wanted` to the sockets of `map`, which is the number of a descriptor.
+/// The program that hands what is `wanted` to the sockets of `map`, which is the number of a
+/// descriptor.
 pub(crate) fn program(wanted: Wanted, map: i32) -> Vec<Instruction> {
     let mut code = Assembler::default();
     if wanted == Wanted::Roce {
@@ -148,7 +151,8 @@ pub(crate) fn program(wanted: Wanted, map: i32) -> Vec<Instruction> {
         code.copy(R1, CONTEXT);
     }
     code.load(LOAD_4, R2, R1, QUEUE);
-    // The source register says that the number is a descriptor of a map; 64 bits take two instructions.
+    // The source register says that the number is a descriptor of a map; 64 bits take two
+    // instructions.
     code.push(LOAD_MAP, R1, 1, 0, map);
     code.push(0, 0, 0, 0, 0);
     // The verdict on frames of queues without a socket.
@@ -163,7 +167,8 @@ pub(crate) fn program(wanted: Wanted, map: i32) -> Vec<Instruction> {
     code.assembled()
 }
 
-/// Goes on at [`Label::Take`], which follows, with UDP datagrams to one of `ports`, else at [`Label::Leave`].
+/// Goes on at [`Label::Take`], which follows, with UDP datagrams to one of `ports`, else at
+/// [`Label::Leave`].
 fn pick_udp(code: &mut Assembler, ports: &[u16]) {
     code.load(LOAD_4, AT, CONTEXT, DATA);
     code.load(LOAD_4, END, CONTEXT, DATA_END);

@@ -9,7 +9,8 @@ use crate::socket::XdpSocket;
 /// Parts of one frame at most: the kernel's own limit is 17, and the head.
 const PARTS_MAX: usize = 32;
 
-/// The receiving half of a socket. Its buffers are lent to the kernel, come back with frames, and are lent again.
+/// The receiving half of a socket. Its buffers are lent to the kernel, come back with frames, and
+/// are lent again.
 pub(crate) struct Queue {
     pub(crate) socket: XdpSocket,
     receive: Consuming,
@@ -40,7 +41,14 @@ impl Queue {
         }
         fill.publish();
         let lent = vec![true; count as usize].into();
-        Ok(Self { socket, receive, fill, first, lent, came: VecDeque::with_capacity(count as usize) })
+        Ok(Self {
+            socket,
+            receive,
+            fill,
+            first,
+            lent,
+            came: VecDeque::with_capacity(count as usize),
+        })
     }
 
     /// True when frames wait, or may.
@@ -49,7 +57,8 @@ impl Queue {
         Ok(!self.came.is_empty() && self.parts().is_some() || self.receive.available()? > 0)
     }
 
-    /// Takes what came, and returns how many parts the first frame has; `None`: there is no whole frame.
+    /// Takes what came, and returns how many parts the first frame has; `None`: there is no whole
+    /// frame.
     #[inline]
     pub(crate) fn next_frame(&mut self) -> Result<Option<usize>, Violation> {
         if let Some(parts) = self.parts() {
@@ -84,7 +93,8 @@ impl Queue {
         self.came[at]
     }
 
-    /// Lends the buffers of the first frame, of so many parts, again. The kernel hears of it by [`Queue::publish`].
+    /// Lends the buffers of the first frame, of so many parts, again. The kernel hears of it by
+    /// [`Queue::publish`].
     #[inline]
     pub(crate) fn give_back(&mut self, parts: usize) {
         for _ in 0..parts {
@@ -119,7 +129,9 @@ impl Queue {
             && (address - self.first) / each < self.lent.len() as u64
             && address % each + u64::from(len) <= each;
         if !is_inside {
-            return Err(Violation(format!("{len} bytes at {address} are in no buffer of the queue")));
+            return Err(Violation(format!(
+                "{len} bytes at {address} are in no buffer of the queue"
+            )));
         }
         let number = self.number(address);
         if !std::mem::replace(&mut self.lent[number], false) {
@@ -189,11 +201,16 @@ mod tests {
             (vec![part(9, false)], "in no buffer"),
             (vec![part(74, false)], "in no buffer"),
             (vec![Descriptor { address: u64::MAX, len: u32::MAX, goes_on: false }], "in no buffer"),
-            (vec![Descriptor { address: 10 * EACH + 4000, len: 97, goes_on: false }], "in no buffer"),
+            (
+                vec![Descriptor { address: 10 * EACH + 4000, len: 97, goes_on: false }],
+                "in no buffer",
+            ),
             (vec![part(10, false), part(10, false)], "came back twice"),
             ((10..44).map(|number| part(number, true)).collect(), "goes on behind"),
         ] {
-            let Some(mut queue) = queue() else { return eprintln!("SKIPPED: no AF_XDP sockets here") };
+            let Some(mut queue) = queue() else {
+                return eprintln!("SKIPPED: no AF_XDP sockets here");
+            };
             bring(&queue, &wrong);
             let violation = queue.next_frame().unwrap_err();
             assert!(violation.0.contains(says), "{violation}");

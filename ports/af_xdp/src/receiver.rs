@@ -8,7 +8,8 @@ use crate::memory::Buffers;
 use crate::queue::Queue;
 use crate::ring::Violation;
 
-/// Longest frame that the kernel makes with the usual limits: an IP packet, an Ethernet header, two tags.
+/// Longest frame that the kernel makes with the usual limits: an IP packet, an Ethernet header, two
+/// tags.
 const LONGEST: usize = 65535 + 14 + 8;
 
 /// Frames between the queues and `receive`.
@@ -96,9 +97,16 @@ impl Receiver {
         Ok(handed)
     }
 
-    /// Looks at the first frame of the queue; hands it out, or begins to split it. Returns the frames handed out.
+    /// Looks at the first frame of the queue; hands it out, or begins to split it. Returns the
+    /// frames handed out.
     #[inline]
-    fn open(&mut self, queue: &Queue, parts: usize, buffers: &mut Buffers, taker: &mut Taker<'_>) -> usize {
+    fn open(
+        &mut self,
+        queue: &Queue,
+        parts: usize,
+        buffers: &mut Buffers,
+        taker: &mut Taker<'_>,
+    ) -> usize {
         if parts > 1 {
             return self.gather(queue, parts, buffers, taker);
         }
@@ -118,7 +126,13 @@ impl Receiver {
         }
     }
 
-    fn gather(&mut self, queue: &Queue, parts: usize, buffers: &mut Buffers, taker: &mut Taker<'_>) -> usize {
+    fn gather(
+        &mut self,
+        queue: &Queue,
+        parts: usize,
+        buffers: &mut Buffers,
+        taker: &mut Taker<'_>,
+    ) -> usize {
         taker.counters.rx_gathered += 1;
         let mut len = 0;
         for part in (0..parts).map(|at| queue.part(at)) {

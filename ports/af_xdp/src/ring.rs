@@ -1,6 +1,8 @@
-//! The two ends of rings that this process has: it produces for the kernel, or consumes what the kernel produced.
+//! The two ends of rings that this process has: it produces for the kernel, or consumes what the
+//! kernel produced.
 //!
-//! Indices run freely over 32 bits. What the kernel writes is read once, checked, and not read again.
+//! Indices run freely over 32 bits. What the kernel writes is read once, checked, and not read
+//! again.
 
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
@@ -63,7 +65,10 @@ impl Producing {
         let taken = self.memory.consumer().load(Ordering::Acquire);
         let pending = self.next.wrapping_sub(taken);
         if pending > self.memory.size() {
-            return Err(Violation(format!("index {taken} is taken of a ring that ends at {}", self.next)));
+            return Err(Violation(format!(
+                "index {taken} is taken of a ring that ends at {}",
+                self.next
+            )));
         }
         Ok(pending)
     }

@@ -9,8 +9,8 @@ use crate::memory::Buffers;
 use crate::ring::{Consuming, Descriptor, Producing, Violation};
 use crate::socket::XdpSocket;
 
-/// Frames that are handed to the kernel without waiting for a flush, while their bytes are in the cache; the kernel copies no
-/// more in one call where it copies.
+/// Frames that are handed to the kernel without waiting for a flush, while their bytes are in the
+/// cache; the kernel copies no more in one call where it copies.
 const PUBLISH_AT: usize = 32;
 /// A queue that takes nothing for so long has stalled.
 const STALLED_AFTER: Duration = Duration::from_millis(500);
@@ -38,7 +38,8 @@ pub(crate) struct Sender {
     unpublished: usize,
     /// The kernel took none the last time that it was called.
     is_blocked: bool,
-    /// How many parts waited when the kernel last took any, since when none, and whether that was counted.
+    /// How many parts waited when the kernel last took any, since when none, and whether that was
+    /// counted.
     stuck: Option<(u32, Instant, bool)>,
 }
 
@@ -75,7 +76,11 @@ impl Sender {
             let number = (address / Buffers::EACH as u64) as usize;
             match self.lent.get_mut(number) {
                 Some(lent) if *lent => *lent = false,
-                _ => return Err(Violation(format!("the buffer at {address} was not sent, and came back"))),
+                _ => {
+                    return Err(Violation(format!(
+                        "the buffer at {address} was not sent, and came back"
+                    )));
+                }
             }
             self.free.push(number as u32);
         }
@@ -87,7 +92,12 @@ impl Sender {
 
     /// Has a frame built that fits a buffer; there has to be room.
     #[inline]
-    pub(crate) fn build(&mut self, buffers: &mut Buffers, len: usize, fill: &mut dyn FnMut(&mut [u8])) {
+    pub(crate) fn build(
+        &mut self,
+        buffers: &mut Buffers,
+        len: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) {
         let Some(number) = self.free.pop() else { return };
         let address = u64::from(number) * Buffers::EACH as u64;
         fill(buffers.at(address, len));
@@ -129,7 +139,11 @@ impl Sender {
     }
 
     /// Hands what was built to the kernel, and calls it as often as it takes any.
-    pub(crate) fn send(&mut self, socket: &XdpSocket, counters: &mut XdpCounters) -> Result<Sent, Violation> {
+    pub(crate) fn send(
+        &mut self,
+        socket: &XdpSocket,
+        counters: &mut XdpCounters,
+    ) -> Result<Sent, Violation> {
         if self.unpublished > 0 {
             self.unpublished = 0;
             self.transmit.publish();
@@ -142,7 +156,9 @@ impl Sender {
             self.reclaim()?;
             let before = std::mem::replace(&mut waiting, self.transmit.pending()?);
             match failure {
-                Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADF) => return Ok(Sent::Down),
+                Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADF) => {
+                    return Ok(Sent::Down);
+                }
                 // The frame that it tells of is gone.
                 Some(libc::EBUSY) => counters.tx_queue_full += 1,
                 _ => {}
@@ -158,7 +174,11 @@ impl Sender {
     }
 
     /// Notices a device that takes nothing.
-    pub(crate) fn watch(&mut self, now: Instant, counters: &mut XdpCounters) -> Result<(), Violation> {
+    pub(crate) fn watch(
+        &mut self,
+        now: Instant,
+        counters: &mut XdpCounters,
+    ) -> Result<(), Violation> {
         let waiting = self.transmit.pending()?;
         match &mut self.stuck {
             _ if waiting == 0 => self.stuck = None,

@@ -25,7 +25,8 @@ fn set<T: Copy>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io:
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A socket that has the interface `index` take frames for anybody for as long as it is open, and receives nothing.
+/// A socket that has the interface `index` take frames for anybody for as long as it is open, and
+/// receives nothing.
 pub(crate) fn promiscuous(index: u32) -> io::Result<OwnedFd> {
     let socket = socket(libc::AF_PACKET, libc::SOCK_RAW)?;
     let request = libc::packet_mreq {
@@ -95,7 +96,9 @@ impl XdpSocket {
             Ring::Receive => (libc::XDP_RX_RING, libc::XDP_PGOFF_RX_RING as u64),
             Ring::Transmit => (libc::XDP_TX_RING, libc::XDP_PGOFF_TX_RING as u64),
             Ring::Fill => (libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_PGOFF_FILL_RING),
-            Ring::Completion => (libc::XDP_UMEM_COMPLETION_RING, libc::XDP_UMEM_PGOFF_COMPLETION_RING),
+            Ring::Completion => {
+                (libc::XDP_UMEM_COMPLETION_RING, libc::XDP_UMEM_PGOFF_COMPLETION_RING)
+            }
         };
         set(&self.0, libc::SOL_XDP, option, &entries)?;
         Ok(offset)
@@ -115,7 +118,8 @@ impl XdpSocket {
         Ok(Layout { producer, consumer, flags, entries })
     }
 
-    /// Binds it to a queue of the interface `index`: `flags` are `XDP_`; `shared` is the socket whose buffers it shares.
+    /// Binds it to a queue of the interface `index`: `flags` are `XDP_`; `shared` is the socket
+    /// whose buffers it shares.
     pub(crate) fn bind(
         &self,
         index: u32,
@@ -136,8 +140,8 @@ impl XdpSocket {
         if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Asks for room for so many bytes of frames that the kernel has copied and not sent yet; up to the system's limit where
-    /// that is the law.
+    /// Asks for room for so many bytes of frames that the kernel has copied and not sent yet; up to
+    /// the system's limit where that is the law.
     pub(crate) fn set_send_buffer(&self, bytes: usize) {
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
         let _ = set(&self.0, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
@@ -146,7 +150,8 @@ impl XdpSocket {
 
     /// Whether buffers are shared with the device.
     pub(crate) fn has_zero_copy(&self) -> bool {
-        self.get::<u32>(libc::XDP_OPTIONS).is_ok_and(|flags| flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
+        self.get::<u32>(libc::XDP_OPTIONS)
+            .is_ok_and(|flags| flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
@@ -161,7 +166,14 @@ impl XdpSocket {
     pub(crate) fn call_to_send(&self) -> io::Result<()> {
         // SAFETY: the descriptor is open; no bytes and no address are passed.
         let sent = unsafe {
-            libc::sendto(self.0.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
+            libc::sendto(
+                self.0.as_raw_fd(),
+                std::ptr::null(),
+                0,
+                libc::MSG_DONTWAIT,
+                std::ptr::null(),
+                0,
+            )
         };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -173,7 +185,14 @@ impl XdpSocket {
         // SAFETY: the descriptor is open; no bytes and no address are passed.
         let _ = unsafe {
             let (none, no_address) = (std::ptr::null_mut(), std::ptr::null_mut());
-            libc::recvfrom(self.0.as_raw_fd(), none, 0, libc::MSG_DONTWAIT, no_address, std::ptr::null_mut())
+            libc::recvfrom(
+                self.0.as_raw_fd(),
+                none,
+                0,
+                libc::MSG_DONTWAIT,
+                no_address,
+                std::ptr::null_mut(),
+            )
         };
     }
 
@@ -181,7 +200,8 @@ impl XdpSocket {
     fn get<T: Copy + Default>(&self, option: c_int) -> io::Result<T> {
         let mut value = T::default();
         let mut len = size_of::<T>() as libc::socklen_t;
-        // SAFETY: the descriptor is open; value and length are live, and the kernel writes at most the given length.
+        // SAFETY: the descriptor is open; value and length are live, and the kernel writes at most
+        // the given length.
         let result = unsafe {
             let value = (&raw mut value).cast();
             libc::getsockopt(self.0.as_raw_fd(), libc::SOL_XDP, option, value, &raw mut len)

@@ -27,8 +27,12 @@ fn in_namespace(test: impl FnOnce() + Send) {
 }
 
 fn open(interface: &str, mode: Mode) -> XdpPort {
-    let config =
-        XdpConfig { mode, receive_frames: Some(256), transmit_frames: 256, ..XdpConfig::new(interface) };
+    let config = XdpConfig {
+        mode,
+        receive_frames: Some(256),
+        transmit_frames: 256,
+        ..XdpConfig::new(interface)
+    };
     let mut port = XdpPort::open(&config).unwrap_or_else(|error| panic!("{error}"));
     await_link(&mut port, LinkState::Up);
     port
@@ -42,7 +46,8 @@ fn open_packet(interface: &str) -> PacketPort {
 
 /// A frame for experiments, of `len` bytes.
 fn frame(len: usize, seed: u8) -> Vec<u8> {
-    let mut frame: Vec<u8> = (0..len).map(|at| (at as u8).wrapping_mul(7) ^ (at >> 8) as u8 ^ seed).collect();
+    let mut frame: Vec<u8> =
+        (0..len).map(|at| (at as u8).wrapping_mul(7) ^ (at >> 8) as u8 ^ seed).collect();
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
     frame[12..14].copy_from_slice(&ETHERTYPE);
     frame
@@ -82,7 +87,12 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn await_link(port: &mut impl Port, state: LinkState) {
     until("link change", || port.service().unwrap() == state);
     assert_eq!(port.link_state(), state);
-    assert_eq!(port.last_disconnect().is_none(), state == LinkState::Up, "{:?}", port.last_disconnect());
+    assert_eq!(
+        port.last_disconnect().is_none(),
+        state == LinkState::Up,
+        "{:?}",
+        port.last_disconnect()
+    );
 }
 
 /// Sleeps until a descriptor is readable, as drivers do; false when none is in time.

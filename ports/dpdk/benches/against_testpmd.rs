@@ -1,11 +1,11 @@
-//! Frames per second from one device to another: by DPDK's testpmd, which swaps their addresses in place, and by two ports:
-//! each frame copied from one to the other, sent on from where it lies, and kept for a while before that, as a box does
-//! that stores it.
+//! Frames per second from one device to another: by DPDK's testpmd, which swaps their addresses in
+//! place, and by two ports: each frame copied from one to the other, sent on from where it lies,
+//! and kept for a while before that, as a box does that stores it.
 //!
 //! `cargo bench -p longhaul-dpdk --features libdpdk`
 //!
-//! The devices are net_null's, which cost nearly nothing: what is compared is what either costs itself, on one processor.
-//! Ratios are of runs of the same round.
+//! The devices are net_null's, which cost nearly nothing: what is compared is what either costs
+//! itself, on one processor. Ratios are of runs of the same round.
 
 use longhaul_dpdk::{DpdkConfig, DpdkPort, eal};
 use longhaul_port::{Lease, Port, PortError, Received};
@@ -50,7 +50,11 @@ fn main() {
             for (manner, rates) in MANNERS.into_iter().zip(&ours) {
                 let ratios: Vec<f64> =
                     rates.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
-                println!("  {manner:?}: {} M/s, to testpmd's {}", spread(rates, 1e6), spread(&ratios, 1.0));
+                println!(
+                    "  {manner:?}: {} M/s, to testpmd's {}",
+                    spread(rates, 1e6),
+                    spread(&ratios, 1.0)
+                );
             }
         }
     }

@@ -10,12 +10,12 @@ pub(crate) const AROUND_MTU: usize = 14 + 2 * 4;
 /// How a device is to choose the receive queue of a frame, where there are several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spread {
-    /// By the two IP addresses, the same for both directions of a flow: two devices with as many queues choose the
-    /// same one for it. A device that cannot is refused.
+    /// By the two IP addresses, the same for both directions of a flow: two devices with as many
+    /// queues choose the same one for it. A device that cannot is refused.
     #[default]
     ByAddresses,
-    /// However the device does it by itself, as net_ring, net_null, net_tap, net_af_packet and net_af_xdp do. The two
-    /// directions of a flow may come by different queues.
+    /// However the device does it by itself, as net_ring, net_null, net_tap, net_af_packet and
+    /// net_af_xdp do. The two directions of a flow may come by different queues.
     ByDevice,
 }
 
@@ -24,22 +24,24 @@ pub enum Spread {
 pub struct DpdkConfig {
     /// The device and its arguments, as DPDK takes them: `0000:3b:00.0`, `net_memif0,role=client`.
     pub devargs: String,
-    /// The MTU that the flows behind this port need, in bytes: a device that cannot take it is refused. `None`: as much
-    /// as the device takes, up to [`DpdkConfig::MTU_DEFAULT`].
+    /// The MTU that the flows behind this port need, in bytes: a device that cannot take it is
+    /// refused. `None`: as much as the device takes, up to [`DpdkConfig::MTU_DEFAULT`].
     pub mtu: Option<u16>,
-    /// Receive queues of each port, over which the device spreads flows: 1 to 64. More than one helps where a device limits
-    /// what one queue takes.
+    /// Receive queues of each port, over which the device spreads flows: 1 to 64. More than one
+    /// helps where a device limits what one queue takes.
     pub rx_queues: u16,
     /// How the device spreads frames over all receive queues of all its ports.
     pub spread: Spread,
     /// Frames that each queue holds at the device, each way. A device may take less.
     pub queue_frames: u16,
-    /// Received frames of each port that others may keep where they lie, at most. Of those beyond it copies are kept, so that
-    /// the device never runs out of buffers for what is kept. 0: copies of all.
+    /// Received frames of each port that others may keep where they lie, at most. Of those beyond
+    /// it copies are kept, so that the device never runs out of buffers for what is kept. 0: copies
+    /// of all.
     pub lent_frames: u16,
-    /// Bytes of frame that one buffer holds, at least 256. A longer frame lies in several, where the device can do that;
-    /// else buffers are as long as the longest frame. Each port has
-    /// `(rx_queues + 1) * queue_frames + lent_frames + 2048` buffers. The default of 4352 carries a 4096-byte RDMA payload with all its headers in one.
+    /// Bytes of frame that one buffer holds, at least 256. A longer frame lies in several, where
+    /// the device can do that; else buffers are as long as the longest frame. Each port has
+    /// `(rx_queues + 1) * queue_frames + lent_frames + 2048` buffers. The default of 4352 carries a
+    /// 4096-byte RDMA payload with all its headers in one.
     pub buffer_bytes: usize,
 }
 
@@ -56,7 +58,8 @@ impl DpdkConfig {
     /// The largest MTU that can be asked for, in bytes: frames of 16 KiB.
     pub const MTU_MAX: u16 = (16 << 10) - AROUND_MTU as u16;
 
-    /// The defaults: jumbo frames, one queue of 1024 frames each way, 4096 frames lent, buffers of 4352 bytes.
+    /// The defaults: jumbo frames, one queue of 1024 frames each way, 4096 frames lent, buffers of
+    /// 4352 bytes.
     #[must_use]
     pub fn new(devargs: &str) -> Self {
         Self {
@@ -75,7 +78,11 @@ impl DpdkConfig {
             Err(DpdkError::Config { field, value: value.to_string(), range })
         };
         if self.device().is_empty() || self.devargs.contains('\0') {
-            return refuse("the device", &self.devargs, "a device, with its arguments behind commas");
+            return refuse(
+                "the device",
+                &self.devargs,
+                "a device, with its arguments behind commas",
+            );
         }
         if let Some(mtu) = self.mtu
             && !(68..=Self::MTU_MAX).contains(&mtu)

@@ -13,14 +13,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// A driver whose client connects once, when it is started, and which carries frames longer than it says.
+/// A driver whose client connects once, when it is started, and which carries frames longer than it
+/// says.
 const MEMIF: &str = "net_memif";
 /// How often such a client is started that found nobody to connect to.
 const START_EVERY: Duration = Duration::from_millis(200);
-/// How long a client that had connected is left alone before it is started again: its driver cleans up on a thread of its
-/// own, and must not be stopped meanwhile.
+/// How long a client that had connected is left alone before it is started again: its driver cleans
+/// up on a thread of its own, and must not be stopped meanwhile.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
-/// Buffers beyond those that the device's queues hold: frames that wait to be sent, and what threads keep at hand.
+/// Buffers beyond those that the device's queues hold: frames that wait to be sent, and what
+/// threads keep at hand.
 const MORE_BUFFERS: u32 = 2048;
 /// Drivers are written for buffers of this size, in bytes; some refuse smaller ones.
 const BUFFER_BYTES_USUAL: usize = 2048;
@@ -33,7 +35,8 @@ struct Attached(u16);
 impl Attached {
     fn new(config: &DpdkConfig) -> Result<Self, DpdkError> {
         let text = |text: &str| CString::new(text).expect("checked to have no zero");
-        let device = text(&pci::address(config.device()).unwrap_or_else(|| config.device().to_owned()));
+        let device =
+            text(&pci::address(config.device()).unwrap_or_else(|| config.device().to_owned()));
         let devargs = text(&config.devargs);
         let mut port = 0;
         let turn = eal::devices()?;
@@ -45,7 +48,10 @@ impl Attached {
             0.. => Ok(Attached(port)),
             // It was there before.
             EEXIST => Err(DpdkError::InUse { device: config.device().to_owned() }),
-            error => Err(DpdkError::NoDriver { devargs: config.devargs.clone(), reason: eal::reason(error) }),
+            error => Err(DpdkError::NoDriver {
+                devargs: config.devargs.clone(),
+                reason: eal::reason(error),
+            }),
         }
     }
 }
@@ -53,13 +59,15 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         let turn = eal::devices();
-        // SAFETY: the port is this one's own. A device that does not go stays until the process ends.
+        // SAFETY: the port is this one's own. A device that does not go stays until the process
+        // ends.
         unsafe { shim::lh_detach(self.0) };
         drop(turn);
     }
 }
 
-/// An attached and configured device. Its ports share it, and the last one to go stops it and gives it back.
+/// An attached and configured device. Its ports share it, and the last one to go stops it and gives
+/// it back.
 pub(crate) struct Device {
     attached: Attached,
     name: String,
@@ -87,7 +95,8 @@ impl PortPools {
     fn new(config: &DpdkConfig, buffer_bytes: usize, socket: i32) -> Result<Self, DpdkError> {
         let (frames, lent) = (u32::from(config.queue_frames), u32::from(config.lent_frames));
         let buffers = (u32::from(config.rx_queues) + 1) * frames + MORE_BUFFERS + lent;
-        let references = (lent > 0).then(|| BufferPool::of_references(frames + MORE_BUFFERS, socket));
+        let references =
+            (lent > 0).then(|| BufferPool::of_references(frames + MORE_BUFFERS, socket));
         Ok(PortPools {
             buffers: BufferPool::new(buffers, buffer_bytes, socket)?,
             references: references.transpose()?,
@@ -142,7 +151,12 @@ impl Device {
         Ok(device)
     }
 
-    fn configure(&self, config: &DpdkConfig, info: &Info, hash_key: Option<&[u8]>) -> Result<(), DpdkError> {
+    fn configure(
+        &self,
+        config: &DpdkConfig,
+        info: &Info,
+        hash_key: Option<&[u8]>,
+    ) -> Result<(), DpdkError> {
         let pools: Vec<_> = self.pools.iter().map(|pools| pools.buffers.as_ptr()).collect();
         let setup = Setup {
             pools: pools.as_ptr(),
@@ -155,8 +169,8 @@ impl Device {
             chains: u8::from(self.pools[0].buffers.buffer_bytes < self.mtu + AROUND_MTU),
             refers: u8::from(config.lent_frames > 0),
         };
-        // SAFETY: the port is attached; there is a pool for each sending queue, which lives until the port is detached, since
-        // it is dropped after it; the key is as long as `info` says.
+        // SAFETY: the port is attached; there is a pool for each sending queue, which lives until
+        // the port is detached, since it is dropped after it; the key is as long as `info` says.
         let done = unsafe { shim::lh_configure(self.id(), &raw const setup) };
         if done < 0 { Err(failed(config, "configuring it", done)) } else { Ok(()) }
     }
@@ -167,9 +181,11 @@ impl Device {
         // SAFETY: the port is started, and the key as long as the device says.
         match unsafe { shim::lh_spread_evenly(self.id(), key.as_ptr(), queues) } {
             0.. => Ok(()),
-            ENOTSUP => {
-                Err(rss::no_rss(config, &self.driver, "the same for both directions: it keeps another key"))
-            }
+            ENOTSUP => Err(rss::no_rss(
+                config,
+                &self.driver,
+                "the same for both directions: it keeps another key",
+            )),
             error => Err(failed(config, "having it spread frames", error)),
         }
     }
@@ -184,7 +200,8 @@ impl Device {
     /// Has a client connect again: only where one port, which calls this, has the device.
     fn restart(&self) -> Result<(), i32> {
         if self.is_started.swap(false, Ordering::AcqRel) {
-            // SAFETY: the port is attached and started, and nobody uses its queues: the one port is here.
+            // SAFETY: the port is attached and started, and nobody uses its queues: the one port is
+            // here.
             unsafe { shim::lh_stop(self.id()) };
         }
         self.start()
@@ -216,7 +233,8 @@ impl Device {
 
     pub(crate) fn statistics(&self) -> Statistics {
         let mut statistics = Statistics::default();
-        // SAFETY: the port is attached, and `statistics` is written at most. A device without them leaves zeros.
+        // SAFETY: the port is attached, and `statistics` is written at most. A device without them
+        // leaves zeros.
         unsafe { shim::lh_statistics(self.id(), &raw mut statistics) };
         statistics
     }
@@ -255,7 +273,8 @@ fn failed(config: &DpdkConfig, operation: &'static str, error: i32) -> DpdkError
     DpdkError::Device { device: config.device().to_owned(), operation, reason: eal::reason(error) }
 }
 
-/// Whether what a driver received stays as it is: a net_memif that copies nothing leaves it to its peer.
+/// Whether what a driver received stays as it is: a net_memif that copies nothing leaves it to its
+/// peer.
 pub(crate) fn owns_frames(driver: &str, config: &DpdkConfig) -> bool {
     driver != MEMIF || !config.devargs.contains("zero-copy")
 }
@@ -265,7 +284,8 @@ fn is_server(config: &DpdkConfig) -> bool {
 }
 
 fn text(info: &Info) -> String {
-    let bytes: Vec<u8> = info.driver.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
+    let bytes: Vec<u8> =
+        info.driver.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -277,18 +297,28 @@ fn fitting_mtu(config: &DpdkConfig, info: &Info, driver: &str) -> Result<usize, 
         return Ok(wanted.into());
     }
     match config.mtu {
-        Some(wanted) => {
-            Err(DpdkError::Mtu { device: device(), driver: driver.to_owned(), most: info.mtu_max, wanted })
-        }
+        Some(wanted) => Err(DpdkError::Mtu {
+            device: device(),
+            driver: driver.to_owned(),
+            most: info.mtu_max,
+            wanted,
+        }),
         None => Ok(info.mtu_max as usize),
     }
 }
 
 /// Refuses more ports or queues than the device has.
-fn check_queues(config: &DpdkConfig, ports: u16, info: &Info, driver: &str) -> Result<(), DpdkError> {
+fn check_queues(
+    config: &DpdkConfig,
+    ports: u16,
+    info: &Info,
+    driver: &str,
+) -> Result<(), DpdkError> {
     let rx_queues = usize::from(ports) * usize::from(config.rx_queues);
-    // The peer of a memif decides how many rings there are; what is not there the driver takes for the first.
-    let [rx_most, tx_most] = if driver == MEMIF { [1; 2] } else { [info.rx_queues_max, info.tx_queues_max] };
+    // The peer of a memif decides how many rings there are; what is not there the driver takes for
+    // the first.
+    let [rx_most, tx_most] =
+        if driver == MEMIF { [1; 2] } else { [info.rx_queues_max, info.tx_queues_max] };
     let refuse = |kind, most, wanted| {
         let device = config.device().to_owned();
         let cure = match driver {
@@ -362,7 +392,10 @@ mod tests {
         );
         assert_eq!(fitting(|config| config.rx_queues = 2, SMALL), Ok(1500));
         let error = fitting(|config| config.rx_queues = 3, SMALL).unwrap_err();
-        assert!(error.contains("has 4 receive queues, and 6 are asked for: --dpdk-queues=1"), "{error}");
+        assert!(
+            error.contains("has 4 receive queues, and 6 are asked for: --dpdk-queues=1"),
+            "{error}"
+        );
         let error = fitting(|config| config.rx_queues = 3, "net_af_packet").unwrap_err();
         assert!(error.contains("'qpairs=N'"), "{error}");
         let error = fitting(|_| (), MEMIF).unwrap_err();
@@ -371,7 +404,8 @@ mod tests {
 
     #[test]
     fn a_memif_takes_more_than_it_says() {
-        let (config, info) = (DpdkConfig::new("net_memif0"), Info { mtu_max: 1500, ..Info::default() });
+        let (config, info) =
+            (DpdkConfig::new("net_memif0"), Info { mtu_max: 1500, ..Info::default() });
         assert_eq!(fitting_mtu(&config, &info, MEMIF), Ok(9216));
     }
 }

@@ -8,15 +8,17 @@ use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 static STARTED: OnceLock<(String, Result<(), DpdkError>)> = OnceLock::new();
-/// Devices are attached and detached one at a time: a port is told from others by what was there before.
+/// Devices are attached and detached one at a time: a port is told from others by what was there
+/// before.
 static DEVICES: Mutex<()> = Mutex::new(());
 
-/// Starts DPDK with its own arguments, such as `--no-huge -m 1024`, split at spaces. A second call with the same ones does
-/// nothing.
+/// Starts DPDK with its own arguments, such as `--no-huge -m 1024`, split at spaces. A second call
+/// with the same ones does nothing.
 ///
-/// What it would do by itself and a box must not have is left out: it takes no device but those that ports name, binds no
-/// thread to a processor, leaves no files behind, and tells no telemetry. What it logs is kept for error messages, and
-/// printed only when the arguments have a `--log-level`.
+/// What it would do by itself and a box must not have is left out: it takes no device but those
+/// that ports name, binds no thread to a processor, leaves no files behind, and tells no telemetry.
+/// What it logs is kept for error messages, and printed only when the arguments have a
+/// `--log-level`.
 ///
 /// # Errors
 /// [`DpdkError::NoHugePages`], [`DpdkError::Start`] or [`DpdkError::StartedOtherwise`].
@@ -38,19 +40,24 @@ pub(crate) fn devices() -> Result<std::sync::MutexGuard<'static, ()>, DpdkError>
 
 fn start_once(arguments: &str) -> Result<(), DpdkError> {
     let all = complete(arguments, &processors());
-    if !all.iter().any(|word| word == "--no-huge") && !has_huge_pages(Path::new("/sys/kernel/mm/hugepages")) {
+    if !all.iter().any(|word| word == "--no-huge")
+        && !has_huge_pages(Path::new("/sys/kernel/mm/hugepages"))
+    {
         return Err(DpdkError::NoHugePages);
     }
     let refused = |reason: String| DpdkError::Start { arguments: all.join(" "), reason };
-    let words: Result<Vec<CString>, _> = all.iter().map(|word| CString::new(word.as_str())).collect();
+    let words: Result<Vec<CString>, _> =
+        all.iter().map(|word| CString::new(word.as_str())).collect();
     let words = words.map_err(|e| refused(e.to_string()))?;
-    let mut pointers: Vec<*mut c_char> = words.iter().map(|word| word.as_ptr().cast_mut()).collect();
+    let mut pointers: Vec<*mut c_char> =
+        words.iter().map(|word| word.as_ptr().cast_mut()).collect();
     let count = i32::try_from(pointers.len()).map_err(|e| refused(e.to_string()))?;
     pointers.push(std::ptr::null_mut());
     let prints = all.iter().any(|word| word.starts_with("--log-level"));
     // SAFETY: no preconditions.
     unsafe { shim::lh_keep_log(i32::from(prints)) };
-    // SAFETY: `count` pointers to zero-terminated words, and a null one behind them, that stay until the process ends.
+    // SAFETY: `count` pointers to zero-terminated words, and a null one behind them, that stay
+    // until the process ends.
     let done = unsafe { shim::lh_init(count, pointers.as_mut_ptr()) };
     // DPDK may keep pointers to its arguments.
     std::mem::forget((words, pointers));
@@ -60,7 +67,8 @@ fn start_once(arguments: &str) -> Result<(), DpdkError> {
 /// The user's arguments and those that a box needs.
 fn complete(arguments: &str, processors: &str) -> Vec<String> {
     let given: Vec<&str> = arguments.split_whitespace().collect();
-    let has = |names: &[&str]| given.iter().any(|word| names.iter().any(|name| word.starts_with(name)));
+    let has =
+        |names: &[&str]| given.iter().any(|word| names.iter().any(|name| word.starts_with(name)));
     let mut all = vec!["longhaul".to_owned()];
     if !has(&["-l", "-c", "--lcores"]) {
         // One thread of DPDK's, ours, on any of our processors: it would be bound to the first.
@@ -105,7 +113,11 @@ pub(crate) fn reason(error: i32) -> String {
     let said = line.split(|byte| *byte == 0).next().unwrap_or_default();
     let said = String::from_utf8_lossy(said);
     let said = said.lines().next().unwrap_or_default().trim();
-    if said.is_empty() { std::io::Error::from_raw_os_error(-error).to_string() } else { said.to_owned() }
+    if said.is_empty() {
+        std::io::Error::from_raw_os_error(-error).to_string()
+    } else {
+        said.to_owned()
+    }
 }
 
 /// What DPDK said so far is not the reason for what comes.
@@ -115,19 +127,21 @@ pub(crate) fn forget_log() {
     unsafe { shim::lh_first_error(line.as_mut_ptr().cast(), line.len()) };
 }
 
-/// Makes the calling thread known to DPDK, which then keeps buffers at hand for it; once. Without that, everything works
-/// more slowly.
+/// Makes the calling thread known to DPDK, which then keeps buffers at hand for it; once. Without
+/// that, everything works more slowly.
 pub(crate) fn know_this_thread() {
     struct Known;
     impl Drop for Known {
         fn drop(&mut self) {
-            // SAFETY: no preconditions: a thread that is not registered, or is DPDK's own, is left as it is.
+            // SAFETY: no preconditions: a thread that is not registered, or is DPDK's own, is left
+            // as it is.
             unsafe { shim::lh_unregister_thread() };
         }
     }
     thread_local! {
         static KNOWN: Known = {
-            // SAFETY: DPDK runs: ports are made by it. More threads than it knows at once go without.
+            // SAFETY: DPDK runs: ports are made by it. More threads than it knows at once go
+            // without.
             unsafe { shim::lh_register_thread() };
             Known
         };

@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-/// An error of [`eal::start`](crate::eal::start) or [`DpdkPort::open`](crate::DpdkPort::open). Each names its cure.
+/// An error of [`eal::start`](crate::eal::start) or [`DpdkPort::open`](crate::DpdkPort::open). Each
+/// names its cure.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DpdkError {
@@ -59,7 +60,9 @@ pub enum DpdkError {
         driver: String,
     },
     /// No driver of the kernel's gives the device to DPDK.
-    #[error("{device} has no driver: give it to DPDK with 'dpdk-devbind.py --bind=vfio-pci {device}'")]
+    #[error(
+        "{device} has no driver: give it to DPDK with 'dpdk-devbind.py --bind=vfio-pci {device}'"
+    )]
     NoKernelDriver {
         /// Its address.
         device: String,

@@ -29,7 +29,8 @@ impl Burst {
     pub(crate) fn receive(&mut self, device: &Device, queue: u16, max: usize) -> usize {
         self.give_back();
         let count = max.min(BURST_MAX) as u32;
-        // SAFETY: the port is started and has this queue, only this thread uses it, and there is room for `count` frames.
+        // SAFETY: the port is started and has this queue, only this thread uses it, and there is
+        // room for `count` frames.
         let came = unsafe { shim::lh_receive(device.id(), queue, self.frames.as_mut_ptr(), count) };
         self.came = came as usize;
         self.came
@@ -48,9 +49,15 @@ impl Burst {
         frame.segments == 1 && frame.len as usize >= LENT_BYTES_MIN
     }
 
-    /// Shows one of them to `each`, which may keep it. False: too many are kept. It is not to be asked for again.
+    /// Shows one of them to `each`, which may keep it. False: too many are kept. It is not to be
+    /// asked for again.
     #[inline]
-    pub(crate) fn lend(&mut self, at: usize, to: &mut LentBuffers, each: &mut dyn FnMut(&Lease)) -> bool {
+    pub(crate) fn lend(
+        &mut self,
+        at: usize,
+        to: &mut LentBuffers,
+        each: &mut dyn FnMut(&Lease),
+    ) -> bool {
         to.lend(&mut self.frames[..self.came][at], each)
     }
 
@@ -58,8 +65,8 @@ impl Burst {
     #[inline]
     pub(crate) fn give_back(&mut self) {
         if self.came > 0 {
-            // SAFETY: these came with the last burst, and are freed once: `came` is 0 from here on. In place of those that
-            // are kept there are others, or none.
+            // SAFETY: these came with the last burst, and are freed once: `came` is 0 from here on.
+            // In place of those that are kept there are others, or none.
             unsafe { shim::lh_free(self.frames.as_ptr(), self.came as u32) };
             self.came = 0;
         }
@@ -93,8 +100,8 @@ impl<'a> Received<'a> {
         if self.0.segments != 1 {
             return None;
         }
-        // SAFETY: a buffer's data, of which the driver says that it has `len` bytes; nobody else has the buffer until the
-        // burst, which this borrows, is given back.
+        // SAFETY: a buffer's data, of which the driver says that it has `len` bytes; nobody else
+        // has the buffer until the burst, which this borrows, is given back.
         Some(unsafe { std::slice::from_raw_parts(self.0.bytes, self.len()) })
     }
 
@@ -102,7 +109,8 @@ impl<'a> Received<'a> {
     #[cold]
     pub(crate) fn gather(&self, out: &mut [u8]) {
         assert_eq!(out.len(), self.len(), "output length");
-        // SAFETY: `out` has as many bytes as the frame; the copy ends there, whatever the buffers say.
+        // SAFETY: `out` has as many bytes as the frame; the copy ends there, whatever the buffers
+        // say.
         unsafe { shim::lh_gather(self.0, out.as_mut_ptr()) };
     }
 }
@@ -132,8 +140,10 @@ impl Outgoing {
 
     pub(crate) fn new(pool: &BufferPool, queue: u16, frame_bytes_max: usize) -> Self {
         let buffers_max = frame_bytes_max.div_ceil(pool.buffer_bytes);
-        let empty = Vec::with_capacity((Self::FRAMES_MAX * buffers_max).next_multiple_of(BURST_MAX));
-        let (built, references) = (Vec::with_capacity(Self::FRAMES_MAX), Vec::with_capacity(BURST_MAX));
+        let empty =
+            Vec::with_capacity((Self::FRAMES_MAX * buffers_max).next_multiple_of(BURST_MAX));
+        let (built, references) =
+            (Vec::with_capacity(Self::FRAMES_MAX), Vec::with_capacity(BURST_MAX));
         Self { built, sent: 0, empty, references, buffers_max, queue, no_buffer: 0 }
     }
 
@@ -150,7 +160,8 @@ impl Outgoing {
             self.empty.resize(had + BURST_MAX, RawFrame::NONE);
             let more = &mut self.empty[had..];
             // SAFETY: the pool is there, and there is room for so many frames.
-            let done = unsafe { shim::lh_allocate(pool.as_ptr(), more.as_mut_ptr(), BURST_MAX as u32) };
+            let done =
+                unsafe { shim::lh_allocate(pool.as_ptr(), more.as_mut_ptr(), BURST_MAX as u32) };
             if done < 0 {
                 self.empty.truncate(had);
                 self.no_buffer = self.no_buffer.wrapping_add(1);
@@ -159,8 +170,8 @@ impl Outgoing {
         }
     }
 
-    /// Builds a frame of `len` bytes. False: there is no room, and `fill` was not called. A frame of several buffers is
-    /// built in `scratch`.
+    /// Builds a frame of `len` bytes. False: there is no room, and `fill` was not called. A frame
+    /// of several buffers is built in `scratch`.
     #[inline]
     pub(crate) fn build(
         &mut self,
@@ -189,16 +200,19 @@ impl Outgoing {
         } else {
             let bytes = &mut scratch[..len];
             fill(bytes);
-            // SAFETY: `needed` empty frames, each of one buffer of `buffer_bytes`, have room for `len` bytes.
-            unsafe { shim::lh_spread(frames.as_mut_ptr(), needed as u32, bytes.as_ptr(), len as u32) };
+            // SAFETY: `needed` empty frames, each of one buffer of `buffer_bytes`, have room for
+            // `len` bytes.
+            unsafe {
+                shim::lh_spread(frames.as_mut_ptr(), needed as u32, bytes.as_ptr(), len as u32)
+            };
         }
         self.built.push(frames[0]);
         self.empty.truncate(first);
         true
     }
 
-    /// Adds a frame that somebody lends. False: there is no room, no buffer in `references`, or the frame lies in memory that is
-    /// not DPDK's.
+    /// Adds a frame that somebody lends. False: there is no room, no buffer in `references`, or the
+    /// frame lies in memory that is not DPDK's.
     #[inline]
     pub(crate) fn refer(&mut self, references: &BufferPool, lease: &Lease) -> bool {
         if self.built.len() == Self::FRAMES_MAX || !self.stock_up_references(references) {
@@ -206,9 +220,11 @@ impl Outgoing {
         }
         let Some(frame) = self.references.last_mut() else { return false };
         let (bytes, opaque) = (lease.bytes(), into_opaque(lease.clone()));
-        // SAFETY: the frame is an empty one of a pool of references; the bytes stay as they are as long as there is a clone of the
-        // lease, and the one that goes along is let go of by `let_go` alone.
-        let done = unsafe { shim::lh_refer(frame, bytes.as_ptr(), bytes.len() as u32, let_go, opaque) };
+        // SAFETY: the frame is an empty one of a pool of references; the bytes stay as they are as
+        // long as there is a clone of the lease, and the one that goes along is let go of by
+        // `let_go` alone.
+        let done =
+            unsafe { shim::lh_refer(frame, bytes.as_ptr(), bytes.len() as u32, let_go, opaque) };
         if done < 0 {
             // SAFETY: the lease from above, which did not go along.
             drop(unsafe { from_opaque(opaque) });
@@ -226,8 +242,9 @@ impl Outgoing {
         }
         self.references.resize(BURST_MAX, RawFrame::NONE);
         // SAFETY: the pool is there, and there is room for so many frames.
-        let done =
-            unsafe { shim::lh_allocate(pool.as_ptr(), self.references.as_mut_ptr(), BURST_MAX as u32) };
+        let done = unsafe {
+            shim::lh_allocate(pool.as_ptr(), self.references.as_mut_ptr(), BURST_MAX as u32)
+        };
         if done < 0 {
             self.references.clear();
         }
@@ -241,9 +258,11 @@ impl Outgoing {
         while device.is_started() && self.sent < self.built.len() {
             let rest = &self.built[self.sent..];
             let count = rest.len().min(BURST_MAX);
-            // SAFETY: the port is started and has this queue, only this thread uses it; what it takes is no longer ours.
+            // SAFETY: the port is started and has this queue, only this thread uses it; what it
+            // takes is no longer ours.
             let taken =
-                unsafe { shim::lh_transmit(device.id(), self.queue, rest.as_ptr(), count as u32) } as usize;
+                unsafe { shim::lh_transmit(device.id(), self.queue, rest.as_ptr(), count as u32) }
+                    as usize;
             self.sent += taken;
             if taken < count {
                 break;

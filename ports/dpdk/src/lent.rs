@@ -4,11 +4,12 @@ use crate::shim::{self, Mbuf, RawFrame};
 use longhaul_lease::{Circulation, Lease, Returned};
 use std::ptr::null_mut;
 
-/// A frame that is shorter, in bytes, is not lent: a copy of it costs less than a whole buffer that is kept for it.
+/// A frame that is shorter, in bytes, is not lent: a copy of it costs less than a whole buffer that
+/// is kept for it.
 pub(crate) const LENT_BYTES_MIN: usize = 256;
 
-/// Buffers whose frames were lent. Each goes back to its pool once nobody has its frame any more: when another is lent
-/// in its place.
+/// Buffers whose frames were lent. Each goes back to its pool once nobody has its frame any more:
+/// when another is lent in its place.
 pub(crate) struct LentBuffers {
     kept: Circulation<LentBuffer>,
     /// One whose frame nobody kept.
@@ -17,14 +18,16 @@ pub(crate) struct LentBuffers {
     most: usize,
 }
 
-/// A lease and the buffer behind it, null at first. Clones do not free the buffer, nor does dropping it.
+/// A lease and the buffer behind it, null at first. Clones do not free the buffer, nor does
+/// dropping it.
 #[derive(Clone)]
 struct LentBuffer {
     lease: Lease,
     mbuf: *mut Mbuf,
 }
 
-// SAFETY: the buffer is this one's, others only read it, and DPDK's buffers may be freed by any thread.
+// SAFETY: the buffer is this one's, others only read it, and DPDK's buffers may be freed by any
+// thread.
 unsafe impl Send for LentBuffer {}
 
 impl Returned for LentBuffer {
@@ -44,14 +47,16 @@ impl LentBuffers {
         self.most > 0
     }
 
-    /// Shows a frame of one buffer to `each`. The buffer is kept here until nobody has the frame; `frame` gets another one in
-    /// its place, or none, that is to be freed. False, without a call: too many are kept.
+    /// Shows a frame of one buffer to `each`. The buffer is kept here until nobody has the frame;
+    /// `frame` gets another one in its place, or none, that is to be freed. False, without a call:
+    /// too many are kept.
     #[inline]
     pub(crate) fn lend(&mut self, frame: &mut RawFrame, each: &mut dyn FnMut(&Lease)) -> bool {
         debug_assert_eq!(frame.segments, 1, "one buffer");
         let Some(mut place) = self.place() else { return false };
-        // SAFETY: a buffer's data, of which the driver says that it has `len` bytes. Nobody writes there before the buffer is
-        // freed, and from here on it is freed only once this lease, which alone has the slice, is returned.
+        // SAFETY: a buffer's data, of which the driver says that it has `len` bytes. Nobody writes
+        // there before the buffer is freed, and from here on it is freed only once this lease,
+        // which alone has the slice, is returned.
         place.lease.put(unsafe { std::slice::from_raw_parts(frame.bytes, frame.len as usize) });
         std::mem::swap(&mut place.mbuf, &mut frame.mbuf);
         // If this panics, the buffer stays where it is for good.
@@ -80,7 +85,8 @@ impl LentBuffers {
         for place in std::mem::take(&mut self.kept).into_items().chain(self.spare.take()) {
             if place.is_returned() {
                 let frame = RawFrame { mbuf: place.mbuf, ..RawFrame::NONE };
-                // SAFETY: nobody else has the buffer, nor its bytes, and it is freed once: `place` is not used again.
+                // SAFETY: nobody else has the buffer, nor its bytes, and it is freed once: `place`
+                // is not used again.
                 unsafe { shim::lh_free(&raw const frame, 1) };
             } else {
                 rest.give(place);
@@ -98,7 +104,8 @@ impl LentBuffers {
 
 impl Drop for LentBuffers {
     fn drop(&mut self) {
-        // Buffers whose frames somebody still has stay where they are for good, and with them their pool.
+        // Buffers whose frames somebody still has stay where they are for good, and with them their
+        // pool.
         self.sweep();
     }
 }

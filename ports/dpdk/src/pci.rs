@@ -61,7 +61,8 @@ mod tests {
     fn a_device_of_the_kernels_is_refused_with_the_command_that_hands_it_over() {
         let root = std::env::temp_dir().join(format!("longhaul-pci-{}", std::process::id()));
         let devices = root.join("devices");
-        for (number, driver) in [(0, Some("ixgbe")), (1, Some("vfio-pci")), (2, Some("mlx5_core")), (3, None)]
+        for (number, driver) in
+            [(0, Some("ixgbe")), (1, Some("vfio-pci")), (2, Some("mlx5_core")), (3, None)]
         {
             let place = devices.join(format!("0000:3b:00.{number}"));
             create_dir_all(&place).unwrap();
@@ -70,11 +71,15 @@ mod tests {
             }
         }
         let checked = |device: &str| check(device, &devices).map_err(|error| error.to_string());
-        let outcome = ["3b:00.0", "3b:00.1", "3b:00.2", "3b:00.3", "3b:00.4", "net_null0"].map(checked);
+        let outcome =
+            ["3b:00.0", "3b:00.1", "3b:00.2", "3b:00.3", "3b:00.4", "net_null0"].map(checked);
         std::fs::remove_dir_all(&root).unwrap();
         let [kernels, vfio, shared, none, absent, virtual_one] = outcome;
         let kernels = kernels.unwrap_err();
-        assert!(kernels.contains("ixgbe") && kernels.contains("--bind=vfio-pci 0000:3b:00.0"), "{kernels}");
+        assert!(
+            kernels.contains("ixgbe") && kernels.contains("--bind=vfio-pci 0000:3b:00.0"),
+            "{kernels}"
+        );
         assert_eq!((vfio, shared, virtual_one), (Ok(()), Ok(()), Ok(())));
         assert!(none.unwrap_err().contains("--bind=vfio-pci 0000:3b:00.3"));
         assert!(absent.unwrap_err().contains("0000:3b:00.4"));

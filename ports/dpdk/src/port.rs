@@ -7,8 +7,8 @@ use crate::error::DpdkError;
 use crate::frames::{Burst, Outgoing};
 use crate::lent::LentBuffers;
 use longhaul_port::{
-    Descriptors, DropReason, FRAME_BYTES_MIN, Lease, LinkState, Port, PortCapabilities, PortCounters,
-    PortError, Received, check_length,
+    Descriptors, DropReason, FRAME_BYTES_MIN, Lease, LinkState, Port, PortCapabilities,
+    PortCounters, PortError, Received, check_length,
 };
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -20,11 +20,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// A queue that takes nothing for so long has stalled.
 const STALLED_AFTER: Duration = Duration::from_millis(500);
 
-/// What only ports of DPDK count. Free-running since the port was made, but for the device's own, which some devices
-/// begin anew when they are started again. What the device counts for all its ports at once, the first one has.
+/// What only ports of DPDK count. Free-running since the port was made, but for the device's own,
+/// which some devices begin anew when they are started again. What the device counts for all its
+/// ports at once, the first one has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DpdkCounters {
-    /// Frames that the device dropped because its queue was full: they were not received fast enough.
+    /// Frames that the device dropped because its queue was full: they were not received fast
+    /// enough.
     pub rx_missed: u64,
     /// Frames that the device dropped as damaged.
     pub rx_errors: u64,
@@ -34,7 +36,8 @@ pub struct DpdkCounters {
     pub rx_bad_checksum: u64,
     /// Frames received in several buffers, and copied into one piece.
     pub rx_gathered: u64,
-    /// Frames that could not be kept where they lie, because as many are kept as may be. Who keeps them has copied them.
+    /// Frames that could not be kept where they lie, because as many are kept as may be. Who keeps
+    /// them has copied them.
     pub rx_not_lent: u64,
     /// Frames that the device did not send.
     pub tx_errors: u64,
@@ -42,13 +45,15 @@ pub struct DpdkCounters {
     pub tx_no_buffer: u64,
     /// Frames that were sent from where they were received, without a copy.
     pub tx_by_reference: u64,
-    /// Times that the device took nothing for half a second although its link was up and frames waited.
+    /// Times that the device took nothing for half a second although its link was up and frames
+    /// waited.
     pub tx_stalls: u64,
     /// Times that the device was stopped and started to have its link come up again.
     pub restarts: u64,
 }
 
-/// Some queues of one device: as many to receive from as configured, and one to send by. See the crate's documentation.
+/// Some queues of one device: as many to receive from as configured, and one to send by. See the
+/// crate's documentation.
 pub struct DpdkPort {
     name: Arc<str>,
     /// Which of the device's ports it is.
@@ -61,7 +66,8 @@ pub struct DpdkPort {
     /// The one that is looked at first in the next call.
     rx_queue: u16,
     frame_bytes_max: usize,
-    /// For frames in several buffers, and for those that nobody gets. Its length is the longest frame.
+    /// For frames in several buffers, and for those that nobody gets. Its length is the longest
+    /// frame.
     scratch: Box<[u8]>,
     link: LinkState,
     looked_at: Option<Instant>,
@@ -74,13 +80,15 @@ pub struct DpdkPort {
     device: Arc<Device>,
 }
 
-/// Attaches a device and starts it, with as many ports: each has queues, a pool of buffers and counters of its own, and may
-/// be driven by a thread of its own. The device stops when the last of them is dropped. A link that is down is no error.
+/// Attaches a device and starts it, with as many ports: each has queues, a pool of buffers and
+/// counters of its own, and may be driven by a thread of its own. The device stops when the last of
+/// them is dropped. A link that is down is no error.
 ///
 /// Which frame comes by which port [`DpdkConfig::spread`] says.
 ///
 /// # Errors
-/// See [`DpdkError`]: everything that makes the device useless for `config`, before it takes a frame.
+/// See [`DpdkError`]: everything that makes the device useless for `config`, before it takes a
+/// frame.
 pub fn open_queues(config: &DpdkConfig, queues: NonZeroUsize) -> Result<Vec<DpdkPort>, DpdkError> {
     config.validate(queues)?;
     let ports = queues.get() as u16;
@@ -92,7 +100,8 @@ impl DpdkPort {
     /// Attaches a device and starts it, with one port. A link that is down is no error.
     ///
     /// # Errors
-    /// See [`DpdkError`]: everything that makes the device useless for `config`, before it takes a frame.
+    /// See [`DpdkError`]: everything that makes the device useless for `config`, before it takes a
+    /// frame.
     pub fn open(config: &DpdkConfig) -> Result<Self, DpdkError> {
         let mut ports = open_queues(config, NonZeroUsize::MIN)?;
         Ok(ports.remove(0))
@@ -101,7 +110,8 @@ impl DpdkPort {
     fn new(config: &DpdkConfig, device: Arc<Device>, number: u16) -> Self {
         let frame_bytes_max = device.mtu() + AROUND_MTU;
         let first = number * config.rx_queues;
-        let lent_most = if owns_frames(device.driver(), config) { config.lent_frames.into() } else { 0 };
+        let lent_most =
+            if owns_frames(device.driver(), config) { config.lent_frames.into() } else { 0 };
         let mut port = Self {
             name: config.device().into(),
             number,
@@ -222,7 +232,12 @@ impl DpdkPort {
     }
 
     /// Takes at most `max` frames and hands them to `each`; returns how many.
-    fn receive_by(&mut self, max: usize, may_lend: bool, each: &mut dyn FnMut(Received<'_>)) -> usize {
+    fn receive_by(
+        &mut self,
+        max: usize,
+        may_lend: bool,
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> usize {
         let (mut taken, mut handed) = (0, 0);
         if !self.device.is_started() {
             return 0;
@@ -258,7 +273,8 @@ impl DpdkPort {
         let len = frame.len();
         if !(FRAME_BYTES_MIN..=self.frame_bytes_max).contains(&len) {
             let is_short = len < FRAME_BYTES_MIN;
-            let reason = if is_short { DropReason::FrameTooShort } else { DropReason::FrameTooLong };
+            let reason =
+                if is_short { DropReason::FrameTooShort } else { DropReason::FrameTooLong };
             self.counters.rx_drops.count(reason);
             return false;
         }
@@ -287,7 +303,11 @@ impl Port for DpdkPort {
         Ok(self.receive_by(max, false, &mut |received| each(received.bytes())))
     }
 
-    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+    fn receive_lent(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, PortError> {
         Ok(self.receive_by(max, self.lent.are_possible(), each))
     }
 
@@ -306,7 +326,12 @@ impl Port for DpdkPort {
             self.counters.tx_drops.count(DropReason::LinkDown);
             return Ok(true);
         }
-        if !self.outgoing.build(&self.device.pools(self.number).buffers, len, &mut self.scratch, fill) {
+        if !self.outgoing.build(
+            &self.device.pools(self.number).buffers,
+            len,
+            &mut self.scratch,
+            fill,
+        ) {
             self.counters.tx_full = self.counters.tx_full.wrapping_add(1);
             return Ok(false);
         }

@@ -1,9 +1,10 @@
 //! How a device spreads frames over its receive queues, so that both directions of a flow meet.
 //!
-//! Network cards hash by Toeplitz's function: each bit of what is hashed that is one adds 32 bits of the key, those that
-//! begin at the place of that bit. With a key that repeats after 16 bits, source and destination may change places, since
-//! IP addresses are multiples of 16 bits long (Woo and Park, "Scalable TCP Session Monitoring with Symmetric
-//! Receive-side Scaling", 2012). UDP's ports are left out: a RoCEv2 flow's source ports differ by direction.
+//! Network cards hash by Toeplitz's function: each bit of what is hashed that is one adds 32 bits
+//! of the key, those that begin at the place of that bit. With a key that repeats after 16 bits,
+//! source and destination may change places, since IP addresses are multiples of 16 bits long (Woo
+//! and Park, "Scalable TCP Session Monitoring with Symmetric Receive-side Scaling", 2012). UDP's
+//! ports are left out: a RoCEv2 flow's source ports differ by direction.
 
 use crate::config::{DpdkConfig, Spread};
 use crate::error::DpdkError;
@@ -20,7 +21,8 @@ pub(crate) fn symmetric_key(bytes: u8) -> Vec<u8> {
     PATTERN.into_iter().cycle().take(bytes.into()).collect()
 }
 
-/// The key for a device with `ports` ports; `None` when it is to be left alone, or has a single receive queue.
+/// The key for a device with `ports` ports; `None` when it is to be left alone, or has a single
+/// receive queue.
 pub(crate) fn key_for(
     config: &DpdkConfig,
     ports: u16,
@@ -62,9 +64,12 @@ mod tests {
 
     #[test]
     fn the_reference_hashes_as_published() {
-        // Of Microsoft's "Verifying the RSS Hash Calculation": 66.9.149.187 to 161.142.100.80, without ports.
-        let key =
-            [0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0];
+        // Of Microsoft's "Verifying the RSS Hash Calculation": 66.9.149.187 to 161.142.100.80,
+        // without ports.
+        let key = [
+            0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3,
+            0x8f, 0xb0,
+        ];
         assert_eq!(hash(&key, &[66, 9, 149, 187, 161, 142, 100, 80]), 0x323e_8fc2);
     }
 
@@ -91,7 +96,8 @@ mod tests {
 
     #[test]
     fn what_a_device_lacks_is_said() {
-        let able = Info { hashes_addresses: 1, hash_key_bytes: 40, spread_slots: 128, ..Info::default() };
+        let able =
+            Info { hashes_addresses: 1, hash_key_bytes: 40, spread_slots: 128, ..Info::default() };
         let asked = |info: Info, ports, spread| {
             let config = DpdkConfig { spread, ..DpdkConfig::new("net_x0,y=z") };
             key_for(&config, ports, &info, "net_x").map_err(|error| error.to_string())
@@ -101,7 +107,11 @@ mod tests {
             asked(Info { spread_slots: 0, ..able }, 4, Spread::ByAddresses),
             Ok(Some(symmetric_key(40)))
         );
-        assert_eq!(asked(Info::default(), 1, Spread::ByAddresses), Ok(None), "one queue needs nothing");
+        assert_eq!(
+            asked(Info::default(), 1, Spread::ByAddresses),
+            Ok(None),
+            "one queue needs nothing"
+        );
         assert_eq!(asked(Info::default(), 4, Spread::ByDevice), Ok(None));
         for (info, words) in [
             (Info { hashes_addresses: 0, ..able }, "its driver does not offer"),

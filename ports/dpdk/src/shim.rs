@@ -87,7 +87,8 @@ unsafe extern "C" {
     pub(crate) fn lh_init(argc: c_int, argv: *mut *mut c_char) -> c_int;
     pub(crate) fn lh_register_thread() -> c_int;
     pub(crate) fn lh_unregister_thread();
-    pub(crate) fn lh_attach(device: *const c_char, devargs: *const c_char, port: *mut u16) -> c_int;
+    pub(crate) fn lh_attach(device: *const c_char, devargs: *const c_char, port: *mut u16)
+    -> c_int;
     pub(crate) fn lh_detach(port: u16) -> c_int;
     pub(crate) fn lh_describe(port: u16, info: *mut Info) -> c_int;
     pub(crate) fn lh_configure(port: u16, setup: *const Setup) -> c_int;
@@ -102,7 +103,11 @@ unsafe extern "C" {
         buffer_bytes: c_uint,
         socket: c_int,
     ) -> *mut Pool;
-    pub(crate) fn lh_reference_pool(name: *const c_char, buffers: c_uint, socket: c_int) -> *mut Pool;
+    pub(crate) fn lh_reference_pool(
+        name: *const c_char,
+        buffers: c_uint,
+        socket: c_int,
+    ) -> *mut Pool;
     pub(crate) fn lh_refer(
         frame: *mut RawFrame,
         bytes: *const u8,
@@ -112,10 +117,16 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn lh_pool_free(pool: *mut Pool);
     pub(crate) fn lh_pool_free_buffers(pool: *const Pool) -> c_uint;
-    pub(crate) fn lh_receive(port: u16, queue: u16, frames: *mut RawFrame, count: c_uint) -> c_uint;
+    pub(crate) fn lh_receive(port: u16, queue: u16, frames: *mut RawFrame, count: c_uint)
+    -> c_uint;
     pub(crate) fn lh_gather(frame: *const RawFrame, out: *mut u8);
     pub(crate) fn lh_allocate(pool: *mut Pool, frames: *mut RawFrame, count: c_uint) -> c_int;
     pub(crate) fn lh_spread(frames: *mut RawFrame, count: c_uint, bytes: *const u8, len: u32);
-    pub(crate) fn lh_transmit(port: u16, queue: u16, frames: *const RawFrame, count: c_uint) -> c_uint;
+    pub(crate) fn lh_transmit(
+        port: u16,
+        queue: u16,
+        frames: *const RawFrame,
+        count: c_uint,
+    ) -> c_uint;
     pub(crate) fn lh_free(frames: *const RawFrame, count: c_uint);
 }

@@ -55,14 +55,19 @@ fn byte(number: usize, at: usize) -> u8 {
 }
 
 fn send(port: &mut impl Port, number: usize, len: usize) -> bool {
-    let fill = &mut |out: &mut [u8]| out.iter_mut().enumerate().for_each(|(at, out)| *out = byte(number, at));
+    let fill = &mut |out: &mut [u8]| {
+        out.iter_mut().enumerate().for_each(|(at, out)| *out = byte(number, at))
+    };
     port.transmit(len, fill).expect("a length that it takes")
 }
 
 #[track_caller]
 fn check(frame: &[u8], number: usize, len: usize) {
     assert_eq!(frame.len(), len, "frame {number}");
-    assert!(frame.iter().enumerate().all(|(at, is)| *is == byte(number, at)), "frame {number} differs");
+    assert!(
+        frame.iter().enumerate().all(|(at, is)| *is == byte(number, at)),
+        "frame {number} differs"
+    );
 }
 
 /// Sends from one to the other, with at most `window` on their way, and checks each.
@@ -86,7 +91,10 @@ fn carry(from: &mut impl Port, to: &mut impl Port, window: usize, lengths: &[usi
 }
 
 fn many_lengths(most: usize) -> Vec<usize> {
-    [14, 60, 2048, most].into_iter().chain((0..5000).map(|number| 14 + number * 997 % (most - 13))).collect()
+    [14, 60, 2048, most]
+        .into_iter()
+        .chain((0..5000).map(|number| 14 + number * 997 % (most - 13)))
+        .collect()
 }
 
 fn echo(port: &mut DpdkPort, lengths: &[usize]) {
@@ -133,8 +141,14 @@ mod frames {
         let lengths = many_lengths(9238);
         echo(&mut port, &lengths);
         let counters = port.counters();
-        assert_eq!((counters.tx_frames, counters.rx_frames), (lengths.len() as u64, lengths.len() as u64));
-        assert_eq!((counters.rx_drops.total(), counters.tx_drops.total(), counters.link_ups), (0, 0, 1));
+        assert_eq!(
+            (counters.tx_frames, counters.rx_frames),
+            (lengths.len() as u64, lengths.len() as u64)
+        );
+        assert_eq!(
+            (counters.rx_drops.total(), counters.tx_drops.total(), counters.link_ups),
+            (0, 0, 1)
+        );
         assert_eq!(port.dpdk_counters().rx_gathered, 0, "buffers hold whole frames");
     }
 
@@ -167,7 +181,8 @@ mod queues {
     #[test]
     fn have_their_turns_although_one_of_them_is_always_full() {
         let devargs = "net_null30,size=100";
-        let config = DpdkConfig { rx_queues: 3, spread: Spread::ByDevice, ..DpdkConfig::new(devargs) };
+        let config =
+            DpdkConfig { rx_queues: 3, spread: Spread::ByDevice, ..DpdkConfig::new(devargs) };
         let mut port = open(&config).unwrap();
         up(&mut port);
         for turn in 1..=7 {
@@ -181,7 +196,8 @@ mod queues {
 
     #[test]
     fn of_one_device_serve_as_many_threads() {
-        let config = DpdkConfig { spread: Spread::ByDevice, ..DpdkConfig::new("net_ring_threads0") };
+        let config =
+            DpdkConfig { spread: Spread::ByDevice, ..DpdkConfig::new("net_ring_threads0") };
         let ports = open_ports(&config, 3).unwrap();
         std::thread::scope(|threads| {
             for mut port in ports {
@@ -197,10 +213,14 @@ mod queues {
 
     #[test]
     fn of_one_device_keep_to_themselves() {
-        let config =
-            DpdkConfig { rx_queues: 2, spread: Spread::ByDevice, ..DpdkConfig::new("net_ring_own0") };
+        let config = DpdkConfig {
+            rx_queues: 2,
+            spread: Spread::ByDevice,
+            ..DpdkConfig::new("net_ring_own0")
+        };
         let mut ports = open_ports(&config, 2).unwrap();
-        // What the ring with number 1 gets by the second port, it hands to its second receive queue: the first port's.
+        // What the ring with number 1 gets by the second port, it hands to its second receive
+        // queue: the first port's.
         up(&mut ports[1]);
         assert!(send(&mut ports[1], 5, 100));
         ports[1].flush().unwrap();
@@ -221,7 +241,8 @@ mod a_peer {
     use std::process::Command;
 
     fn memif(path: &Scratch, is_master: bool) -> MemifPort {
-        let config = MemifConfig { frame_bytes_max: 9238, ring_size_log2: 9, ..MemifConfig::new("test") };
+        let config =
+            MemifConfig { frame_bytes_max: 9238, ring_size_log2: 9, ..MemifConfig::new("test") };
         let opened = if is_master {
             MemifPort::master(&path.0, 0, config)
         } else {
@@ -233,21 +254,31 @@ mod a_peer {
     /// Set in a process that runs one test alone.
     const ALONE: &str = "LONGHAUL_DPDK_TEST_ALONE";
 
-    /// DPDK 22.11's net_memif crashes at one disconnect in hundreds: its interrupt thread looks at a control channel that was
-    /// freed. So it has a process of its own, and another one when that is what happened.
+    /// DPDK 22.11's net_memif crashes at one disconnect in hundreds: its interrupt thread looks at
+    /// a control channel that was freed. So it has a process of its own, and another one when that
+    /// is what happened.
     fn apart(test: &str, body: impl FnOnce()) {
         if std::env::var_os(ALONE).is_some() {
             return body();
         }
         for _ in 0..3 {
             let program = std::env::current_exe().unwrap();
-            let ended = Command::new(program).args(["--exact", test]).env(ALONE, "1").output().unwrap();
+            let ended =
+                Command::new(program).args(["--exact", test]).env(ALONE, "1").output().unwrap();
             if ended.status.success() {
-                assert!(String::from_utf8_lossy(&ended.stdout).contains("1 passed"), "{test}: no such test");
+                assert!(
+                    String::from_utf8_lossy(&ended.stdout).contains("1 passed"),
+                    "{test}: no such test"
+                );
                 return;
             }
             let told = [ended.stdout, ended.stderr].concat();
-            assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{}", String::from_utf8_lossy(&told));
+            assert_eq!(
+                ended.status.signal(),
+                Some(libc::SIGSEGV),
+                "{}",
+                String::from_utf8_lossy(&told)
+            );
             eprintln!("!!! {test}: net_memif has crashed in DPDK's interrupt thread; once more");
         }
         panic!("net_memif crashed three times in a row");
@@ -265,8 +296,9 @@ mod a_peer {
         for (role, other_is_master) in [("server", false), ("client", true)] {
             let path = Scratch::new(role);
             let socket = path.0.display();
-            let mut port =
-                opened(&format!("net_memif_{role}0,role={role},socket={socket},socket-abstract=no"));
+            let mut port = opened(&format!(
+                "net_memif_{role}0,role={role},socket={socket},socket-abstract=no"
+            ));
             assert_eq!(port.link_state(), LinkState::Down);
             assert!(send(&mut port, 0, 60), "taken and dropped");
             for round in 1..=3 {
@@ -301,7 +333,8 @@ mod a_peer {
             file.extend((0..len).map(|at| byte(number, at)));
         }
         std::fs::write(&read.0, &file).unwrap();
-        let devargs = format!("net_pcap_file0,rx_pcap={},tx_pcap={}", read.0.display(), written.0.display());
+        let devargs =
+            format!("net_pcap_file0,rx_pcap={},tx_pcap={}", read.0.display(), written.0.display());
         let mut port = opened(&devargs);
         up(&mut port);
         let mut came = 0;
@@ -362,9 +395,18 @@ mod trouble {
             (new(""), ["the device", "arguments behind commas"]),
             (DpdkConfig { mtu: Some(40), ..new("net_null40") }, ["the MTU is 40", "68 to 16362"]),
             (DpdkConfig { rx_queues: 0, ..new("net_null40") }, ["is 0", "1 to 64"]),
-            (DpdkConfig { rx_queues: 2, ..new("net_memif8") }, ["has 1 receive queues", "--dpdk-queues=1"]),
-            (DpdkConfig { rx_queues: 2, ..new("net_ring_no0") }, ["does not offer", "--dpdk-spread=device"]),
-            (DpdkConfig { rx_queues: 2, ..new("net_null40") }, ["key cannot be set", "--dpdk-queues=1"]),
+            (
+                DpdkConfig { rx_queues: 2, ..new("net_memif8") },
+                ["has 1 receive queues", "--dpdk-queues=1"],
+            ),
+            (
+                DpdkConfig { rx_queues: 2, ..new("net_ring_no0") },
+                ["does not offer", "--dpdk-spread=device"],
+            ),
+            (
+                DpdkConfig { rx_queues: 2, ..new("net_null40") },
+                ["key cannot be set", "--dpdk-queues=1"],
+            ),
             (
                 DpdkConfig { rx_queues: 17, spread: Spread::ByDevice, ..new("net_ring_no0") },
                 ["has 16 receive queues, and 17", "--dpdk-queues=1"],

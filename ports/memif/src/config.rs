@@ -22,8 +22,8 @@ pub struct MemifConfig {
     pub ring_size_log2: u8,
     /// Longest frame in bytes, 64 to 65535. The slave allocates
     /// `2 * 2^ring_size_log2 * frame_bytes_max` bytes for buffers of this size. The default of 4352
-    /// carries a 4096-byte RDMA payload with two VLAN tags, IPv6 and every header and trailer in one
-    /// buffer, with 150 bytes to spare for an encapsulation.
+    /// carries a 4096-byte RDMA payload with two VLAN tags, IPv6 and every header and trailer in
+    /// one buffer, with 150 bytes to spare for an encapsulation.
     pub frame_bytes_max: usize,
     /// A shared secret of 1 to 24 bytes without NUL. A master that has one refuses a slave without
     /// it. It travels in clear over the UNIX socket and guards against mistakes, not attackers.
@@ -57,7 +57,10 @@ impl MemifConfig {
             return refuse("ring_size_log2", detail);
         }
         if !(64..=65535).contains(&self.frame_bytes_max) {
-            return refuse("frame_bytes_max", format!("{} is not in 64 to 65535", self.frame_bytes_max));
+            return refuse(
+                "frame_bytes_max",
+                format!("{} is not in 64 to 65535", self.frame_bytes_max),
+            );
         }
         if let Some(secret) = &self.secret
             && (secret.is_empty() || secret.len() > SECRET_BYTES || secret.contains('\0'))

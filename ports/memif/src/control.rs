@@ -67,7 +67,8 @@ impl Control {
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let header = loop {
-            let result = recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
+            let result =
+                recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
             match result {
                 Ok(header) => break header,
                 Err(Errno::INTR) => {}

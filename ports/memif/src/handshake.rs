@@ -11,7 +11,9 @@ use std::sync::Arc;
 use longhaul_port::Doorbell;
 
 use crate::config::{MemifConfig, RING_SIZE_LOG2_MAX};
-use crate::message::{AddRing, Hello, Init, MODE_ETHERNET, Message, NAME_BYTES, SECRET_BYTES, VERSION};
+use crate::message::{
+    AddRing, Hello, Init, MODE_ETHERNET, Message, NAME_BYTES, SECRET_BYTES, VERSION,
+};
 use crate::receiver::{Buffers, Receiver};
 use crate::region::Region;
 use crate::ring::Ring;
@@ -100,7 +102,11 @@ impl MasterHandshake {
         }
     }
 
-    pub(crate) fn handle(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<Step, Violation> {
+    pub(crate) fn handle(
+        &mut self,
+        message: Message,
+        fd: Option<OwnedFd>,
+    ) -> Result<Step, Violation> {
         match message {
             Message::AddRegion { index, bytes } => self.add_region(index, bytes, fd)?,
             Message::AddRing(place) => self.add_ring(place, fd)?,
@@ -156,9 +162,9 @@ impl MasterHandshake {
         };
         let regions = std::mem::take(&mut self.regions);
         let ring = |place: AddRing| {
-            let region = regions
-                .get(usize::from(place.region))
-                .ok_or_else(|| violation!("a ring lies in region {} of {}", place.region, regions.len()))?;
+            let region = regions.get(usize::from(place.region)).ok_or_else(|| {
+                violation!("a ring lies in region {} of {}", place.region, regions.len())
+            })?;
             let ring = Ring::new(region, place.offset, place.ring_size_log2)?;
             ring.check_cookie()?;
             Ok(ring)
@@ -279,8 +285,8 @@ impl SlaveHandshake {
         }
         let size_log2 = self.config.ring_size_log2.min(hello.ring_size_log2_max);
         let layout = Layout::new(size_log2, self.config.frame_bytes_max);
-        let offer =
-            Offer::new(layout).map_err(|error| violation!("no shared memory for the connection: {error}"))?;
+        let offer = Offer::new(layout)
+            .map_err(|error| violation!("no shared memory for the connection: {error}"))?;
         self.offer = Some(offer);
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! A peer that writes what it likes, when it likes, into shared memory and onto the control channel. For fuzzing; a
-//! finding is a panic.
+//! A peer that writes what it likes, when it likes, into shared memory and onto the control
+//! channel. For fuzzing; a finding is a panic.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +27,8 @@ const BUFFER_BYTES: u32 = 128;
 const FRAME_BYTES_MAX: usize = 300;
 const STEPS_MAX: usize = 256;
 
-/// This process's view of the region and of the bell, made once: system calls take longer than a run.
+/// This process's view of the region and of the bell, made once: system calls take longer than a
+/// run.
 struct Fixture {
     region: Arc<Region>,
     bell: Doorbell,
@@ -72,12 +73,12 @@ impl Rings {
     fn new(fixture: &Fixture, is_master: bool) -> Self {
         let region = Arc::clone(&fixture.region);
         region.at(0, REGION_BYTES).expect("all of it").copy_from(&[0x5a; REGION_BYTES]);
-        let [receive, send] =
-            [0, SEND_RING].map(|at| Ring::new(&region, at, RING_SIZE_LOG2).expect("a ring that fits"));
+        let [receive, send] = [0, SEND_RING]
+            .map(|at| Ring::new(&region, at, RING_SIZE_LOG2).expect("a ring that fits"));
         receive.format(RECEIVE_BUFFERS, BUFFER_BYTES, BUFFER_BYTES);
         send.format(SEND_BUFFERS, BUFFER_BYTES, BUFFER_BYTES);
-        let rings =
-            [0, SEND_RING].map(|at| Ring::new(&region, at, RING_SIZE_LOG2).expect("a ring that fits"));
+        let rings = [0, SEND_RING]
+            .map(|at| Ring::new(&region, at, RING_SIZE_LOG2).expect("a ring that fits"));
         let bell = fixture.bell.as_fd().try_clone_to_owned().expect("a descriptor");
         let bell = Doorbell::from_peer(bell).expect("a counter");
         let (receiver, sender) = if is_master {
@@ -88,11 +89,20 @@ impl Rings {
                 Sender::master(send, regions, bell, FRAME_BYTES_MAX),
             )
         } else {
-            let buffers =
-                |first, bytes| Buffers { region: Arc::clone(&region), first, stride: BUFFER_BYTES, bytes };
+            let buffers = |first, bytes| Buffers {
+                region: Arc::clone(&region),
+                first,
+                stride: BUFFER_BYTES,
+                bytes,
+            };
             (
                 Receiver::slave(receive, buffers(RECEIVE_BUFFERS, BUFFER_BYTES), FRAME_BYTES_MAX),
-                Sender::slave(send, buffers(SEND_BUFFERS, BUFFER_BYTES), bell, BUFFER_BYTES as usize),
+                Sender::slave(
+                    send,
+                    buffers(SEND_BUFFERS, BUFFER_BYTES),
+                    bell,
+                    BUFFER_BYTES as usize,
+                ),
             )
         };
         Rings { region, receiver, sender, rings, counters: PortCounters::default(), is_master }
@@ -108,7 +118,10 @@ impl Rings {
                 let [index, flags, region, offset_high] = script.bytes();
                 let (length, offset) = (u32::from(script.word()), u32::from(script.word()));
                 let (region, offset) = (u16::from(region), offset | u32::from(offset_high) << 24);
-                ring.write(u16::from(index), Descriptor { flags: u16::from(flags), region, length, offset });
+                ring.write(
+                    u16::from(index),
+                    Descriptor { flags: u16::from(flags), region, length, offset },
+                );
             }
             _ => {
                 let at = usize::from(script.word()) % REGION_BYTES;
@@ -124,15 +137,23 @@ impl Rings {
         let before = self.counters.rx_frames;
         let mut came = 0;
         let handed = self.receiver.receive(max, &mut self.counters, &mut |frame| {
-            assert!((FRAME_BYTES_MIN..=FRAME_BYTES_MAX).contains(&frame.len()), "{} bytes", frame.len());
+            assert!(
+                (FRAME_BYTES_MIN..=FRAME_BYTES_MAX).contains(&frame.len()),
+                "{} bytes",
+                frame.len()
+            );
             came += 1;
         })?;
-        assert!(came == handed && handed <= max, "{came} frames came, {handed} were said, {max} wanted");
+        assert!(
+            came == handed && handed <= max,
+            "{came} frames came, {handed} were said, {max} wanted"
+        );
         assert_eq!(self.counters.rx_frames - before, handed as u64);
         Ok(())
     }
 
-    /// A frame leaves: it is built at most once, and as slave nothing but its buffer and the ring changes.
+    /// A frame leaves: it is built at most once, and as slave nothing but its buffer and the ring
+    /// changes.
     fn send(&mut self, len: usize) -> Result<(), Violation> {
         let len = if self.is_master { len } else { len.min(BUFFER_BYTES as usize) };
         let len = len.max(FRAME_BYTES_MIN);
@@ -160,7 +181,11 @@ impl Rings {
             5 => self.send(usize::from(script.word()) % (FRAME_BYTES_MAX + 1))?,
             6 => {
                 let (_, room) = (self.receiver.waiting()?, self.sender.room()?);
-                assert!(room <= 1 << RING_SIZE_LOG2, "room for {room} in a ring of {}", 1 << RING_SIZE_LOG2);
+                assert!(
+                    room <= 1 << RING_SIZE_LOG2,
+                    "room for {room} in a ring of {}",
+                    1 << RING_SIZE_LOG2
+                );
             }
             _ => {
                 self.receiver.request_interrupts(what & 8 != 0);
@@ -173,8 +198,9 @@ impl Rings {
     }
 }
 
-/// Rings in both directions, as master or slave by the first byte, against a peer that does what the others say, between
-/// calls of ours. A broken rule ends the connection; until then every frame has a length that is allowed.
+/// Rings in both directions, as master or slave by the first byte, against a peer that does what
+/// the others say, between calls of ours. A broken rule ends the connection; until then every frame
+/// has a length that is allowed.
 ///
 /// # Panics
 /// On a finding.
@@ -198,14 +224,18 @@ pub fn rings(data: &[u8]) {
     });
 }
 
-/// Control messages of any bytes, with any descriptor, in any order, to a master or a slave in the handshake.
+/// Control messages of any bytes, with any descriptor, in any order, to a master or a slave in the
+/// handshake.
 ///
 /// # Panics
 /// On a finding.
 pub fn control(data: &[u8]) {
     let Some((&role, messages)) = data.split_first() else { return };
-    let config =
-        MemifConfig { ring_size_log2: RING_SIZE_LOG2, frame_bytes_max: 300, ..MemifConfig::new("fuzz") };
+    let config = MemifConfig {
+        ring_size_log2: RING_SIZE_LOG2,
+        frame_bytes_max: 300,
+        ..MemifConfig::new("fuzz")
+    };
     let mut script = Script(messages);
     let (mut master, mut slave) = (MasterHandshake::new(&config), SlaveHandshake::new(3, &config));
     for _ in 0..40 {
@@ -221,8 +251,11 @@ pub fn control(data: &[u8]) {
             Ok(again),
             "what we write is read back"
         );
-        let step =
-            if role & 1 == 0 { master.handle(message, descriptor(which)) } else { slave.handle(message) };
+        let step = if role & 1 == 0 {
+            master.handle(message, descriptor(which))
+        } else {
+            slave.handle(message)
+        };
         match step {
             Ok(Step::Answer(_)) => {}
             Ok(Step::Up(mut queues, _)) => {

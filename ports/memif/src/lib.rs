@@ -5,17 +5,19 @@
 //!
 //! * the **slave** (client) allocates the memory, connects to a UNIX socket, and reconnects by
 //!   itself whenever the link is down: [`MemifPort::slave`];
-//! * the **master** (server) listens on the socket and maps what slaves offer. One socket serves any
-//!   number of interfaces, told apart by a number: [`Listener`], or [`MemifPort::master`] for one.
+//! * the **master** (server) listens on the socket and maps what slaves offer. One socket serves
+//!   any number of interfaces, told apart by a number: [`Listener`], or [`MemifPort::master`] for
+//!   one.
 //!
-//! Lifecycle of a port: down; handshake; up; down again when the peer leaves, when it breaks a rule,
-//! or when the port is dropped. All of it happens inside [`longhaul_port::Port::service`], which
-//! never blocks. Frames that a departed peer had published can still be received.
+//! Lifecycle of a port: down; handshake; up; down again when the peer leaves, when it breaks a
+//! rule, or when the port is dropped. All of it happens inside [`longhaul_port::Port::service`],
+//! which never blocks. Frames that a departed peer had published can still be received.
 //!
-//! Trust: a peer may write anything into the shared memory and onto the control channel at any time.
-//! Everything from there is copied to private memory once, and checked before use; a broken rule disconnects the peer
-//! and is reported as [`longhaul_port::PortError::PeerViolation`]. It can garble the frames that it
-//! sends itself, and with a forged interrupt descriptor it can stall the thread that wakes it.
+//! Trust: a peer may write anything into the shared memory and onto the control channel at any
+//! time. Everything from there is copied to private memory once, and checked before use; a broken
+//! rule disconnects the peer and is reported as [`longhaul_port::PortError::PeerViolation`]. It can
+//! garble the frames that it sends itself, and with a forged interrupt descriptor it can stall the
+//! thread that wakes it.
 //!
 //! Deliberately absent: several queue pairs, private headers, IP mode, zero-copy out of foreign
 //! memory.

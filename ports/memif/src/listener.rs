@@ -105,7 +105,8 @@ impl Hub {
             source,
         };
         let bell = Doorbell::new().map_err(io_error)?;
-        let readiness = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| io_error(errno.into()))?;
+        let readiness =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| io_error(errno.into()))?;
         let hub = Self { socket, readiness, bell, state: Mutex::default() };
         hub.watch(&hub.socket).map_err(io_error)?;
         Ok(hub)
@@ -125,8 +126,8 @@ impl Hub {
         &self.readiness
     }
 
-    /// Accepts slaves and delivers those that have named their interface. Does nothing while another
-    /// thread does this.
+    /// Accepts slaves and delivers those that have named their interface. Does nothing while
+    /// another thread does this.
     pub(crate) fn pump(&self) -> io::Result<()> {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
@@ -134,9 +135,13 @@ impl Hub {
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
         // Asking is cheap; an accept that finds nobody makes and discards a socket.
-        let mut ready =
-            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
-        if epoll::wait(&self.readiness, &mut ready[..], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? == 0 {
+        let mut ready = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }];
+        if epoll::wait(&self.readiness, &mut ready[..], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?
+            == 0
+        {
             return Ok(());
         }
         let accepted = self.accept(&mut state);
@@ -309,8 +314,11 @@ impl Listener {
     /// # Errors
     /// [`MemifError::Io`] when connections cannot be accepted.
     pub fn service(&self) -> Result<Vec<MemifPort>, MemifError> {
-        let io_error =
-            |source| MemifError::Io { path: self.path().to_owned(), operation: "accepting slaves", source };
+        let io_error = |source| MemifError::Io {
+            path: self.path().to_owned(),
+            operation: "accepting slaves",
+            source,
+        };
         self.hub.pump().map_err(io_error)?;
         let new = std::mem::take(&mut self.hub.lock().uncollected);
         if !new.is_empty() {

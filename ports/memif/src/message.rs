@@ -333,7 +333,9 @@ mod tests {
         assert_eq!(reason, "é".repeat(47));
         let mut bytes = Message::Connect { name: String::new() }.encode();
         bytes[2..34].copy_from_slice(&[0x1b; 32]);
-        let Ok(Message::Connect { name }) = Message::decode(&bytes) else { panic!("not a CONNECT") };
+        let Ok(Message::Connect { name }) = Message::decode(&bytes) else {
+            panic!("not a CONNECT")
+        };
         assert!(name.chars().all(|letter| letter == '\u{fffd}'));
     }
 

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longhaul_port::{
-    Descriptors, DropReason, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError, check_length,
+    Descriptors, DropReason, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError,
+    check_length,
 };
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 
 use crate::config::{MemifConfig, MemifError};
@@ -77,8 +79,8 @@ impl From<Violation> for End {
 /// One memif interface.
 ///
 /// It connects and reconnects inside [`Port::service`]; construction does not wait for a peer. A
-/// polling port works off its sockets at most every millisecond, so `service` may be called in every
-/// turn of a loop.
+/// polling port works off its sockets at most every millisecond, so `service` may be called in
+/// every turn of a loop.
 pub struct MemifPort {
     name: Arc<str>,
     config: MemifConfig,
@@ -102,10 +104,17 @@ impl MemifPort {
     pub fn slave(path: impl AsRef<Path>, id: u32, config: MemifConfig) -> Result<Self, MemifError> {
         config.validate()?;
         let path = path.as_ref().to_owned();
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
-            .map_err(io::Error::from)
-            .and_then(|timer| set_timer(&timer, Duration::from_nanos(1)).map(|()| timer))
-            .map_err(|source| MemifError::Io { path: path.clone(), operation: "making a timer", source })?;
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )
+        .map_err(io::Error::from)
+        .and_then(|timer| set_timer(&timer, Duration::from_nanos(1)).map(|()| timer))
+        .map_err(|source| MemifError::Io {
+            path: path.clone(),
+            operation: "making a timer",
+            source,
+        })?;
         let retry_at = Instant::now();
         Ok(Self::new(config, Role::Slave { path, id, retry_at, timer }))
     }
@@ -114,7 +123,11 @@ impl MemifPort {
     ///
     /// # Errors
     /// As [`Listener::bind`] and [`Listener::port`].
-    pub fn master(path: impl AsRef<Path>, id: u32, config: MemifConfig) -> Result<Self, MemifError> {
+    pub fn master(
+        path: impl AsRef<Path>,
+        id: u32,
+        config: MemifConfig,
+    ) -> Result<Self, MemifError> {
         config.validate()?;
         Listener::bind(path)?.port(id, config)
     }
@@ -311,7 +324,11 @@ impl MemifPort {
 
     /// What became of a frame of `len` bytes: false when no slot is free.
     #[inline]
-    fn count_built(&mut self, len: usize, result: Result<Built, Violation>) -> Result<bool, PortError> {
+    fn count_built(
+        &mut self,
+        len: usize,
+        result: Result<Built, Violation>,
+    ) -> Result<bool, PortError> {
         match self.enforce(result)? {
             Built::Yes => self.counters.count_tx(len),
             Built::Full => {
@@ -339,7 +356,9 @@ impl MemifPort {
     /// A slave that stops in the middle of the handshake must not keep the interface.
     fn check_handshake_time(&mut self) -> Result<(), PortError> {
         match (&self.stage, &self.role) {
-            (Stage::Handshake { since, .. }, Role::Master { .. }) if since.elapsed() > HANDSHAKE_MAX => {
+            (Stage::Handshake { since, .. }, Role::Master { .. })
+                if since.elapsed() > HANDSHAKE_MAX =>
+            {
                 self.go_down(End::Broken(violation!("the handshake took over {HANDSHAKE_MAX:?}")))
             }
             _ => Ok(()),
@@ -368,7 +387,8 @@ impl Port for MemifPort {
             Stage::Up { queues, .. } => queues.sender.room(),
             _ => return 1 << self.config.ring_size_log2,
         };
-        // One slot after a broken rule, so that `transmit` is called, finds the same, and reports it.
+        // One slot after a broken rule, so that `transmit` is called, finds the same, and reports
+        // it.
         result.unwrap_or(1)
     }
 

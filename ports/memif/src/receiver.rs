@@ -6,8 +6,8 @@
 //! and advances tail, and this side posts a buffer again as soon as it has been read.
 //!
 //! Positions and, as slave, the buffers behind the descriptors are known privately. From shared
-//! memory come only the peer's index and a copy of each descriptor, and both are checked. A frame is
-//! copied to private memory before anybody sees a byte of it.
+//! memory come only the peer's index and a copy of each descriptor, and both are checked. A frame
+//! is copied to private memory before anybody sees a byte of it.
 
 use std::sync::Arc;
 
@@ -106,7 +106,16 @@ impl Receiver {
     fn new(ring: Ring, source: Source, frame_bytes_max: usize) -> Self {
         ring.request_interrupts(false);
         let private = vec![0; frame_bytes_max].into_boxed_slice();
-        Self { ring, source, next: 0, returned: 0, published: 0, chained: false, ended: false, private }
+        Self {
+            ring,
+            source,
+            next: 0,
+            returned: 0,
+            published: 0,
+            chained: false,
+            ended: false,
+            private,
+        }
     }
 
     /// Begins at another index than 0.
@@ -259,8 +268,9 @@ impl Receiver {
         Ok(Gathered::Incomplete)
     }
 
-    /// As master, takes the chaining flag off the descriptors that were read. DPDK's net_memif sets it and never
-    /// clears it, so that a slot that was once part of a chain would join every later frame to the next one.
+    /// As master, takes the chaining flag off the descriptors that were read. DPDK's net_memif sets
+    /// it and never clears it, so that a slot that was once part of a chain would join every later
+    /// frame to the next one.
     #[cold]
     fn unchain(&self) {
         let mut index = self.returned;
@@ -316,7 +326,10 @@ fn segment<'a>(ring: &Ring, source: &'a Source, index: u16) -> Result<Segment<'a
 
 /// A descriptor's bytes in the regions that the slave announced.
 #[inline]
-pub(crate) fn locate(regions: &[Arc<Region>], descriptor: Descriptor) -> Result<Stretch<'_>, Violation> {
+pub(crate) fn locate(
+    regions: &[Arc<Region>],
+    descriptor: Descriptor,
+) -> Result<Stretch<'_>, Violation> {
     let Descriptor { region: index, length, offset, .. } = descriptor;
     let Some(region) = regions.get(usize::from(index)) else {
         let known = regions.len();
@@ -324,6 +337,8 @@ pub(crate) fn locate(regions: &[Arc<Region>], descriptor: Descriptor) -> Result<
     };
     region.at(offset, length as usize).ok_or_else(|| {
         let bytes = region.bytes();
-        violation!("descriptor of {length} bytes at offset {offset} leaves its region of {bytes} bytes")
+        violation!(
+            "descriptor of {length} bytes at offset {offset} leaves its region of {bytes} bytes"
+        )
     })
 }

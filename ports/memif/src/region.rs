@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::stretch::Stretch;
@@ -38,12 +40,13 @@ impl Region {
     /// A file shorter than announced, or one that the peer can still shorten, would turn a read of
     /// ours into SIGBUS.
     pub(crate) fn from_peer(fd: OwnedFd, bytes: u64) -> Result<Self, Violation> {
-        let seals =
-            fcntl_get_seals(&fd).map_err(|errno| violation!("the region is not a memory file: {errno}"))?;
+        let seals = fcntl_get_seals(&fd)
+            .map_err(|errno| violation!("the region is not a memory file: {errno}"))?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(violation!("the region is not sealed against shrinking"));
         }
-        let status = fstat(&fd).map_err(|errno| violation!("the size of the region is unknown: {errno}"))?;
+        let status =
+            fstat(&fd).map_err(|errno| violation!("the size of the region is unknown: {errno}"))?;
         let actual = u64::try_from(status.st_size).unwrap_or(0);
         if bytes == 0 || bytes > actual {
             return Err(violation!("region of {actual} bytes announced as {bytes} bytes"));
@@ -90,8 +93,8 @@ impl Region {
     #[inline]
     pub(crate) fn at(&self, offset: u32, len: usize) -> Option<Stretch<'_>> {
         let address = self.address(offset, len)?;
-        // SAFETY: `address` checked that these bytes lie in the mapping, which is there until drop. `create` and
-        // `from_peer` saw to it that the file behind it cannot shrink.
+        // SAFETY: `address` checked that these bytes lie in the mapping, which is there until drop.
+        // `create` and `from_peer` saw to it that the file behind it cannot shrink.
         Some(unsafe { Stretch::new(self, address, len) })
     }
 }

@@ -101,8 +101,8 @@ impl Ring {
         usize::from(index & self.mask)
     }
 
-    /// Makes a new ring of zeroed memory usable: each slot gets a buffer of `length` bytes in region
-    /// 0, the first at offset `first` and each `stride` bytes after the one before.
+    /// Makes a new ring of zeroed memory usable: each slot gets a buffer of `length` bytes in
+    /// region 0, the first at offset `first` and each `stride` bytes after the one before.
     pub(crate) fn format(&self, first: u32, stride: u32, length: u32) {
         for slot in 0..self.size() {
             let offset = first + u32::from(slot) * stride;
@@ -139,8 +139,8 @@ impl Ring {
         self.memory.tail().store(tail, Ordering::Release);
     }
 
-    /// Consumer side: whether producers are to raise interrupts. A change is followed by a fence, so
-    /// that an index read after asking for interrupts is at least as new as what a producer had
+    /// Consumer side: whether producers are to raise interrupts. A change is followed by a fence,
+    /// so that an index read after asking for interrupts is at least as new as what a producer had
     /// published when it still saw them masked.
     pub(crate) fn request_interrupts(&self, wanted: bool) {
         let flags = if wanted { 0 } else { FLAG_MASK_INTERRUPT };

@@ -54,7 +54,12 @@ pub(crate) struct Sender {
 
 impl Sender {
     /// As slave, over its own buffers.
-    pub(crate) fn slave(ring: Ring, buffers: Buffers, bell: Doorbell, frame_bytes_max: usize) -> Self {
+    pub(crate) fn slave(
+        ring: Ring,
+        buffers: Buffers,
+        bell: Doorbell,
+        frame_bytes_max: usize,
+    ) -> Self {
         ring.publish_head(0);
         Self::new(ring, Target::Own(buffers), bell, frame_bytes_max)
     }
@@ -139,14 +144,19 @@ impl Sender {
     ///
     /// In private memory: the peer may write to where it goes.
     #[inline]
-    pub(crate) fn build(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<Built, Violation> {
+    pub(crate) fn build(
+        &mut self,
+        len: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Built, Violation> {
         self.put(len, fill, |fill, to, private| {
             fill(private);
             to.copy_from(private);
         })
     }
 
-    /// As [`Sender::build`], of `len` bytes that lie in `pieces`: they are copied once, straight to where they go.
+    /// As [`Sender::build`], of `len` bytes that lie in `pieces`: they are copied once, straight to
+    /// where they go.
     #[inline]
     pub(crate) fn send(&mut self, len: usize, pieces: &[&[u8]; 3]) -> Result<Built, Violation> {
         self.put(len, &mut |out| join(pieces, out), |_, to, _| {
@@ -157,7 +167,8 @@ impl Sender {
         })
     }
 
-    /// Has `write` put a frame of `len` bytes, which `fill` builds, into the next buffer, if it fits there.
+    /// Has `write` put a frame of `len` bytes, which `fill` builds, into the next buffer, if it
+    /// fits there.
     #[inline]
     fn put<F: FnMut(&mut [u8]) + ?Sized>(
         &mut self,
@@ -189,7 +200,11 @@ impl Sender {
 
     /// Builds a frame in private memory and spreads it over several posted buffers.
     #[cold]
-    fn build_chain(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<Built, Violation> {
+    fn build_chain(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Built, Violation> {
         self.look()?;
         let Target::Posted(regions) = &self.target else {
             unreachable!("a buffer of our own holds the longest frame")
@@ -272,7 +287,8 @@ mod tests {
                 Sender::master(ring, vec![Arc::clone(&region)], bell, 300)
             } else {
                 let (stride, bytes) = (BUFFER_BYTES, BUFFER_BYTES);
-                let buffers = Buffers { region: Arc::clone(&region), first: BUFFERS, stride, bytes };
+                let buffers =
+                    Buffers { region: Arc::clone(&region), first: BUFFERS, stride, bytes };
                 Sender::slave(ring, buffers, bell, BUFFER_BYTES as usize)
             };
             (sender, region)

@@ -10,7 +10,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    socket_with,
 };
 
 use crate::config::MemifError;
@@ -42,8 +43,9 @@ pub(crate) struct ListeningSocket {
 impl ListeningSocket {
     /// Listens at `path`, for the owner only. The socket file that a dead process left is replaced.
     pub(crate) fn bind(path: &Path) -> Result<Self, MemifError> {
-        let io_error =
-            |operation| move |source: io::Error| MemifError::Io { path: path.to_owned(), operation, source };
+        let io_error = |operation| {
+            move |source: io::Error| MemifError::Io { path: path.to_owned(), operation, source }
+        };
         let address = SocketAddrUnix::new(path)
             .map_err(io::Error::from)
             .map_err(io_error("using the path as a socket address"))?;
@@ -61,8 +63,11 @@ impl ListeningSocket {
         let identity = identity(path);
         let listening = Self { socket, path: path.to_owned(), identity };
         // Nobody can connect before `listen`, so the file is never open to others.
-        fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(io_error("restricting access"))?;
-        listen(&listening.socket, BACKLOG).map_err(io::Error::from).map_err(io_error("listening"))?;
+        fs::set_permissions(path, Permissions::from_mode(0o600))
+            .map_err(io_error("restricting access"))?;
+        listen(&listening.socket, BACKLOG)
+            .map_err(io::Error::from)
+            .map_err(io_error("listening"))?;
         Ok(listening)
     }
 
@@ -122,8 +127,8 @@ fn remove_stale(path: &Path) -> Result<(), MemifError> {
 }
 
 /// Keeps two processes from replacing the same stale socket at once. The lock is held by whoever
-/// keeps the returned file. It is advisory: a directory locked by others for long, or that cannot be
-/// opened, is used without it.
+/// keeps the returned file. It is advisory: a directory locked by others for long, or that cannot
+/// be opened, is used without it.
 fn lock_directory(path: &Path) -> Option<File> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let file = File::open(directory.unwrap_or(Path::new("."))).ok()?;

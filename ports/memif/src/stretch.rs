@@ -197,7 +197,12 @@ impl<'a> Stretch<'a> {
                 (from, to, left) = (from.add(64), to.add(64), left - 64);
             }
             while left >= 16 {
-                store!(xmm_reg, "movdqu [{to}], {value}", to, from.cast::<__m128i>().read_unaligned());
+                store!(
+                    xmm_reg,
+                    "movdqu [{to}], {value}",
+                    to,
+                    from.cast::<__m128i>().read_unaligned()
+                );
                 (from, to, left) = (from.add(16), to.add(16), left - 16);
             }
             if left >= 8 {
@@ -234,7 +239,10 @@ mod tests {
                 let mut out = [0xdd; 480];
                 stretch.copy_to(&mut out[8..8 + len]);
                 assert_eq!(out[8..8 + len], bytes[..len]);
-                assert!(out[..8].iter().chain(&out[8 + len..]).all(|byte| *byte == 0xdd), "{offset} {len}");
+                assert!(
+                    out[..8].iter().chain(&out[8 + len..]).all(|byte| *byte == 0xdd),
+                    "{offset} {len}"
+                );
                 let mut around = [0; 512];
                 all.copy_to(&mut around);
                 let (at, end) = (offset as usize, offset as usize + len);

@@ -1,6 +1,6 @@
-//! Every order in which the two processes at a ring can run: a buffer has one owner at a time, frames arrive once
-//! and in order, across the wrap of the indices too, neither side takes the other's doings for a broken rule, and
-//! a consumer that sleeps is woken.
+//! Every order in which the two processes at a ring can run: a buffer has one owner at a time,
+//! frames arrive once and in order, across the wrap of the indices too, neither side takes the
+//! other's doings for a broken rule, and a consumer that sleeps is woken.
 
 use std::sync::Arc;
 
@@ -31,7 +31,8 @@ unsafe impl Sync for Cells {}
 unsafe impl Send for Cells {}
 
 impl Cells {
-    /// Touches the cells of the descriptors that frame `number` takes, when all frames take as many.
+    /// Touches the cells of the descriptors that frame `number` takes, when all frames take as
+    /// many.
     fn each(&self, number: u8, descriptors: usize, mut touch: impl FnMut(&UnsafeCell<u8>)) {
         for at in 0..descriptors {
             let index = usize::from(BEGIN) + usize::from(number) * descriptors + at;
@@ -51,16 +52,22 @@ fn ends(region: &Arc<Region>, from: From, size_log2: u8) -> (Sender, Receiver, D
     let ring = Ring::new(region, 0, size_log2).unwrap();
     ring.format(FIRST_BUFFER, STRIDE, BUFFER_BYTES);
     let (peers, bell) = (ring.of_peer(), Doorbell::new().unwrap());
-    let buffers =
-        Buffers { region: Arc::clone(region), first: FIRST_BUFFER, stride: STRIDE, bytes: BUFFER_BYTES };
+    let buffers = Buffers {
+        region: Arc::clone(region),
+        first: FIRST_BUFFER,
+        stride: STRIDE,
+        bytes: BUFFER_BYTES,
+    };
     let (regions, frames_max, rung) = (vec![Arc::clone(region)], LONG, bell.of_peer().unwrap());
     let (mut sender, mut receiver) = match from {
-        From::Slave => {
-            (Sender::slave(ring, buffers, bell, SHORT), Receiver::master(peers, regions, frames_max))
-        }
-        From::Master => {
-            (Sender::master(peers, regions, bell, frames_max), Receiver::slave(ring, buffers, frames_max))
-        }
+        From::Slave => (
+            Sender::slave(ring, buffers, bell, SHORT),
+            Receiver::master(peers, regions, frames_max),
+        ),
+        From::Master => (
+            Sender::master(peers, regions, bell, frames_max),
+            Receiver::slave(ring, buffers, frames_max),
+        ),
     };
     receiver.begin_at(BEGIN);
     sender.begin_at(BEGIN);
@@ -73,14 +80,16 @@ fn run(from: From, size_log2: u8, len: usize, frames: u8) {
     let region = Arc::new(Region::create(4096).unwrap());
     loom::model(move || {
         let (mut sender, mut receiver, bell) = ends(&region, from, size_log2);
-        let cells = Arc::new(Cells((0..1 << size_log2).map(|_| UnsafeCell::new(u8::MAX)).collect()));
+        let cells =
+            Arc::new(Cells((0..1 << size_log2).map(|_| UnsafeCell::new(u8::MAX)).collect()));
         let descriptors = len.div_ceil(BUFFER_BYTES as usize);
         let producer = {
             let cells = Arc::clone(&cells);
             thread::spawn(move || {
                 for number in 0..frames {
                     // SAFETY: loom reports whoever else uses the cell.
-                    let mark = |cell: &UnsafeCell<u8>| cell.with_mut(|cell| unsafe { *cell = number });
+                    let mark =
+                        |cell: &UnsafeCell<u8>| cell.with_mut(|cell| unsafe { *cell = number });
                     let mut fill = |frame: &mut [u8]| {
                         cells.each(number, descriptors, mark);
                         frame.fill(number);
@@ -96,7 +105,9 @@ fn run(from: From, size_log2: u8, len: usize, frames: u8) {
         while next < frames {
             let received = receiver.receive(64, &mut counters, &mut |frame| {
                 // SAFETY: as above.
-                cells.each(next, descriptors, |cell| cell.with(|cell| assert_eq!(unsafe { *cell }, next)));
+                cells.each(next, descriptors, |cell| {
+                    cell.with(|cell| assert_eq!(unsafe { *cell }, next))
+                });
                 assert_eq!(frame.len(), len);
                 assert!(frame.iter().all(|byte| *byte == next));
                 next += 1;

@@ -11,7 +11,8 @@ use crate::segment::{OFFLOAD_BYTES, Offload};
 const TAG_BYTES: usize = 4;
 /// In front of each frame, so that a VLAN tag fits in and IP headers are aligned.
 const HEADROOM: usize = 18;
-/// Longest frame that the kernel makes with the usual limits: an IP packet, an Ethernet header, two tags.
+/// Longest frame that the kernel makes with the usual limits: an IP packet, an Ethernet header, two
+/// tags.
 const FRAME_BYTES: usize = 65535 + 14 + 2 * TAG_BYTES;
 const STRIDE: usize = (HEADROOM + FRAME_BYTES).next_multiple_of(64);
 /// Longer no frame waits for a port that is served.
@@ -26,7 +27,8 @@ struct Control([u8; CONTROL_BYTES]);
 
 const CONTROL_BYTES: usize = 96;
 const _: () = assert!(
-    2 * CONTROL_HEADER + size_of::<libc::timespec>() + size_of::<libc::tpacket_auxdata>() <= CONTROL_BYTES
+    2 * CONTROL_HEADER + size_of::<libc::timespec>() + size_of::<libc::tpacket_auxdata>()
+        <= CONTROL_BYTES
 );
 
 /// Frames from the kernel.
@@ -40,13 +42,14 @@ pub(crate) struct ReceiveBatch {
     controls: Box<[Control]>,
     offloads: Box<[[u8; OFFLOAD_BYTES]]>,
     buffers: Box<[u8]>,
-    /// When the last call came back, by the clock of the day, in nanoseconds; only where frames are stamped.
+    /// When the last call came back, by the clock of the day, in nanoseconds; only where frames are
+    /// stamped.
     received_at: Option<u128>,
     stamps: bool,
 }
 
-// SAFETY: the pointers in `headers` and `parts` are written and used in `receive` alone, which a thread reaches only
-// with exclusive access.
+// SAFETY: the pointers in `headers` and `parts` are written and used in `receive` alone, which a
+// thread reaches only with exclusive access.
 unsafe impl Send for ReceiveBatch {}
 
 /// A frame as the kernel gave it.
@@ -91,7 +94,8 @@ impl ReceiveBatch {
         }
     }
 
-    /// Takes up to `max` frames from the kernel, [`Self::FRAMES`] at most, and returns how many there were.
+    /// Takes up to `max` frames from the kernel, [`Self::FRAMES`] at most, and returns how many
+    /// there were.
     ///
     /// # Errors
     /// What the kernel answered, when there is no frame.
@@ -100,8 +104,10 @@ impl ReceiveBatch {
         let buffers = self.buffers.as_mut_ptr();
         for at in 0..wanted {
             let buffer = buffers.wrapping_add(at * STRIDE + HEADROOM);
-            self.parts[2 * at] =
-                libc::iovec { iov_base: (&raw mut self.offloads[at]).cast(), iov_len: OFFLOAD_BYTES };
+            self.parts[2 * at] = libc::iovec {
+                iov_base: (&raw mut self.offloads[at]).cast(),
+                iov_len: OFFLOAD_BYTES,
+            };
             self.parts[2 * at + 1] = libc::iovec { iov_base: buffer.cast(), iov_len: FRAME_BYTES };
             let header = &mut self.headers[at].msg_hdr;
             header.msg_name = (&raw mut self.addresses[at]).cast();
@@ -112,8 +118,9 @@ impl ReceiveBatch {
             header.msg_controllen = size_of::<Control>() as _;
             header.msg_flags = 0;
         }
-        // SAFETY: the first `wanted` headers point to an address, ancillary data and parts of the lengths they name,
-        // and these to memory of theirs; all are in boxes of `self`, which is borrowed exclusively.
+        // SAFETY: the first `wanted` headers point to an address, ancillary data and parts of the
+        // lengths they name, and these to memory of theirs; all are in boxes of `self`, which is
+        // borrowed exclusively.
         let received = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -168,7 +175,8 @@ impl ReceiveBatch {
 
     /// The frame in message `at` again, after [`Self::open`] gave one.
     pub(crate) fn frame(&mut self, at: usize, is_tagged: bool) -> &mut [u8] {
-        let bytes = (self.headers[at].msg_len as usize).saturating_sub(OFFLOAD_BYTES).min(FRAME_BYTES);
+        let bytes =
+            (self.headers[at].msg_len as usize).saturating_sub(OFFLOAD_BYTES).min(FRAME_BYTES);
         let start = HEADROOM - if is_tagged { TAG_BYTES } else { 0 };
         &mut self.buffers[at * STRIDE..][start..HEADROOM + bytes]
     }
@@ -179,9 +187,13 @@ fn clock_of_the_day() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos())
 }
 
-/// The age of a frame, unless that clock was set in between: a stamp may lie in the future then, or long ago.
+/// The age of a frame, unless that clock was set in between: a stamp may lie in the future then, or
+/// long ago.
 fn age(now: u128, arrival: u128) -> Option<Duration> {
-    let age = now.checked_sub(arrival).and_then(|age| u64::try_from(age).ok()).map(Duration::from_nanos)?;
+    let age = now
+        .checked_sub(arrival)
+        .and_then(|age| u64::try_from(age).ok())
+        .map(Duration::from_nanos)?;
     (age < AGE_MAX).then_some(age)
 }
 
@@ -244,8 +256,8 @@ pub(crate) struct SendRing {
     waiting: usize,
 }
 
-// SAFETY: the pointers in `headers` and `parts` are written and used in `send` alone, which a thread reaches only with
-// exclusive access.
+// SAFETY: the pointers in `headers` and `parts` are written and used in `send` alone, which a
+// thread reaches only with exclusive access.
 unsafe impl Send for SendRing {}
 
 impl SendRing {
@@ -287,7 +299,8 @@ impl SendRing {
         self.waiting += 1;
     }
 
-    /// Hands frames to the kernel, as many as lie behind each other, and returns how many it took. They still wait.
+    /// Hands frames to the kernel, as many as lie behind each other, and returns how many it took.
+    /// They still wait.
     ///
     /// # Errors
     /// What the first frame met.
@@ -300,8 +313,8 @@ impl SendRing {
             header.msg_iov = &raw mut self.parts[slot];
             header.msg_iovlen = 1;
         }
-        // SAFETY: each header points to one part, and that to as many bytes of its slot of the arena as were built;
-        // all are in boxes of `self`, which is borrowed exclusively.
+        // SAFETY: each header points to one part, and that to as many bytes of its slot of the
+        // arena as were built; all are in boxes of `self`, which is borrowed exclusively.
         let sent = unsafe {
             libc::sendmmsg(
                 socket.as_raw_fd(),

@@ -4,7 +4,8 @@
 
 use libc::sock_filter;
 
-/// Load a byte, two, or four, from a place in the frame; its length. A load from outside the frame drops it.
+/// Load a byte, two, or four, from a place in the frame; its length. A load from outside the frame
+/// drops it.
 pub(crate) const LOAD_1: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
 pub(crate) const LOAD_2: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
 pub(crate) const LOAD_4: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -12,7 +13,8 @@ pub(crate) const LOAD_LENGTH: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_LEN)
 /// The length of the IPv4 header at a place, into the index; two bytes from there on.
 pub(crate) const INDEX_BY_IPV4: u16 = (libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH) as u16;
 pub(crate) const LOAD_2_INDEXED: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_IND) as u16;
-/// Keep the number in a cell, fetch it into the index, and fetch it; load a constant; make the number the index.
+/// Keep the number in a cell, fetch it into the index, and fetch it; load a constant; make the
+/// number the index.
 pub(crate) const KEEP: u16 = libc::BPF_ST as u16;
 pub(crate) const FETCH_INDEX: u16 = (libc::BPF_LDX | libc::BPF_MEM) as u16;
 pub(crate) const FETCH: u16 = (libc::BPF_LD | libc::BPF_MEM) as u16;
@@ -49,7 +51,8 @@ pub(crate) enum Target {
     Drop,
 }
 
-/// Instructions, and the places that jumps go to, which are all behind them. What comes to the end of them is taken.
+/// Instructions, and the places that jumps go to, which are all behind them. What comes to the end
+/// of them is taken.
 #[derive(Default)]
 pub(crate) struct Program {
     code: Vec<(sock_filter, [Target; 2])>,
@@ -81,15 +84,17 @@ impl Program {
             let place = self.places.iter().find(|(target, at)| *target == to && *at > from);
             place.map_or(0, |(_, at)| at - from - 1)
         };
-        let resolved = |(at, &(mut instruction, [if_so, if_not])): (usize, &(sock_filter, [Target; 2]))| {
-            if instruction.code == ALWAYS {
-                instruction.k = distance(at, if_so) as u32;
-            } else {
-                // Programs are short enough, as their tests see.
-                (instruction.jt, instruction.jf) = (distance(at, if_so) as u8, distance(at, if_not) as u8);
-            }
-            instruction
-        };
+        let resolved =
+            |(at, &(mut instruction, [if_so, if_not])): (usize, &(sock_filter, [Target; 2]))| {
+                if instruction.code == ALWAYS {
+                    instruction.k = distance(at, if_so) as u32;
+                } else {
+                    // Programs are short enough, as their tests see.
+                    (instruction.jt, instruction.jf) =
+                        (distance(at, if_so) as u8, distance(at, if_not) as u8);
+                }
+                instruction
+            };
         self.code.iter().enumerate().map(resolved).collect()
     }
 }

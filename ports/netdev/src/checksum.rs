@@ -1,6 +1,7 @@
 //! The checksums of IP, TCP, UDP and SCTP.
 
-/// The ones'-complement sum of the big-endian 16-bit words in `bytes`, as if a zero byte followed an odd one.
+/// The ones'-complement sum of the big-endian 16-bit words in `bytes`, as if a zero byte followed
+/// an odd one.
 pub(crate) fn sum(bytes: &[u8]) -> u16 {
     // Words may be added in any byte order and any width, as long as carries go round: RFC 1071.
     let mut total = 0u64;
@@ -23,7 +24,8 @@ pub(crate) fn add(a: u16, b: u16) -> u16 {
     total + u16::from(carry)
 }
 
-/// The checksum that goes with `sum`. Never 0, which means "none" in UDP; 0xffff is as good everywhere else.
+/// The checksum that goes with `sum`. Never 0, which means "none" in UDP; 0xffff is as good
+/// everywhere else.
 pub(crate) fn of(sum: u16) -> u16 {
     match !sum {
         0 => 0xffff,

@@ -1,9 +1,10 @@
 //! Which frames a port hands out first when more come than it can keep up with.
 //!
-//! A port that has classes has a socket with a receive buffer for each. The kernel sorts frames into them, by a program of
-//! classic BPF at each socket: a flood of one class fills the buffer of that class alone. The program knows the preferred QPs
-//! by a Bloom filter with one hash, so that its length has a bound; a frame that the filter confuses with a preferred one
-//! is served like one.
+//! A port that has classes has a socket with a receive buffer for each. The kernel sorts frames
+//! into them, by a program of classic BPF at each socket: a flood of one class fills the buffer of
+//! that class alone. The program knows the preferred QPs by a Bloom filter with one hash, so that
+//! its length has a bound; a frame that the filter confuses with a preferred one is served like
+//! one.
 
 use crate::bpf::{self, ETHERTYPE, Program, Target};
 use crate::part::Part;
@@ -207,16 +208,21 @@ mod tests {
         let mut qps = PreferredQps::default();
         (0..5000).for_each(|qpn| qps.insert(qpn));
         let parts = [0, 1].map(|index| Part::OfPairs { index, of: 2 });
-        let sockets = parts.map(|part| Class::ALL.map(|class| Filtered::new(class.program(&qps, part))));
+        let sockets =
+            parts.map(|part| Class::ALL.map(|class| Filtered::new(class.program(&qps, part))));
         for (frame, class) in [
             (roce(false, ROCE_PORT, PREFERRED_QP), Class::Preferred),
             (roce(true, ROCE_PORT, 7), Class::Preferred),
             (roce(true, 53, 7), Class::Rest),
             (vec![0; 60], Class::Rest),
         ] {
-            let takers = sockets.each_ref().map(|of| of.each_ref().map(|socket| socket.takes(&frame)));
+            let takers =
+                sockets.each_ref().map(|of| of.each_ref().map(|socket| socket.takes(&frame)));
             let of_class = Class::ALL.map(|one| one == class);
-            assert!(takers == [of_class, [false; 3]] || takers == [[false; 3], of_class], "{takers:?}");
+            assert!(
+                takers == [of_class, [false; 3]] || takers == [[false; 3], of_class],
+                "{takers:?}"
+            );
         }
     }
 }

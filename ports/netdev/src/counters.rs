@@ -13,15 +13,18 @@ pub struct NetdevCounters {
     pub rx_buffer_full_preferred: u64,
     /// Frames whose checksum a sender on this host had left open, and which was filled in.
     pub rx_checksums_filled: u64,
-    /// Frames longer than a wire carries, made by a sender on this host or merged by the kernel, that were split.
+    /// Frames longer than a wire carries, made by a sender on this host or merged by the kernel,
+    /// that were split.
     pub rx_split: u64,
-    /// Frames to be split or completed that could not be, as their headers are not understood; they were dropped.
+    /// Frames to be split or completed that could not be, as their headers are not understood; they
+    /// were dropped.
     pub rx_not_splittable: u64,
     /// Frames that got a VLAN tag back which the kernel had taken off.
     pub rx_tags_restored: u64,
     /// Calls that found the send buffer full; the frames wait.
     pub tx_blocked: u64,
-    /// Frames that a full queue of the device, or what is behind it, did not take; they were dropped.
+    /// Frames that a full queue of the device, or what is behind it, did not take; they were
+    /// dropped.
     pub tx_queue_full: u64,
     /// Frames that the kernel refused for another reason; they were dropped.
     pub tx_refused: u64,

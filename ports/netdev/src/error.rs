@@ -101,16 +101,23 @@ pub enum NetdevError {
 }
 
 impl NetdevError {
-    /// Names what `source` means for `interface` where it is the usual cause; `capability` is what `operation` takes.
-    pub fn of(interface: &str, operation: &'static str, capability: &'static str, source: io::Error) -> Self {
+    /// Names what `source` means for `interface` where it is the usual cause; `capability` is what
+    /// `operation` takes.
+    pub fn of(
+        interface: &str,
+        operation: &'static str,
+        capability: &'static str,
+        source: io::Error,
+    ) -> Self {
         let interface = interface.to_owned();
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
                 NetdevError::NotPermitted { interface, operation, capability }
             }
-            Some(libc::ENODEV | libc::ENXIO) => {
-                NetdevError::NoSuchInterface { interface, existing: interface::list().unwrap_or_default() }
-            }
+            Some(libc::ENODEV | libc::ENXIO) => NetdevError::NoSuchInterface {
+                interface,
+                existing: interface::list().unwrap_or_default(),
+            },
             _ => NetdevError::Io { interface, operation, source },
         }
     }

@@ -1,15 +1,16 @@
-//! Filters in the kernel: so that a program on an interface of this machine costs nothing for the machine's other traffic,
-//! and so that each of several sockets gets its part of the frames.
+//! Filters in the kernel: so that a program on an interface of this machine costs nothing for the
+//! machine's other traffic, and so that each of several sockets gets its part of the frames.
 //!
-//! A program of classic BPF. The kernel takes a frame's outermost VLAN tag off before it runs; frames with further ones
-//! pass, and are looked at by whoever wanted the others.
+//! A program of classic BPF. The kernel takes a frame's outermost VLAN tag off before it runs;
+//! frames with further ones pass, and are looked at by whoever wanted the others.
 
 use std::net::IpAddr;
 
 use crate::bpf::{self, ETHERTYPE, Program, Target};
 use libc::sock_filter;
 
-/// What is wanted of the frames of an interface: the datagrams to one UDP port of one address, and to that port of groups.
+/// What is wanted of the frames of an interface: the datagrams to one UDP port of one address, and
+/// to that port of groups.
 ///
 /// An IPv4 fragment is none of them, and neither is an IPv6 packet with extension headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +19,8 @@ pub struct Wanted {
     pub ip: IpAddr,
     /// UDP port of the receiver.
     pub udp_port: u16,
-    /// ARP as well, or IPv6's neighbour solicitations and advertisements: whatever the address's family has.
+    /// ARP as well, or IPv6's neighbour solicitations and advertisements: whatever the address's
+    /// family has.
     pub neighbours: bool,
 }
 

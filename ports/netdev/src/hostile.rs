@@ -1,13 +1,15 @@
-//! What a virtual machine may send: frames of any bytes, with any description. For fuzzing; a finding is a panic.
+//! What a virtual machine may send: frames of any bytes, with any description. For fuzzing; a
+//! finding is a panic.
 
 use crate::layers::{Layers, PROTOCOL_TCP};
 use crate::repair::{Found, Repair};
 use crate::segment::{OFFLOAD_BYTES, Offload, SEGMENT_BYTES_MIN, Splitter, complete};
 
-/// A frame as `AF_PACKET` hands it over: 10 bytes of description (`virtio_net_hdr`), then the frame.
+/// A frame as `AF_PACKET` hands it over: 10 bytes of description (`virtio_net_hdr`), then the
+/// frame.
 ///
-/// Parts of a split frame have the frame's payload between them, once and in order, behind headers of the same length.
-/// Completing a checksum changes the checksum alone.
+/// Parts of a split frame have the frame's payload between them, once and in order, behind headers
+/// of the same length. Completing a checksum changes the checksum alone.
 ///
 /// # Panics
 /// On a finding.
@@ -30,7 +32,8 @@ pub fn described(data: &[u8]) {
         return;
     }
     let protocol = offload.protocol().expect("what is split has a protocol");
-    let layers = Layers::find(frame, protocol, offload.transport()).expect("what is split is understood");
+    let layers =
+        Layers::find(frame, protocol, offload.transport()).expect("what is split is understood");
     let mut parts = Vec::new();
     while !splitter.is_done() {
         parts.push(splitter.next(&mut bytes).to_vec());
@@ -38,7 +41,8 @@ pub fn described(data: &[u8]) {
     check(frame, layers.payload, &parts);
 }
 
-/// A frame that comes without a description, from an interface whose MTU the first two bytes choose.
+/// A frame that comes without a description, from an interface whose MTU the first two bytes
+/// choose.
 ///
 /// # Panics
 /// On a finding.
@@ -49,8 +53,9 @@ pub fn undescribed(data: &[u8]) {
     let mut repair = Repair::new();
     match repair.look(&mut bytes, mtu) {
         Found::ToSplit => {
-            let payload =
-                Layers::find(frame, PROTOCOL_TCP, None).expect("what is split is understood").payload;
+            let payload = Layers::find(frame, PROTOCOL_TCP, None)
+                .expect("what is split is understood")
+                .payload;
             let mut parts = Vec::new();
             while !repair.is_done() {
                 parts.push(repair.next_part(&mut bytes).to_vec());
@@ -62,12 +67,18 @@ pub fn undescribed(data: &[u8]) {
             assert!(changed <= 2, "{changed} bytes changed");
             assert_eq!(repair.look(&mut bytes, mtu), Found::Whole, "what is completed is whole");
         }
-        Found::Whole | Found::NotSplittable => assert!(bytes == frame, "a frame changed that needed nothing"),
+        Found::Whole | Found::NotSplittable => {
+            assert!(bytes == frame, "a frame changed that needed nothing")
+        }
     }
 }
 
 fn check(frame: &[u8], payload: usize, parts: &[Vec<u8>]) {
-    assert!(parts.len() <= (frame.len() - payload).div_ceil(SEGMENT_BYTES_MIN), "{} parts", parts.len());
+    assert!(
+        parts.len() <= (frame.len() - payload).div_ceil(SEGMENT_BYTES_MIN),
+        "{} parts",
+        parts.len()
+    );
     let came: Vec<u8> = parts.iter().flat_map(|part| &part[payload..]).copied().collect();
     assert!(came == frame[payload..], "the payload is not what it was");
 }

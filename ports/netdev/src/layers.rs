@@ -55,7 +55,11 @@ pub(crate) fn behind_ethernet(frame: &[u8], at: usize) -> Result<(u16, usize), N
 }
 
 /// What the IP header at `at` carries: its protocol and where it starts.
-pub(crate) fn behind_ip(frame: &[u8], ethertype: u16, at: usize) -> Result<(u8, usize), NotUnderstood> {
+pub(crate) fn behind_ip(
+    frame: &[u8],
+    ethertype: u16,
+    at: usize,
+) -> Result<(u8, usize), NotUnderstood> {
     let first = byte(frame, at)?;
     match (ethertype, first >> 4) {
         (ETHERTYPE_IPV4, 4) if first & 0xf >= 5 => {
@@ -85,9 +89,13 @@ impl Layers {
     pub(crate) const NONE: Layers =
         Layers { ips: [0; IPS_MAX], ip_count: 0, tunnel: None, transport: 0, payload: 0 };
 
-    /// Finds the headers of a frame that carries `protocol`, TCP or UDP, innermost. `transport`: where that header
-    /// is said to be, which has to be right.
-    pub(crate) fn find(frame: &[u8], protocol: u8, transport: Option<usize>) -> Result<Self, NotUnderstood> {
+    /// Finds the headers of a frame that carries `protocol`, TCP or UDP, innermost. `transport`:
+    /// where that header is said to be, which has to be right.
+    pub(crate) fn find(
+        frame: &[u8],
+        protocol: u8,
+        transport: Option<usize>,
+    ) -> Result<Self, NotUnderstood> {
         let mut layers = Layers::NONE;
         let (mut ethertype, mut at) = behind_ethernet(frame, 0)?;
         while layers.ip_count < IPS_MAX {
@@ -111,7 +119,12 @@ impl Layers {
         Err(NotUnderstood)
     }
 
-    fn ending(mut self, frame: &[u8], protocol: u8, transport: usize) -> Result<Self, NotUnderstood> {
+    fn ending(
+        mut self,
+        frame: &[u8],
+        protocol: u8,
+        transport: usize,
+    ) -> Result<Self, NotUnderstood> {
         self.transport = transport;
         self.payload = match protocol {
             PROTOCOL_TCP => match usize::from(byte(frame, transport + 12)? >> 4) * 4 {
@@ -148,7 +161,8 @@ fn behind_gre(frame: &[u8], at: usize) -> Result<(u16, usize), NotUnderstood> {
     }
 }
 
-/// VXLAN or Geneve. Whether it is that is known in the end, when the transport header is where it is said to be.
+/// VXLAN or Geneve. Whether it is that is known in the end, when the transport header is where it
+/// is said to be.
 fn behind_udp_tunnel(frame: &[u8], at: usize) -> Result<(u16, usize), NotUnderstood> {
     let tunnel = at + 8;
     let mut next = tunnel + 8;

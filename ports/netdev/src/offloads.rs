@@ -1,5 +1,5 @@
-//! What an interface does to received frames on its own, turned off for as long as a port is there: merging them (GRO, LRO),
-//! and taking VLAN tags off.
+//! What an interface does to received frames on its own, turned off for as long as a port is there:
+//! merging them (GRO, LRO), and taking VLAN tags off.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,8 +35,9 @@ pub struct ReceiveOffloads {
 }
 
 impl ReceiveOffloads {
-    /// Turns off what is on of the `unwanted`, at the interface of this name and index in the network namespace of the
-    /// calling thread. Without CAP_NET_ADMIN, or on a device that does not know of it, it stays as it is.
+    /// Turns off what is on of the `unwanted`, at the interface of this name and index in the
+    /// network namespace of the calling thread. Without CAP_NET_ADMIN, or on a device that does not
+    /// know of it, it stays as it is.
     ///
     /// # Errors
     /// When the process is out of descriptors.
@@ -47,7 +48,9 @@ impl ReceiveOffloads {
             && request::ethtool_set(&carrier, interface, ETHTOOL_SET_GRO, 0).is_ok();
         let flags = request::ethtool_get(&carrier, interface, ETHTOOL_GET_FLAGS).unwrap_or(0);
         let mut had_flags = 0;
-        for (is_unwanted, flag) in [(unwanted.device_merging, FLAG_LRO), (unwanted.tags_off, FLAG_TAGS_OFF)] {
+        for (is_unwanted, flag) in
+            [(unwanted.device_merging, FLAG_LRO), (unwanted.tags_off, FLAG_TAGS_OFF)]
+        {
             // One by one: a device that refuses one may take the other.
             let without = flags & !had_flags & !flag;
             if is_unwanted

@@ -22,7 +22,8 @@ use crate::sender::Sender;
 use crate::socket::PacketSocket;
 use crate::watch::{Link, Presence, Watch};
 
-/// Frames of unknown traffic that are handed out in one call, of each class, while those of known flows wait.
+/// Frames of unknown traffic that are handed out in one call, of each class, while those of known
+/// flows wait.
 const UNKNOWN_MAX: usize = 8;
 
 /// A socket, and what was taken from it.
@@ -32,8 +33,8 @@ struct Inlet {
     receiver: Receiver,
 }
 
-/// Frames that come in and go out at an interface that exists: a physical one, veth, the host's side of a TAP device
-/// that a virtual machine has. See the [crate's documentation](crate).
+/// Frames that come in and go out at an interface that exists: a physical one, veth, the host's
+/// side of a TAP device that a virtual machine has. See the [crate's documentation](crate).
 pub struct PacketPort {
     name: Arc<str>,
     config: PacketConfig,
@@ -62,8 +63,9 @@ impl PacketPort {
         config.validate()?;
         // For its errors.
         interface::mac(&config.interface)?;
-        let refused =
-            |operation| move |source| NetdevError::of(&config.interface, operation, "CAP_NET_RAW", source);
+        let refused = |operation| {
+            move |source| NetdevError::of(&config.interface, operation, "CAP_NET_RAW", source)
+        };
         let classes: Vec<Option<Class>> =
             if config.by_class { Class::ALL.map(Some).to_vec() } else { vec![None] };
         let inlet = |class| {
@@ -75,7 +77,8 @@ impl PacketPort {
         let sending = PacketSocket::sending(config).map_err(refused("opening a packet socket"))?;
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| refused("making a descriptor to wait on")(error.into()))?;
-        let watch = Watch::new(&config.interface).map_err(refused("asking to be told of changes"))?;
+        let watch =
+            Watch::new(&config.interface).map_err(refused("asking to be told of changes"))?;
         let mut port = Self {
             name: config.name.as_str().into(),
             config: config.clone(),
@@ -97,18 +100,23 @@ impl PacketPort {
         Ok(port)
     }
 
-    /// Opens so many ports on one interface, for as many cores: all frames of two hosts, both ways, come by one of them, and
-    /// each sends by itself. Each has buffers of its own, of the configured sizes; `part` of the configuration is set for
-    /// each.
+    /// Opens so many ports on one interface, for as many cores: all frames of two hosts, both ways,
+    /// come by one of them, and each sends by itself. Each has buffers of its own, of the
+    /// configured sizes; `part` of the configuration is set for each.
     ///
     /// # Errors
     /// As [`PacketPort::open`].
-    pub fn open_queues(config: &PacketConfig, queues: NonZeroUsize) -> Result<Vec<Self>, NetdevError> {
+    pub fn open_queues(
+        config: &PacketConfig,
+        queues: NonZeroUsize,
+    ) -> Result<Vec<Self>, NetdevError> {
         if queues == NonZeroUsize::MIN {
             return Self::open(config).map(|port| vec![port]);
         }
         let of = u32::try_from(queues.get()).unwrap_or(u32::MAX);
-        let queue = |index| Self::open(&PacketConfig { part: Part::OfPairs { index, of }, ..config.clone() });
+        let queue = |index| {
+            Self::open(&PacketConfig { part: Part::OfPairs { index, of }, ..config.clone() })
+        };
         (0..of).map(queue).collect()
     }
 
@@ -124,8 +132,9 @@ impl PacketPort {
         self.counters
     }
 
-    /// Serves packets to these QPs before all other frames from here on, where the port serves by class. For a moment the
-    /// kernel may hand out a frame twice, or none of the frames to a QP that is preferred no longer.
+    /// Serves packets to these QPs before all other frames from here on, where the port serves by
+    /// class. For a moment the kernel may hand out a frame twice, or none of the frames to a QP
+    /// that is preferred no longer.
     ///
     /// # Errors
     /// When the kernel refuses the filters; nothing has changed then, or some.
@@ -184,7 +193,8 @@ impl PacketPort {
         if let (None, Some(index)) = (self.index, presence.index()) {
             if let Err((operation, error)) = self.attach(index) {
                 let interface = self.watch.interface();
-                self.link.fail(format!("interface {interface} was made anew: {operation}: {error}"));
+                self.link
+                    .fail(format!("interface {interface} was made anew: {operation}: {error}"));
                 return;
             }
             self.counters.reattached += 1;
@@ -206,7 +216,11 @@ impl Port for PacketPort {
         self.receive_lent(max, &mut |received| each(received.bytes()))
     }
 
-    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+    fn receive_lent(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, PortError> {
         if self.config.part == Part::Nothing {
             return Ok(0);
         }
@@ -264,7 +278,8 @@ impl Port for PacketPort {
     }
 
     fn arm(&mut self) -> Result<bool, PortError> {
-        // The sockets are readable for as long as something waits in them: only what was taken out counts here.
+        // The sockets are readable for as long as something waits in them: only what was taken out
+        // counts here.
         if self.inlets.iter().any(|inlet| inlet.receiver.holds_frames()) {
             return Ok(true);
         }

@@ -1,7 +1,8 @@
 //! Which of an interface's frames a port gets when several share it.
 //!
-//! A program of classic BPF, which the kernel runs for each frame and port. The kernel has taken the
-//! outermost VLAN tag off before. No load goes beyond the frame: such a one would have all ports lose it.
+//! A program of classic BPF, which the kernel runs for each frame and port. The kernel has taken
+//! the outermost VLAN tag off before. No load goes beyond the frame: such a one would have all
+//! ports lose it.
 
 use crate::bpf::{self, ETHERTYPE, Program, Target};
 use libc::sock_filter;
@@ -14,9 +15,9 @@ pub enum Part {
     All,
     /// No frame: for a port that only sends.
     Nothing,
-    /// The frames of those pairs of hosts whose number, divided by `of`, leaves `index`. Both directions of two hosts have
-    /// one number: that of their IPv4 or IPv6 addresses behind up to two VLAN tags, or of their MAC addresses where a
-    /// frame has no others.
+    /// The frames of those pairs of hosts whose number, divided by `of`, leaves `index`. Both
+    /// directions of two hosts have one number: that of their IPv4 or IPv6 addresses behind up to
+    /// two VLAN tags, or of their MAC addresses where a frame has no others.
     OfPairs {
         /// Which part, from 0 on.
         index: u32,
@@ -25,8 +26,8 @@ pub enum Part {
     },
 }
 
-/// By what `longhaul_wire::pair_hash` mixes numbers, which this crate knows in its tests alone: they hold the program against
-/// it. The factor, and how far numbers are shifted to the right.
+/// By what `longhaul_wire::pair_hash` mixes numbers, which this crate knows in its tests alone:
+/// they hold the program against it. The factor, and how far numbers are shifted to the right.
 const FACTOR: u32 = 0x9e37_79b1;
 const SHIFT: u32 = 15;
 
@@ -75,7 +76,9 @@ impl Part {
     /// Appends instructions that end with the frame taken or dropped.
     pub(crate) fn append_to(self, program: &mut Program) {
         let (index, of) = match self {
-            Part::All | Part::Nothing => return program.jump(bpf::ALWAYS, 0, Target::Take, Target::Next),
+            Part::All | Part::Nothing => {
+                return program.jump(bpf::ALWAYS, 0, Target::Take, Target::Next);
+            }
             Part::OfPairs { index, of } => (index, of.max(1)),
         };
         program.add(bpf::LOAD_2, ETHERTYPE);
@@ -105,12 +108,13 @@ impl Program {
         self.jump(bpf::IF_AT_LEAST, bytes, Target::Next, MACS);
     }
 
-    /// Decides by IP addresses if the EtherType at this place, which is loaded and stays so otherwise, says that there are
-    /// any.
+    /// Decides by IP addresses if the EtherType at this place, which is loaded and stays so
+    /// otherwise, says that there are any.
     fn by_ip(&mut self, ethertype: u32) {
-        for (kind, addresses) in
-            [(libc::ETH_P_IP, Addresses::ipv4(ethertype)), (libc::ETH_P_IPV6, Addresses::ipv6(ethertype))]
-        {
+        for (kind, addresses) in [
+            (libc::ETH_P_IP, Addresses::ipv4(ethertype)),
+            (libc::ETH_P_IPV6, Addresses::ipv6(ethertype)),
+        ] {
             self.jump(bpf::IF_EQUAL, kind as u32, Target::Next, OTHER);
             self.unless_shorter(addresses.destination + addresses.bytes);
             self.number(addresses);
@@ -173,12 +177,19 @@ pub(crate) mod tests {
         pub(crate) fn new(mut program: Vec<sock_filter>) -> Self {
             let (to, from) = UnixDatagram::pair().unwrap();
             from.set_nonblocking(true).unwrap();
-            let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+            let filter =
+                libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
             let size = size_of_val(&filter) as libc::socklen_t;
             // SAFETY: the descriptor is open, and the program is live and of the given length.
             let set = unsafe {
                 let filter = (&raw const filter).cast();
-                libc::setsockopt(from.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, filter, size)
+                libc::setsockopt(
+                    from.as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    libc::SO_ATTACH_FILTER,
+                    filter,
+                    size,
+                )
             };
             assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
             Filtered { to, from }
@@ -228,7 +239,9 @@ pub(crate) mod tests {
     #[test]
     fn a_frame_of_any_length_has_one_taker() {
         let parts = parts(2);
-        for start in [[0x08, 0x00, 0, 0, 0, 0], [0x86, 0xdd, 0, 0, 0, 0], [0x81, 0x00, 0, 5, 0x86, 0xdd]] {
+        for start in
+            [[0x08, 0x00, 0, 0, 0, 0], [0x86, 0xdd, 0, 0, 0, 0], [0x81, 0x00, 0, 5, 0x86, 0xdd]]
+        {
             let whole = [&[2; 12], &start[..], &[7; 64]].concat();
             for len in 14..whole.len() {
                 let takers = parts.iter().filter(|part| part.takes(&whole[..len])).count();

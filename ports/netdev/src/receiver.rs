@@ -110,7 +110,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Looks at the next message; hands its frame out, or begins to split it. Returns the frames handed out.
+    /// Looks at the next message; hands its frame out, or begins to split it. Returns the frames
+    /// handed out.
     fn open(
         &mut self,
         each: &mut dyn FnMut(&[u8], Option<Duration>),

@@ -1,9 +1,11 @@
-//! What a cable does not carry, in frames that come without a description of it: found by looking at them.
+//! What a cable does not carry, in frames that come without a description of it: found by looking
+//! at them.
 //!
-//! A sender on this machine leaves the checksum of TCP and UDP open, with the sum of the pseudo header in its place, and hands
-//! over TCP segments of up to 64 KiB for a device to split. Where the kernel says nothing of either (XDP), the first shows by
-//! that sum, which a right checksum has in one of 65536 frames, and is then told by checking; the second shows by
-//! the length. The size that the sender wanted its segments to have does not show: they get as long as the MTU allows.
+//! A sender on this machine leaves the checksum of TCP and UDP open, with the sum of the pseudo
+//! header in its place, and hands over TCP segments of up to 64 KiB for a device to split. Where
+//! the kernel says nothing of either (XDP), the first shows by that sum, which a right checksum has
+//! in one of 65536 frames, and is then told by checking; the second shows by the length. The size
+//! that the sender wanted its segments to have does not show: they get as long as the MTU allows.
 //!
 //! Only the outermost TCP or UDP header is looked at: inside tunnels nothing is put right.
 
@@ -11,7 +13,9 @@ use crate::checksum;
 use crate::layers::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, Layers, PROTOCOL_TCP, PROTOCOL_UDP, behind_ethernet, behind_ip,
 };
-use crate::segment::{NotUnderstood, Offload, Splitter, TCP_CHECKSUM, UDP_CHECKSUM, get, pseudo_sum, put};
+use crate::segment::{
+    NotUnderstood, Offload, Splitter, TCP_CHECKSUM, UDP_CHECKSUM, get, pseudo_sum, put,
+};
 
 /// What a frame turned out to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,7 +26,8 @@ pub enum Found {
     Completed,
     /// Longer than the MTU; its parts are there to be taken by [`Repair::next_part`].
     ToSplit,
-    /// Longer than the MTU, and not to be split: what is not TCP, or has headers that are not understood.
+    /// Longer than the MTU, and not to be split: what is not TCP, or has headers that are not
+    /// understood.
     NotSplittable,
 }
 
@@ -50,8 +55,8 @@ impl Repair {
         self.splitter.is_done()
     }
 
-    /// Looks at a frame, any bytes at all, from an interface with this MTU in bytes, and fills in an open checksum. What was being
-    /// split is forgotten.
+    /// Looks at a frame, any bytes at all, from an interface with this MTU in bytes, and fills in
+    /// an open checksum. What was being split is forgotten.
     pub fn look(&mut self, frame: &mut [u8], mtu: usize) -> Found {
         let Ok((ethertype, ip)) = behind_ethernet(frame, 0) else { return Found::Whole };
         if !matches!(ethertype, ETHERTYPE_IPV4 | ETHERTYPE_IPV6) {
@@ -61,16 +66,26 @@ impl Repair {
             let split = self.split(frame, ethertype == ETHERTYPE_IPV6, ip, mtu);
             return if split.is_ok() { Found::ToSplit } else { Found::NotSplittable };
         }
-        if complete(frame, ethertype, ip).is_ok_and(|done| done) { Found::Completed } else { Found::Whole }
+        if complete(frame, ethertype, ip).is_ok_and(|done| done) {
+            Found::Completed
+        } else {
+            Found::Whole
+        }
     }
 
-    /// Makes the next part of the frame that is being split, of which there is one ([`Repair::is_done`]), in `frame`, which is that
-    /// frame.
+    /// Makes the next part of the frame that is being split, of which there is one
+    /// ([`Repair::is_done`]), in `frame`, which is that frame.
     pub fn next_part<'a>(&mut self, frame: &'a mut [u8]) -> &'a mut [u8] {
         self.splitter.next(frame)
     }
 
-    fn split(&mut self, frame: &[u8], is_ipv6: bool, ip: usize, mtu: usize) -> Result<(), NotUnderstood> {
+    fn split(
+        &mut self,
+        frame: &[u8],
+        is_ipv6: bool,
+        ip: usize,
+        mtu: usize,
+    ) -> Result<(), NotUnderstood> {
         let layers = Layers::find(frame, PROTOCOL_TCP, None)?;
         let headers = layers.payload - ip;
         let segment_bytes = mtu.checked_sub(headers).ok_or(NotUnderstood)?;
@@ -207,13 +222,15 @@ mod tests {
 
     #[test]
     fn long_datagrams_are_not_split() {
-        let (mut frame, _) = build(&[Ethernet { tags: 0 }, Ipv4 { options: 0 }, Udp], &[7; 3000], 1000, true);
+        let (mut frame, _) =
+            build(&[Ethernet { tags: 0 }, Ipv4 { options: 0 }, Udp], &[7; 3000], 1000, true);
         assert_eq!(Repair::new().look(&mut frame, 1500), Found::NotSplittable);
     }
 
     #[test]
     fn a_datagram_without_checksum_stays_without() {
-        let (mut frame, _) = build(&[Ethernet { tags: 0 }, Ipv4 { options: 0 }, Udp], &[7; 300], 300, true);
+        let (mut frame, _) =
+            build(&[Ethernet { tags: 0 }, Ipv4 { options: 0 }, Udp], &[7; 300], 300, true);
         frame[14 + 20 + 6..14 + 20 + 8].fill(0);
         let before = frame.clone();
         assert_eq!(Repair::new().look(&mut frame, 1500), Found::Whole);

@@ -36,7 +36,8 @@ pub(crate) fn carrier() -> io::Result<OwnedFd> {
 
 /// A request that names `interface`, everything else zero.
 ///
-/// The name must have been checked to be shorter than [`NAME_BYTES`]; one that is not gives an error from the kernel.
+/// The name must have been checked to be shorter than [`NAME_BYTES`]; one that is not gives an
+/// error from the kernel.
 pub(crate) fn named(interface: &str) -> libc::ifreq {
     // SAFETY: integers and a null pointer, all of which may be zero.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -47,8 +48,9 @@ pub(crate) fn named(interface: &str) -> libc::ifreq {
 }
 
 fn perform(fd: impl AsFd, code: u32, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: the descriptor is open for as long as it is borrowed. Every code used in this file takes an `ifreq`,
-    // which is live and exclusive; where it has a pointer, the caller in this file keeps its target alive.
+    // SAFETY: the descriptor is open for as long as it is borrowed. Every code used in this file
+    // takes an `ifreq`, which is live and exclusive; where it has a pointer, the caller in this
+    // file keeps its target alive.
     let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), code as _, request) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -83,7 +85,8 @@ pub(crate) fn mtu(fd: impl AsFd, interface: &str) -> io::Result<u32> {
 
 pub(crate) fn set_mtu(fd: impl AsFd, interface: &str, mtu: u32) -> io::Result<()> {
     let mut request = named(interface);
-    request.ifr_ifru.ifru_mtu = i32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    request.ifr_ifru.ifru_mtu =
+        i32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     perform(fd, libc::SIOCSIFMTU as u32, &mut request)
 }
 
@@ -120,7 +123,8 @@ fn ethtool(fd: impl AsFd, interface: &str, value: &mut EthtoolValue) -> io::Resu
 
 /// Queues in use to receive and to send, as the driver tells.
 pub(crate) fn queues(fd: impl AsFd, interface: &str) -> io::Result<[u32; 2]> {
-    let mut channels = EthtoolChannels { command: ETHTOOL_GET_CHANNELS, ..EthtoolChannels::default() };
+    let mut channels =
+        EthtoolChannels { command: ETHTOOL_GET_CHANNELS, ..EthtoolChannels::default() };
     let mut request = named(interface);
     request.ifr_ifru.ifru_data = (&raw mut channels).cast();
     perform(fd, libc::SIOCETHTOOL as u32, &mut request)?;
@@ -135,21 +139,29 @@ pub(crate) fn ethtool_get(fd: impl AsFd, interface: &str, command: u32) -> io::R
 }
 
 /// Sets one number of the driver's.
-pub(crate) fn ethtool_set(fd: impl AsFd, interface: &str, command: u32, data: u32) -> io::Result<()> {
+pub(crate) fn ethtool_set(
+    fd: impl AsFd,
+    interface: &str,
+    command: u32,
+    data: u32,
+) -> io::Result<()> {
     ethtool(fd, interface, &mut EthtoolValue { command, data })
 }
 
-/// Attaches `tun`, which is `/dev/net/tun`, to the device that is made or taken, with these `IFF_` flags.
+/// Attaches `tun`, which is `/dev/net/tun`, to the device that is made or taken, with these `IFF_`
+/// flags.
 pub(crate) fn attach_tap(tun: impl AsFd, interface: &str, flags: u16) -> io::Result<()> {
     let mut request = named(interface);
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
     perform(tun, libc::TUNSETIFF as u32, &mut request)
 }
 
-/// Offers the kernel to take frames of these kinds (`TUN_F_`) that a cable would not carry; takes other offers back.
+/// Offers the kernel to take frames of these kinds (`TUN_F_`) that a cable would not carry; takes
+/// other offers back.
 pub(crate) fn set_offloads(tun: impl AsFd, kinds: libc::c_uint) -> io::Result<()> {
     // SAFETY: the descriptor is open for as long as it is borrowed; this code takes a number.
-    let result =
-        unsafe { libc::ioctl(tun.as_fd().as_raw_fd(), libc::TUNSETOFFLOAD as _, libc::c_ulong::from(kinds)) };
+    let result = unsafe {
+        libc::ioctl(tun.as_fd().as_raw_fd(), libc::TUNSETOFFLOAD as _, libc::c_ulong::from(kinds))
+    };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,8 +1,8 @@
-//! What a cable does not carry, made into what it does: frames whose checksum the sender's device was to fill in, and
-//! frames of up to 64 KiB that it was to split.
+//! What a cable does not carry, made into what it does: frames whose checksum the sender's device
+//! was to fill in, and frames of up to 64 KiB that it was to split.
 //!
-//! The kernel describes such frames by a `virtio_net_hdr`. That and every byte of the frame may come from a virtual
-//! machine, so neither is believed.
+//! The kernel describes such frames by a `virtio_net_hdr`. That and every byte of the frame may
+//! come from a virtual machine, so neither is believed.
 
 use crate::checksum;
 use crate::layers::{Layers, PROTOCOL_SCTP, PROTOCOL_TCP, PROTOCOL_UDP, protocol};
@@ -47,7 +47,8 @@ pub(crate) struct Offload {
 }
 
 impl Offload {
-    /// TCP, to be split into segments with so many bytes of payload, whatever is in its checksum's place.
+    /// TCP, to be split into segments with so many bytes of payload, whatever is in its checksum's
+    /// place.
     pub(crate) fn tcp(is_ipv6: bool, segment_bytes: usize) -> Self {
         let kind = if is_ipv6 { GSO_TCP_IPV6 } else { GSO_TCP_IPV4 };
         Offload { kind, segment_bytes, ..Offload::default() }
@@ -115,7 +116,8 @@ pub(crate) fn get(frame: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }
 
-/// Fills in the checksum that was left open. Its place holds the sum of what it covers beyond the frame.
+/// Fills in the checksum that was left open. Its place holds the sum of what it covers beyond the
+/// frame.
 pub(crate) fn complete(frame: &mut [u8], offload: &Offload) -> Result<(), NotUnderstood> {
     let Offload { checksum_start: start, checksum_offset: offset, .. } = *offload;
     if offset == SCTP_CHECKSUM {
@@ -141,8 +143,8 @@ fn complete_sctp(frame: &mut [u8], start: usize) -> Result<(), NotUnderstood> {
     Ok(())
 }
 
-/// Splits a frame, as a device would: headers repeated, with lengths, IPv4 identifications, sequence numbers, flags
-/// and checksums as if each part had been sent alone.
+/// Splits a frame, as a device would: headers repeated, with lengths, IPv4 identifications,
+/// sequence numbers, flags and checksums as if each part had been sent alone.
 pub(crate) struct Splitter {
     headers: [u8; HEADERS_MAX],
     layers: Layers,
@@ -155,8 +157,8 @@ pub(crate) struct Splitter {
     end: usize,
     /// Parts made.
     made: usize,
-    /// The sum of what the checksum covers beyond the transport header and payload, but for the length. `None`: the
-    /// sender wants no checksum.
+    /// The sum of what the checksum covers beyond the transport header and payload, but for the
+    /// length. `None`: the sender wants no checksum.
     pseudo_sum: Option<u16>,
 }
 
@@ -207,8 +209,8 @@ impl Splitter {
         self.at >= self.end
     }
 
-    /// Makes the next part, of which there is one, in `frame`, which is the one that was begun with: its headers
-    /// overwrite the end of the part before.
+    /// Makes the next part, of which there is one, in `frame`, which is the one that was begun
+    /// with: its headers overwrite the end of the part before.
     pub(crate) fn next<'a>(&mut self, frame: &'a mut [u8]) -> &'a mut [u8] {
         let end = (self.at + self.segment_bytes).min(self.end);
         let headers = self.layers.payload;
@@ -231,7 +233,8 @@ impl Splitter {
     }
 
     fn write_tcp(&self, segment: &mut [u8], is_last: bool) {
-        let (sequence, _) = segment[TCP_SEQUENCE..].split_first_chunk_mut::<4>().expect("a TCP header");
+        let (sequence, _) =
+            segment[TCP_SEQUENCE..].split_first_chunk_mut::<4>().expect("a TCP header");
         let sent = (self.made * self.segment_bytes) as u32;
         *sequence = u32::from_be_bytes(*sequence).wrapping_add(sent).to_be_bytes();
         if !is_last {
@@ -258,7 +261,8 @@ impl Splitter {
     }
 }
 
-/// Writes what depends on the length into the IP header that `packet` starts with, and numbers the packet.
+/// Writes what depends on the length into the IP header that `packet` starts with, and numbers the
+/// packet.
 fn lengthen_ip(packet: &mut [u8], number: u16) {
     let bytes = packet.len();
     if packet[0] >> 4 == 6 {

@@ -9,7 +9,8 @@ use crate::batch::SendRing;
 use crate::counters::NetdevCounters;
 use crate::watch::is_down;
 
-/// Frames that are handed to the kernel without waiting for a flush, while their bytes are in the cache.
+/// Frames that are handed to the kernel without waiting for a flush, while their bytes are in the
+/// cache.
 const PUBLISH_AT: usize = 64;
 
 /// Frames between `transmit` and the kernel.
@@ -62,8 +63,9 @@ impl Sender {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Hands the frames built to the kernel, as far as it takes them. A frame that it refuses is dropped and counted,
-    /// and those behind it are sent. Returns false when the interface is down or gone.
+    /// Hands the frames built to the kernel, as far as it takes them. A frame that it refuses is
+    /// dropped and counted, and those behind it are sent. Returns false when the interface is down
+    /// or gone.
     pub(crate) fn send(
         &mut self,
         socket: &impl AsFd,
@@ -104,7 +106,12 @@ impl Sender {
         self.is_blocked = false;
     }
 
-    fn refuse(&mut self, error: io::Error, ports: &mut PortCounters, counters: &mut NetdevCounters) {
+    fn refuse(
+        &mut self,
+        error: io::Error,
+        ports: &mut PortCounters,
+        counters: &mut NetdevCounters,
+    ) {
         self.ring.pop();
         match error.raw_os_error() {
             Some(libc::EMSGSIZE) => ports.tx_drops.count(DropReason::FrameTooLong),

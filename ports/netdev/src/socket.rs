@@ -30,7 +30,8 @@ impl PacketSocket {
         Ok(Self { socket, protocol: (protocol as u16).to_be() })
     }
 
-    /// Receives every frame that comes in, or those that are wanted, with what the kernel knows of it.
+    /// Receives every frame that comes in, or those that are wanted, with what the kernel knows of
+    /// it.
     pub(crate) fn receiving(config: &PacketConfig, class: Option<Class>) -> io::Result<Self> {
         let this = Self::new(if config.part == Part::Nothing { 0 } else { libc::ETH_P_ALL })?;
         this.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
@@ -79,11 +80,13 @@ impl PacketSocket {
         address.sll_ifindex = index as c_int;
         let len = size_of_val(&address) as libc::socklen_t;
         // SAFETY: the descriptor is open, and the address is live and of the given length.
-        let bound = unsafe { libc::bind(self.socket.as_raw_fd(), (&raw const address).cast(), len) };
+        let bound =
+            unsafe { libc::bind(self.socket.as_raw_fd(), (&raw const address).cast(), len) };
         if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Has the interface `index` take frames for anybody, for as long as both are there. Takes no privilege.
+    /// Has the interface `index` take frames for anybody, for as long as both are there. Takes no
+    /// privilege.
     pub(crate) fn make_promiscuous(&self, index: u32) -> io::Result<()> {
         let request = libc::packet_mreq {
             mr_ifindex: index as c_int,
@@ -97,20 +100,23 @@ impl PacketSocket {
     /// Frames lost for want of buffer since the last call.
     pub(crate) fn take_losses(&self) -> u64 {
         // Frames, then losses.
-        self.get::<[u32; 2]>(libc::SOL_PACKET, libc::PACKET_STATISTICS).map_or(0, |[_, lost]| lost.into())
+        self.get::<[u32; 2]>(libc::SOL_PACKET, libc::PACKET_STATISTICS)
+            .map_or(0, |[_, lost]| lost.into())
     }
 
     /// Asks for a buffer, beyond the system's limit where that is allowed, else up to it.
     fn set_buffer(&self, force: c_int, option: c_int, bytes: usize) -> io::Result<()> {
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
-        self.set(libc::SOL_SOCKET, force, &bytes).or_else(|_| self.set(libc::SOL_SOCKET, option, &bytes))
+        self.set(libc::SOL_SOCKET, force, &bytes)
+            .or_else(|_| self.set(libc::SOL_SOCKET, option, &bytes))
     }
 
     fn set<T: Copy>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
         let len = size_of::<T>() as libc::socklen_t;
         let value = std::ptr::from_ref(value).cast();
         // SAFETY: the descriptor is open, and the value is live and of the given length.
-        let result = unsafe { libc::setsockopt(self.socket.as_raw_fd(), level, option, value, len) };
+        let result =
+            unsafe { libc::setsockopt(self.socket.as_raw_fd(), level, option, value, len) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
@@ -118,7 +124,8 @@ impl PacketSocket {
     fn get<T: Copy + Default>(&self, level: c_int, option: c_int) -> io::Result<T> {
         let mut value = T::default();
         let mut len = size_of::<T>() as libc::socklen_t;
-        // SAFETY: the descriptor is open; value and length are live, and the kernel writes at most the given length.
+        // SAFETY: the descriptor is open; value and length are live, and the kernel writes at most
+        // the given length.
         let result = unsafe {
             let value = (&raw mut value).cast();
             libc::getsockopt(self.socket.as_raw_fd(), level, option, value, &raw mut len)

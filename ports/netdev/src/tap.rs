@@ -7,8 +7,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
 use longhaul_port::{
-    Descriptors, DropReason, FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, PortCounters, PortError,
-    check_length,
+    Descriptors, DropReason, FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, PortCounters,
+    PortError, check_length,
 };
 
 use crate::config::TapConfig;
@@ -20,8 +20,8 @@ use crate::watch::{Link, Presence, Watch, is_down};
 /// Frames that the caller may hand over between two flushes. Each goes to the kernel at once.
 const SLOTS: usize = 256;
 
-/// The network that the host sees at a TAP device: what the host sends there is received, and the reverse. See the
-/// [crate's documentation](crate).
+/// The network that the host sees at a TAP device: what the host sends there is received, and the
+/// reverse. See the [crate's documentation](crate).
 pub struct TapPort {
     name: Arc<str>,
     config: TapConfig,
@@ -47,8 +47,9 @@ impl Device {
     /// Makes the device, or takes the one that exists.
     fn attach(config: &TapConfig) -> Result<Self, NetdevError> {
         let interface = &config.interface;
-        let refused =
-            |operation| move |source| NetdevError::of(interface, operation, "CAP_NET_ADMIN", source);
+        let refused = |operation| {
+            move |source| NetdevError::of(interface, operation, "CAP_NET_ADMIN", source)
+        };
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -67,7 +68,9 @@ impl Device {
             attached => attached,
         };
         attached.map_err(|error| match error.raw_os_error() {
-            Some(libc::EBUSY | libc::E2BIG) => NetdevError::TapBusy { interface: interface.clone() },
+            Some(libc::EBUSY | libc::E2BIG) => {
+                NetdevError::TapBusy { interface: interface.clone() }
+            }
             Some(libc::EINVAL) => NetdevError::NotATap { interface: interface.clone() },
             _ => refused("attaching to the TAP device")(error),
         })?;
@@ -76,9 +79,13 @@ impl Device {
         if let Some(mtu) = config.mtu
             && request::mtu(&carrier, interface).map_err(refused("reading its MTU"))? != mtu
         {
-            request::set_mtu(&carrier, interface, mtu).map_err(|error| match error.raw_os_error() {
-                Some(libc::EINVAL) => NetdevError::MtuOutOfRange { interface: interface.clone(), mtu },
-                _ => refused("setting its MTU")(error),
+            request::set_mtu(&carrier, interface, mtu).map_err(|error| {
+                match error.raw_os_error() {
+                    Some(libc::EINVAL) => {
+                        NetdevError::MtuOutOfRange { interface: interface.clone(), mtu }
+                    }
+                    _ => refused("setting its MTU")(error),
+                }
             })?;
         }
         if config.up {
@@ -90,8 +97,9 @@ impl Device {
 }
 
 impl TapPort {
-    /// Opens the port in the calling thread's network namespace. Needs CAP_NET_ADMIN, or a device made for this user
-    /// (`ip tuntap add NAME mode tap user USER`) with its MTU and state as they are to be.
+    /// Opens the port in the calling thread's network namespace. Needs CAP_NET_ADMIN, or a device
+    /// made for this user (`ip tuntap add NAME mode tap user USER`) with its MTU and state as they
+    /// are to be.
     ///
     /// # Errors
     /// [`NetdevError`], which says what to do about it.
@@ -149,7 +157,9 @@ impl TapPort {
                     self.watch.suspect();
                 }
                 Err(error) => {
-                    self.link.fail(format!("the device was made anew and cannot be attached to: {error}"));
+                    self.link.fail(format!(
+                        "the device was made anew and cannot be attached to: {error}"
+                    ));
                     return;
                 }
             }
@@ -196,7 +206,9 @@ impl Port for TapPort {
                     self.watch.suspect();
                     break;
                 }
-                Err(error) if handed == 0 => return Err(PortError::io("reading from a TAP device", error)),
+                Err(error) if handed == 0 => {
+                    return Err(PortError::io("reading from a TAP device", error));
+                }
                 // It will be met again.
                 Err(_) => break,
             };

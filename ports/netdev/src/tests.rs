@@ -1,4 +1,5 @@
-//! Ports on real interfaces, in network namespaces that go away with the threads that made them, also on panic.
+//! Ports on real interfaces, in network namespaces that go away with the threads that made them,
+//! also on panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Command;
@@ -63,7 +64,8 @@ impl Drop for Host {
     }
 }
 
-/// Runs lines of commands in the namespace of the calling thread, and returns whether that succeeded.
+/// Runs lines of commands in the namespace of the calling thread, and returns whether that
+/// succeeded.
 fn may_sh(lines: &str) -> bool {
     Command::new("sh").args(["-e", "-c", lines]).output().unwrap().status.success()
 }
@@ -121,7 +123,12 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn await_link(port: &mut impl Port, state: LinkState) {
     until("link change", || port.service().unwrap() == state);
     assert_eq!(port.link_state(), state);
-    assert_eq!(port.last_disconnect().is_none(), state == LinkState::Up, "{:?}", port.last_disconnect());
+    assert_eq!(
+        port.last_disconnect().is_none(),
+        state == LinkState::Up,
+        "{:?}",
+        port.last_disconnect()
+    );
 }
 
 /// Does what drivers do until the port has nothing to tell any more.

@@ -44,7 +44,8 @@ impl Presence {
     }
 }
 
-/// Watches one interface. What the kernel tells is only taken as a reason to look: it may lose messages.
+/// Watches one interface. What the kernel tells is only taken as a reason to look: it may lose
+/// messages.
 pub struct Watch {
     events: OwnedFd,
     /// What to look for when there is none.
@@ -89,8 +90,8 @@ impl Watch {
         self.look_after = Instant::now();
     }
 
-    /// How the interface is, if that may have changed; mostly nothing but a look at the clock. `index` is that of the
-    /// interface that the port is on, if it is on one.
+    /// How the interface is, if that may have changed; mostly nothing but a look at the clock.
+    /// `index` is that of the interface that the port is on, if it is on one.
     pub fn look(&mut self, index: Option<u32>) -> Option<Presence> {
         let now = Instant::now();
         if now < self.look_after {
@@ -114,13 +115,18 @@ impl Watch {
         };
         // Again when it was renamed between the two questions.
         let here = index.and_then(|index| (0..RENAMED_MAX).find_map(|_| look(index).ok()));
-        let answer = here.map_or_else(|| request::index(events, &self.interface).and_then(look), Ok);
+        let answer =
+            here.map_or_else(|| request::index(events, &self.interface).and_then(look), Ok);
         self.renamed = None;
         match answer {
             Ok((index, flags, name)) => {
                 self.renamed = (name != self.interface).then_some(name);
                 let is = |flag: libc::c_int| flags & flag as u16 != 0;
-                Presence::Present { index, is_up: is(libc::IFF_UP), is_running: is(libc::IFF_RUNNING) }
+                Presence::Present {
+                    index,
+                    is_up: is(libc::IFF_UP),
+                    is_running: is(libc::IFF_RUNNING),
+                }
             }
             Err(_) => Presence::Absent,
         }
@@ -204,7 +210,9 @@ impl Link {
         let cause = match presence {
             Presence::Absent => format!("interface {interface} was deleted"),
             Presence::Present { is_up: false, .. } => {
-                format!("interface {interface} is set down (`ip link set {interface} up` sets it up)")
+                format!(
+                    "interface {interface} is set down (`ip link set {interface} up` sets it up)"
+                )
             }
             Presence::Present { is_running: false, .. } => {
                 format!("interface {interface} has no carrier: is the other end connected and up?")

@@ -1,8 +1,9 @@
 //! A port whose frames go inside others between two stations of one layer-2 circuit.
 //!
-//! Each frame gets an Ethernet header of its own: the far station's address, this one's, perhaps a VLAN tag, and an EtherType of
-//! choice. So what crosses the circuit has two addresses and one EtherType, whatever hosts send: for circuits whose provider takes no
-//! others. Both ends have such a port; what else comes is counted and dropped.
+//! Each frame gets an Ethernet header of its own: the far station's address, this one's, perhaps a
+//! VLAN tag, and an EtherType of choice. So what crosses the circuit has two addresses and one
+//! EtherType, whatever hosts send: for circuits whose provider takes no others. Both ends have such
+//! a port; what else comes is counted and dropped.
 
 use crate::{Port, PortCapabilities, PortError, check_length, forward_port};
 
@@ -61,10 +62,13 @@ impl Circuit {
         let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let ethertype = match self.vlan {
             None => word(12),
-            Some(vlan) if header[12..14] == ETHERTYPE_VLAN && word(14) & VLAN_BITS == vlan => word(16),
+            Some(vlan) if header[12..14] == ETHERTYPE_VLAN && word(14) & VLAN_BITS == vlan => {
+                word(16)
+            }
             Some(_) => return None,
         };
-        let is_ours = header[..6] == self.own && header[6..12] == self.peer && ethertype == self.ethertype;
+        let is_ours =
+            header[..6] == self.own && header[6..12] == self.peer && ethertype == self.ethertype;
         outer.get(self.overhead()..).filter(|_| is_ours)
     }
 }

@@ -1,4 +1,5 @@
-//! The doorbell as loom sees it: what the kernel promises of an eventfd, and nothing of the kernel's.
+//! The doorbell as loom sees it: what the kernel promises of an eventfd, and nothing of the
+//! kernel's.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -34,7 +35,10 @@ impl Doorbell {
     /// # Errors
     /// None.
     pub fn from_peer(fd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { fd, eventfd: Arc::new(Eventfd { rings: Mutex::new(false), rang: Condvar::new() }) })
+        Ok(Self {
+            fd,
+            eventfd: Arc::new(Eventfd { rings: Mutex::new(false), rang: Condvar::new() }),
+        })
     }
 
     /// The same doorbell, as a peer has it that was sent the descriptor.
@@ -63,8 +67,8 @@ impl Doorbell {
         Ok(std::mem::take(&mut *self.eventfd.rings.lock().unwrap()))
     }
 
-    /// Blocks while the doorbell is silent, as `ppoll` without a time limit does. Loom reports a model in which
-    /// nobody rings any more as a deadlock: a lost wake-up.
+    /// Blocks while the doorbell is silent, as `ppoll` without a time limit does. Loom reports a
+    /// model in which nobody rings any more as a deadlock: a lost wake-up.
     pub fn wait(&self) {
         let mut rings = self.eventfd.rings.lock().unwrap();
         while !*rings {

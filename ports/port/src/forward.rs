@@ -22,8 +22,9 @@
 /// }
 /// ```
 ///
-/// Where ports of several types are one by an `enum`, a macro takes the place of the port: `forward_port!(|self| each! => flush)` has
-/// `flush` do what `each!(self, port => port.flush())` does.
+/// Where ports of several types are one by an `enum`, a macro takes the place of the port:
+/// `forward_port!(|self| each! => flush)` has `flush` do what `each!(self, port => port.flush())`
+/// does.
 #[macro_export]
 macro_rules! forward_port {
     (|$self:ident| $each:ident ! => $($method:ident),+) => {

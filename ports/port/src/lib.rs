@@ -5,8 +5,8 @@
 //! [lends](Received::Lent) it beyond the call. It knows no protocol above the frame.
 //!
 //! Lifecycle: a port is constructed by its own crate, starts [`LinkState::Down`] or
-//! [`LinkState::Up`], is polled with [`Port::receive`], [`Port::transmit`] and [`Port::flush`], and is
-//! kept alive by [`Port::service`]. A thread that wants to sleep calls [`Port::arm`], polls
+//! [`LinkState::Up`], is polled with [`Port::receive`], [`Port::transmit`] and [`Port::flush`], and
+//! is kept alive by [`Port::service`]. A thread that wants to sleep calls [`Port::arm`], polls
 //! [`Port::descriptors`], and on waking calls [`Port::disarm`] and [`Port::service`].
 //!
 //! Three ports live here because they need nothing but memory:
@@ -14,7 +14,8 @@
 //! * [`loopback`]: two ports in one process, joined back to back;
 //! * [`tap`]: wraps any port and records both directions in a capture file.
 //!
-//! [`circuit`] wraps any port too: its frames go inside others, between two stations of a layer-2 circuit.
+//! [`circuit`] wraps any port too: its frames go inside others, between two stations of a layer-2
+//! circuit.
 //!
 //! Deliberately absent: any queue that can grow.
 //!

@@ -1,8 +1,9 @@
 //! Two ports in one process, joined back to back by two bounded rings of preallocated slots.
 //!
-//! A receiver may keep what it is lent; the slot gets another buffer then. What some port lends passes by reference. Each
-//! direction is a single-producer single-consumer ring. The two ports may live on different threads. When one is dropped the
-//! other goes down; frames that had been flushed can still be received.
+//! A receiver may keep what it is lent; the slot gets another buffer then. What some port lends
+//! passes by reference. Each direction is a single-producer single-consumer ring. The two ports may
+//! live on different threads. When one is dropped the other goes down; frames that had been flushed
+//! can still be received.
 
 use std::cell::UnsafeCell;
 use std::hint::black_box;
@@ -19,7 +20,8 @@ use longhaul_lease::{Circulation, Lease};
 
 use crate::port::{FRAME_BYTES_MIN, check_length};
 use crate::{
-    Descriptors, Doorbell, DropReason, LinkState, Port, PortCapabilities, PortCounters, PortError, Received,
+    Descriptors, Doorbell, DropReason, LinkState, Port, PortCapabilities, PortCounters, PortError,
+    Received,
 };
 
 /// Keeps an index on a cache line of its own, so that the two sides do not slow each other down.
@@ -61,8 +63,8 @@ struct Lane {
     joined: AtomicBool,
 }
 
-// SAFETY: `slots` is the only field that is not Sync by itself. A slot is touched only by the
-// side that owns it, and ownership moves by a Release store and an Acquire load of `head` or `tail`.
+// SAFETY: `slots` is the only field that is not Sync by itself. A slot is touched only by the side
+// that owns it, and ownership moves by a Release store and an Acquire load of `head` or `tail`.
 unsafe impl Sync for Lane {}
 
 impl Lane {
@@ -114,12 +116,16 @@ pub struct LoopbackPort {
 /// Two ports joined back to back.
 ///
 /// `slots` is the bound of each direction in frames and is rounded up to a power of two;
-/// `frame_bytes_max` is in bytes. The pair takes `2 * slots * frame_bytes_max` bytes of memory, and as many for each frame
-/// that a receiver keeps, of at most 65,536 in each direction.
+/// `frame_bytes_max` is in bytes. The pair takes `2 * slots * frame_bytes_max` bytes of memory, and
+/// as many for each frame that a receiver keeps, of at most 65,536 in each direction.
 ///
 /// # Errors
 /// When the process is out of descriptors.
-pub fn pair(name: &str, slots: usize, frame_bytes_max: usize) -> io::Result<(LoopbackPort, LoopbackPort)> {
+pub fn pair(
+    name: &str,
+    slots: usize,
+    frame_bytes_max: usize,
+) -> io::Result<(LoopbackPort, LoopbackPort)> {
     let slots = slots.max(1).next_power_of_two();
     let frame_bytes_max = frame_bytes_max.max(FRAME_BYTES_MIN);
     let forward = Arc::new(Lane::new(slots, frame_bytes_max)?);
@@ -172,7 +178,11 @@ impl Port for LoopbackPort {
         self.receive_lent(max, &mut |received| each(received.bytes()))
     }
 
-    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+    fn receive_lent(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, PortError> {
         if self.in_head == self.in_tail {
             self.in_head = self.inward.head.0.load(Ordering::Acquire);
         }
@@ -188,7 +198,11 @@ impl Port for LoopbackPort {
             }
             let passed_on = slot.passed_on.take();
             let lease = passed_on.as_ref().unwrap_or(&slot.own);
-            each(if slot.is_lent { Received::Lent(lease) } else { Received::Passing(lease.bytes()) });
+            each(if slot.is_lent {
+                Received::Lent(lease)
+            } else {
+                Received::Passing(lease.bytes())
+            });
             self.counters.count_rx(lease.bytes().len());
             self.in_tail = self.in_tail.wrapping_add(1);
         }
@@ -210,10 +224,12 @@ impl Port for LoopbackPort {
             return Ok(true);
         }
         let Some(slot) = self.next_slot() else { return Ok(false) };
-        // SAFETY: `next_slot` gives a slot that is free, so the receiver does not touch it before `head` passes it.
+        // SAFETY: `next_slot` gives a slot that is free, so the receiver does not touch it before
+        // `head` passes it.
         let slot = unsafe { &mut *slot };
         if !slot.own.is_returned() {
-            let other = self.kept.take().unwrap_or_else(|| Lease::with_capacity(self.frame_bytes_max));
+            let other =
+                self.kept.take().unwrap_or_else(|| Lease::with_capacity(self.frame_bytes_max));
             self.kept.give(std::mem::replace(&mut slot.own, other));
         }
         slot.is_lent = self.kept.len() < KEPT_MAX;

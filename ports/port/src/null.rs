@@ -14,7 +14,8 @@ pub struct NullPort {
 }
 
 impl NullPort {
-    /// Frames that fit between two flushes. The port has no queue; this only bounds a caller's batch.
+    /// Frames that fit between two flushes. The port has no queue; this only bounds a caller's
+    /// batch.
     pub const TRANSMIT_SLOTS: usize = 1024;
 
     /// A null port for frames of up to `frame_bytes_max` bytes, which is also the memory it takes.

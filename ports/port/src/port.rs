@@ -54,7 +54,8 @@ pub fn check_length(len: usize, frame_bytes_max: usize) -> Result<(), PortError>
 pub enum Received<'a> {
     /// Bytes that are there during the call alone, and that a hostile peer may change.
     Passing(&'a [u8]),
-    /// As [`Received::Passing`], and how long ago the frame arrived at the host, by the kernel's stamp.
+    /// As [`Received::Passing`], and how long ago the frame arrived at the host, by the kernel's
+    /// stamp.
     Stamped(&'a [u8], Duration),
     /// Bytes that stay, unchanged, as long as anybody keeps a clone.
     Lent(&'a Lease),
@@ -86,13 +87,19 @@ pub trait Port: Send {
     /// down by then; the port stays usable and comes up again with the next peer.
     fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError>;
 
-    /// As [`Port::receive`], and frames that the port can lend, which a reader may keep, come as that.
+    /// As [`Port::receive`], and frames that the port can lend, which a reader may keep, come as
+    /// that.
     ///
-    /// A port lends what nobody changes any more. When too many are kept, it hands out frames that pass.
+    /// A port lends what nobody changes any more. When too many are kept, it hands out frames that
+    /// pass.
     ///
     /// # Errors
     /// As [`Port::receive`].
-    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+    fn receive_lent(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, PortError> {
         self.receive(max, &mut |bytes| each(Received::Passing(bytes)))
     }
 
@@ -119,7 +126,8 @@ pub trait Port: Send {
         self.transmit(pieces.iter().map(|piece| piece.len()).sum(), &mut |out| join(pieces, out))
     }
 
-    /// As [`Port::transmit`], of a frame that some port lends: by reference where this port can, else by copy.
+    /// As [`Port::transmit`], of a frame that some port lends: by reference where this port can,
+    /// else by copy.
     ///
     /// # Errors
     /// As [`Port::transmit`].
@@ -149,8 +157,8 @@ pub trait Port: Send {
 
     /// Works off whatever made a descriptor readable: connections, handshakes, disconnects,
     /// interrupt counters. Returns the link state after that. Cheap enough to call in every turn of
-    /// a polling loop. It consumes wake-ups: afterwards receive until nothing waits, and `arm` again,
-    /// before sleeping.
+    /// a polling loop. It consumes wake-ups: afterwards receive until nothing waits, and `arm`
+    /// again, before sleeping.
     ///
     /// # Errors
     /// [`PortError::PeerViolation`] and [`PortError::Io`]; the port stays usable after either.
@@ -159,8 +167,8 @@ pub trait Port: Send {
     /// The link state as of the last call that could change it.
     fn link_state(&self) -> LinkState;
 
-    /// Why the last connection to a peer, or the last attempt at one, ended; for messages to people.
-    /// `None` while the link is up, and for ports that do not know.
+    /// Why the last connection to a peer, or the last attempt at one, ended; for messages to
+    /// people. `None` while the link is up, and for ports that do not know.
     fn last_disconnect(&self) -> Option<&str> {
         None
     }

@@ -2,13 +2,14 @@
 //!
 //! [`TapPort`] records the frames of both directions, in the order in which this port handled them,
 //! as a pcap file with nanosecond timestamps (magic `0xa1b23c4d`, link type 1, the layout that
-//! libpcap's `pcap-savefile` page describes). Records collect in a fixed buffer, which is written with
-//! one system call: when it is full, when the last wanted frame is in it, and, as long as the port is
-//! serviced, when its first record is a second old. A failed write ends the recording and never disturbs the traffic:
-//! see [`TapPort::recording_error`].
+//! libpcap's `pcap-savefile` page describes). Records collect in a fixed buffer, which is written
+//! with one system call: when it is full, when the last wanted frame is in it, and, as long as the
+//! port is serviced, when its first record is a second old. A failed write ends the recording and
+//! never disturbs the traffic: see [`TapPort::recording_error`].
 //!
-//! Several ports can write one file ([`TapPort::sharing`]): the queues that threads have of one device. A lock keeps their
-//! records apart and in the order of their times. It is taken for each frame, and no more once the recording is over.
+//! Several ports can write one file ([`TapPort::sharing`]): the queues that threads have of one
+//! device. A lock keeps their records apart and in the order of their times. It is taken for each
+//! frame, and no more once the recording is over.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -185,8 +186,8 @@ impl<P: Port, W: Write + Send> TapPort<P, W> {
         Ok(Self { inner, recording: Self::recording(sink, config)? })
     }
 
-    /// Records all of these ports into one `sink`, as one port: `config` holds for them together. It is complete when the last
-    /// of them is dropped.
+    /// Records all of these ports into one `sink`, as one port: `config` holds for them together.
+    /// It is complete when the last of them is dropped.
     ///
     /// # Errors
     /// When the file header cannot be written.
@@ -240,7 +241,11 @@ impl<P: Port, W: Write + Send> Port for TapPort<P, W> {
         })
     }
 
-    fn receive_lent(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> Result<usize, PortError> {
+    fn receive_lent(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, PortError> {
         let recording = &self.recording;
         self.inner.receive_lent(max, &mut |frame| {
             recording.record(frame.bytes());
@@ -361,14 +366,17 @@ mod tests {
     #[test]
     fn ports_that_share_a_file_share_its_bound_and_lose_no_record() {
         let sink = SharedSink::default();
-        let (ports, _far): (Vec<_>, Vec<_>) = (0..4).map(|_| loopback::pair("lo", 512, 128).unwrap()).unzip();
+        let (ports, _far): (Vec<_>, Vec<_>) =
+            (0..4).map(|_| loopback::pair("lo", 512, 128).unwrap()).unzip();
         let config = TapConfig { frames_max: Some(700), buffer_bytes: 200, ..TapConfig::default() };
         let taps = TapPort::sharing(ports, sink.clone(), config).unwrap();
         std::thread::scope(|scope| {
             for (mut tap, number) in taps.into_iter().zip(0u8..) {
                 scope.spawn(move || {
                     for at in 0..200u8 {
-                        assert!(tap.transmit(60, &mut |frame| frame.fill(number ^ at << 2)).unwrap());
+                        assert!(
+                            tap.transmit(60, &mut |frame| frame.fill(number ^ at << 2)).unwrap()
+                        );
                     }
                 });
             }

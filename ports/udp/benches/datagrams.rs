@@ -1,8 +1,8 @@
 //! Packets per second between two UDP ports on this machine, both driven by one thread.
 //!
-//! Each iteration builds a burst, flushes it, and receives it, so one packet's figure is the cost of both sides
-//! and of the kernel between them on one core. `sockets` is the yardstick: the same number of datagrams of the
-//! same length by `sendto` and `recv`, one call each, as iperf3 does it.
+//! Each iteration builds a burst, flushes it, and receives it, so one packet's figure is the cost
+//! of both sides and of the kernel between them on one core. `sockets` is the yardstick: the same
+//! number of datagrams of the same length by `sendto` and `recv`, one call each, as iperf3 does it.
 
 #![allow(missing_docs, reason = "criterion_group! makes a public function")]
 
@@ -34,12 +34,15 @@ fn frame(from: IpAddr, to: IpAddr, payload_bytes: usize) -> Vec<u8> {
         flow_label: 0,
         udp_source_port: 4791,
     });
-    let mut head = Head::begin(&template, &Bth::new(Opcode::RC_SEND_MIDDLE, Qpn::new(17), Psn::new(1)));
+    let mut head =
+        Head::begin(&template, &Bth::new(Opcode::RC_SEND_MIDDLE, Qpn::new(17), Psn::new(1)));
     head.finish(&template, payload_bytes);
     let mut frame = head.bytes().to_vec();
     frame.resize(frame.len() + payload_bytes, 0x5a);
     frame.extend([0; 4]);
-    let Ok(Split::Roce { layout, .. }) = split(&frame, frame.len()) else { panic!("a sound frame") };
+    let Ok(Split::Roce { layout, .. }) = split(&frame, frame.len()) else {
+        panic!("a sound frame")
+    };
     let end = frame.len();
     let icrc = icrc::of_frame(&frame, &layout, end);
     frame[end - 4..].copy_from_slice(&icrc);
@@ -49,7 +52,8 @@ fn frame(from: IpAddr, to: IpAddr, payload_bytes: usize) -> Vec<u8> {
 fn burst(from: &mut UdpPort, to: &mut UdpPort, frame: &[u8], memory: &mut [u8]) {
     for _ in 0..BURST {
         assert!(
-            from.transmit(frame.len(), &mut |slot| slot.copy_from_slice(frame)).expect("a working socket")
+            from.transmit(frame.len(), &mut |slot| slot.copy_from_slice(frame))
+                .expect("a working socket")
         );
     }
     from.flush().expect("a working socket");
@@ -74,7 +78,8 @@ fn bench(criterion: &mut Criterion) {
                 bencher.iter(|| burst(&mut a, &mut b, &frame, &mut memory));
             });
         }
-        let [a, b] = addresses.map(|address| UdpSocket::bind((address, 4792)).expect("a free port"));
+        let [a, b] =
+            addresses.map(|address| UdpSocket::bind((address, 4792)).expect("a free port"));
         group.bench_function("sockets", |bencher| {
             bencher.iter(|| {
                 // Fewer at a time than a receive buffer of the usual size takes.

@@ -6,7 +6,8 @@ use std::ptr;
 
 use crate::control::{Control, SocketAddress};
 
-/// Messages to be sent by one `sendmmsg`. A message is a list of parts of memory that the caller owns.
+/// Messages to be sent by one `sendmmsg`. A message is a list of parts of memory that the caller
+/// owns.
 pub(crate) struct SendBatch {
     headers: Box<[libc::mmsghdr]>,
     addresses: Box<[SocketAddress]>,
@@ -17,8 +18,8 @@ pub(crate) struct SendBatch {
     len: usize,
 }
 
-// SAFETY: the pointers in `headers` and `parts` are written by `send` and `push_part` and read by the system call
-// in `send` alone, which a thread reaches only with exclusive access.
+// SAFETY: the pointers in `headers` and `parts` are written by `send` and `push_part` and read by
+// the system call in `send` alone, which a thread reaches only with exclusive access.
 unsafe impl Send for SendBatch {}
 
 impl SendBatch {
@@ -70,7 +71,8 @@ impl SendBatch {
 
     /// Appends a part to the message begun last.
     pub(crate) fn push_part(&mut self, part: &[u8]) {
-        self.parts.push(libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
+        self.parts
+            .push(libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
         self.ends[self.len - 1] = self.parts.len();
     }
 
@@ -97,9 +99,9 @@ impl SendBatch {
             header.msg_control =
                 if control.len() == 0 { ptr::null_mut() } else { control.as_mut_ptr().cast() };
         }
-        // SAFETY: each of the first `len` headers points to an address, ancillary data and parts of the lengths it
-        // names, in boxes and a vector that nothing moves; the caller vouches for what the parts point to, which
-        // the kernel only reads.
+        // SAFETY: each of the first `len` headers points to an address, ancillary data and parts of
+        // the lengths it names, in boxes and a vector that nothing moves; the caller vouches for
+        // what the parts point to, which the kernel only reads.
         let sent = unsafe {
             libc::sendmmsg(
                 socket.as_raw_fd(),
@@ -129,8 +131,8 @@ pub(crate) struct ReceiveBatch {
     buffers: Box<[u8]>,
 }
 
-// SAFETY: the pointers in `headers` and `parts` are written and used in `receive` alone, which a thread reaches only
-// with exclusive access.
+// SAFETY: the pointers in `headers` and `parts` are written and used in `receive` alone, which a
+// thread reaches only with exclusive access.
 unsafe impl Send for ReceiveBatch {}
 
 /// Bytes in front of each datagram, for headers.
@@ -140,7 +142,8 @@ const DATAGRAM_BYTES_MAX: usize = 65536;
 const STRIDE: usize = HEADROOM + DATAGRAM_BYTES_MAX;
 
 impl ReceiveBatch {
-    /// Messages in one call at most. Their buffers are address space first, and memory once they were used.
+    /// Messages in one call at most. Their buffers are address space first, and memory once they
+    /// were used.
     pub(crate) const MESSAGES: usize = 32;
 
     pub(crate) fn new() -> Self {
@@ -169,9 +172,9 @@ impl ReceiveBatch {
             header.msg_controllen = Control::CAPACITY as _;
             header.msg_flags = 0;
         }
-        // SAFETY: each of the first `max` headers points to an address, ancillary data, a part and through it a
-        // buffer of the lengths it names, all in boxes that nothing moves; the buffers are `STRIDE` apart and do
-        // not overlap. A null time limit is allowed.
+        // SAFETY: each of the first `max` headers points to an address, ancillary data, a part and
+        // through it a buffer of the lengths it names, all in boxes that nothing moves; the buffers
+        // are `STRIDE` apart and do not overlap. A null time limit is allowed.
         let received = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -195,7 +198,11 @@ impl ReceiveBatch {
     }
 
     /// Calls `each` with level, type and data of the ancillary data of message `at`.
-    pub(crate) fn read_control(&self, at: usize, each: impl FnMut(libc::c_int, libc::c_int, &[u8])) {
+    pub(crate) fn read_control(
+        &self,
+        at: usize,
+        each: impl FnMut(libc::c_int, libc::c_int, &[u8]),
+    ) {
         self.controls[at].read(self.headers[at].msg_hdr.msg_controllen, each);
     }
 

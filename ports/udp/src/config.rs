@@ -17,24 +17,25 @@ pub struct UdpConfig {
     pub name: String,
     /// The address that the device has, which must be one of this machine's, and the UDP port.
     ///
-    /// One process can have an address and port at a time. Every peer has to use the same UDP port, because
-    /// frames go to the number that they are sent from. With another than 4791 the ICRC still covers 4791 on both
-    /// sides, so that only ports of this kind can be peers.
+    /// One process can have an address and port at a time. Every peer has to use the same UDP port,
+    /// because frames go to the number that they are sent from. With another than 4791 the ICRC
+    /// still covers 4791 on both sides, so that only ports of this kind can be peers.
     pub bind: SocketAddr,
-    /// Longest frame in bytes, 128 to 65535, Ethernet header included. The default of 4352 carries a 4096-byte
-    /// RDMA payload with IPv6 and every header.
+    /// Longest frame in bytes, 128 to 65535, Ethernet header included. The default of 4352 carries
+    /// a 4096-byte RDMA payload with IPv6 and every header.
     pub frame_bytes_max: usize,
     /// Frames that can be built between two flushes, 1 to 4096. Each takes `frame_bytes_max` bytes.
     pub transmit_slots: usize,
-    /// Size asked for the socket's send buffer, in bytes. The default of 1 MiB holds less than what the usual
-    /// device queue of 1000 packets takes: beyond that the kernel drops without telling.
+    /// Size asked for the socket's send buffer, in bytes. The default of 1 MiB holds less than what
+    /// the usual device queue of 1000 packets takes: beyond that the kernel drops without telling.
     pub send_buffer_bytes: usize,
-    /// Size asked for the socket's receive buffer, in bytes. The default of 8 MiB holds about a thousand 4 KiB
-    /// packets; the system's limit (`net.core.rmem_max`) may make it less, and bursts beyond it are lost:
-    /// [`crate::window_packets`] says what fits.
+    /// Size asked for the socket's receive buffer, in bytes. The default of 8 MiB holds about a
+    /// thousand 4 KiB packets; the system's limit (`net.core.rmem_max`) may make it less, and
+    /// bursts beyond it are lost: [`crate::window_packets`] says what fits.
     pub receive_buffer_bytes: usize,
-    /// Hands runs of equally long packets to the kernel, and takes them from it, as one (`UDP_SEGMENT`,
-    /// `UDP_GRO`), where the kernel can. Off: packet by packet, in batches all the same.
+    /// Hands runs of equally long packets to the kernel, and takes them from it, as one
+    /// (`UDP_SEGMENT`, `UDP_GRO`), where the kernel can. Off: packet by packet, in batches all the
+    /// same.
     pub offload: bool,
 }
 
@@ -57,17 +58,29 @@ impl UdpConfig {
         let refuse = |field, detail: String| Err(UdpError::Config { field, detail });
         let ip = self.bind.ip();
         if ip.is_unspecified() || ip.is_multicast() {
-            return refuse("bind", format!("{ip} is not the address of one machine, which the ICRC covers"));
+            return refuse(
+                "bind",
+                format!("{ip} is not the address of one machine, which the ICRC covers"),
+            );
         }
         if self.bind.port() == 0 {
-            return refuse("bind", "port 0 would be another one each time, which no peer knows".to_owned());
+            return refuse(
+                "bind",
+                "port 0 would be another one each time, which no peer knows".to_owned(),
+            );
         }
         let shortest = HEADERS_MAX + PACKET_BYTES_MIN;
         if !(shortest.max(128)..=65535).contains(&self.frame_bytes_max) {
-            return refuse("frame_bytes_max", format!("{} is not in 128 to 65535", self.frame_bytes_max));
+            return refuse(
+                "frame_bytes_max",
+                format!("{} is not in 128 to 65535", self.frame_bytes_max),
+            );
         }
         if !(1..=4096).contains(&self.transmit_slots) {
-            return refuse("transmit_slots", format!("{} is not in 1 to 4096", self.transmit_slots));
+            return refuse(
+                "transmit_slots",
+                format!("{} is not in 1 to 4096", self.transmit_slots),
+            );
         }
         for (field, bytes) in [
             ("send_buffer_bytes", self.send_buffer_bytes),

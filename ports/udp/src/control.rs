@@ -56,7 +56,9 @@ impl Control {
             let mut length = [0; LENGTH];
             length.copy_from_slice(&rest[..LENGTH]);
             let length = usize::from_ne_bytes(length);
-            let int = |at: usize| c_int::from_ne_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
+            let int = |at: usize| {
+                c_int::from_ne_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]])
+            };
             if length < HEADER || length > rest.len() {
                 return;
             }
@@ -131,7 +133,8 @@ mod tests {
         control.push(17, 103, &1040_u16.to_ne_bytes());
         let mut found = Vec::new();
         control.read(control.len(), |level, kind, data| found.push((level, kind, data.to_vec())));
-        let expected = vec![(0, 1, 7_i32.to_ne_bytes().to_vec()), (17, 103, 1040_u16.to_ne_bytes().to_vec())];
+        let expected =
+            vec![(0, 1, 7_i32.to_ne_bytes().to_vec()), (17, 103, 1040_u16.to_ne_bytes().to_vec())];
         assert_eq!(found, expected);
     }
 

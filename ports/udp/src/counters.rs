@@ -18,14 +18,16 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Frames not sent: not RoCEv2 over plain IP with DF and lengths that agree, which is all that a UDP socket
-    /// can carry. ARP and fragments are such.
+    /// Frames not sent: not RoCEv2 over plain IP with DF and lengths that agree, which is all that
+    /// a UDP socket can carry. ARP and fragments are such.
     tx_not_rocev2,
-    /// Frames not sent: their IP source is not the bound address, which is what the kernel would send.
+    /// Frames not sent: their IP source is not the bound address, which is what the kernel would
+    /// send.
     tx_foreign_source,
     /// Frames not sent: their UDP source port is not 4791. The device has to be told to use it.
     tx_source_port,
-    /// Frames not sent: longer than the interface's MTU. The device's path MTU is too large for this network.
+    /// Frames not sent: longer than the interface's MTU. The device's path MTU is too large for
+    /// this network.
     tx_over_mtu,
     /// Frames not sent: the kernel has no way to the destination, or a filter forbids it.
     tx_unreachable,

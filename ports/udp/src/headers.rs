@@ -86,7 +86,8 @@ impl Outgoing {
         if header[0] != 0x45 || header[6..8] != DONT_FRAGMENT || header[9] != PROTOCOL_UDP {
             return None;
         }
-        let address = |at| IpAddr::from(Ipv4Addr::from([0, 1, 2, 3].map(|i: usize| header[at + i])));
+        let address =
+            |at| IpAddr::from(Ipv4Addr::from([0, 1, 2, 3].map(|i: usize| header[at + i])));
         let outgoing = Self {
             packet_at: at + IPV4 + UDP,
             packet_bytes: packet_bytes(frame, at + IPV4, ip_bytes.checked_sub(IPV4)?)?,
@@ -125,7 +126,8 @@ impl Outgoing {
 fn packet_bytes(frame: &[u8], udp: usize, ip_payload_bytes: usize) -> Option<usize> {
     let header = frame.get(udp..udp + UDP)?;
     let packet_bytes = ip_payload_bytes.checked_sub(UDP)?;
-    let agree = usize::from(u16_at(header, 4)) == ip_payload_bytes && udp + ip_payload_bytes <= frame.len();
+    let agree =
+        usize::from(u16_at(header, 4)) == ip_payload_bytes && udp + ip_payload_bytes <= frame.len();
     (agree && packet_bytes >= PACKET_BYTES_MIN).then_some(packet_bytes)
 }
 
@@ -140,8 +142,9 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// Packets that came from `source`, UDP port `source_port`, to `own`, UDP port 4791. The addresses are of one
-    /// family. MAC addresses are 02:00 and the last four bytes of the IP address, as devices take them to be.
+    /// Packets that came from `source`, UDP port `source_port`, to `own`, UDP port 4791. The
+    /// addresses are of one family. MAC addresses are 02:00 and the last four bytes of the IP
+    /// address, as devices take them to be.
     pub(crate) fn new(source: IpAddr, source_port: u16, own: IpAddr, traffic_class: u8) -> Self {
         let mut this = Self {
             bytes: [0; HEADERS_MAX],
@@ -170,7 +173,8 @@ impl Incoming {
                 ]);
                 ip[12..16].copy_from_slice(&source.octets());
                 ip[16..20].copy_from_slice(&own.octets());
-                this.checksum_base = ip.chunks_exact(2).map(|word| u32::from(u16_at(word, 0))).sum();
+                this.checksum_base =
+                    ip.chunks_exact(2).map(|word| u32::from(u16_at(word, 0))).sum();
             }
             (IpAddr::V6(source), IpAddr::V6(own)) => {
                 this.bytes[12..14].copy_from_slice(&[0x86, 0xdd]);
@@ -205,7 +209,8 @@ impl Incoming {
         self.len == ETHERNET + IPV4 + UDP
     }
 
-    /// Writes the headers into the first [`Incoming::len`] bytes of `frame`, whose rest is the packet.
+    /// Writes the headers into the first [`Incoming::len`] bytes of `frame`, whose rest is the
+    /// packet.
     pub(crate) fn write(&self, frame: &mut [u8], identification: u16) {
         let udp_bytes = (frame.len() - self.len + UDP) as u16;
         let udp = self.len - UDP;
@@ -225,16 +230,18 @@ impl Incoming {
         }
     }
 
-    /// By how much (exclusive or) the ICRC at the end of `frame` differs from the one that an IPv4 packet with
-    /// this identification should have. Leaves rubbish in the place of the headers.
+    /// By how much (exclusive or) the ICRC at the end of `frame` differs from the one that an IPv4
+    /// packet with this identification should have. Leaves rubbish in the place of the headers.
     pub(crate) fn icrc_difference(&self, frame: &mut [u8], identification: u16) -> u32 {
         let udp_bytes = (frame.len() - self.len + UDP) as u16;
-        let (covered, icrc) = frame[ETHERNET..].split_last_chunk_mut::<4>().expect("a packet has an ICRC");
+        let (covered, icrc) =
+            frame[ETHERNET..].split_last_chunk_mut::<4>().expect("a packet has an ICRC");
         covered[..IPV4 + UDP].copy_from_slice(&self.masked);
         covered[2..4].copy_from_slice(&(udp_bytes + IPV4 as u16).to_be_bytes());
         covered[4..6].copy_from_slice(&identification.to_be_bytes());
         covered[IPV4 + 4..IPV4 + 6].copy_from_slice(&udp_bytes.to_be_bytes());
-        // FECN, BECN and the reserved bits, masked in place so that the CRC runs over one piece of memory.
+        // FECN, BECN and the reserved bits, masked in place so that the CRC runs over one piece of
+        // memory.
         let masked_at = IPV4 + UDP + 4;
         let congestion = std::mem::replace(&mut covered[masked_at], 0xff);
         let mut crc = Hasher::new_with_initial(AFTER_ONES);

@@ -1,13 +1,15 @@
 //! The IPv4 identification and the ICRC, which covers it.
 //!
-//! A CRC is linear: packets that differ in the identification alone have ICRCs that differ by that difference,
-//! as a polynomial, times x^(32+8n) modulo the CRC's polynomial, where n counts the covered bytes behind it. So an
-//! ICRC can be moved from one identification to another without looking at the packet; and dividing the
-//! difference between the computed ICRC and the one received by the same power gives the identification, unless
-//! the packet is damaged: then the quotient has more than 16 bits, but for one damaged packet in 65536, which
-//! the UDP checksum mostly finds.
+//! A CRC is linear: packets that differ in the identification alone have ICRCs that differ by that
+//! difference, as a polynomial, times x^(32+8n) modulo the CRC's polynomial, where n counts the
+//! covered bytes behind it. So an ICRC can be moved from one identification to another without
+//! looking at the packet; and dividing the difference between the computed ICRC and the one
+//! received by the same power gives the identification, unless the packet is damaged: then the
+//! quotient has more than 16 bits, but for one damaged packet in 65536, which the UDP checksum
+//! mostly finds.
 //!
-//! Polynomials are written as CRC-32 computes them: bit 31 is the coefficient of x^0, bit 0 that of x^31.
+//! Polynomials are written as CRC-32 computes them: bit 31 is the coefficient of x^0, bit 0 that of
+//! x^31.
 
 use crate::headers::PACKET_BYTES_MIN;
 
@@ -17,7 +19,8 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 const ONE: u32 = 1 << 31;
 /// x^1.
 const X: u32 = 1 << 30;
-/// Covered bytes behind the identification in front of an empty packet: 14 of IP, 8 of UDP, less 4 of ICRC.
+/// Covered bytes behind the identification in front of an empty packet: 14 of IP, 8 of UDP, less 4
+/// of ICRC.
 const BEHIND: u32 = 18;
 
 /// `a` times `b`.
@@ -53,7 +56,8 @@ const fn power_of_inverse_x(exponent: u32) -> u32 {
     power_of_x(u32::MAX - exponent)
 }
 
-/// What an IPv4 identification contributes to the ICRC, for packets (BTH to ICRC) up to a maximum length.
+/// What an IPv4 identification contributes to the ICRC, for packets (BTH to ICRC) up to a maximum
+/// length.
 ///
 /// The IP header is one without options, directly followed by UDP.
 #[derive(Clone, Debug)]
@@ -87,9 +91,9 @@ impl Identification {
         self.powers.get(packet_bytes / 4).copied()
     }
 
-    /// By how much ICRCs differ (exclusive or; the ICRC read as little-endian) between two packets of
-    /// `packet_bytes` bytes whose identifications differ by `difference` (exclusive or). 0 for lengths that no
-    /// RoCEv2 packet has.
+    /// By how much ICRCs differ (exclusive or; the ICRC read as little-endian) between two packets
+    /// of `packet_bytes` bytes whose identifications differ by `difference` (exclusive or). 0 for
+    /// lengths that no RoCEv2 packet has.
     #[inline]
     #[must_use]
     pub fn contribution(&self, packet_bytes: usize, difference: u16) -> u32 {
@@ -98,8 +102,8 @@ impl Identification {
         self.powers(packet_bytes).map_or(0, |(power, _)| product(difference, power))
     }
 
-    /// The inverse of [`Identification::contribution`]: by how much identifications differ when ICRCs differ by
-    /// `contribution`. `None` when no identification explains it.
+    /// The inverse of [`Identification::contribution`]: by how much identifications differ when
+    /// ICRCs differ by `contribution`. `None` when no identification explains it.
     #[inline]
     #[must_use]
     pub fn explain(&self, packet_bytes: usize, contribution: u32) -> Option<u16> {
@@ -119,7 +123,11 @@ mod tests {
     #[test]
     fn powers_and_inverse_powers_cancel() {
         for exponent in [0, 1, 31, 32, 33, 1000, 65535 * 8, u32::MAX - 1] {
-            assert_eq!(product(power_of_x(exponent), power_of_inverse_x(exponent)), ONE, "{exponent}");
+            assert_eq!(
+                product(power_of_x(exponent), power_of_inverse_x(exponent)),
+                ONE,
+                "{exponent}"
+            );
         }
         assert_eq!(power_of_x(32), POLYNOMIAL);
     }
@@ -135,7 +143,11 @@ mod tests {
             for id in [1_u16, 2, 0x0100, 0x8000, 0x1234, 0xffff] {
                 bytes[12..14].copy_from_slice(&id.to_be_bytes());
                 let difference = crc32fast::hash(&bytes) ^ with_zero;
-                assert_eq!(table.contribution(packet_bytes, id), difference, "{id:#x} in {packet_bytes}");
+                assert_eq!(
+                    table.contribution(packet_bytes, id),
+                    difference,
+                    "{id:#x} in {packet_bytes}"
+                );
                 assert_eq!(table.explain(packet_bytes, difference), Some(id));
             }
         }
@@ -151,7 +163,8 @@ mod tests {
         for at in 14..bytes.len() {
             for damage in (1..=255).step_by(16) {
                 bytes[at] ^= damage;
-                explained += u32::from(table.explain(1040, crc32fast::hash(&bytes) ^ right).is_some());
+                explained +=
+                    u32::from(table.explain(1040, crc32fast::hash(&bytes) ^ right).is_some());
                 bytes[at] ^= damage;
                 damages += 1;
             }

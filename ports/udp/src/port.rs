@@ -5,11 +5,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use longhaul_port::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError, check_length};
+use longhaul_port::{
+    Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError, check_length,
+};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 
 use crate::config::{UdpConfig, UdpError};
@@ -32,15 +35,19 @@ enum Awaited {
 /// The descriptor to wait on, and the timer in it.
 fn wait_on_sending() -> Result<(OwnedFd, OwnedFd), Errno> {
     let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let later = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+    let later =
+        timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
     epoll::add(&ready, &later, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
     Ok((ready, later))
 }
 
-/// Has `timer` expire once, `after` from now; stops it for 0, which also takes back that it has expired.
+/// Has `timer` expire once, `after` from now; stops it for 0, which also takes back that it has
+/// expired.
 fn set_timer(timer: &OwnedFd, after: Duration) -> Result<(), Errno> {
-    let span =
-        |span: Duration| Timespec { tv_sec: span.as_secs() as i64, tv_nsec: span.subsec_nanos().into() };
+    let span = |span: Duration| Timespec {
+        tv_sec: span.as_secs() as i64,
+        tv_nsec: span.subsec_nanos().into(),
+    };
     let value = Itimerspec { it_interval: span(Duration::ZERO), it_value: span(after) };
     timerfd_settime(timer, TimerfdTimerFlags::empty(), &value).map(drop)
 }
@@ -55,7 +62,8 @@ pub struct UdpPort {
     pub(crate) receiver: Receiver,
     ports: PortCounters,
     counters: UdpCounters,
-    /// Readable when it is time to send again: the socket is writable while it is in it, or `later` has expired.
+    /// Readable when it is time to send again: the socket is writable while it is in it, or `later`
+    /// has expired.
     ready: OwnedFd,
     later: OwnedFd,
     awaits: Awaited,
@@ -101,13 +109,15 @@ impl UdpPort {
         self.counters
     }
 
-    /// The sizes that the system granted to the send and the receive buffer, in bytes as the kernel counts them:
-    /// twice what is asked for, of which about half is for its own use.
+    /// The sizes that the system granted to the send and the receive buffer, in bytes as the kernel
+    /// counts them: twice what is asked for, of which about half is for its own use.
     ///
     /// # Errors
     /// When the system does not tell.
     pub fn socket_buffers(&self) -> Result<(usize, usize), PortError> {
-        self.socket.buffers().map_err(|error| PortError::io("reading the socket's buffer sizes", error))
+        self.socket
+            .buffers()
+            .map_err(|error| PortError::io("reading the socket's buffer sizes", error))
     }
 
     /// Whether runs of packets go to the kernel as one.
@@ -154,7 +164,8 @@ impl Port for UdpPort {
     }
 
     fn arm(&mut self) -> Result<bool, PortError> {
-        // The socket is readable for as long as a datagram waits in it: only what was taken out counts here.
+        // The socket is readable for as long as a datagram waits in it: only what was taken out
+        // counts here.
         if self.receiver.holds_packets() {
             return Ok(true);
         }
@@ -168,7 +179,8 @@ impl Port for UdpPort {
                 self.awaits = Awaited::Later;
             } else {
                 let data = epoll::EventData::new_u64(0);
-                epoll::add(&self.ready, &self.socket.socket, data, epoll::EventFlags::OUT).map_err(failed)?;
+                epoll::add(&self.ready, &self.socket.socket, data, epoll::EventFlags::OUT)
+                    .map_err(failed)?;
                 self.awaits = Awaited::Writable;
             }
         }

@@ -40,7 +40,8 @@ struct Run {
     packet_bytes: usize,
     /// Where the next packet starts.
     at: usize,
-    /// What the next packet's IPv4 identification will probably be: the kernel numbers the packets of a run.
+    /// What the next packet's IPv4 identification will probably be: the kernel numbers the packets
+    /// of a run.
     expected: u16,
 }
 
@@ -124,7 +125,9 @@ impl Receiver {
         let (mut traffic_class, mut packet_bytes) = (0, message.bytes);
         self.batch.read_control(at, |level, kind, data| match (level, kind) {
             // One byte here, although everything else is an int.
-            (libc::IPPROTO_IP, libc::IP_TOS) => traffic_class = data.first().copied().unwrap_or_default(),
+            (libc::IPPROTO_IP, libc::IP_TOS) => {
+                traffic_class = data.first().copied().unwrap_or_default()
+            }
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => traffic_class = int(data) as u8,
             (libc::SOL_UDP, libc::UDP_GRO) => {
                 packet_bytes = usize::try_from(int(data)).unwrap_or(0).clamp(1, message.bytes);
@@ -145,8 +148,8 @@ impl Receiver {
 }
 
 impl Run {
-    /// Hands out up to `max` frames from `buffer`. The headers of each overwrite packets before it, which have
-    /// been handed out.
+    /// Hands out up to `max` frames from `buffer`. The headers of each overwrite packets before it,
+    /// which have been handed out.
     fn hand_out(
         &mut self,
         buffer: &mut [u8],

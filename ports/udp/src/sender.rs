@@ -20,7 +20,8 @@ use crate::socket::Socket;
 const SEGMENTS_MAX: usize = 64;
 /// Bytes in one run, so that IPv4 and UDP headers fit in front.
 const RUN_BYTES_MAX: usize = 65507;
-/// Frames that are handed to the kernel without waiting for a flush, while their bytes are in the cache.
+/// Frames that are handed to the kernel without waiting for a flush, while their bytes are in the
+/// cache.
 const PUBLISH_AT: usize = 64;
 /// How long the kernel is left alone when it has no memory.
 pub(crate) const BACK_OFF: Duration = Duration::from_millis(1);
@@ -184,9 +185,14 @@ impl Sender {
         }
     }
 
-    /// Hands the frames built to the kernel, as far as the send buffer takes them. A frame that the kernel refuses
-    /// is dropped and counted, and those behind it are sent.
-    pub(crate) fn send(&mut self, socket: &Socket, ports: &mut PortCounters, counters: &mut UdpCounters) {
+    /// Hands the frames built to the kernel, as far as the send buffer takes them. A frame that the
+    /// kernel refuses is dropped and counted, and those behind it are sent.
+    pub(crate) fn send(
+        &mut self,
+        socket: &Socket,
+        ports: &mut PortCounters,
+        counters: &mut UdpCounters,
+    ) {
         if self.is_backing_off() {
             return;
         }
@@ -194,8 +200,8 @@ impl Sender {
         while self.waiting() > 0 {
             self.gather();
             counters.tx_calls += 1;
-            // SAFETY: the parts are in the arena, which lives as long as `self` and is not written before the call
-            // returns.
+            // SAFETY: the parts are in the arena, which lives as long as `self` and is not written
+            // before the call returns.
             match unsafe { self.batch.send(socket.socket.as_fd()) } {
                 Ok(messages) => {
                     counters.tx_messages += messages as u64;
@@ -226,8 +232,8 @@ impl Sender {
     fn overcome(&mut self, error: io::Error, ports: &mut PortCounters, counters: &mut UdpCounters) {
         let frames = self.batch.parts_in(1);
         if frames > 1 {
-            // A run is refused for what may be true of one of its packets, or where the way out cannot compute
-            // checksums (EIO), which will not change.
+            // A run is refused for what may be true of one of its packets, or where the way out
+            // cannot compute checksums (EIO), which will not change.
             self.single_until = self.sent + frames;
             if matches!(error.raw_os_error(), Some(libc::EIO | libc::EOPNOTSUPP)) {
                 self.can_segment = false;
@@ -273,7 +279,8 @@ impl Sender {
         }
     }
 
-    /// How many frames from `at` on can go as one run: same way, same length, but a shorter one at the end.
+    /// How many frames from `at` on can go as one run: same way, same length, but a shorter one at
+    /// the end.
     fn run_at(&self, at: usize) -> usize {
         if !self.can_segment || at < self.single_until {
             return 1;
@@ -296,7 +303,8 @@ impl Sender {
         run
     }
 
-    /// Appends the packet of frame `at`, which the kernel will give this IPv4 identification, to the last message.
+    /// Appends the packet of frame `at`, which the kernel will give this IPv4 identification, to
+    /// the last message.
     fn push_packet(&mut self, at: usize, identification: u16) {
         let outgoing = &mut self.built[at];
         let packet_at = at * self.stride + outgoing.packet_at;

@@ -41,14 +41,19 @@ impl Socket {
         Ok(Self { hop_limit: hop_limit as u8, can_segment, ..this })
     }
 
-    /// DF on what is sent; traffic class with what is received. The MTU that counts is the interface's: reports of a
-    /// smaller one elsewhere are not asked for, since anybody can send them.
+    /// DF on what is sent; traffic class with what is received. The MTU that counts is the
+    /// interface's: reports of a smaller one elsewhere are not asked for, since anybody can send
+    /// them.
     fn prepare_headers(&self) -> io::Result<()> {
         if self.bind.is_ipv4() {
             self.set_option(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
             self.set_option(libc::IPPROTO_IP, libc::IP_RECVTOS, 1)
         } else {
-            self.set_option(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
+            self.set_option(
+                libc::IPPROTO_IPV6,
+                libc::IPV6_MTU_DISCOVER,
+                libc::IPV6_PMTUDISC_PROBE,
+            )?;
             self.set_option(libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)?;
             self.set_option(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
             // RNICs and kernel rxe send no UDP checksum; the ICRC is there instead.
@@ -62,9 +67,11 @@ impl Socket {
         self.set_option(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
     }
 
-    /// The sizes of the send and the receive buffer, in bytes as the kernel counts them: about twice the payload.
+    /// The sizes of the send and the receive buffer, in bytes as the kernel counts them: about
+    /// twice the payload.
     pub(crate) fn buffers(&self) -> io::Result<(usize, usize)> {
-        let bytes = |option| self.option(libc::SOL_SOCKET, option).map(|bytes| bytes.max(0) as usize);
+        let bytes =
+            |option| self.option(libc::SOL_SOCKET, option).map(|bytes| bytes.max(0) as usize);
         Ok((bytes(libc::SO_SNDBUF)?, bytes(libc::SO_RCVBUF)?))
     }
 
@@ -88,7 +95,12 @@ pub(crate) fn ask_for_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io
 }
 
 /// Beyond the system's limit where that is allowed, else up to it.
-fn ask_for_buffer(socket: BorrowedFd<'_>, force: c_int, option: c_int, bytes: usize) -> io::Result<()> {
+fn ask_for_buffer(
+    socket: BorrowedFd<'_>,
+    force: c_int,
+    option: c_int,
+    bytes: usize,
+) -> io::Result<()> {
     let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
     set_option(socket, libc::SOL_SOCKET, force, bytes)
         .or_else(|_| set_option(socket, libc::SOL_SOCKET, option, bytes))
@@ -96,9 +108,11 @@ fn ask_for_buffer(socket: BorrowedFd<'_>, force: c_int, option: c_int, bytes: us
 
 fn set_option(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
     let len = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: the descriptor is open for as long as it is borrowed, and the value is a live int of the given length.
-    let result =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) };
+    // SAFETY: the descriptor is open for as long as it is borrowed, and the value is a live int of
+    // the given length.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len)
+    };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -106,8 +120,8 @@ fn set_option(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int)
 pub(crate) fn option(socket: BorrowedFd<'_>, level: c_int, option: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: the descriptor is open for as long as it is borrowed; value and length are live, and the kernel writes
-    // at most the given length.
+    // SAFETY: the descriptor is open for as long as it is borrowed; value and length are live, and
+    // the kernel writes at most the given length.
     let result = unsafe {
         let value = (&raw mut value).cast();
         libc::getsockopt(socket.as_raw_fd(), level, option, value, &raw mut len)

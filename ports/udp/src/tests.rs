@@ -19,11 +19,17 @@ use longhaul_wire::{Bth, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Spli
 
 use crate::{UdpConfig, UdpPort};
 
-/// An IPv4 loopback address that no other test of this process has; processes differ in their third byte.
+/// An IPv4 loopback address that no other test of this process has; processes differ in their third
+/// byte.
 fn own_ipv4() -> IpAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let process = std::process::id();
-    IpAddr::from([127, (process >> 8) as u8 | 1, process as u8, NEXT.fetch_add(1, Ordering::Relaxed)])
+    IpAddr::from([
+        127,
+        (process >> 8) as u8 | 1,
+        process as u8,
+        NEXT.fetch_add(1, Ordering::Relaxed),
+    ])
 }
 
 fn port(address: IpAddr) -> UdpPort {
@@ -60,8 +66,10 @@ fn frame_on(path: &Path, number: u32, payload_bytes: usize) -> Vec<u8> {
 }
 
 fn frame_of(template: &PathTemplate, number: u32, payload_bytes: usize) -> Vec<u8> {
-    let mut head =
-        Head::begin(template, &Bth::new(Opcode::RC_SEND_MIDDLE, Qpn::new(0x1234), Psn::new(number)));
+    let mut head = Head::begin(
+        template,
+        &Bth::new(Opcode::RC_SEND_MIDDLE, Qpn::new(0x1234), Psn::new(number)),
+    );
     let pad = head.finish(template, payload_bytes);
     let mut frame = head.bytes().to_vec();
     frame.extend((0..payload_bytes).map(|at| (number as usize * 37 + at) as u8));

@@ -1,5 +1,6 @@
-//! Puts packets through flows, for counting instructions: `count FORM PACKETS [PAYLOAD [FLOWS]]`, with 4096 bytes and one
-//! flow unless told. `perf stat -e instructions:u target/release/examples/count received 100000`, and the same with
+//! Puts packets through flows, for counting instructions: `count FORM PACKETS [PAYLOAD [FLOWS]]`,
+//! with 4096 bytes and one flow unless told.
+//! `perf stat -e instructions:u target/release/examples/count received 100000`, and the same with
 //! `build` at the end to subtract what building the packets takes.
 
 #[path = "../benches/load/mod.rs"]

@@ -24,7 +24,8 @@ pub const WAN: Side = 1;
 
 /// Bytes of passed frames that wait for a side, above which a neighbour that can wait does so.
 const QUEUE_MAX: u64 = 1 << 20;
-/// Memory that a frame of a 4 KiB path MTU takes: what one more frame of [`Node::intake`] is counted as.
+/// Memory that a frame of a 4 KiB path MTU takes: what one more frame of [`Node::intake`] is
+/// counted as.
 const FRAME_COST: u64 = FramePool::footprint(4096) as u64;
 /// Frames that one source may send before the next has its turn.
 const TURN: usize = 16;
@@ -156,16 +157,18 @@ impl Accelerator {
         &self.shared.config
     }
 
-    /// Goes by `policy` from here on. Flows that are known keep their mode: what was acknowledged in one cannot be
-    /// unsaid.
+    /// Goes by `policy` from here on. Flows that are known keep their mode: what was acknowledged
+    /// in one cannot be unsaid.
     pub fn set_policy(&mut self, policy: Policy) {
         self.shared.config.policy = policy;
     }
 
-    /// Goes by `config` from here on, or changes nothing. Policy as with [`Accelerator::set_policy`].
+    /// Goes by `config` from here on, or changes nothing. Policy as with
+    /// [`Accelerator::set_policy`].
     ///
-    /// What is stored stays, whatever the limits: where there is more than they allow, nothing further is acknowledged or
-    /// taken in until it is delivered. A timer that is running ends when it would have.
+    /// What is stored stays, whatever the limits: where there is more than they allow, nothing
+    /// further is acknowledged or taken in until it is delivered. A timer that is running ends when
+    /// it would have.
     ///
     /// # Errors
     /// As [`Config::check_change`].
@@ -178,7 +181,8 @@ impl Accelerator {
             self.lan_gate = Gate::new(config.lan_rate, None, config.burst_bytes);
         }
         if !is_same(before.wan_rate, config.wan_rate) || before.wan_joint != config.wan_joint {
-            self.wan_gate = Gate::new(config.wan_rate, config.wan_joint.as_ref(), config.burst_bytes);
+            self.wan_gate =
+                Gate::new(config.wan_rate, config.wan_joint.as_ref(), config.burst_bytes);
         }
         self.shared.dcqcn = dcqcn(&config);
         self.shared.config = config;
@@ -205,18 +209,24 @@ impl Accelerator {
         self.flows_from(0).map(|(_, flow)| flow)
     }
 
-    /// A snapshot of each flow in the slots from `first` on, with its slot. A flow keeps its slot as long as it lives.
+    /// A snapshot of each flow in the slots from `first` on, with its slot. A flow keeps its slot
+    /// as long as it lives.
     pub fn flows_from(&self, first: u32) -> impl Iterator<Item = (u32, FlowStatus)> + '_ {
         self.flows.from(first).map(|(slot, flow)| (slot, flow.status(&self.shared.config)))
     }
 
     /// QPNs of each established flow: its responder's, and its requester's once known.
     pub fn established(&self) -> impl Iterator<Item = (Qpn, Option<Qpn>)> + '_ {
-        let flows = self.flows.from(0).map(|(_, flow)| flow).filter(|flow| flow.state != FlowState::Learning);
+        let flows = self
+            .flows
+            .from(0)
+            .map(|(_, flow)| flow)
+            .filter(|flow| flow.state != FlowState::Learning);
         flows.map(|flow| (flow.key.responder_qpn, flow.requester_qpn))
     }
 
-    /// How often a flow was established or forgotten: [`Accelerator::established`] differs only when this does.
+    /// How often a flow was established or forgotten: [`Accelerator::established`] differs only
+    /// when this does.
     pub fn flow_changes(&self) -> u64 {
         self.flow_changes
     }
@@ -229,7 +239,9 @@ impl Accelerator {
     fn handle_roce(&mut self, now: Instant, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) {
         let opcode = packet.opcode();
         match opcode.transport() {
-            Transport::Ud if packet.dest_qp() == Qpn::GSI => self.handle_management(now, side, frame, packet),
+            Transport::Ud if packet.dest_qp() == Qpn::GSI => {
+                self.handle_management(now, side, frame, packet)
+            }
             Transport::Rc if side == LAN && opcode.is_request() => {
                 self.handle_lan_request(now, frame, packet)
             }
@@ -300,7 +312,8 @@ impl Accelerator {
         self.handle_other_request(now, known, frame, packet);
     }
 
-    /// A request that is not the next of a flow in which nothing else is to be done. `known`: by its addresses and QPN.
+    /// A request that is not the next of a flow in which nothing else is to be done. `known`: by
+    /// its addresses and QPN.
     #[inline(never)]
     fn handle_other_request(
         &mut self,
@@ -368,7 +381,8 @@ impl Accelerator {
         self.flows.insert(flow)
     }
 
-    /// Makes room for `flow` if there is none and another one can go, and makes it one of its tenant's.
+    /// Makes room for `flow` if there is none and another one can go, and makes it one of its
+    /// tenant's.
     pub(crate) fn admit(&mut self, now: Instant, mut flow: Flow) -> Option<Flow> {
         self.evict(now);
         if !self.flows.has_room() {
@@ -382,7 +396,8 @@ impl Accelerator {
     fn evict(&mut self, now: Instant) {
         let Some(slot) = self.flows.victim() else { return };
         self.shared.counters.flows_evicted += 1;
-        let followed = self.flows.get(slot).filter(|flow| flow.learning.is_some() && !flow.is_stray());
+        let followed =
+            self.flows.get(slot).filter(|flow| flow.learning.is_some() && !flow.is_stray());
         if let Some(pair) = followed.map(|flow| flow.key.pair()) {
             self.note_unfollowed(now, pair);
         }
@@ -404,7 +419,8 @@ impl Accelerator {
             return;
         }
         let key = WireKey::of_wan_packet(packet);
-        let orphan = if self.flows.has_orphans() { self.flows.orphan(key, packet.psn()) } else { None };
+        let orphan =
+            if self.flows.has_orphans() { self.flows.orphan(key, packet.psn()) } else { None };
         if let Some(slot) = orphan.or_else(|| self.flows.by_requester(key)) {
             let Some(mut flow) = self.flows.get_mut(slot) else { return };
             if !flow.is_answered_by(packet) {
@@ -423,7 +439,13 @@ impl Accelerator {
         }
     }
 
-    fn handle_management(&mut self, now: Instant, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) {
+    fn handle_management(
+        &mut self,
+        now: Instant,
+        side: Side,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
         if !self.is_sound(side, frame, packet) {
             return;
         }
@@ -502,12 +524,17 @@ impl Accelerator {
         true
     }
 
-    /// Forwards the DREQs whose flow is delivered, or has delivered nothing within [`Config::dreq_hold_max`].
+    /// Forwards the DREQs whose flow is delivered, or has delivered nothing within
+    /// [`Config::dreq_hold_max`].
     fn release_dreqs(&mut self, now: Option<Instant>) {
         let mut extended = VecDeque::new();
         for _ in 0..self.dreqs.len() {
             let Some(mut held) = self.dreqs.pop_front() else { break };
-            let flow = self.flows.is_current(held.flow).then(|| self.flows.get_mut(held.flow.slot)).flatten();
+            let flow = self
+                .flows
+                .is_current(held.flow)
+                .then(|| self.flows.get_mut(held.flow.slot))
+                .flatten();
             let Some(flow) = flow else {
                 self.shared.queue_to_wan(held.frame);
                 continue;
@@ -598,8 +625,8 @@ impl Accelerator {
         }
     }
 
-    /// Answers the first requester that is owed an answer. `None` when there is none, or when a frame that must not
-    /// be overtaken has to leave before; `Some(0)` when the debt was void.
+    /// Answers the first requester that is owed an answer. `None` when there is none, or when a
+    /// frame that must not be overtaken has to leave before; `Some(0)` when the debt was void.
     fn answer_next(&mut self, now: Instant, out: &mut dyn Transmit) -> Option<u64> {
         let &id = self.lan_ring.front()?;
         let current = self.flows.is_current(id);
@@ -667,7 +694,9 @@ impl Accelerator {
     fn send_stored(&mut self, now: Instant, out: &mut dyn Transmit, most: usize) -> usize {
         let Some(&id) = self.wan_ring.front() else { return 0 };
         let flow = self.flows.is_current(id).then(|| self.flows.get_mut(id.slot)).flatten();
-        let Some(flow) = flow.filter(|flow| self.shared.to_wan.has_passed(flow.wan_mark)) else { return 0 };
+        let Some(flow) = flow.filter(|flow| self.shared.to_wan.has_passed(flow.wan_mark)) else {
+            return 0;
+        };
         let mut sent = 0;
         while sent < most
             && self.wan_gate.is_open(now)
@@ -774,21 +803,25 @@ impl Node for Accelerator {
             let flow = self.flows.is_current(id).then(|| self.flows.get(id.slot)).flatten();
             flow.and_then(|flow| flow.deadline(&self.shared.config))
         };
-        let armed = self
-            .timers
-            .next()
-            .map(|(at, id)| Deadline { at, reason: deadline(id).map_or("stale timer", |due| due.reason) });
-        let flow = self.touched.iter().fold(armed, |first, id| Deadline::earliest(first, deadline(*id)));
+        let armed = self.timers.next().map(|(at, id)| Deadline {
+            at,
+            reason: deadline(id).map_or("stale timer", |due| due.reason),
+        });
+        let flow =
+            self.touched.iter().fold(armed, |first, id| Deadline::earliest(first, deadline(*id)));
         let gate = |gate: &Gate, reason| gate.waiting_until.map(|at| Deadline { at, reason });
-        let pacing =
-            Deadline::earliest(gate(&self.wan_gate, "WAN pacing"), gate(&self.lan_gate, "LAN pacing"));
+        let pacing = Deadline::earliest(
+            gate(&self.wan_gate, "WAN pacing"),
+            gate(&self.lan_gate, "LAN pacing"),
+        );
         let dreq = self.dreqs.front().map(|held| Deadline { at: held.until, reason: "held DREQ" });
         Deadline::earliest(Deadline::earliest(flow, pacing), dreq)
     }
 
     fn intake(&self, side: Side) -> usize {
         let queue = if side == LAN { &self.shared.to_wan } else { &self.shared.to_lan };
-        let free = QUEUE_MAX.min(self.shared.config.passthrough_bytes_max).saturating_sub(queue.bytes());
+        let free =
+            QUEUE_MAX.min(self.shared.config.passthrough_bytes_max).saturating_sub(queue.bytes());
         usize::try_from(free / FRAME_COST).unwrap_or(usize::MAX)
     }
 }

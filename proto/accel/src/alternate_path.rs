@@ -20,7 +20,12 @@ impl Accelerator {
 
     /// Sees to it that requests on the alternate path of the flow with `key`, if it has one, pass
     /// too.
-    pub(crate) fn leave_alternate_path(&mut self, now: Instant, key: FlowKey, beginning: Beginning) {
+    pub(crate) fn leave_alternate_path(
+        &mut self,
+        now: Instant,
+        key: FlowKey,
+        beginning: Beginning,
+    ) {
         let Some(addresses) = beginning.alternate else { return };
         self.shared.counters.alternate_paths += 1;
         let key = key.on_path(addresses);

@@ -79,7 +79,8 @@ impl Answer {
     }
 }
 
-/// True when `packet` came with the addresses and the source port of the frame whose headers are `known`.
+/// True when `packet` came with the addresses and the source port of the frame whose headers are
+/// `known`.
 #[inline]
 fn is_on(known: &[u8], packet: &Packet<'_>) -> bool {
     let (layout, seen) = (packet.layout(), packet.head());
@@ -90,12 +91,16 @@ fn is_on(known: &[u8], packet: &Packet<'_>) -> bool {
         return known[..14] == seen[..14] && known[26..] == seen[26..];
     }
     let addresses = if layout.is_ipv6 { 8..40 } else { 12..20 };
-    let places =
-        [0..layout.ip, layout.ip + addresses.start..layout.ip + addresses.end, layout.udp..layout.udp + 2];
+    let places = [
+        0..layout.ip,
+        layout.ip + addresses.start..layout.ip + addresses.end,
+        layout.udp..layout.udp + 2,
+    ];
     places.into_iter().all(|place| known.get(place.clone()) == seen.get(place))
 }
 
-/// A congestion mark says something about the packet that carried it, not about the ones built here.
+/// A congestion mark says something about the packet that carried it, not about the ones built
+/// here.
 pub(crate) fn template(packet: &Packet<'_>, reversed: bool) -> PathTemplate {
     let mut path = packet.path();
     if path.traffic_class & ECN_MASK == ECN_CE {

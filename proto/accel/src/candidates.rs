@@ -1,4 +1,5 @@
-//! Flows between two addresses whose requesters' QPNs are not known, by the PSNs that an ACK for them may name.
+//! Flows between two addresses whose requesters' QPNs are not known, by the PSNs that an ACK for
+//! them may name.
 
 use longhaul_units::{Instant, Psn};
 
@@ -26,7 +27,8 @@ impl Default for Candidates {
 }
 
 impl Candidates {
-    /// Puts the flow in `slot` at its `place`, or at a new one, with the PSNs from `range.0` up to `range.1`.
+    /// Puts the flow in `slot` at its `place`, or at a new one, with the PSNs from `range.0` up to
+    /// `range.1`.
     pub(crate) fn put(&mut self, slot: u32, place: &mut Option<u32>, (from, to): (Psn, Psn)) {
         let span = u32::try_from(to.since(from)).unwrap_or(0);
         let candidate = Candidate { slot, from, span };
@@ -69,8 +71,9 @@ impl Candidates {
 
     /// Slots of flows that an ACK of `psn` may be for.
     pub(crate) fn acknowledged_by(&self, psn: Psn) -> impl Iterator<Item = u32> + '_ {
-        let holds =
-            move |flow: &&Candidate| u32::try_from(psn.since(flow.from)).is_ok_and(|at| at < flow.span);
+        let holds = move |flow: &&Candidate| {
+            u32::try_from(psn.since(flow.from)).is_ok_and(|at| at < flow.span)
+        };
         self.flows.iter().filter(holds).map(|flow| flow.slot)
     }
 }

@@ -1,5 +1,5 @@
-//! Watches the connection manager's messages in both directions: who connects with which QPNs and PSNs, and when a
-//! connection ends.
+//! Watches the connection manager's messages in both directions: who connects with which QPNs and
+//! PSNs, and when a connection ends.
 
 use crate::FlowKey;
 use crate::Learnt;
@@ -17,7 +17,8 @@ const FAILOVER_ACCEPTED: u8 = 0;
 /// Where a LAP has the alternate GIDs of its sender and of its receiver, behind the ids.
 const LAP_GIDS: [usize; 2] = [16, 32];
 
-/// What a message of the connection manager asks of the accelerator. The message itself is passed on, unless held.
+/// What a message of the connection manager asks of the accelerator. The message itself is passed
+/// on, unless held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     /// Nothing.
@@ -99,7 +100,11 @@ impl Connections {
         if req.transport != TransportService::Rc {
             return;
         }
-        if self.known.get(&key).is_some_and(|known| known.qpn == req.qpn && known.psn == req.starting_psn) {
+        if self
+            .known
+            .get(&key)
+            .is_some_and(|known| known.qpn == req.qpn && known.psn == req.starting_psn)
+        {
             return;
         }
         let place = match self.known.get(&key) {
@@ -143,13 +148,14 @@ impl Connections {
             return Action::Pass;
         }
         let (initiator, target) = (packet.destination_ip(), packet.source_ip());
-        let (requester, responder, requester_qpn, responder_qpn, psn, migreq) = if connection.initiator_on_lan
-        {
-            (initiator, target, connection.qpn, rep.qpn, rep.starting_psn, packet.bth().migreq)
-        } else {
-            (target, initiator, rep.qpn, connection.qpn, connection.psn, connection.migreq)
-        };
-        let flow = FlowKey { requester, responder, responder_qpn, vlan: vlan(packet).unwrap_or_default() };
+        let (requester, responder, requester_qpn, responder_qpn, psn, migreq) =
+            if connection.initiator_on_lan {
+                (initiator, target, connection.qpn, rep.qpn, rep.starting_psn, packet.bth().migreq)
+            } else {
+                (target, initiator, rep.qpn, connection.qpn, connection.psn, connection.migreq)
+            };
+        let flow =
+            FlowKey { requester, responder, responder_qpn, vlan: vlan(packet).unwrap_or_default() };
         let alternate = connection.alternate.filter(|_| rep.failover_accepted == FAILOVER_ACCEPTED);
         let in_order = |[initiator, target]: [IpAddr; 2]| match connection.initiator_on_lan {
             true => [initiator, target],
@@ -185,7 +191,8 @@ impl Connections {
         Action::Alternate(*flow, *beginning)
     }
 
-    /// The connection that a message names by its sender's and its receiver's id; either may have asked for it.
+    /// The connection that a message names by its sender's and its receiver's id; either may have
+    /// asked for it.
     fn find(&self, packet: &Packet<'_>, local_id: u32, remote_id: u32) -> Option<WireKey> {
         let (source, destination) = (packet.source_ip(), packet.destination_ip());
         let vlan = vlan(packet).unwrap_or_default();

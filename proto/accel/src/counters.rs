@@ -1,4 +1,5 @@
-//! Counters and drop reasons, each declared once: type, name, value and documentation come from the declaration.
+//! Counters and drop reasons, each declared once: type, name, value and documentation come from the
+//! declaration.
 
 macro_rules! declare_counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
@@ -11,7 +12,8 @@ macro_rules! declare_counters {
         }
 
         impl Counters {
-            /// Names of all counters but the drops, with what they mean, in the order of [`Counters::values`].
+            /// Names of all counters but the drops, with what they mean, in the order of
+            /// [`Counters::values`].
             pub const NAMES: &'static [(&'static str, &'static str)] =
                 &[$((stringify!($name), concat!($($doc),+)),)*];
 
@@ -67,7 +69,8 @@ declare_counters! {
     passed,
     /// RoCEv2 frames whose headers contradict their length; passed on untouched.
     malformed,
-    /// RoCEv2 packets with a wrong ICRC; passed on untouched, never stored, acknowledged or believed.
+    /// RoCEv2 packets with a wrong ICRC; passed on untouched, never stored, acknowledged or
+    /// believed.
     rx_icrc_encapsulated,
     /// Request packets stored.
     stored_packets,
@@ -81,7 +84,8 @@ declare_counters! {
     ack_delay_ns,
     /// Sequence NAKs sent to requesters.
     sequence_naks,
-    /// RNR NAKs sent to requesters that wait for an acknowledgement while their responder is not ready, or there is no room.
+    /// RNR NAKs sent to requesters that wait for an acknowledgement while their responder is not
+    /// ready, or there is no room.
     rnr_naks,
     /// Fatal NAKs sent to requesters: the accelerator could not keep what it had promised.
     fatal_naks,
@@ -131,7 +135,8 @@ declare_counters! {
     flows_evicted,
     /// Flows sent back to learning: their PSNs no longer fitted.
     flows_reset,
-    /// Requests that began another life of a flow's QPs while data of the one before was still to be delivered.
+    /// Requests that began another life of a flow's QPs while data of the one before was still to
+    /// be delivered.
     other_lives,
     /// Requests of connections that found no room in the flow table and pass untouched.
     flow_table_full,
@@ -147,11 +152,13 @@ declare_counters! {
 }
 
 declare_drops! {
-    /// The store is at its limit; the requester is brought back by a sequence NAK when there is room.
+    /// The store is at its limit; the requester is brought back by a sequence NAK when there is
+    /// room.
     StoreFull = "store_full",
     /// A request packet behind a gap; a sequence NAK was sent.
     PsnGap = "psn_gap",
-    /// A request packet that came while its requester is to wait: the responder is not ready. Answered by an RNR NAK.
+    /// A request packet that came while its requester is to wait: the responder is not ready.
+    /// Answered by an RNR NAK.
     NotReady = "not_ready",
     /// A request packet that is stored or delivered already; acknowledged again.
     Duplicate = "duplicate",
@@ -167,7 +174,8 @@ declare_drops! {
     QueueFull = "queue_full",
     /// A frame longer than 16 KiB, or one without any bytes.
     Oversized = "oversized",
-    /// A MAC control frame, such as a pause: it concerns the two ends of one link alone, and the accelerator is one of them.
+    /// A MAC control frame, such as a pause: it concerns the two ends of one link alone, and the
+    /// accelerator is one of them.
     MacControl = "mac_control",
     /// A DREQ that repeats one already held.
     DreqHeld = "dreq_held",

@@ -1,25 +1,28 @@
 //! Draining: an accelerator hands its flows back, so that it can go and no connection notices.
 //!
-//! From then on no request is acknowledged before the responder has it, but for a little now and then while there is much to be
-//! delivered, so that no requester gives up. What was acknowledged earlier is delivered from the
-//! store as ever. Once nothing of that is left, a flow passes: its requester has everything that the responder may still
-//! miss. No PSN or MSN differs between the two then, so that either may go on with the other at once.
+//! From then on no request is acknowledged before the responder has it, but for a little now and
+//! then while there is much to be delivered, so that no requester gives up. What was acknowledged
+//! earlier is delivered from the store as ever. Once nothing of that is left, a flow passes: its
+//! requester has everything that the responder may still miss. No PSN or MSN differs between the
+//! two then, so that either may go on with the other at once.
 
 use crate::flow::{Flow, Shared};
 use crate::{Accelerator, FlowState, PassReason};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Packet, Syndrome};
 
-/// How often a little is acknowledged early nevertheless while much is left to be delivered, at least: half of what a requester
-/// has by perftest's settings, 0.54 s, before it gives up. It must be delivered in turn before the flow passes.
+/// How often a little is acknowledged early nevertheless while much is left to be delivered, at
+/// least: half of what a requester has by perftest's settings, 0.54 s, before it gives up. It must
+/// be delivered in turn before the flow passes.
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_ms(250);
 
 impl Accelerator {
-    /// Takes in no more flows, and lets those that are known pass as soon as everything acknowledged to their requesters is
-    /// delivered; or, with false, takes flows in again, from their traffic those that pass.
+    /// Takes in no more flows, and lets those that are known pass as soon as everything
+    /// acknowledged to their requesters is delivered; or, with false, takes flows in again, from
+    /// their traffic those that pass.
     ///
-    /// Done when [`Accelerator::stored_bytes`] is 0, which needs responders that take what is theirs. A completion says no
-    /// less than the flow's mode meanwhile. Looks at each flow once.
+    /// Done when [`Accelerator::stored_bytes`] is 0, which needs responders that take what is
+    /// theirs. A completion says no less than the flow's mode meanwhile. Looks at each flow once.
     pub fn set_draining(&mut self, now: Instant, draining: bool) {
         self.shared.draining = draining;
         for slot in 0..self.flows.slots() {
@@ -46,7 +49,8 @@ impl Flow {
         let config = &shared.config;
         let usual = config.ack_hold_max;
         // Longer than its delivery takes, or there would always be something left.
-        let while_draining = || SIGN_OF_LIFE_EVERY.max(self.rtt.patience(config).times(2)).max(usual);
+        let while_draining =
+            || SIGN_OF_LIFE_EVERY.max(self.rtt.patience(config).times(2)).max(usual);
         if shared.draining { while_draining() } else { usual }
     }
 
@@ -75,10 +79,11 @@ impl Flow {
         self.aside_from = Some(from);
     }
 
-    /// True for a NAK that was overtaken on its way: it asks for what the responder had when the flow began to pass, and
-    /// what its requester may not have any more.
+    /// True for a NAK that was overtaken on its way: it asks for what the responder had when the
+    /// flow began to pass, and what its requester may not have any more.
     pub(crate) fn is_stale_nak(&self, packet: &Packet<'_>) -> bool {
-        let is_nak = packet.aeth().is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack { .. }));
+        let is_nak =
+            packet.aeth().is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack { .. }));
         let Some(from) = self.aside_from.filter(|_| is_nak) else { return false };
         packet.psn().unwrap_near(self.lan_next).is_some_and(|seq| seq < from)
     }

@@ -1,16 +1,17 @@
 use crate::store::Entry;
 use std::hint::black_box;
 
-/// How many entries ahead of the one that is written the place for one is fetched into the cache: over a long path it was last
-/// touched a round trip ago, and the count of the frame that is kept next waits for all that is written before it.
+/// How many entries ahead of the one that is written the place for one is fetched into the cache:
+/// over a long path it was last touched a round trip ago, and the count of the frame that is kept
+/// next waits for all that is written before it.
 const FETCH_AHEAD: usize = 8;
 /// Entries that the first room is for.
 const ROOM_MIN: usize = 4;
 
 /// The entries of a store, in order: a ring that doubles when it is full. Bounded by its user.
 ///
-/// Unlike in a `VecDeque` an entry is written where it stays, so that nothing is moved in other pieces than it was stored in, and the
-/// place for one that is yet to come can be fetched.
+/// Unlike in a `VecDeque` an entry is written where it stays, so that nothing is moved in other
+/// pieces than it was stored in, and the place for one that is yet to come can be fetched.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     /// As many as a power of two, or none. Those not in use keep no frame.
@@ -73,7 +74,8 @@ impl Entries {
         low
     }
 
-    /// Appends an entry, to be written: what it holds is left over, but for the frame, of which there is none.
+    /// Appends an entry, to be written: what it holds is left over, but for the frame, of which
+    /// there is none.
     #[inline]
     pub(crate) fn push_back(&mut self) -> &mut Entry {
         if self.len == self.slots.len() {

@@ -1,4 +1,5 @@
-//! One flow: the requests of one connection from a requester on the LAN to a responder beyond the WAN.
+//! One flow: the requests of one connection from a requester on the LAN to a responder beyond the
+//! WAN.
 
 use crate::allowance::Allowance;
 use crate::answer::Answer;
@@ -13,8 +14,8 @@ use crate::shares::{Shares, TenantId};
 use crate::store::{Kind, Spare, Store};
 use crate::window::Window;
 use crate::{
-    Config, Counters, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt, Mode,
-    PassReason,
+    Config, Counters, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt,
+    Mode, PassReason,
 };
 use longhaul_cc::RateLimiter;
 use longhaul_cc::dcqcn::Dcqcn;
@@ -32,8 +33,8 @@ const PAYLOAD_MAX: usize = 16 << 10;
 /// How often a flow whose packets were refused looks for room, which other flows may have made.
 const ROOM_CHECK_EVERY: Duration = Duration::from_ms(1);
 
-/// Memory of what is acknowledged when nothing was for long, although the responder is too far behind: a sign of
-/// life for the requester's timer and retry counter.
+/// Memory of what is acknowledged when nothing was for long, although the responder is too far
+/// behind: a sign of life for the requester's timer and retry counter.
 const TRICKLE_BYTES: u64 = 64 << 10;
 
 /// The 64-bit sequence number that a flow beginning at `psn` starts with.
@@ -113,8 +114,8 @@ pub(crate) enum Probe {
     None,
     Due,
     Sent(Instant),
-    /// More was delivered since, by an answer to the question or by packets of before it that came late: which of the two
-    /// shows by this moment.
+    /// More was delivered since, by an answer to the question or by packets of before it that came
+    /// late: which of the two shows by this moment.
     Answered(Instant),
 }
 
@@ -274,7 +275,8 @@ pub(crate) struct Flow {
     pub(crate) credit_limit: Option<u64>,
     pub(crate) failed_at: Instant,
     pub(crate) closing: bool,
-    /// It passes because the accelerator drains, or drained: from which PSN on nothing was ever acknowledged here.
+    /// It passes because the accelerator drains, or drained: from which PSN on nothing was ever
+    /// acknowledged here.
     pub(crate) aside_from: Option<u64>,
     pub(crate) wan_mark: u64,
 
@@ -309,7 +311,10 @@ impl Flow {
             mode_is_final: false,
             learnt: beginning.learnt,
             path_mtu: None,
-            told: Told { path_mtu: beginning.path_mtu, has_alternate: beginning.alternate.is_some() },
+            told: Told {
+                path_mtu: beginning.path_mtu,
+                has_alternate: beginning.alternate.is_some(),
+            },
             answer: Answer::new(beginning.migreq),
             store: Store::new(start),
             msn_base: Msn::new(0),
@@ -336,7 +341,10 @@ impl Flow {
             lan_next: start,
             lan_latest: start,
             lan_mark: 0,
-            learning: beginning.requester_qpn.is_none().then(|| Box::new(Learning::new(now, start))),
+            learning: beginning
+                .requester_qpn
+                .is_none()
+                .then(|| Box::new(Learning::new(now, start))),
             is_unpaired: false,
             pass_reason: PassReason::Mode,
             lives: Lives::default(),
@@ -400,7 +408,12 @@ impl Flow {
     }
 
     /// Lets everything stored go and expects `packet` next, as a flow of which nothing is known.
-    pub(crate) fn restart_learning(&mut self, now: Instant, shared: &mut Shared, packet: &Packet<'_>) {
+    pub(crate) fn restart_learning(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        packet: &Packet<'_>,
+    ) {
         self.discard_store(shared, first_sequence(packet.psn()));
         self.lan_next = self.begins_at;
         self.lan_latest = self.begins_at;
@@ -468,8 +481,8 @@ impl Flow {
         self.discard_store(shared, end);
     }
 
-    /// Gives up: the requester learns by a fatal NAK, of this `code`, on the first packet that it was not acknowledged.
-    /// `told`: it has been given the responder's own NAK.
+    /// Gives up: the requester learns by a fatal NAK, of this `code`, on the first packet that it
+    /// was not acknowledged. `told`: it has been given the responder's own NAK.
     pub(crate) fn fail(&mut self, now: Instant, shared: &mut Shared, code: NakCode, told: bool) {
         let (at, messages) = (self.acked_to, self.acked_messages);
         let unacknowledged = self.store.end() > at;
@@ -503,10 +516,11 @@ impl Flow {
         }
     }
 
-    /// True when a sequence NAK is owed, and can be sent: it acknowledges all before the PSN that it names.
+    /// True when a sequence NAK is owed, and can be sent: it acknowledges all before the PSN that
+    /// it names.
     ///
-    /// In mode tail that PSN is the first whose message the responder has not taken. The requester sends again more than
-    /// is missing, but need not wait for a round trip.
+    /// In mode tail that PSN is the first whose message the responder has not taken. The requester
+    /// sends again more than is missing, but need not wait for a round trip.
     pub(crate) fn nak_is_due(&self) -> bool {
         let is_end_to_end = || self.store.frontier_waits_for(Kind::EndToEnd);
         self.nak_owed
@@ -528,7 +542,8 @@ impl Flow {
         self.store.next_to_send().is_some() && self.window.is_open(|| self.outstanding())
     }
 
-    /// PSNs that are sent and not to be sent again, and of which the responder is not known to have any.
+    /// PSNs that are sent and not to be sent again, and of which the responder is not known to have
+    /// any.
     pub(crate) fn outstanding(&self) -> u64 {
         self.store.sent_before().saturating_sub(self.store.responder_next)
     }
@@ -541,8 +556,10 @@ impl Flow {
         }
         let is_outstanding =
             self.rnr_until.is_none() && self.store.is_outstanding() && self.probe != Probe::Due;
-        let retransmission = is_outstanding
-            .then(|| Deadline { at: self.retransmission_due(config), reason: "retransmission timer" });
+        let retransmission = is_outstanding.then(|| Deadline {
+            at: self.retransmission_due(config),
+            reason: "retransmission timer",
+        });
         // Of most flows nothing else is awaited.
         let is_steady = self.rnr_until.is_none()
             && self.slowed_until.is_none()
@@ -568,7 +585,10 @@ impl Flow {
         let due = [
             (self.rnr_until, "RNR wait"),
             (self.slowed_until, "rate that congestion leaves"),
-            (self.store.awaited.front().and_then(|awaited| awaited.recover_at), "gap in READ responses"),
+            (
+                self.store.awaited.front().and_then(|awaited| awaited.recover_at),
+                "gap in READ responses",
+            ),
             (answered, "what a probe's answer means"),
             (self.withheld_until, "withheld pseudo-ACK"),
             (
@@ -600,7 +620,8 @@ impl Flow {
         if !self.delivers() {
             return;
         }
-        if self.replay.is_some_and(|replay| replay.at + self.replay_patience(&shared.config) <= now) {
+        if self.replay.is_some_and(|replay| replay.at + self.replay_patience(&shared.config) <= now)
+        {
             self.replay = None;
         }
         if self.withheld_until.is_some_and(|at| at <= now) {
@@ -615,7 +636,13 @@ impl Flow {
             self.ask_again_if_roomy(shared);
             self.check_refused(now);
         }
-        if self.store.awaited.front().and_then(|awaited| awaited.recover_at).is_some_and(|at| at <= now) {
+        if self
+            .store
+            .awaited
+            .front()
+            .and_then(|awaited| awaited.recover_at)
+            .is_some_and(|at| at <= now)
+        {
             self.resend_front_request(now, shared);
         }
         if self.slowed_until.is_some_and(|at| at <= now) {

@@ -1,20 +1,24 @@
 //! Requesters that have to wait, and hear so by RNR NAKs.
 //!
-//! The box absorbs the responder's RNR NAKs, and acknowledges what it has stored. Once it can acknowledge nothing further, and
-//! the responder has not been ready for [`Config::ack_hold_max`], the requester must not take the silence for loss: it gets an RNR NAK for the first packet that it was not acknowledged, and
-//! another whenever it comes back to that packet. How often it comes back is for its own RNR retry counter to decide; its
-//! retry counter is not touched. The RNR timer covers the round trip to the responder, so that a requester counts no more RNR
-//! NAKs than it would without the box, and grows with the time that the responder has not been ready.
+//! The box absorbs the responder's RNR NAKs, and acknowledges what it has stored. Once it can
+//! acknowledge nothing further, and the responder has not been ready for [`Config::ack_hold_max`],
+//! the requester must not take the silence for loss: it gets an RNR NAK for the first packet that
+//! it was not acknowledged, and another whenever it comes back to that packet. How often it comes
+//! back is for its own RNR retry counter to decide; its retry counter is not touched. The RNR timer
+//! covers the round trip to the responder, so that a requester counts no more RNR NAKs than it
+//! would without the box, and grows with the time that the responder has not been ready.
 
 use crate::Config;
 use crate::flow::{Flow, Shared};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Syndrome, rnr_timer_code};
 
-/// How long packets may be refused for want of room before their requester hears of it: less than half of what a requester
-/// has by perftest's settings, 0.54 s, before its retry counter is used up.
+/// How long packets may be refused for want of room before their requester hears of it: less than
+/// half of what a requester has by perftest's settings, 0.54 s, before its retry counter is used
+/// up.
 const REFUSED_MAX: Duration = Duration::from_ms(200);
-/// Part of the time that a responder has not been ready by which it may be asked later than its RNR timer allows.
+/// Part of the time that a responder has not been ready by which it may be asked later than its RNR
+/// timer allows.
 const LATER: u64 = 8;
 /// The latest that is.
 const LATER_MAX: Duration = Duration::from_ms(100);
@@ -48,7 +52,8 @@ impl Hold {
         self.refused_since = None;
     }
 
-    /// The responder is not ready: what is acknowledged to the requester would not be delivered soon.
+    /// The responder is not ready: what is acknowledged to the requester would not be delivered
+    /// soon.
     #[inline]
     pub(crate) fn is_for_responder(&self) -> bool {
         self.not_ready.is_some()
@@ -66,8 +71,9 @@ fn later(now: Instant, since: Instant) -> Duration {
 }
 
 impl Flow {
-    /// The responder has answered by an RNR NAK with this timer: it is asked again when that is over. One that is not ready for
-    /// long is asked less often, so that many of them do not take their neighbours' share of the path.
+    /// The responder has answered by an RNR NAK with this timer: it is asked again when that is
+    /// over. One that is not ready for long is asked less often, so that many of them do not take
+    /// their neighbours' share of the path.
     pub(crate) fn note_not_ready(&mut self, now: Instant, config: &Config, timer: Duration) {
         let since = self.hold.not_ready.map_or(now, |before| before.since);
         let is_long = now.since(since) >= config.ack_hold_max;
@@ -125,7 +131,8 @@ impl Flow {
     #[cold]
     fn makes_wait_at(&mut self, seq: u64) -> bool {
         let (frontier, end) = (self.store.frontier().0, self.store.end());
-        let returned = self.hold.told.take_if(|told| *told == frontier && seq == frontier).is_some();
+        let returned =
+            self.hold.told.take_if(|told| *told == frontier && seq == frontier).is_some();
         if !self.must_wait() || seq < frontier {
             return false;
         }
@@ -150,7 +157,9 @@ impl Flow {
         let round_trip = self.rtt.smoothed().unwrap_or_default();
         let (timer, since) = match self.hold.not_ready {
             Some(NotReady { timer, since, .. }) => (timer + round_trip, since),
-            None => (shared.config.ack_hold_max.max(round_trip), self.hold.refused_since.unwrap_or(now)),
+            None => {
+                (shared.config.ack_hold_max.max(round_trip), self.hold.refused_since.unwrap_or(now))
+            }
         };
         self.hold.is_owed = false;
         self.hold.told = Some(self.store.frontier().0);

@@ -5,7 +5,8 @@ use std::hash::BuildHasher;
 
 /// Finds slots of flows by a key that the flow itself keeps.
 ///
-/// An entry is eight bytes: who looks for a flow reads the flow anyway, and tables of many flows leave the cache.
+/// An entry is eight bytes: who looks for a flow reads the flow anyway, and tables of many flows
+/// leave the cache.
 #[derive(Debug)]
 pub(crate) struct Index {
     places: HashTable<Place>,
@@ -41,14 +42,16 @@ impl Index {
     #[inline]
     pub(crate) fn get(&self, key: &WireKey, has_key: impl Fn(u32) -> bool) -> Option<u32> {
         let sought = self.place(key, 0);
-        let found = self.places.find(sought.hash(), |place| place.tag == sought.tag && has_key(place.slot));
+        let found =
+            self.places.find(sought.hash(), |place| place.tag == sought.tag && has_key(place.slot));
         found.map(|place| place.slot)
     }
 
     /// Puts `slot` under `key`, in the place of any other; `has_key` as for [`Index::get`].
     pub(crate) fn insert(&mut self, key: &WireKey, slot: u32, has_key: impl Fn(u32) -> bool) {
         let place = self.place(key, slot);
-        let same = |other: &Place| other.tag == place.tag && (other.slot == slot || has_key(other.slot));
+        let same =
+            |other: &Place| other.tag == place.tag && (other.slot == slot || has_key(other.slot));
         match self.places.find_mut(place.hash(), same) {
             Some(other) => *other = place,
             None => _ = self.places.insert_unique(place.hash(), place, Place::hash),
@@ -79,7 +82,8 @@ mod tests {
         #[test]
         fn is_as_a_map(steps in prop::collection::vec((0..3_u8, 0..40_u32, 0..60_u32), 0..300)) {
             let (mut index, mut model) = (Index::new(7), HashMap::new());
-            // The key of each slot's flow: a slot whose key another one has taken keeps it, as a flow does.
+            // The key of each slot's flow: a slot whose key another one has taken keeps it, as a
+            // flow does.
             let mut keys = HashMap::new();
             for (step, number, slot) in steps {
                 let has_key = |keys: &HashMap<u32, u32>, slot| keys.get(&slot) == Some(&number);

@@ -13,13 +13,15 @@ pub struct FlowKey {
     pub responder: IpAddr,
     /// The responder's QP: destination QP of every request.
     pub responder_qpn: Qpn,
-    /// VLAN that all frames of the flow are in, both ways; 0: none. Addresses may mean others in each.
+    /// VLAN that all frames of the flow are in, both ways; 0: none. Addresses may mean others in
+    /// each.
     pub vlan: u16,
 }
 
 /// The VLAN that `packet` is in; 0: none.
 ///
-/// `None` for a packet that answers cannot be built for: behind two tags, or a tag that is not of 802.1Q.
+/// `None` for a packet that answers cannot be built for: behind two tags, or a tag that is not of
+/// 802.1Q.
 #[inline]
 pub(crate) fn vlan(packet: &Packet<'_>) -> Option<u16> {
     const UNTAGGED: usize = 14;
@@ -28,7 +30,9 @@ pub(crate) fn vlan(packet: &Packet<'_>) -> Option<u16> {
     let head = packet.head();
     match packet.layout().ip {
         UNTAGGED => Some(0),
-        TAGGED if head[12..14] == TAG_TYPE => Some(u16::from_be_bytes([head[14], head[15]]) & 0xfff),
+        TAGGED if head[12..14] == TAG_TYPE => {
+            Some(u16::from_be_bytes([head[14], head[15]]) & 0xfff)
+        }
         _ => None,
     }
 }
@@ -49,7 +53,12 @@ impl WireKey {
     }
 
     /// Key of a connection: who asked for it, whom, and the asker's communication id.
-    pub(crate) fn of_connection(initiator: IpAddr, target: IpAddr, vlan: u16, comm_id: u32) -> Self {
+    pub(crate) fn of_connection(
+        initiator: IpAddr,
+        target: IpAddr,
+        vlan: u16,
+        comm_id: u32,
+    ) -> Self {
         WireKey::new(address_bits(initiator), address_bits(target), vlan, comm_id)
     }
 
@@ -83,7 +92,12 @@ impl FlowKey {
     /// Key of what goes to the flow's requester.
     #[inline]
     pub(crate) fn to_requester(self, qpn: Qpn) -> WireKey {
-        WireKey::new(address_bits(self.requester), address_bits(self.responder), self.vlan, qpn.get())
+        WireKey::new(
+            address_bits(self.requester),
+            address_bits(self.responder),
+            self.vlan,
+            qpn.get(),
+        )
     }
 
     /// The same between the requester's and the responder's address on another path.

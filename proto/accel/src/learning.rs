@@ -1,8 +1,10 @@
-//! Learning a flow from its traffic: requests are remembered as they pass, ACKs name the requester's QP and the MSN.
+//! Learning a flow from its traffic: requests are remembered as they pass, ACKs name the
+//! requester's QP and the MSN.
 //!
-//! Two steps. First the flow is *paired*: two ACKs to one QP that can be for no other flow between these addresses,
-//! and that count the messages as its requests do, name its requester. That takes numbers alone ([`Trace`]). Then it is
-//! *taken over*: at the first ACK behind which the store has everything that its requester sent.
+//! Two steps. First the flow is *paired*: two ACKs to one QP that can be for no other flow between
+//! these addresses, and that count the messages as its requests do, name its requester. That takes
+//! numbers alone ([`Trace`]). Then it is *taken over*: at the first ACK behind which the store has
+//! everything that its requester sent.
 
 use crate::flow::{Flow, Shared, first_sequence};
 use crate::question::ask_instead_of;
@@ -19,7 +21,8 @@ const WATCHED_BYTES_MAX: u64 = 16 << 20;
 /// A flow that is not paired within this time, and so many requests, passes for good.
 const LEARNT_WITHIN: Duration = Duration::from_ms(10_000);
 const LEARNT_WITHIN_REQUESTS: u64 = 1000;
-/// Candidates looked at per millisecond for ACKs to unknown QPs: about a hundredth of a core's time.
+/// Candidates looked at per millisecond for ACKs to unknown QPs: about a hundredth of a core's
+/// time.
 const LOOKS_PER_MS: usize = 1 << 15;
 
 /// What is known of a flow while it is learnt.
@@ -43,7 +46,8 @@ pub(crate) struct Learning {
 /// How far the requests of a flow that is learnt have passed.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
-    /// Behind the last in their order, and when that came: so far the requester may be acknowledged.
+    /// Behind the last in their order, and when that came: so far the requester may be
+    /// acknowledged.
     to: Psn,
     to_at: Instant,
 }
@@ -72,8 +76,9 @@ impl Evidence {
 /// The responder expects a packet from before all that this box has seen of a flow: it has sent a
 /// sequence NAK, or has said so twice when it was asked.
 ///
-/// A requester that still has the packet goes back to it. One that goes back, and not so far, was acknowledged the packet by
-/// a box that has ended since: nobody can send it any more, and the requester does not know.
+/// A requester that still has the packet goes back to it. One that goes back, and not so far, was
+/// acknowledged the packet by a box that has ended since: nobody can send it any more, and the
+/// requester does not know.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     for_sequence: u64,
@@ -202,7 +207,13 @@ impl Flow {
     /// Takes the numbers of a request in, while they may name its requester.
     ///
     /// True when its responder is to be asked how far it is.
-    pub(crate) fn trace(&mut self, now: Instant, shared: &Shared, seq: u64, request: &Request) -> bool {
+    pub(crate) fn trace(
+        &mut self,
+        now: Instant,
+        shared: &Shared,
+        seq: u64,
+        request: &Request,
+    ) -> bool {
         let learning = self.learning.as_deref_mut();
         learning.is_some_and(|learning| learning.note(now, seq, request, &shared.config))
     }
@@ -223,7 +234,9 @@ impl Flow {
             ask_instead_of(now, shared, packet, seq);
         }
         let is_paired = self.requester_qpn.is_some();
-        if !is_paired && self.learning.as_deref().is_some_and(|learning| learning.has_gone_on_in_vain(now)) {
+        if !is_paired
+            && self.learning.as_deref().is_some_and(|learning| learning.has_gone_on_in_vain(now))
+        {
             return self.pass_for(shared, PassReason::NotLearnt);
         }
         let is_next = self.started && seq == self.store.end();
@@ -246,7 +259,8 @@ impl Flow {
             shared.shares.sub(self.tenant, self.store.restart(first_sequence(packet.psn())));
         }
         self.started = true;
-        let is_suspected = self.learning.as_deref().is_some_and(|learning| learning.evidence.is_some());
+        let is_suspected =
+            self.learning.as_deref().is_some_and(|learning| learning.evidence.is_some());
         if request.kind == Kind::Response && self.store.is_empty() && !is_suspected {
             // Its own responses answer it. A flow of READs alone is not worth remembering.
             let next = first_sequence(packet.psn()) + span;
@@ -278,7 +292,8 @@ impl Flow {
     /// True when it can be one that lacks packets from before this box was on the path.
     pub(crate) fn begins_behind(&self, next: Psn) -> bool {
         let learning = self.learning.as_deref().filter(|_| self.state == FlowState::Learning);
-        learning.is_some_and(|learning| learning.trace.begins_behind(learning.trace.sequence_of(next)))
+        learning
+            .is_some_and(|learning| learning.trace.begins_behind(learning.trace.sequence_of(next)))
     }
 
     /// The responder says that it expects `next`, from before what is remembered.
@@ -290,8 +305,9 @@ impl Flow {
             // To nothing that was asked.
             return;
         }
-        let is_same =
-            |asked: Asked| (asked.for_sequence, asked.requester_qpn) == (for_sequence, requester_qpn);
+        let is_same = |asked: Asked| {
+            (asked.for_sequence, asked.requester_qpn) == (for_sequence, requester_qpn)
+        };
         let is_sure = !is_answer || learning.asked.is_some_and(is_same);
         learning.asked = Some(Asked { for_sequence, requester_qpn, msn: aeth.msn, is_sure });
     }
@@ -299,12 +315,14 @@ impl Flow {
     /// Fails the flow, when the responder lacks what its requester no longer has. Returns the
     /// requester's QPN.
     ///
-    /// The NAK acknowledges all before the PSN that it names, so that this must be the first that the requester still has.
+    /// The NAK acknowledges all before the PSN that it names, so that this must be the first that
+    /// the requester still has.
     pub(crate) fn fail_if_lost(&mut self, now: Instant, shared: &mut Shared) -> Option<Qpn> {
         let learning = self.learning.as_deref_mut()?;
         let Returns { to, times, .. } = learning.returns;
-        let is_lost =
-            |asked: &mut Asked| asked.is_sure && times >= TIMES_GONE_BACK && asked.for_sequence < to;
+        let is_lost = |asked: &mut Asked| {
+            asked.is_sure && times >= TIMES_GONE_BACK && asked.for_sequence < to
+        };
         let asked = learning.asked.take_if(is_lost)?;
         (self.acked_to, self.acked_messages) = (to, 0);
         self.msn_base = asked.msn;
@@ -312,8 +330,8 @@ impl Flow {
         Some(asked.requester_qpn)
     }
 
-    /// True when `packet`, an ACK, is for what this flow never sent, or when nothing is stored and it is not the last ACK again:
-    /// another flow's requester may have this one's QPN now.
+    /// True when `packet`, an ACK, is for what this flow never sent, or when nothing is stored and
+    /// it is not the last ACK again: another flow's requester may have this one's QPN now.
     pub(crate) fn is_over_for(&self, now: Instant, packet: &Packet<'_>) -> bool {
         if let Some(learning) = &self.learning {
             return learning.trace.fit(now, packet.psn()) == Fit::No;
@@ -325,8 +343,8 @@ impl Flow {
         }
     }
 
-    /// An ACK that can be for this flow only. True when it is the second in a row to this QP, and shows that the QP's
-    /// responder counts the messages of this flow: the QP is its requester.
+    /// An ACK that can be for this flow only. True when it is the second in a row to this QP, and
+    /// shows that the QP's responder counts the messages of this flow: the QP is its requester.
     pub(crate) fn take_evidence(
         &mut self,
         shared: &mut Shared,
@@ -356,11 +374,13 @@ impl Flow {
         shared.shares.sub(self.tenant, released.bytes);
     }
 
-    /// An ACK to the requester of a flow that is paired. `None` when it cannot be for this flow: the pairing is void.
-    /// True when everything that the requester has sent behind it is stored: the flow is terminated from here on.
+    /// An ACK to the requester of a flow that is paired. `None` when it cannot be for this flow:
+    /// the pairing is void. True when everything that the requester has sent behind it is stored:
+    /// the flow is terminated from here on.
     ///
-    /// Not while the requester goes back over what has passed: answers to the first time can take it past all that is remembered,
-    /// and what it sent then would lie behind a gap that nobody can fill.
+    /// Not while the requester goes back over what has passed: answers to the first time can take
+    /// it past all that is remembered, and what it sent then would lie behind a gap that nobody can
+    /// fill.
     pub(crate) fn take_over(
         &mut self,
         now: Instant,

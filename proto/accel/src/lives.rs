@@ -1,9 +1,10 @@
 //! One life of a QP after another.
 //!
-//! A QP that is reset, or created anew under a number that was in use before, begins at a PSN of its own. What the box still
-//! has to deliver may belong to the life before. So a request that does not go on from there changes nothing for
-//! the flow: it passes, as does all that follows it, and is watched as a flow of its own, the *successor*. When the
-//! responder's ACKs show that it is in that life, the flow before goes, and with it what nobody can take any more.
+//! A QP that is reset, or created anew under a number that was in use before, begins at a PSN of
+//! its own. What the box still has to deliver may belong to the life before. So a request that does
+//! not go on from there changes nothing for the flow: it passes, as does all that follows it, and
+//! is watched as a flow of its own, the *successor*. When the responder's ACKs show that it is in
+//! that life, the flow before goes, and with it what nobody can take any more.
 
 use crate::FlowState;
 use crate::accelerator::{Accelerator, WAN};
@@ -17,12 +18,14 @@ use longhaul_node::Frame;
 use longhaul_units::{Duration, Instant, Psn};
 use longhaul_wire::{Aeth, Packet, Syndrome, Verb};
 
-/// Times that a packet comes again in spite of its answer until its sender is taken for one that does not know the flow.
+/// Times that a packet comes again in spite of its answer until its sender is taken for one that
+/// does not know the flow.
 pub(crate) const REPEATS_MAX: u8 = 2;
 /// Time from one to the next, which tells repetitions from what the LAN duplicates.
 pub(crate) const REPEATED_APART: Duration = Duration::from_ms(1);
 
-/// A packet that comes again and again although it was acknowledged each time: its sender takes no such answer.
+/// A packet that comes again and again although it was acknowledged each time: its sender takes no
+/// such answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repeated {
     pub(crate) seq: u64,
@@ -50,7 +53,8 @@ pub(crate) struct Lives {
 }
 
 impl Accelerator {
-    /// The flow that a request belongs to: the one in `slot`, or another life of its QPs. `None` when there is no room for that.
+    /// The flow that a request belongs to: the one in `slot`, or another life of its QPs. `None`
+    /// when there is no room for that.
     #[cold]
     pub(crate) fn life_of(
         &mut self,
@@ -94,8 +98,8 @@ impl Accelerator {
         Some(successor)
     }
 
-    /// True when a response to the requester of the flow in `slot` has passed, because that flow is only learnt, or because
-    /// the response is for another life of its QPs.
+    /// True when a response to the requester of the flow in `slot` has passed, because that flow is
+    /// only learnt, or because the response is for another life of its QPs.
     #[cold]
     pub(crate) fn is_for_others(
         &mut self,
@@ -137,14 +141,18 @@ impl Accelerator {
     /// The responder is in the life of the flow in `slot`: one before it ends.
     pub(crate) fn supersede(&mut self, slot: u32) {
         let Some(key) = self.flows.get(slot).map(|flow| flow.key.wire()) else { return };
-        let Some(before) = self.flows.by_responder(key).filter(|&before| before != slot) else { return };
-        if self.flows.get(before).and_then(|flow| flow.lives.successor) == Some(self.flows.id(slot)) {
+        let Some(before) = self.flows.by_responder(key).filter(|&before| before != slot) else {
+            return;
+        };
+        if self.flows.get(before).and_then(|flow| flow.lives.successor) == Some(self.flows.id(slot))
+        {
             self.shared.counters.flows_reset += 1;
             self.remove_flow(before);
         }
     }
 
-    /// The QPN of the requester of the flow in `slot` has another owner. What is stored is delivered, and nobody answered.
+    /// The QPN of the requester of the flow in `slot` has another owner. What is stored is
+    /// delivered, and nobody answered.
     pub(crate) fn orphan(&mut self, slot: u32) {
         self.flows.let_requester_go(slot);
         let Some(flow) = self.flows.get_mut(slot) else { return };
@@ -172,8 +180,8 @@ impl Flow {
             && !self.hold.is_for_responder()
     }
 
-    /// True when `packet` cannot come from the requester of what is stored, so that it must not be taken for its next or
-    /// its last.
+    /// True when `packet` cannot come from the requester of what is stored, so that it must not be
+    /// taken for its next or its last.
     pub(crate) fn is_another_life(&self, packet: &Packet<'_>, payload_len: usize) -> bool {
         let seq = self.sequence_of(packet);
         if seq == self.store.end() || !self.delivers() || self.store.is_empty() {
@@ -191,8 +199,8 @@ impl Flow {
             || self.store.contradicts(seq, packet, payload_len)
     }
 
-    /// True when `packet` is not of this flow, whose requester has gone on in another life. Had the LAN only lost the
-    /// same packet time and again, it would come back to what is stored.
+    /// True when `packet` is not of this flow, whose requester has gone on in another life. Had the
+    /// LAN only lost the same packet time and again, it would come back to what is stored.
     fn has_been_left(&self, packet: &Packet<'_>) -> bool {
         let stored = self.store.start()..self.store.end();
         self.delivers() && !stored.is_empty() && !stored.contains(&self.sequence_of(packet))
@@ -203,7 +211,8 @@ impl Flow {
         self.lives.request_port != 0 && self.lives.request_port != packet.udp_source_port()
     }
 
-    /// True when a requester of this flow may send `seq` now: it goes on, goes back, or the LAN lost packets before it.
+    /// True when a requester of this flow may send `seq` now: it goes on, goes back, or the LAN
+    /// lost packets before it.
     pub(crate) fn may_be_sent(&self, seq: u64) -> bool {
         let read = self.unresolved_read.map_or(0, |read| read_span_max(read.len));
         let latest = self.lan_latest.max(self.store.end());
@@ -220,8 +229,8 @@ impl Flow {
                     repeated.at = now;
                 }
             }
-            // The packets behind the first that is repeated are repeated with it, until the requester goes back, and not so
-            // far. The LAN may reorder them.
+            // The packets behind the first that is repeated are repeated with it, until the
+            // requester goes back, and not so far. The LAN may reorder them.
             Some(repeated)
                 if repeated.seq < seq
                     && (repeated.last < seq || now.since(repeated.at) < ACK_TIMEOUT_MIN) =>

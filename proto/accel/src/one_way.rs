@@ -60,7 +60,8 @@ impl Flow {
     /// it had better have its own way.
     pub(crate) fn shows_one_way(&mut self, now: Instant, seq: u64) -> bool {
         // What lies behind all that is stored nobody can have acknowledged.
-        if self.state != FlowState::Terminated || !(self.acked_to..=self.store.end()).contains(&seq) {
+        if self.state != FlowState::Terminated || !(self.acked_to..=self.store.end()).contains(&seq)
+        {
             return false;
         }
         let is_answered = self.lives.silence.at.is_some_and(|at| self.alive_at > at);
@@ -71,7 +72,8 @@ impl Flow {
             return false;
         }
         // A READ that is answered in part is asked for the rest of.
-        let skips = seq > self.acked_to && self.store.awaited_at(seq).is_none_or(|read| read.first == seq);
+        let skips =
+            seq > self.acked_to && self.store.awaited_at(seq).is_none_or(|read| read.first == seq);
         self.lives.silence.at = Some(now);
         self.lives.silence.returns = self.lives.silence.returns.saturating_add(1);
         self.lives.silence.skips = self.lives.silence.skips.saturating_add(u8::from(skips));
@@ -94,7 +96,9 @@ impl Flow {
     pub(crate) fn pass_for_alternate_path(&mut self, now: Instant, shared: &mut Shared) {
         self.told.has_alternate = true;
         match self.state {
-            FlowState::Terminated => self.pass_but_for_remains(now, shared, PassReason::AlternatePath),
+            FlowState::Terminated => {
+                self.pass_but_for_remains(now, shared, PassReason::AlternatePath)
+            }
             FlowState::Learning => self.pass_for(shared, PassReason::AlternatePath),
             FlowState::Passing if self.pass_reason == PassReason::Mode => {}
             FlowState::Passing => self.pass_reason = PassReason::AlternatePath,
@@ -154,16 +158,16 @@ impl Flow {
         self.state == FlowState::Passing && self.started && self.aside_from.is_none()
     }
 
-    /// A request passes at `seq`. One from before what was acknowledged is another life's, or its requester
-    /// has missed that: whatever the responder lacks is no longer this box's affair.
+    /// A request passes at `seq`. One from before what was acknowledged is another life's, or its
+    /// requester has missed that: whatever the responder lacks is no longer this box's affair.
     pub(crate) fn note_passing(&mut self, seq: u64) {
         if self.store.is_empty() && seq < self.store.end() {
             self.started = false;
         }
     }
 
-    /// A response of a flow that does not store. Passes or drops it, but for one that tells of what was
-    /// acknowledged before: true for that.
+    /// A response of a flow that does not store. Passes or drops it, but for one that tells of what
+    /// was acknowledged before: true for that.
     #[cold]
     pub(crate) fn is_for_remains(
         &mut self,
@@ -185,8 +189,8 @@ impl Flow {
         false
     }
 
-    /// An answer came by, after all. Its requester is waiting for those behind what was acknowledged
-    /// here; true for one to what is stored.
+    /// An answer came by, after all. Its requester is waiting for those behind what was
+    /// acknowledged here; true for one to what is stored.
     fn handle_late_answer(
         &mut self,
         now: Instant,

@@ -1,8 +1,9 @@
 //! Whose requester an ACK to an unknown QP goes to.
 //!
-//! A wrong answer would acknowledge one flow's requests to another one's requester, so none is a guess: the owner of an ACK
-//! is the only flow between these addresses that can have sent what it names, and all flows between them are
-//! followed. What leaves several pairs none, and everything goes on passing.
+//! A wrong answer would acknowledge one flow's requests to another one's requester, so none is a
+//! guess: the owner of an ACK is the only flow between these addresses that can have sent what it
+//! names, and all flows between them are followed. What leaves several pairs none, and everything
+//! goes on passing.
 
 use crate::accelerator::Accelerator;
 use crate::key::WireKey;
@@ -14,9 +15,11 @@ use longhaul_wire::{Aeth, NakCode, Packet, Syndrome};
 const UNFOLLOWED_FOR: Duration = Duration::from_ms(1000);
 
 impl Accelerator {
-    /// An ACK for an unknown QP names the requester of the one flow that it fits. True when there is one.
+    /// An ACK for an unknown QP names the requester of the one flow that it fits. True when there
+    /// is one.
     pub(crate) fn try_to_pair(&mut self, now: Instant, packet: &Packet<'_>) -> bool {
-        let Some(aeth) = packet.aeth().filter(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. })) else {
+        let Some(aeth) = packet.aeth().filter(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }))
+        else {
             return false;
         };
         let Some((slot, count)) = self.owner_of_ack(now, packet, aeth.msn) else { return false };
@@ -28,11 +31,17 @@ impl Accelerator {
         true
     }
 
-    /// The only flow that an ACK to an unknown QP can be for, and the messages that its requester has completed by then.
+    /// The only flow that an ACK to an unknown QP can be for, and the messages that its requester
+    /// has completed by then.
     ///
-    /// Of several that have used the PSN it is the only one whose messages since its first packet are as many as the
-    /// responder has counted since the connection began.
-    fn owner_of_ack(&mut self, now: Instant, packet: &Packet<'_>, msn: Msn) -> Option<(u32, Count)> {
+    /// Of several that have used the PSN it is the only one whose messages since its first packet
+    /// are as many as the responder has counted since the connection began.
+    fn owner_of_ack(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        msn: Msn,
+    ) -> Option<(u32, Count)> {
         let candidates = self.flows.candidates(WireKey::of_wan_pair(packet))?;
         if !candidates.are_complete(now) || !self.shared.looks.take(now, candidates.len()) {
             return None;
@@ -61,8 +70,15 @@ impl Accelerator {
         }
     }
 
-    /// An ACK to the requester of a flow that is learnt. False when it cannot be for that flow, so that the QP is unknown again.
-    pub(crate) fn take_over(&mut self, now: Instant, slot: u32, packet: &Packet<'_>, aeth: Aeth) -> bool {
+    /// An ACK to the requester of a flow that is learnt. False when it cannot be for that flow, so
+    /// that the QP is unknown again.
+    pub(crate) fn take_over(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        packet: &Packet<'_>,
+        aeth: Aeth,
+    ) -> bool {
         let Some(flow) = self.flows.get_mut(slot) else { return false };
         match flow.take_over(now, &mut self.shared, packet, aeth) {
             Some(true) => {

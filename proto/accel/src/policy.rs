@@ -14,13 +14,15 @@ const QPN_MAX: u32 = 0xff_ffff;
 /// The largest DSCP.
 const DSCP_MAX: u8 = 63;
 
-/// Who acknowledges the requests of a flow, and so what a completion says; docs/semantics.md has it in full.
+/// Who acknowledges the requests of a flow, and so what a completion says; docs/semantics.md has it
+/// in full.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mode {
     /// Each box acknowledges what it has stored: the box near the requester holds it.
     #[default]
     Early,
-    /// The far box alone acknowledges: the box near the responder holds it. Without a far box as [`Mode::Off`].
+    /// The far box alone acknowledges: the box near the responder holds it. Without a far box as
+    /// [`Mode::Off`].
     Far,
     /// Boxes acknowledge all but the last packet of each message: the responder has the message.
     Tail,
@@ -73,8 +75,8 @@ pub enum Role {
     /// The requesters are on its LAN, the long path lies behind it.
     #[default]
     Near,
-    /// The requesters are beyond the long path, the responders on its LAN. Its side [`crate::LAN`] is still that of
-    /// the requesters: in a row of nodes it stands mirrored.
+    /// The requesters are beyond the long path, the responders on its LAN. Its side [`crate::LAN`]
+    /// is still that of the requesters: in a row of nodes it stands mirrored.
     Far,
 }
 
@@ -108,8 +110,8 @@ pub struct Rule {
     pub destination: Option<Prefix>,
     /// The responder's QPN: destination QP of the requests. 0 to 2^24 − 1.
     pub qpns: Option<RangeInclusive<u32>>,
-    /// DSCP of the flow's first request that the box sees, 0 to 63. Boxes of a pair agree on it only where the path
-    /// between them leaves it alone.
+    /// DSCP of the flow's first request that the box sees, 0 to 63. Boxes of a pair agree on it
+    /// only where the path between them leaves it alone.
     pub dscp: Option<u8>,
     /// The mode of flows that fit.
     pub mode: Mode,
@@ -146,7 +148,11 @@ impl Rule {
 
     fn check(&self, number: usize) -> Result<(), PolicyError> {
         let fault = |why: String| Err(PolicyError::Rule { number, why });
-        if self.source.is_none() && self.destination.is_none() && self.qpns.is_none() && self.dscp.is_none() {
+        if self.source.is_none()
+            && self.destination.is_none()
+            && self.qpns.is_none()
+            && self.dscp.is_none()
+        {
             return fault(format!(
                 "it has no condition; for what no rule fits, make '{}' the default mode",
                 self.mode
@@ -193,7 +199,8 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Rules in their order, of which the first that fits a flow decides, and the mode of flows that none fits.
+/// Rules in their order, of which the first that fits a flow decides, and the mode of flows that
+/// none fits.
 ///
 /// As text it is the same for the same rules, so that two boxes can compare theirs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -211,18 +218,23 @@ impl Policy {
     /// `rules`, and `default` where none fits.
     ///
     /// # Errors
-    /// [`PolicyError`] for a rule that no flow can fit or that comes to nothing because of one before it, and for
-    /// more than [`RULES_MAX`].
+    /// [`PolicyError`] for a rule that no flow can fit or that comes to nothing because of one
+    /// before it, and for more than [`RULES_MAX`].
     pub fn new(rules: Vec<Rule>, default: Mode) -> Result<Self, PolicyError> {
         if rules.len() > RULES_MAX {
             return Err(PolicyError::TooMany(rules.len()));
         }
         for (at, rule) in rules.iter().enumerate() {
             rule.check(at + 1)?;
-            let Some(before) = rules[..at].iter().position(|before| before.covers(rule)) else { continue };
+            let Some(before) = rules[..at].iter().position(|before| before.covers(rule)) else {
+                continue;
+            };
             let (number, by) = (at + 1, before + 1);
             let why = if rules[before].mode == rule.mode {
-                format!("rule {by} already says '{}' for all that it fits: take one of them out", rule.mode)
+                format!(
+                    "rule {by} already says '{}' for all that it fits: take one of them out",
+                    rule.mode
+                )
             } else {
                 let (one, other) = (rule.mode, rules[before].mode);
                 format!(
@@ -303,7 +315,11 @@ mod tests {
         let rules = vec![
             from("10.1.0.0/16", Mode::Off),
             Rule { qpns: Some(100..=200), ..from("10.0.0.0/8", Mode::Tail) },
-            Rule { destination: Some("fd00::/8".parse().unwrap()), dscp: Some(26), ..Rule::new(Mode::Far) },
+            Rule {
+                destination: Some("fd00::/8".parse().unwrap()),
+                dscp: Some(26),
+                ..Rule::new(Mode::Far)
+            },
         ];
         let policy = Policy::new(rules, Mode::Early).unwrap();
         for (requester, responder, qpn, dscp, mode) in [
@@ -314,7 +330,11 @@ mod tests {
             ("fe80::1", "fd12::1", 1, 0, Mode::Early),
             ("::ffff:10.1.2.3", "fd12::1", 1, 0, Mode::Early),
         ] {
-            assert_eq!(policy.mode_of(&flow(requester, responder, qpn), dscp), mode, "{requester} {qpn}");
+            assert_eq!(
+                policy.mode_of(&flow(requester, responder, qpn), dscp),
+                mode,
+                "{requester} {qpn}"
+            );
         }
         assert_eq!(
             policy.to_string(),
@@ -336,22 +356,37 @@ mod tests {
                 vec![from("10.0.0.0/8", Mode::Off), from("10.0.0.0/8", Mode::Off)],
                 "rule 2: rule 1 already says 'off'",
             ),
-            (vec![Rule { destination: v6, ..from("10.0.0.0/8", Mode::Off) }], "one is IPv4, the other IPv6"),
-            (vec![Rule { dscp: Some(64), ..Rule::new(Mode::Off) }], "rule 1: DSCP 64 is more than 63"),
+            (
+                vec![Rule { destination: v6, ..from("10.0.0.0/8", Mode::Off) }],
+                "one is IPv4, the other IPv6",
+            ),
+            (
+                vec![Rule { dscp: Some(64), ..Rule::new(Mode::Off) }],
+                "rule 1: DSCP 64 is more than 63",
+            ),
             (
                 vec![Rule { qpns: Some(RangeInclusive::new(7, 3)), ..Rule::new(Mode::Off) }],
                 "no QPN lies between 7 and 3",
             ),
-            (vec![Rule { qpns: Some(7..=1 << 24), ..Rule::new(Mode::Off) }], "is more than 16777215"),
+            (
+                vec![Rule { qpns: Some(7..=1 << 24), ..Rule::new(Mode::Off) }],
+                "is more than 16777215",
+            ),
         ] {
             let error = Policy::new(rules, Mode::Early).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
         assert!(
-            Policy::new(vec![from("10.1.0.0/16", Mode::Tail), from("10.0.0.0/8", Mode::Off)], Mode::Far)
-                .is_ok()
+            Policy::new(
+                vec![from("10.1.0.0/16", Mode::Tail), from("10.0.0.0/8", Mode::Off)],
+                Mode::Far
+            )
+            .is_ok()
         );
-        assert!(Policy::new(vec![Rule { dscp: Some(1), ..Rule::new(Mode::Off) }; 257], Mode::Early).is_err());
+        assert!(
+            Policy::new(vec![Rule { dscp: Some(1), ..Rule::new(Mode::Off) }; 257], Mode::Early)
+                .is_err()
+        );
         assert_eq!(
             "earyl".parse::<Mode>().unwrap_err().to_string(),
             "'earyl' is no mode: say early, far, tail or off"

@@ -30,8 +30,11 @@ const ANSWERED_WITHIN: Duration = Duration::from_ms(2000);
 pub(crate) fn ask_instead_of(now: Instant, shared: &mut Shared, packet: &Packet<'_>, seq: u64) {
     let path = template(packet, false);
     let asked = packet.bth();
-    let mut bth =
-        Bth::new(Opcode::RC_WRITE_MIDDLE, packet.dest_qp(), Psn::from_sequence(seq.saturating_sub(BEHIND)));
+    let mut bth = Bth::new(
+        Opcode::RC_WRITE_MIDDLE,
+        packet.dest_qp(),
+        Psn::from_sequence(seq.saturating_sub(BEHIND)),
+    );
     bth.ack_request = true;
     (bth.migreq, bth.pkey) = (asked.migreq, asked.pkey);
     let mut head = Head::begin(&path, &bth);
@@ -52,8 +55,9 @@ impl Accelerator {
     /// Another box's question: whoever has terminated the flow answers it.
     #[cold]
     pub(crate) fn handle_question(&mut self, known: Option<u32>, frame: &Frame<'_>) {
-        let terminated = known
-            .filter(|&slot| self.flows.get(slot).is_some_and(|flow| flow.state == FlowState::Terminated));
+        let terminated = known.filter(|&slot| {
+            self.flows.get(slot).is_some_and(|flow| flow.state == FlowState::Terminated)
+        });
         match terminated.and_then(|slot| Some((slot, self.flows.get_mut(slot)?))) {
             Some((slot, flow)) => {
                 flow.ack_again = true;

@@ -10,7 +10,8 @@ use longhaul_node::{Frame, FrameBuf, FramePool};
 use longhaul_units::{Duration, Instant, Psn};
 use longhaul_wire::{NakCode, Opcode, Packet, Position, Syndrome, Verb, credit_code};
 
-/// A gap of more PSNs than this, with nothing undelivered, is a QP that begins anew rather than loss on a LAN.
+/// A gap of more PSNs than this, with nothing undelivered, is a QP that begins anew rather than
+/// loss on a LAN.
 pub(crate) const GAP_MAX: u64 = 4096;
 /// A packet this far ahead of or behind what is expected belongs to another life of the QP.
 pub(crate) const WINDOW: u64 = 1 << 22;
@@ -56,7 +57,8 @@ impl Request {
             }
             Some(Verb::CmpSwap | Verb::FetchAdd) => request.kind = Kind::Response,
             Some(Verb::Write)
-                if opcode == Opcode::RC_WRITE_ONLY && packet.reth().is_some_and(|reth| reth.len == 0) =>
+                if opcode == Opcode::RC_WRITE_ONLY
+                    && packet.reth().is_some_and(|reth| reth.len == 0) =>
             {
                 request.kind = Kind::EndToEnd;
             }
@@ -94,7 +96,8 @@ impl Flow {
         request
     }
 
-    /// The request that this flow expects came, with a right ICRC, and the flow [only stores](Flow::only_stores).
+    /// The request that this flow expects came, with a right ICRC, and the flow [only
+    /// stores](Flow::only_stores).
     #[inline]
     pub(crate) fn store_next(
         &mut self,
@@ -125,7 +128,8 @@ impl Flow {
         }
         self.learn_path_mtu(packet, frame.payload.len());
         if self.state == FlowState::Passing {
-            let may_be_taken_in = self.aside_from.is_some() && !shared.draining && !self.told.has_alternate;
+            let may_be_taken_in =
+                self.aside_from.is_some() && !shared.draining && !self.told.has_alternate;
             if may_be_taken_in || self.passes_another_life(packet) {
                 self.restart_learning(now, shared, packet);
             }
@@ -173,13 +177,16 @@ impl Flow {
                 self.nak_owed = true;
                 self.drop_frame(shared, DropReason::PsnGap);
             }
-            FlowState::Terminated if seq == expected => self.accept(now, shared, frame, request, packet),
+            FlowState::Terminated if seq == expected => {
+                self.accept(now, shared, frame, request, packet)
+            }
             FlowState::Terminated if seq > expected => self.note_gap(now, shared, seq),
             FlowState::Terminated => self.handle_duplicate(now, shared, frame, packet, seq),
         }
     }
 
-    /// True when `packet` of a flow that passes cannot go on from the one before, so that the mode is looked up again.
+    /// True when `packet` of a flow that passes cannot go on from the one before, so that the mode
+    /// is looked up again.
     fn passes_another_life(&self, packet: &Packet<'_>) -> bool {
         if self.delivers_remains() {
             // To be told apart as one that stores is.
@@ -190,7 +197,13 @@ impl Flow {
     }
 
     /// A request of a flow whose mode is to pass it.
-    fn pass_request(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+    fn pass_request(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
         let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
         let request = self.request_of(packet);
         self.note_passing(seq);
@@ -202,8 +215,8 @@ impl Flow {
         shared.pass_to_wan(frame);
     }
 
-    /// A requester that goes back begins with the first packet that it misses an answer to. If that lies behind a
-    /// repeated READ, the READ's answers have come. True when they come another way.
+    /// A requester that goes back begins with the first packet that it misses an answer to. If that
+    /// lies behind a repeated READ, the READ's answers have come. True when they come another way.
     #[cold]
     fn goes_back_one_way(&mut self, now: Instant, seq: u64) -> bool {
         if self.replay.is_some_and(|replay| replay.last < seq) {
@@ -224,10 +237,14 @@ impl Flow {
         self.path_mtu = known.or(self.path_mtu);
     }
 
-    /// True when `seq` may come from another life of the requester, and nothing is lost by learning it afresh.
+    /// True when `seq` may come from another life of the requester, and nothing is lost by learning
+    /// it afresh.
     fn begins_anew(&self, packet: &Packet<'_>, seq: u64) -> bool {
         let expected = self.store.end();
-        if seq == expected || !self.store.is_empty() || (self.store_was_full && self.may_be_sent(seq)) {
+        if seq == expected
+            || !self.store.is_empty()
+            || (self.store_was_full && self.may_be_sent(seq))
+        {
             return false;
         }
         if seq < expected {
@@ -246,7 +263,8 @@ impl Flow {
         let Some(UnresolvedRead { len, for_long }) = self.unresolved_read else { return };
         // The stored READ counts as one PSN until then.
         let first = self.store.end() - 1;
-        let Some(distance) = packet.psn().unwrap_near(first).and_then(|seq| seq.checked_sub(first)) else {
+        let Some(distance) = packet.psn().unwrap_near(first).and_then(|seq| seq.checked_sub(first))
+        else {
             return;
         };
         let is_fitting = |mtu: &u32| read_span(len, Some(*mtu)) == Some(distance);
@@ -254,7 +272,8 @@ impl Flow {
         // tells.
         let may_tell = !for_long && self.told.path_mtu.is_none_or(|told| is_fitting(&told));
         let by_distance = Some(distance).filter(|_| may_tell && MTUS.iter().any(is_fitting));
-        if let Some(span) = self.path_mtu.and_then(|mtu| read_span(len, Some(mtu))).or(by_distance) {
+        if let Some(span) = self.path_mtu.and_then(|mtu| read_span(len, Some(mtu))).or(by_distance)
+        {
             self.store.resolve_span(span);
             self.unresolved_read = None;
         }
@@ -263,7 +282,8 @@ impl Flow {
         }
     }
 
-    /// The length of a READ response's first packet shows the path MTU, and with it the range of a stored READ.
+    /// The length of a READ response's first packet shows the path MTU, and with it the range of a
+    /// stored READ.
     pub(crate) fn resolve_by_response(&mut self, packet: &Packet<'_>, payload_len: usize) {
         let position = packet.opcode().position();
         if matches!(position, Position::First | Position::Middle) {
@@ -272,7 +292,8 @@ impl Flow {
         let Some(UnresolvedRead { len, .. }) = self.unresolved_read else { return };
         // The unresolved READ is the last packet stored; earlier ones are answered before it.
         let first = self.store.end() - 1;
-        let Some(distance) = packet.psn().unwrap_near(first).and_then(|seq| seq.checked_sub(first)) else {
+        let Some(distance) = packet.psn().unwrap_near(first).and_then(|seq| seq.checked_sub(first))
+        else {
             return;
         };
         // Nothing behind it was sent.
@@ -317,10 +338,12 @@ impl Flow {
             self.unresolved_read = Some(UnresolvedRead { len: request.read_len, for_long: false });
         }
         self.store.wake(&mut shared.spare);
-        // Twice the same, so that what a port lends is put together where it stays: moved in other pieces than it was stored in, it
-        // would wait for all stores before it.
+        // Twice the same, so that what a port lends is put together where it stays: moved in other
+        // pieces than it was stored in, it would wait for all stores before it.
         let bytes = match FrameBuf::lent_whole(frame) {
-            Some(held) => self.store.push(held, span, request.kind, request.ends, request.ack_request),
+            Some(held) => {
+                self.store.push(held, span, request.kind, request.ends, request.ack_request)
+            }
             None => {
                 let held = shared.pool.hold(frame);
                 self.store.push(held, span, request.kind, request.ends, request.ack_request)
@@ -377,8 +400,9 @@ impl Flow {
 
     /// Lets pseudo-ACKs follow the store, unless the responder is too far behind.
     ///
-    /// While they are withheld, [`Config::ack_hold_max`](crate::Config::ack_hold_max) bounds the time between two
-    /// advances of the frontier: deliveries that free too little for the next advance do not restart it.
+    /// While they are withheld, [`Config::ack_hold_max`](crate::Config::ack_hold_max) bounds the
+    /// time between two advances of the frontier: deliveries that free too little for the next
+    /// advance do not restart it.
     pub(crate) fn advance_frontier(&mut self, now: Instant, shared: &Shared) {
         let config = &shared.config;
         let high = shared.shares.flow_high(config, self.tenant, config.flow_high());
@@ -437,22 +461,23 @@ impl Flow {
         self.drop_frame(shared, DropReason::Duplicate);
     }
 
-    /// The requester repeats what only the responder can answer: its timer has ended, and so has the patience of this box, which
-    /// without it would be the requester's.
+    /// The requester repeats what only the responder can answer: its timer has ended, and so has
+    /// the patience of this box, which without it would be the requester's.
     fn ask_for_requester(&mut self, now: Instant) {
         let asked_at = match self.probe {
             Probe::Due | Probe::Answered(_) => return,
             Probe::Sent(at) => at,
             Probe::None => self.timer_base,
         };
-        let overdue =
-            now.since(asked_at) >= self.rtt.smoothed().map_or(ACK_TIMEOUT_MIN, |rtt| rtt.max(REPEATED_APART));
+        let overdue = now.since(asked_at)
+            >= self.rtt.smoothed().map_or(ACK_TIMEOUT_MIN, |rtt| rtt.max(REPEATED_APART));
         if overdue && self.store.is_outstanding() && self.rnr_until.is_none() {
             self.probe = Probe::Due;
         }
     }
 
-    /// A READ or atomic that came before. It goes through when its original is not about to be answered.
+    /// A READ or atomic that came before. It goes through when its original is not about to be
+    /// answered.
     fn handle_repeated_request(
         &mut self,
         now: Instant,
@@ -497,8 +522,8 @@ impl Flow {
         shared.counters.reads_replayed += 1;
     }
 
-    /// Responses from `first` to `last` have passed, and are asked for again: until they have come again, an ACK for anything
-    /// behind them would tell the requester that they are lost.
+    /// Responses from `first` to `last` have passed, and are asked for again: until they have come
+    /// again, an ACK for anything behind them would tell the requester that they are lost.
     fn note_replay(&mut self, now: Instant, first: u64, last: u64) {
         let first = self.replay.map_or(first, |replay| replay.first.min(first));
         let last = self.replay.map_or(last, |replay| replay.last.max(last));
@@ -570,7 +595,8 @@ impl Flow {
     fn measure_ack_delay(&mut self, now: Instant, shared: &mut Shared, frontier: u64) {
         let Some((_, since)) = self.wish.take_if(|(to, _)| *to <= frontier) else { return };
         let delay = now.since(since);
-        let smoothed = self.ack_delay.map(|before| before.times(7).divided_by(8) + delay.divided_by(8));
+        let smoothed =
+            self.ack_delay.map(|before| before.times(7).divided_by(8) + delay.divided_by(8));
         self.ack_delay = Some(smoothed.unwrap_or(delay));
         self.counters.ack_delays += 1;
         self.counters.ack_delay_ns += delay.as_ns();
@@ -578,11 +604,14 @@ impl Flow {
         shared.counters.ack_delay_ns += delay.as_ns();
     }
 
-    /// Credits are what the responder's limit leaves; a pseudo-ACK promises no more than the responder did.
+    /// Credits are what the responder's limit leaves; a pseudo-ACK promises no more than the
+    /// responder did.
     fn acknowledgement(&self, messages: u64) -> Syndrome {
         match self.credit_limit {
             None => Syndrome::ACK_UNLIMITED,
-            Some(limit) => Syndrome::Ack { credit_code: credit_code(credits_left(limit, messages)) },
+            Some(limit) => {
+                Syndrome::Ack { credit_code: credit_code(credits_left(limit, messages)) }
+            }
         }
     }
 }

@@ -9,14 +9,14 @@ use longhaul_node::{Frame, FrameBuf, Trailer, Transmit};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Aeth, Head, NakCode, Packet, Syndrome, Verb, credits, rnr_timer};
 
-/// Longest time that is given to what may come by itself: a requester's repetition of a READ after a gap in its responses,
-/// and the second of a slow responder's answers.
+/// Longest time that is given to what may come by itself: a requester's repetition of a READ after
+/// a gap in its responses, and the second of a slow responder's answers.
 const GRACE_MAX: Duration = Duration::from_ms(2);
 const BTH_ACK_REQUEST: (usize, u8) = (8, 0x80);
 
 impl Flow {
-    /// A response of this flow's responder came from the WAN, with a right ICRC. Frames for the requester are passed
-    /// on here.
+    /// A response of this flow's responder came from the WAN, with a right ICRC. Frames for the
+    /// requester are passed on here.
     pub(crate) fn handle_response(
         &mut self,
         now: Instant,
@@ -111,7 +111,8 @@ impl Flow {
         self.take_delivered(now, shared, seq);
         shared.counters.packet_seq_err += 1;
         self.counters.packet_seq_err += 1;
-        let under_way = self.gone_back.is_some_and(|(at, when)| at == seq && !self.rtt.can_answer(when, now));
+        let under_way =
+            self.gone_back.is_some_and(|(at, when)| at == seq && !self.rtt.can_answer(when, now));
         if !under_way {
             // A packet that goes a second time does not tell which of its copies arrived.
             self.timed = self.gone_back.is_none_or(|(at, _)| at != seq).then_some(seq);
@@ -130,9 +131,9 @@ impl Flow {
         self.store.rewind_to(seq);
     }
 
-    /// The responder refuses `seq` for good. If the requester was not told otherwise, it gets the NAK itself. If only the
-    /// message that `seq` is in was not acknowledged as a whole, it gets a NAK of that code: for it that work request fails
-    /// as it would without a box.
+    /// The responder refuses `seq` for good. If the requester was not told otherwise, it gets the
+    /// NAK itself. If only the message that `seq` is in was not acknowledged as a whole, it gets a
+    /// NAK of that code: for it that work request fails as it would without a box.
     fn handle_fatal_nak(
         &mut self,
         now: Instant,
@@ -161,7 +162,8 @@ impl Flow {
     }
 
     fn note_credits_after(&mut self, seq: u64, aeth: Aeth) {
-        // The MSN counts messages from the start of the flow; the nearest count to what is stored is meant.
+        // The MSN counts messages from the start of the flow; the nearest count to what is stored
+        // is meant.
         let reference = self.responder_messages;
         let distance = i64::from(aeth.msn.since(self.msn_after(reference)));
         let Some(messages) = reference.checked_add_signed(distance) else { return };
@@ -175,7 +177,8 @@ impl Flow {
     /// Credits count from the responder's MSN.
     pub(crate) fn note_credits(&mut self, aeth: Aeth) {
         let Syndrome::Ack { credit_code } = aeth.syndrome else { return };
-        let limit = credits(credit_code).map(|credits| self.responder_messages + u64::from(credits));
+        let limit =
+            credits(credit_code).map(|credits| self.responder_messages + u64::from(credits));
         if limit > self.credit_limit || limit.is_none() != self.credit_limit.is_none() {
             // A requester that waits for credits hears of them only by an ACK.
             self.ack_again |= self.credit_limit.is_some() && self.started;
@@ -189,21 +192,27 @@ impl Flow {
             return;
         }
         self.measure_recovery(now, next);
-        self.window.note_delivered(next - self.store.responder_next, u64::from(shared.config.flow_psns_max));
+        self.window.note_delivered(
+            next - self.store.responder_next,
+            u64::from(shared.config.flow_psns_max),
+        );
         self.store.responder_next = next;
         self.hold.note_ready();
         self.let_go(now, shared);
         self.note_progress(now);
     }
 
-    /// Under loss hardly a packet is sent exactly once, as Karn's rule demands. But the responder drops all copies of
-    /// what lies behind a gap that were sent before the gap was filled: what arrives is what was sent last.
+    /// Under loss hardly a packet is sent exactly once, as Karn's rule demands. But the responder
+    /// drops all copies of what lies behind a gap that were sent before the gap was filled: what
+    /// arrives is what was sent last.
     fn measure_recovery(&mut self, now: Instant, next: u64) {
         let Some(seq) = self.timed.filter(|&seq| seq < next) else { return };
         self.timed = None;
         let Some((_, went_back_at)) = self.gone_back else { return };
         let sent_at = self.store.entry(self.store.index_of(seq)).map(|entry| entry.sent_at);
-        if let Some(sent_at) = sent_at.filter(|&at| at >= went_back_at && self.rtt.can_answer(at, now)) {
+        if let Some(sent_at) =
+            sent_at.filter(|&at| at >= went_back_at && self.rtt.can_answer(at, now))
+        {
             self.rtt.sample(sent_at, now);
         }
     }
@@ -226,7 +235,8 @@ impl Flow {
         self.ask_again_if_roomy(shared);
     }
 
-    /// A packet was refused for lack of room: when there is room, the requester hears what is missing.
+    /// A packet was refused for lack of room: when there is room, the requester hears what is
+    /// missing.
     pub(crate) fn ask_again_if_roomy(&mut self, shared: &Shared) {
         let config = &shared.config;
         let roomy = self.store.bytes() <= config.flow_bytes_max / 2
@@ -241,9 +251,10 @@ impl Flow {
 
     /// Restarts the retransmission timer, and makes what it can of an answer to a probe.
     ///
-    /// The path keeps the order: what was sent before the probe, and is not acknowledged by its answer, is lost. But a
-    /// responder that was only slow answers the packets of before one after another, and the first of these answers looks
-    /// like one to the probe. So the second tells (as F-RTO does, RFC 5682): when it comes soon, nothing is lost.
+    /// The path keeps the order: what was sent before the probe, and is not acknowledged by its
+    /// answer, is lost. But a responder that was only slow answers the packets of before one after
+    /// another, and the first of these answers looks like one to the probe. So the second tells (as
+    /// F-RTO does, RFC 5682): when it comes soon, nothing is lost.
     fn note_progress(&mut self, now: Instant) {
         self.timer_base = now;
         self.backoff = 0;
@@ -273,7 +284,8 @@ impl Flow {
         self.rtt.smoothed().unwrap_or(GRACE_MAX).divided_by(4).min(GRACE_MAX)
     }
 
-    /// A READ response or atomic ACK: it is the requester's; here it shows how far the responder is.
+    /// A READ response or atomic ACK: it is the requester's; here it shows how far the responder
+    /// is.
     fn handle_data_response(
         &mut self,
         now: Instant,
@@ -293,7 +305,8 @@ impl Flow {
             self.lan_mark = shared.to_lan.mark();
         }
         let Some(&awaited) = self.store.awaited.front() else { return };
-        let Some(sent_at) = awaited.sent_at.filter(|_| seq >= awaited.first && seq < self.store.sent_to())
+        let Some(sent_at) =
+            awaited.sent_at.filter(|_| seq >= awaited.first && seq < self.store.sent_to())
         else {
             return;
         };
@@ -309,7 +322,9 @@ impl Flow {
             self.advance_awaited(shared, seq == awaited.last, awaited.last);
         }
         match answered_to {
-            Some(next) if next > self.store.responder_next => self.take_delivered(now, shared, next),
+            Some(next) if next > self.store.responder_next => {
+                self.take_delivered(now, shared, next)
+            }
             _ => {
                 self.let_go(now, shared);
                 if seq == awaited.next {
@@ -325,7 +340,8 @@ impl Flow {
             front.recover_at = None;
         }
         if is_last {
-            let messages = self.store.entry(self.store.index_of(last)).map_or(0, |entry| entry.messages);
+            let messages =
+                self.store.entry(self.store.index_of(last)).map_or(0, |entry| entry.messages);
             self.store.count_answered(last);
             self.acked_to = self.acked_to.max(last + 1);
             self.acked_messages = self.acked_messages.max(messages);
@@ -334,7 +350,8 @@ impl Flow {
         }
     }
 
-    /// The requester may notice by itself, and repeat only the rest; if it does not, the request is sent again.
+    /// The requester may notice by itself, and repeat only the rest; if it does not, the request is
+    /// sent again.
     fn note_lost_response(&mut self, now: Instant) {
         let grace = self.grace();
         let recent = |at: Instant| !self.rtt.can_answer(at, now);
@@ -350,7 +367,8 @@ impl Flow {
         let Some(first) = self.store.awaited.front().map(|awaited| awaited.first) else { return };
         self.store.count_request_sent(first, now);
         self.resent_at = now;
-        let frame = self.store.entry(self.store.index_of(first)).and_then(|entry| entry.frame.clone());
+        let frame =
+            self.store.entry(self.store.index_of(first)).and_then(|entry| entry.frame.clone());
         if let Some(frame) = frame {
             shared.queue_to_wan(frame);
             self.counters.retransmits_read += 1;
@@ -362,13 +380,14 @@ impl Flow {
     pub(crate) fn handle_cnp(&mut self, now: Instant, shared: &mut Shared) {
         if self.state == FlowState::Terminated {
             self.alive_at = now;
-            let is_heeded =
-                shared.config.heed_cnps && self.limiter.on_cnp(now, &shared.dcqcn) == CnpOutcome::Handled;
+            let is_heeded = shared.config.heed_cnps
+                && self.limiter.on_cnp(now, &shared.dcqcn) == CnpOutcome::Handled;
             shared.counters.rp_cnp_handled += u64::from(is_heeded);
         }
     }
 
-    /// True when the next packet has to wait for the rate that congestion leaves: [`Flow::handle_timeout`] goes on.
+    /// True when the next packet has to wait for the rate that congestion leaves:
+    /// [`Flow::handle_timeout`] goes on.
     #[inline]
     pub(crate) fn is_held_back(&mut self, now: Instant, shared: &Shared) -> bool {
         let ready = self.limiter.ready_at(now, &shared.dcqcn);
@@ -401,11 +420,16 @@ impl Flow {
         if self.store.count_sent(now) {
             self.resent_at = now;
             let (of_flow, of_all) = match self.cause {
-                Cause::Nak => (&mut self.counters.retransmits_nak, &mut shared.counters.retransmits_nak),
-                Cause::Rnr => (&mut self.counters.retransmits_rnr, &mut shared.counters.retransmits_rnr),
-                Cause::Timeout => {
-                    (&mut self.counters.retransmits_timeout, &mut shared.counters.retransmits_timeout)
+                Cause::Nak => {
+                    (&mut self.counters.retransmits_nak, &mut shared.counters.retransmits_nak)
                 }
+                Cause::Rnr => {
+                    (&mut self.counters.retransmits_rnr, &mut shared.counters.retransmits_rnr)
+                }
+                Cause::Timeout => (
+                    &mut self.counters.retransmits_timeout,
+                    &mut shared.counters.retransmits_timeout,
+                ),
             };
             *of_flow += 1;
             *of_all += 1;
@@ -417,7 +441,12 @@ impl Flow {
     }
 
     /// Sends the oldest packet again and asks for an ACK, which tells what the responder has.
-    fn send_probe(&mut self, now: Instant, shared: &mut Shared, out: &mut dyn Transmit) -> Option<u64> {
+    fn send_probe(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        out: &mut dyn Transmit,
+    ) -> Option<u64> {
         self.probe = Probe::Sent(now);
         self.timed = None;
         self.resent_at = now;
@@ -454,8 +483,8 @@ fn send_asking(held: &FrameBuf, out: &mut dyn Transmit) {
 
 /// The frame's headers with AckReq set; `None` when it is set already, or cannot be.
 ///
-/// A UDP checksum, which kernels write that send by sockets, would be wrong then: it covers the bit and the ICRC. RoCEv2
-/// does without over IPv4; over IPv6 a receiver may insist on one.
+/// A UDP checksum, which kernels write that send by sockets, would be wrong then: it covers the bit
+/// and the ICRC. RoCEv2 does without over IPv4; over IPv6 a receiver may insist on one.
 fn ask_for_ack(frame: &Frame<'_>) -> Option<Head> {
     let packet = Packet::parse(frame.head).ok()??;
     let bth = packet.layout().bth;
@@ -499,7 +528,8 @@ mod tests {
             flow_label: 0,
             udp_source_port: 0xc000,
         });
-        let mut head = Head::begin(&template, &Bth::new(Opcode::RC_WRITE_MIDDLE, Qpn::new(17), Psn::new(5)));
+        let mut head =
+            Head::begin(&template, &Bth::new(Opcode::RC_WRITE_MIDDLE, Qpn::new(17), Psn::new(5)));
         head.finish(&template, 0);
         let mut bytes = head.bytes().to_vec();
         let bth = bytes.len() - 12;

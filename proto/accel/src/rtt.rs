@@ -1,7 +1,8 @@
 use crate::Config;
 use longhaul_units::{Duration, Instant};
 
-/// Round trip to the responder and back, and the retransmission timeout that follows from it (RFC 6298, section 2).
+/// Round trip to the responder and back, and the retransmission timeout that follows from it (RFC
+/// 6298, section 2).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt {
     smoothed: Option<Duration>,
@@ -39,7 +40,8 @@ impl Rtt {
     pub(crate) fn timeout(&self, config: &Config, backoff: u32) -> Duration {
         let base = match self.smoothed {
             None => config.rto_initial,
-            // A steady path shows no variation; a quarter of the round trip is for what it does not show.
+            // A steady path shows no variation; a quarter of the round trip is for what it does not
+            // show.
             Some(smoothed) => smoothed + self.variation.times(4).max(smoothed.divided_by(4)),
         };
         let backed_off = base.max(config.rto_min).times(1 << backoff.min(20));
@@ -59,7 +61,8 @@ impl Rtt {
         }
     }
 
-    /// True when an answer at `now` can be one to what was sent at `sent_at`: most of the shortest round trip ago.
+    /// True when an answer at `now` can be one to what was sent at `sent_at`: most of the shortest
+    /// round trip ago.
     pub(crate) fn can_answer(&self, sent_at: Instant, now: Instant) -> bool {
         let shortest = self.shortest.unwrap_or_default();
         now.since(sent_at) >= shortest - shortest.divided_by(8)

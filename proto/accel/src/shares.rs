@@ -66,7 +66,8 @@ impl Shares {
 
     /// Counts one more flow of `requester`.
     pub(crate) fn join(&mut self, config: &Config, requester: IpAddr) -> TenantId {
-        let len = if requester.is_ipv4() { config.tenant_prefix_ipv4 } else { config.tenant_prefix_ipv6 };
+        let len =
+            if requester.is_ipv4() { config.tenant_prefix_ipv4 } else { config.tenant_prefix_ipv6 };
         let prefix = Prefix::around(requester, len);
         let (tenants, free) = (&mut self.tenants, &mut self.free);
         let number = *self.by_prefix.entry(prefix).or_insert_with(|| {
@@ -143,7 +144,11 @@ impl Shares {
     #[inline]
     pub(crate) fn flow_high(&self, config: &Config, id: TenantId, flow_high: u64) -> u64 {
         // No tenant can be above its share then.
-        if self.stored <= config.total_high() { flow_high } else { self.scarce_high(config, id, flow_high) }
+        if self.stored <= config.total_high() {
+            flow_high
+        } else {
+            self.scarce_high(config, id, flow_high)
+        }
     }
 
     #[cold]
@@ -154,9 +159,16 @@ impl Shares {
 
     /// True when a tenant may store `bytes` more. `is_first`: for a flow that stores nothing.
     #[inline]
-    pub(crate) fn has_room(&self, config: &Config, id: TenantId, bytes: u64, is_first: bool) -> bool {
+    pub(crate) fn has_room(
+        &self,
+        config: &Config,
+        id: TenantId,
+        bytes: u64,
+        is_first: bool,
+    ) -> bool {
         // No tenant can be above its limit then.
-        let is_plenty = self.stored + bytes <= config.total_bytes_max / (STORED_OF_FREE + 1) * STORED_OF_FREE;
+        let is_plenty =
+            self.stored + bytes <= config.total_bytes_max / (STORED_OF_FREE + 1) * STORED_OF_FREE;
         is_plenty || self.has_scarce_room(config, id, bytes, is_first)
     }
 
@@ -262,14 +274,20 @@ mod tests {
     fn addresses_of_one_prefix_are_one_tenant_which_is_forgotten_with_its_last_flow() {
         let config = Config { tenant_prefix_ipv4: 24, ..config() };
         let mut shares = Shares::new(7);
-        let [one, other, third] =
-            ["10.0.0.1", "10.0.0.2", "10.0.1.1"].map(|ip| shares.join(&config, ip.parse().unwrap()));
+        let [one, other, third] = ["10.0.0.1", "10.0.0.2", "10.0.1.1"]
+            .map(|ip| shares.join(&config, ip.parse().unwrap()));
         assert!(one == other && one != third);
-        let of: Vec<_> =
-            shares.status(&config).map(|tenant| (tenant.prefix.to_string(), tenant.flows)).collect();
+        let of: Vec<_> = shares
+            .status(&config)
+            .map(|tenant| (tenant.prefix.to_string(), tenant.flows))
+            .collect();
         assert_eq!(of, [("10.0.0.0/24".to_string(), 2), ("10.0.1.0/24".to_string(), 1)]);
         [one, other].into_iter().for_each(|id| shares.leave(id));
         assert_eq!(shares.status(&config).count(), 1);
-        assert_eq!(shares.join(&config, "fd00::1".parse().unwrap()), one, "its place is used again");
+        assert_eq!(
+            shares.join(&config, "fd00::1".parse().unwrap()),
+            one,
+            "its place is used again"
+        );
     }
 }

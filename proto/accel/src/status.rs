@@ -38,7 +38,8 @@ pub enum PassReason {
     Mode,
     /// The accelerator drains.
     Draining,
-    /// Its traffic named no requester within 10 s and 1000 requests: no ACK came by, or each could be another flow's.
+    /// Its traffic named no requester within 10 s and 1000 requests: no ACK came by, or each could
+    /// be another flow's.
     NotLearnt,
     /// No answer of the responder comes by this box: answers take another way, or there are none.
     OneWay,
@@ -111,8 +112,9 @@ pub struct FlowStatus {
     pub rtt: Option<Duration>,
     /// Shortest round trip measured.
     pub rtt_min: Option<Duration>,
-    /// How long requests wait for their pseudo-ACK, smoothed, once measured: from the first request that wants one to the
-    /// ACK's leaving. One at a time is measured. What the responder must answer itself, in mode tail say, counts in full.
+    /// How long requests wait for their pseudo-ACK, smoothed, once measured: from the first request
+    /// that wants one to the ACK's leaving. One at a time is measured. What the responder must
+    /// answer itself, in mode tail say, counts in full.
     pub ack_delay: Option<Duration>,
     /// Retransmission timeout in force.
     pub rto: Duration,

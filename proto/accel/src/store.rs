@@ -1,8 +1,8 @@
-//! The store of one flow: request packets in PSN order, from the first that the responder may not have to the last
-//! that the requester sent.
+//! The store of one flow: request packets in PSN order, from the first that the responder may not
+//! have to the last that the requester sent.
 //!
-//! Three positions move through it: what the responder has (the front), what is to be sent next (the cursor) and
-//! what may be acknowledged to the requester (the frontier).
+//! Three positions move through it: what the responder has (the front), what is to be sent next
+//! (the cursor) and what may be acknowledged to the requester (the frontier).
 
 use crate::entries::Entries;
 use longhaul_node::FrameBuf;
@@ -18,8 +18,8 @@ pub(crate) enum Kind {
     Plain,
     /// READ or atomic: its own response answers it.
     Response,
-    /// The responder's own ACK answers it: a zero-length WRITE, which asks whether the peer is alive, or in mode tail the
-    /// last packet of a message.
+    /// The responder's own ACK answers it: a zero-length WRITE, which asks whether the peer is
+    /// alive, or in mode tail the last packet of a message.
     EndToEnd,
 }
 
@@ -77,14 +77,16 @@ pub(crate) struct Awaited {
 pub(crate) struct Released {
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
-    /// When the packet that was acknowledged by name had been sent, if it was sent once and asked for an ACK.
+    /// When the packet that was acknowledged by name had been sent, if it was sent once and asked
+    /// for an ACK.
     pub(crate) sample: Option<Instant>,
 }
 
 /// Bookkeeping per entry beyond the frame itself.
 pub(crate) const ENTRY_OVERHEAD: usize = size_of::<Entry>() - size_of::<FrameBuf>();
 
-/// Room for entries of stores that are empty: a flow that rests keeps none, and one that begins again allocates none.
+/// Room for entries of stores that are empty: a flow that rests keeps none, and one that begins
+/// again allocates none.
 #[derive(Debug, Default)]
 pub(crate) struct Spare {
     rooms: Vec<Entries>,
@@ -92,7 +94,8 @@ pub(crate) struct Spare {
     entries: usize,
 }
 
-/// Entries that rooms nobody uses may have room for, 16 MiB: those of many flows that fill and empty by turns over a long path.
+/// Entries that rooms nobody uses may have room for, 16 MiB: those of many flows that fill and
+/// empty by turns over a long path.
 const SPARE_ENTRIES_MAX: usize = 1 << 18;
 
 impl Spare {
@@ -234,7 +237,8 @@ impl Store {
         self.entries.partition_point(|e| e.last() < seq)
     }
 
-    /// True when another request than `packet` is stored under its number: its QP number has a new owner.
+    /// True when another request than `packet` is stored under its number: its QP number has a new
+    /// owner.
     ///
     /// READs are not compared: one that is repeated may ask for what is left of it.
     pub(crate) fn contradicts(&self, seq: u64, packet: &Packet<'_>, payload_len: usize) -> bool {
@@ -281,7 +285,13 @@ impl Store {
         self.end = last + 1;
         self.bytes += bytes as u64;
         if kind == Kind::Response {
-            self.awaited.push_back(Awaited { first, last, next: first, sent_at: None, recover_at: None });
+            self.awaited.push_back(Awaited {
+                first,
+                last,
+                next: first,
+                sent_at: None,
+                recover_at: None,
+            });
         }
         let messages = self.messages;
         let entry = self.entries.push_back();
@@ -327,8 +337,8 @@ impl Store {
         self.sent_to = self.end;
     }
 
-    /// Moves the frontier as far as nothing is awaited and stored bytes below it stay within `bytes_max`. True when
-    /// it was the bytes that stopped it.
+    /// Moves the frontier as far as nothing is awaited and stored bytes below it stay within
+    /// `bytes_max`. True when it was the bytes that stopped it.
     pub(crate) fn advance_frontier(&mut self, bytes_max: u64) -> bool {
         while let Some(entry) = self.entries.get(self.frontier_index) {
             if entry.kind != Kind::Plain && !entry.answered {
@@ -356,8 +366,8 @@ impl Store {
         self.advance_frontier(self.frontier_bytes + bytes.max(next));
     }
 
-    /// Lets go of what the responder has: everything below `limit`, up to the first READ or atomic whose responses
-    /// are still awaited (or past it when `forced`).
+    /// Lets go of what the responder has: everything below `limit`, up to the first READ or atomic
+    /// whose responses are still awaited (or past it when `forced`).
     pub(crate) fn release(&mut self, limit: u64, forced: bool) -> Released {
         let mut released = Released::default();
         let mut count = 0;
@@ -454,8 +464,9 @@ impl Store {
 
     /// Puts `frame`, a retry for the rest of a READ from `seq` on, in place of the stored request.
     ///
-    /// The next response stays the next when the retry asks for earlier ones again: its requester may have sent it before these
-    /// came, and takes what follows them. One that lost them asks for all that follows as well, whatever is counted here.
+    /// The next response stays the next when the retry asks for earlier ones again: its requester
+    /// may have sent it before these came, and takes what follows them. One that lost them asks for
+    /// all that follows as well, whatever is counted here.
     pub(crate) fn replace_request(&mut self, seq: u64, frame: FrameBuf) {
         let index = self.index_of(seq);
         if let Some(entry) = self.entries.get_mut(index) {

@@ -35,7 +35,10 @@ pub(crate) struct FlowTable {
 /// Whether the flow in a slot is the one that requests with `key` belong to.
 fn has_responder<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> bool + 'a {
     |slot| {
-        slots.get(slot as usize).and_then(|s| s.flow.as_deref()).is_some_and(|flow| flow.key.wire() == *key)
+        slots
+            .get(slot as usize)
+            .and_then(|s| s.flow.as_deref())
+            .is_some_and(|flow| flow.key.wire() == *key)
     }
 }
 
@@ -43,7 +46,9 @@ fn has_responder<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> boo
 fn has_requester<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> bool + 'a {
     |slot| {
         let flow = slots.get(slot as usize).and_then(|s| s.flow.as_deref());
-        flow.is_some_and(|flow| flow.requester_qpn.is_some_and(|qpn| flow.key.to_requester(qpn) == *key))
+        flow.is_some_and(|flow| {
+            flow.requester_qpn.is_some_and(|qpn| flow.key.to_requester(qpn) == *key)
+        })
     }
 }
 
@@ -108,7 +113,9 @@ impl FlowTable {
     }
 
     pub(crate) fn is_current(&self, id: SlotId) -> bool {
-        self.slots.get(id.slot as usize).is_some_and(|s| s.generation == id.generation && s.flow.is_some())
+        self.slots
+            .get(id.slot as usize)
+            .is_some_and(|s| s.generation == id.generation && s.flow.is_some())
     }
 
     /// Flows in the table.
@@ -127,8 +134,9 @@ impl FlowTable {
         (first..).zip(slots).filter_map(|(number, slot)| Some((number, slot.flow.as_deref()?)))
     }
 
-    /// The flow that has to go for another one to come; `None` when there is room, or when none can go. What showed a single
-    /// packet goes first, and what is not terminated before what is: no flood drives out what is known.
+    /// The flow that has to go for another one to come; `None` when there is room, or when none can
+    /// go. What showed a single packet goes first, and what is not terminated before what is: no
+    /// flood drives out what is known.
     pub(crate) fn victim(&mut self) -> Option<u32> {
         if self.has_room() {
             return None;
@@ -164,7 +172,8 @@ impl FlowTable {
         Some(slot)
     }
 
-    /// Takes in another life of a flow that is known: requests find that one first. `None` when the table is full.
+    /// Takes in another life of a flow that is known: requests find that one first. `None` when the
+    /// table is full.
     pub(crate) fn insert_successor(&mut self, flow: Flow) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -194,22 +203,31 @@ impl FlowTable {
         self.last_wan = None;
     }
 
-    /// Lets unpaired ACKs be held against what the flow in `slot` has requested so far, unless it is paired.
+    /// Lets unpaired ACKs be held against what the flow in `slot` has requested so far, unless it
+    /// is paired.
     pub(crate) fn nominate(&mut self, slot: u32) {
-        let Some(flow) = self.slots.get_mut(slot as usize).and_then(|slot| slot.flow.as_deref_mut()) else {
+        let Some(flow) =
+            self.slots.get_mut(slot as usize).and_then(|slot| slot.flow.as_deref_mut())
+        else {
             return;
         };
         let pair = flow.key.pair();
-        let Some(learning) = flow.learning.as_deref_mut().filter(|_| flow.requester_qpn.is_none()) else {
+        let Some(learning) = flow.learning.as_deref_mut().filter(|_| flow.requester_qpn.is_none())
+        else {
             return;
         };
-        self.unpaired.entry(pair).or_default().put(slot, &mut learning.place, learning.trace.range());
+        self.unpaired.entry(pair).or_default().put(
+            slot,
+            &mut learning.place,
+            learning.trace.range(),
+        );
     }
 
     fn remove_candidate(&mut self, slot: u32) {
         let Some(flow) = self.get_mut(slot) else { return };
         let pair = flow.key.pair();
-        let Some(place) = flow.learning.as_deref_mut().and_then(|learning| learning.place.take()) else {
+        let Some(place) = flow.learning.as_deref_mut().and_then(|learning| learning.place.take())
+        else {
             return;
         };
         let Some(candidates) = self.unpaired.get_mut(&pair) else { return };
@@ -222,7 +240,8 @@ impl FlowTable {
         }
     }
 
-    /// A requester between these addresses is not followed: until `until` an ACK that fits one flow may be its.
+    /// A requester between these addresses is not followed: until `until` an ACK that fits one flow
+    /// may be its.
     pub(crate) fn note_unfollowed(&mut self, pair: WireKey, until: Instant) {
         // Where none is followed, none can be mistaken.
         if let Some(candidates) = self.unpaired.get_mut(&pair) {
@@ -255,7 +274,8 @@ impl FlowTable {
         }
     }
 
-    /// Responses to the requester of the flow in `slot` are no longer its own: its QPN has another owner.
+    /// Responses to the requester of the flow in `slot` are no longer its own: its QPN has another
+    /// owner.
     pub(crate) fn let_requester_go(&mut self, slot: u32) {
         let Some(flow) = self.get(slot) else { return };
         if let Some(qpn) = flow.requester_qpn {

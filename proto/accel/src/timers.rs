@@ -11,15 +11,20 @@ pub(crate) struct SlotId {
 
 /// When to look at which flow.
 ///
-/// A flow's deadline mostly moves later (each ACK restarts it). The heap keeps the earlier moment, at which the
-/// flow is looked at and put back: cost per packet is a comparison.
+/// A flow's deadline mostly moves later (each ACK restarts it). The heap keeps the earlier moment,
+/// at which the flow is looked at and put back: cost per packet is a comparison.
 #[derive(Debug, Default)]
 pub(crate) struct Timers(BinaryHeap<Reverse<(Instant, SlotId)>>);
 
 impl Timers {
     /// Arms `id` for `at`, given that it is armed for `armed`; returns what it is armed for now.
     #[inline]
-    pub(crate) fn arm(&mut self, id: SlotId, armed: Option<Instant>, at: Option<Instant>) -> Option<Instant> {
+    pub(crate) fn arm(
+        &mut self,
+        id: SlotId,
+        armed: Option<Instant>,
+        at: Option<Instant>,
+    ) -> Option<Instant> {
         match (armed, at) {
             (armed, None) => armed,
             (Some(armed), Some(at)) if armed <= at => Some(armed),

@@ -1,18 +1,22 @@
-//! Which PSNs a requester has used lately and where its messages end: all that is needed to tell whose ACK one is.
+//! Which PSNs a requester has used lately and where its messages end: all that is needed to tell
+//! whose ACK one is.
 //!
-//! A trace keeps numbers, no frames, so that thousands of flows between two hosts can be followed at once.
+//! A trace keeps numbers, no frames, so that thousands of flows between two hosts can be followed
+//! at once.
 
 use crate::requester_side::GAP_MAX;
 use longhaul_units::{Duration, Instant, Psn};
 use std::collections::VecDeque;
 
-/// Runs of equal messages kept: 16 bytes each, and one is enough while all messages are of a length.
+/// Runs of equal messages kept: 16 bytes each, and one is enough while all messages are of a
+/// length.
 const RUNS_MAX: usize = 1024;
 /// PSNs that a run may take, well below half of what its numbers count to.
 const RUN_MAX: u32 = 1 << 24;
 /// Longest time from a request to the last ACK for it that is allowed for.
 const ACK_LATE: Duration = Duration::from_ms(1000);
-/// PSNs that a requester may have outstanding: one that is further from the latest belongs to another life of its QP.
+/// PSNs that a requester may have outstanding: one that is further from the latest belongs to
+/// another life of its QP.
 pub(crate) const OUTSTANDING_MAX: u64 = 1 << 18;
 
 /// The requests of one flow, by number.
@@ -111,7 +115,8 @@ impl Trace {
         self.first
     }
 
-    /// True when the requester may send `seq`: it goes on, goes back, or the LAN lost packets before it.
+    /// True when the requester may send `seq`: it goes on, goes back, or the LAN lost packets
+    /// before it.
     pub(crate) fn goes_on_with(&self, seq: u64) -> bool {
         (self.first..=self.latest + GAP_MAX).contains(&seq)
     }
@@ -131,7 +136,8 @@ impl Trace {
         seq < self.first && seq + OUTSTANDING_MAX > self.first
     }
 
-    /// The lowest and the highest PSN (exclusive) that an ACK for this flow may name: [`Trace::fit`] says no to all others.
+    /// The lowest and the highest PSN (exclusive) that an ACK for this flow may name:
+    /// [`Trace::fit`] says no to all others.
     pub(crate) fn range(&self) -> (Psn, Psn) {
         let lowest = if self.forgotten_at.is_some() { self.forgotten_from() } else { self.known };
         (Psn::from_sequence(lowest), Psn::from_sequence(self.latest.max(self.end)))
@@ -188,7 +194,8 @@ impl Trace {
         let last = last as u32;
         let before = self.runs.back().map_or(0, |run| run.before.wrapping_add(run.count));
         if let Some(run) = self.runs.back_mut() {
-            let stride = last.wrapping_sub(run.ends_at.wrapping_add(run.stride.wrapping_mul(run.count - 1)));
+            let stride =
+                last.wrapping_sub(run.ends_at.wrapping_add(run.stride.wrapping_mul(run.count - 1)));
             let is_short = last.wrapping_sub(run.ends_at) < RUN_MAX;
             if is_short && (run.count == 1 || run.stride == stride) {
                 (run.stride, run.count) = (stride, run.count + 1);
@@ -198,7 +205,8 @@ impl Trace {
         if self.runs.len() == RUNS_MAX
             && let Some(run) = self.runs.pop_front()
         {
-            let ended = run.ends_at.wrapping_add(run.stride.wrapping_mul(run.count - 1)).wrapping_add(1);
+            let ended =
+                run.ends_at.wrapping_add(run.stride.wrapping_mul(run.count - 1)).wrapping_add(1);
             self.known += u64::from(ended.wrapping_sub(self.known as u32));
             self.forgotten_at = Some(now);
         }
@@ -247,7 +255,8 @@ mod tests {
         Instant::from_ns(ms * 1_000_000)
     }
 
-    /// Notes messages of these lengths in packets, one behind another; returns the trace and where each ends.
+    /// Notes messages of these lengths in packets, one behind another; returns the trace and where
+    /// each ends.
     fn traced(lengths: &[u64]) -> (Trace, Vec<u64>) {
         let mut trace = Trace::new(START);
         let (mut seq, mut ends) = (START, Vec::new());
@@ -323,7 +332,10 @@ mod tests {
         let (mut seq, long) = (START, 1 << 16);
         for _ in 0..1 << 16 {
             seq += long;
-            trace.note(at(0), Requested { seq: seq - long, span: Some(long), span_max: long, ends: true });
+            trace.note(
+                at(0),
+                Requested { seq: seq - long, span: Some(long), span_max: long, ends: true },
+            );
         }
         assert!(trace.runs.len() < 4, "{} runs", trace.runs.len());
         assert_eq!(count(&trace, seq - 1), Some(1 << 16));

@@ -29,7 +29,10 @@ fn on(script: &Script, requester: std::net::IpAddr) -> FlowStatus {
 fn all_pass(script: &Script) {
     for requester in [REQUESTER_IP, ALTERNATE_IPS[0]] {
         let flow = on(script, requester);
-        assert_eq!((flow.state, flow.pass_reason), (FlowState::Passing, Some(PassReason::AlternatePath)));
+        assert_eq!(
+            (flow.state, flow.pass_reason),
+            (FlowState::Passing, Some(PassReason::AlternatePath))
+        );
         assert_eq!(flow.stored_frames, 0);
     }
     assert_eq!(script.accel.counters().alternate_paths, 1);

@@ -1,4 +1,5 @@
-//! Both hosts of the lab's chain at work at once, in virtual time: no work request may run out of retries.
+//! Both hosts of the lab's chain at work at once, in virtual time: no work request may run out of
+//! retries.
 
 mod host;
 mod line;
@@ -35,8 +36,8 @@ fn plan(seed: u64, bytes: usize, longest: usize) -> Vec<(Op, usize)> {
     steps
 }
 
-/// Each host's memory: its own buffers in the first half, what the other one works on in the second, message by
-/// message at the same offset.
+/// Each host's memory: its own buffers in the first half, what the other one works on in the
+/// second, message by message at the same offset.
 struct BothWays {
     line: Line,
     depth: usize,
@@ -50,7 +51,8 @@ struct BothWays {
 impl BothWays {
     fn new(setup: Setup, bytes: usize, longest: usize) -> BothWays {
         let plans = [1, 2].map(|host| plan(setup.seed * 4 + host, bytes, longest));
-        let half = plans.iter().map(|plan| plan.iter().map(|&(_, len)| len).sum()).max().unwrap_or(0);
+        let half =
+            plans.iter().map(|plan| plan.iter().map(|&(_, len)| len).sum()).max().unwrap_or(0);
         let mut line = Line::new(Setup { memory: 2 * half, ..setup });
         let mut rng = SplitMix64::new(setup.seed);
         for host in HOSTS {
@@ -69,18 +71,28 @@ impl BothWays {
             }
         }
         let depth = setup.depth as usize;
-        BothWays { line, depth, plans, half, posted: [0; 2], posted_bytes: [0; 2], completed: [0; 2] }
+        BothWays {
+            line,
+            depth,
+            plans,
+            half,
+            posted: [0; 2],
+            posted_bytes: [0; 2],
+            completed: [0; 2],
+        }
     }
 
     fn may_post(&self, host: usize) -> bool {
-        self.posted[host] < self.plans[host].len() && self.posted[host] - self.completed[host] < self.depth
+        self.posted[host] < self.plans[host].len()
+            && self.posted[host] - self.completed[host] < self.depth
     }
 
     fn post(&mut self, host: usize) {
         let line = &mut self.line;
         let (op, len) = self.plans[host][self.posted[host]];
         let at = self.posted_bytes[host];
-        let (remote_address, rkey) = (BASE + (self.half + at) as u64, line.ends[1 - host].keys.rkey);
+        let (remote_address, rkey) =
+            (BASE + (self.half + at) as u64, line.ends[1 - host].keys.rkey);
         let wr = SendWr {
             wr_id: self.posted[host] as u64,
             op: match op {
@@ -106,7 +118,12 @@ impl BothWays {
             let what = self.plans[host].get(completion.wr_id as usize);
             let (id, now) = (completion.wr_id, self.line.now);
             let status = completion.status;
-            assert_eq!(status, Status::Success, "host {host} {id:x} {what:?} at {now:?}: {:#?}", flows());
+            assert_eq!(
+                status,
+                Status::Success,
+                "host {host} {id:x} {what:?} at {now:?}: {:#?}",
+                flows()
+            );
             if id < RECEIVES {
                 assert_eq!(id, self.completed[host] as u64, "each once, in order");
                 self.completed[host] += 1;
@@ -129,13 +146,17 @@ impl BothWays {
             assert!(more || self.line.step(), "asleep at {:?}", self.completed);
         }
         while self.line.boxes().any(|b| b.flows().any(|f| f.stored_frames > 0)) {
-            assert!(self.line.step() && self.line.now < end, "asleep before everything was delivered");
+            assert!(
+                self.line.step() && self.line.now < end,
+                "asleep before everything was delivered"
+            );
         }
         for host in HOSTS {
             let mut at = 0;
             for (i, &(op, len)) in self.plans[host].iter().enumerate() {
                 let own = &self.line.host(host).memory().0[at..at + len];
-                let theirs = &self.line.host(1 - host).memory().0[self.half + at..self.half + at + len];
+                let theirs =
+                    &self.line.host(1 - host).memory().0[self.half + at..self.half + at + len];
                 assert!(own == theirs, "host {host}, message {i}, {op:?} of {len} bytes");
                 at += len;
             }
@@ -179,7 +200,8 @@ mod a_budget_of_eight_times_67_ms {
     #[test]
     #[ignore = "a survey over many seeds takes minutes"]
     fn lasts_in_a_survey() {
-        let get = |name: &str, default: f64| std::env::var(name).map_or(default, |v| v.parse().unwrap());
+        let get =
+            |name: &str, default: f64| std::env::var(name).map_or(default, |v| v.parse().unwrap());
         let (loss, from, to) = (get("LOSS", 1e-2), get("FROM", 0.0) as u64, get("TO", 10.0) as u64);
         let (mb, hold_ups) = (get("MB", 24.0), get("HOLD", 0.0) > 0.0);
         let boxes = [get("BOX", 1.0) > 0.0; 2];

@@ -49,7 +49,8 @@ fn mixture(setup: Setup, count: usize) -> Line {
     loop {
         while posted < count && posted - completed < setup.depth as usize {
             let (op, len) = ops[posted];
-            let (remote_address, rkey) = (BASE + (posted * SLOT) as u64, line.ends[REMOTE].keys.rkey);
+            let (remote_address, rkey) =
+                (BASE + (posted * SLOT) as u64, line.ends[REMOTE].keys.rkey);
             let op = match op {
                 Op::Write => SendOp::Write { remote_address, rkey, immediate: None },
                 Op::Send => SendOp::Send { immediate: None, invalidate: None },
@@ -84,17 +85,23 @@ fn mixture(setup: Setup, count: usize) -> Line {
         let may_post = posted < count && posted - completed < setup.depth as usize;
         assert!(may_post || line.step(), "asleep at {completed} of {count}");
     }
-    let sends: Vec<u64> = (0..count as u64).filter(|&i| matches!(ops[i as usize].0, Op::Send)).collect();
+    let sends: Vec<u64> =
+        (0..count as u64).filter(|&i| matches!(ops[i as usize].0, Op::Send)).collect();
     assert_eq!(received, sends, "each SEND fills one receive, in order");
     for (i, &(op, len)) in ops.iter().enumerate() {
         if matches!(op, Op::Add) {
             let [local, remote] =
                 [LOCAL, REMOTE].map(|host| line.host(host).memory().word(BASE + (i * SLOT) as u64));
-            assert_eq!((local, remote), (words[i], words[i].wrapping_add(1)), "addition {i}, exactly once");
+            assert_eq!(
+                (local, remote),
+                (words[i], words[i].wrapping_add(1)),
+                "addition {i}, exactly once"
+            );
             continue;
         }
         let range = i * SLOT..i * SLOT + len;
-        let [local, remote] = [LOCAL, REMOTE].map(|host| &line.host(host).memory().0[range.clone()]);
+        let [local, remote] =
+            [LOCAL, REMOTE].map(|host| &line.host(host).memory().0[range.clone()]);
         assert!(local == remote, "message {i} of {len} bytes");
     }
     line
@@ -108,8 +115,11 @@ fn write_rate(setup: Setup, len: usize, count: usize) -> f64 {
     while completed < count {
         while posted < count && posted - completed < setup.depth as usize {
             let segments = [line.ends[LOCAL].segment(0, len)];
-            let op =
-                SendOp::Write { remote_address: BASE, rkey: line.ends[REMOTE].keys.rkey, immediate: None };
+            let op = SendOp::Write {
+                remote_address: BASE,
+                rkey: line.ends[REMOTE].keys.rkey,
+                immediate: None,
+            };
             let wr = SendWr {
                 wr_id: posted as u64,
                 op,
@@ -153,8 +163,10 @@ mod bytes_and_completions {
     #[test]
     fn are_right_with_one_box_and_no_connection_manager() {
         for (seed, loss) in [(4, 0.0), (5, 1e-3), (6, 1e-2)] {
-            let line =
-                mixture(Setup { seed, loss, cm: false, boxes: [true, false], ..Setup::default() }, 200);
+            let line = mixture(
+                Setup { seed, loss, cm: false, boxes: [true, false], ..Setup::default() },
+                200,
+            );
             let near = line.boxes().next().unwrap();
             assert!(near.flows().all(|flow| flow.state == FlowState::Terminated), "seed {seed}");
         }
@@ -174,7 +186,8 @@ mod distance {
 
     #[test]
     fn does_not_matter_to_4_kib_writes_any_more() {
-        let near = write_rate(Setup { km: 0, boxes: [false, false], ..Setup::default() }, 4096, 20_000);
+        let near =
+            write_rate(Setup { km: 0, boxes: [false, false], ..Setup::default() }, 4096, 20_000);
         for km in [10, 100, 1000] {
             let far = write_rate(Setup { km, ..Setup::default() }, 4096, 20_000);
             assert!(far > 0.9 * near, "{km} km: {far} of {near}");

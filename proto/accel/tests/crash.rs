@@ -1,8 +1,9 @@
-//! Each box of a pair crashes at every point of a small scenario, in every mode; docs/semantics.md says what may come
-//! of it, and an oracle holds every run against that.
+//! Each box of a pair crashes at every point of a small scenario, in every mode; docs/semantics.md
+//! says what may come of it, and an oracle holds every run against that.
 //!
-//! The scenario is run once to count the events of each box: a frame in, a frame out, a timer. Then it is run again with a
-//! crash behind each of them, and the box comes back with empty memory, at once or later.
+//! The scenario is run once to count the events of each box: a frame in, a frame out, a timer. Then
+//! it is run again with a crash behind each of them, and the box comes back with empty memory, at
+//! once or later.
 
 mod host;
 mod oracle;
@@ -16,8 +17,14 @@ use oracle::{Ill, check, check_going_on, run};
 use row::{Crash, Row, Setup};
 use std::collections::BTreeMap;
 
-/// Crashes each box behind each of its events. Returns how the requester ended, by the box, and how often.
-fn crash_everywhere(setup: &Setup, mode: Mode, ill: Ill, away: Duration) -> BTreeMap<&'static str, u64> {
+/// Crashes each box behind each of its events. Returns how the requester ended, by the box, and how
+/// often.
+fn crash_everywhere(
+    setup: &Setup,
+    mode: Mode,
+    ill: Ill,
+    away: Duration,
+) -> BTreeMap<&'static str, u64> {
     let whole = run(&mut Row::new(setup), ill, None);
     check(mode, None, &whole);
     check_going_on(mode, None, &whole);

@@ -1,5 +1,5 @@
-//! As `crash.rs`, for whole boxes: near half, far half and the WAN transport go down together. A box comes back with the
-//! seed of another life, at once, later, or never.
+//! As `crash.rs`, for whole boxes: near half, far half and the WAN transport go down together. A
+//! box comes back with the seed of another life, at once, later, or never.
 
 mod host;
 mod oracle;
@@ -12,7 +12,8 @@ use longhaul_units::Duration;
 use oracle::{FOREVER, Ill, check, check_going_on, run};
 use row::{Crash, RowOf, Setup};
 
-/// Crashes each box behind each of its events. With loss besides, the requester's patience can come to its end. Returns the runs, and those that had an error.
+/// Crashes each box behind each of its events. With loss besides, the requester's patience can come
+/// to its end. Returns the runs, and those that had an error.
 fn crash_everywhere(setup: &Setup, mode: Mode, ill: Ill, away: Duration) -> [u64; 2] {
     let mut row = RowOf::of_whole_boxes(setup);
     let whole = run(&mut row, ill, None);
@@ -52,7 +53,9 @@ fn in_mode(mode: Mode) {
         for away in [Duration::ZERO, Duration::from_ms(40), FOREVER] {
             let setup = Setup { cm, ack_every: 1, ..Setup::new(mode) };
             let [runs, failed] = crash_everywhere(&setup, mode, ill, away);
-            println!("{mode}, {ill:?}, cm {cm}, away for {away:?}: {runs} runs, {failed} with an error");
+            println!(
+                "{mode}, {ill:?}, cm {cm}, away for {away:?}: {runs} runs, {failed} with an error"
+            );
         }
     }
 }
@@ -85,7 +88,8 @@ fn on_a_path_that_loses() {
             let mut sum = [0; 2];
             for ill in ILLS {
                 for away in [Duration::ZERO, Duration::from_ms(200), FOREVER] {
-                    let setup = Setup { cm, ack_every: 1, seed, loss: [0.1, 0.0], ..Setup::new(mode) };
+                    let setup =
+                        Setup { cm, ack_every: 1, seed, loss: [0.1, 0.0], ..Setup::new(mode) };
                     let more = crash_everywhere(&setup, mode, ill, away);
                     sum = [sum[0] + more[0], sum[1] + more[1]];
                 }

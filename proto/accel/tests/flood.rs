@@ -8,7 +8,8 @@ use longhaul_units::Duration;
 use script::frames::Wire;
 use script::{Script, Sink, deliver, run_with};
 
-/// Sends two packets in a row to each of `count` QPs that nobody has, 10 µs apart; what leaves is forgotten.
+/// Sends two packets in a row to each of `count` QPs that nobody has, 10 µs apart; what leaves is
+/// forgotten.
 fn flood(script: &mut Script, count: u32) {
     for qpn in 0x10_0000..0x10_0000 + count {
         let mut wire = Wire { responder_qpn: qpn, ..Wire::default() };

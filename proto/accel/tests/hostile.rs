@@ -1,4 +1,5 @@
-//! Nothing that comes over a wire makes the accelerator panic, leak, or keep more than it was given.
+//! Nothing that comes over a wire makes the accelerator panic, leak, or keep more than it was
+//! given.
 
 mod script;
 
@@ -52,7 +53,8 @@ fn small() -> Config {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Valid frames in any order with any PSN nearby, some with flipped bits, some cut short, some on the wrong side.
+    /// Valid frames in any order with any PSN nearby, some with flipped bits, some cut short, some
+    /// on the wrong side.
     #[test]
     fn any_order_of_any_frames(seed in any::<u64>()) {
         let mut rng = SplitMix64::new(seed);

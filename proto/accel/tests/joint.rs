@@ -22,7 +22,8 @@ impl Transmit for Count {
     }
 }
 
-/// Accelerators at 1 Gbit/s, with so many frames each that are not RDMA: how many of each leave within 10 ms.
+/// Accelerators at 1 Gbit/s, with so many frames each that are not RDMA: how many of each leave
+/// within 10 ms.
 fn sent(joint: Option<&JointRate>, frames: [u64; 2]) -> [u64; 2] {
     let rate = BitRate::from_gbps(1);
     let config = Config { wan_rate: rate, wan_joint: joint.cloned(), ..Config::default() };
@@ -67,5 +68,8 @@ fn each_takes_what_the_others_leave() {
     assert!(both[0].abs_diff(both[1]) <= slack, "{both:?}");
     // By themselves each has all of it, and the burst of a full bucket.
     let each = sent(None, [5000, 5000]);
-    assert!(each.iter().all(|one| one.abs_diff(whole) <= slack + (64 << 10) / WIRE_BYTES), "{each:?}");
+    assert!(
+        each.iter().all(|one| one.abs_diff(whole) <= slack + (64 << 10) / WIRE_BYTES),
+        "{each:?}"
+    );
 }

@@ -1,4 +1,5 @@
-//! MAC control frames are between the two ends of one link: the accelerator is an end, and passes none on.
+//! MAC control frames are between the two ends of one link: the accelerator is an end, and passes
+//! none on.
 
 use longhaul_accel::{Accelerator, Config, DropReason};
 use longhaul_node::{Frame, Node, Side, Transmit};

@@ -39,7 +39,9 @@ const PASSED: &str = "connect psn=100
 
 #[test]
 fn early_is_acknowledged_by_both_boxes_and_far_by_the_far_one_alone() {
-    for (mode, role) in [(Mode::Early, Role::Near), (Mode::Early, Role::Far), (Mode::Far, Role::Far)] {
+    for (mode, role) in
+        [(Mode::Early, Role::Near), (Mode::Early, Role::Far), (Mode::Far, Role::Far)]
+    {
         let status = run(mode, role, ACKNOWLEDGED).status();
         assert_eq!((status.state, status.mode, status.role), (FlowState::Terminated, mode, role));
     }
@@ -52,14 +54,19 @@ mod passing {
 
     #[test]
     fn nothing_is_answered_stored_or_sent_again() {
-        for (mode, role) in [(Mode::Off, Role::Near), (Mode::Off, Role::Far), (Mode::Far, Role::Near)] {
+        for (mode, role) in
+            [(Mode::Off, Role::Near), (Mode::Off, Role::Far), (Mode::Far, Role::Near)]
+        {
             let script = run(mode, role, PASSED);
             let status = script.status();
             assert_eq!((status.state, status.mode), (FlowState::Passing, mode));
             assert_eq!((status.stored_frames, status.counters.passed_packets), (0, 3));
             assert_eq!((status.expected_psn.get(), status.undelivered_psn.get()), (102, 102));
             let counters = script.accel.counters();
-            assert_eq!((counters.pseudo_acks, counters.stored_packets, counters.acks_absorbed), (0, 0, 0));
+            assert_eq!(
+                (counters.pseudo_acks, counters.stored_packets, counters.acks_absorbed),
+                (0, 0, 0)
+            );
         }
     }
 
@@ -163,7 +170,8 @@ mod tail {
         let mut script = tail("connect psn=100\n lan: write_first 100\n > wan write_first 100");
         for psn in 101..=300 {
             // 64 packets after the last.
-            let ack = if (psn - 99) % 64 == 0 { format!("> lan ack {psn} msn=0") } else { String::new() };
+            let ack =
+                if (psn - 99) % 64 == 0 { format!("> lan ack {psn} msn=0") } else { String::new() };
             script.go_on(&format!("lan: write_middle {psn}\n > wan write_middle {psn}\n {ack}"));
         }
     }
@@ -352,14 +360,19 @@ mod policy {
     fn a_qp_that_begins_anew_has_the_mode_of_its_requests() {
         let rule = Rule { dscp: Some(DSCP), ..Rule::new(Mode::Off) };
         let policy = Policy::new(vec![rule], Mode::Tail).unwrap();
-        let mut script =
-            run_with(Config { policy, ..config() }, "lan: write_only 100 A\n > wan write_only 100 A");
+        let mut script = run_with(
+            Config { policy, ..config() },
+            "lan: write_only 100 A\n > wan write_only 100 A",
+        );
         assert_eq!(script.status().state, FlowState::Passing);
         script.wire.requester.traffic_class = 0;
         script.go_on("lan: write_only 101 A\n > wan write_only 101 A");
         assert_eq!((script.status().state, script.status().mode), (FlowState::Passing, Mode::Off));
         script.go_on("lan: write_only 70000 A\n > wan write_only 70000 A");
-        assert_eq!((script.status().state, script.status().mode), (FlowState::Learning, Mode::Tail));
+        assert_eq!(
+            (script.status().state, script.status().mode),
+            (FlowState::Learning, Mode::Tail)
+        );
     }
 
     #[test]

@@ -26,7 +26,8 @@ fn plain() {
     for seed in 1..5 {
         let outcome = run(&Setup { qps: 8, ..Setup::new(seed, Boxes::None) });
         assert!(outcome.is_clean(), "{}", show(&outcome));
-        let managed = Setup { connect: Connect::Manager, lives: 3, ..Setup::new(seed, Boxes::None) };
+        let managed =
+            Setup { connect: Connect::Manager, lives: 3, ..Setup::new(seed, Boxes::None) };
         let outcome = run(&managed);
         assert!(outcome.is_clean(), "{}", show(&outcome));
     }
@@ -144,11 +145,20 @@ mod reused {
         briefly(Boxes::Whole);
     }
 
-    /// Short lives whose first PSNs are near to those of the one before, or of the one before that: what they send
-    /// can look like that one's requests behind a loss, or like its repetitions. Of 100 QPs with drawn PSNs a few
-    /// always do.
+    /// Short lives whose first PSNs are near to those of the one before, or of the one before that:
+    /// what they send can look like that one's requests behind a loss, or like its repetitions. Of
+    /// 100 QPs with drawn PSNs a few always do.
     fn nearby(boxes: Boxes) {
-        let steps = [(1, 300), (1, 1500), (1, 4000), (1, -300), (2, 300), (2, 1500), (2, -300), (2, -50_000)];
+        let steps = [
+            (1, 300),
+            (1, 1500),
+            (1, 4000),
+            (1, -300),
+            (2, 300),
+            (2, 1500),
+            (2, -300),
+            (2, -50_000),
+        ];
         for (seed, psn_step) in (1..).zip(steps) {
             let setup = Setup::new(seed, boxes);
             let rate = BitRate::from_gbps(1).expect("not zero");
@@ -174,8 +184,8 @@ mod reused {
             assert!(outcome.is_clean(), "{psn_step:?}: {}", show(&outcome));
             if psn_step.0 > 1 {
                 // A requester that has gone on elsewhere since is told apart before its timer ends.
-                let is_in_time =
-                    Duration::of_ack_timeout(setup.nic.timeout).is_some_and(|it| outcome.ended < it);
+                let is_in_time = Duration::of_ack_timeout(setup.nic.timeout)
+                    .is_some_and(|it| outcome.ended < it);
                 assert!(is_in_time, "{psn_step:?}: after {}", outcome.ended);
             }
         }
@@ -208,7 +218,11 @@ mod reused {
         let is_first = |failure: &Failure| failure.life == 0;
         assert!(outcome.failures.iter().all(is_first), "{}", show(&outcome));
         assert!(!outcome.failures.is_empty(), "the path was not cut");
-        assert!(outcome.violations.is_empty() && outcome.unfinished.is_empty(), "{}", show(&outcome));
+        assert!(
+            outcome.violations.is_empty() && outcome.unfinished.is_empty(),
+            "{}",
+            show(&outcome)
+        );
     }
 
     #[test]
@@ -235,8 +249,14 @@ fn a_slow_receiver_far_away_is_done_before_its_peer_gives_up() {
     let rate = BitRate::from_gbps(100).expect("not zero");
     let mut fibre = LinkConfig::fibre_km(3000, rate);
     fibre.impairments.corruption = 1e-3;
-    let nic =
-        Nic { timeout: 15, rnr_timer: 1, reads: 4, ack_every: 16, window_messages: 128, ..Nic::default() };
+    let nic = Nic {
+        timeout: 15,
+        rnr_timer: 1,
+        reads: 4,
+        ack_every: 16,
+        window_messages: 128,
+        ..Nic::default()
+    };
     let outcome = run(&Setup {
         mode: Mode::Tail,
         connect: Connect::Manager,
@@ -265,12 +285,14 @@ fn drawn(seed: u64) -> Setup {
     let boxes = one_of(rng, &[Boxes::One, Boxes::Both, Boxes::Paired, Boxes::Whole]);
     let setup = Setup::new(seed, boxes);
     let rate = BitRate::from_gbps(one_of(rng, &[1, 10, 100])).expect("not zero");
-    let (mtu, km) = (one_of(rng, &[Mtu::B256, Mtu::B1024, Mtu::B4096]), one_of(rng, &[1, 100, 1000, 3000]));
+    let (mtu, km) =
+        (one_of(rng, &[Mtu::B256, Mtu::B1024, Mtu::B4096]), one_of(rng, &[1, 100, 1000, 3000]));
     let fibre = impaired(rng, LinkConfig::fibre_km(km, rate));
     let (qps, both_ways) = (one_of(rng, &[1, 2, 4, 8, 16, 32, 70, 130]), rng.chance(0.7));
     let size_max = one_of(rng, &[64, 2 << 10, 16 << 10, 100 << 10]);
     let packets_each = u64::from(size_max / mtu.bytes() / 2 + 2);
-    let messages = (PACKETS / packets_each / (qps as u64 * (1 + u64::from(both_ways)))).clamp(3, 100);
+    let messages =
+        (PACKETS / packets_each / (qps as u64 * (1 + u64::from(both_ways)))).clamp(3, 100);
     let gap = Duration::from_ms(one_of(rng, &[0, 0, 1, 20, 90]));
     let mut setup = Setup {
         connect: one_of(rng, &[Connect::Aside, Connect::Manager]),
@@ -279,7 +301,13 @@ fn drawn(seed: u64) -> Setup {
         both_ways,
         mix: one_of(
             rng,
-            &[Mix::Everything, Mix::Everything, Mix::WritesAndReads, Mix::SendsAndWrites, Mix::Writes],
+            &[
+                Mix::Everything,
+                Mix::Everything,
+                Mix::WritesAndReads,
+                Mix::SendsAndWrites,
+                Mix::Writes,
+            ],
         ),
         messages: messages as usize,
         size_max,
@@ -328,8 +356,11 @@ fn impaired(rng: &mut SplitMix64, fibre: LinkConfig) -> LinkConfig {
         corruption: one_of(rng, &[0.0, 0.0, 0.0, 1e-3]),
     };
     let at = Instant::ZERO + Duration::from_us(rng.below(30_000));
-    let cut =
-        rng.chance(0.1).then(|| Cut { at, lasts: Duration::from_us(1 + rng.below(30_000)), every: None });
+    let cut = rng.chance(0.1).then(|| Cut {
+        at,
+        lasts: Duration::from_us(1 + rng.below(30_000)),
+        every: None,
+    });
     LinkConfig { loss, bursts, impairments, cut, ..fibre }
 }
 
@@ -358,11 +389,12 @@ fn nic(rng: &mut SplitMix64, round_trip: Duration) -> Nic {
     }
 }
 
-/// True where luck decides: the first host has ended the life of the QP, and its DREQ may be lost. It
-/// is repeated after 4.3 s. Until then the second host asks a QP that is gone.
+/// True where luck decides: the first host has ended the life of the QP, and its DREQ may be lost.
+/// It is repeated after 4.3 s. Until then the second host asks a QP that is gone.
 fn may_be_unlucky(setup: &Setup, failure: &Failure) -> bool {
-    let loses =
-        setup.fibre.loss > 0.0 || setup.fibre.impairments.corruption > 0.0 || setup.fibre.cut.is_some();
+    let loses = setup.fibre.loss > 0.0
+        || setup.fibre.impairments.corruption > 0.0
+        || setup.fibre.cut.is_some();
     let is_last = failure.life + 1 == setup.lives;
     let is_unanswered = failure.end == End::Completion(Status::RetryExceeded);
     setup.connect == Connect::Manager && loses && failure.host == 1 && !is_last && is_unanswered
@@ -382,9 +414,11 @@ fn worse(seed: u64) -> Option<String> {
 }
 
 fn runs(seeds: Range<u64>) {
-    let outcome = |seed| std::panic::catch_unwind(|| worse(seed)).unwrap_or_else(|_| Some("panicked".into()));
+    let outcome =
+        |seed| std::panic::catch_unwind(|| worse(seed)).unwrap_or_else(|_| Some("panicked".into()));
     let bad = seeds.filter_map(|seed| Some((seed, outcome(seed)?)));
-    let bad: Vec<(u64, String)> = bad.inspect(|(seed, _)| eprintln!("seed {seed} is worse")).collect();
+    let bad: Vec<(u64, String)> =
+        bad.inspect(|(seed, _)| eprintln!("seed {seed} is worse")).collect();
     let Some((seed, why)) = bad.first() else { return };
     let all: Vec<u64> = bad.iter().map(|(seed, _)| *seed).collect();
     panic!(

@@ -55,7 +55,10 @@ fn every_setup(from: Instant, change: impl Fn(&mut Setup)) {
                 change(&mut setup);
                 let outcome = fleet::run(&setup);
                 if !outcome.is_clean() {
-                    worse.push(format!("{boxes:?}, {mode}, {connect:?}, seed {seed}: {}", show(&outcome)));
+                    worse.push(format!(
+                        "{boxes:?}, {mode}, {connect:?}, seed {seed}: {}",
+                        show(&outcome)
+                    ));
                 }
             }
         }
@@ -104,7 +107,9 @@ fn of_one_flow(setup: &Setup) -> (FlowState, Option<PassReason>, u64) {
 #[test]
 fn boxes_say_what_they_see() {
     for mode in [Mode::Early, Mode::Tail] {
-        for (from_ms, boxes) in [(0, Boxes::One), (0, Boxes::Whole), (2, Boxes::One), (2, Boxes::Whole)] {
+        for (from_ms, boxes) in
+            [(0, Boxes::One), (0, Boxes::Whole), (2, Boxes::One), (2, Boxes::Whole)]
+        {
             let from = Instant::ZERO + Duration::from_ms(from_ms);
             let setup = setup(1, boxes, mode, Connect::Manager, from);
             let (state, reason, _) = of_one_flow(&setup);
@@ -114,8 +119,10 @@ fn boxes_say_what_they_see() {
                 "{mode}, {boxes:?}, {from_ms}"
             );
         }
-        let setup =
-            Setup { detour_from: None, ..setup(1, Boxes::One, mode, Connect::Manager, Instant::ZERO) };
+        let setup = Setup {
+            detour_from: None,
+            ..setup(1, Boxes::One, mode, Connect::Manager, Instant::ZERO)
+        };
         assert_eq!(of_one_flow(&setup), (FlowState::Terminated, None, 0), "{mode}");
     }
 }
@@ -245,7 +252,10 @@ mod step_by_step {
              > lan nak 102 operational msn=2",
         );
         assert_eq!(script.status().state, FlowState::Failed);
-        assert_eq!((script.accel.counters().flows_failed, script.accel.counters().stored_lost), (1, 1));
+        assert_eq!(
+            (script.accel.counters().flows_failed, script.accel.counters().stored_lost),
+            (1, 1)
+        );
     }
 
     #[test]

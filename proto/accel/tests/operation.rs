@@ -1,4 +1,5 @@
-//! What an operator does to boxes that run: another configuration, draining, and an exchange once that is done.
+//! What an operator does to boxes that run: another configuration, draining, and an exchange once
+//! that is done.
 
 mod host;
 mod row;
@@ -26,7 +27,10 @@ mod draining {
         script.accel.set_draining(script.now, true);
         assert!(script.accel.is_draining());
         script.go_on("lan: write_only 101 A\n > wan write_only 101 A");
-        assert_eq!((script.status().state, script.status().stored_frames), (FlowState::Terminated, 2));
+        assert_eq!(
+            (script.status().state, script.status().stored_frames),
+            (FlowState::Terminated, 2)
+        );
         script.go_on("wan: ack 100 msn=1");
         assert_eq!((script.status().state, script.status().stored_frames), (FlowState::Passing, 0));
         assert_eq!(script.accel.stored_bytes(), 0);
@@ -163,7 +167,8 @@ mod another_configuration {
             let to = Config { policy: Policy::all(Mode::Off), ..to };
             assert_eq!(accel.reconfigure(to), Err(ConfigError::Fixed { field }));
         }
-        let refused = accel.reconfigure(Config { ack_every: 0, policy: Policy::all(Mode::Off), ..config() });
+        let refused =
+            accel.reconfigure(Config { ack_every: 0, policy: Policy::all(Mode::Off), ..config() });
         assert!(matches!(refused, Err(ConfigError::Range { field: "ack_every", .. })));
         assert_eq!(*accel.config(), config());
     }
@@ -264,7 +269,8 @@ fn perform(row: &mut Row, role: Role, act: &Act) -> bool {
     true
 }
 
-/// Posts messages and does what is asked at its times. Everything is to complete and to be delivered, once and in order.
+/// Posts messages and does what is asked at its times. Everything is to complete and to be
+/// delivered, once and in order.
 fn operate(setup: &Setup, ops: &[Op], acts: &[(u64, Role, Act)]) -> usize {
     let mut row = Row::new(setup);
     let mut exchanges = 0;

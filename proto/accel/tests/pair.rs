@@ -12,7 +12,8 @@ use row::{MTU, Op, Row, SLOT, Setup};
 
 const MODES: [Mode; 4] = Mode::ALL;
 
-/// Posts `ops` at once and waits until all is completed and delivered. Returns when each was completed, from the start.
+/// Posts `ops` at once and waits until all is completed and delivered. Returns when each was
+/// completed, from the start.
 fn transfer(row: &mut Row, ops: &[Op]) -> Vec<Duration> {
     let start = row.now;
     ops.iter().enumerate().for_each(|(slot, op)| row.post(slot, *op, true));
@@ -88,7 +89,11 @@ fn without_loss_nothing_is_sent_twice_in_any_mode() {
             for role in [Role::Near, Role::Far] {
                 let c = *row.node(role).node.counters();
                 let again = c.retransmits_nak + c.retransmits_timeout + c.retransmits_read;
-                assert_eq!((again, c.flows_reset, c.flows_failed, c.stored_lost), (0, 0, 0, 0), "{mode}");
+                assert_eq!(
+                    (again, c.flows_reset, c.flows_failed, c.stored_lost),
+                    (0, 0, 0, 0),
+                    "{mode}"
+                );
             }
         }
     }
@@ -97,7 +102,9 @@ fn without_loss_nothing_is_sent_twice_in_any_mode() {
 #[test]
 fn loss_anywhere_is_survived_in_every_mode() {
     for mode in MODES {
-        for (cm, loss, seed) in [(true, [0.02, 0.0], 1), (false, [0.0, 0.02], 2), (true, [0.01, 0.01], 3)] {
+        for (cm, loss, seed) in
+            [(true, [0.02, 0.0], 1), (false, [0.0, 0.02], 2), (true, [0.01, 0.01], 3)]
+        {
             let mut row = Row::new(&Setup { cm, loss, seed, ..setup(mode, 200) });
             transfer(&mut row, &mixture(200));
             for role in [Role::Near, Role::Far] {
@@ -124,7 +131,11 @@ mod far_lan {
             let far = *row.far().node.counters();
             assert!(far.packet_seq_err == 1 && far.retransmits_nak > 0, "{mode}");
             let near = *row.near().node.counters();
-            assert_eq!(near.packet_seq_err + near.retransmits_nak + near.retransmits_timeout, 0, "{mode}");
+            assert_eq!(
+                near.packet_seq_err + near.retransmits_nak + near.retransmits_timeout,
+                0,
+                "{mode}"
+            );
             assert!(times[9] < Duration::from_us(10_200), "{mode}: {}", times[9]);
         }
     }
@@ -173,8 +184,12 @@ fn credits_hold_end_to_end() {
             row.post_receive(slot);
         }
         finish(&mut row, &ops, start);
-        let limited = |status: FlowStatus| status.state != FlowState::Terminated || status.credits.is_some();
-        assert!(limited(status(&mut row, Role::Near)) && limited(status(&mut row, Role::Far)), "{mode}");
+        let limited =
+            |status: FlowStatus| status.state != FlowState::Terminated || status.credits.is_some();
+        assert!(
+            limited(status(&mut row, Role::Near)) && limited(status(&mut row, Role::Far)),
+            "{mode}"
+        );
     }
 }
 
@@ -192,7 +207,10 @@ fn both_boxes_count_alike() {
             let (near, far) = (status(&mut row, Role::Near), status(&mut row, Role::Far));
             let learnt = if cm { Learnt::ConnectionManager } else { Learnt::Traffic };
             for flow in [&near, &far] {
-                assert_eq!((flow.state, flow.learnt, flow.mode), (FlowState::Terminated, learnt, mode));
+                assert_eq!(
+                    (flow.state, flow.learnt, flow.mode),
+                    (FlowState::Terminated, learnt, mode)
+                );
                 assert_eq!(flow.msn, flow.responder_msn);
             }
             assert_eq!(

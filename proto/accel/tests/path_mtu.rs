@@ -10,8 +10,12 @@ use longhaul_accel::{FlowState, Mode};
 use longhaul_link::LinkConfig;
 use longhaul_rnic::Mtu;
 
-const MTUS: [(Mtu, Mtu); 4] =
-    [(Mtu::B4096, Mtu::B1024), (Mtu::B1024, Mtu::B4096), (Mtu::B4096, Mtu::B256), (Mtu::B256, Mtu::B4096)];
+const MTUS: [(Mtu, Mtu); 4] = [
+    (Mtu::B4096, Mtu::B1024),
+    (Mtu::B1024, Mtu::B4096),
+    (Mtu::B4096, Mtu::B256),
+    (Mtu::B256, Mtu::B4096),
+];
 
 fn setup(seed: u64, boxes: Boxes, mix: Mix, [told, used]: [Mtu; 2], loss: f64) -> Setup {
     let setup = Setup::new(seed, boxes);
@@ -38,7 +42,10 @@ fn go_on(loss: f64) {
                 seed += 1;
                 let mut fleet = Fleet::new(&setup(seed, boxes, mix, [told, used], loss));
                 let outcome = fleet.run();
-                assert!(outcome.is_clean(), "{boxes:?}, {told:?}, {used:?}, {mix:?}, {seed}: {outcome:#?}");
+                assert!(
+                    outcome.is_clean(),
+                    "{boxes:?}, {told:?}, {used:?}, {mix:?}, {seed}: {outcome:#?}"
+                );
                 let accelerators = fleet.accelerators();
                 let flows: Vec<_> = accelerators[0].flows().collect();
                 assert_eq!(flows.len(), 3);

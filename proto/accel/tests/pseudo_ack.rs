@@ -34,8 +34,9 @@ mod ack_frame {
 
     #[test]
     fn before_any_real_frame_the_way_back_is_deduced_from_requests() {
-        let script =
-            run("connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n > lan ack 100 msn=1");
+        let script = run(
+            "connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n > lan ack 100 msn=1",
+        );
         let ack = first_ack(&script);
         let packet = Packet::parse(&ack).unwrap().unwrap();
         assert_eq!(packet.path(), script.wire.requester.reversed());
@@ -277,7 +278,8 @@ mod outstanding_read {
              > lan read_last 103 msn=1");
     }
 
-    /// A requester that goes back asks for all READs behind, also for those whose responses are just coming to it.
+    /// A requester that goes back asks for all READs behind, also for those whose responses are
+    /// just coming to it.
     #[test]
     fn one_asked_for_again_while_its_responses_come_is_answered_with_the_last_of_them() {
         run("connect psn=100 mtu=1024
@@ -377,7 +379,8 @@ mod outstanding_read {
     }
 }
 
-/// Rule 5: real ACKs that are covered are suppressed, duplicates acknowledged again, the MSN never goes back.
+/// Rule 5: real ACKs that are covered are suppressed, duplicates acknowledged again, the MSN never
+/// goes back.
 mod real_acks {
     use super::*;
 
@@ -413,7 +416,8 @@ mod real_acks {
 
     #[test]
     fn a_duplicate_of_what_is_delivered_is_the_responders_to_answer() {
-        // Whether it is a repeat or the first packet of a QP that lives again, only the responder knows.
+        // Whether it is a repeat or the first packet of a QP that lives again, only the responder
+        // knows.
         let script = run("connect psn=100
              lan: write_only 100 A
              > wan write_only 100 A
@@ -698,7 +702,10 @@ mod recovery {
              after 800ms
              > wan write_only 100 A");
         let status = script.status();
-        assert_eq!((status.state, status.pass_reason), (FlowState::Passing, Some(PassReason::OneWay)));
+        assert_eq!(
+            (status.state, status.pass_reason),
+            (FlowState::Passing, Some(PassReason::OneWay))
+        );
         script.go_on("lan: write_only 101 A\n > wan write_only 101 A");
     }
 }
@@ -732,7 +739,11 @@ mod keep_alive {
         );
         bth.ack_request = true;
         let mut head = Head::begin(&path, &bth);
-        head.push_reth(&longhaul_wire::Reth { virtual_address: 0, rkey: longhaul_units::RKey(0), len: 0 });
+        head.push_reth(&longhaul_wire::Reth {
+            virtual_address: 0,
+            rkey: longhaul_units::RKey(0),
+            len: 0,
+        });
         head.push_immediate([1, 2, 3, 4]);
         let bytes = frames::seal(head, &path, &[]);
         script.inject(LAN, &bytes);
@@ -877,14 +888,16 @@ mod reset {
              > lan ack 101 msn=2");
     }
 
-    /// Data is stored for a QP that is reset: both ends connect again, without the CM, at another PSN.
+    /// Data is stored for a QP that is reset: both ends connect again, without the CM, at another
+    /// PSN.
     const RESET: &str = "connect psn=100
          lan: write_only 100 A
          > wan write_only 100 A
          > lan ack 100 msn=1";
 
     #[test]
-    fn another_life_of_both_qps_passes_at_once_and_ends_the_one_before_when_the_responder_is_in_it() {
+    fn another_life_of_both_qps_passes_at_once_and_ends_the_one_before_when_the_responder_is_in_it()
+    {
         for psn in [8_000_000, 30_000, 16_000_000] {
             let mut script = run(RESET);
             script.go_on(&format!(
@@ -970,14 +983,17 @@ mod reset {
     #[test]
     fn one_that_begins_before_the_first_packet_of_the_life_before_passes_at_once() {
         let mut script = run(RESET);
-        script.go_on("lan: write_only 90 A\n > wan write_only 90 A\n wan: ack 90 msn=1\n > lan ack 90 msn=1");
+        script.go_on(
+            "lan: write_only 90 A\n > wan write_only 90 A\n wan: ack 90 msn=1\n > lan ack 90 msn=1",
+        );
         assert_eq!(script.accel.counters().other_lives, 1);
     }
 
     #[test]
     fn a_requester_that_was_acknowledged_nothing_goes_back_as_far_as_it_likes() {
         let silent = Config { ack_every: 8, ..config() };
-        let mut script = run_with(silent, "connect psn=100\n lan: write_only 100\n > wan write_only 100");
+        let mut script =
+            run_with(silent, "connect psn=100\n lan: write_only 100\n > wan write_only 100");
         script.go_on("lan: write_only 90 A\n > lan ack 100 msn=1");
         assert_eq!(script.accel.counters().other_lives, 0);
     }
@@ -1083,7 +1099,8 @@ mod back_pressure {
 
     #[test]
     fn memory_stays_within_its_limit() {
-        let mut script = run_with(Config { flow_psns_max: 100_000, ..small() }, "connect psn=100 mtu=4096");
+        let mut script =
+            run_with(Config { flow_psns_max: 100_000, ..small() }, "connect psn=100 mtu=4096");
         for psn in 100..400 {
             let bytes = script.wire.requester_frame(&format!("write_only {psn} A len=4096"));
             script::deliver(&mut script.accel, script.now, LAN, &bytes);
@@ -1111,7 +1128,8 @@ mod pairing {
         script
     }
 
-    /// A flow whose requester has gone back to 100 and is known; the responder has everything to 104.
+    /// A flow whose requester has gone back to 100 and is known; the responder has everything to
+    /// 104.
     fn went_back() -> Script {
         run("lan: read 100 dma=64 A
              > wan read 100 A dma=64
@@ -1259,7 +1277,10 @@ mod pairing {
             let number = flow.key.responder_qpn.get() - 0x4000;
             flow.requester_qpn.is_none_or(|qpn| qpn.get() == 0x8000 + number)
         };
-        assert!(script.accel.flows().all(|flow| paired(&flow)), "a flow has another one's requester");
+        assert!(
+            script.accel.flows().all(|flow| paired(&flow)),
+            "a flow has another one's requester"
+        );
         let learnt = script.accel.counters().flows_from_traffic;
         assert!(learnt > u64::from(FLOWS) * 99 / 100, "{learnt} of {FLOWS} flows");
     }
@@ -1279,7 +1300,8 @@ mod pairing {
         assert_eq!(script.status().state, FlowState::Learning);
     }
 
-    /// The PSNs of a flow that is learnt do not make it the owner of an ACK to a requester that was not followed.
+    /// The PSNs of a flow that is learnt do not make it the owner of an ACK to a requester that was
+    /// not followed.
     #[test]
     fn an_ack_that_a_flow_no_longer_remembers_is_nobodys() {
         let mut script = run("");
@@ -1290,7 +1312,9 @@ mod pairing {
         for psn in [500, 501] {
             script.go_on(&format!("lan: write_only {psn} A\n > wan write_only {psn} A"));
         }
-        script.go_on("wan: ack 500 msn=7\n > lan ack 500 msn=7\n wan: ack 501 msn=8\n > lan ack 501 msn=8");
+        script.go_on(
+            "wan: ack 500 msn=7\n > lan ack 500 msn=7\n wan: ack 501 msn=8\n > lan ack 501 msn=8",
+        );
         assert_eq!(script.accel.counters().flows_from_traffic, 0);
         assert_eq!(script.accel.counters().pairing_ambiguous, 2);
     }
@@ -1303,7 +1327,10 @@ mod pairing {
             script.now += Duration::from_ms(10);
         }
         let flow = script.status();
-        assert_eq!((flow.state, flow.pass_reason), (FlowState::Passing, Some(PassReason::NotLearnt)));
+        assert_eq!(
+            (flow.state, flow.pass_reason),
+            (FlowState::Passing, Some(PassReason::NotLearnt))
+        );
         assert_eq!(flow.stored_bytes, 0);
         script.go_on(
             "wan: ack 1199 msn=1\n > lan ack 1199 msn=1\n lan: write_only 1200 A\n > wan write_only 1200 A",
@@ -1328,13 +1355,20 @@ mod untouched {
     fn whatever_is_not_understood_passes_both_ways() {
         let mut script = run("");
         let path = PathTemplate::new(&script.wire.requester);
-        let mut strange =
-            vec![b"\x02\0\0\0\0\x01\x02\0\0\0\0\x02\x08\x06 an ARP request, say".to_vec(), vec![1, 2, 3]];
+        let mut strange = vec![
+            b"\x02\0\0\0\0\x01\x02\0\0\0\0\x02\x08\x06 an ARP request, say".to_vec(),
+            vec![1, 2, 3],
+        ];
         for opcode in [0x24_u8, 0x64, 0x81, 0x1f, 0xa4, 0xff] {
-            let bth = longhaul_wire::Bth::new(Opcode(opcode), Qpn::new(5), longhaul_units::Psn::new(1));
+            let bth =
+                longhaul_wire::Bth::new(Opcode(opcode), Qpn::new(5), longhaul_units::Psn::new(1));
             let mut head = Head::begin(&path, &bth);
             if Opcode(opcode).has_deth() {
-                head.push_deth(&longhaul_wire::Deth { qkey: 1, reserved_8: 0, source_qp: Qpn::new(9) });
+                head.push_deth(&longhaul_wire::Deth {
+                    qkey: 1,
+                    reserved_8: 0,
+                    source_qp: Qpn::new(9),
+                });
             }
             strange.push(frames::seal(head, &path, &[7; 32]));
         }
@@ -1423,7 +1457,8 @@ mod pacing {
             script.accel.handle_timeout(script.now);
         }
         assert_eq!(sent, 10);
-        // Ten packets of 4096 + 74 + 24 bytes at 1 Gbit/s take 336 µs, of which the burst saves its share.
+        // Ten packets of 4096 + 74 + 24 bytes at 1 Gbit/s take 336 µs, of which the burst saves its
+        // share.
         let took = script.now.since(start).as_ns();
         assert!((255_000..270_000).contains(&took), "{took} ns");
     }
@@ -1532,10 +1567,12 @@ mod patience {
             acked.push(script.status().unacknowledged_psn.get());
             script.now += Duration::from_ms(4);
             script.accel.handle_timeout(script.now);
-            let ack = script.wire.responder_frame(&format!("ack {delivered} msn={}", delivered - 99));
+            let ack =
+                script.wire.responder_frame(&format!("ack {delivered} msn={}", delivered - 99));
             script::deliver(&mut script.accel, script.now, WAN, &ack);
         }
-        // One packet in 4 ms is less than the allowance shrinks by: the requester lives on what is acknowledged every 10 ms.
+        // One packet in 4 ms is less than the allowance shrinks by: the requester lives on what is
+        // acknowledged every 10 ms.
         let longest = acked.chunk_by(|one, next| one == next).map(<[_]>::len).max();
         assert!(longest <= Some(4), "no ACK in {longest:?} times 4 ms: {acked:?}");
     }
@@ -1547,16 +1584,21 @@ mod patience {
             Config { wan_rate: Some(rate), burst_bytes: 10_000, ..config() },
             "connect psn=100 mtu=1024",
         );
-        let second = frames::Wire { requester_qpn: 0x44, responder_qpn: 0x45, ..frames::Wire::default() };
+        let second =
+            frames::Wire { requester_qpn: 0x44, responder_qpn: 0x45, ..frames::Wire::default() };
         let first = std::mem::replace(&mut script.wire, second);
-        for (side, line) in [(LAN, "req psn=100 mtu=1024"), (WAN, "rep psn=100 mtu=1024"), (LAN, "rtu")] {
+        for (side, line) in
+            [(LAN, "req psn=100 mtu=1024"), (WAN, "rep psn=100 mtu=1024"), (LAN, "rtu")]
+        {
             let wire = &script.wire;
-            let bytes = if side == LAN { wire.requester_frame(line) } else { wire.responder_frame(line) };
+            let bytes =
+                if side == LAN { wire.requester_frame(line) } else { wire.responder_frame(line) };
             script::deliver(&mut script.accel, script.now, side, &bytes);
         }
-        for wire in
-            [first, frames::Wire { requester_qpn: 0x44, responder_qpn: 0x45, ..frames::Wire::default() }]
-        {
+        for wire in [
+            first,
+            frames::Wire { requester_qpn: 0x44, responder_qpn: 0x45, ..frames::Wire::default() },
+        ] {
             for psn in 100..300 {
                 let bytes = wire.requester_frame(&format!("write_only {psn} A len=1024"));
                 script::deliver(&mut script.accel, script.now, LAN, &bytes);
@@ -1566,7 +1608,9 @@ mod patience {
         while sent[0] + sent[1] < 128 {
             let mut sink = script::Sink::default();
             script.accel.poll_transmit(script.now, &mut sink);
-            for (_, bytes) in sink.out.iter().filter(|(side, bytes)| *side == WAN && bytes.len() > 1024) {
+            for (_, bytes) in
+                sink.out.iter().filter(|(side, bytes)| *side == WAN && bytes.len() > 1024)
+            {
                 let head = Head::copy_of(bytes);
                 let frame = Frame::received(&head, bytes).unwrap();
                 let packet = Packet::parse(frame.head).unwrap().unwrap();
@@ -1636,7 +1680,8 @@ mod tags {
 mod lost_promises {
     use super::*;
 
-    /// A flow whose requester has been acknowledged all before 500, and whose responder has not had 480.
+    /// A flow whose requester has been acknowledged all before 500, and whose responder has not had
+    /// 480.
     fn after_a_restart() -> Script {
         run("lan: write_only 500 A
              > wan write_only 500 A
@@ -1653,7 +1698,9 @@ mod lost_promises {
     fn repeat_asked(script: &mut Script, psn: u32, times: usize) {
         for _ in 0..times {
             let asked = question(psn);
-            script.go_on(&format!("after 5ms\nlan: write_only {psn} A\n > wan write_only {psn} A\n {asked}"));
+            script.go_on(&format!(
+                "after 5ms\nlan: write_only {psn} A\n > wan write_only {psn} A\n {asked}"
+            ));
         }
     }
 

@@ -57,7 +57,9 @@ fn one_that_does_go_back_is_not() {
     let mut script = asked_twice(480);
     script.go_on("lan: write_only 480 A\n > wan write_only 480 A");
     let repeat = "after 5ms\n lan: write_only 500 A\n > wan write_only 500 A";
-    script.go_on(&format!("{repeat}\n {repeat}\n {repeat}\n > wan {QUESTION}\n {repeat}\n > wan {QUESTION}"));
+    script.go_on(&format!(
+        "{repeat}\n {repeat}\n {repeat}\n > wan {QUESTION}\n {repeat}\n > wan {QUESTION}"
+    ));
     assert_eq!(script.accel.counters().flows_failed, 0);
 }
 
@@ -77,9 +79,11 @@ fn a_responder_that_lacks_nothing_fails_nobody() {
 fn one_answer_could_be_another_flows() {
     let mut script = run("lan: write_only 500 A\n > wan write_only 500 A");
     let repeat = "after 5ms\n lan: write_only 500 A\n > wan write_only 500 A";
+    script.go_on(&format!(
+        "{repeat}\n {repeat}\n > wan {QUESTION}\n wan: ack 479 msn=3\n > lan ack 479 msn=3"
+    ));
     script
-        .go_on(&format!("{repeat}\n {repeat}\n > wan {QUESTION}\n wan: ack 479 msn=3\n > lan ack 479 msn=3"));
-    script.go_on(&format!("{repeat}\n > wan {QUESTION}\n wan: ack 478 msn=3\n > lan ack 478 msn=3"));
+        .go_on(&format!("{repeat}\n > wan {QUESTION}\n wan: ack 478 msn=3\n > lan ack 478 msn=3"));
     script.go_on(&format!("{repeat}\n > wan {QUESTION}\n {repeat}\n > wan {QUESTION}"));
     assert_eq!(script.accel.counters().flows_failed, 0);
     script.go_on("wan: ack 478 msn=3\n > lan nak 500 operational msn=3\n > lan ack 478 msn=3");
@@ -88,7 +92,9 @@ fn one_answer_could_be_another_flows() {
 #[test]
 fn an_ack_to_what_was_not_asked_is_no_answer() {
     let mut script = run("lan: write_only 500 A\n > wan write_only 500 A");
-    script.go_on("wan: ack 479 msn=3\n > lan ack 479 msn=3\n wan: ack 479 msn=3\n > lan ack 479 msn=3");
+    script.go_on(
+        "wan: ack 479 msn=3\n > lan ack 479 msn=3\n wan: ack 479 msn=3\n > lan ack 479 msn=3",
+    );
     let repeat = "after 5ms\n lan: write_only 500 A\n > wan write_only 500 A";
     script.go_on(&format!("{repeat}\n {repeat}\n > wan {QUESTION}\n {repeat}\n > wan {QUESTION}"));
     script.go_on(&format!("{repeat}\n > wan {QUESTION}\n {repeat}\n > wan {QUESTION}"));

@@ -16,7 +16,8 @@ use std::ops::Range;
 fn drawn(seed: u64, mode: Mode) -> Setup {
     let mut rng = SplitMix64::new(seed ^ 0x7265_7374_6172_7473);
     let rng = &mut rng;
-    let setup = Setup::new(seed, one_of(rng, &[Boxes::Both, Boxes::Paired, Boxes::Whole, Boxes::Whole]));
+    let setup =
+        Setup::new(seed, one_of(rng, &[Boxes::Both, Boxes::Paired, Boxes::Whole, Boxes::Whole]));
     let km = one_of(rng, &[10, 1000, 1000]);
     let mut fibre = LinkConfig::fibre_km(km, setup.rate);
     fibre.loss = one_of(rng, &[0.0, 1e-3, 1e-2]);
@@ -84,7 +85,9 @@ impl Judge<'_> {
             return Some(format!("{completed} messages completed, {placed} are there"));
         }
         if completed > placed && self.failure.is_none() && !is_silent {
-            return Some(format!("{completed} messages completed, {placed} are there, and nobody is told"));
+            return Some(format!(
+                "{completed} messages completed, {placed} are there, and nobody is told"
+            ));
         }
         if fence.is_some_and(|fence| fence > placed) {
             return Some(format!("fence {fence:?} completed, {placed} messages are there"));
@@ -125,7 +128,9 @@ fn judge(seed: u64, mode: Mode) -> Vec<String> {
             count: counts[requester],
             failure,
         });
-        wrong.extend(judges.iter().filter_map(Judge::verdict).map(|verdict| format!("QP {qp}: {verdict}")));
+        wrong.extend(
+            judges.iter().filter_map(Judge::verdict).map(|verdict| format!("QP {qp}: {verdict}")),
+        );
         let is_lost = judges.iter().any(|judge| judge.count.completed > judge.count.placed);
         if failure.is_none() && !is_lost && !is_finished(&outcome, qp) {
             wrong.push(format!("QP {qp} hangs: {counts:?}"));

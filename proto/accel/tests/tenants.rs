@@ -1,6 +1,7 @@
 //! Two tenants behind one box: one whose receivers are not ready, and its neighbour.
 //!
-//! The first one's connections live for as long as its requesters' RNR retry counters say, and the neighbour keeps its goodput.
+//! The first one's connections live for as long as its requesters' RNR retry counters say, and the
+//! neighbour keeps its goodput.
 
 mod host;
 mod script;
@@ -72,7 +73,12 @@ impl Run {
                 return;
             }
             for completion in self.sites.completions(self.neighbour, 0) {
-                assert_eq!(completion.status, Status::Success, "the neighbour's {}", completion.wr_id);
+                assert_eq!(
+                    completion.status,
+                    Status::Success,
+                    "the neighbour's {}",
+                    completion.wr_id
+                );
                 self.completed += 1;
             }
         }
@@ -93,8 +99,8 @@ impl Run {
     }
 }
 
-/// Half a second of the neighbour's with slow connections beside it, compared with half a second alone. Then the receivers get
-/// ready.
+/// Half a second of the neighbour's with slow connections beside it, compared with half a second
+/// alone. Then the receivers get ready.
 fn neighbour_is_served_and_nobody_gives_up(boxes: Boxes, mode: Mode) {
     let setup = setup(boxes, mode);
     let alone = Run::new(&setup, 0, INFINITE).writes_between(at(200), at(700));
@@ -107,7 +113,8 @@ fn neighbour_is_served_and_nobody_gives_up(boxes: Boxes, mode: Mode) {
         let tenants: Vec<_> = accelerator.tenants().collect();
         assert_eq!(tenants.len(), 2, "{boxes:?} {mode}: {tenants:?}");
         for tenant in &tenants {
-            // Nothing of the slow one's drains: it has what it took while nobody else needed anything.
+            // Nothing of the slow one's drains: it has what it took while nobody else needed
+            // anything.
             let most = accelerator.config().total_bytes_max / 32 * 31;
             assert!(tenant.stored_bytes <= most, "{boxes:?} {mode}: {tenant:?}");
         }
@@ -155,8 +162,8 @@ fn boxes_with_the_transport_in_mode_tail_serve_the_neighbour_of_a_slow_tenant() 
     neighbour_is_served_and_nobody_gives_up(Boxes::Whole, Mode::Tail);
 }
 
-/// In mode far the near box passes requests, so that the slow tenant's compete with the neighbour's on the path. Without
-/// boxes the neighbour's connection fails within a second.
+/// In mode far the near box passes requests, so that the slow tenant's compete with the neighbour's
+/// on the path. Without boxes the neighbour's connection fails within a second.
 #[test]
 fn two_boxes_in_mode_far_leave_the_neighbour_a_part_and_nobody_gives_up() {
     let setup = setup(Boxes::Both, Mode::Far);
@@ -175,8 +182,13 @@ fn a_requester_that_counts_its_rnr_retries_ends_by_them() {
             let mut run = Run::new(&setup(boxes, mode), 2, 2);
             run.run_until(at(1500));
             let ends = run.slow_ends();
-            let failed: Vec<&Status> = ends.iter().filter(|status| **status != Status::Success).collect();
-            assert_eq!(failed.first(), Some(&&Status::RnrRetryExceeded), "{boxes:?} {mode}: {ends:?}");
+            let failed: Vec<&Status> =
+                ends.iter().filter(|status| **status != Status::Success).collect();
+            assert_eq!(
+                failed.first(),
+                Some(&&Status::RnrRetryExceeded),
+                "{boxes:?} {mode}: {ends:?}"
+            );
         }
     }
 }

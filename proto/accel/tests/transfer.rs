@@ -1,7 +1,8 @@
-//! Whole transfers in virtual time between two reference peers, over lossy links, through one or two accelerators.
+//! Whole transfers in virtual time between two reference peers, over lossy links, through one or
+//! two accelerators.
 //!
-//! The peers check every ACK that they get (sent before, MSN exact, completions in order) and every byte; the
-//! simulation's oracle checks that no box acknowledges what it had not been given.
+//! The peers check every ACK that they get (sent before, MSN exact, completions in order) and every
+//! byte; the simulation's oracle checks that no box acknowledges what it had not been given.
 
 mod peer;
 mod script;
@@ -59,10 +60,12 @@ impl Default for Setup {
 }
 
 impl Ills {
-    /// A cable that does the rest of it: what leaves twice is a node's matter, so that each copy has its own fate.
+    /// A cable that does the rest of it: what leaves twice is a node's matter, so that each copy
+    /// has its own fate.
     fn cable(&self, ends: [(usize, Side); 2], delay: Duration) -> Cable {
         let Ills { loss, reordering: late, corruption, .. } = *self;
-        let impairments = Impairments { late, late_by: delay.divided_by(4), corruption, duplication: 0.0 };
+        let impairments =
+            Impairments { late, late_by: delay.divided_by(4), corruption, duplication: 0.0 };
         let wire = LinkConfig { delay, loss, impairments, ..LinkConfig::default() };
         Cable { ends, wire, loss_toward_second_only: false }
     }
@@ -161,7 +164,8 @@ impl World {
                 connect(&mut node, peer, &wire, [a, b]);
             }
             let mut watched = Watched::new(node, vec![None, None]);
-            let ends = [(REQUESTER_IP, Qpn::new(REQUESTER_QPN)), (RESPONDER_IP, Qpn::new(RESPONDER_QPN))];
+            let ends =
+                [(REQUESTER_IP, Qpn::new(REQUESTER_QPN)), (RESPONDER_IP, Qpn::new(RESPONDER_QPN))];
             for (requester, psn) in [(0, a), (1, b)] {
                 watched.expect(&Connection {
                     requester: ends[requester],
@@ -170,7 +174,10 @@ impl World {
                     mtu_bytes: MTU as u32,
                 });
             }
-            stages.push(stage(Place::Box(Box::new(watched)), [setup.lan.duplication, setup.wan.duplication]));
+            stages.push(stage(
+                Place::Box(Box::new(watched)),
+                [setup.lan.duplication, setup.wan.duplication],
+            ));
         }
         cables.push(setup.wan.cable(across, setup.wan_delay));
         World { nodes: Nodes::new(stages, &cables, setup.seed).expect("valid") }
@@ -211,8 +218,9 @@ impl World {
     }
 
     fn is_done(&self) -> bool {
-        let delivered =
-            self.boxes().all(|b| b.flows().all(|f| f.state != FlowState::Terminated || f.stored_frames == 0));
+        let delivered = self
+            .boxes()
+            .all(|b| b.flows().all(|f| f.state != FlowState::Terminated || f.stored_frames == 0));
         self.peers().iter().all(|p| p.completed == p.posted()) && delivered
     }
 
@@ -304,7 +312,10 @@ mod one_box {
     fn without_loss_nothing_is_sent_twice() {
         let world = run_mixture(Setup::default());
         let counters = world.counters();
-        assert_eq!(counters.retransmits_nak + counters.retransmits_timeout + counters.retransmits_read, 0);
+        assert_eq!(
+            counters.retransmits_nak + counters.retransmits_timeout + counters.retransmits_read,
+            0
+        );
         assert_eq!(counters.fatal_naks + counters.flows_failed + counters.stored_lost, 0);
         assert!(counters.pseudo_acks > 0);
     }
@@ -339,7 +350,8 @@ mod one_box {
     #[test]
     fn a_flow_learnt_from_traffic_is_as_right() {
         for seed in 0..8 {
-            let setup = Setup { seed, cm: false, wan: lossy(1e-2), messages: 400, ..Setup::default() };
+            let setup =
+                Setup { seed, cm: false, wan: lossy(1e-2), messages: 400, ..Setup::default() };
             let world = run_mixture(setup);
             assert!(world.counters().flows_from_traffic > 0, "seed {seed}");
         }
@@ -357,8 +369,13 @@ mod two_boxes {
     #[test]
     fn serve_both_directions_at_once() {
         for (seed, loss) in [(1, 0.0), (2, 1e-3), (3, 1e-2)] {
-            let setup =
-                Setup { seed, boxes: [true, true], both_ways: true, wan: lossy(loss), ..Setup::default() };
+            let setup = Setup {
+                seed,
+                boxes: [true, true],
+                both_ways: true,
+                wan: lossy(loss),
+                ..Setup::default()
+            };
             let world = run_mixture(setup);
             for node in world.boxes() {
                 assert!(node.counters().pseudo_acks > 0);
@@ -373,21 +390,32 @@ mod reference {
 
     #[test]
     fn the_peers_themselves_survive_loss_without_a_box() {
-        run_mixture(Setup { boxes: [false, false], wan: lossy(1e-2), both_ways: true, ..Setup::default() });
+        run_mixture(Setup {
+            boxes: [false, false],
+            wan: lossy(1e-2),
+            both_ways: true,
+            ..Setup::default()
+        });
     }
 }
 
 fn ills() -> impl Strategy<Value = Ills> {
     let chance = prop_oneof![3 => Just(0.0), 1 => 0.0..0.05_f64];
     (chance.clone(), chance.clone(), chance.clone(), chance).prop_map(
-        |(loss, duplication, reordering, corruption)| Ills { loss, duplication, reordering, corruption },
+        |(loss, duplication, reordering, corruption)| Ills {
+            loss,
+            duplication,
+            reordering,
+            corruption,
+        },
     )
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the links do on either side, bytes and completions are right, exactly once, in order.
+    /// Whatever the links do on either side, bytes and completions are right, exactly once, in
+    /// order.
     #[test]
     fn any_mixture_of_ills_is_survived(
         seed in any::<u64>(), lan in ills(), wan in ills(), cm in any::<bool>(),

@@ -2,12 +2,15 @@ use longhaul_units::{BitRate, Instant};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that are claimed together: fewer, and senders on several threads would pass a cache line on for each frame.
+/// Bytes that are claimed together: fewer, and senders on several threads would pass a cache line
+/// on for each frame.
 const BATCH_BYTES: u64 = 16 << 10;
 
-/// The rate of a path that several senders feed, on one thread or on several: what one of them leaves is there for the others.
+/// The rate of a path that several senders feed, on one thread or on several: what one of them
+/// leaves is there for the others.
 ///
-/// All that they have in common is until when the path is spoken for. Clones stand for the same path, and are equal.
+/// All that they have in common is until when the path is spoken for. Clones stand for the same
+/// path, and are equal.
 #[derive(Clone, Debug)]
 pub struct JointRate {
     rate: BitRate,
@@ -22,7 +25,8 @@ impl PartialEq for JointRate {
 }
 
 impl JointRate {
-    /// A path of this rate, counted in bytes on the wire ([`crate::wire_bytes`]), of which nothing is spoken for.
+    /// A path of this rate, counted in bytes on the wire ([`crate::wire_bytes`]), of which nothing
+    /// is spoken for.
     pub fn new(rate: BitRate) -> Self {
         JointRate { rate, spoken_for_until: Arc::default() }
     }
@@ -32,12 +36,14 @@ impl JointRate {
         self.rate
     }
 
-    /// Claims the path's time for `bytes`, behind all that was claimed before; returns when that time begins.
+    /// Claims the path's time for `bytes`, behind all that was claimed before; returns when that
+    /// time begins.
     fn claim(&self, now: Instant, bytes: u64) -> Instant {
         let takes = self.rate.time_for_bytes(bytes).as_ps();
         let later = |until: u64| Some(until.max(now.as_ps()).saturating_add(takes));
         // Nothing else is told by it, so that no order of memory is needed.
-        let claimed = self.spoken_for_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+        let claimed =
+            self.spoken_for_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
         let (Ok(before) | Err(before)) = claimed;
         Instant::from_ps(before.max(now.as_ps()))
     }
@@ -45,10 +51,11 @@ impl JointRate {
 
 /// One sender's account with a [`JointRate`], used as a [`crate::Pacer`] is.
 ///
-/// What a sender has sent it claims once that comes to 16 KiB, and goes on when the time that it has claimed begins: when
-/// all claimed before it has passed. So senders that always have something get equal parts, in turns of 16 KiB, and none waits
-/// for one that has nothing. Over any stretch of time `t` all of them together send `rate * t` at most, and beyond that each of
-/// them twice what it claims together: 32 KiB and two frames. Nothing is saved up in a pause.
+/// What a sender has sent it claims once that comes to 16 KiB, and goes on when the time that it
+/// has claimed begins: when all claimed before it has passed. So senders that always have something
+/// get equal parts, in turns of 16 KiB, and none waits for one that has nothing. Over any stretch
+/// of time `t` all of them together send `rate * t` at most, and beyond that each of them twice
+/// what it claims together: 32 KiB and two frames. Nothing is saved up in a pause.
 #[derive(Debug)]
 pub struct JointPacer {
     joint: JointRate,
@@ -91,7 +98,8 @@ mod tests {
         (0..count).map(|_| JointPacer::new(joint.clone())).collect()
     }
 
-    /// Has the senders of `who`, which always have something, send frames until `end`: bytes of each.
+    /// Has the senders of `who`, which always have something, send frames until `end`: bytes of
+    /// each.
     fn run(pacers: &mut [JointPacer], who: &[usize], mut now: Instant, end: Instant) -> Vec<u64> {
         let mut sent = vec![0; pacers.len()];
         loop {
@@ -115,12 +123,17 @@ mod tests {
         let joint = JointRate::new(rate);
         let mut pacers = senders(&joint, 4);
         let ms = |ms: u64| Instant::ZERO + Duration::from_ms(ms);
-        for (who, from, to) in
-            [(&[0, 1, 2, 3][..], 0, 100), (&[2], 100, 200), (&[1, 3], 200, 300), (&[0, 1, 2, 3], 500, 600)]
-        {
+        for (who, from, to) in [
+            (&[0, 1, 2, 3][..], 0, 100),
+            (&[2], 100, 200),
+            (&[1, 3], 200, 300),
+            (&[0, 1, 2, 3], 500, 600),
+        ] {
             let sent = run(&mut pacers, who, ms(from), ms(to));
-            let (all, share) =
-                (rate.bytes_in(Duration::from_ms(100)), sent.iter().sum::<u64>() / who.len() as u64);
+            let (all, share) = (
+                rate.bytes_in(Duration::from_ms(100)),
+                sent.iter().sum::<u64>() / who.len() as u64,
+            );
             let slack = 4 * 2 * (BATCH_BYTES + FRAME);
             assert!(sent.iter().sum::<u64>().abs_diff(all) <= slack, "{sent:?} of {all}");
             assert!(who.iter().all(|one| sent[*one].abs_diff(share) <= slack), "{sent:?}");

@@ -1,11 +1,10 @@
-//! How fast to send: what a frame costs on the wire, the pacing of a sender to a rate, and the rate that congestion
-//! leaves it.
+//! How fast to send: what a frame costs on the wire, the pacing of a sender to a rate, and the rate
+//! that congestion leaves it.
 //!
-//! Whoever feeds a link paces itself to the link's rate with a [`Pacer`], so that no queue fills on the way; several that feed one
-//! share a [`JointRate`]. A QP
-//! whose program or whose path limits it has a [`RateLimiter`]; how a path does that is in [`dcqcn`]. Who sends all that goes
-//! over a long path asks [`PathRate`] what the path has room for.
-//! Nothing here looks into a frame.
+//! Whoever feeds a link paces itself to the link's rate with a [`Pacer`], so that no queue fills on
+//! the way; several that feed one share a [`JointRate`]. A QP whose program or whose path limits it
+//! has a [`RateLimiter`]; how a path does that is in [`dcqcn`]. Who sends all that goes over a long
+//! path asks [`PathRate`] what the path has room for. Nothing here looks into a frame.
 #![forbid(unsafe_code)]
 
 pub mod dcqcn;
@@ -24,14 +23,14 @@ pub use red::{Red, RedConfig};
 /// Shortest Ethernet frame without FCS, in bytes: shorter ones are padded by the sender.
 pub const FRAME_LEN_MIN: usize = 60;
 
-/// What Ethernet adds to each frame on the wire, in bytes: preamble and start delimiter 8, FCS 4, inter-packet
-/// gap 12.
+/// What Ethernet adds to each frame on the wire, in bytes: preamble and start delimiter 8, FCS 4,
+/// inter-packet gap 12.
 ///
 /// Source: IEEE 802.3, clauses 3.2 and 4.4.2.
 pub const WIRE_OVERHEAD: usize = 24;
 
-/// Bytes of wire time that a frame of `frame_len` bytes (destination MAC to last byte, without FCS) takes:
-/// at least [`FRAME_LEN_MIN`], plus [`WIRE_OVERHEAD`]. Every rate is counted in these bytes.
+/// Bytes of wire time that a frame of `frame_len` bytes (destination MAC to last byte, without FCS)
+/// takes: at least [`FRAME_LEN_MIN`], plus [`WIRE_OVERHEAD`]. Every rate is counted in these bytes.
 pub const fn wire_bytes(frame_len: usize) -> u64 {
     let padded = if frame_len < FRAME_LEN_MIN { FRAME_LEN_MIN } else { frame_len };
     padded as u64 + WIRE_OVERHEAD as u64

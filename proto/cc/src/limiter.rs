@@ -2,14 +2,17 @@ use crate::Pacer;
 use crate::dcqcn::{CnpOutcome, Dcqcn, ReactionPoint};
 use longhaul_units::{BitRate, Duration, Instant};
 
-/// The burst in bytes where the program names none or congestion limits the QP: 15 full-size frames.
+/// The burst in bytes where the program names none or congestion limits the QP: 15 full-size
+/// frames.
 const BURST_BYTES: u64 = 65_536;
 
-/// How late the loop that sends may come to a waiting packet without losing rate, where the program leaves the
-/// burst to the device. On shared cores a thread that was due can wait for a millisecond.
+/// How late the loop that sends may come to a waiting packet without losing rate, where the program
+/// leaves the burst to the device. On shared cores a thread that was due can wait for a
+/// millisecond.
 const LATENESS: Duration = Duration::from_ms(1);
 
-/// The limit that a program sets for a QP: `ibv_modify_qp_rate_limit`, or `rate_limit` of `ibv_modify_qp`.
+/// The limit that a program sets for a QP: `ibv_modify_qp_rate_limit`, or `rate_limit` of
+/// `ibv_modify_qp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
     rate: BitRate,
@@ -20,17 +23,19 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// From the fields of `struct ibv_qp_rate_limit_attr`: kbit/s and bytes. `None` when `rate_limit` is 0, which
-    /// lifts the limit.
+    /// From the fields of `struct ibv_qp_rate_limit_attr`: kbit/s and bytes. `None` when
+    /// `rate_limit` is 0, which lifts the limit.
     ///
-    /// The rate is counted in bytes on the wire, as every rate of a port is ([`crate::wire_bytes`]: headers, FCS,
-    /// preamble and gap), so that a limit equal to the port's rate is none. Goodput is lower by the headers' share:
-    /// WRITEs over IPv4 with a path MTU of 4096 get 98.0 %, with 1024 92.6 %.
+    /// The rate is counted in bytes on the wire, as every rate of a port is ([`crate::wire_bytes`]:
+    /// headers, FCS, preamble and gap), so that a limit equal to the port's rate is none. Goodput
+    /// is lower by the headers' share: WRITEs over IPv4 with a path MTU of 4096 get 98.0 %, with
+    /// 1024 92.6 %.
     ///
-    /// `max_burst_sz` is what may go back to back, kept strictly: a sender that is called late loses the rate of
-    /// the time that its burst did not cover. 0 leaves it to the device: 64 KiB after a pause, and up to what the
-    /// rate carries in a millisecond to make up for a late call. `typical_pkt_sz` helps devices that pace by an
-    /// assumed size; each packet is counted with its own here, so that it changes nothing.
+    /// `max_burst_sz` is what may go back to back, kept strictly: a sender that is called late
+    /// loses the rate of the time that its burst did not cover. 0 leaves it to the device: 64 KiB
+    /// after a pause, and up to what the rate carries in a millisecond to make up for a late call.
+    /// `typical_pkt_sz` helps devices that pace by an assumed size; each packet is counted with its
+    /// own here, so that it changes nothing.
     pub fn from_verbs(rate_limit: u32, max_burst_sz: u32, _typical_pkt_sz: u16) -> Option<Self> {
         let rate = BitRate::from_bps(u64::from(rate_limit) * 1000)?;
         let (burst_bytes, late_bytes) = match max_burst_sz {
@@ -46,11 +51,12 @@ impl RateLimit {
     }
 }
 
-/// What holds a QP back, when anything does: the program's limit, congestion, or both, as one pacer at the lower
-/// rate. A QP that nothing limits has a null pointer here.
+/// What holds a QP back, when anything does: the program's limit, congestion, or both, as one pacer
+/// at the lower rate. A QP that nothing limits has a null pointer here.
 ///
-/// The owner asks [`RateLimiter::ready_at`] before it sends a packet for the QP and reports what went out to
-/// [`RateLimiter::take`]. What the owner lets past it (acknowledgements, CNPs) it just does not report.
+/// The owner asks [`RateLimiter::ready_at`] before it sends a packet for the QP and reports what
+/// went out to [`RateLimiter::take`]. What the owner lets past it (acknowledgements, CNPs) it just
+/// does not report.
 #[derive(Clone, Debug, Default)]
 pub struct RateLimiter {
     active: Option<Box<Active>>,
@@ -124,8 +130,8 @@ impl RateLimiter {
         outcome
     }
 
-    /// `now` when a packet may go; otherwise when to ask again, which is when it may go or when the rate changes
-    /// before.
+    /// `now` when a packet may go; otherwise when to ask again, which is when it may go or when the
+    /// rate changes before.
     #[inline]
     pub fn ready_at(&mut self, now: Instant, dcqcn: &Dcqcn) -> Instant {
         if self.active.is_none() { now } else { self.limited_ready_at(now, dcqcn) }
@@ -173,7 +179,12 @@ impl RateLimiter {
 }
 
 impl Active {
-    fn boxed(now: Instant, limit: Option<RateLimit>, reaction: ReactionPoint, pacer: Pacer) -> Box<Self> {
+    fn boxed(
+        now: Instant,
+        limit: Option<RateLimit>,
+        reaction: ReactionPoint,
+        pacer: Pacer,
+    ) -> Box<Self> {
         let paced_to = reaction.rate();
         Box::new(Active { limit, reaction, paced_to, pacer, is_waiting: false, sent_at: now })
     }
@@ -184,7 +195,9 @@ impl Active {
             (None, None) => None,
             (None, Some(limit)) => Some((limit.rate, limit.late_bytes)),
             (Some(rate), None) => Some((rate, BURST_BYTES)),
-            (Some(rate), Some(limit)) => Some((rate.min(limit.rate), limit.burst_bytes.min(BURST_BYTES))),
+            (Some(rate), Some(limit)) => {
+                Some((rate.min(limit.rate), limit.burst_bytes.min(BURST_BYTES)))
+            }
         }
     }
 

@@ -1,26 +1,30 @@
 use crate::wire_bytes;
 use longhaul_units::{BitRate, Duration, Instant};
 
-/// Token units per byte. A rate in bits per second times a time in picoseconds gives units of 10^-12 bit.
+/// Token units per byte. A rate in bits per second times a time in picoseconds gives units of
+/// 10^-12 bit.
 const UNITS_PER_BYTE: u128 = 8_000_000_000_000;
 
-/// The longest RoCEv2 frame: VLAN tag, IPv6 and a payload of 4096 B leave room to spare for any header stack.
+/// The longest RoCEv2 frame: VLAN tag, IPv6 and a payload of 4096 B leave room to spare for any
+/// header stack.
 const FULL_FRAME_LEN: usize = 4096 + 128;
 
 /// A token bucket in exact integer arithmetic: no rounding adds up, however long it runs.
 ///
-/// The bucket starts full. A frame may go whenever [`Pacer::ready_at`] is not in the future; the caller then
-/// reports what it sent by [`Pacer::take`], in bytes on the wire ([`wire_bytes`]). "Ready" means tokens for one
-/// full-size RoCEv2 frame (4096 B of payload), or for `burst_bytes` when that is less.
+/// The bucket starts full. A frame may go whenever [`Pacer::ready_at`] is not in the future; the
+/// caller then reports what it sent by [`Pacer::take`], in bytes on the wire ([`wire_bytes`]).
+/// "Ready" means tokens for one full-size RoCEv2 frame (4096 B of payload), or for `burst_bytes`
+/// when that is less.
 ///
-/// Over any stretch of time `t` no more than `rate * t + burst_bytes` goes out, rounded up to what passes in the
-/// next picosecond, as long as no frame is longer than what it waits for. A longer frame puts the bucket into
-/// debt, which later frames wait for: the mean rate holds, and the bound is exceeded by that one frame at most.
+/// Over any stretch of time `t` no more than `rate * t + burst_bytes` goes out, rounded up to what
+/// passes in the next picosecond, as long as no frame is longer than what it waits for. A longer
+/// frame puts the bucket into debt, which later frames wait for: the mean rate holds, and the bound
+/// is exceeded by that one frame at most.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     rate: BitRate,
-    /// Capacity of the bucket, in token units: the burst, and less than a picosecond's earnings on top, so that a
-    /// sender who comes at the first whole picosecond loses nothing.
+    /// Capacity of the bucket, in token units: the burst, and less than a picosecond's earnings on
+    /// top, so that a sender who comes at the first whole picosecond loses nothing.
     capacity: i128,
     /// Tokens that a frame waits for while frames flow.
     frame: i128,
@@ -33,17 +37,21 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// Paces to `rate`, counted in bytes on the wire, with at most `burst_bytes` sent back to back after a pause.
+    /// Paces to `rate`, counted in bytes on the wire, with at most `burst_bytes` sent back to back
+    /// after a pause.
     ///
-    /// `burst_bytes` below a full-size frame, down to 0, spaces frames exactly one serialisation time apart.
+    /// `burst_bytes` below a full-size frame, down to 0, spaces frames exactly one serialisation
+    /// time apart.
     pub fn new(rate: BitRate, burst_bytes: u64) -> Self {
         Pacer::in_batches(rate, burst_bytes, 0)
     }
 
-    /// As [`Pacer::new`], but once the bucket has run dry frames wait until `batch_bytes` of tokens have come
-    /// together, and then go back to back: a sender who is called for each frame anew pays for each call.
+    /// As [`Pacer::new`], but once the bucket has run dry frames wait until `batch_bytes` of tokens
+    /// have come together, and then go back to back: a sender who is called for each frame anew
+    /// pays for each call.
     ///
-    /// `batch_bytes` above `burst_bytes` count as those; below a full-size frame they change nothing.
+    /// `batch_bytes` above `burst_bytes` count as those; below a full-size frame they change
+    /// nothing.
     pub fn in_batches(rate: BitRate, burst_bytes: u64, batch_bytes: u64) -> Self {
         let burst = units(burst_bytes);
         let frame = burst.min(units(wire_bytes(FULL_FRAME_LEN)));
@@ -52,8 +60,8 @@ impl Pacer {
         Pacer { rate, capacity, frame, quantum, is_dry: false, level: burst, at: Instant::ZERO }
     }
 
-    /// Paces to `rate` from `now` on, with at most `burst_bytes` back to back. What was earned or owed stays, up to
-    /// the new burst; batches end.
+    /// Paces to `rate` from `now` on, with at most `burst_bytes` back to back. What was earned or
+    /// owed stays, up to the new burst; batches end.
     pub fn retune(&mut self, now: Instant, rate: BitRate, burst_bytes: u64) {
         let level = self.level_at(now);
         let at = self.at.max(now);
@@ -86,7 +94,9 @@ impl Pacer {
         // Up to 2 MB fit 64 bits, where division is many times faster.
         let wait = match u64::try_from(missing) {
             Ok(missing) => missing.div_ceil(rate),
-            Err(_) => u64::try_from(missing.unsigned_abs().div_ceil(rate.into())).unwrap_or(u64::MAX),
+            Err(_) => {
+                u64::try_from(missing.unsigned_abs().div_ceil(rate.into())).unwrap_or(u64::MAX)
+            }
         };
         now.max(self.at) + Duration::from_ps(wait)
     }
@@ -183,7 +193,10 @@ mod tests {
         pacer.retune(Instant::from_ns(400), rate(800_000_000), 0);
         assert_eq!(pacer.ready_at(Instant::from_ns(400)), Instant::from_ns(6400));
         pacer.retune(Instant::from_ns(6400), rate(800_000_000), 10_000);
-        assert!(pacer.ready_at(Instant::from_ns(6400)) > Instant::from_ns(6400), "a burst has to be earned");
+        assert!(
+            pacer.ready_at(Instant::from_ns(6400)) > Instant::from_ns(6400),
+            "a burst has to be earned"
+        );
         assert_eq!(pacer.rate(), rate(800_000_000));
     }
 

@@ -1,33 +1,41 @@
 //! The rate of one sender over a path whose bottleneck it does not know and may share.
 //!
-//! **What it seeks.** The rate at which sending more no longer brings more across. It sends at a level for about a round trip,
-//! then at another a few per cent higher or lower, at random, and compares: where what arrives follows what is sent, the path has
-//! room (*gain* 1); where it does not follow at all, the path is full of its own frames (gain 0); and where others fill it too,
-//! sending more takes from them, so that the gain is the part of the bottleneck that is theirs. Each round trip changes what may
-//! be under way by `GROWTH` times the gain's cube, less a *price*: the delay of the queue in round trips, marked frames, and
-//! loss beyond what the path loses anyway. What may be under way, by the round trip, is the rate.
+//! **What it seeks.** The rate at which sending more no longer brings more across. It sends at a
+//! level for about a round trip, then at another a few per cent higher or lower, at random, and
+//! compares: where what arrives follows what is sent, the path has room (*gain* 1); where it does
+//! not follow at all, the path is full of its own frames (gain 0); and where others fill it too,
+//! sending more takes from them, so that the gain is the part of the bottleneck that is theirs.
+//! Each round trip changes what may be under way by `GROWTH` times the gain's cube, less a *price*:
+//! the delay of the queue in round trips, marked frames, and loss beyond what the path loses
+//! anyway. What may be under way, by the round trip, is the rate.
 //!
-//! **What follows.** Alone it ends at a full path with next to no queue. Several see the same price and grow by what the others have,
-//! so that the smaller grows faster, until shares are equal, also where round trips differ by a factor of two. The cube lets a small
-//! share grow fast without a long queue between equals; the queue is bounded by `GROWTH / PRICE`, however many they are. Loss that
-//! has nothing to do with the rate costs nothing: what arrives still follows what is sent. Nor does a shallow queue mislead: what
-//! it drops does not arrive, and there is no gain.
+//! **What follows.** Alone it ends at a full path with next to no queue. Several see the same price
+//! and grow by what the others have, so that the smaller grows faster, until shares are equal, also
+//! where round trips differ by a factor of two. The cube lets a small share grow fast without a
+//! long queue between equals; the queue is bounded by `GROWTH / PRICE`, however many they are. Loss
+//! that has nothing to do with the rate costs nothing: what arrives still follows what is sent. Nor
+//! does a shallow queue mislead: what it drops does not arrive, and there is no gain.
 //!
-//! **Beside those who fill any queue** (TCP's CUBIC) a price on delay would leave nothing. A queue that stays although it is paid for
-//! is somebody else's: then the price no longer depends on it, and a part of the bottleneck is held, by the gain alone. It is a quarter
-//! to a sixth beside one CUBIC. BBR's first version, which keeps two round trips under way whatever is lost, leaves less where the
-//! queue is shorter than that; so it does to CUBIC.
+//! **Beside those who fill any queue** (TCP's CUBIC) a price on delay would leave nothing. A queue
+//! that stays although it is paid for is somebody else's: then the price no longer depends on it,
+//! and a part of the bottleneck is held, by the gain alone. It is a quarter to a sixth beside one
+//! CUBIC. BBR's first version, which keeps two round trips under way whatever is lost, leaves less
+//! where the queue is shorter than that; so it does to CUBIC.
 //!
-//! **The least round trip** is that of the last windows of some seconds. At the end of each the sender stays below the bottleneck for two
-//! levels, so that it sees the path without its queue; all do so together after a surge of the queue that all have seen, as at the
-//! start of another. One that comes late and took the others' queue for the path would otherwise take more than its share.
+//! **The least round trip** is that of the last windows of some seconds. At the end of each the
+//! sender stays below the bottleneck for two levels, so that it sees the path without its queue;
+//! all do so together after a surge of the queue that all have seen, as at the start of another.
+//! One that comes late and took the others' queue for the path would otherwise take more than its
+//! share.
 //!
-//! **Kin.** Micro-experiments are those of PCC Vivace (Dong et al., NSDI 2018), which climbs a utility; the price of delay is that of
-//! FAST (Wei et al., 2006); delivery is measured between what was sent first and last as in BBR
-//! (draft-cheng-iccrg-delivery-rate-estimation). Why not BBR itself: its rate is the greatest of late, so that two of them
-//! keep a queue of a round trip unless the path marks or drops, and a queue of a tenth is the goal here.
+//! **Kin.** Micro-experiments are those of PCC Vivace (Dong et al., NSDI 2018), which climbs a
+//! utility; the price of delay is that of FAST (Wei et al., 2006); delivery is measured between
+//! what was sent first and last as in BBR (draft-cheng-iccrg-delivery-rate-estimation). Why not BBR
+//! itself: its rate is the greatest of late, so that two of them keep a queue of a round trip
+//! unless the path marks or drops, and a queue of a tenth is the goal here.
 //!
-//! It keeps no clock and no frames: the owner tells running totals with each acknowledgement, asks for the rate, and paces itself.
+//! It keeps no clock and no frames: the owner tells running totals with each acknowledgement, asks
+//! for the rate, and paces itself.
 
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
 
@@ -41,7 +49,8 @@ const PRICE_MAX: f64 = 0.12;
 const PRICE_MARKED: f64 = 0.08;
 /// Levels after that before they cost again: what they ask for shows only then.
 const MARKED_WAIT: u32 = 2;
-/// Levels in a row with nothing against it after which it grows faster from level to level, and the most.
+/// Levels in a row with nothing against it after which it grows faster from level to level, and the
+/// most.
 const FREE_LEVELS: u32 = 4;
 const GROWTH_FASTER: f64 = 1.3;
 const GROWTH_MAX: f64 = 0.2;
@@ -56,10 +65,12 @@ const LEVEL_FRAMES: u64 = 64;
 const LEVEL_RTTS_MAX: u64 = 8;
 /// What a comparison still counts after the next one.
 const MEMORY: f64 = 0.94;
-/// How far from 0.5 one comparison's gain is believed; beside those whose rate swings it must not be cut off on one side.
+/// How far from 0.5 one comparison's gain is believed; beside those whose rate swings it must not
+/// be cut off on one side.
 const REACH: f64 = 1.0;
 const REACH_FOREIGN: f64 = 2.5;
-/// Queue, in round trips, that several senders of this kind never keep; and round trips after which it is somebody else's.
+/// Queue, in round trips, that several senders of this kind never keep; and round trips after which
+/// it is somebody else's.
 const FOREIGN_QUEUE: f64 = 0.16;
 const FOREIGN_RTTS: f64 = 10.0;
 /// Beside those: growth, and the gain at which there is none. What is held is the rest of it.
@@ -88,7 +99,8 @@ const UNDER_WAY_MIN: f64 = 16_384.0;
 const UNDER_WAY_START: f64 = 65_536.0;
 const UNDER_WAY_MAX: f64 = 1e12;
 
-/// What the sender knows at an acknowledgement: running totals since the path began, and what is under way.
+/// What the sender knows at an acknowledgement: running totals since the path began, and what is
+/// under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     /// Number of the next frame to be sent: frames sent so far.
@@ -105,7 +117,8 @@ pub struct Heard {
     pub sent_bytes: u64,
     /// Bytes on the wire of frames that arrived.
     pub arrived_bytes: u64,
-    /// Round trip of the newest frame that arrived, without the far end's wait. Zero: none was measured.
+    /// Round trip of the newest frame that arrived, without the far end's wait. Zero: none was
+    /// measured.
     pub rtt: Duration,
 }
 
@@ -218,9 +231,11 @@ impl Gain {
         Gain { products: gain * squares, squares }
     }
 
-    /// What is sent has changed by the part `sent`, what arrives by `arrived`. One gain is taken for at most `reach` from 0.5.
+    /// What is sent has changed by the part `sent`, what arrives by `arrived`. One gain is taken
+    /// for at most `reach` from 0.5.
     fn note(&mut self, sent: f64, arrived: f64, reach: f64) {
-        let times = if sent.abs() < 1e-6 { 0.0 } else { (arrived / sent).clamp(0.5 - reach, 0.5 + reach) };
+        let times =
+            if sent.abs() < 1e-6 { 0.0 } else { (arrived / sent).clamp(0.5 - reach, 0.5 + reach) };
         // A great change says no more than two steps do.
         let weight = sent.abs().min(2.0 * STEP).powi(2);
         self.squares = MEMORY * self.squares + weight;
@@ -279,7 +294,8 @@ pub struct PathRate {
 }
 
 impl PathRate {
-    /// A controller that has measured nothing. Senders that share a bottleneck need different seeds. It never exceeds `most`.
+    /// A controller that has measured nothing. Senders that share a bottleneck need different
+    /// seeds. It never exceeds `most`.
     pub fn new(seed: u64, most: Option<BitRate>) -> Self {
         PathRate {
             rng: SplitMix64::new(seed),
@@ -312,7 +328,8 @@ impl PathRate {
         }
     }
 
-    /// A round trip that was measured otherwise than by what is told to [`PathRate::hear`], as while nothing was sent yet.
+    /// A round trip that was measured otherwise than by what is told to [`PathRate::hear`], as
+    /// while nothing was sent yet.
     pub fn note_rtt(&mut self, now: Instant, rtt: Duration) {
         if rtt == Duration::ZERO {
             return;
@@ -363,7 +380,9 @@ impl PathRate {
     /// All of a level has arrived: how it did, and against the one before.
     fn compare(&mut self, first_of_next: &Point) {
         let Some((sent, first)) = self.awaited.take() else { return };
-        let Some(arrived) = first.rate_to(first_of_next, |heard| heard.arrived_bytes) else { return };
+        let Some(arrived) = first.rate_to(first_of_next, |heard| heard.arrived_bytes) else {
+            return;
+        };
         let frames = first_of_next.heard.arrived.saturating_sub(first.heard.arrived);
         let this = Measured { sent, arrived, frames };
         let Some(before) = self.measured.replace(this) else { return };
@@ -381,9 +400,11 @@ impl PathRate {
             return;
         }
         let least = self.rtt_least().as_secs_f64();
-        let lately = self.heard_first.filter(|first| point.at.since(first.at) > self.rtt.divided_by(8));
+        let lately =
+            self.heard_first.filter(|first| point.at.since(first.at) > self.rtt.divided_by(8));
         let lately = lately.and_then(|first| first.rate_to(point, |heard| heard.arrived_bytes));
-        let arrived = lately.unwrap_or(0.0).max(self.measured.map_or(0.0, |measured| measured.arrived));
+        let arrived =
+            lately.unwrap_or(0.0).max(self.measured.map_or(0.0, |measured| measured.arrived));
         if arrived > 0.0 {
             self.under_way = bound(arrived * least).min(self.under_way);
             self.level = self.under_way * (1.0 - 2.0 * STEP);
@@ -399,7 +420,8 @@ impl PathRate {
         let Some(first) = self.heard_first else { return false };
         let lost = point.heard.lost.saturating_sub(first.heard.lost);
         let arrived = point.heard.arrived.saturating_sub(first.heard.arrived);
-        lost > LEVEL_FRAMES / 4 && lost as f64 > (1.0 - START_ARRIVES) * lost.saturating_add(arrived) as f64
+        lost > LEVEL_FRAMES / 4
+            && lost as f64 > (1.0 - START_ARRIVES) * lost.saturating_add(arrived) as f64
     }
 
     fn end_level(&mut self, began: &Point, first: Point, point: &Point) {
@@ -453,10 +475,14 @@ impl PathRate {
         let price = queue_price + marked_price + excess;
         let is_free = gain > 0.7 && price < GROWTH / 4.0;
         self.free = if is_free && is_used { self.free.saturating_add(1) } else { 0 };
-        self.growth =
-            if self.free > FREE_LEVELS { (self.growth * GROWTH_FASTER).min(GROWTH_MAX) } else { GROWTH };
+        self.growth = if self.free > FREE_LEVELS {
+            (self.growth * GROWTH_FASTER).min(GROWTH_MAX)
+        } else {
+            GROWTH
+        };
         let change = if is_foreign {
-            GROWTH_FOREIGN * (gain - GAIN_FOREIGN) * rtts - if gain < GAIN_SMALL { excess } else { 0.0 }
+            GROWTH_FOREIGN * (gain - GAIN_FOREIGN) * rtts
+                - if gain < GAIN_SMALL { excess } else { 0.0 }
         } else {
             (self.growth * gain.powi(3) * rtts).min(GROWTH_MAX) - price * rtts.min(PRICED_RTTS_MAX)
         };
@@ -487,7 +513,8 @@ impl PathRate {
         PRICE_MARKED * marked
     }
 
-    /// The price of loss, 0 to 0.1: half of what is lost beyond twice the least of late and a hundredth.
+    /// The price of loss, 0 to 0.1: half of what is lost beyond twice the least of late and a
+    /// hundredth.
     fn excess_loss(&mut self, loss: f64) -> f64 {
         if self.loss_levels == 0 {
             self.loss_least = (self.loss_least.1, loss);
@@ -508,7 +535,8 @@ impl PathRate {
         }
     }
 
-    /// Another window of the least round trip, which begins with a look at the path without this sender's queue.
+    /// Another window of the least round trip, which begins with a look at the path without this
+    /// sender's queue.
     fn turn_window(&mut self, now: Instant) {
         let Some(least) = &mut self.rtt_least else { return };
         if now < least.ends || self.is_starting {
@@ -527,8 +555,8 @@ impl PathRate {
         self.has_surged = false;
     }
 
-    /// A queue that came and went, as with the start of another sender, is one that all have seen: if they go below the bottleneck
-    /// together now, they see it empty.
+    /// A queue that came and went, as with the start of another sender, is one that all have seen:
+    /// if they go below the bottleneck together now, they see it empty.
     fn heed_surge(&mut self) {
         self.since_drain = self.since_drain.saturating_add(1);
         self.has_surged |= self.queue > SURGE;
@@ -556,15 +584,17 @@ impl PathRate {
         BitRate::from_bps(bps).unwrap_or(BitRate::from_bps(1000).expect("not zero"))
     }
 
-    /// Bytes on the wire that may be under way, for when acknowledgements fail to come: half as much again as the rate
-    /// needs.
+    /// Bytes on the wire that may be under way, for when acknowledgements fail to come: half as
+    /// much again as the rate needs.
     pub fn in_flight_max(&self) -> u64 {
         (1.5 * self.level) as u64 + 128 * 1024
     }
 
-    /// What the path carries of it as last measured, in bits on the wire per second. `None`: nothing was measured.
+    /// What the path carries of it as last measured, in bits on the wire per second. `None`:
+    /// nothing was measured.
     pub fn delivered(&self) -> Option<BitRate> {
-        self.measured.and_then(|measured| BitRate::from_bps((measured.arrived * 8.0).min(1e15) as u64))
+        self.measured
+            .and_then(|measured| BitRate::from_bps((measured.arrived * 8.0).min(1e15) as u64))
     }
 
     /// Least round trip of the last windows; zero before any was measured.

@@ -1,23 +1,26 @@
 use longhaul_units::{BitRate, Duration, Rng, SplitMix64};
 
-/// When a queue marks: random early detection on the length of the queue at this moment, as DCQCN wants it.
+/// When a queue marks: random early detection on the length of the queue at this moment, as DCQCN
+/// wants it.
 ///
-/// Source: Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.1 and
-/// figure 5; Floyd and Jacobson 1993 for the name.
+/// Source: Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section
+/// 3.1 and figure 5; Floyd and Jacobson 1993 for the name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RedConfig {
-    /// Kmin, in bytes on the wire: a queue up to this length marks nothing. In real time frames come in batches: it
-    /// must exceed what one turn of a frame loop hands over, or an uncongested queue marks.
+    /// Kmin, in bytes on the wire: a queue up to this length marks nothing. In real time frames
+    /// come in batches: it must exceed what one turn of a frame loop hands over, or an uncongested
+    /// queue marks.
     pub kmin_bytes: u64,
     /// Kmax, in bytes on the wire, not below Kmin: a longer queue marks every frame.
     pub kmax_bytes: u64,
-    /// Pmax, 0 to 1: the probability of a mark at Kmax; between Kmin and Kmax it rises from 0 in proportion.
+    /// Pmax, 0 to 1: the probability of a mark at Kmax; between Kmin and Kmax it rises from 0 in
+    /// proportion.
     pub pmax: f64,
 }
 
 impl RedConfig {
-    /// Thresholds for a queue of `queue_bytes`: Kmin a sixteenth of it, Kmax a quarter, Pmax 0.1. The rest of the
-    /// queue is for what is under way when the first marks are answered.
+    /// Thresholds for a queue of `queue_bytes`: Kmin a sixteenth of it, Kmax a quarter, Pmax 0.1.
+    /// The rest of the queue is for what is under way when the first marks are answered.
     pub const fn for_queue(queue_bytes: u64) -> Self {
         RedConfig { kmin_bytes: queue_bytes / 16, kmax_bytes: queue_bytes / 4, pmax: 0.1 }
     }
@@ -28,10 +31,11 @@ impl RedConfig {
     }
 }
 
-/// Decides for each frame that comes to a queue whether it is to be marked. The same seed and the same waits give
-/// the same marks.
+/// Decides for each frame that comes to a queue whether it is to be marked. The same seed and the
+/// same waits give the same marks.
 ///
-/// It measures the queue by the time that it takes to send, which is what a queue in front of a serialiser knows.
+/// It measures the queue by the time that it takes to send, which is what a queue in front of a
+/// serialiser knows.
 #[derive(Clone, Debug)]
 pub struct Red {
     kmin: Duration,
@@ -42,7 +46,8 @@ pub struct Red {
 }
 
 impl Red {
-    /// For a queue that empties at `rate`. Thresholds the wrong way round mark as if both were Kmin.
+    /// For a queue that empties at `rate`. Thresholds the wrong way round mark as if both were
+    /// Kmin.
     pub fn new(config: &RedConfig, rate: BitRate, seed: u64) -> Self {
         let kmin = rate.time_for_bytes(config.kmin_bytes);
         let kmax = rate.time_for_bytes(config.kmax_bytes).max(kmin);
@@ -50,8 +55,8 @@ impl Red {
         Red { kmin, kmax, slope_per_ps: config.pmax / span_ps as f64, rng: SplitMix64::new(seed) }
     }
 
-    /// True when a frame that finds `wait` of queue in front of it is to be marked. To be asked only for frames that
-    /// can be marked: others would use up randomness.
+    /// True when a frame that finds `wait` of queue in front of it is to be marked. To be asked
+    /// only for frames that can be marked: others would use up randomness.
     #[inline]
     pub fn marks(&mut self, wait: Duration) -> bool {
         if wait <= self.kmin {
@@ -91,7 +96,9 @@ mod tests {
 
     #[test]
     fn the_probability_rises_in_proportion_between_the_thresholds() {
-        for (queue_bytes, expected) in [(175_000, 0.05), (250_000, 0.1), (325_000, 0.15), (400_000, 0.2)] {
+        for (queue_bytes, expected) in
+            [(175_000, 0.05), (250_000, 0.1), (325_000, 0.15), (400_000, 0.2)]
+        {
             let share = share(queue_bytes);
             // Five standard deviations of 100,000 draws are below 0.0064.
             assert!((share - expected).abs() < 0.0064, "{share} at {queue_bytes} bytes");

@@ -1,8 +1,9 @@
-//! DCQCN in virtual time: the model's rates after notifications, what holds for any sequence of events, and many
-//! senders at one marking queue.
+//! DCQCN in virtual time: the model's rates after notifications, what holds for any sequence of
+//! events, and many senders at one marking queue.
 
 use longhaul_cc::dcqcn::{
-    CeOutcome, CnpOutcome, Dcqcn, NotificationConfig, NotificationPoint, ReactionConfig, ReactionPoint,
+    CeOutcome, CnpOutcome, Dcqcn, NotificationConfig, NotificationPoint, ReactionConfig,
+    ReactionPoint,
 };
 use longhaul_cc::{Pacer, RateLimiter};
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
@@ -97,7 +98,8 @@ mod reduction {
         let mut alpha = 1.0 / 1024.0;
         let mut expected = 100.0;
         for i in 0..6 {
-            // One in each period; the first begins at the first notification, which does not count for it.
+            // One in each period; the first begins at the first notification, which does not count
+            // for it.
             point.on_cnp(us(i * 10), &dcqcn);
             match i {
                 0 => {}
@@ -141,8 +143,12 @@ mod reduction {
 mod target {
     use super::*;
 
-    /// Two reductions with `between` in the middle; then where one step of fast recovery goes, in Gbit/s.
-    fn recovered(config: ReactionConfig, between: impl Fn(&mut ReactionPoint, &Dcqcn)) -> (f64, f64) {
+    /// Two reductions with `between` in the middle; then where one step of fast recovery goes, in
+    /// Gbit/s.
+    fn recovered(
+        config: ReactionConfig,
+        between: impl Fn(&mut ReactionPoint, &Dcqcn),
+    ) -> (f64, f64) {
         let dcqcn = build(config, gbps(100));
         let mut point = ReactionPoint::new();
         point.on_cnp(us(0), &dcqcn);
@@ -164,17 +170,21 @@ mod target {
 
     #[test]
     fn is_clamped_after_an_increase_by_time() {
-        let between = |point: &mut ReactionPoint, dcqcn: &Dcqcn| point.handle_timeout(us(300), dcqcn);
+        let between =
+            |point: &mut ReactionPoint, dcqcn: &Dcqcn| point.handle_timeout(us(300), dcqcn);
         let (target, before) = recovered(ReactionConfig::NVIDIA, between);
         assert_near(target, before);
-        let config = ReactionConfig { clamp_tgt_rate_after_time_inc: false, ..ReactionConfig::NVIDIA };
+        let config =
+            ReactionConfig { clamp_tgt_rate_after_time_inc: false, ..ReactionConfig::NVIDIA };
         assert_near(recovered(config, between).0, 100.0);
     }
 
     #[test]
     fn is_clamped_after_an_increase_by_bytes() {
-        let between = |point: &mut ReactionPoint, dcqcn: &Dcqcn| point.on_sent(us(100), 2_097_088, dcqcn);
-        let config = ReactionConfig { clamp_tgt_rate_after_time_inc: false, ..ReactionConfig::NVIDIA };
+        let between =
+            |point: &mut ReactionPoint, dcqcn: &Dcqcn| point.on_sent(us(100), 2_097_088, dcqcn);
+        let config =
+            ReactionConfig { clamp_tgt_rate_after_time_inc: false, ..ReactionConfig::NVIDIA };
         let (target, before) = recovered(config, between);
         assert_near(target, before);
     }
@@ -205,7 +215,8 @@ mod recovery {
     #[test]
     fn one_notification_costs_as_long_as_the_model_says() {
         // 50 Gbit/s are missing; a halving takes 300 µs; less than 5 Mbit/s are missing after 14.
-        let dcqcn = build(ReactionConfig { rpg_byte_reset: 0, ..ReactionConfig::NVIDIA }, gbps(100));
+        let dcqcn =
+            build(ReactionConfig { rpg_byte_reset: 0, ..ReactionConfig::NVIDIA }, gbps(100));
         let mut point = ReactionPoint::new();
         point.on_cnp(us(0), &dcqcn);
         let mut now = Instant::ZERO;
@@ -230,10 +241,14 @@ mod recovery {
         assert_near(100.0 - rate(&point), missing / 16.0);
     }
 
-    /// From 1 Gbit/s, with the target there as well, to the rate after so many ticks and as many byte counts.
+    /// From 1 Gbit/s, with the target there as well, to the rate after so many ticks and as many
+    /// byte counts.
     fn increased(ticks: u64, counts: u64) -> f64 {
-        let config =
-            ReactionConfig { rate_to_set_on_first_cnp: 1000, rpg_threshold: 2, ..ReactionConfig::NVIDIA };
+        let config = ReactionConfig {
+            rate_to_set_on_first_cnp: 1000,
+            rpg_threshold: 2,
+            ..ReactionConfig::NVIDIA
+        };
         let dcqcn = build(config, gbps(100));
         let mut point = ReactionPoint::new();
         point.on_cnp(us(0), &dcqcn);
@@ -248,7 +263,8 @@ mod recovery {
         assert_near(increased(3, 0), 1002.5);
         assert_near(increased(0, 3), 1002.5);
         assert_near(increased(4, 0), 1002.5 / 2.0 + 1010.0 / 2.0);
-        // Counts 1 to 3 add one step, ticks 1 and 2 two more, tick 3 is the first to be beyond both.
+        // Counts 1 to 3 add one step, ticks 1 and 2 two more, tick 3 is the first to be beyond
+        // both.
         assert_near(increased(3, 3), 1038.0);
     }
 
@@ -405,7 +421,8 @@ mod shared_bottleneck {
 
     const PACKET: u64 = 4178;
 
-    /// A queue that marks as RED does, by its length when a packet comes, and drops what does not fit.
+    /// A queue that marks as RED does, by its length when a packet comes, and drops what does not
+    /// fit.
     struct Queue {
         rate: BitRate,
         /// When all that it holds will have left.
@@ -460,8 +477,8 @@ mod shared_bottleneck {
         cnps: u64,
     }
 
-    /// Senders at line rate each, starting 1 ms apart, into one queue of the same rate for 300 ms, of which the
-    /// latter half is measured.
+    /// Senders at line rate each, starting 1 ms apart, into one queue of the same rate for 300 ms,
+    /// of which the latter half is measured.
     fn run(flows: usize, line: BitRate, dcqcn: &Dcqcn) -> Outcome {
         let flight = Duration::from_us(2);
         let end = us(300_000);

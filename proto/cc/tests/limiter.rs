@@ -41,7 +41,8 @@ impl Writes {
     }
 }
 
-/// Sends as much as the limiter lets through, called whenever it asks for plus `lateness` at random.
+/// Sends as much as the limiter lets through, called whenever it asks for plus `lateness` at
+/// random.
 fn send_for(
     limiter: &mut RateLimiter,
     dcqcn: &Dcqcn,
@@ -96,8 +97,14 @@ mod program_limit {
                 let is_long = message >= MTU || rate <= gbps(10);
                 let end = if is_long { SECOND } else { Instant::from_ns(100_000_000) };
                 let mut limiter = limited(rate, 0);
-                let bytes = send_for(&mut limiter, &dcqcn, message, Instant::ZERO, end, Duration::ZERO);
-                assert_exact(bytes, rate, end.since(Instant::ZERO), &format!("{rate}, {message} B"));
+                let bytes =
+                    send_for(&mut limiter, &dcqcn, message, Instant::ZERO, end, Duration::ZERO);
+                assert_exact(
+                    bytes,
+                    rate,
+                    end.since(Instant::ZERO),
+                    &format!("{rate}, {message} B"),
+                );
             }
         }
     }

@@ -89,7 +89,11 @@ fn finds_a_bottleneck_and_keeps_its_queue_short() {
     model.run_for(Duration::from_ms(2000));
     assert!(model.used(Duration::from_ms(2000)) > 0.95);
     assert!(model.wait_max < Duration::from_ms(6), "{}", model.wait_max);
-    assert!((model.rate.rtt_least().as_secs_f64() - 0.02).abs() < 0.0005, "{}", model.rate.rtt_least());
+    assert!(
+        (model.rate.rtt_least().as_secs_f64() - 0.02).abs() < 0.0005,
+        "{}",
+        model.rate.rtt_least()
+    );
 }
 
 #[test]
@@ -144,7 +148,8 @@ fn anything() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever it is told, in whatever order: a rate above zero and a bound above zero, and none above the most.
+    /// Whatever it is told, in whatever order: a rate above zero and a bound above zero, and none
+    /// above the most.
     #[test]
     fn absurd_news_do_no_harm(
         most in prop_oneof![Just(None), (1_000_u64..1_000_000_000_000).prop_map(BitRate::from_bps)],

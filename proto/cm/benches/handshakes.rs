@@ -1,4 +1,5 @@
-//! One connection, set up and torn down, beside a number of established ones: the cost must hardly grow.
+//! One connection, set up and torn down, beside a number of established ones: the cost must hardly
+//! grow.
 #![allow(missing_docs, reason = "the benchmark harness's macros make public functions")]
 
 use criterion::{Criterion, criterion_group, criterion_main};

@@ -38,8 +38,9 @@ pub struct ConnectRequest<'a> {
     pub retry_count: u8,
     /// RNR retries that the peer should do, 0 to 7; 7 for ever.
     pub rnr_retry_count: u8,
-    /// Path MTU, as `ibv_mtu`: 1 for 256 bytes to 5 for 4096, and at most [`crate::Config::path_mtu_code_max`]. The peer
-    /// may want a smaller one: [`crate::ReplyInfo::path_mtu_code`] is what holds.
+    /// Path MTU, as `ibv_mtu`: 1 for 256 bytes to 5 for 4096, and at most
+    /// [`crate::Config::path_mtu_code_max`]. The peer may want a smaller one:
+    /// [`crate::ReplyInfo::path_mtu_code`] is what holds.
     pub path_mtu_code: u8,
     /// Local ACK timeout that the peer should use: 4.096 µs times 2^code, 0 to 31.
     pub local_ack_timeout: u8,
@@ -51,8 +52,8 @@ pub struct ConnectRequest<'a> {
     pub hop_limit: u8,
     /// 20 bits; 0 where unused.
     pub flow_label: u32,
-    /// At most 92 bytes. In the port spaces of the RDMA connection manager it begins with an [`crate::RdmaCmHeader`]:
-    /// [`crate::RdmaCmHeader::with_user_data`] builds both.
+    /// At most 92 bytes. In the port spaces of the RDMA connection manager it begins with an
+    /// [`crate::RdmaCmHeader`]: [`crate::RdmaCmHeader::with_user_data`] builds both.
     pub private_data: &'a [u8],
 }
 
@@ -105,8 +106,8 @@ pub enum ListenError {
 /// Why a connection or a datagram service was not asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ConnectError {
-    /// The bound of [`crate::Config::connections_max`], or of [`crate::Config::sidr_max`], is reached
-    /// (`ENOMEM`).
+    /// The bound of [`crate::Config::connections_max`], or of [`crate::Config::sidr_max`], is
+    /// reached (`ENOMEM`).
     #[error("{0} connections or requests are open or remembered, which is the limit")]
     TooMany(usize),
     /// More private data than the message holds (`EINVAL`).
@@ -131,7 +132,8 @@ pub enum CallError {
     /// Not in this state (`EINVAL`).
     #[error("not possible in state {0:?}")]
     State(State),
-    /// A datagram service's request that is not the peer's to us, and so not ours to answer (`EINVAL`).
+    /// A datagram service's request that is not the peer's to us, and so not ours to answer
+    /// (`EINVAL`).
     #[error("not a request that waits for our answer")]
     NotAsked,
     /// More additional rejection information than the message holds (`EINVAL`).

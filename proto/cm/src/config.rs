@@ -2,73 +2,78 @@ use longhaul_units::Duration;
 
 /// How a [`crate::ConnectionManager`] behaves.
 ///
-/// The defaults are Linux's and suit any distance on Earth. A laboratory that loses messages on purpose wants
-/// a shorter `response_timeout_code`; it must stay above the round trip plus the peer's thinking time, or
-/// messages are repeated needlessly (which does no harm).
+/// The defaults are Linux's and suit any distance on Earth. A laboratory that loses messages on
+/// purpose wants a shorter `response_timeout_code`; it must stay above the round trip plus the
+/// peer's thinking time, or messages are repeated needlessly (which does no harm).
 #[derive(Clone, Debug)]
 pub struct Config {
     /// This adapter's GUID, sent in REQ, REP and timeouts; the same for all processes of a host.
     pub ca_guid: u64,
-    /// Wait for an answer before a message is repeated: 4.096 µs times 2^code, plus twice the packet
-    /// lifetime. 1 to 31; default 20 (4.3 s), as Linux has it. Also announced to peers as our own limit.
+    /// Wait for an answer before a message is repeated: 4.096 µs times 2^code, plus twice the
+    /// packet lifetime. 1 to 31; default 20 (4.3 s), as Linux has it. Also announced to peers as
+    /// our own limit.
     pub response_timeout_code: u8,
     /// Repetitions before the peer counts as unreachable. 0 to 15; default 15.
     pub retries_max: u8,
-    /// One-way lifetime of a packet: 4.096 µs times 2^code, 0 to 31; default 18 (1.07 s), as Linux has it for
-    /// RoCE. Added (twice) to the response timeout of REQ, DREQ and SIDR_REQ.
+    /// One-way lifetime of a packet: 4.096 µs times 2^code, 0 to 31; default 18 (1.07 s), as Linux
+    /// has it for RoCE. Added (twice) to the response timeout of REQ, DREQ and SIDR_REQ.
     pub packet_lifetime_code: u8,
-    /// Largest response timeout and MRA service timeout code that a peer may impose on us. 8 to 31; default 22
-    /// (17 s). Bounds how long a silent peer holds a connection's memory (about 550 bytes).
+    /// Largest response timeout and MRA service timeout code that a peer may impose on us. 8 to 31;
+    /// default 22 (17 s). Bounds how long a silent peer holds a connection's memory (about 550
+    /// bytes).
     pub peer_timeout_code_max: u8,
-    /// How long the program may take over a peer's request before it is given up. Default 5 minutes.
+    /// How long the program may take over a peer's request before it is given up. Default 5
+    /// minutes.
     pub decision_timeout: Duration,
-    /// A peer that repeats its REQ or REP while our program makes up its mind is asked for patience (MRA):
-    /// 4.096 µs times 2^code, 0 to 31; `None` for never. Default 24 (69 s), as Linux's RDMA connection manager.
-    /// Not before a quarter of our own response timeout has passed: what comes earlier is no repetition.
+    /// A peer that repeats its REQ or REP while our program makes up its mind is asked for patience
+    /// (MRA): 4.096 µs times 2^code, 0 to 31; `None` for never. Default 24 (69 s), as Linux's RDMA
+    /// connection manager. Not before a quarter of our own response timeout has passed: what comes
+    /// earlier is no repetition.
     pub patience_code: Option<u8>,
-    /// How long an ended connection's ids and QPNs stay reserved, so that late packets and repeated messages
-    /// are recognised. Default 2.15 s (packet lifetime code plus one, as Linux has it); at least the largest
-    /// round trip.
+    /// How long an ended connection's ids and QPNs stay reserved, so that late packets and repeated
+    /// messages are recognised. Default 2.15 s (packet lifetime code plus one, as Linux has it); at
+    /// least the largest round trip.
     pub timewait: Duration,
-    /// Connections in any state, time-wait included. Default 65,536; about 550 bytes each while one waits for an
-    /// answer, 300 when established.
+    /// Connections in any state, time-wait included. Default 65,536; about 550 bytes each while one
+    /// waits for an answer, 300 when established.
     pub connections_max: usize,
-    /// Passive connections that are not established, over all listeners. Default 16,384. Beyond it requests are
-    /// dropped, and the peer repeats them.
+    /// Passive connections that are not established, over all listeners. Default 16,384. Beyond it
+    /// requests are dropped, and the peer repeats them.
     pub half_open_max: usize,
-    /// Requests for datagram services, the peers' and ours, answered ones that are still remembered included.
-    /// Default 16,384; about 500 bytes each. At most half of them wait for a decision of the program; what was
-    /// answered makes room for new ones.
+    /// Requests for datagram services, the peers' and ours, answered ones that are still remembered
+    /// included. Default 16,384; about 500 bytes each. At most half of them wait for a decision of
+    /// the program; what was answered makes room for new ones.
     pub sidr_max: usize,
-    /// How long the answer to a request for a datagram service is kept, to be repeated when the peer asks again.
-    /// Default 15 s: more than two of the peer's waits.
+    /// How long the answer to a request for a datagram service is kept, to be repeated when the
+    /// peer asks again. Default 15 s: more than two of the peer's waits.
     pub sidr_memory: Duration,
-    /// Requests per listener that the program has neither accepted nor rejected, where `listen` is given a
-    /// backlog of 0. Default 1024, as Linux.
+    /// Requests per listener that the program has neither accepted nor rejected, where `listen` is
+    /// given a backlog of 0. Default 1024, as Linux.
     pub backlog_default: usize,
     /// Listeners. Default 1024.
     pub listeners_max: usize,
-    /// Answers to strangers and to repeated messages waiting to be sent; RTUs and the first DREPs, of which each
-    /// connection gives one, are bounded by `connections_max` besides.
-    /// Default 1024, 300 bytes each; further ones are dropped, and the peer repeats its question.
+    /// Answers to strangers and to repeated messages waiting to be sent; RTUs and the first DREPs,
+    /// of which each connection gives one, are bounded by `connections_max` besides. Default 1024,
+    /// 300 bytes each; further ones are dropped, and the peer repeats its question.
     pub replies_max: usize,
-    /// Leading bits of every communication id of this instance, right-aligned: what several processes behind
-    /// one host address are told apart by. Default 0.
+    /// Leading bits of every communication id of this instance, right-aligned: what several
+    /// processes behind one host address are told apart by. Default 0.
     pub comm_id_prefix: u32,
-    /// Width of `comm_id_prefix` in bits, 0 to 16; default 0: all ids are ours. Messages with another prefix
-    /// are dropped unanswered.
+    /// Width of `comm_id_prefix` in bits, 0 to 16; default 0: all ids are ours. Messages with
+    /// another prefix are dropped unanswered.
     pub comm_id_prefix_bits: u8,
-    /// Answer requests for a service that nobody listens to with a rejection (code 8). Default true; false
-    /// where another process behind the same address may be the listener.
+    /// Answer requests for a service that nobody listens to with a rejection (code 8). Default
+    /// true; false where another process behind the same address may be the listener.
     pub reject_unknown_services: bool,
-    /// Largest path MTU, as `ibv_mtu`: 1 for 256 bytes to 5 for 4096; default 5. A request for a larger one is rejected
-    /// (code 26) with this in the rejection information; one of ours that is rejected so is repeated with what the
-    /// peer takes.
+    /// Largest path MTU, as `ibv_mtu`: 1 for 256 bytes to 5 for 4096; default 5. A request for a
+    /// larger one is rejected (code 26) with this in the rejection information; one of ours that is
+    /// rejected so is repeated with what the peer takes.
     pub path_mtu_code_max: u8,
-    /// Our delay before an ACK, sent in REP: 4.096 µs times 2^code, 0 to 31; default 15, as kernel rxe.
+    /// Our delay before an ACK, sent in REP: 4.096 µs times 2^code, 0 to 31; default 15, as kernel
+    /// rxe.
     pub ack_delay_code: u8,
-    /// Source of the unpredictable start of communication and transaction ids. Must differ between processes
-    /// and runs on real networks; equal seeds give equal runs.
+    /// Source of the unpredictable start of communication and transaction ids. Must differ between
+    /// processes and runs on real networks; equal seeds give equal runs.
     pub seed: u64,
 }
 
@@ -142,7 +147,8 @@ impl Config {
         code_duration(code.clamp(TIMEOUT_CODE_MIN, self.peer_timeout_code_max)) + self.round_trip()
     }
 
-    /// Wait that an MRA of ours with `code` imposes on the peer, and for its next message to arrive.
+    /// Wait that an MRA of ours with `code` imposes on the peer, and for its next message to
+    /// arrive.
     pub(crate) fn patience(&self, code: u8) -> Duration {
         code_duration(code) + self.response_timeout()
     }

@@ -23,8 +23,8 @@ pub enum Drop {
     BacklogFull,
     /// A REQ or SIDR_REQ beyond the bounds on what is half-open or open; the peer repeats it.
     TableFull,
-    /// A REQ with a path or transport that we cannot serve, a REQ for a datagram service or a SIDR_REQ for a
-    /// connected one; it was rejected.
+    /// A REQ with a path or transport that we cannot serve, a REQ for a datagram service or a
+    /// SIDR_REQ for a connected one; it was rejected.
     Unacceptable,
     /// A REQ or REP with the QPN or id of a live connection; it was rejected as stale or duplicate.
     Stale,

@@ -1,6 +1,8 @@
 use crate::{ConnectionId, ListenId, SidrId, Transport};
 use longhaul_units::{Psn, Qpn};
-use longhaul_wire::mad::{MessageRejected, RdmaCmHeader, RejectReason, ServiceId, SidrReq, SidrStatus};
+use longhaul_wire::mad::{
+    MessageRejected, RdmaCmHeader, RejectReason, ServiceId, SidrReq, SidrStatus,
+};
 use std::net::IpAddr;
 
 /// What a [`crate::ConnectionManager`] tells its owner.
@@ -17,7 +19,8 @@ pub enum Event {
         /// What is asked for.
         info: Box<RequestInfo>,
     },
-    /// Active: the peer accepted. Move the QP to RTR and RTS, then call `ready_to_use`, or `reject`.
+    /// Active: the peer accepted. Move the QP to RTR and RTS, then call `ready_to_use`, or
+    /// `reject`.
     ConnectResponse {
         /// The connection.
         connection: ConnectionId,
@@ -37,7 +40,8 @@ pub enum Event {
         reason: RejectReason,
         /// What was refused.
         rejected: MessageRejected,
-        /// Additional rejection information, at most 72 bytes; usually none. What it means depends on the reason.
+        /// Additional rejection information, at most 72 bytes; usually none. What it means depends
+        /// on the reason.
         info: Box<[u8]>,
         /// 148 bytes; all zero unless the peer's program gave some.
         private_data: PrivateData,
@@ -49,8 +53,8 @@ pub enum Event {
         /// What was waited for.
         waited: Waited,
     },
-    /// The connection ended, whoever began it. Move the QP to the error state. Its ids stay reserved until
-    /// [`Event::TimewaitExit`].
+    /// The connection ended, whoever began it. Move the QP to the error state. Its ids stay
+    /// reserved until [`Event::TimewaitExit`].
     Disconnected {
         /// The connection.
         connection: ConnectionId,
@@ -62,7 +66,8 @@ pub enum Event {
         /// The connection.
         connection: ConnectionId,
     },
-    /// Passive: somebody wants the datagram QP of a service. Answer with `sidr_accept` or `sidr_reject`.
+    /// Passive: somebody wants the datagram QP of a service. Answer with `sidr_accept` or
+    /// `sidr_reject`.
     SidrRequest {
         /// Who is asked.
         listen: ListenId,
@@ -94,8 +99,8 @@ pub enum Event {
 }
 
 impl Event {
-    /// The connection that the event is about; where that is a request for a datagram service, its number:
-    /// the two kinds share one space of numbers.
+    /// The connection that the event is about; where that is a request for a datagram service, its
+    /// number: the two kinds share one space of numbers.
     pub fn connection(&self) -> ConnectionId {
         match *self {
             Event::ConnectRequest { connection, .. }
@@ -138,7 +143,8 @@ pub enum DisconnectCause {
 
 /// A REQ, as the passive side sees it.
 ///
-/// "Ours" and "peer's" are from the reader's view: `responder_resources` is what we are asked to serve.
+/// "Ours" and "peer's" are from the reader's view: `responder_resources` is what we are asked to
+/// serve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestInfo {
     /// Where the peer is.
@@ -153,7 +159,8 @@ pub struct RequestInfo {
     pub peer_qpn: Qpn,
     /// First PSN that we are to send (our `sq_psn`).
     pub peer_psn: Psn,
-    /// READs and atomics at once that the peer wants to have outstanding (limit of our `max_dest_rd_atomic`).
+    /// READs and atomics at once that the peer wants to have outstanding (limit of our
+    /// `max_dest_rd_atomic`).
     pub responder_resources: u8,
     /// READs and atomics at once that the peer serves (limit of our `max_rd_atomic`).
     pub initiator_depth: u8,
@@ -184,13 +191,14 @@ pub struct RequestInfo {
 }
 
 impl RequestInfo {
-    /// Addresses and source port that the RDMA connection manager put in front of the program's data; `None`
-    /// with other service ids, or when it is malformed.
+    /// Addresses and source port that the RDMA connection manager put in front of the program's
+    /// data; `None` with other service ids, or when it is malformed.
     pub fn header(&self) -> Option<RdmaCmHeader> {
         header(self.service_id, &self.private_data)
     }
 
-    /// The program's own private data: 56 bytes behind the header, 92 with service ids that have none.
+    /// The program's own private data: 56 bytes behind the header, 92 with service ids that have
+    /// none.
     pub fn user_data(&self) -> &[u8] {
         user_data(self.service_id, &self.private_data)
     }
@@ -210,13 +218,14 @@ pub struct SidrRequestInfo {
 }
 
 impl SidrRequestInfo {
-    /// Addresses and source port that the RDMA connection manager put in front of the program's data; `None`
-    /// with other service ids, or when it is malformed.
+    /// Addresses and source port that the RDMA connection manager put in front of the program's
+    /// data; `None` with other service ids, or when it is malformed.
     pub fn header(&self) -> Option<RdmaCmHeader> {
         header(self.service_id, &self.private_data)
     }
 
-    /// The program's own private data: 180 bytes behind the header, 216 with service ids that have none.
+    /// The program's own private data: 180 bytes behind the header, 216 with service ids that have
+    /// none.
     pub fn user_data(&self) -> &[u8] {
         user_data(self.service_id, &self.private_data)
     }
@@ -243,7 +252,8 @@ pub struct ReplyInfo {
     pub peer_qpn: Qpn,
     /// First PSN that we are to send (our `sq_psn`).
     pub peer_psn: Psn,
-    /// READs and atomics at once that the peer wants to have outstanding (limit of our `max_dest_rd_atomic`).
+    /// READs and atomics at once that the peer wants to have outstanding (limit of our
+    /// `max_dest_rd_atomic`).
     pub responder_resources: u8,
     /// READs and atomics at once that the peer serves (limit of our `max_rd_atomic`).
     pub initiator_depth: u8,

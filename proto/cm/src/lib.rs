@@ -1,9 +1,10 @@
-//! The connection manager: REQ, REP, RTU and what ends a connection, as a pure state machine over MADs.
+//! The connection manager: REQ, REP, RTU and what ends a connection, as a pure state machine over
+//! MADs.
 //!
 //! A [`ConnectionManager`] holds many connections. Its owner feeds it received MADs
 //! ([`ConnectionManager::handle_mad`]) and the time, sends what it asks for
-//! ([`ConnectionManager::poll_mad`]) and hands events on ([`ConnectionManager::poll_event`]). It knows no QP:
-//! when an event says so, the owner moves its QP.
+//! ([`ConnectionManager::poll_mad`]) and hands events on ([`ConnectionManager::poll_event`]). It
+//! knows no QP: when an event says so, the owner moves its QP.
 //!
 //! The calls and events are those of librdmacm, one to one:
 //!
@@ -33,9 +34,11 @@
 //! | `RDMA_CM_EVENT_UNREACHABLE` | [`Event::SidrResponse`] with another status, [`Event::SidrUnreachable`] |
 //! | `rdma_destroy_id` before that | [`ConnectionManager::sidr_destroy`] |
 //!
-//! Deliberately absent: alternate paths (RoCE has none; LAP and APR are ignored, as Linux does), and XRC.
+//! Deliberately absent: alternate paths (RoCE has none; LAP and APR are ignored, as Linux does),
+//! and XRC.
 //!
-//! Source: IBTA, volume 1, chapter 12; timers, defaults and unclear corners as Linux `ib_cm` has them.
+//! Source: IBTA, volume 1, chapter 12; timers, defaults and unclear corners as Linux `ib_cm` has
+//! them.
 #![forbid(unsafe_code)]
 
 mod call;
@@ -53,11 +56,15 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use call::{Accept, CallError, ConnectError, ConnectRequest, ListenError, SidrRequest, Transport};
+pub use call::{
+    Accept, CallError, ConnectError, ConnectRequest, ListenError, SidrRequest, Transport,
+};
 pub use config::Config;
 pub use connection::{ConnectionInfo, Role, State};
 pub use counters::{Counters, Drop};
-pub use event::{DisconnectCause, Event, PrivateData, ReplyInfo, RequestInfo, SidrRequestInfo, Waited};
+pub use event::{
+    DisconnectCause, Event, PrivateData, ReplyInfo, RequestInfo, SidrRequestInfo, Waited,
+};
 pub use longhaul_wire::mad::{Mad, RdmaCmHeader, RejectReason, ServiceId, SidrStatus};
 pub use manager::ConnectionManager;
 pub use sidr::SidrId;

@@ -4,8 +4,8 @@ use crate::queue::Queue;
 use crate::sidr::{Resolutions, SidrId};
 use crate::tables::Tables;
 use crate::{
-    Accept, CallError, Config, ConnectError, ConnectRequest, ConnectionId, ConnectionInfo, Counters,
-    DisconnectCause, Event, ListenError, ListenId, Role, State, Waited,
+    Accept, CallError, Config, ConnectError, ConnectRequest, ConnectionId, ConnectionInfo,
+    Counters, DisconnectCause, Event, ListenError, ListenId, Role, State, Waited,
 };
 use longhaul_node::Deadline;
 use longhaul_units::{Duration, Instant, Qpn, Rng, SplitMix64};
@@ -13,14 +13,16 @@ use longhaul_wire::mad::{Mad, MessageRejected, Rej, RejectReason, Rep, Req};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Many connections, driven by MADs and time. See the crate's documentation for the sequence of calls.
+/// Many connections, driven by MADs and time. See the crate's documentation for the sequence of
+/// calls.
 ///
-/// After any call: drain [`ConnectionManager::poll_mad`] and [`ConnectionManager::poll_event`], then ask
-/// [`ConnectionManager::poll_timeout`].
+/// After any call: drain [`ConnectionManager::poll_mad`] and [`ConnectionManager::poll_event`],
+/// then ask [`ConnectionManager::poll_timeout`].
 ///
-/// Bounds: connections, half-open connections, requests for datagram services, listeners and waiting answers by
-/// [`Config`]; waiting events by the connections and requests (at most four of each). A received MAD, an
-/// expired timer and a call cost a few tree look-ups each, however many connections there are.
+/// Bounds: connections, half-open connections, requests for datagram services, listeners and
+/// waiting answers by [`Config`]; waiting events by the connections and requests (at most four of
+/// each). A received MAD, an expired timer and a call cost a few tree look-ups each, however many
+/// connections there are.
 #[derive(Debug)]
 pub struct ConnectionManager {
     pub(crate) config: Config,
@@ -55,7 +57,8 @@ pub(crate) enum Outgoing {
 }
 
 impl ConnectionManager {
-    /// A manager without listeners or connections. Fields of `config` outside their range are forced into it.
+    /// A manager without listeners or connections. Fields of `config` outside their range are
+    /// forced into it.
     pub fn new(config: Config) -> Self {
         let config = config.clamped();
         let mut rng = SplitMix64::new(config.seed);
@@ -78,9 +81,10 @@ impl ConnectionManager {
 
     // Calls.
 
-    /// Takes requests for `service_id` from this moment on: for connections, in the UDP and IPoIB port spaces for
-    /// datagram services, with ids outside the TCP, UDP and IPoIB port spaces for both. `backlog`: requests at a
-    /// time that the program has neither accepted nor rejected; 0 for the default.
+    /// Takes requests for `service_id` from this moment on: for connections, in the UDP and IPoIB
+    /// port spaces for datagram services, with ids outside the TCP, UDP and IPoIB port spaces for
+    /// both. `backlog`: requests at a time that the program has neither accepted nor rejected; 0
+    /// for the default.
     pub fn listen(&mut self, service_id: u64, backlog: usize) -> Result<ListenId, ListenError> {
         if self.listeners.contains_key(&service_id) {
             return Err(ListenError::InUse(service_id));
@@ -95,9 +99,9 @@ impl ConnectionManager {
         Ok(id)
     }
 
-    /// Takes no more requests. Those whose event has not been polled yet are rejected; connections that the
-    /// program knows live on. The service may be listened to again at once. False when there is no such
-    /// listener.
+    /// Takes no more requests. Those whose event has not been polled yet are rejected; connections
+    /// that the program knows live on. The service may be listened to again at once. False when
+    /// there is no such listener.
     pub fn unlisten(&mut self, now: Instant, listen: ListenId) -> bool {
         let before = self.listeners.len();
         self.listeners.retain(|_, l| l.id != listen);
@@ -121,8 +125,9 @@ impl ConnectionManager {
         self.listeners.len() < before
     }
 
-    /// Changes the backlog of who listens to `service_id`, as given to [`ConnectionManager::listen`]. Requests that
-    /// were taken already stay. False when nobody listens.
+    /// Changes the backlog of who listens to `service_id`, as given to
+    /// [`ConnectionManager::listen`]. Requests that were taken already stay. False when nobody
+    /// listens.
     pub fn set_backlog(&mut self, service_id: u64, backlog: usize) -> bool {
         let backlog = if backlog == 0 { self.config.backlog_default } else { backlog };
         self.listener(service_id).map(|listener| listener.backlog = backlog).is_some()
@@ -133,8 +138,8 @@ impl ConnectionManager {
         self.listeners.contains_key(&service_id)
     }
 
-    /// Asks a peer for a connection; sends a REQ. [`Event::ConnectResponse`], [`Event::Rejected`] or
-    /// [`Event::Unreachable`] follows.
+    /// Asks a peer for a connection; sends a REQ. [`Event::ConnectResponse`], [`Event::Rejected`]
+    /// or [`Event::Unreachable`] follows.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -163,8 +168,8 @@ impl ConnectionManager {
         Ok(id)
     }
 
-    /// Passive: accepts a connection request; sends a REP. [`Event::Established`], [`Event::Rejected`],
-    /// [`Event::Unreachable`] or [`Event::Disconnected`] follows.
+    /// Passive: accepts a connection request; sends a REP. [`Event::Established`],
+    /// [`Event::Rejected`], [`Event::Unreachable`] or [`Event::Disconnected`] follows.
     pub fn accept(
         &mut self,
         now: Instant,
@@ -184,8 +189,8 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Refuses a connection request, or (active) a reply; sends a REJ. The id is gone. `rdma_reject` gives
-    /// [`RejectReason::CONSUMER`] and at most 148 bytes of private data.
+    /// Refuses a connection request, or (active) a reply; sends a REJ. The id is gone.
+    /// `rdma_reject` gives [`RejectReason::CONSUMER`] and at most 148 bytes of private data.
     pub fn reject(
         &mut self,
         now: Instant,
@@ -196,9 +201,9 @@ impl ConnectionManager {
         self.reject_with_info(now, connection, reason, &[], private_data)
     }
 
-    /// As [`ConnectionManager::reject`], with at most 72 bytes of additional rejection information, of which the
-    /// standard says for each reason what they mean. A REJ for [`RejectReason::TIMEOUT`] names our adapter there
-    /// instead.
+    /// As [`ConnectionManager::reject`], with at most 72 bytes of additional rejection information,
+    /// of which the standard says for each reason what they mean. A REJ for
+    /// [`RejectReason::TIMEOUT`] names our adapter there instead.
     pub fn reject_with_info(
         &mut self,
         now: Instant,
@@ -207,7 +212,8 @@ impl ConnectionManager {
         info: &[u8],
         private_data: &[u8],
     ) -> Result<(), CallError> {
-        fits(private_data, Rej::PRIVATE_LEN).map_err(|(len, max)| CallError::PrivateData { len, max })?;
+        fits(private_data, Rej::PRIVATE_LEN)
+            .map_err(|(len, max)| CallError::PrivateData { len, max })?;
         fits(info, Rej::INFO_LEN).map_err(|(len, max)| CallError::Information { len, max })?;
         let c = self.tables.get(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
         match c.state {
@@ -219,8 +225,13 @@ impl ConnectionManager {
         }
     }
 
-    /// Active: our QP is in RTS; sends an RTU. The connection is established, without a further event.
-    pub fn ready_to_use(&mut self, _now: Instant, connection: ConnectionId) -> Result<(), CallError> {
+    /// Active: our QP is in RTS; sends an RTU. The connection is established, without a further
+    /// event.
+    pub fn ready_to_use(
+        &mut self,
+        _now: Instant,
+        connection: ConnectionId,
+    ) -> Result<(), CallError> {
         let c = self.tables.get(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
         if c.state != State::RepReceived {
             return Err(CallError::State(c.state));
@@ -232,9 +243,9 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Passive: the first packet came in on `local_qpn`, so the peer is ready though its RTU is late or lost.
-    /// True when that established a connection; [`Event::Established`] follows then. Costs a tree look-up:
-    /// call it on a QP's first packet, not on each.
+    /// Passive: the first packet came in on `local_qpn`, so the peer is ready though its RTU is
+    /// late or lost. True when that established a connection; [`Event::Established`] follows then.
+    /// Costs a tree look-up: call it on a QP's first packet, not on each.
     pub fn established_by_traffic(&mut self, local_qpn: Qpn) -> bool {
         match self.tables.by_local_qpn(local_qpn) {
             Some(c) if matches!(c.state, State::RepSent | State::RepAcknowledged) => {
@@ -246,8 +257,9 @@ impl ConnectionManager {
         }
     }
 
-    /// Ends an established connection; sends DREQs until one is answered. [`Event::Disconnected`] and
-    /// [`Event::TimewaitExit`] follow. Does nothing when the end has begun already, by whomever.
+    /// Ends an established connection; sends DREQs until one is answered. [`Event::Disconnected`]
+    /// and [`Event::TimewaitExit`] follow. Does nothing when the end has begun already, by
+    /// whomever.
     ///
     /// Passive also before the RTU: the peer may count the connection as established.
     pub fn disconnect(&mut self, now: Instant, connection: ConnectionId) -> Result<(), CallError> {
@@ -262,9 +274,9 @@ impl ConnectionManager {
         }
     }
 
-    /// Forgets a connection in whatever state, and tells the peer: a REJ during the handshake, DREQs when
-    /// the peer may count it as established. The id is gone and no further event names it, queued ones included;
-    /// duties towards the peer are finished behind the scenes.
+    /// Forgets a connection in whatever state, and tells the peer: a REJ during the handshake,
+    /// DREQs when the peer may count it as established. The id is gone and no further event names
+    /// it, queued ones included; duties towards the peer are finished behind the scenes.
     pub fn destroy(&mut self, now: Instant, connection: ConnectionId) -> Result<(), CallError> {
         let c = self.tables.get(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
         let state = c.state;
@@ -276,8 +288,8 @@ impl ConnectionManager {
             State::ReqReceived | State::RepReceived => {
                 self.refuse(now, connection, RejectReason::CONSUMER, NOTHING);
             }
-            // After our REP the peer may count the connection as established, and a lost REJ would leave it
-            // so: a DREQ is repeated until it is answered.
+            // After our REP the peer may count the connection as established, and a lost REJ would
+            // leave it so: a DREQ is repeated until it is answered.
             State::RepSent | State::RepAcknowledged | State::Established => {
                 self.orphan(connection);
                 self.begin_disconnect(now, connection);
@@ -287,9 +299,13 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Asks the peer for patience while the program makes up its mind, over a request or a reply; sends an
-    /// MRA. `service_timeout_code`: time wanted, 4.096 µs times 2^code, 0 to 31.
-    pub fn mra(&mut self, connection: ConnectionId, service_timeout_code: u8) -> Result<(), CallError> {
+    /// Asks the peer for patience while the program makes up its mind, over a request or a reply;
+    /// sends an MRA. `service_timeout_code`: time wanted, 4.096 µs times 2^code, 0 to 31.
+    pub fn mra(
+        &mut self,
+        connection: ConnectionId,
+        service_timeout_code: u8,
+    ) -> Result<(), CallError> {
         let code = service_timeout_code.min(31);
         let c = self.tables.get_mut(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
         let received = match c.state {
@@ -305,7 +321,8 @@ impl ConnectionManager {
 
     // What to do next.
 
-    /// Hands the next MAD to `send`, with its destination. False when none waits; ask for room first.
+    /// Hands the next MAD to `send`, with its destination. False when none waits; ask for room
+    /// first.
     ///
     /// MADs go to QP 1, from QP 1, with queue key [`longhaul_wire::mad::GSI_QKEY`].
     pub fn poll_mad(&mut self, now: Instant, send: impl FnOnce(IpAddr, &Mad)) -> bool {
@@ -319,7 +336,8 @@ impl ConnectionManager {
                 send(ip, &mad);
             }
             Outgoing::Kept(id) => {
-                // Whatever ends the connection or answers its message takes the entry out of the queue.
+                // Whatever ends the connection or answers its message takes the entry out of the
+                // queue.
                 let Some(c) = self.tables.get_mut(id) else {
                     unreachable!("queued for a forgotten connection")
                 };
@@ -371,8 +389,8 @@ impl ConnectionManager {
         Deadline::earliest(connections, self.sidr_timeout())
     }
 
-    /// Repeats what got no answer in time, gives up what got none for too long, ends time-waits. Early calls do
-    /// no harm.
+    /// Repeats what got no answer in time, gives up what got none for too long, ends time-waits.
+    /// Early calls do no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, id)) = self.tables.first_timer().filter(|(at, _)| *at <= now) {
             self.tables.set_deadline(id, None);
@@ -436,7 +454,8 @@ impl ConnectionManager {
         self.reply_within(self.config.replies_max, ip, mad);
     }
 
-    /// Queues an answer that each connection gives once: not to be dropped because many ask at a time.
+    /// Queues an answer that each connection gives once: not to be dropped because many ask at a
+    /// time.
     pub(crate) fn reply_once(&mut self, ip: IpAddr, mad: Box<Mad>) {
         self.reply_within(self.config.replies_max + self.config.connections_max, ip, mad);
     }
@@ -518,7 +537,8 @@ impl ConnectionManager {
         self.tables.set_state(id, state);
     }
 
-    /// A request that waited for the program's decision no longer counts against its listener's backlog.
+    /// A request that waited for the program's decision no longer counts against its listener's
+    /// backlog.
     fn decided(&mut self, id: ConnectionId) {
         let Some(c) = self.tables.get(id) else { return };
         if c.state == State::ReqReceived {
@@ -582,9 +602,15 @@ impl ConnectionManager {
         self.tables.set_deadline(id, Some(now + period));
     }
 
-    /// Ends a handshake with a REJ. The connection stays as an orphan, which repeats the REJ whenever the peer
-    /// repeats itself. `said`: rejection information and private data.
-    fn refuse(&mut self, now: Instant, id: ConnectionId, reason: RejectReason, said: (&[u8], &[u8])) {
+    /// Ends a handshake with a REJ. The connection stays as an orphan, which repeats the REJ
+    /// whenever the peer repeats itself. `said`: rejection information and private data.
+    fn refuse(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        reason: RejectReason,
+        said: (&[u8], &[u8]),
+    ) {
         let Some(c) = self.tables.get(id) else { return };
         let rejected = match c.state {
             State::ReqReceived => MessageRejected::Req,
@@ -613,7 +639,8 @@ impl ConnectionManager {
     /// Takes our own REQ back: the peer may have a half-open connection.
     fn give_up_request(&mut self, id: ConnectionId) {
         let Some(c) = self.tables.get(id) else { return };
-        let mad = message::rej(&self.config, c, MessageRejected::Other, RejectReason::TIMEOUT, NOTHING);
+        let mad =
+            message::rej(&self.config, c, MessageRejected::Other, RejectReason::TIMEOUT, NOTHING);
         let ip = c.peer_ip;
         self.remove(id);
         self.reply(ip, mad);

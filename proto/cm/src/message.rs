@@ -6,8 +6,8 @@ use crate::{Accept, Config, ConnectRequest, SidrRequest, Transport};
 use longhaul_units::Qpn;
 use longhaul_wire::PKEY_DEFAULT;
 use longhaul_wire::mad::{
-    Attribute, Drep, Dreq, Header, MAD_LEN, Mad, Message, MessageRejected, Mra, Rej, RejectReason, Rep, Req,
-    ReqPath, Rtu, SidrRep, SidrReq, SidrStatus, TransportService, gid_of_ip,
+    Attribute, Drep, Dreq, Header, MAD_LEN, Mad, Message, MessageRejected, Mra, Rej, RejectReason,
+    Rep, Req, ReqPath, Rtu, SidrRep, SidrReq, SidrStatus, TransportService, gid_of_ip,
 };
 
 /// LID field of a path that has no LIDs.
@@ -24,7 +24,12 @@ pub(crate) fn attribute(mad: &Mad) -> Option<Attribute> {
     Header::read(mad).ok().map(|(_, attribute)| attribute)
 }
 
-pub(crate) fn req(config: &Config, comm_id: u32, transaction: u64, r: &ConnectRequest<'_>) -> Box<Mad> {
+pub(crate) fn req(
+    config: &Config,
+    comm_id: u32,
+    transaction: u64,
+    r: &ConnectRequest<'_>,
+) -> Box<Mad> {
     let primary = ReqPath {
         local_lid: LID_PERMISSIVE,
         remote_lid: LID_PERMISSIVE,
@@ -108,8 +113,11 @@ pub(crate) fn dreq(c: &Connection, transaction: u64) -> Box<Mad> {
 
 /// Answers a DREQ by its own ids: works for strangers too.
 pub(crate) fn drep(header: &Header, dreq: &Dreq<'_>) -> Box<Mad> {
-    let message =
-        Drep { local_comm_id: dreq.remote_comm_id, remote_comm_id: dreq.local_comm_id, private_data: &[] };
+    let message = Drep {
+        local_comm_id: dreq.remote_comm_id,
+        remote_comm_id: dreq.local_comm_id,
+        private_data: &[],
+    };
     build(header.transaction_id, &Message::Drep(message))
 }
 
@@ -124,8 +132,8 @@ pub(crate) fn mra(c: &Connection, received: MessageRejected, service_timeout: u8
     build(c.transaction, &Message::Mra(message))
 }
 
-/// A rejection on behalf of a connection. With reason timeout it names our adapter, by which Linux finds the
-/// connection. `said`: rejection information and private data.
+/// A rejection on behalf of a connection. With reason timeout it names our adapter, by which Linux
+/// finds the connection. `said`: rejection information and private data.
 pub(crate) fn rej(
     config: &Config,
     c: &Connection,
@@ -156,13 +164,24 @@ pub(crate) fn rej_stranger(
     rejected: MessageRejected,
     reason: RejectReason,
 ) -> Box<Mad> {
-    let message =
-        Rej { local_comm_id, remote_comm_id, rejected, reason, info_len: 0, info: &[], private_data: &[] };
+    let message = Rej {
+        local_comm_id,
+        remote_comm_id,
+        rejected,
+        reason,
+        info_len: 0,
+        info: &[],
+        private_data: &[],
+    };
     build(header.transaction_id, &Message::Rej(message))
 }
 
 /// A rejection of a REQ for its path MTU, which names the largest one that we take as `ibv_mtu`.
-pub(crate) fn rej_path_mtu(header: &Header, remote_comm_id: u32, path_mtu_code_max: u8) -> Box<Mad> {
+pub(crate) fn rej_path_mtu(
+    header: &Header,
+    remote_comm_id: u32,
+    path_mtu_code_max: u8,
+) -> Box<Mad> {
     let message = Rej {
         local_comm_id: 0,
         remote_comm_id,
@@ -193,7 +212,8 @@ pub(crate) fn req_with_path_mtu(kept: &Mad, path_mtu: u8) -> Option<Box<Mad>> {
     }
 }
 
-/// The REJ that a connection keeps, for a peer that repeats its REQ: such a peer does not know our id yet.
+/// The REJ that a connection keeps, for a peer that repeats its REQ: such a peer does not know our
+/// id yet.
 pub(crate) fn rej_of_req(kept: &Mad) -> Option<Box<Mad>> {
     match Message::read(kept) {
         Ok((header, Message::Rej(rej))) => {

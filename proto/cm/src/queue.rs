@@ -6,8 +6,8 @@ pub(crate) struct Key(NonZeroU32);
 
 /// A queue of which any entry can be taken out at once: a list in a slab.
 ///
-/// What waits to be sent or told may be overtaken by events, ten thousand at a time, and then must not cost a
-/// walk each.
+/// What waits to be sent or told may be overtaken by events, ten thousand at a time, and then must
+/// not cost a walk each.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     slots: Vec<Slot<T>>,

@@ -3,8 +3,8 @@
 use crate::connection::Connection;
 use crate::event::PrivateData;
 use crate::{
-    ConnectionId, ConnectionManager, DisconnectCause, Drop, Event, ReplyInfo, RequestInfo, Role, ServiceId,
-    State, Transport, message,
+    ConnectionId, ConnectionManager, DisconnectCause, Drop, Event, ReplyInfo, RequestInfo, Role,
+    ServiceId, State, Transport, message,
 };
 use longhaul_units::{Instant, Qpn};
 use longhaul_wire::mad::{
@@ -14,8 +14,9 @@ use longhaul_wire::mad::{
 use std::net::IpAddr;
 
 impl ConnectionManager {
-    /// A MAD came in from `source_ip`. The caller has checked that it is 256 bytes to QP 1 with the right queue
-    /// key. `Some`: it changed nothing (though it may have been answered), and why; counted already.
+    /// A MAD came in from `source_ip`. The caller has checked that it is 256 bytes to QP 1 with the
+    /// right queue key. `Some`: it changed nothing (though it may have been answered), and why;
+    /// counted already.
     pub fn handle_mad(&mut self, now: Instant, source_ip: IpAddr, mad: &Mad) -> Option<Drop> {
         self.counters.received += 1;
         let outcome = self.receive(now, source_ip, mad);
@@ -65,7 +66,13 @@ impl ConnectionManager {
         self.reply(ip, message::rej_stranger(header, ids.0, ids.1, rejected, reason));
     }
 
-    fn on_req(&mut self, now: Instant, ip: IpAddr, header: &Header, req: &Req<'_>) -> Result<(), Drop> {
+    fn on_req(
+        &mut self,
+        now: Instant,
+        ip: IpAddr,
+        header: &Header,
+        req: &Req<'_>,
+    ) -> Result<(), Drop> {
         self.known_request(now, ip, header, req)?;
         let reject = |s: &mut Self, reason| {
             s.reject_stranger(ip, header, (0, req.local_comm_id), MessageRejected::Req, reason);
@@ -161,8 +168,8 @@ impl ConnectionManager {
         Err(Drop::Stale)
     }
 
-    /// The peer repeats itself while our program makes up its mind. What comes early was doubled on the way: it
-    /// must not make the peer wait where our answer gets lost.
+    /// The peer repeats itself while our program makes up its mind. What comes early was doubled on
+    /// the way: it must not make the peer wait where our answer gets lost.
     fn ask_for_patience(&mut self, now: Instant, id: ConnectionId, received: MessageRejected) {
         let early = self.config.response_timeout().divided_by(4);
         let Some(c) = self.tables.get_mut(id) else { return };
@@ -173,8 +180,8 @@ impl ConnectionManager {
         self.reply(ip, mad);
     }
 
-    /// True when the peer's QP belongs to a live connection of ours: that one is over for the peer, so it is
-    /// ended here too. Source: IBTA, volume 1, section 12.9.8.3.1.
+    /// True when the peer's QP belongs to a live connection of ours: that one is over for the peer,
+    /// so it is ended here too. Source: IBTA, volume 1, section 12.9.8.3.1.
     fn is_stale(&mut self, now: Instant, ip: IpAddr, qpn: Qpn) -> bool {
         let Some(id) = self.tables.by_peer_qpn(ip, qpn).map(|c| c.id) else { return false };
         self.abandon_stale(now, id);
@@ -188,7 +195,13 @@ impl ConnectionManager {
         }
     }
 
-    fn on_rep(&mut self, now: Instant, ip: IpAddr, header: &Header, rep: &Rep<'_>) -> Result<(), Drop> {
+    fn on_rep(
+        &mut self,
+        now: Instant,
+        ip: IpAddr,
+        header: &Header,
+        rep: &Rep<'_>,
+    ) -> Result<(), Drop> {
         let id = ConnectionId(rep.remote_comm_id);
         let ids = (rep.remote_comm_id, rep.local_comm_id);
         let Some(c) = self.tables.get(id) else {
@@ -205,8 +218,16 @@ impl ConnectionManager {
         if !matches!(c.state, State::ReqSent | State::ReqAcknowledged) {
             return Err(self.repeated_reply(now, id, ip, header, rep));
         }
-        if self.tables.by_peer_id(ip, rep.local_comm_id).is_some() || self.is_stale(now, ip, rep.qpn) {
-            self.reject_stranger(ip, header, ids, MessageRejected::Rep, RejectReason::STALE_CONNECTION);
+        if self.tables.by_peer_id(ip, rep.local_comm_id).is_some()
+            || self.is_stale(now, ip, rep.qpn)
+        {
+            self.reject_stranger(
+                ip,
+                header,
+                ids,
+                MessageRejected::Rep,
+                RejectReason::STALE_CONNECTION,
+            );
             return Err(Drop::Stale);
         }
         self.answered(id);
@@ -233,7 +254,13 @@ impl ConnectionManager {
         if c.peer_comm_id != rep.local_comm_id {
             // A second connection that a repeated REQ of ours made: it must not stay half-open.
             let ids = (rep.remote_comm_id, rep.local_comm_id);
-            self.reject_stranger(ip, header, ids, MessageRejected::Rep, RejectReason::STALE_CONNECTION);
+            self.reject_stranger(
+                ip,
+                header,
+                ids,
+                MessageRejected::Rep,
+                RejectReason::STALE_CONNECTION,
+            );
             return Drop::Stale;
         }
         match c.state {
@@ -270,7 +297,8 @@ impl ConnectionManager {
                 Err(Drop::Duplicate)
             }
             State::Timewait => {
-                // Our DREQ overtook our REP, or this RTU: in the first case the peer must be told again.
+                // Our DREQ overtook our REP, or this RTU: in the first case the peer must be told
+                // again.
                 let ids = (rtu.remote_comm_id, rtu.local_comm_id);
                 let why = RejectReason::STALE_CONNECTION;
                 self.reject_stranger(ip, header, ids, MessageRejected::Other, why);
@@ -281,7 +309,13 @@ impl ConnectionManager {
         }
     }
 
-    fn on_dreq(&mut self, now: Instant, ip: IpAddr, header: &Header, dreq: &Dreq<'_>) -> Result<(), Drop> {
+    fn on_dreq(
+        &mut self,
+        now: Instant,
+        ip: IpAddr,
+        header: &Header,
+        dreq: &Dreq<'_>,
+    ) -> Result<(), Drop> {
         let (id, state) = match self.find(ip, dreq.remote_comm_id, dreq.local_comm_id) {
             Ok(c) if c.local_qpn != dreq.remote_qpn => return Err(Drop::WrongQpn),
             Ok(c) => (c.id, c.state),
@@ -323,7 +357,8 @@ impl ConnectionManager {
         }
     }
 
-    /// True when a DREQ ends what we have only asked for: it overtook the peer's REP, or that was lost.
+    /// True when a DREQ ends what we have only asked for: it overtook the peer's REP, or that was
+    /// lost.
     fn takes_acceptance_back(&self, ip: IpAddr, dreq: &Dreq<'_>) -> bool {
         self.tables.get(ConnectionId(dreq.remote_comm_id)).is_some_and(|c| {
             matches!(c.state, State::ReqSent | State::ReqAcknowledged)
@@ -339,7 +374,13 @@ impl ConnectionManager {
         let private_data = PrivateData::new(rej.private_data);
         let info = rej.info[..rej.info.len().min(rej.info_len.into())].into();
         let Rej { reason, rejected, .. } = *rej;
-        self.events.push_back(Event::Rejected { connection: id, reason, rejected, info, private_data });
+        self.events.push_back(Event::Rejected {
+            connection: id,
+            reason,
+            rejected,
+            info,
+            private_data,
+        });
     }
 
     fn on_drep(&mut self, now: Instant, ip: IpAddr, drep: &Drep<'_>) -> Result<(), Drop> {
@@ -355,8 +396,8 @@ impl ConnectionManager {
         }
     }
 
-    /// The connection that a REJ is about. Its sender need not have an id, and one that gives up its REQ does
-    /// not know ours.
+    /// The connection that a REJ is about. Its sender need not have an id, and one that gives up
+    /// its REQ does not know ours.
     fn find_rejected(&self, ip: IpAddr, rej: &Rej<'_>) -> Result<&Connection, Drop> {
         if rej.remote_comm_id == 0 {
             if rej.reason != RejectReason::TIMEOUT {
@@ -365,7 +406,8 @@ impl ConnectionManager {
             return self.tables.by_peer_id(ip, rej.local_comm_id).ok_or(Drop::UnknownConnection);
         }
         let c = self.tables.get(ConnectionId(rej.remote_comm_id)).ok_or(Drop::UnknownConnection)?;
-        let ids_agree = rej.local_comm_id == 0 || c.peer_comm_id == 0 || c.peer_comm_id == rej.local_comm_id;
+        let ids_agree =
+            rej.local_comm_id == 0 || c.peer_comm_id == 0 || c.peer_comm_id == rej.local_comm_id;
         if c.peer_ip != ip || !ids_agree {
             return Err(Drop::WrongPeer);
         }
@@ -406,9 +448,15 @@ impl ConnectionManager {
     }
 
     /// Our REQ was rejected for its path MTU: asks again with the one that the peer takes.
-    fn rejected_for_path_mtu(&mut self, now: Instant, id: ConnectionId, rej: &Rej<'_>) -> Result<(), Drop> {
+    fn rejected_for_path_mtu(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        rej: &Rej<'_>,
+    ) -> Result<(), Drop> {
         let again = self.tables.get_mut(id).and_then(|c| {
-            let wanted = message::path_mtu_wanted(rej).filter(|wanted| *wanted < c.path_mtu_code)?;
+            let wanted =
+                message::path_mtu_wanted(rej).filter(|wanted| *wanted < c.path_mtu_code)?;
             let mad = message::req_with_path_mtu(c.kept.as_deref()?, wanted)?;
             (c.path_mtu_code, c.path_mtu_lowered) = (wanted, true);
             Some(mad)

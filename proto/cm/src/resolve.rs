@@ -5,7 +5,8 @@ use crate::manager::{Outgoing, fits, same_family};
 use crate::message::{self, SidrAnswer};
 use crate::sidr::{Resolution, SidrId, SidrState};
 use crate::{
-    CallError, ConnectError, ConnectionManager, Drop, Event, ServiceId, SidrRequest, SidrRequestInfo, Waited,
+    CallError, ConnectError, ConnectionManager, Drop, Event, ServiceId, SidrRequest,
+    SidrRequestInfo, Waited,
 };
 use longhaul_node::Deadline;
 use longhaul_units::{Instant, Qpn};
@@ -15,7 +16,11 @@ use std::net::IpAddr;
 impl ConnectionManager {
     /// Asks a peer for the datagram QP of a service; sends SIDR_REQs until one is answered.
     /// [`Event::SidrResponse`] or [`Event::SidrUnreachable`] follows.
-    pub fn sidr_request(&mut self, now: Instant, request: &SidrRequest<'_>) -> Result<SidrId, ConnectError> {
+    pub fn sidr_request(
+        &mut self,
+        now: Instant,
+        request: &SidrRequest<'_>,
+    ) -> Result<SidrId, ConnectError> {
         fits(request.private_data, SidrReq::PRIVATE_LEN)
             .map_err(|(len, max)| ConnectError::PrivateData { len, max })?;
         same_family(request.source_ip, request.destination_ip)?;
@@ -44,8 +49,8 @@ impl ConnectionManager {
         Ok(id)
     }
 
-    /// Passive: names the datagram QP of the service and its queue key, with at most 136 bytes of private data;
-    /// sends a SIDR_REP. The id is gone, without a further event.
+    /// Passive: names the datagram QP of the service and its queue key, with at most 136 bytes of
+    /// private data; sends a SIDR_REP. The id is gone, without a further event.
     pub fn sidr_accept(
         &mut self,
         now: Instant,
@@ -57,8 +62,8 @@ impl ConnectionManager {
         self.answer(now, id, SidrAnswer { status: SidrStatus::Valid, qpn, qkey, private_data })
     }
 
-    /// Passive: refuses, with at most 136 bytes of private data; sends a SIDR_REP. The id is gone. `rdma_reject`
-    /// gives [`SidrStatus::Rejected`].
+    /// Passive: refuses, with at most 136 bytes of private data; sends a SIDR_REP. The id is gone.
+    /// `rdma_reject` gives [`SidrStatus::Rejected`].
     pub fn sidr_reject(
         &mut self,
         now: Instant,
@@ -69,8 +74,8 @@ impl ConnectionManager {
         self.answer(now, id, SidrAnswer::refusal(status, private_data))
     }
 
-    /// Forgets our own request, or refuses a peer's. The id is gone and no further event names it, queued ones
-    /// included.
+    /// Forgets our own request, or refuses a peer's. The id is gone and no further event names it,
+    /// queued ones included.
     pub fn sidr_destroy(&mut self, now: Instant, id: SidrId) -> Result<(), CallError> {
         match self.resolutions.get(id).map(|r| r.state) {
             Some(SidrState::Asked) => {
@@ -82,13 +87,18 @@ impl ConnectionManager {
         }
     }
 
-    /// Requests for datagram services that are held: ours without an answer, and the peers', answered ones that
-    /// are remembered included.
+    /// Requests for datagram services that are held: ours without an answer, and the peers',
+    /// answered ones that are remembered included.
     pub fn sidr_count(&self) -> usize {
         self.resolutions.len()
     }
 
-    fn answer(&mut self, now: Instant, id: SidrId, answer: SidrAnswer<'_>) -> Result<(), CallError> {
+    fn answer(
+        &mut self,
+        now: Instant,
+        id: SidrId,
+        answer: SidrAnswer<'_>,
+    ) -> Result<(), CallError> {
         fits(answer.private_data, SidrRep::PRIVATE_LEN)
             .map_err(|(len, max)| CallError::PrivateData { len, max })?;
         let r = self.resolutions.get_mut(id).ok_or(CallError::Unknown)?;
@@ -235,7 +245,9 @@ impl ConnectionManager {
     /// Hands over the message that a request keeps.
     pub(crate) fn send_sidr(&mut self, now: Instant, id: SidrId, send: impl FnOnce(IpAddr, &Mad)) {
         // Whatever ends the request takes the entry out of the queue.
-        let Some(r) = self.resolutions.get_mut(id) else { unreachable!("queued for a forgotten request") };
+        let Some(r) = self.resolutions.get_mut(id) else {
+            unreachable!("queued for a forgotten request")
+        };
         r.queued = None;
         let rearm = std::mem::take(&mut r.rearm);
         let Some(mad) = r.kept.as_deref() else { unreachable!("queued without a message") };

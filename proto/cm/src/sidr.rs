@@ -7,7 +7,8 @@ use longhaul_wire::mad::Mad;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// One request for a datagram service, ours or a peer's; of one space of numbers with [`ConnectionId`].
+/// One request for a datagram service, ours or a peer's; of one space of numbers with
+/// [`ConnectionId`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct SidrId(pub(crate) u32);
 
@@ -31,7 +32,8 @@ pub(crate) enum SidrState {
     Asked,
     /// A peer's, which our program has not answered yet.
     Undecided,
-    /// A peer's that was answered: over for the program, kept for a peer that did not get the answer.
+    /// A peer's that was answered: over for the program, kept for a peer that did not get the
+    /// answer.
     Answered,
 }
 

@@ -63,7 +63,8 @@ impl Tables {
     /// Adds a connection; its indexed fields are taken as they stand.
     pub fn insert(&mut self, connection: Connection) {
         let id = connection.id;
-        let (ip, comm_id, peer_qpn) = (connection.peer_ip, connection.peer_comm_id, connection.peer_qpn);
+        let (ip, comm_id, peer_qpn) =
+            (connection.peer_ip, connection.peer_comm_id, connection.peer_qpn);
         let (local_qpn, deadline) = (connection.local_qpn, connection.deadline);
         self.half_open += usize::from(connection.state.is_half_open());
         self.connections.insert(id, Box::new(connection));

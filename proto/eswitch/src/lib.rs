@@ -1,14 +1,16 @@
 //! The embedded switch of a host: several functions behind one address.
 //!
-//! Each process that uses the host's device is a function with a slot of its own. Slots show in the numbers that
-//! a function hands out: the top 6 bits of its QPNs and of its CM ids, so that every packet names
-//! its function, except a request that names a service: the CM's REQ and SIDR_REQ. Those go to all functions; a refusal
-//! for want of a listener leaves the host once every function has given it. Every function answers every copy of a
-//! request, so that each copy starts the collection anew and a function that has begun to listen is not overheard.
+//! Each process that uses the host's device is a function with a slot of its own. Slots show in the
+//! numbers that a function hands out: the top 6 bits of its QPNs and of its CM ids, so that every
+//! packet names its function, except a request that names a service: the CM's REQ and SIDR_REQ.
+//! Those go to all functions; a refusal for want of a listener leaves the host once every function
+//! has given it. Every function answers every copy of a request, so that each copy starts the
+//! collection anew and a function that has begun to listen is not overheard.
 //!
-//! A multicast goes to all functions too, since it is not known here who has joined which group. One that a function
-//! sends leaves the host and also comes back to every function, the sender's own included: a QP that has joined the group
-//! it sends to gets its own messages, and neither function nor wire has to return them.
+//! A multicast goes to all functions too, since it is not known here who has joined which group.
+//! One that a function sends leaves the host and also comes back to every function, the sender's
+//! own included: a QP that has joined the group it sends to gets its own messages, and neither
+//! function nor wire has to return them.
 //!
 //! It decides where a frame goes and holds no frames itself.
 #![forbid(unsafe_code)]
@@ -21,15 +23,15 @@ use longhaul_wire::mad::{Message, RejectReason, SidrStatus};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// Slots of one host: 6 bits of the QPN, of which the last value is not used, since it would reach the QPN 0xffffff
-/// that means multicast.
+/// Slots of one host: 6 bits of the QPN, of which the last value is not used, since it would reach
+/// the QPN 0xffffff that means multicast.
 pub const FUNCTIONS_MAX: usize = 63;
 /// Bits of a QPN below the slot.
 pub const QPN_SLOT_SHIFT: u32 = 18;
 /// Bits of a CM id below the slot.
 pub const COMM_ID_SLOT_SHIFT: u32 = 26;
-/// Requests whose refusals are collected: far more than a host is asked within the second or two that a program may
-/// take over its refusal. About 100 bytes each, once there were so many.
+/// Requests whose refusals are collected: far more than a host is asked within the second or two
+/// that a program may take over its refusal. About 100 bytes each, once there were so many.
 const REQUESTS_MAX: usize = 65_536;
 
 /// Where a frame goes.
@@ -54,8 +56,8 @@ pub enum DropReason {
     NotRoce,
     /// No function with that slot is attached.
     NoFunction,
-    /// A refusal that other functions have not given yet, or one of a request that has been refused already or that
-    /// is not remembered: its requester asks again.
+    /// A refusal that other functions have not given yet, or one of a request that has been refused
+    /// already or that is not remembered: its requester asks again.
     RefusedByOthersYet,
 }
 
@@ -65,7 +67,8 @@ pub struct EmbeddedSwitch {
     address: IpAddr,
     /// One bit for each slot.
     attached: u64,
-    /// Requests that went to all functions, each with the slots of those that have refused its last copy.
+    /// Requests that went to all functions, each with the slots of those that have refused its last
+    /// copy.
     requests: HashMap<RequestKey, u64, FixedState>,
     /// Their keys, each once, the oldest first.
     ages: VecDeque<RequestKey>,
@@ -117,10 +120,12 @@ impl RequestKey {
     }
 }
 
-/// True for a packet to a group of QPs: by its QPN, and by its address at the IP or the Ethernet layer.
+/// True for a packet to a group of QPs: by its QPN, and by its address at the IP or the Ethernet
+/// layer.
 fn is_multicast(packet: &Packet<'_>) -> bool {
     packet.dest_qp() == Qpn::MULTICAST
-        && (packet.destination_ip().is_multicast() || packet.head().first().is_some_and(|byte| byte & 1 != 0))
+        && (packet.destination_ip().is_multicast()
+            || packet.head().first().is_some_and(|byte| byte & 1 != 0))
 }
 
 /// The CM message in a packet to QP1.
@@ -130,8 +135,8 @@ fn cm_message<'a>(frame: &'a Frame<'_>) -> Option<Message<'a>> {
 }
 
 impl EmbeddedSwitch {
-    /// A switch of the host with `address`, to which no function is attached yet. `seed` keys its hashes, so that
-    /// peers cannot aim at collisions.
+    /// A switch of the host with `address`, to which no function is attached yet. `seed` keys its
+    /// hashes, so that peers cannot aim at collisions.
     pub fn new(address: IpAddr, seed: u64) -> Self {
         let requests = HashMap::with_hasher(FixedState::with_seed(seed));
         EmbeddedSwitch { address, attached: 0, requests, ages: VecDeque::new() }
@@ -160,7 +165,11 @@ impl EmbeddedSwitch {
 
     fn to_slot(&self, slot: u32) -> Route {
         let slot = slot as usize;
-        if self.is_attached(slot) { Route::Function(slot) } else { Route::Drop(DropReason::NoFunction) }
+        if self.is_attached(slot) {
+            Route::Function(slot)
+        } else {
+            Route::Drop(DropReason::NoFunction)
+        }
     }
 
     /// Routes a frame that the function in `slot`, which is below [`FUNCTIONS_MAX`], sends.
@@ -179,8 +188,8 @@ impl EmbeddedSwitch {
 
     /// Notes a refusal for want of a listener; false when that was the last one, or none.
     fn is_held_refusal(&mut self, slot: usize, packet: &Packet<'_>, frame: &Frame<'_>) -> bool {
-        let refused =
-            cm_message(frame).and_then(|message| RequestKey::of_refusal(packet.destination_ip(), &message));
+        let refused = cm_message(frame)
+            .and_then(|message| RequestKey::of_refusal(packet.destination_ip(), &message));
         let Some(refused) = refused else { return false };
         let Some(by) = self.requests.get_mut(&refused) else { return true };
         *by |= 1 << slot;
@@ -194,7 +203,9 @@ impl EmbeddedSwitch {
 
     /// Routes a frame that comes to the host.
     pub fn from_wire(&mut self, frame: &Frame<'_>) -> Route {
-        let Ok(Some(packet)) = Packet::parse(frame.head) else { return Route::Drop(DropReason::NotRoce) };
+        let Ok(Some(packet)) = Packet::parse(frame.head) else {
+            return Route::Drop(DropReason::NotRoce);
+        };
         if is_multicast(&packet) {
             return Route::AllFunctions;
         }

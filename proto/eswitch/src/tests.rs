@@ -58,7 +58,11 @@ fn switch_with(slots: &[usize]) -> EmbeddedSwitch {
 }
 
 fn frame<'a>(head: &'a Head, payload: &'a [u8]) -> Frame<'a> {
-    Frame { head: head.bytes(), payload: Payload::Bytes(payload), trailer: Trailer::Sealed { pad_len: 0 } }
+    Frame {
+        head: head.bytes(),
+        payload: Payload::Bytes(payload),
+        trailer: Trailer::Sealed { pad_len: 0 },
+    }
 }
 
 mod data {
@@ -115,8 +119,13 @@ mod datagrams {
     #[test]
     fn to_a_group_reach_every_function_and_leave_the_host() {
         let mut switch = switch_with(&[0, 3]);
-        let v6 =
-            head("fe80::1".parse().unwrap(), "ff0e::7".parse().unwrap(), Opcode::UD_SEND_ONLY, 0xff_ffff, 4);
+        let v6 = head(
+            "fe80::1".parse().unwrap(),
+            "ff0e::7".parse().unwrap(),
+            Opcode::UD_SEND_ONLY,
+            0xff_ffff,
+            4,
+        );
         let v4 = head(PEER, group(), Opcode::UD_SEND_ONLY, 0xff_ffff, 4);
         let by_mac = head_to_mac(GROUP_MAC, PEER, HOST, Opcode::UD_SEND_ONLY, 0xff_ffff, 4);
         for head in [v4, v6, by_mac] {
@@ -146,8 +155,8 @@ mod datagram_services {
     const SIDR_REQ: u16 = 0x17;
     const SIDR_REP: u16 = 0x18;
 
-    /// SIDR messages have their request id where others have the local communication id, and the reply's status is
-    /// the first byte after that.
+    /// SIDR messages have their request id where others have the local communication id, and the
+    /// reply's status is the first byte after that.
     fn sidr(attribute: u16, request_id: u32, status: u8) -> [u8; 256] {
         mad(attribute, request_id, u32::from(status) << 24, 0)
     }
@@ -187,7 +196,11 @@ mod datagram_services {
             let mut switch = switch_with(&[0, 1, 2]);
             switch.from_wire(&frame(&inward(), &sidr(SIDR_REQ, 500, 0)));
             let answer = sidr(SIDR_REP, 500, status);
-            assert_eq!(switch.from_function(0, &frame(&outward(), &answer)), Route::Wire, "status {status}");
+            assert_eq!(
+                switch.from_function(0, &frame(&outward(), &answer)),
+                Route::Wire,
+                "status {status}"
+            );
         }
     }
 
@@ -222,7 +235,10 @@ mod connections {
         let inward = head(PEER, HOST, Opcode::UD_SEND_ONLY, 1, 256);
         let outward = head(HOST, PEER, Opcode::UD_SEND_ONLY, 1, 256);
         for _ in 0..2 {
-            assert_eq!(switch.from_wire(&frame(&inward, &mad(0x10, 500, 0, 0))), Route::AllFunctions);
+            assert_eq!(
+                switch.from_wire(&frame(&inward, &mad(0x10, 500, 0, 0))),
+                Route::AllFunctions
+            );
             let refusal = mad(0x12, 0, 500, 8);
             for slot in [2, 0] {
                 assert_eq!(switch.from_function(slot, &frame(&outward, &refusal)), EARLY);
@@ -249,7 +265,10 @@ mod connections {
             switch.from_wire(&frame(&inward, &mad(0x10, 500, 0, 0)));
         }
         let refusal = mad(0x12, 0, 500, 8);
-        assert_eq!([0; 2].map(|slot| switch.from_function(slot, &frame(&outward, &refusal))), [EARLY; 2]);
+        assert_eq!(
+            [0; 2].map(|slot| switch.from_function(slot, &frame(&outward, &refusal))),
+            [EARLY; 2]
+        );
         // One answer to both copies.
         let routes = [1; 2].map(|slot| switch.from_function(slot, &frame(&outward, &refusal)));
         assert_eq!(routes, [Route::Wire, EARLY]);
@@ -264,7 +283,11 @@ mod connections {
         switch.from_wire(&frame(&inward, &mad(0x10, 500, 0, 0)));
         assert_eq!(switch.from_function(0, &frame(&outward, &refusal)), EARLY);
         switch.from_wire(&frame(&inward, &mad(0x10, 500, 0, 0)));
-        assert_eq!(switch.from_function(1, &frame(&outward, &refusal)), EARLY, "0 may take this one");
+        assert_eq!(
+            switch.from_function(1, &frame(&outward, &refusal)),
+            EARLY,
+            "0 may take this one"
+        );
     }
 
     #[test]
@@ -286,10 +309,18 @@ mod connections {
             switch.from_wire(&frame(&inward, &mad(0x10, id, 0, 0)));
         }
         for id in 1..=10_000 {
-            assert_eq!(switch.from_function(0, &frame(&outward, &mad(0x12, 0, id, 8))), EARLY, "{id}");
+            assert_eq!(
+                switch.from_function(0, &frame(&outward, &mad(0x12, 0, id, 8))),
+                EARLY,
+                "{id}"
+            );
         }
         for id in 1..=10_000 {
-            assert_eq!(switch.from_function(1, &frame(&outward, &mad(0x12, 0, id, 8))), Route::Wire, "{id}");
+            assert_eq!(
+                switch.from_function(1, &frame(&outward, &mad(0x12, 0, id, 8))),
+                Route::Wire,
+                "{id}"
+            );
         }
     }
 

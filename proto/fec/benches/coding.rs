@@ -1,11 +1,12 @@
-//! What coding costs: an encoder's and a repair's bytes per second, beside a copy of the same bytes and the fastest
-//! general library.
+//! What coding costs: an encoder's and a repair's bytes per second, beside a copy of the same bytes
+//! and the fastest general library.
 
 #![allow(missing_docs, reason = "the benchmark harness's macros make public functions")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use longhaul_fec::{
-    Body, Decoder, DecoderConfig, Encoder, HEAD_MAX, Layout, Measured, Parity, PathLoss, Symbol, choose,
+    Body, Decoder, DecoderConfig, Encoder, HEAD_MAX, Layout, Measured, Parity, PathLoss, Symbol,
+    choose,
 };
 use longhaul_units::Duration;
 use std::hint::black_box;
@@ -59,7 +60,8 @@ fn encode(c: &mut Criterion) {
                     }
                 });
             });
-            let mut library = reed_solomon_simd::ReedSolomonEncoder::new(symbols, rows, BODY).unwrap();
+            let mut library =
+                reed_solomon_simd::ReedSolomonEncoder::new(symbols, rows, BODY).unwrap();
             group.bench_function(format!("reed_solomon_simd_m{rows}"), |b| {
                 b.iter(|| {
                     for body in &data {
@@ -84,10 +86,13 @@ fn repair(c: &mut Criterion) {
                 encoder.add(number, &HEAD, &Body::bytes(body)).unwrap();
             }
             let mut parities = Vec::new();
-            while let Some(Parity { id, head, body: Body::Bytes([body, ..]) }) = encoder.next_parity() {
+            while let Some(Parity { id, head, body: Body::Bytes([body, ..]) }) =
+                encoder.next_parity()
+            {
                 parities.push((id, head.to_vec(), body.to_vec()));
             }
-            let mut decoder = Decoder::new(DecoderConfig { reach: 1024, ..DecoderConfig::default() });
+            let mut decoder =
+                Decoder::new(DecoderConfig { reach: 1024, ..DecoderConfig::default() });
             // The code depends on numbers modulo 241.
             let mut base = 0;
             group.bench_function(format!("lost{lost}"), |b| {
@@ -99,16 +104,21 @@ fn repair(c: &mut Criterion) {
                     for (id, head, body) in &parities {
                         let id = longhaul_fec::ParityId { base: id.base + base, ..*id };
                         let parity = Parity { id, head, body: Body::bytes(body) };
-                        decoder.on_parity(&parity, |recovered| back += recovered.body.len()).unwrap();
+                        decoder
+                            .on_parity(&parity, |recovered| back += recovered.body.len())
+                            .unwrap();
                     }
                     assert_eq!(back, lost * BODY);
                     base += 241;
                 });
             });
-            let mut coder = reed_solomon_simd::ReedSolomonEncoder::new(symbols, lost, BODY).unwrap();
+            let mut coder =
+                reed_solomon_simd::ReedSolomonEncoder::new(symbols, lost, BODY).unwrap();
             data.iter().for_each(|body| coder.add_original_shard(body).unwrap());
-            let parities: Vec<_> = coder.encode().unwrap().recovery_iter().map(<[u8]>::to_vec).collect();
-            let mut library = reed_solomon_simd::ReedSolomonDecoder::new(symbols, lost, BODY).unwrap();
+            let parities: Vec<_> =
+                coder.encode().unwrap().recovery_iter().map(<[u8]>::to_vec).collect();
+            let mut library =
+                reed_solomon_simd::ReedSolomonDecoder::new(symbols, lost, BODY).unwrap();
             group.bench_function(format!("reed_solomon_simd_lost{lost}"), |b| {
                 b.iter(|| {
                     for (i, body) in data.iter().enumerate().skip(lost) {
@@ -143,8 +153,13 @@ fn without_loss(c: &mut Criterion) {
 fn choice(c: &mut Criterion) {
     for loss in [1e-4, 1e-2, 5e-2] {
         let path = PathLoss { loss, burst: 4.0 };
-        let measured =
-            Measured { path, rtt: Duration::from_ms(100), packets_per_s: 3e6, free_per_s: 0.0, goal: None };
+        let measured = Measured {
+            path,
+            rtt: Duration::from_ms(100),
+            packets_per_s: 3e6,
+            free_per_s: 0.0,
+            goal: None,
+        };
         c.bench_function(&format!("choose_at_{loss}"), |b| b.iter(|| choose(black_box(&measured))));
     }
 }

@@ -6,10 +6,12 @@ use longhaul_units::Duration;
 /// At this share of losses or less, repetition alone is cheaper.
 const LOSS_MIN: f64 = 1e-5;
 
-/// Most parity per DATA at a share of losses, joined by straight lines over the logarithm of the loss.
+/// Most parity per DATA at a share of losses, joined by straight lines over the logarithm of the
+/// loss.
 ///
-/// A choice made for one loss stands while the measured one lies within [`BAND`] of it, so the bounds that users see
-/// (1.5 % at 1e-4, 5 % below 1e-3, 8 % at 1e-2, 18 % at 5e-2) hold with the curve shifted by that much.
+/// A choice made for one loss stands while the measured one lies within [`BAND`] of it, so the
+/// bounds that users see (1.5 % at 1e-4, 5 % below 1e-3, 8 % at 1e-2, 18 % at 5e-2) hold with the
+/// curve shifted by that much.
 const BUDGET: [(f64, f64); 6] =
     [(LOSS_MIN, 0.008), (1.5e-4, 0.015), (1.5e-3, 0.05), (1.5e-2, 0.085), (5e-2, 0.18), (0.2, 0.4)];
 
@@ -19,11 +21,12 @@ const FREE_BUDGET_MAX: f64 = 0.5;
 /// The parity that a latency goal may cost on any path.
 const GOAL_BUDGET: f64 = 0.015;
 
-/// A repeated datagram completes a message after so many round trips: goals from here on need no parity.
+/// A repeated datagram completes a message after so many round trips: goals from here on need no
+/// parity.
 const REPEATED_RTTS: f64 = 2.5;
 
-/// How many losses in a round trip are left to repetition: one of them holds up what a stream sends in that round trip, so
-/// that this part of it waits.
+/// How many losses in a round trip are left to repetition: one of them holds up what a stream sends
+/// in that round trip, so that this part of it waits.
 const LEFT_PER_RTT: f64 = 5e-4;
 
 /// The part of a round trip that a block takes to send.
@@ -44,7 +47,8 @@ const SIGNIFICANT: f64 = 32.0;
 /// What a flow asks of its messages.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LatencyGoal {
-    /// 99.9 % of messages are to be complete within so many round trips; one without any loss takes 1.
+    /// 99.9 % of messages are to be complete within so many round trips; one without any loss takes
+    /// 1.
     pub rtts: f64,
     /// Packets of a message, from 1.
     pub message_packets: u32,
@@ -87,12 +91,14 @@ pub struct Report {
 
 /// The cheapest layout that leaves few enough losses, within the budget for parity.
 ///
-/// Without a goal, one loss in 2000 round trips is few enough: a stream then waits in one round trip of so many. With
-/// a goal, 0.1 % of messages may have one. Where the budget does not reach so far, the layout that leaves least is
-/// taken if it halves the loss. A block takes an eighth of a round trip to send (with a goal, the time that the goal
-/// leaves), or up to half of one where the budget asks for longer blocks: repetition would be sooner otherwise.
+/// Without a goal, one loss in 2000 round trips is few enough: a stream then waits in one round
+/// trip of so many. With a goal, 0.1 % of messages may have one. Where the budget does not reach so
+/// far, the layout that leaves least is taken if it halves the loss. A block takes an eighth of a
+/// round trip to send (with a goal, the time that the goal leaves), or up to half of one where the
+/// budget asks for longer blocks: repetition would be sooner otherwise.
 ///
-/// Cost: up to a few hundred evaluations of [`residual_loss`], some 0.1 ms; call it when the path changed.
+/// Cost: up to a few hundred evaluations of [`residual_loss`], some 0.1 ms; call it when the path
+/// changed.
 pub fn choose(measured: &Measured) -> Choice {
     let loss = measured.path.loss.clamp(0.0, 0.9);
     let path = PathLoss { loss, ..measured.path };
@@ -110,7 +116,8 @@ pub fn choose(measured: &Measured) -> Choice {
         Some(goal) => {
             let target = (1e-3 / f64::from(goal.message_packets.max(1))).max(TARGET_MIN);
             let budget = budget(loss).max(GOAL_BUDGET);
-            // A flush ends blocks early on a slow path, so the shortest block in the budget is always allowed.
+            // A flush ends blocks early on a slow path, so the shortest block in the budget is
+            // always allowed.
             (target, budget, ((goal.rtts - 1.0) * per_rtt).max((1.0 / budget).ceil()))
         }
     };
@@ -158,8 +165,8 @@ impl Search {
         Some(Choice { layout: Some(layout), residual: residual_loss(layout, self.path) })
     }
 
-    /// The choice that meets the target with least parity; strides and rows add a little, as they take memory,
-    /// computation and time to repair.
+    /// The choice that meets the target with least parity; strides and rows add a little, as they
+    /// take memory, computation and time to repair.
     fn cheapest(&self) -> Option<Choice> {
         let mut best: Option<(f64, Choice)> = None;
         for (rows, stride, fewest, most) in self.frames() {
@@ -173,7 +180,8 @@ impl Search {
             if cost(most) >= bound {
                 continue;
             }
-            // Symbols that would be an improvement: more of them leave more losses, so look for the most that do.
+            // Symbols that would be an improvement: more of them leave more losses, so look for the
+            // most that do.
             let cheaper = (weight * rows as f64 / bound) as usize + 1;
             let (mut low, mut high) = (fewest.max(cheaper), most + 1);
             let Some(mut found) = (low < high).then(|| meets(low)).flatten() else { continue };
@@ -191,14 +199,17 @@ impl Search {
 
     /// The choice that leaves least, if it is worth its parity.
     fn strongest(&self) -> Option<Choice> {
-        let all = self.frames().filter_map(|(rows, stride, fewest, _)| self.evaluate(fewest, rows, stride));
+        let all = self
+            .frames()
+            .filter_map(|(rows, stride, fewest, _)| self.evaluate(fewest, rows, stride));
         all.min_by(|a, b| a.residual.total_cmp(&b.residual))
             .filter(|best| best.residual <= self.path.loss / 2.0)
     }
 }
 
-/// Follows a path's reports and changes the choice when the path has changed: at once to more protection, after 16
-/// reports in a row to less, never for a change of loss within a factor of 1.5.
+/// Follows a path's reports and changes the choice when the path has changed: at once to more
+/// protection, after 16 reports in a row to less, never for a change of loss within a factor of
+/// 1.5.
 #[derive(Clone, Debug)]
 pub struct Adaptation {
     /// Weighs the last few reports.
@@ -246,12 +257,14 @@ impl Adaptation {
         self.choice
     }
 
-    /// What the path loses, smoothed: by the last few reports when they hold 32 losses, else by the last hundred or so.
+    /// What the path loses, smoothed: by the last few reports when they hold 32 losses, else by the
+    /// last hundred or so.
     pub fn path(&self) -> PathLoss {
         if self.fast.lost >= SIGNIFICANT { self.fast.path() } else { self.slow.path() }
     }
 
-    /// Takes a report and the path's other figures, DATA and free PARITY per second as in [`Measured`], and returns the choice. To be called about once per round trip.
+    /// Takes a report and the path's other figures, DATA and free PARITY per second as in
+    /// [`Measured`], and returns the choice. To be called about once per round trip.
     pub fn report(
         &mut self,
         report: &Report,
@@ -288,8 +301,9 @@ impl Adaptation {
         let loss = ratio(measured.path.loss, anchor.path.loss, TARGET_MIN);
         let burst = ratio(measured.path.burst, anchor.path.burst, 1.0);
         let size = ratio(per_rtt(measured), per_rtt(anchor), 1.0);
-        let is_needless =
-            self.choice.layout.is_some() && measured.goal.is_none() && measured.path.loss <= LOSS_MIN;
+        let is_needless = self.choice.layout.is_some()
+            && measured.goal.is_none()
+            && measured.path.loss <= LOSS_MIN;
         if measured.goal != anchor.goal || loss > BAND || burst > 2.0 {
             Change::Worse
         } else if is_needless || loss < 1.0 / BAND || burst < 0.5 || !(0.5..=2.0).contains(&size) {

@@ -8,7 +8,8 @@ use crate::{BODY_MAX, Body, HEAD_MAX, Parity, ParityId, ROWS_MAX};
 /// No buffer.
 const NO_BUFFER: u16 = u16::MAX;
 
-/// A received datagram as the caller keeps it; cheap to hold, such as a reference to a pooled frame.
+/// A received datagram as the caller keeps it; cheap to hold, such as a reference to a pooled
+/// frame.
 pub trait Symbol {
     /// Writes the head that the sender gave to its encoder and returns its length.
     fn head(&self, out: &mut [u8; HEAD_MAX]) -> usize;
@@ -57,7 +58,8 @@ pub struct Counters {
     pub redundant: u64,
     /// Parities that came twice.
     pub repeated: u64,
-    /// Groups given up with something missing: too much was lost, or they were the oldest when memory ran out.
+    /// Groups given up with something missing: too much was lost, or they were the oldest when
+    /// memory ran out.
     pub given_up: u64,
     /// DATA further back than the decoder remembers.
     pub late: u64,
@@ -78,35 +80,45 @@ pub struct Counters {
 /// Bounds of a decoder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecoderConfig {
-    /// How many numbers back repair is possible, 64 to 2²⁰; rounded up to a power of two. Twice the longest block that
-    /// the peer may use suits every path: the longest of all is 8192. Costs 2 slots of about 40 bytes and a handle
-    /// for each.
+    /// How many numbers back repair is possible, 64 to 2²⁰; rounded up to a power of two. Twice the
+    /// longest block that the peer may use suits every path: the longest of all is 8192. Costs 2
+    /// slots of about 40 bytes and a handle for each.
     pub reach: usize,
-    /// How many numbers back datagrams are held while no parity comes, up to `reach`. When the peer begins to send
-    /// parity, or lays out blocks more than four times as long as before, a loss in the first block that lies further
-    /// back from its parity than this is not repaired. Each costs a held datagram on a path that needs no parity.
+    /// How many numbers back datagrams are held while no parity comes, up to `reach`. When the peer
+    /// begins to send parity, or lays out blocks more than four times as long as before, a loss in
+    /// the first block that lies further back from its parity than this is not repaired. Each costs
+    /// a held datagram on a path that needs no parity.
     pub quiet_reach: usize,
-    /// Bytes of bodies that held handles may refer to; a length alone counts as its length. Beyond it the oldest are
-    /// let go of. At least a block's.
+    /// Bytes of bodies that held handles may refer to; a length alone counts as its length. Beyond
+    /// it the oldest are let go of. At least a block's.
     pub held_bytes_max: usize,
-    /// Parities kept at a time, 8 to 65,000, for groups that miss something. Each costs up to the longest body.
+    /// Parities kept at a time, 8 to 65,000, for groups that miss something. Each costs up to the
+    /// longest body.
     pub parities_max: usize,
 }
 
 impl Default for DecoderConfig {
-    /// For blocks of 8192 numbers of 4 KiB: up to 64 MiB referred to, 4 MiB of these without parity, and 4 MiB of parity.
+    /// For blocks of 8192 numbers of 4 KiB: up to 64 MiB referred to, 4 MiB of these without
+    /// parity, and 4 MiB of parity.
     fn default() -> Self {
-        DecoderConfig { reach: 16_384, quiet_reach: 1024, held_bytes_max: 64 << 20, parities_max: 1024 }
+        DecoderConfig {
+            reach: 16_384,
+            quiet_reach: 1024,
+            held_bytes_max: 64 << 20,
+            parities_max: 1024,
+        }
     }
 }
 
 /// Gives back the DATA of one path that were lost, from parity and what arrived.
 ///
-/// Show it each DATA as it arrives, once ([`on_data`](Self::on_data)), and each parity ([`on_parity`](Self::on_parity));
-/// both hand what could be recovered to a closure. `H` is how the caller keeps a datagram.
+/// Show it each DATA as it arrives, once ([`on_data`](Self::on_data)), and each parity
+/// ([`on_parity`](Self::on_parity)); both hand what could be recovered to a closure. `H` is how the
+/// caller keeps a datagram.
 ///
-/// It holds on to datagrams for four of the longest blocks that it has lately seen parity for, or until their group is
-/// complete, inside the bounds of its configuration. Nothing is allocated once parities have shown their length.
+/// It holds on to datagrams for four of the longest blocks that it has lately seen parity for, or
+/// until their group is complete, inside the bounds of its configuration. Nothing is allocated once
+/// parities have shown their length.
 pub struct Decoder<H> {
     kernel: Kernel,
     ring: Ring<H>,
@@ -136,7 +148,8 @@ struct Group {
 impl Group {
     fn held(&self) -> impl Iterator<Item = (u8, usize)> {
         let rows = (0..).zip(self.buffers);
-        rows.filter(|&(_, buffer)| buffer != NO_BUFFER).map(|(row, buffer)| (row, usize::from(buffer)))
+        rows.filter(|&(_, buffer)| buffer != NO_BUFFER)
+            .map(|(row, buffer)| (row, usize::from(buffer)))
     }
 }
 
@@ -177,11 +190,11 @@ impl<H: Symbol> Decoder<H> {
         self.groups.len() - self.free_groups.len()
     }
 
-    /// Takes an arrived DATA. Should it complete what a group's parity lacked, the group's lost members go to
-    /// `recovered`.
+    /// Takes an arrived DATA. Should it complete what a group's parity lacked, the group's lost
+    /// members go to `recovered`.
     ///
-    /// The stretch of numbers that is remembered moves up with `number`: the caller has checked that a peer
-    /// could have sent it.
+    /// The stretch of numbers that is remembered moves up with `number`: the caller has checked
+    /// that a peer could have sent it.
     pub fn on_data(&mut self, number: u64, held: H, recovered: impl FnMut(Recovered<'_>)) {
         if number == u64::MAX || matches!(self.ring.locate(number), Where::Old) {
             self.counters.late += 1;
@@ -208,7 +221,8 @@ impl<H: Symbol> Decoder<H> {
         }
     }
 
-    /// Takes an arrived parity. What its group lost goes to `recovered`, if that much can be computed.
+    /// Takes an arrived parity. What its group lost goes to `recovered`, if that much can be
+    /// computed.
     ///
     /// # Errors
     /// When the parity cannot be used; it is counted, and nothing comes of it.
@@ -245,7 +259,8 @@ impl<H: Symbol> Decoder<H> {
             (_, Where::Ahead) => return Err(Refusal::Ahead),
             _ => {}
         }
-        let (known, closed) = self.ring.peek(id.base).map_or((NO_GROUP, false), |s| (s.group, s.is_closed));
+        let (known, closed) =
+            self.ring.peek(id.base).map_or((NO_GROUP, false), |s| (s.group, s.is_closed));
         if closed {
             self.counters.redundant += 1;
             return Ok(None);
@@ -253,14 +268,16 @@ impl<H: Symbol> Decoder<H> {
         if known != NO_GROUP {
             return self.place_in(known, parity);
         }
-        let taken = |number| self.ring.peek(number).is_some_and(|s| s.group != NO_GROUP || s.is_closed);
+        let taken =
+            |number| self.ring.peek(number).is_some_and(|s| s.group != NO_GROUP || s.is_closed);
         if id.members().any(taken) {
             return Err(Refusal::Overlapping);
         }
         let block = u64::from(id.symbols) * u64::from(id.stride);
         let span = self.ring.span;
         self.last_parity = last;
-        self.ring.span = (4 * block).max(span - span / 64).min(self.ring.reach()).max(self.quiet_span);
+        self.ring.span =
+            (4 * block).max(span - span / 64).min(self.ring.reach()).max(self.quiet_span);
         let come = |number: &u64| self.ring.peek(*number).is_some_and(|slot| slot.has_come);
         let missing = id.members().filter(|number| !come(number)).count();
         if missing == 0 {
@@ -298,11 +315,14 @@ impl<H: Symbol> Decoder<H> {
         Ok(Some(group))
     }
 
-    /// A copy of the parity. The group that lies furthest back, `but` one, gives way when there is no room.
+    /// A copy of the parity. The group that lies furthest back, `but` one, gives way when there is
+    /// no room.
     fn buffer_for(&mut self, parity: &Parity<'_>, but: u16) -> u16 {
         while self.free_buffers.is_empty() {
-            let in_use = (0..).zip(&self.groups).filter(|(i, group)| group.missing > 0 && *i != but);
-            // One group has at most ROWS_MAX buffers, and there are more than it lacks: another has some.
+            let in_use =
+                (0..).zip(&self.groups).filter(|(i, group)| group.missing > 0 && *i != but);
+            // One group has at most ROWS_MAX buffers, and there are more than it lacks: another has
+            // some.
             let Some((oldest, _)) = in_use.min_by_key(|(_, group)| group.id.base) else { break };
             self.give_up(oldest);
         }
@@ -340,7 +360,8 @@ impl<H: Symbol> Decoder<H> {
         self.ring.claim(number).1
     }
 
-    /// Computes what the group lost if enough of it is there; then, or when nothing is missing, ends it.
+    /// Computes what the group lost if enough of it is there; then, or when nothing is missing,
+    /// ends it.
     fn repair(&mut self, index: u16, mut recovered: impl FnMut(Recovered<'_>)) {
         let group = &self.groups[usize::from(index)];
         let id = group.id;
@@ -362,7 +383,9 @@ impl<H: Symbol> Decoder<H> {
         let erased = &erased[..count];
         if self.solve(index, erased) {
             for (number, sum) in erased.iter().zip(&self.solved) {
-                let (Some(slot), Some((head, body))) = (self.ring.peek_mut(*number), sum.as_symbol()) else {
+                let (Some(slot), Some((head, body))) =
+                    (self.ring.peek_mut(*number), sum.as_symbol())
+                else {
                     continue;
                 };
                 if !slot.has_come {
@@ -378,11 +401,14 @@ impl<H: Symbol> Decoder<H> {
         self.close_members(id);
     }
 
-    /// Solves for the `erased` members with as many parities; false when what is there contradicts itself.
+    /// Solves for the `erased` members with as many parities; false when what is there contradicts
+    /// itself.
     fn solve(&mut self, index: u16, erased: &[u64]) -> bool {
         let group = &self.groups[usize::from(index)];
         let (mut rows, mut matrix) = ([(0, 0); ROWS_MAX], [[0; ROWS_MAX]; ROWS_MAX]);
-        for ((r, line), held) in rows.iter_mut().zip(&mut matrix).zip(group.held()).take(erased.len()) {
+        for ((r, line), held) in
+            rows.iter_mut().zip(&mut matrix).zip(group.held()).take(erased.len())
+        {
             *r = held;
             for (cell, &number) in line.iter_mut().zip(erased) {
                 *cell = coefficient(held.0, number);

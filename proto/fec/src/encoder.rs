@@ -6,12 +6,13 @@ use crate::{BODY_MAX, Body, HEAD_MAX, Layout, Parity, ParityId};
 
 /// Makes the parities of one path's DATA.
 ///
-/// [`add`](Self::add) each DATA in the order of its number; when that says that parities are due, take them with
-/// [`next_parity`](Self::next_parity) and send them in that order, between DATA or at once. When the path falls
-/// idle, [`flush`](Self::flush).
+/// [`add`](Self::add) each DATA in the order of its number; when that says that parities are due,
+/// take them with [`next_parity`](Self::next_parity) and send them in that order, between DATA or
+/// at once. When the path falls idle, [`flush`](Self::flush).
 ///
-/// Memory: two sets of `stride × rows` sums, each as long as the longest body it saw; for 16 groups of 2 parities over
-/// frames of 4 KiB, 270 KB. Nothing is allocated once bodies have shown their length and layouts do not grow.
+/// Memory: two sets of `stride × rows` sums, each as long as the longest body it saw; for 16 groups
+/// of 2 parities over frames of 4 KiB, 270 KB. Nothing is allocated once bodies have shown their
+/// length and layouts do not grow.
 pub struct Encoder {
     kernel: Kernel,
     /// What the block under way is laid out by.
@@ -22,7 +23,8 @@ pub struct Encoder {
     base: u64,
     /// DATA in the block under way.
     count: usize,
-    /// One is being summed up while the other is handed out. Row `j` of group `g` is at `g · rows + j`.
+    /// One is being summed up while the other is handed out. Row `j` of group `g` is at
+    /// `g · rows + j`.
     sets: [Vec<Sum>; 2],
     filling: usize,
     due: Due,
@@ -134,9 +136,9 @@ impl Encoder {
         Ok(self.due.left())
     }
 
-    /// Ends the block under way, so that what was sent last is protected at once, and returns how many parities are
-    /// due. Groups that are far from full are joined first: a block of `n` DATA gets no more than
-    /// `max(1, 2n / k) · m` parities.
+    /// Ends the block under way, so that what was sent last is protected at once, and returns how
+    /// many parities are due. Groups that are far from full are joined first: a block of `n` DATA
+    /// gets no more than `max(1, 2n / k) · m` parities.
     pub fn flush(&mut self) -> usize {
         if let (true, Some(layout)) = (self.count > 0, self.layout) {
             let stride = self.join_groups(layout);
@@ -145,7 +147,8 @@ impl Encoder {
         self.due.left()
     }
 
-    /// The next parity that is due, in the order of sending: the first of every group, then the second of every group.
+    /// The next parity that is due, in the order of sending: the first of every group, then the
+    /// second of every group.
     pub fn next_parity(&mut self) -> Option<Parity<'_>> {
         let due = &mut self.due;
         if due.left() == 0 {
@@ -199,7 +202,8 @@ impl Encoder {
         set[..sums].iter_mut().for_each(Sum::clear);
     }
 
-    /// Joins groups pairwise as long as what comes out has at most k members; returns the stride that is left.
+    /// Joins groups pairwise as long as what comes out has at most k members; returns the stride
+    /// that is left.
     fn join_groups(&mut self, layout: Layout) -> usize {
         let rows = layout.rows();
         let mut stride = layout.stride();
@@ -216,7 +220,8 @@ impl Encoder {
 
     fn close(&mut self, layout: Layout, stride: usize) {
         self.overrun += self.due.left() as u64;
-        self.due = Due { base: self.base, count: self.count, stride, rows: layout.rows(), taken: 0 };
+        self.due =
+            Due { base: self.base, count: self.count, stride, rows: layout.rows(), taken: 0 };
         self.filling ^= 1;
         self.count = 0;
     }

@@ -1,12 +1,14 @@
 //! Arithmetic of GF(2⁸) over stretches of bytes, and the coefficients of the code.
 //!
-//! The field is that of polynomial x⁸+x⁴+x³+x²+1 (0x11d). A stretch is multiplied by a constant with two tables of
-//! 16 entries, one for each half of a byte, that a byte shuffle looks up 32 or 64 at a time.
+//! The field is that of polynomial x⁸+x⁴+x³+x²+1 (0x11d). A stretch is multiplied by a constant
+//! with two tables of 16 entries, one for each half of a byte, that a byte shuffle looks up 32 or
+//! 64 at a time.
 //!
-//! Source of the technique: Plank, Greenan, Miller, "Screaming fast Galois field arithmetic using Intel SIMD
-//! instructions", FAST 2013. The processor is asked once, by [`Kernel::detect`].
+//! Source of the technique: Plank, Greenan, Miller, "Screaming fast Galois field arithmetic using
+//! Intel SIMD instructions", FAST 2013. The processor is asked once, by [`Kernel::detect`].
 //!
-//! The field is ours because no library keeps running sums: those that are kept well code whole groups at once.
+//! The field is ours because no library keeps running sums: those that are kept well code whole
+//! groups at once.
 
 use crate::ROWS_MAX;
 
@@ -54,10 +56,11 @@ pub(crate) const fn inverse(a: u8) -> u8 {
 
 /// The factor of DATA `number` in parity row `row`.
 ///
-/// A Cauchy matrix 1 / (x + y) with x = row and y = 8 + number mod 241, each column scaled so that row 0 is all ones:
-/// parity 0 is the XOR of the group, and any square part of the matrix can be inverted, so that as many losses as
-/// there are parities are repaired, whichever they are. 241 is a prime: up to 241 numbers that lie a stride below it
-/// apart have columns of their own, however groups are cut or joined.
+/// A Cauchy matrix 1 / (x + y) with x = row and y = 8 + number mod 241, each column scaled so that
+/// row 0 is all ones: parity 0 is the XOR of the group, and any square part of the matrix can be
+/// inverted, so that as many losses as there are parities are repaired, whichever they are. 241 is
+/// a prime: up to 241 numbers that lie a stride below it apart have columns of their own, however
+/// groups are cut or joined.
 pub(crate) fn coefficient(row: u8, number: u64) -> u8 {
     COEFFICIENTS[usize::from(row)][(number % COLUMNS) as usize]
 }

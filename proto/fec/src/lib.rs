@@ -1,13 +1,13 @@
-//! Erasure coding over groups of DATA datagrams of one path: what a lossy path drops is computed from parity at the
-//! far end, without waiting a round trip for a repetition.
+//! Erasure coding over groups of DATA datagrams of one path: what a lossy path drops is computed
+//! from parity at the far end, without waiting a round trip for a repetition.
 //!
-//! An [`Encoder`] is shown every DATA datagram with its number and hands out [`Parity`] for each group. A
-//! [`Decoder`] is shown what arrives and gives back what did not. [`Adaptation`] chooses the [`Layout`] of groups
-//! from what the path loses. Datagrams are coded as symbols: a head block of real bytes and a body that is bytes or,
-//! in a simulation, a length alone.
+//! An [`Encoder`] is shown every DATA datagram with its number and hands out [`Parity`] for each
+//! group. A [`Decoder`] is shown what arrives and gives back what did not. [`Adaptation`] chooses
+//! the [`Layout`] of groups from what the path loses. Datagrams are coded as symbols: a head block
+//! of real bytes and a body that is bytes or, in a simulation, a length alone.
 //!
-//! The code is systematic Reed–Solomon of GF(2⁸) in Cauchy's form; with one parity it is the XOR of the group. The
-//! encoder keeps running sums alone, no data; the decoder keeps references.
+//! The code is systematic Reed–Solomon of GF(2⁸) in Cauchy's form; with one parity it is the XOR of
+//! the group. The encoder keeps running sums alone, no data; the decoder keeps references.
 //!
 //! ```text
 //!  block of k·d numbers, stride d = 3     group 0: 0 3 6 9    parity rows, m = 2
@@ -18,8 +18,9 @@
 //! ```
 //! (The stride is a power of two; 3 is for the picture.)
 //!
-//! Nothing here knows time, frames or acknowledgements, and nothing is authenticated: numbers must have passed the
-//! caller's own checks. What a peer does wrong is counted ([`Counters`]) and changes nothing.
+//! Nothing here knows time, frames or acknowledgements, and nothing is authenticated: numbers must
+//! have passed the caller's own checks. What a peer does wrong is counted ([`Counters`]) and
+//! changes nothing.
 #![forbid(unsafe_code)]
 
 mod adaptation;
@@ -56,8 +57,8 @@ pub const ROWS_MAX: usize = 8;
 /// Most groups side by side.
 pub const STRIDE_MAX: usize = 64;
 
-/// How groups lie in the row of numbers: blocks of `symbols × stride` numbers, in each `stride` groups side by side,
-/// each with `rows` parities.
+/// How groups lie in the row of numbers: blocks of `symbols × stride` numbers, in each `stride`
+/// groups side by side, each with `rows` parities.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     symbols: u8,
@@ -78,8 +79,8 @@ pub struct BadLayout {
 }
 
 impl Layout {
-    /// Groups of `symbols` (k, 1 to [`SYMBOLS_MAX`]) with `rows` parities (m, 1 to [`ROWS_MAX`]), `stride` (d, a power
-    /// of two up to [`STRIDE_MAX`]) of them side by side.
+    /// Groups of `symbols` (k, 1 to [`SYMBOLS_MAX`]) with `rows` parities (m, 1 to [`ROWS_MAX`]),
+    /// `stride` (d, a power of two up to [`STRIDE_MAX`]) of them side by side.
     ///
     /// # Errors
     /// When one is out of bounds.
@@ -120,7 +121,8 @@ impl Layout {
         f64::from(self.rows) / f64::from(self.symbols)
     }
 
-    /// The group of the number `offset` places behind the start of its block, and the place in that group.
+    /// The group of the number `offset` places behind the start of its block, and the place in that
+    /// group.
     pub fn place(self, offset: usize) -> (usize, usize) {
         (offset % self.stride(), offset / self.stride())
     }

@@ -102,8 +102,8 @@ impl<H> Ring<H> {
         (slot.number == number).then_some(slot)
     }
 
-    /// The slot of a number that is [`Where::Here`]. What an older number left there is dropped; the group that this
-    /// was a member of is returned.
+    /// The slot of a number that is [`Where::Here`]. What an older number left there is dropped;
+    /// the group that this was a member of is returned.
     pub(crate) fn claim(&mut self, number: u64) -> (u16, &mut Slot<H>) {
         let index = self.index(number);
         let mut broken = NO_GROUP;
@@ -148,6 +148,13 @@ impl<H> Ring<H> {
 
 impl<H> Slot<H> {
     fn empty(number: u64) -> Self {
-        Slot { number, held: None, held_bytes: 0, group: NO_GROUP, has_come: false, is_closed: false }
+        Slot {
+            number,
+            held: None,
+            held_bytes: 0,
+            group: NO_GROUP,
+            has_come: false,
+            is_closed: false,
+        }
     }
 }

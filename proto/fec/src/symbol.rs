@@ -3,8 +3,8 @@
 use crate::field::Kernel;
 use crate::{BODY_MAX, HEAD_BLOCK_MAX, HEAD_MAX};
 
-/// Bytes before the head in a head block: length of the head, then that of the body in 3 bytes, of which the
-/// highest bit says that the body is a length alone.
+/// Bytes before the head in a head block: length of the head, then that of the body in 3 bytes, of
+/// which the highest bit says that the body is a length alone.
 pub(crate) const LENGTHS: usize = 4;
 
 const VIRTUAL: u32 = 1 << 23;
@@ -61,14 +61,15 @@ impl HeadBlock {
         self.bytes.last_chunk_mut().expect("a head block is longer than a head")
     }
 
-    /// Completes a head of `head_len` bytes that lies in [`room`](Self::room). False, and nothing usable, when a
-    /// length is out of bounds.
+    /// Completes a head of `head_len` bytes that lies in [`room`](Self::room). False, and nothing
+    /// usable, when a length is out of bounds.
     pub(crate) fn fill(&mut self, head_len: usize, body: &Body<'_>) -> bool {
         let body_len = body.len();
         if head_len > HEAD_MAX || body_len > BODY_MAX {
             return false;
         }
-        let word = (head_len as u32) << 24 | if body.is_virtual() { VIRTUAL } else { 0 } | body_len as u32;
+        let word =
+            (head_len as u32) << 24 | if body.is_virtual() { VIRTUAL } else { 0 } | body_len as u32;
         self.bytes[..LENGTHS].copy_from_slice(&word.to_be_bytes());
         self.len = LENGTHS + head_len;
         true
@@ -79,8 +80,8 @@ impl HeadBlock {
     }
 }
 
-/// A weighted sum of symbols: a running parity, or one on its way back to a symbol. Shorter symbols count as if zeros
-/// followed them.
+/// A weighted sum of symbols: a running parity, or one on its way back to a symbol. Shorter symbols
+/// count as if zeros followed them.
 pub(crate) struct Sum {
     head: [u8; HEAD_BLOCK_MAX],
     head_len: usize,
@@ -92,7 +93,13 @@ pub(crate) struct Sum {
 
 impl Sum {
     pub(crate) const fn new() -> Self {
-        Sum { head: [0; HEAD_BLOCK_MAX], head_len: 0, body: Vec::new(), body_len: 0, is_virtual: false }
+        Sum {
+            head: [0; HEAD_BLOCK_MAX],
+            head_len: 0,
+            body: Vec::new(),
+            body_len: 0,
+            is_virtual: false,
+        }
     }
 
     pub(crate) fn clear(&mut self) {
@@ -133,7 +140,11 @@ impl Sum {
     }
 
     pub(crate) fn body(&self) -> Body<'_> {
-        if self.is_virtual { Body::Virtual(self.body_len) } else { Body::bytes(&self.body[..self.body_len]) }
+        if self.is_virtual {
+            Body::Virtual(self.body_len)
+        } else {
+            Body::bytes(&self.body[..self.body_len])
+        }
     }
 
     /// True when this has the lengths of `parity`'s head block and body.
@@ -147,7 +158,9 @@ impl Sum {
     pub(crate) fn is_equal(&self, head_block: &[u8], body: &Body<'_>) -> bool {
         let mut bytes = self.body[..if self.is_virtual { 0 } else { self.body_len }].iter();
         let same_bytes = match body {
-            Body::Bytes(pieces) => pieces.iter().all(|piece| bytes.by_ref().take(piece.len()).eq(*piece)),
+            Body::Bytes(pieces) => {
+                pieces.iter().all(|piece| bytes.by_ref().take(piece.len()).eq(*piece))
+            }
             Body::Virtual(_) => true,
         };
         self.is_shaped_like(head_block, body) && self.head() == head_block && same_bytes
@@ -160,7 +173,8 @@ impl Sum {
             && (self.is_virtual || !body.is_virtual())
     }
 
-    /// The head and body of the one symbol that this is, if it is one: lengths that fit and zeros behind them.
+    /// The head and body of the one symbol that this is, if it is one: lengths that fit and zeros
+    /// behind them.
     pub(crate) fn as_symbol(&self) -> Option<(&[u8], Body<'_>)> {
         let (lengths, head) = self.head().split_first_chunk::<LENGTHS>()?;
         let word = u32::from_be_bytes(*lengths);
@@ -188,7 +202,14 @@ impl Sum {
 }
 
 /// Adds `factor · input` to `sum[offset..]`, of which the first `len` bytes count so far.
-fn accumulate(kernel: Kernel, sum: &mut [u8], len: &mut usize, offset: usize, input: &[u8], factor: u8) {
+fn accumulate(
+    kernel: Kernel,
+    sum: &mut [u8],
+    len: &mut usize,
+    offset: usize,
+    input: &[u8],
+    factor: u8,
+) {
     let end = offset + input.len();
     let both = (*len).clamp(offset, end);
     let (added, set) = input.split_at(both - offset);

@@ -60,8 +60,8 @@ pub struct Parity<'a> {
 }
 
 impl<'a> Parity<'a> {
-    /// The header, to be followed by `head` and then `body`: base 8 bytes, symbols 1, stride 1, rows 4 bits, row
-    /// 4 bits, length of `head` 1; big-endian.
+    /// The header, to be followed by `head` and then `body`: base 8 bytes, symbols 1, stride 1,
+    /// rows 4 bits, row 4 bits, length of `head` 1; big-endian.
     pub fn header(&self) -> [u8; PARITY_HEADER_LEN] {
         let ParityId { base, symbols, stride, rows, row } = self.id;
         let mut out = [0; PARITY_HEADER_LEN];
@@ -70,17 +70,19 @@ impl<'a> Parity<'a> {
         out
     }
 
-    /// Reads [`header`](Self::header) and the head behind it from `bytes`. What is left of `bytes` comes back: the
-    /// body, or its beginning.
+    /// Reads [`header`](Self::header) and the head behind it from `bytes`. What is left of `bytes`
+    /// comes back: the body, or its beginning.
     ///
     /// # Errors
     /// [`Refusal::Malformed`] when it is cut short or says something impossible.
     pub fn parse(bytes: &'a [u8]) -> Result<(ParityId, &'a [u8], &'a [u8]), Refusal> {
-        let (header, rest) = bytes.split_first_chunk::<PARITY_HEADER_LEN>().ok_or(Refusal::Malformed)?;
+        let (header, rest) =
+            bytes.split_first_chunk::<PARITY_HEADER_LEN>().ok_or(Refusal::Malformed)?;
         let [b0, b1, b2, b3, b4, b5, b6, b7, symbols, stride, rows_row, head_len] = *header;
         let base = u64::from_be_bytes([b0, b1, b2, b3, b4, b5, b6, b7]);
         let id = ParityId { base, symbols, stride, rows: rows_row >> 4, row: rows_row & 15 };
-        let (head, body) = rest.split_at_checked(usize::from(head_len)).ok_or(Refusal::Malformed)?;
+        let (head, body) =
+            rest.split_at_checked(usize::from(head_len)).ok_or(Refusal::Malformed)?;
         let parity = Parity { id, head, body: Body::EMPTY };
         if parity.is_sound() { Ok((id, head, body)) } else { Err(Refusal::Malformed) }
     }

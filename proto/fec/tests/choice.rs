@@ -3,8 +3,8 @@
 mod path;
 
 use longhaul_fec::{
-    Adaptation, Choice, DecoderConfig, Encoder, LatencyGoal, Layout, Measured, PathLoss, Report, choose,
-    residual_loss,
+    Adaptation, Choice, DecoderConfig, Encoder, LatencyGoal, Layout, Measured, PathLoss, Report,
+    choose, residual_loss,
 };
 use longhaul_units::{Duration, Rng, SplitMix64};
 use path::{Datagram, Receiver, encode};
@@ -46,7 +46,8 @@ fn simulate(layout: Layout, path: PathLoss, blocks: usize, seed: u64) -> (f64, f
             *all += is_lost;
             *data += if at < layout.block() { is_lost } else { 0 };
         }
-        let left: usize = lost.iter().filter(|(_, all)| *all > layout.rows()).map(|(data, _)| data).sum();
+        let left: usize =
+            lost.iter().filter(|(_, all)| *all > layout.rows()).map(|(data, _)| data).sum();
         let share = left as f64 / layout.block() as f64;
         sum += share;
         squares += share * share;
@@ -58,8 +59,9 @@ fn simulate(layout: Layout, path: PathLoss, blocks: usize, seed: u64) -> (f64, f
 #[test]
 fn residual_of_independent_losses_is_binomial() {
     let p: f64 = 0.02;
-    let residual =
-        |symbols, rows| residual_loss(Layout::new(symbols, rows, 1).unwrap(), PathLoss::independent(p));
+    let residual = |symbols, rows| {
+        residual_loss(Layout::new(symbols, rows, 1).unwrap(), PathLoss::independent(p))
+    };
     // A DATA stays lost when it is lost and at least `rows` of the others are.
     let more = |others: i32, rows: i32| {
         let chance = |lost: i32| {
@@ -72,7 +74,10 @@ fn residual_of_independent_losses_is_binomial() {
     for (symbols, rows) in [(1, 1), (1, 8), (20, 1), (64, 4), (128, 8)] {
         let expected = more(symbols + rows - 1, rows);
         let got = residual(symbols as usize, rows as usize);
-        assert!((got - expected).abs() < 1e-9 * expected + 1e-15, "{symbols}+{rows}: {got} for {expected}");
+        assert!(
+            (got - expected).abs() < 1e-9 * expected + 1e-15,
+            "{symbols}+{rows}: {got} for {expected}"
+        );
     }
 }
 
@@ -93,7 +98,10 @@ fn residual_agrees_with_simulation() {
         let (mean, error) = simulate(layout, path, 3_000_000 / layout.block(), seed);
         assert!(error < 0.1 * mean, "{layout}: too few events to tell");
         // Consecutive blocks hardly depend on each other; the seeds are fixed.
-        assert!((mean - expected).abs() < 4.0 * error, "{layout} {path:?}: {mean} ± {error} for {expected}");
+        assert!(
+            (mean - expected).abs() < 4.0 * error,
+            "{layout} {path:?}: {mean} ± {error} for {expected}"
+        );
     }
 }
 
@@ -103,7 +111,8 @@ fn encoder_and_decoder_leave_what_the_arithmetic_says() {
     let mut rng = SplitMix64::new(11);
     let mut path = Path::new(loss, 12);
     let blocks = 1500;
-    let data: Vec<_> = (0..layout.block() * blocks).map(|_| Datagram::synthetic(&mut rng)).collect();
+    let data: Vec<_> =
+        (0..layout.block() * blocks).map(|_| Datagram::synthetic(&mut rng)).collect();
     let sent = encode(&mut Encoder::new(Some(layout)), 0, &data);
     let mut receiver = Receiver::new(DecoderConfig { reach: 1024, ..DecoderConfig::default() });
     receiver.expect(0, &data);
@@ -121,7 +130,13 @@ fn encoder_and_decoder_leave_what_the_arithmetic_says() {
 
 fn at(loss: f64, burst: f64, goal: Option<LatencyGoal>) -> Choice {
     let path = PathLoss { loss, burst };
-    choose(&Measured { path, rtt: Duration::from_ms(100), packets_per_s: 3e6, free_per_s: 0.0, goal })
+    choose(&Measured {
+        path,
+        rtt: Duration::from_ms(100),
+        packets_per_s: 3e6,
+        free_per_s: 0.0,
+        goal,
+    })
 }
 
 fn overhead(choice: Choice) -> f64 {
@@ -131,9 +146,15 @@ fn overhead(choice: Choice) -> f64 {
 #[test]
 fn parity_stays_in_its_budget() {
     for burst in [1.0, 2.0, 5.0, 20.0, 100.0] {
-        for (loss, most) in
-            [(0.0, 0.0), (1e-6, 0.0), (1e-5, 0.0), (1e-4, 0.015), (9.9e-4, 0.05), (1e-2, 0.08), (5e-2, 0.181)]
-        {
+        for (loss, most) in [
+            (0.0, 0.0),
+            (1e-6, 0.0),
+            (1e-5, 0.0),
+            (1e-4, 0.015),
+            (9.9e-4, 0.05),
+            (1e-2, 0.08),
+            (5e-2, 0.181),
+        ] {
             let choice = at(loss, burst, None);
             assert!(overhead(choice) <= most, "{choice:?} at {loss}, bursts of {burst}");
             assert!(choice.residual <= loss);
@@ -162,7 +183,10 @@ fn parity_leaves_hardly_any_repetition_on_a_long_path() {
 fn a_latency_goal_asks_for_parity_where_throughput_does_not() {
     let goal = |rtts, message_packets| Some(LatencyGoal { rtts, message_packets });
     let choice = at(1e-5, 1.0, goal(1.2, 1000));
-    assert!(choice.layout.is_some() && overhead(choice) <= 0.015 && choice.residual <= 1e-6, "{choice:?}");
+    assert!(
+        choice.layout.is_some() && overhead(choice) <= 0.015 && choice.residual <= 1e-6,
+        "{choice:?}"
+    );
     // Short messages are lost too seldom to matter, and two round trips leave time to repeat.
     assert_eq!(at(1e-5, 1.0, goal(1.2, 10)).layout, None);
     assert_eq!(at(1e-5, 1.0, goal(3.0, 1000)).layout, None);
@@ -174,7 +198,8 @@ fn a_block_takes_less_time_than_the_goal_leaves() {
     for (packets_per_s, rtts) in [(1e5, 1.1), (1e6, 1.05), (3e4, 1.5)] {
         let goal = Some(LatencyGoal { rtts, message_packets: 16 });
         let rtt = Duration::from_ms(20);
-        let layout = choose(&Measured { path, rtt, packets_per_s, free_per_s: 0.0, goal }).layout.unwrap();
+        let layout =
+            choose(&Measured { path, rtt, packets_per_s, free_per_s: 0.0, goal }).layout.unwrap();
         let block_s = layout.block() as f64 / packets_per_s;
         assert!(block_s <= (rtts - 1.0) * 0.02, "{layout} takes {block_s} s");
     }
@@ -183,8 +208,13 @@ fn a_block_takes_less_time_than_the_goal_leaves() {
 #[test]
 fn a_path_with_few_packets_under_way_repeats() {
     let path = PathLoss::independent(1e-3);
-    let measured =
-        Measured { path, rtt: Duration::from_us(100), packets_per_s: 1e5, free_per_s: 0.0, goal: None };
+    let measured = Measured {
+        path,
+        rtt: Duration::from_us(100),
+        packets_per_s: 1e5,
+        free_per_s: 0.0,
+        goal: None,
+    };
     assert_eq!(choose(&measured).layout, None);
 }
 
@@ -192,14 +222,20 @@ fn a_path_with_few_packets_under_way_repeats() {
 fn where_parity_costs_nothing_groups_are_short() {
     // Acknowledgements: 32 in a round trip of 10 ms.
     let path = PathLoss::independent(1e-3);
-    let measured =
-        Measured { path, rtt: Duration::from_ms(10), packets_per_s: 3200.0, free_per_s: 4000.0, goal: None };
+    let measured = Measured {
+        path,
+        rtt: Duration::from_ms(10),
+        packets_per_s: 3200.0,
+        free_per_s: 4000.0,
+        goal: None,
+    };
     let choice = choose(&measured);
     assert!(choice.layout.unwrap().block() <= 16, "{choice:?}");
     assert!(choice.residual * 32.0 < 1e-3, "{choice:?}");
 }
 
-/// Reports of round trips of 300,000 datagrams with independent losses; how often the choice changed.
+/// Reports of round trips of 300,000 datagrams with independent losses; how often the choice
+/// changed.
 fn feed(adaptation: &mut Adaptation, rng: &mut SplitMix64, loss: f64, reports: usize) -> usize {
     let mut changes = 0;
     for _ in 0..reports {

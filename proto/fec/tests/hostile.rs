@@ -2,7 +2,9 @@
 
 mod path;
 
-use longhaul_fec::{BODY_MAX, Body, Decoder, DecoderConfig, Encoder, Layout, Parity, ParityId, Refusal};
+use longhaul_fec::{
+    BODY_MAX, Body, Decoder, DecoderConfig, Encoder, Layout, Parity, ParityId, Refusal,
+};
 use longhaul_units::{Rng, SplitMix64};
 use path::{Content, Datagram, Held, Receiver, Sent, drain, encode};
 use proptest::prelude::*;
@@ -17,8 +19,12 @@ fn datagram() -> Rc<Datagram> {
 
 /// A decoder to which `numbers` have come.
 fn decoder(numbers: impl IntoIterator<Item = u64>) -> Decoder<Held> {
-    let mut decoder =
-        Decoder::new(DecoderConfig { reach: 256, quiet_reach: 256, held_bytes_max: 1000, parities_max: 8 });
+    let mut decoder = Decoder::new(DecoderConfig {
+        reach: 256,
+        quiet_reach: 256,
+        held_bytes_max: 1000,
+        parities_max: 8,
+    });
     for number in numbers {
         decoder.on_data(number, Held(datagram()), |_| panic!("nothing was lost"));
     }
@@ -26,8 +32,9 @@ fn decoder(numbers: impl IntoIterator<Item = u64>) -> Decoder<Held> {
 }
 
 fn offer(decoder: &mut Decoder<Held>, id: ParityId, body: &[u8]) -> Result<(), Refusal> {
-    decoder
-        .on_parity(&Parity { id, head: &HEAD, body: Body::bytes(body) }, |_| panic!("nothing is to be had"))
+    decoder.on_parity(&Parity { id, head: &HEAD, body: Body::bytes(body) }, |_| {
+        panic!("nothing is to be had")
+    })
 }
 
 #[test]
@@ -68,7 +75,10 @@ fn parities_far_from_what_arrived_are_refused() {
     assert_eq!(offer(&mut decoder, ParityId { base: 9_744, ..GOOD }, &[0; 2]), Err(Refusal::Old));
     assert_eq!(offer(&mut decoder, ParityId { base: 9_745, ..GOOD }, &[0; 2]), Ok(()));
     assert_eq!(offer(&mut decoder, ParityId { base: 10_253, ..GOOD }, &[0; 2]), Ok(()));
-    assert_eq!(offer(&mut decoder, ParityId { base: 10_254, ..GOOD }, &[0; 2]), Err(Refusal::Ahead));
+    assert_eq!(
+        offer(&mut decoder, ParityId { base: 10_254, ..GOOD }, &[0; 2]),
+        Err(Refusal::Ahead)
+    );
     assert_eq!((decoder.counters().old, decoder.counters().ahead), (1, 1));
 }
 
@@ -90,7 +100,10 @@ fn overlapping_groups_are_refused() {
     (101..104).for_each(|number| decoder.on_data(number, Held(datagram()), |_| ()));
     assert_eq!(decoder.groups_under_repair(), 0);
     assert_eq!(offer(&mut decoder, ParityId { base: 103, ..GOOD }, &[0; 2]), Ok(()));
-    assert_eq!(offer(&mut decoder, ParityId { base: 97, ..GOOD }, &[0; 2]), Err(Refusal::Overlapping));
+    assert_eq!(
+        offer(&mut decoder, ParityId { base: 97, ..GOOD }, &[0; 2]),
+        Err(Refusal::Overlapping)
+    );
 }
 
 #[test]
@@ -100,7 +113,10 @@ fn repeats_that_differ_are_inconsistent() {
     assert_eq!(offer(&mut decoder, GOOD, &[1; 2]), Ok(()));
     assert_eq!(decoder.counters().repeated, 1);
     assert_eq!(offer(&mut decoder, GOOD, &[2; 2]), Err(Refusal::Inconsistent));
-    assert_eq!(offer(&mut decoder, ParityId { row: 1, ..GOOD }, &[1; 3]), Err(Refusal::Inconsistent));
+    assert_eq!(
+        offer(&mut decoder, ParityId { row: 1, ..GOOD }, &[1; 3]),
+        Err(Refusal::Inconsistent)
+    );
     let lengths = Parity { id: ParityId { row: 1, ..GOOD }, head: &HEAD, body: Body::Virtual(2) };
     assert_eq!(decoder.on_parity(&lengths, |_| ()), Err(Refusal::Inconsistent));
     assert_eq!(decoder.counters().inconsistent, 3);
@@ -108,7 +124,8 @@ fn repeats_that_differ_are_inconsistent() {
 
 #[test]
 fn a_sum_that_is_no_symbol_gives_nothing() {
-    // What would come back has bytes behind its end, lengths beyond its bytes, or is shorter than what arrived.
+    // What would come back has bytes behind its end, lengths beyond its bytes, or is shorter than
+    // what arrived.
     for (head, body) in [
         ([0; 8], &[0, 1][..]),
         ([0, 0, 0, 0, 1, 0, 0, 0], &[0, 0]),
@@ -119,7 +136,8 @@ fn a_sum_that_is_no_symbol_gives_nothing() {
         let mut decoder = decoder([100]);
         let xor = |a: &[u8], b: &[u8]| a.iter().zip(b).map(|(a, b)| a ^ b).collect::<Vec<_>>();
         let (head, body) = (xor(&head, &HEAD), xor(body, &[1, 2]));
-        let parity = Parity { id: ParityId { symbols: 2, ..GOOD }, head: &head, body: Body::bytes(&body) };
+        let parity =
+            Parity { id: ParityId { symbols: 2, ..GOOD }, head: &head, body: Body::bytes(&body) };
         assert_eq!(decoder.on_parity(&parity, |back| panic!("{back:?}")), Ok(()));
         assert_eq!(decoder.counters().inconsistent, 1);
         assert_eq!(decoder.groups_under_repair(), 0);

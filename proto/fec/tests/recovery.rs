@@ -26,8 +26,9 @@ fn groups(sent: &[Sent]) -> BTreeMap<u64, Vec<usize>> {
     for (i, sent) in sent.iter().enumerate() {
         if let Sent::Parity { id, .. } = sent {
             groups.entry(id.base).or_default().push(i);
-            of_number
-                .extend((0..u64::from(id.symbols)).map(|at| (id.base + at * u64::from(id.stride), id.base)));
+            of_number.extend(
+                (0..u64::from(id.symbols)).map(|at| (id.base + at * u64::from(id.stride), id.base)),
+            );
         }
     }
     for (i, sent) in sent.iter().enumerate() {
@@ -39,7 +40,11 @@ fn groups(sent: &[Sent]) -> BTreeMap<u64, Vec<usize>> {
 }
 
 /// What of `sent` is lost, when each group loses as many of its datagrams as `count` says.
-fn lose(sent: &[Sent], rng: &mut SplitMix64, count: impl Fn(&mut SplitMix64) -> usize) -> Vec<bool> {
+fn lose(
+    sent: &[Sent],
+    rng: &mut SplitMix64,
+    count: impl Fn(&mut SplitMix64) -> usize,
+) -> Vec<bool> {
     let mut lost = vec![false; sent.len()];
     for mut members in groups(sent).into_values() {
         for _ in 0..count(rng).min(members.len()) {

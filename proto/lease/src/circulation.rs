@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 const LOOKS: usize = 4;
 /// Items taken, at least, before all in use are looked at.
 const SWEEP_MIN: usize = 256;
-/// Items that taking one may bring back: more than one, so that what came back late is caught up with.
+/// Items that taking one may bring back: more than one, so that what came back late is caught up
+/// with.
 const RECLAIMED_MAX: usize = 2;
-/// How many items ahead of its use one is fetched into the cache: over a long path it was last used a round trip ago.
+/// How many items ahead of its use one is fetched into the cache: over a long path it was last used
+/// a round trip ago.
 const FETCH_AHEAD: usize = 6;
 
 /// Something that is shared with others until they let go of it.
@@ -21,12 +23,13 @@ pub trait Returned: Clone {
 
 /// Items that are given out and used again once every holder has let go.
 ///
-/// Holders tell nobody when they let go, which costs them one count down; items are looked at here, in the order in which
-/// they were given out, which is about that in which they come back.
+/// Holders tell nobody when they let go, which costs them one count down; items are looked at here,
+/// in the order in which they were given out, which is about that in which they come back.
 #[derive(Debug)]
 pub struct Circulation<T> {
     in_use: VecDeque<T>,
-    /// The one that came back last is used first, so that no more memory is touched than is held at once.
+    /// The one that came back last is used first, so that no more memory is touched than is held at
+    /// once.
     free: Vec<T>,
     /// Items taken since all in use were last looked at.
     taken: usize,
@@ -39,8 +42,8 @@ impl<T> Default for Circulation<T> {
 }
 
 impl<T: Returned> Circulation<T> {
-    /// An item that nobody else holds, if one was found: the caller makes one otherwise. There are never more than about
-    /// twice as many as are held at once.
+    /// An item that nobody else holds, if one was found: the caller makes one otherwise. There are
+    /// never more than about twice as many as are held at once.
     #[inline]
     pub fn take(&mut self) -> Option<T> {
         for _ in 0..RECLAIMED_MAX {
@@ -89,8 +92,8 @@ impl<T: Returned> Circulation<T> {
         None
     }
 
-    /// Where many are held for long, all those behind them are looked for, instead of making more: at most once for half
-    /// as many taken as there are.
+    /// Where many are held for long, all those behind them are looked for, instead of making more:
+    /// at most once for half as many taken as there are.
     #[cold]
     fn sweep(&mut self) -> Option<T> {
         if self.taken < SWEEP_MIN.max(self.in_use.len() / 2) {

@@ -1,7 +1,8 @@
 //! Bytes of a frame that stay where they are while anybody needs them.
 //!
-//! Who receives a frame [lends](Lease) its bytes: a node keeps them beyond the call that brought them, a port sends them
-//! on, and neither copies. A [`Circulation`] finds out which of those lent nobody holds any more.
+//! Who receives a frame [lends](Lease) its bytes: a node keeps them beyond the call that brought
+//! them, a port sends them on, and neither copies. A [`Circulation`] finds out which of those lent
+//! nobody holds any more.
 #![forbid(unsafe_code)]
 
 mod circulation;
@@ -58,7 +59,8 @@ impl Lease {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Has `write` write `len` bytes in its own memory, over whatever is left there from another frame.
+    /// Has `write` write `len` bytes in its own memory, over whatever is left there from another
+    /// frame.
     ///
     /// # Panics
     /// When there is another clone, no memory of its own, or less than `len`.
@@ -76,8 +78,9 @@ impl Lease {
 
     /// Puts a lender's bytes in the place of those before.
     ///
-    /// Whoever has made a `'static` slice of memory that is not for ever keeps the promise behind it by leaving the
-    /// memory alone, and its lease in place, until [`Lease::is_returned`]; [`Lease::bytes`] lives no longer than the lease.
+    /// Whoever has made a `'static` slice of memory that is not for ever keeps the promise behind
+    /// it by leaving the memory alone, and its lease in place, until [`Lease::is_returned`];
+    /// [`Lease::bytes`] lives no longer than the lease.
     ///
     /// # Panics
     /// When there is another clone.

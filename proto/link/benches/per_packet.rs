@@ -1,5 +1,5 @@
-//! What a frame costs in a link, over no distance and over 100 ms of round trip, with as many frames in flight as
-//! the distance holds.
+//! What a frame costs in a link, over no distance and over 100 ms of round trip, with as many
+//! frames in flight as the distance holds.
 
 #![allow(missing_docs, reason = "the benchmark harness's macros make public functions")]
 
@@ -35,7 +35,8 @@ fn per_packet(c: &mut Criterion) {
         let gap = rate.time_for_bytes(wire_bytes(frame.len()));
         for rtt_ms in [0, 1, 100] {
             let delay = Duration::from_us(rtt_ms * 500);
-            let config = LinkConfig { delay, memory_bytes_max: 4 << 30, ..LinkConfig::fibre_km(0, rate) };
+            let config =
+                LinkConfig { delay, memory_bytes_max: 4 << 30, ..LinkConfig::fibre_km(0, rate) };
             let mut link = Link::new(config).unwrap();
             let mut now = Instant::ZERO;
             let mut out = Count(0);
@@ -49,7 +50,9 @@ fn per_packet(c: &mut Criterion) {
             for _ in 0..delay.as_ps() / gap.as_ps() + 1000 {
                 step();
             }
-            group.bench_function(BenchmarkId::new(kind, format!("{rtt_ms}ms_rtt")), |b| b.iter(&mut step));
+            group.bench_function(BenchmarkId::new(kind, format!("{rtt_ms}ms_rtt")), |b| {
+                b.iter(&mut step)
+            });
         }
     }
     group.finish();

@@ -1,5 +1,6 @@
 //! Carries frames over an emulated fibre, one after another, so that what one costs can be counted:
-//! `count_frames short|short_with_rule|copied_4096|synthetic_4096 ROUNDS`. The fibre is 100 µs long and full.
+//! `count_frames short|short_with_rule|copied_4096|synthetic_4096 ROUNDS`. The fibre is 100 µs long
+//! and full.
 
 use longhaul_cc::wire_bytes;
 use longhaul_link::{Link, LinkConfig, Rule};
@@ -31,7 +32,8 @@ fn headers(payload_len: usize) -> Head {
         flow_label: 0,
         udp_source_port: 0xc000,
     });
-    let mut head = Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
+    let mut head =
+        Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
     head.finish(&template, payload_len);
     head
 }
@@ -39,7 +41,8 @@ fn headers(payload_len: usize) -> Head {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let what = arguments.next().expect("what to carry");
-    let rounds: u64 = arguments.next().and_then(|text| text.parse().ok()).expect("a number of rounds");
+    let rounds: u64 =
+        arguments.next().and_then(|text| text.parse().ok()).expect("a number of rounds");
     let bytes = vec![0_u8; 4096];
     let (payload, rules) = match &*what {
         // 62 B, the shortest but one that RoCEv2 has.

@@ -1,4 +1,5 @@
-//! What befalls frames besides queue and random loss: cuts, impairments, rules. A link without any of it has none of this.
+//! What befalls frames besides queue and random loss: cuts, impairments, rules. A link without any
+//! of it has none of this.
 
 use crate::chance::Chance;
 use crate::config::{Cut, Impairments, LinkConfig};
@@ -8,7 +9,8 @@ use crate::wire::Arrival;
 use longhaul_node::{Frame, Side};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 
-/// Bits of a frame that are never turned over at random: a frame with another destination would not be seen at all.
+/// Bits of a frame that are never turned over at random: a frame with another destination would not
+/// be seen at all.
 const ADDRESS_BITS: u64 = 96;
 
 pub(crate) struct Adversity {
@@ -29,7 +31,8 @@ impl Adversity {
             rules: ActiveRules::new(&config.rules, entry, seed),
             last_late_due: Instant::ZERO,
         };
-        let is_none = adversity.cuts.is_empty() && adversity.harm.is_none() && adversity.rules.is_none();
+        let is_none =
+            adversity.cuts.is_empty() && adversity.harm.is_none() && adversity.rules.is_none();
         (!is_none).then(|| Box::new(adversity))
     }
 
@@ -43,7 +46,8 @@ impl Adversity {
         self.rules.as_mut().map_or_else(Effects::default, |rules| rules.judge(frame, place))
     }
 
-    /// What befalls a frame of `len` bytes that would arrive at `due` with this mark, and that rules do this to.
+    /// What befalls a frame of `len` bytes that would arrive at `due` with this mark, and that
+    /// rules do this to.
     pub fn befall(
         &mut self,
         due: Instant,
@@ -85,7 +89,8 @@ impl Adversity {
     }
 }
 
-/// What befalls any frame. Each kind has a stream of its own: one does not change what another does.
+/// What befalls any frame. Each kind has a stream of its own: one does not change what another
+/// does.
 struct Harm {
     late: Chance,
     late_by: Duration,

@@ -3,8 +3,8 @@
 use crate::config::Bursts;
 use longhaul_units::{Rng, SplitMix64};
 
-/// Drawn is not the fate of each frame but how many are spared before the next that is not, which is distributed alike and
-/// costs nothing per frame.
+/// Drawn is not the fate of each frame but how many are spared before the next that is not, which
+/// is distributed alike and costs nothing per frame.
 pub(crate) struct Chance {
     law: Law,
     rng: SplitMix64,
@@ -15,7 +15,8 @@ enum Law {
     Never,
     /// Each frame by itself, with this probability.
     Each(f64),
-    /// Gilbert and Elliott's two states: in the bad one each frame is struck with probability `strike`, in the good one none.
+    /// Gilbert and Elliott's two states: in the bad one each frame is struck with probability
+    /// `strike`, in the good one none.
     Bursts {
         enter: f64,
         leave: f64,

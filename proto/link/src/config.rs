@@ -6,7 +6,8 @@ use longhaul_node::FramePool;
 use longhaul_units::{BitRate, Duration, Instant};
 use thiserror::Error;
 
-/// Bytes of a RoCEv2 packet over IPv4 beside its payload, where it has no extended headers: Ethernet, IP, UDP, BTH, ICRC.
+/// Bytes of a RoCEv2 packet over IPv4 beside its payload, where it has no extended headers:
+/// Ethernet, IP, UDP, BTH, ICRC.
 const PACKET_OVERHEAD: usize = 14 + 20 + 8 + 12 + 4;
 
 /// What a link is like; both directions are alike.
@@ -15,17 +16,17 @@ pub struct LinkConfig {
     /// One-way delay from the last bit sent to its arrival. Fibre takes 5 µs per km:
     /// [`Duration::of_fibre_m`], [`LinkConfig::fibre_km`].
     pub delay: Duration,
-    /// Rate in bits on the wire: a frame takes its length and 24 bytes. `None`: no serialisation and no queue;
-    /// only memory bounds what is in flight.
+    /// Rate in bits on the wire: a frame takes its length and 24 bytes. `None`: no serialisation
+    /// and no queue; only memory bounds what is in flight.
     pub rate: Option<BitRate>,
-    /// Room for frames that wait for the wire, in bytes on the wire. A frame that finds the wire idle needs none;
-    /// a frame that would exceed it is dropped. It adds up to `queue_bytes / rate` of delay. Paced senders need
-    /// next to none in virtual time; in real time a frame loop that is held up lets frames collect in its ports and
-    /// then hands them over all at once, which takes a ring's worth of queue. An unpaced RoCE sender needs about its
-    /// window.
+    /// Room for frames that wait for the wire, in bytes on the wire. A frame that finds the wire
+    /// idle needs none; a frame that would exceed it is dropped. It adds up to `queue_bytes / rate`
+    /// of delay. Paced senders need next to none in virtual time; in real time a frame loop that is
+    /// held up lets frames collect in its ports and then hands them over all at once, which takes a
+    /// ring's worth of queue. An unpaced RoCE sender needs about its window.
     pub queue_bytes: u64,
-    /// When the queue marks frames whose sender reacts to it (RFC 3168). `None`: never. Without a rate there is no
-    /// queue, and no mark.
+    /// When the queue marks frames whose sender reacts to it (RFC 3168). `None`: never. Without a
+    /// rate there is no queue, and no mark.
     pub ecn: Option<RedConfig>,
     /// Probability that a frame is lost, 0 to 1.
     pub loss: f64,
@@ -35,15 +36,16 @@ pub struct LinkConfig {
     pub cut: Option<Cut>,
     /// What else befalls frames on the way.
     pub impairments: Impairments,
-    /// What is done to some frames alone, in this order: [`RULES_MAX`] at most. The first takes about 30 ns of each frame, most of
-    /// it to take the headers apart; none takes nothing.
+    /// What is done to some frames alone, in this order: [`RULES_MAX`] at most. The first takes
+    /// about 30 ns of each frame, most of it to take the headers apart; none takes nothing.
     pub rules: Vec<Rule>,
     /// What changes while it runs: [`CHANGES_MAX`] at most.
     pub changes: Vec<Change>,
     /// Seed of all that chance decides; each direction draws from its own streams.
     pub seed: u64,
-    /// Bound on the memory for frames in flight, both directions together, in bytes. At 10 Gbit/s a link needs at
-    /// most 20 MB per millisecond of delay, when all frames are the shortest, and about 3 MB when they are of 4 KiB.
+    /// Bound on the memory for frames in flight, both directions together, in bytes. At 10 Gbit/s a
+    /// link needs at most 20 MB per millisecond of delay, when all frames are the shortest, and
+    /// about 3 MB when they are of 4 KiB.
     pub memory_bytes_max: u64,
 }
 
@@ -78,7 +80,8 @@ impl Bursts {
     }
 }
 
-/// A fibre that is cut and joined again: what is sent in between is lost, what was sent before arrives.
+/// A fibre that is cut and joined again: what is sent in between is lost, what was sent before
+/// arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// When first, on the clock that the link is driven by.
@@ -93,7 +96,8 @@ impl Cut {
     /// True while nothing gets through.
     pub fn is_on(&self, now: Instant) -> bool {
         let since = now.as_ps().checked_sub(self.at.as_ps());
-        let since = since.map(|since| self.every.map_or(since, |every| since % every.as_ps().max(1)));
+        let since =
+            since.map(|since| self.every.map_or(since, |every| since % every.as_ps().max(1)));
         since.is_some_and(|since| since < self.lasts.as_ps())
     }
 
@@ -159,23 +163,30 @@ impl LinkConfig {
         }
     }
 
-    /// The longest delay at which `memory_bytes` hold all that can be in flight at this rate and queue, whatever
-    /// the frames' sizes. `None` without a rate: then there is no such bound. Of rates that change the highest counts.
+    /// The longest delay at which `memory_bytes` hold all that can be in flight at this rate and
+    /// queue, whatever the frames' sizes. `None` without a rate: then there is no such bound. Of
+    /// rates that change the highest counts.
     pub fn lossless_delay_max(&self, memory_bytes: u64) -> Option<Duration> {
         self.delay_held(memory_bytes, MEMORY_PER_SHORT_FRAME, wire_bytes(0))
     }
 
-    /// As [`LinkConfig::lossless_delay_max`], if all frames are RoCEv2 packets over IPv4 with payloads of `payload_len` bytes, up
-    /// to 16 KiB.
+    /// As [`LinkConfig::lossless_delay_max`], if all frames are RoCEv2 packets over IPv4 with
+    /// payloads of `payload_len` bytes, up to 16 KiB.
     pub fn lossless_delay_at(&self, memory_bytes: u64, payload_len: usize) -> Option<Duration> {
         let frame_bytes = memory_of(FramePool::footprint(payload_len));
         self.delay_held(memory_bytes, frame_bytes, wire_bytes(payload_len + PACKET_OVERHEAD))
     }
 
     /// The longest delay for frames that take so much memory each, and so many bytes of the wire.
-    fn delay_held(&self, memory_bytes: u64, memory_per_frame: u64, wire_per_frame: u64) -> Option<Duration> {
+    fn delay_held(
+        &self,
+        memory_bytes: u64,
+        memory_per_frame: u64,
+        wire_per_frame: u64,
+    ) -> Option<Duration> {
         let rate = self.rate_max()?;
-        let wire_bytes = u128::from(memory_bytes / 2).saturating_sub(u128::from(MEMORY_PER_FRAME_MAX))
+        let wire_bytes = u128::from(memory_bytes / 2)
+            .saturating_sub(u128::from(MEMORY_PER_FRAME_MAX))
             * u128::from(wire_per_frame)
             / u128::from(memory_per_frame);
         let wire_bytes = wire_bytes / u128::from(self.copies_max());
@@ -193,8 +204,8 @@ impl LinkConfig {
         let in_fibre = (ps * u128::from(rate.as_bps())).div_ceil(8_000_000_000_000);
         let copies = u128::from(self.copies_max());
         let wire = (in_fibre + u128::from(self.queue_bytes)).saturating_mul(copies);
-        let held =
-            (wire.saturating_mul(u128::from(MEMORY_PER_SHORT_FRAME))).div_ceil(u128::from(wire_bytes(0)));
+        let held = (wire.saturating_mul(u128::from(MEMORY_PER_SHORT_FRAME)))
+            .div_ceil(u128::from(wire_bytes(0)));
         let both = held.saturating_add(u128::from(MEMORY_PER_FRAME_MAX)).saturating_mul(2);
         Some(u64::try_from(both).unwrap_or(u64::MAX))
     }
@@ -237,7 +248,8 @@ impl LinkConfig {
 
     /// How much later than by the delay the last frames are.
     fn late_by(&self) -> Duration {
-        let late = if self.impairments.late > 0.0 { self.impairments.late_by } else { Duration::ZERO };
+        let late =
+            if self.impairments.late > 0.0 { self.impairments.late_by } else { Duration::ZERO };
         self.rules.iter().fold(late, |sum, rule| sum + rule.delay_max())
     }
 
@@ -260,7 +272,8 @@ impl LinkConfig {
             cut.check()?;
         }
         let Impairments { late, duplication, corruption, .. } = self.impairments;
-        for (what, probability) in [("late", late), ("duplication", duplication), ("corruption", corruption)]
+        for (what, probability) in
+            [("late", late), ("duplication", duplication), ("corruption", corruption)]
         {
             if !(0.0..=1.0).contains(&probability) {
                 return Err(LinkError::Impairment { what, probability });

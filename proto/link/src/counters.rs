@@ -66,8 +66,8 @@ impl DropCounters {
     }
 }
 
-/// What one direction of a link did since it was made. Every frame that entered, and every one that was duplicated, was
-/// delivered, was dropped, or is in flight.
+/// What one direction of a link did since it was made. Every frame that entered, and every one that
+/// was duplicated, was delivered, was dropped, or is in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LinkCounters {
     /// Frames that entered.
@@ -90,8 +90,8 @@ pub struct LinkCounters {
     pub drops: DropCounters,
     /// Frames queued, on the wire or waiting for room at the far side at this moment.
     pub in_flight_frames: u64,
-    /// The longest the queue was, in bytes on the wire (a frame and 24 bytes of overhead), the rest of the frame
-    /// being sent included.
+    /// The longest the queue was, in bytes on the wire (a frame and 24 bytes of overhead), the rest
+    /// of the frame being sent included.
     pub queue_bytes_max: u64,
     /// Memory that frames in flight hold at this moment, in bytes.
     pub memory_bytes: u64,

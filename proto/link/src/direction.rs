@@ -12,11 +12,12 @@ const FETCH_AHEAD: usize = 4;
 
 /// The most memory that any frame takes.
 pub(crate) const MEMORY_PER_FRAME_MAX: u64 = memory_of(FramePool::footprint(PAYLOAD_LEN_MAX));
-/// The most memory that a shortest frame takes. Per byte on the wire no frame takes more: its buffer is the smallest
-/// there is, and others have at most twice the payload's length.
+/// The most memory that a shortest frame takes. Per byte on the wire no frame takes more: its
+/// buffer is the smallest there is, and others have at most twice the payload's length.
 pub(crate) const MEMORY_PER_SHORT_FRAME: u64 = memory_of(FramePool::footprint(0));
 
-/// What a frame of this footprint costs in the ring, which grows by doubling, so that half of it can be empty.
+/// What a frame of this footprint costs in the ring, which grows by doubling, so that half of it
+/// can be empty.
 pub(crate) const fn memory_of(footprint: usize) -> u64 {
     (footprint - size_of::<FrameBuf>() + 2 * size_of::<InFlight>()) as u64
 }
@@ -55,8 +56,8 @@ impl InFlight {
     }
 }
 
-/// One direction: queue, wire and fibre, with the frames in it. A [`Link`](crate::Link) has two; an output of a switch
-/// is one without length.
+/// One direction: queue, wire and fibre, with the frames in it. A [`Link`](crate::Link) has two; an
+/// output of a switch is one without length.
 ///
 /// Its `now` never decreases from one call to the next.
 pub struct Direction {
@@ -74,8 +75,8 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// The direction of a link that is like `config` which frames enter by side `entry`, with half of its memory. `seed`
-    /// stands in for the configuration's.
+    /// The direction of a link that is like `config` which frames enter by side `entry`, with half
+    /// of its memory. `seed` stands in for the configuration's.
     ///
     /// # Errors
     /// As [`Link::new`](crate::Link::new).
@@ -103,8 +104,11 @@ impl Direction {
             (0..copies).for_each(|_| self.wire.drop(DropReason::Memory));
             return;
         }
-        let entry =
-            InFlight { due: arrival.due, change: OnTheWay::of(&arrival), frame: self.pool.hold(frame) };
+        let entry = InFlight {
+            due: arrival.due,
+            change: OnTheWay::of(&arrival),
+            frame: self.pool.hold(frame),
+        };
         self.memory_bytes += copies * entry.memory_bytes();
         self.memory_bytes_peak = self.memory_bytes_peak.max(self.memory_bytes);
         let way = if arrival.is_late { &mut self.late } else { &mut self.ring };
@@ -172,7 +176,8 @@ impl Direction {
         }
     }
 
-    /// What each rule did, by its place in the configuration; empty without rules for this direction.
+    /// What each rule did, by its place in the configuration; empty without rules for this
+    /// direction.
     pub fn rule_counters(&self) -> &[RuleCounters] {
         self.wire.rule_counters()
     }
@@ -194,7 +199,13 @@ fn earlier<'a>(
 
 /// Sends `frame` with a bit turned over, marked before if it is to be.
 #[cold]
-fn send_corrupted(frame: &Frame<'_>, bit: u32, is_marked: bool, side: Side, out: &mut dyn Transmit) {
+fn send_corrupted(
+    frame: &Frame<'_>,
+    bit: u32,
+    is_marked: bool,
+    side: Side,
+    out: &mut dyn Transmit,
+) {
     let mut bytes = vec![0; frame.len()];
     frame.write_to(&mut bytes);
     if is_marked {

@@ -1,14 +1,16 @@
-//! The emulated fibre: a [`Link`] is a [`Node`](longhaul_node::Node) with two sides and, in each direction, a
-//! rate, a queue in front of it that may mark, random loss (frame by frame or in bursts) and a fixed delay.
+//! The emulated fibre: a [`Link`] is a [`Node`](longhaul_node::Node) with two sides and, in each
+//! direction, a rate, a queue in front of it that may mark, random loss (frame by frame or in
+//! bursts) and a fixed delay.
 //!
-//! A frame that arrives waits in the queue until the wire is free, occupies the wire for its length at the
-//! rate, may be lost there, and leaves by the other side one delay after its last bit was sent. Each direction
-//! is one first-in-first-out ring with one deadline, that of its front, so a frame costs the same over any
-//! distance. The same seed and the same frames at the same times give the same drops and marks.
+//! A frame that arrives waits in the queue until the wire is free, occupies the wire for its length
+//! at the rate, may be lost there, and leaves by the other side one delay after its last bit was
+//! sent. Each direction is one first-in-first-out ring with one deadline, that of its front, so a
+//! frame costs the same over any distance. The same seed and the same frames at the same times give
+//! the same drops and marks.
 //!
-//! Frames can also be late, so that others overtake them, arrive twice, or arrive with a wrong bit ([`Impairments`]). A
-//! [`Rule`] does something to some frames alone, by what they are as RoCEv2 packets; a [`Change`] has the link be another
-//! from a moment on.
+//! Frames can also be late, so that others overtake them, arrive twice, or arrive with a wrong bit
+//! ([`Impairments`]). A [`Rule`] does something to some frames alone, by what they are as RoCEv2
+//! packets; a [`Change`] has the link be another from a moment on.
 #![forbid(unsafe_code)]
 
 mod adversity;
@@ -28,7 +30,9 @@ pub use counters::{DropCounters, DropReason, LinkCounters};
 pub use direction::{Direction, send_marked};
 pub use link::Link;
 pub use longhaul_cc::RedConfig;
-pub use rule::{Action, PacketKind, PacketKinds, RULES_MAX, Rule, RuleCounters, Selection, Turn, What};
+pub use rule::{
+    Action, PacketKind, PacketKinds, RULES_MAX, Rule, RuleCounters, Selection, Turn, What,
+};
 pub use schedule::{CHANGES_MAX, Change, Setting};
 pub use text::TextError;
 pub use wire::{Arrival, PAYLOAD_LEN_MAX, Wire, corrupt};

@@ -7,8 +7,8 @@ use longhaul_units::{Instant, Rng, SplitMix64};
 
 /// An emulated fibre with two sides, 0 and 1: what enters by one leaves by the other.
 ///
-/// Its `now` never decreases from one call to the next. A frame that is due while the far side has no room stays,
-/// in order, until there is; it counts against the memory bound.
+/// Its `now` never decreases from one call to the next. A frame that is due while the far side has
+/// no room stays, in order, until there is; it counts against the memory bound.
 pub struct Link {
     config: LinkConfig,
     /// By the side that frames enter at.
@@ -19,8 +19,8 @@ impl Link {
     /// A link with nothing in flight.
     ///
     /// # Errors
-    /// [`LinkError::Memory`] when more could be in flight than the memory given holds; any other when something in the
-    /// configuration makes no sense.
+    /// [`LinkError::Memory`] when more could be in flight than the memory given holds; any other
+    /// when something in the configuration makes no sense.
     pub fn new(config: LinkConfig) -> Result<Self, LinkError> {
         let mut seeds = SplitMix64::new(config.seed);
         let mut direction = |entry| Direction::new(&config, entry, seeds.next_u64());
@@ -41,7 +41,8 @@ impl Link {
         self.directions[entry].counters()
     }
 
-    /// What each rule of the configuration did to frames that entered by side `entry`, 0 or 1; empty without rules for these.
+    /// What each rule of the configuration did to frames that entered by side `entry`, 0 or 1;
+    /// empty without rules for these.
     ///
     /// # Panics
     /// For any other side.
@@ -68,8 +69,9 @@ impl Node for Link {
 
     #[inline]
     fn poll_timeout(&self) -> Option<Deadline> {
-        let due =
-            |direction: &Direction| direction.next_due().map(|at| Deadline { at, reason: "propagation" });
+        let due = |direction: &Direction| {
+            direction.next_due().map(|at| Deadline { at, reason: "propagation" })
+        };
         Deadline::earliest(due(&self.directions[0]), due(&self.directions[1]))
     }
 }

@@ -1,12 +1,13 @@
 //! Rules: which frames something is done to, and what.
 //!
-//! A rule is a line of text, [`Rule::from_str`], such as `read-response from a: lose 1%`; docs/emulator.md has the grammar
-//! with examples. It selects frames by what they are ([`Selection`]), takes some of those by number or by chance, and does
-//! one [`Action`] to them. All rules look at a frame in their order, and each does what it has to do; behind the one that
+//! A rule is a line of text, [`Rule::from_str`], such as `read-response from a: lose 1%`;
+//! docs/emulator.md has the grammar with examples. It selects frames by what they are
+//! ([`Selection`]), takes some of those by number or by chance, and does one [`Action`] to them.
+//! All rules look at a frame in their order, and each does what it has to do; behind the one that
 //! loses it no other sees it.
 //!
-//! Frames that an action cannot be done to are not selected: there is no ICRC to corrupt in what is not RoCEv2, and no mark for
-//! a sender that does not react to marks.
+//! Frames that an action cannot be done to are not selected: there is no ICRC to corrupt in what is
+//! not RoCEv2, and no mark for a sender that does not react to marks.
 
 mod active;
 mod text;
@@ -95,7 +96,9 @@ impl PacketKind {
             return PacketKind::Cnp;
         }
         match opcode.verb() {
-            Some(Verb::Send) if opcode.transport() == Transport::Ud && packet.dest_qp() == Qpn::GSI => {
+            Some(Verb::Send)
+                if opcode.transport() == Transport::Ud && packet.dest_qp() == Qpn::GSI =>
+            {
                 PacketKind::Cm
             }
             Some(Verb::Send) => PacketKind::Send,
@@ -142,13 +145,15 @@ impl PacketKinds {
 pub enum What {
     /// All.
     Any,
-    /// Those that are not well-formed RoCEv2: TCP, ARP, and what claims to be RoCEv2 and is malformed.
+    /// Those that are not well-formed RoCEv2: TCP, ARP, and what claims to be RoCEv2 and is
+    /// malformed.
     NotRoce,
     /// RoCEv2 packets of these kinds.
     Roce(PacketKinds),
 }
 
-/// Which frames a rule selects. Conditions on packets hold for RoCEv2 alone; those that are left out fit all.
+/// Which frames a rule selects. Conditions on packets hold for RoCEv2 alone; those that are left
+/// out fit all.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Selection {
     /// What they are.
@@ -209,7 +214,10 @@ impl Selection {
     }
 
     fn fits_packet(&self, packet: &Packet<'_>, place: u32) -> bool {
-        fn within<T: PartialOrd>(range: &Option<RangeInclusive<T>>, value: impl FnOnce() -> T) -> bool {
+        fn within<T: PartialOrd>(
+            range: &Option<RangeInclusive<T>>,
+            value: impl FnOnce() -> T,
+        ) -> bool {
             range.as_ref().is_none_or(|range| range.contains(&value()))
         }
         within(&self.opcodes, || packet.opcode().0)
@@ -228,11 +236,16 @@ impl Selection {
         let above = |range: &Option<RangeInclusive<u32>>, max: u32| {
             range.as_ref().is_some_and(|range| range.start().max(range.end()) > &max)
         };
-        let is_wrong_way = |range: &Option<RangeInclusive<u32>>| range.as_ref().is_some_and(|r| r.is_empty());
+        let is_wrong_way =
+            |range: &Option<RangeInclusive<u32>>| range.as_ref().is_some_and(|r| r.is_empty());
         match self.what {
-            What::Roce(kinds) if kinds == PacketKinds::NONE => return Some("it is about no kind of packet"),
+            What::Roce(kinds) if kinds == PacketKinds::NONE => {
+                return Some("it is about no kind of packet");
+            }
             What::Any | What::NotRoce if self.has_packet_conditions() => {
-                return Some("its conditions are about RoCEv2 packets alone: say roce, or a kind of packet");
+                return Some(
+                    "its conditions are about RoCEv2 packets alone: say roce, or a kind of packet",
+                );
             }
             _ => {}
         }
@@ -271,13 +284,16 @@ pub enum Action {
     CorruptPayload,
     /// It arrives twice.
     Duplicate,
-    /// It takes longer, by a time in this range, all of it equally likely; those behind it wait for it.
+    /// It takes longer, by a time in this range, all of it equally likely; those behind it wait for
+    /// it.
     Delay(RangeInclusive<Duration>),
-    /// It takes longer, likewise, and those behind it overtake it, but for others that are overtaken.
+    /// It takes longer, likewise, and those behind it overtake it, but for others that are
+    /// overtaken.
     Reorder(RangeInclusive<Duration>),
 }
 
-/// Which of the frames that a rule selects it may do something to. Each direction counts for itself.
+/// Which of the frames that a rule selects it may do something to. Each direction counts for
+/// itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Turn {
     /// All of them.
@@ -314,7 +330,8 @@ pub struct Rule {
     pub turn: Turn,
     /// With which probability, 0 to 1.
     pub probability: f64,
-    /// Mean length of bursts, in selected frames, 1 to 10^9: within one, all of them. `None`: each is drawn for by itself.
+    /// Mean length of bursts, in selected frames, 1 to 10^9: within one, all of them. `None`: each
+    /// is drawn for by itself.
     pub burst_frames: Option<f64>,
     /// How often at most, in each direction. `None`: without limit.
     pub at_most: Option<u64>,
@@ -323,7 +340,14 @@ pub struct Rule {
 impl Rule {
     /// Does this to all of them.
     pub const fn new(selection: Selection, action: Action) -> Self {
-        Rule { selection, action, turn: Turn::Each, probability: 1.0, burst_frames: None, at_most: None }
+        Rule {
+            selection,
+            action,
+            turn: Turn::Each,
+            probability: 1.0,
+            burst_frames: None,
+            at_most: None,
+        }
     }
 
     /// Why it makes no sense, if it does not.
@@ -342,9 +366,9 @@ impl Rule {
             Some(bursts) if !(1.0..=1e9).contains(&bursts.frames) => {
                 Some("bursts have a mean length from 1 to 1000000000 frames")
             }
-            Some(bursts) if self.probability > bursts.mean_max() => {
-                Some("bursts as short cannot be as frequent: give a lower probability, or longer ones")
-            }
+            Some(bursts) if self.probability > bursts.mean_max() => Some(
+                "bursts as short cannot be as frequent: give a lower probability, or longer ones",
+            ),
             _ => self.selection.fault(),
         }
     }

@@ -11,14 +11,15 @@ pub const CHANGES_MAX: usize = 256;
 
 /// What a link is like from a moment on.
 ///
-/// It holds for frames that come to the queue from then on; those in the queue go at the rate that they found. No frame
-/// overtakes another: where the delay becomes shorter, those that come before the last one under way has arrived wait for it.
+/// It holds for frames that come to the queue from then on; those in the queue go at the rate that
+/// they found. No frame overtakes another: where the delay becomes shorter, those that come before
+/// the last one under way has arrived wait for it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Change {
     /// When, on the clock that the link is driven by.
     pub at: Instant,
-    /// For how long; then what was before holds again. `None`: for good. Of several changes of one kind that hold at a
-    /// moment, that which began last decides.
+    /// For how long; then what was before holds again. `None`: for good. Of several changes of one
+    /// kind that hold at a moment, that which began last decides.
     pub lasts: Option<Duration>,
     /// To what.
     pub to: Setting,
@@ -63,7 +64,9 @@ impl Change {
             Setting::Loss(loss) if config.bursts.is_some_and(|bursts| loss > bursts.mean_max()) => {
                 fault("bursts of that length cannot make such a loss")
             }
-            Setting::Rate(_) if config.rate.is_none() => fault("the link has no rate that could change"),
+            Setting::Rate(_) if config.rate.is_none() => {
+                fault("the link has no rate that could change")
+            }
             _ => Ok(()),
         }
     }
@@ -106,7 +109,10 @@ impl Timeline {
                 Setting::Delay(delay) => Conditions { delay, ..conditions },
             })
         };
-        Timeline { steps: moments.into_iter().map(|moment| (moment, at(moment))).collect(), next: 0 }
+        Timeline {
+            steps: moments.into_iter().map(|moment| (moment, at(moment))).collect(),
+            next: 0,
+        }
     }
 
     /// When the next change is.
@@ -125,12 +131,14 @@ impl Timeline {
     }
 }
 
-const EXAMPLES: &str = "write it as in '10s cut 50ms', '5s-20s loss 1e-3', '30s rate 1G' or '60s delay 20ms'";
+const EXAMPLES: &str =
+    "write it as in '10s cut 50ms', '5s-20s loss 1e-3', '30s rate 1G' or '60s delay 20ms'";
 
 impl FromStr for Change {
     type Err = TextError;
 
-    /// Reads `5s-20s loss 1e-3`; times count from the start of the clock that the link is driven by.
+    /// Reads `5s-20s loss 1e-3`; times count from the start of the clock that the link is driven
+    /// by.
     ///
     /// # Errors
     /// [`TextError`] with the place.
@@ -149,7 +157,8 @@ impl FromStr for Change {
         let to = match what.text {
             "cut" => {
                 if let Some(word) = words.next() {
-                    let time = word.text.parse::<Duration>().ok().filter(|time| *time > Duration::ZERO);
+                    let time =
+                        word.text.parse::<Duration>().ok().filter(|time| *time > Duration::ZERO);
                     if time.is_none() || is_span {
                         let why = "behind 'cut' stands for how long, unless that was said before";
                         return Err(words.error(word, why));
@@ -161,13 +170,16 @@ impl FromStr for Change {
             "loss" => {
                 let word = words.expect("which loss? A probability, as in 1e-3 or 0.1%")?;
                 let loss = probability(word.text);
-                Setting::Loss(loss.ok_or_else(|| words.error(word, "a probability, as in 1e-3 or 0.1%"))?)
+                Setting::Loss(
+                    loss.ok_or_else(|| words.error(word, "a probability, as in 1e-3 or 0.1%"))?,
+                )
             }
             "rate" => Setting::Rate(words.value("which rate? As in 10G or 400M")?),
             "delay" => Setting::Delay(words.value("how long? As in 20ms")?),
             "distance" => {
                 let word = words.expect("how far? As in 1000km")?;
-                let metres = distance_m(word.text).map_err(|error| words.error(word, error.to_string()))?;
+                let metres =
+                    distance_m(word.text).map_err(|error| words.error(word, error.to_string()))?;
                 Setting::Delay(Duration::of_fibre_m(metres))
             }
             _ => {

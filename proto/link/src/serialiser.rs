@@ -3,8 +3,8 @@ use longhaul_units::{BitRate, Duration, Instant};
 /// Picoseconds that a byte takes at 1 bit/s.
 const PS_PER_BYTE_AT_1_BPS: u64 = 8_000_000_000_000;
 
-/// The moment when the wire is free again, exact to a fraction of a picosecond, so that a rate whose byte time is
-/// no whole number of picoseconds is met over any length of time.
+/// The moment when the wire is free again, exact to a fraction of a picosecond, so that a rate
+/// whose byte time is no whole number of picoseconds is met over any length of time.
 #[derive(Debug)]
 pub(crate) struct Serialiser {
     rate: BitRate,
@@ -28,14 +28,15 @@ impl Serialiser {
         }
     }
 
-    /// How long a frame that comes at `now` waits before its first bit is sent; zero when the wire is idle.
+    /// How long a frame that comes at `now` waits before its first bit is sent; zero when the wire
+    /// is idle.
     #[inline]
     pub(crate) fn backlog(&self, now: Instant) -> Duration {
         self.free_at.since(now)
     }
 
-    /// Sends `bytes` after all that came before; returns the first whole picosecond at which the last bit has
-    /// left.
+    /// Sends `bytes` after all that came before; returns the first whole picosecond at which the
+    /// last bit has left.
     #[inline]
     pub(crate) fn send(&mut self, now: Instant, bytes: u64) -> Instant {
         if now > self.free_at {
@@ -55,7 +56,8 @@ impl Serialiser {
 
     /// Sends at another rate what comes from here on, behind what came before.
     pub(crate) fn set_rate(&mut self, rate: BitRate) {
-        let free_at = if self.rest == 0 { self.free_at } else { self.free_at + Duration::from_ps(1) };
+        let free_at =
+            if self.rest == 0 { self.free_at } else { self.free_at + Duration::from_ps(1) };
         *self = Serialiser { free_at, ..Serialiser::new(rate) };
     }
 

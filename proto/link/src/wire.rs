@@ -19,8 +19,8 @@ pub const PAYLOAD_LEN_MAX: usize = 16 * 1024;
 /// What becomes of a frame that gets through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
-    /// When its last bit reaches the far end. It never decreases from one frame to the next that is late, or to the next
-    /// that is not.
+    /// When its last bit reaches the far end. It never decreases from one frame to the next that is
+    /// late, or to the next that is not.
     pub due: Instant,
     /// The queue or a rule marks it: [`Ecn::mark`] when it leaves.
     pub is_marked: bool,
@@ -45,10 +45,11 @@ pub fn corrupt(frame: &mut [u8], bit: u32) {
     }
 }
 
-/// Queue, rate, loss and delay of one direction, without the frames: it says when and whether a frame arrives.
+/// Queue, rate, loss and delay of one direction, without the frames: it says when and whether a
+/// frame arrives.
 ///
-/// A [`Direction`](crate::Direction) keeps the frames until then; a simulation keeps what it needs of them.
-/// `now` never decreases from one call to the next.
+/// A [`Direction`](crate::Direction) keeps the frames until then; a simulation keeps what it needs
+/// of them. `now` never decreases from one call to the next.
 pub struct Wire {
     delay: Duration,
     serialiser: Option<Serialiser>,
@@ -79,8 +80,8 @@ struct Schedule {
 }
 
 impl Wire {
-    /// The direction of a link that is like `config` which frames enter by side `entry`; its memory bound is somebody else's
-    /// to hold. `seed` stands in for the configuration's.
+    /// The direction of a link that is like `config` which frames enter by side `entry`; its memory
+    /// bound is somebody else's to hold. `seed` stands in for the configuration's.
     ///
     /// # Errors
     /// As [`Link::new`](crate::Link::new), but for memory.
@@ -127,7 +128,8 @@ impl Wire {
             let (losses_seed, marks_seed) = (schedule.seeds.next_u64(), schedule.seeds.next_u64());
             self.delay = conditions.delay;
             if conditions.loss != before.loss {
-                self.losses = Chance::in_bursts(conditions.loss, schedule.bursts.as_ref(), losses_seed);
+                self.losses =
+                    Chance::in_bursts(conditions.loss, schedule.bursts.as_ref(), losses_seed);
             }
             if let (Some(rate), Some(serialiser)) = (conditions.rate, &mut self.serialiser)
                 && conditions.rate != before.rate
@@ -154,7 +156,12 @@ impl Wire {
 
     /// A frame comes to the queue, that at `place` of a train.
     #[inline]
-    fn enter_at(&mut self, now: Instant, frame: &Frame<'_>, place: u32) -> Result<Arrival, DropReason> {
+    fn enter_at(
+        &mut self,
+        now: Instant,
+        frame: &Frame<'_>,
+        place: u32,
+    ) -> Result<Arrival, DropReason> {
         let len = frame.len();
         self.counters.entered_frames += 1;
         self.counters.entered_bytes += len as u64;
@@ -216,9 +223,10 @@ impl Wire {
         Ok(adversity.befall(self.last_due, is_marked, frame.len(), effects, &mut self.counters))
     }
 
-    /// A train of `count` frames like `frame` comes to the queue at once. `arrived` is told of each part of it that gets
-    /// through: when its last frame does, the place of its first frame in the train, and how many they are. The frame
-    /// behind a gap is a part by itself, so that it arrives when it would without a train. Without marking only.
+    /// A train of `count` frames like `frame` comes to the queue at once. `arrived` is told of each
+    /// part of it that gets through: when its last frame does, the place of its first frame in the
+    /// train, and how many they are. The frame behind a gap is a part by itself, so that it arrives
+    /// when it would without a train. Without marking only.
     pub fn enter_train(
         &mut self,
         now: Instant,
@@ -228,8 +236,10 @@ impl Wire {
     ) {
         let bytes = wire_bytes(frame.len());
         let all_fit = self.backlog(now) + self.time_of(bytes * count) <= self.queue_wait_max;
-        let has_more_to_it =
-            self.red.is_some() || self.adversity.is_some() || now >= self.next_change_at || !all_fit;
+        let has_more_to_it = self.red.is_some()
+            || self.adversity.is_some()
+            || now >= self.next_change_at
+            || !all_fit;
         if has_more_to_it {
             for place in 0..count {
                 if let Ok(arrival) = self.enter_at(now, frame, place as u32) {
@@ -248,7 +258,8 @@ impl Wire {
             // A lost frame uses the wire all the same.
             let frames = part.max(1);
             let waits = self.backlog(now) > Duration::ZERO;
-            let sent_at = self.serialiser.as_mut().map_or(now, |wire| wire.send(now, bytes * frames));
+            let sent_at =
+                self.serialiser.as_mut().map_or(now, |wire| wire.send(now, bytes * frames));
             if waits {
                 self.wait_max = self.wait_max.max(sent_at.since(now));
             }
@@ -300,7 +311,8 @@ impl Wire {
         self.counters.drops.count(reason);
     }
 
-    /// What each rule did, by its place in the configuration; empty without rules for this direction.
+    /// What each rule did, by its place in the configuration; empty without rules for this
+    /// direction.
     pub fn rule_counters(&self) -> &[RuleCounters] {
         self.adversity.as_ref().map_or(&[], |adversity| adversity.rule_counters())
     }
@@ -319,7 +331,9 @@ impl Wire {
 #[inline]
 fn marks(red: &mut Option<Red>, backlog: Duration, head: &[u8]) -> bool {
     match red {
-        Some(red) if backlog > Duration::ZERO => Ecn::of(head) == Some(Ecn::Capable) && red.marks(backlog),
+        Some(red) if backlog > Duration::ZERO => {
+            Ecn::of(head) == Some(Ecn::Capable) && red.marks(backlog)
+        }
         _ => false,
     }
 }

@@ -20,7 +20,11 @@ fn with_frame(number: u32, len: usize, then: impl FnOnce(&Frame<'_>)) {
     let mut head = [0; 54];
     head[..4].copy_from_slice(&number.to_be_bytes());
     head[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0x02]);
-    then(&Frame { head: &head, payload: Payload::Synthetic { len: len - 54 }, trailer: Trailer::None });
+    then(&Frame {
+        head: &head,
+        payload: Payload::Synthetic { len: len - 54 },
+        trailer: Trailer::None,
+    });
 }
 
 fn enter(link: &mut Link, now: Instant, side: Side, number: u32, len: usize) {
@@ -103,7 +107,8 @@ mod delay {
 mod rate {
     use super::*;
 
-    /// 10,000 frames of changing length, back to back, arrive exactly when the sum of their bits has passed.
+    /// 10,000 frames of changing length, back to back, arrive exactly when the sum of their bits
+    /// has passed.
     #[test]
     fn holds_exactly_over_many_frames() {
         for bps in [9_999_999_967, 10_000_000_000, 3_000_000, 800_000_000_000] {
@@ -217,14 +222,19 @@ mod loss {
             enter(&mut link, Instant::from_ns(u64::from(number)), 1, number, 60);
             enter(&mut link, Instant::from_ns(u64::from(number)), 0, number, 60);
         }
-        let rightward: Vec<u32> = drain(&mut link).iter().filter(|a| a.1 == 1).map(|a| a.2).collect();
+        let rightward: Vec<u32> =
+            drain(&mut link).iter().filter(|a| a.1 == 1).map(|a| a.2).collect();
         assert_eq!(rightward, survivors(5, 0, 0.01));
     }
 
     #[test]
     fn a_lost_frame_has_used_the_wire() {
-        let mut link =
-            link(LinkConfig { rate: Some(gbps(8)), loss: 1.0, queue_bytes: 1000, ..LinkConfig::default() });
+        let mut link = link(LinkConfig {
+            rate: Some(gbps(8)),
+            loss: 1.0,
+            queue_bytes: 1000,
+            ..LinkConfig::default()
+        });
         enter(&mut link, Instant::ZERO, 0, 0, 976);
         enter(&mut link, Instant::ZERO, 0, 1, 976);
         assert_eq!(link.counters(0).drops.get(DropReason::Loss), 1);
@@ -234,7 +244,8 @@ mod loss {
     #[test]
     fn a_cut_loses_what_is_sent_in_between_and_nothing_else() {
         let cut = Cut { at: Instant::from_ns(1000), lasts: Duration::from_ns(500), every: None };
-        let config = LinkConfig { delay: Duration::from_ns(700), cut: Some(cut), ..LinkConfig::default() };
+        let config =
+            LinkConfig { delay: Duration::from_ns(700), cut: Some(cut), ..LinkConfig::default() };
         for side in [0, 1] {
             let mut link = link(config.clone());
             for number in 0..2000 {
@@ -246,7 +257,8 @@ mod loss {
             assert_eq!(link.counters(side).drops.get(DropReason::Cut), 500);
         }
         let again = Cut { every: Some(Duration::from_ns(2000)), ..cut };
-        let on: Vec<u64> = (0..8000).step_by(250).filter(|&ns| again.is_on(Instant::from_ns(ns))).collect();
+        let on: Vec<u64> =
+            (0..8000).step_by(250).filter(|&ns| again.is_on(Instant::from_ns(ns))).collect();
         assert_eq!(on, [1000, 1250, 3000, 3250, 5000, 5250, 7000, 7250]);
         let never = Cut { every: Some(Duration::from_ns(500)), ..cut };
         let refused = Link::new(LinkConfig { cut: Some(never), ..LinkConfig::default() });
@@ -257,7 +269,10 @@ mod loss {
     fn bursts_that_cannot_be_are_refused() {
         let refused = |loss, frames, within| {
             let bursts = Some(Bursts { frames, loss: within });
-            Link::new(LinkConfig { loss, bursts, ..LinkConfig::default() }).err().unwrap().to_string()
+            Link::new(LinkConfig { loss, bursts, ..LinkConfig::default() })
+                .err()
+                .unwrap()
+                .to_string()
         };
         assert!(refused(0.1, 0.5, 1.0).contains("a mean length from 1"));
         assert!(refused(0.1, f64::NAN, 1.0).contains("NaN"));
@@ -279,9 +294,12 @@ mod memory {
 
     #[test]
     fn a_distance_beyond_it_is_refused_with_both_numbers_and_the_cure() {
-        let config = LinkConfig { memory_bytes_max: 64 << 20, ..LinkConfig::fibre_km(10_000, gbps(100)) };
+        let config =
+            LinkConfig { memory_bytes_max: 64 << 20, ..LinkConfig::fibre_km(10_000, gbps(100)) };
         let error = Link::new(config.clone()).err().unwrap();
-        let LinkError::Memory { delay_max, memory_bytes_needed, .. } = error else { panic!("{error}") };
+        let LinkError::Memory { delay_max, memory_bytes_needed, .. } = error else {
+            panic!("{error}")
+        };
         assert_eq!(Some(delay_max), config.lossless_delay_max(64 << 20));
         let text = error.to_string();
         assert!(
@@ -305,7 +323,8 @@ mod memory {
         assert!(Link::new(LinkConfig::fibre_km(10_000, gbps(10))).is_ok());
     }
 
-    /// The costliest frames there are, as fast as the wire takes them, for two delays, in real buffers.
+    /// The costliest frames there are, as fast as the wire takes them, for two delays, in real
+    /// buffers.
     #[test]
     fn the_costliest_traffic_fits_what_was_promised() {
         let queue_bytes = 100_000;
@@ -315,7 +334,8 @@ mod memory {
             let delay = config.lossless_delay_max(memory_bytes_max).unwrap();
             let mut link = link(LinkConfig { delay, memory_bytes_max, ..config.clone() });
             let payload = vec![0; payload_len];
-            let frame = Frame { head: &[0; 59], payload: Payload::Bytes(&payload), trailer: Trailer::None };
+            let frame =
+                Frame { head: &[0; 59], payload: Payload::Bytes(&payload), trailer: Trailer::None };
             let gap = gbps(10).time_for_bytes(wire_bytes(frame.len()));
             let mut out = Arrivals { now: Instant::ZERO, room: usize::MAX, frames: Vec::new() };
             // A queue's worth at once, then at line rate.
@@ -340,7 +360,8 @@ mod memory {
             ..LinkConfig::default()
         });
         let payload = [0; 4096];
-        let frame = Frame { head: &[0; 54], payload: Payload::Bytes(&payload), trailer: Trailer::None };
+        let frame =
+            Frame { head: &[0; 54], payload: Payload::Bytes(&payload), trailer: Trailer::None };
         for _ in 0..1000 {
             link.handle_frame(Instant::ZERO, 0, &frame);
         }
@@ -453,7 +474,8 @@ mod marks {
     fn frames_behind_the_threshold_are_marked_when_their_sender_reacts() {
         use Ecn::{Capable, Congested, NotCapable};
         let config = LinkConfig { ecn: Some(RED), ..LinkConfig::fibre_km(10, gbps(10)) };
-        // Two frames of 4198 bytes on the wire stay below 10,000; the fourth has three in front of it.
+        // Two frames of 4198 bytes on the wire stay below 10,000; the fourth has three in front of
+        // it.
         let (link, marks) = enter_all(config.clone(), 2);
         assert_eq!(marks, [Capable, Capable, Capable, Congested, Congested, Congested]);
         assert_eq!(link.counters(0).ecn_marked_frames, 3);
@@ -492,10 +514,15 @@ mod impairments {
 
     const FRAMES: u32 = 20_000;
 
-    /// What comes out of a link of 1 ms that does this to frames sent 1 µs apart: by frame, when it arrived.
+    /// What comes out of a link of 1 ms that does this to frames sent 1 µs apart: by frame, when it
+    /// arrived.
     fn through(impairments: Impairments) -> (Link, Vec<(Instant, Side, u32, usize)>) {
-        let mut link =
-            link(LinkConfig { delay: Duration::from_ms(1), impairments, seed: 5, ..LinkConfig::default() });
+        let mut link = link(LinkConfig {
+            delay: Duration::from_ms(1),
+            impairments,
+            seed: 5,
+            ..LinkConfig::default()
+        });
         for number in 0..FRAMES {
             enter(&mut link, Instant::from_ns(u64::from(number) * 1000), 0, number, 200);
         }
@@ -509,11 +536,18 @@ mod impairments {
     #[test]
     fn late_frames_are_overtaken_by_those_that_come_within_their_delay() {
         let late_by = Duration::from_us(10);
-        let (link, arrived) = through(Impairments { late: 0.01, late_by, ..Impairments::default() });
+        let (link, arrived) =
+            through(Impairments { late: 0.01, late_by, ..Impairments::default() });
         let numbers: Vec<u32> = arrived.iter().map(|frame| frame.2).collect();
-        let late: Vec<usize> = (1..numbers.len()).filter(|&at| numbers[at] < numbers[at - 1]).collect();
-        // About 1 %, and each is behind the ten that came after it, give or take others that are late.
-        assert!((140..=260).contains(&link.counters(0).late_frames), "{}", link.counters(0).late_frames);
+        let late: Vec<usize> =
+            (1..numbers.len()).filter(|&at| numbers[at] < numbers[at - 1]).collect();
+        // About 1 %, and each is behind the ten that came after it, give or take others that are
+        // late.
+        assert!(
+            (140..=260).contains(&link.counters(0).late_frames),
+            "{}",
+            link.counters(0).late_frames
+        );
         assert!(late.len() > 100);
         for at in late {
             let ahead = numbers[..at].iter().filter(|number| **number > numbers[at]).count();
@@ -546,7 +580,8 @@ mod impairments {
             fn transmit(&mut self, _side: Side, frame: &Frame<'_>) {
                 let mut bytes = vec![0; frame.len()];
                 frame.write_to(&mut bytes);
-                let differing: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at] != self.0[at]).collect();
+                let differing: Vec<usize> =
+                    (0..bytes.len()).filter(|&at| bytes[at] != self.0[at]).collect();
                 assert_eq!(differing.len(), 1);
                 assert!(differing[0] >= 12);
                 assert_eq!((bytes[differing[0]] ^ self.0[differing[0]]).count_ones(), 1);
@@ -569,8 +604,12 @@ mod impairments {
 
     #[test]
     fn one_does_not_change_which_frames_another_befalls() {
-        let all =
-            Impairments { late: 0.01, late_by: Duration::from_us(5), duplication: 0.02, corruption: 0.03 };
+        let all = Impairments {
+            late: 0.01,
+            late_by: Duration::from_us(5),
+            duplication: 0.02,
+            corruption: 0.03,
+        };
         let (link, _) = through(all);
         let together = link.counters(0);
         for alone in [
@@ -580,8 +619,13 @@ mod impairments {
         ] {
             let counters = through(alone).0.counters(0);
             assert!(alone.late == 0.0 || counters.late_frames == together.late_frames);
-            assert!(alone.duplication == 0.0 || counters.duplicated_frames == together.duplicated_frames);
-            assert!(alone.corruption == 0.0 || counters.corrupted_frames == together.corrupted_frames);
+            assert!(
+                alone.duplication == 0.0
+                    || counters.duplicated_frames == together.duplicated_frames
+            );
+            assert!(
+                alone.corruption == 0.0 || counters.corrupted_frames == together.corrupted_frames
+            );
         }
     }
 
@@ -593,17 +637,24 @@ mod impairments {
             (Impairments { corruption: f64::NAN, ..Impairments::default() }, "corruption"),
         ] {
             let refused = Link::new(LinkConfig { impairments, ..LinkConfig::default() }).map(drop);
-            assert!(matches!(refused, Err(LinkError::Impairment { what: found, .. }) if found == what));
+            assert!(
+                matches!(refused, Err(LinkError::Impairment { what: found, .. }) if found == what)
+            );
         }
     }
 
     #[test]
     fn memory_is_counted_for_what_can_be_under_way() {
         let plain = LinkConfig::fibre_km(100, gbps(10));
-        let needed = |impairments| LinkConfig { impairments, ..plain.clone() }.memory_bytes_needed().unwrap();
+        let needed = |impairments| {
+            LinkConfig { impairments, ..plain.clone() }.memory_bytes_needed().unwrap()
+        };
         let without = needed(Impairments::default());
-        assert!(needed(Impairments { duplication: 0.1, ..Impairments::default() }) > without * 19 / 10);
-        let late = Impairments { late: 0.1, late_by: Duration::from_ms(5), ..Impairments::default() };
+        assert!(
+            needed(Impairments { duplication: 0.1, ..Impairments::default() }) > without * 19 / 10
+        );
+        let late =
+            Impairments { late: 0.1, late_by: Duration::from_ms(5), ..Impairments::default() };
         assert!(needed(late) > without);
         let config = LinkConfig { impairments: late, memory_bytes_max: needed(late), ..plain };
         assert!(config.lossless_delay_max(config.memory_bytes_max).unwrap() >= config.delay);

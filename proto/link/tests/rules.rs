@@ -64,7 +64,11 @@ mod selection {
             ..WRITE
         };
         let cases: Vec<(&str, Vec<Sample>, Vec<Sample>)> = vec![
-            ("qpn 0x17", vec![WRITE], vec![Sample { qpn: 0x18, ..WRITE }, Sample { qpn: 0x16, ..WRITE }]),
+            (
+                "qpn 0x17",
+                vec![WRITE],
+                vec![Sample { qpn: 0x18, ..WRITE }, Sample { qpn: 0x16, ..WRITE }],
+            ),
             (
                 "write qpn 16-0xffffff",
                 vec![Sample { qpn: 16, ..WRITE }, Sample { qpn: 0xff_ffff, ..WRITE }],
@@ -76,7 +80,11 @@ mod selection {
                 [0xff_fffd, 2, 0x80_0000].map(|psn| Sample { psn, ..WRITE }).to_vec(),
             ),
             ("opcode 7", vec![WRITE], vec![of(Opcode::RC_ACK)]),
-            ("source 10.0.0.1", vec![WRITE], vec![Sample { source: [10, 0, 0, 3].into(), ..WRITE }]),
+            (
+                "source 10.0.0.1",
+                vec![WRITE],
+                vec![Sample { source: [10, 0, 0, 3].into(), ..WRITE }],
+            ),
             (
                 "destination 10.0.0.0/30",
                 vec![WRITE],
@@ -113,8 +121,11 @@ mod selection {
         let malformed = Frame { head, payload: Payload::Bytes(payload), trailer: Trailer::None };
         let mut arp = [0; 60];
         arp[12..14].copy_from_slice(&[0x08, 0x06]);
-        for frame in [malformed, Frame::opaque(&arp), Frame::opaque(&arp[..14]), Frame::opaque(&[])] {
-            for text in ["roce: lose", "write: lose", "qpn 0x17: lose", "any: corrupt icrc", "roce: mark"] {
+        for frame in [malformed, Frame::opaque(&arp), Frame::opaque(&arp[..14]), Frame::opaque(&[])]
+        {
+            for text in
+                ["roce: lose", "write: lose", "qpn 0x17: lose", "any: corrupt icrc", "roce: mark"]
+            {
                 let mut run = Run::with_rules(&[text]);
                 assert!(run.send_frame(&frame).is_ok(), "{text}");
                 assert_eq!(run.counted(0), (0, 0), "{text}");
@@ -184,7 +195,8 @@ mod action {
         }
     }
 
-    /// What comes out of a link with these rules when `samples` go in a microsecond apart: when, and the bytes.
+    /// What comes out of a link with these rules when `samples` go in a microsecond apart: when,
+    /// and the bytes.
     fn through(rules: &[&str], samples: &[Sample]) -> Vec<(Instant, Vec<u8>)> {
         let mut link = Link::new(ruled(rules)).unwrap();
         let mut out = Take(Vec::new(), Instant::ZERO);
@@ -210,7 +222,9 @@ mod action {
 
     fn differing_bits(one: &[u8], other: &[u8]) -> Vec<usize> {
         assert_eq!(one.len(), other.len());
-        (0..8 * one.len()).filter(|bit| (one[bit / 8] ^ other[bit / 8]) & (0x80 >> (bit % 8)) != 0).collect()
+        (0..8 * one.len())
+            .filter(|bit| (one[bit / 8] ^ other[bit / 8]) & (0x80 >> (bit % 8)) != 0)
+            .collect()
     }
 
     #[test]
@@ -338,7 +352,10 @@ mod chance {
         let alone = lost(&["write: duplicate 1%"], 0, 0);
         assert!((120..280).contains(&alone.len()), "{}", alone.len());
         assert_eq!(lost(&["write: duplicate 1%"], 0, 0), alone);
-        assert_eq!(lost(&["write: duplicate 1%", "any: mark 10%", "write: delay 0-1us"], 0, 0), alone);
+        assert_eq!(
+            lost(&["write: duplicate 1%", "any: mark 10%", "write: delay 0-1us"], 0, 0),
+            alone
+        );
         let second = lost(&["ack: lose", "write: lose 1%"], 1, 0);
         assert_ne!(second, alone, "each has a stream of its own");
         assert_eq!(lost(&["any: duplicate 5%", "write: lose 1%"], 1, 0), second);
@@ -377,7 +394,10 @@ mod memory {
         assert_eq!(needed(&["write: lose", "any: mark"]), plain);
         assert!(needed(&["any: duplicate once"]) > plain * 19 / 10);
         let longer = LinkConfig { delay: fibre.delay + Duration::from_ms(3), ..fibre.clone() };
-        assert_eq!(Some(needed(&["any: delay 0-1ms", "cm: reorder 2ms"])), longer.memory_bytes_needed());
+        assert_eq!(
+            Some(needed(&["any: delay 0-1ms", "cm: reorder 2ms"])),
+            longer.memory_bytes_needed()
+        );
     }
 }
 
@@ -455,7 +475,10 @@ mod text {
     fn too_many_and_senseless_rules_are_refused_by_number() {
         let mut config = ruled(&["any: lose"; 65]);
         let refused = |config: &LinkConfig| Link::new(config.clone()).map(drop).unwrap_err();
-        assert!(matches!(refused(&config), LinkError::TooMany { what: "rules", count: 65, most: 64 }));
+        assert!(matches!(
+            refused(&config),
+            LinkError::TooMany { what: "rules", count: 65, most: 64 }
+        ));
         config.rules.truncate(2);
         config.rules[1].probability = f64::NAN;
         assert!(matches!(refused(&config), LinkError::Rule { number: 2, .. }));

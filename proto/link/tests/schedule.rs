@@ -13,7 +13,10 @@ fn change(text: &str) -> Change {
 }
 
 fn with_changes(changes: &[&str], config: LinkConfig) -> Run {
-    Run::new(&LinkConfig { changes: changes.iter().map(|text| change(text)).collect(), ..config }, 0)
+    Run::new(
+        &LinkConfig { changes: changes.iter().map(|text| change(text)).collect(), ..config },
+        0,
+    )
 }
 
 fn ms(ms: u64) -> Instant {
@@ -51,8 +54,10 @@ mod loss {
 
     #[test]
     fn holds_from_one_moment_to_another() {
-        let mut run =
-            with_changes(&["10ms-20ms loss 1", "30ms loss 100%", "40ms loss 0"], LinkConfig::default());
+        let mut run = with_changes(
+            &["10ms-20ms loss 1", "30ms loss 100%", "40ms loss 0"],
+            LinkConfig::default(),
+        );
         for (at, outcome) in each_ms(&mut run, 60).into_iter().enumerate() {
             let is_lost = (10..20).contains(&at) || (30..40).contains(&at);
             assert_eq!(outcome == Err(DropReason::Loss), is_lost, "{at} ms");
@@ -90,7 +95,8 @@ mod delay {
     #[test]
     fn no_frame_overtakes_another() {
         let config = LinkConfig { delay: Duration::from_ms(2), ..LinkConfig::default() };
-        let delays = each_ms(&mut with_changes(&["10ms delay 6ms", "20ms distance 200km"], config), 30);
+        let delays =
+            each_ms(&mut with_changes(&["10ms delay 6ms", "20ms distance 200km"], config), 30);
         let delay = |at: usize| delays[at].unwrap().as_ps() / Duration::from_ms(1).as_ps();
         assert_eq!([0, 9, 10, 19].map(delay), [2, 2, 6, 6]);
         // The one of 19 ms arrives at 25: those behind it wait until then.
@@ -103,7 +109,8 @@ mod delay {
             let rate = BitRate::from_gbps(gbps);
             LinkConfig { delay: Duration::from_ms(delay_ms), rate, ..LinkConfig::default() }
         };
-        let changes = ["1s delay 30ms", "2s rate 2G", "3s delay 1ms", "4s rate 1M"].map(change).to_vec();
+        let changes =
+            ["1s delay 30ms", "2s rate 2G", "3s delay 1ms", "4s rate 1M"].map(change).to_vec();
         let changing = LinkConfig { changes, ..fibre(1, 1) };
         assert_eq!(changing.memory_bytes_needed(), fibre(30, 2).memory_bytes_needed());
         let refused = Link::new(LinkConfig { memory_bytes_max: 64 << 20, ..changing });
@@ -140,7 +147,11 @@ mod rate {
 
     #[test]
     fn the_queue_is_as_long_in_bytes_as_before() {
-        let config = LinkConfig { rate: BitRate::from_gbps(1), queue_bytes: 12_500, ..LinkConfig::default() };
+        let config = LinkConfig {
+            rate: BitRate::from_gbps(1),
+            queue_bytes: 12_500,
+            ..LinkConfig::default()
+        };
         let mut run = with_changes(&["10ms rate 10M"], config);
         for at in [0, 20] {
             run.now = ms(at);
@@ -201,8 +212,11 @@ mod text {
         };
         let plain = LinkConfig::default;
         let error = refused(vec![change("5s rate 1G")], plain());
-        assert!(matches!(error, LinkError::Change { .. }) && error.to_string().contains("5s rate 1G"));
-        let error = refused(vec![Change { to: Setting::Loss(f64::NAN), ..change("1s cut") }], plain());
+        assert!(
+            matches!(error, LinkError::Change { .. }) && error.to_string().contains("5s rate 1G")
+        );
+        let error =
+            refused(vec![Change { to: Setting::Loss(f64::NAN), ..change("1s cut") }], plain());
         assert!(matches!(error, LinkError::Change { .. }));
         let bursts = Some(Bursts { frames: 2.0, loss: 0.5 });
         let error = refused(vec![change("1s loss 0.5")], LinkConfig { bursts, ..plain() });
@@ -221,7 +235,8 @@ mod text {
             }
         }
 
-        /// Whatever changes, frames that are not late arrive in their order and none before the shortest delay.
+        /// Whatever changes, frames that are not late arrive in their order and none before the
+        /// shortest delay.
         #[test]
         fn order_holds_whatever_changes(
             changes in prop::collection::vec((0_u64..1000, 1_u64..400, 0_u64..3, 1_u64..500), 0..10),

@@ -1,5 +1,6 @@
-//! Chance holds its laws: means within 1 %, and distributions by tests of goodness of fit whose chance to refuse what is right
-//! is one in a thousand. Seeds are fixed, so that each test passes always or never.
+//! Chance holds its laws: means within 1 %, and distributions by tests of goodness of fit whose
+//! chance to refuse what is right is one in a thousand. Seeds are fixed, so that each test passes
+//! always or never.
 
 mod frames;
 
@@ -18,17 +19,21 @@ fn is_near(observed: f64, expected: f64, what: &str) {
 
 /// Pearson's test of counts against the counts expected, each 5 or more.
 fn fits(observed: &[u64], expected: &[f64], what: &str) {
-    let statistic: f64 = observed.iter().zip(expected).map(|(o, e)| (*o as f64 - e).powi(2) / e).sum();
+    let statistic: f64 =
+        observed.iter().zip(expected).map(|(o, e)| (*o as f64 - e).powi(2) / e).sum();
     assert!(expected.iter().all(|expected| *expected >= 5.0), "{what}: {expected:?}");
     // Wilson and Hilferty's approximation of the quantile of chi-square.
     let freedom = (observed.len() - 1) as f64;
     let ninth = 2.0 / (9.0 * freedom);
     let limit = freedom * (1.0 - ninth + Z * ninth.sqrt()).powi(3);
-    assert!(statistic < limit, "{what}: chi-square {statistic:.1} of at most {limit:.1}: {observed:?}");
+    assert!(
+        statistic < limit,
+        "{what}: chi-square {statistic:.1} of at most {limit:.1}: {observed:?}"
+    );
 }
 
-/// Counts of lengths 1, 2, ... up to where fewer than 20 are expected, all longer ones together, against a geometric
-/// distribution with this mean.
+/// Counts of lengths 1, 2, ... up to where fewer than 20 are expected, all longer ones together,
+/// against a geometric distribution with this mean.
 fn is_geometric(lengths: &[u64], mean: f64, what: &str) {
     let (stay, all) = (1.0 - 1.0 / mean, lengths.len() as f64);
     let mut expected = Vec::new();
@@ -50,7 +55,8 @@ fn is_geometric(lengths: &[u64], mean: f64, what: &str) {
     fits(&observed, &expected, what);
 }
 
-/// Which of `frames` frames a link with this loss delivers, in runs: how many in a row are delivered, then lost.
+/// Which of `frames` frames a link with this loss delivers, in runs: how many in a row are
+/// delivered, then lost.
 fn runs(config: &LinkConfig, frames: u64) -> (Vec<u64>, Vec<u64>) {
     let mut wire = Wire::new(config, 0, config.seed).unwrap();
     let frame = Frame { head: &[0; 54], payload: Payload::EMPTY, trailer: Trailer::None };
@@ -86,7 +92,8 @@ mod loss {
     #[test]
     fn rare_losses_have_their_mean() {
         for (loss, seed) in [(1e-3, SEEDS[0]), (1e-5, SEEDS[1]), (1e-7, SEEDS[2])] {
-            let mut wire = Wire::new(&LinkConfig { loss, ..LinkConfig::default() }, 0, seed).unwrap();
+            let mut wire =
+                Wire::new(&LinkConfig { loss, ..LinkConfig::default() }, 0, seed).unwrap();
             let frame = Frame { head: &[0; 54], payload: Payload::EMPTY, trailer: Trailer::None };
             let frames = (100_000.0 / loss) as u64;
             wire.enter_train(Instant::ZERO, &frame, frames, |_, _, _| {});
@@ -97,7 +104,9 @@ mod loss {
 
     #[test]
     fn bursts_have_their_mean_and_geometric_lengths_and_distances() {
-        for (loss, frames, seed) in [(0.05, 8.0, SEEDS[0]), (0.2, 3.0, SEEDS[1]), (0.1, 25.0, SEEDS[2])] {
+        for (loss, frames, seed) in
+            [(0.05, 8.0, SEEDS[0]), (0.2, 3.0, SEEDS[1]), (0.1, 25.0, SEEDS[2])]
+        {
             let bursts = Some(Bursts { frames, loss: 1.0 });
             let config = LinkConfig { loss, bursts, seed, ..LinkConfig::default() };
             // Means of bursts vary more: as many bursts are needed as losses before.
@@ -107,7 +116,11 @@ mod loss {
             is_near(lost.iter().sum::<u64>() as f64 / lost.len() as f64, frames, "mean length");
             is_geometric(&lost, frames, &format!("lengths of bursts of {frames}"));
             let between = frames * (1.0 - loss) / loss;
-            is_geometric(&delivered[1..], between, &format!("distances between bursts of {frames}"));
+            is_geometric(
+                &delivered[1..],
+                between,
+                &format!("distances between bursts of {frames}"),
+            );
         }
     }
 
@@ -127,7 +140,8 @@ mod jitter {
 
     const FRAMES: usize = 200_000;
 
-    /// How much later than without the rule each frame is, in picoseconds; frames are far from each other.
+    /// How much later than without the rule each frame is, in picoseconds; frames are far from each
+    /// other.
     fn delays(rule: &str, seed: u64) -> Vec<u64> {
         let mut run = Run::new(&LinkConfig { seed, ..ruled(&[rule]) }, 0);
         let delay = |run: &mut Run| {
@@ -180,8 +194,10 @@ mod rates {
 
     /// Within six standard deviations, which chance exceeds once in a thousand million.
     fn is_likely(count: u64, probability: f64, what: &str) {
-        let (mean, deviation) =
-            (FRAMES as f64 * probability, (FRAMES as f64 * probability * (1.0 - probability)).sqrt());
+        let (mean, deviation) = (
+            FRAMES as f64 * probability,
+            (FRAMES as f64 * probability * (1.0 - probability)).sqrt(),
+        );
         assert!((count as f64 - mean).abs() <= 6.0 * deviation, "{what}: {count} at {probability}");
     }
 
@@ -190,7 +206,8 @@ mod rates {
         for (seed, [late, duplication, corruption]) in
             SEEDS.into_iter().zip([[0.2, 0.03, 1e-3], [1e-4, 0.5, 0.01], [1.0, 1e-5, 0.3]])
         {
-            let impairments = Impairments { late, late_by: Duration::from_ns(5), duplication, corruption };
+            let impairments =
+                Impairments { late, late_by: Duration::from_ns(5), duplication, corruption };
             let mut run = Run::new(&LinkConfig { impairments, seed, ..LinkConfig::default() }, 0);
             let frame = Frame { head: &[0; 54], payload: Payload::EMPTY, trailer: Trailer::None };
             let mut both = 0;

@@ -32,11 +32,11 @@ impl Address {
 /// Who is asked for the Ethernet address of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asks {
-    /// The segment: next hops by prefix and gateway, ARP and neighbour discovery for them. Requests for our own
-    /// addresses are answered.
+    /// The segment: next hops by prefix and gateway, ARP and neighbour discovery for them. Requests
+    /// for our own addresses are answered.
     Segment,
-    /// The owner of this state machine, who knows routes and neighbours; each peer is its own next hop here, and
-    /// nothing is sent or taken.
+    /// The owner of this state machine, who knows routes and neighbours; each peer is its own next
+    /// hop here, and nothing is sent or taken.
     Owner,
 }
 
@@ -45,28 +45,33 @@ pub enum Asks {
 pub struct Config {
     /// Our Ethernet address.
     pub mac: MacAddr,
-    /// Our IP addresses, to which requests are answered; the first of a family that reaches a peer, or else the first
-    /// of the family, is where our own come from. At least one.
+    /// Our IP addresses, to which requests are answered; the first of a family that reaches a peer,
+    /// or else the first of the family, is where our own come from. At least one.
     pub addresses: Vec<Address>,
     /// Next hops to everywhere else, at most one of each family.
     pub gateways: Vec<IpAddr>,
-    /// VLAN, 1 to 4094, that everything is sent in; only what comes in it is taken. `None`: untagged, or tagged with
-    /// a priority alone.
+    /// VLAN, 1 to 4094, that everything is sent in; only what comes in it is taken. `None`:
+    /// untagged, or tagged with a priority alone.
     pub vlan: Option<u16>,
     /// Whom to ask.
     pub asks: Asks,
-    /// Neighbours that are remembered at once, at least 1. Default 65,536; an entry takes about 200 bytes.
+    /// Neighbours that are remembered at once, at least 1. Default 65,536; an entry takes about 200
+    /// bytes.
     pub entries_max: usize,
-    /// Neighbours that are remembered because they spoke to us first, at most; part of `entries_max`. Default 256.
+    /// Neighbours that are remembered because they spoke to us first, at most; part of
+    /// `entries_max`. Default 256.
     pub heard_max: usize,
-    /// Time between two tries of a question. Default 1 s. Source: RFC 4861, section 10 (RETRANS_TIMER).
+    /// Time between two tries of a question. Default 1 s. Source: RFC 4861, section 10
+    /// (RETRANS_TIMER).
     pub try_interval: Duration,
-    /// Tries before a question counts as unanswered, at least 1. Default 3. Source: RFC 4861, section 10.
+    /// Tries before a question counts as unanswered, at least 1. Default 3. Source: RFC 4861,
+    /// section 10.
     pub tries: u8,
-    /// How long an answer is taken for granted before it is asked for again. Default 30 s. Source: RFC 4861,
-    /// section 10 (REACHABLE_TIME).
+    /// How long an answer is taken for granted before it is asked for again. Default 30 s. Source:
+    /// RFC 4861, section 10 (REACHABLE_TIME).
     pub fresh: Duration,
-    /// The least time between two changes of one neighbour's Ethernet address. Default 1 s, as Linux.
+    /// The least time between two changes of one neighbour's Ethernet address. Default 1 s, as
+    /// Linux.
     pub settle: Duration,
 }
 
@@ -95,8 +100,8 @@ impl Config {
         self.addresses.iter().any(|address| address.ip == ip)
     }
 
-    /// Where frames to `ip` go first: `ip` itself on our networks (an IPv6 link-local address always is), else the
-    /// gateway; `None` when there is none.
+    /// Where frames to `ip` go first: `ip` itself on our networks (an IPv6 link-local address
+    /// always is), else the gateway; `None` when there is none.
     #[must_use]
     pub fn next_hop(&self, ip: IpAddr) -> Option<IpAddr> {
         if self.asks == Asks::Owner || self.is_on_link(ip) {
@@ -113,6 +118,9 @@ impl Config {
     /// The address that a question about `ip` comes from.
     pub(crate) fn source_for(&self, ip: IpAddr) -> Option<IpAddr> {
         let alike = || self.addresses.iter().filter(|address| address.ip.is_ipv4() == ip.is_ipv4());
-        alike().find(|address| address.reaches(ip)).or_else(|| alike().next()).map(|address| address.ip)
+        alike()
+            .find(|address| address.reaches(ip))
+            .or_else(|| alike().next())
+            .map(|address| address.ip)
     }
 }

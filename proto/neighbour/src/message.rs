@@ -124,7 +124,15 @@ impl Outgoing {
             Some(to) => (SOLICITED | OVERRIDE, to),
             None => (OVERRIDE, (ALL_NODES, multicast_mac(ALL_NODES.into()).unwrap_or(BROADCAST))),
         };
-        Outgoing::discovery(from, to, vlan, ADVERTISEMENT, flags, from.0, Some((OPTION_TARGET_MAC, from.1)))
+        Outgoing::discovery(
+            from,
+            to,
+            vlan,
+            ADVERTISEMENT,
+            flags,
+            from.0,
+            Some((OPTION_TARGET_MAC, from.1)),
+        )
     }
 
     fn discovery(
@@ -154,7 +162,8 @@ impl Outgoing {
     }
 }
 
-/// The one's complement sum that a right ICMPv6 message has as 0xffff. Source: RFC 8200, section 8.1.
+/// The one's complement sum that a right ICMPv6 message has as 0xffff. Source: RFC 8200, section
+/// 8.1.
 fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     let words = |bytes: &[u8]| -> u64 {
         let whole = bytes.chunks(2).map(|word| match *word {
@@ -227,7 +236,9 @@ impl Message {
         let mut at = 14;
         let mut tag = 0;
         if ethertype == ETHERTYPE_VLAN {
-            let (Ok(control), Ok(inner)) = (u16_at(frame, 14), u16_at(frame, 16)) else { return Ok(None) };
+            let (Ok(control), Ok(inner)) = (u16_at(frame, 14), u16_at(frame, 16)) else {
+                return Ok(None);
+            };
             (tag, ethertype, at) = (control & VLAN_ID, inner, 18);
         }
         if tag != vlan.unwrap_or(0) {

@@ -11,8 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Answers that wait to be sent at most; who gets none asks again.
 const ANSWERS_MAX: usize = 64;
-/// How long an address is tried out before it is announced: the time that an owner of it has to object. Much less than
-/// RFC 5227 has, because it is used meanwhile.
+/// How long an address is tried out before it is announced: the time that an owner of it has to
+/// object. Much less than RFC 5227 has, because it is used meanwhile.
 const PROBE_WAIT: Duration = Duration::from_ms(200);
 
 /// What happened, free-running.
@@ -50,8 +50,8 @@ enum Answer {
 pub struct Neighbours {
     config: Config,
     table: Table,
-    /// Entries about which a question is due, or was: each once. Entries say themselves whether they are in here, so that
-    /// questions about thousands cost no more each than one alone.
+    /// Entries about which a question is due, or was: each once. Entries say themselves whether
+    /// they are in here, so that questions about thousands cost no more each than one alone.
     questions: VecDeque<HopId>,
     answers: VecDeque<Answer>,
     /// Held entries whose Ethernet address has changed.
@@ -104,20 +104,23 @@ impl Neighbours {
         self.len() == 0
     }
 
-    /// An address of ours that somebody else uses, and who that was last, since the last [`Neighbours::announce`].
+    /// An address of ours that somebody else uses, and who that was last, since the last
+    /// [`Neighbours::announce`].
     #[must_use]
     pub fn conflict(&self) -> Option<(IpAddr, MacAddr)> {
         self.conflict
     }
 
-    /// The Ethernet address for frames to `ip` as far as it is known. Asks nobody: what nobody has asked for is
-    /// [`Resolution::Asking`].
+    /// The Ethernet address for frames to `ip` as far as it is known. Asks nobody: what nobody has
+    /// asked for is [`Resolution::Asking`].
     #[must_use]
     pub fn look_up(&self, ip: IpAddr) -> Resolution {
         if let Some(mac) = self.without_asking(ip) {
             return Resolution::Known(mac);
         }
-        let Some(hop) = self.config.next_hop(ip) else { return Resolution::Failed(Failure::NoRoute) };
+        let Some(hop) = self.config.next_hop(ip) else {
+            return Resolution::Failed(Failure::NoRoute);
+        };
         let entry = self.table.find(hop).and_then(|id| self.table.get(id));
         entry.map_or(Resolution::Asking, |entry| entry.resolution())
     }
@@ -134,8 +137,9 @@ impl Neighbours {
         self.table.get(id).map_or(Resolution::Asking, |entry| entry.resolution())
     }
 
-    /// As [`Neighbours::ask`], and when the address is known, keeps its entry until [`Neighbours::release`]. `None`
-    /// while it is not, and for groups and our own addresses, which have no entry.
+    /// As [`Neighbours::ask`], and when the address is known, keeps its entry until
+    /// [`Neighbours::release`]. `None` while it is not, and for groups and our own addresses, which
+    /// have no entry.
     pub fn hold(&mut self, now: Instant, ip: IpAddr) -> Option<(HopId, MacAddr)> {
         if self.without_asking(ip).is_some() {
             return None;
@@ -154,9 +158,9 @@ impl Neighbours {
         }
     }
 
-    /// Somebody who is not known spoke to us, with a packet that is right in every respect: he can be answered at the
-    /// Ethernet address that it came from, until he is asked himself. Only neighbours on our own networks: what comes
-    /// from elsewhere comes from a gateway.
+    /// Somebody who is not known spoke to us, with a packet that is right in every respect: he can
+    /// be answered at the Ethernet address that it came from, until he is asked himself. Only
+    /// neighbours on our own networks: what comes from elsewhere comes from a gateway.
     pub fn heard(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) {
         let is_neighbour = self.config.is_on_link(ip) && !ip.is_unspecified() && is_unicast(mac);
         if !is_neighbour || self.without_asking(ip).is_some() || self.table.find(ip).is_some() {
@@ -173,8 +177,8 @@ impl Neighbours {
         }
     }
 
-    /// Tries our addresses out, and tells everybody of them a moment later unless somebody objects. For a port that
-    /// has just come up.
+    /// Tries our addresses out, and tells everybody of them a moment later unless somebody objects.
+    /// For a port that has just come up.
     pub fn announce(&mut self, now: Instant) {
         if self.config.asks == Asks::Owner {
             return;
@@ -186,8 +190,8 @@ impl Neighbours {
         self.announce_at = Some(now + PROBE_WAIT);
     }
 
-    /// Takes a received frame: its leading bytes, and whether there are more. False when it is no message of these
-    /// protocols.
+    /// Takes a received frame: its leading bytes, and whether there are more. False when it is no
+    /// message of these protocols.
     pub fn handle_frame(&mut self, now: Instant, head: &[u8], is_whole: bool) -> bool {
         if self.config.asks == Asks::Owner {
             return false;
@@ -203,7 +207,9 @@ impl Neighbours {
         };
         match message {
             Message::Arp(arp) => self.on_arp(now, &arp),
-            Message::Solicitation { source, mac, target } => self.on_solicitation(now, source, mac, target),
+            Message::Solicitation { source, mac, target } => {
+                self.on_solicitation(now, source, mac, target)
+            }
             Message::Advertisement { target, mac: Some(mac), overrides } => {
                 self.on_claim(now, target.into(), mac, overrides);
             }
@@ -243,7 +249,8 @@ impl Neighbours {
     /// True when [`Neighbours::poll_frame`] may have one.
     #[must_use]
     pub fn has_frames(&self) -> bool {
-        !self.answers.is_empty() || (self.config.asks == Asks::Segment && !self.questions.is_empty())
+        !self.answers.is_empty()
+            || (self.config.asks == Asks::Segment && !self.questions.is_empty())
     }
 
     /// The next frame to send. Our own questions come first.
@@ -385,7 +392,8 @@ impl Neighbours {
     fn learn(&mut self, now: Instant, id: HopId, mac: MacAddr, overrides: bool) {
         let Some(entry) = self.table.get_mut(id) else { return };
         if entry.mac != Some(mac) {
-            let is_settled = entry.phase != Phase::Fresh || now.since(entry.changed_at) >= self.config.settle;
+            let is_settled =
+                entry.phase != Phase::Fresh || now.since(entry.changed_at) >= self.config.settle;
             if entry.mac.is_some() && !(overrides && is_settled) {
                 self.counters.changes_ignored += 1;
                 return;
@@ -479,11 +487,14 @@ impl Neighbours {
         let (mac, vlan) = (self.config.mac, self.config.vlan);
         match answer {
             Answer::Arp { own, to: (target_ip, target_mac) } => {
-                let arp = Arp { is_reply: true, sender_mac: mac, sender_ip: own, target_mac, target_ip };
+                let arp =
+                    Arp { is_reply: true, sender_mac: mac, sender_ip: own, target_mac, target_ip };
                 Outgoing::arp(target_mac, vlan, &arp)
             }
             Answer::Discovery { own, to } => Outgoing::advertisement((own, mac), to, vlan),
-            Answer::Probe(IpAddr::V4(own)) => arp_question(mac, Ipv4Addr::UNSPECIFIED, own, None, vlan),
+            Answer::Probe(IpAddr::V4(own)) => {
+                arp_question(mac, Ipv4Addr::UNSPECIFIED, own, None, vlan)
+            }
             Answer::Probe(IpAddr::V6(own)) => {
                 Outgoing::solicitation((Ipv6Addr::UNSPECIFIED, mac), own, None, vlan)
             }

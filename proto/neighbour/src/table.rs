@@ -49,7 +49,8 @@ pub(crate) enum Phase {
     Fresh,
     /// Not heard of for a while, and nobody wants to know.
     Stale,
-    /// With the tries that are left. An Ethernet address that is known holds until they are used up.
+    /// With the tries that are left. An Ethernet address that is known holds until they are used
+    /// up.
     Asking { tries: u8 },
     /// Without an Ethernet address.
     Failed(Failure),
@@ -127,7 +128,13 @@ impl Table {
     }
 
     /// An entry for `ip`, which has none; there is room for it.
-    pub fn insert(&mut self, now: Instant, ip: IpAddr, phase: Phase, mac: Option<MacAddr>) -> HopId {
+    pub fn insert(
+        &mut self,
+        now: Instant,
+        ip: IpAddr,
+        phase: Phase,
+        mac: Option<MacAddr>,
+    ) -> HopId {
         let entry = Entry {
             ip,
             mac,
@@ -163,13 +170,16 @@ impl Table {
     /// The entry that nobody has asked for the longest, of those that nobody holds or waits for.
     pub fn idlest(&self) -> Option<HopId> {
         let idle = self.by_ip.values().filter_map(|&id| Some((id, self.get(id)?)));
-        let idle =
-            idle.filter(|(_, entry)| entry.holders == 0 && !matches!(entry.phase, Phase::Asking { .. }));
+        let idle = idle.filter(|(_, entry)| {
+            entry.holders == 0 && !matches!(entry.phase, Phase::Asking { .. })
+        });
         idle.min_by_key(|(_, entry)| entry.used_at).map(|(id, _)| id)
     }
 
     pub fn set_due(&mut self, id: HopId, at: Option<Instant>) {
-        let Some(entry) = self.entries.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        let Some(entry) = self.entries.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
         if let Some(before) = entry.due.take() {
             self.due.remove(&(before, id));
         }

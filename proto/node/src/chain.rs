@@ -8,9 +8,10 @@ const ROUNDS_MAX: usize = 64;
 
 /// Two nodes in a row: side 1 of the left one is joined to side 0 of the right one.
 ///
-/// The chain is a [`Node`] itself: its side 0 is the left node's, its sides from 1 on are the right node's. Chains nest, so
-/// `Chain<A, Chain<B, C>>` is three in a row, dispatched statically, with every element at hand by its type. What
-/// one node sends to the other is handed straight over, at the same instant, with no copy and no allocation.
+/// The chain is a [`Node`] itself: its side 0 is the left node's, its sides from 1 on are the right
+/// node's. Chains nest, so `Chain<A, Chain<B, C>>` is three in a row, dispatched statically, with
+/// every element at hand by its type. What one node sends to the other is handed straight over, at
+/// the same instant, with no copy and no allocation.
 ///
 /// Either element may be absent, one at a time: its place is then a plain cable of no length.
 ///
@@ -113,16 +114,23 @@ impl<L: Node, R: Node, O: Observer> Chain<L, R, O> {
         &mut self.observer
     }
 
-    /// Lets both nodes send, to and fro, until neither has anything for the other. False: the rounds ran out first.
+    /// Lets both nodes send, to and fro, until neither has anything for the other. False: the
+    /// rounds ran out first.
     fn pass_to_and_fro(&mut self, now: Instant, out: &mut dyn Transmit) -> bool {
         let (left, right) = match (&mut self.left, &mut self.right) {
             (Some(left), Some(right)) => (left, right),
             (Some(only), None) => {
-                only.poll_transmit(now, &mut Cable { now, end: 1, observer: &mut self.observer, out });
+                only.poll_transmit(
+                    now,
+                    &mut Cable { now, end: 1, observer: &mut self.observer, out },
+                );
                 return true;
             }
             (None, Some(only)) => {
-                only.poll_transmit(now, &mut Cable { now, end: 0, observer: &mut self.observer, out });
+                only.poll_transmit(
+                    now,
+                    &mut Cable { now, end: 0, observer: &mut self.observer, out },
+                );
                 return true;
             }
             (None, None) => unreachable!("refused when made"),
@@ -150,7 +158,8 @@ struct Passed {
     is_refused: bool,
 }
 
-/// Lets `from` send: to `to` through the joint, which lies at its side `toward`, and to the outside.
+/// Lets `from` send: to `to` through the joint, which lies at its side `toward`, and to the
+/// outside.
 fn pass(
     now: Instant,
     from: &mut impl Node,
@@ -274,7 +283,8 @@ impl<L: Node, R: Node, O: Observer> Node for Chain<L, R, O> {
     fn poll_timeout(&self) -> Option<Deadline> {
         let left = self.left.as_ref().and_then(Node::poll_timeout);
         let right = self.right.as_ref().and_then(Node::poll_timeout);
-        let unfinished = self.unfinished_at.map(|at| Deadline { at, reason: "more to pass along the chain" });
+        let unfinished =
+            self.unfinished_at.map(|at| Deadline { at, reason: "more to pass along the chain" });
         Deadline::earliest(unfinished, Deadline::earliest(left, right))
     }
 
@@ -333,7 +343,8 @@ mod tests {
             Some(Deadline { at: Instant::from_ns(100 - u64::from(self.name)), reason: "test" })
         }
         fn intake(&self, side: Side) -> usize {
-            self.waiting_max.map_or(usize::MAX, |max| max.saturating_sub(self.waiting[1 - side].len()))
+            self.waiting_max
+                .map_or(usize::MAX, |max| max.saturating_sub(self.waiting[1 - side].len()))
         }
     }
 
@@ -373,7 +384,8 @@ mod tests {
         let mut out = sink();
         chain.poll_transmit(NOW, &mut out);
         for (side, len) in [(1, 300), (0, 20)] {
-            let numbers: Vec<u8> = out.frames.iter().filter(|f| f.0 == side).map(|f| f.1[0]).collect();
+            let numbers: Vec<u8> =
+                out.frames.iter().filter(|f| f.0 == side).map(|f| f.1[0]).collect();
             assert_eq!(numbers, (0..200).collect::<Vec<u8>>());
             assert!(out.frames.iter().filter(|f| f.0 == side).all(|f| f.1.len() == len));
         }

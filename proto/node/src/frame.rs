@@ -7,8 +7,9 @@ pub const TRAILER_MAX: usize = 3 + ICRC_LEN;
 
 /// One Ethernet frame without FCS, in up to three parts: headers, payload, and pad with ICRC.
 ///
-/// For RoCEv2 `head` ends with the last extended header and `payload` is the packet's payload alone. Any other
-/// frame has its leading bytes (at most [`HEAD_MAX`]) in `head`, the rest in `payload`, and no trailer.
+/// For RoCEv2 `head` ends with the last extended header and `payload` is the packet's payload
+/// alone. Any other frame has its leading bytes (at most [`HEAD_MAX`]) in `head`, the rest in
+/// `payload`, and no trailer.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// Leading bytes.
@@ -42,8 +43,9 @@ pub enum Payload<'a> {
         /// Length in bytes.
         len: usize,
     },
-    /// A train: the frame stands for `count` packets in a row that are alike but for their PSN, which goes up by one
-    /// from that in the headers, with `len` such bytes each. Only for who takes trains: [`Transmit::train_max`].
+    /// A train: the frame stands for `count` packets in a row that are alike but for their PSN,
+    /// which goes up by one from that in the headers, with `len` such bytes each. Only for who
+    /// takes trains: [`Transmit::train_max`].
     ///
     /// [`Transmit::train_max`]: crate::Transmit::train_max
     Train {
@@ -65,7 +67,8 @@ pub struct Segment {
 
 /// Reads registered memory. Implemented by whoever maps it: `proto` has no unsafe code.
 pub trait Gather {
-    /// Copies `out.len()` bytes at `address`, a stretch that lies inside a region the node has checked.
+    /// Copies `out.len()` bytes at `address`, a stretch that lies inside a region the node has
+    /// checked.
     fn gather(&self, address: u64, out: &mut [u8]);
 }
 
@@ -83,7 +86,8 @@ pub enum Trailer {
         /// The ICRC as it stands on the wire, right or wrong.
         icrc: [u8; ICRC_LEN],
     },
-    /// As [`Trailer::Received`], of a frame whose ICRC a node before this one in the same box has found right.
+    /// As [`Trailer::Received`], of a frame whose ICRC a node before this one in the same box has
+    /// found right.
     Checked {
         /// Pad bytes; the first `pad_len` count.
         pad: [u8; 3],
@@ -128,10 +132,12 @@ impl Trailer {
         }
     }
 
-    /// Pad and ICRC as they stand on the wire, where they are at hand: how many bytes of pad, and these with the ICRC behind.
+    /// Pad and ICRC as they stand on the wire, where they are at hand: how many bytes of pad, and
+    /// these with the ICRC behind.
     #[inline]
     pub fn on_wire(&self) -> Option<(usize, [u8; 3 + ICRC_LEN])> {
-        let (Trailer::Received { pad, pad_len, icrc } | Trailer::Checked { pad, pad_len, icrc }) = *self
+        let (Trailer::Received { pad, pad_len, icrc } | Trailer::Checked { pad, pad_len, icrc }) =
+            *self
         else {
             return None;
         };
@@ -184,12 +190,15 @@ impl<'a> Payload<'a> {
         match self {
             Payload::Bytes(bytes) => Some(bytes),
             Payload::Shared(held) => Some(held.payload()),
-            Payload::Lent { lease, at, len } => Some(&lease.bytes()[*at as usize..][..*len as usize]),
+            Payload::Lent { lease, at, len } => {
+                Some(&lease.bytes()[*at as usize..][..*len as usize])
+            }
             Payload::Memory(..) | Payload::Synthetic { .. } | Payload::Train { .. } => None,
         }
     }
 
-    /// Copies everything to `out`, which has [`Payload::len`] bytes. Synthetic payload is written as zeros.
+    /// Copies everything to `out`, which has [`Payload::len`] bytes. Synthetic payload is written
+    /// as zeros.
     #[inline]
     pub fn copy_to(&self, out: &mut [u8]) {
         if let Some(bytes) = self.as_bytes() {
@@ -226,8 +235,8 @@ impl std::fmt::Debug for Payload<'_> {
 impl<'a> Frame<'a> {
     /// Takes a received frame apart.
     ///
-    /// `head` is a private copy of the frame's first [`HEAD_MAX`] bytes (or all of it, when shorter), so that
-    /// a peer who still owns `bytes` cannot change a header after it was checked.
+    /// `head` is a private copy of the frame's first [`HEAD_MAX`] bytes (or all of it, when
+    /// shorter), so that a peer who still owns `bytes` cannot change a header after it was checked.
     #[inline(always)]
     pub fn received(head: &'a Head, bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
         match split(head.bytes(), bytes.len())? {
@@ -235,7 +244,11 @@ impl<'a> Frame<'a> {
             Split::Roce { layout, payload_len, pad } => {
                 let (payload, end) = bytes[layout.payload..].split_at(payload_len);
                 let trailer = Trailer::received(end, pad);
-                Ok(Frame { head: &head.bytes()[..layout.payload], payload: Payload::Bytes(payload), trailer })
+                Ok(Frame {
+                    head: &head.bytes()[..layout.payload],
+                    payload: Payload::Bytes(payload),
+                    trailer,
+                })
             }
         }
     }
@@ -254,9 +267,11 @@ impl<'a> Frame<'a> {
         let head = &bytes[..bytes.len().min(HEAD_MAX)];
         let (head_len, payload_len, trailer) = match split(head, bytes.len())? {
             Split::Other => return Ok(Frame::lent_opaque(lease)),
-            Split::Roce { layout, payload_len, pad } => {
-                (layout.payload, payload_len, Trailer::received(&bytes[layout.payload + payload_len..], pad))
-            }
+            Split::Roce { layout, payload_len, pad } => (
+                layout.payload,
+                payload_len,
+                Trailer::received(&bytes[layout.payload + payload_len..], pad),
+            ),
         };
         let payload = Payload::Lent { lease, at: head_len as u32, len: payload_len as u32 };
         Ok(Frame { head: &head[..head_len], payload, trailer })
@@ -266,7 +281,8 @@ impl<'a> Frame<'a> {
     pub fn lent_opaque(lease: &'a Lease) -> Frame<'a> {
         let bytes = lease.bytes();
         let head = &bytes[..bytes.len().min(HEAD_MAX)];
-        let payload = Payload::Lent { lease, at: head.len() as u32, len: (bytes.len() - head.len()) as u32 };
+        let payload =
+            Payload::Lent { lease, at: head.len() as u32, len: (bytes.len() - head.len()) as u32 };
         Frame { head, payload, trailer: Trailer::None }
     }
 
@@ -287,7 +303,8 @@ impl<'a> Frame<'a> {
         self.len() == 0
     }
 
-    /// Writes the frame to `out`, which has [`Frame::len`] bytes, and computes the ICRC of a sealed one.
+    /// Writes the frame to `out`, which has [`Frame::len`] bytes, and computes the ICRC of a sealed
+    /// one.
     ///
     /// # Panics
     /// When `out` has another length.
@@ -313,15 +330,17 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Headers, payload and trailer, whose bytes go to `end`, with the ICRC of a sealed frame. `None` when the payload's bytes are
-    /// not at hand in one piece.
+    /// Headers, payload and trailer, whose bytes go to `end`, with the ICRC of a sealed frame.
+    /// `None` when the payload's bytes are not at hand in one piece.
     #[inline]
     pub fn pieces<'b>(&'b self, end: &'b mut [u8; TRAILER_MAX]) -> Option<[&'b [u8]; 3]> {
         let payload = self.payload.as_bytes()?;
         let len = self.trailer.len();
         let (pad, icrc) = match &self.trailer {
             Trailer::None => return Some([self.head, payload, &[]]),
-            Trailer::Received { pad, icrc, .. } | Trailer::Checked { pad, icrc, .. } => (*pad, *icrc),
+            Trailer::Received { pad, icrc, .. } | Trailer::Checked { pad, icrc, .. } => {
+                (*pad, *icrc)
+            }
             Trailer::Sealed { pad_len } => {
                 ([0; 3], icrc_of(self.head, payload, &[0; 3][..usize::from(*pad_len)]))
             }
@@ -332,9 +351,10 @@ impl<'a> Frame<'a> {
         Some([self.head, payload, &end[..len]])
     }
 
-    /// True when the ICRC is right. Sealed frames are right by construction, checked ones were found right, and payloads whose bytes are not at hand
-    /// have nothing to check. A frame without an ICRC has none that is right: what looks like RoCEv2 and came as an
-    /// opaque frame has wrong lengths.
+    /// True when the ICRC is right. Sealed frames are right by construction, checked ones were
+    /// found right, and payloads whose bytes are not at hand have nothing to check. A frame without
+    /// an ICRC has none that is right: what looks like RoCEv2 and came as an opaque frame has wrong
+    /// lengths.
     #[inline]
     pub fn icrc_is_right(&self) -> bool {
         self.has_icrc(|payload, pad| icrc_of(self.head, payload, pad))

@@ -1,10 +1,11 @@
 use crate::{Deadline, Frame, FrameBuf, Node, Side, Transmit};
 use longhaul_units::Instant;
 
-/// A node with two sides, turned round: its side 0 is the inner node's side 1 and the other way about.
+/// A node with two sides, turned round: its side 0 is the inner node's side 1 and the other way
+/// about.
 ///
-/// A box whose sides differ, such as an accelerator with its LAN and its WAN side, stands this way at the far end
-/// of a chain.
+/// A box whose sides differ, such as an accelerator with its LAN and its WAN side, stands this way
+/// at the far end of a chain.
 pub struct Mirrored<N>(pub N);
 
 /// Hands on what the inner node sends, by the other side.

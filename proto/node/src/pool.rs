@@ -10,9 +10,9 @@ const CLASSES: usize = 7;
 
 /// Keeps frames beyond the call that brought them, without an allocation per frame in steady state.
 ///
-/// A buffer has room for headers and for a payload of a power of two, 256 B to 16 KiB; it is used again once every
-/// holder has let go. The pool grows with what is held at once and is bounded by its users: each bounds what it
-/// holds. A frame that a port lends takes no buffer.
+/// A buffer has room for headers and for a payload of a power of two, 256 B to 16 KiB; it is used
+/// again once every holder has let go. The pool grows with what is held at once and is bounded by
+/// its users: each bounds what it holds. A frame that a port lends takes no buffer.
 #[derive(Default)]
 pub struct FramePool {
     classes: [Circulation<Buffer>; CLASSES],
@@ -50,8 +50,8 @@ impl Returned for Buffer {
         self.0.with_arc(Arc::is_unique)
     }
 
-    /// Loads the lines with the count in front of the bytes and the start of the payload; the CPU goes on meanwhile, and
-    /// fetches what follows by itself.
+    /// Loads the lines with the count in front of the bytes and the start of the payload; the CPU
+    /// goes on meanwhile, and fetches what follows by itself.
     #[inline]
     fn fetch(&self) {
         let bytes = &self.0.slice;
@@ -76,7 +76,8 @@ enum Kept {
     },
 }
 
-/// Where the payload of a pooled frame lies. A tunnel's frames differ from others in their headers alone.
+/// Where the payload of a pooled frame lies. A tunnel's frames differ from others in their headers
+/// alone.
 #[derive(Clone)]
 enum Place {
     Here,
@@ -114,10 +115,12 @@ impl FramePool {
         Self::default()
     }
 
-    /// Keeps `frame`: by reference when it is a pooled or lent one, unchanged or with other headers, else by one copy.
+    /// Keeps `frame`: by reference when it is a pooled or lent one, unchanged or with other
+    /// headers, else by one copy.
     ///
     /// # Panics
-    /// When the payload is longer than 16 KiB, or the head longer than [`HEAD_MAX`]: ports deliver no such frames.
+    /// When the payload is longer than 16 KiB, or the head longer than [`HEAD_MAX`]: ports deliver
+    /// no such frames.
     #[inline]
     pub fn hold(&mut self, frame: &Frame<'_>) -> FrameBuf {
         match frame.payload {
@@ -148,11 +151,16 @@ impl FramePool {
             return origin.clone();
         }
         let (content, place) = match &origin.0 {
-            Kept::Pooled { buffer, payload: Place::Here } => (*buffer.content(), Place::In(buffer.clone())),
+            Kept::Pooled { buffer, payload: Place::Here } => {
+                (*buffer.content(), Place::In(buffer.clone()))
+            }
             Kept::Pooled { buffer, payload } => (*buffer.content(), payload.clone()),
             Kept::Lent { lease, parts } => {
-                let content =
-                    Content { payload_len: parts.payload_len, payload_at: parts.head_len, ..Content::NONE };
+                let content = Content {
+                    payload_len: parts.payload_len,
+                    payload_at: parts.head_len,
+                    ..Content::NONE
+                };
                 (content, Place::Lent(lease.clone()))
             }
         };
@@ -166,8 +174,10 @@ impl FramePool {
             return whole;
         }
         let Ok(payload_at) = u8::try_from(at) else {
-            return self
-                .hold(&Frame { payload: Payload::Bytes(&bytes[at as usize..][..len as usize]), ..*frame });
+            return self.hold(&Frame {
+                payload: Payload::Bytes(&bytes[at as usize..][..len as usize]),
+                ..*frame
+            });
         };
         let content = Content { payload_len: len, payload_at, ..Content::NONE };
         self.hold_elsewhere(frame, content, Place::Lent(lease.clone()))
@@ -175,8 +185,10 @@ impl FramePool {
 
     /// Keeps the headers here and the payload where it lies.
     fn hold_elsewhere(&mut self, frame: &Frame<'_>, content: Content, payload: Place) -> FrameBuf {
-        let content = Content { head_len: frame.head.len() as u8, trailer: frame.trailer, ..content };
-        let buffer = self.fill(0, content, |out| out[..frame.head.len()].copy_from_slice(frame.head));
+        let content =
+            Content { head_len: frame.head.len() as u8, trailer: frame.trailer, ..content };
+        let buffer =
+            self.fill(0, content, |out| out[..frame.head.len()].copy_from_slice(frame.head));
         FrameBuf(Kept::Pooled { buffer, payload })
     }
 
@@ -194,8 +206,8 @@ impl FramePool {
         })
     }
 
-    /// Makes a frame whose head and payload, so many bytes, `fill` writes where they will lie. What it does not write is left
-    /// over from another frame.
+    /// Makes a frame whose head and payload, so many bytes, `fill` writes where they will lie. What
+    /// it does not write is left over from another frame.
     ///
     /// # Panics
     /// As [`FramePool::hold`].
@@ -207,8 +219,12 @@ impl FramePool {
         trailer: Trailer,
         fill: impl FnOnce(&mut [u8], &mut [u8]),
     ) -> FrameBuf {
-        let content =
-            Content { payload_len: payload_len as u32, head_len: head_len as u8, trailer, ..Content::NONE };
+        let content = Content {
+            payload_len: payload_len as u32,
+            head_len: head_len as u8,
+            trailer,
+            ..Content::NONE
+        };
         let buffer = self.fill(payload_len, content, |out| {
             let (head, payload) = out.split_at_mut(HEAD_MAX);
             fill(&mut head[..head_len], &mut payload[..payload_len]);
@@ -216,9 +232,9 @@ impl FramePool {
         FrameBuf(Kept::Pooled { buffer, payload: Place::Here })
     }
 
-    /// Makes a frame of `len` bytes, which `write` writes where they will lie, and keeps it as one that a port has
-    /// [lent](FrameBuf::lease): who takes it apart may keep a part by reference. What `write` does not write is left over from
-    /// another frame.
+    /// Makes a frame of `len` bytes, which `write` writes where they will lie, and keeps it as one
+    /// that a port has [lent](FrameBuf::lease): who takes it apart may keep a part by reference.
+    /// What `write` does not write is left over from another frame.
     ///
     /// # Panics
     /// When it is longer than [`HEAD_MAX`] and 16 KiB.
@@ -242,7 +258,12 @@ impl FramePool {
 
     /// A buffer for so many bytes of payload, which `write` has written.
     #[inline]
-    fn fill(&mut self, payload_len: usize, content: Content, write: impl FnOnce(&mut [u8])) -> Buffer {
+    fn fill(
+        &mut self,
+        payload_len: usize,
+        content: Content,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Buffer {
         let (class, size) = payload_class(payload_len);
         let class = &mut self.classes[class];
         let mut taken = class.take().unwrap_or_else(|| {
@@ -297,7 +318,8 @@ impl std::fmt::Debug for FrameBuf {
 }
 
 impl FrameBuf {
-    /// Keeps `frame` if it is as a port lent it: what [`FramePool::hold`] does for it, in line and without a pool.
+    /// Keeps `frame` if it is as a port lent it: what [`FramePool::hold`] does for it, in line and
+    /// without a pool.
     #[inline(always)]
     pub fn lent_whole(frame: &Frame<'_>) -> Option<FrameBuf> {
         let Payload::Lent { lease, at, len } = frame.payload else { return None };
@@ -305,8 +327,10 @@ impl FrameBuf {
         let (is_roce, pad_len) = match &frame.trailer {
             Trailer::None => (false, 0),
             Trailer::Received { pad, pad_len, icrc } => {
-                let (end, pad) = (bytes.len().checked_sub(ICRC_LEN)?, pad.get(..usize::from(*pad_len))?);
-                let is_same = bytes[end..] == *icrc && (pad.is_empty() || bytes[..end].ends_with(pad));
+                let (end, pad) =
+                    (bytes.len().checked_sub(ICRC_LEN)?, pad.get(..usize::from(*pad_len))?);
+                let is_same =
+                    bytes[end..] == *icrc && (pad.is_empty() || bytes[..end].ends_with(pad));
                 is_same.then_some((true, *pad_len))?
             }
             Trailer::Checked { .. } | Trailer::Sealed { .. } => return None,
@@ -318,8 +342,8 @@ impl FrameBuf {
         is_whole.then(|| FrameBuf(Kept::Lent { lease: lease.clone(), parts }))
     }
 
-    /// Starts to load the frame into the cache, for who will send it or let go of it in a moment: over a long path it
-    /// was last touched a round trip ago.
+    /// Starts to load the frame into the cache, for who will send it or let go of it in a moment:
+    /// over a long path it was last touched a round trip ago.
     #[inline]
     pub fn fetch(&self) {
         let fetch_lent = |lease: &Lease| {
@@ -434,7 +458,8 @@ impl FrameBuf {
         self.len() == 0
     }
 
-    /// Memory that keeping this frame costs, in bytes; a payload that is another frame's too is counted for both.
+    /// Memory that keeping this frame costs, in bytes; a payload that is another frame's too is
+    /// counted for both.
     pub fn footprint(&self) -> usize {
         let payload_len = match &self.0 {
             Kept::Pooled { buffer, .. } if buffer.content().is_synthetic => 0,
@@ -471,8 +496,8 @@ mod tests {
     #[test]
     fn a_part_of_what_it_lends_is_kept_by_reference() {
         let mut pool = FramePool::new();
-        let whole =
-            pool.lend(1000, &mut |out| out.iter_mut().zip(0..).for_each(|(byte, at)| *byte = at as u8));
+        let whole = pool
+            .lend(1000, &mut |out| out.iter_mut().zip(0..).for_each(|(byte, at)| *byte = at as u8));
         let lease = whole.lease().unwrap();
         assert!(pool.hold(&Frame::lent_opaque(lease)).lease().unwrap().is_same(lease));
         let payload = Payload::Lent { lease, at: 200, len: 500 };
@@ -481,7 +506,11 @@ mod tests {
         assert_eq!((whole.head(), whole.len()), (&lease.bytes()[..HEAD_MAX], 1000));
         drop(whole);
         let other = pool.lend(1000, &mut |out| out.fill(0));
-        assert_eq!((kept.payload()[0], other.payload()[0]), (200, 0), "its bytes stay while a part is kept");
+        assert_eq!(
+            (kept.payload()[0], other.payload()[0]),
+            (200, 0),
+            "its bytes stay while a part is kept"
+        );
         drop(kept);
         pool.lend(900, &mut |out| out.fill(1));
         assert_eq!(pool.leases[2].len(), 2, "the first came back");
@@ -641,7 +670,8 @@ mod tests {
             assert_eq!(held.payload().as_ptr(), lease.bytes()[end..].as_ptr());
         }
         let held = pool.hold(&frame);
-        let sealed = pool.hold(&Frame { trailer: Trailer::Sealed { pad_len: 0 }, ..held.as_frame() });
+        let sealed =
+            pool.hold(&Frame { trailer: Trailer::Sealed { pad_len: 0 }, ..held.as_frame() });
         assert!(sealed.lease().is_none());
         let bare = pool.hold(&Frame { trailer: Trailer::None, ..frame });
         assert_eq!(written(&bare.as_frame()), &bytes[..bytes.len() - 4]);

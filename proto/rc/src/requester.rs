@@ -6,8 +6,8 @@ use longhaul_node::{Deadline, Frame, Gather, Payload, Trailer};
 use longhaul_units::{Duration, Instant, Psn, Qpn};
 use longhaul_wire::{AtomicEth, Bth, Head, Opcode, PathTemplate, Reth, Verb};
 use longhaul_work::{
-    Context, Counter, Emit, Intent, MESSAGE_MAX, Mtu, SendOp, SendQueue, SendRefused, SendWqe, SendWr,
-    Status, total_len,
+    Context, Counter, Emit, Intent, MESSAGE_MAX, Mtu, SendOp, SendQueue, SendRefused, SendWqe,
+    SendWr, Status, total_len,
 };
 
 /// Most PSNs that may be outstanding. Source: IBTA, volume 1, section 9.7.2.
@@ -34,8 +34,9 @@ pub struct RequesterConfig {
     pub max_rd_atomic: u32,
     /// Local ACK timeout; `None` waits for ever.
     pub timeout: Option<Duration>,
-    /// As ConnectX with adaptive retransmission: the timer begins at this and doubles with each retry without progress,
-    /// whatever `timeout` says. Source: behaviour reported in linux-rdma/perftest issue 251.
+    /// As ConnectX with adaptive retransmission: the timer begins at this and doubles with each
+    /// retry without progress, whatever `timeout` says. Source: behaviour reported in
+    /// linux-rdma/perftest issue 251.
     pub adaptive_timeout: Option<Duration>,
     /// Retries without progress, 0 to 7.
     pub retry_cnt: u8,
@@ -45,20 +46,23 @@ pub struct RequesterConfig {
     pub window_packets: u32,
     /// Work requests that may be outstanding.
     pub window_messages: u32,
-    /// Ask for an ACK at least this often, in packets, besides each message's end. More than `window_packets` counts as
-    /// that many: a full window that nobody was asked to acknowledge would wait for the timer.
+    /// Ask for an ACK at least this often, in packets, besides each message's end. More than
+    /// `window_packets` counts as that many: a full window that nobody was asked to acknowledge
+    /// would wait for the timer.
     pub ack_request_every: u32,
-    /// Ask for an ACK with the packet that fills the window as well, so that all of it comes back in a round trip. Kernel rxe
-    /// does not.
+    /// Ask for an ACK with the packet that fills the window as well, so that all of it comes back
+    /// in a round trip. Kernel rxe does not.
     pub ack_request_at_window_end: bool,
-    /// With more packets than this outstanding, a local ACK timeout retransmits the first and the last alone, and
-    /// the answer tells what is missing. `u32::MAX` always retransmits everything, as NICs do.
+    /// With more packets than this outstanding, a local ACK timeout retransmits the first and the
+    /// last alone, and the answer tells what is missing. `u32::MAX` always retransmits everything,
+    /// as NICs do.
     pub probe_above: u32,
-    /// Packets that count as sent without an AckReq when the connection begins. Where it differs from QP to QP, those
-    /// that begin together do not all ask at once, and answers tell at any time how long they take.
+    /// Packets that count as sent without an AckReq when the connection begins. Where it differs
+    /// from QP to QP, those that begin together do not all ask at once, and answers tell at any
+    /// time how long they take.
     pub ack_request_phase: u32,
-    /// While the device's answers take longer than the local ACK timeout, a timer waits for up to this many times
-    /// that: 4 is what the standard allows (IBTA, volume 1, section 9.7.6.1.3).
+    /// While the device's answers take longer than the local ACK timeout, a timer waits for up to
+    /// this many times that: 4 is what the standard allows (IBTA, volume 1, section 9.7.6.1.3).
     pub timeout_stretch_max: u32,
     /// Obey end-to-end credits.
     pub obey_credits: bool,
@@ -111,19 +115,21 @@ enum Repair {
 
 /// The sending half of an RC QP.
 ///
-/// Lifecycle: made with its queue sizes, [`Requester::start`]ed with a connection's parameters, then driven by
-/// posts, responses and time, until it fails or is stopped. Packets are built when [`Requester::transmit`] is
-/// called, never before. It knows no memory regions and no completion queues: those come with the [`Context`].
+/// Lifecycle: made with its queue sizes, [`Requester::start`]ed with a connection's parameters,
+/// then driven by posts, responses and time, until it fails or is stopped. Packets are built when
+/// [`Requester::transmit`] is called, never before. It knows no memory regions and no completion
+/// queues: those come with the [`Context`].
 ///
-/// The work requests in the ring, named by a running index: `done` is the oldest incomplete one, `current` the
-/// one to send from next, `tail` the next to be posted. The same for PSNs, unwrapped to 64 bits: `una` is the
-/// oldest unacknowledged (for a READ: the next response), `next` the next to send, `sent` what lies behind the
-/// highest ever sent, `planned` the first of the next message to be posted. `una` lies in `done`, `next` in
-/// `current`. `asked` lies behind the latest packet that asks for an answer: an ACK is outstanding if and only if
-/// `una < asked`.
+/// The work requests in the ring, named by a running index: `done` is the oldest incomplete one,
+/// `current` the one to send from next, `tail` the next to be posted. The same for PSNs, unwrapped
+/// to 64 bits: `una` is the oldest unacknowledged (for a READ: the next response), `next` the next
+/// to send, `sent` what lies behind the highest ever sent, `planned` the first of the next message
+/// to be posted. `una` lies in `done`, `next` in `current`. `asked` lies behind the latest packet
+/// that asks for an answer: an ACK is outstanding if and only if `una < asked`.
 ///
-/// The local ACK timer measures the time since a packet that asks for an answer was sent, or since the last
-/// progress (IBTA, volume 1, section 9.7.6.1.3). Until one asks, every packet restarts the timer.
+/// The local ACK timer measures the time since a packet that asks for an answer was sent, or since
+/// the last progress (IBTA, volume 1, section 9.7.6.1.3). Until one asks, every packet restarts the
+/// timer.
 #[derive(Debug)]
 pub struct Requester {
     queue: SendQueue,
@@ -178,8 +184,8 @@ pub struct RequesterSnapshot {
 }
 
 impl Requester {
-    /// A stopped requester for `depth` (rounded up to a power of two) work requests of up to `sge_max` segments
-    /// (at most [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
+    /// A stopped requester for `depth` (rounded up to a power of two) work requests of up to
+    /// `sge_max` segments (at most [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
     pub fn new(depth: u32, sge_max: u32, inline_max: u32) -> Self {
         let config = RequesterConfig::default();
         let mut requester = Requester {
@@ -215,7 +221,8 @@ impl Requester {
         let first = SEQUENCE_BASE + u64::from(config.sq_psn.get());
         self.config = config;
         (self.done, self.current, self.tail) = (0, 0, 0);
-        (self.una, self.next, self.sent, self.asked, self.planned) = (first, first, first, first, first);
+        (self.una, self.next, self.sent, self.asked, self.planned) =
+            (first, first, first, first, first);
         self.reads = 0;
         self.retries_left = config.retry_cnt;
         self.rnr_left = config.rnr_retry;
@@ -346,7 +353,11 @@ impl Requester {
         }
         self.queue.admit(wr, len, self.tail - self.done)?;
         // The rest of an atomic's segments stays as it is.
-        Ok(if matches!(wr.op, SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }) { ATOMIC_LEN } else { len })
+        Ok(if matches!(wr.op, SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }) {
+            ATOMIC_LEN
+        } else {
+            len
+        })
     }
 
     /// True when [`Requester::transmit`] would send something.
@@ -363,7 +374,9 @@ impl Requester {
             return false;
         }
         if wqe.awaits_response() {
-            if self.reads >= self.config.max_rd_atomic || wqe.end_psn - self.una > u64::from(WINDOW_MAX) {
+            if self.reads >= self.config.max_rd_atomic
+                || wqe.end_psn - self.una > u64::from(WINDOW_MAX)
+            {
                 return false;
             }
         } else if let Some(limit) = self.credit_limit
@@ -379,7 +392,8 @@ impl Requester {
         !(begins && ((wqe.fence && self.reads > 0) || (self.paused && self.next == self.sent)))
     }
 
-    /// Sends one packet, if there is one to send. The caller has granted room. True when a packet was sent.
+    /// Sends one packet, if there is one to send. The caller has granted room. True when a packet
+    /// was sent.
     pub fn transmit<C: Context>(
         &mut self,
         now: Instant,
@@ -403,8 +417,8 @@ impl Requester {
             self.send_data(ctx, template, emit)
         };
         if !built {
-            // Completions come in order: the failure waits until every work request before is done. What has left of
-            // this one need not be acknowledged: nobody has asked for that.
+            // Completions come in order: the failure waits until every work request before is done.
+            // What has left of this one need not be acknowledged: nobody has asked for that.
             if self.done == self.current {
                 self.fail(ctx, Status::LocalProtection);
             }
@@ -469,7 +483,8 @@ impl Requester {
         bth
     }
 
-    /// Sends a READ, from where responses are missing, or an atomic. False when the result has no place to go.
+    /// Sends a READ, from where responses are missing, or an atomic. False when the result has no
+    /// place to go.
     fn send_question<C: Context>(
         &mut self,
         ctx: &mut C,
@@ -525,27 +540,33 @@ impl Requester {
         self.config.ack_request_every.min(self.config.window_packets)
     }
 
-    /// Packets from the next on, which is in the middle of a message, that are alike but for their PSN: none ends the
-    /// message, none asks for an ACK.
+    /// Packets from the next on, which is in the middle of a message, that are alike but for their
+    /// PSN: none ends the message, none asks for an ACK.
     fn alike(&self, wqe: &SendWqe) -> u32 {
         if self.credit_limit.is_some() {
             return 1;
         }
         let in_message = wqe.end_psn - 1 - self.next;
-        let in_window = u64::from(self.config.window_packets).saturating_sub(self.next - self.una + 1);
+        let in_window =
+            u64::from(self.config.window_packets).saturating_sub(self.next - self.una + 1);
         let unasked = self.ack_request_every().saturating_sub(self.since_ack_request + 1);
         in_message.min(in_window).min(u64::from(unasked)).max(1) as u32
     }
 
-    fn send_data<C: Context>(&mut self, ctx: &mut C, template: &PathTemplate, emit: &mut impl Emit) -> bool {
+    fn send_data<C: Context>(
+        &mut self,
+        ctx: &mut C,
+        template: &PathTemplate,
+        emit: &mut impl Emit,
+    ) -> bool {
         let wqe = self.queue.get(self.current);
         let mtu = self.config.mtu.bytes();
         let offset = (self.next - wqe.first_psn) * u64::from(mtu);
         let len = (u64::from(wqe.len) - offset).min(u64::from(mtu)) as u32;
         let first = self.next == wqe.first_psn;
         let last = self.next + 1 == wqe.end_psn;
-        // The whole message before its first packet: one that fails half-way would leave packets that nobody
-        // acknowledges. A single packet is checked when its payload is found.
+        // The whole message before its first packet: one that fails half-way would leave packets
+        // that nobody acknowledges. A single packet is checked when its payload is found.
         if first && !last && self.queue.check(self.current, Intent::LocalRead, ctx).is_err() {
             return false;
         }
@@ -558,7 +579,11 @@ impl Requester {
             || (self.una == self.next && self.credit_limit.is_some());
         let mut head = Head::begin(template, &bth);
         if first && wqe.verb == Verb::Write {
-            head.push_reth(&Reth { virtual_address: wqe.remote_address, rkey: wqe.rkey, len: wqe.len });
+            head.push_reth(&Reth {
+                virtual_address: wqe.remote_address,
+                rkey: wqe.rkey,
+                len: wqe.len,
+            });
         }
         if last && let Some(immediate) = wqe.immediate {
             head.push_immediate(immediate);
@@ -571,7 +596,11 @@ impl Requester {
         if count > 1 {
             let payload = Payload::Train { len: len as usize, count };
             emit.emit(&Frame { head: head.bytes(), payload, trailer: Trailer::Sealed { pad_len } });
-        } else if self.queue.emit(self.current, (offset, len), (head.bytes(), pad_len), ctx, emit).is_err() {
+        } else if self
+            .queue
+            .emit(self.current, (offset, len), (head.bytes(), pad_len), ctx, emit)
+            .is_err()
+        {
             return false;
         }
         self.next += u64::from(count);
@@ -612,8 +641,8 @@ impl Requester {
         }
     }
 
-    /// Puts the timer off while answers take longer than the timeout: what is in line behind other QPs' packets, on a
-    /// device or a peer that is late, is not lost.
+    /// Puts the timer off while answers take longer than the timeout: what is in line behind other
+    /// QPs' packets, on a device or a peer that is late, is not lost.
     #[cold]
     fn waits_on<C: Context>(&mut self, now: Instant, ctx: &C) -> bool {
         let (Some(at), Some(timeout), None) =
@@ -643,14 +672,19 @@ impl Requester {
         self.flush(ctx);
     }
 
-    /// Stops and completes everything queued with a flush error, in order; so also what is posted later.
+    /// Stops and completes everything queued with a flush error, in order; so also what is posted
+    /// later.
     pub fn flush<C: Context>(&mut self, ctx: &mut C) {
         self.failed = true;
         self.timer_at = None;
         self.rnr_until = None;
         while self.done < self.tail {
             let wqe = self.queue.get(self.done);
-            ctx.complete_send(wqe.completion(Status::WrFlush, self.config.qpn, self.config.dest_qpn));
+            ctx.complete_send(wqe.completion(
+                Status::WrFlush,
+                self.config.qpn,
+                self.config.dest_qpn,
+            ));
             self.done += 1;
         }
         self.current = self.tail;

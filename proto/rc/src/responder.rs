@@ -4,12 +4,12 @@ use crate::requester::{ATOMIC_LEN, SEQUENCE_BASE};
 use longhaul_node::{Frame, Payload, Segment, Trailer};
 use longhaul_units::{Msn, Psn, Qpn, RKey};
 use longhaul_wire::{
-    Aeth, AtomicAckEth, Bth, Head, NakCode, Opcode, PKEY_DEFAULT, Packet, PathTemplate, Position, Reth,
-    Syndrome, Verb, credit_code,
+    Aeth, AtomicAckEth, Bth, Head, NakCode, Opcode, PKEY_DEFAULT, Packet, PathTemplate, Position,
+    Reth, Syndrome, Verb, credit_code,
 };
 use longhaul_work::{
-    Completion, CompletionOp, Context, Counter, DropReason, Emit, MESSAGE_MAX, Mtu, Receive, RecvQueue,
-    RemoteIntent, Status, scatter_list,
+    Completion, CompletionOp, Context, Counter, DropReason, Emit, MESSAGE_MAX, Mtu, Receive,
+    RecvQueue, RemoteIntent, Status, scatter_list,
 };
 use std::collections::VecDeque;
 
@@ -30,7 +30,8 @@ pub struct ResponderConfig {
     pub min_rnr_timer: u8,
     /// Acknowledge at least this often, in packets, whether asked or not.
     pub ack_every: u32,
-    /// Report the receives posted as credits instead of "no limit"; not where queue pairs share them.
+    /// Report the receives posted as credits instead of "no limit"; not where queue pairs share
+    /// them.
     pub report_credits: bool,
     /// MigReq bit to send.
     pub migreq: bool,
@@ -93,8 +94,8 @@ struct Read {
 
 /// The receiving half of an RC QP.
 ///
-/// ACKs are coalesced: what arrives between two calls of [`Responder::transmit`] is acknowledged at once.
-/// Responses leave in PSN order: an ACK or NAK waits until the READs before it are answered.
+/// ACKs are coalesced: what arrives between two calls of [`Responder::transmit`] is acknowledged at
+/// once. Responses leave in PSN order: an ACK or NAK waits until the READs before it are answered.
 #[derive(Debug)]
 pub struct Responder {
     config: ResponderConfig,
@@ -186,8 +187,9 @@ impl Responder {
         }
     }
 
-    /// Takes a request packet. Receives come from `queue`; the one that a message is being placed in stays
-    /// taken between calls, until the message ends, [`Responder::flush`] or [`Responder::release`].
+    /// Takes a request packet. Receives come from `queue`; the one that a message is being placed
+    /// in stays taken between calls, until the message ends, [`Responder::flush`] or
+    /// [`Responder::release`].
     pub fn handle_request<C: Context>(
         &mut self,
         packet: &Packet<'_>,
@@ -221,7 +223,8 @@ impl Responder {
         let begins = matches!(bth.opcode.position(), Position::First | Position::Only);
         let in_order = match (self.message, verb) {
             (Message::None, Some(_)) => begins && bth.opcode.is_request(),
-            (Message::Send { .. }, Some(Verb::Send)) | (Message::Write { .. }, Some(Verb::Write)) => !begins,
+            (Message::Send { .. }, Some(Verb::Send))
+            | (Message::Write { .. }, Some(Verb::Write)) => !begins,
             _ => false,
         };
         if !in_order || !self.length_is_right(bth.opcode, payload.len() as u32) {
@@ -310,7 +313,12 @@ impl Responder {
         let allowed = ctx.permits(RemoteIntent::Read)
             && (reth.len == 0
                 || ctx
-                    .remote(reth.rkey, reth.virtual_address, u64::from(reth.len), RemoteIntent::Read)
+                    .remote(
+                        reth.rkey,
+                        reth.virtual_address,
+                        u64::from(reth.len),
+                        RemoteIntent::Read,
+                    )
                     .is_ok());
         if end > self.expected || !allowed {
             return false;
@@ -331,7 +339,9 @@ impl Responder {
 
     /// Answers an atomic once more with what it found the first time. False when that is forgotten.
     fn atomic_again(&mut self, psn: u64) -> bool {
-        let Some(&(_, original)) = self.atomics.iter().find(|(at, _)| *at == psn) else { return false };
+        let Some(&(_, original)) = self.atomics.iter().find(|(at, _)| *at == psn) else {
+            return false;
+        };
         let msn = Msn::new(self.msn as u32);
         self.queue_again(Read {
             first: psn,
@@ -346,7 +356,8 @@ impl Responder {
         })
     }
 
-    /// Queues a repetition where its PSNs belong. False when it contradicts what is queued, or there is no space.
+    /// Queues a repetition where its PSNs belong. False when it contradicts what is queued, or
+    /// there is no space.
     fn queue_again(&mut self, read: Read) -> bool {
         let has_space = self.reads.len() < self.reads_max();
         let at = self.reads.partition_point(|r| r.end <= read.first);
@@ -447,7 +458,11 @@ impl Responder {
                     return false;
                 }
                 let len = u64::from(reth.len);
-                if len > 0 && ctx.remote(reth.rkey, reth.virtual_address, len, RemoteIntent::Write).is_err() {
+                if len > 0
+                    && ctx
+                        .remote(reth.rkey, reth.virtual_address, len, RemoteIntent::Write)
+                        .is_err()
+                {
                     self.give_up(Fault::RemoteAccess, ctx);
                     return false;
                 }
@@ -544,7 +559,8 @@ impl Responder {
             return false;
         }
         let len = u64::from(reth.len);
-        if len > 0 && ctx.remote(reth.rkey, reth.virtual_address, len, RemoteIntent::Read).is_err() {
+        if len > 0 && ctx.remote(reth.rkey, reth.virtual_address, len, RemoteIntent::Read).is_err()
+        {
             self.give_up(Fault::RemoteAccess, ctx);
             return false;
         }
@@ -569,7 +585,8 @@ impl Responder {
         if self.reads.len() >= self.reads_max()
             && let Some(oldest) = self.reads.pop_front()
         {
-            // Repetitions fill the space: the oldest gives way, its requester's timer will ask again.
+            // Repetitions fill the space: the oldest gives way, its requester's timer will ask
+            // again.
             self.fresh_reads -= u32::from(!oldest.repeated);
         }
         self.msn += 1;
@@ -607,8 +624,8 @@ impl Responder {
         self.fault = Some(fault);
     }
 
-    /// Ends the receive that a message is being placed in, if there is one, with a flush error. Responses that are
-    /// due still leave; the caller hands over no further requests.
+    /// Ends the receive that a message is being placed in, if there is one, with a flush error.
+    /// Responses that are due still leave; the caller hands over no further requests.
     pub fn flush<C: Context>(&mut self, queue: &mut RecvQueue, ctx: &mut C) {
         self.end_receive(Status::WrFlush, queue, ctx);
     }
@@ -626,7 +643,8 @@ impl Responder {
         !self.reads.is_empty() || self.nak.is_some() || self.ack_due
     }
 
-    /// Sends one packet, if there is one to send. The caller has granted room. True when a packet was sent.
+    /// Sends one packet, if there is one to send. The caller has granted room. True when a packet
+    /// was sent.
     pub fn transmit<C: Context>(
         &mut self,
         queue: &RecvQueue,
@@ -643,8 +661,8 @@ impl Responder {
                 self.nak = None;
                 (self.expected - 1, self.ack_syndrome(queue))
             }
-            // The NAK would say as much; but kernel rxe resets its retries by an ACK alone, and heeds no second NAK
-            // before one, so that it would have to wait for its timer.
+            // The NAK would say as much; but kernel rxe resets its retries by an ACK alone, and
+            // heeds no second NAK before one, so that it would have to wait for its timer.
             Some(_) if self.ack_due => (self.expected - 1, self.ack_syndrome(queue)),
             Some(nak) => {
                 if nak == Syndrome::Nak(NakCode::PsnSequence) {
@@ -723,7 +741,8 @@ impl Responder {
             emit.emit(&Frame { head, payload: Payload::EMPTY, trailer });
         } else {
             let at = read.address.wrapping_add(u64::from(offset));
-            let Ok(address) = ctx.remote(read.rkey, at, u64::from(len) * count, RemoteIntent::Read) else {
+            let Ok(address) = ctx.remote(read.rkey, at, u64::from(len) * count, RemoteIntent::Read)
+            else {
                 // The region went away under the READ: nothing behind it can be answered either.
                 self.reads.clear();
                 self.expected = read.cursor;

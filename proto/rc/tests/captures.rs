@@ -1,12 +1,14 @@
-//! What the Linux kernel sent, replayed: our responder must answer as the kernel's did, and our requester, given
-//! the same work and the kernel's answers, must send the same packets.
+//! What the Linux kernel sent, replayed: our responder must answer as the kernel's did, and our
+//! requester, given the same work and the kernel's answers, must send the same packets.
 
 mod script;
 
 use longhaul_node::{Frame, Gather, Payload};
 use longhaul_rc::*;
 use longhaul_units::{LKey, Psn, Qpn, RKey};
-use longhaul_wire::{AtomicEth, Head, NakCode, Opcode, Packet, PathTemplate, Position, Syndrome, Verb, pcap};
+use longhaul_wire::{
+    AtomicEth, Head, NakCode, Opcode, Packet, PathTemplate, Position, Syndrome, Verb, pcap,
+};
 use longhaul_work::*;
 use script::template;
 use std::collections::HashMap;
@@ -69,7 +71,8 @@ impl Context for Generous {
     }
 }
 
-/// What matters of a packet: opcode, PSN, syndrome and MSN, what an atomic asks for or found, payload length.
+/// What matters of a packet: opcode, PSN, syndrome and MSN, what an atomic asks for or found,
+/// payload length.
 type Answer = (Opcode, Psn, Option<(Syndrome, u32)>, (Option<AtomicEth>, Option<u64>), usize);
 
 fn answer(frame: &Frame<'_>) -> Answer {
@@ -158,9 +161,11 @@ fn replay(name: &str, requests_to: u32, refuse_reads: bool) -> Replay {
 
 #[test]
 fn every_operation_is_answered_as_the_kernel_answers_it() {
-    for (name, qpn, answers) in
-        [("rc_all_ops_mtu1024", 0x19, 28), ("rc_psn_wrap", 0x1c, 3), ("rc_atomic_cmp_swap", 0x2e, 20)]
-    {
+    for (name, qpn, answers) in [
+        ("rc_all_ops_mtu1024", 0x19, 28),
+        ("rc_psn_wrap", 0x1c, 3),
+        ("rc_atomic_cmp_swap", 0x2e, 20),
+    ] {
         let replay = replay(name, qpn, false);
         assert_eq!(replay.ours, replay.theirs, "{name}");
         assert!(replay.ours.len() >= answers, "{name}: {}", replay.ours.len());
@@ -214,7 +219,8 @@ fn operations(name: &str, requests_to: u32) -> (Vec<Operation>, Vec<(Head, Vec<u
         let bth = packet.bth();
         match bth.opcode.verb() {
             Some(_) if bth.opcode.is_response() => {
-                answers.push((Head::copy_of(frame.head), frame.payload.as_bytes().unwrap().to_vec()));
+                answers
+                    .push((Head::copy_of(frame.head), frame.payload.as_bytes().unwrap().to_vec()));
             }
             Some(verb) if bth.dest_qp == Qpn::new(requests_to) => {
                 let immediate = packet.immediate();
@@ -222,7 +228,9 @@ fn operations(name: &str, requests_to: u32) -> (Vec<Operation>, Vec<(Head, Vec<u
                     let (remote_address, rkey) =
                         packet.reth().map_or((0, RKey(0)), |r| (r.virtual_address, r.rkey));
                     let op = match verb {
-                        Verb::CmpSwap | Verb::FetchAdd => atomic_op(verb, &packet.atomic_eth().unwrap()),
+                        Verb::CmpSwap | Verb::FetchAdd => {
+                            atomic_op(verb, &packet.atomic_eth().unwrap())
+                        }
                         Verb::Write => SendOp::Write { remote_address, rkey, immediate },
                         Verb::ReadRequest => SendOp::Read { remote_address, rkey },
                         _ => SendOp::Send { immediate, invalidate: None },
@@ -236,7 +244,9 @@ fn operations(name: &str, requests_to: u32) -> (Vec<Operation>, Vec<(Head, Vec<u
                 }
                 let Some(last) = operations.last_mut() else { continue };
                 match &mut last.op {
-                    SendOp::Send { immediate: i, .. } | SendOp::Write { immediate: i, .. } => *i = immediate,
+                    SendOp::Send { immediate: i, .. } | SendOp::Write { immediate: i, .. } => {
+                        *i = immediate
+                    }
                     _ => {}
                 }
                 last.len += frame.payload.len();
@@ -278,7 +288,13 @@ impl Context for Finisher {
     fn local(&self, lkey: LKey, address: u64, len: u32, intent: Intent) -> Result<u64, Denied> {
         self.inner.local(lkey, address, len, intent)
     }
-    fn remote(&self, rkey: RKey, address: u64, len: u64, intent: RemoteIntent) -> Result<u64, Denied> {
+    fn remote(
+        &self,
+        rkey: RKey,
+        address: u64,
+        len: u64,
+        intent: RemoteIntent,
+    ) -> Result<u64, Denied> {
         self.inner.remote(rkey, address, len, intent)
     }
     fn permits(&self, _: RemoteIntent) -> bool {
@@ -312,7 +328,9 @@ impl Context for Finisher {
 
 #[test]
 fn every_operation_is_requested_as_the_kernel_requests_it() {
-    for (name, qpn) in [("rc_all_ops_mtu1024", 0x19), ("rc_psn_wrap", 0x1c), ("rc_atomic_cmp_swap", 0x2e)] {
+    for (name, qpn) in
+        [("rc_all_ops_mtu1024", 0x19), ("rc_psn_wrap", 0x1c), ("rc_atomic_cmp_swap", 0x2e)]
+    {
         let (operations, answers) = operations(name, qpn);
         let mut answers = answers.into_iter().peekable();
         let first = operations[0].packets[0].0.1;

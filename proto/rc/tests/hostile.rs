@@ -1,5 +1,5 @@
-//! Whole sequences of packets that no correct peer sends: nothing panics, nothing is completed twice, and no more is
-//! held than was promised.
+//! Whole sequences of packets that no correct peer sends: nothing panics, nothing is completed
+//! twice, and no more is held than was promised.
 
 mod script;
 
@@ -30,7 +30,12 @@ fn lens() -> impl Strategy<Value = usize> {
 
 fn addresses() -> impl Strategy<Value = u64> {
     let end = MEMORY as u64;
-    prop_oneof![0..64u64, end - 300..end + 8, u64::MAX - 16..=u64::MAX, (0..100u64).prop_map(|n| 8 * n)]
+    prop_oneof![
+        0..64u64,
+        end - 300..end + 8,
+        u64::MAX - 16..=u64::MAX,
+        (0..100u64).prop_map(|n| 8 * n)
+    ]
 }
 
 fn ahead() -> impl Strategy<Value = i32> {
@@ -38,8 +43,8 @@ fn ahead() -> impl Strategy<Value = i32> {
 }
 
 fn events() -> impl Strategy<Value = Event> {
-    let request = (0..0x18u8, ahead(), lens(), addresses(), 0..3u32, lens(), any::<bool>()).prop_map(
-        |(opcode, ahead, len, address, rkey, dma, ack)| {
+    let request = (0..0x18u8, ahead(), lens(), addresses(), 0..3u32, lens(), any::<bool>())
+        .prop_map(|(opcode, ahead, len, address, rkey, dma, ack)| {
             // More often than not it says what it is.
             let (len, dma) = match opcode {
                 0x0c | 0x13 | 0x14 if ack => (0, dma),
@@ -49,16 +54,13 @@ fn events() -> impl Strategy<Value = Event> {
             };
             let dma = dma as u32;
             Event::Request { opcode, ahead, len, address, rkey, dma, ack }
-        },
-    );
-    let response = (0x0d..0x13u8, ahead(), lens(), any::<u8>())
-        .prop_map(|(opcode, ahead, len, syndrome)| Event::Response { opcode, ahead, len, syndrome });
-    let post = (0..5u8, 0..700u32, 0..8u32, any::<bool>()).prop_map(|(op, len, lkey, fence)| Event::Post {
-        op,
-        len,
-        lkey: lkey.min(KEY),
-        fence,
-    });
+        });
+    let response =
+        (0x0d..0x13u8, ahead(), lens(), any::<u8>()).prop_map(|(opcode, ahead, len, syndrome)| {
+            Event::Response { opcode, ahead, len, syndrome }
+        });
+    let post = (0..5u8, 0..700u32, 0..8u32, any::<bool>())
+        .prop_map(|(op, len, lkey, fence)| Event::Post { op, len, lkey: lkey.min(KEY), fence });
     prop_oneof![
         8 => request,
         4 => response,
@@ -121,7 +123,12 @@ impl Victim {
             head.push_reth(&Reth { virtual_address: address, rkey, len: dma });
         }
         if opcode.has_atomic() {
-            head.push_atomic(&AtomicEth { virtual_address: address, rkey, swap_or_add: 1, compare: 0 });
+            head.push_atomic(&AtomicEth {
+                virtual_address: address,
+                rkey,
+                swap_or_add: 1,
+                compare: 0,
+            });
         }
         if opcode.has_immediate() {
             head.push_immediate([0; 4]);
@@ -198,7 +205,12 @@ impl Victim {
             }
             Event::Response { opcode, ahead, len, syndrome } => {
                 let una = self.requester.snapshot().una.get();
-                self.response(Opcode(opcode), Psn::new(una.wrapping_add_signed(ahead)), len, syndrome);
+                self.response(
+                    Opcode(opcode),
+                    Psn::new(una.wrapping_add_signed(ahead)),
+                    len,
+                    syndrome,
+                );
             }
             Event::Post { op, len, lkey, fence } => self.post(op, len, lkey, fence),
             Event::PostReceive { len } => {

@@ -106,7 +106,8 @@ impl Loop {
     }
 
     fn post(&mut self, op: SendOp, lens: &[u32]) -> Result<(), SendRefused> {
-        let segments: Vec<_> = lens.iter().map(|&len| Sge { address: 0, len, lkey: LKey(1) }).collect();
+        let segments: Vec<_> =
+            lens.iter().map(|&len| Sge { address: 0, len, lkey: LKey(1) }).collect();
         let wr = SendWr {
             wr_id: 1,
             op,
@@ -124,7 +125,8 @@ impl Loop {
         let (mut asked, mut answered) = (0, 0);
         let mut latest = Latest(None);
         loop {
-            let sent = self.requester.transmit(Instant::ZERO, &mut self.near, &template(), &mut latest);
+            let sent =
+                self.requester.transmit(Instant::ZERO, &mut self.near, &template(), &mut latest);
             if let Some((head, len)) = latest.0.take() {
                 asked += 1;
                 let packet = Packet::parse(head.bytes()).unwrap().unwrap();
@@ -147,7 +149,14 @@ impl Loop {
         let (now, ctx) = (Instant::ZERO, &mut self.near);
         if packet.opcode().verb() == Some(Verb::ReadResponse) {
             let payload = Payload::Synthetic { len };
-            self.requester.handle_read_response(now, psn, packet.opcode(), aeth.as_ref(), &payload, ctx);
+            self.requester.handle_read_response(
+                now,
+                psn,
+                packet.opcode(),
+                aeth.as_ref(),
+                &payload,
+                ctx,
+            );
         } else {
             self.requester.handle_ack(now, psn, &aeth.unwrap(), ctx);
         }
@@ -223,7 +232,8 @@ fn an_empty_message_needs_no_key_and_no_segment() {
             pair.post(op, lens).unwrap();
         }
         pair.run();
-        let done: Vec<_> = pair.near.completions.iter().map(|c| (c.op, c.status, c.byte_len)).collect();
+        let done: Vec<_> =
+            pair.near.completions.iter().map(|c| (c.op, c.status, c.byte_len)).collect();
         let ops = [CompletionOp::Write, CompletionOp::Read, CompletionOp::Send];
         assert_eq!(done, ops.map(|op| (op, Status::Success, 0)), "{lens:?}");
         assert_eq!(pair.far.completions[0].status, Status::Success);

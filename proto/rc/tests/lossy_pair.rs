@@ -1,5 +1,5 @@
-//! A requester and a responder over a channel that loses, repeats and reorders: every operation happens exactly
-//! once and in order, whatever the channel does.
+//! A requester and a responder over a channel that loses, repeats and reorders: every operation
+//! happens exactly once and in order, whatever the channel does.
 
 mod script;
 
@@ -68,7 +68,8 @@ fn kinds() -> impl Strategy<Value = Kind> {
 }
 
 fn plans() -> impl Strategy<Value = Plan> {
-    let operation = (kinds(), prop::bool::weighted(0.2)).prop_map(|(kind, fence)| Operation { kind, fence });
+    let operation =
+        (kinds(), prop::bool::weighted(0.2)).prop_map(|(kind, fence)| Operation { kind, fence });
     (
         prop::collection::vec(operation, 1..OPERATIONS_MAX),
         any::<u64>(),
@@ -223,7 +224,9 @@ impl Pair {
 
     /// Posts the next operation, when there is space for it.
     fn post(&mut self) {
-        let Some(&Operation { kind, fence }) = self.plan.operations.get(self.posted) else { return };
+        let Some(&Operation { kind, fence }) = self.plan.operations.get(self.posted) else {
+            return;
+        };
         let rkey = RKey(KEY);
         let word_at = |word: u64| 8 * word;
         let (op, len) = match kind {
@@ -241,7 +244,9 @@ impl Pair {
             Kind::Send { len, immediate } => {
                 (SendOp::Send { immediate: immediate.then_some([9; 4]), invalidate: None }, len)
             }
-            Kind::WriteImmediate => (SendOp::Write { remote_address: 0, rkey, immediate: Some([7; 4]) }, 0),
+            Kind::WriteImmediate => {
+                (SendOp::Write { remote_address: 0, rkey, immediate: Some([7; 4]) }, 0)
+            }
         };
         // Two segments, cut anywhere.
         let cut = self.rng.below(u64::from(len) + 1) as u32;
@@ -270,7 +275,8 @@ impl Pair {
     fn post_receive(&mut self) {
         let address = RECEIVES + self.receives_posted * STRIDE;
         let segments = [Sge { address, len: STRIDE as u32, lkey: LKey(KEY) }];
-        if self.receives.post(&RecvWr { wr_id: self.receives_posted, segments: &segments }).is_ok() {
+        if self.receives.post(&RecvWr { wr_id: self.receives_posted, segments: &segments }).is_ok()
+        {
             self.receives_posted += 1;
         }
     }
@@ -285,7 +291,8 @@ impl Pair {
             }
             let copies = 1 + u32::from(!perfect && self.chance(self.plan.repeats));
             for _ in 0..copies {
-                let late = if !perfect && self.chance(self.plan.delays) { self.rng.below(70) } else { 0 };
+                let late =
+                    if !perfect && self.chance(self.plan.delays) { self.rng.below(70) } else { 0 };
                 let at = self.now + Duration::from_us(5 + late);
                 let flying = (at, head.clone(), payload.clone());
                 if back { self.back.push(flying) } else { self.there.push(flying) }
@@ -296,7 +303,13 @@ impl Pair {
     fn request_arrives(&mut self, head: &[u8], payload: &[u8]) {
         let packet = Packet::parse(head).unwrap().unwrap();
         let payload = Payload::Bytes(payload);
-        self.responder.handle_request(&packet, &packet.bth(), &payload, &mut self.receives, &mut self.far);
+        self.responder.handle_request(
+            &packet,
+            &packet.bth(),
+            &payload,
+            &mut self.receives,
+            &mut self.far,
+        );
     }
 
     fn response_arrives(&mut self, head: &[u8], payload: &[u8]) {
@@ -343,7 +356,8 @@ impl Pair {
     }
 
     fn is_done(&self) -> bool {
-        self.posted == self.plan.operations.len() && self.requester.is_idle() || self.requester.is_failed()
+        self.posted == self.plan.operations.len() && self.requester.is_idle()
+            || self.requester.is_failed()
     }
 }
 
@@ -359,14 +373,19 @@ fn arrived(flying: &mut Vec<Flying>, now: Instant) -> Vec<Flying> {
     arrived
 }
 
-/// The near memory of READ `id` must be what the words were after everything before it, or became until something
-/// that had to wait for it.
+/// The near memory of READ `id` must be what the words were after everything before it, or became
+/// until something that had to wait for it.
 fn check_word_read(pair: &Pair, expected: &Expected, id: usize, word: u64) {
     let operations = &pair.plan.operations;
-    let fenced = (id + 1..operations.len()).find(|&i| operations[i].fence).unwrap_or(operations.len());
+    let fenced =
+        (id + 1..operations.len()).find(|&i| operations[i].fence).unwrap_or(operations.len());
     let found = pair.near.word(id * STRIDE as usize);
-    let possible: Vec<_> = expected.words[id..=fenced].iter().map(|words| words[word as usize]).collect();
-    assert!(possible.contains(&found), "READ {id} of word {word} found {found}, not of {possible:?}");
+    let possible: Vec<_> =
+        expected.words[id..=fenced].iter().map(|words| words[word as usize]).collect();
+    assert!(
+        possible.contains(&found),
+        "READ {id} of word {word} found {found}, not of {possible:?}"
+    );
 }
 
 fn check(pair: &Pair) {
@@ -386,11 +405,17 @@ fn check(pair: &Pair) {
             Kind::ReadWord { word } => check_word_read(pair, &expected, id, word),
             Kind::Read { at: from, len } => {
                 let right = (0..u64::from(len)).map(|i| fixed(from + i));
-                assert!(right.eq(pair.near.memory.0[at..at + len as usize].iter().copied()), "READ {id}");
+                assert!(
+                    right.eq(pair.near.memory.0[at..at + len as usize].iter().copied()),
+                    "READ {id}"
+                );
             }
             Kind::Send { len, immediate } => {
                 let c = received.next().expect("a receive for each SEND");
-                assert_eq!((c.byte_len, c.immediate.is_some(), c.op), (len, immediate, CompletionOp::Recv));
+                assert_eq!(
+                    (c.byte_len, c.immediate.is_some(), c.op),
+                    (len, immediate, CompletionOp::Recv)
+                );
                 let into = (RECEIVES + c.wr_id * STRIDE) as usize;
                 let bytes = &pair.far.memory.0[into..into + len as usize];
                 assert!(bytes.iter().all(|&b| b == id as u8), "SEND {id}");

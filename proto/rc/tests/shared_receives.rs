@@ -43,7 +43,10 @@ impl Shared {
 
     /// Posts receive `wr_id`, of `len` bytes at `1000 * wr_id`.
     fn post(&mut self, wr_id: u64, len: u32) -> Result<(), RecvRefused> {
-        self.queue.post(&RecvWr { wr_id, segments: &[Sge { address: 1000 * wr_id, len, lkey: LKey(KEY) }] })
+        self.queue.post(&RecvWr {
+            wr_id,
+            segments: &[Sge { address: 1000 * wr_id, len, lkey: LKey(KEY) }],
+        })
     }
 
     /// A packet of `len` bytes `fill` for responder `at`.

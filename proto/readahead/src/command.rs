@@ -50,7 +50,13 @@ pub struct Command {
 impl Command {
     /// One without ranges.
     pub(crate) fn new(id: u32) -> Self {
-        Command { id, is_stable: false, is_whole: true, ranges: [Range::NONE; RANGES_MAX], count: 0 }
+        Command {
+            id,
+            is_stable: false,
+            is_whole: true,
+            ranges: [Range::NONE; RANGES_MAX],
+            count: 0,
+        }
     }
 
     pub(crate) fn push(&mut self, range: Range) {
@@ -98,8 +104,8 @@ impl Protocol {
         }
     }
 
-    /// True when what an initiator's program says as it connects (behind the header of the RDMA connection manager) is this
-    /// protocol's, of a connection that carries commands.
+    /// True when what an initiator's program says as it connects (behind the header of the RDMA
+    /// connection manager) is this protocol's, of a connection that carries commands.
     pub fn is_spoken(self, private_data: &[u8]) -> bool {
         match self {
             Protocol::Nvme => crate::nvme::is_io_queue(private_data),
@@ -107,7 +113,8 @@ impl Protocol {
         }
     }
 
-    /// The command in the first packet of a SEND of the initiator's. `None`: it is none that is understood.
+    /// The command in the first packet of a SEND of the initiator's. `None`: it is none that is
+    /// understood.
     pub fn command(self, payload: &[u8]) -> Option<Command> {
         match self {
             Protocol::Nvme => crate::nvme::command(payload),
@@ -148,7 +155,9 @@ mod tests {
         let range = |address, rkey, len| Range { address, rkey: RKey(rkey), len };
         let all = range(1000, 7, 100);
         assert!(all.contains(&all) && all.contains(&range(1050, 7, 50)));
-        for outside in [range(999, 7, 5), range(1050, 7, 51), range(1000, 8, 100), range(u64::MAX, 7, 9)] {
+        for outside in
+            [range(999, 7, 5), range(1050, 7, 51), range(1000, 8, 100), range(u64::MAX, 7, 9)]
+        {
             assert!(!all.contains(&outside), "{outside:?}");
         }
         assert!(all.overlaps(&range(1099, 7, 1)) && all.overlaps(&range(900, 7, 500)));

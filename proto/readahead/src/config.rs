@@ -5,32 +5,37 @@ use thiserror::Error;
 /// Which protocols are read ahead for, and how much.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Protocols whose announcements are fetched at once, each with the ports (in the TCP port space of the RDMA connection
-    /// manager) on which it is expected. Default: none; then everything passes.
+    /// Protocols whose announcements are fetched at once, each with the ports (in the TCP port
+    /// space of the RDMA connection manager) on which it is expected. Default: none; then
+    /// everything passes.
     pub protocols: Vec<(Protocol, u16)>,
-    /// Connections known at once, and connections being made: 1 to 65,536, about 400 B each. Further ones are not read
-    /// ahead for. Default 1024.
+    /// Connections known at once, and connections being made: 1 to 65,536, about 400 B each.
+    /// Further ones are not read ahead for. Default 1024.
     pub connections_max: u32,
     /// The longest range that is fetched, in bytes: 1 to 16 MiB. Default 1 MiB.
     pub range_bytes_max: u32,
-    /// Fetched data that waits for its reader, of all connections, in bytes; that of a READ just answered counts too.
-    /// Default 256 MiB.
+    /// Fetched data that waits for its reader, of all connections, in bytes; that of a READ just
+    /// answered counts too. Default 256 MiB.
     pub held_bytes_max: u64,
-    /// Fetches under way at the NIC of one initiator: 1 to 255, and never more than what it serves at once less one, which is
-    /// left to the target's own READs. Default 8.
+    /// Fetches under way at the NIC of one initiator: 1 to 255, and never more than what it serves
+    /// at once less one, which is left to the target's own READs. Default 8.
     pub fetches_max: u8,
-    /// Announcements of one connection that wait to be fetched, or for their reader: 1 to 200. Default 64.
+    /// Announcements of one connection that wait to be fetched, or for their reader: 1 to 200.
+    /// Default 64.
     pub announced_max: u8,
-    /// Requests of one connection that wait because its initiator's NIC serves as many READs as it can: 1 to 4096. Default 256.
+    /// Requests of one connection that wait because its initiator's NIC serves as many READs as it
+    /// can: 1 to 4096. Default 256.
     pub waiting_max: u16,
-    /// Ranges of numbers of one connection that are remembered, each 24 B: 16 to 65,536. Default 1024.
+    /// Ranges of numbers of one connection that are remembered, each 24 B: 16 to 65,536. Default
+    /// 1024.
     pub ranges_max: u32,
     /// Memory of frames that wait for room at one side, in bytes. Default 32 MiB.
     pub queue_bytes_max: u64,
-    /// How long fetched data waits for its reader, and may be asked for again by it. It outlasts the reader's ACK timeouts
-    /// and retries. Default 5 s.
+    /// How long fetched data waits for its reader, and may be asked for again by it. It outlasts
+    /// the reader's ACK timeouts and retries. Default 5 s.
     pub held_for: Duration,
-    /// Time after which a fetch without an answer of the NIC, on the same LAN, is repeated. Default 50 ms.
+    /// Time after which a fetch without an answer of the NIC, on the same LAN, is repeated. Default
+    /// 50 ms.
     pub retry_after: Duration,
     /// Repetitions for that reason: 1 to 100. Default 20.
     pub tries_max: u8,

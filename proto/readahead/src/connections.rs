@@ -1,4 +1,5 @@
-//! Watches the connection manager's messages: which connections speak a protocol that is read ahead for, and with which numbers.
+//! Watches the connection manager's messages: which connections speak a protocol that is read ahead
+//! for, and with which numbers.
 
 use crate::Config;
 use crate::command::Protocol;
@@ -36,7 +37,12 @@ impl Key {
     #[inline]
     pub(crate) fn of(packet: &Packet<'_>) -> Option<Key> {
         let number = packet.dest_qp().get();
-        Some(Key { from: packet.source_ip(), to: packet.destination_ip(), number, vlan: vlan(packet)? })
+        Some(Key {
+            from: packet.source_ip(),
+            to: packet.destination_ip(),
+            number,
+            vlan: vlan(packet)?,
+        })
     }
 }
 
@@ -45,7 +51,9 @@ fn vlan(packet: &Packet<'_>) -> Option<u16> {
     let head = packet.head();
     match packet.layout().ip {
         14 => Some(0),
-        18 if head[12..14] == [0x81, 0x00] => Some(u16::from_be_bytes([head[14], head[15]]) & 0xfff),
+        18 if head[12..14] == [0x81, 0x00] => {
+            Some(u16::from_be_bytes([head[14], head[15]]) & 0xfff)
+        }
         _ => None,
     }
 }
@@ -75,7 +83,8 @@ impl Made {
 pub(crate) enum News {
     /// A connection begins that can be read ahead for.
     Begin(Made),
-    /// A connection ends, or another begins with its QPs: of packets to its target, and to its initiator.
+    /// A connection ends, or another begins with its QPs: of packets to its target, and to its
+    /// initiator.
     End([Key; 2]),
 }
 
@@ -111,7 +120,8 @@ impl Connections {
     ) -> Option<News> {
         let mad = <&Mad>::try_from(payload).ok()?;
         let (_, message) = Message::read(mad).ok()?;
-        let (source, destination, vlan) = (packet.source_ip(), packet.destination_ip(), vlan(packet)?);
+        let (source, destination, vlan) =
+            (packet.source_ip(), packet.destination_ip(), vlan(packet)?);
         match message {
             Message::Req(req) => {
                 let key = Key::new(source, destination, req.local_comm_id, vlan);
@@ -122,7 +132,9 @@ impl Connections {
                 let key = Key::new(destination, source, rep.remote_comm_id, vlan);
                 self.note_rep(side, key, &rep)
             }
-            Message::Rej(rej) => self.end(source, destination, vlan, [rej.local_comm_id, rej.remote_comm_id]),
+            Message::Rej(rej) => {
+                self.end(source, destination, vlan, [rej.local_comm_id, rej.remote_comm_id])
+            }
             Message::Drep(drep) => {
                 self.end(source, destination, vlan, [drep.local_comm_id, drep.remote_comm_id])
             }
@@ -194,9 +206,19 @@ impl Connections {
         Some(News::Begin(made))
     }
 
-    /// The connection that a message names by its sender's and its receiver's id is over; either may have asked for it.
-    fn end(&mut self, source: IpAddr, destination: IpAddr, vlan: u16, ids: [u32; 2]) -> Option<News> {
-        let keys = [Key::new(source, destination, ids[0], vlan), Key::new(destination, source, ids[1], vlan)];
+    /// The connection that a message names by its sender's and its receiver's id is over; either
+    /// may have asked for it.
+    fn end(
+        &mut self,
+        source: IpAddr,
+        destination: IpAddr,
+        vlan: u16,
+        ids: [u32; 2],
+    ) -> Option<News> {
+        let keys = [
+            Key::new(source, destination, ids[0], vlan),
+            Key::new(destination, source, ids[1], vlan),
+        ];
         let asked = keys.iter().find_map(|key| self.asked.remove(key))?;
         asked.made.map(News::End)
     }
@@ -210,7 +232,8 @@ fn spoken(config: &Config, req: &Req<'_>) -> Option<Protocol> {
     let (space, port) = ServiceId::parts(req.service_id)?;
     let said = req.private_data.get(RdmaCmHeader::LEN..)?;
     RdmaCmHeader::read(req.private_data).filter(|_| space == ServiceId::TCP)?;
-    let found = config.protocols.iter().find(|(protocol, at)| *at == port && protocol.is_spoken(said));
+    let found =
+        config.protocols.iter().find(|(protocol, at)| *at == port && protocol.is_spoken(said));
     found.map(|(protocol, _)| *protocol)
 }
 

@@ -42,7 +42,8 @@ declare_counters! {
     answered_bytes,
     /// READs answered again.
     answered_again,
-    /// READs of this site's targets, on connections that are read ahead for, that were not held and passed.
+    /// READs of this site's targets, on connections that are read ahead for, that were not held and
+    /// passed.
     reads_passed,
     /// Fetched ranges that no READ asked for.
     discarded,
@@ -56,11 +57,13 @@ declare_counters! {
     renumbered,
     /// Packets with a wrong ICRC on connections that are read ahead for; dropped.
     rx_icrc_encapsulated,
-    /// Requests without the far box's mark, although it had set it: it has lost its memory. Dropped, so that the connection ends.
+    /// Requests without the far box's mark, although it had set it: it has lost its memory.
+    /// Dropped, so that the connection ends.
     unmarked,
     /// Packets with numbers from before all that is remembered; dropped.
     too_old,
-    /// Packets between the boxes that fitted nothing here, or nothing any more: data of a command that is over; dropped.
+    /// Packets between the boxes that fitted nothing here, or nothing any more: data of a command
+    /// that is over; dropped.
     stray,
     /// Frames dropped because a queue was full, or a frame too long.
     queue_full,

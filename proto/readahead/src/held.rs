@@ -7,7 +7,8 @@ use crate::shared::Shared;
 use longhaul_units::{Psn, RKey};
 use std::collections::VecDeque;
 
-/// Commands that have passed on their way to the target, whose ranges are remembered: ranges in all.
+/// Commands that have passed on their way to the target, whose ranges are remembered: ranges in
+/// all.
 const PASSED_MAX: usize = 256;
 
 /// One announced range.
@@ -44,8 +45,8 @@ impl Holdings {
         self.held.iter().map(|held| held.data.len() as u64).sum()
     }
 
-    /// A SEND passes to the target: what it names is not what was fetched for a command before it. `None`: it
-    /// may name anything.
+    /// A SEND passes to the target: what it names is not what was fetched for a command before it.
+    /// `None`: it may name anything.
     pub(crate) fn note_passed(&mut self, shared: &mut Shared, psn: Psn, command: Option<&Command>) {
         if self.last_passed.is_none_or(|last| psn.is_after(last)) {
             self.last_passed = Some(psn);
@@ -53,8 +54,9 @@ impl Holdings {
         for held in &mut self.held {
             let is_older = psn.is_after(held.announcement.capsule);
             let own = &held.announcement.range;
-            let is_named = command
-                .is_none_or(|command| !command.is_whole || command.ranges().iter().any(|r| r.overlaps(own)));
+            let is_named = command.is_none_or(|command| {
+                !command.is_whole || command.ranges().iter().any(|r| r.overlaps(own))
+            });
             held.is_open &= !(is_older && is_named);
         }
         match command.filter(|command| command.is_whole) {
@@ -79,7 +81,10 @@ impl Holdings {
     fn is_latest(&self, announcement: &Announcement) -> bool {
         let Announcement { capsule, range, .. } = announcement;
         self.forgotten.is_none_or(|forgotten| capsule.is_after(forgotten))
-            && !self.passed.iter().any(|(psn, other)| other.overlaps(range) && psn.is_after(*capsule))
+            && !self
+                .passed
+                .iter()
+                .any(|(psn, other)| other.overlaps(range) && psn.is_after(*capsule))
     }
 
     /// A range is being fetched. Returns its serial, when there is room for it.
@@ -146,7 +151,12 @@ impl Holdings {
     }
 
     /// The command is answered, or its key is not valid any more.
-    pub(crate) fn end_command(&mut self, shared: &mut Shared, command: Option<u32>, key: Option<RKey>) {
+    pub(crate) fn end_command(
+        &mut self,
+        shared: &mut Shared,
+        command: Option<u32>,
+        key: Option<RKey>,
+    ) {
         self.close(shared, |held| {
             command == Some(held.announcement.command) || key == Some(held.announcement.range.rkey)
         });

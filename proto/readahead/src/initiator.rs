@@ -1,7 +1,8 @@
-//! The connection of an initiator on this box's LAN: its NIC is asked for what its commands announce.
+//! The connection of an initiator on this box's LAN: its NIC is asked for what its commands
+//! announce.
 //!
-//! The NIC's numbers have the fetches, the path's do not. Where the target goes back, fetches that the NIC has not executed are
-//! sent again in their place.
+//! The NIC's numbers have the fetches, the path's do not. Where the target goes back, fetches that
+//! the NIC has not executed are sent again in their place.
 
 use crate::command::{Command, Protocol, Range};
 use crate::local::{Announcement, Change, Local, VERSION, changed, path_of, with_offer};
@@ -9,7 +10,9 @@ use crate::numbering::{Numbering, Place};
 use crate::shared::{ConnectionId, INNER, LAN, Shared, is_read, packets, span};
 use longhaul_node::{Frame, FrameBuf, Payload, Trailer};
 use longhaul_units::{Instant, Psn, Qpn};
-use longhaul_wire::{Bth, Head, NakCode, Opcode, Packet, Path, PathTemplate, Position, Reth, Syndrome, Verb};
+use longhaul_wire::{
+    Bth, Head, NakCode, Opcode, Packet, Path, PathTemplate, Position, Reth, Syndrome, Verb,
+};
 use std::collections::VecDeque;
 
 /// Numbers and limits that a connection begins with.
@@ -56,7 +59,8 @@ struct Fetch {
     is_cancelled: bool,
 }
 
-/// A READ or atomic of the target's: its first number on the path, and where its numbers end at the NIC.
+/// A READ or atomic of the target's: its first number on the path, and where its numbers end at the
+/// NIC.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     path: u64,
@@ -71,7 +75,8 @@ pub(crate) struct Initiator {
     numbering: Numbering,
     /// Of the initiator's own requests: the next.
     command_next: u64,
-    /// On the path: the next request of the target, and the next to be sent to the NIC; those between wait.
+    /// On the path: the next request of the target, and the next to be sent to the NIC; those
+    /// between wait.
     next: u64,
     forwarded: u64,
     waiting: VecDeque<FrameBuf>,
@@ -167,7 +172,8 @@ impl Initiator {
         // Their memory is in use for something else by now.
         let ranges = command.ranges();
         self.wanted.retain(|wanted| {
-            command.is_whole && !ranges.iter().any(|range| range.overlaps(&wanted.announcement.range))
+            command.is_whole
+                && !ranges.iter().any(|range| range.overlaps(&wanted.announcement.range))
         });
         if !command.is_stable {
             return;
@@ -192,20 +198,23 @@ impl Initiator {
         self.asked.iter().filter(|asked| asked.end > self.executed).count() + self.fetches.len()
     }
 
-    /// No acknowledgement made here passes a READ of the target's that is not answered: for who gets it, that would be answered.
+    /// No acknowledgement made here passes a READ of the target's that is not answered: for who
+    /// gets it, that would be answered.
     fn acknowledged_by(&self, path: u64) -> u64 {
         self.asked.iter().map(|asked| asked.path).fold(path, u64::min)
     }
 
     /// Asks the NIC for what is wanted, as far as that is possible now.
     fn fetch(&mut self, now: Instant, shared: &mut Shared) {
-        let fetches_max = usize::from(shared.config.fetches_max).min(self.terms.reads_max.saturating_sub(1));
+        let fetches_max =
+            usize::from(shared.config.fetches_max).min(self.terms.reads_max.saturating_sub(1));
         while !self.wanted.is_empty() {
             let is_between = !self.in_message && !self.has_gap && self.next == self.forwarded;
             let is_free = self.fetches.len() < fetches_max && self.in_use() < self.terms.reads_max;
             let Some(first) = self.numbering.to_nic(self.forwarded) else { return };
-            let is_known =
-                self.is_ready() && first == self.wire_next && self.numbering.has_room(self.executed);
+            let is_known = self.is_ready()
+                && first == self.wire_next
+                && self.numbering.has_room(self.executed);
             if !(is_between && is_free && is_known && self.to_nic.is_some()) {
                 return;
             }
@@ -249,8 +258,11 @@ impl Initiator {
         let Range { address, rkey, len } = fetch.range;
         head.push_reth(&Reth { virtual_address: address, rkey, len });
         let pad_len = head.finish(&template, 0);
-        let frame =
-            Frame { head: head.bytes(), payload: Payload::EMPTY, trailer: Trailer::Sealed { pad_len } };
+        let frame = Frame {
+            head: head.bytes(),
+            payload: Payload::EMPTY,
+            trailer: Trailer::Sealed { pad_len },
+        };
         shared.pass(LAN, &frame);
         if fetch.alarm.is_none() {
             fetch.alarm = Some(fetch.next);
@@ -298,7 +310,9 @@ impl Initiator {
 
     /// The alarm of the fetch at `first` has come.
     pub(crate) fn handle_alarm(&mut self, now: Instant, shared: &mut Shared, first: u64) {
-        let Some(index) = self.fetches.iter().position(|fetch| fetch.first == first) else { return };
+        let Some(index) = self.fetches.iter().position(|fetch| fetch.first == first) else {
+            return;
+        };
         let fetch = &mut self.fetches[index];
         let before = fetch.alarm.take();
         if before != Some(fetch.next) {
@@ -361,7 +375,8 @@ impl Initiator {
         is_read(packet) && self.in_use() >= self.terms.reads_max && !self.fetches.is_empty()
     }
 
-    /// The target answers a command, or READs by itself what was wanted: the memory may be another's afterwards.
+    /// The target answers a command, or READs by itself what was wanted: the memory may be
+    /// another's afterwards.
     fn note_end_of_command(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
         if let (Some(Verb::ReadRequest), Some(reth)) = (packet.opcode().verb(), packet.reth()) {
             let read = Range { address: reth.virtual_address, rkey: reth.rkey, len: reth.len };
@@ -373,9 +388,12 @@ impl Initiator {
             return;
         }
         let invalid = packet.invalidate();
-        let answered = frame.payload.as_bytes().and_then(|payload| self.terms.protocol.answered(payload));
-        let is_over = |command: u32, range: &Range| answered == Some(command) || invalid == Some(range.rkey);
-        self.wanted.retain(|wanted| !is_over(wanted.announcement.command, &wanted.announcement.range));
+        let answered =
+            frame.payload.as_bytes().and_then(|payload| self.terms.protocol.answered(payload));
+        let is_over =
+            |command: u32, range: &Range| answered == Some(command) || invalid == Some(range.rkey);
+        self.wanted
+            .retain(|wanted| !is_over(wanted.announcement.command, &wanted.announcement.range));
         for index in 0..self.fetches.len() {
             if is_over(self.fetches[index].command, &self.fetches[index].range) {
                 self.cancel(shared, index);
@@ -384,7 +402,13 @@ impl Initiator {
     }
 
     /// Sends the next request on to the NIC.
-    fn forward_next(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+    fn forward_next(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
         let path = self.forwarded;
         self.forwarded = path + span(packet, self.terms.mtu);
         self.in_message = !packet.opcode().ends_message();
@@ -399,7 +423,8 @@ impl Initiator {
         self.forward(now, shared, frame, packet, path);
     }
 
-    /// Sends the request with number `path` to the NIC, and around it what the NIC needs to be asked for again.
+    /// Sends the request with number `path` to the NIC, and around it what the NIC needs to be
+    /// asked for again.
     fn forward(
         &mut self,
         now: Instant,
@@ -414,7 +439,8 @@ impl Initiator {
         };
         if self.wire_next != nic {
             let mut begin = nic;
-            let is_before = |fetch: &&Fetch, begin: u64| fetch.end == begin && !self.is_executed(fetch);
+            let is_before =
+                |fetch: &&Fetch, begin: u64| fetch.end == begin && !self.is_executed(fetch);
             while let Some(fetch) = self.fetches.iter().find(|fetch| is_before(fetch, begin)) {
                 begin = fetch.first;
             }
@@ -433,7 +459,8 @@ impl Initiator {
         self.ask_again_from(now, shared, self.wire_next);
     }
 
-    /// Sends the fetches that begin at `begin` in the NIC's numbers, one behind the other, as far as they are not executed.
+    /// Sends the fetches that begin at `begin` in the NIC's numbers, one behind the other, as far
+    /// as they are not executed.
     fn ask_again_from(&mut self, now: Instant, shared: &mut Shared, begin: u64) {
         let mut at = begin;
         while let Some(index) = self.fetches.iter().position(|fetch| fetch.first == at) {
@@ -493,7 +520,8 @@ impl Initiator {
         self.go_on(now, shared);
     }
 
-    /// Passes a response on with number `path`; the NIC counts `extras` messages that the path does not.
+    /// Passes a response on with number `path`; the NIC counts `extras` messages that the path does
+    /// not.
     fn pass_response(
         &mut self,
         shared: &mut Shared,
@@ -529,7 +557,8 @@ impl Initiator {
         }
     }
 
-    /// A response with a number that only the NIC has: `nic`, of the fetch at `first`, before `path`.
+    /// A response with a number that only the NIC has: `nic`, of the fetch at `first`, before
+    /// `path`.
     fn handle_fetched(
         &mut self,
         now: Instant,
@@ -556,7 +585,9 @@ impl Initiator {
             self.acknowledge(shared, packet, path);
         }
         self.note_executed(now, shared, nic + 1);
-        let Some(index) = self.fetches.iter().position(|fetch| fetch.first == first) else { return };
+        let Some(index) = self.fetches.iter().position(|fetch| fetch.first == first) else {
+            return;
+        };
         let fetch = &mut self.fetches[index];
         let at = (nic - first) * u64::from(self.terms.mtu);
         let is_right_len = frame.payload.len() as u64
@@ -584,14 +615,21 @@ impl Initiator {
     }
 
     /// The NIC acknowledges a fetch: on the path, what lies before `path`.
-    fn pass_acknowledge(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>, path: u64) {
+    fn pass_acknowledge(
+        &mut self,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+        path: u64,
+    ) {
         let last = self.acknowledged_by(path) - 1;
         if let Some(nic) = self.numbering.to_nic(last) {
             self.pass_response(shared, frame, packet, last, self.numbering.count_to(nic));
         }
     }
 
-    /// The NIC does not say what it has executed before a READ that it answers: the answer says it of all before `path`.
+    /// The NIC does not say what it has executed before a READ that it answers: the answer says it
+    /// of all before `path`.
     fn acknowledge(&self, shared: &mut Shared, packet: &Packet<'_>, path: u64) {
         let Some(mut aeth) = packet.aeth() else { return };
         let path = self.acknowledged_by(path) - 1;
@@ -599,8 +637,11 @@ impl Initiator {
         aeth.msn = less(aeth.msn, self.numbering.count_to(nic));
         let of = packet.bth();
         let psn = Psn::from_sequence(path);
-        let bth =
-            Bth { migreq: of.migreq, pkey: of.pkey, ..Bth::new(Opcode::RC_ACK, self.terms.target_qpn, psn) };
+        let bth = Bth {
+            migreq: of.migreq,
+            pkey: of.pkey,
+            ..Bth::new(Opcode::RC_ACK, self.terms.target_qpn, psn)
+        };
         let template = PathTemplate::new(&path_of(packet));
         let mut head = Head::begin(&template, &bth);
         head.push_aeth(&aeth);

@@ -1,7 +1,8 @@
-//! What two boxes say to each other on a connection, in packets that no NIC accepts: their transport header version is 1, their
-//! opcodes are reserved ones of the reliable connection.
+//! What two boxes say to each other on a connection, in packets that no NIC accepts: their
+//! transport header version is 1, their opcodes are reserved ones of the reliable connection.
 //!
-//! They go to the target's QP, so that a transport between the boxes keeps them in the order in which they were sent.
+//! They go to the target's QP, so that a transport between the boxes keeps them in the order in
+//! which they were sent.
 
 use crate::command::Range;
 use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
@@ -15,9 +16,11 @@ const DATA: Opcode = Opcode(0x1e);
 /// A fetch has been given up.
 const CANCEL: Opcode = Opcode(0x1f);
 
-/// The transport header version of these packets, and of requests on a connection that is read ahead for.
+/// The transport header version of these packets, and of requests on a connection that is read
+/// ahead for.
 pub(crate) const VERSION: u8 = 1;
-/// The reserved bit of a BTH by which the initiator's box shows that it can read ahead. The ICRC leaves it out, NICs ignore it.
+/// The reserved bit of a BTH by which the initiator's box shows that it can read ahead. The ICRC
+/// leaves it out, NICs ignore it.
 const OFFER: (usize, u8) = (4, 0x20);
 
 /// The path MTUs that exist leave the numbers of a 16 MiB range's packets 16 bits.
@@ -110,7 +113,8 @@ impl Local {
     }
 }
 
-/// The path of `packet`, for packets built here: a congestion mark says something of the packet that carried it alone.
+/// The path of `packet`, for packets built here: a congestion mark says something of the packet
+/// that carried it alone.
 pub(crate) fn path_of(packet: &Packet<'_>) -> Path {
     let mut path = packet.path();
     if Ecn::of_traffic_class(path.traffic_class) == Ecn::Congested {
@@ -124,7 +128,8 @@ pub(crate) fn has_offer(packet: &Packet<'_>) -> bool {
     packet.head()[packet.layout().bth + OFFER.0] & OFFER.1 != 0
 }
 
-/// The frame with the offer set, or taken away. The ICRC stays right; a UDP checksum, which would not, is left out.
+/// The frame with the offer set, or taken away. The ICRC stays right; a UDP checksum, which would
+/// not, is left out.
 pub(crate) fn with_offer(
     pool: &mut FramePool,
     frame: &Frame<'_>,
@@ -171,7 +176,11 @@ pub(crate) fn changed(
         | Trailer::Sealed { pad_len } => pad_len,
         Trailer::None => 0,
     };
-    pool.hold(&Frame { head: head.bytes(), payload: frame.payload, trailer: Trailer::Sealed { pad_len } })
+    pool.hold(&Frame {
+        head: head.bytes(),
+        payload: frame.payload,
+        trailer: Trailer::Sealed { pad_len },
+    })
 }
 
 /// A copy of a packet's headers, to be changed.

@@ -1,6 +1,8 @@
-//! Two numberings of one sequence of requests: that of a host's NIC, and that of the path between the boxes.
+//! Two numberings of one sequence of requests: that of a host's NIC, and that of the path between
+//! the boxes.
 //!
-//! The NIC's has ranges that the path's lacks: READs that this box asked the NIC for, or answered it, by itself.
+//! The NIC's has ranges that the path's lacks: READs that this box asked the NIC for, or answered
+//! it, by itself.
 
 use std::collections::VecDeque;
 
@@ -51,7 +53,12 @@ impl Numbering {
     pub(crate) fn new(start: u64, max: usize) -> Self {
         // So much behind a sequence's start no duplicate reaches.
         const REACH: u64 = 1 << 23;
-        Numbering { extras: VecDeque::new(), max, floor: start.saturating_sub(REACH), before_floor: (0, 0) }
+        Numbering {
+            extras: VecDeque::new(),
+            max,
+            floor: start.saturating_sub(REACH),
+            before_floor: (0, 0),
+        }
     }
 
     /// The NIC's number of what has `path` on the path; `None`: before all that is remembered.
@@ -70,7 +77,9 @@ impl Numbering {
         }
         let behind = self.extras.partition_point(|extra| extra.nic <= nic);
         match behind.checked_sub(1).map(|last| self.extras[last]) {
-            Some(extra) if nic < extra.end() => Place::Extra { first: extra.nic, path: extra.path() },
+            Some(extra) if nic < extra.end() => {
+                Place::Extra { first: extra.nic, path: extra.path() }
+            }
             _ => Place::Path(nic - self.len_before(behind)),
         }
     }
@@ -81,8 +90,8 @@ impl Numbering {
         self.before_floor.1 + self.extras.partition_point(|extra| extra.nic <= nic) as u64
     }
 
-    /// Adds a range of `len` numbers at `nic`, behind all others. False: no room, as what is before `done_below` alone may be
-    /// forgotten.
+    /// Adds a range of `len` numbers at `nic`, behind all others. False: no room, as what is before
+    /// `done_below` alone may be forgotten.
     pub(crate) fn push(&mut self, nic: u64, len: u64, done_below: u64) -> bool {
         debug_assert!(self.extras.back().is_none_or(|last| last.end() <= nic));
         if self.extras.len() >= self.max {
@@ -102,7 +111,8 @@ impl Numbering {
 
     /// True when one more range can be added, as [`Numbering::push`] has it.
     pub(crate) fn has_room(&self, done_below: u64) -> bool {
-        self.extras.len() < self.max || self.extras.front().is_some_and(|oldest| oldest.end() <= done_below)
+        self.extras.len() < self.max
+            || self.extras.front().is_some_and(|oldest| oldest.end() <= done_below)
     }
 
     /// Length of the first `count` extras that are remembered, and of all before.

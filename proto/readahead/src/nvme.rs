@@ -1,7 +1,8 @@
 //! NVMe over Fabrics: command and response capsules of its RDMA transport.
 //!
-//! Source: NVM Express Base Specification 2.0 (common command format, keyed SGL data block); NVM Express RDMA Transport
-//! Specification 1.0 (private data, capsules); held against Linux `include/linux/nvme.h` and `nvme-rdma.h`.
+//! Source: NVM Express Base Specification 2.0 (common command format, keyed SGL data block); NVM
+//! Express RDMA Transport Specification 1.0 (private data, capsules); held against Linux
+//! `include/linux/nvme.h` and `nvme-rdma.h`.
 
 use crate::command::{Command, Range};
 use longhaul_units::RKey;
@@ -10,19 +11,23 @@ use longhaul_units::RKey;
 const SQE_LEN: usize = 64;
 /// Length of a completion queue entry.
 const CQE_LEN: usize = 16;
-/// Write, Compare, Dataset Management and Zone Append: commands of the NVM and ZNS sets whose data goes to the controller.
+/// Write, Compare, Dataset Management and Zone Append: commands of the NVM and ZNS sets whose data
+/// goes to the controller.
 const TO_CONTROLLER: [u8; 4] = [0x01, 0x05, 0x09, 0x7d];
-/// Keyed SGL data block: descriptor type 4, with subtype 0 (address) or 15 (invalidate the key at the end).
+/// Keyed SGL data block: descriptor type 4, with subtype 0 (address) or 15 (invalidate the key at
+/// the end).
 const KEYED: [u8; 2] = [0x40, 0x4f];
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// True for the private data of a request to connect an I/O queue: record format 0, queue not 0, sizes that fit.
+/// True for the private data of a request to connect an I/O queue: record format 0, queue not 0,
+/// sizes that fit.
 pub(crate) fn is_io_queue(private_data: &[u8]) -> bool {
     let field = |at| u16_at(private_data, at);
-    let (Some(format), Some(queue), Some(receives), Some(sends)) = (field(0), field(2), field(4), field(6))
+    let (Some(format), Some(queue), Some(receives), Some(sends)) =
+        (field(0), field(2), field(4), field(6))
     else {
         return false;
     };

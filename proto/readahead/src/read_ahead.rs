@@ -11,7 +11,8 @@ use longhaul_wire::{Packet, Transport};
 
 /// Bytes of frames that wait for a side, above which a neighbour that can wait does so.
 const QUEUE_MAX: u64 = 1 << 20;
-/// Memory that a frame of a 4 KiB path MTU takes: what one more frame of [`Node::intake`] is counted as.
+/// Memory that a frame of a 4 KiB path MTU takes: what one more frame of [`Node::intake`] is
+/// counted as.
 const FRAME_COST: u64 = FramePool::footprint(4096) as u64;
 
 /// Which end of a connection is on this box's LAN.
@@ -86,8 +87,8 @@ impl ReadAhead {
         self.shared.held_bytes
     }
 
-    /// Fetches nothing further, and offers none to the far box; or does so again. Connections that were read ahead for stay bound
-    /// to both boxes.
+    /// Fetches nothing further, and offers none to the far box; or does so again. Connections that
+    /// were read ahead for stay bound to both boxes.
     pub fn set_draining(&mut self, draining: bool) {
         self.shared.draining = draining;
     }
@@ -98,7 +99,9 @@ impl ReadAhead {
             let Made { initiator, target, terms, initiator_is_on_lan, .. } = connection.made;
             let (is_ready, under_way, held_bytes, shift) = match &connection.end {
                 End::Initiator(end) => (end.is_ready(), end.fetching(), 0, end.shift()),
-                End::Target(end) => (end.is_ready(), end.answering(), end.holdings.bytes(), end.shift()),
+                End::Target(end) => {
+                    (end.is_ready(), end.answering(), end.holdings.bytes(), end.shift())
+                }
             };
             ConnectionStatus {
                 protocol: terms.protocol,
@@ -172,7 +175,13 @@ impl ReadAhead {
         }
     }
 
-    fn handle_reliable(&mut self, now: Instant, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) {
+    fn handle_reliable(
+        &mut self,
+        now: Instant,
+        side: Side,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
         let found = Key::of(packet).and_then(|key| self.by_qp.get(&key).copied());
         let Some((slot, toward)) = found else {
             return self.pass_unknown(side, frame, packet);
@@ -217,7 +226,8 @@ impl ReadAhead {
     }
 
     fn current(&mut self, id: ConnectionId) -> Option<(&mut End, &mut Shared)> {
-        let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
+        let slot =
+            self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
         slot.connection.as_mut().map(|connection| (&mut connection.end, &mut self.shared))
     }
 

@@ -42,7 +42,8 @@ pub(crate) struct ConnectionId {
     pub(crate) generation: u32,
 }
 
-/// Deadlines that are all set for the same time ahead, so that they come in the order in which they were set.
+/// Deadlines that are all set for the same time ahead, so that they come in the order in which they
+/// were set.
 #[derive(Default)]
 pub(crate) struct Alarms(VecDeque<(Instant, ConnectionId, u64)>);
 
@@ -98,7 +99,9 @@ impl Shared {
 
     /// Sends `frame` as it is.
     pub(crate) fn pass(&mut self, side: Side, frame: &Frame<'_>) {
-        if frame.is_empty() || frame.payload.len() > PAYLOAD_MAX || frame.head.len() > longhaul_wire::HEAD_MAX
+        if frame.is_empty()
+            || frame.payload.len() > PAYLOAD_MAX
+            || frame.head.len() > longhaul_wire::HEAD_MAX
         {
             self.counters.queue_full += 1;
             return;

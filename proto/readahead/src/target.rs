@@ -1,8 +1,10 @@
-//! The connection of a target on this box's LAN: its READs are answered from what the far box has fetched.
+//! The connection of a target on this box's LAN: its READs are answered from what the far box has
+//! fetched.
 //!
-//! The NIC's numbers have the READs that are answered here, the path's do not. Answers go out in the order of the NIC's numbers:
-//! what acknowledges anything behind a READ waits until that is answered, and the answer waits until everything before the READ is
-//! acknowledged, which it implies.
+//! The NIC's numbers have the READs that are answered here, the path's do not. Answers go out in
+//! the order of the NIC's numbers: what acknowledges anything behind a READ waits until that is
+//! answered, and the answer waits until everything before the READ is acknowledged, which it
+//! implies.
 
 use crate::command::Range;
 use crate::held::Holdings;
@@ -55,7 +57,8 @@ impl Answer {
     }
 }
 
-/// A READ or atomic that went on to the initiator: the path's numbers of its responses, from the next one on.
+/// A READ or atomic that went on to the initiator: the path's numbers of its responses, from the
+/// next one on.
 #[derive(Clone, Copy, Debug)]
 struct Passed {
     next: u64,
@@ -83,7 +86,8 @@ pub(crate) struct Target {
     is_marking: bool,
     /// The NIC's next request.
     next: u64,
-    /// Behind the last of its requests that went on, those behind a gap among them: before this no number changes its meaning.
+    /// Behind the last of its requests that went on, those behind a gap among them: before this no
+    /// number changes its meaning.
     top: u64,
     /// On the path: everything before is acknowledged. And the messages counted there.
     acked: u64,
@@ -141,7 +145,12 @@ impl Target {
     }
 
     /// A request of the initiator's came from the far box.
-    pub(crate) fn handle_command(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+    pub(crate) fn handle_command(
+        &mut self,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
         if has_offer(packet) {
             shared.counters.connections += u64::from(!self.is_marking);
             self.is_marking = true;
@@ -156,7 +165,8 @@ impl Target {
         self.to_nic = Some((path_of(packet), packet.bth()));
         let begins = matches!(packet.opcode().position(), Position::First | Position::Only);
         if packet.opcode().verb() == Some(Verb::Send) && begins {
-            let command = frame.payload.as_bytes().and_then(|payload| self.terms.protocol.command(payload));
+            let command =
+                frame.payload.as_bytes().and_then(|payload| self.terms.protocol.command(payload));
             self.holdings.note_passed(shared, packet.psn(), command.as_ref());
         }
     }
@@ -183,8 +193,8 @@ impl Target {
             }
             Local::Data { index } => {
                 let data = frame.payload.as_bytes();
-                let taken =
-                    data.is_some_and(|data| self.holdings.extend(number, index, self.terms.mtu, data));
+                let taken = data
+                    .is_some_and(|data| self.holdings.extend(number, index, self.terms.mtu, data));
                 shared.counters.stray += u64::from(!taken);
             }
             Local::Cancel => self.holdings.cancel(shared, number),
@@ -195,7 +205,8 @@ impl Target {
     /// The time of a held range is over.
     pub(crate) fn handle_expiry(&mut self, shared: &mut Shared, serial: u64) {
         self.holdings.expire(shared, serial);
-        while let Some(index) = self.answers.iter().position(|a| a.serial == serial && a.is_done()) {
+        while let Some(index) = self.answers.iter().position(|a| a.serial == serial && a.is_done())
+        {
             self.answers.remove(index);
             self.holdings.release(shared, serial);
         }
@@ -203,10 +214,17 @@ impl Target {
     }
 
     /// A request of the target's came from its NIC.
-    pub(crate) fn handle_request(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+    pub(crate) fn handle_request(
+        &mut self,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
         if !self.is_marking {
             let number = packet.psn().unwrap_near(self.next);
-            if let Some(number) = number.filter(|number| *number == self.next && frame.icrc_is_right()) {
+            if let Some(number) =
+                number.filter(|number| *number == self.next && frame.icrc_is_right())
+            {
                 self.note_begun(packet);
                 self.note_passed(number, packet);
             }
@@ -218,7 +236,9 @@ impl Target {
             shared.counters.rx_icrc_encapsulated += 1;
             return;
         }
-        let Some(number) = packet.psn().unwrap_near(self.next).filter(|_| !self.has_failed) else { return };
+        let Some(number) = packet.psn().unwrap_near(self.next).filter(|_| !self.has_failed) else {
+            return;
+        };
         if number == self.next {
             self.note_begun(packet);
             self.note_end_of_command(shared, frame, packet);
@@ -261,7 +281,9 @@ impl Target {
 
     /// True when `path` is the next response that has to come to the READs that passed.
     fn is_next_response(&mut self, path: u64) -> bool {
-        let Some(front) = self.passed.front_mut().filter(|front| front.next == path) else { return false };
+        let Some(front) = self.passed.front_mut().filter(|front| front.next == path) else {
+            return false;
+        };
         front.next += 1;
         if front.next == front.end {
             self.passed.pop_front();
@@ -277,12 +299,14 @@ impl Target {
     fn note_end_of_command(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
         let begins = matches!(packet.opcode().position(), Position::First | Position::Only);
         if packet.opcode().verb() == Some(Verb::Send) && begins {
-            let answered = frame.payload.as_bytes().and_then(|payload| self.terms.protocol.answered(payload));
+            let answered =
+                frame.payload.as_bytes().and_then(|payload| self.terms.protocol.answered(payload));
             self.holdings.end_command(shared, answered, packet.invalidate());
         }
     }
 
-    /// READs are answered in order, and no more than so many are outstanding: what is further back has reached the NIC.
+    /// READs are answered in order, and no more than so many are outstanding: what is further back
+    /// has reached the NIC.
     fn forget_answers(&mut self, shared: &mut Shared) {
         while let Some(answer) = self.answers.front().copied() {
             if !answer.is_done() || self.reads < answer.reads + self.terms.reads_max as u64 {
@@ -334,7 +358,8 @@ impl Target {
             len: answer.range.len - skipped as u32,
             ..answer.range
         };
-        let asked = packet.reth().map(|r| Range { address: r.virtual_address, rkey: r.rkey, len: r.len });
+        let asked =
+            packet.reth().map(|r| Range { address: r.virtual_address, rkey: r.rkey, len: r.len });
         if asked != Some(rest) {
             shared.counters.stray += 1;
             return;
@@ -347,7 +372,12 @@ impl Target {
     }
 
     /// A response for the NIC came from the far box, or from an accelerator.
-    pub(crate) fn handle_response(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+    pub(crate) fn handle_response(
+        &mut self,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
         if !frame.icrc_is_right() {
             shared.counters.rx_icrc_encapsulated += 1;
             return;
@@ -398,8 +428,8 @@ impl Target {
         if self.first_open().is_none_or(|answer| nic < answer.first) {
             return shared.send(LAN, frame);
         }
-        // Behind a gap it is of no use to the NIC. Were it kept until that is closed, the NIC would take it, while the accelerators,
-        // who saw it come too early, wait for it to come again.
+        // Behind a gap it is of no use to the NIC. Were it kept until that is closed, the NIC would
+        // take it, while the accelerators, who saw it come too early, wait for it to come again.
         if kind == Response::Data {
             return;
         }
@@ -432,7 +462,8 @@ impl Target {
         let can_go_on = self.first_open().is_some_and(|answer| {
             let held = self.holdings.get(answer.serial);
             let to = answer.bytes(self.terms.mtu)[1];
-            answer.path <= self.acked && held.is_none_or(|held| held.data.len() >= to || held.is_ended)
+            answer.path <= self.acked
+                && held.is_none_or(|held| held.data.len() >= to || held.is_ended)
         });
         if can_go_on {
             self.is_queued = true;
@@ -440,12 +471,20 @@ impl Target {
         }
     }
 
-    /// Its turn among those that have something to send: at most `room` responses. Returns how many.
-    pub(crate) fn send_answers(&mut self, shared: &mut Shared, out: &mut dyn Transmit, room: usize) -> usize {
+    /// Its turn among those that have something to send: at most `room` responses. Returns how
+    /// many.
+    pub(crate) fn send_answers(
+        &mut self,
+        shared: &mut Shared,
+        out: &mut dyn Transmit,
+        room: usize,
+    ) -> usize {
         self.is_queued = false;
         let mut sent = 0;
         while sent < room {
-            let Some(index) = self.answers.iter().position(|answer| !answer.is_done()) else { break };
+            let Some(index) = self.answers.iter().position(|answer| !answer.is_done()) else {
+                break;
+            };
             if self.answers[index].path > self.acked || !self.send_one(shared, out, index) {
                 break;
             }
@@ -482,8 +521,11 @@ impl Target {
             (false, true) => Opcode::RC_READ_RESPONSE_LAST,
         };
         let psn = Psn::from_sequence(answer.next);
-        let bth =
-            Bth { migreq: like.migreq, pkey: like.pkey, ..Bth::new(opcode, self.terms.target_qpn, psn) };
+        let bth = Bth {
+            migreq: like.migreq,
+            pkey: like.pkey,
+            ..Bth::new(opcode, self.terms.target_qpn, psn)
+        };
         let template = PathTemplate::new(path);
         let mut head = Head::begin(&template, &bth);
         if opcode.has_aeth() {
@@ -543,6 +585,8 @@ impl Target {
 
 fn is_ack(frame: &FrameBuf) -> bool {
     let packet = Packet::parse(frame.head()).ok().flatten();
-    packet.and_then(|packet| packet.aeth()).is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }))
+    packet
+        .and_then(|packet| packet.aeth())
+        .is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }))
         && packet.is_some_and(|packet| packet.opcode().verb() == Some(Verb::Acknowledge))
 }

@@ -61,7 +61,11 @@ fn every_range_is_fetched_once_and_answered_once() {
     assert_eq!((far.answered_again, far.answers_failed, far.discarded), (0, 0, 0));
     assert!(programs.sites.read_ahead[TARGET].borrow().held_bytes() > 0);
     programs.rest(Duration::from_ms(10_000));
-    assert_eq!(programs.sites.read_ahead[TARGET].borrow().held_bytes(), 0, "nothing is held for ever");
+    assert_eq!(
+        programs.sites.read_ahead[TARGET].borrow().held_bytes(),
+        0,
+        "nothing is held for ever"
+    );
 }
 
 fn wild(setup: &Setup, commands: u64) -> Programs {
@@ -129,7 +133,8 @@ fn a_box_that_loses_its_memory_ends_the_connection() {
     for between in [Between::Path, Between::Boxes(Mode::Early), Between::Boxes(Mode::Off)] {
         for site in [INITIATOR, TARGET] {
             let setup = Setup { between, ..Setup::default() };
-            let work = Work { commands: 4 * BEFORE, depth: 24, len: 24 << 10, is_wild: true, ..ONE };
+            let work =
+                Work { commands: 4 * BEFORE, depth: 24, len: 24 << 10, is_wild: true, ..ONE };
             let mut programs = Programs::new(&setup, work);
             assert_eq!(programs.run_to(BEFORE), Ok(()));
             let config = programs.sites.read_ahead[site].borrow().config().clone();
@@ -166,7 +171,11 @@ fn a_fetch_that_is_refused_ends_the_connection_and_is_counted() {
     assert_eq!(with.sites.counters(INITIATOR).fetches_refused, 1);
     let mut told = with.completions(TARGET).into_iter().map(|completion| completion.status);
     let told = told.find(|status| *status != Status::Success);
-    assert_eq!(told, Some(Status::RetryExceeded), "the target is refused nothing that it did not ask for");
+    assert_eq!(
+        told,
+        Some(Status::RetryExceeded),
+        "the target is refused nothing that it did not ask for"
+    );
 }
 
 #[test]
@@ -189,7 +198,10 @@ fn a_lost_fetch_is_sent_again_in_its_place_as_soon_as_the_nic_misses_it() {
     programs.sites.lost_reads.set(3);
     assert_eq!(programs.run_to(60), Ok(()));
     let took = programs.sites.now.since(start);
-    assert!(programs.sites.counters(INITIATOR).fetches_repeated >= 3 && programs.sites.lost_reads.get() == 0);
+    assert!(
+        programs.sites.counters(INITIATOR).fetches_repeated >= 3
+            && programs.sites.lost_reads.get() == 0
+    );
     assert!(took < Duration::from_ms(2000), "{took}: not by the timer");
 }
 
@@ -233,8 +245,8 @@ fn whatever_the_circumstances() {
     }
 }
 
-/// The target asks for READs again while their answers are on their way, and takes those; by these seeds the boxes could wait
-/// for the rest longer than its NIC is patient.
+/// The target asks for READs again while their answers are on their way, and takes those; by these
+/// seeds the boxes could wait for the rest longer than its NIC is patient.
 #[test]
 fn boxes_do_not_wait_for_answers_that_the_target_has() {
     for seed in [1040, 1095, 1099] {
@@ -246,7 +258,8 @@ fn boxes_do_not_wait_for_answers_that_the_target_has() {
 #[test]
 #[ignore = "minutes"]
 fn whatever_the_circumstances_at_length() {
-    let first = std::env::var("LONGHAUL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1000);
+    let first =
+        std::env::var("LONGHAUL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1000);
     for seed in first..first + 400 {
         println!("LONGHAUL_SEED={seed}: {:?}", any(seed));
         wild(&any(seed), 300);

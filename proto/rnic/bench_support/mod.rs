@@ -138,7 +138,8 @@ impl Pair {
         }
         let qa = a.create_qp(&init(pd_a, cq_a, 256)).expect("QP");
         let qb = b.create_qp(&init(pd_b, cq_b, 256)).expect("QP");
-        for (node, own, peer, peer_ip) in [(&mut a, qa, qb, [10, 77, 0, 2]), (&mut b, qb, qa, [10, 77, 0, 1])]
+        for (node, own, peer, peer_ip) in
+            [(&mut a, qa, qb, [10, 77, 0, 2]), (&mut b, qb, qa, [10, 77, 0, 1])]
         {
             for attr in steps(IpAddr::from(peer_ip), peer) {
                 node.modify_qp(Instant::ZERO, own, &attr).expect("transition");

@@ -1,9 +1,9 @@
 //! What a packet costs the device: `per_packet [bytes] [messages] [idle QPs]`.
 //!
-//! Two devices on one core exchange WRITEs. Prints nanoseconds per packet of each stage; "transmit" and "receive"
-//! include what a port does, copy and ICRC. For instruction counts run it under `perf stat` or
-//! `valgrind --tool=callgrind` with two message counts and divide the difference. With 0 bytes no payload is
-//! copied, so that what is left is the device's own work.
+//! Two devices on one core exchange WRITEs. Prints nanoseconds per packet of each stage; "transmit"
+//! and "receive" include what a port does, copy and ICRC. For instruction counts run it under
+//! `perf stat` or `valgrind --tool=callgrind` with two message counts and divide the difference.
+//! With 0 bytes no payload is copied, so that what is left is the device's own work.
 
 #[path = "../bench_support/mod.rs"]
 mod support;
@@ -52,7 +52,8 @@ fn main() {
     }
     let packets = (messages / batch * batch * packets_each) as f64;
     println!("{bytes} bytes, {packets} packets, {acks} ACKs, {idle} idle QPs");
-    for (name, spent) in ["post", "transmit", "receive", "send ACK", "take ACK", "poll CQ"].iter().zip(spent)
+    for (name, spent) in
+        ["post", "transmit", "receive", "send ACK", "take ACK", "poll CQ"].iter().zip(spent)
     {
         println!("{name:>9}: {:7.1} ns per packet", spent.as_secs_f64() * 1e9 / packets);
     }

@@ -19,7 +19,8 @@ pub struct QpInit {
     pub srq: Option<SrqId>,
     /// Send work requests that can be queued. Rounded up to a power of two.
     pub sq_depth: u32,
-    /// Receive work requests that can be queued. Rounded up to a power of two; 0 with a shared receive queue.
+    /// Receive work requests that can be queued. Rounded up to a power of two; 0 with a shared
+    /// receive queue.
     pub rq_depth: u32,
     /// Segments per send work request, at most [`longhaul_work::SGE_MAX`].
     pub send_sge_max: u32,
@@ -47,7 +48,8 @@ pub struct SrqInit {
 /// Where a QP's packets go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AddressVector {
-    /// The peer, of the same family as the device's own address (an IPv4-mapped GID is an IPv4 address here).
+    /// The peer, of the same family as the device's own address (an IPv4-mapped GID is an IPv4
+    /// address here).
     pub destination_ip: IpAddr,
     /// TTL or hop limit, 1 to 255.
     pub hop_limit: u8,
@@ -111,7 +113,7 @@ pub struct QpInfo {
     pub state: QpState,
     /// On the way to a drained send queue: something that has begun is not done.
     pub draining: bool,
-    /// Attributes as last set, `None` when never set. PSNs are the current ones: `sq_psn` is the next to be
-    /// sent, `rq_psn` the next expected.
+    /// Attributes as last set, `None` when never set. PSNs are the current ones: `sq_psn` is the
+    /// next to be sent, `rq_psn` the next expected.
     pub attr: QpAttr,
 }

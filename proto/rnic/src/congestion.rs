@@ -19,7 +19,8 @@ const CNP_RESERVED: [u8; 16] = [0; 16];
 /// CNPs that wait at most; what is not sent is asked for again by the next marked packet.
 const PENDING_MAX: usize = 256;
 
-/// CNPs to send: the peer, the Ethernet address that its packets come from, and its QP that should slow down.
+/// CNPs to send: the peer, the Ethernet address that its packets come from, and its QP that should
+/// slow down.
 #[derive(Debug, Default)]
 pub(crate) struct Pending(VecDeque<(IpAddr, MacAddr, Qpn)>);
 
@@ -34,7 +35,8 @@ impl Pending {
 pub(crate) fn switched_off() -> Dcqcn {
     let reaction = ReactionConfig { enable: false, ..ReactionConfig::NVIDIA };
     let notification = NotificationConfig { enable: false, ..NotificationConfig::default() };
-    let any_rate = BitRate::from_gbps(100).and_then(|rate| Dcqcn::new(&reaction, &notification, rate).ok());
+    let any_rate =
+        BitRate::from_gbps(100).and_then(|rate| Dcqcn::new(&reaction, &notification, rate).ok());
     match any_rate {
         Some(dcqcn) => dcqcn,
         None => unreachable!("the preset is valid at 100 Gbit/s"),
@@ -42,7 +44,8 @@ pub(crate) fn switched_off() -> Dcqcn {
 }
 
 impl<M: Memory> Rnic<M> {
-    /// A packet for the QP in `slot` came; when it is marked, the peer's QP `sender` may have to slow down.
+    /// A packet for the QP in `slot` came; when it is marked, the peer's QP `sender` may have to
+    /// slow down.
     #[inline]
     pub(crate) fn note_marks(&mut self, now: Instant, slot: u32, packet: &Packet<'_>, sender: Qpn) {
         if Ecn::of_traffic_class(packet.traffic_class()) == Ecn::Congested {
@@ -55,7 +58,9 @@ impl<M: Memory> Rnic<M> {
         self.env.counters.count(Counter::EcnMarkedPackets);
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return };
         // A QP's turn is not spent on a CNP that there is no room for.
-        if self.cnps.0.len() < PENDING_MAX && qp.notification.on_ce(now, &self.dcqcn) == CeOutcome::SendCnp {
+        if self.cnps.0.len() < PENDING_MAX
+            && qp.notification.on_ce(now, &self.dcqcn) == CeOutcome::SendCnp
+        {
             let peer = packet.source_ip();
             // Whoever is not known by now is told by the way that his packets came.
             let mac = match self.hops.look_up(&self.config, peer) {
@@ -67,13 +72,18 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// A CNP arrived whose partition and ICRC are right.
-    pub(crate) fn accept_cnp(&mut self, now: Instant, packet: &Packet<'_>) -> Result<(), DropReason> {
+    pub(crate) fn accept_cnp(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
         let slot = self.slot(packet.dest_qp()).ok_or(DropReason::NoQp)?;
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return Err(DropReason::NoQp) };
         if !qp.receives() {
             return Err(DropReason::QpState);
         }
-        // Only the peer of a connection has packets of it to be told about; a datagram can have gone to anybody.
+        // Only the peer of a connection has packets of it to be told about; a datagram can have
+        // gone to anybody.
         if qp.init.kind != QpKind::Ud && packet.source_ip() != qp.peer_ip {
             return Err(DropReason::SourceIp);
         }

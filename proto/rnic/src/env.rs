@@ -9,8 +9,8 @@ use longhaul_node::{Gather, Payload};
 use longhaul_units::{Duration, Instant, LKey, Qpn, RKey};
 use longhaul_wire::PathTemplate;
 use longhaul_work::{
-    AhId, Completion, CompletionOp, Context, Counter, Counters, Denied, Intent, RecvQueue, RemoteIntent,
-    Status,
+    AhId, Completion, CompletionOp, Context, Counter, Counters, Denied, Intent, RecvQueue,
+    RemoteIntent, Status,
 };
 use std::collections::VecDeque;
 
@@ -56,7 +56,8 @@ impl<M: Memory> QpContext<'_, M> {
     /// Completes what waits in a queue of the QP's own with a flush error.
     pub fn flush_receives(&mut self, queue: &mut RecvQueue, qpn: Qpn, peer_qpn: Qpn) {
         while let Some(wr_id) = queue.pop() {
-            let completion = Completion::of(wr_id, Status::WrFlush, CompletionOp::Recv, qpn, peer_qpn);
+            let completion =
+                Completion::of(wr_id, Status::WrFlush, CompletionOp::Recv, qpn, peer_qpn);
             self.complete(self.recv_cq, completion);
         }
     }
@@ -99,7 +100,13 @@ impl<M: Memory> Context for QpContext<'_, M> {
     }
 
     #[inline]
-    fn remote(&self, rkey: RKey, address: u64, len: u64, intent: RemoteIntent) -> Result<u64, Denied> {
+    fn remote(
+        &self,
+        rkey: RKey,
+        address: u64,
+        len: u64,
+        intent: RemoteIntent,
+    ) -> Result<u64, Denied> {
         let access = match intent {
             RemoteIntent::Write => Access::REMOTE_WRITE,
             RemoteIntent::Read => Access::REMOTE_READ,

@@ -157,7 +157,8 @@ pub enum PostError {
         /// The limit.
         max: u64,
     },
-    /// A combination that makes no sense (inline READ, immediate and invalidate, READ with no outstanding READs allowed).
+    /// A combination that makes no sense (inline READ, immediate and invalidate, READ with no
+    /// outstanding READs allowed).
     #[error("{0}")]
     Invalid(&'static str),
     /// Valid, but not implemented by this device.

@@ -12,9 +12,14 @@ use std::net::IpAddr;
 const HOP_LIMIT: u8 = 64;
 
 /// The MAD in a datagram to QP1.
-pub(crate) fn receive(packet: &Packet<'_>, bth: &Bth, payload: &Payload<'_>) -> Result<Mad, DropReason> {
+pub(crate) fn receive(
+    packet: &Packet<'_>,
+    bth: &Bth,
+    payload: &Payload<'_>,
+) -> Result<Mad, DropReason> {
     let deth = packet.deth().ok_or(DropReason::Mad)?;
-    let is_mad = bth.opcode == Opcode::UD_SEND_ONLY && deth.qkey == GSI_QKEY && payload.len() == MAD_LEN;
+    let is_mad =
+        bth.opcode == Opcode::UD_SEND_ONLY && deth.qkey == GSI_QKEY && payload.len() == MAD_LEN;
     if !is_mad {
         return Err(DropReason::Mad);
     }
@@ -24,7 +29,14 @@ pub(crate) fn receive(packet: &Packet<'_>, bth: &Bth, payload: &Payload<'_>) -> 
 }
 
 /// Sends one MAD to a peer's QP1, by way of the Ethernet address `hop`.
-pub(crate) fn send(config: &Config, hop: MacAddr, to: IpAddr, mad: &Mad, psn: Psn, emit: &mut impl Emit) {
+pub(crate) fn send(
+    config: &Config,
+    hop: MacAddr,
+    to: IpAddr,
+    mad: &Mad,
+    psn: Psn,
+    emit: &mut impl Emit,
+) {
     let template = PathTemplate::new(&Path {
         source_mac: config.mac,
         destination_mac: hop,
@@ -37,7 +49,8 @@ pub(crate) fn send(config: &Config, hop: MacAddr, to: IpAddr, mad: &Mad, psn: Ps
         udp_source_port: source_port(config, 0, Qpn::GSI, Qpn::GSI),
     });
     let mut bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, psn);
-    // As in everything that the device sends: boxes on the way learn the bit from a connection's REP.
+    // As in everything that the device sends: boxes on the way learn the bit from a connection's
+    // REP.
     bth.migreq = config.migreq;
     let mut head = Head::begin(&template, &bth);
     head.push_deth(&Deth { qkey: GSI_QKEY, reserved_8: 0, source_qp: Qpn::GSI });

@@ -10,9 +10,11 @@ use longhaul_work::Emit;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Management datagrams that wait for an Ethernet address at most. Further ones are lost, and repeated by who sent them.
+/// Management datagrams that wait for an Ethernet address at most. Further ones are lost, and
+/// repeated by who sent them.
 const WAITING_MAX: usize = 64;
-/// How long each of them waits: as long as a peer is asked for. Whoever sent it has repeated it by then, or given up.
+/// How long each of them waits: as long as a peer is asked for. Whoever sent it has repeated it by
+/// then, or given up.
 const WAIT: Duration = Duration::from_ms(3_000);
 
 /// Where frames to a peer go first.
@@ -80,7 +82,9 @@ impl Hops {
                 Ok(Hop { mac, id: held.map(|(id, _)| id) })
             }
             Resolution::Asking => Err(VerbsError::Unresolved { ip, reason: "not known yet" }),
-            Resolution::Failed(failure) => Err(VerbsError::Unresolved { ip, reason: failure.reason() }),
+            Resolution::Failed(failure) => {
+                Err(VerbsError::Unresolved { ip, reason: failure.reason() })
+            }
         }
     }
 
@@ -100,7 +104,8 @@ impl Hops {
     /// A frame that is not RoCEv2: true when it was about neighbours.
     pub fn take(&mut self, now: Instant, frame: &Frame<'_>) -> bool {
         let is_whole = frame.payload.is_empty();
-        self.neighbours_mut().is_some_and(|neighbours| neighbours.handle_frame(now, frame.head, is_whole))
+        self.neighbours_mut()
+            .is_some_and(|neighbours| neighbours.handle_frame(now, frame.head, is_whole))
     }
 
     #[inline]
@@ -118,13 +123,18 @@ impl Hops {
         }
     }
 
-    /// A management datagram whose peer is known by now. Those whose peer does not answer are forgotten, and so are those
-    /// that have waited for too long: the peer may be asked for again and again, or by nobody any more.
+    /// A management datagram whose peer is known by now. Those whose peer does not answer are
+    /// forgotten, and so are those that have waited for too long: the peer may be asked for again
+    /// and again, or by nobody any more.
     pub fn next_ready(&mut self, now: Instant, config: &Config) -> Option<(IpAddr, MacAddr, Mad)> {
         let Segment { neighbours, waiting } = &mut **self.segment.as_mut()?;
-        let look_up = |ip| configured(config, ip).map_or_else(|| neighbours.look_up(ip), Resolution::Known);
-        waiting.retain(|(until, to, _)| now < *until && !matches!(look_up(*to), Resolution::Failed(_)));
-        let ready = |(_, to, _): &(Instant, IpAddr, Mad)| matches!(look_up(*to), Resolution::Known(_));
+        let look_up =
+            |ip| configured(config, ip).map_or_else(|| neighbours.look_up(ip), Resolution::Known);
+        waiting.retain(|(until, to, _)| {
+            now < *until && !matches!(look_up(*to), Resolution::Failed(_))
+        });
+        let ready =
+            |(_, to, _): &(Instant, IpAddr, Mad)| matches!(look_up(*to), Resolution::Known(_));
         let (_, to, mad) = waiting.remove(waiting.iter().position(ready)?)?;
         match look_up(to) {
             Resolution::Known(mac) => Some((to, mac, mad)),
@@ -139,7 +149,8 @@ fn configured(config: &Config, ip: IpAddr) -> Option<MacAddr> {
     multicast_mac(ip).or_else(|| known().map(|(_, mac)| *mac))
 }
 
-/// The MAC address of a peer that nobody can be asked for: 02:00 and the last four bytes of the address.
+/// The MAC address of a peer that nobody can be asked for: 02:00 and the last four bytes of the
+/// address.
 fn derived(ip: IpAddr) -> MacAddr {
     let [a, b, c, d] = match ip {
         IpAddr::V4(ip) => ip.octets(),
@@ -157,9 +168,10 @@ pub(crate) fn emit(frame: &Outgoing, emit: &mut impl Emit) {
 }
 
 impl<M: Memory> Rnic<M> {
-    /// Begins to find out where frames to `ip` go first, where that is not known or was not heard of for a while, and
-    /// says what is known. Anything else than [`Resolution::Asking`] is an end; with no [`crate::Config::segment`] every
-    /// peer is known. A change of state or an address handle that names a peer needs it known.
+    /// Begins to find out where frames to `ip` go first, where that is not known or was not heard
+    /// of for a while, and says what is known. Anything else than [`Resolution::Asking`] is an end;
+    /// with no [`crate::Config::segment`] every peer is known. A change of state or an address
+    /// handle that names a peer needs it known.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolution {
         self.hops.ask(now, &self.config, ip.to_canonical())
     }
@@ -179,8 +191,8 @@ impl<M: Memory> Rnic<M> {
         self.hops.neighbours_mut()
     }
 
-    /// Has QPs and address handles follow neighbours whose Ethernet address has changed. To be called after
-    /// [`Neighbours::answer`]; what frames bring is followed at once.
+    /// Has QPs and address handles follow neighbours whose Ethernet address has changed. To be
+    /// called after [`Neighbours::answer`]; what frames bring is followed at once.
     #[cold]
     pub fn follow_neighbours(&mut self) {
         while let Some((id, mac)) = self.hops.neighbours_mut().and_then(Neighbours::poll_change) {
@@ -213,7 +225,8 @@ mod tests {
         assert_eq!(look_up(&config, "10.77.0.2"), known([2; 6]));
     }
 
-    /// What waits for a peer that is asked for at 0 s, not found, asked for again, and found at `ms`.
+    /// What waits for a peer that is asked for at 0 s, not found, asked for again, and found at
+    /// `ms`.
     fn waits(ms: u64) -> bool {
         let [us, peer] = [1, 2].map(|n| IpAddr::from([10, 77, 0, n]));
         let mut config = Config::new(MacAddr::default(), us);
@@ -230,7 +243,9 @@ mod tests {
         let now = begun + Duration::from_ms(ms);
         hops.neighbours_mut().unwrap().answer(now, peer, Ok(MacAddr([2; 6])));
         let found = hops.next_ready(now, &config);
-        assert!(hops.next_ready(now, &config).is_none() && hops.segment.unwrap().waiting.is_empty());
+        assert!(
+            hops.next_ready(now, &config).is_none() && hops.segment.unwrap().waiting.is_empty()
+        );
         found.is_some()
     }
 

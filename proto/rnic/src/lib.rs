@@ -1,23 +1,28 @@
-//! The software RNIC: a pure device with PDs, MRs, CQs, SRQs, address handles and QPs of the transports RC, UC and
-//! UD, and one side (0) that frames go in and out of.
+//! The software RNIC: a pure device with PDs, MRs, CQs, SRQs, address handles and QPs of the
+//! transports RC, UC and UD, and one side (0) that frames go in and out of.
 //!
-//! An [`Rnic`] is a [`Node`]: its owner hands it frames and the time, and takes frames from it. Programs' calls
-//! come in as methods that follow the verbs (`reg_mr`, `create_qp`, `post_send`, `poll_cq` …). After any of
-//! them, drain [`Node::poll_transmit`] and [`Rnic::poll_event`], then ask [`Node::poll_timeout`].
+//! An [`Rnic`] is a [`Node`]: its owner hands it frames and the time, and takes frames from it.
+//! Programs' calls come in as methods that follow the verbs (`reg_mr`, `create_qp`, `post_send`,
+//! `poll_cq` …). After any of them, drain [`Node::poll_transmit`] and [`Rnic::poll_event`], then
+//! ask [`Node::poll_timeout`].
 //!
-//! - Frames are checked in this order: form, BTH version, destination address, QP, QP state, source address,
-//!   PKey, ICRC. What fails is counted under a [`DropReason`] and dropped.
+//! - Frames are checked in this order: form, BTH version, destination address, QP, QP state, source
+//!   address, PKey, ICRC. What fails is counted under a [`DropReason`] and dropped.
 //! - QPs that have something to send take turns, one packet each; idle QPs cost nothing.
-//! - With [`Config::port_rate`] the port is paced, so that a burst never exceeds what a link's queue is told. A QP
-//!   can be paced besides, by the program and, with [`Config::dcqcn`], by congestion.
-//! - With [`Config::link_rate`] it obeys the pause frames of priority-based flow control: a QP whose priority is paused, by
-//!   the DSCP of its address vector, keeps its turn until it may go on. Datagram QPs are of priority 0.
-//! - Frames to the port's own address leave like any other; they come back when the port or switch returns
-//!   them. The device has no short cut of its own, so two QPs of one device can talk wherever the wire can
-//!   loop.
-//! - On an Ethernet segment ([`Config::segment`]) the device answers and asks for Ethernet addresses. A QP's headers
-//!   hold that of its peer from its change of state on, so that no packet needs to look for it.
-//! - QP1 carries the connection manager ([`Rnic::cm`]); data that arrives before its RTU counts as the RTU.
+//! - With [`Config::port_rate`] the port is paced, so that a burst never exceeds what a link's
+//!   queue is told. A QP can be paced besides, by the program and, with [`Config::dcqcn`], by
+//!   congestion.
+//! - With [`Config::link_rate`] it obeys the pause frames of priority-based flow control: a QP
+//!   whose priority is paused, by the DSCP of its address vector, keeps its turn until it may go
+//!   on. Datagram QPs are of priority 0.
+//! - Frames to the port's own address leave like any other; they come back when the port or switch
+//!   returns them. The device has no short cut of its own, so two QPs of one device can talk
+//!   wherever the wire can loop.
+//! - On an Ethernet segment ([`Config::segment`]) the device answers and asks for Ethernet
+//!   addresses. A QP's headers hold that of its peer from its change of state on, so that no packet
+//!   needs to look for it.
+//! - QP1 carries the connection manager ([`Rnic::cm`]); data that arrives before its RTU counts as
+//!   the RTU.
 //!
 //! Not here: memory windows, XRC, on-demand paging; they are refused as not supported.
 #![forbid(unsafe_code)]
@@ -50,11 +55,12 @@ pub use config::Config;
 pub use error::{ErrorClass, PostError, VerbsError};
 pub use longhaul_cc::RateLimit;
 pub use longhaul_neighbour::{
-    Address as SegmentAddress, Asks as SegmentAsks, Config as Segment, Failure, Neighbours, Resolution,
+    Address as SegmentAddress, Asks as SegmentAsks, Config as Segment, Failure, Neighbours,
+    Resolution,
 };
 pub use longhaul_work::{
-    AhId, Completion, CompletionOp, Counter, Counters, Destination, DropReason, MESSAGE_MAX, Mtu, RecvWr,
-    SGE_MAX, SendOp, SendWr, Sge, Status,
+    AhId, Completion, CompletionOp, Counter, Counters, Destination, DropReason, MESSAGE_MAX, Mtu,
+    RecvWr, SGE_MAX, SendOp, SendWr, Sge, Status,
 };
 pub use qp::QpSnapshot;
 pub use types::{Access, CqId, Event, Memory, MrKeys, PdId, QpEvent, QpKind, QpState, SrqId};
@@ -73,8 +79,8 @@ use srq::{Srq, shared_queue};
 use std::collections::VecDeque;
 use table::Table;
 
-/// A paced port that has run dry waits for this fraction of its burst: what a hardware port does frame by frame,
-/// software does in batches.
+/// A paced port that has run dry waits for this fraction of its burst: what a hardware port does
+/// frame by frame, software does in batches.
 const PORT_BATCHES: u64 = 32;
 
 /// Frames after which timers count although the port may hold more: as many as a port's ring holds.
@@ -122,7 +128,8 @@ pub struct Rnic<M: Memory> {
 }
 
 impl<M: Memory> Rnic<M> {
-    /// A device with no objects. Limits of `config` beyond what the protocol allows are lowered to it.
+    /// A device with no objects. Limits of `config` beyond what the protocol allows are lowered to
+    /// it.
     pub fn new(config: Config, memory: M) -> Self {
         let config = config.clamped();
         Rnic {
@@ -149,7 +156,11 @@ impl<M: Memory> Rnic<M> {
             paced: Timers::default(),
             backlog: 0,
             pacer: config.port_rate.map(|rate| {
-                Pacer::in_batches(rate, config.port_burst_bytes, config.port_burst_bytes / PORT_BATCHES)
+                Pacer::in_batches(
+                    rate,
+                    config.port_burst_bytes,
+                    config.port_burst_bytes / PORT_BATCHES,
+                )
             }),
             dcqcn: config.dcqcn.clone().unwrap_or_else(congestion::switched_off),
             cnps: congestion::Pending::default(),
@@ -177,8 +188,8 @@ impl<M: Memory> Rnic<M> {
         &mut self.env.memory
     }
 
-    /// The connection manager. What it wants to send leaves with the next [`Node::poll_transmit`]; its events
-    /// come out of [`Rnic::poll_event`].
+    /// The connection manager. What it wants to send leaves with the next [`Node::poll_transmit`];
+    /// its events come out of [`Rnic::poll_event`].
     pub fn cm(&mut self) -> &mut ConnectionManager {
         &mut self.cm
     }
@@ -198,8 +209,9 @@ impl<M: Memory> Rnic<M> {
         self.env.events.pop_front().or_else(|| self.cm.poll_event().map(Event::Cm))
     }
 
-    /// Says that the driver has taken `frames` from the port, and whether it may hold more. While it does, an
-    /// ACK may be among them, and no local ACK timer expires; `BACKLOG_MAX` bounds that.
+    /// Says that the driver has taken `frames` from the port, and whether it may hold more. While
+    /// it does, an ACK may be among them, and no local ACK timer expires; `BACKLOG_MAX` bounds
+    /// that.
     pub fn note_received(&mut self, frames: usize, more_may_wait: bool) {
         self.backlog = if more_may_wait { self.backlog + frames } else { 0 };
     }
@@ -299,8 +311,10 @@ impl<M: Memory> Node for Rnic<M> {
         }
         let qps = &self.qps;
         let entries = |slot: u32| qps.get(slot as usize).and_then(Option::as_deref);
-        self.timers.tidy(qps.len(), |at, slot| entries(slot).is_some_and(|qp| qp.timer_entry == Some(at)));
-        self.paced.tidy(qps.len(), |at, slot| entries(slot).is_some_and(|qp| qp.paced_entry == Some(at)));
+        self.timers
+            .tidy(qps.len(), |at, slot| entries(slot).is_some_and(|qp| qp.timer_entry == Some(at)));
+        self.paced
+            .tidy(qps.len(), |at, slot| entries(slot).is_some_and(|qp| qp.paced_entry == Some(at)));
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {

@@ -37,7 +37,14 @@ impl MrTable {
     }
 
     /// The key of a new region; `None` when the table is full.
-    pub fn insert(&mut self, pd: PdId, address: u64, iova: u64, len: u64, access: Access) -> Option<u32> {
+    pub fn insert(
+        &mut self,
+        pd: PdId,
+        address: u64,
+        iova: u64,
+        len: u64,
+        access: Access,
+    ) -> Option<u32> {
         let index = if (self.slots.len() as u32) < self.count_max {
             self.slots.push(Slot::default());
             self.slots.len() as u32 - 1
@@ -60,8 +67,9 @@ impl MrTable {
         (slot.generation == key as u8 && slot.region.is_some()).then_some((index, slot))
     }
 
-    /// Puts another region in the place of the one that a key names, under the same key, and names the PD that the
-    /// old one belonged to. A peer that had its use of the key taken away has it back.
+    /// Puts another region in the place of the one that a key names, under the same key, and names
+    /// the PD that the old one belonged to. A peer that had its use of the key taken away has it
+    /// back.
     pub fn replace(
         &mut self,
         key: u32,
@@ -86,7 +94,8 @@ impl MrTable {
         pd
     }
 
-    /// The memory address of `len` bytes at `address`, when the region allows `access` and belongs to `pd`.
+    /// The memory address of `len` bytes at `address`, when the region allows `access` and belongs
+    /// to `pd`.
     #[inline]
     pub fn check(&self, key: u32, pd: PdId, address: u64, len: u64, access: Access) -> Option<u64> {
         let (_, slot) = self.find(key)?;
@@ -102,7 +111,8 @@ impl MrTable {
         self.find(key).is_some_and(|(_, slot)| !slot.invalidated)
     }
 
-    /// Makes `key` unusable for the peer. False when it names nothing of `pd` that the peer could use.
+    /// Makes `key` unusable for the peer. False when it names nothing of `pd` that the peer could
+    /// use.
     pub fn invalidate(&mut self, key: u32, pd: PdId) -> bool {
         let Some((index, slot)) = self.find(key) else { return false };
         if slot.invalidated || slot.region.is_none_or(|r| r.pd != pd) {

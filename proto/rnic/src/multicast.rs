@@ -22,7 +22,8 @@ impl Groups {
 }
 
 impl<M: Memory> Rnic<M> {
-    /// Attaches a datagram QP to a group. Attaching twice changes nothing, and one detach undoes it.
+    /// Attaches a datagram QP to a group. Attaching twice changes nothing, and one detach undoes
+    /// it.
     pub fn attach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
         let slot = self.datagram_slot(qpn)?;
         let group = group.to_canonical();
@@ -39,7 +40,10 @@ impl<M: Memory> Rnic<M> {
             return Ok(());
         }
         if members.len() >= qps_max as usize {
-            return Err(VerbsError::Limit { what: "QPs in the multicast group", limit: qps_max.into() });
+            return Err(VerbsError::Limit {
+                what: "QPs in the multicast group",
+                limit: qps_max.into(),
+            });
         }
         members.push(slot);
         Ok(())
@@ -50,7 +54,8 @@ impl<M: Memory> Rnic<M> {
         let slot = self.datagram_slot(qpn)?;
         let group = group.to_canonical();
         let members = self.groups.0.get_mut(&group).ok_or(VerbsError::NoSuch("multicast group"))?;
-        let at = members.iter().position(|&s| s == slot).ok_or(VerbsError::NoSuch("QP in the group"))?;
+        let at =
+            members.iter().position(|&s| s == slot).ok_or(VerbsError::NoSuch("QP in the group"))?;
         members.remove(at);
         if members.is_empty() {
             self.groups.0.remove(&group);

@@ -7,21 +7,27 @@ use crate::path::path;
 use crate::qp::{Qp, check_address};
 use crate::srq::shared_queue;
 use crate::{
-    Access, AddressVector, AhId, Completion, CqId, Event, Memory, MrKeys, PdId, PostError, QpAttr, QpInfo,
-    QpInit, QpState, RecvWr, Rnic, SGE_MAX, SendWr, VerbsError,
+    Access, AddressVector, AhId, Completion, CqId, Event, Memory, MrKeys, PdId, PostError, QpAttr,
+    QpInfo, QpInit, QpState, RecvWr, Rnic, SGE_MAX, SendWr, VerbsError,
 };
 use longhaul_units::{Instant, LKey, Qpn, RKey};
 use longhaul_wire::PathTemplate;
 use longhaul_work::{RecvRefused, SendRefused};
 
-/// Address handles that were given up and are kept a while, because programs give them up while datagrams that name
-/// them are queued.
+/// Address handles that were given up and are kept a while, because programs give them up while
+/// datagrams that name them are queued.
 const AHS_RETIRED: usize = 1024;
 
-/// Access flags that a device may ignore, relaxed ordering among them. Source: rdma-core, `IBV_ACCESS_OPTIONAL_RANGE`.
+/// Access flags that a device may ignore, relaxed ordering among them. Source: rdma-core,
+/// `IBV_ACCESS_OPTIONAL_RANGE`.
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 
-pub(crate) fn in_bounds(what: &'static str, value: u32, min: u32, max: u32) -> Result<(), VerbsError> {
+pub(crate) fn in_bounds(
+    what: &'static str,
+    value: u32,
+    min: u32,
+    max: u32,
+) -> Result<(), VerbsError> {
     if (min..=max).contains(&value) {
         return Ok(());
     }
@@ -34,7 +40,8 @@ impl<M: Memory> Rnic<M> {
         self.pds.insert(0).map(PdId)
     }
 
-    /// Gives a protection domain up; [`VerbsError::Busy`] while an MR, QP, SRQ or address handle uses it.
+    /// Gives a protection domain up; [`VerbsError::Busy`] while an MR, QP, SRQ or address handle
+    /// uses it.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
         match *self.pd_users(pd)? {
             0 => {
@@ -53,15 +60,25 @@ impl<M: Memory> Rnic<M> {
         self.env.cqs.get_mut(cq.0).ok_or(VerbsError::NoSuch("CQ"))
     }
 
-    /// What of `access` means something for a region of `len` bytes at `address`, or why there can be none.
-    fn checked_access(address: u64, len: u64, iova: u64, access: Access) -> Result<Access, VerbsError> {
+    /// What of `access` means something for a region of `len` bytes at `address`, or why there can
+    /// be none.
+    fn checked_access(
+        address: u64,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Access, VerbsError> {
         let access = Access(access.0 & !OPTIONAL_ACCESS);
         let remote_write = access.0 & (Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0) != 0;
         if remote_write && !access.contains(Access::LOCAL_WRITE) {
-            return Err(VerbsError::Invalid("remote write and atomic access need local write access"));
+            return Err(VerbsError::Invalid(
+                "remote write and atomic access need local write access",
+            ));
         }
         if !Access::ALL.contains(access) {
-            return Err(VerbsError::NotSupported("an access flag beyond local write and remote access"));
+            return Err(VerbsError::NotSupported(
+                "an access flag beyond local write and remote access",
+            ));
         }
         if address.checked_add(len).is_none() || iova.checked_add(len).is_none() {
             return Err(VerbsError::Invalid("the region goes beyond the end of the address space"));
@@ -69,8 +86,8 @@ impl<M: Memory> Rnic<M> {
         Ok(access)
     }
 
-    /// Registers `len` bytes at `address`, which work requests and peers know as `iova` onwards. Optional access
-    /// flags (relaxed ordering) are ignored.
+    /// Registers `len` bytes at `address`, which work requests and peers know as `iova` onwards.
+    /// Optional access flags (relaxed ordering) are ignored.
     pub fn reg_mr(
         &mut self,
         pd: PdId,
@@ -91,8 +108,8 @@ impl<M: Memory> Rnic<M> {
         Ok(MrKeys { lkey: LKey(key), rkey: RKey(key) })
     }
 
-    /// Registers other memory, rights or domain under the keys of a region, or changes nothing; otherwise as
-    /// [`Rnic::reg_mr`].
+    /// Registers other memory, rights or domain under the keys of a region, or changes nothing;
+    /// otherwise as [`Rnic::reg_mr`].
     pub fn rereg_mr(
         &mut self,
         lkey: LKey,
@@ -111,8 +128,8 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// Takes a region away. Work requests that still name it fail with a protection error, and the peer's with
-    /// a remote access error; no memory of it is touched after this returns.
+    /// Takes a region away. Work requests that still name it fail with a protection error, and the
+    /// peer's with a remote access error; no memory of it is touched after this returns.
     pub fn dereg_mr(&mut self, lkey: LKey) -> Result<(), VerbsError> {
         let pd = self.env.regions.remove(lkey.0).ok_or(VerbsError::NoSuch("MR"))?;
         *self.pd_users(pd)? -= 1;
@@ -135,9 +152,14 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// Makes an address handle. [`VerbsError::Unresolved`] until [`Rnic::resolve`] has found the peer; from then on the
-    /// handle follows it.
-    pub fn create_ah(&mut self, now: Instant, pd: PdId, address: &AddressVector) -> Result<AhId, VerbsError> {
+    /// Makes an address handle. [`VerbsError::Unresolved`] until [`Rnic::resolve`] has found the
+    /// peer; from then on the handle follows it.
+    pub fn create_ah(
+        &mut self,
+        now: Instant,
+        pd: PdId,
+        address: &AddressVector,
+    ) -> Result<AhId, VerbsError> {
         check_address(address, &self.config)?;
         self.pd_users(pd)?;
         let peer = address.destination_ip.to_canonical();
@@ -154,8 +176,8 @@ impl<M: Memory> Rnic<M> {
         Ok(AhId(ah))
     }
 
-    /// Gives an address handle up. Datagrams that are queued still go where it led; what it took is free for
-    /// others when 1024 further ones have been given up.
+    /// Gives an address handle up. Datagrams that are queued still go where it led; what it took is
+    /// free for others when 1024 further ones have been given up.
     pub fn destroy_ah(&mut self, ah: AhId) -> Result<(), VerbsError> {
         let handle = self.env.ahs.get_mut(ah.0).filter(|handle| !handle.is_retired);
         let handle = handle.ok_or(VerbsError::NoSuch("address handle"))?;
@@ -172,22 +194,24 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// Gives a CQ up, with the events of it that nobody has taken; [`VerbsError::Busy`] while a QP uses it.
+    /// Gives a CQ up, with the events of it that nobody has taken; [`VerbsError::Busy`] while a QP
+    /// uses it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
         match self.cq(cq)?.users {
             0 => {
                 self.env.cqs.remove(cq.0);
                 // Numbers are given out again: what is still to be told would be told of another.
-                self.env
-                    .events
-                    .retain(|e| !matches!(e, Event::CompletionReady(c) | Event::CqError(c) if *c == cq));
+                self.env.events.retain(
+                    |e| !matches!(e, Event::CompletionReady(c) | Event::CqError(c) if *c == cq),
+                );
                 Ok(())
             }
             users => Err(VerbsError::Busy { what: "CQ", users }),
         }
     }
 
-    /// Hands at most `max` completions to `take`, oldest first; returns how many. An unknown CQ has none.
+    /// Hands at most `max` completions to `take`, oldest first; returns how many. An unknown CQ has
+    /// none.
     #[inline]
     pub fn poll_cq(&mut self, cq: CqId, max: usize, mut take: impl FnMut(Completion)) -> usize {
         let Ok(cq) = self.cq(cq) else { return 0 };
@@ -206,8 +230,9 @@ impl<M: Memory> Rnic<M> {
         self.cq(cq).map_or(0, |cq| cq.len())
     }
 
-    /// Asks for one [`crate::Event::CompletionReady`] at the next completion (with `solicited_only`, the next
-    /// solicited or failed one). What is in the CQ already raises no event.
+    /// Asks for one [`crate::Event::CompletionReady`] at the next completion (with
+    /// `solicited_only`, the next solicited or failed one). What is in the CQ already raises no
+    /// event.
     pub fn arm_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
         self.cq(cq)?.arm(solicited_only);
         Ok(())
@@ -227,7 +252,9 @@ impl<M: Memory> Rnic<M> {
         if let Some(srq) = init.srq
             && self.srq(srq)?.pd != init.pd
         {
-            return Err(VerbsError::Invalid("the shared receive queue is of another protection domain"));
+            return Err(VerbsError::Invalid(
+                "the shared receive queue is of another protection domain",
+            ));
         }
         let slot = if self.qps.len() < self.config.qpn_count as usize {
             self.qps.push(None);
@@ -247,16 +274,19 @@ impl<M: Memory> Rnic<M> {
         Ok(qpn)
     }
 
-    /// Gives a QP up at once, with everything queued on it, completions that nobody has polled included, as hardware's
-    /// libraries do; frames that still come for it are dropped and counted, and its events that nobody has taken
-    /// vanish. [`VerbsError::Busy`] while it is attached to a multicast group.
+    /// Gives a QP up at once, with everything queued on it, completions that nobody has polled
+    /// included, as hardware's libraries do; frames that still come for it are dropped and counted,
+    /// and its events that nobody has taken vanish. [`VerbsError::Busy`] while it is attached to a
+    /// multicast group.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
         let slot = self.slot(qpn).ok_or(VerbsError::NoSuch("QP"))?;
         match self.multicast_groups_of(slot) {
             0 => {}
             users => return Err(VerbsError::Busy { what: "QP", users }),
         }
-        let Some(mut qp) = self.qps[slot as usize].take() else { return Err(VerbsError::NoSuch("QP")) };
+        let Some(mut qp) = self.qps[slot as usize].take() else {
+            return Err(VerbsError::NoSuch("QP"));
+        };
         if qp.is_listed {
             self.turns.forget(slot);
             self.pauses.forget(slot);
@@ -278,12 +308,15 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// Changes attributes and state, or neither. Which attributes a transition needs and takes is the standard's
-    /// table (IBTA, volume 1, table 91). A reset takes the QP's completions out of its CQs. An address needs its peer
-    /// found by [`Rnic::resolve`], or is [`VerbsError::Unresolved`]; from then on the QP follows it.
+    /// Changes attributes and state, or neither. Which attributes a transition needs and takes is
+    /// the standard's table (IBTA, volume 1, table 91). A reset takes the QP's completions out of
+    /// its CQs. An address needs its peer found by [`Rnic::resolve`], or is
+    /// [`VerbsError::Unresolved`]; from then on the QP follows it.
     pub fn modify_qp(&mut self, now: Instant, qpn: Qpn, attr: &QpAttr) -> Result<(), VerbsError> {
         let slot = self.slot(qpn).ok_or(VerbsError::NoSuch("QP"))?;
-        let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return Err(VerbsError::NoSuch("QP")) };
+        let Some(Some(qp)) = self.qps.get_mut(slot as usize) else {
+            return Err(VerbsError::NoSuch("QP"));
+        };
         self.env.now = now;
         qp.check(attr, &self.config)?;
         let peer = attr.address.map(|address| address.destination_ip.to_canonical());
@@ -304,8 +337,8 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// How many send work requests [`Rnic::post_send`] can queue before the send queue is full, for callers that post
-    /// several or none.
+    /// How many send work requests [`Rnic::post_send`] can queue before the send queue is full, for
+    /// callers that post several or none.
     #[inline]
     pub fn send_room(&self, qpn: Qpn) -> Result<u32, PostError> {
         let slot = self.slot(qpn).ok_or(PostError::NoSuchQp)?;
@@ -319,7 +352,9 @@ impl<M: Memory> Rnic<M> {
     #[inline]
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
         let slot = self.slot(qpn).ok_or(PostError::NoSuchQp)?;
-        let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return Err(PostError::NoSuchQp) };
+        let Some(Some(qp)) = self.qps.get_mut(slot as usize) else {
+            return Err(PostError::NoSuchQp);
+        };
         match qp.state {
             QpState::ReadyToSend | QpState::SendQueueDrained => {}
             QpState::Error | QpState::SendQueueError => {
@@ -343,7 +378,9 @@ impl<M: Memory> Rnic<M> {
     #[inline]
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let slot = self.slot(qpn).ok_or(PostError::NoSuchQp)?;
-        let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return Err(PostError::NoSuchQp) };
+        let Some(Some(qp)) = self.qps.get_mut(slot as usize) else {
+            return Err(PostError::NoSuchQp);
+        };
         if qp.init.srq.is_some() {
             return Err(PostError::HasSharedQueue);
         }
@@ -363,7 +400,9 @@ impl From<RecvRefused> for PostError {
     fn from(refused: RecvRefused) -> Self {
         match refused {
             RecvRefused::Full(depth) => PostError::QueueFull { depth },
-            RecvRefused::TooManySegments { given, max } => PostError::TooManySegments { given, max },
+            RecvRefused::TooManySegments { given, max } => {
+                PostError::TooManySegments { given, max }
+            }
         }
     }
 }
@@ -372,7 +411,9 @@ impl From<SendRefused> for PostError {
     fn from(refused: SendRefused) -> Self {
         match refused {
             SendRefused::Full(depth) => PostError::QueueFull { depth },
-            SendRefused::TooManySegments { given, max } => PostError::TooManySegments { given, max },
+            SendRefused::TooManySegments { given, max } => {
+                PostError::TooManySegments { given, max }
+            }
             SendRefused::InlineTooLong { given, max } => PostError::InlineTooLong { given, max },
             SendRefused::MessageTooLong { given } => {
                 PostError::MessageTooLong { given, max: crate::MESSAGE_MAX }

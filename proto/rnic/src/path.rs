@@ -7,8 +7,15 @@ use longhaul_wire::{Ecn, MacAddr, Path};
 /// TTL when an address vector leaves it at 0.
 const HOP_LIMIT: u8 = 64;
 
-/// The path that an address vector describes, between two QPs, by way of the Ethernet address `hop`.
-pub(crate) fn path(config: &Config, hop: MacAddr, address: &AddressVector, local: Qpn, remote: Qpn) -> Path {
+/// The path that an address vector describes, between two QPs, by way of the Ethernet address
+/// `hop`.
+pub(crate) fn path(
+    config: &Config,
+    hop: MacAddr,
+    address: &AddressVector,
+    local: Qpn,
+    remote: Qpn,
+) -> Path {
     let destination_ip = address.destination_ip.to_canonical();
     let says_nothing = Ecn::of_traffic_class(address.traffic_class) == Ecn::NotCapable;
     let ecn = if config.dcqcn.is_some() && says_nothing { Ecn::ECT_0 } else { 0 };
@@ -27,8 +34,8 @@ pub(crate) fn path(config: &Config, hop: MacAddr, address: &AddressVector, local
 
 /// The VLAN that packets are taken from; 0 for untagged ones.
 ///
-/// A call of its own: merged with the question whether there is a segment, it would look at one that is not there, and throw
-/// away what it finds; valgrind cannot know that.
+/// A call of its own: merged with the question whether there is a segment, it would look at one
+/// that is not there, and throw away what it finds; valgrind cannot know that.
 #[inline(never)]
 pub(crate) fn tag(segment: &Segment) -> u16 {
     segment.vlan.unwrap_or(0)

@@ -1,7 +1,7 @@
 //! Pauses that the link's other end asks for, by priority.
 //!
-//! On real ports the MAC obeys pause frames and hands none of them up. Here they come where no MAC is: over shared memory
-//! from a software switch, and in virtual time.
+//! On real ports the MAC obeys pause frames and hands none of them up. Here they come where no MAC
+//! is: over shared memory from a software switch, and in virtual time.
 
 use crate::{DropReason, Memory, Rnic};
 use longhaul_node::{Deadline, Frame};
@@ -62,7 +62,11 @@ impl Pauses {
 
 impl<M: Memory> Rnic<M> {
     /// A frame that is neither RoCEv2 nor about neighbours.
-    pub(crate) fn accept_pause(&mut self, now: Instant, frame: &Frame<'_>) -> Result<(), DropReason> {
+    pub(crate) fn accept_pause(
+        &mut self,
+        now: Instant,
+        frame: &Frame<'_>,
+    ) -> Result<(), DropReason> {
         if !Pause::is_mac_control(frame.head) {
             return Err(DropReason::NotRoce);
         }

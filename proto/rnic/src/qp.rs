@@ -173,8 +173,9 @@ impl Qp {
         check_bounds(attr, config)
     }
 
-    /// Changes attributes and state, which has been checked. `hop` is the way to the address that `attr` names, if it
-    /// does, and `shared` the receive queue that it shares, if it does. Returns the hold on a way that it needs no more.
+    /// Changes attributes and state, which has been checked. `hop` is the way to the address that
+    /// `attr` names, if it does, and `shared` the receive queue that it shares, if it does. Returns
+    /// the hold on a way that it needs no more.
     #[must_use]
     pub fn modify<M: Memory>(
         &mut self,
@@ -224,7 +225,13 @@ impl Qp {
         released
     }
 
-    fn merge(&mut self, now: Instant, attr: &QpAttr, hop: Option<Hop>, config: &Config) -> Option<HopId> {
+    fn merge(
+        &mut self,
+        now: Instant,
+        attr: &QpAttr,
+        hop: Option<Hop>,
+        config: &Config,
+    ) -> Option<HopId> {
         let mine = &mut self.attr;
         mine.path_mtu = attr.path_mtu.or(mine.path_mtu);
         mine.address = attr.address.or(mine.address);
@@ -259,7 +266,8 @@ impl Qp {
         released
     }
 
-    /// The error state: completes everything queued with a flush error. What is posted later ends likewise.
+    /// The error state: completes everything queued with a flush error. What is posted later ends
+    /// likewise.
     pub fn fail<M: Memory>(&mut self, env: &mut Env<M>, shared: Option<&mut RecvQueue>) {
         let was_up = !matches!(self.state, QpState::Error | QpState::Reset);
         self.state = QpState::Error;
@@ -269,8 +277,8 @@ impl Qp {
         }
     }
 
-    /// The requester has failed and flushed its queue. Only a reliable connection fails with it, because its peer
-    /// waits for what is missing. Source: IBTA, volume 1, section 10.3.1.
+    /// The requester has failed and flushed its queue. Only a reliable connection fails with it,
+    /// because its peer waits for what is missing. Source: IBTA, volume 1, section 10.3.1.
     #[cold]
     fn fail_sends<M: Memory>(&mut self, env: &mut Env<M>, shared: Option<&mut RecvQueue>) {
         match self.init.kind {
@@ -339,7 +347,8 @@ impl Qp {
     /// True when the responder may send: while connected, and to say why it gave up.
     #[inline]
     pub fn responder_can_transmit(&self) -> bool {
-        let speaks = self.receives() || (self.state == QpState::Error && self.transport.fault().is_some());
+        let speaks =
+            self.receives() || (self.state == QpState::Error && self.transport.fault().is_some());
         speaks && self.transport.responder_can_transmit()
     }
 
@@ -373,7 +382,9 @@ impl Qp {
             next_psn: self.transport.next_psn(),
             expected_psn: self.transport.expected_psn(),
             reliable: match &self.transport {
-                Transport::Rc { requester, responder } => Some((requester.snapshot(), responder.snapshot())),
+                Transport::Rc { requester, responder } => {
+                    Some((requester.snapshot(), responder.snapshot()))
+                }
                 Transport::Uc { .. } | Transport::Ud { .. } => None,
             },
             receives: self.recv.len(),

@@ -12,8 +12,8 @@ use longhaul_work::{Context, Counter};
 /// The VLAN in a tag, beside which stands a priority.
 const VLAN_ID: u16 = 0xfff;
 
-/// True when a packet's partition key matches the default one: the same 15 bits. Ours is a full member, so the
-/// other may be limited. Source: IBTA, volume 1, section 10.9.3.
+/// True when a packet's partition key matches the default one: the same 15 bits. Ours is a full
+/// member, so the other may be limited. Source: IBTA, volume 1, section 10.9.3.
 fn pkey_matches(pkey: u16) -> bool {
     (pkey ^ PKEY_DEFAULT) & 0x7fff == 0
 }
@@ -130,7 +130,9 @@ impl<M: Memory> Rnic<M> {
             Halves::Rc { responder, .. } if is_request => {
                 responder.handle_request(packet, bth, &frame.payload, queue, &mut ctx);
             }
-            Halves::Rc { requester, .. } => respond(requester, now, verb, frame, packet, bth, &mut ctx)?,
+            Halves::Rc { requester, .. } => {
+                respond(requester, now, verb, frame, packet, bth, &mut ctx)?
+            }
             Halves::Uc { responder, .. } => {
                 responder.handle_request(packet, bth, &frame.payload, queue, &mut ctx);
             }
@@ -191,7 +193,14 @@ impl<M: Memory> Rnic<M> {
         if qp.receives() { Ok(()) } else { Err(DropReason::QpState) }
     }
 
-    fn take_datagram(&mut self, now: Instant, slot: u32, frame: &Frame<'_>, packet: &Packet<'_>, bth: &Bth) {
+    fn take_datagram(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+        bth: &Bth,
+    ) {
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return };
         let Qp { transport, recv, init, access, .. } = &mut **qp;
         let queue = shared_queue(&mut self.srqs, init).unwrap_or(recv);
@@ -205,7 +214,8 @@ impl<M: Memory> Rnic<M> {
         if let Some(srq) = init.srq {
             self.watch_srq(srq);
         }
-        // A marked datagram to a group would be answered by each member, and a forged one by whoever it names.
+        // A marked datagram to a group would be answered by each member, and a forged one by
+        // whoever it names.
         if is_delivered
             && bth.dest_qp != Qpn::MULTICAST
             && let Some(deth) = packet.deth()
@@ -243,7 +253,14 @@ fn respond<C: Context>(
     match (verb, &aeth) {
         (Verb::Acknowledge, Some(aeth)) => requester.handle_ack(now, bth.psn, aeth, ctx),
         (Verb::ReadResponse, aeth) => {
-            requester.handle_read_response(now, bth.psn, bth.opcode, aeth.as_ref(), &frame.payload, ctx);
+            requester.handle_read_response(
+                now,
+                bth.psn,
+                bth.opcode,
+                aeth.as_ref(),
+                &frame.payload,
+                ctx,
+            );
         }
         (Verb::AtomicAcknowledge, Some(aeth)) => {
             let result = packet.atomic_ack_eth().ok_or(DropReason::Malformed)?;

@@ -4,8 +4,8 @@ use longhaul_units::Instant;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// QPs that have something to send, in turn. A QP's own flag says whether it is in the list, so that the cost
-/// of a turn does not depend on how many QPs are idle.
+/// QPs that have something to send, in turn. A QP's own flag says whether it is in the list, so
+/// that the cost of a turn does not depend on how many QPs are idle.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(VecDeque<u32>);
 
@@ -31,9 +31,9 @@ impl Turns {
 
 /// Deadlines, one entry per QP that is looked at only when it comes up.
 ///
-/// A deadline that moves later, as with every ACK, leaves its entry alone: when the entry comes up too early,
-/// it goes back in with the right time. Only a deadline that moves earlier adds an entry, and makes the old one
-/// stale.
+/// A deadline that moves later, as with every ACK, leaves its entry alone: when the entry comes up
+/// too early, it goes back in with the right time. Only a deadline that moves earlier adds an
+/// entry, and makes the old one stale.
 #[derive(Debug, Default)]
 pub(crate) struct Timers(BinaryHeap<Reverse<(Instant, u32)>>);
 
@@ -47,7 +47,8 @@ impl Timers {
         }
     }
 
-    /// Forgets stale entries, those that `is_live` does not know, once they are many beside `usual` live ones.
+    /// Forgets stale entries, those that `is_live` does not know, once they are many beside `usual`
+    /// live ones.
     pub fn tidy(&mut self, usual: usize, is_live: impl Fn(Instant, u32) -> bool) {
         if self.0.len() > 4 * usual + 1024 {
             self.0.retain(|&Reverse((at, slot))| is_live(at, slot));
@@ -106,6 +107,10 @@ mod timers {
         assert_eq!(timers.pop(Instant::from_ns(60)), Some((Instant::from_ns(20), 7)));
         assert_eq!(entry, Some(Instant::from_ns(20)));
         let stale = timers.pop(Instant::from_ns(60));
-        assert_eq!(stale, Some((Instant::from_ns(50), 7)), "which the QP's note tells from a live one");
+        assert_eq!(
+            stale,
+            Some((Instant::from_ns(50), 7)),
+            "which the QP's note tells from a live one"
+        );
     }
 }

@@ -16,7 +16,10 @@ pub(crate) struct Srq {
 
 /// The receive queue that a QP shares, if it does.
 #[inline]
-pub(crate) fn shared_queue<'a>(srqs: &'a mut Table<Srq>, init: &QpInit) -> Option<&'a mut RecvQueue> {
+pub(crate) fn shared_queue<'a>(
+    srqs: &'a mut Table<Srq>,
+    init: &QpInit,
+) -> Option<&'a mut RecvQueue> {
     srqs.get_mut(init.srq?.0).map(|srq| &mut srq.queue)
 }
 
@@ -72,7 +75,8 @@ impl<M: Memory> Rnic<M> {
         Ok(SrqInit { pd: srq.pd, depth: queue.depth(), sge_max: queue.sge_max(), limit: srq.limit })
     }
 
-    /// Gives a shared receive queue up, with what is posted; [`VerbsError::Busy`] while a QP takes from it.
+    /// Gives a shared receive queue up, with what is posted; [`VerbsError::Busy`] while a QP takes
+    /// from it.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
         match self.srq(srq)? {
             Srq { users: 0, pd, .. } => {

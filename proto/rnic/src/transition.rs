@@ -69,7 +69,8 @@ fn given(attr: &QpAttr) -> u32 {
     bits.iter().enumerate().fold(0, |m, (i, &set)| m | u32::from(set) << i)
 }
 
-/// What differs between the transports: attributes by which a peer reaches memory, or a stranger the queue.
+/// What differs between the transports: attributes by which a peer reaches memory, or a stranger
+/// the queue.
 struct Taken {
     /// Who may do what here.
     grants: u32,
@@ -112,11 +113,16 @@ const fn taken(kind: QpKind) -> Taken {
 
 /// Required and optional attributes of a transition; `None` when it does not exist.
 fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<(u32, u32)> {
-    use QpState::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError};
+    use QpState::{
+        Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError,
+    };
     let kind = taken(kind);
     Some(match (from, to) {
         (_, Reset) => (0, 0),
-        (Init | ReadyToReceive | ReadyToSend | SendQueueDrained | SendQueueError | Error, Error) => (0, 0),
+        (
+            Init | ReadyToReceive | ReadyToSend | SendQueueDrained | SendQueueError | Error,
+            Error,
+        ) => (0, 0),
         (Reset, Init) => (PKEY | PORT | kind.grants, 0),
         (Init, Init) => (0, PKEY | PORT | kind.grants),
         (Init, ReadyToReceive) => (kind.receiving, PKEY | kind.grants),
@@ -130,8 +136,14 @@ fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<(u32, u32)> {
 }
 
 /// Whether a QP of `kind` may go from `from` to `to` with these attributes.
-pub(crate) fn check(kind: QpKind, from: QpState, to: QpState, attr: &QpAttr) -> Result<(), VerbsError> {
-    let (required, optional) = transition(kind, from, to).ok_or(VerbsError::BadTransition { from, to })?;
+pub(crate) fn check(
+    kind: QpKind,
+    from: QpState,
+    to: QpState,
+    attr: &QpAttr,
+) -> Result<(), VerbsError> {
+    let (required, optional) =
+        transition(kind, from, to).ok_or(VerbsError::BadTransition { from, to })?;
     let given = given(attr);
     let missing = required & !given;
     if missing != 0 {

@@ -96,7 +96,8 @@ impl<M: Memory> Rnic<M> {
         self.hops.has_pending() && !self.pauses.holds(MANAGEMENT)
     }
 
-    /// What is said about neighbours, and what waited for their answers. None of it is paced: it is little.
+    /// What is said about neighbours, and what waited for their answers. None of it is paced: it is
+    /// little.
     #[cold]
     fn send_by_segment(&mut self, now: Instant, room: &mut usize, out: &mut Out<'_>) {
         while *room > 0
@@ -138,15 +139,16 @@ impl<M: Memory> Rnic<M> {
         sent
     }
 
-    /// Packets, at most `room`, that the QP whose turn it is may send before it is looked at again: more than one only
-    /// when no other waits, and nothing counts what it sends.
+    /// Packets, at most `room`, that the QP whose turn it is may send before it is looked at again:
+    /// more than one only when no other waits, and nothing counts what it sends.
     #[inline]
     fn run_max(&self, room: usize, is_limited: bool) -> usize {
         let is_alone = self.turns.is_empty() && !self.mads_pending() && !self.cnps_pending();
         if is_alone && !is_limited && self.pacer.is_none() { room } else { 1 }
     }
 
-    /// One packet of the QP whose turn it is, or several when no other waits. None when it turns out to have none.
+    /// One packet of the QP whose turn it is, or several when no other waits. None when it turns
+    /// out to have none.
     #[inline]
     fn send_turn(&mut self, now: Instant, room: usize, out: &mut Out<'_>) {
         let Some(slot) = self.turns.pop() else { return };
@@ -158,7 +160,8 @@ impl<M: Memory> Rnic<M> {
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return };
         qp.is_listed = false;
         let qp = &mut **qp;
-        let (mut responds, mut requests) = (qp.responder_can_transmit(), qp.requester_can_transmit(now));
+        let (mut responds, mut requests) =
+            (qp.responder_can_transmit(), qp.requester_can_transmit(now));
         let answers = responds && qp.transport.responder_sends_data();
         let mut held_back = false;
         if requests || answers {
@@ -179,11 +182,14 @@ impl<M: Memory> Rnic<M> {
         let mut sent = 0;
         if responder_first {
             let queue = shared_queue(&mut self.srqs, &qp.init).unwrap_or(&mut qp.recv);
-            while sent < run_max && qp.transport.transmit_response(queue, &mut ctx, &qp.template, out) {
+            while sent < run_max
+                && qp.transport.transmit_response(queue, &mut ctx, &qp.template, out)
+            {
                 sent += 1;
             }
         } else if requests {
-            while sent < run_max && qp.transport.transmit_request(now, &mut ctx, &qp.template, out) {
+            while sent < run_max && qp.transport.transmit_request(now, &mut ctx, &qp.template, out)
+            {
                 sent += 1;
             }
         }
@@ -191,8 +197,8 @@ impl<M: Memory> Rnic<M> {
             qp.limiter.take(now, out.wire - before, &self.dcqcn);
         }
         qp.responder_first = !responder_first;
-        // A request that cannot be sent now waits for an event, and what a rate holds back for its time: neither for
-        // a turn.
+        // A request that cannot be sent now waits for an event, and what a rate holds back for its
+        // time: neither for a turn.
         let listed = if sent > 0 {
             Listed::Both
         } else if held_back {

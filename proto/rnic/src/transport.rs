@@ -72,7 +72,11 @@ fn uc_responder(qpn: Qpn, attr: &QpAttr) -> longhaul_uc::Responder {
 
 fn ud_responder(qpn: Qpn, attr: &QpAttr, config: &Config) -> longhaul_ud::Responder {
     let qkey = attr.qkey.unwrap_or(0);
-    longhaul_ud::Responder::new(longhaul_ud::ResponderConfig { qpn, qkey, mtu: config.path_mtu_max })
+    longhaul_ud::Responder::new(longhaul_ud::ResponderConfig {
+        qpn,
+        qkey,
+        mtu: config.path_mtu_max,
+    })
 }
 
 impl Transport {
@@ -133,7 +137,14 @@ impl Transport {
                 pkey,
             }),
             Transport::Uc { requester, .. } => {
-                requester.start(longhaul_uc::RequesterConfig { qpn, dest_qpn, sq_psn, mtu, migreq, pkey });
+                requester.start(longhaul_uc::RequesterConfig {
+                    qpn,
+                    dest_qpn,
+                    sq_psn,
+                    mtu,
+                    migreq,
+                    pkey,
+                });
             }
             Transport::Ud { requester, .. } => requester.start(longhaul_ud::RequesterConfig {
                 qpn,
@@ -162,7 +173,8 @@ impl Transport {
                     }
                     config.retry_cnt = attr.retry_cnt.unwrap_or(config.retry_cnt);
                     config.rnr_retry = attr.rnr_retry.unwrap_or(config.rnr_retry);
-                    config.max_rd_atomic = attr.max_rd_atomic.map_or(config.max_rd_atomic, u32::from);
+                    config.max_rd_atomic =
+                        attr.max_rd_atomic.map_or(config.max_rd_atomic, u32::from);
                 });
             }
             Transport::Uc { .. } => {}

@@ -1,19 +1,20 @@
 use longhaul_node::{Gather, Payload};
 use longhaul_units::{LKey, Qpn, RKey};
 
-/// Registered memory: addresses are those that [`crate::Rnic::reg_mr`] was given (a process's virtual
-/// addresses, usually). The device has held every access against the bounds and permissions of a region before
-/// it calls; only inline data is read from wherever the caller of `post_send` says.
+/// Registered memory: addresses are those that [`crate::Rnic::reg_mr`] was given (a process's
+/// virtual addresses, usually). The device has held every access against the bounds and permissions
+/// of a region before it calls; only inline data is read from wherever the caller of `post_send`
+/// says.
 pub trait Memory: Gather {
     /// Copies `payload` to `address`.
     fn scatter(&mut self, address: u64, payload: &Payload<'_>);
 
-    /// Adds to the 8 bytes at `address`, a multiple of 8, modulo 2^64 and in the host's byte order, in one step that
-    /// no other access can come between. Returns what was there.
+    /// Adds to the 8 bytes at `address`, a multiple of 8, modulo 2^64 and in the host's byte order,
+    /// in one step that no other access can come between. Returns what was there.
     fn fetch_add(&mut self, address: u64, add: u64) -> u64;
 
-    /// Stores `swap` in the 8 bytes at `address`, a multiple of 8, when they hold `compare`; as one step likewise.
-    /// Returns what was there.
+    /// Stores `swap` in the 8 bytes at `address`, a multiple of 8, when they hold `compare`; as one
+    /// step likewise. Returns what was there.
     fn compare_swap(&mut self, address: u64, compare: u64, swap: u64) -> u64;
 }
 
@@ -100,7 +101,8 @@ pub enum QpState {
     ReadyToSend = 3,
     /// The send queue drains: what has begun is finished, nothing further begins.
     SendQueueDrained = 4,
-    /// A send of an unreliable QP failed: the send queue is flushed, and so is what is posted to it. Receives go on.
+    /// A send of an unreliable QP failed: the send queue is flushed, and so is what is posted to
+    /// it. Receives go on.
     SendQueueError = 5,
     /// Failed or told to stop: everything posted is flushed.
     Error = 6,

@@ -46,7 +46,11 @@ fn each_tells_what_it_found() {
 fn over_a_bad_wire_none_is_executed_twice_or_forgotten() {
     for seed in 0..20 {
         let mut pair = Pair::new(seed, 1 << 16);
-        let ends = pair.connect(&Link { reads: 1 + seed as u8 % 4, psn: [0xff_fff0, 3], ..Link::default() });
+        let ends = pair.connect(&Link {
+            reads: 1 + seed as u8 % 4,
+            psn: [0xff_fff0, 3],
+            ..Link::default()
+        });
         let jitter = Duration::from_us(15);
         pair.set_wire(Wire { loss: 0.1, duplication: 0.1, jitter, ..Wire::default() });
         let mut sum = 0u64;
@@ -64,7 +68,11 @@ fn over_a_bad_wire_none_is_executed_twice_or_forgotten() {
         assert_eq!(pair.nodes[1].memory().word(BASE + WORD as u64), sum, "seed {seed}");
         let mut found = 0;
         for id in 0..60u64 {
-            assert_eq!(pair.nodes[0].memory().word(BASE + 8 * id), found, "seed {seed}, operation {id}");
+            assert_eq!(
+                pair.nodes[0].memory().word(BASE + 8 * id),
+                found,
+                "seed {seed}, operation {id}"
+            );
             found += id + 1;
         }
         assert_eq!(pair.nodes[1].counters().get(Counter::RxAtomicRequests), 60);
@@ -88,7 +96,9 @@ mod refusal {
 
     #[test]
     fn key_range_and_permission_are_checked() {
-        fails_with(Status::RemoteAccess, QpEvent::AccessError, |_, ends| fetch_add(ends, 1 << 16, 1));
+        fails_with(Status::RemoteAccess, QpEvent::AccessError, |_, ends| {
+            fetch_add(ends, 1 << 16, 1)
+        });
         fails_with(Status::RemoteAccess, QpEvent::AccessError, |pair, ends| {
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
             let mr = pair.nodes[1].reg_mr(ends.pd[1], BASE, 4096, BASE, access).unwrap();

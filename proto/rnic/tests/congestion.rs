@@ -1,4 +1,5 @@
-//! Congestion: marks become notifications, notifications slow the sender down, and the program's limits hold.
+//! Congestion: marks become notifications, notifications slow the sender down, and the program's
+//! limits hold.
 
 mod pair;
 
@@ -30,7 +31,8 @@ fn limit(pair: &mut Pair, ends: &Ends, n: usize, kbps: u32) {
     pair.nodes[n].modify_qp(pair.now, ends.qp[n], &attr).unwrap();
 }
 
-/// Bytes per second on the wire that node 0 sends over `span`, while `marked` decides which frames a switch marks.
+/// Bytes per second on the wire that node 0 sends over `span`, while `marked` decides which frames
+/// a switch marks.
 fn goodput(pair: &mut Pair, ends: &Ends, span: Duration, marked: bool) -> f64 {
     let sent = Rc::new(Cell::new(0u64));
     let count = sent.clone();
@@ -44,7 +46,10 @@ fn goodput(pair: &mut Pair, ends: &Ends, span: Duration, marked: bool) -> f64 {
     while pair.now < end {
         pair.completions(0, ends.cq[0]);
         let now = pair.now;
-        while pair.nodes[0].post_send(now, ends.qp[0], &wr(1, write_to(ends, 1, 0), &segments)).is_ok() {}
+        while pair.nodes[0]
+            .post_send(now, ends.qp[0], &wr(1, write_to(ends, 1, 0), &segments))
+            .is_ok()
+        {}
         assert!(pair.step());
     }
     sent.get() as f64 / span.as_secs_f64()
@@ -95,7 +100,8 @@ mod notification {
     #[test]
     fn only_datagrams_to_one_receiver_are_answered() {
         for (to_group, answers) in [(false, 1), (true, 0)] {
-            let mut pair = Pair::with(1, 1 << 16, |c| c.dcqcn = Some(Dcqcn::nvidia(line()).unwrap()));
+            let mut pair =
+                Pair::with(1, 1 << 16, |c| c.dcqcn = Some(Dcqcn::nvidia(line()).unwrap()));
             let ends = pair.connect_as(QpKind::Ud, &Link::default());
             let group = IpAddr::from([239, 1, 2, 3]);
             let (ip, qpn) = if to_group { (group, Qpn::MULTICAST) } else { (ip(1), ends.qp[1]) };
@@ -109,7 +115,11 @@ mod notification {
             assert!(pair.settle(Duration::from_ms(100)));
             assert_eq!(pair.completions(1, ends.cq[1]).len(), 1);
             let counters = [pair.nodes[0].counters(), pair.nodes[1].counters()];
-            assert_eq!(counters.map(|c| c.get(Counter::CnpSent)), [0, answers], "to a group: {to_group}");
+            assert_eq!(
+                counters.map(|c| c.get(Counter::CnpSent)),
+                [0, answers],
+                "to a group: {to_group}"
+            );
             assert_eq!(counters[0].get(Counter::RxFrames), answers);
         }
     }
@@ -171,7 +181,11 @@ mod limits {
         limit(&mut pair, &ends, 1, 1000);
         // The limited QP has data of its own to send, at 1 Mbit/s.
         pair.post(1, ends.qp[1], &wr(9, write_to(&ends, 0, 0), &[sge(&ends, 1, 0, 500_000)]));
-        pair.post(0, ends.qp[0], &wr(1, write_to(&ends, 1, 600_000), &[sge(&ends, 0, 600_000, 100_000)]));
+        pair.post(
+            0,
+            ends.qp[0],
+            &wr(1, write_to(&ends, 1, 600_000), &[sge(&ends, 0, 600_000, 100_000)]),
+        );
         while pair.completions(0, ends.cq[0]).is_empty() {
             assert!(pair.step());
         }
@@ -210,7 +224,8 @@ mod strangers {
         assert!(pair.settle(Duration::from_ms(100)));
         let seen = pair.tap().seen.take().unwrap();
         let is_cnp = |bytes: &[u8]| Packet::parse(bytes).unwrap().unwrap().opcode() == Opcode::CNP;
-        let cnp = seen.iter().find(|(sender, bytes)| *sender == 1 && is_cnp(bytes)).unwrap().1.clone();
+        let cnp =
+            seen.iter().find(|(sender, bytes)| *sender == 1 && is_cnp(bytes)).unwrap().1.clone();
         let now = pair.now;
         let counts = |pair: &mut Pair, bytes: &[u8], reason: DropReason| {
             let before = pair.nodes[0].counters().clone();

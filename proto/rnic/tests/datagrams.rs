@@ -37,7 +37,10 @@ mod delivery {
         assert_eq!(pair.completions(0, ends.cq[0])[0].status, Status::Success);
         let got = pair.completions(1, ends.cq[1]);
         let c = got[0];
-        assert_eq!((c.wr_id, c.byte_len, c.immediate, c.grh), (5, 1001 + 40, Some([9, 8, 7, 6]), true));
+        assert_eq!(
+            (c.wr_id, c.byte_len, c.immediate, c.grh),
+            (5, 1001 + 40, Some([9, 8, 7, 6]), true)
+        );
         assert_eq!((c.qpn, c.peer_qpn, c.solicited), (ends.qp[1], ends.qp[0], true));
         assert_eq!(pair.bytes(1, 200_000 + GRH, 300), pair.bytes(0, 0, 300));
         assert_eq!(pair.bytes(1, 200_000 + GRH + 300, 701), pair.bytes(0, 1000, 701));
@@ -91,7 +94,10 @@ mod refusal {
             pair.post(0, ends.qp[0], &wr(id, to(ah, ends.qp[1]), &[sge(&ends, 0, 0, len)]));
         }
         assert!(pair.settle(SOON));
-        assert_eq!(pair.completions(0, ends.cq[0]).iter().map(|c| c.wr_id).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(
+            pair.completions(0, ends.cq[0]).iter().map(|c| c.wr_id).collect::<Vec<_>>(),
+            [1, 2]
+        );
         assert_eq!(pair.tap().seen.take().unwrap().len(), 1);
         assert_eq!(pair.completions(1, ends.cq[1])[0].byte_len, 4096 + 40);
         assert_eq!(pair.nodes[0].counters().get(Counter::TxTooLong), 1);
@@ -117,10 +123,17 @@ mod refusal {
         for destroyed in [false, true] {
             let (mut pair, ends, _) = ready();
             let other = pair.nodes[0].alloc_pd().unwrap();
-            let address =
-                AddressVector { destination_ip: ip(1), hop_limit: 1, traffic_class: 0, flow_label: 0 };
+            let address = AddressVector {
+                destination_ip: ip(1),
+                hop_limit: 1,
+                traffic_class: 0,
+                flow_label: 0,
+            };
             let ah = pair.nodes[0].create_ah(pair.now, other, &address).unwrap();
-            assert_eq!(pair.nodes[0].dealloc_pd(other), Err(VerbsError::Busy { what: "PD", users: 1 }));
+            assert_eq!(
+                pair.nodes[0].dealloc_pd(other),
+                Err(VerbsError::Busy { what: "PD", users: 1 })
+            );
             if destroyed {
                 pair.nodes[0].destroy_ah(ah).unwrap();
                 pair.nodes[0].dealloc_pd(other).unwrap();
@@ -131,7 +144,8 @@ mod refusal {
                 pair.post(0, ends.qp[0], &wr(id, to(ah, ends.qp[1]), &[sge(&ends, 0, 0, 10)]));
             }
             assert!(pair.settle(SOON));
-            let done: Vec<_> = pair.completions(0, ends.cq[0]).iter().map(|c| (c.wr_id, c.status)).collect();
+            let done: Vec<_> =
+                pair.completions(0, ends.cq[0]).iter().map(|c| (c.wr_id, c.status)).collect();
             assert_eq!(done, [(1, Status::LocalQpOperation), (2, Status::WrFlush)]);
             assert_eq!(pair.state(0, ends.qp[0]), QpState::SendQueueError);
             assert_eq!(pair.nodes[0].counters().get(Counter::TxFrames), 0);
@@ -165,7 +179,11 @@ mod destroyed_handles {
         assert_eq!(pair.bytes(1, 200_000 + GRH, 77), pair.bytes(0, 0, 77));
         pair.post(0, ends.qp[0], &wr(2, to(other, ends.qp[1]), &[sge(&ends, 0, 0, 77)]));
         assert!(pair.settle(SOON));
-        assert_eq!(pair.nodes[1].counters().get(DropReason::DestinationIp), 1, "the new one leads elsewhere");
+        assert_eq!(
+            pair.nodes[1].counters().get(DropReason::DestinationIp),
+            1,
+            "the new one leads elsewhere"
+        );
     }
 
     #[test]
@@ -249,12 +267,20 @@ mod send_queue_error {
         pair.recv(1, &ends, 6, 200_000, 500);
         pair.tap().seen = Some(Vec::new());
         let own = Destination { ah, qpn: ends.qp[1], qkey: 1 << 31 };
-        pair.post(0, ends.qp[0], &wr(4, SendOp::Datagram { destination: own, immediate: None }, &[]));
+        pair.post(
+            0,
+            ends.qp[0],
+            &wr(4, SendOp::Datagram { destination: own, immediate: None }, &[]),
+        );
         pair.post(0, ends.qp[0], &wr(5, to(ah, ends.qp[1]), &[sge(&ends, 0, 0, 10)]));
         assert!(pair.settle(SOON));
         assert_eq!(statuses(&mut pair, &ends), [(4, Status::Success), (5, Status::Success)]);
         assert_eq!(pair.completions(1, ends.cq[1]).len(), 1);
-        assert_eq!(pair.nodes[1].counters().get(DropReason::QKey), 1, "the first had the QP's new one");
+        assert_eq!(
+            pair.nodes[1].counters().get(DropReason::QKey),
+            1,
+            "the first had the QP's new one"
+        );
         assert_eq!(next_psn(&pair, &ends), psn + 2);
         assert_eq!(pair.state(0, ends.qp[0]), QpState::ReadyToSend);
     }
@@ -262,7 +288,9 @@ mod send_queue_error {
     #[test]
     fn only_ready_error_and_reset_come_after_it() {
         use QpState::*;
-        for to in [Init, ReadyToReceive, SendQueueDrained, SendQueueError, ReadyToSend, Error, Reset] {
+        for to in
+            [Init, ReadyToReceive, SendQueueDrained, SendQueueError, ReadyToSend, Error, Reset]
+        {
             let (mut pair, ends, _) = failed();
             let attr = QpAttr { state: Some(to), ..QpAttr::default() };
             let done = pair.nodes[0].modify_qp(pair.now, ends.qp[0], &attr);
@@ -272,7 +300,10 @@ mod send_queue_error {
         }
         let (mut pair, ends, _) = ready();
         let attr = QpAttr { state: Some(SendQueueError), ..QpAttr::default() };
-        assert!(pair.nodes[0].modify_qp(pair.now, ends.qp[0], &attr).is_err(), "nobody can ask for it");
+        assert!(
+            pair.nodes[0].modify_qp(pair.now, ends.qp[0], &attr).is_err(),
+            "nobody can ask for it"
+        );
     }
 
     #[test]
@@ -329,7 +360,10 @@ mod groups {
         node.attach_multicast(ends.qp[1], group).unwrap();
         assert_eq!(node.destroy_qp(ends.qp[1]), Err(VerbsError::Busy { what: "QP", users: 1 }));
         node.detach_multicast(ends.qp[1], group).unwrap();
-        assert_eq!(node.detach_multicast(ends.qp[1], group).unwrap_err().class(), ErrorClass::Invalid);
+        assert_eq!(
+            node.detach_multicast(ends.qp[1], group).unwrap_err().class(),
+            ErrorClass::Invalid
+        );
         pair.recv(1, &ends, 1, 200_000, 200);
         pair.post(0, ends.qp[0], &wr(1, to(ah, Qpn::MULTICAST), &[sge(&ends, 0, 0, 77)]));
         assert!(pair.settle(SOON));
@@ -343,8 +377,14 @@ mod groups {
         let (mut pair, ends, _) = ready();
         let rc = pair.another(1, &ends, QpKind::Rc, None);
         let node = &mut pair.nodes[1];
-        assert_eq!(node.attach_multicast(rc, IpAddr::from(GROUP)).unwrap_err().class(), ErrorClass::Invalid);
-        assert_eq!(node.attach_multicast(ends.qp[1], ip(0)).unwrap_err().class(), ErrorClass::Invalid);
+        assert_eq!(
+            node.attach_multicast(rc, IpAddr::from(GROUP)).unwrap_err().class(),
+            ErrorClass::Invalid
+        );
+        assert_eq!(
+            node.attach_multicast(ends.qp[1], ip(0)).unwrap_err().class(),
+            ErrorClass::Invalid
+        );
     }
 
     #[test]
@@ -363,7 +403,10 @@ mod groups {
         assert!(pair.settle(SOON));
         assert_eq!(pair.completions(1, ends.cq[1]).len(), 1);
         let counters = pair.nodes[1].counters();
-        assert_eq!((counters.get(DropReason::QpState), counters.get(DropReason::NoReceive)), (1, 1));
+        assert_eq!(
+            (counters.get(DropReason::QpState), counters.get(DropReason::NoReceive)),
+            (1, 1)
+        );
     }
 
     #[test]
@@ -378,8 +421,14 @@ mod groups {
         let group = |n| IpAddr::from([239, 0, 0, n]);
         node.attach_multicast(ends.qp[1], group(1)).unwrap();
         node.attach_multicast(ends.qp[1], group(2)).unwrap();
-        assert_eq!(node.attach_multicast(ends.qp[1], group(3)).unwrap_err().class(), ErrorClass::NoMemory);
+        assert_eq!(
+            node.attach_multicast(ends.qp[1], group(3)).unwrap_err().class(),
+            ErrorClass::NoMemory
+        );
         node.attach_multicast(more[0], group(1)).unwrap();
-        assert_eq!(node.attach_multicast(more[1], group(1)).unwrap_err().class(), ErrorClass::NoMemory);
+        assert_eq!(
+            node.attach_multicast(more[1], group(1)).unwrap_err().class(),
+            ErrorClass::NoMemory
+        );
     }
 }

@@ -34,7 +34,10 @@ mod remote_access {
         pair.post(0, ends.qp[0], &wr(3, write_to(&ends, 1, 0), &[sge(&ends, 0, 0, 10)]));
         pair.settle(FEW);
         let done = pair.completions(0, ends.cq[0]);
-        assert_eq!(statuses(&done), [(1, Status::Success), (2, Status::RemoteAccess), (3, Status::WrFlush)]);
+        assert_eq!(
+            statuses(&done),
+            [(1, Status::Success), (2, Status::RemoteAccess), (3, Status::WrFlush)]
+        );
         let flushed = pair.completions(1, ends.cq[1]);
         assert_eq!(statuses(&flushed), [(77, Status::WrFlush)]);
         assert_eq!(qp_events(&mut pair, 1), [QpEvent::AccessError]);
@@ -82,7 +85,8 @@ mod remote_access {
     fn a_region_without_the_permission_fails() {
         let mut pair = Pair::new(1, 1 << 16);
         let ends = pair.connect(&Link::default());
-        let only_read = pair.nodes[1].reg_mr(ends.pd[1], BASE, 100, BASE, Access::REMOTE_READ).unwrap();
+        let only_read =
+            pair.nodes[1].reg_mr(ends.pd[1], BASE, 100, BASE, Access::REMOTE_READ).unwrap();
         let op = SendOp::Write { remote_address: BASE, rkey: only_read.rkey, immediate: None };
         pair.post(0, ends.qp[0], &wr(1, op, &[sge(&ends, 0, 0, 50)]));
         pair.settle(FEW);
@@ -123,11 +127,13 @@ mod local_protection {
 
     /// Two packets of a long message are at the peer, which nobody asked for an ACK.
     fn deregistered_half_way(op: impl Fn(&Ends) -> SendOp) {
-        let mut pair =
-            Pair::with(1, 1 << 20, |c| (c.window_packets, c.ack_request_every) = (1 << 20, 1 << 20));
+        let mut pair = Pair::with(1, 1 << 20, |c| {
+            (c.window_packets, c.ack_request_every) = (1 << 20, 1 << 20)
+        });
         let ends = pair.connect(&Link { timeout: 0, ..Link::default() });
         let gone = pair.nodes[0].reg_mr(ends.pd[0], BASE, 1 << 20, BASE, Access::ALL).unwrap();
-        let slow = QpAttr { rate_limit: Some(RateLimit::from_verbs(10_000, 1, 0)), ..QpAttr::default() };
+        let slow =
+            QpAttr { rate_limit: Some(RateLimit::from_verbs(10_000, 1, 0)), ..QpAttr::default() };
         (0..2).for_each(|n| pair.nodes[n].modify_qp(pair.now, ends.qp[n], &slow).unwrap());
         let segments = [Sge { address: BASE, len: 500_000, lkey: gone.lkey }];
         pair.post(0, ends.qp[0], &wr(1, op(&ends), &segments));
@@ -176,7 +182,10 @@ mod receives {
         pair.settle(FEW);
         assert_eq!(statuses(&pair.completions(0, ends.cq[0])), [(1, Status::Success)]);
         assert_eq!(statuses(&pair.completions(1, ends.cq[1])), [(9, Status::Success)]);
-        assert!(pair.now.since(start) >= Duration::from_us(10_000), "waits the 10.24 ms of code 20");
+        assert!(
+            pair.now.since(start) >= Duration::from_us(10_000),
+            "waits the 10.24 ms of code 20"
+        );
     }
 
     #[test]
@@ -209,7 +218,12 @@ mod dead_peer {
         pair.settle(FEW);
         assert_eq!(
             statuses(&pair.completions(0, ends.cq[0])),
-            [(1, Status::RetryExceeded), (2, Status::WrFlush), (3, Status::WrFlush), (100, Status::WrFlush)]
+            [
+                (1, Status::RetryExceeded),
+                (2, Status::WrFlush),
+                (3, Status::WrFlush),
+                (100, Status::WrFlush)
+            ]
         );
         // 4.194 ms, once and seven times again.
         let budget = Duration::of_ack_timeout(10).unwrap().times(8);

@@ -1,4 +1,5 @@
-//! Hundreds of QPs on devices that are late: a driver comes round seldom, and takes few frames a turn.
+//! Hundreds of QPs on devices that are late: a driver comes round seldom, and takes few frames a
+//! turn.
 
 mod pair;
 
@@ -78,11 +79,13 @@ impl Late {
         for _ in 0..qps {
             let mut made = [Qpn::default(); 2];
             for n in 0..2 {
-                let init = QpInit { signal_all: true, ..qp_init(QpKind::Rc, pds[n], late.ends[n].0, 16) };
+                let init =
+                    QpInit { signal_all: true, ..qp_init(QpKind::Rc, pds[n], late.ends[n].0, 16) };
                 made[n] = late.devices[n].create_qp(&init).unwrap();
             }
             for n in 0..2 {
-                for attr in transitions(ip(1 - n), made[1 - n], link.psn[1 - n], link.psn[n], &link) {
+                for attr in transitions(ip(1 - n), made[1 - n], link.psn[1 - n], link.psn[n], &link)
+                {
                     late.devices[n].modify_qp(late.now, made[n], &attr).unwrap();
                 }
             }
@@ -166,7 +169,10 @@ fn a_responder_far_behind_is_not_sent_everything_again() {
     late.assert_all_well();
     assert!(late.count(Counter::LocalAckTimeoutErr) > 512);
     let retransmitted = late.count(Counter::TxRetransmits);
-    assert!(retransmitted <= 2 * late.count(Counter::LocalAckTimeoutErr), "{retransmitted} packets");
+    assert!(
+        retransmitted <= 2 * late.count(Counter::LocalAckTimeoutErr),
+        "{retransmitted} packets"
+    );
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! On an Ethernet segment: whom the device asks for Ethernet addresses, what waits for the answer, and who follows a change.
+//! On an Ethernet segment: whom the device asks for Ethernet addresses, what waits for the answer,
+//! and who follows a change.
 
 mod pair;
 
@@ -18,7 +19,8 @@ fn mac(node: usize) -> MacAddr {
 fn on_segment(config: &mut Config) {
     let node = usize::from(config.mac.0[5] - 1);
     config.mac = mac(node);
-    let address = SegmentAddress { ip: config.ip, prefix_len: if config.ip.is_ipv4() { 24 } else { 64 } };
+    let address =
+        SegmentAddress { ip: config.ip, prefix_len: if config.ip.is_ipv4() { 24 } else { 64 } };
     config.segment = Some(Segment::new(config.mac, address));
 }
 
@@ -67,9 +69,11 @@ fn gratuitous_arp(of: IpAddr, mac: MacAddr) -> Vec<u8> {
 /// Ethernet destinations of the RoCEv2 packets that a node has sent since the last call.
 fn destinations(pair: &mut Pair, n: usize) -> Vec<MacAddr> {
     let seen = pair.tap().seen.replace(Vec::new()).unwrap();
-    let sent =
-        seen.iter().filter(|(sender, bytes)| *sender == n && matches!(Packet::parse(bytes), Ok(Some(_))));
-    let mut found: Vec<MacAddr> = sent.map(|(_, bytes)| MacAddr(*bytes.first_chunk().unwrap())).collect();
+    let sent = seen
+        .iter()
+        .filter(|(sender, bytes)| *sender == n && matches!(Packet::parse(bytes), Ok(Some(_))));
+    let mut found: Vec<MacAddr> =
+        sent.map(|(_, bytes)| MacAddr(*bytes.first_chunk().unwrap())).collect();
     found.dedup();
     found
 }
@@ -131,7 +135,8 @@ mod resolution {
         pair.now += Duration::from_ms(60_000);
         let begun = pair.now;
         let pd = pair.nodes[0].alloc_pd().unwrap();
-        let address = AddressVector { destination_ip: ip(1), hop_limit: 64, traffic_class: 0, flow_label: 0 };
+        let address =
+            AddressVector { destination_ip: ip(1), hop_limit: 64, traffic_class: 0, flow_label: 0 };
         pair.nodes[0].create_ah(begun, pd, &address).unwrap_err();
         while pair.nodes[0].resolution(ip(1)) == Resolution::Asking {
             assert!(pair.step(), "quiet without an answer");
@@ -161,7 +166,8 @@ mod resolution {
         });
         assert_eq!(resolve(&mut pair, 0, v6(1)), Resolution::Known(mac(1)));
         let pd = pair.nodes[0].alloc_pd().unwrap();
-        let address = AddressVector { destination_ip: v6(1), hop_limit: 64, traffic_class: 0, flow_label: 0 };
+        let address =
+            AddressVector { destination_ip: v6(1), hop_limit: 64, traffic_class: 0, flow_label: 0 };
         pair.nodes[0].create_ah(pair.now, pd, &address).unwrap();
     }
 
@@ -301,7 +307,9 @@ mod connection_manager {
         let begun = pair.now;
         pair.nodes[1].cm().listen(ServiceId::tcp(18515), 0).unwrap();
         request(&mut pair, &ends);
-        let Cm::ConnectRequest { connection, .. } = event(&mut pair, 1) else { panic!("a request") };
+        let Cm::ConnectRequest { connection, .. } = event(&mut pair, 1) else {
+            panic!("a request")
+        };
         assert!(pair.now.since(begun) < Duration::from_ms(1), "no repetition was needed");
         let now = pair.now;
         assert_eq!(
@@ -309,7 +317,10 @@ mod connection_manager {
             Resolution::Known(mac(0)),
             "the way that the request came"
         );
-        pair.nodes[1].cm().reject(now, connection, longhaul_cm::RejectReason::CONSUMER, &[]).unwrap();
+        pair.nodes[1]
+            .cm()
+            .reject(now, connection, longhaul_cm::RejectReason::CONSUMER, &[])
+            .unwrap();
         assert!(matches!(event(&mut pair, 0), Cm::Rejected { .. }));
         assert_eq!(destinations(&mut pair, 1), [mac(0)]);
     }
@@ -327,7 +338,8 @@ mod connection_manager {
             request(&mut pair, &ends);
             assert!(matches!(event(&mut pair, 0), Cm::Rejected { .. }));
             let seen = pair.tap().seen.take().unwrap();
-            let packets: Vec<_> = seen.iter().filter_map(|(_, bytes)| Packet::parse(bytes).ok()?).collect();
+            let packets: Vec<_> =
+                seen.iter().filter_map(|(_, bytes)| Packet::parse(bytes).ok()?).collect();
             assert!(packets.iter().any(|packet| packet.dest_qp() == longhaul_units::Qpn::GSI));
             assert!(packets.iter().all(|packet| packet.bth().migreq == migreq));
         }

@@ -1,4 +1,5 @@
-//! The port: what it drops and why, who sends when, how fast, and the connection manager behind QP1.
+//! The port: what it drops and why, who sends when, how fast, and the connection manager behind
+//! QP1.
 
 mod pair;
 
@@ -136,8 +137,11 @@ mod validation {
         for _ in 0..200_000 {
             let mut bytes = frame.clone();
             for _ in 0..rng.below(4) {
-                let at =
-                    if rng.chance(0.6) { BTH as u64 + rng.below(28) } else { rng.below(bytes.len() as u64) };
+                let at = if rng.chance(0.6) {
+                    BTH as u64 + rng.below(28)
+                } else {
+                    rng.below(bytes.len() as u64)
+                };
                 bytes[at as usize] = rng.next_u64() as u8;
             }
             if rng.chance(0.7) {
@@ -146,7 +150,10 @@ mod validation {
             }
             if rng.chance(0.2) {
                 bytes.truncate(rng.below(bytes.len() as u64) as usize);
-            } else if rng.chance(0.9) && matches!(Packet::parse(&bytes), Ok(Some(_))) && bytes.len() > 60 {
+            } else if rng.chance(0.9)
+                && matches!(Packet::parse(&bytes), Ok(Some(_)))
+                && bytes.len() > 60
+            {
                 // Hostile rather than damaged: the ICRC is right.
                 seal(&mut bytes);
             }
@@ -162,7 +169,9 @@ mod validation {
             }
         }
         let counters = pair.nodes[1].counters();
-        for reason in [DropReason::Icrc, DropReason::Opcode, DropReason::NoQp, DropReason::OutOfSequence] {
+        for reason in
+            [DropReason::Icrc, DropReason::Opcode, DropReason::NoQp, DropReason::OutOfSequence]
+        {
             assert!(counters.get(reason) > 0, "{reason:?} was never met");
         }
         assert!(counters.get(Counter::RespInvalidRequest) > 0);
@@ -180,8 +189,15 @@ mod validation {
         pair.post(0, ends.qp[0], &wr(1, read_from(&ends, 1, 0), &[sge(&ends, 0, 0, 5000)]));
         pair.post(0, ends.qp[0], &wr(2, write_to(&ends, 1, 0), &[sge(&ends, 0, 0, 5000)]));
         pair.settle(Duration::from_ms(10));
-        let answers: Vec<_> =
-            pair.tap().seen.take().unwrap().into_iter().filter(|(n, _)| *n == 1).map(|(_, b)| b).collect();
+        let answers: Vec<_> = pair
+            .tap()
+            .seen
+            .take()
+            .unwrap()
+            .into_iter()
+            .filter(|(n, _)| *n == 1)
+            .map(|(_, b)| b)
+            .collect();
         assert!(answers.len() > 5);
         for round in 0..20_000 {
             if round % 4 == 0 {
@@ -267,7 +283,11 @@ mod turns {
         let ends = pair.connect(&Link::default());
         let qps = many(&mut pair, &ends, 10_000);
         for &qp in &qps {
-            pair.post(0, qp, &wr(u64::from(qp.get()), write_to(&ends, 1, 0), &[sge(&ends, 0, 0, 10)]));
+            pair.post(
+                0,
+                qp,
+                &wr(u64::from(qp.get()), write_to(&ends, 1, 0), &[sge(&ends, 0, 0, 10)]),
+            );
         }
         assert!(pair.settle(Duration::from_ms(1000)));
         let done = pair.completions(0, ends.cq[0]);
@@ -288,8 +308,11 @@ mod turns {
         pair.post(1, ends.qp[1], &wr(2, write_to(&ends, 0, 50_000), &[sge(&ends, 1, 0, 20_000)]));
         let mut keep = Keep(Vec::new());
         pair.nodes[1].poll_transmit(now, &mut keep);
-        let kinds: Vec<_> =
-            keep.0.iter().map(|b| Packet::parse(b).unwrap().unwrap().opcode().is_request()).collect();
+        let kinds: Vec<_> = keep
+            .0
+            .iter()
+            .map(|b| Packet::parse(b).unwrap().unwrap().opcode().is_request())
+            .collect();
         assert_eq!(kinds.len(), 40);
         assert!(kinds.windows(2).all(|w| w[0] != w[1]), "{kinds:?}");
     }
@@ -350,7 +373,8 @@ mod pace {
 mod distance {
     use super::*;
 
-    /// Keeps `depth` WRITEs of 4 KiB outstanding over 1000 km at 10 Gbit/s; messages completed per round trip.
+    /// Keeps `depth` WRITEs of 4 KiB outstanding over 1000 km at 10 Gbit/s; messages completed per
+    /// round trip.
     fn messages_per_rtt(depth: u32) -> f64 {
         let rate = BitRate::from_gbps(10).unwrap();
         let mut pair = Pair::with(1, 1 << 16, |c| c.port_rate = Some(rate));

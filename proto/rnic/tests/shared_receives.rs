@@ -22,7 +22,8 @@ fn shared(kind: QpKind, count: usize, depth: u32) -> Shared {
     pair.fill(0, 0, 100_000, 7);
     let init = SrqInit { pd: ends.pd[1], depth, sge_max: 2, limit: 0 };
     let srq = pair.nodes[1].create_srq(&init).unwrap();
-    let qps = (0..count).map(|_| pair.another_pair(&ends, kind, Some(srq), &Link::default())).collect();
+    let qps =
+        (0..count).map(|_| pair.another_pair(&ends, kind, Some(srq), &Link::default())).collect();
     Shared { pair, ends, srq, qps }
 }
 
@@ -80,8 +81,9 @@ mod sharing {
         const EACH: usize = 2000;
         let mut s = shared(QpKind::Rc, EACH, 8192);
         let (ends, srq) = (&s.ends, Some(s.srq));
-        let unreliable: Vec<_> =
-            (0..EACH).map(|_| s.pair.another_pair(ends, QpKind::Uc, srq, &Link::default())).collect();
+        let unreliable: Vec<_> = (0..EACH)
+            .map(|_| s.pair.another_pair(ends, QpKind::Uc, srq, &Link::default()))
+            .collect();
         s.qps.extend(unreliable);
         let segments = [sge(&s.ends, 1, 500_000, 20_000)];
         for wr_id in 0..2 * EACH as u64 {
@@ -160,7 +162,10 @@ mod events {
         let qpn = s.qps[0][1];
         assert_eq!(s.pair.events(1), [Event::Qp { qpn, kind: QpEvent::LastWqeReached }]);
         let flushed = s.received();
-        assert_eq!(flushed.iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), [(0, Status::WrFlush)]);
+        assert_eq!(
+            flushed.iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(),
+            [(0, Status::WrFlush)]
+        );
         s.pair.tap().lose = Box::new(|_, _| false);
         (8..10).for_each(|id| s.send(1, id, 100));
         s.pair.settle(SOON);
@@ -220,7 +225,10 @@ mod accounting {
         qps.iter().for_each(|qp| node.destroy_qp(qp[1]).unwrap());
         node.destroy_srq(srq).unwrap();
         assert_eq!(node.destroy_srq(srq), Err(VerbsError::NoSuch("SRQ")));
-        assert_eq!(node.post_srq_recv(srq, &RecvWr { wr_id: 0, segments: &[] }), Err(PostError::NoSuchQp));
+        assert_eq!(
+            node.post_srq_recv(srq, &RecvWr { wr_id: 0, segments: &[] }),
+            Err(PostError::NoSuchQp)
+        );
         let init = QpInit { srq: Some(srq), ..qp_init(QpKind::Rc, pd, cq, 4) };
         assert_eq!(node.create_qp(&init), Err(VerbsError::NoSuch("SRQ")));
     }
@@ -231,7 +239,10 @@ mod accounting {
         (0..5).for_each(|id| s.receive(id, 10));
         let node = &mut s.pair.nodes[1];
         assert!(node.modify_srq(s.srq, Some(4), Some(1)).is_err(), "five are posted");
-        assert!(node.modify_srq(s.srq, Some(8), Some(9)).is_err(), "the limit is beyond the new depth");
+        assert!(
+            node.modify_srq(s.srq, Some(8), Some(9)).is_err(),
+            "the limit is beyond the new depth"
+        );
         let unchanged = node.query_srq(s.srq).unwrap();
         assert_eq!((unchanged.depth, unchanged.limit), (16, 0));
         node.modify_srq(s.srq, Some(8), Some(8)).unwrap();

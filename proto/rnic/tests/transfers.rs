@@ -55,7 +55,8 @@ mod any_wire {
     const MEMORY: usize = 12 << 20;
     const HALF: usize = MEMORY / 2;
 
-    /// A posted request and where its bytes must be afterwards: (from node, at, to node, at, length).
+    /// A posted request and where its bytes must be afterwards: (from node, at, to node, at,
+    /// length).
     #[derive(Clone, Copy, Debug)]
     struct Posted {
         wr_id: u64,
@@ -82,7 +83,11 @@ mod any_wire {
         fn new(seed: u64) -> Self {
             let mut rng = SplitMix64::new(seed);
             let psn = |rng: &mut SplitMix64| {
-                if rng.chance(0.5) { 0xff_ffff - rng.below(300) as u32 } else { rng.below(1 << 24) as u32 }
+                if rng.chance(0.5) {
+                    0xff_ffff - rng.below(300) as u32
+                } else {
+                    rng.below(1 << 24) as u32
+                }
             };
             let link = Link {
                 mtu: Mtu::from_code(1 + rng.below(5) as u8).unwrap(),
@@ -101,7 +106,11 @@ mod any_wire {
             let ends = pair.connect(&link);
             pair.set_wire(Wire {
                 delay: Duration::from_us(1 + rng.below(100)),
-                jitter: if rng.chance(0.5) { Duration::ZERO } else { Duration::from_us(rng.below(20)) },
+                jitter: if rng.chance(0.5) {
+                    Duration::ZERO
+                } else {
+                    Duration::from_us(rng.below(20))
+                },
                 loss: [0.0, 0.001, 0.01, 0.03][rng.below(4) as usize],
                 duplication: [0.0, 0.01][rng.below(2) as usize],
                 corruption: [0.0, 0.005][rng.below(2) as usize],
@@ -131,7 +140,8 @@ mod any_wire {
             }
         }
 
-        /// Posts one random request on `n`; sources lie in the lower half, each target alone in the upper half.
+        /// Posts one random request on `n`; sources lie in the lower half, each target alone in the
+        /// upper half.
         fn post(&mut self, n: usize, round: usize) {
             let len = self.len();
             let from_at = self.rng.below((HALF - len) as u64) as usize;
@@ -159,7 +169,12 @@ mod any_wire {
                     (peer, to_at),
                     CompletionOp::Write,
                 ),
-                _ => (read_from(&self.ends, peer, from_at), (peer, from_at), (n, to_at), CompletionOp::Read),
+                _ => (
+                    read_from(&self.ends, peer, from_at),
+                    (peer, from_at),
+                    (n, to_at),
+                    CompletionOp::Read,
+                ),
             };
             let immediate = if kind == 2 { None } else { immediate };
             let receive = (kind == 0 || immediate.is_some()).then(|| {
@@ -170,8 +185,10 @@ mod any_wire {
             let local = if kind == 2 { to_at } else { from_at };
             // Two pieces, cut anywhere.
             let cut = self.rng.below(len as u64 + 1) as usize;
-            let segments =
-                [sge(&self.ends, n, local, cut as u32), sge(&self.ends, n, local + cut, (len - cut) as u32)];
+            let segments = [
+                sge(&self.ends, n, local, cut as u32),
+                sge(&self.ends, n, local + cut, (len - cut) as u32),
+            ];
             let visible = self.rng.chance(0.7);
             let wr = SendWr {
                 wr_id: id,
@@ -209,7 +226,8 @@ mod any_wire {
             for c in self.pair.completions(n, self.ends.cq[n]) {
                 assert_eq!(c.status, Status::Success, "{c:?}");
                 if matches!(c.op, CompletionOp::Recv | CompletionOp::RecvWriteImmediate) {
-                    let posted = self.expected_receives[n].pop_front().expect("a receive nobody expects");
+                    let posted =
+                        self.expected_receives[n].pop_front().expect("a receive nobody expects");
                     let id = self.receives[n].pop_front().unwrap();
                     assert_eq!(c.wr_id, id);
                     assert_eq!(c.immediate, posted.immediate);
@@ -221,7 +239,10 @@ mod any_wire {
                             break posted;
                         }
                     };
-                    assert_eq!((c.wr_id, c.op, c.byte_len as usize), (posted.wr_id, posted.op, posted.len));
+                    assert_eq!(
+                        (c.wr_id, c.op, c.byte_len as usize),
+                        (posted.wr_id, posted.op, posted.len)
+                    );
                 }
             }
         }
@@ -229,8 +250,10 @@ mod any_wire {
         fn round(&mut self) {
             let per_side = self.link.depth.min(5) as usize;
             let mut all = Vec::new();
-            let counts =
-                [self.rng.below(per_side as u64 + 1) as usize, self.rng.below(per_side as u64 + 1) as usize];
+            let counts = [
+                self.rng.below(per_side as u64 + 1) as usize,
+                self.rng.below(per_side as u64 + 1) as usize,
+            ];
             // Each target slot is used by one request of a round, over both sides.
             let mut slot = 0;
             for i in 0..per_side {

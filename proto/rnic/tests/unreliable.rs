@@ -28,9 +28,14 @@ mod delivery {
         let immediate = Some([1, 2, 3, 4]);
         let send = SendOp::Send { immediate, invalidate: None };
         pair.post(0, ends.qp[0], &wr(1, send, &[sge(&ends, 0, 0, LEN as u32)]));
-        let write = |at| SendOp::Write { remote_address: BASE + at, rkey: ends.mr[1].rkey, immediate };
+        let write =
+            |at| SendOp::Write { remote_address: BASE + at, rkey: ends.mr[1].rkey, immediate };
         pair.post(0, ends.qp[0], &wr(2, write(600_000), &[sge(&ends, 0, 9000, LEN as u32)]));
-        pair.post(0, ends.qp[0], &wr(3, write_to(&ends, 1, 700_000), &[sge(&ends, 0, 100, LEN as u32)]));
+        pair.post(
+            0,
+            ends.qp[0],
+            &wr(3, write_to(&ends, 1, 700_000), &[sge(&ends, 0, 100, LEN as u32)]),
+        );
         assert!(pair.settle(SOON));
         let done = pair.completions(0, ends.cq[0]);
         assert_eq!(
@@ -65,7 +70,8 @@ mod delivery {
             SendOp::FetchAdd { remote_address, rkey, add: 1 },
             SendOp::Send { immediate: None, invalidate: Some(rkey) },
         ] {
-            let refused = pair.nodes[0].post_send(now, ends.qp[0], &wr(1, op, &segments)).unwrap_err();
+            let refused =
+                pair.nodes[0].post_send(now, ends.qp[0], &wr(1, op, &segments)).unwrap_err();
             assert_eq!(refused.class(), ErrorClass::NotSupported, "{op:?}");
         }
     }
@@ -86,7 +92,11 @@ mod loss {
             count == 5 + lost + 1
         });
         for id in 0..3 {
-            pair.post(0, ends.qp[0], &wr(id, SEND, &[sge(&ends, 0, 10_000 * id as usize, LEN as u32)]));
+            pair.post(
+                0,
+                ends.qp[0],
+                &wr(id, SEND, &[sge(&ends, 0, 10_000 * id as usize, LEN as u32)]),
+            );
         }
         assert!(pair.settle(SOON));
         assert_eq!(pair.completions(0, ends.cq[0]).len(), 3, "the sender never knows");
@@ -150,8 +160,11 @@ mod faults {
     #[test]
     fn a_write_to_nowhere_changes_nothing_and_stops_nobody() {
         let (mut pair, ends) = connected();
-        let op =
-            SendOp::Write { remote_address: BASE + (1 << 20) - 100, rkey: ends.mr[1].rkey, immediate: None };
+        let op = SendOp::Write {
+            remote_address: BASE + (1 << 20) - 100,
+            rkey: ends.mr[1].rkey,
+            immediate: None,
+        };
         let before = pair.nodes[1].memory().0.clone();
         pair.post(0, ends.qp[0], &wr(1, op, &[sge(&ends, 0, 0, LEN as u32)]));
         assert!(pair.settle(SOON));
@@ -182,12 +195,16 @@ mod faults {
         let segments = [Sge { address: BASE, len: LEN as u32, lkey: gone.lkey }];
         pair.recv(0, &ends, 70, 300_000, 8000);
         (0..3).for_each(|id| pair.recv(1, &ends, 50 + id, 500_000, 8000));
-        let slow = QpAttr { rate_limit: Some(RateLimit::from_verbs(10_000, 1, 0)), ..QpAttr::default() };
+        let slow =
+            QpAttr { rate_limit: Some(RateLimit::from_verbs(10_000, 1, 0)), ..QpAttr::default() };
         pair.nodes[0].modify_qp(pair.now, ends.qp[0], &slow).unwrap();
         (1..3).for_each(|id| pair.post(0, ends.qp[0], &wr(id, SEND, &segments)));
         (0..3).for_each(|_| assert!(pair.step()));
-        let drain =
-            QpAttr { state: Some(QpState::SendQueueDrained), drain_event: Some(true), ..QpAttr::default() };
+        let drain = QpAttr {
+            state: Some(QpState::SendQueueDrained),
+            drain_event: Some(true),
+            ..QpAttr::default()
+        };
         pair.nodes[0].modify_qp(pair.now, ends.qp[0], &drain).unwrap();
         assert!(pair.nodes[0].query_qp(ends.qp[0]).unwrap().draining, "half-way through a message");
         pair.nodes[0].dereg_mr(gone.lkey).unwrap();
@@ -202,7 +219,11 @@ mod faults {
         assert!(pair.events(0).is_empty(), "it never drained");
 
         pair.post(1, ends.qp[1], &wr(9, SEND, &[sge(&ends, 1, 0, 100)]));
-        pair.post(1, ends.qp[1], &wr(9, write_to(&ends, 0, 400_000), &[sge(&ends, 1, 0, LEN as u32)]));
+        pair.post(
+            1,
+            ends.qp[1],
+            &wr(9, write_to(&ends, 0, 400_000), &[sge(&ends, 1, 0, LEN as u32)]),
+        );
         assert!(pair.settle(Duration::from_ms(100)));
         assert_eq!(statuses(&mut pair), [(70, Status::Success)]);
         assert_eq!(pair.bytes(0, 400_000, LEN), pair.bytes(1, 0, LEN));
@@ -214,20 +235,33 @@ mod faults {
         pair.post(0, ends.qp[0], &wr(4, SEND, &[sge(&ends, 0, 0, LEN as u32)]));
         assert!(pair.settle(Duration::from_ms(100)));
         assert_eq!(statuses(&mut pair), [(4, Status::Success)]);
-        let got: Vec<_> = pair.completions(1, ends.cq[1]).iter().map(|c| (c.wr_id, c.status)).collect();
-        assert_eq!(got, [(50, Status::Success)], "the message after the broken one, into its receive");
+        let got: Vec<_> =
+            pair.completions(1, ends.cq[1]).iter().map(|c| (c.wr_id, c.status)).collect();
+        assert_eq!(
+            got,
+            [(50, Status::Success)],
+            "the message after the broken one, into its receive"
+        );
         assert_eq!(pair.bytes(1, 500_000, LEN), pair.bytes(0, 0, LEN));
         let counters = pair.nodes[1].counters();
-        assert_eq!((counters.get(Counter::SequenceGap), counters.get(Counter::MessageBrokenOff)), (0, 1));
+        assert_eq!(
+            (counters.get(Counter::SequenceGap), counters.get(Counter::MessageBrokenOff)),
+            (0, 1)
+        );
         pair.post(1, ends.qp[1], &wr(9, write_to(&ends, 0, 0), &[sge(&ends, 1, 0, 100)]));
         assert!(pair.settle(Duration::from_ms(100)));
-        assert_eq!(pair.nodes[0].counters().get(DropReason::WriteRefused), 1, "as it was told on the way");
+        assert_eq!(
+            pair.nodes[0].counters().get(DropReason::WriteRefused),
+            1,
+            "as it was told on the way"
+        );
     }
 
     #[test]
     fn draining_ends_the_message_that_has_begun() {
         let (mut pair, ends) = connected();
-        let slow = QpAttr { rate_limit: Some(RateLimit::from_verbs(10_000, 1, 0)), ..QpAttr::default() };
+        let slow =
+            QpAttr { rate_limit: Some(RateLimit::from_verbs(10_000, 1, 0)), ..QpAttr::default() };
         pair.nodes[0].modify_qp(pair.now, ends.qp[0], &slow).unwrap();
         for id in 0..2 {
             pair.recv(1, &ends, id, 500_000, 8000);
@@ -239,7 +273,10 @@ mod faults {
         pair.nodes[0].modify_qp(pair.now, ends.qp[0], &drain).unwrap();
         assert!(pair.nodes[0].query_qp(ends.qp[0]).unwrap().draining);
         assert!(pair.settle(Duration::from_ms(100)));
-        assert_eq!(pair.events(0), [Event::Qp { qpn: ends.qp[0], kind: QpEvent::SendQueueDrained }]);
+        assert_eq!(
+            pair.events(0),
+            [Event::Qp { qpn: ends.qp[0], kind: QpEvent::SendQueueDrained }]
+        );
         assert_eq!(pair.completions(1, ends.cq[1]).len(), 1);
         pair.set_state(0, ends.qp[0], QpState::ReadyToSend);
         assert!(pair.settle(Duration::from_ms(100)));

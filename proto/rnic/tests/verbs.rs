@@ -89,9 +89,18 @@ mod limits {
             class(node.create_qp(&QpInit { srq: Some(SrqId(0)), ..init(&ends) })),
             ErrorClass::Invalid
         );
-        assert_eq!(class(node.create_qp(&QpInit { send_sge_max: 17, ..init(&ends) })), ErrorClass::Invalid);
-        assert_eq!(class(node.create_qp(&QpInit { sq_depth: 1 << 20, ..init(&ends) })), ErrorClass::Invalid);
-        assert_eq!(class(node.create_qp(&QpInit { send_cq: CqId(99), ..init(&ends) })), ErrorClass::Invalid);
+        assert_eq!(
+            class(node.create_qp(&QpInit { send_sge_max: 17, ..init(&ends) })),
+            ErrorClass::Invalid
+        );
+        assert_eq!(
+            class(node.create_qp(&QpInit { sq_depth: 1 << 20, ..init(&ends) })),
+            ErrorClass::Invalid
+        );
+        assert_eq!(
+            class(node.create_qp(&QpInit { send_cq: CqId(99), ..init(&ends) })),
+            ErrorClass::Invalid
+        );
         assert!(node.create_cq(0).is_err());
         assert!(node.reg_mr(ends.pd[0], u64::MAX, 2, 0, Access::ALL).is_err());
         assert!(node.reg_mr(ends.pd[0], 0, 2, u64::MAX, Access::ALL).is_err());
@@ -109,7 +118,10 @@ mod limits {
         let mut post = |wr: &SendWr<'_>| node.post_send(now, ends.qp[0], wr);
         let five = [s; 5];
         let write = write_to(&ends, 1, 0);
-        assert_eq!(post(&wr(1, write, &five)), Err(PostError::TooManySegments { given: 5, max: 4 }));
+        assert_eq!(
+            post(&wr(1, write, &five)),
+            Err(PostError::TooManySegments { given: 5, max: 4 })
+        );
         let inline = SendWr { inline: true, ..wr(1, write, &five[..1]) };
         assert_eq!(post(&inline), Err(PostError::InlineTooLong { given: 300, max: 256 }));
         let read = SendWr { inline: true, ..wr(1, read_from(&ends, 1, 0), &five[..1]) };
@@ -118,9 +130,16 @@ mod limits {
         let too_long = PostError::MessageTooLong { given: (1 << 31) + 1, max: MESSAGE_MAX };
         assert_eq!(post(&wr(1, write, &long)), Err(too_long));
         let atomic = SendOp::FetchAdd { remote_address: BASE + 1, rkey: ends.mr[1].rkey, add: 1 };
-        assert_eq!(post(&wr(1, atomic, &five[..1])).unwrap_err().class(), ErrorClass::Invalid, "unaligned");
+        assert_eq!(
+            post(&wr(1, atomic, &five[..1])).unwrap_err().class(),
+            ErrorClass::Invalid,
+            "unaligned"
+        );
         let datagram = SendOp::Datagram { destination: Destination::default(), immediate: None };
-        assert_eq!(post(&wr(1, datagram, &five[..1])).unwrap_err().class(), ErrorClass::NotSupported);
+        assert_eq!(
+            post(&wr(1, datagram, &five[..1])).unwrap_err().class(),
+            ErrorClass::NotSupported
+        );
         for id in 0..4 {
             post(&wr(id, write, &five[..1])).unwrap();
         }
@@ -149,21 +168,38 @@ mod states {
         let now = pair.now;
         let node = &mut pair.nodes[0];
         let skip = node.modify_qp(now, qp, &steps[1]).unwrap_err();
-        assert_eq!(skip, VerbsError::BadTransition { from: QpState::Reset, to: QpState::ReadyToReceive });
+        assert_eq!(
+            skip,
+            VerbsError::BadTransition { from: QpState::Reset, to: QpState::ReadyToReceive }
+        );
         let missing = node.modify_qp(now, qp, &QpAttr { port: None, ..steps[0] }).unwrap_err();
-        assert!(matches!(missing, VerbsError::MissingAttribute { attribute: "port", .. }), "{missing}");
+        assert!(
+            matches!(missing, VerbsError::MissingAttribute { attribute: "port", .. }),
+            "{missing}"
+        );
         node.modify_qp(now, qp, &steps[0]).unwrap();
         let missing = node.modify_qp(now, qp, &QpAttr { rq_psn: None, ..steps[1] }).unwrap_err();
-        assert!(matches!(missing, VerbsError::MissingAttribute { attribute: "rq_psn", .. }), "{missing}");
-        let extra = node.modify_qp(now, qp, &QpAttr { sq_psn: Some(Psn::new(1)), ..steps[1] }).unwrap_err();
-        assert!(matches!(extra, VerbsError::SurplusAttribute { attribute: "sq_psn", .. }), "{extra}");
+        assert!(
+            matches!(missing, VerbsError::MissingAttribute { attribute: "rq_psn", .. }),
+            "{missing}"
+        );
+        let extra =
+            node.modify_qp(now, qp, &QpAttr { sq_psn: Some(Psn::new(1)), ..steps[1] }).unwrap_err();
+        assert!(
+            matches!(extra, VerbsError::SurplusAttribute { attribute: "sq_psn", .. }),
+            "{extra}"
+        );
         node.modify_qp(now, qp, &steps[1]).unwrap();
         let high = QpAttr { timeout: Some(32), ..steps[2] };
         assert!(matches!(
             node.modify_qp(now, qp, &high),
             Err(VerbsError::OutOfBounds { what: "timeout", .. })
         ));
-        assert_eq!(node.query_qp(qp).unwrap().state, QpState::ReadyToReceive, "a refusal changes nothing");
+        assert_eq!(
+            node.query_qp(qp).unwrap().state,
+            QpState::ReadyToReceive,
+            "a refusal changes nothing"
+        );
         node.modify_qp(now, qp, &steps[2]).unwrap();
         let info = node.query_qp(qp).unwrap();
         assert_eq!(info.state, QpState::ReadyToSend);
@@ -176,7 +212,8 @@ mod states {
         let steps = transitions("fe80::1".parse().unwrap(), ends.qp[1], 1, 2, &Link::default());
         pair.nodes[0].modify_qp(pair.now, qp, &steps[0]).unwrap();
         assert!(pair.nodes[0].modify_qp(pair.now, qp, &steps[1]).is_err());
-        let steps = transitions("::ffff:10.77.0.2".parse().unwrap(), ends.qp[1], 1, 2, &Link::default());
+        let steps =
+            transitions("::ffff:10.77.0.2".parse().unwrap(), ends.qp[1], 1, 2, &Link::default());
         pair.nodes[0].modify_qp(pair.now, qp, &steps[1]).unwrap();
     }
 
@@ -193,7 +230,10 @@ mod states {
         node.post_recv(qp, &recv).unwrap();
         assert_eq!(node.post_send(now, qp, &send), Err(PostError::BadState(QpState::Init)));
         node.modify_qp(now, qp, &steps[1]).unwrap();
-        assert_eq!(node.post_send(now, qp, &send), Err(PostError::BadState(QpState::ReadyToReceive)));
+        assert_eq!(
+            node.post_send(now, qp, &send),
+            Err(PostError::BadState(QpState::ReadyToReceive))
+        );
         node.modify_qp(now, qp, &steps[2]).unwrap();
         node.post_send(now, qp, &send).unwrap();
     }
@@ -276,7 +316,8 @@ mod states {
         let extra = QpAttr { current_state, ..to(QpState::Reset) };
         let refused = node.modify_qp(now, ends.qp[0], &extra).unwrap_err();
         assert!(matches!(refused, VerbsError::SurplusAttribute { attribute: "current_state", .. }));
-        node.modify_qp(now, ends.qp[0], &QpAttr { current_state, ..to(QpState::ReadyToSend) }).unwrap();
+        node.modify_qp(now, ends.qp[0], &QpAttr { current_state, ..to(QpState::ReadyToSend) })
+            .unwrap();
     }
 
     #[test]
@@ -352,7 +393,8 @@ mod completion_queues {
         let node = &mut pair.nodes[0];
         let small = node.create_cq(2).unwrap();
         let qp = node.create_qp(&QpInit { recv_cq: small, send_cq: small, ..init(&ends) }).unwrap();
-        node.modify_qp(pair.now, qp, &transitions(ip(1), ends.qp[1], 0, 0, &Link::default())[0]).unwrap();
+        node.modify_qp(pair.now, qp, &transitions(ip(1), ends.qp[1], 0, 0, &Link::default())[0])
+            .unwrap();
         for wr_id in 0..4 {
             node.post_recv(qp, &RecvWr { wr_id, segments: &[] }).unwrap();
         }
@@ -388,7 +430,8 @@ mod regions {
         let ends = pair.connect(&Link::default());
         let relaxed = Access(1 << 20 | Access::LOCAL_WRITE.0);
         assert!(pair.nodes[0].reg_mr(ends.pd[0], BASE, 1, BASE, relaxed).is_ok());
-        let on_demand = pair.nodes[0].reg_mr(ends.pd[0], BASE, 1, BASE, Access(1 << 6)).unwrap_err();
+        let on_demand =
+            pair.nodes[0].reg_mr(ends.pd[0], BASE, 1, BASE, Access(1 << 6)).unwrap_err();
         assert_eq!(on_demand.class(), ErrorClass::NotSupported);
     }
 

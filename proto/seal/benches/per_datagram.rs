@@ -1,7 +1,9 @@
-//! Time per datagram of 4 KiB: sealed and opened by the node, against the bare cipher over the same bytes where they lie, and over
-//! bytes that are copied first, as those of a borrowed frame must be.
+//! Time per datagram of 4 KiB: sealed and opened by the node, against the bare cipher over the same
+//! bytes where they lie, and over bytes that are copied first, as those of a borrowed frame must
+//! be.
 //!
-//! The last table measures both in turn, so that a machine whose speed varies does not decide their ratio.
+//! The last table measures both in turn, so that a machine whose speed varies does not decide their
+//! ratio.
 
 #![allow(missing_docs, reason = "criterion's macros declare public functions")]
 
@@ -52,7 +54,8 @@ fn key(n: u8) -> PrivateKey {
     PrivateKey::generate(&Seed::new([n; 32]))
 }
 
-/// Two seals with keys, and a datagram as the transport hands it over: headers, a pooled payload, an ICRC.
+/// Two seals with keys, and a datagram as the transport hands it over: headers, a pooled payload,
+/// an ICRC.
 struct Load {
     nodes: [Seal; 2],
     head: Vec<u8>,
@@ -69,8 +72,11 @@ struct Load {
 impl Load {
     fn new(cipher: Cipher, payload_len: usize) -> Self {
         let node = |n: u8| {
-            let peer =
-                PeerConfig { name: "far".into(), public_key: key(2 - n).public(), preshared_key: None };
+            let peer = PeerConfig {
+                name: "far".into(),
+                public_key: key(2 - n).public(),
+                preshared_key: None,
+            };
             let config = Config::new(key(1 + n), vec![peer], Seed::new([n; 32]));
             Seal::new(Config { ciphers: vec![cipher], ..config }).expect("a sound configuration")
         };
@@ -86,7 +92,8 @@ impl Load {
             udp_source_port: 0xc000,
         };
         let template = PathTemplate::new(&path);
-        let mut head = Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(7), Psn::new(0)));
+        let mut head =
+            Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(7), Psn::new(0)));
         head.finish(&template, payload_len);
         let mut head = head.bytes().to_vec();
         if let Some(udp) = Udp::find(&head) {
@@ -103,7 +110,9 @@ impl Load {
             head,
             payload: FramePool::new().hold(&held),
             port: Port::default(),
-            bare: LessSafeKey::new(UnboundKey::new(algorithm, &[3; 32]).expect("a key of 32 bytes")),
+            bare: LessSafeKey::new(
+                UnboundKey::new(algorithm, &[3; 32]).expect("a key of 32 bytes"),
+            ),
             number: 0,
             wire: Vec::new(),
             buffers: Vec::new(),
@@ -211,8 +220,13 @@ impl Load {
         self.seal_bare();
         let start = Clock::now();
         for (buffer, tag, number) in &mut self.buffers {
-            let opened =
-                self.bare.open_in_place_separate_tag(nonce(*number), Aad::from(BOUND), *tag, buffer, 0..);
+            let opened = self.bare.open_in_place_separate_tag(
+                nonce(*number),
+                Aad::from(BOUND),
+                *tag,
+                buffer,
+                0..,
+            );
             black_box(opened.expect("what was sealed").len());
         }
         start.elapsed()
@@ -225,7 +239,8 @@ impl Load {
         for (buffer, tag, number) in &self.buffers {
             copy.copy_from_slice(buffer);
             let bound = Aad::from(BOUND);
-            let opened = self.bare.open_in_place_separate_tag(nonce(*number), bound, *tag, &mut copy, 0..);
+            let opened =
+                self.bare.open_in_place_separate_tag(nonce(*number), bound, *tag, &mut copy, 0..);
             black_box(opened.expect("what was sealed").len());
         }
         start.elapsed()

@@ -37,8 +37,11 @@ impl AddressKey {
     /// Of the datagram whose headers are `head`, the source or the destination.
     #[inline]
     pub(crate) fn in_head(head: &[u8], udp: Udp, is_source: bool) -> Self {
-        let vlan =
-            if udp.ip >= 18 { u16::from_be_bytes([head[udp.ip - 4] & 0xf, head[udp.ip - 3]]) } else { 0 };
+        let vlan = if udp.ip >= 18 {
+            u16::from_be_bytes([head[udp.ip - 4] & 0xf, head[udp.ip - 3]])
+        } else {
+            0
+        };
         let address = if is_source { udp.source_bits(head) } else { udp.destination_bits(head) };
         AddressKey { address, vlan }
     }
@@ -96,8 +99,11 @@ impl Addresses {
 
     /// True when somebody may be asked for `key`.
     pub(crate) fn may_call(&self, now: Instant, key: &AddressKey) -> bool {
-        let is_paused = matches!(self.known.get(key), Some(Reach::NoneUntil(until)) if *until > now);
-        !is_paused && self.calls.len() < CALLS_MAX && self.calls.iter().all(|call| call.key() != *key)
+        let is_paused =
+            matches!(self.known.get(key), Some(Reach::NoneUntil(until)) if *until > now);
+        !is_paused
+            && self.calls.len() < CALLS_MAX
+            && self.calls.iter().all(|call| call.key() != *key)
     }
 
     /// `peer` is behind `key`. False: there is no room in the table.
@@ -112,7 +118,8 @@ impl Addresses {
 
     fn put(&mut self, now: Instant, key: AddressKey, reach: Reach) -> bool {
         if self.known.len() >= self.max && !self.known.contains_key(&key) {
-            self.known.retain(|_, reach| !matches!(reach, Reach::NoneUntil(until) if *until <= now));
+            self.known
+                .retain(|_, reach| !matches!(reach, Reach::NoneUntil(until) if *until <= now));
             if self.known.len() >= self.max {
                 return false;
             }

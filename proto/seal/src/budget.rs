@@ -15,7 +15,8 @@ impl Budget {
     /// True when one more may be done.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let elapsed = u128::from(now.since(self.at).as_ns());
-        let earned = (elapsed * u128::from(self.per_s) / 1_000_000_000).min(u128::from(self.per_s)) as u64;
+        let earned =
+            (elapsed * u128::from(self.per_s) / 1_000_000_000).min(u128::from(self.per_s)) as u64;
         if earned > 0 {
             self.left = (self.left + earned).min(self.per_s);
             self.at = now;

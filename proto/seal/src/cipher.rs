@@ -24,12 +24,12 @@ impl Cipher {
         }
     }
 
-    /// Both, in the order that suits the processor it is called on; for real ports. In virtual time the order is the
-    /// configuration's, so that a run is the same everywhere.
+    /// Both, in the order that suits the processor it is called on; for real ports. In virtual time
+    /// the order is the configuration's, so that a run is the same everywhere.
     pub fn for_this_processor() -> Vec<Cipher> {
         #[cfg(target_arch = "x86_64")]
-        let has_aes =
-            std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+        let has_aes = std::arch::is_x86_feature_detected!("aes")
+            && std::arch::is_x86_feature_detected!("pclmulqdq");
         #[cfg(target_arch = "aarch64")]
         let has_aes = std::arch::is_aarch64_feature_detected!("aes");
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -42,7 +42,9 @@ impl Cipher {
     }
 
     fn of(code: u8) -> Option<Cipher> {
-        [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305].into_iter().find(|cipher| *cipher as u8 == code)
+        [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305]
+            .into_iter()
+            .find(|cipher| *cipher as u8 == code)
     }
 }
 
@@ -59,8 +61,8 @@ impl Preference {
         Preference(codes)
     }
 
-    /// What both take. Where they would each rather have another, ChaCha20: one of them has no instructions for AES, and
-    /// suffers more than the other from what it does not like.
+    /// What both take. Where they would each rather have another, ChaCha20: one of them has no
+    /// instructions for AES, and suffers more than the other from what it does not like.
     pub(crate) fn agree(self, other: Preference) -> Option<Cipher> {
         let takes = |preference: Preference, cipher: Cipher| preference.0.contains(&(cipher as u8));
         let both = |cipher: &Cipher| takes(self, *cipher) && takes(other, *cipher);
@@ -86,9 +88,16 @@ impl Aead {
         unbound.map(|key| Aead(LessSafeKey::new(key)))
     }
 
-    /// Encrypts `bytes` where they lie and writes the tag. False: they are too many for the cipher (64 GiB).
+    /// Encrypts `bytes` where they lie and writes the tag. False: they are too many for the cipher
+    /// (64 GiB).
     #[inline]
-    pub(crate) fn seal(&self, nonce: [u8; 12], clear: &[u8], bytes: &mut [u8], tag: &mut [u8]) -> bool {
+    pub(crate) fn seal(
+        &self,
+        nonce: [u8; 12],
+        clear: &[u8],
+        bytes: &mut [u8],
+        tag: &mut [u8],
+    ) -> bool {
         let nonce = Nonce::assume_unique_for_key(nonce);
         match self.0.seal_in_place_separate_tag(nonce, Aad::from(clear), bytes) {
             Ok(sealed) => {
@@ -99,11 +108,20 @@ impl Aead {
         }
     }
 
-    /// Decrypts `bytes` where they lie. False: they, `clear` or the nonce are not what was sealed, and `bytes` are void.
+    /// Decrypts `bytes` where they lie. False: they, `clear` or the nonce are not what was sealed,
+    /// and `bytes` are void.
     #[inline]
-    pub(crate) fn open(&self, nonce: [u8; 12], clear: &[u8], bytes: &mut [u8], tag: [u8; TAG_LEN]) -> bool {
+    pub(crate) fn open(
+        &self,
+        nonce: [u8; 12],
+        clear: &[u8],
+        bytes: &mut [u8],
+        tag: [u8; TAG_LEN],
+    ) -> bool {
         let nonce = Nonce::assume_unique_for_key(nonce);
-        self.0.open_in_place_separate_tag(nonce, Aad::from(clear), Tag::from(tag), bytes, 0..).is_ok()
+        self.0
+            .open_in_place_separate_tag(nonce, Aad::from(clear), Tag::from(tag), bytes, 0..)
+            .is_ok()
     }
 }
 

@@ -32,7 +32,8 @@ pub struct Config {
     pub private_key: PrivateKey,
     /// The far boxes that are talked to, 1 to 128. All others are refused.
     pub peers: Vec<PeerConfig>,
-    /// Where all randomness comes from. On real ports: from the operating system, another at each start.
+    /// Where all randomness comes from. On real ports: from the operating system, another at each
+    /// start.
     pub seed: Seed,
     /// Paths: one side for each on either face. 1 to 15. Default 1.
     pub paths: u8,
@@ -40,31 +41,35 @@ pub struct Config {
     pub port: u16,
     /// What RDMA may cross the WAN unsealed, both ways. Default none.
     pub cleartext: Cleartext,
-    /// Ciphers that this box takes, best first; one or two. Default AES-256-GCM, ChaCha20-Poly1305; for real ports
-    /// [`Cipher::for_this_processor`].
+    /// Ciphers that this box takes, best first; one or two. Default AES-256-GCM, ChaCha20-Poly1305;
+    /// for real ports [`Cipher::for_this_processor`].
     pub ciphers: Vec<Cipher>,
-    /// Age of keys at which they are replaced. They end at four times this age. 1 s to 1 h. Default 120 s.
+    /// Age of keys at which they are replaced. They end at four times this age. 1 s to 1 h. Default
+    /// 120 s.
     pub rekey_after: Duration,
-    /// Bytes sealed with keys, in either direction, at which they are replaced. They end at four times as many. 64 KiB to 2^40, far
-    /// inside what either cipher bears. Default 2^40: 88 s at 100 Gbit/s.
+    /// Bytes sealed with keys, in either direction, at which they are replaced. They end at four
+    /// times as many. 64 KiB to 2^40, far inside what either cipher bears. Default 2^40: 88 s at
+    /// 100 Gbit/s.
     pub rekey_bytes: u64,
-    /// How long replaced keys are still taken. Above the longest time on the way, reordering and repetitions of the last message
-    /// included. 10 ms to 60 s. Default 10 s.
+    /// How long replaced keys are still taken. Above the longest time on the way, reordering and
+    /// repetitions of the last message included. 10 ms to 60 s. Default 10 s.
     pub old_keys_for: Duration,
-    /// How far a datagram may be overtaken by others of its path and still be taken, a power of two. 2^16 to 2^22. Default 2^18:
-    /// 86 ms of 4 KiB frames at 100 Gbit/s.
+    /// How far a datagram may be overtaken by others of its path and still be taken, a power of
+    /// two. 2^16 to 2^22. Default 2^18: 86 ms of 4 KiB frames at 100 Gbit/s.
     pub window: u32,
-    /// Bytes of memory for frames that wait for room, for each path and direction. 64 KiB to 1 GiB. Default 4 MiB.
+    /// Bytes of memory for frames that wait for room, for each path and direction. 64 KiB to 1 GiB.
+    /// Default 4 MiB.
     pub queue_bytes_max: u64,
     /// Addresses behind far boxes that are known at once. 1 to 2^20. Default 4096.
     pub addresses_max: u32,
-    /// Answers to strangers per second, and as many notices of unknown keys, none longer than its question. 1 to 2^20. Default
-    /// 1000.
+    /// Answers to strangers per second, and as many notices of unknown keys, none longer than its
+    /// question. 1 to 2^20. Default 1000.
     pub answers_per_s: u32,
-    /// Handshake messages per second that are calculated with, about 0.3 ms each. 1 to 2^16. Default 100.
+    /// Handshake messages per second that are calculated with, about 0.3 ms each. 1 to 2^16.
+    /// Default 100.
     pub handshakes_per_s: u32,
-    /// Time between repetitions of a question or a handshake message, of which five are sent. Above the RTT. 1 ms to 60 s.
-    /// Default 250 ms.
+    /// Time between repetitions of a question or a handshake message, of which five are sent. Above
+    /// the RTT. 1 ms to 60 s. Default 250 ms.
     pub ask_every: Duration,
     /// Time for which an address without an answer is left alone. 10 ms to 1 h. Default 10 s.
     pub ask_pause: Duration,
@@ -135,7 +140,10 @@ impl Config {
             }
             let twin = self.peers[..at].iter().find(|other| other.public_key == peer.public_key);
             if let Some(twin) = twin {
-                return Err(ConfigError::SameKey { name: peer.name.clone(), other: twin.name.clone() });
+                return Err(ConfigError::SameKey {
+                    name: peer.name.clone(),
+                    other: twin.name.clone(),
+                });
             }
         }
         Ok(())
@@ -176,7 +184,9 @@ pub enum ConfigError {
         name: String,
     },
     /// Two peers that cannot be told apart.
-    #[error("peers {name} and {other} have the same public key: remove one, or give it its own key")]
+    #[error(
+        "peers {name} and {other} have the same public key: remove one, or give it its own key"
+    )]
     SameKey {
         /// The peer.
         name: String,
@@ -191,7 +201,8 @@ mod tests {
 
     fn config() -> Config {
         let key = |n: u8| PrivateKey::generate(&Seed::new([n; 32]));
-        let peer = PeerConfig { name: "far".into(), public_key: key(2).public(), preshared_key: None };
+        let peer =
+            PeerConfig { name: "far".into(), public_key: key(2).public(), preshared_key: None };
         Config::new(key(1), vec![peer], Seed::new([3; 32]))
     }
 
@@ -209,7 +220,9 @@ mod tests {
         assert!(wrong(|c| c.ciphers = vec![]).contains("one or two"));
         assert!(wrong(|c| c.ciphers = vec![Cipher::Aes256Gcm; 2]).contains("different"));
         assert!(wrong(|c| c.peers.clear()).contains("peers is 0"));
-        assert!(wrong(|c| c.peers[0].public_key = c.private_key.public()).contains("own public key"));
+        assert!(
+            wrong(|c| c.peers[0].public_key = c.private_key.public()).contains("own public key")
+        );
         assert!(wrong(|c| c.peers.push(c.peers[0].clone())).contains("far and far"));
     }
 

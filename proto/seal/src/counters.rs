@@ -1,4 +1,5 @@
-//! Counters and drop reasons, each declared once: type, name, value and documentation come from the declaration.
+//! Counters and drop reasons, each declared once: type, name, value and documentation come from the
+//! declaration.
 
 macro_rules! declare_counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
@@ -11,7 +12,8 @@ macro_rules! declare_counters {
         }
 
         impl Counters {
-            /// Names of all counters but the drops, with what they mean, in the order of [`Counters::values`].
+            /// Names of all counters but the drops, with what they mean, in the order of
+            /// [`Counters::values`].
             pub const NAMES: &'static [(&'static str, &'static str)] =
                 &[$((stringify!($name), concat!($($doc),+)),)*];
 

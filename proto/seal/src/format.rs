@@ -39,8 +39,15 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 7] =
-        [Kind::Data, Kind::Control, Kind::Ask, Kind::Answer, Kind::Init, Kind::Response, Kind::Unknown];
+    const ALL: [Kind; 7] = [
+        Kind::Data,
+        Kind::Control,
+        Kind::Ask,
+        Kind::Answer,
+        Kind::Init,
+        Kind::Response,
+        Kind::Unknown,
+    ];
 }
 
 /// The 16 bytes behind UDP, big-endian.
@@ -54,7 +61,8 @@ pub struct Header {
     pub udp_checksum: u16,
     /// The receiver's name for the keys; 0 where there are none.
     pub index: u32,
-    /// Of DATA and CONTROL: counts the sender's datagrams under these keys on this path. Of a handshake: its nonce.
+    /// Of DATA and CONTROL: counts the sender's datagrams under these keys on this path. Of a
+    /// handshake: its nonce.
     pub number: u64,
 }
 
@@ -100,7 +108,8 @@ impl Header {
         })
     }
 
-    /// Never used twice under one key: paths count for themselves, and each direction has its own key.
+    /// Never used twice under one key: paths count for themselves, and each direction has its own
+    /// key.
     #[inline]
     pub(crate) fn nonce(&self) -> [u8; 12] {
         let mut nonce = [0; 12];
@@ -110,8 +119,8 @@ impl Header {
     }
 }
 
-/// What is authenticated beside the sealed bytes: the header, and of the headers before it what no router changes and the
-/// far box hands out again.
+/// What is authenticated beside the sealed bytes: the header, and of the headers before it what no
+/// router changes and the far box hands out again.
 pub(crate) struct Bound {
     bytes: [u8; Self::LEN_MAX],
     len: usize,
@@ -267,8 +276,10 @@ impl Response {
 
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let b = bytes.first_chunk::<{ Self::LEN }>().filter(|_| bytes.len() == Self::LEN)?;
-        let mut response =
-            Response { index: u32::from_be_bytes([b[0], b[1], b[2], b[3]]), noise: [0; NOISE_RESPONSE_LEN] };
+        let mut response = Response {
+            index: u32::from_be_bytes([b[0], b[1], b[2], b[3]]),
+            noise: [0; NOISE_RESPONSE_LEN],
+        };
         response.noise.copy_from_slice(&b[4..]);
         (response.index != 0).then_some(response)
     }
@@ -303,8 +314,8 @@ pub(crate) fn headers(way: &Path, port: u16, len: usize) -> ([u8; HEAD_MAX], usi
     (head, below.len())
 }
 
-/// Copies the bytes from `at` on out of a frame whose pieces may lie apart. `None`: so many are not there, or they have no
-/// bytes.
+/// Copies the bytes from `at` on out of a frame whose pieces may lie apart. `None`: so many are not
+/// there, or they have no bytes.
 #[inline]
 pub(crate) fn copy_out(frame: &Frame<'_>, at: usize, out: &mut [u8]) -> Option<()> {
     let in_head = frame.head.get(at..).unwrap_or_default();

@@ -1,7 +1,9 @@
-//! How keys come to be: ask → answer with a cookie → the two messages of Noise. Within a session the two messages alone, sealed.
+//! How keys come to be: ask → answer with a cookie → the two messages of Noise. Within a session
+//! the two messages alone, sealed.
 //!
-//! Whoever only ever asks costs a bounded number of answers, each of one hash and none longer than its question; nothing is
-//! calculated with before a cookie of ours has come back, and no more often than configured.
+//! Whoever only ever asks costs a bounded number of answers, each of one hash and none longer than
+//! its question; nothing is calculated with before a cookie of ours has come back, and no more
+//! often than configured.
 
 use crate::addresses::{AddressKey, Call, TRIES};
 use crate::cipher::Preference;
@@ -24,7 +26,8 @@ const COOKIE_LIFE_NS: u64 = 10_000_000_000;
 const PENDING_LIFE: Duration = Duration::from_ms(10_000);
 /// Time between two notices of unknown keys that are believed, for each peer.
 const DEAF_FOR: Duration = Duration::from_ms(1000);
-/// First messages that are remembered, so that none is calculated with twice while its cookie is good.
+/// First messages that are remembered, so that none is calculated with twice while its cookie is
+/// good.
 const ANSWERED_MAX: usize = 256;
 
 fn octets(address: IpAddr) -> [u8; 16] {
@@ -83,7 +86,8 @@ impl Seal {
         Way { path: (way.path + tries as usize) % usize::from(self.config.paths), ..*way }
     }
 
-    /// Asks who is behind the destination of `way`, unless that is known to lead nowhere or is being asked.
+    /// Asks who is behind the destination of `way`, unless that is known to lead nowhere or is
+    /// being asked.
     pub(crate) fn call(&mut self, now: Instant, way: Way, wants_fresh_keys: bool) {
         let key = AddressKey::destination(&way.headers);
         if !self.addresses.may_call(now, &key) {
@@ -91,7 +95,9 @@ impl Seal {
         }
         // While a handshake with the peer is under way, its outcome is waited for.
         let peer = self.addresses.peer(&key).map(|peer| &self.peers[peer]);
-        if !wants_fresh_keys && peer.is_some_and(|peer| peer.shaking.is_some() || peer.pending.is_some()) {
+        if !wants_fresh_keys
+            && peer.is_some_and(|peer| peer.shaking.is_some() || peer.pending.is_some())
+        {
             return;
         }
         let nonce = self.rng.next_u64();
@@ -108,7 +114,8 @@ impl Seal {
         self.release_waiting(now);
     }
 
-    /// A datagram under keys that there are not: its sender learns that. Nothing is kept, and the notice proves nothing.
+    /// A datagram under keys that there are not: its sender learns that. Nothing is kept, and the
+    /// notice proves nothing.
     pub(crate) fn notify(&mut self, now: Instant, way: &Way, header: &Header) {
         self.drop(DropReason::UnknownKeys);
         if self.sessions.promised(header.index).is_some() {
@@ -123,7 +130,8 @@ impl Seal {
         self.post(now, way, None, &notice, &[]);
     }
 
-    /// A message of the seals' own; `way` leads back, `inside` are the keys that it came sealed with.
+    /// A message of the seals' own; `way` leads back, `inside` are the keys that it came sealed
+    /// with.
     pub(crate) fn handle_message(
         &mut self,
         now: Instant,
@@ -202,10 +210,14 @@ impl Seal {
         }
         let is_meant = |local: u32, seal: &Seal| {
             seal.sessions.get(local).is_some_and(|session| {
-                session.remote == header.index && header.number < session.sent(usize::from(header.path))
+                session.remote == header.index
+                    && header.number < session.sent(usize::from(header.path))
             })
         };
-        let peer = self.peers.iter().position(|peer| peer.current.is_some_and(|local| is_meant(local, self)));
+        let peer = self
+            .peers
+            .iter()
+            .position(|peer| peer.current.is_some_and(|local| is_meant(local, self)));
         let Some(peer) = peer.filter(|peer| self.peers[*peer].deaf_until <= now) else {
             return self.drop(DropReason::Unasked);
         };
@@ -222,7 +234,8 @@ impl Seal {
         }
     }
 
-    /// Sends the first message: with the nonce and the cookie of an answer, or without them sealed with the keys in use.
+    /// Sends the first message: with the nonce and the cookie of an answer, or without them sealed
+    /// with the keys in use.
     fn begin(&mut self, now: Instant, peer: usize, way: Way, asked: Option<(u64, Token)>) {
         let is_inside = asked.is_none();
         let (nonce, cookie) = asked.unwrap_or_else(|| (self.rng.next_u64(), [0; 16]));
@@ -236,7 +249,8 @@ impl Seal {
         let begun = Initiator::begin(&self.config.private_key, far, shared, seed, &bound, terms);
         let Some((noise, message)) = begun else { return self.sessions.remove(local) };
         let body = Init { index: local, cookie, noise: message }.write();
-        of.shaking = Some(Shaking { local, nonce, noise, body, way, is_inside, tries: 0, next_at: now });
+        of.shaking =
+            Some(Shaking { local, nonce, noise, body, way, is_inside, tries: 0, next_at: now });
         self.counters.handshakes_begun += 1;
         self.press_on(now, peer);
         self.is_changed = true;
@@ -247,7 +261,9 @@ impl Seal {
         let every = self.config.ask_every;
         let of = &mut self.peers[peer];
         let current = of.current;
-        let Some(shaking) = of.shaking.as_mut().filter(|shaking| shaking.next_at <= now) else { return };
+        let Some(shaking) = of.shaking.as_mut().filter(|shaking| shaking.next_at <= now) else {
+            return;
+        };
         let (way, is_inside) = (shaking.way, shaking.is_inside);
         if is_inside && current.is_none() {
             // The keys that it was to replace have ended before it.
@@ -262,7 +278,8 @@ impl Seal {
             self.peers[peer].note_trouble(NoKeys::Unanswered);
             return self.give_up(now, &way);
         }
-        let (tries, local, nonce, body) = (shaking.tries, shaking.local, shaking.nonce, shaking.body);
+        let (tries, local, nonce, body) =
+            (shaking.tries, shaking.local, shaking.nonce, shaking.body);
         shaking.tries += 1;
         shaking.next_at = now + every;
         let way = self.way_by(&way, tries);
@@ -286,10 +303,18 @@ impl Seal {
         }
     }
 
-    fn handle_init(&mut self, now: Instant, way: Way, inside: Option<u32>, header: &Header, init: &Init) {
+    fn handle_init(
+        &mut self,
+        now: Instant,
+        way: Way,
+        inside: Option<u32>,
+        header: &Header,
+        init: &Init,
+    ) {
         if inside.is_none() {
             let epoch = now.as_ns() / COOKIE_LIFE_NS;
-            let is_ours = |epoch| is_same(&self.cookie(epoch, header.number, &way.headers), &init.cookie);
+            let is_ours =
+                |epoch| is_same(&self.cookie(epoch, header.number, &way.headers), &init.cookie);
             if !(is_ours(epoch) || epoch > 0 && is_ours(epoch - 1)) {
                 return self.drop(DropReason::HandshakeCookie);
             }
@@ -312,7 +337,8 @@ impl Seal {
         }
         let bound = bound(inside.is_some(), header.number, init.index, &way.headers.reversed());
         let seed = self.rng.draw_seed();
-        let Some(responder) = Responder::read(&self.config.private_key, seed, &bound, &init.noise) else {
+        let Some(responder) = Responder::read(&self.config.private_key, seed, &bound, &init.noise)
+        else {
             return self.drop(DropReason::HandshakeForged);
         };
         let peer = self.peers.iter().position(|peer| peer.config.public_key == responder.who);
@@ -336,8 +362,8 @@ impl Seal {
         }
     }
 
-    /// Both ends have begun at once, and this one's handshake goes on: that of the greater public key, unless one of them is
-    /// sealed with keys that the other end may have forgotten.
+    /// Both ends have begun at once, and this one's handshake goes on: that of the greater public
+    /// key, unless one of them is sealed with keys that the other end may have forgotten.
     fn is_ours_to_finish(&self, peer: usize, is_theirs_inside: bool) -> bool {
         let of = &self.peers[peer];
         match &of.shaking {
@@ -347,7 +373,8 @@ impl Seal {
         }
     }
 
-    /// Makes keys with a peer that has begun. They are not sealed with before it has shown that it has them.
+    /// Makes keys with a peer that has begun. They are not sealed with before it has shown that it
+    /// has them.
     fn accept(
         &mut self,
         now: Instant,
@@ -399,11 +426,12 @@ impl Seal {
         response: &Response,
     ) {
         let peer = self.sessions.promised(header.index);
-        let is_asked = peer.and_then(|peer| self.peers[peer].shaking.as_ref()).is_some_and(|shaking| {
-            shaking.local == header.index
-                && shaking.nonce == header.number
-                && shaking.is_inside == inside.is_some()
-        });
+        let is_asked =
+            peer.and_then(|peer| self.peers[peer].shaking.as_ref()).is_some_and(|shaking| {
+                shaking.local == header.index
+                    && shaking.nonce == header.number
+                    && shaking.is_inside == inside.is_some()
+            });
         let Some(peer) = peer.filter(|_| is_asked) else { return self.drop(DropReason::Unasked) };
         if !self.handshakes.take(now) {
             return self.drop(DropReason::TooManyHandshakes);
@@ -489,7 +517,8 @@ impl Seal {
         for peer in 0..self.peers.len() {
             self.press_on(now, peer);
             let of = &mut self.peers[peer];
-            let pending = of.pending.take_if(|pending| pending.until <= now).map(|pending| pending.local);
+            let pending =
+                of.pending.take_if(|pending| pending.until <= now).map(|pending| pending.local);
             if pending.is_some() {
                 of.note_trouble(NoKeys::Unfinished);
             }

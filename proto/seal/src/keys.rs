@@ -74,8 +74,8 @@ fn multiply(private: &[u8; KEY_LEN], point: Option<&[u8; KEY_LEN]>) -> Option<[u
     (out != [0; KEY_LEN]).then_some(out)
 }
 
-/// The secret that a box proves itself with: an X25519 private key. Overwritten when dropped, and never shown but by
-/// [`PrivateKey::to_text`].
+/// The secret that a box proves itself with: an X25519 private key. Overwritten when dropped, and
+/// never shown but by [`PrivateKey::to_text`].
 #[derive(Clone)]
 pub struct PrivateKey(Zeroizing<[u8; KEY_LEN]>);
 
@@ -141,8 +141,9 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A secret that two boxes share besides their keys, so that what is recorded stays secret even if X25519 is broken one
-/// day. Overwritten when dropped, and never shown but by [`PresharedKey::to_text`].
+/// A secret that two boxes share besides their keys, so that what is recorded stays secret even if
+/// X25519 is broken one day. Overwritten when dropped, and never shown but by
+/// [`PresharedKey::to_text`].
 #[derive(Clone)]
 pub struct PresharedKey(Zeroizing<[u8; KEY_LEN]>);
 
@@ -212,7 +213,9 @@ mod tests {
         // The point of order 2 is 0, which is blank; that with u = 1 has order 4.
         let low = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse::<PublicKey>();
         assert_eq!(low.unwrap_err(), KeyError::LowOrder);
-        for error in [KeyError::Length { len: 43 }, KeyError::Encoding, KeyError::Blank, KeyError::LowOrder] {
+        for error in
+            [KeyError::Length { len: 43 }, KeyError::Encoding, KeyError::Blank, KeyError::LowOrder]
+        {
             assert!(error.to_string().contains(':'), "cause and cure: {error}");
         }
     }

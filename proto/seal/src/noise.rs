@@ -1,6 +1,8 @@
-//! The handshake: Noise IKpsk2 with X25519, ChaCha20-Poly1305 and BLAKE2s (noiseprotocol.org, revision 34), by `snow`.
+//! The handshake: Noise IKpsk2 with X25519, ChaCha20-Poly1305 and BLAKE2s (noiseprotocol.org,
+//! revision 34), by `snow`.
 //!
-//! Randomness is the caller's; keys come out raw, because datagrams are sealed by another library, at line rate.
+//! Randomness is the caller's; keys come out raw, because datagrams are sealed by another library,
+//! at line rate.
 
 use crate::cipher::Preference;
 use crate::format::{NOISE_INIT_LEN, NOISE_RESPONSE_LEN, Terms};
@@ -25,7 +27,10 @@ pub(crate) struct Keys {
 impl Keys {
     fn of(state: &mut HandshakeState) -> Self {
         let (to_responder, to_initiator) = state.dangerously_get_raw_split();
-        Keys { to_responder: Zeroizing::new(to_responder), to_initiator: Zeroizing::new(to_initiator) }
+        Keys {
+            to_responder: Zeroizing::new(to_responder),
+            to_initiator: Zeroizing::new(to_initiator),
+        }
     }
 }
 
@@ -69,7 +74,8 @@ fn psk(shared: Option<&PresharedKey>) -> Zeroizing<[u8; KEY_LEN]> {
 pub(crate) struct Initiator(Box<HandshakeState>);
 
 impl Initiator {
-    /// Begins with the box that has `far`; `bound` is authenticated with everything. `None`: `far` is no sound key.
+    /// Begins with the box that has `far`; `bound` is authenticated with everything. `None`: `far`
+    /// is no sound key.
     pub(crate) fn begin(
         own: &PrivateKey,
         far: &PublicKey,
@@ -79,7 +85,8 @@ impl Initiator {
         terms: Terms,
     ) -> Option<(Self, [u8; NOISE_INIT_LEN])> {
         let builder = builder(seed)?.prologue(bound).ok()?;
-        let builder = builder.local_private_key(own.bytes()).ok()?.remote_public_key(&far.0).ok()?;
+        let builder =
+            builder.local_private_key(own.bytes()).ok()?.remote_public_key(&far.0).ok()?;
         let mut state = builder.build_initiator().ok()?;
         state.set_psk(PSK_AT, &*psk(shared)).ok()?;
         let mut message = [0; NOISE_INIT_LEN];
@@ -87,7 +94,8 @@ impl Initiator {
         (len == NOISE_INIT_LEN).then_some((Initiator(Box::new(state)), message))
     }
 
-    /// Takes the answer. `None`: it is not from the far box for this handshake, and the true one may still come.
+    /// Takes the answer. `None`: it is not from the far box for this handshake, and the true one
+    /// may still come.
     pub(crate) fn finish(&mut self, message: &[u8; NOISE_RESPONSE_LEN]) -> Option<(Keys, Terms)> {
         let mut terms = [0; NOISE_RESPONSE_LEN];
         let len = self.0.read_message(message, &mut terms).ok()?;
@@ -105,7 +113,8 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// Reads a first message. `None`: its sender does not know this box's key, or `bound` is not what it was bound to.
+    /// Reads a first message. `None`: its sender does not know this box's key, or `bound` is not
+    /// what it was bound to.
     pub(crate) fn read(
         own: &PrivateKey,
         seed: Seed,
@@ -148,9 +157,15 @@ mod tests {
     fn both_ends_come_to_the_same_keys() {
         let shared = PresharedKey::generate(&Seed::new([9; 32]));
         let (near, far) = (key(1), key(2));
-        let (mut initiator, init) =
-            Initiator::begin(&near, &far.public(), Some(&shared), Seed::new([3; 32]), b"bound", TERMS)
-                .unwrap();
+        let (mut initiator, init) = Initiator::begin(
+            &near,
+            &far.public(),
+            Some(&shared),
+            Seed::new([3; 32]),
+            b"bound",
+            TERMS,
+        )
+        .unwrap();
         let responder = Responder::read(&far, Seed::new([4; 32]), b"bound", &init).unwrap();
         assert_eq!((responder.who, responder.ciphers), (near.public(), TERMS.ciphers));
         let (theirs, response) = responder.answer(Some(&shared), TERMS).unwrap();
@@ -171,8 +186,15 @@ mod tests {
         let shared = PresharedKey::generate(&Seed::new([9; 32]));
         let (near, far) = (key(1), key(2));
         let begin = || {
-            Initiator::begin(&near, &far.public(), Some(&shared), Seed::new([3; 32]), b"bound", TERMS)
-                .unwrap()
+            Initiator::begin(
+                &near,
+                &far.public(),
+                Some(&shared),
+                Seed::new([3; 32]),
+                b"bound",
+                TERMS,
+            )
+            .unwrap()
         };
         let (mut initiator, init) = begin();
         let seed = || Seed::new([4; 32]);
@@ -188,7 +210,8 @@ mod tests {
     fn agree(shared: Option<&PresharedKey>) -> ([u8; NOISE_INIT_LEN], Keys) {
         let (near, far) = (key(1), key(2));
         let (mut initiator, init) =
-            Initiator::begin(&near, &far.public(), shared, Seed::new([3; 32]), b"bound", TERMS).unwrap();
+            Initiator::begin(&near, &far.public(), shared, Seed::new([3; 32]), b"bound", TERMS)
+                .unwrap();
         let responder = Responder::read(&far, Seed::new([4; 32]), b"bound", &init).unwrap();
         let (_, response) = responder.answer(shared, TERMS).unwrap();
         (init, initiator.finish(&response).unwrap().0)
@@ -205,7 +228,8 @@ mod tests {
         assert_ne!(*guessed.to_responder, *keys.to_responder);
         assert_ne!(*guessed.to_initiator, *keys.to_initiator);
         // Nor does the initiator's private key give what the first message began.
-        let begun = Initiator::begin(&key(1), &key(2).public(), None, Seed::new([6; 32]), b"bound", TERMS);
+        let begun =
+            Initiator::begin(&key(1), &key(2).public(), None, Seed::new([6; 32]), b"bound", TERMS);
         assert_ne!(begun.unwrap().1, init);
     }
 

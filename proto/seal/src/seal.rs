@@ -1,7 +1,9 @@
 use crate::addresses::{AddressKey, Addresses, TRIES};
 use crate::budget::Budget;
 use crate::config::{Config, ConfigError};
-use crate::format::{BODY_MAX, Bound, Found, HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN, copy_out, headers};
+use crate::format::{
+    BODY_MAX, Bound, Found, HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN, copy_out, headers,
+};
 use crate::keys::PublicKey;
 use crate::peers::Peer;
 use crate::queue::Queue;
@@ -31,10 +33,11 @@ struct Lane {
     to_wan: Queue,
 }
 
-/// Encrypts and authenticates what the transport sends, and opens what comes for it; see the crate's documentation.
+/// Encrypts and authenticates what the transport sends, and opens what comes for it; see the
+/// crate's documentation.
 ///
-/// Path `n`, from 0, has side [`Seal::inner`]`(n)` to the transport and side [`Seal::wan`]`(n)` to the WAN: with one path, 0
-/// and 1.
+/// Path `n`, from 0, has side [`Seal::inner`]`(n)` to the transport and side [`Seal::wan`]`(n)` to
+/// the WAN: with one path, 0 and 1.
 pub struct Seal {
     pub(crate) config: Config,
     pub(crate) counters: Counters,
@@ -136,8 +139,9 @@ impl Seal {
     pub fn troubles(&self, now: Instant) -> Vec<Trouble> {
         let unknown = self.unknown_key.filter(|(_, at)| now.since(*at) < UNKNOWN_KEY_FOR);
         let unknown = unknown.map(|(key, _)| Trouble::UnknownKey { address: key.address() });
-        let of_peer =
-            |peer: &Peer| Some(Trouble::Peer { name: peer.config.name.clone(), why: peer.trouble? });
+        let of_peer = |peer: &Peer| {
+            Some(Trouble::Peer { name: peer.config.name.clone(), why: peer.trouble? })
+        };
         unknown.into_iter().chain(self.peers.iter().filter_map(of_peer)).collect()
     }
 
@@ -174,7 +178,8 @@ impl Seal {
         Some(self.pool.hold(frame))
     }
 
-    /// The headers of a frame for the port, and the length of what follows them. `Err`: it cannot be taken.
+    /// The headers of a frame for the port, and the length of what follows them. `Err`: it cannot
+    /// be taken.
     #[inline(always)]
     fn datagram(&self, frame: &Frame<'_>) -> Option<Result<(Udp, usize), DropReason>> {
         let udp = Udp::find(frame.head)?;
@@ -183,7 +188,9 @@ impl Seal {
         }
         let len = udp.payload_len(frame.head).filter(|len| udp.payload() + len <= frame.len());
         Some(match len {
-            _ if frame.head.len() > HEAD_MAX || frame.payload.count() > 1 => Err(DropReason::Oversized),
+            _ if frame.head.len() > HEAD_MAX || frame.payload.count() > 1 => {
+                Err(DropReason::Oversized)
+            }
             Some(len) => Ok((udp, len)),
             None => Err(DropReason::Malformed),
         })
@@ -191,7 +198,12 @@ impl Seal {
 
     /// What the transport sends on a path, as it is to leave there.
     #[inline]
-    pub(crate) fn outbound(&mut self, now: Instant, path: usize, frame: &Frame<'_>) -> Option<FrameBuf> {
+    pub(crate) fn outbound(
+        &mut self,
+        now: Instant,
+        path: usize,
+        frame: &Frame<'_>,
+    ) -> Option<FrameBuf> {
         let (udp, len) = match self.datagram(frame) {
             None => return self.pass(frame, true),
             Some(Err(reason)) => {
@@ -258,7 +270,12 @@ impl Seal {
 
     /// What came on a path, as the transport is to have it.
     #[inline]
-    pub(crate) fn inbound(&mut self, now: Instant, path: usize, frame: &Frame<'_>) -> Option<FrameBuf> {
+    pub(crate) fn inbound(
+        &mut self,
+        now: Instant,
+        path: usize,
+        frame: &Frame<'_>,
+    ) -> Option<FrameBuf> {
         self.counters.wan_frames_in += 1;
         let (udp, len) = match self.datagram(frame) {
             None => return self.pass(frame, false),
@@ -391,8 +408,13 @@ impl Seal {
         body: &[u8],
     ) {
         let Some(local) = inside else {
-            let letter =
-                crate::format::datagram(&mut self.pool, &way.headers, self.config.port, header, body);
+            let letter = crate::format::datagram(
+                &mut self.pool,
+                &way.headers,
+                self.config.port,
+                header,
+                body,
+            );
             return self.post_letter(way.path, letter);
         };
         let message = [&header.write()[..], body].concat();
@@ -406,7 +428,8 @@ impl Seal {
         let Some(udp) = Udp::find(head) else { return };
         let Some(session) = self.sessions.get_mut(local) else { return };
         let frame = Frame { head, payload: Payload::Bytes(message), trailer: Trailer::None };
-        let datagram = Clear { kind: Kind::Control, path: way.path, frame: &frame, udp, len: message.len() };
+        let datagram =
+            Clear { kind: Kind::Control, path: way.path, frame: &frame, udp, len: message.len() };
         if let Ok(sealed) = datagram.seal(now, &mut self.pool, session) {
             self.post_letter(way.path, sealed);
         }
@@ -442,8 +465,8 @@ impl Seal {
     }
 }
 
-/// The seal's own datagrams go the way of others, with a hop limit of their own (that of a frame that has come a long way is
-/// spent) and without a mark.
+/// The seal's own datagrams go the way of others, with a hop limit of their own (that of a frame
+/// that has come a long way is spent) and without a mark.
 fn own_way(headers: Path) -> Path {
     Path { hop_limit: HOP_LIMIT, traffic_class: headers.traffic_class & !ECN_BITS, ..headers }
 }
@@ -459,8 +482,8 @@ struct Clear<'a> {
 }
 
 impl Clear<'_> {
-    /// One copy, straight to where it is encrypted. Inlined always, as the rest of the way of a datagram: an outcome that is
-    /// handed back through memory costs more than the work.
+    /// One copy, straight to where it is encrypted. Inlined always, as the rest of the way of a
+    /// datagram: an outcome that is handed back through memory costs more than the work.
     #[inline(always)]
     fn seal(
         &self,

@@ -8,11 +8,12 @@ const BATCH: usize = 64;
 /// Rounds of passing to and fro in one call.
 const ROUNDS_MAX: usize = 64;
 
-/// A node with its WAN sides sealed: side 0 is its own, each further side `n` is its side `n` with a [`Seal`]'s path `n - 1`
-/// before it. Without a seal it is the node alone.
+/// A node with its WAN sides sealed: side 0 is its own, each further side `n` is its side `n` with
+/// a [`Seal`]'s path `n - 1` before it. Without a seal it is the node alone.
 ///
-/// One seal serves all paths: there is one handshake with a far box, over whichever path gets through, and each path has numbers and
-/// a window of its own under the keys. So a path that comes back needs no handshake, and keys are replaced while any path works.
+/// One seal serves all paths: there is one handshake with a far box, over whichever path gets
+/// through, and each path has numbers and a window of its own under the keys. So a path that comes
+/// back needs no handshake, and keys are replaced while any path works.
 pub struct Sealed<N> {
     node: N,
     seal: Option<Seal>,
@@ -21,7 +22,8 @@ pub struct Sealed<N> {
 }
 
 impl<N: Node> Sealed<N> {
-    /// Puts `seal` before the WAN sides of `node`, of which it must have as many as the seal has paths. `None`: nothing is sealed.
+    /// Puts `seal` before the WAN sides of `node`, of which it must have as many as the seal has
+    /// paths. `None`: nothing is sealed.
     pub fn new(node: N, seal: impl Into<Option<Seal>>) -> Self {
         Sealed { node, seal: seal.into(), unfinished_at: None }
     }
@@ -47,8 +49,9 @@ impl<N: Node> Sealed<N> {
     }
 }
 
-/// Where the inner node's frames go: side 0 out, others through the seal and out. Only where there is no room, or something waits
-/// already, does the seal keep them: what waits is better kept by the node, which knows what it is.
+/// Where the inner node's frames go: side 0 out, others through the seal and out. Only where there
+/// is no room, or something waits already, does the seal keep them: what waits is better kept by
+/// the node, which knows what it is.
 struct Outward<'a> {
     now: Instant,
     seal: &'a mut Seal,
@@ -89,7 +92,11 @@ impl Transmit for Outward<'_> {
 
     #[inline]
     fn transmit_held(&mut self, side: Side, held: &FrameBuf) {
-        if side == 0 { self.out.transmit_held(side, held) } else { self.transmit(side, &held.as_frame()) }
+        if side == 0 {
+            self.out.transmit_held(side, held)
+        } else {
+            self.transmit(side, &held.as_frame())
+        }
     }
 }
 

@@ -87,7 +87,8 @@ impl Session {
         })
     }
 
-    /// A number for a datagram of `len` bytes on `path`, never given twice. `None`: the keys are used up.
+    /// A number for a datagram of `len` bytes on `path`, never given twice. `None`: the keys are
+    /// used up.
     #[inline]
     pub(crate) fn number(&mut self, now: Instant, path: Side, len: usize) -> Option<u64> {
         if self.is_over(now) {
@@ -130,7 +131,8 @@ impl Session {
     /// The keys must not be used any more.
     #[inline]
     pub(crate) fn is_over(&self, now: Instant) -> bool {
-        now >= self.ends_at || self.bytes_sealed.max(self.bytes_opened) >= self.rekey_bytes * ENDS_AT
+        now >= self.ends_at
+            || self.bytes_sealed.max(self.bytes_opened) >= self.rekey_bytes * ENDS_AT
     }
 
     pub(crate) fn status(&self, now: Instant) -> KeysStatus {
@@ -166,7 +168,8 @@ impl Sessions {
         Sessions { places: Vec::new(), max: (peers * 4).min(1 << PLACE_BITS) }
     }
 
-    /// Reserves a name, made up of `random` but for its place. `None`: there are as many as there may be.
+    /// Reserves a name, made up of `random` but for its place. `None`: there are as many as there
+    /// may be.
     pub(crate) fn reserve(&mut self, random: u32, peer: usize) -> Option<u32> {
         let place = match self.places.iter().position(Option::is_none) {
             Some(place) => place,

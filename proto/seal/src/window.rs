@@ -2,8 +2,8 @@
 
 /// Numbers from the largest that came down to a fixed distance below it, one bit each.
 ///
-/// The bitmap is a ring of words; a word is cleared as the largest number enters it. So one word's worth of numbers fewer than the
-/// ring holds can be told apart.
+/// The bitmap is a ring of words; a word is cleared as the largest number enters it. So one word's
+/// worth of numbers fewer than the ring holds can be told apart.
 pub(crate) struct Window {
     words: Box<[u64]>,
     /// One more than the largest number that came; 0: none did.
@@ -34,7 +34,8 @@ impl Window {
         number / WORD >= oldest_word && self.words[self.word(number)] >> (number % WORD) & 1 == 0
     }
 
-    /// `number`, which is fresh, has come. Only for what is proven to be the sender's: it moves the window.
+    /// `number`, which is fresh, has come. Only for what is proven to be the sender's: it moves the
+    /// window.
     #[inline]
     pub(crate) fn take(&mut self, number: u64) {
         if number >= self.next {
@@ -86,7 +87,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Against a set: nothing is taken twice, and within the window nothing is refused that has not come.
+        /// Against a set: nothing is taken twice, and within the window nothing is refused that has
+        /// not come.
         #[test]
         fn agrees_with_a_set(steps in prop::collection::vec((0..400_u64, any::<bool>(), 0..100_u8), 1..400)) {
             let (mut window, mut came, mut newest) = (Window::new(256), HashSet::new(), 0_u64);

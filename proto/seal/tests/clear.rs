@@ -142,7 +142,8 @@ fn rdma_in_the_clear_is_taken_from_nobody() {
         give(&mut line.right, line.now, 1, &packet_along(&path, Opcode::RC_SEND_ONLY, 9, 100));
     }
     give(&mut line.left, line.now, 1, &packet_along(&host_path(1), Opcode(0x11), 9, 99));
-    let to_hosts = drain(&mut line.left, line.now).into_iter().filter(|(side, _)| *side == INNER).count();
+    let to_hosts =
+        drain(&mut line.left, line.now).into_iter().filter(|(side, _)| *side == INNER).count();
     line.run_for(Duration::from_ms(10));
     assert_eq!((line.came.len(), to_hosts), (0, 0));
     assert_eq!(dropped(&line.right, DropReason::ClearRdmaIn), 2);
@@ -154,7 +155,8 @@ fn passes(cleartext: Cleartext) -> [bool; 2] {
     let transport = longhaul_wan::Config { box_id: 1, ..Default::default() };
     let sealing = Seal::new(Config { cleartext, ..config(0, 0) }).unwrap();
     let mut node = Sealed::new(Transport::new(transport).unwrap(), sealing);
-    let (out, back) = ([0, 1].map(|n| packet_along(&host_path(n), Opcode::RC_SEND_ONLY, 9, 0))).into();
+    let (out, back) =
+        ([0, 1].map(|n| packet_along(&host_path(n), Opcode::RC_SEND_ONLY, 9, 0))).into();
     give(&mut node, Instant::ZERO, INNER, &out);
     give(&mut node, Instant::ZERO, 1, &back);
     let seen = drain(&mut node, Instant::ZERO);
@@ -222,7 +224,10 @@ fn another_preshared_key_is_one_trouble_at_either_end() {
         for (n, told) in (0..).zip(troubles(boxes)) {
             let [Trouble::Peer { name, why }] = &told[..] else { panic!("{told:?}") };
             assert_eq!(*name, format!("box {}", 1 - n));
-            assert!(matches!(why, NoKeys::PresharedKey | NoKeys::Unfinished | NoKeys::Unanswered), "{why:?}");
+            assert!(
+                matches!(why, NoKeys::PresharedKey | NoKeys::Unfinished | NoKeys::Unanswered),
+                "{why:?}"
+            );
         }
     }
 }

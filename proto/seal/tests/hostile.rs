@@ -1,5 +1,5 @@
-//! Nothing that comes over the WAN makes a seal panic, hand anything inside that its peer did not seal for it, forget or change
-//! keys, or do unbounded work; and each datagram is counted.
+//! Nothing that comes over the WAN makes a seal panic, hand anything inside that its peer did not
+//! seal for it, forget or change keys, or do unbounded work; and each datagram is counted.
 
 mod net;
 
@@ -13,7 +13,8 @@ use proptest::prelude::*;
 /// Where the seal's header begins in an IPv4 frame without VLAN.
 const AT: usize = 42;
 
-/// A session with traffic both ways and several changes of keys; all that came over the WAN to box 1.
+/// A session with traffic both ways and several changes of keys; all that came over the WAN to box
+/// 1.
 fn recorded() -> (Net, Vec<Vec<u8>>) {
     let mut net = Net::new(
         [config(0, 0), config(1, 0)].map(|c| Config { rekey_bytes: 64 << 10, ..c }),
@@ -27,7 +28,8 @@ fn recorded() -> (Net, Vec<Vec<u8>>) {
         net.run_for(Duration::from_us(200));
     }
     net.run_for(Duration::from_ms(20));
-    let frames: Vec<_> = net.seen.iter().filter(|seen| seen.to == 1).map(|seen| seen.bytes.clone()).collect();
+    let frames: Vec<_> =
+        net.seen.iter().filter(|seen| seen.to == 1).map(|seen| seen.bytes.clone()).collect();
     for kind in [0, 1, 2, 4] {
         assert!(frames.iter().any(|frame| frame[AT + 1] >> 4 == kind), "kind {kind} is among them");
     }
@@ -37,7 +39,8 @@ fn recorded() -> (Net, Vec<Vec<u8>>) {
 /// What a stranger must not change.
 fn state(node: &Seal, now: Instant) -> (Vec<PeerStatus>, [u64; 6]) {
     let c = node.counters();
-    let counts = [c.opened, c.sealed, c.handshakes_begun, c.handshakes_done, c.rekeys, c.address_table_full];
+    let counts =
+        [c.opened, c.sealed, c.handshakes_begun, c.handshakes_done, c.rekeys, c.address_table_full];
     (node.peers(now).collect(), counts)
 }
 
@@ -84,7 +87,8 @@ fn a_whole_session_said_again_changes_nothing() {
 fn a_session_of_a_former_life_makes_no_keys() {
     let (net, frames) = recorded();
     for life in [0, 1] {
-        // Even with the same seed: cookies are then those that were good, but the time has come for others.
+        // Even with the same seed: cookies are then those that were good, but the time has come for
+        // others.
         let mut node = Seal::new(config(1, life)).unwrap();
         let now = net.now + Duration::from_ms(30_000);
         let before = *node.counters();
@@ -95,7 +99,9 @@ fn a_session_of_a_former_life_makes_no_keys() {
         assert!(node.peers(now).all(|peer| peer.keys.is_none() && !peer.is_shaking_hands));
         assert!(is_all_counted(&before, node.counters()));
         let drops = node.counters().drops;
-        assert!(drops.get(DropReason::HandshakeCookie) > 0 && drops.get(DropReason::UnknownKeys) > 0);
+        assert!(
+            drops.get(DropReason::HandshakeCookie) > 0 && drops.get(DropReason::UnknownKeys) > 0
+        );
     }
 }
 
@@ -127,8 +133,10 @@ fn a_flood_of_first_messages_costs_a_bounded_number_of_calculations() {
     let mut strangers = 0;
     for n in 0..200_u8 {
         let now = Instant::from_ns(u64::from(n) * 1_000_000);
-        let peer = PeerConfig { name: "far".into(), public_key: key(2).public(), preshared_key: None };
-        let mut near = Seal::new(Config::new(key(50 + n % 100), vec![peer], Seed::new([n; 32]))).unwrap();
+        let peer =
+            PeerConfig { name: "far".into(), public_key: key(2).public(), preshared_key: None };
+        let mut near =
+            Seal::new(Config::new(key(50 + n % 100), vec![peer], Seed::new([n; 32]))).unwrap();
         give(&mut near, now, Seal::inner(0), &datagram(&host_path(0), PORT, 1, 50));
         for _ in 0..2 {
             for (_, bytes) in drain(&mut near, now) {
@@ -177,7 +185,8 @@ fn what_routers_may_change_may_change_and_nothing_else() {
     let len = frames[0].len();
     for (at, frame) in frames.iter().enumerate().take(len.min(120)) {
         if matches!(at, 12 | 13 | 14 | 16 | 17 | 23 | 36 | 37 | 40 | 41) {
-            // What makes it a datagram to the port at all; lengths; and UDP's own checksum, which is not looked at.
+            // What makes it a datagram to the port at all; lengths; and UDP's own checksum, which
+            // is not looked at.
             continue;
         }
         let mut frame = frame.clone();
@@ -213,7 +222,10 @@ fn a_forged_notice_makes_the_box_ask_and_no_more() {
     assert_eq!(net.boxes[0].counters().unknown_received, 1);
     assert_eq!(drain(&mut net.boxes[0], net.now).len(), 1, "one question");
     let after = net.boxes[0].peers(net.now).next().unwrap().keys.unwrap();
-    assert_eq!((before.bytes_sealed, before.bytes_opened), (after.bytes_sealed, after.bytes_opened));
+    assert_eq!(
+        (before.bytes_sealed, before.bytes_opened),
+        (after.bytes_sealed, after.bytes_opened)
+    );
     // It keeps sealing with the keys that it has.
     net.send(0, 0, 2, 100);
     net.run_for(Duration::from_ms(5));
@@ -247,7 +259,9 @@ fn mutate(rng: &mut SplitMix64, entry: &[u8], other: &[u8]) -> Vec<u8> {
     for _ in 0..1 + rng.below(4) {
         // Mostly behind the headers, where it is the seal's to notice.
         let from = if rng.chance(0.8) { AT.min(bytes.len()) } else { 0 };
-        let Some(room) = (bytes.len() - from).checked_sub(1).filter(|room| *room > 0) else { break };
+        let Some(room) = (bytes.len() - from).checked_sub(1).filter(|room| *room > 0) else {
+            break;
+        };
         let at = from + rng.below(room as u64) as usize;
         match rng.below(6) {
             0 | 1 => bytes[at] ^= 1 << rng.below(8),

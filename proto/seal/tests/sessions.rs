@@ -4,7 +4,9 @@ mod net;
 
 use longhaul_link::{Impairments, LinkConfig};
 use longhaul_node::{Frame, Node, Payload, Trailer, Transmit};
-use longhaul_seal::{Cipher, Cleartext, Config, DropReason, OVERHEAD, PeerConfig, PresharedKey, Seal, Seed};
+use longhaul_seal::{
+    Cipher, Cleartext, Config, DropReason, OVERHEAD, PeerConfig, PresharedKey, Seal, Seed,
+};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 use longhaul_wire::Head;
 use net::{Net, PORT, config, datagram, drain, fibre, give, host_path, key};
@@ -112,7 +114,8 @@ fn both_at_once_come_to_one_set_of_keys() {
         net.run_for(Duration::from_us(delay_us) - Duration::from_us(1));
         net.send(1, 0, 1, 100);
         net.run_for(ms(2000));
-        let keys: Vec<_> = net.boxes.iter().map(|b| b.peers(net.now).next().unwrap().keys.unwrap()).collect();
+        let keys: Vec<_> =
+            net.boxes.iter().map(|b| b.peers(net.now).next().unwrap().keys.unwrap()).collect();
         assert_ne!(keys[0].is_initiator, keys[1].is_initiator);
         for n in 0..2 {
             let done = net.boxes[n].counters().handshakes_done;
@@ -121,7 +124,11 @@ fn both_at_once_come_to_one_set_of_keys() {
         net.send(0, 0, 2, 100);
         net.send(1, 0, 3, 100);
         net.run_for(ms(10));
-        assert_eq!((net.numbers(1), net.numbers(0)), (vec![1, 2], vec![1, 3]), "the first ones waited");
+        assert_eq!(
+            (net.numbers(1), net.numbers(0)),
+            (vec![1, 2], vec![1, 3]),
+            "the first ones waited"
+        );
     }
 }
 
@@ -162,7 +169,8 @@ fn each_datagram_comes_once_at_most_and_intact_whatever_the_wire_does() {
         assert!((3500..=3900).contains(&numbers.len()), "{} of 4000", numbers.len());
         for bytes in &net.came[n] {
             let number = net::number_of(bytes);
-            let sent = datagram(&host_path(1 - n as u8), PORT, number, 500 + number as usize % 1000);
+            let sent =
+                datagram(&host_path(1 - n as u8), PORT, number, 500 + number as usize % 1000);
             // Ethernet, hop limit, ECN and the IP header's checksum are the routers'.
             assert_eq!(bytes[26..], sent[26..], "intact");
         }
@@ -201,9 +209,14 @@ fn keys_are_replaced_by_volume_and_by_age_without_loss() {
                 assert_eq!(counters.handshakes_done, counters.rekeys + 1);
             }
             // What is left over from handshakes: a RESPONSE that came twice.
-            let of_handshakes = [DropReason::Unasked, DropReason::HandshakeCrossed, DropReason::NoKeys];
+            let of_handshakes =
+                [DropReason::Unasked, DropReason::HandshakeCrossed, DropReason::NoKeys];
             for node in &net.boxes {
-                let others = node.counters().drops.iter().find(|(reason, _)| !of_handshakes.contains(reason));
+                let others = node
+                    .counters()
+                    .drops
+                    .iter()
+                    .find(|(reason, _)| !of_handshakes.contains(reason));
                 assert_eq!(others, None);
             }
         }
@@ -212,8 +225,10 @@ fn keys_are_replaced_by_volume_and_by_age_without_loss() {
 
 #[test]
 fn keys_that_nobody_replaces_end() {
-    let mut net =
-        Net::new([config(0, 0), config(1, 0)].map(|c| Config { rekey_after: ms(1000), ..c }), vec![fibre()]);
+    let mut net = Net::new(
+        [config(0, 0), config(1, 0)].map(|c| Config { rekey_after: ms(1000), ..c }),
+        vec![fibre()],
+    );
     net.meet();
     net.run_for(ms(4100));
     assert!(net.boxes[0].peers(net.now).next().unwrap().keys.is_none());
@@ -371,7 +386,8 @@ fn strangers_and_wrong_secrets_come_to_no_keys() {
         c
     };
     let cases = [
-        // Box 0 knows another than box 1; box 1 knows another than box 0; one or both have a further secret.
+        // Box 0 knows another than box 1; box 1 knows another than box 0; one or both have a
+        // further secret.
         (other(config(0, 0), 50), config(1, 0), 0, DropReason::NoPeer),
         (config(0, 0), other(config(1, 0), 50), 1, DropReason::HandshakeStranger),
         (shared(config(0, 0), 60), config(1, 0), 0, DropReason::HandshakeForged),
@@ -385,7 +401,10 @@ fn strangers_and_wrong_secrets_come_to_no_keys() {
         }
         assert!(net.came[1].is_empty());
         assert!(net.dropped(counts, reason) > 0, "{reason:?}");
-        assert!(net.boxes.iter().all(|b| b.peers(net.now).all(|peer| peer.keys.is_none())), "{reason:?}");
+        assert!(
+            net.boxes.iter().all(|b| b.peers(net.now).all(|peer| peer.keys.is_none())),
+            "{reason:?}"
+        );
     }
     let mut net = Net::new([shared(config(0, 0), 60), shared(config(1, 0), 60)], vec![fibre()]);
     net.meet();
@@ -465,7 +484,8 @@ fn a_full_queue_is_told_and_counted() {
     assert_eq!(net.dropped(0, DropReason::Oversized), 1);
 }
 
-/// Three boxes, each with the others as peers, on one segment: a datagram goes to who serves its destination.
+/// Three boxes, each with the others as peers, on one segment: a datagram goes to who serves its
+/// destination.
 #[test]
 fn each_address_is_served_by_its_own_peer_and_may_move_to_another() {
     let boxes = [0, 1, 2].map(|n: u8| {
@@ -486,7 +506,10 @@ fn each_address_is_served_by_its_own_peer_and_may_move_to_another() {
         destination_ip: std::net::Ipv4Addr::new(10, 0, to, 1).into(),
         ..host_path(0)
     };
-    let mut step = |at_ms: u64, serves: [usize; 3], sends: &[(u8, u8, u64)], came: &mut Vec<(usize, u64)>| {
+    let mut step = |at_ms: u64,
+                    serves: [usize; 3],
+                    sends: &[(u8, u8, u64)],
+                    came: &mut Vec<(usize, u64)>| {
         let now = Instant::from_ns(at_ms * 1_000_000);
         boxes.iter_mut().for_each(|node| node.handle_timeout(now));
         for &(from, to, number) in sends {
@@ -504,7 +527,8 @@ fn each_address_is_served_by_its_own_peer_and_may_move_to_another() {
                 }
             }
         }
-        let handshakes: Vec<u64> = boxes.iter().map(|node| node.counters().handshakes_done).collect();
+        let handshakes: Vec<u64> =
+            boxes.iter().map(|node| node.counters().handshakes_done).collect();
         handshakes
     };
     step(1, serves, &[(0, 1, 1), (0, 2, 2), (1, 2, 3)], &mut came);
@@ -559,7 +583,11 @@ fn after_any_troubles_both_ends_talk_again() {
         }
         for n in 0..2 {
             let last = net.numbers(n).into_iter().filter(|number| *number >= 10_300).count();
-            assert!(last > 150, "seed {seed}, box {n}: {last} of 200 {:#?}", net.boxes[n].counters());
+            assert!(
+                last > 150,
+                "seed {seed}, box {n}: {last} of 200 {:#?}",
+                net.boxes[n].counters()
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Two transports with seals before their paths: what one takes comes out of the other, in order, and nothing of it is readable on
-//! the way.
+//! Two transports with seals before their paths: what one takes comes out of the other, in order,
+//! and nothing of it is readable on the way.
 
 mod line;
 mod net;
@@ -16,7 +16,10 @@ type Both = Line<Sealed<Transport>, Sealed<Transport>>;
 /// Which paths answer the left box.
 fn paths_up(line: &Both) -> Vec<bool> {
     let mut sessions = line.left.node().sessions();
-    sessions.next().map(|session| session.paths.iter().map(|path| path.is_up).collect()).unwrap_or_default()
+    sessions
+        .next()
+        .map(|session| session.paths.iter().map(|path| path.is_up).collect())
+        .unwrap_or_default()
 }
 
 #[test]
@@ -75,12 +78,19 @@ fn several_paths_are_sealed_by_one() {
             .all(|end| end.node().sessions().any(|s| s.paths.iter().all(|p| p.is_up)))
     };
     line.carry(is_met);
-    assert!(line.left.seal().unwrap().counters().rekeys >= 2, "{:#?}", line.left.seal().unwrap().counters());
+    assert!(
+        line.left.seal().unwrap().counters().rekeys >= 2,
+        "{:#?}",
+        line.left.seal().unwrap().counters()
+    );
     // The far box restarts: both layers find its new life.
     line.right = Sealed::new(transport(1, 2), seal(1, 1, 2));
     line.run_for(Duration::from_ms(1000));
     line.carry(is_met);
-    assert_eq!(line.left.seal().unwrap().counters().drops.get(longhaul_seal::DropReason::Unauthenticated), 0);
+    assert_eq!(
+        line.left.seal().unwrap().counters().drops.get(longhaul_seal::DropReason::Unauthenticated),
+        0
+    );
 }
 
 #[test]
@@ -89,7 +99,9 @@ fn with_one_path_a_chain_does_the_same() {
     let mut line = Line::new(end(0), end(1), 1);
     type Row = Chain<Transport, Seal>;
     let is_met = |line: &Line<Row, Row>| {
-        [&line.left, &line.right].iter().all(|end| end.left().unwrap().sessions().any(|s| s.is_open))
+        [&line.left, &line.right]
+            .iter()
+            .all(|end| end.left().unwrap().sessions().any(|s| s.is_open))
     };
     line.carry(is_met);
 }

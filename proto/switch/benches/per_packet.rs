@@ -43,7 +43,8 @@ fn per_packet(c: &mut Criterion) {
             let head = head(destination);
             let frame = Frame { head: &head, payload, trailer: Trailer::Sealed { pad_len: 0 } };
             let gap = rate.time_for_bytes(wire_bytes(frame.len()));
-            let mut switch = Switch::new(SwitchConfig { ecn, ..SwitchConfig::new(14, rate) }).unwrap();
+            let mut switch =
+                Switch::new(SwitchConfig { ecn, ..SwitchConfig::new(14, rate) }).unwrap();
             switch.add_static(longhaul_wire::MacAddr([2, 0, 0, 0, 0, 2]), 1).unwrap();
             let (mut now, mut out) = (Instant::ZERO, Count(0));
             // Some queue, for the marks.

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 /// How often a full table is searched for addresses that have aged.
 const SEARCH_INTERVAL: Duration = Duration::from_ms(1000);
 
-/// Which address lives behind which port. Hashes are keyed, so that stations cannot aim at collisions.
+/// Which address lives behind which port. Hashes are keyed, so that stations cannot aim at
+/// collisions.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     known: HashMap<u64, Entry, FixedState>,

@@ -12,31 +12,33 @@ pub const PORTS_MAX: usize = 64;
 pub struct SwitchConfig {
     /// Ports, 2 to [`PORTS_MAX`]: the sides of the node.
     pub ports: usize,
-    /// Rate of each output in bits on the wire: a frame takes its length and 24 bytes. With flow control, each port has its
-    /// own.
+    /// Rate of each output in bits on the wire: a frame takes its length and 24 bytes. With flow
+    /// control, each port has its own.
     pub rate: BitRate,
-    /// Rates of single outputs, from the first on; those beyond have `rate`. Where a port's link is slower than its output,
-    /// frames wait uncounted and unmarked.
+    /// Rates of single outputs, from the first on; those beyond have `rate`. Where a port's link is
+    /// slower than its output, frames wait uncounted and unmarked.
     pub port_rates: Vec<BitRate>,
-    /// Room for frames that wait for an output, in bytes on the wire; a frame that would exceed it is dropped.
-    /// Senders that are not paced need their windows' sum; others what arrives while marks and notifications are under
-    /// way.
+    /// Room for frames that wait for an output, in bytes on the wire; a frame that would exceed it
+    /// is dropped. Senders that are not paced need their windows' sum; others what arrives while
+    /// marks and notifications are under way.
     pub queue_bytes: u64,
     /// When an output's queue marks frames. `None`: never.
     pub ecn: Option<RedConfig>,
     /// Priority-based flow control. `None`: pause frames are neither sent nor obeyed.
     pub pfc: Option<PfcConfig>,
-    /// Addresses that can be known at a time, declared and learnt together; each takes about 32 bytes. With no room,
-    /// further ones are not learnt.
+    /// Addresses that can be known at a time, declared and learnt together; each takes about 32
+    /// bytes. With no room, further ones are not learnt.
     pub addresses_max: usize,
-    /// How long a learnt address that is silent is believed. Source of the default: IEEE 802.1Q, table 8-6.
+    /// How long a learnt address that is silent is believed. Source of the default: IEEE 802.1Q,
+    /// table 8-6.
     pub address_age: Duration,
     /// Seed of the marks, a stream for each output, and of the address table's hashes.
     pub seed: u64,
 }
 
 impl SwitchConfig {
-    /// `ports` ports at `rate`: 16 MiB of queue each, no marks, no flow control, 4096 addresses that live for 300 s.
+    /// `ports` ports at `rate`: 16 MiB of queue each, no marks, no flow control, 4096 addresses
+    /// that live for 300 s.
     pub fn new(ports: usize, rate: BitRate) -> Self {
         SwitchConfig {
             ports,
@@ -55,7 +57,8 @@ impl SwitchConfig {
     pub fn memory_bytes_max(&self) -> u64 {
         // Half of what both directions of a link need.
         let of = |queue: LinkConfig| queue.memory_bytes_needed().map_or(0, |both| both / 2);
-        let queues = (0..self.ports).fold(0, |sum: u64, port| sum.saturating_add(of(self.output(port))));
+        let queues =
+            (0..self.ports).fold(0, |sum: u64, port| sum.saturating_add(of(self.output(port))));
         let Some(pfc) = &self.pfc else { return queues };
         queues.saturating_add(of(LinkConfig { queue_bytes: pfc.buffer_bytes(), ..self.output(0) }))
     }

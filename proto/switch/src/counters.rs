@@ -13,9 +13,11 @@ pub enum DropReason {
     GroupSource,
     /// Its destination lives behind the port that it came by.
     SamePort,
-    /// To an address that no bridge forwards, such as MAC control (01-80-C2-00-00-00 to -0F; IEEE 802.1Q, table 8-1).
+    /// To an address that no bridge forwards, such as MAC control (01-80-C2-00-00-00 to -0F; IEEE
+    /// 802.1Q, table 8-1).
     LinkLocal,
-    /// Of the lossless priority, and headroom was not enough for its port: counted once for each output that it was for.
+    /// Of the lossless priority, and headroom was not enough for its port: counted once for each
+    /// output that it was for.
     HeadroomFull,
 }
 
@@ -68,8 +70,9 @@ impl DropCounters {
     }
 }
 
-/// What one port of a switch did since it was made. Every frame received was dropped for a reason, was a pause frame that
-/// was obeyed, entered one output, or was flooded and entered every output but one.
+/// What one port of a switch did since it was made. Every frame received was dropped for a reason,
+/// was a pause frame that was obeyed, entered one output, or was flooded and entered every output
+/// but one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortCounters {
     /// Frames that came in by this port.
@@ -82,7 +85,8 @@ pub struct PortCounters {
     pub unlearnt_frames: u64,
     /// Frames received that came to no output.
     pub drops: DropCounters,
-    /// What the port's output did: its queue, its marks and its drops. Pause frames are not among its frames.
+    /// What the port's output did: its queue, its marks and its drops. Pause frames are not among
+    /// its frames.
     pub output: LinkCounters,
     /// What flow control did.
     pub pause: PauseCounters,

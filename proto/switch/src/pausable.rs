@@ -3,7 +3,9 @@
 use crate::config::SwitchConfig;
 use crate::pfc::{PauseCounters, Pauser, PfcConfig};
 use longhaul_cc::{Red, wire_bytes};
-use longhaul_link::{DropReason as OutputDrop, LinkConfig, LinkCounters, LinkError, Wire, send_marked};
+use longhaul_link::{
+    DropReason as OutputDrop, LinkConfig, LinkCounters, LinkError, Wire, send_marked,
+};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Side, Transmit};
 use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wire::{Ecn, MacAddr, Pause, priority_of};
@@ -86,11 +88,17 @@ struct Port {
 }
 
 impl Port {
-    fn new(config: &SwitchConfig, pfc: &PfcConfig, port: usize, seed: u64) -> Result<Self, LinkError> {
+    fn new(
+        config: &SwitchConfig,
+        pfc: &PfcConfig,
+        port: usize,
+        seed: u64,
+    ) -> Result<Self, LinkError> {
         let of = &pfc.ports[port];
         let plain = LinkConfig { rate: Some(of.rate), ecn: config.ecn, ..LinkConfig::default() };
         let wire = Wire::new(&plain, 0, seed)?;
-        let room = [pfc.xon_bytes, pfc.xoff_bytes, pfc.xoff_bytes.saturating_add(of.headroom_bytes)];
+        let room =
+            [pfc.xon_bytes, pfc.xoff_bytes, pfc.xoff_bytes.saturating_add(of.headroom_bytes)];
         Ok(Port {
             address: address_of(port),
             rate: of.rate,
@@ -175,8 +183,11 @@ impl Port {
     /// A pause frame came by this port.
     fn hear(&mut self, now: Instant, pause: &Pause) {
         let Some(quanta) = pause.quanta[usize::from(self.priority)] else { return };
-        let count =
-            if quanta > 0 { &mut self.pauses.pauses_received } else { &mut self.pauses.resumes_received };
+        let count = if quanta > 0 {
+            &mut self.pauses.pauses_received
+        } else {
+            &mut self.pauses.resumes_received
+        };
         *count += 1;
         self.paused.ask(now, Pause::time(quanta, self.rate));
         self.begin(now);
@@ -195,8 +206,10 @@ impl Port {
         if let Some((due, _)) = self.sending {
             return (!self.is_blocked).then_some(Deadline { at: due, reason: "switch output" });
         }
-        let over = (!self.queues[LOSSLESS].is_empty())
-            .then_some(Deadline { at: self.paused.until, reason: "paused by the link's other end" });
+        let over = (!self.queues[LOSSLESS].is_empty()).then_some(Deadline {
+            at: self.paused.until,
+            reason: "paused by the link's other end",
+        });
         Deadline::earliest(over, self.input.poll_timeout())
     }
 }
@@ -212,7 +225,8 @@ pub(crate) struct Pausable {
 impl Pausable {
     /// `seeds` are by port.
     pub fn new(config: &SwitchConfig, pfc: &PfcConfig, seeds: &[u64]) -> Result<Self, LinkError> {
-        let ports = seeds.iter().enumerate().map(|(port, seed)| Port::new(config, pfc, port, *seed));
+        let ports =
+            seeds.iter().enumerate().map(|(port, seed)| Port::new(config, pfc, port, *seed));
         Ok(Pausable {
             ports: ports.collect::<Result<_, _>>()?,
             priority: pfc.priority,
@@ -221,8 +235,8 @@ impl Pausable {
         })
     }
 
-    /// Takes a frame that came by `input` to the output of `port`. False: it is of the lossless priority, and the input has
-    /// no room left.
+    /// Takes a frame that came by `input` to the output of `port`. False: it is of the lossless
+    /// priority, and the input has no room left.
     pub fn enter(&mut self, now: Instant, input: Side, port: Side, frame: &Frame<'_>) -> bool {
         self.now = now;
         let bytes = wire_bytes(frame.len());

@@ -2,21 +2,25 @@ use longhaul_node::Deadline;
 use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wire::{PRIORITIES, Pause};
 
-/// Priority-based flow control (IEEE 802.1Qbb) of one priority: nothing of it is dropped while headroom is enough.
+/// Priority-based flow control (IEEE 802.1Qbb) of one priority: nothing of it is dropped while
+/// headroom is enough.
 ///
-/// Its frames are counted by the port that they came in by, from their arrival to their departure. When those of one port
-/// exceed `xoff_bytes`, what is at its other end is asked to pause, again and again before the pause is over; at `xon_bytes`
-/// it may go on. What arrives in between takes headroom. All other priorities share a queue with tail drop at each output,
-/// which takes turns with the lossless one, a frame each; CNPs (DSCP 48) are among them and so wait for at most a frame of
-/// the other queue. ACKs travel with the data of their QP, and in its priority.
+/// Its frames are counted by the port that they came in by, from their arrival to their departure.
+/// When those of one port exceed `xoff_bytes`, what is at its other end is asked to pause, again
+/// and again before the pause is over; at `xon_bytes` it may go on. What arrives in between takes
+/// headroom. All other priorities share a queue with tail drop at each output, which takes turns
+/// with the lossless one, a frame each; CNPs (DSCP 48) are among them and so wait for at most a
+/// frame of the other queue. ACKs travel with the data of their QP, and in its priority.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PfcConfig {
-    /// The lossless priority, 0 to 7: see [`longhaul_wire::priority_of`]. RoCE usually has 3 (DSCP 26).
+    /// The lossless priority, 0 to 7: see [`longhaul_wire::priority_of`]. RoCE usually has 3 (DSCP
+    /// 26).
     pub priority: u8,
     /// Bytes on the wire of one input beyond which it is paused.
     pub xoff_bytes: u64,
-    /// Bytes on the wire of one input at which it may go on: at most `xoff_bytes`. Where more than `xoff_bytes - xon_bytes`
-    /// leave while the word goes round, or `xon_bytes` do, an output idles.
+    /// Bytes on the wire of one input at which it may go on: at most `xoff_bytes`. Where more than
+    /// `xoff_bytes - xon_bytes` leave while the word goes round, or `xon_bytes` do, an output
+    /// idles.
     pub xon_bytes: u64,
     /// What differs by port: one for each.
     pub ports: Vec<PfcPort>,
@@ -27,8 +31,8 @@ pub struct PfcConfig {
 pub struct PfcPort {
     /// Rate of the link: of the output, and what pauses measure time by.
     pub rate: BitRate,
-    /// Bytes on the wire that may come in beyond `xoff_bytes`: what a round trip of the link carries, and a few of the
-    /// longest frames, or frames of the lossless priority are dropped.
+    /// Bytes on the wire that may come in beyond `xoff_bytes`: what a round trip of the link
+    /// carries, and a few of the longest frames, or frames of the lossless priority are dropped.
     pub headroom_bytes: u64,
 }
 
@@ -48,7 +52,10 @@ impl PfcConfig {
             return Some(PfcFault::Priority { priority: self.priority });
         }
         if self.xon_bytes > self.xoff_bytes {
-            return Some(PfcFault::Thresholds { xoff_bytes: self.xoff_bytes, xon_bytes: self.xon_bytes });
+            return Some(PfcFault::Thresholds {
+                xoff_bytes: self.xoff_bytes,
+                xon_bytes: self.xon_bytes,
+            });
         }
         (self.ports.len() != ports).then_some(PfcFault::Ports { given: self.ports.len(), ports })
     }
@@ -96,15 +103,16 @@ pub struct PauseCounters {
     pub resumes_received: u64,
     /// How long the output was not to send its lossless priority.
     pub paused: Duration,
-    /// The most that was in the switch of the lossless priority and had come by this port, in bytes on the wire.
+    /// The most that was in the switch of the lossless priority and had come by this port, in bytes
+    /// on the wire.
     pub held_bytes_max: u64,
 }
 
 /// How long a pause is asked for: as long as can be, because a frame that ends it follows.
 const QUANTA: u16 = Pause::QUANTA_MAX;
 
-/// A receiver that asks the other end of its link to pause one priority while its buffer is full: a switch's input, or a
-/// NIC's.
+/// A receiver that asks the other end of its link to pause one priority while its buffer is full: a
+/// switch's input, or a NIC's.
 #[derive(Clone, Debug)]
 pub struct Pauser {
     priority: u8,
@@ -121,7 +129,8 @@ pub struct Pauser {
 }
 
 impl Pauser {
-    /// For a link at `rate`: pauses `priority` above `xoff_bytes` until `xon_bytes`, and has room for `bytes_max`.
+    /// For a link at `rate`: pauses `priority` above `xoff_bytes` until `xon_bytes`, and has room
+    /// for `bytes_max`.
     pub fn new(priority: u8, rate: BitRate, [xon_bytes, xoff_bytes, bytes_max]: [u64; 3]) -> Self {
         Pauser {
             priority,

@@ -9,8 +9,8 @@ use longhaul_wire::{HEAD_MAX, MacAddr, Pause};
 
 /// See the crate's documentation. Port `i` is the node's side `i`.
 ///
-/// Its `now` never decreases from one call to the next. A frame whose output has no room stays, in order, until there
-/// is; behind it the queue fills as it would at a rate of zero.
+/// Its `now` never decreases from one call to the next. A frame whose output has no room stays, in
+/// order, until there is; behind it the queue fills as it would at a rate of zero.
 pub struct Switch {
     config: SwitchConfig,
     addresses: Addresses,
@@ -37,7 +37,8 @@ fn members(mut set: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Addresses of protocols between neighbours, which a bridge never forwards. Source: IEEE 802.1Q, table 8-1.
+/// Addresses of protocols between neighbours, which a bridge never forwards. Source: IEEE 802.1Q,
+/// table 8-1.
 fn is_link_local(address: MacAddr) -> bool {
     matches!(address.0, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f])
 }
@@ -50,7 +51,10 @@ fn is_group(address: MacAddr) -> bool {
 #[inline]
 fn addresses_of(head: &[u8]) -> Option<(MacAddr, MacAddr)> {
     let h = head.first_chunk::<14>()?;
-    Some((MacAddr([h[0], h[1], h[2], h[3], h[4], h[5]]), MacAddr([h[6], h[7], h[8], h[9], h[10], h[11]])))
+    Some((
+        MacAddr([h[0], h[1], h[2], h[3], h[4], h[5]]),
+        MacAddr([h[6], h[7], h[8], h[9], h[10], h[11]]),
+    ))
 }
 
 impl Switch {
@@ -143,7 +147,8 @@ impl Switch {
         if !self.addresses.learn(now, source, side) {
             self.ports[side].unlearnt_frames += 1;
         }
-        let known = if is_group(destination) { None } else { self.addresses.port_of(now, destination) };
+        let known =
+            if is_group(destination) { None } else { self.addresses.port_of(now, destination) };
         match known {
             Some(port) if port == side => Err(DropReason::SamePort),
             Some(port) => self.enter(now, side, port, frame),
@@ -155,7 +160,13 @@ impl Switch {
     }
 
     #[inline]
-    fn enter(&mut self, now: Instant, side: Side, port: Side, frame: &Frame<'_>) -> Result<(), DropReason> {
+    fn enter(
+        &mut self,
+        now: Instant,
+        side: Side,
+        port: Side,
+        frame: &Frame<'_>,
+    ) -> Result<(), DropReason> {
         self.occupied |= 1 << port;
         match &mut self.outputs {
             Outputs::Plain(outputs) => outputs[port].enter(now, frame),
@@ -236,12 +247,13 @@ impl Node for Switch {
     fn poll_timeout(&self) -> Option<Deadline> {
         match &self.outputs {
             Outputs::Plain(outputs) => {
-                let due = members(self.occupied).filter_map(|port| outputs[port].next_due()).min()?;
+                let due =
+                    members(self.occupied).filter_map(|port| outputs[port].next_due()).min()?;
                 Some(Deadline { at: due, reason: "switch output" })
             }
-            Outputs::Pausable(outputs) => {
-                members(self.occupied).map(|port| outputs.deadline(port)).fold(None, Deadline::earliest)
-            }
+            Outputs::Pausable(outputs) => members(self.occupied)
+                .map(|port| outputs.deadline(port))
+                .fold(None, Deadline::earliest),
         }
     }
 }

@@ -3,7 +3,9 @@
 use longhaul_cc::wire_bytes;
 use longhaul_link::DropReason as OutputDrop;
 use longhaul_node::{Frame, Node, Payload, Side, Trailer, Transmit};
-use longhaul_switch::{DropReason, PfcConfig, PfcFault, PfcPort, Switch, SwitchConfig, SwitchError};
+use longhaul_switch::{
+    DropReason, PfcConfig, PfcFault, PfcPort, Switch, SwitchConfig, SwitchError,
+};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn};
 use longhaul_wire::{Bth, Head, MacAddr, Opcode, Path, PathTemplate, Pause};
 use proptest::prelude::*;
@@ -301,7 +303,8 @@ mod an_output {
         }
         bench.send(2, 0, CNP, 9);
         bench.drain();
-        let dscps: Vec<u8> = bench.out.frames.iter().filter(|it| it.1 == 0).map(|it| it.2[15] >> 2).collect();
+        let dscps: Vec<u8> =
+            bench.out.frames.iter().filter(|it| it.1 == 0).map(|it| it.2[15] >> 2).collect();
         assert_eq!(dscps[..3], [ROCE, CNP, ROCE]);
     }
 
@@ -366,7 +369,10 @@ mod configuration {
         };
         let fault = |fault| Err(SwitchError::Pfc(fault));
         assert_eq!(refused(|pfc| pfc.priority = 8), fault(PfcFault::Priority { priority: 8 }));
-        assert_eq!(refused(|pfc| pfc.ports.truncate(3)), fault(PfcFault::Ports { given: 3, ports: 4 }));
+        assert_eq!(
+            refused(|pfc| pfc.ports.truncate(3)),
+            fault(PfcFault::Ports { given: 3, ports: 4 })
+        );
         let (xoff_bytes, xon_bytes) = (XOFF, XOFF + 1);
         let thresholds = PfcFault::Thresholds { xoff_bytes, xon_bytes };
         assert_eq!(refused(|pfc| pfc.xon_bytes = XOFF + 1), fault(thresholds));
@@ -405,7 +411,8 @@ mod any_traffic {
     }
 
     proptest! {
-        /// Nothing is lost unaccounted for, each flow keeps its order, and whoever was paused is told to go on.
+        /// Nothing is lost unaccounted for, each flow keeps its order, and whoever was paused is
+        /// told to go on.
         #[test]
         fn is_conserved_and_keeps_its_order(events in events()) {
             let mut bench = Bench::new(config());

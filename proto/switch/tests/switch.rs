@@ -35,7 +35,14 @@ fn plain() -> SwitchConfig {
     SwitchConfig::new(PORTS, rate())
 }
 
-fn send_to(switch: &mut Switch, now: Instant, side: Side, [to, from]: [MacAddr; 2], number: u32, len: usize) {
+fn send_to(
+    switch: &mut Switch,
+    now: Instant,
+    side: Side,
+    [to, from]: [MacAddr; 2],
+    number: u32,
+    len: usize,
+) {
     let mut head = [0; 54];
     head[..6].copy_from_slice(&to.0);
     head[6..12].copy_from_slice(&from.0);
@@ -215,7 +222,8 @@ mod outputs {
             send(&mut switch, Instant::ZERO, 2, 0, number);
             send(&mut switch, Instant::ZERO, 2, 1, number);
         }
-        let last = |arrivals: &[Arrival], side| arrivals.iter().rfind(|it| it.side == side).unwrap().at;
+        let last =
+            |arrivals: &[Arrival], side| arrivals.iter().rfind(|it| it.side == side).unwrap().at;
         let arrivals = drain(&mut switch);
         for (side, rate) in [(0, slow), (1, rate())] {
             assert_eq!(
@@ -223,13 +231,17 @@ mod outputs {
                 Instant::ZERO + rate.time_for_bytes(wire_bytes(FRAME_LEN)).times(5)
             );
         }
-        assert_eq!(switch.counters(0).output.queue_bytes_max, switch.counters(1).output.queue_bytes_max);
+        assert_eq!(
+            switch.counters(0).output.queue_bytes_max,
+            switch.counters(1).output.queue_bytes_max
+        );
     }
 
     #[test]
     fn what_does_not_fit_the_queue_is_dropped_at_its_tail() {
         let frames = 10;
-        let mut switch = switch(SwitchConfig { queue_bytes: frames * wire_bytes(FRAME_LEN), ..plain() });
+        let mut switch =
+            switch(SwitchConfig { queue_bytes: frames * wire_bytes(FRAME_LEN), ..plain() });
         for number in 0..25 {
             send(&mut switch, Instant::ZERO, 1, 0, number);
         }
@@ -304,7 +316,8 @@ mod marks {
         switch.handle_frame(now, 1, &frame);
     }
 
-    /// The share of marked frames, and every arrival, of `count` that each find `queued` frames in front of them.
+    /// The share of marked frames, and every arrival, of `count` that each find `queued` frames in
+    /// front of them.
     fn behind(queued: u64, count: u32, traffic_class: u8) -> (f64, Vec<Arrival>) {
         let mut switch = switch(SwitchConfig { ecn: Some(RED), ..plain() });
         let bytes = wire_bytes(1000 + 54 + 4);
@@ -320,7 +333,8 @@ mod marks {
         }
         out.arrivals.extend(drain(&mut switch));
         out.arrivals.drain(..queued as usize);
-        let marked = out.arrivals.iter().filter(|a| Ecn::of(&a.head) == Some(Ecn::Congested)).count();
+        let marked =
+            out.arrivals.iter().filter(|a| Ecn::of(&a.head) == Some(Ecn::Congested)).count();
         assert_eq!(switch.counters(0).output.ecn_marked_frames, marked as u64);
         (marked as f64 / f64::from(count), out.arrivals)
     }
@@ -338,7 +352,10 @@ mod marks {
             };
             // Five standard deviations of 20,000 draws.
             let tolerance = 5.0 * (expected * (1.0 - expected) / 20_000.0_f64).sqrt() + 1e-9;
-            assert!((share - expected).abs() <= tolerance, "{share} instead of {expected} behind {queue} B");
+            assert!(
+                (share - expected).abs() <= tolerance,
+                "{share} instead of {expected} behind {queue} B"
+            );
         }
     }
 
@@ -388,8 +405,8 @@ mod configuration {
 mod any_traffic {
     use super::*;
 
-    /// A frame: by which port, to which of the stations, two of which nobody is, or to all; how long; how long after
-    /// the one before.
+    /// A frame: by which port, to which of the stations, two of which nobody is, or to all; how
+    /// long; how long after the one before.
     fn frames() -> impl Strategy<Value = Vec<(u8, u8, usize, u64)>> {
         let frame = (0..PORTS as u8, 0..PORTS as u8 + 3, 60_usize..5000, 0_u64..2000);
         prop::collection::vec(frame, 1..400)

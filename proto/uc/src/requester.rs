@@ -4,8 +4,8 @@ use longhaul_node::Gather;
 use longhaul_units::{Psn, Qpn};
 use longhaul_wire::{Bth, Head, Opcode, PathTemplate, Reth, Verb};
 use longhaul_work::{
-    Context, Emit, Intent, MESSAGE_MAX, Mtu, SendOp, SendQueue, SendRefused, SendWqe, SendWr, Status,
-    total_len,
+    Context, Emit, Intent, MESSAGE_MAX, Mtu, SendOp, SendQueue, SendRefused, SendWqe, SendWr,
+    Status, total_len,
 };
 
 /// What a requester must know about its connection.
@@ -27,14 +27,14 @@ pub struct RequesterConfig {
 
 /// The sending half of a UC QP.
 ///
-/// Lifecycle: made with its queue sizes, [`Requester::start`]ed with a connection's parameters, then driven by posts
-/// until it is stopped. Packets are built when [`Requester::transmit`] is called, never before; a work request is done
-/// when its last packet was handed over, so that nothing limits what is under way but the rate at which the caller
-/// grants room. After an error it has flushed everything and stays so until [`Requester::recover`] or
-/// [`Requester::start`].
+/// Lifecycle: made with its queue sizes, [`Requester::start`]ed with a connection's parameters,
+/// then driven by posts until it is stopped. Packets are built when [`Requester::transmit`] is
+/// called, never before; a work request is done when its last packet was handed over, so that
+/// nothing limits what is under way but the rate at which the caller grants room. After an error it
+/// has flushed everything and stays so until [`Requester::recover`] or [`Requester::start`].
 ///
-/// The work requests in the ring are named by a running index: `done` is the one being sent, `tail` the next to be
-/// posted. PSNs are unwrapped to 64 bits.
+/// The work requests in the ring are named by a running index: `done` is the one being sent, `tail`
+/// the next to be posted. PSNs are unwrapped to 64 bits.
 #[derive(Debug)]
 pub struct Requester {
     queue: SendQueue,
@@ -61,8 +61,8 @@ pub struct RequesterSnapshot {
 }
 
 impl Requester {
-    /// A stopped requester for `depth` (rounded up to a power of two) work requests of up to `sge_max` segments
-    /// (at most [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
+    /// A stopped requester for `depth` (rounded up to a power of two) work requests of up to
+    /// `sge_max` segments (at most [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
     pub fn new(depth: u32, sge_max: u32, inline_max: u32) -> Self {
         let config = RequesterConfig {
             qpn: Qpn::new(0),
@@ -103,15 +103,15 @@ impl Requester {
         &self.config
     }
 
-    /// True after an error completion; everything queued has been flushed. The QP's send queue is in error (SQE),
-    /// its receive queue goes on. Source: IBTA, volume 1, section 10.3.1.
+    /// True after an error completion; everything queued has been flushed. The QP's send queue is
+    /// in error (SQE), its receive queue goes on. Source: IBTA, volume 1, section 10.3.1.
     #[inline]
     pub fn is_failed(&self) -> bool {
         self.failed
     }
 
-    /// Sends again after a failure, with the next PSN: the QP leaves SQE for RTS. To the peer, a message that was
-    /// broken off ends with the first packet of the next.
+    /// Sends again after a failure, with the next PSN: the QP leaves SQE for RTS. To the peer, a
+    /// message that was broken off ends with the first packet of the next.
     pub fn recover(&mut self) {
         self.failed = false;
         self.paused = false;
@@ -145,13 +145,19 @@ impl Requester {
 
     /// State for people.
     pub fn snapshot(&self) -> RequesterSnapshot {
-        RequesterSnapshot { next: self.next_psn(), queued: self.tail - self.done, offset: self.offset }
+        RequesterSnapshot {
+            next: self.next_psn(),
+            queued: self.tail - self.done,
+            offset: self.offset,
+        }
     }
 
-    /// Queues a work request; inline data is read from `memory` at once. A fence has nothing to wait for.
+    /// Queues a work request; inline data is read from `memory` at once. A fence has nothing to
+    /// wait for.
     ///
     /// # Errors
-    /// [`SendRefused`], and nothing is queued: READs, atomics, invalidations and datagrams always are.
+    /// [`SendRefused`], and nothing is queued: READs, atomics, invalidations and datagrams always
+    /// are.
     pub fn post(
         &mut self,
         wr: &SendWr<'_>,
@@ -169,7 +175,9 @@ impl Requester {
             SendOp::Send { invalidate: None, .. } | SendOp::Write { .. } => None,
             SendOp::Send { .. } => Some("an invalidation of an unreliable queue pair"),
             SendOp::Read { .. } => Some("a READ of an unreliable queue pair"),
-            SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } => Some("an atomic of an unreliable queue pair"),
+            SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } => {
+                Some("an atomic of an unreliable queue pair")
+            }
             SendOp::Datagram { .. } => Some("a datagram of a connected queue pair"),
         };
         if let Some(what) = missing {
@@ -189,7 +197,8 @@ impl Requester {
         self.done != self.tail && !self.failed && (self.offset > 0 || !self.paused)
     }
 
-    /// Sends one packet, if there is one to send. The caller has granted room. True when a packet was sent.
+    /// Sends one packet, if there is one to send. The caller has granted room. True when a packet
+    /// was sent.
     ///
     /// Memory that may not be read fails the requester: see [`Requester::is_failed`].
     pub fn transmit<C: Context>(
@@ -205,18 +214,24 @@ impl Requester {
         let left = wqe.len - self.offset;
         let len = left.min(self.config.mtu.bytes());
         let (first, last) = (self.offset == 0, len == left);
-        // The whole of a longer message before its first packet: one that breaks off half-way is lost to the peer.
+        // The whole of a longer message before its first packet: one that breaks off half-way is
+        // lost to the peer.
         if first && !last && self.queue.check(self.done, Intent::LocalRead, ctx).is_err() {
             self.fail(ctx);
             return false;
         }
-        let mut bth = Bth::new(request_opcode(wqe, first, last), self.config.dest_qpn, self.next_psn());
+        let mut bth =
+            Bth::new(request_opcode(wqe, first, last), self.config.dest_qpn, self.next_psn());
         bth.migreq = self.config.migreq;
         bth.pkey = self.config.pkey;
         bth.solicited = last && wqe.solicited && wqe.consumes_receive();
         let mut head = Head::begin(template, &bth);
         if first && wqe.verb == Verb::Write {
-            head.push_reth(&Reth { virtual_address: wqe.remote_address, rkey: wqe.rkey, len: wqe.len });
+            head.push_reth(&Reth {
+                virtual_address: wqe.remote_address,
+                rkey: wqe.rkey,
+                len: wqe.len,
+            });
         }
         if last && let Some(immediate) = wqe.immediate {
             head.push_immediate(immediate);
@@ -241,15 +256,16 @@ impl Requester {
         true
     }
 
-    /// Ends the message being sent with a protection error, and everything behind it with a flush error.
+    /// Ends the message being sent with a protection error, and everything behind it with a flush
+    /// error.
     #[cold]
     fn fail<C: Context>(&mut self, ctx: &mut C) {
         self.complete_oldest(Status::LocalProtection, ctx);
         self.flush(ctx);
     }
 
-    /// Stops and completes everything queued with a flush error, in order; called again, so also what was posted
-    /// since.
+    /// Stops and completes everything queued with a flush error, in order; called again, so also
+    /// what was posted since.
     pub fn flush<C: Context>(&mut self, ctx: &mut C) {
         self.failed = true;
         while self.done < self.tail {

@@ -53,16 +53,17 @@ struct Write {
 
 /// The receiving half of a UC QP.
 ///
-/// A packet that begins a message is taken whatever its PSN, and ends a message that is still incomplete. All others
-/// must follow on the one before. What breaks off leaves no trace but counters: the receive of a broken SEND serves
-/// the next message that needs one, and a broken WRITE has written what had come. Source: IBTA, volume 1, sections
-/// 9.8.2 and 9.9.3.
+/// A packet that begins a message is taken whatever its PSN, and ends a message that is still
+/// incomplete. All others must follow on the one before. What breaks off leaves no trace but
+/// counters: the receive of a broken SEND serves the next message that needs one, and a broken
+/// WRITE has written what had come. Source: IBTA, volume 1, sections 9.8.2 and 9.9.3.
 #[derive(Debug)]
 pub struct Responder {
     config: ResponderConfig,
     expected: Psn,
     message: Message,
-    /// The receive of a SEND that was broken off. With a message of [`Message::Send`] there is none.
+    /// The receive of a SEND that was broken off. With a message of [`Message::Send`] there is
+    /// none.
     kept: Option<Receive>,
     fault: Option<Fault>,
 }
@@ -81,7 +82,13 @@ pub struct ResponderSnapshot {
 impl Responder {
     /// A responder in the state of a fresh connection.
     pub fn new(config: ResponderConfig) -> Self {
-        Responder { expected: config.rq_psn, message: Message::None, kept: None, fault: None, config }
+        Responder {
+            expected: config.rq_psn,
+            message: Message::None,
+            kept: None,
+            fault: None,
+            config,
+        }
     }
 
     /// The parameters in force.
@@ -131,7 +138,11 @@ impl Responder {
             Ok(())
         } else {
             match (self.message, verb) {
-                (Message::Send { .. }, Verb::Send) | (Message::Write(_), Verb::Write) if in_turn => Ok(()),
+                (Message::Send { .. }, Verb::Send) | (Message::Write(_), Verb::Write)
+                    if in_turn =>
+                {
+                    Ok(())
+                }
                 _ => Err(DropReason::BrokenMessage),
             }
         };
@@ -185,7 +196,8 @@ impl Responder {
         };
         let received = offset + payload.len() as u64;
         self.message = Message::Send { received, into };
-        // The standard would let a message that is too long vanish; a program with too small a buffer is told.
+        // The standard would let a message that is too long vanish; a program with too small a
+        // buffer is told.
         if received > into.capacity.min(MESSAGE_MAX) {
             ctx.counters().count(Counter::RespLocalLength);
             self.give_up(Fault::LocalLength, queue, ctx);
@@ -248,7 +260,8 @@ impl Responder {
         self.message = Message::None;
         ctx.counters().count(Counter::RxWriteRequests);
         if immediate.is_some()
-            && let Some(wr_id) = self.kept.take().map(|kept| queue.release(kept)).or_else(|| queue.pop())
+            && let Some(wr_id) =
+                self.kept.take().map(|kept| queue.release(kept)).or_else(|| queue.pop())
         {
             ctx.complete_receive(Completion {
                 op: CompletionOp::RecvWriteImmediate,
@@ -290,7 +303,8 @@ impl Responder {
         }
     }
 
-    /// Stops: the receive that is taken ends with a flush error, before those that wait in the queue.
+    /// Stops: the receive that is taken ends with a flush error, before those that wait in the
+    /// queue.
     pub fn flush<C: Context>(&mut self, queue: &mut RecvQueue, ctx: &mut C) {
         self.end_receive(Status::WrFlush, queue, ctx);
     }
@@ -310,9 +324,12 @@ fn begin_write<C: Context>(packet: &Packet<'_>, ctx: &C) -> Result<Write, DropRe
         return Err(DropReason::WriteRefused);
     }
     match packet.reth() {
-        Some(reth) if u64::from(reth.len) <= MESSAGE_MAX => {
-            Ok(Write { address: reth.virtual_address, rkey: reth.rkey, len: reth.len, left: reth.len })
-        }
+        Some(reth) if u64::from(reth.len) <= MESSAGE_MAX => Ok(Write {
+            address: reth.virtual_address,
+            rkey: reth.rkey,
+            len: reth.len,
+            left: reth.len,
+        }),
         _ => Err(DropReason::Malformed),
     }
 }

@@ -1,4 +1,5 @@
-//! Properties over channels that lose, repeat and reorder, and over packets that no requester sends.
+//! Properties over channels that lose, repeat and reorder, and over packets that no requester
+//! sends.
 
 mod script;
 
@@ -29,7 +30,8 @@ struct Message {
 }
 
 fn messages() -> impl Strategy<Value = Vec<Message>> {
-    let kind = prop_oneof![3 => Just(Kind::Send), 1 => Just(Kind::Write), 1 => Just(Kind::WriteImmediate)];
+    let kind =
+        prop_oneof![3 => Just(Kind::Send), 1 => Just(Kind::Write), 1 => Just(Kind::WriteImmediate)];
     let message = (kind, 0..1600u32).prop_map(|(kind, len)| Message { kind, len });
     prop::collection::vec(message, 1..MESSAGES_MAX)
 }
@@ -58,8 +60,8 @@ fn content(message: usize, at: u32) -> u8 {
     (message as u32 * 37 + at / 256 * 11 + at) as u8
 }
 
-/// Byte `at` of what message `i` writes lies at `i * SLOT + at` of the responder's memory, and in the requester's
-/// also.
+/// Byte `at` of what message `i` writes lies at `i * SLOT + at` of the responder's memory, and in
+/// the requester's also.
 fn send_all(near: &mut Qp, messages: &[Message]) -> Vec<(usize, u32, Sent)> {
     let mut sent = Vec::new();
     for (i, message) in messages.iter().enumerate() {
@@ -76,7 +78,8 @@ fn send_all(near: &mut Qp, messages: &[Message]) -> Vec<(usize, u32, Sent)> {
         };
         let segments = [Sge { address, len: message.len, lkey: LKey(KEY) }];
         let (inline, signaled, solicited, fence) = (false, true, false, false);
-        let wr = SendWr { wr_id: i as u64, op, segments: &segments, inline, signaled, solicited, fence };
+        let wr =
+            SendWr { wr_id: i as u64, op, segments: &segments, inline, signaled, solicited, fence };
         near.requester.post(&wr, false, &near.device.memory).unwrap();
         let mut part = 0;
         while let Some(packet) = near.transmit() {
@@ -104,7 +107,8 @@ fn travel<T: Clone>(sent: &[T], fates: &[Fate]) -> Vec<T> {
     arriving.into_iter().map(|(_, packet)| packet).collect()
 }
 
-/// The messages whose packets arrive one right after the other: these and no others are to be delivered.
+/// The messages whose packets arrive one right after the other: these and no others are to be
+/// delivered.
 fn whole(arriving: &[(usize, u32, Sent)], messages: &[Message]) -> Vec<usize> {
     let mut whole = Vec::new();
     let mut run = None;
@@ -236,16 +240,10 @@ fn hostile() -> impl Strategy<Value = Hostile> {
     let opcode = prop_oneof![20 => 0x20..0x2cu8, 1 => any::<u8>()];
     let step = prop_oneof![9 => Just(1u32), 1 => 0..4u32, 1 => any::<u32>()];
     let len = prop_oneof![4 => Just(256u32), 2 => 0..257u32, 1 => 0..5000u32];
-    let dma =
-        prop_oneof![3 => Just(None), 3 => (0..2100u32).prop_map(Some), 1 => any::<u32>().prop_map(Some)];
+    let dma = prop_oneof![3 => Just(None), 3 => (0..2100u32).prop_map(Some), 1 => any::<u32>().prop_map(Some)];
     let address = prop_oneof![6 => 19_990..22_010u64, 1 => any::<u64>(), 1 => 0..30_000u64];
     let rkey = prop_oneof![6 => Just(KEY), 1 => any::<u32>()];
-    (opcode, step, len, dma, address, rkey).prop_map(|(opcode, step, len, dma, address, rkey)| Hostile {
-        opcode,
-        step,
-        len,
-        dma,
-        address,
-        rkey,
+    (opcode, step, len, dma, address, rkey).prop_map(|(opcode, step, len, dma, address, rkey)| {
+        Hostile { opcode, step, len, dma, address, rkey }
     })
 }

@@ -207,7 +207,10 @@ mod limits {
             post(&mut qp, &[half, half, piece(1)]),
             Err(SendRefused::MessageTooLong { given: longer })
         );
-        assert_eq!(post(&mut qp, &[piece(1); 5]), Err(SendRefused::TooManySegments { given: 5, max: 4 }));
+        assert_eq!(
+            post(&mut qp, &[piece(1); 5]),
+            Err(SendRefused::TooManySegments { given: 5, max: 4 })
+        );
         for _ in 0..16 {
             assert_eq!(post(&mut qp, &[half, half]), Ok(()));
         }

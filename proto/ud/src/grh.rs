@@ -12,8 +12,8 @@ const PROTOCOL_UDP: u8 = 17;
 
 /// The area for a packet: its IPv6 header, or 20 zero bytes and its IPv4 header without options.
 ///
-/// Source: IBTA, RoCEv2 annex (A17), which leaves the 20 bytes undefined. As the kernel's rxe does, they are cleared,
-/// so that the area's first four bits say which it is.
+/// Source: IBTA, RoCEv2 annex (A17), which leaves the 20 bytes undefined. As the kernel's rxe does,
+/// they are cleared, so that the area's first four bits say which it is.
 pub(crate) fn area(packet: &Packet<'_>) -> [u8; GRH_LEN] {
     let mut area = [0; GRH_LEN];
     let layout = packet.layout();
@@ -44,12 +44,14 @@ pub struct NetworkHeader {
 impl NetworkHeader {
     /// Reads the area that a [`crate::Responder`] wrote.
     ///
-    /// It lies in the program's memory, so anything may stand there by now: `None` when it is neither an IPv6 nor an
-    /// IPv4 header that carries UDP, or the checksum of the latter is wrong. It is taken for IPv6 whenever its first
-    /// four bits say so. Programs that must live with undefined bytes in front of an IPv4 header look for that one
-    /// first, and a sender who can choose its IPv6 address could then pass for any IPv4 host.
+    /// It lies in the program's memory, so anything may stand there by now: `None` when it is
+    /// neither an IPv6 nor an IPv4 header that carries UDP, or the checksum of the latter is wrong.
+    /// It is taken for IPv6 whenever its first four bits say so. Programs that must live with
+    /// undefined bytes in front of an IPv4 header look for that one first, and a sender who can
+    /// choose its IPv6 address could then pass for any IPv4 host.
     pub fn read(area: &[u8; GRH_LEN]) -> Option<NetworkHeader> {
-        let word = |at: usize| u32::from_be_bytes([area[at], area[at + 1], area[at + 2], area[at + 3]]);
+        let word =
+            |at: usize| u32::from_be_bytes([area[at], area[at + 1], area[at + 2], area[at + 3]]);
         let v6 = |at: usize| {
             let mut octets = [0; 16];
             octets.copy_from_slice(&area[at..at + 16]);
@@ -67,7 +69,8 @@ impl NetworkHeader {
         }
         let ip = GRH_LEN - IPV4_LEN;
         // Options would be behind the end, and with them what makes the checksum right.
-        let is_ours = area[ip] == 0x45 && area[ip + 9] == PROTOCOL_UDP && checksum_is_right(&area[ip..]);
+        let is_ours =
+            area[ip] == 0x45 && area[ip + 9] == PROTOCOL_UDP && checksum_is_right(&area[ip..]);
         is_ours.then(|| NetworkHeader {
             source: v4(ip + 12),
             destination: v4(ip + 16),

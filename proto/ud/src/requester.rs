@@ -4,8 +4,8 @@ use longhaul_node::Gather;
 use longhaul_units::{Psn, Qpn};
 use longhaul_wire::{Bth, Deth, Head, Opcode};
 use longhaul_work::{
-    Context, Counter, Emit, MESSAGE_MAX, Mtu, SendOp, SendQueue, SendRefused, SendWqe, SendWr, Status,
-    total_len,
+    Context, Counter, Emit, MESSAGE_MAX, Mtu, SendOp, SendQueue, SendRefused, SendWqe, SendWr,
+    Status, total_len,
 };
 
 /// A QKey with this bit stands for that of the sending QP. Source: IBTA, volume 1, section 10.2.5.
@@ -31,13 +31,14 @@ pub struct RequesterConfig {
 /// The sending half of a UD QP.
 ///
 /// Lifecycle: made with its queue sizes, [`Requester::start`]ed, then driven by posts and by
-/// [`Requester::transmit`], which builds a packet when it leaves, never before. A work request is complete when its
-/// packet was handed over. After an error it has flushed everything and stays so until [`Requester::recover`] or
-/// [`Requester::start`].
+/// [`Requester::transmit`], which builds a packet when it leaves, never before. A work request is
+/// complete when its packet was handed over. After an error it has flushed everything and stays so
+/// until [`Requester::recover`] or [`Requester::start`].
 ///
-/// A datagram longer than the MTU completes with success in its turn, and no packet leaves: a channel interface
-/// "shall not emit any packets for this message" and "shall not generate an error" (IBTA, volume 1, C10-93.1.1). The
-/// kernel's rxe does the same. It is counted, so that it can be found.
+/// A datagram longer than the MTU completes with success in its turn, and no packet leaves: a
+/// channel interface "shall not emit any packets for this message" and "shall not generate an
+/// error" (IBTA, volume 1, C10-93.1.1). The kernel's rxe does the same. It is counted, so that it
+/// can be found.
 #[derive(Debug)]
 pub struct Requester {
     queue: SendQueue,
@@ -61,8 +62,8 @@ pub struct RequesterSnapshot {
 }
 
 impl Requester {
-    /// A requester for `depth` (rounded up to a power of two) work requests of up to `sge_max` segments (at most
-    /// [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
+    /// A requester for `depth` (rounded up to a power of two) work requests of up to `sge_max`
+    /// segments (at most [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
     pub fn new(depth: u32, sge_max: u32, inline_max: u32) -> Self {
         Requester {
             queue: SendQueue::new(depth, sge_max, inline_max),
@@ -106,8 +107,8 @@ impl Requester {
         self.config.qkey = qkey;
     }
 
-    /// True after an error completion; everything queued has been flushed. The QP's send queue is in error (SQE),
-    /// its receive queue goes on. Source: IBTA, volume 1, section 10.3.1.
+    /// True after an error completion; everything queued has been flushed. The QP's send queue is
+    /// in error (SQE), its receive queue goes on. Source: IBTA, volume 1, section 10.3.1.
     #[inline]
     pub fn is_failed(&self) -> bool {
         self.failed
@@ -156,7 +157,9 @@ impl Requester {
         memory: &dyn Gather,
     ) -> Result<(), SendRefused> {
         if !matches!(wr.op, SendOp::Datagram { .. }) {
-            return Err(SendRefused::NotSupported("anything but a datagram of a datagram queue pair"));
+            return Err(SendRefused::NotSupported(
+                "anything but a datagram of a datagram queue pair",
+            ));
         }
         let len = total_len(wr.segments);
         if len > MESSAGE_MAX {
@@ -174,7 +177,8 @@ impl Requester {
         self.done != self.tail && !self.paused && !self.failed
     }
 
-    /// Sends one packet, if there is one to send. The caller has granted room. True when a packet was sent.
+    /// Sends one packet, if there is one to send. The caller has granted room. True when a packet
+    /// was sent.
     pub fn transmit<C: Context>(&mut self, ctx: &mut C, emit: &mut impl Emit) -> bool {
         while self.can_transmit() {
             let wqe = *self.queue.get(self.done);
@@ -197,15 +201,22 @@ impl Requester {
     }
 
     #[inline]
-    fn send<C: Context>(&mut self, wqe: &SendWqe, ctx: &C, emit: &mut impl Emit) -> Result<(), Status> {
+    fn send<C: Context>(
+        &mut self,
+        wqe: &SendWqe,
+        ctx: &C,
+        emit: &mut impl Emit,
+    ) -> Result<(), Status> {
         let destination = &wqe.destination;
         let template = ctx.path(destination.ah).ok_or(Status::LocalQpOperation)?;
-        let opcode = if wqe.immediate.is_some() { Opcode::UD_SEND_ONLY_IMM } else { Opcode::UD_SEND_ONLY };
+        let opcode =
+            if wqe.immediate.is_some() { Opcode::UD_SEND_ONLY_IMM } else { Opcode::UD_SEND_ONLY };
         let mut bth = Bth::new(opcode, destination.qpn, self.psn);
         bth.solicited = wqe.solicited;
         bth.migreq = self.config.migreq;
         bth.pkey = self.config.pkey;
-        let qkey = if destination.qkey & QKEY_OF_QP != 0 { self.config.qkey } else { destination.qkey };
+        let qkey =
+            if destination.qkey & QKEY_OF_QP != 0 { self.config.qkey } else { destination.qkey };
         let mut head = Head::begin(template, &bth);
         head.push_deth(&Deth { qkey, reserved_8: 0, source_qp: self.config.qpn });
         if let Some(immediate) = wqe.immediate {
@@ -231,8 +242,8 @@ impl Requester {
         self.flush(ctx);
     }
 
-    /// Stops and completes everything queued with a flush error, in order; called again, so also what was posted
-    /// since.
+    /// Stops and completes everything queued with a flush error, in order; called again, so also
+    /// what was posted since.
     pub fn flush<C: Context>(&mut self, ctx: &mut C) {
         self.failed = true;
         while self.done < self.tail {

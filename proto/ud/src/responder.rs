@@ -5,7 +5,8 @@ use longhaul_node::Payload;
 use longhaul_units::Qpn;
 use longhaul_wire::{Bth, Deth, Opcode, Packet};
 use longhaul_work::{
-    Completion, CompletionOp, Context, Counter, DropReason, Mtu, Receive, RecvQueue, Status, scatter_list,
+    Completion, CompletionOp, Context, Counter, DropReason, Mtu, Receive, RecvQueue, Status,
+    scatter_list,
 };
 
 /// What a responder must know about its QP.
@@ -28,12 +29,13 @@ pub enum Fault {
 
 /// The receiving half of a UD QP.
 ///
-/// It takes datagrams in whatever order they come: the PSN is not looked at (IBTA, volume 1, section 9.8.3). What it
-/// cannot take is dropped and counted, and nobody is told.
+/// It takes datagrams in whatever order they come: the PSN is not looked at (IBTA, volume 1,
+/// section 9.8.3). What it cannot take is dropped and counted, and nobody is told.
 ///
-/// A datagram that is too long, for the MTU or for the receive, is "silently dropped by the responder", which "then
-/// waits for a new request packet" (same section; so do the kernel's rxe and rdmavt). The receive that was too short
-/// is kept for the next datagram, as rdmavt does, so that a peer cannot use receives up without filling them.
+/// A datagram that is too long, for the MTU or for the receive, is "silently dropped by the
+/// responder", which "then waits for a new request packet" (same section; so do the kernel's rxe
+/// and rdmavt). The receive that was too short is kept for the next datagram, as rdmavt does, so
+/// that a peer cannot use receives up without filling them.
 #[derive(Debug)]
 pub struct Responder {
     config: ResponderConfig,
@@ -78,8 +80,9 @@ impl Responder {
         ResponderSnapshot { holds_receive: self.held.is_some(), fault: self.fault }
     }
 
-    /// Takes a packet that is for this QP, or for a multicast group that it is attached to; then each of the group's
-    /// responders gets the same packet. `bth` is the packet's; the partition key was checked.
+    /// Takes a packet that is for this QP, or for a multicast group that it is attached to; then
+    /// each of the group's responders gets the same packet. `bth` is the packet's; the partition
+    /// key was checked.
     ///
     /// Receives come from `queue`, one for each datagram. True when the datagram was delivered.
     pub fn handle_datagram<C: Context>(
@@ -117,7 +120,8 @@ impl Responder {
             .and_then(|()| scatter_list(ctx, segments, GRH_LEN as u64, payload));
         let wr_id = queue.release(into);
         let status = if placed.is_ok() { Status::Success } else { Status::LocalProtection };
-        let completion = Completion::of(wr_id, status, CompletionOp::Recv, self.config.qpn, deth.source_qp);
+        let completion =
+            Completion::of(wr_id, status, CompletionOp::Recv, self.config.qpn, deth.source_qp);
         if placed.is_err() {
             self.fault = Some(Fault::LocalProtection);
             ctx.complete_receive(completion);
@@ -136,7 +140,12 @@ impl Responder {
 
     /// Everything that can be said without a receive.
     #[inline]
-    fn check(&self, packet: &Packet<'_>, bth: &Bth, payload: &Payload<'_>) -> Result<Deth, DropReason> {
+    fn check(
+        &self,
+        packet: &Packet<'_>,
+        bth: &Bth,
+        payload: &Payload<'_>,
+    ) -> Result<Deth, DropReason> {
         if !matches!(bth.opcode, Opcode::UD_SEND_ONLY | Opcode::UD_SEND_ONLY_IMM) {
             return Err(DropReason::Opcode);
         }
@@ -150,8 +159,8 @@ impl Responder {
         Ok(deth)
     }
 
-    /// A receive that is held ends with a flush error. What still waits in the queue is the owner's to flush, after
-    /// this.
+    /// A receive that is held ends with a flush error. What still waits in the queue is the owner's
+    /// to flush, after this.
     pub fn flush<C: Context>(&mut self, queue: &mut RecvQueue, ctx: &mut C) {
         if let Some(held) = self.held.take() {
             let wr_id = queue.release(held);

@@ -1,5 +1,5 @@
-//! What the Linux kernel sent, replayed: our responder must place every datagram, and our requester, given the same
-//! work, must send the same bytes.
+//! What the Linux kernel sent, replayed: our responder must place every datagram, and our
+//! requester, given the same work, must send the same bytes.
 
 mod script;
 
@@ -44,7 +44,8 @@ fn every_datagram_is_received_by_the_qp_that_it_is_for() {
             let packet = Packet::parse(frame.head).unwrap().unwrap();
             let bth = packet.bth();
             let (responder, queue) = responders.entry(bth.dest_qp).or_insert_with(|| {
-                let config = ResponderConfig { qpn: bth.dest_qp, qkey: qkey(bth.dest_qp), mtu: Mtu::B1024 };
+                let config =
+                    ResponderConfig { qpn: bth.dest_qp, qkey: qkey(bth.dest_qp), mtu: Mtu::B1024 };
                 (Responder::new(config), RecvQueue::new(4, 1))
             });
             let segments = [Sge { address: 0, len: 4096, lkey: LKey(KEY) }];
@@ -60,7 +61,8 @@ fn every_datagram_is_received_by_the_qp_that_it_is_for() {
             let memory = &device.memory.0;
             assert_eq!(&memory[GRH_LEN..GRH_LEN + sent.len()], sent);
             assert_eq!(&memory[20..40], &frame.head[14..34]);
-            let from = NetworkHeader::read(memory[..GRH_LEN].try_into().unwrap()).expect("a header");
+            let from =
+                NetworkHeader::read(memory[..GRH_LEN].try_into().unwrap()).expect("a header");
             let path = packet.path();
             assert_eq!((from.source, from.destination), (path.source_ip, path.destination_ip));
             assert_eq!((from.traffic_class, from.hop_limit), (path.traffic_class, path.hop_limit));
@@ -103,7 +105,8 @@ fn every_datagram_is_sent_as_the_kernel_sends_it_to_the_last_byte() {
             }
             let mut device = Device::default();
             let template = PathTemplate::new(&packet.path());
-            device.paths = vec![template.with_ipv4_fragmentation(packet.ipv4_fragmentation().unwrap())];
+            device.paths =
+                vec![template.with_ipv4_fragmentation(packet.ipv4_fragmentation().unwrap())];
             let sent = frame.payload.as_bytes().unwrap();
             device.memory.0[..sent.len()].copy_from_slice(sent);
             let requester = requesters.entry(deth.source_qp).or_insert_with(|| {
@@ -151,7 +154,8 @@ fn one_packet_serves_every_qp_of_a_group() {
         let segments = [Sge { address: member * 4096, len: 4096, lkey: LKey(KEY) }];
         queue.post(&RecvWr { wr_id: member, segments: &segments }).unwrap();
         let qpn = Qpn::new(0x100 + member as u32);
-        let mut responder = Responder::new(ResponderConfig { qpn, qkey: 0x1111_1111, mtu: Mtu::B1024 });
+        let mut responder =
+            Responder::new(ResponderConfig { qpn, qkey: 0x1111_1111, mtu: Mtu::B1024 });
         responder.handle_datagram(&packet, &packet.bth(), &frame.payload, &mut queue, &mut device);
         let done = device.completions.pop().unwrap();
         assert_eq!((done.status, done.wr_id, done.qpn), (Status::Success, member, qpn));

@@ -1,5 +1,5 @@
-//! Whatever arrives and whatever is posted: memory outside the receive stays as it is, every request completes once,
-//! and nothing panics.
+//! Whatever arrives and whatever is posted: memory outside the receive stays as it is, every
+//! request completes once, and nothing panics.
 
 mod script;
 
@@ -133,7 +133,13 @@ impl World {
                 if let Ok(Some(packet)) = Packet::parse(&head) {
                     let payload = Payload::Bytes(payload);
                     let (bth, queue) = (packet.bth(), &mut self.queue);
-                    self.responder.handle_datagram(&packet, &bth, &payload, queue, &mut self.device);
+                    self.responder.handle_datagram(
+                        &packet,
+                        &bth,
+                        &payload,
+                        queue,
+                        &mut self.device,
+                    );
                 }
             }
             Event::Post { len, ah, forbidden, inline, signaled } => {
@@ -177,7 +183,11 @@ impl World {
                 assert_eq!(done.grh, done.status == Status::Success);
                 allowed = at as usize..(at + len) as usize;
             } else {
-                let at = self.sends.iter().position(|s| s.0 == done.wr_id).expect("posted and not complete");
+                let at = self
+                    .sends
+                    .iter()
+                    .position(|s| s.0 == done.wr_id)
+                    .expect("posted and not complete");
                 let silent = self.sends.drain(..=at).rev().skip(1);
                 silent.for_each(|(_, signaled)| assert!(!signaled, "one was passed over"));
             }
@@ -226,7 +236,8 @@ fn received(v6: bool) -> [u8; GRH_LEN] {
     area[GRH_LEN - ip.len()..].copy_from_slice(ip);
     if !v6 {
         // A template leaves length and checksum open.
-        let mut head = Head::begin(&template, &Bth::new(Opcode::UD_SEND_ONLY, Qpn::new(1), Psn::new(0)));
+        let mut head =
+            Head::begin(&template, &Bth::new(Opcode::UD_SEND_ONLY, Qpn::new(1), Psn::new(0)));
         head.finish(&template, 0);
         area[20..].copy_from_slice(&head.bytes()[14..34]);
     }

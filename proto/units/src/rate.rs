@@ -83,14 +83,15 @@ impl FromStr for BitRate {
     /// Reads `10G`, `2.5Gbit`, `100Gbit/s`, `400M`, `9600`; decimal prefixes, bits per second.
     fn from_str(text: &str) -> Result<Self, ParseBitRateError> {
         let (number, unit) = number_and_unit(text).ok_or(ParseBitRateError)?;
-        let scale = match unit.trim_end_matches("/s").trim_end_matches("bps").trim_end_matches("bit") {
-            "" => 1.0,
-            "k" | "K" => 1e3,
-            "m" | "M" => 1e6,
-            "g" | "G" => 1e9,
-            "t" | "T" => 1e12,
-            _ => return Err(ParseBitRateError),
-        };
+        let scale =
+            match unit.trim_end_matches("/s").trim_end_matches("bps").trim_end_matches("bit") {
+                "" => 1.0,
+                "k" | "K" => 1e3,
+                "m" | "M" => 1e6,
+                "g" | "G" => 1e9,
+                "t" | "T" => 1e12,
+                _ => return Err(ParseBitRateError),
+            };
         let bps = number * scale;
         if !(1.0..=1e15).contains(&bps) {
             return Err(ParseBitRateError);

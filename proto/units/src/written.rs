@@ -40,18 +40,18 @@ impl QuantityError {
 impl fmt::Display for QuantityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            QuantityError::NoDistance => {
-                f.write_str("not a distance: write a number with a unit, as in 1000km, 380km or 500m")
-            }
+            QuantityError::NoDistance => f.write_str(
+                "not a distance: write a number with a unit, as in 1000km, 380km or 500m",
+            ),
             QuantityError::DistanceWithoutUnit => {
                 f.write_str("a distance needs its unit, km or m, as in 1000km or 500m")
             }
             QuantityError::DistanceTooLong => {
                 write!(f, "longer than {DISTANCE_MAX_KM} km, twice around the Earth")
             }
-            QuantityError::NoSize => {
-                f.write_str("not a size: write a number above zero with K, M or G, as in 64K, 256M or 2G")
-            }
+            QuantityError::NoSize => f.write_str(
+                "not a size: write a number above zero with K, M or G, as in 64K, 256M or 2G",
+            ),
             QuantityError::NoTime => {
                 f.write_str("not a time: write a number with ns, us, ms or s, as in 5ms or 250us")
             }
@@ -73,7 +73,8 @@ pub(crate) fn number_and_unit(text: &str) -> Option<(f64, &str)> {
 /// Reads a distance, `380km` or `500m`, in metres, up to 80,000 km.
 ///
 /// # Errors
-/// [`QuantityError::NoDistance`], [`QuantityError::DistanceWithoutUnit`], [`QuantityError::DistanceTooLong`].
+/// [`QuantityError::NoDistance`], [`QuantityError::DistanceWithoutUnit`],
+/// [`QuantityError::DistanceTooLong`].
 pub fn distance_m(text: &str) -> Result<u64, QuantityError> {
     let (number, unit) = number_and_unit(text).ok_or(QuantityError::NoDistance)?;
     let km = match unit {
@@ -88,7 +89,8 @@ pub fn distance_m(text: &str) -> Result<u64, QuantityError> {
     Ok((km * 1e3).round() as u64)
 }
 
-/// Reads a size, `4096`, `64K`, `64KiB` or `1.5M`, in bytes, below 10^18. A fraction of a byte is none.
+/// Reads a size, `4096`, `64K`, `64KiB` or `1.5M`, in bytes, below 10^18. A fraction of a byte is
+/// none.
 ///
 /// # Errors
 /// [`QuantityError::NoSize`].
@@ -154,7 +156,9 @@ mod tests {
 
     #[test]
     fn sizes_have_binary_prefixes_and_whole_bytes() {
-        for (text, bytes) in [("64K", 65_536), ("2GiB", 2 << 30), ("512", 512), ("1.5kB", 1536), ("0", 0)] {
+        for (text, bytes) in
+            [("64K", 65_536), ("2GiB", 2 << 30), ("512", 512), ("1.5kB", 1536), ("0", 0)]
+        {
             assert_eq!(size_bytes(text), Ok(bytes), "{text}");
         }
         for text in ["", "K", "1X", "-1", "1e30", "0.3K", "1000000T"] {

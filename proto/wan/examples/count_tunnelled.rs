@@ -1,8 +1,9 @@
-//! Carries frames from one transport to another, so that what one costs both can be counted: `count_tunnelled FORM FRAMES [PAYLOAD [STREAMS]]`,
-//! with 4096 bytes and one stream unless told. 64 frames go in between two drains, and streams take turns frame by frame.
+//! Carries frames from one transport to another, so that what one costs both can be counted:
+//! `count_tunnelled FORM FRAMES [PAYLOAD [STREAMS]]`, with 4096 bytes and one stream unless told.
+//! 64 frames go in between two drains, and streams take turns frame by frame.
 //!
-//! Forms: `own` hands frames on by reference, `copied` copies them at the near box and between the boxes as ports do, and `build`
-//! only makes the frames, to be subtracted.
+//! Forms: `own` hands frames on by reference, `copied` copies them at the near box and between the
+//! boxes as ports do, and `build` only makes the frames, to be subtracted.
 
 use longhaul_node::{Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{Duration, Instant, Psn, Qpn};
@@ -78,7 +79,8 @@ impl Pair {
         if one.poll_timeout().is_some_and(|due| due.at <= self.now) {
             one.handle_timeout(self.now);
         }
-        let mut out = Out { now: self.now, other, form: self.form, bytes: &mut self.bytes, delivered: 0 };
+        let mut out =
+            Out { now: self.now, other, form: self.form, bytes: &mut self.bytes, delivered: 0 };
         one.poll_transmit(self.now, &mut out);
         out.delivered
     }
@@ -115,12 +117,18 @@ impl Frames {
         self.held.clear();
         for number in self.made..self.made + CHUNK {
             let qpn = Qpn::new(0x1000 + (number % self.streams) as u32);
-            let bth = Bth::new(Opcode::RC_SEND_ONLY, qpn, Psn::from_sequence(number / self.streams));
+            let bth =
+                Bth::new(Opcode::RC_SEND_ONLY, qpn, Psn::from_sequence(number / self.streams));
             let mut head = Head::begin(&self.template, &bth);
             let pad_len = head.finish(&self.template, self.payload.len());
             let packet = Packet::parse(head.bytes()).expect("well formed").expect("RoCEv2");
             let pad = [0; 3];
-            let icrc = icrc::of(head.bytes(), &packet.layout(), &self.payload, &pad[..usize::from(pad_len)]);
+            let icrc = icrc::of(
+                head.bytes(),
+                &packet.layout(),
+                &self.payload,
+                &pad[..usize::from(pad_len)],
+            );
             let trailer = Trailer::Received { pad, pad_len, icrc };
             let payload = Payload::Bytes(&self.payload);
             self.held.push(self.pool.hold(&Frame { head: head.bytes(), payload, trailer }));

@@ -1,5 +1,6 @@
-//! Goodput under loss against the same path without, the memory that both ends held, and how long frames take, in virtual
-//! time: `cargo run --release -p longhaul-wan --example goodput [GBIT/S [RTT_MS]] [off|adaptive|always|all] [brief]`.
+//! Goodput under loss against the same path without, the memory that both ends held, and how long
+//! frames take, in virtual time: `cargo run --release -p longhaul-wan --example goodput [GBIT/S
+//! [RTT_MS]] [off|adaptive|always|all] [brief]`.
 
 #[path = "../tests/net/mod.rs"]
 mod net;
@@ -88,7 +89,8 @@ impl Setup {
         }
     }
 
-    /// How long frames of one stream take at a part of the rate, in round trips: half of them, 99.9 %, all.
+    /// How long frames of one stream take at a part of the rate, in round trips: half of them, 99.9
+    /// %, all.
     fn delay(&self, loss: f64, load: f64) -> ([f64; 3], String) {
         let mut net = self.net(loss, Impairments::default());
         let wire_bits = 8 * (PAYLOAD + 24 + 42 + 24 + 12 + 4);
@@ -120,7 +122,8 @@ fn main() {
     let rate = BitRate::from_gbps(numbers.next().unwrap_or(100)).expect("a rate above 0");
     let rtt_ms = numbers.next().unwrap_or(10);
     let has = |name: &str| args.iter().any(|arg| arg == name);
-    let settings = [("off", Parity::Off), ("adaptive", Parity::Adaptive), ("always", Parity::Always)];
+    let settings =
+        [("off", Parity::Off), ("adaptive", Parity::Adaptive), ("always", Parity::Always)];
     let is_asked =
         |name: &str| has(name) || has("all") || name == "adaptive" && !has("off") && !has("always");
     let settings = settings.into_iter().filter(|(name, _)| is_asked(name)).collect::<Vec<_>>();
@@ -143,7 +146,8 @@ fn main() {
             for loss in [0.0, 1e-5, 1e-4, 1e-3, 1e-2, 5e-2] {
                 print(&format!("{loss:e}"), setup(parity).measure(loss, Impairments::default()));
             }
-            let late = Impairments { late: 0.01, late_by: Duration::from_ms(1), ..Impairments::default() };
+            let late =
+                Impairments { late: 0.01, late_by: Duration::from_ms(1), ..Impairments::default() };
             print("jitter", setup(parity).measure(0.0, late));
         }
     }
@@ -151,7 +155,8 @@ fn main() {
     for loss in [1e-4, 1e-3, 1e-2] {
         for load in [0.5, 0.9] {
             for &(name, parity) in &settings {
-                let ([half, most, all], line) = Setup { rate, rtt_ms, parity, streams: 1 }.delay(loss, load);
+                let ([half, most, all], line) =
+                    Setup { rate, rtt_ms, parity, streams: 1 }.delay(loss, load);
                 println!(
                     "{name:<8} {loss:<6e} {:>3.0} % {half:>6.3} {most:>6.3} {all:>6.3}  {line}",
                     load * 100.0

@@ -110,12 +110,13 @@ impl Addresses {
         if self.known.len() < self.max || self.known.contains_key(&key) {
             return true;
         }
-        self.known.retain(|_, reach| !matches!(reach, Reach::None { again_at } if *again_at <= now));
+        self.known
+            .retain(|_, reach| !matches!(reach, Reach::None { again_at } if *again_at <= now));
         self.known.len() < self.max
     }
 
-    /// `session` serves the destination of `way`: a host there has sent a frame by it. For a whole site that is not enough.
-    /// True when that was being asked for.
+    /// `session` serves the destination of `way`: a host there has sent a frame by it. For a whole
+    /// site that is not enough. True when that was being asked for.
     pub(crate) fn learn_of_host(&mut self, now: Instant, way: &Path, session: u32) -> bool {
         self.key(way) == Some(AddressKey::destination(way)) && self.learn(now, way, session)
     }
@@ -147,7 +148,8 @@ impl Addresses {
         self.asking.iter_mut().for_each(|(at, _)| *at = now.min(*at));
     }
 
-    /// The question that an answer belongs to, which came from the destination of `way`: when it was asked.
+    /// The question that an answer belongs to, which came from the destination of `way`: when it
+    /// was asked.
     pub(crate) fn asked(&self, way: &Path, nonce: u64) -> Option<Instant> {
         match self.known.get(&self.key(way)?) {
             Some(Reach::Asking(question)) if question.nonce == nonce => Some(question.asked_at),

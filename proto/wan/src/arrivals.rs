@@ -1,4 +1,5 @@
-//! What has arrived on one path: which numbers, and what the sender has not yet been told often enough.
+//! What has arrived on one path: which numbers, and what the sender has not yet been told often
+//! enough.
 
 use crate::format::{Ack, AckEntry};
 use longhaul_units::{Duration, Instant};
@@ -103,7 +104,11 @@ impl Arrivals {
         }
         let mask = self.words.len() as u64 - 1;
         let held = self.words[(word & mask) as usize].mask;
-        if held >> (number % NUMBERS_PER_WORD) & 1 == 1 { Arrival::Replayed } else { Arrival::First }
+        if held >> (number % NUMBERS_PER_WORD) & 1 == 1 {
+            Arrival::Replayed
+        } else {
+            Arrival::First
+        }
     }
 
     /// True when `number`, one of those remembered, has not come by itself.
@@ -113,7 +118,8 @@ impl Arrivals {
         (word.mask & !word.repaired) >> (number % NUMBERS_PER_WORD) & 1 == 0
     }
 
-    /// `number`, up to the largest, has come after those behind it: a run of missing ones is shorter, split or gone.
+    /// `number`, up to the largest, has come after those behind it: a run of missing ones is
+    /// shorter, split or gone.
     fn fill_gap(&mut self, number: u64) {
         let before = number > 0 && self.is_missing(number - 1);
         let behind = number < self.largest && self.is_missing(number + 1);
@@ -145,7 +151,8 @@ impl Arrivals {
         self.repaired = self.repaired.wrapping_add(1);
     }
 
-    /// One that [`Arrivals::look`] said [`Arrival::Replayed`] to has come: it was late if parity was sooner.
+    /// One that [`Arrivals::look`] said [`Arrival::Replayed`] to has come: it was late if parity
+    /// was sooner.
     pub(crate) fn note_replayed(&mut self, number: u64) {
         self.duplicates += 1;
         let bit = 1 << (number % NUMBERS_PER_WORD);
@@ -190,8 +197,8 @@ impl Arrivals {
         self.largest = number;
     }
 
-    /// The sender will use `next` next: what lies before and has not come will not come. For after a silence in which
-    /// more was lost than the numbers remembered.
+    /// The sender will use `next` next: what lies before and has not come will not come. For after
+    /// a silence in which more was lost than the numbers remembered.
     pub(crate) fn skip_to(&mut self, next: u64) {
         if next > self.largest + self.span() / 4 && next < u64::MAX / 2 {
             self.advance(next - 1);
@@ -203,7 +210,8 @@ impl Arrivals {
         let first = self
             .first_unreported_at
             .map(|at| if self.is_urgent || self.unreported >= every { at } else { at + delay });
-        let repeats = [self.again.front(), self.later.front()].into_iter().flatten().map(|&(at, _)| at);
+        let repeats =
+            [self.again.front(), self.later.front()].into_iter().flatten().map(|&(at, _)| at);
         repeats.chain(first).min()
     }
 
@@ -222,7 +230,8 @@ impl Arrivals {
         let oldest = (self.largest / NUMBERS_PER_WORD + 1).saturating_sub(self.words.len() as u64);
         let (mut again, mut later) = (self.again.len(), self.later.len());
         while usize::from(ack.count) < Ack::ENTRIES_MAX {
-            let is_late = |queue: &VecDeque<(Instant, u64)>| queue.front().is_some_and(|&(at, _)| at <= now);
+            let is_late =
+                |queue: &VecDeque<(Instant, u64)>| queue.front().is_some_and(|&(at, _)| at <= now);
             let word = if let Some(word) = self.changed.pop_front() {
                 self.slot(word).is_queued = false;
                 word
@@ -268,7 +277,9 @@ mod tests {
     fn named(ack: &Ack) -> Vec<u64> {
         let entries = ack.entries().iter();
         entries
-            .flat_map(|e| (0..64).filter(|n| e.mask >> n & 1 == 1).map(|n| u64::from(e.word) * 64 + n))
+            .flat_map(|e| {
+                (0..64).filter(|n| e.mask >> n & 1 == 1).map(|n| u64::from(e.word) * 64 + n)
+            })
             .collect()
     }
 
@@ -346,7 +357,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever comes in whatever order: what is named has arrived, and all that is remembered is named.
+        /// Whatever comes in whatever order: what is named has arrived, and all that is remembered
+        /// is named.
         #[test]
         fn reports_are_true(steps in prop::collection::vec(0..200_u64, 1..600)) {
             let mut arrivals = Arrivals::new(1024);

@@ -14,8 +14,8 @@ pub enum Rate {
     Port,
     /// This rate, in bits per second on the wire: for a path whose rate is known and not shared.
     Fixed(BitRate),
-    /// What the bottleneck has room for, as measured by [`longhaul_cc::PathRate`]: for a path that is shared, or of which the rate is
-    /// not known or changes.
+    /// What the bottleneck has room for, as measured by [`longhaul_cc::PathRate`]: for a path that
+    /// is shared, or of which the rate is not known or changes.
     Adaptive {
         /// The most, in bits per second on the wire.
         most: Option<BitRate>,
@@ -45,11 +45,13 @@ impl From<Option<BitRate>> for Rate {
 pub struct PathConfig {
     /// How fast to send. Default [`Rate::Port`].
     pub rate: Rate,
-    /// Bytes that may leave back to back after a pause, for a path with a rate. At least 1. Default 64 KiB.
+    /// Bytes that may leave back to back after a pause, for a path with a rate. At least 1. Default
+    /// 64 KiB.
     pub burst_bytes: u64,
-    /// Longest IP packet that the path is asked for, in bytes: what gets through is found by PINGs of up to that length, and frames
-    /// that are longer go in parts. What stands between the transport and the path adds its own, a seal 32. 576 to 9216. Default
-    /// 4352, more than 4 KiB of RoCE and what may be around it.
+    /// Longest IP packet that the path is asked for, in bytes: what gets through is found by PINGs
+    /// of up to that length, and frames that are longer go in parts. What stands between the
+    /// transport and the path adds its own, a seal 32. 576 to 9216. Default 4352, more than 4 KiB
+    /// of RoCE and what may be around it.
     pub mtu_max: u16,
 }
 
@@ -59,35 +61,39 @@ impl Default for PathConfig {
     }
 }
 
-/// When parity is sent, so that the far box can compute what a path lost instead of waiting for its repetition.
+/// When parity is sent, so that the far box can compute what a path lost instead of waiting for its
+/// repetition.
 ///
-/// How much is chosen by what the path loses: none up to 1e-5, at most 5 % of the bytes of DATA below 1e-3, 8.5 % at 1e-2, 18 %
-/// at 5e-2, 40 % at 0.2. What a far box sends is used in any case.
+/// How much is chosen by what the path loses: none up to 1e-5, at most 5 % of the bytes of DATA
+/// below 1e-3, 8.5 % at 1e-2, 18 % at 5e-2, 40 % at 0.2. What a far box sends is used in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Parity {
     /// Never: what is lost waits for its repetition.
     Off,
-    /// When frames leave the path room, and when it costs less than the repetitions that it saves: goodput is that of
-    /// [`Parity::Off`] or more, and streams wait less where the path is not full.
+    /// When frames leave the path room, and when it costs less than the repetitions that it saves:
+    /// goodput is that of [`Parity::Off`] or more, and streams wait less where the path is not
+    /// full.
     #[default]
     Adaptive,
-    /// As much as keeps streams from waiting, whether the path is full or not: for who wants frames early rather than many.
+    /// As much as keeps streams from waiting, whether the path is full or not: for who wants frames
+    /// early rather than many.
     Always,
 }
 
 /// What a transport is given: limits, rates and times.
 ///
-/// Memory for each of `sessions_max`: `send_bytes_max` and `receive_bytes_max`; for each path `numbers_max` · 3 / 8 bytes, 24
-/// bytes for each frame in flight, and where it loses, `parity_bytes_max` with 8 MiB for what comes in and up to 1024
-/// payloads (4 MiB of 4 KiB) for what goes out; 4 bytes for each of `reorder_frames_max`. Besides, twice
-/// `passthrough_bytes_max`, and about 300 bytes for each stream and address. All but the bitmap of numbers grows with use.
+/// Memory for each of `sessions_max`: `send_bytes_max` and `receive_bytes_max`; for each path
+/// `numbers_max` · 3 / 8 bytes, 24 bytes for each frame in flight, and where it loses,
+/// `parity_bytes_max` with 8 MiB for what comes in and up to 1024 payloads (4 MiB of 4 KiB) for
+/// what goes out; 4 bytes for each of `reorder_frames_max`. Besides, twice `passthrough_bytes_max`,
+/// and about 300 bytes for each stream and address. All but the bitmap of numbers grows with use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The ways to the far box, one for each side from 1 on; 1 to 15. Frames leave by another side unchanged, so that
-    /// the routers behind them must answer to the same Ethernet addresses.
+    /// The ways to the far box, one for each side from 1 on; 1 to 15. Frames leave by another side
+    /// unchanged, so that the routers behind them must answer to the same Ethernet addresses.
     pub paths: Vec<PathConfig>,
-    /// UDP destination port of tunnelled frames and control datagrams; not 4791. Both boxes must have the same. Default
-    /// 4797.
+    /// UDP destination port of tunnelled frames and control datagrams; not 4791. Both boxes must
+    /// have the same. Default 4797.
     pub port: u16,
     /// Names this box; two boxes that meet must differ. It is sent to whoever asks, and must not
     /// follow from `seed`.
@@ -97,35 +103,39 @@ pub struct Config {
     pub seed: Seed,
     /// Digest of what both boxes must agree on; a far box with another is refused. Default 0.
     pub policy: u64,
-    /// Transports that this box shares its work among, this one included: all that two addresses send each other is of one, by a
-    /// rule that both boxes have ([`longhaul_wire::pair_hash`]), so that each meets one at the far box. That must have as
-    /// many, or it is refused. 1 to 255. Default 1.
+    /// Transports that this box shares its work among, this one included: all that two addresses
+    /// send each other is of one, by a rule that both boxes have ([`longhaul_wire::pair_hash`]), so
+    /// that each meets one at the far box. That must have as many, or it is refused. 1 to 255.
+    /// Default 1.
     pub cores: u8,
-    /// Bytes of memory for frames that a far box has not acknowledged, for each session. Twice the bandwidth times RTT
-    /// of all paths keeps them full under any loss (250 MB at 100 Gbit/s and 10 ms). At least 64 KiB. Default 256 MiB.
+    /// Bytes of memory for frames that a far box has not acknowledged, for each session. Twice the
+    /// bandwidth times RTT of all paths keeps them full under any loss (250 MB at 100 Gbit/s and 10
+    /// ms). At least 64 KiB. Default 256 MiB.
     pub send_bytes_max: u64,
-    /// Bytes of memory of frames that were never sent above which the neighbour on side 0 is asked to wait
-    /// ([`longhaul_node::Node::intake`]): what waits here delays what comes later, and another stream cannot overtake it.
-    /// At least 64 KiB. Default 1 MiB.
+    /// Bytes of memory of frames that were never sent above which the neighbour on side 0 is asked
+    /// to wait ([`longhaul_node::Node::intake`]): what waits here delays what comes later, and
+    /// another stream cannot overtake it. At least 64 KiB. Default 1 MiB.
     pub queue_bytes_max: u64,
-    /// Bytes of memory for frames that wait for those before them, or for room on side 0, for each session. The far box
-    /// is told, and sends no more. Two and a half times the bandwidth times RTT. At least 64 KiB. Default 320 MiB.
+    /// Bytes of memory for frames that wait for those before them, or for room on side 0, for each
+    /// session. The far box is told, and sends no more. Two and a half times the bandwidth times
+    /// RTT. At least 64 KiB. Default 320 MiB.
     pub receive_bytes_max: u64,
-    /// Places in the order of all streams of a session together that may be waited for at once: a frame further ahead is
-    /// dropped. 64 to 2^24. Default 2^20.
+    /// Places in the order of all streams of a session together that may be waited for at once: a
+    /// frame further ahead is dropped. 64 to 2^24. Default 2^20.
     pub reorder_frames_max: u32,
-    /// Numbers of one path that may lie between the oldest of which something can be heard and the newest, a power of
-    /// two; half as many frames can be in flight on a path. 2^10 to 2^24. Default 2^20: 524,288 frames, 100 Gbit/s of
-    /// 4 KiB over 170 ms.
+    /// Numbers of one path that may lie between the oldest of which something can be heard and the
+    /// newest, a power of two; half as many frames can be in flight on a path. 2^10 to 2^24.
+    /// Default 2^20: 524,288 frames, 100 Gbit/s of 4 KiB over 170 ms.
     pub numbers_max: u32,
     /// Far boxes at once. 1 to 256. Default 8.
     pub sessions_max: u32,
-    /// Streams that one session may have open in one direction: pairs of addresses and destination QPs. Traffic of more
-    /// passes untunnelled. 1 to 65,536. Default 16,384.
+    /// Streams that one session may have open in one direction: pairs of addresses and destination
+    /// QPs. Traffic of more passes untunnelled. 1 to 65,536. Default 16,384.
     pub streams_max: u32,
     /// Addresses of which is known whether a far box serves them. 1 to 2^20. Default 4096.
     pub addresses_max: u32,
-    /// Far boxes that are known: whom to ask for the addresses of a site. At most 256, with no address in two of them. Default none.
+    /// Far boxes that are known: whom to ask for the addresses of a site. At most 256, with no
+    /// address in two of them. Default none.
     pub far: Vec<FarBox>,
     /// Whether addresses of none of these are asked for too. Default true.
     pub asks_others: bool,
@@ -144,31 +154,36 @@ pub struct Config {
     pub passthrough_bytes_max: u64,
     /// Numbered datagrams after which an acknowledgement is sent at once. 1 to 64. Default 32.
     pub ack_every: u32,
-    /// Longest wait before an acknowledgement; a sixteenth of the RTT when that is less. 10 µs to 100 ms. Default 1 ms.
+    /// Longest wait before an acknowledgement; a sixteenth of the RTT when that is less. 10 µs to
+    /// 100 ms. Default 1 ms.
     pub ack_delay_max: Duration,
     /// Copies of a repeated frame at most, chosen by loss and frames in flight. 1 to 4. Default 4.
     pub copies_max: u8,
     /// When parity is sent. Default [`Parity::Adaptive`].
     pub parity: Parity,
-    /// Bytes of frames that are kept for each path by which the far box sends parity, until nothing of their group can be
-    /// missing; the oldest go first. Four blocks of parity suit every path: 2 RTTs' worth, 134 MB at most with 4 KiB. 64 KiB
-    /// to 4 GiB. Default 64 MiB.
+    /// Bytes of frames that are kept for each path by which the far box sends parity, until nothing
+    /// of their group can be missing; the oldest go first. Four blocks of parity suit every path: 2
+    /// RTTs' worth, 134 MB at most with 4 KiB. 64 KiB to 4 GiB. Default 64 MiB.
     pub parity_bytes_max: u64,
-    /// Silence of a path, beyond its RTT, after which it is out and what it carried is repeated elsewhere, if another path shows
-    /// that the far box runs; ten times as long if none does. 1 ms to 10 s. Default 25 ms.
+    /// Silence of a path, beyond its RTT, after which it is out and what it carried is repeated
+    /// elsewhere, if another path shows that the far box runs; ten times as long if none does. 1 ms
+    /// to 10 s. Default 25 ms.
     pub path_out_after: Duration,
     /// Time after which an idle path is asked whether it works. 1 ms to 60 s. Default 100 ms.
     pub keep_alive: Duration,
-    /// Time without any path after which a session is over and traffic passes as it is. 10 ms to 600 s. Default 2 s.
+    /// Time without any path after which a session is over and traffic passes as it is. 10 ms to
+    /// 600 s. Default 2 s.
     pub dead_after: Duration,
     /// Time without a frame after which a stream is closed. 1 ms to 24 h. Default 60 s.
     pub stream_idle: Duration,
-    /// Time between two questions for a far box, of which five are asked. 1 ms to 60 s. Default 250 ms.
+    /// Time between two questions for a far box, of which five are asked. 1 ms to 60 s. Default 250
+    /// ms.
     pub hello_every: Duration,
-    /// Time after which an address that no far box answered for, or whose box was refused, is asked for again. 10 ms
-    /// to 24 h. Default 10 s.
+    /// Time after which an address that no far box answered for, or whose box was refused, is asked
+    /// for again. 10 ms to 24 h. Default 10 s.
     pub hello_pause: Duration,
-    /// Answers per second to strangers: HELLOs, and PINGs of unknown sessions. 1 to 2^20. Default 1000.
+    /// Answers per second to strangers: HELLOs, and PINGs of unknown sessions. 1 to 2^20. Default
+    /// 1000.
     pub answers_per_s: u32,
 }
 
@@ -264,12 +279,14 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// A transport of this size for paths that together hold `in_flight_bytes` in a round trip: twice as much to send from,
-    /// two and a half times as much to put in order, and numbers for frames of 256 bytes.
+    /// A transport of this size for paths that together hold `in_flight_bytes` in a round trip:
+    /// twice as much to send from, two and a half times as much to put in order, and numbers for
+    /// frames of 256 bytes.
     pub fn for_paths(paths: Vec<PathConfig>, in_flight_bytes: u64) -> Self {
         const BYTES_MIN: u64 = 4 << 20;
         let least = Config::default();
-        let numbers = (in_flight_bytes / 256).next_power_of_two().clamp(least.numbers_max.into(), 1 << 24);
+        let numbers =
+            (in_flight_bytes / 256).next_power_of_two().clamp(least.numbers_max.into(), 1 << 24);
         Config {
             paths,
             send_bytes_max: (2 * in_flight_bytes).max(BYTES_MIN),
@@ -288,8 +305,18 @@ impl Config {
         let ms = |n: u64| n * 1_000_000;
         let fields = [
             ("paths", self.paths.len() as u64, 1, 15),
-            ("mtu_max", self.paths.iter().map(|path| u64::from(path.mtu_max)).min().unwrap_or(0), 576, 9216),
-            ("mtu_max", self.paths.iter().map(|path| u64::from(path.mtu_max)).max().unwrap_or(0), 576, 9216),
+            (
+                "mtu_max",
+                self.paths.iter().map(|path| u64::from(path.mtu_max)).min().unwrap_or(0),
+                576,
+                9216,
+            ),
+            (
+                "mtu_max",
+                self.paths.iter().map(|path| u64::from(path.mtu_max)).max().unwrap_or(0),
+                576,
+                9216,
+            ),
             ("port", u64::from(self.port), 1, 65_535),
             ("cores", u64::from(self.cores), 1, 255),
             ("send_bytes_max", self.send_bytes_max, 64 << 10, u64::MAX >> 8),
@@ -316,7 +343,8 @@ impl Config {
             ("hello_pause_ns", self.hello_pause.as_ns(), ms(10), DAY_NS),
             ("answers_per_s", u64::from(self.answers_per_s), 1, 1 << 20),
         ];
-        let burst = self.paths.iter().map(|path| ("burst_bytes", path.burst_bytes, 1, u64::MAX >> 8));
+        let burst =
+            self.paths.iter().map(|path| ("burst_bytes", path.burst_bytes, 1, u64::MAX >> 8));
         for (field, value, min, max) in fields.into_iter().chain(burst) {
             if !(min..=max).contains(&value) {
                 return Err(ConfigError::Range { field, value, min, max });
@@ -334,14 +362,17 @@ impl Config {
     fn check_far(&self) -> Result<(), ConfigError> {
         for (at, FarBox { prefix, via }) in self.far.iter().enumerate() {
             let before = self.far[..at].iter().map(|far| far.prefix);
-            if let Some(one) = before.into_iter().find(|one| one.covers(prefix) || prefix.covers(one)) {
+            if let Some(one) =
+                before.into_iter().find(|one| one.covers(prefix) || prefix.covers(one))
+            {
                 return Err(ConfigError::FarOverlap { one, other: *prefix });
             }
             let Some(via) = *via else { continue };
             if via.is_ipv4() != prefix.is_ipv4() {
                 return Err(ConfigError::FarFamily { via, prefix: *prefix });
             }
-            let its_site = self.far.iter().find(|far| far.prefix.contains(via) && far.via != Some(via));
+            let its_site =
+                self.far.iter().find(|far| far.prefix.contains(via) && far.via != Some(via));
             if let Some(FarBox { prefix: other, .. }) = its_site {
                 return Err(ConfigError::FarVia { via, prefix: *prefix, other: *other });
             }

@@ -1,4 +1,5 @@
-//! Counters and drop reasons, each declared once: type, name, value and documentation come from the declaration.
+//! Counters and drop reasons, each declared once: type, name, value and documentation come from the
+//! declaration.
 
 macro_rules! declare_counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
@@ -11,7 +12,8 @@ macro_rules! declare_counters {
         }
 
         impl Counters {
-            /// Names of all counters but the drops, with what they mean, in the order of [`Counters::values`].
+            /// Names of all counters but the drops, with what they mean, in the order of
+            /// [`Counters::values`].
             pub const NAMES: &'static [(&'static str, &'static str)] =
                 &[$((stringify!($name), concat!($($doc),+)),)*];
 
@@ -75,7 +77,8 @@ declare_counters! {
     parity_sent,
     /// PARITY datagrams received whose check was right.
     parity_received,
-    /// PARITY datagrams that could not be used: too late, of a group that makes no sense, or contradicting it.
+    /// PARITY datagrams that could not be used: too late, of a group that makes no sense, or
+    /// contradicting it.
     parity_unused,
     /// Frames and stream records that parity brought.
     repaired,
@@ -132,7 +135,8 @@ declare_counters! {
     refused_cores,
     /// Streams that found no room in the table: their frames pass untunnelled.
     stream_table_full,
-    /// Streams of which nothing arrives although the paths work, as where another box gets them: their frames pass untunnelled.
+    /// Streams of which nothing arrives although the paths work, as where another box gets them:
+    /// their frames pass untunnelled.
     streams_astray,
     /// Addresses that found no room in the table: frames to them pass untunnelled.
     address_table_full,
@@ -145,7 +149,8 @@ declare_counters! {
 declare_drops! {
     /// The store for a far box is full: whoever sends does not wait for room.
     StoreFull = "store_full",
-    /// A UC or UD frame beyond its source's share of the queue and the store: nothing holds its sender back.
+    /// A UC or UD frame beyond its source's share of the queue and the store: nothing holds its
+    /// sender back.
     ShareFull = "share_full",
     /// A frame of a stream of which nothing arrives at the far box.
     Astray = "astray",

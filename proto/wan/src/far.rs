@@ -12,8 +12,9 @@ pub(crate) const FAR_MAX: usize = 256;
 pub struct FarBox {
     /// The site's addresses. No two far boxes have one in common.
     pub prefix: Prefix,
-    /// An address behind the far box, of the same family: it is asked for in place of all those of the site, and what it answers
-    /// holds for them. `None`: each address is asked for by itself, as where nothing is configured.
+    /// An address behind the far box, of the same family: it is asked for in place of all those of
+    /// the site, and what it answers holds for them. `None`: each address is asked for by itself,
+    /// as where nothing is configured.
     pub via: Option<IpAddr>,
 }
 
@@ -30,7 +31,8 @@ impl FarBoxes {
         FarBoxes { far: far.clone(), without: without_box.clone(), asks_others: *asks_others }
     }
 
-    /// The way that stands for `way` and all others to the same site. `None`: nobody is to be asked for its destination.
+    /// The way that stands for `way` and all others to the same site. `None`: nobody is to be asked
+    /// for its destination.
     pub(crate) fn ask_along(&self, way: Path) -> Option<Path> {
         if self.without.iter().any(|prefix| prefix.contains(way.destination_ip)) {
             return None;

@@ -39,8 +39,8 @@ pub(crate) enum Fate {
     Forgotten,
 }
 
-/// Numbers from `start` to before `end` are a block of parity that had ended by `at`: before its parity could come nobody
-/// could know that they are lost.
+/// Numbers from `start` to before `end` are a block of parity that had ended by `at`: before its
+/// parity could come nobody could know that they are lost.
 #[derive(Clone, Copy, Debug)]
 struct Cover {
     start: u64,
@@ -155,7 +155,8 @@ impl Flight {
         self.sent += 1;
     }
 
-    /// The datagram before `next`, at least, is under parity; of such, those before `open` are in blocks that have ended.
+    /// The datagram before `next`, at least, is under parity; of such, those before `open` are in
+    /// blocks that have ended.
     pub(crate) fn cover(&mut self, now: Instant, open: u64, next: u64) {
         let start = self.open_from.unwrap_or(next - 1);
         self.open_from = (open < next).then_some(open);
@@ -171,8 +172,8 @@ impl Flight {
         }
     }
 
-    /// When the last of what could bring `number`, sent at `at` and in no block before the first, was sent. `None`: it is
-    /// still to be.
+    /// When the last of what could bring `number`, sent at `at` and in no block before the first,
+    /// was sent. `None`: it is still to be.
     fn sent_wholly_at(&self, number: u64, at: Instant) -> Option<Instant> {
         if self.open_from.is_some_and(|open| number >= open) {
             return None;
@@ -191,7 +192,9 @@ impl Flight {
     ) -> bool {
         let words = entries.iter().map(|entry| (self.unwrap(entry.word), entry.mask));
         let is_outside = |(word, mask): (Option<u64>, u64)| match (word, mask) {
-            (Some(word), 1..) => word * 64 + u64::from(63 - mask.leading_zeros()) >= self.next_number(),
+            (Some(word), 1..) => {
+                word * 64 + u64::from(63 - mask.leading_zeros()) >= self.next_number()
+            }
             (word, _) => word.is_none(),
         };
         if words.clone().any(is_outside) {
@@ -295,8 +298,8 @@ impl Flight {
         self.forget(now, told);
     }
 
-    /// A deadline that this box meets late says nothing of the path: acknowledgements are awaited as long again, once for each
-    /// number.
+    /// A deadline that this box meets late says nothing of the path: acknowledgements are awaited
+    /// as long again, once for each number.
     fn note_if_held_up(&mut self, now: Instant) {
         let Some(due) = self.detect_at() else { return };
         let late = now.since(due);
@@ -338,7 +341,8 @@ impl Flight {
     /// Long transmissions in flight, at most `most`, that were sent before `at`.
     pub(crate) fn long_before(&self, at: Instant, most: usize) -> usize {
         let before = self.ring.iter().take_while(|sent| sent.at < at);
-        let is_long = |sent: &&Sent| u64::from(sent.bytes) > self.long_from && sent.state == State::InFlight;
+        let is_long =
+            |sent: &&Sent| u64::from(sent.bytes) > self.long_from && sent.state == State::InFlight;
         before.filter(is_long).take(most).count()
     }
 
@@ -347,7 +351,8 @@ impl Flight {
         self.ring.iter().any(|sent| sent.state == State::InFlight && u64::from(sent.bytes) > bytes)
     }
 
-    /// What is in flight and has more bytes on the wire than `bytes` will not arrive: it is too long for the path.
+    /// What is in flight and has more bytes on the wire than `bytes` will not arrive: it is too
+    /// long for the path.
     pub(crate) fn give_up_longer(&mut self, bytes: u64, mut told: impl FnMut(u32, Fate)) {
         let in_flight = self.ring.iter_mut().filter(|sent| sent.state == State::InFlight);
         for sent in in_flight.filter(|sent| u64::from(sent.bytes) > bytes) {
@@ -367,7 +372,10 @@ impl Flight {
         }
         let sent = self.ring.get((self.scan - self.base) as usize)?;
         let at = self.sent_wholly_at(self.scan, sent.at)?;
-        Some((at + self.newest_rtt + self.reordering.window(self.rtt.smoothed())).max(self.unread_until))
+        Some(
+            (at + self.newest_rtt + self.reordering.window(self.rtt.smoothed()))
+                .max(self.unread_until),
+        )
     }
 
     /// The newest transmissions of which nothing has been heard, at most `count`.
@@ -393,9 +401,13 @@ mod tests {
 
     fn ack(flight: &mut Flight, now: Instant, numbers: &[u64]) -> Vec<(u32, Fate)> {
         let mut told = Vec::new();
-        let entries: Vec<AckEntry> =
-            numbers.iter().map(|n| AckEntry { word: (n / 64) as u32, mask: 1 << (n % 64) }).collect();
-        assert!(flight.take(now, &entries, Duration::ZERO, |record, fate| told.push((record, fate))));
+        let entries: Vec<AckEntry> = numbers
+            .iter()
+            .map(|n| AckEntry { word: (n / 64) as u32, mask: 1 << (n % 64) })
+            .collect();
+        assert!(
+            flight.take(now, &entries, Duration::ZERO, |record, fate| told.push((record, fate)))
+        );
         flight.detect(now, |record, fate| told.push((record, fate)));
         told
     }

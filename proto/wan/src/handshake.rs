@@ -1,7 +1,7 @@
 //! HELLOs: who asks, who answers without keeping anything, and how a session comes to be.
 //!
-//! ask → answer with a cookie → open with that cookie → accept. A box that only ever asks or answers costs the other
-//! nothing but a bounded number of answers.
+//! ask → answer with a cookie → open with that cookie → accept. A box that only ever asks or
+//! answers costs the other nothing but a bounded number of answers.
 
 use crate::format::{Header, Hello, HelloStep, Kind, Refusal, VERSION};
 use crate::session::{Opening, Peer, Session};
@@ -148,7 +148,8 @@ impl Transport {
     fn gives_way(&mut self, now: Instant, box_id: u64, way: &Path) -> bool {
         let is_sought = self.addresses.is_sought(way);
         let mut sessions = self.sessions.iter_mut();
-        let standing = sessions.find(|session| session.peer.box_id == box_id && session.remote.is_some());
+        let standing =
+            sessions.find(|session| session.peer.box_id == box_id && session.remote.is_some());
         let Some(session) = standing else { return true };
         if session.is_silent(now, self.shared.config.hello_every) {
             return true;
@@ -164,10 +165,13 @@ impl Transport {
     fn accept(&mut self, now: Instant, side: Side, hello: &Hello, way: Path) {
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
         let known = self.session_of(&peer);
-        let known = known.filter(|session| session.remote.is_none_or(|remote| remote == hello.session));
+        let known =
+            known.filter(|session| session.remote.is_none_or(|remote| remote == hello.session));
         let local = match known.map(|session| session.local) {
             Some(local) => Some(local),
-            None if !self.gives_way(now, hello.box_id, &way) => return self.drop(DropReason::SessionStands),
+            None if !self.gives_way(now, hello.box_id, &way) => {
+                return self.drop(DropReason::SessionStands);
+            }
             None => {
                 self.end_former_life(now, &peer);
                 self.begin(now, peer, way)
@@ -184,7 +188,14 @@ impl Transport {
             && session.remote.is_none()
         {
             let heard = (side, None);
-            session.open(now, &mut self.shared, hello.session, hello.paths, hello.room_bytes, heard);
+            session.open(
+                now,
+                &mut self.shared,
+                hello.session,
+                hello.paths,
+                hello.room_bytes,
+                heard,
+            );
             self.addresses.hurry(now);
         }
         self.release_waiting(now);
@@ -228,13 +239,21 @@ impl Transport {
             // Hosts wait for the answer: one that is lost must not cost them more than round trips.
             let patience = now.since(asked_at).times(2).max(OPEN_AGAIN_MIN);
             let (cookie, nonce) = (hello.cookie, hello.nonce);
-            session.opening =
-                Some(Opening { cookie, nonce, side, asked_at: now, next_at: now, patience, tries: 0 });
+            session.opening = Some(Opening {
+                cookie,
+                nonce,
+                side,
+                asked_at: now,
+                next_at: now,
+                patience,
+                tries: 0,
+            });
         }
         self.press_on(now, local);
     }
 
-    /// Asks the far box of a session that is not open to open it, if that is due. False: it has been asked in vain.
+    /// Asks the far box of a session that is not open to open it, if that is due. False: it has
+    /// been asked in vain.
     pub(crate) fn press_on(&mut self, now: Instant, local: u32) -> bool {
         let every = self.config().hello_every;
         let Some(session) = self.sessions.get_mut(local) else { return true };
@@ -259,7 +278,8 @@ impl Transport {
     fn handle_accept(&mut self, now: Instant, side: Side, header: &Header, hello: &Hello) {
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
         let session = self.sessions.get_mut(header.session).filter(|session| session.peer == peer);
-        let Some(session) = session.filter(|session| session.remote.is_none_or(|r| r == hello.session))
+        let Some(session) =
+            session.filter(|session| session.remote.is_none_or(|r| r == hello.session))
         else {
             return self.drop(DropReason::Unasked);
         };
@@ -278,7 +298,8 @@ impl Transport {
 
     fn handle_refusal(&mut self, now: Instant, hello: &Hello, reason: Refusal, way: Path) {
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
-        let opening = self.session_of(&peer).and_then(|session| Some((session.local, session.opening?)));
+        let opening =
+            self.session_of(&peer).and_then(|session| Some((session.local, session.opening?)));
         if let Some((local, _)) = opening.filter(|(_, opening)| opening.nonce == hello.nonce) {
             let pause = self.config().hello_pause;
             self.end(now, local, pause);
@@ -310,7 +331,8 @@ impl Transport {
     fn end_former_life(&mut self, now: Instant, peer: &Peer) {
         let former = self.sessions.iter().find(|session| session.peer.box_id == peer.box_id);
         if let Some(local) = former.map(|session| session.local) {
-            self.shared.counters.sessions_displaced += u64::from(former.is_some_and(Session::is_up));
+            self.shared.counters.sessions_displaced +=
+                u64::from(former.is_some_and(Session::is_up));
             self.end(now, local, Duration::ZERO);
         }
     }
@@ -346,13 +368,18 @@ mod tests {
     use super::*;
     use crate::{Config, samples};
 
-    /// What an asking box makes of an answer that says so many cores: sessions, and the number that was refused.
+    /// What an asking box makes of an answer that says so many cores: sessions, and the number that
+    /// was refused.
     fn answered(cores: u8) -> (usize, Option<u8>) {
-        let mut asker = Transport::new(Config { box_id: 1, cores: 2, ..Config::default() }).unwrap();
-        let (now, way) = (Instant::from_ps(1_000_000), samples::way(["10.0.0.1", "10.0.0.2"], None));
+        let mut asker =
+            Transport::new(Config { box_id: 1, cores: 2, ..Config::default() }).unwrap();
+        let (now, way) =
+            (Instant::from_ps(1_000_000), samples::way(["10.0.0.1", "10.0.0.2"], None));
         asker.addresses.find(now, way, &mut asker.shared.rng);
         asker.ask(now);
-        let Some(Letter { body: Body::Hello(asked), header, .. }) = asker.shared.letters.pop_front() else {
+        let Some(Letter { body: Body::Hello(asked), header, .. }) =
+            asker.shared.letters.pop_front()
+        else {
             panic!("nothing was asked")
         };
         assert_eq!((asked.step, asked.cores), (HelloStep::Ask, 2));

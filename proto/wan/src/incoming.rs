@@ -1,4 +1,5 @@
-//! What one session receives: each stream's frames in their order, with room for what waits for those before it.
+//! What one session receives: each stream's frames in their order, with room for what waits for
+//! those before it.
 
 use crate::format::{Extent, Kind, Prefix};
 use crate::partial::{Fit, Partial, Piece};
@@ -107,7 +108,8 @@ impl Incoming {
         self.told_room < self.bytes_max / 2 && room > self.told_room + self.bytes_max / 8
     }
 
-    /// How `sequence` (its low half) of `stream` stands, for a frame that takes `cost` bytes of memory.
+    /// How `sequence` (its low half) of `stream` stands, for a frame that takes `cost` bytes of
+    /// memory.
     #[inline]
     pub(crate) fn look(&self, stream: u32, sequence: u32, cost: u32) -> Verdict {
         self.judge(stream, sequence, cost, |partial| partial.is_some().then_some(Fit::Wanted))
@@ -124,7 +126,8 @@ impl Incoming {
         self.judge(stream, sequence, cost, |partial| Some(partial?.fit(extent, len)))
     }
 
-    /// `fit` is asked what something is to what is there of its place, of which it may be given the parts.
+    /// `fit` is asked what something is to what is there of its place, of which it may be given the
+    /// parts.
     #[inline]
     fn judge(
         &self,
@@ -145,7 +148,9 @@ impl Incoming {
                     if distance < 0 {
                         return Verdict::Duplicate;
                     }
-                    if let Some(&index) = held.ring.get(distance as usize).filter(|&&index| index != NONE) {
+                    if let Some(&index) =
+                        held.ring.get(distance as usize).filter(|&&index| index != NONE)
+                    {
                         let there = match self.waiting.get(index as usize) {
                             Some((Item::Partial(partial), _)) => Some(partial),
                             _ => None,
@@ -169,13 +174,19 @@ impl Incoming {
         if distance < 0 || distance > 0 && self.places + more > self.places_max {
             return Verdict::Outside;
         }
-        // What comes next in its stream goes on at once: it may use a reserve, so that the rest can follow.
+        // What comes next in its stream goes on at once: it may use a reserve, so that the rest can
+        // follow.
         let reserve = if distance == 0 { self.bytes_max / 16 } else { 0 };
-        if self.bytes + u64::from(cost) > self.bytes_max + reserve { Verdict::NoRoom } else { Verdict::Take }
+        if self.bytes + u64::from(cost) > self.bytes_max + reserve {
+            Verdict::NoRoom
+        } else {
+            Verdict::Take
+        }
     }
 
-    /// Takes what [`Incoming::look`] said [`Verdict::Take`] to. `deliver` gets each frame whose turn it is; its memory
-    /// counts until [`Incoming::gone`]. Returns true when that is the beginning of a stream.
+    /// Takes what [`Incoming::look`] said [`Verdict::Take`] to. `deliver` gets each frame whose
+    /// turn it is; its memory counts until [`Incoming::gone`]. Returns true when that is the
+    /// beginning of a stream.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -238,8 +249,13 @@ impl Incoming {
         let held = &mut self.streams[slot];
         let is_begun = held.as_ref().is_none_or(|held| held.generation != generation);
         if is_begun {
-            *held =
-                Some(StreamIn { generation, is_open: true, next: 0, ring: VecDeque::new(), prefix: None });
+            *held = Some(StreamIn {
+                generation,
+                is_open: true,
+                next: 0,
+                ring: VecDeque::new(),
+                prefix: None,
+            });
         }
         is_begun
     }
@@ -262,8 +278,9 @@ impl Incoming {
         }
     }
 
-    /// Takes a part that [`Incoming::look_at_part`] said [`Verdict::Take`] to. Returns whether that is the beginning of a stream, and if
-    /// the frame is whole by it, the frame: to be given to [`Incoming::take`]. `Some(None)`: its bytes are none of a frame.
+    /// Takes a part that [`Incoming::look_at_part`] said [`Verdict::Take`] to. Returns whether that
+    /// is the beginning of a stream, and if the frame is whole by it, the frame: to be given to
+    /// [`Incoming::take`]. `Some(None)`: its bytes are none of a frame.
     pub(crate) fn take_part(
         &mut self,
         pool: &mut FramePool,
@@ -342,7 +359,11 @@ mod tests {
 
     impl Rig {
         fn new(bytes_max: u64, places_max: u32) -> Self {
-            Rig { incoming: Incoming::new(bytes_max, 4, places_max), pool: FramePool::new(), out: Vec::new() }
+            Rig {
+                incoming: Incoming::new(bytes_max, 4, places_max),
+                pool: FramePool::new(),
+                out: Vec::new(),
+            }
         }
 
         fn frame(&mut self, stream: u32, sequence: u64) -> Verdict {

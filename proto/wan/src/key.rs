@@ -53,7 +53,8 @@ impl WireKey {
 }
 
 impl StreamKey {
-    /// The stream of a packet that is tunnelled, and what holds its sender back. `None`: it passes, as multicast does.
+    /// The stream of a packet that is tunnelled, and what holds its sender back. `None`: it passes,
+    /// as multicast does.
     #[inline]
     pub(crate) fn of(packet: &Packet<'_>) -> Option<(StreamKey, Pacing)> {
         let qpn = packet.dest_qp();
@@ -77,7 +78,8 @@ fn is_multicast(address: IpAddr) -> bool {
     address.is_multicast() || address == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
-/// The VLAN that a frame with its IP header at `ip` is in; 0: none. `None`: behind two tags, or one of another type.
+/// The VLAN that a frame with its IP header at `ip` is in; 0: none. `None`: behind two tags, or one
+/// of another type.
 #[inline]
 fn vlan(head: &[u8], ip: usize) -> Option<u16> {
     match ip {

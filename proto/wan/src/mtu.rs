@@ -1,11 +1,12 @@
 //! How long a datagram may be on one path: found by asking with padded PINGs, after RFC 8899.
 //!
-//! A path begins with what nearly every one takes. Several lengths are asked for at once, the longest first, and then what lies
-//! between the longest that was answered and the shortest that was not. What was found is taken back when long datagrams are lost
-//! one after another while others come through, and looked for again.
+//! A path begins with what nearly every one takes. Several lengths are asked for at once, the
+//! longest first, and then what lies between the longest that was answered and the shortest that
+//! was not. What was found is taken back when long datagrams are lost one after another while
+//! others come through, and looked for again.
 //!
-//! Lengths are those of IP packets as the transport sends them: what stands between it and the path, a seal say, takes its own share
-//! without being asked.
+//! Lengths are those of IP packets as the transport sends them: what stands between it and the
+//! path, a seal say, takes its own share without being asked.
 
 use crate::silence::HELD_UP;
 use longhaul_units::{Duration, Instant};
@@ -14,7 +15,8 @@ use longhaul_units::{Duration, Instant};
 pub(crate) const MTU_MIN: u16 = 576;
 /// Length that a path is trusted to take without being asked, in bytes (RFC 8899's BASE_PLPMTU).
 pub(crate) const MTU_BASE: u16 = 1200;
-/// Lengths that many paths have, the longest first: 4 KiB of RoCE with all that may be around them, Ethernet, Ethernet with a seal.
+/// Lengths that many paths have, the longest first: 4 KiB of RoCE with all that may be around them,
+/// Ethernet, Ethernet with a seal.
 const USUAL: [u16; 4] = [4264, 1500, 1468, MTU_BASE];
 /// Lengths asked for at once.
 const AT_ONCE: usize = USUAL.len() + 1;
@@ -24,7 +26,8 @@ const TRIES: u8 = 3;
 const RESOLUTION: u16 = 8;
 /// Time after which something longer is tried again: the path may have changed.
 const RAISE_AFTER: Duration = Duration::from_ms(60_000);
-/// Datagrams longer than [`PathMtu::floor`] lost one after another after which they do not get through.
+/// Datagrams longer than [`PathMtu::floor`] lost one after another after which they do not get
+/// through.
 pub(crate) const LOST_IN_A_ROW: u32 = 16;
 
 /// A PING of this length is under way.
@@ -80,8 +83,8 @@ impl PathMtu {
         self.too_long - self.current <= RESOLUTION
     }
 
-    /// The path was out and may be another one, or was out because it takes less than was thought: begins anew with what every one
-    /// takes.
+    /// The path was out and may be another one, or was out because it takes less than was thought:
+    /// begins anew with what every one takes.
     pub(crate) fn restart(&mut self, now: Instant) {
         self.restart_from(now, MTU_MIN);
     }
@@ -95,7 +98,8 @@ impl PathMtu {
         self.next_at
     }
 
-    /// What is to be asked now, the longest first. `patience` is how long an answer may take; `nonce` makes a secret for each.
+    /// What is to be asked now, the longest first. `patience` is how long an answer may take;
+    /// `nonce` makes a secret for each.
     pub(crate) fn ask(
         &mut self,
         now: Instant,
@@ -177,8 +181,8 @@ impl PathMtu {
         if self.current > MTU_BASE { MTU_BASE } else { MTU_MIN.min(self.most) }
     }
 
-    /// Long datagrams do not get through: goes back to what every path takes, and looks again. False: there is nothing to go back
-    /// to.
+    /// Long datagrams do not get through: goes back to what every path takes, and looks again.
+    /// False: there is nothing to go back to.
     pub(crate) fn collapse(&mut self, now: Instant) -> bool {
         let floor = self.floor();
         if floor >= self.current {
@@ -281,7 +285,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever the path takes is found to a few bytes and never exceeded; loss costs questions alone.
+        /// Whatever the path takes is found to a few bytes and never exceeded; loss costs questions
+        /// alone.
         #[test]
         fn what_a_path_takes_is_found(of in 576..9500_u16, most in 1200..9300_u16, seed in any::<u64>()) {
             let mut mtu = PathMtu::new(Instant::ZERO, most);

@@ -12,8 +12,8 @@ use slab::Slab;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Transmissions of one record that were lost, with nothing of its stream ever acknowledged, after which the stream is taken not to
-/// reach the far box.
+/// Transmissions of one record that were lost, with nothing of its stream ever acknowledged, after
+/// which the stream is taken not to reach the far box.
 const ASTRAY: u32 = 64;
 
 /// One frame, or a record that takes a place in a stream as one does.
@@ -155,7 +155,10 @@ impl Outgoing {
 
     /// Frames that the far box does not have.
     pub(crate) fn frames(&self) -> u64 {
-        self.records.iter().filter(|(_, record)| !record.is_done && record.kind == Kind::Data).count() as u64
+        self.records
+            .iter()
+            .filter(|(_, record)| !record.is_done && record.kind == Kind::Data)
+            .count() as u64
     }
 
     /// Streams that are not closed.
@@ -208,7 +211,11 @@ impl Outgoing {
         frame: FrameBuf,
     ) -> Result<(), DropReason> {
         let cost = cost(&frame);
-        if self.streams.get(usize::from(slot)).is_some_and(|stream| stream.state == StreamState::Astray) {
+        if self
+            .streams
+            .get(usize::from(slot))
+            .is_some_and(|stream| stream.state == StreamState::Astray)
+        {
             return Err(DropReason::Astray);
         }
         if self.bytes + u64::from(cost) > self.bytes_max {
@@ -265,7 +272,10 @@ impl Outgoing {
         let mut ended = Vec::new();
         for slot in 0..self.streams.len() {
             let stream = &mut self.streams[slot];
-            if stream.state != StreamState::Open || stream.unacknowledged > 0 || stream.used_at > since {
+            if stream.state != StreamState::Open
+                || stream.unacknowledged > 0
+                || stream.used_at > since
+            {
                 continue;
             }
             stream.state = StreamState::Closing;
@@ -286,7 +296,8 @@ impl Outgoing {
             || self.next_fresh().is_some()
     }
 
-    /// What is to be sent first of what was never sent, and its memory: by turns of what is paced and of what is not.
+    /// What is to be sent first of what was never sent, and its memory: by turns of what is paced
+    /// and of what is not.
     #[inline]
     fn next_fresh(&self) -> Option<(u32, Pacing, u64)> {
         let paced = self.fresh.front().map(|&record| (record, Pacing::Acknowledged));
@@ -311,7 +322,8 @@ impl Outgoing {
         self.copies.front().map(|&(at, ..)| at)
     }
 
-    /// What is to be sent: repetitions first. The caller sends it, or gives up on it by [`Outgoing::release`].
+    /// What is to be sent: repetitions first. The caller sends it, or gives up on it by
+    /// [`Outgoing::release`].
     pub(crate) fn next(&mut self, now: Instant) -> Option<Next> {
         loop {
             let next = if let Some(part) = self.parts.pop_front() {
@@ -352,7 +364,8 @@ impl Outgoing {
         }
     }
 
-    /// Instead of `next`, `count` parts of what it carries are to be sent next; each has its share of the memory.
+    /// Instead of `next`, `count` parts of what it carries are to be sent next; each has its share
+    /// of the memory.
     pub(crate) fn split(&mut self, next: Next, count: usize) {
         let Some(whole) = self.records.get_mut(next.record as usize) else { return };
         let range = whole.range();
@@ -389,8 +402,8 @@ impl Outgoing {
         self.release(next.record);
     }
 
-    /// `next` has been sent: the place in the queue that named it has become a transmission. Further copies follow
-    /// `spacing` apart.
+    /// `next` has been sent: the place in the queue that named it has become a transmission.
+    /// Further copies follow `spacing` apart.
     #[inline]
     pub(crate) fn sent(&mut self, now: Instant, next: Next, spacing: Duration) {
         let Some(record) = self.records.get_mut(next.record as usize) else { return };
@@ -432,7 +445,8 @@ impl Outgoing {
 
     /// Gives up a stream of which one record has been lost too often for a path that works.
     fn note_lost(&mut self, index: u32) {
-        let Some(record) = self.records.get_mut(index as usize).filter(|record| !record.is_done) else {
+        let Some(record) = self.records.get_mut(index as usize).filter(|record| !record.is_done)
+        else {
             return;
         };
         record.lost += 1;

@@ -6,7 +6,8 @@ use crate::shared::Gate;
 use longhaul_cc::{Heard, PathRate};
 use longhaul_units::{BitRate, Duration, Instant};
 
-/// Part of what may be under way that goes back to back, and the least of that: a frame of full length and one more.
+/// Part of what may be under way that goes back to back, and the least of that: a frame of full
+/// length and one more.
 const BURST_PART: u64 = 32;
 const BURST_MIN: u64 = 8500;
 
@@ -46,7 +47,8 @@ impl Pace {
         &self.rate
     }
 
-    /// True when one more may go at `now`, of which `may_exceed` says that it must not wait for acknowledgements.
+    /// True when one more may go at `now`, of which `may_exceed` says that it must not wait for
+    /// acknowledgements.
     #[inline]
     pub(crate) fn is_open(&mut self, now: Instant, in_flight_bytes: u64, may_exceed: bool) -> bool {
         (may_exceed || in_flight_bytes < self.rate.in_flight_max()) && self.gate.is_open(now)

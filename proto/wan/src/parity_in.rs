@@ -1,4 +1,5 @@
-//! The receiver's side of parity, for one path: what has come is held until its group is complete or given up.
+//! The receiver's side of parity, for one path: what has come is held until its group is complete
+//! or given up.
 
 use crate::format::{Place, symbol_body};
 use longhaul_fec::{Body, Decoder, DecoderConfig, HEAD_MAX, Parity, Recovered, Refusal, Symbol};
@@ -61,7 +62,8 @@ impl ParityIn {
         self.decoder.as_ref().map_or(0, |decoder| decoder.held_bytes() as u64)
     }
 
-    /// Takes a numbered datagram that came. What comes back by it goes to `back`: number, protected head, body.
+    /// Takes a numbered datagram that came. What comes back by it goes to `back`: number, protected
+    /// head, body.
     #[inline]
     pub(crate) fn on_data(
         &mut self,

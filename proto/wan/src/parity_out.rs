@@ -6,7 +6,8 @@ use crate::format::HEADER_LEN;
 use crate::rtt::copies_for;
 use longhaul_cc::wire_bytes;
 use longhaul_fec::{
-    Adaptation, Body, Encoder, Layout, PathLoss, ROWS_MAX, Report, STRIDE_MAX, SYMBOLS_MAX, residual_loss,
+    Adaptation, Body, Encoder, Layout, PathLoss, ROWS_MAX, Report, STRIDE_MAX, SYMBOLS_MAX,
+    residual_loss,
 };
 use longhaul_units::{BitRate, Duration, Instant};
 
@@ -18,9 +19,11 @@ const RTTS_MAX: u64 = 16;
 /// Parity per DATA that is never too much, in bytes; below this loss, more always is.
 const SHARE_LEAST: f64 = 0.05;
 const LOSS_OF_LEAST: f64 = 1.5e-3;
-/// Part of the path's rate that parity may take where that is more: what protects acknowledgements is longer than they.
+/// Part of the path's rate that parity may take where that is more: what protects acknowledgements
+/// is longer than they.
 const RATE_SHARE: f64 = 1e-3;
-/// How far a layout's bytes may exceed its share in datagrams: parities are as long as their longest member.
+/// How far a layout's bytes may exceed its share in datagrams: parities are as long as their
+/// longest member.
 const SHARE_SLACK: f64 = 2.0;
 /// Parities that a quiet time may save up for what ends blocks early, besides two blocks'.
 const CREDIT_PARITIES: usize = 64;
@@ -40,8 +43,8 @@ struct Seen {
     at: Instant,
     /// Numbers up to the largest that came.
     numbers: u64,
-    /// Of those, the ones that did not come by themselves. For a while it is too much, by those that are late and those
-    /// whose acknowledgement was lost.
+    /// Of those, the ones that did not come by themselves. For a while it is too much, by those
+    /// that are late and those whose acknowledgement was lost.
     missing: i64,
     bursts: u64,
     sent: u64,
@@ -72,7 +75,8 @@ impl Usage {
         let idle = self.idle + self.idle_from.map_or(Duration::ZERO, |from| now.since(from));
         let idle = (idle.as_secs_f64() / period.as_secs_f64()).min(1.0);
         let parity = self.parity_bytes / (self.parity_bytes + self.data_bytes).max(1.0);
-        let unused = rate.map_or(1.0, |rate| 1.0 - self.data_bytes / rate.bytes_in(period).max(1) as f64);
+        let unused =
+            rate.map_or(1.0, |rate| 1.0 - self.data_bytes / rate.bytes_in(period).max(1) as f64);
         (idle + (1.0 - idle) * parity).min(unused)
     }
 }
@@ -85,15 +89,17 @@ struct Thrifty {
 }
 
 impl Thrifty {
-    /// For a path of which so many numbers go out in a round trip. Groups are the longest: where parity pays, it pays most
-    /// in those.
+    /// For a path of which so many numbers go out in a round trip. Groups are the longest: where
+    /// parity pays, it pays most in those.
     fn of(path: PathLoss, in_flight: u64, copies_max: u8) -> Self {
         let repetition = |loss: f64| loss * f64::from(copies_for(loss, in_flight, copies_max));
         let mut best = (repetition(path.loss), None);
         let strides = (0..).map(|shift| 1 << shift).take_while(|&stride| stride <= STRIDE_MAX);
         let fits = |stride: &usize| (stride * SYMBOLS_MAX) as u64 <= in_flight / 2;
         for stride in strides.filter(fits) {
-            for layout in (1..=ROWS_MAX).filter_map(|rows| Layout::new(SYMBOLS_MAX, rows, stride).ok()) {
+            for layout in
+                (1..=ROWS_MAX).filter_map(|rows| Layout::new(SYMBOLS_MAX, rows, stride).ok())
+            {
                 // Repetitions are under parity as well.
                 // A stride takes memory, and time to repair.
                 let weight = 1.0 + 0.01 * f64::from(stride.trailing_zeros());
@@ -107,7 +113,8 @@ impl Thrifty {
     }
 
     fn is_for(&self, path: PathLoss) -> bool {
-        let is_near = |a: f64, b: f64| (a.max(b) <= f64::MIN_POSITIVE) || a.max(b) / a.min(b) < BAND;
+        let is_near =
+            |a: f64, b: f64| (a.max(b) <= f64::MIN_POSITIVE) || a.max(b) / a.min(b) < BAND;
         is_near(self.path.loss, path.loss) && is_near(self.path.burst, path.burst)
     }
 }
@@ -209,9 +216,17 @@ impl ParityOut {
         self.longest = self.longest.max(bytes);
     }
 
-    /// Takes a datagram that was sent under `number`. Returns the first number that no closed block covers.
+    /// Takes a datagram that was sent under `number`. Returns the first number that no closed block
+    /// covers.
     #[inline]
-    pub(crate) fn add(&mut self, now: Instant, number: u64, head: &[u8], body: &Body<'_>, bytes: u64) -> u64 {
+    pub(crate) fn add(
+        &mut self,
+        now: Instant,
+        number: u64,
+        head: &[u8],
+        body: &Body<'_>,
+        bytes: u64,
+    ) -> u64 {
         if self.encoder.unprotected() == 0 {
             self.begun_at = now;
         }
@@ -242,8 +257,8 @@ impl ParityOut {
         self.encoder.next_parity()
     }
 
-    /// When the block under way is ended although it is not full, after a pause or as old as `age`: what was sent last is then
-    /// protected.
+    /// When the block under way is ended although it is not full, after a pause or as old as `age`:
+    /// what was sent last is then protected.
     pub(crate) fn flush_at(&self, pause: Duration, age: Duration) -> Option<Instant> {
         let at = || (self.last_data_at + pause).min(self.begun_at + age.max(pause));
         (self.encoder.unprotected() > 0).then(at)
@@ -254,8 +269,8 @@ impl ParityOut {
         self.encoder.flush();
     }
 
-    /// The path is out: what was to protect it is of no use, and what it lost says nothing of the time to come. `next` is
-    /// the next number.
+    /// The path is out: what was to protect it is of no use, and what it lost says nothing of the
+    /// time to come. `next` is the next number.
     pub(crate) fn reset(&mut self, next: u64) {
         self.from = next;
         self.encoder.flush();
@@ -264,12 +279,17 @@ impl ParityOut {
         (self.seen, self.floor) = (None, None);
     }
 
-    /// What the far box has counted, with an acknowledgement that has been taken: low parts of its counts.
+    /// What the far box has counted, with an acknowledgement that has been taken: low parts of its
+    /// counts.
     pub(crate) fn hear(&mut self, at: Instant, flight: &Flight, repaired: u32, bursts: u16) {
-        let (repaired_before, bursts_before) = self.heard.replace((repaired, bursts)).unwrap_or_default();
+        let (repaired_before, bursts_before) =
+            self.heard.replace((repaired, bursts)).unwrap_or_default();
         self.repaired += i64::from(repaired.wrapping_sub(repaired_before) as i32);
-        self.bursts = self.bursts.saturating_add_signed(i64::from(bursts.wrapping_sub(bursts_before) as i16));
-        let Some(largest) = flight.largest_arrived().filter(|&largest| largest >= self.from) else { return };
+        self.bursts =
+            self.bursts.saturating_add_signed(i64::from(bursts.wrapping_sub(bursts_before) as i16));
+        let Some(largest) = flight.largest_arrived().filter(|&largest| largest >= self.from) else {
+            return;
+        };
         let numbers = largest + 1;
         let missing = numbers as i64 - flight.arrived as i64 + self.repaired;
         let (bursts, sent) = (self.bursts, flight.sent);
@@ -282,12 +302,15 @@ impl ParityOut {
     pub(crate) fn look(&mut self, now: Instant, flight: &Flight, copies_max: u8) {
         let rtt = flight.rtt.smoothed();
         let is_over = |floor: &mut Seen| now.since(floor.at) >= rtt.max(REPORT_MIN);
-        let Some(floor) = self.floor.take_if(is_over).filter(|_| self.policy != Parity::Off) else { return };
+        let Some(floor) = self.floor.take_if(is_over).filter(|_| self.policy != Parity::Off) else {
+            return;
+        };
         let Some(before) = self.seen else {
             self.seen = Some(floor);
             return;
         };
-        let (period, packets) = (floor.at.since(before.at), floor.numbers.saturating_sub(before.numbers));
+        let (period, packets) =
+            (floor.at.since(before.at), floor.numbers.saturating_sub(before.numbers));
         if packets == 0 || packets < NUMBERS_MIN && period < rtt.times(RTTS_MAX) {
             return;
         }
@@ -297,7 +320,8 @@ impl ParityOut {
         let lost = ((missing - before.missing) as u64).min(packets);
         let bursts = (bursts - before.bursts).clamp(lost.min(1), lost);
         let packets_per_s = (floor.sent - before.sent) as f64 / period.as_secs_f64();
-        let free_bytes_per_s = self.rate.map_or(0.0, |rate| RATE_SHARE * rate.as_bps() as f64 / 8.0);
+        let free_bytes_per_s =
+            self.rate.map_or(0.0, |rate| RATE_SHARE * rate.as_bps() as f64 / 8.0);
         let free_per_s = free_bytes_per_s / (self.longest + PARITY_MORE).max(1) as f64;
         let per_s = [packets_per_s, free_per_s];
         let choice = self.adaptation.report(&Report { packets, lost, bursts }, rtt, per_s, None);

@@ -94,7 +94,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Pieces that overlap, come twice or not at all: what is there is known to the byte, and there are never too many.
+        /// Pieces that overlap, come twice or not at all: what is there is known to the byte, and
+        /// there are never too many.
         #[test]
         fn what_is_there_is_known(pieces in prop::collection::vec((0..200_u16, 1..60_u16), 0..200)) {
             let mut pool = FramePool::new();

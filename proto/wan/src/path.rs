@@ -50,14 +50,16 @@ pub(crate) struct WayOut {
     pub(crate) mtu: PathMtu,
     /// Frames and parts that were split for this path.
     pub(crate) split: u64,
-    /// Numbers that had arrived when the last of what is in flight was first repeated, and when that was.
+    /// Numbers that had arrived when the last of what is in flight was first repeated, and when
+    /// that was.
     arrived_at_tail: Option<(u64, Instant)>,
     pub(crate) is_up: bool,
     pub(crate) silence: Silence,
     last_sent_at: Instant,
     /// When the newest PING that was answered was sent.
     answered_from: Instant,
-    /// Numbers that had arrived when a PING was answered that had overtaken long datagrams, and when that was.
+    /// Numbers that had arrived when a PING was answered that had overtaken long datagrams, and
+    /// when that was.
     arrived_at_answer: Option<(u64, Instant)>,
     /// PINGs without an answer, the newest last.
     asked: VecDeque<Asked>,
@@ -100,7 +102,8 @@ impl WayOut {
         delay.clamp(Duration::from_us(10), config.ack_delay_max)
     }
 
-    /// True when a datagram may go now, as far as the adaptive rate goes. `may_exceed`: it does not wait for acknowledgements.
+    /// True when a datagram may go now, as far as the adaptive rate goes. `may_exceed`: it does not
+    /// wait for acknowledgements.
     #[inline]
     pub(crate) fn is_open(&mut self, now: Instant, may_exceed: bool) -> bool {
         let in_flight = self.flight.in_flight_bytes();
@@ -130,7 +133,8 @@ impl WayOut {
         self.silence.wait(now);
     }
 
-    /// Puts a datagram, which goes out now under `number`, the next, under parity: its protected head and its body.
+    /// Puts a datagram, which goes out now under `number`, the next, under parity: its protected
+    /// head and its body.
     #[inline]
     pub(crate) fn protect(
         &mut self,
@@ -222,7 +226,9 @@ impl WayOut {
 
     /// The answer to a PING. False: to none of ours.
     pub(crate) fn answered(&mut self, now: Instant, nonce: u64) -> bool {
-        let Some(place) = self.asked.iter().position(|asked| asked.nonce == nonce) else { return false };
+        let Some(place) = self.asked.iter().position(|asked| asked.nonce == nonce) else {
+            return false;
+        };
         let asked = self.asked[place];
         self.asked.drain(..=place);
         self.answered_from = self.answered_from.max(asked.at);
@@ -237,8 +243,9 @@ impl WayOut {
         true
     }
 
-    /// A PING that was sent at `asked_at` is answered: long datagrams do not get through if two PINGs do, the second of them sent
-    /// after the acknowledgement that the first one asked for, and no long one.
+    /// A PING that was sent at `asked_at` is answered: long datagrams do not get through if two
+    /// PINGs do, the second of them sent after the acknowledgement that the first one asked for,
+    /// and no long one.
     fn note_overtaken(&mut self, now: Instant, asked_at: Instant) {
         let arrived = self.flight.arrived;
         if self.flight.long_before(asked_at, LOST_IN_A_ROW as usize) < LOST_IN_A_ROW as usize {
@@ -259,7 +266,8 @@ impl WayOut {
         is_ours
     }
 
-    /// Long datagrams do not get through any more: what is under way of them is lost, and what they lost says nothing of the rest.
+    /// Long datagrams do not get through any more: what is under way of them is lost, and what they
+    /// lost says nothing of the rest.
     fn collapse(&mut self, now: Instant, told: impl FnMut(u32, Fate)) {
         self.flight.long_lost = 0;
         if !self.mtu.collapse(now) {
@@ -305,16 +313,18 @@ impl WayOut {
     /// Answers may have come while this box was held up, and lie unread.
     fn note_if_held_up(&mut self, now: Instant, config: &Config) {
         let due = [self.overdue_at(config), self.tail_at(config)].into_iter().flatten();
-        let due =
-            due.chain(self.out_at(config).into_iter().flatten()).filter(|at| *at > self.ticked_at).min();
+        let due = due
+            .chain(self.out_at(config).into_iter().flatten())
+            .filter(|at| *at > self.ticked_at)
+            .min();
         if due.is_some_and(|due| now.since(due) >= HELD_UP) {
             self.silence.excuse(now, config);
         }
         self.ticked_at = now;
     }
 
-    /// When the path is out: the first moment if the far box runs, as `far_ran_at` shows, and the last one. Nobody gains if a path is
-    /// left because the far box waits for a core.
+    /// When the path is out: the first moment if the far box runs, as `far_ran_at` shows, and the
+    /// last one. Nobody gains if a path is left because the far box waits for a core.
     fn out_at(&self, config: &Config) -> Option<[Instant; 2]> {
         let since = self.silence.since().filter(|_| self.is_up)?;
         let answer_at = since + self.flight.rtt.patience();
@@ -333,8 +343,8 @@ impl WayOut {
         self.ping_at(config) <= now
     }
 
-    /// What time brings: losses, a tail to be repeated, the end of the way. True when it is out. `far_ran_at` is up to when other
-    /// paths show that the far box ran.
+    /// What time brings: losses, a tail to be repeated, the end of the way. True when it is out.
+    /// `far_ran_at` is up to when other paths show that the far box ran.
     pub(crate) fn tick(
         &mut self,
         now: Instant,
@@ -380,12 +390,14 @@ impl WayOut {
         false
     }
 
-    /// When [`WayOut::tick`] is to be called next. `polled_at` is when the session was last let send.
+    /// When [`WayOut::tick`] is to be called next. `polled_at` is when the session was last let
+    /// send.
     pub(crate) fn deadline(&self, config: &Config, polled_at: Instant) -> Option<Deadline> {
         let at = |at: Option<Instant>, reason| at.map(|at| Deadline { at, reason });
         let tail = self.tail_at(config).filter(|_| self.is_up);
         let ping = Some(self.ping_at(config)).filter(|at| *at > polled_at);
-        let out = self.out_at(config).map(|[first, last]| if first > polled_at { first } else { last });
+        let out =
+            self.out_at(config).map(|[first, last]| if first > polled_at { first } else { last });
         [
             at(self.flight.detect_at(), "loss detection"),
             at(tail, "tail probe"),
@@ -415,8 +427,8 @@ mod tests {
         way
     }
 
-    /// Meets the deadlines that are due at `now`: whether the way is out by that, and what it repeats. `far_runs`: another path
-    /// shows that the far box runs.
+    /// Meets the deadlines that are due at `now`: whether the way is out by that, and what it
+    /// repeats. `far_runs`: another path shows that the far box runs.
     fn tick(way: &mut WayOut, now: Instant, config: &Config, far_runs: bool) -> (bool, u32) {
         let mut repeated = 0;
         let is_out = way.tick(now, config, far_runs.then_some(now), |_, _| {}, |_| repeated += 1);
@@ -491,7 +503,11 @@ mod tests {
                 way.note_asked(&config, Asked { nonce: asked, at: now });
             }
         }
-        assert_eq!((way.mtu.black_holes, way.tail_probes > 1), (0, true), "the far box may be held up");
+        assert_eq!(
+            (way.mtu.black_holes, way.tail_probes > 1),
+            (0, true),
+            "the far box may be held up"
+        );
         assert!(way.answered(now, asked));
         while way.mtu.black_holes == 0 {
             now = way.deadline(&config, now).unwrap().at;

@@ -42,9 +42,11 @@ impl Rtt {
 /// Before a round trip was measured. Source: RFC 9002, section 6.2.2.
 const INITIAL: Duration = Duration::from_ms(333);
 
-/// How long a number may be overtaken before it is taken for lost: what reordering has been seen to need, and a little.
+/// How long a number may be overtaken before it is taken for lost: what reordering has been seen to
+/// need, and a little.
 ///
-/// It grows at once and forgets after two epochs. Source: RFC 8985 (RACK), section 6.2, which counts instead of measuring.
+/// It grows at once and forgets after two epochs. Source: RFC 8985 (RACK), section 6.2, which
+/// counts instead of measuring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reordering {
     seen: Duration,
@@ -119,10 +121,12 @@ impl LossMeter {
     }
 }
 
-/// Copies of a repeated frame on a path with this loss, for `in_flight` frames: as long as a further copy costs less than
-/// what waits for a frame whose copies are all lost, which is a round trip of everything.
+/// Copies of a repeated frame on a path with this loss, for `in_flight` frames: as long as a
+/// further copy costs less than what waits for a frame whose copies are all lost, which is a round
+/// trip of everything.
 pub(crate) fn copies_for(loss: f64, in_flight: u64, max: u8) -> u8 {
-    // A copy costs `loss` of what the path carries; it saves that many times as many such waits in each round trip.
+    // A copy costs `loss` of what the path carries; it saves that many times as many such waits in
+    // each round trip.
     let mut saved = in_flight as f64 * loss;
     let mut copies = 1;
     while copies < max && saved > 1.0 {
@@ -138,9 +142,14 @@ mod tests {
 
     #[test]
     fn copies_follow_loss_and_length() {
-        for (lost_per_10_000, in_flight, copies) in
-            [(0, 30_000, 1), (1, 3000, 1), (10, 30_000, 2), (100, 30_000, 3), (500, 30_000, 4), (500, 50, 2)]
-        {
+        for (lost_per_10_000, in_flight, copies) in [
+            (0, 30_000, 1),
+            (1, 3000, 1),
+            (10, 30_000, 2),
+            (100, 30_000, 3),
+            (500, 30_000, 4),
+            (500, 50, 2),
+        ] {
             let mut meter = LossMeter::default();
             (0..lost_per_10_000).for_each(|_| meter.lost());
             meter.arrived(10_000 - lost_per_10_000);
@@ -163,7 +172,8 @@ mod tests {
         let mut now = Instant::ZERO;
         for _ in 0..3 {
             assert!(
-                now.since(Instant::ZERO) > Duration::ZERO || reordering.window(rtt) > Duration::from_ms(1)
+                now.since(Instant::ZERO) > Duration::ZERO
+                    || reordering.window(rtt) > Duration::from_ms(1)
             );
             now += Duration::from_ms(161);
             reordering.turn(now, rtt);

@@ -83,7 +83,13 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(now: Instant, shared: &mut Shared, local: u32, peer: Peer, way: Path) -> Self {
+    pub(crate) fn new(
+        now: Instant,
+        shared: &mut Shared,
+        local: u32,
+        peer: Peer,
+        way: Path,
+    ) -> Self {
         let [seed, tables_seed] = [shared.rng.next_u64(), shared.rng.next_u64()];
         let config = &shared.config;
         Session {
@@ -94,7 +100,11 @@ impl Session {
             way,
             has_carried: false,
             out: Outgoing::new(config, tables_seed),
-            incoming: Incoming::new(config.receive_bytes_max, config.streams_max, config.reorder_frames_max),
+            incoming: Incoming::new(
+                config.receive_bytes_max,
+                config.streams_max,
+                config.reorder_frames_max,
+            ),
             ways_out: ways_out(now, config, seed),
             ways_in: Vec::new(),
             repaired: Vec::new(),
@@ -109,7 +119,8 @@ impl Session {
         }
     }
 
-    /// The far box is known by `remote`, has `paths` paths and `room` bytes. `rtt` was measured by `side`.
+    /// The far box is known by `remote`, has `paths` paths and `room` bytes. `rtt` was measured by
+    /// `side`.
     pub(crate) fn open(
         &mut self,
         now: Instant,
@@ -145,7 +156,8 @@ impl Session {
 
     /// It is open, and its first path is about to work.
     pub(crate) fn is_beginning(&self) -> bool {
-        self.remote.is_some() && self.ways_out.iter().all(|way| way.flight.rtt.smoothed() == Duration::ZERO)
+        self.remote.is_some()
+            && self.ways_out.iter().all(|way| way.flight.rtt.smoothed() == Duration::ZERO)
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -178,7 +190,13 @@ impl Session {
     }
 
     /// A PING of `path`, from 0.
-    fn ask_path(&mut self, now: Instant, shared: &mut Shared, remote: u32, path: usize) -> (Header, Ping) {
+    fn ask_path(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        remote: u32,
+        path: usize,
+    ) -> (Header, Ping) {
         // The path stands in the low bits, so that the answer says which way the question went.
         let nonce = shared.rng.next_u64() << 4 | path as u64;
         let way = &mut self.ways_out[path];
@@ -202,7 +220,13 @@ impl Session {
         }
     }
 
-    pub(crate) fn handle_ack(&mut self, now: Instant, shared: &mut Shared, header: &Header, ack: &Ack) {
+    pub(crate) fn handle_ack(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        header: &Header,
+        ack: &Ack,
+    ) {
         let Some(way) = self.ways_out.get_mut(usize::from(header.path)) else {
             shared.counters.drops.count(DropReason::Malformed);
             return;
@@ -268,12 +292,15 @@ impl Session {
             }
             step => {
                 let way = self.ways_out.get_mut(usize::from(header.path));
-                let was_overdue = way.as_ref().is_some_and(|way| way.is_overdue(now, &shared.config));
+                let was_overdue =
+                    way.as_ref().is_some_and(|way| way.is_overdue(now, &shared.config));
                 let is_ours = match (way, step) {
                     (Some(way), PingStep::Unknown) => {
                         way.has_asked(ping.nonce) || way.mtu.has_asked(ping.nonce)
                     }
-                    (Some(way), _) => way.answered(now, ping.nonce) || way.answered_length(now, ping.nonce),
+                    (Some(way), _) => {
+                        way.answered(now, ping.nonce) || way.answered_length(now, ping.nonce)
+                    }
                     (None, _) => false,
                 };
                 if !is_ours {
@@ -289,7 +316,8 @@ impl Session {
         }
     }
 
-    /// The far box answers again after it was silent on `path`: perhaps it was held up, and answers to the other paths follow.
+    /// The far box answers again after it was silent on `path`: perhaps it was held up, and answers
+    /// to the other paths follow.
     fn note_resumed(&mut self, now: Instant, config: &Config, path: usize) {
         let others = self.ways_out.iter_mut().enumerate().filter(|(other, _)| *other != path);
         others.for_each(|(_, way)| way.silence.excuse(now, config));
@@ -356,7 +384,9 @@ impl Session {
                 let ways = self.ways_out.iter_mut().zip(gates.iter());
                 ways.for_each(|(way, gate)| way.note_room(now, gate));
             }
-            let Some((path, is_parity)) = self.choose(now, shared, gates, has_data, out) else { return };
+            let Some((path, is_parity)) = self.choose(now, shared, gates, has_data, out) else {
+                return;
+            };
             if is_parity {
                 self.send_parity(now, shared, gates, remote, path, out);
             } else if !self.send_next(now, shared, gates, remote, path, out) {
@@ -365,7 +395,8 @@ impl Session {
         }
     }
 
-    /// The way that sends next, each in turn: one that is up, may send now and has room; and whether it sends parity.
+    /// The way that sends next, each in turn: one that is up, may send now and has room; and
+    /// whether it sends parity.
     fn choose(
         &mut self,
         now: Instant,
@@ -383,7 +414,11 @@ impl Session {
             let is_parity = way.parity.is_due();
             let can = way.is_up && (takes_data || is_parity);
             let is_urgent = self.out.has_repeat();
-            if can && gates[path].is_open(now) && way.is_open(now, is_urgent) && out.room(path + 1) > 0 {
+            if can
+                && gates[path].is_open(now)
+                && way.is_open(now, is_urgent)
+                && out.room(path + 1) > 0
+            {
                 return Some((path, is_parity));
             }
         }
@@ -450,7 +485,8 @@ impl Session {
             self.ways_out.iter().position(|way| way.is_up).unwrap_or(back)
         };
         let delay = self.ack_delay(shared);
-        let is_due = way.arrivals.ack_at(delay, shared.config.ack_every).is_some_and(|at| at <= now);
+        let is_due =
+            way.arrivals.ack_at(delay, shared.config.ack_every).is_some_and(|at| at <= now);
         if !(is_due || way.is_asked) || out.room(path + 1) == 0 {
             return;
         }
@@ -465,7 +501,8 @@ impl Session {
 
     /// Wait before an acknowledgement.
     fn ack_delay(&self, shared: &Shared) -> Duration {
-        let up = self.ways_out.iter().filter(|way| way.is_up).map(|way| way.ack_delay(&shared.config));
+        let up =
+            self.ways_out.iter().filter(|way| way.is_up).map(|way| way.ack_delay(&shared.config));
         up.min().unwrap_or(shared.config.ack_delay_max)
     }
 
@@ -511,8 +548,12 @@ impl Session {
         let later = |at: &Instant| *at > self.polled_at;
         let ways = self.ways_out.iter().map(|way| way.deadline(config, self.polled_at));
         let up = self.ways_out.iter().filter(|way| way.is_up);
-        let probes = up.map(|way| at(Some(way.mtu.next_at()).filter(later), "the length that a path takes"));
-        let acks = self.ways_in.iter().map(|way| way.arrivals.ack_at(delay, config.ack_every).filter(later));
+        let probes =
+            up.map(|way| at(Some(way.mtu.next_at()).filter(later), "the length that a path takes"));
+        let acks = self
+            .ways_in
+            .iter()
+            .map(|way| way.arrivals.ack_at(delay, config.ack_every).filter(later));
         let acks = acks.map(|ack| at(ack, "acknowledgement"));
         let over = self.down_since.map(|since| since + config.dead_after);
         let own = [
@@ -530,7 +571,10 @@ impl Session {
             rtt_least: way.flight.rtt.least(),
             loss: way.parity.loss().max(way.flight.loss.rate()),
             residual: way.flight.loss.rate(),
-            parity: way.parity.layout().map_or_else(|| "none".to_string(), |layout| layout.to_string()),
+            parity: way
+                .parity
+                .layout()
+                .map_or_else(|| "none".to_string(), |layout| layout.to_string()),
             parity_sent: way.parity.sent,
             repaired: way.parity.repaired(),
             reordering_window: way.flight.reordering.window(way.flight.rtt.smoothed()),

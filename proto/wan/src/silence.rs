@@ -5,8 +5,8 @@ use longhaul_units::{Duration, Instant};
 
 /// A deadline met this much late shows that this box was held up: answers may lie unread.
 pub(crate) const HELD_UP: Duration = Duration::from_ms(2);
-/// Silence that ends a path although nothing shows that the far box runs, in [`Config::path_out_after`]; neither box's hold-ups
-/// are excused for longer.
+/// Silence that ends a path although nothing shows that the far box runs, in
+/// [`Config::path_out_after`]; neither box's hold-ups are excused for longer.
 const FAR_SILENT: u64 = 10;
 
 /// See the module.
@@ -65,7 +65,8 @@ impl Silence {
         Some(self.waits_since?.max(self.waits_anew_from()))
     }
 
-    /// This box or the far one was held up until now: the wait begins anew, unless that has been so for too long.
+    /// This box or the far one was held up until now: the wait begins anew, unless that has been so
+    /// for too long.
     pub(crate) fn excuse(&mut self, now: Instant, config: &Config) {
         let limit = Silence::longest(config);
         if self.waits_since.is_some_and(|since| now.since(since.max(self.heard_at)) <= limit) {

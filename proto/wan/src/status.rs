@@ -11,12 +11,14 @@ pub struct PathStatus {
     pub rtt: Option<Duration>,
     /// Least round trip measured.
     pub rtt_least: Option<Duration>,
-    /// Part of what is sent that the path loses, 0 to 1, over the last several thousand transmissions or, with parity, as
-    /// weighed for its choice; before repair.
+    /// Part of what is sent that the path loses, 0 to 1, over the last several thousand
+    /// transmissions or, with parity, as weighed for its choice; before repair.
     pub loss: f64,
-    /// The part that stays lost after repair and waits for its repetition, over the last several thousand transmissions.
+    /// The part that stays lost after repair and waits for its repetition, over the last several
+    /// thousand transmissions.
     pub residual: f64,
-    /// The layout of parity: symbols and parities of a group, and how many groups side by side, as "20+2 ×8"; "none".
+    /// The layout of parity: symbols and parities of a group, and how many groups side by side, as
+    /// "20+2 ×8"; "none".
     pub parity: String,
     /// PARITY datagrams sent.
     pub parity_sent: u64,
@@ -36,13 +38,16 @@ pub struct PathStatus {
     pub spurious: u64,
     /// Times that it was taken for out.
     pub outages: u64,
-    /// What it is paced to, in bits on the wire per second. `None`: as fast as the port takes frames.
+    /// What it is paced to, in bits on the wire per second. `None`: as fast as the port takes
+    /// frames.
     pub rate: Option<BitRate>,
-    /// What the bottleneck was last measured to let through of it, where the rate adapts and anything was measured.
+    /// What the bottleneck was last measured to let through of it, where the rate adapts and
+    /// anything was measured.
     pub delivered: Option<BitRate>,
     /// How long frames wait in the bottleneck's queue, where the rate adapts.
     pub queue_delay: Option<Duration>,
-    /// Length of the longest IP packet that is known to get through, in bytes, as the transport sends it.
+    /// Length of the longest IP packet that is known to get through, in bytes, as the transport
+    /// sends it.
     pub mtu: u16,
     /// Nothing longer is likely to get through; until then it is looked for.
     pub mtu_is_settled: bool,
@@ -55,14 +60,17 @@ pub struct PathStatus {
     pub limited_by: &'static str,
 }
 
-/// Bytes around the payload of the longest RoCE packet: IPv6, UDP, the transport's header, BTH, RETH, immediate, ICRC, and what parity
-/// needs.
+/// Bytes around the payload of the longest RoCE packet: IPv6, UDP, the transport's header, BTH,
+/// RETH, immediate, ICRC, and what parity needs.
 const AROUND_PAYLOAD: u16 = 40 + 8 + 24 + 12 + 16 + 4 + 4 + 40;
 
 impl PathStatus {
-    /// The greatest MTU of RoCE, in bytes of payload, whose packets the path takes whole. `None`: it takes none whole.
+    /// The greatest MTU of RoCE, in bytes of payload, whose packets the path takes whole. `None`:
+    /// it takes none whole.
     pub fn roce_mtu(&self) -> Option<u16> {
-        [4096, 2048, 1024, 512, 256].into_iter().find(|payload| payload + AROUND_PAYLOAD <= self.mtu)
+        [4096, 2048, 1024, 512, 256]
+            .into_iter()
+            .find(|payload| payload + AROUND_PAYLOAD <= self.mtu)
     }
 }
 
@@ -104,7 +112,8 @@ pub struct SessionStatus {
 pub struct FarStatus {
     /// As it is configured.
     pub far: FarBox,
-    /// Boxes that answer for its prefix: one, or where each address is asked for by itself, perhaps several.
+    /// Boxes that answer for its prefix: one, or where each address is asked for by itself, perhaps
+    /// several.
     pub reached: Vec<u64>,
     /// Of what was asked for, some has no answer: that traffic passes as it is.
     pub is_silent: bool,
@@ -117,7 +126,8 @@ pub struct Refused {
     pub box_id: u64,
     /// Why.
     pub reason: Refusal,
-    /// Versions of the format that it speaks, least and greatest; this box speaks [`crate::VERSION`] alone.
+    /// Versions of the format that it speaks, least and greatest; this box speaks
+    /// [`crate::VERSION`] alone.
     pub versions: (u8, u8),
     /// Its policy digest.
     pub policy: u64,

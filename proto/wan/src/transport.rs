@@ -1,8 +1,8 @@
 use crate::addresses::{Addresses, Found, TRIES};
 use crate::config::{Config, ConfigError};
 use crate::format::{
-    Ack, BODY_MAX, Close, Header, Kind, Outer, ParityBody, Ping, PingStep, VERSION, body_of, encapsulate,
-    ping_body_of, take_piece,
+    Ack, BODY_MAX, Close, Header, Kind, Outer, ParityBody, Ping, PingStep, VERSION, body_of,
+    encapsulate, ping_body_of, take_piece,
 };
 use crate::key::{Map, Pacing, StreamKey, WireKey, map};
 use crate::session::Session;
@@ -18,7 +18,8 @@ use longhaul_wire::{HEAD_MAX, ICRC_LEN, Layout, Packet, Path, Split, Udp, icrc, 
 
 /// The side of the hosts, or of the node that stands between them and the transport.
 pub const INNER: Side = 0;
-/// Memory that a frame of a 4 KiB path MTU takes: what one more frame of [`Node::intake`] is counted as.
+/// Memory that a frame of a 4 KiB path MTU takes: what one more frame of [`Node::intake`] is
+/// counted as.
 const FRAME_COST: u64 = FramePool::footprint(4096) as u64;
 
 /// Hop limit of control datagrams.
@@ -94,7 +95,9 @@ impl Transport {
     pub fn far(&self) -> Vec<FarStatus> {
         let box_of = |local| {
             let mut sessions = self.sessions.iter();
-            sessions.find(|session| session.local == local && session.remote.is_some()).map(|s| s.peer.box_id)
+            sessions
+                .find(|session| session.local == local && session.remote.is_some())
+                .map(|s| s.peer.box_id)
         };
         self.addresses.far(box_of)
     }
@@ -104,8 +107,8 @@ impl Transport {
         self.refused
     }
 
-    /// Ends all sessions; their far boxes are told. What is under way is lost, and traffic passes untunnelled until the
-    /// far boxes are found again.
+    /// Ends all sessions; their far boxes are told. What is under way is lost, and traffic passes
+    /// untunnelled until the far boxes are found again.
     pub fn close(&mut self, now: Instant) {
         let open: Vec<u32> = self.sessions.iter().map(|session| session.local).collect();
         for local in open {
@@ -146,7 +149,8 @@ impl Transport {
         if session.remote.is_some() {
             self.shared.counters.sessions_closed += 1;
         }
-        self.shared.counters.lost_with_session += session.out.frames() + session.incoming.waiting() as u64;
+        self.shared.counters.lost_with_session +=
+            session.out.frames() + session.incoming.waiting() as u64;
     }
 
     fn handle_inner(&mut self, now: Instant, frame: &Frame<'_>) {
@@ -158,7 +162,9 @@ impl Transport {
     /// Takes a frame from inside into its stream, if it has one; otherwise it waits, or passes.
     #[inline]
     fn tunnel(&mut self, now: Instant, wait_until: Instant, frame: &Frame<'_>) {
-        let Some((key, pacing, layout)) = tunnelled(frame) else { return self.shared.pass(INNER, frame) };
+        let Some((key, pacing, layout)) = tunnelled(frame) else {
+            return self.shared.pass(INNER, frame);
+        };
         let wire_key = WireKey::of(&key);
         let stream = match self.streams.get(&wire_key) {
             Some(&stream) => Stream::Open(stream),
@@ -169,7 +175,9 @@ impl Transport {
             Stream::Soon => return self.wait(wait_until, frame),
             Stream::None => return self.shared.pass(INNER, frame),
         };
-        let Some(session) = self.sessions.get_mut(local) else { return self.shared.pass(INNER, frame) };
+        let Some(session) = self.sessions.get_mut(local) else {
+            return self.shared.pass(INNER, frame);
+        };
         let held = hold(&mut self.shared.pool, frame, &layout);
         let counters = &mut self.shared.counters;
         match session.out.push(now, slot, pacing, layout.into(), held) {
@@ -226,11 +234,14 @@ impl Transport {
         };
         // Held against the format once a stream: its frames are alike.
         let mut out = [0; HEAD_MAX];
-        if encapsulate(head, udp, self.shared.config.port, &Header::new(Kind::Data, 0), &mut out).is_none() {
+        if encapsulate(head, udp, self.shared.config.port, &Header::new(Kind::Data, 0), &mut out)
+            .is_none()
+        {
             counters.untunnelable += 1;
             return Stream::None;
         }
-        let Some(session) = self.sessions.get_mut(local).filter(|session| session.remote.is_some()) else {
+        let Some(session) = self.sessions.get_mut(local).filter(|session| session.remote.is_some())
+        else {
             return Stream::Soon;
         };
         let Some(slot) = session.out.open(now, key) else {
@@ -266,7 +277,8 @@ impl Transport {
         if header.version != VERSION {
             return self.drop(DropReason::Version);
         }
-        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some()) else {
+        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some())
+        else {
             return self.drop(DropReason::UnknownSession);
         };
         if session.handle_numbered(now, &mut self.shared, side, frame, outer) {
@@ -290,8 +302,11 @@ impl Transport {
             Kind::Ping => ping_body_of(frame, outer.udp, &mut body),
             _ => body_of(frame, outer.udp, &mut body),
         };
-        let is_sound = body.is_some_and(|body| Header::is_sound(outer.header_bytes(frame.head), body));
-        let (Some(body), true) = (body, is_sound) else { return self.unsound(side, frame, &header) };
+        let is_sound =
+            body.is_some_and(|body| Header::is_sound(outer.header_bytes(frame.head), body));
+        let (Some(body), true) = (body, is_sound) else {
+            return self.unsound(side, frame, &header);
+        };
         let way_back = control_way(outer.udp.path(frame.head).reversed());
         if header.kind == Kind::Hello {
             return match Hello::read(body) {
@@ -302,7 +317,8 @@ impl Transport {
         if header.version != VERSION {
             return self.drop(DropReason::Version);
         }
-        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some()) else {
+        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some())
+        else {
             return self.handle_stray(now, side, &header, body, way_back);
         };
         let shared = &mut self.shared;
@@ -344,7 +360,8 @@ impl Transport {
         if header.version != VERSION {
             return self.drop(DropReason::Version);
         }
-        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some()) else {
+        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some())
+        else {
             return self.drop(DropReason::UnknownSession);
         };
         if let Some(way) = session.handle_part(now, &mut self.shared, side, outer, (extent, held)) {
@@ -375,7 +392,8 @@ impl Transport {
         }
     }
 
-    /// Whoever asks for a session that there is not learns that, so that it need not wait for the end of its patience.
+    /// Whoever asks for a session that there is not learns that, so that it need not wait for the
+    /// end of its patience.
     fn handle_stray(&mut self, now: Instant, side: Side, header: &Header, body: &[u8], way: Path) {
         self.drop(DropReason::UnknownSession);
         if self.sessions.get_mut(header.session).is_some() {
@@ -446,7 +464,8 @@ impl Transport {
         }
     }
 
-    /// The side by which frames pass: that of the first path that answers to every far box that is reached, or the first.
+    /// The side by which frames pass: that of the first path that answers to every far box that is
+    /// reached, or the first.
     fn passing_side(&self) -> Side {
         let answers = |path: &usize| {
             let mut reached = self.sessions.iter().filter(|session| session.is_up());
@@ -466,19 +485,25 @@ enum Stream {
     None,
 }
 
-/// Control datagrams go the way of hosts' frames, with a hop limit of their own (that of a frame that has come a long way
-/// is spent) and without its mark.
+/// Control datagrams go the way of hosts' frames, with a hop limit of their own (that of a frame
+/// that has come a long way is spent) and without its mark.
 fn control_way(way: Path) -> Path {
     Path { hop_limit: HOP_LIMIT, traffic_class: way.traffic_class & !ECN_BITS, ..way }
 }
 
-/// The stream of a frame that is tunnelled, what holds its sender back, and where its headers stand.
+/// The stream of a frame that is tunnelled, what holds its sender back, and where its headers
+/// stand.
 #[inline]
 fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Pacing, Layout)> {
-    if frame.trailer.is_empty() || frame.payload.len() > crate::PAYLOAD_MAX || frame.payload.count() > 1 {
+    if frame.trailer.is_empty()
+        || frame.payload.len() > crate::PAYLOAD_MAX
+        || frame.payload.count() > 1
+    {
         return None;
     }
-    let Ok(Split::Roce { layout, payload_len, pad }) = split(frame.head, frame.len()) else { return None };
+    let Ok(Split::Roce { layout, payload_len, pad }) = split(frame.head, frame.len()) else {
+        return None;
+    };
     let is_whole = layout.payload == frame.head.len()
         && payload_len == frame.payload.len()
         && pad + ICRC_LEN == frame.trailer.len();
@@ -487,8 +512,9 @@ fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Pacing, Layout)> {
     Some((key, pacing, layout))
 }
 
-/// Keeps a frame with its ICRC: the far box checks it, and what is tunnelled is no longer what whoever writes a frame
-/// out knows how to seal. A simulation's frame has no bytes to compute it from, and needs none.
+/// Keeps a frame with its ICRC: the far box checks it, and what is tunnelled is no longer what
+/// whoever writes a frame out knows how to seal. A simulation's frame has no bytes to compute it
+/// from, and needs none.
 #[inline]
 fn hold(pool: &mut FramePool, frame: &Frame<'_>, layout: &Layout) -> FrameBuf {
     let held = pool.hold(frame);
@@ -568,7 +594,9 @@ impl Node for Transport {
         let open = self.sessions.iter().filter(|session| session.is_up() || session.is_beginning());
         let queue_max = self.config().queue_bytes_max;
         let free = open
-            .map(|session| session.out.free_bytes().min(queue_max.saturating_sub(session.out.fresh_bytes())))
+            .map(|session| {
+                session.out.free_bytes().min(queue_max.saturating_sub(session.out.fresh_bytes()))
+            })
             .min();
         if free.is_none() && self.sessions.iter().any(Session::is_about_to_open) {
             // A round trip later nothing of it can be lost.

@@ -1,5 +1,6 @@
-//! Frames whose senders wait for nobody: UC and UD. What they send beyond what the paths carry must be dropped here, before
-//! it takes a place in a stream, and must not take what others need: each source address has a queue and a share of the memory.
+//! Frames whose senders wait for nobody: UC and UD. What they send beyond what the paths carry must
+//! be dropped here, before it takes a place in a stream, and must not take what others need: each
+//! source address has a queue and a share of the memory.
 
 use crate::key::{Map, map};
 use slab::Slab;
@@ -28,7 +29,8 @@ pub(crate) struct Unpaced {
 }
 
 impl Unpaced {
-    /// At most `queued_max` bytes wait, and `bytes_max` are kept, of all sources together but for a frame of each.
+    /// At most `queued_max` bytes wait, and `bytes_max` are kept, of all sources together but for a
+    /// frame of each.
     pub(crate) fn new(queued_max: u64, bytes_max: u64, seed: u64) -> Self {
         Unpaced {
             sources: Slab::new(),
@@ -43,7 +45,8 @@ impl Unpaced {
     /// A stream of this source begins.
     pub(crate) fn join(&mut self, address: u128) -> u32 {
         let sources = &mut self.sources;
-        let make = || Source { address, streams: 0, queue: VecDeque::new(), queued_bytes: 0, bytes: 0 };
+        let make =
+            || Source { address, streams: 0, queue: VecDeque::new(), queued_bytes: 0, bytes: 0 };
         let id = *self.by_address.entry(address).or_insert_with(|| sources.insert(make()) as u32);
         sources[id as usize].streams += 1;
         id
@@ -165,7 +168,10 @@ mod tests {
             unpaced.acknowledge(one, COST);
             unpaced.leave(one);
             unpaced.leave(one);
-            assert_eq!((unpaced.sources.len(), unpaced.by_address.len(), unpaced.active), (0, 0, 0));
+            assert_eq!(
+                (unpaced.sources.len(), unpaced.by_address.len(), unpaced.active),
+                (0, 0, 0)
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Nothing that comes over the WAN makes a transport panic, change what is not the sender's to change, or keep more than
-//! it was given.
+//! Nothing that comes over the WAN makes a transport panic, change what is not the sender's to
+//! change, or keep more than it was given.
 
 mod net;
 
@@ -58,9 +58,13 @@ fn recorded(to: usize) -> (Net, Vec<Vec<u8>>) {
         net.sources[1 - to].push(Source::new(1 - to as u8, qpn, 100, true, 1));
     }
     net.run_for(Duration::from_us(1));
-    frames.extend(drain(&mut net.boxes[1 - to], now + Duration::from_ms(300)).into_iter().map(|f| f.1));
+    frames.extend(
+        drain(&mut net.boxes[1 - to], now + Duration::from_ms(300)).into_iter().map(|f| f.1),
+    );
     net.boxes[1 - to].handle_timeout(now + Duration::from_ms(400));
-    frames.extend(drain(&mut net.boxes[1 - to], now + Duration::from_ms(400)).into_iter().map(|f| f.1));
+    frames.extend(
+        drain(&mut net.boxes[1 - to], now + Duration::from_ms(400)).into_iter().map(|f| f.1),
+    );
     assert!(!frames.is_empty());
     (net, frames)
 }
@@ -94,8 +98,9 @@ fn a_flood_of_questions_costs_a_bounded_number_of_answers_none_longer_than_its_q
         let mut source = Source::new(0, 10, 100, true, 10);
         source.send_broken(|frame| node.handle_frame(Instant::ZERO, INNER, frame));
         node.handle_timeout(Instant::from_ns(u64::from(qpn) * 1_000_000_000));
-        questions
-            .extend(drain(node, Instant::from_ns(u64::from(qpn) * 1_000_000_000)).into_iter().map(|f| f.1));
+        questions.extend(
+            drain(node, Instant::from_ns(u64::from(qpn) * 1_000_000_000)).into_iter().map(|f| f.1),
+        );
     }
     questions.retain(|frame| frame.len() == 42 + 24 + 64);
     assert!(questions.len() >= 3, "{}", questions.len());
@@ -150,7 +155,8 @@ fn a_request_of_a_former_life_to_open_a_session_ends_none() {
     }));
     net.meet();
     let former = std::mem::take(&mut *heard.borrow_mut());
-    net.boxes[0] = Transport::new(Config { seed: Seed::of_scenario(77), ..config(1, 1, None) }).unwrap();
+    net.boxes[0] =
+        Transport::new(Config { seed: Seed::of_scenario(77), ..config(1, 1, None) }).unwrap();
     net.meet();
     let closed = net.boxes[1].counters().sessions_closed;
     assert_eq!(closed, 1, "of its former life");
@@ -166,7 +172,8 @@ fn a_request_of_a_former_life_to_open_a_session_ends_none() {
 fn streams_without_end_take_no_more_than_their_bounds() {
     let mut net = Net::of(LinkConfig { delay: Duration::from_ms(1), ..LinkConfig::default() });
     net.meet();
-    let mut node = Transport::new(Config { streams_max: 8, addresses_max: 4, ..config(3, 1, None) }).unwrap();
+    let mut node =
+        Transport::new(Config { streams_max: 8, addresses_max: 4, ..config(3, 1, None) }).unwrap();
     // A host that talks to a new address in each frame.
     for n in 0..2000_u32 {
         let mut path = host_path(0);
@@ -178,7 +185,9 @@ fn streams_without_end_take_no_more_than_their_bounds() {
         frame[38..40].copy_from_slice(&udp_len.to_be_bytes());
         frame[ip + 2..ip + 4].copy_from_slice(&(udp_len + 20).to_be_bytes());
         give(&mut node, Instant::ZERO, INNER, &frame);
-        assert!(drain(&mut node, Instant::ZERO).iter().any(|(side, out)| (*side, out) == (1, &frame)));
+        assert!(
+            drain(&mut node, Instant::ZERO).iter().any(|(side, out)| (*side, out) == (1, &frame))
+        );
     }
     assert!(node.counters().address_table_full > 1900);
     let _ = net;
@@ -187,8 +196,8 @@ fn streams_without_end_take_no_more_than_their_bounds() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Real datagrams with wrong bits, cut short and in any order, and times that jump: no panic, bounded memory, and the
-    /// session still works or is made again.
+    /// Real datagrams with wrong bits, cut short and in any order, and times that jump: no panic,
+    /// bounded memory, and the session still works or is made again.
     #[test]
     fn any_order_of_damaged_datagrams(seed in any::<u64>()) {
         let mut rng = SplitMix64::new(seed);
@@ -229,7 +238,8 @@ impl Stranger {
     /// In the name of box 1, with its very seed or with another, at 10.0.7.1 behind the fibre of
     /// `net`.
     fn new(net: &mut Net, seed: u64) -> Self {
-        let node = Transport::new(Config { seed: Seed::of_scenario(seed), ..config(1, 1, None) }).unwrap();
+        let node =
+            Transport::new(Config { seed: Seed::of_scenario(seed), ..config(1, 1, None) }).unwrap();
         let path = Path { source_ip: "10.0.7.1".parse().unwrap(), ..host_path(0) };
         let heard = Rc::new(RefCell::new(Vec::new()));
         let keeps = heard.clone();
@@ -251,8 +261,10 @@ impl Stranger {
         for destination in ["10.0.9.9", "10.0.1.1"] {
             let path = Path { destination_ip: destination.parse().unwrap(), ..self.path };
             let template = PathTemplate::new(&path);
-            let mut head =
-                Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0xffff), Psn::new(0)));
+            let mut head = Head::begin(
+                &template,
+                &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0xffff), Psn::new(0)),
+            );
             let pad_len = head.finish(&template, 0);
             let trailer = Trailer::Sealed { pad_len };
             let frame = Frame { head: head.bytes(), payload: Payload::Bytes(&[]), trailer };
@@ -276,14 +288,19 @@ fn who_uses_the_number_of_a_box_that_answers_ends_no_session_of_it() {
     for seed in [1001, 77] {
         let mut net = Net::of(LinkConfig { delay: Duration::from_ms(5), ..LinkConfig::default() });
         net.meet();
-        let before: Vec<u64> = net.boxes.iter().map(|node| node.counters().sessions_opened).collect();
+        let before: Vec<u64> =
+            net.boxes.iter().map(|node| node.counters().sessions_opened).collect();
         net.sources[0] = vec![Source::new(0, 5, 100, true, 2000).every(Duration::from_us(100))];
         let mut stranger = Stranger::new(&mut net, seed);
         stranger.open(&mut net);
         net.finish(Duration::from_ms(100));
         for (node, before) in net.boxes.iter().zip(before) {
             let counters = node.counters();
-            assert_eq!((counters.sessions_closed, counters.sessions_opened), (0, before), "seed {seed}");
+            assert_eq!(
+                (counters.sessions_closed, counters.sessions_opened),
+                (0, before),
+                "seed {seed}"
+            );
             assert_eq!((node.sessions().count(), counters.lost_with_session), (1, 0));
         }
         assert!(net.boxes[1].counters().drops.get(DropReason::SessionStands) > 0);
@@ -296,7 +313,8 @@ fn a_box_that_has_restarted_is_back_after_the_round_trips_of_its_handshake() {
     let mut net = Net::of(LinkConfig { delay: Duration::from_ms(5), ..LinkConfig::default() });
     net.meet();
     net.run_for(Duration::from_ms(20));
-    net.boxes[0] = Transport::new(Config { seed: Seed::of_scenario(77), ..config(1, 1, None) }).unwrap();
+    net.boxes[0] =
+        Transport::new(Config { seed: Seed::of_scenario(77), ..config(1, 1, None) }).unwrap();
     net.sources[0] = vec![Source::new(0, 5, 100, true, 1)];
     // Question, answer, request and acceptance, as if its former life had not been.
     net.run_for(Duration::from_ms(21));
@@ -308,7 +326,8 @@ fn a_box_that_has_restarted_is_back_after_the_round_trips_of_its_handshake() {
 /// The values of a HELLO that a box of this number and seed sends first.
 fn said_by(box_id: u64, seed: u64) -> [u64; 2] {
     let mut node =
-        Transport::new(Config { seed: Seed::of_scenario(seed), ..config(box_id, 1, None) }).unwrap();
+        Transport::new(Config { seed: Seed::of_scenario(seed), ..config(box_id, 1, None) })
+            .unwrap();
     Source::new(0, 5, 100, true, 1).send(|frame| node.handle_frame(Instant::ZERO, INNER, frame));
     node.handle_timeout(Instant::ZERO);
     let said = drain(&mut node, Instant::ZERO).into_iter().map(|(_, bytes)| bytes);

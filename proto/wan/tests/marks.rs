@@ -13,18 +13,21 @@ use std::rc::Rc;
 
 fn net(parity: Parity, loss: f64) -> Net {
     let rate = BitRate::from_gbps(1);
-    let fibre = LinkConfig { delay: Duration::from_ms(2), rate, loss, seed: 3, ..LinkConfig::default() };
+    let fibre =
+        LinkConfig { delay: Duration::from_ms(2), rate, loss, seed: 3, ..LinkConfig::default() };
     let mut net = Net::new([1, 2].map(|id| Config { parity, ..config(id, 1, rate) }), vec![fibre]);
     net.meet();
     net
 }
 
-/// A mark from before the tunnel comes out with its frame, however that was repaired, and is not taken for one of the path.
+/// A mark from before the tunnel comes out with its frame, however that was repaired, and is not
+/// taken for one of the path.
 #[test]
 fn a_mark_from_before_the_tunnel_is_the_frames_own() {
     for (parity, loss) in [(Parity::Off, 0.02), (Parity::Always, 0.02)] {
         let mut net = net(parity, loss);
-        let (class, marked) = (host_path(0).traffic_class, Path { traffic_class: 3, ..host_path(0) });
+        let (class, marked) =
+            (host_path(0).traffic_class, Path { traffic_class: 3, ..host_path(0) });
         assert_eq!(Ecn::of_traffic_class(class), Ecn::Capable);
         let each = Duration::from_us(100);
         let source = |qpn| Source::new(0, qpn, 1024, true, 2000).every(each);
@@ -36,18 +39,21 @@ fn a_mark_from_before_the_tunnel_is_the_frames_own() {
     }
 }
 
-/// Two far boxes share a site by hashing of UDP ports: what reaches the other one passes untunnelled before long.
+/// Two far boxes share a site by hashing of UDP ports: what reaches the other one passes
+/// untunnelled before long.
 #[test]
 fn streams_that_another_box_gets_pass() {
     let mut net = net(Parity::Adaptive, 0.001);
     let other = Rc::new(RefCell::new(
-        Transport::new(Config { box_id: 3, seed: Seed::of_scenario(3), ..Config::default() }).unwrap(),
+        Transport::new(Config { box_id: 3, seed: Seed::of_scenario(3), ..Config::default() })
+            .unwrap(),
     ));
     let hashed = Rc::clone(&other);
     net.loses = Some(Box::new(move |to, frame: &Frame<'_>| {
         let is_other = to == 1
             && Udp::find(frame.head).is_some_and(|udp| {
-                udp.destination_port(frame.head) == 4797 && frame.head[udp.udp..udp.udp + 2] == [0xc0, 1]
+                udp.destination_port(frame.head) == 4797
+                    && frame.head[udp.udp..udp.udp + 2] == [0xc0, 1]
             });
         if is_other {
             hashed.borrow_mut().handle_frame(Instant::from_ns(1000), 1, frame);

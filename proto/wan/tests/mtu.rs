@@ -1,5 +1,5 @@
-//! Frames that are too long for a path come through in parts, each once, in order and byte for byte; how long they may be is found
-//! and found again.
+//! Frames that are too long for a path come through in parts, each once, in order and byte for
+//! byte; how long they may be is found and found again.
 
 mod net;
 
@@ -38,7 +38,8 @@ fn net(parity: Parity, fibre: LinkConfig, mtu: usize) -> Net {
 fn transfer(net: &mut Net, first: u32, frames: u64) {
     for from in 0..2 {
         let lens = [0, 700, 2048, 4096];
-        let streams = (first..).zip(lens).map(|(qpn, len)| Source::new(from, qpn, len, true, frames));
+        let streams =
+            (first..).zip(lens).map(|(qpn, len)| Source::new(from, qpn, len, true, frames));
         net.sources[usize::from(from)] = streams.collect();
     }
     net.finish(Duration::from_ms(60_000));
@@ -55,7 +56,9 @@ fn counters(net: &Net) -> [Counters; 2] {
 #[test]
 fn what_is_too_long_comes_in_parts() {
     for parity in [Parity::Off, Parity::Always] {
-        for (mtu, loss) in [(576, 0.0), (1280, 1e-3), (1500, 0.0), (1500, 1e-2), (1500, 5e-2), (2100, 1e-2)] {
+        for (mtu, loss) in
+            [(576, 0.0), (1280, 1e-3), (1500, 0.0), (1500, 1e-2), (1500, 5e-2), (2100, 1e-2)]
+        {
             let mut net = net(parity, LinkConfig { loss, ..fibre(10, 2000) }, mtu);
             transfer(&mut net, 10, 1500);
             net.run_for(Duration::from_ms(2000));
@@ -63,7 +66,10 @@ fn what_is_too_long_comes_in_parts() {
                 let found = usize::from(path(&net, end).mtu);
                 assert!(found <= mtu && (loss > 1e-3 || found + 8 >= mtu), "{found} of {mtu}");
                 let counters = net.boxes[end].counters();
-                assert!(counters.parts_sent > 3000 && counters.assembled >= 1500, "{mtu}: {counters:?}");
+                assert!(
+                    counters.parts_sent > 3000 && counters.assembled >= 1500,
+                    "{mtu}: {counters:?}"
+                );
                 assert_eq!(counters.drops.get(DropReason::Corrupted) + counters.void, 0);
             }
         }
@@ -171,14 +177,20 @@ fn a_frame_that_was_damaged_before_does_not_stop_its_stream() {
     assert_eq!((net.hosts[1].frames, net.boxes[1].counters().void), (9, 1));
 }
 
-/// Only one part of each frame ever arrives: what waits for the others takes no more than its bound, and nothing of it comes out.
+/// Only one part of each frame ever arrives: what waits for the others takes no more than its
+/// bound, and nothing of it comes out.
 #[test]
 fn frames_that_are_never_whole_take_bounded_memory() {
     let fibre = fibre(10, 2000);
-    let small = |id| Config { receive_bytes_max: 1 << 20, parity: Parity::Off, ..config(id, 1, fibre.rate) };
+    let small = |id| Config {
+        receive_bytes_max: 1 << 20,
+        parity: Parity::Off,
+        ..config(id, 1, fibre.rate)
+    };
     let mut net = Net::new([small(1), small(2)], vec![fibre.clone()]);
     net.loses = Some(Box::new(|_, frame| {
-        let is_part = Header::read(&frame.head[42..]).is_some_and(|header| header.kind == Kind::Part);
+        let is_part =
+            Header::read(&frame.head[42..]).is_some_and(|header| header.kind == Kind::Part);
         frame.len() - ETHERNET > 1500 || is_part && frame.head[42 + HEADER_LEN..][..2] == [0, 0]
     }));
     net.meet();
@@ -189,14 +201,16 @@ fn frames_that_are_never_whole_take_bounded_memory() {
     assert_eq!(net.hosts[1].frames, 0);
 }
 
-/// Every PART that crosses, as it is, cut short, lengthened or with wrong bytes, again and again: strangers' and our own.
+/// Every PART that crosses, as it is, cut short, lengthened or with wrong bytes, again and again:
+/// strangers' and our own.
 #[test]
 fn parts_of_strangers_do_nothing() {
     let kept = Rc::new(RefCell::new(Vec::new()));
     let mut net = net(Parity::Off, fibre(10, 2000), 1500);
     let keeps = Rc::clone(&kept);
     net.loses = Some(Box::new(move |to, frame| {
-        let is_part = Header::read(&frame.head[42..]).is_some_and(|header| header.kind == Kind::Part);
+        let is_part =
+            Header::read(&frame.head[42..]).is_some_and(|header| header.kind == Kind::Part);
         if to == 1 && is_part && keeps.borrow().len() < 100 {
             let mut bytes = vec![0; frame.len()];
             frame.write_to(&mut bytes);
@@ -224,7 +238,10 @@ fn parts_of_strangers_do_nothing() {
     let after = net.boxes[1].counters();
     assert_eq!(net.hosts[1].frames, before.0);
     assert_eq!(after.replayed - before.1.replayed, 100);
-    assert_eq!(after.drops.get(DropReason::Corrupted) - before.1.drops.get(DropReason::Corrupted), 300);
+    assert_eq!(
+        after.drops.get(DropReason::Corrupted) - before.1.drops.get(DropReason::Corrupted),
+        300
+    );
     assert_eq!(after.assembled, before.1.assembled);
 }
 
@@ -235,7 +252,9 @@ fn a_question_that_is_cut_short_is_not_answered() {
     let mut net = Net::of(fibre(10, 2000));
     net.loses = Some(Box::new(move |to, frame: &Frame<'_>| {
         let is_long = to == 1 && frame.len() > 1000;
-        if is_long && Header::read(&frame.head[42..]).is_some_and(|header| header.kind == Kind::Ping) {
+        if is_long
+            && Header::read(&frame.head[42..]).is_some_and(|header| header.kind == Kind::Ping)
+        {
             let mut bytes = vec![0; frame.len()];
             frame.write_to(&mut bytes);
             bytes.truncate(1000);
@@ -254,7 +273,8 @@ fn a_question_that_is_cut_short_is_not_answered() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 20, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Each once, in order and byte for byte, whatever a path does, and whatever it takes from one moment to the next.
+    /// Each once, in order and byte for byte, whatever a path does, and whatever it takes from one
+    /// moment to the next.
     #[test]
     fn on_any_path(
         seed in any::<u64>(),

@@ -1,4 +1,5 @@
-//! What a path loses comes back by parity, in any order, damaged or not, once; and parity costs no more than it may.
+//! What a path loses comes back by parity, in any order, damaged or not, once; and parity costs no
+//! more than it may.
 
 mod net;
 
@@ -22,7 +23,8 @@ fn fibre(gbps: u64, rtt_us: u64) -> LinkConfig {
 }
 
 fn net(parity: Parity, fibre: LinkConfig) -> Net {
-    let boxes = [1, 2].map(|id| Config { parity, parity_bytes_max: HELD_MAX, ..config(id, 1, fibre.rate) });
+    let boxes =
+        [1, 2].map(|id| Config { parity, parity_bytes_max: HELD_MAX, ..config(id, 1, fibre.rate) });
     let mut net = Net::new(boxes, vec![fibre]);
     net.meet();
     net
@@ -46,7 +48,8 @@ fn bursts(seed: u64, loss: f64, mean: f64) -> Loses {
     })
 }
 
-/// Streams in both directions, all of which come out, once and in order; memory stays within its bounds.
+/// Streams in both directions, all of which come out, once and in order; memory stays within its
+/// bounds.
 fn transfer(net: &mut Net, first: u32, streams: u32, frames: u64) {
     for from in 0..2 {
         let source = |n| Source::new(from, first + n, 60 + 500 * n as usize, true, frames);
@@ -79,8 +82,14 @@ fn most_of_what_is_lost_comes_back_by_parity() {
             repeated += node.counters().repeated - before.repeated;
             spurious += node.counters().spurious - before.spurious;
         }
-        assert!(came_back > times * repeated, "{loss} {mean}: {came_back} by parity, {repeated} repeated");
-        assert!(spurious <= came_back / 50, "{loss} {mean}: {spurious} of {came_back} given up too early");
+        assert!(
+            came_back > times * repeated,
+            "{loss} {mean}: {came_back} by parity, {repeated} repeated"
+        );
+        assert!(
+            spurious <= came_back / 50,
+            "{loss} {mean}: {spurious} of {came_back} given up too early"
+        );
     }
 }
 
@@ -112,7 +121,10 @@ fn a_full_path_carries_parity_only_where_it_pays() {
         net.boxes[0].sessions().next().unwrap().paths[0].clone()
     };
     let full = parity_of(1e-3, Duration::ZERO);
-    assert!(full.parity_sent < full.sent / 1000 && full.parity == "none", "but for the beginning: {full:?}");
+    assert!(
+        full.parity_sent < full.sent / 1000 && full.parity == "none",
+        "but for the beginning: {full:?}"
+    );
     assert!(parity_of(5e-2, Duration::ZERO).parity_sent > 1000);
     // With a third of the path free.
     let free = parity_of(1e-3, Duration::from_us(5));
@@ -144,10 +156,12 @@ fn parity_is_at_most_a_twentieth_below_a_loss_of_1e_3_whatever_the_traffic() {
         let (loses, bytes) = weigh(bursts(7, loss, mean));
         net.loses = Some(loses);
         // Short and long frames mixed; parities are as long as the longest.
-        net.sources[0] = [60, 4096, 300].map(|len| Source::new(0, 10 + len as u32, len, false, 0)).into();
+        net.sources[0] =
+            [60, 4096, 300].map(|len| Source::new(0, 10 + len as u32, len, false, 0)).into();
         for _ in 0..if burst_frames == u64::MAX { 60 } else { 1000 } {
             for source in &mut net.sources[0] {
-                source.until = if burst_frames == u64::MAX { u64::MAX } else { source.until + burst_frames };
+                source.until =
+                    if burst_frames == u64::MAX { u64::MAX } else { source.until + burst_frames };
             }
             net.run_for(Duration::from_us(if pause_us == 0 { 5000 } else { pause_us }));
         }
@@ -177,7 +191,12 @@ fn the_tail_of_a_burst_comes_back_within_the_round_trip() {
     let before = net.boxes[1].counters().repaired;
     net.sources[0] = vec![Source::new(0, 6, 4096, true, 50)];
     net.run_for(rtt.times(3).divided_by(4));
-    assert_eq!(net.hosts[1].next.get(&6), Some(&50), "{:?}", net.boxes[0].sessions().next().unwrap().paths);
+    assert_eq!(
+        net.hosts[1].next.get(&6),
+        Some(&50),
+        "{:?}",
+        net.boxes[0].sessions().next().unwrap().paths
+    );
     assert_eq!(net.boxes[1].counters().repaired, before + 2);
     net.run_for(rtt.times(5));
     assert_eq!(net.boxes[0].counters().tail_probes, 0, "nothing is left to be asked for");
@@ -241,8 +260,8 @@ proptest! {
         }
     }
 
-    /// PARITY that says what no box would say, with a check that is right: no panic, no frame that was not sent, none
-    /// twice, and no memory beyond its bound.
+    /// PARITY that says what no box would say, with a check that is right: no panic, no frame that
+    /// was not sent, none twice, and no memory beyond its bound.
     #[test]
     fn parity_of_anything_does_no_harm(seed in any::<u64>()) {
         let mut rng = SplitMix64::new(seed);

@@ -1,4 +1,5 @@
-//! The adaptive rate at a bottleneck: how much of it is used, with how long a queue, and how it is shared.
+//! The adaptive rate at a bottleneck: how much of it is used, with how long a queue, and how it is
+//! shared.
 
 #[path = "net/mod.rs"]
 mod net;
@@ -20,8 +21,14 @@ struct Setup {
     jitter: Duration,
 }
 
-const PLAIN: Setup =
-    Setup { mbps: 1000, rtt_us: 10_000, buffer: 2.0, marks_at: None, loss: 0.0, jitter: Duration::ZERO };
+const PLAIN: Setup = Setup {
+    mbps: 1000,
+    rtt_us: 10_000,
+    buffer: 2.0,
+    marks_at: None,
+    loss: 0.0,
+    jitter: Duration::ZERO,
+};
 
 impl Setup {
     fn rtt(&self) -> Duration {
@@ -60,7 +67,12 @@ impl Setup {
     fn assert_full(&self, shares: &Shares) {
         let queue = shares.queue_mean / self.bdp() as f64;
         assert!(shares.used() >= 0.95, "{} Mbit/s, {}: {shares:?}", self.mbps, self.rtt());
-        assert!(queue < 0.1, "{} Mbit/s, {}: {queue} of what it holds, {shares:?}", self.mbps, self.rtt());
+        assert!(
+            queue < 0.1,
+            "{} Mbit/s, {}: {queue} of what it holds, {shares:?}",
+            self.mbps,
+            self.rtt()
+        );
     }
 }
 

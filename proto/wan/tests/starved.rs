@@ -1,4 +1,5 @@
-//! Boxes whose threads wait for a core, tens of milliseconds at a time: a late thread is not a failed path.
+//! Boxes whose threads wait for a core, tens of milliseconds at a time: a late thread is not a
+//! failed path.
 
 mod net;
 
@@ -10,10 +11,17 @@ use net::{Net, Source, Starved, config};
 const RATE: Option<BitRate> = BitRate::from_bps(200_000_000);
 
 fn fibre(rtt_us: u64, loss: f64) -> LinkConfig {
-    LinkConfig { delay: Duration::from_us(rtt_us / 2), rate: RATE, loss, seed: 3, ..LinkConfig::default() }
+    LinkConfig {
+        delay: Duration::from_us(rtt_us / 2),
+        rate: RATE,
+        loss,
+        seed: 3,
+        ..LinkConfig::default()
+    }
 }
 
-/// Boxes that have met over such fibres, and of which those of `starved` wait for a core up to `waits_ms` at a time from then on.
+/// Boxes that have met over such fibres, and of which those of `starved` wait for a core up to
+/// `waits_ms` at a time from then on.
 fn net(fibres: Vec<LinkConfig>, seed: u64, starved: [bool; 2], waits_ms: u64) -> Net {
     let config = |id| config(id, fibres.len(), RATE);
     let mut net = Net::new([config(1), config(2)], fibres.clone());
@@ -34,8 +42,9 @@ fn paths(node: &Transport) -> Vec<PathStatus> {
 fn load(net: &mut Net, first: u32) {
     for from in 0..2 {
         let full = Source::new(from, first, 4096, false, u64::MAX).every(Duration::from_us(200));
-        let seldom = [1, 7, 30, 120]
-            .map(|ms| Source::new(from, first + ms as u32, 900, true, u64::MAX).every(Duration::from_ms(ms)));
+        let seldom = [1, 7, 30, 120].map(|ms| {
+            Source::new(from, first + ms as u32, 900, true, u64::MAX).every(Duration::from_ms(ms))
+        });
         net.sources[usize::from(from)] = [full].into_iter().chain(seldom).collect();
     }
     net.run_for(Duration::from_ms(600));
@@ -57,8 +66,13 @@ fn lose_nothing_on_lossless_paths() {
                     let (outages, paths) = (node.counters().path_outages, paths(node));
                     let lost: u64 = paths.iter().map(|path| path.lost).sum();
                     let holes: u64 = paths.iter().map(|path| path.black_holes).sum();
-                    let context = format!("RTT {rtt_us} us, {paths_count} paths, {starved:?}, seed {seed}");
-                    assert_eq!((outages, lost, holes), (0, 0, 0), "{context}: outages, losses, black holes");
+                    let context =
+                        format!("RTT {rtt_us} us, {paths_count} paths, {starved:?}, seed {seed}");
+                    assert_eq!(
+                        (outages, lost, holes),
+                        (0, 0, 0),
+                        "{context}: outages, losses, black holes"
+                    );
                     assert!(paths.iter().all(|path| path.mtu == 4352), "{context}: {paths:?}");
                 }
             }
@@ -83,7 +97,8 @@ fn deliver_everything_over_paths_that_lose_and_are_cut() {
 fn leave_a_cut_path_within_50_ms_although_little_is_sent() {
     for rtt_us in [100, 1000, 10_000] {
         let mut net = net(vec![fibre(rtt_us, 0.0); 2], 0, [false; 2], 0);
-        let is_up = |net: &Net| paths(&net.boxes[0]).iter().map(|path| path.is_up).collect::<Vec<_>>();
+        let is_up =
+            |net: &Net| paths(&net.boxes[0]).iter().map(|path| path.is_up).collect::<Vec<_>>();
         net.sources[0] = vec![Source::new(0, 5, 500, true, 1)];
         net.run_for(Duration::from_ms(90));
         net.is_cut = vec![[true; 2], [false; 2]];

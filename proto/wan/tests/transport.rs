@@ -32,7 +32,8 @@ fn transfer(mut net: Net, streams: u32, frames: u64) -> Net {
     net
 }
 
-/// Payload that came out of box 1 in `ms` milliseconds, after a warm-up, against what the fibre carries.
+/// Payload that came out of box 1 in `ms` milliseconds, after a warm-up, against what the fibre
+/// carries.
 fn share_of_rate(mut net: Net, gbps: u64, warm_up_ms: u64, ms: u64) -> f64 {
     net.meet();
     net.sources[0] = vec![Source::new(0, 5, 4096, false, u64::MAX)];
@@ -50,15 +51,24 @@ mod delivery {
         for loss in [0.0, 1e-5, 1e-3, 1e-2, 5e-2] {
             let net = transfer(Net::of(LinkConfig { loss, ..fibre(10, 4) }), 3, 3000);
             let drops = net.boxes[1].counters().drops;
-            assert_eq!(drops.get(DropReason::NoRoom) + drops.get(DropReason::StoreFull), 0, "{drops:?}");
+            assert_eq!(
+                drops.get(DropReason::NoRoom) + drops.get(DropReason::StoreFull),
+                0,
+                "{drops:?}"
+            );
         }
     }
 
     #[test]
     fn everything_arrives_although_frames_are_late_repeated_and_damaged() {
-        let impairments =
-            Impairments { late: 0.02, late_by: Duration::from_ms(1), duplication: 0.02, corruption: 0.02 };
-        let net = transfer(Net::of(LinkConfig { impairments, loss: 0.01, ..fibre(10, 4) }), 3, 3000);
+        let impairments = Impairments {
+            late: 0.02,
+            late_by: Duration::from_ms(1),
+            duplication: 0.02,
+            corruption: 0.02,
+        };
+        let net =
+            transfer(Net::of(LinkConfig { impairments, loss: 0.01, ..fibre(10, 4) }), 3, 3000);
         let counters = net.boxes[1].counters();
         assert!(counters.drops.get(DropReason::Corrupted) > 50, "{counters:?}");
         assert!(counters.replayed > 50, "{counters:?}");
@@ -89,7 +99,8 @@ mod delivery {
     /// The first question is damaged where its answer's cookie depends on it.
     #[test]
     fn although_the_first_question_is_damaged() {
-        let impairments = Impairments { corruption: 0.045563582636900433, ..Impairments::default() };
+        let impairments =
+            Impairments { corruption: 0.045563582636900433, ..Impairments::default() };
         let delay = Duration::from_us(20);
         transfer(
             Net::of(LinkConfig { impairments, delay, seed: 3878786528335224514, ..fibre(10, 1) }),
@@ -133,7 +144,8 @@ mod goodput {
 
     #[test]
     fn jitter_of_a_millisecond_costs_less_than_two_per_cent() {
-        let late = Impairments { late: 0.05, late_by: Duration::from_ms(1), ..Impairments::default() };
+        let late =
+            Impairments { late: 0.05, late_by: Duration::from_ms(1), ..Impairments::default() };
         let [clean, jittery] = [Impairments::default(), late].map(|impairments| {
             share_of_rate(Net::of(LinkConfig { impairments, ..fibre(10, 10) }), 10, 60, 150)
         });
@@ -304,7 +316,8 @@ mod sessions {
             net.sources[0] = vec![Source::new(0, 5, 1000, true, u64::MAX)];
             net.run_for(Duration::from_ms(20));
             net.hosts[1].is_strict = false;
-            let again = Config { seed: Seed::of_scenario(77), ..net.boxes[restarted].config().clone() };
+            let again =
+                Config { seed: Seed::of_scenario(77), ..net.boxes[restarted].config().clone() };
             net.boxes[restarted] = Transport::new(again).unwrap();
             // What passes while there is no session must not use up the numbers: hosts pause.
             net.sources[0].clear();
@@ -333,7 +346,10 @@ mod sessions {
         assert_eq!(net.boxes[0].counters().passed, 100);
         for (node, far) in [(0, 2), (1, 1)] {
             let refused = net.boxes[node].refused().unwrap();
-            assert_eq!((refused.reason, refused.box_id, refused.policy), (Refusal::Policy, far, far));
+            assert_eq!(
+                (refused.reason, refused.box_id, refused.policy),
+                (Refusal::Policy, far, far)
+            );
             assert_eq!(net.boxes[node].sessions().count(), 0);
         }
     }
@@ -390,7 +406,8 @@ mod sessions {
                 if end == 0 { session.streams_out } else { session.streams_in }
             };
             assert_eq!((open(&net, 0), open(&net, 1)), (0, 0), "round {round}");
-            net.sources[0] = (0..4).map(|n| Source::new(0, 10 * round + n, 1000, true, 50)).collect();
+            net.sources[0] =
+                (0..4).map(|n| Source::new(0, 10 * round + n, 1000, true, 50)).collect();
             net.finish(Duration::from_ms(500));
         }
         assert_eq!(net.boxes[0].counters().stream_table_full, 0);

@@ -1,4 +1,5 @@
-//! UC, UD and CNPs between two boxes: in order, each once, within bounds, and nothing of it in the clear.
+//! UC, UD and CNPs between two boxes: in order, each once, within bounds, and nothing of it in the
+//! clear.
 
 mod net;
 
@@ -11,7 +12,8 @@ use net::{Net, Source, config, host_path};
 use std::cell::Cell;
 use std::rc::Rc;
 
-const UC_WRITE: &[Opcode] = &[Opcode::UC_WRITE_FIRST, Opcode::UC_WRITE_MIDDLE, Opcode::UC_WRITE_LAST];
+const UC_WRITE: &[Opcode] =
+    &[Opcode::UC_WRITE_FIRST, Opcode::UC_WRITE_MIDDLE, Opcode::UC_WRITE_LAST];
 const UC_SEND: &[Opcode] = &[Opcode::UC_SEND_FIRST, Opcode::UC_SEND_LAST, Opcode::UC_SEND_ONLY];
 const UD_SEND: &[Opcode] = &[Opcode::UD_SEND_ONLY];
 const RATE: Option<BitRate> = BitRate::from_gbps(1);
@@ -26,8 +28,8 @@ fn watch(net: &mut Net) -> Rc<Cell<u64>> {
     let seen = Rc::new(Cell::new(0));
     let count = Rc::clone(&seen);
     net.loses = Some(Box::new(move |_, frame| {
-        let is_roce =
-            Udp::find(frame.head).is_some_and(|udp| udp.destination_port(frame.head) == ROCEV2_PORT);
+        let is_roce = Udp::find(frame.head)
+            .is_some_and(|udp| udp.destination_port(frame.head) == ROCEV2_PORT);
         count.set(count.get() + u64::from(is_roce));
         false
     }));
@@ -36,9 +38,14 @@ fn watch(net: &mut Net) -> Rc<Cell<u64>> {
 
 #[test]
 fn everything_arrives_once_and_in_order_whatever_the_path_does() {
-    let impairments =
-        Impairments { late: 0.02, late_by: Duration::from_ms(1), duplication: 0.02, corruption: 0.01 };
-    for (parity, mtu_max) in [(Parity::Off, 4352), (Parity::Adaptive, 4352), (Parity::Always, 1500)] {
+    let impairments = Impairments {
+        late: 0.02,
+        late_by: Duration::from_ms(1),
+        duplication: 0.02,
+        corruption: 0.01,
+    };
+    for (parity, mtu_max) in [(Parity::Off, 4352), (Parity::Adaptive, 4352), (Parity::Always, 1500)]
+    {
         let mut boxes = [1, 2].map(|id| Config { parity, ..config(id, 1, RATE) });
         boxes.iter_mut().for_each(|config| config.paths[0].mtu_max = mtu_max);
         let mut net = Net::new(boxes, vec![LinkConfig { impairments, ..fibre(0.03) }]);
@@ -55,7 +62,8 @@ fn everything_arrives_once_and_in_order_whatever_the_path_does() {
             ];
             let each = Duration::from_us(200);
             let sources = std::mem::take(&mut net.sources[usize::from(from)]);
-            net.sources[usize::from(from)] = sources.into_iter().map(|source| source.every(each)).collect();
+            net.sources[usize::from(from)] =
+                sources.into_iter().map(|source| source.every(each)).collect();
         }
         net.finish(Duration::from_ms(10_000));
         assert_eq!(net.hosts.each_ref().map(|host| host.frames), [10_000; 2]);
@@ -85,7 +93,10 @@ fn a_flood_is_bounded_and_takes_nothing_from_others() {
         // 4 Gbit/s of UC into 1 Gbit/s.
         Source::new(0, 10, 4096, false, u64::MAX).of(UC_WRITE).every(Duration::from_us(8)),
         // 80 Mbit/s of UD from another host.
-        Source::new(0, 11, 1000, false, 2000).of(UD_SEND).along(&other).every(Duration::from_us(100)),
+        Source::new(0, 11, 1000, false, 2000)
+            .of(UD_SEND)
+            .along(&other)
+            .every(Duration::from_us(100)),
         Source::new(0, 12, 4096, false, u64::MAX).every(Duration::from_us(100)),
     ];
     net.run_for(Duration::from_ms(250));
@@ -109,7 +120,8 @@ fn multicast_and_what_has_no_far_box_pass() {
     net.hosts[1].is_strict = false;
     for group in ["239.1.2.3", "255.255.255.255", "ff12::1"] {
         let group = group.parse::<std::net::IpAddr>().unwrap();
-        let source_ip = if group.is_ipv4() { host_path(0).source_ip } else { "fd00::1".parse().unwrap() };
+        let source_ip =
+            if group.is_ipv4() { host_path(0).source_ip } else { "fd00::1".parse().unwrap() };
         let path = Path { source_ip, destination_ip: group, ..host_path(0) };
         let mut source = Source::new(0, 0xff_ffff, 512, true, 1).of(UD_SEND).along(&path);
         let (now, node) = (net.now, &mut net.boxes[0]);

@@ -5,7 +5,8 @@ use longhaul_secret::Seed;
 use longhaul_units::Duration;
 use thiserror::Error;
 
-/// Memory for frames that wait for a far box because they may not leave in the clear, in bytes, of all cores.
+/// Memory for frames that wait for a far box because they may not leave in the clear, in bytes, of
+/// all cores.
 const WAITING_BYTES_MAX: u64 = 16 << 20;
 
 /// Time between two searches for a far box where nothing passes without one.
@@ -42,8 +43,8 @@ pub struct Halves {
     pub far: Option<longhaul_accel::Config>,
 }
 
-/// What tells boxes apart: a number, which is sent to whoever asks, and a secret, which has nothing to do with it.
-/// Both boxes of a path have another, and so has each start of a box.
+/// What tells boxes apart: a number, which is sent to whoever asks, and a secret, which has nothing
+/// to do with it. Both boxes of a path have another, and so has each start of a box.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// Sent in every HELLO.
@@ -77,8 +78,8 @@ pub enum ConfigError {
 }
 
 impl Halves {
-    /// The accelerators of a box: `of_box` as it is, or for a whole box both halves of it. `round_trip` is the path's,
-    /// zero if unknown.
+    /// The accelerators of a box: `of_box` as it is, or for a whole box both halves of it.
+    /// `round_trip` is the path's, zero if unknown.
     ///
     /// # Errors
     /// When `of_box` is out of its ranges.
@@ -105,8 +106,8 @@ impl Config {
         Config { near: accelerator, whole: None }
     }
 
-    /// A whole box: both halves of `accelerator` before `transport`, whose bursts are as long. `round_trip` is the
-    /// path's, zero if unknown.
+    /// A whole box: both halves of `accelerator` before `transport`, whose bursts are as long.
+    /// `round_trip` is the path's, zero if unknown.
     pub fn whole(
         accelerator: longhaul_accel::Config,
         mut transport: longhaul_wan::Config,
@@ -116,11 +117,14 @@ impl Config {
             path.burst_bytes = accelerator.burst_bytes;
         }
         let [near, far] = accelerator.halves(round_trip);
-        Config { near, whole: Some(Box::new(Whole { far, transport, seal: None, read_ahead: None })) }
+        Config {
+            near,
+            whole: Some(Box::new(Whole { far, transport, seal: None, read_ahead: None })),
+        }
     }
 
-    /// With all that a whole box sends the far one encrypted, and RDMA traffic without a far box dropped or passed as
-    /// `seal` says. A box without a transport has nothing to seal.
+    /// With all that a whole box sends the far one encrypted, and RDMA traffic without a far box
+    /// dropped or passed as `seal` says. A box without a transport has nothing to seal.
     pub fn sealed(mut self, seal: Option<longhaul_seal::Config>) -> Self {
         let (Some(whole), Some(seal)) = (&mut self.whole, seal) else { return self };
         whole.transport.is_sealed = true;
@@ -128,7 +132,8 @@ impl Config {
         if let Cleartext::Of(prefixes) = &seal.cleartext {
             // Frames wait for a far box, because nothing else may take them.
             whole.transport.without_box = prefixes.clone();
-            whole.transport.waiting_bytes_max = WAITING_BYTES_MAX / u64::from(whole.transport.cores);
+            whole.transport.waiting_bytes_max =
+                WAITING_BYTES_MAX / u64::from(whole.transport.cores);
             whole.transport.hello_pause = PAUSE_WHEN_CLOSED;
             seal.ask_pause = PAUSE_WHEN_CLOSED;
         }

@@ -32,21 +32,24 @@ impl Path {
 /// What is known of a path, and what a box may take: all else follows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sizing {
-    /// The ways to the far site, 1 to 15; an accelerator alone has one. Their rates are those of all cores together.
+    /// The ways to the far site, 1 to 15; an accelerator alone has one. Their rates are those of
+    /// all cores together.
     pub paths: Vec<Path>,
     /// One way, if it is known.
     pub delay: Option<Duration>,
     /// For what accelerators store, in bytes, of all cores. Default 1 GiB.
     pub memory_bytes: u64,
-    /// How far requesters may run ahead of responders, in bytes. `None`: twice what is under way in a round trip, twice
-    /// over for short packets, and 16 MiB at least; 64 MiB where rate or delay is not known.
+    /// How far requesters may run ahead of responders, in bytes. `None`: twice what is under way in
+    /// a round trip, twice over for short packets, and 16 MiB at least; 64 MiB where rate or delay
+    /// is not known.
     pub window_bytes: Option<u64>,
-    /// What one requester may have outstanding beyond the window, in bytes. Default 192 MiB: perftest's 128 messages
-    /// of 1 MiB, with what their packets take.
+    /// What one requester may have outstanding beyond the window, in bytes. Default 192 MiB:
+    /// perftest's 128 messages of 1 MiB, with what their packets take.
     pub outstanding_bytes: u64,
     /// Flows known at once, of all cores. Default 4096.
     pub flows_max: u32,
-    /// Cores that share the paths and the memory, each for its part of the pairs of hosts. Default 1.
+    /// Cores that share the paths and the memory, each for its part of the pairs of hosts. Default
+    /// 1.
     pub cores: NonZeroUsize,
 }
 
@@ -128,12 +131,16 @@ impl Sizing {
         }
     }
 
-    /// The transport of each core, with `around` bytes put around its datagrams by what is behind it.
+    /// The transport of each core, with `around` bytes put around its datagrams by what is behind
+    /// it.
     pub fn transport(&self, identity: Identity, around: usize) -> longhaul_wan::Config {
         let defaults = longhaul_wan::Config::default();
         let paths: Vec<_> = self.paths.iter().map(|path| self.path(path, around)).collect();
-        let most: Option<u64> =
-            self.paths.iter().map(|path| path.capacity.or(path.rate.most()).map(|rate| rate.as_bps())).sum();
+        let most: Option<u64> = self
+            .paths
+            .iter()
+            .map(|path| path.capacity.or(path.rate.most()).map(|rate| rate.as_bps()))
+            .sum();
         let sized = match (most.and_then(BitRate::from_bps), self.delay) {
             (Some(rate), Some(_)) => {
                 longhaul_wan::Config::for_paths(paths, self.part(rate.bytes_in(self.round_trip())))
@@ -193,11 +200,17 @@ mod tests {
             let made = Sizing { memory_bytes, ..sizing(gbps, ms, paths) }.accelerator();
             let in_flight = gbps * 125_000 * 2 * ms * paths as u64;
             assert_eq!(made.ack_window_bytes, (4 * in_flight).max(WINDOW_BYTES_MIN));
-            assert!(made.ack_window_bytes <= made.flow_bytes_max / 4 * 3, "{gbps} Gbit/s over {ms} ms");
+            assert!(
+                made.ack_window_bytes <= made.flow_bytes_max / 4 * 3,
+                "{gbps} Gbit/s over {ms} ms"
+            );
         }
         let unknown = Sizing { delay: None, ..sizing(100, 5, 1) }.accelerator();
         let defaults = longhaul_accel::Config::default();
-        assert_eq!((unknown.ack_window_bytes, unknown.flow_psns_max), (64 << 20, defaults.flow_psns_max));
+        assert_eq!(
+            (unknown.ack_window_bytes, unknown.flow_psns_max),
+            (64 << 20, defaults.flow_psns_max)
+        );
     }
 
     #[test]

@@ -10,9 +10,9 @@ use longhaul_wan::Transport;
 
 /// A box: side 0 is its LAN, sides from 1 on are the paths of the WAN.
 ///
-/// From the LAN to the WAN: read-ahead, where it is asked for; the near half, for the requesters of this site; and in
-/// a whole box the far half, turned round, for the responders of this site, and the transport with its paths sealed
-/// where the boxes have keys.
+/// From the LAN to the WAN: read-ahead, where it is asked for; the near half, for the requesters of
+/// this site; and in a whole box the far half, turned round, for the responders of this site, and
+/// the transport with its paths sealed where the boxes have keys.
 pub struct WanBox {
     row: Chain<ReadAhead, Chain<Accelerator, BehindNear>>,
 }
@@ -32,8 +32,10 @@ impl WanBox {
         let Whole { far, transport, seal, read_ahead } = *whole;
         let seal = seal.map(Seal::new).transpose().map_err(ConfigError::Seal)?;
         let transport = Transport::new(transport).map_err(ConfigError::Transport)?;
-        let behind = Chain::new(Some(Mirrored(Accelerator::new(far)?)), Some(Sealed::new(transport, seal)));
-        let read_ahead = read_ahead.map(ReadAhead::new).transpose().map_err(ConfigError::ReadAhead)?;
+        let behind =
+            Chain::new(Some(Mirrored(Accelerator::new(far)?)), Some(Sealed::new(transport, seal)));
+        let read_ahead =
+            read_ahead.map(ReadAhead::new).transpose().map_err(ConfigError::ReadAhead)?;
         Ok(WanBox { row: Chain::new(read_ahead, Some(Chain::new(Some(near), Some(behind)))) })
     }
 
@@ -83,9 +85,8 @@ impl WanBox {
     /// # Errors
     /// When something differs that cannot change while the box runs.
     pub fn reconfigure(&mut self, to: &Halves) -> Result<(), longhaul_accel::ConfigError> {
-        let with_seed = |half: &Accelerator, config: &longhaul_accel::Config| longhaul_accel::Config {
-            seed: half.config().seed,
-            ..config.clone()
+        let with_seed = |half: &Accelerator, config: &longhaul_accel::Config| {
+            longhaul_accel::Config { seed: half.config().seed, ..config.clone() }
         };
         let near = with_seed(self.near(), &to.near);
         self.near().config().check_change(&near)?;

@@ -3,7 +3,8 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_main};
 use longhaul_units::{Msn, Psn, Qpn, RKey};
 use longhaul_wire::{
-    Aeth, Bth, Head, Layout, MacAddr, Opcode, Packet, Path, PathTemplate, Reth, Syndrome, icrc, split,
+    Aeth, Bth, Head, Layout, MacAddr, Opcode, Packet, Path, PathTemplate, Reth, Syndrome, icrc,
+    split,
 };
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,9 +24,14 @@ fn template() -> PathTemplate {
 }
 
 fn write_only(template: &PathTemplate, psn: u32, payload_len: usize) -> Head {
-    let bth = Bth { ack_request: true, ..Bth::new(Opcode::RC_WRITE_ONLY, Qpn::new(17), Psn::new(psn)) };
+    let bth =
+        Bth { ack_request: true, ..Bth::new(Opcode::RC_WRITE_ONLY, Qpn::new(17), Psn::new(psn)) };
     let mut head = Head::begin(template, &bth);
-    head.push_reth(&Reth { virtual_address: 0x7fff_0000, rkey: RKey(0x1234), len: payload_len as u32 });
+    head.push_reth(&Reth {
+        virtual_address: 0x7fff_0000,
+        rkey: RKey(0x1234),
+        len: payload_len as u32,
+    });
     head.finish(template, payload_len);
     head
 }
@@ -41,14 +47,18 @@ fn headers(c: &mut Criterion) {
     let template = template();
     let head = write_only(&template, 5, 4096);
     let frame_len = head.bytes().len() + 4096 + 4;
-    c.bench_function("split_write_only", |b| b.iter(|| split(black_box(head.bytes()), black_box(frame_len))));
+    c.bench_function("split_write_only", |b| {
+        b.iter(|| split(black_box(head.bytes()), black_box(frame_len)))
+    });
     c.bench_function("parse_write_only", |b| {
         b.iter(|| {
             let Ok(Some(packet)) = Packet::parse(black_box(head.bytes())) else { unreachable!() };
             (packet.bth(), packet.reth())
         })
     });
-    c.bench_function("build_write_only", |b| b.iter(|| write_only(black_box(&template), black_box(5), 4096)));
+    c.bench_function("build_write_only", |b| {
+        b.iter(|| write_only(black_box(&template), black_box(5), 4096))
+    });
     c.bench_function("build_ack", |b| b.iter(|| ack(black_box(&template), black_box(5))));
 }
 
@@ -56,7 +66,9 @@ fn icrcs(c: &mut Criterion) {
     let template = template();
     let acknowledge = ack(&template, 5);
     let Ok(Some(layout)) = Layout::find(acknowledge.bytes()) else { unreachable!() };
-    c.bench_function("icrc_ack", |b| b.iter(|| icrc::of(black_box(acknowledge.bytes()), &layout, &[], &[])));
+    c.bench_function("icrc_ack", |b| {
+        b.iter(|| icrc::of(black_box(acknowledge.bytes()), &layout, &[], &[]))
+    });
     let mut group = c.benchmark_group("icrc_write_only");
     let payload = vec![0x5a; 4096];
     for len in [0, 64, 512, 1024, 4096] {

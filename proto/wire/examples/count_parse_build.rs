@@ -1,12 +1,14 @@
 //! Does one thing N times, for counting its instructions: `count_parse_build WHAT N`.
 //!
-//! Run it under `valgrind --tool=callgrind` with two values of N; the difference divided by the difference of N
-//! is the count for one time. WHAT: nothing, split, parse, build_write, build_ack, icrc_ack, icrc_LEN.
-//! Valgrind knows no AVX-512, so that ICRC counts are those of the narrower implementation that it offers.
+//! Run it under `valgrind --tool=callgrind` with two values of N; the difference divided by the
+//! difference of N is the count for one time. WHAT: nothing, split, parse, build_write, build_ack,
+//! icrc_ack, icrc_LEN. Valgrind knows no AVX-512, so that ICRC counts are those of the narrower
+//! implementation that it offers.
 
 use longhaul_units::{Msn, Psn, Qpn, RKey};
 use longhaul_wire::{
-    Aeth, Bth, Head, Layout, MacAddr, Opcode, Packet, Path, PathTemplate, Reth, Syndrome, icrc, split,
+    Aeth, Bth, Head, Layout, MacAddr, Opcode, Packet, Path, PathTemplate, Reth, Syndrome, icrc,
+    split,
 };
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -37,7 +39,8 @@ fn write_only(template: &PathTemplate, len: usize) -> Head {
 }
 
 fn ack(template: &PathTemplate) -> Head {
-    let mut head = Head::begin(template, &Bth::new(Opcode::RC_ACK, Qpn::new(17), Psn::new(black_box(5))));
+    let mut head =
+        Head::begin(template, &Bth::new(Opcode::RC_ACK, Qpn::new(17), Psn::new(black_box(5))));
     head.push_aeth(&Aeth { syndrome: Syndrome::ACK_UNLIMITED, msn: Msn::new(7) });
     head.finish(template, 0);
     head
@@ -76,7 +79,12 @@ fn run(what: &str, times: u64) -> Option<()> {
             };
             let layout = Layout::find(head.bytes()).ok()??;
             repeat(Box::new(|| {
-                black_box(icrc::of(black_box(head.bytes()), &layout, black_box(&PAYLOAD[..len]), &[]));
+                black_box(icrc::of(
+                    black_box(head.bytes()),
+                    &layout,
+                    black_box(&PAYLOAD[..len]),
+                    &[],
+                ));
             }));
         }
     }

@@ -1,7 +1,7 @@
 //! Congestion marks in the IP header, RFC 3168: for whoever queues frames and may mark them.
 //!
-//! The mark needs no new ICRC: the ICRC leaves the ToS and the traffic class out. Source: IBTA, RoCEv2 annex (A17),
-//! section 17.9.2.
+//! The mark needs no new ICRC: the ICRC leaves the ToS and the traffic class out. Source: IBTA,
+//! RoCEv2 annex (A17), section 17.9.2.
 
 use crate::layout::find_ip;
 
@@ -39,8 +39,8 @@ impl Ecn {
         Some(Ecn::of_traffic_class(if is_ipv6 { byte >> 4 } else { byte }))
     }
 
-    /// Sets the mark in a packet whose field says [`Ecn::Capable`], and sets the IPv4 header checksum right. False: any
-    /// other frame, which stays as it is.
+    /// Sets the mark in a packet whose field says [`Ecn::Capable`], and sets the IPv4 header
+    /// checksum right. False: any other frame, which stays as it is.
     pub fn mark(head: &mut [u8]) -> bool {
         if Ecn::of(head) != Some(Ecn::Capable) {
             return false;
@@ -84,7 +84,8 @@ mod tests {
             flow_label: 0x12345,
             udp_source_port: 0xc123,
         });
-        let mut head = Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
+        let mut head =
+            Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
         head.finish(&template, 8);
         head
     }
@@ -111,9 +112,12 @@ mod tests {
     #[test]
     fn the_field_is_read_from_both_families() {
         for ips in [IPV4, IPV6] {
-            for (class, ecn) in
-                [(0x68, Ecn::NotCapable), (0x69, Ecn::Capable), (0x6a, Ecn::Capable), (0x6b, Ecn::Congested)]
-            {
+            for (class, ecn) in [
+                (0x68, Ecn::NotCapable),
+                (0x69, Ecn::Capable),
+                (0x6a, Ecn::Capable),
+                (0x6b, Ecn::Congested),
+            ] {
                 assert_eq!(Ecn::of(head(ips, None, class).bytes()), Some(ecn));
             }
         }

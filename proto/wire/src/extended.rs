@@ -126,7 +126,10 @@ impl Aeth {
     /// Reads the four bytes.
     #[inline]
     pub fn read(b: &[u8; 4]) -> Self {
-        Aeth { syndrome: Syndrome::read(b[0]), msn: Msn::new(u32::from_be_bytes([0, b[1], b[2], b[3]])) }
+        Aeth {
+            syndrome: Syndrome::read(b[0]),
+            msn: Msn::new(u32::from_be_bytes([0, b[1], b[2], b[3]])),
+        }
     }
 
     /// The four bytes.
@@ -139,8 +142,8 @@ impl Aeth {
 
 /// End-to-end credits, in messages, for codes 0 to 30. Source: IBTA, volume 1, table 59.
 const CREDITS: [u32; 31] = [
-    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
-    4096, 6144, 8192, 12288, 16384, 24576, 32768,
+    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
 ];
 
 /// Messages that credit `code` allows beyond the MSN; `None` for 31, which sets no limit.
@@ -155,8 +158,9 @@ pub fn credit_code(messages: u32) -> u8 {
 
 /// RNR waits in microseconds for codes 0 to 31. Source: IBTA, volume 1, table 45.
 const RNR_US: [u64; 32] = [
-    655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840, 5120, 7680,
-    10_240, 15_360, 20_480, 30_720, 40_960, 61_440, 81_920, 122_880, 163_840, 245_760, 327_680, 491_520,
+    655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840,
+    5120, 7680, 10_240, 15_360, 20_480, 30_720, 40_960, 61_440, 81_920, 122_880, 163_840, 245_760,
+    327_680, 491_520,
 ];
 
 /// The wait that RNR timer `code` (five bits) asks for.

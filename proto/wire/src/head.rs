@@ -1,8 +1,9 @@
 use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, ICRC_LEN, Opcode, PathTemplate, Reth};
 use longhaul_units::{Psn, Qpn, RKey};
 
-/// Room for every header stack that this crate builds or reads: Ethernet, two VLAN tags, IPv6, UDP, BTH and
-/// the longest extended headers make 110 bytes, and the WAN transport puts 24 more in front of the BTH.
+/// Room for every header stack that this crate builds or reads: Ethernet, two VLAN tags, IPv6, UDP,
+/// BTH and the longest extended headers make 110 bytes, and the WAN transport puts 24 more in front
+/// of the BTH.
 pub const HEAD_MAX: usize = 160;
 
 /// What follows the BTH of a CNP: 16 reserved bytes.
@@ -32,8 +33,8 @@ impl Head {
         head
     }
 
-    /// Headers from Ethernet to BTH; extended headers follow by the `push_` methods in the order of the wire,
-    /// then [`Head::finish`].
+    /// Headers from Ethernet to BTH; extended headers follow by the `push_` methods in the order of
+    /// the wire, then [`Head::finish`].
     #[inline]
     pub fn begin(template: &PathTemplate, bth: &Bth) -> Head {
         let mut head = Head::EMPTY;
@@ -100,10 +101,11 @@ impl Head {
         self.push(&rkey.0.to_be_bytes());
     }
 
-    /// Fills in the lengths and the IPv4 checksum for a payload of `payload_len` bytes and writes the pad
-    /// count into the BTH. Call it once, after all headers. Returns the pad count.
+    /// Fills in the lengths and the IPv4 checksum for a payload of `payload_len` bytes and writes
+    /// the pad count into the BTH. Call it once, after all headers. Returns the pad count.
     ///
-    /// Payloads beyond 65,000 bytes do not fit an IP packet; the caller keeps to the path MTU (at most 4096).
+    /// Payloads beyond 65,000 bytes do not fit an IP packet; the caller keeps to the path MTU (at
+    /// most 4096).
     #[inline]
     pub fn finish(&mut self, template: &PathTemplate, payload_len: usize) -> u8 {
         let pad = (payload_len.wrapping_neg() & 3) as u8;
@@ -118,17 +120,20 @@ impl Head {
         } else {
             let total = (end - ip) as u16;
             self.bytes[ip + 2..ip + 4].copy_from_slice(&total.to_be_bytes());
-            self.bytes[ip + 10..ip + 12].copy_from_slice(&template.ipv4_checksum(total).to_be_bytes());
+            self.bytes[ip + 10..ip + 12]
+                .copy_from_slice(&template.ipv4_checksum(total).to_be_bytes());
         }
         pad
     }
 
-    /// Makes finished headers, with a BTH and nothing but an AETH behind it, those of another acknowledge packet on the same path.
-    /// No length changes, and with it no checksum.
+    /// Makes finished headers, with a BTH and nothing but an AETH behind it, those of another
+    /// acknowledge packet on the same path. No length changes, and with it no checksum.
     #[inline]
     pub fn acknowledge_again(&mut self, dest_qp: Qpn, psn: Psn, aeth: &Aeth) {
         let end = usize::from(self.len);
-        let Some(tail) = self.bytes[..end].last_chunk_mut::<{ Bth::LEN + Aeth::LEN }>() else { return };
+        let Some(tail) = self.bytes[..end].last_chunk_mut::<{ Bth::LEN + Aeth::LEN }>() else {
+            return;
+        };
         tail[5..8].copy_from_slice(&dest_qp.get().to_be_bytes()[1..]);
         tail[9..12].copy_from_slice(&psn.get().to_be_bytes()[1..]);
         tail[12..].copy_from_slice(&aeth.write());

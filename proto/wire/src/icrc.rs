@@ -1,10 +1,11 @@
 //! The invariant CRC: CRC-32 over everything in a packet that no router changes.
 //!
-//! Eight bytes of ones stand for the LRH that RoCEv2 does not have; the fields that change in flight are
-//! replaced by ones. Source: IBTA, RoCEv2 annex (A17), checked against captures of ConnectX and kernel rxe.
+//! Eight bytes of ones stand for the LRH that RoCEv2 does not have; the fields that change in
+//! flight are replaced by ones. Source: IBTA, RoCEv2 annex (A17), checked against captures of
+//! ConnectX and kernel rxe.
 //!
-//! The CRC itself is crc32fast's, because it starts in 6 ns where crc-fast's digest takes 20 and more, and folds
-//! as fast at 4 KiB (54 GB/s with AVX-512, both).
+//! The CRC itself is crc32fast's, because it starts in 6 ns where crc-fast's digest takes 20 and
+//! more, and folds as fast at 4 KiB (54 GB/s with AVX-512, both).
 
 use crate::{Aeth, ICRC_LEN, Layout, Reth};
 use crc32fast::Hasher;
@@ -16,8 +17,8 @@ const ONES: usize = 8;
 /// Longest masked stretch: the ones, IPv4 with options 60, UDP 8, BTH 12, AtomicETH 28.
 const COVERED_MAX: usize = ONES + 108;
 
-/// Up to this many bytes of payload and pad join the headers in one update: starting a second one costs
-/// more than copying them.
+/// Up to this many bytes of payload and pad join the headers in one update: starting a second one
+/// costs more than copying them.
 const JOINED_MAX: usize = 128;
 
 /// A running ICRC.
@@ -25,7 +26,8 @@ pub struct Icrc(Hasher);
 
 /// The ones, IPv4 without options, UDP and BTH, the usual case.
 const PLAIN_LEN: usize = ONES + 40;
-/// What is ones in such a stack: those in front, and the fields that change in flight; the longest behind it is a RETH.
+/// What is ones in such a stack: those in front, and the fields that change in flight; the longest
+/// behind it is a RETH.
 const PLAIN_MASK: [u8; PLAIN_LEN + Reth::LEN] = {
     let mut mask = [0; PLAIN_LEN + Reth::LEN];
     let mut at = 0;
@@ -43,7 +45,8 @@ const PLAIN_MASK: [u8; PLAIN_LEN + Reth::LEN] = {
     mask
 };
 
-/// The frame from where the ones are to stand, in place of the end of its Ethernet header, up to the payload.
+/// The frame from where the ones are to stand, in place of the end of its Ethernet header, up to
+/// the payload.
 #[inline]
 fn covered<'a>(head: &'a [u8], layout: &Layout) -> &'a [u8] {
     &head[layout.ip - ONES..layout.payload]
@@ -59,8 +62,9 @@ fn masked<const N: usize>(from: &[u8; N]) -> [u8; N] {
 
 /// Hands `use_it` `covered`, with ones in front and for the fields that change in flight.
 ///
-/// The CRC loads 16 bytes at a time, and a load of what was stored in other pieces waits until the cache has it. So the copies of
-/// what most packets have are made in registers; with the ones in front they are so many whole pieces.
+/// The CRC loads 16 bytes at a time, and a load of what was stored in other pieces waits until the
+/// cache has it. So the copies of what most packets have are made in registers; with the ones in
+/// front they are so many whole pieces.
 #[inline(always)]
 fn with_masked<T>(covered: &[u8], layout: &Layout, use_it: impl FnOnce(&[u8]) -> T) -> T {
     if !layout.is_ipv6 && layout.udp - layout.ip == 20 {
@@ -127,8 +131,9 @@ impl Icrc {
     }
 }
 
-/// The ICRC of a packet whose parts are at hand, as it stands on the wire: `head` from the destination MAC up
-/// to the payload, then `payload`, then `pad`. The quickest way for short packets.
+/// The ICRC of a packet whose parts are at hand, as it stands on the wire: `head` from the
+/// destination MAC up to the payload, then `payload`, then `pad`. The quickest way for short
+/// packets.
 ///
 /// # Panics
 /// When `layout` was not found in `head`.
@@ -154,7 +159,8 @@ pub fn of(head: &[u8], layout: &Layout, payload: &[u8], pad: &[u8]) -> [u8; ICRC
     crc.finalize().to_le_bytes()
 }
 
-/// The ICRC that a whole frame should carry; `end` is the packet's end as [`crate::Split::end`] gives it.
+/// The ICRC that a whole frame should carry; `end` is the packet's end as [`crate::Split::end`]
+/// gives it.
 ///
 /// # Panics
 /// When `layout` and `end` were not found in `frame`, or the frame was cut before its ICRC.
@@ -299,7 +305,11 @@ mod tests {
                 let mut separate = Icrc::over_head(head, &layout);
                 separate.update(&payload[..len]);
                 separate.update(&[0; 3][..pad]);
-                assert_eq!(of(head, &layout, &payload[..len], &[0; 3][..pad]), separate.finish(), "{len}");
+                assert_eq!(
+                    of(head, &layout, &payload[..len], &[0; 3][..pad]),
+                    separate.finish(),
+                    "{len}"
+                );
             }
         }
     }

@@ -53,11 +53,14 @@ pub enum Split {
 }
 
 impl Split {
-    /// End of the packet (after the ICRC), in bytes from the destination MAC; Ethernet padding lies behind it.
+    /// End of the packet (after the ICRC), in bytes from the destination MAC; Ethernet padding lies
+    /// behind it.
     pub fn end(&self) -> Option<usize> {
         match *self {
             Split::Other => None,
-            Split::Roce { layout, payload_len, pad } => Some(layout.payload + payload_len + pad + ICRC_LEN),
+            Split::Roce { layout, payload_len, pad } => {
+                Some(layout.payload + payload_len + pad + ICRC_LEN)
+            }
         }
     }
 }
@@ -98,8 +101,8 @@ impl Layout {
         }
     }
 
-    /// The quick way for nearly every packet: no tag, IPv4 without options and fragments, UDP to our port.
-    /// `None`: anything else.
+    /// The quick way for nearly every packet: no tag, IPv4 without options and fragments, UDP to
+    /// our port. `None`: anything else.
     #[inline(always)]
     fn find_plain(head: &[u8]) -> Option<Result<Layout, Malformed>> {
         let h = head.first_chunk::<54>()?;
@@ -166,8 +169,8 @@ impl Layout {
 /// `head` is the frame itself or a private copy of its first [`crate::HEAD_MAX`] bytes.
 #[inline(always)]
 pub fn split(head: &[u8], frame_len: usize) -> Result<Split, Malformed> {
-    // In line for nearly every packet: offsets are constants then, and what is found is not moved in other pieces than it was
-    // stored in, which stalls.
+    // In line for nearly every packet: offsets are constants then, and what is found is not moved
+    // in other pieces than it was stored in, which stalls.
     match Layout::find_plain(head) {
         Some(Ok(layout)) => bounds(head, layout, frame_len),
         Some(Err(malformed)) => Err(malformed),

@@ -1,7 +1,8 @@
 //! RoCEv2 on the wire: views over borrowed bytes, builders into borrowed buffers, the ICRC.
 //!
 //! Nothing here allocates, and no byte sequence makes it panic: what is not well formed is a typed
-//! [`Malformed`]. It knows layouts only; what a packet means is the business of `rc`, `cm` and `accel`.
+//! [`Malformed`]. It knows layouts only; what a packet means is the business of `rc`, `cm` and
+//! `accel`.
 #![forbid(unsafe_code)]
 
 mod bth;
@@ -23,8 +24,8 @@ mod udp;
 pub use bth::Bth;
 pub use ecn::Ecn;
 pub use extended::{
-    Aeth, AtomicAckEth, AtomicEth, Deth, NakCode, RETH_LEN, Reth, Syndrome, credit_code, credits, rnr_timer,
-    rnr_timer_code,
+    Aeth, AtomicAckEth, AtomicEth, Deth, NakCode, RETH_LEN, Reth, Syndrome, credit_code, credits,
+    rnr_timer, rnr_timer_code,
 };
 pub use head::{CNP_PAYLOAD, HEAD_MAX, Head};
 pub use layout::{Layout, Malformed, Split, split};

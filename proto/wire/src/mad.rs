@@ -1,10 +1,11 @@
 //! Management datagrams of the connection manager: 256 bytes on QP1, from header to private data.
 //!
-//! [`Message::read`] gives typed fields that borrow their private data from the MAD; [`Message::write`]
-//! lays them out again. No byte sequence makes either panic. What the messages mean is the business of `cm`.
+//! [`Message::read`] gives typed fields that borrow their private data from the MAD;
+//! [`Message::write`] lays them out again. No byte sequence makes either panic. What the messages
+//! mean is the business of `cm`.
 //!
-//! Source: IBTA, volume 1, section 13.4 (header) and chapter 12 (messages); offsets held against Linux
-//! `ibta_vol1_c12.h` and against captures of Linux.
+//! Source: IBTA, volume 1, section 13.4 (header) and chapter 12 (messages); offsets held against
+//! Linux `ibta_vol1_c12.h` and against captures of Linux.
 
 mod connect;
 mod reject;
@@ -175,8 +176,8 @@ impl Header {
 
 /// A message of the connection manager; private data is borrowed from the MAD, or from the caller.
 ///
-/// Private data has no length on the wire: reading gives the whole field, writing pads with zeros and leaves
-/// out what exceeds the message's `PRIVATE_LEN`.
+/// Private data has no length on the wire: reading gives the whole field, writing pads with zeros
+/// and leaves out what exceeds the message's `PRIVATE_LEN`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message<'a> {
     /// Connection request.
@@ -240,10 +241,11 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The receiver's own communication id, as the sender repeats it; `None` where a message has none.
+    /// The receiver's own communication id, as the sender repeats it; `None` where a message has
+    /// none.
     ///
-    /// This is what several receivers behind one address are told apart by. A REQ and a SIDR_REQ have none
-    /// (they name a service); 0 in a rejection means that the sender did not know it.
+    /// This is what several receivers behind one address are told apart by. A REQ and a SIDR_REQ
+    /// have none (they name a service); 0 in a rejection means that the sender did not know it.
     pub const fn remote_comm_id(&self) -> Option<u32> {
         match self {
             Message::Req(_) | Message::SidrReq(_) => None,

@@ -57,7 +57,8 @@ macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $value:literal, $text:literal;)*) => {
         impl Opcode {
             $($(#[$doc])* pub const $name: Opcode = Opcode($value);)*
-            /// The standard's name in the field's notation, `None` for opcodes that are not known here.
+            /// The standard's name in the field's notation, `None` for opcodes that are not known
+            /// here.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 { $($value => Some($text),)* _ => None }
             }
@@ -202,8 +203,8 @@ impl Opcode {
         })
     }
 
-    /// First, middle, last or only; requests and responses of one packet are `Only`, and so are CNP and
-    /// unknown opcodes.
+    /// First, middle, last or only; requests and responses of one packet are `Only`, and so are CNP
+    /// and unknown opcodes.
     pub const fn position(self) -> Position {
         if !self.is_known_rc_uc_ud() {
             return Position::Only;
@@ -226,7 +227,10 @@ impl Opcode {
 
     /// True for what a responder sends back: ACK, atomic ACK, READ response.
     pub const fn is_response(self) -> bool {
-        matches!(self.verb(), Some(Verb::Acknowledge | Verb::AtomicAcknowledge | Verb::ReadResponse))
+        matches!(
+            self.verb(),
+            Some(Verb::Acknowledge | Verb::AtomicAcknowledge | Verb::ReadResponse)
+        )
     }
 
     /// True when a message ends with this packet.
@@ -345,7 +349,10 @@ mod tests {
     #[test]
     fn lengths_follow_the_standards_tables() {
         for (opcodes, len) in [
-            (&[0x00, 0x01, 0x02, 0x04, 0x07, 0x08, 0x0e, 0x20, 0x24, 0x27, 0x81, 0x15, 0xa0][..], 0),
+            (
+                &[0x00, 0x01, 0x02, 0x04, 0x07, 0x08, 0x0e, 0x20, 0x24, 0x27, 0x81, 0x15, 0xa0][..],
+                0,
+            ),
             (&[0x03, 0x05, 0x09, 0x0d, 0x0f, 0x10, 0x11, 0x16, 0x17, 0x23, 0x25, 0x29], 4),
             (&[0x64], 8),
             (&[0x12, 0x65], 12),
@@ -362,7 +369,11 @@ mod tests {
     #[test]
     fn every_named_opcode_but_cnp_has_a_verb() {
         for opcode in (0..=255).map(Opcode) {
-            assert_eq!(opcode.name().is_some() && opcode != Opcode::CNP, opcode.verb().is_some(), "{opcode}");
+            assert_eq!(
+                opcode.name().is_some() && opcode != Opcode::CNP,
+                opcode.verb().is_some(),
+                "{opcode}"
+            );
         }
     }
 

@@ -1,5 +1,6 @@
 use crate::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ipv4Fragmentation, Layout, Malformed, Opcode, Path, Reth, Udp,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ipv4Fragmentation, Layout, Malformed, Opcode, Path,
+    Reth, Udp,
 };
 use longhaul_units::{Psn, Qpn, RKey};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,8 +12,8 @@ pub struct Packet<'a> {
     offsets: Offsets,
 }
 
-/// A [`Layout`] in one register: a packet is handed on by value, and copying it piece by piece would stall the loads that
-/// follow. All headers lie in the first 255 bytes.
+/// A [`Layout`] in one register: a packet is handed on by value, and copying it piece by piece
+/// would stall the loads that follow. All headers lie in the first 255 bytes.
 #[derive(Clone, Copy, Debug)]
 struct Offsets {
     ip: u8,
@@ -133,7 +134,8 @@ impl<'a> Packet<'a> {
         if self.opcode() != Opcode::RC_ATOMIC_ACK {
             return None;
         }
-        self.array(self.extended() + Aeth::LEN).map(|b| AtomicAckEth { original: u64::from_be_bytes(*b) })
+        self.array(self.extended() + Aeth::LEN)
+            .map(|b| AtomicAckEth { original: u64::from_be_bytes(*b) })
     }
 
     /// Immediate data in network byte order, when the opcode has it.
@@ -157,7 +159,11 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn traffic_class(&self) -> u8 {
         let ip = self.layout().ip;
-        if self.layout().is_ipv6 { self.head[ip] << 4 | self.head[ip + 1] >> 4 } else { self.head[ip + 1] }
+        if self.layout().is_ipv6 {
+            self.head[ip] << 4 | self.head[ip + 1] >> 4
+        } else {
+            self.head[ip + 1]
+        }
     }
 
     /// IPv4 TTL or IPv6 hop limit.
@@ -220,7 +226,8 @@ impl<'a> Packet<'a> {
         u16::from_be_bytes([self.head[self.layout().udp], self.head[self.layout().udp + 1]])
     }
 
-    /// Addresses and markings as a [`Path`], from which a [`crate::PathTemplate`] builds frames like this one.
+    /// Addresses and markings as a [`Path`], from which a [`crate::PathTemplate`] builds frames
+    /// like this one.
     pub fn path(&self) -> Path {
         Udp::from(self.layout()).path(self.head)
     }

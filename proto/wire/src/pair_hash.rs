@@ -7,17 +7,19 @@ const TAGS_MAX: usize = 2;
 const IPV4_ADDRESSES: [usize; 2] = [12, 16];
 const IPV6_ADDRESSES: [usize; 2] = [8, 24];
 
-/// A number for the two hosts that a frame goes between: the same for both directions and for all that they exchange,
-/// fragments included. Frames of many pairs spread over all numbers; take the remainder by what they are to spread over.
+/// A number for the two hosts that a frame goes between: the same for both directions and for all
+/// that they exchange, fragments included. Frames of many pairs spread over all numbers; take the
+/// remainder by what they are to spread over.
 ///
-/// The two are told by their IPv4 or IPv6 addresses behind up to two VLAN tags, by their MAC addresses in all other
-/// frames and in those that end before the addresses do. The VLAN plays no part. A frame without whole MAC addresses
-/// has number 0. Whoever sends can choose addresses whose numbers are equal: what is bounded for one number is
-/// bounded for them.
+/// The two are told by their IPv4 or IPv6 addresses behind up to two VLAN tags, by their MAC
+/// addresses in all other frames and in those that end before the addresses do. The VLAN plays no
+/// part. A frame without whole MAC addresses has number 0. Whoever sends can choose addresses whose
+/// numbers are equal: what is bounded for one number is bounded for them.
 ///
-/// The two addresses are mixed before they are added up. Their exclusive or alone, which the symmetric hashes of NICs
-/// go by, is the same for 10.0.0.1 with 10.1.0.1 and for 10.0.0.2 with 10.1.0.2, and so for all pairs of two sites
-/// numbered alike. Only operations of classic BPF on 32 bits are used, so that a filter in the kernel can compute it.
+/// The two addresses are mixed before they are added up. Their exclusive or alone, which the
+/// symmetric hashes of NICs go by, is the same for 10.0.0.1 with 10.1.0.1 and for 10.0.0.2 with
+/// 10.1.0.2, and so for all pairs of two sites numbered alike. Only operations of classic BPF on 32
+/// bits are used, so that a filter in the kernel can compute it.
 #[inline]
 #[must_use]
 pub fn pair_hash(frame: &[u8]) -> u32 {
@@ -51,7 +53,8 @@ fn mixed(address: &[u8]) -> u32 {
     words.chain(rest).fold(0, |hash, word| scattered(hash ^ word))
 }
 
-/// Has every bit depend on all below it, and the low ones on the high ones. The factor is the golden ratio's.
+/// Has every bit depend on all below it, and the low ones on the high ones. The factor is the
+/// golden ratio's.
 #[inline]
 fn scattered(word: u32) -> u32 {
     let word = word.wrapping_mul(FACTOR);
@@ -133,12 +136,19 @@ mod tests {
         for cores in [2, 3, 4, 8, 16] {
             for (pairs, what) in [
                 (
-                    (1..=240).map(|host| number([10, 0, 0, host], [10, 1, 0, host])).collect::<Vec<u32>>(),
+                    (1..=240)
+                        .map(|host| number([10, 0, 0, host], [10, 1, 0, host]))
+                        .collect::<Vec<u32>>(),
                     "partners",
                 ),
-                ((1..=240).map(|host| number([10, 0, 0, 7], [10, 1, 0, host])).collect(), "one to all"),
                 (
-                    (0..240).map(|at| number([10, 0, 0, 1 + at / 16], [10, 0, 0, 101 + at % 16])).collect(),
+                    (1..=240).map(|host| number([10, 0, 0, 7], [10, 1, 0, host])).collect(),
+                    "one to all",
+                ),
+                (
+                    (0..240)
+                        .map(|at| number([10, 0, 0, 1 + at / 16], [10, 0, 0, 101 + at % 16]))
+                        .collect(),
                     "all to all",
                 ),
             ] {

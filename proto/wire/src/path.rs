@@ -84,8 +84,13 @@ impl PathTemplate {
     ///
     /// When the two addresses are of different families, the source is taken as unspecified.
     pub fn new(path: &Path) -> Self {
-        let mut t =
-            PathTemplate { bytes: [0; Self::LEN_MAX], len: 0, ip: 0, is_ipv6: false, checksum_base: 0 };
+        let mut t = PathTemplate {
+            bytes: [0; Self::LEN_MAX],
+            len: 0,
+            ip: 0,
+            is_ipv6: false,
+            checksum_base: 0,
+        };
         t.push(&path.destination_mac.0);
         t.push(&path.source_mac.0);
         if let Some(tci) = path.vlan {
@@ -115,7 +120,8 @@ impl PathTemplate {
                     IpAddr::V6(a) => a,
                     IpAddr::V4(_) => std::net::Ipv6Addr::UNSPECIFIED,
                 };
-                let word = 6 << 28 | u32::from(path.traffic_class) << 20 | (path.flow_label & 0x000f_ffff);
+                let word =
+                    6 << 28 | u32::from(path.traffic_class) << 20 | (path.flow_label & 0x000f_ffff);
                 t.push(&word.to_be_bytes());
                 t.push(&[0, 0, 17, path.hop_limit]);
                 t.push(&source.octets());
@@ -130,8 +136,8 @@ impl PathTemplate {
 
     /// The same headers with these IPv4 identification and flags; no change for IPv6.
     ///
-    /// RoCE NICs number their packets in the identification, or send 0; the ICRC covers it, so that whoever
-    /// repeats a packet byte for byte must repeat it too. Source: RFC 791, section 3.1.
+    /// RoCE NICs number their packets in the identification, or send 0; the ICRC covers it, so that
+    /// whoever repeats a packet byte for byte must repeat it too. Source: RFC 791, section 3.1.
     #[must_use]
     pub fn with_ipv4_fragmentation(mut self, fragmentation: Ipv4Fragmentation) -> Self {
         if !self.is_ipv6 {
@@ -141,8 +147,9 @@ impl PathTemplate {
             let flags = if fragmentation.dont_fragment { 0x4000 } else { 0 };
             self.bytes[at..at + 2].copy_from_slice(&fragmentation.identification.to_be_bytes());
             self.bytes[at + 2..at + 4].copy_from_slice(&u16::to_be_bytes(flags));
-            self.checksum_base =
-                self.checksum_base - old + u32::from(fragmentation.identification) + u32::from(flags);
+            self.checksum_base = self.checksum_base - old
+                + u32::from(fragmentation.identification)
+                + u32::from(flags);
         }
         self
     }

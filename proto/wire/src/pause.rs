@@ -1,6 +1,8 @@
-//! Priority-based flow control frames: an end of a link asks the other to stop sending some priorities for a time.
+//! Priority-based flow control frames: an end of a link asks the other to stop sending some
+//! priorities for a time.
 //!
-//! Sources: IEEE 802.1Qbb (IEEE 802.1Q, clause 36), IEEE 802.3, clause 31 (MAC control) and annex 31D (the frame).
+//! Sources: IEEE 802.1Qbb (IEEE 802.1Q, clause 36), IEEE 802.3, clause 31 (MAC control) and annex
+//! 31D (the frame).
 
 use crate::MacAddr;
 use crate::layout::find_ip;
@@ -16,10 +18,12 @@ const TIMES: usize = 18;
 /// Priorities of a link.
 pub const PRIORITIES: usize = 8;
 
-/// A priority-based pause frame: for each priority that it names, for how long nothing of it is to be sent.
+/// A priority-based pause frame: for each priority that it names, for how long nothing of it is to
+/// be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pause {
-    /// By priority: quanta of 512 bit times of the link, 0 to go on at once. `None`: the frame says nothing of it.
+    /// By priority: quanta of 512 bit times of the link, 0 to go on at once. `None`: the frame says
+    /// nothing of it.
     pub quanta: [Option<u16>; PRIORITIES],
 }
 
@@ -44,12 +48,15 @@ impl Pause {
         pause
     }
 
-    /// Reads a frame from its leading bytes. `None`: another kind of frame, one with another opcode or destination, or
-    /// one cut short. Bits of the enable vector's first byte are reserved, and ignored.
+    /// Reads a frame from its leading bytes. `None`: another kind of frame, one with another opcode
+    /// or destination, or one cut short. Bits of the enable vector's first byte are reserved, and
+    /// ignored.
     pub fn parse(frame: &[u8]) -> Option<Pause> {
         let head = frame.first_chunk::<{ TIMES + 2 * PRIORITIES }>()?;
         let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-        if !Pause::is_mac_control(frame) || head[..6] != Pause::DESTINATION.0 || word(OPCODE) != Pause::OPCODE
+        if !Pause::is_mac_control(frame)
+            || head[..6] != Pause::DESTINATION.0
+            || word(OPCODE) != Pause::OPCODE
         {
             return None;
         }
@@ -76,8 +83,8 @@ impl Pause {
         frame
     }
 
-    /// True for a MAC control frame of any opcode, by the leading bytes of an untagged frame: of concern to the two ends of
-    /// a link alone.
+    /// True for a MAC control frame of any opcode, by the leading bytes of an untagged frame: of
+    /// concern to the two ends of a link alone.
     #[inline]
     pub fn is_mac_control(frame: &[u8]) -> bool {
         frame.get(ETHERTYPE..OPCODE) == Some(&Pause::ETHERTYPE.to_be_bytes())
@@ -89,8 +96,9 @@ impl Pause {
     }
 }
 
-/// The priority of a frame, by its leading bytes: an IP packet's DSCP divided by 8, as switches and NICs that trust DSCP
-/// have it unless told otherwise (26 is priority 3, 48 is 6); of any other frame what its VLAN tag says, and 0 without.
+/// The priority of a frame, by its leading bytes: an IP packet's DSCP divided by 8, as switches and
+/// NICs that trust DSCP have it unless told otherwise (26 is priority 3, 48 is 6); of any other
+/// frame what its VLAN tag says, and 0 without.
 #[inline]
 pub fn priority_of(head: &[u8]) -> u8 {
     if let Some((ip, is_ipv6)) = find_ip(head)
@@ -119,7 +127,8 @@ mod tests {
         let mut pause = Pause::of(3, 0xffff);
         pause.quanta[6] = Some(0);
         let frame = pause.write(SOURCE);
-        let mut expected = vec![0x01, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 9, 0x88, 0x08, 0x01, 0x01];
+        let mut expected =
+            vec![0x01, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 9, 0x88, 0x08, 0x01, 0x01];
         expected.extend([0, 0b0100_1000, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
         expected.resize(60, 0);
         assert_eq!(frame.to_vec(), expected);

@@ -1,12 +1,14 @@
 //! Capture files: pcap and pcapng read from borrowed bytes, pcap headers for writing.
 //!
-//! [`Decoder`] is a pure parser: the caller owns the file, hands in what it has read so far and drops what
-//! was consumed, so that a capture of any size passes through a small buffer. [`records`] does the same over
-//! bytes that are all there. Layouts: the IETF drafts on pcap and pcapng (opsawg).
+//! [`Decoder`] is a pure parser: the caller owns the file, hands in what it has read so far and
+//! drops what was consumed, so that a capture of any size passes through a small buffer.
+//! [`records`] does the same over bytes that are all there. Layouts: the IETF drafts on pcap and
+//! pcapng (opsawg).
 //!
-//! Read: pcap with microseconds and nanoseconds in both byte orders; pcapng section header, interface
-//! description (with `if_tsresol` and `if_tsoffset`), enhanced and simple packet blocks in both byte orders.
-//! Every other block is skipped. Not read: compressed files, and the obsolete packet block.
+//! Read: pcap with microseconds and nanoseconds in both byte orders; pcapng section header,
+//! interface description (with `if_tsresol` and `if_tsoffset`), enhanced and simple packet blocks
+//! in both byte orders. Every other block is skipped. Not read: compressed files, and the obsolete
+//! packet block.
 
 use thiserror::Error;
 
@@ -38,11 +40,13 @@ impl LinkType {
 /// One packet of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
-    /// Nanoseconds since 1970, UTC, as far as the file's clock resolves; `None` where the file has no time.
+    /// Nanoseconds since 1970, UTC, as far as the file's clock resolves; `None` where the file has
+    /// no time.
     pub timestamp_ns: Option<u64>,
     /// What `data` starts with.
     pub link_type: LinkType,
-    /// Length of the packet before the snap length cut it, in bytes; at least `data.len()` in a sound file.
+    /// Length of the packet before the snap length cut it, in bytes; at least `data.len()` in a
+    /// sound file.
     pub original_len: usize,
     /// The captured bytes.
     pub data: &'a [u8],
@@ -86,8 +90,8 @@ pub enum CaptureError {
 /// What [`Decoder::step`] finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step<'a> {
-    /// Nothing more without input of at least `bytes` bytes, the unconsumed ones included; at the end of the
-    /// file call [`Decoder::finish`]. `bytes` is at most [`BLOCK_BYTES_MAX`].
+    /// Nothing more without input of at least `bytes` bytes, the unconsumed ones included; at the
+    /// end of the file call [`Decoder::finish`]. `bytes` is at most [`BLOCK_BYTES_MAX`].
     NeedMore {
         /// Bytes from the first unconsumed one on.
         bytes: usize,
@@ -199,7 +203,8 @@ impl Decoder {
         if version.0 != 2 {
             return Err(CaptureError::Version(version.0, version.1));
         }
-        // The upper half of the word says whether frames end with an FCS; the lengths in IP tell us anyway.
+        // The upper half of the word says whether frames end with an FCS; the lengths in IP tell us
+        // anyway.
         let link_type = LinkType(order.u32(input, 20) as u16);
         self.state = State::Classic { order, ns_per_unit, link_type };
         Ok(Step::Skip { consumed: FILE_HEADER_LEN })
@@ -220,7 +225,9 @@ fn classic_record(
         return Err(CaptureError::RecordLength(captured));
     }
     let end = RECORD_HEADER_LEN + captured as usize;
-    let Some(data) = input.get(RECORD_HEADER_LEN..end) else { return Ok(Step::NeedMore { bytes: end }) };
+    let Some(data) = input.get(RECORD_HEADER_LEN..end) else {
+        return Ok(Step::NeedMore { bytes: end });
+    };
     let seconds = u64::from(order.u32(input, 0));
     let fraction = u64::from(order.u32(input, 4));
     let record = Record {

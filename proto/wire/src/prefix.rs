@@ -23,7 +23,8 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The addresses that share their first `len` bits with `address`; at most 32 or 128, by its family.
+    /// The addresses that share their first `len` bits with `address`; at most 32 or 128, by its
+    /// family.
     ///
     /// # Errors
     /// [`PrefixError`] when `len` is more, or when `address` has other bits set than these.
@@ -35,7 +36,8 @@ impl Prefix {
         }
         let network = prefix.network();
         if network != address {
-            let why = format!("the address has bits beyond the prefix; {network}/{len} may be meant");
+            let why =
+                format!("the address has bits beyond the prefix; {network}/{len} may be meant");
             return Err(PrefixError { text: prefix.to_string(), why });
         }
         Ok(prefix)
@@ -49,7 +51,8 @@ impl Prefix {
 
     /// True for an address that begins with these bits.
     pub fn contains(&self, address: IpAddr) -> bool {
-        width(address) == width(self.address) && Prefix { address, len: self.len }.network() == self.network()
+        width(address) == width(self.address)
+            && Prefix { address, len: self.len }.network() == self.network()
     }
 
     /// True for one of IPv4.
@@ -92,12 +95,14 @@ impl FromStr for Prefix {
     fn from_str(text: &str) -> Result<Self, PrefixError> {
         let unreadable = |why: &str| PrefixError { text: text.to_owned(), why: why.to_owned() };
         let (address, len) = text.split_once('/').map_or((text, None), |(a, len)| (a, Some(len)));
-        let address: IpAddr = address
-            .parse()
-            .map_err(|_| unreadable("write an address, or its first bits as in 10.1.0.0/16 or fd00::/8"))?;
+        let address: IpAddr = address.parse().map_err(|_| {
+            unreadable("write an address, or its first bits as in 10.1.0.0/16 or fd00::/8")
+        })?;
         let len = match len {
             None => width(address),
-            Some(len) => len.parse().map_err(|_| unreadable("behind the / stands a number of bits"))?,
+            Some(len) => {
+                len.parse().map_err(|_| unreadable("behind the / stands a number of bits"))?
+            }
         };
         Prefix::new(address, len)
     }

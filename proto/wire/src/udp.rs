@@ -2,7 +2,8 @@ use crate::layout::{PROTOCOL_UDP, find_ip, u16_at};
 use crate::{Layout, MacAddr, Path};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Where the headers of a UDP datagram stand, whatever its port: offsets in bytes from the destination MAC.
+/// Where the headers of a UDP datagram stand, whatever its port: offsets in bytes from the
+/// destination MAC.
 ///
 /// For whoever puts something between UDP and what follows it, or takes it out again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +19,8 @@ pub struct Udp {
 /// Where IPv4 addresses lie among those of IPv6 (RFC 4291, section 2.5.5.2).
 const IPV4_MAPPED: u128 = 0xffff_0000_0000;
 
-/// An address as 128 bits, an IPv4 address as the IPv6 address that it is mapped to: the two families cannot meet.
+/// An address as 128 bits, an IPv4 address as the IPv6 address that it is mapped to: the two
+/// families cannot meet.
 #[inline]
 pub fn address_bits(address: IpAddr) -> u128 {
     match address {
@@ -38,8 +40,8 @@ impl Udp {
     /// Length of the UDP header in bytes.
     pub const LEN: usize = 8;
 
-    /// Finds the headers in `head`, the leading bytes of a frame; all of the UDP header lies in it. `None`: no UDP, a
-    /// fragment, or cut short.
+    /// Finds the headers in `head`, the leading bytes of a frame; all of the UDP header lies in it.
+    /// `None`: no UDP, a fragment, or cut short.
     #[inline]
     pub fn find(head: &[u8]) -> Option<Udp> {
         let (ip, is_ipv6) = find_ip(head)?;
@@ -65,12 +67,14 @@ impl Udp {
         if self.is_ipv6 {
             ip.get(v6_at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u128::from_be_bytes(*b))
         } else {
-            let v4 = ip.get(v4_at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_be_bytes(*b));
+            let v4 =
+                ip.get(v4_at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_be_bytes(*b));
             IPV4_MAPPED | u128::from(v4)
         }
     }
 
-    /// [`address_bits`] of the IP source, read at once: for tables that are looked into for each packet.
+    /// [`address_bits`] of the IP source, read at once: for tables that are looked into for each
+    /// packet.
     #[inline]
     pub fn source_bits(&self, head: &[u8]) -> u128 {
         self.bits(head, 12, 8)
@@ -112,25 +116,29 @@ impl Udp {
         head[self.udp + 6..self.udp + 8].copy_from_slice(&checksum.to_be_bytes());
     }
 
-    /// Length of what follows the UDP header, in bytes, as that says; `None` when it says less than nothing.
+    /// Length of what follows the UDP header, in bytes, as that says; `None` when it says less than
+    /// nothing.
     #[inline]
     pub fn payload_len(&self, head: &[u8]) -> Option<usize> {
         let len = u16::from_be_bytes([head[self.udp + 4], head[self.udp + 5]]);
         usize::from(len).checked_sub(Self::LEN)
     }
 
-    /// Makes the datagram `by` bytes longer, in the lengths of IP and UDP and in the IPv4 header checksum. False, and
-    /// nothing is changed: a length would leave its 16 bits.
+    /// Makes the datagram `by` bytes longer, in the lengths of IP and UDP and in the IPv4 header
+    /// checksum. False, and nothing is changed: a length would leave its 16 bits.
     ///
-    /// The checksum is updated by the difference (RFC 1624, equation 3), so that what was wrong stays wrong. The way
-    /// back gives the very bytes, unless the checksum was 0xffff, which no sum of a header gives.
+    /// The checksum is updated by the difference (RFC 1624, equation 3), so that what was wrong
+    /// stays wrong. The way back gives the very bytes, unless the checksum was 0xffff, which no sum
+    /// of a header gives.
     #[inline]
     pub fn lengthen(&self, head: &mut [u8], by: i32) -> bool {
         let at_ip = self.ip + if self.is_ipv6 { 4 } else { 2 };
         let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
         let longer = |len: u16| u16::try_from(i32::from(len) + by).ok();
         let (before, udp_before, checksum) = (word(at_ip), word(self.udp + 4), word(self.ip + 10));
-        let (Some(ip_len), Some(udp_len)) = (longer(before), longer(udp_before)) else { return false };
+        let (Some(ip_len), Some(udp_len)) = (longer(before), longer(udp_before)) else {
+            return false;
+        };
         head[at_ip..at_ip + 2].copy_from_slice(&ip_len.to_be_bytes());
         head[self.udp + 4..self.udp + 6].copy_from_slice(&udp_len.to_be_bytes());
         if !self.is_ipv6 {
@@ -142,8 +150,8 @@ impl Udp {
         true
     }
 
-    /// Sets the lengths of UDP and IP for `len` bytes behind UDP, and the IPv4 checksum: in headers without options, as
-    /// [`crate::PathTemplate`] leaves them with lengths and checksum 0.
+    /// Sets the lengths of UDP and IP for `len` bytes behind UDP, and the IPv4 checksum: in headers
+    /// without options, as [`crate::PathTemplate`] leaves them with lengths and checksum 0.
     pub fn finish_lengths(&self, head: &mut [u8], len: usize) {
         let udp_len = (len + Self::LEN) as u16;
         head[self.udp + 4..self.udp + 6].copy_from_slice(&udp_len.to_be_bytes());
@@ -186,7 +194,11 @@ impl Udp {
             vlan: (ip >= 18).then(|| u16::from_be_bytes([head[ip - 4], head[ip - 3]])),
             source_ip: address(12, 8),
             destination_ip: address(16, 24),
-            traffic_class: if self.is_ipv6 { head[ip] << 4 | head[ip + 1] >> 4 } else { head[ip + 1] },
+            traffic_class: if self.is_ipv6 {
+                head[ip] << 4 | head[ip + 1] >> 4
+            } else {
+                head[ip + 1]
+            },
             hop_limit: head[ip + if self.is_ipv6 { 7 } else { 8 }],
             flow_label: if self.is_ipv6 { flow_label } else { 0 },
             udp_source_port: u16::from_be_bytes([head[self.udp], head[self.udp + 1]]),
@@ -213,7 +225,8 @@ mod tests {
             flow_label: if source_ip.is_ipv6() { 0x12345 } else { 0 },
             udp_source_port: 0xc123,
         });
-        let mut head = Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
+        let mut head =
+            Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
         head.finish(&template, payload_len);
         head
     }

@@ -2,7 +2,8 @@
 
 use longhaul_units::{Psn, Qpn};
 use longhaul_wire::{
-    Bth, Head, ICRC_LEN, Layout, MacAddr, Malformed, Opcode, Packet, Path, PathTemplate, Split, icrc, split,
+    Bth, Head, ICRC_LEN, Layout, MacAddr, Malformed, Opcode, Packet, Path, PathTemplate, Split,
+    icrc, split,
 };
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -52,7 +53,9 @@ fn read_all(frame: &[u8]) -> Result<bool, Malformed> {
         return Ok(false);
     };
     assert!(end <= frame.len() && pad < 4 && (payload_len + pad).is_multiple_of(4));
-    let Ok(Some(packet)) = Packet::parse(&frame[..layout.payload]) else { panic!("split found it") };
+    let Ok(Some(packet)) = Packet::parse(&frame[..layout.payload]) else {
+        panic!("split found it")
+    };
     assert_eq!(packet.layout(), layout);
     let opcode = packet.opcode();
     assert_eq!(packet.reth().is_some(), opcode.has_reth());
@@ -91,7 +94,9 @@ fn every_flipped_bit_under_the_icrc_is_noticed() {
                     || match is_ipv6 {
                         false => [1, 8, 10, 11].contains(&(at - ip)),
                         // Low half of byte 0 and bytes 1 to 3: traffic class and flow label.
-                        true => (1..4).contains(&(at - ip)) || at == ip + 7 || (at == ip && bit % 8 < 4),
+                        true => {
+                            (1..4).contains(&(at - ip)) || at == ip + 7 || (at == ip && bit % 8 < 4)
+                        }
                     }
                     || [udp + 6, udp + 7, bth + 4].contains(&at);
                 frame[at] ^= 1 << (bit % 8);

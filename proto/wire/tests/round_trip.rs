@@ -2,8 +2,8 @@
 
 use longhaul_units::{Msn, Psn, Qpn, RKey};
 use longhaul_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, CNP_PAYLOAD, Deth, Head, Ipv4Fragmentation, MacAddr, Opcode, Packet,
-    Path, PathTemplate, Reth, Split, Syndrome, split,
+    Aeth, AtomicAckEth, AtomicEth, Bth, CNP_PAYLOAD, Deth, Head, Ipv4Fragmentation, MacAddr,
+    Opcode, Packet, Path, PathTemplate, Reth, Split, Syndrome, split,
 };
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -98,7 +98,8 @@ proptest! {
 
 #[test]
 fn a_cnp_is_the_one_that_a_connectx_sends() {
-    let captured = "45c2003c718c4000401191610a0011010a001201000012b7002800008100ffff4000011800000000";
+    let captured =
+        "45c2003c718c4000401191610a0011010a001201000012b7002800008100ffff4000011800000000";
     let path = Path {
         source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
         destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),

@@ -60,8 +60,8 @@ pub struct Completion {
     pub status: Status,
     /// What it was.
     pub op: CompletionOp,
-    /// Bytes received, written by the peer, or read; the message length for SEND and WRITE. A datagram's counts
-    /// the 40 bytes in front of it.
+    /// Bytes received, written by the peer, or read; the message length for SEND and WRITE. A
+    /// datagram's counts the 40 bytes in front of it.
     pub byte_len: u32,
     /// Immediate data in network byte order.
     pub immediate: Option<[u8; 4]>,

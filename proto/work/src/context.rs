@@ -35,7 +35,13 @@ pub trait Context {
     fn local(&self, lkey: LKey, address: u64, len: u32, intent: Intent) -> Result<u64, Denied>;
 
     /// The memory address of `len` bytes at `address` of the region that a peer names by `rkey`.
-    fn remote(&self, rkey: RKey, address: u64, len: u64, intent: RemoteIntent) -> Result<u64, Denied>;
+    fn remote(
+        &self,
+        rkey: RKey,
+        address: u64,
+        len: u64,
+        intent: RemoteIntent,
+    ) -> Result<u64, Denied>;
 
     /// Whether the QP's attributes let the peer do this at all.
     fn permits(&self, intent: RemoteIntent) -> bool;
@@ -46,15 +52,16 @@ pub trait Context {
     /// Copies `payload` to memory `address`, as [`Context::local`] or [`Context::remote`] gave it.
     fn scatter(&mut self, address: u64, payload: &Payload<'_>);
 
-    /// Adds `add` to the 8 bytes at memory `address`, in the host's byte order and modulo 2^64, as one indivisible
-    /// step; returns what was there.
+    /// Adds `add` to the 8 bytes at memory `address`, in the host's byte order and modulo 2^64, as
+    /// one indivisible step; returns what was there.
     fn fetch_add(&mut self, address: u64, add: u64) -> u64;
 
-    /// Stores `swap` in the 8 bytes at memory `address` when they hold `compare`, as one indivisible step; returns
-    /// what was there.
+    /// Stores `swap` in the 8 bytes at memory `address` when they hold `compare`, as one
+    /// indivisible step; returns what was there.
     fn compare_swap(&mut self, address: u64, compare: u64, swap: u64) -> u64;
 
-    /// The headers of datagrams that go by an address handle; `None` when there is none of that number.
+    /// The headers of datagrams that go by an address handle; `None` when there is none of that
+    /// number.
     fn path(&self, ah: AhId) -> Option<&PathTemplate>;
 
     /// The memory, for frames that refer to it.

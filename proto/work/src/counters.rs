@@ -1,4 +1,5 @@
-//! Counters and drop reasons, declared once: names for people and programs derive from the same list.
+//! Counters and drop reasons, declared once: names for people and programs derive from the same
+//! list.
 
 /// Declares everything that a device counts: first what it drops and why, then what merely happens.
 macro_rules! declare {
@@ -54,7 +55,8 @@ declare! {
     drops {
         /// The frame is not RoCEv2.
         NotRoce = "rx_not_roce";
-        /// A MAC control frame of another kind than priority-based flow control, or one that the port does not obey.
+        /// A MAC control frame of another kind than priority-based flow control, or one that the
+        /// port does not obey.
         MacControl = "rx_unsupported_op_phy";
         /// Headers or lengths contradict each other.
         Malformed = "rx_malformed";
@@ -92,7 +94,8 @@ declare! {
         ResponseGap = "rx_read_response_gap";
         /// A repeated sequence or RNR NAK while its repair is under way.
         NakIgnored = "rx_nak_ignored";
-        /// A repeated READ or atomic that fits neither its first copy nor the space for repetitions.
+        /// A repeated READ or atomic that fits neither its first copy nor the space for
+        /// repetitions.
         DuplicateRead = "rx_duplicate_read_invalid";
         /// A request that came while an RNR NAK or a fatal NAK stands.
         ResponderHalted = "rx_responder_halted";

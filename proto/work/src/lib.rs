@@ -1,9 +1,9 @@
 //! Work queues and completions: what the transports RC, UC and UD share.
 //!
-//! Programs post [`SendWr`]s and [`RecvWr`]s; these lie in a [`SendQueue`] and a [`RecvQueue`] until a transport's
-//! requester or responder has served them and reports a [`Completion`]. Memory regions, completion queues and
-//! counters are the device's: a transport reaches them through a [`Context`], and hands the frames that it builds
-//! to an [`Emit`].
+//! Programs post [`SendWr`]s and [`RecvWr`]s; these lie in a [`SendQueue`] and a [`RecvQueue`]
+//! until a transport's requester or responder has served them and reports a [`Completion`]. Memory
+//! regions, completion queues and counters are the device's: a transport reaches them through a
+//! [`Context`], and hands the frames that it builds to an [`Emit`].
 #![forbid(unsafe_code)]
 
 mod completion;
@@ -19,5 +19,7 @@ pub use context::{Context, Denied, Emit, Intent, RemoteIntent, total_len};
 pub use counters::{Counter, Counters, DropReason};
 pub use pieces::scatter_list;
 pub use recv_queue::{Receive, RecvQueue, RecvRefused};
-pub use request::{AhId, Destination, MESSAGE_MAX, Mtu, RecvWr, SGE_MAX, SendOp, SendRefused, SendWr, Sge};
+pub use request::{
+    AhId, Destination, MESSAGE_MAX, Mtu, RecvWr, SGE_MAX, SendOp, SendRefused, SendWr, Sge,
+};
 pub use send_queue::{SendQueue, SendWqe};

@@ -3,8 +3,8 @@
 use crate::{Context, Denied, Intent, SGE_MAX, Sge};
 use longhaul_node::{Payload, Segment};
 
-/// Memory behind `len` bytes at `offset` of the message that `segments` describe, checked for reading.
-/// Returns how many of `out` are used.
+/// Memory behind `len` bytes at `offset` of the message that `segments` describe, checked for
+/// reading. Returns how many of `out` are used.
 #[inline]
 pub(crate) fn gather_list<C: Context>(
     ctx: &C,
@@ -23,7 +23,8 @@ pub(crate) fn gather_list<C: Context>(
     Ok(used)
 }
 
-/// Copies `payload` to `offset` of the message that `segments` describe. Bytes beyond its end are an error.
+/// Copies `payload` to `offset` of the message that `segments` describe. Bytes beyond its end are
+/// an error.
 ///
 /// # Errors
 /// [`Denied`] when a segment may not be written to, or the message ends before the payload does.
@@ -48,7 +49,11 @@ pub fn scatter_list<C: Context>(
 
 /// Checks every segment of a whole message for `intent`.
 #[inline]
-pub(crate) fn check_list<C: Context>(ctx: &C, segments: &[Sge], intent: Intent) -> Result<(), Denied> {
+pub(crate) fn check_list<C: Context>(
+    ctx: &C,
+    segments: &[Sge],
+    intent: Intent,
+) -> Result<(), Denied> {
     for sge in segments.iter().filter(|s| s.len > 0) {
         ctx.local(sge.lkey, sge.address, sge.len, intent)?;
     }
@@ -81,7 +86,13 @@ fn for_each_piece(
     if done == len { Ok(()) } else { Err(Denied) }
 }
 
-fn scatter_part<C: Context>(ctx: &mut C, address: u64, payload: &Payload<'_>, start: usize, len: usize) {
+fn scatter_part<C: Context>(
+    ctx: &mut C,
+    address: u64,
+    payload: &Payload<'_>,
+    start: usize,
+    len: usize,
+) {
     if let Some(bytes) = payload.as_bytes() {
         return ctx.scatter(address, &Payload::Bytes(&bytes[start..start + len]));
     }

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 
 /// Posted receive work requests, first in, first out.
 ///
-/// A message that begins takes the oldest one and gives it back when it ends: several queue pairs can so be filling
-/// receives of one queue at once. A taken entry counts against the depth. It takes memory as it fills, so that an
-/// idle queue pair costs little.
+/// A message that begins takes the oldest one and gives it back when it ends: several queue pairs
+/// can so be filling receives of one queue at once. A taken entry counts against the depth. It
+/// takes memory as it fills, so that an idle queue pair costs little.
 #[derive(Debug)]
 pub struct RecvQueue {
     wqes: Vec<RecvWqe>,
@@ -27,7 +27,8 @@ struct RecvWqe {
     segments: u8,
 }
 
-/// A receive work request that a message is being placed in. Its queue gets it back by [`RecvQueue::release`].
+/// A receive work request that a message is being placed in. Its queue gets it back by
+/// [`RecvQueue::release`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receive {
     /// Bytes that it takes.
@@ -91,12 +92,13 @@ impl RecvQueue {
         (self.wqes.len() - self.free.len()) as u32
     }
 
-    /// Changes the depth, rounded up to a power of two. False, and nothing changes, while more entries are in use.
+    /// Changes the depth, rounded up to a power of two. False, and nothing changes, while more
+    /// entries are in use.
     #[must_use]
     pub fn resize(&mut self, depth: u32) -> bool {
         let depth = depth.max(1).next_power_of_two();
-        // Entries beyond the new depth may be in use for as long as fewer than that are: they are given out less
-        // often, not taken away.
+        // Entries beyond the new depth may be in use for as long as fewer than that are: they are
+        // given out less often, not taken away.
         let fits = self.in_use() <= depth;
         if fits {
             self.depth = depth;
@@ -111,7 +113,10 @@ impl RecvQueue {
     #[inline]
     pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), RecvRefused> {
         if wr.segments.len() > self.sge_max {
-            return Err(RecvRefused::TooManySegments { given: wr.segments.len(), max: self.sge_max as u32 });
+            return Err(RecvRefused::TooManySegments {
+                given: wr.segments.len(),
+                max: self.sge_max as u32,
+            });
         }
         if self.in_use() >= self.depth {
             return Err(RecvRefused::Full(self.depth));

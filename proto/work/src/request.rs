@@ -8,7 +8,8 @@ pub const MESSAGE_MAX: u64 = 1 << 31;
 /// Most scatter/gather elements that one work request can have.
 pub const SGE_MAX: usize = 16;
 
-/// Path MTU: the most payload bytes that a packet carries. Source: IBTA, volume 1, section 9.7.4.1 and table 41.
+/// Path MTU: the most payload bytes that a packet carries. Source: IBTA, volume 1, section 9.7.4.1
+/// and table 41.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Mtu {
     /// 256 bytes.
@@ -90,7 +91,8 @@ pub enum SendOp {
         /// The peer's key.
         rkey: RKey,
     },
-    /// Atomic compare and swap of 8 bytes: the old value goes into the segments, in the host's byte order.
+    /// Atomic compare and swap of 8 bytes: the old value goes into the segments, in the host's byte
+    /// order.
     CmpSwap {
         /// 8-byte aligned address at the peer.
         remote_address: u64,
@@ -101,7 +103,8 @@ pub enum SendOp {
         /// Value to store when equal.
         swap: u64,
     },
-    /// Atomic addition to 8 bytes, modulo 2^64: the old value goes into the segments, in the host's byte order.
+    /// Atomic addition to 8 bytes, modulo 2^64: the old value goes into the segments, in the host's
+    /// byte order.
     FetchAdd {
         /// 8-byte aligned address at the peer.
         remote_address: u64,
@@ -130,7 +133,8 @@ pub struct Destination {
     pub ah: AhId,
     /// The peer's QP; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
-    /// QKey that the receiver must have; when its highest bit is set, that of the sending QP is used instead.
+    /// QKey that the receiver must have; when its highest bit is set, that of the sending QP is
+    /// used instead.
     pub qkey: u32,
 }
 
@@ -143,8 +147,8 @@ pub struct SendWr<'a> {
     pub op: SendOp,
     /// Local memory, gathered from (SEND, WRITE) or scattered to (READ, atomics).
     pub segments: &'a [Sge],
-    /// Copy the data at once, so that the memory can be used again when the call returns; keys are not looked
-    /// at. SEND and WRITE only.
+    /// Copy the data at once, so that the memory can be used again when the call returns; keys are
+    /// not looked at. SEND and WRITE only.
     pub inline: bool,
     /// Complete visibly on success; errors always complete visibly.
     pub signaled: bool,

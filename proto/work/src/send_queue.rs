@@ -145,8 +145,8 @@ impl SendWqe {
     }
 }
 
-/// The ring behind a requester. Entries are named by a running 64-bit index; which are in use is the owner's to
-/// know. It takes memory as it fills, so that an idle queue pair costs little.
+/// The ring behind a requester. Entries are named by a running 64-bit index; which are in use is
+/// the owner's to know. It takes memory as it fills, so that an idle queue pair costs little.
 #[derive(Debug)]
 pub struct SendQueue {
     ring: Box<[SendWqe]>,
@@ -158,8 +158,8 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// For `depth` (rounded up to a power of two) work requests of up to `sge_max` segments (at most [`SGE_MAX`])
-    /// and `inline_max` bytes inline.
+    /// For `depth` (rounded up to a power of two) work requests of up to `sge_max` segments (at
+    /// most [`SGE_MAX`]) and `inline_max` bytes inline.
     pub fn new(depth: u32, sge_max: u32, inline_max: u32) -> Self {
         SendQueue {
             ring: Box::default(),
@@ -231,7 +231,10 @@ impl SendQueue {
             return Err(SendRefused::InlineTooLong { given: len, max: self.inline_max() });
         }
         if !wr.inline && wr.segments.len() > self.sge_max {
-            return Err(SendRefused::TooManySegments { given: wr.segments.len(), max: self.sge_max() });
+            return Err(SendRefused::TooManySegments {
+                given: wr.segments.len(),
+                max: self.sge_max(),
+            });
         }
         if queued == self.depth() {
             return Err(SendRefused::Full(self.depth as u32));
@@ -239,8 +242,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Fills entry `tail`, where those from `done` up to it are in use; limits were checked. Inline data is read from
-    /// `memory` at once.
+    /// Fills entry `tail`, where those from `done` up to it are in use; limits were checked. Inline
+    /// data is read from `memory` at once.
     pub fn put(
         &mut self,
         (done, tail): (u64, u64),
@@ -321,13 +324,18 @@ impl SendQueue {
             // The key of a segment without bytes is not looked at.
             emit.emit(&Frame { head, payload: Payload::EMPTY, trailer });
         } else if let &[sge] = self.segments(index) {
-            let address = ctx.local(sge.lkey, sge.address.wrapping_add(offset), len, Intent::LocalRead)?;
+            let address =
+                ctx.local(sge.lkey, sge.address.wrapping_add(offset), len, Intent::LocalRead)?;
             let piece = [Segment { address, len: len as usize }];
             emit.emit(&Frame { head, payload: Payload::Memory(ctx.gather(), &piece), trailer });
         } else {
             let mut pieces = [Segment { address: 0, len: 0 }; SGE_MAX];
             let used = gather_list(ctx, self.segments(index), offset, len, &mut pieces)?;
-            emit.emit(&Frame { head, payload: Payload::Memory(ctx.gather(), &pieces[..used]), trailer });
+            emit.emit(&Frame {
+                head,
+                payload: Payload::Memory(ctx.gather(), &pieces[..used]),
+                trailer,
+            });
         }
         Ok(())
     }

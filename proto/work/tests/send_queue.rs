@@ -105,7 +105,8 @@ impl Model {
         self.queue.put((self.done, tail), &wr, len, true, &Ramp);
         // The owner's fields must move with the entry.
         self.queue.get_mut(tail).first_psn = 1000 + self.wr_id;
-        let bytes = segments.iter().flat_map(|s| (0..u64::from(s.len)).map(|i| ramp(s.address + i)));
+        let bytes =
+            segments.iter().flat_map(|s| (0..u64::from(s.len)).map(|i| ramp(s.address + i)));
         let bytes = if inline { bytes.collect() } else { Vec::new() };
         let (wr_id, first_psn) = (self.wr_id, 1000 + self.wr_id);
         let segments = if inline { Vec::new() } else { segments };

@@ -28,7 +28,8 @@ pub(super) struct Settings<'a> {
 impl<'a> Settings<'a> {
     /// Of `[[accelerator]]` or `[path.accelerator]`.
     pub fn read(node: Option<&'a Node>, place: &'a Place) -> Result<Self, FileError> {
-        let fields = node.map(|node| Fields::of(node, "[[accelerator]]", ACCELERATOR)).transpose()?;
+        let fields =
+            node.map(|node| Fields::of(node, "[[accelerator]]", ACCELERATOR)).transpose()?;
         let is_far = fields.as_ref().and_then(|fields| fields.text("role")) == Some("far");
         let role = if is_far { Role::Far } else { Role::Near };
         Ok(Settings { fields, place, role })
@@ -57,11 +58,11 @@ impl<'a> Settings<'a> {
         self.text("name")
     }
 
-    /// What it is given, between paths of these rates and a LAN of that one, and for these flows; `delay` is that of
-    /// the way across the WAN.
+    /// What it is given, between paths of these rates and a LAN of that one, and for these flows;
+    /// `delay` is that of the way across the WAN.
     ///
-    /// It is sized as `longhaul accelerate` with a rate and a distance, for requesters that may have outstanding what
-    /// these have. Unless told otherwise its memory is what they take.
+    /// It is sized as `longhaul accelerate` with a rate and a distance, for requesters that may
+    /// have outstanding what these have. Unless told otherwise its memory is what they take.
     pub fn config(
         &self,
         number: usize,

@@ -56,8 +56,8 @@ impl Item {
 }
 
 impl Axis {
-    /// Reads `KEY=VALUES` for a file: values separated by commas, ranges as FROM..TO, each with how it goes on: x2 for
-    /// doubling, which needs not be said, +4K for steps of that.
+    /// Reads `KEY=VALUES` for a file: values separated by commas, ranges as FROM..TO, each with how
+    /// it goes on: x2 for doubling, which needs not be said, +4K for steps of that.
     ///
     /// # Errors
     /// When the file has no such key, or a value is none of its kind.
@@ -70,14 +70,21 @@ impl Axis {
         let kind = file.kind_of(&path).map_err(error)?;
         let mut items: Vec<Item> = Vec::new();
         for part in values.split(',').map(str::trim) {
-            match (part.strip_prefix('x'), part.strip_prefix('+'), part.split_once(".."), items.last_mut()) {
+            match (
+                part.strip_prefix('x'),
+                part.strip_prefix('+'),
+                part.split_once(".."),
+                items.last_mut(),
+            ) {
                 (Some(factor), _, _, Some(Item::Range { from, step, .. }))
                     if factor.parse::<f64>().is_ok() =>
                 {
-                    let factor =
-                        factor.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor > 1.0);
-                    let factor =
-                        factor.ok_or_else(|| error(format!("'{part}' does not lead upwards: x2 does")))?;
+                    let factor = factor
+                        .parse()
+                        .ok()
+                        .filter(|factor: &f64| factor.is_finite() && *factor > 1.0);
+                    let factor = factor
+                        .ok_or_else(|| error(format!("'{part}' does not lead upwards: x2 does")))?;
                     if *from <= 0.0 {
                         return Err(error("a range by factors begins above 0".to_owned()));
                     }
@@ -91,7 +98,8 @@ impl Axis {
                     *step = Step::Plus(by);
                 }
                 (_, _, Some((from, to)), _) => {
-                    let (from, to) = (number(kind, from).map_err(error)?, number(kind, to).map_err(error)?);
+                    let (from, to) =
+                        (number(kind, from).map_err(error)?, number(kind, to).map_err(error)?);
                     if from > to {
                         return Err(error(format!("'{part}' runs backwards")));
                     }
@@ -103,8 +111,7 @@ impl Axis {
                 }
             }
         }
-        let is_stuck =
-            |item: &Item| matches!(item, Item::Range { from, step: Step::Times(_), .. } if *from <= 0.0);
+        let is_stuck = |item: &Item| matches!(item, Item::Range { from, step: Step::Times(_), .. } if *from <= 0.0);
         if items.iter().any(is_stuck) {
             return Err(error("a range from 0 needs its step, as in 0..100km,+10km".to_owned()));
         }
@@ -121,16 +128,16 @@ impl Axis {
         self.items.iter().map(Item::count).sum()
     }
 
-    /// The values, as [`ScenarioFile::set`] takes them; each once. As many as [`Axis::count`] says, or fewer where steps are
-    /// smaller than the unit.
+    /// The values, as [`ScenarioFile::set`] takes them; each once. As many as [`Axis::count`] says,
+    /// or fewer where steps are smaller than the unit.
     pub fn values(&self) -> Vec<String> {
         let mut values: Vec<String> = Vec::new();
         for item in &self.items {
             match item {
                 Item::One(text) => values.push(text.clone()),
-                range => {
-                    values.extend((0..range.count()).map(|index| written(self.kind, range.number(index))))
-                }
+                range => values.extend(
+                    (0..range.count()).map(|index| written(self.kind, range.number(index))),
+                ),
             }
         }
         let mut seen = std::collections::HashSet::new();
@@ -152,7 +159,9 @@ fn number(kind: Kind, text: &str) -> Result<f64, String> {
 fn written(kind: Kind, number: f64) -> String {
     match kind {
         // Twelve digits: what a float has more is noise of the steps.
-        Kind::Probability => format!("{:e}", format!("{number:.11e}").parse::<f64>().unwrap_or(number)),
+        Kind::Probability => {
+            format!("{:e}", format!("{number:.11e}").parse::<f64>().unwrap_or(number))
+        }
         Kind::Distance => format!("{}m", number.round()),
         Kind::Time => format!("{}ps", number.round()),
         _ => format!("{}", number.round()),

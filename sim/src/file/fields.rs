@@ -20,7 +20,9 @@ impl<'a> Fields<'a> {
     pub fn of(node: &'a Node, what: &'a str, keys: Keys) -> Result<Self, FileError> {
         match &node.value {
             Value::Table(table) => Fields::of_table(table, &node.place, what, keys),
-            other => Err(node.place.error(format!("{what} is to be a table, not {}", other.kind()))),
+            other => {
+                Err(node.place.error(format!("{what} is to be a table, not {}", other.kind())))
+            }
         }
     }
 
@@ -42,7 +44,8 @@ impl<'a> Fields<'a> {
                 continue;
             }
             let value = kind.read(&entry.node.value);
-            let value = value.map_err(|why| entry.node.place.error(format!("{key} in {what}: {why}")))?;
+            let value =
+                value.map_err(|why| entry.node.place.error(format!("{key} in {what}: {why}")))?;
             fields.values.push((key, &entry.node.place, value));
         }
         Ok(fields)
@@ -54,7 +57,8 @@ impl<'a> Fields<'a> {
 
     /// Where a key's value was written, or else the table.
     pub fn place_of(&self, key: &str) -> &'a Place {
-        let found = self.values.iter().find(|(known, ..)| *known == key).map(|(_, place, _)| *place);
+        let found =
+            self.values.iter().find(|(known, ..)| *known == key).map(|(_, place, _)| *place);
         found.or_else(|| self.node(key).map(|node| &node.place)).unwrap_or(self.place)
     }
 

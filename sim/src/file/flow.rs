@@ -44,7 +44,9 @@ pub(super) fn read(nodes: &[Node], network: &Network<'_>) -> Result<Vec<Flow>, F
     }
     let names: Vec<&str> = flows.iter().map(|flow| &*flow.name).collect();
     if let Some(at) = twice(&names) {
-        return Err(places[at].error(format!("two flows are called '{}': give each its name", names[at])));
+        return Err(
+            places[at].error(format!("two flows are called '{}': give each its name", names[at]))
+        );
     }
     Ok(flows)
 }
@@ -72,9 +74,10 @@ fn one(fields: &Fields<'_>, number: usize, network: &Network<'_>) -> Result<Flow
     let size = match (fields.whole("size"), op) {
         (None, Op::Atomic) => 8,
         (Some(size), Op::Atomic) if size != 8 => {
-            return Err(
-                fields.error("size", format_args!("an atomic works on 8 bytes, not {size}: leave size out"))
-            );
+            return Err(fields.error(
+                "size",
+                format_args!("an atomic works on 8 bytes, not {size}: leave size out"),
+            ));
         }
         (size, _) => size.unwrap_or(SIZE),
     };
@@ -94,7 +97,9 @@ fn one(fields: &Fields<'_>, number: usize, network: &Network<'_>) -> Result<Flow
 
 fn connect(fields: &Fields<'_>) -> Result<Connect, FileError> {
     match (fields.text("connect"), fields.flag("listen")) {
-        (Some("cm"), listens) => Ok(Connect::ConnectionManager { listens: listens.unwrap_or(true) }),
+        (Some("cm"), listens) => {
+            Ok(Connect::ConnectionManager { listens: listens.unwrap_or(true) })
+        }
         (_, None) => Ok(Connect::OutOfBand),
         (_, Some(_)) => {
             let cause = "only connections by the connection manager need who listens: add connect = \"cm\", or take \
@@ -113,7 +118,10 @@ fn end(fields: &Fields<'_>, network: &Network<'_>, key: &str) -> Result<usize, F
             [first, second] => Ok(if key == "from" { first } else { second }),
             _ => {
                 let all = names().collect::<Vec<_>>().join(", ");
-                Err(fields.error(key, format_args!("this flow has no '{key}': name one of the hosts {all}")))
+                Err(fields.error(
+                    key,
+                    format_args!("this flow has no '{key}': name one of the hosts {all}"),
+                ))
             }
         };
     };
@@ -125,7 +133,8 @@ fn end(fields: &Fields<'_>, network: &Network<'_>, key: &str) -> Result<usize, F
         StationKind::Host(_) => Ok(station),
         _ => {
             let all = names().collect::<Vec<_>>().join(", ");
-            Err(fields.error(key, format_args!("'{name}' is no host: a flow goes between two of {all}")))
+            Err(fields
+                .error(key, format_args!("'{name}' is no host: a flow goes between two of {all}")))
         }
     }
 }
@@ -162,7 +171,8 @@ fn test(fields: &Fields<'_>, op: Op) -> Result<Test, FileError> {
             return Err(fields.error("duration", cause));
         }
         (None, Some(Duration::ZERO)) => {
-            return Err(fields.error("duration", "a duration of 0 measures nothing: give some milliseconds"));
+            return Err(fields
+                .error("duration", "a duration of 0 measures nothing: give some milliseconds"));
         }
         (None, Some(time)) => Until::Elapsed(time),
         (iterations, None) => Until::Iterations(iterations.unwrap_or(ITERATIONS)),
@@ -176,7 +186,8 @@ fn test(fields: &Fields<'_>, op: Op) -> Result<Test, FileError> {
     let tx_depth = fields.number("tx_depth").unwrap_or(128);
     let within = |key: &str| match fields.number(key) {
         Some(number) if number > tx_depth => {
-            let cause = format!("{key} = {number} does not fit a send queue of tx_depth = {tx_depth}");
+            let cause =
+                format!("{key} = {number} does not fit a send queue of tx_depth = {tx_depth}");
             Err(fields.error(key, cause))
         }
         number => Ok(number),

@@ -1,4 +1,5 @@
-//! Priority-based flow control of switches and hosts: what a file says, and what follows from the links.
+//! Priority-based flow control of switches and hosts: what a file says, and what follows from the
+//! links.
 
 use super::FileError;
 use super::fields::Fields;
@@ -9,7 +10,8 @@ use crate::scenario::{Cable, StationPlan};
 use longhaul_switch::{PfcConfig, PfcPort};
 use longhaul_units::{BitRate, Duration};
 
-/// What one input may hold before it is paused, beside what its link carries in a round trip: some 30 of the longest frames.
+/// What one input may hold before it is paused, beside what its link carries in a round trip: some
+/// 30 of the longest frames.
 const XOFF_BYTES: u64 = 128 << 10;
 /// How much of it leaves before it goes on.
 const HYSTERESIS_BYTES: u64 = 64 << 10;
@@ -32,8 +34,9 @@ impl<'a> Settings<'a> {
             let keys = ["pfc_xoff", "pfc_xon", "pfc_headroom", "pfc_buffer"];
             return match keys.into_iter().find(|key| fields.has(key)) {
                 Some(key) => {
-                    let cause =
-                        format!("'{key}' without flow control: add pfc = \"on\", or take '{key}' out");
+                    let cause = format!(
+                        "'{key}' without flow control: add pfc = \"on\", or take '{key}' out"
+                    );
                     Err(fields.error(key, cause))
                 }
                 None => Ok(None),
@@ -49,14 +52,15 @@ impl<'a> Settings<'a> {
         if let (Some(xoff), Some(xon)) = (settings.xoff, settings.xon)
             && xon > xoff
         {
-            let cause = format!("pfc_xon is {xon} bytes and pfc_xoff {xoff}: an input goes on below XOFF");
+            let cause =
+                format!("pfc_xon is {xon} bytes and pfc_xoff {xoff}: an input goes on below XOFF");
             return Err(fields.error("pfc_xon", cause));
         }
         Ok(Some(settings))
     }
 
-    /// For the `number`-th station, whose ports run at `rate` where their links say nothing. A port has what its link needs,
-    /// and the thresholds are those of the longest.
+    /// For the `number`-th station, whose ports run at `rate` where their links say nothing. A port
+    /// has what its link needs, and the thresholds are those of the longest.
     pub fn config(
         &self,
         number: usize,
@@ -68,9 +72,12 @@ impl<'a> Settings<'a> {
         let mut ports = Vec::new();
         let (mut carried_max, mut longest) = (0, None);
         for (cable, name) in cables.iter().zip(names) {
-            let Some((_, side)) = cable.ends.into_iter().find(|end| end.0 == number) else { continue };
+            let Some((_, side)) = cable.ends.into_iter().find(|end| end.0 == number) else {
+                continue;
+            };
             let rate = cable.wire.rate.unwrap_or(rate);
-            let round_trip = round_trip(cable, cable.ends.map(|(station, _)| &stations[station].kind));
+            let round_trip =
+                round_trip(cable, cable.ends.map(|(station, _)| &stations[station].kind));
             let needed = pfc_headroom_bytes(rate, round_trip);
             let carried = rate.bytes_in(round_trip);
             if carried >= carried_max {
@@ -80,7 +87,8 @@ impl<'a> Settings<'a> {
         }
         ports.sort_by_key(|(side, _)| *side);
         let default = XOFF_BYTES.saturating_add(carried_max);
-        let xoff_bytes = self.xoff.unwrap_or_else(|| self.xon.map_or(default, |xon| default.max(xon)));
+        let xoff_bytes =
+            self.xoff.unwrap_or_else(|| self.xon.map_or(default, |xon| default.max(xon)));
         let xon_bytes = self.xon.unwrap_or_else(|| match self.xoff {
             Some(xoff) => xoff / 2,
             None => xoff_bytes - HYSTERESIS_BYTES,
@@ -117,8 +125,11 @@ pub(super) fn of_host(fields: &Fields<'_>, profile: NicProfile) -> NicProfile {
     let flag = |key, otherwise| fields.text(key).map_or(otherwise, |word| word == "on");
     let time = fields.time("receive_packet");
     NicProfile {
-        receive_packet_ns: time.map_or(profile.receive_packet_ns, |time| time.as_ps().div_ceil(1000)),
-        receive_buffer_bytes: fields.whole("receive_buffer").unwrap_or(profile.receive_buffer_bytes),
+        receive_packet_ns: time
+            .map_or(profile.receive_packet_ns, |time| time.as_ps().div_ceil(1000)),
+        receive_buffer_bytes: fields
+            .whole("receive_buffer")
+            .unwrap_or(profile.receive_buffer_bytes),
         pfc: flag("pfc", profile.pfc),
         dcqcn: flag("dcqcn", profile.dcqcn),
         ..profile

@@ -107,7 +107,8 @@ impl<'a> Network<'a> {
 
     /// All hosts.
     pub fn hosts(&self) -> impl Iterator<Item = usize> {
-        (0..self.stations.len()).filter(|station| matches!(self.kind(*station), StationKind::Host(_)))
+        (0..self.stations.len())
+            .filter(|station| matches!(self.kind(*station), StationKind::Host(_)))
     }
 
     /// Whether links lead from one station to another.
@@ -115,15 +116,21 @@ impl<'a> Network<'a> {
         self.reach(from, None).iter().any(|(station, _)| *station == to)
     }
 
-    /// Stations that can be reached from one, by `first` alone if given, and how long it takes. Links make no loops.
+    /// Stations that can be reached from one, by `first` alone if given, and how long it takes.
+    /// Links make no loops.
     fn reach(&self, from: usize, first: Option<Side>) -> Vec<(usize, Duration)> {
         let mut found = vec![(from, Duration::ZERO)];
         let mut at = 0;
         while let Some(&(station, delay)) = found.get(at) {
             for cable in &self.cables {
-                for (here, there) in [(cable.ends[0], cable.ends[1]), (cable.ends[1], cable.ends[0])] {
+                for (here, there) in
+                    [(cable.ends[0], cable.ends[1]), (cable.ends[1], cable.ends[0])]
+                {
                     let is_open = at > 0 || first.is_none_or(|side| side == here.1);
-                    if here.0 == station && is_open && !found.iter().any(|(known, _)| *known == there.0) {
+                    if here.0 == station
+                        && is_open
+                        && !found.iter().any(|(known, _)| *known == there.0)
+                    {
                         found.push((there.0, delay + cable.wire.delay));
                     }
                 }
@@ -173,30 +180,43 @@ impl<'a> Drafts<'a> {
         if let ("none", Some(key)) =
             (which, ["accelerator", "lan_delay", "paired"].into_iter().find(|key| fields.has(key)))
         {
-            let cause =
-                format!("'{key}' without an accelerator: add accelerators = \"both\", or take it out");
+            let cause = format!(
+                "'{key}' without an accelerator: add accelerators = \"both\", or take it out"
+            );
             return Err(fields.error(key, cause));
         }
         let paired = fields.flag("paired").unwrap_or(false);
         if paired && which != "both" {
             return Err(fields.error("paired", "a pair has two boxes: say accelerators = \"both\""));
         }
-        let lan = LinkConfig { delay: fields.time("lan_delay").unwrap_or(SHORT), ..LinkConfig::default() };
+        let lan = LinkConfig {
+            delay: fields.time("lan_delay").unwrap_or(SHORT),
+            ..LinkConfig::default()
+        };
         // Which side of which station each end of the fibre is.
         let mut ends = [(0, 0), (1, 0)];
         for name in boxes {
             let settings = Settings::read(fields.node("accelerator"), place)?;
-            settings.refuse("role", "a path's boxes have their roles: paired = true puts in both")?;
+            settings
+                .refuse("role", "a path's boxes have their roles: paired = true puts in both")?;
             let is_whole = settings.is_whole();
             if is_whole && which != "both" {
-                settings.refuse("transport", "a transport joins two boxes: say accelerators = \"both\"")?;
+                settings.refuse(
+                    "transport",
+                    "a transport joins two boxes: say accelerators = \"both\"",
+                )?;
             }
             if !is_whole && !paired && settings.mode() == Mode::Far {
-                let cause = "mode \"far\" takes a box with the far role: add paired = true to [path]";
+                let cause =
+                    "mode \"far\" takes a box with the far role: add paired = true to [path]";
                 settings.refuse("mode", cause)?;
             }
             let number = self.stations.len();
-            self.stations.push(Station { name: name.into(), place, draft: Draft::Accelerator(settings) });
+            self.stations.push(Station {
+                name: name.into(),
+                place,
+                draft: Draft::Accelerator(settings),
+            });
             let host = usize::from(name == "far");
             ends[host] = (number, accelerator::WAN);
             if paired && !is_whole {
@@ -218,8 +238,8 @@ impl<'a> Drafts<'a> {
         Ok(())
     }
 
-    /// The half of box `name` that serves requesters beyond the WAN, behind its other half, station `number`. Returns its
-    /// end of the fibre.
+    /// The half of box `name` that serves requesters beyond the WAN, behind its other half, station
+    /// `number`. Returns its end of the fibre.
     fn far_half(
         &mut self,
         name: &str,
@@ -248,13 +268,15 @@ impl<'a> Drafts<'a> {
     fn of_tables(&mut self, document: &'a Document, files: &mut Read<'_>) -> Result<(), FileError> {
         for node in document.tables("host") {
             let fields = Fields::of(node, "[[host]]", HOST)?;
-            let profile = flow_control::of_host(&fields, nic::read(fields.node("nic"), &node.place, files)?);
+            let profile =
+                flow_control::of_host(&fields, nic::read(fields.node("nic"), &node.place, files)?);
             self.station(&fields, Draft::Host(Box::new(profile)))?;
         }
         for node in document.tables("accelerator") {
             let settings = Settings::read(Some(node), &node.place)?;
             if settings.is_whole() {
-                settings.refuse("role", "a box with a transport has both halves: take 'role' out")?;
+                settings
+                    .refuse("role", "a box with a transport has both halves: take 'role' out")?;
             }
             let name = settings.name().map(str::to_owned);
             let draft = Draft::Accelerator(settings);
@@ -276,7 +298,8 @@ impl<'a> Drafts<'a> {
             let fields = Fields::of(node, "[[link]]", LINK)?;
             let ends = self.ends(&fields)?;
             let [first, second] = ends.map(|(station, _)| self.stations[station].name.clone());
-            let name = fields.text("name").map_or_else(|| format!("{first}-{second}"), str::to_owned);
+            let name =
+                fields.text("name").map_or_else(|| format!("{first}-{second}"), str::to_owned);
             self.links.push(link(&fields, name, ends)?);
         }
         Ok(())
@@ -296,7 +319,9 @@ impl<'a> Drafts<'a> {
     ) -> Result<(), FileError> {
         let name = name.ok_or_else(|| place.error(format!("this {what} has no 'name'")))?;
         if self.stations.iter().any(|station| station.name == name) {
-            return Err(place.error(format!("two stations are called '{name}': links could mean either")));
+            return Err(
+                place.error(format!("two stations are called '{name}': links could mean either"))
+            );
         }
         self.stations.push(Station { name, place, draft });
         Ok(())
@@ -308,26 +333,33 @@ impl<'a> Drafts<'a> {
             return Err(fields.place.error(format!("this [[link]] joins nothing: say {wanted}")));
         };
         let Value::List(items) = &node.value else {
-            return Err(node.place.error(format!("between is {}: say {wanted}", node.value.kind())));
+            return Err(node
+                .place
+                .error(format!("between is {}: say {wanted}", node.value.kind())));
         };
         let [first, second] = &items[..] else {
-            return Err(node.place.error(format!("a link has two ends, not {}: say {wanted}", items.len())));
+            return Err(node
+                .place
+                .error(format!("a link has two ends, not {}: say {wanted}", items.len())));
         };
         let ends = [self.end(first)?, self.end(second)?];
         if ends[0].0 == ends[1].0 {
             let name = &self.stations[ends[0].0].name;
-            return Err(node.place.error(format!("a link from '{name}' to itself: name another station")));
+            return Err(node
+                .place
+                .error(format!("a link from '{name}' to itself: name another station")));
         }
         Ok(ends)
     }
 
-    /// `a` for a host or a switch, `near.lan` or `near.wan` for an accelerator; `near.wan2` and so on for further paths of one
-    /// with a transport.
+    /// `a` for a host or a switch, `near.lan` or `near.wan` for an accelerator; `near.wan2` and so
+    /// on for further paths of one with a transport.
     fn end(&self, node: &Node) -> Result<(usize, Side), FileError> {
         let Value::Text(text) = &node.value else {
             return Err(node.place.error(format!("{} is no station's name", node.value.kind())));
         };
-        let (name, side) = text.split_once('.').map_or((&**text, None), |(name, side)| (name, Some(side)));
+        let (name, side) =
+            text.split_once('.').map_or((&**text, None), |(name, side)| (name, Some(side)));
         let Some(number) = self.stations.iter().position(|station| station.name == name) else {
             let names = self.stations.iter().map(|station| &*station.name);
             let known = suggest(name, names, "none of the stations");
@@ -349,7 +381,9 @@ impl<'a> Drafts<'a> {
                 }
             }
             (Draft::Accelerator(_), _) => {
-                let cause = format!("'{text}': an accelerator has two sides, '{name}.lan' and '{name}.wan'");
+                let cause = format!(
+                    "'{text}': an accelerator has two sides, '{name}.lan' and '{name}.wan'"
+                );
                 Err(node.place.error(cause))
             }
             (Draft::Host(_), None) => Ok((number, 0)),
@@ -367,11 +401,15 @@ impl<'a> Drafts<'a> {
     fn check(&self, document: &Document) -> Result<(), FileError> {
         let names: Vec<&str> = self.links.iter().map(|link| &*link.name).collect();
         if let Some(at) = twice(&names) {
-            let cause = format!("two links are called '{}': give one of them another 'name'", names[at]);
+            let cause =
+                format!("two links are called '{}': give one of them another 'name'", names[at]);
             return Err(self.links[at].place.error(cause));
         }
-        if self.stations.iter().filter(|station| matches!(station.draft, Draft::Host(_))).count() < 2 {
-            let cause = "a network takes two hosts at least: add [[host]] tables and links, or a [path]";
+        if self.stations.iter().filter(|station| matches!(station.draft, Draft::Host(_))).count()
+            < 2
+        {
+            let cause =
+                "a network takes two hosts at least: add [[host]] tables and links, or a [path]";
             return Err(document.start().error(cause));
         }
         if self.stations.len() > STATIONS_MAX {
@@ -383,14 +421,17 @@ impl<'a> Drafts<'a> {
     }
 
     fn check_sides(&self) -> Result<(), FileError> {
-        let count = |end| self.links.iter().flat_map(|link| link.ends).filter(|known| *known == end).count();
+        let count = |end| {
+            self.links.iter().flat_map(|link| link.ends).filter(|known| *known == end).count()
+        };
         for (number, station) in self.stations.iter().enumerate() {
             let name = &station.name;
             let sides: Vec<(Side, String)> = match &station.draft {
                 Draft::Host(_) => vec![(0, name.clone())],
                 Draft::Accelerator(_) => {
                     let ends = self.links.iter().flat_map(|link| link.ends);
-                    let last = ends.filter(|end| end.0 == number).map(|end| end.1).max().unwrap_or(0);
+                    let last =
+                        ends.filter(|end| end.0 == number).map(|end| end.1).max().unwrap_or(0);
                     let further = (2..=last).map(|side| (side, format!("{name}.wan{side}")));
                     [(0, format!("{name}.lan")), (1, format!("{name}.wan"))]
                         .into_iter()
@@ -398,11 +439,16 @@ impl<'a> Drafts<'a> {
                         .collect()
                 }
                 Draft::Switch { ports, .. } => {
-                    let links =
-                        self.links.iter().flat_map(|link| link.ends).filter(|end| end.0 == number).count();
+                    let links = self
+                        .links
+                        .iter()
+                        .flat_map(|link| link.ends)
+                        .filter(|end| end.0 == number)
+                        .count();
                     let most = ports.unwrap_or(PORTS_MAX as u64);
                     if links < 2 || links as u64 > most {
-                        let cause = format!("switch '{name}' has {links} links; it takes 2 to {most}");
+                        let cause =
+                            format!("switch '{name}' has {links} links; it takes 2 to {most}");
                         return Err(station.place.error(cause));
                     }
                     continue;
@@ -413,7 +459,8 @@ impl<'a> Drafts<'a> {
                     1 => continue,
                     0 => (format!("no link ends at '{text}': add a [[link]]"), station.place),
                     links => {
-                        let last = self.links.iter().rfind(|link| link.ends.contains(&(number, side)));
+                        let last =
+                            self.links.iter().rfind(|link| link.ends.contains(&(number, side)));
                         let cause = format!(
                             "{links} links end at '{text}', which has one port: put a [[switch]] between"
                         );
@@ -426,8 +473,8 @@ impl<'a> Drafts<'a> {
         Ok(())
     }
 
-    /// Switches send to all sides what they do not know the place of: in a loop that never ends. Paths between two boxes with
-    /// a transport are no loop.
+    /// Switches send to all sides what they do not know the place of: in a loop that never ends.
+    /// Paths between two boxes with a transport are no loop.
     fn check_loops(&self) -> Result<(), FileError> {
         let mut group: Vec<usize> = (0..self.stations.len()).collect();
         for link in &self.links {
@@ -437,8 +484,10 @@ impl<'a> Drafts<'a> {
                 continue;
             }
             if one == other {
-                let cause =
-                    format!("link '{}' closes a loop, in which frames would circle: take it out", link.name);
+                let cause = format!(
+                    "link '{}' closes a loop, in which frames would circle: take it out",
+                    link.name
+                );
                 return Err(link.place.error(cause));
             }
             group.iter_mut().filter(|of| **of == other).for_each(|of| *of = one);
@@ -446,7 +495,8 @@ impl<'a> Drafts<'a> {
         Ok(())
     }
 
-    /// Decides what was left open: a link is as fast as the slower of its ends, a switch as the fastest of its links.
+    /// Decides what was left open: a link is as fast as the slower of its ends, a switch as the
+    /// fastest of its links.
     fn decide_rates(&mut self) {
         let own_rate = |station: &Station<'_>| match &station.draft {
             Draft::Host(profile) => BitRate::from_bps(profile.rate_bps),
@@ -456,11 +506,13 @@ impl<'a> Drafts<'a> {
         // Links between switches come after those that these follow from.
         for _pass in 0..2 {
             for link in self.links.iter_mut().filter(|link| link.rate.is_none()) {
-                link.rate = link.ends.iter().filter_map(|(at, _)| own_rate(&self.stations[*at])).min();
+                link.rate =
+                    link.ends.iter().filter_map(|(at, _)| own_rate(&self.stations[*at])).min();
             }
             for (number, station) in self.stations.iter_mut().enumerate() {
                 let Draft::Switch { rate: rate @ None, .. } = &mut station.draft else { continue };
-                let links = self.links.iter().filter(|link| link.ends.iter().any(|end| end.0 == number));
+                let links =
+                    self.links.iter().filter(|link| link.ends.iter().any(|end| end.0 == number));
                 *rate = links.filter_map(|link| link.rate).max();
             }
         }
@@ -470,7 +522,9 @@ impl<'a> Drafts<'a> {
     fn rate(&self, link: &Link<'_>) -> Result<BitRate, FileError> {
         let name = &link.name;
         let Some(rate) = link.rate else {
-            let cause = format!("link '{name}' has no rate, and neither have its ends: add rate = \"100G\"");
+            let cause = format!(
+                "link '{name}' has no rate, and neither have its ends: add rate = \"100G\""
+            );
             return Err(link.place.error(cause));
         };
         for (at, _) in link.ends {
@@ -513,19 +567,27 @@ impl<'a> Drafts<'a> {
                 // Its configuration follows from its links and from the flows.
                 Draft::Accelerator(open) => (StationKind::Box(Box::default()), Some(open)),
                 Draft::Switch { rate, queue_bytes, ecn, pfc, .. } => {
-                    let links = cables.iter().flat_map(|it: &Cable| it.ends.map(|end| (end, it.wire.rate)));
+                    let links =
+                        cables.iter().flat_map(|it: &Cable| it.ends.map(|end| (end, it.wire.rate)));
                     let mut ports: Vec<_> = links.filter(|(end, _)| end.0 == number).collect();
                     ports.sort_by_key(|((_, port), _)| *port);
                     let Some(rate) = rate else {
-                        let cause =
-                            format!("switch '{}' has no rate, and neither have its links", station.name);
+                        let cause = format!(
+                            "switch '{}' has no rate, and neither have its links",
+                            station.name
+                        );
                         return Err(station.place.error(cause));
                     };
                     let plain = SwitchConfig::new(ports.len(), rate);
-                    let port_rates =
-                        ports.iter().map(|(_, link)| link.map_or(rate, |link| link.min(rate))).collect();
+                    let port_rates = ports
+                        .iter()
+                        .map(|(_, link)| link.map_or(rate, |link| link.min(rate)))
+                        .collect();
                     flow_controls.extend(pfc.map(|pfc| (number, rate, pfc)));
-                    (StationKind::Switch(SwitchConfig { port_rates, queue_bytes, ecn, ..plain }), None)
+                    (
+                        StationKind::Switch(SwitchConfig { port_rates, queue_bytes, ecn, ..plain }),
+                        None,
+                    )
                 }
             };
             stations.push(StationPlan { name: station.name, kind });
@@ -544,7 +606,11 @@ impl<'a> Drafts<'a> {
 }
 
 /// A `[[link]]`, or the fibre of a `[path]`.
-fn link<'a>(fields: &Fields<'a>, name: String, ends: [(usize, Side); 2]) -> Result<Link<'a>, FileError> {
+fn link<'a>(
+    fields: &Fields<'a>,
+    name: String,
+    ends: [(usize, Side); 2],
+) -> Result<Link<'a>, FileError> {
     let fibre = match (fields.whole("distance"), fields.time("delay")) {
         (Some(_), Some(_)) => {
             return Err(fields.error("delay", "both a distance and a delay: take one of them out"));
@@ -556,7 +622,9 @@ fn link<'a>(fields: &Fields<'a>, name: String, ends: [(usize, Side); 2]) -> Resu
     let queue_bytes = fields.whole("queue").unwrap_or(LinkConfig::default().queue_bytes);
     let loses = match fields.text("loss_direction") {
         Some(_) if !fields.has("loss") => {
-            return Err(fields.error("loss_direction", "a direction of losses without 'loss': add it"));
+            return Err(
+                fields.error("loss_direction", "a direction of losses without 'loss': add it")
+            );
         }
         Some("forward") => [true, false],
         Some("backward") => [false, true],
@@ -614,9 +682,8 @@ fn cut(fields: &Fields<'_>) -> Result<Option<Cut>, FileError> {
 /// What befalls frames besides loss.
 fn impairments(fields: &Fields<'_>) -> Result<Impairments, FileError> {
     if fields.has("reorder_delay") && !fields.has("reorder") {
-        return Err(
-            fields.error("reorder_delay", "a delay of frames that are late without 'reorder': add it")
-        );
+        return Err(fields
+            .error("reorder_delay", "a delay of frames that are late without 'reorder': add it"));
     }
     Ok(Impairments {
         late: fields.real("reorder").unwrap_or(0.0),
@@ -627,9 +694,15 @@ fn impairments(fields: &Fields<'_>) -> Result<Impairments, FileError> {
 }
 
 /// Rules or changes, with semicolons between them.
-fn listed<T: FromStr<Err = TextError>>(fields: &Fields<'_>, key: &str) -> Result<Vec<T>, FileError> {
+fn listed<T: FromStr<Err = TextError>>(
+    fields: &Fields<'_>,
+    key: &str,
+) -> Result<Vec<T>, FileError> {
     let texts = fields.text(key).unwrap_or_default().split(';').map(str::trim);
-    texts.filter(|text| !text.is_empty()).map(|text| text.parse().map_err(|e| fields.error(key, e))).collect()
+    texts
+        .filter(|text| !text.is_empty())
+        .map(|text| text.parse().map_err(|e| fields.error(key, e)))
+        .collect()
 }
 
 fn marking(fields: &Fields<'_>, queue_bytes: u64) -> Option<RedConfig> {

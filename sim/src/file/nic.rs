@@ -36,7 +36,11 @@ impl NicProfile {
 }
 
 /// What `nic` stands for.
-pub(super) fn read(nic: Option<&Node>, place: &Place, files: &mut Read<'_>) -> Result<NicProfile, FileError> {
+pub(super) fn read(
+    nic: Option<&Node>,
+    place: &Place,
+    files: &mut Read<'_>,
+) -> Result<NicProfile, FileError> {
     let Some(node) = nic else {
         return profile(&base(DEFAULT, place, files)?, place);
     };
@@ -48,7 +52,12 @@ pub(super) fn read(nic: Option<&Node>, place: &Place, files: &mut Read<'_>) -> R
             let mut table = match changes.get("profile") {
                 Some(entry) => match &entry.node.value {
                     Value::Text(name) => base(name, &entry.node.place, files)?,
-                    other => return Err(entry.node.place.error(format!("{} is no profile", other.kind()))),
+                    other => {
+                        return Err(entry
+                            .node
+                            .place
+                            .error(format!("{} is no profile", other.kind())));
+                    }
                 },
                 None => base(DEFAULT, &node.place, files)?,
             };
@@ -67,14 +76,16 @@ pub(super) fn read(nic: Option<&Node>, place: &Place, files: &mut Read<'_>) -> R
 /// A profile's table, by name or from a file when it looks like one.
 fn base(name: &str, place: &Place, files: &mut Read<'_>) -> Result<Table, FileError> {
     if name.ends_with(".toml") {
-        let text = files(name).map_err(|why| place.error(format!("the NIC profile {name}: {why}")))?;
+        let text =
+            files(name).map_err(|why| place.error(format!("the NIC profile {name}: {why}")))?;
         return tree::parse(name, &text);
     }
     match FILES.into_iter().find(|(known, _)| *known == name) {
         Some((known, text)) => tree::parse(&format!("labs/nics/{known}.toml"), text),
         None => {
             let known = suggest(name, NicProfile::names(), "none of");
-            Err(place.error(format!("the NIC profile '{name}' is {known}; a file's name ends in .toml")))
+            Err(place
+                .error(format!("the NIC profile '{name}' is {known}; a file's name ends in .toml")))
         }
     }
 }
@@ -85,7 +96,9 @@ fn profile(table: &Table, place: &Place) -> Result<NicProfile, FileError> {
     let missing = NIC.iter().map(|(key, _)| *key).find(|key| *key != "profile" && !fields.has(key));
     if let Some(key) = missing {
         let place = table.entries.first().map_or(place, |entry| &entry.place);
-        return Err(place.error(format!("this NIC profile has no '{key}': every key must be there")));
+        return Err(
+            place.error(format!("this NIC profile has no '{key}': every key must be there"))
+        );
     }
     let text = |key| fields.text(key).unwrap_or_default().to_owned();
     let whole = |key| fields.whole(key).unwrap_or_default();

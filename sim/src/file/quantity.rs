@@ -68,7 +68,9 @@ impl Kind {
             (Kind::Probability, Value::Whole(number)) => Some(Quantity::Real(*number as f64)),
             (Kind::Probability, Value::Text(text)) => text.parse().ok().map(Quantity::Real),
             (Kind::Flag, Value::Flag(flag)) => Some(Quantity::Flag(*flag)),
-            (Kind::Ecn, Value::Text(text)) => return ecn(text).map(|_| Quantity::Text(text.clone())),
+            (Kind::Ecn, Value::Text(text)) => {
+                return ecn(text).map(|_| Quantity::Text(text.clone()));
+            }
             (Kind::Size(_) | Kind::Rate, Value::Whole(number)) => Some(Quantity::Whole(*number)),
             (Kind::Distance | Kind::Time, Value::Whole(0)) => Some(Quantity::Whole(0)),
             (Kind::Size(_), Value::Text(text)) => taken(text, size_bytes(text))?,
@@ -92,7 +94,9 @@ impl Kind {
             (Kind::Count(least, most), Quantity::Whole(number)) => (least..=most).contains(number),
             (Kind::Probability, Quantity::Real(number)) => (0.0..=1.0).contains(number),
             (Kind::Size(most), Quantity::Whole(number)) => (1..=most).contains(number),
-            (Kind::Rate, Quantity::Whole(number)) => (1000..=1_000_000_000_000_000).contains(number),
+            (Kind::Rate, Quantity::Whole(number)) => {
+                (1000..=1_000_000_000_000_000).contains(number)
+            }
             _ => true,
         }
     }
@@ -107,11 +111,15 @@ impl Kind {
             Kind::Count(least, most) => format!("a whole number from {least} to {most}"),
             Kind::Probability => "a probability from 0 to 1, as in 1e-5".into(),
             Kind::Flag => "true or false".into(),
-            Kind::Size(most) => format!("bytes from 1 to {}, as in 4096, \"64K\" or \"4M\"", bytes(most)),
+            Kind::Size(most) => {
+                format!("bytes from 1 to {}, as in 4096, \"64K\" or \"4M\"", bytes(most))
+            }
             Kind::Distance => "a length with km or m, as in \"380km\" or \"500m\"".into(),
             Kind::Time => "a time with ns, us, ms or s, as in \"3.81ms\" or \"250us\"".into(),
             Kind::Rate => "a rate from 1 kbit/s to 1 Pbit/s, as in \"100G\" or \"400M\"".into(),
-            Kind::Ecn => "\"off\", \"on\" or thresholds KMIN:KMAX[:PMAX], as in \"1M:4M:0.1\"".into(),
+            Kind::Ecn => {
+                "\"off\", \"on\" or thresholds KMIN:KMAX[:PMAX], as in \"1M:4M:0.1\"".into()
+            }
             Kind::Ends => "two ends, as in [\"a\", \"near.lan\"]".into(),
             Kind::Nic => "a profile's name, a file's name ending in .toml, or a table".into(),
             Kind::Accelerator => "a table".into(),
@@ -129,9 +137,10 @@ fn bytes(count: u64) -> String {
 fn choice(words: &[&str], text: &str) -> Result<Quantity, String> {
     match words.contains(&text) {
         true => Ok(Quantity::Text(text.to_owned())),
-        false => {
-            Err(format!("\"{text}\" is {}", super::schema::suggest(text, words.iter().copied(), "none of")))
-        }
+        false => Err(format!(
+            "\"{text}\" is {}",
+            super::schema::suggest(text, words.iter().copied(), "none of")
+        )),
     }
 }
 
@@ -144,7 +153,8 @@ fn name(text: &str) -> Result<Quantity, String> {
     }
 }
 
-/// Takes what was read. What is no quantity is left to say what would have been one; what is too large says so.
+/// Takes what was read. What is no quantity is left to say what would have been one; what is too
+/// large says so.
 fn taken(text: &str, read: Result<u64, QuantityError>) -> Result<Option<Quantity>, String> {
     match read {
         Ok(number) => Ok(Some(Quantity::Whole(number))),

@@ -193,7 +193,11 @@ pub(super) fn kind(keys: Keys, key: &str) -> Option<Kind> {
 }
 
 /// What to say of a word that is not among those known: the nearest of them, or all.
-pub(super) fn suggest<'a>(word: &str, known: impl Iterator<Item = &'a str>, otherwise: &str) -> String {
+pub(super) fn suggest<'a>(
+    word: &str,
+    known: impl Iterator<Item = &'a str>,
+    otherwise: &str,
+) -> String {
     let known: Vec<&str> = known.collect();
     let nearest = known.iter().min_by_key(|known| strsim::damerau_levenshtein(word, known));
     let distance = nearest.map_or(usize::MAX, |nearest| strsim::damerau_levenshtein(word, nearest));

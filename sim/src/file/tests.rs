@@ -76,14 +76,18 @@ mod the_usual_case {
     #[test]
     fn is_two_hosts_and_a_fibre() {
         let loaded = load(SHORTEST).unwrap();
-        let names: Vec<&str> = loaded.scenario.stations.iter().map(|station| &*station.name).collect();
+        let names: Vec<&str> =
+            loaded.scenario.stations.iter().map(|station| &*station.name).collect();
         assert_eq!((names, &*loaded.links[0].name), (vec!["a", "b"], "wan"));
         assert_eq!(host(&loaded, 0), &NicProfile::named("connectx6").unwrap());
         let cable = &loaded.scenario.cables[0];
         assert_eq!((cable.ends, cable.wire.delay), ([(0, 0), (1, 0)], Duration::from_us(500)));
         assert_eq!(cable.wire.rate, BitRate::from_gbps(100));
         let flow = &loaded.scenario.flows[0];
-        assert_eq!((flow.from, flow.to, flow.op, flow.message_bytes, flow.qps), (0, 1, Op::Write, 65_536, 1));
+        assert_eq!(
+            (flow.from, flow.to, flow.op, flow.message_bytes, flow.qps),
+            (0, 1, Op::Write, 65_536, 1)
+        );
         assert_eq!(flow.test, Test::default());
     }
 
@@ -117,12 +121,20 @@ mod the_usual_case {
     fn rules_and_changes_are_lists_whose_side_a_is_the_end_named_first() {
         let keys = "rule = 'read-response from b: lose 1%; cm: lose once;'\nat = '10s cut 50ms; 30s rate 1G'";
         for (direction, sides) in [("both", [Some(1), None]), ("backward", [Some(0), None])] {
-            let text = format!("[path]\nloss = 1e-3\nloss_direction = '{direction}'\n{keys}\n[flow]");
+            let text =
+                format!("[path]\nloss = 1e-3\nloss_direction = '{direction}'\n{keys}\n[flow]");
             let wire = load(&text).unwrap().scenario.cables[0].wire.clone();
-            assert_eq!(wire.rules.iter().map(|rule| rule.selection.from).collect::<Vec<_>>(), sides);
+            assert_eq!(
+                wire.rules.iter().map(|rule| rule.selection.from).collect::<Vec<_>>(),
+                sides
+            );
             assert_eq!(wire.changes.len(), 2);
         }
-        assert_refused("[path]\nrule = 'cm: lose; writ: lose'\n[flow]", 2, &["'writ: lose', character 1"]);
+        assert_refused(
+            "[path]\nrule = 'cm: lose; writ: lose'\n[flow]",
+            2,
+            &["'writ: lose', character 1"],
+        );
         assert_refused("[path]\nat = '10 cut'\n[flow]", 2, &["not a time"]);
     }
 
@@ -133,7 +145,8 @@ mod the_usual_case {
             let text = format!(
                 "[path]\ndistance = '10km'\nrate = '10G'\n{keys}\n[flow]\nop = 'write'\nsize = '1M'\niterations = 20"
             );
-            let simulation = crate::Simulation::new(load(&text).unwrap().scenario, |_, _| None).unwrap();
+            let simulation =
+                crate::Simulation::new(load(&text).unwrap().scenario, |_, _| None).unwrap();
             let outcome = simulation.run(1, |_| true);
             assert!(outcome.violations.is_empty(), "{:?}", outcome.violations);
             outcome.wires.iter().map(|wire| wire.lost_frames).collect::<Vec<u64>>()
@@ -148,7 +161,8 @@ mod the_usual_case {
     #[test]
     fn losses_come_in_bursts_and_cuts_at_their_time() {
         let keys = "loss = 1e-3\nloss_burst = 8\nloss_in_burst = 0.5\ncut_at = '3ms'\ncut_for = '1ms'\ncut_every = '5ms'";
-        let wire = load(&format!("[path]\n{keys}\n[flow]")).unwrap().scenario.cables[0].wire.clone();
+        let wire =
+            load(&format!("[path]\n{keys}\n[flow]")).unwrap().scenario.cables[0].wire.clone();
         assert_eq!(wire.bursts, Some(Bursts { frames: 8.0, loss: 0.5 }));
         let cut = wire.cut.unwrap();
         assert_eq!((cut.at, cut.lasts), (Instant::from_ns(3_000_000), Duration::from_ms(1)));
@@ -171,7 +185,11 @@ mod the_usual_case {
             let text = format!("[path]\nloss = 1e-5\nloss_direction = \"{direction}\"\n[flow]");
             let cable = load(&text).unwrap().scenario.cables[0].clone();
             assert_eq!(cable.ends.map(|(station, _)| station), ends, "{direction}");
-            assert_eq!((cable.wire.loss, cable.loss_toward_second_only), (1e-5, one_way), "{direction}");
+            assert_eq!(
+                (cable.wire.loss, cable.loss_toward_second_only),
+                (1e-5, one_way),
+                "{direction}"
+            );
         }
     }
 }
@@ -184,7 +202,10 @@ mod any_network {
         let loaded = load(TABLES_TEXT).unwrap();
         let cables: Vec<_> = loaded.scenario.cables.iter().map(|cable| cable.ends).collect();
         assert_eq!(cables, [[(0, 0), (2, 0)], [(2, 1), (1, 0)]]);
-        assert_eq!(loaded.links.iter().map(|link| &*link.name).collect::<Vec<_>>(), ["a-near", "wan"]);
+        assert_eq!(
+            loaded.links.iter().map(|link| &*link.name).collect::<Vec<_>>(),
+            ["a-near", "wan"]
+        );
         assert_eq!(loaded.scenario.cables[0].wire.rate, BitRate::from_gbps(100), "the NIC's");
     }
 
@@ -230,13 +251,16 @@ mod any_network {
         let config = accelerator(&load(TABLES_TEXT).unwrap(), "near");
         // 100 Gbit/s over 10 ms are 125 MB.
         assert_eq!(config.ack_window_bytes, 500_000_000);
-        assert_eq!((config.wan_rate, config.lan_rate), (BitRate::from_gbps(100), BitRate::from_gbps(100)));
+        assert_eq!(
+            (config.wan_rate, config.lan_rate),
+            (BitRate::from_gbps(100), BitRate::from_gbps(100))
+        );
         assert!(config.flow_bytes_max / 4 * 3 >= config.ack_window_bytes);
         let posts_more = format!("{TABLES_TEXT}size = \"8M\"\ntx_depth = 1024");
         let store = accelerator(&load(&posts_more).unwrap(), "near").flow_bytes_max;
         assert!(store >= config.ack_window_bytes + (8 << 30), "{store}");
-        let given =
-            TABLES_TEXT.replace("name = \"near\"", "name = \"near\"\nwindow = \"7M\"\nmemory = \"64M\"");
+        let given = TABLES_TEXT
+            .replace("name = \"near\"", "name = \"near\"\nwindow = \"7M\"\nmemory = \"64M\"");
         let config = accelerator(&load(&given).unwrap(), "near");
         assert_eq!((config.ack_window_bytes, config.total_bytes_max), (7 << 20, 64 << 20));
         assert!(config.flow_bytes_max <= 64 << 20);
@@ -247,7 +271,9 @@ mod any_network {
         let with = |nic: &str| {
             let text = format!("[path]\nnic = {nic}\n[flow]");
             let mut files = |name: &str| match name {
-                "mine.toml" => Ok(include_str!("../../../labs/nics/rxe.toml").replace("\"rxe\"", "\"mine\"")),
+                "mine.toml" => {
+                    Ok(include_str!("../../../labs/nics/rxe.toml").replace("\"rxe\"", "\"mine\""))
+                }
                 other => Err(format!("no file {other}")),
             };
             ScenarioFile::parse("x.toml", &text)
@@ -257,13 +283,20 @@ mod any_network {
         };
         assert_eq!(with("\"ideal\"").unwrap(), NicProfile::named("ideal").unwrap());
         assert_eq!(with("\"mine.toml\"").unwrap().name, "mine");
-        let changed = with("{ profile = \"rxe\", outstanding_reads = 99, rate_bps = \"25G\" }").unwrap();
+        let changed =
+            with("{ profile = \"rxe\", outstanding_reads = 99, rate_bps = \"25G\" }").unwrap();
         let rxe = NicProfile::named("rxe").unwrap();
         assert_eq!(changed, NicProfile { outstanding_reads: 99, rate_bps: 25_000_000_000, ..rxe });
-        assert_eq!(with("{ post_ns = 7 }").unwrap().outstanding_wqes, 128, "connectx6 unless told otherwise");
+        assert_eq!(
+            with("{ post_ns = 7 }").unwrap().outstanding_wqes,
+            128,
+            "connectx6 unless told otherwise"
+        );
         let error = with("\"your.toml\"").unwrap_err().to_string();
         assert_eq!(error, "x.toml:2: the NIC profile your.toml: no file your.toml");
-        assert!(with("\"conectx6\"").unwrap_err().to_string().contains("did you mean 'connectx6'?"));
+        assert!(
+            with("\"conectx6\"").unwrap_err().to_string().contains("did you mean 'connectx6'?")
+        );
     }
 
     #[test]
@@ -288,7 +321,8 @@ mod flows {
         assert_eq!((flow.message_bytes, flow.qps, flow.mtu.bytes()), (4 << 20, 4, 1024));
         assert_eq!(flow.starts_at, Duration::from_ms(1));
         let until = Until::Elapsed(Duration::from_ms(5));
-        let test = Test::Bandwidth { tx_depth: 32, rx_depth: 64, post_list: 8, cq_mod: Some(16), until };
+        let test =
+            Test::Bandwidth { tx_depth: 32, rx_depth: 64, post_list: 8, cq_mod: Some(16), until };
         assert_eq!(flow.test, test);
         let latency = format!("{SHORTEST}test = \"latency\"\nop = \"atomic\"\niterations = 7");
         let flow = load(&latency).unwrap().scenario.flows[0].clone();
@@ -361,7 +395,11 @@ mod networks_that_cannot_be {
         ] {
             assert_refused(&format!("[path]\n{keys}\n[[flow]]"), 2, parts);
         }
-        assert_refused("[path]\ndistance = \"1km\"\ndelay = \"1ms\"\n[flow]", 3, &["take one of them out"]);
+        assert_refused(
+            "[path]\ndistance = \"1km\"\ndelay = \"1ms\"\n[flow]",
+            3,
+            &["take one of them out"],
+        );
         assert_refused(
             "[path]\naccelerators = \"both\"\n[path.accelerator]\nack_every = 0\n[flow]",
             4,
@@ -409,10 +447,15 @@ mod networks_that_cannot_be {
     fn loops_and_islands_are_refused() {
         let hosts: String =
             ["a", "b", "c", "d"].map(|name| format!("[[host]]\nname = \"{name}\"\n")).concat();
-        let switches: String = ["s", "t"].map(|name| format!("[[switch]]\nname = \"{name}\"\n")).concat();
-        let link = |one: &str, other: &str| format!("[[link]]\nbetween = [\"{one}\", \"{other}\"]\n");
-        let islands =
-            format!("{hosts}{}{}[[flow]]\nfrom = \"a\"\nto = \"c\"", link("a", "b"), link("c", "d"));
+        let switches: String =
+            ["s", "t"].map(|name| format!("[[switch]]\nname = \"{name}\"\n")).concat();
+        let link =
+            |one: &str, other: &str| format!("[[link]]\nbetween = [\"{one}\", \"{other}\"]\n");
+        let islands = format!(
+            "{hosts}{}{}[[flow]]\nfrom = \"a\"\nto = \"c\"",
+            link("a", "b"),
+            link("c", "d")
+        );
         assert_refused(&islands, 14, &["no links lead from 'a' to 'c'"]);
         let [a, b, c, d] = ["a", "b"]
             .map(|host| link(host, "s"))
@@ -426,7 +469,8 @@ mod networks_that_cannot_be {
             link("s", "t")
         );
         assert_refused(&looped, 23, &["'again' closes a loop"]);
-        let lonely = format!("{hosts}[[switch]]\nname = \"s\"\n{}{}", link("a", "s"), link("b", "c"));
+        let lonely =
+            format!("{hosts}[[switch]]\nname = \"s\"\n{}{}", link("a", "s"), link("b", "c"));
         assert_refused(&lonely, 7, &["no link ends at 'd'"]);
         let small = format!(
             "{hosts}[[switch]]\nname = \"s\"\nports = 3\n{}",
@@ -442,8 +486,10 @@ mod the_example {
     /// Its other half: what is there as comments.
     fn second() -> String {
         let (_, rest) = EXAMPLE.split_once("# ---\n").unwrap();
-        let keys =
-            rest.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| !line.starts_with(' '));
+        let keys = rest
+            .lines()
+            .filter_map(|line| line.strip_prefix('#'))
+            .filter(|line| !line.starts_with(' '));
         keys.map(|line| format!("{line}\n")).collect()
     }
 
@@ -471,7 +517,8 @@ mod the_example {
                 let (key, value) = bare.split_once(" = ").unwrap();
                 let path = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
                 let mut file = ScenarioFile::parse("x.toml", EXAMPLE).unwrap();
-                file.set(&path, value.trim_matches('"')).unwrap_or_else(|error| panic!("{line}: {error}"));
+                file.set(&path, value.trim_matches('"'))
+                    .unwrap_or_else(|error| panic!("{line}: {error}"));
                 tried += 1;
             }
         }
@@ -480,8 +527,13 @@ mod the_example {
 
     #[test]
     fn names_every_key() {
-        let tables = schema::TABLES.iter().map(|(table, keys, _)| (*table, *keys)).chain([("", schema::TOP)]);
-        for (table, key) in tables.flat_map(|(table, keys)| keys.iter().map(move |(key, _)| (table, *key))) {
+        let tables = schema::TABLES
+            .iter()
+            .map(|(table, keys, _)| (*table, *keys))
+            .chain([("", schema::TOP)]);
+        for (table, key) in
+            tables.flat_map(|(table, keys)| keys.iter().map(move |(key, _)| (table, *key)))
+        {
             let is_there = EXAMPLE.lines().any(|line| {
                 line.trim_start_matches('#').starts_with(&format!("{key} = "))
                     || line.contains(&format!("[{table}.{key}]"))
@@ -556,7 +608,8 @@ mod parameters {
                 assert!(error.contains(part), "{part:?} is missing: {error}");
             }
         }
-        // What fits by itself and nowhere else is found when the scenario is made, and named as it was given.
+        // What fits by itself and nowhere else is found when the scenario is made, and named as it
+        // was given.
         let mut file = file(SHORTEST);
         file.set("flow.cq_mod", "500").unwrap();
         let error = file.load(&mut no_files).unwrap_err().to_string();
@@ -649,7 +702,8 @@ mod modes {
             ("far-responders", Role::Far),
         ];
         assert_eq!(boxes(text), expected.map(|(name, role)| (name.to_owned(), role, Mode::Far)));
-        let own = TABLES_TEXT.replace("name = \"near\"", "name = \"near\"\nmode = \"tail\"\nrole = \"far\"");
+        let own = TABLES_TEXT
+            .replace("name = \"near\"", "name = \"near\"\nmode = \"tail\"\nrole = \"far\"");
         assert_eq!(boxes(&own), [("near".to_owned(), Role::Far, Mode::Tail)]);
     }
 
@@ -668,9 +722,13 @@ mod modes {
         assert_eq!((near.role, behind.far.role), (Role::Near, Role::Far));
         // 125 MB are under way in a round trip, of which 50 ns are the LAN's.
         let transport = &behind.transport;
-        assert_eq!((transport.send_bytes_max, transport.receive_bytes_max), (250_001_250, 312_501_560));
+        assert_eq!(
+            (transport.send_bytes_max, transport.receive_bytes_max),
+            (250_001_250, 312_501_560)
+        );
         assert_eq!(transport.paths[0].rate.most().map(|rate| rate.as_bps()), Some(100_000_000_000));
-        let adaptive = text.replace("transport = true", "transport = true\nwan_rate = \"adaptive\"");
+        let adaptive =
+            text.replace("transport = true", "transport = true\nwan_rate = \"adaptive\"");
         let rate = longhaul_wan::Rate::Adaptive { most: None };
         assert_eq!(whole(&adaptive, "far").1.transport.paths[0].rate, rate);
         let two = TABLES_TEXT.replace(
@@ -687,7 +745,11 @@ mod modes {
             ("paired = true", 3, "'paired' without an accelerator"),
             ("accelerators = \"near\"\npaired = true", 4, "a pair has two boxes"),
             ("accelerators = \"both\"\n[path.accelerator]\nmode = \"far\"", 5, "add paired = true"),
-            ("accelerators = \"both\"\n[path.accelerator]\nrole = \"far\"", 5, "paired = true puts in both"),
+            (
+                "accelerators = \"both\"\n[path.accelerator]\nrole = \"far\"",
+                5,
+                "paired = true puts in both",
+            ),
             ("accelerators = \"both\"\n[path.accelerator]\nmode = \"fast\"", 5, "mode"),
             ("accelerators = \"near\"\n[path.accelerator]\ntransport = true", 5, "joins two boxes"),
         ] {

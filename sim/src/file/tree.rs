@@ -97,7 +97,9 @@ impl Table {
     pub fn set(&mut self, key: &str, node: Node) {
         match self.entries.iter_mut().find(|entry| entry.key == key) {
             Some(entry) => (entry.place, entry.node) = (node.place.clone(), node),
-            None => self.entries.push(Entry { key: key.to_owned(), place: node.place.clone(), node }),
+            None => {
+                self.entries.push(Entry { key: key.to_owned(), place: node.place.clone(), node })
+            }
         }
     }
 }
@@ -128,7 +130,10 @@ fn table(lines: &Lines<'_>, from: DeTable<'_>) -> Table {
     let mut entries: Vec<(usize, Entry)> = Vec::new();
     for (key, value) in from {
         let at = key.span().start;
-        let node = Node { place: lines.place(value.span().start), value: convert(lines, value.into_inner()) };
+        let node = Node {
+            place: lines.place(value.span().start),
+            value: convert(lines, value.into_inner()),
+        };
         let entry = Entry { key: key.into_inner().into_owned(), place: lines.place(at), node };
         entries.push((at, entry));
     }

@@ -1,4 +1,5 @@
-//! The requester of a bandwidth test, as perftest's loop: posts while the send queue has room, else polls.
+//! The requester of a bandwidth test, as perftest's loop: posts while the send queue has room, else
+//! polls.
 
 use super::{Nic, Op, Seen};
 use longhaul_rnic::Status;
@@ -133,8 +134,11 @@ impl Bandwidth {
         if self.is_done() {
             return None;
         }
-        let turn =
-            if self.ready.is_empty() { self.seen.front().map(|seen| seen.at) } else { Some(self.began) };
+        let turn = if self.ready.is_empty() {
+            self.seen.front().map(|seen| seen.at)
+        } else {
+            Some(self.began)
+        };
         let turn = turn.map(|at| at.max(self.busy_until));
         [doorbell, turn, self.stops_at].into_iter().flatten().min()
     }
@@ -187,7 +191,9 @@ impl Bandwidth {
             }
             let known = nic.doorbell(at);
             match self.doorbells.back_mut() {
-                Some((when, last, messages)) if *when == known && *last == index => *messages += count,
+                Some((when, last, messages)) if *when == known && *last == index => {
+                    *messages += count
+                }
                 _ => self.doorbells.push_back((known, index, count)),
             }
         }

@@ -1,12 +1,13 @@
-//! Connections that the RDMA connection manager makes, and ends when the program that asked for them is done.
+//! Connections that the RDMA connection manager makes, and ends when the program that asked for
+//! them is done.
 //!
-//! Each end tells the other in its private data where its memory is, as storage targets do. What a host's kernel takes for
-//! a connection is not modelled: MADs are answered when they have come.
+//! Each end tells the other in its private data where its memory is, as storage targets do. What a
+//! host's kernel takes for a connection is not modelled: MADs are answered when they have come.
 
 use super::{Nic, Peer, Program, READS_SERVED, RNR_RETRIES, Terms};
 use longhaul_cm::{
-    Accept, ConnectRequest, ConnectionId, DisconnectCause, Event as Cm, ListenId, RdmaCmHeader, RejectReason,
-    ReplyInfo, RequestInfo, ServiceId, Transport, Waited,
+    Accept, ConnectRequest, ConnectionId, DisconnectCause, Event as Cm, ListenId, RdmaCmHeader,
+    RejectReason, ReplyInfo, RequestInfo, ServiceId, Transport, Waited,
 };
 use longhaul_rnic::{Event, Mtu, QpAttr, QpState, VerbsError};
 use longhaul_units::{Duration, Instant, Psn, RKey};
@@ -20,7 +21,8 @@ pub(crate) struct Waiting {
     pub peer_psn: Psn,
 }
 
-/// How long the connections of a program took, each from the program's call to its QP being ready to send.
+/// How long the connections of a program took, each from the program's call to its QP being ready
+/// to send.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SetupTimes {
     pub sum: Duration,
@@ -90,13 +92,21 @@ impl Connections {
     pub fn call(&mut self, caller: Caller) {
         let open = caller.qps.len();
         let times = SetupTimes::default();
-        self.calls.push(Call { caller, stage: Stage::Waiting, open, connected: 0, times, failure: None });
+        self.calls.push(Call {
+            caller,
+            stage: Stage::Waiting,
+            open,
+            connected: 0,
+            times,
+            failure: None,
+        });
     }
 
     /// Listens for a service.
     pub fn listen(&mut self, service: Service, nic: &mut Nic) -> Result<(), VerbsError> {
         let listening = nic.rnic.cm().listen(ServiceId::tcp(service.port), service.qps.len());
-        let listening = listening.map_err(|_| VerbsError::Invalid("no room for another listener"))?;
+        let listening =
+            listening.map_err(|_| VerbsError::Invalid("no room for another listener"))?;
         self.services.insert(listening, service);
         Ok(())
     }
@@ -106,7 +116,8 @@ impl Connections {
         Some(&self.calls[at])
     }
 
-    /// Whether the connections of a program have ended, by success or failure; `None` when it asked for none.
+    /// Whether the connections of a program have ended, by success or failure; `None` when it asked
+    /// for none.
     pub fn is_over(&self, program: usize) -> Option<bool> {
         self.call_of(program).map(|call| call.stage == Stage::Over)
     }
@@ -116,7 +127,8 @@ impl Connections {
         self.call_of(program)?.failure.as_deref()
     }
 
-    /// How long a program's connections took, once all have been made: sum and longest, and how many.
+    /// How long a program's connections took, once all have been made: sum and longest, and how
+    /// many.
     pub fn setup_times(&self, program: usize) -> Option<(SetupTimes, usize)> {
         let call = self.call_of(program)?;
         (call.connected == call.caller.qps.len()).then_some((call.times, call.connected))
@@ -193,7 +205,12 @@ impl Connections {
             }
             (Cm::Rejected { reason, .. }, Some((number, _))) => {
                 self.ends.remove(&id);
-                self.fail(now, number, format!("the responder rejected the request: {reason}"), nic);
+                self.fail(
+                    now,
+                    number,
+                    format!("the responder rejected the request: {reason}"),
+                    nic,
+                );
             }
             (Cm::Unreachable { waited, .. }, Some((number, _))) => {
                 self.ends.remove(&id);
@@ -205,7 +222,9 @@ impl Connections {
                 };
                 self.fail(now, number, why, nic);
             }
-            (Cm::Disconnected { cause, .. }, Some((number, _))) => self.ended(now, number, id, cause, nic),
+            (Cm::Disconnected { cause, .. }, Some((number, _))) => {
+                self.ended(now, number, id, cause, nic)
+            }
             (Cm::Disconnected { .. } | Cm::Rejected { .. } | Cm::Unreachable { .. }, None) => {
                 self.move_qp(now, id, QpState::Error, nic);
                 self.ends.remove(&id);
@@ -214,7 +233,8 @@ impl Connections {
         }
     }
 
-    /// The responder: takes the QP that the requester asks for by its number, and tells where its memory is.
+    /// The responder: takes the QP that the requester asks for by its number, and tells where its
+    /// memory is.
     fn accept(
         &mut self,
         now: Instant,
@@ -224,10 +244,15 @@ impl Connections {
         nic: &mut Nic,
     ) {
         let asked = self.services.get(&listen).zip(Offer::read(info.user_data()));
-        let asked = asked.and_then(|(service, offer)| Some((*service.qps.get(offer.index as usize)?, offer)));
+        let asked = asked
+            .and_then(|(service, offer)| Some((*service.qps.get(offer.index as usize)?, offer)));
         let made = asked.and_then(|(Waiting { slot, peer_psn }, offer)| {
-            let peer =
-                Peer { ip: info.peer_ip, qpn: info.peer_qpn, address: offer.address, rkey: offer.rkey };
+            let peer = Peer {
+                ip: info.peer_ip,
+                qpn: info.peer_qpn,
+                address: offer.address,
+                rkey: offer.rkey,
+            };
             let terms = Terms {
                 mtu: Mtu::from_code(info.path_mtu_code)?,
                 first_psn: info.peer_psn,
@@ -275,8 +300,12 @@ impl Connections {
         let call = &mut self.calls[number];
         let Waiting { slot, peer_psn } = call.caller.qps[index];
         let made = Offer::read(info.private_data.as_slice()).and_then(|offer| {
-            let peer =
-                Peer { ip: info.peer_ip, qpn: info.peer_qpn, address: offer.address, rkey: offer.rkey };
+            let peer = Peer {
+                ip: info.peer_ip,
+                qpn: info.peer_qpn,
+                address: offer.address,
+                rkey: offer.rkey,
+            };
             let own = nic.terms(call.caller.mtu, [info.peer_psn, peer_psn]);
             let terms = Terms {
                 mtu: Mtu::from_code(info.path_mtu_code)?,
@@ -351,7 +380,12 @@ impl Connections {
     }
 }
 
-fn request(now: Instant, caller: &Caller, index: usize, nic: &mut Nic) -> Result<ConnectionId, String> {
+fn request(
+    now: Instant,
+    caller: &Caller,
+    index: usize,
+    nic: &mut Nic,
+) -> Result<ConnectionId, String> {
     let Waiting { slot, peer_psn } = caller.qps[index];
     let source = nic.rnic.config().ip;
     let header = RdmaCmHeader { source_port: 0, source, destination: caller.to };
@@ -380,7 +414,8 @@ fn request(now: Instant, caller: &Caller, index: usize, nic: &mut Nic) -> Result
     nic.rnic.cm().connect(now, &request).map_err(|why| why.to_string())
 }
 
-/// What an end tells the other in its private data: the number of the QP among those of the flow, and where its memory is.
+/// What an end tells the other in its private data: the number of the QP among those of the flow,
+/// and where its memory is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     pub index: u32,

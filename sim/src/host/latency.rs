@@ -14,8 +14,8 @@ pub(crate) enum Role {
     Server,
 }
 
-/// The program. WRITE watches its memory, SEND and WRITE with immediate data their receives, READ and atomics their
-/// completions.
+/// The program. WRITE watches its memory, SEND and WRITE with immediate data their receives, READ
+/// and atomics their completions.
 pub(crate) struct Latency {
     role: Role,
     op: Op,

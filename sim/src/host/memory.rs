@@ -8,7 +8,8 @@ const BASE: u64 = 1 << 40;
 /// Room for a span: the longest message has 2 GiB.
 const SPAN: u64 = 1 << 32;
 
-/// A span of memory for each QP. Messages are written to it from its beginning, one after the other.
+/// A span of memory for each QP. Messages are written to it from its beginning, one after the
+/// other.
 #[derive(Default)]
 pub(crate) struct Spans(Vec<Span>);
 

@@ -20,7 +20,14 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Keeps `depth` receives of `size` bytes posted on each QP.
     pub fn new(size: u32, depth: u32) -> Self {
-        Receiver { size, depth, seen: VecDeque::new(), busy_until: Instant::ZERO, messages: 0, failure: None }
+        Receiver {
+            size,
+            depth,
+            seen: VecDeque::new(),
+            busy_until: Instant::ZERO,
+            messages: 0,
+            failure: None,
+        }
     }
 
     pub fn start(&mut self, _at: Instant, slots: Vec<usize>, nic: &mut Nic) {

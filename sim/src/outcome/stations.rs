@@ -37,7 +37,8 @@ impl StationOutcomes {
                     let node = watched.node();
                     all.accelerators.push(accelerator(name.clone(), node.near()));
                     let far = node.far().map(|far| accelerator(format!("{name}-responders"), far));
-                    let between = node.transport().map(|it| transport(format!("{name}-transport"), it));
+                    let between =
+                        node.transport().map(|it| transport(format!("{name}-transport"), it));
                     all.accelerators.extend(far.into_iter().chain(between));
                 }
                 Station::Switch(switch) => {
@@ -79,7 +80,10 @@ fn counted<'a>(
 ) -> AcceleratorOutcome {
     let counters = counters.map(|(name, count)| (name.to_owned(), count));
     let drops = drops.map(|(reason, count)| (format!("dropped_{reason}"), count));
-    AcceleratorOutcome { name, counters: counters.chain(drops).filter(|(_, count)| *count > 0).collect() }
+    AcceleratorOutcome {
+        name,
+        counters: counters.chain(drops).filter(|(_, count)| *count > 0).collect(),
+    }
 }
 
 /// A host's counters that are not zero.
@@ -113,7 +117,8 @@ fn switch_ports(scenario: &Scenario, number: usize, switch: &Switch) -> (Vec<Por
         let cable = pfc::cable_at(scenario, (number, side));
         let pfc = switch.config().pfc.as_ref();
         let needed = cable.and_then(|cable| pfc::headroom_of(scenario, cable));
-        let is_enough = pfc.zip(needed).is_some_and(|(pfc, needed)| pfc.ports[side].headroom_bytes >= needed);
+        let is_enough =
+            pfc.zip(needed).is_some_and(|(pfc, needed)| pfc.ports[side].headroom_bytes >= needed);
         if is_enough && pfc::is_sound(scenario, (number, side)) {
             violating += counters.drops.get(DropReason::HeadroomFull);
         }

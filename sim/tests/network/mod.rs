@@ -14,7 +14,8 @@ fn host(name: &str, profile: &NicProfile) -> StationPlan {
 
 /// Two hosts with NICs like `profile` at the ends of a fibre that loses what the first sends.
 pub fn pair(profile: &NicProfile, one_way: Duration, loss: f64) -> Scenario {
-    let mut cable = Cable::long([(0, 0), (1, 0)], BitRate::from_bps(profile.rate_bps).unwrap(), one_way);
+    let mut cable =
+        Cable::long([(0, 0), (1, 0)], BitRate::from_bps(profile.rate_bps).unwrap(), one_way);
     cable.wire.loss = loss;
     cable.loss_toward_second_only = true;
     Scenario {
@@ -44,8 +45,17 @@ pub fn accelerated_pair(profile: &NicProfile, one_way: Duration, loss: f64) -> S
     fibre.wire.loss = loss;
     Scenario {
         seed: 1,
-        stations: vec![host("a", profile), host("b", profile), accelerator("near"), accelerator("far")],
-        cables: vec![Cable::short([(0, 0), (2, 0)], rate), fibre, Cable::short([(1, 0), (3, 0)], rate)],
+        stations: vec![
+            host("a", profile),
+            host("b", profile),
+            accelerator("near"),
+            accelerator("far"),
+        ],
+        cables: vec![
+            Cable::short([(0, 0), (2, 0)], rate),
+            fibre,
+            Cable::short([(1, 0), (3, 0)], rate),
+        ],
         ..Scenario::default()
     }
 }

@@ -245,7 +245,8 @@ impl Scratch {
     fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("longhaul-abi-defs-{}-{n}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("longhaul-abi-defs-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a temporary directory");
         Self(path)
     }
@@ -398,7 +399,10 @@ mod the_comparison {
             enumerations: vec![Enumeration {
                 name: "ibv_atomic_cap",
                 repr: Some("int".to_owned()),
-                constants: constants.iter().map(|&(name, value)| Constant { name, value }).collect(),
+                constants: constants
+                    .iter()
+                    .map(|&(name, value)| Constant { name, value })
+                    .collect(),
             }],
             constants: vec![],
         }
@@ -406,7 +410,8 @@ mod the_comparison {
 
     #[test]
     fn names_a_wrong_offset_size_and_type() {
-        let wrong = pd(&[("context", 0, 8, "__typeof__(struct ibv_cq *)"), ("handle", 12, 2, "uint32_t")]);
+        let wrong =
+            pd(&[("context", 0, 8, "__typeof__(struct ibv_cq *)"), ("handle", 12, 2, "uint32_t")]);
         assert_eq!(
             differences(&wrong),
             [

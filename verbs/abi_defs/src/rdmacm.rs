@@ -3,13 +3,16 @@
 //! `rdma/rdma_verbs.h` adds inline helpers only, which read `qp`, `srq`, `pd`
 //! and the CQ members of [`rdma_cm_id`] directly: they must be kept current.
 
-#![allow(missing_docs, reason = "the members carry their C names, which the librdmacm manual pages document")]
+#![allow(
+    missing_docs,
+    reason = "the members carry their C names, which the librdmacm manual pages document"
+)]
 
 use core::ffi::{c_char, c_int, c_void};
 
 use crate::{
-    __be16, ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_gid, ibv_pd, ibv_qp, ibv_qp_type,
-    ibv_sa_path_rec, ibv_srq,
+    __be16, ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_gid, ibv_pd, ibv_qp,
+    ibv_qp_type, ibv_sa_path_rec, ibv_srq,
 };
 
 c_enums! { rdmacm_enums;

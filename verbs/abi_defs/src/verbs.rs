@@ -6,13 +6,16 @@
 //! library uses in C (`mutex`, `cond`, `events_completed`, `handle`) exist for
 //! their size; an implementation may use them or not.
 
-#![allow(missing_docs, reason = "the members carry their C names, which the verbs manual pages document")]
+#![allow(
+    missing_docs,
+    reason = "the members carry their C names, which the verbs manual pages document"
+)]
 
 use core::ffi::{c_int, c_uint, c_void};
 
 use crate::{
-    __be16, __be32, ibv_context, ibv_cq_ex, ibv_gid, ibv_mig_state, ibv_mtu, ibv_mw_type, ibv_qp_state,
-    ibv_qp_type, ibv_srq_type, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
+    __be16, __be32, ibv_context, ibv_cq_ex, ibv_gid, ibv_mig_state, ibv_mtu, ibv_mw_type,
+    ibv_qp_state, ibv_qp_type, ibv_srq_type, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
 };
 
 c_opaque! {

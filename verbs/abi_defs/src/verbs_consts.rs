@@ -3,7 +3,10 @@
 //! Values that are alternatives are newtypes; values that are bits, and
 //! untagged constants, have the integer type of the field that carries them.
 
-#![allow(missing_docs, reason = "the enumerators carry their C names, which the verbs manual pages document")]
+#![allow(
+    missing_docs,
+    reason = "the enumerators carry their C names, which the verbs manual pages document"
+)]
 
 c_enums! { verbs_enums;
     /// How a GID table entry is carried on the wire.

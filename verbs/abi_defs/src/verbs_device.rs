@@ -1,12 +1,16 @@
 //! Devices, ports, GIDs and asynchronous events: `infiniband/verbs.h`.
 
-#![allow(missing_docs, reason = "the members carry their C names, which the verbs manual pages document")]
+#![allow(
+    missing_docs,
+    reason = "the members carry their C names, which the verbs manual pages document"
+)]
 
 use core::ffi::{c_char, c_int, c_uint};
 
 use crate::{
-    __be64, IBV_SYSFS_NAME_MAX, IBV_SYSFS_PATH_MAX, ibv_atomic_cap, ibv_context, ibv_cq, ibv_event_type,
-    ibv_mtu, ibv_node_type, ibv_port_state, ibv_qp, ibv_srq, ibv_transport_type, ibv_wq,
+    __be64, IBV_SYSFS_NAME_MAX, IBV_SYSFS_PATH_MAX, ibv_atomic_cap, ibv_context, ibv_cq,
+    ibv_event_type, ibv_mtu, ibv_node_type, ibv_port_state, ibv_qp, ibv_srq, ibv_transport_type,
+    ibv_wq,
 };
 
 c_structs! { device_structs;

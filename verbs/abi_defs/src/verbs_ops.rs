@@ -5,19 +5,23 @@
 //! present; slots of [`verbs_context`] are called when not null, except
 //! `close_xrcd`; those of [`ibv_qp_ex`] and [`ibv_cq_ex`] are called unchecked.
 
-#![allow(missing_docs, reason = "the slots carry their C names, which the verbs manual pages document")]
+#![allow(
+    missing_docs,
+    reason = "the slots carry their C names, which the verbs manual pages document"
+)]
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::offset_of;
 
 use crate::{
     __be32, _compat_ibv_port_attr, ibv_advise_mr_advice, ibv_ah, ibv_comp_channel, ibv_cq,
-    ibv_cq_init_attr_ex, ibv_data_buf, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_modify_cq_attr,
-    ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_mw_type, ibv_parent_domain_init_attr, ibv_pd,
-    ibv_poll_cq_attr, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_qp_rate_limit_attr,
-    ibv_query_device_ex_input, ibv_recv_wr, ibv_rwq_ind_table, ibv_send_wr, ibv_sge, ibv_srq,
-    ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_values_ex, ibv_wc, ibv_wc_opcode, ibv_wc_status,
-    ibv_wc_tm_info, ibv_wq, ibv_xrcd, ibv_xrcd_init_attr,
+    ibv_cq_init_attr_ex, ibv_data_buf, ibv_device, ibv_device_attr, ibv_device_attr_ex,
+    ibv_modify_cq_attr, ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_mw_type,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_poll_cq_attr, ibv_port_attr, ibv_qp,
+    ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_qp_rate_limit_attr, ibv_query_device_ex_input,
+    ibv_recv_wr, ibv_rwq_ind_table, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr_ex, ibv_td,
+    ibv_td_init_attr, ibv_values_ex, ibv_wc, ibv_wc_opcode, ibv_wc_status, ibv_wc_tm_info, ibv_wq,
+    ibv_xrcd, ibv_xrcd_init_attr,
 };
 
 c_opaque! {

@@ -1,5 +1,5 @@
-//! Small WRITEs per second by the ways to post them: a wall-clock measurement of two processes back to back, to be
-//! read as ratios between its lines. `cargo bench -p longhaul-preload`.
+//! Small WRITEs per second by the ways to post them: a wall-clock measurement of two processes back
+//! to back, to be read as ratios between its lines. `cargo bench -p longhaul-preload`.
 
 #[path = "../tests/extended_pair/mod.rs"]
 mod extended_pair;

@@ -6,7 +6,8 @@ use std::ptr;
 use std::sync::Arc;
 
 use longhaul_abi_defs::{
-    IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_qp, ibv_wc,
+    IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd,
+    ibv_qp, ibv_wc,
 };
 use longhaul_rdma::{Attach, Engine};
 use longhaul_rnic::{AddressVector, AhId};
@@ -41,17 +42,23 @@ pub(crate) fn gid_of(ip: IpAddr) -> ibv_gid {
 
 /// The IP address that a GID stands for, as a port of an address like `port` reaches it.
 ///
-/// An IPv4 group comes in two forms, `::ffff:a.b.c.d` and, from RoCEv1, `ff0e::ffff:a.b.c.d`. Any other
-/// multicast GID on an IPv4 port stands for the group of its last three bytes in the organization's own range,
-/// as it would share an Ethernet address with such. Source: Linux, `cma_iboe_set_mgid`; RFC 2365.
+/// An IPv4 group comes in two forms, `::ffff:a.b.c.d` and, from RoCEv1, `ff0e::ffff:a.b.c.d`. Any
+/// other multicast GID on an IPv4 port stands for the group of its last three bytes in the
+/// organization's own range, as it would share an Ethernet address with such. Source: Linux,
+/// `cma_iboe_set_mgid`; RFC 2365.
 pub(crate) fn ip_of(gid: &ibv_gid, port: IpAddr) -> IpAddr {
     let ip = ip_of_gid(gid.bytes());
     match ip {
         IpAddr::V6(group) if group.is_multicast() && port.is_ipv4() => {
             let [_, _, middle @ .., x, y, a, b, c, d] = group.octets();
-            let names_ipv4 =
-                middle == [0; 8] && (x, y) == (0xff, 0xff) && Ipv4Addr::new(a, b, c, d).is_multicast();
-            IpAddr::V4(if names_ipv4 { Ipv4Addr::new(a, b, c, d) } else { Ipv4Addr::new(239, b, c, d) })
+            let names_ipv4 = middle == [0; 8]
+                && (x, y) == (0xff, 0xff)
+                && Ipv4Addr::new(a, b, c, d).is_multicast();
+            IpAddr::V4(if names_ipv4 {
+                Ipv4Addr::new(a, b, c, d)
+            } else {
+                Ipv4Addr::new(239, b, c, d)
+            })
         }
         ip => ip,
     }
@@ -81,8 +88,8 @@ pub(crate) fn address_of(attr: &ibv_ah_attr, attach: &Attach) -> Result<AddressV
     })
 }
 
-/// The LID of a port: the last 16 bits of its address. RoCE has no LIDs, but programs written for InfiniBand (qperf's
-/// UC and UD tests) tell each other nothing else.
+/// The LID of a port: the last 16 bits of its address. RoCE has no LIDs, but programs written for
+/// InfiniBand (qperf's UC and UD tests) tell each other nothing else.
 pub(crate) fn lid_of(ip: IpAddr) -> u16 {
     let [.., high, low] = gid_of_ip(ip);
     u16::from_be_bytes([high, low])
@@ -123,11 +130,17 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, c_i
     let id = engine.create_ah(domain.id, &address).map_err(|error| error.errno())?;
     // SAFETY: a live protection domain.
     let public = ibv_ah { context: unsafe { (*pd).context }, pd, handle: id.0 };
-    Ok(object::create(public, AddressHandle { engine: Arc::clone(engine), id, _domain: domain.users.join() }))
+    Ok(object::create(
+        public,
+        AddressHandle { engine: Arc::clone(engine), id, _domain: domain.users.join() },
+    ))
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+pub(crate) unsafe extern "C" fn ibv_create_ah(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_ah_attr,
+) -> *mut ibv_ah {
     guarded(ptr::null_mut(), || {
         // SAFETY: the program's pointer.
         let Some(attr) = (unsafe { attr.as_ref() }) else { return null(libc::EINVAL) };
@@ -156,7 +169,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
 /// The address to answer a datagram to; `None` when what came with it names none.
 ///
 /// # Safety
-/// `grh` points to the 40 bytes in front of the datagram, when the completion says that they are there.
+/// `grh` points to the 40 bytes in front of the datagram, when the completion says that they are
+/// there.
 unsafe fn sender(wc: &ibv_wc, grh: *const ibv_grh) -> Option<ibv_ah_attr> {
     if wc.wc_flags & IBV_WC_GRH == 0 || grh.is_null() {
         return None;
@@ -213,7 +227,9 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
 ) -> *mut ibv_ah {
     guarded(ptr::null_mut(), || {
         // SAFETY: the program's pointer.
-        let Some(wc) = (unsafe { wc.as_ref() }).filter(|_| port == PORT) else { return null(libc::EINVAL) };
+        let Some(wc) = (unsafe { wc.as_ref() }).filter(|_| port == PORT) else {
+            return null(libc::EINVAL);
+        };
         // SAFETY: the caller gives the 40 bytes.
         let Some(attr) = (unsafe { sender(wc, grh) }) else { return null(libc::EPROTONOSUPPORT) };
         // SAFETY: passed on.
@@ -239,13 +255,21 @@ unsafe fn change_membership(qp: *mut ibv_qp, gid: *const ibv_gid, joins: bool) -
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
     // SAFETY: passed on.
     guarded(libc::EIO, || unsafe { change_membership(qp, gid, true) })
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
     // SAFETY: passed on.
     guarded(libc::EIO, || unsafe { change_membership(qp, gid, false) })
 }

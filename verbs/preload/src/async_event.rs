@@ -3,10 +3,10 @@
 use std::ffi::c_int;
 
 use longhaul_abi_defs::{
-    IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_ACCESS_ERR,
-    IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED,
-    IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq,
-    ibv_event_type, ibv_qp, ibv_srq,
+    IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
+    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED,
+    IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event,
+    ibv_async_event_element, ibv_context, ibv_cq, ibv_event_type, ibv_qp, ibv_srq,
 };
 use longhaul_rdma::AsyncEvent;
 use longhaul_rnic::QpEvent;
@@ -65,7 +65,8 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
     }
 }
 
-/// Counts an event as given to the program; from then on the destruction of what it is about waits for it.
+/// Counts an event as given to the program; from then on the destruction of what it is about waits
+/// for it.
 ///
 /// # Safety
 /// What the event is about is live, as it is while the event is queued.
@@ -77,7 +78,10 @@ unsafe fn give(event: AsyncEvent) -> ibv_async_event {
             if let Some(part) = unsafe { queue_pair(qp) } {
                 part.async_events.give();
             }
-            ibv_async_event { element: ibv_async_event_element { qp }, event_type: event_type(kind) }
+            ibv_async_event {
+                element: ibv_async_event_element { qp },
+                event_type: event_type(kind),
+            }
         }
         AsyncEvent::CqError { cookie } => {
             let cq = cookie as *mut ibv_cq;
@@ -85,7 +89,10 @@ unsafe fn give(event: AsyncEvent) -> ibv_async_event {
             if let Some(part) = unsafe { queue(cq) } {
                 part.async_events.give();
             }
-            ibv_async_event { element: ibv_async_event_element { cq }, event_type: IBV_EVENT_CQ_ERR }
+            ibv_async_event {
+                element: ibv_async_event_element { cq },
+                event_type: IBV_EVENT_CQ_ERR,
+            }
         }
         AsyncEvent::SrqLimitReached { cookie } => {
             let srq = cookie as *mut ibv_srq;
@@ -98,7 +105,10 @@ unsafe fn give(event: AsyncEvent) -> ibv_async_event {
         }
         AsyncEvent::Port { is_up } => {
             let event_type = if is_up { IBV_EVENT_PORT_ACTIVE } else { IBV_EVENT_PORT_ERR };
-            ibv_async_event { element: ibv_async_event_element { port_num: PORT.into() }, event_type }
+            ibv_async_event {
+                element: ibv_async_event_element { port_num: PORT.into() },
+                event_type,
+            }
         }
     }
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use longhaul_abi_defs::{
-    __be32, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV,
-    IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel, ibv_context,
-    ibv_cq, ibv_cq_ex, ibv_wc, ibv_wc_imm, ibv_wc_opcode, ibv_wc_status,
+    __be32, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE,
+    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_WITH_IMM, IBV_WC_WITH_INV,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc, ibv_wc_imm, ibv_wc_opcode,
+    ibv_wc_status,
 };
 use longhaul_rdma::{AsyncEvent, CqSinks, Engine, EventQueue};
 use longhaul_rnic::{Completion, CompletionOp, CqId, Status};
@@ -59,7 +60,9 @@ pub(crate) unsafe fn queue<'a>(cq: *mut ibv_cq) -> Option<&'a Queue> {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
+    context: *mut ibv_context,
+) -> *mut ibv_comp_channel {
     guarded(ptr::null_mut(), || {
         // SAFETY: the program's pointer, checked as far as that goes.
         let Some(ours) = (unsafe { device::context(context) }) else { return null(libc::EINVAL) };
@@ -67,7 +70,10 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
             Ok(queue) => {
                 let public = ibv_comp_channel { context, fd: queue.fd(), refcnt: 0 };
                 let engine = Arc::clone(&ours.engine);
-                object::create(public, Channel { engine, queue: Arc::new(queue), users: AtomicI32::new(0) })
+                object::create(
+                    public,
+                    Channel { engine, queue: Arc::new(queue), users: AtomicI32::new(0) },
+                )
             }
             Err(error) => null(error.raw_os_error().unwrap_or(libc::EIO)),
         }
@@ -117,7 +123,8 @@ pub(crate) unsafe fn create(
     let nameless = CqSinks { channel: None, asynchronous: None, cookie: 0 };
     let id = ours.engine.create_cq(cqe, nameless).map_err(|error| error.errno())?;
     let cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
-    let public = ibv_cq_ex { context, channel, cq_context, handle: id.0, cqe, ..ibv_cq_ex::zeroed() };
+    let public =
+        ibv_cq_ex { context, channel, cq_context, handle: id.0, cqe, ..ibv_cq_ex::zeroed() };
     let kind = Queue {
         engine: Arc::clone(&ours.engine),
         id,
@@ -155,7 +162,8 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             return null(libc::EINVAL);
         };
         // SAFETY: passed on.
-        unsafe { create(context, cqe, cq_context, channel, vector) }.map_or_else(null, |cq| cq.cast())
+        unsafe { create(context, cqe, cq_context, channel, vector) }
+            .map_or_else(null, |cq| cq.cast())
     })
 }
 
@@ -245,8 +253,9 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         let taken = guarded(Some(-1), || {
             ours.queue.take_counted(|cookie| {
                 let found = cookie as *mut ibv_cq;
-                // SAFETY: events of destroyed queues are taken out of the channel, so this one is live; and
-                // from here on its destruction waits for this event. The caller gives room for both.
+                // SAFETY: events of destroyed queues are taken out of the channel, so this one is
+                // live; and from here on its destruction waits for this event. The caller gives
+                // room for both.
                 unsafe {
                     if let Some(queue) = queue(found) {
                         queue.completion_events.give();

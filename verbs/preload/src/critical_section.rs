@@ -1,8 +1,9 @@
-//! A critical section that one call of the program enters and another one leaves, as `ibv_start_poll` and
-//! `ibv_end_poll` do.
+//! A critical section that one call of the program enters and another one leaves, as
+//! `ibv_start_poll` and `ibv_end_poll` do.
 //!
-//! It does not belong to a scope, hence is no mutex with a guard. It is held for the time that a program takes
-//! to look at a few completions or to describe a few work requests; who finds it held gives way and tries again.
+//! It does not belong to a scope, hence is no mutex with a guard. It is held for the time that a
+//! program takes to look at a few completions or to describe a few work requests; who finds it held
+//! gives way and tries again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -56,7 +57,8 @@ impl Section {
         self.holder.load(Ordering::Relaxed) != NOBODY
     }
 
-    /// Leaves it, whoever entered it: programs that move their tasks between threads may have done both.
+    /// Leaves it, whoever entered it: programs that move their tasks between threads may have done
+    /// both.
     #[inline]
     pub(crate) fn leave(&self) {
         self.holder.store(NOBODY, Ordering::Release);

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use longhaul_abi_defs::{
     __be16, __be64, _compat_ibv_port_attr, IBV_ATOMIC_HCA, IBV_DEVICE_BAD_PKEY_CNTR,
     IBV_DEVICE_BAD_QKEY_CNTR, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_PORT_ACTIVE_EVENT,
-    IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE, IBV_DEVICE_SYS_IMAGE_GUID, IBV_GID_TYPE_ROCE_V2,
-    IBV_LINK_LAYER_ETHERNET, IBV_MTU_4096, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DOWN,
-    IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, VERBS_ABI_IS_EXTENDED,
-    ibv_context, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_mtu,
-    ibv_packet_pacing_caps, ibv_port_attr, ibv_query_device_ex_input, verbs_context,
+    IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE, IBV_DEVICE_SYS_IMAGE_GUID,
+    IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_MTU_4096, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
+    IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_QPT_RC, IBV_QPT_UC,
+    IBV_QPT_UD, VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, ibv_device_attr,
+    ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_mtu, ibv_packet_pacing_caps, ibv_port_attr,
+    ibv_query_device_ex_input, verbs_context,
 };
 use longhaul_port::LinkState;
 use longhaul_rdma::{Attach, Engine, EventQueue};
@@ -33,13 +34,16 @@ pub(crate) const GID_COUNT: u32 = 2;
 pub(crate) const PORT: u8 = 1;
 /// The entry that programs use by custom.
 pub(crate) const GID_INDEX: u8 = 1;
-/// Work requests that a queue of a queue pair can hold at most: librdmacm keeps 16 bits of the number.
+/// Work requests that a queue of a queue pair can hold at most: librdmacm keeps 16 bits of the
+/// number.
 pub(crate) const QUEUE_DEPTH_MAX: u32 = u16::MAX as u32;
-/// Completion vectors. A program's queues may be spread over them; each has a descriptor of its own anyhow.
+/// Completion vectors. A program's queues may be spread over them; each has a descriptor of its own
+/// anyhow.
 pub(crate) const COMPLETION_VECTORS: u32 = 4;
 const PKEY: u16 = 0xffff;
-/// Of the numbers that are nobody's: IEEE gives none out with the second bit of the first byte set. Programs know
-/// vendors by them, and treat one that they do not know as they treat the kernel's own software devices.
+/// Of the numbers that are nobody's: IEEE gives none out with the second bit of the first byte set.
+/// Programs know vendors by them, and treat one that they do not know as they treat the kernel's
+/// own software devices.
 const VENDOR_ID: u32 = 0x02_6c_68;
 const VENDOR_PART_ID: u32 = 1;
 
@@ -49,8 +53,8 @@ pub(crate) struct Context {
     pub(crate) events: Arc<EventQueue<longhaul_rdma::AsyncEvent>>,
     /// The connection manager's own context, which outlives a program's attempt to close it.
     shared: bool,
-    /// The descriptor that programs duplicate to share a device with others, who are told that this one cannot be
-    /// shared.
+    /// The descriptor that programs duplicate to share a device with others, who are told that this
+    /// one cannot be shared.
     _commands: Option<File>,
 }
 
@@ -67,7 +71,8 @@ pub(crate) unsafe fn context<'a>(context: *mut ibv_context) -> Option<&'a Contex
     if context.is_null() {
         return None;
     }
-    let outer = context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
+    let outer =
+        context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
     // SAFETY: passed on to the caller; contexts are always handed out inside a verbs_context.
     unsafe { object::resolve::<Context>(outer) }
 }
@@ -82,8 +87,8 @@ unsafe fn device<'a>(device: *mut ibv_device) -> Option<&'a Device> {
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     guarded(ptr::null_mut(), || {
         let device = process::device();
-        // SAFETY: calloc of two pointers; the program frees the list with ibv_free_device_list, or with
-        // free, as it may have learnt from older libraries.
+        // SAFETY: calloc of two pointers; the program frees the list with ibv_free_device_list, or
+        // with free, as it may have learnt from older libraries.
         unsafe {
             let list = libc::calloc(2, size_of::<*mut ibv_device>()).cast::<*mut ibv_device>();
             if list.is_null() {
@@ -201,7 +206,8 @@ unsafe extern "C" fn ibv_close_device(ctx: *mut ibv_context) -> c_int {
         // SAFETY: the program's pointer, checked as far as that goes.
         let Some(ours) = (unsafe { context(ctx) }) else { return minus_one_invalid() };
         if !ours.shared {
-            let outer = ctx.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
+            let outer =
+                ctx.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
             // SAFETY: a live context, which the program gives up.
             unsafe { object::destroy::<Context>(outer) };
         }
@@ -215,7 +221,10 @@ fn minus_one_invalid() -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_query_device(ctx: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_query_device(
+    ctx: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
     // SAFETY: the program's pointers, checked as far as that goes.
     guarded(libc::EIO, || match unsafe { context(ctx) } {
         Some(ours) if !attr.is_null() => {
@@ -253,8 +262,11 @@ unsafe extern "C" fn query_device_ex(
         };
         filled.phys_port_cnt_ex = 1;
         let known = size.min(size_of::<ibv_device_attr_ex>());
-        // SAFETY: the caller gives room for `size` bytes, of which no more than the structure is written.
-        unsafe { ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), attr.cast::<u8>(), known) };
+        // SAFETY: the caller gives room for `size` bytes, of which no more than the structure is
+        // written.
+        unsafe {
+            ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), attr.cast::<u8>(), known)
+        };
         0
     })
 }
@@ -311,7 +323,8 @@ fn device_attributes(engine: &Engine) -> ibv_device_attr {
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,
         // A device of the parent of a fork has no limits to tell: it cannot be used.
-        ..limited.unwrap_or(ibv_device_attr { max_qp_init_rd_atom: reads, ..ibv_device_attr::zeroed() })
+        ..limited
+            .unwrap_or(ibv_device_attr { max_qp_init_rd_atom: reads, ..ibv_device_attr::zeroed() })
     }
 }
 
@@ -329,8 +342,11 @@ unsafe extern "C" fn query_port(
         }
         let filled = port_attributes(&ours.engine);
         let known = size.min(size_of::<ibv_port_attr>());
-        // SAFETY: the caller gives room for `size` bytes, of which no more than the structure is written.
-        unsafe { ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), attr.cast::<u8>(), known) };
+        // SAFETY: the caller gives room for `size` bytes, of which no more than the structure is
+        // written.
+        unsafe {
+            ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), attr.cast::<u8>(), known)
+        };
         0
     })
 }
@@ -341,7 +357,8 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut _compat_ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the older structure is the beginning of the newer one; no more than its size is written.
+    // SAFETY: the older structure is the beginning of the newer one; no more than its size is
+    // written.
     unsafe { query_port(ctx, port, attr.cast(), size_of::<_compat_ibv_port_attr>()) }
 }
 
@@ -357,7 +374,8 @@ fn port_attributes(engine: &Engine) -> ibv_port_attr {
         (count(Counter::PKey), count(Counter::QKey))
     });
     let (bad_pkey_cntr, qkey_viol_cntr) = violations.unwrap_or((0, 0));
-    let (active_width, active_speed) = width_and_speed(engine.attach().rate.map(|rate| rate.as_bps()));
+    let (active_width, active_speed) =
+        width_and_speed(engine.attach().rate.map(|rate| rate.as_bps()));
     ibv_port_attr {
         state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
         max_mtu: IBV_MTU_4096,
@@ -380,8 +398,8 @@ fn port_attributes(engine: &Engine) -> ibv_port_attr {
     }
 }
 
-/// The codes for a rate: width 1, 2 (4x), 4 (8x) and speed 1 (2.5), 4 (10), 32 (25), 64 (50), 128 (100
-/// Gbit/s); the nearest that is not below it. 100 Gbit/s for an unpaced port.
+/// The codes for a rate: width 1, 2 (4x), 4 (8x) and speed 1 (2.5), 4 (10), 32 (25), 64 (50), 128
+/// (100 Gbit/s); the nearest that is not below it. 100 Gbit/s for an unpaced port.
 fn width_and_speed(rate_bps: Option<u64>) -> (u8, u8) {
     match rate_bps.map_or(100, |bps| bps.div_ceil(1_000_000_000)) {
         0..=2 => (1, 1),
@@ -468,8 +486,11 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         };
         let filled = gid_entry(gid, index);
         let known = size.min(size_of::<ibv_gid_entry>());
-        // SAFETY: the caller gives room for `size` bytes, of which no more than the structure is written.
-        unsafe { ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), entry.cast::<u8>(), known) };
+        // SAFETY: the caller gives room for `size` bytes, of which no more than the structure is
+        // written.
+        unsafe {
+            ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), entry.cast::<u8>(), known)
+        };
         0
     })
 }
@@ -483,7 +504,11 @@ unsafe extern "C" fn _ibv_query_gid_table(
     size: usize,
 ) -> isize {
     guarded(-(libc::EIO as isize), || {
-        if flags != 0 || entries.is_null() || max < GID_COUNT as usize || size < size_of::<ibv_gid_entry>() {
+        if flags != 0
+            || entries.is_null()
+            || max < GID_COUNT as usize
+            || size < size_of::<ibv_gid_entry>()
+        {
             return -(libc::EINVAL as isize);
         }
         for index in 0..GID_COUNT {
@@ -564,13 +589,15 @@ unsafe extern "C" fn ibv_read_sysfs_file(
         // SAFETY: the caller gives two C strings.
         let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
         let path = format!("{}/{}", dir.to_string_lossy(), file.to_string_lossy());
-        let contents = match path.strip_prefix(process::IBDEV_PATH).map(|rest| rest.trim_start_matches('/')) {
-            // SAFETY: null or our own device.
-            Some(ours) => unsafe { device(process::device()) }
-                .and_then(|device| sysfs_text(&device.attach, ours))
-                .ok_or(libc::ENOENT),
-            None => std::fs::read_to_string(&path).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)),
-        };
+        let contents =
+            match path.strip_prefix(process::IBDEV_PATH).map(|rest| rest.trim_start_matches('/')) {
+                // SAFETY: null or our own device.
+                Some(ours) => unsafe { device(process::device()) }
+                    .and_then(|device| sysfs_text(&device.attach, ours))
+                    .ok_or(libc::ENOENT),
+                None => std::fs::read_to_string(&path)
+                    .map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)),
+            };
         let contents = match contents {
             Ok(contents) => contents,
             Err(errno) => {
@@ -580,7 +607,8 @@ unsafe extern "C" fn ibv_read_sysfs_file(
         };
         let bytes = contents.trim_end_matches('\n').as_bytes();
         let len = bytes.len().min(size);
-        // SAFETY: the caller gives room for `size` bytes; the final 0 is written when there is room.
+        // SAFETY: the caller gives room for `size` bytes; the final 0 is written when there is
+        // room.
         unsafe {
             ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast::<u8>(), len);
             if len < size {

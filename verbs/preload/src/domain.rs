@@ -30,8 +30,8 @@ impl Kind for Domain {
     const MARK: u64 = 0x6c68_5f64_6f6d_6169;
 }
 
-/// A promise of the program that it uses some objects from one thread. The engine has a lock of its own and
-/// makes nothing of it.
+/// A promise of the program that it uses some objects from one thread. The engine has a lock of its
+/// own and makes nothing of it.
 struct ThreadDomain {
     users: Users,
 }
@@ -61,7 +61,9 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(domain) = (unsafe { object::resolve::<Domain>(pd) }) else { return returned(libc::EINVAL) };
+        let Some(domain) = (unsafe { object::resolve::<Domain>(pd) }) else {
+            return returned(libc::EINVAL);
+        };
         if domain.users.count() > 0 {
             return returned(libc::EBUSY);
         }
@@ -108,24 +110,29 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// Custom allocators are taken and never called: they are for memory of a provider's own queues, which lie
-/// elsewhere here.
+/// Custom allocators are taken and never called: they are for memory of a provider's own queues,
+/// which lie elsewhere here.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
-    const KNOWN: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    const KNOWN: u32 =
+        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
     guarded(ptr::null_mut(), || {
         // SAFETY: the program's pointers, checked as far as that goes.
         let (Some(_), Some(attr)) = (unsafe { (device::context(context), attr.as_ref()) }) else {
             return null(libc::EINVAL);
         };
         let allocators = attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS != 0;
-        if attr.comp_mask & !KNOWN != 0 || (allocators && (attr.alloc.is_none() || attr.free.is_none())) {
+        if attr.comp_mask & !KNOWN != 0
+            || (allocators && (attr.alloc.is_none() || attr.free.is_none()))
+        {
             return null(libc::EINVAL);
         }
         // SAFETY: as above.
-        let Some(domain) = (unsafe { object::resolve::<Domain>(attr.pd) }) else { return null(libc::EINVAL) };
+        let Some(domain) = (unsafe { object::resolve::<Domain>(attr.pd) }) else {
+            return null(libc::EINVAL);
+        };
         let thread = if attr.td.is_null() {
             None
         } else {

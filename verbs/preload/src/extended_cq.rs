@@ -1,9 +1,10 @@
 //! Extended completion queues: `ibv_create_cq_ex`, its iterator, and completion timestamps.
 //!
-//! The iterator takes up to [`BATCH`] completions from the device at a time, under one lock, and keeps those
-//! that the program has not come to. They are older than whatever the device still holds, so both the iterator
-//! and `ibv_poll_cq` hand them out first. A queue is armed in the device: an event means that a completion came
-//! after the arming, and what is kept here came before it, hence has to be polled for, as with hardware.
+//! The iterator takes up to [`BATCH`] completions from the device at a time, under one lock, and
+//! keeps those that the program has not come to. They are older than whatever the device still
+//! holds, so both the iterator and `ibv_poll_cq` hand them out first. A queue is armed in the
+//! device: an event means that a completion came after the arming, and what is kept here came
+//! before it, hence has to be polled for, as with hardware.
 //!
 //! From a successful start to the end of polling, one thread has the queue; others wait.
 
@@ -13,12 +14,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use longhaul_abi_defs::{
-    __be32, IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
-    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_VALUES_MASK_RAW_CLOCK, IBV_WC_EX_WITH_BYTE_LEN,
-    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
-    IBV_WC_EX_WITH_DLID_PATH_BITS, IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL,
-    IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SRC_QP, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex,
-    ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_values_ex, ibv_wc, ibv_wc_opcode,
+    __be32, IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD,
+    IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
+    IBV_VALUES_MASK_RAW_CLOCK, IBV_WC_EX_WITH_BYTE_LEN, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_EX_WITH_DLID_PATH_BITS,
+    IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_SLID,
+    IBV_WC_EX_WITH_SRC_QP, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex,
+    ibv_poll_cq_attr, ibv_values_ex, ibv_wc, ibv_wc_opcode,
 };
 use longhaul_rdma::Engine;
 
@@ -29,8 +31,8 @@ use crate::domain::Domain;
 use crate::guard::{guarded, null, returned};
 use crate::object;
 
-/// Frequency of the clock that completion timestamps and [`query_rt_values`] count, in kHz: a tick is a
-/// nanosecond.
+/// Frequency of the clock that completion timestamps and [`query_rt_values`] count, in kHz: a tick
+/// is a nanosecond.
 pub(crate) const CLOCK_KHZ: u64 = 1_000_000;
 /// The bits of a timestamp that count before it begins again: all.
 pub(crate) const TIMESTAMP_MASK: u64 = u64::MAX;
@@ -144,8 +146,9 @@ impl Iteration {
         self.0.get().is_none()
     }
 
-    /// Hands out completions that the iterator has taken and not come to, at most `room`, oldest first, and then
-    /// lets `rest` take what the device has, knowing how many came before. Nobody iterates meanwhile.
+    /// Hands out completions that the iterator has taken and not come to, at most `room`, oldest
+    /// first, and then lets `rest` take what the device has, knowing how many came before. Nobody
+    /// iterates meanwhile.
     pub(crate) fn drain<R>(
         &self,
         room: usize,
@@ -153,8 +156,11 @@ impl Iteration {
         rest: impl FnOnce(usize) -> R,
     ) -> R {
         // In the child of a fork the section may be held by a thread that does not exist there.
-        let Some(cursor) = self.0.get().filter(|cursor| cursor.engine.is_ours()) else { return rest(0) };
-        // A thread that polls in the middle of its own iteration goes on behind the completion it looks at.
+        let Some(cursor) = self.0.get().filter(|cursor| cursor.engine.is_ours()) else {
+            return rest(0);
+        };
+        // A thread that polls in the middle of its own iteration goes on behind the completion it
+        // looks at.
         let entered = cursor.section.enter();
         // SAFETY: the section is held, by this call or by the iteration around it on this thread.
         let batch = unsafe { &mut *cursor.batch.get() };
@@ -171,7 +177,8 @@ impl Iteration {
         result
     }
 
-    /// Takes out what a queue pair that is reset or gone has completed. Nobody else iterates meanwhile.
+    /// Takes out what a queue pair that is reset or gone has completed. Nobody else iterates
+    /// meanwhile.
     pub(crate) fn forget(&self, qp_num: u32) {
         let Some(cursor) = self.0.get().filter(|cursor| cursor.engine.is_ours()) else { return };
         let entered = cursor.section.enter();
@@ -196,14 +203,14 @@ unsafe fn create(
     attr: *const ibv_cq_init_attr_ex,
 ) -> Result<*mut ibv_cq_ex, c_int> {
     const MASKS: u32 = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
-    // Neither changes anything: the engine has its own lock, and a program that promises never to overrun the
-    // queue does not learn what would happen if it did.
+    // Neither changes anything: the engine has its own lock, and a program that promises never to
+    // overrun the queue does not learn what would happen if it did.
     const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     if attr.is_null() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the program's structure. Older programs pass less of it, so that no reference to it is made;
-    // comp_mask says which of the last members are there.
+    // SAFETY: the program's structure. Older programs pass less of it, so that no reference to it
+    // is made; comp_mask says which of the last members are there.
     let (comp_mask, wc_flags) = unsafe { ((*attr).comp_mask, (*attr).wc_flags) };
     if comp_mask & !MASKS != 0 || wc_flags & !READABLE != 0 {
         return Err(libc::EOPNOTSUPP);
@@ -228,7 +235,10 @@ unsafe fn create(
             let wallclock = wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK != 0;
             let batch = UnsafeCell::new(Batch::new());
             let (engine, section) = (Arc::clone(&queue.engine), Section::new());
-            queue.iteration.0.get_or_init(|| Box::new(Cursor { engine, section, wallclock, batch }));
+            queue
+                .iteration
+                .0
+                .get_or_init(|| Box::new(Cursor { engine, section, wallclock, batch }));
         }
     }
     Ok(cq)
@@ -250,9 +260,10 @@ fn fill_slots(cq: &mut ibv_cq_ex, wc_flags: u64) {
     cq.read_slid = wanted(IBV_WC_EX_WITH_SLID).then_some(read_slid);
     cq.read_sl = wanted(IBV_WC_EX_WITH_SL).then_some(read_sl);
     cq.read_dlid_path_bits = wanted(IBV_WC_EX_WITH_DLID_PATH_BITS).then_some(read_dlid_path_bits);
-    cq.read_completion_ts = wanted(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP).then_some(read_completion_ts);
-    cq.read_completion_wallclock_ns =
-        wanted(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK).then_some(read_completion_wallclock_ns);
+    cq.read_completion_ts =
+        wanted(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP).then_some(read_completion_ts);
+    cq.read_completion_wallclock_ns = wanted(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+        .then_some(read_completion_wallclock_ns);
 }
 
 /// The queue and its cursor, for a pointer to an extended queue.
@@ -344,8 +355,8 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// As [`object::resolve`]; only whoever iterates may read.
 #[inline]
 unsafe fn read<R>(cq: *mut ibv_cq_ex, nothing: R, of: impl FnOnce(&Taken) -> R) -> R {
-    // SAFETY: passed on to the caller; the program reads during its iteration, when nobody else changes the
-    // batch.
+    // SAFETY: passed on to the caller; the program reads during its iteration, when nobody else
+    // changes the batch.
     match unsafe { parts(cq) } {
         // SAFETY: as above.
         Some((_, cursor)) => of(unsafe { (*cursor.batch.get()).current() }),
@@ -368,9 +379,11 @@ unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
     unsafe { read(cq, 0, |taken| taken.wc.byte_len) }
 }
 
-/// Immediate data, or the key that was invalidated: `ibv_wc_read_invalidated_rkey` calls this as well.
+/// Immediate data, or the key that was invalidated: `ibv_wc_read_invalidated_rkey` calls this as
+/// well.
 unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> __be32 {
-    // SAFETY: the program iterates; both members are plain 32-bit integers, and one of them was written.
+    // SAFETY: the program iterates; both members are plain 32-bit integers, and one of them was
+    // written.
     unsafe { read(cq, __be32::new(0), |taken| taken.wc.imm.imm_data) }
 }
 
@@ -414,19 +427,22 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     unsafe { read(cq, 0, |taken| taken.wallclock_ns) }
 }
 
-/// The device's clock as hardware drivers give it: all ticks in the member for nanoseconds, whatever a tick is.
+/// The device's clock as hardware drivers give it: all ticks in the member for nanoseconds,
+/// whatever a tick is.
 pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the program's pointers, checked as far as that goes.
-        let (Some(ours), Some(values)) = (unsafe { (device::context(context), values.as_mut()) }) else {
+        let (Some(ours), Some(values)) = (unsafe { (device::context(context), values.as_mut()) })
+        else {
             return returned(libc::EINVAL);
         };
         values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
         if values.comp_mask != 0 {
-            values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: ticks(&ours.engine) as libc::c_long };
+            values.raw_clock =
+                libc::timespec { tv_sec: 0, tv_nsec: ticks(&ours.engine) as libc::c_long };
         }
         0
     })
@@ -453,7 +469,8 @@ mod tests {
         }
         (batch.current, batch.next, batch.len) = (0, 1, 5);
         batch.forget(5);
-        let left: Vec<_> = batch.taken[batch.next..batch.len].iter().map(|one| one.wc.wr_id).collect();
+        let left: Vec<_> =
+            batch.taken[batch.next..batch.len].iter().map(|one| one.wc.wr_id).collect();
         assert_eq!((left, batch.current().wc.wr_id), (vec![2, 4], 0));
     }
 

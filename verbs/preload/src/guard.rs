@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs the body of an entry point. A panic is a bug of ours; the program gets `failed` and EIO, and the
-/// panic's message is on stderr already.
+/// Runs the body of an entry point. A panic is a bug of ours; the program gets `failed` and EIO,
+/// and the panic's message is on stderr already.
 #[inline]
 pub(crate) fn guarded<T>(failed: T, body: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -16,12 +16,12 @@ pub(crate) fn guarded<T>(failed: T, body: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Waits for a descriptor of an event queue and takes one from its count. False with `errno` set on error,
-/// `EAGAIN` included when the program made the descriptor non-blocking.
+/// Waits for a descriptor of an event queue and takes one from its count. False with `errno` set on
+/// error, `EAGAIN` included when the program made the descriptor non-blocking.
 ///
-/// A program may cancel (`pthread_cancel`) a thread that waits here. The C library then unwinds the stack,
-/// which must neither be caught nor meet a destructor: entry points that wait do so outside of [`guarded`],
-/// and hold nothing at that moment that wants dropping.
+/// A program may cancel (`pthread_cancel`) a thread that waits here. The C library then unwinds the
+/// stack, which must neither be caught nor meet a destructor: entry points that wait do so outside
+/// of [`guarded`], and hold nothing at that moment that wants dropping.
 ///
 /// # Safety
 /// `fd` is an eventfd that stays open.

@@ -1,4 +1,5 @@
-//! What programs get for pointers and values that make no sense. No device is needed: nothing gets that far.
+//! What programs get for pointers and values that make no sense. No device is needed: nothing gets
+//! that far.
 
 use std::ffi::c_int;
 use std::ptr;

@@ -1,21 +1,27 @@
 //! The interposing library: unmodified verbs programs on the software RNIC.
 //!
-//! **Purpose.** Preloaded into a program (by `longhaul exec`), it defines the public symbols of libibverbs
-//! and librdmacm, so that the program finds the device `longhaul0`. The real libraries stay loaded, because
-//! vendor libraries that a program links need them; their string functions are used, and nothing else. A program
-//! that loads them while it runs, and looks the verbs up by name, finds these as well (`lookup`).
+//! **Purpose.** Preloaded into a program (by `longhaul exec`), it defines the public symbols of
+//! libibverbs and librdmacm, so that the program finds the device `longhaul0`. The real libraries
+//! stay loaded, because vendor libraries that a program links need them; their string functions are
+//! used, and nothing else. A program that loads them while it runs, and looks the verbs up by name,
+//! finds these as well (`lookup`).
 //!
-//! **Lifecycle.** Nothing happens when the library is loaded. The first call reads the environment (see
-//! `longhaul_rdma::attach`), the first queue pair or connection attaches the port and starts the engine
-//! thread; the child of a fork starts anew.
+//! **Lifecycle.** Nothing happens when the library is loaded. The first call reads the environment
+//! (see `longhaul_rdma::attach`), the first queue pair or connection attaches the port and starts
+//! the engine thread; the child of a fork starts anew.
 //!
-//! **Trust.** Pointers from the program are checked as far as C allows: null, misaligned, of another kind,
-//! or destroyed (mostly) is refused with EINVAL. A panic never crosses into C: the call fails with EIO.
+//! **Trust.** Pointers from the program are checked as far as C allows: null, misaligned, of
+//! another kind, or destroyed (mostly) is refused with EINVAL. A panic never crosses into C: the
+//! call fails with EIO.
 //!
-//! **What it deliberately does not do.** Everything in `unsupported`, memory windows, on-demand paging, XRC,
-//! raw packets, device memory: their slots are empty or say so, as on a device without them.
+//! **What it deliberately does not do.** Everything in `unsupported`, memory windows, on-demand
+//! paging, XRC, raw packets, device memory: their slots are empty or say so, as on a device without
+//! them.
 
-#![allow(clippy::missing_safety_doc, reason = "entry points have the contracts of the verbs manual pages")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "entry points have the contracts of the verbs manual pages"
+)]
 
 mod address;
 mod async_event;

@@ -1,9 +1,10 @@
 //! Programs that load the real libraries while they run, and look the verbs up by name.
 //!
-//! A preloaded library comes first for whoever is linked against a name. Who asks for a name in a library of his
-//! choice gets that library's: `dlsym` and `dlvsym` are defined here as well, and where the answer would be a
-//! function of libibverbs or librdmacm that this library defines, its own is returned. Everything else is the C
-//! library's affair, which is entered as if the program had called it: for some questions it matters who asks.
+//! A preloaded library comes first for whoever is linked against a name. Who asks for a name in a
+//! library of his choice gets that library's: `dlsym` and `dlvsym` are defined here as well, and
+//! where the answer would be a function of libibverbs or librdmacm that this library defines, its
+//! own is returned. Everything else is the C library's affair, which is entered as if the program
+//! had called it: for some questions it matters who asks.
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -83,7 +84,8 @@ unsafe extern "C" fn versioned_answer(
 ) -> Answer {
     static REAL: AtomicUsize = AtomicUsize::new(0);
     let ask = real(&REAL, c"dlvsym");
-    // Functions for programs of 2006 have the same names and other structures: they stay the real library's.
+    // Functions for programs of 2006 have the same names and other structures: they stay the real
+    // library's.
     let is_current = |current: *mut c_void| {
         // SAFETY: the C library's function, asked what the program asks it.
         let wanted = unsafe { std::mem::transmute::<usize, Dlvsym>(ask)(library, name, version) };
@@ -94,8 +96,8 @@ unsafe extern "C" fn versioned_answer(
     Answer { own, ask }
 }
 
-/// This library's function for a name that `library` would give a function of the real libraries for, if that one
-/// is `wanted`; else null.
+/// This library's function for a name that `library` would give a function of the real libraries
+/// for, if that one is `wanted`; else null.
 ///
 /// # Safety
 /// `name` is null or a C string; `library` is what `dlsym` takes.
@@ -121,8 +123,8 @@ unsafe fn own(
         if theirs.is_null() || !is_of_real_library(theirs) || !wanted(theirs) {
             return ptr::null_mut();
         }
-        // From the start of the search order, where the preloaded library is; what stands before it there, an
-        // interposer like itself, would come first for linked programs too.
+        // From the start of the search order, where the preloaded library is; what stands before it
+        // there, an interposer like itself, would come first for linked programs too.
         dlsym(libc::RTLD_DEFAULT, name)
     }
 }
@@ -131,7 +133,8 @@ unsafe fn own(
 fn is_of_real_library(function: *mut c_void) -> bool {
     // SAFETY: plain C structure of integers and pointers.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked about; names are C strings that live as long as their library.
+    // SAFETY: any address may be asked about; names are C strings that live as long as their
+    // library.
     unsafe {
         if libc::dladdr(function, &raw mut found) == 0 || found.dli_fname.is_null() {
             return false;
@@ -142,15 +145,16 @@ fn is_of_real_library(function: *mut c_void) -> bool {
     }
 }
 
-/// The C library's function `name`, one of those that are defined here too. Found once; the process ends when it
-/// cannot be found, because there is nothing to go on with.
+/// The C library's function `name`, one of those that are defined here too. Found once; the process
+/// ends when it cannot be found, because there is nothing to go on with.
 fn real(known: &AtomicUsize, name: &CStr) -> usize {
     match known.load(Ordering::Relaxed) {
         0 => {
-            let found = library_of_dladdr().and_then(|library| library.find(name)).unwrap_or_else(|| {
-                eprintln!("longhaul: the C library has no {}", name.to_string_lossy());
-                std::process::abort();
-            });
+            let found =
+                library_of_dladdr().and_then(|library| library.find(name)).unwrap_or_else(|| {
+                    eprintln!("longhaul: the C library has no {}", name.to_string_lossy());
+                    std::process::abort();
+                });
             known.store(found, Ordering::Relaxed);
             found
         }
@@ -158,8 +162,8 @@ fn real(known: &AtomicUsize, name: &CStr) -> usize {
     }
 }
 
-// Members and numbers below: System V ABI, "Dynamic Linking"; glibc's `link.h`; the GNU hash section as binutils
-// writes it.
+// Members and numbers below: System V ABI, "Dynamic Linking"; glibc's `link.h`; the GNU hash
+// section as binutils writes it.
 
 #[repr(C)]
 struct LinkMap {
@@ -209,7 +213,8 @@ fn library_of_dladdr() -> Option<Library> {
         ) -> c_int;
     }
     let mut map: *mut c_void = ptr::null_mut();
-    // SAFETY: places for both results; the library is never unloaded, and its tables are as the ABI says.
+    // SAFETY: places for both results; the library is never unloaded, and its tables are as the ABI
+    // says.
     unsafe {
         let mut found: libc::Dl_info = std::mem::zeroed();
         let address = libc::dladdr as *const c_void;
@@ -246,8 +251,9 @@ impl Library {
             .to_bytes()
             .iter()
             .fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
-        // SAFETY: the section is a header of four words, a filter, a bucket per chain, and the chains; a bucket
-        // has the number of the chain's first symbol, and the last hash of a chain has its lowest bit set.
+        // SAFETY: the section is a header of four words, a filter, a bucket per chain, and the
+        // chains; a bucket has the number of the chain's first symbol, and the last hash of a chain
+        // has its lowest bit set.
         unsafe {
             let [buckets, first, filter] = [0, 1, 2].map(|word| *self.hash.add(word));
             let filter_words = filter as usize * (size_of::<c_long>() / size_of::<u32>());

@@ -53,12 +53,14 @@ impl Use {
 
 const PAGE: u64 = 4096;
 
-/// Whether every page of a range is mapped and may be used so; brings the pages in. A region over other
-/// memory is refused with EFAULT, as the kernel does when it pins: to use it later would end the program.
+/// Whether every page of a range is mapped and may be used so; brings the pages in. A region over
+/// other memory is refused with EFAULT, as the kernel does when it pins: to use it later would end
+/// the program.
 fn is_usable(address: u64, len: u64, usage: Use) -> bool {
     const BYTES_AT_ONCE: u64 = 1 << 26;
     let Some(end) = address.checked_add(len) else { return false };
-    let advice = if usage == Use::Write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    let advice =
+        if usage == Use::Write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     let known = kernel_knows(advice);
     let mut at = address & !(PAGE - 1);
     while at < end {
@@ -83,15 +85,17 @@ fn kernel_knows(advice: c_int) -> bool {
     unsafe { libc::madvise(ptr::null_mut(), 0, advice) == 0 }
 }
 
-/// Whether every page of a range is mapped, with whatever rights. `at` is a multiple of the page size.
+/// Whether every page of a range is mapped, with whatever rights. `at` is a multiple of the page
+/// size.
 fn is_mapped(at: u64, len: u64) -> bool {
     let mut residency = vec![0_u8; len.div_ceil(PAGE) as usize];
-    // SAFETY: mincore does not touch the range that it is asked about; `residency` has a byte per page.
+    // SAFETY: mincore does not touch the range that it is asked about; `residency` has a byte per
+    // page.
     unsafe { libc::mincore(at as *mut c_void, len as usize, residency.as_mut_ptr()) == 0 }
 }
 
-/// The flags that a region may have: those that mean something here, those that the kernel takes from
-/// everybody, and those that any device may ignore.
+/// The flags that a region may have: those that mean something here, those that the kernel takes
+/// from everybody, and those that any device may ignore.
 const KNOWN_ACCESS: c_uint = Access::ALL.0
     | IBV_ACCESS_MW_BIND
     | IBV_ACCESS_ZERO_BASED
@@ -99,9 +103,9 @@ const KNOWN_ACCESS: c_uint = Access::ALL.0
     | IBV_ACCESS_HUGETLB
     | IBV_ACCESS_OPTIONAL_RANGE;
 
-/// What the device is told of a range that passes the checks of the kernel, made in the kernel's order: the first
-/// address that peers use, and their rights.
-/// Source: Linux, `ib_check_mr_access`, `ib_uverbs_reg_mr`, `ib_umem_get`.
+/// What the device is told of a range that passes the checks of the kernel, made in the kernel's
+/// order: the first address that peers use, and their rights. Source: Linux, `ib_check_mr_access`,
+/// `ib_uverbs_reg_mr`, `ib_umem_get`.
 fn checked(address: u64, len: u64, iova: u64, access: c_uint) -> Result<(u64, Access), c_int> {
     let rights = Access(access & Access::ALL.0);
     let remote_write = rights.0 & (Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0) != 0;
@@ -127,9 +131,16 @@ fn checked(address: u64, len: u64, iova: u64, access: c_uint) -> Result<(u64, Ac
     Ok((if zero_based { 0 } else { iova }, rights))
 }
 
-fn register(domain: &Domain, address: u64, len: u64, iova: u64, access: c_uint) -> Result<MrKeys, c_int> {
+fn register(
+    domain: &Domain,
+    address: u64,
+    len: u64,
+    iova: u64,
+    access: c_uint,
+) -> Result<MrKeys, c_int> {
     let (iova, rights) = checked(address, len, iova, access)?;
-    let keys = domain.engine.with_quietly(|rnic| rnic.reg_mr(domain.id, address, len, iova, rights));
+    let keys =
+        domain.engine.with_quietly(|rnic| rnic.reg_mr(domain.id, address, len, iova, rights));
     keys.and_then(|keys| Ok(keys?)).map_err(|error| error.errno())
 }
 
@@ -137,9 +148,17 @@ fn register(domain: &Domain, address: u64, len: u64, iova: u64, access: c_uint) 
 ///
 /// # Safety
 /// `pd` is null or points to readable memory.
-unsafe fn create(pd: *mut ibv_pd, addr: *mut c_void, len: usize, iova: u64, access: c_uint) -> *mut ibv_mr {
+unsafe fn create(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
     // SAFETY: the program's pointer, checked as far as that goes.
-    let Some(domain) = (unsafe { object::resolve::<Domain>(pd) }) else { return null(libc::EINVAL) };
+    let Some(domain) = (unsafe { object::resolve::<Domain>(pd) }) else {
+        return null(libc::EINVAL);
+    };
     match register(domain, addr as u64, len as u64, iova, access) {
         Ok(keys) => {
             let public = ibv_mr {
@@ -152,7 +171,8 @@ unsafe fn create(pd: *mut ibv_pd, addr: *mut c_void, len: usize, iova: u64, acce
                 lkey: keys.lkey.0,
                 rkey: keys.rkey.0,
             };
-            let registration = Registration { lkey: keys.lkey, iova, access, _domain: domain.users.join() };
+            let registration =
+                Registration { lkey: keys.lkey, iova, access, _domain: domain.users.join() };
             let engine = Arc::clone(&domain.engine);
             object::create(public, Region { engine, registration: Mutex::new(registration) })
         }
@@ -209,7 +229,8 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     null(libc::EOPNOTSUPP)
 }
 
-/// Registers anew under the same keys, as hardware does: peers know them. A refusal leaves the region as it was.
+/// Registers anew under the same keys, as hardware does: peers know them. A refusal leaves the
+/// region as it was.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -237,8 +258,8 @@ unsafe extern "C" fn ibv_rereg_mr(
             return failed(IBV_REREG_MR_ERR_INPUT.0, libc::EINVAL);
         }
         let mut registration = region.registration.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: a live region, whose public part nobody else writes to; and the program's pointer, checked as
-        // far as that goes.
+        // SAFETY: a live region, whose public part nobody else writes to; and the program's
+        // pointer, checked as far as that goes.
         unsafe {
             let pd = if rehomes { pd } else { (*mr).pd };
             let here = ((*mr).addr, (*mr).length, registration.iova);
@@ -253,9 +274,9 @@ unsafe extern "C" fn ibv_rereg_mr(
             }
             let (lkey, address, length) = (registration.lkey, addr as u64, len as u64);
             let replaced = checked(address, length, iova, access).and_then(|(first, rights)| {
-                let replaced = region
-                    .engine
-                    .with_quietly(|rnic| rnic.rereg_mr(lkey, domain.id, address, length, first, rights));
+                let replaced = region.engine.with_quietly(|rnic| {
+                    rnic.rereg_mr(lkey, domain.id, address, length, first, rights)
+                });
                 replaced.and_then(|done| Ok(done?)).map_err(|error| error.errno())
             });
             if let Err(errno) = replaced {
@@ -272,7 +293,9 @@ unsafe extern "C" fn ibv_rereg_mr(
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(region) = (unsafe { object::resolve::<Region>(mr) }) else { return returned(libc::EINVAL) };
+        let Some(region) = (unsafe { object::resolve::<Region>(mr) }) else {
+            return returned(libc::EINVAL);
+        };
         let lkey = region.registration.lock().unwrap_or_else(PoisonError::into_inner).lkey;
         let freed = region.engine.with_quietly(|rnic| rnic.dereg_mr(lkey));
         if let Err(error) = freed.and_then(|done| Ok(done?)) {
@@ -344,9 +367,11 @@ mod tests {
     fn any_right_to_write_needs_writable_memory() {
         assert_eq!(Use::of(Access(0)), Use::Read);
         assert_eq!(Use::of(Access::REMOTE_READ), Use::Read);
-        for rights in
-            [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ.and(Access::LOCAL_WRITE)]
-        {
+        for rights in [
+            Access::LOCAL_WRITE,
+            Access::REMOTE_WRITE,
+            Access::REMOTE_READ.and(Access::LOCAL_WRITE),
+        ] {
             assert_eq!(Use::of(rights), Use::Write);
         }
     }

@@ -1,8 +1,9 @@
 //! Objects handed out to C: a public part that the program reads, and ours behind it.
 //!
-//! The program gives back pointers to the public part. Each object carries a mark, so that a null pointer,
-//! a pointer to something else and a pointer to a destroyed object are refused rather than used. The memory of
-//! the objects destroyed last is kept for a while: to destroy one twice is the commonest mistake.
+//! The program gives back pointers to the public part. Each object carries a mark, so that a null
+//! pointer, a pointer to something else and a pointer to a destroyed object are refused rather than
+//! used. The memory of the objects destroyed last is kept for a while: to destroy one twice is the
+//! commonest mistake.
 
 use std::alloc::{Layout, dealloc};
 use std::cell::UnsafeCell;
@@ -32,7 +33,8 @@ struct Object<K: Kind> {
 
 /// Makes an object; the program owns it until it calls the destroying function.
 pub(crate) fn create<K: Kind>(public: K::Public, kind: K) -> *mut K::Public {
-    let object = Box::new(Object { public: UnsafeCell::new(public), mark: AtomicU64::new(K::MARK), kind });
+    let object =
+        Box::new(Object { public: UnsafeCell::new(public), mark: AtomicU64::new(K::MARK), kind });
     Box::into_raw(object).cast()
 }
 
@@ -47,8 +49,8 @@ pub(crate) unsafe fn resolve<'a, K: Kind>(public: *mut K::Public) -> Option<&'a 
     if object.is_null() || !object.is_aligned() {
         return None;
     }
-    // SAFETY: the caller vouches for readable memory; only the mark is looked at before it is known to be
-    // an object of ours.
+    // SAFETY: the caller vouches for readable memory; only the mark is looked at before it is known
+    // to be an object of ours.
     unsafe {
         if (*object).mark.load(Ordering::Relaxed) != K::MARK {
             return None;
@@ -66,9 +68,11 @@ pub(crate) unsafe fn destroy<K: Kind>(public: *mut K::Public) {
     if object.is_null() || !object.is_aligned() {
         return;
     }
-    // SAFETY: the caller vouches for readable memory. Whoever takes the mark away is the only one who drops.
+    // SAFETY: the caller vouches for readable memory. Whoever takes the mark away is the only one
+    // who drops.
     unsafe {
-        if (*object).mark.compare_exchange(K::MARK, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if (*object).mark.compare_exchange(K::MARK, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
             std::ptr::drop_in_place(&raw mut (*object).kind);
             bury(object.cast(), Layout::new::<Object<K>>());
         }

@@ -6,8 +6,8 @@ use longhaul_abi_defs::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_IP_CSUM, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
     IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_TSO, ibv_ah, ibv_qp, ibv_recv_wr, ibv_send_wr,
-    ibv_sge,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_TSO, ibv_ah, ibv_qp, ibv_recv_wr,
+    ibv_send_wr, ibv_sge,
 };
 use longhaul_rdma::{Engine, ProcessMemory, errno_of_post};
 use longhaul_rnic::{Destination, PostError, QpKind, RecvWr, Rnic, SGE_MAX, SendOp, SendWr, Sge};
@@ -41,7 +41,11 @@ unsafe fn segments(list: *const ibv_sge, count: c_int, out: &mut [Sge; SGE_MAX])
 /// # Safety
 /// `ah` is null or points to readable memory.
 #[inline]
-pub(crate) unsafe fn destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Destination, c_int> {
+pub(crate) unsafe fn destination(
+    ah: *mut ibv_ah,
+    qpn: u32,
+    qkey: u32,
+) -> Result<Destination, c_int> {
     // SAFETY: the program's pointer, checked as far as that goes.
     let handle = unsafe { object::resolve::<AddressHandle>(ah) }.ok_or(libc::EINVAL)?;
     Ok(Destination { ah: handle.id, qpn: Qpn::new(qpn & Qpn::MAX), qkey })
@@ -69,7 +73,9 @@ unsafe fn operation(kind: QpKind, wr: &ibv_send_wr) -> Result<SendOp, c_int> {
         let (remote_address, rkey) = (wr.wr.rdma.remote_addr, RKey(wr.wr.rdma.rkey));
         Ok(match wr.opcode {
             IBV_WR_RDMA_WRITE => SendOp::Write { remote_address, rkey, immediate: None },
-            IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::Write { remote_address, rkey, immediate: immediate() },
+            IBV_WR_RDMA_WRITE_WITH_IMM => {
+                SendOp::Write { remote_address, rkey, immediate: immediate() }
+            }
             IBV_WR_SEND => SendOp::Send { immediate: None, invalidate: None },
             IBV_WR_SEND_WITH_IMM => SendOp::Send { immediate: immediate(), invalidate: None },
             IBV_WR_SEND_WITH_INV => {
@@ -128,8 +134,8 @@ pub(crate) unsafe extern "C" fn post_send(
                 // SAFETY: as above.
                 let op = unsafe { operation(ours.kind, request) }?;
                 // SAFETY: as above.
-                let segments =
-                    unsafe { segments(request.sg_list, request.num_sge, &mut list) }.ok_or(libc::EINVAL)?;
+                let segments = unsafe { segments(request.sg_list, request.num_sge, &mut list) }
+                    .ok_or(libc::EINVAL)?;
                 let flags = request.send_flags;
                 if flags & IBV_SEND_IP_CSUM != 0 {
                     // For devices that say they can, which this one does not.
@@ -174,8 +180,8 @@ pub(crate) unsafe fn post_receives(
         // SAFETY: the program gives a list of work requests that ends with a null pointer.
         while let Some(request) = unsafe { wr.as_ref() } {
             // SAFETY: as above.
-            let segments =
-                unsafe { segments(request.sg_list, request.num_sge, &mut list) }.ok_or(libc::EINVAL)?;
+            let segments = unsafe { segments(request.sg_list, request.num_sge, &mut list) }
+                .ok_or(libc::EINVAL)?;
             let receive = RecvWr { wr_id: request.wr_id, segments };
             post(rnic, &receive).map_err(|error| errno_of_post(&error))?;
             wr = request.next;
@@ -201,7 +207,9 @@ pub(crate) unsafe extern "C" fn post_recv(
         match unsafe { queue_pair(qp) } {
             // SAFETY: the program gives a list of work requests, and room for a pointer or none.
             Some(ours) => unsafe {
-                post_receives(&ours.engine, first, bad, |rnic, receive| rnic.post_recv(ours.qpn, receive))
+                post_receives(&ours.engine, first, bad, |rnic, receive| {
+                    rnic.post_recv(ours.qpn, receive)
+                })
             },
             // SAFETY: as above.
             None => unsafe { refuse(bad, first, libc::EINVAL) },

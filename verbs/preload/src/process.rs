@@ -3,7 +3,9 @@
 use std::ffi::c_char;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use longhaul_abi_defs::{IBV_NODE_CA, IBV_SYSFS_NAME_MAX, IBV_SYSFS_PATH_MAX, IBV_TRANSPORT_IB, ibv_device};
+use longhaul_abi_defs::{
+    IBV_NODE_CA, IBV_SYSFS_NAME_MAX, IBV_SYSFS_PATH_MAX, IBV_TRANSPORT_IB, ibv_device,
+};
 use longhaul_rdma::{Attach, AttachError, Engine, RdmaError};
 
 use crate::object::{self, Kind};
@@ -37,9 +39,10 @@ pub(crate) fn device() -> *mut ibv_device {
     static DEVICE: OnceLock<DevicePointer> = OnceLock::new();
     DEVICE
         .get_or_init(|| match Attach::from_env() {
-            Ok(attach) => {
-                DevicePointer(object::create(public_part(), Device { attach, engine: Mutex::default() }))
-            }
+            Ok(attach) => DevicePointer(object::create(
+                public_part(),
+                Device { attach, engine: Mutex::default() },
+            )),
             Err(error) => {
                 if error != AttachError::NoDevice {
                     eprintln!("longhaul: {error}");
@@ -61,7 +64,8 @@ impl Device {
         }
         // SAFETY: programs keep registered memory mapped, as verbs demands of them.
         let engine = unsafe { Engine::new(self.attach.clone()) }?;
-        // The parent's engine, after a fork, is never dropped: its sockets and memory are the parent's.
+        // The parent's engine, after a fork, is never dropped: its sockets and memory are the
+        // parent's.
         std::mem::forget(slot.replace(Arc::clone(&engine)));
         Ok(engine)
     }

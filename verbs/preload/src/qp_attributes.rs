@@ -3,17 +3,18 @@
 use std::ffi::{c_int, c_uint};
 
 use longhaul_abi_defs::{
-    IBV_MIG_MIGRATED, IBV_QP_ACCESS_FLAGS, IBV_QP_ALT_PATH, IBV_QP_AV, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN,
-    IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
-    IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RATE_LIMIT,
-    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
-    IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
+    IBV_MIG_MIGRATED, IBV_QP_ACCESS_FLAGS, IBV_QP_ALT_PATH, IBV_QP_AV, IBV_QP_CUR_STATE,
+    IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC,
+    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU,
+    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RATE_LIMIT, IBV_QP_RETRY_CNT,
+    IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_ERR,
+    IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
     IBV_RATE_2_5_GBPS, IBV_RATE_5_GBPS, IBV_RATE_10_GBPS, IBV_RATE_14_GBPS, IBV_RATE_20_GBPS,
     IBV_RATE_25_GBPS, IBV_RATE_28_GBPS, IBV_RATE_30_GBPS, IBV_RATE_40_GBPS, IBV_RATE_50_GBPS,
     IBV_RATE_56_GBPS, IBV_RATE_60_GBPS, IBV_RATE_80_GBPS, IBV_RATE_100_GBPS, IBV_RATE_112_GBPS,
     IBV_RATE_120_GBPS, IBV_RATE_168_GBPS, IBV_RATE_200_GBPS, IBV_RATE_300_GBPS, IBV_RATE_400_GBPS,
-    IBV_RATE_600_GBPS, IBV_RATE_800_GBPS, IBV_RATE_1200_GBPS, IBV_RATE_MAX, ibv_mtu, ibv_qp_attr, ibv_qp_cap,
-    ibv_qp_state, ibv_rate,
+    IBV_RATE_600_GBPS, IBV_RATE_800_GBPS, IBV_RATE_1200_GBPS, IBV_RATE_MAX, ibv_mtu, ibv_qp_attr,
+    ibv_qp_cap, ibv_qp_state, ibv_rate,
 };
 use longhaul_rdma::Attach;
 use longhaul_rnic::{Access, Mtu, QpAttr, QpInfo, QpInit, QpState, RateLimit};
@@ -35,8 +36,8 @@ fn state_of(state: ibv_qp_state) -> Result<QpState, c_int> {
     })
 }
 
-/// Attributes that this device knows, and those of them that it can be told nothing by: the path of a queue pair
-/// never migrates.
+/// Attributes that this device knows, and those of them that it can be told nothing by: the path of
+/// a queue pair never migrates.
 const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_CUR_STATE
     | IBV_QP_EN_SQD_ASYNC_NOTIFY
@@ -152,7 +153,8 @@ pub(crate) fn attributes(
     Ok(out)
 }
 
-/// The sizes that a queue pair was granted. Queues may be a little longer than the device says that they can be.
+/// The sizes that a queue pair was granted. Queues may be a little longer than the device says that
+/// they can be.
 pub(crate) fn capacities(init: &QpInit) -> ibv_qp_cap {
     let receives = init.srq.is_none();
     ibv_qp_cap {
@@ -218,7 +220,10 @@ mod tests {
         attr.retry_cnt = 7;
         attr.rq_psn = 0xff00_0001;
         let taken = taken(&attr, IBV_QP_TIMEOUT | IBV_QP_RQ_PSN).unwrap();
-        assert_eq!((taken.timeout, taken.retry_cnt, taken.rq_psn), (Some(14), None, Some(Psn::new(1))));
+        assert_eq!(
+            (taken.timeout, taken.retry_cnt, taken.rq_psn),
+            (Some(14), None, Some(Psn::new(1)))
+        );
     }
 
     #[test]
@@ -267,7 +272,8 @@ mod tests {
         assert_eq!(limit_of_static_rate(0), Ok(None));
         assert_eq!(limit_of_static_rate(5), Ok(RateLimit::from_verbs(5_000_000, 0, 0)));
         assert_eq!(limit_of_static_rate(1), Err(libc::EINVAL));
-        let codes: std::collections::BTreeSet<u32> = STATIC_RATES.iter().map(|(rate, _)| rate.0).collect();
+        let codes: std::collections::BTreeSet<u32> =
+            STATIC_RATES.iter().map(|(rate, _)| rate.0).collect();
         assert_eq!(codes.into_iter().collect::<Vec<_>>(), (2..=24).collect::<Vec<_>>());
     }
 

@@ -10,11 +10,11 @@ use longhaul_abi_defs::{
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
     IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV,
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_MAX_TSO_HEADER,
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
-    IBV_QP_RATE_LIMIT, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPT_DRIVER, IBV_QPT_RAW_PACKET,
-    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_context, ibv_cq, ibv_pd,
-    ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr,
-    ibv_qp_state, ibv_qp_type,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QP_INIT_ATTR_XRCD, IBV_QP_RATE_LIMIT, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPS_RTR,
+    IBV_QPT_DRIVER, IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV,
+    IBV_QPT_XRC_SEND, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_qp_state, ibv_qp_type,
 };
 use longhaul_rdma::{AsyncEvent, AsyncSink, Engine, EventQueue};
 use longhaul_rnic::{QpAttr, QpInfo, QpInit, QpKind, QpState, RateLimit};
@@ -37,13 +37,14 @@ pub(crate) struct QueuePair {
     pub(crate) engine: Arc<Engine>,
     pub(crate) qpn: Qpn,
     pub(crate) kind: QpKind,
-    /// The operations that the program asked the builder interface for; `None` when it asked for no such
-    /// interface.
+    /// The operations that the program asked the builder interface for; `None` when it asked for no
+    /// such interface.
     pub(crate) send_ops: Option<u64>,
     context_events: Arc<EventQueue<AsyncEvent>>,
     /// In kbit/s, as the program set it.
     rate_limit: AtomicU32,
-    /// The code of the rate in the address vector, which takes effect when the queue pair becomes ready to send.
+    /// The code of the rate in the address vector, which takes effect when the queue pair becomes
+    /// ready to send.
     static_rate: AtomicU8,
     pub(crate) async_events: Acknowledgements,
     pub(crate) work_builder: WorkBuilder,
@@ -71,7 +72,9 @@ fn kind_of(kind: ibv_qp_type) -> Result<QpKind, c_int> {
         IBV_QPT_RC => Ok(QpKind::Rc),
         IBV_QPT_UC => Ok(QpKind::Uc),
         IBV_QPT_UD => Ok(QpKind::Ud),
-        IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV | IBV_QPT_DRIVER => Err(libc::EOPNOTSUPP),
+        IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV | IBV_QPT_DRIVER => {
+            Err(libc::EOPNOTSUPP)
+        }
         _ => Err(libc::EINVAL),
     }
 }
@@ -141,7 +144,10 @@ unsafe fn initial<'a>(
         send_sge_max: attr.cap.max_send_sge.max(1),
         recv_sge_max: if shared.is_some() { 1 } else { attr.cap.max_recv_sge.max(1) },
         // As kernel devices round it up: programs send a few bytes inline without having asked.
-        inline_max: attr.cap.max_inline_data.max(INLINE_PER_ENTRY.saturating_mul(attr.cap.max_send_sge)),
+        inline_max: attr
+            .cap
+            .max_inline_data
+            .max(INLINE_PER_ENTRY.saturating_mul(attr.cap.max_send_sge)),
         signal_all: attr.sq_sig_all != 0,
     };
     Ok((domain, init))
@@ -162,7 +168,10 @@ unsafe fn create(
     // SAFETY: a live protection domain, and the context of it.
     let (context, events) = unsafe {
         let context = (*pd).context;
-        (context, device::context(context).map(|ours| Arc::clone(&ours.events)).ok_or(libc::EINVAL)?)
+        (
+            context,
+            device::context(context).map(|ours| Arc::clone(&ours.events)).ok_or(libc::EINVAL)?,
+        )
     };
     let nameless = AsyncSink { asynchronous: Arc::clone(&events), cookie: 0 };
     let qpn = engine.create_qp(&init, nameless).map_err(|error| error.errno())?;
@@ -201,7 +210,8 @@ unsafe fn create(
     Ok(qp.cast())
 }
 
-/// Takes the completions of a queue pair that is reset or gone out of its queues, as far as they have left the device.
+/// Takes the completions of a queue pair that is reset or gone out of its queues, as far as they
+/// have left the device.
 ///
 /// # Safety
 /// As [`object::resolve`].
@@ -220,7 +230,10 @@ fn info_of(engine: &Engine, qpn: Qpn) -> Result<QpInfo, c_int> {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
     guarded(ptr::null_mut(), || {
         // SAFETY: the program's pointer.
         let Some(attr) = (unsafe { attr.as_mut() }) else { return null(libc::EINVAL) };
@@ -230,7 +243,8 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp
 }
 
 /// Members of the extended attributes that mean something here.
-const TAKEN: u32 = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+const TAKEN: u32 =
+    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 /// Members that belong to what this device does not have: XRC, segmentation, receive hashing.
 const FOREIGN: u32 = IBV_QP_INIT_ATTR_XRCD
     | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
@@ -242,8 +256,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     guarded(ptr::null_mut(), || {
-        // SAFETY: the program's pointers. Older programs pass less than the whole structure, so that no
-        // reference to it is made; comp_mask says which members are there.
+        // SAFETY: the program's pointers. Older programs pass less than the whole structure, so
+        // that no reference to it is made; comp_mask says which members are there.
         unsafe {
             if attr.is_null() || device::context(context).is_none() {
                 return null(libc::EINVAL);
@@ -267,12 +281,16 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: c_uint, _flags: u32) -> c_int {
+unsafe extern "C" fn ibv_query_qp_data_in_order(
+    _qp: *mut ibv_qp,
+    _op: c_uint,
+    _flags: u32,
+) -> c_int {
     0
 }
 
-/// Adds the limit that the address vector's rate means, on the step to "ready to send" and when the vector changes
-/// later, unless the program sets a limit in the same call.
+/// Adds the limit that the address vector's rate means, on the step to "ready to send" and when the
+/// vector changes later, unless the program sets a limit in the same call.
 fn with_static_rate(
     mut wanted: QpAttr,
     ours: &QueuePair,
@@ -281,7 +299,8 @@ fn with_static_rate(
     mask: c_uint,
 ) -> Result<QpAttr, c_int> {
     let has_address = mask & IBV_QP_AV != 0;
-    let fresh = if has_address { Some(limit_of_static_rate(attr.ah_attr.static_rate)?) } else { None };
+    let fresh =
+        if has_address { Some(limit_of_static_rate(attr.ah_attr.static_rate)?) } else { None };
     if wanted.rate_limit.is_some() {
         return Ok(wanted);
     }
@@ -297,7 +316,11 @@ fn with_static_rate(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the program's pointers, checked as far as that goes.
         let (Some(ours), Some(attr)) = (unsafe { (queue_pair(qp), attr.as_ref()) }) else {
@@ -307,10 +330,11 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
         // SAFETY: a live queue pair.
         let state = unsafe { (*qp).state };
         let wanted = attributes(attr, mask, state, ours.engine.attach());
-        let wanted = match wanted.and_then(|wanted| with_static_rate(wanted, ours, state, attr, mask)) {
-            Ok(wanted) => wanted,
-            Err(errno) => return returned(errno),
-        };
+        let wanted =
+            match wanted.and_then(|wanted| with_static_rate(wanted, ours, state, attr, mask)) {
+                Ok(wanted) => wanted,
+                Err(errno) => return returned(errno),
+            };
         if let Err(error) = ours.engine.modify_qp(ours.qpn, &wanted) {
             return returned(error.errno());
         }
@@ -403,7 +427,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         if let Err(error) = ours.engine.destroy_qp(ours.qpn) {
             return returned(error.errno());
         }
-        // SAFETY: a live queue pair; the program does not give its completion queues up at the same time.
+        // SAFETY: a live queue pair; the program does not give its completion queues up at the same
+        // time.
         unsafe { forget_completions([(*qp).send_cq, (*qp).recv_cq], ours.qpn) };
         let mine = qp as u64;
         ours.context_events

@@ -30,8 +30,8 @@ impl Kind for SharedQueue {
     const MARK: u64 = 0x6c68_5f73_7271_5f5f;
 }
 
-/// Makes a shared receive queue, and writes the capacities granted into `init`. The limit that `init` may
-/// carry means nothing, as the manual page says.
+/// Makes a shared receive queue, and writes the capacities granted into `init`. The limit that
+/// `init` may carry means nothing, as the manual page says.
 ///
 /// # Safety
 /// `pd` is null or points to readable memory.
@@ -41,16 +41,21 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut i
     // SAFETY: a live protection domain, and the context of it.
     let (context, events) = unsafe {
         let context = (*pd).context;
-        (context, device::context(context).map(|ours| Arc::clone(&ours.events)).ok_or(libc::EINVAL)?)
+        (
+            context,
+            device::context(context).map(|ours| Arc::clone(&ours.events)).ok_or(libc::EINVAL)?,
+        )
     };
     let engine = &domain.engine;
-    let wanted = SrqInit { pd: domain.id, depth: init.attr.max_wr, sge_max: init.attr.max_sge, limit: 0 };
+    let wanted =
+        SrqInit { pd: domain.id, depth: init.attr.max_wr, sge_max: init.attr.max_sge, limit: 0 };
     let id = engine.create_srq(&wanted).map_err(|error| error.errno())?;
     let granted = engine.with_quietly(|rnic| rnic.query_srq(id)).and_then(|granted| Ok(granted?));
     let granted = granted.map_err(|error| error.errno())?;
     init.attr.max_wr = granted.depth;
     init.attr.max_sge = granted.sge_max;
-    let public = ibv_srq { context, srq_context: init.srq_context, pd, handle: id.0, ..ibv_srq::zeroed() };
+    let public =
+        ibv_srq { context, srq_context: init.srq_context, pd, handle: id.0, ..ibv_srq::zeroed() };
     let kind = SharedQueue {
         engine: Arc::clone(engine),
         id,
@@ -85,7 +90,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 ) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the program's pointers, checked as far as that goes.
-        let (Some(ours), Some(attr)) = (unsafe { (object::resolve::<SharedQueue>(srq), attr.as_ref()) })
+        let (Some(ours), Some(attr)) =
+            (unsafe { (object::resolve::<SharedQueue>(srq), attr.as_ref()) })
         else {
             return returned(libc::EINVAL);
         };
@@ -106,7 +112,8 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
         // SAFETY: the program's pointer, checked as far as that goes.
         let ours = unsafe { object::resolve::<SharedQueue>(srq) }.filter(|_| !attr.is_null());
         let Some(ours) = ours else { return returned(libc::EINVAL) };
-        match ours.engine.with_quietly(|rnic| rnic.query_srq(ours.id)).and_then(|found| Ok(found?)) {
+        match ours.engine.with_quietly(|rnic| rnic.query_srq(ours.id)).and_then(|found| Ok(found?))
+        {
             Ok(found) => {
                 let (max_wr, max_sge, srq_limit) = (found.depth, found.sge_max, found.limit);
                 // SAFETY: the caller gives room for the structure.
@@ -147,7 +154,9 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         match unsafe { object::resolve::<SharedQueue>(srq) } {
             // SAFETY: the program gives a list of work requests, and room for a pointer or none.
             Some(ours) => unsafe {
-                post_receives(&ours.engine, first, bad, |rnic, receive| rnic.post_srq_recv(ours.id, receive))
+                post_receives(&ours.engine, first, bad, |rnic, receive| {
+                    rnic.post_srq_recv(ours.id, receive)
+                })
             },
             // SAFETY: as above.
             None => unsafe { refuse(bad, first, libc::EINVAL) },

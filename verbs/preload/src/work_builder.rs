@@ -1,12 +1,13 @@
 //! The work request builder: `ibv_qp_to_qp_ex` and the `ibv_wr_*` calls.
 //!
-//! Between `ibv_wr_start` and `ibv_wr_complete` requests are only described, in buffers of the queue pair that
-//! are used again and again; inline data is copied there when it is set. Completing posts the whole list under
-//! one lock of the engine, or nothing of it: the first mistake is remembered, whatever could be refused is
-//! looked at before anything is posted, and `ibv_wr_complete` returns the reason.
+//! Between `ibv_wr_start` and `ibv_wr_complete` requests are only described, in buffers of the
+//! queue pair that are used again and again; inline data is copied there when it is set. Completing
+//! posts the whole list under one lock of the engine, or nothing of it: the first mistake is
+//! remembered, whatever could be refused is looked at before anything is posted, and
+//! `ibv_wr_complete` returns the reason.
 //!
-//! From start to completion or abortion one thread has the builder; others wait. Calls outside of that change
-//! nothing.
+//! From start to completion or abortion one thread has the builder; others wait. Calls outside of
+//! that change nothing.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -14,10 +15,11 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use longhaul_abi_defs::{
-    __be32, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_RDMA_READ,
-    IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
-    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, IBV_SEND_FENCE, IBV_SEND_SIGNALED,
-    IBV_SEND_SOLICITED, ibv_ah, ibv_data_buf, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_sge,
+    __be32, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV,
+    IBV_SEND_FENCE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, ibv_ah, ibv_data_buf, ibv_qp,
+    ibv_qp_cap, ibv_qp_ex, ibv_sge,
 };
 use longhaul_rdma::{ProcessMemory, errno_of_post};
 use longhaul_rnic::{Destination, MESSAGE_MAX, QpKind, Rnic, SendOp, SendWr, Sge};
@@ -95,7 +97,9 @@ pub(crate) unsafe fn equip(qp: *mut ibv_qp_ex, cap: &ibv_qp_cap) {
         inline_max: cap.max_inline_data as usize,
     };
     let draft = UnsafeCell::new(Draft::default());
-    ours.work_builder.0.get_or_init(|| Box::new(Builder { section: Section::new(), limits, draft }));
+    ours.work_builder
+        .0
+        .get_or_init(|| Box::new(Builder { section: Section::new(), limits, draft }));
     // SAFETY: the caller's promise.
     fill_slots(unsafe { &mut *qp }, limits.datagrams, ops);
 }
@@ -118,7 +122,8 @@ fn fill_slots(qp: &mut ibv_qp_ex, datagrams: bool, ops: u64) {
     qp.wr_rdma_write_imm = wanted(IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(wr_rdma_write_imm);
     qp.wr_rdma_read = wanted(IBV_QP_EX_WITH_RDMA_READ).then_some(wr_rdma_read);
     qp.wr_atomic_cmp_swp = wanted(IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(wr_atomic_cmp_swp);
-    qp.wr_atomic_fetch_add = wanted(IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(wr_atomic_fetch_add);
+    qp.wr_atomic_fetch_add =
+        wanted(IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(wr_atomic_fetch_add);
 }
 
 #[unsafe(no_mangle)]
@@ -151,10 +156,17 @@ impl Draft {
         if self.requests.len() >= limits.depth {
             return self.fail(libc::ENOMEM);
         }
-        self.requests.push(Request { wr_id, op, flags, data: Data::Segments(0..0), addressed: false });
+        self.requests.push(Request {
+            wr_id,
+            op,
+            flags,
+            data: Data::Segments(0..0),
+            addressed: false,
+        });
     }
 
-    /// Gives the latest request its data, which `set` appends to the buffers; what was set before counts no more.
+    /// Gives the latest request its data, which `set` appends to the buffers; what was set before
+    /// counts no more.
     #[inline]
     fn attach(&mut self, set: impl FnOnce(&mut Vec<Sge>, &mut Vec<u8>) -> Result<Data, c_int>) {
         // After a mistake the buffers do not grow any more.
@@ -182,7 +194,11 @@ impl Draft {
             Data::Segments(range) => (&self.segments[range.clone()], false),
             Data::Inline(range) => {
                 let bytes = &self.inline[range.clone()];
-                copied = [Sge { address: bytes.as_ptr() as u64, len: bytes.len() as u32, lkey: LKey(0) }];
+                copied = [Sge {
+                    address: bytes.as_ptr() as u64,
+                    len: bytes.len() as u32,
+                    lkey: LKey(0),
+                }];
                 (&copied[..], true)
             }
         };
@@ -200,9 +216,10 @@ impl Draft {
     /// Whether the device would refuse a request that has others before it.
     fn check(&self, request: &Request) -> Result<(), c_int> {
         let (len, inline) = match &request.data {
-            Data::Segments(range) => {
-                (self.segments[range.clone()].iter().map(|segment| u64::from(segment.len)).sum(), false)
-            }
+            Data::Segments(range) => (
+                self.segments[range.clone()].iter().map(|segment| u64::from(segment.len)).sum(),
+                false,
+            ),
             Data::Inline(range) => (range.len() as u64, true),
         };
         let possible = match request.op {
@@ -234,7 +251,10 @@ impl Draft {
     /// Whether the queue takes all of the requests, if it takes the first.
     fn check_queue(&self, rnic: &Rnic<ProcessMemory>, qpn: Qpn) -> Result<(), c_int> {
         let awaits_response = |request: &Request| {
-            matches!(request.op, SendOp::Read { .. } | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. })
+            matches!(
+                request.op,
+                SendOp::Read { .. } | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }
+            )
         };
         if self.requests.iter().any(awaits_response) {
             let info = rnic.query_qp(qpn).map_err(|_| libc::EINVAL)?;
@@ -256,7 +276,8 @@ unsafe fn describe(qp: *mut ibv_qp_ex, change: impl FnOnce(&Limits, &mut Draft))
     guarded((), || {
         // SAFETY: passed on to the caller.
         let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else { return };
-        let Some(builder) = ours.work_builder.0.get().filter(|builder| builder.section.is_held()) else {
+        let Some(builder) = ours.work_builder.0.get().filter(|builder| builder.section.is_held())
+        else {
             return;
         };
         // SAFETY: the thread that started has the draft.
@@ -313,7 +334,8 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
         let draft = unsafe { &mut *builder.draft.get() };
         draft.clear();
         if entered == Entered::Already {
-            // Started and never completed: what was described is lost, and the program is told at the end.
+            // Started and never completed: what was described is lost, and the program is told at
+            // the end.
             draft.fail(libc::EINVAL);
         }
     });
@@ -322,11 +344,14 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the program's pointer, checked as far as that goes.
-        let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else { return returned(libc::EINVAL) };
+        let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else {
+            return returned(libc::EINVAL);
+        };
         if !ours.engine.is_ours() {
             return returned(libc::EIO);
         }
-        let Some(builder) = ours.work_builder.0.get().filter(|builder| builder.section.is_held()) else {
+        let Some(builder) = ours.work_builder.0.get().filter(|builder| builder.section.is_held())
+        else {
             return returned(libc::EINVAL);
         };
         // SAFETY: the thread that started has the draft.
@@ -376,7 +401,12 @@ unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_address
     unsafe { begin(qp, SendOp::Write { remote_address, rkey: RKey(rkey), immediate: None }) };
 }
 
-unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_address: u64, imm: __be32) {
+unsafe extern "C" fn wr_rdma_write_imm(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_address: u64,
+    imm: __be32,
+) {
     let immediate = Some(immediate_bytes(imm));
     // SAFETY: the program has started.
     unsafe { begin(qp, SendOp::Write { remote_address, rkey: RKey(rkey), immediate }) };
@@ -398,7 +428,12 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
     unsafe { begin(qp, SendOp::CmpSwap { remote_address, rkey: RKey(rkey), compare, swap }) };
 }
 
-unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_address: u64, add: u64) {
+unsafe extern "C" fn wr_atomic_fetch_add(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_address: u64,
+    add: u64,
+) {
     // SAFETY: the program has started.
     unsafe { begin(qp, SendOp::FetchAdd { remote_address, rkey: RKey(rkey), add }) };
 }
@@ -407,11 +442,13 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
     // SAFETY: the program has started; its handle is checked as far as that goes.
     unsafe {
         describe(qp, |_, draft| {
-            let (handle, request) = (object::resolve::<AddressHandle>(ah), draft.requests.last_mut());
+            let (handle, request) =
+                (object::resolve::<AddressHandle>(ah), draft.requests.last_mut());
             match (handle, request) {
-                (Some(handle), Some(Request { op: SendOp::Datagram { destination, .. }, addressed, .. }))
-                    if qpn <= Qpn::MAX =>
-                {
+                (
+                    Some(handle),
+                    Some(Request { op: SendOp::Datagram { destination, .. }, addressed, .. }),
+                ) if qpn <= Qpn::MAX => {
                     *destination = Destination { ah: handle.id, qpn: Qpn::new(qpn), qkey };
                     *addressed = true;
                 }
@@ -458,7 +495,11 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, address: *mut c_void
     unsafe { wr_set_inline_data_list(qp, 1, &raw const piece) };
 }
 
-unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
     // SAFETY: the program has started, and gives a list of so many pieces of readable bytes.
     unsafe {
         describe(qp, |limits, draft| {
@@ -517,7 +558,8 @@ mod tests {
     mod draft {
         use super::*;
 
-        const LIMITS: Limits = Limits { datagrams: false, depth: 2, segments_max: 4, inline_max: 64 };
+        const LIMITS: Limits =
+            Limits { datagrams: false, depth: 2, segments_max: 4, inline_max: 64 };
         const SEND: SendOp = SendOp::Send { immediate: None, invalidate: None };
 
         fn one_segment(segments: &mut Vec<Sge>, _inline: &mut Vec<u8>) -> Result<Data, c_int> {
@@ -550,7 +592,10 @@ mod tests {
                 draft.push(&LIMITS, (1, 0), SEND);
                 draft.attach(one_segment);
             }
-            assert_eq!((draft.mistake, draft.requests.len(), draft.segments.len()), (libc::EINVAL, 2, 0));
+            assert_eq!(
+                (draft.mistake, draft.requests.len(), draft.segments.len()),
+                (libc::EINVAL, 2, 0)
+            );
         }
 
         #[test]

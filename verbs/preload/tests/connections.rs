@@ -1,5 +1,5 @@
-//! The connection manager's interface: a program of our own that uses it as the manual pages say, and Debian's
-//! programs, unmodified. Each runs as two processes joined back to back.
+//! The connection manager's interface: a program of our own that uses it as the manual pages say,
+//! and Debian's programs, unmodified. Each runs as two processes joined back to back.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -66,7 +66,11 @@ impl Drop for Side {
 impl Side {
     fn start(program: &Path, arguments: &str, (role, ip): (&str, &str), socket: &Path) -> Side {
         let library = std::env::current_exe().unwrap().with_file_name("liblonghaul_preload.so");
-        assert!(library.exists(), "{} does not exist: cargo builds it with this test", library.display());
+        assert!(
+            library.exists(),
+            "{} does not exist: cargo builds it with this test",
+            library.display()
+        );
         let what = format!("{} {arguments}", program.display());
         let child = Command::new(program)
             .args(arguments.split_whitespace())
@@ -101,7 +105,8 @@ impl Side {
 
     fn printed(&mut self) -> String {
         let _ = self.child.kill();
-        let pipes = (self.child.stdout.take().map(read_all), self.child.stderr.take().map(read_all));
+        let pipes =
+            (self.child.stdout.take().map(read_all), self.child.stderr.take().map(read_all));
         pipes.0.unwrap_or_default() + &pipes.1.unwrap_or_default()
     }
 }
@@ -233,7 +238,8 @@ mod programs {
 
     #[test]
     fn stream_through_sockets_of_the_real_library() {
-        let (_, sent) = pair("rstream", "-S 65536 -I 50 -C 10", "-S 65536 -I 50 -C 10 -s 10.77.0.2");
+        let (_, sent) =
+            pair("rstream", "-S 65536 -I 50 -C 10", "-S 65536 -I 50 -C 10 -s 10.77.0.2");
         assert!(sent.contains("64k"), "{sent}");
     }
 

@@ -1,5 +1,5 @@
-//! The extended interfaces of libibverbs as C programs use them: completion queues with an iterator and
-//! timestamps, and the work request builder.
+//! The extended interfaces of libibverbs as C programs use them: completion queues with an iterator
+//! and timestamps, and the work request builder.
 
 mod extended_pair;
 

@@ -1,5 +1,5 @@
-//! The C interface itself, by programs of our own that use it as others would: the refusals that rdma-core and
-//! kernel devices give, and what completions, memory and events must be.
+//! The C interface itself, by programs of our own that use it as others would: the refusals that
+//! rdma-core and kernel devices give, and what completions, memory and events must be.
 //!
 //! They are compiled against the installed headers, inline functions included.
 
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn compile(name: &str, library: Option<&str>) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let output = Command::new("cc")
         .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])

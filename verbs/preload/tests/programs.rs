@@ -1,7 +1,7 @@
 //! Debian's own verbs programs, unmodified, as two processes joined back to back.
 //!
-//! They come with the packages perftest, rdmacm-utils and ibverbs-utils; the tests fail, and name the
-//! package, where one is missing.
+//! They come with the packages perftest, rdmacm-utils and ibverbs-utils; the tests fail, and name
+//! the package, where one is missing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -21,7 +21,11 @@ fn alone() -> MutexGuard<'static, ()> {
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let library = test.with_file_name("liblonghaul_preload.so");
-    assert!(library.exists(), "{} does not exist: cargo builds it with this test", library.display());
+    assert!(
+        library.exists(),
+        "{} does not exist: cargo builds it with this test",
+        library.display()
+    );
     library
 }
 
@@ -71,7 +75,8 @@ impl Side {
         }
     }
 
-    /// Waits for the end, good or bad; `None` when it had to be killed. Returns what was printed as well.
+    /// Waits for the end, good or bad; `None` when it had to be killed. Returns what was printed as
+    /// well.
     fn end(mut self) -> (Option<ExitStatus>, String) {
         let begun = Instant::now();
         let status = loop {
@@ -101,11 +106,13 @@ fn read_all(mut pipe: impl std::io::Read) -> String {
 fn fresh() -> (PathBuf, u16) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let socket = std::env::temp_dir().join(format!("longhaul-preload-{}-{count}.sock", std::process::id()));
+    let socket =
+        std::env::temp_dir().join(format!("longhaul-preload-{}-{count}.sock", std::process::id()));
     (socket, 20_000 + ((std::process::id() * 31 + count * 7) % 10_000) as u16)
 }
 
-/// Whether somebody listens on a TCP port; asked of the kernel, because to connect would disturb the program.
+/// Whether somebody listens on a TCP port; asked of the kernel, because to connect would disturb
+/// the program.
 fn tcp_listens(port: u16) -> bool {
     let wanted = format!(":{port:04X}");
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
@@ -376,8 +383,17 @@ mod rate_limits {
 
     #[test]
     fn of_the_address_vector_hold() {
-        let options =
-            ["--rate_limit", "2.5", "--rate_units", "g", "-s", "65536", "-n", "1000", "--report_gbits"];
+        let options = [
+            "--rate_limit",
+            "2.5",
+            "--rate_units",
+            "g",
+            "-s",
+            "65536",
+            "-n",
+            "1000",
+            "--report_gbits",
+        ];
         let results = results(&perftest("ib_write_bw", &options));
         // The wire's rate, which has the headers in it.
         assert!((0.1..2.5).contains(&results[3]), "{results:?}");
@@ -409,8 +425,13 @@ mod synchronous {
         let port = port.to_string();
         let server = Side::start("rdma_server", &["-p", &port], "master", SERVER_IP, &socket);
         wait_until("rdma_server", || socket.exists());
-        let client =
-            Side::start("rdma_client", &["-s", SERVER_IP, "-p", &port], "slave", "10.77.0.1", &socket);
+        let client = Side::start(
+            "rdma_client",
+            &["-s", SERVER_IP, "-p", &port],
+            "slave",
+            "10.77.0.1",
+            &socket,
+        );
         client.finish("rdma_client");
         server.finish("rdma_server");
     }
@@ -453,7 +474,8 @@ mod lab {
         let _alone = alone();
         let (socket, port) = fresh();
         let port = port.to_string();
-        let _server = Side::start("rping", &["-s", "-P", "-p", &port], "master", SERVER_IP, &socket);
+        let _server =
+            Side::start("rping", &["-s", "-P", "-p", &port], "master", SERVER_IP, &socket);
         wait_until("rping", || socket.exists());
         let client = ["-c", "-a", SERVER_IP, "-p", &port];
         let _first = Side::start("rping", &client, "", "10.77.0.1", &socket);

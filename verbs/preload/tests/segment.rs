@@ -1,5 +1,6 @@
-//! An unmodified program of Debian's on an Ethernet segment: two TAP devices on a bridge, in a network namespace. Needs
-//! root; says so and does nothing otherwise. And a program of our own at a TAP device that is not there.
+//! An unmodified program of Debian's on an Ethernet segment: two TAP devices on a bridge, in a
+//! network namespace. Needs root; says so and does nothing otherwise. And a program of our own at a
+//! TAP device that is not there.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -11,7 +12,11 @@ const CLIENT: &str = "192.168.179.2";
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let library = test.with_file_name("liblonghaul_preload.so");
-    assert!(library.exists(), "{} does not exist: cargo builds it with this test", library.display());
+    assert!(
+        library.exists(),
+        "{} does not exist: cargo builds it with this test",
+        library.display()
+    );
     library
 }
 
@@ -20,7 +25,8 @@ fn ip(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
-/// Runs `test` in a thread with a network namespace of its own, which programs that it starts are in as well.
+/// Runs `test` in a thread with a network namespace of its own, which programs that it starts are
+/// in as well.
 fn on_a_bridge(test: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let tested = scope.spawn(|| {
@@ -64,7 +70,9 @@ fn rping(tap: &str, own: &str, arguments: &str) -> Child {
 }
 
 fn text(output: &Output) -> String {
-    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+    [&output.stdout, &output.stderr]
+        .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        .concat()
 }
 
 #[test]
@@ -73,9 +81,14 @@ fn programs_find_each_other() {
         let server = rping("t0", SERVER, &format!("-s -a {SERVER} -C 20 -v"));
         // It may not listen yet: then the client is refused, and tries again.
         for _ in 0..50 {
-            let client = rping("t1", CLIENT, &format!("-c -a {SERVER} -C 20 -v")).wait_with_output().unwrap();
+            let client = rping("t1", CLIENT, &format!("-c -a {SERVER} -C 20 -v"))
+                .wait_with_output()
+                .unwrap();
             let said = text(&client);
-            if said.contains("ADDR_ERROR") || said.contains("REJECTED") || said.contains("UNREACHABLE") {
+            if said.contains("ADDR_ERROR")
+                || said.contains("REJECTED")
+                || said.contains("UNREACHABLE")
+            {
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             }
@@ -91,10 +104,12 @@ fn programs_find_each_other() {
 #[test]
 fn a_peer_that_is_not_there_is_an_address_error() {
     on_a_bridge(|| {
-        for (peer, errno, why) in
-            [("192.168.179.77", 110, "nobody answers for it"), ("10.1.2.3", 101, "there is no route to it")]
-        {
-            let client = rping("t1", CLIENT, &format!("-c -a {peer} -C 1")).wait_with_output().unwrap();
+        for (peer, errno, why) in [
+            ("192.168.179.77", 110, "nobody answers for it"),
+            ("10.1.2.3", 101, "there is no route to it"),
+        ] {
+            let client =
+                rping("t1", CLIENT, &format!("-c -a {peer} -C 1")).wait_with_output().unwrap();
             let said = text(&client);
             assert!(!client.status.success(), "{said}");
             assert!(said.contains(&format!("RDMA_CM_EVENT_ADDR_ERROR, error -{errno}")), "{said}");
@@ -113,7 +128,11 @@ fn what_could_not_be_resolved_can_be_tried_again() {
         .args(["-lrdmacm", "-libverbs"])
         .output()
         .expect("cc is missing: apt-get install gcc");
-    assert!(compiled.status.success(), "apt-get install librdmacm-dev; cc says:\n{}", text(&compiled));
+    assert!(
+        compiled.status.success(),
+        "apt-get install librdmacm-dev; cc says:\n{}",
+        text(&compiled)
+    );
     let output = Command::new("timeout")
         .arg("30")
         .arg(&program)

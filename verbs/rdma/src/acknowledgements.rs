@@ -13,12 +13,13 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-/// Events of one object that a program has been given and those that it has acknowledged: the object may only go
-/// when the two are equal, and whoever destroys it waits for that.
+/// Events of one object that a program has been given and those that it has acknowledged: the
+/// object may only go when the two are equal, and whoever destroys it waits for that.
 ///
-/// An event counts as given while its queue is locked ([`EventQueue::take_counted`](crate::EventQueue::take_counted)),
-/// and whoever destroys the object first takes its events out of the queue
-/// ([`EventQueue::retain`](crate::EventQueue::retain)). So each event is either taken out or waited for.
+/// An event counts as given while its queue is locked
+/// ([`EventQueue::take_counted`](crate::EventQueue::take_counted)), and whoever destroys the object
+/// first takes its events out of the queue ([`EventQueue::retain`](crate::EventQueue::retain)). So
+/// each event is either taken out or waited for.
 #[derive(Default)]
 pub struct Acknowledgements {
     given: AtomicU64,

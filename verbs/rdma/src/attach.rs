@@ -1,8 +1,9 @@
 //! The environment contract: how a process learns which port of which lab host is its own.
 //!
-//! `longhaul exec` sets these variables and preloads the verbs library; a test that joins two processes
-//! back to back sets them itself. Nothing else configures the device. A process whose environment has none of
-//! [`ENV_SOCKET`], [`ENV_UDP_PORT`], [`ENV_TAP`] and [`ENV_INTERFACE`] has no Longhaul device.
+//! `longhaul exec` sets these variables and preloads the verbs library; a test that joins two
+//! processes back to back sets them itself. Nothing else configures the device. A process whose
+//! environment has none of [`ENV_SOCKET`], [`ENV_UDP_PORT`], [`ENV_TAP`] and [`ENV_INTERFACE`] has
+//! no Longhaul device.
 //!
 //! | variable | meaning | without it |
 //! |---|---|---|
@@ -74,7 +75,8 @@ pub const ENV_DCQCN: &str = "LONGHAUL_DCQCN";
 /// Directory for counter files.
 pub const ENV_COUNTERS: &str = "LONGHAUL_COUNTERS";
 
-/// What says which device a process has. The other variables are the user's, to change how it behaves.
+/// What says which device a process has. The other variables are the user's, to change how it
+/// behaves.
 pub const IDENTITY: [&str; 15] = [
     ENV_SOCKET,
     ENV_UDP_PORT,
@@ -95,7 +97,8 @@ pub const IDENTITY: [&str; 15] = [
 
 /// Largest slot that a host's embedded switch knows.
 pub const SLOT_MAX: u32 = FUNCTIONS_MAX as u32 - 1;
-/// The first QPN of slot 0 that a program may get: 0 and 1 are management QPs, and a few more stay free.
+/// The first QPN of slot 0 that a program may get: 0 and 1 are management QPs, and a few more stay
+/// free.
 const QPN_FIRST: u32 = 0x11;
 
 /// Who makes the shared memory.
@@ -126,7 +129,8 @@ pub enum Line {
         /// Port of both ends.
         port: u16,
     },
-    /// The end of a TAP device that the kernel does not have: a neighbour of this machine, with an address of its own.
+    /// The end of a TAP device that the kernel does not have: a neighbour of this machine, with an
+    /// address of its own.
     Tap {
         /// Name of the device.
         name: String,
@@ -137,7 +141,8 @@ pub enum Line {
     Interface {
         /// Name of the interface.
         name: String,
-        /// The segment, where the port has an address of its own there; `None` where it has this machine's.
+        /// The segment, where the port has an address of its own there; `None` where it has this
+        /// machine's.
         network: Option<Network>,
     },
 }
@@ -160,12 +165,13 @@ impl Network {
             IpAddr::V6(_) => (128, "a number from 0 to 128 is needed"),
         };
         let prefix_len = variables.number(ENV_PREFIX_LEN, expected, |n| n <= bits)?;
-        let gateway = variables.parsed(ENV_GATEWAY, "an address of the port's family is needed", |text| {
-            let gateway = text.parse::<IpAddr>().ok()?.to_canonical();
-            (gateway.is_ipv4() == ip.is_ipv4() && gateway != ip).then_some(gateway)
-        })?;
-        let vlan =
-            variables.number(ENV_VLAN, "a number from 1 to 4094 is needed", |n| (1..=4094).contains(&n))?;
+        let gateway =
+            variables.parsed(ENV_GATEWAY, "an address of the port's family is needed", |text| {
+                let gateway = text.parse::<IpAddr>().ok()?.to_canonical();
+                (gateway.is_ipv4() == ip.is_ipv4() && gateway != ip).then_some(gateway)
+            })?;
+        let vlan = variables
+            .number(ENV_VLAN, "a number from 1 to 4094 is needed", |n| (1..=4094).contains(&n))?;
         Ok(prefix_len.map(|prefix_len| Network {
             prefix_len: prefix_len as u8,
             gateway,
@@ -175,7 +181,11 @@ impl Network {
 }
 
 impl Line {
-    fn read(variables: &Variables<'_>, kind: &'static str, ip: IpAddr) -> Result<Self, AttachError> {
+    fn read(
+        variables: &Variables<'_>,
+        kind: &'static str,
+        ip: IpAddr,
+    ) -> Result<Self, AttachError> {
         let missing = |variable| AttachError::Missing { variable };
         let name = variables.text(kind).ok_or(missing(kind))?;
         let network = Network::read(variables, ip)?;
@@ -188,13 +198,15 @@ impl Line {
                 })?,
             },
             _ => {
-                let id = variables
-                    .number(ENV_ID, "a number below 2^32 is needed", |n| u32::try_from(n).is_ok())?;
-                let role = variables.parsed(ENV_ROLE, "`master` or `slave` is needed", |t| match t {
-                    "master" => Some(Role::Master),
-                    "slave" => Some(Role::Slave),
-                    _ => None,
+                let id = variables.number(ENV_ID, "a number below 2^32 is needed", |n| {
+                    u32::try_from(n).is_ok()
                 })?;
+                let role =
+                    variables.parsed(ENV_ROLE, "`master` or `slave` is needed", |t| match t {
+                        "master" => Some(Role::Master),
+                        "slave" => Some(Role::Slave),
+                        _ => None,
+                    })?;
                 Line::Memif {
                     socket: PathBuf::from(name),
                     id: id.unwrap_or(0) as u32,
@@ -207,8 +219,8 @@ impl Line {
 
     /// The variable that asks for a port; only one may.
     fn asked_for(variables: &Variables<'_>) -> Result<&'static str, AttachError> {
-        let given =
-            [ENV_SOCKET, ENV_UDP_PORT, ENV_TAP, ENV_INTERFACE].map(|name| (name, variables.text(name)));
+        let given = [ENV_SOCKET, ENV_UDP_PORT, ENV_TAP, ENV_INTERFACE]
+            .map(|name| (name, variables.text(name)));
         let mut given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
         match (given.next(), given.next()) {
             (None, _) => Err(AttachError::NoDevice),
@@ -289,7 +301,8 @@ impl Attach {
     /// Reads this process's environment.
     ///
     /// # Errors
-    /// [`AttachError::NoDevice`] where no variable asks for a port; the others name the variable to mend.
+    /// [`AttachError::NoDevice`] where no variable asks for a port; the others name the variable to
+    /// mend.
     pub fn from_env() -> Result<Self, AttachError> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
@@ -298,7 +311,9 @@ impl Attach {
     ///
     /// # Errors
     /// As [`Attach::from_env`].
-    pub fn from_lookup(lookup: impl Fn(&'static str) -> Option<String>) -> Result<Self, AttachError> {
+    pub fn from_lookup(
+        lookup: impl Fn(&'static str) -> Option<String>,
+    ) -> Result<Self, AttachError> {
         let variables = Variables(&lookup);
         let kind = Line::asked_for(&variables)?;
         let ip_text = variables.text(ENV_IP).ok_or(AttachError::Missing { variable: ENV_IP })?;
@@ -310,16 +325,22 @@ impl Attach {
             return Err(AttachError::Missing { variable: ENV_MAC });
         }
         let rate =
-            variables.number(ENV_PORT_RATE_BPS, "a number of bit/s above zero is needed", |n| n > 0)?;
-        let path_mtu = variables.number(ENV_PATH_MTU, "256, 512, 1024, 2048 or 4096 is needed", |n| {
-            n.is_power_of_two() && (256..=4096).contains(&n)
-        })?;
-        let slot =
-            variables.number(ENV_SLOT, "a number from 0 to 62 is needed", |n| n <= u64::from(SLOT_MAX))?;
-        let read_depth = variables
-            .number(ENV_READ_DEPTH, "a number from 1 to 128 is needed", |n| (1..=128).contains(&n))?;
-        let timeout = variables
-            .number(ENV_CM_ACK_TIMEOUT, "a number from 1 to 31 is needed", |n| (1..=31).contains(&n))?;
+            variables
+                .number(ENV_PORT_RATE_BPS, "a number of bit/s above zero is needed", |n| n > 0)?;
+        let path_mtu =
+            variables.number(ENV_PATH_MTU, "256, 512, 1024, 2048 or 4096 is needed", |n| {
+                n.is_power_of_two() && (256..=4096).contains(&n)
+            })?;
+        let slot = variables
+            .number(ENV_SLOT, "a number from 0 to 62 is needed", |n| n <= u64::from(SLOT_MAX))?;
+        let read_depth =
+            variables.number(ENV_READ_DEPTH, "a number from 1 to 128 is needed", |n| {
+                (1..=128).contains(&n)
+            })?;
+        let timeout =
+            variables.number(ENV_CM_ACK_TIMEOUT, "a number from 1 to 31 is needed", |n| {
+                (1..=31).contains(&n)
+            })?;
         let dcqcn = variables.parsed(ENV_DCQCN, "`on` or `off` is needed", |t| match t {
             "on" => Some(true),
             "off" => Some(false),
@@ -478,7 +499,8 @@ mod tests {
         assert_eq!(attach.line, Line::Udp { port: 4791 });
         assert_eq!(attach.mac, MacAddr([2, 0, 0, 0x12, 0x34, 0x56]));
         assert_eq!(attach.gid()[..2], [0xfd, 0]);
-        let both = env(&[(ENV_UDP_PORT, "4791"), (ENV_SOCKET, "s"), (ENV_IP, "10.0.0.1")]).unwrap_err();
+        let both =
+            env(&[(ENV_UDP_PORT, "4791"), (ENV_SOCKET, "s"), (ENV_IP, "10.0.0.1")]).unwrap_err();
         assert!(both.to_string().starts_with("LONGHAUL_UDP_PORT=4791: "), "{both}");
     }
 
@@ -496,7 +518,9 @@ mod tests {
             routed.line,
             Line::Tap { name: "tap0".to_owned(), network: Network { gateway, ..network } }
         );
-        for (name, value) in [(ENV_GATEWAY, "fd00::1"), (ENV_GATEWAY, "192.168.177.1"), (ENV_VLAN, "4095")] {
+        for (name, value) in
+            [(ENV_GATEWAY, "fd00::1"), (ENV_GATEWAY, "192.168.177.1"), (ENV_VLAN, "4095")]
+        {
             let refused = with(name, value).unwrap_err().to_string();
             assert!(refused.starts_with(&format!("{name}={value}: ")), "{refused}");
         }
@@ -510,7 +534,8 @@ mod tests {
         let shared = env(&base).unwrap();
         assert_eq!(shared.line, Line::Interface { name: "eth0".to_owned(), network: None });
         assert!(shared.is_on_segment());
-        let own = env(&[base[0], base[1], base[2], (ENV_PREFIX_LEN, "64"), (ENV_VLAN, "7")]).unwrap();
+        let own =
+            env(&[base[0], base[1], base[2], (ENV_PREFIX_LEN, "64"), (ENV_VLAN, "7")]).unwrap();
         let network = Some(Network { prefix_len: 64, gateway: None, vlan: Some(7) });
         assert_eq!(own.line, Line::Interface { name: "eth0".to_owned(), network });
         assert_eq!(env(&base[..2]), Err(AttachError::Missing { variable: ENV_MAC }));
@@ -521,7 +546,8 @@ mod tests {
         let mut next = 0;
         for slot in 0..=SLOT_MAX {
             let text = slot.to_string();
-            let attach = env(&[(ENV_SOCKET, "s"), (ENV_IP, "10.0.0.1"), (ENV_SLOT, &text)]).unwrap();
+            let attach =
+                env(&[(ENV_SOCKET, "s"), (ENV_IP, "10.0.0.1"), (ENV_SLOT, &text)]).unwrap();
             assert!(attach.qpn_first() >= next, "slot {slot}");
             next = attach.qpn_first() + attach.qpn_count();
         }

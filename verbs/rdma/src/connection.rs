@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use longhaul_cm::{
-    Accept, ConnectRequest, ConnectionId, ConnectionManager, Event, ListenError, ListenId, RejectReason,
-    ServiceId, SidrId, SidrRequest, SidrStatus,
+    Accept, ConnectRequest, ConnectionId, ConnectionManager, Event, ListenError, ListenId,
+    RejectReason, ServiceId, SidrId, SidrRequest, SidrStatus,
 };
 use longhaul_units::{Duration, Instant, Qpn};
 
@@ -56,9 +56,10 @@ impl ConnectionSink {
 
 /// How long after a listener went requests for its service are held rather than rejected.
 ///
-/// Programs close a listener and listen again at once (perftest does between its control connection and its
-/// data connections, and where those are datagrams in the other port space), and their peers do not wait for
-/// that. With the kernel's slow address resolution they hardly ever meet a rejection; here they would often.
+/// Programs close a listener and listen again at once (perftest does between its control connection
+/// and its data connections, and where those are datagrams in the other port space), and their
+/// peers do not wait for that. With the kernel's slow address resolution they hardly ever meet a
+/// rejection; here they would often.
 const LINGER: Duration = Duration::from_ms(10_000);
 /// How long such a request is held before it is rejected.
 const HOLD: Duration = Duration::from_ms(1_000);
@@ -106,7 +107,8 @@ impl DeviceState {
         });
     }
 
-    /// Forgets the closed listener whose time is over first, with what it held. False when there is none.
+    /// Forgets the closed listener whose time is over first, with what it held. False when there is
+    /// none.
     fn end_oldest_lingering(&mut self, now: Instant) -> bool {
         let oldest = self.lingering.iter().enumerate().min_by_key(|(_, closed)| closed.until);
         let Some((at, _)) = oldest else { return false };
@@ -118,17 +120,20 @@ impl DeviceState {
         true
     }
 
-    /// Holds requests for a service that nobody listens to, where there is none of it and room for it.
+    /// Holds requests for a service that nobody listens to, where there is none of it and room for
+    /// it.
     fn linger(&mut self, service_id: u64, until: Instant) {
-        if let Some(closed) = self.lingering.iter_mut().find(|closed| closed.service_id == service_id) {
+        if let Some(closed) =
+            self.lingering.iter_mut().find(|closed| closed.service_id == service_id)
+        {
             closed.until = until;
         } else if let Ok(listen) = self.rnic.cm().listen(service_id, 0) {
             self.lingering.push(Lingering { service_id, listen, until, held: Vec::new() });
         }
     }
 
-    /// A connection request goes to the listener's channel; until it is adopted, so do the new connection's
-    /// further events.
+    /// A connection request goes to the listener's channel; until it is adopted, so do the new
+    /// connection's further events.
     pub(crate) fn dispatch_connection(&mut self, event: Event) {
         match event {
             Event::ConnectRequest { listen, .. } | Event::SidrRequest { listen, .. } => {
@@ -137,7 +142,8 @@ impl DeviceState {
                     listening.was_asked = true;
                     listening.sink.push(event);
                     self.connections.insert(connection, listening.sink.clone());
-                } else if let Some(closed) = self.lingering.iter_mut().find(|closed| closed.listen == listen)
+                } else if let Some(closed) =
+                    self.lingering.iter_mut().find(|closed| closed.listen == listen)
                 {
                     // As good as now: it is at most a look ago.
                     closed.held.push((self.lingers_at + HOLD, event));
@@ -202,7 +208,8 @@ impl Engine {
         }
         let mut opened = state.rnic.cm().listen(service_id, backlog);
         // Listeners that the program has closed are none of its own.
-        if matches!(opened, Err(ListenError::TooMany(_))) && state.end_oldest_lingering(self.now()) {
+        if matches!(opened, Err(ListenError::TooMany(_))) && state.end_oldest_lingering(self.now())
+        {
             opened = state.rnic.cm().listen(service_id, backlog);
         }
         let listen = opened?;
@@ -210,9 +217,9 @@ impl Engine {
         Ok(listen)
     }
 
-    /// Takes no more requests. No event of the listener is queued after this returns. Requests of the next
-    /// ten seconds are held for up to a second each, in case the service is listened to again, unless other
-    /// listeners need the room.
+    /// Takes no more requests. No event of the listener is queued after this returns. Requests of
+    /// the next ten seconds are held for up to a second each, in case the service is listened to
+    /// again, unless other listeners need the room.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -221,8 +228,9 @@ impl Engine {
         let until = self.now() + LINGER;
         if let Some(Listening { service_id, was_asked, .. }) = state.listeners.remove(&listen) {
             state.lingering.push(Lingering { service_id, listen, until, held: Vec::new() });
-            // Programs also exchange addresses over a connection to the port at which they then serve datagrams
-            // (perftest does). Where nobody asked for a connection, no address was exchanged.
+            // Programs also exchange addresses over a connection to the port at which they then
+            // serve datagrams (perftest does). Where nobody asked for a connection, no address was
+            // exchanged.
             if let Some((ServiceId::TCP, port)) = ServiceId::parts(service_id)
                 && was_asked
             {
@@ -252,8 +260,8 @@ impl Engine {
         Ok(connection)
     }
 
-    /// From now on sends the events of a connection to `sink`: a new one that a request brought, or one
-    /// that moves to another channel.
+    /// From now on sends the events of a connection to `sink`: a new one that a request brought, or
+    /// one that moves to another channel.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -316,8 +324,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Asks a peer for the datagram QP of a service; see `ConnectionManager::sidr_request`. The events of the request
-    /// carry the number that [`Event::connection`] gives.
+    /// Asks a peer for the datagram QP of a service; see `ConnectionManager::sidr_request`. The
+    /// events of the request carry the number that [`Event::connection`] gives.
     ///
     /// # Errors
     /// [`RdmaError::Connect`], [`RdmaError::Forked`], and those of [`Engine::start`].
@@ -368,7 +376,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets a request for a datagram service, ours or a peer's. No event of it is queued after this returns.
+    /// Forgets a request for a datagram service, ours or a peer's. No event of it is queued after
+    /// this returns.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -415,7 +424,8 @@ mod tests {
     const PORT: u16 = 7471;
 
     fn engine(name: &str) -> Arc<Engine> {
-        let socket = std::env::temp_dir().join(format!("longhaul-listen-{}-{name}.sock", std::process::id()));
+        let socket = std::env::temp_dir()
+            .join(format!("longhaul-listen-{}-{name}.sock", std::process::id()));
         let attach = Attach::from_lookup(|variable| match variable {
             ENV_SOCKET => Some(socket.display().to_string()),
             ENV_IP => Some(US.to_string()),
@@ -437,7 +447,10 @@ mod tests {
 
     impl Peer {
         fn new() -> Self {
-            Peer(ConnectionManager::new(longhaul_cm::Config { seed: 7, ..longhaul_cm::Config::default() }))
+            Peer(ConnectionManager::new(longhaul_cm::Config {
+                seed: 7,
+                ..longhaul_cm::Config::default()
+            }))
         }
 
         fn ask(&mut self, engine: &Engine, qpn: u32) -> Option<Drop> {

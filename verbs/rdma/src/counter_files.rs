@@ -1,10 +1,10 @@
 //! Counters as files, for tools that read those of a NIC.
 //!
 //! Below the directory that the process was given lies what `/sys` has for a device:
-//! `class/infiniband/longhaul0/ports/1/` with `counters/`, `hw_counters/`, `state`, `rate` and so on. The files follow
-//! the device about once per second while something changes, and once more when the process ends by itself.
-//! Counters run freely: they go on from what the files say, so that those of programs that run one after another add
-//! up. One process at a time keeps them.
+//! `class/infiniband/longhaul0/ports/1/` with `counters/`, `hw_counters/`, `state`, `rate` and so
+//! on. The files follow the device about once per second while something changes, and once more
+//! when the process ends by itself. Counters run freely: they go on from what the files say, so
+//! that those of programs that run one after another add up. One process at a time keeps them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -43,8 +43,9 @@ pub(crate) struct CounterFiles {
 /// Every file with its value, relative to the port's directory.
 fn files(counters: &Counters) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
     let hardware = counters.iter().map(|(counter, value)| ("hw_counters", counter.name(), value));
-    let port =
-        PORT_COUNTERS.iter().map(|(name, counter, unit)| ("counters", *name, counters.get(*counter) / unit));
+    let port = PORT_COUNTERS
+        .iter()
+        .map(|(name, counter, unit)| ("counters", *name, counters.get(*counter) / unit));
     hardware.chain(port)
 }
 
@@ -91,10 +92,14 @@ impl CounterFiles {
             Some((known, link)) => (known.clone(), Some(*link)),
             None => (Counters::default(), None),
         };
-        for (((dir, name, value), (.., old)), before) in files(counters).zip(files(&known)).zip(&self.before)
+        for (((dir, name, value), (.., old)), before) in
+            files(counters).zip(files(&known)).zip(&self.before)
         {
             if value != old || known_link.is_none() {
-                overwrite(&self.port.join(dir).join(name), &format!("{}\n", before.wrapping_add(value)))?;
+                overwrite(
+                    &self.port.join(dir).join(name),
+                    &format!("{}\n", before.wrapping_add(value)),
+                )?;
             }
         }
         if known_link != Some(link) {
@@ -110,10 +115,15 @@ impl CounterFiles {
     }
 }
 
-/// Writes over what is there, never shorter than before: whoever reads at the same moment sees an old number or the
-/// new one, and no empty file.
+/// Writes over what is there, never shorter than before: whoever reads at the same moment sees an
+/// old number or the new one, and no empty file.
 fn overwrite(path: &Path, text: &str) -> io::Result<()> {
-    OpenOptions::new().write(true).create(true).truncate(false).open(path)?.write_all(text.as_bytes())
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?
+        .write_all(text.as_bytes())
 }
 
 #[cfg(test)]
@@ -121,7 +131,8 @@ mod tests {
     use super::*;
 
     fn root(name: &str) -> PathBuf {
-        let root = std::env::temp_dir().join(format!("longhaul-counters-{}-{name}", std::process::id()));
+        let root =
+            std::env::temp_dir().join(format!("longhaul-counters-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         root
     }

@@ -15,7 +15,8 @@ use crate::event_queue::EventQueue;
 use crate::memory::ProcessMemory;
 use crate::segment::{OnSegment, Search};
 
-/// Frames taken from the port per turn. Bounds the time that one turn holds the lock to tens of microseconds.
+/// Frames taken from the port per turn. Bounds the time that one turn holds the lock to tens of
+/// microseconds.
 const FRAMES_PER_TURN: usize = 64;
 /// How often a polling thread looks after the port's control channel.
 const SERVICE_INTERVAL: Duration = Duration::from_ms(1);
@@ -110,9 +111,11 @@ pub(crate) struct DeviceState {
     /// On lines that are on a segment, once the port is open.
     pub(crate) on_segment: Option<OnSegment>,
     pub(crate) search: Search,
-    /// The transmit ring was full at the last turn: only the peer's reading can help, which raises no event.
+    /// The transmit ring was full at the last turn: only the peer's reading can help, which raises
+    /// no event.
     pub(crate) out_of_room: bool,
-    /// The last turn took as many frames as a turn may: more may wait, whose wake-up is taken already.
+    /// The last turn took as many frames as a turn may: more may wait, whose wake-up is taken
+    /// already.
     pub(crate) frames_may_wait: bool,
     /// The port has been asked for interrupts.
     pub(crate) armed: bool,
@@ -150,7 +153,8 @@ impl Transmit for Outlet<'_> {
     }
 
     fn transmit(&mut self, _side: Side, frame: &Frame<'_>) {
-        // A frame that finds no room, or is too long for the port, is lost like any other lost packet.
+        // A frame that finds no room, or is too long for the port, is lost like any other lost
+        // packet.
         let _ = self.port.transmit(frame.len(), &mut |out| frame.write_to(out));
         self.room = self.room.saturating_sub(1);
         self.sent += 1;
@@ -188,8 +192,8 @@ impl DeviceState {
         }
     }
 
-    /// Receives, handles what is due, sends, and dispatches events; bounded. Returns the frames received
-    /// and sent.
+    /// Receives, handles what is due, sends, and dispatches events; bounded. Returns the frames
+    /// received and sent.
     pub(crate) fn turn(&mut self, now: Instant, driver: Driver) -> usize {
         let received = self.receive(now);
         match driver {
@@ -209,8 +213,8 @@ impl DeviceState {
     }
 
     fn receive(&mut self, now: Instant) -> usize {
-        // First, because it takes the wake-ups: what is received afterwards needs none, and what comes
-        // later rings again.
+        // First, because it takes the wake-ups: what is received afterwards needs none, and what
+        // comes later rings again.
         if now.since(self.serviced_at) >= SERVICE_INTERVAL {
             self.service(now);
         }
@@ -280,8 +284,8 @@ impl DeviceState {
         link
     }
 
-    /// Tells whoever watches the port that the link came or went. That it comes for the first time is no news:
-    /// a port is taken for active until it is known not to be.
+    /// Tells whoever watches the port that the link came or went. That it comes for the first time
+    /// is no news: a port is taken for active until it is known not to be.
     fn tell_watchers(&mut self, is_up: bool) {
         if !self.was_up && !self.complained {
             return;
@@ -323,12 +327,15 @@ impl DeviceState {
         while let Some(event) = self.rnic.poll_event() {
             match event {
                 Event::CompletionReady(cq) => {
-                    if let Some(CqSinks { channel: Some(channel), cookie, .. }) = self.cqs.get(&cq) {
+                    if let Some(CqSinks { channel: Some(channel), cookie, .. }) = self.cqs.get(&cq)
+                    {
                         channel.push(*cookie);
                     }
                 }
                 Event::CqError(cq) => {
-                    if let Some(CqSinks { asynchronous: Some(queue), cookie, .. }) = self.cqs.get(&cq) {
+                    if let Some(CqSinks { asynchronous: Some(queue), cookie, .. }) =
+                        self.cqs.get(&cq)
+                    {
                         queue.push(AsyncEvent::CqError { cookie: *cookie });
                     }
                 }

@@ -1,9 +1,10 @@
 //! The engine: one device, one port, one lock, and whoever has time to run them.
 //!
-//! The program's own calls drive the device. `poll_cq` returns what is there, and otherwise runs one
-//! bounded turn (receive, time out, send) and looks again; posting sends within the call. Only a program
-//! that does something else for a while (it computes, or blocks in a system call) is relieved by the
-//! engine thread, see `engine_thread`. After a fork the child never touches the parent's device.
+//! The program's own calls drive the device. `poll_cq` returns what is there, and otherwise runs
+//! one bounded turn (receive, time out, send) and looks again; posting sends within the call. Only
+//! a program that does something else for a while (it computes, or blocks in a system call) is
+//! relieved by the engine thread, see `engine_thread`. After a fork the child never touches the
+//! parent's device.
 
 use std::io;
 use std::net::SocketAddr;
@@ -33,8 +34,8 @@ use crate::hand_over::HandOver;
 use crate::memory::ProcessMemory;
 use crate::segment::{OnSegment, open_interface, open_tap, segment_of};
 
-/// Fruitless polls after which the program's thread gives way to others: two cores may hold three busy
-/// processes.
+/// Fruitless polls after which the program's thread gives way to others: two cores may hold three
+/// busy processes.
 const POLLS_BEFORE_YIELD: u32 = 16;
 /// How long a process may wait for its turn on a shared core without its port losing rate.
 const TURN_WAIT: Duration = Duration::from_ms(2);
@@ -74,34 +75,44 @@ pub struct Engine {
 static ENGINES: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
 
 impl Engine {
-    /// A device as `attach` describes it. No descriptor of the port is opened and no thread is started
-    /// before [`Engine::start`].
+    /// A device as `attach` describes it. No descriptor of the port is opened and no thread is
+    /// started before [`Engine::start`].
     ///
     /// # Safety
-    /// As [`ProcessMemory::new`]: memory given to the device must stay mapped while it is registered.
+    /// As [`ProcessMemory::new`]: memory given to the device must stay mapped while it is
+    /// registered.
     ///
     /// # Errors
     /// [`RdmaError::Io`] when the process is out of descriptors.
     pub unsafe fn new(attach: Attach) -> Result<Arc<Self>, RdmaError> {
         let path_mtu_max = Mtu::from_code(attach.path_mtu.ilog2() as u8 - 7).unwrap_or(Mtu::B4096);
         let seed = u64::from(std::process::id()) ^ longhaul_seed();
-        // A process that takes over another's numbers would be mistaken for it by peers that still hold its
-        // connections.
-        let skipped_qpns = (SplitMix64::new(seed).next_u64() % u64::from(attach.qpn_count() / 2)) as u32;
+        // A process that takes over another's numbers would be mistaken for it by peers that still
+        // hold its connections.
+        let skipped_qpns =
+            (SplitMix64::new(seed).next_u64() % u64::from(attach.qpn_count() / 2)) as u32;
         let defaults = Config::new(attach.mac, attach.ip_addr());
         let config = Config {
             window_packets: udp_window(&attach, path_mtu_max).unwrap_or(defaults.window_packets),
             path_mtu_max,
             port_rate: attach.rate,
-            // What the port could have sent while this process waited for its turn on a shared core.
+            // What the port could have sent while this process waited for its turn on a shared
+            // core.
             port_burst_bytes: attach.rate.map_or(0, |rate| rate.bytes_in(TURN_WAIT)),
             qpn_first: attach.qpn_first() + skipped_qpns,
             qpn_count: attach.qpn_count() - skipped_qpns,
             rd_atomic_max: attach.read_depth,
-            multicast_group_max: if takes_groups(&attach) { defaults.multicast_group_max } else { 0 },
+            multicast_group_max: if takes_groups(&attach) {
+                defaults.multicast_group_max
+            } else {
+                0
+            },
             seed,
             cm: connection_manager(&attach, path_mtu_max, seed),
-            dcqcn: attach.dcqcn.then(|| Dcqcn::nvidia(attach.rate.unwrap_or(RATE_PRESUMED)).ok()).flatten(),
+            dcqcn: attach
+                .dcqcn
+                .then(|| Dcqcn::nvidia(attach.rate.unwrap_or(RATE_PRESUMED)).ok())
+                .flatten(),
             segment: segment_of(&attach),
             // A socket sends from the port that it is bound to.
             udp_source_port: matches!(attach.line, Line::Udp { .. }).then_some(ROCEV2_PORT),
@@ -109,14 +120,17 @@ impl Engine {
         };
         // Between two processes the one that ends first is no news.
         let farewell = match &attach.line {
-            Line::Memif { socket, back_to_back: false, .. } => {
-                Some(format!("host {}: the lab at {} ended the link", attach.host, socket.display()))
-            }
+            Line::Memif { socket, back_to_back: false, .. } => Some(format!(
+                "host {}: the lab at {} ended the link",
+                attach.host,
+                socket.display()
+            )),
             _ => None,
         };
         // SAFETY: passed on to the caller.
         let memory = unsafe { ProcessMemory::new() };
-        let wake = WakeUp::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
+        let wake =
+            WakeUp::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
         let counter_files =
             attach.counters.as_ref().and_then(|root| match CounterFiles::open(root, attach.rate) {
                 Ok(files) => Some(Mutex::new(files)),
@@ -168,12 +182,13 @@ impl Engine {
         self.clock.now()
     }
 
-    /// A PSN for a queue pair to start with, different from call to call and from run to run, so that
-    /// packets of an earlier connection are not taken for its own. It is no secret.
+    /// A PSN for a queue pair to start with, different from call to call and from run to run, so
+    /// that packets of an earlier connection are not taken for its own. It is no secret.
     #[must_use]
     pub fn fresh_psn(&self) -> Psn {
         let count = self.psns.fetch_add(1, Ordering::Relaxed);
-        let mut rng = SplitMix64::new(self.now().as_ps() ^ (u64::from(std::process::id()) << 40) ^ count);
+        let mut rng =
+            SplitMix64::new(self.now().as_ps() ^ (u64::from(std::process::id()) << 40) ^ count);
         Psn::new(rng.next_u64() as u32)
     }
 
@@ -197,10 +212,11 @@ impl Engine {
         }
     }
 
-    /// Attaches the port and starts the engine thread, once. Called by whatever first needs packets.
+    /// Attaches the port and starts the engine thread, once. Called by whatever first needs
+    /// packets.
     ///
-    /// A lab that does not answer is no error: the port stays down, one line on stderr says so, and queue
-    /// pairs fail by their own retry budgets.
+    /// A lab that does not answer is no error: the port stays down, one line on stderr says so, and
+    /// queue pairs fail by their own retry budgets.
     ///
     /// # Errors
     /// [`RdmaError::Io`] when the thread cannot be started; [`RdmaError::Forked`].
@@ -256,8 +272,10 @@ impl Engine {
                 return Ok((port, Some(on_segment)));
             }
             Line::Memif { socket, id, role, .. } => {
-                let config =
-                    MemifConfig { ring_size_log2: ring_size_log2(attach), ..MemifConfig::new(&name) };
+                let config = MemifConfig {
+                    ring_size_log2: ring_size_log2(attach),
+                    ..MemifConfig::new(&name)
+                };
                 match role {
                     Role::Slave => Box::new(MemifPort::slave(socket, *id, config)?),
                     Role::Master => Box::new(MemifPort::master(socket, *id, config)?),
@@ -293,7 +311,8 @@ impl Engine {
         loop {
             let mut state = self.lock()?;
             let now = self.now();
-            let link = if state.link() == LinkState::Up { LinkState::Up } else { state.service(now) };
+            let link =
+                if state.link() == LinkState::Up { LinkState::Up } else { state.service(now) };
             if link == LinkState::Up {
                 return Ok(link);
             }
@@ -319,7 +338,8 @@ impl Engine {
         }
     }
 
-    /// Waits for a link that is not up yet, as that of two processes that were started together may be.
+    /// Waits for a link that is not up yet, as that of two processes that were started together may
+    /// be.
     pub(crate) fn await_peer(&self) -> Result<(), RdmaError> {
         if self.link() == LinkState::Down {
             self.wait_for_link(LINK_WAIT)?;
@@ -391,8 +411,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells `watcher`, for as long as it lives, when the link comes or goes. The first time that it comes is
-    /// no news unless the program was told that there is none.
+    /// Tells `watcher`, for as long as it lives, when the link comes or goes. The first time that
+    /// it comes is no news unless the program was told that there is none.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -442,7 +462,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes a queue pair whose asynchronous events go to `sink`; attaches the port if nobody has yet.
+    /// Makes a queue pair whose asynchronous events go to `sink`; attaches the port if nobody has
+    /// yet.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`], [`RdmaError::Forked`], and those of [`Engine::start`].
@@ -468,11 +489,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Changes a queue pair. A step to "ready to receive" waits (once, for a bounded time) for a link that
-    /// is not up yet.
+    /// Changes a queue pair. A step to "ready to receive" waits (once, for a bounded time) for a
+    /// link that is not up yet.
     ///
     /// # Errors
-    /// [`RdmaError::Verbs`], [`RdmaError::Forked`], and those of [`Engine::resolve`] where it names an address.
+    /// [`RdmaError::Verbs`], [`RdmaError::Forked`], and those of [`Engine::resolve`] where it names
+    /// an address.
     pub fn modify_qp(&self, qpn: Qpn, attr: &QpAttr) -> Result<(), RdmaError> {
         if attr.state == Some(QpState::ReadyToReceive) {
             self.await_peer()?;
@@ -511,7 +533,8 @@ impl Engine {
         }
     }
 
-    /// Hands at most `max` completions of `cq` to `take`; runs one turn when there are none at first.
+    /// Hands at most `max` completions of `cq` to `take`; runs one turn when there are none at
+    /// first.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -556,7 +579,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The program is about to wait for an event rather than to poll: the engine thread takes over now.
+    /// The program is about to wait for an event rather than to poll: the engine thread takes over
+    /// now.
     #[inline]
     pub fn hand_over(&self) {
         self.hand_over.hand_over();
@@ -577,7 +601,8 @@ impl Engine {
         }
     }
 
-    /// Tells the peers of all connections that this is the end. Nobody will be there for their answers.
+    /// Tells the peers of all connections that this is the end. Nobody will be there for their
+    /// answers.
     fn end_connections(&self) {
         let Some(mut state) = self.lock_at_last() else { return };
         let now = self.now();
@@ -589,8 +614,8 @@ impl Engine {
         state.send(now);
     }
 
-    /// The lock, for a process that ends: a thread that was stopped with it in its hands keeps it for ever, so that the
-    /// wait for it has an end.
+    /// The lock, for a process that ends: a thread that was stopped with it in its hands keeps it
+    /// for ever, so that the wait for it has an end.
     fn lock_at_last(&self) -> Option<MutexGuard<'_, DeviceState>> {
         for _ in 0..LAST_TRIES {
             if let Some(state) = self.try_lock().ok()? {
@@ -637,9 +662,10 @@ impl Drop for Engine {
     }
 }
 
-/// How the connection manager behaves: quicker to repeat itself than kernels are, because the longest path
-/// has a round trip of 0.2 s, and told apart from other processes of its host by the slot. It refuses requests
-/// for services that nobody listens to here; the host collects the refusals of all its processes.
+/// How the connection manager behaves: quicker to repeat itself than kernels are, because the
+/// longest path has a round trip of 0.2 s, and told apart from other processes of its host by the
+/// slot. It refuses requests for services that nobody listens to here; the host collects the
+/// refusals of all its processes.
 fn connection_manager(attach: &Attach, path_mtu_max: Mtu, seed: u64) -> longhaul_cm::Config {
     longhaul_cm::Config {
         ca_guid: attach.guid(),
@@ -654,8 +680,9 @@ fn connection_manager(attach: &Attach, path_mtu_max: Mtu, seed: u64) -> longhaul
     }
 }
 
-/// How many packets a queue pair may have under way over sockets: what a receive buffer like ours takes, which the
-/// peer is presumed to have; `None` for other lines. Sent into a full buffer they are lost, hundreds at a time.
+/// How many packets a queue pair may have under way over sockets: what a receive buffer like ours
+/// takes, which the peer is presumed to have; `None` for other lines. Sent into a full buffer they
+/// are lost, hundreds at a time.
 fn udp_window(attach: &Attach, path_mtu_max: Mtu) -> Option<u32> {
     let Line::Udp { .. } = attach.line else { return None };
     let wanted = UdpConfig::new(&attach.host, attach.ip).receive_buffer_bytes;
@@ -665,9 +692,9 @@ fn udp_window(attach: &Attach, path_mtu_max: Mtu) -> Option<u32> {
 
 /// Descriptors per ring, as a base-2 logarithm.
 ///
-/// Between two processes the rings' buffers should stay in the caches: 512 times 4352 bytes, 2.2 MB. A lab
-/// serves several processes on few processors; 2048 frames are 7 ms at 10 Gbit/s, so that it can go on while
-/// this process waits for its turn.
+/// Between two processes the rings' buffers should stay in the caches: 512 times 4352 bytes, 2.2
+/// MB. A lab serves several processes on few processors; 2048 frames are 7 ms at 10 Gbit/s, so that
+/// it can go on while this process waits for its turn.
 fn ring_size_log2(attach: &Attach) -> u8 {
     if attach.is_back_to_back() { 9 } else { 11 }
 }
@@ -679,12 +706,13 @@ fn longhaul_seed() -> u64 {
         .map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Has peers told and the counter files written once more when the process ends by itself: what a kernel does for a
-/// program that ends with connections open.
+/// Has peers told and the counter files written once more when the process ends by itself: what a
+/// kernel does for a program that ends with connections open.
 fn finish_at_exit() {
     extern "C" fn at_exit() {
         if let Ok(engines) = ENGINES.try_lock() {
-            for engine in engines.iter().filter_map(Weak::upgrade).filter(|engine| engine.is_ours()) {
+            for engine in engines.iter().filter_map(Weak::upgrade).filter(|engine| engine.is_ours())
+            {
                 engine.end_connections();
                 engine.keep_counters_at_last();
                 // The process ends without running destructors that wait for threads.
@@ -699,16 +727,18 @@ fn finish_at_exit() {
     });
 }
 
-/// Makes the child of a fork disown the parent's engines: their locks may be held by threads that do not
-/// exist there, and their rings belong to the parent.
+/// Makes the child of a fork disown the parent's engines: their locks may be held by threads that
+/// do not exist there, and their rings belong to the parent.
 fn disown_at_fork() {
     extern "C" fn in_child() {
-        // Only this thread exists in the child. A lock held by another one at the moment of the fork is
-        // held for ever; then the list is not reachable, but no engine was being made by this thread.
+        // Only this thread exists in the child. A lock held by another one at the moment of the
+        // fork is held for ever; then the list is not reachable, but no engine was being made by
+        // this thread.
         if let Ok(engines) = ENGINES.try_lock() {
             for engine in engines.iter().filter_map(Weak::upgrade) {
                 engine.forked.store(true, Ordering::Relaxed);
-                // The child must not run the parent's destructors: its sockets and memory are shared.
+                // The child must not run the parent's destructors: its sockets and memory are
+                // shared.
                 std::mem::forget(engine);
             }
         }
@@ -726,7 +756,8 @@ mod tests {
     use crate::attach::{ENV_HOST, ENV_IP, ENV_ROLE, ENV_SOCKET};
 
     fn engine(name: &str, host: &'static str) -> Arc<Engine> {
-        let socket = std::env::temp_dir().join(format!("longhaul-engine-{}-{name}.sock", std::process::id()));
+        let socket = std::env::temp_dir()
+            .join(format!("longhaul-engine-{}-{name}.sock", std::process::id()));
         let attach = Attach::from_lookup(|variable| match variable {
             ENV_SOCKET => Some(socket.display().to_string()),
             ENV_IP => Some("10.77.0.1".to_owned()),

@@ -2,20 +2,21 @@
 //!
 //! It is in one of three situations:
 //!
-//! * **standing by**: the program polls. The port raises no interrupts; the thread sleeps, and looks now and
-//!   then whether the program still polls. [`Engine::hand_over`] wakes it at once;
-//! * **driving**: it looks for work again and again, and does it unless the program polls just then;
-//! * **parked**: nothing to do; it sleeps until the port's interrupt, the device's next deadline, or a
-//!   wake-up by the program.
+//! * **standing by**: the program polls. The port raises no interrupts; the thread sleeps, and
+//!   looks now and then whether the program still polls. [`Engine::hand_over`] wakes it at once;
+//! * **driving**: it looks for work again and again, and does it unless the program polls just
+//!   then;
+//! * **parked**: nothing to do; it sleeps until the port's interrupt, the device's next deadline,
+//!   or a wake-up by the program.
 //!
-//! A program may poll now and then only, and watch its memory in between (`ib_write_lat` does). Then the two
-//! share the work: what a driving thread finds is left to the program if it has polled since the look before.
-//! Whether the program could do without the thread shows only when the thread stands by. Therefore it tries
-//! that once per millisecond, first for a moment, then for longer and longer while the program leaves nothing
-//! lying.
+//! A program may poll now and then only, and watch its memory in between (`ib_write_lat` does).
+//! Then the two share the work: what a driving thread finds is left to the program if it has polled
+//! since the look before. Whether the program could do without the thread shows only when the
+//! thread stands by. Therefore it tries that once per millisecond, first for a moment, then for
+//! longer and longer while the program leaves nothing lying.
 //!
-//! A program that watches its memory never gives its processor away; the thread then keeps off it, see
-//! [`Placement`].
+//! A program that watches its memory never gives its processor away; the thread then keeps off it,
+//! see [`Placement`].
 
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -29,14 +30,16 @@ use crate::engine::Engine;
 use crate::error::RdmaError;
 use crate::placement::{Placement, current_cpu};
 
-/// How long a thread that begins to stand by sleeps before it looks after the program; twice as long each time.
+/// How long a thread that begins to stand by sleeps before it looks after the program; twice as
+/// long each time.
 const STAND_BY_FIRST: Duration = Duration::from_us(10);
-/// How long it sleeps at most: what lies in the port when the program stops polling waits for up to twice that.
+/// How long it sleeps at most: what lies in the port when the program stops polling waits for up to
+/// twice that.
 const STAND_BY_MAX: Duration = Duration::from_us(640);
 /// How long a thread drives before it tries to stand by.
 const STAND_BY_EVERY: Duration = Duration::from_ms(1);
-/// How long the thread looks without finding work before it parks, when work has lately come within that time.
-/// To wake it costs the peer and this process together about as much.
+/// How long the thread looks without finding work before it parks, when work has lately come within
+/// that time. To wake it costs the peer and this process together about as much.
 const SPIN_LONG: Duration = Duration::from_us(8);
 /// And how long when it has not.
 const SPIN_SHORT: Duration = Duration::from_us(1);
@@ -50,13 +53,18 @@ const PARKED_WITHOUT_ROOM: Duration = Duration::from_us(20);
 /// Starts the thread. It ends when the engine is dropped.
 pub(crate) fn start(engine: Weak<Engine>) -> Result<(), RdmaError> {
     let spawned = without_signals(|| {
-        thread::Builder::new().name("longhaul".to_owned()).stack_size(512 * 1024).spawn(move || run(&engine))
+        thread::Builder::new()
+            .name("longhaul".to_owned())
+            .stack_size(512 * 1024)
+            .spawn(move || run(&engine))
     });
-    spawned.map(drop).map_err(|source| RdmaError::Io { operation: "starting the engine thread", source })
+    spawned
+        .map(drop)
+        .map_err(|source| RdmaError::Io { operation: "starting the engine thread", source })
 }
 
-/// Runs `spawn` with all signals blocked, which the new thread inherits: the program's handlers run on the
-/// program's threads.
+/// Runs `spawn` with all signals blocked, which the new thread inherits: the program's handlers run
+/// on the program's threads.
 pub(crate) fn without_signals<R>(spawn: impl FnOnce() -> R) -> R {
     // SAFETY: both sets are valid for the calls, and the old mask is put back.
     unsafe {
@@ -131,8 +139,8 @@ fn run(engine: &Weak<Engine>) {
     }
 }
 
-/// Sleeps, and sees whether the program runs the device by itself. `None`, here and below: the device is no
-/// longer ours.
+/// Sleeps, and sees whether the program runs the device by itself. `None`, here and below: the
+/// device is no longer ours.
 fn stand_by(engine: &Engine, memory: &mut Memory) -> Option<Situation> {
     engine.hand_over.stand_by(|wake| sleep(wake, &mut Parker::new(), memory.stand_by));
     let polls = engine.hand_over.polls();
@@ -153,7 +161,8 @@ fn stand_by(engine: &Engine, memory: &mut Memory) -> Option<Situation> {
     Some(Situation::Driving)
 }
 
-/// Looks for work until there is none for a while, or until it is time to see whether the program does it all.
+/// Looks for work until there is none for a while, or until it is time to see whether the program
+/// does it all.
 fn drive(engine: &Arc<Engine>, memory: &mut Memory) -> Option<Situation> {
     memory.idle_since = engine.now();
     loop {
@@ -176,7 +185,8 @@ fn drive(engine: &Arc<Engine>, memory: &mut Memory) -> Option<Situation> {
             Found::Work => memory.idle_since = now,
             Found::DueSoon => {}
             Found::Nothing => {
-                // On the program's own processor, giving way and coming back would each take a time slice.
+                // On the program's own processor, giving way and coming back would each take a time
+                // slice.
                 let shares_cpu = !memory.waits && engine.hand_over.polled_on() == current_cpu();
                 if shares_cpu || now.since(memory.idle_since) >= memory.spin {
                     return Some(Situation::Parked);
@@ -189,8 +199,8 @@ fn drive(engine: &Arc<Engine>, memory: &mut Memory) -> Option<Situation> {
 
 /// What a look of the driving thread has found.
 enum Found {
-    /// As many frames as a turn takes. To give the processor away would leave the rest for a time slice of each
-    /// process that wants it.
+    /// As many frames as a turn takes. To give the processor away would leave the rest for a time
+    /// slice of each process that wants it.
     Backlog,
     /// Frames received or sent.
     Work,
@@ -225,7 +235,8 @@ fn look(engine: &Engine, memory: &mut Memory, now: Instant) -> Option<Found> {
         }
         return Some(found);
     }
-    let due_soon = state.out_of_room || state.rnic.poll_timeout().is_some_and(|due| due.at < now + DUE_SOON);
+    let due_soon =
+        state.out_of_room || state.rnic.poll_timeout().is_some_and(|due| due.at < now + DUE_SOON);
     Some(if due_soon { Found::DueSoon } else { Found::Nothing })
 }
 
@@ -257,8 +268,8 @@ fn park(engine: &Engine, memory: &mut Memory) -> Option<Situation> {
     Some(Situation::Driving)
 }
 
-/// Sleeps until the port, a wake-up or the time. Whatever woke it, the caller looks at everything again; a
-/// failure to sleep only costs time.
+/// Sleeps until the port, a wake-up or the time. Whatever woke it, the caller looks at everything
+/// again; a failure to sleep only costs time.
 fn sleep(wake: &WakeUp, parker: &mut Parker, limit: Duration) {
     let _ = parker.sleep(wake, Some(limit));
     wake.take();

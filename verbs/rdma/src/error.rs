@@ -40,7 +40,8 @@ pub enum RdmaError {
         /// The operating system's answer.
         source: std::io::Error,
     },
-    /// The device belongs to the parent process: it was opened before a fork, and the child cannot use it.
+    /// The device belongs to the parent process: it was opened before a fork, and the child cannot
+    /// use it.
     #[error("this device was opened before a fork and belongs to the parent process")]
     Forked,
     /// Frames cannot go to a peer.
@@ -64,9 +65,8 @@ impl RdmaError {
             RdmaError::Verbs(error) => errno_of(error.class()),
             RdmaError::Post(error) => errno_of(error.class()),
             RdmaError::Listen(ListenError::InUse(_)) => libc::EADDRINUSE,
-            RdmaError::Listen(ListenError::TooMany(_)) | RdmaError::Connect(ConnectError::TooMany(_)) => {
-                libc::ENOMEM
-            }
+            RdmaError::Listen(ListenError::TooMany(_))
+            | RdmaError::Connect(ConnectError::TooMany(_)) => libc::ENOMEM,
             RdmaError::Connect(_) | RdmaError::Call(_) | RdmaError::Attach(_) => libc::EINVAL,
             RdmaError::Peer(_) => libc::ECONNREFUSED,
             RdmaError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
@@ -79,8 +79,8 @@ impl RdmaError {
     }
 }
 
-/// The `errno` value that `ibv_post_send` and `ibv_post_recv` return for a refused work request. An operation
-/// that a transport does not have is as wrong there as one that does not exist.
+/// The `errno` value that `ibv_post_send` and `ibv_post_recv` return for a refused work request. An
+/// operation that a transport does not have is as wrong there as one that does not exist.
 #[must_use]
 pub fn errno_of_post(error: &PostError) -> i32 {
     match error.class() {

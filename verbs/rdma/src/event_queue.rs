@@ -1,8 +1,9 @@
-//! A queue of events behind a descriptor that programs can poll, read until empty and set non-blocking.
+//! A queue of events behind a descriptor that programs can poll, read until empty and set
+//! non-blocking.
 //!
-//! The descriptor is a semaphore eventfd that counts the queued events, so that readiness, blocking and
-//! `O_NONBLOCK` are the kernel's own: exactly what programs expect of a completion channel, an event
-//! channel and the asynchronous event descriptor of a device.
+//! The descriptor is a semaphore eventfd that counts the queued events, so that readiness, blocking
+//! and `O_NONBLOCK` are the kernel's own: exactly what programs expect of a completion channel, an
+//! event channel and the asynchronous event descriptor of a device.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,8 +23,9 @@ use crate::semaphore::Semaphore;
 /// Unbounded by itself; what is queued is bounded by the objects that raise events (one per armed
 /// completion queue, a handful per connection).
 ///
-/// Whoever waits takes one from the descriptor's count, and then an event. Whenever the lock is free, the count
-/// and those who are on their way between the two are together as many as the events and the debts.
+/// Whoever waits takes one from the descriptor's count, and then an event. Whenever the lock is
+/// free, the count and those who are on their way between the two are together as many as the
+/// events and the debts.
 pub struct EventQueue<T> {
     count: Semaphore,
     queued: Mutex<Queued<T>>,
@@ -31,8 +33,9 @@ pub struct EventQueue<T> {
 
 struct Queued<T> {
     events: VecDeque<T>,
-    /// Events taken out while somebody who had taken their count was on the way: whoever comes for one next gets
-    /// nothing. Else he would take an event whose own count would stay behind, and leave an empty queue readable.
+    /// Events taken out while somebody who had taken their count was on the way: whoever comes for
+    /// one next gets nothing. Else he would take an event whose own count would stay behind, and
+    /// leave an empty queue readable.
     debts: usize,
 }
 
@@ -77,12 +80,12 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes the oldest event for a caller who has read one from the descriptor's count. `None` when the event
-    /// that a count stood for was taken out by [`EventQueue::retain`] or [`EventQueue::try_pop`]: the caller goes
-    /// back to the descriptor.
+    /// Takes the oldest event for a caller who has read one from the descriptor's count. `None`
+    /// when the event that a count stood for was taken out by [`EventQueue::retain`] or
+    /// [`EventQueue::try_pop`]: the caller goes back to the descriptor.
     ///
-    /// `take` runs under the queue's lock: an event is either still queued, for `retain` to find, or `take`
-    /// has seen it. It must not use the queue.
+    /// `take` runs under the queue's lock: an event is either still queued, for `retain` to find,
+    /// or `take` has seen it. It must not use the queue.
     pub fn take_counted<R>(&self, take: impl FnOnce(T) -> R) -> Option<R> {
         let mut queued = self.lock();
         if queued.debts > 0 {
@@ -135,7 +138,8 @@ impl<T> EventQueue<T> {
         dropped
     }
 
-    /// Takes the count of an event that was taken out, or notes that another thread has taken it first.
+    /// Takes the count of an event that was taken out, or notes that another thread has taken it
+    /// first.
     fn uncount(&self, queued: &mut Queued<T>) {
         if !self.count.lower_now() {
             queued.debts += 1;

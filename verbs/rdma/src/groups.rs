@@ -20,11 +20,12 @@ pub(crate) fn takes_groups(attach: &Attach) -> bool {
     !matches!(attach.line, Line::Udp { .. } | Line::Interface { network: None, .. })
 }
 
-/// Groups that the kernel reports (IGMP, MLD), so that switches that forward groups only to where they are wanted forward
-/// them here. They count where a frame comes from, not who has sent it.
+/// Groups that the kernel reports (IGMP, MLD), so that switches that forward groups only to where
+/// they are wanted forward them here. They count where a frame comes from, not who has sent it.
 pub(crate) struct Reports {
     interface: u32,
-    /// Each with its members, and a socket whose membership it is: the kernel limits how many one socket has.
+    /// Each with its members, and a socket whose membership it is: the kernel limits how many one
+    /// socket has.
     groups: HashMap<IpAddr, (OwnedFd, HashSet<Qpn>)>,
     /// It was said that one is not reported.
     complained: bool,
@@ -79,11 +80,12 @@ impl Engine {
     /// Puts a datagram queue pair into a group, for what `ibv_attach_mcast` does.
     ///
     /// # Errors
-    /// [`RdmaError::Verbs`], [`RdmaError::Forked`]. With an address that it shares with the host, over a socket or an
-    /// interface, the device receives only what is sent to that address: groups are not supported (`EOPNOTSUPP`).
+    /// [`RdmaError::Verbs`], [`RdmaError::Forked`]. With an address that it shares with the host,
+    /// over a socket or an interface, the device receives only what is sent to that address: groups
+    /// are not supported (`EOPNOTSUPP`).
     ///
-    /// On an interface, untagged, the kernel reports the group to switches (IGMP, MLD). On a TAP device and in a VLAN nobody
-    /// does: what is between has to forward groups that nobody reports.
+    /// On an interface, untagged, the kernel reports the group to switches (IGMP, MLD). On a TAP
+    /// device and in a VLAN nobody does: what is between has to forward groups that nobody reports.
     pub fn attach_multicast(&self, qpn: Qpn, group: IpAddr) -> Result<(), RdmaError> {
         if !takes_groups(self.attach()) {
             static ONCE: Once = Once::new();
@@ -93,9 +95,15 @@ impl Engine {
                     self.attach().host
                 );
             });
-            return Err(VerbsError::NotSupported("multicast with an address that is the host's too").into());
+            return Err(VerbsError::NotSupported(
+                "multicast with an address that is the host's too",
+            )
+            .into());
         }
-        self.change_groups(|rnic| rnic.attach_multicast(qpn, group), |to| to.join(group.to_canonical(), qpn))
+        self.change_groups(
+            |rnic| rnic.attach_multicast(qpn, group),
+            |to| to.join(group.to_canonical(), qpn),
+        )
     }
 
     /// Takes it out again.
@@ -103,7 +111,10 @@ impl Engine {
     /// # Errors
     /// [`RdmaError::Verbs`], [`RdmaError::Forked`].
     pub fn detach_multicast(&self, qpn: Qpn, group: IpAddr) -> Result<(), RdmaError> {
-        self.change_groups(|rnic| rnic.detach_multicast(qpn, group), |to| to.leave(group.to_canonical(), qpn))
+        self.change_groups(
+            |rnic| rnic.detach_multicast(qpn, group),
+            |to| to.leave(group.to_canonical(), qpn),
+        )
     }
 
     /// Tells the device, then the kernel where that reports groups.
@@ -131,7 +142,8 @@ mod tests {
     use crate::attach::{ENV_IP, ENV_ROLE, ENV_SOCKET};
 
     fn engine(name: &str) -> Arc<Engine> {
-        let socket = std::env::temp_dir().join(format!("longhaul-groups-{}-{name}.sock", std::process::id()));
+        let socket = std::env::temp_dir()
+            .join(format!("longhaul-groups-{}-{name}.sock", std::process::id()));
         let attach = Attach::from_lookup(|variable| match variable {
             ENV_SOCKET => Some(socket.display().to_string()),
             ENV_IP => Some("10.77.0.1".to_owned()),
@@ -154,7 +166,9 @@ mod tests {
         let group = "224.1.2.3".parse().unwrap();
         let refused = by_socket.attach_multicast(Qpn::new(20), group).unwrap_err();
         assert_eq!(refused.errno(), libc::EOPNOTSUPP, "{refused}");
-        let limits = |engine: &Engine| engine.with_quietly(|rnic| rnic.config().multicast_group_max).unwrap();
+        let limits = |engine: &Engine| {
+            engine.with_quietly(|rnic| rnic.config().multicast_group_max).unwrap()
+        };
         assert_eq!(limits(&by_socket), 0, "and programs are told so");
         let in_lab = engine("groups");
         assert!(limits(&in_lab) > 0);

@@ -1,9 +1,11 @@
-//! Who runs the device: what the program's threads and the engine thread tell each other without the lock.
+//! Who runs the device: what the program's threads and the engine thread tell each other without
+//! the lock.
 //!
-//! The program says that it polls ([`HandOver::note_poll`]) and that it is about to wait ([`HandOver::hand_over`]);
-//! the thread says that it sleeps because the program polls ([`HandOver::stand_by`]). What holds: after a hand-over
-//! the thread takes over; it does not sleep through one, whichever of the two comes first. Each side writes its own
-//! flag, then reads the other's, with a fence between.
+//! The program says that it polls ([`HandOver::note_poll`]) and that it is about to wait
+//! ([`HandOver::hand_over`]); the thread says that it sleeps because the program polls
+//! ([`HandOver::stand_by`]). What holds: after a hand-over the thread takes over; it does not sleep
+//! through one, whichever of the two comes first. Each side writes its own flag, then reads the
+//! other's, with a fence between.
 
 use crate::placement::current_cpu;
 use longhaul_host::WakeUp;
@@ -59,12 +61,15 @@ impl HandOver {
         self.polled_on.load(Ordering::Relaxed)
     }
 
-    /// The program is about to wait for an event rather than to poll: the engine thread takes over now.
+    /// The program is about to wait for an event rather than to poll: the engine thread takes over
+    /// now.
     #[inline]
     pub(crate) fn hand_over(&self) {
-        // A swap, as in `take_over`: loom does not know that a swap leaves no place for a store inside it.
+        // A swap, as in `take_over`: loom does not know that a swap leaves no place for a store
+        // inside it.
         self.handed_over.swap(true, Ordering::AcqRel);
-        // Pairs with the fence in `stand_by`: either the thread sees the hand-over, or it is seen standing by.
+        // Pairs with the fence in `stand_by`: either the thread sees the hand-over, or it is seen
+        // standing by.
         fence(Ordering::SeqCst);
         if self.standing_by.load(Ordering::Relaxed) {
             self.wake.wake();
@@ -94,7 +99,8 @@ impl HandOver {
 
 #[cfg(all(test, loom))]
 mod under_loom {
-    //! Every order in which a program can hand over while the engine thread decides whether to sleep.
+    //! Every order in which a program can hand over while the engine thread decides whether to
+    //! sleep.
 
     use super::HandOver;
     use longhaul_host::WakeUp;
@@ -106,7 +112,8 @@ mod under_loom {
         Arc::new(HandOver::new(WakeUp::new().unwrap()))
     }
 
-    /// Stands by until the program hands over; without a time limit, so that what is lost is lost for good.
+    /// Stands by until the program hands over; without a time limit, so that what is lost is lost
+    /// for good.
     fn stand_by_until_handed_over(ours: &HandOver) {
         while !ours.take_over() {
             ours.stand_by(|wake| {
@@ -139,7 +146,9 @@ mod under_loom {
             let ours = shared();
             for hands_over in [true, false] {
                 let theirs = Arc::clone(&ours);
-                thread::spawn(move || if hands_over { theirs.hand_over() } else { theirs.wake().wake() });
+                thread::spawn(
+                    move || if hands_over { theirs.hand_over() } else { theirs.wake().wake() },
+                );
             }
             stand_by_until_handed_over(&ours);
         });

@@ -1,10 +1,12 @@
 //! Routes and neighbours of this machine's kernel, for a port that shares its address.
 //!
-//! A thread of its own asks: to answer, the kernel may wait for its lock on all interfaces, which somebody who sets one of
-//! them up holds for seconds, and the engine's lock is not to be held meanwhile.
+//! A thread of its own asks: to answer, the kernel may wait for its lock on all interfaces, which
+//! somebody who sets one of them up holds for seconds, and the engine's lock is not to be held
+//! meanwhile.
 //!
-//! A raw netlink socket: two questions and their answers do not pay for a crate in a library that is loaded into every
-//! program. Source: rtnetlink(7); Linux, `include/uapi/linux/rtnetlink.h` and `neighbour.h`.
+//! A raw netlink socket: two questions and their answers do not pay for a crate in a library that
+//! is loaded into every program. Source: rtnetlink(7); Linux, `include/uapi/linux/rtnetlink.h` and
+//! `neighbour.h`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +24,8 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use crate::engine_thread::without_signals;
 
-/// Questions and answers that wait for each other's side at most. What does not fit is asked again by the device.
+/// Questions and answers that wait for each other's side at most. What does not fit is asked again
+/// by the device.
 const WAITING_MAX: usize = 1024;
 /// How often the kernel is asked again for a neighbour that it looks for.
 const LOOK: Duration = Duration::from_millis(1);
@@ -44,14 +47,16 @@ const RTA_VIA: u16 = 18;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const RTN_UNICAST: u8 = 1;
-/// States in which a neighbour's address is to be used: reachable, stale, delay, probe, no ARP, permanent.
+/// States in which a neighbour's address is to be used: reachable, stale, delay, probe, no ARP,
+/// permanent.
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 /// States in which the kernel takes the address for granted: reachable, no ARP, permanent.
 const NUD_CONNECTED: u16 = 0x02 | 0x40 | 0x80;
 /// Header of a message; a route's and a neighbour's own headers are 12 bytes each.
 const HEADER: usize = 16;
 const BODY: usize = 12;
-/// Where packets go that are to have no effect but to make the kernel look for a neighbour. Source: RFC 863.
+/// Where packets go that are to have no effect but to make the kernel look for a neighbour. Source:
+/// RFC 863.
 const DISCARD_PORT: u16 = 9;
 
 /// What the kernel knows of the way to a peer.
@@ -75,8 +80,13 @@ pub(crate) struct HostRoutes {
 }
 
 impl HostRoutes {
-    /// For the interface with number `interface`, which has the address `ip`. `told` is called when there is an answer.
-    pub(crate) fn open(interface: u32, ip: IpAddr, told: impl Fn() + Send + 'static) -> io::Result<Self> {
+    /// For the interface with number `interface`, which has the address `ip`. `told` is called when
+    /// there is an answer.
+    pub(crate) fn open(
+        interface: u32,
+        ip: IpAddr,
+        told: impl Fn() + Send + 'static,
+    ) -> io::Result<Self> {
         Self::start(Kernel::open(interface, ip)?, told)
     }
 
@@ -85,7 +95,8 @@ impl HostRoutes {
         let (answer, answers) = sync_channel(WAITING_MAX);
         let mut search = Search { kernel, open: BTreeMap::new(), answer };
         let spawned = without_signals(|| {
-            let thread = thread::Builder::new().name("longhaul-routes".to_owned()).stack_size(256 * 1024);
+            let thread =
+                thread::Builder::new().name("longhaul-routes".to_owned()).stack_size(256 * 1024);
             thread.spawn(move || search.run(&asked, &told))
         });
         spawned.map(|_| HostRoutes { questions, answers })
@@ -153,7 +164,8 @@ impl Search {
     /// Asks again for all that is not known yet.
     fn look(&mut self) -> Result<bool, Over> {
         let now = Instant::now();
-        // The device asks again by itself, and gives up; until it does, the kernel may have an answer.
+        // The device asks again by itself, and gives up; until it does, the kernel may have an
+        // answer.
         self.open.retain(|_, until| now < *until);
         let mut answered = false;
         for ip in self.open.keys().copied().collect::<Vec<_>>() {
@@ -206,8 +218,10 @@ impl Kernel {
 
     fn next_hop(&mut self, ip: IpAddr) -> io::Result<Option<IpAddr>> {
         let bits = if ip.is_ipv4() { 32 } else { 128 };
-        // Family, destination's length; source's, type of service, table, protocol, scope, type, flags.
-        let mut question = Message::new(RTM_GETROUTE, [family(ip), bits, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        // Family, destination's length; source's, type of service, table, protocol, scope, type,
+        // flags.
+        let mut question =
+            Message::new(RTM_GETROUTE, [family(ip), bits, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         question.attribute(RTA_DST, &octets(ip));
         // Given an interface, the kernel would take what it has no route to for a neighbour.
         question.attribute(RTA_SRC, &octets(self.ip));
@@ -233,7 +247,8 @@ impl Kernel {
     fn neighbour(&mut self, hop: IpAddr) -> io::Result<Way> {
         // Family, padding; interface; state, flags, type.
         let [a, b, c, d] = self.interface.to_ne_bytes();
-        let mut question = Message::new(RTM_GETNEIGH, [family(hop), 0, 0, 0, a, b, c, d, 0, 0, 0, 0]);
+        let mut question =
+            Message::new(RTM_GETNEIGH, [family(hop), 0, 0, 0, a, b, c, d, 0, 0, 0, 0]);
         question.attribute(NDA_DST, &octets(hop));
         let answer = self.netlink.ask(question)?;
         let Some((RTM_NEWNEIGH, body)) = answer.message() else { return Ok(Way::Unknown) };
@@ -258,8 +273,12 @@ struct Netlink {
 
 impl Netlink {
     fn open() -> io::Result<Self> {
-        let socket =
-            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        let socket = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         // From here on it is the kernel's alone to send there.
         rustix::net::connect(&socket, &SocketAddrNetlink::new(0, 0))?;
         Self::new(socket)
@@ -344,7 +363,8 @@ impl Answer {
         Some(u32::from_ne_bytes(*self.bytes.get(..self.len)?.get(8..)?.first_chunk()?))
     }
 
-    /// The first message: its kind and what follows its header. `None` for a refusal, and for nonsense.
+    /// The first message: its kind and what follows its header. `None` for a refusal, and for
+    /// nonsense.
     fn message(&self) -> Option<(u16, &[u8])> {
         let bytes = self.bytes.get(..self.len)?;
         let header = bytes.first_chunk::<HEADER>()?;
@@ -387,15 +407,26 @@ mod tests {
     #[test]
     fn what_is_not_behind_an_interface_has_no_way_over_it() {
         let mut kernel = Kernel::open(1, IpAddr::from([127, 0, 0, 1])).unwrap();
-        assert_eq!(kernel.way("2001:db8::1".parse().unwrap()).unwrap(), Way::None(Failure::NoRoute));
-        assert_eq!(kernel.way(IpAddr::from([127, 0, 0, 1])).unwrap(), Way::None(Failure::NoRoute), "itself");
+        assert_eq!(
+            kernel.way("2001:db8::1".parse().unwrap()).unwrap(),
+            Way::None(Failure::NoRoute)
+        );
+        assert_eq!(
+            kernel.way(IpAddr::from([127, 0, 0, 1])).unwrap(),
+            Way::None(Failure::NoRoute),
+            "itself"
+        );
     }
 
     /// A socket whose other end stands for the kernel.
     fn netlink() -> (Netlink, OwnedFd) {
-        let (socket, kernel) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .unwrap();
+        let (socket, kernel) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
         (Netlink::new(socket).unwrap(), kernel)
     }
 

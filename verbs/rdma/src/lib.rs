@@ -1,7 +1,9 @@
-//! The verbs layer for programs of our own, and the engine that the preloaded library shares with it.
+//! The verbs layer for programs of our own, and the engine that the preloaded library shares with
+//! it.
 //!
-//! **Purpose.** One software RNIC per process, attached by shared memory to a lab or to a second process, by a
-//! UDP socket to other machines, or to an Ethernet segment by a TAP device or an interface, driven by the program's own polling ([`Engine`]).
+//! **Purpose.** One software RNIC per process, attached by shared memory to a lab or to a second
+//! process, by a UDP socket to other machines, or to an Ethernet segment by a TAP device or an
+//! interface, driven by the program's own polling ([`Engine`]).
 //!
 //! **What it deliberately does not do.** It knows no C layout: that is the business of `preload`.
 

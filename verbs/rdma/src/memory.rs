@@ -9,8 +9,9 @@ use crate::shared_bytes::SharedBytes;
 
 /// Reads and writes the process's memory at the addresses of its registered regions.
 ///
-/// The device calls it only with ranges inside a registered region whose permissions it has checked; what a
-/// program registered and then unmapped faults, as it does with hardware (there the page stays pinned).
+/// The device calls it only with ranges inside a registered region whose permissions it has
+/// checked; what a program registered and then unmapped faults, as it does with hardware (there the
+/// page stays pinned).
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessMemory {
     _private: (),
@@ -20,9 +21,10 @@ impl ProcessMemory {
     /// The memory of this process.
     ///
     /// # Safety
-    /// Until it is dropped, every range that the device is told to use (regions given to `reg_mr`, and
-    /// segments of inline work requests during the call that posts them) must stay mapped, and its bytes
-    /// may be read and written at any time by this type, concurrently with whatever else touches them.
+    /// Until it is dropped, every range that the device is told to use (regions given to `reg_mr`,
+    /// and segments of inline work requests during the call that posts them) must stay mapped, and
+    /// its bytes may be read and written at any time by this type, concurrently with whatever else
+    /// touches them.
     #[must_use]
     pub const unsafe fn new() -> Self {
         Self { _private: () }
@@ -74,8 +76,8 @@ fn scatter_pieces(address: u64, payload: &Payload<'_>) {
 /// A range of registered memory.
 #[inline]
 fn at(address: u64, len: usize) -> SharedBytes {
-    // SAFETY: whoever made the memory vouched for registered ranges, and the device checked that this one is
-    // registered, `len` bytes long and, for an atomic, aligned.
+    // SAFETY: whoever made the memory vouched for registered ranges, and the device checked that
+    // this one is registered, `len` bytes long and, for an atomic, aligned.
     unsafe { SharedBytes::new(address as *mut u8, len) }
 }
 

@@ -6,18 +6,20 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// Moving to another processor takes tens of microseconds; no more often than this.
 const MOVE_INTERVAL: Duration = Duration::from_ms(1);
 
-/// The processor that runs the caller, or one that is no processor's number when the kernel does not say.
+/// The processor that runs the caller, or one that is no processor's number when the kernel does
+/// not say.
 #[inline]
 pub(crate) fn current_cpu() -> usize {
     // SAFETY: takes no arguments.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(usize::MAX)
 }
 
-/// Keeps the calling thread off a processor that another thread of the program never gives away, and lets it back.
+/// Keeps the calling thread off a processor that another thread of the program never gives away,
+/// and lets it back.
 ///
-/// A thread on the same processor as one that spins gets its turn only when a wake-up preempts the other or the
-/// time slice ends, after milliseconds. On the processor of a peer that polls, and so yields, it gets one at once;
-/// on an idle one it need not wait.
+/// A thread on the same processor as one that spins gets its turn only when a wake-up preempts the
+/// other or the time slice ends, after milliseconds. On the processor of a peer that polls, and so
+/// yields, it gets one at once; on an idle one it need not wait.
 pub(crate) struct Placement {
     /// The processors that the thread may use, and what has been left of them.
     kept_off: Option<(CpuSet, CpuSet)>,
@@ -37,7 +39,8 @@ impl Placement {
         self.moved_at = now;
         let Ok(current) = sched_getaffinity(None) else { return };
         // If it is not what was left here, somebody has chosen anew.
-        let whole = self.kept_off.filter(|(_, rest)| *rest == current).map_or(current, |(whole, _)| whole);
+        let whole =
+            self.kept_off.filter(|(_, rest)| *rest == current).map_or(current, |(whole, _)| whole);
         let mut rest = whole;
         if cpu < CpuSet::MAX_CPU {
             rest.unset(cpu);

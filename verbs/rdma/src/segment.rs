@@ -8,10 +8,13 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::sync::{Arc, Mutex};
 use std::time::Duration as StdDuration;
 
-use longhaul_netdev::{NetdevError, PacketConfig, PacketPort, TapConfig, TapPort, Wanted, interface};
+use longhaul_netdev::{
+    NetdevError, PacketConfig, PacketPort, TapConfig, TapPort, Wanted, interface,
+};
 use longhaul_port::Port;
 use longhaul_rnic::{
-    AddressVector, AhId, Failure, Neighbours, PdId, Resolution, Segment, SegmentAddress, SegmentAsks,
+    AddressVector, AhId, Failure, Neighbours, PdId, Resolution, Segment, SegmentAddress,
+    SegmentAsks,
 };
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::ROCEV2_PORT;
@@ -30,7 +33,8 @@ use crate::host_routes::HostRoutes;
 const LOOK: Duration = Duration::from_ms(1);
 /// How long somebody waits for an address: longer than the device asks for it.
 const LOOK_LIMIT: Duration = Duration::from_ms(4_000);
-/// How often the kernel is asked whether a neighbour is still where it was. It hears of changes, and does not tell.
+/// How often the kernel is asked whether a neighbour is still where it was. It hears of changes,
+/// and does not tell.
 const FRESH_BY_KERNEL: Duration = Duration::from_ms(5_000);
 /// How long a call that waits for a peer's address sleeps between two turns.
 const PAUSE: StdDuration = StdDuration::from_micros(100);
@@ -48,13 +52,16 @@ pub(crate) enum SegmentError {
 
 /// What the device is told of its segment; `None` for lines that are on none.
 pub(crate) fn segment_of(attach: &Attach) -> Option<Segment> {
-    let segment = |prefix_len| Segment::new(attach.mac, SegmentAddress { ip: attach.ip, prefix_len });
+    let segment =
+        |prefix_len| Segment::new(attach.mac, SegmentAddress { ip: attach.ip, prefix_len });
     match &attach.line {
-        Line::Tap { network, .. } | Line::Interface { network: Some(network), .. } => Some(Segment {
-            gateways: network.gateway.into_iter().collect(),
-            vlan: network.vlan,
-            ..segment(network.prefix_len)
-        }),
+        Line::Tap { network, .. } | Line::Interface { network: Some(network), .. } => {
+            Some(Segment {
+                gateways: network.gateway.into_iter().collect(),
+                vlan: network.vlan,
+                ..segment(network.prefix_len)
+            })
+        }
         Line::Interface { network: None, .. } => {
             Some(Segment { asks: SegmentAsks::Owner, fresh: FRESH_BY_KERNEL, ..segment(u8::MAX) })
         }
@@ -64,23 +71,30 @@ pub(crate) fn segment_of(attach: &Attach) -> Option<Segment> {
 
 /// What a port on a segment keeps besides itself.
 pub(crate) struct OnSegment {
-    /// Held for the port's life: what keeps its address from others, and the kernel from refusing its packets.
+    /// Held for the port's life: what keeps its address from others, and the kernel from refusing
+    /// its packets.
     _reservation: OwnedFd,
     /// Where the kernel knows the neighbours.
     host: Option<HostRoutes>,
-    /// Where the kernel can say which groups are wanted here. With a lock of its own, because the kernel may wait for its
-    /// lock on all interfaces.
+    /// Where the kernel can say which groups are wanted here. With a lock of its own, because the
+    /// kernel may wait for its lock on all interfaces.
     pub(crate) reports: Option<Arc<Mutex<Reports>>>,
 }
 
 /// Opens the TAP device `name`, which one program can have.
-pub(crate) fn open_tap(attach: &Attach, name: &str) -> Result<(Box<dyn Port>, OnSegment), SegmentError> {
+pub(crate) fn open_tap(
+    attach: &Attach,
+    name: &str,
+) -> Result<(Box<dyn Port>, OnSegment), SegmentError> {
     let port = TapPort::open(&TapConfig::new(name))?;
-    Ok((Box::new(port), OnSegment { _reservation: reserve(attach, name)?, host: None, reports: None }))
+    Ok((
+        Box::new(port),
+        OnSegment { _reservation: reserve(attach, name)?, host: None, reports: None },
+    ))
 }
 
-/// Opens the interface `name`, where each address can be had by one program. `told` is called when the kernel has
-/// answered a question.
+/// Opens the interface `name`, where each address can be had by one program. `told` is called when
+/// the kernel has answered a question.
 pub(crate) fn open_interface(
     attach: &Attach,
     name: &str,
@@ -98,7 +112,8 @@ pub(crate) fn open_interface(
         }
         None => {
             let host = HostRoutes::open(interface::index(name)?, attach.ip, told);
-            let error = |source| SegmentError::Io { ip: attach.ip, operation: "asking the kernel", source };
+            let error =
+                |source| SegmentError::Io { ip: attach.ip, operation: "asking the kernel", source };
             OnSegment {
                 _reservation: hush_kernel(attach, name)?,
                 host: Some(host.map_err(error)?),
@@ -107,20 +122,24 @@ pub(crate) fn open_interface(
         }
     };
     let config = PacketConfig {
-        // An address of its own has groups of its own too, IPv6's questions among them, which the interface does not
-        // take for anybody by itself.
+        // An address of its own has groups of its own too, IPv6's questions among them, which the
+        // interface does not take for anybody by itself.
         promiscuous: network.is_some(),
         // What the interface has merged is split again; others of this machine are faster with it.
         keep_merging: true,
         // With this machine's own address the kernel deals with neighbours.
-        wanted: Some(Wanted { ip: attach.ip, udp_port: ROCEV2_PORT, neighbours: network.is_some() }),
+        wanted: Some(Wanted {
+            ip: attach.ip,
+            udp_port: ROCEV2_PORT,
+            neighbours: network.is_some(),
+        }),
         ..PacketConfig::new(name)
     };
     Ok((Box::new(PacketPort::open(&config)?), on_segment))
 }
 
-/// Takes an address on a line for this process, or finds that another one has it. The name vanishes with the process,
-/// and is the network namespace's.
+/// Takes an address on a line for this process, or finds that another one has it. The name vanishes
+/// with the process, and is the network namespace's.
 fn reserve(attach: &Attach, line: &str) -> Result<OwnedFd, SegmentError> {
     let ip = attach.ip;
     let name = UnixAddr::from_abstract_name(format!("longhaul/{line}/{ip}"));
@@ -133,8 +152,8 @@ fn reserve(attach: &Attach, line: &str) -> Result<OwnedFd, SegmentError> {
     }
 }
 
-/// Takes RoCEv2's port of an address of this machine. The kernel gets a copy of every packet, and would tell peers that
-/// nobody is there; it throws them away instead.
+/// Takes RoCEv2's port of an address of this machine. The kernel gets a copy of every packet, and
+/// would tell peers that nobody is there; it throws them away instead.
 fn hush_kernel(attach: &Attach, line: &str) -> Result<OwnedFd, SegmentError> {
     let ip = attach.ip;
     match UdpSocket::bind(SocketAddr::new(ip, ROCEV2_PORT)) {
@@ -240,14 +259,17 @@ impl DeviceState {
             && let Some((ip, mac)) = self.rnic.neighbours().and_then(Neighbours::conflict)
         {
             self.search.told_of_conflict = true;
-            eprintln!("longhaul: {ip} is in use by {mac} on the same segment; choose another address");
+            eprintln!(
+                "longhaul: {ip} is in use by {mac} on the same segment; choose another address"
+            );
         }
     }
 }
 
 impl Engine {
-    /// Finds out where frames to `ip` go first. At once where that is known, which on lines other than segments it always
-    /// is; otherwise whoever has the address is asked, which takes three seconds when nobody answers.
+    /// Finds out where frames to `ip` go first. At once where that is known, which on lines other
+    /// than segments it always is; otherwise whoever has the address is asked, which takes three
+    /// seconds when nobody answers.
     ///
     /// # Errors
     /// [`RdmaError::Unreachable`], [`RdmaError::Forked`], and those of [`Engine::start`].
@@ -290,8 +312,8 @@ impl Engine {
         }
     }
 
-    /// The same, without waiting: `sink` gets a [`Happening::Local`] with `code` and value 0, with status 0 or a negative
-    /// errno value, when it is known or `limit` has passed.
+    /// The same, without waiting: `sink` gets a [`Happening::Local`] with `code` and value 0, with
+    /// status 0 or a negative errno value, when it is known or `limit` has passed.
     ///
     /// # Errors
     /// [`RdmaError::Forked`], and those of [`Engine::start`].
@@ -322,8 +344,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets what [`Engine::resolve_for`] was called for with a sink of this cookie. No event of it is queued after this
-    /// returns.
+    /// Forgets what [`Engine::resolve_for`] was called for with a sink of this cookie. No event of
+    /// it is queued after this returns.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].

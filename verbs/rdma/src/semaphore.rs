@@ -30,8 +30,8 @@ impl Semaphore {
 
     /// Counts up.
     pub(crate) fn raise(&self) {
-        // A system call without the C library, whose `write` might cancel the program's thread right here. It
-        // cannot fail: what is counted fits into memory, and so into the counter.
+        // A system call without the C library, whose `write` might cancel the program's thread
+        // right here. It cannot fail: what is counted fits into memory, and so into the counter.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 

@@ -1,4 +1,5 @@
-//! The semaphore as loom sees it: what the kernel promises of a semaphore eventfd, and nothing of the kernel's.
+//! The semaphore as loom sees it: what the kernel promises of a semaphore eventfd, and nothing of
+//! the kernel's.
 
 use std::io;
 use std::os::fd::RawFd;

@@ -2,17 +2,19 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// A range of memory that the program, its other threads, other processes and the device may read and write at any
-/// time. It is reached by copies alone.
+/// A range of memory that the program, its other threads, other processes and the device may read
+/// and write at any time. It is reached by copies alone.
 ///
 /// Invariants, on which every `unsafe` block of this module rests:
 ///
-/// - Whoever makes a value vouches that the range is mapped while the value is in use, readable where it is loaded
-///   from and writable where it is stored to.
-/// - No reference to the range exists. A `&[u8]` would promise that nobody writes, and a `&mut [u8]` that nobody even
-///   reads; neither holds. Atomics are the exception: they promise nothing about other accesses.
-/// - A copy is one relaxed atomic access per byte, in any order. A byte that is written at the same time is copied
-///   as it was or as it will be; which bytes of a range fit together is for the protocol above to know.
+/// - Whoever makes a value vouches that the range is mapped while the value is in use, readable
+///   where it is loaded from and writable where it is stored to.
+/// - No reference to the range exists. A `&[u8]` would promise that nobody writes, and a
+///   `&mut [u8]` that nobody even reads; neither holds. Atomics are the exception: they promise
+///   nothing about other accesses.
+/// - A copy is one relaxed atomic access per byte, in any order. A byte that is written at the same
+///   time is copied as it was or as it will be; which bytes of a range fit together is for the
+///   protocol above to know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedBytes {
     at: *mut u8,
@@ -71,16 +73,18 @@ impl SharedBytes {
 
 /// Copies `len` bytes as relaxed atomic accesses of one byte each would.
 ///
-/// The assembly keeps the compiler from knowing what is accessed, and how; machine code cannot tear a byte. The
-/// routine that it calls is the C library's, the fastest there is for each processor. It is the one for ranges that
-/// overlap, because a program may register any memory of its process.
+/// The assembly keeps the compiler from knowing what is accessed, and how; machine code cannot tear
+/// a byte. The routine that it calls is the C library's, the fastest there is for each processor.
+/// It is the one for ranges that overlap, because a program may register any memory of its process.
 ///
 /// # Safety
-/// Both ranges must be mapped; one is private to the caller or has the invariants of [`SharedBytes`].
+/// Both ranges must be mapped; one is private to the caller or has the invariants of
+/// [`SharedBytes`].
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 #[inline]
 unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: a call by the C convention, with the stack aligned for it, that touches these ranges alone.
+    // SAFETY: a call by the C convention, with the stack aligned for it, that touches these ranges
+    // alone.
     unsafe {
         std::arch::asm!(
             "call {memmove}",
@@ -111,9 +115,11 @@ unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
 #[cfg(any(test, not(all(target_arch = "x86_64", target_os = "linux", not(miri)))))]
 unsafe fn copy_bytes(to: *mut u8, from: *const u8, len: usize) {
     for at in 0..len {
-        // SAFETY: within the ranges. Loading needs no write access, whatever the pointer's type says.
-        let (to, from) =
-            unsafe { (AtomicU8::from_ptr(to.add(at)), AtomicU8::from_ptr(from.add(at).cast_mut())) };
+        // SAFETY: within the ranges. Loading needs no write access, whatever the pointer's type
+        // says.
+        let (to, from) = unsafe {
+            (AtomicU8::from_ptr(to.add(at)), AtomicU8::from_ptr(from.add(at).cast_mut()))
+        };
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }

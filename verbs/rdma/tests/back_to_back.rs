@@ -13,7 +13,8 @@ use longhaul_rnic::QpEvent;
 use longhaul_units::{Psn, RKey, Rng, SplitMix64};
 
 const LIMIT: Duration = Duration::from_secs(20);
-const WRITE_AND_READ: Access = Access::LOCAL_WRITE.and(Access::REMOTE_WRITE).and(Access::REMOTE_READ);
+const WRITE_AND_READ: Access =
+    Access::LOCAL_WRITE.and(Access::REMOTE_WRITE).and(Access::REMOTE_READ);
 
 fn attach_as(role: Role, socket: &Path, last: u8) -> Attach {
     Attach::from_lookup(|name| match name {
@@ -59,10 +60,14 @@ fn socket() -> PathBuf {
 
 fn hosts() -> (Host, Host) {
     let socket = socket();
-    (Host::open(attach_as(Role::Master, &socket, 2)), Host::open(attach_as(Role::Slave, &socket, 1)))
+    (
+        Host::open(attach_as(Role::Master, &socket, 2)),
+        Host::open(attach_as(Role::Slave, &socket, 1)),
+    )
 }
 
-/// Two hosts that reach each other by sockets of this machine. `port` is one that no other test uses.
+/// Two hosts that reach each other by sockets of this machine. `port` is one that no other test
+/// uses.
 fn hosts_by_udp(addresses: [&'static str; 2], port: u16) -> (Host, Host) {
     let attach = |address: &'static str| {
         Attach::from_lookup(|name| match name {
@@ -123,8 +128,12 @@ mod bytes {
             match round % 3 {
                 0 => {
                     ra.write(from, &data);
-                    qa.post_send(round, SendOp::Write { remote_address, rkey, immediate: None }, &pieces)
-                        .unwrap();
+                    qa.post_send(
+                        round,
+                        SendOp::Write { remote_address, rkey, immediate: None },
+                        &pieces,
+                    )
+                    .unwrap();
                     assert_eq!(a.cq.next(LIMIT).unwrap().status, Status::Success, "WRITE of {len}");
                     assert!(rb.to_vec(to, len) == data, "WRITE of {len} bytes");
                 }
@@ -155,7 +164,11 @@ mod bytes {
         let (qa, _qb) = connected(&a, &b, &PathSettings::default());
         let target = b.region(64);
         let mut data = *b"before the call returns";
-        let op = SendOp::Write { remote_address: target.address(0), rkey: target.rkey(), immediate: None };
+        let op = SendOp::Write {
+            remote_address: target.address(0),
+            rkey: target.rkey(),
+            immediate: None,
+        };
         qa.post_inline(1, op, &data).unwrap();
         data.fill(0);
         assert_eq!(a.cq.next(LIMIT).unwrap().status, Status::Success);
@@ -235,8 +248,12 @@ mod events {
         for round in 0..50 {
             qb.post_recv(round, &[target.piece(0, 32)]).unwrap();
             b.cq.arm(false).unwrap();
-            qa.post_send(round, SendOp::Send { immediate: None, invalidate: None }, &[source.piece(0, 32)])
-                .unwrap();
+            qa.post_send(
+                round,
+                SendOp::Send { immediate: None, invalidate: None },
+                &[source.piece(0, 32)],
+            )
+            .unwrap();
             b.cq.wait_for_event(LIMIT).unwrap();
             assert_eq!(b.cq.next(LIMIT).unwrap().wr_id, round);
             assert_eq!(a.cq.next(LIMIT).unwrap().wr_id, round);
@@ -248,7 +265,11 @@ mod events {
         let (a, b) = hosts();
         let (qa, _qb) = connected(&a, &b, &PathSettings::default());
         let (source, target) = (a.region(1 << 20), b.region(1 << 20));
-        let op = SendOp::Write { remote_address: target.address(0), rkey: target.rkey(), immediate: None };
+        let op = SendOp::Write {
+            remote_address: target.address(0),
+            rkey: target.rkey(),
+            immediate: None,
+        };
         for round in 0..20 {
             qa.post_send(round, op, &[source.piece(0, 1 << 20)]).unwrap();
             assert_eq!(a.cq.next(LIMIT).unwrap().status, Status::Success);
@@ -283,7 +304,8 @@ mod connections {
         let connection = client.device.connect(&qp, address(7471), &path, LIMIT).unwrap();
         let region = client.region(64);
         region.write(0, b"hello");
-        qp.post_send(1, SendOp::Send { immediate: None, invalidate: None }, &[region.piece(0, 5)]).unwrap();
+        qp.post_send(1, SendOp::Send { immediate: None, invalidate: None }, &[region.piece(0, 5)])
+            .unwrap();
         assert_eq!(client.cq.next(LIMIT).unwrap().status, Status::Success);
         connection.disconnect(LIMIT).unwrap();
         assert_eq!(served.join().unwrap(), b"hello");
@@ -293,8 +315,10 @@ mod connections {
     fn between_hosts_of_different_path_mtu_use_the_smaller_one() {
         for (serving, asking) in [(1024, 4096), (4096, 1024)] {
             let socket = socket();
-            let server = Host::open(Attach { path_mtu: serving, ..attach_as(Role::Master, &socket, 2) });
-            let client = Host::open(Attach { path_mtu: asking, ..attach_as(Role::Slave, &socket, 1) });
+            let server =
+                Host::open(Attach { path_mtu: serving, ..attach_as(Role::Master, &socket, 2) });
+            let client =
+                Host::open(Attach { path_mtu: asking, ..attach_as(Role::Slave, &socket, 1) });
             let path = PathSettings::default();
             let listener = server.device.listen(7474).unwrap();
             let served = std::thread::spawn(move || {
@@ -358,7 +382,11 @@ mod rate {
         let b = Host::open(Attach { rate, ..attach_as(Role::Slave, &socket, 1) });
         let (qb, _qa) = connected(&b, &a, &PathSettings::default());
         let (source, target) = (b.region(1 << 20), a.region(1 << 20));
-        let op = SendOp::Write { remote_address: target.address(0), rkey: target.rkey(), immediate: None };
+        let op = SendOp::Write {
+            remote_address: target.address(0),
+            rkey: target.rkey(),
+            immediate: None,
+        };
         let begun = std::time::Instant::now();
         for round in 0..20 {
             qb.post_send(round, op, &[source.piece(0, 1 << 20)]).unwrap();

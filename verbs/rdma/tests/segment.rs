@@ -1,5 +1,5 @@
-//! Devices on Ethernet segments of a network namespace: TAP devices on a bridge, and two ends of a veth pair. Needs
-//! root; says so and does nothing otherwise.
+//! Devices on Ethernet segments of a network namespace: TAP devices on a bridge, and two ends of a
+//! veth pair. Needs root; says so and does nothing otherwise.
 
 use std::net::IpAddr;
 use std::process::Command;
@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use longhaul_port::LinkState;
 use longhaul_rdma::{
-    Access, Attach, CompletionQueue, ConnectionSink, Device, Endpoint, EventQueue, Happening, MemoryRegion,
-    PathSettings, ProtectionDomain, QpKind, QueuePair, QueuePairSettings, RdmaError, SendOp, Status, attach,
+    Access, Attach, CompletionQueue, ConnectionSink, Device, Endpoint, EventQueue, Happening,
+    MemoryRegion, PathSettings, ProtectionDomain, QpKind, QueuePair, QueuePairSettings, RdmaError,
+    SendOp, Status, attach,
 };
 use longhaul_rnic::{AddressVector, Counter};
 use longhaul_units::{Psn, Qpn};
@@ -50,7 +51,11 @@ fn attach(variables: &[(&'static str, &str)]) -> Attach {
 
 fn tap(name: &str, address: &str) -> Attach {
     let prefix_len = if address.contains(':') { "64" } else { "24" };
-    attach(&[(attach::ENV_TAP, name), (attach::ENV_IP, address), (attach::ENV_PREFIX_LEN, prefix_len)])
+    attach(&[
+        (attach::ENV_TAP, name),
+        (attach::ENV_IP, address),
+        (attach::ENV_PREFIX_LEN, prefix_len),
+    ])
 }
 
 /// The kernel's MAC address of an interface.
@@ -88,7 +93,10 @@ impl Host {
     }
 
     fn queue_pair(&self) -> QueuePair {
-        let qp = self.device.create_qp(&self.pd, &self.cq, &self.cq, &QueuePairSettings::default()).unwrap();
+        let qp = self
+            .device
+            .create_qp(&self.pd, &self.cq, &self.cq, &QueuePairSettings::default())
+            .unwrap();
         qp.initialize(&path()).unwrap();
         qp
     }
@@ -116,7 +124,8 @@ fn transfer(a: &Host, b: &Host) {
     let (source, target) = (a.region(20_000), b.region(20_000));
     let data: Vec<u8> = (0..20_000_u32).map(|n| (n * 7) as u8).collect();
     source.write(0, &data);
-    let op = SendOp::Write { remote_address: target.address(0), rkey: target.rkey(), immediate: None };
+    let op =
+        SendOp::Write { remote_address: target.address(0), rkey: target.rkey(), immediate: None };
     for round in 0..10 {
         qa.post_send(round, op, &[source.piece(0, 20_000)]).unwrap();
         assert_eq!(a.cq.next(LIMIT).unwrap().status, Status::Success);
@@ -190,7 +199,8 @@ mod taps {
             assert_eq!(elsewhere.errno(), libc::ENETUNREACH, "{elsewhere}");
             let pd = a.device.engine().with_quietly(|rnic| rnic.alloc_pd()).unwrap().unwrap();
             let destination_ip = IpAddr::from([192, 168, 177, 78]);
-            let address = AddressVector { destination_ip, hop_limit: 64, traffic_class: 0, flow_label: 0 };
+            let address =
+                AddressVector { destination_ip, hop_limit: 64, traffic_class: 0, flow_label: 0 };
             let refused = a.device.engine().create_ah(pd, &address).unwrap_err();
             assert_eq!(refused.errno(), libc::ETIMEDOUT, "{refused}");
         });
@@ -212,7 +222,9 @@ mod taps {
             };
             let told = || {
                 let event = queue.pop_within(LIMIT).unwrap();
-                let Happening::Local { code: 7, status, value: 0 } = event.what else { panic!("{event:?}") };
+                let Happening::Local { code: 7, status, value: 0 } = event.what else {
+                    panic!("{event:?}")
+                };
                 (event.cookie, status)
             };
             let begun = Instant::now();
@@ -264,7 +276,8 @@ mod interfaces {
             transfer(&far, &shared);
             kernel_knows("10.9.1.2", &mac_of("v1"));
             let drops = far.device.engine().with_quietly(|rnic| rnic.counters().drops()).unwrap();
-            let received = far.device.engine().with_quietly(|rnic| rnic.counters().get(Counter::RxFrames));
+            let received =
+                far.device.engine().with_quietly(|rnic| rnic.counters().get(Counter::RxFrames));
             assert!(received.unwrap() > 100);
             // Refusals by ICMP would be others; the kernel multicasts a little by itself.
             assert!(drops < 50, "{drops} frames that were none of the device's");
@@ -280,20 +293,29 @@ mod interfaces {
                 [("10.9.1.2", "24", "239.9.1.7"), ("fd00:9::2", "64", "ff05::917")]
             {
                 let host = Host::open(interface("v1", address, Some(prefix_len)));
-                let settings = QueuePairSettings { kind: QpKind::Ud, ..QueuePairSettings::default() };
+                let settings =
+                    QueuePairSettings { kind: QpKind::Ud, ..QueuePairSettings::default() };
                 let members = [0, 1].map(|_| {
-                    let member = host.device.create_qp(&host.pd, &host.cq, &host.cq, &settings).unwrap();
-                    host.device.engine().attach_multicast(member.qpn(), group.parse().unwrap()).unwrap();
+                    let member =
+                        host.device.create_qp(&host.pd, &host.cq, &host.cq, &settings).unwrap();
+                    host.device
+                        .engine()
+                        .attach_multicast(member.qpn(), group.parse().unwrap())
+                        .unwrap();
                     member
                 });
                 let leave = |member: &QueuePair| {
-                    host.device.engine().detach_multicast(member.qpn(), group.parse().unwrap()).unwrap();
+                    host.device
+                        .engine()
+                        .detach_multicast(member.qpn(), group.parse().unwrap())
+                        .unwrap();
                 };
                 assert!(reported(group), "{}", ip("maddress show dev v1"));
                 leave(&members[0]);
                 assert!(reported(group), "the other one is still there");
                 leave(&members[1]);
-                // A program that another thread starts at that moment has the socket until it is loaded.
+                // A program that another thread starts at that moment has the socket until it is
+                // loaded.
                 let begun = Instant::now();
                 while reported(group) {
                     assert!(begun.elapsed() < LIMIT, "{group} is still reported");

@@ -71,7 +71,8 @@ fn failed_test(line: &str) -> Option<&str> {
     name.split(" ... ").next()
 }
 
-/// Runs the stage `name`, once it has built what it needs for at most `limit`, with `variables` in its environment.
+/// Runs the stage `name`, once it has built what it needs for at most `limit`, with `variables` in
+/// its environment.
 pub fn run(
     root: &Path,
     name: &str,
@@ -86,7 +87,9 @@ pub fn run(
     let log = File::create(&path).map_err(unwritable)?;
     let program = std::env::current_exe().map_err(|e| format!("where is this program? {e}"))?;
     let mut command = Command::new(program);
-    command.args(["nightly", "--stage", name]).envs(variables.iter().map(|(name, value)| (name, value)));
+    command
+        .args(["nightly", "--stage", name])
+        .envs(variables.iter().map(|(name, value)| (name, value)));
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.map_err(|e| format!("cannot run the stage: {e}"))?;
     let said = Mutex::new((Said::default(), log));
@@ -187,18 +190,25 @@ fn take_down(folder: &Path) {
 fn descendants(of: u32) -> HashSet<u32> {
     let mut parents: Vec<(u32, u32)> = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
         // The name, in parentheses, may hold anything; state and parent stand behind it.
         let Some((_, rest)) = stat.rsplit_once(')') else { continue };
-        parents
-            .extend(rest.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()).map(|p| (id, p)));
+        parents.extend(
+            rest.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()).map(|p| (id, p)),
+        );
     }
     let mut all = HashSet::from([of]);
     loop {
         let before = all.len();
         all.extend(
-            parents.iter().filter(|(_, parent)| all.contains(parent)).map(|(id, _)| *id).collect::<Vec<_>>(),
+            parents
+                .iter()
+                .filter(|(_, parent)| all.contains(parent))
+                .map(|(id, _)| *id)
+                .collect::<Vec<_>>(),
         );
         if all.len() == before {
             return all;

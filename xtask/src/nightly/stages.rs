@@ -8,8 +8,8 @@ use std::process::Command;
 
 /// Test targets of checks/ with stages of their own.
 const APART: [&str; 2] = ["stress", "many_qps"];
-/// Tests that are `#[ignore]`d and no part of the tier: they need a seed from whoever runs them, write into the
-/// source tree, or are the stage `reproduce`.
+/// Tests that are `#[ignore]`d and no part of the tier: they need a seed from whoever runs them,
+/// write into the source tree, or are the stage `reproduce`.
 const BY_HAND: [&str; 4] = [
     "--skip=those_of_some_seeds",
     "--skip=lasts_in_a_survey",
@@ -26,7 +26,8 @@ fn tests(root: &Path, arguments: &[&str]) -> Result<Done, String> {
 }
 
 fn build_tests(root: &Path, arguments: &[&str]) -> Result<(), String> {
-    let which: Vec<&str> = arguments.iter().copied().take_while(|argument| *argument != "--").collect();
+    let which: Vec<&str> =
+        arguments.iter().copied().take_while(|argument| *argument != "--").collect();
     cargo(root, &[&["test", "--no-run", "--quiet"], &which[..]].concat(), &[])
 }
 
@@ -37,7 +38,8 @@ fn built() {
 
 /// What the length is: set in this process by the one that started it.
 fn length(variable: &str) -> Result<u64, String> {
-    let usual = LENGTHS.iter().find(|length| length.variable == variable).map_or(0, |length| length.value);
+    let usual =
+        LENGTHS.iter().find(|length| length.variable == variable).map_or(0, |length| length.value);
     let text = in_force(variable, usual);
     text.parse().map_err(|_| format!("{variable}={text}: a number is needed"))
 }
@@ -49,7 +51,9 @@ fn is_there(program: &str, arguments: &[&str]) -> bool {
 pub fn deny(root: &Path) -> Result<Done, String> {
     built();
     if !is_there("cargo", &["deny", "--version"]) {
-        return Ok(Done::Skipped("cargo-deny is missing: cargo install --locked cargo-deny".to_owned()));
+        return Ok(Done::Skipped(
+            "cargo-deny is missing: cargo install --locked cargo-deny".to_owned(),
+        ));
     }
     // The fuzzer is a workspace of its own.
     let manifests = ["--manifest-path=Cargo.toml", "--manifest-path=checks/fuzz/Cargo.toml"];
@@ -93,7 +97,8 @@ pub fn end_to_end(root: &Path) -> Result<Done, String> {
     for entry in std::fs::read_dir(&folder).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
         let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-        let is_target = path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").is_file();
+        let is_target =
+            path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").is_file();
         if is_target && !scenarios::SCENARIOS.contains(&name) && !APART.contains(&name) {
             targets.push(format!("--test={name}"));
         }

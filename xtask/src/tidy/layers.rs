@@ -37,7 +37,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proto/accel", &["proto/units", "proto/wire", "proto/node", "proto/cc"]),
     ("proto/readahead", &["proto/units", "proto/wire", "proto/node"]),
     ("proto/secret", &["proto/units"]),
-    ("proto/wan", &["proto/units", "proto/secret", "proto/wire", "proto/node", "proto/cc", "proto/fec"]),
+    (
+        "proto/wan",
+        &["proto/units", "proto/secret", "proto/wire", "proto/node", "proto/cc", "proto/fec"],
+    ),
     ("proto/seal", &["proto/units", "proto/secret", "proto/wire", "proto/node"]),
     (
         "proto/wan_box",
@@ -165,7 +168,8 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
             continue;
         }
         let Some(allowed) = allowed.get(folder.as_str()) else {
-            faults.push(format!("{folder}: no layer is declared for it in xtask/src/tidy/layers.rs"));
+            faults
+                .push(format!("{folder}: no layer is declared for it in xtask/src/tidy/layers.rs"));
             continue;
         };
         for dependency in package.dependencies.iter().filter(|d| d.kind.as_deref() != Some("dev")) {
@@ -180,10 +184,13 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
 }
 
 fn relative(root: &Path, path: &str) -> String {
-    Path::new(path).strip_prefix(root).map_or_else(|_| path.to_string(), |p| p.display().to_string())
+    Path::new(path)
+        .strip_prefix(root)
+        .map_or_else(|_| path.to_string(), |p| p.display().to_string())
 }
 
-/// Crate `longhaul-NAME` lives in folder NAME; the program and the task runner go by their own names.
+/// Crate `longhaul-NAME` lives in folder NAME; the program and the task runner go by their own
+/// names.
 fn expected_name(folder: &str) -> String {
     match folder {
         "apps/longhaul" => "longhaul".to_string(),

@@ -33,7 +33,8 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
     for page in PAGES {
         let text = fs::read_to_string(root.join(page)).map_err(|e| format!("{page}: {e}"))?;
         for test in sentences(&text).filter(|test| !code.contains(&format!("fn {test}("))) {
-            faults.push(format!("{page}: there is no test {test}: name the one that took its place"));
+            faults
+                .push(format!("{page}: there is no test {test}: name the one that took its place"));
         }
     }
     Ok(faults)
@@ -63,24 +64,27 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn tests(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    quoted(text)
-        .filter_map(|word| word.split_once(".rs::").map(|(file, test)| (&word[..file.len() + 3], test)))
+    quoted(text).filter_map(|word| {
+        word.split_once(".rs::").map(|(file, test)| (&word[..file.len() + 3], test))
+    })
 }
 
 /// The words between backticks behind "fuzz target" in a line.
 fn targets(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter_map(|line| line.split_once("fuzz target")).flat_map(|(_, rest)| quoted(rest))
+    text.lines()
+        .filter_map(|line| line.split_once("fuzz target"))
+        .flat_map(|(_, rest)| quoted(rest))
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn tests_and_targets_are_found() {
-        let text =
-            "| it holds | `a/b.rs::c_d`, `e.rs::f`, fuzz targets `g` and `h` |\n`cargo xtask` has no test";
+        let text = "| it holds | `a/b.rs::c_d`, `e.rs::f`, fuzz targets `g` and `h` |\n`cargo xtask` has no test";
         assert_eq!(super::tests(text).collect::<Vec<_>>(), [("a/b.rs", "c_d"), ("e.rs", "f")]);
         assert_eq!(super::targets(text).collect::<Vec<_>>(), ["g", "h"]);
-        let text = "counted by `replayed` and `too_many_questions`; `who_says_it_twice_says_it_once`";
+        let text =
+            "counted by `replayed` and `too_many_questions`; `who_says_it_twice_says_it_once`";
         assert_eq!(super::sentences(text).collect::<Vec<_>>(), ["who_says_it_twice_says_it_once"]);
     }
 }

@@ -17,8 +17,8 @@ const EXCEPTIONS: &[(&str, &str)] = &[];
 pub fn check(root: &Path) -> Result<Vec<String>, String> {
     let mut faults = Vec::new();
     for folder in [
-        "proto", "ports", "host", "verbs", "apps", "doctor", "sim", "planner", "bench", "datapath", "checks",
-        "xtask",
+        "proto", "ports", "host", "verbs", "apps", "doctor", "sim", "planner", "bench", "datapath",
+        "checks", "xtask",
     ] {
         if !root.join(folder).join("README.md").exists() {
             faults.push(format!("{folder}/README.md, which states the folder's rule, is missing"));
@@ -64,17 +64,24 @@ fn check_file(folder: &str, name: &str, text: &str, faults: &mut Vec<String>) {
         None => text.lines().collect(),
     };
     if !is_test && code.len() > FILE_LINES_MAX && !is_excepted(name, "") {
-        faults.push(format!("{name}: {} lines without tests, more than {FILE_LINES_MAX}", code.len()));
+        faults.push(format!(
+            "{name}: {} lines without tests, more than {FILE_LINES_MAX}",
+            code.len()
+        ));
     }
     if !is_test {
         for (function, lines) in functions(&code) {
             if lines > FUNCTION_LINES_MAX && !is_excepted(name, &function) {
-                faults
-                    .push(format!("{name}: fn {function} has {lines} lines, more than {FUNCTION_LINES_MAX}"));
+                faults.push(format!(
+                    "{name}: fn {function} has {lines} lines, more than {FUNCTION_LINES_MAX}"
+                ));
             }
         }
     }
-    if folder == "proto" && name.ends_with("/src/lib.rs") && !text.contains("#![forbid(unsafe_code)]") {
+    if folder == "proto"
+        && name.ends_with("/src/lib.rs")
+        && !text.contains("#![forbid(unsafe_code)]")
+    {
         faults.push(format!("{name}: proto forbids unsafe code"));
     }
     check_unsafe(folder, name, text, faults);
@@ -124,7 +131,8 @@ fn check_unsafe(folder: &str, name: &str, text: &str, faults: &mut Vec<String>) 
     }
     for (number, line) in text.lines().enumerate() {
         let code = line.split("//").next().unwrap_or_default();
-        let starts = code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe impl");
+        let starts =
+            code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe impl");
         if starts && !code.contains('"') {
             faults.push(format!("{name}:{}: unsafe code in {folder}", number + 1));
         }

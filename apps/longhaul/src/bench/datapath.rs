@@ -86,7 +86,8 @@ pub struct Args {
     /// Encrypt between paired boxes
     #[arg(long)]
     keys: bool,
-    /// Measure paired boxes without parity and keys too, and bare coding and encryption: is the whole more than their sum?
+    /// Measure paired boxes without parity and keys too, and bare coding and encryption: is the
+    /// whole more than their sum?
     #[arg(long)]
     parts: bool,
     /// Packets of a QP before it is the next one's turn
@@ -95,7 +96,8 @@ pub struct Args {
     /// Packets of a QP to one that asks for an acknowledgement
     #[arg(long, default_value_t = 16, value_name = "N")]
     ack_every: u32,
-    /// Packets of a QP that may be unacknowledged [default: 128; 65536 where responders alone acknowledge]
+    /// Packets of a QP that may be unacknowledged [default: 128; 65536 where responders alone
+    /// acknowledge]
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
     /// Packets that leave the load at once
@@ -188,8 +190,12 @@ impl Args {
         for size in &self.size {
             for &flows in &self.flows {
                 for &distance in &self.distance {
-                    let cell =
-                        |&kind: &Kind| Cell { kind, payload_bytes: size.bytes() as usize, flows, distance };
+                    let cell = |&kind: &Kind| Cell {
+                        kind,
+                        payload_bytes: size.bytes() as usize,
+                        flows,
+                        distance,
+                    };
                     cells.extend(self.kinds.iter().map(cell));
                 }
             }
@@ -231,25 +237,32 @@ impl Args {
     fn check(&self) -> Result<(), Failure> {
         for cell in self.cells() {
             if !(1..=PAYLOAD_MAX).contains(&cell.payload_bytes) {
-                let why =
-                    format!("--size {}: a packet's payload goes from 1 byte to 4 KiB", cell.payload_bytes);
+                let why = format!(
+                    "--size {}: a packet's payload goes from 1 byte to 4 KiB",
+                    cell.payload_bytes
+                );
                 return Err(Failure::value(why));
             }
             if !(1..=FLOWS_MAX).contains(&cell.flows) {
-                return Err(Failure::value(format!("--flows {}: from 1 to {FLOWS_MAX}", cell.flows)));
+                return Err(Failure::value(format!(
+                    "--flows {}: from 1 to {FLOWS_MAX}",
+                    cell.flows
+                )));
             }
             self.load(&cell).check().map_err(Failure::value)?;
             if self.over == Over::Memif && cell.kind == Kind::Paired {
-                let why =
-                    "--box paired --over memif: two boxes in a row are measured over rings: leave --over out";
+                let why = "--box paired --over memif: two boxes in a row are measured over rings: leave --over out";
                 return Err(Failure::value(why));
             }
         }
         if self.beside.is_some() && self.over != Over::Memif {
-            return Err(Failure::value("--beside testpmd: it is measured over memif: add --over memif"));
+            return Err(Failure::value(
+                "--beside testpmd: it is measured over memif: add --over memif",
+            ));
         }
         if self.parts
-            && !(self.kinds.contains(&Kind::Paired) && (self.keys || self.parity != ParityName::Off))
+            && !(self.kinds.contains(&Kind::Paired)
+                && (self.keys || self.parity != ParityName::Off))
         {
             return Err(Failure::value(
                 "--parts: it is for paired boxes with --parity always, --keys or both",
@@ -288,7 +301,8 @@ impl Bench<'_> {
     fn one(&mut self, cell: &Cell, place: &str) -> Result<Outcome, Failure> {
         // What the load does by itself, briefly: the most that could be measured here.
         let alone = Cell { kind: Kind::None, ..*cell };
-        let brief = Plan { lasts: Duration::from_millis(300), packets_max: None, ..self.args.plan(&alone) };
+        let brief =
+            Plan { lasts: Duration::from_millis(300), packets_max: None, ..self.args.plan(&alone) };
         let brief = Plan { warm_up: Duration::from_millis(100), ack_delay: Span::ZERO, ..brief };
         let alone = self.over_rings(&alone, self.setup, &brief, &format!("{place}, load alone"))?;
         let plan = self.args.plan(cell);
@@ -335,8 +349,9 @@ impl Bench<'_> {
         let mut row = beside.row(self.args.load(&forward))?;
         row.pair().map_err(failure)?;
         let plan = Plan { ack_delay: Span::ZERO, ..*plan };
-        let measured =
-            row.measure(&plan, self.teller(&plan, &format!("{place}, testpmd"))).map_err(failure)?;
+        let measured = row
+            .measure(&plan, self.teller(&plan, &format!("{place}, testpmd")))
+            .map_err(failure)?;
         Ok(measured.packets_per_s())
     }
 

@@ -36,6 +36,10 @@ impl Machine {
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Machine { processor, cores, kernel, ticks_per_s, .. } = self;
-        write!(f, "{processor}, {cores} cores, {:.2} GHz of ticks, Linux {kernel}", ticks_per_s / 1e9)
+        write!(
+            f,
+            "{processor}, {cores} cores, {:.2} GHz of ticks, Linux {kernel}",
+            ticks_per_s / 1e9
+        )
     }
 }

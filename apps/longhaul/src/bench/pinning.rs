@@ -18,7 +18,10 @@ pub fn pin(core: usize) -> Result<(), Problem> {
     set.set(core);
     let whole = sched_getaffinity(None);
     sched_setaffinity(None, &set).map_err(|error| {
-        Problem::new(format!("cannot run on processor {core}: {error}"), "'nproc' tells how many are allowed")
+        Problem::new(
+            format!("cannot run on processor {core}: {error}"),
+            "'nproc' tells how many are allowed",
+        )
     })?;
     if let Ok(whole) = whole {
         UNPINNED.get_or_init(|| whole);

@@ -26,8 +26,11 @@ pub struct Profile {
 impl Profile {
     /// Finds out whether there can be one.
     pub fn check(graph: &Path) -> Result<Self, Problem> {
-        let found =
-            Command::new(PROGRAM).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let found = Command::new(PROGRAM)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
         if !found.is_ok_and(|status| status.success()) {
             let cure = "on Debian: apt-get install linux-perf";
             return Err(Problem::new(format!("--flamegraph: {PROGRAM} is not installed"), cure));
@@ -41,11 +44,21 @@ impl Profile {
     pub fn start(mut self) -> Result<Self, Problem> {
         let mut command = Command::new(PROGRAM);
         // Without frame pointers, stacks are unwound from their bytes.
-        command.args(["record", "-q", "-F", FREQUENCY, "--call-graph", "dwarf,16384", "-e", "cpu-clock:u"]);
+        command.args([
+            "record",
+            "-q",
+            "-F",
+            FREQUENCY,
+            "--call-graph",
+            "dwarf,16384",
+            "-e",
+            "cpu-clock:u",
+        ]);
         command.args(["-p", &std::process::id().to_string(), "-o"]).arg(&self.data);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let recorder = pinning::start_unpinned(&mut command);
-        self.recorder = Some(recorder.map_err(|e| Problem::plain(format!("cannot start {PROGRAM}: {e}")))?);
+        self.recorder =
+            Some(recorder.map_err(|e| Problem::plain(format!("cannot start {PROGRAM}: {e}")))?);
         Ok(self)
     }
 
@@ -54,7 +67,10 @@ impl Profile {
         let Some(mut recorder) = self.recorder.take() else { return Ok(()) };
         let pid = rustix::process::Pid::from_child(&recorder);
         let failed = |why: String| {
-            Problem::new(format!("no flame graph: {why}"), "see 'sysctl kernel.perf_event_paranoid'")
+            Problem::new(
+                format!("no flame graph: {why}"),
+                "see 'sysctl kernel.perf_event_paranoid'",
+            )
         };
         rustix::process::kill_process(pid, rustix::process::Signal::INT)
             .map_err(|e| failed(e.to_string()))?;

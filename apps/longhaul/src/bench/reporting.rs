@@ -1,4 +1,5 @@
-//! What all measurements of a table have in common: how they are begun, watched and broken off, and how what came of them is told.
+//! What all measurements of a table have in common: how they are begun, watched and broken off, and
+//! how what came of them is told.
 
 use super::machine::Machine;
 use super::pinning;
@@ -75,7 +76,9 @@ impl Reporting {
     ) -> Result<ExitCode, Failure> {
         let profile = self.flamegraph.as_deref().map(Profile::check).transpose()?;
         let mut writer = match &self.out {
-            Some(out) => Some(ResultWriter::resume(out).map_err(|e| Problem::plain(e.to_string()))?.0),
+            Some(out) => {
+                Some(ResultWriter::resume(out).map_err(|e| Problem::plain(e.to_string()))?.0)
+            }
             None => None,
         };
         core.map(pinning::pin).transpose()?;
@@ -91,7 +94,11 @@ impl Reporting {
             outcomes => outcomes?,
         };
         let machine = &run.machine;
-        output::print(&if self.json { json(machine, &outcomes)? } else { O::table(machine, &outcomes) })?;
+        output::print(&if self.json {
+            json(machine, &outcomes)?
+        } else {
+            O::table(machine, &outcomes)
+        })?;
         if let Some(writer) = &mut writer {
             for outcome in &outcomes {
                 let record = outcome.record(machine).from_run(started.provenance(None, 1));
@@ -99,7 +106,8 @@ impl Reporting {
             }
         }
         profiled?;
-        let faults: Vec<String> = outcomes.iter().flat_map(|outcome| self.faults(outcome)).collect();
+        let faults: Vec<String> =
+            outcomes.iter().flat_map(|outcome| self.faults(outcome)).collect();
         faults.iter().for_each(|fault| eprintln!("longhaul bench {}: {fault}", O::WHAT));
         Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -108,7 +116,8 @@ impl Reporting {
         let mut faults = outcome.faults();
         let growth = outcome.memory_growth();
         if let Some(most) = self.memory_growth_max.filter(|most| growth > most.bytes()) {
-            faults.push(format!("memory grew by {}, by more than {most}", Size::from_bytes(growth)));
+            faults
+                .push(format!("memory grew by {}, by more than {most}", Size::from_bytes(growth)));
         }
         faults.into_iter().map(|fault| format!("{}: {fault}", outcome.cell())).collect()
     }
@@ -227,7 +236,8 @@ mod tests {
         let output: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(output["schema"], "longhaul-growth/1");
         assert!(output["machine"]["cores"].as_u64().is_some_and(|cores| cores > 0));
-        let expected = json!({ "point": { "qps": 1 }, "values": { "memory_growth_bytes": 7.0 }, "drops": 0 });
+        let expected =
+            json!({ "point": { "qps": 1 }, "values": { "memory_growth_bytes": 7.0 }, "drops": 0 });
         assert_eq!(output["results"], json!([expected]));
     }
 }

@@ -1,4 +1,5 @@
-//! `longhaul bench rnic`: how fast the software RNIC sends and receives, and what its time goes into.
+//! `longhaul bench rnic`: how fast the software RNIC sends and receives, and what its time goes
+//! into.
 
 mod figures;
 mod line;
@@ -42,10 +43,22 @@ Exit code: 0, measured; 1, something failed, or memory grew; 2, values that make
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Between the two ends; several are separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "rings,memif", value_name = "LINE")]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "rings,memif",
+        value_name = "LINE"
+    )]
     over: Vec<Over>,
     /// What requesters do; several are separated by commas
-    #[arg(long = "op", value_enum, value_delimiter = ',', default_value = "write", value_name = "OP")]
+    #[arg(
+        long = "op",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "write",
+        value_name = "OP"
+    )]
     operations: Vec<OperationName>,
     /// Length of each message; several are separated by commas
     #[arg(long, value_delimiter = ',', default_value = "64K", value_name = "SIZE")]
@@ -62,7 +75,8 @@ pub struct Args {
     /// Frames of each ring, of 'rings' and 'memif'
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(16..=16384), value_name = "N")]
     ring: u32,
-    /// The two ends of a cable for 'xdp', the requester's first, each as in xdp:INTERFACE[,OPTION...]
+    /// The two ends of a cable for 'xdp', the requester's first, each as in
+    /// xdp:INTERFACE[,OPTION...]
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     interfaces: Vec<Xdp>,
     /// Time for which each is measured
@@ -169,7 +183,9 @@ impl Args {
         match self.line(cell.over, folder) {
             Line::Memif { folder, ring } => peer::serve(line::memif_slave(&folder, ring)?, config),
             Line::Xdp { responder, .. } => peer::serve(line::xdp(&responder)?, config),
-            Line::Rings { .. } => Err(Problem::plain("--serve: over rings there is one process").into()),
+            Line::Rings { .. } => {
+                Err(Problem::plain("--serve: over rings there is one process").into())
+            }
         }
     }
 
@@ -339,7 +355,8 @@ impl Bench<'_> {
                     return Err(Problem::plain("interrupted").into());
                 }
             }
-            if now >= deadline || messages_max.is_some_and(|most| near.counters().messages >= most) {
+            if now >= deadline || messages_max.is_some_and(|most| near.counters().messages >= most)
+            {
                 return Ok(most);
             }
         }

@@ -1,7 +1,8 @@
-//! The control socket of a box: whoever connects writes one line, what is wanted, and gets an answer as JSON.
+//! The control socket of a box: whoever connects writes one line, what is wanted, and gets an
+//! answer as JSON.
 //!
-//! It is served on a thread of its own, one client after the other: a client that dawdles keeps other clients waiting, and
-//! no frame.
+//! It is served on a thread of its own, one client after the other: a client that dawdles keeps
+//! other clients waiting, and no frame.
 
 use super::operation::Operated;
 use super::status::BoxStatus;
@@ -26,7 +27,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 /// The longest line that a client writes, in bytes.
 const REQUEST_BYTES_MAX: u64 = 64;
 
-/// Written at once, in bytes: little enough for the kernel to wait for room once, and not again for each part.
+/// Written at once, in bytes: little enough for the kernel to wait for room once, and not again for
+/// each part.
 const WRITE_BYTES: usize = 16 << 10;
 
 /// What a client wants. It is written as a line of JSON: its name in quotes.
@@ -66,8 +68,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// The socket that was asked for; otherwise one in the directory that the service manager made for this box, or in that
-    /// of this user's boxes.
+    /// The socket that was asked for; otherwise one in the directory that the service manager made
+    /// for this box, or in that of this user's boxes.
     pub fn decide(box_name: &str, path: Option<&Path>) -> Result<Self, Problem> {
         let fits = !box_name.is_empty()
             && box_name.len() <= 40
@@ -146,8 +148,8 @@ impl Control {
     /// Starts the thread that answers, which lives as long as the process.
     pub fn serve(&self, of: Arc<dyn Operated>) -> Result<(), Problem> {
         let listener = self.listener.try_clone();
-        let listener =
-            listener.map_err(|e| Problem::plain(format!("cannot serve the control socket: {e}")))?;
+        let listener = listener
+            .map_err(|e| Problem::plain(format!("cannot serve the control socket: {e}")))?;
         let serve = move || {
             for stream in listener.incoming() {
                 match stream {
@@ -167,7 +169,8 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // Not allowed where privileges were given up: nobody listens there any more, which can be told.
+        // Not allowed where privileges were given up: nobody listens there any more, which can be
+        // told.
         let _ = fs::remove_file(&self.place.path);
         let _ = self.place.own_dir.as_ref().map(fs::remove_dir);
     }
@@ -190,10 +193,15 @@ fn serve_one(stream: UnixStream, of: &dyn Operated) -> io::Result<()> {
             serde_json::to_vec(&Outcome { done: of.notes(), error })?
         }
         Some(Request::Reload) => serde_json::to_vec(&outcome(of.reload()))?,
-        Some(Request::Drain) => serde_json::to_vec(&outcome(of.set_draining(true).map(|()| vec![])))?,
-        Some(Request::Undrain) => serde_json::to_vec(&outcome(of.set_draining(false).map(|()| vec![])))?,
+        Some(Request::Drain) => {
+            serde_json::to_vec(&outcome(of.set_draining(true).map(|()| vec![])))?
+        }
+        Some(Request::Undrain) => {
+            serde_json::to_vec(&outcome(of.set_draining(false).map(|()| vec![])))?
+        }
         None => {
-            let error = Some("it does not know this request: longhaul is of another version".to_string());
+            let error =
+                Some("it does not know this request: longhaul is of another version".to_string());
             serde_json::to_vec(&Outcome { done: vec![], error })?
         }
     };
@@ -203,7 +211,8 @@ fn serve_one(stream: UnixStream, of: &dyn Operated) -> io::Result<()> {
 /// What a client wants; `None` for what is no request.
 fn read_request(stream: &UnixStream) -> io::Result<Option<Request>> {
     let mut line = Vec::new();
-    // A read gives what there is, so that a client that writes byte by byte has as many times its patience.
+    // A read gives what there is, so that a client that writes byte by byte has as many times its
+    // patience.
     BufReader::new(stream.take(REQUEST_BYTES_MAX)).read_until(b'\n', &mut line)?;
     let line = line.trim_ascii();
     Ok(if line.is_empty() { Some(Request::Status) } else { serde_json::from_slice(line).ok() })
@@ -255,7 +264,8 @@ pub fn ask(name: Option<&str>, control: Option<&Path>) -> Result<Vec<Answer>, Pr
         return Err(nobody(name));
     }
     if name.is_some()
-        && let Some(failed) = answers.iter().position(|answer| matches!(answer, Answer::Failed { .. }))
+        && let Some(failed) =
+            answers.iter().position(|answer| matches!(answer, Answer::Failed { .. }))
         && let Answer::Failed { error, .. } = answers.swap_remove(failed)
     {
         return Err(Problem::plain(error));
@@ -274,8 +284,8 @@ fn found(name: Option<&str>) -> Result<Vec<PathBuf>, Problem> {
 }
 
 fn nobody(name: Option<&str>) -> Problem {
-    let what =
-        name.map_or("no box runs here".to_string(), |name| format!("no box called '{name}' runs here"));
+    let what = name
+        .map_or("no box runs here".to_string(), |name| format!("no box called '{name}' runs here"));
     Problem::new(
         what,
         "start one with 'longhaul accelerate' or 'longhaul emulate', ask as the user who did, or name its --control",
@@ -303,7 +313,10 @@ impl Reached {
             several => {
                 let names = several.iter().filter_map(|dir| dir.file_name());
                 let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
-                Err(Problem::new(format!("several boxes run here: {}", names.join(", ")), "name one of them"))
+                Err(Problem::new(
+                    format!("several boxes run here: {}", names.join(", ")),
+                    "name one of them",
+                ))
             }
         }
     }
@@ -336,7 +349,8 @@ fn within(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// The answers of the boxes that have these directories. What a killed box left behind answers nobody.
+/// The answers of the boxes that have these directories. What a killed box left behind answers
+/// nobody.
 fn ask_each(dirs: &[PathBuf]) -> Vec<Answer> {
     let one = |dir: &PathBuf| {
         let path = dir.join("control");
@@ -356,12 +370,18 @@ fn does_not_answer(path: &Path, error: &io::Error) -> Problem {
     Problem::plain(format!("the box at {} does not answer: {error}", path.display()))
 }
 
-fn collect<T: DeserializeOwned>(path: &Path, mut stream: UnixStream, request: Request) -> Result<T, Problem> {
+fn collect<T: DeserializeOwned>(
+    path: &Path,
+    mut stream: UnixStream,
+    request: Request,
+) -> Result<T, Problem> {
     let mut answer = String::new();
     let mut line = serde_json::to_vec(&request).unwrap_or_default();
     line.push(b'\n');
     let asked = stream.set_read_timeout(Some(ANSWER_WITHIN)).and_then(|()| stream.write_all(&line));
-    asked.and_then(|()| stream.read_to_string(&mut answer)).map_err(|e| does_not_answer(path, &e))?;
+    asked
+        .and_then(|()| stream.read_to_string(&mut answer))
+        .map_err(|e| does_not_answer(path, &e))?;
     if answer.is_empty() {
         return Err(Problem::new(
             format!("the box at {} is ending, or hangs", path.display()),
@@ -370,9 +390,15 @@ fn collect<T: DeserializeOwned>(path: &Path, mut stream: UnixStream, request: Re
     }
     serde_json::from_str(&answer).map_err(|e| {
         if e.is_eof() {
-            return Problem::new(format!("the box at {} stopped halfway", path.display()), "ask again");
+            return Problem::new(
+                format!("the box at {} stopped halfway", path.display()),
+                "ask again",
+            );
         }
-        Problem::new(format!("the box at {} is of another version ({e})", path.display()), "restart it")
+        Problem::new(
+            format!("the box at {} is of another version ({e})", path.display()),
+            "restart it",
+        )
     })
 }
 
@@ -519,7 +545,10 @@ mod tests {
     fn a_line_says_what_is_wanted_and_anything_else_is_told_so() {
         let done = |done: &[&str]| done.iter().map(|text| (*text).to_string()).collect::<Vec<_>>();
         let error = |text: &str| Outcome { done: vec![], error: Some(text.to_string()) };
-        assert_eq!(outcome_of(b"\"reload\"\n"), Outcome { done: done(&["pair x: mode"]), error: None });
+        assert_eq!(
+            outcome_of(b"\"reload\"\n"),
+            Outcome { done: done(&["pair x: mode"]), error: None }
+        );
         assert_eq!(outcome_of(b"\"drain\"\n"), error("no; do not"));
         assert_eq!(outcome_of(b"\"undrain\""), Outcome::default());
         assert_eq!(outcome_of(b"\"health\"\n"), error("one; two"));

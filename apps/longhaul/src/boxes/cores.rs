@@ -1,4 +1,5 @@
-//! The cores that a pair of ports is shared by: how many, where they run, and whether its ports can be shared.
+//! The cores that a pair of ports is shared by: how many, where they run, and whether its ports can
+//! be shared.
 
 use super::journal::{self, Level};
 use super::plan::{Kind, Pair};
@@ -10,8 +11,9 @@ use serde::{Deserialize, Deserializer};
 use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 
-/// The rings to a core from all others together, for each side, in bytes: what comes within milliseconds, while it waits for its
-/// processor, as a socket of its own holds it. More costs its frames their place in the processor's caches.
+/// The rings to a core from all others together, for each side, in bytes: what comes within
+/// milliseconds, while it waits for its processor, as a socket of its own holds it. More costs its
+/// frames their place in the processor's caches.
 const RINGS_BYTES: usize = 4 << 20;
 /// A ring between two cores at least: a hundred frames of 4 KiB, thousands of ACKs.
 const RING_BYTES_MIN: usize = 512 << 10;
@@ -52,7 +54,8 @@ pub type Places = Vec<Option<Vec<usize>>>;
 /// Decides where the cores of a pair run, before anything is opened.
 ///
 /// # Errors
-/// When there are too few processors, its ports cannot be shared, or its settings rule several cores out.
+/// When there are too few processors, its ports cannot be shared, or its settings rule several
+/// cores out.
 pub fn decide<S: Kind>(pair: &Pair<S>) -> Result<Places, Problem> {
     let asked = pair.settings.cores();
     let count = asked.count();
@@ -106,7 +109,9 @@ fn of_node(node: u32, count: NonZeroUsize) -> Result<Vec<usize>, Problem> {
     if processors.len() < count.get() {
         let has = if processors.is_empty() { "none".to_string() } else { list_text(&processors) };
         return Err(Problem::new(
-            format!("{count} cores on NUMA node {node}, of whose processors this process may use {has}"),
+            format!(
+                "{count} cores on NUMA node {node}, of whose processors this process may use {has}"
+            ),
             "ask for fewer, or leave --numa out",
         ));
     }
@@ -127,7 +132,8 @@ fn warn_of_node<S>(pair: &Pair<S>, node: u32, processors: &[usize]) {
     }
 }
 
-/// Which core a frame of the pair belongs to: where all of its ports' devices spread by addresses alike, they decide.
+/// Which core a frame of the pair belongs to: where all of its ports' devices spread by addresses
+/// alike, they decide.
 pub fn spread<S: Kind>(pair: &Pair<S>, dpdk: &Dpdk) -> Spread {
     let cores = pair.settings.cores().count();
     let devices_decide = pair.ports.iter().all(|port| port.spreads_by_addresses(dpdk, cores));

@@ -10,7 +10,8 @@ use longhaul_units::Instant;
 use longhaul_wan_box::{Halves, WanBox};
 use std::convert::Infallible;
 
-/// Flows that [`Element::flows`] gives at once: no frame waits for more than these to be copied, however many there are.
+/// Flows that [`Element::flows`] gives at once: no frame waits for more than these to be copied,
+/// however many there are.
 pub const FLOWS_AT_ONCE: usize = 256;
 
 /// Tenants that a status lists of each accelerator.
@@ -30,8 +31,8 @@ pub trait Element: Node + Send + 'static {
     /// Why it does not; nothing has changed then.
     fn apply(&mut self, change: Self::Change) -> Result<(), String>;
 
-    /// Lets its flows go as soon as it owes them nothing, and takes in no others; or takes them in again. False: it never has
-    /// any.
+    /// Lets its flows go as soon as it owes them nothing, and takes in no others; or takes them in
+    /// again. False: it never has any.
     fn set_draining(&mut self, _now: Instant, _draining: bool) -> bool {
         false
     }
@@ -56,8 +57,8 @@ pub trait Element: Node + Send + 'static {
         None
     }
 
-    /// QPs of its established flows, by side: packets to them are served first. `None`: as when `told` was last set, which is
-    /// brought up to date.
+    /// QPs of its established flows, by side: packets to them are served first. `None`: as when
+    /// `told` was last set, which is brought up to date.
     fn preferred(&self, _told: &mut u64) -> Option<[PreferredQps; 2]> {
         None
     }
@@ -126,9 +127,11 @@ impl Element for WanBox {
             return None;
         }
         let mut sides = [PreferredQps::default(), PreferredQps::default()];
-        // The sides that requests and responses come in by; those of the transport are preferred as they are.
+        // The sides that requests and responses come in by; those of the transport are preferred as
+        // they are.
         for (accelerator, [requests, responses]) in [(near, [0, 1]), (far, [1, 0])] {
-            for (responder, requester) in accelerator.into_iter().flat_map(Accelerator::established) {
+            for (responder, requester) in accelerator.into_iter().flat_map(Accelerator::established)
+            {
                 sides[requests].insert(responder.get());
                 requester.into_iter().for_each(|qpn| sides[responses].insert(qpn.get()));
             }
@@ -176,7 +179,12 @@ fn passing(count: u64, reason: PassReason, first: Option<FlowStatus>) -> String 
     };
     let name = |flow: FlowStatus| {
         let key = flow.key;
-        format!(", {} to {} QP {:#x} for one", key.requester, key.responder, key.responder_qpn.get())
+        format!(
+            ", {} to {} QP {:#x} for one",
+            key.requester,
+            key.responder,
+            key.responder_qpn.get()
+        )
     };
     let first = first.map(name).unwrap_or_default();
     format!("flows that pass unaccelerated: {count} more ({}): {why}{first}", reason.name())

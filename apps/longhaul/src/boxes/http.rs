@@ -1,8 +1,10 @@
-//! Health, metrics and state of a box by plain HTTP: what a probe or a scraper asks for, and no more.
+//! Health, metrics and state of a box by plain HTTP: what a probe or a scraper asks for, and no
+//! more.
 //!
-//! GET and HEAD of four paths, one request per connection. A request has [`HEAD_BYTES_MAX`] and [`CLIENT_PATIENCE`] to
-//! come in, its body is not looked at, and [`SERVERS`] threads answer: whoever dawdles on as many connections keeps others
-//! from their answers, never a frame from its way. Who asks is not checked, and nothing here changes anything.
+//! GET and HEAD of four paths, one request per connection. A request has [`HEAD_BYTES_MAX`] and
+//! [`CLIENT_PATIENCE`] to come in, its body is not looked at, and [`SERVERS`] threads answer:
+//! whoever dawdles on as many connections keeps others from their answers, never a frame from its
+//! way. Who asks is not checked, and nothing here changes anything.
 
 use super::control::Answer;
 use super::operation::Operated;
@@ -23,7 +25,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
 /// Threads that answer.
 const SERVERS: usize = 4;
 
-/// Bytes that are thrown away so that a client that sends more than it should hears our answer, and how long that may take.
+/// Bytes that are thrown away so that a client that sends more than it should hears our answer, and
+/// how long that may take.
 const SPILL_BYTES_MAX: usize = 64 << 10;
 const SPILL_PATIENCE: Duration = Duration::from_millis(200);
 
@@ -32,8 +35,9 @@ const SPILL_PATIENCE: Duration = Duration::from_millis(200);
 /// # Errors
 /// When that address cannot be had.
 pub fn listen(address: SocketAddr) -> Result<TcpListener, Problem> {
-    let refused =
-        |e: io::Error| Problem::new(format!("cannot answer at --health {address}: {e}"), "choose another");
+    let refused = |e: io::Error| {
+        Problem::new(format!("cannot answer at --health {address}: {e}"), "choose another")
+    };
     TcpListener::bind(address).map_err(refused)
 }
 
@@ -138,7 +142,8 @@ impl Asked {
     fn read(head: &[u8]) -> Result<Self, Response> {
         if !is_whole(head) {
             let is_long = head.len() > HEAD_BYTES_MAX;
-            let status = if is_long { "431 Request Header Fields Too Large" } else { "400 Bad Request" };
+            let status =
+                if is_long { "431 Request Header Fields Too Large" } else { "400 Bad Request" };
             return Err(Response::text(status, "the request does not end where it should\n"));
         }
         let bad = || Response::text("400 Bad Request", "this is no HTTP/1 request\n");
@@ -167,7 +172,8 @@ impl Asked {
 }
 
 fn answer(asked: &Asked, of: &dyn Operated) -> Response {
-    let lines = |reasons: Vec<String>| reasons.into_iter().map(|reason| reason + "\n").collect::<String>();
+    let lines =
+        |reasons: Vec<String>| reasons.into_iter().map(|reason| reason + "\n").collect::<String>();
     let judged = |reasons: Vec<String>| match reasons.is_empty() {
         true => Response::text("200 OK", &format!("ok\n{}", lines(of.notes()))),
         false => Response::text("503 Service Unavailable", &lines(reasons)),
@@ -178,7 +184,10 @@ fn answer(asked: &Asked, of: &dyn Operated) -> Response {
         "/metrics" | "/state" => match of.status() {
             None => judged(vec!["it is ending, or hangs: see /healthz".to_string()]),
             Some(state) if asked.path == "/state" => match serde_json::to_string_pretty(&state) {
-                Ok(json) => Response { kind: "application/json", ..Response::text("200 OK", &(json + "\n")) },
+                Ok(json) => Response {
+                    kind: "application/json",
+                    ..Response::text("200 OK", &(json + "\n"))
+                },
                 Err(e) => Response::text("500 Internal Server Error", &format!("{e}\n")),
             },
             Some(state) => {
@@ -264,7 +273,8 @@ mod tests {
         Fake { stuck: vec![], not_ready: vec![] }
     }
 
-    /// What a client reads that sends `request` over a real connection, and closes its end if `ends`.
+    /// What a client reads that sends `request` over a real connection, and closes its end if
+    /// `ends`.
     fn exchange(of: &Fake, request: &[u8], ends: bool) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -299,12 +309,17 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_in_words_with_503() {
-        let not_ready = Fake { stuck: vec![], not_ready: vec!["one".to_string(), "two".to_string()] };
+        let not_ready =
+            Fake { stuck: vec![], not_ready: vec!["one".to_string(), "two".to_string()] };
         let answer = get(&not_ready, "/readyz");
-        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("\r\n\r\none\ntwo\n"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("\r\n\r\none\ntwo\n"),
+            "{answer}"
+        );
         assert!(get(&not_ready, "/healthz").starts_with("HTTP/1.1 200 "));
         assert!(get(&not_ready, "/metrics").contains("longhaul_box_ready{box=\"west\"} 0\n"));
-        let stuck = Fake { stuck: vec!["it hangs".to_string()], not_ready: vec!["it hangs".to_string()] };
+        let stuck =
+            Fake { stuck: vec!["it hangs".to_string()], not_ready: vec!["it hangs".to_string()] };
         for path in ["/healthz", "/readyz", "/metrics", "/state"] {
             assert!(get(&stuck, path).starts_with("HTTP/1.1 503 "), "{path}");
         }
@@ -313,7 +328,10 @@ mod tests {
     #[test]
     fn a_head_is_answered_without_a_body() {
         let answer = exchange(&well(), b"HEAD /healthz HTTP/1.0\r\n\r\n", false);
-        assert!(answer.contains("Content-Length: 3\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
+        assert!(
+            answer.contains("Content-Length: 3\r\n") && answer.ends_with("\r\n\r\n"),
+            "{answer}"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What a running box has to say, on standard error: lines for people, or JSON objects, one to a line.
+//! What a running box has to say, on standard error: lines for people, or JSON objects, one to a
+//! line.
 
 use super::status::BoxStatus;
 use serde::{Deserialize, Serialize};
@@ -71,7 +72,8 @@ pub fn state(state: &BoxStatus) {
 fn write(level: Level, pair: Option<&str>, message: &str, state: Option<&BoxStatus>) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let written = WRITTEN.get();
-    let (form, box_name) = written.map_or((Form::Text, None), |(form, name)| (*form, Some(&**name)));
+    let (form, box_name) =
+        written.map_or((Form::Text, None), |(form, name)| (*form, Some(&**name)));
     let entry = Entry { time: utc(since.as_millis()), level, box_name, pair, message, state };
     eprint!("{}", entry.text(form));
 }
@@ -100,8 +102,8 @@ fn utc(ms: u128) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000)
 }
 
-/// The date so many days after 1 January 1970. The year begins in March here, so that the day that comes and goes is its
-/// last one, and 400 years are always as long.
+/// The date so many days after 1 January 1970. The year begins in March here, so that the day that
+/// comes and goes is its last one, and 400 years are always as long.
 fn date(days: u128) -> (u128, u128, u128) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
@@ -127,7 +129,10 @@ mod tests {
             message: "a \"port\"\nis down",
             state: None,
         };
-        assert_eq!(entry.text(Form::Text), "1970-01-01T00:00:00.000Z pair one: a \"port\"\nis down\n");
+        assert_eq!(
+            entry.text(Form::Text),
+            "1970-01-01T00:00:00.000Z pair one: a \"port\"\nis down\n"
+        );
         let json = entry.text(Form::Json);
         assert_eq!(json.lines().count(), 1, "{json}");
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();

@@ -1,6 +1,8 @@
 //! The state of a pair from those of the cores that share it.
 
-use super::status::{AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates, Tenant};
+use super::status::{
+    AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates, Tenant,
+};
 use crate::state::{LinkStatus, Named, ReadAheadState, SealState, TransportState};
 
 impl PairStatus {
@@ -101,7 +103,8 @@ impl Tenant {
 }
 
 impl TransportState {
-    /// Each core has sessions of its own, with that one of a far box's cores which has the same hosts.
+    /// Each core has sessions of its own, with that one of a far box's cores which has the same
+    /// hosts.
     fn add(&mut self, other: TransportState) {
         add_named(&mut self.counters, other.counters);
         add_named(&mut self.drops, other.drops);
@@ -234,7 +237,10 @@ mod tests {
     fn what_cores_count_is_added_up_and_bounds_are_those_of_all() {
         let pair = PairStatus::of_cores(vec![core(0, 3), core(1, 5), core(2, 2)]).unwrap();
         let port = &pair.ports[0];
-        assert_eq!((port.rx_frames, port.tx_bytes, port.link_ups, port.peer_violations), (10, 10, 5, 10));
+        assert_eq!(
+            (port.rx_frames, port.tx_bytes, port.link_ups, port.peer_violations),
+            (10, 10, 5, 10)
+        );
         assert_eq!((port.rates.rx_bits_per_s, port.rx_drops["buffer_full"]), (10.0, 10));
         assert_eq!((pair.frame_loop.turns, pair.frame_loop.lateness_us_max), (10, 5.0));
         let accelerator = pair.accelerator.as_ref().unwrap();
@@ -271,7 +277,10 @@ mod tests {
         let sum = pair.transport.unwrap();
         assert_eq!((sum.counters["tunnelled"], sum.drops["corrupted"]), (8, 8));
         assert_eq!(sum.sessions.iter().map(|one| &*one.far_box).collect::<Vec<_>>(), ["a", "b"]);
-        assert_eq!((&*sum.far[0].reached, sum.far[0].is_silent), (&["a".to_string(), "b".into()][..], true));
+        assert_eq!(
+            (&*sum.far[0].reached, sum.far[0].is_silent),
+            (&["a".to_string(), "b".into()][..], true)
+        );
         let seal = sum.seal.unwrap();
         assert_eq!(
             (seal.counters["sealed"], seal.peers[0].handshakes, seal.peers[0].key_age_s),

@@ -28,7 +28,8 @@ pub trait Operated: Send + Sync {
     /// Which of its pairs hang, in words.
     fn stuck(&self) -> Vec<String>;
 
-    /// Reads the configuration file again and goes by it, or changes nothing. Says what has changed.
+    /// Reads the configuration file again and goes by it, or changes nothing. Says what has
+    /// changed.
     ///
     /// # Errors
     /// What is wrong with the file, or what of it takes a restart.
@@ -90,7 +91,8 @@ impl<S: Kind> Operated for Operation<S> {
         if !self.stuck().is_empty() {
             return None;
         }
-        let pairs = self.pairs.iter().map(pair::Observer::status).collect::<Option<Vec<PairStatus>>>()?;
+        let pairs =
+            self.pairs.iter().map(pair::Observer::status).collect::<Option<Vec<PairStatus>>>()?;
         Some(self.with(pairs))
     }
 
@@ -99,7 +101,8 @@ impl<S: Kind> Operated for Operation<S> {
         if !stuck.is_empty() {
             return stuck;
         }
-        let pairs = self.pairs.iter().map(pair::Observer::brief).collect::<Option<Vec<PairStatus>>>();
+        let pairs =
+            self.pairs.iter().map(pair::Observer::brief).collect::<Option<Vec<PairStatus>>>();
         pairs.map_or_else(|| vec!["it is ending".to_string()], |pairs| self.with(pairs).not_ready)
     }
 
@@ -120,7 +123,10 @@ impl<S: Kind> Operated for Operation<S> {
     fn reload(&self) -> Result<Vec<String>, Problem> {
         let Some(planner) = &self.planner else {
             return Err(Problem::new(
-                format!("'{}' was started without --config: there is no file to read again", self.name),
+                format!(
+                    "'{}' was started without --config: there is no file to read again",
+                    self.name
+                ),
                 "restart it with other options",
             ));
         };
@@ -139,8 +145,9 @@ impl<S: Kind> Operated for Operation<S> {
             let differences = from.settings.differences(&to.settings);
             if !differences.is_empty() {
                 let change = to.settings.change(&to.ports[1..]);
-                let change = change
-                    .map_err(|e| Problem::plain(format!("nothing was changed: pair {}: {e}", to.name)))?;
+                let change = change.map_err(|e| {
+                    Problem::plain(format!("nothing was changed: pair {}: {e}", to.name))
+                })?;
                 changes.push((observer, change));
             }
             told.extend(differences.iter().map(|one| format!("pair {}: {}", to.name, one.key)));
@@ -158,7 +165,8 @@ impl<S: Kind> Operated for Operation<S> {
     }
 
     fn set_draining(&self, draining: bool) -> Result<(), Problem> {
-        let told: Vec<()> = self.pairs.iter().filter_map(|pair| pair.set_draining(draining)).collect();
+        let told: Vec<()> =
+            self.pairs.iter().filter_map(|pair| pair.set_draining(draining)).collect();
         if told.len() < self.pairs.len() {
             return Err(Problem::new(
                 format!("'{}' has no flows to drain", self.name),
@@ -187,9 +195,14 @@ fn fixed_differences<S: Kind>(from: &Plan<S>, to: &Plan<S>) -> Vec<String> {
     .filter(|(_, same)| !same)
     .map(|(key, _)| key.to_string())
     .collect();
-    let names = |plan: &Plan<S>| plan.pairs.iter().map(|pair| pair.name.clone()).collect::<Vec<_>>();
+    let names =
+        |plan: &Plan<S>| plan.pairs.iter().map(|pair| pair.name.clone()).collect::<Vec<_>>();
     if names(from) != names(to) {
-        fixed.push(format!("the pairs are {} and were {}", names(to).join(", "), names(from).join(", ")));
+        fixed.push(format!(
+            "the pairs are {} and were {}",
+            names(to).join(", "),
+            names(from).join(", ")
+        ));
         return fixed;
     }
     fixed.extend(from.pairs.iter().zip(&to.pairs).flat_map(|(from, to)| fixed_in_pair(from, to)));
@@ -259,7 +272,8 @@ mod tests {
         }
 
         fn differences(&self, to: &Self) -> Vec<Difference> {
-            let all = [("live", self.live == to.live, true), ("fixed", self.fixed == to.fixed, false)];
+            let all =
+                [("live", self.live == to.live, true), ("fixed", self.fixed == to.fixed, false)];
             let differing = all.into_iter().filter(|(_, same, _)| !same);
             differing.map(|(key, _, is_live)| Difference { key, is_live }).collect()
         }
@@ -309,7 +323,10 @@ mod tests {
             "pair one: it has 3 ports and had 2"
         );
         assert_eq!(changed(|to| to.pairs[0].pcaps[0] = Some("x".into())), "pair one: pcap_a");
-        assert_eq!(changed(|to| to.pairs[0].name = "two".to_string()), "the pairs are two and were one");
+        assert_eq!(
+            changed(|to| to.pairs[0].name = "two".to_string()),
+            "the pairs are two and were one"
+        );
         assert_eq!(changed(|to| to.pairs.clear()), "the pairs are  and were one");
     }
 

@@ -1,4 +1,5 @@
-//! What boxes that run are told to do: read their configuration again, drain; and whether they are well.
+//! What boxes that run are told to do: read their configuration again, drain; and whether they are
+//! well.
 
 use super::control::{Reached, Request};
 use super::status::BoxStatus;

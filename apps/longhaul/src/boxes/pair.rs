@@ -1,17 +1,22 @@
-//! One pair of ports with what is between them, on a thread of its own, or on one for each of the cores that share it.
+//! One pair of ports with what is between them, on a thread of its own, or on one for each of the
+//! cores that share it.
 
 use super::cores::Places;
 use super::element::{Element, FLOWS_AT_ONCE, FlowsTold};
 use super::journal::{self, Level};
 use super::plan::{Kind, Pair};
 use super::port::{BoxPort, PortName, mtu};
-use super::status::{AcceleratorState, CoreStatus, FibreState, LoopStatus, PairStatus, PortStatus, Rates};
+use super::status::{
+    AcceleratorState, CoreStatus, FibreState, LoopStatus, PairStatus, PortStatus, Rates,
+};
 use crate::problem::Problem;
 use crate::state::{Flow, Named, ReadAheadState, TransportState, named};
 use longhaul_accel::FlowStatus;
 use longhaul_af_xdp::XdpCounters;
 use longhaul_host::placement::{list_text, run_on};
-use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
+use longhaul_host::{
+    Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig,
+};
 use longhaul_node::Side;
 use longhaul_port::{DropReason, LinkState, Port, PortCounters, PortError};
 use longhaul_units::{Duration as Span, Instant as Moment};
@@ -20,13 +25,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// How soon a link that goes down is noticed, and how old the ports' state may be that a status shows.
+/// How soon a link that goes down is noticed, and how old the ports' state may be that a status
+/// shows.
 const HOOK_INTERVAL: Span = Span::from_ms(50);
 
 /// What rates are averaged over.
 const RATE_INTERVAL: Span = Span::from_ms(1000);
 
-/// An error of a port that stays is told again after this long, and another one not before the shorter time.
+/// An error of a port that stays is told again after this long, and another one not before the
+/// shorter time.
 const SAME_ERROR_AGAIN: Span = Span::from_ms(60_000);
 const OTHER_ERROR_AFTER: Span = Span::from_ms(1000);
 
@@ -50,7 +57,8 @@ pub struct Observer<E> {
 struct Core<E> {
     handle: Handle<E>,
     seen: Arc<Mutex<Seen>>,
-    /// The last question whether the thread turns, while it is not answered: more than one would pile up.
+    /// The last question whether the thread turns, while it is not answered: more than one would
+    /// pile up.
     asked: Arc<Mutex<Option<Receiver<()>>>>,
 }
 
@@ -97,8 +105,8 @@ struct Seen {
 }
 
 impl<E: Element> Running<E> {
-    /// Starts a thread for each core, which has an element and a queue of each port. `when_over` is called on each when it ends,
-    /// however it ends.
+    /// Starts a thread for each core, which has an element and a queue of each port. `when_over` is
+    /// called on each when it ends, however it ends.
     pub fn start<S: Kind>(
         pair: &Pair<S>,
         cores: Vec<(E, Vec<BoxPort>)>,
@@ -112,7 +120,8 @@ impl<E: Element> Running<E> {
         };
         let is_shared = cores.len() > 1;
         for (number, ((element, ports), place)) in cores.into_iter().zip(places).enumerate() {
-            let refused = |e: std::io::Error| Problem::plain(format!("pair {}: cannot run: {e}", pair.name));
+            let refused =
+                |e: std::io::Error| Problem::plain(format!("pair {}: cannot run: {e}", pair.name));
             let config = DriverConfig {
                 turn: TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() },
                 hook_interval: HOOK_INTERVAL,
@@ -146,7 +155,9 @@ impl<E: Element> Running<E> {
                 }
                 // The ports end with it, and their recordings are complete.
                 let element = driver.run(keeper).node;
-                with_flows(ElementState::of(&element, clock.now()), |first| Some(element.flows(first)))
+                with_flows(ElementState::of(&element, clock.now()), |first| {
+                    Some(element.flows(first))
+                })
             });
             running.threads.push(thread.map_err(refused)?);
             running.observer.cores.push(Core { handle, seen, asked: Arc::default() });
@@ -198,7 +209,8 @@ impl<E: Element> Observer<E> {
         self.cores.iter().all(Core::is_turning)
     }
 
-    /// Has the element of each core go by `change`. They are alike, so that all of them do, or none.
+    /// Has the element of each core go by `change`. They are alike, so that all of them do, or
+    /// none.
     ///
     /// # Errors
     /// Why it does not.
@@ -214,7 +226,8 @@ impl<E: Element> Observer<E> {
     /// Lets its flows go, or takes them in again. `None` when it has none, or has stopped.
     pub fn set_draining(&self, draining: bool) -> Option<()> {
         let told = |core: &Core<E>| {
-            let told = core.handle.ask(move |now, element: &mut E| element.set_draining(now, draining));
+            let told =
+                core.handle.ask(move |now, element: &mut E| element.set_draining(now, draining));
             told.is_ok_and(|has_flows| has_flows).then_some(())
         };
         self.cores.iter().map(told).collect()
@@ -229,7 +242,8 @@ impl<E: Element> Observer<E> {
     /// Its state; `None` once it has stopped.
     pub fn status(&self) -> Option<PairStatus> {
         let states = self.cores.iter().map(|core| {
-            let flows = |first| core.handle.ask(move |_, element: &mut E| element.flows(first)).ok();
+            let flows =
+                |first| core.handle.ask(move |_, element: &mut E| element.flows(first)).ok();
             Some(core.with(&self.name, with_flows(core.state()?, flows)?))
         });
         PairStatus::of_cores(states.collect::<Option<_>>()?)
@@ -281,8 +295,8 @@ impl<E: Element> Core<E> {
     }
 }
 
-/// Adds an accelerator's flows. The thread that moves frames copies a few of them each time that it is asked; they are
-/// put into words here. A flow that comes or goes meanwhile may be left out.
+/// Adds an accelerator's flows. The thread that moves frames copies a few of them each time that it
+/// is asked; they are put into words here. A flow that comes or goes meanwhile may be left out.
 fn with_flows(
     mut state: ElementState,
     flows: impl Fn(u32) -> Option<Vec<(u32, FlowStatus)>>,
@@ -293,7 +307,8 @@ fn with_flows(
     Some(state)
 }
 
-/// All that there is, of which `from` gives what is in the slots from one on, with them, [`FLOWS_AT_ONCE`] at most at once.
+/// All that there is, of which `from` gives what is in the slots from one on, with them,
+/// [`FLOWS_AT_ONCE`] at most at once.
 fn in_parts<T>(from: impl Fn(u32) -> Option<Vec<(u32, T)>>) -> Option<Vec<T>> {
     let mut all = Vec::new();
     let mut first = Some(0);
@@ -363,7 +378,9 @@ impl Watch {
         self.link_ups = link_ups;
         let why = || port.last_disconnect().map_or_else(String::new, |why| format!(" ({why})"));
         match (before, link) {
-            (Some(LinkState::Up), LinkState::Up) if ups > 0 => Some("was down for a moment".to_string()),
+            (Some(LinkState::Up), LinkState::Up) if ups > 0 => {
+                Some("was down for a moment".to_string())
+            }
             (Some(before), now) if before == now => None,
             (_, LinkState::Up) => Some("is up".to_string()),
             (None, LinkState::Down) => Some(format!("is down{}; waiting for it", why())),
@@ -411,10 +428,12 @@ impl Watch {
     }
 
     fn status(&self, port: &BoxPort, counters: &PortCounters) -> PortStatus {
-        let drops =
-            |drops: &longhaul_port::DropCounters| named(drops.iter().map(|(reason, n)| (reason.name(), n)));
+        let drops = |drops: &longhaul_port::DropCounters| {
+            named(drops.iter().map(|(reason, n)| (reason.name(), n)))
+        };
         let (mut rx_drops, mut tx_drops) = (drops(&counters.rx_drops), drops(&counters.tx_drops));
-        *tx_drops.entry(DropReason::FrameTooLong.name().to_string()).or_default() += self.refused_too_long;
+        *tx_drops.entry(DropReason::FrameTooLong.name().to_string()).or_default() +=
+            self.refused_too_long;
         let mut other = Named::new();
         if let Some(netdev) = port.netdev_counters() {
             rx_drops.insert("buffer_full".to_string(), netdev.rx_buffer_full);
@@ -516,7 +535,13 @@ impl Keeper {
 }
 
 impl<E: Element> Hook<E, BoxPort> for Keeper {
-    fn attend(&mut self, now: Moment, element: &mut E, ports: &mut [BoxPort], counters: &DriverCounters) {
+    fn attend(
+        &mut self,
+        now: Moment,
+        element: &mut E,
+        ports: &mut [BoxPort],
+        counters: &DriverCounters,
+    ) {
         if let Some(sides) = element.preferred(&mut self.preferred) {
             for ((watch, port), qps) in self.watches.iter().zip(&mut *ports).zip(&sides) {
                 if let Err(error) = port.prefer(qps) {
@@ -541,7 +566,8 @@ impl<E: Element> Hook<E, BoxPort> for Keeper {
             // The link is one: the first core tells of it.
             let news = news.into_iter().skip(usize::from(self.core.core > 0));
             for text in news.flatten() {
-                let level = if port.link_state() == LinkState::Up { Level::Info } else { Level::Warning };
+                let level =
+                    if port.link_state() == LinkState::Up { Level::Info } else { Level::Warning };
                 let text = format!("{} port {} {text}", watch.side, watch.name);
                 journal::of_pair(level, &self.pair, &text);
             }
@@ -575,7 +601,9 @@ impl<E: Element> Hook<E, BoxPort> for Keeper {
             watch.refused_too_long += 1;
             return;
         }
-        if let Some(text) = watch.complaints.worth_telling(std::time::Instant::now(), error.to_string()) {
+        if let Some(text) =
+            watch.complaints.worth_telling(std::time::Instant::now(), error.to_string())
+        {
             let text = format!("{} port {}: {text}", watch.side, watch.name);
             journal::of_pair(Level::Warning, &self.pair, &text);
         }
@@ -599,8 +627,11 @@ impl Complaints {
             }
         }
         let untold = std::mem::take(&mut self.untold);
-        let told =
-            if untold > 0 { format!("{text} ({untold} more since the last one told)") } else { text.clone() };
+        let told = if untold > 0 {
+            format!("{text} ({untold} more since the last one told)")
+        } else {
+            text.clone()
+        };
         self.last = Some((now, text));
         Some(told)
     }
@@ -613,7 +644,8 @@ mod tests {
 
     #[test]
     fn a_frame_that_is_too_long_is_told_once_with_the_limit_that_it_met() {
-        let told = |drops: fn(&mut PortCounters) -> &mut longhaul_port::DropCounters, name: &str| {
+        let told = |drops: fn(&mut PortCounters) -> &mut longhaul_port::DropCounters,
+                    name: &str| {
             let mut counters = PortCounters::default();
             drops(&mut counters).count(DropReason::FrameTooLong);
             let mut watch = Watch::new("a".to_string(), name.parse().unwrap());
@@ -631,13 +663,18 @@ mod tests {
 
     #[test]
     fn many_flows_are_asked_for_a_few_at_a_time() {
-        for count in [0, 1, FLOWS_AT_ONCE - 1, FLOWS_AT_ONCE, FLOWS_AT_ONCE + 1, 3 * FLOWS_AT_ONCE + 7] {
+        for count in
+            [0, 1, FLOWS_AT_ONCE - 1, FLOWS_AT_ONCE, FLOWS_AT_ONCE + 1, 3 * FLOWS_AT_ONCE + 7]
+        {
             // Every third slot has one.
             let slots = || (0..).step_by(3).take(count).map(|slot: u32| (slot, slot / 3));
-            let from = |first| slots().filter(|(slot, _)| *slot >= first).take(FLOWS_AT_ONCE).collect();
+            let from =
+                |first| slots().filter(|(slot, _)| *slot >= first).take(FLOWS_AT_ONCE).collect();
             assert_eq!(in_parts(|first| Some(from(first))), Some((0..count as u32).collect()));
         }
-        let stops = |first| (first == 0).then(|| (0..FLOWS_AT_ONCE as u32).map(|slot| (slot, ())).collect());
+        let stops = |first| {
+            (first == 0).then(|| (0..FLOWS_AT_ONCE as u32).map(|slot| (slot, ())).collect())
+        };
         assert_eq!(in_parts(stops), None);
     }
 
@@ -653,6 +690,9 @@ mod tests {
         assert_eq!(at(2, "broken"), None, "one line a second");
         assert_eq!(at(1002, "broken").as_deref(), Some("broken (2 more since the last one told)"));
         assert_eq!(at(61_001, "broken"), None);
-        assert_eq!(at(61_002, "broken").as_deref(), Some("broken (1 more since the last one told)"));
+        assert_eq!(
+            at(61_002, "broken").as_deref(),
+            Some("broken (1 more since the last one told)")
+        );
     }
 }

@@ -18,28 +18,30 @@ use std::str::FromStr;
 /// What is said once for all pairs.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct Process {
-    /// Pairs and settings from a TOML file as well. What the command line says holds for the file's pairs too
+    /// Pairs and settings from a TOML file as well. What the command line says holds for the file's
+    /// pairs too
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Name of this box, for 'longhaul box status' [default: the command's]
     #[arg(long)]
     pub name: Option<String>,
-    /// Whom to run as once the ports are open, when started as root: best a user that nothing else runs as, which nobody
-    /// is not [default: nobody]
+    /// Whom to run as once the ports are open, when started as root: best a user that nothing else
+    /// runs as, which nobody is not [default: nobody]
     #[arg(long, conflicts_with = "keep_privileges")]
     pub user: Option<String>,
-    /// Stay what it was started as: a TAP that is deleted is then made again, and receive merging (GRO) turned off on an
-    /// interface that is
+    /// Stay what it was started as: a TAP that is deleted is then made again, and receive merging
+    /// (GRO) turned off on an interface that is
     #[arg(long)]
     pub keep_privileges: bool,
     /// Socket that 'longhaul box status' asks [default: in the runtime directory, by the name]
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Answer GET /healthz, /readyz, /metrics and /state by plain HTTP at this address, without asking who asks: a loopback or
-    /// management one
+    /// Answer GET /healthz, /readyz, /metrics and /state by plain HTTP at this address, without
+    /// asking who asks: a loopback or management one
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub health: Option<SocketAddr>,
-    /// How to write what happens to standard error: as text, or as JSON, an object to a line [default: text]
+    /// How to write what happens to standard error: as text, or as JSON, an object to a line
+    /// [default: text]
     #[arg(long, value_name = "FORM")]
     pub log: Option<Form>,
     /// How many frames each recording takes, both directions together; 0: no limit [default: 1000]
@@ -108,7 +110,8 @@ pub trait Kind: Settings + Send + Sync + 'static {
     /// Why not, and what to do.
     fn allows_cores(&self, count: NonZeroUsize) -> Result<(), Problem>;
 
-    /// Makes one for each core, with its part of what is bounded for all, and a side for each of these ports behind the first.
+    /// Makes one for each core, with its part of what is bounded for all, and a side for each of
+    /// these ports behind the first.
     ///
     /// # Errors
     /// When the settings make no sense together.
@@ -122,7 +125,8 @@ pub trait Kind: Settings + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// What stands between the ports of a pair, for the journal, where there is something to say about it.
+    /// What stands between the ports of a pair, for the journal, where there is something to say
+    /// about it.
     fn summary(&self) -> Option<String> {
         None
     }
@@ -135,8 +139,8 @@ pub trait Kind: Settings + Send + Sync + 'static {
     /// In what `to` is not the same.
     fn differences(&self, to: &Self) -> Vec<Difference>;
 
-    /// What a running element with these ports behind the first is told so that it goes by these settings. Asked for
-    /// when all differences are live.
+    /// What a running element with these ports behind the first is told so that it goes by these
+    /// settings. Asked for when all differences are live.
     ///
     /// # Errors
     /// When the settings make no sense together.
@@ -155,8 +159,12 @@ pub struct Pair<S> {
 }
 
 impl<S> Pair<S> {
-    /// Its ports with what their sides are called: of several on the second side, each has a number.
-    pub fn named_ports(&self, sides: [&'static str; 2]) -> impl Iterator<Item = (String, &PortName)> {
+    /// Its ports with what their sides are called: of several on the second side, each has a
+    /// number.
+    pub fn named_ports(
+        &self,
+        sides: [&'static str; 2],
+    ) -> impl Iterator<Item = (String, &PortName)> {
         let has_paths = self.ports.len() > 2;
         self.ports.iter().enumerate().map(move |(at, port)| {
             let side = sides[at.min(1)];
@@ -192,8 +200,8 @@ pub struct Given {
 /// What recordings take unless told otherwise: as in a lab.
 const PCAP_FRAMES: u64 = 1000;
 
-/// Puts together what the command line and its file say. `command` is the box's name unless it is given another,
-/// `sides` what its two sides are called.
+/// Puts together what the command line and its file say. `command` is the box's name unless it is
+/// given another, `sides` what its two sides are called.
 pub fn plan<S: Settings>(
     command: &str,
     sides: [&str; 2],
@@ -212,7 +220,10 @@ pub fn plan<S: Settings>(
             return Err(of_file(format!("[defaults] has no key '{key}'")));
         }
         if !file.policy.is_empty() {
-            file.defaults.settings.take_policy(std::mem::take(&mut file.policy)).map_err(of_file)?;
+            file.defaults
+                .settings
+                .take_policy(std::mem::take(&mut file.policy))
+                .map_err(of_file)?;
         }
         if !file.far.is_empty() {
             file.defaults.settings.take_far(std::mem::take(&mut file.far)).map_err(of_file)?;
@@ -226,7 +237,8 @@ pub fn plan<S: Settings>(
     let plan = Plan {
         name: process.name.clone().or(file.name).unwrap_or_else(|| command.to_string()),
         user: process.user.clone().or(file.user),
-        keep_privileges: process.keep_privileges || (file.keep_privileges && process.user.is_none()),
+        keep_privileges: process.keep_privileges
+            || (file.keep_privileges && process.user.is_none()),
         control: process.control.clone().or(file.control),
         health: process.health.or(file.health),
         log: process.log.or(file.log).unwrap_or_default(),
@@ -238,7 +250,11 @@ pub fn plan<S: Settings>(
     Ok(plan)
 }
 
-fn pairs_given<S: Settings>(sides: [&str; 2], given: Given, settings: &S) -> Result<Vec<Pair<S>>, Problem> {
+fn pairs_given<S: Settings>(
+    sides: [&str; 2],
+    given: Given,
+    settings: &S,
+) -> Result<Vec<Pair<S>>, Problem> {
     let [first, second] = given.ports;
     let [one, other] = sides;
     let are_paths = first.len() == 1 && second.len() > 1;
@@ -253,7 +269,8 @@ fn pairs_given<S: Settings>(sides: [&str; 2], given: Given, settings: &S) -> Res
             Problem::new(format!("--{one} is given once and --{other} {} times", second.len()), why)
         })?;
     }
-    let second = if are_paths { vec![second] } else { second.into_iter().map(|port| vec![port]).collect() };
+    let second =
+        if are_paths { vec![second] } else { second.into_iter().map(|port| vec![port]).collect() };
     let [mut first_pcaps, mut second_pcaps] = given.pcaps.map(Vec::into_iter);
     let pairs: Vec<_> = first
         .into_iter()
@@ -287,14 +304,14 @@ fn pair_name(first: &PortName, second: &[PortName]) -> String {
 /// A port in the name of its pair.
 fn short(port: &PortName) -> String {
     match port {
-        PortName::Interface(name) | PortName::Tap(name) | PortName::Ethernet { interface: name, .. } => {
-            name.clone()
-        }
+        PortName::Interface(name)
+        | PortName::Tap(name)
+        | PortName::Ethernet { interface: name, .. } => name.clone(),
         PortName::Xdp(xdp) => xdp.interface.clone(),
         PortName::Dpdk { devargs } => devargs.split(',').next().unwrap_or_default().to_string(),
-        PortName::Memif { path, .. } => {
-            path.file_stem().map_or_else(|| "memif".to_string(), |stem| stem.to_string_lossy().into_owned())
-        }
+        PortName::Memif { path, .. } => path
+            .file_stem()
+            .map_or_else(|| "memif".to_string(), |stem| stem.to_string_lossy().into_owned()),
     }
 }
 
@@ -303,7 +320,9 @@ fn check<S>(plan: &Plan<S>, sides: [&str; 2]) -> Result<(), Problem> {
         let [one, other] = sides;
         return Err(Problem::new(
             "no ports",
-            format!("name two, as in --{one} eth1 --{other} eth2, or a file of pairs with --config"),
+            format!(
+                "name two, as in --{one} eth1 --{other} eth2, or a file of pairs with --config"
+            ),
         ));
     }
     let ports: Vec<&PortName> = plan.pairs.iter().flat_map(|pair| &pair.ports).collect();
@@ -318,10 +337,16 @@ fn check<S>(plan: &Plan<S>, sides: [&str; 2]) -> Result<(), Problem> {
     let names: Vec<&str> = plan.pairs.iter().map(|pair| &*pair.name).collect();
     let pcaps: Vec<&PathBuf> = plan.pairs.iter().flat_map(|pair| &pair.pcaps).flatten().collect();
     if let Some(name) = twice(&names) {
-        return Err(Problem::new(format!("two pairs are called '{name}'"), "name them with 'name = ...'"));
+        return Err(Problem::new(
+            format!("two pairs are called '{name}'"),
+            "name them with 'name = ...'",
+        ));
     }
     if let Some(pcap) = twice(&pcaps) {
-        return Err(Problem::new(format!("two recordings go to {}", pcap.display()), "give each its file"));
+        return Err(Problem::new(
+            format!("two recordings go to {}", pcap.display()),
+            "give each its file",
+        ));
     }
     Ok(())
 }
@@ -421,7 +446,8 @@ impl<S: Settings> Table<S> {
         texts.into_iter().map(read).collect()
     }
 
-    /// Recordings of the second side's ports, of which there are so many: a path, which is the first one's, or a list.
+    /// Recordings of the second side's ports, of which there are so many: a path, which is the
+    /// first one's, or a list.
     fn pcaps(&mut self, side: &str, ports: usize) -> Result<Vec<Option<PathBuf>>, String> {
         let key = format!("pcap_{side}");
         let Some(toml::Value::Array(_)) = self.unknown.get(&key) else {
@@ -445,7 +471,9 @@ impl<S: Settings> Table<S> {
         };
         let text = |value: toml::Value| match value {
             toml::Value::String(text) => Ok(text),
-            other => Err(format!("'{key}' is to be a list of strings, not of type {}", other.type_str())),
+            other => {
+                Err(format!("'{key}' is to be a list of strings, not of type {}", other.type_str()))
+            }
         };
         values.into_iter().map(text).collect()
     }
@@ -457,7 +485,9 @@ impl<S: Settings> Table<S> {
     fn text(&mut self, key: &str) -> Result<Option<String>, String> {
         match self.unknown.remove(key) {
             Some(toml::Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(format!("'{key}' is to be a string, not of type {}", other.type_str())),
+            Some(other) => {
+                Err(format!("'{key}' is to be a string, not of type {}", other.type_str()))
+            }
             None => Ok(None),
         }
     }
@@ -466,14 +496,17 @@ impl<S: Settings> Table<S> {
 fn read<S: Settings>(path: &Path) -> Result<File<S>, Problem> {
     let text = std::fs::read_to_string(path).map_err(|e| Problem::io("read", path, &e))?;
     toml::from_str(&text).map_err(|e| {
-        let line = e.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+        let line =
+            e.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
         let message = e.message().lines().collect::<Vec<_>>().join("; ");
         Problem::plain(format!("{}:{line}: {message}", path.display()))
     })
 }
 
 /// A setting that is written in a file as on the command line.
-pub fn written<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<Option<T>, D::Error> {
+pub fn written<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
     by(from, |text| text.parse::<T>().map_err(|e| e.to_string()))
 }
 
@@ -523,15 +556,21 @@ mod tests {
     }
 
     fn given(left: &str, right: &str) -> Given {
-        let ports = |text: &str| text.split_whitespace().map(|port| port.parse().unwrap()).collect();
+        let ports =
+            |text: &str| text.split_whitespace().map(|port| port.parse().unwrap()).collect();
         Given { ports: [ports(left), ports(right)], ..Given::default() }
     }
 
     /// A plan from `file`, with `given` and `settings` on the command line.
-    fn planned(file: Option<&str>, given: Given, settings: Numbers) -> Result<Plan<Numbers>, String> {
+    fn planned(
+        file: Option<&str>,
+        given: Given,
+        settings: Numbers,
+    ) -> Result<Plan<Numbers>, String> {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("longhaul-plan-{}-{number}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("longhaul-plan-{}-{number}", std::process::id()));
         if let Some(text) = file {
             std::fs::write(&path, text).unwrap();
         }
@@ -545,9 +584,13 @@ mod tests {
 
     #[test]
     fn options_come_in_pairs_in_their_order() {
-        let plan = planned(None, given("eth1 tap:x", "eth2 memif:/run/w.sock"), numbers(1, None)).unwrap();
+        let plan =
+            planned(None, given("eth1 tap:x", "eth2 memif:/run/w.sock"), numbers(1, None)).unwrap();
         let names: Vec<&str> = plan.pairs.iter().map(|pair| &*pair.name).collect();
-        assert_eq!((names, &*plan.name, plan.pcap_frames), (vec!["eth1-eth2", "x-w"], "test", 1000));
+        assert_eq!(
+            (names, &*plan.name, plan.pcap_frames),
+            (vec!["eth1-eth2", "x-w"], "test", 1000)
+        );
         assert!(plan.pairs.iter().all(|pair| pair.settings == numbers(1, None)));
     }
 
@@ -575,17 +618,22 @@ mod tests {
         assert_eq!(settings, [numbers(None, 222), numbers(11, 222), numbers(1, 222)]);
         assert_eq!(plan.pairs[1].name, "eth1-lh0");
         assert_eq!(plan.pairs[1].pcaps, vec![None, Some("/tmp/wan.pcap".into())]);
-        assert_eq!((&*plan.name, plan.user.as_deref(), plan.pcap_frames), ("west", Some("daemon"), 0));
+        assert_eq!(
+            (&*plan.name, plan.user.as_deref(), plan.pcap_frames),
+            ("west", Some("daemon"), 0)
+        );
     }
 
     #[test]
     fn a_list_of_ports_is_several_where_that_is_allowed() {
         let mut table: Table<Numbers> =
             toml::from_str("lan = 'eth1'\nwan = ['eth2', 'eth3']\npcap_wan = ['x', 'y']").unwrap();
-        let ports: Vec<String> = table.ports("wan").unwrap().iter().map(PortName::to_string).collect();
+        let ports: Vec<String> =
+            table.ports("wan").unwrap().iter().map(PortName::to_string).collect();
         assert_eq!(ports, ["eth2", "eth3"]);
         assert!(table.pcaps("wan", 3).unwrap_err().contains("has 2 paths and 'wan' 3 ports"));
-        let mut one: Table<Numbers> = toml::from_str("lan = 'eth1'\nwan = 'eth2'\npcap_wan = 'x'").unwrap();
+        let mut one: Table<Numbers> =
+            toml::from_str("lan = 'eth1'\nwan = 'eth2'\npcap_wan = 'x'").unwrap();
         assert_eq!(one.ports("wan").unwrap().len(), 1);
         assert_eq!(one.pcaps("wan", 2).unwrap(), [Some("x".into()), None]);
         let file = "[[pair]]\nlan = 'eth1'\nwan = ['eth2', 'eth3']";
@@ -595,7 +643,10 @@ mod tests {
         assert_eq!(refusal, "--lan is given once and --wan 2 times; ports go in pairs");
         let file = "[[pair]]\nlan = 'eth1'\nwan = ['eth2', 3]";
         let refusal = planned(Some(file), Given::default(), Numbers::default()).unwrap_err();
-        assert!(refusal.contains("'wan' is to be a list of strings, not of type integer"), "{refusal}");
+        assert!(
+            refusal.contains("'wan' is to be a list of strings, not of type integer"),
+            "{refusal}"
+        );
     }
 
     #[test]
@@ -626,8 +677,14 @@ mod tests {
             (format!("nam = \"x\"\n{pair}"), "FILE:1: unknown field `nam`"),
             ("\n\nuser = [".into(), "FILE:3: "),
             (format!("{pair}pcap_lan = 7"), "FILE: pair 1: 'pcap_lan' is to be a string"),
-            (format!("{pair}[[policy]]\nmode = \"off\""), "FILE: [[policy]] is for 'longhaul accelerate'"),
-            (format!("{pair}[[far]]\nprefix = \"::/0\""), "FILE: [[far]] is for 'longhaul accelerate'"),
+            (
+                format!("{pair}[[policy]]\nmode = \"off\""),
+                "FILE: [[policy]] is for 'longhaul accelerate'",
+            ),
+            (
+                format!("{pair}[[far]]\nprefix = \"::/0\""),
+                "FILE: [[far]] is for 'longhaul accelerate'",
+            ),
             (format!("{pair}{pair}"), "port eth1 is named twice"),
             (format!("{pair}pcap_lan = \"x\"\npcap_wan = \"x\""), "two recordings go to x"),
             ("[[pair]]\nlan = \"eth1\"\nwan = \"udp:x\"".into(), "FILE: pair 1: wan: not a port"),
@@ -637,7 +694,8 @@ mod tests {
         }
         let refusal = planned(None, given("eth1 eth2", "eth3"), Numbers::default()).unwrap_err();
         assert_eq!(refusal, "--lan is given 2 times and --wan 1 times; they go in pairs");
-        let too_many = Given { pcaps: [vec![], vec!["x".into(), "y".into()]], ..given("eth1", "eth2") };
+        let too_many =
+            Given { pcaps: [vec![], vec!["x".into(), "y".into()]], ..given("eth1", "eth2") };
         let refusal = planned(None, too_many, Numbers::default()).unwrap_err();
         assert!(refusal.starts_with("--pcap-wan is given more often than --wan"), "{refusal}");
     }

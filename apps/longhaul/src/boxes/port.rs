@@ -7,8 +7,12 @@ use crate::problem::Problem;
 use longhaul_af_xdp::{XdpCounters, XdpPort};
 use longhaul_host::{CorePort, HandedOver, Spread};
 use longhaul_memif::{MemifConfig, MemifPort};
-use longhaul_netdev::{NetdevCounters, PacketConfig, PacketPort, Part, PreferredQps, TapConfig, interface};
-use longhaul_port::circuit::{Circuit, CircuitPort, ETHERTYPE_EXPERIMENTAL, ETHERTYPE_MIN, VLAN_MAX};
+use longhaul_netdev::{
+    NetdevCounters, PacketConfig, PacketPort, Part, PreferredQps, TapConfig, interface,
+};
+use longhaul_port::circuit::{
+    Circuit, CircuitPort, ETHERTYPE_EXPERIMENTAL, ETHERTYPE_MIN, VLAN_MAX,
+};
 use longhaul_port::tap::{self, TapPort as RecordingPort};
 use longhaul_port::{Port, forward_port};
 use serde::Deserialize;
@@ -20,12 +24,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Longest frame of a network interface's port, in bytes: about what links and accelerators take, and room for any
-/// interface's MTU but that of loopback.
+/// Longest frame of a network interface's port, in bytes: about what links and accelerators take,
+/// and room for any interface's MTU but that of loopback.
 const INTERFACE_FRAME_BYTES_MAX: usize = 16 << 10;
 
-/// Longest frame of a memif port and, unless told otherwise, of DPDK's, in bytes: an MTU of 9216 with two VLAN tags. A
-/// memif slave allocates 4096 of them.
+/// Longest frame of a memif port and, unless told otherwise, of DPDK's, in bytes: an MTU of 9216
+/// with two VLAN tags. A memif slave allocates 4096 of them.
 const JUMBO_FRAME_BYTES_MAX: usize = 9216 + 22;
 
 /// The interface of a memif socket that a box attaches to.
@@ -43,7 +47,8 @@ pub enum PortName {
     Xdp(Xdp),
     /// `memif:PATH[,master|slave]`: shared memory.
     Memif { path: PathBuf, is_master: bool },
-    /// `ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]`: a layer-2 circuit to the station with that address.
+    /// `ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]`: a layer-2 circuit to the station with that
+    /// address.
     Ethernet { interface: String, peer: [u8; 6], vlan: Option<u16>, ethertype: u16 },
     /// `dpdk:DEVICE[,ARGUMENT=VALUE…]`: a device of DPDK's.
     Dpdk { devargs: String },
@@ -53,10 +58,12 @@ pub enum PortName {
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Dpdk {
-    /// Arguments for DPDK itself, for dpdk: ports, as '--no-huge -m 1024' [default: huge pages, and none]
+    /// Arguments for DPDK itself, for dpdk: ports, as '--no-huge -m 1024' [default: huge pages, and
+    /// none]
     #[arg(long = "dpdk-eal", value_name = "ARGUMENTS", allow_hyphen_values = true)]
     pub eal: Option<String>,
-    /// MTU that each dpdk: port must take, in bytes [default: as much as its device takes, up to 9216]
+    /// MTU that each dpdk: port must take, in bytes [default: as much as its device takes, up to
+    /// 9216]
     #[arg(long = "dpdk-mtu", value_name = "BYTES")]
     pub mtu: Option<u16>,
     /// Receive queues of each dpdk: port, over which its device spreads flows [default: 1]
@@ -65,7 +72,8 @@ pub struct Dpdk {
     /// How a dpdk: port's device spreads frames over several queues [default: addresses]
     #[arg(long = "dpdk-spread", value_name = "HOW")]
     pub spread: Option<DpdkSpread>,
-    /// Received frames of each dpdk: port that the box may keep in DPDK's memory; of more it keeps copies [default: 4096]
+    /// Received frames of each dpdk: port that the box may keep in DPDK's memory; of more it keeps
+    /// copies [default: 4096]
     #[arg(long = "dpdk-lent", value_name = "FRAMES")]
     pub lent: Option<u16>,
 }
@@ -74,7 +82,8 @@ pub struct Dpdk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DpdkSpread {
-    /// By the two IP addresses, the same for both directions of a flow; a device that cannot is refused
+    /// By the two IP addresses, the same for both directions of a flow; a device that cannot is
+    /// refused
     Addresses,
     /// However the device does it
     Device,
@@ -146,7 +155,9 @@ impl PortName {
     pub fn interface(&self) -> Option<&str> {
         match self {
             PortName::Interface(name) | PortName::Tap(name) => Some(name),
-            PortName::Ethernet { interface, .. } | PortName::Xdp(Xdp { interface, .. }) => Some(interface),
+            PortName::Ethernet { interface, .. } | PortName::Xdp(Xdp { interface, .. }) => {
+                Some(interface)
+            }
             PortName::Memif { .. } | PortName::Dpdk { .. } => None,
         }
     }
@@ -154,9 +165,10 @@ impl PortName {
     /// The longest frame that its port takes in, in bytes.
     pub fn frame_bytes_max(&self) -> usize {
         match self {
-            PortName::Interface(_) | PortName::Tap(_) | PortName::Ethernet { .. } | PortName::Xdp(_) => {
-                INTERFACE_FRAME_BYTES_MAX
-            }
+            PortName::Interface(_)
+            | PortName::Tap(_)
+            | PortName::Ethernet { .. }
+            | PortName::Xdp(_) => INTERFACE_FRAME_BYTES_MAX,
             PortName::Memif { .. } | PortName::Dpdk { .. } => JUMBO_FRAME_BYTES_MAX,
         }
     }
@@ -179,8 +191,9 @@ impl PortName {
         ))
     }
 
-    /// Whether its device gives each of so many cores the frames of the same pairs of addresses as other such devices do: tables
-    /// of different lengths, all powers of two, name the same queue when the number of queues is one too.
+    /// Whether its device gives each of so many cores the frames of the same pairs of addresses as
+    /// other such devices do: tables of different lengths, all powers of two, name the same queue
+    /// when the number of queues is one too.
     pub fn spreads_by_addresses(&self, dpdk: &Dpdk, cores: NonZeroUsize) -> bool {
         let queues = cores.get() * usize::from(dpdk.queues.unwrap_or(1));
         matches!(self, PortName::Dpdk { .. })
@@ -189,11 +202,17 @@ impl PortName {
     }
 
     /// Opens a queue of it for each core, on a side of a pair.
-    pub fn open_queues(&self, dpdk: &Dpdk, side: usize, opening: Opening) -> Result<Vec<BoxPort>, Problem> {
+    pub fn open_queues(
+        &self,
+        dpdk: &Dpdk,
+        side: usize,
+        opening: Opening,
+    ) -> Result<Vec<BoxPort>, Problem> {
         if opening.count > NonZeroUsize::MIN {
             self.check_queues(opening.count, opening.spread)?;
         }
-        let refused = |e: &dyn fmt::Display| Problem::plain(format!("cannot open port {self}: {e}"));
+        let refused =
+            |e: &dyn fmt::Display| Problem::plain(format!("cannot open port {self}: {e}"));
         let frame_bytes_max = self.frame_bytes_max();
         let whole = match self {
             PortName::Interface(name) | PortName::Ethernet { interface: name, .. } => {
@@ -222,12 +241,19 @@ impl PortName {
     }
 
     /// Opens packet sockets at its interface for each core.
-    fn open_sockets(&self, interface: &str, side: usize, opening: Opening) -> Result<Vec<BoxPort>, Problem> {
+    fn open_sockets(
+        &self,
+        interface: &str,
+        side: usize,
+        opening: Opening,
+    ) -> Result<Vec<BoxPort>, Problem> {
         let Opening { count, spread, stamps } = opening;
         let frame_bytes_max = self.frame_bytes_max();
-        // A fibre keeps the order of all frames, and so stamps them; an accelerator may serve known flows first.
+        // A fibre keeps the order of all frames, and so stamps them; an accelerator may serve known
+        // flows first.
         let by_class = !stamps;
-        let config = PacketConfig { frame_bytes_max, stamps, by_class, ..PacketConfig::new(interface) };
+        let config =
+            PacketConfig { frame_bytes_max, stamps, by_class, ..PacketConfig::new(interface) };
         let queues = match spread {
             _ if count == NonZeroUsize::MIN => PacketPort::open(&config).map(|port| vec![port]),
             Spread::ByPair | Spread::AsItArrives => PacketPort::open_queues(&config, count),
@@ -247,10 +273,14 @@ impl PortName {
         let PortName::Ethernet { interface: name, peer, vlan, ethertype } = self else {
             return Ok(BoxPort::Packet(port));
         };
-        let refused = |e: &dyn fmt::Display| Problem::plain(format!("cannot open port {self}: {e}"));
+        let refused =
+            |e: &dyn fmt::Display| Problem::plain(format!("cannot open port {self}: {e}"));
         let own = interface::mac(name).map_err(|e| refused(&e))?;
         if own == *peer {
-            return Err(refused(&format!("{} is its own address: name the far station's", Mac(own))));
+            return Err(refused(&format!(
+                "{} is its own address: name the far station's",
+                Mac(own)
+            )));
         }
         let circuit = Circuit { own, peer: *peer, vlan: *vlan, ethertype: *ethertype };
         Ok(BoxPort::Circuit(CircuitPort::new(port, circuit)))
@@ -265,7 +295,12 @@ impl fmt::Display for PortName {
             PortName::Xdp(xdp) => xdp.fmt(f),
             PortName::Dpdk { devargs } => write!(f, "dpdk:{devargs}"),
             PortName::Memif { path, is_master } => {
-                write!(f, "memif:{},{}", path.display(), if *is_master { "master" } else { "slave" })
+                write!(
+                    f,
+                    "memif:{},{}",
+                    path.display(),
+                    if *is_master { "master" } else { "slave" }
+                )
             }
             PortName::Ethernet { interface, peer, vlan, ethertype } => {
                 write!(f, "ethernet:{interface},{}", Mac(*peer))?;
@@ -293,7 +328,9 @@ impl FromStr for PortName {
             None if text.is_empty() || text.contains(['/', ' ']) => Err(wrong()),
             None => Ok(PortName::Interface(text.to_string())),
             Some((_, "")) => Err(wrong()),
-            Some(("dpdk", devargs)) if devargs.starts_with(',') || devargs.contains(' ') => Err(wrong()),
+            Some(("dpdk", devargs)) if devargs.starts_with(',') || devargs.contains(' ') => {
+                Err(wrong())
+            }
             Some(("dpdk", devargs)) => Ok(PortName::Dpdk { devargs: devargs.to_string() }),
             Some(("ethernet", rest)) => circuit(rest),
             Some(("xdp", rest)) => rest.parse().map(PortName::Xdp),
@@ -323,7 +360,8 @@ fn circuit(text: &str) -> Result<PortName, String> {
     if interface.is_empty() || interface.contains(['/', ' ', ':']) || parts.next().is_some() {
         return Err("a circuit is ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE], as in ethernet:eth2,02:00:00:00:00:07@100".into());
     }
-    let (mac, vlan) = station.split_once('@').map_or((station, None), |(mac, vlan)| (mac, Some(vlan)));
+    let (mac, vlan) =
+        station.split_once('@').map_or((station, None), |(mac, vlan)| (mac, Some(vlan)));
     let vlan = vlan.map(|vlan| {
         let number = vlan.parse::<u16>().ok().filter(|number| (1..=VLAN_MAX).contains(number));
         number.ok_or_else(|| format!("'{vlan}' is no VLAN: they go from 1 to {VLAN_MAX}"))
@@ -354,7 +392,9 @@ fn mac_of(text: &str) -> Result<[u8; 6], String> {
     let is_read = mac.iter_mut().all(|byte| {
         let read = bytes
             .next()
-            .filter(|digits| digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+            .filter(|digits| {
+                digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+            })
             .and_then(|digits| u8::from_str_radix(digits, 16).ok());
         read.map(|read| *byte = read).is_some()
     });
@@ -398,15 +438,16 @@ pub enum BoxPort {
 }
 
 impl BoxPort {
-    /// Has all that passes by the queues of a port, both ways, written to a capture file at `path`: `frames` of it, 0 for no
-    /// limit.
+    /// Has all that passes by the queues of a port, both ways, written to a capture file at `path`:
+    /// `frames` of it, 0 for no limit.
     pub fn recorded(
         queues: Vec<Self>,
         path: &Path,
         frames: u64,
         privileges: &Privileges,
     ) -> Result<Vec<Self>, Problem> {
-        let config = tap::TapConfig { frames_max: (frames > 0).then_some(frames), ..Default::default() };
+        let config =
+            tap::TapConfig { frames_max: (frames > 0).then_some(frames), ..Default::default() };
         let recorded = Recording::create(path, privileges)
             .and_then(|recording| RecordingPort::sharing(queues, recording, config))
             .map_err(|e| Problem::plain(format!("cannot record to {}: {e}", path.display())))?;
@@ -491,8 +532,8 @@ impl BoxPort {
     }
 }
 
-/// The MTU of a port, in bytes, as it is now; `None` where there is no such thing, or nobody tells. On a circuit the Ethernet header
-/// of what is carried, with a tag, is payload.
+/// The MTU of a port, in bytes, as it is now; `None` where there is no such thing, or nobody tells.
+/// On a circuit the Ethernet header of what is carried, with a tag, is payload.
 pub fn mtu(name: &PortName) -> Option<u32> {
     let mtu = interface::mtu(name.interface()?).ok()?;
     let is_circuit = matches!(name, PortName::Ethernet { .. });
@@ -580,7 +621,10 @@ mod tests {
             port.check_queues(NonZeroUsize::new(2).unwrap(), spread).err().map(|e| e.to_string())
         };
         for text in ["eth1", "ethernet:eth2,02:00:00:00:00:07", "xdp:eth1"] {
-            assert_eq!((refusal(text, Spread::ByPair), refusal(text, Spread::BySide)), (None, None));
+            assert_eq!(
+                (refusal(text, Spread::ByPair), refusal(text, Spread::BySide)),
+                (None, None)
+            );
         }
         assert_eq!(refusal("dpdk:net_null0", Spread::ByPair), None);
         for text in ["tap:lh0", "memif:/run/a.sock", "dpdk:net_null0"] {
@@ -654,7 +698,8 @@ mod tests {
         drop(Recording::create(&path, &Privileges::Keep).unwrap());
         let mode = path.metadata().unwrap().permissions().mode();
         symlink(&path, &link).unwrap();
-        let refused = Recording::create(&link, &Privileges::Keep).err().and_then(|e| e.raw_os_error());
+        let refused =
+            Recording::create(&link, &Privileges::Keep).err().and_then(|e| e.raw_os_error());
         std::fs::remove_file(&path).unwrap();
         std::fs::remove_file(&link).unwrap();
         assert_eq!((mode & 0o777, refused), (0o600, Some(libc::ELOOP)));

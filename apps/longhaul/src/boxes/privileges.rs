@@ -1,9 +1,9 @@
 //! What a box keeps of the rights that it was started with: none.
 //!
-//! Opening interfaces takes CAP_NET_RAW or CAP_NET_ADMIN; moving frames takes nothing, nor does going over to an interface
-//! that is made anew under the same name. What cannot be done any more: make a TAP device again that was deleted, and turn
-//! receive merging off on a new interface, or back on in the end. Rights belong to threads, so they are given up before
-//! there is a second one.
+//! Opening interfaces takes CAP_NET_RAW or CAP_NET_ADMIN; moving frames takes nothing, nor does
+//! going over to an interface that is made anew under the same name. What cannot be done any more:
+//! make a TAP device again that was deleted, and turn receive merging off on a new interface, or
+//! back on in the end. Rights belong to threads, so they are given up before there is a second one.
 
 use crate::problem::Problem;
 use nix::unistd::{Uid, User, geteuid, setgroups, setresgid, setresuid};
@@ -58,15 +58,16 @@ impl Privileges {
         }
     }
 
-    /// Lets the user that this process becomes, and others of that user, connect to the socket at `path`.
+    /// Lets the user that this process becomes, and others of that user, connect to the socket at
+    /// `path`.
     pub fn hand_over(&self, path: &Path) -> Result<(), Problem> {
         let Privileges::Drop(user) = self else { return Ok(()) };
         lchown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
             .map_err(|e| Problem::io("hand over", path, &e))
     }
 
-    /// Lets the user that this process becomes, and others of that user, have what is in `file`. A device or a pipe stays
-    /// whose it is.
+    /// Lets the user that this process becomes, and others of that user, have what is in `file`. A
+    /// device or a pipe stays whose it is.
     pub fn hand_over_file(&self, file: &File) -> io::Result<()> {
         match self {
             Privileges::Drop(user) if file.metadata()?.is_file() => {
@@ -81,7 +82,8 @@ impl Privileges {
         if *self == Privileges::Keep {
             return Ok(());
         }
-        let refused = |what: &str, e: &dyn fmt::Display| Problem::plain(format!("cannot {what}: {e}"));
+        let refused =
+            |what: &str, e: &dyn fmt::Display| Problem::plain(format!("cannot {what}: {e}"));
         if let Privileges::Drop(user) = self {
             setgroups(&[]).map_err(|e| refused("leave the groups of root", &e))?;
             setresgid(user.gid, user.gid, user.gid).map_err(|e| refused("change the group", &e))?;
@@ -118,7 +120,9 @@ impl fmt::Display for Privileges {
         let user = user_name();
         match self {
             Privileges::Keep => write!(f, "runs as {user} with the privileges that it was given"),
-            Privileges::Drop(_) | Privileges::Clear => write!(f, "runs as {user} without privileges"),
+            Privileges::Drop(_) | Privileges::Clear => {
+                write!(f, "runs as {user} without privileges")
+            }
         }
     }
 }

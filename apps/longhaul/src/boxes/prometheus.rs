@@ -49,14 +49,18 @@ pub fn exposition(boxes: &[Answer]) -> String {
         }
     }
     for (name, metric) in metrics.0 {
-        let _ =
-            write!(text, "# HELP {name} {}\n# TYPE {name} {}\n{}", metric.help, metric.kind, metric.samples);
+        let _ = write!(
+            text,
+            "# HELP {name} {}\n# TYPE {name} {}\n{}",
+            metric.help, metric.kind, metric.samples
+        );
     }
     text
 }
 
 fn labels(pairs: &[(&str, &str)]) -> String {
-    let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let escaped =
+        |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let parts: Vec<String> =
         pairs.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
     parts.join(",")
@@ -118,9 +122,21 @@ impl Metrics {
         let number = core.core.to_string();
         let of_core = labels(&[&of_pair[..], &[("core", &*number)]].concat());
         for (name, help, value) in [
-            ("received_frames", "Frames from a core's own queues of the ports.", core.received_frames),
-            ("handed_over", "Frames of them given to the cores that they belong to.", core.handed_over),
-            ("ring_full", "Frames dropped because the ring to their core was full.", core.ring_full),
+            (
+                "received_frames",
+                "Frames from a core's own queues of the ports.",
+                core.received_frames,
+            ),
+            (
+                "handed_over",
+                "Frames of them given to the cores that they belong to.",
+                core.handed_over,
+            ),
+            (
+                "ring_full",
+                "Frames dropped because the ring to their core was full.",
+                core.ring_full,
+            ),
             ("sleeps", "Times that a core slept.", core.sleeps),
         ] {
             self.count(&format!("longhaul_box_core_{name}"), help, &of_core, value);
@@ -128,8 +144,12 @@ impl Metrics {
     }
 
     fn port(&mut self, box_name: &str, pair: &PairStatus, port: &PortStatus) {
-        let of_port =
-            [("box", box_name), ("pair", &*pair.name), ("side", &*port.side), ("port", &*port.port)];
+        let of_port = [
+            ("box", box_name),
+            ("pair", &*pair.name),
+            ("side", &*port.side),
+            ("port", &*port.port),
+        ];
         let plain = labels(&of_port);
         self.gauge(
             "longhaul_box_port_up",
@@ -148,7 +168,8 @@ impl Metrics {
         }
         for (way, drops) in [("rx", &port.rx_drops), ("tx", &port.tx_drops)] {
             for (reason, value) in drops {
-                let with_reason = [&of_port[..], &[("direction", way), ("reason", reason)]].concat();
+                let with_reason =
+                    [&of_port[..], &[("direction", way), ("reason", reason)]].concat();
                 self.count(
                     "longhaul_box_port_drops",
                     "Frames dropped at a port.",
@@ -211,7 +232,12 @@ impl Metrics {
             ),
             ("flows", "Flows of a tenant.", tenant.flows.into()),
         ] {
-            self.gauge(&format!("longhaul_accelerator_tenant_{name}"), help, &of_tenant, value as f64);
+            self.gauge(
+                &format!("longhaul_accelerator_tenant_{name}"),
+                help,
+                &of_tenant,
+                value as f64,
+            );
         }
         self.count(
             "longhaul_accelerator_tenant_refused_packets",
@@ -225,19 +251,32 @@ impl Metrics {
     fn flows(&mut self, of_pair: [(&str, &str); 2], flows: &[Flow]) {
         for kind in FlowState::ALL.map(FlowState::name) {
             for mode in Mode::ALL.map(Mode::name) {
-                let count = flows.iter().filter(|flow| flow.state == kind && flow.mode == mode).count();
+                let count =
+                    flows.iter().filter(|flow| flow.state == kind && flow.mode == mode).count();
                 let with_state = [&of_pair[..], &[("state", kind), ("mode", mode)]].concat();
-                self.gauge("longhaul_accelerator_flows", "Flows known.", &labels(&with_state), count as f64);
+                self.gauge(
+                    "longhaul_accelerator_flows",
+                    "Flows known.",
+                    &labels(&with_state),
+                    count as f64,
+                );
             }
         }
         for reason in PassReason::ALL.map(PassReason::name) {
-            let count = flows.iter().filter(|flow| flow.pass_reason.as_deref() == Some(reason)).count();
+            let count =
+                flows.iter().filter(|flow| flow.pass_reason.as_deref() == Some(reason)).count();
             let with_reason = [&of_pair[..], &[("reason", reason)]].concat();
             let help = "Flows that pass untouched, by the reason.";
-            self.gauge("longhaul_accelerator_passing_flows", help, &labels(&with_reason), count as f64);
+            self.gauge(
+                "longhaul_accelerator_passing_flows",
+                help,
+                &labels(&with_reason),
+                count as f64,
+            );
         }
         let mut listed: Vec<&Flow> = flows.iter().collect();
-        listed.sort_by_key(|flow| std::cmp::Reverse((flow.stored_bytes, flow.stored_payload_bytes)));
+        listed
+            .sort_by_key(|flow| std::cmp::Reverse((flow.stored_bytes, flow.stored_payload_bytes)));
         listed.truncate(FLOWS_LISTED);
         self.gauge(
             "longhaul_accelerator_flows_unlisted",
@@ -285,7 +324,11 @@ impl Metrics {
         }
         for (name, help, value) in [
             ("stored_packets", "Request packets stored.", flow.stored_packets),
-            ("stored_payload_bytes", "Payload bytes of request packets stored.", flow.stored_payload_bytes),
+            (
+                "stored_payload_bytes",
+                "Payload bytes of request packets stored.",
+                flow.stored_payload_bytes,
+            ),
             ("passed_packets", "Request packets passed untouched.", flow.passed_packets),
             (
                 "delivered_packets",
@@ -302,7 +345,8 @@ impl Metrics {
             ("timeout", flow.retransmits_timeout),
         ] {
             let with_cause = labels(&[&of_flow[..], &[("cause", cause)]].concat());
-            let help = "Packets sent again, by what made the box do so: what the path has lost, and more.";
+            let help =
+                "Packets sent again, by what made the box do so: what the path has lost, and more.";
             self.count("longhaul_accelerator_flow_retransmits", help, &with_cause, value);
         }
     }
@@ -324,7 +368,11 @@ impl Metrics {
         for session in &state.sessions {
             let of_session = [&of_pair[..], &[("far_box", &*session.far_box)]].concat();
             for (name, help, value) in [
-                ("send_bytes", "Memory of what the far box has not acknowledged.", session.send_bytes),
+                (
+                    "send_bytes",
+                    "Memory of what the far box has not acknowledged.",
+                    session.send_bytes,
+                ),
                 ("receive_bytes", "Memory of what waits for its turn.", session.receive_bytes),
             ] {
                 let name = format!("longhaul_transport_{name}");
@@ -336,7 +384,12 @@ impl Metrics {
                 let up = f64::from(u8::from(path.is_up));
                 self.gauge("longhaul_transport_path_up", "1 while the path answers.", &of_path, up);
                 let rtt = path.rtt_us.unwrap_or(0.0) / 1e6;
-                self.gauge("longhaul_transport_path_rtt_seconds", "Smoothed round trip.", &of_path, rtt);
+                self.gauge(
+                    "longhaul_transport_path_rtt_seconds",
+                    "Smoothed round trip.",
+                    &of_path,
+                    rtt,
+                );
                 self.gauge(
                     "longhaul_transport_path_loss",
                     "Part that is lost, before repair.",
@@ -353,12 +406,20 @@ impl Metrics {
                         "Frames and parts that were split because the path does not take them.",
                         path.split,
                     ),
-                    ("black_holes", "Times that long packets no longer got through.", path.black_holes),
+                    (
+                        "black_holes",
+                        "Times that long packets no longer got through.",
+                        path.black_holes,
+                    ),
                     ("sent", "Numbered transmissions.", path.sent),
                     ("lost", "Transmissions taken for lost.", path.lost),
                     ("outages", "Times that the path was taken for out.", path.outages),
                     ("parity_sent", "Parities sent.", path.parity_sent),
-                    ("repaired", "Transmissions that parity brought at the far box.", path.repaired),
+                    (
+                        "repaired",
+                        "Transmissions that parity brought at the far box.",
+                        path.repaired,
+                    ),
                 ] {
                     self.count(&format!("longhaul_transport_path_{name}"), help, &of_path, value);
                 }
@@ -383,7 +444,12 @@ impl Metrics {
         }
         for (reason, value) in &state.drops {
             let with_reason = labels(&[&of_pair[..], &[("reason", &**reason)]].concat());
-            self.count("longhaul_seal_drops", "Frames that the seal did not pass on.", &with_reason, *value);
+            self.count(
+                "longhaul_seal_drops",
+                "Frames that the seal did not pass on.",
+                &with_reason,
+                *value,
+            );
         }
         for peer in &state.peers {
             let of_peer = labels(&[&of_pair[..], &[("peer", &*peer.name)]].concat());
@@ -391,7 +457,12 @@ impl Metrics {
             let has_keys = f64::from(u8::from(peer.key_age_s.is_some()));
             self.gauge("longhaul_seal_peer_has_keys", help, &of_peer, has_keys);
             if let Some(age) = peer.key_age_s {
-                self.gauge("longhaul_seal_peer_key_age_seconds", "Age of the keys in use.", &of_peer, age);
+                self.gauge(
+                    "longhaul_seal_peer_key_age_seconds",
+                    "Age of the keys in use.",
+                    &of_peer,
+                    age,
+                );
             }
             let help = "Handshakes with a far box that came to keys.";
             self.count("longhaul_seal_peer_handshakes", help, &of_peer, peer.handshakes);
@@ -412,12 +483,20 @@ impl Metrics {
             let labelled = labels(&way);
             for (name, help, value) in [
                 ("entered_frames", "Frames that came to the queue.", direction.entered_frames),
-                ("delivered_frames", "Frames that left at the other end.", direction.delivered_frames),
+                (
+                    "delivered_frames",
+                    "Frames that left at the other end.",
+                    direction.delivered_frames,
+                ),
                 ("delivered_bytes", "Bytes that left at the other end.", direction.delivered_bytes),
                 ("ecn_marked_frames", "Frames that the queue marked.", direction.ecn_marked_frames),
                 ("late_frames", "Frames that others could overtake.", direction.late_frames),
                 ("duplicated_frames", "Frames that arrive twice.", direction.duplicated_frames),
-                ("corrupted_frames", "Frames of which a bit was turned over.", direction.corrupted_frames),
+                (
+                    "corrupted_frames",
+                    "Frames of which a bit was turned over.",
+                    direction.corrupted_frames,
+                ),
             ] {
                 self.count(&format!("longhaul_fibre_{name}"), help, &labelled, value);
             }
@@ -432,9 +511,15 @@ impl Metrics {
             }
             for rule in &direction.rules {
                 let number = rule.number.to_string();
-                let of_rule = labels(&[&way[..], &[("number", &*number), ("rule", &*rule.rule)]].concat());
+                let of_rule =
+                    labels(&[&way[..], &[("number", &*number), ("rule", &*rule.rule)]].concat());
                 let help = "Frames that a rule selected.";
-                self.count("longhaul_fibre_rule_selected_frames", help, &of_rule, rule.selected_frames);
+                self.count(
+                    "longhaul_fibre_rule_selected_frames",
+                    help,
+                    &of_rule,
+                    rule.selected_frames,
+                );
                 let help = "Frames that a rule did something to.";
                 self.count("longhaul_fibre_rule_struck_frames", help, &of_rule, rule.struck_frames);
             }
@@ -485,7 +570,9 @@ mod tests {
         let samples = |name: &str| metrics.0[name].samples.clone();
         let delays = samples("longhaul_accelerator_flow_ack_delay_seconds");
         assert_eq!(delays.lines().count(), FLOWS_LISTED);
-        assert!(delays.contains("responder_qpn=\"299\"") && !delays.contains("responder_qpn=\"43\""));
+        assert!(
+            delays.contains("responder_qpn=\"299\"") && !delays.contains("responder_qpn=\"43\"")
+        );
         assert!(delays.lines().all(|line| line.ends_with(" 0.00002")), "{delays}");
         assert_eq!(
             samples("longhaul_accelerator_flows_unlisted"),
@@ -508,9 +595,11 @@ mod tests {
         };
         let mut metrics = Metrics::default();
         metrics.tenant(&[("box", "b"), ("half", "requesters")], &tenant);
-        for (name, value) in
-            [("tenant_store_bytes", 1000), ("tenant_share_bytes", 5000), ("tenant_refused_packets_total", 7)]
-        {
+        for (name, value) in [
+            ("tenant_store_bytes", 1000),
+            ("tenant_share_bytes", 5000),
+            ("tenant_refused_packets_total", 7),
+        ] {
             let name = format!("longhaul_accelerator_{name}");
             let labels = "box=\"b\",half=\"requesters\",tenant=\"10.1.0.0/16\"";
             assert_eq!(metrics.0[&*name].samples, format!("{name}{{{labels}}} {value}\n"));
@@ -519,7 +608,8 @@ mod tests {
 
     #[test]
     fn a_box_that_failed_is_a_comment() {
-        let failed = Answer::Failed { name: "west".to_string(), error: "it\nis ending".to_string() };
+        let failed =
+            Answer::Failed { name: "west".to_string(), error: "it\nis ending".to_string() };
         assert_eq!(exposition(&[failed]), "# 'west' has no status: it is ending\n");
     }
 }

@@ -197,7 +197,10 @@ impl Tenant {
 impl fmt::Display for Tenant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tenant { prefix, flows, stored_bytes, share_bytes, refused_packets } = self;
-        write!(f, "tenant {prefix}: {flows} flows, {stored_bytes} bytes stored of a share of {share_bytes}")?;
+        write!(
+            f,
+            "tenant {prefix}: {flows} flows, {stored_bytes} bytes stored of a share of {share_bytes}"
+        )?;
         if *refused_packets > 0 { write!(f, ", {refused_packets} packets refused") } else { Ok(()) }
     }
 }
@@ -275,7 +278,11 @@ impl BoxStatus {
                 write_fibre(fibre, pair.frame_loop.lateness_us_max, text)?;
             }
             if pair.frame_loop.malformed_frames > 0 {
-                writeln!(text, "  {} malformed RoCEv2 frames carried", pair.frame_loop.malformed_frames)?;
+                writeln!(
+                    text,
+                    "  {} malformed RoCEv2 frames carried",
+                    pair.frame_loop.malformed_frames
+                )?;
             }
         }
         Ok(())
@@ -305,8 +312,16 @@ fn write_port(port: &PortStatus, text: &mut String) -> Result {
 }
 
 fn write_core(core: &CoreStatus, text: &mut String) -> Result {
-    let CoreStatus { core, processors, received_frames, handed_over, taken_over, ring_full, sleeps, .. } =
-        core;
+    let CoreStatus {
+        core,
+        processors,
+        received_frames,
+        handed_over,
+        taken_over,
+        ring_full,
+        sleeps,
+        ..
+    } = core;
     let place = processors.as_ref().map_or_else(String::new, |of| format!(" on processor {of}"));
     writeln!(
         text,

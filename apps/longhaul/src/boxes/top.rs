@@ -1,4 +1,5 @@
-//! `longhaul top`: what runs here, live: boxes with their ports, flows by rate, and the paths between boxes.
+//! `longhaul top`: what runs here, live: boxes with their ports, flows by rate, and the paths
+//! between boxes.
 
 mod sample;
 mod view;
@@ -120,10 +121,14 @@ pub fn top(args: &Top) -> Result<ExitCode, Problem> {
         return Ok(ExitCode::SUCCESS);
     }
     if !std::io::stdout().is_terminal() {
-        return Err(Problem::new("standard output is no terminal", "say --once for one frame as text"));
+        return Err(Problem::new(
+            "standard output is no terminal",
+            "say --once for one frame as text",
+        ));
     }
     let samples = keep_looking(args.name.clone(), interval);
-    let failed = |e: std::io::Error| Problem::plain(format!("cannot show anything on this terminal: {e}"));
+    let failed =
+        |e: std::io::Error| Problem::plain(format!("cannot show anything on this terminal: {e}"));
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let shown = show(&mut terminal, first, &samples);
     ratatui::restore();
@@ -190,7 +195,12 @@ fn as_text(snapshot: &Snapshot, choice: Choice) -> Result<String, Problem> {
 }
 
 /// What a terminal of this size shows.
-fn lines_of(snapshot: &Snapshot, choice: Choice, columns: u16, rows: u16) -> Result<Vec<String>, Problem> {
+fn lines_of(
+    snapshot: &Snapshot,
+    choice: Choice,
+    columns: u16,
+    rows: u16,
+) -> Result<Vec<String>, Problem> {
     let failed = |e: &dyn std::fmt::Display| Problem::plain(format!("cannot draw: {e}"));
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).map_err(|e| failed(&e))?;
     terminal.draw(|frame| view::draw(frame, snapshot, choice)).map_err(|e| failed(&e))?;
@@ -279,7 +289,8 @@ mod tests {
     #[test]
     fn one_frame_as_text_has_everything() {
         let first = sample();
-        let text = as_text(&Snapshot::between(Some(&first), &later(&first)), Choice::default()).unwrap();
+        let text =
+            as_text(&Snapshot::between(Some(&first), &later(&first)), Choice::default()).unwrap();
         for part in ["QP 0x11", "QP 0x22", "10.000 ms", "does not answer", "not ready"] {
             assert!(text.contains(part), "{part}: {text}");
         }

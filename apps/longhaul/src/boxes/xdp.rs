@@ -1,4 +1,5 @@
-//! How AF_XDP ports are named: `xdp:INTERFACE[,native|generic][,copy|zerocopy][,queues=N][,frames=N][,only=roce]`.
+//! How AF_XDP ports are named:
+//! `xdp:INTERFACE[,native|generic][,copy|zerocopy][,queues=N][,frames=N][,only=roce]`.
 
 use longhaul_af_xdp::{Copying, Mode, Wanted, XdpConfig};
 use std::fmt;
@@ -38,18 +39,25 @@ impl Xdp {
             None if option == "zerocopy" => self.copying = Copying::ZeroCopy,
             Some(("only", "roce")) => self.wanted = Wanted::Roce,
             Some(("queues", number)) => {
-                let queues =
-                    number.parse().ok().filter(|queues| (1..=XdpConfig::QUEUES_MAX).contains(queues));
+                let queues = number
+                    .parse()
+                    .ok()
+                    .filter(|queues| (1..=XdpConfig::QUEUES_MAX).contains(queues));
                 self.queues = Some(queues.ok_or_else(|| {
-                    format!("'{number}' is no number of queues: they go from 1 to {}", XdpConfig::QUEUES_MAX)
+                    format!(
+                        "'{number}' is no number of queues: they go from 1 to {}",
+                        XdpConfig::QUEUES_MAX
+                    )
                 })?);
             }
             Some(("frames", number)) => {
                 let frames = number.parse::<u32>().ok();
-                let frames =
-                    frames.filter(|frames| frames.is_power_of_two() && (64..=16384).contains(frames));
+                let frames = frames
+                    .filter(|frames| frames.is_power_of_two() && (64..=16384).contains(frames));
                 self.frames = Some(frames.ok_or_else(|| {
-                    format!("'{number}' is no number of frames: write a power of two from 64 to 16384")
+                    format!(
+                        "'{number}' is no number of frames: write a power of two from 64 to 16384"
+                    )
                 })?);
             }
             _ => {
@@ -70,7 +78,9 @@ impl FromStr for Xdp {
         let mut parts = text.split(',');
         let interface = parts.next().unwrap_or_default();
         if interface.is_empty() || interface.contains(['/', ' ', ':']) {
-            return Err("an AF_XDP port is xdp:INTERFACE[,OPTION...], as in xdp:eth1,queues=4".into());
+            return Err(
+                "an AF_XDP port is xdp:INTERFACE[,OPTION...], as in xdp:eth1,queues=4".into()
+            );
         }
         let mut xdp = Xdp {
             interface: interface.to_string(),
@@ -129,7 +139,10 @@ mod tests {
         }
         let xdp: Xdp = "eth1,native,queues=2,frames=512,only=roce".parse().unwrap();
         let config = xdp.config(9000);
-        assert_eq!((config.mode, config.queues, config.wanted), (Mode::Native, Some(2), Wanted::Roce));
+        assert_eq!(
+            (config.mode, config.queues, config.wanted),
+            (Mode::Native, Some(2), Wanted::Roce)
+        );
         assert_eq!((config.receive_frames, config.frame_bytes_max), (Some(512), 9000));
     }
 

@@ -92,7 +92,11 @@ impl Cm {
                 cm.qkey = Some(Hex32(m.qkey));
                 cm.because = sidr_problem(m.status);
             }
-            Message::Mra(_) | Message::Rtu(_) | Message::Drep(_) | Message::Lap(_) | Message::Apr(_) => {}
+            Message::Mra(_)
+            | Message::Rtu(_)
+            | Message::Drep(_)
+            | Message::Lap(_)
+            | Message::Apr(_) => {}
         }
         Some(cm)
     }

@@ -4,7 +4,8 @@ use super::cm::Cm;
 use longhaul_units::Duration;
 use longhaul_wire::pcap::{LinkType, Record};
 use longhaul_wire::{
-    Aeth, ICRC_LEN, Malformed, NakCode, Packet, Split, Syndrome, Verb, credits, icrc, rnr_timer, split,
+    Aeth, ICRC_LEN, Malformed, NakCode, Packet, Split, Syndrome, Verb, credits, icrc, rnr_timer,
+    split,
 };
 use serde::{Serialize, Serializer};
 use std::fmt::Display;
@@ -191,12 +192,16 @@ impl Content {
         let is_cut = data.len() < wire_len;
         match split(data, wire_len) {
             Ok(Split::Other) => Content::Other { what: super::text::other_frame(data) },
-            Ok(Split::Roce { layout, payload_len, pad }) => match Packet::parse(&data[..layout.payload]) {
-                Ok(Some(packet)) => {
-                    Content::Roce(Box::new(RocePacket::read(&packet, data, payload_len, pad)))
+            Ok(Split::Roce { layout, payload_len, pad }) => {
+                match Packet::parse(&data[..layout.payload]) {
+                    Ok(Some(packet)) => {
+                        Content::Roce(Box::new(RocePacket::read(&packet, data, payload_len, pad)))
+                    }
+                    Ok(None) | Err(_) => {
+                        Content::Malformed { error: Malformed::Truncated.to_string() }
+                    }
                 }
-                Ok(None) | Err(_) => Content::Malformed { error: Malformed::Truncated.to_string() },
-            },
+            }
             Err(Malformed::Truncated) if is_cut => {
                 Content::Cut { error: "cut inside its headers by the snap length" }
             }
@@ -257,7 +262,9 @@ impl Acknowledge {
     fn read(aeth: Aeth) -> Acknowledge {
         let meaning = match aeth.syndrome {
             Syndrome::Ack { credit_code } => Meaning::Credits(credits(credit_code)),
-            Syndrome::RnrNak { timer_code } => Meaning::RnrWaitNs(Duration::as_ns(rnr_timer(timer_code))),
+            Syndrome::RnrNak { timer_code } => {
+                Meaning::RnrWaitNs(Duration::as_ns(rnr_timer(timer_code)))
+            }
             Syndrome::Nak(code) => Meaning::Nak(match code {
                 NakCode::PsnSequence => "PSN sequence error",
                 NakCode::InvalidRequest => "invalid request",

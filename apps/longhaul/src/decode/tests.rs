@@ -70,14 +70,13 @@ mod a_line_of_text {
              CM REQ, id 0x18ec6503, service TCP:7999 from 10.10.0.1:50115, QP 0x000013, peer begins at PSN 15454082, MTU 4096, \
              READs 1 out 1 in, retries 7, RNR retries 7  ICRC ok"
         );
+        assert!(first("cm_rc_reject_no_listener", "CM REJ").ends_with(
+            "CM REJ, peer id 0x18ec6503, reason 8 (invalid service id: nobody listens)  ICRC ok"
+        ));
         assert!(
-            first("cm_rc_reject_no_listener", "CM REJ").ends_with(
-                "CM REJ, peer id 0x18ec6503, reason 8 (invalid service id: nobody listens)  ICRC ok"
+            first("cm_ud_sidr_udaddy", "SIDR_REP").ends_with(
+                "CM SIDR_REP, peer id 0x1fec6503, QP 0x000015, QKey 0x01234567  ICRC ok"
             )
-        );
-        assert!(
-            first("cm_ud_sidr_udaddy", "SIDR_REP")
-                .ends_with("CM SIDR_REP, peer id 0x1fec6503, QP 0x000015, QKey 0x01234567  ICRC ok")
         );
     }
 
@@ -89,7 +88,9 @@ mod a_line_of_text {
              rkey 0x000018ed DMA 100  ICRC ok"
         );
         assert!(first("cm_ud_sidr_udaddy", "Immediate").contains("  imm 0x00000016  100 B  "));
-        assert!(first("rc_atomic_cmp_swap", "CMP_SWAP").contains(" swap 0x0000000000000000 compare 0x"));
+        assert!(
+            first("rc_atomic_cmp_swap", "CMP_SWAP").contains(" swap 0x0000000000000000 compare 0x")
+        );
     }
 
     #[test]
@@ -97,7 +98,10 @@ mod a_line_of_text {
         let ack = first("rc_nak_remote_access_read", "RC ACK");
         assert!(ack.ends_with("PSN 1193046  ACK, credits unlimited, MSN 1  ICRC ok"), "{ack}");
         let nak = first("rc_nak_remote_access_read", "NAK");
-        assert!(nak.ends_with("PSN 1193047  NAK 0x62, remote access error, MSN 1  ICRC ok"), "{nak}");
+        assert!(
+            nak.ends_with("PSN 1193047  NAK 0x62, remote access error, MSN 1  ICRC ok"),
+            "{nak}"
+        );
         let rnr = first("rc_rnr_nak_then_ok", "RNR");
         assert!(rnr.ends_with("RNR NAK, wait 1.28 ms, MSN 0  ICRC ok"), "{rnr}");
     }
@@ -115,7 +119,8 @@ mod a_line_of_text {
         let arp = [&[0xff; 6][..], &[2; 6], &[0x08, 0x06], &[0; 46]].concat();
         let frame = first_frame("rc_psn_wrap");
         let tcp = with_byte(&frame, 23, 6);
-        let (text, tally, outcome) = decoded(&capture(&[(&arp, 60), (&tcp, tcp.len()), (&[1, 2], 2)]), &[]);
+        let (text, tally, outcome) =
+            decoded(&capture(&[(&arp, 60), (&tcp, tcp.len()), (&[1, 2], 2)]), &[]);
         outcome.unwrap();
         assert_eq!(tally.report(), None);
         let lines: Vec<_> = text.lines().map(|l| &l[22..]).collect();
@@ -156,7 +161,10 @@ mod a_damaged_packet {
     fn is_named_up_to_the_eighth() {
         let frame = with_byte(&first_frame("rc_psn_wrap"), 17, 0xff);
         let (_, tally, _) = decoded(&capture(&[(&frame[..], frame.len()); 20]), &[]);
-        assert_eq!(tally.report().unwrap(), "20 packets malformed (frames 1, 2, 3, 4, 5, 6, 7, 8, …)");
+        assert_eq!(
+            tally.report().unwrap(),
+            "20 packets malformed (frames 1, 2, 3, 4, 5, 6, 7, 8, …)"
+        );
     }
 
     #[test]
@@ -166,7 +174,9 @@ mod a_damaged_packet {
         let (text, tally, outcome) = decoded(&capture(&cut), &[]);
         outcome.unwrap();
         assert_eq!(tally.report(), None);
-        assert!(text.contains("ICRC cut") && text.contains("cut inside its headers by the snap length"));
+        assert!(
+            text.contains("ICRC cut") && text.contains("cut inside its headers by the snap length")
+        );
         assert_eq!(text.lines().filter(|l| l.contains("ICRC ok")).count(), 1);
     }
 }

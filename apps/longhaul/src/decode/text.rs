@@ -21,7 +21,9 @@ pub fn write_line(out: &mut impl Write, line: &Line, epoch_ns: u64) -> io::Resul
         Content::Roce(packet) => writeln!(out, "{packet}"),
         Content::Other { what } => writeln!(out, "{what}, {} bytes", line.length),
         Content::Malformed { error } => writeln!(out, "MALFORMED: {error}, {} bytes", line.length),
-        Content::Cut { error } => writeln!(out, "{error}, {} of {} bytes", line.captured, line.length),
+        Content::Cut { error } => {
+            writeln!(out, "{error}, {} of {} bytes", line.captured, line.length)
+        }
     }
 }
 
@@ -63,7 +65,9 @@ impl fmt::Display for RocePacket {
         }
         match self.icrc {
             Icrc::Ok => f.write_str("  ICRC ok"),
-            Icrc::Wrong { received, expected } => write!(f, "  ICRC WRONG: {received}, not {expected}"),
+            Icrc::Wrong { received, expected } => {
+                write!(f, "  ICRC WRONG: {received}, not {expected}")
+            }
             Icrc::Cut => f.write_str("  ICRC cut"),
         }
     }
@@ -121,7 +125,8 @@ pub fn other_frame(data: &[u8]) -> String {
         return "shorter than an Ethernet header".to_owned();
     };
     let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *ethernet;
-    let between = || format!("{} → {}", MacAddr([s0, s1, s2, s3, s4, s5]), MacAddr([d0, d1, d2, d3, d4, d5]));
+    let between =
+        || format!("{} → {}", MacAddr([s0, s1, s2, s3, s4, s5]), MacAddr([d0, d1, d2, d3, d4, d5]));
     match u16::from_be_bytes([t0, t1]) {
         0x0800 => match rest.first_chunk::<20>() {
             Some(ip) => {

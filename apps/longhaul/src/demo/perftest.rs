@@ -35,18 +35,23 @@ pub fn measure(lab: &Lab, cell: &Cell, seconds: u32) -> Result<Run, Problem> {
     let mut server = Program::start(lab, SERVER, &server_arguments)?;
     // ib_write_bw does not retry its first connection.
     if !server.listens(port) {
-        return Err(Problem::plain(format!("the server never listened\n{}", server.end(Instant::now()))));
+        return Err(Problem::plain(format!(
+            "the server never listened\n{}",
+            server.end(Instant::now())
+        )));
     }
     let client = Program::start(lab, CLIENT, &client_arguments)?;
     let deadline = Instant::now() + Duration::from_secs(u64::from(seconds) + 2) + GRACE;
     let client = client.end(deadline);
-    let server = server.end(if client.is_success { deadline } else { Instant::now() + AFTER_FAILURE });
+    let server =
+        server.end(if client.is_success { deadline } else { Instant::now() + AFTER_FAILURE });
     if !(client.is_success && server.is_success) {
         return Err(Problem::plain(format!("the run failed\n{client}\n{server}")));
     }
     let output = client.stdout;
-    let (goodput_gbps, mpps) = read_result(&output)
-        .ok_or_else(|| Problem::plain(format!("ib_write_bw printed no result for {cell}:\n{output}")))?;
+    let (goodput_gbps, mpps) = read_result(&output).ok_or_else(|| {
+        Problem::plain(format!("ib_write_bw printed no result for {cell}:\n{output}"))
+    })?;
     Ok(Run {
         distance_km: cell.distance.km(),
         message_bytes: cell.message.bytes(),
@@ -58,7 +63,8 @@ pub fn measure(lab: &Lab, cell: &Cell, seconds: u32) -> Result<Run, Problem> {
 }
 
 fn arguments(cell: &Cell, seconds: u32, port: u16, server: Option<&str>) -> Vec<OsString> {
-    // One second on either side is not counted: by then the store holds what it holds in steady state.
+    // One second on either side is not counted: by then the store holds what it holds in steady
+    // state.
     let text = format!(
         "ib_write_bw -d longhaul0 -F --report_gbits -s {} -D {} -f 1 -p {port}",
         cell.message.bytes(),
@@ -78,7 +84,8 @@ fn free_tcp_port() -> Result<u16, Problem> {
 fn read_result(output: &str) -> Option<(f64, f64)> {
     let mut columns = None;
     for line in output.lines() {
-        let figures: Vec<f64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        let figures: Vec<f64> =
+            line.split_whitespace().map_while(|word| word.parse().ok()).collect();
         if figures.len() == 5 && line.split_whitespace().count() == 5 {
             columns = Some((figures[3], figures[4]));
         }
@@ -116,7 +123,8 @@ impl Program {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         die_with_parent(&mut command);
         let name = format!("{} on host {host}", arguments[0].to_string_lossy());
-        let mut child = command.spawn().map_err(|e| Problem::plain(format!("cannot run {name}: {e}")))?;
+        let mut child =
+            command.spawn().map_err(|e| Problem::plain(format!("cannot run {name}: {e}")))?;
         let output = vec![collect(child.stdout.take()), collect(child.stderr.take())];
         Ok(Program { name, child, output })
     }
@@ -175,9 +183,11 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     })
 }
 
-/// True when somebody listens on TCP `port`; asks the kernel, because a connection would be taken for a client.
+/// True when somebody listens on TCP `port`; asks the kernel, because a connection would be taken
+/// for a client.
 fn is_listened_on(port: u16) -> bool {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"]
+        .map(|path| fs::read_to_string(path).unwrap_or_default());
     tables.iter().any(|table| has_listener(table, port))
 }
 
@@ -187,7 +197,8 @@ fn has_listener(table: &str, port: u16) -> bool {
     table.lines().skip(1).any(|row| {
         // Number, local address, remote address, state.
         let mut columns = row.split_whitespace().skip(1);
-        let (local, state) = (columns.next().unwrap_or_default(), columns.nth(1).unwrap_or_default());
+        let (local, state) =
+            (columns.next().unwrap_or_default(), columns.nth(1).unwrap_or_default());
         state == LISTEN && local.ends_with(&format!(":{port:04X}"))
     })
 }

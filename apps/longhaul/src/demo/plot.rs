@@ -8,8 +8,8 @@ use std::path::Path;
 
 /// perftest's default queue depth, in messages.
 const TX_DEPTH: f64 = 128.0;
-/// Ethernet to FCS, preamble and gap around a packet of a WRITE: 14 + 20 + 8 + 12 + 4 and 24 on the wire; the
-/// first packet of a message carries 16 bytes of RETH.
+/// Ethernet to FCS, preamble and gap around a packet of a WRITE: 14 + 20 + 8 + 12 + 4 and 24 on the
+/// wire; the first packet of a message carries 16 bytes of RETH.
 const PACKET_OVERHEAD: f64 = 82.0;
 const MTU: f64 = 4096.0;
 /// Stretches that a curve is drawn in.
@@ -41,7 +41,8 @@ fn window_goodput(rate: BitRate, bytes: f64, distance_km: f64) -> f64 {
 
 fn draw(results: &Results, rate: BitRate) -> Plot {
     let sizes: Vec<f64> = results.message_sizes().into_iter().map(|bytes| bytes as f64).collect();
-    let (smallest, largest) = (sizes.first().copied().unwrap_or(1.0), sizes.last().copied().unwrap_or(1.0));
+    let (smallest, largest) =
+        (sizes.first().copied().unwrap_or(1.0), sizes.last().copied().unwrap_or(1.0));
     let curve = |f: &dyn Fn(f64) -> f64| -> Vec<(f64, f64)> {
         (0..=CURVE_STEPS)
             .map(|i| smallest * (largest / smallest).powf(f64::from(i) / f64::from(CURVE_STEPS)))
@@ -55,8 +56,12 @@ fn draw(results: &Results, rate: BitRate) -> Plot {
         marker,
         points,
     };
-    let mut lines =
-        vec![line("line rate less headers", CEILING, WINDOW, curve(&|x| line_rate_goodput(rate, x)))];
+    let mut lines = vec![line(
+        "line rate less headers",
+        CEILING,
+        WINDOW,
+        curve(&|x| line_rate_goodput(rate, x)),
+    )];
     for (series, km) in results.distances_km().into_iter().enumerate() {
         let label = format!("{km} km");
         if km > 0.0 {
@@ -64,7 +69,8 @@ fn draw(results: &Results, rate: BitRate) -> Plot {
         }
         for (accelerated, look) in [(false, PLAIN), (true, ACCELERATED)] {
             let measured = |&size: &f64| {
-                let gbps = results.goodput(km, size as u64, accelerated).filter(|gbps| *gbps > 0.0)?;
+                let gbps =
+                    results.goodput(km, size as u64, accelerated).filter(|gbps| *gbps > 0.0)?;
                 Some((size, gbps * 1e9))
             };
             lines.push(line(&label, series, look, sizes.iter().filter_map(measured).collect()));
@@ -74,7 +80,12 @@ fn draw(results: &Results, rate: BitRate) -> Plot {
     let named = |(style, marker), name: &str| (style, marker, name.to_owned());
     Plot {
         title: "RDMA WRITE over distance (ib_write_bw)".to_owned(),
-        x: PlotAxis::of("message_bytes", "message size", points().map(|point| point.0), Some(Scale::Log)),
+        x: PlotAxis::of(
+            "message_bytes",
+            "message size",
+            points().map(|point| point.0),
+            Some(Scale::Log),
+        ),
         y: PlotAxis::of("goodput_bps", "goodput", points().map(|point| point.1), Some(Scale::Log)),
         key: vec![
             named(PLAIN, "plain"),

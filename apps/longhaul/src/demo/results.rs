@@ -43,13 +43,15 @@ pub struct Provenance {
 impl Provenance {
     pub fn gather(rate: BitRate, seed: u64) -> Self {
         let first_line = |text: String| text.lines().next().map(str::to_owned);
-        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok().and_then(first_line);
+        let kernel =
+            std::fs::read_to_string("/proc/sys/kernel/osrelease").ok().and_then(first_line);
         let cpu = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
             let line = text.lines().find(|line| line.starts_with("model name"))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         });
         let perftest = Command::new("ib_write_bw").arg("--version").output().ok();
-        let perftest = perftest.and_then(|o| first_line(String::from_utf8_lossy(&o.stdout).into_owned()));
+        let perftest =
+            perftest.and_then(|o| first_line(String::from_utf8_lossy(&o.stdout).into_owned()));
         let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Provenance {
             longhaul: env!("CARGO_PKG_VERSION"),
@@ -79,7 +81,9 @@ impl Results {
     /// Goodput of the run with these coordinates, in Gbit/s.
     pub fn goodput(&self, distance_km: f64, message_bytes: u64, accelerated: bool) -> Option<f64> {
         let same = |r: &&Run| {
-            r.distance_km == distance_km && r.message_bytes == message_bytes && r.accelerated == accelerated
+            r.distance_km == distance_km
+                && r.message_bytes == message_bytes
+                && r.accelerated == accelerated
         };
         self.runs.iter().find(same).map(|r| r.goodput_gbps)
     }

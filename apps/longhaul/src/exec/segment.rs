@@ -125,9 +125,11 @@ struct Identity {
 fn identity(place: &Place<'_>) -> Result<Identity, Problem> {
     let name = place.line.name();
     let own = |address: Address| match address.prefix_len {
-        Some(_) => {
-            Ok(Identity { ip: address.ip, prefix_len: address.prefix_len, mac: place.mac.map(|mac| mac.0) })
-        }
+        Some(_) => Ok(Identity {
+            ip: address.ip,
+            prefix_len: address.prefix_len,
+            mac: place.mac.map(|mac| mac.0),
+        }),
         None => Err(Problem::new(
             format!("how large the network of {} is has to be said", address.ip),
             format!("use --ip {}/24, or as many bits as its addresses share", address.ip),
@@ -168,8 +170,8 @@ fn identity(place: &Place<'_>) -> Result<Identity, Problem> {
 
 /// The addresses of an interface, the preferred one first: IPv4, then IPv6, link-local ones last.
 fn addresses_of(name: &str) -> Result<Vec<IpAddr>, Problem> {
-    let all =
-        getifaddrs().map_err(|e| Problem::plain(format!("cannot list this machine's addresses: {e}")))?;
+    let all = getifaddrs()
+        .map_err(|e| Problem::plain(format!("cannot list this machine's addresses: {e}")))?;
     let mut found: Vec<IpAddr> = all
         .filter(|interface| interface.interface_name == name)
         .filter_map(|interface| {
@@ -187,9 +189,10 @@ fn addresses_of(name: &str) -> Result<Vec<IpAddr>, Problem> {
 
 fn mac_of(name: &str) -> Result<MacAddr, Problem> {
     interface::mac(name).map(MacAddr).map_err(|error| match error {
-        NetdevError::NotEthernet { .. } => {
-            Problem::new(error.to_string(), "use --udp, which works on every interface that has an address")
-        }
+        NetdevError::NotEthernet { .. } => Problem::new(
+            error.to_string(),
+            "use --udp, which works on every interface that has an address",
+        ),
         error => Problem::plain(error.to_string()),
     })
 }
@@ -231,7 +234,8 @@ mod tests {
         let address: Address = "192.168.177.1/24".parse().unwrap();
         assert_eq!((address.ip, address.prefix_len), (IpAddr::from([192, 168, 177, 1]), Some(24)));
         assert!("fd00::1/64".parse::<Address>().is_ok() && "10.0.0.1".parse::<Address>().is_ok());
-        for wrong in ["10.0.0.1/33", "fd00::1/129", "10.0.0.1/", "0.0.0.0/8", "224.0.0.1/8", "x/24"] {
+        for wrong in ["10.0.0.1/33", "fd00::1/129", "10.0.0.1/", "0.0.0.0/8", "224.0.0.1/8", "x/24"]
+        {
             assert!(wrong.parse::<Address>().is_err(), "{wrong}");
         }
     }

@@ -12,13 +12,18 @@ use std::process::Command;
 
 /// UDP port of both ends.
 const PORT: u16 = longhaul_wire::ROCEV2_PORT;
-/// What a packet has besides its payload, at most: IPv6 40, UDP 8, BTH 12, RETH 16, immediate data 4, ICRC 4.
+/// What a packet has besides its payload, at most: IPv6 40, UDP 8, BTH 12, RETH 16, immediate data
+/// 4, ICRC 4.
 const HEADERS_MAX: u32 = 84;
-/// Addresses that no host has, to learn which way packets to elsewhere leave. Source: RFC 5737 and RFC 3849.
-const ELSEWHERE: [IpAddr; 2] =
-    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
+/// Addresses that no host has, to learn which way packets to elsewhere leave. Source: RFC 5737 and
+/// RFC 3849.
+const ELSEWHERE: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+];
 
-/// The command that runs `program` with a device of `address`, or of the address that the default route has.
+/// The command that runs `program` with a device of `address`, or of the address that the default
+/// route has.
 pub fn command(address: Option<IpAddr>, program: &[OsString]) -> Result<Command, Problem> {
     let program = Program::find(program)?;
     let address = match address {
@@ -43,8 +48,11 @@ pub fn command(address: Option<IpAddr>, program: &[OsString]) -> Result<Command,
 /// The address that packets to elsewhere leave from; by IPv4 where there is a route.
 fn own_address() -> Result<IpAddr, Problem> {
     let from = |elsewhere: IpAddr| -> io::Result<IpAddr> {
-        let any =
-            if elsewhere.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let any = if elsewhere.is_ipv4() {
+            Ipv4Addr::UNSPECIFIED.into()
+        } else {
+            Ipv6Addr::UNSPECIFIED.into()
+        };
         let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
         // Sends nothing: it only chooses the route.
         socket.connect(SocketAddr::new(elsewhere, PORT))?;
@@ -60,8 +68,8 @@ fn own_address() -> Result<IpAddr, Problem> {
 
 /// The interface that has `address`.
 fn interface_of(address: IpAddr) -> Result<String, Problem> {
-    let interfaces =
-        getifaddrs().map_err(|e| Problem::plain(format!("cannot list this machine's addresses: {e}")))?;
+    let interfaces = getifaddrs()
+        .map_err(|e| Problem::plain(format!("cannot list this machine's addresses: {e}")))?;
     let has = |interface: &nix::ifaddrs::InterfaceAddress| {
         let Some(storage) = &interface.address else { return false };
         match address {
@@ -83,7 +91,8 @@ fn interface_of(address: IpAddr) -> Result<String, Problem> {
 
 /// The largest path MTU that fits the interface's MTU.
 fn path_mtu(interface: &str) -> Result<u32, Problem> {
-    let mtu = longhaul_netdev::interface::mtu(interface).map_err(|e| Problem::plain(e.to_string()))?;
+    let mtu =
+        longhaul_netdev::interface::mtu(interface).map_err(|e| Problem::plain(e.to_string()))?;
     largest_path_mtu(mtu).ok_or_else(|| {
         Problem::new(
             format!("the MTU of {interface}, {mtu}, is too small for RoCEv2"),
@@ -92,8 +101,8 @@ fn path_mtu(interface: &str) -> Result<u32, Problem> {
     })
 }
 
-/// The largest path MTU whose packets fit `mtu` bytes, whatever their headers. Kernel rxe reserves 80 bytes, which is 4
-/// less than what a WRITE with immediate data over IPv6 has.
+/// The largest path MTU whose packets fit `mtu` bytes, whatever their headers. Kernel rxe reserves
+/// 80 bytes, which is 4 less than what a WRITE with immediate data over IPv6 has.
 pub fn largest_path_mtu(mtu: u32) -> Option<u32> {
     [4096, 2048, 1024, 512, 256].into_iter().find(|path_mtu| path_mtu + HEADERS_MAX <= mtu)
 }

@@ -1,7 +1,7 @@
 //! The control socket: `status` answers with JSON, `down` ends the lab.
 //!
-//! It is served on a thread of its own, one client after the other: a client that dawdles keeps other clients
-//! waiting, and no frame.
+//! It is served on a thread of its own, one client after the other: a client that dawdles keeps
+//! other clients waiting, and no frame.
 
 use super::dir::LabDir;
 use super::status::LabStatus;
@@ -42,10 +42,13 @@ impl Control {
     pub fn listen(dir: &LabDir) -> Result<Self, Problem> {
         let path = dir.control_socket();
         match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Problem::io("remove", &path, &e)),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(Problem::io("remove", &path, &e));
+            }
             _ => {}
         }
-        let listener = UnixListener::bind(&path).map_err(|e| Problem::io("listen at", &path, &e))?;
+        let listener =
+            UnixListener::bind(&path).map_err(|e| Problem::io("listen at", &path, &e))?;
         Ok(Control { listener })
     }
 
@@ -97,7 +100,8 @@ fn ask(dir: &LabDir, request: Request) -> Result<String, Problem> {
     loop {
         match ask_once(&dir.control_socket(), request) {
             Ok(answer) if !answer.is_empty() => return Ok(answer),
-            // The lab has hung up: on a busy machine its patience with us may be shorter than our turn takes.
+            // The lab has hung up: on a busy machine its patience with us may be shorter than our
+            // turn takes.
             Err(e) if !is_hung_up(&e) => return Err(no_answer(dir, &e.to_string())),
             _ if request == Request::Down && !dir.is_up() => return Ok(String::new()),
             ended if Instant::now() > deadline || !dir.is_up() => {

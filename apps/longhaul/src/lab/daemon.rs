@@ -1,4 +1,5 @@
-//! The process behind a lab: it drives accelerators and fibre between the hosts' ports until it is told to stop.
+//! The process behind a lab: it drives accelerators and fibre between the hosts' ports until it is
+//! told to stop.
 
 use super::control::{self, Control};
 use super::dir::LabDir;
@@ -10,7 +11,9 @@ use super::status::{AcceleratorStatus, HostStatus, LabStatus, SwitchStatus};
 use crate::output;
 use crate::problem::Problem;
 use crate::state::LinkStatus;
-use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig};
+use longhaul_host::{
+    Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig,
+};
 use longhaul_memif::{Listener, MemifConfig};
 use longhaul_node::{Chain, Mirrored, Side};
 use longhaul_port::tap::{TapConfig, TapPort};
@@ -46,8 +49,8 @@ impl Lab {
     /// Starts the daemon and waits until its hosts can be used.
     pub fn start(spec: &Spec, lifetime: Lifetime) -> Result<Self, Problem> {
         let dir = LabDir::of(&spec.name)?;
-        let program =
-            std::env::current_exe().map_err(|e| Problem::plain(format!("cannot find this program: {e}")))?;
+        let program = std::env::current_exe()
+            .map_err(|e| Problem::plain(format!("cannot find this program: {e}")))?;
         let mut command = Command::new(program);
         command.args(["lab", "serve"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         match lifetime {
@@ -55,7 +58,8 @@ impl Lab {
             // A group of its own: the terminal's Ctrl-C is not for it.
             Lifetime::UntilDown => drop(command.process_group(0)),
         }
-        let mut child = command.spawn().map_err(|e| Problem::plain(format!("cannot start the lab: {e}")))?;
+        let mut child =
+            command.spawn().map_err(|e| Problem::plain(format!("cannot start the lab: {e}")))?;
         let text = serde_json::to_string(spec)
             .map_err(|e| Problem::plain(format!("cannot describe the lab: {e}")))?;
         let told = child.stdin.take().map(|mut stdin| stdin.write_all(text.as_bytes()));
@@ -111,7 +115,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// The daemon's word that the hosts can be used.
 const READY: &str = "ready";
 
-/// `longhaul lab serve`: the spec comes on standard input, readiness or a refusal goes to standard output.
+/// `longhaul lab serve`: the spec comes on standard input, readiness or a refusal goes to standard
+/// output.
 pub fn serve() -> ExitCode {
     let say = |line: &str| writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush());
     let daemon = match read_spec().and_then(|spec| Daemon::open(&spec, Stderr::ToLog)) {
@@ -231,7 +236,8 @@ impl Daemon {
     }
 
     fn run(self) -> ExitCode {
-        let Daemon { spec, dir, lock, control, log, listeners, driver, handle, stop, started } = self;
+        let Daemon { spec, dir, lock, control, log, listeners, driver, handle, stop, started } =
+            self;
         let slots = spec.slots();
         let served = control.serve(Observer { spec, started, handle: handle.clone() });
         let code = match served {
@@ -341,13 +347,14 @@ fn attach_programs(node: &mut LabNode<Fabric>, ports: &[Box<dyn Port>]) {
     }
 }
 
-/// The hosts, the fibre between the sites, an accelerator at each site that is to have one, and switches when there are
-/// more than two hosts.
+/// The hosts, the fibre between the sites, an accelerator at each site that is to have one, and
+/// switches when there are more than two hosts.
 fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
     let fibre = spec.fibre();
     let link = fibre.link()?;
     let site = |present: bool, number: u64| -> Result<Option<WanBox>, Problem> {
-        let build = || WanBox::new(box_config(spec, number)).map_err(|e| Problem::plain(e.to_string()));
+        let build =
+            || WanBox::new(box_config(spec, number)).map_err(|e| Problem::plain(e.to_string()));
         present.then(build).transpose()
     };
     let (near, far) = (site(spec.accelerate.at_a(), 0)?, site(spec.accelerate.at_b(), 1)?);
@@ -365,7 +372,8 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
             Fabric::Switched(Box::new(sites.map_err(|e| Problem::plain(e.to_string()))?))
         }
     };
-    // A store may empty itself at once into a program that is off its core; the rest is for a turn's worth of others.
+    // A store may empty itself at once into a program that is off its core; the rest is for a
+    // turn's worth of others.
     let stored = sizing(spec).accelerator().flow_bytes_max;
     let receive_buffer_bytes = stored.saturating_add(RECEIVE_BUFFER_SPARE_BYTES) as usize;
     Ok(LabNode::new(spec.hosts(), Sides::new(spec.slots()), fabric, receive_buffer_bytes))

@@ -1,7 +1,8 @@
 //! A lab's directory: its description, its sockets and its locks.
 //!
-//! The daemon holds `lock` as long as it lives, so that a directory without a lock holder is debris of a killed
-//! daemon, whatever files it still has. Each program that runs on a host holds that host's lock for its slot.
+//! The daemon holds `lock` as long as it lives, so that a directory without a lock holder is debris
+//! of a killed daemon, whatever files it still has. Each program that runs on a host holds that
+//! host's lock for its slot.
 
 use super::spec::{HostName, LabName, Spec};
 use crate::problem::Problem;
@@ -25,7 +26,8 @@ impl LabDir {
     /// The directory of the lab called `name`, whether or not it exists.
     ///
     /// # Errors
-    /// When the directory around it is open to others: what lies in it decides which memory programs share.
+    /// When the directory around it is open to others: what lies in it decides which memory
+    /// programs share.
     pub fn of(name: &LabName) -> Result<Self, Problem> {
         let base = base();
         check_private(&base)?;
@@ -50,8 +52,12 @@ impl LabDir {
     /// Where the devices of all programs that run or have run on `host` keep their counters.
     pub fn counter_dirs(&self, host: HostName) -> Vec<PathBuf> {
         let of_host = self.path.join("counters").join(host.to_string());
-        let mut dirs: Vec<PathBuf> =
-            fs::read_dir(of_host).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        let mut dirs: Vec<PathBuf> = fs::read_dir(of_host)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
         dirs.retain(|dir| dir.join("class").is_dir());
         dirs.sort();
         dirs
@@ -122,13 +128,15 @@ impl LabDir {
         }
         // The lock of a file that is no longer there keeps nobody out.
         let held = lock.metadata().map_err(|e| Problem::io("lock", &self.path, &e))?;
-        let there = fs::metadata(self.path.join("lock")).is_ok_and(|there| there.ino() == held.ino());
+        let there =
+            fs::metadata(self.path.join("lock")).is_ok_and(|there| there.ino() == held.ino());
         Ok(there.then_some(lock))
     }
 
     /// True while a daemon holds the lock.
     pub fn is_up(&self) -> bool {
-        let Ok(lock) = OpenOptions::new().read(true).write(true).open(self.path.join("lock")) else {
+        let Ok(lock) = OpenOptions::new().read(true).write(true).open(self.path.join("lock"))
+        else {
             return false;
         };
         // Shared, so that those who ask at the same time do not see each other.
@@ -163,21 +171,26 @@ impl LabDir {
         let path = self.description();
         let text = fs::read_to_string(&path).map_err(|e| Problem::io("read", &path, &e))?;
         serde_json::from_str(&text).map_err(|e| {
-            Problem::new(format!("{} was written by another version: {e}", path.display()), "restart the lab")
+            Problem::new(
+                format!("{} was written by another version: {e}", path.display()),
+                "restart the lab",
+            )
         })
     }
 
     /// What to tell a user who wants something from a lab that is not there.
     pub fn not_up(&self) -> Problem {
         let name = &self.name;
-        let option = if *name == LabName::default() { String::new() } else { format!(" --name {name}") };
+        let option =
+            if *name == LabName::default() { String::new() } else { format!(" --name {name}") };
         Problem::new(
             format!("no lab called '{name}' is up"),
             format!("start it with 'longhaul lab up{option} --distance 1000km'"),
         )
     }
 
-    /// Takes a free slot of the `slots` of `host`: one per running program. The lock lives as long as the file is open.
+    /// Takes a free slot of the `slots` of `host`: one per running program. The lock lives as long
+    /// as the file is open.
     pub fn take_slot(&self, host: HostName, slots: usize) -> Result<(usize, File), Problem> {
         for slot in 0..slots {
             let lock = self.open_lock(&format!("host-{host}.slot-{slot}"))?;
@@ -191,12 +204,14 @@ impl LabDir {
         ))
     }
 
-    /// Where a link to the library that programs load can stand, for the program in `slot` of `host`.
+    /// Where a link to the library that programs load can stand, for the program in `slot` of
+    /// `host`.
     pub fn preload_link(&self, host: HostName, slot: usize) -> PathBuf {
         self.path.join(format!("host-{host}.preload-{slot}.so"))
     }
 
-    /// Removes the directory with everything in it, the lock last: the next daemon of this name waits for that.
+    /// Removes the directory with everything in it, the lock last: the next daemon of this name
+    /// waits for that.
     pub fn remove(&self) {
         let lock = self.path.join("lock");
         let others = fs::read_dir(&self.path).into_iter().flatten().flatten();
@@ -209,14 +224,16 @@ impl LabDir {
     }
 }
 
-/// A path to `library` that LD_PRELOAD can hold: the library's own where that will do, and otherwise `link`, which
-/// is made to lead there.
+/// A path to `library` that LD_PRELOAD can hold: the library's own where that will do, and
+/// otherwise `link`, which is made to lead there.
 pub fn preloadable(library: PathBuf, link: &Path) -> Result<PathBuf, Problem> {
     if is_preloadable(&library) {
         return Ok(library);
     }
     match fs::remove_file(link) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Problem::io("remove", link, &e)),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            return Err(Problem::io("remove", link, &e));
+        }
         _ => {}
     }
     symlink(&library, link).map_err(|e| Problem::io("create", link, &e))?;
@@ -253,7 +270,8 @@ fn uid() -> u32 {
     unsafe { libc::getuid() }
 }
 
-/// Refuses a directory that somebody else owns or can look into. One that is not there yet is in order.
+/// Refuses a directory that somebody else owns or can look into. One that is not there yet is in
+/// order.
 fn check_private(dir: &Path) -> Result<(), Problem> {
     let found = match fs::symlink_metadata(dir) {
         Ok(found) => found,

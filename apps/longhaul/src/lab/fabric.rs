@@ -11,7 +11,10 @@ use longhaul_wan_box::WanBox;
 pub type Wire = Chain<WanBox, Chain<Link, Mirrored<WanBox>>>;
 
 /// A node with a side for each host, in their order.
-#[expect(clippy::large_enum_variant, reason = "a lab has one, and the wire is nearer without a pointer")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a lab has one, and the wire is nearer without a pointer"
+)]
 pub enum Fabric {
     /// Two hosts at the ends of the wire.
     Direct(Wire),
@@ -78,7 +81,8 @@ const ROUNDS_MAX: usize = 64;
 
 /// Two sites with a switch each, joined by `wire`, whose side 0 is toward the first.
 ///
-/// A switch has its site's hosts at its first ports, in their order, and the wire at the one behind.
+/// A switch has its site's hosts at its first ports, in their order, and the wire at the one
+/// behind.
 pub struct Sites<W> {
     switches: [Switch; 2],
     wire: W,
@@ -105,13 +109,14 @@ fn hosts_at(site: usize, hosts: usize) -> usize {
 }
 
 impl<W: Node> Sites<W> {
-    /// Sites for `hosts` hosts, 3 or more, whose addresses the switches know. Of `config` the number of ports is not
-    /// looked at, and each switch draws from its own seed.
+    /// Sites for `hosts` hosts, 3 or more, whose addresses the switches know. Of `config` the
+    /// number of ports is not looked at, and each switch draws from its own seed.
     pub fn new(hosts: usize, config: &SwitchConfig, wire: W) -> Result<Self, SwitchError> {
         let site = |site: usize| {
             let uplink = hosts_at(site, hosts);
             let seed = config.seed.wrapping_add(site as u64);
-            let mut switch = Switch::new(SwitchConfig { ports: uplink + 1, seed, ..config.clone() })?;
+            let mut switch =
+                Switch::new(SwitchConfig { ports: uplink + 1, seed, ..config.clone() })?;
             for host in (0..hosts).map(HostName::of_index) {
                 let port = if host.site() == site { port_of(host) } else { uplink };
                 switch.add_static(host.mac(), port)?;

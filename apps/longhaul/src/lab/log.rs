@@ -28,9 +28,11 @@ impl Log {
         Ok(Log { file, lines: Arc::default() })
     }
 
-    /// Has everything that this process writes to standard error from here on go to the log: a panic leaves a trace.
+    /// Has everything that this process writes to standard error from here on go to the log: a
+    /// panic leaves a trace.
     pub fn take_over_stderr(&self) -> Result<(), Problem> {
-        // SAFETY: both descriptors are open, and Rust's standard error works with any file behind its number.
+        // SAFETY: both descriptors are open, and Rust's standard error works with any file behind
+        // its number.
         match unsafe { libc::dup2(self.file.as_raw_fd(), libc::STDERR_FILENO) } {
             -1 => {
                 let error = io::Error::last_os_error();
@@ -42,9 +44,9 @@ impl Log {
 
     /// Adds a line.
     pub fn line(&self, line: &str) {
-        let before = self
-            .lines
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n <= LINES_MAX).then_some(n + 1));
+        let before = self.lines.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
+            (n <= LINES_MAX).then_some(n + 1)
+        });
         let text = match before {
             Ok(LINES_MAX) => "further lines are left out\n".to_string(),
             Ok(_) => format!("{line}\n"),
@@ -104,7 +106,8 @@ mod tests {
 
     #[test]
     fn a_recording_that_breaks_off_is_logged() {
-        let path = std::env::temp_dir().join(format!("longhaul-recording-log-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("longhaul-recording-log-{}", std::process::id()));
         let log = Log { file: Arc::new(File::create(&path).unwrap()), lines: Arc::default() };
         let mut recording = Recording::create(std::path::Path::new("/dev/full"), log).unwrap();
         assert!(recording.write_all(b"frames").is_err());

@@ -85,7 +85,8 @@ impl Host {
     fn new(host: HostName, slots: usize, receive_buffer_bytes: usize) -> Self {
         let ip = IpAddr::V4(host.ip());
         Host {
-            // From the system's randomness: nothing that runs reproducibly depends on the order of a hash.
+            // From the system's randomness: nothing that runs reproducibly depends on the order of
+            // a hash.
             eswitch: EmbeddedSwitch::new(ip, RandomState::new().hash_one(ip)),
             pool: FramePool::new(),
             waiting: (0..slots).map(|_| Waiting::default()).collect(),
@@ -163,15 +164,17 @@ impl Host {
 }
 
 impl<F: Node> LabNode<F> {
-    /// A lab of `hosts` around `fabric`, with no programs yet. Up to `receive_buffer_bytes` of frames wait for each
-    /// program, which may be off its core for a while; further ones are dropped.
+    /// A lab of `hosts` around `fabric`, with no programs yet. Up to `receive_buffer_bytes` of
+    /// frames wait for each program, which may be off its core for a while; further ones are
+    /// dropped.
     pub fn new(
         hosts: impl Iterator<Item = HostName>,
         sides: Sides,
         fabric: F,
         receive_buffer_bytes: usize,
     ) -> Self {
-        let hosts = hosts.map(|host| Host::new(host, sides.slots(), receive_buffer_bytes)).collect();
+        let hosts =
+            hosts.map(|host| Host::new(host, sides.slots(), receive_buffer_bytes)).collect();
         LabNode { hosts, sides, fabric }
     }
 
@@ -210,7 +213,8 @@ impl<F: Node> LabNode<F> {
     }
 }
 
-/// Takes what the fabric sends: its sides lead to the hosts, whose embedded switches know the program.
+/// Takes what the fabric sends: its sides lead to the hosts, whose embedded switches know the
+/// program.
 struct ToPrograms<'a> {
     hosts: &'a mut [Host],
     sides: Sides,
@@ -300,7 +304,8 @@ mod tests {
             flow_label: 0,
             udp_source_port: 0xc000,
         });
-        let mut head = Head::begin(&template, &Bth::new(Opcode::UD_SEND_ONLY, Qpn::new(qpn), Psn::new(0)));
+        let mut head =
+            Head::begin(&template, &Bth::new(Opcode::UD_SEND_ONLY, Qpn::new(qpn), Psn::new(0)));
         head.push_deth(&Deth { qkey: 7, reserved_8: 0, source_qp: Qpn::new(20) });
         head.finish(&template, 4);
         let (payload, trailer) = (Payload::Bytes(&[1, 2, 3, 4]), Trailer::Sealed { pad_len: 0 });
@@ -339,12 +344,16 @@ mod tests {
     #[test]
     fn a_multicast_reaches_each_program_of_each_host_once() {
         let mut lab = lab();
-        for (host, slot) in [(HostName::A, 0), (HostName::A, 2), (HostName::B, 1), (HostName::B, 3)] {
+        for (host, slot) in [(HostName::A, 0), (HostName::A, 2), (HostName::B, 1), (HostName::B, 3)]
+        {
             lab.set_attached(host, slot, true);
         }
         send(&mut lab, 2, Ipv4Addr::new(224, 1, 2, 3), 0xff_ffff);
         assert_eq!(reached(&mut lab), [0, 2, 5, 7], "the sender's own program too");
-        assert_eq!((lab.counters(HostName::A).tx_frames, lab.counters(HostName::A).rx_frames), (1, 2));
+        assert_eq!(
+            (lab.counters(HostName::A).tx_frames, lab.counters(HostName::A).rx_frames),
+            (1, 2)
+        );
         assert_eq!((lab.waiting(HostName::A), lab.waiting(HostName::B)), (0, 0));
     }
 

@@ -18,8 +18,8 @@ pub struct Spec {
     /// Name, where several labs run side by side
     #[arg(long, default_value_t)]
     pub name: LabName,
-    /// Hosts, 2 to 26: a, c, e ... at one end of the fibre, b, d, f ... at the other. With more than two, each end has a
-    /// switch
+    /// Hosts, 2 to 26: a, c, e ... at one end of the fibre, b, d, f ... at the other. With more
+    /// than two, each end has a switch
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=HOSTS_MAX))]
     pub hosts: u8,
     /// Length of the fibre between the sites, at 5 µs per km one way
@@ -29,14 +29,15 @@ pub struct Spec {
     #[arg(long, default_value = "10G")]
     #[serde(with = "rate_as_bps")]
     pub rate: BitRate,
-    /// Put accelerators into the wire: at both sites, or at one; or boxes with the WAN transport between them, which repairs
-    /// what the fibre loses
+    /// Put accelerators into the wire: at both sites, or at one; or boxes with the WAN transport
+    /// between them, which repairs what the fibre loses
     #[arg(long, value_enum, num_args = 0..=1, default_value = "none", default_missing_value = "both")]
     pub accelerate: Accelerate,
     /// Probability that the fibre loses a frame
     #[arg(long, default_value = "0", value_parser = probability)]
     pub loss: f64,
-    /// Have losses come in bursts of this mean length, in frames (Gilbert and Elliott's model); --loss is the mean over all
+    /// Have losses come in bursts of this mean length, in frames (Gilbert and Elliott's model);
+    /// --loss is the mean over all
     #[arg(long, value_name = "FRAMES", requires = "loss")]
     pub loss_burst: Option<f64>,
     /// Cut the fibre again and again for so long: what is sent in between is lost
@@ -47,22 +48,24 @@ pub struct Spec {
     #[arg(long, value_name = "TIME", requires = "cut_for")]
     #[serde(with = "time_as_ps", default)]
     pub cut_every: Option<Span>,
-    /// Do something to some frames on the fibre alone: 'WHAT [CONDITION ...]: ACTION [HOW OFTEN]', as in 'read-response from a:
-    /// lose 1%'. May be given several times; docs/emulator.md has all of it
+    /// Do something to some frames on the fibre alone: 'WHAT [CONDITION ...]: ACTION [HOW OFTEN]',
+    /// as in 'read-response from a: lose 1%'. May be given several times; docs/emulator.md has all
+    /// of it
     #[arg(long, value_name = "RULE")]
     #[serde(with = "as_texts", default)]
     pub rule: Vec<Rule>,
-    /// Have the fibre change at a time from the start of the lab: '10s cut 50ms', '5s-20s loss 1e-3', '30s rate 1G', '60s delay
-    /// 20ms'. May be given several times
+    /// Have the fibre change at a time from the start of the lab: '10s cut 50ms', '5s-20s loss
+    /// 1e-3', '30s rate 1G', '60s delay 20ms'. May be given several times
     #[arg(long, value_name = "CHANGE")]
     #[serde(with = "as_texts", default)]
     pub at: Vec<Change>,
-    /// Queue in front of the fibre, each way, and of each port of a switch; what does not fit is dropped
+    /// Queue in front of the fibre, each way, and of each port of a switch; what does not fit is
+    /// dropped
     #[arg(long, default_value = "16M")]
     pub queue: Size,
-    /// Have these queues mark packets whose sender reacts to it (ECN): never up to Kmin, always beyond Kmax, in between
-    /// with a probability that rises to Pmax, 0.1 unless given. Without a value, Kmin is a sixteenth of the queue and
-    /// Kmax a quarter
+    /// Have these queues mark packets whose sender reacts to it (ECN): never up to Kmin, always
+    /// beyond Kmax, in between with a probability that rises to Pmax, 0.1 unless given. Without a
+    /// value, Kmin is a sixteenth of the queue and Kmax a quarter
     #[arg(long, num_args = 0..=1, default_value = "off", default_missing_value = "on", value_name = "KMIN:KMAX[:PMAX]")]
     pub ecn: Ecn,
     /// Memory for frames: this much for the fibre, and as much again for each accelerator's store
@@ -85,7 +88,9 @@ impl Spec {
         let accelerators = match self.accelerate {
             Accelerate::None => "no accelerators".to_string(),
             Accelerate::Both => "accelerators at both sites".to_string(),
-            Accelerate::Transport => "accelerators at both sites and a transport between them".to_string(),
+            Accelerate::Transport => {
+                "accelerators at both sites and a transport between them".to_string()
+            }
             one => format!("an accelerator at site {one}"),
         };
         let hosts = if self.hosts == 2 { String::new() } else { format!("{} hosts, ", self.hosts) };
@@ -97,14 +102,20 @@ impl Spec {
             ),
             None => String::new(),
         };
-        let bursts = self.loss_burst.map(|frames| format!(" in bursts of {frames}")).unwrap_or_default();
-        let loss = if self.loss > 0.0 { format!(", loss {}{bursts}", self.loss) } else { String::new() };
-        let cuts = self.cut_for.map(|lasts| format!(", cut for {lasts} at a time")).unwrap_or_default();
+        let bursts =
+            self.loss_burst.map(|frames| format!(" in bursts of {frames}")).unwrap_or_default();
+        let loss =
+            if self.loss > 0.0 { format!(", loss {}{bursts}", self.loss) } else { String::new() };
+        let cuts =
+            self.cut_for.map(|lasts| format!(", cut for {lasts} at a time")).unwrap_or_default();
         let rules = match self.rule.len() + self.at.len() {
             0 => String::new(),
             count => format!(", {count} rules and changes"),
         };
-        format!("{hosts}{} of fibre at {}{loss}{cuts}{rules}{ecn}, {accelerators}", self.distance, self.rate)
+        format!(
+            "{hosts}{} of fibre at {}{loss}{cuts}{rules}{ecn}, {accelerators}",
+            self.distance, self.rate
+        )
     }
 
     /// The lab's hosts, from a on.
@@ -125,8 +136,8 @@ impl Spec {
         Err(format!("no host '{host}' in the lab: its hosts are {} and {last}", others.join(", ")))
     }
 
-    /// Programs that each host can run at a time, a power of two: fewer when there are many hosts, since all of them
-    /// together are looked after by one loop.
+    /// Programs that each host can run at a time, a power of two: fewer when there are many hosts,
+    /// since all of them together are looked after by one loop.
     pub fn slots(&self) -> usize {
         let most = (PORTS_MAX / usize::from(self.hosts).max(1)).clamp(1, SLOTS_MAX);
         1 << most.ilog2()
@@ -276,7 +287,9 @@ impl FromStr for HostName {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.as_bytes() {
-            [letter] if letter.is_ascii_alphabetic() => Ok(HostName(letter.to_ascii_lowercase() - b'a')),
+            [letter] if letter.is_ascii_alphabetic() => {
+                Ok(HostName(letter.to_ascii_lowercase() - b'a'))
+            }
             _ => Err(format!(
                 "no host '{text}' in any lab: hosts are a ({}), b ({}), c and so on",
                 HostName::A.ip(),
@@ -369,7 +382,10 @@ mod tests {
         assert_eq!(hosts[25].to_string(), "z");
         assert_eq!(hosts[25].ip(), Ipv4Addr::new(10, 77, 0, 26));
         assert_eq!(hosts[2].mac(), MacAddr([2, 0, 10, 77, 0, 3]));
-        assert_eq!(["A".parse(), "a".parse(), "z".parse()], [Ok(hosts[0]), Ok(hosts[0]), Ok(hosts[25])]);
+        assert_eq!(
+            ["A".parse(), "a".parse(), "z".parse()],
+            [Ok(hosts[0]), Ok(hosts[0]), Ok(hosts[25])]
+        );
         for text in ["", "aa", "7", "ä"] {
             assert!(text.parse::<HostName>().is_err(), "{text}");
         }
@@ -389,7 +405,10 @@ mod tests {
     fn all_programs_together_fit_one_loop() {
         for hosts in 2..=26 {
             let spec = spec(&format!("--hosts {hosts}")).unwrap();
-            assert!(spec.slots().is_power_of_two() && spec.slots() * hosts <= PORTS_MAX, "{hosts} hosts");
+            assert!(
+                spec.slots().is_power_of_two() && spec.slots() * hosts <= PORTS_MAX,
+                "{hosts} hosts"
+            );
             assert!(spec.slots() >= 4, "{hosts} hosts");
         }
         assert_eq!(spec("").unwrap().slots(), 16);

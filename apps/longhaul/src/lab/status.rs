@@ -4,7 +4,8 @@ use super::fabric::SitePort;
 use super::node::HostCounters;
 use super::spec::{HostName, Spec};
 use crate::state::{
-    Flow, LinkStatus, Named, TransportState, marked, nonzero, write_flow, write_link, write_transport,
+    Flow, LinkStatus, Named, TransportState, marked, nonzero, write_flow, write_link,
+    write_transport,
 };
 use longhaul_accel::Accelerator;
 use longhaul_switch::PortCounters;
@@ -82,7 +83,10 @@ pub struct AcceleratorStatus {
 impl SwitchStatus {
     /// Of the switch at `site` with these ports.
     pub fn of(site: HostName, ports: impl Iterator<Item = (SitePort, PortCounters)>) -> Self {
-        SwitchStatus { site, ports: ports.map(|(name, counters)| SwitchPort::of(name, &counters)).collect() }
+        SwitchStatus {
+            site,
+            ports: ports.map(|(name, counters)| SwitchPort::of(name, &counters)).collect(),
+        }
     }
 }
 
@@ -104,7 +108,12 @@ impl SwitchPort {
             queued_frames: c.output.in_flight_frames,
             ecn_marked_frames: c.output.ecn_marked_frames,
             queue_bytes_max: c.output.queue_bytes_max,
-            output_drops: c.output.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
+            output_drops: c
+                .output
+                .drops
+                .iter()
+                .map(|(reason, n)| (reason.name().to_string(), n))
+                .collect(),
         }
     }
 }
@@ -116,7 +125,11 @@ impl AcceleratorStatus {
         AcceleratorStatus {
             site,
             counters: counters.values().map(|(name, n)| (name.to_string(), n)).collect(),
-            drops: counters.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
+            drops: counters
+                .drops
+                .iter()
+                .map(|(reason, n)| (reason.name().to_string(), n))
+                .collect(),
             flows: accelerator.flows().map(|flow| Flow::of(&flow)).collect(),
             transport: transport.map(|transport| TransportState::of(transport, None)),
         }
@@ -151,7 +164,12 @@ fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
         write_link("fibre ", link, text)?;
     }
     for accelerator in &status.accelerators {
-        writeln!(text, "accelerator at site {}: drops: {}", accelerator.site, nonzero(&accelerator.drops))?;
+        writeln!(
+            text,
+            "accelerator at site {}: drops: {}",
+            accelerator.site,
+            nonzero(&accelerator.drops)
+        )?;
         for flow in &accelerator.flows {
             write_flow(flow, text)?;
         }

@@ -1,7 +1,8 @@
 //! The side that answers probes.
 //!
-//! An answer is a header of fixed length, never longer than its question; an answer is never answered. So neither a forged
-//! sender's address nor two answering sides make more of the traffic than there was.
+//! An answer is a header of fixed length, never longer than its question; an answer is never
+//! answered. So neither a forged sender's address nor two answering sides make more of the traffic
+//! than there was.
 
 use crate::problem::Problem;
 use std::io::{self, ErrorKind};
@@ -91,7 +92,8 @@ pub fn serve(socket: &UdpSocket) -> io::Error {
                 }
             }
             // Somebody was answered who had gone, or a signal came.
-            Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::Interrupted) => {}
+            Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::Interrupted) => {
+            }
             Err(e) => return e,
         }
     }
@@ -112,7 +114,10 @@ mod tests {
         for length in [Header::LEN, 100, 9000] {
             let answer = to(&question(length)).unwrap();
             assert!(answer.len() <= length);
-            assert_eq!(Header::read(&answer), Some(Header { kind: Kind::Answer, session: 7, number: 9 }));
+            assert_eq!(
+                Header::read(&answer),
+                Some(Header { kind: Kind::Answer, session: 7, number: 9 })
+            );
         }
     }
 

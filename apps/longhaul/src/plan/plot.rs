@@ -80,7 +80,11 @@ fn lines(plan: &Plan) -> Vec<Line> {
     }
     for row in plan.rows.iter().filter(|row| row.prediction.goodput_bps > 0.0) {
         let Prediction { goodput_bps, limit, .. } = row.prediction;
-        lines.push(coloured(limit, Style::Points, &[Point { size: row.size as f64, goodput_bps, limit }]));
+        lines.push(coloured(
+            limit,
+            Style::Points,
+            &[Point { size: row.size as f64, goodput_bps, limit }],
+        ));
     }
     lines
 }
@@ -92,7 +96,12 @@ fn draw(plan: &Plan) -> Plot {
         (plan.request.op.to_string().to_uppercase(), plan.rtt_ns / 1e6, plan.path.rate_bps / 1e9);
     Plot {
         title: format!("{op}, round trip {rtt_ms:.3} ms, {gbps} Gbit/s, {}", plan.nic.name),
-        x: PlotAxis::of("size_bytes", "message size", points().map(|point| point.0), Some(Scale::Log)),
+        x: PlotAxis::of(
+            "size_bytes",
+            "message size",
+            points().map(|point| point.0),
+            Some(Scale::Log),
+        ),
         y: PlotAxis::of("goodput_bps", "goodput", points().map(|point| point.1), Some(Scale::Log)),
         key: Vec::new(),
         lines,

@@ -1,7 +1,8 @@
 //! Round trip, loss and path MTU to a peer, over UDP and without privileges.
 //!
-//! Questions go out at a gentle rate; an answer is as short as the shortest question, so that nobody can be flooded
-//! through the answering side. The path MTU is found with questions of many lengths that may not be fragmented.
+//! Questions go out at a gentle rate; an answer is as short as the shortest question, so that
+//! nobody can be flooded through the answering side. The path MTU is found with questions of many
+//! lengths that may not be fragmented.
 
 use super::answer::{Header, Kind};
 use crate::problem::Problem;
@@ -104,7 +105,10 @@ fn resolve(peer: &str) -> Result<SocketAddr, Problem> {
         None => (peer, PORT),
     };
     let unknown = |why: &str| {
-        Problem::new(format!("the name '{host}' does not resolve{why}"), "check it, or give an address")
+        Problem::new(
+            format!("the name '{host}' does not resolve{why}"),
+            "check it, or give an address",
+        )
     };
     let mut found = (host, port).to_socket_addrs().map_err(|e| unknown(&format!(" ({e})")))?;
     found.next().ok_or_else(|| unknown(""))
@@ -121,8 +125,11 @@ struct Prober {
 impl Prober {
     fn connect(peer: SocketAddr) -> Result<Self, Problem> {
         let cannot = |e: io::Error| Problem::plain(format!("cannot send to {peer}: {e}"));
-        let any: IpAddr =
-            if peer.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let any: IpAddr = if peer.is_ipv6() {
+            Ipv6Addr::UNSPECIFIED.into()
+        } else {
+            Ipv4Addr::UNSPECIFIED.into()
+        };
         let socket = UdpSocket::bind((any, 0)).map_err(cannot)?;
         socket.connect(peer).map_err(cannot)?;
         Ok(Prober {
@@ -162,12 +169,15 @@ impl Prober {
             match self.socket.recv(&mut datagram) {
                 Ok(length) => {
                     let header = Header::read(&datagram[..length]);
-                    let ours = header.filter(|h| h.kind == Kind::Answer && h.session == self.session);
+                    let ours =
+                        header.filter(|h| h.kind == Kind::Answer && h.session == self.session);
                     if let Some(header) = ours {
                         return Ok(Some(header.number));
                     }
                 }
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return Ok(None),
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    return Ok(None);
+                }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
@@ -180,7 +190,8 @@ impl Prober {
         let start = format!("start 'longhaul plan --answer {}' there", peer.port());
         for attempt in 1..=ATTEMPTS {
             self.progress(&format!("asking {peer}, attempt {attempt} of {ATTEMPTS}"));
-            let heard = self.ask(Header::LEN).and_then(|_| self.answer(Instant::now() + FIRST_WAIT));
+            let heard =
+                self.ask(Header::LEN).and_then(|_| self.answer(Instant::now() + FIRST_WAIT));
             match heard {
                 Ok(Some(_)) => return Ok(()),
                 Ok(None) => {}
@@ -230,14 +241,17 @@ impl Prober {
                 Err(e) => return Err(lost_socket(e)),
             }
             let due = begun + INTERVAL * (sent + 1);
-            while let Some(number) = self.answer(due).or_else(refused_is_none).map_err(lost_socket)? {
+            while let Some(number) =
+                self.answer(due).or_else(refused_is_none).map_err(lost_socket)?
+            {
                 take(number, &asked);
             }
         }
         let last = Instant::now() + WAIT_MAX.min(begun.elapsed().max(Duration::from_millis(300)));
         let mut missing = true;
         while missing {
-            let Some(number) = self.answer(last).or_else(refused_is_none).map_err(lost_socket)? else {
+            let Some(number) = self.answer(last).or_else(refused_is_none).map_err(lost_socket)?
+            else {
                 break;
             };
             take(number, &asked);
@@ -307,9 +321,11 @@ fn forbid_fragments(socket: &UdpSocket, is_ipv6: bool) -> io::Result<()> {
         (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
     };
     let length = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the descriptor is open for as long as the socket is borrowed, and value is an int that outlives the call.
-    let code =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length) };
+    // SAFETY: the descriptor is open for as long as the socket is borrowed, and value is an int
+    // that outlives the call.
+    let code = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length)
+    };
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -330,9 +346,11 @@ mod tests {
         ] {
             assert_eq!(resolve(text).unwrap().to_string(), address, "{text}");
         }
-        for (text, part) in
-            [("host:x", "'x' is not a port"), ("host:0", "'0' is not a port"), ("", "does not resolve")]
-        {
+        for (text, part) in [
+            ("host:x", "'x' is not a port"),
+            ("host:0", "'0' is not a port"),
+            ("", "does not resolve"),
+        ] {
             let error = resolve(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
@@ -376,6 +394,9 @@ mod tests {
     fn nobody_there_is_said_at_once() {
         let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let error = measure(&format!("127.0.0.1:{port}"), 20).unwrap_err().to_string();
-        assert!(error.contains("nobody answers") && error.contains(&format!("--answer {port}")), "{error}");
+        assert!(
+            error.contains("nobody answers") && error.contains(&format!("--answer {port}")),
+            "{error}"
+        );
     }
 }

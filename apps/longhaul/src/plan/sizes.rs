@@ -21,9 +21,10 @@ impl Sizes {
 
     /// Each of them, the last one whether or not it is a step.
     pub fn all(self) -> Vec<u64> {
-        let mut sizes: Vec<u64> = std::iter::successors(Some(self.least), |size| size.checked_mul(2))
-            .take_while(|&s| s < self.most)
-            .collect();
+        let mut sizes: Vec<u64> =
+            std::iter::successors(Some(self.least), |size| size.checked_mul(2))
+                .take_while(|&s| s < self.most)
+                .collect();
         sizes.push(self.most);
         sizes
     }

@@ -87,14 +87,21 @@ fn probe(out: &mut String, measured: &Measured) {
             300.0 / f64::from(m.probes)
         );
     } else {
-        line!(out, "          {lost} of {} probes lost: {:.2} % in each direction", m.probes, 100.0 * m.loss);
+        line!(
+            out,
+            "          {lost} of {} probes lost: {:.2} % in each direction",
+            m.probes,
+            100.0 * m.loss
+        );
     }
     match (m.path_mtu, m.roce_mtu) {
         (Some(ip), Some(roce)) => {
             line!(out, "          packets of {ip} bytes pass: path MTU {roce} for RDMA")
         }
         (Some(ip), None) => line!(out, "          packets of {ip} bytes pass: too short for RDMA"),
-        (None, _) => line!(out, "          packets of 576 bytes do not pass with fragmentation forbidden"),
+        (None, _) => {
+            line!(out, "          packets of 576 bytes do not pass with fragmentation forbidden")
+        }
     }
     line!(out);
 }
@@ -177,7 +184,10 @@ fn steps(out: &mut String, plan: &Plan) {
         line!(out);
     }
     if plan.request.use_case.is_none() {
-        line!(out, "Settings of programs: --use storage, database, migration, training, cps or telescope.");
+        line!(
+            out,
+            "Settings of programs: --use storage, database, migration, training, cps or telescope."
+        );
         line!(out);
     }
 }

@@ -102,7 +102,8 @@ pub struct Run {
     vary: BTreeMap<String, String>,
     /// Figures to vary by, which the run is held against.
     reference: Option<Rows>,
-    /// The runs by whose goodput at the same values of what varies its own is divided: values `gain_over_NAME`.
+    /// The runs by whose goodput at the same values of what varies its own is divided: values
+    /// `gain_over_NAME`.
     #[serde(default)]
     pub against: Vec<String>,
     /// Keep the best of the points that agree in these parameters, which are then its only ones.
@@ -124,7 +125,8 @@ struct Rows {
     /// Rows in which each of these columns is this.
     #[serde(default, rename = "where")]
     only: BTreeMap<String, String>,
-    /// The column that varies a key of the scenario, the key, and what is written behind the number.
+    /// The column that varies a key of the scenario, the key, and what is written behind the
+    /// number.
     column: Option<String>,
     key: Option<String>,
     #[serde(default)]
@@ -134,8 +136,8 @@ struct Rows {
     value: String,
     #[serde(default = "one")]
     times: f64,
-    /// Further columns of figures, and the values that they are. Runs without chance are all alike: what these are held
-    /// against is the run's own figure of `value`.
+    /// Further columns of figures, and the values that they are. Runs without chance are all alike:
+    /// what these are held against is the run's own figure of `value`.
     #[serde(default)]
     also: BTreeMap<String, String>,
     /// Rows that a constant was fitted on.
@@ -205,7 +207,9 @@ pub fn named(name: &str) -> Result<Declared, Problem> {
     };
     if name.ends_with(".toml") {
         let text = std::fs::read_to_string(name);
-        return parsed(&text.map_err(|error| Problem::plain(format!("cannot read {name}: {error}")))?);
+        return parsed(
+            &text.map_err(|error| Problem::plain(format!("cannot read {name}: {error}")))?,
+        );
     }
     let Some((_, text)) = EXPERIMENTS.iter().find(|(known, _)| *known == name) else {
         let known: Vec<_> = names().collect();
@@ -277,7 +281,10 @@ impl Declared {
         for (key, value) in &run.set {
             scenario.set(key, &plain(value)).map_err(problem)?;
         }
-        let point = run.point.iter().fold(Point::new(), |point, (key, value)| point.with(key, value.clone()));
+        let point = run
+            .point
+            .iter()
+            .fold(Point::new(), |point, (key, value)| point.with(key, value.clone()));
         Ok(Planned {
             point,
             varied: Vec::new(),
@@ -323,7 +330,9 @@ impl Rows {
     fn apply(&self, points: Vec<Planned>, experiment: &str) -> Result<Vec<Planned>, Problem> {
         let table = Table::named(&self.table)?;
         let mut all = Vec::new();
-        for row in table.rows().filter(|row| self.only.iter().all(|(column, is)| row.text(column) == is)) {
+        for row in
+            table.rows().filter(|row| self.only.iter().all(|(column, is)| row.text(column) == is))
+        {
             let x = self.column.as_ref().map(|column| row.text(column));
             for point in &points {
                 let mut planned = match (&self.key, x) {
@@ -386,7 +395,10 @@ impl Arithmetic {
     /// What comes out, by point: the value's name and the figure.
     pub fn results(&self) -> Result<Vec<(Point, &str, f64)>, Problem> {
         let rows = self.rows()?;
-        Ok(rows.into_iter().map(|(point, _, result)| (point, self.value.as_str(), result)).collect())
+        Ok(rows
+            .into_iter()
+            .map(|(point, _, result)| (point, self.value.as_str(), result))
+            .collect())
     }
 }
 
@@ -425,7 +437,8 @@ struct Row<'a> {
 
 impl Table {
     fn named(name: &str) -> Result<Self, Problem> {
-        let find = |tables: &'static [(&str, &str)]| tables.iter().find(|(known, _)| *known == name);
+        let find =
+            |tables: &'static [(&str, &str)]| tables.iter().find(|(known, _)| *known == name);
         let (source, (_, text)) = find(PUBLISHED)
             .map(|found| (Source::Published, found))
             .or_else(|| find(THEORY).map(|found| (Source::Theory, found)))
@@ -463,7 +476,9 @@ mod tests {
     use longhaul_bench::{Basis, Tolerance};
 
     fn all(extent: Extent) -> impl Iterator<Item = (Vec<Planned>, Experiment)> {
-        names().map(move |name| named(name).and_then(|declared| declared.plan(extent)).expect("a plan"))
+        names().map(move |name| {
+            named(name).and_then(|declared| declared.plan(extent)).expect("a plan")
+        })
     }
 
     #[test]
@@ -477,8 +492,8 @@ mod tests {
                             && expectation.tolerance.is_relative()
                     });
                     let mut exempt = experiment.exemptions.iter();
-                    let exempt =
-                        exempt.any(|it| it.values.contains(value) && it.conditions.hold_at(&cell.point));
+                    let exempt = exempt
+                        .any(|it| it.values.contains(value) && it.conditions.hold_at(&cell.point));
                     assert!(expected != exempt, "{}: {value} at {}", experiment.name, cell.point);
                 }
             }
@@ -492,7 +507,8 @@ mod tests {
             for expectation in relative.filter(|it| it.basis != Basis::Own) {
                 let mut cells = experiment.published.iter();
                 let has_one = cells.any(|cell| {
-                    let is_said = cell.source == Source::Published || expectation.basis == Basis::Theory;
+                    let is_said =
+                        cell.source == Source::Published || expectation.basis == Basis::Theory;
                     is_said
                         && cell.values.contains_key(&expectation.value)
                         && expectation.holds_at(&cell.point)
@@ -506,7 +522,12 @@ mod tests {
     fn a_reduced_experiment_is_a_part_of_the_whole_in_which_something_is_judged() {
         for ((few, reduced), (many, whole)) in all(Extent::Reduced).zip(all(Extent::Whole)) {
             let name = &whole.name;
-            assert!(few.len() <= many.len() && few.len() <= 150, "{name}: {} of {}", few.len(), many.len());
+            assert!(
+                few.len() <= many.len() && few.len() <= 150,
+                "{name}: {} of {}",
+                few.len(),
+                many.len()
+            );
             assert!(reduced.published.iter().all(|cell| whole.published.contains(cell)), "{name}");
             let is_judged = |point: &Point| whole.expectations.iter().any(|it| it.holds_at(point));
             let mut points = few.iter().map(|planned| &planned.point);
@@ -518,11 +539,15 @@ mod tests {
     #[test]
     fn a_gain_that_a_document_claims_is_its_figure() {
         let claims = Table::named("ntt_claims").expect("a table");
-        let claim = claims.rows().find(|row| row.text("claim") == "accelerator_gain_512B").expect("a row");
+        let claim =
+            claims.rows().find(|row| row.text("claim") == "accelerator_gain_512B").expect("a row");
         let frameworks = named("ntt-frameworks").expect("an experiment").experiment;
         let cell = frameworks.published.first().expect("a cell");
         assert_eq!(cell.values["gain_over_standard"], claim.number("value").expect("a number"));
         let expectation = &frameworks.expectations[0];
-        assert!(expectation.holds_at(&cell.point) && matches!(expectation.tolerance, Tolerance::Percent(_)));
+        assert!(
+            expectation.holds_at(&cell.point)
+                && matches!(expectation.tolerance, Tolerance::Percent(_))
+        );
     }
 }

@@ -31,7 +31,10 @@ pub fn execute(
                     let result = one(name, &declared.runs()[point.run], point);
                     has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
                     // A thread that panics ends the scope, and this with it.
-                    results.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((at, result));
+                    results
+                        .lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .push((at, result));
                     done(finished.fetch_add(1, Ordering::Relaxed) + 1);
                 }
             });
@@ -62,7 +65,8 @@ pub fn execute(
 
 /// Simulated, and predicted. A run that ends in an error is a record that says so.
 fn one(experiment: &str, run: &Run, planned: &Planned) -> Result<Vec<Record>, Problem> {
-    let here = |error: String| Problem::plain(format!("{experiment}, {:?}: {error}", planned.varied));
+    let here =
+        |error: String| Problem::plain(format!("{experiment}, {:?}: {error}", planned.varied));
     let no_files = &mut |name: &str| Err(format!("{name} is not in the program"));
     let scenario = planned.scenario.load(no_files).map_err(|e| here(e.to_string()))?.scenario;
     let mut records = Vec::new();
@@ -155,7 +159,8 @@ fn gains(declared: &Declared, points: &[Planned], results: &[(usize, Vec<Record>
     let mut gains = Vec::new();
     for (number, run) in declared.runs().iter().enumerate() {
         let own = || results.iter().filter(|(at, _)| points[*at].run == number);
-        for (other, (at, records)) in run.against.iter().flat_map(|other| own().map(move |own| (other, own)))
+        for (other, (at, records)) in
+            run.against.iter().flat_map(|other| own().map(move |own| (other, own)))
         {
             let counterpart = results.iter().find(|(there, _)| {
                 let there = &points[*there];
@@ -172,7 +177,8 @@ fn gains(declared: &Declared, points: &[Planned], results: &[(usize, Vec<Record>
                 let gain = Record { values, failed, ..record.clone() };
                 if let (Some(own), Some(beside)) = (goodput(record), goodput(beside)) {
                     gains.push(gain.value(&value, own / beside));
-                } else if let Some(why) = [record, beside].iter().find_map(|of| of.failed.get("goodput_bps"))
+                } else if let Some(why) =
+                    [record, beside].iter().find_map(|of| of.failed.get("goodput_bps"))
                 {
                     gains.push(gain.failure(&value, why));
                 }
@@ -182,8 +188,8 @@ fn gains(declared: &Declared, points: &[Planned], results: &[(usize, Vec<Record>
     gains
 }
 
-/// The most goodput of each source, at a point with these parameters alone. Where any of the runs ended in an error the
-/// most is not known: then it is that error.
+/// The most goodput of each source, at a point with these parameters alone. Where any of the runs
+/// ended in an error the most is not known: then it is that error.
 fn best(records: impl Iterator<Item = Record>, keys: &[String]) -> Vec<Record> {
     let mut best: BTreeMap<(Source, Point), Record> = BTreeMap::new();
     for record in records {
@@ -207,7 +213,8 @@ mod tests {
     use super::*;
     use crate::reproduce::declared::Extent;
 
-    /// A flow that is over in time within a kilometre, and not over 10,000; the best of each, and a gain.
+    /// A flow that is over in time within a kilometre, and not over 10,000; the best of each, and a
+    /// gain.
     const EXPERIMENT: &str = r#"
 [experiment]
 name = "late"
@@ -254,7 +261,11 @@ best_by = ["way"]
         assert!(values["goodput_bps"] > 0.0 && failed.is_empty(), "{records:#?}");
         for way in ["far", "best"] {
             let (values, failed) = of(way, Source::Simulated);
-            assert_eq!((values.len(), failed["goodput_bps"].as_str()), (0, "its time was over"), "{way}");
+            assert_eq!(
+                (values.len(), failed["goodput_bps"].as_str()),
+                (0, "its time was over"),
+                "{way}"
+            );
         }
         assert_eq!(of("far", Source::Simulated).1["gain_over_near"], "its time was over");
         assert!(of("far", Source::Predicted).0["gain_over_near"] < 1.0);

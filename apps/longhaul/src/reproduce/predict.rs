@@ -4,7 +4,8 @@ use crate::problem::Problem;
 use longhaul_planner::{Accelerator, NicProfile, Op, Path, Prediction, Workload};
 use longhaul_sim::{Flow, Scenario, StationKind, Test, Until, perftest_cq_mod};
 
-/// What the planner says of the scenario's first flow, between two hosts with at most accelerators on the way.
+/// What the planner says of the scenario's first flow, between two hosts with at most accelerators
+/// on the way.
 pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
     let flow = scenario.flows.first().ok_or_else(|| Problem::plain("a scenario without flows"))?;
     let StationKind::Host(profile) = &scenario.stations[flow.from].kind else {
@@ -13,9 +14,11 @@ pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
     let nic = planned(profile)?;
     let path = path(scenario, flow);
     let workload = workload(flow);
-    let is_accelerated = scenario.stations.iter().any(|station| matches!(station.kind, StationKind::Box(_)));
+    let is_accelerated =
+        scenario.stations.iter().any(|station| matches!(station.kind, StationKind::Box(_)));
     let prediction = if is_accelerated {
-        // What its LAN takes is in the scenario's cables; the box itself takes no time in the simulator.
+        // What its LAN takes is in the scenario's cables; the box itself takes no time in the
+        // simulator.
         let lan: f64 = scenario
             .cables
             .iter()
@@ -66,7 +69,11 @@ fn workload(flow: &Flow) -> Workload {
                 Until::Iterations(iterations) => Some(iterations),
                 Until::Elapsed(_) => None,
             };
-            (tx_depth, cq_mod.unwrap_or_else(|| perftest_cq_mod(size, tx_depth, post_list)), iterations)
+            (
+                tx_depth,
+                cq_mod.unwrap_or_else(|| perftest_cq_mod(size, tx_depth, post_list)),
+                iterations,
+            )
         }
         Test::Latency { iterations } => (1, 1, Some(iterations)),
     };

@@ -1,7 +1,7 @@
 //! Captures of what passes an end of a link.
 //!
-//! What leaves by the end and what arrives there are recorded by different parts of the network, each in order; they are
-//! put together when the run is over.
+//! What leaves by the end and what arrives there are recorded by different parts of the network,
+//! each in order; they are put together when the run is over.
 
 use super::Failure;
 use crate::problem::Problem;
@@ -64,23 +64,28 @@ impl Point {
     /// Reads `LINK=FILE` or `LINK@STATION=FILE`.
     fn parse(text: &str, scenario: &Scenario, links: &[LinkPlan]) -> Result<Self, Failure> {
         let wrong = |cause: String| Failure::value(format!("--pcap {text}: {cause}"));
-        let Some((segment, path)) = text.split_once('=').filter(|(_, path)| !path.is_empty()) else {
+        let Some((segment, path)) = text.split_once('=').filter(|(_, path)| !path.is_empty())
+        else {
             return Err(wrong("write LINK=FILE or LINK@STATION=FILE".into()));
         };
-        let (name, station) = segment.split_once('@').map_or((segment, None), |(name, at)| (name, Some(at)));
+        let (name, station) =
+            segment.split_once('@').map_or((segment, None), |(name, at)| (name, Some(at)));
         let Some(cable) = links.iter().position(|link| link.name == name) else {
             let names = links.iter().map(|link| &*link.name).collect::<Vec<_>>().join(", ");
             return Err(wrong(format!("no link is called '{name}': there are {names}")));
         };
-        let stations = scenario.cables[cable].ends.map(|(station, _)| &*scenario.stations[station].name);
+        let stations =
+            scenario.cables[cable].ends.map(|(station, _)| &*scenario.stations[station].name);
         let end = match station {
             None => links[cable].first,
-            Some(station) => stations.iter().position(|known| *known == station).ok_or_else(|| {
-                wrong(format!(
-                    "link '{name}' does not end at '{station}', but at {} and {}",
-                    stations[0], stations[1]
-                ))
-            })?,
+            Some(station) => {
+                stations.iter().position(|known| *known == station).ok_or_else(|| {
+                    wrong(format!(
+                        "link '{name}' does not end at '{station}', but at {} and {}",
+                        stations[0], stations[1]
+                    ))
+                })?
+            }
         };
         Ok(Point { cable, end, path: path.into() })
     }
@@ -138,8 +143,11 @@ impl Captures {
     pub fn create(points: Vec<Point>, snap_len: u32) -> Result<Self, Problem> {
         let mut captures = Vec::new();
         for point in points {
-            if let Some(directory) = point.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-                std::fs::create_dir_all(directory).map_err(|e| Problem::io("create", directory, &e))?;
+            if let Some(directory) =
+                point.path.parent().filter(|parent| !parent.as_os_str().is_empty())
+            {
+                std::fs::create_dir_all(directory)
+                    .map_err(|e| Problem::io("create", directory, &e))?;
             }
             let io = |e| Problem::io("write", &point.path, &e);
             File::create(&point.path).map_err(io)?;
@@ -150,7 +158,8 @@ impl Captures {
                 let path = PathBuf::from(path);
                 let fault = Fault::default();
                 let file = File::create(&path).map_err(|e| Problem::io("write", &path, &e))?;
-                let sink = Sink { out: BufWriter::with_capacity(1 << 18, file), fault: fault.clone() };
+                let sink =
+                    Sink { out: BufWriter::with_capacity(1 << 18, file), fault: fault.clone() };
                 let recorder = Recorder::new(Box::new(sink), snap_len).map_err(io)?;
                 made.push((Spool { path, fault }, recorder));
             }
@@ -174,9 +183,9 @@ impl Captures {
     pub fn finish(self) -> Result<(), Problem> {
         let mut failed = None;
         for Capture { point, spools, .. } in self.captures {
-            let fault = spools
-                .iter()
-                .find_map(|spool| spool.fault.lock().unwrap_or_else(PoisonError::into_inner).take());
+            let fault = spools.iter().find_map(|spool| {
+                spool.fault.lock().unwrap_or_else(PoisonError::into_inner).take()
+            });
             let merged = match fault {
                 Some(error) => Err(error),
                 // What leaves at the moment of an arrival is its consequence.
@@ -194,7 +203,8 @@ impl Captures {
     }
 }
 
-/// Writes the frames of two captures in the order of their time; of two at the same time the first's goes first.
+/// Writes the frames of two captures in the order of their time; of two at the same time the
+/// first's goes first.
 fn merge(parts: [&Path; 2], path: &Path) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(1 << 18, File::create(path)?);
     let mut inputs = Vec::new();
@@ -237,7 +247,9 @@ impl Frames {
             return Ok(());
         }
         self.input.read_exact(&mut bytes[1..])?;
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         let (time, len) = ((word(0), word(4)), word(8) as usize);
         bytes.resize(FRAME_HEADER_LEN + len, 0);
         self.input.read_exact(&mut bytes[FRAME_HEADER_LEN..])?;

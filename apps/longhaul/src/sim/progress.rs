@@ -23,8 +23,12 @@ impl Interrupt {
         let failed = |e| Problem::plain(format!("cannot listen to signals: {e}"));
         for signal in [SIGINT, SIGTERM] {
             // In this order: the first signal arms the shutdown for the second.
-            signal_hook::flag::register_conditional_shutdown(signal, super::INTERRUPTED.into(), flag.clone())
-                .map_err(failed)?;
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                super::INTERRUPTED.into(),
+                flag.clone(),
+            )
+            .map_err(failed)?;
             signal_hook::flag::register(signal, flag.clone()).map_err(failed)?;
         }
         Ok(Interrupt(flag))
@@ -96,7 +100,11 @@ impl Progress {
         let done = fraction(scenario, at);
         let rest = match done {
             Some(done) if done > 0.0 => {
-                format!(", {:.0} %, {} left", done * 100.0, time_left(seconds * (1.0 - done) / done))
+                format!(
+                    ", {:.0} %, {} left",
+                    done * 100.0,
+                    time_left(seconds * (1.0 - done) / done)
+                )
             }
             _ => String::new(),
         };
@@ -104,10 +112,13 @@ impl Progress {
     }
 }
 
-/// How much is done: of the messages where all flows have a number of them, of time where all end by it.
+/// How much is done: of the messages where all flows have a number of them, of time where all end
+/// by it.
 fn fraction(scenario: &Scenario, at: &At) -> Option<f64> {
     let ends = scenario.flows.iter().map(|flow| match flow.test {
-        Test::Bandwidth { until: Until::Elapsed(time), .. } => Some((flow.starts_at + time).as_ns()),
+        Test::Bandwidth { until: Until::Elapsed(time), .. } => {
+            Some((flow.starts_at + time).as_ns())
+        }
         _ => None,
     });
     let by_time = ends.collect::<Option<Vec<u64>>>().and_then(|ends| ends.into_iter().max());
@@ -121,7 +132,9 @@ fn fraction(scenario: &Scenario, at: &At) -> Option<f64> {
 
 fn messages(flow: &longhaul_sim::Flow) -> u64 {
     match flow.test {
-        Test::Bandwidth { until: Until::Iterations(count), .. } => count.saturating_mul(flow.qps.into()),
+        Test::Bandwidth { until: Until::Iterations(count), .. } => {
+            count.saturating_mul(flow.qps.into())
+        }
         Test::Latency { iterations } => iterations,
         Test::Bandwidth { .. } => 0,
     }

@@ -4,8 +4,8 @@ use longhaul_bench::{Point, Provenance, Record, Scalar, Source};
 use longhaul_sim::file::{Parameter, ParameterValue};
 use longhaul_sim::{FlowOutcome, Outcome, PortOutcome, Scenario};
 
-/// The result of a run whose file was changed by `parameters`. With several flows each one's values have its name in front,
-/// and `goodput_bps` and `messages_per_s` are also there as sums.
+/// The result of a run whose file was changed by `parameters`. With several flows each one's values
+/// have its name in front, and `goodput_bps` and `messages_per_s` are also there as sums.
 pub fn record(
     experiment: &str,
     parameters: &[Parameter],
@@ -27,7 +27,9 @@ pub fn record(
             .value("goodput_bps", flows.iter().map(|flow| flow.goodput_bps).sum())
             .value("messages_per_s", flows.iter().map(|flow| flow.messages_per_second).sum());
     }
-    let sum = |of: fn(&longhaul_sim::WireOutcome) -> u64| outcome.wires.iter().map(of).sum::<u64>() as f64;
+    let sum = |of: fn(&longhaul_sim::WireOutcome) -> u64| {
+        outcome.wires.iter().map(of).sum::<u64>() as f64
+    };
     record = record
         .value("lost_frames", sum(|wire| wire.lost_frames))
         .value("queue_full_frames", sum(|wire| wire.queue_full_frames))
@@ -47,15 +49,20 @@ pub fn record(
     record.from_run(provenance)
 }
 
-/// Of each switch's ports, named after the switch and the station that the port leads to, and of all together.
+/// Of each switch's ports, named after the switch and the station that the port leads to, and of
+/// all together.
 fn of_switches(outcome: &Outcome) -> Vec<(String, f64)> {
     let mut values = Vec::new();
     for switch in &outcome.switches {
         for port in &switch.ports {
             let prefix = format!("{}.{}.", switch.name, port.leads_to);
-            values.extend(of_port(port).map(|(name, value)| (format!("{prefix}{name}"), value as f64)));
+            values.extend(
+                of_port(port).map(|(name, value)| (format!("{prefix}{name}"), value as f64)),
+            );
             let drops = port.drops.iter();
-            values.extend(drops.map(|(reason, count)| (format!("{prefix}dropped_{reason}"), *count as f64)));
+            values.extend(
+                drops.map(|(reason, count)| (format!("{prefix}dropped_{reason}"), *count as f64)),
+            );
         }
     }
     if !outcome.switches.is_empty() {
@@ -69,7 +76,9 @@ fn of_switches(outcome: &Outcome) -> Vec<(String, f64)> {
                 }
             }
         }
-        values.extend(all.into_iter().map(|(name, value)| (format!("switches.{name}"), value as f64)));
+        values.extend(
+            all.into_iter().map(|(name, value)| (format!("switches.{name}"), value as f64)),
+        );
     }
     values
 }

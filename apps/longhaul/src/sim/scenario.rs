@@ -30,18 +30,30 @@ pub fn open(path: &Path, settings: &[String]) -> Result<Opened, Failure> {
     let io = |e| Failure::Value(Problem::io("read", path, &e));
     let length = std::fs::metadata(path).map_err(io)?.len();
     if length > FILE_BYTES_MAX {
-        return Err(Failure::value(format!("{} has {length} bytes: no scenario file", path.display())));
+        return Err(Failure::value(format!(
+            "{} has {length} bytes: no scenario file",
+            path.display()
+        )));
     }
     let text = std::fs::read_to_string(path).map_err(io)?;
     let file = ScenarioFile::parse(&path.display().to_string(), &text).map_err(Failure::value)?;
-    let stem = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+    let stem =
+        path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
     let experiment = name(file.name().unwrap_or(&stem));
     let directory = path.parent().unwrap_or(Path::new(".")).to_owned();
-    let mut opened =
-        Opened { file, text, experiment, parameters: Vec::new(), directory, read: Mutex::default() };
+    let mut opened = Opened {
+        file,
+        text,
+        experiment,
+        parameters: Vec::new(),
+        directory,
+        read: Mutex::default(),
+    };
     for setting in settings {
         let Some((key, value)) = setting.split_once('=') else {
-            return Err(Failure::value(format!("--set {setting}: write KEY=VALUE, as in flow.size=64K")));
+            return Err(Failure::value(format!(
+                "--set {setting}: write KEY=VALUE, as in flow.size=64K"
+            )));
         };
         opened.set(key.trim(), value.trim())?;
     }
@@ -74,14 +86,16 @@ impl Opened {
         self.load_file(&self.file).map_err(Failure::value)
     }
 
-    /// Makes the scenario of `file`, which is this one with more changes. NIC profiles that are files lie beside it.
+    /// Makes the scenario of `file`, which is this one with more changes. NIC profiles that are
+    /// files lie beside it.
     pub fn load_file(&self, file: &ScenarioFile) -> Result<Loaded, longhaul_sim::file::FileError> {
         file.load(&mut |name| {
             let mut read = self.read();
             if let Some(text) = read.get(name) {
                 return Ok(text.clone());
             }
-            let text = std::fs::read_to_string(self.directory.join(name)).map_err(|e| e.to_string())?;
+            let text =
+                std::fs::read_to_string(self.directory.join(name)).map_err(|e| e.to_string())?;
             read.insert(name.to_owned(), text.clone());
             Ok(text)
         })

@@ -6,7 +6,8 @@ use longhaul_sim::file::LinkPlan;
 use longhaul_sim::{Connect, Outcome, Scenario, Test};
 use std::fmt::Write as _;
 
-/// A table whose columns are as wide as their longest cell; the first is aligned left, the rest right.
+/// A table whose columns are as wide as their longest cell; the first is aligned left, the rest
+/// right.
 struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -18,8 +19,9 @@ impl Table {
 
     fn render(&self, out: &mut String) {
         let columns = self.rows.first().map_or(0, Vec::len);
-        let width =
-            |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
+        };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in &self.rows {
             let mut line = String::new();
@@ -38,7 +40,12 @@ impl Table {
 }
 
 /// The whole of what is printed.
-pub fn render(experiment: &str, scenario: &Scenario, links: &[LinkPlan], outcome: &Outcome) -> String {
+pub fn render(
+    experiment: &str,
+    scenario: &Scenario,
+    links: &[LinkPlan],
+    outcome: &Outcome,
+) -> String {
     let mut out = format!(
         "{experiment}: {} of virtual time, {} events, seed {}\n\n",
         of("_ns", outcome.ended_at_ns as f64),
@@ -48,7 +55,9 @@ pub fn render(experiment: &str, scenario: &Scenario, links: &[LinkPlan], outcome
     flows(&mut out, scenario, outcome);
     wires(&mut out, links, outcome);
     switches(&mut out, outcome);
-    for accelerator in outcome.accelerators.iter().filter(|accelerator| !accelerator.counters.is_empty()) {
+    for accelerator in
+        outcome.accelerators.iter().filter(|accelerator| !accelerator.counters.is_empty())
+    {
         counters(&mut out, &format!("accelerator {}", accelerator.name), &accelerator.counters);
     }
     for host in outcome.hosts.iter().filter(|host| !host.counters.is_empty()) {
@@ -68,8 +77,17 @@ fn of(unit: &str, number: f64) -> String {
 }
 
 fn flows(out: &mut String, scenario: &Scenario, outcome: &Outcome) {
-    let mut heads =
-        vec!["flow", "what", "QPs", "messages", "goodput", "messages/s", "latency: min", "median", "99 %"];
+    let mut heads = vec![
+        "flow",
+        "what",
+        "QPs",
+        "messages",
+        "goodput",
+        "messages/s",
+        "latency: min",
+        "median",
+        "99 %",
+    ];
     let has_setup = scenario.flows.iter().any(|flow| flow.connect != Connect::OutOfBand);
     if has_setup {
         heads.extend(["set-up: mean", "slowest"]);
@@ -92,7 +110,8 @@ fn flows(out: &mut String, scenario: &Scenario, outcome: &Outcome) {
             latency(|latency| latency.p99_ns),
         ];
         if has_setup {
-            let time = |time_ns: Option<f64>| time_ns.map_or_else(|| "-".to_owned(), |ns| of("_ns", ns));
+            let time =
+                |time_ns: Option<f64>| time_ns.map_or_else(|| "-".to_owned(), |ns| of("_ns", ns));
             row.push(time(found.setup.map(|setup| setup.mean_ns)));
             row.push(time(found.setup.map(|setup| setup.max_ns)));
         }
@@ -102,8 +121,17 @@ fn flows(out: &mut String, scenario: &Scenario, outcome: &Outcome) {
 }
 
 fn wires(out: &mut String, links: &[LinkPlan], outcome: &Outcome) {
-    let mut table =
-        Table::new(&["link", "from", "to", "frames", "bytes", "lost", "queue full", "marked", "queue max"]);
+    let mut table = Table::new(&[
+        "link",
+        "from",
+        "to",
+        "frames",
+        "bytes",
+        "lost",
+        "queue full",
+        "marked",
+        "queue max",
+    ]);
     for (number, wire) in outcome.wires.iter().enumerate() {
         table.rows.push(vec![
             links.get(number / 2).map_or_else(String::new, |link| link.name.clone()),

@@ -101,8 +101,12 @@ fn trouble(trouble: &Trouble) -> String {
         NoKeys::Unanswered => {
             "is there and answers no handshake: compare its --peer with what 'longhaul key show' prints here"
         }
-        NoKeys::PresharedKey => "has another pre-shared key, or none: give both boxes the same --psk",
-        NoKeys::Unfinished => "begins handshakes and does not finish them: give both boxes the same --psk",
+        NoKeys::PresharedKey => {
+            "has another pre-shared key, or none: give both boxes the same --psk"
+        }
+        NoKeys::Unfinished => {
+            "begins handshakes and does not finish them: give both boxes the same --psk"
+        }
         NoKeys::Cipher => "has no cipher in common with this box: update the older one",
     };
     format!("peer {name} {why}")
@@ -188,7 +192,8 @@ pub struct PathState {
     /// What holds it back.
     #[serde(default)]
     pub limited_by: String,
-    /// The longest IP packet that is known to get through, in bytes, with all that this box puts around a frame.
+    /// The longest IP packet that is known to get through, in bytes, with all that this box puts
+    /// around a frame.
     #[serde(default)]
     pub mtu: u16,
     /// Nothing longer is likely to get through.
@@ -208,7 +213,10 @@ pub struct PathState {
 impl TransportState {
     /// Why no far box is reached, in words.
     pub fn not_ready(&self) -> Option<String> {
-        if self.sessions.iter().any(|session| session.is_open && session.paths.iter().any(|path| path.is_up))
+        if self
+            .sessions
+            .iter()
+            .any(|session| session.is_open && session.paths.iter().any(|path| path.is_up))
         {
             return None;
         }
@@ -219,7 +227,8 @@ impl TransportState {
             (Some(refused), _) => format!("no far box is reached; refused {refused}"),
             (None, Some(session)) => format!("every path to box {} is out", session.far_box),
             (None, None) => {
-                "no far box has answered yet: it is looked for when hosts send to its site".to_string()
+                "no far box has answered yet: it is looked for when hosts send to its site"
+                    .to_string()
             }
         })
     }
@@ -232,13 +241,16 @@ impl TransportState {
         }
     }
 
-    /// The lines that say which far boxes do not answer or were refused, and which paths take less than hosts send, and what to do.
+    /// The lines that say which far boxes do not answer or were refused, and which paths take less
+    /// than hosts send, and what to do.
     pub fn news(&self) -> Vec<String> {
-        let troubles: Vec<String> = self.seal.iter().flat_map(|seal| seal.troubles.clone()).collect();
+        let troubles: Vec<String> =
+            self.seal.iter().flat_map(|seal| seal.troubles.clone()).collect();
         // A box that is there has its own line, now or once its handshake has ended in vain.
         let is_there = |seal: &SealState| seal.peers.iter().any(|peer| peer.is_shaking_hands);
         let is_known = !troubles.is_empty() || self.seal.as_ref().is_some_and(is_there);
-        let silent = self.far.iter().filter(|far| !is_known && far.is_silent && far.reached.is_empty());
+        let silent =
+            self.far.iter().filter(|far| !is_known && far.is_silent && far.reached.is_empty());
         let fate = self.fate();
         let mut news: Vec<String> = silent
             .map(|far| {
@@ -289,13 +301,20 @@ impl TransportState {
                 let (its, own) = (refused.cores, transport.config().cores);
                 let why = match refused.reason {
                     Refusal::Cores => {
-                        format!("it has {its} cores, and this one {own}: give both the same --cores")
+                        format!(
+                            "it has {its} cores, and this one {own}: give both the same --cores"
+                        )
                     }
-                    reason => format!("{reason:?}; it speaks versions {least} to {most}, this box {VERSION}"),
+                    reason => format!(
+                        "{reason:?}; it speaks versions {least} to {most}, this box {VERSION}"
+                    ),
                 };
                 format!("box {:016x}: {why}", refused.box_id)
             }),
-            sessions: transport.sessions().map(|session| SessionState::of(session, seal.is_some())).collect(),
+            sessions: transport
+                .sessions()
+                .map(|session| SessionState::of(session, seal.is_some()))
+                .collect(),
             far: transport.far().into_iter().map(FarState::of).collect(),
             seal,
         }
@@ -387,7 +406,8 @@ pub fn write_transport(transport: &TransportState, text: &mut String) -> Result 
 
 fn write_path(number: usize, path: &PathState, text: &mut String) -> Result {
     let link = if path.is_up { "up" } else { "out" };
-    let rtt = path.rtt_us.map_or_else(|| "not measured".to_string(), |us| format!("{:.3} ms", us / 1e3));
+    let rtt =
+        path.rtt_us.map_or_else(|| "not measured".to_string(), |us| format!("{:.3} ms", us / 1e3));
     writeln!(
         text,
         "      path {number} {link}: round trip {rtt}, loss {:.1e}, {} in flight, {} sent, {} lost, {} repaired by {} \
@@ -435,7 +455,11 @@ fn write_seal(seal: &SealState, text: &mut String) -> Result {
             (Some(cipher), Some(age)) => format!("{cipher}, keys {age:.0} s old"),
             _ => "no keys yet".to_string(),
         };
-        writeln!(text, "      {} {}: {keys}, {} handshakes", peer.name, peer.public_key, peer.handshakes)?;
+        writeln!(
+            text,
+            "      {} {}: {keys}, {} handshakes",
+            peer.name, peer.public_key, peer.handshakes
+        )?;
     }
     Ok(())
 }
@@ -483,10 +507,17 @@ mod tests {
     #[test]
     fn what_becomes_of_traffic_is_said_as_it_is() {
         let silent = |in_the_clear| sealed(&[], in_the_clear, false).news().join("");
-        assert!(silent("none").contains("its traffic is dropped where it is RDMA"), "{}", silent("none"));
+        assert!(
+            silent("none").contains("its traffic is dropped where it is RDMA"),
+            "{}",
+            silent("none")
+        );
         assert!(silent("any").contains("its traffic passes as it is"), "{}", silent("any"));
         let mut text = String::new();
         write_transport(&sealed(&[], "none", false), &mut text).unwrap();
-        assert!(text.contains("RDMA in the clear: none") && !text.contains("passes as it is"), "{text}");
+        assert!(
+            text.contains("RDMA in the clear: none") && !text.contains("passes as it is"),
+            "{text}"
+        );
     }
 }

@@ -25,12 +25,19 @@ pub struct Point {
 
 impl Grid {
     /// Of these axes.
-    pub fn new(opened: &Opened, vary: &[String], repeat: u32, max_points: u64) -> Result<Self, Failure> {
+    pub fn new(
+        opened: &Opened,
+        vary: &[String],
+        repeat: u32,
+        max_points: u64,
+    ) -> Result<Self, Failure> {
         let mut axes: Vec<Axis> = Vec::new();
         for text in vary {
-            let axis = Axis::parse(&opened.file, text).map_err(|e| Failure::value(format!("--vary {e}")))?;
+            let axis = Axis::parse(&opened.file, text)
+                .map_err(|e| Failure::value(format!("--vary {e}")))?;
             if axes.iter().any(|known| known.path() == axis.path()) {
-                let cause = format!("--vary {} is given twice: put its values into one", axis.path());
+                let cause =
+                    format!("--vary {} is given twice: put its values into one", axis.path());
                 return Err(Failure::value(cause));
             }
             axes.push(axis);
@@ -65,13 +72,21 @@ impl Grid {
     }
 
     /// A point's scenario, and what is set in it.
-    pub fn load(&self, opened: &Opened, point: &Point) -> Result<(Loaded, Vec<Parameter>), FileError> {
+    pub fn load(
+        &self,
+        opened: &Opened,
+        point: &Point,
+    ) -> Result<(Loaded, Vec<Parameter>), FileError> {
         let (mut loaded, parameters) = self.load_place(opened, point.index)?;
         loaded.scenario.seed = point.seed;
         Ok((loaded, parameters))
     }
 
-    fn load_place(&self, opened: &Opened, index: u64) -> Result<(Loaded, Vec<Parameter>), FileError> {
+    fn load_place(
+        &self,
+        opened: &Opened,
+        index: u64,
+    ) -> Result<(Loaded, Vec<Parameter>), FileError> {
         let mut file: ScenarioFile = opened.file.clone();
         let mut parameters = opened.parameters.clone();
         // The last axis goes fastest.

@@ -94,7 +94,9 @@ fn keep(
             let seconds = progress.elapsed().as_secs_f64();
             let rest = match done {
                 0 => String::new(),
-                _ => format!(", {} left", time_left(seconds * (planned - done) as f64 / done as f64)),
+                _ => {
+                    format!(", {} left", time_left(seconds * (planned - done) as f64 / done as f64))
+                }
             };
             progress.show(&format!("{done} of {planned} points{rest}"));
         }
@@ -114,8 +116,10 @@ fn simulate(opened: &Opened, grid: &Grid, point: &Point, stop: &AtomicBool) -> O
     let place = &point.place;
     let started = Started::now();
     let ran = catch_unwind(AssertUnwindSafe(|| {
-        let (Loaded { scenario, .. }, parameters) = grid.load(opened, point).map_err(|e| e.to_string())?;
-        let simulation = Simulation::new(scenario.clone(), |_, _| None).map_err(|e| e.to_string())?;
+        let (Loaded { scenario, .. }, parameters) =
+            grid.load(opened, point).map_err(|e| e.to_string())?;
+        let simulation =
+            Simulation::new(scenario.clone(), |_, _| None).map_err(|e| e.to_string())?;
         Ok((simulation.run(1, |_| !stop.load(Ordering::Relaxed)), scenario, parameters))
     }));
     let (outcome, scenario, parameters) = match ran {

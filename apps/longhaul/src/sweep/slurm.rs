@@ -1,7 +1,7 @@
 //! Points as a job array of Slurm.
 //!
-//! Each task runs the command again with its share of the points, and writes to a file of its own in the results' directory,
-//! which has to be one that all nodes see.
+//! Each task runs the command again with its share of the points, and writes to a file of its own
+//! in the results' directory, which has to be one that all nodes see.
 
 use super::Args;
 use super::store::Store;
@@ -38,8 +38,10 @@ impl Slurm {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let cure = "run this where Slurm's commands work, or with --executor local";
         let find = |name: &str| {
-            let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file());
-            let missing = || Problem::new(format!("Slurm is not here: there is no '{name}' in PATH"), cure);
+            let found =
+                std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file());
+            let missing =
+                || Problem::new(format!("Slurm is not here: there is no '{name}' in PATH"), cure);
             found.ok_or_else(|| Failure::Other(missing()))
         };
         let (sbatch, squeue) = (find("sbatch")?, find("squeue")?);
@@ -47,14 +49,21 @@ impl Slurm {
         let asked = asked.map_err(|e| Problem::io("run", &squeue, &e))?;
         if !asked.status.success() {
             let said = String::from_utf8_lossy(&asked.stderr);
-            let cause = format!("Slurm does not answer: {}", said.lines().next().unwrap_or_default());
+            let cause =
+                format!("Slurm does not answer: {}", said.lines().next().unwrap_or_default());
             return Err(Failure::Other(Problem::new(cause, cure)));
         }
         Ok(Slurm { sbatch })
     }
 
-    /// Submits what is missing, unless a job is under way with it, and waits for its end. False: Ctrl-C ended the wait.
-    pub fn run(&self, job: &Job<'_>, store: &mut Store, interrupt: &Interrupt) -> Result<bool, Failure> {
+    /// Submits what is missing, unless a job is under way with it, and waits for its end. False:
+    /// Ctrl-C ended the wait.
+    pub fn run(
+        &self,
+        job: &Job<'_>,
+        store: &mut Store,
+        interrupt: &Interrupt,
+    ) -> Result<bool, Failure> {
         let known = store.job().filter(|number| is_known(number)).map(str::to_owned);
         let number = match known {
             Some(number) => {
@@ -95,18 +104,23 @@ impl Slurm {
     }
 
     fn submit(&self, job: &Job<'_>) -> Result<String, Failure> {
-        let directory = job.directory.canonicalize().map_err(|e| Problem::io("find", job.directory, &e))?;
+        let directory =
+            job.directory.canonicalize().map_err(|e| Problem::io("find", job.directory, &e))?;
         let path = directory.join("sweep.sbatch");
         let script = script(job, &directory)?;
         std::fs::write(&path, script).map_err(|e| Problem::io("write", &path, &e))?;
         let mut command = Command::new(&self.sbatch);
         command.arg("--parsable").args(&job.args.sbatch).arg(&path);
         let out = command.output().map_err(|e| Problem::io("run", &self.sbatch, &e))?;
-        let said = String::from_utf8_lossy(if out.status.success() { &out.stdout } else { &out.stderr })
-            .into_owned();
+        let said =
+            String::from_utf8_lossy(if out.status.success() { &out.stdout } else { &out.stderr })
+                .into_owned();
         // JOB or JOB;CLUSTER.
         let number = said.trim().split(';').next().unwrap_or_default();
-        if out.status.success() && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
+        if out.status.success()
+            && !number.is_empty()
+            && number.bytes().all(|byte| byte.is_ascii_digit())
+        {
             return Ok(number.to_owned());
         }
         let said = said.lines().collect::<Vec<_>>().join(", ");
@@ -117,7 +131,8 @@ impl Slurm {
 
 /// Whether a job waits or runs. A Slurm that does not answer for a while has forgotten nothing.
 pub fn is_known(number: &str) -> bool {
-    let asked = Command::new("squeue").args(["--noheader", "--format=%T", "--jobs", number]).output();
+    let asked =
+        Command::new("squeue").args(["--noheader", "--format=%T", "--jobs", number]).output();
     match asked {
         Ok(out) if out.status.success() => !out.stdout.trim_ascii().is_empty(),
         Ok(out) => !String::from_utf8_lossy(&out.stderr).contains("Invalid job id"),
@@ -128,8 +143,8 @@ pub fn is_known(number: &str) -> bool {
 /// The batch script.
 fn script(job: &Job<'_>, directory: &Path) -> Result<String, Failure> {
     let args = job.args;
-    let program =
-        std::env::current_exe().map_err(|e| Problem::plain(format!("cannot find this program: {e}")))?;
+    let program = std::env::current_exe()
+        .map_err(|e| Problem::plain(format!("cannot find this program: {e}")))?;
     let file = args.file.canonicalize().map_err(|e| Problem::io("find", &args.file, &e))?;
     let tasks = args.tasks.map_or(TASKS, usize::from).min(job.missing).max(1);
     let jobs = args.jobs.unwrap_or(1);

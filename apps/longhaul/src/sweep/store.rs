@@ -1,7 +1,8 @@
-//! Where a sweep's results lie: what is there, what is added, and what tasks of a Slurm job left to be collected.
+//! Where a sweep's results lie: what is there, what is added, and what tasks of a Slurm job left to
+//! be collected.
 //!
-//! `results.jsonl` has the results, `sweep.json` says of which file. Tasks write `task-N.jsonl`. A file that is being
-//! written is locked.
+//! `results.jsonl` has the results, `sweep.json` says of which file. Tasks write `task-N.jsonl`. A
+//! file that is being written is locked.
 
 use super::grid::Point;
 use super::slurm;
@@ -69,7 +70,10 @@ impl Store {
                     directory.display(),
                     manifest.file.display()
                 );
-                return Err(Failure::Value(Problem::new(cause, "give another --out, or remove them")));
+                return Err(Failure::Value(Problem::new(
+                    cause,
+                    "give another --out, or remove them",
+                )));
             }
             Some(manifest) => manifest,
             None if path.exists() => {
@@ -77,8 +81,12 @@ impl Store {
                 return Err(Failure::Value(Problem::new(cause, "give another --out")));
             }
             None => {
-                let manifest =
-                    Manifest { schema: 1, digest: digest.to_owned(), file: file.to_owned(), job: None };
+                let manifest = Manifest {
+                    schema: 1,
+                    digest: digest.to_owned(),
+                    file: file.to_owned(),
+                    job: None,
+                };
                 write_manifest(&manifest_path, &manifest)?;
                 manifest
             }
@@ -93,7 +101,8 @@ impl Store {
     pub fn open_share(directory: &Path, digest: &str, number: usize) -> Result<Self, Failure> {
         let manifest = read_manifest(&directory.join(MANIFEST))?;
         if manifest.is_none_or(|manifest| manifest.digest != digest) {
-            let cause = format!("{} is not of this sweep, or the file was changed", directory.display());
+            let cause =
+                format!("{} is not of this sweep, or the file was changed", directory.display());
             return Err(Failure::Value(Problem::new(cause, "submit the job again")));
         }
         let mut store = Store::of_file(directory, directory.join(format!("task-{number}.jsonl")))?;
@@ -109,7 +118,8 @@ impl Store {
         let file = OpenOptions::new().append(true).create(true).open(&path);
         let file = file.map_err(|e| Problem::io("write", &path, &e))?;
         lock(&file, &path)?;
-        let (writer, there) = ResultWriter::resume(&path).map_err(|e| Problem::plain(e.to_string()))?;
+        let (writer, there) =
+            ResultWriter::resume(&path).map_err(|e| Problem::plain(e.to_string()))?;
         let there = there.records.iter().filter_map(key).collect();
         Ok(Store { directory: directory.to_owned(), path, writer, file, there, manifest: None })
     }
@@ -151,7 +161,8 @@ impl Store {
     /// Lines in the files of tasks.
     pub fn lines_of_tasks(&self) -> usize {
         let lines = |path: PathBuf| {
-            std::fs::read(path).map_or(0, |bytes| bytes.iter().filter(|byte| **byte == b'\n').count())
+            std::fs::read(path)
+                .map_or(0, |bytes| bytes.iter().filter(|byte| **byte == b'\n').count())
         };
         self.parts().map_or(0, |parts| parts.into_iter().map(lines).sum())
     }
@@ -213,9 +224,9 @@ fn lock(file: &File, path: &Path) -> Result<(), Failure> {
 
 fn read_manifest(path: &Path) -> Result<Option<Manifest>, Problem> {
     match std::fs::read_to_string(path) {
-        Ok(text) => serde_json::from_str(&text)
-            .map(Some)
-            .map_err(|e| Problem::new(format!("{} is damaged: {e}", path.display()), "give another --out")),
+        Ok(text) => serde_json::from_str(&text).map(Some).map_err(|e| {
+            Problem::new(format!("{} is damaged: {e}", path.display()), "give another --out")
+        }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Problem::io("read", path, &error)),
     }

@@ -1,4 +1,5 @@
-//! One box's flow, as in `proto/accel`: what it stores, what it has acknowledged, what it owes to either side.
+//! One box's flow, as in `proto/accel`: what it stores, what it has acknowledged, what it owes to
+//! either side.
 
 mod learning;
 mod one_way;
@@ -69,7 +70,8 @@ pub(super) struct Out<'a> {
     pub(super) wan_frames: usize,
 }
 
-/// See the module. Fields have the names of `Flow` and `Store`; of the store's entries the numbers are enough.
+/// See the module. Fields have the names of `Flow` and `Store`; of the store's entries the numbers
+/// are enough.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Flow {
     /// How far it is in its life.
@@ -240,9 +242,13 @@ impl Flow {
         }
     }
 
-    /// Mirrors `Store::release`: lets go of what lies below `limit`, up to a READ that is awaited unless `forced`.
+    /// Mirrors `Store::release`: lets go of what lies below `limit`, up to a READ that is awaited
+    /// unless `forced`.
     fn release(&mut self, rules: Rules<'_>, limit: Seq, forced: bool) {
-        while self.start < self.end && self.start < limit && (forced || !self.is_awaited(rules, self.start)) {
+        while self.start < self.end
+            && self.start < limit
+            && (forced || !self.is_awaited(rules, self.start))
+        {
             self.start += 1;
         }
         self.frontier = self.frontier.max(self.start);
@@ -255,7 +261,8 @@ impl Flow {
         (self.cursor < self.end).then_some(self.cursor)
     }
 
-    /// The retransmission timer runs: mirrors `Store::is_outstanding` and the condition in `Flow::deadline`.
+    /// The retransmission timer runs: mirrors `Store::is_outstanding` and the condition in
+    /// `Flow::deadline`.
     pub(super) fn timer_runs(&self) -> bool {
         self.delivers() && self.cursor > self.start && self.probe != Probe::Due
     }

@@ -62,7 +62,9 @@ impl Requester {
         }
         let reached = match frame {
             Frame::Ack(next) if next > self.una && next <= self.sent => next,
-            Frame::Nak(seq) | Frame::Fatal(seq) | Frame::Response(seq) if self.is_current(seq) => seq,
+            Frame::Nak(seq) | Frame::Fatal(seq) | Frame::Response(seq) if self.is_current(seq) => {
+                seq
+            }
             _ => return,
         };
         if self.advance(scenario, reached) {
@@ -186,7 +188,14 @@ impl Responder {
     }
 
     pub(super) fn die(&mut self) {
-        *self = Responder { life: Life::Dead, nak: false, fatal: false, ack_due: false, reads: 0, ..*self };
+        *self = Responder {
+            life: Life::Dead,
+            nak: false,
+            fatal: false,
+            ack_due: false,
+            reads: 0,
+            ..*self
+        };
     }
 
     pub(super) fn refuse(&mut self) {

@@ -6,7 +6,10 @@ use stateright::{Model, Property};
 /// All of them.
 pub(super) fn all() -> Vec<Property<Pair>> {
     vec![
-        Property::always("the responder gets each packet once, in order, nothing behind a gap", in_order),
+        Property::always(
+            "the responder gets each packet once, in order, nothing behind a gap",
+            in_order,
+        ),
         Property::always("what is acknowledged is delivered or held by a box that lives", held),
         Property::always("in tail and off a completion says that the responder has it", delivered),
         Property::always("every run ends with completions or an error", ends),
@@ -57,7 +60,8 @@ fn in_order(_: &Pair, state: &State) -> bool {
     !state.responder.skipped && state.responder.executed.iter().all(|times| *times <= 1)
 }
 
-/// In `early` and `far` a packet that is acknowledged is safe. In `tail` one of an unfinished message goes with its box.
+/// In `early` and `far` a packet that is acknowledged is safe. In `tail` one of an unfinished
+/// message goes with its box.
 fn held(pair: &Pair, state: &State) -> bool {
     let is_excused = match pair.scenario.mode {
         Mode::Tail => pair.has_box_crashed(state).contains(&true) || pair.has_responder_gone(state),

@@ -2,7 +2,8 @@
 
 use super::{FRAMES_MAX, Slip};
 
-/// Transmissions of a session at most: numbers are bits of a word. No run within the bounds takes as many.
+/// Transmissions of a session at most: numbers are bits of a word. No run within the bounds takes
+/// as many.
 const NUMBERS_MAX: u8 = 15;
 
 /// What goes between two boxes. A name is that of the one who takes it, unless it says otherwise.
@@ -153,7 +154,10 @@ impl End {
 
     /// The name of its session, once it is open.
     pub fn open(&self) -> Option<u8> {
-        self.session.as_ref().filter(|session| session.remote.is_some()).map(|session| session.local)
+        self.session
+            .as_ref()
+            .filter(|session| session.remote.is_some())
+            .map(|session| session.local)
     }
 
     /// The other's name for it.
@@ -210,7 +214,8 @@ impl End {
 
     /// Mirrors `Transport::begin`.
     fn begin(&mut self, step: &mut Step<'_>, peer_instance: u8) -> &mut Session {
-        let local = if step.slip == Some(Slip::SameSeed) { self.instance + 100 } else { step.name() };
+        let local =
+            if step.slip == Some(Slip::SameSeed) { self.instance + 100 } else { step.name() };
         self.question = None;
         self.session.insert(Session {
             local,
@@ -233,7 +238,9 @@ impl End {
                 let (instance, cookie) = (self.instance, self.cookie());
                 step.out.push(Datagram::Answer { instance, nonce, cookie });
             }
-            Datagram::Answer { instance, nonce, cookie } => self.handle_answer(instance, nonce, cookie, step),
+            Datagram::Answer { instance, nonce, cookie } => {
+                self.handle_answer(instance, nonce, cookie, step)
+            }
             Datagram::Open { instance, session, nonce, cookie } => {
                 if cookie == self.cookie() {
                     self.accept(instance, session, nonce, step);
@@ -342,8 +349,11 @@ impl End {
     }
 
     fn handle_accept(&mut self, to: u8, instance: u8, remote: u8, nonce: u8) {
-        let session = self.session.as_mut().filter(|s| s.local == to && s.peer_instance == instance);
-        let Some(session) = session.filter(|s| s.remote.is_none_or(|known| known == remote)) else { return };
+        let session =
+            self.session.as_mut().filter(|s| s.local == to && s.peer_instance == instance);
+        let Some(session) = session.filter(|s| s.remote.is_none_or(|known| known == remote)) else {
+            return;
+        };
         if session.opening.is_some_and(|opening| opening.nonce == nonce) {
             session.remote = Some(remote);
             session.opening = None;
@@ -365,7 +375,9 @@ impl End {
     pub(super) fn may_repeat(&self, place: u8) -> bool {
         let session = self.session.as_ref().filter(|session| session.remote.is_some());
         let session = session.filter(|session| session.next_number < NUMBERS_MAX);
-        session.is_some_and(|session| session.records.get(usize::from(place)).is_some_and(Option::is_some))
+        session.is_some_and(|session| {
+            session.records.get(usize::from(place)).is_some_and(Option::is_some)
+        })
     }
 
     pub(super) fn repeat(&mut self, place: u8, step: &mut Step<'_>) {
@@ -385,7 +397,9 @@ impl End {
 impl Session {
     /// Mirrors `send_next`: a number is never used twice.
     fn send(&mut self, place: usize, step: &mut Step<'_>) {
-        let (Some(to), Some(Some(record))) = (self.remote, self.records.get_mut(place)) else { return };
+        let (Some(to), Some(Some(record))) = (self.remote, self.records.get_mut(place)) else {
+            return;
+        };
         let number = self.next_number;
         self.next_number += 1;
         record.numbers |= 1 << number;

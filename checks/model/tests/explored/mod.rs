@@ -26,6 +26,8 @@ where
 {
     let explored = explore(model);
     let found = explored.violations.first();
-    let Some((property, steps)) = found else { panic!("{what}: not found among {} states", explored.states) };
+    let Some((property, steps)) = found else {
+        panic!("{what}: not found among {} states", explored.states)
+    };
     println!("{what}: not so that {property}: {steps}");
 }

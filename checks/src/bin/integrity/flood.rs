@@ -22,24 +22,30 @@ pub struct Args {
     mtu: u32,
 }
 
-/// Beyond this a queue pair has not kept its retry budget: eight times 67 ms, four times as long at most.
+/// Beyond this a queue pair has not kept its retry budget: eight times 67 ms, four times as long at
+/// most.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 pub fn run(place: Place, args: &Args) -> Result<Value, Fault> {
     let mut session = Session::open(place)?;
     let region = session.pd.register(args.size, Access::ALL)?;
     let mtu = Mtu::from_code((args.mtu.ilog2() - 7) as u8).ok_or("no path MTU")?;
-    let pair = session.connect(&PathSettings { mtu, ..PathSettings::default() }, &region, |_| Ok(()))?;
+    let pair =
+        session.connect(&PathSettings { mtu, ..PathSettings::default() }, &region, |_| Ok(()))?;
     let end = if place.server { Value::Null } else { write(&pair, &region, args)? };
     // The server waits here; its engine answers meanwhile.
     session.other.agree("done")?;
     Ok(json!({ "end": end, "counters": session.counters()? }))
 }
 
-/// Keeps `depth` WRITEs outstanding until all are done or the first fails; then nothing more is posted, and what
-/// is outstanding must come back, in order and once.
+/// Keeps `depth` WRITEs outstanding until all are done or the first fails; then nothing more is
+/// posted, and what is outstanding must come back, in order and once.
 fn write(pair: &Pair, region: &MemoryRegion, args: &Args) -> Result<Value, Fault> {
-    let op = SendOp::Write { remote_address: pair.remote.address, rkey: pair.remote.rkey, immediate: None };
+    let op = SendOp::Write {
+        remote_address: pair.remote.address,
+        rkey: pair.remote.rkey,
+        immediate: None,
+    };
     let (mut posted, mut completed) = (0, 0);
     let mut failure = None;
     let mut heard = Instant::now();
@@ -51,7 +57,10 @@ fn write(pair: &Pair, region: &MemoryRegion, args: &Args) -> Result<Value, Fault
         let mut wrong = None;
         let found = pair.send_cq.poll(16, |completion| {
             let expected = match failure {
-                None => completion.status == Status::Success || completion.status == Status::RetryExceeded,
+                None => {
+                    completion.status == Status::Success
+                        || completion.status == Status::RetryExceeded
+                }
                 Some(_) => completion.status == Status::WrFlush,
             };
             if completion.wr_id != completed || !expected {

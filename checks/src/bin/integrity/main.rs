@@ -1,8 +1,9 @@
-//! A program on the verbs API that holds every byte and every completion against what it knows must come.
+//! A program on the verbs API that holds every byte and every completion against what it knows must
+//! come.
 //!
-//! Two processes, one per host, started by the tests through `longhaul exec`. They exchange addresses and agree
-//! on the next step over TCP on the loopback interface, which no lab touches. What each posts follows from the
-//! seed alone, so that each side knows what the other one does.
+//! Two processes, one per host, started by the tests through `longhaul exec`. They exchange
+//! addresses and agree on the next step over TCP on the loopback interface, which no lab touches.
+//! What each posts follows from the seed alone, so that each side knows what the other one does.
 
 mod flood;
 mod plan;

@@ -73,8 +73,8 @@ impl Shape {
         (0..self.batches).map(|number| self.batch(number, &mut rng)).collect()
     }
 
-    /// WRITEs go to one half of the responder's memory, READs come from the other one: a READ that is repeated
-    /// on the wire may otherwise find what a later WRITE has left.
+    /// WRITEs go to one half of the responder's memory, READs come from the other one: a READ that
+    /// is repeated on the wire may otherwise find what a later WRITE has left.
     fn batch(&self, number: usize, rng: &mut SplitMix64) -> Batch {
         let (written, read) = ((number % 2) * self.half(), ((number + 1) % 2) * self.half());
         let (mut local, mut received, mut bytes) = (0, 0, 0);
@@ -122,7 +122,8 @@ impl Shape {
     }
 }
 
-/// Half of the sizes are around multiples of a path MTU, the others spread evenly over the powers of two.
+/// Half of the sizes are around multiples of a path MTU, the others spread evenly over the powers
+/// of two.
 pub fn size(largest: usize, rng: &mut SplitMix64) -> usize {
     let len = if rng.chance(0.5) {
         let packets = rng.below(6) as usize;

@@ -1,4 +1,5 @@
-//! Requests that a responder must refuse: the status at the requester, the event and the state at both sides.
+//! Requests that a responder must refuse: the status at the requester, the event and the state at
+//! both sides.
 
 use crate::session::{Pair, Session};
 use crate::{Fault, Place};
@@ -42,14 +43,21 @@ pub fn run(place: Place, args: &Args) -> Result<Value, Fault> {
     for case in CASES {
         for read in [false, true] {
             let outcome = refuse(&mut session, place, case, read, args.early && !read);
-            outcome.map_err(|e| format!("{} {case:?}: {e}", if read { "READ" } else { "WRITE" }))?;
+            outcome
+                .map_err(|e| format!("{} {case:?}: {e}", if read { "READ" } else { "WRITE" }))?;
             refused += 1;
         }
     }
     Ok(json!({ "refused": refused, "counters": session.counters()? }))
 }
 
-fn refuse(session: &mut Session, place: Place, case: Case, read: bool, early: bool) -> Result<(), Fault> {
+fn refuse(
+    session: &mut Session,
+    place: Place,
+    case: Case,
+    read: bool,
+    early: bool,
+) -> Result<(), Fault> {
     let access = match case {
         Case::NotPermitted if read => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
         Case::NotPermitted => Access::LOCAL_WRITE | Access::REMOTE_READ,
@@ -59,10 +67,11 @@ fn refuse(session: &mut Session, place: Place, case: Case, read: bool, early: bo
     let before = vec![0x5a; LEN];
     region.write(0, &before);
     let buffer = session.pd.register(LEN, Access::LOCAL_WRITE)?;
-    let pair =
-        session.connect(&PathSettings { mtu: Mtu::B1024, ..PathSettings::default() }, &region, |qp| {
-            Ok(qp.post_recv(77, &[buffer.piece(0, 64)])?)
-        })?;
+    let pair = session.connect(
+        &PathSettings { mtu: Mtu::B1024, ..PathSettings::default() },
+        &region,
+        |qp| Ok(qp.post_recv(77, &[buffer.piece(0, 64)])?),
+    )?;
     if place.server {
         session.other.agree("refused")?;
         wait_for_error(session, &pair)?;
@@ -115,7 +124,8 @@ fn request(pair: &Pair, buffer: &MemoryRegion, case: Case, read: bool) -> Result
     Ok(())
 }
 
-/// The bad WRITE may succeed, as whatever follows until the refusal is back; then the queue pair fails.
+/// The bad WRITE may succeed, as whatever follows until the refusal is back; then the queue pair
+/// fails.
 fn request_early(pair: &Pair, buffer: &MemoryRegion, case: Case) -> Result<(), Fault> {
     let begun = Instant::now();
     pair.qp.post_send(1, bad_request(pair, case, false), &[buffer.piece(0, 2000)])?;
@@ -128,11 +138,19 @@ fn request_early(pair: &Pair, buffer: &MemoryRegion, case: Case) -> Result<(), F
         match completion.status {
             Status::Success if begun.elapsed() < LIMIT => {}
             Status::RemoteAccess => return Ok(()),
-            _ => return Err(format!("expected success or a remote access error, got {completion:?}").into()),
+            _ => {
+                return Err(format!(
+                    "expected success or a remote access error, got {completion:?}"
+                )
+                .into());
+            }
         }
         wr_id += 1;
-        let good =
-            SendOp::Write { remote_address: pair.remote.address, rkey: pair.remote.rkey, immediate: None };
+        let good = SendOp::Write {
+            remote_address: pair.remote.address,
+            rkey: pair.remote.rkey,
+            immediate: None,
+        };
         pair.qp.post_send(wr_id, good, &[buffer.piece(0, 8)])?;
     }
 }
@@ -144,7 +162,9 @@ fn wait_for_error(session: &Session, pair: &Pair) -> Result<(), Fault> {
     while event.is_none() || pair.qp.query()?.state != QpState::Error {
         if Instant::now() > until {
             let state = pair.qp.query()?.state;
-            return Err(format!("the responder is in state {state:?}, its event is {event:?}").into());
+            return Err(
+                format!("the responder is in state {state:?}, its event is {event:?}").into()
+            );
         }
         session.device.engine().turn()?;
         event = event.or_else(|| session.device.asynchronous_event());
@@ -164,9 +184,14 @@ fn flushed(pair: &Pair, wr_ids: &[u64]) -> Result<(), Fault> {
     for &wr_id in wr_ids {
         let completion = pair.recv_cq.next(LIMIT)?;
         if (completion.wr_id, completion.status) != (wr_id, Status::WrFlush) {
-            return Err(format!("expected receive {wr_id} to be flushed, got {completion:?}").into());
+            return Err(
+                format!("expected receive {wr_id} to be flushed, got {completion:?}").into()
+            );
         }
-        debug_assert!(matches!(completion.op, CompletionOp::Recv | CompletionOp::RecvWriteImmediate));
+        debug_assert!(matches!(
+            completion.op,
+            CompletionOp::Recv | CompletionOp::RecvWriteImmediate
+        ));
     }
     Ok(())
 }

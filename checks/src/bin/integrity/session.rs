@@ -53,7 +53,8 @@ impl Session {
         Ok(Session { device, pd, other: meet(place)? })
     }
 
-    /// Connects a queue pair over `path` and swaps `offered`, which peers may access. `prepare` posts the first receives.
+    /// Connects a queue pair over `path` and swaps `offered`, which peers may access. `prepare`
+    /// posts the first receives.
     pub fn connect(
         &mut self,
         path: &PathSettings,
@@ -87,7 +88,10 @@ impl Session {
     /// The device's counters by name.
     pub fn counters(&self) -> Result<Value, Fault> {
         let counters: Map<String, Value> = self.device.engine().with_quietly(|rnic| {
-            rnic.counters().iter().map(|(counter, n)| (counter.name().to_owned(), n.into())).collect()
+            rnic.counters()
+                .iter()
+                .map(|(counter, n)| (counter.name().to_owned(), n.into()))
+                .collect()
         })?;
         Ok(counters.into())
     }

@@ -1,14 +1,16 @@
 //! Both sides WRITE, SEND and READ at once; each checks all that it can see.
 //!
-//! A side posts a batch and then a SEND that marks its end. Once the other's mark is there, so are the other's
-//! WRITEs and SENDs of that batch, because requests are executed in order; then memory is compared, and the next
-//! batch begins. Memory is held against images of it, so that a byte too many is found like one too few.
+//! A side posts a batch and then a SEND that marks its end. Once the other's mark is there, so are
+//! the other's WRITEs and SENDs of that batch, because requests are executed in order; then memory
+//! is compared, and the next batch begins. Memory is held against images of it, so that a byte too
+//! many is found like one too few.
 
 use crate::plan::{Batch, Shape, Step, Verb, fill};
 use crate::session::{Pair, Session};
 use crate::{Fault, Place};
 use longhaul_rdma::{
-    Access, Completion, CompletionOp, MemoryRegion, Mtu, PathSettings, Piece, QueuePair, SendOp, Status,
+    Access, Completion, CompletionOp, MemoryRegion, Mtu, PathSettings, Piece, QueuePair, SendOp,
+    Status,
 };
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -33,7 +35,8 @@ pub struct Args {
     timeout: u8,
 }
 
-/// No completion for so long: something is lost for good. The retry budget of a queue pair is a few seconds.
+/// No completion for so long: something is lost for good. The retry budget of a queue pair is a few
+/// seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Bytes of the message that ends a batch.
 const MARK_LEN: usize = 8;
@@ -67,7 +70,8 @@ impl Checked {
         }
         let wrong = found.iter().zip(image).filter(|(a, b)| a != b).count();
         let first = found.iter().zip(image).position(|(a, b)| a != b).unwrap_or(0);
-        Err(format!("{what}: {wrong} of {len} bytes are wrong, the first at {}", from + first).into())
+        Err(format!("{what}: {wrong} of {len} bytes are wrong, the first at {}", from + first)
+            .into())
     }
 }
 
@@ -101,11 +105,14 @@ pub fn run(place: Place, args: &Args) -> Result<Value, Fault> {
     target.region.write(0, &target.image);
     let mut remote_image = vec![0; target.image.len()];
     fill(seed ^ u64::from(!place.server), &mut remote_image);
-    let inbox =
-        [Checked::new(&session, shape.arena(), writable)?, Checked::new(&session, shape.arena(), writable)?];
+    let inbox = [
+        Checked::new(&session, shape.arena(), writable)?,
+        Checked::new(&session, shape.arena(), writable)?,
+    ];
     let mark = session.pd.register(2 * MARK_LEN, writable)?;
     let (ours, theirs) = (shape.plan(place.server), shape.plan(!place.server));
-    let pair = session.connect(&path, &target.region, |qp| post_receives(qp, &theirs, 0, &inbox, &mark))?;
+    let pair = session
+        .connect(&path, &target.region, |qp| post_receives(qp, &theirs, 0, &inbox, &mark))?;
     let mut transfer = Transfer {
         pair,
         ours,
@@ -120,7 +127,9 @@ pub fn run(place: Place, args: &Args) -> Result<Value, Fault> {
         started: Instant::now(),
     };
     for number in 0..batches {
-        transfer.batch(number).map_err(|e| format!("seed {seed}, batch {number} of {batches}: {e}"))?;
+        transfer
+            .batch(number)
+            .map_err(|e| format!("seed {seed}, batch {number} of {batches}: {e}"))?;
     }
     session.other.agree("done")?;
     transfer.nothing_more(Duration::from_millis(100))?;
@@ -150,7 +159,10 @@ fn post_receives(
             Verb::WriteImmediate(_) => qp.post_recv(!step.wr_id, &[])?,
             _ => {
                 let inbox = &inbox[number % 2].region;
-                qp.post_recv(!step.wr_id, &pieces(inbox, step.remote, step.len + step.slack, step.pieces))?;
+                qp.post_recv(
+                    !step.wr_id,
+                    &pieces(inbox, step.remote, step.len + step.slack, step.pieces),
+                )?;
             }
         }
     }
@@ -188,12 +200,16 @@ impl Transfer {
             let remote_address = pair.remote.address + step.remote as u64;
             let rkey = pair.remote.rkey;
             let (op, completes_as) = match step.verb {
-                Verb::Write => (SendOp::Write { remote_address, rkey, immediate: None }, CompletionOp::Write),
+                Verb::Write => {
+                    (SendOp::Write { remote_address, rkey, immediate: None }, CompletionOp::Write)
+                }
                 Verb::WriteImmediate(i) => {
                     let immediate = Some(i.to_be_bytes());
                     (SendOp::Write { remote_address, rkey, immediate }, CompletionOp::Write)
                 }
-                Verb::Send => (SendOp::Send { immediate: None, invalidate: None }, CompletionOp::Send),
+                Verb::Send => {
+                    (SendOp::Send { immediate: None, invalidate: None }, CompletionOp::Send)
+                }
                 Verb::SendImmediate(i) => {
                     let immediate = Some(i.to_be_bytes());
                     (SendOp::Send { immediate, invalidate: None }, CompletionOp::Send)
@@ -226,7 +242,12 @@ impl Transfer {
         let op = SendOp::Send { immediate, invalidate: None };
         pair.qp.post_inline(mark_id(number), op, &(number as u64).to_be_bytes())?;
         let wr_id = mark_id(number);
-        expected.push(Expected { wr_id, op: CompletionOp::Send, byte_len: MARK_LEN, immediate: None });
+        expected.push(Expected {
+            wr_id,
+            op: CompletionOp::Send,
+            byte_len: MARK_LEN,
+            immediate: None,
+        });
         Ok(expected)
     }
 
@@ -254,7 +275,8 @@ impl Transfer {
         let (mut sent, mut received) = (sent.iter(), received.iter());
         let mut heard = Instant::now();
         while sent.len() > 0 || received.len() > 0 {
-            let found = take(&self.pair.send_cq, &mut sent)? + take(&self.pair.recv_cq, &mut received)?;
+            let found =
+                take(&self.pair.send_cq, &mut sent)? + take(&self.pair.recv_cq, &mut received)?;
             if found > 0 {
                 heard = Instant::now();
             } else if heard.elapsed() > SILENCE_MAX {
@@ -276,7 +298,9 @@ impl Transfer {
         for step in &self.theirs[number].steps {
             let place = step.remote..step.remote + step.len;
             match step.verb {
-                Verb::Write | Verb::WriteImmediate(_) => fill(step.pattern, &mut self.target.image[place]),
+                Verb::Write | Verb::WriteImmediate(_) => {
+                    fill(step.pattern, &mut self.target.image[place])
+                }
                 Verb::Send | Verb::SendImmediate(_) => {
                     filled = place.end + step.slack;
                     fill(step.pattern, &mut inbox.image[place]);
@@ -284,7 +308,11 @@ impl Transfer {
                 Verb::Read => {}
             }
         }
-        self.target.compare("memory that the peer writes to", (number % 2) * self.half, self.half)?;
+        self.target.compare(
+            "memory that the peer writes to",
+            (number % 2) * self.half,
+            self.half,
+        )?;
         inbox.compare("received messages", 0, filled)?;
         let fetched = self.ours[number].steps.last().map_or(0, |step| step.local + step.len);
         self.fetched.compare("memory that was read from the peer", 0, fetched)
@@ -305,7 +333,8 @@ impl Transfer {
     }
 }
 
-/// Polls once and holds what comes against what is `expected`; beyond that, completions stay for the next batch.
+/// Polls once and holds what comes against what is `expected`; beyond that, completions stay for
+/// the next batch.
 fn take(
     cq: &longhaul_rdma::CompletionQueue,
     expected: &mut std::slice::Iter<'_, Expected>,

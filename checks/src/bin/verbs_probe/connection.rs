@@ -19,8 +19,10 @@ const DEPTH: u32 = 64;
 pub const QKEY: u32 = 0x1111_1111;
 
 /// What all access is.
-pub const ALL_ACCESS: c_uint =
-    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+pub const ALL_ACCESS: c_uint = IBV_ACCESS_LOCAL_WRITE
+    | IBV_ACCESS_REMOTE_WRITE
+    | IBV_ACCESS_REMOTE_READ
+    | IBV_ACCESS_REMOTE_ATOMIC;
 
 /// How to connect. Both sides say the same, except where a scenario is about the difference.
 #[derive(Clone, Copy)]
@@ -92,7 +94,8 @@ impl<'a> Side<'a> {
         let theirs = self.link.swap(&json!({
             "qpn": qp.number(), "gid": gid.bytes(), "address": memory.address(), "rkey": memory.rkey(),
         }))?;
-        let number = |name: &str| theirs[name].as_u64().ok_or("the other side tells no such number");
+        let number =
+            |name: &str| theirs[name].as_u64().ok_or("the other side tells no such number");
         let peer = Peer {
             qpn: u32::try_from(number("qpn")?)?,
             address: number("address")?,
@@ -101,7 +104,8 @@ impl<'a> Side<'a> {
         let gid: [u8; 16] = serde_json::from_value(theirs["gid"].clone())?;
         let path = self.path_to(gid);
         bring_up(&qp, &options, &peer, path)?;
-        let ah = if options.kind == IBV_QPT_UD { Some(self.device.address_handle(path)?) } else { None };
+        let ah =
+            if options.kind == IBV_QPT_UD { Some(self.device.address_handle(path)?) } else { None };
         self.link.agree("connected")?;
         let is_reliable = options.kind == IBV_QPT_RC;
         Ok(Connection { qp, cq, memory, peer, is_reliable, ah, next_id: Cell::new(1) })
@@ -117,17 +121,24 @@ impl<'a> Side<'a> {
 }
 
 /// From RESET to RTS.
-fn bring_up(qp: &QueuePair, options: &Options, peer: &Peer, path: ibv_ah_attr) -> Result<(), Fault> {
+fn bring_up(
+    qp: &QueuePair,
+    options: &Options,
+    peer: &Peer,
+    path: ibv_ah_attr,
+) -> Result<(), Fault> {
     let (is_rc, is_ud) = (options.kind == IBV_QPT_RC, options.kind == IBV_QPT_UD);
     let mut attributes = ibv_qp_attr::zeroed();
     (attributes.qp_state, attributes.port_num, attributes.qkey) = (IBV_QPS_INIT, 1, QKEY);
     // UC takes WRITEs alone.
-    let allowed = if is_rc { options.qp_access } else { options.qp_access & IBV_ACCESS_REMOTE_WRITE };
+    let allowed =
+        if is_rc { options.qp_access } else { options.qp_access & IBV_ACCESS_REMOTE_WRITE };
     attributes.qp_access_flags = allowed;
     let own = if is_ud { IBV_QP_QKEY } else { IBV_QP_ACCESS_FLAGS };
     qp.modify(attributes, (IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | own) as c_int)?;
 
-    (attributes.qp_state, attributes.ah_attr, attributes.path_mtu) = (IBV_QPS_RTR, path, options.mtu);
+    (attributes.qp_state, attributes.ah_attr, attributes.path_mtu) =
+        (IBV_QPS_RTR, path, options.mtu);
     (attributes.dest_qp_num, attributes.rq_psn) = (peer.qpn, options.psn);
     (attributes.max_dest_rd_atomic, attributes.min_rnr_timer) =
         (options.max_dest_rd_atomic, options.min_rnr_timer);
@@ -140,7 +151,8 @@ fn bring_up(qp: &QueuePair, options: &Options, peer: &Peer, path: ibv_ah_attr) -
     };
     qp.modify(attributes, (IBV_QP_STATE | mask) as c_int)?;
 
-    (attributes.qp_state, attributes.sq_psn, attributes.max_rd_atomic) = (IBV_QPS_RTS, options.psn, 8);
+    (attributes.qp_state, attributes.sq_psn, attributes.max_rd_atomic) =
+        (IBV_QPS_RTS, options.psn, 8);
     (attributes.timeout, attributes.retry_cnt, attributes.rnr_retry) =
         (options.timeout, options.retry_cnt, options.rnr_retry);
     let reliable = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
@@ -241,7 +253,8 @@ impl Connection {
             return Ok(wc);
         }
         let (found, expected) = (name(wc.status), name(status));
-        Err(format!("number {} ends with {found}; number {id} should, with {expected}", wc.wr_id).into())
+        Err(format!("number {} ends with {found}; number {id} should, with {expected}", wc.wr_id)
+            .into())
     }
 
     /// Waits for the success of each of `ids`, in this order.
@@ -255,7 +268,8 @@ impl Connection {
         self.succeed(&[id])
     }
 
-    /// Waits until the queue pair is in `state`; a device that has ended a request may still be about to tell.
+    /// Waits until the queue pair is in `state`; a device that has ended a request may still be
+    /// about to tell.
     pub fn comes_to(&self, state: ibv_qp_state) -> Result<(), Fault> {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -45,7 +45,8 @@ fn empty_messages(side: &mut Side<'_>, kind: ibv_qp_type) -> Result<(), Fault> {
     expected.push((IBV_WC_RECV, grh + LEN as u32, None));
     if side.requests {
         side.link.agree("receives are posted")?;
-        let mut requests = vec![connection.send(IBV_WR_SEND, 0), connection.send(IBV_WR_SEND_WITH_IMM, 7)];
+        let mut requests =
+            vec![connection.send(IBV_WR_SEND, 0), connection.send(IBV_WR_SEND_WITH_IMM, 7)];
         if !is_ud {
             requests.push(connection.request(IBV_WR_RDMA_WRITE));
             let mut with_immediate = connection.request(IBV_WR_RDMA_WRITE_WITH_IMM);
@@ -55,8 +56,10 @@ fn empty_messages(side: &mut Side<'_>, kind: ibv_qp_type) -> Result<(), Fault> {
         if is_rc {
             requests.insert(1, connection.request(IBV_WR_RDMA_READ));
         }
-        let ids: Vec<u64> =
-            requests.iter().map(|request| connection.post(*request, None)).collect::<Result<_, _>>()?;
+        let ids: Vec<u64> = requests
+            .iter()
+            .map(|request| connection.post(*request, None))
+            .collect::<Result<_, _>>()?;
         connection.succeed(&ids)?;
         let piece = connection.memory.piece(0, LEN);
         connection.perform(connection.send(IBV_WR_SEND, 0), Some(piece))
@@ -84,16 +87,19 @@ enum Kind {
 }
 
 impl Kind {
-    const RELIABLE: [Kind; 5] = [Kind::Write, Kind::Send, Kind::Read, Kind::WriteImmediate, Kind::FetchAdd];
+    const RELIABLE: [Kind; 5] =
+        [Kind::Write, Kind::Send, Kind::Read, Kind::WriteImmediate, Kind::FetchAdd];
     const UNRELIABLE: [Kind; 3] = [Kind::Write, Kind::Send, Kind::WriteImmediate];
 }
 
-/// Room for one message; both sides have as many slots for what goes out, and behind them for what comes in.
+/// Room for one message; both sides have as many slots for what goes out, and behind them for what
+/// comes in.
 const SLOT: usize = 1 << 16;
 const LENGTHS: [usize; 16] =
     [0, 1, 2, 3, 255, 256, 257, 511, 512, 1024, 1025, 4095, 4096, 4097, 40_001, SLOT];
 
-/// Every kind of request with every length, many of them outstanding; both sides look at every byte.
+/// Every kind of request with every length, many of them outstanding; both sides look at every
+/// byte.
 fn every_length(side: &mut Side<'_>, kind: ibv_qp_type, mtu: ibv_mtu) -> Result<(), Fault> {
     let memory = 2 * SLOT * LENGTHS.len();
     let mut connection = side.connect(Options { kind, mtu, memory, ..Options::default() })?;
@@ -114,8 +120,12 @@ fn every_length(side: &mut Side<'_>, kind: ibv_qp_type, mtu: ibv_mtu) -> Result<
 
 /// One message crosses from the last PSN to the first, and others follow.
 fn psn_wrap(side: &mut Side<'_>, kind: Kind) -> Result<(), Fault> {
-    let options =
-        Options { psn: 0xff_fffe, mtu: IBV_MTU_256, memory: 2 * SLOT * LENGTHS.len(), ..Options::default() };
+    let options = Options {
+        psn: 0xff_fffe,
+        mtu: IBV_MTU_256,
+        memory: 2 * SLOT * LENGTHS.len(),
+        ..Options::default()
+    };
     let mut connection = side.connect(options)?;
     let len = if kind == Kind::FetchAdd { 8 } else { 5000 };
     transfer(side, &mut connection, &[(kind, len); LENGTHS.len()], 0)
@@ -133,8 +143,8 @@ fn unreliable_psn_wrap(side: &mut Side<'_>) -> Result<(), Fault> {
     transfer(side, &mut connection, &[(Kind::Write, 5000), (Kind::Send, 5000), (Kind::Write, 0)], 0)
 }
 
-/// Moves a message per entry of `plan`, which is its kind and length, and compares all of them. `round` makes contents
-/// different from those before.
+/// Moves a message per entry of `plan`, which is its kind and length, and compares all of them.
+/// `round` makes contents different from those before.
 fn transfer(
     side: &mut Side<'_>,
     connection: &mut Connection,
@@ -158,15 +168,21 @@ fn transfer(
         let out = Some(connection.memory.piece(slot * SLOT, len)).filter(|_| len > 0);
         let into = Some(connection.memory.piece(incoming(slot), len)).filter(|_| len > 0);
         ids.push(match kind {
-            Kind::Write => connection.post(connection.rdma(IBV_WR_RDMA_WRITE, incoming(slot)), out)?,
-            Kind::Send => connection.post(connection.send(IBV_WR_SEND_WITH_IMM, slot as u32), out)?,
+            Kind::Write => {
+                connection.post(connection.rdma(IBV_WR_RDMA_WRITE, incoming(slot)), out)?
+            }
+            Kind::Send => {
+                connection.post(connection.send(IBV_WR_SEND_WITH_IMM, slot as u32), out)?
+            }
             Kind::WriteImmediate => {
                 let mut request = connection.rdma(IBV_WR_RDMA_WRITE_WITH_IMM, incoming(slot));
                 request.imm.imm_data = __be32::new(slot as u32);
                 connection.post(request, out)?
             }
             Kind::Read => connection.post(connection.rdma(IBV_WR_RDMA_READ, slot * SLOT), into)?,
-            Kind::FetchAdd => connection.post(connection.fetch_add(incoming(slot), 1 << 40), into)?,
+            Kind::FetchAdd => {
+                connection.post(connection.fetch_add(incoming(slot), 1 << 40), into)?
+            }
         });
     }
     connection.succeed(&ids)?;
@@ -174,7 +190,9 @@ fn transfer(
         let found = connection.memory.bytes(incoming(slot), len);
         match kind {
             Kind::Read => intact("what was read", seed(slot), &found)?,
-            Kind::FetchAdd => same("what was fetched", found, u64::to_ne_bytes(slot as u64).to_vec())?,
+            Kind::FetchAdd => {
+                same("what was fetched", found, u64::to_ne_bytes(slot as u64).to_vec())?
+            }
             _ => {}
         }
     }

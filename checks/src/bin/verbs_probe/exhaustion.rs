@@ -1,4 +1,5 @@
-//! Receivers that are not ready and peers that are silent: for a while, or until the requester gives up.
+//! Receivers that are not ready and peers that are silent: for a while, or until the requester
+//! gives up.
 
 use crate::connection::{Connection, Options, Side, intact, pattern, same};
 use crate::{Fault, Scenario};
@@ -79,7 +80,9 @@ fn rnr_exhausted(side: &mut Side<'_>, opcode: ibv_wr_opcode) -> Result<(), Fault
     sleep(NOT_READY / 5);
     match connection.cq.poll()? {
         None => Ok(()),
-        Some(wc) => Err(format!("a completion with status {} that nobody asked for", wc.status.0).into()),
+        Some(wc) => {
+            Err(format!("a completion with status {} that nobody asked for", wc.status.0).into())
+        }
     }
 }
 
@@ -103,14 +106,19 @@ fn peer_gone(side: &mut Side<'_>, opcode: ibv_wr_opcode) -> Result<(), Fault> {
     connection.ends(behind, IBV_WC_WR_FLUSH_ERR)?;
     connection.comes_to(IBV_QPS_ERR)?;
     side.link.agree("given up")?;
-    // The first attempt and two more, each given between one and four times the timeout of 34 ms; a clock's tick less,
-    // and for a slow machine a good deal more.
+    // The first attempt and two more, each given between one and four times the timeout of 34 ms; a
+    // clock's tick less, and for a slow machine a good deal more.
     let least = Duration::from_millis(3 * 33 - 15);
     let most = Duration::from_millis(3 * 4 * 34) + Duration::from_secs(5);
-    if (least..most).contains(&took) { Ok(()) } else { Err(format!("gave up after {took:?}").into()) }
+    if (least..most).contains(&took) {
+        Ok(())
+    } else {
+        Err(format!("gave up after {took:?}").into())
+    }
 }
 
-/// The responder stops in the middle of many WRITEs: those before are done, the rest fails, in order.
+/// The responder stops in the middle of many WRITEs: those before are done, the rest fails, in
+/// order.
 fn peer_in_error(side: &mut Side<'_>) -> Result<(), Fault> {
     const WRITES: usize = 40;
     let options = Options { timeout: 13, retry_cnt: 2, mtu: IBV_MTU_256, ..Options::default() };

@@ -1,9 +1,11 @@
-//! What two RDMA devices make of each other where the usual programs do not look: empty messages, receivers that are not
-//! ready, forbidden requests, peers that have gone, PSNs that wrap, every byte under loss.
+//! What two RDMA devices make of each other where the usual programs do not look: empty messages,
+//! receivers that are not ready, forbidden requests, peers that have gone, PSNs that wrap, every
+//! byte under loss.
 //!
-//! Two processes, one per device, which may be any: the program knows nothing but libibverbs, as it is installed where it
-//! runs. The client requests and the server responds. A scenario is one function that both run; each has a TCP connection
-//! and queue pairs of its own, and one that fails does not keep the next from running.
+//! Two processes, one per device, which may be any: the program knows nothing but libibverbs, as it
+//! is installed where it runs. The client requests and the server responds. A scenario is one
+//! function that both run; each has a TCP connection and queue pairs of its own, and one that fails
+//! does not keep the next from running.
 
 mod connection;
 mod delivery;
@@ -25,7 +27,8 @@ type Fault = Box<dyn std::error::Error>;
 type Scenario = (&'static str, fn(&mut Side<'_>) -> Result<(), Fault>);
 
 /// In the order in which they run.
-const SCENARIOS: [&[Scenario]; 3] = [delivery::SCENARIOS, exhaustion::SCENARIOS, refusals::SCENARIOS];
+const SCENARIOS: [&[Scenario]; 3] =
+    [delivery::SCENARIOS, exhaustion::SCENARIOS, refusals::SCENARIOS];
 
 #[derive(Parser)]
 struct Cli {
@@ -70,7 +73,9 @@ fn run(cli: &Cli) -> Result<usize, Fault> {
         None => Meeting::Listening(TcpListener::bind((Ipv4Addr::UNSPECIFIED, cli.port))?),
         Some(server) => Meeting::At(format!("{server}:{}", cli.port)),
     };
-    let wanted = |name: &str| cli.only.is_empty() || cli.only.iter().any(|part| name.contains(part.as_str()));
+    let wanted = |name: &str| {
+        cli.only.is_empty() || cli.only.iter().any(|part| name.contains(part.as_str()))
+    };
     let chosen = SCENARIOS.iter().flat_map(|group| group.iter()).filter(|(name, _)| wanted(name));
     let (mut ran, mut failures) = (0, 0);
     for (name, scenario) in chosen {

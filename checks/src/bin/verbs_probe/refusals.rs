@@ -1,4 +1,5 @@
-//! What a responder must refuse: the requester is told why, both queue pairs fail, and memory stays as it was.
+//! What a responder must refuse: the requester is told why, both queue pairs fail, and memory stays
+//! as it was.
 
 use crate::connection::{ALL_ACCESS, Connection, Options, Side, same};
 use crate::{Fault, Scenario};
@@ -13,14 +14,18 @@ pub const SCENARIOS: &[Scenario] = &[
     ("write_beyond_end", |side| outside(side, IBV_WR_RDMA_WRITE, MEMORY - LEN + 1)),
     ("read_beyond_end", |side| outside(side, IBV_WR_RDMA_READ, MEMORY - LEN + 1)),
     ("write_before_start", |side| outside(side, IBV_WR_RDMA_WRITE, usize::MAX)),
-    ("memory_forbids_write", |side| memory_forbids(side, IBV_WR_RDMA_WRITE, IBV_ACCESS_REMOTE_WRITE)),
+    ("memory_forbids_write", |side| {
+        memory_forbids(side, IBV_WR_RDMA_WRITE, IBV_ACCESS_REMOTE_WRITE)
+    }),
     ("memory_forbids_read", |side| memory_forbids(side, IBV_WR_RDMA_READ, IBV_ACCESS_REMOTE_READ)),
     ("memory_forbids_atomic", |side| {
         memory_forbids(side, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_ACCESS_REMOTE_ATOMIC)
     }),
     ("qp_forbids_write", |side| qp_forbids(side, IBV_WR_RDMA_WRITE, IBV_ACCESS_REMOTE_WRITE)),
     ("qp_forbids_read", |side| qp_forbids(side, IBV_WR_RDMA_READ, IBV_ACCESS_REMOTE_READ)),
-    ("qp_forbids_atomic", |side| qp_forbids(side, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_ACCESS_REMOTE_ATOMIC)),
+    ("qp_forbids_atomic", |side| {
+        qp_forbids(side, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_ACCESS_REMOTE_ATOMIC)
+    }),
     ("no_reads_granted", no_reads_granted),
     ("message_longer_than_receive", message_too_long),
     ("receive_without_memory", receive_without_memory),
@@ -119,7 +124,8 @@ fn forgotten_memory(side: &mut Side<'_>) -> Result<(), Fault> {
     refused(side, &connection, wrong, IBV_WC_REM_ACCESS_ERR)
 }
 
-/// A key, of a memory window where the responder's device has windows, that the requester itself invalidates.
+/// A key, of a memory window where the responder's device has windows, that the requester itself
+/// invalidates.
 fn invalidated_key(side: &mut Side<'_>) -> Result<(), Fault> {
     let connection = side.connect(options())?;
     let region = side.device.memory(MEMORY, ALL_ACCESS | IBV_ACCESS_MW_BIND)?;
@@ -167,7 +173,8 @@ fn unreliable_write(side: &mut Side<'_>) -> Result<(), Fault> {
     untouched(&connection, LEN)
 }
 
-/// A message arrives; the wrong request ends with `status`, as does the queue pair; a WRITE behind it does nothing.
+/// A message arrives; the wrong request ends with `status`, as does the queue pair; a WRITE behind
+/// it does nothing.
 fn refused(
     side: &mut Side<'_>,
     connection: &Connection,
@@ -177,8 +184,8 @@ fn refused(
     ask(side, connection, wrong, status, None)
 }
 
-/// As [`refused`]. The responder knows the status, because that depends on its device. `faulty`: a receive of the responder
-/// that ends with an error of its own.
+/// As [`refused`]. The responder knows the status, because that depends on its device. `faulty`: a
+/// receive of the responder that ends with an error of its own.
 fn ask(
     side: &mut Side<'_>,
     connection: &Connection,

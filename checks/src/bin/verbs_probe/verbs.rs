@@ -1,5 +1,5 @@
-//! libibverbs, found when the program runs, with what the scenarios need of it. Every object knows how to end, and outlives
-//! what is made of it.
+//! libibverbs, found when the program runs, with what the scenarios need of it. Every object knows
+//! how to end, and outlives what is made of it.
 
 use crate::Fault;
 use longhaul_abi_defs::*;
@@ -27,7 +27,8 @@ pub struct Library {
     destroy_cq: unsafe extern "C" fn(*mut ibv_cq) -> c_int,
     create_qp: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp,
     modify_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int,
-    query_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int,
+    query_qp:
+        unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int,
     destroy_qp: unsafe extern "C" fn(*mut ibv_qp) -> c_int,
     create_ah: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah,
 }
@@ -35,8 +36,11 @@ pub struct Library {
 impl Library {
     /// Loads it, unless it is there already.
     pub fn open() -> Result<Self, Fault> {
-        // SAFETY: the name is a C string; the library's initialisers are what every RDMA program runs.
-        let loaded = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+        // SAFETY: the name is a C string; the library's initialisers are what every RDMA program
+        // runs.
+        let loaded = unsafe {
+            libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL)
+        };
         if loaded.is_null() {
             return Err("libibverbs.so.1 cannot be loaded".into());
         }
@@ -64,13 +68,13 @@ impl Library {
     /// Opens the device called `name`, for as long as the program runs.
     pub fn device(&self, name: &str) -> Result<Device, Fault> {
         let mut count = 0;
-        // SAFETY: `count` may be written; the list has as many entries as it says, which live as long as the list, and that
-        // is never freed.
+        // SAFETY: `count` may be written; the list has as many entries as it says, which live as
+        // long as the list, and that is never freed.
         let context = unsafe {
             let list = (self.get_device_list)(&raw mut count);
-            let found = (0..usize::try_from(count)?)
-                .map(|at| *list.add(at))
-                .find(|&device| CStr::from_ptr((self.get_device_name)(device)).to_bytes() == name.as_bytes());
+            let found = (0..usize::try_from(count)?).map(|at| *list.add(at)).find(|&device| {
+                CStr::from_ptr((self.get_device_name)(device)).to_bytes() == name.as_bytes()
+            });
             found.map_or(null_mut(), |device| (self.open_device)(device))
         };
         if context.is_null() {
@@ -132,7 +136,9 @@ impl Device {
         // In words, so that atomics find it aligned.
         let mut words = vec![0_u64; len.div_ceil(8)];
         // SAFETY: the memory stays where it is and lives as long as the region.
-        let mr = unsafe { (self.library.reg_mr)(self.pd, words.as_mut_ptr().cast(), len, access as c_int) };
+        let mr = unsafe {
+            (self.library.reg_mr)(self.pd, words.as_mut_ptr().cast(), len, access as c_int)
+        };
         let mr = present("ibv_reg_mr", mr)?;
         Ok(Memory { library: self.library, mr, words, len })
     }
@@ -141,18 +147,26 @@ impl Device {
     pub fn completions(&self, capacity: u32) -> Result<Completions, Fault> {
         let capacity = c_int::try_from(capacity)?;
         // SAFETY: open; no channel.
-        let cq = unsafe { (self.library.create_cq)(self.context, capacity, null_mut(), null_mut(), 0) };
+        let cq =
+            unsafe { (self.library.create_cq)(self.context, capacity, null_mut(), null_mut(), 0) };
         Ok(Completions { library: self.library, cq: present("ibv_create_cq", cq)? })
     }
 
     /// A queue pair whose send completions are all wanted, in RESET.
-    pub fn queue_pair(&self, kind: ibv_qp_type, cq: &Completions, depth: u32) -> Result<QueuePair, Fault> {
+    pub fn queue_pair(
+        &self,
+        kind: ibv_qp_type,
+        cq: &Completions,
+        depth: u32,
+    ) -> Result<QueuePair, Fault> {
         let mut init = ibv_qp_init_attr::zeroed();
         (init.send_cq, init.recv_cq, init.qp_type, init.sq_sig_all) = (cq.cq, cq.cq, kind, 1);
         (init.cap.max_send_wr, init.cap.max_recv_wr) = (depth, depth);
         (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
-        // SAFETY: open, and the completion queue lives longer, because connections end in that order.
-        let qp = present("ibv_create_qp", unsafe { (self.library.create_qp)(self.pd, &raw mut init) })?;
+        // SAFETY: open, and the completion queue lives longer, because connections end in that
+        // order.
+        let qp =
+            present("ibv_create_qp", unsafe { (self.library.create_qp)(self.pd, &raw mut init) })?;
         Ok(QueuePair { library: self.library, qp })
     }
 
@@ -202,7 +216,8 @@ impl Window {
         };
         let mut request = ibv_send_wr::zeroed();
         request.opcode = IBV_WR_BIND_MW;
-        request.tail.bind_mw = ibv_send_wr_bind_mw { mw: self.mw, rkey: self.bound_rkey(), bind_info };
+        request.tail.bind_mw =
+            ibv_send_wr_bind_mw { mw: self.mw, rkey: self.bound_rkey(), bind_info };
         request
     }
 }
@@ -267,7 +282,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: registered, and no device writes to it afterwards. The process ends soon, whatever the outcome.
+        // SAFETY: registered, and no device writes to it afterwards. The process ends soon,
+        // whatever the outcome.
         unsafe { (self.library.dereg_mr)(self.mr) };
     }
 }
@@ -297,7 +313,8 @@ impl Completions {
 
 impl Drop for Completions {
     fn drop(&mut self) {
-        // SAFETY: live, and its queue pairs have gone; otherwise this fails, and nothing comes of it.
+        // SAFETY: live, and its queue pairs have gone; otherwise this fails, and nothing comes of
+        // it.
         unsafe { (self.library.destroy_cq)(self.cq) };
     }
 }
@@ -327,7 +344,12 @@ impl QueuePair {
         let (mut attributes, mut init) = (ibv_qp_attr::zeroed(), ibv_qp_init_attr::zeroed());
         // SAFETY: live, and both may be written.
         let code = unsafe {
-            (self.library.query_qp)(self.qp, &raw mut attributes, IBV_QP_STATE as c_int, &raw mut init)
+            (self.library.query_qp)(
+                self.qp,
+                &raw mut attributes,
+                IBV_QP_STATE as c_int,
+                &raw mut init,
+            )
         };
         done("ibv_query_qp", code)?;
         Ok(attributes.qp_state)
@@ -351,7 +373,8 @@ impl QueuePair {
     pub fn post_receive(&self, wr_id: u64, piece: Option<ibv_sge>) -> Result<(), Fault> {
         let mut pieces = [piece.unwrap_or(ibv_sge::zeroed())];
         let num_sge = c_int::from(piece.is_some());
-        let mut request = ibv_recv_wr { wr_id, next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge };
+        let mut request =
+            ibv_recv_wr { wr_id, next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge };
         let mut bad = null_mut();
         // SAFETY: as above.
         let code = unsafe {

@@ -1,4 +1,5 @@
-//! Live migration by QEMU between two guests: a machine inside one of them, emulated twice over, goes on in the other.
+//! Live migration by QEMU between two guests: a machine inside one of them, emulated twice over,
+//! goes on in the other.
 
 use super::{LIMIT, digest};
 use crate::guest::{Guest, GuestConfig};
@@ -14,7 +15,8 @@ const FIRMWARE: [&str; 2] = ["/usr/share/seabios/bios-256k.bin", "/usr/share/qem
 const FLOPPY: &str = "/opt/floppy";
 const FLOPPY_BYTES: usize = 1_474_560;
 const SECTOR_BYTES: usize = 512;
-/// What runs in the machine, at 7C00 in real mode: counts, and writes the count all over the 448 KiB from 20000 on.
+/// What runs in the machine, at 7C00 in real mode: counts, and writes the count all over the 448
+/// KiB from 20000 on.
 const PROGRAM: [u8; 28] = [
     0xfa, // cli
     0x31, 0xdb, // xor bx, bx
@@ -49,7 +51,9 @@ pub fn hypervisor(mut config: GuestConfig) -> GuestConfig {
     config = config.programs(&[(QEMU, "qemu-system-x86")]);
     config.programs.push(EMULATOR.into());
     for path in FIRMWARE {
-        config.files.push((path.to_owned(), std::fs::read(path).unwrap_or_else(|e| panic!("{path}: {e}"))));
+        config
+            .files
+            .push((path.to_owned(), std::fs::read(path).unwrap_or_else(|e| panic!("{path}: {e}"))));
     }
     let mut floppy = PROGRAM.to_vec();
     floppy.resize(SECTOR_BYTES - 2, 0);
@@ -80,7 +84,11 @@ impl Transport {
 
     /// For both monitors, before.
     fn capability(self) -> &'static str {
-        if self == Transport::RdmaPinned { "hmp 'migrate_set_capability rdma-pin-all on'" } else { "" }
+        if self == Transport::RdmaPinned {
+            "hmp 'migrate_set_capability rdma-pin-all on'"
+        } else {
+            ""
+        }
     }
 }
 
@@ -95,14 +103,15 @@ pub struct Moved {
     pub transferred_kib: u64,
 }
 
-/// Starts a machine with 64 MiB, which writes to 448 KiB of them without end, in `source`, and moves it to `target` with
-/// this `address`. Then it runs there with the memory that it had.
+/// Starts a machine with 64 MiB, which writes to 448 KiB of them without end, in `source`, and
+/// moves it to `target` with this `address`. Then it runs there with the memory that it had.
 ///
 /// # Errors
 /// What QEMU says about a migration that has failed or has not ended within `limit`.
 ///
 /// # Panics
-/// When the machine does not start, or has moved and does not run, or runs with other bytes in its memory.
+/// When the machine does not start, or has moved and does not run, or runs with other bytes in its
+/// memory.
 pub fn migrate(
     source: &Guest,
     target: &Guest,
@@ -118,7 +127,8 @@ pub fn migrate(
     let old = source.spawn(&machine(&still), life);
     let new = target.spawn(&machine("-incoming defer"), life);
     let (scheme, capability) = (transport.scheme(), transport.capability());
-    let counts = format!("{MONITOR}until [ -n \"$(count)\" ] && [ $(count) != 0x0000 ]; do sleep 0.1; done");
+    let counts =
+        format!("{MONITOR}until [ -n \"$(count)\" ] && [ $(count) != 0x0000 ]; do sleep 0.1; done");
     source.succeed(&counts, LIMIT);
     let waits = format!(
         "{MONITOR}until hmp 'info status' | grep inmigrate; do sleep 0.1; done
@@ -155,7 +165,10 @@ fn check(source: &Guest, target: &Guest) {
     target.succeed(&runs, LIMIT);
     // The firmware uses some of these bytes: the old place has what is expected, and not the file.
     let [expected, arrived] = [source, target].map(|guest| {
-        let save = format!("{MONITOR}rm -f {SEEN}; hmp 'pmemsave {STILL_AT} {} \"{SEEN}\"'", STILL_MIB << 20);
+        let save = format!(
+            "{MONITOR}rm -f {SEEN}; hmp 'pmemsave {STILL_AT} {} \"{SEEN}\"'",
+            STILL_MIB << 20
+        );
         guest.succeed(&save, LIMIT);
         digest(guest, SEEN, STILL_MIB)
     });
@@ -173,7 +186,8 @@ fn machine(arguments: &str) -> String {
 
 /// What QEMU's "info migrate" says of one that is complete.
 fn moved(report: &str) -> Option<Moved> {
-    let value = |name: &str| report.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    let value =
+        |name: &str| report.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     let number = |name: &str| value(name)?.split(' ').next()?.parse::<u64>().ok();
     (value("Migration status")? == "completed").then_some(())?;
     Some(Moved {

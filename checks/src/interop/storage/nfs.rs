@@ -12,8 +12,8 @@ pub const EXPORTED: &str = "/export";
 /// Where the client has it.
 pub const MOUNTED: &str = "/mnt";
 const EXPORT_MIB: u32 = 96;
-/// Flags of an export (Linux, include/uapi/linux/nfsd/export.h): any source port, no checks of subtrees, and the
-/// identifier that comes with it instead of a disk's.
+/// Flags of an export (Linux, include/uapi/linux/nfsd/export.h): any source port, no checks of
+/// subtrees, and the identifier that comes with it instead of a disk's.
 const FLAGS: u32 = 0x0002 | 0x0400 | 0x2000;
 /// The latest that the kernel knows: never.
 const EXPIRY: i32 = i32::MAX;
@@ -23,10 +23,11 @@ const EXPIRY: i32 = i32::MAX;
 /// # Panics
 /// When the kernel refuses something, with its messages.
 pub fn serve(guest: &Guest, client: Ipv4Addr) {
-    // Who may have what is asked of mountd, once. The answers are given here before anybody asks: the address is a
-    // client, the client has the export with identifier 0, and that identifier's handle is the root of all.
-    // Version 3 would want a portmapper for its locks. Clients from before might claim theirs, for 90 s; there are none,
-    // which the kernel believes if it has a directory to list clients in.
+    // Who may have what is asked of mountd, once. The answers are given here before anybody asks:
+    // the address is a client, the client has the export with identifier 0, and that identifier's
+    // handle is the root of all. Version 3 would want a portmapper for its locks. Clients from
+    // before might claim theirs, for 90 s; there are none, which the kernel believes if it has a
+    // directory to list clients in.
     let script = format!(
         "set -e
         mkdir -p {EXPORTED} /var/lib/nfs/v4recovery

@@ -44,12 +44,14 @@ pub struct Disk {
     controller: String,
 }
 
-/// Connects to the disk at `target`, with an I/O queue for each processor. One at a time for each guest.
+/// Connects to the disk at `target`, with an I/O queue for each processor. One at a time for each
+/// guest.
 ///
 /// # Panics
 /// When it does not come up, with the kernel's messages.
 pub fn connect(guest: &Guest, target: Ipv4Addr) -> Disk {
-    // What the connection has become is read from where it was asked for. The disk appears later than that.
+    // What the connection has become is read from where it was asked for. The disk appears later
+    // than that.
     let script = format!(
         "set -e
         exec 3<>/dev/nvme-fabrics

@@ -1,5 +1,5 @@
-//! Disks and files of a guest beyond a fibre, with and without accelerators: how fast they are, and what bounds them, in the
-//! doctor's words.
+//! Disks and files of a guest beyond a fibre, with and without accelerators: how fast they are, and
+//! what bounds them, in the doctor's words.
 
 use super::{Access, BLOCK_KIB, Figures, LIMIT, fio, nfs, nvme};
 use crate::RuntimeDir;
@@ -55,7 +55,8 @@ impl Storage {
         }
     }
 
-    /// Has the first guest use it, and takes it away again: what `with` makes of the path of the disk or file.
+    /// Has the first guest use it, and takes it away again: what `with` makes of the path of the
+    /// disk or file.
     ///
     /// # Panics
     /// When it does not come up or does not go.
@@ -99,8 +100,9 @@ pub struct Use {
 impl Use {
     /// Small ones, singly and many at once: the answer to each is what takes time.
     pub fn small() -> impl Iterator<Item = Use> {
-        Use::each()
-            .flat_map(|(storage, access)| [1, 64].map(|depth| Use { storage, access, kib: BLOCK_KIB, depth }))
+        Use::each().flat_map(|(storage, access)| {
+            [1, 64].map(|depth| Use { storage, access, kib: BLOCK_KIB, depth })
+        })
     }
 
     /// Large ones, many at once: the data are what takes time.
@@ -150,25 +152,33 @@ pub struct Measured {
     pub directions: Vec<Direction>,
 }
 
-/// Measures `what` for `seconds`, of storage that is served and has been written to. `captures`: a directory for the
-/// recordings, in place of earlier ones.
+/// Measures `what` for `seconds`, of storage that is served and has been written to. `captures`: a
+/// directory for the recordings, in place of earlier ones.
 ///
 /// # Panics
 /// When anything fails.
-pub fn measure(hosts: &RxeHosts, what: Use, between: Between, seconds: u32, captures: &Path) -> Measured {
+pub fn measure(
+    hosts: &RxeHosts,
+    what: Use,
+    between: Between,
+    seconds: u32,
+    captures: &Path,
+) -> Measured {
     let [client, _] = hosts.guests();
     let boxes = hosts.join(between, Some(captures));
-    let figures =
-        what.storage.lend(hosts, |path| fio(client, path, (what.access, what.kib), what.depth, seconds));
+    let figures = what
+        .storage
+        .lend(hosts, |path| fio(client, path, (what.access, what.kib), what.depth, seconds));
     // Recordings are complete once those who make them have ended.
     boxes.stop();
     let ends = [("client", between.near, "near"), ("server", between.far, "far")];
-    let directions = ends.into_iter().zip([0, 1]).filter_map(|((requester, accelerated, end), guest)| {
-        // Nearest to the requester.
-        let port = if accelerated { "lan" } else { "wan" };
-        let report = doctor(&captures.join(format!("{end}-{port}.pcap")));
-        direction(&report, requester, hosts.address(guest))
-    });
+    let directions =
+        ends.into_iter().zip([0, 1]).filter_map(|((requester, accelerated, end), guest)| {
+            // Nearest to the requester.
+            let port = if accelerated { "lan" } else { "wan" };
+            let report = doctor(&captures.join(format!("{end}-{port}.pcap")));
+            direction(&report, requester, hosts.address(guest))
+        });
     let directions = directions.collect();
     Measured { what, km: between.km, accelerated: between.near, figures, directions }
 }
@@ -177,8 +187,9 @@ pub fn measure(hosts: &RxeHosts, what: Use, between: Between, seconds: u32, capt
 fn doctor(capture: &Path) -> Value {
     let done = RuntimeDir::new().longhaul("doctor --json").arg(capture).output();
     let done = done.unwrap_or_else(|e| panic!("longhaul doctor: {e}"));
-    serde_json::from_slice(&done.stdout)
-        .unwrap_or_else(|e| panic!("{}: {e}: {}", capture.display(), String::from_utf8_lossy(&done.stderr)))
+    serde_json::from_slice(&done.stdout).unwrap_or_else(|e| {
+        panic!("{}: {e}: {}", capture.display(), String::from_utf8_lossy(&done.stderr))
+    })
 }
 
 /// The busiest flow from `ip`; `None` when there is none.
@@ -190,7 +201,8 @@ fn direction(report: &Value, requester: &'static str, ip: &str) -> Option<Direct
     let limited_by = flow["limited_by"].as_str().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let words = findings.iter().find(|finding| finding["rule"] == limited_by);
-    let is_other = |finding: &&Value| finding["severity"] != "note" && finding["rule"] != limited_by;
+    let is_other =
+        |finding: &&Value| finding["severity"] != "note" && finding["rule"] != limited_by;
     let operations = flow["operations"].as_array()?.iter();
     Some(Direction {
         requester,
@@ -211,8 +223,9 @@ pub fn table(all: &[Measured]) -> String {
     );
     for one in all {
         let Figures { iops, median, p99, .. } = one.figures;
-        let plain =
-            all.iter().find(|other| !other.accelerated && (other.what, other.km) == (one.what, one.km));
+        let plain = all
+            .iter()
+            .find(|other| !other.accelerated && (other.what, other.km) == (one.what, one.km));
         let times = plain.filter(|_| one.accelerated).map(|plain| iops / plain.figures.iops);
         let words = |requester| {
             let way = one.directions.iter().find(|way| way.requester == requester);

@@ -11,7 +11,8 @@ fn carries_every_length(mtu: u32, modes: [Mode; 2]) {
         veth(mtu, 1);
         let (mut a, mut b) = (open("ea", modes[0]), open("eb", modes[1]));
         let longest = mtu as usize + 14;
-        let lengths = [14, 15, 59, 60, 64, 1514, 3840, 3841, 4096, 4097, 8192, longest - 1, longest];
+        let lengths =
+            [14, 15, 59, 60, 64, 1514, 3840, 3841, 4096, 4097, 8192, longest - 1, longest];
         let frames: Vec<_> =
             lengths.into_iter().filter(|len| *len <= longest).map(|len| frame(len, 9)).collect();
         for frame in &frames {
@@ -24,7 +25,10 @@ fn carries_every_length(mtu: u32, modes: [Mode; 2]) {
         assert_eq!(receive(&mut a).len() + receive(&mut b).len(), 0);
         assert_eq!(a.counters().tx_drops.total() + b.counters().rx_drops.total(), 0);
         let bytes: usize = frames.iter().map(Vec::len).sum();
-        assert_eq!((a.counters().tx_frames, a.counters().tx_bytes), (frames.len() as u64, bytes as u64));
+        assert_eq!(
+            (a.counters().tx_frames, a.counters().tx_bytes),
+            (frames.len() as u64, bytes as u64)
+        );
         let counted = b.xdp_counters();
         assert_eq!((counted.rx_dropped, counted.rx_ring_full, counted.tx_refused), (0, 0, 0));
         assert_eq!(counted.rx_gathered > 0, mtu > 4000);
@@ -64,15 +68,19 @@ fn more_than_the_rings_hold_in_order_and_past_their_end() {
                 for _ in 0..room.min(usize::from(3000 - sent)) {
                     let mut frame = frame(60 + usize::from(sent) % 5 * 1500, 1);
                     frame[14..16].copy_from_slice(&sent.to_be_bytes());
-                    assert!(a.transmit(frame.len(), &mut |slot| slot.copy_from_slice(&frame)).unwrap());
+                    assert!(
+                        a.transmit(frame.len(), &mut |slot| slot.copy_from_slice(&frame)).unwrap()
+                    );
                     sent += 1;
                 }
                 a.flush().unwrap();
-                b.receive(1000, &mut |frame| came.push((frame[14], frame[15], frame.len()))).unwrap();
+                b.receive(1000, &mut |frame| came.push((frame[14], frame[15], frame.len())))
+                    .unwrap();
             }
             until("all frames", || {
                 a.service().unwrap();
-                b.receive(1000, &mut |frame| came.push((frame[14], frame[15], frame.len()))).unwrap();
+                b.receive(1000, &mut |frame| came.push((frame[14], frame[15], frame.len())))
+                    .unwrap();
                 came.len() >= 3000
             });
             let numbers = came.iter().map(|(high, low, _)| u16::from_be_bytes([*high, *low]));

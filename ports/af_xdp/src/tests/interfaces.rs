@@ -21,14 +21,18 @@ fn refusal(config: &XdpConfig) -> XdpError {
 fn what_makes_it_impossible_is_said_with_its_cure() {
     in_namespace(|| {
         let error = refusal(&XdpConfig::new("nothere0"));
-        assert!(matches!(error, XdpError::Interface(NetdevError::NoSuchInterface { .. })), "{error}");
+        assert!(
+            matches!(error, XdpError::Interface(NetdevError::NoSuchInterface { .. })),
+            "{error}"
+        );
         let error = refusal(&XdpConfig::new("lo"));
         assert!(matches!(error, XdpError::Interface(NetdevError::NotEthernet { .. })), "{error}");
         veth(1500, 2);
         let three = XdpConfig { queues: Some(3), ..XdpConfig::new("ea") };
         let error = refusal(&three);
         assert!(matches!(error, XdpError::Queues { most: 2, wanted: 3, .. }), "{error}");
-        let shared = XdpConfig { copying: Copying::ZeroCopy, mode: Mode::Native, ..XdpConfig::new("ea") };
+        let shared =
+            XdpConfig { copying: Copying::ZeroCopy, mode: Mode::Native, ..XdpConfig::new("ea") };
         let error = refusal(&shared);
         assert!(matches!(error, XdpError::NoZeroCopy { .. }), "{error}");
         let first = open("ea", Mode::Auto);
@@ -133,7 +137,8 @@ fn merging_and_the_taking_off_of_tags_are_off_as_long_as_it_is_there() {
         let features = || {
             let shown = Command::new("ethtool").args(["-k", "ea"]).output();
             let text = String::from_utf8_lossy(&shown.expect("ethtool").stdout).into_owned();
-            ["generic-receive-offload", "rx-vlan-offload"].map(|name| text.contains(&format!("{name}: on")))
+            ["generic-receive-offload", "rx-vlan-offload"]
+                .map(|name| text.contains(&format!("{name}: on")))
         };
         sh("ethtool -K ea gro on rxvlan on");
         let port = open("ea", Mode::Generic);

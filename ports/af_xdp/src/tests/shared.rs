@@ -25,7 +25,8 @@ fn programs(interface: &str) -> Vec<String> {
     after.filter_map(|rest| rest.split(' ').next().map(str::to_owned)).collect()
 }
 
-/// What is sent by a queue of one end comes by the same one of a veth's other end, and so to the port that has it.
+/// What is sent by a queue of one end comes by the same one of a veth's other end, and so to the
+/// port that has it.
 #[test]
 fn each_gets_what_comes_by_its_queues_and_sends_by_the_first_of_them() {
     in_namespace(|| {
@@ -103,7 +104,8 @@ fn the_program_goes_with_the_last_of_them() {
 #[test]
 fn an_interface_with_fewer_queues_is_refused_with_the_cure() {
     in_namespace(|| {
-        // Two to receive by, and one to send by; the other end alike, or veth would refuse the program.
+        // Two to receive by, and one to send by; the other end alike, or veth would refuse the
+        // program.
         let end = |name, receive, send| format!("{name} numrxqueues {receive} numtxqueues {send}");
         sh(&format!("ip link add {} type veth peer name {}", end("ea", 2, 1), end("eb", 2, 2)));
         sh("ip link set ea up; ip link set eb up");
@@ -118,7 +120,10 @@ fn an_interface_with_fewer_queues_is_refused_with_the_cure() {
                 matches!(refusal, XdpError::QueuesForCores { queues, cores, .. } if (queues, cores) == (there, ports as u16)),
                 "{text}"
             );
-            assert!(text.contains(&format!("ethtool -L {} combined {ports}", config.interface)), "{text}");
+            assert!(
+                text.contains(&format!("ethtool -L {} combined {ports}", config.interface)),
+                "{text}"
+            );
             assert!(!text.contains('\n') && programs(&config.interface).is_empty(), "{text}");
         }
         // One port sends by the first queue, whatever it receives by.

@@ -83,7 +83,9 @@ impl Loaded {
 fn a_wire_takes_everything() {
     in_namespace(|| {
         let loaded = Loaded::new(Wanted::Everything);
-        for frame in [frame(14, 1), frame(60, 2), datagram(4791, false, 0, 0), datagram(53, true, 1, 0)] {
+        for frame in
+            [frame(14, 1), frame(60, 2), datagram(4791, false, 0, 0), datagram(53, true, 1, 0)]
+        {
             assert!(loaded.takes(&frame), "{} bytes", frame.len());
         }
     });
@@ -97,7 +99,11 @@ fn of_roce_and_boxes_nothing_is_missed_and_nothing_else_taken() {
             for tags in 0..4 {
                 for (port, is_ours) in [(4791, true), (4797, true), (4790, false), (53, false)] {
                     let frame = datagram(port, is_ipv6, tags, 0);
-                    assert_eq!(loaded.takes(&frame), is_ours && tags <= 2, "{port} {is_ipv6} {tags}");
+                    assert_eq!(
+                        loaded.takes(&frame),
+                        is_ours && tags <= 2,
+                        "{port} {is_ipv6} {tags}"
+                    );
                 }
             }
         }

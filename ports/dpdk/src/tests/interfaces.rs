@@ -1,4 +1,5 @@
-//! Drivers for interfaces of the host, in network namespaces that go away with the threads that made them.
+//! Drivers for interfaces of the host, in network namespaces that go away with the threads that
+//! made them.
 
 use super::*;
 use longhaul_namespace::{in_namespace, sh, veth};
@@ -46,7 +47,8 @@ fn exchange_with(from: &mut dyn Port, to: &mut [&mut dyn Port], count: usize) ->
         for (port, came) in to.iter_mut().zip(&mut came) {
             port.service().expect("a port");
             port.receive(64, &mut |bytes| {
-                let number = (0..count).find(|number| !has_come[*number] && frame(*number) == bytes);
+                let number =
+                    (0..count).find(|number| !has_come[*number] && frame(*number) == bytes);
                 let number = number.unwrap_or_else(|| panic!("a strange frame: {bytes:?}"));
                 has_come[number] = true;
                 *came += 1;
@@ -81,11 +83,14 @@ fn that_the_kernel_keeps_are_reached_by_packet_sockets() {
 fn several_packet_sockets_share_what_comes() {
     in_namespace(|| {
         veth(1500, 1);
-        let config =
-            DpdkConfig { spread: Spread::ByDevice, ..DpdkConfig::new("net_af_packet_two0,iface=ea") };
+        let config = DpdkConfig {
+            spread: Spread::ByDevice,
+            ..DpdkConfig::new("net_af_packet_two0,iface=ea")
+        };
         let refused = open_ports(&config, 2).map(|_| ()).unwrap_err().to_string();
         assert!(refused.contains("'qpairs=N'"), "{refused}");
-        let config = DpdkConfig { devargs: "net_af_packet_two0,iface=ea,qpairs=2".into(), ..config };
+        let config =
+            DpdkConfig { devargs: "net_af_packet_two0,iface=ea,qpairs=2".into(), ..config };
         let mut ports = open_ports(&config, 2).unwrap();
         ports.iter_mut().for_each(up);
         exchange(&mut host_port("eb"), &mut ports, 300);
@@ -112,7 +117,10 @@ fn that_flap_are_counted_and_go_on() {
         for flap in 0..3 {
             sh("ip link set lhdpdk1 up");
             both_ways(&mut port, &mut host_port("lhdpdk1"));
-            assert_eq!((port.counters().link_ups, port.counters().tx_drops.total()), (flap + 1, flap));
+            assert_eq!(
+                (port.counters().link_ups, port.counters().tx_drops.total()),
+                (flap + 1, flap)
+            );
             sh("ip link set lhdpdk1 down");
             until("it is noticed", || port.service().unwrap() == LinkState::Down);
             assert!(send(&mut port, 0, 60), "taken and dropped");

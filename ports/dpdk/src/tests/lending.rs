@@ -42,7 +42,8 @@ fn free(port: &mut DpdkPort) -> usize {
 fn frames_that_are_kept_stay_as_they_are_while_others_come() {
     let mut port = ring("net_ring_kept0", 300);
     let all = free(&mut port);
-    let kept: Vec<_> = (0..300).map(|number| bring(&mut port, number, 256 + number).expect("lent")).collect();
+    let kept: Vec<_> =
+        (0..300).map(|number| bring(&mut port, number, 256 + number).expect("lent")).collect();
     assert_eq!(free(&mut port), all - 300);
     echo(&mut port, &many_lengths(9238));
     kept.iter().enumerate().for_each(|(number, lease)| check(lease.bytes(), number, 256 + number));
@@ -53,7 +54,8 @@ fn frames_that_are_kept_stay_as_they_are_while_others_come() {
 #[test]
 fn more_than_may_be_kept_are_handed_out_to_be_copied_and_reception_goes_on() {
     let mut port = ring("net_ring_drained0", 100);
-    let mut kept: Vec<_> = (0..100).map(|number| bring(&mut port, number, 1000).expect("lent")).collect();
+    let mut kept: Vec<_> =
+        (0..100).map(|number| bring(&mut port, number, 1000).expect("lent")).collect();
     for number in 0..1000 {
         assert!(bring(&mut port, number, 1000).is_none());
     }
@@ -82,7 +84,8 @@ fn short_frames_and_those_in_several_buffers_are_not_lent() {
     let config = DpdkConfig { buffer_bytes: 1024, ..DpdkConfig::new("net_ring_unlent0") };
     let mut port = open(&config).unwrap();
     up(&mut port);
-    for (len, is_lent) in [(14, false), (255, false), (256, true), (1024, true), (1025, false), (9238, false)]
+    for (len, is_lent) in
+        [(14, false), (255, false), (256, true), (1024, true), (1025, false), (9238, false)]
     {
         assert_eq!(bring(&mut port, len, len).is_some(), is_lent, "{len}");
     }
@@ -118,7 +121,8 @@ fn frames_are_sent_from_where_they_were_received() {
 fn frames_in_memory_that_no_device_reaches_are_copied() {
     let mut port = ring("net_ring_copied0", 50);
     let mut lease = Lease::with_capacity(1500);
-    lease.fill(1500, &mut |out| out.iter_mut().enumerate().for_each(|(at, out)| *out = byte(7, at)));
+    lease
+        .fill(1500, &mut |out| out.iter_mut().enumerate().for_each(|(at, out)| *out = byte(7, at)));
     assert!(port.transmit_lent(&lease).unwrap());
     assert!(lease.is_returned());
     port.flush().unwrap();
@@ -167,7 +171,8 @@ fn any_order_of_keeping_sending_and_letting_go_leaves_bytes_whole_and_no_buffer_
     let mut port = ring("net_ring_any0", 20);
     let all = free(&mut port);
     let port = RefCell::new(port);
-    let config = ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() };
+    let config =
+        ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() };
     proptest!(config, |(steps in steps())| {
         let port = &mut *port.borrow_mut();
         let mut kept: Vec<(usize, Lease)> = Vec::new();

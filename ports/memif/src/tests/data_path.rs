@@ -101,7 +101,10 @@ fn a_port_without_peer_drops_and_counts() {
     assert!(port.transmit(60, &mut |frame| frame.fill(1)).unwrap());
     assert_eq!(port.counters().tx_drops.get(DropReason::LinkDown), 1);
     assert_eq!(port.counters().tx_frames, 0);
-    assert!(matches!(port.transmit(301, &mut |_| ()), Err(PortError::FrameTooLong { len: 301, max: 300 })));
+    assert!(matches!(
+        port.transmit(301, &mut |_| ()),
+        Err(PortError::FrameTooLong { len: 301, max: 300 })
+    ));
 }
 
 #[test]
@@ -157,7 +160,8 @@ fn an_idle_port_sleeps_and_wakes_once_per_frame() {
     let path = TestPath::new();
     let (mut master, mut slave) = pair(&path, &config(3, 300));
     for turn in 0..6 {
-        let (to, from) = if turn % 2 == 0 { (&mut master, &mut slave) } else { (&mut slave, &mut master) };
+        let (to, from) =
+            if turn % 2 == 0 { (&mut master, &mut slave) } else { (&mut slave, &mut master) };
         assert!(!to.arm().unwrap());
         assert_eq!(readable_within(to, 0), [], "turn {turn}: {:?}", to.descriptors());
         send(from, 60, turn);
@@ -250,7 +254,8 @@ fn two_threads_handshake_asleep_and_echo() {
             master.service().unwrap();
             master.receive(32, &mut |frame| waiting.push(frame.to_vec())).unwrap();
             waiting.retain(|frame| {
-                let done = master.transmit(frame.len(), &mut |out| out.copy_from_slice(frame)).unwrap();
+                let done =
+                    master.transmit(frame.len(), &mut |out| out.copy_from_slice(frame)).unwrap();
                 echoed += u64::from(done);
                 !done
             });

@@ -311,7 +311,11 @@ mod shared_memory {
     fn head_beyond_the_ring() {
         caught("receive ring head 9 is impossible", |slave| slave.s2m.publish_head(9), receive);
         caught("head 65535 is impossible", |slave| slave.s2m.publish_head(u16::MAX), receive);
-        caught("head 9 is impossible", |slave| slave.s2m.publish_head(9), |port| port.arm().map(|_| ()));
+        caught(
+            "head 9 is impossible",
+            |slave| slave.s2m.publish_head(9),
+            |port| port.arm().map(|_| ()),
+        );
     }
 
     #[test]
@@ -550,7 +554,8 @@ mod chains {
         send(&mut port, 600, 3);
         assert_eq!(slave.m2s.tail(), 3);
         let mut frame = Vec::new();
-        for (index, (flags, length)) in [(FLAG_NEXT, 256), (FLAG_NEXT, 256), (0, 88)].into_iter().enumerate()
+        for (index, (flags, length)) in
+            [(FLAG_NEXT, 256), (FLAG_NEXT, 256), (0, 88)].into_iter().enumerate()
         {
             let offset = M2S_BUFFERS + index as u32 * BUFFER_BYTES;
             let expected = Descriptor { flags, region: 0, length, offset };
@@ -610,8 +615,11 @@ mod scribbling {
         let value = random.next();
         match random.next() % 8 {
             0..3 => {
-                let (ring, index) =
-                    if ring == 0 { (&slave.s2m, slave.s2m.tail()) } else { (&slave.m2s, slave.m2s.tail()) };
+                let (ring, index) = if ring == 0 {
+                    (&slave.s2m, slave.s2m.tail())
+                } else {
+                    (&slave.m2s, slave.m2s.tail())
+                };
                 ring.publish_head(index.wrapping_add((value % 10) as u16));
             }
             3 => slave.poke(ring + 4, &value.to_ne_bytes()[..4]),
@@ -639,7 +647,8 @@ mod scribbling {
             let slave = RawSlave::connected(&path, &mut port);
             for _ in 0..500 {
                 scribble(&slave, &mut random);
-                let received = port.receive(8, &mut |frame| assert!((14..=1000).contains(&frame.len())));
+                let received =
+                    port.receive(8, &mut |frame| assert!((14..=1000).contains(&frame.len())));
                 port.transmit_room();
                 let len = 14 + random.next() as usize % 987;
                 let sent = port.transmit(len, &mut |frame| {
@@ -654,7 +663,9 @@ mod scribbling {
                 }
             }
             drop(slave);
-            until("the port is down", || (port.service().unwrap() == LinkState::Down).then_some(()));
+            until("the port is down", || {
+                (port.service().unwrap() == LinkState::Down).then_some(())
+            });
         }
         let counters = port.counters();
         assert!(counters.peer_violations > 100, "{counters:?}");

@@ -22,7 +22,8 @@ fn one_socket_serves_many_interfaces() {
     let path = TestPath::new();
     let listener = Listener::bind(&path).unwrap();
     let mut masters: Vec<_> = (0..3).map(|id| listener.port(id, config(3, 300)).unwrap()).collect();
-    let mut slaves: Vec<_> = (0..3).map(|id| MemifPort::slave(&path, id, config(3, 300)).unwrap()).collect();
+    let mut slaves: Vec<_> =
+        (0..3).map(|id| MemifPort::slave(&path, id, config(3, 300)).unwrap()).collect();
     bring_up(&mut masters.iter_mut().chain(&mut slaves).collect::<Vec<_>>());
     for (id, slave) in slaves.iter_mut().enumerate() {
         send(slave, 60, id as u64);
@@ -63,7 +64,8 @@ fn interfaces_are_made_on_demand() {
     let path = TestPath::new();
     let listener = Listener::bind(&path).unwrap();
     listener.accept_unknown(config(3, 300)).unwrap();
-    let mut slaves: Vec<_> = [70, 80].map(|id| MemifPort::slave(&path, id, config(3, 300)).unwrap()).into();
+    let mut slaves: Vec<_> =
+        [70, 80].map(|id| MemifPort::slave(&path, id, config(3, 300)).unwrap()).into();
     let mut masters: Vec<MemifPort> = Vec::new();
     until("both are up", || {
         masters.extend(listener.service().unwrap());

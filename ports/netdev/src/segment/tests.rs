@@ -124,7 +124,8 @@ fn is_ip(header: &Header) -> bool {
     matches!(header, Ipv4 { .. } | Ipv6 { .. })
 }
 
-/// A whole frame with its transport checksum left open, or complete, and the description of what is left to do.
+/// A whole frame with its transport checksum left open, or complete, and the description of what is
+/// left to do.
 pub(crate) fn build(
     headers: &[Header],
     payload: &[u8],
@@ -153,8 +154,13 @@ pub(crate) fn build(
         (_, Ipv4 { .. }) => GSO_TCP_IPV4,
         _ => GSO_TCP_IPV6,
     };
-    let offload =
-        Offload { needs_checksum: is_open, kind, segment_bytes, checksum_start: transport, checksum_offset };
+    let offload = Offload {
+        needs_checksum: is_open,
+        kind,
+        segment_bytes,
+        checksum_start: transport,
+        checksum_offset,
+    };
     (frame, offload)
 }
 
@@ -251,8 +257,9 @@ fn transport() -> impl Strategy<Value = Header> {
 }
 
 fn headers() -> impl Strategy<Value = Vec<Header>> {
-    (ethernet(), tunnel(), ip(), transport())
-        .prop_map(|(first, tunnel, ip, last)| [first].into_iter().chain(tunnel).chain([ip, last]).collect())
+    (ethernet(), tunnel(), ip(), transport()).prop_map(|(first, tunnel, ip, last)| {
+        [first].into_iter().chain(tunnel).chain([ip, last]).collect()
+    })
 }
 
 fn bytes(len: usize, seed: u8) -> Vec<u8> {
@@ -271,7 +278,8 @@ mod splitting {
             seed: u8,
             is_open: bool,
         ) {
-            // Inside a tunnel the kernel always leaves the checksum open, which tells where the inner header is.
+            // Inside a tunnel the kernel always leaves the checksum open, which tells where the
+            // inner header is.
             let is_open = is_open || headers.len() > 3;
             let payload = bytes(len, seed);
             let (mut frame, offload) = build(&headers, &payload, segment_bytes, is_open);
@@ -378,8 +386,12 @@ mod completing {
         let mut frame = Ipv4 { options: 0 }.write(&bytes(40, 3), Some(Udp));
         frame[9] = PROTOCOL_SCTP;
         let mut frame = Ethernet { tags: 1 }.write(&frame, Some(Ipv4 { options: 0 }));
-        let offload =
-            Offload { needs_checksum: true, checksum_start: 38, checksum_offset: 8, ..Offload::default() };
+        let offload = Offload {
+            needs_checksum: true,
+            checksum_start: 38,
+            checksum_offset: 8,
+            ..Offload::default()
+        };
         complete(&mut frame, &offload).unwrap();
         let mut expected = bytes(40, 3);
         expected[8..12].fill(0);
@@ -391,8 +403,12 @@ mod completing {
 
     #[test]
     fn refuses_a_place_outside_the_frame() {
-        let offload =
-            Offload { needs_checksum: true, checksum_start: 50, checksum_offset: 16, ..Offload::default() };
+        let offload = Offload {
+            needs_checksum: true,
+            checksum_start: 50,
+            checksum_offset: 16,
+            ..Offload::default()
+        };
         assert_eq!(complete(&mut [0; 67], &offload), Err(NotUnderstood));
         assert_eq!(complete(&mut [0; 68], &offload), Ok(()));
     }

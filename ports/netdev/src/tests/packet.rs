@@ -11,7 +11,9 @@ fn open(interface: &str) -> PacketPort {
 
 /// Both ends of a veth pair `a`, `b`.
 fn pair() -> (PacketPort, PacketPort) {
-    sh("ip link add ea mtu 9000 type veth peer name eb mtu 9000; ip link set ea up; ip link set eb up");
+    sh(
+        "ip link add ea mtu 9000 type veth peer name eb mtu 9000; ip link set ea up; ip link set eb up",
+    );
     let (mut a, mut b) = (open("ea"), open("eb"));
     await_link(&mut a, LinkState::Up);
     await_link(&mut b, LinkState::Up);
@@ -25,7 +27,8 @@ mod carries {
     fn frames_of_every_length_both_ways_once_and_in_order() {
         in_namespace(|| {
             let (mut a, mut b) = pair();
-            let frames: Vec<_> = [14, 15, 59, 60, 64, 1514, 1518, 4096, 9014].map(|len| frame(len, 9)).into();
+            let frames: Vec<_> =
+                [14, 15, 59, 60, 64, 1514, 1518, 4096, 9014].map(|len| frame(len, 9)).into();
             for frame in &frames {
                 send(&mut a, frame);
                 send(&mut b, frame);
@@ -81,7 +84,11 @@ mod carries {
             }
             assert_eq!(ages(&mut b, 2), [None, None]);
             send(&mut a, &tagged);
-            assert_eq!(receive_all(&mut stamped, 1), [tagged], "the tag is put back beside the stamp");
+            assert_eq!(
+                receive_all(&mut stamped, 1),
+                [tagged],
+                "the tag is put back beside the stamp"
+            );
         });
     }
 
@@ -133,7 +140,8 @@ mod shared_by_cores {
         [&start[..], &[0; 11], &[10, 0, 0, from, 10, 0, 0, to], &[number; 40]].concat()
     }
 
-    /// The hosts' frames among those that come, until there are `count`, and any that come with the last.
+    /// The hosts' frames among those that come, until there are `count`, and any that come with the
+    /// last.
     fn of_hosts(queue: &mut PacketPort, count: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         until("frames", || {
@@ -155,12 +163,15 @@ mod shared_by_cores {
             let (mut a, b) = pair();
             drop(b);
             let mut queues =
-                PacketPort::open_queues(&PacketConfig::new("eb"), NonZeroUsize::new(3).unwrap()).unwrap();
+                PacketPort::open_queues(&PacketConfig::new("eb"), NonZeroUsize::new(3).unwrap())
+                    .unwrap();
             queues.iter_mut().for_each(|queue| await_link(queue, LinkState::Up));
             await_link(&mut a, LinkState::Up);
             let mut expected = vec![Vec::new(); 3];
             for host in 1..40 {
-                for frame in [between(host, 200, false, 1), between(200, host, true, 2), frame(60, host)] {
+                for frame in
+                    [between(host, 200, false, 1), between(200, host, true, 2), frame(60, host)]
+                {
                     expected[longhaul_wire::pair_hash(&frame) as usize % 3].push(frame.clone());
                     send(&mut a, &frame);
                 }
@@ -194,7 +205,8 @@ mod shared_by_cores {
     #[test]
     fn parts_that_cannot_be_are_refused() {
         for part in [Part::OfPairs { index: 2, of: 2 }, Part::OfPairs { index: 0, of: 0 }] {
-            let refusal = PacketPort::open(&PacketConfig { part, ..PacketConfig::new("lo") }).err().unwrap();
+            let refusal =
+                PacketPort::open(&PacketConfig { part, ..PacketConfig::new("lo") }).err().unwrap();
             assert!(refusal.to_string().contains("is not among"), "{refusal}");
         }
     }
@@ -212,7 +224,8 @@ mod splits {
             let (_a, mut b) = pair();
             let (mut frame, offload) = build(headers, &[7; 20_000], segment_bytes, true);
             frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
-            let socket = crate::socket::PacketSocket::receiving(&PacketConfig::new("ea"), None).unwrap();
+            let socket =
+                crate::socket::PacketSocket::receiving(&PacketConfig::new("ea"), None).unwrap();
             socket.bind(interface::index("ea").unwrap()).unwrap();
             let frame = [&offload.bytes()[..], &frame].concat();
             assert_eq!(rustix::io::write(&socket, &frame).unwrap(), frame.len());
@@ -288,7 +301,12 @@ mod brings_only_what_is_wanted {
     }
 
     /// What comes of `sent` that is wanted, and nothing else, with and without a VLAN tag.
-    fn brings(ip: impl Into<IpAddr>, neighbours: bool, wanted: Vec<Vec<u8>>, unwanted: Vec<Vec<u8>>) {
+    fn brings(
+        ip: impl Into<IpAddr>,
+        neighbours: bool,
+        wanted: Vec<Vec<u8>>,
+        unwanted: Vec<Vec<u8>>,
+    ) {
         let wanted_of_port = Wanted { ip: ip.into(), udp_port: 4791, neighbours };
         in_namespace(move || {
             let (mut a, everything) = pair();
@@ -317,7 +335,11 @@ mod brings_only_what_is_wanted {
             drop(b);
             let mut everything = everything;
             let all = received(&mut everything);
-            assert!(all.len() >= sent, "a port that wants everything has it beside: {} of {sent}", all.len());
+            assert!(
+                all.len() >= sent,
+                "a port that wants everything has it beside: {} of {sent}",
+                all.len()
+            );
         });
     }
 
@@ -387,7 +409,8 @@ mod waits_for_the_device {
     /// A device that is much slower than what is sent, with room for this many bytes.
     fn slow_pair(bytes: &str) -> Option<(PacketPort, PacketPort)> {
         let ports = pair();
-        let shape = format!("tc qdisc replace dev ea root tbf rate 200mbit burst 20kb limit {bytes}");
+        let shape =
+            format!("tc qdisc replace dev ea root tbf rate 200mbit burst 20kb limit {bytes}");
         if may_sh(&shape) {
             return Some(ports);
         }
@@ -540,7 +563,9 @@ mod vlan_tags {
             let frame = tagged(&inner, [0x88, 0xa8, 0, 5]);
             send(&mut a, &frame);
             let mut frames = Vec::new();
-            until("a frame", || b.receive(1, &mut |frame| frames.push(frame.to_vec())).unwrap() == 1);
+            until("a frame", || {
+                b.receive(1, &mut |frame| frames.push(frame.to_vec())).unwrap() == 1
+            });
             assert_eq!(frames, [frame]);
         });
     }
@@ -616,12 +641,15 @@ mod sleeping {
         in_namespace(|| {
             // Only splitting leaves anything behind.
             sh("ip link add ea type veth peer name eb; ip link set ea up; ip link set eb up");
-            sh("ip addr add 10.1.1.1/24 dev ea; ip neigh add 10.1.1.2 lladdr 02:00:00:00:00:02 dev ea");
+            sh(
+                "ip addr add 10.1.1.1/24 dev ea; ip neigh add 10.1.1.2 lladdr 02:00:00:00:00:02 dev ea",
+            );
             let mut b = open("eb");
             send_udp_run("10.1.1.2:4791", 1000, 5);
             let mut lengths = Vec::new();
             until("a frame", || {
-                b.receive(1, &mut |frame| lengths.push(frame.len())).unwrap() == 1 && lengths.contains(&1042)
+                b.receive(1, &mut |frame| lengths.push(frame.len())).unwrap() == 1
+                    && lengths.contains(&1042)
             });
             assert!(b.arm().unwrap());
             b.disarm();
@@ -652,7 +680,8 @@ mod privileges {
             host.sh("ip link add ea type veth peer name eb; ip link set ea up; ip link set eb up");
             std::thread::scope(|scope| {
                 let (next, step) = channel();
-                let namespace = format!("nsenter --net=/proc/{}/task/{thread}/ns/net", std::process::id());
+                let namespace =
+                    format!("nsenter --net=/proc/{}/task/{thread}/ns/net", std::process::id());
                 let helper = scope.spawn(move || {
                     for lines in step {
                         sh(&format!("{namespace} sh -e -c '{lines}'"));
@@ -689,7 +718,8 @@ mod opening {
     #[test]
     fn says_what_is_wrong() {
         in_namespace(|| {
-            let open = |interface: &str| PacketPort::open(&PacketConfig::new(interface)).err().unwrap();
+            let open =
+                |interface: &str| PacketPort::open(&PacketConfig::new(interface)).err().unwrap();
             assert!(matches!(open("nothere"), NetdevError::NoSuchInterface { .. }));
             assert!(open("nothere").to_string().contains("lo"));
             assert!(matches!(open("lo"), NetdevError::NotEthernet { hardware_type: 772, .. }));
@@ -702,14 +732,16 @@ mod opening {
     fn turns_merging_off_and_dropping_puts_it_back() {
         in_namespace(|| {
             sh("ip link add ea type veth peer name eb; ethtool -K ea gro on");
-            let merges =
-                |state: &str| sh(&format!("ethtool -k ea | grep -q 'generic-receive-offload: {state}'"));
+            let merges = |state: &str| {
+                sh(&format!("ethtool -k ea | grep -q 'generic-receive-offload: {state}'"))
+            };
             let port = open("ea");
             merges("off");
             drop(port);
             merges("on");
             let port =
-                PacketPort::open(&PacketConfig { keep_merging: true, ..PacketConfig::new("ea") }).unwrap();
+                PacketPort::open(&PacketConfig { keep_merging: true, ..PacketConfig::new("ea") })
+                    .unwrap();
             merges("on");
             drop(port);
         });

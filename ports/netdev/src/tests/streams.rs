@@ -108,7 +108,10 @@ fn both_ways(socket: TcpStream) {
 }
 
 /// Joins two ports for as long as `traffic` goes on; returns the longest frame and the ports.
-fn joined<A: Port + 'static, B: Port + 'static>((a, b): (A, B), traffic: impl FnOnce()) -> (usize, A, B) {
+fn joined<A: Port + 'static, B: Port + 'static>(
+    (a, b): (A, B),
+    traffic: impl FnOnce(),
+) -> (usize, A, B) {
     struct Stop(Arc<AtomicBool>);
     impl Drop for Stop {
         fn drop(&mut self) {
@@ -199,12 +202,16 @@ mod through_packet_ports {
 
     #[test]
     fn tcp_in_vxlan_arrives_whole() {
-        arrive_whole_in_a_tunnel("vxlan id 7 dstport 4789 local 10.9.0.ME remote 10.9.0.PEER noudpcsum");
+        arrive_whole_in_a_tunnel(
+            "vxlan id 7 dstport 4789 local 10.9.0.ME remote 10.9.0.PEER noudpcsum",
+        );
     }
 
     #[test]
     fn tcp_in_vxlan_with_checksums_arrives_whole() {
-        arrive_whole_in_a_tunnel("vxlan id 7 dstport 4789 local 10.9.0.ME remote 10.9.0.PEER udpcsum");
+        arrive_whole_in_a_tunnel(
+            "vxlan id 7 dstport 4789 local 10.9.0.ME remote 10.9.0.PEER udpcsum",
+        );
     }
 
     #[test]
@@ -249,7 +256,8 @@ mod through_tap_ports {
     use super::*;
 
     fn open(a: &Host, b: &Host) -> (TapPort, TapPort) {
-        let [left, right] = [a, b].map(|host| host.run(|| TapPort::open(&TapConfig::new("eh")).unwrap()));
+        let [left, right] =
+            [a, b].map(|host| host.run(|| TapPort::open(&TapConfig::new("eh")).unwrap()));
         configure(a, 1, "eh");
         configure(b, 2, "eh");
         (left, right)

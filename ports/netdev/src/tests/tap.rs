@@ -31,7 +31,8 @@ mod carries {
         });
     }
 
-    /// A bridge takes tagged frames from a veth device, with the tag beside the frame, and gives them to the TAP device.
+    /// A bridge takes tagged frames from a veth device, with the tag beside the frame, and gives
+    /// them to the TAP device.
     #[test]
     fn vlan_tags() {
         in_namespace(|| {
@@ -155,8 +156,11 @@ mod opening {
             let tun = std::fs::File::options().read(true).write(true).open("/dev/net/tun").unwrap();
             let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
             crate::request::attach_tap(&tun, "tap9", flags as u16).unwrap();
-            crate::request::set_offloads(&tun, libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6)
-                .unwrap();
+            crate::request::set_offloads(
+                &tun,
+                libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
+            )
+            .unwrap();
             splits("on");
             drop(tun);
             let _tap = TapPort::open(&TapConfig::new("tap9")).unwrap();
@@ -173,7 +177,10 @@ mod opening {
             sh("ip link add ea type veth peer name eb; ip tuntap add dev tun9 mode tun");
             assert!(matches!(open(&TapConfig::new("ea")), NetdevError::NotATap { .. }));
             assert!(matches!(open(&TapConfig::new("tun9")), NetdevError::NotATap { .. }));
-            assert!(matches!(open(&TapConfig::new("sixteen-bytes-xx")), NetdevError::BadName { .. }));
+            assert!(matches!(
+                open(&TapConfig::new("sixteen-bytes-xx")),
+                NetdevError::BadName { .. }
+            ));
             for mtu in [67, 65522, u32::MAX] {
                 let config = TapConfig { mtu: Some(mtu), ..TapConfig::new("tap8") };
                 let error = open(&config);
@@ -186,7 +193,8 @@ mod opening {
     #[test]
     fn leaves_it_down_when_asked_to() {
         in_namespace(|| {
-            let mut tap = TapPort::open(&TapConfig { up: false, ..TapConfig::new("tap9") }).unwrap();
+            let mut tap =
+                TapPort::open(&TapConfig { up: false, ..TapConfig::new("tap9") }).unwrap();
             assert_eq!(tap.service().unwrap(), LinkState::Down);
             assert!(tap.last_disconnect().unwrap().contains("ip link set tap9 up"));
             sh("ip link set tap9 up");

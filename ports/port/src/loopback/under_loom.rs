@@ -1,5 +1,5 @@
-//! Every order in which the two ends of a lane can run: each slot has one owner at a time, frames arrive once and
-//! in order, and a receiver that sleeps is woken.
+//! Every order in which the two ends of a lane can run: each slot has one owner at a time, frames
+//! arrive once and in order, and a receiver that sleeps is woken.
 
 use std::sync::Arc;
 
@@ -33,7 +33,8 @@ impl Slots {
 
     fn check(&self, frame: &[u8], number: u8) {
         // SAFETY: as above.
-        self.0[usize::from(number) % self.0.len()].with(|cell| assert_eq!(unsafe { *cell }, number));
+        self.0[usize::from(number) % self.0.len()]
+            .with(|cell| assert_eq!(unsafe { *cell }, number));
         assert_eq!(frame, [number; LEN]);
     }
 }

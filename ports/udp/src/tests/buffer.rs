@@ -22,16 +22,19 @@ fn of_the_usual_limit_holds_a_window_with_room_to_spare() {
     assert_eq!(window_packets(0, 4096), 4);
 }
 
-/// With a buffer as small as an unprivileged process has it, a window's worth arrives though nobody takes it out
-/// meanwhile, twice over.
+/// With a buffer as small as an unprivileged process has it, a window's worth arrives though nobody
+/// takes it out meanwhile, twice over.
 #[test]
 fn keeps_two_windows_that_nobody_takes_out() {
-    for (path_mtu, offload) in [(4096, true), (4096, false), (1024, true), (1024, false), (256, false)] {
+    for (path_mtu, offload) in
+        [(4096, true), (4096, false), (1024, true), (1024, false), (256, false)]
+    {
         let [from, to] = [own_ipv4(), own_ipv4()];
         let small = 65_536;
         let mut a = UdpPort::bind(&UdpConfig { offload, ..UdpConfig::new("a", from) }).unwrap();
         let mut b =
-            UdpPort::bind(&UdpConfig { receive_buffer_bytes: small, ..UdpConfig::new("b", to) }).unwrap();
+            UdpPort::bind(&UdpConfig { receive_buffer_bytes: small, ..UdpConfig::new("b", to) })
+                .unwrap();
         let granted = b.socket_buffers().unwrap().1 / 2;
         let frames = 2 * window_packets(granted, path_mtu);
         for number in 0..frames {

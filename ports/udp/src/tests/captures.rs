@@ -12,7 +12,8 @@ fn capture(name: &str) -> Vec<Vec<u8>> {
     frames.filter(|frame| matches!(split(frame, frame.len()), Ok(Split::Roce { .. }))).collect()
 }
 
-/// With identification `id` in its IPv4 header, as far as a datagram can tell: between these two addresses.
+/// With identification `id` in its IPv4 header, as far as a datagram can tell: between these two
+/// addresses.
 fn readdressed(frame: &[u8], from: IpAddr, to: IpAddr) -> Vec<u8> {
     let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { panic!("IPv4 is needed") };
     let mut frame = frame.to_vec();
@@ -47,7 +48,8 @@ fn identifications_of_rxe_are_found() {
     assert_eq!((counters.rx_identified, counters.rx_unidentified), (identified, 0));
 }
 
-/// A frame that already has an identification gets the one that the kernel sends, and its ICRC with it.
+/// A frame that already has an identification gets the one that the kernel sends, and its ICRC with
+/// it.
 #[test]
 fn identifications_that_the_kernel_will_not_send_are_replaced() {
     let (addresses, mut a, mut b) = pair();

@@ -1,9 +1,19 @@
 use super::*;
 
-/// Sends frames of these payload lengths and checks that they arrive in order, whole and with right ICRCs.
-fn exchange(from: &mut UdpPort, to: &mut UdpPort, path: &Path, lengths: &[usize], at_a_time: usize) {
-    let sent: Vec<_> =
-        lengths.iter().enumerate().map(|(number, &len)| frame_on(path, number as u32, len)).collect();
+/// Sends frames of these payload lengths and checks that they arrive in order, whole and with right
+/// ICRCs.
+fn exchange(
+    from: &mut UdpPort,
+    to: &mut UdpPort,
+    path: &Path,
+    lengths: &[usize],
+    at_a_time: usize,
+) {
+    let sent: Vec<_> = lengths
+        .iter()
+        .enumerate()
+        .map(|(number, &len)| frame_on(path, number as u32, len))
+        .collect();
     for frame in &sent {
         give(from, frame);
     }
@@ -19,8 +29,10 @@ fn exchange(from: &mut UdpPort, to: &mut UdpPort, path: &Path, lengths: &[usize]
     }
 }
 
-const MIXED: [usize; 24] =
-    [0, 0, 0, 1, 5, 64, 4096, 4096, 4096, 4000, 4096, 4096, 1, 2, 3, 4, 256, 256, 256, 255, 0, 4096, 4096, 0];
+const MIXED: [usize; 24] = [
+    0, 0, 0, 1, 5, 64, 4096, 4096, 4096, 4000, 4096, 4096, 1, 2, 3, 4, 256, 256, 256, 255, 0, 4096,
+    4096, 0,
+];
 
 #[test]
 fn ipv4_frames_arrive_as_sent() {
@@ -75,8 +87,11 @@ fn ipv6_frames_arrive_as_sent() {
         Err(error) => panic!("{error}"),
     };
     let path = Path { traffic_class: 0x69, ..path(own, own) };
-    let sent: Vec<_> =
-        MIXED.iter().enumerate().map(|(number, &len)| frame_on(&path, number as u32, len)).collect();
+    let sent: Vec<_> = MIXED
+        .iter()
+        .enumerate()
+        .map(|(number, &len)| frame_on(&path, number as u32, len))
+        .collect();
     for frame in &sent {
         give(&mut port, frame);
     }
@@ -150,8 +165,10 @@ fn rebuilt_headers_have_a_right_checksum() {
     give(&mut a, &frame_on(&path(addresses[0], addresses[1]), 1, 64));
     a.flush().unwrap();
     let received = take(&mut b, 1, 64);
-    let sum: u32 =
-        received[0][14..34].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+    let sum: u32 = received[0][14..34]
+        .chunks(2)
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
     assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
 }
 
@@ -173,7 +190,8 @@ fn an_armed_port_wakes_for_a_datagram() {
     a.flush().unwrap();
     assert_eq!(polled(10_000), 1);
     b.disarm();
-    // One of two was taken: the other may be in the port or in the socket, and either keeps it awake.
+    // One of two was taken: the other may be in the port or in the socket, and either keeps it
+    // awake.
     assert_eq!(take(&mut b, 1, 1).len(), 1);
     assert!(b.arm().unwrap() || polled(0) == 1);
     b.disarm();

@@ -39,7 +39,11 @@ fn damaged_packets_arrive_damaged() {
         sent[end - 1 - at % 40] ^= 1 << (at % 8);
         stranger.send_to(&sent[42..], (to, 4791)).unwrap();
         let received = take(&mut port, 1, 1);
-        assert_ne!(received[0].last_chunk(), Some(&expected_icrc(&received[0])), "damage in byte {at}");
+        assert_ne!(
+            received[0].last_chunk(),
+            Some(&expected_icrc(&received[0])),
+            "damage in byte {at}"
+        );
     }
     assert_eq!(port.udp_counters().rx_unidentified, 64);
 }
@@ -71,7 +75,8 @@ fn random_datagrams_and_runs_are_handed_out_or_counted() {
         let before = seen(&port);
         until("the run was looked at", || {
             let _ = port.receive(3, &mut |frame| assert!(frame.len() >= 58)).unwrap();
-            (seen(&port) >= before + expected || seen(&port) > before && !port.sends_runs()).then_some(())
+            (seen(&port) >= before + expected || seen(&port) > before && !port.sends_runs())
+                .then_some(())
         });
     }
 }

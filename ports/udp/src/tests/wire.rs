@@ -1,5 +1,5 @@
-//! What stands on the wire, seen by a TAP device in a network namespace of the test's own. Needs root; without it
-//! the tests say so and pass.
+//! What stands on the wire, seen by a TAP device in a network namespace of the test's own. Needs
+//! root; without it the tests say so and pass.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -31,7 +31,11 @@ fn in_namespace(test: impl FnOnce(Wire) + Send) {
     });
 }
 
-fn configure(fd: &impl AsRawFd, request: libc::c_ulong, change: impl Fn(&mut libc::ifreq)) -> io::Result<()> {
+fn configure(
+    fd: &impl AsRawFd,
+    request: libc::c_ulong,
+    change: impl Fn(&mut libc::ifreq),
+) -> io::Result<()> {
     // SAFETY: integers, addresses and bytes, for which zeros are valid.
     let mut interface: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in interface.ifr_name.iter_mut().zip(b"wire0") {
@@ -67,7 +71,9 @@ impl Wire {
             interface.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as _;
         })?;
         let any = std::net::UdpSocket::bind("0.0.0.0:0")?;
-        configure(&any, libc::SIOCSIFADDR as _, |interface| interface.ifr_ifru.ifru_addr = address(OWN))?;
+        configure(&any, libc::SIOCSIFADDR as _, |interface| {
+            interface.ifr_ifru.ifru_addr = address(OWN)
+        })?;
         configure(&any, libc::SIOCSIFNETMASK as _, |interface| {
             interface.ifr_ifru.ifru_addr = address([255, 255, 255, 0]);
         })?;
@@ -112,13 +118,15 @@ impl Wire {
     }
 }
 
-/// The kernel splits runs for a device that cannot, and numbers the pieces; each has a right ICRC all the same.
+/// The kernel splits runs for a device that cannot, and numbers the pieces; each has a right ICRC
+/// all the same.
 #[test]
 fn every_packet_has_a_right_icrc_and_df() {
     in_namespace(|mut wire| {
         for offload in [true, false] {
             let own = IpAddr::from(OWN);
-            let mut port = UdpPort::bind(&UdpConfig { offload, ..UdpConfig::new("test", own) }).unwrap();
+            let mut port =
+                UdpPort::bind(&UdpConfig { offload, ..UdpConfig::new("test", own) }).unwrap();
             let path = Path { traffic_class: 0x6a, hop_limit: 9, ..path(own, IpAddr::from(PEER)) };
             give(&mut port, &frame_on(&path, 1000, 0));
             port.flush().unwrap();
@@ -147,7 +155,8 @@ fn a_packet_over_the_mtu_is_told_once_and_counted() {
     in_namespace(|mut wire| {
         let own = IpAddr::from(OWN);
         let mut port =
-            UdpPort::bind(&UdpConfig { frame_bytes_max: 9000, ..UdpConfig::new("test", own) }).unwrap();
+            UdpPort::bind(&UdpConfig { frame_bytes_max: 9000, ..UdpConfig::new("test", own) })
+                .unwrap();
         let path = path(own, IpAddr::from(PEER));
         for number in 0..3 {
             give(&mut port, &frame_on(&path, number, 4600));
@@ -175,7 +184,8 @@ fn a_report_of_a_smaller_mtu_elsewhere_stops_nothing() {
         give(&mut port, &frame_on(&path, 0, 4096));
         port.flush().unwrap();
         let sent = wire.next_roce();
-        // Type 3, code 4: fragmentation needed; next hop of MTU 576; then the IP and UDP headers that it is about.
+        // Type 3, code 4: fragmentation needed; next hop of MTU 576; then the IP and UDP headers
+        // that it is about.
         let mut icmp = vec![3, 4, 0, 0, 0, 0, 576_u16.to_be_bytes()[0], 576_u16.to_be_bytes()[1]];
         icmp.extend(&sent[14..14 + 28]);
         let sum = checksum(&icmp);
@@ -197,7 +207,11 @@ fn a_report_of_a_smaller_mtu_elsewhere_stops_nothing() {
             give(&mut port, &frame_on(&path, number, 4096));
             port.flush().unwrap();
             let frame = wire.next_roce();
-            assert_eq!((psn(&frame), &frame[18..22]), (number, &[0, 0, 0x40, 0][..]), "whole, with DF");
+            assert_eq!(
+                (psn(&frame), &frame[18..22]),
+                (number, &[0, 0, 0x40, 0][..]),
+                "whole, with DF"
+            );
             check_icrc(&frame);
         }
         assert_eq!(port.udp_counters().tx_over_mtu, 0);
@@ -250,8 +264,10 @@ fn a_full_send_buffer_keeps_frames_until_there_is_room() {
             assert!(!port.arm().unwrap());
             if port.sender.waiting() > 0 && seen > 0 {
                 let fds = port.descriptors();
-                let mut polled: Vec<_> =
-                    fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+                let mut polled: Vec<_> = fds
+                    .iter()
+                    .map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+                    .collect();
                 // SAFETY: a live slice of the given length.
                 let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as _, 10_000) };
                 assert_eq!(ready, 1, "woken because there is room again");

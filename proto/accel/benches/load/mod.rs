@@ -1,4 +1,5 @@
-//! A flow in full swing, for the bench and for instruction counts: WRITE packets from the LAN, ACKs from the WAN.
+//! A flow in full swing, for the bench and for instruction counts: WRITE packets from the LAN, ACKs
+//! from the WAN.
 
 use longhaul_accel::{Accelerator, Config, LAN, WAN};
 use longhaul_node::{Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
@@ -73,7 +74,8 @@ impl Load {
         };
         let payload: Vec<u8> = (0..payload_len).map(|i| i as u8).collect();
         let mut load = Load {
-            accel: Accelerator::new(Config { flows_max: 1 << 16, ..Config::default() }).expect("valid"),
+            accel: Accelerator::new(Config { flows_max: 1 << 16, ..Config::default() })
+                .expect("valid"),
             form,
             sent: 0,
             now: Instant::from_ns(1000),
@@ -107,7 +109,8 @@ impl Load {
                 self.accel.poll_transmit(self.now, &mut Nowhere::default());
             }
         }
-        let known = self.accel.flows().filter(|f| f.state == longhaul_accel::FlowState::Terminated).count();
+        let known =
+            self.accel.flows().filter(|f| f.state == longhaul_accel::FlowState::Terminated).count();
         assert_eq!(known, self.flows as usize);
     }
 
@@ -122,8 +125,11 @@ impl Load {
         let mut head = Head::begin(&self.answers, &bth);
         head.push_aeth(&Aeth { syndrome: Syndrome::ACK_UNLIMITED, msn: Msn::new(psn as u32 + 1) });
         let pad_len = head.finish(&self.answers, 0);
-        let frame =
-            Frame { head: head.bytes(), payload: Payload::EMPTY, trailer: Trailer::Sealed { pad_len } };
+        let frame = Frame {
+            head: head.bytes(),
+            payload: Payload::EMPTY,
+            trailer: Trailer::Sealed { pad_len },
+        };
         self.accel.handle_frame(self.now, WAN, &frame);
     }
 
@@ -157,7 +163,8 @@ impl Load {
         }
     }
 
-    /// Puts the chunk through: stored, sent, pseudo-ACKed, and what came before it released by a real ACK.
+    /// Puts the chunk through: stored, sent, pseudo-ACKed, and what came before it released by a
+    /// real ACK.
     pub fn run(&mut self) {
         let mut out = Nowhere::default();
         for held in &self.held {
@@ -165,11 +172,16 @@ impl Load {
         }
         for (head, trailer) in self.heads.iter().zip(&self.trailers) {
             let payload = Payload::Bytes(&self.payload);
-            self.accel.handle_frame(self.now, LAN, &Frame { head: head.bytes(), payload, trailer: *trailer });
+            self.accel.handle_frame(
+                self.now,
+                LAN,
+                &Frame { head: head.bytes(), payload, trailer: *trailer },
+            );
         }
         self.now += longhaul_units::Duration::from_us(5);
         self.accel.poll_transmit(self.now, &mut out);
-        // The responder is a chunk behind, and answers what came of a flow in one chunk with one ACK.
+        // The responder is a chunk behind, and answers what came of a flow in one chunk with one
+        // ACK.
         let flows_heard = CHUNK.min(self.flows as usize) as u64;
         for number in self.sent.saturating_sub(flows_heard)..self.sent {
             let (flow, psn) = self.packet(number);

@@ -71,8 +71,12 @@ impl Parts {
             Boxes::None => unreachable!("no box"),
             Boxes::One | Boxes::Both => made(longhaul_wan_box::Config::alone(config)),
             Boxes::Paired => {
-                let far =
-                    Config { role: Role::Far, wan_rate: config.lan_rate, lan_rate: None, ..config.clone() };
+                let far = Config {
+                    role: Role::Far,
+                    wan_rate: config.lan_rate,
+                    lan_rate: None,
+                    ..config.clone()
+                };
                 let accelerator = |config| Some(Accelerator::new(config).expect("valid"));
                 let far = accelerator(far).map(Mirrored);
                 Parts::Halves(Box::new(Chain::new(accelerator(config), far)))
@@ -145,7 +149,8 @@ pub struct Site {
 
 impl Site {
     pub fn new(setup: &Setup, number: usize) -> Site {
-        let mut kills: Vec<Kill> = setup.kills.iter().filter(|kill| kill.number == number).copied().collect();
+        let mut kills: Vec<Kill> =
+            setup.kills.iter().filter(|kill| kill.number == number).copied().collect();
         kills.sort_by_key(|kill| kill.at);
         let parts = Parts::new(setup, number, 0);
         Site { setup: setup.clone(), number, parts, kills: kills.into(), back_at: None, lives: 0 }

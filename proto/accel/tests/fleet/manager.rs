@@ -2,7 +2,9 @@
 
 use super::address_of;
 use super::program::{End, Host, PORT, READS_SERVED, Turn};
-use longhaul_cm::{Accept, ConnectRequest, ConnectionId, Event, RdmaCmHeader, ServiceId, Transport};
+use longhaul_cm::{
+    Accept, ConnectRequest, ConnectionId, Event, RdmaCmHeader, ServiceId, Transport,
+};
 use longhaul_units::Instant;
 
 impl Host {
@@ -32,7 +34,8 @@ impl Host {
             flow_label: 0,
             private_data: &header.with_user_data(&data).expect("it is short"),
         };
-        self.queues[qp].connection = Some(self.rnic.cm().connect(now, &request).expect("there is room"));
+        self.queues[qp].connection =
+            Some(self.rnic.cm().connect(now, &request).expect("there is room"));
     }
 
     fn queue_of(&self, connection: ConnectionId) -> Option<usize> {
@@ -44,7 +47,8 @@ impl Host {
         let connection = event.connection();
         if let Event::ConnectRequest { info, .. } = &event {
             let data = info.user_data();
-            let word = |at: usize| u32::from_be_bytes(*data[at..].first_chunk().expect("it is ours"));
+            let word =
+                |at: usize| u32::from_be_bytes(*data[at..].first_chunk().expect("it is ours"));
             return self.accept(now, connection, word(0) as usize, word(4) as usize);
         }
         let Some(qp) = self.queue_of(connection) else { return };
@@ -60,7 +64,9 @@ impl Host {
             }
             Event::Established { .. } => self.begin(now, qp),
             Event::Rejected { reason, .. } => self.fail(now, qp, completed, End::Rejected(reason)),
-            Event::Unreachable { waited, .. } => self.fail(now, qp, completed, End::Unreachable(waited)),
+            Event::Unreachable { waited, .. } => {
+                self.fail(now, qp, completed, End::Unreachable(waited))
+            }
             Event::Disconnected { .. } if self.number == 1 => {
                 self.reset(now, qp);
                 self.queues[qp].connection = None;

@@ -119,7 +119,8 @@ impl Pattern {
 
     /// Whatever the life before has left is never written.
     pub fn begin_life(&mut self, qp: usize, life: usize) {
-        let [incoming, outgoing] = [1 - self.host, self.host].map(|from| &self.plan.streams[qp][from]);
+        let [incoming, outgoing] =
+            [1 - self.host, self.host].map(|from| &self.plan.streams[qp][from]);
         let at = |stream: &Stream| Cursor { message: stream.first_of(life), offset: 0 };
         self.placed[qp] = at(incoming);
         self.placed[qp].settle(incoming, |m| incoming.messages[m].kind.places());
@@ -206,7 +207,8 @@ impl Pattern {
         let stream = &self.plan.streams[qp][1 - self.host];
         let from = self.reached_atomic.get(&address).copied();
         let from = from.unwrap_or_else(|| stream.first_of(offset as usize / 8));
-        let next = (from..stream.messages.len()).find(|&message| stream.messages[message].kind.is_atomic());
+        let next = (from..stream.messages.len())
+            .find(|&message| stream.messages[message].kind.is_atomic());
         let Some(next) = next else { return };
         self.reached_atomic.insert(address, next + 1);
         self.reached[qp] = self.reached[qp].max(next + 1);

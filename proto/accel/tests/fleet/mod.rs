@@ -119,7 +119,8 @@ pub struct Setup {
     /// QPs begin within this time.
     pub stagger: Duration,
     pub random_ports: bool,
-    /// Lives begin at one of so many PSNs by turns, each so far behind the one before; drawn if `None`.
+    /// Lives begin at one of so many PSNs by turns, each so far behind the one before; drawn if
+    /// `None`.
     pub psn_step: Option<(usize, i32)>,
     pub kills: Vec<Kill>,
     /// What the second host sends from then on, but for the connection manager's messages, passes
@@ -260,7 +261,8 @@ fn add_detour(stations: &mut Vec<Station>, cables: &mut Vec<Cable>, setup: &Setu
         *end.expect("hosts have a cable") = (first + host, 1);
         cables.push(Cable::short([(host, 0), (first + host, 0)], setup.rate));
     }
-    let wire = LinkConfig { delay: setup.fibre.delay, rate: setup.fibre.rate, ..LinkConfig::default() };
+    let wire =
+        LinkConfig { delay: setup.fibre.delay, rate: setup.fibre.rate, ..LinkConfig::default() };
     let ends = [(first, 2), (first + 1, 2)];
     cables.push(Cable { ends, wire, loss_toward_second_only: false });
 }
@@ -302,7 +304,8 @@ impl Fleet {
         match between {
             None => cables.insert(0, fibre(setup.fibre.clone(), ends)),
             Some(node) => {
-                let half = LinkConfig { delay: setup.fibre.delay.divided_by(2), ..setup.fibre.clone() };
+                let half =
+                    LinkConfig { delay: setup.fibre.delay.divided_by(2), ..setup.fibre.clone() };
                 let middle = stations.len();
                 stations.push(Station::Between(node));
                 cables.push(fibre(half.clone(), [ends[0], (middle, 0)]));
@@ -388,7 +391,8 @@ impl Fleet {
             let [a, b] = [self.host(0), self.host(1)];
             outcome.counts.push([a.count(qp, b), b.count(qp, a)]);
         }
-        let has_failed = |&qp: &usize| [0, 1].into_iter().any(|host| self.host(host).has_failed(qp));
+        let has_failed =
+            |&qp: &usize| [0, 1].into_iter().any(|host| self.host(host).has_failed(qp));
         let whole: Vec<usize> = (0..self.setup.qps).filter(|qp| !has_failed(qp)).collect();
         for number in [0, 1] {
             let Station::Host(host) = &mut self.nodes[number] else { continue };

@@ -109,7 +109,8 @@ impl Stream {
 
     /// The first receive of a life, and the first of the next.
     pub fn receives_of(&self, life: usize) -> [usize; 2] {
-        [life, life + 1].map(|life| self.receives.partition_point(|&message| message < self.first_of(life)))
+        [life, life + 1]
+            .map(|life| self.receives.partition_point(|&message| message < self.first_of(life)))
     }
 
     /// The word of a life once all its atomics are done.
@@ -167,7 +168,8 @@ pub struct Plan {
     /// Bytes between two messages' places.
     pub stride: u64,
     pub seed: u64,
-    /// Lives begin at one of so many PSNs by turns, each so far behind the one before; drawn if `None`.
+    /// Lives begin at one of so many PSNs by turns, each so far behind the one before; drawn if
+    /// `None`.
     pub psn_step: Option<(usize, i32)>,
 }
 

@@ -6,8 +6,8 @@ use super::{Connect, Count, Setup, address_of};
 use longhaul_cm::{ConnectionId, DisconnectCause, RejectReason, ServiceId, Waited};
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_rnic::{
-    Access, AddressVector, Completion, CompletionOp, Config, CqId, Event, MrKeys, QpAttr, QpInit, QpKind,
-    QpState, RecvWr, Rnic, SendOp, SendWr, Sge, Status,
+    Access, AddressVector, Completion, CompletionOp, Config, CqId, Event, MrKeys, QpAttr, QpInit,
+    QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge, Status,
 };
 use longhaul_units::{Duration, Instant, Qpn, RKey};
 use longhaul_wire::MacAddr;
@@ -163,7 +163,8 @@ impl Host {
     /// Whether a QP is in its last life, and has no more to complete or to receive.
     pub fn is_done(&self, qp: usize) -> bool {
         let queue = &self.queues[qp];
-        let [mine, theirs] = [self.number, 1 - self.number].map(|from| &self.plan.streams[qp][from]);
+        let [mine, theirs] =
+            [self.number, 1 - self.number].map(|from| &self.plan.streams[qp][from]);
         let is_last = queue.life + 1 == self.setup.lives;
         if queue.has_failed && self.setup.connect == Connect::Manager {
             // Nobody asks for another connection.
@@ -202,8 +203,10 @@ impl Host {
         let messages = &self.plan.streams[qp][self.number].messages;
         let completed = self.queues[qp].completed;
         let fence = (0..completed).rev().find(|&message| messages[message].kind.fetches());
-        let [placed, reached] = [Pattern::placed, Pattern::reached].map(|of| of(responder.rnic.memory(), qp));
-        let received = &self.plan.streams[qp][self.number].receives[..responder.queues[qp].received];
+        let [placed, reached] =
+            [Pattern::placed, Pattern::reached].map(|of| of(responder.rnic.memory(), qp));
+        let received =
+            &self.plan.streams[qp][self.number].receives[..responder.queues[qp].received];
         let reached = reached.max(received.last().map_or(0, |&message| message + 1));
         Count { messages: messages.len(), completed, placed, reached, fence }
     }
@@ -313,7 +316,8 @@ impl Host {
     }
 
     pub(super) fn begin_life(&mut self, qp: usize, life: usize) {
-        let [mine, theirs] = [self.number, 1 - self.number].map(|from| &self.plan.streams[qp][from]);
+        let [mine, theirs] =
+            [self.number, 1 - self.number].map(|from| &self.plan.streams[qp][from]);
         let queue = &mut self.queues[qp];
         queue.life = life;
         queue.has_failed = false;
@@ -380,7 +384,8 @@ impl Host {
         while queue.receives_posted < to {
             let number = queue.receives_posted as u64;
             let at = memory::address(qp, Area::Received, number * self.plan.stride);
-            let segments = [Sge { address: at, len: self.plan.stride as u32, lkey: self.keys.lkey }];
+            let segments =
+                [Sge { address: at, len: self.plan.stride as u32, lkey: self.keys.lkey }];
             self.rnic.post_recv(qpn, &RecvWr { wr_id: number, segments: &segments }).unwrap();
             queue.receives_posted += 1;
         }
@@ -396,7 +401,8 @@ impl Host {
         while queue.posted < end && queue.posted - queue.completed < self.setup.depth as usize {
             let index = queue.posted;
             let (message, peer) = (stream.messages[index], queue.peer.expect("introduced"));
-            let (op, area) = operation(qp, index, queue.life, &message, peer.rkey, self.plan.stride);
+            let (op, area) =
+                operation(qp, index, queue.life, &message, peer.rkey, self.plan.stride);
             let own = index as u64 * self.plan.stride;
             let address = memory::address(qp, area, own);
             let segments = [Sge { address, len: message.len, lkey: self.keys.lkey }];
@@ -420,8 +426,10 @@ impl Host {
             let message = completion.wr_id as usize;
             return self.fail(now, qp, message, End::Completion(completion.status));
         }
-        let is_receive = matches!(completion.op, CompletionOp::Recv | CompletionOp::RecvWriteImmediate);
-        let wrong = if is_receive { self.receive(now, qp, completion) } else { self.take(qp, completion) };
+        let is_receive =
+            matches!(completion.op, CompletionOp::Recv | CompletionOp::RecvWriteImmediate);
+        let wrong =
+            if is_receive { self.receive(now, qp, completion) } else { self.take(qp, completion) };
         if let Some(what) = wrong {
             self.violations.push(format!("host {}, QP {qp}: {what}: {completion:?}", self.number));
         }
@@ -454,7 +462,12 @@ impl Host {
     }
 
     /// A message of the peer's has come.
-    fn receive(&mut self, now: Instant, qp: usize, completion: &Completion) -> Option<&'static str> {
+    fn receive(
+        &mut self,
+        now: Instant,
+        qp: usize,
+        completion: &Completion,
+    ) -> Option<&'static str> {
         let stream = &self.plan.streams[qp][1 - self.number];
         let queue = &mut self.queues[qp];
         if completion.wr_id as usize != queue.received {
@@ -519,7 +532,9 @@ fn operation(
     let written = memory::address(qp, Area::Written, own);
     let word = memory::address(qp, Area::Words, life as u64 * 8);
     match message.kind {
-        Kind::Send | Kind::SendImmediate => (SendOp::Send { immediate, invalidate: None }, Area::Source),
+        Kind::Send | Kind::SendImmediate => {
+            (SendOp::Send { immediate, invalidate: None }, Area::Source)
+        }
         Kind::Write | Kind::WriteImmediate => {
             (SendOp::Write { remote_address: written, rkey, immediate }, Area::Source)
         }
@@ -527,7 +542,9 @@ fn operation(
             let remote_address = memory::address(qp, Area::Readable, own);
             (SendOp::Read { remote_address, rkey }, Area::Fetched)
         }
-        Kind::FetchAdd { add } => (SendOp::FetchAdd { remote_address: word, rkey, add }, Area::Fetched),
+        Kind::FetchAdd { add } => {
+            (SendOp::FetchAdd { remote_address: word, rkey, add }, Area::Fetched)
+        }
         Kind::CompareSwap { compare, swap } => {
             (SendOp::CmpSwap { remote_address: word, rkey, compare, swap }, Area::Fetched)
         }
@@ -555,6 +572,9 @@ impl Node for Host {
         let turn = self.turns.front().map(|&(at, ..)| at);
         let receive = self.receives.front().map(|&(at, ..)| at);
         let own = [turn, receive].into_iter().flatten().min();
-        Deadline::earliest(self.rnic.poll_timeout(), own.map(|at| Deadline { at, reason: "program" }))
+        Deadline::earliest(
+            self.rnic.poll_timeout(),
+            own.map(|at| Deadline { at, reason: "program" }),
+        )
     }
 }

@@ -4,8 +4,8 @@
 
 use crate::script::frames;
 use longhaul_rnic::{
-    Access, AddressVector, Completion, Config, CqId, Memory, MrKeys, Mtu, QpAttr, QpInit, QpKind, QpState,
-    Rnic, Sge,
+    Access, AddressVector, Completion, Config, CqId, Memory, MrKeys, Mtu, QpAttr, QpInit, QpKind,
+    QpState, Rnic, Sge,
 };
 use longhaul_units::{BitRate, Instant, Psn, Qpn};
 use longhaul_wire::MacAddr;
@@ -92,7 +92,13 @@ pub struct Peer {
 }
 
 /// Connects the queue pair of `host` with the other one.
-pub fn connect<M: Memory>(rnic: &mut Rnic<M>, now: Instant, ends: &[End], host: usize, terms: Terms) {
+pub fn connect<M: Memory>(
+    rnic: &mut Rnic<M>,
+    now: Instant,
+    ends: &[End],
+    host: usize,
+    terms: Terms,
+) {
     let peer = Peer { host: 1 - host, qpn: ends[1 - host].qpn };
     let psns = [terms.psns[host], terms.psns[1 - host]];
     join(rnic, now, ends[host].qpn, &peer, psns, terms.mtu, 7);
@@ -108,8 +114,12 @@ pub fn join<M: Memory>(
     mtu: Mtu,
     rnr_retry: u8,
 ) {
-    let address =
-        AddressVector { destination_ip: ip(peer.host), hop_limit: 64, traffic_class: 0, flow_label: 0 };
+    let address = AddressVector {
+        destination_ip: ip(peer.host),
+        hop_limit: 64,
+        traffic_class: 0,
+        flow_label: 0,
+    };
     let transitions = [
         QpAttr {
             state: Some(QpState::Init),
@@ -143,11 +153,13 @@ pub fn join<M: Memory>(
     }
 }
 
-/// The connection manager's messages that boxes see when such a connection is made: who sends, and the frame.
+/// The connection manager's messages that boxes see when such a connection is made: who sends, and
+/// the frame.
 pub fn connection_messages(ends: &[End], terms: Terms) -> [(usize, Vec<u8>); 3] {
     let [requester_qpn, responder_qpn] = [LOCAL, REMOTE].map(|host| ends[host].qpn.get());
     let wire = frames::Wire { requester_qpn, responder_qpn, ..frames::Wire::default() };
-    let line = format!("psn={} rpsn={} mtu={}", terms.psns[LOCAL], terms.psns[REMOTE], terms.mtu.bytes());
+    let line =
+        format!("psn={} rpsn={} mtu={}", terms.psns[LOCAL], terms.psns[REMOTE], terms.mtu.bytes());
     [
         (LOCAL, wire.requester_frame(&format!("req {line}"))),
         (REMOTE, wire.responder_frame(&format!("rep {line}"))),

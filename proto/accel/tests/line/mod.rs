@@ -1,5 +1,5 @@
-//! Two software RNICs, each with or without an accelerator, and a fibre between them, in virtual time. Any of them may
-//! be held up for a while, as programs on a busy machine are.
+//! Two software RNICs, each with or without an accelerator, and a fibre between them, in virtual
+//! time. Any of them may be held up for a while, as programs on a busy machine are.
 
 use crate::host::{self, BASE, Depths, End, LOCAL, REMOTE, Terms};
 use crate::script::{Sink, deliver};
@@ -69,8 +69,8 @@ enum Program {
 /// Frames that wait for each program.
 type Waiting = Rc<[Cell<usize>; 3]>;
 
-/// A program, which may get no turn for a while: what comes to it waits, and those who send to it have to wait
-/// themselves when that is too much.
+/// A program, which may get no turn for a while: what comes to it waits, and those who send to it
+/// have to wait themselves when that is too much.
 pub struct Place {
     program: Program,
     number: usize,
@@ -79,7 +79,8 @@ pub struct Place {
     waiting: Waiting,
 }
 
-/// Frames that wait for a program that is held up before those who send to it have to wait themselves.
+/// Frames that wait for a program that is held up before those who send to it have to wait
+/// themselves.
 const INBOX_MAX: usize = 1024;
 
 impl Place {
@@ -197,11 +198,15 @@ impl Line {
     pub fn new(setup: Setup) -> Line {
         let rate = BitRate::from_gbps(10).expect("not zero");
         let host = |host: usize| {
-            Program::Host(Box::new(Rnic::new(host::config(host, rate), Bytes(vec![0; setup.memory]))))
+            Program::Host(Box::new(Rnic::new(
+                host::config(host, rate),
+                Bytes(vec![0; setup.memory]),
+            )))
         };
         let config = Config { wan_rate: Some(rate), lan_rate: Some(rate), ..Config::default() };
-        let [near, far] =
-            setup.boxes.map(|wanted| wanted.then(|| Accelerator::new(config.clone()).expect("valid")));
+        let [near, far] = setup
+            .boxes
+            .map(|wanted| wanted.then(|| Accelerator::new(config.clone()).expect("valid")));
         let mut link = LinkConfig::fibre_km(setup.km, rate);
         link.loss = setup.loss;
         link.seed = setup.seed;
@@ -209,7 +214,8 @@ impl Line {
         let middle = Chain::new(near, Some(Chain::new(Some(link), far.map(Mirrored))));
         let waiting = Waiting::default();
         let programs = [host(LOCAL), host(REMOTE), Program::Middle(Box::new(middle))];
-        let places = programs.into_iter().enumerate().map(|(n, program)| Place::new(n, program, &waiting));
+        let places =
+            programs.into_iter().enumerate().map(|(n, program)| Place::new(n, program, &waiting));
         let cables = [LOCAL, REMOTE].map(|host| Cable {
             ends: [(host, 0), (MIDDLE, host)],
             wire: LinkConfig::default(),
@@ -231,13 +237,19 @@ impl Line {
     }
 
     pub fn host_mut(&mut self, host: usize) -> &mut Rnic<Bytes> {
-        let Program::Host(rnic) = &mut self.nodes[host].program else { panic!("{host} is no host") };
+        let Program::Host(rnic) = &mut self.nodes[host].program else {
+            panic!("{host} is no host")
+        };
         rnic
     }
 
     fn box_mut(&mut self, place: usize) -> Option<&mut Accelerator> {
         let Program::Middle(middle) = &mut self.nodes[MIDDLE].program else { panic!("no host") };
-        if place == LOCAL { middle.left_mut() } else { Some(&mut middle.right_mut()?.right_mut()?.0) }
+        if place == LOCAL {
+            middle.left_mut()
+        } else {
+            Some(&mut middle.right_mut()?.right_mut()?.0)
+        }
     }
 
     pub fn boxes(&self) -> impl Iterator<Item = &Accelerator> {
@@ -264,7 +276,8 @@ impl Line {
         self.ends = ends.into();
     }
 
-    /// Lets every program send, and goes to the next moment at which anything happens; false when there is none.
+    /// Lets every program send, and goes to the next moment at which anything happens; false when
+    /// there is none.
     pub fn step(&mut self) -> bool {
         self.hold_somebody_up();
         let happens = self.nodes.step();

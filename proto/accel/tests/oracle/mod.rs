@@ -11,12 +11,20 @@ use longhaul_units::Duration;
 /// A box that is away for longer than this never comes back within a run.
 pub const FOREVER: Duration = Duration::from_ms(1_000_000);
 
-/// What is posted, each batch once the one before is completed and delivered, or has been given time for it. The first
-/// shows boxes the flow that have missed the connection manager's messages. The last two have no crashes: by the first of
-/// them the boxes find out what was lost, and by the second the requester.
+/// What is posted, each batch once the one before is completed and delivered, or has been given
+/// time for it. The first shows boxes the flow that have missed the connection manager's messages.
+/// The last two have no crashes: by the first of them the boxes find out what was lost, and by the
+/// second the requester.
 const BATCHES: [&[Op]; 5] = [
     &[Op::Write(100), Op::Send(64), Op::Write(200)],
-    &[Op::Write(3000), Op::Send(1500), Op::Write(100), Op::Read(2500), Op::Send(64), Op::Write(2048)],
+    &[
+        Op::Write(3000),
+        Op::Send(1500),
+        Op::Write(100),
+        Op::Read(2500),
+        Op::Send(64),
+        Op::Write(2048),
+    ],
     &[Op::Send(1500), Op::Write(1024)],
     &[Op::Write(10)],
     &[Op::Write(10)],
@@ -34,8 +42,8 @@ fn op(slot: usize) -> Op {
 pub struct Ending {
     /// Completions of the requester, in order.
     pub statuses: Vec<Status>,
-    /// Messages whose last byte the responder has written, in order, READs among them as soon as nothing before them is
-    /// missing.
+    /// Messages whose last byte the responder has written, in order, READs among them as soon as
+    /// nothing before them is missing.
     pub delivered: usize,
     /// Events of each box before the last two batches.
     pub events: [u64; 2],
@@ -119,8 +127,8 @@ pub fn run<B: Boxed>(row: &mut RowOf<B>, ill: Ill, crashes: Option<(Role, Crash)
     Ending { statuses, delivered, events }
 }
 
-/// What the responder wrote is what was sent, in order, each packet once, with nothing behind a gap. Returns how many
-/// messages it has.
+/// What the responder wrote is what was sent, in order, each packet once, with nothing behind a
+/// gap. Returns how many messages it has.
 fn check_delivered<B: Boxed>(row: &mut RowOf<B>, received: &[usize]) -> usize {
     let chunks = |slot: usize| {
         let len = if op(slot).is_read() { 0 } else { op(slot).len() };
@@ -143,7 +151,8 @@ fn check_delivered<B: Boxed>(row: &mut RowOf<B>, received: &[usize]) -> usize {
         there
     };
     let delivered = (0..slots).take_while(is_there).count();
-    let sends: Vec<usize> = (0..delivered).filter(|slot| matches!(op(*slot), Op::Send(_))).collect();
+    let sends: Vec<usize> =
+        (0..delivered).filter(|slot| matches!(op(*slot), Op::Send(_))).collect();
     assert_eq!(received, sends, "each SEND is received once, in order");
     delivered
 }
@@ -170,13 +179,17 @@ pub fn check(mode: Mode, crashes: Option<(Role, Crash)>, ending: &Ending) {
     }
 }
 
-/// Besides: nothing fails where nothing was lost that the requester's NIC cannot send again, and its retries outlast all.
+/// Besides: nothing fails where nothing was lost that the requester's NIC cannot send again, and
+/// its retries outlast all.
 pub fn check_going_on(mode: Mode, crashes: Option<(Role, Crash)>, ending: &Ending) {
     let role = crashes.map(|(role, _)| role);
-    let keeps_nothing = matches!((mode, role), (Mode::Off, _) | (Mode::Far, Some(Role::Near)) | (_, None));
+    let keeps_nothing =
+        matches!((mode, role), (Mode::Off, _) | (Mode::Far, Some(Role::Near)) | (_, None));
     let is_back = crashes.is_none_or(|(_, crash)| crash.away < FOREVER);
     assert!(
-        !keeps_nothing || !is_back || ending.statuses.iter().all(|status| *status == Status::Success),
+        !keeps_nothing
+            || !is_back
+            || ending.statuses.iter().all(|status| *status == Status::Success),
         "nothing was lost that could not be sent again: {:?}",
         ending.statuses
     );

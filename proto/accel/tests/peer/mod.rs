@@ -3,7 +3,8 @@
 use longhaul_node::{Deadline, Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn, RKey, Rng, SplitMix64};
 use longhaul_wire::{
-    Aeth, Bth, Head, NakCode, Opcode, Packet, Path, PathTemplate, Position, Reth, Syndrome, Verb, rnr_timer,
+    Aeth, Bth, Head, NakCode, Opcode, Packet, Path, PathTemplate, Position, Reth, Syndrome, Verb,
+    rnr_timer,
 };
 use std::collections::VecDeque;
 
@@ -141,7 +142,8 @@ impl Peer {
     }
 
     pub fn send(&mut self, now: Instant) {
-        while self.error.is_none() && self.rnr_until.is_none() && self.next < self.una + self.window {
+        while self.error.is_none() && self.rnr_until.is_none() && self.next < self.una + self.window
+        {
             let index = self.index_of(self.next);
             let Some(request) = self.requests.get(index) else { break };
             let skipped = (self.next - request.first) as usize * MTU;
@@ -193,7 +195,12 @@ impl Peer {
         };
         assert!(acked_to <= self.sent_to, "acknowledged PSN {} was never sent", seq - BASE);
         let msn = Msn::new(self.messages_before(acked_to) as u32);
-        assert!(acked_to < self.una || aeth.msn == msn, "MSN {} at PSN {}, not {msn}", aeth.msn, seq - BASE);
+        assert!(
+            acked_to < self.una || aeth.msn == msn,
+            "MSN {} at PSN {}, not {msn}",
+            aeth.msn,
+            seq - BASE
+        );
         if seq + 1 < self.una {
             return;
         }
@@ -339,13 +346,17 @@ impl Peer {
             let template = PathTemplate::new(&self.path);
             let mut head = Head::begin(&template, &bth);
             if opcode.has_aeth() {
-                head.push_aeth(&Aeth { syndrome: Syndrome::ACK_UNLIMITED, msn: Msn::new(self.msn as u32) });
+                head.push_aeth(&Aeth {
+                    syndrome: Syndrome::ACK_UNLIMITED,
+                    msn: Msn::new(self.msn as u32),
+                });
             }
             let from = i as usize * MTU;
             let message = reth.virtual_address >> 32;
             let skipped = reth.virtual_address as u32 as usize;
-            let payload: Vec<u8> =
-                (from..(from + MTU).min(reth.len as usize)).map(|i| pattern(message, skipped + i)).collect();
+            let payload: Vec<u8> = (from..(from + MTU).min(reth.len as usize))
+                .map(|i| pattern(message, skipped + i))
+                .collect();
             self.out.push_back(seal(head, &template, &payload));
         }
     }
@@ -395,8 +406,11 @@ impl Node for Peer {
 
 fn seal(mut head: Head, template: &PathTemplate, payload: &[u8]) -> Vec<u8> {
     let pad_len = head.finish(template, payload.len());
-    let frame =
-        Frame { head: head.bytes(), payload: Payload::Bytes(payload), trailer: Trailer::Sealed { pad_len } };
+    let frame = Frame {
+        head: head.bytes(),
+        payload: Payload::Bytes(payload),
+        trailer: Trailer::Sealed { pad_len },
+    };
     let mut bytes = vec![0; frame.len()];
     frame.write_to(&mut bytes);
     bytes

@@ -125,7 +125,8 @@ impl<B: Boxed> Node for Fallible<B> {
         }
         let ahead = self.crash.filter(|crash| crash.after > self.events);
         let left = ahead.map_or(u64::MAX, |crash| crash.after - self.events);
-        let mut counted = Counted { out, left, sent: 0, lost: &self.lost_behind, by_side: &mut self.left };
+        let mut counted =
+            Counted { out, left, sent: 0, lost: &self.lost_behind, by_side: &mut self.left };
         self.node.poll_transmit(now, &mut counted);
         let sent = counted.sent;
         self.note(now, sent);

@@ -1,7 +1,9 @@
-//! Two software RNICs with both boxes of a pair between them, in a row: near and far for what the first one requests.
+//! Two software RNICs with both boxes of a pair between them, in a row: near and far for what the
+//! first one requests.
 //!
-//! The row is one node of nested chains. The boxes are accelerators, or [whole boxes](whole). The far accelerator stands in
-//! it as it is: mirrored, as its own box has it, in a box that is seen from the other side. Either may crash after any of its events, and comes back with empty memory;
+//! The row is one node of nested chains. The boxes are accelerators, or [whole boxes](whole). The
+//! far accelerator stands in it as it is: mirrored, as its own box has it, in a box that is seen
+//! from the other side. Either may crash after any of its events, and comes back with empty memory;
 //! cables may lose the frames that a test names.
 
 #![allow(dead_code)]
@@ -172,7 +174,8 @@ impl<B: Boxed> RowOf<B> {
             config.report_credits = setup.report_credits;
             // Each place of each host holds something else.
             let mut noise = SplitMix64::new(host as u64);
-            let bytes = (0..setup.slots * SLOT / 8).flat_map(|_| noise.next_u64().to_ne_bytes()).collect();
+            let bytes =
+                (0..setup.slots * SLOT / 8).flat_map(|_| noise.next_u64().to_ne_bytes()).collect();
             Rnic::new(config, Logged { bytes, writes: Vec::new() })
         };
         let link = |delay, loss, seed| {
@@ -186,8 +189,10 @@ impl<B: Boxed> RowOf<B> {
         );
         let beyond = Chain::new(link(setup.delay, setup.loss[0], setup.seed), Some(far));
         let near = Chain::new(Some(Fallible::new(node(Role::Near))), Some(beyond));
-        let nodes =
-            Chain::new(Some(Mirrored(host(LOCAL))), Some(Chain::new(link(lan, 0.0, setup.seed), Some(near))));
+        let nodes = Chain::new(
+            Some(Mirrored(host(LOCAL))),
+            Some(Chain::new(link(lan, 0.0, setup.seed), Some(near))),
+        );
         let mut row = RowOf { now: Instant::from_ns(1000), nodes, ends: Vec::new() };
         row.connect(setup);
         row
@@ -223,7 +228,9 @@ impl<B: Boxed> RowOf<B> {
 
     fn connect(&mut self, setup: &Setup) {
         let depths = Depths { cq: 512, sq: setup.depth, rq: 256 };
-        self.ends = [LOCAL, REMOTE].map(|host| End::open(self.host(host), setup.slots * SLOT, depths)).into();
+        self.ends = [LOCAL, REMOTE]
+            .map(|host| End::open(self.host(host), setup.slots * SLOT, depths))
+            .into();
         let ends = std::mem::take(&mut self.ends);
         let now = self.now;
         for host in [LOCAL, REMOTE] {
@@ -248,7 +255,8 @@ impl<B: Boxed> RowOf<B> {
         }
     }
 
-    /// Posts a message whose place in memory is `slot`; for a SEND the receive as well, if `received`.
+    /// Posts a message whose place in memory is `slot`; for a SEND the receive as well, if
+    /// `received`.
     pub fn post(&mut self, slot: usize, op: Op, received: bool) {
         let (remote_address, rkey) = (BASE + (slot * SLOT) as u64, self.ends[REMOTE].keys.rkey);
         let op_of = match op {
@@ -276,7 +284,9 @@ impl<B: Boxed> RowOf<B> {
     pub fn post_receive(&mut self, slot: usize) {
         let segments = [self.segment(REMOTE, slot, SLOT)];
         let qp = self.ends[REMOTE].qpn;
-        self.host(REMOTE).post_recv(qp, &RecvWr { wr_id: slot as u64, segments: &segments }).unwrap();
+        self.host(REMOTE)
+            .post_recv(qp, &RecvWr { wr_id: slot as u64, segments: &segments })
+            .unwrap();
     }
 
     fn segment(&self, host: usize, slot: usize, len: usize) -> Sge {
@@ -288,8 +298,8 @@ impl<B: Boxed> RowOf<B> {
         host::completions(self.host(host), cq)
     }
 
-    /// Lets everything send, goes to the next moment at which anything happens, but no further than to `end`, and lets
-    /// it happen. False: nothing happens until then.
+    /// Lets everything send, goes to the next moment at which anything happens, but no further than
+    /// to `end`, and lets it happen. False: nothing happens until then.
     pub fn step(&mut self, end: Instant) -> bool {
         self.nodes.poll_transmit(self.now, &mut Nowhere);
         let due = self.nodes.poll_timeout().filter(|due| due.at <= end);

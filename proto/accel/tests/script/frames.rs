@@ -4,11 +4,12 @@ use longhaul_accel::LAN;
 use longhaul_node::{Frame, Payload, Side, Trailer};
 use longhaul_units::{Msn, Psn, Qpn, RKey};
 use longhaul_wire::mad::{
-    Drep, Dreq, GSI_QKEY, Header, Mad, Message, Opaque, Rep, Req, ReqPath, Rtu, TransportService, gid_of_ip,
+    Drep, Dreq, GSI_QKEY, Header, Mad, Message, Opaque, Rep, Req, ReqPath, Rtu, TransportService,
+    gid_of_ip,
 };
 use longhaul_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Head, MacAddr, NakCode, Opcode, Packet, Path, PathTemplate,
-    Position, Reth, Syndrome, Verb, credit_code, credits,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Head, MacAddr, NakCode, Opcode, Packet, Path,
+    PathTemplate, Position, Reth, Syndrome, Verb, credit_code, credits,
 };
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -137,7 +138,8 @@ impl Wire {
         if ["req", "rep", "rtu", "dreq", "drep", "lap"].contains(&name) {
             return self.management(path, migreq, name, &words);
         }
-        let opcode = OPCODES.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name}?")).1;
+        let opcode =
+            OPCODES.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name}?")).1;
         let psn: u32 = words.0[1].parse().expect("a PSN");
         let len = words.value("len").unwrap_or(usual_len(opcode));
         let mut bth = Bth::new(opcode, Qpn::new(dest_qp), Psn::new(psn));
@@ -151,7 +153,12 @@ impl Wire {
             head.push_reth(&Reth { virtual_address: 0x1000, rkey: RKey(7), len: dma });
         }
         if opcode.has_atomic() {
-            head.push_atomic(&AtomicEth { virtual_address: 8, rkey: RKey(7), swap_or_add: 1, compare: 0 });
+            head.push_atomic(&AtomicEth {
+                virtual_address: 8,
+                rkey: RKey(7),
+                swap_or_add: 1,
+                compare: 0,
+            });
         }
         if opcode.has_aeth() {
             head.push_aeth(&Aeth {
@@ -198,7 +205,11 @@ impl Wire {
                 max_cm_retries: 15,
                 srq: false,
                 primary: ReqPath::default(),
-                alternate: if words.has("alternate") { alternate_path() } else { ReqPath::default() },
+                alternate: if words.has("alternate") {
+                    alternate_path()
+                } else {
+                    ReqPath::default()
+                },
                 sap_supported: false,
                 private_data,
             }),
@@ -219,9 +230,11 @@ impl Wire {
                 ca_guid: 2,
                 private_data,
             }),
-            "rtu" => {
-                Message::Rtu(Rtu { local_comm_id: of("id", 1), remote_comm_id: of("rid", 2), private_data })
-            }
+            "rtu" => Message::Rtu(Rtu {
+                local_comm_id: of("id", 1),
+                remote_comm_id: of("rid", 2),
+                private_data,
+            }),
             "dreq" => Message::Dreq(Dreq {
                 local_comm_id: of("id", 1),
                 remote_comm_id: of("rid", 2),
@@ -233,9 +246,11 @@ impl Wire {
                 remote_comm_id: of("rid", 2),
                 rest: &lap_rest(path),
             }),
-            _ => {
-                Message::Drep(Drep { local_comm_id: of("rid", 2), remote_comm_id: of("id", 1), private_data })
-            }
+            _ => Message::Drep(Drep {
+                local_comm_id: of("rid", 2),
+                remote_comm_id: of("id", 1),
+                private_data,
+            }),
         };
         message.write(&Header::new(77), &mut mad);
         let mut bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(0));
@@ -249,8 +264,11 @@ impl Wire {
 
 pub fn seal(mut head: Head, template: &PathTemplate, payload: &[u8]) -> Vec<u8> {
     let pad_len = head.finish(template, payload.len());
-    let frame =
-        Frame { head: head.bytes(), payload: Payload::Bytes(payload), trailer: Trailer::Sealed { pad_len } };
+    let frame = Frame {
+        head: head.bytes(),
+        payload: Payload::Bytes(payload),
+        trailer: Trailer::Sealed { pad_len },
+    };
     let mut bytes = vec![0; frame.len()];
     frame.write_to(&mut bytes);
     bytes
@@ -259,7 +277,10 @@ pub fn seal(mut head: Head, template: &PathTemplate, payload: &[u8]) -> Vec<u8> 
 /// Payload that goes without saying, in bytes.
 fn usual_len(opcode: Opcode) -> u32 {
     match (opcode.verb(), opcode.position()) {
-        (Some(Verb::Send | Verb::Write | Verb::ReadResponse), Position::First | Position::Middle) => 1024,
+        (
+            Some(Verb::Send | Verb::Write | Verb::ReadResponse),
+            Position::First | Position::Middle,
+        ) => 1024,
         (Some(Verb::Send | Verb::Write | Verb::ReadResponse), _) => 64,
         _ => 0,
     }
@@ -304,7 +325,10 @@ fn describe_packet(packet: &Packet<'_>, frame: &Frame<'_>) -> String {
     let name = match packet.aeth().map(|aeth| aeth.syndrome) {
         Some(Syndrome::Nak(_)) => "nak",
         Some(Syndrome::RnrNak { .. }) => "rnr",
-        _ => OPCODES.iter().find(|(_, opcode)| *opcode == bth.opcode).map_or("unknown", |(name, _)| *name),
+        _ => OPCODES
+            .iter()
+            .find(|(_, opcode)| *opcode == bth.opcode)
+            .map_or("unknown", |(name, _)| *name),
     };
     let mut text = format!("{name} {}", bth.psn);
     if bth.ack_request {

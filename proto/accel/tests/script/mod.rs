@@ -9,8 +9,8 @@
 //! after 10ms                       time passes, timers fire
 //! ```
 //!
-//! After every step all frames that go out are compared with the `>` lines that follow it: same frames, same order
-//! on each side, nothing else.
+//! After every step all frames that go out are compared with the `>` lines that follow it: same
+//! frames, same order on each side, nothing else.
 
 #![allow(dead_code)]
 
@@ -121,16 +121,22 @@ impl Script {
     }
 
     fn nothing_left(&self, before: &str) {
-        let left: Vec<_> = self.pending.iter().map(|(side, bytes)| frames::describe(*side, bytes)).collect();
+        let left: Vec<_> =
+            self.pending.iter().map(|(side, bytes)| frames::describe(*side, bytes)).collect();
         assert!(left.is_empty(), "unexpected before `{before}`: {left:?}");
     }
 
     fn expect(&mut self, expected: &str) {
         let side = if expected.starts_with("lan") { LAN } else { WAN };
         let at = self.pending.iter().position(|(s, _)| *s == side);
-        let Some(at) = at else { panic!("`{expected}` did not come; pending: {}", self.pending.len()) };
+        let Some(at) = at else {
+            panic!("`{expected}` did not come; pending: {}", self.pending.len())
+        };
         let (_, bytes) = self.pending.remove(at);
-        assert_eq!(frames::describe(side, &bytes), expected.split_whitespace().collect::<Vec<_>>().join(" "));
+        assert_eq!(
+            frames::describe(side, &bytes),
+            expected.split_whitespace().collect::<Vec<_>>().join(" ")
+        );
     }
 
     fn step(&mut self, line: &str) {
@@ -151,7 +157,8 @@ impl Script {
     }
 
     fn connect(&mut self, rest: &str) {
-        for side_and_line in [(LAN, format!("req {rest}")), (WAN, format!("rep {rest}")), (LAN, "rtu".into())]
+        for side_and_line in
+            [(LAN, format!("req {rest}")), (WAN, format!("rep {rest}")), (LAN, "rtu".into())]
         {
             let (side, line) = side_and_line;
             let bytes = match side {

@@ -1,5 +1,5 @@
-//! Two sites with several hosts each and a long path between them, in virtual time: `hosts` requesters at the first site,
-//! each with a responder of its own at the second.
+//! Two sites with several hosts each and a long path between them, in virtual time: `hosts`
+//! requesters at the first site, each with a responder of its own at the second.
 //!
 //! Memory of hosts holds nothing: what arrives is only counted.
 
@@ -101,7 +101,8 @@ impl Path {
                 seed: Seed::of_scenario(setup.seed << 8 | number),
                 ..longhaul_wan::Config::default()
             });
-            let behind = Chain::new(Some(Mirrored(accelerator(far))), Some(transport.expect("valid")));
+            let behind =
+                Chain::new(Some(Mirrored(accelerator(far))), Some(transport.expect("valid")));
             Chain::new(Some(accelerator(near)), Some(behind))
         };
         match setup.boxes {
@@ -128,7 +129,8 @@ impl Path {
         }
     }
 
-    /// The accelerators that serve requesters of the first site: the one near to them, and the far one.
+    /// The accelerators that serve requesters of the first site: the one near to them, and the far
+    /// one.
     fn serving(&self) -> [Option<&Accelerator>; 2] {
         match self {
             Path::Plain(_) => [None, None],
@@ -141,7 +143,8 @@ impl Path {
     }
 }
 
-/// A switch without limits: frames go to the side that their IP destination is at, all that it does not know to the path.
+/// A switch without limits: frames go to the side that their IP destination is at, all that it does
+/// not know to the path.
 struct Hub {
     /// Side of each host; the path's is behind them.
     hosts: Vec<std::net::IpAddr>,
@@ -247,7 +250,8 @@ impl Sites {
     pub fn new(setup: &Setup) -> Sites {
         let hosts = setup.hosts;
         let host = |number: usize| {
-            let config = longhaul_rnic::Config { report_credits: false, ..host::config(number, setup.rate) };
+            let config =
+                longhaul_rnic::Config { report_credits: false, ..host::config(number, setup.rate) };
             Station::Host(Box::new(Rnic::new(config, Blank { written: 0 })))
         };
         let hub = |site: usize| {
@@ -285,21 +289,33 @@ impl Sites {
 
     /// The accelerators that serve requesters of the first site.
     pub fn boxes(&self) -> [Option<&Accelerator>; 2] {
-        let Station::Path(path) = &self.nodes[2 * self.hosts] else { unreachable!("behind the hosts") };
+        let Station::Path(path) = &self.nodes[2 * self.hosts] else {
+            unreachable!("behind the hosts")
+        };
         path.serving()
     }
 
-    /// A queue pair from the tenant's requester to its responder, with room for `depth` work requests.
+    /// A queue pair from the tenant's requester to its responder, with room for `depth` work
+    /// requests.
     pub fn connect(&mut self, tenant: usize, depth: u32, rnr_retry: u8) -> Pair {
         let depths = Depths { cq: 4 * depth, sq: depth, rq: depth };
         let now = self.now();
         let ends = [0, 1].map(|site| End::open(self.host(site, tenant), MESSAGE_MAX, depths));
         let index = self.ends.len();
-        let psns = [0xff_ff00 + index as u32 * 77, 1000 + index as u32 * 99].map(|psn| psn & 0xff_ffff);
+        let psns =
+            [0xff_ff00 + index as u32 * 77, 1000 + index as u32 * 99].map(|psn| psn & 0xff_ffff);
         for site in [0, 1] {
             let peer = Peer { host: place(self.hosts, 1 - site, tenant), qpn: ends[1 - site].qpn };
             let psns = [psns[site], psns[1 - site]];
-            host::join(self.host(site, tenant), now, ends[site].qpn, &peer, psns, Mtu::B4096, rnr_retry);
+            host::join(
+                self.host(site, tenant),
+                now,
+                ends[site].qpn,
+                &peer,
+                psns,
+                Mtu::B4096,
+                rnr_retry,
+            );
         }
         self.ends.push(ends);
         Pair { tenant, index }
@@ -310,7 +326,9 @@ impl Sites {
         let [local, remote] = &self.ends[pair.index];
         let op = match send {
             true => SendOp::Send { immediate: None, invalidate: None },
-            false => SendOp::Write { remote_address: BASE, rkey: remote.keys.rkey, immediate: None },
+            false => {
+                SendOp::Write { remote_address: BASE, rkey: remote.keys.rkey, immediate: None }
+            }
         };
         let segments = [local.segment(0, bytes)];
         let wr = SendWr {
@@ -329,7 +347,9 @@ impl Sites {
     pub fn post_receive(&mut self, pair: Pair, bytes: usize) {
         let remote = &self.ends[pair.index][1];
         let (qpn, segments) = (remote.qpn, [remote.segment(0, bytes)]);
-        self.host(1, pair.tenant).post_recv(qpn, &RecvWr { wr_id: 0, segments: &segments }).unwrap();
+        self.host(1, pair.tenant)
+            .post_recv(qpn, &RecvWr { wr_id: 0, segments: &segments })
+            .unwrap();
     }
 
     /// Completions of the pair's requester, or of its responder.

@@ -4,38 +4,46 @@ const MBPS: u64 = 1_000_000;
 
 /// Bytes that one unit of `rpg_byte_reset` stands for.
 ///
-/// The field has 15 bits and 32767 for its default. Counted in bytes, that would be an increase every 3 µs at 100
-/// Gbit/s; counted in units of 64 B it is 2 MiB, near the paper's 10 MB and the 2 MB that testers preset.
+/// The field has 15 bits and 32767 for its default. Counted in bytes, that would be an increase
+/// every 3 µs at 100 Gbit/s; counted in units of 64 B it is 2 MiB, near the paper's 10 MB and the 2
+/// MB that testers preset.
 const BYTE_RESET_UNIT: u64 = 64;
 
-/// Fraction bits of alpha and of powers of its decay inside, more than an adapter's 10 so that rounding plays no part.
+/// Fraction bits of alpha and of powers of its decay inside, more than an adapter's 10 so that
+/// rounding plays no part.
 pub(super) const ALPHA_BITS: u32 = 32;
 
 /// The reaction point's parameters, named and counted as in `ecn/roce_rp` of NVIDIA's driver.
 ///
-/// The default is what a ConnectX has ([`ReactionConfig::NVIDIA`]); [`ReactionConfig::PAPER`] is the published one.
+/// The default is what a ConnectX has ([`ReactionConfig::NVIDIA`]); [`ReactionConfig::PAPER`] is
+/// the published one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReactionConfig {
     /// Whether notifications are acted upon. Off, they are ignored and every QP stays at line rate.
     pub enable: bool,
-    /// Each reduction sets the target rate to the rate before it. Off, the target stays where it was when no
-    /// increase came in between, so that notifications in a row do not forget the rate before the first.
+    /// Each reduction sets the target rate to the rate before it. Off, the target stays where it
+    /// was when no increase came in between, so that notifications in a row do not forget the rate
+    /// before the first.
     pub clamp_tgt_rate: bool,
-    /// As `clamp_tgt_rate`, but only when the timer has increased the rate since the last reduction.
+    /// As `clamp_tgt_rate`, but only when the timer has increased the rate since the last
+    /// reduction.
     pub clamp_tgt_rate_after_time_inc: bool,
-    /// Weight of the old value in alpha's moving average, in 1024ths: 0 to 1023. Alpha is the estimate of how
-    /// congested the path is, 0 to 1.
+    /// Weight of the old value in alpha's moving average, in 1024ths: 0 to 1023. Alpha is the
+    /// estimate of how congested the path is, 0 to 1.
     pub dce_tcp_g: u32,
-    /// How often alpha is updated, up in a period that saw a notification and down otherwise: 1 to 131071 µs.
+    /// How often alpha is updated, up in a period that saw a notification and down otherwise: 1 to
+    /// 131071 µs.
     pub dce_tcp_rtt: u32,
     /// Alpha at the first notification, in 1024ths: 1 to 1023.
     pub initial_alpha_value: u32,
-    /// Shortest time between reductions, in µs; a notification that comes earlier takes effect at its end.
+    /// Shortest time between reductions, in µs; a notification that comes earlier takes effect at
+    /// its end.
     pub rate_reduce_monitor_period: u32,
-    /// Rate at the first notification, in Mbit/s, instead of a reduction by alpha; 0 reduces by alpha.
+    /// Rate at the first notification, in Mbit/s, instead of a reduction by alpha; 0 reduces by
+    /// alpha.
     pub rate_to_set_on_first_cnp: u32,
-    /// Increase of the target rate in additive increase, in Mbit/s, at least 1. A QP within this of the ceiling is
-    /// no longer limited.
+    /// Increase of the target rate in additive increase, in Mbit/s, at least 1. A QP within this of
+    /// the ceiling is no longer limited.
     pub rpg_ai_rate: u32,
     /// Increase of the target rate in hyper increase, in Mbit/s, at least 1.
     pub rpg_hai_rate: u32,
@@ -43,11 +51,11 @@ pub struct ReactionConfig {
     pub rpg_byte_reset: u32,
     /// Time between increases by the timer, in µs, at least 1.
     pub rpg_time_reset: u32,
-    /// How many increases by time, and by bytes, are fast recovery, halfway to the target each: 0 to 31. Beyond
-    /// it by one of the two, increase is additive; by both, hyper.
+    /// How many increases by time, and by bytes, are fast recovery, halfway to the target each: 0
+    /// to 31. Beyond it by one of the two, increase is additive; by both, hyper.
     pub rpg_threshold: u32,
-    /// Binary logarithm of what alpha in 1024ths is divided by to give the share that a reduction takes away: 11
-    /// takes alpha / 2, 10 takes alpha.
+    /// Binary logarithm of what alpha in 1024ths is divided by to give the share that a reduction
+    /// takes away: 11 takes alpha / 2, 10 takes alpha.
     pub rpg_gd: u32,
     /// Least share of the rate that a reduction leaves, in percent: 0 to 100.
     pub rpg_min_dec_fac: u32,
@@ -79,9 +87,9 @@ impl ReactionConfig {
         rpg_max_rate: 0,
     };
 
-    /// What the paper deployed at 40 Gbit/s: g = 1/256, timers of 55 µs, byte counter of 10 MB, five steps of fast
-    /// recovery, 40 Mbit/s of additive increase; hyper increase, which it leaves open, is ten times that here. To
-    /// go with a notification point of 50 µs.
+    /// What the paper deployed at 40 Gbit/s: g = 1/256, timers of 55 µs, byte counter of 10 MB,
+    /// five steps of fast recovery, 40 Mbit/s of additive increase; hyper increase, which it leaves
+    /// open, is ten times that here. To go with a notification point of 50 µs.
     pub const PAPER: ReactionConfig = ReactionConfig {
         clamp_tgt_rate: true,
         dce_tcp_g: 1020,
@@ -107,8 +115,8 @@ impl Default for ReactionConfig {
 pub struct NotificationConfig {
     /// Whether marked packets are answered.
     pub enable: bool,
-    /// Shortest time between two notifications for a QP, in µs; 0 answers every marked packet. NVIDIA's default
-    /// is 4, the paper's 50.
+    /// Shortest time between two notifications for a QP, in µs; 0 answers every marked packet.
+    /// NVIDIA's default is 4, the paper's 50.
     pub min_time_between_cnps: u32,
 }
 
@@ -197,7 +205,10 @@ impl Dcqcn {
         let ceiling = if r.rpg_max_rate == 0 { line } else { line.min(bps(r.rpg_max_rate)) };
         let min = bps(r.rpg_min_rate);
         if min > ceiling {
-            return Err(ConfigError::MinRateAboveCeiling { min_mbps: r.rpg_min_rate, ceiling_bps: ceiling });
+            return Err(ConfigError::MinRateAboveCeiling {
+                min_mbps: r.rpg_min_rate,
+                ceiling_bps: ceiling,
+            });
         }
         let first = bps(r.rate_to_set_on_first_cnp).clamp(min, ceiling);
         let gap = Duration::from_us(notification.min_time_between_cnps.into());
@@ -268,13 +279,18 @@ mod validation {
         let error = build(&config, 100_000).unwrap_err();
         assert_eq!(error.to_string(), "dce_tcp_g is 1024, which is not in 0 to 1023");
         let config = ReactionConfig { rpg_time_reset: 0, ..ReactionConfig::NVIDIA };
-        assert!(matches!(build(&config, 1000), Err(ConfigError::OutOfRange { name: "rpg_time_reset", .. })));
+        assert!(matches!(
+            build(&config, 1000),
+            Err(ConfigError::OutOfRange { name: "rpg_time_reset", .. })
+        ));
     }
 
     #[test]
     fn the_least_rate_fits_below_the_ceiling() {
-        let config = ReactionConfig { rpg_min_rate: 2000, rpg_max_rate: 1000, ..ReactionConfig::NVIDIA };
-        let expected = ConfigError::MinRateAboveCeiling { min_mbps: 2000, ceiling_bps: 1_000_000_000 };
+        let config =
+            ReactionConfig { rpg_min_rate: 2000, rpg_max_rate: 1000, ..ReactionConfig::NVIDIA };
+        let expected =
+            ConfigError::MinRateAboveCeiling { min_mbps: 2000, ceiling_bps: 1_000_000_000 };
         assert_eq!(build(&config, 100_000).unwrap_err(), expected);
     }
 

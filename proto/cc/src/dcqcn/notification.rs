@@ -12,7 +12,8 @@ pub enum CeOutcome {
     Disabled,
 }
 
-/// When one QP last told its peer about congestion. Every marked packet counts as `np_ecn_marked_roce_packets`.
+/// When one QP last told its peer about congestion. Every marked packet counts as
+/// `np_ecn_marked_roce_packets`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NotificationPoint {
     last: Option<Instant>,
@@ -42,7 +43,8 @@ mod tests {
     use longhaul_units::BitRate;
 
     fn dcqcn(notification: NotificationConfig) -> Dcqcn {
-        Dcqcn::new(&ReactionConfig::NVIDIA, &notification, BitRate::from_gbps(100).unwrap()).unwrap()
+        Dcqcn::new(&ReactionConfig::NVIDIA, &notification, BitRate::from_gbps(100).unwrap())
+            .unwrap()
     }
 
     #[test]

@@ -13,10 +13,11 @@ pub enum CnpOutcome {
     Ignored,
 }
 
-/// The rate of one QP as congestion notifications leave it. While none does, it has no state and no cost.
+/// The rate of one QP as congestion notifications leave it. While none does, it has no state and no
+/// cost.
 ///
-/// Times may be given in any steps and as late as is convenient: the rate at an instant depends on the
-/// notifications and on the bytes sent before it, not on how often it was asked for.
+/// Times may be given in any steps and as late as is convenient: the rate at an instant depends on
+/// the notifications and on the bytes sent before it, not on how often it was asked for.
 #[derive(Clone, Debug, Default)]
 pub struct ReactionPoint {
     limited: Option<Limited>,
@@ -34,7 +35,8 @@ enum Counted {
 struct Limited {
     current: u64,
     target: u64,
-    /// At `alpha_at`, with [`ALPHA_BITS`] of fraction; brought forward only when a notification needs it.
+    /// At `alpha_at`, with [`ALPHA_BITS`] of fraction; brought forward only when a notification
+    /// needs it.
     alpha: u64,
     alpha_at: Instant,
     /// A notification came in the alpha period that began at `alpha_at`.
@@ -100,7 +102,8 @@ impl ReactionPoint {
         }
     }
 
-    /// When the rate changes next if nothing happens: of interest only to a sender who waits for its rate.
+    /// When the rate changes next if nothing happens: of interest only to a sender who waits for
+    /// its rate.
     pub fn poll_timeout(&self, dcqcn: &Dcqcn) -> Option<Instant> {
         let limited = self.limited.as_ref()?;
         let timer = limited.timed_at + dcqcn.time_reset;
@@ -111,7 +114,8 @@ impl ReactionPoint {
     }
 
     fn release(&mut self, dcqcn: &Dcqcn) {
-        let is_free = |limited: &Limited| limited.current >= dcqcn.free_bps && !limited.is_reduction_due;
+        let is_free =
+            |limited: &Limited| limited.current >= dcqcn.free_bps && !limited.is_reduction_due;
         if self.limited.as_ref().is_some_and(is_free) {
             self.limited = None;
         }
@@ -205,7 +209,8 @@ impl Limited {
         self.bytes = 0;
     }
 
-    /// Alpha's updates up to `now`. Increases do not depend on it, so that only a notification has to ask.
+    /// Alpha's updates up to `now`. Increases do not depend on it, so that only a notification has
+    /// to ask.
     fn bring_alpha(&mut self, now: Instant, dcqcn: &Dcqcn) {
         let periods = now.since(self.alpha_at).as_ps() / dcqcn.alpha_period.as_ps();
         if periods == 0 {
@@ -218,8 +223,8 @@ impl Limited {
         self.alpha_cnp = false;
     }
 
-    /// `times` increases by the same counter. Takes a bounded number of steps, because the distance to the target
-    /// becomes constant after some 64 of them, and the rest is a straight line.
+    /// `times` increases by the same counter. Takes a bounded number of steps, because the distance
+    /// to the target becomes constant after some 64 of them, and the rest is a straight line.
     fn increase(&mut self, counted: Counted, mut times: u64, dcqcn: &Dcqcn) {
         while times > 0 {
             self.advance_stage(counted, 1);
@@ -259,8 +264,8 @@ impl Limited {
     }
 }
 
-/// What the increase that brought the stages to these values adds to the target, in bit/s: nothing in fast
-/// recovery.
+/// What the increase that brought the stages to these values adds to the target, in bit/s: nothing
+/// in fast recovery.
 fn step(time_stage: u32, byte_stage: u32, dcqcn: &Dcqcn) -> u64 {
     if time_stage.max(byte_stage) <= dcqcn.threshold {
         0

@@ -25,7 +25,8 @@ fn req(comm_id: u32, qpn: u32, service_id: u64) -> Mad {
     cm.poll_mad(Instant::ZERO, |_, m| mad = *m);
     let mut out = [0; MAD_LEN];
     let (_, Message::Req(r)) = Message::read(&mad).unwrap() else { panic!() };
-    Message::Req(Req { local_comm_id: comm_id, ..r }).write(&Header::new(u64::from(comm_id)), &mut out);
+    Message::Req(Req { local_comm_id: comm_id, ..r })
+        .write(&Header::new(u64::from(comm_id)), &mut out);
     out
 }
 
@@ -181,14 +182,18 @@ fn what_was_answered_makes_room_for_what_is_asked() {
     assert_eq!(cm.handle_mad(now, ip(1), &sidr_req(499, DATAGRAMS)), Some(Drop::Duplicate));
     assert!(cm.poll_mad(now, |_, _| ()) && cm.poll_event().is_none());
     cm.handle_timeout(now + config(A).sidr_memory);
-    assert_eq!((cm.sidr_count(), cm.resolutions.index_sizes(), cm.poll_timeout()), (0, [0; 4], None));
+    assert_eq!(
+        (cm.sidr_count(), cm.resolutions.index_sizes(), cm.poll_timeout()),
+        (0, [0; 4], None)
+    );
 }
 
 fn pair_qpn(round: u32) -> u32 {
     0x1000 + round
 }
 
-/// Random and mutated MADs in every state: no panic, and whatever they did, time and `destroy` clear it away.
+/// Random and mutated MADs in every state: no panic, and whatever they did, time and `destroy`
+/// clear it away.
 #[test]
 fn hostile_mads_never_panic_and_leave_nothing_behind() {
     let mut rng = SplitMix64::new(99);

@@ -1,4 +1,5 @@
-//! Random calls on both sides of a bad network always end with both sides agreeing, and nothing left behind.
+//! Random calls on both sides of a bad network always end with both sides agreeing, and nothing
+//! left behind.
 
 use super::pair::{A, B, Network, PORT, Pair, Seen};
 use crate::*;
@@ -43,7 +44,8 @@ fn act(pair: &mut Pair, side: usize) {
         }
         _ => {
             if let Some((id, Seen::Requested)) = pick(pair, side) {
-                let peer_is_ready = pair.peer(side, id).is_some_and(|p| p.state == State::Established);
+                let peer_is_ready =
+                    pair.peer(side, id).is_some_and(|p| p.state == State::Established);
                 if peer_is_ready {
                     let qpn = pair.cm[side].connection(id).unwrap().local_qpn;
                     pair.cm[side].established_by_traffic(qpn);
@@ -105,7 +107,10 @@ struct Reproduce(u64);
 impl std::ops::Drop for Reproduce {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("reproduce: LONGHAUL_CM_SEED={} cargo test -p longhaul-cm interleavings", self.0);
+            eprintln!(
+                "reproduce: LONGHAUL_CM_SEED={} cargo test -p longhaul-cm interleavings",
+                self.0
+            );
         }
     }
 }
@@ -127,11 +132,20 @@ fn end_with_both_established_or_both_closed() {
         for side in [A, B] {
             for c in pair.cm[side].connections().collect::<Vec<_>>() {
                 assert_eq!(c.state, State::Established, "seed {seed}: side {side}: {c:?}");
-                let peer =
-                    pair.peer(side, c.connection).unwrap_or_else(|| panic!("seed {seed}: alone: {c:?}"));
+                let peer = pair
+                    .peer(side, c.connection)
+                    .unwrap_or_else(|| panic!("seed {seed}: alone: {c:?}"));
                 assert_eq!(peer.state, State::Established, "seed {seed}: {c:?} with {peer:?}");
-                assert_eq!((c.peer_qpn, c.local_qpn), (peer.local_qpn, peer.peer_qpn), "seed {seed}");
-                assert_eq!(pair.seen[side].get(&c.connection), Some(&Seen::Established), "seed {seed}");
+                assert_eq!(
+                    (c.peer_qpn, c.local_qpn),
+                    (peer.local_qpn, peer.peer_qpn),
+                    "seed {seed}"
+                );
+                assert_eq!(
+                    pair.seen[side].get(&c.connection),
+                    Some(&Seen::Established),
+                    "seed {seed}"
+                );
                 established += 1;
             }
         }

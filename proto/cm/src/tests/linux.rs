@@ -1,5 +1,5 @@
-//! Handshakes captured from Linux, played against the manager in either role. What the manager sends is held
-//! byte for byte against what Linux sent, ids apart.
+//! Handshakes captured from Linux, played against the manager in either role. What the manager
+//! sends is held byte for byte against what Linux sent, ids apart.
 
 use crate::*;
 use longhaul_units::{Instant, Qpn};
@@ -41,15 +41,21 @@ fn with_ids(mad: &Mad, local: Option<u32>, remote: Option<u32>, transaction: Opt
         };
     }
     let message = match message {
-        Message::Req(m) => Message::Req(Req { local_comm_id: local.unwrap_or(m.local_comm_id), ..m }),
+        Message::Req(m) => {
+            Message::Req(Req { local_comm_id: local.unwrap_or(m.local_comm_id), ..m })
+        }
         Message::Rep(m) => ids!(Rep, m),
         Message::Rtu(m) => ids!(Rtu, m),
         Message::Dreq(m) => ids!(Dreq, m),
         Message::Drep(m) => ids!(Drep, m),
         Message::Rej(m) => ids!(Rej, m),
         Message::Mra(m) => ids!(Mra, m),
-        Message::SidrReq(m) => Message::SidrReq(SidrReq { request_id: local.unwrap_or(m.request_id), ..m }),
-        Message::SidrRep(m) => Message::SidrRep(SidrRep { request_id: remote.unwrap_or(m.request_id), ..m }),
+        Message::SidrReq(m) => {
+            Message::SidrReq(SidrReq { request_id: local.unwrap_or(m.request_id), ..m })
+        }
+        Message::SidrRep(m) => {
+            Message::SidrRep(SidrRep { request_id: remote.unwrap_or(m.request_id), ..m })
+        }
         other => panic!("{other:?}"),
     };
     let mut out = [0; MAD_LEN];
@@ -68,14 +74,17 @@ fn sent(cm: &mut ConnectionManager) -> Vec<Mad> {
 }
 
 fn find(mads: &[(u8, Mad)], attribute: Attribute, from: u8) -> Mad {
-    let found = mads
-        .iter()
-        .find(|(source, mad)| *source == from && Header::read(mad).is_ok_and(|(_, a)| a == attribute));
+    let found = mads.iter().find(|(source, mad)| {
+        *source == from && Header::read(mad).is_ok_and(|(_, a)| a == attribute)
+    });
     found.unwrap_or_else(|| panic!("no {} from host {from}", attribute.name())).1
 }
 
 fn manager(last: u8) -> ConnectionManager {
-    ConnectionManager::new(Config { ca_guid: 0x5054_00ff_fe00_0000 | u64::from(last), ..Config::default() })
+    ConnectionManager::new(Config {
+        ca_guid: 0x5054_00ff_fe00_0000 | u64::from(last),
+        ..Config::default()
+    })
 }
 
 fn req_fields(mad: &Mad) -> ConnectRequest<'_> {
@@ -111,7 +120,12 @@ fn as_active(name: &str) {
     let ours = sent(&mut cm)[0];
     assert_eq!(ours, with_ids(&theirs, Some(id.comm_id()), None, Some(transaction(&ours))), "REQ");
 
-    let rep = with_ids(&find(&mads, Attribute::Rep, 2), None, Some(id.comm_id()), Some(transaction(&ours)));
+    let rep = with_ids(
+        &find(&mads, Attribute::Rep, 2),
+        None,
+        Some(id.comm_id()),
+        Some(transaction(&ours)),
+    );
     assert_eq!(cm.handle_mad(NOW, host(2), &rep), None);
     let Some(Event::ConnectResponse { connection, info }) = cm.poll_event() else { panic!() };
     let (_, Message::Rep(fields)) = Message::read(&rep).unwrap() else { panic!() };
@@ -120,7 +134,11 @@ fn as_active(name: &str) {
     assert_eq!((info.ack_delay_code, info.rnr_retry_count), (15, 7));
     cm.ready_to_use(NOW, id).unwrap();
     let rtu = find(&mads, Attribute::Rtu, 1);
-    assert_eq!(sent(&mut cm), [with_ids(&rtu, Some(id.comm_id()), None, Some(transaction(&ours)))], "RTU");
+    assert_eq!(
+        sent(&mut cm),
+        [with_ids(&rtu, Some(id.comm_id()), None, Some(transaction(&ours)))],
+        "RTU"
+    );
 
     cm.disconnect(NOW, id).unwrap();
     let (_, Message::Rep(rep)) = Message::read(&rep).unwrap() else { panic!() };
@@ -134,9 +152,13 @@ fn as_active(name: &str) {
     expected[32..35].copy_from_slice(&rep.qpn.get().to_be_bytes()[1..]);
     assert_eq!(out, [expected], "DREQ");
     let drep = find(&mads, Attribute::Drep, 2);
-    let drep = with_ids(&drep, Some(rep.local_comm_id), Some(id.comm_id()), Some(transaction(&ours)));
+    let drep =
+        with_ids(&drep, Some(rep.local_comm_id), Some(id.comm_id()), Some(transaction(&ours)));
     assert_eq!(cm.handle_mad(NOW, host(2), &drep), None);
-    assert_eq!(cm.poll_event(), Some(Event::Disconnected { connection: id, cause: DisconnectCause::ByUs }));
+    assert_eq!(
+        cm.poll_event(),
+        Some(Event::Disconnected { connection: id, cause: DisconnectCause::ByUs })
+    );
 }
 
 /// We are host 2, Linux is host 1.
@@ -147,7 +169,8 @@ fn as_passive(name: &str) {
     let fields = req_fields(&req);
     let listen = cm.listen(fields.service_id, 0).unwrap();
     assert_eq!(cm.handle_mad(NOW, host(1), &req), None);
-    let Some(Event::ConnectRequest { listen: asked, connection: id, info }) = cm.poll_event() else {
+    let Some(Event::ConnectRequest { listen: asked, connection: id, info }) = cm.poll_event()
+    else {
         panic!()
     };
     assert_eq!(asked, listen);
@@ -181,7 +204,10 @@ fn as_passive(name: &str) {
     let mut dreq = with_ids(&find(&mads, Attribute::Dreq, 1), Some(peer), Some(id.comm_id()), None);
     dreq[32..35].copy_from_slice(&rep.qpn.get().to_be_bytes()[1..]);
     assert_eq!(cm.handle_mad(NOW, host(1), &dreq), None);
-    assert_eq!(cm.poll_event(), Some(Event::Disconnected { connection: id, cause: DisconnectCause::ByPeer }));
+    assert_eq!(
+        cm.poll_event(),
+        Some(Event::Disconnected { connection: id, cause: DisconnectCause::ByPeer })
+    );
     let drep = find(&mads, Attribute::Drep, 2);
     let expected = with_ids(&drep, Some(id.comm_id()), Some(peer), Some(transaction(&dreq)));
     assert_eq!(sent(&mut cm), [expected], "DREP");
@@ -250,11 +276,17 @@ fn udaddy_resolution_as_active_side() {
     };
     let id = cm.sidr_request(NOW, &request).unwrap();
     let ours = sent(&mut cm)[0];
-    assert_eq!(ours, with_ids(&theirs, Some(id.comm_id()), None, Some(transaction(&ours))), "SIDR_REQ");
+    assert_eq!(
+        ours,
+        with_ids(&theirs, Some(id.comm_id()), None, Some(transaction(&ours))),
+        "SIDR_REQ"
+    );
 
     let rep = with_ids(&rep, None, Some(id.comm_id()), Some(transaction(&ours)));
     assert_eq!(cm.handle_mad(NOW, host(2), &rep), None);
-    let Some(Event::SidrResponse { id: answered, status, qpn, qkey, private_data }) = cm.poll_event() else {
+    let Some(Event::SidrResponse { id: answered, status, qpn, qkey, private_data }) =
+        cm.poll_event()
+    else {
         panic!()
     };
     assert_eq!((answered, status, qpn, qkey), (id, SidrStatus::Valid, Qpn::new(0x15), 0x0123_4567));

@@ -1,4 +1,5 @@
-//! Two managers in virtual time with a network between them that loses, repeats, delays and reorders.
+//! Two managers in virtual time with a network between them that loses, repeats, delays and
+//! reorders.
 
 use crate::*;
 use longhaul_units::{Duration, Instant, Psn, Qpn, Rng, SplitMix64};
@@ -88,7 +89,12 @@ pub struct Network {
 
 impl Network {
     pub fn perfect(delay_ms: u64) -> Self {
-        Network { delay: Duration::from_ms(delay_ms), jitter: Duration::ZERO, loss: 0.0, duplication: 0.0 }
+        Network {
+            delay: Duration::from_ms(delay_ms),
+            jitter: Duration::ZERO,
+            loss: 0.0,
+            duplication: 0.0,
+        }
     }
 }
 
@@ -161,7 +167,8 @@ impl Pair {
         id
     }
 
-    /// The program of a datagram service, which says its QPN twice: as it is and, with bits turned, as queue key.
+    /// The program of a datagram service, which says its QPN twice: as it is and, with bits turned,
+    /// as queue key.
     fn datagram_program(&mut self, side: usize, event: &Event) {
         match *event {
             Event::SidrRequest { id, ref info, .. } => {
@@ -253,7 +260,8 @@ impl Pair {
                 Some(Seen::Established)
             }
             Event::Disconnected { .. } => {
-                let fits = matches!(before, Some(Seen::Requested | Seen::Replied | Seen::Established));
+                let fits =
+                    matches!(before, Some(Seen::Requested | Seen::Replied | Seen::Established));
                 assert!(fits, "{event:?} after {before:?}");
                 Some(Seen::Disconnected)
             }
@@ -266,7 +274,9 @@ impl Pair {
                 assert_eq!(before, Some(Seen::Disconnected), "{event:?}");
                 None
             }
-            Event::SidrRequest { .. } | Event::SidrResponse { .. } | Event::SidrUnreachable { .. } => {
+            Event::SidrRequest { .. }
+            | Event::SidrResponse { .. }
+            | Event::SidrUnreachable { .. } => {
                 assert_eq!(before, None, "{event:?} has the number of a connection");
                 return self.datagram_program(side, event);
             }
@@ -379,16 +389,24 @@ mod life {
         pair.cm[A].disconnect(pair.now, id).unwrap();
         pair.run_for(Duration::from_ms(50));
         assert_eq!(pair.state(A, id), Some(State::Timewait));
-        assert_eq!(pair.cm[A].connections().map(|c| c.local_qpn).collect::<Vec<_>>(), [Qpn::new(0x11)]);
+        assert_eq!(
+            pair.cm[A].connections().map(|c| c.local_qpn).collect::<Vec<_>>(),
+            [Qpn::new(0x11)]
+        );
         pair.run_out();
         pair.assert_empty();
         let ends = |side| -> Vec<DisconnectCause> {
             pair.events(side)
                 .iter()
-                .filter_map(|e| if let Event::Disconnected { cause, .. } = e { Some(*cause) } else { None })
+                .filter_map(|e| {
+                    if let Event::Disconnected { cause, .. } = e { Some(*cause) } else { None }
+                })
                 .collect()
         };
-        assert_eq!((ends(A), ends(B)), (vec![DisconnectCause::ByUs], vec![DisconnectCause::ByPeer]));
+        assert_eq!(
+            (ends(A), ends(B)),
+            (vec![DisconnectCause::ByUs], vec![DisconnectCause::ByPeer])
+        );
     }
 
     #[test]
@@ -438,7 +456,11 @@ mod life {
         pair.connect(A);
         pair.run_out();
         // 16 times 4.3 s + 2 x 1.07 s.
-        assert!((103.0..104.0).contains(&pair.now.since(Instant::ZERO).as_secs_f64()), "{:?}", pair.now);
+        assert!(
+            (103.0..104.0).contains(&pair.now.since(Instant::ZERO).as_secs_f64()),
+            "{:?}",
+            pair.now
+        );
     }
 
     #[test]
@@ -518,7 +540,8 @@ mod datagrams {
                 pair.ask(A);
             }
             pair.run_out();
-            let answered = pair.events(A).iter().filter(|e| matches!(e, Event::SidrResponse { .. })).count();
+            let answered =
+                pair.events(A).iter().filter(|e| matches!(e, Event::SidrResponse { .. })).count();
             assert_eq!(answered, 5, "seed {seed}");
             let asked = pair.events(B).len();
             repeated += pair.cm[A].counters().retransmitted;
@@ -562,8 +585,10 @@ mod destroy {
         pair.destroy(A, id);
         pair.run_for(Duration::from_ms(15));
         assert_eq!(pair.undecided[B].len(), 0);
-        let rejected =
-            matches!(pair.events(B).last().unwrap(), Event::Rejected { reason: RejectReason::TIMEOUT, .. });
+        let rejected = matches!(
+            pair.events(B).last().unwrap(),
+            Event::Rejected { reason: RejectReason::TIMEOUT, .. }
+        );
         assert!(rejected, "{:?}", pair.log);
         pair.run_out();
         pair.assert_empty();

@@ -3,7 +3,9 @@
 use super::pair::{A, B, Network, PORT, Pair, config, ip, request};
 use crate::*;
 use longhaul_units::Duration;
-use longhaul_wire::mad::{Attribute, Header, MAD_LEN, Mad, Message, MessageRejected, Rej, RejectReason};
+use longhaul_wire::mad::{
+    Attribute, Header, MAD_LEN, Mad, Message, MessageRejected, Rej, RejectReason,
+};
 
 /// B takes path MTUs up to this code.
 fn pair_with(path_mtu_code_max: u8, network: Network) -> Pair {
@@ -84,6 +86,9 @@ fn a_rejection_that_names_none_that_helps_is_told_to_the_program() {
         let connection = cm.connect(now, &request(A, 7)).unwrap();
         assert_eq!(cm.handle_mad(now, ip(B), &rejection(connection, info)), None);
         let event = cm.poll_event();
-        assert!(matches!(event, Some(Event::Rejected { reason: RejectReason::INVALID_PATH_MTU, .. })));
+        assert!(matches!(
+            event,
+            Some(Event::Rejected { reason: RejectReason::INVALID_PATH_MTU, .. })
+        ));
     }
 }

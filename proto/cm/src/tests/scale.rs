@@ -94,7 +94,8 @@ fn close_in_batches(pair: &mut Pair) {
 
 #[test]
 fn a_slow_program_and_a_small_backlog_get_there_by_the_peers_repetitions() {
-    let config = |side| Config { half_open_max: 256, backlog_default: 64, ..super::pair::config(side) };
+    let config =
+        |side| Config { half_open_max: 256, backlog_default: 64, ..super::pair::config(side) };
     let mut pair = Pair::with(12, Network::perfect(20), config);
     pair.cm[B].listen(PORT, 0).unwrap();
     for _ in 0..2000 {
@@ -122,6 +123,7 @@ fn destroying_half_of_what_waits_to_be_sent_leaves_the_other_half() {
     }
     let mut sent = 0;
     while pair.cm[A].poll_mad(Instant::ZERO, |_, _| sent += 1) {}
-    // Half of them, and as many rejections as may wait: a REJ takes a request back that had not even left.
+    // Half of them, and as many rejections as may wait: a REJ takes a request back that had not
+    // even left.
     assert_eq!(sent, CONNECTIONS / 2 + pair.cm[A].config().replies_max);
 }

@@ -82,7 +82,9 @@ impl Script {
         while self.cm.poll_mad(self.now, |to, mad| {
             assert_eq!(to, ip(1));
             out.push(match Message::read(mad).unwrap().1 {
-                Message::SidrReq(m) => format!("SIDR_REQ {:#x} of {:#x}", m.request_id, m.service_id),
+                Message::SidrReq(m) => {
+                    format!("SIDR_REQ {:#x} of {:#x}", m.request_id, m.service_id)
+                }
                 Message::SidrRep(m) => format!("SIDR_REP {:#x} {:?}", m.request_id, m.status),
                 Message::Rej(m) => format!("REJ {:#x} {}", m.remote_comm_id, m.reason.0),
                 other => format!("{other:?}"),
@@ -145,11 +147,15 @@ mod asking {
     fn the_answer_names_qp_and_queue_key() {
         let mut s = Script::asking();
         assert_eq!(s.rep(1, s.id.comm_id(), SidrStatus::Valid), None);
-        let Some(Event::SidrResponse { id, status, qpn, qkey, private_data }) = s.cm.poll_event() else {
+        let Some(Event::SidrResponse { id, status, qpn, qkey, private_data }) = s.cm.poll_event()
+        else {
             panic!()
         };
         assert_eq!((id, status, qpn, qkey), (s.id, SidrStatus::Valid, Qpn::new(0x15), 7));
-        assert_eq!((&private_data.as_slice()[..5], private_data.as_slice().len()), (&b"data\0"[..], 136));
+        assert_eq!(
+            (&private_data.as_slice()[..5], private_data.as_slice().len()),
+            (&b"data\0"[..], 136)
+        );
         assert_eq!((s.cm.counters().resolved, s.cm.poll_timeout()), (1, None));
         // Its repetition, or a late one.
         assert_eq!(s.rep(1, s.id.comm_id(), SidrStatus::Valid), Some(Drop::UnknownConnection));
@@ -168,7 +174,9 @@ mod asking {
         ] {
             let mut s = Script::asking();
             assert_eq!(s.rep(1, s.id.comm_id(), status), None);
-            let Some(Event::SidrResponse { status: told, .. }) = s.cm.poll_event() else { panic!() };
+            let Some(Event::SidrResponse { status: told, .. }) = s.cm.poll_event() else {
+                panic!()
+            };
             assert_eq!((told, s.cm.counters().rejected, s.cm.counters().resolved), (status, 1, 0));
         }
     }
@@ -200,7 +208,8 @@ mod asking {
 
     #[test]
     fn ids_carry_the_prefix_and_answers_with_another_are_left_to_their_owner() {
-        let mut s = Script::with(Config { comm_id_prefix: 0x2a, comm_id_prefix_bits: 6, ..config(A) });
+        let mut s =
+            Script::with(Config { comm_id_prefix: 0x2a, comm_id_prefix_bits: 6, ..config(A) });
         let first = s.cm.sidr_request(s.now, &sidr_request(A)).unwrap();
         let second = s.cm.connect(s.now, &super::super::pair::request(A, 5)).unwrap();
         assert_eq!((first.comm_id() >> 26, second.comm_id() >> 26), (0x2a, 0x2a));
@@ -232,7 +241,10 @@ mod asked {
         assert!(s.cm.poll_mad(s.now, |_, mad| out = *mad));
         let (header, Message::SidrRep(rep)) = Message::read(&out).unwrap() else { panic!() };
         assert_eq!(header, Header::new(TRANSACTION));
-        assert_eq!((rep.request_id, rep.status, rep.service_id), (THEIRS, SidrStatus::Valid, DATAGRAMS));
+        assert_eq!(
+            (rep.request_id, rep.status, rep.service_id),
+            (THEIRS, SidrStatus::Valid, DATAGRAMS)
+        );
         assert_eq!((rep.qpn, rep.qkey, rep.private_data), (Qpn::new(0x55), 0x1111, &[3; 136][..]));
         let again = s.cm.sidr_accept(s.now, s.id, Qpn::new(0x55), 0x1111, &[]);
         assert_eq!(again, Err(CallError::Unknown));
@@ -291,7 +303,8 @@ mod asked {
     #[test]
     fn an_old_number_in_another_transaction_is_another_request() {
         let mut s = Script::answered();
-        let req = SidrReq { request_id: THEIRS, pkey: 0xffff, service_id: DATAGRAMS, private_data: &[] };
+        let req =
+            SidrReq { request_id: THEIRS, pkey: 0xffff, service_id: DATAGRAMS, private_data: &[] };
         assert_eq!(s.from(1, TRANSACTION + 1, Message::SidrReq(req)), None);
         assert_ne!(s.take(), s.id);
         assert_eq!(s.cm.sidr_count(), 1);
@@ -300,7 +313,8 @@ mod asked {
     #[test]
     fn the_same_number_of_another_host_is_another_request() {
         let mut s = Script::asked();
-        let req = SidrReq { request_id: THEIRS, pkey: 0xffff, service_id: DATAGRAMS, private_data: &[] };
+        let req =
+            SidrReq { request_id: THEIRS, pkey: 0xffff, service_id: DATAGRAMS, private_data: &[] };
         assert_eq!(s.from(2, TRANSACTION, Message::SidrReq(req)), None);
         assert_ne!(s.take(), s.id);
     }
@@ -330,7 +344,10 @@ mod asked {
         let seen = s.take();
         assert_eq!(s.req(2, DATAGRAMS), None);
         assert!(s.cm.unlisten(s.now, listen));
-        assert_eq!((s.cm.poll_event(), s.sent()), (None, vec!["SIDR_REP 0x2 Rejected".to_string()]));
+        assert_eq!(
+            (s.cm.poll_event(), s.sent()),
+            (None, vec!["SIDR_REP 0x2 Rejected".to_string()])
+        );
         s.cm.sidr_accept(s.now, seen, Qpn::new(1), 1, &[]).unwrap();
         assert_eq!(s.sent(), ["SIDR_REP 0x1 Valid"]);
     }
@@ -363,7 +380,10 @@ mod port_spaces {
     fn a_service_that_nobody_listens_to_is_not_supported() {
         let mut s = Script::with(config(A));
         assert_eq!(s.req(THEIRS, DATAGRAMS), Some(Drop::NoListener));
-        assert_eq!((s.sent(), s.cm.sidr_count()), (vec!["SIDR_REP 0x77 Unsupported".to_string()], 0));
+        assert_eq!(
+            (s.sent(), s.cm.sidr_count()),
+            (vec!["SIDR_REP 0x77 Unsupported".to_string()], 0)
+        );
     }
 
     #[test]
@@ -378,7 +398,10 @@ mod port_spaces {
         let mut s = Script::with(config(A));
         s.cm.listen(PORT, 0).unwrap();
         assert_eq!(s.req(THEIRS, PORT), Some(Drop::Unacceptable));
-        assert_eq!((s.sent(), s.cm.poll_event()), (vec!["SIDR_REP 0x77 Rejected".to_string()], None));
+        assert_eq!(
+            (s.sent(), s.cm.poll_event()),
+            (vec!["SIDR_REP 0x77 Rejected".to_string()], None)
+        );
     }
 
     #[test]
@@ -388,7 +411,10 @@ mod port_spaces {
             s.cm.listen(service, 0).unwrap();
             assert_eq!(s.cm.handle_mad(s.now, ip(1), &req(service)), Some(Drop::Unacceptable));
             let sent = s.sent();
-            assert!(sent.len() == 1 && sent[0].starts_with("REJ") && sent[0].ends_with(" 28"), "{sent:?}");
+            assert!(
+                sent.len() == 1 && sent[0].starts_with("REJ") && sent[0].ends_with(" 28"),
+                "{sent:?}"
+            );
         }
     }
 
@@ -400,7 +426,9 @@ mod port_spaces {
             assert_eq!(s.req(THEIRS, service), None);
             s.take();
             assert_eq!(s.cm.handle_mad(s.now, ip(1), &req(service)), None);
-            let Some(Event::ConnectRequest { listen: asked, info, .. }) = s.cm.poll_event() else { panic!() };
+            let Some(Event::ConnectRequest { listen: asked, info, .. }) = s.cm.poll_event() else {
+                panic!()
+            };
             assert_eq!((asked, info.service_id), (listen, service));
         }
     }

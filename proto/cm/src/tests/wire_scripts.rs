@@ -1,12 +1,12 @@
-//! One script per protocol rule: what happens, the MADs in, the MADs out. Our side is a manager; the peer is
-//! played by hand and has id `PEER` and QP `PEER_QPN`.
+//! One script per protocol rule: what happens, the MADs in, the MADs out. Our side is a manager;
+//! the peer is played by hand and has id `PEER` and QP `PEER_QPN`.
 
 use super::pair::{A, PORT, answer, config, ip, request};
 use crate::*;
 use longhaul_units::{Duration, Instant, Psn, Qpn};
 use longhaul_wire::mad::{
-    Drep, Dreq, Header, MAD_LEN, Message, MessageRejected, Mra, Opaque, Rej, Rep, Req, ReqPath, Rtu,
-    TransportService, gid_of_ip,
+    Drep, Dreq, Header, MAD_LEN, Message, MessageRejected, Mra, Opaque, Rej, Rep, Req, ReqPath,
+    Rtu, TransportService, gid_of_ip,
 };
 
 const PEER: u32 = 0x77;
@@ -44,7 +44,8 @@ fn rep(us: ConnectionId, peer: u32) -> Rep<'static> {
 }
 
 fn req() -> Req<'static> {
-    let path = ReqPath { local_gid: gid_of_ip(ip(1)), remote_gid: gid_of_ip(ip(0)), ..ReqPath::default() };
+    let path =
+        ReqPath { local_gid: gid_of_ip(ip(1)), remote_gid: gid_of_ip(ip(0)), ..ReqPath::default() };
     Req {
         local_comm_id: PEER,
         service_id: PORT,
@@ -141,7 +142,9 @@ impl Script {
     }
 
     fn take_request(&mut self) -> Box<RequestInfo> {
-        let Some(Event::ConnectRequest { connection, info, .. }) = self.cm.poll_event() else { panic!() };
+        let Some(Event::ConnectRequest { connection, info, .. }) = self.cm.poll_event() else {
+            panic!()
+        };
         self.id = connection;
         info
     }
@@ -173,10 +176,19 @@ impl Script {
 
     fn drep(&mut self) -> Option<Drop> {
         let us = self.id.comm_id();
-        self.peer(Message::Drep(Drep { local_comm_id: PEER, remote_comm_id: us, private_data: &[] }))
+        self.peer(Message::Drep(Drep {
+            local_comm_id: PEER,
+            remote_comm_id: us,
+            private_data: &[],
+        }))
     }
 
-    fn rej(&mut self, ids: (u32, u32), rejected: MessageRejected, reason: RejectReason) -> Option<Drop> {
+    fn rej(
+        &mut self,
+        ids: (u32, u32),
+        rejected: MessageRejected,
+        reason: RejectReason,
+    ) -> Option<Drop> {
         self.peer(Message::Rej(Rej {
             local_comm_id: ids.0,
             remote_comm_id: ids.1,
@@ -219,7 +231,8 @@ impl Script {
                 _ => String::new(),
             };
             let to = m.remote_comm_id().map_or(String::new(), |id| format!("->{}", who(id)));
-            let from = if matches!(m, Message::Req(_)) { "us".into() } else { who(m.local_comm_id()) };
+            let from =
+                if matches!(m, Message::Req(_)) { "us".into() } else { who(m.local_comm_id()) };
             out.push(format!("{} {from}{to}{detail}", m.attribute().name()));
         }) {}
         out
@@ -295,10 +308,14 @@ mod req_sent {
         let mut s = Script::asking();
         let us = s.id.comm_id();
         assert_eq!(s.rej((0, us), MessageRejected::Req, RejectReason::CONSUMER), None);
-        let Some(Event::Rejected { connection, reason, rejected, info, private_data }) = s.event() else {
+        let Some(Event::Rejected { connection, reason, rejected, info, private_data }) = s.event()
+        else {
             panic!()
         };
-        assert_eq!((connection, reason, rejected), (s.id, RejectReason::CONSUMER, MessageRejected::Req));
+        assert_eq!(
+            (connection, reason, rejected),
+            (s.id, RejectReason::CONSUMER, MessageRejected::Req)
+        );
         assert_eq!(&*info, b"");
         assert_eq!(&private_data.as_slice()[..8], b"because\0");
         assert_eq!(s.state(), None);
@@ -307,7 +324,9 @@ mod req_sent {
 
     #[test]
     fn rej_brings_every_reason_and_its_information_to_the_program() {
-        for reason in RejectReason::ALL.iter().copied().chain([RejectReason(0), RejectReason(0xffff)]) {
+        for reason in
+            RejectReason::ALL.iter().copied().chain([RejectReason(0), RejectReason(0xffff)])
+        {
             let mut s = Script::asking();
             let rej = Rej {
                 local_comm_id: 0,
@@ -319,8 +338,13 @@ mod req_sent {
                 private_data: &[7; 148],
             };
             assert_eq!(s.peer(Message::Rej(rej)), None);
-            let Some(Event::Rejected { reason: told, info, private_data, .. }) = s.event() else { panic!() };
-            assert_eq!((told, &*info, private_data.as_slice()), (reason, &b"what"[..], &[7; 148][..]));
+            let Some(Event::Rejected { reason: told, info, private_data, .. }) = s.event() else {
+                panic!()
+            };
+            assert_eq!(
+                (told, &*info, private_data.as_slice()),
+                (reason, &b"what"[..], &[7; 148][..])
+            );
         }
     }
 
@@ -389,7 +413,10 @@ mod req_sent {
         assert_eq!((rej.local_comm_id, rej.remote_comm_id), (s.id.comm_id(), 0));
         assert_eq!((rej.rejected, rej.reason), (MessageRejected::Other, RejectReason::TIMEOUT));
         assert_eq!((rej.info_len, &rej.info[..8]), (8, &config(A).ca_guid.to_be_bytes()[..]));
-        assert_eq!(s.event(), Some(Event::Unreachable { connection: s.id, waited: Waited::ForReply }));
+        assert_eq!(
+            s.event(),
+            Some(Event::Unreachable { connection: s.id, waited: Waited::ForReply })
+        );
         assert_eq!(s.state(), None);
     }
 
@@ -412,11 +439,13 @@ mod rep_received {
         let mut s = Script::new();
         s.id = s.cm.connect(s.now, &request(A, OUR_QPN.get())).unwrap();
         let mut transactions = Vec::new();
-        let mut note = |_, mad: &Mad| transactions.push(Header::read(mad).unwrap().0.transaction_id);
+        let mut note =
+            |_, mad: &Mad| transactions.push(Header::read(mad).unwrap().0.transaction_id);
         assert!(s.cm.poll_mad(s.now, &mut note));
         assert_eq!(s.peer(Message::Rep(rep(s.id, PEER))), None);
         s.cm.ready_to_use(s.now, s.id).unwrap();
-        let mut note = |_, mad: &Mad| transactions.push(Header::read(mad).unwrap().0.transaction_id);
+        let mut note =
+            |_, mad: &Mad| transactions.push(Header::read(mad).unwrap().0.transaction_id);
         assert!(s.cm.poll_mad(s.now, &mut note));
         assert_eq!(transactions[0], transactions[1]);
         assert_eq!(transactions[0] as u32, s.id.comm_id());
@@ -529,8 +558,12 @@ mod established {
         assert_eq!(s.dreq(Qpn::new(0x101)), Some(Drop::WrongQpn));
         assert_eq!(s.sent(), [""; 0]);
         let us = s.id.comm_id();
-        let foreign =
-            Dreq { local_comm_id: 0x78, remote_comm_id: us, remote_qpn: OUR_QPN, private_data: &[] };
+        let foreign = Dreq {
+            local_comm_id: 0x78,
+            remote_comm_id: us,
+            remote_qpn: OUR_QPN,
+            private_data: &[],
+        };
         assert_eq!(s.peer(Message::Dreq(foreign)), Some(Drop::WrongPeer));
         assert_eq!(s.sent(), ["DREP us->0x78"]);
         assert_eq!(s.state(), Some(State::Established));
@@ -678,7 +711,10 @@ mod req_received {
     fn a_program_that_never_decides_loses_the_request() {
         let mut s = Script::asked();
         assert_eq!(s.wait(config(A).decision_timeout), ["REJ nobody->peer Req 4"]);
-        assert_eq!(s.event(), Some(Event::Unreachable { connection: s.id, waited: Waited::ForDecision }));
+        assert_eq!(
+            s.event(),
+            Some(Event::Unreachable { connection: s.id, waited: Waited::ForDecision })
+        );
     }
 
     #[test]
@@ -721,7 +757,10 @@ mod rep_sent {
             assert_eq!(s.wait(WAIT), ["REP us->peer"]);
         }
         assert_eq!(s.wait(WAIT), ["REJ us->peer Other 4"]);
-        assert_eq!(s.event(), Some(Event::Unreachable { connection: s.id, waited: Waited::ForReadyToUse }));
+        assert_eq!(
+            s.event(),
+            Some(Event::Unreachable { connection: s.id, waited: Waited::ForReadyToUse })
+        );
         // A late RTU must not leave the peer alone.
         assert_eq!(s.rtu(), Some(Drop::Duplicate));
         assert_eq!(s.sent(), ["REJ us->peer Other 4"]);
@@ -802,7 +841,10 @@ mod dreq_sent {
         let mut s = Script::leaving();
         assert_eq!(s.dreq(OUR_QPN), None);
         assert_eq!(s.sent(), ["DREP us->peer"]);
-        assert!(matches!(s.event(), Some(Event::Disconnected { cause: DisconnectCause::ByPeer, .. })));
+        assert!(matches!(
+            s.event(),
+            Some(Event::Disconnected { cause: DisconnectCause::ByPeer, .. })
+        ));
         assert_eq!(s.drep(), Some(Drop::Duplicate));
         assert_eq!(s.event(), None);
     }
@@ -814,7 +856,10 @@ mod dreq_sent {
             assert_eq!(s.wait(WAIT), ["DREQ us->peer qp 0x000700"]);
         }
         assert_eq!(s.wait(WAIT), [""; 0]);
-        assert!(matches!(s.event(), Some(Event::Disconnected { cause: DisconnectCause::NoAnswer, .. })));
+        assert!(matches!(
+            s.event(),
+            Some(Event::Disconnected { cause: DisconnectCause::NoAnswer, .. })
+        ));
     }
 
     #[test]
@@ -919,8 +964,11 @@ mod stale {
     #[test]
     fn the_same_qpn_at_another_host_is_another_qp() {
         let mut s = Script::passive();
-        let path =
-            ReqPath { local_gid: gid_of_ip(ip(2)), remote_gid: gid_of_ip(ip(0)), ..ReqPath::default() };
+        let path = ReqPath {
+            local_gid: gid_of_ip(ip(2)),
+            remote_gid: gid_of_ip(ip(0)),
+            ..ReqPath::default()
+        };
         let req = Req { primary: path, ..req() };
         assert_eq!(s.from(2, TRANSACTION, Message::Req(req)), None);
     }
@@ -946,8 +994,11 @@ mod strangers {
 
     #[test]
     fn requests_that_we_cannot_serve_are_rejected_with_the_reason() {
-        let elsewhere =
-            ReqPath { local_gid: gid_of_ip(ip(7)), remote_gid: gid_of_ip(ip(0)), ..ReqPath::default() };
+        let elsewhere = ReqPath {
+            local_gid: gid_of_ip(ip(7)),
+            remote_gid: gid_of_ip(ip(0)),
+            ..ReqPath::default()
+        };
         for (req, reason) in [
             (Req { transport: TransportService::Rd, ..req() }, 9),
             (Req { transport: TransportService::Extended(1), ..req() }, 9),
@@ -974,7 +1025,10 @@ mod strangers {
         assert_eq!(s.mra(MessageRejected::Req, 3), Some(Drop::UnknownConnection));
         let rej = s.rej((PEER, 0x55), MessageRejected::Req, RejectReason::CONSUMER);
         assert_eq!(rej, Some(Drop::UnknownConnection));
-        assert_eq!(s.rej((PEER, 0), MessageRejected::Req, RejectReason(1)), Some(Drop::UnknownConnection));
+        assert_eq!(
+            s.rej((PEER, 0), MessageRejected::Req, RejectReason(1)),
+            Some(Drop::UnknownConnection)
+        );
         // A REJ is never answered, or two strangers could reject each other for ever.
         assert_eq!(s.sent(), [""; 0]);
     }
@@ -982,7 +1036,11 @@ mod strangers {
     #[test]
     fn ids_with_another_prefix_are_left_to_their_owner() {
         let mut s = Script::new();
-        s.cm = ConnectionManager::new(Config { comm_id_prefix: 0x42, comm_id_prefix_bits: 8, ..config(A) });
+        s.cm = ConnectionManager::new(Config {
+            comm_id_prefix: 0x42,
+            comm_id_prefix_bits: 8,
+            ..config(A)
+        });
         s.id = s.cm.connect(s.now, &request(A, OUR_QPN.get())).unwrap();
         assert_eq!(s.id.comm_id() >> 24, 0x42);
         s.sent();
@@ -1019,7 +1077,9 @@ mod calls {
         for n in 0..3 {
             let qpn = Qpn::new(0x700 + n);
             assert_eq!(s.peer(Message::Req(Req { local_comm_id: PEER + n, qpn, ..req() })), None);
-            ids.push(s.cm.connections().map(|c| c.connection).find(|id| !ids.contains(id)).unwrap());
+            ids.push(
+                s.cm.connections().map(|c| c.connection).find(|id| !ids.contains(id)).unwrap(),
+            );
         }
         s.cm.destroy(s.now, ids[1]).unwrap();
         let told: Vec<_> = std::iter::from_fn(|| s.event()).map(|e| e.connection()).collect();
@@ -1037,7 +1097,8 @@ mod calls {
     fn private_data_must_fit() {
         let mut s = Script::asked();
         let long = [0; 300];
-        let err = s.cm.connect(s.now, &ConnectRequest { private_data: &long[..93], ..request(A, 1) });
+        let err =
+            s.cm.connect(s.now, &ConnectRequest { private_data: &long[..93], ..request(A, 1) });
         assert_eq!(err, Err(ConnectError::PrivateData { len: 93, max: 92 }));
         let err = s.cm.accept(s.now, s.id, &Accept { private_data: &long[..197], ..answer(1) });
         assert_eq!(err, Err(CallError::PrivateData { len: 197, max: 196 }));

@@ -50,7 +50,10 @@ impl Datagram {
             64..128 => body_len_max,
             _ => usize::from(body_len - 128) * body_len_max / 128,
         };
-        Rc::new(Datagram { head: bytes(head_len.into()), body: Content::Bytes(bytes(body_len as u64)) })
+        Rc::new(Datagram {
+            head: bytes(head_len.into()),
+            body: Content::Bytes(bytes(body_len as u64)),
+        })
     }
 
     pub fn synthetic(rng: &mut SplitMix64) -> Rc<Self> {

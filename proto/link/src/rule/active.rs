@@ -47,7 +47,8 @@ struct ActiveRule {
 }
 
 impl ActiveRules {
-    /// `None` when no rule is for frames that enter by this side. What one rule draws does not depend on the others.
+    /// `None` when no rule is for frames that enter by this side. What one rule draws does not
+    /// depend on the others.
     pub fn new(rules: &[Rule], entry: Side, seed: u64) -> Option<Self> {
         let mut seeds = SplitMix64::new(seed ^ 0x7275_6c65_7300);
         let active: Vec<ActiveRule> = rules
@@ -56,7 +57,11 @@ impl ActiveRules {
             .map(|(index, rule)| ActiveRule {
                 rule: rule.clone(),
                 index,
-                chance: Chance::in_bursts(rule.probability, rule.bursts().as_ref(), seeds.next_u64()),
+                chance: Chance::in_bursts(
+                    rule.probability,
+                    rule.bursts().as_ref(),
+                    seeds.next_u64(),
+                ),
                 rng: SplitMix64::new(seeds.next_u64()),
             })
             .filter(|active| active.rule.is_for(entry))
@@ -73,8 +78,11 @@ impl ActiveRules {
     /// What becomes of `frame`, that at `place` of a train.
     pub fn judge(&mut self, frame: &Frame<'_>, place: u32) -> Effects {
         // What was handed on without a trailer was not taken for RoCEv2, or was malformed.
-        let packet =
-            if frame.trailer == Trailer::None { None } else { Packet::parse(frame.head).ok().flatten() };
+        let packet = if frame.trailer == Trailer::None {
+            None
+        } else {
+            Packet::parse(frame.head).ok().flatten()
+        };
         let mut effects = Effects::default();
         for active in &mut self.rules {
             if !active.rule.selects(frame, packet.as_ref(), place) {
@@ -109,7 +117,8 @@ impl ActiveRule {
                 effects.corrupted_bit = Some(bit_of(icrc, ICRC_LEN, &mut self.rng));
             }
             Action::CorruptPayload => {
-                effects.corrupted_bit = Some(bit_of(frame.head.len(), frame.payload.len(), &mut self.rng));
+                effects.corrupted_bit =
+                    Some(bit_of(frame.head.len(), frame.payload.len(), &mut self.rng));
             }
             Action::Delay(times) => effects.delay = effects.delay + time_in(times, &mut self.rng),
             Action::Reorder(times) => {

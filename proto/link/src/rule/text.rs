@@ -7,7 +7,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-const ACTIONS: &str = "lose, mark, corrupt icrc, corrupt payload, duplicate, delay TIME or reorder TIME";
+const ACTIONS: &str =
+    "lose, mark, corrupt icrc, corrupt payload, duplicate, delay TIME or reorder TIME";
 const CONDITIONS: &str = "from, opcode, qpn, psn, source, destination, port or dscp";
 const QUALIFIERS: &str =
     "a probability as in 1% or 1e-3, bursts N, first N, every N, number N, at-most N or once";
@@ -80,14 +81,19 @@ fn selection(words: &mut Words<'_>) -> Result<Selection, TextError> {
         Some(what) => what,
         None if selection.has_packet_conditions() => What::Roce(PacketKinds::ALL),
         None => {
-            let why = format!("which frames? Say any, roce, not-roce, or what packets are: {}", kinds());
+            let why =
+                format!("which frames? Say any, roce, not-roce, or what packets are: {}", kinds());
             return Err(words.error_at(0, why));
         }
     };
     Ok(selection)
 }
 
-fn condition(selection: &mut Selection, word: Word<'_>, words: &mut Words<'_>) -> Result<(), TextError> {
+fn condition(
+    selection: &mut Selection,
+    word: Word<'_>,
+    words: &mut Words<'_>,
+) -> Result<(), TextError> {
     match word.text {
         "from" => {
             let side = words.expect("from which side? Say a or b")?;
@@ -97,10 +103,14 @@ fn condition(selection: &mut Selection, word: Word<'_>, words: &mut Words<'_>) -
                 _ => return Err(words.error(side, "sides are a and b")),
             });
         }
-        "opcode" => selection.opcodes = Some(range(words, u8::MAX.into(), "opcodes from 0 to 255")?),
+        "opcode" => {
+            selection.opcodes = Some(range(words, u8::MAX.into(), "opcodes from 0 to 255")?)
+        }
         "qpn" => selection.qpns = Some(range(words, 0xff_ffff, "QPNs up to 0xffffff")?),
         "psn" => selection.psns = Some(range(words, 0xff_ffff, "PSNs up to 0xffffff")?),
-        "port" => selection.ports = Some(range(words, u16::MAX.into(), "UDP source ports up to 65535")?),
+        "port" => {
+            selection.ports = Some(range(words, u16::MAX.into(), "UDP source ports up to 65535")?)
+        }
         "dscp" => selection.dscps = Some(range(words, 63, "DSCPs from 0 to 63")?),
         "source" => selection.source = Some(prefix(words)?),
         "destination" => selection.destination = Some(prefix(words)?),
@@ -123,7 +133,8 @@ fn range<T: TryFrom<u64>>(
     let why = format!("{what}, one or two with a dash between them, as in 0x17 or 100-200");
     let word = words.expect(&why)?;
     let numbers = whole_range(word.text).filter(|r| *r.start() <= max && *r.end() <= max);
-    let both = numbers.and_then(|r| Some(T::try_from(*r.start()).ok()?..=T::try_from(*r.end()).ok()?));
+    let both =
+        numbers.and_then(|r| Some(T::try_from(*r.start()).ok()?..=T::try_from(*r.end()).ok()?));
     both.ok_or_else(|| words.error(word, why))
 }
 
@@ -153,7 +164,9 @@ fn action(words: &mut Words<'_>) -> Result<Action, TextError> {
                 _ => return Err(words.error(part, "what is corrupted is icrc or payload")),
             }
         }
-        _ => return Err(words.error(word, format!("nothing that is done to frames: say {ACTIONS}"))),
+        _ => {
+            return Err(words.error(word, format!("nothing that is done to frames: say {ACTIONS}")));
+        }
     })
 }
 
@@ -237,7 +250,9 @@ impl fmt::Display for Selection {
         }
         for (name, range) in [("qpn", &self.qpns), ("psn", &self.psns)] {
             match range {
-                Some(range) if range.start() == range.end() => write!(f, " {name} {:#x}", range.start())?,
+                Some(range) if range.start() == range.end() => {
+                    write!(f, " {name} {:#x}", range.start())?
+                }
                 Some(range) => write!(f, " {name} {:#x}-{:#x}", range.start(), range.end())?,
                 None => {}
             }

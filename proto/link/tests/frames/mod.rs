@@ -5,7 +5,9 @@
 use longhaul_link::{Arrival, DropReason, LinkConfig, Rule, Wire};
 use longhaul_node::{Frame, Payload, Side, Trailer};
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn, RKey};
-use longhaul_wire::{Aeth, Bth, Deth, Head, MacAddr, NakCode, Opcode, Path, PathTemplate, Reth, Syndrome};
+use longhaul_wire::{
+    Aeth, Bth, Deth, Head, MacAddr, NakCode, Opcode, Path, PathTemplate, Reth, Syndrome,
+};
 use std::net::IpAddr;
 
 /// One RoCEv2 packet.
@@ -130,5 +132,9 @@ pub fn rule(text: &str) -> Rule {
 }
 
 pub fn ruled(rules: &[&str]) -> LinkConfig {
-    LinkConfig { rules: rules.iter().map(|text| rule(text)).collect(), seed: 3, ..LinkConfig::default() }
+    LinkConfig {
+        rules: rules.iter().map(|text| rule(text)).collect(),
+        seed: 3,
+        ..LinkConfig::default()
+    }
 }

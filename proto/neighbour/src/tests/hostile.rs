@@ -70,7 +70,11 @@ fn strangers_who_speak_to_us_have_few_entries_and_drive_nobody_out() {
     assert_eq!(host.look_up("10.0.0.199"), Resolution::Asking, "forgotten");
     host.neighbours.heard(host.now, ip("10.0.0.50"), PEER_MAC);
     assert_eq!(host.neighbours.len(), 8);
-    assert_eq!(host.ask("10.0.0.60"), Resolution::Failed(Failure::TableFull), "all are held or asked for");
+    assert_eq!(
+        host.ask("10.0.0.60"),
+        Resolution::Failed(Failure::TableFull),
+        "all are held or asked for"
+    );
     host.wait(3_000);
     assert_eq!(host.ask("10.0.0.60"), Resolution::Asking, "those without an answer make room");
     still_there(&host);

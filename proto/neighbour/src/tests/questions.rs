@@ -58,7 +58,11 @@ fn what_is_elsewhere_is_behind_the_gateway() {
     assert_eq!(host.look_up("192.0.2.1"), Resolution::Known(OTHER_MAC));
     assert_eq!(host.look_up("198.51.100.1"), Resolution::Known(OTHER_MAC), "everything elsewhere");
     assert_eq!(host.look_up("10.0.0.2"), Resolution::Asking);
-    assert_eq!(host.ask("2001:db8::1"), Resolution::Failed(Failure::NoRoute), "no gateway of this family");
+    assert_eq!(
+        host.ask("2001:db8::1"),
+        Resolution::Failed(Failure::NoRoute),
+        "no gateway of this family"
+    );
     assert_eq!(host.ask("fe80::5"), Resolution::Asking, "link-local addresses are always near");
 }
 
@@ -77,7 +81,10 @@ fn a_held_neighbour_is_asked_again_and_goes_on_where_it_was() {
     let (mut host, _) = acquainted(true);
     let asked = host.wait(30_000);
     assert_eq!(asked.len(), 1);
-    assert!(asked[0].starts_with("020000000002"), "the one who was there is asked first: {asked:?}");
+    assert!(
+        asked[0].starts_with("020000000002"),
+        "the one who was there is asked first: {asked:?}"
+    );
     assert_eq!(host.look_up("10.0.0.2"), KNOWN, "meanwhile it is known");
     host.hears(&reply(PEER_MAC, "10.0.0.2"));
     assert_eq!(host.neighbours.poll_change(), None);
@@ -177,7 +184,11 @@ mod by_the_owner {
         assert!(!host.hears(&request(PEER_MAC, "10.0.0.2", "10.0.0.1")), "the kernel answers");
         assert_eq!(host.ask("192.0.2.1"), Resolution::Asking);
         host.silent();
-        assert_eq!(host.neighbours.poll_question(), Some(ip("192.0.2.1")), "it knows the route too");
+        assert_eq!(
+            host.neighbours.poll_question(),
+            Some(ip("192.0.2.1")),
+            "it knows the route too"
+        );
         assert_eq!(host.neighbours.poll_question(), None);
         host.neighbours.answer(host.now, ip("192.0.2.1"), Ok(PEER_MAC));
         assert_eq!(host.look_up("192.0.2.1"), KNOWN);

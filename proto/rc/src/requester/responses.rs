@@ -44,7 +44,9 @@ impl Requester {
                 }
             }
             Syndrome::Nak(
-                code @ (NakCode::InvalidRequest | NakCode::RemoteAccess | NakCode::RemoteOperational),
+                code @ (NakCode::InvalidRequest
+                | NakCode::RemoteAccess
+                | NakCode::RemoteOperational),
             ) => {
                 self.advance(now, psn, ctx);
                 if psn < self.queue.get(self.done).end_psn {
@@ -141,8 +143,9 @@ impl Requester {
         self.settle(now, ctx);
     }
 
-    /// The sequence number of a READ response or atomic ACK, the first of `count`, with everything before it
-    /// acknowledged; the next of them lies in the oldest work request. `None` when none is the next of its kind.
+    /// The sequence number of a READ response or atomic ACK, the first of `count`, with everything
+    /// before it acknowledged; the next of them lies in the oldest work request. `None` when none
+    /// is the next of its kind.
     fn locate_response<C: Context>(
         &mut self,
         now: Instant,
@@ -173,7 +176,8 @@ impl Requester {
         sequence
     }
 
-    /// Acknowledges everything before `to`, up to an outstanding READ or atomic. True when one stood in the way.
+    /// Acknowledges everything before `to`, up to an outstanding READ or atomic. True when one
+    /// stood in the way.
     fn advance<C: Context>(&mut self, now: Instant, to: u64, ctx: &mut C) -> bool {
         let mut passed_read = false;
         let before = self.una;
@@ -210,7 +214,11 @@ impl Requester {
             self.reads -= 1;
         }
         if wqe.signaled {
-            ctx.complete_send(wqe.completion(Status::Success, self.config.qpn, self.config.dest_qpn));
+            ctx.complete_send(wqe.completion(
+                Status::Success,
+                self.config.qpn,
+                self.config.dest_qpn,
+            ));
         }
         self.done += 1;
     }
@@ -259,7 +267,8 @@ impl Requester {
         self.repair_gap(ctx);
     }
 
-    /// The responder misses the oldest unacknowledged packet. The answer to a probe costs no second retry.
+    /// The responder misses the oldest unacknowledged packet. The answer to a probe costs no second
+    /// retry.
     fn repair_gap<C: Context>(&mut self, ctx: &mut C) {
         if matches!(self.repair, Repair::Probing { .. }) || self.take_retry(ctx) {
             self.go_back();
@@ -319,9 +328,9 @@ impl Requester {
         true
     }
 
-    /// Retransmits the last packet, asking for an ACK, and before it the first. A responder that has all of them
-    /// repeats its latest ACK; one that misses a packet between sends a NAK; one whose NAK was lost sends none
-    /// before the first has come.
+    /// Retransmits the last packet, asking for an ACK, and before it the first. A responder that
+    /// has all of them repeats its latest ACK; one that misses a packet between sends a NAK; one
+    /// whose NAK was lost sends none before the first has come.
     fn probe(&mut self) {
         let between_messages =
             self.current == self.tail || self.next == self.queue.get(self.current).first_psn;

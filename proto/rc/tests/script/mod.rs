@@ -19,8 +19,9 @@
 //! in_use 1                                     receives waiting or taken
 //! ```
 //!
-//! A script must name every packet and every completion: at its end nothing may be left. The payload of a packet
-//! that comes in is filled with its PSN's low byte; local memory is filled with `ee`.
+//! A script must name every packet and every completion: at its end nothing may be left. The
+//! payload of a packet that comes in is filled with its PSN's low byte; local memory is filled with
+//! `ee`.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use longhaul_node::{Frame, Gather, Payload};
@@ -85,7 +86,13 @@ impl Context for Device {
         let fits = address.checked_add(len.into()).is_some_and(|end| end <= MEMORY as u64);
         if lkey.0 == KEY && fits { Ok(address) } else { Err(Denied) }
     }
-    fn remote(&self, rkey: RKey, address: u64, len: u64, intent: RemoteIntent) -> Result<u64, Denied> {
+    fn remote(
+        &self,
+        rkey: RKey,
+        address: u64,
+        len: u64,
+        intent: RemoteIntent,
+    ) -> Result<u64, Denied> {
         let fits = address.checked_add(len).is_some_and(|end| end <= MEMORY as u64);
         let allows = self.allows && (self.allows_atomics || intent != RemoteIntent::Atomic);
         if rkey.0 == KEY && fits && allows { Ok(address + self.shift) } else { Err(Denied) }
@@ -167,7 +174,8 @@ const OPCODES: [(&str, u8); 23] = [
 
 fn describe(packet: &Packet<'_>, len: usize) -> String {
     let bth = packet.bth();
-    let mut name = OPCODES.iter().find(|(_, op)| *op == bth.opcode.0).map_or("?", |(n, _)| n).to_string();
+    let mut name =
+        OPCODES.iter().find(|(_, op)| *op == bth.opcode.0).map_or("?", |(n, _)| n).to_string();
     let mut words = format!(" psn={} len={len}", bth.psn);
     if let Some(aeth) = packet.aeth() {
         match aeth.syndrome {
@@ -347,7 +355,8 @@ impl Qp {
         };
         let lkey = LKey(f.number("lkey", KEY.into()) as u32);
         let default_len = if matches!(f.words[1], "fetch_add" | "cmp_swap") { 8 } else { 0 };
-        let sge = Sge { address: f.number("at", 0), len: f.number("len", default_len) as u32, lkey };
+        let sge =
+            Sge { address: f.number("at", 0), len: f.number("len", default_len) as u32, lkey };
         let wr = SendWr {
             wr_id: self.posted,
             op,
@@ -377,7 +386,8 @@ impl Qp {
             "nak.op" => (Opcode::RC_ACK, Syndrome::Nak(NakCode::RemoteOperational)),
             "nak.reserved" => (Opcode::RC_ACK, Syndrome::Reserved(0xe0)),
             name => {
-                let (_, op) = OPCODES.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("in {name}"));
+                let (_, op) =
+                    OPCODES.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("in {name}"));
                 (Opcode(*op), Syndrome::ACK_UNLIMITED)
             }
         };
@@ -419,22 +429,38 @@ impl Qp {
         let payload = Payload::Bytes(&bytes);
         let packet = Packet::parse(head.bytes()).unwrap().unwrap();
         match opcode.verb() {
-            Some(Verb::Acknowledge) => self.requester.handle_ack(self.now, psn, &aeth, &mut self.device),
+            Some(Verb::Acknowledge) => {
+                self.requester.handle_ack(self.now, psn, &aeth, &mut self.device)
+            }
             Some(Verb::ReadResponse) => {
                 let aeth = opcode.has_aeth().then_some(&aeth);
-                self.requester.handle_read_response(self.now, psn, opcode, aeth, &payload, &mut self.device);
+                self.requester.handle_read_response(
+                    self.now,
+                    psn,
+                    opcode,
+                    aeth,
+                    &payload,
+                    &mut self.device,
+                );
             }
             Some(Verb::AtomicAcknowledge) => {
                 self.requester.handle_atomic_ack(self.now, psn, &aeth, original, &mut self.device);
             }
-            _ => self.responder.handle_request(&packet, &bth, &payload, &mut self.recv, &mut self.device),
+            _ => self.responder.handle_request(
+                &packet,
+                &bth,
+                &payload,
+                &mut self.recv,
+                &mut self.device,
+            ),
         }
     }
 
     fn next_packet(&mut self) -> Option<String> {
         let mut words = Words(Vec::new());
-        let sent = self.responder.transmit(&self.recv, &mut self.device, &self.template, &mut words)
-            || self.requester.transmit(self.now, &mut self.device, &self.template, &mut words);
+        let sent =
+            self.responder.transmit(&self.recv, &mut self.device, &self.template, &mut words)
+                || self.requester.transmit(self.now, &mut self.device, &self.template, &mut words);
         assert_eq!(sent, words.0.len() == 1, "transmit said {sent}");
         words.0.pop()
     }
@@ -442,7 +468,11 @@ impl Qp {
     fn next_completion(&mut self) -> Option<String> {
         let c = self.device.completions.get(self.completed)?;
         self.completed += 1;
-        let r = if matches!(c.op, CompletionOp::Recv | CompletionOp::RecvWriteImmediate) { "r" } else { "" };
+        let r = if matches!(c.op, CompletionOp::Recv | CompletionOp::RecvWriteImmediate) {
+            "r"
+        } else {
+            ""
+        };
         let mut text = format!("{r}{} {:?} {:?} len={}", c.wr_id, c.status, c.op, c.byte_len);
         if c.immediate.is_some() {
             text += " imm";
@@ -482,7 +512,8 @@ impl Qp {
                 holds(&f.words[1..], &completion);
             }
             "count" => {
-                let counter = Counter::ALL.iter().find(|c| c.name() == f.words[1]).expect("a counter");
+                let counter =
+                    Counter::ALL.iter().find(|c| c.name() == f.words[1]).expect("a counter");
                 assert_eq!(self.device.counters.get(*counter), f.words[2].parse::<u64>().unwrap());
             }
             "mem" => {
@@ -497,7 +528,9 @@ impl Qp {
             "release" => self.responder.release(&mut self.recv),
             "in_use" => assert_eq!(self.recv.in_use().to_string(), f.words[1]),
             "failed" => assert!(self.requester.is_failed()),
-            "fault" => assert_eq!(format!("{:?}", self.responder.fault().expect("a fault")), f.words[1]),
+            "fault" => {
+                assert_eq!(format!("{:?}", self.responder.fault().expect("a fault")), f.words[1])
+            }
             "pause" => self.requester.pause(true),
             "resume" => self.requester.pause(false),
             "drained" => assert!(self.requester.is_drained()),

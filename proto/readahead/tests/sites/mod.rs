@@ -1,7 +1,8 @@
-//! Two software RNICs with a box at each site: an initiator whose commands announce their data, and a target that READs it, or
-//! does not.
+//! Two software RNICs with a box at each site: an initiator whose commands announce their data, and
+//! a target that READs it, or does not.
 //!
-//! Between LAN and WAN every frame goes through bytes, as over a wire: what a box builds has to be right to the ICRC.
+//! Between LAN and WAN every frame goes through bytes, as over a wire: what a box builds has to be
+//! right to the ICRC.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -9,7 +10,9 @@ pub mod program;
 
 use longhaul_accel::{Accelerator, Mode, Policy};
 use longhaul_link::{Link, LinkConfig};
-use longhaul_node::{Chain, Deadline, Frame, Gather, Mirrored, Node, Payload, Side, Trailer, Transmit};
+use longhaul_node::{
+    Chain, Deadline, Frame, Gather, Mirrored, Node, Payload, Side, Trailer, Transmit,
+};
 use longhaul_readahead::{Config, Protocol, ReadAhead};
 use longhaul_rnic::{
     Access, AddressVector, CqId, Memory, MrKeys, Mtu, QpAttr, QpInit, QpKind, QpState, Rnic,
@@ -17,7 +20,8 @@ use longhaul_rnic::{
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, RKey};
 use longhaul_wan::{PathConfig, Rate, Seed, Transport};
 use longhaul_wire::mad::{
-    GSI_QKEY, Header, MAD_LEN, Message, RdmaCmHeader, Rep, Req, ReqPath, ServiceId, TransportService,
+    GSI_QKEY, Header, MAD_LEN, Message, RdmaCmHeader, Rep, Req, ReqPath, ServiceId,
+    TransportService,
 };
 use longhaul_wire::{Bth, Deth, HEAD_MAX, Head, MacAddr, Opcode, Packet, Path, PathTemplate};
 use std::cell::{Cell, RefCell};
@@ -200,7 +204,8 @@ fn whole_box(setup: &Setup, mode: Mode, number: u64) -> Box<dyn Node> {
         lan_rate: Some(rate()),
         ..longhaul_accel::Config::default()
     };
-    let [near, far] = config.halves(setup.delay.times(2)).map(|half| Accelerator::new(half).expect("valid"));
+    let [near, far] =
+        config.halves(setup.delay.times(2)).map(|half| Accelerator::new(half).expect("valid"));
     let transport = Transport::new(longhaul_wan::Config {
         paths: vec![PathConfig { rate: Rate::Fixed(rate()), ..PathConfig::default() }],
         box_id: 1 + number,
@@ -262,8 +267,14 @@ impl Sites {
         let [near, far] = [site(INITIATOR), site(TARGET)];
         let wan = link(setup.delay, setup.wan_loss, setup.seed);
         let row = join(join(near, wan), Box::new(Mirrored(far)));
-        let mut sites =
-            Sites { now: Instant::from_ns(1000), hosts, read_ahead, lost_reads, row, setup: setup.clone() };
+        let mut sites = Sites {
+            now: Instant::from_ns(1000),
+            hosts,
+            read_ahead,
+            lost_reads,
+            row,
+            setup: setup.clone(),
+        };
         sites.connect();
         sites
     }
@@ -280,8 +291,12 @@ impl Sites {
         let reads_max = self.setup.reads_max;
         for host in [INITIATOR, TARGET] {
             let peer = 1 - host;
-            let address =
-                AddressVector { destination_ip: ip(peer), hop_limit: 64, traffic_class: 0, flow_label: 0 };
+            let address = AddressVector {
+                destination_ip: ip(peer),
+                hop_limit: 64,
+                traffic_class: 0,
+                flow_label: 0,
+            };
             let transitions = [
                 QpAttr {
                     state: Some(QpState::Init),
@@ -322,7 +337,8 @@ impl Sites {
     fn show_connection(&mut self) {
         let [initiator, target] = [INITIATOR, TARGET].map(|host| self.hosts[host].qpn);
         let said = [0, 0, 1, 0, 128, 0, 127, 0];
-        let header = RdmaCmHeader { source_port: 999, source: ip(INITIATOR), destination: ip(TARGET) };
+        let header =
+            RdmaCmHeader { source_port: 999, source: ip(INITIATOR), destination: ip(TARGET) };
         let private_data = header.with_user_data(&said).expect("it fits");
         let req = Message::Req(Req {
             local_comm_id: 77,
@@ -391,14 +407,21 @@ impl Sites {
         let mut head = Head::begin(&path, &Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(0)));
         head.push_deth(&Deth { qkey: GSI_QKEY, reserved_8: 0, source_qp: Qpn::GSI });
         let pad_len = head.finish(&path, mad.len());
-        let frame =
-            Frame { head: head.bytes(), payload: Payload::Bytes(&mad), trailer: Trailer::Sealed { pad_len } };
+        let frame = Frame {
+            head: head.bytes(),
+            payload: Payload::Bytes(&mad),
+            trailer: Trailer::Sealed { pad_len },
+        };
         assert!(frame.head.len() <= HEAD_MAX);
-        Held::new(&self.read_ahead[from], false).handle_frame(self.now, longhaul_readahead::LAN, &frame);
+        Held::new(&self.read_ahead[from], false).handle_frame(
+            self.now,
+            longhaul_readahead::LAN,
+            &frame,
+        );
     }
 
-    /// Lets everything send, goes to the next moment at which anything happens, but no further than to `end`, and lets it happen.
-    /// False: nothing happens until then.
+    /// Lets everything send, goes to the next moment at which anything happens, but no further than
+    /// to `end`, and lets it happen. False: nothing happens until then.
     pub fn step(&mut self, end: Instant) -> bool {
         self.row.poll_transmit(self.now, &mut Nowhere);
         let due = self.row.poll_timeout().filter(|due| due.at <= end);

@@ -1,6 +1,8 @@
-//! What the hosts' programs do: commands of NVMe-oF's form, with data that the target READs, WRITEs or leaves.
+//! What the hosts' programs do: commands of NVMe-oF's form, with data that the target READs, WRITEs
+//! or leaves.
 //!
-//! Each command's data is unlike any other's, and the initiator overwrites it as soon as the command is answered.
+//! Each command's data is unlike any other's, and the initiator overwrites it as soon as the
+//! command is answered.
 
 use super::{BASE, INITIATOR, Setup, Sites, TARGET};
 use longhaul_rnic::{Completion, CompletionOp, RecvWr, SendOp, SendWr, Sge, Status};
@@ -124,7 +126,12 @@ impl Programs {
             }
             let until = self.later.first_key_value().map_or(end, |(&(at, _), ())| at.min(end));
             let goes_on = self.sites.step(until) || until < end;
-            assert!(goes_on, "{} of {} are done, and nothing happens", self.latencies.len(), commands);
+            assert!(
+                goes_on,
+                "{} of {} are done, and nothing happens",
+                self.latencies.len(),
+                commands
+            );
         }
         Ok(())
     }
@@ -233,7 +240,8 @@ impl Programs {
         let capsule = self.read(TARGET, RECEIVES + completion.wr_id as usize * RECEIVE, 64);
         self.post_receive(TARGET, completion.wr_id);
         let number = u64::from_le_bytes(capsule[40..48].try_into().unwrap());
-        let wait = if self.work.is_wild && self.rng.below(4) == 0 { self.rng.below(120_000) } else { 3 };
+        let wait =
+            if self.work.is_wild && self.rng.below(4) == 0 { self.rng.below(120_000) } else { 3 };
         self.later.insert((self.sites.now + Duration::from_us(wait), number), ());
     }
 
@@ -259,7 +267,13 @@ impl Programs {
                 for at in (0..command.len).step_by(piece) {
                     let op = SendOp::Read { remote_address: remote + at as u64, rkey };
                     self.commands.get_mut(&number).unwrap().left += 1;
-                    self.post(TARGET, number * KINDS + DATA, op, local + at, piece.min(command.len - at));
+                    self.post(
+                        TARGET,
+                        number * KINDS + DATA,
+                        op,
+                        local + at,
+                        piece.min(command.len - at),
+                    );
                 }
             }
         }
@@ -276,7 +290,8 @@ impl Programs {
                 self.post(TARGET, EXTRA, op, at, len);
             }
             1 => {
-                let op = SendOp::Write { remote_address: BASE + SCRATCH as u64, rkey, immediate: None };
+                let op =
+                    SendOp::Write { remote_address: BASE + SCRATCH as u64, rkey, immediate: None };
                 self.post(TARGET, EXTRA, op, SCRATCH, len);
             }
             _ => {}

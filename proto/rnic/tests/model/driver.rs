@@ -1,4 +1,5 @@
-//! Drives devices and the reference side by side: objects, states, time; and compares after every call.
+//! Drives devices and the reference side by side: objects, states, time; and compares after every
+//! call.
 
 use crate::net::Net;
 use crate::pair::{Link, VecMemory, Wire, ip, transitions};
@@ -43,7 +44,8 @@ pub fn any<V>(map: &BTreeMap<u32, V>, rng: &mut SplitMix64) -> Option<u32> {
 }
 
 fn random_wire(rng: &mut SplitMix64) -> Wire {
-    let bad = |rng: &mut SplitMix64, one_of: &[f64]| one_of[rng.below(one_of.len() as u64) as usize];
+    let bad =
+        |rng: &mut SplitMix64, one_of: &[f64]| one_of[rng.below(one_of.len() as u64) as usize];
     Wire {
         delay: Duration::from_us(1 + rng.below(60)),
         jitter: Duration::from_us(if rng.chance(0.5) { 0 } else { rng.below(25) }),
@@ -83,11 +85,13 @@ impl Driver {
             config.ack_request_at_window_end = ask_every % 2 == 0;
             config.probe_above = ask_every as u32 / 4;
             config.inline_max = INLINE_MAX;
-            config.dcqcn =
-                BitRate::from_gbps(10).filter(|_| congestion).and_then(|rate| Dcqcn::nvidia(rate).ok());
+            config.dcqcn = BitRate::from_gbps(10)
+                .filter(|_| congestion)
+                .and_then(|rate| Dcqcn::nvidia(rate).ok());
         });
         let model = Model::new(seed, HOSTS, wire.is_lossy(), wire.duplication > 0.0, wire.life());
-        let mut driver = Driver { net, model, rng, next_id: 1, failures_seen: [0; HOSTS], overran: false };
+        let mut driver =
+            Driver { net, model, rng, next_id: 1, failures_seen: [0; HOSTS], overran: false };
         for n in 0..HOSTS {
             let bytes = driver.model.hosts[n].shadow.clone();
             driver.net.nodes[n].memory_mut().0.copy_from_slice(&bytes);
@@ -157,7 +161,8 @@ impl Driver {
         // First all that failed, then whether it may have: one QP's failure can explain another's.
         let mut failed = Vec::new();
         for n in 0..HOSTS {
-            let states: Vec<_> = self.model.hosts[n].qps.iter().map(|(&qpn, qp)| (qpn, qp.state)).collect();
+            let states: Vec<_> =
+                self.model.hosts[n].qps.iter().map(|(&qpn, qp)| (qpn, qp.state)).collect();
             for (qpn, state) in states {
                 let is = self.net.nodes[n].query_qp(Qpn::new(qpn)).expect("the model has it").state;
                 if is != state {
@@ -171,7 +176,9 @@ impl Driver {
         for (n, qpn, was, is) in failed {
             let may = match is {
                 QpState::Error => self.model.may_fail(n, qpn),
-                QpState::SendQueueError => was != QpState::Error && self.model.sends_may_fail(n, qpn),
+                QpState::SendQueueError => {
+                    was != QpState::Error && self.model.sends_may_fail(n, qpn)
+                }
                 _ => false,
             };
             assert!(may, "node {n} QP {qpn:#x} went from {was:?} to {is:?} for no reason");
@@ -209,7 +216,10 @@ impl Driver {
                 let qp = host.qps.get_mut(&qpn.get()).expect("an event of a QP that exists");
                 match kind {
                     QpEvent::SendQueueDrained => {
-                        assert!(std::mem::take(&mut qp.drain_asked), "an event that nobody asked for");
+                        assert!(
+                            std::mem::take(&mut qp.drain_asked),
+                            "an event that nobody asked for"
+                        );
                     }
                     QpEvent::LastWqeReached => assert!(qp.srq.is_some()),
                     _ => {}
@@ -239,7 +249,8 @@ impl Driver {
         taken
     }
 
-    /// Takes the completions of a QP whose work is about to be forgotten: later nobody knows whose they were.
+    /// Takes the completions of a QP whose work is about to be forgotten: later nobody knows whose
+    /// they were.
     pub fn poll_both(&mut self, n: usize, qpn: u32) {
         let (send_cq, recv_cq) =
             (self.model.hosts[n].qps[&qpn].send_cq, self.model.hosts[n].qps[&qpn].recv_cq);
@@ -275,16 +286,22 @@ impl Driver {
             return;
         }
         let m = self.rng.below(HOSTS as u64) as usize;
-        let Some(peer) = self.qp_in(m, |qp| qp.kind == kind && qp.state == QpState::Reset) else { return };
+        let Some(peer) = self.qp_in(m, |qp| qp.kind == kind && qp.state == QpState::Reset) else {
+            return;
+        };
         let now = self.net.now;
-        if (m, peer) == (n, qpn) || !self.model.is_quiet(n, qpn, now) || !self.model.is_quiet(m, peer, now) {
+        if (m, peer) == (n, qpn)
+            || !self.model.is_quiet(n, qpn, now)
+            || !self.model.is_quiet(m, peer, now)
+        {
             return;
         }
         self.connect_pair(kind, [(n, qpn), (m, peer)]);
     }
 
     fn connect_pair(&mut self, kind: QpKind, ends: [(usize, u32); 2]) {
-        let mut psn = || if self.rng.chance(0.3) { 0xff_fffe } else { self.rng.below(1 << 24) as u32 };
+        let mut psn =
+            || if self.rng.chance(0.3) { 0xff_fffe } else { self.rng.below(1 << 24) as u32 };
         let psn = [psn(), psn()];
         let for_ever = self.rng.chance(0.8);
         let link = Link {
@@ -318,9 +335,17 @@ impl Driver {
 
     /// One of a host's QPs of which something is true.
     pub fn qp_in(&mut self, n: usize, is_meant: impl Fn(&Qp) -> bool) -> Option<u32> {
-        let meant: Vec<_> =
-            self.model.hosts[n].qps.iter().filter(|(_, qp)| is_meant(qp)).map(|(&qpn, _)| qpn).collect();
-        if meant.is_empty() { None } else { Some(meant[self.rng.below(meant.len() as u64) as usize]) }
+        let meant: Vec<_> = self.model.hosts[n]
+            .qps
+            .iter()
+            .filter(|(_, qp)| is_meant(qp))
+            .map(|(&qpn, _)| qpn)
+            .collect();
+        if meant.is_empty() {
+            None
+        } else {
+            Some(meant[self.rng.below(meant.len() as u64) as usize])
+        }
     }
 
     /// Resets a QP that failed or has lost its peer. One that only cannot send goes on sending.
@@ -378,7 +403,9 @@ impl Driver {
             .expect("a transition that exists");
         match to {
             QpState::Reset => self.forget_work(n, qpn),
-            QpState::SendQueueDrained => self.model.qp(n, qpn).drain_asked = drain_event == Some(true),
+            QpState::SendQueueDrained => {
+                self.model.qp(n, qpn).drain_asked = drain_event == Some(true)
+            }
             _ => {}
         }
         let qp = self.model.qp(n, qpn);
@@ -391,8 +418,16 @@ impl Driver {
         let state = self.model.hosts[n].qps[&qpn].state;
         let before = self.net.nodes[n].query_qp(Qpn::new(qpn));
         let attr = match self.rng.below(4) {
-            0 => QpAttr { path_mtu: Some(Mtu::B256), current_state: Some(state), ..QpAttr::default() },
-            1 => QpAttr { state: Some(QpState::Reset), rq_psn: Some(Psn::new(1)), ..QpAttr::default() },
+            0 => QpAttr {
+                path_mtu: Some(Mtu::B256),
+                current_state: Some(state),
+                ..QpAttr::default()
+            },
+            1 => QpAttr {
+                state: Some(QpState::Reset),
+                rq_psn: Some(Psn::new(1)),
+                ..QpAttr::default()
+            },
             2 => QpAttr { state: Some(QpState::Init), timeout: Some(3), ..QpAttr::default() },
             _ => QpAttr { state: Some(QpState::ReadyToReceive), ..QpAttr::default() },
         };
@@ -448,7 +483,11 @@ impl Driver {
         }
         self.give_up_everything();
         let mut counters = Counters::default();
-        self.net.nodes.iter().flat_map(|node| node.counters().iter()).for_each(|(c, v)| counters.add(c, v));
+        self.net
+            .nodes
+            .iter()
+            .flat_map(|node| node.counters().iter())
+            .for_each(|(c, v)| counters.add(c, v));
         Outcome {
             trace: self.net.trace,
             frames: self.net.nodes.iter().map(|node| node.sent).sum(),
@@ -466,7 +505,12 @@ impl Driver {
                 let waits = qp.sends.iter().find(|s| s.signaled);
                 let sends = matches!(qp.state, QpState::ReadyToSend | QpState::SendQueueError);
                 if let (Some(sent), true, false) = (waits, sends, self.is_doomed(n, qpn, qp)) {
-                    return Some((n, qpn, sent.clone(), self.net.nodes[n].query_qp(Qpn::new(qpn)).ok()));
+                    return Some((
+                        n,
+                        qpn,
+                        sent.clone(),
+                        self.net.nodes[n].query_qp(Qpn::new(qpn)).ok(),
+                    ));
                 }
             }
         }
@@ -481,7 +525,8 @@ impl Driver {
 
     fn give_up_everything(&mut self) {
         for n in 0..HOSTS {
-            let groups: Vec<_> = std::mem::take(&mut self.model.hosts[n].groups).into_iter().collect();
+            let groups: Vec<_> =
+                std::mem::take(&mut self.model.hosts[n].groups).into_iter().collect();
             for (group, members) in groups {
                 for qpn in members {
                     self.node(n).detach_multicast(Qpn::new(qpn), group).expect("a member");

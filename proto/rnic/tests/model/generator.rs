@@ -1,4 +1,5 @@
-//! Makes up work requests, good and bad, posts them, and tells the reference what must come of them.
+//! Makes up work requests, good and bad, posts them, and tells the reference what must come of
+//! them.
 
 use crate::driver::{Driver, INLINE_MAX, any, group};
 use crate::pair::{BASE, ip};
@@ -69,7 +70,10 @@ impl Driver {
             Err(PostError::QueueFull { .. }) => assert!(is_full && !is_flushed),
             Err(error) => assert!(plan.refused, "{error} for {wr:?}"),
             Ok(()) => {
-                assert!(!plan.refused && state as u8 >= QpState::ReadyToSend as u8, "{wr:?} in {state:?}");
+                assert!(
+                    !plan.refused && state as u8 >= QpState::ReadyToSend as u8,
+                    "{wr:?} in {state:?}"
+                );
                 self.commit(n, qpn, plan);
             }
         }
@@ -115,8 +119,12 @@ impl Driver {
 
     /// Bytes from the source, in up to three segments.
     fn gather(&mut self, n: usize, len: usize, lkey: u32) -> (Vec<Sge>, Vec<u8>) {
-        let mut cuts =
-            [0, self.rng.below(len as u64 + 1) as usize, self.rng.below(len as u64 + 1) as usize, len];
+        let mut cuts = [
+            0,
+            self.rng.below(len as u64 + 1) as usize,
+            self.rng.below(len as u64 + 1) as usize,
+            len,
+        ];
         cuts.sort_unstable();
         let mut data = Vec::with_capacity(len);
         let segments = cuts
@@ -280,7 +288,8 @@ impl Driver {
         let may = mr.pd == peer_pd && mr.access.contains(Access::REMOTE_WRITE) && !mr.invalidated;
         let slot = self.model.slot_of(m, rkey, &mut self.rng)?;
         let len = self.len();
-        let beyond = may && len > 0 && self.rng.chance(0.1) && self.model.hosts[m].mrs[&rkey].slot.is_some();
+        let beyond =
+            may && len > 0 && self.rng.chance(0.1) && self.model.hosts[m].mrs[&rkey].slot.is_some();
         let refused_there = len > 0 && (!may || beyond);
         let (segments, data) = self.gather(n, len, lkey);
         let immediate = self.immediate();
@@ -329,7 +338,8 @@ impl Driver {
         let len = self.len();
         let from = self.rng.below((SOURCE_LEN - len) as u64 + 1) as usize;
         let data = self.model.hosts[m].shadow[from..from + len].to_vec();
-        let mut sent = self.sent(CompletionOp::Read, data.clone(), len, Target::Read { slot }, (n, lkey));
+        let mut sent =
+            self.sent(CompletionOp::Read, data.clone(), len, Target::Read { slot }, (n, lkey));
         let bad_rkey = len > 0 && self.rng.chance(0.01);
         if bad_rkey {
             sent.must_fail = Some(Status::RemoteAccess);
@@ -350,14 +360,21 @@ impl Driver {
         Some(plan)
     }
 
-    fn plan_atomic(&mut self, n: usize, qpn: u32, (m, peer): (usize, u32), lkey: u32) -> Option<Plan> {
+    fn plan_atomic(
+        &mut self,
+        n: usize,
+        qpn: u32,
+        (m, peer): (usize, u32),
+        lkey: u32,
+    ) -> Option<Plan> {
         let rkey = self.model.main_mr(m, self.model.hosts[m].qps[&peer].pd)?;
         let own = self.model.free_slot(n, &mut self.rng)?;
         let mut grants = Vec::new();
         let (cell, value) = match self.model.hosts[n].qps[&qpn].cell {
             Some(cell) => cell,
             None => {
-                let cell = self.model.free_slot(m, &mut self.rng).filter(|cell| (m, *cell) != (n, own))?;
+                let cell =
+                    self.model.free_slot(m, &mut self.rng).filter(|cell| (m, *cell) != (n, own))?;
                 let mut word = [0; 8];
                 word.copy_from_slice(&self.model.hosts[m].shadow[slot_at(cell)..slot_at(cell) + 8]);
                 let value = u64::from_ne_bytes(word);
@@ -469,7 +486,12 @@ impl Driver {
     }
 
     /// Where a receive goes: its slot, its segments and whether they are wrong or short.
-    fn plan_receive(&mut self, n: usize, pd: u32, sound: bool) -> Option<(Posted, Vec<Sge>, usize, bool)> {
+    fn plan_receive(
+        &mut self,
+        n: usize,
+        pd: u32,
+        sound: bool,
+    ) -> Option<(Posted, Vec<Sge>, usize, bool)> {
         let key = match any(&self.model.hosts[n].mrs, &mut self.rng) {
             Some(key) if !sound && self.model.hosts[n].mrs[&key].pd == pd => key,
             _ => self.model.main_mr(n, pd)?,
@@ -495,16 +517,21 @@ impl Driver {
         let (pd, state, is_full) = (qp.pd, qp.state, qp.receives.len() >= qp.rq_depth);
         if let Some(srq) = qp.srq {
             if !sound {
-                let refused = self.node(n).post_recv(Qpn::new(qpn), &RecvWr { wr_id: 0, segments: &[] });
+                let refused =
+                    self.node(n).post_recv(Qpn::new(qpn), &RecvWr { wr_id: 0, segments: &[] });
                 assert_eq!(refused, Err(PostError::HasSharedQueue));
             }
             return self.post_srq(n, srq, sound);
         }
-        let Some((receive, segments, len, spoilt)) = self.plan_receive(n, pd, sound) else { return };
+        let Some((receive, segments, len, spoilt)) = self.plan_receive(n, pd, sound) else {
+            return;
+        };
         let wr = RecvWr { wr_id: receive.wr_id, segments: &segments };
         match self.node(n).post_recv(Qpn::new(qpn), &wr) {
             Err(PostError::BadState(_)) => assert_eq!(state, QpState::Reset),
-            Err(error) => assert!(is_full && matches!(error, PostError::QueueFull { .. }), "{error}"),
+            Err(error) => {
+                assert!(is_full && matches!(error, PostError::QueueFull { .. }), "{error}")
+            }
             Ok(()) => {
                 assert_ne!(state, QpState::Reset);
                 self.model.hosts[n].slots[receive.slot] = Some(Allowed::Any(len));
@@ -519,10 +546,14 @@ impl Driver {
     fn post_srq(&mut self, n: usize, srq: u32, sound: bool) {
         let queue = &self.model.hosts[n].srqs[&srq];
         let (pd, is_full) = (queue.pd, queue.posted.len() as u32 >= queue.depth);
-        let Some((receive, segments, len, spoilt)) = self.plan_receive(n, pd, sound) else { return };
+        let Some((receive, segments, len, spoilt)) = self.plan_receive(n, pd, sound) else {
+            return;
+        };
         let wr = RecvWr { wr_id: receive.wr_id, segments: &segments };
         match self.node(n).post_srq_recv(SrqId(srq), &wr) {
-            Err(error) => assert!(is_full && matches!(error, PostError::QueueFull { .. }), "{error}"),
+            Err(error) => {
+                assert!(is_full && matches!(error, PostError::QueueFull { .. }), "{error}")
+            }
             Ok(()) => {
                 self.model.hosts[n].slots[receive.slot] = Some(Allowed::Any(len));
                 let queue = self.model.hosts[n].srqs.get_mut(&srq).expect("chosen");

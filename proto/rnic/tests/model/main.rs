@@ -1,5 +1,5 @@
-//! Random verbs calls on devices and on a reference side by side. See `driver.rs` for what is done, and
-//! `reference.rs` for what must come of it.
+//! Random verbs calls on devices and on a reference side by side. See `driver.rs` for what is done,
+//! and `reference.rs` for what must come of it.
 
 mod driver;
 mod generator;
@@ -67,7 +67,10 @@ fn devices_do_what_the_reference_says() {
         outcome.counters.iter().for_each(|(counter, n)| met.add(counter, n));
     }
     println!("{} steps, {completions} completions, {successes} successful", episodes * EPISODE);
-    assert!(episodes < EPISODES || successes * 2 > completions, "{successes} of {completions} succeeded");
+    assert!(
+        episodes < EPISODES || successes * 2 > completions,
+        "{successes} of {completions} succeeded"
+    );
     assert!(
         episodes < EPISODES || !received_in_sqe.contains(&0),
         "a failed sender receives: {received_in_sqe:?}"

@@ -38,7 +38,13 @@ impl DerefMut for Net {
 }
 
 impl Net {
-    pub fn new(seed: u64, count: usize, memory: usize, wire: Wire, change: impl Fn(&mut Config)) -> Self {
+    pub fn new(
+        seed: u64,
+        count: usize,
+        memory: usize,
+        wire: Wire,
+        change: impl Fn(&mut Config),
+    ) -> Self {
         let mut devices = Pair::among(count, seed, memory, change);
         devices.set_wire(wire);
         devices.tap().seen = Some(Vec::new());

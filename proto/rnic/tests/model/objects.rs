@@ -17,7 +17,13 @@ impl Driver {
         let mr = self.node(n).reg_mr(pd, BASE, len, BASE, Access::ALL).expect("few MRs");
         let host = &mut self.model.hosts[n];
         assert_eq!(host.pds.insert(pd.0, 1), None);
-        let main = Mr { pd: pd.0, access: Access::ALL, slot: None, invalidating: false, invalidated: false };
+        let main = Mr {
+            pd: pd.0,
+            access: Access::ALL,
+            slot: None,
+            invalidating: false,
+            invalidated: false,
+        };
         host.mrs.insert(mr.lkey.0, main);
     }
 
@@ -33,7 +39,10 @@ impl Driver {
             self.model.hosts[n].mrs.remove(&main);
             self.model.hosts[n].pds.remove(&pd);
         } else {
-            assert_eq!(self.node(n).dealloc_pd(PdId(pd)), Err(VerbsError::Busy { what: "PD", users }));
+            assert_eq!(
+                self.node(n).dealloc_pd(PdId(pd)),
+                Err(VerbsError::Busy { what: "PD", users })
+            );
         }
     }
 
@@ -96,8 +105,15 @@ impl Driver {
             .node(n)
             .create_srq(&SrqInit { pd: PdId(pd), depth, sge_max: 2, limit: 0 })
             .expect("few SRQs");
-        let model =
-            Srq { pd, depth, users: 0, limit: 0, tainted: false, posted: BTreeMap::new(), carried_off: 0 };
+        let model = Srq {
+            pd,
+            depth,
+            users: 0,
+            limit: 0,
+            tainted: false,
+            posted: BTreeMap::new(),
+            carried_off: 0,
+        };
         assert!(self.model.hosts[n].srqs.insert(srq.0, model).is_none());
         self.use_pd(n, pd, 1);
     }
@@ -121,13 +137,19 @@ impl Driver {
         self.poll_all();
         let model = self.model.hosts[n].srqs.remove(&srq).expect("chosen");
         let mut free = 0;
-        while self.net.nodes[n].post_srq_recv(SrqId(srq), &RecvWr { wr_id: 0, segments: &[] }).is_ok() {
+        while self.net.nodes[n]
+            .post_srq_recv(SrqId(srq), &RecvWr { wr_id: 0, segments: &[] })
+            .is_ok()
+        {
             free += 1;
             assert!(free <= model.depth, "more than its depth");
         }
         let (in_use, known) = (model.depth - free, model.posted.len() as u32);
         let any_lost = self.overran;
-        assert!(any_lost || (in_use <= known && in_use + model.carried_off >= known), "{in_use} of {known}");
+        assert!(
+            any_lost || (in_use <= known && in_use + model.carried_off >= known),
+            "{in_use} of {known}"
+        );
         self.node(n).destroy_srq(SrqId(srq)).expect("an SRQ without users");
         for receive in model.posted.values() {
             let memory = self.net.nodes[n].memory();
@@ -142,7 +164,8 @@ impl Driver {
         if self.model.hosts[n].mrs.len() > 20 {
             return;
         }
-        let access = if self.rng.chance(0.6) { Access::ALL } else { Access(self.rng.below(16) as u32) };
+        let access =
+            if self.rng.chance(0.6) { Access::ALL } else { Access(self.rng.below(16) as u32) };
         let address = BASE + slot_at(slot) as u64;
         let made = self.node(n).reg_mr(PdId(pd), address, SLOT_LEN as u64, address, access);
         let needs_write = access.0 & 10 != 0 && access.0 & 1 == 0;
@@ -207,7 +230,8 @@ impl Driver {
             HOSTS => group(&mut self.rng),
             m => ip(m),
         };
-        let address = AddressVector { destination_ip: to, hop_limit: 3, traffic_class: 0, flow_label: 0 };
+        let address =
+            AddressVector { destination_ip: to, hop_limit: 3, traffic_class: 0, flow_label: 0 };
         let now = self.net.now;
         let ah = self.node(n).create_ah(now, PdId(pd), &address).expect("few handles");
         assert!(self.model.hosts[n].ahs.insert(ah.0, Ah { pd, to }).is_none());
@@ -237,15 +261,18 @@ impl Driver {
         let Some(qpn) = any(&self.model.hosts[n].qps, &mut self.rng) else { return };
         let group = group(&mut self.rng);
         let left = self.node(n).detach_multicast(Qpn::new(qpn), group);
-        let was_in = self.model.hosts[n].groups.get_mut(&group).is_some_and(|members| members.remove(&qpn));
+        let was_in =
+            self.model.hosts[n].groups.get_mut(&group).is_some_and(|members| members.remove(&qpn));
         assert_eq!(left.is_ok(), was_in);
     }
 
     pub fn create_qp(&mut self, n: usize) {
         let host = &self.model.hosts[n];
-        let (Some(pd), Some(send_cq), Some(recv_cq)) =
-            (any(&host.pds, &mut self.rng), any(&host.cqs, &mut self.rng), any(&host.cqs, &mut self.rng))
-        else {
+        let (Some(pd), Some(send_cq), Some(recv_cq)) = (
+            any(&host.pds, &mut self.rng),
+            any(&host.cqs, &mut self.rng),
+            any(&host.cqs, &mut self.rng),
+        ) else {
             return;
         };
         if host.qps.len() >= 8 {
@@ -322,7 +349,8 @@ impl Driver {
 
     pub fn destroy(&mut self, n: usize, qpn: u32) {
         self.poll_both(n, qpn);
-        let groups = self.model.hosts[n].groups.values().filter(|members| members.contains(&qpn)).count();
+        let groups =
+            self.model.hosts[n].groups.values().filter(|members| members.contains(&qpn)).count();
         let destroyed = self.node(n).destroy_qp(Qpn::new(qpn));
         if groups > 0 {
             assert_eq!(destroyed, Err(VerbsError::Busy { what: "QP", users: groups as u32 }));

@@ -1,4 +1,5 @@
-//! The reference: which objects there are, what was posted, and what completions and memory may and must be.
+//! The reference: which objects there are, what was posted, and what completions and memory may and
+//! must be.
 //!
 //! It knows nothing of packets. Every rule that it holds the devices to is an assertion here.
 
@@ -260,7 +261,10 @@ impl Model {
             }
             Some(Allowed::Cell(values)) => {
                 let word = memory.word(BASE + at as u64);
-                assert!(values.contains(&word), "node {n} slot {slot}: {word:#x} is none of {values:x?}");
+                assert!(
+                    values.contains(&word),
+                    "node {n} slot {slot}: {word:#x} is none of {values:x?}"
+                );
                 8
             }
         };
@@ -287,7 +291,8 @@ impl Model {
         self.zombies.push((now + self.life, n, slot));
     }
 
-    /// From now on nothing may be written through this key: what it alone covers is frozen as it is.
+    /// From now on nothing may be written through this key: what it alone covers is frozen as it
+    /// is.
     pub fn freeze(&mut self, n: usize, slot: usize, memory: &VecMemory) {
         if self.hosts[n].slots[slot].is_some() {
             self.check_slot(n, slot, memory);
@@ -376,23 +381,35 @@ impl Model {
         self.hosts[n].qps.get(&qpn).is_none_or(|qp| qp.kind != QpKind::Rc && qp.tainted)
     }
 
-    /// Whether a QP may go to the error state by itself: also because nobody answered, or had no receives. An
-    /// unreliable one only does as a receiver.
+    /// Whether a QP may go to the error state by itself: also because nobody answered, or had no
+    /// receives. An unreliable one only does as a receiver.
     pub fn may_fail(&self, n: usize, qpn: u32) -> bool {
         let Some(qp) = self.hosts[n].qps.get(&qpn) else { return true };
         if qp.kind != QpKind::Rc {
             return self.receives_are_spoilt(n, qp);
         }
         let Some((m, peer)) = qp.peer else { return self.is_excused(n, qpn) };
-        let peer_failed = self.hosts[m].qps.get(&peer).is_none_or(|other| other.state == QpState::Error);
+        let peer_failed =
+            self.hosts[m].qps.get(&peer).is_none_or(|other| other.state == QpState::Error);
         peer_failed || self.lossy || !qp.retries_for_ever || self.is_excused(n, qpn)
     }
 
-    pub fn complete(&mut self, n: usize, cq: u32, c: &Completion, now: Instant, memories: &[&VecMemory]) {
+    pub fn complete(
+        &mut self,
+        n: usize,
+        cq: u32,
+        c: &Completion,
+        now: Instant,
+        memories: &[&VecMemory],
+    ) {
         self.completions += 1;
         self.successes += u64::from(c.status == Status::Success);
         let queue = self.hosts[n].cqs.get_mut(&cq).expect("a CQ that exists");
-        assert!(c.timestamp >= queue.newest && c.timestamp <= now, "{c:?} is older than {:?}", queue.newest);
+        assert!(
+            c.timestamp >= queue.newest && c.timestamp <= now,
+            "{c:?} is older than {:?}",
+            queue.newest
+        );
         queue.newest = c.timestamp;
         let qpn = c.qpn.get();
         let qp = self.hosts[n].qps.get(&qpn).unwrap_or_else(|| panic!("{c:?} of an unknown QP"));
@@ -406,7 +423,14 @@ impl Model {
         }
     }
 
-    fn complete_send(&mut self, n: usize, qpn: u32, c: &Completion, now: Instant, memories: &[&VecMemory]) {
+    fn complete_send(
+        &mut self,
+        n: usize,
+        qpn: u32,
+        c: &Completion,
+        now: Instant,
+        memories: &[&VecMemory],
+    ) {
         let may_fail = self.may_fail(n, qpn);
         let is_excused = match self.hosts[n].qps[&qpn].kind {
             QpKind::Rc => self.is_excused(n, qpn),
@@ -415,12 +439,17 @@ impl Model {
         let lost = self.hosts[n].cqs[&self.hosts[n].qps[&qpn].send_cq].lost;
         let sent = loop {
             let qp = self.qp(n, qpn);
-            let sent =
-                qp.sends.pop_front().unwrap_or_else(|| panic!("{c:?} was never posted, or completed twice"));
+            let sent = qp
+                .sends
+                .pop_front()
+                .unwrap_or_else(|| panic!("{c:?} was never posted, or completed twice"));
             if sent.wr_id == c.wr_id {
                 break sent;
             }
-            assert!(lost || (!sent.signaled && !qp.send_failed), "{sent:?} has no completion, but {c:?}");
+            assert!(
+                lost || (!sent.signaled && !qp.send_failed),
+                "{sent:?} has no completion, but {c:?}"
+            );
             self.end_send(n, qpn, &sent, !lost, now, memories);
         };
         assert_eq!(c.op, sent.op);
@@ -474,7 +503,10 @@ impl Model {
         match sent.target {
             Target::None => {}
             Target::Write { node, slot } if is_reliable && succeeded => {
-                assert!(self.is_frozen(node, slot) || equals(node, slot), "{sent:?} wrote something else");
+                assert!(
+                    self.is_frozen(node, slot) || equals(node, slot),
+                    "{sent:?} wrote something else"
+                );
                 self.release(node, slot, memories[node]);
             }
             Target::Write { node, slot } => self.make_zombie(now, node, slot),
@@ -518,10 +550,13 @@ impl Model {
         let receive = match qp.srq {
             Some(srq) => {
                 let srq = host.srqs.get_mut(&srq).expect("an SRQ in use");
-                srq.posted.remove(&c.wr_id).unwrap_or_else(|| panic!("{c:?} was never posted to the SRQ"))
+                srq.posted
+                    .remove(&c.wr_id)
+                    .unwrap_or_else(|| panic!("{c:?} was never posted to the SRQ"))
             }
             None => loop {
-                let receive = qp.receives.pop_front().unwrap_or_else(|| panic!("{c:?} was never posted"));
+                let receive =
+                    qp.receives.pop_front().unwrap_or_else(|| panic!("{c:?} was never posted"));
                 if receive.wr_id == c.wr_id {
                     break receive;
                 }
@@ -543,7 +578,8 @@ impl Model {
                 if qp.state == QpState::SendQueueError && c.timestamp > qp.failed_at {
                     self.received_in_sqe[usize::from(kind == QpKind::Ud)] += 1;
                 }
-                if let Some(mr) = c.invalidated.and_then(|rkey| self.hosts[n].mrs.get_mut(&rkey.0)) {
+                if let Some(mr) = c.invalidated.and_then(|rkey| self.hosts[n].mrs.get_mut(&rkey.0))
+                {
                     mr.invalidated = true;
                 }
             }
@@ -593,7 +629,9 @@ impl Model {
             };
             once && self.matches(i, n, qpn, kind, c, receive, memories)
         });
-        found.unwrap_or_else(|| panic!("node {n}: nobody sent what came with {c:?}, or not so often"))
+        found.unwrap_or_else(|| {
+            panic!("node {n}: nobody sent what came with {c:?}, or not so often")
+        })
     }
 
     #[expect(clippy::too_many_arguments, reason = "one question about two things")]
@@ -612,8 +650,11 @@ impl Model {
             Where::Qp(node, to) => (node, to) == (n, qpn),
             Where::Group(_) => kind == QpKind::Ud && m.from != n,
         };
-        let op =
-            if m.op == CompletionOp::Write { CompletionOp::RecvWriteImmediate } else { CompletionOp::Recv };
+        let op = if m.op == CompletionOp::Write {
+            CompletionOp::RecvWriteImmediate
+        } else {
+            CompletionOp::Recv
+        };
         let front = if kind == QpKind::Ud { GRH } else { 0 };
         if !is_here
             || m.undeliverable
@@ -667,7 +708,9 @@ impl Model {
             match sent.target {
                 Target::None => {}
                 Target::Write { node, slot } => self.make_zombie(now, node, slot),
-                Target::Read { slot } | Target::Atomic { slot, .. } => self.release(n, slot, memories[n]),
+                Target::Read { slot } | Target::Atomic { slot, .. } => {
+                    self.release(n, slot, memories[n])
+                }
             }
         }
         for receive in &receives {
@@ -692,12 +735,17 @@ impl Model {
 
     /// Whether a QP number may be connected: nobody else speaks to it.
     pub fn is_quiet(&self, n: usize, qpn: u32, now: Instant) -> bool {
-        let spoken_to = self.hosts.iter().any(|h| h.qps.values().any(|qp| qp.peer == Some((n, qpn))));
+        let spoken_to =
+            self.hosts.iter().any(|h| h.qps.values().any(|qp| qp.peer == Some((n, qpn))));
         !spoken_to && self.quiet_from.get(&(n, qpn)).is_none_or(|&from| from <= now)
     }
 
     /// The MR over all of a PD's memory.
     pub fn main_mr(&self, n: usize, pd: u32) -> Option<u32> {
-        self.hosts[n].mrs.iter().find(|(_, mr)| mr.pd == pd && mr.slot.is_none()).map(|(&key, _)| key)
+        self.hosts[n]
+            .mrs
+            .iter()
+            .find(|(_, mr)| mr.pd == pd && mr.slot.is_none())
+            .map(|(&key, _)| key)
     }
 }

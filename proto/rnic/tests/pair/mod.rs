@@ -1,4 +1,5 @@
-//! Two devices across a wire of virtual time that loses, repeats, delays and damages frames by a seed.
+//! Two devices across a wire of virtual time that loses, repeats, delays and damages frames by a
+//! seed.
 #![allow(dead_code, reason = "each test uses its part")]
 
 mod wire;
@@ -120,7 +121,12 @@ impl Pair {
         Pair::among(2, seed, memory, change)
     }
 
-    pub fn among(count: usize, seed: u64, memory: usize, mut change: impl FnMut(&mut Config)) -> Self {
+    pub fn among(
+        count: usize,
+        seed: u64,
+        memory: usize,
+        mut change: impl FnMut(&mut Config),
+    ) -> Self {
         let node = |n| {
             let mut config = config(n);
             change(&mut config);
@@ -186,7 +192,13 @@ impl Pair {
     }
 
     /// A further connection beside that of `ends`; receives of node 1 come from `srq`.
-    pub fn another_pair(&mut self, ends: &Ends, kind: QpKind, srq: Option<SrqId>, link: &Link) -> [Qpn; 2] {
+    pub fn another_pair(
+        &mut self,
+        ends: &Ends,
+        kind: QpKind,
+        srq: Option<SrqId>,
+        link: &Link,
+    ) -> [Qpn; 2] {
         let qps = [self.another(0, ends, kind, None), self.another(1, ends, kind, srq)];
         (0..2).for_each(|n| self.bring_up(n, qps[n], 1 - n, qps[1 - n], link));
         qps
@@ -204,7 +216,8 @@ impl Pair {
 
     /// The way from node `n` to an address.
     pub fn ah(&mut self, n: usize, ends: &Ends, to: IpAddr) -> AhId {
-        let address = AddressVector { destination_ip: to, hop_limit: 64, traffic_class: 0, flow_label: 0 };
+        let address =
+            AddressVector { destination_ip: to, hop_limit: 64, traffic_class: 0, flow_label: 0 };
         self.nodes[n].create_ah(self.now, ends.pd[n], &address).unwrap()
     }
 
@@ -219,7 +232,8 @@ impl Pair {
         happens
     }
 
-    /// Runs until nothing is left to happen or `limit` of virtual time has passed. True when it went quiet.
+    /// Runs until nothing is left to happen or `limit` of virtual time has passed. True when it
+    /// went quiet.
     pub fn settle(&mut self, limit: Duration) -> bool {
         let end = self.now + limit;
         while self.now <= end {
@@ -311,7 +325,13 @@ pub fn for_kind(kind: QpKind, attr: QpAttr) -> QpAttr {
 }
 
 /// The modifications from reset to ready to send, of a reliable connection.
-pub fn transitions(peer_ip: IpAddr, peer_qp: Qpn, rq_psn: u32, sq_psn: u32, link: &Link) -> [QpAttr; 3] {
+pub fn transitions(
+    peer_ip: IpAddr,
+    peer_qp: Qpn,
+    rq_psn: u32,
+    sq_psn: u32,
+    link: &Link,
+) -> [QpAttr; 3] {
     [
         QpAttr {
             state: Some(QpState::Init),

@@ -57,7 +57,12 @@ pub struct Tap {
 
 impl Tap {
     pub fn new(seed: u64) -> Self {
-        Tap { seen: None, lose: Box::new(|_, _| false), wire: Wire::default(), rng: SplitMix64::new(seed) }
+        Tap {
+            seen: None,
+            lose: Box::new(|_, _| false),
+            wire: Wire::default(),
+            rng: SplitMix64::new(seed),
+        }
     }
 }
 
@@ -85,7 +90,11 @@ impl Place {
     /// Of two each hears the other, of more whom it is for, itself as well.
     fn is_heard_by(self, receiver: usize, bytes: &[u8]) -> bool {
         let to = IpAddr::V4(Ipv4Addr::new(bytes[30], bytes[31], bytes[32], bytes[33]));
-        if self.devices == 2 || to.is_multicast() { receiver != self.number } else { ip(receiver) == to }
+        if self.devices == 2 || to.is_multicast() {
+            receiver != self.number
+        } else {
+            ip(receiver) == to
+        }
     }
 }
 
@@ -95,20 +104,29 @@ impl Device {
         let wire = tap.borrow().wire;
         let (devices, ways) = (rnics.len(), wire.ways());
         let place = |number| Place { number, devices };
-        let device = |(n, rnic)| Device { rnic, place: place(n), tap: tap.clone(), sent: 0, arrived: 0 };
+        let device =
+            |(n, rnic)| Device { rnic, place: place(n), tap: tap.clone(), sent: 0, arrived: 0 };
         let mut cables = Vec::new();
         for (a, b) in (0..devices).flat_map(|b| (0..=b).map(move |a| (a, b))) {
             for way in 0..ways {
                 let delay = wire.delay + wire.jitter.times(way as u64).divided_by(ways as u64);
-                let impairments = Impairments { corruption: wire.corruption, ..Impairments::default() };
+                let impairments =
+                    Impairments { corruption: wire.corruption, ..Impairments::default() };
                 cables.push(Cable {
-                    ends: [(a, b), (b, a)].map(|(from, to)| (from, place(from).side(to, way, ways))),
-                    wire: LinkConfig { delay, loss: wire.loss, impairments, ..LinkConfig::default() },
+                    ends: [(a, b), (b, a)]
+                        .map(|(from, to)| (from, place(from).side(to, way, ways))),
+                    wire: LinkConfig {
+                        delay,
+                        loss: wire.loss,
+                        impairments,
+                        ..LinkConfig::default()
+                    },
                     loss_toward_second_only: false,
                 });
             }
         }
-        Nodes::new(rnics.into_iter().enumerate().map(device).collect(), &cables, seed).expect("valid")
+        Nodes::new(rnics.into_iter().enumerate().map(device).collect(), &cables, seed)
+            .expect("valid")
     }
 
     pub fn into_rnic(self) -> Rnic<VecMemory> {
@@ -142,7 +160,10 @@ impl Node for Device {
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
         let Device { rnic, place, tap, sent, .. } = self;
-        rnic.poll_transmit(now, &mut Leaving { place: *place, tap: &mut tap.borrow_mut(), sent, out });
+        rnic.poll_transmit(
+            now,
+            &mut Leaving { place: *place, tap: &mut tap.borrow_mut(), sent, out },
+        );
     }
 
     fn poll_timeout(&self) -> Option<Deadline> {

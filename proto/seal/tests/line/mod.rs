@@ -85,8 +85,10 @@ impl<A: Node, B: Node> Line<A, B> {
     fn pump(&mut self) {
         loop {
             let mut is_idle = true;
-            let left = drain(&mut self.left, self.now).into_iter().map(|(side, bytes)| (0, side, bytes));
-            let right = drain(&mut self.right, self.now).into_iter().map(|(side, bytes)| (1, side, bytes));
+            let left =
+                drain(&mut self.left, self.now).into_iter().map(|(side, bytes)| (0, side, bytes));
+            let right =
+                drain(&mut self.right, self.now).into_iter().map(|(side, bytes)| (1, side, bytes));
             for (from, side, bytes) in left.chain(right).collect::<Vec<_>>() {
                 is_idle = false;
                 match side.checked_sub(1) {
@@ -167,7 +169,11 @@ impl<A: Node, B: Node> Line<A, B> {
     /// Nothing of the transport crossed in the clear, on any path.
     pub fn assert_sealed(&self) {
         for bytes in &self.crossed {
-            assert_eq!((&bytes[36..38], bytes[42] >> 4), (&4797_u16.to_be_bytes()[..], 0xe), "sealed");
+            assert_eq!(
+                (&bytes[36..38], bytes[42] >> 4),
+                (&4797_u16.to_be_bytes()[..], 0xe),
+                "sealed"
+            );
         }
     }
 

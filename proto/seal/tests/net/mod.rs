@@ -1,4 +1,5 @@
-//! Two seals and the fibres between them, in virtual time, with transports that send numbered datagrams and keep what comes.
+//! Two seals and the fibres between them, in virtual time, with transports that send numbered
+//! datagrams and keep what comes.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use longhaul_link::{Link, LinkConfig};
@@ -15,8 +16,11 @@ pub fn key(n: u8) -> PrivateKey {
 
 /// Box `n`, 0 or 1, in life `life`, with the other as its peer.
 pub fn config(n: u8, life: u8) -> Config {
-    let peer =
-        PeerConfig { name: format!("box {}", 1 - n), public_key: key(2 - n).public(), preshared_key: None };
+    let peer = PeerConfig {
+        name: format!("box {}", 1 - n),
+        public_key: key(2 - n).public(),
+        preshared_key: None,
+    };
     Config::new(key(1 + n), vec![peer], Seed::new([100 + 2 * life + n; 32]))
 }
 
@@ -35,7 +39,8 @@ pub fn host_path(from: u8) -> Path {
     }
 }
 
-/// A datagram to `port` along `path` with `len` bytes and more behind the headers, which follow from `number`.
+/// A datagram to `port` along `path` with `len` bytes and more behind the headers, which follow
+/// from `number`.
 pub fn datagram(path: &Path, port: u16, number: u64, len: usize) -> Vec<u8> {
     let template = PathTemplate::new(path);
     let bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(7), Psn::from_sequence(number));
@@ -180,7 +185,9 @@ impl Net {
         let mut at_once = 0;
         loop {
             let boxes = self.boxes.iter().map(Node::poll_timeout);
-            let next = boxes.chain(self.fibres.iter().map(Node::poll_timeout)).fold(None, Deadline::earliest);
+            let next = boxes
+                .chain(self.fibres.iter().map(Node::poll_timeout))
+                .fold(None, Deadline::earliest);
             let Some(next) = next.filter(|next| next.at <= until) else { break };
             at_once = if next.at <= self.now { at_once + 1 } else { 0 };
             assert!(at_once < 1000, "time stands still for {:?}", next.reason);

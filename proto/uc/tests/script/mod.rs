@@ -181,7 +181,14 @@ impl Qp {
     pub fn new(mtu: Mtu, psn: Psn) -> Self {
         let (qpn, dest_qpn) = (Qpn::new(0x11), Qpn::new(0x22));
         let mut requester = Requester::new(16, 4, 512);
-        requester.start(RequesterConfig { qpn, dest_qpn, sq_psn: psn, mtu, migreq: true, pkey: 0x9234 });
+        requester.start(RequesterConfig {
+            qpn,
+            dest_qpn,
+            sq_psn: psn,
+            mtu,
+            migreq: true,
+            pkey: 0x9234,
+        });
         let responder = Responder::new(ResponderConfig { qpn, dest_qpn, rq_psn: psn, mtu });
         Qp {
             device: Device::default(),
@@ -266,7 +273,8 @@ impl Qp {
         bth.solicited = f.has("solicited");
         let len = f.number("len", 0);
         let rkey = RKey(f.number("rkey", KEY.into()) as u32);
-        let reth = Reth { virtual_address: f.number("va", 0), rkey, len: f.number("dma", len) as u32 };
+        let reth =
+            Reth { virtual_address: f.number("va", 0), rkey, len: f.number("dma", len) as u32 };
         self.deliver(&packet(&bth, &reth, vec![psn.get() as u8; len as usize]));
     }
 
@@ -277,14 +285,18 @@ impl Qp {
             "refuse" => assert!(self.post(&f).is_err()),
             "recv" => self.post_receive(f.number("at", 0), f.number("len", 4096) as u32),
             "in" => self.arrive(&f),
-            "out" => holds(&f.words[1..], &describe(&self.transmit().expect("a packet, but nothing left"))),
+            "out" => holds(
+                &f.words[1..],
+                &describe(&self.transmit().expect("a packet, but nothing left")),
+            ),
             "quiet" => assert!(self.transmit().is_none()),
             "done" => {
                 let completion = self.next_completion().expect("a completion, but there is none");
                 holds(&f.words[1..], &outcome(&completion));
             }
             "count" => {
-                let counter = Counter::ALL.iter().find(|c| c.name() == f.words[1]).expect("a counter");
+                let counter =
+                    Counter::ALL.iter().find(|c| c.name() == f.words[1]).expect("a counter");
                 assert_eq!(self.device.counters.get(*counter), f.words[2].parse::<u64>().unwrap());
             }
             "mem" => {
@@ -300,7 +312,9 @@ impl Qp {
             "forbid" => self.device.permits = false,
             "failed" => assert!(self.requester.is_failed()),
             "recover" => self.requester.recover(),
-            "fault" => assert_eq!(format!("{:?}", self.responder.fault().expect("a fault")), f.words[1]),
+            "fault" => {
+                assert_eq!(format!("{:?}", self.responder.fault().expect("a fault")), f.words[1])
+            }
             "flush" => {
                 self.requester.flush(&mut self.device);
                 self.responder.flush(&mut self.recv, &mut self.device);
@@ -343,7 +357,9 @@ fn describe(sent: &Sent) -> String {
     if let Some(reth) = packet.reth() {
         words += &format!(" va={} dma={} rkey={}", reth.virtual_address, reth.len, reth.rkey.0);
     }
-    for (set, word) in [(bth.ack_request, "ackreq"), (bth.solicited, "solicited"), (bth.migreq, "migreq")] {
+    for (set, word) in
+        [(bth.ack_request, "ackreq"), (bth.solicited, "solicited"), (bth.migreq, "migreq")]
+    {
         words += &if set { format!(" {word}") } else { String::new() };
     }
     if packet.immediate() == Some([1, 2, 3, 4]) {
@@ -351,13 +367,19 @@ fn describe(sent: &Sent) -> String {
     }
     // Where all bytes are the same, which.
     match sent.payload.first() {
-        Some(&byte) if sent.payload.iter().all(|&b| b == byte) => words + &format!(" is={byte:02x}"),
+        Some(&byte) if sent.payload.iter().all(|&b| b == byte) => {
+            words + &format!(" is={byte:02x}")
+        }
         _ => words,
     }
 }
 
 fn outcome(c: &Completion) -> String {
-    let r = if matches!(c.op, CompletionOp::Recv | CompletionOp::RecvWriteImmediate) { "r" } else { "" };
+    let r = if matches!(c.op, CompletionOp::Recv | CompletionOp::RecvWriteImmediate) {
+        "r"
+    } else {
+        ""
+    };
     let mut text = format!("{r}{} {:?} {:?} len={}", c.wr_id, c.status, c.op, c.byte_len);
     if c.immediate == Some([1, 2, 3, 4]) {
         text += " imm";
@@ -401,7 +423,8 @@ fn holds(wanted: &[&str], found: &str) {
 /// Runs a script; a failure names its line.
 pub fn play(script: &str) {
     let lines: Vec<_> = script.lines().map(|l| l.split('#').next().unwrap_or("").trim()).collect();
-    let config = Fields::of(lines.iter().find(|l| l.starts_with("config")).copied().unwrap_or("config"));
+    let config =
+        Fields::of(lines.iter().find(|l| l.starts_with("config")).copied().unwrap_or("config"));
     let mtu = Mtu::from_code((config.number("mtu", 256) / 256).ilog2() as u8 + 1).unwrap();
     let mut qp = Qp::new(mtu, Psn::new(config.number("psn", 0) as u32));
     for (number, line) in lines.iter().enumerate() {

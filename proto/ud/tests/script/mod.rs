@@ -14,9 +14,9 @@
 //! header at=1000 from=10.0.0.1                 a receive's first 40 bytes
 //! ```
 //!
-//! A script must name every packet and every completion: at its end nothing may be left. The payload of a packet
-//! that comes in is filled with its PSN's low byte; local memory is filled with `ee`. Address handle 1 is for an IPv4
-//! peer, 2 for an IPv6 peer; there are no others.
+//! A script must name every packet and every completion: at its end nothing may be left. The
+//! payload of a packet that comes in is filled with its PSN's low byte; local memory is filled with
+//! `ee`. Address handle 1 is for an IPv4 peer, 2 for an IPv6 peer; there are no others.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use longhaul_node::{Frame, Gather, Payload};
@@ -138,7 +138,12 @@ impl Emit for Words {
             other => panic!("{other:?} left"),
         };
         let mut words = format!("{name} psn={} len={}", bth.psn, frame.payload.len());
-        words += &format!(" qpn={} source={} qkey={}", bth.dest_qp.get(), deth.source_qp.get(), deth.qkey);
+        words += &format!(
+            " qpn={} source={} qkey={}",
+            bth.dest_qp.get(),
+            deth.source_qp.get(),
+            deth.qkey
+        );
         words += &format!(" to={} pkey={:x}", packet.destination_ip(), bth.pkey);
         for (is, word) in [(bth.solicited, " solicited"), (bth.migreq, " migreq")] {
             words += if is { word } else { "" };
@@ -171,7 +176,8 @@ impl<'a> Fields<'a> {
     }
     /// The stretch that `at` and `len` describe, in `parts` segments one behind the other.
     fn segments(&self, len: u64) -> Vec<Sge> {
-        let (at, len, parts) = (self.number("at", 0), self.number("len", len), self.number("parts", 1));
+        let (at, len, parts) =
+            (self.number("at", 0), self.number("len", len), self.number("parts", 1));
         let lkey = LKey(self.number("lkey", KEY.into()) as u32);
         let cut = |part: u64| len * part / parts;
         let piece = |p| Sge { address: at + cut(p), len: (cut(p + 1) - cut(p)) as u32, lkey };
@@ -320,7 +326,8 @@ impl Qp {
             }
             "none_done" => assert_eq!(self.next_completion(), None),
             "count" => {
-                let counter = Counter::ALL.iter().find(|c| c.name() == f.words[1]).expect("a counter");
+                let counter =
+                    Counter::ALL.iter().find(|c| c.name() == f.words[1]).expect("a counter");
                 assert_eq!(self.device.counters.get(*counter), f.words[2].parse::<u64>().unwrap());
             }
             "mem" => {
@@ -347,7 +354,9 @@ impl Qp {
             "release" => self.responder.release(&mut self.recv),
             "recover" => self.requester.recover(),
             "failed" => assert!(self.requester.is_failed()),
-            "fault" => assert_eq!(format!("{:?}", self.responder.fault().expect("a fault")), f.words[1]),
+            "fault" => {
+                assert_eq!(format!("{:?}", self.responder.fault().expect("a fault")), f.words[1])
+            }
             "pause" => self.requester.pause(true),
             "resume" => self.requester.pause(false),
             "drained" => assert!(self.requester.is_drained()),

@@ -127,7 +127,8 @@ impl Bbr {
                 let turns = match CYCLE[self.phase] {
                     gain if gain < 1.0 => is_over || in_flight <= bdp,
                     gain if gain > 1.0 => {
-                        is_over && in_flight >= 1.25 * bdp || now.since(self.phase_at) > rtt.times(3)
+                        is_over && in_flight >= 1.25 * bdp
+                            || now.since(self.phase_at) > rtt.times(3)
                     }
                     _ => is_over,
                 };
@@ -170,7 +171,9 @@ impl Competitor for Bbr {
     }
 
     fn acknowledged(&mut self, now: Instant, number: u64) {
-        let Ok(place) = self.flight.binary_search_by_key(&number, |sent| sent.number) else { return };
+        let Ok(place) = self.flight.binary_search_by_key(&number, |sent| sent.number) else {
+            return;
+        };
         let Some(sent) = self.flight.remove(place) else { return };
         self.heard_at = now;
         self.delivered += 1;

@@ -1,4 +1,5 @@
-//! A TCP sender with CUBIC (RFC 9438) and slow start that ends early (as RFC 9406's HyStart++, simplified), in packets.
+//! A TCP sender with CUBIC (RFC 9438) and slow start that ends early (as RFC 9406's HyStart++,
+//! simplified), in packets.
 
 use crate::dumbbell::Competitor;
 use longhaul_units::{Duration, Instant};
@@ -47,8 +48,11 @@ impl Cubic {
 
     fn back_off(&mut self) {
         // Fast convergence: one that has less than last time leaves more.
-        self.window_max =
-            if self.window < self.window_max { self.window * (1.0 + BETA) / 2.0 } else { self.window };
+        self.window_max = if self.window < self.window_max {
+            self.window * (1.0 + BETA) / 2.0
+        } else {
+            self.window
+        };
         self.window = (self.window * BETA).max(2.0);
         self.threshold = self.window;
         self.epoch = None;
@@ -71,7 +75,8 @@ impl Cubic {
         });
         let reach = (self.window_max * (1.0 - BETA) / C).max(0.0).cbrt();
         let t = now.since(epoch).as_secs_f64() + self.rtt;
-        let target = (C * (t - reach).powi(3) + self.window_max).clamp(self.window, 1.5 * self.window);
+        let target =
+            (C * (t - reach).powi(3) + self.window_max).clamp(self.window, 1.5 * self.window);
         self.friendly += 3.0 * (1.0 - BETA) / (1.0 + BETA) / self.friendly.max(1.0);
         if target > self.window {
             self.window += (target - self.window) / self.window;
@@ -98,7 +103,9 @@ impl Competitor for Cubic {
     }
 
     fn acknowledged(&mut self, now: Instant, number: u64) {
-        let Ok(place) = self.flight.binary_search_by_key(&number, |&(number, _)| number) else { return };
+        let Ok(place) = self.flight.binary_search_by_key(&number, |&(number, _)| number) else {
+            return;
+        };
         let Some((_, at)) = self.flight.remove(place) else { return };
         self.heard_at = now;
         self.rtt = now.since(at).as_secs_f64();

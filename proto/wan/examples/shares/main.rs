@@ -1,4 +1,5 @@
-//! How boxes with an adaptive rate use a bottleneck and share it with each other, with TCP's CUBIC and with BBR, in virtual time:
+//! How boxes with an adaptive rate use a bottleneck and share it with each other, with TCP's CUBIC
+//! and with BBR, in virtual time:
 //! `cargo run --release -p longhaul-wan --example shares [alone|boxes|others]`.
 
 mod bbr;
@@ -62,9 +63,12 @@ impl Setup {
 
 fn alone() {
     println!("One pair, from 100 round trips on for 200");
-    println!("  Mbit/s     RTT  buffer  marks    loss  jitter    used  goodput  queue (% of BDP)  dropped");
+    println!(
+        "  Mbit/s     RTT  buffer  marks    loss  jitter    used  goodput  queue (% of BDP)  dropped"
+    );
     let rtts = [1, 10, 100].map(Duration::from_ms);
-    let speeds = [(1000, 0), (1000, 1), (1000, 2), (10_000, 0), (10_000, 1), (100_000, 0), (100_000, 1)];
+    let speeds =
+        [(1000, 0), (1000, 1), (1000, 2), (10_000, 0), (10_000, 1), (100_000, 0), (100_000, 1)];
     let plain = speeds.map(|(mbps, rtt)| Setup { mbps, rtt: rtts[rtt], ..PLAIN });
     let others = [
         Setup { buffer: 0.02, ..PLAIN },
@@ -144,7 +148,9 @@ fn boxes() {
 fn others() {
     let setup = Setup { mbps: 300, rtt: Duration::from_ms(20), ..PLAIN };
     println!("300 Mbit/s, 20 ms, shares over 60 s from 20 s on; queue in % of BDP");
-    println!("buffer  box and CUBIC         box and BBR           CUBIC and BBR         2 boxes and CUBIC");
+    println!(
+        "buffer  box and CUBIC         box and BBR           CUBIC and BBR         2 boxes and CUBIC"
+    );
     for buffer in [0.5, 1.0, 4.0] {
         let setup = Setup { buffer, ..setup };
         let run = |pairs: u64, others: Vec<Box<dyn Competitor>>| {

@@ -61,7 +61,8 @@ pub struct AckEntry {
     pub mask: u64,
 }
 
-/// What has arrived on one path. It names the numbers that were not yet named often enough, in words of 64.
+/// What has arrived on one path. It names the numbers that were not yet named often enough, in
+/// words of 64.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Ack {
     /// Low half of the largest number that has arrived.
@@ -72,7 +73,8 @@ pub struct Ack {
     pub room_bytes: u64,
     /// Datagrams that arrived with a congestion mark; low half of the count.
     pub congested: u32,
-    /// Numbers that arrived more than once, and frames that arrived under several numbers; low half.
+    /// Numbers that arrived more than once, and frames that arrived under several numbers; low
+    /// half.
     pub duplicates: u32,
     /// Frames repaired by parity that did not come after all; low half.
     pub repaired: u32,
@@ -181,7 +183,12 @@ impl Ping {
             _ => return None,
         };
         reader.take::<3>()?;
-        Some(Ping { step, session: reader.u32()?, nonce: reader.u64()?, next_number: reader.u64()? })
+        Some(Ping {
+            step,
+            session: reader.u32()?,
+            nonce: reader.u64()?,
+            next_number: reader.u64()?,
+        })
     }
 }
 
@@ -213,8 +220,8 @@ pub enum HelloStep {
     Refuse(Refusal),
 }
 
-/// Two boxes find each other. All steps have one length: no answer is longer than what asked for it. Its layout is that of
-/// every version.
+/// Two boxes find each other. All steps have one length: no answer is longer than what asked for
+/// it. Its layout is that of every version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// Which part.
@@ -239,8 +246,8 @@ pub struct Hello {
     pub room_bytes: u64,
     /// Paths that the sender has, 1 to 15.
     pub paths: u8,
-    /// Transports that the sender's box shares its work among, by pairs of addresses; 0 is one, as boxes have it that know of no
-    /// others.
+    /// Transports that the sender's box shares its work among, by pairs of addresses; 0 is one, as
+    /// boxes have it that know of no others.
     pub cores: u8,
 }
 
@@ -257,8 +264,12 @@ impl Hello {
             HelloStep::Refuse(Refusal::Cores) => (5, 4),
         };
         let mut writer = Writer { out, at: 0 };
-        writer.put([step, reason, self.version_min, self.version_max]).put(self.session.to_be_bytes());
-        for word in [self.box_id, self.instance, self.policy, self.nonce, self.cookie, self.room_bytes] {
+        writer
+            .put([step, reason, self.version_min, self.version_max])
+            .put(self.session.to_be_bytes());
+        for word in
+            [self.box_id, self.instance, self.policy, self.nonce, self.cookie, self.room_bytes]
+        {
             writer.put(word.to_be_bytes());
         }
         writer.put([self.paths, self.cores]).put([0; 6]);
@@ -331,14 +342,16 @@ pub(crate) struct Datagram {
 }
 
 impl Datagram {
-    /// `header` along `path` to `port`, with the body that `fill` writes and whose length it returns.
+    /// `header` along `path` to `port`, with the body that `fill` writes and whose length it
+    /// returns.
     pub(crate) fn new(
         path: &Path,
         port: u16,
         header: &Header,
         fill: impl FnOnce(&mut [u8; BODY_MAX]) -> usize,
     ) -> Self {
-        let mut datagram = Datagram { head: [0; HEAD_MAX], head_len: 0, body: [0; BODY_MAX], body_len: 0 };
+        let mut datagram =
+            Datagram { head: [0; HEAD_MAX], head_len: 0, body: [0; BODY_MAX], body_len: 0 };
         datagram.body_len = fill(&mut datagram.body);
         let body = &datagram.body[..datagram.body_len];
         let template = PathTemplate::new(path);
@@ -399,19 +412,33 @@ impl ProbeDatagram {
 }
 
 /// The body of a PING without its padding, as [`body_of`]. `None`: it is cut short.
-pub(crate) fn ping_body_of<'a>(frame: &Frame<'_>, udp: Udp, out: &'a mut [u8; BODY_MAX]) -> Option<&'a [u8]> {
+pub(crate) fn ping_body_of<'a>(
+    frame: &Frame<'_>,
+    udp: Udp,
+    out: &'a mut [u8; BODY_MAX],
+) -> Option<&'a [u8]> {
     let len = udp.payload_len(frame.head)?.checked_sub(HEADER_LEN)?;
     let is_whole = udp.payload() + HEADER_LEN + len <= frame.len();
     copy_body(frame, udp, len.min(PING_LEN), out).filter(|_| is_whole)
 }
 
-/// The body of a control datagram that came in `frame`: copied out, because its pieces may lie apart.
-pub(crate) fn body_of<'a>(frame: &Frame<'_>, udp: Udp, out: &'a mut [u8; BODY_MAX]) -> Option<&'a [u8]> {
+/// The body of a control datagram that came in `frame`: copied out, because its pieces may lie
+/// apart.
+pub(crate) fn body_of<'a>(
+    frame: &Frame<'_>,
+    udp: Udp,
+    out: &'a mut [u8; BODY_MAX],
+) -> Option<&'a [u8]> {
     let len = udp.payload_len(frame.head)?.checked_sub(HEADER_LEN)?;
     copy_body(frame, udp, len, out)
 }
 
-fn copy_body<'a>(frame: &Frame<'_>, udp: Udp, len: usize, out: &'a mut [u8; BODY_MAX]) -> Option<&'a [u8]> {
+fn copy_body<'a>(
+    frame: &Frame<'_>,
+    udp: Udp,
+    len: usize,
+    out: &'a mut [u8; BODY_MAX],
+) -> Option<&'a [u8]> {
     let out = out.get_mut(..len)?;
     let in_head = frame.head.get(udp.payload() + HEADER_LEN..)?;
     let in_head = &in_head[..in_head.len().min(len)];

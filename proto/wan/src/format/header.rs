@@ -28,7 +28,8 @@ pub enum Kind {
     Hello = 6,
     /// A session is over.
     Close = 7,
-    /// A part of a tunnelled frame that is too long for the path; it takes a number, and all of a frame's one place in the stream.
+    /// A part of a tunnelled frame that is too long for the path; it takes a number, and all of a
+    /// frame's one place in the stream.
     Part = 8,
 }
 
@@ -58,7 +59,8 @@ pub struct Header {
     pub version: u8,
     /// What follows.
     pub kind: Kind,
-    /// The path that the number belongs to, 0 to 15; of an [`Kind::Ack`]: the path that it is about.
+    /// The path that the number belongs to, 0 to 15; of an [`Kind::Ack`]: the path that it is
+    /// about.
     pub path: u8,
     /// 4 bits: [`Header::MARKED_BEFORE`]; the others are sent as 0 and not looked at.
     pub flags: u8,
@@ -66,8 +68,8 @@ pub struct Header {
     pub udp_checksum: u16,
     /// Names the session at the receiver.
     pub session: u32,
-    /// Low half of the number: one for each transmission on a path, in a row. Control datagrams have numbers of their own;
-    /// a [`Kind::Parity`] has that of its group's first datagram.
+    /// Low half of the number: one for each transmission on a path, in a row. Control datagrams
+    /// have numbers of their own; a [`Kind::Parity`] has that of its group's first datagram.
     pub number: u32,
     /// The stream of a numbered datagram, the shape of a [`Kind::Parity`]'s group; 0 in others.
     pub stream: u32,
@@ -76,7 +78,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Flag of a frame that had a congestion mark before it was tunnelled: its mark says nothing of the path.
+    /// Flag of a frame that had a congestion mark before it was tunnelled: its mark says nothing of
+    /// the path.
     pub const MARKED_BEFORE: u8 = 1;
 
     /// A header with nothing but its kind and its session.
@@ -94,7 +97,8 @@ impl Header {
         }
     }
 
-    /// The 24 bytes. Of a datagram without a frame the check covers `body` too; the ICRC covers a frame, and a part is none.
+    /// The 24 bytes. Of a datagram without a frame the check covers `body` too; the ICRC covers a
+    /// frame, and a part is none.
     #[inline]
     pub fn write(&self, body: &[u8]) -> [u8; HEADER_LEN] {
         self.write_over([body])
@@ -143,7 +147,9 @@ impl Header {
     /// The same with a body in pieces, one behind the other.
     #[inline]
     pub(crate) fn is_sound_over<const N: usize>(bytes: &[u8], body: [&[u8]; N]) -> bool {
-        bytes.first_chunk::<HEADER_LEN>().is_some_and(|b| b[CHECKED_LEN..] == check(b, body).to_be_bytes())
+        bytes
+            .first_chunk::<HEADER_LEN>()
+            .is_some_and(|b| b[CHECKED_LEN..] == check(b, body).to_be_bytes())
     }
 }
 
@@ -163,16 +169,18 @@ mod tests {
     pub(crate) fn any_header() -> impl Strategy<Value = Header> {
         let words = any::<[u32; 4]>();
         (0..16_u8, 0..Kind::ALL.len(), 0..16_u8, 0..16_u8, any::<u16>(), words).prop_map(
-            |(version, kind, path, flags, udp_checksum, [session, number, stream, sequence])| Header {
-                version,
-                kind: Kind::ALL[kind],
-                path,
-                flags,
-                udp_checksum,
-                session,
-                number,
-                stream,
-                sequence,
+            |(version, kind, path, flags, udp_checksum, [session, number, stream, sequence])| {
+                Header {
+                    version,
+                    kind: Kind::ALL[kind],
+                    path,
+                    flags,
+                    udp_checksum,
+                    session,
+                    number,
+                    stream,
+                    sequence,
+                }
             },
         )
     }

@@ -3,9 +3,12 @@
 use super::{Extent, HEADER_LEN, Header, Kind};
 use longhaul_fec::{Body, HEAD_BLOCK_MAX, HEAD_MAX as SYMBOL_HEAD_MAX, Parity, ParityId};
 use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
-use longhaul_wire::{Ecn, HEAD_MAX, ICRC_LEN, Layout, Path, PathTemplate, ROCEV2_PORT, Split, Udp, split};
+use longhaul_wire::{
+    Ecn, HEAD_MAX, ICRC_LEN, Layout, Path, PathTemplate, ROCEV2_PORT, Split, Udp, split,
+};
 
-/// A protected head up to the BTH: that of a record, IPv4 identification and flags, UDP source port.
+/// A protected head up to the BTH: that of a record, IPv4 identification and flags, UDP source
+/// port.
 const FIXED: usize = 20;
 /// Beside the kind in a protected head: the frame had a congestion mark before it was tunnelled.
 const MARKED: u8 = 1 << 7;
@@ -22,8 +25,8 @@ pub(crate) struct Place {
     pub(crate) stream: u32,
     /// Low half.
     pub(crate) sequence: u32,
-    /// Low half. A sum over other datagrams than parity was made of does not give the number that is missing, although it
-    /// gives a right ICRC if they are an odd number of one length.
+    /// Low half. A sum over other datagrams than parity was made of does not give the number that
+    /// is missing, although it gives a right ICRC if they are an odd number of one length.
     pub(crate) number: u32,
     /// Of a [`Kind::Part`].
     pub(crate) extent: Extent,
@@ -33,17 +36,31 @@ impl Place {
     pub(crate) fn of(header: &Header) -> Self {
         let Header { kind, udp_checksum, stream, sequence, number, flags, .. } = *header;
         let was_marked = flags & Header::MARKED_BEFORE != 0;
-        Place { kind, was_marked, udp_checksum, stream, sequence, number, extent: Extent::default() }
+        Place {
+            kind,
+            was_marked,
+            udp_checksum,
+            stream,
+            sequence,
+            number,
+            extent: Extent::default(),
+        }
     }
 
-    /// Writes what both ends know alike of the datagram's headers: nothing that a router changes. Returns its length.
-    pub(crate) fn write_head(&self, frame: Option<&Frame<'_>>, out: &mut [u8; SYMBOL_HEAD_MAX]) -> usize {
+    /// Writes what both ends know alike of the datagram's headers: nothing that a router changes.
+    /// Returns its length.
+    pub(crate) fn write_head(
+        &self,
+        frame: Option<&Frame<'_>>,
+        out: &mut [u8; SYMBOL_HEAD_MAX],
+    ) -> usize {
         out[0] = self.kind as u8 | if self.was_marked { MARKED } else { 0 };
         out[1..3].copy_from_slice(&self.udp_checksum.to_be_bytes());
         out[3..7].copy_from_slice(&self.stream.to_be_bytes());
         out[7..11].copy_from_slice(&self.sequence.to_be_bytes());
         out[11..15].copy_from_slice(&self.number.to_be_bytes());
-        let Some((frame, udp)) = frame.and_then(|frame| Some((frame, Udp::find(frame.head)?))) else {
+        let Some((frame, udp)) = frame.and_then(|frame| Some((frame, Udp::find(frame.head)?)))
+        else {
             return RECORD;
         };
         let id_at = udp.ip + 4;
@@ -98,8 +115,8 @@ pub(crate) fn symbol_body<'a>(frame: &'a Frame<'_>) -> Body<'a> {
     }
 }
 
-/// The headers up to UDP of a stream's latest frame: what the path made of them is not protected, and alike for all frames
-/// of a stream.
+/// The headers up to UDP of a stream's latest frame: what the path made of them is not protected,
+/// and alike for all frames of a stream.
 #[derive(Clone, Copy)]
 pub(crate) struct Prefix {
     bytes: [u8; Prefix::MAX],
@@ -118,9 +135,13 @@ impl Prefix {
         Some(Prefix { bytes, len: len as u8 })
     }
 
-    /// Headers up to UDP as `first`, the bytes behind [`Place::read_head`], has them. The mark is the frame's own: that of the latest
-    /// one says what befell another.
-    fn restored(&self, place: &Place, first: [u8; FIXED - RECORD]) -> Option<([u8; HEAD_MAX], Udp)> {
+    /// Headers up to UDP as `first`, the bytes behind [`Place::read_head`], has them. The mark is
+    /// the frame's own: that of the latest one says what befell another.
+    fn restored(
+        &self,
+        place: &Place,
+        first: [u8; FIXED - RECORD],
+    ) -> Option<([u8; HEAD_MAX], Udp)> {
         let [id0, id1, flags, p0, p1] = first;
         let prefix = &self.bytes[..usize::from(self.len)];
         let udp = Udp::find(prefix)?;
@@ -145,7 +166,8 @@ impl Prefix {
         Some((out, udp))
     }
 
-    /// The piece of a frame whose head, behind [`Place::read_head`], and body came back. `None`: they are none of a piece.
+    /// The piece of a frame whose head, behind [`Place::read_head`], and body came back. `None`:
+    /// they are none of a piece.
     pub(crate) fn rebuild_piece(
         &self,
         pool: &mut FramePool,
@@ -169,7 +191,8 @@ impl Prefix {
             .then(|| pool.hold(&Frame { head, payload, trailer: Trailer::None }))
     }
 
-    /// The frame whose head, behind [`Place::read_head`], and body came back. `None`: they are none of a frame.
+    /// The frame whose head, behind [`Place::read_head`], and body came back. `None`: they are none
+    /// of a frame.
     pub(crate) fn rebuild(
         &self,
         pool: &mut FramePool,
@@ -186,7 +209,9 @@ impl Prefix {
         let headers = Layout::find(&out[..at + transport.len()]).ok().flatten()?.payload;
         let end = &transport[headers - at..];
         let trailer = match (body, end.len().checked_sub(ICRC_LEN)) {
-            (Body::Virtual(_), None) if end.is_empty() => Trailer::Sealed { pad_len: out[at + 1] >> 4 & 3 },
+            (Body::Virtual(_), None) if end.is_empty() => {
+                Trailer::Sealed { pad_len: out[at + 1] >> 4 & 3 }
+            }
             (Body::Bytes(_), Some(pad_len @ 0..=3)) => {
                 let (mut pad, mut icrc) = ([0; 3], [0; ICRC_LEN]);
                 pad[..pad_len].copy_from_slice(&end[..pad_len]);
@@ -207,12 +232,13 @@ impl Prefix {
             Body::Virtual(len) => Payload::Synthetic { len },
             Body::Bytes(_) => return None,
         };
-        (is_whole && body.len() <= crate::PAYLOAD_MAX).then(|| pool.hold(&Frame { head, payload, trailer }))
+        (is_whole && body.len() <= crate::PAYLOAD_MAX)
+            .then(|| pool.hold(&Frame { head, payload, trailer }))
     }
 }
 
-/// The shape of a group, in the place of the stream: symbols, stride, parities and which one in 4 bits each, length of the
-/// head block.
+/// The shape of a group, in the place of the stream: symbols, stride, parities and which one in 4
+/// bits each, length of the head block.
 fn shape(id: &ParityId, head_len: usize) -> u32 {
     u32::from_be_bytes([id.symbols, id.stride, id.rows << 4 | id.row, head_len as u8])
 }
@@ -226,7 +252,12 @@ pub(crate) struct ParityDatagram<'a> {
 
 impl<'a> ParityDatagram<'a> {
     /// `None`: the heads that it protects are longer than there is room for in front of a payload.
-    pub(crate) fn new(path: &Path, port: u16, header: &Header, parity: &Parity<'a>) -> Option<Self> {
+    pub(crate) fn new(
+        path: &Path,
+        port: u16,
+        header: &Header,
+        parity: &Parity<'a>,
+    ) -> Option<Self> {
         let payload = match parity.body {
             Body::Bytes([bytes, [], []]) => Payload::Bytes(bytes),
             Body::Virtual(len) => Payload::Synthetic { len },
@@ -239,8 +270,11 @@ impl<'a> ParityDatagram<'a> {
         let head_len = body_at + parity.head.len();
         head.get_mut(body_at..head_len)?.copy_from_slice(parity.head);
         head[..at].copy_from_slice(below);
-        let header =
-            Header { number: parity.id.base as u32, stream: shape(&parity.id, parity.head.len()), ..*header };
+        let header = Header {
+            number: parity.id.base as u32,
+            stream: shape(&parity.id, parity.head.len()),
+            ..*header
+        };
         let covered = payload.as_bytes().unwrap_or_default();
         head[at..body_at].copy_from_slice(&header.write_over([parity.head, covered]));
         if let Some(udp) = Udp::find(&head) {
@@ -255,7 +289,8 @@ impl<'a> ParityDatagram<'a> {
     }
 }
 
-/// The body of a PARITY datagram as it came: the head block, what of the body lies behind it in the headers, the rest.
+/// The body of a PARITY datagram as it came: the head block, what of the body lies behind it in the
+/// headers, the rest.
 #[derive(Clone, Copy)]
 pub(crate) struct ParityBody<'a> {
     head: &'a [u8],
@@ -319,7 +354,8 @@ mod tests {
         let opcode = if is_atomic { Opcode::RC_CMP_SWAP } else { Opcode::RC_SEND_ONLY };
         let mut head = Head::begin(&template, &Bth::new(opcode, Qpn::new(5), Psn::new(9)));
         if is_atomic {
-            let atomic = AtomicEth { virtual_address: 1, rkey: RKey(2), swap_or_add: 3, compare: 4 };
+            let atomic =
+                AtomicEth { virtual_address: 1, rkey: RKey(2), swap_or_add: 3, compare: 4 };
             head.push_atomic(&atomic);
         }
         let pad = head.finish(&template, payload_len);
@@ -335,8 +371,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// A frame comes back from what is protected of it and from another of its stream, as the path would have
-        /// left it.
+        /// A frame comes back from what is protected of it and from another of its stream, as the
+        /// path would have left it.
         #[test]
         fn a_frame_comes_back_byte_for_byte(
             is_ipv6: bool,
@@ -418,7 +454,8 @@ mod tests {
             }
         }
 
-        /// A PARITY crosses a port as bytes and is found again, damaged or cut: sound only as it was.
+        /// A PARITY crosses a port as bytes and is found again, damaged or cut: sound only as it
+        /// was.
         #[test]
         fn a_parity_crosses_a_port(
             is_ipv6: bool,

@@ -1,4 +1,5 @@
-//! PART datagrams: a frame that is too long for a path in pieces, and how these become the frame again.
+//! PART datagrams: a frame that is too long for a path in pieces, and how these become the frame
+//! again.
 
 use super::tunnel::InBytes;
 use super::{HEADER_LEN, Header, Outer};
@@ -29,15 +30,17 @@ impl Extent {
         Extent { offset: u16::from_be_bytes([o0, o1]), total: u16::from_be_bytes([t0, t1]) }
     }
 
-    /// True when `len` bytes can begin there, and the frame is none that is longer than a pool takes.
+    /// True when `len` bytes can begin there, and the frame is none that is longer than a pool
+    /// takes.
     pub(crate) fn takes(self, len: usize) -> bool {
         let (offset, total) = (usize::from(self.offset), usize::from(self.total));
         len > 0 && offset + len <= total && total <= crate::PAYLOAD_MAX
     }
 }
 
-/// What of the headers up to UDP is no router's to change and comes out with the frame: the check of a PART covers it, as the ICRC does
-/// for a whole frame. IPv4's identification and flags, addresses, UDP's source port.
+/// What of the headers up to UDP is no router's to change and comes out with the frame: the check
+/// of a PART covers it, as the ICRC does for a whole frame. IPv4's identification and flags,
+/// addresses, UDP's source port.
 struct Constant {
     bytes: [u8; 34],
     len: usize,
@@ -69,8 +72,8 @@ pub(crate) fn piece_len(held: &FrameBuf, udp: Udp) -> usize {
     frame.head.len().saturating_sub(udp.payload()) + frame.payload.len()
 }
 
-/// A piece of a frame that is to be sent: so much of its payload, with the headers behind UDP before the first byte and pad and
-/// ICRC behind the last.
+/// A piece of a frame that is to be sent: so much of its payload, with the headers behind UDP
+/// before the first byte and pad and ICRC behind the last.
 pub(crate) struct Piece<'a> {
     pub(crate) extent: Extent,
     inner: Frame<'a>,
@@ -108,7 +111,12 @@ impl<'a> Piece<'a> {
     }
 
     /// Writes the headers, up to where the payload begins. Returns their length; `None`: too long.
-    pub(crate) fn write_head(&self, port: u16, header: &Header, out: &mut [u8; HEAD_MAX]) -> Option<usize> {
+    pub(crate) fn write_head(
+        &self,
+        port: u16,
+        header: &Header,
+        out: &mut [u8; HEAD_MAX],
+    ) -> Option<usize> {
         let at = self.udp.payload();
         let extent_at = at + HEADER_LEN;
         let near_at = extent_at + Extent::LEN;
@@ -158,7 +166,8 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Takes the piece out of a PART: headers up to UDP, and its bytes as payload. `None`: cut short, damaged, or of no extent.
+/// Takes the piece out of a PART: headers up to UDP, and its bytes as payload. `None`: cut short,
+/// damaged, or of no extent.
 pub(crate) fn take_piece(
     pool: &mut FramePool,
     frame: &Frame<'_>,
@@ -219,10 +228,11 @@ fn copy_behind_head(frame: &Frame<'_>, out: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// Puts pieces, which together are all of a frame's bytes behind UDP, back together. `None`: they are none of a RoCE packet.
+/// Puts pieces, which together are all of a frame's bytes behind UDP, back together. `None`: they
+/// are none of a RoCE packet.
 ///
-/// Whether its ICRC is right is not looked at. Of headers that routers change it has those of one piece, and a congestion mark if any
-/// piece has one. `scratch` is room to work in.
+/// Whether its ICRC is right is not looked at. Of headers that routers change it has those of one
+/// piece, and a congestion mark if any piece has one. `scratch` is room to work in.
 pub(crate) fn assemble<'a>(
     pool: &mut FramePool,
     scratch: &mut Vec<u8>,
@@ -246,13 +256,16 @@ pub(crate) fn assemble<'a>(
     udp.set_destination_port(&mut head, ROCEV2_PORT);
     udp.set_checksum(&mut head, udp_checksum);
     udp.finish_lengths(&mut head, total);
-    let is_synthetic = |held: &FrameBuf| matches!(held.as_frame().payload, Payload::Synthetic { .. });
+    let is_synthetic =
+        |held: &FrameBuf| matches!(held.as_frame().payload, Payload::Synthetic { .. });
     if pieces.clone().all(|(_, held)| is_synthetic(held)) {
         let (_, first) = pieces.clone().find(|(offset, _)| *offset == 0)?;
         let near = first.head().get(at..)?;
         head.get_mut(at..at + near.len())?.copy_from_slice(near);
         let head = &head[..at + near.len()];
-        let Ok(Split::Roce { layout, payload_len, pad }) = split(head, at + total) else { return None };
+        let Ok(Split::Roce { layout, payload_len, pad }) = split(head, at + total) else {
+            return None;
+        };
         let payload = Payload::Synthetic { len: payload_len };
         let trailer = Trailer::Sealed { pad_len: pad as u8 };
         let is_whole = layout.payload == head.len() && payload_len <= crate::PAYLOAD_MAX;
@@ -285,7 +298,8 @@ mod tests {
     fn head(is_ipv6: bool, payload_len: usize) -> (Head, u8) {
         let ips = if is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
         let template = PathTemplate::new(&Path { traffic_class: 2, ..samples::way(ips, None) });
-        let mut head = Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
+        let mut head =
+            Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
         let pad = head.finish(&template, payload_len);
         (head, pad)
     }
@@ -313,14 +327,16 @@ mod tests {
     fn taken(pool: &mut FramePool, wire: &[u8]) -> Option<(Extent, FrameBuf)> {
         let head = Head::copy_of(wire);
         let frame = Frame::received(&head, wire).unwrap_or_else(|_| Frame::opaque(wire));
-        let outer = Outer::find(frame.head, 4797).filter(|outer| outer.header.kind == Kind::Part)?;
+        let outer =
+            Outer::find(frame.head, 4797).filter(|outer| outer.header.kind == Kind::Part)?;
         take_piece(pool, &frame, &outer)
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// However it is cut, with a wrong bit nothing of it is taken, and without the frame comes back byte for byte.
+        /// However it is cut, with a wrong bit nothing of it is taken, and without the frame comes
+        /// back byte for byte.
         #[test]
         fn a_frame_comes_back_byte_for_byte(
             is_ipv6: bool,
@@ -343,7 +359,8 @@ mod tests {
             let mut pieces = Vec::new();
             for wire in cross(&inner, &payload, &ends) {
                 let mut damaged = wire.clone();
-                // From the transport header on all is covered, and of what is before it what the ICRC covers.
+                // From the transport header on all is covered, and of what is before it what the
+                // ICRC covers.
                 let at = udp.payload() + wrong.index(wire.len() - udp.payload());
                 damaged[at] ^= 4;
                 prop_assert!(taken(&mut pool, &damaged).is_none());

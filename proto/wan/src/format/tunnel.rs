@@ -4,11 +4,12 @@ use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
 use longhaul_wire::icrc::Icrc;
 use longhaul_wire::{HEAD_MAX, ICRC_LEN, Layout, ROCEV2_PORT, Split, Udp, split};
 
-/// Checksum of an IPv4 header that does not survive the way there and back: no sum of a header gives it.
+/// Checksum of an IPv4 header that does not survive the way there and back: no sum of a header
+/// gives it.
 const IPV4_CHECKSUM_NEVER: [u8; 2] = [0xff, 0xff];
 
-/// Writes the headers of `head` (a RoCEv2 frame's) to `out` with the transport header between UDP and BTH. Returns
-/// their length.
+/// Writes the headers of `head` (a RoCEv2 frame's) to `out` with the transport header between UDP
+/// and BTH. Returns their length.
 ///
 /// `None`: too long, or its IPv4 checksum would not come back as it is.
 #[inline]
@@ -43,7 +44,8 @@ pub(crate) struct Outer {
 }
 
 impl Outer {
-    /// Reads what is common to all datagrams. `None`: not to `port`, or nothing that this format has.
+    /// Reads what is common to all datagrams. `None`: not to `port`, or nothing that this format
+    /// has.
     #[inline]
     pub(crate) fn find(head: &[u8], port: u16) -> Option<Outer> {
         let udp = Udp::find(head)?;
@@ -90,8 +92,13 @@ pub(crate) fn take_out(
         return Err(DropReason::Malformed);
     };
     if frame.trailer.is_empty() {
-        let inner = InBytes::find(head, frame, layout, payload_len, pad).ok_or(DropReason::Malformed)?;
-        return if inner.icrc_is_right() { Ok(inner.hold_checked(pool)) } else { Err(DropReason::Corrupted) };
+        let inner =
+            InBytes::find(head, frame, layout, payload_len, pad).ok_or(DropReason::Malformed)?;
+        return if inner.icrc_is_right() {
+            Ok(inner.hold_checked(pool))
+        } else {
+            Err(DropReason::Corrupted)
+        };
     }
     let is_whole = layout.payload == len
         && payload_len == frame.payload.len()
@@ -105,7 +112,8 @@ pub(crate) fn take_out(
     }
 }
 
-/// A frame as it comes from a port: the headers' end is not where `head` ends, and the trailer lies behind the payload.
+/// A frame as it comes from a port: the headers' end is not where `head` ends, and the trailer lies
+/// behind the payload.
 pub(super) struct InBytes<'a> {
     /// Headers alone.
     head: &'a [u8],
@@ -132,7 +140,11 @@ impl<'a> InBytes<'a> {
         let rest = frame.payload.as_bytes()?;
         let (head, behind) = head.split_at(layout.payload);
         let at = |at: usize| {
-            if at < behind.len() { behind.get(at).copied() } else { rest.get(at - behind.len()).copied() }
+            if at < behind.len() {
+                behind.get(at).copied()
+            } else {
+                rest.get(at - behind.len()).copied()
+            }
         };
         let mut pad = [0; 3];
         for (place, byte) in pad[..pad_len].iter_mut().enumerate() {
@@ -155,7 +167,15 @@ impl<'a> InBytes<'a> {
             _ => None,
         };
         let is_short = payload_len <= crate::PAYLOAD_MAX;
-        is_short.then_some(InBytes { head, layout, payload: [first, second], pad, pad_len, icrc, lent })
+        is_short.then_some(InBytes {
+            head,
+            layout,
+            payload: [first, second],
+            pad,
+            pad_len,
+            icrc,
+            lent,
+        })
     }
 
     #[inline]
@@ -180,7 +200,11 @@ impl<'a> InBytes<'a> {
     /// Keeps it by one copy. Its ICRC is not looked at.
     pub(super) fn hold(&self, pool: &mut FramePool) -> FrameBuf {
         let InBytes { head, pad, icrc, .. } = *self;
-        pool.hold_pieces(head, self.payload, Trailer::Received { pad, pad_len: self.pad_len as u8, icrc })
+        pool.hold_pieces(
+            head,
+            self.payload,
+            Trailer::Received { pad, pad_len: self.pad_len as u8, icrc },
+        )
     }
 }
 
@@ -223,7 +247,8 @@ mod tests {
 
     fn head(sample: &Sample) -> (Head, u8) {
         let ips = if sample.is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
-        let template = PathTemplate::new(&Path { traffic_class: 2, ..samples::way(ips, sample.vlan) });
+        let template =
+            PathTemplate::new(&Path { traffic_class: 2, ..samples::way(ips, sample.vlan) });
         let opcode = if sample.atomic { Opcode::RC_CMP_SWAP } else { Opcode::RC_SEND_ONLY };
         let mut head = Head::begin(&template, &Bth::new(opcode, Qpn::new(5), Psn::new(9)));
         if sample.atomic {
@@ -247,7 +272,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Out comes what went in, whether the frame is handed on in its parts or crosses a port as bytes.
+        /// Out comes what went in, whether the frame is handed on in its parts or crosses a port as
+        /// bytes.
         #[test]
         fn out_comes_what_went_in(sample in samples()) {
             let (built, pad_len) = head(&sample);
@@ -308,7 +334,8 @@ mod tests {
             prop_assert_eq!(take_out(&mut pool, &received, &outer).unwrap_err(), DropReason::Corrupted);
         }
 
-        /// Frames cut short, lengthened and with wrong bytes are taken out as something whole or not at all.
+        /// Frames cut short, lengthened and with wrong bytes are taken out as something whole or
+        /// not at all.
         #[test]
         fn hostile_bytes_do_no_harm(
             sample in samples(),

@@ -21,8 +21,8 @@ pub(super) struct Repaired {
 }
 
 impl Session {
-    /// A numbered datagram whose header is sound. True when a stream begins with it, so that its source is known to be behind the
-    /// far box.
+    /// A numbered datagram whose header is sound. True when a stream begins with it, so that its
+    /// source is known to be behind the far box.
     pub(crate) fn handle_numbered(
         &mut self,
         now: Instant,
@@ -81,7 +81,8 @@ impl Session {
         is_begun && is_frame
     }
 
-    /// A part of a frame, which is held with its headers up to UDP. The address behind the far box, when a stream begins.
+    /// A part of a frame, which is held with its headers up to UDP. The address behind the far box,
+    /// when a stream begins.
     pub(crate) fn handle_part(
         &mut self,
         now: Instant,
@@ -123,19 +124,20 @@ impl Session {
         is_begun.then_some(way_in)
     }
 
-    /// Puts a part that [`Verdict::Take`] was said to with the others of its frame, and that into its stream if it is whole. True when
-    /// that is the beginning of the stream.
+    /// Puts a part that [`Verdict::Take`] was said to with the others of its frame, and that into
+    /// its stream if it is whole. True when that is the beginning of the stream.
     fn deliver_part(&mut self, shared: &mut Shared, place: &Place, held: FrameBuf) -> bool {
         let Some(udp) = Udp::find(held.head()) else { return false };
-        let is_wanted =
-            self.ways_in.iter().any(|way| way.parity.is_on()) || self.incoming.prefix(place.stream).is_none();
+        let is_wanted = self.ways_in.iter().any(|way| way.parity.is_on())
+            || self.incoming.prefix(place.stream).is_none();
         let prefix = if is_wanted { Prefix::of(held.head()) } else { None };
         let Extent { offset, total } = place.extent;
         let (len, cost) = (piece_len(&held, udp) as u16, cost(&held));
         let piece = Piece { offset, len, held };
         let at = (place.stream, place.sequence);
         let pool = &mut shared.pool;
-        let (is_begun, frame) = self.incoming.take_part(pool, at, place.udp_checksum, total, piece, cost);
+        let (is_begun, frame) =
+            self.incoming.take_part(pool, at, place.udp_checksum, total, piece, cost);
         if let Some(prefix) = prefix {
             self.incoming.note_prefix(place.stream, prefix);
         }
@@ -175,12 +177,14 @@ impl Session {
         }
     }
 
-    /// Puts into its stream what [`Verdict::Take`] was said to. True when that is the beginning of the stream.
+    /// Puts into its stream what [`Verdict::Take`] was said to. True when that is the beginning of
+    /// the stream.
     fn deliver(&mut self, shared: &mut Shared, place: &Place, held: Option<FrameBuf>) -> bool {
         let cost = held.as_ref().map_or(0, cost);
-        // Routers and hosts may change: where parity comes, the latest is what its frames are rebuilt by.
-        let is_wanted =
-            self.ways_in.iter().any(|way| way.parity.is_on()) || self.incoming.prefix(place.stream).is_none();
+        // Routers and hosts may change: where parity comes, the latest is what its frames are
+        // rebuilt by.
+        let is_wanted = self.ways_in.iter().any(|way| way.parity.is_on())
+            || self.incoming.prefix(place.stream).is_none();
         let prefix = held.as_ref().filter(|_| is_wanted).and_then(|held| Prefix::of(held.head()));
         let item = held.map_or_else(|| Incoming::item(place.kind), Item::Frame);
         let (to_inner, local) = (&mut shared.to_inner, self.local);
@@ -233,8 +237,9 @@ impl Session {
         let back = |number, head: &[u8], body: &Body<'_>| {
             repaired.extend(rebuild(pool, incoming, number, head, body));
         };
-        let is_used = base
-            .is_some_and(|base| way.parity.on_parity(&body.parity(base, header), bytes_max, back).is_ok());
+        let is_used = base.is_some_and(|base| {
+            way.parity.on_parity(&body.parity(base, header), bytes_max, back).is_ok()
+        });
         shared.counters.parity_unused += u64::from(!is_used);
         self.take_repaired(now, shared, path);
     }
@@ -255,7 +260,12 @@ impl Session {
             let verdict = match frame.as_ref().filter(|_| is_part) {
                 Some(held) => {
                     let len = Udp::find(held.head()).map_or(0, |udp| piece_len(held, udp)) as u16;
-                    self.incoming.look_at_part((place.stream, place.sequence), place.extent, len, estimate)
+                    self.incoming.look_at_part(
+                        (place.stream, place.sequence),
+                        place.extent,
+                        len,
+                        estimate,
+                    )
                 }
                 None => self.incoming.look(place.stream, place.sequence, estimate),
             };
@@ -293,7 +303,8 @@ fn refusal(verdict: Verdict) -> Option<DropReason> {
     }
 }
 
-/// What parity brought. `None`: it makes no sense, or nothing is known of the frames of its stream yet.
+/// What parity brought. `None`: it makes no sense, or nothing is known of the frames of its stream
+/// yet.
 fn rebuild(
     pool: &mut FramePool,
     incoming: &Incoming,
@@ -301,7 +312,8 @@ fn rebuild(
     head: &[u8],
     body: &Body<'_>,
 ) -> Option<Repaired> {
-    let (place, rest) = Place::read_head(head).filter(|(place, _)| place.number == number as u32)?;
+    let (place, rest) =
+        Place::read_head(head).filter(|(place, _)| place.number == number as u32)?;
     let frame = match place.kind {
         Kind::Data => Some(incoming.prefix(place.stream)?.rebuild(pool, &place, rest, body)?),
         Kind::Part => Some(incoming.prefix(place.stream)?.rebuild_piece(pool, &place, rest, body)?),

@@ -1,11 +1,11 @@
-//! What a session sends under numbers, in parts where it is too long for its path, what protects it, and what finds out how long it
-//! may be.
+//! What a session sends under numbers, in parts where it is too long for its path, what protects
+//! it, and what finds out how long it may be.
 
 use super::Session;
 use crate::Parity;
 use crate::format::{
-    Datagram, Extent, HEADER_LEN, Header, Kind, ParityDatagram, Piece, Ping, PingStep, Place, ProbeDatagram,
-    encapsulate, symbol_body,
+    Datagram, Extent, HEADER_LEN, Header, Kind, ParityDatagram, Piece, Ping, PingStep, Place,
+    ProbeDatagram, encapsulate, symbol_body,
 };
 use crate::outgoing::{Next, Record};
 use crate::path::WayOut;
@@ -17,7 +17,8 @@ use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::{Ecn, HEAD_MAX, Path, Udp};
 use std::net::IpAddr;
 
-/// Bytes by which a PARITY may be longer than the longest frame that it protects, and than the longest part.
+/// Bytes by which a PARITY may be longer than the longest frame that it protects, and than the
+/// longest part.
 const PARITY_OVER_FRAME: usize = 40;
 const PARITY_OVER_PART: usize = 24;
 /// Bytes by which IPv6's header is longer than IPv4's.
@@ -162,8 +163,10 @@ impl Session {
         let next_number = way.flight.next_number();
         for probe in probes.into_iter().flatten() {
             let header = Header { path: path as u8, ..self.control(Kind::Ping, remote) };
-            let ping = Ping { step: PingStep::Ask, session: self.local, nonce: probe.nonce, next_number };
-            let datagram = ProbeDatagram::new(&self.way, shared.config.port, &header, &ping, probe.len);
+            let ping =
+                Ping { step: PingStep::Ask, session: self.local, nonce: probe.nonce, next_number };
+            let datagram =
+                ProbeDatagram::new(&self.way, shared.config.port, &header, &ping, probe.len);
             let frame = datagram.frame();
             let bytes = wire_bytes(frame.len());
             gates[path].take(now, bytes);
@@ -202,8 +205,8 @@ fn fits_whole(record: &Record, mtu: usize, reserve: Reserve) -> bool {
     frame.len() - record.udp.ip + HEADER_LEN + reserve.bytes(record.udp, PARITY_OVER_FRAME) <= mtu
 }
 
-/// Into how many parts a record must be split so that they fit `mtu`, the length of an IP packet. `None`: it fits as it is, or cannot
-/// be split.
+/// Into how many parts a record must be split so that they fit `mtu`, the length of an IP packet.
+/// `None`: it fits as it is, or cannot be split.
 fn parts_needed(record: &Record, mtu: usize, reserve: Reserve) -> Option<usize> {
     let inner = record.frame.as_ref().filter(|_| record.kind == Kind::Data)?.as_frame();
     let udp = record.udp;
@@ -223,8 +226,10 @@ fn parts_needed(record: &Record, mtu: usize, reserve: Reserve) -> Option<usize> 
     if len <= mtu || range.len() <= 1 || has_options || is_longest {
         return None;
     }
-    let around =
-        outer + Extent::LEN + headers.max(inner.trailer.len()) + reserve.bytes(udp, PARITY_OVER_PART);
+    let around = outer
+        + Extent::LEN
+        + headers.max(inner.trailer.len())
+        + reserve.bytes(udp, PARITY_OVER_PART);
     Some(range.len().div_ceil(mtu.saturating_sub(around).max(64)).max(2))
 }
 
@@ -247,13 +252,21 @@ fn send_whole(
     inner: &Frame<'_>,
     (path, out): (usize, &mut dyn Transmit),
 ) -> Option<usize> {
-    let header = Header { udp_checksum: udp.checksum(inner.head), flags: flags(inner.head, udp), ..*header };
+    let header =
+        Header { udp_checksum: udp.checksum(inner.head), flags: flags(inner.head, udp), ..*header };
     let mut head = [0; HEAD_MAX];
     let head_len = encapsulate(inner.head, udp, port, &header, &mut head)?;
     let frame = Frame { head: &head[..head_len], ..*inner };
     out.transmit(path + 1, &frame);
     if way.parity.is_on() {
-        protect(now, way, &Place::of(&header), Some(inner), &symbol_body(inner), wire_bytes(frame.len()));
+        protect(
+            now,
+            way,
+            &Place::of(&header),
+            Some(inner),
+            &symbol_body(inner),
+            wire_bytes(frame.len()),
+        );
     }
     Some(frame.len())
 }
@@ -274,7 +287,8 @@ fn send_piece(
     out.transmit(path + 1, &frame);
     if way.parity.is_on() {
         let place = Place { extent: piece.extent, ..Place::of(header) };
-        let of_head = Frame { head: piece.symbol_head(), payload: Payload::EMPTY, trailer: Trailer::None };
+        let of_head =
+            Frame { head: piece.symbol_head(), payload: Payload::EMPTY, trailer: Trailer::None };
         protect(now, way, &place, Some(&of_head), &piece.symbol_body(), wire_bytes(frame.len()));
     }
     Some(frame.len())

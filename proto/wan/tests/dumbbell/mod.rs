@@ -1,4 +1,5 @@
-//! Pairs of boxes, and other senders, with one bottleneck between them, in virtual time. What comes back is not held up.
+//! Pairs of boxes, and other senders, with one bottleneck between them, in virtual time. What comes
+//! back is not held up.
 #![allow(dead_code, reason = "each binary uses a part")]
 
 use crate::net::{Source, host_path};
@@ -28,7 +29,8 @@ pub struct Bottleneck {
     /// Bytes of each sender that have left, and that were dropped for want of room.
     pub left: Vec<u64>,
     pub dropped: Vec<u64>,
-    /// Since the last [`Bottleneck::restart`]: sum and count of what frames found in front of them, the most, and the least.
+    /// Since the last [`Bottleneck::restart`]: sum and count of what frames found in front of them,
+    /// the most, and the least.
     queued: (f64, u64),
     pub queue_max: u64,
     pub queue_min: u64,
@@ -69,7 +71,8 @@ impl Bottleneck {
         self.queued.0 / self.queued.1.max(1) as f64
     }
 
-    /// When it has left, how much later it is for other reasons, and whether it is marked. `None`: it is lost.
+    /// When it has left, how much later it is for other reasons, and whether it is marked. `None`:
+    /// it is lost.
     fn enter(&mut self, now: Instant, sender: usize, bytes: u64) -> Option<(Instant, bool)> {
         let backlog = self.rate.bytes_in(self.free_at.since(now));
         self.queued = (self.queued.0 + backlog as f64, self.queued.1 + 1);
@@ -93,7 +96,8 @@ impl Bottleneck {
     }
 }
 
-/// Another kind of sender, in packets of [`PACKET_BYTES`]: each has a number, from 0 on, and is acknowledged by itself.
+/// Another kind of sender, in packets of [`PACKET_BYTES`]: each has a number, from 0 on, and is
+/// acknowledged by itself.
 pub trait Competitor {
     /// True, and counted as sent: the next packet goes now.
     fn sends(&mut self, now: Instant) -> bool;
@@ -197,7 +201,8 @@ impl Dumbbell {
         }
     }
 
-    /// A pair with this round trip that sends all it can from `start` on. All pairs come before the others.
+    /// A pair with this round trip that sends all it can from `start` on. All pairs come before the
+    /// others.
     pub fn pair(&mut self, config: impl Fn(u64) -> Config, rtt: Duration, start: Duration) {
         assert!(self.others.is_empty(), "pairs come first");
         let number = self.pairs.len();
@@ -341,7 +346,8 @@ impl Dumbbell {
                 break;
             }
         }
-        pair.wakes[end % 2] = pair.ends[end % 2].poll_timeout().map(|deadline| deadline.at.max(now));
+        pair.wakes[end % 2] =
+            pair.ends[end % 2].poll_timeout().map(|deadline| deadline.at.max(now));
         pair.payload_bytes += if is_near { 0 } else { out.delivered };
         let sent = out.sent;
         for (at, frame) in sent {
@@ -377,7 +383,8 @@ impl Dumbbell {
         let before: Vec<u64> = self.pairs.iter().map(|pair| pair.payload_bytes).collect();
         self.run_for(time);
         let seconds = time.as_secs_f64();
-        let share = |bytes: &u64| *bytes as f64 * 8.0 / seconds / self.bottleneck.rate.as_bps() as f64;
+        let share =
+            |bytes: &u64| *bytes as f64 * 8.0 / seconds / self.bottleneck.rate.as_bps() as f64;
         Shares {
             of_rate: self.bottleneck.left.iter().map(share).collect(),
             goodput_bps: self

@@ -1,4 +1,5 @@
-//! Two transports and the fibres between them, in virtual time, with hosts that send streams and check what comes out.
+//! Two transports and the fibres between them, in virtual time, with hosts that send streams and
+//! check what comes out.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 mod starved;
@@ -7,7 +8,9 @@ use longhaul_link::{Link, LinkConfig};
 use longhaul_node::{Deadline, Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, RKey};
 use longhaul_wan::{Config, INNER, PathConfig, Seed, Transport};
-use longhaul_wire::{Bth, Deth, Ecn, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Reth, icrc};
+use longhaul_wire::{
+    Bth, Deth, Ecn, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Reth, icrc,
+};
 pub use starved::Starved;
 use std::collections::{HashMap, VecDeque};
 
@@ -146,7 +149,8 @@ impl Host {
         if let Some(room) = &mut self.room {
             *room -= 1;
         }
-        // What a fibre has damaged so that no box takes it for its own comes through, and no host takes it.
+        // What a fibre has damaged so that no box takes it for its own comes through, and no host
+        // takes it.
         let packet = match Packet::parse(frame.head) {
             Ok(Some(packet)) if frame.icrc_is_right() && packet.dest_qp() != KNOCK => packet,
             _ => return self.others += 1,
@@ -166,7 +170,8 @@ impl Host {
         }
         *next = place + 1;
         if let Some(delays) = &mut self.delays
-            && let Some(entered) = self.entered.get_mut(&packet.dest_qp().get()).and_then(VecDeque::pop_front)
+            && let Some(entered) =
+                self.entered.get_mut(&packet.dest_qp().get()).and_then(VecDeque::pop_front)
         {
             delays.push(self.now.since(entered));
         }
@@ -283,7 +288,8 @@ impl Net {
         Net::new([config(1, 1, fibre.rate), config(2, 1, fibre.rate)], vec![fibre])
     }
 
-    /// Sends one frame of a stream of its own, so that the boxes find each other, and waits until they have.
+    /// Sends one frame of a stream of its own, so that the boxes find each other, and waits until
+    /// they have.
     pub fn meet(&mut self) {
         for _ in 0..200 {
             let mut knock = Source::new(0, KNOCK.get(), 8, true, 1);
@@ -294,7 +300,8 @@ impl Net {
                 return;
             }
         }
-        let sessions: Vec<_> = self.boxes.iter().map(|b| b.sessions().collect::<Vec<_>>()).collect();
+        let sessions: Vec<_> =
+            self.boxes.iter().map(|b| b.sessions().collect::<Vec<_>>()).collect();
         panic!(
             "the boxes do not find each other: {sessions:#?} {:?}",
             self.boxes.each_ref().map(Transport::counters)
@@ -303,7 +310,8 @@ impl Net {
 
     fn feed(&mut self) -> bool {
         let mut is_idle = true;
-        for end in (0..2).filter(|end| self.starved[*end].as_ref().is_none_or(Starved::is_running)) {
+        for end in (0..2).filter(|end| self.starved[*end].as_ref().is_none_or(Starved::is_running))
+        {
             let count = self.sources[end].len();
             let (now, node) = (self.now, &mut self.boxes[end]);
             while count > 0 && node.intake(INNER) > 0 {
@@ -334,7 +342,8 @@ impl Net {
             let mut is_idle = self.feed();
             while let Some((to, side, bytes)) = self.strange.pop_front() {
                 let head = Head::copy_of(&bytes);
-                let frame = Frame::received(&head, &bytes).unwrap_or_else(|_| Frame::opaque(&bytes));
+                let frame =
+                    Frame::received(&head, &bytes).unwrap_or_else(|_| Frame::opaque(&bytes));
                 self.boxes[to].handle_frame(self.now, side, &frame);
                 is_idle = false;
             }
@@ -385,8 +394,10 @@ impl Net {
                 Some(starved) => starved.deadline(node),
                 None => node.poll_timeout(),
             });
-            let paced = self.sources.iter().flatten().filter(|s| s.next < s.until && s.next_at > self.now);
-            let paced = paced.map(|source| Some(Deadline { at: source.next_at, reason: "the next frame" }));
+            let paced =
+                self.sources.iter().flatten().filter(|s| s.next < s.until && s.next_at > self.now);
+            let paced =
+                paced.map(|source| Some(Deadline { at: source.next_at, reason: "the next frame" }));
             let fibres = self.fibres.iter().map(Node::poll_timeout);
             let next = boxes.chain(fibres).chain(paced).fold(None, Deadline::earliest);
             let Some(next) = next.filter(|next| next.at <= until) else { break };
@@ -406,8 +417,9 @@ impl Net {
         self.now = until;
     }
 
-    /// Payload that has come to end 1 for the first time, in bytes: what came out and what waits there for a frame before
-    /// it. What comes out alone does so in steps of a round trip, whenever a gap is filled.
+    /// Payload that has come to end 1 for the first time, in bytes: what came out and what waits
+    /// there for a frame before it. What comes out alone does so in steps of a round trip, whenever
+    /// a gap is filled.
     pub fn arrived_bytes(&self, payload_len: u64) -> u64 {
         let waiting: u64 = self.boxes[1].sessions().map(|session| session.frames_waiting).sum();
         self.hosts[1].payload_bytes + waiting * payload_len
@@ -424,13 +436,16 @@ impl Net {
             self.run_for(Duration::from_ms(1));
             let is_done = |end: usize| {
                 let host = &self.hosts[1 - end];
-                self.sources[end].iter().all(|s| host.next.get(&s.qpn).copied().unwrap_or(0) >= s.until)
+                self.sources[end]
+                    .iter()
+                    .all(|s| host.next.get(&s.qpn).copied().unwrap_or(0) >= s.until)
             };
             if is_done(0) && is_done(1) {
                 return;
             }
         }
-        let missing: Vec<_> = self.sources.iter().flatten().map(|s| (s.qpn, s.next, s.until)).collect();
+        let missing: Vec<_> =
+            self.sources.iter().flatten().map(|s| (s.qpn, s.next, s.until)).collect();
         panic!(
             "not all came out: {missing:?} {:?}\n{:#?}\n{:#?}",
             self.hosts.iter().map(|h| &h.next).collect::<Vec<_>>(),

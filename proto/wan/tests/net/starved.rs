@@ -1,4 +1,5 @@
-//! The thread of a box that competes for a core: it runs and waits by turns, and what arrives meanwhile lies in its ports.
+//! The thread of a box that competes for a core: it runs and waits by turns, and what arrives
+//! meanwhile lies in its ports.
 
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
@@ -56,7 +57,8 @@ impl Starved {
         }
     }
 
-    /// One turn, as of a driver: a batch of what came, then the deadline if it is over. False: nothing was to be done.
+    /// One turn, as of a driver: a batch of what came, then the deadline if it is over. False:
+    /// nothing was to be done.
     pub fn turn(&mut self, now: Instant, node: &mut Transport) -> bool {
         let due = node.poll_timeout().is_some_and(|due| due.at <= now);
         if !self.is_running || self.turn_at > now || self.ports.is_empty() && !due {
@@ -79,7 +81,8 @@ impl Starved {
         if !self.is_running {
             return changes;
         }
-        let turn = (!self.ports.is_empty()).then_some(Deadline { at: self.turn_at, reason: "a turn" });
+        let turn =
+            (!self.ports.is_empty()).then_some(Deadline { at: self.turn_at, reason: "a turn" });
         let due = node.poll_timeout().map(|due| Deadline { at: due.at.max(self.turn_at), ..due });
         [turn, due].into_iter().fold(changes, Deadline::earliest)
     }

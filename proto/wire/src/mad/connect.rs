@@ -1,4 +1,6 @@
-use super::{BODY, Mad, array, field, put_body, put_field, put_u24, qpn_at, u16_at, u24_at, u32_at, u64_at};
+use super::{
+    BODY, Mad, array, field, put_body, put_field, put_u24, qpn_at, u16_at, u24_at, u32_at, u64_at,
+};
 use longhaul_units::{Psn, Qpn};
 
 /// Transport that a REQ asks for.
@@ -59,8 +61,8 @@ pub struct Req<'a> {
     pub transport: TransportService,
     /// The sender observes end-to-end credits.
     pub flow_control: bool,
-    /// First PSN that the receiver of the REQ is to send, so the first that its sender expects. Source: IBTA, volume 1,
-    /// section 12.7.11, and what Linux does.
+    /// First PSN that the receiver of the REQ is to send, so the first that its sender expects.
+    /// Source: IBTA, volume 1, section 12.7.11, and what Linux does.
     pub starting_psn: Psn,
     /// How long the sender takes to answer: 4.096 µs times 2^code, 5 bits.
     pub local_response_timeout: u8,
@@ -191,11 +193,13 @@ impl<'a> Req<'a> {
         put_u24(mad, 32, self.qpn.get());
         mad[BODY + 35] = self.responder_resources;
         mad[BODY + 39] = self.initiator_depth;
-        mad[BODY + 43] = self.remote_response_timeout << 3 | service << 1 | u8::from(self.flow_control);
+        mad[BODY + 43] =
+            self.remote_response_timeout << 3 | service << 1 | u8::from(self.flow_control);
         put_u24(mad, 44, self.starting_psn.get());
         mad[BODY + 47] = self.local_response_timeout << 3 | self.retry_count & 7;
         put_body(mad, 48, &self.pkey.to_be_bytes());
-        mad[BODY + 50] = self.path_mtu << 4 | u8::from(self.rdc_exists) << 3 | self.rnr_retry_count & 7;
+        mad[BODY + 50] =
+            self.path_mtu << 4 | u8::from(self.rdc_exists) << 3 | self.rnr_retry_count & 7;
         mad[BODY + 51] = self.max_cm_retries << 4 | u8::from(self.srq) << 3 | extended;
         self.primary.write(mad, 52);
         self.alternate.write(mad, 96);
@@ -274,8 +278,9 @@ impl<'a> Rep<'a> {
         put_u24(mad, 20, self.starting_psn.get());
         mad[BODY + 24] = self.responder_resources;
         mad[BODY + 25] = self.initiator_depth;
-        mad[BODY + 26] =
-            self.target_ack_delay << 3 | (self.failover_accepted & 3) << 1 | u8::from(self.flow_control);
+        mad[BODY + 26] = self.target_ack_delay << 3
+            | (self.failover_accepted & 3) << 1
+            | u8::from(self.flow_control);
         mad[BODY + 27] = self.rnr_retry_count << 5 | u8::from(self.srq) << 4;
         put_body(mad, 28, &self.ca_guid.to_be_bytes());
         put_field(mad, 36, Self::PRIVATE_LEN, self.private_data);

@@ -47,8 +47,8 @@ pub struct Rej<'a> {
     pub reason: RejectReason,
     /// Bytes of `info` that count, 7 bits.
     pub info_len: u8,
-    /// Additional rejection information, 72 bytes when read; with reason [`RejectReason::TIMEOUT`] the
-    /// sender's CA GUID.
+    /// Additional rejection information, 72 bytes when read; with reason [`RejectReason::TIMEOUT`]
+    /// the sender's CA GUID.
     pub info: &'a [u8],
     /// 148 bytes when read.
     pub private_data: &'a [u8],

@@ -46,8 +46,9 @@ impl ServiceId {
         Some(((service_id >> 16) as u16, service_id as u16))
     }
 
-    /// True when private data begins with an [`RdmaCmHeader`]: every port space of the RDMA connection manager.
-    /// Linux leaves it out only between InfiniBand addresses, which RoCE does not have.
+    /// True when private data begins with an [`RdmaCmHeader`]: every port space of the RDMA
+    /// connection manager. Linux leaves it out only between InfiniBand addresses, which RoCE does
+    /// not have.
     pub const fn has_header(service_id: u64) -> bool {
         matches!(Self::parts(service_id), Some((Self::TCP | Self::UDP | Self::IB | Self::IPOIB, _)))
     }
@@ -63,7 +64,8 @@ impl ServiceId {
     }
 }
 
-/// What the RDMA connection manager puts before a program's private data in REQ and SIDR_REQ: 36 bytes.
+/// What the RDMA connection manager puts before a program's private data in REQ and SIDR_REQ: 36
+/// bytes.
 ///
 /// Source: IBTA, volume 1, annex A11 (RDMA IP CM service).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,8 +86,8 @@ impl RdmaCmHeader {
     /// Private data that a SIDR_REQ leaves to the program behind the header, in bytes.
     pub const SIDR_USER_LEN: usize = super::SidrReq::PRIVATE_LEN - Self::LEN;
 
-    /// Reads the header; `None` when the data is too short, the version is not 0 or the IP version is
-    /// neither 4 nor 6.
+    /// Reads the header; `None` when the data is too short, the version is not 0 or the IP version
+    /// is neither 4 nor 6.
     pub fn read(private_data: &[u8]) -> Option<Self> {
         let head: &[u8; Self::LEN] = private_data.first_chunk()?;
         if head[0] >> 4 != 0 {
@@ -107,7 +109,8 @@ impl RdmaCmHeader {
         })
     }
 
-    /// The 36 bytes. When the families differ, both addresses are written as IPv6, IPv4 ones mapped.
+    /// The 36 bytes. When the families differ, both addresses are written as IPv6, IPv4 ones
+    /// mapped.
     pub fn write(&self) -> [u8; Self::LEN] {
         let mut head = [0; Self::LEN];
         [head[2], head[3]] = self.source_port.to_be_bytes();
@@ -133,8 +136,8 @@ impl RdmaCmHeader {
         self.before(user)
     }
 
-    /// Header and a program's private data, zero-padded: what a SIDR_REQ in the UDP and IPoIB port spaces
-    /// carries.
+    /// Header and a program's private data, zero-padded: what a SIDR_REQ in the UDP and IPoIB port
+    /// spaces carries.
     ///
     /// `None` when `user` is longer than [`RdmaCmHeader::SIDR_USER_LEN`].
     pub fn with_sidr_user_data(&self, user: &[u8]) -> Option<[u8; super::SidrReq::PRIVATE_LEN]> {

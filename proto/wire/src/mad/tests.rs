@@ -74,13 +74,17 @@ mod linux_captures {
         let path = req.primary;
         assert_eq!((ip_of_gid(path.local_gid), ip_of_gid(path.remote_gid)), (host(1), host(2)));
         assert_eq!((path.local_lid, path.remote_lid), (0xffff, 0xffff));
-        // The flow label of the RDMA connection manager: source port x 31 + destination port, 20 bits.
+        // The flow label of the RDMA connection manager: source port x 31 + destination port, 20
+        // bits.
         assert_eq!(path.flow_label, (0xc707 * 31 + 0x4853) & 0xf_ffff);
         assert_eq!((path.packet_rate, path.traffic_class, path.hop_limit), (0, 0, 64));
         assert_eq!((path.service_level, path.subnet_local, path.ack_timeout), (0, false, 19));
         assert_eq!(req.alternate, ReqPath::default());
         let head = RdmaCmHeader::read(req.private_data).unwrap();
-        assert_eq!(head, RdmaCmHeader { source_port: 0xc707, source: host(1), destination: host(2) });
+        assert_eq!(
+            head,
+            RdmaCmHeader { source_port: 0xc707, source: host(1), destination: host(2) }
+        );
         assert_eq!(head.with_user_data(&[]).unwrap(), req.private_data);
     }
 
@@ -119,7 +123,10 @@ mod linux_captures {
         let mads = captured("cm_rc_reject_no_listener.pcap");
         let (_, Message::Rej(rej)) = Message::read(&mads[1]).unwrap() else { panic!() };
         assert_eq!((rej.local_comm_id, rej.remote_comm_id), (0, 0x18ec_6503));
-        assert_eq!((rej.rejected, rej.reason), (MessageRejected::Req, RejectReason::INVALID_SERVICE_ID));
+        assert_eq!(
+            (rej.rejected, rej.reason),
+            (MessageRejected::Req, RejectReason::INVALID_SERVICE_ID)
+        );
         assert_eq!(rej.info_len, 0);
     }
 
@@ -225,7 +232,8 @@ mod layout {
     #[test]
     fn private_data_is_padded_and_cut() {
         let mut mad = [0xff; MAD_LEN];
-        let rtu = |data| Message::Rtu(Rtu { local_comm_id: 1, remote_comm_id: 2, private_data: data });
+        let rtu =
+            |data| Message::Rtu(Rtu { local_comm_id: 1, remote_comm_id: 2, private_data: data });
         rtu(&[7; 3]).write(&Header::new(0), &mut mad);
         assert_eq!(mad[32..36], [7, 7, 7, 0]);
         rtu(&[7; 1000]).write(&Header::new(0), &mut mad);

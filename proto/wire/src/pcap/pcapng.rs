@@ -1,4 +1,6 @@
-use super::{BLOCK_BYTES_MAX, CaptureError, INTERFACES_MAX, LinkType, Order, RECORD_BYTES_MAX, Record, Step};
+use super::{
+    BLOCK_BYTES_MAX, CaptureError, INTERFACES_MAX, LinkType, Order, RECORD_BYTES_MAX, Record, Step,
+};
 
 /// A section header block's type; the same in both byte orders.
 pub(super) const SECTION_HEADER_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
@@ -38,7 +40,8 @@ impl Interface {
             10_u128.checked_pow(exponent).map_or(0, |per_second| units_ns / per_second)
         };
         let ns = i128::try_from(ns).unwrap_or(i128::MAX);
-        ns.saturating_add(i128::from(self.offset_s) * 1_000_000_000).clamp(0, i128::from(u64::MAX)) as u64
+        ns.saturating_add(i128::from(self.offset_s) * 1_000_000_000).clamp(0, i128::from(u64::MAX))
+            as u64
     }
 }
 
@@ -64,7 +67,10 @@ impl Section {
         }
         let kind = self.order.u32(input, 0);
         if kind == SECTION_HEADER {
-            self.order = match (u32::from_le_bytes([input[8], input[9], input[10], input[11]]), self.order) {
+            self.order = match (
+                u32::from_le_bytes([input[8], input[9], input[10], input[11]]),
+                self.order,
+            ) {
                 (BYTE_ORDER_MAGIC, _) => Order::Little,
                 (other, _) if other == BYTE_ORDER_MAGIC.swap_bytes() => Order::Big,
                 (other, _) => return Err(CaptureError::ByteOrder(other)),
@@ -72,10 +78,13 @@ impl Section {
         }
         let length = self.order.u32(input, 4);
         let block_len = length as usize;
-        if !(BLOCK_FRAME_LEN..=BLOCK_BYTES_MAX).contains(&block_len) || !block_len.is_multiple_of(4) {
+        if !(BLOCK_FRAME_LEN..=BLOCK_BYTES_MAX).contains(&block_len) || !block_len.is_multiple_of(4)
+        {
             return Err(CaptureError::BlockLength(length));
         }
-        let Some(block) = input.get(..block_len) else { return Ok(Step::NeedMore { bytes: block_len }) };
+        let Some(block) = input.get(..block_len) else {
+            return Ok(Step::NeedMore { bytes: block_len });
+        };
         let trailer = self.order.u32(block, block_len - 4);
         if trailer != length {
             return Err(CaptureError::BlockTrailer(length, trailer));
@@ -133,7 +142,8 @@ impl Section {
             }
             options = options.get(4 + len.next_multiple_of(4)..).unwrap_or(&[]);
         }
-        let slot = self.interfaces.get_mut(self.interface_count).ok_or(CaptureError::TooManyInterfaces)?;
+        let slot =
+            self.interfaces.get_mut(self.interface_count).ok_or(CaptureError::TooManyInterfaces)?;
         *slot = interface;
         self.interface_count += 1;
         Ok(())
@@ -167,7 +177,8 @@ impl Section {
         }
         let interface = self.interface(0)?;
         let original = self.order.u32(body, 0);
-        let captured = if interface.snap_len == 0 { original } else { original.min(interface.snap_len) };
+        let captured =
+            if interface.snap_len == 0 { original } else { original.min(interface.snap_len) };
         Ok(Record {
             timestamp_ns: None,
             link_type: interface.link_type,

@@ -56,7 +56,8 @@ fn interface(link_type: u16, snap_len: u32, resolution: Option<u8>, big: bool) -
 }
 
 fn enhanced(interface: u32, units: u64, data: &[u8], original: u32, big: bool) -> Vec<u8> {
-    let mut body = words(&[interface, (units >> 32) as u32, units as u32, data.len() as u32, original], big);
+    let mut body =
+        words(&[interface, (units >> 32) as u32, units as u32, data.len() as u32, original], big);
     body.extend(data);
     block(6, &body, big)
 }
@@ -68,7 +69,8 @@ fn all(file: &[u8]) -> Result<Vec<Record<'_>>, CaptureError> {
 #[test]
 fn all_four_magics_are_read() {
     for big in [false, true] {
-        for (magic, ns) in [(MAGIC_MICROSECONDS, 5_000_007_000), (MAGIC_NANOSECONDS, 5_000_000_007)] {
+        for (magic, ns) in [(MAGIC_MICROSECONDS, 5_000_007_000), (MAGIC_NANOSECONDS, 5_000_000_007)]
+        {
             let file = classic(magic, 7, big);
             let expected = Record {
                 timestamp_ns: Some(ns),
@@ -84,8 +86,11 @@ fn all_four_magics_are_read() {
 #[test]
 fn what_the_writer_writes_is_read_back() {
     let mut file = file_header(LinkType(101), 64).to_vec();
-    let header =
-        RecordHeader { timestamp_ns: 1_700_000_000_123_456_789, captured_len: 3, original_len: 1500 };
+    let header = RecordHeader {
+        timestamp_ns: 1_700_000_000_123_456_789,
+        captured_len: 3,
+        original_len: 1500,
+    };
     file.extend(header.write());
     file.extend([1, 2, 3]);
     let expected = Record {

@@ -28,7 +28,8 @@ fn is_off_unless_asked_for() {
 
 #[test]
 fn follows_from_the_links() {
-    let PfcConfig { priority, xoff_bytes, xon_bytes, ports } = switch(&text("pfc = \"on\"")).pfc.unwrap();
+    let PfcConfig { priority, xoff_bytes, xon_bytes, ports } =
+        switch(&text("pfc = \"on\"")).pfc.unwrap();
     assert_eq!(priority, 3);
     let rates: Vec<u64> = ports.iter().map(|port| port.rate.as_bps()).collect();
     assert_eq!(rates, [100_000_000_000, 10_000_000_000]);
@@ -59,7 +60,8 @@ fn that_makes_no_sense_is_refused() {
 #[test]
 fn over_a_link_too_long_for_the_buffer_is_refused_with_the_numbers() {
     let far = text("pfc = \"on\"").replace("10us", "50ms").replace("10G", "100G");
-    let parts = ["'leaf'", "67108864", "'leaf-b'", "100 Gbit/s", "100 ms", "headroom", "pfc_buffer = \""];
+    let parts =
+        ["'leaf'", "67108864", "'leaf-b'", "100 Gbit/s", "100 ms", "headroom", "pfc_buffer = \""];
     assert_refused(&far, 1, &parts);
     assert!(load(&far.replace("pfc = \"on\"", "pfc = \"on\"\npfc_buffer = \"4G\"")).is_ok());
     let small = "pfc = \"on\"\npfc_headroom = \"1M\"\npfc_xoff = \"1M\"";
@@ -71,14 +73,20 @@ fn headroom_that_a_link_outgrows_is_warned_of_with_the_number() {
     let warnings = |pfc: &str| load(&text(pfc)).unwrap().scenario.warnings();
     assert_eq!(warnings(""), [""; 0]);
     assert_eq!(warnings("pfc = \"on\""), [""; 0], "what follows from the links suffices");
-    // 10 Gbit/s carry 25,000 bytes in 20 us, and two of the longest frames are 2 x 4248; 100 Gbit/s 625 in 50 ns.
+    // 10 Gbit/s carry 25,000 bytes in 20 us, and two of the longest frames are 2 x 4248; 100 Gbit/s
+    // 625 in 50 ns.
     let needed = 25_000 + 2 * 4248;
     assert_eq!(warnings(&format!("pfc = \"on\"\npfc_headroom = {needed}")), [""; 0]);
     let short = warnings(&format!("pfc = \"on\"\npfc_headroom = {}", needed - 1));
     assert_eq!(short.len(), 1, "{short:?}");
-    for part in
-        ["'leaf'", "'b'", "10 Gbit/s", "20 µs", &(needed - 1).to_string(), &format!("at least {needed};")]
-    {
+    for part in [
+        "'leaf'",
+        "'b'",
+        "10 Gbit/s",
+        "20 µs",
+        &(needed - 1).to_string(),
+        &format!("at least {needed};"),
+    ] {
         assert!(short[0].contains(part), "{part:?} is missing: {short:?}");
     }
     assert_eq!(warnings("pfc = \"on\"\npfc_headroom = 9000").len(), 2);
@@ -87,13 +95,15 @@ fn headroom_that_a_link_outgrows_is_warned_of_with_the_number() {
 #[test]
 fn of_hosts_is_set_for_each_or_for_both_of_a_path() {
     let loaded =
-        load(&text("").replace("name = \"a\"", "name = \"a\"\npfc = \"off\"\ndcqcn = \"on\"")).unwrap();
+        load(&text("").replace("name = \"a\"", "name = \"a\"\npfc = \"off\"\ndcqcn = \"on\""))
+            .unwrap();
     let found = |name: &str| {
         let at = loaded.scenario.stations.iter().position(|station| station.name == name).unwrap();
         (host(&loaded, at).pfc, host(&loaded, at).dcqcn)
     };
     assert_eq!((found("a"), found("b")), ((false, true), (true, false)));
-    let path = SHORTEST.replace("[[flow]]", "receive_packet = \"1500ps\"\nreceive_buffer = \"2M\"\n[[flow]]");
+    let path = SHORTEST
+        .replace("[[flow]]", "receive_packet = \"1500ps\"\nreceive_buffer = \"2M\"\n[[flow]]");
     let path = path.replace("1500ps", "1.5ns");
     let loaded = load(&path).unwrap();
     for at in [0, 1] {

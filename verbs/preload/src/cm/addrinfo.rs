@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::ptr;
 
 use longhaul_abi_defs::{
-    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, RAI_FAMILY, RAI_NUMERICHOST,
-    RAI_PASSIVE, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP, ibv_qp_type, rdma_addrinfo,
-    rdma_port_space,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, RAI_FAMILY,
+    RAI_NUMERICHOST, RAI_PASSIVE, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP, ibv_qp_type,
+    rdma_addrinfo, rdma_port_space,
 };
 
 use super::id;
@@ -42,7 +42,9 @@ fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     }
     ask.ai_family = hints.ai_family;
     match ibv_qp_type(hints.ai_qp_type as u32) {
-        IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => ask.ai_socktype = libc::SOCK_STREAM,
+        IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => {
+            ask.ai_socktype = libc::SOCK_STREAM
+        }
         IBV_QPT_UD => ask.ai_socktype = libc::SOCK_DGRAM,
         _ => {}
     }
@@ -54,7 +56,8 @@ fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     ask
 }
 
-/// Of several answers the first of the device's address family, if there is one: `localhost` may be `::1` first.
+/// Of several answers the first of the device's address family, if there is one: `localhost` may be
+/// `::1` first.
 ///
 /// # Safety
 /// `found` is a list of getaddrinfo's.
@@ -126,11 +129,15 @@ pub(super) unsafe extern "C" fn rdma_getaddrinfo(
     })
 }
 
-/// Makes the program's answer of the C library's, and of the hints where those say more or nothing was asked.
+/// Makes the program's answer of the C library's, and of the hints where those say more or nothing
+/// was asked.
 ///
 /// # Safety
 /// `found` is null or an answer of getaddrinfo; the addresses in `hints` are as long as they say.
-unsafe fn answer(hints: Option<&rdma_addrinfo>, found: *const libc::addrinfo) -> *mut rdma_addrinfo {
+unsafe fn answer(
+    hints: Option<&rdma_addrinfo>,
+    found: *const libc::addrinfo,
+) -> *mut rdma_addrinfo {
     // SAFETY: passed on to the caller; a calloc'ed structure of null pointers and zeroes is valid.
     unsafe {
         let out = libc::calloc(1, size_of::<rdma_addrinfo>()).cast::<rdma_addrinfo>();
@@ -214,9 +221,13 @@ mod tests {
                     &raw mut res,
                 );
                 assert_eq!(failed, 0);
-                let (source, destination) = (name::read((*res).ai_src_addr), name::read((*res).ai_dst_addr));
+                let (source, destination) =
+                    (name::read((*res).ai_src_addr), name::read((*res).ai_dst_addr));
                 let wanted = Some("10.77.0.2:18515".parse().unwrap());
-                assert_eq!((source, destination), if passive { (wanted, None) } else { (None, wanted) });
+                assert_eq!(
+                    (source, destination),
+                    if passive { (wanted, None) } else { (None, wanted) }
+                );
                 assert_eq!((*res).ai_port_space, RDMA_PS_TCP.0 as c_int);
                 rdma_freeaddrinfo(res);
             }
@@ -258,7 +269,8 @@ mod tests {
 
     #[test]
     fn infiniband_addresses_are_refused() {
-        let hints = rdma_addrinfo { ai_flags: RAI_FAMILY, ai_family: AF_IB, ..rdma_addrinfo::zeroed() };
+        let hints =
+            rdma_addrinfo { ai_flags: RAI_FAMILY, ai_family: AF_IB, ..rdma_addrinfo::zeroed() };
         assert_eq!(asked(c"fd00::1", &hints), Err(libc::EAI_FAMILY));
     }
 }

@@ -4,10 +4,11 @@ use std::ffi::{c_int, c_uint};
 
 use longhaul_abi_defs::{
     IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS,
-    IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
-    IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY,
-    IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
-    IBV_QPT_RC, IBV_QPT_UD, RDMA_UDP_QKEY, ibv_mtu, ibv_qp_attr, ibv_qp_state, ibv_qp_type, rdma_cm_id,
+    IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
+    IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY,
+    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
+    IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_QPT_UD, RDMA_UDP_QKEY, ibv_mtu,
+    ibv_qp_attr, ibv_qp_state, ibv_qp_type, rdma_cm_id,
 };
 use longhaul_rnic::AddressVector;
 
@@ -16,14 +17,15 @@ use crate::address::public_address;
 use crate::device::PORT;
 use crate::guard::{guarded, minus_one};
 
-/// RNR timer that connections ask their peers to keep: 0.01 ms is the shortest; code 0 (655 ms), which the
-/// kernel takes, would stall a sender that is a little ahead. 12 is 0.64 ms, as perftest asks for.
+/// RNR timer that connections ask their peers to keep: 0.01 ms is the shortest; code 0 (655 ms),
+/// which the kernel takes, would stall a sender that is a little ahead. 12 is 0.64 ms, as perftest
+/// asks for.
 const MIN_RNR_TIMER: u8 = 12;
 /// TTL of connections.
 const HOP_LIMIT: u8 = 64;
 
-/// Attributes for a step to `wanted`, with the mask that selects them. For datagrams those of the first step, as
-/// the kernel has it: [`datagram_step`] has the others.
+/// Attributes for a step to `wanted`, with the mask that selects them. For datagrams those of the
+/// first step, as the kernel has it: [`datagram_step`] has the others.
 pub(super) fn for_state(
     state: &IdState,
     kind: ibv_qp_type,
@@ -74,7 +76,8 @@ pub(super) fn for_state(
                 attr.retry_cnt = peer.retry_count;
                 attr.rnr_retry = peer.rnr_retry_count;
                 attr.max_rd_atomic = state.initiator_depth;
-                mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+                mask |=
+                    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
             }
         }
         _ => return Err(libc::EINVAL),
@@ -160,7 +163,8 @@ mod tests {
     #[test]
     fn reads_and_atomics_are_allowed_only_to_whom_resources_were_promised() {
         let mut state = IdState::default();
-        let access = |state: &IdState, kind| for_state(state, kind, IBV_QPS_INIT).unwrap().0.qp_access_flags;
+        let access =
+            |state: &IdState, kind| for_state(state, kind, IBV_QPS_INIT).unwrap().0.qp_access_flags;
         assert_eq!(access(&state, IBV_QPT_RC), IBV_ACCESS_REMOTE_WRITE);
         state.responder_resources = 1;
         let all = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;

@@ -19,8 +19,8 @@ use crate::guard::{guarded, minus_one};
 
 /// TTL of connections.
 const HOP_LIMIT: u8 = 64;
-/// Requests that wait for a program that leaves their number to us. What comes beyond is dropped, and repeated a
-/// second later, so that it must hold the thousands that ask at once in large jobs.
+/// Requests that wait for a program that leaves their number to us. What comes beyond is dropped,
+/// and repeated a second later, so that it must hold the thousands that ask at once in large jobs.
 const BACKLOG_DEFAULT: usize = 16_384;
 /// Most private data that an accepting program can give.
 const ACCEPT_DATA_MAX: usize = 196;
@@ -74,7 +74,8 @@ unsafe fn listen(id: *mut rdma_cm_id, ours: &Id, backlog: c_int) -> Result<(), c
         claim.listen()?;
     }
     let service = service_of(space, state.local_port);
-    let backlog = usize::try_from(backlog).ok().filter(|backlog| *backlog > 0).unwrap_or(BACKLOG_DEFAULT);
+    let backlog =
+        usize::try_from(backlog).ok().filter(|backlog| *backlog > 0).unwrap_or(BACKLOG_DEFAULT);
     let listen = engine.listen(service, backlog, sink);
     state.listen = Some(listen.map_err(|error| error.errno())?);
     Ok(())
@@ -102,14 +103,17 @@ pub(super) unsafe fn private_data(state: &mut IdState, param: *const rdma_conn_p
             && !param.private_data.is_null()
         {
             let len = usize::from(param.private_data_len);
-            data.extend_from_slice(std::slice::from_raw_parts(param.private_data.cast::<u8>(), len));
+            data.extend_from_slice(std::slice::from_raw_parts(
+                param.private_data.cast::<u8>(),
+                len,
+            ));
         }
     }
     data
 }
 
-/// Depth of outstanding READs: what the program asks for, bounded by the device, or `default` when it asks
-/// for as much as possible.
+/// Depth of outstanding READs: what the program asks for, bounded by the device, or `default` when
+/// it asks for as much as possible.
 fn depth(asked: Option<u8>, as_much: u8, default: u8, limit: u8) -> Result<u8, c_int> {
     match asked {
         Some(value) if value != as_much => {
@@ -124,11 +128,16 @@ fn depth(asked: Option<u8>, as_much: u8, default: u8, limit: u8) -> Result<u8, c
 
 /// # Safety
 /// `id` is live; `param` is null or valid.
-unsafe fn connect(id: *mut rdma_cm_id, ours: &Id, param: *const rdma_conn_param) -> Result<(), c_int> {
+unsafe fn connect(
+    id: *mut rdma_cm_id,
+    ours: &Id,
+    param: *const rdma_conn_param,
+) -> Result<(), c_int> {
     let engine = id::engine()?;
     // SAFETY: passed on to the caller.
     let (given, destination, sink, kind, space) = unsafe {
-        let destination = name::read((&raw const (*id).route.addr.dst).cast()).ok_or(libc::EINVAL)?;
+        let destination =
+            name::read((&raw const (*id).route.addr.dst).cast()).ok_or(libc::EINVAL)?;
         let sink = id::sink_of(id).ok_or(libc::EINVAL)?;
         (param.as_ref(), destination, sink, (*id).qp_type, (*id).ps)
     };
@@ -143,8 +152,10 @@ unsafe fn connect(id: *mut rdma_cm_id, ours: &Id, param: *const rdma_conn_param)
     // SAFETY: passed on to the caller.
     let (local_qpn, srq) = unsafe { queue_pair_of(id, given)? };
     let limit = engine.attach().read_depth;
-    state.initiator_depth = depth(given.map(|p| p.initiator_depth), RDMA_MAX_INIT_DEPTH, limit, limit)?;
-    state.responder_resources = depth(given.map(|p| p.responder_resources), RDMA_MAX_RESP_RES, limit, limit)?;
+    state.initiator_depth =
+        depth(given.map(|p| p.initiator_depth), RDMA_MAX_INIT_DEPTH, limit, limit)?;
+    state.responder_resources =
+        depth(given.map(|p| p.responder_resources), RDMA_MAX_RESP_RES, limit, limit)?;
     state.psn = engine.fresh_psn().get();
     let timeout = state.ack_timeout.unwrap_or(engine.attach().cm_ack_timeout);
     let retry_count = given.map_or(7, |p| p.retry_count.min(7));
@@ -161,8 +172,9 @@ unsafe fn connect(id: *mut rdma_cm_id, ours: &Id, param: *const rdma_conn_param)
     });
     // SAFETY: passed on to the caller.
     let user_data = unsafe { private_data(&mut state, param) };
-    let data =
-        header(&engine, state.local_port, destination).with_user_data(&user_data).ok_or(libc::EINVAL)?;
+    let data = header(&engine, state.local_port, destination)
+        .with_user_data(&user_data)
+        .ok_or(libc::EINVAL)?;
     let request = ConnectRequest {
         destination_ip: destination.ip(),
         source_ip: engine.attach().ip_addr(),
@@ -190,8 +202,8 @@ unsafe fn connect(id: *mut rdma_cm_id, ours: &Id, param: *const rdma_conn_param)
     Ok(())
 }
 
-/// Number of the identifier's queue pair, and whether that has a shared receive queue; the program says so
-/// where the queue pair is its own.
+/// Number of the identifier's queue pair, and whether that has a shared receive queue; the program
+/// says so where the queue pair is its own.
 ///
 /// # Safety
 /// `id` is live.
@@ -232,7 +244,11 @@ pub(super) unsafe extern "C-unwind" fn rdma_connect(
 
 /// # Safety
 /// `id` is live; `param` is null or valid.
-unsafe fn accept(id: *mut rdma_cm_id, ours: &Id, param: *const rdma_conn_param) -> Result<(), c_int> {
+unsafe fn accept(
+    id: *mut rdma_cm_id,
+    ours: &Id,
+    param: *const rdma_conn_param,
+) -> Result<(), c_int> {
     let engine = id::engine()?;
     // SAFETY: passed on to the caller.
     let (given, local_qpn, srq) = unsafe {
@@ -245,7 +261,8 @@ unsafe fn accept(id: *mut rdma_cm_id, ours: &Id, param: *const rdma_conn_param) 
         let mut state = ours.lock();
         let connection = state.connection.filter(|_| state.passive).ok_or(libc::EINVAL)?;
         let (offered, wanted) = (state.initiator_depth, state.responder_resources);
-        state.initiator_depth = depth(given.map(|p| p.initiator_depth), RDMA_MAX_INIT_DEPTH, offered, limit)?;
+        state.initiator_depth =
+            depth(given.map(|p| p.initiator_depth), RDMA_MAX_INIT_DEPTH, offered, limit)?;
         state.responder_resources =
             depth(given.map(|p| p.responder_resources), RDMA_MAX_RESP_RES, wanted, limit)?;
         state.psn = engine.fresh_psn().get();

@@ -1,5 +1,5 @@
-//! Datagram services: the UDP and IPoIB port spaces, where a queue pair and its queue key are asked for instead of a
-//! connection.
+//! Datagram services: the UDP and IPoIB port spaces, where a queue pair and its queue key are asked
+//! for instead of a connection.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -15,7 +15,8 @@ use super::id::{self, Id, IdState, Peer};
 /// Most private data that an answer carries.
 const ANSWER_DATA_MAX: usize = 136;
 
-/// The number that a refusal has on the wire, which is the event's status. Source: IBTA, volume 1, table 121.
+/// The number that a refusal has on the wire, which is the event's status. Source: IBTA, volume 1,
+/// table 121.
 pub(super) fn code_of(status: SidrStatus) -> c_int {
     match status {
         SidrStatus::Valid => 0,
@@ -28,8 +29,8 @@ pub(super) fn code_of(status: SidrStatus) -> c_int {
     }
 }
 
-/// Asks the peer for its queue pair. The identifier stays locked until it is bound: `event::translate` waits for
-/// that.
+/// Asks the peer for its queue pair. The identifier stays locked until it is bound:
+/// `event::translate` waits for that.
 ///
 /// # Safety
 /// `id` is live and `state` is its own; `param` is null or valid.
@@ -43,8 +44,9 @@ pub(super) unsafe fn connect(
     let engine = id::engine()?;
     // SAFETY: passed on to the caller.
     let (user_data, space) = unsafe { (private_data(state, param), (*id).ps) };
-    let data =
-        header(&engine, state.local_port, destination).with_sidr_user_data(&user_data).ok_or(libc::EINVAL)?;
+    let data = header(&engine, state.local_port, destination)
+        .with_sidr_user_data(&user_data)
+        .ok_or(libc::EINVAL)?;
     let request = SidrRequest {
         destination_ip: destination.ip(),
         source_ip: engine.attach().ip_addr(),
@@ -93,7 +95,9 @@ pub(super) unsafe fn accept(
     }
     let request = take_request(&mut state)?;
     state.was_established = true;
-    engine.offer_service(request, Qpn::new(qpn), RDMA_UDP_QKEY, &data).map_err(|error| error.errno())
+    engine
+        .offer_service(request, Qpn::new(qpn), RDMA_UDP_QKEY, &data)
+        .map_err(|error| error.errno())
 }
 
 /// Refuses to name one.

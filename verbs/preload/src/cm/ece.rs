@@ -1,5 +1,5 @@
-//! Enhanced connection establishment: options that two adapters of one vendor agree on. This device has none, so
-//! that what a program says goes nowhere, and nothing is ever heard of the other side.
+//! Enhanced connection establishment: options that two adapters of one vendor agree on. This device
+//! has none, so that what a program says goes nowhere, and nothing is ever heard of the other side.
 
 use std::ffi::c_int;
 

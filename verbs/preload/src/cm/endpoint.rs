@@ -4,8 +4,9 @@ use std::ffi::c_int;
 use std::ptr;
 
 use longhaul_abi_defs::{
-    RAI_PASSIVE, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_REJECTED, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH,
-    ibv_context, ibv_pd, ibv_qp_init_attr, ibv_qp_type, rdma_addrinfo, rdma_cm_id, rdma_port_space,
+    RAI_PASSIVE, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_REJECTED, RDMA_OPTION_IB,
+    RDMA_OPTION_IB_PATH, ibv_context, ibv_pd, ibv_qp_init_attr, ibv_qp_type, rdma_addrinfo,
+    rdma_cm_id, rdma_port_space,
 };
 
 use super::event::{acknowledge_before, complete, rdma_get_cm_event};
@@ -31,7 +32,8 @@ fn identifier(res: &rdma_addrinfo) -> Result<*mut rdma_cm_id, c_int> {
     Ok(made)
 }
 
-/// Takes the addresses, the route and the queue pair of an endpoint that asks. False with `errno` set.
+/// Takes the addresses, the route and the queue pair of an endpoint that asks. False with `errno`
+/// set.
 ///
 /// It waits, and may be cancelled there: nothing is held that wants dropping.
 ///
@@ -119,7 +121,8 @@ unsafe fn hand_out(
             && !(*res).ai_connect.is_null()
             && let Some(ours) = id::resolve(made)
         {
-            let data = std::slice::from_raw_parts((*res).ai_connect.cast::<u8>(), (*res).ai_connect_len);
+            let data =
+                std::slice::from_raw_parts((*res).ai_connect.cast::<u8>(), (*res).ai_connect_len);
             ours.lock().connect_data = data.to_vec();
         }
         out.write(made);
@@ -169,8 +172,8 @@ unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     });
 }
 
-/// Gives the identifier of a request to the program, with a queue pair where `rdma_create_ep` was given one's
-/// attributes.
+/// Gives the identifier of a request to the program, with a queue pair where `rdma_create_ep` was
+/// given one's attributes.
 ///
 /// # Safety
 /// `listen` is live and `event` an event of it; `out` has room for a pointer.
@@ -206,7 +209,10 @@ unsafe fn take_request(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, out: *mut *mut rdma_cm_id) -> c_int {
+unsafe extern "C-unwind" fn rdma_get_request(
+    listen: *mut rdma_cm_id,
+    out: *mut *mut rdma_cm_id,
+) -> c_int {
     // SAFETY: the program's pointers, checked as far as that goes.
     unsafe {
         let ready = guarded(-1, || {

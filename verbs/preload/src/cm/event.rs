@@ -10,9 +10,9 @@ use longhaul_abi_defs::{
     RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE,
     RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_MULTICAST_ERROR,
     RDMA_CM_EVENT_MULTICAST_JOIN, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_ERROR,
-    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_TIMEWAIT_EXIT, RDMA_CM_EVENT_UNREACHABLE, ibv_qp_type,
-    rdma_cm_event, rdma_cm_event_param, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
-    rdma_ud_param,
+    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_TIMEWAIT_EXIT, RDMA_CM_EVENT_UNREACHABLE,
+    ibv_qp_type, rdma_cm_event, rdma_cm_event_param, rdma_cm_event_type, rdma_cm_id,
+    rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
 use longhaul_cm::{
     ConnectionId, DisconnectCause, Event, RdmaCmHeader, ReplyInfo, RequestInfo, ServiceId, SidrId,
@@ -156,9 +156,9 @@ unsafe fn is_destroyed(channel: *mut rdma_event_channel) -> bool {
 
 /// Waiting on a channel that has been destroyed ends with an error, but not at once.
 ///
-/// A thread that is asleep here when another one destroys the channel is never woken. Programs rely on it:
-/// they destroy the channel and end, and a thread that comes back here just then (rping's) would end the
-/// process with an error of its own.
+/// A thread that is asleep here when another one destroys the channel is never woken. Programs rely
+/// on it: they destroy the channel and end, and a thread that comes back here just then (rping's)
+/// would end the process with an error of its own.
 fn gone() -> c_int {
     pause(1000);
     minus_one(libc::EBADF)
@@ -185,13 +185,14 @@ unsafe fn prepare<'a>(
     Ok(ours)
 }
 
-/// Takes the oldest event, after one has been taken from the descriptor's count; `None` when there is none
-/// or the program is not told of it.
+/// Takes the oldest event, after one has been taken from the descriptor's count; `None` when there
+/// is none or the program is not told of it.
 ///
 /// # Safety
 /// Identifiers take their events out of the channel before they go.
 unsafe fn take(channel: &Channel) -> Option<*mut rdma_cm_event> {
-    // Counted for its owner while the queue is locked: from then on the owner's destruction waits for it.
+    // Counted for its owner while the queue is locked: from then on the owner's destruction waits
+    // for it.
     let (found, owner) = channel.queue.take_counted(|found| {
         let owner = owner_of(&found);
         // SAFETY: an identifier is live while events of its own are queued.
@@ -212,12 +213,14 @@ unsafe fn take(channel: &Channel) -> Option<*mut rdma_cm_event> {
     }
 }
 
-/// The identifier that an event counts for: that of the connection, or else the one that the event was sent
-/// to (a listener, or an identifier whose connection is just being made).
+/// The identifier that an event counts for: that of the connection, or else the one that the event
+/// was sent to (a listener, or an identifier whose connection is just being made).
 fn owner_of(event: &ConnectionEvent) -> *mut rdma_cm_id {
     let bound = match &event.what {
         Happening::Local { .. }
-        | Happening::Manager(Event::ConnectRequest { .. } | Event::SidrRequest { .. }) => ptr::null_mut(),
+        | Happening::Manager(Event::ConnectRequest { .. } | Event::SidrRequest { .. }) => {
+            ptr::null_mut()
+        }
         Happening::Manager(manager) => id::of_connection(manager.connection()),
     };
     if bound.is_null() { event.cookie as *mut rdma_cm_id } else { bound }
@@ -249,8 +252,8 @@ unsafe fn translate(found: &ConnectionEvent, owner: *mut rdma_cm_id) -> Option<*
     if let Some(draft) = requested {
         return draft.map(|draft| draft.hand_out(owner));
     }
-    // Who makes a connection holds the identifier until the two know each other; the peer may be quicker.
-    // SAFETY: passed on to the caller.
+    // Who makes a connection holds the identifier until the two know each other; the peer may be
+    // quicker. SAFETY: passed on to the caller.
     if let Some(making) = unsafe { id::resolve(owner) } {
         drop(making.lock());
     }
@@ -303,12 +306,20 @@ unsafe fn of_known<'a>(id: *mut rdma_cm_id, ours: &Id, manager: &'a Event) -> Op
         }
         Event::SidrResponse { status: SidrStatus::Valid, qpn, qkey, private_data, .. } => {
             let param = service(ours, *qpn, *qkey);
-            Draft { param, data: private_data.as_slice(), ..Draft::new(id, RDMA_CM_EVENT_ESTABLISHED) }
+            Draft {
+                param,
+                data: private_data.as_slice(),
+                ..Draft::new(id, RDMA_CM_EVENT_ESTABLISHED)
+            }
         }
         Event::SidrResponse { status, private_data, .. } => {
             forget(ours);
             let data = private_data.as_slice();
-            Draft { status: datagram::code_of(*status), data, ..Draft::new(id, RDMA_CM_EVENT_UNREACHABLE) }
+            Draft {
+                status: datagram::code_of(*status),
+                data,
+                ..Draft::new(id, RDMA_CM_EVENT_UNREACHABLE)
+            }
         }
         Event::SidrUnreachable { .. } => {
             forget(ours);
@@ -390,8 +401,9 @@ struct Caller {
     kind: ibv_qp_type,
 }
 
-/// Makes the identifier of a peer's request, on the listener's channel or one of its own. `None` when that
-/// cannot be, or when the listener is for another kind of queue pair; the request is then refused.
+/// Makes the identifier of a peer's request, on the listener's channel or one of its own. `None`
+/// when that cannot be, or when the listener is for another kind of queue pair; the request is then
+/// refused.
 ///
 /// # Safety
 /// `listener` is live.
@@ -434,7 +446,8 @@ unsafe fn connection_request(
     info: &RequestInfo,
 ) -> Option<Draft<'_>> {
     let kind = if info.transport == Transport::Uc { IBV_QPT_UC } else { IBV_QPT_RC };
-    let caller = Caller { ip: info.peer_ip, service_id: info.service_id, header: info.header(), kind };
+    let caller =
+        Caller { ip: info.peer_ip, service_id: info.service_id, header: info.header(), kind };
     // SAFETY: passed on to the caller.
     let Some(child) = (unsafe { child_of(listener, &caller) }) else {
         if let Ok(engine) = id::engine() {
@@ -473,7 +486,12 @@ unsafe fn connection_request(
         ..rdma_conn_param::zeroed()
     };
     let draft = Draft::new(child, RDMA_CM_EVENT_CONNECT_REQUEST);
-    Some(Draft { listen_id: listener, param: Param::Connection(conn), data: info.user_data(), ..draft })
+    Some(Draft {
+        listen_id: listener,
+        param: Param::Connection(conn),
+        data: info.user_data(),
+        ..draft
+    })
 }
 
 /// Makes the identifier of a request for a datagram service.
@@ -521,12 +539,16 @@ unsafe fn adopt(child: *mut rdma_cm_id, connection: ConnectionId) {
     }
 }
 
-/// The peer accepted: with a queue pair of the identifier's own the library finishes the handshake, without
-/// one the program does.
+/// The peer accepted: with a queue pair of the identifier's own the library finishes the handshake,
+/// without one the program does.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
-unsafe fn connection_response<'a>(id: *mut rdma_cm_id, ours: &Id, info: &'a ReplyInfo) -> Draft<'a> {
+unsafe fn connection_response<'a>(
+    id: *mut rdma_cm_id,
+    ours: &Id,
+    info: &'a ReplyInfo,
+) -> Draft<'a> {
     {
         let mut state = ours.lock();
         if let Some(peer) = &mut state.peer {
@@ -577,7 +599,8 @@ pub(super) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> 
         };
         let owner = notice.owner;
         let membership = notice.membership.clone();
-        // SAFETY: live, and the program gives it up; an identifier outlives its unacknowledged events.
+        // SAFETY: live, and the program gives it up; an identifier outlives its unacknowledged
+        // events.
         unsafe {
             object::destroy::<Notice>(event);
             if let Some(ours) = id::resolve(owner) {
@@ -591,7 +614,8 @@ pub(super) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> 
     })
 }
 
-/// For identifiers without a channel: waits for the event of the call just made. It may be cancelled there.
+/// For identifiers without a channel: waits for the event of the call just made. It may be
+/// cancelled there.
 ///
 /// # Safety
 /// `id` is null, or a pointer of the program's.
@@ -675,7 +699,8 @@ mod tests {
         manager.connect(Instant::ZERO, &request).unwrap()
     }
 
-    /// An identifier without device, on a channel with one event of its connection. The caller frees both.
+    /// An identifier without device, on a channel with one event of its connection. The caller
+    /// frees both.
     fn with_event(connection: ConnectionId) -> (*mut rdma_event_channel, *mut rdma_cm_id) {
         let queue = Arc::new(EventQueue::new().unwrap());
         let public = rdma_cm_id { ps: RDMA_PS_TCP, qp_type: IBV_QPT_RC, ..rdma_cm_id::zeroed() };

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use longhaul_abi_defs::{
-    __be16, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP,
-    ibv_qp_init_attr, ibv_qp_type, ibv_sa_path_rec, rdma_cm_event, rdma_cm_id, rdma_event_channel,
-    rdma_port_space,
+    __be16, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP,
+    RDMA_PS_UDP, ibv_qp_init_attr, ibv_qp_type, ibv_sa_path_rec, rdma_cm_event, rdma_cm_id,
+    rdma_event_channel, rdma_port_space,
 };
 use longhaul_cm::{ConnectionId, Event, ListenId, SidrId};
 use longhaul_rdma::{ConnectionEvent, ConnectionSink, Engine, EventQueue, Happening};
@@ -47,13 +47,14 @@ impl Kind for Id {
     const MARK: u64 = 0x6c68_5f63_6d5f_6964;
 }
 
-/// An identifier as others see it: programs its public part; the real library's rsockets, which stand on these
-/// identifiers instead of its own, two members of what that library keeps behind it. That has not changed since
-/// rdma-core 13.
+/// An identifier as others see it: programs its public part; the real library's rsockets, which
+/// stand on these identifiers instead of its own, two members of what that library keeps behind it.
+/// That has not changed since rdma-core 13.
 #[repr(C)]
 pub(crate) struct Shown {
     public: UnsafeCell<rdma_cm_id>,
-    /// The library's own record of the device: null lets it look its devices through for the limits it needs.
+    /// The library's own record of the device: null lets it look its devices through for the limits
+    /// it needs.
     device: *const c_void,
     connect_data: *const c_void,
     connect_data_len: usize,
@@ -238,7 +239,9 @@ pub(super) fn engine() -> Result<Arc<Engine>, c_int> {
 ///
 /// # Safety
 /// `id` is live, and so is its channel.
-pub(super) unsafe fn queue_of<'a>(id: *mut rdma_cm_id) -> Option<&'a Arc<EventQueue<ConnectionEvent>>> {
+pub(super) unsafe fn queue_of<'a>(
+    id: *mut rdma_cm_id,
+) -> Option<&'a Arc<EventQueue<ConnectionEvent>>> {
     // SAFETY: passed on to the caller.
     unsafe { object::resolve::<Channel>((*id).channel).map(|channel| &channel.queue) }
 }
@@ -249,7 +252,8 @@ pub(super) unsafe fn queue_of<'a>(id: *mut rdma_cm_id) -> Option<&'a Arc<EventQu
 /// As [`queue_of`].
 pub(super) unsafe fn sink_of(id: *mut rdma_cm_id) -> Option<ConnectionSink> {
     // SAFETY: passed on to the caller.
-    unsafe { queue_of(id) }.map(|queue| ConnectionSink { queue: Arc::clone(queue), cookie: id as u64 })
+    unsafe { queue_of(id) }
+        .map(|queue| ConnectionSink { queue: Arc::clone(queue), cookie: id as u64 })
 }
 
 #[unsafe(no_mangle)]
@@ -259,9 +263,10 @@ pub(super) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_c
             return null(libc::ENODEV);
         }
         match EventQueue::new() {
-            Ok(queue) => {
-                object::create(rdma_event_channel { fd: queue.fd() }, Channel { queue: Arc::new(queue) })
-            }
+            Ok(queue) => object::create(
+                rdma_event_channel { fd: queue.fd() },
+                Channel { queue: Arc::new(queue) },
+            ),
             Err(error) => null(error.raw_os_error().unwrap_or(libc::EIO)),
         }
     })
@@ -334,7 +339,10 @@ unsafe extern "C" fn rdma_create_id(
 ///
 /// # Safety
 /// `id` is live.
-pub(super) unsafe fn bind_to_device(id: *mut rdma_cm_id, peer: Option<IpAddr>) -> Result<(), c_int> {
+pub(super) unsafe fn bind_to_device(
+    id: *mut rdma_cm_id,
+    peer: Option<IpAddr>,
+) -> Result<(), c_int> {
     let context = device::shared_context()?;
     let pd = default_domain()?;
     let ip = engine()?.attach().ip_addr();
@@ -477,8 +485,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// Whether a queued event is about this identifier. Events of a connection that nobody has adopted yet
-/// carry the listener's cookie and go with it.
+/// Whether a queued event is about this identifier. Events of a connection that nobody has adopted
+/// yet carry the listener's cookie and go with it.
 fn concerns(event: &ConnectionEvent, cookie: u64, connection: Option<ConnectionId>) -> bool {
     match &event.what {
         Happening::Local { .. } => event.cookie == cookie,
@@ -489,13 +497,16 @@ fn concerns(event: &ConnectionEvent, cookie: u64, connection: Option<ConnectionI
     }
 }
 
-/// Moves an identifier, and the events of it that nobody has read, to another channel; a null channel stands for
-/// one of its own, whose events its calls then wait for. Waits until the events that were read have been
-/// acknowledged.
+/// Moves an identifier, and the events of it that nobody has read, to another channel; a null
+/// channel stands for one of its own, whose events its calls then wait for. Waits until the events
+/// that were read have been acknowledged.
 ///
 /// # Safety
 /// `id` is live, and `channel` is null or a pointer of the program's.
-pub(super) unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Result<(), c_int> {
+pub(super) unsafe fn migrate(
+    id: *mut rdma_cm_id,
+    channel: *mut rdma_event_channel,
+) -> Result<(), c_int> {
     // SAFETY: passed on to the caller.
     let (ours, from) =
         unsafe { (resolve(id).ok_or(libc::EINVAL)?, queue_of(id).cloned().ok_or(libc::EINVAL)?) };
@@ -531,7 +542,8 @@ pub(super) unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_chann
             to.queue.push(event);
         }
     }
-    // SAFETY: a live identifier, whose event is its own, and so is its channel where it was made without one.
+    // SAFETY: a live identifier, whose event is its own, and so is its channel where it was made
+    // without one.
     unsafe {
         let before = std::mem::replace(&mut (*id).channel, channel);
         set_sync(id, sync);
@@ -548,7 +560,10 @@ pub(super) unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_chann
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
+unsafe extern "C" fn rdma_migrate_id(
+    id: *mut rdma_cm_id,
+    channel: *mut rdma_event_channel,
+) -> c_int {
     // SAFETY: the program's pointers, checked as far as that goes.
     guarded(-1, || unsafe { migrate(id, channel) }.map_or_else(minus_one, |()| 0))
 }

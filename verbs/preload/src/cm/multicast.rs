@@ -1,15 +1,16 @@
 //! Multicast groups of datagram identifiers.
 //!
-//! RoCE has no subnet manager to ask for a group: who joins one learns its address at once, from the IP address
-//! alone, and his queue pair is attached to it when the event is read.
+//! RoCE has no subnet manager to ask for a group: who joins one learns its address at once, from
+//! the IP address alone, and his queue pair is attached to it when the event is read.
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use longhaul_abi_defs::{
-    IBV_QPT_UD, RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS, RDMA_MC_JOIN_FLAG_RESERVED,
-    RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, RDMA_UDP_QKEY, rdma_cm_id, rdma_cm_join_mc_attr_ex, rdma_ud_param,
+    IBV_QPT_UD, RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
+    RDMA_MC_JOIN_FLAG_RESERVED, RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, RDMA_UDP_QKEY, rdma_cm_id,
+    rdma_cm_join_mc_attr_ex, rdma_ud_param,
 };
 use longhaul_rdma::Happening;
 use longhaul_rnic::AddressVector;
@@ -59,7 +60,10 @@ unsafe fn join(
     let known = unsafe { !(*id).verbs.is_null() && (*id).qp_type == IBV_QPT_UD };
     let own = id::engine()?.attach().ip_addr();
     let group = address.ip();
-    if !known || group.is_ipv4() != own.is_ipv4() || !(group.is_multicast() || group.is_unspecified()) {
+    if !known
+        || group.is_ipv4() != own.is_ipv4()
+        || !(group.is_multicast() || group.is_unspecified())
+    {
         return Err(libc::EINVAL);
     }
     let mut state = ours.lock();
@@ -77,8 +81,8 @@ unsafe fn join(
     unsafe { raise(id, Local::Joined(number), 0) }
 }
 
-/// Tells of a membership, and attaches the identifier's queue pair to the group. `None` when the program has
-/// left it meanwhile.
+/// Tells of a membership, and attaches the identifier's queue pair to the group. `None` when the
+/// program has left it meanwhile.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -162,7 +166,8 @@ unsafe fn enter(
 ) -> c_int {
     guarded(-1, || {
         // SAFETY: the program's pointers, checked as far as that goes.
-        let (Some(ours), Some(address)) = (unsafe { (id::resolve(id), name::read(address)) }) else {
+        let (Some(ours), Some(address)) = (unsafe { (id::resolve(id), name::read(address)) })
+        else {
             return minus_one(libc::EINVAL);
         };
         // SAFETY: a live identifier.
@@ -205,10 +210,14 @@ unsafe extern "C-unwind" fn rdma_join_multicast_ex(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, address: *mut libc::sockaddr) -> c_int {
+unsafe extern "C" fn rdma_leave_multicast(
+    id: *mut rdma_cm_id,
+    address: *mut libc::sockaddr,
+) -> c_int {
     guarded(-1, || {
         // SAFETY: the program's pointers, checked as far as that goes.
-        let (Some(ours), Some(address)) = (unsafe { (id::resolve(id), name::read(address)) }) else {
+        let (Some(ours), Some(address)) = (unsafe { (id::resolve(id), name::read(address)) })
+        else {
             return minus_one(libc::EINVAL);
         };
         // SAFETY: a live identifier.

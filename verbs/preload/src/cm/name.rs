@@ -113,7 +113,8 @@ unsafe fn required(address: *const libc::sockaddr) -> Result<SocketAddr, c_int> 
     }
 }
 
-/// Whether an address is that of the port. Loopback addresses stand for it, as they do in the kernel.
+/// Whether an address is that of the port. Loopback addresses stand for it, as they do in the
+/// kernel.
 fn is_ours(ip: IpAddr, own: IpAddr) -> bool {
     // Where the port itself has a loopback address, other ones can be other ports.
     ip == own || (ip.is_loopback() && !own.is_loopback())
@@ -157,12 +158,16 @@ pub(super) unsafe fn bind(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut libc::sockaddr) -> c_int {
+pub(super) unsafe extern "C" fn rdma_bind_addr(
+    id: *mut rdma_cm_id,
+    address: *mut libc::sockaddr,
+) -> c_int {
     guarded(-1, || {
         // SAFETY: the program's pointers, checked as far as that goes.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         // SAFETY: as above; a live identifier.
-        let bound = unsafe { required(address).and_then(|address| bind(id, &mut ours.lock(), address)) };
+        let bound =
+            unsafe { required(address).and_then(|address| bind(id, &mut ours.lock(), address)) };
         bound.map_or_else(minus_one, |()| 0)
     })
 }
@@ -175,12 +180,15 @@ pub(super) unsafe fn raise(id: *mut rdma_cm_id, what: Local, status: c_int) -> R
     // SAFETY: passed on to the caller.
     let queue = unsafe { id::queue_of(id) }.ok_or(libc::EINVAL)?;
     let (code, value) = what.encode();
-    queue.push(ConnectionEvent { cookie: id as u64, what: Happening::Local { code, status, value } });
+    queue.push(ConnectionEvent {
+        cookie: id as u64,
+        what: Happening::Local { code, status, value },
+    });
     Ok(())
 }
 
-/// Resolves the peer's address, or a multicast group's: there is one port, and every address is behind it. On an
-/// Ethernet segment the next hop to it has to answer within `limit`.
+/// Resolves the peer's address, or a multicast group's: there is one port, and every address is
+/// behind it. On an Ethernet segment the next hop to it has to answer within `limit`.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -210,8 +218,8 @@ unsafe fn resolve(
     })
 }
 
-/// Gives an identifier the addresses of both ends. Returns the peer's, and the status of an event that says that it
-/// cannot be reached from here, or 0.
+/// Gives an identifier the addresses of both ends. Returns the peer's, and the status of an event
+/// that says that it cannot be reached from here, or 0.
 ///
 /// # Safety
 /// `id` is live and `state` is its own.
@@ -274,8 +282,9 @@ pub(super) unsafe extern "C-unwind" fn rdma_resolve_addr(
         // SAFETY: the program's pointers, checked as far as that goes.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         // SAFETY: as above; a live identifier.
-        let resolved =
-            unsafe { required(destination).and_then(|to| resolve(id, ours, read(source), to, limit)) };
+        let resolved = unsafe {
+            required(destination).and_then(|to| resolve(id, ours, read(source), to, limit))
+        };
         resolved.map_or_else(minus_one, |()| 0)
     });
     // SAFETY: passed on.
@@ -300,7 +309,10 @@ pub(super) unsafe fn resolve_route(id: *mut rdma_cm_id, ours: &Id) -> Result<(),
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn rdma_resolve_route(
+    id: *mut rdma_cm_id,
+    _timeout_ms: c_int,
+) -> c_int {
     let begun = guarded(-1, || {
         // SAFETY: the program's pointer, checked as far as that goes.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };

@@ -3,9 +3,9 @@
 use std::ffi::{c_int, c_void};
 
 use longhaul_abi_defs::{
-    IBV_PATH_FLAG_BIDIRECTIONAL, IBV_PATH_FLAG_GMP, IBV_PATH_FLAG_PRIMARY, IBV_QPT_UD, RDMA_OPTION_IB,
-    RDMA_OPTION_IB_PATH, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY,
-    RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, ibv_path_data, rdma_cm_id,
+    IBV_PATH_FLAG_BIDIRECTIONAL, IBV_PATH_FLAG_GMP, IBV_PATH_FLAG_PRIMARY, IBV_QPT_UD,
+    RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT,
+    RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, ibv_path_data, rdma_cm_id,
 };
 
 use super::id::{self, Id, Resolved};
@@ -43,8 +43,8 @@ fn of_identifier(id: *mut rdma_cm_id, ours: &Id, name: c_int, value: &[u8]) -> R
     Ok(())
 }
 
-/// The path that the program brings instead of one that was resolved: of several the one that serves for
-/// everything. What RoCE has no use for is not looked at.
+/// The path that the program brings instead of one that was resolved: of several the one that
+/// serves for everything. What RoCE has no use for is not looked at.
 ///
 /// # Safety
 /// `id` is live.
@@ -55,7 +55,8 @@ unsafe fn take_path(id: *mut rdma_cm_id, ours: &Id, value: &[u8]) -> Result<(), 
         return Err(libc::EINVAL);
     }
     // SAFETY: as many bytes as the structure has, of which every pattern is valid.
-    let mut paths = paths.map(|bytes| unsafe { bytes.as_ptr().cast::<ibv_path_data>().read_unaligned() });
+    let mut paths =
+        paths.map(|bytes| unsafe { bytes.as_ptr().cast::<ibv_path_data>().read_unaligned() });
     let path = paths.find(|path| path.flags == wanted).ok_or(libc::EINVAL)?.path;
     let mut state = ours.lock();
     if state.resolved != Resolved::Address {
@@ -67,7 +68,8 @@ unsafe fn take_path(id: *mut rdma_cm_id, ours: &Id, value: &[u8]) -> Result<(), 
         let record = &mut *(*id).route.path_rec;
         record.traffic_class = path.tclass;
         record.packet_life_time = path.packetlifetime & 0x3f;
-        record.flow_label = longhaul_abi_defs::__be32::new(path.flowlabel_hoplimit.get() >> 8 & 0x000f_ffff);
+        record.flow_label =
+            longhaul_abi_defs::__be32::new(path.flowlabel_hoplimit.get() >> 8 & 0x000f_ffff);
         state.traffic_class = path.tclass;
         state.resolved = Resolved::Route;
         raise(id, Local::RouteResolved, 0)

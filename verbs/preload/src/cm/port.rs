@@ -1,8 +1,8 @@
 //! Ports: who has which in each port space.
 //!
-//! An identifier claims a port when it is bound and keeps it until it goes. A listener's children use its number
-//! without a claim, as in the kernel: a program may bind a port again while connections of an earlier listener
-//! are alive.
+//! An identifier claims a port when it is bound and keeps it until it goes. A listener's children
+//! use its number without a claim, as in the kernel: a program may bind a port again while
+//! connections of an earlier listener are alive.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -84,8 +84,9 @@ fn table() -> MutexGuard<'static, Table> {
 fn admit(entries: &[Entry], mine: &Entry, may_share: bool) -> Result<(), c_int> {
     for other in entries.iter().filter(|other| other.claim != mine.claim) {
         let shares = may_share && mine.sharing.reuse && other.sharing.reuse;
-        let apart =
-            mine.sharing.one_family && other.sharing.one_family && mine.ip.is_ipv4() != other.ip.is_ipv4();
+        let apart = mine.sharing.one_family
+            && other.sharing.one_family
+            && mine.ip.is_ipv4() != other.ip.is_ipv4();
         if shares || apart {
             continue;
         }
@@ -100,7 +101,11 @@ fn admit(entries: &[Entry], mine: &Entry, may_share: bool) -> Result<(), c_int> 
 }
 
 /// Claims the port of `address`, or a free one when that is 0.
-pub(super) fn claim(space: rdma_port_space, address: SocketAddr, sharing: Sharing) -> Result<Claim, c_int> {
+pub(super) fn claim(
+    space: rdma_port_space,
+    address: SocketAddr,
+    sharing: Sharing,
+) -> Result<Claim, c_int> {
     let mut table = table();
     let table = &mut *table;
     let port = if address.port() == 0 { free_port(table, space)? } else { address.port() };
@@ -112,8 +117,8 @@ pub(super) fn claim(space: rdma_port_space, address: SocketAddr, sharing: Sharin
     Ok(Claim { space, port, number: table.last_claim })
 }
 
-/// A port that no identifier of this process has. The search begins behind the last one found, at first at a
-/// place that depends on the process id, so that two processes of one host seldom meet.
+/// A port that no identifier of this process has. The search begins behind the last one found, at
+/// first at a place that depends on the process id, so that two processes of one host seldom meet.
 fn free_port(table: &mut Table, space: rdma_port_space) -> Result<u16, c_int> {
     let span = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
     let offset = std::process::id().wrapping_mul(7919) % span;
@@ -143,7 +148,8 @@ mod tests {
 
     #[test]
     fn ephemeral_ports_are_handed_out_once() {
-        let claims: Vec<_> = (0..100).map(|_| claim(RDMA_PS_TCP, "10.77.0.1:0", ALONE).unwrap()).collect();
+        let claims: Vec<_> =
+            (0..100).map(|_| claim(RDMA_PS_TCP, "10.77.0.1:0", ALONE).unwrap()).collect();
         let mut ports: Vec<_> = claims.iter().map(Claim::port).collect();
         ports.sort_unstable();
         ports.dedup();

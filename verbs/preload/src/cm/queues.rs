@@ -5,15 +5,17 @@ use std::ffi::c_int;
 use std::ptr;
 
 use longhaul_abi_defs::{
-    IBV_QP_INIT_ATTR_PD, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_UD,
-    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, ibv_cq, ibv_pd, ibv_qp_attr,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_state, ibv_qp_type, ibv_srq_init_attr,
-    ibv_srq_init_attr_ex, rdma_cm_id,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
+    IBV_QPT_UD, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, ibv_cq, ibv_pd,
+    ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_state, ibv_qp_type,
+    ibv_srq_init_attr, ibv_srq_init_attr_ex, rdma_cm_id,
 };
 
 use super::id::{self, Id};
 use super::{attributes, multicast};
-use crate::completion::{ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq};
+use crate::completion::{
+    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
+};
 use crate::guard::{guarded, minus_one};
 use crate::queue_pair::{create_qp_ex, ibv_destroy_qp, ibv_modify_qp};
 use crate::shared_queue::{ibv_create_srq, ibv_destroy_srq};
@@ -23,7 +25,8 @@ fn last_errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOMEM)
 }
 
-/// Moves the identifier's queue pair to a state with the attributes that follow from the connection.
+/// Moves the identifier's queue pair to a state with the attributes that follow from the
+/// connection.
 ///
 /// # Safety
 /// `id` is live and has a queue pair.
@@ -119,8 +122,8 @@ unsafe fn destroy_queues(id: *mut rdma_cm_id) {
     }
 }
 
-/// Whether the identifier takes a queue pair of this kind. Where its port space leaves the choice, and nothing
-/// has been said to a peer yet, the queue pair decides.
+/// Whether the identifier takes a queue pair of this kind. Where its port space leaves the choice,
+/// and nothing has been said to a peer yet, the queue pair decides.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -158,19 +161,23 @@ unsafe fn create_queue_pair(
             (*attr).comp_mask |= IBV_QP_INIT_ATTR_PD;
             (*attr).pd = (*id).pd;
         }
-        let differ =
-            |mine: *mut ibv_cq, given: *mut ibv_cq| !mine.is_null() && !given.is_null() && mine != given;
+        let differ = |mine: *mut ibv_cq, given: *mut ibv_cq| {
+            !mine.is_null() && !given.is_null() && mine != given
+        };
         if differ((*id).send_cq, (*attr).send_cq) || differ((*id).recv_cq, (*attr).recv_cq) {
             return Err(libc::EINVAL);
         }
         take_kind(id, ours, (*attr).qp_type)?;
         let size = |given: bool, depth: u32| if given { 0 } else { depth };
-        let send = size(!(*attr).send_cq.is_null() || !(*id).send_cq.is_null(), (*attr).cap.max_send_wr);
-        let recv = size(!(*attr).recv_cq.is_null() || !(*id).recv_cq.is_null(), (*attr).cap.max_recv_wr);
+        let send =
+            size(!(*attr).send_cq.is_null() || !(*id).send_cq.is_null(), (*attr).cap.max_send_wr);
+        let recv =
+            size(!(*attr).recv_cq.is_null() || !(*id).recv_cq.is_null(), (*attr).cap.max_recv_wr);
         let made = create_queues(id, send, recv).and_then(|()| {
-            for (to, own) in
-                [(&raw mut (*attr).send_cq, (*id).send_cq), (&raw mut (*attr).recv_cq, (*id).recv_cq)]
-            {
+            for (to, own) in [
+                (&raw mut (*attr).send_cq, (*id).send_cq),
+                (&raw mut (*attr).recv_cq, (*id).recv_cq),
+            ] {
                 if (*to).is_null() {
                     *to = own;
                 }
@@ -205,7 +212,8 @@ unsafe fn create_queue_pair(
     Ok(())
 }
 
-/// Moves a new queue pair to where librdmacm hands it out: initialized, one for datagrams ready to send.
+/// Moves a new queue pair to where librdmacm hands it out: initialized, one for datagrams ready to
+/// send.
 ///
 /// # Safety
 /// `id` is live and has a queue pair.
@@ -227,7 +235,10 @@ unsafe fn initialize(id: *mut rdma_cm_id, ours: &Id) -> Result<(), c_int> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int {
+unsafe extern "C" fn rdma_create_qp_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> c_int {
     guarded(-1, || {
         // SAFETY: the program's pointer, checked as far as that goes.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
@@ -338,10 +349,13 @@ unsafe extern "C" fn rdma_create_srq(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
+unsafe extern "C" fn rdma_create_srq_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointers, checked as far as that goes; the mask says which members of the
-        // structure are there, so that no reference to the whole is made.
+        // SAFETY: the program's pointers, checked as far as that goes; the mask says which members
+        // of the structure are there, so that no reference to the whole is made.
         unsafe {
             if id::resolve(id).is_none() || attr.is_null() {
                 return minus_one(libc::EINVAL);
@@ -368,7 +382,8 @@ pub(super) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     guarded((), || {
         // SAFETY: the program's pointer, checked as far as that goes.
         unsafe {
-            if id::resolve(id).is_some() && !(*id).srq.is_null() && ibv_destroy_srq((*id).srq) == 0 {
+            if id::resolve(id).is_some() && !(*id).srq.is_null() && ibv_destroy_srq((*id).srq) == 0
+            {
                 (*id).srq = ptr::null_mut();
             }
         }

@@ -27,7 +27,10 @@ fn program() -> &'static Path {
             .output()
             .expect("cc: apt-get install gcc");
         let diagnostics = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "apt-get install gcc libibverbs-dev; cc says:\n{diagnostics}");
+        assert!(
+            output.status.success(),
+            "apt-get install gcc libibverbs-dev; cc says:\n{diagnostics}"
+        );
         program
     })
 }
@@ -43,10 +46,20 @@ impl Drop for Side {
 }
 
 impl Side {
-    fn start(scenario: &str, kind: &str, (role, ip): (&str, &str), socket: &Path, other: UnixStream) -> Side {
+    fn start(
+        scenario: &str,
+        kind: &str,
+        (role, ip): (&str, &str),
+        socket: &Path,
+        other: UnixStream,
+    ) -> Side {
         let test = std::env::current_exe().expect("the path of this test");
         let library = test.with_file_name("liblonghaul_preload.so");
-        assert!(library.exists(), "{} does not exist: cargo builds it with this test", library.display());
+        assert!(
+            library.exists(),
+            "{} does not exist: cargo builds it with this test",
+            library.display()
+        );
         let child = Command::new(program())
             .args([scenario, kind])
             .env("LD_PRELOAD", library)
@@ -84,12 +97,14 @@ fn read_all(mut pipe: impl Read) -> String {
     text
 }
 
-/// Runs a scenario over a transport (`rc`, `uc` or `ud`) to its good end, and returns what it printed.
+/// Runs a scenario over a transport (`rc`, `uc` or `ud`) to its good end, and returns what it
+/// printed.
 pub fn run(scenario: &str, kind: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let socket = std::env::temp_dir().join(format!("longhaul-extended-{}-{count}.sock", std::process::id()));
+    let socket =
+        std::env::temp_dir().join(format!("longhaul-extended-{}-{count}.sock", std::process::id()));
     let (one, other) = UnixStream::pair().expect("a pair of sockets");
     let peer = Side::start("peer", kind, ("master", "10.77.0.2"), &socket, one);
     let begun = Instant::now();

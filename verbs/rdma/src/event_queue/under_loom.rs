@@ -1,5 +1,6 @@
-//! Every order in which readers, raisers and the destroyer of an object can use a queue: no event is lost, none is
-//! given that concerns an object which is gone, and an empty queue is never left readable.
+//! Every order in which readers, raisers and the destroyer of an object can use a queue: no event
+//! is lost, none is given that concerns an object which is gone, and an empty queue is never left
+//! readable.
 
 use std::sync::Arc;
 
@@ -85,8 +86,8 @@ fn one_who_waits_and_one_who_looks_share_the_events() {
     });
 }
 
-/// An object whose events go to a queue; what is behind `alive` may be touched while an event of it is not
-/// acknowledged.
+/// An object whose events go to a queue; what is behind `alive` may be touched while an event of it
+/// is not acknowledged.
 struct Object {
     alive: UnsafeCell<bool>,
     acknowledgements: Acknowledgements,
@@ -97,7 +98,8 @@ unsafe impl Sync for Object {}
 // SAFETY: as above.
 unsafe impl Send for Object {}
 
-/// As a program does that takes an event, looks at the object that it concerns, and acknowledges it.
+/// As a program does that takes an event, looks at the object that it concerns, and acknowledges
+/// it.
 fn read_until_other(queue: &EventQueue<u8>, object: &Object, touched: &AtomicUsize) {
     loop {
         queue.count.lower().unwrap();
@@ -124,10 +126,13 @@ fn read_until_other(queue: &EventQueue<u8>, object: &Object, touched: &AtomicUsi
 fn an_object_goes_when_its_events_are_taken_out_or_acknowledged() {
     loom::model(|| {
         let (queue, touched) = (queue(), Arc::new(AtomicUsize::new(0)));
-        let object =
-            Arc::new(Object { alive: UnsafeCell::new(true), acknowledgements: Acknowledgements::default() });
+        let object = Arc::new(Object {
+            alive: UnsafeCell::new(true),
+            acknowledgements: Acknowledgements::default(),
+        });
         let reader = {
-            let (queue, object, touched) = (Arc::clone(&queue), Arc::clone(&object), Arc::clone(&touched));
+            let (queue, object, touched) =
+                (Arc::clone(&queue), Arc::clone(&object), Arc::clone(&touched));
             thread::spawn(move || read_until_other(&queue, &object, &touched))
         };
         queue.push(DOOMED);

@@ -35,13 +35,16 @@ fn event(events: &Events, limit: Duration) -> Result<Event, RdmaError> {
     match events.pop_within(limit) {
         Ok(ConnectionEvent { what: Happening::Manager(event), .. }) => Ok(event),
         Ok(_) => Err(RdmaError::Peer("sent nothing of ours")),
-        Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(RdmaError::TimedOut(limit)),
+        Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+            Err(RdmaError::TimedOut(limit))
+        }
         Err(source) => Err(RdmaError::Io { operation: "waiting for a connection event", source }),
     }
 }
 
 fn queue() -> Result<Arc<Events>, RdmaError> {
-    let queue = EventQueue::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
+    let queue =
+        EventQueue::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
     Ok(Arc::new(queue))
 }
 
@@ -57,8 +60,8 @@ impl Device {
         Ok(Listener { engine: Arc::clone(&self.engine), id, events })
     }
 
-    /// Connects `qp`, which is initialized, to who listens at `to`, with the path MTU of `path` or the smaller one that
-    /// the peer wants.
+    /// Connects `qp`, which is initialized, to who listens at `to`, with the path MTU of `path` or
+    /// the smaller one that the peer wants.
     ///
     /// # Errors
     /// [`RdmaError::Peer`] when it is refused, [`RdmaError::TimedOut`] when nobody answers in time.
@@ -118,11 +121,12 @@ impl Device {
 }
 
 impl Listener {
-    /// Waits for a connection request and accepts it with `qp`, which is initialized and has its receives
-    /// posted. The path MTU, the timeout and the retries are those of the request.
+    /// Waits for a connection request and accepts it with `qp`, which is initialized and has its
+    /// receives posted. The path MTU, the timeout and the retries are those of the request.
     ///
     /// # Errors
-    /// [`RdmaError::TimedOut`] when no request, or no confirmation, comes in time; [`RdmaError::Peer`].
+    /// [`RdmaError::TimedOut`] when no request, or no confirmation, comes in time;
+    /// [`RdmaError::Peer`].
     pub fn accept(
         &self,
         qp: &QueuePair,
@@ -175,8 +179,8 @@ impl Drop for Listener {
 }
 
 impl Connection {
-    /// Ends the connection and waits until the peer has agreed. The program moves its queue pair to the
-    /// error state, or drops it.
+    /// Ends the connection and waits until the peer has agreed. The program moves its queue pair to
+    /// the error state, or drops it.
     ///
     /// # Errors
     /// [`RdmaError::TimedOut`].
@@ -192,8 +196,10 @@ impl Connection {
     pub fn wait_for_end(&self, limit: Duration) -> Result<(), RdmaError> {
         self.engine.hand_over();
         loop {
-            if matches!(event(&self.events, limit)?, Event::Disconnected { .. } | Event::TimewaitExit { .. })
-            {
+            if matches!(
+                event(&self.events, limit)?,
+                Event::Disconnected { .. } | Event::TimewaitExit { .. }
+            ) {
                 return Ok(());
             }
         }

@@ -33,9 +33,9 @@ impl Drop for Bytes {
 
 /// A registered region with memory of its own.
 ///
-/// The program copies in and out, because the device and peers write to the memory at any time: a reference
-/// into it would promise what nobody can keep. When and whether copies meet such writes is the program's
-/// business, as with any RDMA memory.
+/// The program copies in and out, because the device and peers write to the memory at any time: a
+/// reference into it would promise what nobody can keep. When and whether copies meet such writes
+/// is the program's business, as with any RDMA memory.
 pub struct MemoryRegion {
     pd: ProtectionDomain,
     keys: MrKeys,
@@ -57,11 +57,15 @@ impl ProtectionDomain {
         let layout = Layout::from_size_align(len.max(1), PAGE)
             .map_err(|_| longhaul_rnic::VerbsError::Invalid("length of a region"))?;
         // SAFETY: the layout is not empty.
-        let Some(at) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
+        let Some(at) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+            handle_alloc_error(layout)
+        };
         let bytes = Bytes { at, layout };
         let address = at.as_ptr() as u64;
-        let keys =
-            self.0.engine.with(|rnic, _| rnic.reg_mr(self.0.id, address, len as u64, address, access))??;
+        let keys = self
+            .0
+            .engine
+            .with(|rnic, _| rnic.reg_mr(self.0.id, address, len as u64, address, access))??;
         Ok(MemoryRegion { pd: self.clone(), keys, len, bytes: Some(bytes) })
     }
 }
@@ -102,7 +106,8 @@ impl MemoryRegion {
         self.keys.rkey
     }
 
-    /// A part for a work request. The device checks it: one outside the region fails when it is used.
+    /// A part for a work request. The device checks it: one outside the region fails when it is
+    /// used.
     #[must_use]
     pub fn piece(&self, offset: usize, len: u32) -> Piece {
         Piece(Sge { address: self.address(offset), len, lkey: self.keys.lkey })

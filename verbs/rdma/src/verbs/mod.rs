@@ -1,8 +1,9 @@
 //! Verbs for programs of our own, without unsafe code on their side.
 //!
-//! [`Device::open`] attaches to a lab port or to a second process; the objects follow the verbs one to one
-//! and give themselves up when dropped. Queue pairs are connected by an exchange of [`Endpoint`]s that the
-//! program carries itself, or by the connection manager ([`Device::connect`], [`Listener::accept`]).
+//! [`Device::open`] attaches to a lab port or to a second process; the objects follow the verbs one
+//! to one and give themselves up when dropped. Queue pairs are connected by an exchange of
+//! [`Endpoint`]s that the program carries itself, or by the connection manager
+//! ([`Device::connect`], [`Listener::accept`]).
 
 mod connect;
 mod memory_region;
@@ -33,14 +34,14 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the device that `attach` describes. The port is attached when the first queue pair or listener
-    /// needs it.
+    /// Opens the device that `attach` describes. The port is attached when the first queue pair or
+    /// listener needs it.
     ///
     /// # Errors
     /// [`RdmaError::Io`] when the process is out of descriptors.
     pub fn open(attach: Attach) -> Result<Self, RdmaError> {
-        // SAFETY: memory is registered by `MemoryRegion` alone, which keeps it until it is deregistered, and
-        // inline data is borrowed during the call.
+        // SAFETY: memory is registered by `MemoryRegion` alone, which keeps it until it is
+        // deregistered, and inline data is borrowed during the call.
         let engine = unsafe { Engine::new(attach) }?;
         let asynchronous =
             EventQueue::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
@@ -75,7 +76,8 @@ impl Device {
     /// # Errors
     /// [`RdmaError::Verbs`].
     pub fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, RdmaError> {
-        let channel = EventQueue::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
+        let channel =
+            EventQueue::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
         let channel = Arc::new(channel);
         let sinks = CqSinks {
             channel: Some(Arc::clone(&channel)),
@@ -127,8 +129,8 @@ impl Drop for CqInner {
 pub struct CompletionQueue(Arc<CqInner>);
 
 impl CompletionQueue {
-    /// Hands at most `max` completions to `take`, oldest first, and returns how many there were; drives the
-    /// device when there are none. Never blocks.
+    /// Hands at most `max` completions to `take`, oldest first, and returns how many there were;
+    /// drives the device when there are none. Never blocks.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -153,8 +155,12 @@ impl CompletionQueue {
     pub fn wait_for_event(&self, limit: Duration) -> Result<(), RdmaError> {
         match self.0.channel.pop_within(limit) {
             Ok(_) => Ok(()),
-            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(RdmaError::TimedOut(limit)),
-            Err(source) => Err(RdmaError::Io { operation: "waiting for a completion event", source }),
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                Err(RdmaError::TimedOut(limit))
+            }
+            Err(source) => {
+                Err(RdmaError::Io { operation: "waiting for a completion event", source })
+            }
         }
     }
 

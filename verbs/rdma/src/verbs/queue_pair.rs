@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use longhaul_rnic::{
-    Access, AddressVector, Mtu, QpAttr, QpInfo, QpInit, QpKind, QpState, RecvWr, SGE_MAX, SendOp, SendWr,
-    Sge, VerbsError,
+    Access, AddressVector, Mtu, QpAttr, QpInfo, QpInit, QpKind, QpState, RecvWr, SGE_MAX, SendOp,
+    SendWr, Sge, VerbsError,
 };
 use longhaul_units::{LKey, Psn, Qpn};
 
@@ -85,8 +85,8 @@ pub struct Endpoint {
     pub psn: Psn,
 }
 
-/// A connected queue pair. It goes when dropped; its completion queues, its protection domain and the shared receive
-/// queue that it may have live at least as long.
+/// A connected queue pair. It goes when dropped; its completion queues, its protection domain and
+/// the shared receive queue that it may have live at least as long.
 pub struct QueuePair {
     engine: Arc<Engine>,
     qpn: Qpn,
@@ -213,7 +213,8 @@ impl QueuePair {
         })
     }
 
-    /// From initialized to ready to send, to the peer's queue pair; `psn` is what [`QueuePair::endpoint`] told.
+    /// From initialized to ready to send, to the peer's queue pair; `psn` is what
+    /// [`QueuePair::endpoint`] told.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`].
@@ -257,10 +258,17 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`RdmaError::Post`].
-    pub fn post(&self, wr_id: u64, op: SendOp, pieces: &[Piece], signaled: bool) -> Result<(), RdmaError> {
+    pub fn post(
+        &self,
+        wr_id: u64,
+        op: SendOp,
+        pieces: &[Piece],
+        signaled: bool,
+    ) -> Result<(), RdmaError> {
         let mut list = [Sge::default(); SGE_MAX];
         let segments = segments(pieces, &mut list)?;
-        let wr = SendWr { wr_id, op, segments, inline: false, signaled, solicited: false, fence: false };
+        let wr =
+            SendWr { wr_id, op, segments, inline: false, signaled, solicited: false, fence: false };
         self.engine.with(|rnic, now| rnic.post_send(now, self.qpn, &wr))??;
         Ok(())
     }
@@ -273,7 +281,15 @@ impl QueuePair {
         let mut list = [Sge::default(); SGE_MAX];
         let segments = segments(pieces, &mut list)?;
         let op = SendOp::Send { immediate: None, invalidate: None };
-        let wr = SendWr { wr_id, op, segments, inline: false, signaled: true, solicited: true, fence: false };
+        let wr = SendWr {
+            wr_id,
+            op,
+            segments,
+            inline: false,
+            signaled: true,
+            solicited: true,
+            fence: false,
+        };
         self.engine.with(|rnic, now| rnic.post_send(now, self.qpn, &wr))??;
         Ok(())
     }
@@ -283,7 +299,8 @@ impl QueuePair {
     /// # Errors
     /// [`RdmaError::Post`], when the data is too long for instance.
     pub fn post_inline(&self, wr_id: u64, op: SendOp, data: &[u8]) -> Result<(), RdmaError> {
-        let len = u32::try_from(data.len()).map_err(|_| VerbsError::Invalid("length of inline data"))?;
+        let len =
+            u32::try_from(data.len()).map_err(|_| VerbsError::Invalid("length of inline data"))?;
         let segments = [Sge { address: data.as_ptr() as u64, len, lkey: LKey(0) }];
         let wr = SendWr {
             wr_id,
@@ -310,7 +327,10 @@ impl QueuePair {
     }
 }
 
-pub(super) fn segments<'a>(pieces: &[Piece], list: &'a mut [Sge; SGE_MAX]) -> Result<&'a [Sge], RdmaError> {
+pub(super) fn segments<'a>(
+    pieces: &[Piece],
+    list: &'a mut [Sge; SGE_MAX],
+) -> Result<&'a [Sge], RdmaError> {
     let out = list.get_mut(..pieces.len()).ok_or(VerbsError::Invalid("number of segments"))?;
     for (to, from) in out.iter_mut().zip(pieces) {
         *to = from.0;

@@ -28,9 +28,9 @@ impl Drop for Inner {
 pub struct SharedReceiveQueue(Arc<Inner>);
 
 impl Device {
-    /// Makes a shared receive queue for `depth` work requests of up to `segments_max` segments, 1 to 16. With a
-    /// `limit` other than 0, an asynchronous event tells once that fewer receives are left; its cookie is the
-    /// number that [`SharedReceiveQueue::cookie`] gives.
+    /// Makes a shared receive queue for `depth` work requests of up to `segments_max` segments, 1
+    /// to 16. With a `limit` other than 0, an asynchronous event tells once that fewer receives are
+    /// left; its cookie is the number that [`SharedReceiveQueue::cookie`] gives.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`].
@@ -43,8 +43,11 @@ impl Device {
     ) -> Result<SharedReceiveQueue, RdmaError> {
         let init = SrqInit { pd: pd.0.id, depth, sge_max: segments_max, limit };
         let id = self.engine.create_srq(&init)?;
-        let srq =
-            SharedReceiveQueue(Arc::new(Inner { engine: Arc::clone(&self.engine), id, _pd: pd.clone() }));
+        let srq = SharedReceiveQueue(Arc::new(Inner {
+            engine: Arc::clone(&self.engine),
+            id,
+            _pd: pd.clone(),
+        }));
         let sink = AsyncSink { asynchronous: Arc::clone(&self.asynchronous), cookie: srq.cookie() };
         self.engine.set_srq_sink(id, sink)?;
         Ok(srq)

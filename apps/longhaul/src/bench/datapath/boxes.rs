@@ -13,7 +13,8 @@ use longhaul_wan::Parity;
 use longhaul_wan_box::{Identity, Sizing, WanBox};
 use std::fmt;
 
-/// Frames of each ring between two stages: more than a turn takes, and few enough to stay in the cache as a NIC's do.
+/// Frames of each ring between two stages: more than a turn takes, and few enough to stay in the
+/// cache as a NIC's do.
 const RING_SLOTS: usize = 256;
 /// The longest frame: 4 KiB of payload with what a transport, parity and a seal put around it.
 pub const FRAME_BYTES_MAX: usize = 4608;
@@ -149,9 +150,13 @@ fn path(cell: &Cell, setup: &Setup) -> Result<Option<Link>, Problem> {
 fn whole(number: u8, cell: &Cell, setup: &Setup) -> Result<WanBox, Problem> {
     let key = |number: u8| PrivateKey::generate(&Seed::new([number; 32]));
     let sealing = setup.is_encrypted.then(|| {
-        let peer =
-            PeerConfig { name: "far".into(), public_key: key(3 - number).public(), preshared_key: None };
-        let config = longhaul_seal::Config::new(key(number), vec![peer], Seed::new([10 + number; 32]));
+        let peer = PeerConfig {
+            name: "far".into(),
+            public_key: key(3 - number).public(),
+            preshared_key: None,
+        };
+        let config =
+            longhaul_seal::Config::new(key(number), vec![peer], Seed::new([10 + number; 32]));
         longhaul_seal::Config { ciphers: longhaul_seal::Cipher::for_this_processor(), ..config }
     });
     let delay = Some(Span::of_fibre_m(cell.distance.metres()));
@@ -180,7 +185,9 @@ pub fn row(cell: &Cell, setup: &Setup, load: LoadConfig) -> Result<Row<RingEnd>,
     let (b, far) = ring("responders")?;
     let stages: Vec<Box<dyn Stage>> = match cell.kind {
         Kind::None | Kind::Forward => vec![Box::new(Bridge::new([a, b]))],
-        Kind::Accelerator => vec![Box::new(NodeStage::new("accelerator", alone(cell)?, vec![a, b], of_near))],
+        Kind::Accelerator => {
+            vec![Box::new(NodeStage::new("accelerator", alone(cell)?, vec![a, b], of_near))]
+        }
         Kind::Emulator => {
             vec![Box::new(NodeStage::new("emulator", emulated(cell, setup)?, vec![a, b], of_link))]
         }
@@ -191,7 +198,8 @@ pub fn row(cell: &Cell, setup: &Setup, load: LoadConfig) -> Result<Row<RingEnd>,
             match path(cell, setup)? {
                 None => vec![
                     Box::new(near),
-                    Box::new(NodeStage::new("far", far, vec![b, into_path], of_far)) as Box<dyn Stage>,
+                    Box::new(NodeStage::new("far", far, vec![b, into_path], of_far))
+                        as Box<dyn Stage>,
                 ],
                 Some(link) => {
                     let (out_of_path, far_wan) = ring("far")?;
@@ -233,8 +241,10 @@ fn of_far(whole: &WanBox) -> Seen {
     if let Some(transport) = whole.transport() {
         let counters = transport.counters();
         seen.drops.extend(counters.drops.iter().map(|(reason, count)| (reason.name(), count)));
-        seen.counts
-            .extend([("repaired_frames", counters.repaired), ("delivered_frames", counters.delivered)]);
+        seen.counts.extend([
+            ("repaired_frames", counters.repaired),
+            ("delivered_frames", counters.delivered),
+        ]);
     }
     seen
 }
@@ -262,7 +272,9 @@ pub fn of_link(link: &Link) -> Seen {
     for side in 0..2 {
         let drops = link.counters(side).drops;
         let own = drops.iter().filter(|(reason, _)| *reason != longhaul_link::DropReason::Loss);
-        seen.drops.extend(own.filter(|(_, count)| *count > 0).map(|(reason, count)| (reason.name(), count)));
+        seen.drops.extend(
+            own.filter(|(_, count)| *count > 0).map(|(reason, count)| (reason.name(), count)),
+        );
         seen.counts.push(("lost_frames", drops.get(longhaul_link::DropReason::Loss)));
     }
     seen
@@ -321,13 +333,20 @@ mod tests {
         let near = &measured.stages[0].seen;
         let parity = near.counts.iter().find(|(name, _)| *name == "parity_datagrams");
         assert!(parity.is_some_and(|(_, count)| *count > 0), "{near:?}");
-        assert_eq!(measured.stages.iter().map(|stage| stage.is_box).collect::<Vec<_>>(), [true, false, true]);
+        assert_eq!(
+            measured.stages.iter().map(|stage| stage.is_box).collect::<Vec<_>>(),
+            [true, false, true]
+        );
     }
 
     #[test]
     fn a_fibre_of_any_length_has_the_memory_that_it_takes() {
-        let cell =
-            Cell { kind: Kind::Emulator, payload_bytes: 64, flows: 1, distance: Distance::from_km(10_000) };
+        let cell = Cell {
+            kind: Kind::Emulator,
+            payload_bytes: 64,
+            flows: 1,
+            distance: Distance::from_km(10_000),
+        };
         assert!(emulated(&cell, &setup()).is_ok());
     }
 }

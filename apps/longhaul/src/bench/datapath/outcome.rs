@@ -17,7 +17,8 @@ mod times {
     use longhaul_datapath::Measured;
 
     /// Names, and the part of packets that took no longer.
-    pub const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)];
+    pub const QUANTILES: [(&str, f64); 4] =
+        [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)];
 
     /// Of the way to responders, and of the way to the acknowledgement; in nanoseconds.
     pub fn quantiles(measured: &Measured) -> [[u64; 4]; 2] {
@@ -68,7 +69,9 @@ impl Outcome {
 
     /// Packets per second of the box if it had the processor to itself.
     pub fn box_pps(&self, machine: &Machine) -> Option<f64> {
-        self.box_ticks(machine).filter(|ticks| *ticks > 0.0).map(|ticks| machine.ticks_per_s / ticks)
+        self.box_ticks(machine)
+            .filter(|ticks| *ticks > 0.0)
+            .map(|ticks| machine.ticks_per_s / ticks)
     }
 
     /// Frames that a stage dropped, by its name and theirs.
@@ -98,7 +101,8 @@ impl Outcome {
     pub fn counted(&self) -> Option<[f64; 2]> {
         let (all, (alone, packets)) = (self.measured.counts?, self.load_alone_counts?);
         let arrived = self.measured.counters.arrived.max(1) as f64;
-        let own = |all: u64, alone: u64| all as f64 / arrived - alone as f64 / packets.max(1) as f64;
+        let own =
+            |all: u64, alone: u64| all as f64 / arrived - alone as f64 / packets.max(1) as f64;
         Some([own(all.instructions, alone.instructions), own(all.cache_misses, alone.cache_misses)])
     }
 }
@@ -151,7 +155,10 @@ impl reporting::Outcome for Outcome {
         };
         put("box_cycles_per_packet", self.box_ticks(machine));
         put("box_packets_per_s", self.box_pps(machine));
-        put("box_goodput_bps", self.box_pps(machine).map(|pps| pps * measured.payload_bytes as f64 * 8.0));
+        put(
+            "box_goodput_bps",
+            self.box_pps(machine).map(|pps| pps * measured.payload_bytes as f64 * 8.0),
+        );
         put("load_alone_packets_per_s", self.load_alone_pps);
         put("testpmd_packets_per_s", self.testpmd_pps);
         put("to_testpmd_ratio", self.testpmd_pps.map(|theirs| measured.packets_per_s() / theirs));
@@ -159,7 +166,10 @@ impl reporting::Outcome for Outcome {
         put("instructions_per_packet", counted.map(|[instructions, _]| instructions));
         put("cache_misses_per_packet", counted.map(|[_, misses]| misses));
         for stage in measured.stages.iter().filter(|_| measured.stages.len() > 1) {
-            put(&format!("{}_cycles_per_packet", stage.name), Some(measured.ticks_per_packet(stage)));
+            put(
+                &format!("{}_cycles_per_packet", stage.name),
+                Some(measured.ticks_per_packet(stage)),
+            );
         }
         if let Some(parts) = &self.parts {
             parts.values().into_iter().for_each(|(name, value)| put(name, Some(value)));
@@ -229,16 +239,23 @@ mod tests {
     use std::time::Duration;
 
     fn outcome() -> Outcome {
-        let cell = Cell { kind: Kind::Forward, payload_bytes: 64, flows: 3, distance: Distance::from_km(0) };
+        let cell = Cell {
+            kind: Kind::Forward,
+            payload_bytes: 64,
+            flows: 3,
+            distance: Distance::from_km(0),
+        };
         let rate = BitRate::from_gbps(10).unwrap();
-        let setup = Setup { rate, parity: Parity::Off, loss: 0.0, is_encrypted: false, copies: false };
+        let setup =
+            Setup { rate, parity: Parity::Off, loss: 0.0, is_encrypted: false, copies: false };
         let plan = Plan {
             warm_up: Duration::ZERO,
             lasts: Duration::from_secs(10),
             packets_max: Some(2000),
             ack_delay: Span::ZERO,
         };
-        let mut row = boxes::row(&cell, &setup, LoadConfig { flows: 3, ..LoadConfig::new(64) }).unwrap();
+        let mut row =
+            boxes::row(&cell, &setup, LoadConfig { flows: 3, ..LoadConfig::new(64) }).unwrap();
         row.pair().unwrap();
         Outcome::new(&cell, &setup, row.measure(&plan, |_| true).unwrap())
     }
@@ -252,7 +269,10 @@ mod tests {
         bad.measured.counters.corrupt = 1;
         bad.measured.resident_bytes = [1 << 20, 2 << 20, 5 << 20];
         let faults = bad.faults();
-        assert!(faults.len() == 2 && faults[0].contains('7') && faults[1].contains("ICRC"), "{faults:?}");
+        assert!(
+            faults.len() == 2 && faults[0].contains('7') && faults[1].contains("ICRC"),
+            "{faults:?}"
+        );
         assert_eq!(bad.memory_growth(), 4 << 20);
     }
 

@@ -1,5 +1,5 @@
-//! Whether paired boxes that code and encrypt cost more than their parts: boxes that do neither, bare coding, bare
-//! encryption, all measured in the same run.
+//! Whether paired boxes that code and encrypt cost more than their parts: boxes that do neither,
+//! bare coding, bare encryption, all measured in the same run.
 
 use super::boxes::Setup;
 use super::outcome::Outcome;
@@ -14,7 +14,8 @@ const ROUNDS: usize = 501;
 const PACKETS: u64 = 64;
 /// What the transport puts before a payload and the encoder codes with it.
 const HEAD: [u8; 94] = [7; 94];
-/// The layout whose cost is taken for that of any with one parity: what a symbol costs does not depend on how many there are.
+/// The layout whose cost is taken for that of any with one parity: what a symbol costs does not
+/// depend on how many there are.
 const SYMBOLS: usize = 32;
 
 /// Ticks for a packet.
@@ -35,7 +36,8 @@ impl Parts {
     pub fn measure(whole: &Outcome, plain: &Measured, setup: &Setup) -> Self {
         let (ticks, payload) = (Ticks::new(), whole.measured.payload_bytes);
         let coding = if is_coded(&whole.measured) { coding(&ticks, payload) } else { 0.0 };
-        let encryption = if setup.is_encrypted { encryption(&ticks, whole.measured.frame_len) } else { 0.0 };
+        let encryption =
+            if setup.is_encrypted { encryption(&ticks, whole.measured.frame_len) } else { 0.0 };
         Parts {
             whole: whole.measured.box_ticks_per_packet().unwrap_or(0.0),
             plain: plain.box_ticks_per_packet().unwrap_or(0.0),
@@ -105,7 +107,8 @@ fn encryption(ticks: &Ticks, bytes: usize) -> f64 {
     per_packet(ticks, |number| {
         let bound = || Aad::from([7_u8; 32]);
         if let Ok(tag) = key.seal_in_place_separate_tag(nonce(number), bound(), &mut buffer) {
-            let opened = key.open_in_place_separate_tag(nonce(number), bound(), tag, &mut buffer, 0..);
+            let opened =
+                key.open_in_place_separate_tag(nonce(number), bound(), tag, &mut buffer, 0..);
             black_box(opened.is_ok());
         }
     })

@@ -40,7 +40,8 @@ impl Sockets {
     pub fn new() -> Result<Self, Problem> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("longhaul-bench-{}-{number}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("longhaul-bench-{}-{number}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&path).map_err(|e| Problem::io("make", &path, &e))?;
         Ok(Sockets(path))
     }
@@ -75,7 +76,11 @@ fn sockets(folder: &Path) -> [PathBuf; 2] {
 }
 
 fn config(name: &str) -> MemifConfig {
-    MemifConfig { ring_size_log2: RING_SIZE_LOG2, frame_bytes_max: FRAME_BYTES_MAX, ..MemifConfig::new(name) }
+    MemifConfig {
+        ring_size_log2: RING_SIZE_LOG2,
+        frame_bytes_max: FRAME_BYTES_MAX,
+        ..MemifConfig::new(name)
+    }
 }
 
 fn master(path: &Path, name: &str) -> Result<MemifPort, Problem> {
@@ -97,7 +102,12 @@ impl Served {
         let mut command = Command::new(std::env::current_exe().map_err(refused)?);
         command.args(["bench", "datapath", "--serve"]).arg(&sockets.0);
         command.args(["--box", cell.kind.name(), "--rate", &setup.rate.as_bps().to_string()]);
-        command.args(["--size", &cell.payload_bytes.to_string(), "--flows", &cell.flows.to_string()]);
+        command.args([
+            "--size",
+            &cell.payload_bytes.to_string(),
+            "--flows",
+            &cell.flows.to_string(),
+        ]);
         command.args(["--distance", &format!("{}m", cell.distance.metres())]);
         command.args(core.map(|core| format!("--cores={core}")));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -118,10 +128,12 @@ impl Served {
         mut tell: impl FnMut(&Progress) -> bool,
     ) -> Result<(Measured, u64), Failure> {
         let failed = super::failure;
-        let before = Plan { lasts: plan.warm_up, warm_up: Duration::ZERO, packets_max: None, ..*plan };
+        let before =
+            Plan { lasts: plan.warm_up, warm_up: Duration::ZERO, packets_max: None, ..*plan };
         row.measure(&before, &mut tell).map_err(failed)?;
         let start = self.used_ns();
-        let measured = row.measure(&Plan { warm_up: Duration::ZERO, ..*plan }, &mut tell).map_err(failed)?;
+        let measured =
+            row.measure(&Plan { warm_up: Duration::ZERO, ..*plan }, &mut tell).map_err(failed)?;
         let used_ns = self.used_ns() - start;
         let farewell = self.end()?;
         if let Some(ready) = farewell.ready_flows.filter(|ready| *ready < self.flows) {
@@ -133,8 +145,8 @@ impl Served {
 
     /// What the scheduler gave to its thread that moves frames.
     fn used_ns(&self) -> u64 {
-        let text =
-            std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).unwrap_or_default();
+        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id()))
+            .unwrap_or_default();
         text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
     }
 
@@ -160,7 +172,12 @@ impl Drop for Served {
 }
 
 /// Is the box between the sockets in `folder`, until standard input ends.
-pub fn serve(folder: &Path, cell: &Cell, setup: &Setup, core: Option<usize>) -> Result<ExitCode, Problem> {
+pub fn serve(
+    folder: &Path,
+    cell: &Cell,
+    setup: &Setup,
+    core: Option<usize>,
+) -> Result<ExitCode, Problem> {
     if let Some(core) = core {
         pinning::pin(core)?;
     }

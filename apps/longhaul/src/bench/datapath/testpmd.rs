@@ -49,7 +49,15 @@ impl Beside {
             None => format!("--lcores=(0,1)@(0-{last})"),
         };
         let mut command = Command::new(PROGRAM);
-        command.args(["--no-huge", "-m", "256", "--no-pci", "--no-shconf", "--no-telemetry", &cores]);
+        command.args([
+            "--no-huge",
+            "-m",
+            "256",
+            "--no-pci",
+            "--no-shconf",
+            "--no-telemetry",
+            &cores,
+        ]);
         for (number, socket) in self.sockets.paths().iter().enumerate() {
             let socket = socket.display();
             let ring = RING_FRAMES.ilog2();
@@ -57,7 +65,13 @@ impl Beside {
                 "--vdev=net_memif{number},role=client,socket={socket},socket-abstract=no,rsize={ring},bsize=4608"
             ));
         }
-        command.args(["--", "-i", "--forward-mode=macswap", "--burst=64", "--total-num-mbufs=8192"]);
+        command.args([
+            "--",
+            "-i",
+            "--forward-mode=macswap",
+            "--burst=64",
+            "--total-num-mbufs=8192",
+        ]);
         command.arg("--mbuf-size=4864");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = pinning::start_unpinned(&mut command).map_err(refused)?;

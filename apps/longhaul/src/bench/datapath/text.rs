@@ -62,7 +62,9 @@ pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
 /// Columns as wide as their widest cell, the first to the left.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
+    let width = |at: usize| {
+        rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max()
+    };
     let mut text = String::new();
     for row in rows {
         let cells = (0..columns).zip(row).map(|(at, cell)| {
@@ -77,7 +79,8 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
 
 fn row(machine: &Machine, all: &[Outcome], outcome: &Outcome) -> Vec<String> {
     let (cell, measured) = (&outcome.cell, &outcome.measured);
-    let millions = |pps: Option<f64>| pps.map_or(DASH.to_owned(), |pps| format!("{:.2}", pps / 1e6));
+    let millions =
+        |pps: Option<f64>| pps.map_or(DASH.to_owned(), |pps| format!("{:.2}", pps / 1e6));
     let bits = |pps: f64| format!("{:.1}", pps * measured.payload_bytes as f64 * 8.0 / 1e9);
     let ticks = outcome.box_ticks(machine);
     let floor = all.iter().find(|other| {
@@ -134,7 +137,9 @@ fn notes(outcome: &Outcome) -> Vec<String> {
         ));
     }
     if let Some([instructions, misses]) = outcome.counted() {
-        notes.push(format!("{instructions:.0} instructions and {misses:.2} cache misses per packet"));
+        notes.push(format!(
+            "{instructions:.0} instructions and {misses:.2} cache misses per packet"
+        ));
     }
     let stages = stages(measured);
     if measured.stages.len() > 1 {
@@ -148,7 +153,8 @@ fn notes(outcome: &Outcome) -> Vec<String> {
     }
     let drops = outcome.drops();
     if !drops.is_empty() {
-        let all: Vec<String> = drops.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        let all: Vec<String> =
+            drops.iter().map(|(name, count)| format!("{count} {name}")).collect();
         notes.push(format!("dropped: {}", all.join(", ")));
     }
     let counters = &measured.counters;
@@ -185,7 +191,8 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest() {
-        let rows = [["a", "bb", "c"], ["aaa", "b", "µµ"]].map(|row| row.map(str::to_owned).to_vec());
+        let rows =
+            [["a", "bb", "c"], ["aaa", "b", "µµ"]].map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(aligned(&rows), "a    bb   c\naaa   b  µµ\n");
     }
 

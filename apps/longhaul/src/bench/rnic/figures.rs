@@ -25,7 +25,8 @@ impl Start {
         }
     }
 
-    /// What was done since; `most` is the most memory that was in use meanwhile, as far as anybody looked.
+    /// What was done since; `most` is the most memory that was in use meanwhile, as far as anybody
+    /// looked.
     pub fn until_now<P: Port>(&self, end: &End<P>, most: u64) -> EndFigures {
         let (counters, steps, last) = (end.counters(), end.step_ticks(), resident_bytes());
         EndFigures {

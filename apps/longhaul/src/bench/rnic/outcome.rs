@@ -80,7 +80,8 @@ impl Outcome {
 
     fn cost_of(&self, end: &EndFigures) -> Cost {
         let ticks_per_packet = end.ticks_per_packet;
-        let goodput_bps = self.cell.payload_bytes() * 8.0 * self.ticks_per_s / ticks_per_packet.max(1e-9);
+        let goodput_bps =
+            self.cell.payload_bytes() * 8.0 * self.ticks_per_s / ticks_per_packet.max(1e-9);
         // Each part's share of all, of what is usual.
         let each = |ticks: u64| ticks_per_packet * ticks as f64 / end.busy_ticks.max(1) as f64;
         let parts = end.parts.map(|ticks| Part::ALL.into_iter().zip(ticks.map(each)).collect());
@@ -141,7 +142,10 @@ impl reporting::Outcome for Outcome {
         let mut values = BTreeMap::from([
             ("goodput_bps".to_owned(), self.goodput_bps()),
             ("retransmitted_packets".to_owned(), self.retransmits() as f64),
-            ("dropped_frames".to_owned(), self.ends.iter().map(|end| end.drops).sum::<u64>() as f64),
+            (
+                "dropped_frames".to_owned(),
+                self.ends.iter().map(|end| end.drops).sum::<u64>() as f64,
+            ),
             ("memory_growth_bytes".to_owned(), self.memory_growth() as f64),
         ]);
         let watched = self.watched_costs();
@@ -186,8 +190,14 @@ mod tests {
     use crate::bench::reporting::Outcome as _;
 
     fn outcome(operation: OperationName) -> Outcome {
-        let cell =
-            Cell { over: Over::Rings, operation, message_bytes: 65_536, mtu: Mtu::B4096, qps: 1, depth: 16 };
+        let cell = Cell {
+            over: Over::Rings,
+            operation,
+            message_bytes: 65_536,
+            mtu: Mtu::B4096,
+            qps: 1,
+            depth: 16,
+        };
         let requester = EndFigures {
             elapsed_ns: 1_000_000_000,
             busy_ticks: 16_000_000,

@@ -1,4 +1,5 @@
-//! A responder in a process of its own, which is told by lines of JSON on its standard input what to do.
+//! A responder in a process of its own, which is told by lines of JSON on its standard input what
+//! to do.
 
 use super::figures::{EndFigures, Start};
 use super::line::FarEnd;
@@ -43,17 +44,31 @@ pub struct Child {
 
 impl Child {
     /// Starts this very program as the responder.
-    pub fn start(args: &Args, cell: &Cell, is_watched: bool, folder: &Path) -> Result<Self, Problem> {
+    pub fn start(
+        args: &Args,
+        cell: &Cell,
+        is_watched: bool,
+        folder: &Path,
+    ) -> Result<Self, Problem> {
         let refused = |e| Problem::plain(format!("cannot start the responder: {e}"));
         let mut command = Command::new(std::env::current_exe().map_err(refused)?);
         command.args(["bench", "rnic", "--serve"]).arg(folder);
         command.args(["--over", cell.over.name(), "--op", cell.operation.name()]);
-        command.args(["--size", &cell.message_bytes.to_string(), "--mtu", &cell.mtu.bytes().to_string()]);
+        command.args([
+            "--size",
+            &cell.message_bytes.to_string(),
+            "--mtu",
+            &cell.mtu.bytes().to_string(),
+        ]);
         command.args(["--qps", &cell.qps.to_string(), "--depth", &cell.depth.to_string()]);
         command.args(["--ring", &args.ring.to_string()]);
         if let [requester, responder] = args.interfaces.as_slice() {
             let bare = |interface: String| interface.trim_start_matches("xdp:").to_owned();
-            command.args(["--interfaces", &bare(requester.to_string()), &bare(responder.to_string())]);
+            command.args([
+                "--interfaces",
+                &bare(requester.to_string()),
+                &bare(responder.to_string()),
+            ]);
         }
         if is_watched {
             command.arg("--parts");
@@ -104,7 +119,8 @@ impl FarEnd for Child {
 
     fn begin(&mut self) -> Result<(), Failure> {
         self.tell(&Order::Begin)?;
-        // The order may be a while on its way: what came of the requester's messages until then would not count.
+        // The order may be a while on its way: what came of the requester's messages until then
+        // would not count.
         Ok(self.hear()?)
     }
 
@@ -130,7 +146,9 @@ pub fn serve<P: Port>(port: P, config: TransferConfig) -> Result<ExitCode, Failu
     let orders = orders();
     // What came before the queue pairs are connected would be lost.
     match orders.recv() {
-        Ok(Order::Connect { qpns, rkey }) => end.connect(&Introduction { qpns, rkey }).map_err(failure)?,
+        Ok(Order::Connect { qpns, rkey }) => {
+            end.connect(&Introduction { qpns, rkey }).map_err(failure)?
+        }
         _ => return Err(Problem::plain("nobody said who the requester is").into()),
     }
     let mut start = None;
@@ -163,7 +181,8 @@ pub fn serve<P: Port>(port: P, config: TransferConfig) -> Result<ExitCode, Failu
 
 fn say(answer: &impl Serialize) -> Result<(), Problem> {
     let text = serde_json::to_string(answer).map_err(|e| Problem::plain(e.to_string()))?;
-    writeln!(std::io::stdout(), "{text}").map_err(|e| Problem::plain(format!("nobody listens: {e}")))
+    writeln!(std::io::stdout(), "{text}")
+        .map_err(|e| Problem::plain(format!("nobody listens: {e}")))
 }
 
 /// Orders, until standard input ends or says what it should not.
@@ -171,7 +190,9 @@ fn orders() -> Receiver<Order> {
     let (tell, hear) = channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
-            let Some(order) = line.ok().and_then(|line| serde_json::from_str(&line).ok()) else { return };
+            let Some(order) = line.ok().and_then(|line| serde_json::from_str(&line).ok()) else {
+                return;
+            };
             if tell.send(order).is_err() {
                 return;
             }

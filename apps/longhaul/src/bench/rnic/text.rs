@@ -81,13 +81,16 @@ fn parts(outcomes: &[Outcome]) -> Vec<Vec<String>> {
     let mut rows = vec![head];
     for outcome in outcomes {
         let Some(watched) = outcome.watched_costs() else { continue };
-        for ((name, watched), plain) in ["sender", "receiver"].iter().zip(watched).zip(outcome.costs()) {
+        for ((name, watched), plain) in
+            ["sender", "receiver"].iter().zip(watched).zip(outcome.costs())
+        {
             let mut row = vec![outcome.cell.to_string(), (*name).to_owned()];
             let parts = watched.parts.unwrap_or_default();
             row.extend(parts.iter().map(|(_, ticks)| format!("{ticks:.0}")));
             let rest = watched.ticks_per_packet - parts.iter().map(|(_, ticks)| ticks).sum::<f64>();
             row.extend(
-                [rest, watched.ticks_per_packet, plain.ticks_per_packet].map(|ticks| format!("{ticks:.0}")),
+                [rest, watched.ticks_per_packet, plain.ticks_per_packet]
+                    .map(|ticks| format!("{ticks:.0}")),
             );
             rows.push(row);
         }

@@ -59,7 +59,8 @@ impl Snapshot {
     /// Of `now`, with what has been counted since `before`. What was not there before has no rates.
     pub fn between(before: Option<&Sample>, now: &Sample) -> Self {
         let known: HashMap<String, Counts> = before.map(counted).unwrap_or_default();
-        let seconds = before.map_or(1.0, |before| now.at.duration_since(before.at).as_secs_f64()).max(1e-3);
+        let seconds =
+            before.map_or(1.0, |before| now.at.duration_since(before.at).as_secs_f64()).max(1e-3);
         let rates = |key: &str, counts: Counts| -> [f64; 4] {
             let then = known.get(key).copied().unwrap_or(counts);
             std::array::from_fn(|at| counts[at].saturating_sub(then[at]) as f64 / seconds)
@@ -269,7 +270,8 @@ pub mod tests {
             "name": "west", "command": "accelerate", "pid": 1, "user": "nobody", "uptime_s": 5.0,
             "not_ready": ["pair one: wan port eth2 is down"], "pairs": [pair]
         });
-        let failed = Answer::Failed { name: "east".to_string(), error: "does not answer".to_string() };
+        let failed =
+            Answer::Failed { name: "east".to_string(), error: "does not answer".to_string() };
         let state = serde_json::from_value(state).unwrap();
         Sample { at: Instant::now(), boxes: vec![Answer::State(state), failed] }
     }
@@ -305,9 +307,16 @@ pub mod tests {
     #[test]
     fn what_was_not_there_or_has_begun_anew_has_no_rate() {
         let first = sample();
-        assert!(Snapshot::between(None, &later(&first)).flows.iter().all(|flow| flow.bits_per_s == 0.0));
+        assert!(
+            Snapshot::between(None, &later(&first)).flows.iter().all(|flow| flow.bits_per_s == 0.0)
+        );
         let mut again = sample();
         again.at = first.at;
-        assert!(Snapshot::between(Some(&later(&first)), &again).flows.iter().all(|f| f.bits_per_s == 0.0));
+        assert!(
+            Snapshot::between(Some(&later(&first)), &again)
+                .flows
+                .iter()
+                .all(|f| f.bits_per_s == 0.0)
+        );
     }
 }

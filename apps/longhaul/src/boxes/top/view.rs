@@ -53,8 +53,9 @@ pub fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: Choice) {
     let area = frame.area();
     // Where not everything fits, flows have a few rows at least.
     let is_tight = self::rows(snapshot) > area.height;
-    let part =
-        |rows: usize, share: usize| if is_tight { rows.min(usize::from(area.height) / share) } else { rows };
+    let part = |rows: usize, share: usize| {
+        if is_tight { rows.min(usize::from(area.height) / share) } else { rows }
+    };
     let [top, paths, flows, foot] = Layout::vertical([
         rows(part(snapshot.boxes.len(), 2)),
         rows(part(path_rows(snapshot), 3)),
@@ -107,8 +108,10 @@ fn table<'a>(
 ) -> Table<'a> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     // As the cells below: words left, numbers right.
-    let head =
-        head.into_iter().enumerate().map(|(at, text)| if at < 3 { Cell::from(text) } else { right(text) });
+    let head = head
+        .into_iter()
+        .enumerate()
+        .map(|(at, text)| if at < 3 { Cell::from(text) } else { right(text) });
     let block = Block::new().borders(Borders::TOP).title(title);
     Table::new(rows, widths).header(Row::new(head).style(bold)).block(block)
 }
@@ -176,6 +179,9 @@ mod tests {
         ] {
             assert_eq!(bytes(count), text);
         }
-        assert_eq!((microseconds(12.3), microseconds(1234.5)), ("12 µs".to_string(), "1.234 ms".to_string()));
+        assert_eq!(
+            (microseconds(12.3), microseconds(1234.5)),
+            ("12 µs".to_string(), "1.234 ms".to_string())
+        );
     }
 }

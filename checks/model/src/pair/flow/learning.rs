@@ -49,7 +49,8 @@ impl Flow {
         self.returns.last = Some(seq);
         if last.is_some_and(|last| seq <= last) {
             let times = if seq == to { times + 1 } else { 1 };
-            (self.returns.to, self.returns.times) = (seq, times.min(rules.scenario.times_gone_back));
+            (self.returns.to, self.returns.times) =
+                (seq, times.min(rules.scenario.times_gone_back));
         }
     }
 
@@ -64,7 +65,8 @@ impl Flow {
         self.fail(rules, false);
     }
 
-    /// Mirrors `Accelerator::try_to_pair` and `note_asked`: only a flow whose packets go on is held against responses.
+    /// Mirrors `Accelerator::try_to_pair` and `note_asked`: only a flow whose packets go on is held
+    /// against responses.
     pub(super) fn learn_from_response(&mut self, rules: Rules<'_>, frame: Frame) {
         if !self.goes_on {
             return;
@@ -83,7 +85,8 @@ impl Flow {
         self.started && (self.start + 1..=self.end).contains(&next)
     }
 
-    /// Mirrors `Flow::take_evidence`. Messages are counted from the scenario's first: MSNs agree with that.
+    /// Mirrors `Flow::take_evidence`. Messages are counted from the scenario's first: MSNs agree
+    /// with that.
     fn take_evidence(&mut self, rules: Rules<'_>, next: Seq) {
         let messages = rules.scenario.messages_below(next);
         let goes_back = self.passed_to > self.end;

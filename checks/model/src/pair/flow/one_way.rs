@@ -15,7 +15,8 @@ impl Flow {
             self.cursor = seq + 1;
         }
         let kept = if rules.slips(Slip::ForgetsRemains) { self.start } else { self.acked_to };
-        let passing = Flow { state: FlowState::Passing, started: true, ..Flow::unknown(rules.duty, kept) };
+        let passing =
+            Flow { state: FlowState::Passing, started: true, ..Flow::unknown(rules.duty, kept) };
         let start = self.start.min(kept);
         *self = Flow {
             start,

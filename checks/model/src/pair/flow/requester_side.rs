@@ -89,7 +89,8 @@ impl Flow {
         }
     }
 
-    /// Mirrors `Flow::handle_duplicate` and `handle_repeated_request`. A READ that comes again is overdue.
+    /// Mirrors `Flow::handle_duplicate` and `handle_repeated_request`. A READ that comes again is
+    /// overdue.
     fn handle_duplicate(&mut self, rules: Rules<'_>, seq: Seq, out: &mut Out<'_>) {
         if !rules.scenario.is_read(seq) {
             self.ack_again = true;

@@ -11,7 +11,8 @@ use crate::plan::fill;
 use crate::session::Remote;
 use crate::transfer;
 use longhaul_rdma::{
-    Access, Completion, CompletionOp, MemoryRegion, Piece, ProtectionDomain, QueuePair, SendOp, Status,
+    Access, Completion, CompletionOp, MemoryRegion, Piece, ProtectionDomain, QueuePair, SendOp,
+    Status,
 };
 use longhaul_units::RKey;
 use std::collections::VecDeque;
@@ -63,7 +64,9 @@ impl Area {
     fn compare(&self, region: &MemoryRegion, what: &str) -> Result<(), Fault> {
         let len = (self.used + 64).min(self.image.len());
         let found = region.to_vec(self.at, len);
-        let Some(first) = found.iter().zip(&self.image).position(|(a, b)| a != b) else { return Ok(()) };
+        let Some(first) = found.iter().zip(&self.image).position(|(a, b)| a != b) else {
+            return Ok(());
+        };
         let wrong = found.iter().zip(&self.image).filter(|(a, b)| a != b).count();
         Err(format!("{what}: {wrong} of {len} bytes are wrong, the first at {first}").into())
     }
@@ -252,7 +255,8 @@ impl Lane {
         for (index, step) in self.plan(!self.server, batch).iter().enumerate() {
             if step.verb.is_send() {
                 let at = self.layout.inbox(batch) + step.remote;
-                self.qp.post_recv(wr_id(batch, index), &pieces(region, at, step.len, step.pieces))?;
+                self.qp
+                    .post_recv(wr_id(batch, index), &pieces(region, at, step.len, step.pieces))?;
             } else if step.verb.is_received() {
                 self.qp.post_recv(wr_id(batch, index), &[])?;
             }
@@ -280,14 +284,19 @@ impl Lane {
         let immediate = Some((batch as u32).to_be_bytes());
         self.qp.post_inline(mark_id(batch), SendOp::Send { immediate, invalidate: None }, &data)?;
         let (wr_id, op, byte_len) = (mark_id(batch), CompletionOp::Send, MARK_LEN);
-        self.sent.push_back((Expected { wr_id, op, byte_len, immediate: None, invalidated: None }, None));
+        self.sent.push_back((
+            Expected { wr_id, op, byte_len, immediate: None, invalidated: None },
+            None,
+        ));
         Ok(())
     }
 
     /// What the peer's batch is to bring.
     fn expect_theirs(&mut self) {
         let lent = self.lent[self.batch % 2].as_ref().map(MemoryRegion::rkey);
-        for (index, step) in self.theirs.iter().enumerate().filter(|(_, step)| step.verb.is_received()) {
+        for (index, step) in
+            self.theirs.iter().enumerate().filter(|(_, step)| step.verb.is_received())
+        {
             let (op, immediate) = match step.verb {
                 Verb::WriteImmediate(i) => (CompletionOp::RecvWriteImmediate, Some(i)),
                 Verb::SendImmediate(i) => (CompletionOp::Recv, Some(i)),
@@ -297,8 +306,15 @@ impl Lane {
             let (wr_id, byte_len) = (wr_id(self.batch, index), step.len);
             self.received.push_back(Expected { wr_id, op, byte_len, immediate, invalidated });
         }
-        let (wr_id, op, immediate) = (mark_id(self.batch), CompletionOp::Recv, Some(self.batch as u32));
-        self.received.push_back(Expected { wr_id, op, byte_len: MARK_LEN, immediate, invalidated: None });
+        let (wr_id, op, immediate) =
+            (mark_id(self.batch), CompletionOp::Recv, Some(self.batch as u32));
+        self.received.push_back(Expected {
+            wr_id,
+            op,
+            byte_len: MARK_LEN,
+            immediate,
+            invalidated: None,
+        });
     }
 
     fn post_step(&mut self, index: usize, region: &MemoryRegion) -> Result<(), Fault> {
@@ -316,10 +332,13 @@ impl Lane {
             Verb::SendInvalidate => {
                 (SendOp::Send { immediate: None, invalidate: self.borrowed }, CompletionOp::Send)
             }
-            Verb::Write => (SendOp::Write { remote_address, rkey, immediate: None }, CompletionOp::Write),
-            Verb::WriteImmediate(i) => {
-                (SendOp::Write { remote_address, rkey, immediate: immediate(i) }, CompletionOp::Write)
+            Verb::Write => {
+                (SendOp::Write { remote_address, rkey, immediate: None }, CompletionOp::Write)
             }
+            Verb::WriteImmediate(i) => (
+                SendOp::Write { remote_address, rkey, immediate: immediate(i) },
+                CompletionOp::Write,
+            ),
             Verb::Read => {
                 let remote_address = at(self.layout.readable() + step.remote);
                 (SendOp::Read { remote_address, rkey }, CompletionOp::Read)
@@ -329,7 +348,10 @@ impl Lane {
             }
             Verb::CompareSwap { is_equal, swap } => {
                 let compare = if is_equal { self.peer_word } else { !self.peer_word };
-                (SendOp::CmpSwap { remote_address: word, rkey, compare, swap }, CompletionOp::CmpSwap)
+                (
+                    SendOp::CmpSwap { remote_address: word, rkey, compare, swap },
+                    CompletionOp::CmpSwap,
+                )
             }
         };
         let local = if step.verb.fetches() { self.layout.fetched() } else { self.layout.source() };
@@ -338,7 +360,9 @@ impl Lane {
                 let bytes = &self.peer_readable[step.remote..step.remote + step.len];
                 self.fetched.expect(step.local, bytes);
             }
-            verb if verb.is_atomic() => self.fetched.expect(step.local, &self.peer_word.to_ne_bytes()),
+            verb if verb.is_atomic() => {
+                self.fetched.expect(step.local, &self.peer_word.to_ne_bytes())
+            }
             _ => region.write(local + step.local, &data(&step)),
         }
         match step.verb {
@@ -350,7 +374,8 @@ impl Lane {
         self.qp.post(wr_id(batch, index), op, &parts, step.signaled)?;
         if step.signaled {
             let (wr_id, byte_len) = (wr_id(batch, index), step.len);
-            let expected = Expected { wr_id, op: completes_as, byte_len, immediate: None, invalidated: None };
+            let expected =
+                Expected { wr_id, op: completes_as, byte_len, immediate: None, invalidated: None };
             self.sent.push_back((expected, Some(step)));
         }
         Ok(())
@@ -363,7 +388,8 @@ impl Lane {
         pd: &ProtectionDomain,
         region: &MemoryRegion,
     ) -> Result<(), Fault> {
-        let is_receive = matches!(completion.op, CompletionOp::Recv | CompletionOp::RecvWriteImmediate);
+        let is_receive =
+            matches!(completion.op, CompletionOp::Recv | CompletionOp::RecvWriteImmediate);
         let is_receive = is_receive && completion.status == Status::Success;
         if is_receive && self.received.is_empty() {
             self.early.push_back(*completion);

@@ -13,8 +13,8 @@ use crate::session::{Remote, Session};
 use crate::{Fault, Place};
 use lane::{Lane, Layout, Tally};
 use longhaul_rdma::{
-    Access, Completion, CompletionQueue, Connection, Endpoint, Listener, MemoryRegion, Mtu, PathSettings,
-    QpKind, QpState, QueuePair, QueuePairSettings,
+    Access, Completion, CompletionQueue, Connection, Endpoint, Listener, MemoryRegion, Mtu,
+    PathSettings, QpKind, QpState, QueuePair, QueuePairSettings,
 };
 use longhaul_rnic::QpAttr;
 use longhaul_units::{Psn, Qpn, RKey, Rng, SplitMix64};
@@ -71,8 +71,13 @@ const CONNECT_MAX: Duration = Duration::from_secs(50);
 const PORT: u16 = 18515;
 
 /// How queue pairs are made: each batch, its mark and the receives of two batches have room.
-const SETTINGS: QueuePairSettings =
-    QueuePairSettings { kind: QpKind::Rc, send_depth: 64, recv_depth: 128, segments_max: 4, inline_max: 64 };
+const SETTINGS: QueuePairSettings = QueuePairSettings {
+    kind: QpKind::Rc,
+    send_depth: 64,
+    recv_depth: 128,
+    segments_max: 4,
+    inline_max: 64,
+};
 
 /// One side, from round to round.
 struct Stress {
@@ -130,12 +135,17 @@ impl Stress {
     fn open(place: Place, args: Args) -> Result<Self, Fault> {
         let mut session = Session::open(place)?;
         let mtu = Mtu::from_code((args.mtu.ilog2() - 7) as u8).ok_or("no path MTU")?;
-        let path =
-            PathSettings { mtu, timeout: args.timeout, access: Access::ALL, ..PathSettings::default() };
+        let path = PathSettings {
+            mtu,
+            timeout: args.timeout,
+            access: Access::ALL,
+            ..PathSettings::default()
+        };
         let shape = Shape { seed: 0, largest: args.largest, batch_bytes: args.batch_bytes };
         let region = session.pd.register(args.qps * Layout::len(shape), Access::ALL)?;
         let cq = session.device.create_cq(1 << 17)?;
-        let listener = if args.cm && place.server { Some(session.device.listen(PORT)?) } else { None };
+        let listener =
+            if args.cm && place.server { Some(session.device.listen(PORT)?) } else { None };
         let mut loose = Vec::new();
         for number in 0..2 * args.unreliable as u64 {
             let kind = if number.is_multiple_of(2) { QpKind::Uc } else { QpKind::Ud };
@@ -187,7 +197,12 @@ impl Stress {
         for number in 0..self.args.qps {
             let qp = match self.spare.pop() {
                 Some(qp) => qp,
-                None => self.session.device.create_qp(&self.session.pd, &self.cq, &self.cq, &SETTINGS)?,
+                None => self.session.device.create_qp(
+                    &self.session.pd,
+                    &self.cq,
+                    &self.cq,
+                    &SETTINGS,
+                )?,
             };
             qp.initialize(&self.path)?;
             by_qpn.insert(qp.qpn(), number);
@@ -225,7 +240,10 @@ impl Stress {
         let address = theirs["address"].as_u64().ok_or("no address")?;
         let rkey = RKey(theirs["rkey"].as_u64().ok_or("no rkey")? as u32);
         let remote = Remote { address, rkey };
-        round.lanes.iter_mut().try_for_each(|lane| lane.begin(remote, &self.session.pd, &self.region))
+        round
+            .lanes
+            .iter_mut()
+            .try_for_each(|lane| lane.begin(remote, &self.session.pd, &self.region))
     }
 
     /// Until every lane is done, or it is time to give up.
@@ -249,7 +267,9 @@ impl Stress {
             } else if heard.elapsed() > SILENCE_MAX {
                 let missing = round.lanes.iter().filter(|lane| !lane.is_done()).take(4);
                 let missing: Vec<String> = missing.map(Lane::describe).collect();
-                return Err(format!("no completion for {SILENCE_MAX:?}:\n{}", missing.join("\n")).into());
+                return Err(
+                    format!("no completion for {SILENCE_MAX:?}:\n{}", missing.join("\n")).into()
+                );
             }
         }
         Ok(())
@@ -272,7 +292,11 @@ impl Stress {
         for (lane, expected) in round.lanes.iter().zip(ours) {
             let found = lane.word(&self.region);
             if found != expected {
-                return Err(format!("{}: the word is {found:x}, not {expected:x}", lane.describe()).into());
+                return Err(format!(
+                    "{}: the word is {found:x}, not {expected:x}",
+                    lane.describe()
+                )
+                .into());
             }
         }
         Ok(())

@@ -94,7 +94,8 @@ impl Shape {
         let mut ends = [0; 4];
         let mut bytes = 0;
         while bytes < self.batch_bytes && steps.len() < STEPS_MAX {
-            let verb = verb(&mut rng, number > 0 && steps.iter().all(|s| s.verb != Verb::SendInvalidate));
+            let verb =
+                verb(&mut rng, number > 0 && steps.iter().all(|s| s.verb != Verb::SendInvalidate));
             let len = match verb {
                 verb if verb.is_atomic() => 8,
                 Verb::Read => size(self.largest, &mut rng),

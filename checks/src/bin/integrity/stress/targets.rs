@@ -103,11 +103,14 @@ impl Targets {
             }
             is_broken = true;
             let end = at + packet.len();
-            let is_older = before.is_some_and(|b| (at..end).all(|i| b.get(i).is_none_or(|b| *b == found[i])));
+            let is_older =
+                before.is_some_and(|b| (at..end).all(|i| b.get(i).is_none_or(|b| *b == found[i])));
             if extent == Extent::Whole || !(is(&image[at..end]) || is_older) {
                 let lost = packet.iter().zip(&found[at..]).filter(|(a, b)| a != b).count();
                 let all = packet.len();
-                return Err(format!("the WRITE {number}: {lost} of {all} bytes from {at} on are wrong"));
+                return Err(format!(
+                    "the WRITE {number}: {lost} of {all} bytes from {at} on are wrong"
+                ));
             }
         }
         let behind = data.len();

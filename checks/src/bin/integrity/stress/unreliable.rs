@@ -9,8 +9,8 @@ use crate::Fault;
 use crate::plan::fill;
 use crate::session::{Remote, Session};
 use longhaul_rdma::{
-    Access, Completion, CompletionOp, CompletionQueue, Endpoint, MemoryRegion, PathSettings, QpKind, QpState,
-    QueuePair, QueuePairSettings, SendOp, Status,
+    Access, Completion, CompletionOp, CompletionQueue, Endpoint, MemoryRegion, PathSettings,
+    QpKind, QpState, QueuePair, QueuePairSettings, SendOp, Status,
 };
 use longhaul_rnic::{AddressVector, AhId, Destination, QpAttr};
 use longhaul_units::{Psn, Qpn, Rng, SplitMix64};
@@ -85,7 +85,9 @@ impl Loose {
         };
         let qp = session.device.create_qp(&session.pd, cq, cq, &settings)?;
         // Half of it takes what comes, the other half has what goes.
-        let region = session.pd.register(2 * BUFFERS * BUFFER, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let region = session
+            .pd
+            .register(2 * BUFFERS * BUFFER, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let is_ud = kind == QpKind::Ud;
         qp.modify(&QpAttr {
             state: Some(QpState::Init),
@@ -132,16 +134,20 @@ impl Loose {
             return Ok(self.qp.connect(psn, &Endpoint { ip, qpn, psn }, path)?);
         }
         self.qp.modify(&QpAttr { state: Some(QpState::ReadyToReceive), ..QpAttr::default() })?;
-        let ready = QpAttr { state: Some(QpState::ReadyToSend), sq_psn: Some(psn), ..QpAttr::default() };
+        let ready =
+            QpAttr { state: Some(QpState::ReadyToSend), sq_psn: Some(psn), ..QpAttr::default() };
         self.qp.modify(&ready)?;
-        let way = AddressVector { destination_ip: ip, hop_limit: 64, traffic_class: 0, flow_label: 0 };
+        let way =
+            AddressVector { destination_ip: ip, hop_limit: 64, traffic_class: 0, flow_label: 0 };
         let ah: AhId = session.device.engine().create_ah(self.qp.query()?.init.pd, &way)?;
         self.to = Some(Destination { ah, qpn, qkey: QKEY });
         Ok(())
     }
 
     fn post_receive(&self, buffer: usize) -> Result<(), Fault> {
-        Ok(self.qp.post_recv(buffer as u64, &[self.region.piece(buffer * BUFFER, BUFFER as u32)])?)
+        Ok(self
+            .qp
+            .post_recv(buffer as u64, &[self.region.piece(buffer * BUFFER, BUFFER as u32)])?)
     }
 
     /// This side's memory for WRITEs.
@@ -196,7 +202,8 @@ impl Loose {
         let number = self.posted;
         let is_write = matches!(self.kind_of(number), Kind::Write | Kind::WriteImmediate);
         let remote = self.remote.filter(|_| is_write && self.claims.take(number));
-        let bytes = self.message(self.server, number, if remote.is_some() { 0 } else { self.expected });
+        let bytes =
+            self.message(self.server, number, if remote.is_some() { 0 } else { self.expected });
         let at = (BUFFERS + number as usize % BUFFERS) * BUFFER;
         self.region.write(at, &bytes);
         let immediate = self.immediate(number).map(u32::to_be_bytes);
