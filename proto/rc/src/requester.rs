@@ -146,6 +146,9 @@ pub struct Requester {
     reads: u32,
     retries_left: u8,
     rnr_left: u8,
+    /// Packets that may be outstanding: `config.window_packets`, or less since the responder was not
+    /// ready.
+    window: u32,
     repair: Repair,
     rnr_until: Option<Instant>,
     timer_at: Option<Instant>,
@@ -202,6 +205,7 @@ impl Requester {
             reads: 0,
             retries_left: 0,
             rnr_left: 0,
+            window: 0,
             repair: Repair::None,
             rnr_until: None,
             timer_at: None,
@@ -226,6 +230,7 @@ impl Requester {
         self.reads = 0;
         self.retries_left = config.retry_cnt;
         self.rnr_left = config.rnr_retry;
+        self.window = config.window_packets;
         self.repair = Repair::None;
         self.rnr_until = None;
         self.timer_at = None;
@@ -245,6 +250,7 @@ impl Requester {
     /// Changes parameters of a connection that is in use.
     pub fn adjust(&mut self, change: impl FnOnce(&mut RequesterConfig)) {
         change(&mut self.config);
+        self.window = self.config.window_packets;
     }
 
     /// The parameters in force.
@@ -368,7 +374,7 @@ impl Requester {
         }
         let wqe = self.queue.get(self.current);
         let outstanding = self.next - self.una;
-        if outstanding >= u64::from(self.config.window_packets)
+        if outstanding >= u64::from(self.window)
             || self.current - self.done >= u64::from(self.config.window_messages)
         {
             return false;
@@ -537,7 +543,7 @@ impl Requester {
 
     /// Packets of which the last asks for an ACK.
     fn ack_request_every(&self) -> u32 {
-        self.config.ack_request_every.min(self.config.window_packets)
+        self.config.ack_request_every.min(self.window)
     }
 
     /// Packets from the next on, which is in the middle of a message, that are alike but for their
@@ -547,8 +553,7 @@ impl Requester {
             return 1;
         }
         let in_message = wqe.end_psn - 1 - self.next;
-        let in_window =
-            u64::from(self.config.window_packets).saturating_sub(self.next - self.una + 1);
+        let in_window = u64::from(self.window).saturating_sub(self.next - self.una + 1);
         let unasked = self.ack_request_every().saturating_sub(self.since_ack_request + 1);
         in_message.min(in_window).min(u64::from(unasked)).max(1) as u32
     }
@@ -575,7 +580,7 @@ impl Requester {
         bth.ack_request = last
             || self.since_ack_request + 1 >= self.ack_request_every()
             || (self.config.ack_request_at_window_end
-                && self.next + 1 - self.una >= u64::from(self.config.window_packets))
+                && self.next + 1 - self.una >= u64::from(self.window))
             || (self.una == self.next && self.credit_limit.is_some());
         let mut head = Head::begin(template, &bth);
         if first && wqe.verb == Verb::Write {

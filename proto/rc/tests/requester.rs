@@ -1303,6 +1303,56 @@ scripts! {
             in ack psn=0
             done 1 Success
         ";
+        each_one_halves_the_window_and_acknowledgements_widen_it: "
+            config mtu=256 rnr_retry=7
+            post send len=3072
+            out send.first psn=0 !ackreq
+            out send.middle psn=1 !ackreq
+            out send.middle psn=2 !ackreq
+            out send.middle psn=3 !ackreq
+            out send.middle psn=4 !ackreq
+            out send.middle psn=5 !ackreq
+            out send.middle psn=6 !ackreq
+            out send.middle psn=7 !ackreq
+            out send.middle psn=8 !ackreq
+            out send.middle psn=9 !ackreq
+            out send.middle psn=10 !ackreq
+            out send.last psn=11 ackreq
+            in rnr psn=0
+            wait 10us
+            out send.first psn=0 !ackreq
+            out send.middle psn=1 !ackreq
+            out send.middle psn=2 !ackreq
+            out send.middle psn=3 !ackreq
+            out send.middle psn=4 !ackreq
+            out send.middle psn=5 ackreq
+            quiet
+            in rnr psn=0
+            wait 10us
+            out send.first psn=0 !ackreq
+            out send.middle psn=1 !ackreq
+            out send.middle psn=2 !ackreq
+            out send.middle psn=3 ackreq
+            quiet
+            in rnr psn=0
+            wait 10us
+            out send.first psn=0 !ackreq
+            out send.middle psn=1 !ackreq
+            out send.middle psn=2 !ackreq
+            out send.middle psn=3 ackreq
+            quiet
+            in ack psn=3
+            out send.middle psn=4 !ackreq
+            out send.middle psn=5 !ackreq
+            out send.middle psn=6 !ackreq
+            out send.middle psn=7 !ackreq
+            out send.middle psn=8 !ackreq
+            out send.middle psn=9 !ackreq
+            out send.middle psn=10 !ackreq
+            out send.last psn=11 ackreq
+            in ack psn=11
+            done 1 Success
+        ";
     }
     fatal_nak {
         ends_the_request_named_after_completing_those_before: "

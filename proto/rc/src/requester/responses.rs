@@ -6,6 +6,9 @@ use longhaul_units::{Instant, Msn, Psn};
 use longhaul_wire::{Aeth, NakCode, Opcode, Position, Syndrome, Verb, credits, rnr_timer};
 use longhaul_work::{Context, Counter, DropReason, Status, scatter_list};
 
+/// Packets that may be outstanding, however often the responder was not ready.
+const RNR_WINDOW_MIN: u32 = 4;
+
 impl Requester {
     /// Takes an ACK, RNR NAK or NAK.
     pub fn handle_ack<C: Context>(&mut self, now: Instant, psn: Psn, aeth: &Aeth, ctx: &mut C) {
@@ -201,11 +204,21 @@ impl Requester {
 
     #[inline]
     fn progress(&mut self, to: u64) {
+        if self.window < self.config.window_packets {
+            self.widen(to - self.una);
+        }
         self.una = to;
         self.retries_left = self.config.retry_cnt;
         self.rnr_left = self.config.rnr_retry;
         self.repair = Repair::None;
         self.rnr_until = None;
+    }
+
+    /// Doubles the window within a round trip, as slow start does.
+    #[cold]
+    fn widen(&mut self, packets: u64) {
+        let widened = u64::from(self.window) + packets;
+        self.window = widened.min(u64::from(self.config.window_packets)) as u32;
     }
 
     fn complete_oldest<C: Context>(&mut self, ctx: &mut C) {
@@ -303,6 +316,9 @@ impl Requester {
             }
             self.rnr_left -= 1;
         }
+        // Packets to a receiver that stays not ready take a shared link's capacity from others.
+        let outstanding = (self.next - self.una).min(u64::from(self.window)) as u32;
+        self.window = (outstanding / 2).max(RNR_WINDOW_MIN.min(self.window));
         self.go_back();
         self.rnr_until = Some(now + rnr_timer(timer_code));
     }
