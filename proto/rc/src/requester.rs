@@ -151,6 +151,8 @@ pub struct Requester {
     window: u32,
     repair: Repair,
     rnr_until: Option<Instant>,
+    /// First RNR NAK since the last progress.
+    not_ready_since: Option<Instant>,
     timer_at: Option<Instant>,
     /// When the timer expires that has been waited for beyond the timeout.
     stretched: Option<Instant>,
@@ -208,6 +210,7 @@ impl Requester {
             window: 0,
             repair: Repair::None,
             rnr_until: None,
+            not_ready_since: None,
             timer_at: None,
             stretched: None,
             timed: None,
@@ -233,6 +236,7 @@ impl Requester {
         self.window = config.window_packets;
         self.repair = Repair::None;
         self.rnr_until = None;
+        self.not_ready_since = None;
         self.timer_at = None;
         self.stretched = None;
         self.timed = None;

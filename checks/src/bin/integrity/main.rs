@@ -11,6 +11,7 @@ mod refusal;
 mod session;
 mod stress;
 mod transfer;
+mod unready;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -47,6 +48,8 @@ enum Task {
     Stress(stress::Args),
     /// WRITEs from the client, until all are done or the queue pair fails
     Flood(flood::Args),
+    /// SENDs to receivers that are not ready until the test says so
+    Unready(unready::Args),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Task::Refusal(args) => refusal::run(cli.place, args),
         Task::Stress(args) => stress::run(cli.place, args),
         Task::Flood(args) => flood::run(cli.place, args),
+        Task::Unready(args) => unready::run(cli.place, args),
     };
     match outcome {
         Ok(result) => {
