@@ -6,7 +6,8 @@
 //! requester has everything that the responder may still miss. No PSN or MSN differs between the
 //! two then, so that either may go on with the other at once.
 
-use crate::flow::{Flow, Shared};
+use crate::flow::Flow;
+use crate::shared::Shared;
 use crate::{Accelerator, FlowState, PassReason};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Packet, Syndrome};

@@ -4,31 +4,27 @@
 use crate::allowance::Allowance;
 use crate::answer::Answer;
 use crate::hold::Hold;
-use crate::learning::{Learning, Looks};
+use crate::learning::Learning;
 use crate::lives::Lives;
 use crate::one_way::Silence;
 use crate::policy::Duty;
-use crate::queue::Queue;
 use crate::rtt::Rtt;
-use crate::shares::{Shares, TenantId};
-use crate::store::{Kind, Spare, Store};
+use crate::shared::Shared;
+use crate::shares::TenantId;
+use crate::store::{Kind, Store};
 use crate::window::Window;
 use crate::{
-    Config, Counters, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt,
-    Mode, PassReason,
+    Config, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt, Mode,
+    PassReason,
 };
 use longhaul_cc::RateLimiter;
-use longhaul_cc::dcqcn::Dcqcn;
-use longhaul_node::{Deadline, Frame, FrameBuf, FramePool};
+use longhaul_node::Deadline;
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
 use longhaul_wire::{NakCode, Packet};
 use std::net::IpAddr;
 
 /// Sequence numbers start this far up, so that PSNs before the first one have one too.
 const SEQUENCE_BASE: u64 = 1 << 32;
-
-/// Longest payload that a frame pool keeps.
-const PAYLOAD_MAX: usize = 16 << 10;
 
 /// How often a flow whose packets were refused looks for room, which other flows may have made.
 const ROOM_CHECK_EVERY: Duration = Duration::from_ms(1);
@@ -40,65 +36,6 @@ const TRICKLE_BYTES: u64 = 64 << 10;
 /// The 64-bit sequence number that a flow beginning at `psn` starts with.
 pub(crate) fn first_sequence(psn: Psn) -> u64 {
     SEQUENCE_BASE + u64::from(psn.get())
-}
-
-/// What all flows share.
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) pool: FramePool,
-    pub(crate) counters: Counters,
-    /// Memory that stores take.
-    pub(crate) shares: Shares,
-    pub(crate) spare: Spare,
-    /// Nothing more is acknowledged early, and no flow taken in.
-    pub(crate) draining: bool,
-    /// How flows slow down that CNPs tell to.
-    pub(crate) dcqcn: Dcqcn,
-    pub(crate) to_lan: Queue,
-    pub(crate) to_wan: Queue,
-    pub(crate) looks: Looks,
-}
-
-impl Shared {
-    /// False, and counted, when `frame` is too long to be kept.
-    #[inline]
-    pub(crate) fn may_hold(&mut self, frame: &Frame<'_>) -> bool {
-        let may = !frame.is_empty()
-            && frame.payload.len() <= PAYLOAD_MAX
-            && frame.head.len() <= longhaul_wire::HEAD_MAX;
-        if !may {
-            self.counters.drops.count(DropReason::Oversized);
-        }
-        may
-    }
-
-    /// Keeps `frame`, unless it is too long to be kept.
-    #[inline]
-    pub(crate) fn hold(&mut self, frame: &Frame<'_>) -> Option<FrameBuf> {
-        self.may_hold(frame).then(|| self.pool.hold(frame))
-    }
-
-    pub(crate) fn pass_to_wan(&mut self, frame: &Frame<'_>) {
-        if let Some(frame) = self.hold(frame) {
-            self.queue_to_wan(frame);
-        }
-    }
-
-    pub(crate) fn queue_to_wan(&mut self, frame: FrameBuf) {
-        if !self.to_wan.push(frame) {
-            self.counters.drops.count(DropReason::QueueFull);
-        }
-    }
-
-    /// False when it was dropped.
-    pub(crate) fn pass_to_lan(&mut self, frame: &Frame<'_>) -> bool {
-        let Some(frame) = self.hold(frame) else { return false };
-        let passed = self.to_lan.push(frame);
-        if !passed {
-            self.counters.drops.count(DropReason::QueueFull);
-        }
-        passed
-    }
 }
 
 /// A gap in what the requester sent.

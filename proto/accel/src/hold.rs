@@ -9,7 +9,8 @@
 //! would without the box, and grows with the time that the responder has not been ready.
 
 use crate::Config;
-use crate::flow::{Flow, Shared};
+use crate::flow::Flow;
+use crate::shared::Shared;
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Syndrome, rnr_timer_code};
 

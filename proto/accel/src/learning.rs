@@ -6,9 +6,10 @@
 //! numbers alone ([`Trace`]). Then it is *taken over*: at the first ACK behind which the store has
 //! everything that its requester sent.
 
-use crate::flow::{Flow, Shared, first_sequence};
+use crate::flow::{Flow, first_sequence};
 use crate::question::ask_instead_of;
 use crate::requester_side::Request;
+use crate::shared::Shared;
 use crate::store::Kind;
 use crate::trace::{Count, Fit, Trace};
 use crate::{Config, FlowState, Learnt, PassReason, Role};

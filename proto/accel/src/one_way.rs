@@ -11,7 +11,8 @@
 //! answers come by again, a promise that is still kept is fulfilled as ever, one that was let go
 //! and is missed fails the flow, and the flow is learnt anew.
 
-use crate::flow::{Cause, Flow, Shared};
+use crate::flow::{Cause, Flow};
+use crate::shared::Shared;
 use crate::{DropReason, FlowState, PassReason};
 use longhaul_node::Frame;
 use longhaul_units::{Duration, Instant};

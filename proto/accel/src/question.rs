@@ -12,7 +12,7 @@
 use crate::FlowState;
 use crate::accelerator::{Accelerator, LAN};
 use crate::answer::template;
-use crate::flow::Shared;
+use crate::shared::Shared;
 use crate::trace::OUTSTANDING_MAX;
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Duration, Instant, Psn};

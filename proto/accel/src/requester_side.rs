@@ -1,8 +1,9 @@
 //! What a terminated flow does with requests from the LAN, and what it answers.
 
-use crate::flow::{Flow, Gap, Probe, Replay, Shared, UnresolvedRead, credits_left};
+use crate::flow::{Flow, Gap, Probe, Replay, UnresolvedRead, credits_left};
 use crate::lives::{REPEATED_APART, REPEATS_MAX};
 use crate::policy::Duty;
+use crate::shared::Shared;
 use crate::store::{ENTRY_OVERHEAD, Kind};
 use crate::trace::Requested;
 use crate::{DropReason, FlowState};

@@ -1,6 +1,7 @@
 //! What a terminated flow does with what its responder sends, and how it sends to it.
 
-use crate::flow::{Cause, Flow, Probe, Shared};
+use crate::flow::{Cause, Flow, Probe};
+use crate::shared::Shared;
 use crate::trace::OUTSTANDING_MAX;
 use crate::{DropReason, FlowState, WAN};
 use longhaul_cc::dcqcn::CnpOutcome;

@@ -113,9 +113,27 @@ impl FlowTable {
     }
 
     pub(crate) fn is_current(&self, id: SlotId) -> bool {
-        self.slots
-            .get(id.slot as usize)
-            .is_some_and(|s| s.generation == id.generation && s.flow.is_some())
+        self.current(id).is_some()
+    }
+
+    /// The flow in `slot`, with its id.
+    #[inline]
+    pub(crate) fn identified(&mut self, slot: u32) -> Option<(SlotId, &mut Flow)> {
+        let place = self.slots.get_mut(slot as usize)?;
+        Some((SlotId { slot, generation: place.generation }, place.flow.as_deref_mut()?))
+    }
+
+    /// The flow with this `id`, if it is still in the table.
+    pub(crate) fn current(&self, id: SlotId) -> Option<&Flow> {
+        let slot = self.slots.get(id.slot as usize)?;
+        slot.flow.as_deref().filter(|_| slot.generation == id.generation)
+    }
+
+    /// The same, to change it.
+    #[inline]
+    pub(crate) fn current_mut(&mut self, id: SlotId) -> Option<&mut Flow> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        slot.flow.as_deref_mut().filter(|_| slot.generation == id.generation)
     }
 
     /// Flows in the table.
