@@ -30,7 +30,7 @@ impl Accelerator {
             if let Some(flow) = self.flows.get_mut(slot)
                 && flow.state == FlowState::Terminated
             {
-                flow.withheld_until = None;
+                flow.requester.allowance.stop_withholding();
                 flow.advance_frontier(now, &self.shared);
             }
             self.touch(slot);
@@ -50,8 +50,11 @@ impl Flow {
         let config = &shared.config;
         let usual = config.ack_hold_max;
         // Longer than its delivery takes, or there would always be something left.
-        let while_draining =
-            || SIGN_OF_LIFE_EVERY.max(self.rtt.patience(config).times(2)).max(usual);
+        let while_draining = || {
+            SIGN_OF_LIFE_EVERY
+                .max(self.responder.retransmission.rtt().patience(config).times(2))
+                .max(usual)
+        };
         if shared.draining { while_draining() } else { usual }
     }
 
@@ -71,10 +74,9 @@ impl Flow {
                 shared.queue_to_wan(frame.clone());
             }
         }
-        let from = self.store.responder_next.max(self.acked_to);
+        let from = self.store.responder_next.max(self.requester.acks.to());
         self.discard_store(shared, from);
-        self.unresolved_read = None;
-        self.forget_duties();
+        self.begin_sides_afresh();
         self.state = FlowState::Passing;
         self.pass_reason = PassReason::Draining;
         self.aside_from = Some(from);
@@ -86,6 +88,6 @@ impl Flow {
         let is_nak =
             packet.aeth().is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack { .. }));
         let Some(from) = self.aside_from.filter(|_| is_nak) else { return false };
-        packet.psn().unwrap_near(self.lan_next).is_some_and(|seq| seq < from)
+        packet.psn().unwrap_near(self.requester.sent.next()).is_some_and(|seq| seq < from)
     }
 }

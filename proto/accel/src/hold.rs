@@ -76,24 +76,25 @@ impl Flow {
     /// over. One that is not ready for long is asked less often, so that many of them do not take
     /// their neighbours' share of the path.
     pub(crate) fn note_not_ready(&mut self, now: Instant, config: &Config, timer: Duration) {
-        let since = self.hold.not_ready.map_or(now, |before| before.since);
+        let since = self.requester.hold.not_ready.map_or(now, |before| before.since);
         let is_long = now.since(since) >= config.ack_hold_max;
-        self.hold.not_ready = Some(NotReady { timer, since, is_long });
-        self.rnr_until = Some(now + timer.max(later(now, since)));
+        self.requester.hold.not_ready = Some(NotReady { timer, since, is_long });
+        let until = now + timer.max(later(now, since));
+        self.responder.retransmission.wait_for_responder(until);
         self.owe_wait();
     }
 
     /// A packet was refused for want of room.
     pub(crate) fn note_refused(&mut self, now: Instant, seq: u64) {
-        self.hold.refused_since.get_or_insert(now);
-        if self.hold.told.take_if(|told| *told == seq).is_some() {
+        self.requester.hold.refused_since.get_or_insert(now);
+        if self.requester.hold.told.take_if(|told| *told == seq).is_some() {
             self.owe_wait();
         }
     }
 
     /// Looks whether packets have been refused for too long.
     pub(crate) fn check_refused(&mut self, now: Instant) {
-        if self.hold.refused_since.is_some_and(|since| now.since(since) >= REFUSED_MAX) {
+        if self.requester.hold.refused_since.is_some_and(|since| now.since(since) >= REFUSED_MAX) {
             self.owe_wait();
         }
     }
@@ -101,43 +102,52 @@ impl Flow {
     /// True when the requester waits for an acknowledgement that it cannot have.
     fn must_wait(&self) -> bool {
         let has_all = self.store.frontier().0 == self.store.end();
-        match self.hold.not_ready {
-            Some(not_ready) => not_ready.is_long && (!has_all || self.store_was_full),
-            None => has_all && self.store_was_full && self.hold.refused_since.is_some(),
+        match self.requester.hold.not_ready {
+            Some(not_ready) => not_ready.is_long && (!has_all || self.requester.missing.is_full()),
+            None => {
+                has_all
+                    && self.requester.missing.is_full()
+                    && self.requester.hold.refused_since.is_some()
+            }
         }
     }
 
     /// An RNR NAK is owed unless the requester was sent one and has not come back since.
     fn owe_wait(&mut self) {
-        self.hold.is_owed = self.must_wait() && self.hold.told != Some(self.store.frontier().0);
+        self.requester.hold.is_owed =
+            self.must_wait() && self.requester.hold.told != Some(self.store.frontier().0);
     }
 
     /// True when an RNR NAK is to be sent.
     #[inline]
     pub(crate) fn owes_wait(&self) -> bool {
-        self.hold.is_owed && self.must_wait()
+        self.requester.hold.is_owed && self.must_wait()
     }
 
     /// True when the requester was told to come back to the next PSN expected of it.
     pub(crate) fn is_coming_back(&self) -> bool {
-        self.hold.told == Some(self.store.end())
+        self.requester.hold.told == Some(self.store.end())
     }
 
     /// True when the packet at `seq` is not to be looked at, because its requester has to wait.
     #[inline]
     pub(crate) fn makes_wait(&mut self, seq: u64) -> bool {
-        self.hold.not_ready.is_some() && self.makes_wait_at(seq)
+        self.requester.hold.not_ready.is_some() && self.makes_wait_at(seq)
     }
 
     #[cold]
     fn makes_wait_at(&mut self, seq: u64) -> bool {
         let (frontier, end) = (self.store.frontier().0, self.store.end());
         let returned =
-            self.hold.told.take_if(|told| *told == frontier && seq == frontier).is_some();
+            self.requester.hold.told.take_if(|told| *told == frontier && seq == frontier).is_some();
         if !self.must_wait() || seq < frontier {
             return false;
         }
-        if seq >= end && self.hold.told != Some(frontier) && !returned && !self.hold.is_owed {
+        if seq >= end
+            && self.requester.hold.told != Some(frontier)
+            && !returned
+            && !self.requester.hold.is_owed
+        {
             // To be stored, if there is room.
             return false;
         }
@@ -148,22 +158,23 @@ impl Flow {
     /// A packet was stored whose requester may have to wait for its acknowledgement.
     #[inline]
     pub(crate) fn note_stored_while_not_ready(&mut self) {
-        if self.hold.not_ready.is_some() {
+        if self.requester.hold.not_ready.is_some() {
             self.owe_wait();
         }
     }
 
     /// The RNR NAK that is owed.
     pub(crate) fn take_wait(&mut self, now: Instant, shared: &mut Shared) -> Syndrome {
-        let round_trip = self.rtt.smoothed().unwrap_or_default();
-        let (timer, since) = match self.hold.not_ready {
+        let round_trip = self.responder.retransmission.rtt().smoothed().unwrap_or_default();
+        let (timer, since) = match self.requester.hold.not_ready {
             Some(NotReady { timer, since, .. }) => (timer + round_trip, since),
-            None => {
-                (shared.config.ack_hold_max.max(round_trip), self.hold.refused_since.unwrap_or(now))
-            }
+            None => (
+                shared.config.ack_hold_max.max(round_trip),
+                self.requester.hold.refused_since.unwrap_or(now),
+            ),
         };
-        self.hold.is_owed = false;
-        self.hold.told = Some(self.store.frontier().0);
+        self.requester.hold.is_owed = false;
+        self.requester.hold.told = Some(self.store.frontier().0);
         shared.counters.rnr_naks += 1;
         Syndrome::RnrNak { timer_code: rnr_timer_code(timer.max(later(now, since))) }
     }

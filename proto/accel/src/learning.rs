@@ -6,6 +6,7 @@
 //! numbers alone ([`Trace`]). Then it is *taken over*: at the first ACK behind which the store has
 //! everything that its requester sent.
 
+use crate::credits::Credits;
 use crate::flow::{Flow, first_sequence};
 use crate::question::ask_instead_of;
 use crate::requester_side::Request;
@@ -242,7 +243,7 @@ impl Flow {
         }
         let is_next = self.started && seq == self.store.end();
         if self.started && (self.store.start()..self.store.end()).contains(&seq) {
-            self.resent_at = now;
+            self.responder.retransmission.note_resent(now);
             return;
         }
         let config = &shared.config;
@@ -278,8 +279,7 @@ impl Flow {
     pub(crate) fn pass_for(&mut self, shared: &mut Shared, reason: PassReason) {
         self.discard_store(shared, self.store.end());
         self.started = false;
-        self.unresolved_read = None;
-        self.forget_duties();
+        self.begin_sides_afresh();
         self.state = FlowState::Passing;
         self.pass_reason = reason;
     }
@@ -325,7 +325,7 @@ impl Flow {
             asked.is_sure && times >= TIMES_GONE_BACK && asked.for_sequence < to
         };
         let asked = learning.asked.take_if(is_lost)?;
-        (self.acked_to, self.acked_messages) = (to, 0);
+        self.requester.acks = self.requester.acks.restarted(to);
         self.msn_base = asked.msn;
         self.fail(now, shared, NakCode::RemoteOperational, false);
         Some(asked.requester_qpn)
@@ -420,25 +420,23 @@ impl Flow {
         shared.shares.sub(self.tenant, released.bytes);
         self.learning = None;
         // What it sent while it was learnt may have been another life.
-        self.lan_latest = self.store.end();
+        self.requester.sent.set_latest(self.store.end());
         self.state = FlowState::Terminated;
         self.learnt = Learnt::Traffic;
         self.msn_base = Msn::new(aeth.msn.get().wrapping_sub(messages as u32));
         self.store.responder_next = seq + 1;
-        self.begins_at = first.min(seq);
-        self.acked_to = seq + 1;
-        self.acked_messages = messages;
-        self.responder_messages = messages;
-        self.wanted_to = self.store.last_wish().unwrap_or(seq + 1);
-        self.alive_at = now;
-        self.timer_base = now;
+        self.requester.acks = self.requester.acks.taken_over(first.min(seq), seq + 1, messages);
+        self.requester.acks.want(self.store.last_wish().unwrap_or(seq + 1));
+        self.responder.credits = Credits::after(messages);
+        self.responder.retransmission.note_heard(now);
+        self.responder.retransmission.restart_timer(now);
         self.answer.learn_from_responder(packet);
         // Neither stored packets nor pseudo-ACKs overtake what was passed on before.
-        self.wan_mark = shared.to_wan.mark();
-        self.lan_mark = shared.to_lan.mark();
+        self.marks.wan = shared.to_wan.mark();
+        self.marks.lan = shared.to_lan.mark();
         shared.counters.flows_from_traffic += 1;
-        if let Some(sent_at) = released.sample.filter(|&at| at > self.resent_at) {
-            self.rtt.sample(sent_at, now);
+        if let Some(sent_at) = released.sample {
+            self.responder.retransmission.sample(sent_at, now);
         }
         self.note_credits(aeth);
         self.advance_frontier(now, shared);

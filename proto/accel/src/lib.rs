@@ -58,6 +58,7 @@
 #![forbid(unsafe_code)]
 
 mod accelerator;
+mod acks;
 mod allowance;
 mod alternate_path;
 mod answer;
@@ -65,6 +66,7 @@ mod candidates;
 mod config;
 mod connections;
 mod counters;
+mod credits;
 mod drain;
 mod dreqs;
 mod entries;
@@ -76,14 +78,21 @@ mod key;
 mod learning;
 mod lives;
 mod management;
+mod missing;
 mod one_way;
 mod output;
+mod pace;
 mod pairing;
 mod policy;
 mod question;
 mod queue;
+mod reads;
+mod replay;
+mod requester;
 mod requester_side;
+mod responder;
 mod responder_side;
+mod retransmission;
 mod rtt;
 mod shared;
 mod shares;

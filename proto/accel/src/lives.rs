@@ -10,8 +10,7 @@ use crate::FlowState;
 use crate::accelerator::{Accelerator, WAN};
 use crate::flow::{Beginning, Flow};
 use crate::key::WireKey;
-use crate::one_way::Silence;
-use crate::requester_side::{ACK_TIMEOUT_MIN, GAP_MAX, read_span_max};
+use crate::requester_side::{ACK_TIMEOUT_MIN, GAP_MAX};
 use crate::timers::SlotId;
 use crate::trace::{Fit, OUTSTANDING_MAX};
 use longhaul_node::Frame;
@@ -46,10 +45,16 @@ pub(crate) struct Lives {
     pub(crate) repeated: Option<Repeated>,
     /// An ACK behind all that is stored: the requester sent that before this box was on its path.
     pub(crate) acked_elsewhere: Option<u64>,
-    /// What its requester does while its responder is silent.
-    pub(crate) silence: Silence,
     /// The QPN of its requester has another owner, which is answered by others.
     pub(crate) is_orphan: bool,
+}
+
+impl Lives {
+    /// With nothing repeated or acknowledged elsewhere.
+    pub(crate) fn afresh(&self) -> Self {
+        let Lives { successor, request_port, is_orphan, .. } = *self;
+        Lives { successor, request_port, is_orphan, ..Lives::default() }
+    }
 }
 
 impl Accelerator {
@@ -175,9 +180,9 @@ impl Flow {
     pub(crate) fn only_stores(&self) -> bool {
         self.state == FlowState::Terminated
             && self.mode_is_final
-            && self.lan_next <= self.store.end()
-            && self.unresolved_read.is_none()
-            && !self.hold.is_for_responder()
+            && self.requester.sent.next() <= self.store.end()
+            && !self.reads.is_unresolved()
+            && !self.requester.hold.is_for_responder()
     }
 
     /// True when `packet` cannot come from the requester of what is stored, so that it must not be
@@ -188,7 +193,8 @@ impl Flow {
             return false;
         }
         // A requester that was acknowledged anything has nothing from before its first packet left.
-        let is_before_the_first = seq < self.begins_at && self.begins_at < self.acked_to;
+        let is_before_the_first = seq < self.requester.acks.begins_at()
+            && self.requester.acks.begins_at() < self.requester.acks.to();
         !self.may_be_sent(seq)
             || is_before_the_first
             || self.comes_by_another_port(packet)
@@ -214,9 +220,9 @@ impl Flow {
     /// True when a requester of this flow may send `seq` now: it goes on, goes back, or the LAN
     /// lost packets before it.
     pub(crate) fn may_be_sent(&self, seq: u64) -> bool {
-        let read = self.unresolved_read.map_or(0, |read| read_span_max(read.len));
-        let latest = self.lan_latest.max(self.store.end());
-        seq + OUTSTANDING_MAX > self.acked_to && seq <= latest + read + GAP_MAX
+        let latest = self.requester.sent.latest().max(self.store.end());
+        let last = latest + self.reads.unresolved_max() + GAP_MAX;
+        seq + OUTSTANDING_MAX > self.requester.acks.to() && seq <= last
     }
 
     /// A packet came that its requester should not send again, and is answered.

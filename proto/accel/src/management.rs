@@ -68,7 +68,7 @@ impl Accelerator {
             return;
         }
         let mut flow = Flow::new(now, &self.shared.config, key, beginning);
-        flow.wan_mark = self.shared.to_wan.mark();
+        flow.marks.wan = self.shared.to_wan.mark();
         match self.add_flow(now, flow) {
             Some(_) => self.shared.counters.flows_from_cm += 1,
             None => self.shared.counters.flow_table_full += 1,

@@ -11,7 +11,7 @@
 //! answers come by again, a promise that is still kept is fulfilled as ever, one that was let go
 //! and is missed fails the flow, and the flow is learnt anew.
 
-use crate::flow::{Cause, Flow};
+use crate::flow::Flow;
 use crate::shared::Shared;
 use crate::{DropReason, FlowState, PassReason};
 use longhaul_node::Frame;
@@ -61,30 +61,38 @@ impl Flow {
     /// it had better have its own way.
     pub(crate) fn shows_one_way(&mut self, now: Instant, seq: u64) -> bool {
         // What lies behind all that is stored nobody can have acknowledged.
-        if self.state != FlowState::Terminated || !(self.acked_to..=self.store.end()).contains(&seq)
+        if self.state != FlowState::Terminated
+            || !(self.requester.acks.to()..=self.store.end()).contains(&seq)
         {
             return false;
         }
-        let is_answered = self.lives.silence.at.is_some_and(|at| self.alive_at > at);
-        if is_answered || self.rnr_until.is_some() || self.hold.is_for_responder() {
-            self.lives.silence = Silence::default();
+        let is_answered = self
+            .requester
+            .silence
+            .at
+            .is_some_and(|at| self.responder.retransmission.heard_at() > at);
+        if is_answered
+            || !self.responder.retransmission.may_send()
+            || self.requester.hold.is_for_responder()
+        {
+            self.requester.silence = Silence::default();
         }
-        if self.lives.silence.at.is_some_and(|at| now.since(at) < APART) {
+        if self.requester.silence.at.is_some_and(|at| now.since(at) < APART) {
             return false;
         }
         // A READ that is answered in part is asked for the rest of.
-        let skips =
-            seq > self.acked_to && self.store.awaited_at(seq).is_none_or(|read| read.first == seq);
-        self.lives.silence.at = Some(now);
-        self.lives.silence.returns = self.lives.silence.returns.saturating_add(1);
-        self.lives.silence.skips = self.lives.silence.skips.saturating_add(u8::from(skips));
+        let skips = seq > self.requester.acks.to()
+            && self.store.awaited_at(seq).is_none_or(|read| read.first == seq);
+        self.requester.silence.at = Some(now);
+        self.requester.silence.returns = self.requester.silence.returns.saturating_add(1);
+        self.requester.silence.skips = self.requester.silence.skips.saturating_add(u8::from(skips));
         let returns = if self.answer.is_deduced() { RETURNS_UNHEARD } else { RETURNS };
-        self.lives.silence.skips >= SKIPS || self.lives.silence.returns >= returns
+        self.requester.silence.skips >= SKIPS || self.requester.silence.returns >= returns
     }
 
     /// True when no answer has ever come by and none will: a packet is refused for want of room.
     pub(crate) fn was_never_answered(&self) -> bool {
-        self.answer.is_deduced() && self.backoff >= TIMEOUTS
+        self.answer.is_deduced() && self.responder.retransmission.backoff() >= TIMEOUTS
     }
 
     /// Passes requests from here on: nobody answers here.
@@ -95,7 +103,7 @@ impl Flow {
 
     /// The connection takes an alternate path: requests pass from here on.
     pub(crate) fn pass_for_alternate_path(&mut self, now: Instant, shared: &mut Shared) {
-        self.told.has_alternate = true;
+        self.has_alternate = true;
         match self.state {
             FlowState::Terminated => {
                 self.pass_but_for_remains(now, shared, PassReason::AlternatePath)
@@ -115,15 +123,15 @@ impl Flow {
             shared.queue_to_wan(frame.clone());
         }
         self.store.count_all_as_sent(now);
-        let freed = self.store.truncate(self.acked_to, self.acked_messages);
+        let acks = &self.requester.acks;
+        let freed = self.store.truncate(acks.to(), acks.messages());
         shared.shares.sub(self.tenant, freed);
-        self.lan_latest = self.lan_latest.max(self.lan_next);
-        self.unresolved_read = None;
-        self.forget_duties();
+        self.requester.sent.note_last();
+        self.begin_sides_afresh();
         self.state = FlowState::Passing;
         self.pass_reason = reason;
-        self.wan_mark = shared.to_wan.mark();
-        self.timer_base = now;
+        self.marks.wan = shared.to_wan.mark();
+        self.responder.retransmission.restart_timer(now);
         if self.store.is_empty() {
             self.let_remains_go(shared);
         } else if reason == PassReason::OneWay {
@@ -132,24 +140,23 @@ impl Flow {
     }
 
     fn resend_remains(&mut self, now: Instant) {
-        self.lives.silence.resends = self.lives.silence.resends.saturating_add(1);
-        self.timer_base = now;
-        self.cause = Cause::Timeout;
-        self.store.rewind_to(self.store.responder_next);
+        self.requester.silence.resends = self.requester.silence.resends.saturating_add(1);
+        self.responder.retransmission.resend_all(now, &mut self.store);
     }
 
     /// The retransmission timer of a flow that passes has ended.
     pub(crate) fn insist_on_remains(&mut self, now: Instant, shared: &mut Shared) {
-        let is_long = now.since(self.alive_at) >= shared.config.give_up_after;
-        if is_long && self.lives.silence.resends >= RESENDS {
+        let is_long =
+            now.since(self.responder.retransmission.heard_at()) >= shared.config.give_up_after;
+        if is_long && self.requester.silence.resends >= RESENDS {
             return self.let_remains_go(shared);
         }
-        self.backoff += 1;
+        self.responder.retransmission.note_timeout();
         self.resend_remains(now);
     }
 
     fn let_remains_go(&mut self, shared: &mut Shared) {
-        self.msn_base = self.msn_after(self.acked_messages);
+        self.msn_base = self.msn_after(self.requester.acks.messages());
         self.discard_store(shared, self.store.end());
     }
 
@@ -201,10 +208,10 @@ impl Flow {
         aeth: Option<Aeth>,
     ) -> bool {
         let from = self.store.end();
-        let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
+        let seq = packet.psn().unwrap_near(self.requester.sent.next()).unwrap_or(0);
         let is_ack = aeth.is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
         let had_remains = self.delivers_remains();
-        self.alive_at = now;
+        self.responder.retransmission.note_heard(now);
         if seq >= from || (is_ack && seq + 1 == from) {
             // The responder has everything before it.
             self.take_delivered(now, shared, from);
@@ -221,7 +228,7 @@ impl Flow {
             shared.counters.stored_lost += 1;
             self.drop_frame(shared, DropReason::AckAbsorbed);
             self.fail(now, shared, NakCode::RemoteOperational, false);
-            self.fatal_owed = self.lan_latest > self.acked_to;
+            self.fatal_owed = self.requester.sent.latest() > self.requester.acks.to();
         }
         false
     }

@@ -106,7 +106,7 @@ impl Accelerator {
             self.output.lan_ring.pop_front();
             return Some(0);
         };
-        if !self.shared.to_lan.has_passed(flow.lan_mark) {
+        if !self.shared.to_lan.has_passed(flow.marks.lan) {
             return None;
         }
         self.output.lan_ring.pop_front();
@@ -165,7 +165,7 @@ impl Accelerator {
     fn send_stored(&mut self, now: Instant, out: &mut dyn Transmit, most: usize) -> usize {
         let Some(&id) = self.output.wan_ring.front() else { return 0 };
         let Some(flow) = self.flows.current_mut(id) else { return 0 };
-        if !self.shared.to_wan.has_passed(flow.wan_mark) {
+        if !self.shared.to_wan.has_passed(flow.marks.wan) {
             return 0;
         }
         let mut sent = 0;

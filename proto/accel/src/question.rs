@@ -60,7 +60,7 @@ impl Accelerator {
         });
         match terminated.and_then(|slot| Some((slot, self.flows.get_mut(slot)?))) {
             Some((slot, flow)) => {
-                flow.ack_again = true;
+                flow.requester.acks.repeat();
                 self.touch(slot);
             }
             None => self.pass(LAN, frame),

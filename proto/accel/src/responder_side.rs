@@ -1,18 +1,16 @@
 //! What a terminated flow does with what its responder sends, and how it sends to it.
 
-use crate::flow::{Cause, Flow, Probe};
+use crate::flow::Flow;
+use crate::missing::Missing;
+use crate::retransmission::Cause;
 use crate::shared::Shared;
 use crate::trace::OUTSTANDING_MAX;
 use crate::{DropReason, FlowState, WAN};
-use longhaul_cc::dcqcn::CnpOutcome;
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Frame, FrameBuf, Trailer, Transmit};
-use longhaul_units::{Duration, Instant};
-use longhaul_wire::{Aeth, Head, NakCode, Packet, Syndrome, Verb, credits, rnr_timer};
+use longhaul_units::Instant;
+use longhaul_wire::{Aeth, Head, NakCode, Packet, Syndrome, Verb, rnr_timer};
 
-/// Longest time that is given to what may come by itself: a requester's repetition of a READ after
-/// a gap in its responses, and the second of a slow responder's answers.
-const GRACE_MAX: Duration = Duration::from_ms(2);
 const BTH_ACK_REQUEST: (usize, u8) = (8, 0x80);
 
 impl Flow {
@@ -57,25 +55,25 @@ impl Flow {
         }
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
-                self.alive_at = now;
+                self.responder.retransmission.note_heard(now);
                 if seq + 1 >= reference {
                     self.note_credits_after(seq, aeth);
                 }
                 self.take_delivered(now, shared, seq + 1);
-                self.wanted_to = self.wanted_to.max(seq + 1);
+                self.requester.acks.want(seq + 1);
                 self.absorb(shared);
             }
             Syndrome::RnrNak { timer_code } if seq >= reference => {
-                self.alive_at = now;
+                self.responder.retransmission.note_heard(now);
                 self.take_delivered(now, shared, seq);
-                self.go_back(seq, Cause::Rnr);
+                self.responder.retransmission.go_back(&mut self.store, seq, Cause::Rnr);
                 self.note_not_ready(now, &shared.config, rnr_timer(timer_code));
                 self.counters.rnr_nak_absorbed += 1;
                 shared.counters.rnr_nak_absorbed += 1;
                 self.absorb(shared);
             }
             Syndrome::Nak(NakCode::PsnSequence) if seq >= reference => {
-                self.alive_at = now;
+                self.responder.retransmission.note_heard(now);
                 self.handle_sequence_nak(now, shared, seq);
                 self.absorb(shared);
             }
@@ -112,24 +110,7 @@ impl Flow {
         self.take_delivered(now, shared, seq);
         shared.counters.packet_seq_err += 1;
         self.counters.packet_seq_err += 1;
-        let under_way =
-            self.gone_back.is_some_and(|(at, when)| at == seq && !self.rtt.can_answer(when, now));
-        if !under_way {
-            // A packet that goes a second time does not tell which of its copies arrived.
-            self.timed = self.gone_back.is_none_or(|(at, _)| at != seq).then_some(seq);
-            self.gone_back = Some((seq, now));
-            self.go_back(seq, Cause::Nak);
-        }
-    }
-
-    fn go_back(&mut self, seq: u64, cause: Cause) {
-        match cause {
-            Cause::Rnr => self.window.note_not_ready(self.outstanding()),
-            Cause::Nak | Cause::Timeout => self.window.note_loss(self.outstanding()),
-        }
-        self.cause = cause;
-        self.probe = Probe::None;
-        self.store.rewind_to(seq);
+        self.responder.retransmission.go_back_to_lost(now, &mut self.store, seq);
     }
 
     /// The responder refuses `seq` for good. If the requester was not told otherwise, it gets the
@@ -145,15 +126,14 @@ impl Flow {
     ) {
         self.take_delivered(now, shared, seq);
         let refused = self.store.entry(self.store.index_of(seq));
-        let is_within = refused.is_some_and(|entry| entry.messages_before() == self.acked_messages);
+        let is_within =
+            refused.is_some_and(|entry| entry.messages_before() == self.requester.acks.messages());
         // When the NAK finds no room on the LAN side, the requester is told later.
-        let told = seq >= self.acked_to && shared.pass_to_lan(frame);
+        let told = seq >= self.requester.acks.to() && shared.pass_to_lan(frame);
         if told {
-            self.acked_to = seq;
             let (frontier, messages) = self.store.frontier();
-            if frontier == seq {
-                self.acked_messages = messages;
-            }
+            let messages = if frontier == seq { messages } else { self.requester.acks.messages() };
+            self.requester.acks.raise_with(seq, messages);
             shared.counters.fatal_naks_passed += 1;
         } else {
             self.drop_frame(shared, DropReason::AckAbsorbed);
@@ -165,25 +145,21 @@ impl Flow {
     fn note_credits_after(&mut self, seq: u64, aeth: Aeth) {
         // The MSN counts messages from the start of the flow; the nearest count to what is stored
         // is meant.
-        let reference = self.responder_messages;
+        let reference = self.responder.credits.messages();
         let distance = i64::from(aeth.msn.since(self.msn_after(reference)));
         let Some(messages) = reference.checked_add_signed(distance) else { return };
         if messages > self.store.messages() || seq >= self.store.sent_to() {
             return;
         }
-        self.responder_messages = self.responder_messages.max(messages);
+        self.responder.credits.raise(messages);
         self.note_credits(aeth);
     }
 
     /// Credits count from the responder's MSN.
     pub(crate) fn note_credits(&mut self, aeth: Aeth) {
-        let Syndrome::Ack { credit_code } = aeth.syndrome else { return };
-        let limit =
-            credits(credit_code).map(|credits| self.responder_messages + u64::from(credits));
-        if limit > self.credit_limit || limit.is_none() != self.credit_limit.is_none() {
+        if self.responder.credits.note(aeth.syndrome) && self.started {
             // A requester that waits for credits hears of them only by an ACK.
-            self.ack_again |= self.credit_limit.is_some() && self.started;
-            self.credit_limit = limit;
+            self.requester.acks.repeat();
         }
     }
 
@@ -192,30 +168,12 @@ impl Flow {
         if next <= self.store.responder_next {
             return;
         }
-        self.measure_recovery(now, next);
-        self.window.note_delivered(
-            next - self.store.responder_next,
-            u64::from(shared.config.flow_psns_max),
-        );
+        let psns_max = u64::from(shared.config.flow_psns_max);
+        self.responder.retransmission.note_delivered(now, &self.store, next, psns_max);
         self.store.responder_next = next;
-        self.hold.note_ready();
+        self.requester.hold.note_ready();
         self.let_go(now, shared);
-        self.note_progress(now);
-    }
-
-    /// Under loss hardly a packet is sent exactly once, as Karn's rule demands. But the responder
-    /// drops all copies of what lies behind a gap that were sent before the gap was filled: what
-    /// arrives is what was sent last.
-    fn measure_recovery(&mut self, now: Instant, next: u64) {
-        let Some(seq) = self.timed.filter(|&seq| seq < next) else { return };
-        self.timed = None;
-        let Some((_, went_back_at)) = self.gone_back else { return };
-        let sent_at = self.store.entry(self.store.index_of(seq)).map(|entry| entry.sent_at);
-        if let Some(sent_at) =
-            sent_at.filter(|&at| at >= went_back_at && self.rtt.can_answer(at, now))
-        {
-            self.rtt.sample(sent_at, now);
-        }
+        self.responder.retransmission.note_progress(now, &self.store);
     }
 
     /// Releases what is delivered, and makes use of the room.
@@ -227,11 +185,17 @@ impl Flow {
         }
         self.counters.delivered_packets += released.packets;
         shared.shares.sub(self.tenant, released.bytes);
-        if let Some(sent_at) = released.sample.filter(|&at| at > self.resent_at) {
-            self.rtt.sample(sent_at, now);
+        if let Some(sent_at) = released.sample {
+            self.responder.retransmission.sample(sent_at, now);
         }
         let idle = self.store.is_empty();
-        self.allowance.note_delivered(now, &shared.config, &self.rtt, released.bytes, idle);
+        self.requester.allowance.note_delivered(
+            now,
+            &shared.config,
+            self.responder.retransmission.rtt(),
+            released.bytes,
+            idle,
+        );
         self.advance_frontier(now, shared);
         self.ask_again_if_roomy(shared);
     }
@@ -243,46 +207,9 @@ impl Flow {
         let roomy = self.store.bytes() <= config.flow_bytes_max / 2
             && (shared.shares.is_roomy(config, self.tenant) || self.store.is_empty())
             && self.store.psns() <= u64::from(config.flow_psns_max) / 2;
-        if self.store_was_full && roomy {
-            self.store_was_full = false;
-            self.gap = None;
-            self.nak_owed = !self.is_coming_back();
+        if self.requester.missing.is_full() && roomy {
+            self.requester.missing = Missing::since_room(!self.is_coming_back());
         }
-    }
-
-    /// Restarts the retransmission timer, and makes what it can of an answer to a probe.
-    ///
-    /// The path keeps the order: what was sent before the probe, and is not acknowledged by its
-    /// answer, is lost. But a responder that was only slow answers the packets of before one after
-    /// another, and the first of these answers looks like one to the probe. So the second tells (as
-    /// F-RTO does, RFC 5682): when it comes soon, nothing is lost.
-    fn note_progress(&mut self, now: Instant) {
-        self.timer_base = now;
-        self.backoff = 0;
-        let mut answered = false;
-        if let Probe::Sent(at) = self.probe {
-            answered = self.rtt.can_answer(at, now) || self.early_answers > 0;
-            if answered {
-                self.rtt.shorten(now.since(at));
-                self.early_answers = 0;
-            } else {
-                self.early_answers += 1;
-            }
-        }
-        let open = answered && self.store.is_outstanding();
-        self.probe = if open { Probe::Answered(now + self.grace()) } else { Probe::None };
-    }
-
-    /// Nothing more was delivered since a probe was answered: what had been sent before it is lost.
-    pub(crate) fn judge_answer(&mut self, now: Instant) {
-        if matches!(self.probe, Probe::Answered(at) if at <= now) {
-            self.go_back(self.store.responder_next, Cause::Timeout);
-        }
-    }
-
-    /// How long to wait for what may follow by itself.
-    fn grace(&self) -> Duration {
-        self.rtt.smoothed().unwrap_or(GRACE_MAX).divided_by(4).min(GRACE_MAX)
     }
 
     /// A READ response or atomic ACK: it is the requester's; here it shows how far the responder
@@ -300,10 +227,8 @@ impl Flow {
         }
         self.resolve_by_response(packet, frame.payload.len());
         let seq = packet.psn().unwrap_near(self.store.responder_next).unwrap_or(0);
-        if let Some(replay) = self.replay.filter(|replay| replay.last == seq) {
-            debug_assert!(replay.first <= seq);
-            self.replay = None;
-            self.lan_mark = shared.to_lan.mark();
+        if self.requester.replay.take_if(|replay| replay.ends_with(seq)).is_some() {
+            self.marks.lan = shared.to_lan.mark();
         }
         let Some(&awaited) = self.store.awaited.front() else { return };
         let Some(sent_at) =
@@ -311,15 +236,15 @@ impl Flow {
         else {
             return;
         };
-        self.alive_at = now;
+        self.responder.retransmission.note_heard(now);
         // Whichever request it answers has been executed, and everything before it.
         let answered_to = self.store.awaited_at(seq).map(|a| a.last + 1);
         if seq != awaited.next {
-            if seq > awaited.next && self.rtt.can_answer(sent_at, now) {
+            if seq > awaited.next && self.responder.retransmission.rtt().can_answer(sent_at, now) {
                 self.note_lost_response(now);
             }
         } else {
-            self.acked_to = self.acked_to.max(awaited.first);
+            self.requester.acks.raise(awaited.first);
             self.advance_awaited(shared, seq == awaited.last, awaited.last);
         }
         match answered_to {
@@ -329,7 +254,7 @@ impl Flow {
             _ => {
                 self.let_go(now, shared);
                 if seq == awaited.next {
-                    self.note_progress(now);
+                    self.responder.retransmission.note_progress(now, &self.store);
                 }
             }
         }
@@ -344,18 +269,18 @@ impl Flow {
             let messages =
                 self.store.entry(self.store.index_of(last)).map_or(0, |entry| entry.messages);
             self.store.count_answered(last);
-            self.acked_to = self.acked_to.max(last + 1);
-            self.acked_messages = self.acked_messages.max(messages);
+            self.requester.acks.raise_with(last + 1, messages);
             // A pseudo-ACK behind the READ must not overtake its last response.
-            self.lan_mark = shared.to_lan.mark();
+            self.marks.lan = shared.to_lan.mark();
         }
     }
 
     /// The requester may notice by itself, and repeat only the rest; if it does not, the request is
     /// sent again.
     fn note_lost_response(&mut self, now: Instant) {
-        let grace = self.grace();
-        let recent = |at: Instant| !self.rtt.can_answer(at, now);
+        let retransmission = &self.responder.retransmission;
+        let grace = retransmission.grace();
+        let recent = |at: Instant| !retransmission.rtt().can_answer(at, now);
         if let Some(front) = self.store.awaited.front_mut()
             && !front.sent_at.is_some_and(recent)
         {
@@ -367,7 +292,7 @@ impl Flow {
     pub(crate) fn resend_front_request(&mut self, now: Instant, shared: &mut Shared) {
         let Some(first) = self.store.awaited.front().map(|awaited| awaited.first) else { return };
         self.store.count_request_sent(first, now);
-        self.resent_at = now;
+        self.responder.retransmission.note_resent(now);
         let frame =
             self.store.entry(self.store.index_of(first)).and_then(|entry| entry.frame.clone());
         if let Some(frame) = frame {
@@ -380,9 +305,9 @@ impl Flow {
     /// The responder has sent a CNP.
     pub(crate) fn handle_cnp(&mut self, now: Instant, shared: &mut Shared) {
         if self.state == FlowState::Terminated {
-            self.alive_at = now;
-            let is_heeded = shared.config.heed_cnps
-                && self.limiter.on_cnp(now, &shared.dcqcn) == CnpOutcome::Handled;
+            self.responder.retransmission.note_heard(now);
+            let is_heeded =
+                shared.config.heed_cnps && self.responder.pace.handle_cnp(now, &shared.dcqcn);
             shared.counters.rp_cnp_handled += u64::from(is_heeded);
         }
     }
@@ -391,9 +316,7 @@ impl Flow {
     /// [`Flow::handle_timeout`] goes on.
     #[inline]
     pub(crate) fn is_held_back(&mut self, now: Instant, shared: &Shared) -> bool {
-        let ready = self.limiter.ready_at(now, &shared.dcqcn);
-        self.slowed_until = (ready > now).then_some(ready);
-        ready > now
+        self.responder.pace.holds_back(now, &shared.dcqcn)
     }
 
     /// Sends the next packet for the responder. Returns the bytes that it takes on the wire.
@@ -403,24 +326,24 @@ impl Flow {
         shared: &mut Shared,
         out: &mut dyn Transmit,
     ) -> Option<u64> {
-        if self.probe == Probe::Due {
+        if self.responder.retransmission.is_probe_due() {
             return self.send_probe(now, shared, out);
         }
         let restart_timer = !self.store.is_outstanding();
-        let (window, before) = (self.window, self.store.responder_next);
+        let before = self.store.responder_next;
         let entry = self.store.next_to_send()?;
         let frame = entry.frame.as_ref()?;
         let bytes = wire_bytes(frame.len());
-        if window.is_open(|| (entry.last() + 1).saturating_sub(before)) {
+        if self.responder.retransmission.is_open(|| (entry.last() + 1).saturating_sub(before)) {
             out.transmit_held(WAN, frame);
         } else {
             // Nothing follows before an answer.
             send_asking(frame, out);
         }
-        self.limiter.take(now, bytes, &shared.dcqcn);
+        self.responder.pace.take(now, bytes, &shared.dcqcn);
         if self.store.count_sent(now) {
-            self.resent_at = now;
-            let (of_flow, of_all) = match self.cause {
+            self.responder.retransmission.note_resent(now);
+            let (of_flow, of_all) = match self.responder.retransmission.cause() {
                 Cause::Nak => {
                     (&mut self.counters.retransmits_nak, &mut shared.counters.retransmits_nak)
                 }
@@ -436,7 +359,7 @@ impl Flow {
             *of_all += 1;
         }
         if restart_timer {
-            self.timer_base = now;
+            self.responder.retransmission.restart_timer(now);
         }
         Some(bytes)
     }
@@ -448,10 +371,7 @@ impl Flow {
         shared: &mut Shared,
         out: &mut dyn Transmit,
     ) -> Option<u64> {
-        self.probe = Probe::Sent(now);
-        self.timed = None;
-        self.resent_at = now;
-        self.timer_base = now;
+        self.responder.retransmission.note_probe_sent(now);
         let index = self.store.index_of(self.store.responder_next);
         // Behind everything delivered there may be nothing left but a READ without its responses.
         let index = if index < self.store.len() { index } else { 0 };

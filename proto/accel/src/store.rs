@@ -204,6 +204,12 @@ impl Store {
         last.map_or(self.responder_next, |entry| entry.last() + 1)
     }
 
+    /// PSNs that are sent and not to be sent again, and of which the responder is not known to have
+    /// any.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.sent_before().saturating_sub(self.responder_next)
+    }
+
     /// Entries not sent, or to be sent again.
     pub(crate) fn unsent(&self) -> usize {
         self.entries.len() - self.cursor
