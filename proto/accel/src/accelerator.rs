@@ -10,7 +10,7 @@ use crate::question::is_question;
 use crate::shared::Shared;
 use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers, Touched};
-use crate::{Counters, DropReason, FlowKey, FlowState, FlowStatus, Policy, TenantStatus};
+use crate::{Counters, DropReason, FlowKey, FlowStatus, Policy, TenantStatus};
 use longhaul_node::{Deadline, Frame, FramePool, Node, Side, Trailer, Transmit};
 use longhaul_units::{Instant, Qpn};
 use longhaul_wire::{Packet, Pause, Transport, Verb};
@@ -109,11 +109,7 @@ impl Accelerator {
 
     /// QPNs of each established flow: its responder's, and its requester's once known.
     pub fn established(&self) -> impl Iterator<Item = (Qpn, Option<Qpn>)> + '_ {
-        let flows = self
-            .flows
-            .from(0)
-            .map(|(_, flow)| flow)
-            .filter(|flow| flow.state != FlowState::Learning);
+        let flows = self.flows.from(0).map(|(_, flow)| flow).filter(|flow| !flow.is_learnt());
         flows.map(|flow| (flow.key.responder_qpn, flow.requester_qpn))
     }
 
@@ -231,7 +227,7 @@ impl Accelerator {
         };
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.handle_request(now, &mut self.shared, frame, packet);
-        if flow.learning.is_some() {
+        if flow.learning().is_some() {
             self.follow(now, slot);
         }
         self.touch(slot);
@@ -245,7 +241,7 @@ impl Accelerator {
             self.flow_changes += 1;
             return self.flows.pair(slot, requester);
         }
-        if std::mem::take(&mut flow.is_unpaired) {
+        if flow.takes_unpairing() {
             self.flow_changes += 1;
             self.flows.unpair(slot);
         }
@@ -280,7 +276,7 @@ impl Accelerator {
         if !self.flows.has_room() {
             return None;
         }
-        self.flow_changes += u64::from(flow.state != FlowState::Learning);
+        self.flow_changes += u64::from(!flow.is_learnt());
         flow.tenant = self.shared.shares.join(&self.shared.config, flow.key.requester);
         Some(flow)
     }
@@ -289,7 +285,7 @@ impl Accelerator {
         let Some(slot) = self.flows.victim() else { return };
         self.shared.counters.flows_evicted += 1;
         let followed =
-            self.flows.get(slot).filter(|flow| flow.learning.is_some() && !flow.is_stray());
+            self.flows.get(slot).filter(|flow| flow.learning().is_some() && !flow.is_stray());
         if let Some(pair) = followed.map(|flow| flow.key.pair()) {
             self.note_unfollowed(now, pair);
         }
@@ -298,7 +294,7 @@ impl Accelerator {
 
     pub(crate) fn remove_flow(&mut self, slot: u32) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
-        self.flow_changes += u64::from(flow.state != FlowState::Learning);
+        self.flow_changes += u64::from(!flow.is_learnt());
         flow.close(&mut self.shared);
         self.shared.shares.leave(flow.tenant);
         if let Some(successor) = flow.lives.successor.filter(|&id| self.flows.is_current(id)) {

@@ -8,7 +8,8 @@
 
 use crate::flow::Flow;
 use crate::shared::Shared;
-use crate::{Accelerator, FlowState, PassReason};
+use crate::state::{Passing, Remains, State};
+use crate::{Accelerator, PassReason};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Packet, Syndrome};
 
@@ -28,7 +29,7 @@ impl Accelerator {
         self.shared.draining = draining;
         for slot in 0..self.flows.slots() {
             if let Some(flow) = self.flows.get_mut(slot)
-                && flow.state == FlowState::Terminated
+                && flow.is_terminated()
             {
                 flow.requester.allowance.stop_withholding();
                 flow.advance_frontier(now, &self.shared);
@@ -61,14 +62,14 @@ impl Flow {
     /// Passes from here on, if the accelerator drains and nothing is owed to the requester.
     pub(crate) fn step_aside_if_draining(&mut self, shared: &mut Shared) {
         let is_free = match self.state {
-            FlowState::Learning => true,
-            FlowState::Terminated => !self.store.owes_delivery() && !self.owes_requester(),
-            FlowState::Passing | FlowState::Failed => false,
+            State::Learning(_) => true,
+            State::Terminated => !self.store.owes_delivery() && !self.owes_requester(),
+            State::Passing(_) | State::Failed(_) => false,
         };
         if !shared.draining || !is_free {
             return;
         }
-        if self.state == FlowState::Terminated {
+        if self.is_terminated() {
             // What was not sent would be missed, and cost the requester a timeout.
             for frame in self.store.waiting_frames() {
                 shared.queue_to_wan(frame.clone());
@@ -77,9 +78,7 @@ impl Flow {
         let from = self.store.responder_next.max(self.requester.acks.to());
         self.discard_store(shared, from);
         self.begin_sides_afresh();
-        self.state = FlowState::Passing;
-        self.pass_reason = PassReason::Draining;
-        self.aside_from = Some(from);
+        self.state.pass(PassReason::Draining, Remains::DeliveredTo(from));
     }
 
     /// True for a NAK that was overtaken on its way: it asks for what the responder had when the
@@ -87,7 +86,10 @@ impl Flow {
     pub(crate) fn is_stale_nak(&self, packet: &Packet<'_>) -> bool {
         let is_nak =
             packet.aeth().is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack { .. }));
-        let Some(from) = self.aside_from.filter(|_| is_nak) else { return false };
-        packet.psn().unwrap_near(self.requester.sent.next()).is_some_and(|seq| seq < from)
+        let State::Passing(Passing { remains: Remains::DeliveredTo(from), .. }) = self.state else {
+            return false;
+        };
+        let seq = packet.psn().unwrap_near(self.requester.sent.next());
+        is_nak && seq.is_some_and(|seq| seq < from)
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::answer::Answer;
 use crate::credits::Credits;
+use crate::flow_mode::FlowMode;
 use crate::learning::Learning;
 use crate::lives::Lives;
 use crate::policy::Duty;
@@ -11,12 +12,10 @@ use crate::requester::{Requester, Sent};
 use crate::responder::Responder;
 use crate::shared::Shared;
 use crate::shares::TenantId;
+use crate::state::{Failed, Passing, State};
 use crate::store::{Kind, Store};
 use crate::window::Window;
-use crate::{
-    Config, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt, Mode,
-    PassReason,
-};
+use crate::{Config, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt};
 use longhaul_node::Deadline;
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
 use longhaul_wire::{NakCode, Packet};
@@ -86,11 +85,8 @@ pub(crate) struct Flow {
     /// Whose memory its store takes.
     pub(crate) tenant: TenantId,
     pub(crate) requester_qpn: Option<Qpn>,
-    pub(crate) state: FlowState,
-    pub(crate) mode: Mode,
-    pub(crate) duty: Duty,
-    /// A request has shown the DSCP that the mode goes by.
-    pub(crate) mode_is_final: bool,
+    pub(crate) state: State,
+    pub(crate) mode: FlowMode,
     pub(crate) learnt: Learnt,
     /// Its connection has an alternate path.
     pub(crate) has_alternate: bool,
@@ -105,22 +101,8 @@ pub(crate) struct Flow {
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
     pub(crate) marks: Marks,
-    pub(crate) fatal_owed: bool,
-    /// With what a failed flow's requester is told so.
-    pub(crate) fatal_code: NakCode,
-    /// What is known of a flow whose requester's QPN is not; kept until it is terminated.
-    pub(crate) learning: Option<Box<Learning>>,
     pub(crate) lives: Lives,
-    /// Its requester may be another one: the table is to forget the QPN.
-    pub(crate) is_unpaired: bool,
-    /// Why it passes, if it does.
-    pub(crate) pass_reason: PassReason,
-
-    pub(crate) failed_at: Instant,
     pub(crate) closing: bool,
-    /// It passes because the accelerator drains, or drained: from which PSN on nothing was ever
-    /// acknowledged here.
-    pub(crate) aside_from: Option<u64>,
 
     // Towards the accelerator's tables.
     pub(crate) used: bool,
@@ -136,28 +118,18 @@ impl Flow {
     /// A flow as `config` wants it. Its mode is looked up again when its first request comes.
     pub(crate) fn new(now: Instant, config: &Config, key: FlowKey, beginning: Beginning) -> Self {
         let start = first_sequence(beginning.psn);
-        let mut flow = Flow::blank(now, config, key, beginning, start);
-        flow.take_mode(config, beginning.dscp);
-        flow
-    }
-
-    fn blank(
-        now: Instant,
-        config: &Config,
-        key: FlowKey,
-        beginning: Beginning,
-        start: u64,
-    ) -> Self {
+        let has_alternate = beginning.alternate.is_some();
+        let mode = FlowMode::announced(config, &key, beginning.dscp);
+        let learning =
+            beginning.requester_qpn.is_none().then(|| Box::new(Learning::new(now, start)));
         Flow {
             key,
             tenant: TenantId::default(),
             requester_qpn: beginning.requester_qpn,
-            state: FlowState::Learning,
-            mode: Mode::Early,
-            duty: Duty::Acknowledge,
-            mode_is_final: false,
+            state: State::new(&mode, has_alternate, learning),
+            mode,
             learnt: beginning.learnt,
-            has_alternate: beginning.alternate.is_some(),
+            has_alternate,
             reads: Reads::new(beginning.path_mtu),
             answer: Answer::new(beginning.migreq),
             store: Store::new(start),
@@ -166,18 +138,8 @@ impl Flow {
             requester: Requester::new(start),
             responder: Responder::new(now, Window::of(config.role)),
             marks: Marks::default(),
-            fatal_owed: false,
-            fatal_code: NakCode::RemoteOperational,
-            learning: beginning
-                .requester_qpn
-                .is_none()
-                .then(|| Box::new(Learning::new(now, start))),
-            is_unpaired: false,
-            pass_reason: PassReason::Mode,
             lives: Lives::default(),
-            failed_at: now,
             closing: false,
-            aside_from: None,
             used: true,
             armed: None,
             queued: Queued::default(),
@@ -197,24 +159,10 @@ impl Flow {
         self.msn_base.plus(messages as u32)
     }
 
-    /// Looks the mode up, for requests with this DSCP, and goes by it. Nothing is stored yet.
-    fn take_mode(&mut self, config: &Config, dscp: u8) {
-        self.mode = config.policy.mode_of(&self.key, dscp);
-        self.duty = self.mode.duty(config.role);
-        let has_path_only = self.has_alternate && self.duty != Duty::Pass;
-        self.pass_reason = if has_path_only { PassReason::AlternatePath } else { PassReason::Mode };
-        self.state = match (self.duty, self.learnt) {
-            (Duty::Pass, _) => FlowState::Passing,
-            _ if self.has_alternate => FlowState::Passing,
-            (_, Learnt::ConnectionManager) => FlowState::Terminated,
-            (_, Learnt::Traffic) => FlowState::Learning,
-        };
-    }
-
     /// The flow's first request: its DSCP decides, whatever the connection manager's messages had.
     pub(crate) fn settle_mode(&mut self, config: &Config, packet: &Packet<'_>) {
-        self.mode_is_final = true;
-        self.take_mode(config, dscp(packet));
+        self.mode = FlowMode::requested(config, &self.key, dscp(packet));
+        self.state.settle(&self.mode, self.has_alternate);
     }
 
     /// Lets everything stored go and expects `packet` next, as a flow of which nothing is known.
@@ -227,16 +175,13 @@ impl Flow {
         self.discard_store(shared, first_sequence(packet.psn()));
         let begins_at = self.requester.acks.begins_at();
         self.requester.sent = Sent::from(begins_at);
-        let mut learning = Box::new(Learning::new(now, begins_at));
-        learning.place = self.learning.take().and_then(|before| before.place);
-        self.learning = Some(learning);
-        self.is_unpaired = true;
+        let place = self.state.learning_mut().and_then(|learning| learning.place.take());
+        self.state = State::Learning(Box::new(Learning::anew(now, begins_at, place)));
         self.learnt = Learnt::Traffic;
         self.settle_mode(&shared.config, packet);
         self.started = false;
         self.begin_sides_afresh();
         self.responder.credits = Credits::default();
-        self.aside_from = None;
     }
 
     /// Owes neither side anything any more, and waits for nothing.
@@ -245,19 +190,18 @@ impl Flow {
         self.lives = self.lives.afresh();
         self.requester = self.requester.afresh();
         self.responder = self.responder.afresh();
-        self.fatal_owed = false;
     }
 
     /// Discards what is stored; counts what had been acknowledged and is lost.
     pub(crate) fn discard_store(&mut self, shared: &mut Shared, start: u64) {
         match self.state {
-            FlowState::Terminated => {
+            State::Terminated => {
                 let acked = self.store.index_of(self.requester.acks.to());
                 let delivered = self.store.index_of(self.store.responder_next);
                 shared.counters.stored_lost += acked.saturating_sub(delivered) as u64;
             }
-            FlowState::Passing => shared.counters.stored_unconfirmed += self.store.len() as u64,
-            FlowState::Learning | FlowState::Failed => {}
+            State::Passing(_) => shared.counters.stored_unconfirmed += self.store.len() as u64,
+            State::Learning(_) | State::Failed(_) => {}
         }
         self.requester.sent.note_discarded(self.store.end());
         shared.shares.sub(self.tenant, self.store.restart(start));
@@ -270,19 +214,43 @@ impl Flow {
         self.discard_store(shared, end);
     }
 
-    /// Gives up: the requester learns by a fatal NAK, of this `code`, on the first packet that it
-    /// was not acknowledged. `told`: it has been given the responder's own NAK.
-    pub(crate) fn fail(&mut self, now: Instant, shared: &mut Shared, code: NakCode, told: bool) {
-        let (at, messages) = (self.requester.acks.to(), self.requester.acks.messages());
-        let unacknowledged = self.store.end() > at;
-        self.msn_base = self.msn_after(messages);
-        self.discard_store(shared, at);
-        self.state = FlowState::Failed;
-        self.failed_at = now;
+    /// Gives up. `nak_is_owed`: the requester is to learn by a fatal NAK of this `code` on the first
+    /// packet that it was not acknowledged.
+    pub(crate) fn fail(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        code: NakCode,
+        nak_is_owed: bool,
+    ) {
+        let acks = self.requester.acks;
+        self.msn_base = self.msn_after(acks.messages());
+        self.discard_store(shared, acks.to());
+        self.state.fail(now, code, nak_is_owed);
         self.begin_sides_afresh();
-        self.fatal_owed = unacknowledged && !told;
-        self.fatal_code = code;
         shared.counters.flows_failed += 1;
+    }
+
+    #[inline]
+    pub(crate) fn is_terminated(&self) -> bool {
+        matches!(self.state, State::Terminated)
+    }
+
+    pub(crate) fn is_learnt(&self) -> bool {
+        matches!(self.state, State::Learning(_))
+    }
+
+    pub(crate) fn state(&self) -> FlowState {
+        self.state.name()
+    }
+
+    /// What is known of it while its requester is not certain.
+    pub(crate) fn learning(&self) -> Option<&Learning> {
+        self.state.learning()
+    }
+
+    pub(crate) fn learning_mut(&mut self) -> Option<&mut Learning> {
+        self.state.learning_mut()
     }
 
     /// True when an acknowledge packet is to be sent to the requester.
@@ -291,9 +259,9 @@ impl Flow {
             return false;
         }
         match self.state {
-            FlowState::Learning | FlowState::Passing => false,
-            FlowState::Failed => self.fatal_owed,
-            FlowState::Terminated => {
+            State::Learning(_) | State::Passing(_) => false,
+            State::Failed(Failed { nak_is_owed, .. }) => nak_is_owed,
+            State::Terminated => {
                 let frontier = self.store.frontier().0;
                 self.requester.replay.is_none()
                     && (self.requester.acks.is_due(frontier)
@@ -312,7 +280,7 @@ impl Flow {
         let is_end_to_end = || self.store.frontier_waits_for(Kind::EndToEnd);
         self.requester.missing.owes_nak()
             && (self.store.frontier().0 == self.store.end()
-                || (self.duty == Duty::AcknowledgeButLast && is_end_to_end()))
+                || (self.mode.duty() == Duty::AcknowledgeButLast && is_end_to_end()))
     }
 
     /// True when a stored packet may be sent to the responder.
@@ -426,17 +394,20 @@ impl Flow {
     }
 
     pub(crate) fn status(&self, config: &Config) -> FlowStatus {
-        let passing = self.state == FlowState::Passing;
+        let pass_reason = match self.state {
+            State::Passing(Passing { reason, .. }) => Some(reason),
+            _ => None,
+        };
         let Requester { sent, acks, allowance, .. } = &self.requester;
         let Responder { retransmission, credits, .. } = &self.responder;
         // Of a flow that passes only what its requester sent is known.
-        let psn = |seq| Psn::from_sequence(if passing { sent.next() } else { seq });
+        let psn = |seq| Psn::from_sequence(if pass_reason.is_some() { sent.next() } else { seq });
         FlowStatus {
             key: self.key,
             requester_qpn: self.requester_qpn,
-            state: self.state,
-            pass_reason: passing.then_some(self.pass_reason),
-            mode: self.mode,
+            state: self.state.name(),
+            pass_reason,
+            mode: self.mode.mode(),
             role: config.role,
             learnt: self.learnt,
             path_mtu: self.reads.path_mtu(),

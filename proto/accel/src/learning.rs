@@ -11,9 +11,10 @@ use crate::flow::{Flow, first_sequence};
 use crate::question::ask_instead_of;
 use crate::requester_side::Request;
 use crate::shared::Shared;
+use crate::state::{Remains, State};
 use crate::store::Kind;
 use crate::trace::{Count, Fit, Trace};
-use crate::{Config, FlowState, Learnt, PassReason, Role};
+use crate::{Config, Learnt, PassReason, Role};
 use longhaul_node::Frame;
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
 use longhaul_wire::{Aeth, NakCode, Packet, Syndrome};
@@ -41,6 +42,8 @@ pub(crate) struct Learning {
     returns: Returns,
     /// The responder lacks what its requester may no longer have.
     asked: Option<Asked>,
+    /// Its requester may be another one: the table is to forget the QPN.
+    is_unpaired: bool,
     began_at: Instant,
     requests: u64,
 }
@@ -161,9 +164,16 @@ impl Learning {
             heard: Heard { to: Psn::from_sequence(start), to_at: now },
             returns: Returns { last: 0, to: 0, times: 0, at: Instant::ZERO },
             asked: None,
+            is_unpaired: false,
             began_at: now,
             requests: 0,
         }
+    }
+
+    /// Of a flow whose next packet is `start`, and whose requester may be another one. `place`: as
+    /// before.
+    pub(crate) fn anew(now: Instant, start: u64, place: Option<u32>) -> Self {
+        Learning { place, is_unpaired: true, ..Learning::new(now, start) }
     }
 
     /// The requester has sent everything before `to` earlier, and goes back.
@@ -201,9 +211,15 @@ impl Learning {
 }
 
 impl Flow {
+    /// True if the table has to forget the requester's QPN, which counts as done then.
+    pub(crate) fn takes_unpairing(&mut self) -> bool {
+        let learning = self.state.learning_mut();
+        learning.is_some_and(|learning| std::mem::take(&mut learning.is_unpaired))
+    }
+
     /// True for a flow of which a single packet has come.
     pub(crate) fn is_stray(&self) -> bool {
-        self.learning.as_deref().is_some_and(|learning| !learning.goes_on)
+        self.state.learning().is_some_and(|learning| !learning.goes_on)
     }
 
     /// Takes the numbers of a request in, while they may name its requester.
@@ -216,7 +232,7 @@ impl Flow {
         seq: u64,
         request: &Request,
     ) -> bool {
-        let learning = self.learning.as_deref_mut();
+        let learning = self.state.learning_mut();
         learning.is_some_and(|learning| learning.note(now, seq, request, &shared.config))
     }
 
@@ -237,7 +253,7 @@ impl Flow {
         }
         let is_paired = self.requester_qpn.is_some();
         if !is_paired
-            && self.learning.as_deref().is_some_and(|learning| learning.has_gone_on_in_vain(now))
+            && self.state.learning().is_some_and(|learning| learning.has_gone_on_in_vain(now))
         {
             return self.pass_for(shared, PassReason::NotLearnt);
         }
@@ -262,7 +278,7 @@ impl Flow {
         }
         self.started = true;
         let is_suspected =
-            self.learning.as_deref().is_some_and(|learning| learning.evidence.is_some());
+            self.state.learning().is_some_and(|learning| learning.evidence.is_some());
         if request.kind == Kind::Response && self.store.is_empty() && !is_suspected {
             // Its own responses answer it. A flow of READs alone is not worth remembering.
             let next = first_sequence(packet.psn()) + span;
@@ -280,26 +296,25 @@ impl Flow {
         self.discard_store(shared, self.store.end());
         self.started = false;
         self.begin_sides_afresh();
-        self.state = FlowState::Passing;
-        self.pass_reason = reason;
+        self.state.pass(reason, Remains::None);
     }
 
     /// True when the responder that expects `next` can be that of what has passed.
     pub(crate) fn may_have_asked(&self, next: Psn) -> bool {
-        let learning = self.learning.as_deref();
+        let learning = self.state.learning();
         learning.is_some_and(|learning| learning.trace.may_hold(learning.trace.sequence_of(next)))
     }
 
     /// True when it can be one that lacks packets from before this box was on the path.
     pub(crate) fn begins_behind(&self, next: Psn) -> bool {
-        let learning = self.learning.as_deref().filter(|_| self.state == FlowState::Learning);
+        let learning = self.state.learning().filter(|_| self.is_learnt());
         learning
             .is_some_and(|learning| learning.trace.begins_behind(learning.trace.sequence_of(next)))
     }
 
     /// The responder says that it expects `next`, from before what is remembered.
     pub(crate) fn note_asked(&mut self, next: Psn, requester_qpn: Qpn, aeth: Aeth) {
-        let Some(learning) = &mut self.learning else { return };
+        let Some(learning) = self.state.learning_mut() else { return };
         let for_sequence = learning.trace.sequence_of(next);
         let is_answer = matches!(aeth.syndrome, Syndrome::Ack { .. });
         if is_answer && learning.returns.times < ASKED_AFTER {
@@ -319,7 +334,7 @@ impl Flow {
     /// The NAK acknowledges all before the PSN that it names, so that this must be the first that
     /// the requester still has.
     pub(crate) fn fail_if_lost(&mut self, now: Instant, shared: &mut Shared) -> Option<Qpn> {
-        let learning = self.learning.as_deref_mut()?;
+        let learning = self.state.learning_mut()?;
         let Returns { to, times, .. } = learning.returns;
         let is_lost = |asked: &mut Asked| {
             asked.is_sure && times >= TIMES_GONE_BACK && asked.for_sequence < to
@@ -327,14 +342,15 @@ impl Flow {
         let asked = learning.asked.take_if(is_lost)?;
         self.requester.acks = self.requester.acks.restarted(to);
         self.msn_base = asked.msn;
-        self.fail(now, shared, NakCode::RemoteOperational, false);
+        let is_owed = self.store.end() > to;
+        self.fail(now, shared, NakCode::RemoteOperational, is_owed);
         Some(asked.requester_qpn)
     }
 
     /// True when `packet`, an ACK, is for what this flow never sent, or when nothing is stored and
     /// it is not the last ACK again: another flow's requester may have this one's QPN now.
     pub(crate) fn is_over_for(&self, now: Instant, packet: &Packet<'_>) -> bool {
-        if let Some(learning) = &self.learning {
+        if let Some(learning) = self.state.learning() {
             return learning.trace.fit(now, packet.psn()) == Fit::No;
         }
         let seq = packet.psn().unwrap_near(self.store.responder_next);
@@ -354,11 +370,12 @@ impl Flow {
         count: Count,
     ) -> bool {
         let seq = self.sequence_of(packet);
-        let Some(learning) = &mut self.learning else { return false };
+        let is_learnt = self.is_learnt();
+        let Some(learning) = self.state.learning_mut() else { return false };
         let evidence = Evidence { requester_qpn: packet.dest_qp(), msn: aeth.msn, count };
         let before = learning.evidence.replace(evidence);
         learning.note_progress();
-        if self.state != FlowState::Learning {
+        if !is_learnt {
             return false;
         }
         let is_confirmed = before.is_some_and(|before| evidence.confirms(&before));
@@ -389,7 +406,7 @@ impl Flow {
         packet: &Packet<'_>,
         aeth: Aeth,
     ) -> Option<bool> {
-        let learning = self.learning.as_deref_mut()?;
+        let learning = self.state.learning_mut()?;
         let heard_to = learning.heard.to;
         match (learning.trace.fit(now, packet.psn()), &learning.evidence) {
             (Fit::Yes(count), Some(before)) => {
@@ -418,10 +435,9 @@ impl Flow {
         let released = self.store.release(seq + 1, true);
         self.store.rest(&mut shared.spare);
         shared.shares.sub(self.tenant, released.bytes);
-        self.learning = None;
+        self.state = State::Terminated;
         // What it sent while it was learnt may have been another life.
         self.requester.sent.set_latest(self.store.end());
-        self.state = FlowState::Terminated;
         self.learnt = Learnt::Traffic;
         self.msn_base = Msn::new(aeth.msn.get().wrapping_sub(messages as u32));
         self.store.responder_next = seq + 1;

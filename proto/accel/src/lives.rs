@@ -6,7 +6,6 @@
 //! is watched as a flow of its own, the *successor*. When the responder's ACKs show that it is in
 //! that life, the flow before goes, and with it what nobody can take any more.
 
-use crate::FlowState;
 use crate::accelerator::{Accelerator, WAN};
 use crate::flow::{Beginning, Flow};
 use crate::key::WireKey;
@@ -78,7 +77,7 @@ impl Accelerator {
         if let Some(id) = successor {
             let next = self.flows.get(id.slot)?;
             let seq = next.sequence_in_trace(packet);
-            let trace = &next.learning.as_deref()?.trace;
+            let trace = &next.learning()?.trace;
             if seq == trace.end() || (!is_expected && trace.goes_on_with(seq)) {
                 return Some(id.slot);
             }
@@ -114,10 +113,10 @@ impl Accelerator {
         packet: &Packet<'_>,
     ) -> bool {
         let Some(flow) = self.flows.get(slot) else { return false };
-        let is_learnt = flow.state == FlowState::Learning;
+        let is_learnt = flow.is_learnt();
         let is_for_successor = || {
             let next = flow.lives.successor.filter(|&id| self.flows.is_current(id));
-            let next = next.and_then(|id| self.flows.get(id.slot)?.learning.as_deref());
+            let next = next.and_then(|id| self.flows.get(id.slot)?.learning());
             next.is_some_and(|next| next.trace.fit(now, packet.psn()) != Fit::No)
                 && !flow.has_outstanding(packet.psn())
         };
@@ -178,8 +177,8 @@ impl Flow {
     /// True when the next request needs nothing but to be stored.
     #[inline]
     pub(crate) fn only_stores(&self) -> bool {
-        self.state == FlowState::Terminated
-            && self.mode_is_final
+        self.is_terminated()
+            && self.mode.is_final()
             && self.requester.sent.next() <= self.store.end()
             && !self.reads.is_unresolved()
             && !self.requester.hold.is_for_responder()
@@ -257,12 +256,12 @@ impl Flow {
     /// True when a response can be for no other flow or life: it names what is outstanding here.
     #[inline]
     pub(crate) fn is_answered_by(&self, packet: &Packet<'_>) -> bool {
-        self.state == FlowState::Terminated && self.has_outstanding(packet.psn())
+        self.is_terminated() && self.has_outstanding(packet.psn())
     }
 
     /// Unwraps a PSN near what is watched.
     pub(crate) fn sequence_in_trace(&self, packet: &Packet<'_>) -> u64 {
-        let end = self.learning.as_deref().map_or(0, |learning| learning.trace.end());
+        let end = self.state.learning().map_or(0, |learning| learning.trace.end());
         packet.psn().unwrap_near(end).unwrap_or(0)
     }
 }

@@ -13,7 +13,8 @@
 
 use crate::flow::Flow;
 use crate::shared::Shared;
-use crate::{DropReason, FlowState, PassReason};
+use crate::state::{Passing, Remains, State};
+use crate::{DropReason, PassReason};
 use longhaul_node::Frame;
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Aeth, NakCode, Packet, Syndrome, Verb};
@@ -40,20 +41,18 @@ pub(crate) struct Silence {
     returns: u8,
     skips: u8,
     at: Option<Instant>,
-    /// Times that what was acknowledged was sent again since the flow passes.
-    resends: u8,
 }
 
 impl Flow {
     /// True while what is stored is to be delivered.
     #[inline]
     pub(crate) fn delivers(&self) -> bool {
-        self.state == FlowState::Terminated || self.delivers_remains()
+        self.is_terminated() || self.delivers_remains()
     }
 
     /// True when the flow passes, but for what was acknowledged before.
     pub(crate) fn delivers_remains(&self) -> bool {
-        self.state == FlowState::Passing && !self.store.is_empty()
+        matches!(self.state, State::Passing(_)) && !self.store.is_empty()
     }
 
     /// Its requester goes back to `seq`. True when that shows, or makes it likely, that the
@@ -61,9 +60,7 @@ impl Flow {
     /// it had better have its own way.
     pub(crate) fn shows_one_way(&mut self, now: Instant, seq: u64) -> bool {
         // What lies behind all that is stored nobody can have acknowledged.
-        if self.state != FlowState::Terminated
-            || !(self.requester.acks.to()..=self.store.end()).contains(&seq)
-        {
+        if !self.is_terminated() || !(self.requester.acks.to()..=self.store.end()).contains(&seq) {
             return false;
         }
         let is_answered = self
@@ -104,14 +101,11 @@ impl Flow {
     /// The connection takes an alternate path: requests pass from here on.
     pub(crate) fn pass_for_alternate_path(&mut self, now: Instant, shared: &mut Shared) {
         self.has_alternate = true;
-        match self.state {
-            FlowState::Terminated => {
-                self.pass_but_for_remains(now, shared, PassReason::AlternatePath)
-            }
-            FlowState::Learning => self.pass_for(shared, PassReason::AlternatePath),
-            FlowState::Passing if self.pass_reason == PassReason::Mode => {}
-            FlowState::Passing => self.pass_reason = PassReason::AlternatePath,
-            FlowState::Failed => {}
+        match &mut self.state {
+            State::Terminated => self.pass_but_for_remains(now, shared, PassReason::AlternatePath),
+            State::Learning(_) => self.pass_for(shared, PassReason::AlternatePath),
+            State::Passing(Passing { reason: PassReason::Mode, .. }) | State::Failed(_) => {}
+            State::Passing(passing) => passing.reason = PassReason::AlternatePath,
         }
     }
 
@@ -128,8 +122,7 @@ impl Flow {
         shared.shares.sub(self.tenant, freed);
         self.requester.sent.note_last();
         self.begin_sides_afresh();
-        self.state = FlowState::Passing;
-        self.pass_reason = reason;
+        self.state.pass(reason, if self.started { Remains::Owed } else { Remains::None });
         self.marks.wan = shared.to_wan.mark();
         self.responder.retransmission.restart_timer(now);
         if self.store.is_empty() {
@@ -140,7 +133,9 @@ impl Flow {
     }
 
     fn resend_remains(&mut self, now: Instant) {
-        self.requester.silence.resends = self.requester.silence.resends.saturating_add(1);
+        if let State::Passing(passing) = &mut self.state {
+            passing.resends = passing.resends.saturating_add(1);
+        }
         self.responder.retransmission.resend_all(now, &mut self.store);
     }
 
@@ -148,7 +143,8 @@ impl Flow {
     pub(crate) fn insist_on_remains(&mut self, now: Instant, shared: &mut Shared) {
         let is_long =
             now.since(self.responder.retransmission.heard_at()) >= shared.config.give_up_after;
-        if is_long && self.requester.silence.resends >= RESENDS {
+        let State::Passing(Passing { resends, .. }) = self.state else { return };
+        if is_long && resends >= RESENDS {
             return self.let_remains_go(shared);
         }
         self.responder.retransmission.note_timeout();
@@ -163,14 +159,17 @@ impl Flow {
     /// True for a flow that passes and of which something was acknowledged, until it is known to be
     /// delivered.
     fn may_owe_remains(&self) -> bool {
-        self.state == FlowState::Passing && self.started && self.aside_from.is_none()
+        matches!(self.state, State::Passing(Passing { remains: Remains::Owed, .. }))
     }
 
     /// A request passes at `seq`. One from before what was acknowledged is another life's, or its
     /// requester has missed that: whatever the responder lacks is no longer this box's affair.
     pub(crate) fn note_passing(&mut self, seq: u64) {
-        if self.store.is_empty() && seq < self.store.end() {
-            self.started = false;
+        if let State::Passing(Passing { remains: remains @ Remains::Owed, .. }) = &mut self.state
+            && self.store.is_empty()
+            && seq < self.store.end()
+        {
+            *remains = Remains::None;
         }
     }
 
@@ -189,7 +188,7 @@ impl Flow {
             let aeth = packet.aeth().filter(|_| is_acknowledge);
             return self.handle_late_answer(now, shared, frame, packet, aeth);
         }
-        if (self.state == FlowState::Failed && is_acknowledge) || self.is_stale_nak(packet) {
+        if (matches!(self.state, State::Failed(_)) && is_acknowledge) || self.is_stale_nak(packet) {
             self.drop_frame(shared, DropReason::AckAbsorbed);
         } else {
             shared.pass_to_lan(frame);
@@ -215,7 +214,9 @@ impl Flow {
         if seq >= from || (is_ack && seq + 1 == from) {
             // The responder has everything before it.
             self.take_delivered(now, shared, from);
-            self.aside_from = Some(from);
+            if let State::Passing(passing) = &mut self.state {
+                passing.remains = Remains::DeliveredTo(from);
+            }
         } else if aeth.is_some() && had_remains {
             return true;
         }
@@ -227,8 +228,9 @@ impl Flow {
             // The responder lacks what nobody has any more.
             shared.counters.stored_lost += 1;
             self.drop_frame(shared, DropReason::AckAbsorbed);
-            self.fail(now, shared, NakCode::RemoteOperational, false);
-            self.fatal_owed = self.requester.sent.latest() > self.requester.acks.to();
+            let latest = self.requester.sent.latest().max(from);
+            let is_owed = latest > self.requester.acks.to();
+            self.fail(now, shared, NakCode::RemoteOperational, is_owed);
         }
         false
     }

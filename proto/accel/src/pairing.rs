@@ -48,7 +48,7 @@ impl Accelerator {
         }
         let (mut fitting, mut exact) = ((None, 0), (None, 0));
         for slot in candidates.acknowledged_by(packet.psn()) {
-            let learning = self.flows.get(slot).and_then(|flow| flow.learning.as_deref());
+            let learning = self.flows.get(slot).and_then(|flow| flow.learning());
             match learning.map(|learning| learning.trace.fit(now, packet.psn())) {
                 None | Some(Fit::No) => {}
                 Some(Fit::Maybe) => fitting.1 += 2,

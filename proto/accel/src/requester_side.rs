@@ -1,5 +1,6 @@
 //! What a terminated flow does with requests from the LAN, and what it answers.
 
+use crate::DropReason;
 use crate::flow::Flow;
 use crate::lives::{REPEATED_APART, REPEATS_MAX};
 use crate::missing::Missing;
@@ -7,9 +8,9 @@ use crate::policy::Duty;
 use crate::reads::{read_span, read_span_max};
 use crate::replay::Replay;
 use crate::shared::Shared;
+use crate::state::{Failed, Passing, Remains, State};
 use crate::store::{ENTRY_OVERHEAD, Kind};
 use crate::trace::Requested;
-use crate::{DropReason, FlowState};
 use longhaul_node::{Frame, FrameBuf, FramePool};
 use longhaul_units::{Duration, Instant, Psn};
 use longhaul_wire::{NakCode, Opcode, Packet, Position, Syndrome, Verb};
@@ -78,7 +79,10 @@ impl Flow {
     /// What `packet` means for this flow's store.
     pub(crate) fn request_of(&self, packet: &Packet<'_>) -> Request {
         let mut request = Request::of(packet, self.reads.path_mtu());
-        if self.duty == Duty::AcknowledgeButLast && request.ends && request.kind == Kind::Plain {
+        if self.mode.duty() == Duty::AcknowledgeButLast
+            && request.ends
+            && request.kind == Kind::Plain
+        {
             request.kind = Kind::EndToEnd;
         }
         request
@@ -111,25 +115,25 @@ impl Flow {
         packet: &Packet<'_>,
     ) {
         self.used = true;
-        if !self.mode_is_final {
+        if !self.mode.is_final() {
             self.settle_mode(&shared.config, packet);
         }
         self.reads.learn(packet, frame.payload.len());
-        if self.state == FlowState::Passing {
-            let may_be_taken_in =
-                self.aside_from.is_some() && !shared.draining && !self.has_alternate;
+        if let State::Passing(Passing { remains, .. }) = self.state {
+            let is_aside = matches!(remains, Remains::DeliveredTo(_));
+            let may_be_taken_in = is_aside && !shared.draining && !self.has_alternate;
             if may_be_taken_in || self.passes_another_life(packet) {
                 self.restart_learning(now, shared, packet);
             }
         }
-        if self.state == FlowState::Passing {
+        if matches!(self.state, State::Passing(_)) {
             return self.pass_request(now, shared, frame, packet);
         }
         self.answer.learn_from_request(packet);
-        if self.state == FlowState::Failed {
-            self.refuse(now, shared, packet);
+        if let State::Failed(Failed { since, .. }) = self.state {
+            self.refuse(now, shared, packet, since);
         }
-        if self.state == FlowState::Terminated && self.reads.is_unresolved() {
+        if self.is_terminated() && self.reads.is_unresolved() {
             self.resolve_by_request(packet);
         }
         let seq = self.sequence_of(packet);
@@ -145,31 +149,31 @@ impl Flow {
             self.release_all_below(shared, expected);
             self.restart_learning(now, shared, packet);
         }
-        if self.state == FlowState::Terminated && self.begins_anew(packet, seq) {
+        if self.is_terminated() && self.begins_anew(packet, seq) {
             shared.counters.flows_reset += 1;
             self.restart_learning(now, shared, packet);
-            if let Some(learning) = self.learning.as_mut().filter(|_| seq < expected) {
+            if let Some(learning) = self.state.learning_mut().filter(|_| seq < expected) {
                 learning.may_go_back_from(now, expected);
             }
         }
         self.requester.sent.note_last();
-        if self.state == FlowState::Terminated && self.makes_wait(seq) {
+        if self.is_terminated() && self.makes_wait(seq) {
             return self.drop_frame(shared, DropReason::NotReady);
         }
         match self.state {
-            FlowState::Learning => self.watch_request(now, shared, frame, packet),
-            FlowState::Passing => self.pass_request(now, shared, frame, packet),
-            FlowState::Failed => {}
-            FlowState::Terminated if self.reads.is_unresolved() && seq >= expected => {
+            State::Learning(_) => self.watch_request(now, shared, frame, packet),
+            State::Passing(_) => self.pass_request(now, shared, frame, packet),
+            State::Failed(_) => {}
+            State::Terminated if self.reads.is_unresolved() && seq >= expected => {
                 // Asked for again once the READ is answered.
                 self.requester.missing.owe_nak();
                 self.drop_frame(shared, DropReason::PsnGap);
             }
-            FlowState::Terminated if seq == expected => {
+            State::Terminated if seq == expected => {
                 self.accept(now, shared, frame, request, packet)
             }
-            FlowState::Terminated if seq > expected => self.note_gap(now, shared, seq),
-            FlowState::Terminated => self.handle_duplicate(now, shared, frame, packet, seq),
+            State::Terminated if seq > expected => self.note_gap(now, shared, seq),
+            State::Terminated => self.handle_duplicate(now, shared, frame, packet, seq),
         }
     }
 
@@ -458,19 +462,19 @@ impl Flow {
         shared.counters.reads_replayed += 1;
     }
 
-    /// A request of a failed flow.
-    fn refuse(&mut self, now: Instant, shared: &mut Shared, packet: &Packet<'_>) {
+    /// A request of a flow that has failed at `since`.
+    fn refuse(&mut self, now: Instant, shared: &mut Shared, packet: &Packet<'_>, since: Instant) {
         let seq = self.sequence_of(packet);
         self.note_repeated(now, seq);
         let is_another_life = !self.may_be_sent(seq)
             || self.lives.repeated.is_some_and(|repeated| repeated.times >= REPEATS_MAX)
             || self.comes_by_another_port(packet);
-        if is_another_life || now.since(self.failed_at) >= FAILED_FOR {
+        if is_another_life || now.since(since) >= FAILED_FOR {
             shared.counters.flows_reset += 1;
             self.restart_learning(now, shared, packet);
             return;
         }
-        self.fatal_owed = true;
+        self.state.owe_fatal_nak();
         self.drop_frame(shared, DropReason::FlowFailed);
     }
 
@@ -482,30 +486,29 @@ impl Flow {
         send: impl FnOnce(&Frame<'_>),
     ) {
         let Some(requester) = self.requester_qpn else { return };
+        if let State::Failed(failed) = &mut self.state {
+            let acks = &self.requester.acks;
+            let (psn, nak) = (Psn::from_sequence(acks.to()), Syndrome::Nak(failed.code));
+            let msn = self.msn_base.plus(acks.messages() as u32);
+            if self.answer.send(requester, psn, nak, msn, send) {
+                failed.nak_is_owed = false;
+                self.counters.fatal_naks += 1;
+                shared.counters.fatal_naks += 1;
+            }
+            return;
+        }
         let (frontier, messages) = self.store.frontier();
         let nak = self.nak_is_due();
         let waits = !nak && self.owes_wait();
-        let (psn, syndrome, messages) = if self.fatal_owed {
-            (
-                self.requester.acks.to(),
-                Syndrome::Nak(self.fatal_code),
-                self.requester.acks.messages(),
-            )
-        } else if nak {
-            (frontier, Syndrome::Nak(NakCode::PsnSequence), messages)
+        let (psn, syndrome) = if nak {
+            (frontier, Syndrome::Nak(NakCode::PsnSequence))
         } else if waits {
-            (frontier, self.take_wait(now, shared), messages)
+            (frontier, self.take_wait(now, shared))
         } else {
-            (frontier.wrapping_sub(1), self.responder.credits.syndrome(messages), messages)
+            (frontier.wrapping_sub(1), self.responder.credits.syndrome(messages))
         };
         let msn = self.msn_after(messages);
         if !self.answer.send(requester, Psn::from_sequence(psn), syndrome, msn, send) {
-            return;
-        }
-        if self.fatal_owed {
-            self.fatal_owed = false;
-            self.counters.fatal_naks += 1;
-            shared.counters.fatal_naks += 1;
             return;
         }
         if nak {

@@ -5,7 +5,7 @@ use crate::missing::Missing;
 use crate::retransmission::Cause;
 use crate::shared::Shared;
 use crate::trace::OUTSTANDING_MAX;
-use crate::{DropReason, FlowState, WAN};
+use crate::{DropReason, WAN};
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Frame, FrameBuf, Trailer, Transmit};
 use longhaul_units::Instant;
@@ -25,7 +25,7 @@ impl Flow {
     ) {
         self.used = true;
         self.answer.learn_from_responder(packet);
-        if self.state != FlowState::Terminated && !self.is_for_remains(now, shared, frame, packet) {
+        if !self.is_terminated() && !self.is_for_remains(now, shared, frame, packet) {
             return;
         }
         match (packet.opcode().verb(), packet.aeth()) {
@@ -139,7 +139,8 @@ impl Flow {
             self.drop_frame(shared, DropReason::AckAbsorbed);
         }
         let code = if is_within { code } else { NakCode::RemoteOperational };
-        self.fail(now, shared, code, told);
+        let is_owed = !told && self.store.end() > self.requester.acks.to();
+        self.fail(now, shared, code, is_owed);
     }
 
     fn note_credits_after(&mut self, seq: u64, aeth: Aeth) {
@@ -304,7 +305,7 @@ impl Flow {
 
     /// The responder has sent a CNP.
     pub(crate) fn handle_cnp(&mut self, now: Instant, shared: &mut Shared) {
-        if self.state == FlowState::Terminated {
+        if self.is_terminated() {
             self.responder.retransmission.note_heard(now);
             let is_heeded =
                 shared.config.heed_cnps && self.responder.pace.handle_cnp(now, &shared.dcqcn);

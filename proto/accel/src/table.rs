@@ -1,6 +1,5 @@
 //! The flows: slots, and the ways to find one.
 
-use crate::FlowState;
 use crate::candidates::Candidates;
 use crate::flow::Flow;
 use crate::index::Index;
@@ -164,7 +163,7 @@ impl FlowTable {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(flow) = self.slots[self.hand].flow.as_deref_mut() else { continue };
             let is_watched = !flow.delivers();
-            if flow.state == FlowState::Learning && flow.is_stray() {
+            if flow.is_learnt() && flow.is_stray() {
                 return Some(self.hand as u32);
             }
             let was_used = std::mem::take(&mut flow.used);
@@ -229,11 +228,8 @@ impl FlowTable {
         else {
             return;
         };
-        let pair = flow.key.pair();
-        let Some(learning) = flow.learning.as_deref_mut().filter(|_| flow.requester_qpn.is_none())
-        else {
-            return;
-        };
+        let (pair, is_paired) = (flow.key.pair(), flow.requester_qpn.is_some());
+        let Some(learning) = flow.learning_mut().filter(|_| !is_paired) else { return };
         self.unpaired.entry(pair).or_default().put(
             slot,
             &mut learning.place,
@@ -244,8 +240,7 @@ impl FlowTable {
     fn remove_candidate(&mut self, slot: u32) {
         let Some(flow) = self.get_mut(slot) else { return };
         let pair = flow.key.pair();
-        let Some(place) = flow.learning.as_deref_mut().and_then(|learning| learning.place.take())
-        else {
+        let Some(place) = flow.learning_mut().and_then(|learning| learning.place.take()) else {
             return;
         };
         let Some(candidates) = self.unpaired.get_mut(&pair) else { return };
@@ -253,7 +248,7 @@ impl FlowTable {
         if candidates.is_empty() {
             self.unpaired.remove(&pair);
         }
-        if let Some(learning) = moved.and_then(|slot| self.get_mut(slot)?.learning.as_deref_mut()) {
+        if let Some(learning) = moved.and_then(|slot| self.get_mut(slot)?.learning_mut()) {
             learning.place = Some(place);
         }
     }
