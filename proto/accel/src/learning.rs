@@ -9,6 +9,7 @@
 use crate::credits::Credits;
 use crate::flow::{Flow, first_sequence};
 use crate::question::ask_instead_of;
+use crate::repetitions::Repetitions;
 use crate::requester_side::Request;
 use crate::shared::Shared;
 use crate::state::{Remains, State};
@@ -93,26 +94,23 @@ struct Asked {
 }
 
 /// Where a requester goes back to, time and again: what lies before has been acknowledged to it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Returns {
     /// The latest request.
     last: u64,
     to: u64,
-    times: u32,
-    at: Instant,
+    repetitions: Repetitions,
 }
 
 impl Returns {
-    /// Takes a request in. True when it is one that the requester goes back to, once more.
+    /// Returns `true` if the requester goes back to `seq` once more.
     fn note(&mut self, now: Instant, seq: u64) -> bool {
         let goes_back = seq <= self.last;
         self.last = seq;
-        if !goes_back || now.since(self.at) < GONE_BACK_APART && seq == self.to {
-            return false;
+        if goes_back && seq != self.to {
+            (self.to, self.repetitions) = (seq, Repetitions::default());
         }
-        let times = if seq == self.to { self.times + 1 } else { 1 };
-        (self.to, self.times, self.at) = (seq, times, now);
-        true
+        goes_back && self.repetitions.count(now)
     }
 }
 
@@ -121,8 +119,6 @@ const ASKED_AFTER: u32 = 2;
 /// Times that a requester goes back without reaching what its responder lacks until that is taken
 /// for lost: it may have sent that each time, and the LAN have lost it.
 const TIMES_GONE_BACK: u32 = 4;
-/// Time from one to the next, which tells repetitions from what the LAN duplicates or reorders.
-const GONE_BACK_APART: Duration = Duration::from_ms(1);
 
 /// Bounds the work on ACKs that no known flow claims.
 #[derive(Debug)]
@@ -162,7 +158,7 @@ impl Learning {
             place: None,
             goes_on: false,
             heard: Heard { to: Psn::from_sequence(start), to_at: now },
-            returns: Returns { last: 0, to: 0, times: 0, at: Instant::ZERO },
+            returns: Returns::default(),
             asked: None,
             is_unpaired: false,
             began_at: now,
@@ -195,14 +191,14 @@ impl Learning {
         let shows_oldest = request.kind != Kind::Response || config.role == Role::Near;
         shows_oldest
             && self.returns.note(now, seq)
-            && self.returns.times >= ASKED_AFTER
+            && self.returns.repetitions.times() >= ASKED_AFTER
             && !self.asked.is_some_and(|asked| asked.is_sure)
     }
 
     /// Its requester goes on.
     fn note_progress(&mut self) {
         self.asked = None;
-        self.returns.times = 0;
+        self.returns.repetitions = self.returns.repetitions.restarted();
     }
 
     fn has_gone_on_in_vain(&self, now: Instant) -> bool {
@@ -317,7 +313,7 @@ impl Flow {
         let Some(learning) = self.state.learning_mut() else { return };
         let for_sequence = learning.trace.sequence_of(next);
         let is_answer = matches!(aeth.syndrome, Syndrome::Ack { .. });
-        if is_answer && learning.returns.times < ASKED_AFTER {
+        if is_answer && learning.returns.repetitions.times() < ASKED_AFTER {
             // To nothing that was asked.
             return;
         }
@@ -335,9 +331,9 @@ impl Flow {
     /// the requester still has.
     pub(crate) fn fail_if_lost(&mut self, now: Instant, shared: &mut Shared) -> Option<Qpn> {
         let learning = self.state.learning_mut()?;
-        let Returns { to, times, .. } = learning.returns;
+        let Returns { to, repetitions, .. } = learning.returns;
         let is_lost = |asked: &mut Asked| {
-            asked.is_sure && times >= TIMES_GONE_BACK && asked.for_sequence < to
+            asked.is_sure && repetitions.times() >= TIMES_GONE_BACK && asked.for_sequence < to
         };
         let asked = learning.asked.take_if(is_lost)?;
         self.requester.acks = self.requester.acks.restarted(to);

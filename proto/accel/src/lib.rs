@@ -88,6 +88,7 @@ mod policy;
 mod question;
 mod queue;
 mod reads;
+mod repetitions;
 mod replay;
 mod requester;
 mod requester_side;

@@ -9,28 +9,26 @@
 use crate::accelerator::{Accelerator, WAN};
 use crate::flow::{Beginning, Flow};
 use crate::key::WireKey;
+use crate::repetitions::Repetitions;
 use crate::requester_side::{ACK_TIMEOUT_MIN, GAP_MAX};
 use crate::timers::SlotId;
 use crate::trace::{Fit, OUTSTANDING_MAX};
 use longhaul_node::Frame;
-use longhaul_units::{Duration, Instant, Psn};
+use longhaul_units::{Instant, Psn};
 use longhaul_wire::{Aeth, Packet, Syndrome, Verb};
 
 /// Times that a packet comes again in spite of its answer until its sender is taken for one that
 /// does not know the flow.
-pub(crate) const REPEATS_MAX: u8 = 2;
-/// Time from one to the next, which tells repetitions from what the LAN duplicates.
-pub(crate) const REPEATED_APART: Duration = Duration::from_ms(1);
+const REPEATS_MAX: u32 = 2;
 
 /// A packet that comes again and again although it was acknowledged each time: its sender takes no
 /// such answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Repeated {
-    pub(crate) seq: u64,
+struct Repeated {
+    seq: u64,
     /// The last one behind it that was repeated with it.
     last: u64,
-    pub(crate) times: u8,
-    at: Instant,
+    repetitions: Repetitions,
 }
 
 /// What tells the lives of a flow's QPs apart.
@@ -41,7 +39,7 @@ pub(crate) struct Lives {
     /// UDP source port of the requester, 0 until its first request: it keeps that for life.
     pub(crate) request_port: u16,
     /// A packet that its requester repeats in spite of the answer.
-    pub(crate) repeated: Option<Repeated>,
+    repeated: Option<Repeated>,
     /// An ACK behind all that is stored: the requester sent that before this box was on its path.
     pub(crate) acked_elsewhere: Option<u64>,
     /// The QPN of its requester has another owner, which is answered by others.
@@ -51,8 +49,45 @@ pub(crate) struct Lives {
 impl Lives {
     /// With nothing repeated or acknowledged elsewhere.
     pub(crate) fn afresh(&self) -> Self {
-        let Lives { successor, request_port, is_orphan, .. } = *self;
-        Lives { successor, request_port, is_orphan, ..Lives::default() }
+        Lives { repeated: None, acked_elsewhere: None, ..*self }
+    }
+
+    /// The requester goes on.
+    #[inline]
+    pub(crate) fn note_accepted(&mut self) {
+        self.repeated = None;
+    }
+
+    pub(crate) fn is_repeated(&self, seq: u64) -> bool {
+        self.repeated.is_some_and(|repeated| repeated.seq == seq)
+    }
+
+    /// True if the sender of a packet takes no answer to it: it does not know the flow.
+    pub(crate) fn is_repeated_in_vain(&self) -> bool {
+        self.repeated.is_some_and(|repeated| repeated.repetitions.times() >= REPEATS_MAX)
+    }
+
+    /// A packet came that its requester should not send again, and is answered.
+    pub(crate) fn note_repeated(&mut self, now: Instant, seq: u64) {
+        match &mut self.repeated {
+            Some(repeated) if repeated.seq == seq => {
+                repeated.last = seq;
+                repeated.repetitions.count(now);
+            }
+            // The packets behind the first that is repeated are repeated with it, until the
+            // requester goes back, and not so far. The LAN may reorder them.
+            Some(repeated)
+                if repeated.seq < seq
+                    && (repeated.last < seq
+                        || repeated.repetitions.is_within(now, ACK_TIMEOUT_MIN)) =>
+            {
+                repeated.last = repeated.last.max(seq);
+            }
+            _ => {
+                let repetitions = Repetitions::since(now);
+                self.repeated = Some(Repeated { seq, last: seq, repetitions });
+            }
+        }
     }
 }
 
@@ -197,10 +232,7 @@ impl Flow {
         !self.may_be_sent(seq)
             || is_before_the_first
             || self.comes_by_another_port(packet)
-            || self
-                .lives
-                .repeated
-                .is_some_and(|repeated| repeated.seq == seq && repeated.times >= REPEATS_MAX)
+            || (self.lives.is_repeated(seq) && self.lives.is_repeated_in_vain())
             || self.store.contradicts(seq, packet, payload_len)
     }
 
@@ -222,28 +254,6 @@ impl Flow {
         let latest = self.requester.sent.latest().max(self.store.end());
         let last = latest + self.reads.unresolved_max() + GAP_MAX;
         seq + OUTSTANDING_MAX > self.requester.acks.to() && seq <= last
-    }
-
-    /// A packet came that its requester should not send again, and is answered.
-    pub(crate) fn note_repeated(&mut self, now: Instant, seq: u64) {
-        match &mut self.lives.repeated {
-            Some(repeated) if repeated.seq == seq => {
-                repeated.last = seq;
-                if now.since(repeated.at) >= REPEATED_APART {
-                    repeated.times = repeated.times.saturating_add(1);
-                    repeated.at = now;
-                }
-            }
-            // The packets behind the first that is repeated are repeated with it, until the
-            // requester goes back, and not so far. The LAN may reorder them.
-            Some(repeated)
-                if repeated.seq < seq
-                    && (repeated.last < seq || now.since(repeated.at) < ACK_TIMEOUT_MIN) =>
-            {
-                repeated.last = repeated.last.max(seq);
-            }
-            _ => self.lives.repeated = Some(Repeated { seq, last: seq, times: 0, at: now }),
-        }
     }
 
     /// True when an answer of the responder that names `psn` can be to what is stored here.

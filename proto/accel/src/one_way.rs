@@ -12,35 +12,33 @@
 //! and is missed fails the flow, and the flow is learnt anew.
 
 use crate::flow::Flow;
+use crate::repetitions::Repetitions;
 use crate::shared::Shared;
 use crate::state::{Passing, Remains, State};
 use crate::{DropReason, PassReason};
 use longhaul_node::Frame;
-use longhaul_units::{Duration, Instant};
+use longhaul_units::Instant;
 use longhaul_wire::{Aeth, NakCode, Packet, Syndrome, Verb};
 
 /// Times that a requester goes back, and not as far as it was acknowledged here: what lies between
 /// was acknowledged by others. One time may be the LAN's loss.
-const SKIPS: u8 = 2;
+const SKIPS: u32 = 2;
 /// Times that it goes back to what it was not acknowledged here, when its responder was never
 /// heard.
-const RETURNS_UNHEARD: u8 = 3;
+const RETURNS_UNHEARD: u32 = 3;
 /// The same when it was: half of the usual retries are left then.
-const RETURNS: u8 = 4;
+const RETURNS: u32 = 4;
 /// Timeouts in a row of which one to a responder that was never heard gets no other answer.
 const TIMEOUTS: u32 = 3;
-/// Time from one going back to the next, which tells repetitions from what the LAN duplicates or
-/// reorders.
-const APART: Duration = Duration::from_ms(1);
 /// Times that all that was acknowledged is sent again, at least.
 const RESENDS: u8 = 3;
 
 /// What a requester does while its responder is silent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Silence {
-    returns: u8,
-    skips: u8,
-    at: Option<Instant>,
+    returns: Repetitions,
+    /// Those of which the requester goes back not as far as it was acknowledged here.
+    skips: u32,
 }
 
 impl Flow {
@@ -66,7 +64,8 @@ impl Flow {
         let is_answered = self
             .requester
             .silence
-            .at
+            .returns
+            .last_at()
             .is_some_and(|at| self.responder.retransmission.heard_at() > at);
         if is_answered
             || !self.responder.retransmission.may_send()
@@ -74,17 +73,16 @@ impl Flow {
         {
             self.requester.silence = Silence::default();
         }
-        if self.requester.silence.at.is_some_and(|at| now.since(at) < APART) {
+        if !self.requester.silence.returns.count(now) {
             return false;
         }
         // A READ that is answered in part is asked for the rest of.
         let skips = seq > self.requester.acks.to()
             && self.store.awaited_at(seq).is_none_or(|read| read.first == seq);
-        self.requester.silence.at = Some(now);
-        self.requester.silence.returns = self.requester.silence.returns.saturating_add(1);
-        self.requester.silence.skips = self.requester.silence.skips.saturating_add(u8::from(skips));
+        let silence = &mut self.requester.silence;
+        silence.skips = silence.skips.saturating_add(u32::from(skips));
         let returns = if self.answer.is_deduced() { RETURNS_UNHEARD } else { RETURNS };
-        self.requester.silence.skips >= SKIPS || self.requester.silence.returns >= returns
+        silence.skips >= SKIPS || silence.returns.times() >= returns
     }
 
     /// True when no answer has ever come by and none will: a packet is refused for want of room.

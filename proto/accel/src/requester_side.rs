@@ -2,10 +2,10 @@
 
 use crate::DropReason;
 use crate::flow::Flow;
-use crate::lives::{REPEATED_APART, REPEATS_MAX};
 use crate::missing::Missing;
 use crate::policy::Duty;
 use crate::reads::{read_span, read_span_max};
+use crate::repetitions::APART;
 use crate::replay::Replay;
 use crate::shared::Shared;
 use crate::state::{Failed, Passing, Remains, State};
@@ -230,7 +230,7 @@ impl Flow {
             return !self.started || !is_answered_by_data(packet) || !self.may_be_sent(seq);
         }
         self.requester.missing.is_revealed_by(seq)
-            || self.lives.repeated.is_some_and(|repeated| repeated.seq == seq)
+            || self.lives.is_repeated(seq)
             || !self.may_be_sent(seq)
     }
 
@@ -288,7 +288,7 @@ impl Flow {
             self.lives.request_port = packet.udp_source_port();
         }
         self.requester.missing = Missing::default();
-        self.lives.repeated = None;
+        self.lives.note_accepted();
         self.requester.hold.note_accepted();
         if request.span.is_none() {
             self.reads.note_unresolved(request.read_len);
@@ -382,7 +382,7 @@ impl Flow {
         if self.requester.missing.note_gap(seq) {
             shared.counters.out_of_sequence += 1;
         }
-        self.note_repeated(now, seq);
+        self.lives.note_repeated(now, seq);
         self.drop_frame(shared, DropReason::PsnGap);
     }
 
@@ -401,7 +401,7 @@ impl Flow {
         if seq >= self.store.frontier().0 {
             self.ask_for_requester(now);
         } else if seq < self.requester.acks.to() && self.requester.replay.is_none() {
-            self.note_repeated(now, seq);
+            self.lives.note_repeated(now, seq);
         }
         self.requester.acks.repeat();
         shared.counters.duplicate_request += 1;
@@ -412,7 +412,7 @@ impl Flow {
     /// the patience of this box, which without it would be the requester's.
     fn ask_for_requester(&mut self, now: Instant) {
         let smoothed = self.responder.retransmission.rtt().smoothed();
-        let patience = smoothed.map_or(ACK_TIMEOUT_MIN, |rtt| rtt.max(REPEATED_APART));
+        let patience = smoothed.map_or(ACK_TIMEOUT_MIN, |rtt| rtt.max(APART));
         self.responder.retransmission.ask(now, patience, &self.store);
     }
 
@@ -465,9 +465,9 @@ impl Flow {
     /// A request of a flow that has failed at `since`.
     fn refuse(&mut self, now: Instant, shared: &mut Shared, packet: &Packet<'_>, since: Instant) {
         let seq = self.sequence_of(packet);
-        self.note_repeated(now, seq);
+        self.lives.note_repeated(now, seq);
         let is_another_life = !self.may_be_sent(seq)
-            || self.lives.repeated.is_some_and(|repeated| repeated.times >= REPEATS_MAX)
+            || self.lives.is_repeated_in_vain()
             || self.comes_by_another_port(packet);
         if is_another_life || now.since(since) >= FAILED_FOR {
             shared.counters.flows_reset += 1;
