@@ -109,8 +109,8 @@ impl Accelerator {
 
     /// QPNs of each established flow: its responder's, and its requester's once known.
     pub fn established(&self) -> impl Iterator<Item = (Qpn, Option<Qpn>)> + '_ {
-        let flows = self.flows.from(0).map(|(_, flow)| flow).filter(|flow| !flow.is_learnt());
-        flows.map(|flow| (flow.key.responder_qpn, flow.requester_qpn))
+        let flows = self.flows.from(0).map(|(_, flow)| flow).filter(|flow| !flow.is_learning());
+        flows.map(|flow| (flow.key().responder_qpn, flow.requester_qpn()))
     }
 
     /// How often a flow was established or forgotten: [`Accelerator::established`] differs only
@@ -139,11 +139,8 @@ impl Accelerator {
             Transport::Rc if side == WAN && opcode.is_request() => {
                 // Of another direction, but from the QP that answers: it shows how its frames look.
                 let slot = self.flows.by_requester(WireKey::of_wan_packet(packet));
-                if let Some(flow) = slot.and_then(|slot| self.flows.get_mut(slot))
-                    && flow.answer.is_deduced()
-                    && frame.icrc_is_right_at(&packet.layout())
-                {
-                    flow.answer.learn_from_responder(packet);
+                if let Some(flow) = slot.and_then(|slot| self.flows.get_mut(slot)) {
+                    flow.learn_answer(frame, packet);
                 }
                 self.pass(side, frame);
             }
@@ -173,14 +170,20 @@ impl Accelerator {
         }
     }
 
-    /// False when the ICRC is wrong: the frame was passed on for the receiver to judge.
+    /// `false` if the ICRC is wrong; the frame is still forwarded, so that the receiver can drop it.
+    #[inline(always)]
     pub(crate) fn is_sound(&mut self, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) -> bool {
-        let sound = frame.icrc_is_right_at(&packet.layout());
-        if !sound {
-            self.shared.counters.rx_icrc_encapsulated += 1;
-            self.pass(side, frame);
+        let is_sound = frame.icrc_is_right_at(&packet.layout());
+        if !is_sound {
+            self.pass_unsound(side, frame);
         }
-        sound
+        is_sound
+    }
+
+    #[cold]
+    fn pass_unsound(&mut self, side: Side, frame: &Frame<'_>) {
+        self.shared.counters.rx_icrc_encapsulated += 1;
+        self.pass(side, frame);
     }
 
     fn handle_lan_request(&mut self, now: Instant, frame: &Frame<'_>, packet: &Packet<'_>) {
@@ -276,8 +279,8 @@ impl Accelerator {
         if !self.flows.has_room() {
             return None;
         }
-        self.flow_changes += u64::from(!flow.is_learnt());
-        flow.tenant = self.shared.shares.join(&self.shared.config, flow.key.requester);
+        self.flow_changes += u64::from(!flow.is_learning());
+        flow.join(self.shared.shares.join(&self.shared.config, flow.key().requester));
         Some(flow)
     }
 
@@ -286,7 +289,7 @@ impl Accelerator {
         self.shared.counters.flows_evicted += 1;
         let followed =
             self.flows.get(slot).filter(|flow| flow.learning().is_some() && !flow.is_stray());
-        if let Some(pair) = followed.map(|flow| flow.key.pair()) {
+        if let Some(pair) = followed.map(|flow| flow.key().pair()) {
             self.note_unfollowed(now, pair);
         }
         self.remove_flow(slot);
@@ -294,10 +297,10 @@ impl Accelerator {
 
     pub(crate) fn remove_flow(&mut self, slot: u32) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
-        self.flow_changes += u64::from(!flow.is_learnt());
+        self.flow_changes += u64::from(!flow.is_learning());
         flow.close(&mut self.shared);
-        self.shared.shares.leave(flow.tenant);
-        if let Some(successor) = flow.lives.successor.filter(|&id| self.flows.is_current(id)) {
+        self.shared.shares.leave(flow.tenant());
+        if let Some(successor) = flow.successor().filter(|&id| self.flows.is_current(id)) {
             self.flows.take_requests(successor.slot);
         }
     }
@@ -352,9 +355,9 @@ impl Accelerator {
         flow.step_aside_if_draining(&mut self.shared);
         self.output.enqueue(id, flow);
         self.touched.add(id, flow);
-        let (delivered, closing) = (flow.store.is_empty(), flow.closing);
-        let has_successor = flow.lives.successor.is_some();
-        if flow.dreq_held && (delivered || !flow.delivers()) {
+        let (delivered, closing) = (flow.is_delivered(), flow.bookkeeping.is_closing);
+        let has_successor = flow.successor().is_some();
+        if flow.bookkeeping.holds_dreq && (delivered || !flow.delivers()) {
             self.dreqs.release(None, &mut self.flows, &mut self.shared);
         }
         if delivered && (closing || has_successor) {
@@ -366,9 +369,9 @@ impl Accelerator {
     fn arm(&mut self) {
         for id in self.touched.drain() {
             if let Some(flow) = self.flows.current_mut(id) {
-                flow.queued.is_touched = false;
+                flow.bookkeeping.is_touched = false;
                 let at = flow.deadline(&self.shared.config).map(|deadline| deadline.at);
-                flow.armed = self.timers.arm(id, flow.armed, at);
+                flow.bookkeeping.armed = self.timers.arm(id, flow.bookkeeping.armed, at);
             }
         }
     }
@@ -407,16 +410,16 @@ impl Node for Accelerator {
         self.arm();
         while let Some((at, id)) = self.timers.pop_due(now) {
             let Some(flow) = self.flows.current_mut(id) else { continue };
-            if flow.armed != Some(at) {
+            if flow.bookkeeping.armed != Some(at) {
                 continue;
             }
-            flow.armed = None;
+            flow.bookkeeping.armed = None;
             flow.handle_timeout(now, &mut self.shared);
             self.touch(id.slot);
         }
         let flows = &self.flows;
         self.timers.tidy(flows.len(), |id, at| {
-            flows.current(id).is_some_and(|flow| flow.armed == Some(at))
+            flows.current(id).is_some_and(|flow| flow.bookkeeping.armed == Some(at))
         });
         if self.dreqs.deadline().is_some_and(|deadline| deadline.at <= now) {
             self.dreqs.release(Some(now), &mut self.flows, &mut self.shared);

@@ -45,16 +45,16 @@ impl HeldDreqs {
                 shared.queue_to_wan(held.frame);
                 continue;
             };
-            let is_owed = !flow.store.is_empty() && flow.delivers();
+            let is_owed = !flow.is_delivered() && flow.delivers();
             match now.filter(|&now| held.until <= now) {
                 None if is_owed => self.0.push_back(held),
-                Some(now) if is_owed && flow.store.responder_next > held.delivered_to => {
-                    held.delivered_to = flow.store.responder_next;
+                Some(now) if is_owed && flow.delivered_to() > held.delivered_to => {
+                    held.delivered_to = flow.delivered_to();
                     held.until = now + shared.config.dreq_hold_max;
                     extended.push_back(held);
                 }
                 _ => {
-                    flow.dreq_held = false;
+                    flow.bookkeeping.holds_dreq = false;
                     shared.queue_to_wan(held.frame);
                 }
             }

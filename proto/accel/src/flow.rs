@@ -1,25 +1,49 @@
 //! One flow: the requests of one connection from a requester on the LAN to a responder beyond the
 //! WAN.
 
+mod acks;
+mod allowance;
+mod credits;
+mod drain;
+mod hold;
+mod learning;
+mod life;
+mod missing;
+mod mode;
+mod one_way;
+mod pace;
+mod reads;
+mod repetitions;
+mod replay;
+mod requester;
+mod requester_side;
+mod responder;
+mod responder_side;
+mod retransmission;
+mod rtt;
+mod state;
+mod window;
+
 use crate::answer::Answer;
-use crate::credits::Credits;
-use crate::flow_mode::FlowMode;
-use crate::learning::Learning;
-use crate::lives::Lives;
+use crate::bookkeeping::Bookkeeping;
 use crate::policy::Duty;
-use crate::reads::Reads;
-use crate::requester::{Requester, Sent};
-use crate::responder::Responder;
 use crate::shared::Shared;
 use crate::shares::TenantId;
-use crate::state::{Failed, Passing, State};
 use crate::store::{Kind, Store};
-use crate::window::Window;
 use crate::{Config, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt};
-use longhaul_node::Deadline;
+use credits::Credits;
+use learning::Learning;
+use life::Lives;
+use longhaul_node::{Deadline, Frame};
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
 use longhaul_wire::{NakCode, Packet};
+use mode::FlowMode;
+use reads::Reads;
+use requester::{Requester, Sent};
+use responder::Responder;
+use state::{Failed, Passing, State};
 use std::net::IpAddr;
+use window::Window;
 
 /// Sequence numbers start this far up, so that PSNs before the first one have one too.
 const SEQUENCE_BASE: u64 = 1 << 32;
@@ -48,21 +72,12 @@ pub(crate) struct Beginning {
     pub(crate) dscp: u8,
 }
 
-/// Frames that must leave before a flow's own: neither stored packets nor pseudo-ACKs overtake what
-/// was passed on before, as marks of the queues.
+/// Frames in the queues that must leave before a flow's own: neither stored packets nor pseudo-ACKs
+/// overtake what was passed on before.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Marks {
-    pub(crate) lan: u64,
-    pub(crate) wan: u64,
-}
-
-/// Which of the accelerator's queues a flow is in.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Queued {
-    /// That of flows whose duties are processed and whose timers are set at the end of a batch.
-    pub(crate) is_touched: bool,
-    pub(crate) in_lan_ring: bool,
-    pub(crate) in_wan_ring: bool,
+struct Marks {
+    lan: u64,
+    wan: u64,
 }
 
 impl Beginning {
@@ -81,37 +96,31 @@ impl Beginning {
 }
 
 pub(crate) struct Flow {
-    pub(crate) key: FlowKey,
+    key: FlowKey,
     /// Whose memory its store takes.
-    pub(crate) tenant: TenantId,
-    pub(crate) requester_qpn: Option<Qpn>,
-    pub(crate) state: State,
-    pub(crate) mode: FlowMode,
-    pub(crate) learnt: Learnt,
+    tenant: TenantId,
+    requester_qpn: Option<Qpn>,
+    state: State,
+    mode: FlowMode,
+    learnt: Learnt,
     /// Its connection has an alternate path.
-    pub(crate) has_alternate: bool,
-    pub(crate) reads: Reads,
-    pub(crate) answer: Answer,
-    pub(crate) store: Store,
+    has_alternate: bool,
+    reads: Reads,
+    answer: Answer,
+    store: Store,
     /// MSN at which the store counts no messages.
-    pub(crate) msn_base: Msn,
+    msn_base: Msn,
     /// False until the first request was stored.
-    pub(crate) started: bool,
+    started: bool,
 
-    pub(crate) requester: Requester,
-    pub(crate) responder: Responder,
-    pub(crate) marks: Marks,
-    pub(crate) lives: Lives,
-    pub(crate) closing: bool,
-
-    // Towards the accelerator's tables.
-    pub(crate) used: bool,
-    pub(crate) armed: Option<Instant>,
-    pub(crate) queued: Queued,
-    pub(crate) dreq_held: bool,
-
-    pub(crate) counters: FlowCounters,
-    pub(crate) drops: Drops,
+    requester: Requester,
+    responder: Responder,
+    marks: Marks,
+    lives: Lives,
+    /// The accelerator's own.
+    pub(crate) bookkeeping: Bookkeeping,
+    counters: FlowCounters,
+    drops: Drops,
 }
 
 impl Flow {
@@ -139,17 +148,83 @@ impl Flow {
             responder: Responder::new(now, Window::of(config.role)),
             marks: Marks::default(),
             lives: Lives::default(),
-            closing: false,
-            used: true,
-            armed: None,
-            queued: Queued::default(),
-            dreq_held: false,
+            bookkeeping: Bookkeeping { is_used: true, ..Bookkeeping::default() },
             counters: FlowCounters::default(),
             drops: Drops::default(),
         }
     }
 
-    pub(crate) fn drop_frame(&mut self, shared: &mut Shared, reason: DropReason) {
+    pub(crate) fn key(&self) -> &FlowKey {
+        &self.key
+    }
+
+    pub(crate) fn tenant(&self) -> TenantId {
+        self.tenant
+    }
+
+    /// Its store takes memory of `tenant` from here on; it is empty.
+    pub(crate) fn join(&mut self, tenant: TenantId) {
+        self.tenant = tenant;
+    }
+
+    pub(crate) fn requester_qpn(&self) -> Option<Qpn> {
+        self.requester_qpn
+    }
+
+    pub(crate) fn set_requester(&mut self, qpn: Qpn) {
+        self.requester_qpn = Some(qpn);
+    }
+
+    pub(crate) fn take_requester(&mut self) -> Option<Qpn> {
+        self.requester_qpn.take()
+    }
+
+    /// True if nothing is stored.
+    #[inline]
+    pub(crate) fn is_delivered(&self) -> bool {
+        self.store.is_empty()
+    }
+
+    /// The PSN behind the last packet that the responder is known to have.
+    pub(crate) fn delivered_to(&self) -> u64 {
+        self.store.responder_next
+    }
+
+    /// Stored packets must not overtake the requests that have passed.
+    pub(crate) fn follow_passed_requests(&mut self, shared: &Shared) {
+        self.marks.wan = shared.to_wan.mark();
+    }
+
+    /// Pseudo-ACKs must not overtake the responses that have passed.
+    fn follow_passed_responses(&mut self, shared: &Shared) {
+        self.marks.lan = shared.to_lan.mark();
+    }
+
+    /// True if an answer to the requester overtakes nothing.
+    #[inline]
+    pub(crate) fn may_answer(&self, shared: &Shared) -> bool {
+        shared.to_lan.has_passed(self.marks.lan)
+    }
+
+    /// True if a stored packet overtakes nothing.
+    #[inline]
+    pub(crate) fn may_deliver(&self, shared: &Shared) -> bool {
+        shared.to_wan.has_passed(self.marks.wan)
+    }
+
+    /// A request from the responder's QP shows how its frames look.
+    pub(crate) fn learn_answer(&mut self, frame: &Frame<'_>, packet: &Packet<'_>) {
+        if self.answer.is_deduced() && frame.icrc_is_right_at(&packet.layout()) {
+            self.answer.learn_from_responder(packet);
+        }
+    }
+
+    /// The last ACK is to be sent again.
+    pub(crate) fn repeat_ack(&mut self) {
+        self.requester.acks.repeat();
+    }
+
+    fn drop_frame(&mut self, shared: &mut Shared, reason: DropReason) {
         self.drops.count(reason);
         shared.counters.drops.count(reason);
     }
@@ -236,7 +311,7 @@ impl Flow {
         matches!(self.state, State::Terminated)
     }
 
-    pub(crate) fn is_learnt(&self) -> bool {
+    pub(crate) fn is_learning(&self) -> bool {
         matches!(self.state, State::Learning(_))
     }
 

@@ -50,7 +50,7 @@ impl Accelerator {
     fn close_flow(&mut self, key: FlowKey) {
         let Some(slot) = self.flows.by_responder(key.wire()) else { return };
         if let Some(flow) = self.flows.get_mut(slot) {
-            flow.closing = true;
+            flow.bookkeeping.is_closing = true;
         }
         self.touch(slot);
     }
@@ -68,7 +68,7 @@ impl Accelerator {
             return;
         }
         let mut flow = Flow::new(now, &self.shared.config, key, beginning);
-        flow.marks.wan = self.shared.to_wan.mark();
+        flow.follow_passed_requests(&self.shared);
         match self.add_flow(now, flow) {
             Some(_) => self.shared.counters.flows_from_cm += 1,
             None => self.shared.counters.flow_table_full += 1,
@@ -80,17 +80,17 @@ impl Accelerator {
         let Some(slot) = self.flows.by_responder(key.wire()) else { return false };
         let id = self.flows.id(slot);
         let Some(flow) = self.flows.get_mut(slot) else { return false };
-        if flow.store.is_empty() || !flow.delivers() {
+        if flow.is_delivered() || !flow.delivers() {
             return false;
         }
-        if flow.dreq_held {
+        if flow.bookkeeping.holds_dreq {
             self.shared.counters.drops.count(DropReason::DreqHeld);
             return true;
         }
         let Some(held) = self.shared.hold(frame) else { return true };
-        flow.dreq_held = true;
+        flow.bookkeeping.holds_dreq = true;
         let until = now + self.shared.config.dreq_hold_max;
-        let delivered_to = flow.store.responder_next;
+        let delivered_to = flow.delivered_to();
         self.dreqs.push(HeldDreq { frame: held, flow: id, delivered_to, until });
         self.shared.counters.dreqs_held += 1;
         true

@@ -53,12 +53,12 @@ impl Output {
 
     /// Puts `flow` into the ring of each side that it has something to send to.
     pub(crate) fn enqueue(&mut self, id: SlotId, flow: &mut Flow) {
-        if !flow.queued.in_lan_ring && flow.owes_requester() {
-            flow.queued.in_lan_ring = true;
+        if !flow.bookkeeping.in_lan_ring && flow.owes_requester() {
+            flow.bookkeeping.in_lan_ring = true;
             self.lan_ring.push_back(id);
         }
-        if !flow.queued.in_wan_ring && flow.owes_responder() {
-            flow.queued.in_wan_ring = true;
+        if !flow.bookkeeping.in_wan_ring && flow.owes_responder() {
+            flow.bookkeeping.in_wan_ring = true;
             self.wan_ring.push_back(id);
         }
     }
@@ -106,11 +106,11 @@ impl Accelerator {
             self.output.lan_ring.pop_front();
             return Some(0);
         };
-        if !self.shared.to_lan.has_passed(flow.marks.lan) {
+        if !flow.may_answer(&self.shared) {
             return None;
         }
         self.output.lan_ring.pop_front();
-        flow.queued.in_lan_ring = false;
+        flow.bookkeeping.in_lan_ring = false;
         let mut bytes = 0;
         if flow.owes_requester() {
             flow.answer_requester(now, &mut self.shared, |frame| {
@@ -165,7 +165,7 @@ impl Accelerator {
     fn send_stored(&mut self, now: Instant, out: &mut dyn Transmit, most: usize) -> usize {
         let Some(&id) = self.output.wan_ring.front() else { return 0 };
         let Some(flow) = self.flows.current_mut(id) else { return 0 };
-        if !self.shared.to_wan.has_passed(flow.marks.wan) {
+        if !flow.may_deliver(&self.shared) {
             return 0;
         }
         let mut sent = 0;
@@ -190,7 +190,7 @@ impl Accelerator {
         if flow.owes_responder() {
             self.output.wan_ring.push_back(id);
         } else {
-            flow.queued.in_wan_ring = false;
+            flow.bookkeeping.in_wan_ring = false;
         }
     }
 }

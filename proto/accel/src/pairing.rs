@@ -14,6 +14,39 @@ use longhaul_wire::{Aeth, NakCode, Packet, Syndrome};
 /// How long a requester that is not followed may still be acknowledged.
 const UNFOLLOWED_FOR: Duration = Duration::from_ms(1000);
 
+/// Candidates looked at per millisecond for ACKs to unknown QPs: about a hundredth of a core's
+/// time.
+const LOOKS_PER_MS: usize = 1 << 15;
+
+/// Bounds the work on ACKs that no known flow claims.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    left: usize,
+    since: Instant,
+    /// Answers to questions may come until then.
+    pub(crate) answers_until: Instant,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Looks { left: LOOKS_PER_MS, since: Instant::ZERO, answers_until: Instant::ZERO }
+    }
+}
+
+impl Looks {
+    /// True when `candidates` may be looked through now.
+    pub(crate) fn take(&mut self, now: Instant, candidates: usize) -> bool {
+        if now.since(self.since) >= Duration::from_ms(1) {
+            (self.since, self.left) = (now, LOOKS_PER_MS);
+        }
+        let may = self.left >= candidates.min(LOOKS_PER_MS);
+        if may {
+            self.left = self.left.saturating_sub(candidates);
+        }
+        may
+    }
+}
+
 impl Accelerator {
     /// An ACK for an unknown QP names the requester of the one flow that it fits. True when there
     /// is one.

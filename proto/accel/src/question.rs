@@ -58,7 +58,7 @@ impl Accelerator {
             known.filter(|&slot| self.flows.get(slot).is_some_and(|flow| flow.is_terminated()));
         match terminated.and_then(|slot| Some((slot, self.flows.get_mut(slot)?))) {
             Some((slot, flow)) => {
-                flow.requester.acks.repeat();
+                flow.repeat_ack();
                 self.touch(slot);
             }
             None => self.pass(LAN, frame),

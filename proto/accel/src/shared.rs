@@ -1,6 +1,6 @@
 //! What all flows of an accelerator share: configuration, memory, counters and queues.
 
-use crate::learning::Looks;
+use crate::pairing::Looks;
 use crate::queue::Queue;
 use crate::shares::Shares;
 use crate::store::Spare;

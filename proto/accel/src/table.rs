@@ -37,7 +37,7 @@ fn has_responder<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> boo
         slots
             .get(slot as usize)
             .and_then(|s| s.flow.as_deref())
-            .is_some_and(|flow| flow.key.wire() == *key)
+            .is_some_and(|flow| flow.key().wire() == *key)
     }
 }
 
@@ -46,7 +46,7 @@ fn has_requester<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> boo
     |slot| {
         let flow = slots.get(slot as usize).and_then(|s| s.flow.as_deref());
         flow.is_some_and(|flow| {
-            flow.requester_qpn.is_some_and(|qpn| flow.key.to_requester(qpn) == *key)
+            flow.requester_qpn().is_some_and(|qpn| flow.key().to_requester(qpn) == *key)
         })
     }
 }
@@ -163,13 +163,13 @@ impl FlowTable {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(flow) = self.slots[self.hand].flow.as_deref_mut() else { continue };
             let is_watched = !flow.delivers();
-            if flow.is_learnt() && flow.is_stray() {
+            if flow.is_learning() && flow.is_stray() {
                 return Some(self.hand as u32);
             }
-            let was_used = std::mem::take(&mut flow.used);
+            let was_used = std::mem::take(&mut flow.bookkeeping.is_used);
             if is_watched && !was_used {
                 watched = watched.or(Some(self.hand as u32));
-            } else if !was_used && flow.store.is_empty() {
+            } else if !was_used && flow.is_delivered() {
                 idle = idle.or(Some(self.hand as u32));
             }
         }
@@ -183,7 +183,7 @@ impl FlowTable {
 
     /// Takes a flow in. Its key must not be known. `None` when the table is full.
     pub(crate) fn insert(&mut self, flow: Flow) -> Option<u32> {
-        let key = flow.key.wire();
+        let key = flow.key().wire();
         let slot = self.insert_successor(flow)?;
         self.by_responder.insert(&key, slot, has_responder(&self.slots, &key));
         Some(slot)
@@ -200,7 +200,7 @@ impl FlowTable {
             }
             None => return None,
         };
-        if let Some(qpn) = flow.requester_qpn {
+        if let Some(qpn) = flow.requester_qpn() {
             self.set_requester(slot, &flow, qpn);
         }
         self.slots[slot as usize].flow = Some(Box::new(flow));
@@ -209,13 +209,13 @@ impl FlowTable {
 
     /// Requests that belonged to another life of the flow in `slot` are its own from here on.
     pub(crate) fn take_requests(&mut self, slot: u32) {
-        let Some(key) = self.get(slot).map(|flow| flow.key.wire()) else { return };
+        let Some(key) = self.get(slot).map(|flow| flow.key().wire()) else { return };
         self.by_responder.insert(&key, slot, has_responder(&self.slots, &key));
         self.last_lan = None;
     }
 
     fn set_requester(&mut self, slot: u32, flow: &Flow, qpn: Qpn) {
-        let key = flow.key.to_requester(qpn);
+        let key = flow.key().to_requester(qpn);
         self.by_requester.insert(&key, slot, has_requester(&self.slots, &key));
         self.last_wan = None;
     }
@@ -228,7 +228,7 @@ impl FlowTable {
         else {
             return;
         };
-        let (pair, is_paired) = (flow.key.pair(), flow.requester_qpn.is_some());
+        let (pair, is_paired) = (flow.key().pair(), flow.requester_qpn().is_some());
         let Some(learning) = flow.learning_mut().filter(|_| !is_paired) else { return };
         self.unpaired.entry(pair).or_default().put(
             slot,
@@ -239,7 +239,7 @@ impl FlowTable {
 
     fn remove_candidate(&mut self, slot: u32) {
         let Some(flow) = self.get_mut(slot) else { return };
-        let pair = flow.key.pair();
+        let pair = flow.key().pair();
         let Some(place) = flow.learning_mut().and_then(|learning| learning.place.take()) else {
             return;
         };
@@ -272,8 +272,8 @@ impl FlowTable {
     pub(crate) fn pair(&mut self, slot: u32, qpn: Qpn) {
         self.remove_candidate(slot);
         let Some(flow) = self.get_mut(slot) else { return };
-        flow.requester_qpn = Some(qpn);
-        let to_requester = flow.key.to_requester(qpn);
+        flow.set_requester(qpn);
+        let to_requester = flow.key().to_requester(qpn);
         self.by_requester.insert(&to_requester, slot, has_requester(&self.slots, &to_requester));
         self.last_wan = None;
     }
@@ -281,8 +281,8 @@ impl FlowTable {
     /// The requester of the flow in `slot` may be another one.
     pub(crate) fn unpair(&mut self, slot: u32) {
         let Some(flow) = self.get_mut(slot) else { return };
-        let key = flow.key;
-        if let Some(qpn) = flow.requester_qpn.take() {
+        let key = *flow.key();
+        if let Some(qpn) = flow.take_requester() {
             self.forget_requester(slot, &key, qpn);
         }
     }
@@ -291,8 +291,8 @@ impl FlowTable {
     /// owner.
     pub(crate) fn let_requester_go(&mut self, slot: u32) {
         let Some(flow) = self.get(slot) else { return };
-        if let Some(qpn) = flow.requester_qpn {
-            let key = flow.key;
+        if let Some(qpn) = flow.requester_qpn() {
+            let key = *flow.key();
             self.forget_requester(slot, &key, qpn);
             self.orphans.push(slot);
         }
@@ -306,7 +306,7 @@ impl FlowTable {
     /// The flow without a requester that an ACK or NAK with `key` for `psn` is for.
     pub(crate) fn orphan(&self, key: WireKey, psn: Psn) -> Option<u32> {
         let is_for = |flow: &Flow| {
-            flow.requester_qpn.is_some_and(|qpn| flow.key.to_requester(qpn) == key)
+            flow.requester_qpn().is_some_and(|qpn| flow.key().to_requester(qpn) == key)
                 && flow.has_outstanding(psn)
         };
         self.orphans.iter().copied().find(|&slot| self.get(slot).is_some_and(is_for))
@@ -322,10 +322,10 @@ impl FlowTable {
         let flow = self.slots.get_mut(slot as usize)?.flow.take()?;
         self.slots[slot as usize].generation = self.slots[slot as usize].generation.wrapping_add(1);
         self.free.push(slot);
-        self.by_responder.remove(&flow.key.wire(), slot);
+        self.by_responder.remove(&flow.key().wire(), slot);
         self.last_lan = None;
-        if let Some(qpn) = flow.requester_qpn {
-            self.forget_requester(slot, &flow.key, qpn);
+        if let Some(qpn) = flow.requester_qpn() {
+            self.forget_requester(slot, &flow.key(), qpn);
         }
         self.orphans.retain(|&orphan| orphan != slot);
         Some(flow)

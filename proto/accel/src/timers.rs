@@ -20,7 +20,7 @@ impl Touched {
     /// Adds `flow`, once.
     #[inline]
     pub(crate) fn add(&mut self, id: SlotId, flow: &mut Flow) {
-        if !std::mem::replace(&mut flow.queued.is_touched, true) {
+        if !std::mem::replace(&mut flow.bookkeeping.is_touched, true) {
             self.0.push(id);
         }
     }

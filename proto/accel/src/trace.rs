@@ -4,7 +4,6 @@
 //! A trace keeps numbers, no frames, so that thousands of flows between two hosts can be followed
 //! at once.
 
-use crate::requester_side::GAP_MAX;
 use longhaul_units::{Duration, Instant, Psn};
 use std::collections::VecDeque;
 
@@ -18,6 +17,9 @@ const ACK_LATE: Duration = Duration::from_ms(1000);
 /// PSNs that a requester may have outstanding: one that is further from the latest belongs to
 /// another life of its QP.
 pub(crate) const OUTSTANDING_MAX: u64 = 1 << 18;
+/// A gap of more PSNs than this, with nothing undelivered, is a QP that begins anew rather than
+/// loss on a LAN.
+pub(crate) const GAP_MAX: u64 = 4096;
 
 /// The requests of one flow, by number.
 #[derive(Debug)]

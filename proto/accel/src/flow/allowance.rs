@@ -15,8 +15,8 @@
 //! about a quarter of the usual budget of eight timeouts, and gains two bytes for each one
 //! delivered.
 
+use super::rtt::Rtt;
 use crate::Config;
-use crate::rtt::Rtt;
 use longhaul_units::{Duration, Instant};
 
 /// Shortest time over which delivery is measured: some losses' recovery, half of the shortest

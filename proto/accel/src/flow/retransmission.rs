@@ -1,10 +1,10 @@
 //! Retransmission towards a responder: the timer, its probes, going back, and the RTT that the
 //! responder's answers show.
 
+use super::rtt::Rtt;
+use super::window::Window;
 use crate::Config;
-use crate::rtt::Rtt;
 use crate::store::Store;
-use crate::window::Window;
 use longhaul_units::{Duration, Instant};
 
 /// Longest time that is given to what may come by itself: a requester's repetition of a READ after

@@ -1,11 +1,11 @@
 //! A flow towards its requester: what that has sent, was acknowledged, and is owed.
 
-use crate::acks::Acks;
-use crate::allowance::Allowance;
-use crate::hold::Hold;
-use crate::missing::Missing;
-use crate::one_way::Silence;
-use crate::replay::Replay;
+use super::acks::Acks;
+use super::allowance::Allowance;
+use super::hold::Hold;
+use super::missing::Missing;
+use super::one_way::Silence;
+use super::replay::Replay;
 
 /// How far the requester has sent, as PSNs.
 #[derive(Clone, Copy, Debug)]

@@ -11,10 +11,10 @@
 //! answers come by again, a promise that is still kept is fulfilled as ever, one that was let go
 //! and is missed fails the flow, and the flow is learnt anew.
 
-use crate::flow::Flow;
-use crate::repetitions::Repetitions;
+use super::Flow;
+use super::repetitions::Repetitions;
+use super::state::{Passing, Remains, State};
 use crate::shared::Shared;
-use crate::state::{Passing, Remains, State};
 use crate::{DropReason, PassReason};
 use longhaul_node::Frame;
 use longhaul_units::Instant;
@@ -121,7 +121,7 @@ impl Flow {
         self.requester.sent.note_last();
         self.begin_sides_afresh();
         self.state.pass(reason, if self.started { Remains::Owed } else { Remains::None });
-        self.marks.wan = shared.to_wan.mark();
+        self.follow_passed_requests(shared);
         self.responder.retransmission.restart_timer(now);
         if self.store.is_empty() {
             self.let_remains_go(shared);

@@ -8,8 +8,8 @@
 //! covers the round trip to the responder, so that a requester counts no more RNR NAKs than it
 //! would without the box, and grows with the time that the responder has not been ready.
 
+use super::Flow;
 use crate::Config;
-use crate::flow::Flow;
 use crate::shared::Shared;
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Syndrome, rnr_timer_code};

@@ -1,8 +1,8 @@
 //! What a terminated flow does with what its responder sends, and how it sends to it.
 
-use crate::flow::Flow;
-use crate::missing::Missing;
-use crate::retransmission::Cause;
+use super::Flow;
+use super::missing::Missing;
+use super::retransmission::Cause;
 use crate::shared::Shared;
 use crate::trace::OUTSTANDING_MAX;
 use crate::{DropReason, WAN};
@@ -23,7 +23,7 @@ impl Flow {
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
-        self.used = true;
+        self.bookkeeping.is_used = true;
         self.answer.learn_from_responder(packet);
         if !self.is_terminated() && !self.is_for_remains(now, shared, frame, packet) {
             return;
@@ -229,7 +229,7 @@ impl Flow {
         self.resolve_by_response(packet, frame.payload.len());
         let seq = packet.psn().unwrap_near(self.store.responder_next).unwrap_or(0);
         if self.requester.replay.take_if(|replay| replay.ends_with(seq)).is_some() {
-            self.marks.lan = shared.to_lan.mark();
+            self.follow_passed_responses(shared);
         }
         let Some(&awaited) = self.store.awaited.front() else { return };
         let Some(sent_at) =
@@ -272,7 +272,7 @@ impl Flow {
             self.store.count_answered(last);
             self.requester.acks.raise_with(last + 1, messages);
             // A pseudo-ACK behind the READ must not overtake its last response.
-            self.marks.lan = shared.to_lan.mark();
+            self.follow_passed_responses(shared);
         }
     }
 

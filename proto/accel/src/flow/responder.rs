@@ -1,9 +1,9 @@
 //! A flow towards its responder: how packets are sent to it, and what it has promised.
 
-use crate::credits::Credits;
-use crate::pace::Pace;
-use crate::retransmission::Retransmission;
-use crate::window::Window;
+use super::credits::Credits;
+use super::pace::Pace;
+use super::retransmission::Retransmission;
+use super::window::Window;
 use longhaul_units::Instant;
 
 /// The side of a flow towards its responder.

@@ -1,7 +1,7 @@
 //! The states of a flow, each with the data that exist in it alone.
 
-use crate::flow_mode::FlowMode;
-use crate::learning::Learning;
+use super::learning::Learning;
+use super::mode::FlowMode;
 use crate::policy::Duty;
 use crate::{FlowState, PassReason};
 use longhaul_units::Instant;

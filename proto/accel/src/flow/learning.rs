@@ -6,13 +6,13 @@
 //! numbers alone ([`Trace`]). Then it is *taken over*: at the first ACK behind which the store has
 //! everything that its requester sent.
 
-use crate::credits::Credits;
-use crate::flow::{Flow, first_sequence};
+use super::credits::Credits;
+use super::repetitions::Repetitions;
+use super::requester_side::Request;
+use super::state::{Remains, State};
+use super::{Flow, first_sequence};
 use crate::question::ask_instead_of;
-use crate::repetitions::Repetitions;
-use crate::requester_side::Request;
 use crate::shared::Shared;
-use crate::state::{Remains, State};
 use crate::store::Kind;
 use crate::trace::{Count, Fit, Trace};
 use crate::{Config, Learnt, PassReason, Role};
@@ -25,10 +25,6 @@ const WATCHED_BYTES_MAX: u64 = 16 << 20;
 /// A flow that is not paired within this time, and so many requests, passes for good.
 const LEARNT_WITHIN: Duration = Duration::from_ms(10_000);
 const LEARNT_WITHIN_REQUESTS: u64 = 1000;
-/// Candidates looked at per millisecond for ACKs to unknown QPs: about a hundredth of a core's
-/// time.
-const LOOKS_PER_MS: usize = 1 << 15;
-
 /// What is known of a flow while it is learnt.
 #[derive(Debug)]
 pub(crate) struct Learning {
@@ -119,35 +115,6 @@ const ASKED_AFTER: u32 = 2;
 /// Times that a requester goes back without reaching what its responder lacks until that is taken
 /// for lost: it may have sent that each time, and the LAN have lost it.
 const TIMES_GONE_BACK: u32 = 4;
-
-/// Bounds the work on ACKs that no known flow claims.
-#[derive(Debug)]
-pub(crate) struct Looks {
-    left: usize,
-    since: Instant,
-    /// Answers to questions may come until then.
-    pub(crate) answers_until: Instant,
-}
-
-impl Default for Looks {
-    fn default() -> Self {
-        Looks { left: LOOKS_PER_MS, since: Instant::ZERO, answers_until: Instant::ZERO }
-    }
-}
-
-impl Looks {
-    /// True when `candidates` may be looked through now.
-    pub(crate) fn take(&mut self, now: Instant, candidates: usize) -> bool {
-        if now.since(self.since) >= Duration::from_ms(1) {
-            (self.since, self.left) = (now, LOOKS_PER_MS);
-        }
-        let may = self.left >= candidates.min(LOOKS_PER_MS);
-        if may {
-            self.left = self.left.saturating_sub(candidates);
-        }
-        may
-    }
-}
 
 impl Learning {
     /// Of a flow whose next packet is `start`.
@@ -303,7 +270,7 @@ impl Flow {
 
     /// True when it can be one that lacks packets from before this box was on the path.
     pub(crate) fn begins_behind(&self, next: Psn) -> bool {
-        let learning = self.state.learning().filter(|_| self.is_learnt());
+        let learning = self.state.learning().filter(|_| self.is_learning());
         learning
             .is_some_and(|learning| learning.trace.begins_behind(learning.trace.sequence_of(next)))
     }
@@ -366,7 +333,7 @@ impl Flow {
         count: Count,
     ) -> bool {
         let seq = self.sequence_of(packet);
-        let is_learnt = self.is_learnt();
+        let is_learnt = self.is_learning();
         let Some(learning) = self.state.learning_mut() else { return false };
         let evidence = Evidence { requester_qpn: packet.dest_qp(), msn: aeth.msn, count };
         let before = learning.evidence.replace(evidence);
@@ -444,8 +411,8 @@ impl Flow {
         self.responder.retransmission.restart_timer(now);
         self.answer.learn_from_responder(packet);
         // Neither stored packets nor pseudo-ACKs overtake what was passed on before.
-        self.marks.wan = shared.to_wan.mark();
-        self.marks.lan = shared.to_lan.mark();
+        self.follow_passed_requests(shared);
+        self.follow_passed_responses(shared);
         shared.counters.flows_from_traffic += 1;
         if let Some(sent_at) = released.sample {
             self.responder.retransmission.sample(sent_at, now);

@@ -1,23 +1,20 @@
 //! What a terminated flow does with requests from the LAN, and what it answers.
 
+use super::Flow;
+use super::missing::Missing;
+use super::reads::{read_span, read_span_max};
+use super::repetitions::APART;
+use super::replay::Replay;
+use super::state::{Failed, Passing, Remains, State};
 use crate::DropReason;
-use crate::flow::Flow;
-use crate::missing::Missing;
 use crate::policy::Duty;
-use crate::reads::{read_span, read_span_max};
-use crate::repetitions::APART;
-use crate::replay::Replay;
 use crate::shared::Shared;
-use crate::state::{Failed, Passing, Remains, State};
 use crate::store::{ENTRY_OVERHEAD, Kind};
-use crate::trace::Requested;
+use crate::trace::{GAP_MAX, Requested};
 use longhaul_node::{Frame, FrameBuf, FramePool};
 use longhaul_units::{Duration, Instant, Psn};
 use longhaul_wire::{NakCode, Opcode, Packet, Position, Syndrome, Verb};
 
-/// A gap of more PSNs than this, with nothing undelivered, is a QP that begins anew rather than
-/// loss on a LAN.
-pub(crate) const GAP_MAX: u64 = 4096;
 /// A packet this far ahead of or behind what is expected belongs to another life of the QP.
 pub(crate) const WINDOW: u64 = 1 << 22;
 /// Time after which a failed flow is learnt afresh.
@@ -98,7 +95,7 @@ impl Flow {
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
-        self.used = true;
+        self.bookkeeping.is_used = true;
         self.reads.learn(packet, frame.payload.len());
         self.answer.learn_from_request(packet);
         let request = self.request_of(packet);
@@ -114,7 +111,7 @@ impl Flow {
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
-        self.used = true;
+        self.bookkeeping.is_used = true;
         if !self.mode.is_final() {
             self.settle_mode(&shared.config, packet);
         }
