@@ -170,7 +170,7 @@ impl Accelerator {
         }
     }
 
-    /// `false` if the ICRC is wrong; the frame is still forwarded, so that the receiver can drop it.
+    /// `false` if the ICRC is wrong; the frame is still forwarded, so that the receiver drops it.
     #[inline(always)]
     pub(crate) fn is_sound(&mut self, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) -> bool {
         let is_sound = frame.icrc_is_right_at(&packet.layout());

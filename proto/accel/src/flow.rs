@@ -95,6 +95,7 @@ impl Beginning {
     }
 }
 
+/// One flow: its state, what is stored of it, and its two sides.
 pub(crate) struct Flow {
     key: FlowKey,
     /// Whose memory its store takes.
@@ -110,21 +111,20 @@ pub(crate) struct Flow {
     store: Store,
     /// MSN at which the store counts no messages.
     msn_base: Msn,
-    /// False until the first request was stored.
+    /// The store has held a request of this life.
     started: bool,
 
     requester: Requester,
     responder: Responder,
     marks: Marks,
     lives: Lives,
-    /// The accelerator's own.
     pub(crate) bookkeeping: Bookkeeping,
     counters: FlowCounters,
     drops: Drops,
 }
 
 impl Flow {
-    /// A flow as `config` wants it. Its mode is looked up again when its first request comes.
+    /// A flow in the mode that the policy has for it, until its first request decides.
     pub(crate) fn new(now: Instant, config: &Config, key: FlowKey, beginning: Beginning) -> Self {
         let start = first_sequence(beginning.psn);
         let has_alternate = beginning.alternate.is_some();
@@ -234,13 +234,13 @@ impl Flow {
         self.msn_base.plus(messages as u32)
     }
 
-    /// The flow's first request: its DSCP decides, whatever the connection manager's messages had.
+    /// Sets the mode by the DSCP of the first request, whatever that of the CM's messages.
     pub(crate) fn settle_mode(&mut self, config: &Config, packet: &Packet<'_>) {
         self.mode = FlowMode::requested(config, &self.key, dscp(packet));
         self.state.settle(&self.mode, self.has_alternate);
     }
 
-    /// Lets everything stored go and expects `packet` next, as a flow of which nothing is known.
+    /// Discards the store and learns the flow anew, from `packet` on.
     pub(crate) fn restart_learning(
         &mut self,
         now: Instant,
@@ -259,15 +259,15 @@ impl Flow {
         self.responder.credits = Credits::default();
     }
 
-    /// Owes neither side anything any more, and waits for nothing.
-    pub(crate) fn begin_sides_afresh(&mut self) {
+    /// Owes neither side anything any more, and awaits nothing: a state ends.
+    fn begin_sides_afresh(&mut self) {
         self.reads = self.reads.afresh();
         self.lives = self.lives.afresh();
         self.requester = self.requester.afresh();
         self.responder = self.responder.afresh();
     }
 
-    /// Discards what is stored; counts what had been acknowledged and is lost.
+    /// Discards the store, which begins at `start` now. Counts what was acknowledged and is lost.
     pub(crate) fn discard_store(&mut self, shared: &mut Shared, start: u64) {
         match self.state {
             State::Terminated => {
@@ -283,14 +283,14 @@ impl Flow {
         self.requester.acks = self.requester.acks.restarted(start);
     }
 
-    /// Lets everything go before the flow is removed.
+    /// Discards the store before the flow is removed.
     pub(crate) fn close(&mut self, shared: &mut Shared) {
         let end = self.store.end();
         self.discard_store(shared, end);
     }
 
-    /// Gives up. `nak_is_owed`: the requester is to learn by a fatal NAK of this `code` on the first
-    /// packet that it was not acknowledged.
+    /// Fails the flow. `nak_is_owed`: its requester has to learn so, by a fatal NAK of this `code`
+    /// on the first packet that it was not acknowledged.
     pub(crate) fn fail(
         &mut self,
         now: Instant,
@@ -319,7 +319,7 @@ impl Flow {
         self.state.name()
     }
 
-    /// What is known of it while its requester is not certain.
+    /// What is learnt of it, while its requester is not certain.
     pub(crate) fn learning(&self) -> Option<&Learning> {
         self.state.learning()
     }
@@ -328,9 +328,9 @@ impl Flow {
         self.state.learning_mut()
     }
 
-    /// True when an acknowledge packet is to be sent to the requester.
+    /// True if an acknowledge packet is to be sent to the requester.
     pub(crate) fn owes_requester(&self) -> bool {
-        if self.lives.is_orphan {
+        if self.lives.is_orphan() {
             return false;
         }
         match self.state {
@@ -346,7 +346,13 @@ impl Flow {
         }
     }
 
-    /// True when a sequence NAK is owed, and can be sent: it acknowledges all before the PSN that
+    /// True if an RNR NAK is to be sent.
+    #[inline]
+    fn owes_wait(&self) -> bool {
+        self.requester.hold.is_due(&self.store, &self.requester.missing)
+    }
+
+    /// True if a sequence NAK is owed, and can be sent: it acknowledges all before the PSN that
     /// it names.
     ///
     /// In mode tail that PSN is the first whose message the responder has not taken. The requester
@@ -358,7 +364,7 @@ impl Flow {
                 || (self.mode.duty() == Duty::AcknowledgeButLast && is_end_to_end()))
     }
 
-    /// True when a stored packet may be sent to the responder.
+    /// True if a stored packet may be sent to the responder.
     #[inline]
     pub(crate) fn owes_responder(&mut self) -> bool {
         self.delivers()
@@ -373,7 +379,7 @@ impl Flow {
             && self.responder.retransmission.is_open(|| self.store.outstanding())
     }
 
-    /// The next moment at which this flow wants [`Flow::handle_timeout`].
+    /// When to call [`Flow::handle_timeout`] next.
     #[inline]
     pub(crate) fn deadline(&self, config: &Config) -> Option<Deadline> {
         if !self.delivers() {
@@ -393,7 +399,7 @@ impl Flow {
         if is_steady { timer } else { Deadline::earliest(timer, self.rarer_deadline(config)) }
     }
 
-    /// The next moment but for the retransmission timer.
+    /// The earliest deadline but for the retransmission timer.
     #[cold]
     fn rarer_deadline(&self, config: &Config) -> Option<Deadline> {
         let Responder { retransmission, pace, .. } = &self.responder;
@@ -420,7 +426,7 @@ impl Flow {
         self.responder.retransmission.rtt().patience(config).times(2)
     }
 
-    /// Looks at every timer of the flow.
+    /// Handles every deadline that has passed.
     pub(crate) fn handle_timeout(&mut self, now: Instant, shared: &mut Shared) {
         if !self.delivers() {
             return;
@@ -437,7 +443,8 @@ impl Flow {
         }
         if self.requester.missing.takes_room_check(now) {
             self.ask_again_if_roomy(shared);
-            self.check_refused(now);
+            let Requester { hold, missing, .. } = &mut self.requester;
+            hold.check_refused(now, &self.store, missing);
         }
         let awaited = self.store.awaited.front();
         if awaited.and_then(|awaited| awaited.recover_at).is_some_and(|at| at <= now) {

@@ -61,7 +61,7 @@ impl Accelerator {
         Some(successor)
     }
 
-    /// True when a response to the requester of the flow in `slot` has passed, because that flow is
+    /// True if a response to the requester of the flow in `slot` has passed, because that flow is
     /// only learnt, or because the response is for another life of its QPs.
     #[cold]
     pub(crate) fn is_for_others(

@@ -34,7 +34,7 @@ impl Default for Looks {
 }
 
 impl Looks {
-    /// True when `candidates` may be looked through now.
+    /// True if `candidates` may be looked through now.
     pub(crate) fn take(&mut self, now: Instant, candidates: usize) -> bool {
         if now.since(self.since) >= Duration::from_ms(1) {
             (self.since, self.left) = (now, LOOKS_PER_MS);
@@ -48,7 +48,7 @@ impl Looks {
 }
 
 impl Accelerator {
-    /// An ACK for an unknown QP names the requester of the one flow that it fits. True when there
+    /// An ACK for an unknown QP names the requester of the one flow that it fits. True if there
     /// is one.
     pub(crate) fn try_to_pair(&mut self, now: Instant, packet: &Packet<'_>) -> bool {
         let Some(aeth) = packet.aeth().filter(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }))

@@ -176,7 +176,7 @@ impl FlowTable {
         watched.or(idle)
     }
 
-    /// True when one more flow can be taken in.
+    /// True if one more flow can be taken in.
     pub(crate) fn has_room(&self) -> bool {
         !self.free.is_empty() || self.slots.len() < self.flows_max
     }

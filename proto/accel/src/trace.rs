@@ -86,7 +86,7 @@ impl Count {
         (self.epoch == before.epoch).then(|| self.messages.wrapping_sub(before.messages))
     }
 
-    /// True when all messages since the flow's first packet are counted, and are so many.
+    /// True if all messages since the flow's first packet are counted, and are so many.
     pub(crate) fn is_from_the_start(self, messages: u32) -> bool {
         self.epoch == 0 && self.messages == messages
     }
@@ -117,7 +117,7 @@ impl Trace {
         self.first
     }
 
-    /// True when the requester may send `seq`: it goes on, goes back, or the LAN lost packets
+    /// True if the requester may send `seq`: it goes on, goes back, or the LAN lost packets
     /// before it.
     pub(crate) fn goes_on_with(&self, seq: u64) -> bool {
         (self.first..=self.latest + GAP_MAX).contains(&seq)
@@ -128,12 +128,12 @@ impl Trace {
         psn.unwrap_near(self.end).unwrap_or(0)
     }
 
-    /// True when the requester has sent `seq`, or sends it next.
+    /// True if the requester has sent `seq`, or sends it next.
     pub(crate) fn may_hold(&self, seq: u64) -> bool {
         (self.first..=self.latest).contains(&seq)
     }
 
-    /// True when the requester may have sent `seq` before its first packet here.
+    /// True if the requester may have sent `seq` before its first packet here.
     pub(crate) fn begins_behind(&self, seq: u64) -> bool {
         seq < self.first && seq + OUTSTANDING_MAX > self.first
     }

@@ -33,13 +33,21 @@ impl Flow {
     }
 
     /// Passes from here on, if the accelerator drains and nothing is owed to the requester.
+    #[inline]
     pub(crate) fn step_aside_if_draining(&mut self, shared: &mut Shared) {
+        if shared.draining {
+            self.step_aside_if_free(shared);
+        }
+    }
+
+    #[cold]
+    fn step_aside_if_free(&mut self, shared: &mut Shared) {
         let is_free = match self.state {
             State::Learning(_) => true,
             State::Terminated => !self.store.owes_delivery() && !self.owes_requester(),
             State::Passing(_) | State::Failed(_) => false,
         };
-        if !shared.draining || !is_free {
+        if !is_free {
             return;
         }
         if self.is_terminated() {

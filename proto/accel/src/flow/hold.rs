@@ -8,9 +8,9 @@
 //! covers the round trip to the responder, so that a requester counts no more RNR NAKs than it
 //! would without the box, and grows with the time that the responder has not been ready.
 
-use super::Flow;
+use super::missing::Missing;
 use crate::Config;
-use crate::shared::Shared;
+use crate::store::Store;
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Syndrome, rnr_timer_code};
 
@@ -65,117 +65,112 @@ impl Hold {
     pub(crate) fn note_ready(&mut self) {
         self.not_ready = None;
     }
-}
 
-fn later(now: Instant, since: Instant) -> Duration {
-    now.since(since).divided_by(LATER).min(LATER_MAX)
-}
-
-impl Flow {
-    /// The responder has answered by an RNR NAK with this timer: it is asked again when that is
-    /// over. One that is not ready for long is asked less often, so that many of them do not take
-    /// their neighbours' share of the path.
-    pub(crate) fn note_not_ready(&mut self, now: Instant, config: &Config, timer: Duration) {
-        let since = self.requester.hold.not_ready.map_or(now, |before| before.since);
+    /// The responder has answered by an RNR NAK with this timer. Returns until when it is left
+    /// alone: longer than the timer if it is not ready for long, so that many such responders do
+    /// not take their neighbours' share of the path.
+    pub(crate) fn note_not_ready(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        timer: Duration,
+        store: &Store,
+        missing: &Missing,
+    ) -> Instant {
+        let since = self.not_ready.map_or(now, |before| before.since);
         let is_long = now.since(since) >= config.ack_hold_max;
-        self.requester.hold.not_ready = Some(NotReady { timer, since, is_long });
-        let until = now + timer.max(later(now, since));
-        self.responder.retransmission.wait_for_responder(until);
-        self.owe_wait();
+        self.not_ready = Some(NotReady { timer, since, is_long });
+        self.owe(store, missing);
+        now + timer.max(later(now, since))
     }
 
-    /// A packet was refused for want of room.
-    pub(crate) fn note_refused(&mut self, now: Instant, seq: u64) {
-        self.requester.hold.refused_since.get_or_insert(now);
-        if self.requester.hold.told.take_if(|told| *told == seq).is_some() {
-            self.owe_wait();
+    /// The next packet was refused for want of room.
+    pub(crate) fn note_refused(&mut self, now: Instant, store: &Store, missing: &Missing) {
+        self.refused_since.get_or_insert(now);
+        if self.told.take_if(|told| *told == store.end()).is_some() {
+            self.owe(store, missing);
         }
     }
 
     /// Looks whether packets have been refused for too long.
-    pub(crate) fn check_refused(&mut self, now: Instant) {
-        if self.requester.hold.refused_since.is_some_and(|since| now.since(since) >= REFUSED_MAX) {
-            self.owe_wait();
+    pub(crate) fn check_refused(&mut self, now: Instant, store: &Store, missing: &Missing) {
+        if self.refused_since.is_some_and(|since| now.since(since) >= REFUSED_MAX) {
+            self.owe(store, missing);
         }
-    }
-
-    /// True when the requester waits for an acknowledgement that it cannot have.
-    fn must_wait(&self) -> bool {
-        let has_all = self.store.frontier().0 == self.store.end();
-        match self.requester.hold.not_ready {
-            Some(not_ready) => not_ready.is_long && (!has_all || self.requester.missing.is_full()),
-            None => {
-                has_all
-                    && self.requester.missing.is_full()
-                    && self.requester.hold.refused_since.is_some()
-            }
-        }
-    }
-
-    /// An RNR NAK is owed unless the requester was sent one and has not come back since.
-    fn owe_wait(&mut self) {
-        self.requester.hold.is_owed =
-            self.must_wait() && self.requester.hold.told != Some(self.store.frontier().0);
-    }
-
-    /// True when an RNR NAK is to be sent.
-    #[inline]
-    pub(crate) fn owes_wait(&self) -> bool {
-        self.requester.hold.is_owed && self.must_wait()
-    }
-
-    /// True when the requester was told to come back to the next PSN expected of it.
-    pub(crate) fn is_coming_back(&self) -> bool {
-        self.requester.hold.told == Some(self.store.end())
-    }
-
-    /// True when the packet at `seq` is not to be looked at, because its requester has to wait.
-    #[inline]
-    pub(crate) fn makes_wait(&mut self, seq: u64) -> bool {
-        self.requester.hold.not_ready.is_some() && self.makes_wait_at(seq)
-    }
-
-    #[cold]
-    fn makes_wait_at(&mut self, seq: u64) -> bool {
-        let (frontier, end) = (self.store.frontier().0, self.store.end());
-        let returned =
-            self.requester.hold.told.take_if(|told| *told == frontier && seq == frontier).is_some();
-        if !self.must_wait() || seq < frontier {
-            return false;
-        }
-        if seq >= end
-            && self.requester.hold.told != Some(frontier)
-            && !returned
-            && !self.requester.hold.is_owed
-        {
-            // To be stored, if there is room.
-            return false;
-        }
-        self.owe_wait();
-        true
     }
 
     /// A packet was stored whose requester may have to wait for its acknowledgement.
     #[inline]
-    pub(crate) fn note_stored_while_not_ready(&mut self) {
-        if self.requester.hold.not_ready.is_some() {
-            self.owe_wait();
+    pub(crate) fn note_stored(&mut self, store: &Store, missing: &Missing) {
+        if self.not_ready.is_some() {
+            self.owe(store, missing);
         }
     }
 
-    /// The RNR NAK that is owed.
-    pub(crate) fn take_wait(&mut self, now: Instant, shared: &mut Shared) -> Syndrome {
-        let round_trip = self.responder.retransmission.rtt().smoothed().unwrap_or_default();
-        let (timer, since) = match self.requester.hold.not_ready {
+    /// True if the requester waits for an acknowledgement that it cannot have.
+    fn must_wait(&self, store: &Store, missing: &Missing) -> bool {
+        let has_all = store.frontier().0 == store.end();
+        match self.not_ready {
+            Some(not_ready) => not_ready.is_long && (!has_all || missing.is_full()),
+            None => has_all && missing.is_full() && self.refused_since.is_some(),
+        }
+    }
+
+    /// An RNR NAK is owed unless the requester was sent one and has not come back since.
+    fn owe(&mut self, store: &Store, missing: &Missing) {
+        self.is_owed = self.must_wait(store, missing) && self.told != Some(store.frontier().0);
+    }
+
+    /// True if an RNR NAK is to be sent.
+    #[inline]
+    pub(crate) fn is_due(&self, store: &Store, missing: &Missing) -> bool {
+        self.is_owed && self.must_wait(store, missing)
+    }
+
+    /// True if the requester was told to come back to the next PSN expected of it.
+    pub(crate) fn is_coming_back(&self, store: &Store) -> bool {
+        self.told == Some(store.end())
+    }
+
+    /// True if the packet at `seq` is to be dropped, because its requester has to wait.
+    #[inline]
+    pub(crate) fn drops(&mut self, seq: u64, store: &Store, missing: &Missing) -> bool {
+        self.not_ready.is_some() && self.drops_at(seq, store, missing)
+    }
+
+    #[cold]
+    fn drops_at(&mut self, seq: u64, store: &Store, missing: &Missing) -> bool {
+        let (frontier, end) = (store.frontier().0, store.end());
+        let returned = self.told.take_if(|told| *told == frontier && seq == frontier).is_some();
+        if !self.must_wait(store, missing) || seq < frontier {
+            return false;
+        }
+        if seq >= end && self.told != Some(frontier) && !returned && !self.is_owed {
+            // To be stored, if there is room.
+            return false;
+        }
+        self.owe(store, missing);
+        true
+    }
+
+    /// The RNR NAK that is owed, of a requester whose responder is a `round_trip` away.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        round_trip: Duration,
+        store: &Store,
+    ) -> Syndrome {
+        let (timer, since) = match self.not_ready {
             Some(NotReady { timer, since, .. }) => (timer + round_trip, since),
-            None => (
-                shared.config.ack_hold_max.max(round_trip),
-                self.requester.hold.refused_since.unwrap_or(now),
-            ),
+            None => (config.ack_hold_max.max(round_trip), self.refused_since.unwrap_or(now)),
         };
-        self.requester.hold.is_owed = false;
-        self.requester.hold.told = Some(self.store.frontier().0);
-        shared.counters.rnr_naks += 1;
+        self.is_owed = false;
+        self.told = Some(store.frontier().0);
         Syndrome::RnrNak { timer_code: rnr_timer_code(timer.max(later(now, since))) }
     }
+}
+
+fn later(now: Instant, since: Instant) -> Duration {
+    now.since(since).divided_by(LATER).min(LATER_MAX)
 }

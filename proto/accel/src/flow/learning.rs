@@ -62,14 +62,14 @@ struct Evidence {
 }
 
 impl Evidence {
-    /// True when both are ACKs to one QP that count the same messages.
+    /// True if both are ACKs to one QP that count the same messages.
     fn agrees_with(&self, before: &Evidence) -> bool {
         let messages = self.count.since(before.count);
         self.requester_qpn == before.requester_qpn
             && messages.is_some_and(|messages| before.msn.plus(messages) == self.msn)
     }
 
-    /// True when it also shows progress since then: one ACK twice is one.
+    /// True if it also shows progress since then: one ACK twice is one.
     fn confirms(&self, before: &Evidence) -> bool {
         self.agrees_with(before) && self.msn != before.msn
     }
@@ -144,7 +144,7 @@ impl Learning {
         self.heard = Heard { to: Psn::from_sequence(to), to_at: now };
     }
 
-    /// Takes a request in. True when its responder is to be asked how far it is.
+    /// Takes a request in. True if its responder is to be asked how far it is.
     fn note(&mut self, now: Instant, seq: u64, request: &Request, config: &Config) -> bool {
         self.goes_on |= self.requests > 0 && seq == self.trace.end();
         self.requests += 1;
@@ -187,7 +187,7 @@ impl Flow {
 
     /// Takes the numbers of a request in, while they may name its requester.
     ///
-    /// True when its responder is to be asked how far it is.
+    /// True if its responder is to be asked how far it is.
     pub(crate) fn trace(
         &mut self,
         now: Instant,
@@ -262,13 +262,13 @@ impl Flow {
         self.state.pass(reason, Remains::None);
     }
 
-    /// True when the responder that expects `next` can be that of what has passed.
+    /// True if the responder that expects `next` can be that of what has passed.
     pub(crate) fn may_have_asked(&self, next: Psn) -> bool {
         let learning = self.state.learning();
         learning.is_some_and(|learning| learning.trace.may_hold(learning.trace.sequence_of(next)))
     }
 
-    /// True when it can be one that lacks packets from before this box was on the path.
+    /// True if it can be one that lacks packets from before this box was on the path.
     pub(crate) fn begins_behind(&self, next: Psn) -> bool {
         let learning = self.state.learning().filter(|_| self.is_learning());
         learning
@@ -310,7 +310,7 @@ impl Flow {
         Some(asked.requester_qpn)
     }
 
-    /// True when `packet`, an ACK, is for what this flow never sent, or when nothing is stored and
+    /// True if `packet`, an ACK, is for what this flow never sent, or when nothing is stored and
     /// it is not the last ACK again: another flow's requester may have this one's QPN now.
     pub(crate) fn is_over_for(&self, now: Instant, packet: &Packet<'_>) -> bool {
         if let Some(learning) = self.state.learning() {
@@ -323,7 +323,7 @@ impl Flow {
         }
     }
 
-    /// An ACK that can be for this flow only. True when it is the second in a row to this QP, and
+    /// An ACK that can be for this flow only. True if it is the second in a row to this QP, and
     /// shows that the QP's responder counts the messages of this flow: the QP is its requester.
     pub(crate) fn take_evidence(
         &mut self,
@@ -356,7 +356,7 @@ impl Flow {
     }
 
     /// An ACK to the requester of a flow that is paired. `None` when it cannot be for this flow:
-    /// the pairing is void. True when everything that the requester has sent behind it is stored:
+    /// the pairing is void. True if everything that the requester has sent behind it is stored:
     /// the flow is terminated from here on.
     ///
     /// Not while the requester goes back over what has passed: answers to the first time can take

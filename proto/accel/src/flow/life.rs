@@ -26,21 +26,40 @@ struct Repeated {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lives {
     /// Another life, to which requests belong that do not fit this one.
-    pub(crate) successor: Option<SlotId>,
+    successor: Option<SlotId>,
     /// UDP source port of the requester, 0 until its first request: it keeps that for life.
-    pub(crate) request_port: u16,
+    request_port: u16,
     /// A packet that its requester repeats in spite of the answer.
     repeated: Option<Repeated>,
     /// An ACK behind all that is stored: the requester sent that before this box was on its path.
-    pub(crate) acked_elsewhere: Option<u64>,
+    acked_elsewhere: Option<u64>,
     /// The QPN of its requester has another owner, which is answered by others.
-    pub(crate) is_orphan: bool,
+    is_orphan: bool,
 }
 
 impl Lives {
     /// With nothing repeated or acknowledged elsewhere.
     pub(crate) fn afresh(&self) -> Self {
         Lives { repeated: None, acked_elsewhere: None, ..*self }
+    }
+
+    /// The first request of this life came, from this UDP port.
+    pub(crate) fn begin(&mut self, request_port: u16) {
+        self.request_port = request_port;
+    }
+
+    /// The responder has acknowledged `seq`, which this box never stored.
+    pub(crate) fn note_acked_elsewhere(&mut self, seq: u64) {
+        self.acked_elsewhere = Some(seq);
+    }
+
+    pub(crate) fn is_acked_elsewhere(&self, seq: u64) -> bool {
+        self.acked_elsewhere == Some(seq)
+    }
+
+    #[inline]
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.is_orphan
     }
 
     /// The requester goes on.
@@ -111,7 +130,7 @@ impl Flow {
         self.lives.successor.is_none() && self.is_next(packet)
     }
 
-    /// True when the next request needs nothing but to be stored.
+    /// True if the next request needs nothing but to be stored.
     #[inline]
     pub(crate) fn only_stores(&self) -> bool {
         self.is_terminated()
@@ -121,7 +140,7 @@ impl Flow {
             && !self.requester.hold.is_for_responder()
     }
 
-    /// True when `packet` cannot come from the requester of what is stored, so that it must not be
+    /// True if `packet` cannot come from the requester of what is stored, so that it must not be
     /// taken for its next or its last.
     pub(crate) fn is_another_life(&self, packet: &Packet<'_>, payload_len: usize) -> bool {
         let seq = self.sequence_of(packet);
@@ -138,19 +157,19 @@ impl Flow {
             || self.store.contradicts(seq, packet, payload_len)
     }
 
-    /// True when `packet` is not of this flow, whose requester has gone on in another life. Had the
+    /// True if `packet` is not of this flow, whose requester has gone on in another life. Had the
     /// LAN only lost the same packet time and again, it would come back to what is stored.
     pub(crate) fn has_been_left(&self, packet: &Packet<'_>) -> bool {
         let stored = self.store.start()..self.store.end();
         self.delivers() && !stored.is_empty() && !stored.contains(&self.sequence_of(packet))
     }
 
-    /// True when `packet` has not the source port that the requester has kept so far.
+    /// True if `packet` has not the source port that the requester has kept so far.
     pub(crate) fn comes_by_another_port(&self, packet: &Packet<'_>) -> bool {
         self.lives.request_port != 0 && self.lives.request_port != packet.udp_source_port()
     }
 
-    /// True when a requester of this flow may send `seq` now: it goes on, goes back, or the LAN
+    /// True if a requester of this flow may send `seq` now: it goes on, goes back, or the LAN
     /// lost packets before it.
     pub(crate) fn may_be_sent(&self, seq: u64) -> bool {
         let latest = self.requester.sent.latest().max(self.store.end());
@@ -158,14 +177,14 @@ impl Flow {
         seq + OUTSTANDING_MAX > self.requester.acks.to() && seq <= last
     }
 
-    /// True when an answer of the responder that names `psn` can be to what is stored here.
+    /// True if an answer of the responder that names `psn` can be to what is stored here.
     #[inline]
     pub(crate) fn has_outstanding(&self, psn: Psn) -> bool {
         let seq = psn.unwrap_near(self.store.responder_next).unwrap_or(0);
         !self.store.is_empty() && seq + 1 >= self.store.responder_next && seq < self.store.sent_to()
     }
 
-    /// True when a response can be for no other flow or life: it names what is outstanding here.
+    /// True if a response can be for no other flow or life: it names what is outstanding here.
     #[inline]
     pub(crate) fn is_answered_by(&self, packet: &Packet<'_>) -> bool {
         self.is_terminated() && self.has_outstanding(packet.psn())

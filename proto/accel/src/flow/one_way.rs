@@ -13,6 +13,7 @@
 
 use super::Flow;
 use super::repetitions::Repetitions;
+use super::requester::Requester;
 use super::state::{Passing, Remains, State};
 use crate::shared::Shared;
 use crate::{DropReason, PassReason};
@@ -41,6 +42,23 @@ pub(crate) struct Silence {
     skips: u32,
 }
 
+impl Silence {
+    /// True if the responder was heard, at last at `heard_at`, since the requester went back.
+    fn ended_by(&self, heard_at: Instant) -> bool {
+        self.returns.last_at().is_some_and(|at| heard_at > at)
+    }
+
+    /// The requester goes back. `skips`: not as far as it was acknowledged here. True if it has
+    /// done so too often, for the last time now.
+    fn note_return(&mut self, now: Instant, skips: bool, returns_max: u32) -> bool {
+        if !self.returns.count(now) {
+            return false;
+        }
+        self.skips += u32::from(skips);
+        self.skips >= SKIPS || self.returns.times() >= returns_max
+    }
+}
+
 impl Flow {
     /// True while what is stored is to be delivered.
     #[inline]
@@ -48,12 +66,12 @@ impl Flow {
         self.is_terminated() || self.delivers_remains()
     }
 
-    /// True when the flow passes, but for what was acknowledged before.
+    /// True if the flow passes, but for what was acknowledged before.
     pub(crate) fn delivers_remains(&self) -> bool {
         matches!(self.state, State::Passing(_)) && !self.store.is_empty()
     }
 
-    /// Its requester goes back to `seq`. True when that shows, or makes it likely, that the
+    /// Its requester goes back to `seq`. True if that shows, or makes it likely, that the
     /// responder's answers reach it without coming by this box; or that they reach nobody, so that
     /// it had better have its own way.
     pub(crate) fn shows_one_way(&mut self, now: Instant, seq: u64) -> bool {
@@ -61,31 +79,20 @@ impl Flow {
         if !self.is_terminated() || !(self.requester.acks.to()..=self.store.end()).contains(&seq) {
             return false;
         }
-        let is_answered = self
-            .requester
-            .silence
-            .returns
-            .last_at()
-            .is_some_and(|at| self.responder.retransmission.heard_at() > at);
-        if is_answered
-            || !self.responder.retransmission.may_send()
-            || self.requester.hold.is_for_responder()
-        {
-            self.requester.silence = Silence::default();
-        }
-        if !self.requester.silence.returns.count(now) {
-            return false;
+        let Requester { silence, hold, acks, .. } = &mut self.requester;
+        let retransmission = &self.responder.retransmission;
+        let is_silent = retransmission.may_send() && !hold.is_for_responder();
+        if !is_silent || silence.ended_by(retransmission.heard_at()) {
+            *silence = Silence::default();
         }
         // A READ that is answered in part is asked for the rest of.
-        let skips = seq > self.requester.acks.to()
-            && self.store.awaited_at(seq).is_none_or(|read| read.first == seq);
-        let silence = &mut self.requester.silence;
-        silence.skips = silence.skips.saturating_add(u32::from(skips));
-        let returns = if self.answer.is_deduced() { RETURNS_UNHEARD } else { RETURNS };
-        silence.skips >= SKIPS || silence.returns.times() >= returns
+        let skips =
+            seq > acks.to() && self.store.awaited_at(seq).is_none_or(|read| read.first == seq);
+        let returns_max = if self.answer.is_deduced() { RETURNS_UNHEARD } else { RETURNS };
+        silence.note_return(now, skips, returns_max)
     }
 
-    /// True when no answer has ever come by and none will: a packet is refused for want of room.
+    /// True if no answer has ever come by and none will: a packet is refused for want of room.
     pub(crate) fn was_never_answered(&self) -> bool {
         self.answer.is_deduced() && self.responder.retransmission.backoff() >= TIMEOUTS
     }

@@ -5,6 +5,7 @@ use super::missing::Missing;
 use super::reads::{read_span, read_span_max};
 use super::repetitions::APART;
 use super::replay::Replay;
+use super::requester::Requester;
 use super::state::{Failed, Passing, Remains, State};
 use crate::DropReason;
 use crate::policy::Duty;
@@ -14,6 +15,7 @@ use crate::trace::{GAP_MAX, Requested};
 use longhaul_node::{Frame, FrameBuf, FramePool};
 use longhaul_units::{Duration, Instant, Psn};
 use longhaul_wire::{NakCode, Opcode, Packet, Position, Syndrome, Verb};
+use std::cmp::Ordering;
 
 /// A packet this far ahead of or behind what is expected belongs to another life of the QP.
 pub(crate) const WINDOW: u64 = 1 << 22;
@@ -141,7 +143,7 @@ impl Flow {
         }
         self.requester.sent.set_next(seq + request.span.unwrap_or(1));
         let expected = self.store.end();
-        if seq > expected && self.lives.acked_elsewhere == Some(seq - 1) {
+        if seq > expected && self.lives.is_acked_elsewhere(seq - 1) {
             // It goes on behind what it knows to be delivered.
             self.release_all_below(shared, expected);
             self.restart_learning(now, shared, packet);
@@ -154,38 +156,53 @@ impl Flow {
             }
         }
         self.requester.sent.note_last();
-        if self.is_terminated() && self.makes_wait(seq) {
-            return self.drop_frame(shared, DropReason::NotReady);
-        }
         match self.state {
             State::Learning(_) => self.watch_request(now, shared, frame, packet),
+            State::Terminated => self.store_request(now, shared, frame, packet, request, seq),
             State::Passing(_) => self.pass_request(now, shared, frame, packet),
             State::Failed(_) => {}
-            State::Terminated if self.reads.is_unresolved() && seq >= expected => {
-                // Asked for again once the READ is answered.
-                self.requester.missing.owe_nak();
-                self.drop_frame(shared, DropReason::PsnGap);
-            }
-            State::Terminated if seq == expected => {
-                self.accept(now, shared, frame, request, packet)
-            }
-            State::Terminated if seq > expected => self.note_gap(now, shared, seq),
-            State::Terminated => self.handle_duplicate(now, shared, frame, packet, seq),
         }
     }
 
-    /// True when `packet` of a flow that passes cannot go on from the one before, so that the mode
-    /// is looked up again.
+    /// The request at `seq` of a terminated flow.
+    fn store_request(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+        request: Request,
+        seq: u64,
+    ) {
+        let Requester { hold, missing, .. } = &mut self.requester;
+        if hold.drops(seq, &self.store, missing) {
+            return self.drop_frame(shared, DropReason::NotReady);
+        }
+        let expected = self.store.end();
+        if self.reads.is_unresolved() && seq >= expected {
+            // Asked for again once the READ is answered.
+            missing.owe_nak();
+            return self.drop_frame(shared, DropReason::PsnGap);
+        }
+        match seq.cmp(&expected) {
+            Ordering::Less => self.handle_duplicate(now, shared, frame, packet, seq),
+            Ordering::Equal => self.accept(now, shared, frame, request, packet),
+            Ordering::Greater => self.note_gap(now, shared, seq),
+        }
+    }
+
+    /// True if `packet`, of a flow that passes, cannot follow the one before: the mode is looked up
+    /// again.
     fn passes_another_life(&self, packet: &Packet<'_>) -> bool {
         if self.delivers_remains() {
-            // To be told apart as one that stores is.
+            // Lives are distinguished as in a flow that stores.
             return false;
         }
         let seq = packet.psn().unwrap_near(self.requester.sent.next()).unwrap_or(0);
         seq > self.requester.sent.next() + GAP_MAX || self.requester.sent.next() > seq + WINDOW
     }
 
-    /// A request of a flow whose mode is to pass it.
+    /// Forwards a request unacknowledged.
     fn pass_request(
         &mut self,
         now: Instant,
@@ -205,14 +222,14 @@ impl Flow {
     }
 
     /// A requester that goes back begins with the first packet that it misses an answer to. If that
-    /// lies behind a repeated READ, the READ's answers have come. True when they come another way.
+    /// lies behind a repeated READ, the READ's answers have come. True if they come another way.
     #[cold]
     fn goes_back_one_way(&mut self, now: Instant, seq: u64) -> bool {
         self.requester.replay.take_if(|replay| replay.ends_before(seq));
         self.shows_one_way(now, seq)
     }
 
-    /// True when `seq` may come from another life of the requester, and nothing is lost by learning
+    /// True if `seq` may come from another life of the requester, and nothing is lost by learning
     /// it afresh.
     fn begins_anew(&self, packet: &Packet<'_>, seq: u64) -> bool {
         let expected = self.store.end();
@@ -282,7 +299,7 @@ impl Flow {
         self.requester.allowance.note_busy(now);
         if !self.started {
             self.started = true;
-            self.lives.request_port = packet.udp_source_port();
+            self.lives.begin(packet.udp_source_port());
         }
         self.requester.missing = Missing::default();
         self.lives.note_accepted();
@@ -309,7 +326,8 @@ impl Flow {
             self.requester.acks.note_stored(now, end, request.ack_request, every);
         }
         self.advance_frontier(now, shared);
-        self.note_stored_while_not_ready();
+        let Requester { hold, missing, .. } = &mut self.requester;
+        hold.note_stored(&self.store, missing);
     }
 
     #[cold]
@@ -322,7 +340,8 @@ impl Flow {
         }
         self.requester.sent.note_last();
         self.requester.missing.note_full(now);
-        self.note_refused(now, self.store.end());
+        let Requester { hold, missing, .. } = &mut self.requester;
+        hold.note_refused(now, &self.store, missing);
         shared.shares.count_refused(self.tenant);
         self.drop_frame(shared, DropReason::StoreFull);
     }
@@ -345,7 +364,7 @@ impl Flow {
                 || (self.store.is_empty() && span <= 1 << 23))
     }
 
-    /// Lets pseudo-ACKs follow the store, unless the responder is too far behind.
+    /// Advances the frontier as far as the responder is not too far behind.
     ///
     /// While they are withheld, [`Config::ack_hold_max`](crate::Config::ack_hold_max) bounds the
     /// time between two advances of the frontier: deliveries that free too little for the next
@@ -518,6 +537,13 @@ impl Flow {
             self.measure_ack_delay(now, shared, frontier);
         }
         self.requester.acks.note_sent(frontier, messages);
+    }
+
+    /// The RNR NAK that is owed.
+    fn take_wait(&mut self, now: Instant, shared: &mut Shared) -> Syndrome {
+        let round_trip = self.responder.retransmission.rtt().smoothed().unwrap_or_default();
+        shared.counters.rnr_naks += 1;
+        self.requester.hold.take(now, &shared.config, round_trip, &self.store)
     }
 
     /// A pseudo-ACK for everything below `frontier` has left.

@@ -2,6 +2,7 @@
 
 use super::Flow;
 use super::missing::Missing;
+use super::requester::Requester;
 use super::retransmission::Cause;
 use crate::shared::Shared;
 use crate::trace::OUTSTANDING_MAX;
@@ -67,7 +68,10 @@ impl Flow {
                 self.responder.retransmission.note_heard(now);
                 self.take_delivered(now, shared, seq);
                 self.responder.retransmission.go_back(&mut self.store, seq, Cause::Rnr);
-                self.note_not_ready(now, &shared.config, rnr_timer(timer_code));
+                let Requester { hold, missing, .. } = &mut self.requester;
+                let timer = rnr_timer(timer_code);
+                let until = hold.note_not_ready(now, &shared.config, timer, &self.store, missing);
+                self.responder.retransmission.wait_for_responder(until);
                 self.counters.rnr_nak_absorbed += 1;
                 shared.counters.rnr_nak_absorbed += 1;
                 self.absorb(shared);
@@ -93,7 +97,7 @@ impl Flow {
             return self.drop_frame(shared, DropReason::AckOutside);
         }
         if seq < end + OUTSTANDING_MAX {
-            self.lives.acked_elsewhere = Some(seq);
+            self.lives.note_acked_elsewhere(seq);
         }
         shared.counters.acks_unseen += 1;
         shared.pass_to_lan(frame);
@@ -209,7 +213,8 @@ impl Flow {
             && (shared.shares.is_roomy(config, self.tenant) || self.store.is_empty())
             && self.store.psns() <= u64::from(config.flow_psns_max) / 2;
         if self.requester.missing.is_full() && roomy {
-            self.requester.missing = Missing::since_room(!self.is_coming_back());
+            self.requester.missing =
+                Missing::since_room(!self.requester.hold.is_coming_back(&self.store));
         }
     }
 
@@ -313,7 +318,7 @@ impl Flow {
         }
     }
 
-    /// True when the next packet has to wait for the rate that congestion leaves:
+    /// True if the next packet has to wait for the rate that congestion leaves:
     /// [`Flow::handle_timeout`] goes on.
     #[inline]
     pub(crate) fn is_held_back(&mut self, now: Instant, shared: &Shared) -> bool {

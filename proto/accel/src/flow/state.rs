@@ -10,6 +10,8 @@ use longhaul_wire::NakCode;
 /// What a box does with the requests of a flow.
 ///
 /// A flow is followed, as `followed` or in [`State::Learning`], while its requester is not certain.
+/// Except in [`State::Terminated`] its requester and its responder are owed nothing but what a
+/// variant names: both sides begin afresh whenever that state ends.
 #[derive(Debug)]
 pub(crate) enum State {
     /// Forwards and remembers them.
@@ -47,7 +49,7 @@ pub(crate) enum Remains {
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) since: Instant,
-    /// With what its requester is told so.
+    /// The code of the NAK by which its requester learns so.
     pub(crate) code: NakCode,
     /// The requester is owed a fatal NAK.
     pub(crate) nak_is_owed: bool,
@@ -129,7 +131,7 @@ impl State {
             State::Passing(Passing { reason, remains, resends: 0, followed: self.take_learning() });
     }
 
-    /// The requester of a flow that has failed does not know.
+    /// The requester of a flow that has failed has to learn so once more.
     pub(crate) fn owe_fatal_nak(&mut self) {
         if let State::Failed(failed) = self {
             failed.nak_is_owed = true;
