@@ -20,10 +20,9 @@ pub const LAN: Side = 0;
 /// The side of the long path.
 pub const WAN: Side = 1;
 
-/// Bytes of passed frames that wait for a side, above which a neighbour that can wait does so.
+/// Bytes queued for a side above which a neighbour that can wait has to (back-pressure).
 const QUEUE_MAX: u64 = 1 << 20;
-/// Memory that a frame of a 4 KiB path MTU takes: what one more frame of [`Node::intake`] is
-/// counted as.
+/// Memory of a frame at a path MTU of 4 KiB: the cost of one more frame in [`Node::intake`].
 const FRAME_COST: u64 = FramePool::footprint(4096) as u64;
 
 /// A transparent box between a LAN and a WAN; see the crate's documentation.
@@ -39,7 +38,7 @@ pub struct Accelerator {
 }
 
 impl Accelerator {
-    /// An accelerator that knows no flow.
+    /// An accelerator without flows.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Accelerator {
@@ -59,18 +58,17 @@ impl Accelerator {
         &self.shared.config
     }
 
-    /// Goes by `policy` from here on. Flows that are known keep their mode: what was acknowledged
-    /// in one cannot be unsaid.
+    /// Applies `policy` to flows that are learnt from now on. Known flows keep their mode: a
+    /// completion cannot be taken back.
     pub fn set_policy(&mut self, policy: Policy) {
         self.shared.config.policy = policy;
     }
 
-    /// Goes by `config` from here on, or changes nothing. Policy as with
+    /// Applies `config`, or changes nothing on an error. Its policy applies as in
     /// [`Accelerator::set_policy`].
     ///
-    /// What is stored stays, whatever the limits: where there is more than they allow, nothing
-    /// further is acknowledged or taken in until it is delivered. A timer that is running ends when
-    /// it would have.
+    /// Lowering a limit never evicts stored packets; the box stops acknowledging and storing new
+    /// ones until usage falls below it. A running timer keeps its deadline.
     ///
     /// # Errors
     /// As [`Config::check_change`].
@@ -81,7 +79,7 @@ impl Accelerator {
         Ok(())
     }
 
-    /// What was done so far.
+    /// The counters.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
@@ -149,7 +147,7 @@ impl Accelerator {
         }
     }
 
-    /// The network before a responder is congested: both its flow and the requester slow down.
+    /// A CNP: both the flow and its requester slow down.
     fn handle_cnp(&mut self, now: Instant, frame: &Frame<'_>, packet: &Packet<'_>) {
         if !self.is_sound(WAN, frame, packet) {
             return;
@@ -203,8 +201,7 @@ impl Accelerator {
         self.handle_other_request(now, known, frame, packet);
     }
 
-    /// A request that is not the next of a flow in which nothing else is to be done. `known`: by
-    /// its addresses and QPN.
+    /// A request for which storing it is not enough. `known`: the flow with its addresses and QPN.
     #[inline(never)]
     fn handle_other_request(
         &mut self,
@@ -236,8 +233,8 @@ impl Accelerator {
         self.touch(slot);
     }
 
-    /// Keeps in step what unpaired ACKs are held against, after a request of a flow that is learnt,
-    /// and what its responder says.
+    /// Updates what unpaired ACKs are compared with, after a request of a flow that is being learnt
+    /// or an answer of its responder.
     pub(crate) fn follow(&mut self, now: Instant, slot: u32) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         if let Some(requester) = flow.fail_if_lost(now, &mut self.shared) {
@@ -272,8 +269,8 @@ impl Accelerator {
         self.flows.insert(flow)
     }
 
-    /// Makes room for `flow` if there is none and another one can go, and makes it one of its
-    /// tenant's.
+    /// Evicts a flow if the table is full, and adds `flow` to its tenant. `None` if no flow can be
+    /// evicted.
     pub(crate) fn admit(&mut self, now: Instant, mut flow: Flow) -> Option<Flow> {
         self.evict(now);
         if !self.flows.has_room() {

@@ -10,12 +10,12 @@ use crate::Accelerator;
 use longhaul_units::Instant;
 
 impl Accelerator {
-    /// Takes in no more flows, and lets those that are known pass as soon as everything
-    /// acknowledged to their requesters is delivered; or, with false, takes flows in again, from
-    /// their traffic those that pass.
+    /// Adds no more flows, and lets each known one pass as soon as everything acknowledged to its
+    /// requester is delivered. With `false`, flows are learnt again, those that pass from their
+    /// traffic.
     ///
-    /// Done when [`Accelerator::stored_bytes`] is 0, which needs responders that take what is
-    /// theirs. A completion says no less than the flow's mode meanwhile. Looks at each flow once.
+    /// Done when [`Accelerator::stored_bytes`] is 0, which needs responders that accept their
+    /// packets. A completion says no less than the flow's mode meanwhile. Looks at each flow once.
     pub fn set_draining(&mut self, now: Instant, draining: bool) {
         self.shared.draining = draining;
         for slot in 0..self.flows.slots() {
@@ -29,7 +29,7 @@ impl Accelerator {
         self.settle_touched();
     }
 
-    /// True from [`Accelerator::set_draining`] on.
+    /// True while the accelerator drains.
     pub fn is_draining(&self) -> bool {
         self.shared.draining
     }

@@ -15,8 +15,8 @@ use longhaul_units::Instant;
 use longhaul_wire::{Aeth, Packet, Syndrome, Verb};
 
 impl Accelerator {
-    /// The flow that a request belongs to: the one in `slot`, or another life of its QPs. `None`
-    /// when there is no room for that.
+    /// The flow of a request: the one in `slot`, or another life of its QPs. `None` if there is no
+    /// room for that.
     #[cold]
     pub(crate) fn life_of(
         &mut self,
@@ -61,8 +61,8 @@ impl Accelerator {
         Some(successor)
     }
 
-    /// True if a response to the requester of the flow in `slot` has passed, because that flow is
-    /// only learnt, or because the response is for another life of its QPs.
+    /// Returns `true` if it has forwarded a response to the requester of the flow in `slot`,
+    /// because the flow is being learnt or the response is for another life of its QPs.
     #[cold]
     pub(crate) fn is_for_others(
         &mut self,
@@ -101,7 +101,7 @@ impl Accelerator {
         true
     }
 
-    /// The responder is in the life of the flow in `slot`: one before it ends.
+    /// The responder is in the life of the flow in `slot`: the life before ends.
     pub(crate) fn supersede(&mut self, slot: u32) {
         let Some(key) = self.flows.get(slot).map(|flow| flow.key().wire()) else { return };
         let Some(before) = self.flows.by_responder(key).filter(|&before| before != slot) else {
@@ -113,8 +113,8 @@ impl Accelerator {
         }
     }
 
-    /// The QPN of the requester of the flow in `slot` has another owner. What is stored is
-    /// delivered, and nobody answered.
+    /// The QPN of the requester of the flow in `slot` has another owner: what is stored is
+    /// delivered, and nobody is answered.
     pub(crate) fn orphan(&mut self, slot: u32) {
         self.flows.let_requester_go(slot);
         let Some(flow) = self.flows.get_mut(slot) else { return };

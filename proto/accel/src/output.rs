@@ -27,13 +27,21 @@ pub(crate) struct Output {
     turn_left: usize,
 }
 
+fn lan_gate(config: &Config) -> Gate {
+    Gate::new(config.lan_rate, None, config.burst_bytes)
+}
+
+fn wan_gate(config: &Config) -> Gate {
+    Gate::new(config.wan_rate, config.wan_joint.as_ref(), config.burst_bytes)
+}
+
 impl Output {
     pub(crate) fn new(config: &Config) -> Self {
         Output {
             lan_ring: VecDeque::new(),
             wan_ring: VecDeque::new(),
-            lan_gate: Gate::new(config.lan_rate, None, config.burst_bytes),
-            wan_gate: Gate::new(config.wan_rate, config.wan_joint.as_ref(), config.burst_bytes),
+            lan_gate: lan_gate(config),
+            wan_gate: wan_gate(config),
             flows_turn: false,
             turn_left: QUANTUM,
         }
@@ -42,12 +50,11 @@ impl Output {
     /// Replaces the gates whose rate differs in `config`; the others keep account of what passed.
     pub(crate) fn reconfigure(&mut self, before: &Config, config: &Config) {
         let is_same = |one, other| one == other && before.burst_bytes == config.burst_bytes;
-        let Output { lan_gate, wan_gate, .. } = Output::new(config);
         if !is_same(before.lan_rate, config.lan_rate) {
-            self.lan_gate = lan_gate;
+            self.lan_gate = lan_gate(config);
         }
         if !is_same(before.wan_rate, config.wan_rate) || before.wan_joint != config.wan_joint {
-            self.wan_gate = wan_gate;
+            self.wan_gate = wan_gate(config);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::key::{Map, WireKey, map};
 use crate::timers::SlotId;
 use longhaul_units::{Instant, Psn, Qpn};
 
-/// Slots looked at when one is needed and none is free.
+/// Slots examined for an eviction.
 const LOOKS_MAX: usize = 64;
 
 struct Slot {
@@ -19,7 +19,7 @@ pub(crate) struct FlowTable {
     slots: Vec<Slot>,
     free: Vec<u32>,
     flows_max: usize,
-    /// Where the search for a flow to evict goes on.
+    /// Where the next search for a flow to evict begins.
     hand: usize,
     by_responder: Index,
     by_requester: Index,
@@ -128,7 +128,7 @@ impl FlowTable {
         slot.flow.as_deref().filter(|_| slot.generation == id.generation)
     }
 
-    /// The same, to change it.
+    /// The flow with this `id`, if it is still in the table.
     #[inline]
     pub(crate) fn current_mut(&mut self, id: SlotId) -> Option<&mut Flow> {
         let slot = self.slots.get_mut(id.slot as usize)?;
@@ -140,7 +140,7 @@ impl FlowTable {
         self.slots.len() - self.free.len()
     }
 
-    /// How many slots there are, free ones included.
+    /// Number of slots, free ones included.
     pub(crate) fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -151,9 +151,9 @@ impl FlowTable {
         (first..).zip(slots).filter_map(|(number, slot)| Some((number, slot.flow.as_deref()?)))
     }
 
-    /// The flow that has to go for another one to come; `None` when there is room, or when none can
-    /// go. What showed a single packet goes first, and what is not terminated before what is: no
-    /// flood drives out what is known.
+    /// The flow to evict for a new one; `None` if there is room, or if none can be evicted. Flows
+    /// that showed a single packet are evicted first, then flows that are not terminated: no flood
+    /// evicts what is known.
     pub(crate) fn victim(&mut self) -> Option<u32> {
         if self.has_room() {
             return None;
@@ -176,12 +176,12 @@ impl FlowTable {
         watched.or(idle)
     }
 
-    /// True if one more flow can be taken in.
+    /// True if there is room for one more flow.
     pub(crate) fn has_room(&self) -> bool {
         !self.free.is_empty() || self.slots.len() < self.flows_max
     }
 
-    /// Takes a flow in. Its key must not be known. `None` when the table is full.
+    /// Adds a flow, whose key must not be known. `None` if the table is full.
     pub(crate) fn insert(&mut self, flow: Flow) -> Option<u32> {
         let key = flow.key().wire();
         let slot = self.insert_successor(flow)?;
@@ -189,8 +189,8 @@ impl FlowTable {
         Some(slot)
     }
 
-    /// Takes in another life of a flow that is known: requests find that one first. `None` when the
-    /// table is full.
+    /// Adds another life of a known flow: requests find the known one first. `None` if the table is
+    /// full.
     pub(crate) fn insert_successor(&mut self, flow: Flow) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -207,7 +207,7 @@ impl FlowTable {
         Some(slot)
     }
 
-    /// Requests that belonged to another life of the flow in `slot` are its own from here on.
+    /// Maps the requests of another life to the flow in `slot`.
     pub(crate) fn take_requests(&mut self, slot: u32) {
         let Some(key) = self.get(slot).map(|flow| flow.key().wire()) else { return };
         self.by_responder.insert(&key, slot, has_responder(&self.slots, &key));
@@ -220,8 +220,8 @@ impl FlowTable {
         self.last_wan = None;
     }
 
-    /// Lets unpaired ACKs be held against what the flow in `slot` has requested so far, unless it
-    /// is paired.
+    /// Updates the PSNs that unpaired ACKs are compared with for the flow in `slot`, unless it is
+    /// paired.
     pub(crate) fn nominate(&mut self, slot: u32) {
         let Some(flow) =
             self.slots.get_mut(slot as usize).and_then(|slot| slot.flow.as_deref_mut())
@@ -254,7 +254,7 @@ impl FlowTable {
     }
 
     /// A requester between these addresses is not followed: until `until` an ACK that fits one flow
-    /// may be its.
+    /// may be for that requester.
     pub(crate) fn note_unfollowed(&mut self, pair: WireKey, until: Instant) {
         // Where none is followed, none can be mistaken.
         if let Some(candidates) = self.unpaired.get_mut(&pair) {
@@ -268,7 +268,7 @@ impl FlowTable {
         self.last_wan = None;
     }
 
-    /// The requester's QPN of the flow in `slot` has become known.
+    /// Maps responses to `qpn` to the flow in `slot`.
     pub(crate) fn pair(&mut self, slot: u32, qpn: Qpn) {
         self.remove_candidate(slot);
         let Some(flow) = self.get_mut(slot) else { return };
@@ -278,7 +278,7 @@ impl FlowTable {
         self.last_wan = None;
     }
 
-    /// The requester of the flow in `slot` may be another one.
+    /// Forgets the requester of the flow in `slot`, which may be another one.
     pub(crate) fn unpair(&mut self, slot: u32) {
         let Some(flow) = self.get_mut(slot) else { return };
         let key = *flow.key();
@@ -325,7 +325,7 @@ impl FlowTable {
         self.by_responder.remove(&flow.key().wire(), slot);
         self.last_lan = None;
         if let Some(qpn) = flow.requester_qpn() {
-            self.forget_requester(slot, &flow.key(), qpn);
+            self.forget_requester(slot, flow.key(), qpn);
         }
         self.orphans.retain(|&orphan| orphan != slot);
         Some(flow)

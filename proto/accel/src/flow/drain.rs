@@ -7,13 +7,13 @@ use crate::shared::Shared;
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Packet, Syndrome};
 
-/// How often a little is acknowledged early nevertheless while much is left to be delivered, at
-/// least: half of what a requester has by perftest's settings, 0.54 s, before it gives up. It must
-/// be delivered in turn before the flow passes.
+/// Least time between two early ACKs of a little while much is left to deliver: half of what a
+/// requester has by perftest's settings, 0.54 s, before it gives up. What they acknowledge must be
+/// delivered, too, before the flow passes.
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_ms(250);
 
 impl Flow {
-    /// Pseudo-ACKs are withheld or not as they would be now.
+    /// Draining begins or ends: decides anew whether pseudo-ACKs are withheld.
     pub(crate) fn review_frontier(&mut self, now: Instant, shared: &Shared) {
         self.requester.allowance.stop_withholding();
         self.advance_frontier(now, shared);
@@ -32,7 +32,7 @@ impl Flow {
         if shared.draining { while_draining() } else { usual }
     }
 
-    /// Passes from here on, if the accelerator drains and nothing is owed to the requester.
+    /// If the accelerator drains and the requester is owed nothing, the flow passes from here on.
     #[inline]
     pub(crate) fn step_aside_if_draining(&mut self, shared: &mut Shared) {
         if shared.draining {
@@ -62,8 +62,8 @@ impl Flow {
         self.state.pass(PassReason::Draining, Remains::DeliveredTo(from));
     }
 
-    /// True for a NAK that was overtaken on its way: it asks for what the responder had when the
-    /// flow began to pass, and what its requester may not have any more.
+    /// True for a NAK that was overtaken: it asks for what the responder had when the flow began to
+    /// pass, and what its requester may have released.
     pub(crate) fn is_stale_nak(&self, packet: &Packet<'_>) -> bool {
         let is_nak =
             packet.aeth().is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack { .. }));

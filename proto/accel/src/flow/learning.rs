@@ -25,6 +25,12 @@ const WATCHED_BYTES_MAX: u64 = 16 << 20;
 /// A flow that is not paired within this time, and so many requests, passes for good.
 const LEARNT_WITHIN: Duration = Duration::from_ms(10_000);
 const LEARNT_WITHIN_REQUESTS: u64 = 1000;
+/// Times that a requester goes back to one packet until its responder is asked.
+const ASKED_AFTER: u32 = 2;
+/// Times that a requester goes back without reaching what its responder lacks until that is taken
+/// for lost: it may have sent that each time, and the LAN have lost it.
+const TIMES_GONE_BACK: u32 = 4;
+
 /// What is known of a flow while it is learnt.
 #[derive(Debug)]
 pub(crate) struct Learning {
@@ -110,12 +116,6 @@ impl Returns {
     }
 }
 
-/// Times that a requester goes back to one packet until its responder is asked.
-const ASKED_AFTER: u32 = 2;
-/// Times that a requester goes back without reaching what its responder lacks until that is taken
-/// for lost: it may have sent that each time, and the LAN have lost it.
-const TIMES_GONE_BACK: u32 = 4;
-
 impl Learning {
     /// Of a flow whose next packet is `start`.
     pub(crate) fn new(now: Instant, start: u64) -> Self {
@@ -133,8 +133,7 @@ impl Learning {
         }
     }
 
-    /// Of a flow whose next packet is `start`, and whose requester may be another one. `place`: as
-    /// before.
+    /// Of a flow whose requester may be another one, but which keeps its place among candidates.
     pub(crate) fn anew(now: Instant, start: u64, place: Option<u32>) -> Self {
         Learning { place, is_unpaired: true, ..Learning::new(now, start) }
     }
@@ -174,7 +173,7 @@ impl Learning {
 }
 
 impl Flow {
-    /// True if the table has to forget the requester's QPN, which counts as done then.
+    /// Returns `true`, once, if the table has to forget the requester's QPN.
     pub(crate) fn takes_unpairing(&mut self) -> bool {
         let learning = self.state.learning_mut();
         learning.is_some_and(|learning| std::mem::take(&mut learning.is_unpaired))
@@ -333,12 +332,12 @@ impl Flow {
         count: Count,
     ) -> bool {
         let seq = self.sequence_of(packet);
-        let is_learnt = self.is_learning();
+        let is_learning = self.is_learning();
         let Some(learning) = self.state.learning_mut() else { return false };
         let evidence = Evidence { requester_qpn: packet.dest_qp(), msn: aeth.msn, count };
         let before = learning.evidence.replace(evidence);
         learning.note_progress();
-        if !is_learnt {
+        if !is_learning {
             return false;
         }
         let is_confirmed = before.is_some_and(|before| evidence.confirms(&before));

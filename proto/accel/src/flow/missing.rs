@@ -64,7 +64,7 @@ impl Missing {
         self.full_at.map(|at| at + ROOM_CHECK_EVERY)
     }
 
-    /// True if it is time to look for room, which counts as done then.
+    /// Returns `true` if it is time to look for room, and restarts that interval.
     pub(crate) fn takes_room_check(&mut self, now: Instant) -> bool {
         let is_due = self.room_check_at().is_some_and(|at| at <= now);
         if is_due {

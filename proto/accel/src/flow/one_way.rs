@@ -21,35 +21,34 @@ use longhaul_node::Frame;
 use longhaul_units::Instant;
 use longhaul_wire::{Aeth, NakCode, Packet, Syndrome, Verb};
 
-/// Times that a requester goes back, and not as far as it was acknowledged here: what lies between
-/// was acknowledged by others. One time may be the LAN's loss.
+/// Times that a requester goes back, but not as far as it was acknowledged here: others have
+/// acknowledged what lies between. Once may be the LAN's loss.
 const SKIPS: u32 = 2;
-/// Times that it goes back to what it was not acknowledged here, when its responder was never
-/// heard.
+/// Times that it goes back to what it was not acknowledged here, if its responder was never heard.
 const RETURNS_UNHEARD: u32 = 3;
-/// The same when it was: half of the usual retries are left then.
+/// The same if it was heard: half of the usual retries are left then.
 const RETURNS: u32 = 4;
-/// Timeouts in a row of which one to a responder that was never heard gets no other answer.
+/// Timeouts in a row after which a responder that was never heard is not expected to answer.
 const TIMEOUTS: u32 = 3;
-/// Times that all that was acknowledged is sent again, at least.
+/// Least times that everything acknowledged is sent again.
 const RESENDS: u8 = 3;
 
 /// What a requester does while its responder is silent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Silence {
     returns: Repetitions,
-    /// Those of which the requester goes back not as far as it was acknowledged here.
+    /// Those that do not go back as far as was acknowledged here.
     skips: u32,
 }
 
 impl Silence {
-    /// True if the responder was heard, at last at `heard_at`, since the requester went back.
+    /// True if the responder was heard since the requester last went back.
     fn ended_by(&self, heard_at: Instant) -> bool {
         self.returns.last_at().is_some_and(|at| heard_at > at)
     }
 
-    /// The requester goes back. `skips`: not as far as it was acknowledged here. True if it has
-    /// done so too often, for the last time now.
+    /// The requester goes back. `skips`: not as far as it was acknowledged here. True if that was
+    /// once too often.
     fn note_return(&mut self, now: Instant, skips: bool, returns_max: u32) -> bool {
         if !self.returns.count(now) {
             return false;
@@ -66,14 +65,13 @@ impl Flow {
         self.is_terminated() || self.delivers_remains()
     }
 
-    /// True if the flow passes, but for what was acknowledged before.
+    /// True if the flow passes, and something that was acknowledged before is still stored.
     pub(crate) fn delivers_remains(&self) -> bool {
         matches!(self.state, State::Passing(_)) && !self.store.is_empty()
     }
 
-    /// Its requester goes back to `seq`. True if that shows, or makes it likely, that the
-    /// responder's answers reach it without coming by this box; or that they reach nobody, so that
-    /// it had better have its own way.
+    /// Its requester goes back to `seq`. True if that makes it likely that the responder's answers
+    /// reach it on another path, or reach nobody: the flow had better pass.
     pub(crate) fn shows_one_way(&mut self, now: Instant, seq: u64) -> bool {
         // What lies behind all that is stored nobody can have acknowledged.
         if !self.is_terminated() || !(self.requester.acks.to()..=self.store.end()).contains(&seq) {
@@ -92,18 +90,18 @@ impl Flow {
         silence.note_return(now, skips, returns_max)
     }
 
-    /// True if no answer has ever come by and none will: a packet is refused for want of room.
+    /// True if no answer was ever seen, and none is expected.
     pub(crate) fn was_never_answered(&self) -> bool {
         self.answer.is_deduced() && self.responder.retransmission.backoff() >= TIMEOUTS
     }
 
-    /// Passes requests from here on: nobody answers here.
+    /// The flow passes from here on: no answers are seen here.
     pub(crate) fn pass_one_way(&mut self, now: Instant, shared: &mut Shared) {
         self.pass_but_for_remains(now, shared, PassReason::OneWay);
         shared.counters.flows_one_way += 1;
     }
 
-    /// The connection takes an alternate path: requests pass from here on.
+    /// The flow passes from here on: its connection has an alternate path.
     pub(crate) fn pass_for_alternate_path(&mut self, now: Instant, shared: &mut Shared) {
         self.has_alternate = true;
         match &mut self.state {
@@ -114,7 +112,7 @@ impl Flow {
         }
     }
 
-    /// Passes requests, unacknowledged. What was acknowledged is kept and sent again.
+    /// The flow passes from here on; what was acknowledged stays stored until it is delivered.
     fn pass_but_for_remains(&mut self, now: Instant, shared: &mut Shared, reason: PassReason) {
         // What was not sent, before what is to pass. What finds no room is sent again, by this box
         // or by its requester.
@@ -161,14 +159,13 @@ impl Flow {
         self.discard_store(shared, self.store.end());
     }
 
-    /// True for a flow that passes and of which something was acknowledged, until it is known to be
-    /// delivered.
+    /// True if the flow passes, and something that was acknowledged is not known to be delivered.
     fn may_owe_remains(&self) -> bool {
         matches!(self.state, State::Passing(Passing { remains: Remains::Owed, .. }))
     }
 
-    /// A request passes at `seq`. One from before what was acknowledged is another life's, or its
-    /// requester has missed that: whatever the responder lacks is no longer this box's affair.
+    /// A request passes at `seq`. If that lies before what was acknowledged, it is of another life,
+    /// or its requester missed the ACKs: this box owes the responder nothing any more.
     pub(crate) fn note_passing(&mut self, seq: u64) {
         if let State::Passing(Passing { remains: remains @ Remains::Owed, .. }) = &mut self.state
             && self.store.is_empty()
@@ -178,8 +175,8 @@ impl Flow {
         }
     }
 
-    /// A response of a flow that does not store. Passes or drops it, but for one that tells of what
-    /// was acknowledged before: true for that.
+    /// Handles a response of a flow that does not store: forwards or drops it, or returns `true` if
+    /// it answers what was acknowledged before.
     #[cold]
     pub(crate) fn is_for_remains(
         &mut self,
@@ -201,8 +198,8 @@ impl Flow {
         false
     }
 
-    /// An answer came by, after all. Its requester is waiting for those behind what was
-    /// acknowledged here; true for one to what is stored.
+    /// An answer is seen, after all. The requester waits for answers to what it sent after the flow
+    /// began to pass; returns `true` for an answer to what is stored.
     fn handle_late_answer(
         &mut self,
         now: Instant,

@@ -15,8 +15,8 @@ use longhaul_wire::{Aeth, Head, NakCode, Packet, Syndrome, Verb, rnr_timer};
 const BTH_ACK_REQUEST: (usize, u8) = (8, 0x80);
 
 impl Flow {
-    /// A response of this flow's responder came from the WAN, with a right ICRC. Frames for the
-    /// requester are passed on here.
+    /// Handles a response from the WAN with a right ICRC. Frames for the requester are forwarded
+    /// here.
     pub(crate) fn handle_response(
         &mut self,
         now: Instant,
@@ -88,9 +88,9 @@ impl Flow {
         }
     }
 
-    /// An ACK for what this box never sent. Its requester may have: before the flow was learnt, or
-    /// because its requests pass this box no longer. It knows. When it goes on behind it, what is
-    /// stored is delivered.
+    /// An ACK of a packet that this box never sent. Its requester may have sent it, before the flow
+    /// was learnt or past this box, and knows. When it continues behind that packet, the responder
+    /// has everything that is stored.
     fn handle_ack_outside(&mut self, shared: &mut Shared, frame: &Frame<'_>, seq: u64) {
         let end = self.store.end();
         if seq < end {
@@ -109,7 +109,7 @@ impl Flow {
         self.drop_frame(shared, DropReason::AckAbsorbed);
     }
 
-    /// Go-back-N, once per missing packet and round trip.
+    /// The responder has sent a sequence NAK.
     fn handle_sequence_nak(&mut self, now: Instant, shared: &mut Shared, seq: u64) {
         self.take_delivered(now, shared, seq);
         shared.counters.packet_seq_err += 1;
@@ -181,7 +181,7 @@ impl Flow {
         self.responder.retransmission.note_progress(now, &self.store);
     }
 
-    /// Releases what is delivered, and makes use of the room.
+    /// Releases what is delivered, and uses the room.
     fn let_go(&mut self, now: Instant, shared: &mut Shared) {
         let released = self.store.release(self.store.responder_next, false);
         self.store.rest(&mut shared.spare);
@@ -205,8 +205,7 @@ impl Flow {
         self.ask_again_if_roomy(shared);
     }
 
-    /// A packet was refused for lack of room: when there is room, the requester hears what is
-    /// missing.
+    /// If a packet was refused for want of room and there is room now, a NAK is owed.
     pub(crate) fn ask_again_if_roomy(&mut self, shared: &Shared) {
         let config = &shared.config;
         let roomy = self.store.bytes() <= config.flow_bytes_max / 2
@@ -218,8 +217,7 @@ impl Flow {
         }
     }
 
-    /// A READ response or atomic ACK: it is the requester's; here it shows how far the responder
-    /// is.
+    /// A READ response or atomic ACK: it is the requester's, and shows how far the responder is.
     fn handle_data_response(
         &mut self,
         now: Instant,
@@ -281,8 +279,8 @@ impl Flow {
         }
     }
 
-    /// The requester may notice by itself, and repeat only the rest; if it does not, the request is
-    /// sent again.
+    /// A response was lost. The request is sent again unless the requester does so first, for the
+    /// rest.
     fn note_lost_response(&mut self, now: Instant) {
         let retransmission = &self.responder.retransmission;
         let grace = retransmission.grace();
@@ -294,7 +292,7 @@ impl Flow {
         }
     }
 
-    /// Sends the first awaited READ or atomic again.
+    /// Retransmits the first awaited READ or atomic.
     pub(crate) fn resend_front_request(&mut self, now: Instant, shared: &mut Shared) {
         let Some(first) = self.store.awaited.front().map(|awaited| awaited.first) else { return };
         self.store.count_request_sent(first, now);
@@ -318,14 +316,14 @@ impl Flow {
         }
     }
 
-    /// True if the next packet has to wait for the rate that congestion leaves:
-    /// [`Flow::handle_timeout`] goes on.
+    /// True if the next packet has to wait for the rate that congestion leaves, until a deadline of
+    /// [`Flow::handle_timeout`].
     #[inline]
     pub(crate) fn is_held_back(&mut self, now: Instant, shared: &Shared) -> bool {
         self.responder.pace.holds_back(now, &shared.dcqcn)
     }
 
-    /// Sends the next packet for the responder. Returns the bytes that it takes on the wire.
+    /// Sends the next packet to the responder. Returns its bytes on the wire.
     pub(crate) fn send_next(
         &mut self,
         now: Instant,
@@ -370,7 +368,7 @@ impl Flow {
         Some(bytes)
     }
 
-    /// Sends the oldest packet again and asks for an ACK, which tells what the responder has.
+    /// Sends a probe: the oldest packet, with AckReq.
     fn send_probe(
         &mut self,
         now: Instant,
@@ -394,7 +392,7 @@ impl Flow {
     }
 }
 
-/// Sends a kept request with AckReq set, if it can be.
+/// Sends a stored request with AckReq set, if it can be.
 fn send_asking(held: &FrameBuf, out: &mut dyn Transmit) {
     let frame = held.as_frame();
     let Some(head) = ask_for_ack(&frame) else { return out.transmit_held(WAN, held) };
