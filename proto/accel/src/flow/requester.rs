@@ -37,7 +37,7 @@ impl Sent {
         self.latest
     }
 
-    /// The last packet that came is not, or not only, in the store.
+    /// Raises [`Sent::latest`] to the last packet that came.
     #[inline]
     pub(crate) fn note_last(&mut self) {
         self.latest = self.latest.max(self.next);
