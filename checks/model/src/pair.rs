@@ -147,7 +147,7 @@ pub struct Scenario {
     pub give_up: u8,
     /// Packets that a box stores.
     pub store: u8,
-    /// As `TIMES_GONE_BACK` in `proto/accel/src/learning.rs`.
+    /// As `TIMES_GONE_BACK` in `proto/accel/src/flow/learning.rs`.
     pub times_gone_back: u8,
     /// Frames on a LAN's line, before a sender waits.
     pub lan_frames: usize,

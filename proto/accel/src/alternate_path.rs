@@ -33,7 +33,7 @@ impl Accelerator {
             return self.pass_for_alternate_path(now, key);
         }
         let flow = Flow::new(now, &self.shared.config, key, beginning);
-        debug_assert_eq!(flow.state, FlowState::Passing);
+        debug_assert_eq!(flow.state(), FlowState::Passing);
         if self.shared.draining {
             return;
         }

@@ -1,3 +1,5 @@
+//! The acknowledge packets that a box sends to requesters in the name of their responders.
+
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Msn, Psn, Qpn};
 use longhaul_wire::{Aeth, Bth, Head, Opcode, PKEY_DEFAULT, Packet, PathTemplate, Syndrome};
@@ -79,7 +81,7 @@ impl Answer {
     }
 }
 
-/// True when `packet` came with the addresses and the source port of the frame whose headers are
+/// True if `packet` came with the addresses and the source port of the frame whose headers are
 /// `known`.
 #[inline]
 fn is_on(known: &[u8], packet: &Packet<'_>) -> bool {

@@ -51,7 +51,7 @@ impl Candidates {
         self.unfollowed_until = self.unfollowed_until.max(until);
     }
 
-    /// True when every requester that may be acknowledged is among these.
+    /// True if every requester that may be acknowledged is among these.
     pub(crate) fn are_complete(&self, now: Instant) -> bool {
         self.unfollowed_until <= now
     }

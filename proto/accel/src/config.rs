@@ -1,3 +1,5 @@
+//! The configuration of an accelerator, and its limits.
+
 use crate::policy::{Policy, Role};
 use longhaul_cc::JointRate;
 use longhaul_units::{BitRate, Duration};

@@ -6,85 +6,31 @@
 //! requester has everything that the responder may still miss. No PSN or MSN differs between the
 //! two then, so that either may go on with the other at once.
 
-use crate::flow::{Flow, Shared};
-use crate::{Accelerator, FlowState, PassReason};
-use longhaul_units::{Duration, Instant};
-use longhaul_wire::{Packet, Syndrome};
-
-/// How often a little is acknowledged early nevertheless while much is left to be delivered, at
-/// least: half of what a requester has by perftest's settings, 0.54 s, before it gives up. It must
-/// be delivered in turn before the flow passes.
-const SIGN_OF_LIFE_EVERY: Duration = Duration::from_ms(250);
+use crate::Accelerator;
+use longhaul_units::Instant;
 
 impl Accelerator {
-    /// Takes in no more flows, and lets those that are known pass as soon as everything
-    /// acknowledged to their requesters is delivered; or, with false, takes flows in again, from
-    /// their traffic those that pass.
+    /// Adds no more flows, and lets each known one pass as soon as everything acknowledged to its
+    /// requester is delivered. With `false`, flows are learnt again, those that pass from their
+    /// traffic.
     ///
-    /// Done when [`Accelerator::stored_bytes`] is 0, which needs responders that take what is
-    /// theirs. A completion says no less than the flow's mode meanwhile. Looks at each flow once.
+    /// Done when [`Accelerator::stored_bytes`] is 0, which needs responders that accept their
+    /// packets. A completion says no less than the flow's mode meanwhile. Looks at each flow once.
     pub fn set_draining(&mut self, now: Instant, draining: bool) {
         self.shared.draining = draining;
         for slot in 0..self.flows.slots() {
             if let Some(flow) = self.flows.get_mut(slot)
-                && flow.state == FlowState::Terminated
+                && flow.is_terminated()
             {
-                flow.withheld_until = None;
-                flow.advance_frontier(now, &self.shared);
+                flow.review_frontier(now, &self.shared);
             }
             self.touch(slot);
         }
         self.settle_touched();
     }
 
-    /// True from [`Accelerator::set_draining`] on.
+    /// True while the accelerator drains.
     pub fn is_draining(&self) -> bool {
         self.shared.draining
-    }
-}
-
-impl Flow {
-    /// How long pseudo-ACKs may be withheld before a little is acknowledged.
-    pub(crate) fn ack_hold(&self, shared: &Shared) -> Duration {
-        let config = &shared.config;
-        let usual = config.ack_hold_max;
-        // Longer than its delivery takes, or there would always be something left.
-        let while_draining =
-            || SIGN_OF_LIFE_EVERY.max(self.rtt.patience(config).times(2)).max(usual);
-        if shared.draining { while_draining() } else { usual }
-    }
-
-    /// Passes from here on, if the accelerator drains and nothing is owed to the requester.
-    pub(crate) fn step_aside_if_draining(&mut self, shared: &mut Shared) {
-        let is_free = match self.state {
-            FlowState::Learning => true,
-            FlowState::Terminated => !self.store.owes_delivery() && !self.owes_requester(),
-            FlowState::Passing | FlowState::Failed => false,
-        };
-        if !shared.draining || !is_free {
-            return;
-        }
-        if self.state == FlowState::Terminated {
-            // What was not sent would be missed, and cost the requester a timeout.
-            for frame in self.store.waiting_frames() {
-                shared.queue_to_wan(frame.clone());
-            }
-        }
-        let from = self.store.responder_next.max(self.acked_to);
-        self.discard_store(shared, from);
-        self.unresolved_read = None;
-        self.forget_duties();
-        self.state = FlowState::Passing;
-        self.pass_reason = PassReason::Draining;
-        self.aside_from = Some(from);
-    }
-
-    /// True for a NAK that was overtaken on its way: it asks for what the responder had when the
-    /// flow began to pass, and what its requester may not have any more.
-    pub(crate) fn is_stale_nak(&self, packet: &Packet<'_>) -> bool {
-        let is_nak =
-            packet.aeth().is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack { .. }));
-        let Some(from) = self.aside_from.filter(|_| is_nak) else { return false };
-        packet.psn().unwrap_near(self.lan_next).is_some_and(|seq| seq < from)
     }
 }

@@ -1,3 +1,5 @@
+//! The ring buffer that holds the entries of a store.
+
 use crate::store::Entry;
 use std::hint::black_box;
 
@@ -150,10 +152,11 @@ mod tests {
                     model.drain(..count.min(model.len()));
                 }
                 prop_assert_eq!(firsts(&entries), model.iter().copied().collect::<Vec<_>>());
-                prop_assert_eq!((entries.len(), entries.is_empty()), (model.len(), model.is_empty()));
+                let len = model.len();
+                prop_assert_eq!((entries.len(), entries.is_empty()), (len, model.is_empty()));
                 prop_assert_eq!(entries.front().map(|e| e.first), model.front().copied());
                 prop_assert_eq!(entries.back_mut().map(|e| e.first), model.back().copied());
-                prop_assert!(entries.get(model.len()).is_none() && entries.get_mut(model.len()).is_none());
+                prop_assert!(entries.get(len).is_none() && entries.get_mut(len).is_none());
                 for seq in 0..=next {
                     let point = model.partition_point(|first| *first < seq);
                     prop_assert_eq!(entries.partition_point(|e| e.first < seq), point);

@@ -1,3 +1,5 @@
+//! A hash index from keys to slots of the flow table.
+
 use crate::key::WireKey;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;

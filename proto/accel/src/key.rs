@@ -1,3 +1,5 @@
+//! Keys by which flows and connections are found.
+
 use foldhash::fast::FixedState;
 use longhaul_units::Qpn;
 use longhaul_wire::{Packet, address_bits};

@@ -58,36 +58,34 @@
 #![forbid(unsafe_code)]
 
 mod accelerator;
-mod allowance;
 mod alternate_path;
 mod answer;
+mod bookkeeping;
 mod candidates;
 mod config;
 mod connections;
 mod counters;
 mod drain;
+mod dreqs;
 mod entries;
 mod flow;
-mod hold;
+mod gate;
 mod index;
 mod key;
-mod learning;
 mod lives;
-mod one_way;
+mod management;
+mod output;
 mod pairing;
 mod policy;
 mod question;
 mod queue;
-mod requester_side;
-mod responder_side;
-mod rtt;
+mod shared;
 mod shares;
 mod status;
 mod store;
 mod table;
 mod timers;
 mod trace;
-mod window;
 
 pub use accelerator::{Accelerator, LAN, WAN};
 pub use config::{Config, ConfigError};

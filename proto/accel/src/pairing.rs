@@ -14,8 +14,41 @@ use longhaul_wire::{Aeth, NakCode, Packet, Syndrome};
 /// How long a requester that is not followed may still be acknowledged.
 const UNFOLLOWED_FOR: Duration = Duration::from_ms(1000);
 
+/// Candidates looked at per millisecond for ACKs to unknown QPs: about a hundredth of a core's
+/// time.
+const LOOKS_PER_MS: usize = 1 << 15;
+
+/// Bounds the work on ACKs that no known flow claims.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    left: usize,
+    since: Instant,
+    /// Answers to questions may come until then.
+    pub(crate) answers_until: Instant,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Looks { left: LOOKS_PER_MS, since: Instant::ZERO, answers_until: Instant::ZERO }
+    }
+}
+
+impl Looks {
+    /// True if `candidates` may be looked through now.
+    pub(crate) fn take(&mut self, now: Instant, candidates: usize) -> bool {
+        if now.since(self.since) >= Duration::from_ms(1) {
+            (self.since, self.left) = (now, LOOKS_PER_MS);
+        }
+        let may = self.left >= candidates.min(LOOKS_PER_MS);
+        if may {
+            self.left = self.left.saturating_sub(candidates);
+        }
+        may
+    }
+}
+
 impl Accelerator {
-    /// An ACK for an unknown QP names the requester of the one flow that it fits. True when there
+    /// An ACK for an unknown QP names the requester of the one flow that it fits. True if there
     /// is one.
     pub(crate) fn try_to_pair(&mut self, now: Instant, packet: &Packet<'_>) -> bool {
         let Some(aeth) = packet.aeth().filter(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }))
@@ -48,7 +81,7 @@ impl Accelerator {
         }
         let (mut fitting, mut exact) = ((None, 0), (None, 0));
         for slot in candidates.acknowledged_by(packet.psn()) {
-            let learning = self.flows.get(slot).and_then(|flow| flow.learning.as_deref());
+            let learning = self.flows.get(slot).and_then(|flow| flow.learning());
             match learning.map(|learning| learning.trace.fit(now, packet.psn())) {
                 None | Some(Fit::No) => {}
                 Some(Fit::Maybe) => fitting.1 += 2,

@@ -130,7 +130,7 @@ impl Rule {
             && self.dscp.is_none_or(|of_rule| of_rule == dscp)
     }
 
-    /// True when every flow that fits `other` fits this rule.
+    /// True if every flow that fits `other` fits this rule.
     fn covers(&self, other: &Rule) -> bool {
         let prefix = |one: Option<Prefix>, other: Option<Prefix>| {
             one.is_none_or(|one| other.is_some_and(|other| one.covers(&other)))
@@ -238,8 +238,8 @@ impl Policy {
             } else {
                 let (one, other) = (rule.mode, rules[before].mode);
                 format!(
-                    "it says '{one}', but rule {by} fits all of that before it and says '{other}': put the narrower \
-                     rule first"
+                    "it says '{one}', but rule {by} fits all of that before it and says \
+                     '{other}': put the narrower rule first"
                 )
             };
             return Err(PolicyError::Rule { number, why });
@@ -338,8 +338,8 @@ mod tests {
         }
         assert_eq!(
             policy.to_string(),
-            "source 10.1.0.0/16 mode off; source 10.0.0.0/8 qpn 100-200 mode tail; destination fd00::/8 dscp 26 mode \
-             far; default early"
+            "source 10.1.0.0/16 mode off; source 10.0.0.0/8 qpn 100-200 mode tail; \
+             destination fd00::/8 dscp 26 mode far; default early"
         );
     }
 

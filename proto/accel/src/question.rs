@@ -9,10 +9,9 @@
 //! there already, and as the packet that is expected it is refused: a middle packet is as long as
 //! the path MTU.
 
-use crate::FlowState;
 use crate::accelerator::{Accelerator, LAN};
 use crate::answer::template;
-use crate::flow::Shared;
+use crate::shared::Shared;
 use crate::trace::OUTSTANDING_MAX;
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Duration, Instant, Psn};
@@ -55,12 +54,11 @@ impl Accelerator {
     /// Another box's question: whoever has terminated the flow answers it.
     #[cold]
     pub(crate) fn handle_question(&mut self, known: Option<u32>, frame: &Frame<'_>) {
-        let terminated = known.filter(|&slot| {
-            self.flows.get(slot).is_some_and(|flow| flow.state == FlowState::Terminated)
-        });
+        let terminated =
+            known.filter(|&slot| self.flows.get(slot).is_some_and(|flow| flow.is_terminated()));
         match terminated.and_then(|slot| Some((slot, self.flows.get_mut(slot)?))) {
             Some((slot, flow)) => {
-                flow.ack_again = true;
+                flow.repeat_ack();
                 self.touch(slot);
             }
             None => self.pass(LAN, frame),

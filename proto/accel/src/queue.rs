@@ -1,3 +1,5 @@
+//! A queue of frames that pass and wait for room on one side.
+
 use longhaul_node::FrameBuf;
 use std::collections::VecDeque;
 
@@ -55,7 +57,7 @@ impl Queue {
         self.pushed
     }
 
-    /// True when everything queued before `mark` was taken has left.
+    /// True if everything queued before `mark` was taken has left.
     pub(crate) fn has_passed(&self, mark: u64) -> bool {
         self.popped >= mark
     }

@@ -157,7 +157,7 @@ impl Shares {
         if self.stored_by(id) > share { flow_high.min(share / 16) } else { flow_high }
     }
 
-    /// True when a tenant may store `bytes` more. `is_first`: for a flow that stores nothing.
+    /// True if a tenant may store `bytes` more. `is_first`: for a flow that stores nothing.
     #[inline]
     pub(crate) fn has_room(
         &self,
@@ -178,12 +178,12 @@ impl Shares {
         fits || (is_first && self.stored + bytes <= config.total_bytes_max + RESERVE)
     }
 
-    /// True when a tenant stores so little that requests which were refused may come again.
+    /// True if a tenant stores so little that requests which were refused may come again.
     pub(crate) fn is_roomy(&self, config: &Config, id: TenantId) -> bool {
         self.stored_by(id) <= STORED_OF_FREE / 4 * self.free_bytes(config)
     }
 
-    /// True when a flow that is only watched may be remembered: it leaves room for what has been
+    /// True if a flow that is only watched may be remembered: it leaves room for what has been
     /// promised.
     pub(crate) fn may_watch(&self, config: &Config, id: TenantId) -> bool {
         self.stored_by(id) < self.free_bytes(config)

@@ -1,3 +1,5 @@
+//! Snapshots of flows, and the names that reports use.
+
 use crate::{Drops, FlowKey, Mode, Role};
 use longhaul_units::{Duration, Msn, Psn, Qpn};
 

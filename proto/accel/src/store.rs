@@ -204,12 +204,18 @@ impl Store {
         last.map_or(self.responder_next, |entry| entry.last() + 1)
     }
 
+    /// PSNs that are sent and not to be sent again, and of which the responder is not known to have
+    /// any.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.sent_before().saturating_sub(self.responder_next)
+    }
+
     /// Entries not sent, or to be sent again.
     pub(crate) fn unsent(&self) -> usize {
         self.entries.len() - self.cursor
     }
 
-    /// True when at least the front entry has been sent and not been taken back for sending again.
+    /// True if at least the front entry has been sent and not been taken back for sending again.
     pub(crate) fn is_outstanding(&self) -> bool {
         self.cursor > 0
     }
@@ -237,7 +243,7 @@ impl Store {
         self.entries.partition_point(|e| e.last() < seq)
     }
 
-    /// True when another request than `packet` is stored under its number: its QP number has a new
+    /// True if another request than `packet` is stored under its number: its QP number has a new
     /// owner.
     ///
     /// READs are not compared: one that is repeated may ask for what is left of it.
@@ -338,7 +344,7 @@ impl Store {
     }
 
     /// Moves the frontier as far as nothing is awaited and stored bytes below it stay within
-    /// `bytes_max`. True when it was the bytes that stopped it.
+    /// `bytes_max`. True if it was the bytes that stopped it.
     pub(crate) fn advance_frontier(&mut self, bytes_max: u64) -> bool {
         while let Some(entry) = self.entries.get(self.frontier_index) {
             if entry.kind != Kind::Plain && !entry.answered {
@@ -355,7 +361,7 @@ impl Store {
         false
     }
 
-    /// True when the frontier stands at a packet of this kind.
+    /// True if the frontier stands at a packet of this kind.
     pub(crate) fn frontier_waits_for(&self, kind: Kind) -> bool {
         self.entries.get(self.frontier_index).is_some_and(|entry| entry.kind == kind)
     }
@@ -433,7 +439,7 @@ impl Store {
         self.entries.get(self.cursor)
     }
 
-    /// The packet of [`Store::next_to_send`] was sent. True when it had been sent before.
+    /// The packet of [`Store::next_to_send`] was sent. True if it had been sent before.
     pub(crate) fn count_sent(&mut self, now: Instant) -> bool {
         let Some(entry) = self.entries.get_mut(self.cursor) else { return false };
         let again = entry.times_sent > 0;

@@ -1,6 +1,5 @@
 //! The flows: slots, and the ways to find one.
 
-use crate::FlowState;
 use crate::candidates::Candidates;
 use crate::flow::Flow;
 use crate::index::Index;
@@ -8,7 +7,7 @@ use crate::key::{Map, WireKey, map};
 use crate::timers::SlotId;
 use longhaul_units::{Instant, Psn, Qpn};
 
-/// Slots looked at when one is needed and none is free.
+/// Slots examined for an eviction.
 const LOOKS_MAX: usize = 64;
 
 struct Slot {
@@ -20,7 +19,7 @@ pub(crate) struct FlowTable {
     slots: Vec<Slot>,
     free: Vec<u32>,
     flows_max: usize,
-    /// Where the search for a flow to evict goes on.
+    /// Where the next search for a flow to evict begins.
     hand: usize,
     by_responder: Index,
     by_requester: Index,
@@ -38,7 +37,7 @@ fn has_responder<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> boo
         slots
             .get(slot as usize)
             .and_then(|s| s.flow.as_deref())
-            .is_some_and(|flow| flow.key.wire() == *key)
+            .is_some_and(|flow| flow.key().wire() == *key)
     }
 }
 
@@ -47,7 +46,7 @@ fn has_requester<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> boo
     |slot| {
         let flow = slots.get(slot as usize).and_then(|s| s.flow.as_deref());
         flow.is_some_and(|flow| {
-            flow.requester_qpn.is_some_and(|qpn| flow.key.to_requester(qpn) == *key)
+            flow.requester_qpn().is_some_and(|qpn| flow.key().to_requester(qpn) == *key)
         })
     }
 }
@@ -113,9 +112,27 @@ impl FlowTable {
     }
 
     pub(crate) fn is_current(&self, id: SlotId) -> bool {
-        self.slots
-            .get(id.slot as usize)
-            .is_some_and(|s| s.generation == id.generation && s.flow.is_some())
+        self.current(id).is_some()
+    }
+
+    /// The flow in `slot`, with its id.
+    #[inline]
+    pub(crate) fn identified(&mut self, slot: u32) -> Option<(SlotId, &mut Flow)> {
+        let place = self.slots.get_mut(slot as usize)?;
+        Some((SlotId { slot, generation: place.generation }, place.flow.as_deref_mut()?))
+    }
+
+    /// The flow with this `id`, if it is still in the table.
+    pub(crate) fn current(&self, id: SlotId) -> Option<&Flow> {
+        let slot = self.slots.get(id.slot as usize)?;
+        slot.flow.as_deref().filter(|_| slot.generation == id.generation)
+    }
+
+    /// The flow with this `id`, if it is still in the table.
+    #[inline]
+    pub(crate) fn current_mut(&mut self, id: SlotId) -> Option<&mut Flow> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        slot.flow.as_deref_mut().filter(|_| slot.generation == id.generation)
     }
 
     /// Flows in the table.
@@ -123,7 +140,7 @@ impl FlowTable {
         self.slots.len() - self.free.len()
     }
 
-    /// How many slots there are, free ones included.
+    /// Number of slots, free ones included.
     pub(crate) fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -134,9 +151,9 @@ impl FlowTable {
         (first..).zip(slots).filter_map(|(number, slot)| Some((number, slot.flow.as_deref()?)))
     }
 
-    /// The flow that has to go for another one to come; `None` when there is room, or when none can
-    /// go. What showed a single packet goes first, and what is not terminated before what is: no
-    /// flood drives out what is known.
+    /// The flow to evict for a new one; `None` if there is room, or if none can be evicted. Flows
+    /// that showed a single packet are evicted first, then flows that are not terminated: no flood
+    /// evicts what is known.
     pub(crate) fn victim(&mut self) -> Option<u32> {
         if self.has_room() {
             return None;
@@ -146,34 +163,34 @@ impl FlowTable {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(flow) = self.slots[self.hand].flow.as_deref_mut() else { continue };
             let is_watched = !flow.delivers();
-            if flow.state == FlowState::Learning && flow.is_stray() {
+            if flow.is_learning() && flow.is_stray() {
                 return Some(self.hand as u32);
             }
-            let was_used = std::mem::take(&mut flow.used);
+            let was_used = std::mem::take(&mut flow.bookkeeping.is_used);
             if is_watched && !was_used {
                 watched = watched.or(Some(self.hand as u32));
-            } else if !was_used && flow.store.is_empty() {
+            } else if !was_used && flow.is_delivered() {
                 idle = idle.or(Some(self.hand as u32));
             }
         }
         watched.or(idle)
     }
 
-    /// True when one more flow can be taken in.
+    /// True if there is room for one more flow.
     pub(crate) fn has_room(&self) -> bool {
         !self.free.is_empty() || self.slots.len() < self.flows_max
     }
 
-    /// Takes a flow in. Its key must not be known. `None` when the table is full.
+    /// Adds a flow, whose key must not be known. `None` if the table is full.
     pub(crate) fn insert(&mut self, flow: Flow) -> Option<u32> {
-        let key = flow.key.wire();
+        let key = flow.key().wire();
         let slot = self.insert_successor(flow)?;
         self.by_responder.insert(&key, slot, has_responder(&self.slots, &key));
         Some(slot)
     }
 
-    /// Takes in another life of a flow that is known: requests find that one first. `None` when the
-    /// table is full.
+    /// Adds another life of a known flow: requests find the known one first. `None` if the table is
+    /// full.
     pub(crate) fn insert_successor(&mut self, flow: Flow) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -183,39 +200,36 @@ impl FlowTable {
             }
             None => return None,
         };
-        if let Some(qpn) = flow.requester_qpn {
+        if let Some(qpn) = flow.requester_qpn() {
             self.set_requester(slot, &flow, qpn);
         }
         self.slots[slot as usize].flow = Some(Box::new(flow));
         Some(slot)
     }
 
-    /// Requests that belonged to another life of the flow in `slot` are its own from here on.
+    /// Maps the requests of another life to the flow in `slot`.
     pub(crate) fn take_requests(&mut self, slot: u32) {
-        let Some(key) = self.get(slot).map(|flow| flow.key.wire()) else { return };
+        let Some(key) = self.get(slot).map(|flow| flow.key().wire()) else { return };
         self.by_responder.insert(&key, slot, has_responder(&self.slots, &key));
         self.last_lan = None;
     }
 
     fn set_requester(&mut self, slot: u32, flow: &Flow, qpn: Qpn) {
-        let key = flow.key.to_requester(qpn);
+        let key = flow.key().to_requester(qpn);
         self.by_requester.insert(&key, slot, has_requester(&self.slots, &key));
         self.last_wan = None;
     }
 
-    /// Lets unpaired ACKs be held against what the flow in `slot` has requested so far, unless it
-    /// is paired.
+    /// Updates the PSNs that unpaired ACKs are compared with for the flow in `slot`, unless it is
+    /// paired.
     pub(crate) fn nominate(&mut self, slot: u32) {
         let Some(flow) =
             self.slots.get_mut(slot as usize).and_then(|slot| slot.flow.as_deref_mut())
         else {
             return;
         };
-        let pair = flow.key.pair();
-        let Some(learning) = flow.learning.as_deref_mut().filter(|_| flow.requester_qpn.is_none())
-        else {
-            return;
-        };
+        let (pair, is_paired) = (flow.key().pair(), flow.requester_qpn().is_some());
+        let Some(learning) = flow.learning_mut().filter(|_| !is_paired) else { return };
         self.unpaired.entry(pair).or_default().put(
             slot,
             &mut learning.place,
@@ -225,9 +239,8 @@ impl FlowTable {
 
     fn remove_candidate(&mut self, slot: u32) {
         let Some(flow) = self.get_mut(slot) else { return };
-        let pair = flow.key.pair();
-        let Some(place) = flow.learning.as_deref_mut().and_then(|learning| learning.place.take())
-        else {
+        let pair = flow.key().pair();
+        let Some(place) = flow.learning_mut().and_then(|learning| learning.place.take()) else {
             return;
         };
         let Some(candidates) = self.unpaired.get_mut(&pair) else { return };
@@ -235,13 +248,13 @@ impl FlowTable {
         if candidates.is_empty() {
             self.unpaired.remove(&pair);
         }
-        if let Some(learning) = moved.and_then(|slot| self.get_mut(slot)?.learning.as_deref_mut()) {
+        if let Some(learning) = moved.and_then(|slot| self.get_mut(slot)?.learning_mut()) {
             learning.place = Some(place);
         }
     }
 
     /// A requester between these addresses is not followed: until `until` an ACK that fits one flow
-    /// may be its.
+    /// may be for that requester.
     pub(crate) fn note_unfollowed(&mut self, pair: WireKey, until: Instant) {
         // Where none is followed, none can be mistaken.
         if let Some(candidates) = self.unpaired.get_mut(&pair) {
@@ -255,21 +268,21 @@ impl FlowTable {
         self.last_wan = None;
     }
 
-    /// The requester's QPN of the flow in `slot` has become known.
+    /// Maps responses to `qpn` to the flow in `slot`.
     pub(crate) fn pair(&mut self, slot: u32, qpn: Qpn) {
         self.remove_candidate(slot);
         let Some(flow) = self.get_mut(slot) else { return };
-        flow.requester_qpn = Some(qpn);
-        let to_requester = flow.key.to_requester(qpn);
+        flow.set_requester(qpn);
+        let to_requester = flow.key().to_requester(qpn);
         self.by_requester.insert(&to_requester, slot, has_requester(&self.slots, &to_requester));
         self.last_wan = None;
     }
 
-    /// The requester of the flow in `slot` may be another one.
+    /// Forgets the requester of the flow in `slot`, which may be another one.
     pub(crate) fn unpair(&mut self, slot: u32) {
         let Some(flow) = self.get_mut(slot) else { return };
-        let key = flow.key;
-        if let Some(qpn) = flow.requester_qpn.take() {
+        let key = *flow.key();
+        if let Some(qpn) = flow.take_requester() {
             self.forget_requester(slot, &key, qpn);
         }
     }
@@ -278,8 +291,8 @@ impl FlowTable {
     /// owner.
     pub(crate) fn let_requester_go(&mut self, slot: u32) {
         let Some(flow) = self.get(slot) else { return };
-        if let Some(qpn) = flow.requester_qpn {
-            let key = flow.key;
+        if let Some(qpn) = flow.requester_qpn() {
+            let key = *flow.key();
             self.forget_requester(slot, &key, qpn);
             self.orphans.push(slot);
         }
@@ -293,7 +306,7 @@ impl FlowTable {
     /// The flow without a requester that an ACK or NAK with `key` for `psn` is for.
     pub(crate) fn orphan(&self, key: WireKey, psn: Psn) -> Option<u32> {
         let is_for = |flow: &Flow| {
-            flow.requester_qpn.is_some_and(|qpn| flow.key.to_requester(qpn) == key)
+            flow.requester_qpn().is_some_and(|qpn| flow.key().to_requester(qpn) == key)
                 && flow.has_outstanding(psn)
         };
         self.orphans.iter().copied().find(|&slot| self.get(slot).is_some_and(is_for))
@@ -309,10 +322,10 @@ impl FlowTable {
         let flow = self.slots.get_mut(slot as usize)?.flow.take()?;
         self.slots[slot as usize].generation = self.slots[slot as usize].generation.wrapping_add(1);
         self.free.push(slot);
-        self.by_responder.remove(&flow.key.wire(), slot);
+        self.by_responder.remove(&flow.key().wire(), slot);
         self.last_lan = None;
-        if let Some(qpn) = flow.requester_qpn {
-            self.forget_requester(slot, &flow.key, qpn);
+        if let Some(qpn) = flow.requester_qpn() {
+            self.forget_requester(slot, flow.key(), qpn);
         }
         self.orphans.retain(|&orphan| orphan != slot);
         Some(flow)

@@ -1,3 +1,6 @@
+//! When flows are processed: at the end of a batch of frames, and at their deadlines.
+
+use crate::flow::Flow;
 use longhaul_units::Instant;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,6 +10,32 @@ use std::collections::BinaryHeap;
 pub(crate) struct SlotId {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
+}
+
+/// Flows that have changed since their duties were last processed.
+#[derive(Debug, Default)]
+pub(crate) struct Touched(Vec<SlotId>);
+
+impl Touched {
+    /// Adds `flow`, once.
+    #[inline]
+    pub(crate) fn add(&mut self, id: SlotId, flow: &mut Flow) {
+        if !std::mem::replace(&mut flow.bookkeeping.is_touched, true) {
+            self.0.push(id);
+        }
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<SlotId> {
+        self.0.get(index).copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = SlotId> + '_ {
+        self.0.iter().copied()
+    }
+
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = SlotId> + '_ {
+        self.0.drain(..)
+    }
 }
 
 /// When to look at which flow.

@@ -4,7 +4,6 @@
 //! A trace keeps numbers, no frames, so that thousands of flows between two hosts can be followed
 //! at once.
 
-use crate::requester_side::GAP_MAX;
 use longhaul_units::{Duration, Instant, Psn};
 use std::collections::VecDeque;
 
@@ -18,6 +17,9 @@ const ACK_LATE: Duration = Duration::from_ms(1000);
 /// PSNs that a requester may have outstanding: one that is further from the latest belongs to
 /// another life of its QP.
 pub(crate) const OUTSTANDING_MAX: u64 = 1 << 18;
+/// A gap of more PSNs than this, with nothing undelivered, is a QP that begins anew rather than
+/// loss on a LAN.
+pub(crate) const GAP_MAX: u64 = 4096;
 
 /// The requests of one flow, by number.
 #[derive(Debug)]
@@ -84,7 +86,7 @@ impl Count {
         (self.epoch == before.epoch).then(|| self.messages.wrapping_sub(before.messages))
     }
 
-    /// True when all messages since the flow's first packet are counted, and are so many.
+    /// True if all messages since the flow's first packet are counted, and are so many.
     pub(crate) fn is_from_the_start(self, messages: u32) -> bool {
         self.epoch == 0 && self.messages == messages
     }
@@ -115,7 +117,7 @@ impl Trace {
         self.first
     }
 
-    /// True when the requester may send `seq`: it goes on, goes back, or the LAN lost packets
+    /// True if the requester may send `seq`: it goes on, goes back, or the LAN lost packets
     /// before it.
     pub(crate) fn goes_on_with(&self, seq: u64) -> bool {
         (self.first..=self.latest + GAP_MAX).contains(&seq)
@@ -126,12 +128,12 @@ impl Trace {
         psn.unwrap_near(self.end).unwrap_or(0)
     }
 
-    /// True when the requester has sent `seq`, or sends it next.
+    /// True if the requester has sent `seq`, or sends it next.
     pub(crate) fn may_hold(&self, seq: u64) -> bool {
         (self.first..=self.latest).contains(&seq)
     }
 
-    /// True when the requester may have sent `seq` before its first packet here.
+    /// True if the requester may have sent `seq` before its first packet here.
     pub(crate) fn begins_behind(&self, seq: u64) -> bool {
         seq < self.first && seq + OUTSTANDING_MAX > self.first
     }

@@ -1,4 +1,4 @@
-//! Mirrors `proto/accel/src/learning.rs`, and what of it stands in `accelerator.rs`.
+//! Mirrors `proto/accel/src/flow/learning.rs`, and what of it stands in `accelerator.rs`.
 
 use super::{Flow, FlowState, Out, Rules};
 use crate::pair::line::Frame;

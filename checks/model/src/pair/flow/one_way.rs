@@ -1,4 +1,4 @@
-//! Mirrors `proto/accel/src/one_way.rs`, but for what requesters show before a box gives up.
+//! Mirrors `proto/accel/src/flow/one_way.rs`, but for what requesters show before a box gives up.
 
 use super::{Flow, FlowState, Out, Probe, Rules};
 use crate::pair::line::Frame;

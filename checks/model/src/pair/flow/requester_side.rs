@@ -1,4 +1,4 @@
-//! Mirrors `proto/accel/src/requester_side.rs`.
+//! Mirrors `proto/accel/src/flow/requester_side.rs`.
 
 use super::{Flow, FlowState, Out, Rules};
 use crate::pair::line::{Frame, Line};

@@ -1,4 +1,4 @@
-//! Mirrors `proto/accel/src/responder_side.rs`.
+//! Mirrors `proto/accel/src/flow/responder_side.rs`.
 
 use super::{Flow, FlowState, Out, Probe, Rules};
 use crate::pair::line::{Frame, Line};

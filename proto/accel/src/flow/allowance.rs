@@ -15,8 +15,8 @@
 //! about a quarter of the usual budget of eight timeouts, and gains two bytes for each one
 //! delivered.
 
+use super::rtt::Rtt;
 use crate::Config;
-use crate::rtt::Rtt;
 use longhaul_units::{Duration, Instant};
 
 /// Shortest time over which delivery is measured: some losses' recovery, half of the shortest
@@ -34,12 +34,20 @@ pub(crate) struct Allowance {
     starts: bool,
     epoch_began: Option<Instant>,
     delivered: u64,
+    /// While pseudo-ACKs are withheld: when a little is acknowledged nevertheless.
+    withheld_until: Option<Instant>,
 }
 
 impl Allowance {
     /// Of a flow of which nothing is known.
     pub(crate) fn new() -> Self {
-        Allowance { bytes: None, starts: true, epoch_began: None, delivered: 0 }
+        Allowance {
+            bytes: None,
+            starts: true,
+            epoch_began: None,
+            delivered: 0,
+            withheld_until: None,
+        }
     }
 
     /// The bytes allowed.
@@ -87,6 +95,21 @@ impl Allowance {
         if self.epoch_began.is_none() {
             self.begin(now);
         }
+    }
+
+    /// Pseudo-ACKs are withheld, but for a little at `until`.
+    pub(crate) fn withhold(&mut self, until: Instant) {
+        self.withheld_until = Some(until);
+    }
+
+    #[inline]
+    pub(crate) fn stop_withholding(&mut self) {
+        self.withheld_until = None;
+    }
+
+    #[inline]
+    pub(crate) fn withheld_until(&self) -> Option<Instant> {
+        self.withheld_until
     }
 
     fn begin(&mut self, now: Instant) {

@@ -57,7 +57,7 @@ impl Window {
         Window { is_far: self.is_far, ..Window::default() }
     }
 
-    /// True when a packet may be sent with so many PSNs outstanding.
+    /// True if a packet may be sent with so many PSNs outstanding.
     #[inline]
     pub(crate) fn is_open(&self, outstanding: impl FnOnce() -> u64) -> bool {
         self.bound == NONE || outstanding() < self.bound

@@ -6,12 +6,16 @@
 //! numbers alone ([`Trace`]). Then it is *taken over*: at the first ACK behind which the store has
 //! everything that its requester sent.
 
-use crate::flow::{Flow, Shared, first_sequence};
+use super::credits::Credits;
+use super::repetitions::Repetitions;
+use super::requester_side::Request;
+use super::state::{Remains, State};
+use super::{Flow, first_sequence};
 use crate::question::ask_instead_of;
-use crate::requester_side::Request;
+use crate::shared::Shared;
 use crate::store::Kind;
 use crate::trace::{Count, Fit, Trace};
-use crate::{Config, FlowState, Learnt, PassReason, Role};
+use crate::{Config, Learnt, PassReason, Role};
 use longhaul_node::Frame;
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
 use longhaul_wire::{Aeth, NakCode, Packet, Syndrome};
@@ -21,9 +25,11 @@ const WATCHED_BYTES_MAX: u64 = 16 << 20;
 /// A flow that is not paired within this time, and so many requests, passes for good.
 const LEARNT_WITHIN: Duration = Duration::from_ms(10_000);
 const LEARNT_WITHIN_REQUESTS: u64 = 1000;
-/// Candidates looked at per millisecond for ACKs to unknown QPs: about a hundredth of a core's
-/// time.
-const LOOKS_PER_MS: usize = 1 << 15;
+/// Times that a requester goes back to one packet until its responder is asked.
+const ASKED_AFTER: u32 = 2;
+/// Times that a requester goes back without reaching what its responder lacks until that is taken
+/// for lost: it may have sent that each time, and the LAN have lost it.
+const TIMES_GONE_BACK: u32 = 4;
 
 /// What is known of a flow while it is learnt.
 #[derive(Debug)]
@@ -39,6 +45,8 @@ pub(crate) struct Learning {
     returns: Returns,
     /// The responder lacks what its requester may no longer have.
     asked: Option<Asked>,
+    /// Its requester may be another one: the table is to forget the QPN.
+    is_unpaired: bool,
     began_at: Instant,
     requests: u64,
 }
@@ -60,14 +68,14 @@ struct Evidence {
 }
 
 impl Evidence {
-    /// True when both are ACKs to one QP that count the same messages.
+    /// True if both are ACKs to one QP that count the same messages.
     fn agrees_with(&self, before: &Evidence) -> bool {
         let messages = self.count.since(before.count);
         self.requester_qpn == before.requester_qpn
             && messages.is_some_and(|messages| before.msn.plus(messages) == self.msn)
     }
 
-    /// True when it also shows progress since then: one ACK twice is one.
+    /// True if it also shows progress since then: one ACK twice is one.
     fn confirms(&self, before: &Evidence) -> bool {
         self.agrees_with(before) && self.msn != before.msn
     }
@@ -88,63 +96,23 @@ struct Asked {
 }
 
 /// Where a requester goes back to, time and again: what lies before has been acknowledged to it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Returns {
     /// The latest request.
     last: u64,
     to: u64,
-    times: u32,
-    at: Instant,
+    repetitions: Repetitions,
 }
 
 impl Returns {
-    /// Takes a request in. True when it is one that the requester goes back to, once more.
+    /// Returns `true` if the requester goes back to `seq` once more.
     fn note(&mut self, now: Instant, seq: u64) -> bool {
         let goes_back = seq <= self.last;
         self.last = seq;
-        if !goes_back || now.since(self.at) < GONE_BACK_APART && seq == self.to {
-            return false;
+        if goes_back && seq != self.to {
+            (self.to, self.repetitions) = (seq, Repetitions::default());
         }
-        let times = if seq == self.to { self.times + 1 } else { 1 };
-        (self.to, self.times, self.at) = (seq, times, now);
-        true
-    }
-}
-
-/// Times that a requester goes back to one packet until its responder is asked.
-const ASKED_AFTER: u32 = 2;
-/// Times that a requester goes back without reaching what its responder lacks until that is taken
-/// for lost: it may have sent that each time, and the LAN have lost it.
-const TIMES_GONE_BACK: u32 = 4;
-/// Time from one to the next, which tells repetitions from what the LAN duplicates or reorders.
-const GONE_BACK_APART: Duration = Duration::from_ms(1);
-
-/// Bounds the work on ACKs that no known flow claims.
-#[derive(Debug)]
-pub(crate) struct Looks {
-    left: usize,
-    since: Instant,
-    /// Answers to questions may come until then.
-    pub(crate) answers_until: Instant,
-}
-
-impl Default for Looks {
-    fn default() -> Self {
-        Looks { left: LOOKS_PER_MS, since: Instant::ZERO, answers_until: Instant::ZERO }
-    }
-}
-
-impl Looks {
-    /// True when `candidates` may be looked through now.
-    pub(crate) fn take(&mut self, now: Instant, candidates: usize) -> bool {
-        if now.since(self.since) >= Duration::from_ms(1) {
-            (self.since, self.left) = (now, LOOKS_PER_MS);
-        }
-        let may = self.left >= candidates.min(LOOKS_PER_MS);
-        if may {
-            self.left = self.left.saturating_sub(candidates);
-        }
-        may
+        goes_back && self.repetitions.count(now)
     }
 }
 
@@ -157,11 +125,17 @@ impl Learning {
             place: None,
             goes_on: false,
             heard: Heard { to: Psn::from_sequence(start), to_at: now },
-            returns: Returns { last: 0, to: 0, times: 0, at: Instant::ZERO },
+            returns: Returns::default(),
             asked: None,
+            is_unpaired: false,
             began_at: now,
             requests: 0,
         }
+    }
+
+    /// Of a flow whose requester may be another one, but which keeps its place among candidates.
+    pub(crate) fn anew(now: Instant, start: u64, place: Option<u32>) -> Self {
+        Learning { place, is_unpaired: true, ..Learning::new(now, start) }
     }
 
     /// The requester has sent everything before `to` earlier, and goes back.
@@ -169,7 +143,7 @@ impl Learning {
         self.heard = Heard { to: Psn::from_sequence(to), to_at: now };
     }
 
-    /// Takes a request in. True when its responder is to be asked how far it is.
+    /// Takes a request in. True if its responder is to be asked how far it is.
     fn note(&mut self, now: Instant, seq: u64, request: &Request, config: &Config) -> bool {
         self.goes_on |= self.requests > 0 && seq == self.trace.end();
         self.requests += 1;
@@ -183,14 +157,14 @@ impl Learning {
         let shows_oldest = request.kind != Kind::Response || config.role == Role::Near;
         shows_oldest
             && self.returns.note(now, seq)
-            && self.returns.times >= ASKED_AFTER
+            && self.returns.repetitions.times() >= ASKED_AFTER
             && !self.asked.is_some_and(|asked| asked.is_sure)
     }
 
     /// Its requester goes on.
     fn note_progress(&mut self) {
         self.asked = None;
-        self.returns.times = 0;
+        self.returns.repetitions = self.returns.repetitions.restarted();
     }
 
     fn has_gone_on_in_vain(&self, now: Instant) -> bool {
@@ -199,14 +173,20 @@ impl Learning {
 }
 
 impl Flow {
+    /// Returns `true`, once, if the table has to forget the requester's QPN.
+    pub(crate) fn takes_unpairing(&mut self) -> bool {
+        let learning = self.state.learning_mut();
+        learning.is_some_and(|learning| std::mem::take(&mut learning.is_unpaired))
+    }
+
     /// True for a flow of which a single packet has come.
     pub(crate) fn is_stray(&self) -> bool {
-        self.learning.as_deref().is_some_and(|learning| !learning.goes_on)
+        self.state.learning().is_some_and(|learning| !learning.goes_on)
     }
 
     /// Takes the numbers of a request in, while they may name its requester.
     ///
-    /// True when its responder is to be asked how far it is.
+    /// True if its responder is to be asked how far it is.
     pub(crate) fn trace(
         &mut self,
         now: Instant,
@@ -214,7 +194,7 @@ impl Flow {
         seq: u64,
         request: &Request,
     ) -> bool {
-        let learning = self.learning.as_deref_mut();
+        let learning = self.state.learning_mut();
         learning.is_some_and(|learning| learning.note(now, seq, request, &shared.config))
     }
 
@@ -235,13 +215,13 @@ impl Flow {
         }
         let is_paired = self.requester_qpn.is_some();
         if !is_paired
-            && self.learning.as_deref().is_some_and(|learning| learning.has_gone_on_in_vain(now))
+            && self.state.learning().is_some_and(|learning| learning.has_gone_on_in_vain(now))
         {
             return self.pass_for(shared, PassReason::NotLearnt);
         }
         let is_next = self.started && seq == self.store.end();
         if self.started && (self.store.start()..self.store.end()).contains(&seq) {
-            self.resent_at = now;
+            self.responder.retransmission.note_resent(now);
             return;
         }
         let config = &shared.config;
@@ -260,7 +240,7 @@ impl Flow {
         }
         self.started = true;
         let is_suspected =
-            self.learning.as_deref().is_some_and(|learning| learning.evidence.is_some());
+            self.state.learning().is_some_and(|learning| learning.evidence.is_some());
         if request.kind == Kind::Response && self.store.is_empty() && !is_suspected {
             // Its own responses answer it. A flow of READs alone is not worth remembering.
             let next = first_sequence(packet.psn()) + span;
@@ -277,31 +257,29 @@ impl Flow {
     pub(crate) fn pass_for(&mut self, shared: &mut Shared, reason: PassReason) {
         self.discard_store(shared, self.store.end());
         self.started = false;
-        self.unresolved_read = None;
-        self.forget_duties();
-        self.state = FlowState::Passing;
-        self.pass_reason = reason;
+        self.begin_sides_afresh();
+        self.state.pass(reason, Remains::None);
     }
 
-    /// True when the responder that expects `next` can be that of what has passed.
+    /// True if the responder that expects `next` can be that of what has passed.
     pub(crate) fn may_have_asked(&self, next: Psn) -> bool {
-        let learning = self.learning.as_deref();
+        let learning = self.state.learning();
         learning.is_some_and(|learning| learning.trace.may_hold(learning.trace.sequence_of(next)))
     }
 
-    /// True when it can be one that lacks packets from before this box was on the path.
+    /// True if it can be one that lacks packets from before this box was on the path.
     pub(crate) fn begins_behind(&self, next: Psn) -> bool {
-        let learning = self.learning.as_deref().filter(|_| self.state == FlowState::Learning);
+        let learning = self.state.learning().filter(|_| self.is_learning());
         learning
             .is_some_and(|learning| learning.trace.begins_behind(learning.trace.sequence_of(next)))
     }
 
     /// The responder says that it expects `next`, from before what is remembered.
     pub(crate) fn note_asked(&mut self, next: Psn, requester_qpn: Qpn, aeth: Aeth) {
-        let Some(learning) = &mut self.learning else { return };
+        let Some(learning) = self.state.learning_mut() else { return };
         let for_sequence = learning.trace.sequence_of(next);
         let is_answer = matches!(aeth.syndrome, Syndrome::Ack { .. });
-        if is_answer && learning.returns.times < ASKED_AFTER {
+        if is_answer && learning.returns.repetitions.times() < ASKED_AFTER {
             // To nothing that was asked.
             return;
         }
@@ -318,22 +296,23 @@ impl Flow {
     /// The NAK acknowledges all before the PSN that it names, so that this must be the first that
     /// the requester still has.
     pub(crate) fn fail_if_lost(&mut self, now: Instant, shared: &mut Shared) -> Option<Qpn> {
-        let learning = self.learning.as_deref_mut()?;
-        let Returns { to, times, .. } = learning.returns;
+        let learning = self.state.learning_mut()?;
+        let Returns { to, repetitions, .. } = learning.returns;
         let is_lost = |asked: &mut Asked| {
-            asked.is_sure && times >= TIMES_GONE_BACK && asked.for_sequence < to
+            asked.is_sure && repetitions.times() >= TIMES_GONE_BACK && asked.for_sequence < to
         };
         let asked = learning.asked.take_if(is_lost)?;
-        (self.acked_to, self.acked_messages) = (to, 0);
+        self.requester.acks = self.requester.acks.restarted(to);
         self.msn_base = asked.msn;
-        self.fail(now, shared, NakCode::RemoteOperational, false);
+        let is_owed = self.store.end() > to;
+        self.fail(now, shared, NakCode::RemoteOperational, is_owed);
         Some(asked.requester_qpn)
     }
 
-    /// True when `packet`, an ACK, is for what this flow never sent, or when nothing is stored and
+    /// True if `packet`, an ACK, is for what this flow never sent, or when nothing is stored and
     /// it is not the last ACK again: another flow's requester may have this one's QPN now.
     pub(crate) fn is_over_for(&self, now: Instant, packet: &Packet<'_>) -> bool {
-        if let Some(learning) = &self.learning {
+        if let Some(learning) = self.state.learning() {
             return learning.trace.fit(now, packet.psn()) == Fit::No;
         }
         let seq = packet.psn().unwrap_near(self.store.responder_next);
@@ -343,7 +322,7 @@ impl Flow {
         }
     }
 
-    /// An ACK that can be for this flow only. True when it is the second in a row to this QP, and
+    /// An ACK that can be for this flow only. True if it is the second in a row to this QP, and
     /// shows that the QP's responder counts the messages of this flow: the QP is its requester.
     pub(crate) fn take_evidence(
         &mut self,
@@ -353,11 +332,12 @@ impl Flow {
         count: Count,
     ) -> bool {
         let seq = self.sequence_of(packet);
-        let Some(learning) = &mut self.learning else { return false };
+        let is_learning = self.is_learning();
+        let Some(learning) = self.state.learning_mut() else { return false };
         let evidence = Evidence { requester_qpn: packet.dest_qp(), msn: aeth.msn, count };
         let before = learning.evidence.replace(evidence);
         learning.note_progress();
-        if self.state != FlowState::Learning {
+        if !is_learning {
             return false;
         }
         let is_confirmed = before.is_some_and(|before| evidence.confirms(&before));
@@ -375,7 +355,7 @@ impl Flow {
     }
 
     /// An ACK to the requester of a flow that is paired. `None` when it cannot be for this flow:
-    /// the pairing is void. True when everything that the requester has sent behind it is stored:
+    /// the pairing is void. True if everything that the requester has sent behind it is stored:
     /// the flow is terminated from here on.
     ///
     /// Not while the requester goes back over what has passed: answers to the first time can take
@@ -388,7 +368,7 @@ impl Flow {
         packet: &Packet<'_>,
         aeth: Aeth,
     ) -> Option<bool> {
-        let learning = self.learning.as_deref_mut()?;
+        let learning = self.state.learning_mut()?;
         let heard_to = learning.heard.to;
         match (learning.trace.fit(now, packet.psn()), &learning.evidence) {
             (Fit::Yes(count), Some(before)) => {
@@ -417,27 +397,24 @@ impl Flow {
         let released = self.store.release(seq + 1, true);
         self.store.rest(&mut shared.spare);
         shared.shares.sub(self.tenant, released.bytes);
-        self.learning = None;
+        self.state = State::Terminated;
         // What it sent while it was learnt may have been another life.
-        self.lan_latest = self.store.end();
-        self.state = FlowState::Terminated;
+        self.requester.sent.set_latest(self.store.end());
         self.learnt = Learnt::Traffic;
         self.msn_base = Msn::new(aeth.msn.get().wrapping_sub(messages as u32));
         self.store.responder_next = seq + 1;
-        self.begins_at = first.min(seq);
-        self.acked_to = seq + 1;
-        self.acked_messages = messages;
-        self.responder_messages = messages;
-        self.wanted_to = self.store.last_wish().unwrap_or(seq + 1);
-        self.alive_at = now;
-        self.timer_base = now;
+        self.requester.acks = self.requester.acks.taken_over(first.min(seq), seq + 1, messages);
+        self.requester.acks.want(self.store.last_wish().unwrap_or(seq + 1));
+        self.responder.credits = Credits::after(messages);
+        self.responder.retransmission.note_heard(now);
+        self.responder.retransmission.restart_timer(now);
         self.answer.learn_from_responder(packet);
         // Neither stored packets nor pseudo-ACKs overtake what was passed on before.
-        self.wan_mark = shared.to_wan.mark();
-        self.lan_mark = shared.to_lan.mark();
+        self.follow_passed_requests(shared);
+        self.follow_passed_responses(shared);
         shared.counters.flows_from_traffic += 1;
-        if let Some(sent_at) = released.sample.filter(|&at| at > self.resent_at) {
-            self.rtt.sample(sent_at, now);
+        if let Some(sent_at) = released.sample {
+            self.responder.retransmission.sample(sent_at, now);
         }
         self.note_credits(aeth);
         self.advance_frontier(now, shared);

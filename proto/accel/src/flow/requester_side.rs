@@ -1,26 +1,28 @@
 //! What a terminated flow does with requests from the LAN, and what it answers.
 
-use crate::flow::{Flow, Gap, Probe, Replay, Shared, UnresolvedRead, credits_left};
-use crate::lives::{REPEATED_APART, REPEATS_MAX};
+use super::Flow;
+use super::missing::Missing;
+use super::reads::{read_span, read_span_max};
+use super::repetitions::APART;
+use super::replay::Replay;
+use super::requester::Requester;
+use super::state::{Failed, Passing, Remains, State};
+use crate::DropReason;
 use crate::policy::Duty;
+use crate::shared::Shared;
 use crate::store::{ENTRY_OVERHEAD, Kind};
-use crate::trace::Requested;
-use crate::{DropReason, FlowState};
+use crate::trace::{GAP_MAX, Requested};
 use longhaul_node::{Frame, FrameBuf, FramePool};
 use longhaul_units::{Duration, Instant, Psn};
-use longhaul_wire::{NakCode, Opcode, Packet, Position, Syndrome, Verb, credit_code};
+use longhaul_wire::{NakCode, Opcode, Packet, Position, Syndrome, Verb};
+use std::cmp::Ordering;
 
-/// A gap of more PSNs than this, with nothing undelivered, is a QP that begins anew rather than
-/// loss on a LAN.
-pub(crate) const GAP_MAX: u64 = 4096;
 /// A packet this far ahead of or behind what is expected belongs to another life of the QP.
 pub(crate) const WINDOW: u64 = 1 << 22;
 /// Time after which a failed flow is learnt afresh.
 const FAILED_FOR: Duration = Duration::from_ms(60_000);
 /// Shortest local ACK timeout that NICs are set to.
 pub(crate) const ACK_TIMEOUT_MIN: Duration = Duration::from_ms(4);
-/// Path MTUs that exist, in bytes.
-const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
 /// What a request packet means for the store.
 #[derive(Clone, Copy, Debug)]
@@ -68,20 +70,6 @@ impl Request {
     }
 }
 
-/// PSNs that a READ of `len` bytes takes; without a path MTU only what is the same for every MTU.
-fn read_span(len: u32, path_mtu: Option<u32>) -> Option<u64> {
-    match path_mtu {
-        Some(mtu) => Some(u64::from(len.div_ceil(mtu).max(1))),
-        None if len <= MTUS[0] => Some(1),
-        None => None,
-    }
-}
-
-/// PSNs that a READ of `len` bytes takes at most.
-pub(crate) fn read_span_max(len: u32) -> u64 {
-    u64::from(len.div_ceil(MTUS[0]).max(1))
-}
-
 fn is_answered_by_data(packet: &Packet<'_>) -> bool {
     matches!(packet.opcode().verb(), Some(Verb::ReadRequest | Verb::CmpSwap | Verb::FetchAdd))
 }
@@ -89,8 +77,11 @@ fn is_answered_by_data(packet: &Packet<'_>) -> bool {
 impl Flow {
     /// What `packet` means for this flow's store.
     pub(crate) fn request_of(&self, packet: &Packet<'_>) -> Request {
-        let mut request = Request::of(packet, self.path_mtu);
-        if self.duty == Duty::AcknowledgeButLast && request.ends && request.kind == Kind::Plain {
+        let mut request = Request::of(packet, self.reads.path_mtu());
+        if self.mode.duty() == Duty::AcknowledgeButLast
+            && request.ends
+            && request.kind == Kind::Plain
+        {
             request.kind = Kind::EndToEnd;
         }
         request
@@ -106,11 +97,11 @@ impl Flow {
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
-        self.used = true;
-        self.learn_path_mtu(packet, frame.payload.len());
+        self.bookkeeping.is_used = true;
+        self.reads.learn(packet, frame.payload.len());
         self.answer.learn_from_request(packet);
         let request = self.request_of(packet);
-        self.lan_next = self.store.end() + request.span.unwrap_or(1);
+        self.requester.sent.set_next(self.store.end() + request.span.unwrap_or(1));
         self.accept(now, shared, frame, request, packet);
     }
 
@@ -122,81 +113,96 @@ impl Flow {
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
-        self.used = true;
-        if !self.mode_is_final {
+        self.bookkeeping.is_used = true;
+        if !self.mode.is_final() {
             self.settle_mode(&shared.config, packet);
         }
-        self.learn_path_mtu(packet, frame.payload.len());
-        if self.state == FlowState::Passing {
-            let may_be_taken_in =
-                self.aside_from.is_some() && !shared.draining && !self.told.has_alternate;
+        self.reads.learn(packet, frame.payload.len());
+        if let State::Passing(Passing { remains, .. }) = self.state {
+            let is_aside = matches!(remains, Remains::DeliveredTo(_));
+            let may_be_taken_in = is_aside && !shared.draining && !self.has_alternate;
             if may_be_taken_in || self.passes_another_life(packet) {
                 self.restart_learning(now, shared, packet);
             }
         }
-        if self.state == FlowState::Passing {
+        if matches!(self.state, State::Passing(_)) {
             return self.pass_request(now, shared, frame, packet);
         }
         self.answer.learn_from_request(packet);
-        if self.state == FlowState::Failed {
-            self.refuse(now, shared, packet);
+        if let State::Failed(Failed { since, .. }) = self.state {
+            self.refuse(now, shared, packet, since);
         }
-        if self.state == FlowState::Terminated && self.unresolved_read.is_some() {
+        if self.is_terminated() && self.reads.is_unresolved() {
             self.resolve_by_request(packet);
         }
         let seq = self.sequence_of(packet);
         let request = self.request_of(packet);
-        if seq < self.lan_next && self.goes_back_one_way(now, seq) {
+        if seq < self.requester.sent.next() && self.goes_back_one_way(now, seq) {
             self.pass_one_way(now, shared);
             return self.pass_request(now, shared, frame, packet);
         }
-        self.lan_next = seq + request.span.unwrap_or(1);
+        self.requester.sent.set_next(seq + request.span.unwrap_or(1));
         let expected = self.store.end();
-        if seq > expected && self.lives.acked_elsewhere == Some(seq - 1) {
+        if seq > expected && self.lives.is_acked_elsewhere(seq - 1) {
             // It goes on behind what it knows to be delivered.
             self.release_all_below(shared, expected);
             self.restart_learning(now, shared, packet);
         }
-        if self.state == FlowState::Terminated && self.begins_anew(packet, seq) {
+        if self.is_terminated() && self.begins_anew(packet, seq) {
             shared.counters.flows_reset += 1;
             self.restart_learning(now, shared, packet);
-            if let Some(learning) = self.learning.as_mut().filter(|_| seq < expected) {
+            if let Some(learning) = self.state.learning_mut().filter(|_| seq < expected) {
                 learning.may_go_back_from(now, expected);
             }
         }
-        self.lan_latest = self.lan_latest.max(self.lan_next);
-        if self.state == FlowState::Terminated && self.makes_wait(seq) {
+        self.requester.sent.note_last();
+        match self.state {
+            State::Learning(_) => self.watch_request(now, shared, frame, packet),
+            State::Terminated => self.store_request(now, shared, frame, packet, request, seq),
+            State::Passing(_) => self.pass_request(now, shared, frame, packet),
+            State::Failed(_) => {}
+        }
+    }
+
+    /// The request at `seq` of a terminated flow.
+    fn store_request(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+        request: Request,
+        seq: u64,
+    ) {
+        let Requester { hold, missing, .. } = &mut self.requester;
+        if hold.drops(seq, &self.store, missing) {
             return self.drop_frame(shared, DropReason::NotReady);
         }
-        match self.state {
-            FlowState::Learning => self.watch_request(now, shared, frame, packet),
-            FlowState::Passing => self.pass_request(now, shared, frame, packet),
-            FlowState::Failed => {}
-            FlowState::Terminated if self.unresolved_read.is_some() && seq >= expected => {
-                // Asked for again once the READ is answered.
-                self.nak_owed = true;
-                self.drop_frame(shared, DropReason::PsnGap);
-            }
-            FlowState::Terminated if seq == expected => {
-                self.accept(now, shared, frame, request, packet)
-            }
-            FlowState::Terminated if seq > expected => self.note_gap(now, shared, seq),
-            FlowState::Terminated => self.handle_duplicate(now, shared, frame, packet, seq),
+        let expected = self.store.end();
+        if self.reads.is_unresolved() && seq >= expected {
+            // Asked for again once the READ is answered.
+            missing.owe_nak();
+            return self.drop_frame(shared, DropReason::PsnGap);
+        }
+        match seq.cmp(&expected) {
+            Ordering::Less => self.handle_duplicate(now, shared, frame, packet, seq),
+            Ordering::Equal => self.accept(now, shared, frame, request, packet),
+            Ordering::Greater => self.note_gap(now, shared, seq),
         }
     }
 
-    /// True when `packet` of a flow that passes cannot go on from the one before, so that the mode
-    /// is looked up again.
+    /// True if `packet`, of a flow that passes, cannot follow the one before: the mode is looked up
+    /// again.
     fn passes_another_life(&self, packet: &Packet<'_>) -> bool {
         if self.delivers_remains() {
-            // To be told apart as one that stores is.
+            // Lives are distinguished as in a flow that stores.
             return false;
         }
-        let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
-        seq > self.lan_next + GAP_MAX || self.lan_next > seq + WINDOW
+        let seq = packet.psn().unwrap_near(self.requester.sent.next()).unwrap_or(0);
+        seq > self.requester.sent.next() + GAP_MAX || self.requester.sent.next() > seq + WINDOW
     }
 
-    /// A request of a flow whose mode is to pass it.
+    /// Forwards a request unacknowledged.
     fn pass_request(
         &mut self,
         now: Instant,
@@ -204,11 +210,11 @@ impl Flow {
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
-        let seq = packet.psn().unwrap_near(self.lan_next).unwrap_or(0);
+        let seq = packet.psn().unwrap_near(self.requester.sent.next()).unwrap_or(0);
         let request = self.request_of(packet);
         self.note_passing(seq);
-        self.lan_next = seq + request.span.unwrap_or(1);
-        self.lan_latest = self.lan_latest.max(self.lan_next);
+        self.requester.sent.set_next(seq + request.span.unwrap_or(1));
+        self.requester.sent.note_last();
         self.trace(now, shared, seq, &request);
         self.counters.passed_packets += 1;
         shared.counters.passed += 1;
@@ -216,34 +222,20 @@ impl Flow {
     }
 
     /// A requester that goes back begins with the first packet that it misses an answer to. If that
-    /// lies behind a repeated READ, the READ's answers have come. True when they come another way.
+    /// lies behind a repeated READ, the READ's answers have come. True if they come another way.
     #[cold]
     fn goes_back_one_way(&mut self, now: Instant, seq: u64) -> bool {
-        if self.replay.is_some_and(|replay| replay.last < seq) {
-            self.replay = None;
-        }
+        self.requester.replay.take_if(|replay| replay.ends_before(seq));
         self.shows_one_way(now, seq)
     }
 
-    /// First and middle packets of a message are as long as the path MTU.
-    pub(crate) fn learn_path_mtu(&mut self, packet: &Packet<'_>, payload_len: usize) {
-        if matches!(packet.opcode().position(), Position::First | Position::Middle) {
-            self.set_path_mtu(payload_len);
-        }
-    }
-
-    pub(crate) fn set_path_mtu(&mut self, bytes: usize) {
-        let known = MTUS.into_iter().find(|&mtu| mtu as usize == bytes);
-        self.path_mtu = known.or(self.path_mtu);
-    }
-
-    /// True when `seq` may come from another life of the requester, and nothing is lost by learning
+    /// True if `seq` may come from another life of the requester, and nothing is lost by learning
     /// it afresh.
     fn begins_anew(&self, packet: &Packet<'_>, seq: u64) -> bool {
         let expected = self.store.end();
         if seq == expected
             || !self.store.is_empty()
-            || (self.store_was_full && self.may_be_sent(seq))
+            || (self.requester.missing.is_full() && self.may_be_sent(seq))
         {
             return false;
         }
@@ -251,58 +243,38 @@ impl Flow {
             // With everything delivered the responder itself can answer, whoever asks.
             return !self.started || !is_answered_by_data(packet) || !self.may_be_sent(seq);
         }
-        self.gap.is_some_and(|gap| gap.revealed_by == seq)
-            || self.lives.repeated.is_some_and(|repeated| repeated.seq == seq)
+        self.requester.missing.is_revealed_by(seq)
+            || self.lives.is_repeated(seq)
             || !self.may_be_sent(seq)
     }
 
-    /// While a READ's length in PSNs is unknown, the next request shows it, or one that shows the
-    /// path MTU. Those behind the next are not looked at: they may lie where another MTU has the
-    /// next.
+    /// PSNs from the last stored packet, a READ, to `packet`.
+    fn distance_from_last(&self, packet: &Packet<'_>) -> Option<u64> {
+        let last = self.store.end() - 1;
+        packet.psn().unwrap_near(last).and_then(|seq| seq.checked_sub(last))
+    }
+
+    /// A request may show the range of the unresolved READ.
     fn resolve_by_request(&mut self, packet: &Packet<'_>) {
-        let Some(UnresolvedRead { len, for_long }) = self.unresolved_read else { return };
-        // The stored READ counts as one PSN until then.
-        let first = self.store.end() - 1;
-        let Some(distance) = packet.psn().unwrap_near(first).and_then(|seq| seq.checked_sub(first))
-        else {
-            return;
-        };
-        let is_fitting = |mtu: &u32| read_span(len, Some(*mtu)) == Some(distance);
-        // Where it is not the MTU that was told, the LAN may have lost requests: the response
-        // tells.
-        let may_tell = !for_long && self.told.path_mtu.is_none_or(|told| is_fitting(&told));
-        let by_distance = Some(distance).filter(|_| may_tell && MTUS.iter().any(is_fitting));
-        if let Some(span) = self.path_mtu.and_then(|mtu| read_span(len, Some(mtu))).or(by_distance)
-        {
+        let distance = self.distance_from_last(packet);
+        if let Some(span) = distance.and_then(|at| self.reads.resolve_by_request(at)) {
             self.store.resolve_span(span);
-            self.unresolved_read = None;
-        }
-        if let Some(read) = &mut self.unresolved_read {
-            read.for_long |= distance > 0;
         }
     }
 
-    /// The length of a READ response's first packet shows the path MTU, and with it the range of a
-    /// stored READ.
+    /// The first packet of a READ response shows the path MTU, and with it the range of the
+    /// unresolved READ.
     pub(crate) fn resolve_by_response(&mut self, packet: &Packet<'_>, payload_len: usize) {
-        let position = packet.opcode().position();
-        if matches!(position, Position::First | Position::Middle) {
-            self.set_path_mtu(payload_len);
-        }
-        let Some(UnresolvedRead { len, .. }) = self.unresolved_read else { return };
-        // The unresolved READ is the last packet stored; earlier ones are answered before it.
-        let first = self.store.end() - 1;
-        let Some(distance) = packet.psn().unwrap_near(first).and_then(|seq| seq.checked_sub(first))
-        else {
+        self.reads.learn(packet, payload_len);
+        if !self.reads.is_unresolved() {
             return;
-        };
-        // Nothing behind it was sent.
-        let ends_it = matches!(position, Position::Only | Position::Last);
-        let fits = |span: &u64| MTUS.iter().any(|&mtu| read_span(len, Some(mtu)) == Some(*span));
-        let span = if ends_it { Some(distance + 1) } else { read_span(len, self.path_mtu) };
-        if let Some(span) = span.filter(fits) {
+        }
+        // Earlier READs are answered before it, and nothing behind it was sent.
+        let Some(distance) = self.distance_from_last(packet) else { return };
+        let is_last = matches!(packet.opcode().position(), Position::Only | Position::Last);
+        let ends_at = is_last.then_some(distance + 1);
+        if let Some(span) = self.reads.resolve_by_response(ends_at) {
             self.store.resolve_span(span);
-            self.unresolved_read = None;
         }
     }
 
@@ -322,20 +294,18 @@ impl Flow {
             return;
         }
         if self.store.is_empty() {
-            self.alive_at = now;
+            self.responder.retransmission.note_heard(now);
         }
-        self.allowance.note_busy(now);
+        self.requester.allowance.note_busy(now);
         if !self.started {
             self.started = true;
-            self.lives.request_port = packet.udp_source_port();
+            self.lives.begin(packet.udp_source_port());
         }
-        self.gap = None;
-        self.lives.repeated = None;
-        self.nak_owed = false;
-        self.store_was_full = false;
-        self.hold.note_accepted();
+        self.requester.missing = Missing::default();
+        self.lives.note_accepted();
+        self.requester.hold.note_accepted();
         if request.span.is_none() {
-            self.unresolved_read = Some(UnresolvedRead { len: request.read_len, for_long: false });
+            self.reads.note_unresolved(request.read_len);
         }
         self.store.wake(&mut shared.spare);
         // Twice the same, so that what a port lends is put together where it stays: moved in other
@@ -352,16 +322,12 @@ impl Flow {
         shared.shares.add(self.tenant, bytes);
         self.count_stored(shared, frame.payload.len());
         if request.kind != Kind::Response {
-            self.since_ack += 1;
-            if request.ack_request || self.since_ack >= shared.config.ack_every {
-                self.wanted_to = self.store.end();
-                if self.wish.is_none_or(|(to, _)| to <= self.acked_to) {
-                    self.wish = Some((self.wanted_to, now));
-                }
-            }
+            let (end, every) = (self.store.end(), shared.config.ack_every);
+            self.requester.acks.note_stored(now, end, request.ack_request, every);
         }
         self.advance_frontier(now, shared);
-        self.note_stored_while_not_ready();
+        let Requester { hold, missing, .. } = &mut self.requester;
+        hold.note_stored(&self.store, missing);
     }
 
     #[cold]
@@ -372,10 +338,10 @@ impl Flow {
             shared.counters.passed += 1;
             return shared.pass_to_wan(frame);
         }
-        self.lan_latest = self.lan_latest.max(self.lan_next);
-        self.store_was_full = true;
-        self.refused_at = Some(now);
-        self.note_refused(now, self.store.end());
+        self.requester.sent.note_last();
+        self.requester.missing.note_full(now);
+        let Requester { hold, missing, .. } = &mut self.requester;
+        hold.note_refused(now, &self.store, missing);
         shared.shares.count_refused(self.tenant);
         self.drop_frame(shared, DropReason::StoreFull);
     }
@@ -398,7 +364,7 @@ impl Flow {
                 || (self.store.is_empty() && span <= 1 << 23))
     }
 
-    /// Lets pseudo-ACKs follow the store, unless the responder is too far behind.
+    /// Advances the frontier as far as the responder is not too far behind.
     ///
     /// While they are withheld, [`Config::ack_hold_max`](crate::Config::ack_hold_max) bounds the
     /// time between two advances of the frontier: deliveries that free too little for the next
@@ -410,32 +376,29 @@ impl Flow {
         let is_withheld = if shared.draining {
             self.store.owes_delivery()
         } else {
-            self.store.advance_frontier(high.min(self.allowance.bytes(config)))
+            self.store.advance_frontier(high.min(self.requester.allowance.bytes(config)))
         };
         if !is_withheld {
-            self.withheld_until = None;
-        } else if self.withheld_until.is_none() || self.store.frontier().0 > before {
-            self.withheld_until = Some(now + self.ack_hold(shared));
+            self.requester.allowance.stop_withholding();
+        } else if self.requester.allowance.withheld_until().is_none()
+            || self.store.frontier().0 > before
+        {
+            let until = now + self.ack_hold(shared);
+            self.requester.allowance.withhold(until);
         }
     }
 
     /// One sequence NAK per gap; and one more if the requester seems not to have got it.
     fn note_gap(&mut self, now: Instant, shared: &mut Shared, seq: u64) {
-        if self.store_was_full {
+        if self.requester.missing.is_full() {
             // The NAK comes when there is room.
             self.drop_frame(shared, DropReason::StoreFull);
             return;
         }
-        match self.gap {
-            Some(gap) if gap.revealed_by == seq => self.nak_owed = true,
-            Some(_) => {}
-            None => {
-                self.gap = Some(Gap { revealed_by: seq });
-                self.nak_owed = true;
-                shared.counters.out_of_sequence += 1;
-            }
+        if self.requester.missing.note_gap(seq) {
+            shared.counters.out_of_sequence += 1;
         }
-        self.note_repeated(now, seq);
+        self.lives.note_repeated(now, seq);
         self.drop_frame(shared, DropReason::PsnGap);
     }
 
@@ -453,10 +416,10 @@ impl Flow {
         }
         if seq >= self.store.frontier().0 {
             self.ask_for_requester(now);
-        } else if seq < self.acked_to && self.replay.is_none() {
-            self.note_repeated(now, seq);
+        } else if seq < self.requester.acks.to() && self.requester.replay.is_none() {
+            self.lives.note_repeated(now, seq);
         }
-        self.ack_again = true;
+        self.requester.acks.repeat();
         shared.counters.duplicate_request += 1;
         self.drop_frame(shared, DropReason::Duplicate);
     }
@@ -464,16 +427,9 @@ impl Flow {
     /// The requester repeats what only the responder can answer: its timer has ended, and so has
     /// the patience of this box, which without it would be the requester's.
     fn ask_for_requester(&mut self, now: Instant) {
-        let asked_at = match self.probe {
-            Probe::Due | Probe::Answered(_) => return,
-            Probe::Sent(at) => at,
-            Probe::None => self.timer_base,
-        };
-        let overdue = now.since(asked_at)
-            >= self.rtt.smoothed().map_or(ACK_TIMEOUT_MIN, |rtt| rtt.max(REPEATED_APART));
-        if overdue && self.store.is_outstanding() && self.rnr_until.is_none() {
-            self.probe = Probe::Due;
-        }
+        let smoothed = self.responder.retransmission.rtt().smoothed();
+        let patience = smoothed.map_or(ACK_TIMEOUT_MIN, |rtt| rtt.max(APART));
+        self.responder.retransmission.ask(now, patience, &self.store);
     }
 
     /// A READ or atomic that came before. It goes through when its original is not about to be
@@ -487,14 +443,14 @@ impl Flow {
         seq: u64,
     ) {
         self.ask_for_requester(now);
-        let patience = match self.rtt.smoothed() {
-            Some(_) => self.rtt.patience(&shared.config),
+        let patience = match self.responder.retransmission.rtt().smoothed() {
+            Some(_) => self.responder.retransmission.rtt().patience(&shared.config),
             None => ACK_TIMEOUT_MIN,
         };
         let overdue = |sent_at: Instant| now.since(sent_at) >= patience;
         let span = self.request_of(packet).span.unwrap_or(1);
         let last = seq + span - 1;
-        let resolved = self.unresolved_read.is_none();
+        let resolved = !self.reads.is_unresolved();
         if let Some(awaited) = self.store.awaited_at(seq).copied() {
             let asks_again = seq < awaited.next;
             let lost = awaited.recover_at.is_some() || asks_again;
@@ -506,43 +462,35 @@ impl Flow {
             let Some(held) = shared.hold(frame) else { return };
             self.store.replace_request(seq, held.clone());
             self.store.count_request_sent(seq, now);
-            self.resent_at = now;
+            self.responder.retransmission.note_resent(now);
             if asks_again {
-                self.note_replay(now, seq, last);
+                self.requester.replay = Some(Replay::new(self.requester.replay, now, seq, last));
             }
             shared.queue_to_wan(held);
         } else {
-            if self.replay.is_some_and(|r| (r.first..=r.last).contains(&seq) && !overdue(r.at)) {
+            if self.requester.replay.is_some_and(|it| it.contains(seq) && !overdue(it.at())) {
                 self.drop_frame(shared, DropReason::ReadInFlight);
                 return;
             }
-            self.note_replay(now, seq, last);
+            self.requester.replay = Some(Replay::new(self.requester.replay, now, seq, last));
             shared.pass_to_wan(frame);
         }
         shared.counters.reads_replayed += 1;
     }
 
-    /// Responses from `first` to `last` have passed, and are asked for again: until they have come
-    /// again, an ACK for anything behind them would tell the requester that they are lost.
-    fn note_replay(&mut self, now: Instant, first: u64, last: u64) {
-        let first = self.replay.map_or(first, |replay| replay.first.min(first));
-        let last = self.replay.map_or(last, |replay| replay.last.max(last));
-        self.replay = Some(Replay { first, last, at: now });
-    }
-
-    /// A request of a failed flow.
-    fn refuse(&mut self, now: Instant, shared: &mut Shared, packet: &Packet<'_>) {
+    /// A request of a flow that has failed at `since`.
+    fn refuse(&mut self, now: Instant, shared: &mut Shared, packet: &Packet<'_>, since: Instant) {
         let seq = self.sequence_of(packet);
-        self.note_repeated(now, seq);
+        self.lives.note_repeated(now, seq);
         let is_another_life = !self.may_be_sent(seq)
-            || self.lives.repeated.is_some_and(|repeated| repeated.times >= REPEATS_MAX)
+            || self.lives.is_repeated_in_vain()
             || self.comes_by_another_port(packet);
-        if is_another_life || now.since(self.failed_at) >= FAILED_FOR {
+        if is_another_life || now.since(since) >= FAILED_FOR {
             shared.counters.flows_reset += 1;
             self.restart_learning(now, shared, packet);
             return;
         }
-        self.fatal_owed = true;
+        self.state.owe_fatal_nak();
         self.drop_frame(shared, DropReason::FlowFailed);
     }
 
@@ -554,30 +502,33 @@ impl Flow {
         send: impl FnOnce(&Frame<'_>),
     ) {
         let Some(requester) = self.requester_qpn else { return };
+        if let State::Failed(failed) = &mut self.state {
+            let acks = &self.requester.acks;
+            let (psn, nak) = (Psn::from_sequence(acks.to()), Syndrome::Nak(failed.code));
+            let msn = self.msn_base.plus(acks.messages() as u32);
+            if self.answer.send(requester, psn, nak, msn, send) {
+                failed.nak_is_owed = false;
+                self.counters.fatal_naks += 1;
+                shared.counters.fatal_naks += 1;
+            }
+            return;
+        }
         let (frontier, messages) = self.store.frontier();
         let nak = self.nak_is_due();
         let waits = !nak && self.owes_wait();
-        let (psn, syndrome, messages) = if self.fatal_owed {
-            (self.acked_to, Syndrome::Nak(self.fatal_code), self.acked_messages)
-        } else if nak {
-            (frontier, Syndrome::Nak(NakCode::PsnSequence), messages)
+        let (psn, syndrome) = if nak {
+            (frontier, Syndrome::Nak(NakCode::PsnSequence))
         } else if waits {
-            (frontier, self.take_wait(now, shared), messages)
+            (frontier, self.take_wait(now, shared))
         } else {
-            (frontier.wrapping_sub(1), self.acknowledgement(messages), messages)
+            (frontier.wrapping_sub(1), self.responder.credits.syndrome(messages))
         };
         let msn = self.msn_after(messages);
         if !self.answer.send(requester, Psn::from_sequence(psn), syndrome, msn, send) {
             return;
         }
-        if self.fatal_owed {
-            self.fatal_owed = false;
-            self.counters.fatal_naks += 1;
-            shared.counters.fatal_naks += 1;
-            return;
-        }
         if nak {
-            self.nak_owed = false;
+            self.requester.missing.note_nak_sent();
             self.counters.sequence_naks += 1;
             shared.counters.sequence_naks += 1;
         } else if !waits {
@@ -585,33 +536,22 @@ impl Flow {
             shared.counters.pseudo_acks += 1;
             self.measure_ack_delay(now, shared, frontier);
         }
-        self.acked_to = self.acked_to.max(frontier);
-        self.acked_messages = self.acked_messages.max(messages);
-        self.ack_again = false;
-        self.since_ack = 0;
+        self.requester.acks.note_sent(frontier, messages);
+    }
+
+    /// The RNR NAK that is owed.
+    fn take_wait(&mut self, now: Instant, shared: &mut Shared) -> Syndrome {
+        let round_trip = self.responder.retransmission.rtt().smoothed().unwrap_or_default();
+        shared.counters.rnr_naks += 1;
+        self.requester.hold.take(now, &shared.config, round_trip, &self.store)
     }
 
     /// A pseudo-ACK for everything below `frontier` has left.
     fn measure_ack_delay(&mut self, now: Instant, shared: &mut Shared, frontier: u64) {
-        let Some((_, since)) = self.wish.take_if(|(to, _)| *to <= frontier) else { return };
-        let delay = now.since(since);
-        let smoothed =
-            self.ack_delay.map(|before| before.times(7).divided_by(8) + delay.divided_by(8));
-        self.ack_delay = Some(smoothed.unwrap_or(delay));
+        let Some(delay) = self.requester.acks.measure_delay(now, frontier) else { return };
         self.counters.ack_delays += 1;
         self.counters.ack_delay_ns += delay.as_ns();
         shared.counters.ack_delays += 1;
         shared.counters.ack_delay_ns += delay.as_ns();
-    }
-
-    /// Credits are what the responder's limit leaves; a pseudo-ACK promises no more than the
-    /// responder did.
-    fn acknowledgement(&self, messages: u64) -> Syndrome {
-        match self.credit_limit {
-            None => Syndrome::ACK_UNLIMITED,
-            Some(limit) => {
-                Syndrome::Ack { credit_code: credit_code(credits_left(limit, messages)) }
-            }
-        }
     }
 }

@@ -1,3 +1,5 @@
+//! The round-trip time of a path, and the timeouts that follow from it.
+
 use crate::Config;
 use longhaul_units::{Duration, Instant};
 
@@ -61,7 +63,7 @@ impl Rtt {
         }
     }
 
-    /// True when an answer at `now` can be one to what was sent at `sent_at`: most of the shortest
+    /// True if an answer at `now` can be one to what was sent at `sent_at`: most of the shortest
     /// round trip ago.
     pub(crate) fn can_answer(&self, sent_at: Instant, now: Instant) -> bool {
         let shortest = self.shortest.unwrap_or_default();

@@ -1,22 +1,22 @@
 //! What a terminated flow does with what its responder sends, and how it sends to it.
 
-use crate::flow::{Cause, Flow, Probe, Shared};
+use super::Flow;
+use super::missing::Missing;
+use super::requester::Requester;
+use super::retransmission::Cause;
+use crate::shared::Shared;
 use crate::trace::OUTSTANDING_MAX;
-use crate::{DropReason, FlowState, WAN};
-use longhaul_cc::dcqcn::CnpOutcome;
+use crate::{DropReason, WAN};
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Frame, FrameBuf, Trailer, Transmit};
-use longhaul_units::{Duration, Instant};
-use longhaul_wire::{Aeth, Head, NakCode, Packet, Syndrome, Verb, credits, rnr_timer};
+use longhaul_units::Instant;
+use longhaul_wire::{Aeth, Head, NakCode, Packet, Syndrome, Verb, rnr_timer};
 
-/// Longest time that is given to what may come by itself: a requester's repetition of a READ after
-/// a gap in its responses, and the second of a slow responder's answers.
-const GRACE_MAX: Duration = Duration::from_ms(2);
 const BTH_ACK_REQUEST: (usize, u8) = (8, 0x80);
 
 impl Flow {
-    /// A response of this flow's responder came from the WAN, with a right ICRC. Frames for the
-    /// requester are passed on here.
+    /// Handles a response from the WAN with a right ICRC. Frames for the requester are forwarded
+    /// here.
     pub(crate) fn handle_response(
         &mut self,
         now: Instant,
@@ -24,9 +24,9 @@ impl Flow {
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
-        self.used = true;
+        self.bookkeeping.is_used = true;
         self.answer.learn_from_responder(packet);
-        if self.state != FlowState::Terminated && !self.is_for_remains(now, shared, frame, packet) {
+        if !self.is_terminated() && !self.is_for_remains(now, shared, frame, packet) {
             return;
         }
         match (packet.opcode().verb(), packet.aeth()) {
@@ -56,25 +56,28 @@ impl Flow {
         }
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
-                self.alive_at = now;
+                self.responder.retransmission.note_heard(now);
                 if seq + 1 >= reference {
                     self.note_credits_after(seq, aeth);
                 }
                 self.take_delivered(now, shared, seq + 1);
-                self.wanted_to = self.wanted_to.max(seq + 1);
+                self.requester.acks.want(seq + 1);
                 self.absorb(shared);
             }
             Syndrome::RnrNak { timer_code } if seq >= reference => {
-                self.alive_at = now;
+                self.responder.retransmission.note_heard(now);
                 self.take_delivered(now, shared, seq);
-                self.go_back(seq, Cause::Rnr);
-                self.note_not_ready(now, &shared.config, rnr_timer(timer_code));
+                self.responder.retransmission.go_back(&mut self.store, seq, Cause::Rnr);
+                let Requester { hold, missing, .. } = &mut self.requester;
+                let timer = rnr_timer(timer_code);
+                let until = hold.note_not_ready(now, &shared.config, timer, &self.store, missing);
+                self.responder.retransmission.wait_for_responder(until);
                 self.counters.rnr_nak_absorbed += 1;
                 shared.counters.rnr_nak_absorbed += 1;
                 self.absorb(shared);
             }
             Syndrome::Nak(NakCode::PsnSequence) if seq >= reference => {
-                self.alive_at = now;
+                self.responder.retransmission.note_heard(now);
                 self.handle_sequence_nak(now, shared, seq);
                 self.absorb(shared);
             }
@@ -85,16 +88,16 @@ impl Flow {
         }
     }
 
-    /// An ACK for what this box never sent. Its requester may have: before the flow was learnt, or
-    /// because its requests pass this box no longer. It knows. When it goes on behind it, what is
-    /// stored is delivered.
+    /// An ACK of a packet that this box never sent. Its requester may have sent it, before the flow
+    /// was learnt or past this box, and knows. When it continues behind that packet, the responder
+    /// has everything that is stored.
     fn handle_ack_outside(&mut self, shared: &mut Shared, frame: &Frame<'_>, seq: u64) {
         let end = self.store.end();
         if seq < end {
             return self.drop_frame(shared, DropReason::AckOutside);
         }
         if seq < end + OUTSTANDING_MAX {
-            self.lives.acked_elsewhere = Some(seq);
+            self.lives.note_acked_elsewhere(seq);
         }
         shared.counters.acks_unseen += 1;
         shared.pass_to_lan(frame);
@@ -106,29 +109,12 @@ impl Flow {
         self.drop_frame(shared, DropReason::AckAbsorbed);
     }
 
-    /// Go-back-N, once per missing packet and round trip.
+    /// The responder has sent a sequence NAK.
     fn handle_sequence_nak(&mut self, now: Instant, shared: &mut Shared, seq: u64) {
         self.take_delivered(now, shared, seq);
         shared.counters.packet_seq_err += 1;
         self.counters.packet_seq_err += 1;
-        let under_way =
-            self.gone_back.is_some_and(|(at, when)| at == seq && !self.rtt.can_answer(when, now));
-        if !under_way {
-            // A packet that goes a second time does not tell which of its copies arrived.
-            self.timed = self.gone_back.is_none_or(|(at, _)| at != seq).then_some(seq);
-            self.gone_back = Some((seq, now));
-            self.go_back(seq, Cause::Nak);
-        }
-    }
-
-    fn go_back(&mut self, seq: u64, cause: Cause) {
-        match cause {
-            Cause::Rnr => self.window.note_not_ready(self.outstanding()),
-            Cause::Nak | Cause::Timeout => self.window.note_loss(self.outstanding()),
-        }
-        self.cause = cause;
-        self.probe = Probe::None;
-        self.store.rewind_to(seq);
+        self.responder.retransmission.go_back_to_lost(now, &mut self.store, seq);
     }
 
     /// The responder refuses `seq` for good. If the requester was not told otherwise, it gets the
@@ -144,45 +130,41 @@ impl Flow {
     ) {
         self.take_delivered(now, shared, seq);
         let refused = self.store.entry(self.store.index_of(seq));
-        let is_within = refused.is_some_and(|entry| entry.messages_before() == self.acked_messages);
+        let is_within =
+            refused.is_some_and(|entry| entry.messages_before() == self.requester.acks.messages());
         // When the NAK finds no room on the LAN side, the requester is told later.
-        let told = seq >= self.acked_to && shared.pass_to_lan(frame);
+        let told = seq >= self.requester.acks.to() && shared.pass_to_lan(frame);
         if told {
-            self.acked_to = seq;
             let (frontier, messages) = self.store.frontier();
-            if frontier == seq {
-                self.acked_messages = messages;
-            }
+            let messages = if frontier == seq { messages } else { self.requester.acks.messages() };
+            self.requester.acks.raise_with(seq, messages);
             shared.counters.fatal_naks_passed += 1;
         } else {
             self.drop_frame(shared, DropReason::AckAbsorbed);
         }
         let code = if is_within { code } else { NakCode::RemoteOperational };
-        self.fail(now, shared, code, told);
+        let is_owed = !told && self.store.end() > self.requester.acks.to();
+        self.fail(now, shared, code, is_owed);
     }
 
     fn note_credits_after(&mut self, seq: u64, aeth: Aeth) {
         // The MSN counts messages from the start of the flow; the nearest count to what is stored
         // is meant.
-        let reference = self.responder_messages;
+        let reference = self.responder.credits.messages();
         let distance = i64::from(aeth.msn.since(self.msn_after(reference)));
         let Some(messages) = reference.checked_add_signed(distance) else { return };
         if messages > self.store.messages() || seq >= self.store.sent_to() {
             return;
         }
-        self.responder_messages = self.responder_messages.max(messages);
+        self.responder.credits.raise(messages);
         self.note_credits(aeth);
     }
 
     /// Credits count from the responder's MSN.
     pub(crate) fn note_credits(&mut self, aeth: Aeth) {
-        let Syndrome::Ack { credit_code } = aeth.syndrome else { return };
-        let limit =
-            credits(credit_code).map(|credits| self.responder_messages + u64::from(credits));
-        if limit > self.credit_limit || limit.is_none() != self.credit_limit.is_none() {
+        if self.responder.credits.note(aeth.syndrome) && self.started {
             // A requester that waits for credits hears of them only by an ACK.
-            self.ack_again |= self.credit_limit.is_some() && self.started;
-            self.credit_limit = limit;
+            self.requester.acks.repeat();
         }
     }
 
@@ -191,33 +173,15 @@ impl Flow {
         if next <= self.store.responder_next {
             return;
         }
-        self.measure_recovery(now, next);
-        self.window.note_delivered(
-            next - self.store.responder_next,
-            u64::from(shared.config.flow_psns_max),
-        );
+        let psns_max = u64::from(shared.config.flow_psns_max);
+        self.responder.retransmission.note_delivered(now, &self.store, next, psns_max);
         self.store.responder_next = next;
-        self.hold.note_ready();
+        self.requester.hold.note_ready();
         self.let_go(now, shared);
-        self.note_progress(now);
+        self.responder.retransmission.note_progress(now, &self.store);
     }
 
-    /// Under loss hardly a packet is sent exactly once, as Karn's rule demands. But the responder
-    /// drops all copies of what lies behind a gap that were sent before the gap was filled: what
-    /// arrives is what was sent last.
-    fn measure_recovery(&mut self, now: Instant, next: u64) {
-        let Some(seq) = self.timed.filter(|&seq| seq < next) else { return };
-        self.timed = None;
-        let Some((_, went_back_at)) = self.gone_back else { return };
-        let sent_at = self.store.entry(self.store.index_of(seq)).map(|entry| entry.sent_at);
-        if let Some(sent_at) =
-            sent_at.filter(|&at| at >= went_back_at && self.rtt.can_answer(at, now))
-        {
-            self.rtt.sample(sent_at, now);
-        }
-    }
-
-    /// Releases what is delivered, and makes use of the room.
+    /// Releases what is delivered, and uses the room.
     fn let_go(&mut self, now: Instant, shared: &mut Shared) {
         let released = self.store.release(self.store.responder_next, false);
         self.store.rest(&mut shared.spare);
@@ -226,66 +190,34 @@ impl Flow {
         }
         self.counters.delivered_packets += released.packets;
         shared.shares.sub(self.tenant, released.bytes);
-        if let Some(sent_at) = released.sample.filter(|&at| at > self.resent_at) {
-            self.rtt.sample(sent_at, now);
+        if let Some(sent_at) = released.sample {
+            self.responder.retransmission.sample(sent_at, now);
         }
         let idle = self.store.is_empty();
-        self.allowance.note_delivered(now, &shared.config, &self.rtt, released.bytes, idle);
+        self.requester.allowance.note_delivered(
+            now,
+            &shared.config,
+            self.responder.retransmission.rtt(),
+            released.bytes,
+            idle,
+        );
         self.advance_frontier(now, shared);
         self.ask_again_if_roomy(shared);
     }
 
-    /// A packet was refused for lack of room: when there is room, the requester hears what is
-    /// missing.
+    /// If a packet was refused for want of room and there is room now, a NAK is owed.
     pub(crate) fn ask_again_if_roomy(&mut self, shared: &Shared) {
         let config = &shared.config;
         let roomy = self.store.bytes() <= config.flow_bytes_max / 2
             && (shared.shares.is_roomy(config, self.tenant) || self.store.is_empty())
             && self.store.psns() <= u64::from(config.flow_psns_max) / 2;
-        if self.store_was_full && roomy {
-            self.store_was_full = false;
-            self.gap = None;
-            self.nak_owed = !self.is_coming_back();
+        if self.requester.missing.is_full() && roomy {
+            self.requester.missing =
+                Missing::since_room(!self.requester.hold.is_coming_back(&self.store));
         }
     }
 
-    /// Restarts the retransmission timer, and makes what it can of an answer to a probe.
-    ///
-    /// The path keeps the order: what was sent before the probe, and is not acknowledged by its
-    /// answer, is lost. But a responder that was only slow answers the packets of before one after
-    /// another, and the first of these answers looks like one to the probe. So the second tells (as
-    /// F-RTO does, RFC 5682): when it comes soon, nothing is lost.
-    fn note_progress(&mut self, now: Instant) {
-        self.timer_base = now;
-        self.backoff = 0;
-        let mut answered = false;
-        if let Probe::Sent(at) = self.probe {
-            answered = self.rtt.can_answer(at, now) || self.early_answers > 0;
-            if answered {
-                self.rtt.shorten(now.since(at));
-                self.early_answers = 0;
-            } else {
-                self.early_answers += 1;
-            }
-        }
-        let open = answered && self.store.is_outstanding();
-        self.probe = if open { Probe::Answered(now + self.grace()) } else { Probe::None };
-    }
-
-    /// Nothing more was delivered since a probe was answered: what had been sent before it is lost.
-    pub(crate) fn judge_answer(&mut self, now: Instant) {
-        if matches!(self.probe, Probe::Answered(at) if at <= now) {
-            self.go_back(self.store.responder_next, Cause::Timeout);
-        }
-    }
-
-    /// How long to wait for what may follow by itself.
-    fn grace(&self) -> Duration {
-        self.rtt.smoothed().unwrap_or(GRACE_MAX).divided_by(4).min(GRACE_MAX)
-    }
-
-    /// A READ response or atomic ACK: it is the requester's; here it shows how far the responder
-    /// is.
+    /// A READ response or atomic ACK: it is the requester's, and shows how far the responder is.
     fn handle_data_response(
         &mut self,
         now: Instant,
@@ -299,10 +231,8 @@ impl Flow {
         }
         self.resolve_by_response(packet, frame.payload.len());
         let seq = packet.psn().unwrap_near(self.store.responder_next).unwrap_or(0);
-        if let Some(replay) = self.replay.filter(|replay| replay.last == seq) {
-            debug_assert!(replay.first <= seq);
-            self.replay = None;
-            self.lan_mark = shared.to_lan.mark();
+        if self.requester.replay.take_if(|replay| replay.ends_with(seq)).is_some() {
+            self.follow_passed_responses(shared);
         }
         let Some(&awaited) = self.store.awaited.front() else { return };
         let Some(sent_at) =
@@ -310,15 +240,15 @@ impl Flow {
         else {
             return;
         };
-        self.alive_at = now;
+        self.responder.retransmission.note_heard(now);
         // Whichever request it answers has been executed, and everything before it.
         let answered_to = self.store.awaited_at(seq).map(|a| a.last + 1);
         if seq != awaited.next {
-            if seq > awaited.next && self.rtt.can_answer(sent_at, now) {
+            if seq > awaited.next && self.responder.retransmission.rtt().can_answer(sent_at, now) {
                 self.note_lost_response(now);
             }
         } else {
-            self.acked_to = self.acked_to.max(awaited.first);
+            self.requester.acks.raise(awaited.first);
             self.advance_awaited(shared, seq == awaited.last, awaited.last);
         }
         match answered_to {
@@ -328,7 +258,7 @@ impl Flow {
             _ => {
                 self.let_go(now, shared);
                 if seq == awaited.next {
-                    self.note_progress(now);
+                    self.responder.retransmission.note_progress(now, &self.store);
                 }
             }
         }
@@ -343,18 +273,18 @@ impl Flow {
             let messages =
                 self.store.entry(self.store.index_of(last)).map_or(0, |entry| entry.messages);
             self.store.count_answered(last);
-            self.acked_to = self.acked_to.max(last + 1);
-            self.acked_messages = self.acked_messages.max(messages);
+            self.requester.acks.raise_with(last + 1, messages);
             // A pseudo-ACK behind the READ must not overtake its last response.
-            self.lan_mark = shared.to_lan.mark();
+            self.follow_passed_responses(shared);
         }
     }
 
-    /// The requester may notice by itself, and repeat only the rest; if it does not, the request is
-    /// sent again.
+    /// A response was lost. The request is sent again unless the requester does so first, for the
+    /// rest.
     fn note_lost_response(&mut self, now: Instant) {
-        let grace = self.grace();
-        let recent = |at: Instant| !self.rtt.can_answer(at, now);
+        let retransmission = &self.responder.retransmission;
+        let grace = retransmission.grace();
+        let recent = |at: Instant| !retransmission.rtt().can_answer(at, now);
         if let Some(front) = self.store.awaited.front_mut()
             && !front.sent_at.is_some_and(recent)
         {
@@ -362,11 +292,11 @@ impl Flow {
         }
     }
 
-    /// Sends the first awaited READ or atomic again.
+    /// Retransmits the first awaited READ or atomic.
     pub(crate) fn resend_front_request(&mut self, now: Instant, shared: &mut Shared) {
         let Some(first) = self.store.awaited.front().map(|awaited| awaited.first) else { return };
         self.store.count_request_sent(first, now);
-        self.resent_at = now;
+        self.responder.retransmission.note_resent(now);
         let frame =
             self.store.entry(self.store.index_of(first)).and_then(|entry| entry.frame.clone());
         if let Some(frame) = frame {
@@ -378,48 +308,46 @@ impl Flow {
 
     /// The responder has sent a CNP.
     pub(crate) fn handle_cnp(&mut self, now: Instant, shared: &mut Shared) {
-        if self.state == FlowState::Terminated {
-            self.alive_at = now;
-            let is_heeded = shared.config.heed_cnps
-                && self.limiter.on_cnp(now, &shared.dcqcn) == CnpOutcome::Handled;
+        if self.is_terminated() {
+            self.responder.retransmission.note_heard(now);
+            let is_heeded =
+                shared.config.heed_cnps && self.responder.pace.handle_cnp(now, &shared.dcqcn);
             shared.counters.rp_cnp_handled += u64::from(is_heeded);
         }
     }
 
-    /// True when the next packet has to wait for the rate that congestion leaves:
-    /// [`Flow::handle_timeout`] goes on.
+    /// True if the next packet has to wait for the rate that congestion leaves, until a deadline of
+    /// [`Flow::handle_timeout`].
     #[inline]
     pub(crate) fn is_held_back(&mut self, now: Instant, shared: &Shared) -> bool {
-        let ready = self.limiter.ready_at(now, &shared.dcqcn);
-        self.slowed_until = (ready > now).then_some(ready);
-        ready > now
+        self.responder.pace.holds_back(now, &shared.dcqcn)
     }
 
-    /// Sends the next packet for the responder. Returns the bytes that it takes on the wire.
+    /// Sends the next packet to the responder. Returns its bytes on the wire.
     pub(crate) fn send_next(
         &mut self,
         now: Instant,
         shared: &mut Shared,
         out: &mut dyn Transmit,
     ) -> Option<u64> {
-        if self.probe == Probe::Due {
+        if self.responder.retransmission.is_probe_due() {
             return self.send_probe(now, shared, out);
         }
         let restart_timer = !self.store.is_outstanding();
-        let (window, before) = (self.window, self.store.responder_next);
+        let before = self.store.responder_next;
         let entry = self.store.next_to_send()?;
         let frame = entry.frame.as_ref()?;
         let bytes = wire_bytes(frame.len());
-        if window.is_open(|| (entry.last() + 1).saturating_sub(before)) {
+        if self.responder.retransmission.is_open(|| (entry.last() + 1).saturating_sub(before)) {
             out.transmit_held(WAN, frame);
         } else {
             // Nothing follows before an answer.
             send_asking(frame, out);
         }
-        self.limiter.take(now, bytes, &shared.dcqcn);
+        self.responder.pace.take(now, bytes, &shared.dcqcn);
         if self.store.count_sent(now) {
-            self.resent_at = now;
-            let (of_flow, of_all) = match self.cause {
+            self.responder.retransmission.note_resent(now);
+            let (of_flow, of_all) = match self.responder.retransmission.cause() {
                 Cause::Nak => {
                     (&mut self.counters.retransmits_nak, &mut shared.counters.retransmits_nak)
                 }
@@ -435,22 +363,19 @@ impl Flow {
             *of_all += 1;
         }
         if restart_timer {
-            self.timer_base = now;
+            self.responder.retransmission.restart_timer(now);
         }
         Some(bytes)
     }
 
-    /// Sends the oldest packet again and asks for an ACK, which tells what the responder has.
+    /// Sends a probe: the oldest packet, with AckReq.
     fn send_probe(
         &mut self,
         now: Instant,
         shared: &mut Shared,
         out: &mut dyn Transmit,
     ) -> Option<u64> {
-        self.probe = Probe::Sent(now);
-        self.timed = None;
-        self.resent_at = now;
-        self.timer_base = now;
+        self.responder.retransmission.note_probe_sent(now);
         let index = self.store.index_of(self.store.responder_next);
         // Behind everything delivered there may be nothing left but a READ without its responses.
         let index = if index < self.store.len() { index } else { 0 };
@@ -467,7 +392,7 @@ impl Flow {
     }
 }
 
-/// Sends a kept request with AckReq set, if it can be.
+/// Sends a stored request with AckReq set, if it can be.
 fn send_asking(held: &FrameBuf, out: &mut dyn Transmit) {
     let frame = held.as_frame();
     let Some(head) = ask_for_ack(&frame) else { return out.transmit_held(WAN, held) };

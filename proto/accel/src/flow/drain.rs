@@ -1,0 +1,76 @@
+//! What draining changes for one flow: it passes once it owes nothing.
+
+use super::Flow;
+use super::state::{Passing, Remains, State};
+use crate::PassReason;
+use crate::shared::Shared;
+use longhaul_units::{Duration, Instant};
+use longhaul_wire::{Packet, Syndrome};
+
+/// Least time between two early ACKs of a little while much is left to deliver: half of what a
+/// requester has by perftest's settings, 0.54 s, before it gives up. What they acknowledge must be
+/// delivered, too, before the flow passes.
+const SIGN_OF_LIFE_EVERY: Duration = Duration::from_ms(250);
+
+impl Flow {
+    /// Draining begins or ends: decides anew whether pseudo-ACKs are withheld.
+    pub(crate) fn review_frontier(&mut self, now: Instant, shared: &Shared) {
+        self.requester.allowance.stop_withholding();
+        self.advance_frontier(now, shared);
+    }
+
+    /// How long pseudo-ACKs may be withheld before a little is acknowledged.
+    pub(crate) fn ack_hold(&self, shared: &Shared) -> Duration {
+        let config = &shared.config;
+        let usual = config.ack_hold_max;
+        // Longer than its delivery takes, or there would always be something left.
+        let while_draining = || {
+            SIGN_OF_LIFE_EVERY
+                .max(self.responder.retransmission.rtt().patience(config).times(2))
+                .max(usual)
+        };
+        if shared.draining { while_draining() } else { usual }
+    }
+
+    /// If the accelerator drains and the requester is owed nothing, the flow passes from here on.
+    #[inline]
+    pub(crate) fn step_aside_if_draining(&mut self, shared: &mut Shared) {
+        if shared.draining {
+            self.step_aside_if_free(shared);
+        }
+    }
+
+    #[cold]
+    fn step_aside_if_free(&mut self, shared: &mut Shared) {
+        let is_free = match self.state {
+            State::Learning(_) => true,
+            State::Terminated => !self.store.owes_delivery() && !self.owes_requester(),
+            State::Passing(_) | State::Failed(_) => false,
+        };
+        if !is_free {
+            return;
+        }
+        if self.is_terminated() {
+            // What was not sent would be missed, and cost the requester a timeout.
+            for frame in self.store.waiting_frames() {
+                shared.queue_to_wan(frame.clone());
+            }
+        }
+        let from = self.store.responder_next.max(self.requester.acks.to());
+        self.discard_store(shared, from);
+        self.begin_sides_afresh();
+        self.state.pass(PassReason::Draining, Remains::DeliveredTo(from));
+    }
+
+    /// True for a NAK that was overtaken: it asks for what the responder had when the flow began to
+    /// pass, and what its requester may have released.
+    pub(crate) fn is_stale_nak(&self, packet: &Packet<'_>) -> bool {
+        let is_nak =
+            packet.aeth().is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack { .. }));
+        let State::Passing(Passing { remains: Remains::DeliveredTo(from), .. }) = self.state else {
+            return false;
+        };
+        let seq = packet.psn().unwrap_near(self.requester.sent.next());
+        is_nak && seq.is_some_and(|seq| seq < from)
+    }
+}

@@ -1,0 +1,176 @@
+//! Requesters that have to wait, and hear so by RNR NAKs.
+//!
+//! The box absorbs the responder's RNR NAKs, and acknowledges what it has stored. Once it can
+//! acknowledge nothing further, and the responder has not been ready for [`Config::ack_hold_max`],
+//! the requester must not take the silence for loss: it gets an RNR NAK for the first packet that
+//! it was not acknowledged, and another whenever it comes back to that packet. How often it comes
+//! back is for its own RNR retry counter to decide; its retry counter is not touched. The RNR timer
+//! covers the round trip to the responder, so that a requester counts no more RNR NAKs than it
+//! would without the box, and grows with the time that the responder has not been ready.
+
+use super::missing::Missing;
+use crate::Config;
+use crate::store::Store;
+use longhaul_units::{Duration, Instant};
+use longhaul_wire::{Syndrome, rnr_timer_code};
+
+/// How long packets may be refused for want of room before their requester hears of it: less than
+/// half of what a requester has by perftest's settings, 0.54 s, before its retry counter is used
+/// up.
+const REFUSED_MAX: Duration = Duration::from_ms(200);
+/// Part of the time that a responder has not been ready by which it may be asked later than its RNR
+/// timer allows.
+const LATER: u64 = 8;
+/// The latest that is.
+const LATER_MAX: Duration = Duration::from_ms(100);
+
+/// A responder that was not ready when it last answered.
+#[derive(Clone, Copy, Debug)]
+struct NotReady {
+    /// Its RNR timer.
+    timer: Duration,
+    since: Instant,
+    /// So long that its requester hears of it.
+    is_long: bool,
+}
+
+/// Why the requester of a flow has to wait, and what it was told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hold {
+    not_ready: Option<NotReady>,
+    /// Packets are refused for want of room, since then.
+    refused_since: Option<Instant>,
+    /// An RNR NAK is to be sent.
+    is_owed: bool,
+    /// PSN of the last one, until its requester comes back to it.
+    told: Option<u64>,
+}
+
+impl Hold {
+    /// Packets are accepted.
+    #[inline]
+    pub(crate) fn note_accepted(&mut self) {
+        self.refused_since = None;
+    }
+
+    /// The responder is not ready: what is acknowledged to the requester would not be delivered
+    /// soon.
+    #[inline]
+    pub(crate) fn is_for_responder(&self) -> bool {
+        self.not_ready.is_some()
+    }
+
+    /// The responder takes packets.
+    #[inline]
+    pub(crate) fn note_ready(&mut self) {
+        self.not_ready = None;
+    }
+
+    /// The responder has answered by an RNR NAK with this timer. Returns until when it is left
+    /// alone: longer than the timer if it is not ready for long, so that many such responders do
+    /// not take their neighbours' share of the path.
+    pub(crate) fn note_not_ready(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        timer: Duration,
+        store: &Store,
+        missing: &Missing,
+    ) -> Instant {
+        let since = self.not_ready.map_or(now, |before| before.since);
+        let is_long = now.since(since) >= config.ack_hold_max;
+        self.not_ready = Some(NotReady { timer, since, is_long });
+        self.owe(store, missing);
+        now + timer.max(later(now, since))
+    }
+
+    /// The next packet was refused for want of room.
+    pub(crate) fn note_refused(&mut self, now: Instant, store: &Store, missing: &Missing) {
+        self.refused_since.get_or_insert(now);
+        if self.told.take_if(|told| *told == store.end()).is_some() {
+            self.owe(store, missing);
+        }
+    }
+
+    /// Looks whether packets have been refused for too long.
+    pub(crate) fn check_refused(&mut self, now: Instant, store: &Store, missing: &Missing) {
+        if self.refused_since.is_some_and(|since| now.since(since) >= REFUSED_MAX) {
+            self.owe(store, missing);
+        }
+    }
+
+    /// A packet was stored whose requester may have to wait for its acknowledgement.
+    #[inline]
+    pub(crate) fn note_stored(&mut self, store: &Store, missing: &Missing) {
+        if self.not_ready.is_some() {
+            self.owe(store, missing);
+        }
+    }
+
+    /// True if the requester waits for an acknowledgement that it cannot have.
+    fn must_wait(&self, store: &Store, missing: &Missing) -> bool {
+        let has_all = store.frontier().0 == store.end();
+        match self.not_ready {
+            Some(not_ready) => not_ready.is_long && (!has_all || missing.is_full()),
+            None => has_all && missing.is_full() && self.refused_since.is_some(),
+        }
+    }
+
+    /// An RNR NAK is owed unless the requester was sent one and has not come back since.
+    fn owe(&mut self, store: &Store, missing: &Missing) {
+        self.is_owed = self.must_wait(store, missing) && self.told != Some(store.frontier().0);
+    }
+
+    /// True if an RNR NAK is to be sent.
+    #[inline]
+    pub(crate) fn is_due(&self, store: &Store, missing: &Missing) -> bool {
+        self.is_owed && self.must_wait(store, missing)
+    }
+
+    /// True if the requester was told to come back to the next PSN expected of it.
+    pub(crate) fn is_coming_back(&self, store: &Store) -> bool {
+        self.told == Some(store.end())
+    }
+
+    /// True if the packet at `seq` is to be dropped, because its requester has to wait.
+    #[inline]
+    pub(crate) fn drops(&mut self, seq: u64, store: &Store, missing: &Missing) -> bool {
+        self.not_ready.is_some() && self.drops_at(seq, store, missing)
+    }
+
+    #[cold]
+    fn drops_at(&mut self, seq: u64, store: &Store, missing: &Missing) -> bool {
+        let (frontier, end) = (store.frontier().0, store.end());
+        let returned = self.told.take_if(|told| *told == frontier && seq == frontier).is_some();
+        if !self.must_wait(store, missing) || seq < frontier {
+            return false;
+        }
+        if seq >= end && self.told != Some(frontier) && !returned && !self.is_owed {
+            // To be stored, if there is room.
+            return false;
+        }
+        self.owe(store, missing);
+        true
+    }
+
+    /// The RNR NAK that is owed, of a requester whose responder is a `round_trip` away.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        round_trip: Duration,
+        store: &Store,
+    ) -> Syndrome {
+        let (timer, since) = match self.not_ready {
+            Some(NotReady { timer, since, .. }) => (timer + round_trip, since),
+            None => (config.ack_hold_max.max(round_trip), self.refused_since.unwrap_or(now)),
+        };
+        self.is_owed = false;
+        self.told = Some(store.frontier().0);
+        Syndrome::RnrNak { timer_code: rnr_timer_code(timer.max(later(now, since))) }
+    }
+}
+
+fn later(now: Instant, since: Instant) -> Duration {
+    now.since(since).divided_by(LATER).min(LATER_MAX)
+}

@@ -1,0 +1,40 @@
+//! The mode of one flow, and what the box does about it.
+
+use crate::policy::Duty;
+use crate::{Config, FlowKey, Mode};
+
+/// What the policy says of a flow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlowMode {
+    mode: Mode,
+    duty: Duty,
+    /// A request has shown the DSCP that the mode depends on.
+    is_final: bool,
+}
+
+impl FlowMode {
+    /// By the DSCP of a packet that announces the flow.
+    pub(crate) fn announced(config: &Config, key: &FlowKey, dscp: u8) -> Self {
+        let mode = config.policy.mode_of(key, dscp);
+        FlowMode { mode, duty: mode.duty(config.role), is_final: false }
+    }
+
+    /// By the DSCP of its first request.
+    pub(crate) fn requested(config: &Config, key: &FlowKey, dscp: u8) -> Self {
+        FlowMode { is_final: true, ..FlowMode::announced(config, key, dscp) }
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    #[inline]
+    pub(crate) fn duty(&self) -> Duty {
+        self.duty
+    }
+
+    #[inline]
+    pub(crate) fn is_final(&self) -> bool {
+        self.is_final
+    }
+}

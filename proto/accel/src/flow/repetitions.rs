@@ -1,0 +1,66 @@
+//! How often a requester goes back to packets that it has sent before.
+
+use longhaul_units::{Duration, Instant};
+
+/// Least time from one repetition to the next: sooner, the LAN has duplicated or reordered packets.
+pub(crate) const APART: Duration = Duration::from_ms(1);
+
+/// A count of repetitions that are at least [`APART`] from one another.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Repetitions {
+    times: u32,
+    at: Option<Instant>,
+}
+
+impl Repetitions {
+    /// None yet of what was first sent at `at`.
+    pub(crate) fn since(at: Instant) -> Self {
+        Repetitions { times: 0, at: Some(at) }
+    }
+
+    /// Returns `true` if this repetition counts.
+    pub(crate) fn count(&mut self, now: Instant) -> bool {
+        if self.is_within(now, APART) {
+            return false;
+        }
+        *self = Repetitions { times: self.times.saturating_add(1), at: Some(now) };
+        true
+    }
+
+    /// The count begins again, [`APART`] from the last repetition.
+    pub(crate) fn restarted(self) -> Self {
+        Repetitions { times: 0, ..self }
+    }
+
+    pub(crate) fn times(&self) -> u32 {
+        self.times
+    }
+
+    /// True if the last one that counted is less than `time` ago.
+    pub(crate) fn is_within(&self, now: Instant, time: Duration) -> bool {
+        self.at.is_some_and(|at| now.since(at) < time)
+    }
+
+    /// The last one that counted.
+    pub(crate) fn last_at(&self) -> Option<Instant> {
+        self.at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_one_packet_count_once() {
+        let at = |us| Instant::ZERO + Duration::from_us(us);
+        let mut repetitions = Repetitions::default();
+        assert!(repetitions.count(at(5)), "the first");
+        assert!(!repetitions.count(at(500)) && repetitions.count(at(1005)));
+        assert_eq!(repetitions.times(), 2);
+        let mut restarted = repetitions.restarted();
+        assert!(!restarted.count(at(1500)) && restarted.count(at(2005)));
+        assert_eq!(restarted.times(), 1);
+        assert!(!Repetitions::since(at(0)).count(at(999)));
+    }
+}

@@ -1,0 +1,203 @@
+//! What an accelerator sends, in which order: frames that pass, pseudo-ACKs and stored packets.
+
+use crate::Config;
+use crate::accelerator::{Accelerator, LAN, WAN};
+use crate::flow::Flow;
+use crate::gate::Gate;
+use crate::timers::SlotId;
+use longhaul_cc::wire_bytes;
+use longhaul_node::{Deadline, Transmit};
+use longhaul_units::Instant;
+use std::collections::VecDeque;
+
+/// Round-robin quantum, in frames.
+const QUANTUM: usize = 16;
+
+/// Who sends next on each side.
+pub(crate) struct Output {
+    /// Flows that owe their requester an answer.
+    lan_ring: VecDeque<SlotId>,
+    /// Flows that have something to send to their responder.
+    wan_ring: VecDeque<SlotId>,
+    lan_gate: Gate,
+    wan_gate: Gate,
+    /// Stored packets are sent, not frames that pass.
+    flows_turn: bool,
+    /// Frames left of the quantum.
+    turn_left: usize,
+}
+
+fn lan_gate(config: &Config) -> Gate {
+    Gate::new(config.lan_rate, None, config.burst_bytes)
+}
+
+fn wan_gate(config: &Config) -> Gate {
+    Gate::new(config.wan_rate, config.wan_joint.as_ref(), config.burst_bytes)
+}
+
+impl Output {
+    pub(crate) fn new(config: &Config) -> Self {
+        Output {
+            lan_ring: VecDeque::new(),
+            wan_ring: VecDeque::new(),
+            lan_gate: lan_gate(config),
+            wan_gate: wan_gate(config),
+            flows_turn: false,
+            turn_left: QUANTUM,
+        }
+    }
+
+    /// Replaces the gates whose rate differs in `config`; the others keep account of what passed.
+    pub(crate) fn reconfigure(&mut self, before: &Config, config: &Config) {
+        let is_same = |one, other| one == other && before.burst_bytes == config.burst_bytes;
+        if !is_same(before.lan_rate, config.lan_rate) {
+            self.lan_gate = lan_gate(config);
+        }
+        if !is_same(before.wan_rate, config.wan_rate) || before.wan_joint != config.wan_joint {
+            self.wan_gate = wan_gate(config);
+        }
+    }
+
+    /// Puts `flow` into the ring of each side that it has something to send to.
+    pub(crate) fn enqueue(&mut self, id: SlotId, flow: &mut Flow) {
+        if !flow.bookkeeping.in_lan_ring && flow.owes_requester() {
+            flow.bookkeeping.in_lan_ring = true;
+            self.lan_ring.push_back(id);
+        }
+        if !flow.bookkeeping.in_wan_ring && flow.owes_responder() {
+            flow.bookkeeping.in_wan_ring = true;
+            self.wan_ring.push_back(id);
+        }
+    }
+
+    /// When the next waiting frame may leave by its side's rate.
+    pub(crate) fn deadline(&self) -> Option<Deadline> {
+        Deadline::earliest(
+            self.wan_gate.deadline("WAN pacing"),
+            self.lan_gate.deadline("LAN pacing"),
+        )
+    }
+}
+
+impl Accelerator {
+    pub(crate) fn transmit_to_lan(&mut self, now: Instant, out: &mut dyn Transmit) {
+        let mut room = out.room(LAN);
+        self.output.lan_gate.stop_waiting();
+        while room > 0
+            && !(self.output.lan_ring.is_empty() && self.shared.to_lan.is_empty())
+            && self.output.lan_gate.is_open(now)
+        {
+            let sent = match self.answer_next(now, out) {
+                Some(sent) => sent,
+                None => match self.shared.to_lan.pop() {
+                    Some(frame) => {
+                        out.transmit_held(LAN, &frame);
+                        wire_bytes(frame.len())
+                    }
+                    None => break,
+                },
+            };
+            if sent > 0 {
+                self.output.lan_gate.take(now, sent);
+                self.shared.counters.lan_frames_out += 1;
+                room -= 1;
+            }
+        }
+    }
+
+    /// Answers the first requester that is owed an answer. `None` if there is none, or a frame
+    /// must leave first; `Some(0)` if the flow owes nothing any more.
+    fn answer_next(&mut self, now: Instant, out: &mut dyn Transmit) -> Option<u64> {
+        let &id = self.output.lan_ring.front()?;
+        let Some(flow) = self.flows.current_mut(id) else {
+            self.output.lan_ring.pop_front();
+            return Some(0);
+        };
+        if !flow.may_answer(&self.shared) {
+            return None;
+        }
+        self.output.lan_ring.pop_front();
+        flow.bookkeeping.in_lan_ring = false;
+        let mut bytes = 0;
+        if flow.owes_requester() {
+            flow.answer_requester(now, &mut self.shared, |frame| {
+                out.transmit(LAN, frame);
+                bytes = wire_bytes(frame.len());
+            });
+            if self.shared.draining {
+                // It may owe nothing any more.
+                self.settle(id.slot);
+            }
+        }
+        Some(bytes)
+    }
+
+    pub(crate) fn transmit_to_wan(&mut self, now: Instant, out: &mut dyn Transmit) {
+        let mut room = out.room(WAN);
+        self.output.wan_gate.stop_waiting();
+        while !(self.output.wan_ring.is_empty() && self.shared.to_wan.is_empty()) {
+            let most = room.min(self.output.turn_left);
+            let sent = if self.output.flows_turn {
+                self.send_stored(now, out, most)
+            } else {
+                self.send_passed(now, out, most)
+            };
+            self.shared.counters.wan_frames_out += sent as u64;
+            room -= sent;
+            self.output.turn_left -= sent;
+            if self.output.turn_left > 0 && (room == 0 || !self.output.wan_gate.is_open(now)) {
+                return;
+            }
+            if self.output.flows_turn {
+                self.next_flow();
+            }
+            self.output.flows_turn = !self.output.flows_turn;
+            self.output.turn_left = QUANTUM;
+        }
+    }
+
+    /// Sends at most `most` frames that pass. Returns how many.
+    fn send_passed(&mut self, now: Instant, out: &mut dyn Transmit, most: usize) -> usize {
+        let mut sent = 0;
+        while sent < most && self.output.wan_gate.is_open(now) {
+            let Some(frame) = self.shared.to_wan.pop() else { break };
+            out.transmit_held(WAN, &frame);
+            self.output.wan_gate.take(now, wire_bytes(frame.len()));
+            sent += 1;
+        }
+        sent
+    }
+
+    /// Sends at most `most` stored packets of the first flow. Returns how many.
+    fn send_stored(&mut self, now: Instant, out: &mut dyn Transmit, most: usize) -> usize {
+        let Some(&id) = self.output.wan_ring.front() else { return 0 };
+        let Some(flow) = self.flows.current_mut(id) else { return 0 };
+        if !flow.may_deliver(&self.shared) {
+            return 0;
+        }
+        let mut sent = 0;
+        while sent < most
+            && self.output.wan_gate.is_open(now)
+            && flow.owes_responder()
+            && !flow.is_held_back(now, &self.shared)
+        {
+            let bytes = flow.send_next(now, &mut self.shared, out);
+            let Some(bytes) = bytes else { break };
+            self.output.wan_gate.take(now, bytes);
+            sent += 1;
+        }
+        self.touched.add(id, flow);
+        sent
+    }
+
+    /// Ends the turn of the first flow; it stays in the ring if it has more to send.
+    fn next_flow(&mut self) {
+        let Some(id) = self.output.wan_ring.pop_front() else { return };
+        let Some(flow) = self.flows.current_mut(id) else { return };
+        if flow.owes_responder() {
+            self.output.wan_ring.push_back(id);
+        } else {
+            flow.bookkeeping.in_wan_ring = false;
+        }
+    }
+}

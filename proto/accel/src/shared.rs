@@ -1,0 +1,101 @@
+//! What all flows of an accelerator share: configuration, memory, counters and queues.
+
+use crate::pairing::Looks;
+use crate::queue::Queue;
+use crate::shares::Shares;
+use crate::store::Spare;
+use crate::{Config, Counters, DropReason};
+use longhaul_cc::dcqcn::Dcqcn;
+use longhaul_node::{Frame, FrameBuf, FramePool};
+use longhaul_units::BitRate;
+
+/// Longest payload that a frame pool keeps.
+const PAYLOAD_MAX: usize = 16 << 10;
+
+/// What all flows share.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) pool: FramePool,
+    pub(crate) counters: Counters,
+    /// Memory that stores take.
+    pub(crate) shares: Shares,
+    pub(crate) spare: Spare,
+    /// No packet is acknowledged early and no flow is added.
+    pub(crate) draining: bool,
+    /// Rates of flows that receive CNPs.
+    pub(crate) dcqcn: Dcqcn,
+    pub(crate) to_lan: Queue,
+    pub(crate) to_wan: Queue,
+    pub(crate) looks: Looks,
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config) -> Self {
+        Shared {
+            pool: FramePool::new(),
+            counters: Counters::default(),
+            shares: Shares::new(config.seed),
+            spare: Spare::default(),
+            draining: false,
+            dcqcn: dcqcn(&config),
+            to_lan: Queue::new(config.passthrough_bytes_max),
+            to_wan: Queue::new(config.passthrough_bytes_max),
+            looks: Looks::default(),
+            config,
+        }
+    }
+
+    pub(crate) fn reconfigure(&mut self, config: Config) {
+        self.dcqcn = dcqcn(&config);
+        self.config = config;
+    }
+
+    /// `false`, and counted, if `frame` is too long to be kept.
+    #[inline]
+    pub(crate) fn may_hold(&mut self, frame: &Frame<'_>) -> bool {
+        let may = !frame.is_empty()
+            && frame.payload.len() <= PAYLOAD_MAX
+            && frame.head.len() <= longhaul_wire::HEAD_MAX;
+        if !may {
+            self.counters.drops.count(DropReason::Oversized);
+        }
+        may
+    }
+
+    /// Keeps `frame`, unless it is too long to be kept.
+    #[inline]
+    pub(crate) fn hold(&mut self, frame: &Frame<'_>) -> Option<FrameBuf> {
+        self.may_hold(frame).then(|| self.pool.hold(frame))
+    }
+
+    pub(crate) fn pass_to_wan(&mut self, frame: &Frame<'_>) {
+        if let Some(frame) = self.hold(frame) {
+            self.queue_to_wan(frame);
+        }
+    }
+
+    pub(crate) fn queue_to_wan(&mut self, frame: FrameBuf) {
+        if !self.to_wan.push(frame) {
+            self.counters.drops.count(DropReason::QueueFull);
+        }
+    }
+
+    /// `false` if the frame was dropped.
+    pub(crate) fn pass_to_lan(&mut self, frame: &Frame<'_>) -> bool {
+        let Some(frame) = self.hold(frame) else { return false };
+        let passed = self.to_lan.push(frame);
+        if !passed {
+            self.counters.drops.count(DropReason::QueueFull);
+        }
+        passed
+    }
+}
+
+/// DCQCN at the rate of the WAN.
+fn dcqcn(config: &Config) -> Dcqcn {
+    let rates = config.wan_rate.into_iter().chain(BitRate::from_gbps(100));
+    match rates.flat_map(Dcqcn::nvidia).next() {
+        Some(dcqcn) => dcqcn,
+        None => unreachable!("100 Gbit/s are in its range"),
+    }
+}
