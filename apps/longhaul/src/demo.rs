@@ -6,11 +6,11 @@ mod perftest;
 mod plot;
 mod results;
 
-use crate::fibre::Ecn;
 use crate::lab::{Accelerate, HostName, Lab, LabName, Lifetime, Spec};
 use crate::output;
 use crate::problem::Problem;
-use crate::quantity::{Distance, Size};
+use longhaul_boxes::fibre::Ecn;
+use longhaul_boxes::quantity::{Distance, Size};
 pub use perftest::die_with_parent;
 
 use cell::Cell;

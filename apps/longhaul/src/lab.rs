@@ -13,14 +13,13 @@ mod spec;
 mod status;
 
 pub use daemon::{Lab, Lifetime};
-pub use dir::{LabDir, preloadable, private_dir};
+pub use dir::{LabDir, preloadable};
 #[cfg(test)]
 pub use spec::box_config;
 pub use spec::{Accelerate, HostName, LabName, Spec};
 
 use crate::output;
 use crate::problem::Problem;
-use crate::state;
 use clap::Subcommand;
 use std::process::ExitCode;
 
@@ -84,7 +83,7 @@ pub fn run(command: Command) -> Result<ExitCode, Problem> {
         Command::Status(args) => {
             let state = control::ask_status(&LabDir::of(&args.name)?)?;
             let text =
-                if args.json { state::to_json(&state)? + "\n" } else { status::to_text(&state) };
+                if args.json { output::to_json(&state)? + "\n" } else { status::to_text(&state) };
             output::print(&text)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -102,7 +101,7 @@ fn start(up: &Up) -> Result<ExitCode, Problem> {
     Lab::start(&up.spec, Lifetime::UntilDown)?.detach();
     let spec = &up.spec;
     let text = if up.json {
-        state::to_json(spec)? + "\n"
+        output::to_json(spec)? + "\n"
     } else {
         let hosts: String =
             spec.hosts().map(|host| format!("  host {host}  {}\n", host.ip())).collect();

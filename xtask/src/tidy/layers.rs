@@ -119,6 +119,25 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "proto/wan_box",
         ],
     ),
+    (
+        "run/boxes",
+        &[
+            "proto/units",
+            "proto/node",
+            "proto/accel",
+            "proto/link",
+            "proto/readahead",
+            "proto/seal",
+            "proto/wan",
+            "proto/wan_box",
+            "host",
+            "ports/port",
+            "ports/memif",
+            "ports/netdev",
+            "ports/af_xdp",
+            "ports/dpdk",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

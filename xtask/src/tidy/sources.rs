@@ -17,7 +17,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[];
 pub fn check(root: &Path) -> Result<Vec<String>, String> {
     let mut faults = Vec::new();
     for folder in [
-        "proto", "ports", "host", "verbs", "apps", "doctor", "sim", "planner", "bench", "datapath",
+        "proto", "ports", "host", "verbs", "run", "apps", "doctor", "sim", "planner", "bench", "datapath",
         "checks", "xtask",
     ] {
         if !root.join(folder).join("README.md").exists() {

@@ -10,7 +10,7 @@ use super::spec::{Accelerate, HostName, Spec};
 use super::status::{AcceleratorStatus, HostStatus, LabStatus, SwitchStatus};
 use crate::output;
 use crate::problem::Problem;
-use crate::state::LinkStatus;
+use longhaul_boxes::state::LinkStatus;
 use longhaul_host::{
     Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig,
 };
@@ -351,7 +351,7 @@ fn attach_programs(node: &mut LabNode<Fabric>, ports: &[Box<dyn Port>]) {
 /// switches when there are more than two hosts.
 fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
     let fibre = spec.fibre();
-    let link = fibre.link()?;
+    let link = fibre.link().map_err(|e| Problem::plain(e.to_string()))?;
     let site = |present: bool, number: u64| -> Result<Option<WanBox>, Problem> {
         let build =
             || WanBox::new(box_config(spec, number)).map_err(|e| Problem::plain(e.to_string()));

@@ -6,9 +6,9 @@
 
 use super::spec::{HostName, LabName, Spec};
 use crate::problem::Problem;
+use longhaul_boxes::runtime_dir::{base, check_private, is_preloadable};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -238,84 +238,4 @@ pub fn preloadable(library: PathBuf, link: &Path) -> Result<PathBuf, Problem> {
     }
     symlink(&library, link).map_err(|e| Problem::io("create", link, &e))?;
     Ok(link.to_path_buf())
-}
-
-/// A directory of this user's beside those of the labs; made where it is not there.
-pub fn private_dir(name: &str) -> Result<PathBuf, Problem> {
-    let base = base();
-    check_private(&base)?;
-    let dir = base.join(name);
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&dir)
-        .map_err(|e| Problem::io("create", &dir, &e))?;
-    Ok(dir)
-}
-
-/// The directory of all labs of this user.
-fn base() -> PathBuf {
-    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
-        // Socket paths are limited to 107 bytes, of which a lab's own part takes up to 60.
-        let is_short = dir.as_os_str().len() < 40;
-        if dir.is_absolute() && is_short && is_preloadable(&dir) && dir.is_dir() {
-            return dir.join("longhaul");
-        }
-    }
-    PathBuf::from(format!("/tmp/longhaul-{}", uid()))
-}
-
-fn uid() -> u32 {
-    // SAFETY: getuid has no preconditions.
-    unsafe { libc::getuid() }
-}
-
-/// Refuses a directory that somebody else owns or can look into. One that is not there yet is in
-/// order.
-fn check_private(dir: &Path) -> Result<(), Problem> {
-    let found = match fs::symlink_metadata(dir) {
-        Ok(found) => found,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(Problem::io("examine", dir, &e)),
-    };
-    if found.is_dir() && found.uid() == uid() && found.mode() & 0o077 == 0 {
-        return Ok(());
-    }
-    Err(Problem::new(
-        format!("{} is not a directory of yours alone", dir.display()),
-        "remove it, or set XDG_RUNTIME_DIR to a directory of yours with a short path",
-    ))
-}
-
-/// True when the dynamic linker takes `path` as it is, in a list that spaces and colons separate.
-fn is_preloadable(path: &Path) -> bool {
-    !path.as_os_str().as_bytes().iter().any(|byte| b" :$\t\n".contains(byte))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    #[test]
-    fn a_directory_that_others_may_look_into_is_refused() {
-        let dir = std::env::temp_dir().join(format!("longhaul-dir-{}", std::process::id()));
-        assert!(check_private(&dir).is_ok(), "what is not there can be created");
-        fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
-        assert!(check_private(&dir).is_ok());
-        let link = dir.join("link");
-        symlink(&dir, &link).unwrap();
-        assert!(check_private(&link).is_err(), "a link may lead anywhere");
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o750)).unwrap();
-        assert!(check_private(&dir).is_err());
-        fs::remove_dir_all(&dir).unwrap();
-    }
-
-    #[test]
-    fn paths_that_the_dynamic_linker_would_take_apart_are_told() {
-        assert!(is_preloadable(Path::new("/home/me/longhaul/target/release/lib.so")));
-        for path in ["/home/my files/lib.so", "/a:b/lib.so", "/$LIB/lib.so"] {
-            assert!(!is_preloadable(Path::new(path)), "{path}");
-        }
-    }
 }

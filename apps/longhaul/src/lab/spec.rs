@@ -1,7 +1,7 @@
 //! What a lab consists of.
 
-use crate::fibre::{Ecn, Fibre, as_texts, bursts, cuts};
-use crate::quantity::{Distance, Size, memory, probability};
+use longhaul_boxes::fibre::{Ecn, Fibre, as_texts, bursts, cuts};
+use longhaul_boxes::quantity::{Distance, Size, memory, probability};
 use longhaul_host::PORTS_MAX;
 use longhaul_link::{Change, Impairments, RedConfig, Rule};
 use longhaul_units::{BitRate, Duration as Span};

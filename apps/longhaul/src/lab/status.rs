@@ -3,11 +3,11 @@
 use super::fabric::SitePort;
 use super::node::HostCounters;
 use super::spec::{HostName, Spec};
-use crate::state::{
+use longhaul_accel::Accelerator;
+use longhaul_boxes::state::{
     Flow, LinkStatus, Named, TransportState, marked, nonzero, write_flow, write_link,
     write_transport,
 };
-use longhaul_accel::Accelerator;
 use longhaul_switch::PortCounters;
 use longhaul_wan::Transport;
 use serde::{Deserialize, Serialize};

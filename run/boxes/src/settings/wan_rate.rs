@@ -9,8 +9,11 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum WanRate {
+    /// What the path has room for.
     Adaptive,
+    /// As fast as the port takes frames.
     Port,
+    /// This.
     Fixed(BitRate),
 }
 

@@ -1,10 +1,11 @@
 //! What a box is to do: pairs of ports with their settings, from the command line and from a file.
 
-use super::cores::Cores;
-use super::element::Element;
-use super::journal::Form;
-use super::port::{Dpdk, PortName};
-use crate::problem::Problem;
+use crate::cores::Cores;
+use crate::element::Element;
+use crate::error::PathError;
+use crate::journal::Form;
+use crate::port::{Dpdk, PortName};
+use crate::settings::SettingsError;
 use longhaul_host::Spread;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -14,6 +15,69 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use thiserror::Error;
+
+/// Why a plan cannot be made.
+#[derive(Debug, Error)]
+pub enum PlanError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Read(#[from] PathError),
+    /// The file is no TOML, or has values of other types.
+    #[error("{}:{line}: {message}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where in it, from 1 on.
+        line: usize,
+        /// What is wrong there.
+        message: String,
+    },
+    /// The file says something that cannot be.
+    #[error("{}: {detail}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        detail: String,
+    },
+    /// One side has more ports than the other.
+    #[error("--{} is given {} times and --{} {} times", .sides[0], .counts[0], .sides[1], .counts[1])]
+    Unpaired {
+        /// What the sides are called.
+        sides: [String; 2],
+        /// How many ports each has.
+        counts: [usize; 2],
+    },
+    /// The second side has several ports, and may not.
+    #[error("--{} is given once and --{} {count} times", .sides[0], .sides[1])]
+    Several {
+        /// What the sides are called.
+        sides: [String; 2],
+        /// How many ports the second has.
+        count: usize,
+        /// What rules that out.
+        why: String,
+    },
+    /// A side has more recordings than ports.
+    #[error("--pcap-{0} is given more often than --{0}")]
+    PcapsLeft(String),
+    /// There is no pair.
+    #[error("no ports")]
+    NoPorts {
+        /// What the sides are called.
+        sides: [String; 2],
+    },
+    /// A port is in two pairs.
+    #[error("port {0} is named twice")]
+    PortTwice(PortName),
+    /// Two pairs have a name.
+    #[error("two pairs are called '{0}'")]
+    NameTwice(String),
+    /// Two recordings have a file.
+    #[error("two recordings go to {}", .0.display())]
+    PcapTwice(PathBuf),
+}
 
 /// What is said once for all pairs.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
@@ -47,6 +111,7 @@ pub struct Process {
     /// How many frames each recording takes, both directions together; 0: no limit [default: 1000]
     #[arg(long, value_name = "N")]
     pub pcap_frames: Option<u64>,
+    /// How ports of DPDK's are opened.
     #[command(flatten)]
     pub dpdk: Dpdk,
 }
@@ -108,14 +173,14 @@ pub trait Kind: Settings + Send + Sync + 'static {
     ///
     /// # Errors
     /// Why not, and what to do.
-    fn allows_cores(&self, count: NonZeroUsize) -> Result<(), Problem>;
+    fn allows_cores(&self, count: NonZeroUsize) -> Result<(), SettingsError>;
 
     /// Makes one for each core, with its part of what is bounded for all, and a side for each of
     /// these ports behind the first.
     ///
     /// # Errors
     /// When the settings make no sense together.
-    fn build(&self, behind: &[PortName]) -> Result<Vec<Self::Element>, Problem>;
+    fn build(&self, behind: &[PortName]) -> Result<Vec<Self::Element>, SettingsError>;
 
     /// Writes to the journal what will not work as it should.
     fn warn(_pairs: &[Pair<Self>]) {}
@@ -144,7 +209,10 @@ pub trait Kind: Settings + Send + Sync + 'static {
     ///
     /// # Errors
     /// When the settings make no sense together.
-    fn change(&self, behind: &[PortName]) -> Result<<Self::Element as Element>::Change, Problem>;
+    fn change(
+        &self,
+        behind: &[PortName],
+    ) -> Result<<Self::Element as Element>::Change, SettingsError>;
 }
 
 /// Two ports and what is between them; more than two where the second side has several paths.
@@ -193,7 +261,9 @@ pub struct Plan<S> {
 /// What the command line says of ports, by side and in order.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
+    /// The ports of each side.
     pub ports: [Vec<PortName>; 2],
+    /// Where to record what passes them.
     pub pcaps: [Vec<PathBuf>; 2],
 }
 
@@ -208,14 +278,14 @@ pub fn plan<S: Settings>(
     given: Given,
     process: &Process,
     settings: &S,
-) -> Result<Plan<S>, Problem> {
+) -> Result<Plan<S>, PlanError> {
     let mut pairs = pairs_given(sides, given, settings)?;
     let mut file: File<S> = match &process.config {
         Some(path) => read(path)?,
         None => File::default(),
     };
     if let Some(path) = &process.config {
-        let of_file = |detail: String| Problem::plain(format!("{}: {detail}", path.display()));
+        let of_file = |detail: String| PlanError::File { path: path.clone(), detail };
         if let Some(key) = file.defaults.unknown.keys().next() {
             return Err(of_file(format!("[defaults] has no key '{key}'")));
         }
@@ -254,19 +324,21 @@ fn pairs_given<S: Settings>(
     sides: [&str; 2],
     given: Given,
     settings: &S,
-) -> Result<Vec<Pair<S>>, Problem> {
+) -> Result<Vec<Pair<S>>, PlanError> {
     let [first, second] = given.ports;
     let [one, other] = sides;
     let are_paths = first.len() == 1 && second.len() > 1;
     if first.len() != second.len() && !are_paths {
-        return Err(Problem::new(
-            format!("--{one} is given {} times and --{other} {} times", first.len(), second.len()),
-            "they go in pairs",
-        ));
+        return Err(PlanError::Unpaired {
+            sides: [one, other].map(str::to_string),
+            counts: [first.len(), second.len()],
+        });
     }
     if are_paths {
-        settings.allows(second.len()).map_err(|why| {
-            Problem::new(format!("--{one} is given once and --{other} {} times", second.len()), why)
+        settings.allows(second.len()).map_err(|why| PlanError::Several {
+            sides: [one, other].map(str::to_string),
+            count: second.len(),
+            why,
         })?;
     }
     let second =
@@ -286,10 +358,7 @@ fn pairs_given<S: Settings>(
         .collect();
     for (side, mut left) in [(one, first_pcaps), (other, second_pcaps)] {
         if left.next().is_some() {
-            return Err(Problem::new(
-                format!("--pcap-{side} is given more often than --{side}"),
-                "each recording belongs to a port of the command line; a file's pairs name theirs",
-            ));
+            return Err(PlanError::PcapsLeft(side.to_string()));
         }
     }
     Ok(pairs)
@@ -315,38 +384,23 @@ fn short(port: &PortName) -> String {
     }
 }
 
-fn check<S>(plan: &Plan<S>, sides: [&str; 2]) -> Result<(), Problem> {
+fn check<S>(plan: &Plan<S>, sides: [&str; 2]) -> Result<(), PlanError> {
     if plan.pairs.is_empty() {
-        let [one, other] = sides;
-        return Err(Problem::new(
-            "no ports",
-            format!(
-                "name two, as in --{one} eth1 --{other} eth2, or a file of pairs with --config"
-            ),
-        ));
+        return Err(PlanError::NoPorts { sides: sides.map(str::to_string) });
     }
     let ports: Vec<&PortName> = plan.pairs.iter().flat_map(|pair| &pair.ports).collect();
     for (at, port) in ports.iter().enumerate() {
         if ports[..at].iter().any(|before| before.is_same_as(port)) {
-            return Err(Problem::new(
-                format!("port {port} is named twice"),
-                "what comes in by a port leaves by its partner, so that each belongs to one pair",
-            ));
+            return Err(PlanError::PortTwice((*port).clone()));
         }
     }
     let names: Vec<&str> = plan.pairs.iter().map(|pair| &*pair.name).collect();
     let pcaps: Vec<&PathBuf> = plan.pairs.iter().flat_map(|pair| &pair.pcaps).flatten().collect();
     if let Some(name) = twice(&names) {
-        return Err(Problem::new(
-            format!("two pairs are called '{name}'"),
-            "name them with 'name = ...'",
-        ));
+        return Err(PlanError::NameTwice((*name).to_string()));
     }
     if let Some(pcap) = twice(&pcaps) {
-        return Err(Problem::new(
-            format!("two recordings go to {}", pcap.display()),
-            "give each its file",
-        ));
+        return Err(PlanError::PcapTwice((*pcap).clone()));
     }
     Ok(())
 }
@@ -493,13 +547,13 @@ impl<S: Settings> Table<S> {
     }
 }
 
-fn read<S: Settings>(path: &Path) -> Result<File<S>, Problem> {
-    let text = std::fs::read_to_string(path).map_err(|e| Problem::io("read", path, &e))?;
+fn read<S: Settings>(path: &Path) -> Result<File<S>, PlanError> {
+    let text = std::fs::read_to_string(path).map_err(|e| PathError::new("read", path, e))?;
     toml::from_str(&text).map_err(|e| {
         let line =
             e.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
         let message = e.message().lines().collect::<Vec<_>>().join("; ");
-        Problem::plain(format!("{}:{line}: {message}", path.display()))
+        PlanError::Syntax { path: path.to_owned(), line, message }
     })
 }
 
@@ -522,7 +576,7 @@ pub fn by<'de, D: Deserializer<'de>, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::boxes::cores_written;
+    use crate::cores::cores_written;
     use longhaul_host::placement::CoreList;
 
     #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -640,7 +694,7 @@ mod tests {
         let refusal = planned(Some(file), Given::default(), Numbers::default()).unwrap_err();
         assert_eq!(refusal, "FILE: pair 1: 'wan' has 2 ports: ports go in pairs");
         let refusal = planned(None, given("eth1", "eth2 eth3"), Numbers::default()).unwrap_err();
-        assert_eq!(refusal, "--lan is given once and --wan 2 times; ports go in pairs");
+        assert_eq!(refusal, "--lan is given once and --wan 2 times");
         let file = "[[pair]]\nlan = 'eth1'\nwan = ['eth2', 3]";
         let refusal = planned(Some(file), Given::default(), Numbers::default()).unwrap_err();
         assert!(
@@ -669,7 +723,7 @@ mod tests {
     fn what_makes_no_sense_is_refused_with_its_place() {
         let pair = "[[pair]]\nlan = \"eth1\"\nwan = \"eth2\"\n";
         for (file, part) in [
-            (String::new(), "no ports; name two, as in --lan eth1 --wan eth2"),
+            (String::new(), "no ports"),
             ("[[pair]]\nlan = \"eth1\"".into(), "FILE: pair 1: it has no 'wan'"),
             (format!("{pair}lam = \"x\""), "FILE: pair 1: there is no key 'lam'"),
             (format!("{pair}one = \"x\""), "FILE:1: invalid digit"),
@@ -693,7 +747,7 @@ mod tests {
             assert!(refusal.contains(part) && !refusal.contains('\n'), "{file}: {refusal}");
         }
         let refusal = planned(None, given("eth1 eth2", "eth3"), Numbers::default()).unwrap_err();
-        assert_eq!(refusal, "--lan is given 2 times and --wan 1 times; they go in pairs");
+        assert_eq!(refusal, "--lan is given 2 times and --wan 1 times");
         let too_many =
             Given { pcaps: [vec![], vec!["x".into(), "y".into()]], ..given("eth1", "eth2") };
         let refusal = planned(None, too_many, Numbers::default()).unwrap_err();

@@ -1,4 +1,5 @@
 //! What is between two boxes, for people and as JSON.
+#![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
 
 use super::{Named, named, nonzero};
 use longhaul_seal::{Cleartext, NoKeys, PeerStatus, Seal, Trouble};

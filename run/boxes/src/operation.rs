@@ -1,16 +1,16 @@
 //! A running box as its operator sees it: its state, another configuration, draining.
 
-use super::element::Element;
-use super::journal;
-use super::pair;
-use super::plan::{Kind, Pair, Plan};
-use super::status::{BoxStatus, PairStatus};
-use crate::problem::Problem;
+use crate::element::Element;
+use crate::error::Error;
+use crate::journal;
+use crate::pair;
+use crate::plan::{Kind, Pair, Plan, PlanError};
+use crate::status::{BoxStatus, PairStatus};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Makes a box's plan from its command line and its file, as they are at the time.
-pub type Planner<S> = Box<dyn Fn() -> Result<Plan<S>, Problem> + Send + Sync>;
+pub type Planner<S> = Box<dyn Fn() -> Result<Plan<S>, PlanError> + Send + Sync>;
 
 /// What can be asked of a running box, from any thread.
 pub trait Operated: Send + Sync {
@@ -33,13 +33,13 @@ pub trait Operated: Send + Sync {
     ///
     /// # Errors
     /// What is wrong with the file, or what of it takes a restart.
-    fn reload(&self) -> Result<Vec<String>, Problem>;
+    fn reload(&self) -> Result<Vec<String>, Error>;
 
     /// Lets its flows go, or takes them in again.
     ///
     /// # Errors
     /// When it never has flows.
-    fn set_draining(&self, draining: bool) -> Result<(), Problem>;
+    fn set_draining(&self, draining: bool) -> Result<(), Error>;
 }
 
 /// A running box.
@@ -120,24 +120,15 @@ impl<S: Kind> Operated for Operation<S> {
         stuck.map(|pair| format!("pair {}: its thread does not come round", pair.name())).collect()
     }
 
-    fn reload(&self) -> Result<Vec<String>, Problem> {
+    fn reload(&self) -> Result<Vec<String>, Error> {
         let Some(planner) = &self.planner else {
-            return Err(Problem::new(
-                format!(
-                    "'{}' was started without --config: there is no file to read again",
-                    self.name
-                ),
-                "restart it with other options",
-            ));
+            return Err(Error::NoFile(self.name.clone()));
         };
         let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
         let to = planner()?;
         let fixed = fixed_differences(&plan, &to);
         if !fixed.is_empty() {
-            return Err(Problem::new(
-                format!("nothing was changed, because this takes a restart: {}", fixed.join(", ")),
-                "put it back, or restart the box",
-            ));
+            return Err(Error::TakesRestart(fixed));
         }
         let mut changes = Vec::new();
         let mut told = Vec::new();
@@ -145,15 +136,14 @@ impl<S: Kind> Operated for Operation<S> {
             let differences = from.settings.differences(&to.settings);
             if !differences.is_empty() {
                 let change = to.settings.change(&to.ports[1..]);
-                let change = change.map_err(|e| {
-                    Problem::plain(format!("nothing was changed: pair {}: {e}", to.name))
-                })?;
+                let change = change
+                    .map_err(|error| Error::NothingChanged { pair: to.name.clone(), error })?;
                 changes.push((observer, change));
             }
             told.extend(differences.iter().map(|one| format!("pair {}: {}", to.name, one.key)));
         }
         for (observer, change) in changes {
-            let refused = |why| Problem::plain(format!("pair {}: {why}", observer.name()));
+            let refused = |why| Error::Refused { pair: observer.name().to_string(), why };
             observer.apply(&change).map_err(refused)?;
         }
         *plan = to;
@@ -164,14 +154,11 @@ impl<S: Kind> Operated for Operation<S> {
         Ok(told)
     }
 
-    fn set_draining(&self, draining: bool) -> Result<(), Problem> {
+    fn set_draining(&self, draining: bool) -> Result<(), Error> {
         let told: Vec<()> =
             self.pairs.iter().filter_map(|pair| pair.set_draining(draining)).collect();
         if told.len() < self.pairs.len() {
-            return Err(Problem::new(
-                format!("'{}' has no flows to drain", self.name),
-                "only 'longhaul accelerate' has; an emulated fibre can be ended at any time",
-            ));
+            return Err(Error::NoFlows(self.name.clone()));
         }
         let what = if draining { "drains: takes in no more flows" } else { "takes in flows again" };
         journal::line(&format!("'{}' {what}", self.name));
@@ -233,9 +220,10 @@ fn fixed_in_pair<S: Kind>(from: &Pair<S>, to: &Pair<S>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::boxes::cores::Cores;
-    use crate::boxes::plan::{Difference, Settings};
-    use crate::boxes::port::PortName;
+    use crate::cores::Cores;
+    use crate::plan::{Difference, Settings};
+    use crate::port::PortName;
+    use crate::settings::SettingsError;
     use longhaul_host::Spread;
     use longhaul_link::Link;
     use serde::Deserialize;
@@ -263,12 +251,12 @@ mod tests {
         const SPREAD: Spread = Spread::BySide;
         const STAMPS: bool = false;
 
-        fn allows_cores(&self, _count: NonZeroUsize) -> Result<(), Problem> {
+        fn allows_cores(&self, _count: NonZeroUsize) -> Result<(), SettingsError> {
             Ok(())
         }
 
-        fn build(&self, _behind: &[PortName]) -> Result<Vec<Link>, Problem> {
-            Err(Problem::plain("not here"))
+        fn build(&self, _behind: &[PortName]) -> Result<Vec<Link>, SettingsError> {
+            Err(SettingsError::FixedFibre)
         }
 
         fn differences(&self, to: &Self) -> Vec<Difference> {
@@ -278,8 +266,8 @@ mod tests {
             differing.map(|(key, _, is_live)| Difference { key, is_live }).collect()
         }
 
-        fn change(&self, _behind: &[PortName]) -> Result<std::convert::Infallible, Problem> {
-            Err(Problem::plain("not here"))
+        fn change(&self, _behind: &[PortName]) -> Result<std::convert::Infallible, SettingsError> {
+            Err(SettingsError::FixedFibre)
         }
     }
 
@@ -335,9 +323,10 @@ mod tests {
         let of = |planner| Operation::<Numbers>::new(plan(), planner, String::new(), vec![]);
         let refusal = of(None).reload().unwrap_err().to_string();
         assert!(refusal.contains("'west' was started without --config"), "{refusal}");
-        let unreadable: Planner<Numbers> = Box::new(|| Err(Problem::plain("cannot read it")));
+        let unreadable: Planner<Numbers> =
+            Box::new(|| Err(PlanError::NoPorts { sides: Default::default() }));
         let operation = of(Some(unreadable));
-        assert_eq!(operation.reload().unwrap_err().to_string(), "cannot read it");
+        assert_eq!(operation.reload().unwrap_err().to_string(), "no ports");
         assert_eq!(*operation.plan.lock().unwrap(), plan());
     }
 }

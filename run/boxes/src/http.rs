@@ -6,10 +6,9 @@
 //! whoever dawdles on as many connections keeps others from their answers, never a frame from its
 //! way. Who asks is not checked, and nothing here changes anything.
 
-use super::control::Answer;
-use super::operation::Operated;
-use super::{journal, prometheus};
-use crate::problem::Problem;
+use crate::error::Error;
+use crate::operation::Operated;
+use crate::{journal, prometheus};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -34,22 +33,21 @@ const SPILL_PATIENCE: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// When that address cannot be had.
-pub fn listen(address: SocketAddr) -> Result<TcpListener, Problem> {
-    let refused = |e: io::Error| {
-        Problem::new(format!("cannot answer at --health {address}: {e}"), "choose another")
-    };
-    TcpListener::bind(address).map_err(refused)
+pub fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).map_err(|error| Error::Health { address, error })
 }
 
 /// Starts the threads that answer, which live as long as the process.
 ///
 /// # Errors
 /// When they cannot be started.
-pub fn serve(listener: TcpListener, of: &Arc<dyn Operated>) -> Result<(), Problem> {
-    let refused = |e: io::Error| Problem::plain(format!("cannot answer by HTTP: {e}"));
-    journal::line(&format!("answers http://{}/healthz", listener.local_addr().map_err(refused)?));
+pub fn serve(listener: TcpListener, of: &Arc<dyn Operated>) -> Result<(), Error> {
+    journal::line(&format!(
+        "answers http://{}/healthz",
+        listener.local_addr().map_err(Error::Http)?
+    ));
     for _ in 0..SERVERS {
-        let (listener, of) = (listener.try_clone().map_err(refused)?, Arc::clone(of));
+        let (listener, of) = (listener.try_clone().map_err(Error::Http)?, Arc::clone(of));
         let serve = move || {
             for stream in listener.incoming() {
                 match stream {
@@ -60,7 +58,7 @@ pub fn serve(listener: TcpListener, of: &Arc<dyn Operated>) -> Result<(), Proble
                 }
             }
         };
-        thread::Builder::new().name("http".to_string()).spawn(serve).map_err(refused)?;
+        thread::Builder::new().name("http".to_string()).spawn(serve).map_err(Error::Http)?;
     }
     Ok(())
 }
@@ -191,7 +189,7 @@ fn answer(asked: &Asked, of: &dyn Operated) -> Response {
                 Err(e) => Response::text("500 Internal Server Error", &format!("{e}\n")),
             },
             Some(state) => {
-                let text = prometheus::exposition(&[Answer::State(state)]);
+                let text = prometheus::exposition([&state]);
                 Response { kind: "text/plain; version=0.0.4", ..Response::text("200 OK", &text) }
             }
         },
@@ -230,7 +228,7 @@ impl Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::boxes::status::BoxStatus;
+    use crate::status::BoxStatus;
 
     struct Fake {
         stuck: Vec<String>,
@@ -260,11 +258,11 @@ mod tests {
             self.stuck.clone()
         }
 
-        fn reload(&self) -> Result<Vec<String>, Problem> {
+        fn reload(&self) -> Result<Vec<String>, Error> {
             unreachable!("nothing is changed by HTTP")
         }
 
-        fn set_draining(&self, _draining: bool) -> Result<(), Problem> {
+        fn set_draining(&self, _draining: bool) -> Result<(), Error> {
             unreachable!("nothing is changed by HTTP")
         }
     }

@@ -1,4 +1,5 @@
 //! What the elements of a network say about themselves, for people and as JSON.
+#![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
 
 mod read_ahead;
 mod transport;
@@ -6,7 +7,6 @@ mod transport;
 pub use read_ahead::{ReadAheadState, write_read_ahead};
 pub use transport::{PathState, SealState, TransportState, write_transport};
 
-use crate::problem::Problem;
 use longhaul_accel::{FlowStatus, PassReason};
 use longhaul_link::{Link, LinkCounters};
 use longhaul_node::Side;
@@ -173,12 +173,6 @@ impl Flow {
             drops: f.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
         }
     }
-}
-
-/// As JSON, indented.
-pub fn to_json(value: &impl Serialize) -> Result<String, Problem> {
-    serde_json::to_string_pretty(value)
-        .map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))
 }
 
 /// The counters that are not zero, as `name 5, other 7`.

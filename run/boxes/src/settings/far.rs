@@ -1,6 +1,6 @@
 //! Far boxes as a user names them.
 
-use crate::problem::Problem;
+use super::SettingsError;
 use longhaul_accel::Prefix;
 use longhaul_wan::FarBox;
 use nix::ifaddrs::getifaddrs;
@@ -72,12 +72,11 @@ impl Far {
 ///
 /// # Errors
 /// One is, or this machine's addresses cannot be told.
-pub fn check_not_own(far: &[Far]) -> Result<(), Problem> {
+pub fn check_not_own(far: &[Far]) -> Result<(), SettingsError> {
     if far.iter().all(|far| far.0.via.is_none()) {
         return Ok(());
     }
-    let all = getifaddrs()
-        .map_err(|e| Problem::plain(format!("cannot list this machine's addresses: {e}")))?;
+    let all = getifaddrs().map_err(|e| SettingsError::OwnAddresses(e.into()))?;
     let own: Vec<IpAddr> = all
         .filter_map(|one| {
             let address = one.address?;
@@ -88,17 +87,13 @@ pub fn check_not_own(far: &[Far]) -> Result<(), Problem> {
     not_among(far, &own)
 }
 
-fn not_among(far: &[Far], own: &[IpAddr]) -> Result<(), Problem> {
+fn not_among(far: &[Far], own: &[IpAddr]) -> Result<(), SettingsError> {
     let is_own = |far: &&Far| far.0.via.is_some_and(|via| own.contains(&via));
     match far.iter().find(is_own) {
-        None => Ok(()),
-        Some(Far(FarBox { prefix, via })) => Err(Problem::new(
-            format!(
-                "the far box for {prefix} has this machine's own address {}",
-                via.unwrap_or(IpAddr::from([0; 4]))
-            ),
-            "name an address behind the box at the other site, of a host there say",
-        )),
+        Some(Far(FarBox { prefix, via: Some(via) })) => {
+            Err(SettingsError::FarIsHere { prefix: *prefix, via: *via })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,9 +1,9 @@
 //! The ports of a box: how they are named, opened and recorded.
 
-use super::journal;
-use super::privileges::Privileges;
-use super::xdp::Xdp;
-use crate::problem::Problem;
+use crate::error::Cause;
+use crate::journal;
+use crate::privileges::Privileges;
+use crate::xdp::Xdp;
 use longhaul_af_xdp::{XdpCounters, XdpPort};
 use longhaul_host::{CorePort, HandedOver, Spread};
 use longhaul_memif::{MemifConfig, MemifPort};
@@ -23,6 +23,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use thiserror::Error;
 
 /// Longest frame of a network interface's port, in bytes: about what links and accelerators take,
 /// and room for any interface's MTU but that of loopback.
@@ -35,6 +36,40 @@ const JUMBO_FRAME_BYTES_MAX: usize = 9216 + 22;
 /// The interface of a memif socket that a box attaches to.
 const MEMIF_ID: u32 = 0;
 
+/// Why a port cannot be used.
+#[derive(Debug, Error)]
+pub enum PortError {
+    /// It cannot be opened.
+    #[error("cannot open port {port}: {error}")]
+    Open {
+        /// The port.
+        port: PortName,
+        /// Why.
+        error: Cause,
+    },
+    /// It is DPDK's, which this program was built without.
+    #[error("cannot open port dpdk:{0}: this longhaul was built without DPDK")]
+    NoDpdk(String),
+    /// It has one queue, and several cores are to share it.
+    #[error("{count} cores cannot share port {port}: {why}")]
+    OneQueue {
+        /// How many cores.
+        count: NonZeroUsize,
+        /// The port.
+        port: PortName,
+        /// Why it has no more.
+        why: &'static str,
+    },
+    /// What passes it cannot be recorded.
+    #[error("cannot record to {}: {error}", path.display())]
+    Record {
+        /// The capture file.
+        path: PathBuf,
+        /// What the system answers.
+        error: io::Error,
+    },
+}
+
 /// What a user calls a port.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -46,12 +81,29 @@ pub enum PortName {
     /// `xdp:INTERFACE[,OPTION…]`: an interface that exists, by AF_XDP.
     Xdp(Xdp),
     /// `memif:PATH[,master|slave]`: shared memory.
-    Memif { path: PathBuf, is_master: bool },
+    Memif {
+        /// Its socket.
+        path: PathBuf,
+        /// Whether this end makes it.
+        is_master: bool,
+    },
     /// `ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]`: a layer-2 circuit to the station with that
     /// address.
-    Ethernet { interface: String, peer: [u8; 6], vlan: Option<u16>, ethertype: u16 },
+    Ethernet {
+        /// The interface that it begins at.
+        interface: String,
+        /// The station's address.
+        peer: [u8; 6],
+        /// The VLAN that it is in.
+        vlan: Option<u16>,
+        /// That of its frames.
+        ethertype: u16,
+    },
     /// `dpdk:DEVICE[,ARGUMENT=VALUE…]`: a device of DPDK's.
-    Dpdk { devargs: String },
+    Dpdk {
+        /// The device with its arguments.
+        devargs: String,
+    },
 }
 
 /// How ports of DPDK's are opened.
@@ -103,7 +155,7 @@ impl Dpdk {
 
     /// Opens a queue of the device for each of so many cores.
     #[cfg(feature = "dpdk")]
-    fn open(&self, devargs: &str, count: NonZeroUsize) -> Result<Vec<BoxPort>, Problem> {
+    fn open(&self, devargs: &str, count: NonZeroUsize) -> Result<Vec<BoxPort>, PortError> {
         use longhaul_dpdk::{DpdkConfig, Spread, eal, open_queues};
         let mut config = DpdkConfig { mtu: self.mtu, ..DpdkConfig::new(devargs) };
         config.rx_queues = self.queues.unwrap_or(config.rx_queues);
@@ -114,16 +166,16 @@ impl Dpdk {
         };
         let queues = eal::start(self.eal.as_deref().unwrap_or_default())
             .and_then(|()| open_queues(&config, count))
-            .map_err(|e| Problem::plain(format!("cannot open port dpdk:{devargs}: {e}")))?;
+            .map_err(|e| PortError::Open {
+                port: PortName::Dpdk { devargs: devargs.to_string() },
+                error: e.into(),
+            })?;
         Ok(queues.into_iter().map(|port| BoxPort::Dpdk(Box::new(port))).collect())
     }
 
     #[cfg(not(feature = "dpdk"))]
-    fn open(&self, devargs: &str, _count: NonZeroUsize) -> Result<Vec<BoxPort>, Problem> {
-        Err(Problem::new(
-            format!("cannot open port dpdk:{devargs}: this longhaul was built without DPDK"),
-            "build it with 'apt-get install libdpdk-dev && cargo build --release -p longhaul --features dpdk'",
-        ))
+    fn open(&self, devargs: &str, _count: NonZeroUsize) -> Result<Vec<BoxPort>, PortError> {
+        Err(PortError::NoDpdk(devargs.to_string()))
     }
 }
 
@@ -177,7 +229,7 @@ impl PortName {
     ///
     /// # Errors
     /// Why not, and what to do.
-    pub fn check_queues(&self, count: NonZeroUsize, spread: Spread) -> Result<(), Problem> {
+    pub fn check_queues(&self, count: NonZeroUsize, spread: Spread) -> Result<(), PortError> {
         let why = match self {
             PortName::Interface(_) | PortName::Ethernet { .. } | PortName::Xdp(_) => return Ok(()),
             PortName::Dpdk { .. } if spread != Spread::BySide => return Ok(()),
@@ -185,10 +237,7 @@ impl PortName {
             PortName::Memif { .. } => "shared memory has one queue here",
             PortName::Dpdk { .. } => "the queues of a device keep no order together",
         };
-        Err(Problem::new(
-            format!("{count} cores cannot share port {self}: {why}"),
-            "leave --cores out, or name an interface, as eth1",
-        ))
+        Err(PortError::OneQueue { count, port: self.clone(), why })
     }
 
     /// Whether its device gives each of so many cores the frames of the same pairs of addresses as
@@ -207,12 +256,11 @@ impl PortName {
         dpdk: &Dpdk,
         side: usize,
         opening: Opening,
-    ) -> Result<Vec<BoxPort>, Problem> {
+    ) -> Result<Vec<BoxPort>, PortError> {
         if opening.count > NonZeroUsize::MIN {
             self.check_queues(opening.count, opening.spread)?;
         }
-        let refused =
-            |e: &dyn fmt::Display| Problem::plain(format!("cannot open port {self}: {e}"));
+        let refused = |error: Cause| PortError::Open { port: self.clone(), error };
         let frame_bytes_max = self.frame_bytes_max();
         let whole = match self {
             PortName::Interface(name) | PortName::Ethernet { interface: name, .. } => {
@@ -221,12 +269,14 @@ impl PortName {
             PortName::Dpdk { devargs } => return dpdk.open(devargs, opening.count),
             PortName::Xdp(xdp) => {
                 let queues = XdpPort::open_queues(&xdp.config(frame_bytes_max), opening.count);
-                let queues = queues.map_err(|e| refused(&e))?;
+                let queues = queues.map_err(|e| refused(e.into()))?;
                 return Ok(queues.into_iter().map(|port| BoxPort::Xdp(Box::new(port))).collect());
             }
             PortName::Tap(name) => {
                 let config = TapConfig { frame_bytes_max, ..TapConfig::new(name) };
-                longhaul_netdev::TapPort::open(&config).map(BoxPort::Tap).map_err(|e| refused(&e))
+                longhaul_netdev::TapPort::open(&config)
+                    .map(BoxPort::Tap)
+                    .map_err(|e| refused(e.into()))
             }
             PortName::Memif { path, is_master } => {
                 let config = MemifConfig { frame_bytes_max, ..MemifConfig::new("longhaul-box") };
@@ -234,7 +284,7 @@ impl PortName {
                     true => MemifPort::master(path, MEMIF_ID, config),
                     false => MemifPort::slave(path, MEMIF_ID, config),
                 };
-                opened.map(BoxPort::Memif).map_err(|e| refused(&e))
+                opened.map(BoxPort::Memif).map_err(|e| refused(e.into()))
             }
         };
         whole.map(|port| vec![port])
@@ -246,7 +296,7 @@ impl PortName {
         interface: &str,
         side: usize,
         opening: Opening,
-    ) -> Result<Vec<BoxPort>, Problem> {
+    ) -> Result<Vec<BoxPort>, PortError> {
         let Opening { count, spread, stamps } = opening;
         let frame_bytes_max = self.frame_bytes_max();
         // A fibre keeps the order of all frames, and so stamps them; an accelerator may serve known
@@ -264,23 +314,20 @@ impl PortName {
                 })
                 .collect(),
         };
-        let queues = queues.map_err(|e| Problem::plain(format!("cannot open port {self}: {e}")))?;
+        let queues = queues.map_err(|e| PortError::Open { port: self.clone(), error: e.into() })?;
         queues.into_iter().map(|queue| self.around(queue)).collect()
     }
 
     /// The port that a packet socket's is of.
-    fn around(&self, port: PacketPort) -> Result<BoxPort, Problem> {
+    fn around(&self, port: PacketPort) -> Result<BoxPort, PortError> {
         let PortName::Ethernet { interface: name, peer, vlan, ethertype } = self else {
             return Ok(BoxPort::Packet(port));
         };
-        let refused =
-            |e: &dyn fmt::Display| Problem::plain(format!("cannot open port {self}: {e}"));
-        let own = interface::mac(name).map_err(|e| refused(&e))?;
+        let refused = |error: Cause| PortError::Open { port: self.clone(), error };
+        let own = interface::mac(name).map_err(|e| refused(e.into()))?;
         if own == *peer {
-            return Err(refused(&format!(
-                "{} is its own address: name the far station's",
-                Mac(own)
-            )));
+            let why = format!("{} is its own address: name the far station's", Mac(own));
+            return Err(refused(why.into()));
         }
         let circuit = Circuit { own, peer: *peer, vlan: *vlan, ethertype: *ethertype };
         Ok(BoxPort::Circuit(CircuitPort::new(port, circuit)))
@@ -445,12 +492,12 @@ impl BoxPort {
         path: &Path,
         frames: u64,
         privileges: &Privileges,
-    ) -> Result<Vec<Self>, Problem> {
+    ) -> Result<Vec<Self>, PortError> {
         let config =
             tap::TapConfig { frames_max: (frames > 0).then_some(frames), ..Default::default() };
         let recorded = Recording::create(path, privileges)
             .and_then(|recording| RecordingPort::sharing(queues, recording, config))
-            .map_err(|e| Problem::plain(format!("cannot record to {}: {e}", path.display())))?;
+            .map_err(|error| PortError::Record { path: path.to_owned(), error })?;
         Ok(recorded.into_iter().map(|port| BoxPort::Recorded(Box::new(port))).collect())
     }
 
@@ -629,7 +676,7 @@ mod tests {
         assert_eq!(refusal("dpdk:net_null0", Spread::ByPair), None);
         for text in ["tap:lh0", "memif:/run/a.sock", "dpdk:net_null0"] {
             let why = refusal(text, Spread::BySide).unwrap();
-            assert!(why.contains(text) && why.contains("leave --cores out"), "{why}");
+            assert!(why.starts_with("2 cores cannot share port") && why.contains(text), "{why}");
         }
     }
 

@@ -1,4 +1,5 @@
 //! What a box says about itself, for people and as JSON.
+#![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
 
 use crate::quantity::Size;
 use crate::state::{

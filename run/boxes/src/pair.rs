@@ -1,16 +1,16 @@
 //! One pair of ports with what is between them, on a thread of its own, or on one for each of the
 //! cores that share it.
 
-use super::cores::Places;
-use super::element::{Element, FLOWS_AT_ONCE, FlowsTold};
-use super::journal::{self, Level};
-use super::plan::{Kind, Pair};
-use super::port::{BoxPort, PortName, mtu};
-use super::status::{
+use crate::cores::Places;
+use crate::element::{Element, FLOWS_AT_ONCE, FlowsTold};
+use crate::error::Error;
+use crate::journal::{self, Level};
+use crate::plan::{Kind, Pair};
+use crate::port::{BoxPort, PortName, mtu};
+use crate::state::{Flow, Named, ReadAheadState, TransportState, named};
+use crate::status::{
     AcceleratorState, CoreStatus, FibreState, LoopStatus, PairStatus, PortStatus, Rates,
 };
-use crate::problem::Problem;
-use crate::state::{Flow, Named, ReadAheadState, TransportState, named};
 use longhaul_accel::FlowStatus;
 use longhaul_af_xdp::XdpCounters;
 use longhaul_host::placement::{list_text, run_on};
@@ -113,15 +113,14 @@ impl<E: Element> Running<E> {
         places: &Places,
         clock: Clock,
         when_over: impl FnOnce() + Clone + Send + 'static,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, Error> {
         let mut running = Running {
             threads: Vec::new(),
             observer: Observer { name: pair.name.clone(), cores: Vec::new() },
         };
         let is_shared = cores.len() > 1;
         for (number, ((element, ports), place)) in cores.into_iter().zip(places).enumerate() {
-            let refused =
-                |e: std::io::Error| Problem::plain(format!("pair {}: cannot run: {e}", pair.name));
+            let refused = |error| Error::Run { pair: pair.name.clone(), error };
             let config = DriverConfig {
                 turn: TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() },
                 hook_interval: HOOK_INTERVAL,

@@ -4,10 +4,10 @@
 //! It is served on a thread of its own, one client after the other: a client that dawdles keeps
 //! other clients waiting, and no frame.
 
-use super::operation::Operated;
-use super::status::BoxStatus;
-use crate::lab::private_dir;
-use crate::problem::Problem;
+use crate::error::{Error, PathError};
+use crate::operation::Operated;
+use crate::runtime_dir::{RuntimeDirError, private_dir};
+use crate::status::BoxStatus;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -17,6 +17,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use thiserror::Error;
 
 /// A box that does not answer for this long is stuck.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -30,6 +31,66 @@ const REQUEST_BYTES_MAX: u64 = 64;
 /// Written at once, in bytes: little enough for the kernel to wait for room once, and not again for
 /// each part.
 const WRITE_BYTES: usize = 16 << 10;
+
+/// Puts what went wrong into words, for whoever asked.
+pub type Phrase = fn(&Error) -> String;
+
+/// Why a box cannot be controlled.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// The socket or its directory cannot be had.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The directory around it cannot be used.
+    #[error(transparent)]
+    RuntimeDir(#[from] RuntimeDirError),
+    /// A box cannot be called so.
+    #[error("'{0}' is no name for a box")]
+    NoName(String),
+    /// Something else stands where the socket is to be.
+    #[error("{} is there and is no socket", .0.display())]
+    NoSocket(PathBuf),
+    /// Another box has the name.
+    #[error("a box called '{0}' runs already")]
+    RunsAlready(String),
+    /// The socket cannot be shared with the thread that answers.
+    #[error("cannot serve the control socket: {0}")]
+    Serve(io::Error),
+    /// That thread cannot be started.
+    #[error("cannot start the control thread: {0}")]
+    Thread(io::Error),
+    /// There is no box of this name, or none at all.
+    #[error("{}", .0.as_ref().map_or("no box runs here".to_string(), |name| format!("no box called '{name}' runs here")))]
+    Nobody(Option<String>),
+    /// There is more than one to choose from.
+    #[error("several boxes run here: {}", .0.join(", "))]
+    Several(Vec<String>),
+    /// The box does not answer.
+    #[error("the box at {} does not answer: {error}", path.display())]
+    NoAnswer {
+        /// Its socket.
+        path: PathBuf,
+        /// What the system answers.
+        error: io::Error,
+    },
+    /// The box hung up without an answer.
+    #[error("the box at {} is ending, or hangs", .0.display())]
+    Ending(PathBuf),
+    /// Its answer breaks off.
+    #[error("the box at {} stopped halfway", .0.display())]
+    Halfway(PathBuf),
+    /// Its answer cannot be understood.
+    #[error("the box at {} is of another version ({error})", path.display())]
+    OtherVersion {
+        /// Its socket.
+        path: PathBuf,
+        /// What cannot be understood.
+        error: serde_json::Error,
+    },
+    /// The box says why it does not do what it was told.
+    #[error("{0}")]
+    Refused(String),
+}
 
 /// What a client wants. It is written as a line of JSON: its name in quotes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -70,16 +131,13 @@ pub struct Place {
 impl Place {
     /// The socket that was asked for; otherwise one in the directory that the service manager made
     /// for this box, or in that of this user's boxes.
-    pub fn decide(box_name: &str, path: Option<&Path>) -> Result<Self, Problem> {
+    pub fn decide(box_name: &str, path: Option<&Path>) -> Result<Self, ControlError> {
         let fits = !box_name.is_empty()
             && box_name.len() <= 40
             && box_name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.@".contains(&b))
             && !box_name.starts_with('.');
         if !fits {
-            return Err(Problem::new(
-                format!("'{box_name}' is no name for a box"),
-                "give it 1 to 40 letters, digits, - or _",
-            ));
+            return Err(ControlError::NoName(box_name.to_string()));
         }
         let box_name = box_name.to_string();
         if let Some(path) = path {
@@ -101,28 +159,20 @@ impl Place {
     }
 
     /// Removes the socket that a killed box left behind, and nothing else.
-    fn clear(&self) -> Result<(), Problem> {
+    fn clear(&self) -> Result<(), ControlError> {
         let path = &self.path;
         match fs::symlink_metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(e) => return Err(Problem::io("look at", path, &e)),
+            Err(e) => return Err(PathError::new("look at", path, e).into()),
             Ok(found) if found.file_type().is_socket() => {}
-            Ok(_) => {
-                return Err(Problem::new(
-                    format!("{} is there and is no socket", path.display()),
-                    "it stays; choose another --control",
-                ));
-            }
+            Ok(_) => return Err(ControlError::NoSocket(path.clone())),
         }
         match UnixStream::connect(path) {
-            Ok(_) => Err(Problem::new(
-                format!("a box called '{}' runs already", self.box_name),
-                "end it, or choose another --name or --control",
-            )),
+            Ok(_) => Err(ControlError::RunsAlready(self.box_name.clone())),
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-                fs::remove_file(path).map_err(|e| Problem::io("remove", path, &e))
+                fs::remove_file(path).map_err(|e| PathError::new("remove", path, e).into())
             }
-            Err(e) => Err(Problem::io("replace", path, &e)),
+            Err(e) => Err(PathError::new("replace", path, e).into()),
         }
     }
 }
@@ -135,35 +185,33 @@ pub struct Control {
 
 impl Control {
     /// Listens; what a box left behind that was killed is removed.
-    pub fn listen(place: Place) -> Result<Self, Problem> {
+    pub fn listen(place: Place) -> Result<Self, ControlError> {
         let path = &place.path;
         place.clear()?;
         if let Some(dir) = &place.own_dir {
-            fs::create_dir_all(dir).map_err(|e| Problem::io("create", dir, &e))?;
+            fs::create_dir_all(dir).map_err(|e| PathError::new("create", dir, e))?;
         }
-        let listener = UnixListener::bind(path).map_err(|e| Problem::io("listen at", path, &e))?;
+        let listener =
+            UnixListener::bind(path).map_err(|e| PathError::new("listen at", path, e))?;
         Ok(Control { listener, place })
     }
 
-    /// Starts the thread that answers, which lives as long as the process.
-    pub fn serve(&self, of: Arc<dyn Operated>) -> Result<(), Problem> {
-        let listener = self.listener.try_clone();
-        let listener = listener
-            .map_err(|e| Problem::plain(format!("cannot serve the control socket: {e}")))?;
+    /// Starts the thread that answers, which lives as long as the process, and puts what goes wrong
+    /// into words by `phrase`.
+    pub fn serve(&self, of: Arc<dyn Operated>, phrase: Phrase) -> Result<(), ControlError> {
+        let listener = self.listener.try_clone().map_err(ControlError::Serve)?;
         let serve = move || {
             for stream in listener.incoming() {
                 match stream {
                     // A client that goes away early is its own concern.
-                    Ok(stream) => drop(serve_one(stream, &*of)),
+                    Ok(stream) => drop(serve_one(stream, &*of, phrase)),
                     // Out of descriptors, say; not to be met again at full speed.
                     Err(_) => std::thread::sleep(CLIENT_PATIENCE),
                 }
             }
         };
-        match std::thread::Builder::new().name("control".to_string()).spawn(serve) {
-            Ok(_) => Ok(()),
-            Err(e) => Err(Problem::plain(format!("cannot start the control thread: {e}"))),
-        }
+        let thread = std::thread::Builder::new().name("control".to_string()).spawn(serve);
+        thread.map(drop).map_err(ControlError::Thread)
     }
 }
 
@@ -176,11 +224,11 @@ impl Drop for Control {
     }
 }
 
-fn serve_one(stream: UnixStream, of: &dyn Operated) -> io::Result<()> {
+fn serve_one(stream: UnixStream, of: &dyn Operated, phrase: Phrase) -> io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
-    let outcome = |done: Result<Vec<String>, Problem>| match done {
+    let outcome = |done: Result<Vec<String>, Error>| match done {
         Ok(done) => Outcome { done, error: None },
-        Err(problem) => Outcome { done: vec![], error: Some(problem.to_string()) },
+        Err(error) => Outcome { done: vec![], error: Some(phrase(&error)) },
     };
     let answer = match read_request(&stream)? {
         Some(Request::Status) => match of.status() {
@@ -232,49 +280,38 @@ fn write_within(mut stream: UnixStream, bytes: &[u8], limit: Duration) -> io::Re
 }
 
 /// What became of asking a box.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub enum Answer {
-    /// Its state.
-    State(BoxStatus),
-    /// None, and why. The name is that by which it was found.
-    Failed { name: String, error: String },
-}
-
-impl Answer {
-    /// For people.
-    pub fn to_text(&self) -> String {
-        match self {
-            Answer::State(state) => state.to_text(),
-            Answer::Failed { name, error } => format!("'{name}' has no status: {error}\n"),
-        }
-    }
+#[derive(Debug)]
+pub struct Asked {
+    /// That by which it was found.
+    pub name: String,
+    /// Its state, or why there is none.
+    pub state: Result<BoxStatus, ControlError>,
 }
 
 /// The state of the box with this name, of the one at this socket, or of all that are found.
 ///
 /// # Errors
 /// When there is none, or the one that was asked for does not answer. Among all, that is an answer.
-pub fn ask(name: Option<&str>, control: Option<&Path>) -> Result<Vec<Answer>, Problem> {
+pub fn ask(name: Option<&str>, control: Option<&Path>) -> Result<Vec<Asked>, ControlError> {
     if let Some(path) = control {
-        return Reached(path.to_owned()).status().map(|status| vec![Answer::State(status)]);
+        let state = Reached(path.to_owned()).status()?;
+        return Ok(vec![Asked { name: state.name.clone(), state: Ok(state) }]);
     }
-    let mut answers = ask_each(&found(name)?);
-    if answers.is_empty() {
+    let mut asked = ask_each(&found(name)?);
+    if asked.is_empty() {
         return Err(nobody(name));
     }
     if name.is_some()
-        && let Some(failed) =
-            answers.iter().position(|answer| matches!(answer, Answer::Failed { .. }))
-        && let Answer::Failed { error, .. } = answers.swap_remove(failed)
+        && let Some(failed) = asked.iter().position(|one| one.state.is_err())
+        && let Err(error) = asked.swap_remove(failed).state
     {
-        return Err(Problem::plain(error));
+        return Err(error);
     }
-    Ok(answers)
+    Ok(asked)
 }
 
 /// Directories of boxes with this name, or of all.
-fn found(name: Option<&str>) -> Result<Vec<PathBuf>, Problem> {
+fn found(name: Option<&str>) -> Result<Vec<PathBuf>, ControlError> {
     let services = within(Path::new(OF_SERVICES));
     let mut found: Vec<PathBuf> = services.iter().flat_map(|service| within(service)).collect();
     found.extend(within(&private_dir("boxes")?));
@@ -283,13 +320,8 @@ fn found(name: Option<&str>) -> Result<Vec<PathBuf>, Problem> {
     Ok(found)
 }
 
-fn nobody(name: Option<&str>) -> Problem {
-    let what = name
-        .map_or("no box runs here".to_string(), |name| format!("no box called '{name}' runs here"));
-    Problem::new(
-        what,
-        "start one with 'longhaul accelerate' or 'longhaul emulate', ask as the user who did, or name its --control",
-    )
+fn nobody(name: Option<&str>) -> ControlError {
+    ControlError::Nobody(name.map(str::to_string))
 }
 
 /// The control socket of one box.
@@ -301,7 +333,7 @@ impl Reached {
     ///
     /// # Errors
     /// When there is none, or more than one to choose from.
-    pub fn find(name: Option<&str>, control: Option<&Path>) -> Result<Self, Problem> {
+    pub fn find(name: Option<&str>, control: Option<&Path>) -> Result<Self, ControlError> {
         if let Some(path) = control {
             return Ok(Reached(path.to_owned()));
         }
@@ -312,17 +344,14 @@ impl Reached {
             [one] => Ok(Reached(one.join("control"))),
             several => {
                 let names = several.iter().filter_map(|dir| dir.file_name());
-                let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
-                Err(Problem::new(
-                    format!("several boxes run here: {}", names.join(", ")),
-                    "name one of them",
-                ))
+                let names = names.map(|name| name.to_string_lossy().into_owned());
+                Err(ControlError::Several(names.collect()))
             }
         }
     }
 
-    fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<T, Problem> {
-        let stream = UnixStream::connect(&self.0).map_err(|e| does_not_answer(&self.0, &e))?;
+    fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<T, ControlError> {
+        let stream = UnixStream::connect(&self.0).map_err(|e| does_not_answer(&self.0, e))?;
         collect(&self.0, stream, request)
     }
 
@@ -330,7 +359,7 @@ impl Reached {
     ///
     /// # Errors
     /// When it does not answer.
-    pub fn status(&self) -> Result<BoxStatus, Problem> {
+    pub fn status(&self) -> Result<BoxStatus, ControlError> {
         self.ask(Request::Status)
     }
 
@@ -338,9 +367,9 @@ impl Reached {
     ///
     /// # Errors
     /// When it does not answer, or why it does not do it.
-    pub fn order(&self, request: Request) -> Result<Vec<String>, Problem> {
+    pub fn order(&self, request: Request) -> Result<Vec<String>, ControlError> {
         let Outcome { done, error } = self.ask(request)?;
-        error.map_or(Ok(done), |error| Err(Problem::plain(error)))
+        error.map_or(Ok(done), |error| Err(ControlError::Refused(error)))
     }
 }
 
@@ -351,54 +380,38 @@ fn within(dir: &Path) -> Vec<PathBuf> {
 
 /// The answers of the boxes that have these directories. What a killed box left behind answers
 /// nobody.
-fn ask_each(dirs: &[PathBuf]) -> Vec<Answer> {
+fn ask_each(dirs: &[PathBuf]) -> Vec<Asked> {
     let one = |dir: &PathBuf| {
         let path = dir.join("control");
         let stream = UnixStream::connect(&path).ok()?;
-        Some(collect(&path, stream, Request::Status).map_or_else(
-            |problem| Answer::Failed {
-                name: dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-                error: problem.to_string(),
-            },
-            Answer::State,
-        ))
+        let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Some(Asked { name, state: collect(&path, stream, Request::Status) })
     };
     dirs.iter().filter_map(one).collect()
 }
 
-fn does_not_answer(path: &Path, error: &io::Error) -> Problem {
-    Problem::plain(format!("the box at {} does not answer: {error}", path.display()))
+fn does_not_answer(path: &Path, error: io::Error) -> ControlError {
+    ControlError::NoAnswer { path: path.to_owned(), error }
 }
 
 fn collect<T: DeserializeOwned>(
     path: &Path,
     mut stream: UnixStream,
     request: Request,
-) -> Result<T, Problem> {
+) -> Result<T, ControlError> {
     let mut answer = String::new();
     let mut line = serde_json::to_vec(&request).unwrap_or_default();
     line.push(b'\n');
     let asked = stream.set_read_timeout(Some(ANSWER_WITHIN)).and_then(|()| stream.write_all(&line));
     asked
         .and_then(|()| stream.read_to_string(&mut answer))
-        .map_err(|e| does_not_answer(path, &e))?;
+        .map_err(|e| does_not_answer(path, e))?;
     if answer.is_empty() {
-        return Err(Problem::new(
-            format!("the box at {} is ending, or hangs", path.display()),
-            "ask again; 'longhaul box health' tells which",
-        ));
+        return Err(ControlError::Ending(path.to_owned()));
     }
-    serde_json::from_str(&answer).map_err(|e| {
-        if e.is_eof() {
-            return Problem::new(
-                format!("the box at {} stopped halfway", path.display()),
-                "ask again",
-            );
-        }
-        Problem::new(
-            format!("the box at {} is of another version ({e})", path.display()),
-            "restart it",
-        )
+    serde_json::from_str(&answer).map_err(|error| match error.is_eof() {
+        true => ControlError::Halfway(path.to_owned()),
+        false => ControlError::OtherVersion { path: path.to_owned(), error },
     })
 }
 
@@ -428,7 +441,7 @@ mod tests {
         }
     }
 
-    fn at(path: &Path) -> Result<Control, Problem> {
+    fn at(path: &Path) -> Result<Control, ControlError> {
         Control::listen(Place::decide("west", Some(path)).unwrap())
     }
 
@@ -438,7 +451,7 @@ mod tests {
         let path = scratch.0.join("here");
         fs::write(&path, "dear").unwrap();
         let refusal = at(&path).err().unwrap().to_string();
-        assert!(refusal.contains("is no socket; it stays"), "{refusal}");
+        assert!(refusal.contains("is there and is no socket"), "{refusal}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "dear");
         let link = scratch.0.join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
@@ -447,7 +460,7 @@ mod tests {
 
         let alive = UnixListener::bind(&path).unwrap();
         let refusal = at(&path).err().unwrap().to_string();
-        assert!(refusal.contains("a box called 'west' runs already; end it"), "{refusal}");
+        assert!(refusal.contains("a box called 'west' runs already"), "{refusal}");
         drop(alive);
         assert!(path.exists());
         drop(at(&path).unwrap());
@@ -495,15 +508,11 @@ mod tests {
         let dirs = ["ending", "good", "killed", "old"].map(|name| scratch.0.join(name));
         let answers = ask_each(&dirs);
         serving.into_iter().for_each(|one| one.join().unwrap());
-        let [Answer::Failed { name, error }, Answer::State(good), old] = &answers[..] else {
-            panic!("{answers:?}")
-        };
-        assert!(name == "ending" && error.contains("is ending"), "{error}");
-        assert_eq!(good.name, "good");
-        assert!(old.to_text().starts_with("'old' has no status: "), "{old:?}");
-        let json = serde_json::to_value(&answers).unwrap();
-        assert!(json[0]["error"].is_string() && json[1]["error"].is_null(), "{json}");
-        assert_eq!(json[2]["name"], "old");
+        let [ending, good, old] = &answers[..] else { panic!("{answers:?}") };
+        assert!(matches!(&ending.state, Err(ControlError::Ending(_))), "{ending:?}");
+        assert_eq!((&*ending.name, &*good.state.as_ref().unwrap().name), ("ending", "good"));
+        assert!(matches!(&old.state, Err(ControlError::OtherVersion { .. })), "{old:?}");
+        assert_eq!(old.name, "old");
     }
 
     /// A box that does as it is told.
@@ -522,12 +531,12 @@ mod tests {
             vec![]
         }
 
-        fn reload(&self) -> Result<Vec<String>, Problem> {
+        fn reload(&self) -> Result<Vec<String>, Error> {
             Ok(vec!["pair x: mode".to_string()])
         }
 
-        fn set_draining(&self, draining: bool) -> Result<(), Problem> {
-            if draining { Err(Problem::new("no", "do not")) } else { Ok(()) }
+        fn set_draining(&self, draining: bool) -> Result<(), Error> {
+            if draining { Err(Error::NoFlows("x".to_string())) } else { Ok(()) }
         }
     }
 
@@ -535,7 +544,7 @@ mod tests {
         let (served, mut client) = UnixStream::pair().unwrap();
         client.write_all(line).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
-        serve_one(served, &Obedient).unwrap();
+        serve_one(served, &Obedient, |error| format!("{error}; do not")).unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         serde_json::from_str(&answer).unwrap()
@@ -549,7 +558,7 @@ mod tests {
             outcome_of(b"\"reload\"\n"),
             Outcome { done: done(&["pair x: mode"]), error: None }
         );
-        assert_eq!(outcome_of(b"\"drain\"\n"), error("no; do not"));
+        assert_eq!(outcome_of(b"\"drain\"\n"), error("'x' has no flows to drain; do not"));
         assert_eq!(outcome_of(b"\"undrain\""), Outcome::default());
         assert_eq!(outcome_of(b"\"health\"\n"), error("one; two"));
         for line in [&b"\"fly\"\n"[..], b"{\n", &[0xff; 64], &[b'['; 64]] {

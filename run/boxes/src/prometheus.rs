@@ -1,8 +1,9 @@
 //! What boxes count, in Prometheus' text format.
 
-use super::control::Answer;
-use super::status::{AcceleratorState, CoreStatus, FibreState, PairStatus, PortStatus, Tenant};
-use crate::state::{Flow, ReadAheadState, SealState, TransportState};
+use crate::state::{Flow, PathState, ReadAheadState, SealState, TransportState};
+use crate::status::{
+    AcceleratorState, BoxStatus, CoreStatus, FibreState, PairStatus, PortStatus, Tenant,
+};
 use longhaul_accel::{Counters, DropReason, FlowState, Mode, PassReason};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,18 +21,11 @@ struct Metric {
     samples: String,
 }
 
-/// All of `boxes`. One that did not answer has a comment, and no samples.
-pub fn exposition(boxes: &[Answer]) -> String {
+/// All that boxes in these states count.
+pub fn exposition<'a>(states: impl IntoIterator<Item = &'a BoxStatus>) -> String {
     let mut metrics = Metrics::default();
     let mut text = String::new();
-    for answer in boxes {
-        let one = match answer {
-            Answer::State(state) => state,
-            Answer::Failed { .. } => {
-                let _ = writeln!(text, "# {}", answer.to_text().trim_end().replace('\n', " "));
-                continue;
-            }
-        };
+    for one in states {
         metrics.gauge(
             "longhaul_box_uptime_seconds",
             "Time since the box was started.",
@@ -380,50 +374,36 @@ impl Metrics {
             }
             for (number, path) in (1..).zip(&session.paths) {
                 let number = i32::to_string(&number);
-                let of_path = labels(&[&of_session[..], &[("path", &*number)]].concat());
-                let up = f64::from(u8::from(path.is_up));
-                self.gauge("longhaul_transport_path_up", "1 while the path answers.", &of_path, up);
-                let rtt = path.rtt_us.unwrap_or(0.0) / 1e6;
-                self.gauge(
-                    "longhaul_transport_path_rtt_seconds",
-                    "Smoothed round trip.",
-                    &of_path,
-                    rtt,
-                );
-                self.gauge(
-                    "longhaul_transport_path_loss",
-                    "Part that is lost, before repair.",
-                    &of_path,
-                    path.loss,
-                );
-                let help = "Part that stays lost after repair.";
-                self.gauge("longhaul_transport_path_residual_loss", help, &of_path, path.residual);
-                let help = "Longest IP packet that is known to get through.";
-                self.gauge("longhaul_transport_path_mtu_bytes", help, &of_path, path.mtu.into());
-                for (name, help, value) in [
-                    (
-                        "split",
-                        "Frames and parts that were split because the path does not take them.",
-                        path.split,
-                    ),
-                    (
-                        "black_holes",
-                        "Times that long packets no longer got through.",
-                        path.black_holes,
-                    ),
-                    ("sent", "Numbered transmissions.", path.sent),
-                    ("lost", "Transmissions taken for lost.", path.lost),
-                    ("outages", "Times that the path was taken for out.", path.outages),
-                    ("parity_sent", "Parities sent.", path.parity_sent),
-                    (
-                        "repaired",
-                        "Transmissions that parity brought at the far box.",
-                        path.repaired,
-                    ),
-                ] {
-                    self.count(&format!("longhaul_transport_path_{name}"), help, &of_path, value);
-                }
+                self.path(&labels(&[&of_session[..], &[("path", &*number)]].concat()), path);
             }
+        }
+    }
+
+    fn path(&mut self, of_path: &str, path: &PathState) {
+        let rtt = path.rtt_us.unwrap_or(0.0) / 1e6;
+        for (name, help, value) in [
+            ("up", "1 while the path answers.", f64::from(u8::from(path.is_up))),
+            ("rtt_seconds", "Smoothed round trip.", rtt),
+            ("loss", "Part that is lost, before repair.", path.loss),
+            ("residual_loss", "Part that stays lost after repair.", path.residual),
+            ("mtu_bytes", "Longest IP packet that is known to get through.", path.mtu.into()),
+        ] {
+            self.gauge(&format!("longhaul_transport_path_{name}"), help, of_path, value);
+        }
+        for (name, help, value) in [
+            (
+                "split",
+                "Frames and parts that were split because the path does not take them.",
+                path.split,
+            ),
+            ("black_holes", "Times that long packets no longer got through.", path.black_holes),
+            ("sent", "Numbered transmissions.", path.sent),
+            ("lost", "Transmissions taken for lost.", path.lost),
+            ("outages", "Times that the path was taken for out.", path.outages),
+            ("parity_sent", "Parities sent.", path.parity_sent),
+            ("repaired", "Transmissions that parity brought at the far box.", path.repaired),
+        ] {
+            self.count(&format!("longhaul_transport_path_{name}"), help, of_path, value);
         }
     }
 
@@ -604,12 +584,5 @@ mod tests {
             let labels = "box=\"b\",half=\"requesters\",tenant=\"10.1.0.0/16\"";
             assert_eq!(metrics.0[&*name].samples, format!("{name}{{{labels}}} {value}\n"));
         }
-    }
-
-    #[test]
-    fn a_box_that_failed_is_a_comment() {
-        let failed =
-            Answer::Failed { name: "west".to_string(), error: "it\nis ending".to_string() };
-        assert_eq!(exposition(&[failed]), "# 'west' has no status: it is ending\n");
     }
 }

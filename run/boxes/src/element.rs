@@ -1,7 +1,7 @@
 //! What can be between two ports, and what it says about itself.
 
-use super::status::{AcceleratorState, FibreState, Tenant};
 use crate::state::{LinkStatus, ReadAheadState, SealState, TransportState, named};
+use crate::status::{AcceleratorState, FibreState, Tenant};
 use longhaul_accel::{Accelerator, FlowStatus, PassReason, TenantStatus};
 use longhaul_link::Link;
 use longhaul_netdev::PreferredQps;

@@ -1,7 +1,7 @@
 //! What a running box has to say, on standard error: lines for people, or JSON objects, one to a
 //! line.
 
-use super::status::BoxStatus;
+use crate::status::BoxStatus;
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};

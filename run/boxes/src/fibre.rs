@@ -1,8 +1,9 @@
 //! What a fibre is like, for whoever emulates one or stands in front of one.
 
-use crate::problem::Problem;
 use crate::quantity::{Size, probability};
-use longhaul_link::{Bursts, Change, Cut, Impairments, Link, LinkConfig, RedConfig, Rule};
+use longhaul_link::{
+    Bursts, Change, Cut, Impairments, Link, LinkConfig, LinkError, RedConfig, Rule,
+};
 use longhaul_units::{BitRate, Duration as Span, Instant};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -13,6 +14,7 @@ use std::str::FromStr;
 pub struct Fibre {
     /// One way.
     pub delay: Span,
+    /// Both ways.
     pub rate: BitRate,
     /// Probability that a frame is lost.
     pub loss: f64,
@@ -49,8 +51,8 @@ impl Fibre {
     /// # Errors
     /// When the memory does not hold what can be under way: with the longest delay that it is
     /// enough for.
-    pub fn link(&self) -> Result<Link, Problem> {
-        Link::new(self.config()).map_err(|e| Problem::plain(e.to_string()))
+    pub fn link(&self) -> Result<Link, LinkError> {
+        Link::new(self.config())
     }
 
     fn config(&self) -> LinkConfig {
@@ -109,7 +111,14 @@ pub enum Ecn {
     /// They mark by thresholds that go with their length.
     OfQueue,
     /// They mark by these thresholds.
-    Of { kmin: Size, kmax: Size, pmax: f64 },
+    Of {
+        /// Below it, never.
+        kmin: Size,
+        /// Above it, always.
+        kmax: Size,
+        /// The probability at `kmax`.
+        pmax: f64,
+    },
 }
 
 impl Ecn {
@@ -184,10 +193,12 @@ pub mod as_texts {
     use std::fmt::Display;
     use std::str::FromStr;
 
+    /// Writes each as its text.
     pub fn serialize<T: Display, S: Serializer>(all: &[T], to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(all.iter().map(T::to_string))
     }
 
+    /// Reads each from its text.
     pub fn deserialize<'de, T, D>(from: D) -> Result<Vec<T>, D::Error>
     where
         T: FromStr<Err: Display>,

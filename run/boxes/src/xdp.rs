@@ -8,6 +8,7 @@ use std::str::FromStr;
 /// An interface, and how to attach to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xdp {
+    /// Its name.
     pub interface: String,
     mode: Mode,
     copying: Copying,

@@ -1,9 +1,9 @@
 //! The state of a pair from those of the cores that share it.
 
-use super::status::{
+use crate::state::{LinkStatus, Named, ReadAheadState, SealState, TransportState};
+use crate::status::{
     AcceleratorState, FibreState, LoopStatus, PairStatus, PortStatus, Rates, Tenant,
 };
-use crate::state::{LinkStatus, Named, ReadAheadState, SealState, TransportState};
 
 impl PairStatus {
     /// The state of the pair whose cores are in these states, of which there is at least one.
@@ -185,8 +185,8 @@ fn add_named(sum: &mut Named, other: Named) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::boxes::status::CoreStatus;
     use crate::state::named;
+    use crate::status::CoreStatus;
 
     fn core(number: usize, n: u64) -> PairStatus {
         let port = PortStatus {

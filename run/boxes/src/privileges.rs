@@ -5,7 +5,8 @@
 //! make a TAP device again that was deleted, and turn receive merging off on a new interface, or
 //! back on in the end. Rights belong to threads, so they are given up before there is a second one.
 
-use crate::problem::Problem;
+use crate::error::{Cause, PathError};
+use nix::errno::Errno;
 use nix::unistd::{Uid, User, geteuid, setgroups, setresgid, setresuid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, set_capabilities,
@@ -16,9 +17,43 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{fchown, lchown};
 use std::path::Path;
+use thiserror::Error;
 
 /// Whom a box runs as unless told otherwise, when root starts it.
 const NOBODY: &str = "nobody";
+
+/// Why rights cannot be given up.
+#[derive(Debug, Error)]
+pub enum PrivilegesError {
+    /// A file cannot be handed over to the user.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// Another user is asked for by one who is not root.
+    #[error("only root can become user '{0}'")]
+    OnlyRoot(String),
+    /// Users cannot be looked up.
+    #[error("cannot look up user '{name}': {error}")]
+    LookUp {
+        /// The user's name.
+        name: String,
+        /// What the system answers.
+        error: Errno,
+    },
+    /// There is no such user.
+    #[error("there is no user '{0}'")]
+    NoUser(String),
+    /// The system refuses a step.
+    #[error("cannot {action}: {error}")]
+    Refused {
+        /// The step.
+        action: &'static str,
+        /// What the system answers.
+        error: Cause,
+    },
+    /// The system did all steps, and the rights are there.
+    #[error("privileges are still there after they were given up")]
+    StillThere,
+}
 
 /// What becomes of the rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,34 +71,28 @@ impl Privileges {
     ///
     /// # Errors
     /// When there is no such user, or it is not for this one to choose.
-    pub fn decide(user: Option<&str>, keep: bool) -> Result<Self, Problem> {
+    pub fn decide(user: Option<&str>, keep: bool) -> Result<Self, PrivilegesError> {
         match user {
             _ if keep => Ok(Privileges::Keep),
-            Some(name) if !geteuid().is_root() && !is_self(name) => Err(Problem::new(
-                format!("only root can become user '{name}'"),
-                "leave --user out, or start it as root",
-            )),
+            Some(name) if !geteuid().is_root() && !is_self(name) => {
+                Err(PrivilegesError::OnlyRoot(name.to_string()))
+            }
             _ if !geteuid().is_root() => Ok(Privileges::Clear),
             name => {
                 let name = name.unwrap_or(NOBODY);
                 let found = User::from_name(name)
-                    .map_err(|e| Problem::plain(format!("cannot look up user '{name}': {e}")))?;
-                found.map(Privileges::Drop).ok_or_else(|| {
-                    Problem::new(
-                        format!("there is no user '{name}'"),
-                        format!("make it with 'useradd --system {name}', choose another --user, or --keep-privileges"),
-                    )
-                })
+                    .map_err(|error| PrivilegesError::LookUp { name: name.to_string(), error })?;
+                found.map(Privileges::Drop).ok_or_else(|| PrivilegesError::NoUser(name.to_string()))
             }
         }
     }
 
     /// Lets the user that this process becomes, and others of that user, connect to the socket at
     /// `path`.
-    pub fn hand_over(&self, path: &Path) -> Result<(), Problem> {
+    pub fn hand_over(&self, path: &Path) -> Result<(), PrivilegesError> {
         let Privileges::Drop(user) = self else { return Ok(()) };
         lchown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
-            .map_err(|e| Problem::io("hand over", path, &e))
+            .map_err(|e| PathError::new("hand over", path, e).into())
     }
 
     /// Lets the user that this process becomes, and others of that user, have what is in `file`. A
@@ -78,26 +107,27 @@ impl Privileges {
     }
 
     /// Carries it out for this thread and all that it starts.
-    pub fn apply(&self) -> Result<(), Problem> {
+    pub fn apply(&self) -> Result<(), PrivilegesError> {
         if *self == Privileges::Keep {
             return Ok(());
         }
-        let refused =
-            |what: &str, e: &dyn fmt::Display| Problem::plain(format!("cannot {what}: {e}"));
+        let refused = |action, error: Cause| PrivilegesError::Refused { action, error };
         if let Privileges::Drop(user) = self {
-            setgroups(&[]).map_err(|e| refused("leave the groups of root", &e))?;
-            setresgid(user.gid, user.gid, user.gid).map_err(|e| refused("change the group", &e))?;
-            setresuid(user.uid, user.uid, user.uid).map_err(|e| refused("change the user", &e))?;
+            setgroups(&[]).map_err(|e| refused("leave the groups of root", e.into()))?;
+            setresgid(user.gid, user.gid, user.gid)
+                .map_err(|e| refused("change the group", e.into()))?;
+            setresuid(user.uid, user.uid, user.uid)
+                .map_err(|e| refused("change the user", e.into()))?;
         }
         let none = CapabilitySet::empty();
         let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
         // A kernel without them has none to clear.
         let _ = clear_ambient_capability_set();
-        set_capabilities(None, sets).map_err(|e| refused("clear capabilities", &e))?;
-        set_no_new_privs(true).map_err(|e| refused("rule out new privileges", &e))?;
+        set_capabilities(None, sets).map_err(|e| refused("clear capabilities", e.into()))?;
+        set_no_new_privs(true).map_err(|e| refused("rule out new privileges", e.into()))?;
         match capabilities(None) {
             Ok(left) if left.permitted.is_empty() && left.effective.is_empty() => Ok(()),
-            _ => Err(Problem::plain("privileges are still there after they were given up")),
+            _ => Err(PrivilegesError::StillThere),
         }
     }
 }
@@ -140,6 +170,5 @@ mod tests {
     fn a_user_who_is_not_there_is_refused() {
         let refusal = Privileges::decide(Some("no-such-user-here"), false).unwrap_err().to_string();
         assert!(refusal.contains("no-such-user-here"), "{refusal}");
-        assert!(refusal.contains(';'), "a cure is missing: {refusal}");
     }
 }

@@ -1,15 +1,16 @@
 //! The cores that a pair of ports is shared by: how many, where they run, and whether its ports can
 //! be shared.
 
-use super::journal::{self, Level};
-use super::plan::{Kind, Pair};
-use super::port::{BoxPort, Dpdk};
-use crate::problem::Problem;
+use crate::error::{Cause, Error};
+use crate::journal::{self, Level};
+use crate::plan::{Kind, Pair};
+use crate::port::{BoxPort, Dpdk};
 use longhaul_host::Spread;
 use longhaul_host::placement::{self, CoreList, list_text};
 use serde::{Deserialize, Deserializer};
 use std::io::ErrorKind;
 use std::num::NonZeroUsize;
+use thiserror::Error;
 
 /// The rings to a core from all others together, for each side, in bytes: what comes within
 /// milliseconds, while it waits for its processor, as a socket of its own holds it. More costs its
@@ -17,6 +18,43 @@ use std::num::NonZeroUsize;
 const RINGS_BYTES: usize = 4 << 20;
 /// A ring between two cores at least: a hundred frames of 4 KiB, thousands of ACKs.
 const RING_BYTES_MIN: usize = 512 << 10;
+
+/// Why a pair cannot have the cores that it asks for.
+#[derive(Debug, Error)]
+pub enum CoresError {
+    /// The processors of a list cannot be used.
+    #[error("--cores {list}: {error}")]
+    List {
+        /// The list.
+        list: CoreList,
+        /// Why.
+        error: Cause,
+    },
+    /// A node is named beside the processors themselves.
+    #[error("--numa beside --cores {0}, which says which processors")]
+    NodeBeside(CoreList),
+    /// The processors of a node cannot be told.
+    #[error("--numa {node}: {error}")]
+    Node {
+        /// The node's number.
+        node: u32,
+        /// What the system answers.
+        error: std::io::Error,
+    },
+    /// There is no such node.
+    #[error("there is no NUMA node {0}")]
+    NoNode(u32),
+    /// The node has fewer processors for this process.
+    #[error("{count} cores on NUMA node {node}, of whose processors this process may use {has}")]
+    TooFew {
+        /// How many cores there are to be.
+        count: NonZeroUsize,
+        /// The node's number.
+        node: u32,
+        /// Those that it may use.
+        has: String,
+    },
+}
 
 /// What is said of the cores of a pair.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,7 +94,7 @@ pub type Places = Vec<Option<Vec<usize>>>;
 /// # Errors
 /// When there are too few processors, its ports cannot be shared, or its settings rule several
 /// cores out.
-pub fn decide<S: Kind>(pair: &Pair<S>) -> Result<Places, Problem> {
+pub fn decide<S: Kind>(pair: &Pair<S>) -> Result<Places, Error> {
     let asked = pair.settings.cores();
     let count = asked.count();
     if count > NonZeroUsize::MIN {
@@ -68,18 +106,17 @@ pub fn decide<S: Kind>(pair: &Pair<S>) -> Result<Places, Problem> {
     let Some(list) = &asked.list else {
         return match asked.numa {
             None => Ok(vec![None]),
-            Some(node) => of_node(node, count).map(|processors| vec![Some(processors)]),
+            Some(node) => Ok(vec![Some(of_node(node, count)?)]),
         };
     };
-    let failed = |e: &dyn std::fmt::Display| Problem::plain(format!("--cores {list}: {e}"));
-    let allowed = placement::allowed().map_err(|e| failed(&e))?;
-    list.check(&allowed).map_err(|e| failed(&e))?;
+    let failed = |error: Cause| CoresError::List { list: list.clone(), error };
+    let allowed = placement::allowed().map_err(|e| failed(e.into()))?;
+    list.check(&allowed).map_err(|e| failed(e.into()))?;
     let near = pair.ports.iter().find_map(|port| placement::node_of_interface(port.interface()?));
     match list {
-        CoreList::These(_) if asked.numa.is_some() => Err(Problem::new(
-            format!("--numa beside --cores {list}, which says which processors"),
-            "leave one of them out, or say how many cores, as --cores 2",
-        )),
+        CoreList::These(_) if asked.numa.is_some() => {
+            Err(CoresError::NodeBeside(list.clone()).into())
+        }
         CoreList::These(processors) => {
             if let Some(node) = near {
                 warn_of_node(pair, node, processors);
@@ -96,24 +133,17 @@ pub fn decide<S: Kind>(pair: &Pair<S>) -> Result<Places, Problem> {
 }
 
 /// The processors of a NUMA node that this process may use.
-fn of_node(node: u32, count: NonZeroUsize) -> Result<Vec<usize>, Problem> {
-    let failed = |e: std::io::Error| Problem::plain(format!("--numa {node}: {e}"));
+fn of_node(node: u32, count: NonZeroUsize) -> Result<Vec<usize>, CoresError> {
+    let failed = |error: std::io::Error| CoresError::Node { node, error };
     let of_node = placement::processors_of_node(node).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => {
-            Problem::new(format!("there is no NUMA node {node}"), "'lscpu' shows which there are")
-        }
+        ErrorKind::NotFound => CoresError::NoNode(node),
         _ => failed(e),
     })?;
     let allowed = placement::allowed().map_err(failed)?;
     let processors: Vec<usize> = of_node.into_iter().filter(|one| allowed.contains(one)).collect();
     if processors.len() < count.get() {
         let has = if processors.is_empty() { "none".to_string() } else { list_text(&processors) };
-        return Err(Problem::new(
-            format!(
-                "{count} cores on NUMA node {node}, of whose processors this process may use {has}"
-            ),
-            "ask for fewer, or leave --numa out",
-        ));
+        return Err(CoresError::TooFew { count, node, has });
     }
     Ok(processors)
 }
